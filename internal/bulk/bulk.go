@@ -1,17 +1,17 @@
-// Package bulk is the road of the bulk bytes: it moves parts of files, and what comes from other connections, into connections by the
-// kernel, in turns.
+// Package bulk is the road of the bulk bytes: it moves parts of files, and what comes from other connections, into
+// connections by the kernel, in turns.
 //
-// A Conn wraps a TCP connection or a Unix socket and implements io.ReaderFrom: a *Section goes out by sendfile(2) at the section's own
-// offset, never through user space. (Go's own path moves the file's shared offset and holds the file's lock while a socket is full,
-// so two connections could not send one open file; and it has none for Unix sockets.) A *Stream goes from socket to socket by
-// splice(2), through a pipe that it has only while there are bytes in it. Any wrapper between the writer and the Conn silently turns
-// that off: KernelBytes tells what happened.
+// A Conn wraps a TCP connection or a Unix socket and implements io.ReaderFrom: a *Section goes out by sendfile(2) at
+// the section's own offset, never through user space. (Go's own path moves the file's shared offset and holds the
+// file's lock while a socket is full, so two connections could not send one open file; and it has none for Unix
+// sockets.) A *Stream goes from socket to socket by splice(2), through a pipe that it has only while there are bytes in
+// it. Any wrapper between the writer and the Conn silently turns that off: KernelBytes tells what happened.
 //
-// All Conns of a process share a Pump: a copy takes a turn for one step, and gives it back before it
-// waits for a full socket. The bound counts copies that run, not transfers. Measured on 2 cores with 30 readers: without a
-// bound a small request's p99 is 82 ms, with two turns 37 ms, with one 5 ms; one turn costs up to half of the throughput. So the
-// pump is narrow while small requests are about, stands still for a moment while one is answered, and is wide while nobody else wants the CPUs:
-// docs/decisions/0002 has the widths.
+// All Conns of a process share a Pump: a copy takes a turn for one step, and gives it back before it waits for a full
+// socket. The bound counts copies that run, not transfers. Measured on 2 cores with 30 readers: without a bound a small
+// request's p99 is 82 ms, with two turns 37 ms, with one 5 ms; one turn costs up to half of the throughput. So the pump
+// is narrow while small requests are about, stands still for a moment while one is answered, and is wide while nobody
+// else wants the CPUs: docs/decisions/0002 has the widths.
 package bulk
 
 import (
@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// How many bytes one turn moves at the most. Short turns are what small requests need; while none is about, long ones save a third
-// of the CPU time, as far as the socket's buffer has room.
+// How many bytes one turn moves at the most. Short turns are what small requests need; while none is about, long ones
+// save a third of the CPU time, as far as the socket's buffer has room.
 const (
 	narrowStep = 256 << 10
 	wideStep   = 4 << 20
@@ -76,8 +76,8 @@ func NewPump(o PumpOptions) *Pump {
 // now is the time since the pump's epoch.
 func (p *Pump) now() time.Duration { return time.Since(p.epoch) }
 
-// Served says that a small request is being answered, or was. Those that turn out to want a pack do not count: the next step of a clone
-// would not be any quicker.
+// Served says that a small request is being answered, or was. Those that turn out to want a pack do not count: the next
+// step of a clone would not be any quicker.
 func (p *Pump) Served() { p.lastSmall.Store(int64(p.now())) }
 
 // small tells whether small requests are about.
@@ -136,8 +136,8 @@ func (l *list) pop() *waiter {
 	return w
 }
 
-// take waits for a turn, first come first served. A turn lasts microseconds and is never held while a socket is full, so
-// the wait needs no cancellation.
+// take waits for a turn, first come first served. A turn lasts microseconds and is never held while a socket is full,
+// so the wait needs no cancellation.
 func (p *Pump) take(w *waiter) {
 	p.mu.Lock()
 	if p.running < p.Width() && p.waiting.head == nil && !p.still(p.now()) {
@@ -148,7 +148,8 @@ func (p *Pump) take(w *waiter) {
 	p.queue(w)
 }
 
-// takeOwn is take for bytes that are in memory. They may be of the very answer for which the pump stands still, and do not wait for the end of a pause.
+// takeOwn is take for bytes that are in memory. They may be of the very answer for which the pump stands still, and do
+// not wait for the end of a pause.
 func (p *Pump) takeOwn(w *waiter) {
 	p.mu.Lock()
 	still := p.still(p.now())

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Listen makes the connections of a listener for TCP or Unix sockets Conns that share a pump. A connection whose peer keeps us waiting for stall
-// while it takes less than leastProgress is cut off; 0 means never.
+// Listen makes the connections of a listener for TCP or Unix sockets Conns that share a pump. A connection whose peer
+// keeps us waiting for stall while it takes less than leastProgress is cut off; 0 means never.
 func Listen(l net.Listener, pump *Pump, stall time.Duration) net.Listener {
 	return &listener{Listener: Unpaced(l), pump: pump, stall: stall}
 }
@@ -44,12 +44,12 @@ type Socket interface {
 	SetWriteBuffer(bytes int) error
 }
 
-// bulkWrite is from which length on a Write takes a turn of the pump. A TLS record is shorter: a turn for each of them cost a fifth of
-// what it costs to encrypt it, and goroutines that encrypt can be interrupted anyway.
+// bulkWrite is from which length on a Write takes a turn of the pump. A TLS record is shorter: a turn for each of them
+// cost a fifth of what it costs to encrypt it, and goroutines that encrypt can be interrupted anyway.
 const bulkWrite = 32 << 10
 
-// Conn is a connection whose bulk bytes go out in turns, files by sendfile and what comes from another Conn by splice. At most one
-// goroutine writes at a time, and one reads.
+// Conn is a connection whose bulk bytes go out in turns, files by sendfile and what comes from another Conn by splice.
+// At most one goroutine writes at a time, and one reads.
 type Conn struct {
 	Socket
 	raw   syscall.RawConn
@@ -72,8 +72,8 @@ type Conn struct {
 	began  time.Time     // of the write that runs
 }
 
-// NewConn wraps a connection. A peer that keeps us waiting for stall, while it takes less than leastProgress or sends nothing of what a
-// Stream is to get, is cut off; 0 means never.
+// NewConn wraps a connection. A peer that keeps us waiting for stall, while it takes less than leastProgress or sends
+// nothing of what a Stream is to get, is cut off; 0 means never.
 func NewConn(c Socket, pump *Pump, stall time.Duration) (*Conn, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -109,12 +109,12 @@ func (c *Conn) Close() error {
 // longAgo is a deadline that has passed.
 var longAgo = time.Unix(1, 0)
 
-// leastProgress is how many bytes a peer has to take, or all that is left, to get a new time limit: with a limit of a minute that is
-// a rate of 1 KiB/s. Less would let a peer hold its place for days with a byte a minute.
+// leastProgress is how many bytes a peer has to take, or all that is left, to get a new time limit: with a limit of a
+// minute that is a rate of 1 KiB/s. Less would let a peer hold its place for days with a byte a minute.
 const leastProgress = 64 << 10
 
-// begin sets the time limit of a write: what the writes before it have left. To set one costs as much as a fifth of a small write, so one that is a
-// little late serves many.
+// begin sets the time limit of a write: what the writes before it have left. To set one costs as much as a fifth of a
+// small write, so one that is a little late serves many.
 func (c *Conn) begin() error {
 	if c.stall <= 0 {
 		return nil
@@ -148,7 +148,8 @@ func (c *Conn) end(n int64) {
 	c.waited += time.Since(c.began)
 }
 
-// ReadFrom sends a *Section or a *Stream by the kernel where the platform can, and anything else through one pooled buffer.
+// ReadFrom sends a *Section or a *Stream by the kernel where the platform can, and anything else through one pooled
+// buffer.
 func (c *Conn) ReadFrom(r io.Reader) (sent int64, err error) {
 	if kernelCopies {
 		switch r := r.(type) {
@@ -188,7 +189,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.out.write(p)
 }
 
-// writerOnly hides ReadFrom, so that io.CopyBuffer does not come back to it; readerOnly hides WriteTo, which would not use the buffer.
+// writerOnly hides ReadFrom, so that io.CopyBuffer does not come back to it; readerOnly hides WriteTo, which would not
+// use the buffer.
 type (
 	writerOnly struct{ io.Writer }
 	readerOnly struct{ io.Reader }

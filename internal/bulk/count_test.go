@@ -14,8 +14,8 @@ type counter struct{ n atomic.Int64 }
 
 func (c *counter) Sent(n int64) { c.n.Add(n) }
 
-// What has gone is counted while the rest waits for a peer that does not read, and is the whole in the end: by the kernel and without, from files and
-// from connections.
+// What has gone is counted while the rest waits for a peer that does not read, and is the whole in the end: by the
+// kernel and without, from files and from connections.
 func TestCountsAsItGoes(t *testing.T) {
 	t.Parallel()
 	const size = 16 << 20
@@ -44,7 +44,8 @@ func TestCountsAsItGoes(t *testing.T) {
 					_, err := through(r.out, src)
 					done <- err
 				}()
-				gittest.WaitFor(t, "the pump counts bytes before the reader takes any", func() bool { return c.n.Load() > 0 })
+				gittest.WaitFor(t, "the pump counts bytes before the reader takes any",
+					func() bool { return c.n.Load() > 0 })
 				if n := c.n.Load(); n == size {
 					t.Errorf("the pump counted all %d bytes before the reader took any", n)
 				}

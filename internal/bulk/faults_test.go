@@ -19,8 +19,11 @@ func TestConnectionClosedDuringASend(t *testing.T) {
 	t.Parallel()
 	f, _ := tempFile(t, 16<<20)
 	for name, end := range map[string]func(server *Conn, client *net.TCPConn) error{
-		"by the peer":    func(_ *Conn, client *net.TCPConn) error { return client.Close() },
-		"by a reset":     func(_ *Conn, client *net.TCPConn) error { return errors.Join(client.SetLinger(0), client.Close()) },
+		"by the peer": func(_ *Conn, client *net.TCPConn) error { return client.Close() },
+		"by a reset": func(_ *Conn, client *net.TCPConn) error {
+			return errors.Join(client.SetLinger(0),
+				client.Close())
+		},
 		"by ourselves":   func(server *Conn, _ *net.TCPConn) error { return server.Close() },
 		"by a deadline":  func(server *Conn, _ *net.TCPConn) error { return server.SetWriteDeadline(time.Unix(1, 0)) },
 		"for more bytes": func(server *Conn, _ *net.TCPConn) error { return server.CloseWrite() },

@@ -19,8 +19,9 @@ func CanHand(c net.Conn) bool {
 	return ok
 }
 
-// Hand sends p and, with its first byte, an open file (see Take). An error that is errors.ErrUnsupported says that nothing was sent, and that this
-// file cannot be handed over: it is none that can only be read, or too many are on their way.
+// Hand sends p and, with its first byte, an open file (see Take). An error that is errors.ErrUnsupported says that
+// nothing was sent, and that this file cannot be handed over: it is none that can only be read, or too many are on
+// their way.
 func (c *Conn) Hand(p []byte, f *os.File) error {
 	source, err := f.SyscallConn()
 	if err != nil {
@@ -64,7 +65,8 @@ func (c *Conn) hand(p []byte, file int) error {
 // ErrFileLost is Take's error where a file was sent and did not arrive.
 var ErrFileLost = errors.New("a file that was handed over did not arrive: this process has too few open files left, or may not have this one")
 
-// Take reads what Hand sends: some bytes, and a file if one came with them. Who reads a file's bytes otherwise loses it.
+// Take reads what Hand sends: some bytes, and a file if one came with them. Who reads a file's bytes otherwise loses
+// it.
 func (c *Conn) Take(p []byte) (n int, file *os.File, err error) {
 	var control [24]byte // has room for the one descriptor that there may be; the kernel closes what has no room
 	var length, flags int

@@ -21,10 +21,12 @@ type metrics struct {
 
 func newMetrics(p *pipes) metrics {
 	m := metrics{copies: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "packhorse_copy_bytes_total", Help: "Bytes of answers by the way they took: copied by the kernel, or through user space.",
+		Name: "packhorse_copy_bytes_total",
+		Help: "Bytes of answers by the way they took: copied by the kernel, or through user space.",
 	}, []string{"path"})}
 	m.paused = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "packhorse_copy_paused_seconds_total", Help: "Time for which copies of bulk bytes waited because a small request was being answered.",
+		Name: "packhorse_copy_paused_seconds_total",
+		Help: "Time for which copies of bulk bytes waited because a small request was being answered.",
 	})
 	m.kernel, m.user = m.copies.WithLabelValues("kernel"), m.copies.WithLabelValues("user")
 	for size, name := range map[pipeSize]string{small: "small", large: "large"} {

@@ -5,28 +5,32 @@ import (
 	"time"
 )
 
-// While small requests are about the pump stands still for them: no copy by the kernel begins until the one is answered for which the pause began. A request's
-// threads wake up in several processes, one after the other, and each would wait until what copies on its CPU has used up its slice, 4 ms where the
-// kernel looks 250 times a second, and until others had theirs. Without bulk bytes the CPUs are soon free: docs/decisions/0002 has the figures.
+// While small requests are about the pump stands still for them: no copy by the kernel begins until the one is answered
+// for which the pause began. A request's threads wake up in several processes, one after the other, and each would wait
+// until what copies on its CPU has used up its slice, 4 ms where the kernel looks 250 times a second, and until others
+// had theirs. Without bulk bytes the CPUs are soon free: docs/decisions/0002 has the figures.
 //
-// So that many small requests, or one that lasts, stop no clone, a pause lasts pauseMost at the most, and all together a quarter (1/pauseShare) of the time between
-// them, which is a fifth of all time.
+// So that many small requests, or one that lasts, stop no clone, a pause lasts pauseMost at the most, and all together
+// a quarter (1/pauseShare) of the time between them, which is a fifth of all time.
 const (
 	pauseMost  = 3 * time.Millisecond
 	pauseLeast = pauseMost / 6 // a shorter one is not worth it
 	pauseShare = 4
 
-	// Requests that come within this time share a pause. A second one beside the first would be short, and spend what the next request needs.
+	// Requests that come within this time share a pause. A second one beside the first would be short, and spend what
+	// the next request needs.
 	together = 10 * time.Millisecond
 )
 
 // pause is when the pump stands still.
 type pause struct {
 	smalls atomic.Int64 // requests that are being answered, and may be small
-	until  atomic.Int64 // ns since the pump's epoch; 0: the pump does not stand still. Changed with the pump's lock held.
+	// ns since the pump's epoch; 0: the pump does not stand still. Changed with the pump's lock held.
+	until atomic.Int64
 
-	// Below the pump's lock.
-	before int64         // requests that were being answered when it began: they may last, such as a session whose client thinks
+	// Below the pump's lock. requests that were being answered when it began: they may last, such as a session whose
+	// client thinks
+	before int64
 	came   time.Duration // when the latest request did
 	held   time.Duration // since when somebody waits, if anybody does
 	credit time.Duration // how long the next one may be,
@@ -86,7 +90,8 @@ func (p *Pump) still(now time.Duration) bool {
 // endPause ends it as of a time. The lock is held.
 func (p *Pump) endPause(at time.Duration) {
 	if p.waiting.head != nil {
-		p.metrics.paused.Add(max(at-p.pause.held, 0).Seconds()) // who came late, for the width, waited for something else
+		// who came late, for the width, waited for something else
+		p.metrics.paused.Add(max(at-p.pause.held, 0).Seconds())
 	}
 	p.pause.asOf = at
 	p.pause.until.Store(0)
@@ -99,7 +104,8 @@ func (p *Pump) hold() {
 	}
 }
 
-// awaitPause has those who wait begin when the pause is over, if there is one: the turns that run may last. The lock is held.
+// awaitPause has those who wait begin when the pause is over, if there is one: the turns that run may last. The lock is
+// held.
 func (p *Pump) awaitPause() {
 	until := time.Duration(p.pause.until.Load())
 	if until == 0 || p.waiting.head == nil {

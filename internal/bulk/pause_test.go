@@ -157,7 +157,8 @@ func TestPausesAreFew(t *testing.T) {
 		if most := lasts/(pauseShare+1) + pauseMost; stood > most || stood < most/2 {
 			t.Errorf("stood still for %v of %v, want %v at the most, and half of it at least", stood, lasts, most)
 		}
-		if counted := testutil.ToFloat64(p.metrics.paused); counted < 0.999*stood.Seconds() || counted > 1.001*stood.Seconds() {
+		if counted := testutil.ToFloat64(p.metrics.paused); counted < 0.999*stood.Seconds() ||
+			counted > 1.001*stood.Seconds() {
 			t.Errorf("counted %v s, and stood still for %v", counted, stood)
 		}
 	})

@@ -6,15 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How large a relay's pipe is, in bytes: a large one costs the least CPU time for each byte, a small one holds little back for a peer that does
-// not take it.
+// How large a relay's pipe is, in bytes: a large one costs the least CPU time for each byte, a small one holds little
+// back for a peer that does not take it.
 const (
 	largePipe = 1 << 20
 	smallPipe = 64 << 10 // what a pipe has anyway
 )
 
-// maxLarge is how many large pipes there are at the most. Whoever has no CAP_SYS_RESOURCE can have 64 MiB of pipes in all
-// (/proc/sys/fs/pipe-user-pages-soft): this leaves room for as many small ones as 256, before the kernel makes smaller ones.
+// maxLarge is how many large pipes there are at the most. Whoever has no CAP_SYS_RESOURCE can have 64 MiB of pipes in
+// all (/proc/sys/fs/pipe-user-pages-soft): this leaves room for as many small ones as 256, before the kernel makes
+// smaller ones.
 const maxLarge = 48
 
 // idlePipes is how many empty pipes of each size are kept.

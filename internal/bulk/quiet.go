@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Quiet tells whether an idle connection is as it was left. The error says that its peer has closed it, or sent what nobody asked for. It
-// does not wait, and takes nothing from the connection.
+// Quiet tells whether an idle connection is as it was left. The error says that its peer has closed it, or sent what
+// nobody asked for. It does not wait, and takes nothing from the connection.
 func Quiet(c syscall.Conn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A peer that keeps a full socket for slowWait is slow. Relays to it have small pipes until it has taken leastQuick without being slow again: many
-// slow peers must not hold a large pipe each. The socket's buffer is at most 4 MiB, of which a third has to be free before it is told that
-// there is room: who stays slow never gets to leastQuick.
+// A peer that keeps a full socket for slowWait is slow. Relays to it have small pipes until it has taken leastQuick
+// without being slow again: many slow peers must not hold a large pipe each. The socket's buffer is at most 4 MiB, of
+// which a third has to be free before it is told that there is room: who stays slow never gets to leastQuick.
 const (
 	slowWait   = 200 * time.Millisecond
 	leastQuick = 4 << 20
 )
 
-// relay is the state of one copy from another connection into a Conn. It is part of the Conn, and its step functions are bound once, so
-// that a copy allocates nothing.
+// relay is the state of one copy from another connection into a Conn. It is part of the Conn, and its step functions
+// are bound once, so that a copy allocates nothing.
 type relay struct {
 	conn                *Conn // where the bytes go
 	fillStep, drainStep func(fd uintptr) bool
@@ -121,7 +121,8 @@ func (r *relay) fillSome(source uintptr) bool {
 		}
 	}
 	for {
-		n, err := unix.Splice(int(source), nil, r.pipe.w, nil, int(min(s.N, pump.step())), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		n, err := unix.Splice(int(source), nil, r.pipe.w, nil, int(min(s.N, pump.step())),
+			unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 		switch {
 		case err == unix.EINTR:
 			continue
@@ -201,8 +202,8 @@ func (r *relay) drain() error {
 	return err
 }
 
-// drainSome moves what is in the pipe until it is empty or the socket is full. It returns false to wait for the socket, with the bytes
-// in the pipe and without a turn.
+// drainSome moves what is in the pipe until it is empty or the socket is full. It returns false to wait for the socket,
+// with the bytes in the pipe and without a turn.
 func (r *relay) drainSome(socket uintptr) bool {
 	if !r.full.IsZero() {
 		r.kept(time.Since(r.full))

@@ -205,13 +205,15 @@ func bareSplice(to, from *Conn, left int64) error {
 	var n int64
 	var failed error
 	in := func(fd uintptr) bool {
-		n, failed = unix.Splice(int(fd), nil, p.w, nil, int(min(left, largePipe)), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		n, failed = unix.Splice(int(fd), nil, p.w, nil, int(min(left, largePipe)),
+			unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 		return failed != unix.EAGAIN
 	}
 	out := func(fd uintptr) bool {
 		for n > 0 && failed == nil {
 			var k int64
-			if k, failed = unix.Splice(p.r, nil, int(fd), nil, int(n), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK); failed == unix.EAGAIN {
+			if k, failed = unix.Splice(p.r, nil, int(fd), nil, int(n),
+				unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK); failed == unix.EAGAIN {
 				failed = nil
 				return false
 			}

@@ -109,7 +109,8 @@ func TestRelay(t *testing.T) {
 			})
 			for part := range ends {
 				got := make([]byte, part[1])
-				if _, err := io.ReadFull(r.end, got); err != nil || sha256.Sum256(got) != sha256.Sum256(data[part[0]:part[0]+part[1]]) {
+				if _, err := io.ReadFull(r.end, got); err != nil ||
+					sha256.Sum256(got) != sha256.Sum256(data[part[0]:part[0]+part[1]]) {
 					t.Errorf("%d bytes arrived wrong: %v", part[1], err)
 				}
 			}
@@ -121,7 +122,8 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// Whatever ends a relay, the error says which side it was, and nothing stays behind: no turn, and no bytes in a pipe that others get.
+// Whatever ends a relay, the error says which side it was, and nothing stays behind: no turn, and no bytes in a pipe
+// that others get.
 func TestRelayEnds(t *testing.T) {
 	t.Parallel()
 	const size = 32 << 20 // more than the sockets and the pipe hold
@@ -133,14 +135,19 @@ func TestRelayEnds(t *testing.T) {
 		want   error
 	}
 	for name, test := range map[string]test{
-		"source closed by its peer":            {end: func(r *road) { r.node.Close() }, source: true, want: io.ErrUnexpectedEOF},
-		"source closed by ourselves":           {end: func(r *road) { r.in.Close() }, source: true, want: net.ErrClosed},
-		"source is silent":                     {stall: 100 * time.Millisecond, source: true, want: os.ErrDeadlineExceeded},
-		"destination closed, source empty":     {end: func(r *road) { r.out.Close() }, want: net.ErrClosed},
-		"destination closed by ourselves":      {full: true, end: func(r *road) { r.out.Close() }, want: net.ErrClosed},
-		"destination closed by its peer":       {full: true, end: func(r *road) { r.end.Close() }},
-		"destination takes nothing":            {full: true, stall: 200 * time.Millisecond, want: os.ErrDeadlineExceeded},
-		"source closed while destination full": {full: true, end: func(r *road) { r.node.Close(); r.in.Close(); r.out.Close() }},
+		"source closed by its peer": {end: func(r *road) { r.node.Close() }, source: true,
+			want: io.ErrUnexpectedEOF},
+		"source closed by ourselves": {end: func(r *road) { r.in.Close() }, source: true,
+			want: net.ErrClosed},
+		"source is silent": {stall: 100 * time.Millisecond, source: true,
+			want: os.ErrDeadlineExceeded},
+		"destination closed, source empty": {end: func(r *road) { r.out.Close() }, want: net.ErrClosed},
+		"destination closed by ourselves":  {full: true, end: func(r *road) { r.out.Close() }, want: net.ErrClosed},
+		"destination closed by its peer":   {full: true, end: func(r *road) { r.end.Close() }},
+		"destination takes nothing": {full: true, stall: 200 * time.Millisecond,
+			want: os.ErrDeadlineExceeded},
+		"source closed while destination full": {full: true,
+			end: func(r *road) { r.node.Close(); r.in.Close(); r.out.Close() }},
 	} {
 		for _, n := range networks {
 			t.Run(name+"/"+n[0]+" to "+n[1], func(t *testing.T) {
@@ -187,7 +194,8 @@ func TestRelayEnds(t *testing.T) {
 					t.Error(err)
 				}
 				got := make([]byte, 1000)
-				if _, err := io.ReadFull(next.end, got); err != nil || !bytes.Equal(got, bytes.Repeat([]byte("x"), 1000)) {
+				if _, err := io.ReadFull(next.end, got); err != nil ||
+					!bytes.Equal(got, bytes.Repeat([]byte("x"), 1000)) {
 					t.Errorf("other bytes arrived: %v", err)
 				}
 				wg.Wait()

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// Section is a part of a file on its way to a connection. It reads at an offset of its own, so that many sections can share
-// one open file. Not safe for concurrent use, but for Gone.
+// Section is a part of a file on its way to a connection. It reads at an offset of its own, so that many sections can
+// share one open file. Not safe for concurrent use, but for Gone.
 type Section struct {
 	File   *os.File
 	Offset int64           // where the next byte is

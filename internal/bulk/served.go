@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Serve is for http.Server.ConnContext. It spares net/http's server what that does for each request and few requests need.
+// Serve is for http.Server.ConnContext. It spares net/http's server what that does for each request and few requests
+// need.
 //
 //   - A read of one byte, in another goroutine, by which net/http finds out whether the client goes away while it is answered. Here that read ends at
 //     once, without a byte; if the answer lasts, it is looked whether the client is there still, and the context that is returned ends when it
@@ -115,9 +116,11 @@ func (s *served) read(p []byte) (int, error) {
 	}
 }
 
-// apply has the kernel's connection keep the limit that is wanted, or an earlier one that has not passed. The lock is held.
+// apply has the kernel's connection keep the limit that is wanted, or an earlier one that has not passed. The lock is
+// held.
 func (s *served) apply() error {
-	if !s.set.IsZero() && s.set.After(longAgo) && (s.wanted.IsZero() || !s.set.After(s.wanted)) || s.set.Equal(s.wanted) {
+	if !s.set.IsZero() && s.set.After(longAgo) && (s.wanted.IsZero() || !s.set.After(s.wanted)) ||
+		s.set.Equal(s.wanted) {
 		return nil
 	}
 	s.set = s.wanted
@@ -175,7 +178,8 @@ func (s *served) look() {
 	}()
 }
 
-// peek waits until the client ends its side, also behind a request that it has sent already, or where that cannot be told, until it sends something. It takes nothing.
+// peek waits until the client ends its side, also behind a request that it has sent already, or where that cannot be
+// told, until it sends something. It takes nothing.
 func (s *served) peek() (gone bool) {
 	var b [1]byte
 	err := s.conn.raw.Read(func(fd uintptr) bool {

@@ -32,7 +32,8 @@ func write(t *testing.T, c io.Writer, text string) {
 	}
 }
 
-// A limit that was set, and is wanted no more, ends no read when it passes; one that is wanted does, at once if it comes while a read waits.
+// A limit that was set, and is wanted no more, ends no read when it passes; one that is wanted does, at once if it
+// comes while a read waits.
 func TestServedReadLimits(t *testing.T) {
 	t.Parallel()
 	server, client, _ := servedPair(t)
@@ -131,7 +132,8 @@ func dial(t *testing.T, address string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// A client that goes away ends the context of its request, whenever that is and however it goes, behind requests that were answered too.
+// A client that goes away ends the context of its request, whenever that is and however it goes, behind requests that
+// were answered too.
 func TestServedClientGoesAway(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(c *net.TCPConn){
@@ -209,7 +211,8 @@ func TestServedKeepsConnections(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if b, err := io.ReadAll(response.Body); string(b) != text || err != nil || response.StatusCode != http.StatusOK {
+			if b, err := io.ReadAll(response.Body); string(b) != text || err != nil ||
+				response.StatusCode != http.StatusOK {
 				t.Errorf("%q, %v", b, err)
 			}
 		}

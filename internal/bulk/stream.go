@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// Stream is bytes on their way from one connection to another. Not safe for concurrent use; nothing else may read from From meanwhile.
+// Stream is bytes on their way from one connection to another. Not safe for concurrent use; nothing else may read from
+// From meanwhile.
 //
-// If From sends nothing for as long as its time limit while bytes are due, the Stream fails. After a failure From has to be closed:
-// nobody knows how many of its bytes were taken.
+// If From sends nothing for as long as its time limit while bytes are due, the Stream fails. After a failure From has
+// to be closed: nobody knows how many of its bytes were taken.
 type Stream struct {
 	From *Conn
 	N    int64 // bytes left to take

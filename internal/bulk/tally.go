@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// Tally counts the bytes of one answer by the way they took, and holds them against the length that was announced. Not safe for concurrent
-// use.
+// Tally counts the bytes of one answer by the way they took, and holds them against the length that was announced. Not
+// safe for concurrent use.
 type Tally struct {
 	Sent   int64 // bytes
 	Kernel int64 // of them, those that the kernel moved
@@ -38,7 +38,8 @@ func (t *Tally) AddFrom(src io.Reader, n int64) {
 // Counter is told how many more bytes have gone, while an answer is on its way.
 type Counter interface{ Sent(n int64) }
 
-// CountTo has a counter told of the bytes of src as they go. It reports whether src does so: what does not is counted when it has gone.
+// CountTo has a counter told of the bytes of src as they go. It reports whether src does so: what does not is counted
+// when it has gone.
 func CountTo(src io.Reader, c Counter) bool {
 	s, ok := src.(interface{ CountTo(Counter) })
 	if ok {

@@ -15,12 +15,12 @@ const kernelCopies = true
 // readAheadBy is how far before the socket the kernel is asked to read the file.
 const readAheadBy = 2 << 20
 
-// probeStep is how many bytes are taken to be in the page cache when their first and last are. To ask at each 256 KiB was a tenth of a copy's
-// CPU time.
+// probeStep is how many bytes are taken to be in the page cache when their first and last are. To ask at each 256 KiB
+// was a tenth of a copy's CPU time.
 const probeStep = 1 << 20
 
-// transfer is the state of one copy into a Conn. It is part of the Conn, and its step functions are bound once, so that a
-// copy allocates nothing.
+// transfer is the state of one copy into a Conn. It is part of the Conn, and its step functions are bound once, so that
+// a copy allocates nothing.
 type transfer struct {
 	conn *Conn
 
@@ -56,7 +56,8 @@ func (t *transfer) send(s *Section) (int64, error) {
 	}
 	t.section, t.done, t.noted, t.err = s, 0, 0, nil
 	defer func() { t.section = nil }()
-	// The descriptor stays valid inside Control; a regular file's Control takes no lock that other readers of the file need.
+	// The descriptor stays valid inside Control; a regular file's Control takes no lock that other readers of the file
+	// need.
 	cerr := source.Control(func(fd uintptr) {
 		t.source = int(fd)
 		err = t.run(t.sendSteps)
@@ -87,8 +88,8 @@ func (t *transfer) run(steps func(fd uintptr) bool) error {
 	return t.err
 }
 
-// steps takes one step after the other until nothing is left or the socket is full. It returns false to wait for the socket. A step that has
-// nothing to send gives io.EOF.
+// steps takes one step after the other until nothing is left or the socket is full. It returns false to wait for the
+// socket. A step that has nothing to send gives io.EOF.
 func (t *transfer) steps(call string, socket int, step func(socket int) (int, error)) bool {
 	for {
 		n, err := step(socket)
@@ -147,7 +148,8 @@ func (t *transfer) sendfile(socket int) (int, error) {
 // ofSocket tells that an error of sendfile is one of the connection, or passes: the others are the file's.
 func ofSocket(err error) bool {
 	switch err {
-	case unix.EAGAIN, unix.EINTR, unix.EPIPE, unix.ECONNRESET, unix.ECONNABORTED, unix.ETIMEDOUT, unix.ENOTCONN, unix.EHOSTUNREACH, unix.ENETUNREACH,
+	case unix.EAGAIN, unix.EINTR, unix.EPIPE, unix.ECONNRESET, unix.ECONNABORTED, unix.ETIMEDOUT, unix.ENOTCONN,
+		unix.EHOSTUNREACH, unix.ENETUNREACH,
 		unix.ENETDOWN, unix.EHOSTDOWN, unix.ENETRESET, unix.ENOBUFS, unix.ENOMEM, unix.EBADF, unix.EPROTO:
 		return true
 	}
@@ -168,9 +170,9 @@ func (t *transfer) writeSome(socket int) (int, error) {
 	return n, err
 }
 
-// warm sees to it that the next n bytes are in the page cache before a turn is taken: one cold page read inside a turn would
-// make everybody wait for the disk. The kernel is asked to read ahead only where something is missing: to ask costs it a look at
-// every page, which is a fifth of what the copy itself costs.
+// warm sees to it that the next n bytes are in the page cache before a turn is taken: one cold page read inside a turn
+// would make everybody wait for the disk. The kernel is asked to read ahead only where something is missing: to ask
+// costs it a look at every page, which is a fifth of what the copy itself costs.
 func (t *transfer) warm(offset int64, n int) error {
 	for end := offset + int64(n); offset < end; offset += probeStep {
 		if err := t.warmAt(offset); err != nil {
@@ -198,6 +200,7 @@ func (t *transfer) warmAt(at int64) error {
 // cached tells whether a byte of the source can be read without waiting for a disk. Where the file system cannot tell
 // (no RWF_NOWAIT on tmpfs), there is nothing to wait for either, or sendfile will show it.
 func (t *transfer) cached(at int64) bool {
-	_, _, errno := unix.Syscall6(unix.SYS_PREADV2, uintptr(t.source), uintptr(unsafe.Pointer(&t.iov)), 1, uintptr(at), 0, unix.RWF_NOWAIT)
+	_, _, errno := unix.Syscall6(unix.SYS_PREADV2, uintptr(t.source), uintptr(unsafe.Pointer(&t.iov)), 1, uintptr(at),
+		0, unix.RWF_NOWAIT)
 	return errno != unix.EAGAIN
 }

@@ -6,13 +6,14 @@ import (
 	"syscall"
 )
 
-// Unpaced has a TCP listener's connections whose peers are on this machine do without a congestion control that paces what is sent, such as BBR, where that is the
-// system's: nothing on the way can be congested, and each few packets of gigabytes a second wait for a timer, whose interrupts hold up what else that CPU has to do.
-// docs/decisions/0005 has the figures. Connections to other machines have the one that the listener had, or another one that their route chose.
+// Unpaced has a TCP listener's connections whose peers are on this machine do without a congestion control that paces
+// what is sent, such as BBR, where that is the system's: nothing on the way can be congested, and each few packets of
+// gigabytes a second wait for a timer, whose interrupts hold up what else that CPU has to do. docs/decisions/0005 has
+// the figures. Connections to other machines have the one that the listener had, or another one that their route chose.
 //
-// A connection that was paced once is paced for good, whatever it is told later. So those of the listener begin without, and are told otherwise before they send
-// anything if their peer is elsewhere. For the same reason it is called right after the socket listens; and once for each socket, as it cannot tell its own choice
-// from another's.
+// A connection that was paced once is paced for good, whatever it is told later. So those of the listener begin
+// without, and are told otherwise before they send anything if their peer is elsewhere. For the same reason it is
+// called right after the socket listens; and once for each socket, as it cannot tell its own choice from another's.
 func Unpaced(l net.Listener) net.Listener {
 	if _, tcp := l.Addr().(*net.TCPAddr); !tcp {
 		return l

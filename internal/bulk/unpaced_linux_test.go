@@ -18,7 +18,10 @@ func controlOf(t *testing.T, c syscall.Conn) (name string) {
 	t.Helper()
 	raw, err := c.SyscallConn()
 	if err == nil {
-		err = raw.Control(func(fd uintptr) { name, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION) })
+		err = raw.Control(func(fd uintptr) {
+			name, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP,
+				unix.TCP_CONGESTION)
+		})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +51,8 @@ func listenHaving(t *testing.T, control string) net.Listener {
 }
 
 // accept gives both ends of a new connection.
-func accept(t *testing.T, l net.Listener, control func(network, address string, raw syscall.RawConn) error) (dialed, accepted *net.TCPConn) {
+func accept(t *testing.T, l net.Listener, control func(network, address string, raw syscall.RawConn) error) (dialed,
+	accepted *net.TCPConn) {
 	t.Helper()
 	d, err := (&net.Dialer{Control: control}).Dial("tcp", l.Addr().String())
 	if err != nil {
@@ -128,7 +132,10 @@ func TestUnpacedDial(t *testing.T) {
 			return err
 		}
 		var elsewhere string
-		if err := raw.Control(func(fd uintptr) { elsewhere, _ = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION) }); err != nil {
+		if err := raw.Control(func(fd uintptr) {
+			elsewhere, _ = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP,
+				unix.TCP_CONGESTION)
+		}); err != nil {
 			return err
 		}
 		if elsewhere != pacing {

@@ -19,15 +19,15 @@ func (r *Request) seenBy(n router.Node) router.Node {
 	return n
 }
 
-// absent is a node for a caller who may not know of a repository. It asks the node for one that does not exist, and reports the result
-// as if it were for the repository that the caller named.
+// absent is a node for a caller who may not know of a repository. It asks the node for one that does not exist, and
+// reports the result as if it were for the repository that the caller named.
 type absent struct {
 	node router.Node
 	repo git.RepoPath
 }
 
-// path returns a path that no repository has: the prefix is the node's own and is never served. It is as deep and as long as the
-// repository's path, so that looking for it takes as long.
+// path returns a path that no repository has: the prefix is the node's own and is never served. It is as deep and as
+// long as the repository's path, so that looking for it takes as long.
 func (a absent) path() git.RepoPath {
 	const own = ".packhorse/absent/"
 	name := a.repo.String()
@@ -46,20 +46,23 @@ func (a absent) hide(err error) error {
 }
 
 // Advertise implements router.Node.
-func (a absent) Advertise(ctx context.Context, _ git.RepoPath, session node.Session, response node.ResponseWriter) (node.Outcome, error) {
+func (a absent) Advertise(ctx context.Context, _ git.RepoPath, session node.Session,
+	response node.ResponseWriter) (node.Outcome, error) {
 	outcome, err := a.node.Advertise(ctx, a.path(), session, response)
 	return outcome, a.hide(err)
 }
 
 // UploadPack implements router.Node.
-func (a absent) UploadPack(ctx context.Context, _ git.RepoPath, session node.Session, request io.Reader, response node.ResponseWriter) (
+func (a absent) UploadPack(ctx context.Context, _ git.RepoPath, session node.Session, request io.Reader,
+	response node.ResponseWriter) (
 	node.Outcome, error) {
 	outcome, err := a.node.UploadPack(ctx, a.path(), session, request, response)
 	return outcome, a.hide(err)
 }
 
 // ReceivePack implements router.Node.
-func (a absent) ReceivePack(ctx context.Context, _ git.RepoPath, session node.Session, pusher node.Pusher, request io.Reader,
+func (a absent) ReceivePack(ctx context.Context, _ git.RepoPath, session node.Session, pusher node.Pusher,
+	request io.Reader,
 	response node.ResponseWriter) (node.Outcome, error) {
 	outcome, err := a.node.ReceivePack(ctx, a.path(), session, pusher, request, response)
 	return outcome, a.hide(err)

@@ -16,12 +16,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// bufferSize is how many bytes of a body are read at once. Almost all bodies are shorter; from then on the connection is watched for
-// a client that disconnects.
+// bufferSize is how many bytes of a body are read at once. Almost all bodies are shorter; from then on the connection
+// is watched for a client that disconnects.
 const bufferSize = 64 << 10
 
-// freeMemory is how many bytes of memory each request may use for its body and for what a session makes of it. The concurrency limits bound the
-// number of requests. More than that counts against the budget that all requests share.
+// freeMemory is how many bytes of memory each request may use for its body and for what a session makes of it. The
+// concurrency limits bound the number of requests. More than that counts against the budget that all requests share.
 const freeMemory = bufferSize
 
 // maxBuffers is how many buffers of a body are read before the request is admitted, so that slow clients do not
@@ -43,7 +43,8 @@ type Source struct {
 	Stateful bool
 }
 
-// Body is a request's body, unpacked, with limits on its length, its memory, and the time that the client takes to send it.
+// Body is a request's body, unpacked, with limits on its length, its memory, and the time that the client takes to send
+// it.
 type Body struct {
 	limitedReader
 	memory   admit.Holding
@@ -74,7 +75,8 @@ func (r *Request) ReadBody(from Source) (*Body, error) {
 // StreamBody returns the request's body without reading anything of it.
 func (r *Request) StreamBody(from Source) (*Body, error) {
 	limit := r.Op.Limit(r.Gateway)
-	b := &Body{memory: r.Memory.Hold(r.Caller(), freeMemory), rest: newPatientReader(from, limit), finished: from.Stateful}
+	b := &Body{memory: r.Memory.Hold(r.Caller(), freeMemory), rest: newPatientReader(from, limit),
+		finished: from.Stateful}
 	return b.open(from, limit)
 }
 
@@ -266,8 +268,8 @@ func (p *patientReader) Read(b []byte) (int, error) {
 	p.left -= n
 	p.patience -= time.Since(begun)
 	if err == io.EOF && p.stall > 0 {
-		// The connection is watched during the response, without a limit. After any other error the limit stays: net/http would
-		// wait for the rest of the body before it sends a response.
+		// The connection is watched during the response, without a limit. After any other error the limit stays:
+		// net/http would wait for the rest of the body before it sends a response.
 		_ = p.setDeadline(time.Time{})
 	}
 	return n, err

@@ -24,8 +24,8 @@ type FrontEnd interface {
 	Panicked()
 }
 
-// End ends the request: it counts it, rates it, writes its log line, ends its trace, and takes it from the board. It is deferred, and
-// recovers a panic.
+// End ends the request: it counts it, rates it, writes its log line, ends its trace, and takes it from the board. It is
+// deferred, and recovers a panic.
 func (r *Request) End(front FrontEnd) {
 	defer r.running.End()
 	if cause := recover(); cause != nil {
@@ -65,8 +65,9 @@ func (r *Request) endSpan(result, transport string) {
 	}
 	r.span.Named(r.Op.Name)
 	for key, text := range map[string]string{
-		"packhorse.result": result, "packhorse.transport": transport, "packhorse.repository": auth.Redact(r.Repo.String()),
-		"packhorse.node": r.node, "enduser.id": r.ID.Name,
+		"packhorse.result": result, "packhorse.transport": transport,
+		"packhorse.repository": auth.Redact(r.Repo.String()),
+		"packhorse.node":       r.node, "enduser.id": r.ID.Name,
 	} {
 		r.span.Text(key, text)
 	}
@@ -81,7 +82,8 @@ func (r *Request) endSpan(result, transport string) {
 	r.span.End(failure)
 }
 
-// level returns the level of the request's log line. A push that failed is at least a warning: somebody's work is not on the server.
+// level returns the level of the request's log line. A push that failed is at least a warning: somebody's work is not
+// on the server.
 func (r *Request) level(result string) slog.Level {
 	push := r.Op == Push
 	if r.WarnOnly {
@@ -125,15 +127,18 @@ func (r *Request) log(result string, took time.Duration, front FrontEnd) {
 		}
 	}
 	a = append(a,
-		slog.String("operation", r.Op.Name), slog.String("result", result), slog.String("repository", auth.Redact(r.Repo.String())),
+		slog.String("operation", r.Op.Name), slog.String("result", result),
+		slog.String("repository", auth.Redact(r.Repo.String())),
 		milliseconds("ms", took), slog.String("transport", front.Transport()))
 	a = r.attributes(front.Attributes(a))
 	// Like LogAttrs, but without the source location.
 	record := slog.NewRecord(time.Now(), level, "request", 0)
-	record.AddAttrs(slog.Attr{Value: slog.GroupValue(a...)}) // a group without a name is inlined, and its attributes are not copied
+	// a group without a name is inlined, and its attributes are not copied
+	record.AddAttrs(slog.Attr{Value: slog.GroupValue(a...)})
 	_ = r.Log.Handler().Handle(r.Ctx, record)
 	node.LogUpdates(r.Ctx, r.Log, level, r.Outcome.Updates,
-		slog.String("request", r.running.ID()), slog.String("repository", auth.Redact(r.Repo.String())), slog.String("user", r.ID.Name))
+		slog.String("request", r.running.ID()), slog.String("repository", auth.Redact(r.Repo.String())),
+		slog.String("user", r.ID.Name))
 	clear(a)
 	*kept = a
 	attributeLists.Put(kept)
@@ -176,7 +181,8 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 	if o.Pack != "" {
 		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]),
 			slog.Uint64("objects", uint64(o.Objects)), slog.Int64("pack_bytes", o.Bytes),
-			milliseconds("parse_ms", o.Parse), milliseconds("negotiate_ms", o.Negotiate), milliseconds("wait_ms", o.Wait),
+			milliseconds("parse_ms", o.Parse), milliseconds("negotiate_ms", o.Negotiate),
+			milliseconds("wait_ms", o.Wait),
 			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy))
 	}
 	a = append(a, r.gitAttributes()...)
@@ -206,7 +212,8 @@ func (r *Request) gitAttributes() []slog.Attr {
 		return []slog.Attr{milliseconds("git_cpu_ms", r.Outcome.ChildCPU)}
 	}
 	return []slog.Attr{
-		slog.Int("git_commands", u.Commands), milliseconds("git_cpu_ms", u.User+u.System), milliseconds("git_queue_ms", u.Queue),
+		slog.Int("git_commands", u.Commands), milliseconds("git_cpu_ms", u.User+u.System),
+		milliseconds("git_queue_ms", u.Queue),
 		slog.Int64("git_max_rss", u.MaxRSS), slog.Int64("git_in", u.In), slog.Int64("git_out", u.Out),
 	}
 }

@@ -1,12 +1,12 @@
-// Package gateway is the core that all front ends share: it authorizes the caller of a request, admits the request to the concurrency
-// limit of its operation, relays it to a storage node and to another one if that fails, and ends it in one place, with its log
-// line, its metrics and its trace.
+// Package gateway is the core that all front ends share: it authorizes the caller of a request, admits the request to
+// the concurrency limit of its operation, relays it to a storage node and to another one if that fails, and ends it in
+// one place, with its log line, its metrics and its trace.
 //
-// Packages githttp and gitssh are the front ends. They accept clients, parse what they ask for, and turn the kind of a fault into an
-// HTTP status or an exit code.
+// Packages githttp and gitssh are the front ends. They accept clients, parse what they ask for, and turn the kind of a
+// fault into an HTTP status or an exit code.
 //
-// The life of a request: Gateway.Begin, Request.Authorize, Request.Enter, one of the calls of a node (Advertise, UploadPack,
-// ReceivePack), Response.Finish, Request.End.
+// The life of a request: Gateway.Begin, Request.Authorize, Request.Enter, one of the calls of a node (Advertise,
+// UploadPack, ReceivePack), Response.Finish, Request.End.
 package gateway
 
 import (
@@ -38,7 +38,8 @@ type Gateway struct {
 	Board    *inflight.Board  // of the requests in flight; nil: there is none
 	Tracer   *inflight.Tracer // nil: nothing is traced
 	Resolver resolve.Resolver // resolves revisions; nil: they are not resolved
-	// Changed, unless nil, is called when a push may have changed a repository's refs, before the client hears of it. It must not block.
+	// Changed, unless nil, is called when a push may have changed a repository's refs, before the client hears of it.
+	// It must not block.
 	Changed func(git.RepoPath)
 
 	MaxBody   int64         // maximum size of a request's unpacked body in bytes, except for pushes
@@ -49,15 +50,15 @@ type Gateway struct {
 
 // Auth identifies callers and authorizes them. Safe for concurrent use.
 type Auth interface {
-	// HTTP identifies the caller of a request by its Authorization header. Without one the caller is anonymous. It fails with
-	// Unauthenticated if the credentials are wrong, Exhausted after too many guesses, or Unavailable.
+	// HTTP identifies the caller of a request by its Authorization header. Without one the caller is anonymous. It
+	// fails with Unauthenticated if the credentials are wrong, Exhausted after too many guesses, or Unavailable.
 	HTTP(r *http.Request) (auth.Identity, error)
-	// May fails with Unauthenticated if an authenticated caller might be allowed the operation, NotFound if the caller may not know of
-	// the repository, Denied if it may know of it, or Unavailable.
+	// May fails with Unauthenticated if an authenticated caller might be allowed the operation, NotFound if the caller
+	// may not know of the repository, Denied if it may know of it, or Unavailable.
 	May(ctx context.Context, id auth.Identity, repo git.RepoPath, op auth.Operation) error
 	// Configured reports whether callers can be told apart. If so, objects that no ref reaches are not public.
 	Configured() bool
-	// Reader returns a function that reports which of many repositories the identity may read; nil means all. If access to a
-	// repository cannot be determined, it is reported as unreadable and complete is false.
+	// Reader returns a function that reports which of many repositories the identity may read; nil means all. If access
+	// to a repository cannot be determined, it is reported as unreadable and complete is false.
 	Reader(ctx context.Context, id auth.Identity) func([]git.RepoPath) (may []bool, complete bool)
 }

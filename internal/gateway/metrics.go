@@ -29,7 +29,8 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_requests_total", Help: "Requests by operation and result (ok, or the kind of error).",
 		}, []string{"operation", "result"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "packhorse_request_seconds", Help: "Time from a request's header to the end of its response.", Buckets: latencyBuckets,
+			Name: "packhorse_request_seconds", Help: "Time from a request's header to the end of its response.",
+			Buckets: latencyBuckets,
 		}, []string{"operation"}),
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "packhorse_stage_seconds",
@@ -82,7 +83,8 @@ func (r *Request) rate(result string, took time.Duration) {
 	switch result {
 	case "ok":
 		r.SLI.Answered(rating.Class, rating.Latency)
-	case fault.Internal.String(), fault.Corrupt.String(), fault.Unavailable.String(), fault.Exhausted.String(), fault.Deadline.String():
+	case fault.Internal.String(), fault.Corrupt.String(), fault.Unavailable.String(), fault.Exhausted.String(),
+		fault.Deadline.String():
 		r.SLI.Failed(rating.Class)
 	}
 }

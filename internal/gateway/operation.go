@@ -36,10 +36,11 @@ var (
 	Push       = &Operation{Name: "push", Lane: pushLane, Class: sli.Push, Limit: pushLimit}
 	Wait       = &Operation{Name: "wait"}
 	Resolve    = &Operation{Name: "resolve", Lane: smallLane, Short: true, Class: sli.Resolve, Limit: requestLimit}
-	Search     = &Operation{Name: "search", Lane: pageLane, Class: sli.Search, Limit: requestLimit, Web: true, Quiet: true}
-	Page       = &Operation{Name: "page", Lane: pageLane, Class: sli.Page, Limit: requestLimit, Web: true, Quiet: true}
-	App        = &Operation{Name: "app", Web: true} // the application has limits and a class of its own
-	Other      = &Operation{Name: "other", Web: true}
+	Search     = &Operation{Name: "search", Lane: pageLane, Class: sli.Search, Limit: requestLimit, Web: true,
+		Quiet: true}
+	Page  = &Operation{Name: "page", Lane: pageLane, Class: sli.Page, Limit: requestLimit, Web: true, Quiet: true}
+	App   = &Operation{Name: "app", Web: true} // the application has limits and a class of its own
+	Other = &Operation{Name: "other", Web: true}
 )
 
 // operationOf returns the operation of a fetch session's request after it was parsed.
@@ -73,11 +74,13 @@ func requestLimit(g *Gateway) BodyLimit {
 	return BodyLimit{Size: g.MaxBody, Stall: g.ReadStall, Total: maxStalls * g.ReadStall}
 }
 
-// pushOverhead is how many bytes a push's body may have beside its pack. Git itself refuses a pack that is too large, and says so.
+// pushOverhead is how many bytes a push's body may have beside its pack. Git itself refuses a pack that is too large,
+// and says so.
 const pushOverhead = 64 << 20
 
 func pushLimit(g *Gateway) BodyLimit {
-	l := BodyLimit{Size: math.MaxInt64 - 1, Stall: g.ReadStall, Total: 24 * time.Hour} // limitedReader asks for one byte more than Size
+	// limitedReader asks for one byte more than Size
+	l := BodyLimit{Size: math.MaxInt64 - 1, Stall: g.ReadStall, Total: 24 * time.Hour}
 	if g.MaxPush > 0 && g.MaxPush < math.MaxInt64-pushOverhead {
 		l.Size = g.MaxPush + pushOverhead
 	}

@@ -41,19 +41,26 @@ func TestPatience(t *testing.T) {
 		working time.Duration // between two reads
 		ends    time.Duration // after which it is cut off; 0: it is not
 	}{
-		"one byte now and then":        {trickle{part: 1, pause: 10 * time.Second, parts: 1000}, bufferSize, 0, time.Minute},
-		"at the pace":                  {trickle{part: bufferSize, pause: 59 * time.Second, parts: 9}, bufferSize, 0, 0},
-		"in small parts, at the pace":  {trickle{part: bufferSize / 4, pause: 14 * time.Second, parts: 40}, bufferSize, 0, 0},
-		"in small parts, too slowly":   {trickle{part: bufferSize / 4, pause: 16 * time.Second, parts: 50}, bufferSize, 0, time.Minute},
-		"a slow reader":                {trickle{part: bufferSize / 4, pause: time.Second, parts: 30}, bufferSize, 15 * time.Second, 0},
-		"too long in all":              {trickle{part: bufferSize, pause: 59 * time.Second, parts: 50}, bufferSize, 0, 10 * time.Minute},
+		"one byte now and then": {trickle{part: 1, pause: 10 * time.Second, parts: 1000}, bufferSize, 0,
+			time.Minute},
+		"at the pace": {trickle{part: bufferSize, pause: 59 * time.Second, parts: 9},
+			bufferSize, 0, 0},
+		"in small parts, at the pace": {trickle{part: bufferSize / 4, pause: 14 * time.Second, parts: 40},
+			bufferSize, 0, 0},
+		"in small parts, too slowly": {trickle{part: bufferSize / 4, pause: 16 * time.Second, parts: 50}, bufferSize,
+			0, time.Minute},
+		"a slow reader": {trickle{part: bufferSize / 4, pause: time.Second, parts: 30}, bufferSize,
+			15 * time.Second, 0},
+		"too long in all": {trickle{part: bufferSize, pause: 59 * time.Second, parts: 50}, bufferSize, 0,
+			10 * time.Minute},
 		"a push may come byte by byte": {trickle{part: 1, pause: 10 * time.Second, parts: 50}, 0, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
-				p := &patientReader{r: &test.client, setDeadline: test.client.limit, stall: time.Minute, step: test.step, end: start.Add(maxStalls * time.Minute)}
+				p := &patientReader{r: &test.client, setDeadline: test.client.limit, stall: time.Minute,
+					step: test.step, end: start.Add(maxStalls * time.Minute)}
 				buf := make([]byte, bufferSize)
 				var err error
 				for err == nil {

@@ -31,7 +31,8 @@ func (r *Request) UploadPack(session node.Session, body *Body, response *Respons
 	r.Op = operationOf(r.Outcome.Command)
 }
 
-// ReceivePack has the first node of the route take a push. A push is not sent twice: once a byte of it was read, no other node is asked.
+// ReceivePack has the first node of the route take a push. A push is not sent twice: once a byte of it was read, no
+// other node is asked.
 func (r *Request) ReceivePack(session node.Session, body *Body, response *Response) {
 	r.complete(&session)
 	pusher := node.Pusher{Name: r.ID.Name, Address: hostOf(r.Client)}
@@ -47,8 +48,9 @@ func (r *Request) complete(session *node.Session) {
 
 // waiter is a node on which callers can wait for a state of a repository.
 type waiter interface {
-	// Wait returns as soon as readers of the repository see what is waited for. Errors: NotFound if there is no such repository, Deadline or
-	// Cancelled when ctx ends, Invalid if it will never be seen, Exhausted if too many callers wait.
+	// Wait returns as soon as readers of the repository see what is waited for. Errors: NotFound if there is no such
+	// repository, Deadline or Cancelled when ctx ends, Invalid if it will never be seen, Exhausted if too many callers
+	// wait.
 	Wait(ctx context.Context, repo git.RepoPath, condition node.WaitCondition) (git.Version, error)
 }
 
@@ -69,14 +71,15 @@ func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen 
 	return seen
 }
 
-// relay asks a node for the response, and another one if that fails while the client has received nothing of it. A nil response means
-// that nothing is sent to the client meanwhile.
+// relay asks a node for the response, and another one if that fails while the client has received nothing of it. A nil
+// response means that nothing is sent to the client meanwhile.
 //
-// What a node says about the request (NotFound, Denied, Invalid) is an answer: replicas agree on it, and asking another one would hide
-// that they do not. So is Deadline: the next node would take as long. Another node is asked after Unavailable and Internal; after
-// Exhausted, because it may have room, unless the caller's own share is used up; after Corrupt, because it has another disk; and
-// after Cancelled if the client is still there, because a node that shuts down cancels its requests. What the gateway itself refuses
-// is final. After an error of a reused connection (node.StaleConnError) the same node may be asked once more.
+// What a node says about the request (NotFound, Denied, Invalid) is an answer: replicas agree on it, and asking another
+// one would hide that they do not. So is Deadline: the next node would take as long. Another node is asked after
+// Unavailable and Internal; after Exhausted, because it may have room, unless the caller's own share is used up; after
+// Corrupt, because it has another disk; and after Cancelled if the client is still there, because a node that shuts
+// down cancels its requests. What the gateway itself refuses is final. After an error of a reused connection
+// (node.StaleConnError) the same node may be asked once more.
 func (r *Request) relay(response *Response, ask func(router.Node) (node.Outcome, error)) {
 	if !r.authorized {
 		r.Err = fault.New(fault.Internal, "a node was about to be asked for a request that is not authorized")
@@ -120,7 +123,8 @@ func (r *Request) relay(response *Response, ask func(router.Node) (node.Outcome,
 }
 
 // try asks one node. It reports whether another one may be asked.
-func (r *Request) try(a *router.Assignment, response *Response, ask func(router.Node) (node.Outcome, error)) (again bool) {
+func (r *Request) try(a *router.Assignment, response *Response,
+	ask func(router.Node) (node.Outcome, error)) (again bool) {
 	blame := router.Panicked
 	defer func() { a.Done(blame) }()
 	r.At(inflight.Working)
@@ -134,7 +138,8 @@ func (r *Request) try(a *router.Assignment, response *Response, ask func(router.
 	}
 	if fault.Is(r.Err, fault.Cancelled) {
 		r.Err = &fault.Error{
-			Kind: fault.Unavailable, Msg: "the storage node " + a.Name + " gave up the request; try again", RetryAfter: fault.RetrySoon, Err: r.Err,
+			Kind: fault.Unavailable, Msg: "the storage node " + a.Name + " gave up the request; try again",
+			RetryAfter: fault.RetrySoon, Err: r.Err,
 		}
 	}
 	if _, ok := errors.AsType[*node.StaleConnError](r.Err); ok {
@@ -183,11 +188,13 @@ func (r *Request) failover(from, to *router.Assignment) {
 		level = slog.LevelError
 	}
 	r.Log.LogAttrs(r.Ctx, level, "a storage node failed; another one is asked",
-		slog.String("node", from.Name), slog.String("next", to.Name), slog.String("repository", auth.Redact(r.Repo.String())),
+		slog.String("node", from.Name), slog.String("next", to.Name),
+		slog.String("repository", auth.Redact(r.Repo.String())),
 		slog.String("error", logError(r.Err)))
 }
 
-// announceChange returns the response to a push: caches of revisions are told of the change before the client, who may ask for them at once.
+// announceChange returns the response to a push: caches of revisions are told of the change before the client, who may
+// ask for them at once.
 func (r *Request) announceChange(response node.ResponseWriter) node.ResponseWriter {
 	if r.Changed == nil {
 		return response

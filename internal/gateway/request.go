@@ -91,9 +91,10 @@ func (r *Request) Caller() balance.Caller {
 	return r.caller
 }
 
-// Authorize fails if the caller may not perform an operation. It is the one place where requests are authorized, whichever front end
-// they come through; no node is asked before. A caller who may not know of the repository passes as well: it is served like the
-// caller of a repository that does not exist (see seenBy), so that neither the response nor its duration tells the cases apart.
+// Authorize fails if the caller may not perform an operation. It is the one place where requests are authorized,
+// whichever front end they come through; no node is asked before. A caller who may not know of the repository passes as
+// well: it is served like the caller of a repository that does not exist (see seenBy), so that neither the response nor
+// its duration tells the cases apart.
 func (r *Request) Authorize(op auth.Operation) error {
 	err := error(nil)
 	switch {
@@ -111,7 +112,8 @@ func (r *Request) Authorize(op auth.Operation) error {
 	return err
 }
 
-// Enter admits the request to the concurrency limit of its operation, or fails with Exhausted. The caller leaves the seat.
+// Enter admits the request to the concurrency limit of its operation, or fails with Exhausted. The caller leaves the
+// seat.
 func (r *Request) Enter() (*admit.Seat, error) {
 	seat, err := r.Op.Lane(&r.Lanes).Enter(r.Caller())
 	if err == nil && r.Op.Short {

@@ -15,8 +15,8 @@ type RevisionQuestion struct {
 	Revision   string `json:"rev"`
 }
 
-// Resolve resolves revisions of repositories that the caller may read, in their order. A caller who may not know of a repository gets the same answer,
-// after the same time, as for one that does not exist.
+// Resolve resolves revisions of repositories that the caller may read, in their order. A caller who may not know of a
+// repository gets the same answer, after the same time, as for one that does not exist.
 func (r *Request) Resolve(ctx context.Context, questions []RevisionQuestion) ([]resolve.Result, error) {
 	repositories := make(map[string]*readableRepo, 1)
 	results := make([]resolve.Result, len(questions))

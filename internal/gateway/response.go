@@ -21,9 +21,10 @@ type Sink interface {
 	ExpectSilence()
 }
 
-// Response is the response to a request, on its way from a node to a client. It is a node.ResponseWriter. It counts the bytes, and
-// keeps the request in the concurrency limit where it belongs: at first in that of its operation, and once a pack or a long list is
-// about to be sent, in that of hits or of cold packs. A nil Response is one of which nothing is ever sent.
+// Response is the response to a request, on its way from a node to a client. It is a node.ResponseWriter. It counts the
+// bytes, and keeps the request in the concurrency limit where it belongs: at first in that of its operation, and once a
+// pack or a long list is about to be sent, in that of hits or of cold packs. A nil Response is one of which nothing is
+// ever sent.
 type Response struct {
 	request *Request
 	sink    Sink
@@ -42,8 +43,8 @@ func NewResponse(r *Request, sink Sink, seat *admit.Seat, body *Body) *Response 
 // SetLength implements node.ResponseWriter.
 func (p *Response) SetLength(n int64) { p.sink.SetLength(n) }
 
-// StartBulk implements node.ResponseWriter. It reads the rest of the body first: net/http watches for a client that disconnects only
-// after the end of the body.
+// StartBulk implements node.ResponseWriter. It reads the rest of the body first: net/http watches for a client that
+// disconnects only after the end of the body.
 func (p *Response) StartBulk(cold bool) error {
 	err := p.body.finish()
 	if err == nil {
@@ -105,8 +106,8 @@ func (p *Response) Flush() error {
 // Begun reports whether anything may have been sent to the client.
 func (p *Response) Begun() bool { return p != nil && p.started }
 
-// rewind takes back what a node announced, and returns to the first byte of the request's body, so that another node can answer. It
-// reports whether that is possible.
+// rewind takes back what a node announced, and returns to the first byte of the request's body, so that another node
+// can answer. It reports whether that is possible.
 func (p *Response) rewind() bool {
 	if p == nil {
 		return true
@@ -123,8 +124,8 @@ func (p *Response) failedHere() bool {
 	return p != nil && (p.refused != nil || p.body.failed())
 }
 
-// Finish ends the response when the node is done. If the request has not failed so far, it sends the header of an empty response, and
-// checks that all that was announced was sent. It returns the request's error.
+// Finish ends the response when the node is done. If the request has not failed so far, it sends the header of an empty
+// response, and checks that all that was announced was sent. It returns the request's error.
 func (p *Response) Finish() error {
 	r := p.request
 	if r.Err == nil {

@@ -12,8 +12,8 @@ type ReportedError struct{ Err error }
 func (e *ReportedError) Error() string { return e.Err.Error() }
 func (e *ReportedError) Unwrap() error { return e.Err }
 
-// StaleConnError is an error of a connection that was reused and turned out to be dead. The client has received nothing, and the
-// same node may be asked once more.
+// StaleConnError is an error of a connection that was reused and turned out to be dead. The client has received
+// nothing, and the same node may be asked once more.
 type StaleConnError struct{ Err error }
 
 func (e *StaleConnError) Error() string { return e.Err.Error() }

@@ -26,8 +26,8 @@ func (l updateList) MarshalText() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// maxUpdateLine is the maximum size in bytes of the names and results of the updates in one log line, maxUpdates the maximum
-// number of updates.
+// maxUpdateLine is the maximum size in bytes of the names and results of the updates in one log line, maxUpdates the
+// maximum number of updates.
 const (
 	maxUpdateLine = 32 << 10
 	maxUpdates    = 100
@@ -44,8 +44,8 @@ func firstLine(updates []RefUpdate) int {
 	return len(updates)
 }
 
-// UpdateAttrs returns the attributes for a push's log line: the number of changed and of refused refs, and the first updates.
-// LogUpdates logs the other updates.
+// UpdateAttrs returns the attributes for a push's log line: the number of changed and of refused refs, and the first
+// updates. LogUpdates logs the other updates.
 func UpdateAttrs(updates []RefUpdate) []slog.Attr {
 	changed := 0
 	for _, u := range updates {
@@ -59,8 +59,8 @@ func UpdateAttrs(updates []RefUpdate) []slog.Attr {
 	}
 }
 
-// LogUpdates logs the updates that do not fit into a push's log line, in as many lines as they need. The attributes in more
-// are part of each line and identify the push.
+// LogUpdates logs the updates that do not fit into a push's log line, in as many lines as they need. The attributes in
+// more are part of each line and identify the push.
 func LogUpdates(ctx context.Context, log *slog.Logger, level slog.Level, updates []RefUpdate, more ...slog.Attr) {
 	all := len(updates)
 	for rest := updates[firstLine(updates):]; len(rest) > 0; {

@@ -1,6 +1,7 @@
-// Package node is the contract between a gateway and a storage node: what a gateway tells the node about a session, where the
-// node writes its response, and what it reports when the session has ended. The node in this process (package storage) and a node
-// elsewhere (package remote) both keep it. The interfaces of nodes are in the packages that call them.
+// Package node is the contract between a gateway and a storage node: what a gateway tells the node about a session,
+// where the node writes its response, and what it reports when the session has ended. The node in this process (package
+// storage) and a node elsewhere (package remote) both keep it. The interfaces of nodes are in the packages that call
+// them.
 package node
 
 import (
@@ -15,13 +16,13 @@ type Session struct {
 	// Service is the service of an advertisement. "" means protocol.UploadPack.
 	Service protocol.Service
 	Version protocol.Version
-	// Stateless reports whether each request is complete in itself, as over HTTP: it repeats what was said before, and its response
-	// begins when the request has been read. In a session with state both sides take turns on one stream.
+	// Stateless reports whether each request is complete in itself, as over HTTP: it repeats what was said before, and
+	// its response begins when the request has been read. In a session with state both sides take turns on one stream.
 	Stateless bool
 	// Caller is the caller that the work counts for, where callers share capacity fairly (balance.Caller).
 	Caller string
-	// Reachable reports whether objects that no visible ref reaches are hidden from this client. The node's configuration can
-	// make them public for all clients.
+	// Reachable reports whether objects that no visible ref reaches are hidden from this client. The node's
+	// configuration can make them public for all clients.
 	Reachable bool
 }
 
@@ -39,21 +40,23 @@ type WaitCondition struct {
 	Caller     string       // the caller that the work counts for, see admit.Lanes.CallerOf; "": nobody in particular
 }
 
-// ResponseWriter is where a node writes the response to one request. Calls do not overlap. If it is also an io.ReaderFrom, it is
-// handed parts of files as they are, so that the kernel can copy them.
+// ResponseWriter is where a node writes the response to one request. Calls do not overlap. If it is also an
+// io.ReaderFrom, it is handed parts of files as they are, so that the kernel can copy them.
 type ResponseWriter interface {
 	io.Writer
-	// SetLength announces the length of the whole response in bytes. It is called at most once, before the first Write. A response
-	// that ends before its announced length must not look complete to the client. In a session with state the length has no meaning.
+	// SetLength announces the length of the whole response in bytes. It is called at most once, before the first Write.
+	// A response that ends before its announced length must not look complete to the client. In a session with state
+	// the length has no meaning.
 	SetLength(n int64)
-	// StartBulk announces a response that takes long to send: a pack, or a long list. It moves the request to the concurrency
-	// limit for such responses. Cold means that the pack probably has to be made first. It is called at most once for a
-	// response, before the first Write. In a session with state the advertisement is one response, and everything after it is another,
-	// in which StartBulk comes before the pack. An error is a refusal that ends the session.
+	// StartBulk announces a response that takes long to send: a pack, or a long list. It moves the request to the
+	// concurrency limit for such responses. Cold means that the pack probably has to be made first. It is called at
+	// most once for a response, before the first Write. In a session with state the advertisement is one response, and
+	// everything after it is another, in which StartBulk comes before the pack. An error is a refusal that ends the
+	// session.
 	StartBulk(cold bool) error
 	// Flush sends what is buffered.
 	Flush() error
-	// ReserveMemory counts n more bytes of memory that the request uses until the session ends. Sessions count what grows with the length
-	// of the request. An error is a refusal that ends the session.
+	// ReserveMemory counts n more bytes of memory that the request uses until the session ends. Sessions count what
+	// grows with the length of the request. An error is a refusal that ends the session.
 	ReserveMemory(n int64) error
 }

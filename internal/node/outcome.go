@@ -13,11 +13,12 @@ const CommandPush protocol.Command = "push"
 
 // Outcome is what a session did, for logs and metrics.
 type Outcome struct {
-	Command  protocol.Command // "" if no request was read
-	Agent    string           // the client's agent string, safe for a log
-	Session  string           // the client's session ID, safe for a log; "" if it sent none
-	Refs     int              // listed refs
-	Dangling bool             // HEAD names a branch that does not exist, and other branches exist; only set by a node in this process
+	Command protocol.Command // "" if no request was read
+	Agent   string           // the client's agent string, safe for a log
+	Session string           // the client's session ID, safe for a log; "" if it sent none
+	Refs    int              // listed refs
+	// HEAD names a branch that does not exist, and other branches exist; only set by a node in this process
+	Dangling bool
 	Wants    int
 	Haves    int
 	Common   int    // haves that the repository has
@@ -51,7 +52,8 @@ const (
 	UpdateUnknown   = "unknown" // the server could not determine the result
 )
 
-// Reported reports whether git's own report names a ref that was not changed. Such a session ends like a successful one.
+// Reported reports whether git's own report names a ref that was not changed. Such a session ends like a successful
+// one.
 func (o *Outcome) Reported() bool {
 	return slices.ContainsFunc(o.Updates, func(u RefUpdate) bool {
 		return u.Result != UpdateOK && u.Result != UpdateUnchanged && u.Result != UpdateUnknown

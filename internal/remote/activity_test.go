@@ -13,7 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// While a pack is on its way both processes list the request under one ID, and know whose it is and how much of it has gone.
+// While a pack is on its way both processes list the request under one ID, and know whose it is and how much of it has
+// gone.
 func TestOneRequestInTwoProcesses(t *testing.T) {
 	t.Parallel()
 	for name, o := range roads {
@@ -45,7 +46,8 @@ func TestOneRequestInTwoProcesses(t *testing.T) {
 			}) {
 				t.Fatalf("%+v, %+v", at, there)
 			}
-			if a, b := at[0], there[0]; b.Bytes == 0 || a.ID == "" || a.ID != b.ID || a.Repository != "app" || b.Repository != "app" || a.Caller != "ada" || b.Caller != "ada" ||
+			if a, b := at[0], there[0]; b.Bytes == 0 || a.ID == "" || a.ID != b.ID || a.Repository != "app" ||
+				b.Repository != "app" || a.Caller != "ada" || b.Caller != "ada" ||
 				a.Kind != "fetch" || b.Kind != "upload_pack" {
 				t.Errorf("%+v, %+v", a, b)
 			}
@@ -109,7 +111,8 @@ func TestTotalsOfARequest(t *testing.T) {
 				})
 				return found
 			}
-			for at, there := range map[string]string{"operation=fetch ": "command=fetch ", "operation=push ": "operation=receive_pack "} {
+			for at, there := range map[string]string{"operation=fetch ": "command=fetch ",
+				"operation=push ": "operation=receive_pack "} {
 				a, b := line("msg=request ", at), line("msg=transfer ", there)
 				id := regexp.MustCompile(`request=(\S+) `).FindStringSubmatch(a)
 				if id == nil || !strings.Contains(b, " "+id[0]) {

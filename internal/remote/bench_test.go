@@ -33,7 +33,8 @@ func BenchmarkLsRefs(b *testing.B) {
 	for b.Loop() {
 		start := time.Now()
 		var out answer
-		if _, err := w.remote.UploadPack(context.Background(), path, version2, bytes.NewReader(request), &out); err != nil || out.Len() == 0 {
+		if _, err := w.remote.UploadPack(context.Background(), path, version2, bytes.NewReader(request),
+			&out); err != nil || out.Len() == 0 {
 			b.Fatal(err, out.Len())
 		}
 		took = append(took, time.Since(start))

@@ -18,8 +18,8 @@ import (
 // lastWord is how long a node whose channel broke may take to say why.
 const lastWord = 2 * time.Second
 
-// byChannel relays an answer that comes on a side channel. The call is watched meanwhile: what the node has to say of a failure, it says
-// there.
+// byChannel relays an answer that comes on a side channel. The call is watched meanwhile: what the node has to say of a
+// failure, it says there.
 func (r *relay) byChannel() (*internalv1.End, error) {
 	c, err := r.pool.Get(r.call)
 	if err != nil {
@@ -73,7 +73,8 @@ func (r *relay) byChannel() (*internalv1.End, error) {
 	return nil, failed
 }
 
-// ofRoad is a failure of a side channel as it is told: whatever it is called there, it says nothing of the repository, and nothing for clients.
+// ofRoad is a failure of a side channel as it is told: whatever it is called there, it says nothing of the repository,
+// and nothing for clients.
 func (r *relay) ofRoad(err error) error {
 	switch {
 	case r.ctx.Err() != nil:
@@ -82,7 +83,8 @@ func (r *relay) ofRoad(err error) error {
 		return err
 	}
 	return &fault.Error{
-		Kind: fault.Unavailable, Msg: "the connection for packs to the storage node " + r.node.Name + " failed; try again", RetryAfter: fault.RetrySoon, Err: err,
+		Kind: fault.Unavailable, Msg: "the connection for packs to the storage node " + r.node.Name +
+			" failed; try again", RetryAfter: fault.RetrySoon, Err: err,
 	}
 }
 

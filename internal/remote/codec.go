@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// codec is Protobuf's, but for the parts of an answer: their bytes go into a buffer that is used again for the next part. Bulk bytes inside
-// the calls cost one allocation for each byte otherwise.
+// codec is Protobuf's, but for the parts of an answer: their bytes go into a buffer that is used again for the next
+// part. Bulk bytes inside the calls cost one allocation for each byte otherwise.
 type codec struct{}
 
 func (codec) Name() string { return "proto" }
@@ -31,7 +31,8 @@ func (codec) Unmarshal(b []byte, m any) error {
 	return fmt.Errorf("cannot unmarshal %T", m)
 }
 
-// part is one part of an answer. It takes the place of AdvertiseResponse and UploadPackResponse, which look the same on the wire.
+// part is one part of an answer. It takes the place of AdvertiseResponse and UploadPackResponse, which look the same on
+// the wire.
 type part struct {
 	data  []byte                   // bytes of the answer; good until the next part is received
 	other *internalv1.ResponsePart // any other part

@@ -32,7 +32,8 @@ func TestImpatientCallers(t *testing.T) {
 		"no handshake, a short time":  {silent, time.Second, false},
 		"no handshake, a longer time": {silent, dialLimit + time.Second, false},
 		"no handshake, enough time":   {silent, time.Hour, true},
-		"refuses at once":             {func(context.Context) (net.Conn, error) { return nil, errors.New("refused") }, time.Second, true},
+		"refuses at once": {func(context.Context) (net.Conn, error) { return nil, errors.New("refused") },
+			time.Second, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n, err := newNode(Options{

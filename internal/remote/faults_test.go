@@ -98,7 +98,8 @@ func TestFaultsBeforeTheFirstByte(t *testing.T) {
 	} {
 		out := &answer{}
 		outcome, err := w.ask(context.Background(), test.path, test.request, out)
-		if fault.KindOf(err) != test.kind || !strings.Contains(fault.Message(err), test.says) || out.Len() > 0 || outcome.Command != test.command {
+		if fault.KindOf(err) != test.kind || !strings.Contains(fault.Message(err), test.says) || out.Len() > 0 ||
+			outcome.Command != test.command {
 			t.Errorf("%s: %v (%v), outcome %+v, %d bytes", name, err, fault.KindOf(err), outcome, out.Len())
 		}
 		if test.kind == fault.Exhausted && fault.RetryAfter(err) != 7*time.Second {
@@ -124,7 +125,8 @@ func TestFaultAfterTheFirstByte(t *testing.T) {
 	if _, told := errors.AsType[*node.ReportedError](err); !told || !fault.Is(err, fault.Corrupt) {
 		t.Errorf("the error is %v", err)
 	}
-	if !bytes.Contains(out.Bytes(), []byte("\x03packhorse: the pack could not be finished: the pack is damaged")) || outcome.Pack != "uncached" {
+	if !bytes.Contains(out.Bytes(), []byte("\x03packhorse: the pack could not be finished: the pack is damaged")) ||
+		outcome.Pack != "uncached" {
 		t.Errorf("%d bytes, outcome %+v", out.Len(), outcome)
 	}
 }
@@ -135,7 +137,8 @@ func TestRequestsOfAllLengths(t *testing.T) {
 	want := w.repo("app.git", 100).ID("main")
 	for _, haves := range []int{0, 1300, 1310, 5000, 40_000} { // around 64 KiB, and 2 MB
 		request := fetch(want, haves)
-		for name, r := range map[string]io.Reader{"whole": bytes.NewReader(request), "bytewise": io.MultiReader(bytes.NewReader(request[:9]), bytes.NewReader(request[9:]))} {
+		for name, r := range map[string]io.Reader{"whole": bytes.NewReader(request),
+			"bytewise": io.MultiReader(bytes.NewReader(request[:9]), bytes.NewReader(request[9:]))} {
 			repo, _ := git.ParseRepoPath("app")
 			out := &answer{}
 			outcome, err := w.remote.UploadPack(context.Background(), repo, version2, r, out)
@@ -144,13 +147,15 @@ func TestRequestsOfAllLengths(t *testing.T) {
 			}
 		}
 	}
-	if _, err := w.ask(context.Background(), "app", fetch(want, 70_000), &answer{}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "longer than 3145728 bytes") {
+	if _, err := w.ask(context.Background(), "app", fetch(want, 70_000), &answer{}); !fault.Is(err, fault.Invalid) ||
+		!strings.Contains(err.Error(), "longer than 3145728 bytes") {
 		t.Errorf("a request beyond the limit: %v", err)
 	}
 	// What is wrong with the client's own request is said as it is.
 	repo, _ := git.ParseRepoPath("app")
 	broken := fault.New(fault.Invalid, "the client went away")
-	if _, err := w.remote.UploadPack(context.Background(), repo, version2, io.MultiReader(bytes.NewReader(lsRefs()), failing{broken}), &answer{}); !errors.Is(err, broken) {
+	if _, err := w.remote.UploadPack(context.Background(), repo, version2,
+		io.MultiReader(bytes.NewReader(lsRefs()), failing{broken}), &answer{}); !errors.Is(err, broken) {
 		t.Errorf("a request that breaks: %v", err)
 	}
 }
@@ -182,7 +187,8 @@ func TestRefusals(t *testing.T) {
 		ended <- err
 	}()
 	<-begun
-	if _, err := w.ask(context.Background(), "app", request, &answer{}); !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "too many cold requests") {
+	if _, err := w.ask(context.Background(), "app", request, &answer{}); !fault.Is(err, fault.Exhausted) ||
+		!strings.Contains(err.Error(), "too many cold requests") {
 		t.Errorf("refused by the node: %v", err)
 	}
 	cancel()
@@ -198,7 +204,8 @@ func TestCancelReachesTheSource(t *testing.T) {
 		limit func() (context.Context, context.CancelFunc)
 		kind  fault.Kind
 	}{
-		"cancel": {func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) }, fault.Cancelled},
+		"cancel": {func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) },
+			fault.Cancelled},
 		"deadline": {func() (context.Context, context.CancelFunc) {
 			return context.WithTimeout(context.Background(), 5*time.Second) // long enough for the source to be asked
 		}, fault.Deadline},
@@ -234,7 +241,8 @@ func TestDeadlineEndsGit(t *testing.T) {
 	repo := w.repo("app.git", 8<<20)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	_, err := w.ask(ctx, "app", fetch(repo.ID("main"), 0), &answer{onWrite: func(int) error { cancel(); return ctx.Err() }})
+	_, err := w.ask(ctx, "app", fetch(repo.ID("main"), 0),
+		&answer{onWrite: func(int) error { cancel(); return ctx.Err() }})
 	if err == nil {
 		t.Error("a cancelled fetch is whole")
 	}
@@ -248,7 +256,8 @@ func TestDeadlineEndsGit(t *testing.T) {
 func TestPanicIsAnError(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, options{source: &madeUp{open: func(context.Context) error { panic("of the source") }}})
-	if _, err := w.ask(context.Background(), "app", w.pack(), &answer{}); !fault.Is(err, fault.Internal) || strings.Contains(fault.Message(err), "of the source") {
+	if _, err := w.ask(context.Background(), "app", w.pack(), &answer{}); !fault.Is(err, fault.Internal) ||
+		strings.Contains(fault.Message(err), "of the source") {
 		t.Errorf("the error is %v", err)
 	}
 	logged := func() bool {
@@ -274,7 +283,8 @@ func TestWrongSecret(t *testing.T) {
 	})
 	w.repo("app.git", 100)
 	out := &answer{}
-	if _, err := w.ask(context.Background(), "app", lsRefs(), out); !fault.Is(err, fault.Unavailable) || out.Len() > 0 ||
+	if _, err := w.ask(context.Background(), "app", lsRefs(), out); !fault.Is(err, fault.Unavailable) ||
+		out.Len() > 0 ||
 		!strings.Contains(fault.Message(err), "the storage node one does not trust this server") {
 		t.Errorf("with a wrong secret: %v", err)
 	}
@@ -302,7 +312,8 @@ func TestNodeGoesAndComesBack(t *testing.T) {
 			repo := w.repo("app.git", 1<<20)
 			w.clone(repo, "app", "2")
 			w.kill()
-			if _, err := w.ask(context.Background(), "app", lsRefs(), &answer{}); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) != time.Second {
+			if _, err := w.ask(context.Background(), "app", lsRefs(), &answer{}); !fault.Is(err, fault.Unavailable) ||
+				fault.RetryAfter(err) != time.Second {
 				t.Errorf("while it is away: %v", err)
 			}
 			if !eventually(func() bool { return w.remote.Ready() != nil }) {
@@ -311,7 +322,8 @@ func TestNodeGoesAndComesBack(t *testing.T) {
 			if !eventually(func() bool { return w.value("packhorse_node_up", "node=one") == 0 }) {
 				t.Errorf("packhorse_node_up is %v, want 0", w.value("packhorse_node_up", "node=one"))
 			}
-			if out, err := gittest.At(t, t.TempDir()).Try("ls-remote", w.url+"/app"); err == nil || !strings.Contains(err.Error(), "remote: ") || !strings.Contains(err.Error(), "503") {
+			if out, err := gittest.At(t, t.TempDir()).Try("ls-remote", w.url+"/app"); err == nil ||
+				!strings.Contains(err.Error(), "remote: ") || !strings.Contains(err.Error(), "503") {
 				t.Errorf("git says: %s %v", out, err)
 			}
 			w.serve()
@@ -376,7 +388,8 @@ func TestStalledReader(t *testing.T) {
 	ended := make(chan error, 1)
 	request := w.pack()
 	go func() {
-		_, err := w.ask(context.Background(), "app", request, &answer{onWrite: func(int) error { <-release; return nil }})
+		_, err := w.ask(context.Background(), "app", request,
+			&answer{onWrite: func(int) error { <-release; return nil }})
 		ended <- err
 	}()
 	if !eventually(func() bool { return strings.Contains(w.log.String(), "operation=upload_pack result=cancelled") }) {

@@ -11,14 +11,16 @@ import (
 )
 
 // File is storage.Node's, over the node's control API.
-func (n *Node) File(ctx context.Context, repo git.RepoPath, commit git.ObjectID, name string, limit int64) (file git.File, err error) {
+func (n *Node) File(ctx context.Context, repo git.RepoPath, commit git.ObjectID, name string,
+	limit int64) (file git.File, err error) {
 	defer func() { n.Metrics.called(n.Name, err) }()
 	if s := n.state.Load(); !s.reachable {
 		return file, s.err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of the call
-	request := connect.NewRequest(&internalv1.FileRequest{Repository: repo.String(), Commit: commit.String(), Path: []byte(name), Limit: limit})
+	request := connect.NewRequest(&internalv1.FileRequest{Repository: repo.String(), Commit: commit.String(),
+		Path: []byte(name), Limit: limit})
 	n.introduce(ctx, request.Header())
 	stream, err := n.link.Load().node.File(ctx, request)
 	if err != nil {

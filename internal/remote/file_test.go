@@ -70,15 +70,18 @@ func TestFile(t *testing.T) {
 			if len(got.file.Data) == 0 {
 				got.file.Data = nil
 			}
-			if !reflect.DeepEqual(got.file, test.want) || (got.err != nil) != (test.kind != 0) || got.err != nil && fault.KindOf(got.err) != test.kind {
-				t.Errorf("%s %.10s %q: %d bytes, mode %o, %v", test.repository, test.commit, test.path, got.file.Size, got.file.Mode, got.err)
+			if !reflect.DeepEqual(got.file, test.want) || (got.err != nil) != (test.kind != 0) ||
+				got.err != nil && fault.KindOf(got.err) != test.kind {
+				t.Errorf("%s %.10s %q: %d bytes, mode %o, %v", test.repository, test.commit, test.path, got.file.Size,
+					got.file.Mode, got.err)
 			}
 		}
 		if (err != nil) != (theirErr != nil) || err != nil && fault.Message(err) != fault.Message(theirErr) {
 			t.Errorf("%q: %v; the node says %v", test.path, err, theirErr)
 		}
 	}
-	if _, err := w.remote.File(t.Context(), repoPath(t, "app"), git.MustParseObjectID(first), "large", 1<<30); !fault.Is(err, fault.Invalid) {
+	if _, err := w.remote.File(t.Context(), repoPath(t, "app"), git.MustParseObjectID(first), "large",
+		1<<30); !fault.Is(err, fault.Invalid) {
 		t.Error("a limit beyond the limit: ", err)
 	}
 }

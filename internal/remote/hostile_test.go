@@ -32,7 +32,8 @@ type hostile struct {
 	short    func() (*internalv1.UnarySessionResponse, error) // nil: as a node that does not know it
 }
 
-func (h *hostile) UnarySession(ctx context.Context, r *connect.Request[internalv1.UnarySessionRequest]) (*connect.Response[internalv1.UnarySessionResponse], error) {
+func (h *hostile) UnarySession(ctx context.Context,
+	r *connect.Request[internalv1.UnarySessionRequest]) (*connect.Response[internalv1.UnarySessionResponse], error) {
 	if h.short == nil {
 		return h.UnimplementedSessionServiceHandler.UnarySession(ctx, r)
 	}
@@ -50,7 +51,8 @@ type hostileCall struct {
 	stream *connect.BidiStream[internalv1.UploadPackRequest, internalv1.UploadPackResponse]
 }
 
-func (h *hostile) UploadPack(ctx context.Context, stream *connect.BidiStream[internalv1.UploadPackRequest, internalv1.UploadPackResponse]) error {
+func (h *hostile) UploadPack(ctx context.Context, stream *connect.BidiStream[internalv1.UploadPackRequest,
+	internalv1.UploadPackResponse]) error {
 	if _, err := stream.Receive(); err != nil {
 		return err
 	}
@@ -106,7 +108,10 @@ func startHostile(t *testing.T, h *hostile) *remote.Node {
 	mux := http.NewServeMux()
 	mux.Handle(internalv1connect.NewSessionServiceHandler(h))
 	healthy(mux)
-	mux.HandleFunc(sidechannel.Path, func(w http.ResponseWriter, r *http.Request) { h.channels.Upgrade(w, r, "gateway") })
+	mux.HandleFunc(sidechannel.Path, func(w http.ResponseWriter,
+		r *http.Request) {
+		h.channels.Upgrade(w, r, "gateway")
+	})
 	port := &http.Server{Handler: mux, Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute}
 	port.Protocols.SetHTTP1(true)
 	port.Protocols.SetUnencryptedHTTP2(true)
@@ -117,7 +122,8 @@ func startHostile(t *testing.T, h *hostile) *remote.Node {
 	served := make(chan struct{})
 	go func() { defer close(served); _ = port.Serve(bulk.Listen(l, pump, time.Minute)) }()
 	n, err := remote.New(remote.Options{
-		Name: "one", Address: l.Addr().String(), Channels: sidechannel.NewMetrics(), ChannelStall: 300 * time.Millisecond, Pump: pump,
+		Name: "one", Address: l.Addr().String(), Channels: sidechannel.NewMetrics(),
+		ChannelStall: 300 * time.Millisecond, Pump: pump,
 		Metrics: remote.NewMetrics(), Log: log,
 	})
 	if err != nil {
@@ -139,7 +145,8 @@ func TestHostileNodes(t *testing.T) {
 		return func(c *hostileCall) error { return c.send(answers...) }
 	}
 	// onChannel sends text on a channel of a length, and then what goes on the call.
-	onChannel := func(length int64, text string, end func(*sidechannel.Channel, *sidechannel.Sender), answers ...*internalv1.ResponsePart) func(*hostileCall) error {
+	onChannel := func(length int64, text string, end func(*sidechannel.Channel, *sidechannel.Sender),
+		answers ...*internalv1.ResponsePart) func(*hostileCall) error {
 		return func(c *hostileCall) error {
 			channel, err := c.claim()
 			if err != nil {
@@ -170,20 +177,25 @@ func TestHostileNodes(t *testing.T) {
 		serve func(*hostileCall) error
 		kind  fault.Kind
 	}{
-		"nothing":                    {parts(), fault.Internal},
-		"no end":                     {parts(partData("some")), fault.Internal},
-		"shorter than said":          {parts(partLength(10), partData("some"), partEnd), fault.Internal},
-		"longer than said":           {parts(partLength(2), partData("some"), partEnd), fault.Internal},
-		"absurd length":              {parts(partLength(1 << 63)), fault.Internal},
-		"length twice":               {parts(partLength(4), partLength(4), partData("some"), partEnd), fault.Internal},
-		"length after data":          {parts(partData("some"), partLength(4), partEnd), fault.Internal},
-		"data after the end":         {parts(partData("some"), partEnd, partData("more")), fault.Internal},
-		"two ends":                   {parts(partData("some"), partEnd, partEnd), fault.Internal},
-		"no part":                    {parts(&internalv1.ResponsePart{}), fault.Internal},
-		"bulk after data":            {parts(partData("some"), partBulk), fault.Internal},
-		"bulk twice":                 {parts(partBulk, partBulk), fault.Internal},
-		"data beside a channel":      {parts(partBulk, partData("some")), fault.Internal},
-		"end without a channel":      {func(c *hostileCall) error { _ = c.send(partBulk, partEnd); <-c.ctx.Done(); return nil }, fault.Unavailable},
+		"nothing":               {parts(), fault.Internal},
+		"no end":                {parts(partData("some")), fault.Internal},
+		"shorter than said":     {parts(partLength(10), partData("some"), partEnd), fault.Internal},
+		"longer than said":      {parts(partLength(2), partData("some"), partEnd), fault.Internal},
+		"absurd length":         {parts(partLength(1 << 63)), fault.Internal},
+		"length twice":          {parts(partLength(4), partLength(4), partData("some"), partEnd), fault.Internal},
+		"length after data":     {parts(partData("some"), partLength(4), partEnd), fault.Internal},
+		"data after the end":    {parts(partData("some"), partEnd, partData("more")), fault.Internal},
+		"two ends":              {parts(partData("some"), partEnd, partEnd), fault.Internal},
+		"no part":               {parts(&internalv1.ResponsePart{}), fault.Internal},
+		"bulk after data":       {parts(partData("some"), partBulk), fault.Internal},
+		"bulk twice":            {parts(partBulk, partBulk), fault.Internal},
+		"data beside a channel": {parts(partBulk, partData("some")), fault.Internal},
+		"end without a channel": {func(c *hostileCall) error {
+			_ = c.send(partBulk,
+				partEnd)
+			<-c.ctx.Done()
+			return nil
+		}, fault.Unavailable},
 		"good channel, bad end":      {onChannel(4, "some", good, corrupt), fault.Corrupt},
 		"good channel, no end":       {onChannel(4, "some", good), fault.Internal},
 		"silent channel, good end":   {onChannel(10, "some", none, partEnd), fault.Unavailable},
@@ -231,7 +243,8 @@ func TestSilenceAfterBulk(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { <-claimed; cancel() }()
 	repo, _ := git.ParseRepoPath("app")
-	if _, err := n.UploadPack(ctx, repo, version2, bytes.NewReader(lsRefs()), &answer{}); !errors.Is(err, context.Canceled) {
+	if _, err := n.UploadPack(ctx, repo, version2, bytes.NewReader(lsRefs()), &answer{}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -253,7 +266,8 @@ func TestRoadThatIsNamedTooLate(t *testing.T) {
 			t.Error("the node waits for the road")
 		}
 	}}
-	if _, err := w.ask(context.Background(), "app", w.pack(), reply); !fault.Is(err, fault.Deadline) || reply.Len() > 0 {
+	if _, err := w.ask(context.Background(), "app", w.pack(), reply); !fault.Is(err, fault.Deadline) ||
+		reply.Len() > 0 {
 		t.Errorf("the error is %v, after %d bytes", err, reply.Len())
 	}
 }

@@ -52,7 +52,8 @@ func TestLanesOverTheWire(t *testing.T) {
 		session := version2
 		session.Caller = caller
 		out := &answer{}
-		if _, err := w.remote.UploadPack(context.Background(), repo, session, bytes.NewReader(request), out); err != nil {
+		if _, err := w.remote.UploadPack(context.Background(), repo, session, bytes.NewReader(request),
+			out); err != nil {
 			t.Fatal(err)
 		}
 		return out
@@ -68,12 +69,14 @@ func TestLanesOverTheWire(t *testing.T) {
 	}
 	session := version2
 	session.Caller = strings.Repeat("x", 1000)
-	if _, err := w.remote.UploadPack(context.Background(), repo, session, bytes.NewReader(request), &answer{}); !fault.Is(err, fault.Invalid) {
+	if _, err := w.remote.UploadPack(context.Background(), repo, session, bytes.NewReader(request),
+		&answer{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a caller with a long name: %v", err)
 	}
 }
 
-// TestSharesOverTheWire: a gateway learns whether a node refused a caller for what this one has had, or because it is full.
+// TestSharesOverTheWire: a gateway learns whether a node refused a caller for what this one has had, or because it is
+// full.
 func TestSharesOverTheWire(t *testing.T) {
 	t.Parallel()
 	for _, share := range []bool{true, false} {
@@ -82,7 +85,8 @@ func TestSharesOverTheWire(t *testing.T) {
 		}}
 		w := newWorld(t, options{source: source})
 		_, err := w.ask(context.Background(), "app", w.pack(), &answer{})
-		if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) != 7*time.Second || fault.IsCallerLimit(err) != share {
+		if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) != 7*time.Second ||
+			fault.IsCallerLimit(err) != share {
 			t.Errorf("share %t: %v", share, err)
 		}
 	}

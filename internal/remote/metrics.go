@@ -22,7 +22,8 @@ type Metrics struct {
 func NewMetrics() *Metrics {
 	return &Metrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_node_calls_total", Help: "Sessions asked of a storage node, by result (ok, or the kind of error).",
+			Name: "packhorse_node_calls_total",
+			Help: "Sessions asked of a storage node, by result (ok, or the kind of error).",
 		}, []string{"node", "result"}),
 		downs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_node_lost_total", Help: "How often a storage node went away.",

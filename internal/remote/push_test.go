@@ -54,11 +54,13 @@ func (w *world) pushOf(work *gittest.Repo, old git.ObjectID, ref string) []byte 
 	id := work.ID("main")
 	b := pktline.AppendLine(nil, fmt.Sprintf("%s %s %s\x00 report-status side-band-64k agent=test", old, id, ref))
 	b = pktline.AppendFlush(b)
-	return append(b, work.GitIn(id.String()+"\n^"+old.String()+"\n", "pack-objects", "--revs", "--stdout", "-q", "--thin")...)
+	return append(b, work.GitIn(id.String()+"\n^"+old.String()+"\n", "pack-objects", "--revs", "--stdout", "-q",
+		"--thin")...)
 }
 
 // push sends one to the node as the gateway does.
-func (w *world) push(ctx context.Context, path string, session node.Session, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+func (w *world) push(ctx context.Context, path string, session node.Session, request io.Reader,
+	reply node.ResponseWriter) (node.Outcome, error) {
 	w.t.Helper()
 	repo, err := git.ParseRepoPath(path)
 	w.do(err)
@@ -88,14 +90,16 @@ func TestPushes(t *testing.T) {
 					body = trickle{body, 5000}
 				}
 				out := &answer{}
-				if _, err := w.push(t.Context(), "team/app", over, body, out); err != nil || !bytes.Contains(out.Bytes(), []byte("ok refs/heads/main")) {
+				if _, err := w.push(t.Context(), "team/app", over, body, out); err != nil ||
+					!bytes.Contains(out.Bytes(), []byte("ok refs/heads/main")) {
 					t.Errorf("%d bytes: %v, %q", size, err, out)
 				}
 				if got, want := repo.ID("main"), work.ID("main"); got != want {
 					t.Errorf("%d bytes: main is %s, want %s", size, got, want)
 				}
 			}
-			counted := func() bool { return w.value("packhorse_channel_transfers_total", "end=ok") == 1 } // by the node, on its own
+			// by the node, on its own
+			counted := func() bool { return w.value("packhorse_channel_transfers_total", "end=ok") == 1 }
 			if !o.inBand && !eventually(counted) {
 				t.Error("not one transfer took a side channel and left it whole, of one that is long")
 			}
@@ -127,17 +131,23 @@ func TestResultsOfPushes(t *testing.T) {
 			}
 			request = append(pktline.AppendFlush(request), repo.GitIn("", "pack-objects", "--stdout", "-q")...)
 			outcome, err := w.push(t.Context(), "team/app", over, bytes.NewReader(request), &answer{})
-			if _, told := errors.AsType[*node.ReportedError](err); !told || !fault.Is(err, fault.Denied) || outcome.Reason != "policy" {
+			if _, told := errors.AsType[*node.ReportedError](err); !told || !fault.Is(err, fault.Denied) ||
+				outcome.Reason != "policy" {
 				t.Errorf("reason %q, error %v", outcome.Reason, err)
 			}
 			if n := len(outcome.Updates); n != refs {
 				t.Fatalf("%d refs", n)
 			}
 			first, last := outcome.Updates[0], outcome.Updates[refs-1]
-			if first.Result != "ok" || first.New.String() != id || !first.Old.IsZero() || last.Result != "deny updating a hidden ref" || last.Ref != "refs/hidden/x" {
+			if first.Result != "ok" || first.New.String() != id || !first.Old.IsZero() ||
+				last.Result != "deny updating a hidden ref" || last.Ref != "refs/hidden/x" {
 				t.Errorf("first %+v, last %+v", first, last)
 			}
-			if !o.inBand && !eventually(func() bool { return w.value("packhorse_channel_transfers_total", "end=ok") == 1 }) { // the node counts it on its own
+			if !o.inBand && !eventually(func() bool {
+				return w.value("packhorse_channel_transfers_total",
+					"end=ok") == 1
+			}) {
+				// the node counts it on its own
 				t.Error("no transfer left its side channel whole")
 			}
 			if strings.Contains(w.log.String(), first.Ref) {
@@ -163,14 +173,16 @@ func TestPushWithState(t *testing.T) {
 				t.Errorf("the refs are %s, want %s", got, want)
 			}
 			work.Git("update-ref", "refs/heads/main", work.Commit("unrelated").String())
-			if out, err := f.git(work.Dir, "push", "ssh://host/team/app", "main"); err == nil || !strings.Contains(err.Error()+out, "non-fast-forward") {
+			if out, err := f.git(work.Dir, "push", "ssh://host/team/app", "main"); err == nil ||
+				!strings.Contains(err.Error()+out, "non-fast-forward") {
 				t.Errorf("no fast forward: %s %v", out, err)
 			}
 		})
 	}
 }
 
-// Real git pushes through a gateway to a node: what fits into one message, what takes a channel, what is deleted and what is refused.
+// Real git pushes through a gateway to a node: what fits into one message, what takes a channel, what is deleted and
+// what is refused.
 func TestPushesThroughAGateway(t *testing.T) {
 	t.Parallel()
 	for name, o := range roads {
@@ -191,7 +203,8 @@ func TestPushesThroughAGateway(t *testing.T) {
 			}
 			work := w.work(repo, 10)
 			work.Git("update-ref", "refs/heads/main", work.Commit("unrelated").String())
-			if out, err := work.Try("push", w.url+"/team/app", "main"); err == nil || !strings.Contains(err.Error()+out, "non-fast-forward") {
+			if out, err := work.Try("push", w.url+"/team/app", "main"); err == nil ||
+				!strings.Contains(err.Error()+out, "non-fast-forward") {
 				t.Errorf("no fast forward: %s %v", out, err)
 			}
 			repo.Git("fsck", "--strict")
@@ -209,7 +222,8 @@ func TestRefusedPushIsNotRead(t *testing.T) {
 		t.Errorf("no repository: %v", err)
 	}
 	repo, _ := git.ParseRepoPath("app")
-	if _, err := w.remote.ReceivePack(t.Context(), repo, over, node.Pusher{Name: "a;b\n"}, unread, &answer{}); !fault.Is(err, fault.Invalid) {
+	if _, err := w.remote.ReceivePack(t.Context(), repo, over, node.Pusher{Name: "a;b\n"}, unread,
+		&answer{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a bad name: %v", err)
 	}
 	w.kill()
@@ -218,7 +232,8 @@ func TestRefusedPushIsNotRead(t *testing.T) {
 	}
 }
 
-// A push that breaks off, whoever is the cause, is an error for the client in a time that has an end, changes nothing and leaves nothing.
+// A push that breaks off, whoever is the cause, is an error for the client in a time that has an end, changes nothing
+// and leaves nothing.
 func TestPushesThatBreakOff(t *testing.T) {
 	t.Parallel()
 	for name, o := range roads {
@@ -241,7 +256,8 @@ func TestPushesThatBreakOff(t *testing.T) {
 				for _, session := range []node.Session{over, {Service: protocol.ReceivePack}} {
 					ctx, cancel := context.WithCancel(t.Context())
 					cut, hang := make(chan struct{}), make(chan struct{})
-					body := io.MultiReader(bytes.NewReader(request[:4<<20]), &ending{reached: cut, hang: hang, err: test.last})
+					body := io.MultiReader(bytes.NewReader(request[:4<<20]),
+						&ending{reached: cut, hang: hang, err: test.last})
 					ended := make(chan error, 1)
 					out := &answer{}
 					go func() {
@@ -283,7 +299,8 @@ func TestPushesThatBreakOff(t *testing.T) {
 				t.Errorf("left behind: %v", locks)
 			}
 			out := &answer{}
-			if _, err := w.push(t.Context(), "app", over, bytes.NewReader(request), out); err != nil || !bytes.Contains(out.Bytes(), []byte("ok refs/heads/main")) {
+			if _, err := w.push(t.Context(), "app", over, bytes.NewReader(request), out); err != nil ||
+				!bytes.Contains(out.Bytes(), []byte("ok refs/heads/main")) {
 				t.Errorf("then: %v %q", err, out)
 			}
 		})
@@ -326,7 +343,8 @@ func TestMemoryOfAPushIsBounded(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	out := &answer{}
 	start := time.Now()
-	if _, err := w.push(t.Context(), "app", over, bytes.NewReader(request), out); err != nil || !bytes.Contains(out.Bytes(), []byte("ok refs/heads/main")) {
+	if _, err := w.push(t.Context(), "app", over, bytes.NewReader(request), out); err != nil ||
+		!bytes.Contains(out.Bytes(), []byte("ok refs/heads/main")) {
 		t.Fatalf("%v %q", err, out)
 	}
 	took := time.Since(start)

@@ -1,13 +1,14 @@
-// Package remote is the gateway's side of a storage node elsewhere: it has the same methods as the node itself, and carries them over
-// the node's control API (package control).
+// Package remote is the gateway's side of a storage node elsewhere: it has the same methods as the node itself, and
+// carries them over the node's control API (package control).
 //
-// Control calls share one HTTP/2 connection, which is asked for a sign of life when it is silent: a node that was stopped or cut off is
-// noticed, and the calls on it end. Bulk bytes take the road that the options say. A session whose answer is short, such as ls-refs of a few
-// refs, is one message each way, on a connection that it has for itself meanwhile (package unaryhttp).
+// Control calls share one HTTP/2 connection, which is asked for a sign of life when it is silent: a node that was
+// stopped or cut off is noticed, and the calls on it end. Bulk bytes take the road that the options say. A session
+// whose answer is short, such as ls-refs of a few refs, is one message each way, on a connection that it has for itself
+// meanwhile (package unaryhttp).
 //
-// Whether the node can be reached is known from memory (Ready): a prober looks each second, and a connection that cannot be made
-// counts at once. While the node is away, a new connection is tried every 300 ms, whatever became of the one before: it is found
-// again as soon as it is back. Until then sessions are refused without a wait.
+// Whether the node can be reached is known from memory (Ready): a prober looks each second, and a connection that
+// cannot be made counts at once. While the node is away, a new connection is tried every 300 ms, whatever became of the
+// one before: it is found again as soon as it is back. Until then sessions are refused without a wait.
 package remote
 
 import (
@@ -40,8 +41,9 @@ import (
 type Options struct {
 	Name    string // in messages to clients, logs, and metric labels
 	Address string // "host:port" or "unix:PATH"
-	// TLS gives what a new connection is made with; nil: connections without TLS. A ServerName that is empty is the address's host. What its
-	// GetClientCertificate gives is asked for beforehand too: when it is another certificate, new connections take the place of those there are.
+	// TLS gives what a new connection is made with; nil: connections without TLS. A ServerName that is empty is the
+	// address's host. What its GetClientCertificate gives is asked for beforehand too: when it is another certificate,
+	// new connections take the place of those there are.
 	TLS    func() *tls.Config
 	Secret func() string // what the node demands, as it is now; nil, or an empty one, for none
 	InBand bool          // bulk bytes go inside the calls, not by side channels
@@ -76,14 +78,16 @@ const (
 	dialLimit      = 2 * time.Second
 	handshakeLimit = 5 * time.Second
 
-	// A connection that is silent for pingAfter is asked for a sign of life, and given up if none comes within pingTimeout.
+	// A connection that is silent for pingAfter is asked for a sign of life, and given up if none comes within
+	// pingTimeout.
 	pingAfter   = 5 * time.Second
 	pingTimeout = 5 * time.Second
 
-	// streamWindow is how much of one answer may be under way, in bytes: what a slow client makes the gateway hold if the road is the
-	// call itself.
+	// streamWindow is how much of one answer may be under way, in bytes: what a slow client makes the gateway hold if
+	// the road is the call itself.
 	streamWindow = 1 << 20
-	// frameSize is the largest frame that is taken, in bytes. With HTTP/2's own 16 KiB the node spends a third more CPU time.
+	// frameSize is the largest frame that is taken, in bytes. With HTTP/2's own 16 KiB the node spends a third more CPU
+	// time.
 	frameSize = 256 << 10
 	// maxHeader bounds the header and the trailer of an answer, in bytes. What is wrong is told there.
 	maxHeader = 256 << 10
@@ -146,8 +150,9 @@ func (n *Node) Close() error {
 	return nil
 }
 
-// link is a connection to the node, or several if there are more calls than one carries, and the side channels beside it. All of them show the
-// node the same certificate: a channel can be claimed only by a call of the caller that opened it.
+// link is a connection to the node, or several if there are more calls than one carries, and the side channels beside
+// it. All of them show the node the same certificate: a channel can be claimed only by a call of the caller that opened
+// it.
 type link struct {
 	certificate *tls.Certificate // nil: none
 	transport   *http.Transport
@@ -171,7 +176,8 @@ func (n *Node) newLink() *link {
 		MaxResponseHeaderBytes: maxHeader,
 		IdleConnTimeout:        idleLimit,
 		HTTP2: &http.HTTP2Config{
-			MaxReadFrameSize: frameSize, MaxReceiveBufferPerStream: streamWindow, SendPingTimeout: pingAfter, PingTimeout: pingTimeout,
+			MaxReadFrameSize: frameSize, MaxReceiveBufferPerStream: streamWindow, SendPingTimeout: pingAfter,
+			PingTimeout: pingTimeout,
 		},
 	}
 	if n.TLS == nil {
@@ -180,27 +186,35 @@ func (n *Node) newLink() *link {
 	} else {
 		base = "https://" + n.host
 		t.Protocols.SetHTTP2(true)
-		t.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return n.dial(ctx, "h2", l.certificate) }
+		t.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn,
+			error) {
+			return n.dial(ctx, "h2", l.certificate)
+		}
 	}
 	if !n.InBand && n.Channels != nil {
 		l.pool = sidechannel.NewPool(sidechannel.PoolOptions{
-			Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }, Host: n.host,
-			Header: n.credentials, NoFiles: n.NoFiles, Pump: n.Pump, Idle: n.ChannelIdle, Stall: n.ChannelStall, Metrics: n.Channels, Log: n.Log,
+			Dial:   func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) },
+			Host:   n.host,
+			Header: n.credentials, NoFiles: n.NoFiles, Pump: n.Pump, Idle: n.ChannelIdle, Stall: n.ChannelStall,
+			Metrics: n.Channels, Log: n.Log,
 		})
 	}
 	client := &http.Client{Transport: t}
 	options := connect.WithClientOptions(
 		connect.WithGRPC(), connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxAnswer),
-		connect.WithAcceptCompression("gzip", nil, nil), connect.WithInterceptors(connect.UnaryInterceptorFunc(takeUsage)),
+		connect.WithAcceptCompression("gzip", nil, nil),
+		connect.WithInterceptors(connect.UnaryInterceptorFunc(takeUsage)),
 	)
 	l.transport = t
-	l.direct = &unaryhttp.Client{Limit: shortLimit, Silence: shortSilence, Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
+	l.direct = &unaryhttp.Client{Limit: shortLimit, Silence: shortSilence,
+		Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
 	l.shorts = internalv1connect.NewSessionServiceClient(l.direct, base,
 		connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
 	l.transfers = internalv1connect.NewSessionServiceClient(client, base, options)
 	l.refs = packhorsev1connect.NewRefServiceClient(client, base, options, connect.WithReadMaxBytes(maxRefs))
 	l.node = internalv1connect.NewNodeServiceClient(client, base, options)
-	l.health = connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](client, base+healthCheck, options)
+	l.health = connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](client, base+healthCheck,
+		options)
 	return l
 }
 
@@ -254,7 +268,8 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// dialFailed is the error of a step that had until limit's end. If ctx ends before that, it says nothing of the node that the time was too short.
+// dialFailed is the error of a step that had until limit's end. If ctx ends before that, it says nothing of the node
+// that the time was too short.
 func dialFailed(ctx, limit context.Context, err error) error {
 	if own, ok := ctx.Deadline(); ok && errors.Is(err, context.DeadlineExceeded) {
 		if end, _ := limit.Deadline(); end.Equal(own) {
@@ -281,7 +296,10 @@ func (n *Node) dial(ctx context.Context, protocol string, certificate *tls.Certi
 	}
 	config.NextProtos = []string{protocol}
 	if certificate != nil {
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate, nil }
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate,
+			error) {
+			return certificate, nil
+		}
 	}
 	limit, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
@@ -320,7 +338,8 @@ func (n *Node) credentials() http.Header {
 // unreachable is what a client is told.
 func (n *Node) unreachable(err error) error {
 	return &fault.Error{
-		Kind: fault.Unavailable, Msg: "the storage node " + n.Name + " cannot be reached; try again in a moment", RetryAfter: fault.RetrySoon, Err: err,
+		Kind: fault.Unavailable, Msg: "the storage node " + n.Name + " cannot be reached; try again in a moment",
+		RetryAfter: fault.RetrySoon, Err: err,
 	}
 }
 

@@ -47,7 +47,8 @@ func (n *Node) Resolve(ctx context.Context, questions []resolve.Question) (resul
 		if err = errors.Join(err, typeErr); err != nil {
 			return nil, n.nonsense(err)
 		}
-		results[i].Answer = resolve.Answer{ID: id, Type: typ, Ref: found.GetRef(), Version: versionOf(found.GetVersion())}
+		results[i].Answer = resolve.Answer{ID: id, Type: typ, Ref: found.GetRef(),
+			Version: versionOf(found.GetVersion())}
 	}
 	return results, nil
 }
@@ -61,14 +62,16 @@ func versionOf(v *packhorsev1.Version) git.Version {
 	return git.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
 }
 
-// Watch is storage.Resolver's, over the node's control API: for up to 10,000 repositories. It ends with the connection, and is not resumed.
+// Watch is storage.Resolver's, over the node's control API: for up to 10,000 repositories. It ends with the connection,
+// and is not resumed.
 func (n *Node) Watch(ctx context.Context, from []resolve.Known, send func(resolve.Event) error) error {
 	if s := n.state.Load(); !s.reachable {
 		return s.err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of the call
-	request := connect.NewRequest(&packhorsev1.WatchRequest{Repositories: make([]*packhorsev1.WatchedRepository, len(from))})
+	request := connect.NewRequest(&packhorsev1.WatchRequest{Repositories: make([]*packhorsev1.WatchedRepository,
+		len(from))})
 	for i, f := range from {
 		w := &packhorsev1.WatchedRepository{Repository: f.Repository.String()}
 		if v := f.Version; v != (git.Version{}) {
@@ -91,7 +94,8 @@ func (n *Node) Watch(ctx context.Context, from []resolve.Known, send func(resolv
 		if err != nil {
 			return n.nonsense(err)
 		}
-		if err := send(resolve.Event{Repository: path, Version: versionOf(m.GetVersion()), Gone: m.GetMissing()}); err != nil {
+		if err := send(resolve.Event{Repository: path, Version: versionOf(m.GetVersion()),
+			Gone: m.GetMissing()}); err != nil {
 			return err
 		}
 	}

@@ -44,8 +44,10 @@ func TestResolveElsewhere(t *testing.T) {
 	app.Git("update-ref", "refs/heads/main", app.Commit("one").String())
 	app.Git("tag", "-a", "-m", "t", "v1", "main")
 	var questions []resolve.Question
-	for _, revision := range []string{"", "main", "v1", "v1^{}", "main^{tree}", "main~1", "none", "a b", app.ID("main").String(), app.ID("main").String()[:8], "\u00e9"} {
-		questions = append(questions, resolve.Question{Repository: repoPath(t, "app"), Revision: revision}, resolve.Question{Repository: repoPath(t, "none"), Revision: revision})
+	for _, revision := range []string{"", "main", "v1", "v1^{}", "main^{tree}", "main~1", "none", "a b",
+		app.ID("main").String(), app.ID("main").String()[:8], "\u00e9"} {
+		questions = append(questions, resolve.Question{Repository: repoPath(t, "app"), Revision: revision},
+			resolve.Question{Repository: repoPath(t, "none"), Revision: revision})
 	}
 	ctx := t.Context()
 	ours, err := w.remote.Resolve(ctx, questions)
@@ -53,15 +55,18 @@ func TestResolveElsewhere(t *testing.T) {
 	theirs, err := w.node.ResolveRevisions(ctx, questions)
 	w.do(err)
 	for i, q := range questions {
-		if !reflect.DeepEqual(ours[i].Answer, theirs[i].Answer) || fault.KindOf(ours[i].Err) != fault.KindOf(theirs[i].Err) ||
+		if !reflect.DeepEqual(ours[i].Answer, theirs[i].Answer) ||
+			fault.KindOf(ours[i].Err) != fault.KindOf(theirs[i].Err) ||
 			ours[i].Err != nil && fault.Message(ours[i].Err) != fault.Message(theirs[i].Err) {
 			t.Errorf("%v: %+v, the node says %+v", q, ours[i], theirs[i])
 		}
 	}
-	if _, err := w.remote.Resolve(ctx, make([]resolve.Question, storage.MaxRevisions+1)); !fault.Is(err, fault.Invalid) {
+	if _, err := w.remote.Resolve(ctx, make([]resolve.Question, storage.MaxRevisions+1)); !fault.Is(err,
+		fault.Invalid) {
 		t.Errorf("too many: %v", err)
 	}
-	if _, err := w.remote.Resolve(ctx, []resolve.Question{{Repository: repoPath(t, "app"), Revision: strings.Repeat("a", 2<<20)}}); !fault.Is(err, fault.Invalid) {
+	if _, err := w.remote.Resolve(ctx, []resolve.Question{{Repository: repoPath(t, "app"),
+		Revision: strings.Repeat("a", 2<<20)}}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("too long: %v", err)
 	}
 
@@ -69,7 +74,8 @@ func TestResolveElsewhere(t *testing.T) {
 	defer cancel()
 	events, ended := make(chan resolve.Event, 10), make(chan error, 1)
 	go func() {
-		ended <- w.remote.Watch(ctx, []resolve.Known{{Repository: repoPath(t, "app")}, {Repository: repoPath(t, "none")}}, func(e resolve.Event) error {
+		ended <- w.remote.Watch(ctx, []resolve.Known{{Repository: repoPath(t, "app")},
+			{Repository: repoPath(t, "none")}}, func(e resolve.Event) error {
 			events <- e
 			return nil
 		})
@@ -79,11 +85,13 @@ func TestResolveElsewhere(t *testing.T) {
 		e := <-events
 		first[e.Repository.String()] = e
 	}
-	if e := first["app"]; e.Gone || e.Version.Incarnation != theirs[0].Version.Incarnation || e.Version.Generation < theirs[0].Version.Generation || !first["none"].Gone {
+	if e := first["app"]; e.Gone || e.Version.Incarnation != theirs[0].Version.Incarnation ||
+		e.Version.Generation < theirs[0].Version.Generation || !first["none"].Gone {
 		t.Errorf("a watch begins with %+v", first)
 	}
 	app.Git("update-ref", "refs/heads/main", app.Commit("two").String())
-	if e := <-events; e.Gone || e.Version.Generation <= first["app"].Version.Generation || e.Version.Epoch != first["app"].Version.Epoch {
+	if e := <-events; e.Gone || e.Version.Generation <= first["app"].Version.Generation ||
+		e.Version.Epoch != first["app"].Version.Epoch {
 		t.Errorf("after a change: %+v", e)
 	}
 	w.kill()
@@ -98,7 +106,9 @@ type liar struct {
 	answer *packhorsev1.ResolveRevisionsResponse
 }
 
-func (l *liar) ResolveRevisions(context.Context, *connect.Request[packhorsev1.ResolveRevisionsRequest]) (*connect.Response[packhorsev1.ResolveRevisionsResponse], error) {
+func (l *liar) ResolveRevisions(context.Context,
+	*connect.Request[packhorsev1.ResolveRevisionsRequest]) (*connect.Response[packhorsev1.ResolveRevisionsResponse],
+	error) {
 	return connect.NewResponse(l.answer), nil
 }
 
@@ -109,12 +119,14 @@ func TestResolveNonsense(t *testing.T) {
 	}
 	const id = "0123456789012345678901234567890123456789"
 	for name, results := range map[string][]*packhorsev1.RevisionResult{
-		"none": nil, "two": {found(id, "blob"), found(id, "blob")}, "empty": {{}}, "bad ID": {found("main", "commit")}, "bad type": {found(id, "thing")},
+		"none": nil, "two": {found(id, "blob"), found(id, "blob")}, "empty": {{}}, "bad ID": {found("main", "commit")},
+		"bad type": {found(id, "thing")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := nodeOf(t, &liar{answer: &packhorsev1.ResolveRevisionsResponse{Results: results}})
-			if results, err := n.Resolve(t.Context(), []resolve.Question{{Repository: repoPath(t, "app"), Revision: "main"}}); err == nil {
+			if results, err := n.Resolve(t.Context(), []resolve.Question{{Repository: repoPath(t, "app"),
+				Revision: "main"}}); err == nil {
 				t.Errorf("taken for an answer: %+v", results)
 			}
 		})
@@ -148,7 +160,9 @@ type spender struct {
 	used inflight.Usage
 }
 
-func (s *spender) ResolveRevisions(context.Context, *connect.Request[packhorsev1.ResolveRevisionsRequest]) (*connect.Response[packhorsev1.ResolveRevisionsResponse], error) {
+func (s *spender) ResolveRevisions(context.Context,
+	*connect.Request[packhorsev1.ResolveRevisionsRequest]) (*connect.Response[packhorsev1.ResolveRevisionsResponse],
+	error) {
 	answer := connect.NewResponse(&packhorsev1.ResolveRevisionsResponse{})
 	answer.Header().Set(inflight.UsageHeader, s.used.Header())
 	return answer, nil
@@ -163,7 +177,8 @@ func (s *spender) Wait(context.Context, *connect.Request[internalv1.WaitRequest]
 // What git has used on a node for a look-up counts for the request here, whatever came of it.
 func TestUsageOfLookups(t *testing.T) {
 	t.Parallel()
-	used := inflight.Usage{Commands: 1, User: 2 * time.Millisecond, System: time.Millisecond, MaxRSS: 1 << 20, In: 3, Out: 4}
+	used := inflight.Usage{Commands: 1, User: 2 * time.Millisecond, System: time.Millisecond, MaxRSS: 1 << 20,
+		In: 3, Out: 4}
 	n := nodeOf(t, &spender{used: used})
 	board := inflight.NewBoard()
 	for name, ask := range map[string]func(context.Context) error{
@@ -190,7 +205,8 @@ func TestUsageOfLookups(t *testing.T) {
 // newRemote is the gateway's side of a node at an address.
 func newRemote(t *testing.T, address string) *remote.Node {
 	t.Helper()
-	n, err := remote.New(remote.Options{Name: "one", Address: address, InBand: true, Metrics: remote.NewMetrics(), Log: (&world{log: &lockedBuffer{}}).logger()})
+	n, err := remote.New(remote.Options{Name: "one", Address: address, InBand: true, Metrics: remote.NewMetrics(),
+		Log: (&world{log: &lockedBuffer{}}).logger()})
 	if err != nil {
 		t.Fatal(err)
 	}

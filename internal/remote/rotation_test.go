@@ -41,8 +41,10 @@ func (i *identity) certificate() *tls.Certificate {
 	}
 	number, _ := rand.Int(rand.Reader, big.NewInt(1<<62))
 	template := &x509.Certificate{
-		SerialNumber: number, Subject: pkix.Name{CommonName: "test", SerialNumber: number.String()}, DNSNames: []string{"localhost"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: number, Subject: pkix.Name{CommonName: "test", SerialNumber: number.String()},
+		DNSNames:  []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -71,11 +73,12 @@ func (i *identity) rotate() {
 func (i *identity) client() *tls.Config {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return &tls.Config{RootCAs: i.roots, ServerName: "localhost", GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		return i.gateway, nil
-	}}
+	return &tls.Config{RootCAs: i.roots, ServerName: "localhost",
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			return i.gateway, nil
+		}}
 }
 
 func (i *identity) server() *tls.Config {

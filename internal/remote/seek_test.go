@@ -40,8 +40,8 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
 
-// A node that is away is found within a second of its return, whatever it did to those who looked for it before. The clock is not real: nothing
-// here depends on how fast the machine is.
+// A node that is away is found within a second of its return, whatever it did to those who looked for it before. The
+// clock is not real: nothing here depends on how fast the machine is.
 func TestFoundWithinASecond(t *testing.T) {
 	t.Parallel()
 	hang := func(ctx context.Context) (net.Conn, error) {
@@ -61,17 +61,19 @@ func TestFoundWithinASecond(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				mux := http.NewServeMux()
-				mux.Handle(healthCheck, connect.NewUnaryHandler(healthCheck, func(context.Context, *connect.Request[healthv1.HealthCheckRequest]) (
-					*connect.Response[healthv1.HealthCheckResponse], error) {
-					return connect.NewResponse(&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}), nil
-				}))
+				mux.Handle(healthCheck, connect.NewUnaryHandler(healthCheck,
+					func(context.Context, *connect.Request[healthv1.HealthCheckRequest]) (
+						*connect.Response[healthv1.HealthCheckResponse], error) {
+						return connect.NewResponse(&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}), nil
+					}))
 				server := &http.Server{Handler: mux, Protocols: new(http.Protocols)}
 				server.Protocols.SetUnencryptedHTTP2(true)
 				listener := &pipes{conns: make(chan net.Conn), end: make(chan struct{})}
 				go server.Serve(listener)
 				defer server.Close()
 
-				n, err := newNode(Options{Name: "one", Address: "127.0.0.1:1", InBand: true, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler)})
+				n, err := newNode(Options{Name: "one", Address: "127.0.0.1:1", InBand: true, Metrics: NewMetrics(),
+					Log: slog.New(slog.DiscardHandler)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -96,7 +98,8 @@ func TestFoundWithinASecond(t *testing.T) {
 				if n.Ready() != nil {
 					t.Fatal("a node that is there is not ready: ", n.Ready())
 				}
-				for _, pause := range []time.Duration{7 * time.Second, 20*time.Second + 123*time.Millisecond, time.Minute} {
+				for _, pause := range []time.Duration{7 * time.Second, 20*time.Second + 123*time.Millisecond,
+					time.Minute} {
 					mu.Lock()
 					there, looks = false, nil
 					mu.Unlock()

@@ -17,26 +17,30 @@ import (
 // maxShort is how long a request may be that goes in one message, in bytes.
 const maxShort = 64 << 10
 
-// isFetch tells whether a request of protocol v2 asks for a pack, or leads to one: those take a road of their own anyway.
+// isFetch tells whether a request of protocol v2 asks for a pack, or leads to one: those take a road of their own
+// anyway.
 func isFetch(request []byte) bool {
 	const lengthDigits = 4
 	return len(request) < lengthDigits || bytes.HasPrefix(request[lengthDigits:], []byte("command=fetch"))
 }
 
-// isShort tells whether an answer should be tried with one message each way: not one that lists all refs to who fetches. That is Connect's
-// protocol on HTTP/1.1: where the road was chosen for a proxy that speaks nothing but gRPC, it leads nowhere.
+// isShort tells whether an answer should be tried with one message each way: not one that lists all refs to who
+// fetches. That is Connect's protocol on HTTP/1.1: where the road was chosen for a proxy that speaks nothing but gRPC,
+// it leads nowhere.
 func (n *Node) isShort(session node.Session) bool {
 	return (session.Version == protocol.V2 || session.Service == protocol.ReceivePack) && !n.InBand
 }
 
-// short makes a session of one message each way, with the whole request, or nil for an advertisement. done is false if the answer is
-// long; nothing of it has come then.
-func (n *Node) short(ctx context.Context, repo git.RepoPath, session node.Session, data []byte, reply node.ResponseWriter) (
+// short makes a session of one message each way, with the whole request, or nil for an advertisement. done is false if
+// the answer is long; nothing of it has come then.
+func (n *Node) short(ctx context.Context, repo git.RepoPath, session node.Session, data []byte,
+	reply node.ResponseWriter) (
 	o node.Outcome, err error, done bool) {
 	if s := n.state.Load(); !s.reachable {
 		return o, s.err, true
 	}
-	request := connect.NewRequest(&internalv1.UnarySessionRequest{Repository: repo.String(), Session: sessionMessage(session), Data: data})
+	request := connect.NewRequest(&internalv1.UnarySessionRequest{Repository: repo.String(),
+		Session: sessionMessage(session), Data: data})
 	n.introduce(ctx, request.Header())
 	response, err := n.link.Load().shorts.UnarySession(ctx, request)
 	if err != nil {

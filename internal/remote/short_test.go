@@ -26,7 +26,8 @@ func TestShort(t *testing.T) {
 	main := repo.ID("main").String()
 	reply := &answer{}
 	o, err := w.ask(context.Background(), "app", lsRefs(), reply)
-	if err != nil || o.Command != protocol.CommandLsRefs || o.Refs != 1 || reply.bulk != 0 || !strings.Contains(reply.String(), main) ||
+	if err != nil || o.Command != protocol.CommandLsRefs || o.Refs != 1 || reply.bulk != 0 ||
+		!strings.Contains(reply.String(), main) ||
 		reply.length != int64(reply.Len()) {
 		t.Errorf("%q, %+v, %v", reply, o, err)
 	}
@@ -45,7 +46,8 @@ func TestShort(t *testing.T) {
 	if n := small.Load(); n != 0 {
 		t.Errorf("a long answer was served %d times in the small lane", n)
 	}
-	logLines := func() int { return strings.Count(w.log.String(), "command=ls-refs") } // the node writes them on its own
+	// the node writes them on its own
+	logLines := func() int { return strings.Count(w.log.String(), "command=ls-refs") }
 	if !eventually(func() bool { return logLines() == 2 }) {
 		t.Errorf("the node's log has %d lines for two requests, want 2", logLines())
 	}
@@ -83,15 +85,20 @@ func TestHostileShort(t *testing.T) {
 		"no end":       {&internalv1.UnarySessionResponse{Data: []byte("some")}, nil, fault.Internal},
 		"absurd size":  {&internalv1.UnarySessionResponse{Data: make([]byte, 2<<20), End: end}, nil, fault.Unavailable},
 		"fault inside": {&internalv1.UnarySessionResponse{End: &internalv1.End{Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}, nil, fault.Corrupt},
-		"refusal":      {nil, faultrpc.Error(fault.New(fault.Denied, "no"), &internalv1.Outcome{Command: "ls-refs"}), fault.Denied},
-		"plain error":  {nil, errors.New("no"), fault.Internal},
+		"refusal": {nil, faultrpc.Error(fault.New(fault.Denied, "no"), &internalv1.Outcome{Command: "ls-refs"}),
+			fault.Denied},
+		"plain error": {nil, errors.New("no"), fault.Internal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := startHostile(t, &hostile{short: func() (*internalv1.UnarySessionResponse, error) { return test.answer, test.err }})
+			n := startHostile(t, &hostile{short: func() (*internalv1.UnarySessionResponse, error) {
+				return test.answer,
+					test.err
+			}})
 			repo, _ := git.ParseRepoPath("app")
 			out := &answer{}
-			if _, err := n.UploadPack(context.Background(), repo, version2, bytes.NewReader(lsRefs()), out); !fault.Is(err, test.kind) {
+			if _, err := n.UploadPack(context.Background(), repo, version2, bytes.NewReader(lsRefs()),
+				out); !fault.Is(err, test.kind) {
 				t.Errorf("%v (%v), want %v, after %q", err, fault.KindOf(err), test.kind, out)
 			}
 		})

@@ -156,7 +156,10 @@ func TestFetchWithState(t *testing.T) {
 				f.mustGit(dir, "-c", version, "fetch", "-q") // wants nothing
 				f.mustGit(t.TempDir(), "-c", version, "clone", "-q", "--depth=1", "ssh://host/team/app", "shallow")
 			}
-			if !o.inBand && !eventually(func() bool { return w.value("packhorse_channel_transfers_total", "end=ok") > 0 }) {
+			if !o.inBand && !eventually(func() bool {
+				return w.value("packhorse_channel_transfers_total",
+					"end=ok") > 0
+			}) {
 				t.Error("no transfer took a side channel, or none ended well")
 			}
 		})

@@ -20,8 +20,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 )
 
-// firstData is how much of a request goes with the call's first message, in bytes; the rest follows in messages of that size. A clone of a
-// repository with 1,500 branches asks with 75 KB: what is in one message the node need not put together.
+// firstData is how much of a request goes with the call's first message, in bytes; the rest follows in messages of that
+// size. A clone of a repository with 1,500 branches asks with 75 KB: what is in one message the node need not put
+// together.
 const firstData = 128 << 10
 
 var (
@@ -30,14 +31,16 @@ var (
 )
 
 // Advertise begins a session.
-func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Session, reply node.ResponseWriter) (o node.Outcome, err error) {
+func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Session,
+	reply node.ResponseWriter) (o node.Outcome, err error) {
 	defer func() { n.Metrics.called(n.Name, err) }()
 	if n.isShort(session) {
 		if o, err, done := n.short(ctx, repo, session, nil, reply); done {
 			return o, err
 		}
 	}
-	return n.transfer(ctx, reply, nil, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage, error) {
+	return n.transfer(ctx, reply, nil, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage,
+		error) {
 		stream, err := l.transfers.Advertise(ctx).Conn()
 		if err != nil {
 			return nil, nil, err
@@ -52,8 +55,10 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Se
 	})
 }
 
-// UploadPack answers one request of a session. Of a stateless one all of the request is sent before the answer is looked at.
-func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader, reply node.ResponseWriter) (
+// UploadPack answers one request of a session. Of a stateless one all of the request is sent before the answer is
+// looked at.
+func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader,
+	reply node.ResponseWriter) (
 	o node.Outcome, err error) {
 	defer func() { n.Metrics.called(n.Name, err) }()
 	buf := requestBuffers.Get().(*[firstData]byte)
@@ -74,7 +79,8 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.S
 			return &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{Data: d}}
 		})
 	}
-	return n.transfer(ctx, reply, rest, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage, error) {
+	return n.transfer(ctx, reply, rest, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage,
+		error) {
 		stream, err := l.transfers.UploadPack(ctx).Conn()
 		if err != nil {
 			return nil, nil, err
@@ -89,7 +95,8 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.S
 }
 
 func sessionMessage(s node.Session) *internalv1.Session {
-	return &internalv1.Session{Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless, Caller: s.Caller, Reachable: s.Reachable}
+	return &internalv1.Session{Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless,
+		Caller: s.Caller, Reachable: s.Reachable}
 }
 
 // requestError is an error of the client's request.
@@ -109,7 +116,8 @@ type requestParts struct {
 // next gives the next part, which is good until the one after it.
 func (p *requestParts) next() (*internalv1.RequestData, error) {
 	k, err := 0, error(nil)
-	for m := 0; k < len(p.buf) && err == nil && (k == 0 || !p.stateful); k += m { // not io.ReadFull: it hides a request that was cut off
+	for m := 0; k < len(p.buf) && err == nil && (k == 0 || !p.stateful); k += m {
+		// not io.ReadFull: it hides a request that was cut off
 		if p.call != nil && p.call.Err() != nil {
 			return nil, p.call.Err()
 		}
@@ -137,11 +145,13 @@ func sendRequest(stream connect.StreamingClientConn, start *internalv1.UploadPac
 // roadMessage names the road in a message of the call.
 type roadMessage func(*internalv1.DataPath) any
 
-// hangUp is how long after its client has gone a call goes on. A client that has all of its answer hangs up at once, maybe before we know
-// that it had all; to give the call up then would cost the side channel, and call a whole answer a cancelled one.
+// hangUp is how long after its client has gone a call goes on. A client that has all of its answer hangs up at once,
+// maybe before we know that it had all; to give the call up then would cost the side channel, and call a whole answer a
+// cancelled one.
 const hangUp = 50 * time.Millisecond
 
-// transfer runs one session: begin opens the call and sends the request, but for what is uploaded while the answer may come.
+// transfer runs one session: begin opens the call and sends the request, but for what is uploaded while the answer may
+// come.
 func (n *Node) transfer(caller context.Context, reply node.ResponseWriter, up *upload,
 	begin func(context.Context, *link) (connect.StreamingClientConn, roadMessage, error)) (node.Outcome, error) {
 	if s := n.state.Load(); !s.reachable {
@@ -185,7 +195,8 @@ func (n *Node) transfer(caller context.Context, reply node.ResponseWriter, up *u
 		return node.Outcome{}, n.failed(caller, err)
 	}
 	r := &relay{
-		node: n, pool: l.pool, ctx: caller, call: ctx, leave: leave, whole: &whole, stream: stream, road: road, up: up, reply: reply, part: parts.Get().(*part),
+		node: n, pool: l.pool, ctx: caller, call: ctx, leave: leave, whole: &whole, stream: stream, road: road, up: up,
+		reply: reply, part: parts.Get().(*part),
 	}
 	defer func() {
 		if cap(r.part.buf) <= 2*fullData {
@@ -298,7 +309,8 @@ func (r *relay) run() error {
 	}
 }
 
-// maxUpdates bounds how many refs a node may report on: more than a node's push.max_commands can be in a request of the longest list.
+// maxUpdates bounds how many refs a node may report on: more than a node's push.max_commands can be in a request of the
+// longest list.
 const maxUpdates = 1 << 20
 
 // takeUpdates keeps what became of a push's refs.
@@ -370,8 +382,8 @@ func (r *relay) count(n int64) {
 // fullData is from which length on a part is one that the node filled, in bytes.
 const fullData = 128 << 10
 
-// nameRoad lets the client's side refuse a long answer, and tells the node how it is to come. If that is a channel, the answer's bytes are
-// relayed, and the last part is returned.
+// nameRoad lets the client's side refuse a long answer, and tells the node how it is to come. If that is a channel, the
+// answer's bytes are relayed, and the last part is returned.
 func (r *relay) nameRoad(cold bool) (*internalv1.End, error) {
 	if r.bulk || r.sent > 0 && (r.up == nil || !r.up.stateful) {
 		return nil, r.cut(errors.New("a long answer was asked for where none may be"))
@@ -392,7 +404,8 @@ func (r *relay) send(road *internalv1.DataPath) error {
 		r.up.mu.Lock()
 		defer r.up.mu.Unlock()
 	}
-	if err := r.stream.Send(r.road(road)); err != nil && !errors.Is(err, io.EOF) { // after io.EOF the node's answer says more
+	if err := r.stream.Send(r.road(road)); err != nil && !errors.Is(err, io.EOF) {
+		// after io.EOF the node's answer says more
 		return r.node.failed(r.ctx, err)
 	}
 	return nil
@@ -429,11 +442,13 @@ func (r *relay) end(end *internalv1.End) error {
 // word is a short text from a node as a log may show it.
 func word(s string) string { return s[:min(len(s), 40)] }
 
-// outcomeOf is what a node says of a session, once. What git used for it there counts for the request that the context belongs to.
+// outcomeOf is what a node says of a session, once. What git used for it there counts for the request that the context
+// belongs to.
 func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
 	if u := o.GetGit(); u != nil {
 		inflight.From(ctx).Used(inflight.Usage{
-			Commands: int(u.GetCommands()), User: u.GetUser().AsDuration(), System: u.GetSystem().AsDuration(), Queue: u.GetQueue().AsDuration(),
+			Commands: int(u.GetCommands()), User: u.GetUser().AsDuration(), System: u.GetSystem().AsDuration(),
+			Queue:  u.GetQueue().AsDuration(),
 			MaxRSS: u.GetMaxRss(), In: u.GetBytesIn(), Out: u.GetBytesOut(),
 		})
 	}

@@ -16,9 +16,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 )
 
-// upload is a request that is sent while its answer may come already: what a session with state says after its first part, or a push. A goroutine
-// reads it from the client, and holds one part of it. It ends with the request, with the call, or with an error of either; but while a client
-// with state says nothing it waits until the client's connection ends.
+// upload is a request that is sent while its answer may come already: what a session with state says after its first
+// part, or a push. A goroutine reads it from the client, and holds one part of it. It ends with the request, with the
+// call, or with an error of either; but while a client with state says nothing it waits until the client's connection
+// ends.
 type upload struct {
 	request  io.Reader
 	stateful bool
@@ -150,8 +151,8 @@ func (u *upload) byChannel(parts *requestParts, part *internalv1.RequestData) er
 	}
 }
 
-// whole waits until a stateless request is sent to its end: a client over HTTP reads no answer before, and whoever writes one to it takes what is
-// left of the request.
+// whole waits until a stateless request is sent to its end: a client over HTTP reads no answer before, and whoever
+// writes one to it takes what is left of the request.
 func (u *upload) whole() error {
 	if u == nil || u.stateful || !u.started {
 		return nil
@@ -224,6 +225,7 @@ func (r *relay) failed(err error) error {
 	r.node.lost(err)
 	return &fault.Error{
 		Kind: fault.Unavailable, RetryAfter: fault.RetrySoon, Err: cause,
-		Msg: "the storage node " + r.node.Name + " was lost in the middle of the push; look whether your refs have changed, and push again if not",
+		Msg: "the storage node " + r.node.Name +
+			" was lost in the middle of the push; look whether your refs have changed, and push again if not",
 	}
 }

@@ -16,7 +16,8 @@ func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what node.WaitCondit
 	if s := n.state.Load(); !s.reachable {
 		return seen, s.err
 	}
-	request := connect.NewRequest(&internalv1.WaitRequest{Repository: repo.String(), Generation: what.Generation, Epoch: what.Epoch, Caller: what.Caller})
+	request := connect.NewRequest(&internalv1.WaitRequest{Repository: repo.String(), Generation: what.Generation,
+		Epoch: what.Epoch, Caller: what.Caller})
 	if !what.ID.IsZero() {
 		request.Msg.Oid = what.ID.String()
 	}

@@ -24,13 +24,13 @@ type state struct {
 const (
 	lookEvery = time.Second            // while the node can be reached
 	seekEvery = 300 * time.Millisecond // while it cannot
-	// trustEvery is the same while the node does not trust us: somebody has to do something first, and each look is a line in its log. If it is
-	// our own secret or certificate that changes, the next look does not wait.
+	// trustEvery is the same while the node does not trust us: somebody has to do something first, and each look is a
+	// line in its log. If it is our own secret or certificate that changes, the next look does not wait.
 	trustEvery = 5 * time.Second
 	// lookLimit is how long one look may take. It is long, because a machine that is busy is not away.
 	lookLimit = 5 * time.Second
-	// maxSeeks is how many looks for a node that is away run at a time: as many as begin until the first has to end, so that none waits for
-	// those that hang.
+	// maxSeeks is how many looks for a node that is away run at a time: as many as begin until the first has to end, so
+	// that none waits for those that hang.
 	maxSeeks = int(lookLimit/seekEvery) + 1
 )
 
@@ -129,7 +129,8 @@ func (n *Node) look(ctx context.Context, l *link) *state {
 	case connect.CodeOf(err) == connect.CodeUnauthenticated:
 		return &state{err: n.untrusted(err), untrusted: true}
 	case err != nil || response.Msg.GetStatus() == healthv1.HealthCheckResponse_NOT_SERVING:
-		return &state{reachable: true, err: fault.Retry(fault.Unavailable, fault.RetrySoon, "the storage node %s is not ready; try again in a moment", n.Name)}
+		return &state{reachable: true, err: fault.Retry(fault.Unavailable, fault.RetrySoon,
+			"the storage node %s is not ready; try again in a moment", n.Name)}
 	}
 	return &state{reachable: true}
 }
@@ -144,7 +145,8 @@ func isMistrust(err error) bool {
 // untrusted is the error of a node that does not take what this gateway has to show.
 func (n *Node) untrusted(err error) error {
 	return &fault.Error{
-		Kind: fault.Unavailable, Msg: "the storage node " + n.Name + " does not trust this server; its operator has to look", RetryAfter: fault.RetrySoon, Err: err,
+		Kind: fault.Unavailable, Msg: "the storage node " + n.Name +
+			" does not trust this server; its operator has to look", RetryAfter: fault.RetrySoon, Err: err,
 	}
 }
 
@@ -161,7 +163,8 @@ func (n *Node) note(ctx context.Context, l look) {
 	case l.link == current:
 		n.become(l.state)
 	}
-	if now := n.state.Load(); l.state.silent && !now.reachable { // what began before the node came back may have failed after that
+	if now := n.state.Load(); l.state.silent && !now.reachable {
+		// what began before the node came back may have failed after that
 		current.direct.Abort() // short sessions wait for nothing; one may have begun since the look before
 	}
 	if l.link != current {
@@ -187,8 +190,8 @@ func (n *Node) become(s *state) {
 	}
 }
 
-// forget closes the side channels that wait for the next transfer, if the node cannot be reached: what is not told of its end may be
-// over, and each transfer that was given one of them would fail.
+// forget closes the side channels that wait for the next transfer, if the node cannot be reached: what is not told of
+// its end may be over, and each transfer that was given one of them would fail.
 func (n *Node) forget(s *state) {
 	if s.reachable {
 		return

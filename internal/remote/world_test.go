@@ -107,7 +107,8 @@ type world struct {
 
 func newWorld(t testing.TB, o options) *world {
 	t.Helper()
-	w := &world{t: t, options: o, root: t.TempDir(), log: &lockedBuffer{}, metrics: prometheus.NewRegistry(), pump: bulk.NewPump(bulk.PumpOptions{})}
+	w := &world{t: t, options: o, root: t.TempDir(), log: &lockedBuffer{}, metrics: prometheus.NewRegistry(),
+		pump: bulk.NewPump(bulk.PumpOptions{})}
 	w.boards.node, w.boards.gateway = inflight.NewBoard(), inflight.NewBoard()
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -130,7 +131,10 @@ func newWorld(t testing.TB, o options) *world {
 	t.Cleanup(w.kill)
 	var err error
 	w.remote, err = remote.New(remote.Options{
-		Name: "one", TLS: gatewayTLS, Address: w.address, Secret: o.secret, InBand: o.inBand, Channels: w.register(sidechannel.NewMetrics()).(*sidechannel.Metrics), Pump: bulk.NewPump(bulk.PumpOptions{}), Metrics: w.register(remote.NewMetrics()).(*remote.Metrics), Log: w.logger(),
+		Name: "one", TLS: gatewayTLS, Address: w.address, Secret: o.secret, InBand: o.inBand,
+		Channels: w.register(sidechannel.NewMetrics()).(*sidechannel.Metrics),
+		Pump:     bulk.NewPump(bulk.PumpOptions{}), Metrics: w.register(remote.NewMetrics()).(*remote.Metrics),
+		Log: w.logger(),
 	})
 	w.do(err)
 	t.Cleanup(func() { w.do(w.remote.Close()) })
@@ -161,16 +165,20 @@ func (w *world) newNode() {
 	source := w.options.source
 	var pushes *receivepack.Server
 	if source == nil {
-		runner, err := process.New(process.Options{Git: "git", Metrics: w.register(process.NewMetrics()).(*process.Metrics), Log: w.logger(), Classes: map[process.Class]process.Limits{
-			packsource.ClassPack:     {Slots: 2, Queue: 100, Wait: time.Minute, Time: time.Minute},
-			receivepack.ClassReceive: {Slots: 4, Queue: 100, Wait: time.Minute, Time: 10 * time.Minute},
-		}})
+		runner, err := process.New(process.Options{Git: "git",
+			Metrics: w.register(process.NewMetrics()).(*process.Metrics), Log: w.logger(),
+			Classes: map[process.Class]process.Limits{
+				packsource.ClassPack:     {Slots: 2, Queue: 100, Wait: time.Minute, Time: time.Minute},
+				receivepack.ClassReceive: {Slots: 4, Queue: 100, Wait: time.Minute, Time: 10 * time.Minute},
+			}})
 		w.do(err)
 		w.runner = runner
-		fromGit, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: filepath.Join(w.t.TempDir(), "scratch"), Threads: 1})
+		fromGit, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: filepath.Join(w.t.TempDir(),
+			"scratch"), Threads: 1})
 		w.do(err)
 		cache, err := packcache.Open(fromGit, packcache.Options{
-			Dir: filepath.Join(w.t.TempDir(), "cache"), MaxBytes: 1 << 30, Metrics: packcache.NewMetrics(), Log: w.logger(),
+			Dir: filepath.Join(w.t.TempDir(), "cache"), MaxBytes: 1 << 30, Metrics: packcache.NewMetrics(),
+			Log: w.logger(),
 		})
 		w.do(err)
 		source = cache
@@ -187,7 +195,8 @@ func (w *world) newNode() {
 		})
 	}
 	var err error
-	w.node, err = storage.New(uploadpack.New(source, uploadpack.Options{Agent: "test"}), storage.Options{Root: w.root, Log: w.logger(), Pushes: pushes})
+	w.node, err = storage.New(uploadpack.New(source, uploadpack.Options{Agent: "test"}),
+		storage.Options{Root: w.root, Log: w.logger(), Pushes: pushes})
 	w.do(err)
 	w.t.Cleanup(func() { w.do(w.node.Close()) })
 }
@@ -212,14 +221,16 @@ func (w *world) serve() {
 		}
 		return n
 	}
-	w.channels = sidechannel.NewServer(sidechannel.Options{Pump: w.pump, Stall: w.options.stall, Metrics: sidechannel.NewMetrics(), Log: w.logger()})
+	w.channels = sidechannel.NewServer(sidechannel.Options{Pump: w.pump, Stall: w.options.stall,
+		Metrics: sidechannel.NewMetrics(), Log: w.logger()})
 	nodeLanes := lanes(lane(w.options.small), lane(w.options.bulk))
 	if w.options.onSmall != nil {
 		nodeLanes.Small.Watch(onServed(w.options.onSmall))
 	}
 	server := control.New(control.Options{
 		Node: w.node, Board: w.boards.node, Channels: w.channels, Pump: w.pump, Lanes: nodeLanes,
-		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), RoadWait: w.options.roadWait, Stall: w.options.stall, MaxRequest: w.options.maxRequest,
+		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), RoadWait: w.options.roadWait,
+		Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})
 	w.port, w.served = server.HTTPServer(), make(chan struct{})
 	port, served := w.port, w.served
@@ -261,11 +272,14 @@ func (everybody) May(context.Context, auth.Identity, git.RepoPath, auth.Operatio
 
 func (w *world) newGateway() {
 	routes := router.New()
-	w.do(routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "one", Node: w.remote, Weight: 1, Ready: w.remote.Ready}}}}))
+	w.do(routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "one", Node: w.remote, Weight: 1,
+		Ready: w.remote.Ready}}}}))
 	pump := w.register(bulk.NewPump(bulk.PumpOptions{})).(*bulk.Pump)
 	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
-		Router: routes, Board: w.boards.gateway, Auth: everybody{}, Pump: pump, Lanes: lanes(1000, 1000), Memory: admit.NewBudget("requests", 1<<30),
-		Metrics: w.register(gateway.NewMetrics()).(*gateway.Metrics), Log: w.logger(), MaxBody: 64 << 20, ReadStall: time.Minute,
+		Router: routes, Board: w.boards.gateway, Auth: everybody{}, Pump: pump, Lanes: lanes(1000, 1000),
+		Memory:  admit.NewBudget("requests", 1<<30),
+		Metrics: w.register(gateway.NewMetrics()).(*gateway.Metrics), Log: w.logger(), MaxBody: 64 << 20,
+		ReadStall: time.Minute,
 	}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	w.do(err)
@@ -327,7 +341,8 @@ func (w *world) repo(path string, size int) *gittest.Repo {
 func (w *world) clone(repo *gittest.Repo, path, version string, args ...string) {
 	w.t.Helper()
 	dir := filepath.Join(w.t.TempDir(), "clone")
-	args = append([]string{"-c", "protocol.version=" + version, "clone", "-q", "--mirror"}, append(args, w.url+"/"+path, dir)...)
+	args = append([]string{"-c", "protocol.version=" + version, "clone", "-q", "--mirror"},
+		append(args, w.url+"/"+path, dir)...)
 	gittest.Run(w.t, "", "", args...)
 	clone := gittest.At(w.t, dir)
 	if got, want := clone.Git("for-each-ref"), repo.Git("for-each-ref"); got != want {

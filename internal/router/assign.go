@@ -13,7 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// MaxTries is the maximum number of nodes that are asked for one response: a request that breaks a node must not break them all.
+// MaxTries is the maximum number of nodes that are asked for one response: a request that breaks a node must not break
+// them all.
 const MaxTries = 4
 
 // Assignment is one request's use of a node. Done ends it.
@@ -22,13 +23,14 @@ type Assignment struct {
 	seat *balance.Seat
 }
 
-// Assign assigns a node to a request, none of those that it has tried already. The caller calls Done. The error is for the client:
-// NotFound without a route, Unavailable if no node accepts requests.
+// Assign assigns a node to a request, none of those that it has tried already. The caller calls Done. The error is for
+// the client: NotFound without a route, Unavailable if no node accepts requests.
 func (r *Router) Assign(repo git.RepoPath, tried []string) (*Assignment, error) {
 	return r.assignAmong(repo, tried, math.MaxInt)
 }
 
-// AssignPrimary is Assign for pushes: all of them go to the first node of a route, so that one replica decides about refs.
+// AssignPrimary is Assign for pushes: all of them go to the first node of a route, so that one replica decides about
+// refs.
 func (r *Router) AssignPrimary(repo git.RepoPath, tried []string) (*Assignment, error) {
 	return r.assignAmong(repo, tried, 1)
 }
@@ -42,7 +44,8 @@ func (r *Router) assignAmong(repo git.RepoPath, tried []string, n int) (*Assignm
 			return nil, fault.New(fault.NotFound, "no storage node serves repositories at %s; check the path", repo)
 		}
 		found = found.first(n)
-		seat, err := r.workers.Acquire(context.Background(), balance.Work{Among: found.workers, Tried: tried, NoWait: true})
+		seat, err := r.workers.Acquire(context.Background(), balance.Work{Among: found.workers, Tried: tried,
+			NoWait: true})
 		if err != nil && r.current() == t {
 			return nil, r.unavailable(found, tried)
 		}
@@ -85,7 +88,8 @@ func (a *Assignment) Done(blame Blame) {
 	a.release()
 }
 
-// Blame is what an error says about the node that it comes from. The zero value says nothing: another node would answer the same.
+// Blame is what an error says about the node that it comes from. The zero value says nothing: another node would answer
+// the same.
 type Blame struct {
 	Failed bool // the node caused the failure
 	Avoid  bool // other nodes are preferred for a moment
@@ -107,8 +111,8 @@ func BlameFor(err error) Blame {
 	return Blame{}
 }
 
-// try calls do for nodes that assign returns, one after the other, until one succeeds or fails with an error that is not its fault.
-// It returns the first error.
+// try calls do for nodes that assign returns, one after the other, until one succeeds or fails with an error that is
+// not its fault. It returns the first error.
 func try(ctx context.Context, assign func(tried []string) (*Assignment, error), do func(*Replica) error) error {
 	var first error
 	var tried []string

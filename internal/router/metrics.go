@@ -28,14 +28,17 @@ func newMetrics() metrics {
 			Name: "packhorse_route_failovers_total",
 			Help: "Requests sent to another storage node because this one failed before the first byte, by kind of error.",
 		}, []string{"node", "error"}),
-		inFlight: prometheus.NewDesc("packhorse_node_in_flight", "Requests in flight at a storage node, as its gateway counts them.",
+		inFlight: prometheus.NewDesc("packhorse_node_in_flight",
+			"Requests in flight at a storage node, as its gateway counts them.",
 			[]string{"node"}, nil),
-		up: prometheus.NewDesc("packhorse_node_up", "1 if a storage node can be reached and is ready, otherwise 0.", []string{"node"}, nil),
+		up: prometheus.NewDesc("packhorse_node_up", "1 if a storage node can be reached and is ready, otherwise 0.",
+			[]string{"node"}, nil),
 	}
 }
 
 func (m *metrics) newCounters(node string) *counters {
-	c := &counters{assigned: map[balance.Reason]prometheus.Counter{}, failover: m.assigned.WithLabelValues(node, reasonFailover)}
+	c := &counters{assigned: map[balance.Reason]prometheus.Counter{},
+		failover: m.assigned.WithLabelValues(node, reasonFailover)}
 	for _, reason := range []balance.Reason{balance.Only, balance.Free, balance.LeastBusy} {
 		c.assigned[reason] = m.assigned.WithLabelValues(node, string(reason))
 	}

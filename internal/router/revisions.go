@@ -17,8 +17,8 @@ var _ resolve.Node = (*Router)(nil)
 // homeCheckInterval is how often a watch checks whether its repositories still have the same home.
 const homeCheckInterval = time.Second
 
-// Home returns the name of the node that resolves a repository's revisions and is watched: the first node of its route that is
-// up, so that versions can be compared. It returns "" if the repository has no route.
+// Home returns the name of the node that resolves a repository's revisions and is watched: the first node of its route
+// that is up, so that versions can be compared. It returns "" if the repository has no route.
 func (r *Router) Home(repo git.RepoPath) string {
 	if m := r.home(r.routing.Load().find(repo)); m != nil {
 		return m.Name
@@ -39,8 +39,8 @@ func (r *Router) home(found *route) *member {
 	return found.members[0]
 }
 
-// assignHome is Assign for requests that should all go to the same node as long as it is up: the first node of the route that can
-// be reached and was not tried.
+// assignHome is Assign for requests that should all go to the same node as long as it is up: the first node of the
+// route that can be reached and was not tried.
 func (r *Router) assignHome(repo git.RepoPath, tried []string) (a *Assignment, err error) {
 	found := r.routing.Load().find(repo)
 	if found == nil {
@@ -54,7 +54,8 @@ func (r *Router) assignHome(repo git.RepoPath, tried []string) (a *Assignment, e
 	return nil, err
 }
 
-// Resolve asks the homes of the repositories, each once, and another node if one fails. It fails as a whole only when ctx ends.
+// Resolve asks the homes of the repositories, each once, and another node if one fails. It fails as a whole only when
+// ctx ends.
 func (r *Router) Resolve(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
 	t := r.routing.Load()
 	byRoute := make(map[*route][]int, 1)
@@ -92,7 +93,8 @@ func (r *Router) resolveAt(ctx context.Context, questions []resolve.Question, re
 		}
 		answers, err = n.Revisions.Resolve(ctx, asked)
 		if err == nil && len(answers) != len(asked) {
-			err = fault.New(fault.Internal, "the storage node %s gave %d answers to %d questions", n.Name, len(answers), len(asked))
+			err = fault.New(fault.Internal, "the storage node %s gave %d answers to %d questions", n.Name, len(answers),
+				len(asked))
 		}
 		return err
 	})
@@ -105,8 +107,8 @@ func (r *Router) resolveAt(ctx context.Context, questions []resolve.Question, re
 	}
 }
 
-// Watch watches repositories at their homes. It fails when a repository gets another home or one node's watch fails; the caller
-// begins again. A repository without a route is reported as gone.
+// Watch watches repositories at their homes. It fails when a repository gets another home or one node's watch fails;
+// the caller begins again. A repository without a route is reported as gone.
 func (r *Router) Watch(ctx context.Context, from []resolve.Known, send func(resolve.Event) error) error {
 	t := r.routing.Load()
 	byHome := make(map[*member][]resolve.Known, 1)

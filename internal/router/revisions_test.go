@@ -54,7 +54,8 @@ func (r *revisions) Resolve(_ context.Context, questions []resolve.Question) ([]
 			continue
 		}
 		id := git.MustParseObjectID("0123456789012345678901234567890123456789")
-		results[i].Answer = resolve.Answer{ID: id, Type: git.Commit, Ref: "refs/heads/main", Version: git.Version{Incarnation: r.name, Epoch: 1, Generation: 1 << 60}}
+		results[i].Answer = resolve.Answer{ID: id, Type: git.Commit, Ref: "refs/heads/main",
+			Version: git.Version{Incarnation: r.name, Epoch: 1, Generation: 1 << 60}}
 		if q.Revision == "twice" {
 			results[i] = resolve.Result{Err: fault.New(fault.Exists, "the object ID is ambiguous")}
 		}
@@ -94,7 +95,8 @@ func revisionsRouter(t *testing.T) (r *router.Router, team, first, second *revis
 	}
 	r = router.New()
 	err := r.Set([]router.Route{
-		{Prefix: "team", Replicas: []*router.Replica{replica(team)}}, {Prefix: "x", Replicas: []*router.Replica{replica(first), replica(second)}},
+		{Prefix: "team", Replicas: []*router.Replica{replica(team)}},
+		{Prefix: "x", Replicas: []*router.Replica{replica(first), replica(second)}},
 		{Prefix: "plain", Replicas: []*router.Replica{{Name: "plain"}}},
 	})
 	if err != nil {
@@ -106,7 +108,9 @@ func revisionsRouter(t *testing.T) (r *router.Router, team, first, second *revis
 func TestRouterResolves(t *testing.T) {
 	t.Parallel()
 	r, _, first, second := revisionsRouter(t)
-	questions := []resolve.Question{{Repository: path(t, "x/a"), Revision: "main"}, {Repository: path(t, "team/b"), Revision: "main"}, {Repository: path(t, "nowhere"), Revision: "main"}, {Repository: path(t, "x/c"), Revision: "none"}, {Repository: path(t, "plain"), Revision: "main"}}
+	questions := []resolve.Question{{Repository: path(t, "x/a"), Revision: "main"},
+		{Repository: path(t, "team/b"), Revision: "main"}, {Repository: path(t, "nowhere"), Revision: "main"},
+		{Repository: path(t, "x/c"), Revision: "none"}, {Repository: path(t, "plain"), Revision: "main"}}
 	ask := func(from string, kinds ...fault.Kind) {
 		t.Helper()
 		results, err := r.Resolve(t.Context(), questions)
@@ -149,7 +153,8 @@ func TestRouterResolves(t *testing.T) {
 func TestRouterWatches(t *testing.T) {
 	t.Parallel()
 	r, team, first, second := revisionsRouter(t)
-	known := []resolve.Known{{Repository: path(t, "x/a")}, {Repository: path(t, "team/b")}, {Repository: path(t, "nowhere")}}
+	known := []resolve.Known{{Repository: path(t, "x/a")}, {Repository: path(t, "team/b")},
+		{Repository: path(t, "nowhere")}}
 	events := make(chan resolve.Event, 10)
 	watch := func(ctx context.Context) chan error {
 		ended := make(chan error, 1)

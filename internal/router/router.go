@@ -1,5 +1,6 @@
-// Package router finds the storage node for a request: the repository's path selects a route, and the route's least busy node
-// that can be reached takes the request. Routes can be replaced and nodes drained while requests are in flight.
+// Package router finds the storage node for a request: the repository's path selects a route, and the route's least
+// busy node that can be reached takes the request. Routes can be replaced and nodes drained while requests are in
+// flight.
 package router
 
 import (
@@ -23,12 +24,15 @@ import (
 // Node serves sessions on the repositories that it owns. Errors have a fault kind; BlameFor says what follows from it.
 type Node interface {
 	// Advertise begins a session: it sends the server's capabilities and, before version 2, the refs.
-	Advertise(ctx context.Context, repo git.RepoPath, session node.Session, response node.ResponseWriter) (node.Outcome, error)
-	// UploadPack answers one request of a session. It may read more than the request needs, but nothing after it has returned.
-	UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader, response node.ResponseWriter) (
+	Advertise(ctx context.Context, repo git.RepoPath, session node.Session,
+		response node.ResponseWriter) (node.Outcome, error)
+	// UploadPack answers one request of a session. It may read more than the request needs, but nothing after it has
+	// returned.
+	UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader,
+		response node.ResponseWriter) (
 		node.Outcome, error)
-	// ReceivePack takes a push and answers with git's report. The request of a session with state does not end by itself: the
-	// push is over when the method returns.
+	// ReceivePack takes a push and answers with git's report. The request of a session with state does not end by
+	// itself: the push is over when the method returns.
 	ReceivePack(ctx context.Context, repo git.RepoPath, session node.Session, pusher node.Pusher, request io.Reader,
 		response node.ResponseWriter) (node.Outcome, error)
 }
@@ -41,19 +45,20 @@ type Replica struct {
 	Revisions resolve.Node
 	Files     Files // the node for pages that show files; nil if the node cannot do that
 	Weight    int   // share of the requests among busy replicas; values below 1 mean 1
-	// Ready returns why the node should not be asked, or nil. A nil Ready means always ready. Usable reports whether a node that
-	// is not ready, for example because it shuts down, may be asked if no other node is ready; a nil Usable means no. Both
-	// answer from memory and at once: they are called while a lock is held.
+	// Ready returns why the node should not be asked, or nil. A nil Ready means always ready. Usable reports whether a
+	// node that is not ready, for example because it shuts down, may be asked if no other node is ready; a nil Usable
+	// means no. Both answer from memory and at once: they are called while a lock is held.
 	Ready  func() error
 	Usable func() bool
-	// Gone, unless nil, is called once, when the Router no longer has the replica and its last request has ended. It must not block.
+	// Gone, unless nil, is called once, when the Router no longer has the replica and its last request has ended. It
+	// must not block.
 	Gone func()
 }
 
 // Route leads to the nodes that have all repositories whose path begins with a prefix.
 type Route struct {
-	// Prefix is a path of whole components: "team" covers team, team.git and team/app, but not teamwork. "" covers all. If several
-	// prefixes cover a path, the longest is used.
+	// Prefix is a path of whole components: "team" covers team, team.git and team/app, but not teamwork. "" covers all.
+	// If several prefixes cover a path, the longest is used.
 	Prefix   string
 	Replicas []*Replica
 }
@@ -95,8 +100,8 @@ type member struct {
 	*useCount
 }
 
-// useCount counts the users of a replica: each request is one, and the routes together are one. At zero the replica is gone and
-// is never used again.
+// useCount counts the users of a replica: each request is one, and the routes together are one. At zero the replica is
+// gone and is never used again.
 type useCount struct{ users atomic.Int64 }
 
 // counters count the requests of a node. They last as long as routes name a node of that name.
@@ -113,9 +118,9 @@ func New() *Router {
 	return r
 }
 
-// Set replaces all routes. Later requests use the new routes; requests in flight continue. A node that stays, by its name, keeps
-// its counters and stays drained if it is; if it is another Replica of that name, the previous one goes. Idle nodes need no route;
-// they have a Status and can be drained. After an error the routes are as before.
+// Set replaces all routes. Later requests use the new routes; requests in flight continue. A node that stays, by its
+// name, keeps its counters and stays drained if it is; if it is another Replica of that name, the previous one goes.
+// Idle nodes need no route; they have a Status and can be drained. After an error the routes are as before.
 func (r *Router) Set(routes []Route, idle ...*Replica) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,10 +195,12 @@ func checkRoutes(routes []Route, idle []*Replica) (replicas []*Replica, prefixes
 	for _, route := range routes {
 		prefix := trimPrefix(route.Prefix)
 		if _, err := git.ParseRepoPath(prefix); err != nil && prefix != "" {
-			return nil, nil, fault.Wrap(fault.Invalid, fmt.Sprintf("the route for %.80q can cover no repository", route.Prefix), err)
+			return nil, nil, fault.Wrap(fault.Invalid, fmt.Sprintf("the route for %.80q can cover no repository",
+				route.Prefix), err)
 		}
 		if seen[prefix] {
-			return nil, nil, fault.New(fault.Invalid, "there are two routes for %.80q: name all of their nodes in one", prefix)
+			return nil, nil, fault.New(fault.Invalid,
+				"there are two routes for %.80q: name all of their nodes in one", prefix)
 		}
 		seen[prefix] = true
 		if len(route.Replicas) == 0 {
@@ -226,8 +233,8 @@ func trimPrefix(path string) string {
 	return path
 }
 
-// Drain keeps new requests from a node until Undrain; requests in flight continue. An unknown name is an error of kind NotFound
-// that lists the known names.
+// Drain keeps new requests from a node until Undrain; requests in flight continue. An unknown name is an error of kind
+// NotFound that lists the known names.
 func (r *Router) Drain(name string) error { return r.workers.Drain(name, true) }
 
 // Undrain returns a drained node to service.
@@ -238,13 +245,17 @@ func (r *Router) Status() []Status {
 	t := r.routing.Load()
 	list := make([]Status, len(t.members))
 	for i, m := range t.members {
-		list[i] = Status{State: r.workers.State(m.worker), Prefixes: slices.Clone(m.prefixes), Served: m.served.Load(), Failed: m.failed.Load()}
+		list[i] = Status{State: r.workers.State(m.worker), Prefixes: slices.Clone(m.prefixes), Served: m.served.Load(),
+			Failed: m.failed.Load()}
 	}
 	return list
 }
 
 func (t *routingTable) member(name string) *member {
-	i, ok := slices.BinarySearchFunc(t.members, name, func(m *member, name string) int { return strings.Compare(m.Name, name) })
+	i, ok := slices.BinarySearchFunc(t.members, name, func(m *member,
+		name string) int {
+		return strings.Compare(m.Name, name)
+	})
 	if !ok {
 		return nil
 	}

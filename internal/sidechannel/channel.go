@@ -1,7 +1,7 @@
 package sidechannel
 
-// Channel is a channel for the time of one transfer. Send and what it returns are for one goroutine at a time, and so are Receive and what
-// that returns; the two directions are independent. Abort may be called by anybody.
+// Channel is a channel for the time of one transfer. Send and what it returns are for one goroutine at a time, and so
+// are Receive and what that returns; the two directions are independent. Abort may be called by anybody.
 type Channel struct {
 	line     *line
 	transfer uint64
@@ -50,8 +50,8 @@ func (c *Channel) Send(length int64) *Sender {
 // Receive gives the peer's direction.
 func (c *Channel) Receive() *Receiver { return &c.receiver }
 
-// Due says that the peer has told elsewhere that it has sent all: from now on a header that does not come within the limit (Stall) closes the
-// channel. Anybody may call it.
+// Due says that the peer has told elsewhere that it has sent all: from now on a header that does not come within the
+// limit (Stall) closes the channel. Anybody may call it.
 func (c *Channel) Due() {
 	l := c.line
 	l.mu.Lock()
@@ -78,7 +78,8 @@ func (c *Channel) arrive() {
 	}
 }
 
-// Abort gives the transfer up and closes the channel. What waits on it fails with Cancelled. After Release it does nothing.
+// Abort gives the transfer up and closes the channel. What waits on it fails with Cancelled. After Release it does
+// nothing.
 func (c *Channel) Abort() {
 	l := c.line
 	l.mu.Lock()
@@ -88,9 +89,9 @@ func (c *Channel) Abort() {
 	}
 }
 
-// Release ends the transfer. The channel is used again if both directions ended well; if ours carried nothing, Release sends its END. If only the
-// peer's acknowledgement is still missing, the channel waits for it on its own, for a time. Else it is closed. It is safe to
-// call it twice; nothing of the transfer may be used afterwards.
+// Release ends the transfer. The channel is used again if both directions ended well; if ours carried nothing, Release
+// sends its END. If only the peer's acknowledgement is still missing, the channel waits for it on its own, for a time.
+// Else it is closed. It is safe to call it twice; nothing of the transfer may be used afterwards.
 func (c *Channel) Release() {
 	l := c.line
 	c.acknowledge()

@@ -107,7 +107,8 @@ func (p *Pool) handshake(ctx context.Context, conn net.Conn) (*opening, error) {
 		return nil, refusal(head, conn)
 	}
 	name := answer.Header.Get(nameHeader)
-	if random, err := hex.DecodeString(name); !hasToken(answer.Header, "Upgrade", protocol) || err != nil || len(random) != nameLength/2 {
+	if random, err := hex.DecodeString(name); !hasToken(answer.Header, "Upgrade", protocol) || err != nil ||
+		len(random) != nameLength/2 {
 		return nil, errors.New("the node's answer opens something else than a side channel")
 	}
 	idle := p.limits.idle
@@ -120,7 +121,8 @@ func (p *Pool) handshake(ctx context.Context, conn net.Conn) (*opening, error) {
 	}
 	files = files && answer.Header.Get(fileHeader) == fileVersion
 	if files && !proved {
-		return nil, fmt.Errorf("the node hands files over, but something stands between it and this gateway: %w", bulk.ErrFileLost)
+		return nil, fmt.Errorf("the node hands files over, but something stands between it and this gateway: %w",
+			bulk.ErrFileLost)
 	}
 	return &opening{sock, name, idle, tell, files}, nil
 }
@@ -147,7 +149,8 @@ func (p *Pool) request(files bool) []byte {
 	return b.Bytes()
 }
 
-// readHead reads the head of an answer and not a byte more: what follows it belongs to the channel. It tells whether a file came with it, if one may.
+// readHead reads the head of an answer and not a byte more: what follows it belongs to the channel. It tells whether a
+// file came with it, if one may.
 func readHead(s *socket, files bool) (head []byte, proved bool, err error) {
 	head = make([]byte, 0, 256)
 	if files {

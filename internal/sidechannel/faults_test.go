@@ -31,7 +31,8 @@ func TestStalls(t *testing.T) {
 		},
 		"gateway takes nothing": func(t *testing.T, _ *world, _, node *Channel) {
 			f, _ := tempFile(t, 32<<20)
-			if _, err := node.Send(unknown).ReadFrom(&bulk.Section{File: f, N: 32 << 20}); !fault.Is(err, fault.Unavailable) {
+			if _, err := node.Send(unknown).ReadFrom(&bulk.Section{File: f, N: 32 << 20}); !fault.Is(err,
+				fault.Unavailable) {
 				t.Errorf("got %v", err)
 			}
 		},
@@ -40,7 +41,8 @@ func TestStalls(t *testing.T) {
 			_, _ = s.Write([]byte("abc"))
 			_ = s.Flush()
 			to, received := client(t)
-			if _, err := gateway.Receive().WriteTo(to); !fault.Is(err, fault.Unavailable) || gateway.Receive().Err() == nil || string(received()) != "abc" {
+			if _, err := gateway.Receive().WriteTo(to); !fault.Is(err, fault.Unavailable) ||
+				gateway.Receive().Err() == nil || string(received()) != "abc" {
 				t.Errorf("got %v", err)
 			}
 		},
@@ -69,12 +71,14 @@ func TestStalls(t *testing.T) {
 		for _, kind := range kinds {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, kind, Options{Stall: stall}, PoolOptions{Stall: stall, NoFiles: name == "gateway takes nothing"})
+				w := newWorld(t, kind, Options{Stall: stall},
+					PoolOptions{Stall: stall, NoFiles: name == "gateway takes nothing"})
 				gateway, node := w.transfer()
 				test(t, w, gateway, node)
 				gateway.Release()
 				node.Release()
-				until(t, "the channel to be closed", func() bool { return value(w.node.busy)+value(w.gateway.busy) == 0 })
+				until(t, "the channel to be closed",
+					func() bool { return value(w.node.busy)+value(w.gateway.busy) == 0 })
 				if value(w.node.closed.WithLabelValues("stall"))+value(w.gateway.closed.WithLabelValues("stall")) == 0 {
 					t.Error("no stall was counted")
 				}
@@ -83,7 +87,8 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// A peer that is gone is noticed at once, whatever runs: while idle, and while a transfer waits for its node to have something to send.
+// A peer that is gone is noticed at once, whatever runs: while idle, and while a transfer waits for its node to have
+// something to send.
 func TestKilledPeer(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {
@@ -150,7 +155,8 @@ func TestPoolLimits(t *testing.T) {
 		c.Release()
 	}
 	until(t, "one to be closed, and then all", func() bool {
-		return value(w.gateway.closed.WithLabelValues("surplus")) == 1 && value(w.gateway.closed.WithLabelValues("idle")) == 2
+		return value(w.gateway.closed.WithLabelValues("surplus")) == 1 &&
+			value(w.gateway.closed.WithLabelValues("idle")) == 2
 	})
 	until(t, "the node to notice", func() bool { return value(w.node.closed.WithLabelValues("peer")) == 3 })
 	w.pool.Close()
@@ -193,7 +199,8 @@ type proxy struct {
 }
 
 // Dial connects to the node through the proxy.
-func (p *proxy) Dial(t *testing.T, ctx context.Context, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
+func (p *proxy) Dial(t *testing.T, ctx context.Context, dial func(context.Context) (net.Conn, error)) (net.Conn,
+	error) {
 	to, err := dial(ctx)
 	if err != nil {
 		return nil, err
@@ -298,7 +305,8 @@ func cutTransfer(t *testing.T, w *world, rnd *rand.Rand, f io.ReaderAt, content 
 	if err != nil {
 		return false
 	}
-	// Nothing may pass any more, in either direction, and nobody be told: the control call's limit ends it on both sides.
+	// Nothing may pass any more, in either direction, and nobody be told: the control call's limit ends it on both
+	// sides.
 	limit := time.AfterFunc(3*time.Second, func() {
 		gateway.Abort()
 		node.Abort()

@@ -13,16 +13,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// leastHanded is from which length on a section's file is handed over, in bytes. To send less is cheaper than to open a file for it.
+// leastHanded is from which length on a section's file is handed over, in bytes. To send less is cheaper than to open a
+// file for it.
 const leastHanded = 256 << 10
 
-// takenEvery is how often a gateway says how far it is with a file, if a quarter of the node's time limit is not shorter still.
+// takenEvery is how often a gateway says how far it is with a file, if a quarter of the node's time limit is not
+// shorter still.
 const takenEvery = time.Second
 
-// HandFiles allows for files to be handed to the peer, where that was agreed on. It is for transfers whose other direction carries nothing.
+// HandFiles allows for files to be handed to the peer, where that was agreed on. It is for transfers whose other
+// direction carries nothing.
 func (s *Sender) HandFiles() { s.files = s.c.line.files && !s.c.line.opener }
 
-// prove sends an answer, and with it a file to prove that files get to the gateway. After errors.ErrUnsupported nothing was sent.
+// prove sends an answer, and with it a file to prove that files get to the gateway. After errors.ErrUnsupported nothing
+// was sent.
 func (l *line) prove(answer string) error {
 	f, err := os.Open(os.DevNull)
 	if err != nil {
@@ -32,7 +36,8 @@ func (l *line) prove(answer string) error {
 	return l.kernel.Hand([]byte(answer), f)
 }
 
-// hand hands the section's file to the gateway, and waits until that has sent it. After errors.ErrUnsupported the section is as it was.
+// hand hands the section's file to the gateway, and waits until that has sent it. After errors.ErrUnsupported the
+// section is as it was.
 func (s *Sender) hand(section *bulk.Section) error {
 	if err := s.admit(section.N); err != nil {
 		return err
@@ -67,7 +72,8 @@ func (s *Sender) hand(section *bulk.Section) error {
 	return nil
 }
 
-// handing notes that the peer is to send n bytes of a file; 0: none any more. It reports whether it may be: the peer's direction has not begun.
+// handing notes that the peer is to send n bytes of a file; 0: none any more. It reports whether it may be: the peer's
+// direction has not begun.
 func (c *Channel) handing(n int64) bool {
 	l := c.line
 	l.mu.Lock()
@@ -197,7 +203,8 @@ func (r *Receiver) readFile(p []byte) (int, error) {
 	return n, err
 }
 
-// tell tells the node that all of the file was sent, or that it cannot be read. It returns what is to be told of err, which is the copy's.
+// tell tells the node that all of the file was sent, or that it cannot be read. It returns what is to be told of err,
+// which is the copy's.
 func (r *Receiver) tell(err error) error {
 	if lost := r.c.usable(); lost != nil {
 		r.err, r.broke = lost, lost

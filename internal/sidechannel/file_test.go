@@ -21,7 +21,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// A file is handed over before, between and after bytes, even if it is removed meanwhile; the node is done when the client has it.
+// A file is handed over before, between and after bytes, even if it is removed meanwhile; the node is done when the
+// client has it.
 func TestHandedFiles(t *testing.T) {
 	t.Parallel()
 	const size = 32 << 20 // more than sockets hold
@@ -65,7 +66,8 @@ func TestHandedFiles(t *testing.T) {
 				t.Errorf("the node has counted %d bytes: %v", counted.n.Load(), err)
 			}
 			gateway.Release()
-			until(t, "the node to see it acknowledged", func() bool { return value(w.node.transfers.WithLabelValues("ok")) == 1 })
+			until(t, "the node to see it acknowledged",
+				func() bool { return value(w.node.transfers.WithLabelValues("ok")) == 1 })
 			if value(w.gateway.gotKernel) < size-2 || value(w.node.sentKernel) < size-2 {
 				t.Error("the kernel did not copy the file")
 			}
@@ -82,7 +84,8 @@ type counter struct{ n atomic.Int64 }
 
 func (c *counter) Sent(n int64) { c.n.Add(n) }
 
-// A client may take its file for longer than the limit, as long as the gateway tells of it; the node sees how far it is.
+// A client may take its file for longer than the limit, as long as the gateway tells of it; the node sees how far it
+// is.
 func TestSlowClientOfAFile(t *testing.T) {
 	t.Parallel()
 	const size, stall = 1 << 20, 200 * time.Millisecond
@@ -150,7 +153,8 @@ func TestSilentWithAFile(t *testing.T) {
 	w := newWorld(t, "unix", Options{Stall: 100 * time.Millisecond}, PoolOptions{})
 	f, _ := tempFile(t, 1<<20)
 	gateway, node := w.transfer()
-	if n, err := sendFiles(node, 1<<20).ReadFrom(&bulk.Section{File: f, N: 1 << 20}); n != 0 || !fault.Is(err, fault.Unavailable) {
+	if n, err := sendFiles(node, 1<<20).ReadFrom(&bulk.Section{File: f, N: 1 << 20}); n != 0 ||
+		!fault.Is(err, fault.Unavailable) {
 		t.Errorf("sent %d bytes: %v", n, err)
 	}
 	if value(w.node.closed.WithLabelValues(string(closeStall))) != 1 {
@@ -330,7 +334,8 @@ func TestWrongTaken(t *testing.T) {
 			if err := <-sent; !fault.Is(err, fault.Internal) {
 				t.Errorf("the node's error is %v", err)
 			}
-			until(t, "the node to close the channel", func() bool { return value(w.node.closed.WithLabelValues(string(closeProtocol))) == 1 })
+			until(t, "the node to close the channel",
+				func() bool { return value(w.node.closed.WithLabelValues(string(closeProtocol))) == 1 })
 			gateway.Release()
 			node.Release()
 		})
@@ -424,11 +429,15 @@ func TestWrongFiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if cerr := raw.Control(func(fd uintptr) { err = unix.Sendmsg(int(fd), b, unix.UnixRights(fds...), nil, 0) }); cerr != nil || err != nil {
+			if cerr := raw.Control(func(fd uintptr) {
+				err = unix.Sendmsg(int(fd), b, unix.UnixRights(fds...), nil,
+					0)
+			}); cerr != nil || err != nil {
 				t.Fatal(cerr, err)
 			}
 			r := gateway.Receive()
-			if got, err := io.ReadAll(r); len(got) > 0 || !fault.Is(err, fault.Internal) && !fault.Is(err, fault.Unavailable) {
+			if got, err := io.ReadAll(r); len(got) > 0 || !fault.Is(err, fault.Internal) &&
+				!fault.Is(err, fault.Unavailable) {
 				t.Errorf("got %d bytes, %v", len(got), err)
 			}
 			gateway.Release()

@@ -83,7 +83,8 @@ func parseHeader(b *[headerSize]byte) (header, error) {
 // statuses are the kinds of fault by their numbers on the wire; 0 is none.
 var statuses = [...]fault.Kind{
 	1: fault.Internal, 2: fault.Invalid, 3: fault.NotFound, 4: fault.Denied, 5: fault.Exhausted,
-	6: fault.Unavailable, 7: fault.Corrupt, 8: fault.Cancelled, 9: fault.Deadline, 10: fault.Exists, 11: fault.Unauthenticated,
+	6: fault.Unavailable, 7: fault.Corrupt, 8: fault.Cancelled, 9: fault.Deadline, 10: fault.Exists,
+	11: fault.Unauthenticated,
 }
 
 // appendStatus appends an END or TAKEN of so many bytes, and of an error with its message.

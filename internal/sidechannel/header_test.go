@@ -43,7 +43,8 @@ func FuzzHeader(f *testing.F) {
 		if !bytes.Equal(h.append(nil), raw[:]) {
 			t.Errorf("%x became %+v, and that %x", raw, h, h.append(nil))
 		}
-		if h.length > maxLength || h.length < unknown || h.length == unknown && h.kind != start || h.message > maxMessage {
+		if h.length > maxLength || h.length < unknown || h.length == unknown && h.kind != start ||
+			h.message > maxMessage {
 			t.Errorf("%+v is beyond the limits", h)
 		}
 	})
@@ -55,7 +56,8 @@ func FuzzEnd(f *testing.F) {
 	f.Add(byte(9), strings.Repeat("ä", maxMessage), int64(-1))
 	f.Add(byte(200), "\x00\xff", int64(1)<<60)
 	f.Fuzz(func(t *testing.T, kind byte, text string, ms int64) {
-		sent := &fault.Error{Kind: fault.Kind(kind), Msg: text, RetryAfter: time.Duration(ms) * time.Millisecond, Err: errors.New("a secret")}
+		sent := &fault.Error{Kind: fault.Kind(kind), Msg: text, RetryAfter: time.Duration(ms) * time.Millisecond,
+			Err: errors.New("a secret")}
 		b := appendStatus(nil, end, 5, 77, sent)
 		raw := [headerSize]byte(b[:headerSize])
 		h, err := parseHeader(&raw)
@@ -69,7 +71,8 @@ func FuzzEnd(f *testing.F) {
 		if m := fault.Message(got); !utf8.ValidString(m) || strings.ContainsAny(m, "\x00\n") || len(m) > 4*maxMessage {
 			t.Errorf("message %q", m)
 		}
-		if utf8.ValidString(text) && len(text) < maxMessage && !strings.ContainsFunc(text, func(r rune) bool { return r < 0xa0 && (r < ' ' || r >= 0x7f) }) &&
+		if utf8.ValidString(text) && len(text) < maxMessage &&
+			!strings.ContainsFunc(text, func(r rune) bool { return r < 0xa0 && (r < ' ' || r >= 0x7f) }) &&
 			fault.Message(got) != text {
 			t.Errorf("message %q became %q", text, fault.Message(got))
 		}

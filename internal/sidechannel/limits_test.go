@@ -167,7 +167,8 @@ func TestRetiredPool(t *testing.T) {
 func TestChannelsAreShared(t *testing.T) {
 	t.Parallel()
 	caller := "a"
-	w := newWorld(t, "tcp", Options{Max: 8}, PoolOptions{Header: func() http.Header { return http.Header{"Caller": {caller}} }})
+	w := newWorld(t, "tcp", Options{Max: 8},
+		PoolOptions{Header: func() http.Header { return http.Header{"Caller": {caller}} }})
 	get := func(as string) (*Channel, error) {
 		caller = as
 		return w.pool.Get(t.Context())

@@ -31,8 +31,8 @@ const (
 	closeShutdown   reason = "shutdown"
 )
 
-// owner is who keeps the lines: a Server or a Pool. It is called with the line's lock held, and calls no method of a line while
-// it holds its own.
+// owner is who keeps the lines: a Server or a Pool. It is called with the line's lock held, and calls no method of a
+// line while it holds its own.
 type owner interface {
 	settled(l *line) (keep bool) // a transfer has ended well
 	gone(l *line)                // the line is closed
@@ -40,8 +40,9 @@ type owner interface {
 
 // line is one connection between a gateway and a node, for many transfers.
 //
-// A goroutine (watch) reads the first header of each transfer, also while there is none: so it sees at once when the peer goes away. All
-// that follows the first header is read by the transfer's Receiver, while watch waits for the transfer's end.
+// A goroutine (watch) reads the first header of each transfer, also while there is none: so it sees at once when the
+// peer goes away. All that follows the first header is read by the transfer's Receiver, while watch waits for the
+// transfer's end.
 type line struct {
 	socket
 	limits *limits
@@ -107,7 +108,8 @@ func (l *line) watch() {
 	}
 }
 
-// readHeader reads a header and not a byte more. It waits for the first byte as long as need be; the others are due then.
+// readHeader reads a header and not a byte more. It waits for the first byte as long as need be; the others are due
+// then.
 func (l *line) readHeader() (h header, err error) {
 	n := copy(l.buf[:], l.head)
 	l.head = l.head[n:]
@@ -292,7 +294,8 @@ func (l *line) close(why reason, cause error) {
 	if why == closeProtocol || why == closeUnexpected {
 		level = slog.LevelWarn
 	}
-	l.limits.log.Log(context.Background(), level, "side channel closed", "reason", string(why), "transfer", l.next, "caller", l.caller, "error", cause)
+	l.limits.log.Log(context.Background(), level, "side channel closed", "reason", string(why), "transfer", l.next,
+		"caller", l.caller, "error", cause)
 	l.timer.Stop()
 	close(l.done)
 	l.notify()
@@ -311,7 +314,8 @@ func (l *line) shut(why reason, cause error) {
 func closeError(why reason, cause error) error {
 	switch why {
 	case closeCancelled:
-		return fault.Wrap(fault.Cancelled, "the transfer was cancelled", errors.Join(errors.New("side channel closed"), cause))
+		return fault.Wrap(fault.Cancelled, "the transfer was cancelled",
+			errors.Join(errors.New("side channel closed"), cause))
 	case closeProtocol, closeUnexpected:
 		return fault.Wrap(fault.Internal, "the side channel was used wrongly", cause)
 	}

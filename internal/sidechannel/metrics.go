@@ -32,11 +32,13 @@ func NewMetrics() *Metrics {
 				"breaks the rules), stall, broken (in a transfer), failed (a transfer ended with an error), unfinished (a transfer given up), "+
 				"cancelled, shutdown.", "reason"),
 		refused: counter("packhorse_channel_claims_refused_total",
-			"Claims of side channels refused, by reason: name, unknown, caller, number, replayed, busy, cancelled.", "reason"),
+			"Claims of side channels refused, by reason: name, unknown, caller, number, replayed, busy, cancelled.",
+			"reason"),
 		transfers: counter("packhorse_channel_transfers_total",
 			"Transfers on side channels by end: ok, or the reason for which their channel was closed.", "end"),
 		bytes: counter("packhorse_channel_bytes_total",
-			"Bytes of transfers on side channels, by direction (sent, received) and path (kernel, user).", "direction", "path"),
+			"Bytes of transfers on side channels, by direction (sent, received) and path (kernel, user).", "direction",
+			"path"),
 	}
 	m.idle, m.busy = m.channels.WithLabelValues("idle"), m.channels.WithLabelValues("busy")
 	m.sentKernel, m.sentUser = m.bytes.WithLabelValues("sent", "kernel"), m.bytes.WithLabelValues("sent", "user")

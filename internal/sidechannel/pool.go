@@ -17,8 +17,8 @@ import (
 
 // PoolOptions says how a gateway opens channels to a node; zero values choose the defaults.
 type PoolOptions struct {
-	// Dial connects to the node's port. The connection is a *net.TCPConn, a *net.UnixConn, a *bulk.Conn, or a *tls.Conn that has
-	// chosen http/1.1.
+	// Dial connects to the node's port. The connection is a *net.TCPConn, a *net.UnixConn, a *bulk.Conn, or a *tls.Conn
+	// that has chosen http/1.1.
 	Dial    func(ctx context.Context) (net.Conn, error)
 	Host    string             // of the request; "" for "node"
 	Header  func() http.Header // the credentials of a control call, as they are now; may be nil
@@ -130,7 +130,8 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 	return c, nil
 }
 
-// For how long no files are asked for after one that did not arrive, or could not be read: twice as long each time, as it may have cost a clone.
+// For how long no files are asked for after one that did not arrive, or could not be read: twice as long each time, as
+// it may have cost a clone.
 const (
 	firstPause = 10 * time.Minute
 	maxPause   = 24 * time.Hour
@@ -148,7 +149,8 @@ func (p *Pool) hinder(err error) {
 	pause := p.pause
 	p.mu.Unlock()
 	if again {
-		p.limits.log.Warn("a file that the node handed over cannot be used: for a time packs come as bytes", "for", pause, "error", err)
+		p.limits.log.Warn("a file that the node handed over cannot be used: for a time packs come as bytes", "for",
+			pause, "error", err)
 	}
 }
 
@@ -160,7 +162,8 @@ func (p *Pool) takesFiles() bool {
 
 var errPoolClosed = fault.New(fault.Unavailable, "this gateway ends")
 
-// Forget closes the idle channels. It is for a node that was lost: they may lead nowhere, and nothing might ever tell of it.
+// Forget closes the idle channels. It is for a node that was lost: they may lead nowhere, and nothing might ever tell
+// of it.
 func (p *Pool) Forget() { p.drop(closePeer, errors.New("the node was lost")) }
 
 // drop closes the idle channels.
@@ -190,8 +193,8 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// Retire keeps no channels any more: it closes those that are idle; each of the others is closed when its transfer has ended. Get goes on to open
-// channels. It reports whether none is left.
+// Retire keeps no channels any more: it closes those that are idle; each of the others is closed when its transfer has
+// ended. Get goes on to open channels. It reports whether none is left.
 func (p *Pool) Retire() (empty bool) {
 	p.mu.Lock()
 	p.retired = true
@@ -223,8 +226,8 @@ func (p *Pool) gone(l *line) {
 	}
 }
 
-// peek looks whether the peer of an idle line has closed it, or sent what nobody asked for. It does not wait, and takes nothing. Over TLS
-// it cannot tell; there the line's watch has to see it.
+// peek looks whether the peer of an idle line has closed it, or sent what nobody asked for. It does not wait, and takes
+// nothing. Over TLS it cannot tell; there the line's watch has to see it.
 func (l *line) peek() error {
 	if l.kernel == nil {
 		return nil

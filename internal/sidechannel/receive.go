@@ -9,8 +9,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 )
 
-// Receiver is the peer's direction of a transfer. io.EOF comes only after an END with status 0, and all its bytes. The status of another END is a
-// fault of its kind; whatever happens to the channel is Unavailable or Cancelled. After an error the channel cannot be used again.
+// Receiver is the peer's direction of a transfer. io.EOF comes only after an END with status 0, and all its bytes. The
+// status of another END is a fault of its kind; whatever happens to the channel is Unavailable or Cancelled. After an
+// error the channel cannot be used again.
 type Receiver struct {
 	c      *Channel
 	begun  bool
@@ -47,8 +48,8 @@ func (r *Receiver) Read(p []byte) (int, error) {
 	return r.read(p)
 }
 
-// WriteTo hands the bytes to w: each run of them as a *bulk.Stream to its ReadFrom, so that the kernel moves them if it can. If their length
-// is unknown, w's Flush is called after each run.
+// WriteTo hands the bytes to w: each run of them as a *bulk.Stream to its ReadFrom, so that the kernel moves them if it
+// can. If their length is unknown, w's Flush is called after each run.
 func (r *Receiver) WriteTo(w io.Writer) (int64, error) {
 	var total int64
 	for {

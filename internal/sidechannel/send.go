@@ -71,7 +71,8 @@ func (s *Sender) writeLong(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ReadFrom sends a *bulk.Section or a *bulk.Stream whole, by the kernel if the channel is not TLS, and all else through user space.
+// ReadFrom sends a *bulk.Section or a *bulk.Stream whole, by the kernel if the channel is not TLS, and all else through
+// user space.
 func (s *Sender) ReadFrom(r io.Reader) (int64, error) {
 	l := s.c.line
 	var n int64
@@ -196,8 +197,8 @@ func (s *Sender) Flush() error {
 	return s.flush(0)
 }
 
-// End ends our direction: with nil it is whole. With an error the peer is told of it, by closing the channel if there is no other way;
-// then the channel is not used again. It fails if fewer bytes were sent than announced.
+// End ends our direction: with nil it is whole. With an error the peer is told of it, by closing the channel if there
+// is no other way; then the channel is not used again. It fails if fewer bytes were sent than announced.
 func (s *Sender) End(status error) error {
 	if s.err != nil {
 		return s.err

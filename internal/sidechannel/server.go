@@ -41,9 +41,10 @@ type Server struct {
 
 	mu     sync.Mutex
 	closed bool
-	count  int                         // lines, and requests that are about to be one
-	counts map[string]int              // of each caller
-	lines  map[[sha256.Size]byte]*line // by the hash of their names: how long a look-up takes tells nothing about a name
+	count  int            // lines, and requests that are about to be one
+	counts map[string]int // of each caller
+	// by the hash of their names: how long a look-up takes tells nothing about a name
+	lines map[[sha256.Size]byte]*line
 }
 
 // NewServer makes a Server.
@@ -70,8 +71,8 @@ func positive(d, otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-// Upgrade answers a request for Path, and makes its connection a channel of caller's: of whom the request's credentials were. It does not wait for
-// the channel's end.
+// Upgrade answers a request for Path, and makes its connection a channel of caller's: of whom the request's credentials
+// were. It does not wait for the channel's end.
 func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) {
 	refuse := func(status int, format string, args ...any) {
 		s.limits.metrics.opened.WithLabelValues("refused").Inc()
@@ -85,7 +86,8 @@ func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) 
 		w.Header().Set("Allow", http.MethodGet)
 		refuse(http.StatusMethodNotAllowed, "side channels are opened with GET")
 		return
-	case r.ProtoMajor != 1 || r.ProtoMinor < 1 || !hasToken(r.Header, "Connection", "upgrade") || !hasToken(r.Header, "Upgrade", protocol):
+	case r.ProtoMajor != 1 || r.ProtoMinor < 1 || !hasToken(r.Header, "Connection", "upgrade") ||
+		!hasToken(r.Header, "Upgrade", protocol):
 		w.Header().Set("Connection", "Upgrade")
 		w.Header().Set("Upgrade", protocol)
 		refuse(http.StatusUpgradeRequired, "side channels are opened over HTTP/1.1 with Upgrade: %s", protocol)
@@ -119,7 +121,8 @@ func (s *Server) reserve(caller string) error {
 	case s.count >= s.max:
 		return fault.New(fault.Exhausted, "this node has %d side channels, as many as it may have", s.max)
 	case s.count > s.counts[caller] && s.counts[caller] >= max(1, s.max/4*3):
-		return fault.New(fault.Exhausted, "this caller has %d of this node's %d side channels, and is not the only one", s.counts[caller], s.max)
+		return fault.New(fault.Exhausted, "this caller has %d of this node's %d side channels, and is not the only one",
+			s.counts[caller], s.max)
 	}
 	s.count++
 	s.counts[caller]++
@@ -168,8 +171,12 @@ func (s *Server) open(w http.ResponseWriter, caller string, files bool) error {
 
 	// The peer may claim before this is done; the claim waits.
 	answer := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n%s: %d\r\n%s: %d\r\n",
-		protocol, nameHeader, name, idleHeader, s.limits.idle.Milliseconds(), stallHeader, s.limits.stall.Milliseconds())
-	limit := time.AfterFunc(handshakeLimit, func() { l.shut(closeStall, errors.New("the peer did not take the answer")) })
+		protocol, nameHeader, name, idleHeader, s.limits.idle.Milliseconds(), stallHeader,
+		s.limits.stall.Milliseconds())
+	limit := time.AfterFunc(handshakeLimit, func() {
+		l.shut(closeStall,
+			errors.New("the peer did not take the answer"))
+	})
 	err = errors.ErrUnsupported
 	if l.files {
 		err = l.prove(answer + fileHeader + ": " + fileVersion + "\r\n\r\n")
@@ -192,9 +199,9 @@ func (s *Server) open(w http.ResponseWriter, caller string, files bool) error {
 	return nil
 }
 
-// Claim gives the transfer that caller has announced on a channel. It waits for the transfer before it to be acknowledged. The faults: Invalid
-// for what is no name or not the next number, Denied for another caller's channel or a number that was used, Unavailable for a channel
-// that is gone or stays busy.
+// Claim gives the transfer that caller has announced on a channel. It waits for the transfer before it to be
+// acknowledged. The faults: Invalid for what is no name or not the next number, Denied for another caller's channel or
+// a number that was used, Unavailable for a channel that is gone or stays busy.
 func (s *Server) Claim(ctx context.Context, name string, transfer uint64, caller string) (*Channel, error) {
 	refuse := func(why string, kind fault.Kind, text string) error {
 		s.limits.metrics.refused.WithLabelValues(why).Inc()

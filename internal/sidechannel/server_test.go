@@ -151,13 +151,17 @@ func TestUpgradeRefusals(t *testing.T) {
 	w := newWorld(t, "tcp", Options{Max: 1}, PoolOptions{})
 	const upgrade = "Connection: keep-alive, Upgrade\r\nUpgrade: packhorse-channel/1\r\n"
 	for request, status := range map[string]int{
-		"POST /packhorse/channel HTTP/1.1\r\nHost: n\r\n" + upgrade + "Content-Length: 0\r\n\r\n":                                         405,
-		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\n\r\n":                                                                              426,
-		"GET /packhorse/channel HTTP/1.0\r\n" + upgrade + "\r\n":                                                                          426,
-		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n":                                 426,
-		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nUpgrade: packhorse-channel/1\r\n\r\n":                                              426,
-		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\n" + upgrade + "Content-Length: 3\r\n\r\nabc":                                       400,
-		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\n" + upgrade + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n":                        400,
+		"POST /packhorse/channel HTTP/1.1\r\nHost: n\r\n" + upgrade +
+			"Content-Length: 0\r\n\r\n": 405,
+		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\n\r\n": 426,
+		"GET /packhorse/channel HTTP/1.0\r\n" + upgrade +
+			"\r\n": 426,
+		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n": 426,
+		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nUpgrade: packhorse-channel/1\r\n\r\n":              426,
+		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\n" + upgrade +
+			"Content-Length: 3\r\n\r\nabc": 400,
+		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\n" + upgrade +
+			"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n": 400,
 		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/2, packhorse-channel/11\r\n\r\n": 426,
 	} {
 		answer, text, _ := ask(t, w, request)
@@ -170,7 +174,8 @@ func TestUpgradeRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = w.pool.Get(t.Context())
-	if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) != time.Second || !strings.Contains(err.Error(), "as many as it may have") {
+	if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) != time.Second ||
+		!strings.Contains(err.Error(), "as many as it may have") {
 		t.Errorf("one channel too many: %v", err)
 	}
 	if n := value(w.node.opened.WithLabelValues("full")) + value(w.gateway.opened.WithLabelValues("full")); n != 2 {
@@ -190,7 +195,8 @@ func TestUpgradeRefusals(t *testing.T) {
 func TestBytesBeforeTheClaim(t *testing.T) {
 	t.Parallel()
 	body := strings.Repeat("x", 3000)
-	whole := string(headerBytes(header{kind: start, transfer: 1, length: 3000})) + body + string(headerBytes(header{kind: end, transfer: 1, length: 3000}))
+	whole := string(headerBytes(header{kind: start, transfer: 1, length: 3000})) + body +
+		string(headerBytes(header{kind: end, transfer: 1, length: 3000}))
 	for _, early := range []int{0, 1, 23, 24, 25, 1000, 3024, 3030, len(whole)} {
 		w := newWorld(t, "tcp", Options{}, PoolOptions{})
 		request := "GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nCaller: me\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\n\r\n"
@@ -206,7 +212,8 @@ func TestBytesBeforeTheClaim(t *testing.T) {
 		}
 		node.Release()
 		var ack [headerSize]byte
-		if _, err := io.ReadFull(c, ack[:]); err != nil || string(ack[:]) != string(headerBytes(header{kind: end, transfer: 1})) {
+		if _, err := io.ReadFull(c, ack[:]); err != nil || string(ack[:]) != string(headerBytes(header{kind: end,
+			transfer: 1})) {
 			t.Errorf("acknowledged with %x: %v", ack, err)
 		}
 	}
@@ -221,24 +228,30 @@ func TestHostilePeers(t *testing.T) {
 		claimed bool
 		reason  reason
 	}{
-		"END while idle":          {head(header{kind: end, transfer: 1}), false, closeUnexpected},
-		"DATA while idle":         {head(header{kind: data, transfer: 1, length: 5}), false, closeProtocol},
-		"next but one":            {head(header{kind: start, transfer: 2, length: 5}), false, closeProtocol},
-		"no header":               {strings.Repeat("\x00", headerSize), false, closeProtocol},
-		"HTTP":                    {"GET / HTTP/1.1\r\nHost: n\r\n\r\n", false, closeProtocol},
-		"absurd START":            {head(header{kind: start, transfer: 1, length: maxLength + 1}), true, closeProtocol},
-		"another's number":        {head(header{kind: start, transfer: 3, length: 5}), true, closeProtocol},
-		"DATA first":              {head(header{kind: data, transfer: 1, length: 5}), true, closeProtocol},
-		"END with a length":       {head(header{kind: end, transfer: 1, length: 5}), true, closeProtocol},
-		"absurd DATA":             {head(header{kind: start, transfer: 1, length: unknown}) + head(header{kind: data, transfer: 1, length: 1 << 62}), true, closeProtocol},
-		"DATA in a known length":  {head(header{kind: start, transfer: 1}) + head(header{kind: data, transfer: 1, length: 1}), true, closeProtocol},
-		"START twice":             {head(header{kind: start, transfer: 1, length: unknown}) + head(header{kind: start, transfer: 1, length: 1}), true, closeProtocol},
-		"END of another":          {head(header{kind: start, transfer: 1}) + head(header{kind: end, transfer: 2}), true, closeProtocol},
-		"END too early":           {head(header{kind: start, transfer: 1, length: unknown}) + head(header{kind: end, transfer: 1, length: 7}), true, closeProtocol},
-		"closed in a header":      {head(header{kind: start, transfer: 1})[:7], true, closeBroken},
-		"closed after a START":    {head(header{kind: start, transfer: 1, length: 10}) + "12345", true, closeBroken},
-		"closed before the END":   {head(header{kind: start, transfer: 1, length: 5}) + "12345", true, closeBroken},
-		"closed between the DATA": {head(header{kind: start, transfer: 1, length: unknown}) + head(header{kind: data, transfer: 1, length: 1}) + "1", true, closeBroken},
+		"END while idle":    {head(header{kind: end, transfer: 1}), false, closeUnexpected},
+		"DATA while idle":   {head(header{kind: data, transfer: 1, length: 5}), false, closeProtocol},
+		"next but one":      {head(header{kind: start, transfer: 2, length: 5}), false, closeProtocol},
+		"no header":         {strings.Repeat("\x00", headerSize), false, closeProtocol},
+		"HTTP":              {"GET / HTTP/1.1\r\nHost: n\r\n\r\n", false, closeProtocol},
+		"absurd START":      {head(header{kind: start, transfer: 1, length: maxLength + 1}), true, closeProtocol},
+		"another's number":  {head(header{kind: start, transfer: 3, length: 5}), true, closeProtocol},
+		"DATA first":        {head(header{kind: data, transfer: 1, length: 5}), true, closeProtocol},
+		"END with a length": {head(header{kind: end, transfer: 1, length: 5}), true, closeProtocol},
+		"absurd DATA": {head(header{kind: start, transfer: 1, length: unknown}) +
+			head(header{kind: data, transfer: 1, length: 1 << 62}), true, closeProtocol},
+		"DATA in a known length": {head(header{kind: start, transfer: 1}) +
+			head(header{kind: data, transfer: 1, length: 1}), true, closeProtocol},
+		"START twice": {head(header{kind: start, transfer: 1, length: unknown}) +
+			head(header{kind: start, transfer: 1, length: 1}), true, closeProtocol},
+		"END of another": {head(header{kind: start, transfer: 1}) + head(header{kind: end, transfer: 2}), true,
+			closeProtocol},
+		"END too early": {head(header{kind: start, transfer: 1, length: unknown}) +
+			head(header{kind: end, transfer: 1, length: 7}), true, closeProtocol},
+		"closed in a header":    {head(header{kind: start, transfer: 1})[:7], true, closeBroken},
+		"closed after a START":  {head(header{kind: start, transfer: 1, length: 10}) + "12345", true, closeBroken},
+		"closed before the END": {head(header{kind: start, transfer: 1, length: 5}) + "12345", true, closeBroken},
+		"closed between the DATA": {head(header{kind: start, transfer: 1, length: unknown}) +
+			head(header{kind: data, transfer: 1, length: 1}) + "1", true, closeBroken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -259,7 +272,8 @@ func TestHostilePeers(t *testing.T) {
 				}
 				defer node.Release()
 			}
-			until(t, "the channel to be closed", func() bool { return value(w.node.closed.WithLabelValues(string(test.reason))) == 1 })
+			until(t, "the channel to be closed",
+				func() bool { return value(w.node.closed.WithLabelValues(string(test.reason))) == 1 })
 			if b, err := io.ReadAll(c); len(b) != 0 && err == nil {
 				t.Errorf("the peer received %q", b)
 			}
@@ -276,13 +290,17 @@ func TestHostileNodes(t *testing.T) {
 		"HTTP/1.1 101 Switching":   fault.Unavailable,
 		"SSH-2.0-x\r\n\r\n":        fault.Unavailable,
 		strings.Repeat("x", 1<<20): fault.Unavailable,
-		"HTTP/1.1 101 Switching Protocols\r\n\r\n":                                                       fault.Unavailable,
-		good + "short\r\n\r\n":                                                                           fault.Unavailable,
-		good + strings.Repeat("\xff", nameLength) + "\r\n\r\n":                                           fault.Unavailable,
-		"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello":                                              fault.Unavailable,
-		"HTTP/1.1 401 Unauthorized\r\nContent-Length: 5\r\n\r\nwho??":                                    fault.Denied,
-		"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 99999999\r\n\r\n" + strings.Repeat("x", 1<<20): fault.Exhausted,
-		good + strings.Repeat("0f", nameLength/2) + "\r\n\r\nwhat nobody has asked for":                  fault.Kind(255), // it opens, and is closed
+		"HTTP/1.1 101 Switching Protocols\r\n\r\n": fault.Unavailable,
+		good + "short\r\n\r\n":                     fault.Unavailable,
+		good + strings.Repeat("\xff", nameLength) +
+			"\r\n\r\n": fault.Unavailable,
+		"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello":           fault.Unavailable,
+		"HTTP/1.1 401 Unauthorized\r\nContent-Length: 5\r\n\r\nwho??": fault.Denied,
+		"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 99999999\r\n\r\n" +
+			strings.Repeat("x", 1<<20): fault.Exhausted,
+		// it opens, and is closed
+		good + strings.Repeat("0f", nameLength/2) +
+			"\r\n\r\nwhat nobody has asked for": fault.Kind(255),
 	} {
 		t.Run(fmt.Sprintf("%.60q", answer), func(t *testing.T) {
 			t.Parallel()

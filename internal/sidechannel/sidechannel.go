@@ -1,9 +1,10 @@
-// Package sidechannel is the road of bulk bytes between a gateway and a node: raw connections that control calls name, and over which the
-// kernel moves bytes that meet no codec. A Server is the node's end, a Pool the gateway's.
+// Package sidechannel is the road of bulk bytes between a gateway and a node: raw connections that control calls name,
+// and over which the kernel moves bytes that meet no codec. A Server is the node's end, a Pool the gateway's.
 //
 // # Opening
 //
-// The gateway connects to the node's port (TCP, a Unix socket, or TLS with the protocol "http/1.1" chosen by ALPN) and sends
+// The gateway connects to the node's port (TCP, a Unix socket, or TLS with the protocol "http/1.1" chosen by ALPN) and
+// sends
 //
 //	GET /packhorse/channel HTTP/1.1
 //	Host: <name>
@@ -22,20 +23,22 @@
 //	Packhorse-Channel-Stall: <milliseconds within which the node wants to hear of a file>
 //	Packhorse-Channel-Files: 2                (if the gateway has sent it, and the node will hand it files)
 //
-// With this last line, a descriptor of /dev/null comes with the answer's first byte (SCM_RIGHTS). If none arrives, something stands between the two, and the
-// gateway closes the connection and asks again without files.
+// With this last line, a descriptor of /dev/null comes with the answer's first byte (SCM_RIGHTS). If none arrives,
+// something stands between the two, and the gateway closes the connection and asks again without files.
 //
-// and from there on the connection is a channel. Any other status is a refusal with a sentence of text: 503 with Retry-After if the
-// node has too many channels or ends, 426 if the request asks for something else, and what the node says to wrong credentials.
-// The name is a secret between the two, and is bound to the caller whose credentials came with the request.
+// and from there on the connection is a channel. Any other status is a refusal with a sentence of text: 503 with
+// Retry-After if the node has too many channels or ends, 426 if the request asks for something else, and what the node
+// says to wrong credentials. The name is a secret between the two, and is bound to the caller whose credentials came
+// with the request.
 //
 // # Transfers
 //
-// A channel carries one transfer after the other, numbered from 1. A control call names the channel and the number; the node takes
-// part once it has claimed them for the call's caller, and sends nothing before. A number is good for one claim.
+// A channel carries one transfer after the other, numbered from 1. A control call names the channel and the number; the
+// node takes part once it has claimed them for the call's caller, and sends nothing before. A number is good for one
+// claim.
 //
-// A transfer has two directions, which know nothing of each other but its number. Each consists of headers of 24 bytes, integers
-// big-endian, fields that a type does not use zero:
+// A transfer has two directions, which know nothing of each other but its number. Each consists of headers of 24 bytes,
+// integers big-endian, fields that a type does not use zero:
 //
 //	offset  size  field
 //	     0     1  type: 'S' START, 'D' DATA, 'F' FILE, 'T' TAKEN, 'E' END
@@ -53,7 +56,8 @@
 //	       the kind of failure (1 internal, 2 invalid, 3 not found, 4 denied, 5 exhausted, 6 unavailable, 7 corrupt, 8 cancelled,
 //	       9 deadline, 10 exists), with a message for whoever made the request.
 //
-// On a channel with files the node's direction has no raw bytes after START: of a known length, too, they come in DATA and FILE.
+// On a channel with files the node's direction has no raw bytes after START: of a known length, too, they come in DATA
+// and FILE.
 //
 //	FILE   stands for as many bytes as its length says, at least 1, of a regular file. The file's descriptor comes with the header's first
 //	       byte (SCM_RIGHTS), and 8 bytes follow the header: where in the file the bytes begin.
@@ -62,21 +66,23 @@
 //	       each second meanwhile, and one with the FILE's length when the client's connection has taken all; or one with a status, if the file cannot be read. The
 //	       node sends nothing before the last one. The gateway's direction carries nothing else.
 //
-// A direction that carries nothing is an END alone. The side that carries nothing, or nothing more, sends it only when it has read the
-// other direction to its end: so the END of a receiver acknowledges what it received.
+// A direction that carries nothing is an END alone. The side that carries nothing, or nothing more, sends it only when
+// it has read the other direction to its end: so the END of a receiver acknowledges what it received.
 //
 // # Ends
 //
-// A channel can be used again only when each side has sent and received an END with status 0. Whatever else happens closes it: a status
-// other than 0, a direction given up, a connection that ends, a header that breaks these rules, another transfer's number, bytes
-// that nobody asked for, a limit. Within a known length there is no way to tell of a failure but to close; the control call carries its
-// reason. So a direction without its END is not whole, and no byte of one transfer can reach another.
+// A channel can be used again only when each side has sent and received an END with status 0. Whatever else happens
+// closes it: a status other than 0, a direction given up, a connection that ends, a header that breaks these rules,
+// another transfer's number, bytes that nobody asked for, a limit. Within a known length there is no way to tell of a
+// failure but to close; the control call carries its reason. So a direction without its END is not whole, and no byte
+// of one transfer can reach another.
 //
-// Limits: a peer that takes nothing, or sends nothing of what a header has announced, is cut off after a time (Stall), as is one that does
-// not acknowledge. Waiting for a header has no limit while a transfer runs, until the control call beside it has said that all was sent (Due). A
-// channel that nobody uses is closed by either side after a time (Idle), by the gateway after half of the node's at the latest: so a channel is not
-// announced while the node gives it up, and what a gateway leaves behind that was stopped or cut off is gone soon. The node has at most so many
-// channels (Max), and if there are several callers, each at most three quarters of them.
+// Limits: a peer that takes nothing, or sends nothing of what a header has announced, is cut off after a time (Stall),
+// as is one that does not acknowledge. Waiting for a header has no limit while a transfer runs, until the control call
+// beside it has said that all was sent (Due). A channel that nobody uses is closed by either side after a time (Idle),
+// by the gateway after half of the node's at the latest: so a channel is not announced while the node gives it up, and
+// what a gateway leaves behind that was stopped or cut off is gone soon. The node has at most so many channels (Max),
+// and if there are several callers, each at most three quarters of them.
 package sidechannel
 
 import (

@@ -212,7 +212,8 @@ func checkReceived(t *testing.T, r *Receiver, whole []byte, length int64, some b
 	}
 }
 
-// A failure in mid-transfer has its kind, text and advice where there is a frame to tell it, and is never a whole answer.
+// A failure in mid-transfer has its kind, text and advice where there is a frame to tell it, and is never a whole
+// answer.
 func TestFailuresTravel(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {
@@ -232,14 +233,17 @@ func TestFailuresTravel(t *testing.T) {
 					want := fault.Exhausted
 					if length != unknown && sent > 0 {
 						want = fault.Unavailable // the channel was closed
-					} else if len(got) != sent || fault.Message(err) != "no more  today" || fault.RetryAfter(err) != 3*time.Second {
-						t.Errorf("%d bytes, then %q, retry after %v", len(got), fault.Message(err), fault.RetryAfter(err))
+					} else if len(got) != sent || fault.Message(err) != "no more  today" ||
+						fault.RetryAfter(err) != 3*time.Second {
+						t.Errorf("%d bytes, then %q, retry after %v", len(got), fault.Message(err),
+							fault.RetryAfter(err))
 					}
 					if !fault.Is(err, want) || gateway.Receive().Err() == nil {
 						t.Errorf("got %v (%v), want %v", fault.KindOf(err), err, want)
 					}
 					gateway.Release()
-					until(t, "the channel to be closed", func() bool { return value(w.node.busy)+value(w.gateway.busy) == 0 })
+					until(t, "the channel to be closed",
+						func() bool { return value(w.node.busy)+value(w.gateway.busy) == 0 })
 					if n := value(w.gateway.idle); n != 0 {
 						t.Errorf("%v channels were kept", n)
 					}
@@ -290,7 +294,8 @@ func TestGivenUpTransfers(t *testing.T) {
 		"a client that fails": func(gateway, node *Channel) {
 			_, _ = node.Send(10).Write(make([]byte, 10))
 			_ = node.sender.End(nil)
-			if _, err := gateway.Receive().WriteTo(failing{}); !errors.Is(err, errFailing) || gateway.Receive().Err() != nil {
+			if _, err := gateway.Receive().WriteTo(failing{}); !errors.Is(err, errFailing) ||
+				gateway.Receive().Err() != nil {
 				t.Errorf("got %v, and of the channel %v", err, gateway.Receive().Err())
 			}
 			gateway.Release()
@@ -315,7 +320,8 @@ func TestGivenUpTransfers(t *testing.T) {
 				gateway.Release()
 				node.Release()
 				node.Release()
-				until(t, "the channel to be closed", func() bool { return value(w.node.busy)+value(w.gateway.busy) == 0 })
+				until(t, "the channel to be closed",
+					func() bool { return value(w.node.busy)+value(w.gateway.busy) == 0 })
 				if n := value(w.gateway.idle) + value(w.node.idle); n != 0 {
 					t.Errorf("%v channels were kept", n)
 				}

@@ -56,8 +56,12 @@ func newWorld(t testing.TB, kind string, o Options, p PoolOptions) *world {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc(Path, func(rw http.ResponseWriter, r *http.Request) { w.server.Upgrade(rw, r, r.Header.Get("Caller")) })
-	node := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ReadTimeout: time.Minute, WriteTimeout: time.Minute}
+	mux.HandleFunc(Path, func(rw http.ResponseWriter, r *http.Request) {
+		w.server.Upgrade(rw, r,
+			r.Header.Get("Caller"))
+	})
+	node := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ReadTimeout: time.Minute,
+		WriteTimeout: time.Minute}
 	node.Protocols = new(http.Protocols)
 	node.Protocols.SetHTTP1(true)
 	node.Protocols.SetUnencryptedHTTP2(true)
@@ -144,7 +148,8 @@ func newCertificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"}, DNSNames: []string{"node"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 )
 
 // Advertise begins a session: with the capabilities in version 2, with all refs before that.
-func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Session, sessionID string, reply node.ResponseWriter) (
+func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Session, sessionID string,
+	reply node.ResponseWriter) (
 	node.Outcome, error) {
 	offer := s.offer(r, session)
 	outcome := node.Outcome{}
@@ -20,7 +21,8 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 		outcome.Session = sessionID
 	}
 	if session.Version == protocol.V2 {
-		b := protocol.Capabilities{Agent: s.options.Agent, Format: r.Format, Offer: offer, SessionID: sessionID}.Append(nil)
+		b := protocol.Capabilities{Agent: s.options.Agent, Format: r.Format, Offer: offer,
+			SessionID: sessionID}.Append(nil)
 		if session.Stateless {
 			reply.SetLength(int64(len(b)))
 		}
@@ -36,7 +38,8 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 	a.stateful = !session.Stateless
 	head := snapshot.Head()
 	a.features = protocol.Features{
-		Agent: s.options.Agent, Format: r.Format, SessionID: outcome.Session, NoDone: session.Stateless, Filter: offer.Filter,
+		Agent: s.options.Agent, Format: r.Format, SessionID: outcome.Session, NoDone: session.Stateless,
+		Filter:   offer.Filter,
 		AllowTip: r.Policy().AllowTip, AllowReachable: r.Policy().AllowReachable && s.wantRule(r, session) != WantsTip,
 	}
 	if !head.ID.IsZero() {
@@ -70,8 +73,9 @@ func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
 		return err
 	}
 	if a.outcome.Refs == 0 && a.repo.Format != git.SHA1 {
-		// As git does since 2.41, so that the client learns of the object format. Where that is the one they take for granted, some
-		// clients are better off with nothing, as git said before: isomorphic-git up to 1.21 cannot clone otherwise.
+		// As git does since 2.41, so that the client learns of the object format. Where that is the one they take for
+		// granted, some clients are better off with nothing, as git said before: isomorphic-git up to 1.21 cannot clone
+		// otherwise.
 		a.buf = protocol.AppendNoRefs(a.buf, a.repo.Format, a.features.String())
 	}
 	shallow, err := a.repo.Shallow()

@@ -23,7 +23,8 @@ import (
 )
 
 var olderSessions = []node.Session{
-	{Version: protocol.V0, Stateless: true}, {Version: protocol.V1, Stateless: true}, {Version: protocol.V0}, {Version: protocol.V1},
+	{Version: protocol.V0, Stateless: true}, {Version: protocol.V1, Stateless: true}, {Version: protocol.V0},
+	{Version: protocol.V1},
 }
 
 // advertisement is our advertisement.
@@ -79,7 +80,8 @@ func normal(t testing.TB, text string) string {
 	}
 }
 
-// noRefs is how git says since 2.41 that there are no refs, before that with nothing. We say it where the format is not SHA-1.
+// noRefs is how git says since 2.41 that there are no refs, before that with nothing. We say it where the format is not
+// SHA-1.
 var noRefs = regexp.MustCompile(`(?m)^data "0+ capabilities\^\{\}.*\n`)
 
 func TestAdvertisementAsGit(t *testing.T) {
@@ -128,8 +130,10 @@ func TestAdvertisementAsGit(t *testing.T) {
 	g.Git("update-ref", "refs/heads/main", id.String())
 	g.Git("update-ref", "refs/heads/other", id.String())
 	for _, config := range []string{
-		"", "[uploadpack]\nallowTipSHA1InWant", "[uploadpack]\nallowReachableSHA1InWant", "[uploadpack]\nallowAnySHA1InWant",
-		"[uploadpack]\nallowFilter = false", "[transfer]\nhideRefs = refs/heads/other", "[transfer]\nhideRefs = refs/heads/main",
+		"", "[uploadpack]\nallowTipSHA1InWant", "[uploadpack]\nallowReachableSHA1InWant",
+		"[uploadpack]\nallowAnySHA1InWant",
+		"[uploadpack]\nallowFilter = false", "[transfer]\nhideRefs = refs/heads/other",
+		"[transfer]\nhideRefs = refs/heads/main",
 		"[transfer]\nhideRefs = refs",
 	} {
 		file := filepath.Join(g.Dir, "config")
@@ -151,7 +155,8 @@ func TestAdvertisementAsGit(t *testing.T) {
 	check("detached", g.Dir)
 	g.Git("symbolic-ref", "HEAD", "refs/heads/unborn")
 	check("unborn", g.Dir)
-	if err := os.WriteFile(filepath.Join(g.Dir, "refs/heads/broken"), []byte(strings.Repeat("1", 40)+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(g.Dir, "refs/heads/broken"), []byte(strings.Repeat("1", 40)+"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	check("a ref to nothing", g.Dir)
@@ -159,7 +164,8 @@ func TestAdvertisementAsGit(t *testing.T) {
 	// Of a hidden HEAD git does not show the ID, but it does tell the target. We tell nothing.
 	g.Git("symbolic-ref", "HEAD", "refs/heads/main")
 	g.Git("config", "transfer.hideRefs", "HEAD")
-	if reply, _ := advertisement(t, openRepo(t, g.Dir), olderSessions[0]); bytes.Contains(reply.Bytes(), []byte("HEAD")) {
+	if reply, _ := advertisement(t, openRepo(t, g.Dir), olderSessions[0]); bytes.Contains(reply.Bytes(),
+		[]byte("HEAD")) {
 		t.Errorf("a hidden HEAD: %q", reply)
 	}
 }
@@ -179,7 +185,8 @@ func TestLongAdvertisement(t *testing.T) {
 	if reply.length >= 0 || reply.bulk != 1 || outcome.Refs != 3000 {
 		t.Errorf("length %d, bulk %d, %d refs", reply.length, reply.bulk, outcome.Refs)
 	}
-	if got, want := normal(t, reply.String()), normal(t, gitAdvertises(t, g.Dir, olderSessions[0])); strings.ReplaceAll(got, " filter", "") != want {
+	if got, want := normal(t, reply.String()), normal(t, gitAdvertises(t, g.Dir,
+		olderSessions[0])); strings.ReplaceAll(got, " filter", "") != want {
 		t.Errorf("%d bytes, git %d", len(got), len(want))
 	}
 }
@@ -235,7 +242,8 @@ func TestShallowAtTheSameTime(t *testing.T) {
 	d := g.Commit("d", c)
 	g.Git("update-ref", "refs/heads/main", d.String())
 	path := filepath.Join(g.Dir, "shallow")
-	if err := os.WriteFile(path, fmt.Appendf(nil, "%s\n%s\n%s\n", max(a.String(), b.String()), min(a.String(), b.String()), a), 0o600); err != nil {
+	if err := os.WriteFile(path, fmt.Appendf(nil, "%s\n%s\n%s\n", max(a.String(), b.String()),
+		min(a.String(), b.String()), a), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := openRepo(t, g.Dir)
@@ -266,13 +274,15 @@ func TestShallowAtTheSameTime(t *testing.T) {
 				{"deepen 1"}, {"deepen 9"}, {"deepen-since 1"}, {"shallow " + d.String(), "deepen 2147483647"},
 				{"shallow " + c.String(), "have " + c.String(), "deepen 1", "deepen-relative"},
 			} {
-				q := &testRequest{command: "fetch", args: append([]string{"want " + d.String()}, append(args, "done")...)}
+				q := &testRequest{command: "fetch", args: append([]string{"want " + d.String()},
+					append(args, "done")...)}
 				server := New(keySource{}, Options{})
 				_, two, err := s.serve(server, q.bytes(git.SHA1))
 				if err != nil {
 					t.Errorf("%q: %v", args, err)
 				}
-				_, zero, err := s.serveAs(server, session, q.bytesV0(&dialect{sideband: "side-band-64k", end: "done"}, git.SHA1))
+				_, zero, err := s.serveAs(server, session, q.bytesV0(&dialect{sideband: "side-band-64k", end: "done"},
+					git.SHA1))
 				if err != nil || zero.Key != two.Key {
 					t.Errorf("%q in version 0: %v", args, err)
 				}

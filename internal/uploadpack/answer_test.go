@@ -140,7 +140,8 @@ type packEntry struct {
 const entryOfs, entryRef = 6, 7
 
 // readPack lists a pack's objects. outside reads the bases that are not in the pack.
-func readPack(b []byte, format git.ObjectFormat, outside func(git.ObjectID) (git.ObjectType, []byte, error)) (*packContent, error) {
+func readPack(b []byte, format git.ObjectFormat, outside func(git.ObjectID) (git.ObjectType, []byte,
+	error)) (*packContent, error) {
 	size := format.Size()
 	if len(b) < 12+size || string(b[:4]) != "PACK" {
 		return nil, errors.New("no pack")

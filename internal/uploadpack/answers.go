@@ -24,13 +24,13 @@ const (
 	answerCost  = 1 << 10   // bytes that one takes beside its request and answer, generously
 )
 
-// answers remembers how the latest fetches of fresh clients were answered, by the bytes of the request. It saves no pack, only
-// the way to it: a clone of 1,500 refs costs 2 ms to parse, look up and bring into canonical form, which is a third of what it costs
-// to send 67 MB from the cache.
+// answers remembers how the latest fetches of fresh clients were answered, by the bytes of the request. It saves no
+// pack, only the way to it: a clone of 1,500 refs costs 2 ms to parse, look up and bring into canonical form, which is
+// a third of what it costs to send 67 MB from the cache.
 //
-// An answer is used again only for the same bytes, in the same repository, while the ref snapshot is the very same; and only
-// requests are kept that have no haves and no boundary, and want nothing but tips of that snapshot. So it is what would be worked
-// out again. Safe for concurrent use; the zero value is ready.
+// An answer is used again only for the same bytes, in the same repository, while the ref snapshot is the very same; and
+// only requests are kept that have no haves and no boundary, and want nothing but tips of that snapshot. So it is what
+// would be worked out again. Safe for concurrent use; the zero value is ready.
 type answers struct {
 	once sync.Once
 	seed maphash.Seed
@@ -55,7 +55,8 @@ type knownAnswer struct {
 }
 
 func (a *knownAnswer) size() int {
-	return answerCost + len(a.request) + len(a.sections) + (len(a.spec.Wants)+len(a.spec.Shallow)+2*len(a.spec.Tags))*git.SHA256.Size()
+	return answerCost + len(a.request) + len(a.sections) +
+		(len(a.spec.Wants)+len(a.spec.Shallow)+2*len(a.spec.Tags))*git.SHA256.Size()
 }
 
 // question is a request that may be remembered.
@@ -71,7 +72,8 @@ type question struct {
 var fetchBegins = [...]string{protocol.V0: "want ", protocol.V1: "want ", protocol.V2: "command=fetch"}
 
 // ask looks whether a request was answered before. The request stays unread.
-func (a *answers) ask(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader) (question, error) {
+func (a *answers) ask(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader) (question,
+	error) {
 	if !session.Stateless {
 		return question{}, nil // it has no end before it is answered
 	}
@@ -91,7 +93,8 @@ func (a *answers) ask(ctx context.Context, r *repo.Repo, session node.Session, r
 	a.mu.Lock()
 	known := a.byHash[q.hash]
 	a.mu.Unlock()
-	if known != nil && known.session == session && known.incarnation == r.Incarnation && known.snapshot == weak.Make(snapshot) &&
+	if known != nil && known.session == session && known.incarnation == r.Incarnation &&
+		known.snapshot == weak.Make(snapshot) &&
 		bytes.Equal(known.request, raw) {
 		if err := r.Objects.Refresh(); err != nil { // alternates may lead out of the root now
 			return question{}, err
@@ -104,7 +107,8 @@ func (a *answers) ask(ctx context.Context, r *repo.Repo, session node.Session, r
 // keep remembers an answer if it may be used again.
 func (a *answers) keep(f *fetch, spec *packsource.Spec, form form, shape *shape) {
 	q, req := f.question, f.request
-	if f.outcome.Session != "" || f.tagsMissing { // such a request never comes again, or those tags may be mended before it does
+	if f.outcome.Session != "" || f.tagsMissing {
+		// such a request never comes again, or those tags may be mended before it does
 		return
 	}
 	if q.raw == nil || q.snapshot != f.snapshot || f.outcome.Haves+len(req.Shallow)+len(f.serverShallow) > 0 {
@@ -121,7 +125,8 @@ func (a *answers) keep(f *fetch, spec *packsource.Spec, form form, shape *shape)
 		return
 	}
 	known := &knownAnswer{
-		request: bytes.Clone(q.raw), session: q.session, incarnation: f.repo.Incarnation, snapshot: weak.Make(f.snapshot),
+		request: bytes.Clone(q.raw), session: q.session, incarnation: f.repo.Incarnation,
+		snapshot: weak.Make(f.snapshot),
 		sections: slices.Clip(bytes.Clone(f.lines.Buf)), spec: spec, form: form, shape: shape,
 		outcome: node.Outcome{Command: protocol.CommandFetch, Agent: f.outcome.Agent, Wants: f.outcome.Wants},
 	}

@@ -24,10 +24,11 @@ type keySource struct{}
 
 func (keySource) Open(_ context.Context, spec *packsource.Spec) (packsource.Pack, error) {
 	packet := pktline.AppendBand(nil, pktline.BandData, spec.Key().String())
-	return &scripted{size: int64(len(packet)), info: packsource.Info{Result: packsource.Hit}, send: func(out packsource.Output) error {
-		_, err := out.Write(packet)
-		return err
-	}}, nil
+	return &scripted{size: int64(len(packet)), info: packsource.Info{Result: packsource.Hit},
+		send: func(out packsource.Output) error {
+			_, err := out.Write(packet)
+			return err
+		}}, nil
 }
 
 // answersTest is a server with a memory, to be held against servers that have none.
@@ -111,7 +112,8 @@ func TestAnswers(t *testing.T) {
 		"session":      {fetchOf([]string{"agent=git/test", "session-id=1"}, "want "+main), false},
 		"nothing":      {fetchOf(agent), false},
 		"no such ref":  {fetchOf(agent, "want-ref refs/heads/none"), false},
-		"long":         {fetchOf(append(agent, strings.Split(strings.Repeat("server-option="+strings.Repeat("x", 60<<10)+"\n", 5), "\n")[:5]...), "want "+main), false},
+		"long": {fetchOf(append(agent, strings.Split(strings.Repeat("server-option="+strings.Repeat("x",
+			60<<10)+"\n", 5), "\n")[:5]...), "want "+main), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -135,7 +137,8 @@ func TestAnswers(t *testing.T) {
 					t.Error("requests that run at once would append to the same memory")
 				}
 			}
-			if outcome.Command != firstOutcome.Command || outcome.Agent != firstOutcome.Agent || outcome.Wants != firstOutcome.Wants || outcome.Key != firstOutcome.Key {
+			if outcome.Command != firstOutcome.Command || outcome.Agent != firstOutcome.Agent ||
+				outcome.Wants != firstOutcome.Wants || outcome.Key != firstOutcome.Key {
 				t.Errorf("the outcome was %+v and is %+v", firstOutcome, outcome)
 			}
 		})
@@ -146,14 +149,35 @@ func TestAnswers(t *testing.T) {
 func TestAnswersChange(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(g *gittest.Repo, old string) (reopen bool){
-		"ref moved":   func(g *gittest.Repo, old string) bool { g.Git("update-ref", "refs/heads/main", old); return false },
-		"ref made":    func(g *gittest.Repo, old string) bool { g.Git("update-ref", "refs/heads/new", old); return false },
-		"ref gone":    func(g *gittest.Repo, old string) bool { g.Git("update-ref", "-d", "refs/heads/main"); return false },
-		"tag moved":   func(g *gittest.Repo, old string) bool { g.Git("tag", "-a", "-f", "-m", "y", "v1", old); return false },
+		"ref moved": func(g *gittest.Repo, old string) bool {
+			g.Git("update-ref", "refs/heads/main",
+				old)
+			return false
+		},
+		"ref made": func(g *gittest.Repo, old string) bool {
+			g.Git("update-ref", "refs/heads/new",
+				old)
+			return false
+		},
+		"ref gone": func(g *gittest.Repo, old string) bool {
+			g.Git("update-ref", "-d",
+				"refs/heads/main")
+			return false
+		},
+		"tag moved": func(g *gittest.Repo, old string) bool {
+			g.Git("tag", "-a", "-f", "-m", "y", "v1",
+				old)
+			return false
+		},
 		"refs packed": func(g *gittest.Repo, old string) bool { g.Git("pack-refs", "--all"); return false },
-		"head moved":  func(g *gittest.Repo, old string) bool { g.Git("symbolic-ref", "HEAD", "refs/heads/x"); return false },
+		"head moved": func(g *gittest.Repo, old string) bool {
+			g.Git("symbolic-ref", "HEAD",
+				"refs/heads/x")
+			return false
+		},
 		"shallow": func(g *gittest.Repo, old string) bool {
-			if err := os.WriteFile(filepath.Join(g.Dir, "shallow"), []byte(g.Git("rev-parse", "main")+"\n"), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(g.Dir, "shallow"), []byte(g.Git("rev-parse", "main")+"\n"),
+				0o644); err != nil {
 				t.Error(err)
 			}
 			return false
@@ -176,7 +200,8 @@ func TestAnswersChange(t *testing.T) {
 			r := openRepo(t, g.Dir)
 			a := newAnswersTest(t)
 			requests := [][]byte{
-				fetchOf(nil, "want "+main, "include-tag"), fetchOf(nil, "want-ref refs/heads/main"), fetchOf(nil, "want-ref refs/heads/main", "deepen 2"),
+				fetchOf(nil, "want "+main, "include-tag"), fetchOf(nil, "want-ref refs/heads/main"),
+				fetchOf(nil, "want-ref refs/heads/main", "deepen 2"),
 			}
 			for _, request := range requests {
 				a.serve(r, request)
@@ -264,7 +289,8 @@ func TestAnswersBound(t *testing.T) {
 	}
 }
 
-// Requests that run at the same time as updates see each ref as it was when they began, or newer, and are never mixed up.
+// Requests that run at the same time as updates see each ref as it was when they began, or newer, and are never mixed
+// up.
 func TestAnswersUnderWrites(t *testing.T) {
 	t.Parallel()
 	const updates, readers = 25, 4
@@ -324,7 +350,8 @@ func TestAnswersUnderWrites(t *testing.T) {
 				for w, line := range got.lines["wanted-refs"] {
 					id, name, _ := strings.Cut(line, " ")
 					if n, known := number[id]; name != names[w] || !known || int64(n) < least[w] || int64(n) > most[w] {
-						t.Errorf("%s is commit %d (%s); it was at least %d before and at most %d after", name, n, id, least[w], most[w])
+						t.Errorf("%s is commit %d (%s); it was at least %d before and at most %d after", name, n, id,
+							least[w], most[w])
 						return
 					}
 				}

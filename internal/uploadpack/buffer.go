@@ -35,8 +35,8 @@ func putScratch(s *scratch) {
 	}
 }
 
-// disjoint sorts prefixes and drops those that a shorter one covers, so that listing one after the other gives every ref
-// once and in order. No prefixes mean all refs.
+// disjoint sorts prefixes and drops those that a shorter one covers, so that listing one after the other gives every
+// ref once and in order. No prefixes mean all refs.
 func disjoint(prefixes []string) []string {
 	if len(prefixes) == 0 {
 		return []string{""}

@@ -19,9 +19,11 @@ func TestChecksAreBounded(t *testing.T) {
 	orphan := g.Commit("reaches nothing")
 	r := openRepo(t, g.Dir)
 	c := &conversation{
-		fetch: &fetch{Server: New(keySource{}, Options{}), repo: r, outcome: &node.Outcome{}, hold: newRecorder().ReserveMemory},
-		needs: &protocol.Needs{Acks: protocol.MultiAckDetailed}, session: olderSessions[0], lookups: r.Objects.Lookups(),
-		reach: []git.ObjectID{orphan}, known: make(map[git.ObjectID]struct{}), implied: graph.Commits{}, budget: budget,
+		fetch: &fetch{Server: New(keySource{}, Options{}), repo: r, outcome: &node.Outcome{},
+			hold: newRecorder().ReserveMemory},
+		needs: &protocol.Needs{Acks: protocol.MultiAckDetailed}, session: olderSessions[0],
+		lookups: r.Objects.Lookups(),
+		reach:   []git.ObjectID{orphan}, known: make(map[git.ObjectID]struct{}), implied: graph.Commits{}, budget: budget,
 	}
 	unknown := git.MustParseObjectID(strings.Repeat("1", 40))
 	exact := 0 // for how many common commits it was looked at each time
@@ -35,9 +37,12 @@ func TestChecksAreBounded(t *testing.T) {
 			exact++
 		}
 	}
-	// A check looks at a few commits for each of the haves. Past the budget there are as many as the haves double, four or so.
-	if n, work := len(c.common), budget-c.budget; n < 900 || exact < 50 || work < budget || work > 2*budget || c.enough {
-		t.Errorf("%d common commits, %d of them looked at one by one, %d commits visited, enough %v", n, exact, work, c.enough)
+	// A check looks at a few commits for each of the haves. Past the budget there are as many as the haves double, four
+	// or so.
+	if n, work := len(c.common), budget-c.budget; n < 900 || exact < 50 || work < budget || work > 2*budget ||
+		c.enough {
+		t.Errorf("%d common commits, %d of them looked at one by one, %d commits visited, enough %v", n, exact, work,
+			c.enough)
 	}
 	// It is told as soon as it is looked at again.
 	c.reach = []git.ObjectID{c.common[0]}

@@ -41,7 +41,8 @@ func TestDamagedTags(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for path, text := range map[string]string{mangled: "damaged", filepath.Join(g.Dir, "refs/tags/garbage"): garbage + "\n"} {
+	for path, text := range map[string]string{mangled: "damaged",
+		filepath.Join(g.Dir, "refs/tags/garbage"): garbage + "\n"} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +51,8 @@ func TestDamagedTags(t *testing.T) {
 	source := &asked{}
 	server := New(source, Options{})
 	comeAlong := func() (ids []git.ObjectID) {
-		_, _, err := s.serve(server, (&testRequest{command: "fetch", args: []string{"want " + main, "include-tag", "done"}}).bytes(git.SHA1))
+		_, _, err := s.serve(server, (&testRequest{command: "fetch",
+			args: []string{"want " + main, "include-tag", "done"}}).bytes(git.SHA1))
 		if source.spec == nil || !fault.Is(err, fault.Exhausted) {
 			t.Fatal(err)
 		}
@@ -89,7 +91,8 @@ func TestDamagedTags(t *testing.T) {
 			t.Errorf("%s is mended and not peeled in %q", name, lines)
 		}
 	}
-	if ids := comeAlong(); !slices.Equal(ids, protocol.SortIDs([]git.ObjectID{g.ID("v1"), g.ID("mangled"), g.ID("missing")})) {
+	if ids := comeAlong(); !slices.Equal(ids, protocol.SortIDs([]git.ObjectID{g.ID("v1"), g.ID("mangled"),
+		g.ID("missing")})) {
 		t.Errorf("tags that may come along once they are mended: %v", ids)
 	}
 }
@@ -106,9 +109,11 @@ func TestWantRefToNothing(t *testing.T) {
 	s := &testServer{repo: openRepo(t, g.Dir)}
 	for _, rule := range []Wants{WantsAny, WantsReachable, WantsTip} {
 		source := &asked{}
-		q := &testRequest{command: "fetch", args: []string{"want-ref refs/heads/main", "want-ref refs/heads/lost", "done"}}
+		q := &testRequest{command: "fetch", args: []string{"want-ref refs/heads/main", "want-ref refs/heads/lost",
+			"done"}}
 		_, _, err := s.serve(New(source, Options{Wants: rule}), q.bytes(git.SHA1))
-		if !fault.Is(err, fault.NotFound) || fault.Message(err) != "upload-pack: not our ref "+lost.String() || source.spec != nil {
+		if !fault.Is(err, fault.NotFound) || fault.Message(err) != "upload-pack: not our ref "+lost.String() ||
+			source.spec != nil {
 			t.Errorf("wants = %s: %v, %v", rule, err, source.spec)
 		}
 	}
@@ -123,11 +128,14 @@ func TestDamagedShallowFile(t *testing.T) {
 	}
 	s := &testServer{repo: openRepo(t, g.Dir)}
 	q := &testRequest{command: "fetch", args: []string{"want " + main, "done"}}
-	v0 := pktline.AppendLine(pktline.AppendFlush(pktline.AppendLine(nil, "want "+main+" side-band-64k agent=x")), "done")
+	v0 := pktline.AppendLine(pktline.AppendFlush(pktline.AppendLine(nil,
+		"want "+main+" side-band-64k agent=x")), "done")
 	for version, request := range map[protocol.Version][]byte{protocol.V0: v0, protocol.V2: q.bytes(git.SHA1)} {
 		session := node.Session{Version: version, Stateless: true}
-		outcome, err := New(&asked{}, Options{}).Serve(t.Context(), s.repo, session, pktline.NewReader(bytes.NewReader(request)), newRecorder())
-		if !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), "shallow file is damaged") || outcome.Command != protocol.CommandFetch {
+		outcome, err := New(&asked{}, Options{}).Serve(t.Context(), s.repo, session,
+			pktline.NewReader(bytes.NewReader(request)), newRecorder())
+		if !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), "shallow file is damaged") ||
+			outcome.Command != protocol.CommandFetch {
 			t.Errorf("version %s: %v of the command %q", version, err, outcome.Command)
 		}
 	}

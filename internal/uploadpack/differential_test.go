@@ -12,9 +12,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestDifferential asks us and `git upload-pack` the same at random, in every version of the protocol, and compares the answers.
-// PACKHORSE_SESSIONS is how many sessions to try, about, and PACKHORSE_SEED the first repository's seed. A session may be more than one
-// request.
+// TestDifferential asks us and `git upload-pack` the same at random, in every version of the protocol, and compares the
+// answers. PACKHORSE_SESSIONS is how many sessions to try, about, and PACKHORSE_SEED the first repository's seed. A
+// session may be more than one request.
 func TestDifferential(t *testing.T) {
 	t.Parallel()
 	repositories, first := 10, uint64(1)
@@ -77,7 +77,8 @@ func differential(t *testing.T, seed uint64, stranger string) {
 			if q.client != nil {
 				client = q.client.name + " client " + talk
 			}
-			t.Errorf("session %d, %s, %s: %v\n%s%v\nagain: make soak-protocol SESSIONS=1 SEED=%d", i, s.layout, s.format, err, client, q, seed)
+			t.Errorf("session %d, %s, %s: %v\n%s%v\nagain: make soak-protocol SESSIONS=1 SEED=%d", i, s.layout,
+				s.format, err, client, q, seed)
 			if failed++; failed == 3 {
 				return
 			}
@@ -130,16 +131,18 @@ func (s *testServer) compare(t *testing.T, server *Server, q *testRequest, again
 	return s.compareFetch(t, q, ours, theirs, thorough)
 }
 
-// sectionOrder is the order of sections in gitprotocol-v2(5), which git's client insists on. Git's server sends wanted-refs before
-// shallow-info (seen up to 2.39), so that its own client cannot make a shallow clone by want-ref of it; from us it can.
+// sectionOrder is the order of sections in gitprotocol-v2(5), which git's client insists on. Git's server sends
+// wanted-refs before shallow-info (seen up to 2.39), so that its own client cannot make a shallow clone by want-ref of
+// it; from us it can.
 var sectionOrder = []string{"acknowledgments", "shallow-info", "wanted-refs", "packfile"}
 
 // cutsOff reports whether history ends elsewhere in our answer than in that of the installed git.
 func (s *testServer) cutsOff(q *testRequest) bool { return q.beyond || s.shallow && q.unlike }
 
 func (s *testServer) compareFetch(t *testing.T, q *testRequest, ours, theirs *answer, thorough bool) error {
-	// With deepen-since, deepen-not and deepen-relative, git forgets to tell where its own history ends; its clients then find theirs broken, or
-	// pack-objects dies. We tell, so that the answers differ, and look what the client makes of ours.
+	// With deepen-since, deepen-not and deepen-relative, git forgets to tell where its own history ends; its clients
+	// then find theirs broken, or pack-objects dies. We tell, so that the answers differ, and look what the client
+	// makes of ours.
 	cutOff := s.cutsOff(q)
 	for _, section := range sectionOrder {
 		if a, b := slices.Contains(ours.sections, section), slices.Contains(theirs.sections, section); a != b {
@@ -193,10 +196,12 @@ func (s *testServer) comparePacks(t *testing.T, q *testRequest, ours, theirs *an
 			continue
 		}
 		equal = false
-		// The haves are reduced to the maximal ones. Git names all of them to pack-objects, which leaves out the trees of those
-		// named and of those at the edge, not of all; so either pack may hold some more of what the client has.
+		// The haves are reduced to the maximal ones. Git names all of them to pack-objects, which leaves out the trees
+		// of those named and of those at the edge, not of all; so either pack may hold some more of what the client
+		// has.
 		if !q.haves || !q.client.objects[id] {
-			return fmt.Errorf("our pack has %s (%v) and git's has not\nwe  %d objects\ngit %d objects", id, our.ids[git.MustParseObjectID(id)], len(our.ids), len(their.ids))
+			return fmt.Errorf("our pack has %s (%v) and git's has not\nwe  %d objects\ngit %d objects", id,
+				our.ids[git.MustParseObjectID(id)], len(our.ids), len(their.ids))
 		}
 	}
 	for _, id := range their.sorted() {
@@ -208,7 +213,8 @@ func (s *testServer) comparePacks(t *testing.T, q *testRequest, ours, theirs *an
 			continue
 		}
 		// Git adds a tag also if what it names is no more than a possible delta base, which the client has.
-		if peeled := s.Git("rev-parse", id+"^{}"); q.has("include-tag") && q.has("thin-pack") && q.client.objects[peeled] {
+		if peeled := s.Git("rev-parse", id+"^{}"); q.has("include-tag") && q.has("thin-pack") &&
+			q.client.objects[peeled] {
 			continue
 		}
 		return fmt.Errorf("git's pack has %s (%v) and ours has not", id, their.ids[git.MustParseObjectID(id)])

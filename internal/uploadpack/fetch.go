@@ -16,8 +16,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// fetch is one fetch in any version of the protocol: what is asked for, what both sides have, and where the client's history is
-// to end. In which words and when that is said is the business of v0.go and v2.go.
+// fetch is one fetch in any version of the protocol: what is asked for, what both sides have, and where the client's
+// history is to end. In which words and when that is said is the business of v0.go and v2.go.
 type fetch struct {
 	*Server
 	repo     *repo.Repo
@@ -44,8 +44,8 @@ type fetch struct {
 	tagsMissing bool // some tags are missing or damaged, so that it is not known whether they should come along
 }
 
-// How many bytes of memory the answer to a line takes, beside the parsed line: copies of its ID in lists that are sorted, reduced and walked,
-// and lines about it. TestHeldIsWhatIsAllocated holds them to what is taken.
+// How many bytes of memory the answer to a line takes, beside the parsed line: copies of its ID in lists that are
+// sorted, reduced and walked, and lines about it. TestHeldIsWhatIsAllocated holds them to what is taken.
 const (
 	wantCost   = 128
 	commonCost = 512 // of a have that exists here
@@ -145,7 +145,8 @@ func (f *fetch) shallows() error {
 			_, err = f.repo.Graph.Commit(id)
 		}
 		switch {
-		case err == nil && !ok || fault.Is(err, fault.NotFound): // the client has a boundary in history that we do not know
+		case err == nil && !ok || fault.Is(err, fault.NotFound):
+			// the client has a boundary in history that we do not know
 		case fault.Is(err, fault.Invalid):
 			return fault.New(fault.Invalid, "invalid shallow object %s", id)
 		case err != nil:

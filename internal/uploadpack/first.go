@@ -16,10 +16,11 @@ const (
 	maxOrderedBytes = 32 << 20 // of trees in all; those of a chain are in memory at the same time
 )
 
-// first lists the blobs and trees that the client wants by ID or by a tag, in the order in which git has to meet them. A filter is no
-// business of theirs (git-rev-list(1), "--filter-provided-objects"), but git forgets so once it has met the object inside a tree: with the
-// tree first, the blob is left out. Thus blobs come before trees, and trees before those that they lie in. It is nil without a filter, and
-// if all wants lead to commits, which git meets before it looks into trees.
+// first lists the blobs and trees that the client wants by ID or by a tag, in the order in which git has to meet them.
+// A filter is no business of theirs (git-rev-list(1), "--filter-provided-objects"), but git forgets so once it has met
+// the object inside a tree: with the tree first, the blob is left out. Thus blobs come before trees, and trees before
+// those that they lie in. It is nil without a filter, and if all wants lead to commits, which git meets before it looks
+// into trees.
 func (f *fetch) first(ctx context.Context, wants []git.ObjectID, filter string) ([]git.ObjectID, error) {
 	if filter == "" {
 		return nil, nil

@@ -11,7 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestWantedObjectsPassFilters wants blobs and trees, by ID and by tag, in orders that have the installed git meet them inside others first.
+// TestWantedObjectsPassFilters wants blobs and trees, by ID and by tag, in orders that have the installed git meet them
+// inside others first.
 func TestWantedObjectsPassFilters(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)
@@ -43,9 +44,11 @@ func TestWantedObjectsPassFilters(t *testing.T) {
 		}
 		return lines
 	}
-	for _, filter := range []string{"blob:none", "blob:limit=1", "tree:0", "tree:1", "object:type=commit", "combine:blob:none+tree:1"} {
+	for _, filter := range []string{"blob:none", "blob:limit=1", "tree:0", "tree:1", "object:type=commit",
+		"combine:blob:none+tree:1"} {
 		for _, wants := range [][]git.ObjectID{
-			{commit, g.ID("blob"), g.ID("tree")}, {commit, blob}, append([]git.ObjectID{blob}, chain...), {g.ID("tree"), g.ID("blob"), chain[2], chain[4]},
+			{commit, g.ID("blob"), g.ID("tree")}, {commit, blob}, append([]git.ObjectID{blob}, chain...),
+			{g.ID("tree"), g.ID("blob"), chain[2], chain[4]},
 		} {
 			q := &testRequest{command: "fetch", args: append(ids(wants...), "filter "+filter, "done")}
 			reply, _, err := s.serve(server, q.bytes(git.SHA1))

@@ -83,7 +83,8 @@ func FuzzServeV0(f *testing.F) {
 		for _, rule := range []Wants{WantsAny, WantsTip} {
 			for _, session := range olderSessions {
 				_, _, err := (&testServer{repo: r}).serveAs(New(pack, Options{Wants: rule}), session, request)
-				if kind := fault.KindOf(err); err != nil && kind != fault.Invalid && kind != fault.NotFound && kind != fault.Denied {
+				if kind := fault.KindOf(err); err != nil && kind != fault.Invalid && kind != fault.NotFound &&
+					kind != fault.Denied {
 					t.Errorf("%v: %v", kind, err)
 				}
 			}

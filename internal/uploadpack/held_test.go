@@ -17,11 +17,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// TestHeldIsWhatIsAllocated checks the memory that a session reserves for a long request. It is at least half of all that
-// the session allocates, from the request's first byte to the pack: a list that grows leaves as much garbage behind as it
-// holds in the end. The test does not run in parallel, because it measures allocations of the process.
+// TestHeldIsWhatIsAllocated checks the memory that a session reserves for a long request. It is at least half of all
+// that the session allocates, from the request's first byte to the pack: a list that grows leaves as much garbage
+// behind as it holds in the end. The test does not run in parallel, because it measures allocations of the process.
 func TestHeldIsWhatIsAllocated(t *testing.T) {
-	// The second session finds what the first one has put into pools, unless a collection empties them or it runs on another processor.
+	// The second session finds what the first one has put into pools, unless a collection empties them or it runs on
+	// another processor.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const n = 2000
@@ -66,14 +67,16 @@ func TestHeldIsWhatIsAllocated(t *testing.T) {
 			}
 			serve := func() *recorder {
 				server, reply := New(keySource{}, Options{}), newRecorder()
-				if _, err := server.Serve(t.Context(), r, version, pktline.NewReader(bytes.NewReader(request)), reply); err != nil {
+				if _, err := server.Serve(t.Context(), r, version, pktline.NewReader(bytes.NewReader(request)),
+					reply); err != nil {
 					t.Fatal(err)
 				}
 				return reply
 			}
-			// The measure is the least of several sessions, because other goroutines only add to it. So do pools: the race
-			// detector has them forget every fourth object at random. Therefore the number of attempts is generous.
-			const slack = 512 << 10 // for parts of a session that do not grow with the request, and for the race detector
+			// The measure is the least of several sessions, because other goroutines only add to it. So do pools: the
+			// race detector has them forget every fourth object at random. Therefore the number of attempts is
+			// generous. for parts of a session that do not grow with the request, and for the race detector
+			const slack = 512 << 10
 			allocated, reply := int64(math.MaxInt64), serve()
 			for range 50 {
 				var before, after runtime.MemStats

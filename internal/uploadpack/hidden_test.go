@@ -15,14 +15,17 @@ import (
 
 // hideConfigs are the lines that random configurations are made of.
 var hideConfigs = []string{
-	"refs/heads", "refs/heads/", "refs/heads/a", "refs/heads/a//", "refs/tags/v", "refs", "HEAD", "heads/main", "refs/heads/main", "refs/sym",
-	"!refs/heads/main", "!refs/heads/a/b", "!refs", "!HEAD", "!refs/tags/v1", "^refs/heads/ab", "!^refs/heads/ab", "^!refs/heads", "!", "^", "/", "\"\"", "!refs/sym",
+	"refs/heads", "refs/heads/", "refs/heads/a", "refs/heads/a//", "refs/tags/v", "refs", "HEAD", "heads/main",
+	"refs/heads/main", "refs/sym",
+	"!refs/heads/main", "!refs/heads/a/b", "!refs", "!HEAD", "!refs/tags/v1", "^refs/heads/ab", "!^refs/heads/ab",
+	"^!refs/heads", "!", "^", "/", "\"\"", "!refs/sym",
 }
 
 func hiddenConfig(rnd *rand.Rand) string {
 	var b strings.Builder
 	for range 1 + rnd.IntN(5) {
-		fmt.Fprintf(&b, "[%s]\n\thideRefs = %s\n", pick(rnd, []string{"transfer", "uploadpack", "Transfer", "receive"}), pick(rnd, hideConfigs))
+		fmt.Fprintf(&b, "[%s]\n\thideRefs = %s\n", pick(rnd, []string{"transfer", "uploadpack", "Transfer", "receive"}),
+			pick(rnd, hideConfigs))
 	}
 	return b.String()
 }
@@ -70,7 +73,8 @@ func TestHiddenRefsAsGit(t *testing.T) {
 		name := pick(rnd, names)
 		request = (&testRequest{command: "fetch", args: []string{"want-ref " + name, "done"}}).bytes(git.SHA1)
 		_, _, err = s.serve(server, request)
-		if _, failed, stderr := s.oracle(t, request); failed != (err != nil) || err != nil && !fault.Is(err, fault.NotFound) {
+		if _, failed, stderr := s.oracle(t, request); failed != (err != nil) ||
+			err != nil && !fault.Is(err, fault.NotFound) {
 			t.Errorf("seed %d, %q, want-ref %s: %v\ngit: %s", seed, config, name, err, stderr)
 		}
 	}
@@ -103,7 +107,8 @@ func TestHiddenObjects(t *testing.T) {
 			{[]string{"want " + b.String(), "deepen-not refs/secret/x"}, fault.Invalid},
 			{[]string{"want " + b.String(), "filter sparse:oid=refs/secret/x:file"}, fault.Invalid},
 			{[]string{"want " + b.String(), "filter sparse:oid=" + secret.String() + ":file"}, fault.Invalid},
-			{[]string{"want " + b.String(), "filter sparse:oid=" + g.ID(secret.String()+":file").String()}, fault.Invalid},
+			{[]string{"want " + b.String(), "filter sparse:oid=" + g.ID(secret.String()+":file").String()},
+				fault.Invalid},
 			{[]string{"want " + b.String(), "filter sparse:oid=" + g.ID("main:file").String()}, fault.Exhausted},
 			{[]string{"want " + b.String(), "filter sparse:oid=HEAD:file"}, fault.Exhausted},
 			{[]string{"want " + b.String(), "filter sparse:oid=refs/heads/main:file"}, fault.Exhausted},

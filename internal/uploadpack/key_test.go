@@ -60,9 +60,11 @@ func TestKey(t *testing.T) {
 		{[]string{want, "filter blob:limit=1k"}, []string{want, "filter blob:limit=1024"}},
 		{[]string{want, "filter combine:tree:2+blob:none"}, []string{want, "filter combine:blob%3anone+tree:0x2"}},
 		{[]string{want, "filter combine:blob:none+blob:none"}, []string{want, "filter blob:none"}},
-		{[]string{want, "filter sparse:oid=main:file"}, []string{want, "filter sparse:oid=" + g.ID("main:file").String()}},
+		{[]string{want, "filter sparse:oid=main:file"}, []string{want, "filter sparse:oid=" +
+			g.ID("main:file").String()}},
 		{[]string{want, "want " + side.String()}, []string{"want " + side.String(), want, want}},
-		{[]string{want, "have " + b.String(), "have " + side.String()}, []string{want, "have " + side.String(), "have " + b.String()}},
+		{[]string{want, "have " + b.String(), "have " + side.String()},
+			[]string{want, "have " + side.String(), "have " + b.String()}},
 		{[]string{want, "have " + b.String(), have}, []string{want, "have " + b.String()}},
 		{[]string{want}, []string{"want-ref refs/heads/main"}},
 		{[]string{want}, []string{want, "no-progress", "sideband-all", "wait-for-done"}},
@@ -81,10 +83,13 @@ func TestKey(t *testing.T) {
 	}
 	seen := map[packsource.Key][]string{}
 	for _, args := range [][]string{
-		{want}, {want, have}, {want, have, "thin-pack"}, {want, "ofs-delta"}, {want, "have " + b.String()}, {"want " + b.String()},
-		{want, "deepen 1"}, {want, "deepen 2"}, {want, "filter blob:none"}, {want, "filter tree:0"}, {want, "filter combine:blob:none+tree:1"},
+		{want}, {want, have}, {want, have, "thin-pack"}, {want, "ofs-delta"}, {want, "have " + b.String()},
+		{"want " + b.String()},
+		{want, "deepen 1"}, {want, "deepen 2"}, {want, "filter blob:none"}, {want, "filter tree:0"},
+		{want, "filter combine:blob:none+tree:1"},
 		{want, have, "shallow " + b.String()}, {want, have, "shallow " + a.String()},
-		{want, "have " + b.String(), "shallow " + b.String()}, {want, "have " + b.String(), have, "shallow " + b.String()},
+		{want, "have " + b.String(), "shallow " + b.String()},
+		{want, "have " + b.String(), have, "shallow " + b.String()},
 	} {
 		k := key(args...)
 		if other, both := seen[k]; both {
@@ -113,7 +118,8 @@ func TestKey(t *testing.T) {
 	if key(want, have) != incremental {
 		t.Error("a tag changes the key of a fetch without include-tag")
 	}
-	if spec := specOf(t, r, want, have, "include-tag", "done"); len(spec.Tags) != 1 || spec.Tags[0].ID != g.ID("refs/tags/sent") {
+	if spec := specOf(t, r, want, have, "include-tag", "done"); len(spec.Tags) != 1 ||
+		spec.Tags[0].ID != g.ID("refs/tags/sent") {
 		t.Errorf("tags %v", spec.Tags)
 	}
 }
@@ -153,10 +159,12 @@ func siblings(t *testing.T, s *testServer, rnd *rand.Rand, shallow bool) []*test
 	var clients []*testClient
 	for i := range 5 {
 		dir := filepath.Join(t.TempDir(), "client.git")
-		c := &testClient{Repo: gittest.InitAt(t, dir, "--object-format="+s.format.String()), name: fmt.Sprintf("sibling %d", i)}
+		c := &testClient{Repo: gittest.InitAt(t, dir, "--object-format="+s.format.String()),
+			name: fmt.Sprintf("sibling %d", i)}
 		c.Git(args...)
 		for n := range i / 2 {
-			c.Git("fetch", "-q", "--no-tags", "file://"+s.Dir, fmt.Sprintf("%s:refs/heads/more%d", pick(rnd, ancestors), n))
+			c.Git("fetch", "-q", "--no-tags", "file://"+s.Dir,
+				fmt.Sprintf("%s:refs/heads/more%d", pick(rnd, ancestors), n))
 		}
 		c.look(t)
 		clients = append(clients, c)
@@ -178,7 +186,8 @@ func (s *testServer) share(t *testing.T, server *Server, rnd *rand.Rand, clients
 	}
 	packs := map[string]made{}
 	for _, c := range clients {
-		q := &testRequest{command: "fetch", client: c, args: append([]string{"want " + want, "thin-pack", "done"}, deepen...)}
+		q := &testRequest{command: "fetch", client: c, args: append([]string{"want " + want, "thin-pack", "done"},
+			deepen...)}
 		for _, id := range c.tips {
 			q.add("have %s", id)
 		}
@@ -210,8 +219,8 @@ func (s *testServer) share(t *testing.T, server *Server, rnd *rand.Rand, clients
 	return shared
 }
 
-// TestHaveBehindBoundary has two clients with the same boundary, of which one has an ancestor of the boundary commit too. That
-// is no ancestor in its history, so it must not be dropped: the other client does not have it.
+// TestHaveBehindBoundary has two clients with the same boundary, of which one has an ancestor of the boundary commit
+// too. That is no ancestor in its history, so it must not be dropped: the other client does not have it.
 func TestHaveBehindBoundary(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)

@@ -7,7 +7,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestWhatIsCold: a pack is, until the cache has it, and what is made of memory never is; without a cache every pack is.
+// TestWhatIsCold: a pack is, until the cache has it, and what is made of memory never is; without a cache every pack
+// is.
 func TestWhatIsCold(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)

@@ -10,16 +10,17 @@ import (
 // memoEntries bounds how many live snapshots a memo remembers something of.
 const memoEntries = 256
 
-// memo remembers one value for each of the latest ref snapshots. Snapshots are immutable, so the value never goes stale; they
-// are held weakly, so that remembering keeps no old one alive, and what is remembered of one that is gone goes when the next
-// comes. Safe for concurrent use.
+// memo remembers one value for each of the latest ref snapshots. Snapshots are immutable, so the value never goes
+// stale; they are held weakly, so that remembering keeps no old one alive, and what is remembered of one that is gone
+// goes when the next comes. Safe for concurrent use.
 type memo[T any] struct {
 	mu      sync.Mutex
 	entries map[weak.Pointer[refs.Snapshot]]T
 }
 
 // get gives the value of a snapshot, computed anew if it is not known. Whole tells whether it may be remembered.
-func (m *memo[T]) get(snapshot *refs.Snapshot, compute func() (value T, whole bool, err error)) (value T, whole bool, err error) {
+func (m *memo[T]) get(snapshot *refs.Snapshot, compute func() (value T, whole bool, err error)) (value T, whole bool,
+	err error) {
 	key := weak.Make(snapshot)
 	m.mu.Lock()
 	value, ok := m.entries[key]

@@ -12,8 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// objectInfo answers the object-info command (gitprotocol-v2(5), "object-info"). As with git, an object that is missing or damaged has a
-// line without a size, and a request for nothing an empty answer.
+// objectInfo answers the object-info command (gitprotocol-v2(5), "object-info"). As with git, an object that is missing
+// or damaged has a line without a size, and a request for nothing an empty answer.
 func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, reply node.ResponseWriter) error {
 	if err := r.Refresh(); err != nil {
 		return err
@@ -44,8 +44,8 @@ func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, rep
 	return sendWhole(b, reply)
 }
 
-// sizeOf tells the size of an object, less than 0 if it is missing or damaged. Only what exists is asked for its header: each header
-// that is missing has the directories looked at.
+// sizeOf tells the size of an object, less than 0 if it is missing or damaged. Only what exists is asked for its
+// header: each header that is missing has the directories looked at.
 func sizeOf(objects *pack.Store, lookups *pack.Lookups, id git.ObjectID) (int64, error) {
 	found, err := lookups.Has(id)
 	if found {
@@ -60,7 +60,8 @@ func sizeOf(objects *pack.Store, lookups *pack.Lookups, id git.ObjectID) (int64,
 	return -1, err
 }
 
-// sendWhole sends an answer of known length. A client that is slow to take a long one must not hold a place among the small requests.
+// sendWhole sends an answer of known length. A client that is slow to take a long one must not hold a place among the
+// small requests.
 func sendWhole(b []byte, reply node.ResponseWriter) error {
 	if len(b) > bufferSize {
 		if err := reply.StartBulk(false); err != nil {

@@ -27,7 +27,8 @@ func TestObjectInfoAsGit(t *testing.T) {
 			return args
 		}
 		for _, args := range [][]string{
-			nil, {"size"}, append(oids(all...), "size"), append([]string{"size", "size"}, oids(all[1], all[1], none)...),
+			nil, {"size"}, append(oids(all...), "size"), append([]string{"size", "size"},
+				oids(all[1], all[1], none)...),
 		} {
 			request := (&testRequest{command: "object-info", args: args}).bytes(s.format)
 			want, failed, stderr := s.oracle(t, request)
@@ -44,18 +45,22 @@ func TestObjectInfoOfDamage(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)
 	good, bad := g.Commit("good"), g.Commit("bad")
-	if err := errors.Join(os.Remove(looseFile(g, bad)), os.WriteFile(looseFile(g, bad), []byte("damaged"), 0o600)); err != nil {
+	if err := errors.Join(os.Remove(looseFile(g, bad)), os.WriteFile(looseFile(g, bad), []byte("damaged"),
+		0o600)); err != nil {
 		t.Fatal(err)
 	}
 	s := &testServer{Repo: g, repo: openRepo(t, g.Dir)}
-	request := (&testRequest{command: "object-info", args: []string{"size", "oid " + bad.String(), "oid " + good.String()}}).bytes(git.SHA1)
+	request := (&testRequest{command: "object-info", args: []string{"size", "oid " + bad.String(), "oid " +
+		good.String()}}).bytes(git.SHA1)
 	want, _, stderr := s.oracle(t, request)
-	if got, _, err := s.serve(New(keySource{}, Options{Wants: WantsAny}), request); err != nil || got.String() != string(want) {
+	if got, _, err := s.serve(New(keySource{}, Options{Wants: WantsAny}), request); err != nil ||
+		got.String() != string(want) {
 		t.Errorf("%q, %v\ngit: %q, %s", got, err, want, stderr)
 	}
 }
 
-// Many objects that are missing have the directories looked at once: what comes between two of them is found by the next request.
+// Many objects that are missing have the directories looked at once: what comes between two of them is found by the
+// next request.
 func TestObjectInfoLooksOnce(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)
@@ -108,7 +113,8 @@ func TestObjectInfoRefused(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	three := (&testRequest{command: "object-info", args: []string{"oid " + id.String(), "oid " + id.String(), "oid " + id.String()}}).bytes(git.SHA1)
+	three := (&testRequest{command: "object-info", args: []string{"oid " + id.String(), "oid " + id.String(), "oid " +
+		id.String()}}).bytes(git.SHA1)
 	if err := ask(Options{Wants: WantsAny, Limits: protocol.Limits{Objects: 2}}, three); !fault.Is(err, fault.Invalid) {
 		t.Errorf("more objects than allowed: %v", err)
 	}
@@ -136,7 +142,8 @@ func TestBundleURI(t *testing.T) {
 	}
 	request := (&testRequest{command: "bundle-uri"}).bytes(git.SHA1)
 	reply, outcome, err := s.serve(New(keySource{}, Options{}), request)
-	const want = "0014bundle.version=1" + "0013bundle.mode=all" + "0028bundle.Day.1.uri=https://x.example/a" + "0020bundle.Day.1.creationtoken=7" +
+	const want = "0014bundle.version=1" + "0013bundle.mode=all" + "0028bundle.Day.1.uri=https://x.example/a" +
+		"0020bundle.Day.1.creationtoken=7" +
 		"0025bundle.two.uri=bundles/two.bundle" + "0000"
 	if err != nil || outcome.Command != protocol.CommandBundleURI || reply.String() != want {
 		t.Errorf("%q, %v", reply, err)
@@ -149,7 +156,8 @@ func TestBundleURI(t *testing.T) {
 		if out, _, stderr := p.ask("version=2", request); out != want {
 			t.Errorf("%s: %q %s", p.git, out, stderr)
 		}
-		if out, _, _ := p.ask("version=2", nil, "--advertise-refs"); !bytes.Contains([]byte(out), []byte("bundle-uri")) {
+		if out, _, _ := p.ask("version=2", nil, "--advertise-refs"); !bytes.Contains([]byte(out),
+			[]byte("bundle-uri")) {
 			t.Errorf("git advertises %q", out)
 		}
 	}
@@ -157,7 +165,8 @@ func TestBundleURI(t *testing.T) {
 	if !strings.Contains(strings.Join(got, "\n"), "bundle-uri") {
 		t.Errorf("advertised: %q", got)
 	}
-	if s, err = p.configure(text+"[bundle \"three\"]\nuri = \"https://x.example/\\nbundle.four.uri=y\"\n", nil); err != nil {
+	if s, err = p.configure(text+"[bundle \"three\"]\nuri = \"https://x.example/\\nbundle.four.uri=y\"\n",
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.serve(New(keySource{}, Options{}), request); !fault.Is(err, fault.Invalid) {

@@ -20,9 +20,10 @@ type form struct {
 	sideband protocol.Sideband
 }
 
-// send writes the sections and then the pack. Sections are nil if they have been sent, in a session with state: the answer then has no
-// length.
-func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form form, reply node.ResponseWriter) error {
+// send writes the sections and then the pack. Sections are nil if they have been sent, in a session with state: the
+// answer then has no length.
+func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form form,
+	reply node.ResponseWriter) error {
 	f.outcome.Key = spec.Key().String()
 	out := newOutput(reply, sections, form, f.start)
 	if form.sideband != protocol.NoSideband { // which has no place for keep-alives
@@ -63,7 +64,8 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 // whyNoPack is the error of git's that a pack could not be made of, or what is known to be wrong with the repository.
 func (f *fetch) whyNoPack(err error) error {
 	if fault.KindOf(err) == fault.Internal {
-		_ = f.repo.Objects.Refresh() // what was seen before may be older than the failure; it fails for reasons of its own
+		// what was seen before may be older than the failure; it fails for reasons of its own
+		_ = f.repo.Objects.Refresh()
 		if missing := f.repo.Objects.MissingAlternate(); missing != nil {
 			return fault.Wrap(fault.Corrupt, fault.Message(missing), errors.Join(errors.Unwrap(missing), err))
 		}
@@ -91,8 +93,8 @@ func newOutput(reply node.ResponseWriter, sections []byte, form form, start time
 	return &output{reply: reply, head: sections, form: form, start: start}
 }
 
-// announce fixes the length of the answer with a pack of size bytes and returns it. A line for people is put before the pack if
-// that comes from the cache.
+// announce fixes the length of the answer with a pack of size bytes and returns it. A line for people is put before the
+// pack if that comes from the cache.
 func (o *output) announce(info packsource.Info, size int64) int64 {
 	o.fixed = true
 	if !o.form.quiet && info.Result == packsource.Hit {
@@ -155,7 +157,8 @@ func (o *output) Progress(text []byte) error {
 // KeepAliveAfter is how long the answer may be silent.
 func (o *output) KeepAliveAfter() time.Duration { return o.keepAlive }
 
-// KeepAlive sends an empty packet on side-band 1, as git does. An answer whose length is promised needs none: its pack is whole.
+// KeepAlive sends an empty packet on side-band 1, as git does. An answer whose length is promised needs none: its pack
+// is whole.
 func (o *output) KeepAlive() error {
 	if o.fixed {
 		return o.err
@@ -221,8 +224,8 @@ func (o *output) appendBand(b []byte, band pktline.Band, data []byte) []byte {
 	return pktline.AppendBand(b, band, data)
 }
 
-// reframer is the output for a client that does not know side-band-64k: what is in the packets is sent in smaller ones, or bare. It
-// is no io.ReaderFrom, so that it is given nothing but whole packets.
+// reframer is the output for a client that does not know side-band-64k: what is in the packets is sent in smaller ones,
+// or bare. It is no io.ReaderFrom, so that it is given nothing but whole packets.
 type reframer struct {
 	out *output
 	buf []byte // for the smaller packets that one makes

@@ -77,27 +77,40 @@ func TestOutput(t *testing.T) {
 		told     bool
 		hungUp   bool
 	}{
-		{name: "length unknown", source: scripted{-1, packsource.Info{}, whole}, answer: "PACK...", progress: "Counting\n"},
-		{name: "no progress", source: scripted{-1, packsource.Info{}, whole}, args: []string{"no-progress"}, answer: "PACK..."},
+		{name: "length unknown", source: scripted{-1, packsource.Info{}, whole}, answer: "PACK...",
+			progress: "Counting\n"},
+		{name: "no progress", source: scripted{-1, packsource.Info{}, whole}, args: []string{"no-progress"},
+			answer: "PACK..."},
 		{name: "hit", source: scripted{known, hit, fromFile}, answer: "PACK...", progress: note, length: true},
-		{name: "hit with sideband-all", source: scripted{known, hit, fromFile}, args: []string{"sideband-all"}, answer: "PACK...",
+		{name: "hit with sideband-all", source: scripted{known, hit, fromFile}, args: []string{"sideband-all"},
+			answer:   "PACK...",
 			progress: note, length: true},
-		{name: "quiet hit", source: scripted{known, hit, whole}, args: []string{"no-progress"}, answer: "PACK...", length: true},
+		{name: "quiet hit", source: scripted{known, hit, whole}, args: []string{"no-progress"}, answer: "PACK...",
+			length: true},
 		{name: "a whole fill that still tells of its progress", answer: "PACK...", length: true,
 			source: scripted{known, packsource.Info{Result: packsource.Follow}, whole}},
-		{name: "error before the first byte", source: scripted{-1, packsource.Info{}, func(packsource.Output) error { return broken }},
+		{name: "error before the first byte", source: scripted{-1, packsource.Info{},
+			func(packsource.Output) error { return broken }},
 			err: broken},
 		{name: "error in the middle", err: broken, told: true, answer: "PACK...", progress: "Counting\n",
-			source: scripted{-1, packsource.Info{}, func(out packsource.Output) error { return errors.Join(whole(out), broken) }}},
-		{name: "the client hangs up at once", source: scripted{-1, packsource.Info{}, whole}, take: 1, err: errGone, hungUp: true},
-		{name: "the client hangs up in the middle", source: scripted{-1, packsource.Info{}, whole}, take: 35, err: errGone, hungUp: true},
-		{name: "the client hangs up before the end", source: scripted{known, packsource.Info{}, fromFile}, take: 13 + len(packet),
+			source: scripted{-1, packsource.Info{}, func(out packsource.Output) error {
+				return errors.Join(whole(out),
+					broken)
+			}}},
+		{name: "the client hangs up at once", source: scripted{-1, packsource.Info{}, whole}, take: 1, err: errGone,
+			hungUp: true},
+		{name: "the client hangs up in the middle", source: scripted{-1, packsource.Info{}, whole}, take: 35,
+			err: errGone, hungUp: true},
+		{name: "the client hangs up before the end", source: scripted{known, packsource.Info{}, fromFile}, take: 13 +
+			len(packet),
 			err: errGone, hungUp: true, length: true},
 		{name: "nobody to tell of the error", take: 13 + len(packet), err: errGone, hungUp: true,
-			source: scripted{-1, packsource.Info{}, func(out packsource.Output) error { out.Write(packet); return broken }}},
+			source: scripted{-1, packsource.Info{},
+				func(out packsource.Output) error { out.Write(packet); return broken }}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			q := testRequest{command: "fetch", args: append([]string{"want " + g.ID("main").String(), "done"}, test.args...)}
+			q := testRequest{command: "fetch", args: append([]string{"want " + g.ID("main").String(), "done"},
+				test.args...)}
 			reply := &failing{newRecorder(), 1 << 20}
 			if test.take > 0 {
 				reply.left = test.take
@@ -109,7 +122,8 @@ func TestOutput(t *testing.T) {
 			if !errors.Is(err, test.err) || told != test.told || hungUp != test.hungUp {
 				t.Errorf("error %v, told %v, hung up %v", err, told, hungUp)
 			}
-			if announced := reply.length >= 0; announced != test.length || announced && !test.hungUp && reply.length != int64(reply.Len()) {
+			if announced := reply.length >= 0; announced != test.length ||
+				announced && !test.hungUp && reply.length != int64(reply.Len()) {
 				t.Errorf("length %d announced, %d written", reply.length, reply.Len())
 			}
 			if test.hungUp {
@@ -130,8 +144,8 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// A client without side-band-64k gets the same pack in other packets, or bare. There a pack that is not whole ends with no more than a cut
-// connection: Serve's error is not one that the client was told.
+// A client without side-band-64k gets the same pack in other packets, or bare. There a pack that is not whole ends with
+// no more than a cut connection: Serve's error is not one that the client was told.
 func TestOutputWithoutSideband64k(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)
@@ -157,14 +171,16 @@ func TestOutputWithoutSideband64k(t *testing.T) {
 	for _, session := range olderSessions {
 		for _, sideband := range []string{"side-band", ""} {
 			request := q.bytesV0(&dialect{sideband: sideband, end: "done"}, git.SHA1)
-			source := &scripted{size: int64(len(packets)), info: packsource.Info{Result: packsource.Hit}, send: send(nil)}
+			source := &scripted{size: int64(len(packets)), info: packsource.Info{Result: packsource.Hit},
+				send: send(nil)}
 			reply, _, err := s.serveAs(New(source, Options{}), session, request)
 			if err != nil || reply.length >= 0 {
 				t.Fatalf("%+v, %q: %v, length %d", session, sideband, err, reply.length)
 			}
 			a, err := parseAnswerV0(reply.Bytes(), sideband)
 			if err != nil || string(a.pack) != content || (sideband == "") != (a.progress == "") {
-				t.Errorf("%+v, %q: %v, a pack of %d bytes, progress %.40q", session, sideband, err, len(a.pack), a.progress)
+				t.Errorf("%+v, %q: %v, a pack of %d bytes, progress %.40q", session, sideband, err, len(a.pack),
+					a.progress)
 			}
 
 			source = &scripted{size: -1, send: send(broken)}

@@ -115,7 +115,8 @@ func advertised(t testing.TB, s *testServer, version protocol.Version) []string 
 	t.Helper()
 	reply := newRecorder()
 	session := node.Session{Version: version, Stateless: true}
-	if _, err := New(keySource{}, Options{Wants: WantsAny}).Advertise(t.Context(), s.repo, session, "x", reply); err != nil {
+	if _, err := New(keySource{}, Options{Wants: WantsAny}).Advertise(t.Context(), s.repo, session, "x",
+		reply); err != nil {
 		t.Fatal(err)
 	}
 	return capabilities(t, reply.String())
@@ -126,16 +127,21 @@ var policyKeys = []struct {
 	section, key string
 	values       []string
 }{
-	{"uploadpack", "allowFilter", truths}, {"uploadpack", "allowRefInWant", truths}, {"uploadpack", "allowSidebandAll", truths},
-	{"uploadpack", "allowTipSHA1InWant", truths}, {"uploadpack", "allowReachableSHA1InWant", truths}, {"uploadpack", "allowAnySHA1InWant", truths},
-	{"transfer", "advertiseSID", truths}, {"uploadpackfilter", "allow", truths}, {`uploadpackfilter "some kind"`, "allow", truths},
-	{"uploadpack", "keepAlive", numbers}, {`uploadpackfilter "tree"`, "maxDepth", numbers}, {`uploadpackfilter "other"`, "maxDepth", numbers},
+	{"uploadpack", "allowFilter", truths}, {"uploadpack", "allowRefInWant", truths},
+	{"uploadpack", "allowSidebandAll", truths},
+	{"uploadpack", "allowTipSHA1InWant", truths}, {"uploadpack", "allowReachableSHA1InWant", truths},
+	{"uploadpack", "allowAnySHA1InWant", truths},
+	{"transfer", "advertiseSID", truths}, {"uploadpackfilter", "allow", truths},
+	{`uploadpackfilter "some kind"`, "allow", truths},
+	{"uploadpack", "keepAlive", numbers}, {`uploadpackfilter "tree"`, "maxDepth", numbers},
+	{`uploadpackfilter "other"`, "maxDepth", numbers},
 	{"lsrefs", "unborn", []string{"= advertise", "= allow", "= ignore", "= Allow", "=", "", "= x\nunborn = allow"}},
 }
 
 var (
 	truths  = []string{"", "=", "= true", "= Yes", "= off", "= 0", "= 1k", "= -1", "= perhaps", "= 9999999999", "= 1kk"}
-	numbers = []string{"", "=", "= 0", "= -1", "= 7", "= 1k", "= 0x10", "= true", "= 3s", "= 9999999999", "= 99999999999999999999"}
+	numbers = []string{"", "=", "= 0", "= -1", "= 7", "= 1k", "= 0x10", "= true", "= 3s", "= 9999999999",
+		"= 99999999999999999999"}
 )
 
 // Whatever stands in a configuration, the same is advertised as by git, and what git dies of is an error.
@@ -151,13 +157,16 @@ func TestCapabilitiesAsGit(t *testing.T) {
 			texts = append(texts, fmt.Sprintf("[%s]\n\t%s %s\n", k.section, k.key, value))
 		}
 	}
-	texts = append(texts, "[uploadpack]\nallowTipSHA1InWant\nallowAnySHA1InWant = no\n", "[uploadpack]\nallowAnySHA1InWant\nallowTipSHA1InWant = no\n",
-		"[uploadpack]\nallowFilter = perhaps\nallowFilter = true\n", "[transfer]\nadvertiseSID = perhaps\nadvertiseSID = true\n")
+	texts = append(texts, "[uploadpack]\nallowTipSHA1InWant\nallowAnySHA1InWant = no\n",
+		"[uploadpack]\nallowAnySHA1InWant\nallowTipSHA1InWant = no\n",
+		"[uploadpack]\nallowFilter = perhaps\nallowFilter = true\n",
+		"[transfer]\nadvertiseSID = perhaps\nadvertiseSID = true\n")
 	for _, text := range texts {
 		v2, failed, why := p.ask2(fetch, text)
 		v0, failed0, why0 := p.ask("version=0", nil, "--advertise-refs")
 		s, err := p.configure(text, &gitDefaults)
-		if (err != nil) != (failed || failed0 && !strings.Contains(text, "lsrefs")) || err != nil && !fault.Is(err, fault.Corrupt) {
+		if (err != nil) != (failed || failed0 && !strings.Contains(text, "lsrefs")) ||
+			err != nil && !fault.Is(err, fault.Corrupt) {
 			t.Errorf("%q: %v; git: %s%s", text, err, why, why0)
 		}
 		if err != nil || failed {
@@ -172,7 +181,8 @@ func TestCapabilitiesAsGit(t *testing.T) {
 	}
 }
 
-// ask2 writes a configuration and asks git for its advertisement in version 2, for the refs and for a pack: not all read all keys.
+// ask2 writes a configuration and asks git for its advertisement in version 2, for the refs and for a pack: not all
+// read all keys.
 func (p *policyTest) ask2(fetch []byte, text string) (advertisement string, failed bool, stderr string) {
 	p.Helper()
 	if err := os.WriteFile(filepath.Join(p.Dir, "config"), []byte(p.plain+text), 0o600); err != nil {
@@ -197,7 +207,8 @@ func TestObjectInfoKeyAsNewerGit(t *testing.T) {
 		out, failed, stderr := p.ask("version=2", nil, "--advertise-refs")
 		if failed != (err != nil) {
 			t.Errorf("%q: %v; git: %s", text, err, stderr)
-		} else if err == nil && slices.Contains(advertised(t, s, protocol.V2), "object-info") != slices.Contains(capabilities(t, out), "object-info") {
+		} else if err == nil && slices.Contains(advertised(t, s, protocol.V2),
+			"object-info") != slices.Contains(capabilities(t, out), "object-info") {
 			t.Errorf("%q: %q", text, out)
 		}
 	}
@@ -206,15 +217,21 @@ func TestObjectInfoKeyAsNewerGit(t *testing.T) {
 // filterRules and filterSpecs are what random rules and filters are made of.
 var (
 	filterRules = []string{
-		"[uploadpackfilter]\nallow = false\n", "[uploadpackfilter]\nallow\n", "[uploadpackfilter \"tree\"]\nmaxDepth = 2\n", "[uploadpackfilter \"tree\"]\nallow = 0\n",
-		"[uploadpackfilter \"tree\"]\nallow = 1\n", "[uploadpackfilter \"blob:none\"]\nallow = false\n", "[uploadpackfilter \"blob:none\"]\nallow = true\n",
-		"[uploadpackfilter \"blob:limit\"]\nallow = false\n", "[uploadpackfilter \"combine\"]\nallow = true\n", "[uploadpackfilter \"combine\"]\nallow = false\n",
-		"[uploadpackfilter \"object:type\"]\nallow = false\n", "[uploadpackfilter \"sparse:oid\"]\nallow = true\n", "[uploadpackfilter \"BLOB:none\"]\nallow = false\n",
+		"[uploadpackfilter]\nallow = false\n", "[uploadpackfilter]\nallow\n",
+		"[uploadpackfilter \"tree\"]\nmaxDepth = 2\n", "[uploadpackfilter \"tree\"]\nallow = 0\n",
+		"[uploadpackfilter \"tree\"]\nallow = 1\n", "[uploadpackfilter \"blob:none\"]\nallow = false\n",
+		"[uploadpackfilter \"blob:none\"]\nallow = true\n",
+		"[uploadpackfilter \"blob:limit\"]\nallow = false\n", "[uploadpackfilter \"combine\"]\nallow = true\n",
+		"[uploadpackfilter \"combine\"]\nallow = false\n",
+		"[uploadpackfilter \"object:type\"]\nallow = false\n", "[uploadpackfilter \"sparse:oid\"]\nallow = true\n",
+		"[uploadpackfilter \"BLOB:none\"]\nallow = false\n",
 		"[uploadpackfilter \"tree\"]\nmaxDepth = 0\n",
 	}
 	filterSpecs = []string{
-		"blob:none", "blob:limit=1k", "tree:0", "tree:2", "tree:3", "object:type=commit", "sparse:oid=main:file", "combine:blob:none", "combine:tree:3",
-		"combine:blob:none+tree:1", "combine:combine:blob:none%2btree:9+blob:limit=1", "combine:tree:1+tree:2", "combine:object:type=tree+tree:0",
+		"blob:none", "blob:limit=1k", "tree:0", "tree:2", "tree:3", "object:type=commit", "sparse:oid=main:file",
+		"combine:blob:none", "combine:tree:3",
+		"combine:blob:none+tree:1", "combine:combine:blob:none%2btree:9+blob:limit=1", "combine:tree:1+tree:2",
+		"combine:object:type=tree+tree:0",
 	}
 )
 
@@ -236,7 +253,8 @@ func TestFilterRulesAsGit(t *testing.T) {
 		}
 		for range 4 {
 			spec := pick(rnd, filterSpecs)
-			request := (&testRequest{command: "fetch", args: []string{"want " + id.String(), "filter " + spec, "done"}}).bytes(git.SHA1)
+			request := (&testRequest{command: "fetch", args: []string{"want " + id.String(), "filter " + spec,
+				"done"}}).bytes(git.SHA1)
 			_, failed, stderr := p.ask("version=2", request)
 			_, _, err = s.serve(New(keySource{}, Options{Wants: WantsAny}), request)
 			said := strings.TrimPrefix(strings.TrimSpace(stderr), "fatal: ")
@@ -260,8 +278,10 @@ func TestSwitchedOffAsGit(t *testing.T) {
 	}
 	want := "want " + id.String()
 	for _, q := range []*testRequest{
-		{command: "fetch", args: []string{want, "filter blob:none", "done"}}, {command: "fetch", args: []string{"want-ref refs/heads/main", "done"}},
-		{command: "fetch", args: []string{want, "sideband-all", "done"}}, {command: "object-info", args: []string{"size", "oid " + id.String()}},
+		{command: "fetch", args: []string{want, "filter blob:none", "done"}},
+		{command: "fetch", args: []string{"want-ref refs/heads/main", "done"}},
+		{command: "fetch", args: []string{want, "sideband-all", "done"}},
+		{command: "object-info", args: []string{"size", "oid " + id.String()}},
 		{command: "bundle-uri"}, {command: "ls-refs\nsession-id=x"},
 	} {
 		if q.command == "object-info" && p.git == "git" {
@@ -273,7 +293,8 @@ func TestSwitchedOffAsGit(t *testing.T) {
 			request = pktline.AppendFlush(pktline.AppendLine(request, more))
 		}
 		reply, _, err := s.serve(New(keySource{}, Options{Wants: WantsAny}), request)
-		if _, failed, stderr := p.ask("version=2", request); !failed || !fault.Is(err, fault.Invalid) || reply.Len() > 0 {
+		if _, failed, stderr := p.ask("version=2", request); !failed || !fault.Is(err, fault.Invalid) ||
+			reply.Len() > 0 {
 			t.Errorf("%s %q: %v; git: %s", q.command, q.args, err, stderr)
 		}
 	}
@@ -303,7 +324,8 @@ func TestAnswersEndWithTheirPolicy(t *testing.T) {
 	id := p.Commit("x")
 	p.Git("update-ref", "refs/heads/main", id.String())
 	a := newAnswersTest(t)
-	request := (&testRequest{command: "fetch", args: []string{"want " + id.String(), "filter tree:3", "done"}}).bytes(git.SHA1)
+	request := (&testRequest{command: "fetch", args: []string{"want " + id.String(), "filter tree:3",
+		"done"}}).bytes(git.SHA1)
 	s, err := p.configure("[uploadpack]\nallowFilter = true\n", &gitDefaults)
 	if err != nil {
 		t.Fatal(err)
@@ -311,13 +333,15 @@ func TestAnswersEndWithTheirPolicy(t *testing.T) {
 	if a.serve(s.repo, request); !a.known(s.repo, request) {
 		t.Fatal("the answer is not remembered")
 	}
-	for _, text := range []string{"[uploadpack]\nallowFilter = no\n", "[uploadpack]\nallowFilter = true\n[uploadpackfilter \"tree\"]\nmaxDepth = 2\n"} {
+	for _, text := range []string{"[uploadpack]\nallowFilter = no\n",
+		"[uploadpack]\nallowFilter = true\n[uploadpackfilter \"tree\"]\nmaxDepth = 2\n"} {
 		old := s
 		if s, err = p.configure(text, &gitDefaults); err != nil {
 			t.Fatal(err)
 		}
 		if old.repo.Fresh(p.Dir) || a.known(s.repo, request) {
-			t.Errorf("%q: the old handle is fresh: %t; the answer is known: %t", text, old.repo.Fresh(p.Dir), a.known(s.repo, request))
+			t.Errorf("%q: the old handle is fresh: %t; the answer is known: %t", text, old.repo.Fresh(p.Dir),
+				a.known(s.repo, request))
 		}
 		if _, _, err := s.serve(a.Server, request); err == nil {
 			t.Errorf("%q: answered", text)
@@ -350,7 +374,8 @@ func TestCapabilitiesAreDocumented(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"version 1", "version 2", "bundle-uri", "object-info", "sideband-all", "unborn", "allow-tip-sha1-in-want", "symref"} {
+	for _, name := range []string{"version 1", "version 2", "bundle-uri", "object-info", "sideband-all", "unborn",
+		"allow-tip-sha1-in-want", "symref"} {
 		if !names[name] {
 			t.Errorf("%s is not advertised here", name)
 		}
@@ -368,7 +393,8 @@ func TestKeepAlivePolicy(t *testing.T) {
 	p := newPolicyTest(t)
 	id := p.Commit("x")
 	p.Git("update-ref", "refs/heads/main", id.String())
-	for text, want := range map[string]time.Duration{"": 5 * time.Second, "keepAlive = 7": 7 * time.Second, "keepAlive = 0": 0, "keepAlive = -1": 0} {
+	for text, want := range map[string]time.Duration{"": 5 * time.Second, "keepAlive = 7": 7 * time.Second,
+		"keepAlive = 0": 0, "keepAlive = -1": 0} {
 		s, err := p.configure("[uploadpack]\n"+text+"\n", nil)
 		if err != nil {
 			t.Fatal(err)

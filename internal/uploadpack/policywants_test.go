@@ -21,7 +21,8 @@ func TestWantsOfVersion0AsGit(t *testing.T) {
 	p.Git("update-ref", "refs/heads/main", b.String())
 	p.Git("update-ref", "refs/secret/x", hidden.String())
 	for _, text := range []string{
-		"", "allowTipSHA1InWant", "allowReachableSHA1InWant", "allowAnySHA1InWant", "allowTipSHA1InWant\nallowReachableSHA1InWant",
+		"", "allowTipSHA1InWant", "allowReachableSHA1InWant", "allowAnySHA1InWant",
+		"allowTipSHA1InWant\nallowReachableSHA1InWant",
 		"allowAnySHA1InWant\nallowTipSHA1InWant = false", "allowAnySHA1InWant\nallowAnySHA1InWant = false",
 	} {
 		s, err := p.configure("[transfer]\nhideRefs = refs/secret\n[uploadpack]\n"+text+"\n", &gitDefaults)
@@ -29,13 +30,15 @@ func TestWantsOfVersion0AsGit(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, id := range map[string]string{
-			"tip": b.String(), "below the tip": a.String(), "hidden tip": hidden.String(), "below a hidden tip": below.String(), "nowhere": nowhere.String(),
+			"tip": b.String(), "below the tip": a.String(), "hidden tip": hidden.String(),
+			"below a hidden tip": below.String(), "nowhere": nowhere.String(),
 		} {
 			request := pktline.AppendFlush(pktline.AppendLine(nil, "want "+id+" side-band-64k agent=x"))
 			request = pktline.AppendLine(request, "done")
 			_, failed, stderr := p.ask("version=0", request)
 			session := node.Session{Version: protocol.V0, Stateless: true}
-			_, err := New(keySource{}, Options{Wants: WantsAny}).Serve(t.Context(), s.repo, session, pktline.NewReader(bytes.NewReader(request)), newRecorder())
+			_, err := New(keySource{}, Options{Wants: WantsAny}).Serve(t.Context(), s.repo, session,
+				pktline.NewReader(bytes.NewReader(request)), newRecorder())
 			if failed != (err != nil) {
 				t.Errorf("%q, %s: %v; git: %s", text, name, err, stderr)
 			}
@@ -50,7 +53,8 @@ func TestTipsAloneAreAdvertisedSo(t *testing.T) {
 	p.Git("update-ref", "refs/heads/main", p.Commit("a").String())
 	for text, want := range map[string]map[Wants]bool{
 		"allowReachableSHA1InWant": {WantsAny: true, WantsReachable: true, WantsTip: false},
-		"allowAnySHA1InWant":       {WantsAny: true, WantsReachable: true, WantsTip: true}, // the repository's own word goes over the rule
+		// the repository's own word goes over the rule
+		"allowAnySHA1InWant": {WantsAny: true, WantsReachable: true, WantsTip: true},
 	} {
 		s, err := p.configure("[uploadpack]\n"+text+"\n", &gitDefaults)
 		if err != nil {
@@ -58,7 +62,8 @@ func TestTipsAloneAreAdvertisedSo(t *testing.T) {
 		}
 		for rule, want := range want {
 			reply := newRecorder()
-			if _, err := New(keySource{}, Options{Wants: rule}).Advertise(t.Context(), s.repo, node.Session{Stateless: true}, "", reply); err != nil {
+			if _, err := New(keySource{}, Options{Wants: rule}).Advertise(t.Context(), s.repo,
+				node.Session{Stateless: true}, "", reply); err != nil {
 				t.Fatal(err)
 			}
 			if got := strings.Contains(reply.String(), "allow-reachable-sha1-in-want"); got != want {

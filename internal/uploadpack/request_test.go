@@ -73,9 +73,12 @@ func randomLsRefs(rnd *rand.Rand, s *testServer) *testRequest {
 		}
 	}
 	prefixes := []string{
-		"HEAD", "refs/heads/", "refs/tags/", "refs/", "ref", "", "H", "HEADS", "refs/heads/main", "refs/heads/mai", "refs/tags/v1",
-		"refs/tags/v1.0", "refs/tags/v1.", "refs//heads", "/refs", "refs/heads//", "\xff", "refs/heads/feature/b-ü", "refs/heads/feature",
-		"refs/tags/nested^{}", "main", "refs/symbolic/", "refs/dangling", "refs/\x01", "refs/heads/main/", "~", "refs/z",
+		"HEAD", "refs/heads/", "refs/tags/", "refs/", "ref", "", "H", "HEADS", "refs/heads/main", "refs/heads/mai",
+		"refs/tags/v1",
+		"refs/tags/v1.0", "refs/tags/v1.", "refs//heads", "/refs", "refs/heads//", "\xff", "refs/heads/feature/b-ü",
+		"refs/heads/feature",
+		"refs/tags/nested^{}", "main", "refs/symbolic/", "refs/dangling", "refs/\x01", "refs/heads/main/", "~",
+		"refs/z",
 	}
 	for range rnd.IntN(5) {
 		p := pick(rnd, prefixes)
@@ -92,7 +95,8 @@ func randomLsRefs(rnd *rand.Rand, s *testServer) *testRequest {
 // version2Only are arguments that the older versions do not have, with the percentage of requests that have them.
 var version2Only = map[string]int{"want-ref": 15, "sideband-all": 15, "wait-for-done": 5}
 
-// randomFetch asks for a pack on behalf of a client. More says how often the arguments of version 2 are among the others.
+// randomFetch asks for a pack on behalf of a client. More says how often the arguments of version 2 are among the
+// others.
 func randomFetch(rnd *rand.Rand, s *testServer, c *testClient, more map[string]int) *testRequest {
 	q := &testRequest{command: "fetch", client: c}
 	for n := 1 + rnd.IntN(3); n > 0; n-- {
@@ -123,7 +127,8 @@ func randomFetch(rnd *rand.Rand, s *testServer, c *testClient, more map[string]i
 	for _, flag := range []struct {
 		name    string
 		percent int
-	}{{"thin-pack", 60}, {"ofs-delta", 60}, {"include-tag", 40}, {"no-progress", 50}, {"sideband-all", more["sideband-all"]}, {"wait-for-done", more["wait-for-done"]}} {
+	}{{"thin-pack", 60}, {"ofs-delta", 60}, {"include-tag", 40}, {"no-progress", 50},
+		{"sideband-all", more["sideband-all"]}, {"wait-for-done", more["wait-for-done"]}} {
 		if chance(rnd, flag.percent) {
 			q.add("%s", flag.name)
 		}
@@ -174,12 +179,14 @@ func (q *testRequest) deepening(rnd *rand.Rand, s *testServer) {
 	case p < 65:
 		q.add("deepen-since %d", pick(rnd, s.dates)+int64(rnd.IntN(3))-1)
 	case p < 85:
-		q.add("deepen-not %s", strings.TrimPrefix(pick(rnd, s.refs), pick(rnd, []string{"", "refs/", "refs/heads/", "refs/tags/"})))
+		q.add("deepen-not %s", strings.TrimPrefix(pick(rnd, s.refs),
+			pick(rnd, []string{"", "refs/", "refs/heads/", "refs/tags/"})))
 	case p < 95:
 		q.add("deepen-not %s", pick(rnd, s.refs))
 		q.add("deepen-since %d", pick(rnd, s.dates))
 	default:
-		q.add("%s", pick(rnd, []string{"deepen 0", "deepen -1", "deepen x", "deepen-since 0", "deepen-since x", "deepen-not nowhere", "deepen-relative"}))
+		q.add("%s", pick(rnd, []string{"deepen 0", "deepen -1", "deepen x", "deepen-since 0", "deepen-since x",
+			"deepen-not nowhere", "deepen-relative"}))
 	}
 }
 
@@ -208,7 +215,8 @@ func randomFilter(rnd *rand.Rand, s *testServer, depth int) string {
 		}
 		return "combine:" + strings.Join(subs, "+")
 	case p < 98:
-		return pick(rnd, []string{"blob:limit=", "blob:limit=x", "tree:", "tree:x", "sparse:path=x", "sparse:oid=none", "combine:", "combine:+", "object:type=x", "blob:none:x", "x", "auto"})
+		return pick(rnd, []string{"blob:limit=", "blob:limit=x", "tree:", "tree:x", "sparse:path=x", "sparse:oid=none",
+			"combine:", "combine:+", "object:type=x", "blob:none:x", "x", "auto"})
 	}
 	return "blob:none"
 }

@@ -33,8 +33,8 @@ const (
 	all                   // every ref, as git clone --mirror does
 )
 
-// shape is what a request would be like for other tips: what it wants by the refs' names, and what else its pack depends on. Guarded by
-// shapes.mu but for what never changes: all up to the haves.
+// shape is what a request would be like for other tips: what it wants by the refs' names, and what else its pack
+// depends on. Guarded by shapes.mu but for what never changes: all up to the haves.
 type shape struct {
 	scope    scope
 	names    []git.RefName // sorted
@@ -71,7 +71,8 @@ func newShapes(window time.Duration) *shapes {
 
 // key tells shapes apart. Clients that have other things are sent other packs.
 func (one *shape) key() string {
-	key := fmt.Sprint(one.scope, one.names, one.depth, one.since, one.not, one.filter, one.thin, one.offset, one.tags, one.comeBack)
+	key := fmt.Sprint(one.scope, one.names, one.depth, one.since, one.not, one.filter, one.thin, one.offset, one.tags,
+		one.comeBack)
 	if one.comeBack {
 		key += fmt.Sprint(one.haves, one.shallow)
 	}
@@ -86,7 +87,8 @@ func (s *shapes) add(incarnation string, new *shape) *shape {
 	defer s.mu.Unlock()
 	of := s.repos[incarnation]
 	if of == nil {
-		forgetOldest(s.repos, maxShaped, func(i string, _ map[string]*shape) time.Time { return s.used[i] }, func(i string) { delete(s.used, i) })
+		forgetOldest(s.repos, maxShaped, func(i string, _ map[string]*shape) time.Time { return s.used[i] },
+			func(i string) { delete(s.used, i) })
 		of = map[string]*shape{}
 		s.repos[incarnation] = of
 	}
@@ -124,7 +126,8 @@ func (s *shapes) sent(one *shape, bytes int64) {
 	one.bytes = bytes
 }
 
-// popular lists copies of a repository's shapes that were asked for often enough, beginning with the most popular, and the shapes themselves.
+// popular lists copies of a repository's shapes that were asked for often enough, beginning with the most popular, and
+// the shapes themselves.
 func (s *shapes) popular(incarnation string, least int) (copies []shape, shapes []*shape) {
 	now := s.now()
 	s.mu.Lock()
@@ -280,8 +283,8 @@ func (f *fetch) shape(ctx context.Context, spec *packsource.Spec) *shape {
 	return one
 }
 
-// comesBackWith is what the client says it has when it comes again: of commits whose descendants it has, it is silent, also where its own
-// history ends between them.
+// comesBackWith is what the client says it has when it comes again: of commits whose descendants it has, it is silent,
+// also where its own history ends between them.
 func (f *fetch) comesBackWith(ctx context.Context, spec *packsource.Spec) (haves, shallow []git.ObjectID, err error) {
 	haves, err = f.repo.Graph.Maximal(ctx, slices.Concat(spec.Haves, f.wants), f.serverShallow)
 	for id := range f.clientShallow {

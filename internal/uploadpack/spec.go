@@ -14,11 +14,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// tagWalk is how many commits of the answer are looked at to tell which tags go with it. Beyond that every visible annotated tag
-// is part of the key: right, but shared by fewer.
+// tagWalk is how many commits of the answer are looked at to tell which tags go with it. Beyond that every visible
+// annotated tag is part of the key: right, but shared by fewer.
 const tagWalk = 5000
 
-// graftWalk is how many commits are looked at to tell which boundaries count. Beyond that all do: right, but shared by fewer.
+// graftWalk is how many commits are looked at to tell which boundaries count. Beyond that all do: right, but shared by
+// fewer.
 const graftWalk = 5000
 
 // spec brings what was negotiated into canonical form.
@@ -30,8 +31,8 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 		Wants: f.wants, Thin: f.request.ThinPack, Offset: f.request.OfsDelta,
 	}
 	grafts := f.grafts()
-	// What the client has is closed under the history that IT sees, and what the pack leaves out under that which git sees when it
-	// makes the pack: only an ancestor in both is implied.
+	// What the client has is closed under the history that IT sees, and what the pack leaves out under that which git
+	// sees when it makes the pack: only an ancestor in both is implied.
 	haves, err := f.repo.Graph.Maximal(ctx, f.common, grafts)
 	if err != nil {
 		return nil, err
@@ -40,8 +41,8 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	if err := f.unshallow(spec); err != nil {
 		return nil, err
 	}
-	// A CI machine that fetches with --depth again and again keeps every boundary that it ever had. Those that the walk does not meet
-	// say nothing about the pack.
+	// A CI machine that fetches with --depth again and again keeps every boundary that it ever had. Those that the walk
+	// does not meet say nothing about the pack.
 	met, err := f.repo.Graph.Met(ctx, slices.Concat(spec.Wants, spec.Haves), grafts, graftWalk)
 	if err != nil {
 		return nil, err
@@ -59,8 +60,8 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	return spec, err
 }
 
-// grafts is the set of commits without parents for as long as a pack is made: in the client's repository before and after this
-// fetch, and in ours. Others share it: it is only read.
+// grafts is the set of commits without parents for as long as a pack is made: in the client's repository before and
+// after this fetch, and in ours. Others share it: it is only read.
 func (f *fetch) grafts() graph.Commits {
 	return f.clientView().With(slices.Values(f.boundary.Shallow))
 }
@@ -88,8 +89,8 @@ func (f *fetch) ownBoundary(ctx context.Context) error {
 	return err
 }
 
-// unshallow asks for the parents of the commits that are no boundary any more. The commits themselves the client has; they stay
-// grafted for the walk, so that what is behind them is reached through their parents only.
+// unshallow asks for the parents of the commits that are no boundary any more. The commits themselves the client has;
+// they stay grafted for the walk, so that what is behind them is reached through their parents only.
 func (f *fetch) unshallow(spec *packsource.Spec) error {
 	if len(f.boundary.Unshallow) == 0 {
 		return nil
@@ -127,8 +128,9 @@ func (f *fetch) filter(ctx context.Context, spec *packsource.Spec) error {
 	return err
 }
 
-// sparseBlob resolves what names the blob of a sparse filter: an object ID, or REVISION:PATH. Where not every object may be wanted, an
-// ID that visible refs do not reach is as one that does not exist: the filter would tell what is in it.
+// sparseBlob resolves what names the blob of a sparse filter: an object ID, or REVISION:PATH. Where not every object
+// may be wanted, an ID that visible refs do not reach is as one that does not exist: the filter would tell what is in
+// it.
 func (f *fetch) sparseBlob(ctx context.Context, name string) (git.ObjectID, error) {
 	revision, path, hasPath := strings.Cut(name, ":")
 	id, err := git.ParseObjectID(revision)
@@ -184,9 +186,10 @@ func (f *fetch) treeEntry(id git.ObjectID, path string) (git.ObjectID, error) {
 	return id, err
 }
 
-// includedTags lists the annotated tags that may go with the pack: those that peel to a commit in it. Hidden refs are not in
-// the snapshot, so that nothing of theirs is added.
-func (f *fetch) includedTags(ctx context.Context, spec *packsource.Spec, grafts graph.Commits) ([]packsource.Tag, error) {
+// includedTags lists the annotated tags that may go with the pack: those that peel to a commit in it. Hidden refs are
+// not in the snapshot, so that nothing of theirs is added.
+func (f *fetch) includedTags(ctx context.Context, spec *packsource.Spec, grafts graph.Commits) ([]packsource.Tag,
+	error) {
 	all, whole, err := f.tags.get(f.snapshot, f.annotatedTags)
 	if err != nil {
 		return nil, err
@@ -214,8 +217,8 @@ func (f *fetch) includedTags(ctx context.Context, spec *packsource.Spec, grafts 
 	}), nil
 }
 
-// annotatedTags lists the annotated tags below refs/tags/, sorted by ID. The list is not whole if some are missing or damaged, which may
-// be mended without a change of the refs.
+// annotatedTags lists the annotated tags below refs/tags/, sorted by ID. The list is not whole if some are missing or
+// damaged, which may be mended without a change of the refs.
 func (f *fetch) annotatedTags() (tags []packsource.Tag, whole bool, err error) {
 	whole = true
 	err = f.snapshot.Each("refs/tags/", func(ref refs.Ref) error {

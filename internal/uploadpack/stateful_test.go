@@ -19,7 +19,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// serveVariable makes the test binary an upload-pack that talks on its standard streams: its value is a directory to work in.
+// serveVariable makes the test binary an upload-pack that talks on its standard streams: its value is a directory to
+// work in.
 const serveVariable = "PACKHORSE_TEST_UPLOAD_PACK"
 
 func TestMain(m *testing.M) {
@@ -49,7 +50,8 @@ func uploadPack(dir, scratch string) error {
 		return err
 	}
 	defer runner.Close(ctx)
-	source, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: scratch, Threads: 1, Window: packsource.WindowDefault})
+	source, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: scratch, Threads: 1,
+		Window: packsource.WindowDefault})
 	if err != nil {
 		return err
 	}
@@ -85,9 +87,11 @@ func TestSessionsWithState(t *testing.T) {
 	for _, version := range []string{"0", "1"} {
 		t.Run("version "+version, func(t *testing.T) {
 			dir := t.TempDir()
-			command := fmt.Sprintf("GORACE=atexit_sleep_ms=0 %s=%s '%s'", serveVariable, filepath.Join(dir, "scratch"), binary)
+			command := fmt.Sprintf("GORACE=atexit_sleep_ms=0 %s=%s '%s'", serveVariable,
+				filepath.Join(dir, "scratch"), binary)
 			// Each step is done with us and with git in two repositories, which then have to be the same.
-			ours, theirs := gittest.InitAt(t, filepath.Join(dir, "ours.git")), gittest.InitAt(t, filepath.Join(dir, "theirs.git"))
+			ours, theirs := gittest.InitAt(t, filepath.Join(dir, "ours.git")),
+				gittest.InitAt(t, filepath.Join(dir, "theirs.git"))
 			both := func(from string, args, theirArgs []string) {
 				t.Helper()
 				common := []string{"-c", "protocol.version=" + version, "fetch", "-q", "--force", "--update-shallow"}
@@ -122,11 +126,13 @@ func TestSessionsWithState(t *testing.T) {
 			step(s.Dir)
 			step(long.Dir, "--no-tags")
 
-			out, err := gittest.At(t, dir).Try("-c", "protocol.version="+version, "ls-remote", "--upload-pack", command, "file://"+s.Dir)
+			out, err := gittest.At(t, dir).Try("-c", "protocol.version="+version, "ls-remote", "--upload-pack", command,
+				"file://"+s.Dir)
 			if want := s.Git("ls-remote", "file://"+s.Dir); err != nil || out != want {
 				t.Errorf("ls-remote: %v\n%s\ngit\n%s", err, out, want)
 			}
-			if _, err := ours.Try("-c", "protocol.version="+version, "fetch", "--upload-pack", command, "file://"+s.Dir, strings.Repeat("1", len(s.tips[0]))); err == nil {
+			if _, err := ours.Try("-c", "protocol.version="+version, "fetch", "--upload-pack", command, "file://"+s.Dir,
+				strings.Repeat("1", len(s.tips[0]))); err == nil {
 				t.Error("fetched what does not exist")
 			}
 		})

@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// Bounds of the search for a tree or blob below the refs: a partial clone mostly asks for what its checkout needs, and that is
-// found in the first trees.
+// Bounds of the search for a tree or blob below the refs: a partial clone mostly asks for what its checkout needs, and
+// that is found in the first trees.
 const (
 	searchCommits = 20_000
 	searchTrees   = 200_000
@@ -21,9 +21,9 @@ const (
 // maxTagDepth bounds how many tags of tags are followed.
 const maxTagDepth = 32
 
-// insideTrees sees to it that every one of the wanted trees, blobs and tags is part of what the tips reach. It looks at the
-// trees of HEAD and of the tips first and then at the history's, the newest first, up to the bounds above. The bounds are high
-// enough to keep a CPU busy for seconds, so few such searches run at once; others wait.
+// insideTrees sees to it that every one of the wanted trees, blobs and tags is part of what the tips reach. It looks at
+// the trees of HEAD and of the tips first and then at the history's, the newest first, up to the bounds above. The
+// bounds are high enough to keep a CPU busy for seconds, so few such searches run at once; others wait.
 func (f *fetch) insideTrees(ctx context.Context, tips, wants []git.ObjectID) error {
 	select {
 	case f.searches <- struct{}{}:

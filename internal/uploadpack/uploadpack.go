@@ -1,9 +1,10 @@
 // Package uploadpack serves fetch sessions: advertise refs, negotiate, send a pack. It speaks version 2 of the protocol
 // (gitprotocol-v2(5)) and versions 0 and 1 (gitprotocol-pack(5)).
 //
-// The session of each version reads in the order of the protocol document; below them is one negotiation, the type fetch. Refs,
-// existence, negotiation and shallow boundaries are answered in process; the pack comes from a packsource.Source. What is negotiated
-// is brought into canonical form, a packsource.Spec, so that requests that mean the same share one pack.
+// The session of each version reads in the order of the protocol document; below them is one negotiation, the type
+// fetch. Refs, existence, negotiation and shallow boundaries are answered in process; the pack comes from a
+// packsource.Source. What is negotiated is brought into canonical form, a packsource.Spec, so that requests that mean
+// the same share one pack.
 package uploadpack
 
 import (
@@ -33,7 +34,8 @@ const (
 	WantsReachable Wants = "reachable"
 	// WantsTip allows what a visible ref points at.
 	WantsTip Wants = "tip"
-	// WantsAuto is WantsReachable where the session says that not everybody may read everything, and WantsAny elsewhere.
+	// WantsAuto is WantsReachable where the session says that not everybody may read everything, and WantsAny
+	// elsewhere.
 	WantsAuto Wants = "auto"
 )
 
@@ -71,14 +73,16 @@ func New(source packsource.Source, o Options) *Server {
 		o.Wants = WantsReachable
 	}
 	kept, _ := source.(keeper)
-	return &Server{source: source, keeper: kept, options: o, warmth: newWarmth(source, o.Warmup), searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+	return &Server{source: source, keeper: kept, options: o, warmth: newWarmth(source, o.Warmup),
+		searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
-// Serve answers one request on reply; in a session of version 0 or 1 with state that is all that the client says after the
-// advertisement. An error that comes before anything was written can be rendered as the transport likes. Once the answer has begun,
-// Serve tells the client in the answer where the protocol allows it, and returns a node.ReportedError; after any other error what was
-// sent is no whole answer.
-func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader, reply node.ResponseWriter) (
+// Serve answers one request on reply; in a session of version 0 or 1 with state that is all that the client says after
+// the advertisement. An error that comes before anything was written can be rendered as the transport likes. Once the
+// answer has begun, Serve tells the client in the answer where the protocol allows it, and returns a
+// node.ReportedError; after any other error what was sent is no whole answer.
+func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader,
+	reply node.ResponseWriter) (
 	node.Outcome, error) {
 	start := time.Now()
 	caller := balance.Caller(session.Caller)
@@ -99,7 +103,8 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 		return outcome, err
 	}
 	outcome := node.Outcome{}
-	f := &fetch{Server: s, repo: r, session: session, caller: caller, question: question, outcome: &outcome, start: start, hold: reply.ReserveMemory}
+	f := &fetch{Server: s, repo: r, session: session, caller: caller, question: question, outcome: &outcome,
+		start: start, hold: reply.ReserveMemory}
 	limits := s.options.Limits
 	limits.Hold = reply.ReserveMemory
 	if session.Version != protocol.V2 {
@@ -134,7 +139,8 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 }
 
 // lsRefs answers the ls-refs command.
-func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs, reply node.ResponseWriter, outcome *node.Outcome) error {
+func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs, reply node.ResponseWriter,
+	outcome *node.Outcome) error {
 	snapshot, err := r.Refs.Snapshot(ctx)
 	if err != nil {
 		return err
@@ -175,7 +181,8 @@ type refLister struct {
 	request *protocol.LsRefs
 }
 
-// head lists HEAD, if a prefix covers it; an unborn one only if the client asked for that and, as with git, for symrefs.
+// head lists HEAD, if a prefix covers it; an unborn one only if the client asked for that and, as with git, for
+// symrefs.
 func (l *refLister) head(snapshot *refs.Snapshot) error {
 	if !covers(l.request.Prefixes, string(git.HEAD)) {
 		return nil
@@ -221,8 +228,8 @@ func (l *refLister) add(line protocol.RefLine) error {
 }
 
 // peeled tells what an annotated tag peels to; zero for anything else. A ref to an object that is missing or damaged is
-// shown without a peeled value, as git does: one such tag must not cost the others. Of that nothing is remembered, as the object may
-// be mended.
+// shown without a peeled value, as git does: one such tag must not cost the others. Of that nothing is remembered, as
+// the object may be mended.
 func (s *Server) peeled(r *repo.Repo, ref refs.Ref) (git.ObjectID, error) {
 	peeled, _, err := s.peel(r, ref)
 	return peeled, err

@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// conversation is a fetch in version 0 or 1 (gitprotocol-pack(5), "Packfile Negotiation"): the client says what it needs, and then
-// names what it has, until one of both has heard enough.
+// conversation is a fetch in version 0 or 1 (gitprotocol-pack(5), "Packfile Negotiation"): the client says what it
+// needs, and then names what it has, until one of both has heard enough.
 type conversation struct {
 	*fetch
 	session node.Session
@@ -37,15 +37,16 @@ type conversation struct {
 	checked int  // for how many of them it was worked out the last time
 	enough  bool // they do
 
-	// For a client that is to hear of one common commit only, what git's have_obj and THEY_HAVE tell: how many it named that were
-	// not implied by others, and the commits that are known or implied.
+	// For a client that is to hear of one common commit only, what git's have_obj and THEY_HAVE tell: how many it named
+	// that were not implied by others, and the commits that are known or implied.
 	named   int
 	implied graph.Commits
 }
 
-// serveV0 answers in versions 0 and 1. Without state the answer is sent when all of it is known; otherwise what is to be said is said
-// whenever the client waits for it.
-func (f *fetch) serveV0(ctx context.Context, session node.Session, request *pktline.Reader, limits protocol.Limits, reply node.ResponseWriter) error {
+// serveV0 answers in versions 0 and 1. Without state the answer is sent when all of it is known; otherwise what is to
+// be said is said whenever the client waits for it.
+func (f *fetch) serveV0(ctx context.Context, session node.Session, request *pktline.Reader, limits protocol.Limits,
+	reply node.ResponseWriter) error {
 	needs, err := protocol.ReadNeeds(request, f.repo.Format, f.offer(f.repo, f.session), limits)
 	f.outcome.Parse = time.Since(f.start)
 	if err != nil {
@@ -237,9 +238,9 @@ func (c *conversation) isFirst(id git.ObjectID) (bool, error) {
 	return c.named == 1, nil
 }
 
-// exactWork bounds for how long it is worked out exactly when the common commits begin to suffice, in commits that are visited, named or
-// grafted. A client that names known and unknown commits in turn would have history walked for each; once so many were looked at, the
-// next walk comes when there are twice as many common commits.
+// exactWork bounds for how long it is worked out exactly when the common commits begin to suffice, in commits that are
+// visited, named or grafted. A client that names known and unknown commits in turn would have history walked for each;
+// once so many were looked at, the next walk comes when there are twice as many common commits.
 const exactWork = 1_000_000
 
 // suffices tells whether a pack can be made: whether all that is wanted reaches a common commit.

@@ -26,7 +26,8 @@ type dialect struct {
 
 func randomDialect(rnd *rand.Rand) *dialect {
 	d := &dialect{
-		acks:     pick(rnd, []string{"", "multi_ack", "multi_ack_detailed", "multi_ack_detailed", "multi_ack multi_ack_detailed"}),
+		acks: pick(rnd, []string{"", "multi_ack", "multi_ack_detailed", "multi_ack_detailed",
+			"multi_ack multi_ack_detailed"}),
 		sideband: pick(rnd, []string{"", "side-band", "side-band-64k", "side-band-64k", "side-band-64k side-band"}),
 		noDone:   chance(rnd, 40), end: pick(rnd, []string{"done", "done", "done", "flush", "flush", ""}),
 		wantsLast: chance(rnd, 10),
@@ -184,9 +185,11 @@ func (a *answer) forgetReady() {
 }
 
 // compareV0 asks both the same in version 0, once or in rounds as a client without state does.
-func (s *testServer) compareV0(t *testing.T, server *Server, q *testRequest, d *dialect, rnd *rand.Rand, again bool) error {
+func (s *testServer) compareV0(t *testing.T, server *Server, q *testRequest, d *dialect, rnd *rand.Rand,
+	again bool) error {
 	thorough := rnd.IntN(5) == 0
-	session := node.Session{Version: pick(rnd, []protocol.Version{protocol.V0, protocol.V0, protocol.V1}), Stateless: chance(rnd, 75)}
+	session := node.Session{Version: pick(rnd, []protocol.Version{protocol.V0, protocol.V0, protocol.V1}),
+		Stateless: chance(rnd, 75)}
 	if len(q.havesOf()) == 0 || !session.Stateless || chance(rnd, 60) {
 		_, err := s.compareRound(t, server, q, d, session, q.bytesV0(d, s.format), again, thorough)
 		return err
@@ -210,12 +213,14 @@ func (s *testServer) compareV0(t *testing.T, server *Server, q *testRequest, d *
 		}
 		haves = haves[n:]
 	}
-	_, err := s.compareRound(t, server, q, d, session, pktline.AppendLine(appendLines(needs, common), "done"), again, thorough)
+	_, err := s.compareRound(t, server, q, d, session, pktline.AppendLine(appendLines(needs, common), "done"), again,
+		thorough)
 	return err
 }
 
 // compareRound compares one request's answers, and gives git's; nil if there was none.
-func (s *testServer) compareRound(t *testing.T, server *Server, q *testRequest, d *dialect, session node.Session, request []byte,
+func (s *testServer) compareRound(t *testing.T, server *Server, q *testRequest, d *dialect, session node.Session,
+	request []byte,
 	again, thorough bool) (*answer, error) {
 	want, oracleFailed, stderr := s.oracleAs(t, session, request)
 	reply, outcome, err := s.serveAs(server, session, request)

@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// serveV2 answers the fetch command of version 2 (gitprotocol-v2(5), "fetch"). A request stands for itself, so that nothing is
-// sent before all of it is known.
+// serveV2 answers the fetch command of version 2 (gitprotocol-v2(5), "fetch"). A request stands for itself, so that
+// nothing is sent before all of it is known.
 func (f *fetch) serveV2(ctx context.Context, reply node.ResponseWriter) error {
 	pooled := getScratch()
 	f.lines = protocol.Lines{Buf: pooled.buf, Sideband: f.request.SidebandAll}

@@ -8,11 +8,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// Visible tells whether a visible ref reaches an object. Turn is called before the walk that finds out, and release after it; an object that is not
-// there needs none.
-func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID, turn func() (release func(), err error)) (bool, error) {
+// Visible tells whether a visible ref reaches an object. Turn is called before the walk that finds out, and release
+// after it; an object that is not there needs none.
+func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID,
+	turn func() (release func(), err error)) (bool, error) {
 	if id.Format() != r.Format {
-		return false, fault.New(fault.Invalid, "%s cannot be an object of this repository, whose format is %s", id, r.Format)
+		return false, fault.New(fault.Invalid, "%s cannot be an object of this repository, whose format is %s", id,
+			r.Format)
 	}
 	if err := r.Refresh(); err != nil {
 		return false, err

@@ -24,8 +24,8 @@ func (f *fetch) visibleTips() ([]git.ObjectID, error) {
 	return tips, err
 }
 
-// ownTips lists what the refs point at, sorted; the hidden ones too where the policy allows to want their tips or what they reach: as
-// with git, either does.
+// ownTips lists what the refs point at, sorted; the hidden ones too where the policy allows to want their tips or what
+// they reach: as with git, either does.
 func (f *fetch) ownTips() ([]git.ObjectID, error) {
 	tips, err := f.visibleTips()
 	if policy := f.repo.Policy(); err != nil || !f.repo.HidesRefs() || !policy.AllowTip && !policy.AllowReachable {
@@ -47,9 +47,9 @@ func (f *fetch) allowedByV2(ctx context.Context) error {
 	return nil
 }
 
-// allowedByV0 is the rule of versions 0 and 1, which never allows more than that of version 2: what is advertised, and what that
-// reaches, which a client without state may have from an earlier advertisement; and what the repository's policy adds
-// (gitprotocol-capabilities(5), "allow-tip-sha1-in-want").
+// allowedByV0 is the rule of versions 0 and 1, which never allows more than that of version 2: what is advertised, and
+// what that reaches, which a client without state may have from an earlier advertisement; and what the repository's
+// policy adds (gitprotocol-capabilities(5), "allow-tip-sha1-in-want").
 func (f *fetch) allowedByV0(session node.Session) func(context.Context) error {
 	return func(ctx context.Context) error {
 		rule, policy := f.wantRule(f.repo, f.session), f.repo.Policy()
@@ -85,8 +85,8 @@ func others(ids, sorted []git.ObjectID) (rest []git.ObjectID) {
 	return rest
 }
 
-// commitsOf gives the commits that objects are or peel to. For git a want in version 0 that is none, as a tree or a blob, need not be
-// reachable.
+// commitsOf gives the commits that objects are or peel to. For git a want in version 0 that is none, as a tree or a
+// blob, need not be reachable.
 func (f *fetch) commitsOf(ids []git.ObjectID) (commits []git.ObjectID, err error) {
 	for _, id := range ids {
 		peeled, typ, err := f.repo.Graph.Peel(id)

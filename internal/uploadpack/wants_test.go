@@ -33,9 +33,11 @@ func TestWants(t *testing.T) {
 	g.Git("tag", "light-tree", a.String()+"^{tree}")
 	g.Git("tag", "big", object("a blob that only a tag names", "--stdin"))
 	lost := g.Commit("lost", b)
-	lostTag := git.MustParseObjectID(g.GitIn(fmt.Sprintf("object %s\ntype commit\ntag x\ntagger T <t@x> 1 +0000\n\nx\n", b), "mktag"))
+	lostTag := git.MustParseObjectID(g.GitIn(fmt.Sprintf("object %s\ntype commit\ntag x\ntagger T <t@x> 1 +0000\n\nx\n",
+		b), "mktag"))
 	lostBlob := git.MustParseObjectID(object("lost blob", "--stdin"))
-	deep := g.GitIn(fmt.Sprintf("040000 tree %s\tdir\n160000 commit %s\tmodule\n", g.ID(b.String()+"^{tree}"), lost), "mktree")
+	deep := g.GitIn(fmt.Sprintf("040000 tree %s\tdir\n160000 commit %s\tmodule\n", g.ID(b.String()+"^{tree}"), lost),
+		"mktree")
 	c := git.MustParseObjectID(g.GitIn("deep", "commit-tree", deep, "-p", b.String()))
 	g.Git("update-ref", "refs/heads/main", c.String())
 
@@ -86,13 +88,15 @@ func TestWants(t *testing.T) {
 				t.Errorf("%s, wants = %s, with alternates %v: %v", test.name, s.rule, !s.alone, err)
 			}
 		}
-		// By itself it depends on whether the gateway tells callers from one another, in one server and one after the other.
+		// By itself it depends on whether the gateway tells callers from one another, in one server and one after the
+		// other.
 		auto := New(&asked{}, Options{Wants: WantsAuto})
 		for _, s := range []struct {
 			r         *repo.Repo
 			reachable bool
 			want      fault.Kind
-		}{{plain, false, test.any}, {plain, true, test.reachable}, {plain, false, test.any}, {borrowing, false, test.borrowed}, {borrowing, true, test.borrowed}} {
+		}{{plain, false, test.any}, {plain, true, test.reachable}, {plain, false, test.any},
+			{borrowing, false, test.borrowed}, {borrowing, true, test.borrowed}} {
 			q := testRequest{command: "fetch", args: []string{"want " + test.id.String(), "done"}}
 			session := node.Session{Version: protocol.V2, Stateless: true, Reachable: s.reachable}
 			_, _, err := (&testServer{repo: s.r}).serveAs(auto, session, q.bytes(s.r.Format))
@@ -121,7 +125,8 @@ func TestWantsBeyondTheSearch(t *testing.T) {
 	old := g.ID(fmt.Sprintf("main~%d:old", searchCommits+1))
 	q := testRequest{command: "fetch", args: []string{"want " + old.String(), "done"}}
 	r := openRepo(t, g.Dir)
-	_, err := New(keySource{}, Options{Wants: WantsReachable}).Serve(t.Context(), r, version2, pktline.NewReader(bytes.NewReader(q.bytes(r.Format))), newRecorder())
+	_, err := New(keySource{}, Options{Wants: WantsReachable}).Serve(t.Context(), r, version2,
+		pktline.NewReader(bytes.NewReader(q.bytes(r.Format))), newRecorder())
 	if !fault.Is(err, fault.Denied) || !strings.Contains(fault.Message(err), "not found within 20000 commits") {
 		t.Errorf("got %v", err)
 	}

@@ -23,8 +23,8 @@ import (
 
 // Warmer is a packsource.Source that keeps packs.
 type Warmer interface {
-	// Warm has a pack made and kept as one that several have asked for; not made: it is there already, or on its way. When ctx ends its
-	// making ends, unless somebody reads it by then. Bytes are those of the framed pack.
+	// Warm has a pack made and kept as one that several have asked for; not made: it is there already, or on its way.
+	// When ctx ends its making ends, unless somebody reads it by then. Bytes are those of the framed pack.
 	Warm(ctx context.Context, spec *packsource.Spec) (bytes int64, made bool, err error)
 }
 
@@ -35,8 +35,8 @@ type Warmup struct {
 	Packs    int           // made after one change; 4
 	MaxBytes int64         // of a pack, as it was for the tip before; 1 GiB
 	Patience time.Duration // how long to wait for a slot that is idle; 5 s
-	// Idle tells whether a slot for making packs is idle, and Crowded whether clients wait for one: then what is being made for nobody
-	// makes room. Nil: idle, and not crowded.
+	// Idle tells whether a slot for making packs is idle, and Crowded whether clients wait for one: then what is being
+	// made for nobody makes room. Nil: idle, and not crowded.
 	Idle, Crowded func() bool
 	Metrics       *WarmupMetrics // nil: not counted
 }
@@ -65,7 +65,8 @@ func newWarmth(source packsource.Source, o *Warmup) *warmth {
 		return nil
 	}
 	w := &warmth{Warmup: *o, warmer: warmer, made: map[packsource.Key]time.Time{}}
-	for value, standard := range map[*time.Duration]time.Duration{&w.Window: 10 * time.Minute, &w.Patience: 5 * time.Second} {
+	for value, standard := range map[*time.Duration]time.Duration{&w.Window: 10 * time.Minute,
+		&w.Patience: 5 * time.Second} {
 		if *value <= 0 {
 			*value = standard
 		}
@@ -152,8 +153,9 @@ func (w *warmth) expect(key packsource.Key) {
 // WarmsUp tells whether WarmUp does anything.
 func (s *Server) WarmsUp() bool { return s.warmth != nil }
 
-// WarmUp makes the packs that were popular in the last minutes for the tips that there are now: once for each tip, one after the other,
-// and only while slots are idle. It ends with ctx. What cannot be made is only counted: clients will ask, and be told.
+// WarmUp makes the packs that were popular in the last minutes for the tips that there are now: once for each tip, one
+// after the other, and only while slots are idle. It ends with ctx. What cannot be made is only counted: clients will
+// ask, and be told.
 func (s *Server) WarmUp(ctx context.Context, r *repo.Repo) {
 	w := s.warmth
 	if w == nil {
@@ -273,10 +275,13 @@ func reasonOf(ctx context.Context) string {
 }
 
 // specOf is what the request of a shape comes to, by the very way that a request goes, and the shape after it.
-func (s *Server) specOf(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot, one *shape) (*packsource.Spec, shape, error) {
+func (s *Server) specOf(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot, one *shape) (*packsource.Spec,
+	shape, error) {
 	req := &protocol.Fetch{
-		Wants: slices.Clone(one.wants), Haves: slices.Clone(one.haves), Shallow: slices.Clone(one.shallow), Depth: one.depth,
-		DeepenSince: one.since, DeepenNot: one.not, Done: true, ThinPack: one.thin, OfsDelta: one.offset, IncludeTag: one.tags,
+		Wants: slices.Clone(one.wants), Haves: slices.Clone(one.haves), Shallow: slices.Clone(one.shallow),
+		Depth:       one.depth,
+		DeepenSince: one.since, DeepenNot: one.not, Done: true, ThinPack: one.thin, OfsDelta: one.offset,
+		IncludeTag: one.tags,
 	}
 	if one.filter != "" {
 		filter, err := protocol.ParseFilter(strings.Clone(one.filter), s.options.Limits)
@@ -346,8 +351,9 @@ func NewWarmupMetrics() *WarmupMetrics {
 		used:   counter("used_total", "Packs made before anybody asked, and then asked for; each counts once."),
 		wasted: counter("wasted_total", "Packs made before anybody asked, and not asked for within warmup.window."),
 		bytes:  counter("bytes_total", "Framed bytes of packs made before anybody asked."),
-		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_warmup_skipped_total", Help: "Popular packs not made for " +
-			"a new tip, by reason: there (a client was faster), busy (no slot was idle), crowded (clients came to wait for a slot), large, limit, ended, failed."},
+		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_warmup_skipped_total",
+			Help: "Popular packs not made for " +
+				"a new tip, by reason: there (a client was faster), busy (no slot was idle), crowded (clients came to wait for a slot), large, limit, ended, failed."},
 			[]string{"reason"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_warmup_seconds",
 			Help: "Time to make a pack before anybody asks.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 8)}),

@@ -155,7 +155,8 @@ func (s *testServer) decorate(rnd *rand.Rand) {
 		s.Git("symbolic-ref", "HEAD", "refs/symbolic/two")
 	}
 	s.sparse = []string{
-		patterns, "patterns", "refs/tags/patterns", "main:README", "main:a.txt", "main:dir/x", "nested:README", "HEAD:a.txt", "light-blob",
+		patterns, "patterns", "refs/tags/patterns", "main:README", "main:a.txt", "main:dir/x", "nested:README",
+		"HEAD:a.txt", "light-blob",
 		"main", "main:dir", "none:README", "v1:no/such/file", "patterns:x",
 	}
 }
@@ -212,7 +213,8 @@ func (s *testServer) list(t testing.TB) {
 		}
 	}
 	s.refs = append(s.refs, "HEAD", "refs/heads/none", "refs/dangling")
-	for line := range strings.Lines(s.Git("cat-file", "--batch-all-objects", "--batch-check=%(objecttype) %(objectname)") + "\n") {
+	for line := range strings.Lines(s.Git("cat-file", "--batch-all-objects",
+		"--batch-check=%(objecttype) %(objectname)") + "\n") {
 		typ, id, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch typ {
 		case "commit":
@@ -238,17 +240,19 @@ func (s *testServer) oracle(t testing.TB, request []byte) (out []byte, failed bo
 	return s.oracleAs(t, version2, request)
 }
 
-// oracleAs asks the real upload-pack; failed means that it did not answer the request. What comes before the answer in a session with
-// state, the advertisement, is left away.
-func (s *testServer) oracleAs(t testing.TB, session node.Session, request []byte) (out []byte, failed bool, stderr string) {
+// oracleAs asks the real upload-pack; failed means that it did not answer the request. What comes before the answer in
+// a session with state, the advertisement, is left away.
+func (s *testServer) oracleAs(t testing.TB, session node.Session, request []byte) (out []byte, failed bool,
+	stderr string) {
 	t.Helper()
 	args := []string{"upload-pack", s.Dir}
 	if session.Stateless {
 		args = []string{"upload-pack", "--stateless-rpc", s.Dir}
 	}
 	if session.Version != protocol.V2 {
-		// In the older versions the client's boundary is part of the question whether it is "ready". Git forgets that of commits that
-		// it finds in a commit-graph (seen in 2.39), so that its answer depends on whether there is one; ours does not.
+		// In the older versions the client's boundary is part of the question whether it is "ready". Git forgets that
+		// of commits that it finds in a commit-graph (seen in 2.39), so that its answer depends on whether there is
+		// one; ours does not.
 		args = append([]string{"-c", "core.commitGraph=false"}, args...)
 	}
 	cmd := exec.Command("git", args...)
@@ -276,7 +280,8 @@ func (s *testServer) serve(server *Server, request []byte) (*recorder, node.Outc
 // serveAs asks us.
 func (s *testServer) serveAs(server *Server, session node.Session, request []byte) (*recorder, node.Outcome, error) {
 	reply := newRecorder()
-	outcome, err := server.Serve(context.Background(), s.repo, session, pktline.NewReader(bytes.NewReader(request)), reply)
+	outcome, err := server.Serve(context.Background(), s.repo, session,
+		pktline.NewReader(bytes.NewReader(request)), reply)
 	if err == nil && reply.length >= 0 && reply.length != int64(reply.Len()) {
 		err = fmt.Errorf("%d bytes were announced and %d written", reply.length, reply.Len())
 	}
@@ -370,8 +375,8 @@ func (c *testClient) look(t testing.TB) {
 	}
 }
 
-// accept is what a client does with an answer: it updates its boundary, completes the pack and checks that all it wants is
-// there. It works on a copy.
+// accept is what a client does with an answer: it updates its boundary, completes the pack and checks that all it wants
+// is there. It works on a copy.
 func (c *testClient) accept(t testing.TB, a *answer, wants []string, complete bool) error {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "copy.git")

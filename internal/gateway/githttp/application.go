@@ -38,8 +38,8 @@ type Served struct {
 	Cut    bool // the response is not complete
 }
 
-// forApplication reports whether a request is the application's. Git's requests never are: git would mistake the application's responses
-// for those of a Git server, and the application would see git's credentials.
+// forApplication reports whether a request is the application's. Git's requests never are: git would mistake the
+// application's responses for those of a Git server, and the application would see git's credentials.
 func (q *request) forApplication(path string) bool {
 	if q.handler.Application == nil {
 		return false
@@ -55,8 +55,8 @@ func isOwn(path string) bool {
 	return path == "/-" || strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI)
 }
 
-// readAs returns a path as an application may normalize it: without empty segments, dot segments and parameters after a semicolon, and
-// with slashes for backslashes. Otherwise the application would get variants of the gateway's paths.
+// readAs returns a path as an application may normalize it: without empty segments, dot segments and parameters after a
+// semicolon, and with slashes for backslashes. Otherwise the application would get variants of the gateway's paths.
 func readAs(text string) string {
 	if !strings.Contains(text, "//") && !strings.Contains(text, "/.") && !strings.ContainsAny(text, ";\\") {
 		return text
@@ -68,8 +68,9 @@ func readAs(text string) string {
 	return path.Clean("/" + strings.Join(segments, "/"))
 }
 
-// isGit reports whether git's clients request a path, with the dumb protocol included (gitprotocol-http(5), gitrepository-layout(5)). HEAD
-// counts only below a name that ends in .git: applications have pages of that name, and a client requests info/refs before.
+// isGit reports whether git's clients request a path, with the dumb protocol included (gitprotocol-http(5),
+// gitrepository-layout(5)). HEAD counts only below a name that ends in .git: applications have pages of that name, and
+// a client requests info/refs before.
 func isGit(path string) bool {
 	for _, end := range [...]string{
 		"/info/refs", "/git-upload-pack", "/git-receive-pack", ".git/HEAD",

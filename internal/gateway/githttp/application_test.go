@@ -34,20 +34,26 @@ func (application) Serve(_ context.Context, w http.ResponseWriter, r *http.Reque
 	return served
 }
 
-// What is Git's, whether there is such a repository or not, and what is the gateway's own never reaches the application; all else does, with
-// its credentials, and without what the gateway says of caches.
+// What is Git's, whether there is such a repository or not, and what is the gateway's own never reaches the
+// application; all else does, with its credentials, and without what the gateway says of caches.
 func TestApplication(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{}, options{auth: onlyApp, pages: sitePages, application: application{}})
 	const id = "0123456789abcdef0123456789abcdef01234567"
 	for path, own := range map[string]bool{
-		"/": true, "/users/sign_in?x=1": true, "/team/app": true, "/team/app/-/refs/main/logs": true, "/team/app.git/info/lfs/objects/batch": true,
-		"/team/app/objects/list": true, "/-/profile": true, "/HEADlines": true, "/team/objects/ab/cd": true, "/.apis/x": true,
-		"/team/none/info/refs?service=git-upload-pack": false, "/team/none.git/info/refs": false, "/team/none/git-upload-pack": false,
-		"/team/none/git-receive-pack": false, "/team/none.git/HEAD": false, "/team/none/-/commits/HEAD": true, "/team/none/objects/info/packs": false,
+		"/": true, "/users/sign_in?x=1": true, "/team/app": true, "/team/app/-/refs/main/logs": true,
+		"/team/app.git/info/lfs/objects/batch": true,
+		"/team/app/objects/list":               true, "/-/profile": true, "/HEADlines": true, "/team/objects/ab/cd": true,
+		"/.apis/x": true,
+		"/team/none/info/refs?service=git-upload-pack": false, "/team/none.git/info/refs": false,
+		"/team/none/git-upload-pack":  false,
+		"/team/none/git-receive-pack": false, "/team/none.git/HEAD": false, "/team/none/-/commits/HEAD": true,
+		"/team/none/objects/info/packs":               false,
 		"/team/none/objects/" + id[:2] + "/" + id[2:]: false, "/team/none/objects/pack/pack-" + id + ".idx": false,
-		"/-/": false, "/-/search": false, "/-/none": false, "/.api/none": false, "/-/api/v1/wait?repo=team/app": false, "/-": false,
-		"//-/metrics": false, "/./-/metrics": false, "/x/../-/metrics": false, "/%2e%2e/-/profile": false, "/-;a=b/metrics": false, "/x/..;/-/metrics": false,
+		"/-/": false, "/-/search": false, "/-/none": false, "/.api/none": false, "/-/api/v1/wait?repo=team/app": false,
+		"/-":          false,
+		"//-/metrics": false, "/./-/metrics": false, "/x/../-/metrics": false, "/%2e%2e/-/profile": false,
+		"/-;a=b/metrics": false, "/x/..;/-/metrics": false,
 		"/%5C-%5Cmetrics": false, "//.api/x": false, "/.api//": false, "//-": false,
 		"/team//-/x": true, "/x;y/../app": true, "/a/../-x": true, "/..": true, "/.well-known/x": true,
 	} {

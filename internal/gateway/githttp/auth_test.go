@@ -69,21 +69,24 @@ func (n *recorder) note(repo git.RepoPath, session node.Session) error {
 	return nil
 }
 
-func (n *recorder) Advertise(ctx context.Context, repo git.RepoPath, s node.Session, r node.ResponseWriter) (node.Outcome, error) {
+func (n *recorder) Advertise(ctx context.Context, repo git.RepoPath, s node.Session,
+	r node.ResponseWriter) (node.Outcome, error) {
 	if err := n.note(repo, s); err != nil {
 		return node.Outcome{}, err
 	}
 	return n.fakeNode.Advertise(ctx, repo, s, r)
 }
 
-func (n *recorder) UploadPack(ctx context.Context, repo git.RepoPath, s node.Session, request io.Reader, r node.ResponseWriter) (node.Outcome, error) {
+func (n *recorder) UploadPack(ctx context.Context, repo git.RepoPath, s node.Session, request io.Reader,
+	r node.ResponseWriter) (node.Outcome, error) {
 	if err := n.note(repo, s); err != nil {
 		return node.Outcome{}, err
 	}
 	return n.fakeNode.UploadPack(ctx, repo, s, request, r)
 }
 
-func (n *recorder) ReceivePack(ctx context.Context, repo git.RepoPath, s node.Session, _ node.Pusher, request io.Reader, r node.ResponseWriter) (
+func (n *recorder) ReceivePack(ctx context.Context, repo git.RepoPath, s node.Session, _ node.Pusher, request io.Reader,
+	r node.ResponseWriter) (
 	node.Outcome, error) {
 	return n.UploadPack(ctx, repo, s, request, r)
 }
@@ -102,7 +105,8 @@ func TestWhatRefusedCallersGet(t *testing.T) {
 		return nil
 	}}})
 	for _, request := range []string{
-		"GET /team/app/info/refs?service=git-upload-pack HTTP/1.1\r\n", "GET /team/app/info/refs?service=git-receive-pack HTTP/1.1\r\n",
+		"GET /team/app/info/refs?service=git-upload-pack HTTP/1.1\r\n",
+		"GET /team/app/info/refs?service=git-receive-pack HTTP/1.1\r\n",
 		"HEAD /team/app/info/refs?service=git-upload-pack HTTP/1.1\r\n",
 		"POST /team/app/git-upload-pack HTTP/1.1\r\nContent-Type: application/x-git-upload-pack-request\r\nContent-Length: 0\r\n",
 		"POST /team/app/git-receive-pack HTTP/1.1\r\nContent-Type: application/x-git-receive-pack-request\r\nContent-Length: 0\r\n",
@@ -128,7 +132,8 @@ func TestWhatRefusedCallersGet(t *testing.T) {
 				t.Fatal(err)
 			}
 			h := response.Header
-			if response.StatusCode != want.status || h.Get("WWW-Authenticate") != want.challenge || h.Get("Cache-Control") != want.cached ||
+			if response.StatusCode != want.status || h.Get("WWW-Authenticate") != want.challenge ||
+				h.Get("Cache-Control") != want.cached ||
 				h.Get("Retry-After") != want.after || h.Get("Vary") != "Authorization" {
 				t.Errorf("%q as %q: %s, %v", request, who, response.Status, h)
 			}
@@ -140,13 +145,14 @@ func TestWhatRefusedCallersGet(t *testing.T) {
 	c := s.dial()
 	c.send("GET /team/app/info/refs?service=git-receive-pack HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer alice\r\n\r\n")
 	response, body, err := c.answer()
-	if err != nil || response.StatusCode != 403 || body != "not for you\n" || response.Header.Get("WWW-Authenticate") != "" {
+	if err != nil || response.StatusCode != 403 || body != "not for you\n" ||
+		response.Header.Get("WWW-Authenticate") != "" {
 		t.Errorf("%s, %q, %v", response.Status, body, err)
 	}
 }
 
-// TestHiddenRepositories: what is hidden from a caller is asked for under a name that no repository has, on the same way, and the answer is the
-// node's own for one that does not exist, byte for byte.
+// TestHiddenRepositories: what is hidden from a caller is asked for under a name that no repository has, on the same
+// way, and the answer is the node's own for one that does not exist, byte for byte.
 func TestHiddenRepositories(t *testing.T) {
 	t.Parallel()
 	n := &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}}
@@ -178,7 +184,8 @@ func TestHiddenRepositories(t *testing.T) {
 		"POST /team/NAME/git-upload-pack HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nAuthorization: Bearer bob\r\nContent-Length: 4\r\n\r\n0000",
 	} {
 		n.asked = nil
-		hidden, missing := get(strings.Replace(request, "NAME", "secret", 1)), get(strings.Replace(request, "NAME", "nobody", 1))
+		hidden, missing := get(strings.Replace(request, "NAME", "secret", 1)),
+			get(strings.Replace(request, "NAME", "nobody", 1))
 		if strings.ReplaceAll(hidden, "secret", "nobody") != missing {
 			t.Errorf("%q: hidden\n%s\nmissing\n%s", request, hidden, missing)
 		}
@@ -189,7 +196,8 @@ func TestHiddenRepositories(t *testing.T) {
 			t.Errorf("%q: the node was asked for %q", request, n.asked)
 		}
 	}
-	if !strings.Contains(s.log.String(), "repository=team/secret") || !strings.Contains(s.log.String(), "hidden=true") || !strings.Contains(s.log.String(), "user=bob") {
+	if !strings.Contains(s.log.String(), "repository=team/secret") ||
+		!strings.Contains(s.log.String(), "hidden=true") || !strings.Contains(s.log.String(), "user=bob") {
 		t.Errorf("the log does not tell what was asked for:\n%s", s.log)
 	}
 	if all := get("GET /team/app/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer bob\r\n\r\n"); !strings.HasPrefix(all, "200") {

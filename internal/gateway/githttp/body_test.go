@@ -38,7 +38,8 @@ func chunked(body string, n int) string {
 
 func TestBodies(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &fakeNode{serve: func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+	s := serve(t, &fakeNode{serve: func(ctx context.Context, request io.Reader,
+		reply node.ResponseWriter) (node.Outcome, error) {
 		if _, err := readAll(request); err != nil {
 			return node.Outcome{}, err
 		}
@@ -58,22 +59,26 @@ func TestBodies(t *testing.T) {
 		request string
 		says    string // "" for success
 	}{
-		"whole":                {post(length(lsRefs)) + lsRefs, ""},
-		"chunked":              {post(te) + chunked(lsRefs, 3), ""},
-		"large":                {post(length(large)) + large, ""},
-		"large, chunked":       {post(te) + chunked(large, 7000), ""},
-		"as long as allowed":   {post(length(full)) + full, ""},
-		"longer than allowed":  {post(length(full+"0")) + full + "0", "longer than 262144 bytes"},
-		"gzip":                 {post(gz, length(zipped(lsRefs))) + zipped(lsRefs), ""},
-		"x-gzip, upper case":   {post("Content-Encoding: X-GZIP", length(zipped(lsRefs))) + zipped(lsRefs), ""},
-		"identity":             {post("Content-Encoding: identity", length(lsRefs)) + lsRefs, ""},
-		"gzip, large":          {post(gz, te) + chunked(zipped(large), 100), ""},
-		"gzip, full":           {post(gz, length(random)) + random, ""},
-		"gzip, two members":    {post(gz, length(zipped(lsRefs[:9])+zipped(lsRefs[9:]))) + zipped(lsRefs[:9]) + zipped(lsRefs[9:]), ""},
-		"gzip, cut off":        {post(gz, length(zipped(lsRefs)[:25])) + zipped(lsRefs)[:25], "bad request"},
-		"gzip, no checksum":    {post(gz, length(zipped(lsRefs)[:len(zipped(lsRefs))-6])) + zipped(lsRefs)[:len(zipped(lsRefs))-6], "cut off"},
-		"gzip, garbage behind": {post(gz, length(zipped(lsRefs)+"garbage, more than a header")) + zipped(lsRefs) + "garbage, more than a header", "cut off, damaged"},
-		"gzip, bomb":           {post(gz, length(zipped(lsRefs+strings.Repeat("0", 2<<20)))) + zipped(lsRefs+strings.Repeat("0", 2<<20)), "longer than"},
+		"whole":               {post(length(lsRefs)) + lsRefs, ""},
+		"chunked":             {post(te) + chunked(lsRefs, 3), ""},
+		"large":               {post(length(large)) + large, ""},
+		"large, chunked":      {post(te) + chunked(large, 7000), ""},
+		"as long as allowed":  {post(length(full)) + full, ""},
+		"longer than allowed": {post(length(full+"0")) + full + "0", "longer than 262144 bytes"},
+		"gzip":                {post(gz, length(zipped(lsRefs))) + zipped(lsRefs), ""},
+		"x-gzip, upper case":  {post("Content-Encoding: X-GZIP", length(zipped(lsRefs))) + zipped(lsRefs), ""},
+		"identity":            {post("Content-Encoding: identity", length(lsRefs)) + lsRefs, ""},
+		"gzip, large":         {post(gz, te) + chunked(zipped(large), 100), ""},
+		"gzip, full":          {post(gz, length(random)) + random, ""},
+		"gzip, two members": {post(gz, length(zipped(lsRefs[:9])+zipped(lsRefs[9:]))) + zipped(lsRefs[:9]) +
+			zipped(lsRefs[9:]), ""},
+		"gzip, cut off": {post(gz, length(zipped(lsRefs)[:25])) + zipped(lsRefs)[:25], "bad request"},
+		"gzip, no checksum": {post(gz, length(zipped(lsRefs)[:len(zipped(lsRefs))-6])) +
+			zipped(lsRefs)[:len(zipped(lsRefs))-6], "cut off"},
+		"gzip, garbage behind": {post(gz, length(zipped(lsRefs)+"garbage, more than a header")) + zipped(lsRefs) +
+			"garbage, more than a header", "cut off, damaged"},
+		"gzip, bomb": {post(gz, length(zipped(lsRefs+strings.Repeat("0", 2<<20)))) +
+			zipped(lsRefs+strings.Repeat("0", 2<<20)), "longer than"},
 		"no gzip":              {post(gz, length(lsRefs)) + lsRefs, "not a gzip stream"},
 		"unknown encoding":     {post("Content-Encoding: br", length(lsRefs)) + lsRefs, "unknown content encoding"},
 		"empty":                {post("Content-Length: 0"), "bad request"},
@@ -91,7 +96,8 @@ func TestBodies(t *testing.T) {
 			if test.says == "" && (err != nil || body != "0000") {
 				t.Errorf("%s (%v): %q", response.Status, err, body)
 			}
-			if test.says != "" && (response.StatusCode != 200 || !strings.Contains(body, "ERR ") || !strings.Contains(body, test.says)) {
+			if test.says != "" && (response.StatusCode != 200 || !strings.Contains(body, "ERR ") ||
+				!strings.Contains(body, test.says)) {
 				t.Errorf("%s (%v): %q, want an ERR packet with %q", response.Status, err, body, test.says)
 			}
 			if test.says == "" && response.Close != strings.Contains(test.request, te) {
@@ -132,10 +138,11 @@ func TestSlowBodies(t *testing.T) {
 		"a part":                post("Content-Length: 100") + lsRefs,
 		"a part of a chunk":     post("Transfer-Encoding: chunked") + "18\r\n000",
 		"beyond the first part": post("Content-Length: 200000") + strings.Repeat("0005x", 20000),
-		"of a refused type":     strings.ReplaceAll(post("Content-Length: 100"), "Content-Type: a", "Content-Type: b") + "x",
-		"of a GET":              "GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nx",
-		"where nothing is":      "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nx",
-		"of a push":             "POST /x/git-receive-pack HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"of a refused type": strings.ReplaceAll(post("Content-Length: 100"), "Content-Type: a",
+			"Content-Type: b") + "x",
+		"of a GET":         "GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nx",
+		"where nothing is": "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nx",
+		"of a push":        "POST /x/git-receive-pack HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -190,7 +197,8 @@ func TestRequestsShareTheMemory(t *testing.T) {
 	}
 	first := bomb()
 	<-entered
-	if n := s.value("packhorse_request_memory_bytes"); n != float64(len(zipped(large))+180<<10-64<<10) { // what was received and what the session holds, but for what is free
+	if n := s.value("packhorse_request_memory_bytes"); n != float64(len(zipped(large))+180<<10-64<<10) {
+		// what was received and what the session holds, but for what is free
 		t.Errorf("%v bytes are counted", n)
 	}
 	for name, c := range map[string]*connection{"gzip": bomb(), "plain": func() *connection {
@@ -199,7 +207,8 @@ func TestRequestsShareTheMemory(t *testing.T) {
 		return c
 	}()} {
 		response, body, err := c.answer()
-		if err != nil || response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") != "1" {
+		if err != nil || response.StatusCode != http.StatusTooManyRequests ||
+			response.Header.Get("Retry-After") != "1" {
 			t.Errorf("%s, without memory: %s, %q, %v", name, response.Status, body, err)
 		}
 	}
@@ -235,10 +244,12 @@ func TestDamagedEndIsRefused(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{serve: echo}, options{})
 	z := zipped(lsRefs)
-	for name, body := range map[string]string{"no checksum": z[:len(z)-6], "garbage": z + "garbage, more than a header"} {
+	for name, body := range map[string]string{"no checksum": z[:len(z)-6], "garbage": z +
+		"garbage, more than a header"} {
 		c := s.dial()
 		c.send(post("Content-Encoding: gzip", fmt.Sprintf("Content-Length: %d", len(body))) + body)
-		if _, answer, _ := c.answer(); !strings.Contains(answer, "ERR ") || !strings.Contains(answer, "cut off, damaged") {
+		if _, answer, _ := c.answer(); !strings.Contains(answer, "ERR ") ||
+			!strings.Contains(answer, "cut off, damaged") {
 			t.Errorf("%s: %q", name, answer)
 		}
 	}

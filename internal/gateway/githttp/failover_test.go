@@ -68,7 +68,8 @@ func failAt(point string, err error) *fakeNode {
 	return n
 }
 
-// Wherever a node fails before the first byte, and whatever the request looks like, the client gets the whole answer of another one.
+// Wherever a node fails before the first byte, and whatever the request looks like, the client gets the whole answer of
+// another one.
 func TestAnotherNodeAnswers(t *testing.T) {
 	t.Parallel()
 	line := string(pktline.Append(nil, strings.Repeat("x", 9996))) // 10,000 bytes
@@ -102,10 +103,12 @@ func TestAnotherNodeAnswers(t *testing.T) {
 		"long, chunked": {post(te) + chunked(long, 7000), true},
 		"long, gzip":    {post(gz, length(longZip)) + longZip, true},
 	} {
-		for _, point := range []string{"at once", "read a byte", "read", "length", "read, length", "read, bulk", "read, bulk, length", "bulk", "read, first byte"} {
+		for _, point := range []string{"at once", "read a byte", "read", "length", "read, length", "read, bulk",
+			"read, bulk, length", "bulk", "read, first byte"} {
 			t.Run(name+"/"+point, func(t *testing.T) {
 				t.Parallel()
-				s := replicas(t, options{}, failAt(point, fault.New(fault.Unavailable, "a is gone")), answerWith("0008pack0000"))
+				s := replicas(t, options{}, failAt(point, fault.New(fault.Unavailable, "a is gone")),
+					answerWith("0008pack0000"))
 				c := s.dial()
 				go io.WriteString(c, test.request)
 				response, body, err := c.answer()
@@ -116,7 +119,8 @@ func TestAnotherNodeAnswers(t *testing.T) {
 					}
 					return
 				case test.long && (strings.HasPrefix(point, "read, ") || point == "read" || point == "bulk"):
-					if response.StatusCode != 503 || response.Header.Get("Retry-After") != "1" || body != "a is gone\n" {
+					if response.StatusCode != 503 || response.Header.Get("Retry-After") != "1" ||
+						body != "a is gone\n" {
 						t.Errorf("where the request is not held: %s %q, %v", response.Status, body, err)
 					}
 					return
@@ -151,9 +155,11 @@ func TestAnotherNodeAdvertises(t *testing.T) {
 	for _, version := range []string{"0", "2"} {
 		s := replicas(t, options{}, failing(fault.New(fault.Unavailable, "a is gone")), &fakeNode{advertise: advertise})
 		c := s.dial()
-		c.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=" + version + "\r\n\r\n")
+		c.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=" + version +
+			"\r\n\r\n")
 		response, body, err := c.answer()
-		if response.StatusCode != 200 || !strings.HasSuffix(body, "000eversion "+version+"\n0000") || err != nil || strings.Contains(body, "#") != (version == "0") {
+		if response.StatusCode != 200 || !strings.HasSuffix(body, "000eversion "+version+"\n0000") || err != nil ||
+			strings.Contains(body, "#") != (version == "0") {
 			t.Errorf("version %s: %s %q, %v", version, response.Status, body, err)
 		}
 	}
@@ -162,10 +168,12 @@ func TestAnotherNodeAdvertises(t *testing.T) {
 // A length that was announced by the first node says nothing of the second one's answer.
 func TestAnnouncedLengthIsForgotten(t *testing.T) {
 	t.Parallel()
-	s := replicas(t, options{}, failAt("read, bulk, length", fault.New(fault.Unavailable, "a is gone")), &fakeNode{serve: echo})
+	s := replicas(t, options{}, failAt("read, bulk, length", fault.New(fault.Unavailable, "a is gone")),
+		&fakeNode{serve: echo})
 	c := s.dial()
 	c.send(post("Content-Length: 24") + lsRefs)
-	if response, body, err := c.answer(); !strings.Contains(body, "command=ls-refs") || !strings.HasSuffix(body, "0000") || err != nil {
+	if response, body, err := c.answer(); !strings.Contains(body, "command=ls-refs") ||
+		!strings.HasSuffix(body, "0000") || err != nil {
 		t.Errorf("%s %q (length %d), %v", response.Status, body, response.ContentLength, err)
 	}
 }
@@ -173,7 +181,8 @@ func TestAnnouncedLengthIsForgotten(t *testing.T) {
 // A node whose own connection broke says so as if it was the client's.
 func TestConnectionThatBreaksAtTheNode(t *testing.T) {
 	t.Parallel()
-	s := replicas(t, options{}, failAt("read", &node.ClientConnError{Err: fault.New(fault.Unavailable, "a is gone")}), answerWith("0000"))
+	s := replicas(t, options{}, failAt("read", &node.ClientConnError{Err: fault.New(fault.Unavailable, "a is gone")}),
+		answerWith("0000"))
 	c := s.dial()
 	c.send(post("Content-Length: 24") + lsRefs)
 	if response, body, err := c.answer(); body != "0000" || err != nil {
@@ -200,7 +209,8 @@ func TestWhichErrorsAskAnotherNode(t *testing.T) {
 			c := s.dial()
 			c.send(post("Content-Length: 24") + lsRefs)
 			response, body, _ := c.answer()
-			if again := response.StatusCode == 200 && body == "0000"; again != test.again || !again && !strings.Contains(body, "a says so") {
+			if again := response.StatusCode == 200 && body == "0000"; again != test.again ||
+				!again && !strings.Contains(body, "a says so") {
 				t.Errorf("%s %q", response.Status, body)
 			}
 			if !eventually(func() bool { return s.router.Status()[0].Served+s.router.Status()[0].Failed == 1 }) ||
@@ -214,15 +224,17 @@ func TestWhichErrorsAskAnotherNode(t *testing.T) {
 // Nobody can answer: the client is told what gives it the most hope, and each node was asked once, up to a bound.
 func TestAllNodesFail(t *testing.T) {
 	t.Parallel()
-	gone, full, bad := fault.New(fault.Unavailable, "gone"), fault.Retry(fault.Exhausted, 7*time.Second, "full"), fault.New(fault.Corrupt, "damaged")
+	gone, full, bad := fault.New(fault.Unavailable, "gone"), fault.Retry(fault.Exhausted, 7*time.Second, "full"),
+		fault.New(fault.Corrupt, "damaged")
 	for name, test := range map[string]struct {
 		errors []error
 		status int
 		says   string
 		after  string
 	}{
-		"one":               {[]error{gone}, 503, "gone", "1"},
-		"gives up":          {[]error{fault.New(fault.Cancelled, "killed")}, 503, "the storage node a gave up the request; try again", "1"},
+		"one": {[]error{gone}, 503, "gone", "1"},
+		"gives up": {[]error{fault.New(fault.Cancelled, "killed")}, 503,
+			"the storage node a gave up the request; try again", "1"},
 		"damaged, gone":     {[]error{bad, gone}, 503, "gone", "1"},
 		"gone, damaged":     {[]error{gone, bad}, 503, "gone", "1"},
 		"full, gone":        {[]error{full, gone}, 429, "full", "7"},
@@ -245,7 +257,8 @@ func TestAllNodesFail(t *testing.T) {
 			c := s.dial()
 			c.send(post("Content-Length: 24") + lsRefs)
 			response, body, _ := c.answer()
-			if response.StatusCode != test.status || !strings.Contains(body, test.says) || response.Header.Get("Retry-After") != test.after {
+			if response.StatusCode != test.status || !strings.Contains(body, test.says) ||
+				response.Header.Get("Retry-After") != test.after {
 				t.Errorf("%s %q, Retry-After %q", response.Status, body, response.Header.Get("Retry-After"))
 			}
 			if !eventually(func() bool { return s.router.Status()[0].InFlight == 0 }) {
@@ -276,8 +289,9 @@ func TestNotTheNodesFault(t *testing.T) {
 	<-entered
 	for name, request := range map[string]string{
 		"full lane": post("Content-Length: 24") + lsRefs,
-		"too long":  post("Content-Encoding: gzip", "Transfer-Encoding: chunked") + chunked(zipped(strings.Repeat("0005x", 30_000)), 1000),
-		"damaged":   post("Content-Encoding: gzip", "Content-Length: 30") + zipped(lsRefs)[:30],
+		"too long": post("Content-Encoding: gzip", "Transfer-Encoding: chunked") +
+			chunked(zipped(strings.Repeat("0005x", 30_000)), 1000),
+		"damaged": post("Content-Encoding: gzip", "Content-Length: 30") + zipped(lsRefs)[:30],
 	} {
 		c := s.dial()
 		c.send(request)
@@ -351,8 +365,8 @@ func TestStaleConnections(t *testing.T) {
 	}
 }
 
-// TestOneCallersShare: a caller who has had his share of a node is refused, and no other node is asked for more of it; for others the node is
-// as good as before. A node that is full is another matter.
+// TestOneCallersShare: a caller who has had his share of a node is refused, and no other node is asked for more of it;
+// for others the node is as good as before. A node that is full is another matter.
 func TestOneCallersShare(t *testing.T) {
 	t.Parallel()
 	lane, ann, alone := laneOfThree(t)
@@ -393,7 +407,8 @@ func TestOneCallersShare(t *testing.T) {
 	expect := func(what string, status, want, atA, atB int) {
 		t.Helper()
 		if status != want || int(asked[0].Load()) != atA || int(asked[1].Load()) != atB {
-			t.Errorf("%s: %d; asked %d and %d times, want %d and %d", what, status, asked[0].Load(), asked[1].Load(), atA, atB)
+			t.Errorf("%s: %d; asked %d and %d times, want %d and %d", what, status, asked[0].Load(), asked[1].Load(),
+				atA, atB)
 		}
 	}
 	expect("who has had his share", ask("ann"), 429, 1, 0)
@@ -409,7 +424,8 @@ func TestOneCallersShare(t *testing.T) {
 	ann()
 }
 
-// laneOfThree is a lane of three places, of which ann has two until she leaves. Alone tells whether somebody else finds the third.
+// laneOfThree is a lane of three places, of which ann has two until she leaves. Alone tells whether somebody else finds
+// the third.
 func laneOfThree(t *testing.T) (lane *admit.Lane, leave func(), alone func(caller balance.Caller) bool) {
 	lane = admit.NewLane("small", 3)
 	one, err1 := lane.Enter("ann")
@@ -430,7 +446,8 @@ func laneOfThree(t *testing.T) (lane *admit.Lane, leave func(), alone func(calle
 	}
 }
 
-// TestFailoverTellsNoTokens: a token that somebody put into a path does not come into the log when a node fails or panics.
+// TestFailoverTellsNoTokens: a token that somebody put into a path does not come into the log when a node fails or
+// panics.
 func TestFailoverTellsNoTokens(t *testing.T) {
 	t.Parallel()
 	const token = "phk_abcdefghijklmnopqrstuvwxyz234567abcdefghijklm"
@@ -442,7 +459,8 @@ func TestFailoverTellsNoTokens(t *testing.T) {
 		c := s.dial()
 		c.send("GET /" + token + "/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\n\r\n")
 		_, _, _ = c.answer()
-		if !eventually(func() bool { return strings.Contains(s.log.String(), "repository=phk_***") }) || strings.Contains(s.log.String(), token[:20]) {
+		if !eventually(func() bool { return strings.Contains(s.log.String(), "repository=phk_***") }) ||
+			strings.Contains(s.log.String(), token[:20]) {
 			t.Errorf("%s:\n%s", name, s.log)
 		}
 	}

@@ -51,18 +51,21 @@ func (q *request) advertise(service protocol.Service, op auth.Operation) {
 	}
 	session := q.session(service)
 	sink := &sink{q: q}
-	// Git omits this line in version 2 of fetches. Pushes have no version 2; clients that ask for it could not parse the rest without the line.
+	// Git omits this line in version 2 of fetches. Pushes have no version 2; clients that ask for it could not parse
+	// the rest without the line.
 	if session.Version != protocol.V2 || service == protocol.ReceivePack {
 		sink.prefix = pktline.AppendFlush(pktline.AppendLine(nil, "# service="+string(service)))
 	}
-	q.respond("application/x-"+string(service)+"-advertisement", sink, gateway.NoBody(), func(response *gateway.Response) {
-		q.Advertise(session, response)
-	})
+	q.respond("application/x-"+string(service)+"-advertisement", sink, gateway.NoBody(),
+		func(response *gateway.Response) {
+			q.Advertise(session, response)
+		})
 }
 
 // session describes how the client talks to the server.
 func (q *request) session(service protocol.Service) node.Session {
-	return node.Session{Service: service, Version: protocol.ParseVersion(q.r.Header.Get("Git-Protocol")), Stateless: true}
+	return node.Session{Service: service, Version: protocol.ParseVersion(q.r.Header.Get("Git-Protocol")),
+		Stateless: true}
 }
 
 // uploadPack answers a fetch request that follows the advertisement.
@@ -117,11 +120,13 @@ func (q *request) contentType(want string) bool {
 // source is the request's body as the client sends it.
 func (q *request) source() gateway.Source {
 	return gateway.Source{
-		Reader: q.r.Body, SetDeadline: http.NewResponseController(q.w).SetReadDeadline, Encoding: q.r.Header.Get("Content-Encoding"),
+		Reader: q.r.Body, SetDeadline: http.NewResponseController(q.w).SetReadDeadline,
+		Encoding: q.r.Header.Get("Content-Encoding"),
 	}
 }
 
-// readBody reads the body before the request is admitted: clients that send slowly must not use up the concurrency limit.
+// readBody reads the body before the request is admitted: clients that send slowly must not use up the concurrency
+// limit.
 func (q *request) readBody() (*gateway.Body, error) {
 	conn := connlimit.From(q.r.Context())
 	conn.Receiving()
@@ -129,7 +134,8 @@ func (q *request) readBody() (*gateway.Body, error) {
 	return q.ReadBody(q.source())
 }
 
-// limitBody limits the time for a body that nobody reads to its end: net/http reads the rest before it sends a response.
+// limitBody limits the time for a body that nobody reads to its end: net/http reads the rest before it sends a
+// response.
 func (q *request) limitBody() {
 	if q.r.Body != http.NoBody && q.ReadStall > 0 {
 		_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.ReadStall))

@@ -17,20 +17,26 @@ func TestWhatGitPrints(t *testing.T) {
 	capabilities := func(node.Session) ([]byte, error) {
 		return protocol.Capabilities{Agent: "test", Format: git.SHA1}.Append(nil), nil
 	}
-	ok := serve(t, &fakeNode{advertise: capabilities, serve: failing(fault.New(fault.Invalid, "this one is not for you")).serve}, options{})
+	ok := serve(t, &fakeNode{advertise: capabilities, serve: failing(fault.New(fault.Invalid,
+		"this one is not for you")).serve}, options{})
 	down := serve(t, failing(fault.New(fault.Unavailable, "the disk is gone")), options{})
 	for name, test := range map[string]struct {
 		args []string
 		says string
 	}{
-		"session":       {[]string{"-c", "protocol.version=2", "ls-remote", "http://" + ok.addr + "/repo"}, "remote error: this one is not for you"},
-		"dumb":          {[]string{"-c", "protocol.version=2", "ls-remote", "http://" + down.addr + "/-/repo"}, "not found"},
-		"unavailable":   {[]string{"-c", "protocol.version=2", "ls-remote", "http://" + down.addr + "/repo"}, "remote: the disk is gone"},
-		"a second time": {[]string{"-c", "protocol.version=2", "ls-remote", "http://" + down.addr + "/repo"}, "error: 503"},
+		"session": {[]string{"-c", "protocol.version=2", "ls-remote", "http://" + ok.addr + "/repo"},
+			"remote error: this one is not for you"},
+		"dumb": {[]string{"-c", "protocol.version=2", "ls-remote", "http://" + down.addr + "/-/repo"},
+			"not found"},
+		"unavailable": {[]string{"-c", "protocol.version=2", "ls-remote", "http://" + down.addr + "/repo"},
+			"remote: the disk is gone"},
+		"a second time": {[]string{"-c", "protocol.version=2", "ls-remote", "http://" + down.addr + "/repo"},
+			"error: 503"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if out, err := gittest.At(t, t.TempDir()).Try(test.args...); err == nil || !strings.Contains(err.Error(), test.says) {
+			if out, err := gittest.At(t, t.TempDir()).Try(test.args...); err == nil ||
+				!strings.Contains(err.Error(), test.says) {
 				t.Errorf("git says nothing of %q: %s %v", test.says, out, err)
 			}
 		})
@@ -38,7 +44,8 @@ func TestWhatGitPrints(t *testing.T) {
 
 	repo := gittest.Init(t)
 	repo.Git("update-ref", "refs/heads/main", repo.Commit("x").String())
-	if _, err := repo.Try("push", "http://"+ok.addr+"/repo", "main"); err == nil || !strings.Contains(err.Error(), "does not accept pushes") {
+	if _, err := repo.Try("push", "http://"+ok.addr+"/repo", "main"); err == nil ||
+		!strings.Contains(err.Error(), "does not accept pushes") {
 		t.Errorf("git push says: %v", err)
 	}
 }

@@ -1,5 +1,6 @@
-// Package githttp is the front end for HTTP: Git's smart HTTP protocol (gitprotocol-http(5)), the APIs below /-/api/, and the paths that
-// belong to web pages or to an application. It is the one place where the kind of a fault becomes an HTTP status or an ERR packet.
+// Package githttp is the front end for HTTP: Git's smart HTTP protocol (gitprotocol-http(5)), the APIs below /-/api/,
+// and the paths that belong to web pages or to an application. It is the one place where the kind of a fault becomes an
+// HTTP status or an ERR packet.
 package githttp
 
 import (
@@ -124,8 +125,9 @@ func (q *request) serve() {
 	q.closeIfDraining() // the application's responses do not pass through begin
 	header := q.w.Header()
 	if !q.r.ProtoAtLeast(1, 1) || len(q.r.TransferEncoding) > 0 {
-		// httpguard refuses what two servers could parse differently. Of the rest, proxies have most trouble with chunks and HTTP/1.0.
-		// In case a proxy found another end of the request, nothing behind it is answered (RFC 9112, section 6.1).
+		// httpguard refuses what two servers could parse differently. Of the rest, proxies have most trouble with
+		// chunks and HTTP/1.0. In case a proxy found another end of the request, nothing behind it is answered (RFC
+		// 9112, section 6.1).
 		header.Set("Connection", "close")
 	}
 	path := q.r.URL.Path
@@ -220,7 +222,8 @@ func (q *request) Attributes(a []slog.Attr) []slog.Attr {
 		a = append(a, slog.String("proxy", q.peer))
 	}
 	if q.Op.Web {
-		a = append(a, slog.String("method", gateway.LogText(q.r.Method)), slog.String("path", gateway.LogText(q.r.URL.Path)))
+		a = append(a, slog.String("method", gateway.LogText(q.r.Method)),
+			slog.String("path", gateway.LogText(q.r.URL.Path)))
 	}
 	if q.visitor != nil {
 		a = append(a, q.visitor.attrs...)
@@ -259,7 +262,8 @@ func (q *refusedRequest) Transport() string { return "http" }
 
 // Attributes implements gateway.FrontEnd.
 func (q *refusedRequest) Attributes(a []slog.Attr) []slog.Attr {
-	return append(a, slog.Int("status", q.why.Status), slog.String("client", q.Client), slog.String("reason", q.why.Reason))
+	return append(a, slog.Int("status", q.why.Status), slog.String("client", q.Client),
+		slog.String("reason", q.why.Reason))
 }
 
 // Panicked implements gateway.FrontEnd.

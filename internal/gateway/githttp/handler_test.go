@@ -24,22 +24,31 @@ func TestWhatEachRequestGets(t *testing.T) {
 		says    string
 		header  [2]string
 	}{
-		"advertisement":    {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=2", 200, "version 2\n0000", [2]string{"Content-Type", "application/x-git-upload-pack-advertisement"}},
-		"nested":           {"GET /a/b/c.git/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=2", 200, "version 2", [2]string{}},
-		"slashes":          {"GET //repo//info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=2", 200, "version 2", [2]string{}},
-		"several keys":     {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: a:version=1:version=2:b=c", 200, "version 2", [2]string{}},
-		"HEAD":             {"HEAD /repo/info/refs?service=git-upload-pack HTTP/1.1", 200, "", [2]string{}},
-		"version 0":        {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1", 200, "001e# service=git-upload-pack\n0000000eversion 0\n0000", [2]string{"Content-Length", "52"}},
-		"version 1":        {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=1", 200, "001e# service=git-upload-pack\n0000000eversion 1\n0000", [2]string{}},
-		"odd version":      {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: ::version=22;version=2\x80", 200, "version 0\n0000", [2]string{}},
-		"dumb refs":        {"GET /repo/info/refs HTTP/1.1", 403, "dumb HTTP", [2]string{}},
-		"dumb HEAD":        {"GET /repo/HEAD HTTP/1.1", 403, "dumb HTTP", [2]string{}},
-		"dumb packs":       {"GET /repo/objects/info/packs HTTP/1.1", 403, "dumb HTTP", [2]string{}},
-		"push, discovery":  {"GET /repo/info/refs?service=git-receive-pack HTTP/1.1", 403, "does not accept pushes", [2]string{}},
-		"push":             {"POST /repo/git-receive-pack HTTP/1.1\r\nContent-Length: 4\r\n\r\n0000", 403, "does not accept pushes", [2]string{}},
-		"unknown service":  {"GET /repo/info/refs?service=git-upload-archive HTTP/1.1", 403, "unknown service", [2]string{}},
-		"bad query":        {"GET /repo/info/refs?service=%zz HTTP/1.1", 400, "bad query", [2]string{}},
-		"PUT":              {"PUT /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nContent-Length: 0", 405, "use GET", [2]string{"Allow", "GET"}},
+		"advertisement": {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=2", 200,
+			"version 2\n0000", [2]string{"Content-Type", "application/x-git-upload-pack-advertisement"}},
+		"nested": {"GET /a/b/c.git/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=2",
+			200, "version 2", [2]string{}},
+		"slashes": {"GET //repo//info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=2", 200,
+			"version 2", [2]string{}},
+		"several keys": {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: a:version=1:version=2:b=c", 200, "version 2", [2]string{}},
+		"HEAD":         {"HEAD /repo/info/refs?service=git-upload-pack HTTP/1.1", 200, "", [2]string{}},
+		"version 0": {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1", 200,
+			"001e# service=git-upload-pack\n0000000eversion 0\n0000", [2]string{"Content-Length", "52"}},
+		"version 1": {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=1", 200,
+			"001e# service=git-upload-pack\n0000000eversion 1\n0000", [2]string{}},
+		"odd version": {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: ::version=22;version=2\x80", 200, "version 0\n0000", [2]string{}},
+		"dumb refs":   {"GET /repo/info/refs HTTP/1.1", 403, "dumb HTTP", [2]string{}},
+		"dumb HEAD":   {"GET /repo/HEAD HTTP/1.1", 403, "dumb HTTP", [2]string{}},
+		"dumb packs":  {"GET /repo/objects/info/packs HTTP/1.1", 403, "dumb HTTP", [2]string{}},
+		"push, discovery": {"GET /repo/info/refs?service=git-receive-pack HTTP/1.1", 403, "does not accept pushes",
+			[2]string{}},
+		"push": {"POST /repo/git-receive-pack HTTP/1.1\r\nContent-Length: 4\r\n\r\n0000", 403,
+			"does not accept pushes", [2]string{}},
+		"unknown service": {"GET /repo/info/refs?service=git-upload-archive HTTP/1.1", 403, "unknown service",
+			[2]string{}},
+		"bad query": {"GET /repo/info/refs?service=%zz HTTP/1.1", 400, "bad query", [2]string{}},
+		"PUT": {"PUT /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nContent-Length: 0", 405,
+			"use GET", [2]string{"Allow", "GET"}},
 		"OPTIONS":          {"OPTIONS /repo/git-upload-pack HTTP/1.1", 405, "use POST", [2]string{"Allow", "POST"}},
 		"GET of a session": {"GET /repo/git-upload-pack HTTP/1.1", 405, "use POST", [2]string{"Allow", "POST"}},
 		"odd method":       {"BREW /repo/info/refs HTTP/1.1", 405, "use GET", [2]string{}},
@@ -48,17 +57,27 @@ func TestWhatEachRequestGets(t *testing.T) {
 		"root":             {"GET / HTTP/1.1", 404, "git clone http://git.example/team/app", [2]string{}},
 		"ours":             {"GET /-/metrics HTTP/1.1", 404, "private listener", [2]string{}},
 		"ours, session":    {"GET /-/x/info/refs?service=git-upload-pack HTTP/1.1", 404, "", [2]string{}},
-		"ours, disguised":  {"GET //-/x/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository", [2]string{}},
-		"a page":           {"GET /repo HTTP/1.1", 404, "git clone", [2]string{}},
-		"no repository":    {"GET /info/refs?service=git-upload-pack HTTP/1.1", 404, "no repository named", [2]string{}},
-		"up":               {"GET /a/../b/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository", [2]string{}},
-		"up, encoded":      {"GET /%2e%2e/b/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository", [2]string{}},
-		"encoded slash":    {"GET /..%2f..%2fetc/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository", [2]string{}},
-		"NUL":              {"GET /a%00b/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository", [2]string{}},
-		"newline":          {"GET /a%0ab/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository", [2]string{}},
-		"backslash":        {"GET /a%5c..%5cb/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository", [2]string{}},
-		"long":             {"GET /" + strings.Repeat("a/", 1000) + "info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository", [2]string{}},
-		"huge header":      {"GET /repo/info/refs HTTP/1.1\r\nX: " + strings.Repeat("x", 100<<10), 431, "", [2]string{}},
+		"ours, disguised": {"GET //-/x/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository",
+			[2]string{}},
+		"a page": {"GET /repo HTTP/1.1", 404, "git clone", [2]string{}},
+		"no repository": {"GET /info/refs?service=git-upload-pack HTTP/1.1", 404, "no repository named",
+			[2]string{}},
+		"up": {"GET /a/../b/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository",
+			[2]string{}},
+		"up, encoded": {"GET /%2e%2e/b/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository",
+			[2]string{}},
+		"encoded slash": {"GET /..%2f..%2fetc/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository",
+			[2]string{}},
+		"NUL": {"GET /a%00b/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository",
+			[2]string{}},
+		"newline": {"GET /a%0ab/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository",
+			[2]string{}},
+		"backslash": {"GET /a%5c..%5cb/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository",
+			[2]string{}},
+		"long": {"GET /" + strings.Repeat("a/", 1000) + "info/refs?service=git-upload-pack HTTP/1.1", 404,
+			"no such repository", [2]string{}},
+		"huge header": {"GET /repo/info/refs HTTP/1.1\r\nX: " + strings.Repeat("x", 100<<10), 431, "",
+			[2]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -85,11 +104,13 @@ func TestWhatEachRequestGets(t *testing.T) {
 			if got := h.Get(test.header[0]); test.header[0] != "" && got != test.header[1] {
 				t.Errorf("%s is %q, want %q", test.header[0], got, test.header[1])
 			}
-			if !strings.Contains(h.Get("Cache-Control"), "no-cache") || h.Get("Pragma") != "no-cache" || h.Get("Expires") == "" {
+			if !strings.Contains(h.Get("Cache-Control"), "no-cache") || h.Get("Pragma") != "no-cache" ||
+				h.Get("Expires") == "" {
 				t.Errorf("the answer may be cached: %v", h)
 			}
 			if test.status != 200 {
-				if h.Get("Content-Type") != "text/plain; charset=utf-8" || h.Get("X-Content-Type-Options") != "nosniff" {
+				if h.Get("Content-Type") != "text/plain; charset=utf-8" ||
+					h.Get("X-Content-Type-Options") != "nosniff" {
 					t.Errorf("an error's content type: %v", h)
 				}
 				if test.request[0] != 'H' && !strings.HasSuffix(string(body), "\n") {
@@ -125,13 +146,15 @@ func TestErrorsAreRenderedByTheirKind(t *testing.T) {
 				text   string
 				status int
 			}{
-				{"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n", want.discovery},
+				{"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n",
+					want.discovery},
 				{post("Content-Length: 24") + lsRefs, want.before},
 			} {
 				c := s.dial()
 				c.send(request.text)
 				response, body, err := c.answer()
-				if err != nil || response.StatusCode != request.status || !strings.Contains(body, "what the client may know") {
+				if err != nil || response.StatusCode != request.status ||
+					!strings.Contains(body, "what the client may know") {
 					t.Errorf("got %s (%v), want %d: %q", response.Status, err, request.status, body)
 				}
 				if strings.Contains(body, secret) {
@@ -192,7 +215,9 @@ func TestFullLanesRefuse(t *testing.T) {
 	second := s.dial()
 	second.send(post("Content-Length: 24") + lsRefs)
 	response, body, err := second.answer()
-	if err != nil || response.StatusCode != 429 || response.Header.Get("Retry-After") == "" || !strings.Contains(body, "too many cold requests at the same time; try again") || !strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
+	if err != nil || response.StatusCode != 429 || response.Header.Get("Retry-After") == "" ||
+		!strings.Contains(body, "too many cold requests at the same time; try again") ||
+		!strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
 		t.Errorf("with a full lane: %s (%v) %q %v", response.Status, err, body, response.Header)
 	}
 	hit.Store(true)
@@ -227,23 +252,32 @@ func TestPipelinedRequests(t *testing.T) {
 	}
 }
 
-// What can be understood in two ways is refused by name, and nothing that a proxy took for a body is answered. Package httpguard has all shapes.
+// What can be understood in two ways is refused by name, and nothing that a proxy took for a body is answered. Package
+// httpguard has all shapes.
 func TestSmugglingShapes(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{})
 	const hidden = "GET /-/hidden HTTP/1.1\r\nHost: h\r\n\r\n"
 	for name, test := range map[string]struct{ request, says string }{
-		"two lengths":         {post("Content-Length: 24", "Content-Length: 25") + lsRefs + hidden, "Content-Length is one number"},
-		"list of lengths":     {post("Content-Length: 24, 24") + lsRefs + hidden, "Content-Length is one number"},
-		"unknown encoding":    {post("Transfer-Encoding: xchunked") + lsRefs + hidden, "Transfer-Encoding is chunked and nothing else"},
-		"folded header":       {post("X: a\r\n b", "Content-Length: 24") + lsRefs + hidden, "a header begins with a space"},
-		"space before colon":  {post("Content-Length : 24") + lsRefs + hidden, "a space before its colon"},
-		"bad chunk size":      {post("Transfer-Encoding: chunked") + "-5\r\n" + hidden, "a chunk of the request's body is bad"},
-		"chunk size too long": {post("Transfer-Encoding: chunked") + "ffffffffffffffffff\r\n" + hidden, "a chunk of the request's body is bad"},
-		"no chunk end":        {post("Transfer-Encoding: chunked") + "18\r\n" + lsRefs + "x" + hidden, "a chunk of the request's body is bad"},
-		"length and chunks":   {post("Content-Length: 3", "Transfer-Encoding: chunked") + "18\r\n" + lsRefs + "\r\n0\r\n\r\n", "Content-Length and Transfer-Encoding in one request"},
-		"bare line feeds":     {strings.ReplaceAll(post("Content-Length: 24"), "\r\n", "\n") + lsRefs, "end with CR and LF"},
-		"control in header":   {post("X: a\x00b") + hidden, "a control character"},
+		"two lengths": {post("Content-Length: 24", "Content-Length: 25") + lsRefs + hidden,
+			"Content-Length is one number"},
+		"list of lengths": {post("Content-Length: 24, 24") + lsRefs + hidden, "Content-Length is one number"},
+		"unknown encoding": {post("Transfer-Encoding: xchunked") + lsRefs + hidden,
+			"Transfer-Encoding is chunked and nothing else"},
+		"folded header": {post("X: a\r\n b", "Content-Length: 24") + lsRefs + hidden,
+			"a header begins with a space"},
+		"space before colon": {post("Content-Length : 24") + lsRefs + hidden, "a space before its colon"},
+		"bad chunk size": {post("Transfer-Encoding: chunked") + "-5\r\n" + hidden,
+			"a chunk of the request's body is bad"},
+		"chunk size too long": {post("Transfer-Encoding: chunked") + "ffffffffffffffffff\r\n" + hidden,
+			"a chunk of the request's body is bad"},
+		"no chunk end": {post("Transfer-Encoding: chunked") + "18\r\n" + lsRefs + "x" + hidden,
+			"a chunk of the request's body is bad"},
+		"length and chunks": {post("Content-Length: 3", "Transfer-Encoding: chunked") + "18\r\n" + lsRefs +
+			"\r\n0\r\n\r\n", "Content-Length and Transfer-Encoding in one request"},
+		"bare line feeds": {strings.ReplaceAll(post("Content-Length: 24"), "\r\n", "\n") + lsRefs,
+			"end with CR and LF"},
+		"control in header": {post("X: a\x00b") + hidden, "a control character"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -251,7 +285,9 @@ func TestSmugglingShapes(t *testing.T) {
 			c.send(test.request)
 			_ = c.CloseWrite()
 			all, err := io.ReadAll(c.r)
-			if n := strings.Count(string(all), "HTTP/1.1 "); n != 1 || err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 400 Bad Request\r\n") || !strings.Contains(string(all), test.says) {
+			if n := strings.Count(string(all), "HTTP/1.1 "); n != 1 || err != nil ||
+				!strings.HasPrefix(string(all), "HTTP/1.1 400 Bad Request\r\n") ||
+				!strings.Contains(string(all), test.says) {
 				t.Errorf("%v\n%s", err, all)
 			}
 		})
@@ -298,7 +334,8 @@ func TestLogLines(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{})
 	c := s.dial()
-	c.send("GET /x%0alevel=ERROR%20msg=forged?a HTTP/1.1\r\nHost: h\r\nUser-Agent: a\"b\x80 level=ERROR" + strings.Repeat("x", 1000) + "\r\n\r\n")
+	c.send("GET /x%0alevel=ERROR%20msg=forged?a HTTP/1.1\r\nHost: h\r\nUser-Agent: a\"b\x80 level=ERROR" +
+		strings.Repeat("x", 1000) + "\r\n\r\n")
 	_, _, _ = c.answer()
 	c.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n")
 	_, _, _ = c.answer()
@@ -312,7 +349,8 @@ func TestLogLines(t *testing.T) {
 	if len(lines[0]) > 1000 || !strings.Contains(lines[0], `path="/x\nlevel`) {
 		t.Errorf("the refused request's line: %s", lines[0])
 	}
-	for _, want := range []string{"operation=info_refs", "result=ok", "status=200", "repository=repo", "client=127.0.0.1:", `protocol="HTTP/1.1 v2"`, "ms=", "bytes="} {
+	for _, want := range []string{"operation=info_refs", "result=ok", "status=200", "repository=repo",
+		"client=127.0.0.1:", `protocol="HTTP/1.1 v2"`, "ms=", "bytes="} {
 		if !strings.Contains(lines[1], want) {
 			t.Errorf("the line lacks %s: %s", want, lines[1])
 		}
@@ -323,7 +361,8 @@ func TestLogLines(t *testing.T) {
 func TestDrainingEndsConnections(t *testing.T) {
 	t.Parallel()
 	working, release := make(chan struct{}), make(chan struct{})
-	s := serve(t, &fakeNode{advertise: advertise, serve: func(_ context.Context, _ io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+	s := serve(t, &fakeNode{advertise: advertise, serve: func(_ context.Context, _ io.Reader,
+		reply node.ResponseWriter) (node.Outcome, error) {
 		close(working)
 		<-release
 		_, err := reply.Write([]byte("0000"))

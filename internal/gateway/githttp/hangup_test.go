@@ -23,7 +23,8 @@ import (
 
 // session is a node's session after the request was read and the pack is about to be sent.
 func session(send func(ctx context.Context, reply node.ResponseWriter) error) *fakeNode {
-	return &fakeNode{advertise: advertise, serve: func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+	return &fakeNode{advertise: advertise, serve: func(ctx context.Context, request io.Reader,
+		reply node.ResponseWriter) (node.Outcome, error) {
 		outcome := node.Outcome{Command: protocol.CommandFetch}
 		if _, err := readAll(request); err != nil {
 			return outcome, err
@@ -165,8 +166,10 @@ func TestCopiesByTheKernelAndNot(t *testing.T) {
 		if got := secure.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
 			t.Errorf("negotiated %q", got)
 		}
-		if !eventually(func() bool { return s.value("packhorse_copy_bytes_total{path=user}") == size+4 }) || s.value("packhorse_copy_bytes_total{path=kernel}") != 0 {
-			t.Errorf("user %v, kernel %v", s.value("packhorse_copy_bytes_total{path=user}"), s.value("packhorse_copy_bytes_total{path=kernel}"))
+		if !eventually(func() bool { return s.value("packhorse_copy_bytes_total{path=user}") == size+4 }) ||
+			s.value("packhorse_copy_bytes_total{path=kernel}") != 0 {
+			t.Errorf("user %v, kernel %v", s.value("packhorse_copy_bytes_total{path=user}"),
+				s.value("packhorse_copy_bytes_total{path=kernel}"))
 		}
 	})
 }
@@ -220,7 +223,8 @@ func TestTruncatedAnswersNeverLookWhole(t *testing.T) {
 			if !test.whole && !c.closed() {
 				t.Error("the connection was not cut")
 			}
-			if !eventually(func() bool { return strings.Contains(s.log.String(), "result=") }) || strings.Contains(s.log.String(), "result=ok") {
+			if !eventually(func() bool { return strings.Contains(s.log.String(), "result=") }) ||
+				strings.Contains(s.log.String(), "result=ok") {
 				t.Errorf("the log calls it whole:\n%s", s.log)
 			}
 			c = s.dial() // one that knows no chunks: to it a connection that is only closed is the end
@@ -238,7 +242,8 @@ func TestPanics(t *testing.T) {
 	for range 3 {
 		c := s.dial()
 		c.send(post("Content-Length: 24") + lsRefs)
-		if response, body, err := c.answer(); err != nil || response.StatusCode != 500 || strings.Contains(body, "a bug") {
+		if response, body, err := c.answer(); err != nil || response.StatusCode != 500 ||
+			strings.Contains(body, "a bug") {
 			t.Errorf("%s %q, %v", response.Status, body, err)
 		}
 	}

@@ -7,8 +7,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 )
 
-// Git LFS's API (git-lfs, docs/api/README.md) is below "info/lfs" of a repository. Packhorse does not support LFS. Clients understand
-// 404 as "not implemented" and continue without it. 403, which other paths of the dumb protocol get, would mean wrong credentials.
+// Git LFS's API (git-lfs, docs/api/README.md) is below "info/lfs" of a repository. Packhorse does not support LFS.
+// Clients understand 404 as "not implemented" and continue without it. 403, which other paths of the dumb protocol get,
+// would mean wrong credentials.
 const (
 	lfsPath          = "/info/lfs/"
 	lfsType          = "application/vnd.git-lfs+json"

@@ -14,10 +14,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
-// Pages answers requests for paths below /-/ and /.api/ that are not the gateway's own: searches, and pages for browsers. It also answers
-// "/" for browsers. The request's body was received whole, within its limits, and is unpacked. If nothing was written, an error becomes
-// the response: NotFound for pages that do not exist, Unauthenticated to have a browser ask for a name. Otherwise an error cuts the
-// connection.
+// Pages answers requests for paths below /-/ and /.api/ that are not the gateway's own: searches, and pages for
+// browsers. It also answers "/" for browsers. The request's body was received whole, within its limits, and is
+// unpacked. If nothing was written, an error becomes the response: NotFound for pages that do not exist,
+// Unauthenticated to have a browser ask for a name. Otherwise an error cuts the connection.
 type Pages func(w http.ResponseWriter, r *http.Request, v *Visitor) error
 
 // Visitor is the caller who requests a page. Not safe for concurrent use.
@@ -33,8 +33,8 @@ type Visitor struct {
 // Name returns the visitor's name; "" if the visitor is anonymous.
 func (v *Visitor) Name() string { return v.q.ID.Name }
 
-// Reader returns a function that reports which of many repositories the visitor may read; nil means all. If access to a repository
-// cannot be determined in time, it is reported as unreadable and complete is false.
+// Reader returns a function that reports which of many repositories the visitor may read; nil means all. If access to a
+// repository cannot be determined in time, it is reported as unreadable and complete is false.
 func (v *Visitor) Reader() func([]git.RepoPath) (may []bool, complete bool) {
 	if v.q.Auth != nil && !v.asked {
 		v.reader, v.asked = v.q.Auth.Reader(v.q.Ctx, v.q.ID), true
@@ -69,12 +69,14 @@ const (
 
 // isPage reports whether a path is for Pages.
 func (q *request) isPage(path string) bool {
-	return strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI) || path == "/" && strings.Contains(q.r.Header.Get("Accept"), "text/html")
+	return strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI) ||
+		path == "/" && strings.Contains(q.r.Header.Get("Accept"), "text/html")
 }
 
 // isSrcLink reports whether a request follows a link of the src command to a symbol.
 func (q *request) isSrcLink() bool {
-	return (q.r.Method == http.MethodGet || q.r.Method == http.MethodHead) && strings.HasPrefix(q.r.URL.EscapedPath(), srcFile)
+	return (q.r.Method == http.MethodGet || q.r.Method == http.MethodHead) &&
+		strings.HasPrefix(q.r.URL.EscapedPath(), srcFile)
 }
 
 // srcLink redirects to the page. Its path begins with one slash, and so is on this server.
@@ -135,7 +137,8 @@ func (q *request) page(path string) {
 
 // wantsEvents reports whether the client of a search reads server-sent events, whatever the status.
 func (q *request) wantsEvents() bool {
-	return q.r.URL.Path == streamPath || q.r.URL.Path == searchPath && strings.Contains(q.r.Header.Get("Accept"), eventStream)
+	return q.r.URL.Path == streamPath || q.r.URL.Path == searchPath &&
+		strings.Contains(q.r.Header.Get("Accept"), eventStream)
 }
 
 // failEvents sends a failure as server-sent events.

@@ -93,8 +93,10 @@ func TestPages(t *testing.T) {
 		{"GET", "/-/panic", "", "", 500, "internal error"},
 		{"GET", "/", "Accept: text/html", "", 200, "hello "},
 		{"GET", "/", "Accept: */*", "", 404, "name a repository"},
-		{"GET", "/.api/search/stream", "Authorization: Bearer wrong", "", 401, "event: error\ndata: {\"name\":\"Error\",\"message\":\"wrong\"}\n\nevent: done\ndata: {}\n\n"},
-		{"GET", "/.api/search/stream", "", "", 404, "event: error\ndata: {\"name\":\"Error\",\"message\":\"no page /.api/search/stream here\"}\n\nevent: done\ndata: {}\n\n"},
+		{"GET", "/.api/search/stream", "Authorization: Bearer wrong", "", 401,
+			"event: error\ndata: {\"name\":\"Error\",\"message\":\"wrong\"}\n\nevent: done\ndata: {}\n\n"},
+		{"GET", "/.api/search/stream", "", "", 404,
+			"event: error\ndata: {\"name\":\"Error\",\"message\":\"no page /.api/search/stream here\"}\n\nevent: done\ndata: {}\n\n"},
 		{"POST", "/.api/graphql", "Authorization: Bearer wrong", "", 401, "wrong\n"},
 		{"POST", "/.api/graphql", "", "query", 200, "query"},
 		{"POST", "/.api/graphql", "Content-Encoding: gzip", bomb.String(), 200, "\x00\x00"}, // cut off
@@ -113,8 +115,10 @@ func TestPages(t *testing.T) {
 		}
 		body, err := io.ReadAll(response.Body)
 		response.Body.Close()
-		if response.StatusCode != test.status || !strings.HasPrefix(string(body), test.want) && !strings.Contains(string(body), test.want) {
-			t.Errorf("%s %s (%s): %d %.200q, %v; want %d %q", test.method, test.path, test.headers, response.StatusCode, body, err, test.status, test.want)
+		if response.StatusCode != test.status || !strings.HasPrefix(string(body), test.want) &&
+			!strings.Contains(string(body), test.want) {
+			t.Errorf("%s %s (%s): %d %.200q, %v; want %d %q", test.method, test.path, test.headers, response.StatusCode,
+				body, err, test.status, test.want)
 		}
 		if (err == nil) == (test.want == "\x00\x00") {
 			t.Errorf("%s: the end of the answer: %v", test.path, err)
@@ -133,8 +137,10 @@ func TestPages(t *testing.T) {
 		c := s.dial()
 		c.send("GET " + path + " HTTP/1.1\r\nHost: git.example\r\n\r\n")
 		response, _, err := c.answer()
-		if err != nil || response.Header.Get("Location") != want || (response.StatusCode == http.StatusMovedPermanently) != (want != "") {
-			t.Errorf("%s leads to %q (%d), %v; want %q", path, response.Header.Get("Location"), response.StatusCode, err, want)
+		if err != nil || response.Header.Get("Location") != want ||
+			(response.StatusCode == http.StatusMovedPermanently) != (want != "") {
+			t.Errorf("%s leads to %q (%d), %v; want %q", path, response.Header.Get("Location"), response.StatusCode,
+				err, want)
 		}
 	}
 	c := s.dial()
@@ -143,7 +149,8 @@ func TestPages(t *testing.T) {
 		t.Errorf("half an answer looks whole: %q, %v", body, err)
 	}
 	if !eventually(func() bool {
-		return strings.Contains(s.log.String(), "operation=search result=ok") && strings.Contains(s.log.String(), "path=/-/search results=7") &&
+		return strings.Contains(s.log.String(), "operation=search result=ok") &&
+			strings.Contains(s.log.String(), "path=/-/search results=7") &&
 			s.value("packhorse_requests_total{operation=page,result=not_found}") == 2
 	}) {
 		t.Errorf("the log does not tell: %s", s.log)
@@ -155,16 +162,18 @@ func TestPages(t *testing.T) {
 func TestPagesLane(t *testing.T) {
 	t.Parallel()
 	in, out := make(chan struct{}), make(chan struct{})
-	s := serve(t, &fakeNode{advertise: advertise}, options{pageLane: 2, pages: func(w http.ResponseWriter, r *http.Request, _ *githttp.Visitor) error {
-		close(in)
-		<-out
-		return nil
-	}})
+	s := serve(t, &fakeNode{advertise: advertise}, options{pageLane: 2,
+		pages: func(w http.ResponseWriter, r *http.Request, _ *githttp.Visitor) error {
+			close(in)
+			<-out
+			return nil
+		}})
 	first, second := s.dial(), s.dial()
 	first.send("GET /-/search HTTP/1.1\r\nHost: git.example\r\n\r\n")
 	<-in
 	second.send("GET /-/search HTTP/1.1\r\nHost: git.example\r\n\r\n")
-	if response, body, _ := second.answer(); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" {
+	if response, body, _ := second.answer(); response.StatusCode != http.StatusTooManyRequests ||
+		response.Header.Get("Retry-After") == "" {
 		t.Errorf("%d %q", response.StatusCode, body)
 	}
 	second.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: git.example\r\nGit-Protocol: version=2\r\n\r\n")
@@ -181,18 +190,19 @@ func TestPagesLane(t *testing.T) {
 func TestPagesReaderThatStops(t *testing.T) {
 	t.Parallel()
 	ended := make(chan error, 1)
-	s := serve(t, &fakeNode{}, options{pageLane: 1, writeStall: 100 * time.Millisecond, pages: func(w http.ResponseWriter, r *http.Request, _ *githttp.Visitor) error {
-		if r.URL.Path != "/.api/search/stream" {
-			return nil
-		}
-		event := []byte("event: matches\ndata: [\"" + strings.Repeat("x", 1<<20) + "\"]\n\n")
-		for {
-			if _, err := w.Write(event); err != nil {
-				ended <- err
-				return err
+	s := serve(t, &fakeNode{}, options{pageLane: 1, writeStall: 100 * time.Millisecond,
+		pages: func(w http.ResponseWriter, r *http.Request, _ *githttp.Visitor) error {
+			if r.URL.Path != "/.api/search/stream" {
+				return nil
 			}
-		}
-	}})
+			event := []byte("event: matches\ndata: [\"" + strings.Repeat("x", 1<<20) + "\"]\n\n")
+			for {
+				if _, err := w.Write(event); err != nil {
+					ended <- err
+					return err
+				}
+			}
+		}})
 	stopped := s.dial()
 	stopped.send("GET /.api/search/stream HTTP/1.1\r\nHost: git.example\r\n\r\n")
 	<-ended
@@ -206,12 +216,14 @@ func TestPagesReaderThatStops(t *testing.T) {
 	}
 }
 
-// TestPagesSaidSo logs a search that is refused as other refusals are, and as a warning only one in which something broke.
+// TestPagesSaidSo logs a search that is refused as other refusals are, and as a warning only one in which something
+// broke.
 func TestPagesSaidSo(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{}, options{pages: func(_ http.ResponseWriter, r *http.Request, _ *githttp.Visitor) error {
 		if r.URL.RawQuery == "q=broken" {
-			return fault.Wrap(fault.Unavailable, "the search process cannot be reached", errors.New("connection refused"))
+			return fault.Wrap(fault.Unavailable, "the search process cannot be reached",
+				errors.New("connection refused"))
 		}
 		return fault.Retry(fault.Unavailable, 7*time.Second, "the index is being opened")
 	}})
@@ -219,7 +231,8 @@ func TestPagesSaidSo(t *testing.T) {
 		c := s.dial()
 		c.send("GET /-/api/v1/search?q=" + query + " HTTP/1.1\r\nHost: git.example\r\n\r\n")
 		response, body, _ := c.answer()
-		if response.StatusCode != http.StatusServiceUnavailable || after != "" && response.Header.Get("Retry-After") != after {
+		if response.StatusCode != http.StatusServiceUnavailable ||
+			after != "" && response.Header.Get("Retry-After") != after {
 			t.Errorf("%s: %d %q %v", query, response.StatusCode, body, response.Header)
 		}
 	}

@@ -22,10 +22,12 @@ func knownMayRead(id auth.Identity, repo git.RepoPath, _ auth.Operation) error {
 	return nil
 }
 
-// TestNobodyStoresPrivatePages: what is answered to a caller who is known stays out of caches and off browsers' disks. Git's answers say what git's do.
+// TestNobodyStoresPrivatePages: what is answered to a caller who is known stays out of caches and off browsers' disks.
+// Git's answers say what git's do.
 func TestNobodyStoresPrivatePages(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}}, options{auth: callers{knownMayRead}, pages: sitePages})
+	s := serve(t, &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}},
+		options{auth: callers{knownMayRead}, pages: sitePages})
 	const private, git = "private, no-store", "no-cache, max-age=0, must-revalidate"
 	for target, want := range map[string][2]string{ // to alice, and to anybody
 		"/-/search":           {private, git},
@@ -43,14 +45,16 @@ func TestNobodyStoresPrivatePages(t *testing.T) {
 				t.Fatal(err)
 			}
 			response.Body.Close()
-			if got := response.Header.Get("Cache-Control"); got != want[i] || response.Header.Get("Vary") != "Authorization" {
+			if got := response.Header.Get("Cache-Control"); got != want[i] ||
+				response.Header.Get("Vary") != "Authorization" {
 				t.Errorf("%s with %q: %s, %v", target, header, response.Status, response.Header)
 			}
 		}
 	}
 }
 
-// TestNoLFS: clients of Git LFS learn that there is none, in their own words, and nothing of repositories that they may not read.
+// TestNoLFS: clients of Git LFS learn that there is none, in their own words, and nothing of repositories that they may
+// not read.
 func TestNoLFS(t *testing.T) {
 	t.Parallel()
 	n := &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}}
@@ -74,7 +78,9 @@ func TestNoLFS(t *testing.T) {
 				header = "Authorization: Bearer " + test.who + "\r\n"
 			}
 			c := s.dial()
-			c.send("POST /" + test.repo + ".git" + path + " HTTP/1.1\r\nHost: h\r\nContent-Type: application/vnd.git-lfs+json\r\nContent-Length: 2\r\n" + header + "\r\n{}")
+			c.send("POST /" + test.repo + ".git" + path +
+				" HTTP/1.1\r\nHost: h\r\nContent-Type: application/vnd.git-lfs+json\r\nContent-Length: 2\r\n" + header +
+				"\r\n{}")
 			response, body, err := c.answer()
 			if err != nil {
 				t.Fatal(err)
@@ -86,7 +92,8 @@ func TestNoLFS(t *testing.T) {
 			}
 			h := response.Header
 			if response.StatusCode != test.status || h.Get("Content-Type") != "application/vnd.git-lfs+json" ||
-				(test.status == 401) != strings.HasPrefix(h.Get("LFS-Authenticate"), "Basic realm=") || h.Get("LFS-Authenticate") != h.Get("WWW-Authenticate") {
+				(test.status == 401) != strings.HasPrefix(h.Get("LFS-Authenticate"), "Basic realm=") ||
+				h.Get("LFS-Authenticate") != h.Get("WWW-Authenticate") {
 				t.Errorf("%s of %s as %q: %s, %v", path, test.repo, test.who, response.Status, h)
 			}
 		}

@@ -95,14 +95,15 @@ func TestPushRequests(t *testing.T) {
 		body   io.Reader
 		header string
 	}{
-		"probe":           {200, "4", strings.NewReader("0000"), ""},
-		"large":           {200, fmt.Sprint(large), bytes.NewReader(make([]byte, large)), ""},
-		"chunks":          {200, fmt.Sprint(large), io.MultiReader(bytes.NewReader(make([]byte, large))), ""},
-		"gzip":            {200, fmt.Sprint(large), &zipped, "Content-Encoding: gzip"},
-		"no gzip":         {400, "not a gzip stream", strings.NewReader("0000"), "Content-Encoding: gzip"},
-		"other encoding":  {400, "unknown content encoding", strings.NewReader("0000"), "Content-Encoding: br"},
-		"continue":        {200, "4", strings.NewReader("0000"), "Expect: 100-continue"},
-		"content type":    {415, "bad content type", strings.NewReader("0000"), "Content-Type: application/x-git-upload-pack-request"},
+		"probe":          {200, "4", strings.NewReader("0000"), ""},
+		"large":          {200, fmt.Sprint(large), bytes.NewReader(make([]byte, large)), ""},
+		"chunks":         {200, fmt.Sprint(large), io.MultiReader(bytes.NewReader(make([]byte, large))), ""},
+		"gzip":           {200, fmt.Sprint(large), &zipped, "Content-Encoding: gzip"},
+		"no gzip":        {400, "not a gzip stream", strings.NewReader("0000"), "Content-Encoding: gzip"},
+		"other encoding": {400, "unknown content encoding", strings.NewReader("0000"), "Content-Encoding: br"},
+		"continue":       {200, "4", strings.NewReader("0000"), "Expect: 100-continue"},
+		"content type": {415, "bad content type", strings.NewReader("0000"),
+			"Content-Type: application/x-git-upload-pack-request"},
 		"anonymous":       {401, "who are you?", strings.NewReader("0000"), "Authorization: "},
 		"beyond the most": {400, "longer than", io.LimitReader(zeroes{}, 66<<20), ""},
 	} {
@@ -124,7 +125,8 @@ func TestPushRequests(t *testing.T) {
 	answer, _ := io.ReadAll(response.Body)
 	response.Body.Close()
 	http.DefaultClient.CloseIdleConnections()
-	if string(answer) != "001f# service=git-receive-pack\n0000git-receive-pack v1" || response.Header.Get("Content-Type") != "application/x-git-receive-pack-advertisement" {
+	if string(answer) != "001f# service=git-receive-pack\n0000git-receive-pack v1" ||
+		response.Header.Get("Content-Type") != "application/x-git-receive-pack-advertisement" {
 		t.Errorf("the advertisement is %q, %v", answer, response.Header)
 	}
 }
@@ -168,9 +170,11 @@ func TestPushesGoToOneNode(t *testing.T) {
 			t.Errorf("got %d %q", status, body)
 		}
 	}
-	for _, err := range []error{fault.New(fault.Unavailable, "not now"), fault.New(fault.Exhausted, "full"), fault.New(fault.Internal, "broken")} {
+	for _, err := range []error{fault.New(fault.Unavailable, "not now"), fault.New(fault.Exhausted, "full"),
+		fault.New(fault.Internal, "broken")} {
 		fail.Store(&err)
-		if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status < 400 || !strings.Contains(body, fault.Message(err)) {
+		if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status < 400 ||
+			!strings.Contains(body, fault.Message(err)) {
 			t.Errorf("with %v: got %d %q", err, status, body)
 		}
 	}

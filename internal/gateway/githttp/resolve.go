@@ -51,7 +51,8 @@ type ResolveResponse struct {
 	Results []ResolveResult `json:"results"`
 }
 
-// resolve answers GET /-/api/v1/resolve?repo=PATH&rev=REVISION, with one or more questions, and POST with a list of questions.
+// resolve answers GET /-/api/v1/resolve?repo=PATH&rev=REVISION, with one or more questions, and POST with a list of
+// questions.
 func (q *request) resolve() {
 	q.Op = gateway.Resolve
 	questions, single, err := q.questions()
@@ -124,15 +125,16 @@ func unauthenticated(results []resolve.Result) (err error) {
 
 func newResolveResult(question gateway.RevisionQuestion, r resolve.Result) ResolveResult {
 	if r.Err != nil {
-		return ResolveResult{RevisionQuestion: question, Error: &ResolveError{Kind: fault.KindOf(r.Err).String(), Message: fault.Message(r.Err)}}
+		return ResolveResult{RevisionQuestion: question, Error: &ResolveError{Kind: fault.KindOf(r.Err).String(),
+			Message: fault.Message(r.Err)}}
 	}
 	v := r.Version
 	return ResolveResult{RevisionQuestion: question, ID: r.ID.String(), Type: r.Type.String(), Ref: r.Ref,
 		Incarnation: v.Incarnation, Epoch: v.Epoch, Generation: v.Generation}
 }
 
-// questions reads the questions of a request. single reports whether the response is the one answer, and not a list. If the error was sent to the client
-// already, Status is set.
+// questions reads the questions of a request. single reports whether the response is the one answer, and not a list. If
+// the error was sent to the client already, Status is set.
 func (q *request) questions() (questions []gateway.RevisionQuestion, single bool, err error) {
 	switch q.r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -156,7 +158,8 @@ func (q *request) questions() (questions []gateway.RevisionQuestion, single bool
 	return nil, false, q.Err
 }
 
-// parseQuestions parses the questions in a URL: several revisions of one repository, or pairs of a repository and a revision.
+// parseQuestions parses the questions in a URL: several revisions of one repository, or pairs of a repository and a
+// revision.
 func parseQuestions(query url.Values) ([]gateway.RevisionQuestion, error) {
 	for key := range query {
 		if key != "repo" && key != "rev" {
@@ -176,7 +179,8 @@ func parseQuestions(query url.Values) ([]gateway.RevisionQuestion, error) {
 	}
 	questions := make([]gateway.RevisionQuestion, len(revisions))
 	for i, revision := range revisions {
-		questions[i] = gateway.RevisionQuestion{Repository: repositories[min(i, len(repositories)-1)], Revision: revision}
+		questions[i] = gateway.RevisionQuestion{Repository: repositories[min(i, len(repositories)-1)],
+			Revision: revision}
 	}
 	return questions, nil
 }
@@ -202,7 +206,8 @@ func readQuestions(contentType string, body io.Reader) ([]gateway.RevisionQuesti
 	case fault.KindOf(err) != fault.Internal: // of the body
 		return nil, err
 	case err != nil:
-		return nil, fault.Wrap(fault.Invalid, `the questions are not JSON like {"questions": [{"repo": "team/app", "rev": "main"}]}: `+err.Error(), err)
+		return nil, fault.Wrap(fault.Invalid,
+			`the questions are not JSON like {"questions": [{"repo": "team/app", "rev": "main"}]}: `+err.Error(), err)
 	case len(sent.Questions) > maxQuestions:
 		return nil, errTooManyQuestions(len(sent.Questions))
 	}

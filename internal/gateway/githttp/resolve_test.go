@@ -30,30 +30,40 @@ func TestResolveOverHTTP(t *testing.T) {
 	}{
 		{request: "GET /-/api/v1/resolve?repo=team/app&rev=main", status: 200, want: "=" + app + "\n"},
 		{request: "GET /-/api/v1/resolve?repo=team/app", status: 200, want: `{"repo":"team/app","rev":"",` + found},
-		{request: "GET /-/api/v1/resolve?repo=/team/app/&rev=main%5E%7B%7D", status: 200, want: `{"repo":"/team/app/","rev":"main^{}",` + found},
-		{request: "GET /-/api/v1/resolve?repo=team/app&rev=main&rev=none", status: 200, want: "=" + `{"results":[` + app + "," + none + "]}\n"},
+		{request: "GET /-/api/v1/resolve?repo=/team/app/&rev=main%5E%7B%7D", status: 200,
+			want: `{"repo":"/team/app/","rev":"main^{}",` + found},
+		{request: "GET /-/api/v1/resolve?repo=team/app&rev=main&rev=none", status: 200, want: "=" + `{"results":[` +
+			app + "," + none + "]}\n"},
 		{request: "GET /-/api/v1/resolve?repo=team/app&rev=none", status: 404, want: "=" + none + "\n"},
-		{request: "GET /-/api/v1/resolve?repo=team/app&rev=twice", status: 409, want: `{"repo":"team/app","rev":"twice","error":{"kind":"exists",`},
+		{request: "GET /-/api/v1/resolve?repo=team/app&rev=twice", status: 409,
+			want: `{"repo":"team/app","rev":"twice","error":{"kind":"exists",`},
 		{request: "GET /-/api/v1/resolve?repo=team/secret&rev=main", status: 401, want: "say who"},
 		{request: "GET /-/api/v1/resolve?repo=team/secret&rev=main", who: "bob", status: 404, want: hidden},
-		{request: "GET /-/api/v1/resolve?repo=team/secret&rev=main", who: "alice", status: 200, want: `{"repo":"team/secret","rev":"main",` + found},
+		{request: "GET /-/api/v1/resolve?repo=team/secret&rev=main", who: "alice", status: 200,
+			want: `{"repo":"team/secret","rev":"main",` + found},
 		{request: "GET /-/api/v1/resolve?repo=team/secret&rev=main", who: "wrong", status: 401, want: "wrong"},
 		{request: "GET /-/api/v1/resolve?repo=team/secret&rev=main", who: "down", status: 503, want: "down"},
-		{request: "GET /-/api/v1/resolve?repo=team/app&rev=main&repo=team/secret&rev=main", status: 200, want: `{"results":[` + app + `,{"repo":"team/secret","rev":"main","error":{"kind":"unauthenticated",`},
-		{request: "GET /-/api/v1/resolve?repo=team/secret&rev=main&repo=team/app&rev=main", who: "bob", status: 200, want: `{"results":[` + hidden},
-		{request: "GET /-/api/v1/resolve?repo=../x", status: 404, want: `{"repo":"../x","rev":"","error":{"kind":"not_found"`},
+		{request: "GET /-/api/v1/resolve?repo=team/app&rev=main&repo=team/secret&rev=main", status: 200,
+			want: `{"results":[` + app + `,{"repo":"team/secret","rev":"main","error":{"kind":"unauthenticated",`},
+		{request: "GET /-/api/v1/resolve?repo=team/secret&rev=main&repo=team/app&rev=main", who: "bob", status: 200,
+			want: `{"results":[` + hidden},
+		{request: "GET /-/api/v1/resolve?repo=../x", status: 404,
+			want: `{"repo":"../x","rev":"","error":{"kind":"not_found"`},
 		{request: "GET /-/api/v1/resolve?repo=", status: 400, want: `{"repo":"","rev":"","error":{"kind":"invalid"`},
 		{request: "GET /-/api/v1/resolve", status: 400, want: "use one repo"},
 		{request: "GET /-/api/v1/resolve?repo=a&repo=b&repo=c&rev=x&rev=y", status: 400, want: "use one repo"},
 		{request: "GET /-/api/v1/resolve?repo=a&token=x", status: 400, want: "unknown parameter"},
 		{request: "GET /-/api/v1/resolve?repo=a" + strings.Repeat("&rev=", 1001), status: 400, want: "1001 questions"},
 		{request: "PUT /-/api/v1/resolve?repo=a", status: 405, want: "use GET or POST"},
-		{request: list, body: `{"questions": [{"repo": "team/app", "rev": "main"}]}`, status: 200, want: "=" + `{"results":[` + app + "]}\n"},
+		{request: list, body: `{"questions": [{"repo": "team/app", "rev": "main"}]}`, status: 200, want: "=" +
+			`{"results":[` + app + "]}\n"},
 		{request: list, body: `{"questions": []}`, status: 200, want: "=" + `{"results":[]}` + "\n"},
-		{request: list, body: `{"questions": [{"repo": "team/app", "path": "main"}]}`, status: 400, want: "the questions are not JSON"},
+		{request: list, body: `{"questions": [{"repo": "team/app", "path": "main"}]}`, status: 400,
+			want: "the questions are not JSON"},
 		{request: list, body: `{"questions": []} {}`, status: 400, want: "the questions are not JSON"},
 		{request: list, body: `[`, status: 400, want: "the questions are not JSON"},
-		{request: list, body: `{"questions": [{}` + strings.Repeat(",{}", 1000) + `]}`, status: 400, want: "1001 questions"},
+		{request: list, body: `{"questions": [{}` + strings.Repeat(",{}", 1000) + `]}`, status: 400,
+			want: "1001 questions"},
 		{request: list, body: `{"questions": [{"repo": "` + strings.Repeat("a", 1<<20) + `"}]}`, status: 400, want: ""},
 	} {
 		c := s.dial()
@@ -62,7 +72,8 @@ func TestResolveOverHTTP(t *testing.T) {
 			headers = "Authorization: Bearer " + test.who + "\r\n"
 		}
 		if strings.HasPrefix(test.request, "POST") {
-			headers += fmt.Sprintf("Content-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\n", len(test.body))
+			headers += fmt.Sprintf("Content-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\n",
+				len(test.body))
 		}
 		c.send(test.request + " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + headers + "\r\n" + test.body)
 		response, body, err := c.answer()
@@ -72,7 +83,8 @@ func TestResolveOverHTTP(t *testing.T) {
 		}
 		want, whole := strings.CutPrefix(test.want, "=")
 		if response.StatusCode != test.status || !strings.HasPrefix(body, want) || whole && body != want {
-			t.Errorf("%.100s %.50s: %s %.300s\nwant %d %s", test.request, test.body, response.Status, body, test.status, test.want)
+			t.Errorf("%.100s %.50s: %s %.300s\nwant %d %s", test.request, test.body, response.Status, body, test.status,
+				test.want)
 		}
 		if test.status == 401 && response.Header.Get("WWW-Authenticate") == "" {
 			t.Errorf("%.100s: a refusal without a challenge", test.request)

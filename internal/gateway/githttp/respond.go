@@ -33,16 +33,16 @@ func (q *request) may(op auth.Operation) bool {
 	return err == nil
 }
 
-// keepPrivate prevents caches and browsers from storing a response for an authenticated caller (RFC 9111, sections 3.5 and 5.2.2).
-// Responses to git do not need it: they say no-cache, as git's own do, and no browser requests them.
+// keepPrivate prevents caches and browsers from storing a response for an authenticated caller (RFC 9111, sections 3.5
+// and 5.2.2). Responses to git do not need it: they say no-cache, as git's own do, and no browser requests them.
 func (q *request) keepPrivate() {
 	if !q.ID.Anonymous() {
 		q.w.Header().Set("Cache-Control", "private, no-store")
 	}
 }
 
-// fail responds to a request that failed before its response began: with a status, or with an ERR packet if git would not show the message
-// of a status.
+// fail responds to a request that failed before its response began: with a status, or with an ERR packet if git would
+// not show the message of a status.
 func (q *request) fail(err error) {
 	q.Err = err
 	kind := fault.KindOf(err)

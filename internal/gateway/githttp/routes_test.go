@@ -47,9 +47,12 @@ func TestRoutes(t *testing.T) {
 		{Prefix: "a/b/c", Replicas: []*router.Replica{named("deep")}},
 	}, options{})
 	for repo, want := range map[string]string{
-		"team": "team", "team.git": "team", "team/x": "team", "team/x/y.git": "team", "team/application": "team", "team/apple.git": "team",
-		"team/app": "app", "team/app.git": "app", "team/app/x": "app", "team//app": "", "team/tool": "tool", "team/tool.git": "tool",
-		"team/tool/x": "tool", "team/.git": "team", "teamwork": "", "teamwork/app": "", "x/team": "", "a/b": "", "a/b/c": "deep", "a/b/cd": "",
+		"team": "team", "team.git": "team", "team/x": "team", "team/x/y.git": "team", "team/application": "team",
+		"team/apple.git": "team",
+		"team/app":       "app", "team/app.git": "app", "team/app/x": "app", "team//app": "", "team/tool": "tool",
+		"team/tool.git": "tool",
+		"team/tool/x":   "tool", "team/.git": "team", "teamwork": "", "teamwork/app": "", "x/team": "", "a/b": "",
+		"a/b/c": "deep", "a/b/cd": "",
 		"a/b/c/" + strings.Repeat("d/", 400) + "e": "deep",
 	} {
 		response, body := s.get(repo)
@@ -81,10 +84,12 @@ func TestBadRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for says, routes := range map[string][]router.Route{
-		`two routes for "team"`:   {{Prefix: "team", Replicas: []*router.Replica{a}}, {Prefix: "/team.git", Replicas: []*router.Replica{b}}},
-		`two routes for ""`:       {{Prefix: "/", Replicas: []*router.Replica{a}}, {Replicas: []*router.Replica{b}}},
-		"names no node":           {{Prefix: "team"}},
-		`two called "a"`:          {{Prefix: "team", Replicas: []*router.Replica{a}}, {Replicas: []*router.Replica{named("a")}}},
+		`two routes for "team"`: {{Prefix: "team", Replicas: []*router.Replica{a}},
+			{Prefix: "/team.git", Replicas: []*router.Replica{b}}},
+		`two routes for ""`: {{Prefix: "/", Replicas: []*router.Replica{a}}, {Replicas: []*router.Replica{b}}},
+		"names no node":     {{Prefix: "team"}},
+		`two called "a"`: {{Prefix: "team", Replicas: []*router.Replica{a}},
+			{Replicas: []*router.Replica{named("a")}}},
 		`two called ""`:           {{Replicas: []*router.Replica{named("")}}},
 		"names the node a twice":  {{Replicas: []*router.Replica{a, b, a}}},
 		`for "a/../b" can cover`:  {{Prefix: "a/../b", Replicas: []*router.Replica{a}}},
@@ -128,7 +133,8 @@ func TestNodesThatTakeNoRequests(t *testing.T) {
 		response, body := s.get(repo)
 		if after == "" && (response.StatusCode != 200 || body != want) {
 			t.Errorf("%s: %s %q, want %q", repo, response.Status, body, want)
-		} else if after != "" && (response.StatusCode != 503 || body != want+"\n" || response.Header.Get("Retry-After") != after ||
+		} else if after != "" && (response.StatusCode != 503 || body != want+"\n" ||
+			response.Header.Get("Retry-After") != after ||
 			response.Header.Get("Content-Type") != "text/plain; charset=utf-8") {
 			t.Errorf("%s: %s %v %q, want %q", repo, response.Status, response.Header, body, want)
 		}
@@ -140,7 +146,8 @@ func TestNodesThatTakeNoRequests(t *testing.T) {
 	expect("one", "the storage node a, which has this repository, cannot be reached; try again", "1")
 	bDown.Store(true)
 	expect("x", "the storage nodes a and b, which have this repository, cannot be reached; try again", "1")
-	if n := s.router.Status(); n[0].Down == nil || n[0].Down.Error() != "connection refused" || len(n[0].Prefixes) != 3 || n[2].Down != nil {
+	if n := s.router.Status(); n[0].Down == nil || n[0].Down.Error() != "connection refused" ||
+		len(n[0].Prefixes) != 3 || n[2].Down != nil {
 		t.Errorf("%+v", n)
 	}
 	if s.value("packhorse_node_up{node=a}") != 0 || s.value("packhorse_node_up{node=c}") != 1 {
@@ -166,7 +173,8 @@ func TestNodesThatTakeNoRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("x", "b", "")
-	if err := s.router.Drain("y"); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), `"y"; there are a, b, c, d, e, f, g`) {
+	if err := s.router.Drain("y"); !fault.Is(err, fault.NotFound) ||
+		!strings.Contains(err.Error(), `"y"; there are a, b, c, d, e, f, g`) {
 		t.Error(err)
 	}
 	if !eventually(func() bool { return strings.Contains(s.log.String(), "connection refused") }) {
@@ -213,7 +221,8 @@ func TestIdleNodes(t *testing.T) {
 		}
 	}
 	set("team", []*router.Replica{named("a")}, b)
-	if n := s.router.Status(); len(n) != 2 || n[1].Name != "b" || len(n[1].Prefixes) != 0 || s.router.Drain("b") != nil {
+	if n := s.router.Status(); len(n) != 2 || n[1].Name != "b" || len(n[1].Prefixes) != 0 ||
+		s.router.Drain("b") != nil {
 		t.Errorf("%+v", n)
 	}
 	if response, _ := s.get("other"); response.StatusCode != 404 {
@@ -253,7 +262,8 @@ func TestGitShowsTheSentence(t *testing.T) {
 	lsRemote("work", "remote: no storage node serves repositories at work; check the path", "not found")
 	lsRemote("team/app", "503") // of what comes with the status of a POST, git shows the number only
 	down.Store(true)
-	lsRemote("team/app", "remote: the storage node n1, which has this repository, cannot be reached; try again", "error: 503")
+	lsRemote("team/app", "remote: the storage node n1, which has this repository, cannot be reached; try again",
+		"error: 503")
 }
 
 // A replica goes when no route names it any more and its last request has ended: once, and not before.
@@ -330,12 +340,14 @@ func (n *unsteady) Advertise(context.Context, git.RepoPath, node.Session, node.R
 	return node.Outcome{}, nil
 }
 
-func (n *unsteady) ReceivePack(ctx context.Context, repo git.RepoPath, s node.Session, _ node.Pusher, request io.Reader, reply node.ResponseWriter) (
+func (n *unsteady) ReceivePack(ctx context.Context, repo git.RepoPath, s node.Session, _ node.Pusher, request io.Reader,
+	reply node.ResponseWriter) (
 	node.Outcome, error) {
 	return n.UploadPack(ctx, repo, s, request, reply)
 }
 
-func (n *unsteady) UploadPack(ctx context.Context, repo git.RepoPath, _ node.Session, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+func (n *unsteady) UploadPack(ctx context.Context, repo git.RepoPath, _ node.Session, request io.Reader,
+	reply node.ResponseWriter) (node.Outcome, error) {
 	if n.closed.Load() {
 		n.asked.Add(1)
 	}
@@ -365,7 +377,8 @@ func TestChangesUnderLoad(t *testing.T) {
 	var changes, clients sync.WaitGroup
 	changes.Go(func() {
 		for !stop.Load() {
-			if err := s.router.Set([]router.Route{{Replicas: append([]*router.Replica{replica("comes and goes")}, stays...)}}); err != nil {
+			if err := s.router.Set([]router.Route{{Replicas: append([]*router.Replica{replica("comes and goes")},
+				stays...)}}); err != nil {
 				t.Error(err)
 			}
 			for _, name := range []string{"comes and goes", "stays"} {
@@ -385,7 +398,8 @@ func TestChangesUnderLoad(t *testing.T) {
 		c := s.dial()
 		clients.Go(func() {
 			for i := range 100 {
-				c.send(strings.Replace(post("Content-Length: 24"), "/repo/", fmt.Sprintf("/repo-%d-%d/", client, i), 1) + lsRefs)
+				c.send(strings.Replace(post("Content-Length: 24"), "/repo/", fmt.Sprintf("/repo-%d-%d/", client, i),
+					1) + lsRefs)
 				if response, body, err := c.answer(); body != "0000" || err != nil {
 					t.Errorf("%s %q, %v", response.Status, body, err)
 				}

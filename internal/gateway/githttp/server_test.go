@@ -39,7 +39,8 @@ type fakeNode struct {
 	serve     func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error)
 }
 
-func (n *fakeNode) Advertise(_ context.Context, repo git.RepoPath, session node.Session, reply node.ResponseWriter) (node.Outcome, error) {
+func (n *fakeNode) Advertise(_ context.Context, repo git.RepoPath, session node.Session,
+	reply node.ResponseWriter) (node.Outcome, error) {
 	if n.advertise == nil {
 		return node.Outcome{}, fault.New(fault.NotFound, "no repository %s here", repo)
 	}
@@ -51,14 +52,16 @@ func (n *fakeNode) Advertise(_ context.Context, repo git.RepoPath, session node.
 	return node.Outcome{}, err
 }
 
-func (n *fakeNode) UploadPack(ctx context.Context, repo git.RepoPath, _ node.Session, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+func (n *fakeNode) UploadPack(ctx context.Context, repo git.RepoPath, _ node.Session, request io.Reader,
+	reply node.ResponseWriter) (node.Outcome, error) {
 	if n.serve == nil {
 		return node.Outcome{}, fault.New(fault.NotFound, "no repository %s here", repo)
 	}
 	return n.serve(ctx, request, reply)
 }
 
-func (n *fakeNode) ReceivePack(ctx context.Context, repo git.RepoPath, s node.Session, _ node.Pusher, request io.Reader, reply node.ResponseWriter) (
+func (n *fakeNode) ReceivePack(ctx context.Context, repo git.RepoPath, s node.Session, _ node.Pusher, request io.Reader,
+	reply node.ResponseWriter) (
 	node.Outcome, error) {
 	return n.UploadPack(ctx, repo, s, request, reply)
 }
@@ -169,7 +172,10 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 	l = guard.Listen(l)
 	h := &http.Server{
 		Handler: handler, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return guard.Context(bulk.Serve(ctx, c), c) }, ConnState: guard.State,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return guard.Context(bulk.Serve(ctx, c),
+				c)
+		}, ConnState: guard.State,
 		ErrorLog: slog.NewLogLogger(slog.NewTextHandler(s.http, nil), slog.LevelError), Protocols: new(http.Protocols),
 	}
 	h.Protocols.SetHTTP1(true)
@@ -188,7 +194,8 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 	return s
 }
 
-// value is a metric's value, named as in "packhorse_lane_running{lane=small}"; of a histogram, how much it has observed.
+// value is a metric's value, named as in "packhorse_lane_running{lane=small}"; of a histogram, how much it has
+// observed.
 func (s *server) value(name string) float64 {
 	s.t.Helper()
 	families, err := s.metrics.Gather()
@@ -318,7 +325,8 @@ func echo(_ context.Context, request io.Reader, reply node.ResponseWriter) (node
 	if err != nil {
 		return node.Outcome{}, err
 	}
-	_, err = reply.Write(pktline.AppendFlush(pktline.AppendLine(nil, strings.Join(lines, " ")[:min(100, len(strings.Join(lines, " ")))])))
+	_, err = reply.Write(pktline.AppendFlush(pktline.AppendLine(nil,
+		strings.Join(lines, " ")[:min(100, len(strings.Join(lines, " ")))])))
 	return node.Outcome{Command: protocol.CommandLsRefs}, err
 }
 

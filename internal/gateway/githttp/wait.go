@@ -28,8 +28,8 @@ const (
 	maxAnonymousWaiters = 500  // of all anonymous callers
 )
 
-// waiters bounds the requests that wait. They count against no concurrency limit: they cost nothing but their connection, and the node
-// lets few of them look at a time.
+// waiters bounds the requests that wait. They count against no concurrency limit: they cost nothing but their
+// connection, and the node lets few of them look at a time.
 type waiters struct {
 	ending context.Context // ends with the gateway
 	end    context.CancelFunc
@@ -52,7 +52,8 @@ func (w *waiters) enter(caller balance.Caller) (leave func(), err error) {
 	if caller.Anonymous() {
 		anonymous = 1
 	}
-	if w.all == maxWaiters || w.anonymous+anonymous > maxAnonymousWaiters || caller != "" && w.perCaller[caller] == maxCallerWaiters {
+	if w.all == maxWaiters || w.anonymous+anonymous > maxAnonymousWaiters ||
+		caller != "" && w.perCaller[caller] == maxCallerWaiters {
 		return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "too many requests are waiting already; try again")
 	}
 	w.all++
@@ -80,15 +81,17 @@ type waitResult struct {
 	Version    *waitVersion `json:"version,omitempty"`
 }
 
-// waitVersion is the version of the refs that the response is about. Its numbers are strings because JavaScript's are too small.
+// waitVersion is the version of the refs that the response is about. Its numbers are strings because JavaScript's are
+// too small.
 type waitVersion struct {
 	Incarnation string `json:"incarnation"`
 	Epoch       uint64 `json:"epoch,string"`
 	Generation  uint64 `json:"generation,string"`
 }
 
-// wait answers GET /-/api/v1/wait?repo=PATH with oid=ID or generation=N (and epoch=N), and timeout=30s: with 200 as soon as readers of the
-// repository see the object or the generation, with 408 after the timeout. Callers who may not read the repository get the same response as to a fetch.
+// wait answers GET /-/api/v1/wait?repo=PATH with oid=ID or generation=N (and epoch=N), and timeout=30s: with 200 as
+// soon as readers of the repository see the object or the generation, with 408 after the timeout. Callers who may not
+// read the repository get the same response as to a fetch.
 func (q *request) wait() {
 	if !q.method(http.MethodGet) {
 		return
@@ -128,7 +131,8 @@ func (q *request) wait() {
 	case waiters.ending.Err() != nil:
 		q.fail(fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down; try again"))
 	default:
-		q.json(http.StatusRequestTimeout, typeJSON, waitResult{Repository: q.Repo.String(), Message: "not visible yet; ask again"})
+		q.json(http.StatusRequestTimeout, typeJSON, waitResult{Repository: q.Repo.String(),
+			Message: "not visible yet; ask again"})
 	}
 }
 
@@ -152,7 +156,8 @@ func parseWait(query url.Values) (condition node.WaitCondition, timeout time.Dur
 			}
 			timeout, err = time.ParseDuration(value)
 		default:
-			return condition, 0, fault.New(fault.Invalid, "unknown parameter %.20q: use repo, oid, generation, epoch or timeout", key)
+			return condition, 0, fault.New(fault.Invalid,
+				"unknown parameter %.20q: use repo, oid, generation, epoch or timeout", key)
 		}
 		if err != nil {
 			return condition, 0, fault.New(fault.Invalid, "bad %s %.80q", key, values[0])
@@ -160,7 +165,8 @@ func parseWait(query url.Values) (condition node.WaitCondition, timeout time.Dur
 	}
 	switch {
 	case query.Get("repo") == "":
-		return condition, 0, fault.New(fault.Invalid, "no repository: use "+waitPath+"?repo=team/app&oid=ID&timeout=60s")
+		return condition, 0, fault.New(fault.Invalid,
+			"no repository: use "+waitPath+"?repo=team/app&oid=ID&timeout=60s")
 	case condition.ID.IsZero() && condition.Generation == 0:
 		return condition, 0, fault.New(fault.Invalid, "nothing to wait for: give oid=ID or generation=N")
 	case timeout < 0 || timeout > maxTimeout:

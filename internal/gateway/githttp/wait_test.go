@@ -75,10 +75,13 @@ func TestParseWait(t *testing.T) {
 	t.Parallel()
 	const id = "0123456789abcdef0123456789abcdef01234567"
 	for query, want := range map[string]time.Duration{
-		"repo=a&oid=" + id: defaultTimeout, "repo=a&generation=1&timeout=90": 90 * time.Second, "repo=a&oid=" + id + "&timeout=2m": 2 * time.Minute,
+		"repo=a&oid=" + id: defaultTimeout, "repo=a&generation=1&timeout=90": 90 * time.Second, "repo=a&oid=" + id +
+			"&timeout=2m": 2 * time.Minute,
 		"repo=a&oid=" + id + "&timeout=0": minTimeout, "repo=a&oid=" + id + "&timeout=600": maxTimeout,
-		"repo=a": 0, "oid=" + id: 0, "repo=a&oid=main": 0, "repo=a&oid=" + id + "&timeout=601": 0, "repo=a&oid=" + id + "&timeout=-1s": 0, "repo=a&generation=-1": 0,
-		"repo=a&oid=" + id + "&timeout=": 0, "repo=a&repo=b&oid=" + id: 0, "repo=a&oid=" + id + "&token=x": 0, "repo=a&generation=18446744073709551616": 0,
+		"repo=a": 0, "oid=" + id: 0, "repo=a&oid=main": 0, "repo=a&oid=" + id + "&timeout=601": 0, "repo=a&oid=" + id +
+			"&timeout=-1s": 0, "repo=a&generation=-1": 0,
+		"repo=a&oid=" + id + "&timeout=": 0, "repo=a&repo=b&oid=" + id: 0, "repo=a&oid=" + id + "&token=x": 0,
+		"repo=a&generation=18446744073709551616": 0,
 	} {
 		values, err := url.ParseQuery(query)
 		if err != nil {

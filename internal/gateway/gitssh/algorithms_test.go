@@ -32,14 +32,17 @@ func TestSSHAlgorithms(t *testing.T) {
 		"default, SHA-1": {
 			client: ssh.Config{KeyExchanges: []string{ssh.InsecureKeyExchangeDH14SHA1}}, refused: "key exchange",
 		},
-		"counter mode":                   {server: counter(), client: client(ctr, etm)},
-		"counter mode, plain MAC":        {server: counter(), client: client(ctr, plain)},
-		"counter mode, MAC of SHA-1":     {server: counter(), client: client(ctr, ssh.HMACSHA1), refused: "client to server MAC"},
-		"counter mode, not this MAC":     {server: counter(etm), client: client(ctr, plain), refused: "client to server MAC"},
+		"counter mode":            {server: counter(), client: client(ctr, etm)},
+		"counter mode, plain MAC": {server: counter(), client: client(ctr, plain)},
+		"counter mode, MAC of SHA-1": {server: counter(), client: client(ctr, ssh.HMACSHA1),
+			refused: "client to server MAC"},
+		"counter mode, not this MAC": {server: counter(etm), client: client(ctr, plain),
+			refused: "client to server MAC"},
 		"counter mode, MAC is no matter": {server: counter(etm), client: client(ssh.CipherAES128GCM, plain)},
 		"key exchange":                   {server: group14, client: ssh.Config{KeyExchanges: group14.KeyExchanges}},
 		"not this key exchange": {
-			server: group14, client: ssh.Config{KeyExchanges: []string{ssh.KeyExchangeECDHP256}}, refused: "key exchange",
+			server: group14, client: ssh.Config{KeyExchanges: []string{ssh.KeyExchangeECDHP256}},
+			refused: "key exchange",
 		},
 	} {
 		s := serveSSH(t, func(o *gitssh.Options) { o.Algorithms = c.server }, brackets(""))

@@ -5,9 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// A client may send as much on each session as its window has, 2 MiB, before anybody reads it, and the library keeps it, in packets that may be of
-// one byte each. What is kept is bounded by what came over the wire: for one connection by sessionBacklog for each of its sessions and one more,
-// and once all connections together have allBacklog, by leastBacklog for each.
+// A client may send as much on each session as its window has, 2 MiB, before anybody reads it, and the library keeps
+// it, in packets that may be of one byte each. What is kept is bounded by what came over the wire: for one connection
+// by sessionBacklog for each of its sessions and one more, and once all connections together have allBacklog, by
+// leastBacklog for each.
 const (
 	sessionBacklog = 4 << 20
 	allBacklog     = 1 << 30
@@ -34,7 +35,8 @@ func (b *backlog) came(n int, sessions int64) error {
 	return nil
 }
 
-// read counts bytes that a session has read. Four times as many may have come for them: headers, padding and sums of small packets.
+// read counts bytes that a session has read. Four times as many may have come for them: headers, padding and sums of
+// small packets.
 func (b *backlog) read(n int) { b.add(-4 * int64(n)) }
 
 // sent counts bytes that the client was sent, which it has acknowledged in messages that no session reads.

@@ -53,13 +53,15 @@ func parseCommand(s string) (c command, err error) {
 		if why, ok := notServed[word]; ok {
 			return c, fault.New(fault.Invalid, "%s; this server takes git-upload-pack and git-receive-pack alone", why)
 		}
-		return c, fault.New(fault.Invalid, "%.40q is no command here; this server takes git-upload-pack and git-receive-pack alone", word)
+		return c, fault.New(fault.Invalid,
+			"%.40q is no command here; this server takes git-upload-pack and git-receive-pack alone", word)
 	}
 	if bad != nil {
 		return c, fault.New(fault.Invalid, "%s: %v; put the path in single quotes", c.service, bad)
 	}
 	if len(words) != 1 {
-		return c, fault.New(fault.Invalid, "%s takes one path and no options; put a path with spaces in single quotes", c.service)
+		return c, fault.New(fault.Invalid, "%s takes one path and no options; put a path with spaces in single quotes",
+			c.service)
 	}
 	path := words[0]
 	if strings.HasPrefix(path, "-") {

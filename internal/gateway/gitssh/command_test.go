@@ -31,13 +31,18 @@ func TestParseSSHCommand(t *testing.T) {
 		}
 	}
 	for _, in := range []string{
-		"", " ", "git", "git ", "sh", "id", "git-upload-pack", "git-upload-pack ", "git-upload-pack 'app", "git-upload-pack app'",
+		"", " ", "git", "git ", "sh", "id", "git-upload-pack", "git-upload-pack ", "git-upload-pack 'app",
+		"git-upload-pack app'",
 		"git-upload-pack 'app';id", "git-upload-pack 'app' 'b'", "git-upload-pack 'app' --strict",
-		"git-upload-pack --strict 'app'", "git-upload-pack '--upload-pack=x'", "git-upload-pack '-x'", "git-upload-pack 'a\nb'", "git-upload-pack 'a\x00b'",
+		"git-upload-pack --strict 'app'", "git-upload-pack '--upload-pack=x'", "git-upload-pack '-x'",
+		"git-upload-pack 'a\nb'", "git-upload-pack 'a\x00b'",
 		"git-upload-pack 'app'\n", "\ngit-upload-pack 'app'", "git-upload-pack \"app",
-		`git-upload-pack 'app'\''`, "git-upload-pack ''", "git-upload-pack '/'", "git-upload-pack '../app'", "git-upload-pack 'a/../b'",
-		"git-upload-pack '/-/x'", `git-upload-pack 'a\b'`, "git-upload-archive 'app'", "git-lfs-authenticate app download", "git upload-pack",
-		"GIT_TRACE=1 git-upload-pack 'app'", "/usr/bin/git-upload-pack 'app'", "git -c x=y upload-pack 'app'", "git-upload-pack 'app' && id",
+		`git-upload-pack 'app'\''`, "git-upload-pack ''", "git-upload-pack '/'", "git-upload-pack '../app'",
+		"git-upload-pack 'a/../b'",
+		"git-upload-pack '/-/x'", `git-upload-pack 'a\b'`, "git-upload-archive 'app'",
+		"git-lfs-authenticate app download", "git upload-pack",
+		"GIT_TRACE=1 git-upload-pack 'app'", "/usr/bin/git-upload-pack 'app'", "git -c x=y upload-pack 'app'",
+		"git-upload-pack 'app' && id",
 		"git-upload-pack '" + strings.Repeat("a", git.MaxRepoPath+1) + "'", strings.Repeat("a", 1<<20),
 	} {
 		if c, err := parseCommand(in); err == nil {
@@ -123,7 +128,8 @@ func TestShellWords(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	parts := []string{
-		"'", "'", `"`, `"`, `\`, "a", "b c", "/", "~", "$x", "$(id)", "`id`", "*", ";", "&", "|", "#", "=", "-", ".", "\t", " ", "\n", "!", "é",
+		"'", "'", `"`, `"`, `\`, "a", "b c", "/", "~", "$x", "$(id)", "`id`", "*", ";", "&", "|", "#", "=", "-", ".",
+		"\t", " ", "\n", "!", "é",
 		"{a,b}", ">f", "%s", "(", "^", ":",
 	}
 	var commands, want []string
@@ -160,7 +166,8 @@ func TestShellWords(t *testing.T) {
 
 func TestSSHCommandWithAToken(t *testing.T) {
 	t.Parallel()
-	token, _, err := auth.NewTokenFile(filepath.Join(t.TempDir(), "tokens")).Create(auth.TokenRequest{Name: "ci"}, time.Now())
+	token, _, err := auth.NewTokenFile(filepath.Join(t.TempDir(), "tokens")).Create(auth.TokenRequest{Name: "ci"},
+		time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,8 +180,10 @@ func TestSSHCommandWithAToken(t *testing.T) {
 // What is taken is written in one form, and read again the same.
 func FuzzSSHCommand(f *testing.F) {
 	for _, s := range []string{
-		"git-upload-pack 'team/app'", "git receive-pack '/app'", `git-upload-pack 'it'\''s'\!''`, "git-upload-pack '--upload-pack=x'", "git-upload-pack 'a'; id",
-		"git-upload-pack 'a\nb'", "git-upload-pack ''", "git-lfs-authenticate app download", `git-upload-pack '\''`, "git-upload-pack /app.git", `git-upload-pack "a b\"\$c"`,
+		"git-upload-pack 'team/app'", "git receive-pack '/app'", `git-upload-pack 'it'\''s'\!''`,
+		"git-upload-pack '--upload-pack=x'", "git-upload-pack 'a'; id",
+		"git-upload-pack 'a\nb'", "git-upload-pack ''", "git-lfs-authenticate app download", `git-upload-pack '\''`,
+		"git-upload-pack /app.git", `git-upload-pack "a b\"\$c"`,
 		"git-upload-pack $HOME", `git-upload-pack a\ b`, "git-upload-pack ~/a", "git-upload-pack a;id",
 	} {
 		f.Add(s)

@@ -56,7 +56,8 @@ func (s *session) cut(why cutReason) {
 		}
 	})
 	s.Watch.cut.WithLabelValues(string(why)).Inc()
-	s.Log.Info("an SSH session was ended", slog.String("client", s.wire.RemoteAddr().String()), slog.String("user", s.user.id.Name),
+	s.Log.Info("an SSH session was ended", slog.String("client", s.wire.RemoteAddr().String()),
+		slog.String("user", s.user.id.Name),
 		slog.String("reason", string(why)))
 	told := make(chan struct{})
 	go func() { // ends with the session at the latest

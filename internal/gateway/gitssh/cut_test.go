@@ -85,13 +85,16 @@ func TestSSHCut(t *testing.T) {
 		want    string
 	}{
 		"idle": {
-			func(o *gitssh.Options) { o.SessionIdle = 50 * time.Millisecond }, "git-receive-pack 'app'", "", "nothing was received for 50ms",
+			func(o *gitssh.Options) { o.SessionIdle = 50 * time.Millisecond }, "git-receive-pack 'app'", "",
+			"nothing was received for 50ms",
 		},
 		"read_stall": {
-			func(o *gitssh.Options) { o.ReadStall = 50 * time.Millisecond }, "git-upload-pack 'app'", lines("command=fetch"),
+			func(o *gitssh.Options) { o.ReadStall = 50 * time.Millisecond }, "git-upload-pack 'app'",
+			lines("command=fetch"),
 			"the rest of the request was not received in time",
 		},
-		"shutdown": {nil, "git-upload-pack 'app'", lines("command=fetch", "flush"), "the server is shutting down; try again"},
+		"shutdown": {nil, "git-upload-pack 'app'", lines("command=fetch", "flush"),
+			"the server is shutting down; try again"},
 	} {
 		s := serveSSH(t, func(o *gitssh.Options) {
 			o.Auth = writers{}

@@ -66,7 +66,8 @@ func TestHandshakeFailures(t *testing.T) {
 			t.Errorf("%v: %s, want %s", err, got, want)
 		}
 	}
-	if got := logged("a\x1b[2Jb\nc\xff" + strings.Repeat("x", 1<<20)); !strings.HasPrefix(got, "a?[2Jb?c?x") || len(got) > maxLoggedClient {
+	if got := logged("a\x1b[2Jb\nc\xff" + strings.Repeat("x", 1<<20)); !strings.HasPrefix(got, "a?[2Jb?c?x") ||
+		len(got) > maxLoggedClient {
 		t.Errorf("%d bytes: %.40q", len(got), got)
 	}
 }
@@ -97,7 +98,8 @@ func TestProxyHeaderRefusal(t *testing.T) {
 		t.Errorf("the server reads a header with %v", err)
 	}
 	_, _, _, err = ssh.NewClientConn(client, "test", &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()})
-	if err == nil || !strings.Contains(err.Error(), errProxyHeader.Error()) || !strings.Contains(err.Error(), "disconnect, reason 2") {
+	if err == nil || !strings.Contains(err.Error(), errProxyHeader.Error()) ||
+		!strings.Contains(err.Error(), "disconnect, reason 2") {
 		t.Errorf("the client says %v", err)
 	}
 }
@@ -105,8 +107,9 @@ func TestProxyHeaderRefusal(t *testing.T) {
 func TestRefusalOfKeys(t *testing.T) {
 	t.Parallel()
 	for want, errs := range map[string][]error{
-		"no key was offered":                       {ssh.ErrNoAuth},
-		"the key is not known (a); it expired (b)": {ssh.ErrNoAuth, errors.New("the key is not known (a)"), errors.New("it expired (b)")},
+		"no key was offered": {ssh.ErrNoAuth},
+		"the key is not known (a); it expired (b)": {ssh.ErrNoAuth, errors.New("the key is not known (a)"),
+			errors.New("it expired (b)")},
 	} {
 		if got := refusalOf(&ssh.ServerAuthError{Errors: errs}).Error(); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// SSHLimits bound connections before anything is known of who makes them; package connlimit bounds all of them. Addresses count as networks: one
-// address of IPv4, 64 bits of IPv6.
+// SSHLimits bound connections before anything is known of who makes them; package connlimit bounds all of them.
+// Addresses count as networks: one address of IPv4, 64 bits of IPv6.
 type Limits struct {
-	Logins        int                   // that have not logged in, in all; from half of it on some are refused at random, more and more
+	// that have not logged in, in all; from half of it on some are refused at random, more and more
+	Logins        int
 	AddressLogins int                   // that have not logged in, from one address
 	AddressRate   float64               // new ones each second from one address, on average; 0: no limit
 	Exempt        func(netip.Addr) bool // reports addresses without limits of their own, as those of proxies; nil: none
@@ -20,7 +21,8 @@ type Limits struct {
 // rateBurst is how many seconds' worth of connections may come at once.
 const rateBurst = 10
 
-// manySources is how many addresses are remembered before those of which nothing is to be known are forgotten each second, and not each minute.
+// manySources is how many addresses are remembered before those of which nothing is to be known are forgotten each
+// second, and not each minute.
 const manySources = 1 << 14
 
 // sshGate counts connections, and refuses them while that is cheap. Safe for concurrent use.

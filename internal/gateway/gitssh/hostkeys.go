@@ -29,7 +29,10 @@ var hostKeyKinds = []struct {
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		return key, err
 	}},
-	{"ssh_host_ecdsa_key", func() (crypto.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }},
+	{"ssh_host_ecdsa_key", func() (crypto.PrivateKey, error) {
+		return ecdsa.GenerateKey(elliptic.P256(),
+			rand.Reader)
+	}},
 	// This one takes about a second.
 	{"ssh_host_rsa_key", func() (crypto.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, rsaBits) }},
 }
@@ -58,7 +61,8 @@ func LoadHostKeys(dir string, add bool, log *slog.Logger) (keys []ssh.Signer, er
 			key, err := makeHostKey(filepath.Join(dir, kind.file), kind.generate)
 			switch {
 			case err == nil:
-				log.Info("SSH host key created", "file", kind.file, "fingerprint", ssh.FingerprintSHA256(key.PublicKey()))
+				log.Info("SSH host key created", "file", kind.file, "fingerprint",
+					ssh.FingerprintSHA256(key.PublicKey()))
 				found[i] = key
 			case none:
 				return nil, fmt.Errorf("make an SSH host key: %w", err)
@@ -91,7 +95,8 @@ func readHostKey(path string) (ssh.Signer, error) {
 		return nil, err
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, fmt.Errorf("others can read %s (mode %#o); chmod 600 it, or make a new one if somebody may have", path, mode)
+		return nil, fmt.Errorf("others can read %s (mode %#o); chmod 600 it, or make a new one if somebody may have",
+			path, mode)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -33,7 +33,8 @@ func NewMetrics() *Metrics {
 				"closed by the client, or protocol: an invalid message.",
 		}, []string{"reason"}),
 		auth: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_ssh_auth_total", Help: "Proofs of who an SSH client is, by method and result (ok, refused).",
+			Name: "packhorse_ssh_auth_total",
+			Help: "Proofs of who an SSH client is, by method and result (ok, refused).",
 		}, []string{"method", "result"}),
 		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_ssh_sessions_total",
@@ -45,12 +46,15 @@ func NewMetrics() *Metrics {
 				"interrupted (the storage node was lost), shutdown.",
 		}, []string{"reason"}),
 		exchanges: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_ssh_key_exchanges_total", Help: "SSH key exchanges, the first ones of connections included.",
+			Name: "packhorse_ssh_key_exchanges_total",
+			Help: "SSH key exchanges, the first ones of connections included.",
 		}),
 		throttled: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_ssh_key_exchanges_delayed_total", Help: "SSH key exchanges that had to wait because the client asks for too many.",
+			Name: "packhorse_ssh_key_exchanges_delayed_total",
+			Help: "SSH key exchanges that had to wait because the client asks for too many.",
 		}),
-		running: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_ssh_sessions", Help: "Sessions on SSH connections now."}),
+		running: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_ssh_sessions",
+			Help: "Sessions on SSH connections now."}),
 	}
 	count := func(of func(open, logins int) int) func() float64 {
 		return func() float64 {
@@ -71,5 +75,6 @@ func NewMetrics() *Metrics {
 
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.connections, m.failures, m.auth, m.sessions, m.cut, m.exchanges, m.throttled, m.open, m.logins, m.running}
+	return []prometheus.Collector{m.connections, m.failures, m.auth, m.sessions, m.cut, m.exchanges, m.throttled,
+		m.open, m.logins, m.running}
 }

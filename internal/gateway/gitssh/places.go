@@ -7,10 +7,11 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// A connection has places for so many sessions. What the client has closed takes none, however far this side is with it: a client hears of a session's end
-// before anybody else can note it, and may begin the next one at once.
+// A connection has places for so many sessions. What the client has closed takes none, however far this side is with
+// it: a client hears of a session's end before anybody else can note it, and may begin the next one at once.
 
-// open takes a session, or refuses what is none. Calls come one after the other, each after all that the client sent before.
+// open takes a session, or refuses what is none. Calls come one after the other, each after all that the client sent
+// before.
 func (c *client) open(one ssh.NewChannel) {
 	if one.ChannelType() != "session" {
 		_ = one.Reject(ssh.Prohibited, "nothing is forwarded here")
@@ -42,7 +43,8 @@ func (c *client) open(one ssh.NewChannel) {
 	})
 }
 
-// room tells whether there is a place for another session. It waits for one that the client has closed to be over: its command may still run.
+// room tells whether there is a place for another session. It waits for one that the client has closed to be over: its
+// command may still run.
 func (c *client) room() bool {
 	for {
 		c.mu.Lock()
@@ -106,8 +108,8 @@ func (c *client) endIfIdle() {
 	}
 }
 
-// isClosed tells whether the client has closed the session. The library notes that in the order in which messages came, by closing the session's requests;
-// only who receives them can see it.
+// isClosed tells whether the client has closed the session. The library notes that in the order in which messages came,
+// by closing the session's requests; only who receives them can see it.
 func (s *session) isClosed() bool {
 	open := make(chan struct{}, 1)
 	select {

@@ -29,7 +29,8 @@ func TestSSHSessionAfterSession(t *testing.T) {
 			t.Fatalf("session %d: %v", i, err)
 		}
 		if i%2 == 0 {
-			if _, err := session.SendRequest("exec", false, ssh.Marshal(struct{ Command string }{"git-upload-pack 'app'"})); err != nil {
+			if _, err := session.SendRequest("exec", false,
+				ssh.Marshal(struct{ Command string }{"git-upload-pack 'app'"})); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -37,7 +38,8 @@ func TestSSHSessionAfterSession(t *testing.T) {
 	}
 }
 
-// TestSSHSessionBehindEnding: a session that the client has closed holds its place for as long as its command still runs, and the next one waits for it.
+// TestSSHSessionBehindEnding: a session that the client has closed holds its place for as long as its command still
+// runs, and the next one waits for it.
 func TestSSHSessionBehindEnding(t *testing.T) {
 	t.Parallel()
 	var running, most atomic.Int64

@@ -42,8 +42,8 @@ func (q *request) may(op auth.Operation) bool {
 	return err == nil
 }
 
-// respond admits the request, has a node answer it, and ends the response. It reports whether the response is complete, so that the
-// session can continue.
+// respond admits the request, has a node answer it, and ends the response. It reports whether the response is complete,
+// so that the session can continue.
 func (q *request) respond(body *gateway.Body, ask func(*gateway.Response)) bool {
 	seat, err := q.Enter()
 	if err != nil {
@@ -90,7 +90,8 @@ func (q *request) Attributes(a []slog.Attr) []slog.Attr {
 		agent = q.session.agent
 	}
 	return append(a,
-		slog.String("client", q.Client), slog.String("protocol", "SSH "+protocol.ParseVersion(q.session.environment).String()),
+		slog.String("client", q.Client), slog.String("protocol",
+			"SSH "+protocol.ParseVersion(q.session.environment).String()),
 		slog.String("agent", gateway.LogText(agent)))
 }
 
@@ -102,7 +103,8 @@ func (s *session) source(r io.Reader) gateway.Source {
 	return gateway.Source{Reader: r, SetDeadline: s.setReadDeadline}
 }
 
-// requestReader is one request of version 2 in a stream of them: up to its flush packet (gitprotocol-v2(5), "Packet-Line Framing").
+// requestReader is one request of version 2 in a stream of them: up to its flush packet (gitprotocol-v2(5),
+// "Packet-Line Framing").
 type requestReader struct {
 	r    *bufio.Reader
 	left int // bytes of the packet that are still to come

@@ -1,5 +1,5 @@
-// Package gitssh is the front end for SSH: it serves git's services, and nothing else. There is no shell, no program, no forwarding
-// and no terminal.
+// Package gitssh is the front end for SSH: it serves git's services, and nothing else. There is no shell, no program,
+// no forwarding and no terminal.
 package gitssh
 
 import (
@@ -25,10 +25,11 @@ import (
 
 // Keys says whose an SSH key or certificate is. Safe for concurrent use.
 type Keys interface {
-	// Key tells it of a key that somebody at an address has, who logs in by a name. noTouch says that a security key need not have been touched.
-	// It is called for keys that are only offered too, and again before each command on a connection. It fails with Unauthenticated for a key
-	// that is not good, or Unavailable.
-	Key(ctx context.Context, login string, key ssh.PublicKey, from netip.Addr) (id auth.Identity, noTouch bool, err error)
+	// Key tells it of a key that somebody at an address has, who logs in by a name. noTouch says that a security key
+	// need not have been touched. It is called for keys that are only offered too, and again before each command on a
+	// connection. It fails with Unauthenticated for a key that is not good, or Unavailable.
+	Key(ctx context.Context, login string, key ssh.PublicKey, from netip.Addr) (id auth.Identity, noTouch bool,
+		err error)
 }
 
 // SSHOptions says how the gateway serves over SSH.
@@ -42,9 +43,10 @@ type Options struct {
 	Limits     Limits
 	Watch      *Metrics
 
-	LoginGrace  time.Duration // for a login
-	AuthTries   int           // keys that a client may try
-	KeepAlive   time.Duration // between questions whether the client is still there; after three without an answer it is not
+	LoginGrace time.Duration // for a login
+	AuthTries  int           // keys that a client may try
+	// between questions whether the client is still there; after three without an answer it is not
+	KeepAlive   time.Duration
 	Idle        time.Duration // a connection may stay without a session, a session without a command
 	SessionIdle time.Duration // a client may be silent between the requests of a command
 	WriteStall  time.Duration // a client may keep an answer waiting
@@ -138,7 +140,8 @@ func temporary(err error) bool {
 // accept lets a connection in, or refuses it without a goroutine for it.
 func (s *Server) accept(conn net.Conn) {
 	c := &client{
-		Server: s, wire: &wireConn{Conn: conn, backlog: backlog{all: &s.unread}}, counted: connlimit.Of(conn), address: addressOf(conn),
+		Server: s, wire: &wireConn{Conn: conn, backlog: backlog{all: &s.unread}}, counted: connlimit.Of(conn),
+		address:  addressOf(conn),
 		sessions: map[*session]struct{}{}, left: make(chan struct{}, 1),
 	}
 	if s.Limits.Exempt == nil || !s.Limits.Exempt(c.address) {
@@ -171,9 +174,9 @@ func (s *Server) isEnding() bool {
 // freshPatience is how long a connection that was accepted has to begin its first session once no more are accepted.
 const freshPatience = 5 * time.Second
 
-// Shutdown stops accepting, ends connections without a session, and waits for the others. A connection that has had no session yet
-// has freshPatience for one. When ctx ends, the clients of those that are left are told, and cut off two seconds later at the
-// latest.
+// Shutdown stops accepting, ends connections without a session, and waits for the others. A connection that has had no
+// session yet has freshPatience for one. When ctx ends, the clients of those that are left are told, and cut off two
+// seconds later at the latest.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
@@ -344,7 +347,8 @@ func (c *client) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permiss
 }
 
 // verified is called with the key that signed.
-func (c *client) verified(meta ssh.ConnMetadata, key ssh.PublicKey, p *ssh.Permissions, _ string) (*ssh.Permissions, error) {
+func (c *client) verified(meta ssh.ConnMetadata, key ssh.PublicKey, p *ssh.Permissions, _ string) (*ssh.Permissions,
+	error) {
 	id, _, err := c.Keys.Key(c.ctx, meta.User(), key, c.address)
 	if err != nil {
 		return nil, c.excuse(key, err)

@@ -76,7 +76,8 @@ func (s *session) run(requests <-chan *ssh.Request) {
 		switch r.Type {
 		case "env":
 			var v struct{ Name, Value string }
-			if ssh.Unmarshal(r.Payload, &v) == nil && v.Name == "GIT_PROTOCOL" && len(v.Value) <= maxEnvironment && !begun {
+			if ssh.Unmarshal(r.Payload, &v) == nil && v.Name == "GIT_PROTOCOL" && len(v.Value) <= maxEnvironment &&
+				!begun {
 				s.environment, ok = v.Value, true
 			}
 		case "exec", "shell":
@@ -139,9 +140,9 @@ func (s *session) execute(shell bool, command string) {
 	_, _ = s.channel.Write(protocol.AppendError(nil, fault.Message(err)))
 }
 
-// finish tells the client the exit status, and ends the session. The status goes before the end of the output: a client whose
-// input has ended closes the session as soon as it sees that end, as OpenSSH's connection sharing does, and nothing can be sent
-// to it after that.
+// finish tells the client the exit status, and ends the session. The status goes before the end of the output: a client
+// whose input has ended closes the session as soon as it sees that end, as OpenSSH's connection sharing does, and
+// nothing can be sent to it after that.
 func (s *session) finish(status int) {
 	s.writing.Reset(s.WriteStall) // for the client to take the end
 	s.exitStatus(status)
@@ -173,8 +174,8 @@ func (s *session) say(text string) {
 	_, _ = io.WriteString(s.channel.Stderr(), text+"\r\n")
 }
 
-// setReadDeadline sets the time by which the client must have sent more of a request; the zero time means none. A time before the
-// begin of the session ends it.
+// setReadDeadline sets the time by which the client must have sent more of a request; the zero time means none. A time
+// before the begin of the session ends it.
 func (s *session) setReadDeadline(t time.Time) error {
 	why := cutReadStall
 	if t.Before(s.begun) {
@@ -239,10 +240,10 @@ func (s *session) serveGit() int {
 	return s.conversation(session)
 }
 
-// more waits for the client to say something; false if it has nothing more to ask. A client that is there may take its time:
-// it runs its user's pre-push hook, or indexes what it has received. The connection's keep-alives find one that is not. Once
-// it has been silent for as long as a connection without a session may be, its command counts as none that runs: clients
-// that only wait cannot keep all others out.
+// more waits for the client to say something; false if it has nothing more to ask. A client that is there may take its
+// time: it runs its user's pre-push hook, or indexes what it has received. The connection's keep-alives find one that
+// is not. Once it has been silent for as long as a connection without a session may be, its command counts as none that
+// runs: clients that only wait cannot keep all others out.
 func (s *session) more() bool {
 	s.wait(time.Now().Add(s.SessionIdle), cutIdle)
 	silent := time.AfterFunc(s.Idle, func() { s.commandRuns(-1) })
@@ -270,8 +271,8 @@ func (s *session) operation() auth.Operation {
 	return auth.Read
 }
 
-// requests answers a session of version 2. Each of its requests is complete in itself, as over HTTP, so that another node may answer the
-// next one.
+// requests answers a session of version 2. Each of its requests is complete in itself, as over HTTP, so that another
+// node may answer the next one.
 func (s *session) requests(session node.Session) int {
 	session.Stateless = true
 	for s.more() {
@@ -346,5 +347,6 @@ func (s *session) receivePack(session node.Session) int {
 	return 0
 }
 
-// pushStalls is how many times longer than other clients a client may be silent during a push: it computes what to send.
+// pushStalls is how many times longer than other clients a client may be silent during a push: it computes what to
+// send.
 const pushStalls = 10

@@ -49,12 +49,14 @@ func TestSSHExitStatusBeforeEOF(t *testing.T) {
 	}
 }
 
-// TestSSHSilenceDuringAnswers: a client that has said all may be silent for as long as its answer takes, and nobody else.
+// TestSSHSilenceDuringAnswers: a client that has said all may be silent for as long as its answer takes, and nobody
+// else.
 func TestSSHSilenceDuringAnswers(t *testing.T) {
 	t.Parallel()
 	for _, push := range []bool{false, true} {
 		core := &gateway.Gateway{
-			Lanes: admit.NewLanes(admit.Sizes{Small: 2, Hit: 2, Cold: 2, Push: 2}), Memory: admit.NewBudget("requests", 1<<20),
+			Lanes:     admit.NewLanes(admit.Sizes{Small: 2, Hit: 2, Cold: 2, Push: 2}),
+			Memory:    admit.NewBudget("requests", 1<<20),
 			ReadStall: time.Hour, MaxBody: 1 << 20,
 		}
 		near, far := net.Pipe()

@@ -27,8 +27,8 @@ func (s *sink) SetLength(n int64) {
 	s.q.Bytes.Announce(n)
 }
 
-// ExpectSilence implements gateway.Sink. The request of a session with state has no end from which the gateway could know it. But
-// after a pack was announced nothing more is to come.
+// ExpectSilence implements gateway.Sink. The request of a session with state has no end from which the gateway could
+// know it. But after a pack was announced nothing more is to come.
 func (s *sink) ExpectSilence() {
 	s.silent = true
 	_ = s.q.session.setReadDeadline(time.Time{})
@@ -57,7 +57,8 @@ func (s *sink) write(p []byte) (int, error) {
 	return n, err
 }
 
-// copyBufferSize is how much of a file is read at once: two of the largest packets that OpenSSH accepts. A client that waits holds one buffer.
+// copyBufferSize is how much of a file is read at once: two of the largest packets that OpenSSH accepts. A client that
+// waits holds one buffer.
 const copyBufferSize = 64 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([copyBufferSize]byte) }}

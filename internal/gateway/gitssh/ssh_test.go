@@ -100,7 +100,8 @@ func serveSSH(t *testing.T, change func(*gitssh.Options), nodes ...router.Node) 
 		},
 		HostKeys: []ssh.Signer{newKey(t)}, Keys: s.keys, Agent: "test", Watch: own,
 		Limits:     gitssh.Limits{Logins: 100, AddressLogins: 100},
-		LoginGrace: time.Minute, AuthTries: 6, KeepAlive: time.Minute, Idle: time.Minute, SessionIdle: time.Minute, WriteStall: time.Minute, Sessions: 3,
+		LoginGrace: time.Minute, AuthTries: 6, KeepAlive: time.Minute, Idle: time.Minute, SessionIdle: time.Minute,
+		WriteStall: time.Minute, Sessions: 3,
 	}
 	if change != nil {
 		change(&o)
@@ -117,7 +118,8 @@ func serveSSH(t *testing.T, change func(*gitssh.Options), nodes ...router.Node) 
 	served := make(chan error, 1)
 	counts := connlimit.NewMetrics()
 	s.metrics.MustRegister(counts.Collectors()...)
-	limit := connlimit.New(connlimit.Options{Name: "ssh", Connections: 1000, PerAddress: 1000, Metrics: counts, Log: o.Log})
+	limit := connlimit.New(connlimit.Options{Name: "ssh", Connections: 1000, PerAddress: 1000, Metrics: counts,
+		Log: o.Log})
 	go func() { served <- s.ssh.Serve(limit.ByAddress(limit.Listen(l))) }()
 	t.Cleanup(func() {
 		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -129,8 +131,10 @@ func serveSSH(t *testing.T, change func(*gitssh.Options), nodes ...router.Node) 
 			t.Error(err)
 		}
 		for _, left := range []string{
-			"packhorse_ssh_connections", "packhorse_ssh_logins", "packhorse_ssh_sessions", "packhorse_lane_running{lane=small}",
-			"packhorse_lane_running{lane=hit}", "packhorse_lane_running{lane=cold}", "packhorse_lane_running{lane=push}",
+			"packhorse_ssh_connections", "packhorse_ssh_logins", "packhorse_ssh_sessions",
+			"packhorse_lane_running{lane=small}",
+			"packhorse_lane_running{lane=hit}", "packhorse_lane_running{lane=cold}",
+			"packhorse_lane_running{lane=push}",
 		} {
 			if n := s.value(left); n != 0 {
 				t.Errorf("%s is %v at the end", left, n)
@@ -142,7 +146,8 @@ func serveSSH(t *testing.T, change func(*gitssh.Options), nodes ...router.Node) 
 
 func (s *sshServer) dial(change func(*ssh.ClientConfig)) (*ssh.Client, error) {
 	s.t.Helper()
-	c := &ssh.ClientConfig{User: "git", Auth: []ssh.AuthMethod{ssh.PublicKeys(s.alice)}, HostKeyCallback: ssh.InsecureIgnoreHostKey()}
+	c := &ssh.ClientConfig{User: "git", Auth: []ssh.AuthMethod{ssh.PublicKeys(s.alice)},
+		HostKeyCallback: ssh.InsecureIgnoreHostKey()}
 	if change != nil {
 		change(c)
 	}
@@ -223,18 +228,21 @@ func TestSSHCutsSessionsIntoRequests(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, nil, brackets("a"), brackets("b"))
 	client := s.mustDial(nil)
-	first, second := lines("command=ls-refs", "delim", "peel", "flush"), lines("command=fetch", "delim", "want x", "flush")
+	first, second := lines("command=ls-refs", "delim", "peel", "flush"),
+		lines("command=fetch", "delim", "want x", "flush")
 	out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", first+second+"0000"+"left over")
 	if want := "v2:[" + first + "][" + second + "]"; out != want || status != 0 {
 		t.Errorf("%q, status %d; want %q", out, status, want)
 	}
 	// The end of what the client says is an end, too.
-	if out, _, status = run(t, client, "version=2", "git-upload-pack 'app'", first); out != "v2:["+first+"]" || status != 0 {
+	if out, _, status = run(t, client, "version=2", "git-upload-pack 'app'", first); out != "v2:["+first+"]" ||
+		status != 0 {
 		t.Errorf("%q, status %d", out, status)
 	}
 	// A request that one node fails at is answered by the other.
 	broken := lines("command=fetch", "fail a", "flush")
-	if out, _, status = run(t, client, "version=2", "git-upload-pack 'app'", broken+first); out != "v2:["+broken+"]["+first+"]" || status != 0 {
+	if out, _, status = run(t, client, "version=2", "git-upload-pack 'app'",
+		broken+first); out != "v2:["+broken+"]["+first+"]" || status != 0 {
 		t.Errorf("%q, status %d", out, status)
 	}
 	// Both fail: the client is told in the protocol, and the session ends.
@@ -245,7 +253,8 @@ func TestSSHCutsSessionsIntoRequests(t *testing.T) {
 	}
 	// What is no request, or only a part of one.
 	for in, want := range map[string]string{
-		"zzzz": "ERR the request", "0003": "ERR the request", "00": "ERR the request", lines("command=fetch"): "ERR the request",
+		"zzzz": "ERR the request", "0003": "ERR the request", "00": "ERR the request",
+		lines("command=fetch"):                                "ERR the request",
 		lines("command=fetch", strings.Repeat("x", 60000)):    "ERR the request",
 		strings.Repeat(lines(strings.Repeat("x", 60000)), 20): "ERR the request's body is longer",
 	} {
@@ -267,7 +276,8 @@ func TestSSHRunning(t *testing.T) {
 	want := func(running, idle float64) {
 		t.Helper()
 		is := func() bool {
-			return s.value("packhorse_connections{listener=ssh,state=running}") == running && s.value("packhorse_connections{listener=ssh,state=idle}") == idle
+			return s.value("packhorse_connections{listener=ssh,state=running}") == running &&
+				s.value("packhorse_connections{listener=ssh,state=idle}") == idle
 		}
 		if !eventually(is) {
 			t.Errorf("not %v running and %v idle", running, idle)
@@ -337,7 +347,8 @@ func TestSSHExitStatus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ok, err := channel.SendRequest("exec", true, ssh.Marshal(struct{ Command string }{"git-upload-pack 'app'"})); err != nil || !ok {
+		if ok, err := channel.SendRequest("exec", true,
+			ssh.Marshal(struct{ Command string }{"git-upload-pack 'app'"})); err != nil || !ok {
 			t.Fatalf("%v, %v", ok, err)
 		}
 		if err := channel.CloseWrite(); err != nil {
@@ -359,7 +370,8 @@ func TestSSHVersions(t *testing.T) {
 	s := serveSSH(t, func(o *gitssh.Options) { o.Auth = writers{} }, counting())
 	client := s.mustDial(nil)
 	for asked, want := range map[string]string{
-		"": "v0", "version=0": "v0", "version=1": "v1", "version=2": "v2", "version=2:version=1": "v2", "x:version=2": "v2", "version=3": "v0",
+		"": "v0", "version=0": "v0", "version=1": "v1", "version=2": "v2", "version=2:version=1": "v2",
+		"x:version=2": "v2", "version=3": "v0",
 	} {
 		out, _, status := run(t, client, asked, "git-receive-pack 'app'", "0000")
 		if !strings.HasPrefix(out, "git-receive-pack "+want) || status != 0 {
@@ -383,7 +395,10 @@ func TestSSHWhoIsKnown(t *testing.T) {
 	// Who has one user's public key, and not the private one, is nobody.
 	bob := newKey(t)
 	s.keys.set(bob.PublicKey(), "bob")
-	if _, err := s.dial(func(c *ssh.ClientConfig) { c.Auth = []ssh.AuthMethod{ssh.PublicKeys(otherSigner{s.alice, bob})} }); err == nil {
+	if _, err := s.dial(func(c *ssh.ClientConfig) {
+		c.Auth = []ssh.AuthMethod{ssh.PublicKeys(otherSigner{s.alice,
+			bob})}
+	}); err == nil {
 		t.Error("a signature by another key lets in")
 	}
 	// A key that is taken away is of no use for what comes next on the connection.
@@ -392,11 +407,13 @@ func TestSSHWhoIsKnown(t *testing.T) {
 		t.Errorf("%q, status %d", out, status)
 	}
 	s.keys.set(s.alice.PublicKey(), "")
-	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); !strings.Contains(out, "ERR the key is not known") || status != 1 {
+	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); !strings.Contains(out,
+		"ERR the key is not known") || status != 1 {
 		t.Errorf("%q, status %d", out, status)
 	}
 	s.keys.set(s.alice.PublicKey(), "carol")
-	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); !strings.Contains(out, "ERR the key is another user's") || status != 1 {
+	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); !strings.Contains(out,
+		"ERR the key is another user's") || status != 1 {
 		t.Errorf("%q, status %d", out, status)
 	}
 }
@@ -422,7 +439,8 @@ func TestSSHAnonymous(t *testing.T) {
 	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); out != "v2:" || status != 0 {
 		t.Errorf("%q, status %d", out, status)
 	}
-	if out, _, status := run(t, client, "", "git-receive-pack 'app'", ""); !strings.Contains(out, "ERR this server does not accept pushes") || status != 1 {
+	if out, _, status := run(t, client, "", "git-receive-pack 'app'", ""); !strings.Contains(out,
+		"ERR this server does not accept pushes") || status != 1 {
 		t.Errorf("%q, status %d", out, status)
 	}
 }
@@ -529,7 +547,8 @@ func TestSSHBadBanners(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, nil, brackets(""))
 	banners := []string{
-		"GET / HTTP/1.1\r\n\r\n", "SSH-1.5-old\r\n", "SSH-2.0\r\n", "\n", "ssh-2.0-x\r\n", strings.Repeat("SSH-2.0-", 100), strings.Repeat("x", 1<<16),
+		"GET / HTTP/1.1\r\n\r\n", "SSH-1.5-old\r\n", "SSH-2.0\r\n", "\n", "ssh-2.0-x\r\n",
+		strings.Repeat("SSH-2.0-", 100), strings.Repeat("x", 1<<16),
 		strings.Repeat("\n", 1<<16), "SSH-2.0-a\x00b\r\n", "\x16\x03\x01\x02\x00",
 	}
 	for _, banner := range banners {
@@ -558,7 +577,8 @@ func TestSSHBadBanners(t *testing.T) {
 	s.mustDial(nil)
 }
 
-// Thousands of connections that never log in are refused while that is cheap; who has a key comes in as soon as some are gone.
+// Thousands of connections that never log in are refused while that is cheap; who has a key comes in as soon as some
+// are gone.
 func TestSSHManyWhoNeverLogIn(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, func(o *gitssh.Options) { o.Limits.Logins, o.Limits.AddressLogins = 8, 8 }, brackets(""))
@@ -667,7 +687,8 @@ func TestSSHManyKeyExchanges(t *testing.T) {
 	client := s.mustDial(func(c *ssh.ClientConfig) { c.RekeyThreshold = 64 << 10 })
 	body := strings.Repeat(lines(strings.Repeat("x", 60000)), 16) + "0000"
 	for range 3 {
-		if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", body); out != "v2:["+body+"]" || status != 0 {
+		if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", body); out != "v2:["+body+"]" ||
+			status != 0 {
 			t.Errorf("%d bytes, status %d", len(out), status)
 		}
 	}
@@ -676,7 +697,8 @@ func TestSSHManyKeyExchanges(t *testing.T) {
 	}
 }
 
-// TestSilentPeer: a client that no longer answers whether it is there loses its connection, also while a session runs; before, it was asked.
+// TestSilentPeer: a client that no longer answers whether it is there loses its connection, also while a session runs;
+// before, it was asked.
 func TestSilentPeer(t *testing.T) {
 	t.Parallel()
 	entered, cut := make(chan struct{}), make(chan struct{})
@@ -748,7 +770,8 @@ func TestPanicTellsNoTokens(t *testing.T) {
 	const token = "phk_abcdefghijklmnopqrstuvwxyz234567abcdefghijklm"
 	s := serveSSH(t, nil, &fakeNode{advertise: func(node.Session) ([]byte, error) { panic("a bug") }})
 	run(t, s.mustDial(nil), "version=2", "git-upload-pack '/"+token+"'", "")
-	if log := s.log.String(); !strings.Contains(log, "panic") || strings.Count(log, "repository=phk_***") != 2 || strings.Contains(log, token[:20]) {
+	if log := s.log.String(); !strings.Contains(log, "panic") || strings.Count(log, "repository=phk_***") != 2 ||
+		strings.Contains(log, token[:20]) {
 		t.Errorf("over SSH:\n%s", log)
 	}
 }

@@ -24,8 +24,8 @@ var errBanner = errors.New("the first line is no SSH version 2 banner")
 // errProxyHeader says that the other side is a proxy that may not say who the client is.
 var errProxyHeader = errors.New("a PROXY protocol header from an address that may not send one: name the proxy in trusted_proxies, and set ssh.proxy_protocol = true")
 
-// sshWire is a connection below SSH. It looks at the client's banner before the library does, which would read a thousand lines byte by byte
-// before it gave up, and counts bytes.
+// sshWire is a connection below SSH. It looks at the client's banner before the library does, which would read a
+// thousand lines byte by byte before it gave up, and counts bytes.
 type wireConn struct {
 	net.Conn
 	head    []byte // of the banner and what came with it: read, and not handed out yet
@@ -89,8 +89,8 @@ func (w *wireConn) banner() error {
 	}
 }
 
-// disconnectPacket is an unencrypted SSH_MSG_DISCONNECT (RFC 4253, sections 6 and 11.1). Clients show its text to their users when it
-// comes after the server's banner and before keys were exchanged.
+// disconnectPacket is an unencrypted SSH_MSG_DISCONNECT (RFC 4253, sections 6 and 11.1). Clients show its text to their
+// users when it comes after the server's banner and before keys were exchanged.
 func disconnectPacket(text string) []byte {
 	const protocolError = 2
 	payload := ssh.Marshal(&struct {
@@ -132,8 +132,8 @@ func (w *wireConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Key exchanges cost the server what hundreds of packets cost. A connection may have rekeyBurst of them at once, and then one for each second and
-// for each rekeyBytes that were moved; more have to wait.
+// Key exchanges cost the server what hundreds of packets cost. A connection may have rekeyBurst of them at once, and
+// then one for each second and for each rekeyBytes that were moved; more have to wait.
 const (
 	rekeyBurst = 32
 	rekeyBytes = 1 << 20
@@ -187,7 +187,8 @@ func (l *rekeyLimit) wait(now time.Time, moved int64) time.Duration {
 	return 0
 }
 
-// limitedSigner is a host key that signs no more often than a connection's limit allows: each key exchange needs one signature.
+// limitedSigner is a host key that signs no more often than a connection's limit allows: each key exchange needs one
+// signature.
 type limitedSigner struct {
 	ssh.MultiAlgorithmSigner
 	limit *rekeyLimit

@@ -30,7 +30,8 @@ type fakeNode struct {
 	serve     func(ctx context.Context, request io.Reader, response node.ResponseWriter) (node.Outcome, error)
 }
 
-func (n *fakeNode) Advertise(_ context.Context, _ git.RepoPath, session node.Session, response node.ResponseWriter) (node.Outcome, error) {
+func (n *fakeNode) Advertise(_ context.Context, _ git.RepoPath, session node.Session,
+	response node.ResponseWriter) (node.Outcome, error) {
 	text, err := n.advertise(session)
 	if err == nil {
 		response.SetLength(int64(len(text)))
@@ -39,11 +40,13 @@ func (n *fakeNode) Advertise(_ context.Context, _ git.RepoPath, session node.Ses
 	return node.Outcome{}, err
 }
 
-func (n *fakeNode) UploadPack(ctx context.Context, _ git.RepoPath, _ node.Session, request io.Reader, response node.ResponseWriter) (node.Outcome, error) {
+func (n *fakeNode) UploadPack(ctx context.Context, _ git.RepoPath, _ node.Session, request io.Reader,
+	response node.ResponseWriter) (node.Outcome, error) {
 	return n.serve(ctx, request, response)
 }
 
-func (n *fakeNode) ReceivePack(ctx context.Context, _ git.RepoPath, _ node.Session, _ node.Pusher, request io.Reader, response node.ResponseWriter) (
+func (n *fakeNode) ReceivePack(ctx context.Context, _ git.RepoPath, _ node.Session, _ node.Pusher, request io.Reader,
+	response node.ResponseWriter) (
 	node.Outcome, error) {
 	return n.serve(ctx, request, response)
 }

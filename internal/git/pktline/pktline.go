@@ -1,8 +1,9 @@
 // Package pktline reads and writes Git's pkt-line framing and the side-band inside it.
 //
 // A pkt-line is four hexadecimal digits that give its length, themselves included, and then the payload
-// (gitprotocol-common(5)). Lengths 0 to 2 are the special packets flush, delim and response-end; 3 is not allowed; 65520
-// is the greatest. In a side-band packet the first payload byte is the band (gitprotocol-pack(5), "packfile data").
+// (gitprotocol-common(5)). Lengths 0 to 2 are the special packets flush, delim and response-end; 3 is not allowed;
+// 65520 is the greatest. In a side-band packet the first payload byte is the band (gitprotocol-pack(5), "packfile
+// data").
 //
 // The codec knows no policy: limits on how many packets a request may have are the reader's business.
 package pktline
@@ -48,8 +49,8 @@ func (t Type) String() string {
 // ErrSyntax is wrapped by every framing error that the peer is to blame for.
 var ErrSyntax = errors.New("bad pkt-line")
 
-// Reader reads pkt-lines, with as few reads and copies as it can: packets are handed out where they lie in its buffer. Not safe
-// for concurrent use.
+// Reader reads pkt-lines, with as few reads and copies as it can: packets are handed out where they lie in its buffer.
+// Not safe for concurrent use.
 type Reader struct {
 	r       io.Reader
 	buf     []byte
@@ -57,8 +58,8 @@ type Reader struct {
 	err     error // of r; comes after that
 }
 
-// firstBuffer is the buffer's length for requests of the common kind; it grows to that of the longest packet, or to what Whole
-// asks for.
+// firstBuffer is the buffer's length for requests of the common kind; it grows to that of the longest packet, or to
+// what Whole asks for.
 const firstBuffer = 16 << 10
 
 // NewReader reads from r. It may read ahead of the packet it returns.
@@ -93,8 +94,8 @@ func (r *Reader) fill(n int) {
 	}
 }
 
-// Whole reads on to the end of the stream and gives all that was not handed out yet, without taking it from the Reader; ok is
-// false if that is limit bytes or more, or the stream is broken. What it gives is valid until the next call.
+// Whole reads on to the end of the stream and gives all that was not handed out yet, without taking it from the Reader;
+// ok is false if that is limit bytes or more, or the stream is broken. What it gives is valid until the next call.
 func (r *Reader) Whole(limit int) (rest []byte, ok bool) {
 	for n := 1; r.err == nil; n = r.end - r.at + 1 {
 		if n > limit {

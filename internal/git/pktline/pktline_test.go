@@ -24,14 +24,16 @@ func TestReader(t *testing.T) {
 		"cut before data":   {"0010", "", io.ErrUnexpectedEOF},
 		"length 3":          {"0003", "", ErrSyntax},
 		"too long":          {"fff1" + strings.Repeat("x", 65521), "", ErrSyntax},
-		"longest":           {"fff0" + strings.Repeat("x", MaxPayload), "data " + strings.Repeat("x", MaxPayload), io.EOF},
-		"no digits":         {"00-5a", "", ErrSyntax},
-		"sign":              {"+006a\n", "", ErrSyntax},
-		"space":             {" 006a\n", "", ErrSyntax},
-		"two newlines":      {"0007a\n\n", "data a\n", io.EOF},
+		"longest": {"fff0" + strings.Repeat("x", MaxPayload), "data " + strings.Repeat("x", MaxPayload),
+			io.EOF},
+		"no digits":    {"00-5a", "", ErrSyntax},
+		"sign":         {"+006a\n", "", ErrSyntax},
+		"space":        {" 006a\n", "", ErrSyntax},
+		"two newlines": {"0007a\n\n", "data a\n", io.EOF},
 	} {
 		for how, from := range map[string]io.Reader{
-			"at once": strings.NewReader(test.in), "byte by byte": iotest.OneByteReader(strings.NewReader(test.in)), "with data and error": iotest.DataErrReader(strings.NewReader(test.in)),
+			"at once": strings.NewReader(test.in), "byte by byte": iotest.OneByteReader(strings.NewReader(test.in)),
+			"with data and error": iotest.DataErrReader(strings.NewReader(test.in)),
 		} {
 			r := NewReader(from)
 			var got []string
@@ -92,7 +94,8 @@ func TestTooLongPacketPanics(t *testing.T) {
 
 // What is read is what was written: packets written again give the bytes that were read, but for the case of digits.
 func FuzzReader(f *testing.F) {
-	for _, s := range []string{"", "0000", "0001", "0002", "0003", "0004", "0006a\n", "000Aabcdef", "fff0", "ffff", "00-1", "0014command=ls-refs\n0000"} {
+	for _, s := range []string{"", "0000", "0001", "0002", "0003", "0004", "0006a\n", "000Aabcdef", "fff0", "ffff",
+		"00-1", "0014command=ls-refs\n0000"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -133,7 +136,8 @@ func FuzzReader(f *testing.F) {
 
 func TestParseLength(t *testing.T) {
 	t.Parallel()
-	for head, want := range map[string]int{"0000": 0, "0001": 1, "0002": 2, "0004": 4, "fff0": 65520, "FFF0more": 65520} {
+	for head, want := range map[string]int{"0000": 0, "0001": 1, "0002": 2, "0004": 4, "fff0": 65520,
+		"FFF0more": 65520} {
 		if n, err := ParseLength([]byte(head)); err != nil || n != want {
 			t.Errorf("%q: %d, %v", head, n, err)
 		}

@@ -142,8 +142,8 @@ func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
 	return nil
 }
 
-// parseNumber reads a number as C does, after any space: decimal, octal after a 0, hexadecimal after 0x. Go's other prefixes and
-// underscores are none.
+// parseNumber reads a number as C does, after any space: decimal, octal after a 0, hexadecimal after 0x. Go's other
+// prefixes and underscores are none.
 func parseNumber(s string, bits int) (int64, bool) {
 	s = strings.TrimLeft(s, " \t\n\v\f\r")
 	if !isCNumber(s) {
@@ -159,12 +159,13 @@ func isCNumber(s string) bool {
 	return !strings.Contains(s, "_") && !strings.HasPrefix(digits, "0b") && !strings.HasPrefix(digits, "0o")
 }
 
-// nameCost is how many bytes a name takes in memory beside its characters: its place in lists, the list that was too short for it included, and
-// in a table of names. TestHeldIsWhatIsTaken holds it, and what else is counted, to what is taken.
+// nameCost is how many bytes a name takes in memory beside its characters: its place in lists, the list that was too
+// short for it included, and in a table of names. TestHeldIsWhatIsTaken holds it, and what else is counted, to what is
+// taken.
 const nameCost = 64
 
-// grow makes room in a list for as much again: append alone would copy a long one five times over. All of the new list is counted, as the
-// old one stays in memory for a while.
+// grow makes room in a list for as much again: append alone would copy a long one five times over. All of the new list
+// is counted, as the old one stays in memory for a while.
 func grow[T any](p *parser, list []T) ([]T, error) {
 	more := max(16, len(list))
 	if err := p.hold(int64(len(list)+more) * int64(unsafe.Sizeof(list[:1][0]))); err != nil {
@@ -183,8 +184,8 @@ func (p *parser) objectID(value []byte, key string) (git.ObjectID, error) {
 	return id, nil
 }
 
-// addToSet adds an ID to a list whose order has no meaning; lines counts them. A full list drops its repeats before it grows, so
-// that a million lines that say the same, which gzip sends for nothing, take no memory.
+// addToSet adds an ID to a list whose order has no meaning; lines counts them. A full list drops its repeats before it
+// grows, so that a million lines that say the same, which gzip sends for nothing, take no memory.
 func (p *parser) addToSet(list *[]git.ObjectID, lines *int, value []byte, limit int, key string) error {
 	if *lines++; *lines > limit {
 		return tooMany(key, limit)
@@ -225,7 +226,8 @@ func (p *parser) addHave(f *Fetch, id git.ObjectID) (err error) {
 	return nil
 }
 
-// places tells where in a list an ID stands, for lists without repeats. It takes about 8 bytes for each ID, a fifth of what a map does.
+// places tells where in a list an ID stands, for lists without repeats. It takes about 8 bytes for each ID, a fifth of
+// what a map does.
 type places struct {
 	seed  maphash.Seed
 	slots []uint32 // places plus one, each at or behind the slot of its ID's hash; 0: free
@@ -281,8 +283,8 @@ func (p *parser) fetch(arguments bool) error {
 	return err
 }
 
-// keptRepeats is how many want-refs are kept with their repeats, each of which is answered, as by git. Beyond that no client means
-// them: a name that is sent a million times is a few KiB of gzip and 100 MB of an answer.
+// keptRepeats is how many want-refs are kept with their repeats, each of which is answered, as by git. Beyond that no
+// client means them: a name that is sent a million times is a few KiB of gzip and 100 MB of an answer.
 const keptRepeats = 4096
 
 func (p *parser) wantRef(name git.RefName) error {

@@ -99,7 +99,8 @@ func TestHeldIsWhatIsTaken(t *testing.T) { // alone: it measures the heap
 func TestRefusedMemoryEndsTheParsing(t *testing.T) {
 	t.Parallel()
 	for name, line := range map[string]func(b []byte, i int) []byte{
-		"want": withID("want"), "have": withID("have"), "shallow": withID("shallow"), "want-ref": named("want-ref refs/heads/"), "deepen-not": named("deepen-not "),
+		"want": withID("want"), "have": withID("have"), "shallow": withID("shallow"),
+		"want-ref": named("want-ref refs/heads/"), "deepen-not": named("deepen-not "),
 	} {
 		full := fault.New(fault.Exhausted, "full")
 		held := int64(0)
@@ -110,7 +111,8 @@ func TestRefusedMemoryEndsTheParsing(t *testing.T) {
 			return nil
 		}}
 		source := &linesOf{n: 10_000, line: line}
-		if _, err := ReadRequest(pktline.NewReader(source), git.SHA1, everything, limits); !errors.Is(err, full) || source.at >= 10_000 {
+		if _, err := ReadRequest(pktline.NewReader(source), git.SHA1, everything, limits); !errors.Is(err, full) ||
+			source.at >= 10_000 {
 			t.Errorf("%s: %v after %d lines", name, err, source.at)
 		}
 	}

@@ -1,6 +1,6 @@
-// Package protocol holds the requests and responses of Git's wire protocol: version 2 (gitprotocol-v2(5)), and versions 0 and 1
-// (gitprotocol-pack(5)) in v0.go. It parses and encodes; what an answer should be is decided elsewhere. No storage, no I/O besides
-// the reader it is given.
+// Package protocol holds the requests and responses of Git's wire protocol: version 2 (gitprotocol-v2(5)), and versions
+// 0 and 1 (gitprotocol-pack(5)) in v0.go. It parses and encodes; what an answer should be is decided elsewhere. No
+// storage, no I/O besides the reader it is given.
 package protocol
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// Limits bounds what a request may hold; a zero field means the default beside it. More is an error of kind Invalid. Lines are
-// counted with their repeats.
+// Limits bounds what a request may hold; a zero field means the default beside it. More is an error of kind Invalid.
+// Lines are counted with their repeats.
 type Limits struct {
 	Wants         int // want lines, and as many want-ref lines: 1,000,000
 	Haves         int // have lines: 1,000,000
@@ -27,7 +27,8 @@ type Limits struct {
 	FilterMembers int // simple filters in one specification: 64
 	Objects       int // oid lines of object-info: 10,000, as many as git sends
 
-	// Hold is told of the bytes of memory that the parsed request takes, before it takes them. Its error ends the parsing. Nil: nobody counts.
+	// Hold is told of the bytes of memory that the parsed request takes, before it takes them. Its error ends the
+	// parsing. Nil: nobody counts.
 	Hold func(n int64) error
 }
 
@@ -47,11 +48,12 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// maxPrefixes is how many ref-prefix lines are heeded. A client that sends more gets all refs and filters itself, as with
-// git: the prefixes are a hint that may be ignored.
+// maxPrefixes is how many ref-prefix lines are heeded. A client that sends more gets all refs and filters itself, as
+// with git: the prefixes are a hint that may be ignored.
 const maxPrefixes = 65536
 
-// maxPrefixBytes is how long all of them together may be; what is longer than that, or than any ref's name, is not heeded either.
+// maxPrefixBytes is how long all of them together may be; what is longer than that, or than any ref's name, is not
+// heeded either.
 const maxPrefixBytes = 1 << 20
 
 // Command is the name of a version 2 command.
@@ -64,8 +66,8 @@ const (
 	CommandBundleURI  Command = "bundle-uri"
 )
 
-// Offer is what a server may offer or not. What it does not offer it does not accept either. Versions 0 and 1 know of Filter and
-// Session alone.
+// Offer is what a server may offer or not. What it does not offer it does not accept either. Versions 0 and 1 know of
+// Filter and Session alone.
 type Offer struct {
 	Filter, RefInWant, SidebandAll bool // features of fetch
 	Unborn                         bool // a feature of ls-refs; the argument is accepted anyway, as with git
@@ -106,8 +108,8 @@ type LsRefs struct {
 
 func invalid(format string, args ...any) error { return fault.New(fault.Invalid, format, args...) }
 
-// ReadRequest reads one request, of what is on offer. A flush packet or the end of the stream instead of a request gives nil and no
-// error: the client has nothing to ask.
+// ReadRequest reads one request, of what is on offer. A flush packet or the end of the stream instead of a request
+// gives nil and no error: the client has nothing to ask.
 func ReadRequest(r *pktline.Reader, format git.ObjectFormat, offer Offer, limits Limits) (*Request, error) {
 	p := &parser{r: r, limits: limits.withDefaults(), format: format, offer: offer, req: &Request{Format: git.SHA1}}
 	command, arguments, err := p.capabilities()
@@ -164,7 +166,8 @@ func (p *parser) next() (pktline.Type, []byte, error) {
 	return t, line, nil
 }
 
-// unreadable is the error of a stream that broke. What the stream itself says of its error, as that it is too long, stays.
+// unreadable is the error of a stream that broke. What the stream itself says of its error, as that it is too long,
+// stays.
 func unreadable(err error) error {
 	if _, told := errors.AsType[*fault.Error](err); told {
 		return err
@@ -199,7 +202,8 @@ func (p *parser) capabilities() (command string, arguments bool, err error) {
 		switch {
 		case string(key) == "command" && hasValue:
 			if command != "" {
-				return "", false, invalid("command %.80q requested after already requesting command %.80q", value, command)
+				return "", false, invalid("command %.80q requested after already requesting command %.80q", value,
+					command)
 			}
 			command = string(value)
 		case string(key) == "agent":

@@ -38,7 +38,8 @@ func request(lines ...string) string {
 }
 
 // everything is what a server can offer.
-var everything = Offer{Filter: true, RefInWant: true, SidebandAll: true, Unborn: true, Session: true, ObjectInfo: true, BundleURI: true}
+var everything = Offer{Filter: true, RefInWant: true, SidebandAll: true, Unborn: true, Session: true, ObjectInfo: true,
+	BundleURI: true}
 
 func read(text string) (*Request, error) {
 	return ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, everything, Limits{})
@@ -67,7 +68,8 @@ func TestFetchRequest(t *testing.T) {
 	want := &Fetch{
 		Wants: []git.ObjectID{a, b}, WantRefs: []git.RefName{"refs/heads/main"}, Haves: []git.ObjectID{b, a},
 		Shallow: []git.ObjectID{a}, Depth: 3, DeepenRelative: true, Filter: req.Fetch.Filter,
-		Done: true, WaitForDone: true, ThinPack: true, OfsDelta: true, IncludeTag: true, NoProgress: true, SidebandAll: true,
+		Done: true, WaitForDone: true, ThinPack: true, OfsDelta: true, IncludeTag: true, NoProgress: true,
+		SidebandAll: true,
 	}
 	if !reflect.DeepEqual(req.Fetch, want) {
 		t.Errorf("got  %+v\nwant %+v", req.Fetch, want)
@@ -132,7 +134,8 @@ func TestNoRequest(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	limits := Limits{Wants: 1, Haves: 1, Shallow: 1, DeepenNot: 1, Capabilities: 3, FilterLength: 40, FilterDepth: 2, FilterMembers: 2}
+	limits := Limits{Wants: 1, Haves: 1, Shallow: 1, DeepenNot: 1, Capabilities: 3, FilterLength: 40, FilterDepth: 2,
+		FilterMembers: 2}
 	for _, text := range []string{
 		request("command=fetch", "|", "want "+idA, "want "+idB, "."),
 		request("command=fetch", "|", "have "+idA, "have "+idB, "."),
@@ -143,7 +146,8 @@ func TestLimits(t *testing.T) {
 		request("command=fetch", "|", "filter combine:combine:combine:tree:1", "."),
 		request("command=fetch", "server-option=1", "server-option=2", "server-option=3", "."),
 	} {
-		if _, err := ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, everything, limits); !fault.Is(err, fault.Invalid) {
+		if _, err := ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, everything,
+			limits); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%q gave %v, want a limit", text, err)
 		}
 	}
@@ -156,7 +160,8 @@ func TestRepeatsCount(t *testing.T) {
 		for n := 2; n <= 3; n++ {
 			lines := append([]string{"command=fetch", "|"}, slices.Repeat([]string{line}, n)...)
 			in := pktline.NewReader(strings.NewReader(request(append(lines, ".")...)))
-			if _, err := ReadRequest(in, git.SHA1, everything, limits); (err != nil) != (n > 2) || err != nil && !fault.Is(err, fault.Invalid) {
+			if _, err := ReadRequest(in, git.SHA1, everything, limits); (err != nil) != (n > 2) ||
+				err != nil && !fault.Is(err, fault.Invalid) {
 				t.Errorf("%d times %q: %v", n, line, err)
 			}
 		}
@@ -165,8 +170,9 @@ func TestRepeatsCount(t *testing.T) {
 
 func TestTooManyPrefixesMeanAllRefs(t *testing.T) {
 	for name, prefixes := range map[string][]string{
-		"many":            slices.Repeat([]string{"x"}, maxPrefixes+1),
-		"long together":   slices.Repeat([]string{strings.Repeat("x", git.MaxRefName)}, maxPrefixBytes/git.MaxRefName+1),
+		"many": slices.Repeat([]string{"x"}, maxPrefixes+1),
+		"long together": slices.Repeat([]string{strings.Repeat("x", git.MaxRefName)},
+			maxPrefixBytes/git.MaxRefName+1),
 		"one is too long": {"refs/heads/", strings.Repeat("x", git.MaxRefName+1), "refs/tags/"},
 	} {
 		lines := []string{"command=ls-refs", "|"}
@@ -207,15 +213,19 @@ func TestRepeatsTakeNoMemory(t *testing.T) {
 		head, line, tail string
 		n                int
 	}{
-		"one want":       {request("command=fetch", "|"), request("want " + idA), request("done", "."), many},
-		"two wants":      {request("command=fetch", "|"), request("want "+idA, "want "+idB), request("done", "."), many},
-		"two want-refs":  {request("command=fetch", "|"), request("want-ref refs/heads/a", "want-ref refs/heads/b"), request("done", "."), many},
-		"two shallows":   {request("command=fetch", "|"), request("shallow "+idA, "shallow "+idB), request("done", "."), many},
+		"one want": {request("command=fetch", "|"), request("want " + idA), request("done", "."), many},
+		"two wants": {request("command=fetch", "|"), request("want "+idA, "want "+idB),
+			request("done", "."), many},
+		"two want-refs": {request("command=fetch", "|"), request("want-ref refs/heads/a", "want-ref refs/heads/b"),
+			request("done", "."), many},
+		"two shallows": {request("command=fetch", "|"), request("shallow "+idA, "shallow "+idB),
+			request("done", "."), many},
 		"one have":       {request("command=fetch", "|"), request("have " + idA), request("done", "."), many},
 		"server options": {request("command=fetch"), request("server-option=" + long), request("|", "done", "."), 990},
 		"prefixes":       {request("command=ls-refs", "|"), request("ref-prefix " + long), request("."), 1020},
 	} {
-		in := io.MultiReader(strings.NewReader(test.head), &repeats{text: test.line, n: test.n}, strings.NewReader(test.tail))
+		in := io.MultiReader(strings.NewReader(test.head), &repeats{text: test.line, n: test.n},
+			strings.NewReader(test.tail))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		req, err := ReadRequest(pktline.NewReader(in), git.SHA1, everything, Limits{})
@@ -242,7 +252,8 @@ func TestManyWants(t *testing.T) {
 	if err != nil || len(req.Fetch.Wants) != distinct || !slices.IsSortedFunc(req.Fetch.Wants, git.ObjectID.Compare) {
 		t.Fatalf("%d wants, %v", len(req.Fetch.Wants), err)
 	}
-	if _, err := ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, everything, Limits{Wants: 3*distinct - 1}); !fault.Is(err, fault.Invalid) {
+	if _, err := ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, everything,
+		Limits{Wants: 3*distinct - 1}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("one line more than allowed gave %v", err)
 	}
 }
@@ -250,7 +261,8 @@ func TestManyWants(t *testing.T) {
 func TestErrorsOfTheStreamStay(t *testing.T) {
 	busy := fault.New(fault.Exhausted, "no memory")
 	for _, text := range []string{"", request("command=fetch", "|")} {
-		_, err := ReadRequest(pktline.NewReader(io.MultiReader(strings.NewReader(text), iotest.ErrReader(busy))), git.SHA1, everything, Limits{})
+		_, err := ReadRequest(pktline.NewReader(io.MultiReader(strings.NewReader(text), iotest.ErrReader(busy))),
+			git.SHA1, everything, Limits{})
 		if !fault.Is(err, fault.Exhausted) {
 			t.Errorf("after %q: %v", text, err)
 		}
@@ -287,7 +299,8 @@ func TestErrorPacketHoldsNoControlCharacters(t *testing.T) {
 
 func FuzzReadRequest(f *testing.F) {
 	f.Add(request("command=ls-refs", "agent=git/2.39", "|", "peel", "symrefs", "ref-prefix refs/heads/", "unborn", "."))
-	f.Add(request("command=fetch", "|", "want "+idA, "have "+idB, "shallow "+idA, "deepen 1", "filter blob:none", "done", "."))
+	f.Add(request("command=fetch", "|", "want "+idA, "have "+idB, "shallow "+idA, "deepen 1", "filter blob:none",
+		"done", "."))
 	f.Add(request("command=fetch", "|", "want-ref refs/heads/main", "deepen-since 1", "deepen-not x", "."))
 	f.Add(request("command=object-info", "|", "size", "oid "+idA, "."))
 	f.Add(request("command=bundle-uri", "session-id=x", "|", "."))
@@ -315,7 +328,8 @@ func FuzzReadRequest(f *testing.F) {
 
 // FuzzFilter checks that the canonical form is a fixed point: it parses, and to itself.
 func FuzzFilter(f *testing.F) {
-	for _, s := range []string{"blob:none", "blob:limit=1k", "tree:2", "sparse:oid=x:y", "object:type=tag", "combine:blob:none+tree:0",
+	for _, s := range []string{"blob:none", "blob:limit=1k", "tree:2", "sparse:oid=x:y", "object:type=tag",
+		"combine:blob:none+tree:0",
 		"combine:combine:a%2bb+tree:1", "combine:sparse:oid=%25"} {
 		f.Add(s)
 	}

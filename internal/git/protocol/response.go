@@ -25,7 +25,8 @@ func (c Capabilities) Append(b []byte) []byte {
 		command *string
 		feature string
 	}{
-		{c.Offer.Unborn, &refs, "=unborn"}, {c.Offer.Filter, &fetch, " filter"}, {c.Offer.RefInWant, &fetch, " ref-in-want"},
+		{c.Offer.Unborn, &refs, "=unborn"}, {c.Offer.Filter, &fetch, " filter"},
+		{c.Offer.RefInWant, &fetch, " ref-in-want"},
 		{c.Offer.SidebandAll, &fetch, " sideband-all"},
 	} {
 		if f.on {
@@ -78,8 +79,8 @@ func AppendRef(b []byte, ref RefLine) []byte {
 	return pktline.Finish(b, start)
 }
 
-// Lines builds the sections of a fetch answer in one buffer. With Sideband every line travels on side-band 1, as sideband-all asks
-// for (gitprotocol-v2(5), "fetch"); special packets stay as they are.
+// Lines builds the sections of a fetch answer in one buffer. With Sideband every line travels on side-band 1, as
+// sideband-all asks for (gitprotocol-v2(5), "fetch"); special packets stay as they are.
 type Lines struct {
 	Buf      []byte
 	Sideband bool
@@ -110,7 +111,8 @@ func (l *Lines) ID(word string, id git.ObjectID) {
 	l.finish(start)
 }
 
-// Ack adds an acknowledgment of versions 0 and 1: status is "", or what multi_ack or multi_ack_detailed say of the commit.
+// Ack adds an acknowledgment of versions 0 and 1: status is "", or what multi_ack or multi_ack_detailed say of the
+// commit.
 func (l *Lines) Ack(id git.ObjectID, status string) {
 	start := l.start()
 	l.Buf = id.AppendHex(append(l.Buf, "ACK "...))
@@ -120,7 +122,8 @@ func (l *Lines) Ack(id git.ObjectID, status string) {
 	l.finish(start)
 }
 
-// Boundary adds a line "shallow" or "unshallow" of versions 0 and 1, which has no newline (gitprotocol-pack(5), "shallow-update").
+// Boundary adds a line "shallow" or "unshallow" of versions 0 and 1, which has no newline (gitprotocol-pack(5),
+// "shallow-update").
 func (l *Lines) Boundary(word string, id git.ObjectID) {
 	start := l.start()
 	l.Buf = append(append(l.Buf, word...), ' ')

@@ -29,8 +29,10 @@ func (f Features) String() string {
 		on   bool
 		text string
 	}{
-		{f.AllowTip, "allow-tip-sha1-in-want"}, {f.AllowReachable, "allow-reachable-sha1-in-want"}, {f.NoDone, "no-done"},
-		{f.Head != "", "symref=HEAD:" + string(f.Head)}, {f.Filter, "filter"}, {f.SessionID != "", "session-id=" + f.SessionID},
+		{f.AllowTip, "allow-tip-sha1-in-want"}, {f.AllowReachable, "allow-reachable-sha1-in-want"},
+		{f.NoDone, "no-done"},
+		{f.Head != "", "symref=HEAD:" + string(f.Head)}, {f.Filter, "filter"},
+		{f.SessionID != "", "session-id=" + f.SessionID},
 		{true, "object-format=" + f.Format.String()}, {true, "agent=" + f.Agent},
 	} {
 		if c.on {
@@ -41,8 +43,8 @@ func (f Features) String() string {
 	return b.String()
 }
 
-// AppendAdvertised appends a line of the reference discovery (gitprotocol-pack(5), "Reference Discovery"): a ref and, if it has a
-// peeled value, another line for that. Features, if any, go with the first line of all.
+// AppendAdvertised appends a line of the reference discovery (gitprotocol-pack(5), "Reference Discovery"): a ref and,
+// if it has a peeled value, another line for that. Features, if any, go with the first line of all.
 func AppendAdvertised(b []byte, ref RefLine, features string) []byte {
 	b, start := pktline.Start(b)
 	b = append(ref.ID.AppendHex(b), ' ')
@@ -66,8 +68,8 @@ func AppendNoRefs(b []byte, format git.ObjectFormat, features string) []byte {
 	return AppendAdvertised(b, RefLine{Name: "capabilities^{}", ID: none}, features)
 }
 
-// Acks is how a client of version 0 or 1 wants to hear of the commits that both sides have (gitprotocol-capabilities(5),
-// "multi_ack").
+// Acks is how a client of version 0 or 1 wants to hear of the commits that both sides have
+// (gitprotocol-capabilities(5), "multi_ack").
 type Acks uint8
 
 const (
@@ -76,7 +78,8 @@ const (
 	MultiAckDetailed             // each of them, as "common" or "ready"
 )
 
-// Sideband is how a pack travels (gitprotocol-capabilities(5), "side-band, side-band-64k"). In version 2 it is always Sideband64k.
+// Sideband is how a pack travels (gitprotocol-capabilities(5), "side-band, side-band-64k"). In version 2 it is always
+// Sideband64k.
 type Sideband uint8
 
 const (
@@ -85,8 +88,8 @@ const (
 	Sideband64k                  // in packets of up to 65,520 bytes
 )
 
-// Needs is the first part of a fetch in versions 0 and 1: what the client wants, what it has no parents of, and how it is to be
-// answered (gitprotocol-pack(5), "Packfile Negotiation"). What it has comes after that.
+// Needs is the first part of a fetch in versions 0 and 1: what the client wants, what it has no parents of, and how it
+// is to be answered (gitprotocol-pack(5), "Packfile Negotiation"). What it has comes after that.
 type Needs struct {
 	Fetch // Haves, WantRefs, Done, WaitForDone and SidebandAll are of version 2 only
 
@@ -97,8 +100,8 @@ type Needs struct {
 	MayFilter        bool // the client knows the capability "filter"
 }
 
-// ReadNeeds reads a client's needs, as far as they are on offer, up to the flush packet that ends them. As with git, any special packet
-// will do for that.
+// ReadNeeds reads a client's needs, as far as they are on offer, up to the flush packet that ends them. As with git,
+// any special packet will do for that.
 func ReadNeeds(r *pktline.Reader, format git.ObjectFormat, offer Offer, limits Limits) (*Needs, error) {
 	needs := &Needs{}
 	p := &parser{r: r, limits: limits.withDefaults(), format: format, offer: offer, req: &Request{Fetch: &needs.Fetch}}
@@ -148,13 +151,15 @@ func (p *parser) need(needs *Needs, line []byte) error {
 	return invalid("expected to get object ID, not %.100q", line)
 }
 
-// cutID takes an object ID from the front of s. What follows an ID is no part of it and, but for a want, of no interest.
+// cutID takes an object ID from the front of s. What follows an ID is no part of it and, but for a want, of no
+// interest.
 func (p *parser) cutID(s []byte) (id, rest []byte) {
 	n := min(len(s), p.format.HexSize())
 	return s[:n], s[n:]
 }
 
-// features reads the capabilities that the client asks for. They stand behind the first want, but git heeds them behind any.
+// features reads the capabilities that the client asks for. They stand behind the first want, but git heeds them behind
+// any.
 func (n *Needs) features(list []byte) {
 	acks, sideband := SingleAck, NoSideband
 	for feature := range bytes.FieldsSeq(list) {

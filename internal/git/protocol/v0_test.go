@@ -16,8 +16,10 @@ func readNeeds(text string, limits Limits) (*Needs, error) {
 
 func TestParseVersion(t *testing.T) {
 	for header, want := range map[string]Version{
-		"": V0, "version=0": V0, "version=1": V1, "version=2": V2, "version=1:version=2": V2, "version=2:version=1": V2, "a:version=1:b=c": V1,
-		"version=3": V0, "version=3:version=1": V1, "version=": V0, "version=02": V0, "version=2 ": V0, "Version=2": V0, "::": V0, "version=22": V0,
+		"": V0, "version=0": V0, "version=1": V1, "version=2": V2, "version=1:version=2": V2, "version=2:version=1": V2,
+		"a:version=1:b=c": V1,
+		"version=3":       V0, "version=3:version=1": V1, "version=": V0, "version=02": V0, "version=2 ": V0, "Version=2": V0,
+		"::": V0, "version=22": V0,
 	} {
 		if got := ParseVersion(header); got != want {
 			t.Errorf("%q asks for %v, want %v", header, got, want)
@@ -61,7 +63,8 @@ func TestNeeds(t *testing.T) {
 
 func TestHaves(t *testing.T) {
 	id := git.MustParseObjectID(idA)
-	r := NewHaveReader(pktline.NewReader(strings.NewReader(request("have "+idA, ".", "|", "have "+idA, "done"))), git.SHA1, Limits{})
+	r := NewHaveReader(pktline.NewReader(strings.NewReader(request("have "+idA, ".", "|", "have "+idA, "done"))),
+		git.SHA1, Limits{})
 	for i, want := range []Turn{TurnHave, TurnFlush, TurnFlush, TurnHave, TurnDone} {
 		turn, got, err := r.Next()
 		if err != nil || turn != want || (turn == TurnHave) != (got == id) {
@@ -91,7 +94,8 @@ func TestLimitsOfNeeds(t *testing.T) {
 			t.Errorf("%s: %v, want a limit", name, err)
 		}
 	}
-	r := NewHaveReader(pktline.NewReader(strings.NewReader(request("have "+idA, "have "+idA, "have "+idA))), git.SHA1, limits)
+	r := NewHaveReader(pktline.NewReader(strings.NewReader(request("have "+idA, "have "+idA, "have "+idA))),
+		git.SHA1, limits)
 	for i := range 3 {
 		if _, _, err := r.Next(); fault.Is(err, fault.Invalid) != (i == 2) {
 			t.Errorf("have %d: %v", i, err)
@@ -101,8 +105,10 @@ func TestLimitsOfNeeds(t *testing.T) {
 
 // FuzzConversation: whatever a client sends, the error is its own, and the reader comes to an end.
 func FuzzConversation(f *testing.F) {
-	f.Add(request("want "+idA+" multi_ack_detailed no-done side-band-64k agent=x", "shallow "+idB, "deepen 1", ".", "have "+idB, ".", "done"))
-	f.Add(request("want "+idA+" filter", "filter tree:1", "deepen-since 1", "deepen-not x", "|", "have "+idA, "/", "done"))
+	f.Add(request("want "+idA+" multi_ack_detailed no-done side-band-64k agent=x", "shallow "+idB, "deepen 1", ".",
+		"have "+idB, ".", "done"))
+	f.Add(request("want "+idA+" filter", "filter tree:1", "deepen-since 1", "deepen-not x", "|", "have "+idA, "/",
+		"done"))
 	f.Add(request("deepen 0x7fffffff", "want "+idA, ".") + "0004")
 	f.Add("0000")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -2,8 +2,8 @@ package protocol
 
 import "strings"
 
-// Version is a version of Git's wire protocol. Version 1 is version 0 with one line more at its begin (gitprotocol-pack(5),
-// "Extra Parameters").
+// Version is a version of Git's wire protocol. Version 1 is version 0 with one line more at its begin
+// (gitprotocol-pack(5), "Extra Parameters").
 type Version uint8
 
 const (
