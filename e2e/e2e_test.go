@@ -23,13 +23,14 @@ var binDir string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
-// waitTogether has one more story run at once than there are CPUs, unless the command line says how many: they wait for a third of their time.
-func waitTogether() {
+// setParallel runs twice as many stories in parallel as there are CPUs, because stories wait for half of their time. The flag
+// -parallel overrides it.
+func setParallel() {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		flag.Set("test.parallel", strconv.Itoa(runtime.GOMAXPROCS(0)+1))
+		flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
 	}
 }
 
@@ -44,7 +45,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binDir = dir
-	waitTogether()
+	setParallel()
 	tests := func() int {
 		code := m.Run()
 		if err := goleak.Find(); code == 0 && err != nil {

@@ -135,6 +135,9 @@ func TestRevisionsAreGits(t *testing.T) {
 		{Commits: 60, Merge: 0.9, Branches: 7},
 	} {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			if testing.Short() && shape.Commits > 60 {
+				t.Skip("a smaller history is enough with -short")
+			}
 			t.Parallel()
 			r := gittest.Random(t, uint64(seed), shape)
 			oddRefs(r)
