@@ -130,7 +130,7 @@ func (c *Cache) load() error {
 			}
 		}
 	}
-	// Nobody knows how long the server was down: each entry gets another MaxIdle, and the files' times give the order.
+	// The downtime is unknown: each entry gets another MaxIdle, ordered by the times of the files.
 	slices.SortFunc(all, func(a, b found) int {
 		return cmp.Or(a.time.Compare(b.time), bytes.Compare(a.e.key[:],
 			b.e.key[:]))
@@ -149,8 +149,8 @@ type removed struct {
 	gone chan struct{} // closed once the files are unlinked
 }
 
-// dropLocked counts entries that the index has just let go of, and bars their names until unlink is done with them, so
-// that a new entry of the same key is not unlinked in their place. The caller calls unlink after unlocking c.mu.
+// dropLocked counts entries that were removed from the index, and reserves their names until unlink is done, so that a
+// new entry of the same key is not unlinked instead. The caller calls unlink after unlocking c.mu.
 func (c *Cache) dropLocked(entries []*entry, reason string, out []removed) []removed {
 	for _, e := range entries {
 		r := removed{e, make(chan struct{})}
@@ -208,7 +208,7 @@ func (c *Cache) persist(f *fill, s *sidecar) error {
 }
 
 func (c *Cache) writeSidecar(path string, s *sidecar) error {
-	os.Remove(path) // of a data file that somebody else removed
+	os.Remove(path) // of a data file that another process removed
 	f, err := c.sys.create(path)
 	if err != nil {
 		return err

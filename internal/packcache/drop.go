@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// Cause says why entries are dropped.
+// Cause is why entries are dropped.
 type Cause string
 
 const (
@@ -21,8 +21,8 @@ type Dropped struct {
 	Bytes   int64 // of the packs, as they are sent
 }
 
-// Drop removes all packs of a repository, which is named by its Incarnation. Readers of an entry read on. What is being
-// made for the repository goes on for its present readers and is not kept.
+// Drop removes all packs of a repository, which is named by its Incarnation. Readers of an entry are not interrupted. A
+// pack that is being made for the repository is sent to its present readers and not kept.
 func (c *Cache) Drop(repository string, why Cause) Dropped {
 	c.learnRepositories()
 	return c.drops(func(repo string) bool { return repo == repository }, why)

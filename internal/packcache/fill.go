@@ -34,7 +34,7 @@ type fill struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	opened chan struct{} // closed when the inner Open has returned: openErr is valid
-	done   chan struct{} // closed when run has let go of everything
+	done   chan struct{} // closed when run has released everything
 	room   chan struct{} // wakes run: the window may have room
 
 	openErr error
@@ -95,7 +95,7 @@ func (c *Cache) joinLocked(ctx context.Context, key packsource.Key, spec *packso
 	return r
 }
 
-// beginLocked is joinLocked for what is no request.
+// beginLocked is joinLocked for a fill without a request.
 func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packsource.Spec) *follower {
 	r := &follower{ctx: ctx, wake: make(chan struct{}, 1), result: packsource.Follow}
 	f := c.fills[key]
@@ -106,7 +106,8 @@ func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packs
 			readers: make(map[*follower]struct{}),
 			kept:    c.index.ghosts.has(key),
 		}
-		f.ctx, f.cancel = context.WithCancel(inflight.GoOn(ctx, c.ctx)) // what git costs counts for who came first
+		// The first reader's request accounts for git's cost.
+		f.ctx, f.cancel = context.WithCancel(inflight.GoOn(ctx, c.ctx))
 		c.fills[key] = f
 		c.m.fills.Inc()
 		r.result = packsource.Miss
@@ -167,8 +168,8 @@ func (f *fill) run() {
 	f.complete(pack.Info())
 }
 
-// rescue makes a panic of the inner Source an error of this fill: a pack that cannot be made is no reason for the whole
-// server to end. The Source is called without any lock.
+// rescue turns a panic of the inner Source into an error of this fill, so that it does not end the server. The Source
+// is called without a lock.
 func (f *fill) rescue() {
 	v := recover()
 	if v == nil {
@@ -191,12 +192,12 @@ func (f *fill) rescue() {
 	}
 }
 
-// cause is the error as the readers are told it.
+// cause returns the error for the readers.
 func (f *fill) cause(err error) error {
 	if f.c.ctx.Err() != nil {
 		return context.Cause(f.c.ctx)
 	}
-	if fault.KindOf(err) == fault.Cancelled { // whoever reads now has not cancelled anything
+	if fault.KindOf(err) == fault.Cancelled { // the present readers have not cancelled anything
 		return &fault.Error{Kind: fault.Unavailable, Msg: "the making of the pack was given up; try again",
 			RetryAfter: fault.RetrySoon, Err: err}
 	}
@@ -214,7 +215,7 @@ func (f *fill) createFile() error {
 	for isFull(err) && c.evictIdle(makeRoom) {
 		file, err = c.sys.create(name)
 	}
-	if errors.Is(err, os.ErrNotExist) { // somebody has tidied up
+	if errors.Is(err, os.ErrNotExist) { // another process has removed the directory
 		if err = os.MkdirAll(filepath.Dir(name), 0o700); err == nil {
 			file, err = c.sys.create(name)
 		}
@@ -234,8 +235,8 @@ func (f *fill) complete(info packsource.Info) {
 	c := f.c
 	c.mu.Lock()
 	f.mu.Lock()
-	// A fill that was given up a moment ago may have a successor: that one makes the entry. One that is registered here
-	// stays so until it settles, because nobody gives up a complete one.
+	// If this fill was abandoned a moment ago, it may have a successor, which then makes the entry. If it is registered
+	// here, it stays registered until it settles, because complete fills are not abandoned.
 	keep := !f.degraded && !f.discard && c.fills[f.key] == f
 	f.state, f.info = complete, info
 	f.wakeLocked()
@@ -264,7 +265,7 @@ func (f *fill) complete(info packsource.Info) {
 	f.settle(e)
 }
 
-// fail ends the fill with an error for all its readers. Nobody joins it from here on.
+// fail ends the fill with an error for all its readers. No reader joins it afterwards.
 func (f *fill) fail(err error, info packsource.Info) {
 	c := f.c
 	c.mu.Lock()
@@ -333,7 +334,7 @@ func (f *fill) removeTemp() {
 	f.temp = ""
 }
 
-// forgetLocked moves what the fill has on disk to the account of what nobody can ask for. The caller holds c.mu.
+// forgetLocked accounts the fill's bytes on disk as unreachable. The caller holds c.mu.
 func (f *fill) forgetLocked() {
 	f.c.filling -= f.reserved
 	f.c.index.zombies += f.reserved
@@ -341,7 +342,7 @@ func (f *fill) forgetLocked() {
 	f.reserved = 0
 }
 
-// takeFileLocked gives the file to a caller who passes it to closeFile, once nobody needs it. The caller holds f.mu.
+// takeFileLocked returns the file once it is not needed any more, for closeFile. The caller holds f.mu.
 func (f *fill) takeFileLocked() *os.File {
 	if len(f.readers) > 0 && !(f.degraded && f.slowestLocked() >= f.stored) || !f.settled && !f.degraded {
 		return nil
@@ -392,7 +393,7 @@ func signal(ch chan<- struct{}) {
 	}
 }
 
-// abandon ends a fill that nobody came back to since the last reader left for the nth time.
+// abandon ends a fill that has had no reader since the last one left for the nth time.
 func (f *fill) abandon(nth int) {
 	c := f.c
 	c.mu.Lock()

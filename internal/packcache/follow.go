@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// follower is one reader of a fill: who started it as well as who came later.
+// follower is one reader of a fill: the first one or a later one.
 type follower struct {
 	f      *fill
 	ctx    context.Context // of Open: cancelling it ends Send, too
@@ -169,7 +169,7 @@ func (r *follower) advance(n int64) {
 	f.closeFile(file)
 }
 
-// Info tells of the fill. What its git process used is told to the reader who started it.
+// Info describes the fill. Only the first reader gets the use of its git process.
 func (r *follower) Info() packsource.Info {
 	f := r.f
 	f.mu.Lock()

@@ -60,7 +60,7 @@ type index struct {
 	kept    list // asked for again
 	ghosts  ghosts
 	bytes   int64 // cost of all entries
-	zombies int64 // cost of removed entries and fills that somebody still reads
+	zombies int64 // cost of removed entries and fills that still have readers
 }
 
 // blockSize is the unit that costs are counted in, so that many tiny entries do not look free.
@@ -145,9 +145,9 @@ func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*en
 	return out
 }
 
-// evict removes and returns entries until their cost reaches need or there are no more: those on probation first, so
-// that packs asked for once never push out those that are asked for again, and of each kind the least recently used.
-// Only with inUse does it take entries that somebody reads: that frees nothing before they are done.
+// evict removes and returns entries until their cost reaches need or there are no more. Entries on probation go first,
+// so that packs requested once do not evict packs requested again. Within each kind the least recently used go first.
+// Entries with readers go only if inUse is true: they free space only when their readers end.
 func (x *index) evict(need int64, inUse bool) (out []*entry) {
 	for _, l := range []*list{&x.young, &x.kept} {
 		for e := l.oldest; e != nil && need > 0; {

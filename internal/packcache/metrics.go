@@ -26,8 +26,8 @@ type Metrics struct {
 const (
 	evictSize      = "size"      // the byte budget
 	evictSpace     = "space"     // the free-space floor, or a full disk
-	evictIdle      = "idle"      // nobody asked for MaxIdle
-	evictProbation = "probation" // nobody asked twice
+	evictIdle      = "idle"      // not requested for MaxIdle
+	evictProbation = "probation" // not requested twice
 	evictCorrupt   = "corrupt"   // could not be read, or not trusted
 	evictDropped   = "dropped"   // Drop and DropAll
 	evictDamaged   = "damaged"   // its repository is damaged
@@ -47,11 +47,13 @@ func NewMetrics() *Metrics {
 	}
 	m := &Metrics{
 		requests: vec("requests_total",
-			"Packs asked for: found complete, to be made, or being made for another reader.", "result"),
+			"Requested packs: complete in the cache (hit), made (miss), or being made for another "+
+				"reader (follow).", "result"),
 		evictions: vec("evictions_total", "Entries removed.", "reason"),
 		degraded:  vec("degraded_total", "Packs that were streamed without being kept.", "cause"),
 		verified: vec("verify_total",
-			"Entries of an earlier run, or written to by another program, that were compared with their checksums.",
+			"Entries of an earlier run, or modified by another program, that were compared with their "+
+				"checksums.",
 			"result"),
 		bytes: gauge("bytes",
 			"Bytes on disk in whole blocks: entries, fills, and removed files that are still read."),
@@ -59,7 +61,8 @@ func NewMetrics() *Metrics {
 		fills:   gauge("fills_in_flight", "Packs being made."),
 		written: counter("written_bytes_total", "Bytes written to entry files."),
 		cancelled: counter("cancelled_bytes_total",
-			"Bytes of entry files removed on probation, or before they were complete: the kernel had little time to write them."),
+			"Bytes of files removed on probation or before they were complete. Few of them were "+
+				"written to the disk."),
 		generated: counter("generated_bytes_total", "Framed pack bytes taken from the source behind the cache."),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_cache_fill_seconds",
 			Help:    "Time to make a pack, from the request to its last byte.",

@@ -1,27 +1,30 @@
-// Package packcache keeps, shares and bounds the packs that another packsource.Source makes.
+// Package packcache keeps and shares the packs that another packsource.Source makes, within a limit of space.
 //
-// A pack is a pure function of its Spec's Key, so a cache of packs is never stale: entries only leave to make room. An
-// entry is the file of the framed bytes exactly as they go to a client; a hit hands the file's extent to the connection
-// and costs the server a copy in the kernel. The first request for a key starts a fill: one goroutine takes the pack
-// from the inner Source and writes it to a file, and the reader who asked and all who follow read that file as it
-// grows. A fill belongs to no reader: it goes on while anybody reads, and for Options.Grace after the last one left.
+// A pack is a pure function of its Spec's Key, so an entry is never stale. Entries leave only to make room. An entry is
+// a file of framed bytes exactly as they are sent to a client. On a hit the kernel copies the file to the connection.
+//
+// The first request for a key starts a fill: one goroutine takes the pack from the inner Source and writes it to a
+// file. All readers, including the first, read that file as it grows. A fill goes on while it has readers, and for
+// Options.Grace after the last one left.
 //
 // # No fetch fails because of the cache
+// If the disk is full, the fill evicts other entries. If that does not help, or the disk is broken, the fill goes on
+// without its file. Its present readers read the rest of the file, and then a window of a few hundred kilobytes in
+// memory. The slowest reader moves the window. Such a fill gets no new readers and is not kept. A stored entry that
+// cannot be opened or trusted is removed, and the pack is made again.
+// cannot be opened or trusted is removed, and the pack is made again.
 //
-// If the disk is full or broken, the fill evicts other entries; if that does not help it goes on without its file: its
-// present readers read what is in the file, and then a window of a few hundred kilobytes in memory, which moves on with
-// the slowest of them. Nobody joins such a fill and nothing of it is kept. A stored entry that cannot be opened or
-// trusted is removed and made anew. What does reach the readers is a failure of the inner Source: Open or Send returns
-// it to all of them, and the next request starts afresh.
+// If the inner Source fails, Open or Send returns its error to all readers, and the next request starts again.
 //
-// # What stays
+// # Eviction
 //
-// Entries leave when nobody asked for MaxIdle, when the byte budget or the free-space floor needs room (those on
-// probation first, then the least recently used; those in use last), and, if only one request ever came for them, when
-// their Probation ends. That is set shorter than the kernel waits before it writes dirty pages out (30 s on Linux,
-// counted from the first write), so that a pack nobody asks for twice mostly never reaches the disk. A bounded memory
-// of keys lets a key that comes back after that skip probation.
+// An entry leaves if it is not requested for MaxIdle. It also leaves if the byte budget or the free-space floor needs
+// room: entries on probation first, then the least recently used, and those with readers last. If it was requested only
+// once, it leaves at the end of its Probation. That is shorter than the kernel's delay before it writes dirty pages (30
+// s on Linux, from the first write). So most packs that are requested only once never reach the disk. A limited memory
+// of keys lets a key that returns later skip probation.
 //
+// # Format
 // # Format
 //
 // The directory holds
@@ -43,10 +46,10 @@
 //	crc32c CHECKSUM        CRC-32C of the data file, 8 hexadecimal digits
 //	sum CHECKSUM           CRC-32C of the lines before this one, 8 hexadecimal digits
 //
-// It is written before the data file gets its name by rename. Nothing is synced: an entry that was there when the
-// process began is read whole and compared with its sidecar before its first use. So is an entry whose data file was
-// written to by somebody else, which its size and times show. A data file or a sidecar without the other is removed at
-// start.
+// The sidecar is written before the data file gets its name by rename. The cache syncs nothing: an entry of an earlier
+// run is read completely and compared with its sidecar before its first use. The same holds for an entry whose data
+// file another program has written to, which shows in its size and times. A data file or a sidecar without the other is
+// removed at the start.
 //
 // # Damaged repositories
 //
@@ -77,12 +80,12 @@ const (
 	DefaultGrace     = 10 * time.Second
 )
 
-// Options say where the cache lies and how much it may keep.
+// Options sets the directory and the limits.
 type Options struct {
 	Dir string // made if need be; for one process at a time
 	// Disk budget in bytes, twice the largest pack kept; 0: 10 GiB or a tenth of the file system, the smaller.
 	MaxBytes int64
-	MaxIdle  time.Duration // an entry nobody asks for lives this long; 0: DefaultMaxIdle
+	MaxIdle  time.Duration // an entry leaves if it is not requested for this time; 0: DefaultMaxIdle
 
 	// Probation is how long an entry lives that was asked for only once; 0: DefaultProbation, negative: as long as
 	// others.
@@ -90,10 +93,10 @@ type Options struct {
 	// MinFree is what the file system must have free, in bytes, for the cache to write. 0: a twentieth of it, at least
 	// 1 GiB (or a tenth, where that is less), at most 5 GiB. Negative: no floor.
 	MinFree int64
-	// Grace is how long a fill goes on that nobody reads any more; 0: DefaultGrace, negative: it ends at once.
+	// Grace is how long a fill goes on without readers; 0: DefaultGrace, negative: it ends at once.
 	Grace time.Duration
 
-	Metrics *Metrics         // nil: counted for nobody
+	Metrics *Metrics         // nil: not collected
 	Log     *slog.Logger     // nil: slog.Default
 	Now     func() time.Time // nil: time.Now. For ages only; a fill's grace runs on real time.
 }
@@ -264,13 +267,13 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 			c.release(e)
 			return c.pass(ctx, spec, err)
 		}
-		c.log.Warn("cannot read a pack cache entry; the pack is made anew", "error", err)
+		c.log.Warn("cannot read a pack cache entry; the pack is made again", "error", err)
 		c.drop(e)
 	}
 }
 
-// Has tells whether Open would find the pack complete: a good guess, since an entry may turn out to be damaged, or be
-// gone in the next moment.
+// Has reports whether Open would find the complete pack. The result is a guess: an entry may turn out to be damaged, or
+// be removed at any time.
 func (c *Cache) Has(key packsource.Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,14 +289,14 @@ func (c *Cache) Has(key packsource.Key) bool {
 	return f.state == complete // about to become an entry
 }
 
-// Stats tells what the cache holds, and what it was asked for since it was opened.
+// Stats describes the content of the cache, and the requests since it was opened.
 type Stats struct {
 	Bytes, MaxBytes       int64 // on disk: entries, fills, and removed files that are still read; what it may keep
 	Entries, Fills        int   // complete ones, and packs that are being made
 	Hits, Misses, Follows int64
 }
 
-// Stats tells how the cache does now.
+// Stats returns the present state of the cache.
 func (c *Cache) Stats() Stats {
 	s := Stats{MaxBytes: c.max, Hits: counted(c.m.hit), Misses: counted(c.m.miss), Follows: counted(c.m.follow)}
 	c.mu.Lock()

@@ -2,7 +2,7 @@ package packcache
 
 import "bytes"
 
-// progressTail bounds what is kept of a fill's progress text.
+// progressTail is the maximum size of the kept progress text of a fill.
 const progressTail = 4 << 10
 
 // progress keeps the end of a fill's progress text. Positions count all bytes since the fill began. A line ends with a

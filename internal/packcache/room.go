@@ -10,16 +10,15 @@ var (
 	errFloor  = errors.New("the file system has too little space left")
 )
 
-// shrinkLocked evicts until the budget is kept: idle entries for all that lies on disk, entries in use only for what is
-// not already on its way out.
+// shrinkLocked evicts entries until the budget is kept: entries without readers for everything on disk, and entries
+// with readers for bytes that are not already on their way out.
 func (c *Cache) shrinkLocked(out []removed) []removed {
 	out = c.dropLocked(c.index.evict(c.index.bytes+c.index.zombies+c.filling-c.max, false), evictSize, out)
 	return c.dropLocked(c.index.evict(c.index.bytes+c.filling-c.max, true), evictSize, out)
 }
 
-// reserve makes room in the budget for n more bytes of a fill. The error says why the fill may not write them. A pack
-// that takes more than half of the budget, or has no place beside the other fills, is refused before it costs anybody
-// an entry.
+// reserve reserves room in the budget for n more bytes of a fill. The error is why the fill may not write them. A
+// pack larger than half of the budget, or without room beside other fills, is refused before it evicts any entry.
 func (c *Cache) reserve(f *fill, n int64) error {
 	c.mu.Lock()
 	if f.reserved+n > c.max/2 || c.filling+n > c.max {
@@ -84,7 +83,7 @@ func (c *Cache) free() int64 {
 	return free
 }
 
-// evictIdle removes entries that nobody reads, in the order of index.evict, until they add up to n bytes. It reports
+// evictIdle evicts entries without readers, in the order of index.evict, until they add up to n bytes. It reports
 // whether there were any.
 func (c *Cache) evictIdle(n int64) bool {
 	c.mu.Lock()

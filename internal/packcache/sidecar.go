@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// sidecar is what is needed to trust a data file again after a restart. The package comment describes its format.
+// sidecar holds the facts by which a data file is verified after a restart. The package comment describes its format.
 type sidecar struct {
 	key        packsource.Key
 	repository string // packsource.Repository.Incarnation

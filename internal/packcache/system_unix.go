@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryLock takes an exclusive lock that ends with the file's last descriptor. It reports false if somebody has it.
+// tryLock takes an exclusive lock that ends with the file's last descriptor. It returns false if another process has
+// it.
 func tryLock(f *os.File) (bool, error) {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -18,7 +19,7 @@ func tryLock(f *os.File) (bool, error) {
 	return err == nil, err
 }
 
-// space tells the size of the file system that holds dir, and what of it we may still use, in bytes.
+// space returns the size of the file system that holds dir, and its available space, in bytes.
 func space(dir string) (size, free int64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

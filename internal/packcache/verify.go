@@ -12,16 +12,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// check is the verification of one entry of an earlier run, or of one that was written to since, shared by all who want
-// the entry.
+// check is the verification of an entry of an earlier run, or of an entry that was written to since. All requests for
+// the entry share it.
 type check struct {
 	started bool // guarded by Cache.mu
 	done    chan struct{}
 	busy    error // valid once done is closed: why the entry could not be read now, though it may be good
 }
 
-// checkLocked starts the verification of e unless it runs already. The caller holds c.mu, and waits for its end:
-// afterwards e is trusted or gone, or the check says why it could not be made.
+// checkLocked starts the verification of e unless it runs already. The caller holds c.mu, and waits for its end.
+// Afterwards e is trusted or gone, or the check has an error.
 func (c *Cache) checkLocked(e *entry) *check {
 	ch := e.check
 	if !ch.started {
@@ -52,7 +52,7 @@ func (c *Cache) verify(e *entry, ch *check) {
 		c.m.verified.WithLabelValues("ok").Inc()
 	case isBusy(err):
 		ch.busy = err
-		e.check = &check{done: make(chan struct{})} // for the next who wants the entry
+		e.check = &check{done: make(chan struct{})} // for the next request
 		c.m.verified.WithLabelValues("busy").Inc()
 	case c.ctx.Err() == nil:
 		c.m.verified.WithLabelValues("bad").Inc()

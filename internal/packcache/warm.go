@@ -9,9 +9,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// Warm has a pack made and kept as one that several have asked for, and returns when that is done; not made: it is
-// there already, or being made. It counts as no request. When ctx ends the making ends, unless somebody reads the pack
-// by then.
+// Warm makes a pack and keeps it like one that was requested twice. It returns when that is done; made is false if the
+// pack exists or is being made. It does not count as a request. When ctx ends, the fill ends too, unless it has
+// readers.
 func (c *Cache) Warm(ctx context.Context, spec *packsource.Spec) (bytes int64, made bool, err error) {
 	key := spec.Key()
 	c.mu.Lock()
@@ -46,7 +46,7 @@ func (c *Cache) Warm(ctx context.Context, spec *packsource.Spec) (bytes int64, m
 	return pack.Info().Bytes, true, nil
 }
 
-// nowhere is an Output for a pack that nobody reads: no byte of it is copied.
+// nowhere is an Output that discards the pack. It copies no byte.
 type nowhere struct{}
 
 func (nowhere) Write(p []byte) (int, error) { return len(p), nil }

@@ -72,7 +72,7 @@ func (f *fill) store(p []byte) error {
 	return nil
 }
 
-// degrade goes on without writing. Nobody joins from here on: what went through the window is gone.
+// degrade goes on without the file. New readers cannot join, because the window has only the latest bytes.
 func (f *fill) degrade(err error) {
 	c := f.c
 	c.log.Warn("a pack is streamed without being kept", "error", err, "written", f.stored)
@@ -130,7 +130,7 @@ func (f *fill) push(p []byte) error {
 // chunkLocked is a chunk with room for n bytes, or nil if the window is full.
 func (f *fill) chunkLocked(n int) *chunk {
 	if i := len(f.window); i > 0 && f.window[i-1].n+n <= len(buffer{}) {
-		return f.window[i-1] // readers only look at what was published of it
+		return f.window[i-1] // readers only read its published bytes
 	}
 	if len(f.window) == windowChunks {
 		return nil

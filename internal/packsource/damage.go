@@ -7,8 +7,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// packError keeps the kind of err, and of its text only what a client may see. If git names an object that it could not
-// read, the error says which one, and is Corrupt: another copy of the repository may have it.
+// packError keeps the kind of err, but only the part of its text that a client may see. If git names an object that it
+// could not read, the error names the object and is Corrupt: another copy of the repository may have it.
 func packError(err error) error {
 	e := &fault.Error{
 		Kind: fault.KindOf(err), Msg: "the pack could not be made", RetryAfter: fault.RetryAfter(err),
@@ -27,7 +27,7 @@ func packError(err error) error {
 var (
 	// objectName is an object ID in git's messages: as it is, or as the path of a loose object.
 	objectName = regexp.MustCompile(`(?:^|[^0-9a-f])([0-9a-f]{2}/(?:[0-9a-f]{62}|[0-9a-f]{38})|[0-9a-f]{64}|[0-9a-f]{40})(?:[^0-9a-f]|$)`)
-	// states are what is wrong with an object, by words of git's messages; the first that is found says most.
+
 	states = []struct {
 		name  string
 		words *regexp.Regexp
@@ -39,7 +39,8 @@ var (
 	}
 )
 
-// unreadable finds the object that git's messages, which are separated by "; ", say cannot be read; "": none.
+// unreadable finds the object that git could not read according to its messages, which are separated by "; ". It
+// returns "" if there is none.
 func unreadable(messages string) (id, state string) {
 	for _, s := range states {
 		for message := range strings.SplitSeq(messages, "; ") {

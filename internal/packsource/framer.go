@@ -15,9 +15,9 @@ const (
 	packHeader   = 12                                    // "PACK", version and object count (gitformat-pack(5))
 )
 
-// framer reads a pack straight into side-band-1 packets: room for each packet's header is left in the buffer, so that
-// no byte is copied from buffer to buffer. The pack's last bytes, as many as its checksum has, it keeps back: they are
-// given out by last, once the end is known to be a good one, and without them nobody can take what was sent for a pack.
+// framer reads a pack into side-band-1 packets. The buffer has room for the header of each packet, so that no byte is
+// copied between buffers. The framer holds back the last bytes of the pack, as many as its checksum has. The caller
+// gets them by last when git has succeeded. Without them no client takes the bytes for a whole pack.
 type framer struct {
 	buf     *frameBuffer
 	hold    int // bytes kept back
@@ -48,7 +48,7 @@ func (f *framer) room() int {
 	return pktline.MaxBandData - f.n
 }
 
-// fill reads once. An error of errGit's means that this is no pack; all others are r's.
+// fill reads once. An error of type errGit means that the output is not a pack; all others come from r.
 func (f *framer) fill(r io.Reader) error {
 	if f.n == pktline.MaxBandData {
 		f.frame, f.n = f.frame+1, 0
@@ -88,7 +88,7 @@ func (f *framer) take(all bool) []byte {
 		f.header(f.frame, f.keepAt)
 		end += bandHeader + f.keepAt
 	case f.n == pktline.MaxBandData && f.frame == framerFrames-1, all && f.n == f.hold:
-	case all && f.frame > 0: // part of what is kept back is in the packet before
+	case all && f.frame > 0: // a part of the held bytes is in the packet before
 		f.keepFrame--
 		end -= pktline.MaxLine
 	default:

@@ -6,11 +6,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// Git writes in pieces of a few KiB. To be woken for each of them cost as much CPU as all the rest of a cold clone's
-// copying. So once a pack has shown to be large (gatherAfter, in bytes), a read that emptied the pipe is followed by a
-// pause; one that did not has left more behind. (A pause of 4 ms after every read, of 64 KiB, bound clones to 15 MB/s.)
-// Git has to wait for us where it fills the pipe meanwhile: the pause is such that it fills an eighth to a half, as far
-// as the runtime sleeps that short, and there is none where the system gave us a small pipe.
+// Git writes in pieces of a few KiB. Waking this process for each of them costs as much CPU as copying the rest of a
+// cold clone. So after gatherAfter bytes of a pack, a read that emptied the pipe is followed by a pause. (A pause of 4
+// ms after every read of 64 KiB limited clones to 15 MB/s.) Git waits if it fills the pipe meanwhile, so the pause lets
+// it fill an eighth to a half. With a small pipe there is no pause.
 const (
 	gatherAfter   = 256 << 10
 	outputBuffer  = 1 << 20 // of the pipe, if the system has it
@@ -32,7 +31,7 @@ func newGathering(capacity int) *gathering {
 	return &gathering{capacity: int64(capacity), pause: leastPause}
 }
 
-// emptied is told of a read, and whether it emptied the pipe. It says how long to wait before the next.
+// emptied records a read and whether it emptied the pipe. It returns the pause before the next read.
 func (g *gathering) emptied(read int64, empty bool) time.Duration {
 	g.burst += read
 	if !empty || g.pause == 0 {

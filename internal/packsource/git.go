@@ -40,21 +40,21 @@ type GitOptions struct {
 	// SnapshotWindow is that of such packs in which every want is shallow itself (depth 1), so that each file comes in
 	// one version.
 	SnapshotWindow int
-	// ShallowCompression is the zlib level of what packs with a shallow boundary compress anew; 0: 3; -1: git's. Such
-	// packs can reuse less of what is stored, so it is a good part of their cost.
+	// ShallowCompression is the zlib level for packs with a shallow boundary. 0 means 3, -1 git's default. Such packs
+	// reuse fewer stored deltas, so compression is a large part of their cost.
 	ShallowCompression int
-	WindowMemory       int64 // bytes that one thread's window may use; 0: 256 MiB; -1: no bound
+	WindowMemory       int64 // limit in bytes of the delta window of one thread; 0 is 256 MiB, -1 no limit
 	// Bytes that the process is let have (process.Limits.Memory), which git's buffers have to fit into; 0: no limit.
 	Memory int64
-	// Machine is how many bytes of memory there are for everything: without a limit a half is for the processes of all
-	// slots together, as far as their buffers are bounded. 0: unknown.
+	// Machine is the memory of the machine in bytes. Without a limit, the processes of all slots may use half of it for
+	// buffers that can be limited. 0: unknown.
 	Machine int64
 
 	// Verifier compares the packs of a repository with their checksums while a pack is made from them, which git does
 	// not do. Nil: nothing is verified.
 	Verifier *pack.Verifier
-	// Damaged, unless nil, is called when the packs from which a pack was made turn out to be damaged: before the end
-	// of Send, or later where reading them takes longer than verifyPatience.
+	// Damaged, unless nil, is called if the packs of a repository are damaged: before the end of Send, or later if
+	// reading them takes longer than verifyPatience.
 	Damaged func(Repository)
 }
 
@@ -65,11 +65,11 @@ const (
 	verifyPatience      = time.Second
 )
 
-// Git is the Source that runs `git pack-objects`, as git's own upload-pack does, with one difference: it does not run
-// in the served repository. Its git directory is an empty one of ours, and only the object directory is the
-// repository's (GIT_OBJECT_DIRECTORY). So nothing but the Spec has a say in the pack: not the repository's
-// configuration or hooks, not its replace refs or grafts, not the tags of hidden refs. Whatever lies in the object
-// directory still works: alternates, multi-pack-index, bitmaps, commit-graph, the reuse of deltas.
+// Git is the Source that runs `git pack-objects`, as git's own upload-pack does, but not in the served repository. It
+// runs in an empty git directory of ours, with the repository's object directory (GIT_OBJECT_DIRECTORY). So only the
+// Spec determines the pack: not the repository's configuration, hooks, replace refs or grafts, nor the tags of hidden
+// refs. Everything in the object directory still works: alternates, multi-pack-index, bitmaps, commit-graph, and the
+// reuse of deltas.
 type Git struct {
 	runner  *process.Runner
 	options GitOptions
@@ -78,8 +78,8 @@ type Git struct {
 
 // pauses of git after which something is done.
 type pauses struct {
-	flush  time.Duration // what was read is sent, though it fills no packet; progress is passed on
-	linger time.Duration // git has ended, yet somebody holds its output open: an error
+	flush  time.Duration // bytes that do not fill a packet, and progress, are sent after this time
+	linger time.Duration // maximum time between the end of git and the end of its output
 }
 
 // NewGit makes the Source and its scratch directories; what an earlier run left there is removed.
@@ -234,7 +234,7 @@ func (g *Git) arguments(dir string, spec *Spec) []string {
 	if window := g.options.windowMemory(share); window > 0 {
 		set("pack.windowMemory", window)
 	}
-	if m := g.options.Memory; m > 0 { // what is left is for the lists of objects
+	if m := g.options.Memory; m > 0 { // the rest is for the lists of objects
 		set("pack.deltaCacheSize", m/8)
 		set("core.deltaBaseCacheLimit", m/8)
 		set("core.bigFileThreshold", min(m/8, gitBigFile))
@@ -310,7 +310,7 @@ type gitPack struct {
 	ended        bool // Wait was called
 }
 
-// Size is unknown: git tells it at the end only.
+// Size is unknown until the end.
 func (p *gitPack) Size() int64 { return -1 }
 
 func (p *gitPack) Info() Info {
@@ -335,7 +335,7 @@ func (p *gitPack) Send(ctx context.Context, out Output) error {
 	case gone != nil:
 		return fault.Wrap(fault.KindOf(gone), "the pack was abandoned", gone)
 	case errors.Is(err, errGit):
-		if exit != nil && !fault.Is(exit, fault.Cancelled) { // git's own words say more; cancelled was it by us
+		if exit != nil && !fault.Is(exit, fault.Cancelled) { // git's own error is more specific, unless we cancelled it
 			err = exit
 		}
 		return packError(err)
@@ -353,7 +353,7 @@ func (p *gitPack) Send(ctx context.Context, out Output) error {
 	return p.write(out, f.last()) // kept back until git had ended well
 }
 
-// warn waits for the verification and tells the client if the repository's packs are damaged.
+// warn waits for the verification and warns the client if the repository's packs are damaged.
 func (p *gitPack) warn(ctx context.Context, out Output) error {
 	if p.verification == nil {
 		return nil
@@ -369,8 +369,8 @@ func (p *gitPack) warn(ctx context.Context, out Output) error {
 	return p.warnIfKnown(out)
 }
 
-// warnIfKnown tells the client, once, that the repository's packs are damaged. The damaged object need not be in the
-// pack, so it is sent all the same: clients check every object that they receive.
+// warnIfKnown warns the client, once, that the repository's packs are damaged. The pack is still sent, because it may
+// not contain the damaged object, and clients check every object.
 func (p *gitPack) warnIfKnown(out Output) error {
 	if p.verification == nil {
 		return nil
@@ -443,8 +443,8 @@ func (p *gitPack) copy(f *framer, out Output) error {
 	}
 }
 
-// letEnd waits for a git that closed its output too early: how it ends says more than what is missing. Killed at once,
-// it would seem to have died by us.
+// letEnd waits for a git that closed its output too early, because its exit status explains more. If we killed it, the
+// status would be ours.
 func (p *gitPack) letEnd() {
 	patience := time.NewTimer(p.pauses.linger)
 	defer patience.Stop()

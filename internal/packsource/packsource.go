@@ -1,12 +1,12 @@
-// Package packsource makes packs: a pack specification in, pack bytes out.
+// Package packsource makes packs from specifications.
 //
-// A Spec is everything a pack depends on. A Source sees nothing else of the request, so a pack is a pure function of
-// the Spec's Key, and one made for one client serves every client whose request has the same Key, for as long as the
-// repository exists. Git is the Source that runs `git pack-objects`; package packcache is a Source that keeps what
-// another made.
+// A Spec is everything that a pack depends on. A Source gets nothing else of the request, so a pack is a pure function
+// of the Spec's Key. A pack made for one client serves every client whose request has the same Key, for as long as the
+// repository exists. Git is the Source that runs `git pack-objects`. Package packcache is a Source that keeps the packs
+// of another Source.
 //
-// The bytes travel framed as they stand in the protocol's packfile section: side-band-1 pkt-lines of at most
-// pktline.MaxLine bytes (gitprotocol-pack(5)), so that nobody has to frame them again.
+// Packs are framed for the protocol's packfile section: side-band-1 pkt-lines of at most pktline.MaxLine bytes
+// (gitprotocol-pack(5)). They are framed only once.
 package packsource
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// Spec says which pack to make. All lists but First are sorted by ID and without repeats.
+// Spec specifies a pack. All lists but First are sorted by ID and have no duplicates.
 type Spec struct {
 	Repo  Repository
 	Wants []git.ObjectID // what the pack has to reach
@@ -37,7 +37,8 @@ type Spec struct {
 	Thin    bool           // deltas may refer to objects that the haves reach
 	Offset  bool           // deltas may name their base by offset (ofs-delta)
 
-	// Caller is whom the pack is made for: callers share the slots for git processes fairly. It is no part of the key.
+	// Caller is the client that the pack is made for. Callers share the slots for git processes fairly. It is not part
+	// of the key.
 	Caller balance.Caller
 
 	key *Key // once sealed
@@ -109,7 +110,7 @@ func (s *Spec) Key() Key {
 	return k
 }
 
-// For is the Spec as somebody's: a copy that shares all the lists.
+// For returns a copy of the Spec for another caller. It shares all the lists.
 func (s *Spec) For(c balance.Caller) *Spec {
 	t := *s
 	t.Caller = c
@@ -146,12 +147,13 @@ type Source interface {
 type Pack interface {
 	// Size is the length in bytes of all that Send will write, or -1 if that is not known yet.
 	Size() int64
-	// Send writes the framed pack to out. A nil error means that the pack is whole. After an error the reader must be
-	// told (side-band 3, or a connection cut off): what was written is no pack. Errors of out come back as they are.
+	// Send writes the framed pack to out. A nil error means that the pack is complete. After an error the caller must
+	// make the client notice (side-band 3, or a closed connection). Errors of out are returned unchanged.
 	Send(ctx context.Context, out Output) error
-	// Info tells what is known so far; complete after Send.
+	// Info returns the facts known so far; all of them after Send.
 	Info() Info
-	// Close lets go of the pack. It ends the work if nobody else wants it, and returns once no resource is held.
+	// Close releases the pack. It ends the work if no other reader wants it, and returns when all resources are
+	// released.
 	Close() error
 }
 
@@ -168,7 +170,7 @@ type Output interface {
 	KeepAlive() error
 }
 
-// Result says where a pack came from.
+// Result is where a pack came from.
 type Result string
 
 const (

@@ -1,15 +1,14 @@
-// Package cgroup gives a server and each class of its git commands a control group of its own (cgroup v2), with bounds
-// of memory and shares of CPU time, below a directory that was delegated to it:
+// Package cgroup gives a server and each class of its git commands a cgroup (v2). The groups have limits of memory and
+// shares of CPU time. They are below a directory that was delegated to the server:
 //
-//	DIRECTORY                what systemd delegated (Delegate=yes), the root of a container, or what the operator named
-//	  packhorse.PID.RANDOM   one for each run; those of runs that have ended are removed by the next
-//	    server               this process, and what it starts besides
-//	    pack, receive, ...   commands, which start in their group: nothing that they start can have left before it is bounded, and the kernel can
-//	                         kill them all at once
+//	DIRECTORY                delegated by systemd (Delegate=yes), the root of a container, or set by the operator
+//	  packhorse.PID.RANDOM   one for each run; the next run removes those of ended runs
+//	    server               this process and its other children
+//	    pack, receive, ...   commands; they start in their group, so all their children are limited too
 //
-// A cgroup whose controllers are passed on may have no process in it (cgroups(7), "no internal processes"), hence the
-// server's own. Everything is as it was where there is no such directory: Open says why. A controller that is not there
-// is not there; the groups are of use without.
+// A cgroup whose controllers are enabled for its children may have no processes (cgroups(7), "no internal processes"),
+// so the server has a group of its own. Without such a directory Open returns an error and changes nothing. Without
+// controllers the groups have no limits.
 package cgroup
 
 import (
@@ -34,7 +33,7 @@ import (
 // Server is the group of this process.
 const Server = "server"
 
-// Limits of a group. What is 0 is not set.
+// Limits of a group. A limit of 0 is not set.
 type Limits struct {
 	MemoryHigh int64 // bytes above which its processes are slowed down and their memory is taken back
 	MemoryMax  int64 // bytes above which one of them is killed
@@ -43,7 +42,7 @@ type Limits struct {
 
 // Options of a Tree.
 type Options struct {
-	Path    string            // the directory; made if it is not there; "": that of this process, if it was delegated
+	Path    string            // the directory, created if necessary; "": that of this process, if it was delegated
 	Groups  map[string]Limits // Server among them
 	Metrics *Metrics          // may be nil
 	Log     *slog.Logger
@@ -70,7 +69,8 @@ type Tree struct {
 // wanted are the controllers that Limits are for.
 var wanted = []string{"cpu", "memory"}
 
-// Open moves this process to a group of its own, and makes the others. The error says why there can be none.
+// Open moves this process to a group of its own, and creates the others. If that is not possible, the error names the
+// reason.
 func Open(o Options) (*Tree, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -141,7 +141,7 @@ func (t *Tree) make(o Options, parent string) error {
 	return nil
 }
 
-// passOn turns on the controllers from parent down to what is below dir, and returns why one is not there.
+// passOn enables the controllers from parent down to the children of dir, and returns an error for each missing one.
 func passOn(parent, dir string) (missing []error) {
 	have, err := os.ReadFile(filepath.Join(parent, "cgroup.controllers"))
 	if err != nil {
@@ -256,13 +256,13 @@ func (t *Tree) Close() error {
 // prefix begins the names of the runs' directories.
 const prefix = "packhorse."
 
-// runName is a name that no other run has: in a namespace of its own each has the same number, and one may begin while
-// processes of the last are left.
+// runName returns a name that no other run has. The process number alone does not suffice: each PID namespace has its
+// own, and processes of the last run may remain.
 func runName() string {
 	return fmt.Sprintf("%s%d.%016x", prefix, os.Getpid(), rand.Uint64())
 }
 
-// isRun tells whether a directory's name is that of a run, of versions included that had but the number.
+// isRun reports whether a directory has the name of a run. Runs of early versions have only the number.
 func isRun(name string) bool {
 	number, random, more := strings.Cut(strings.TrimPrefix(name, prefix), ".")
 	_, bad := strconv.Atoi(number)
@@ -272,7 +272,7 @@ func isRun(name string) bool {
 	return bad == nil
 }
 
-// sweep removes what runs that have ended left.
+// sweep removes the directories of ended runs.
 func sweep(parent string) {
 	runs, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, run := range runs {
@@ -287,7 +287,7 @@ func sweep(parent string) {
 	}
 }
 
-// populated tells whether a process is in a group or below; where that is not known, it is.
+// populated reports whether a group or its descendants have processes. If that is not known, it returns true.
 func populated(dir string) bool {
 	events, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	return err != nil || !slices.Contains(strings.Split(string(events), "\n"), "populated 0")

@@ -208,14 +208,14 @@ func TestNone(t *testing.T) {
 		cgroup, mountinfo string // of a process; DIR is the hierarchy
 		want              string
 	}{
-		"not there":     {change: func(o *Options) { o.Path = "/nonexistent/a" }, want: "no cgroup"},
-		"no cgroup":     {change: func(o *Options) { o.Path = os.TempDir() }, want: "no cgroup"},
+		"not there":     {change: func(o *Options) { o.Path = "/nonexistent/a" }, want: "not a cgroup"},
+		"not a cgroup":  {change: func(o *Options) { o.Path = os.TempDir() }, want: "not a cgroup"},
 		"no mkdir":      {change: func(o *Options) { o.mkdir = func(string) error { return os.ErrPermission } }, want: "permission denied"},
 		"no proc":       {change: func(o *Options) { o.Path, o.proc = "", "/nonexistent" }, want: "no cgroup v2 hierarchy"},
 		"version 1":     {cgroup: "4:memory:/a\n1:cpu:/a\n", mountinfo: v1, want: "no cgroup v2 hierarchy"},
 		"not mounted":   {cgroup: "0::/a\n", mountinfo: v1, want: "no cgroup v2 hierarchy"},
 		"another part":  {cgroup: "0::/a\n", mountinfo: "30 24 0:27 /b DIR rw - cgroup2 cgroup rw", want: "no cgroup v2 hierarchy"},
-		"not delegated": {cgroup: "0::/\n", mountinfo: v1 + "\n30 24 0:27 / DIR rw,nosuid shared:9 - cgroup2 cgroup rw", want: "was not delegated"},
+		"not delegated": {cgroup: "0::/\n", mountinfo: v1 + "\n30 24 0:27 / DIR rw,nosuid shared:9 - cgroup2 cgroup rw", want: "is not delegated"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

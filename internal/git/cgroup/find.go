@@ -32,13 +32,14 @@ func (o *Options) parent() (string, error) {
 		return "", err
 	}
 	if !delegated(own, path) {
-		return "", fmt.Errorf("the cgroup %s was not delegated to this process (in a systemd unit: Delegate=yes); cgroup.path can name one", own)
+		return "", fmt.Errorf(
+			"cgroup %s is not delegated to this process: set Delegate=yes in the systemd unit, or cgroup.path", own)
 	}
 	return own, nil
 }
 
 // Usable reports whether Open could create groups for a process, in the directory path or, if that is empty, in the
-// process's own cgroup. It changes nothing. Missing says which limits would not hold; err why there can be no groups.
+// process's own cgroup. It changes nothing. Each error in missing is about limits without effect; err is about groups.
 func Usable(pid int, path string) (dir string, missing []error, err error) {
 	o := Options{Path: path, proc: procfs.DefaultMountPoint, pid: pid, mkdir: func(string) error { return nil }}
 	if dir, err = o.parent(); err != nil {
@@ -65,10 +66,10 @@ func Usable(pid int, path string) (dir string, missing []error, err error) {
 
 func isCgroup(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err != nil {
-		return fmt.Errorf("%s is no cgroup: %w", dir, err)
+		return fmt.Errorf("%s is not a cgroup: %w", dir, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.subtree_control")); err != nil {
-		return fmt.Errorf("%s is no cgroup of version 2: %w", dir, err)
+		return fmt.Errorf("%s is not a cgroup of version 2: %w", dir, err)
 	}
 	return nil
 }

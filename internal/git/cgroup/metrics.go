@@ -32,7 +32,8 @@ func NewMetrics() *Metrics {
 			"Memory of a cgroup's processes, the page cache that they have filled included.", "group"),
 		cache: desc("packhorse_cgroup_page_cache_bytes", "Page cache that a cgroup's processes have filled.", "group"),
 		events: desc("packhorse_cgroup_memory_events_total",
-			"Times that a cgroup was held back at memory_high (high), came to memory_max (max), and processes killed there (oom_kill).", "group", "event"),
+			"Times that a cgroup was throttled at memory_high (high), reached memory_max (max), or "+
+				"lost a process there (oom_kill).", "group", "event"),
 		cpu: desc("packhorse_cgroup_cpu_seconds_total", "CPU time of a cgroup's processes, those that run included.",
 			"group"),
 	}
@@ -50,7 +51,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect is of prometheus.Collector. What a group has no controller for is left out.
+// Collect implements prometheus.Collector. Values of a missing controller are left out.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	t := m.tree.Load()
 	active := func(part string, is bool) {

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// delegated tells whether a cgroup is this process's to divide. That it can be written says nothing: root can write
-// them all.
+// delegated reports whether this process may divide a cgroup. Write permission does not suffice: root can write all of
+// them.
 func delegated(dir, path string) bool {
-	for _, name := range []string{"user.delegate", "trusted.delegate"} { // systemd says so
+	for _, name := range []string{"user.delegate", "trusted.delegate"} { // set by systemd
 		value := make([]byte, 8)
 		if n, err := unix.Getxattr(dir, name, value); err == nil && string(value[:n]) == "1" {
 			return true
 		}
 	}
-	if path == "/" { // the root of a container has a type; that of the machine has none, and is nobody's
+	if path == "/" { // the root cgroup of a container has a type; that of the machine has none, and is not delegated
 		_, err := os.Stat(filepath.Join(dir, "cgroup.type"))
 		return err == nil
 	}
@@ -31,8 +31,8 @@ func delegated(dir, path string) bool {
 	if !ok || st.Uid == 0 || int(st.Uid) != os.Geteuid() {
 		return false
 	}
-	// systemd before 251 gave a service its cgroup with no sign that other users than root can read. What is a user's
-	// own may also be a terminal's, but there a shell is in it too.
+	// systemd before 251 marks the cgroup of a service so that only root can read it. A user's own cgroup may also be
+	// that of a terminal, but that has a shell in it too.
 	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	return err == nil && strings.TrimSpace(string(procs)) == strconv.Itoa(os.Getpid())
 }

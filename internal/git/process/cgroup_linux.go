@@ -29,16 +29,16 @@ func (r *Runner) startIn(group, program string, args []string, attr *os.ProcAttr
 	return p, outside
 }
 
-// refusals are errors of clone3(2) that may mean the cgroup, or the call itself: the group may not be entered, has an
-// invalid type or groups below it that have controllers, or is being removed; its descriptor was closed; the kernel is
-// older, or a filter stands before it.
+// refusals are errors of clone3(2) that may be caused by the cgroup or by the call itself. The group may not be
+// entered, has an invalid type, has controllers below it, or is being removed. The descriptor may be closed, the kernel
+// too old, or a filter of system calls in the way.
 var refusals = []error{
 	syscall.EACCES, syscall.EPERM, syscall.EOPNOTSUPP, syscall.EBUSY, syscall.ENODEV, syscall.EBADF, syscall.ENOSYS,
 	syscall.EINVAL, syscall.E2BIG,
 }
 
-// refusedBy tells whether a start failed because of the cgroup. That there is no file can be said of a program, of its
-// working directory, and of a group that was removed.
+// refusedBy reports whether a start failed because of the cgroup. ENOENT may be about the program, its working
+// directory, or a group that was removed.
 func refusedBy(dir *os.File, err error) bool {
 	if errors.Is(err, syscall.ENOENT) {
 		_, gone := os.Stat(dir.Name())

@@ -17,8 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
-// lingerLimit is how long the pipes of a process that has ended are still served: only somebody who left its group can
-// hold them open longer than it takes to read them.
+// lingerLimit is how long the pipes of an ended process are still read and written. Only a process that left its group
+// can hold them open longer.
 const lingerLimit = time.Second
 
 // Usage is what a command used.
@@ -46,10 +46,10 @@ type Process struct {
 	unwatch  func()
 	tellSlow *time.Timer    // nil: never
 	copying  sync.WaitGroup // the goroutines of stdin and stderr
-	silent   chan struct{}  // closed when nobody has standard error open any more
+	silent   chan struct{}  // closed when no process has standard error open
 	tail     tail           // end of standard error
 	in       atomic.Int64   // bytes written to stdin
-	slow     atomic.Bool    // the log was told that it takes long
+	slow     atomic.Bool    // it was logged as slow
 	metrics  *Metrics       // of late reads
 	rss      rssSampler
 
@@ -65,8 +65,8 @@ type Process struct {
 	err   error
 }
 
-// pipes makes the pipes and returns the child's ends, for descriptors 0, 1 and 2. What it made it also returns with an
-// error.
+// pipes makes the pipes and returns the child's ends, for descriptors 0, 1 and 2. After an error it returns the ends
+// made so far.
 func (p *Process) pipes() (child []*os.File, err error) {
 	child = make([]*os.File, 3)
 	if p.command.Stdin == nil {
@@ -138,14 +138,13 @@ func (p *Process) writeStdin() {
 	source := &errReader{r: p.command.Stdin}
 	// A failed write means that the command reads no more: its own business.
 	io.Copy(countingWriter{p.stdin, &p.in}, source)
-	if source.err != nil { // it must not take what came so far for all
+	if source.err != nil { // the command must not take a part for the whole
 		p.kill(fault.Wrap(fault.KindOf(source.err), "reading the input of "+p.command.String(), source.err))
 	}
 	p.stdin.Close()
 }
 
-// countingWriter counts what is written. It is no io.ReaderFrom: what comes through a buffer can be counted while it
-// comes.
+// countingWriter counts the bytes written. It does not implement io.ReaderFrom, so that bytes count as they arrive.
 type countingWriter struct {
 	w io.Writer
 	n *atomic.Int64
@@ -205,17 +204,17 @@ func (p *Process) kill(cause error) {
 	} else {
 		syscall.Kill(-p.process.Pid, syscall.SIGKILL)
 	}
-	p.stdout.SetReadDeadline(time.Unix(1, 0)) // whoever left the group cannot keep the reader waiting
+	p.stdout.SetReadDeadline(time.Unix(1, 0)) // a process outside the group cannot keep the reader waiting
 }
 
-// asked tells whether the command was asked to end, and not killed at once.
-func (p *Process) asked() bool {
+// inGrace reports whether the command got SIGTERM instead of SIGKILL.
+func (p *Process) inGrace() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.graced != nil
 }
 
-// killNow ends a command whose grace is over.
+// killNow kills a command whose grace period has ended.
 func (p *Process) killNow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,14 +223,14 @@ func (p *Process) killNow() {
 	}
 }
 
-// awaitExit reaps the process. Whatever else is in its group dies first: until the leader is reaped, nobody else can be
-// given the group's number. What was asked to end, and given time for that, has it though the leader was faster: a
-// child of git's may be about to remove a lock.
+// awaitExit reaps the process. First it kills the rest of the group: until the leader is reaped, the group's number
+// cannot be reused. After a SIGTERM the rest of the group has the grace period, even if the leader has ended: a child
+// of git may be about to remove a lock.
 func (p *Process) awaitExit(reaper *reaper.Keeper) {
 	p.exit.await(p.process.Pid)
 	p.unwatch()
 	p.rss.stop()
-	if p.asked() {
+	if p.inGrace() {
 		patience := time.NewTimer(p.command.Grace)
 		defer patience.Stop()
 		select {
@@ -318,15 +317,16 @@ func (p *Process) exitError() error {
 	return &fault.Error{Kind: kind, Msg: p.command.String() + " failed", RetryAfter: retry, Err: errors.New(text)}
 }
 
-// Wait waits for the command's end, after Stdout was read to its end or Kill called, and closes Stdout. Stdin is not
-// read any more when it returns: who kills a command makes a pending Read of its Stdin return. The error is nil for
-// exit status 0 only; else its cause tells the status and the last lines of standard error, for the log. Kinds:
-// fault.Internal for a failure, fault.Unavailable for a death by a signal that was not ours, and for a kill its reason:
-// fault.Cancelled, fault.Deadline, fault.Unavailable (the Runner closed), or the kind of Stdin's error. Wait may be
-// called repeatedly.
+// Wait waits for the end of the command and closes Stdout. Before it, read Stdout to its end or call Kill. When it
+// returns, Stdin is not read any more. A caller that kills a command must make a pending Read of its Stdin return.
+//
+// The error is nil only for exit status 0. Its cause has the status and the last lines of standard error, for the log.
+// Its kind is fault.Internal for a failure, and fault.Unavailable for a death by a signal of another process. After a
+// kill it is the reason: fault.Cancelled, fault.Deadline, fault.Unavailable (the Runner closed), or the kind of Stdin's
+// error. Wait may be called repeatedly.
 func (p *Process) Wait() (Usage, error) {
 	<-p.done
-	p.late.Do(func() { // what was read after its end
+	p.late.Do(func() { // add the bytes read after its end
 		p.stdout.Close()
 		late := p.stdout.n.Load() - p.usage.Out
 		p.usage.Out += late

@@ -2,19 +2,19 @@ package process
 
 import "time"
 
-// mostSampled bounds how many commands Contention looks at: more tell no more.
-const mostSampled = 16
+// maxSampled is the maximum number of commands that Contention examines. More would not change the result.
+const maxSampled = 16
 
-// sample is what was seen of a command when it was last looked at.
+// sample is the state of a command at the last call of Contention.
 type sample struct{ ran, waited time.Duration }
 
-// Contention is how long processes of commands that run were on a CPU since it was last called, and for how long they
-// were ready to, and waited for one. It looks at some of them, for well below a millisecond. One goroutine calls it.
+// Contention returns how long processes of running commands ran on a CPU since the last call, and how long they waited
+// for one. It samples some of them, in less than a millisecond. It must not be called concurrently.
 func (r *Runner) Contention() (ran, waited time.Duration) {
 	r.mu.Lock()
-	some := make([]*Process, 0, mostSampled)
+	some := make([]*Process, 0, maxSampled)
 	for p := range r.running { // in an order that changes
-		if len(some) == mostSampled {
+		if len(some) == maxSampled {
 			break
 		}
 		some = append(some, p)
@@ -35,9 +35,9 @@ func (r *Runner) Contention() (ran, waited time.Duration) {
 	return ran, waited
 }
 
-// live looks at a process; not ok if it has ended.
+// live returns the use of a process; ok is false if it has ended.
 func (p *Process) live() (Live, bool) {
-	p.mu.Lock() // while it is held nobody else has the number
+	p.mu.Lock() // until it is unlocked, the number cannot be reused
 	defer p.mu.Unlock()
 	if p.reaped {
 		return Live{}, false

@@ -77,7 +77,7 @@ func programEnvironment(tempDir string) map[string]string {
 	}
 }
 
-// addConfig adds configuration that wins over a repository's own to an environment. What comes later wins.
+// addConfig adds configuration to an environment. It overrides a repository's own; later values override earlier ones.
 func addConfig(env map[string]string, config [][2]string) {
 	n, _ := strconv.Atoi(env["GIT_CONFIG_COUNT"])
 	for _, c := range config {

@@ -7,13 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exitWatch waits for a process's end: by a descriptor of it (pidfd_open(2)) in the runtime's poller, so that no thread
-// waits for each, or, where the kernel gives none, in a thread.
+// exitWatch waits for the end of a process. It uses a pidfd (pidfd_open(2)) in the runtime's poller, so that it needs
+// no thread. If the kernel has no pidfds, it uses a thread.
 type exitWatch struct{ fd int }
 
-// attributes are what the process is started with. Nothing in them may have the runtime leave out CLONE_VFORK and
-// CLONE_VM, as a new user namespace would: a start would then copy the page tables of a server of many GiB, and take as
-// long.
+// attributes returns the attributes to start a process with. None of them may keep the runtime from using CLONE_VFORK
+// and CLONE_VM, as a new user namespace would. A start would then copy the page tables of a server of many GiB.
 func (w *exitWatch) attributes() *syscall.SysProcAttr {
 	w.fd = -1
 	return &syscall.SysProcAttr{Setpgid: true, PidFD: &w.fd}

@@ -16,7 +16,7 @@ const ticks = 100
 // live reads the use of a process that is not reaped, and of its descendants.
 func live(pid int) (l Live) {
 	todo := []int{pid}
-	for i := 0; i < len(todo) && l.Processes < mostProcesses; i++ {
+	for i := 0; i < len(todo) && l.Processes < maxProcesses; i++ {
 		if !l.add(todo[i], i > 0) {
 			continue
 		}
@@ -24,7 +24,7 @@ func live(pid int) (l Live) {
 		ran, waited, children := threads(todo[i])
 		l.ran += ran
 		l.Delay += waited
-		todo = append(todo, children[:min(len(children), mostProcesses-len(todo))]...)
+		todo = append(todo, children[:min(len(children), maxProcesses-len(todo))]...)
 	}
 	return l
 }
@@ -52,14 +52,14 @@ func threads(pid int) (ran, waited time.Duration, children []int) {
 	if err != nil {
 		return 0, 0, nil
 	}
-	for _, t := range all[:min(len(all), mostThreads)] {
+	for _, t := range all[:min(len(all), maxThreads)] {
 		if s, err := t.Schedstat(); err == nil {
 			ran += time.Duration(s.RunningNanoseconds)
 			waited += time.Duration(s.WaitingNanoseconds)
 		}
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, t.PID))
 		for _, field := range bytes.Fields(text) {
-			if child, err := strconv.Atoi(string(field)); err == nil && len(children) < mostProcesses {
+			if child, err := strconv.Atoi(string(field)); err == nil && len(children) < maxProcesses {
 				children = append(children, child)
 			}
 		}

@@ -8,18 +8,17 @@ import (
 	"time"
 )
 
-// Output is the reader's end of a command's standard output. One goroutine reads it; deadlines may be set by others.
+// Output is the read end of a command's standard output. One goroutine reads it; others may set deadlines.
 //
-// The runtime's poller does not know it: git writes in pieces of 8 KiB, and with a poller on the pipe the kernel wakes
-// this process for each of them, 8,500 times for a pack of 70 MB, which cost more than all the rest of moving it. A
-// Read that finds the pipe empty looks again after a pause instead, and with nobody to wake git's writes are cheaper
-// too.
+// It is not in the runtime's poller. Git writes in pieces of 8 KiB, and with a poller the kernel wakes this process for
+// each of them. That is 8,500 times for a pack of 70 MB, and costs more than copying it. Instead, Read retries after a
+// pause if the pipe is empty. Without a reader to wake, git's writes are cheaper too.
 type Output struct {
 	file     *os.File     // does not block
 	deadline atomic.Int64 // ns since the epoch; 0: none
 	n        atomic.Int64 // bytes that were read
 	capacity int
-	raw      syscall.RawConn // of file; nil: a pipe that is looked at after pauses
+	raw      syscall.RawConn // of file; nil: Read retries after pauses
 }
 
 // LargePipe is what a command hardly fills, in bytes, while its reader pauses: pauses are of a millisecond and more,
@@ -27,14 +26,13 @@ type Output struct {
 // woken when something comes.
 const LargePipe = 256 << 10
 
-// Pauses between two looks at an empty pipe. The first is for short commands; the last costs an idle command a hundred
-// looks a second.
+// Pauses before Read retries. The first is for short commands. The last makes 100 retries a second for an idle command.
 const (
 	shortestPause = 200 * time.Microsecond
 	longestPause  = 10 * time.Millisecond
 )
 
-// Read reads what is there, and waits while there is nothing. Its errors are os.ErrDeadlineExceeded, io.EOF, and those
+// Read reads the available bytes, and waits if there are none. Its errors are os.ErrDeadlineExceeded, io.EOF, and those
 // of read(2).
 func (o *Output) Read(b []byte) (int, error) {
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
@@ -82,7 +80,7 @@ func makeOutput(size int) (*Output, *os.File, error) {
 	if err != nil {
 		return nil, nil, os.NewSyscallError("pipe", err)
 	}
-	// Made while it blocks, so that the poller is not told of it.
+	// Created in blocking mode, so that the runtime does not poll it.
 	o := &Output{file: os.NewFile(uintptr(fds[0]), "|0")}
 	child := os.NewFile(uintptr(fds[1]), "|1")
 	if err := syscall.SetNonblock(fds[0], true); err != nil {

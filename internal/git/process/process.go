@@ -1,13 +1,13 @@
-// Package process runs the git program, and hooks: so many at once of each class of work, within a time limit, watched,
-// and killed with everything they started as soon as nobody wants their result.
+// Package process runs git commands and hooks. Each class of commands has a number of slots and a time limit. A command
+// and all processes that it started are killed as soon as its result is not wanted any more.
 //
-// A command sees an environment made from scratch (see environment), file descriptors 0, 1 and 2, and what
-// Command.Files names. It leads a process group of its own, and the group is killed when the command ends or its
-// context does, so that a grandchild outlives neither. (Only what leaves the group by setsid(2) escapes.) A second
-// process ends what is left if this one is killed; see git/reaper. No shell is involved.
+// A command gets an environment made from scratch (see environment), file descriptors 0, 1 and 2, and Command.Files. It
+// leads a process group, which is killed when the command ends or its context does, so that no grandchild outlives
+// them. Only a process that leaves the group by setsid(2) escapes. A second process kills the rest if this one is
+// killed; see git/reaper. No shell is involved.
 //
-// Ownership: whoever starts a Process reads Stdout to its end or calls Kill, and then calls Wait. The slot is given
-// back when the process has ended, Wait or not.
+// Ownership: the caller that starts a Process reads Stdout to its end or calls Kill, and then calls Wait. The slot is
+// released when the process has ended, even without Wait.
 package process
 
 import (
@@ -51,7 +51,7 @@ type Limits struct {
 	// Bytes of memory of its own that each process of a command may have (RLIMIT_DATA); more fails in it. 0: no limit.
 	// Linux only.
 	Memory int64
-	Slow   time.Duration // wall time after which the log is told of a command; 0: never
+	Slow   time.Duration // wall time after which a command is logged as slow; 0: never
 	Time   time.Duration // wall time after which a command is killed; 0 for no limit
 }
 
@@ -68,14 +68,14 @@ type Options struct {
 	Git     string // path or name of the git program, looked up once; "" is git
 	Classes map[Class]Limits
 	TempDir string // the commands' TMPDIR; "" is the system's
-	// Reaper runs the reaper, which ends the commands if this process is killed (reaper.Options.Command). Empty: nobody
-	// does.
+	// Reaper is the command that runs the reaper, which kills the commands if this process is killed
+	// (reaper.Options.Command). Empty: no reaper.
 	Reaper  []string
 	Cgroups *cgroup.Tree     // the Runner closes it; may be nil: the commands are where this process is
 	Groups  map[Class]string // the group of Cgroups that the commands of a class run in
 	Metrics *Metrics         // may be nil
 	Log     *slog.Logger
-	Account func(*os.ProcessState) // unless nil, is told of each process that has ended; it must not block
+	Account func(*os.ProcessState) // called with each ended process, if not nil; it must not block
 }
 
 // Runner starts commands. It is safe for concurrent use.
@@ -96,8 +96,8 @@ type Runner struct {
 	stopping context.Context // ends when Close is called, for those in a queue
 	stop     context.CancelFunc
 
-	starter *starter
-	looks   chan struct{} // a place for each look at a directory
+	starter   *starter
+	dirChecks chan struct{} // limits concurrent checks of directories
 
 	mu       sync.Mutex // held for a step in a map, never while a process is started
 	closed   bool
@@ -136,8 +136,9 @@ func New(o Options) (*Runner, error) {
 		log: o.Log, account: o.Account,
 		cgroups: o.Cgroups, groups: o.Groups,
 		classes: make(map[Class]class, len(o.Classes)),
-		starter: newStarter(o.Metrics), looks: make(chan struct{}, manyLooks), running: make(map[*Process]struct{}),
-		ended: make(chan struct{}),
+		starter: newStarter(o.Metrics), dirChecks: make(chan struct{}, maxDirChecks),
+		running: make(map[*Process]struct{}),
+		ended:   make(chan struct{}),
 	}
 	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Cgroups: o.Cgroups.Directories(),
 		Metrics: o.Metrics.reaper, Log: o.Log})
@@ -157,7 +158,7 @@ func New(o Options) (*Runner, error) {
 type Command struct {
 	Class      Class
 	Subcommand string   // "pack-objects": the metrics' label, so never anything a client sent
-	Program    string   // path of another program than git, of the operator's; Subcommand then says what it is. "": git
+	Program    string   // path of the operator's program to run instead of git; Subcommand then names it. "": git
 	Args       []string // all that follows "git"; nothing from a user before "--end-of-options"
 	Env        []string // KEY=VALUE, added to the environment or put in place of what it has
 	// Config is configuration for git, and for git within a Program, that wins over a repository's own: keys and
@@ -173,10 +174,10 @@ type Command struct {
 	// Size of the pipe that Stdout reads, where the system allows it; 0 is the system's default.
 	StdoutBuffer int
 	Files        []*os.File // the command's descriptors from 3 on; the caller closes them
-	// Grace is for commands that write into a repository: who kills one asks it to end first (SIGTERM), so that git
-	// removes its locks and temporary files, and kills what is left after that time. 0: at once.
+	// Grace is for commands that write into a repository. A kill sends them SIGTERM first, so that git removes its
+	// locks and temporary files, and SIGKILL after this time. 0: SIGKILL at once.
 	Grace time.Duration
-	// Caller is whom it is for: callers share the slots of a class fairly.
+	// Caller is the client that the command works for. Callers share the slots of a class fairly.
 	Caller balance.Caller
 	// Repository is what it works on: the path of its directory, whichever way led there. "": none in particular.
 	Repository string
@@ -190,9 +191,9 @@ func (c *Command) String() string {
 	return "git " + c.Subcommand
 }
 
-// Start waits for a slot of the command's class and starts it. When ctx ends the command is killed. Errors: what
-// balance.Slots.Acquire tells; fault.Unavailable if the system has no room for another process (*Shortage) or the
-// Runner is closed.
+// Start waits for a slot of the command's class and starts it. When ctx ends, the command is killed. Errors: those of
+// balance.Slots.Acquire; fault.Unavailable if the system has no room for another process (*Shortage) or the Runner is
+// closed.
 func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	cl, ok := r.classes[c.Class]
 	if !ok {
@@ -258,7 +259,7 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 	trying, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.stopping, cancel)()
-	err := r.reach(trying, p)
+	err := r.checkDir(trying, p)
 	if err == nil {
 		err = r.starter.start(trying, func() error { return r.spawn(p) })
 	}
@@ -304,8 +305,8 @@ func (r *Runner) begin() error {
 	return nil
 }
 
-// begun ends what begin began: p runs, or nil. It tells whether the Runner was closed meanwhile, which nobody else
-// tells p.
+// begun ends a start that begin announced; p is nil if it failed. If closed is true, the Runner was closed meanwhile,
+// and the caller must kill p.
 func (r *Runner) begun(p *Process) (closed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -324,14 +325,13 @@ func (r *Runner) settle() {
 	}
 }
 
-// manyLooks bounds the looks at directories that are under way, those included that hang and that nobody waits for any
-// more.
-const manyLooks = 64
+// maxDirChecks is the maximum number of concurrent checks of directories, including those that hang.
+const maxDirChecks = 64
 
-// reach looks at the command's directory. Should its disk hang, then here, where nobody else waits for it, and not in
-// the child, for which a CPU of ours waits until it has called exec. The command has its slot meanwhile, so that the
-// wait has an end: the look goes on by itself.
-func (r *Runner) reach(ctx context.Context, p *Process) error {
+// checkDir reads the status of the command's directory. If its disk hangs, the check hangs here. In the child it would
+// block a CPU of the Go runtime until the exec. The command keeps its slot, and gives up after a time limit; the check
+// goes on.
+func (r *Runner) checkDir(ctx context.Context, p *Process) error {
 	dir := p.command.Dir
 	if dir == "" {
 		return nil
@@ -339,13 +339,13 @@ func (r *Runner) reach(ctx context.Context, p *Process) error {
 	defer r.starts.begin(p)()
 	ctx, cancel := context.WithTimeoutCause(ctx, r.starter.limit, errImpatient)
 	defer cancel()
-	if err := take(ctx, r.looks); err != nil {
+	if err := take(ctx, r.dirChecks); err != nil {
 		return err
 	}
 	looked := make(chan error, 1)
 	go func() {
 		_, err := os.Stat(dir)
-		<-r.looks
+		<-r.dirChecks
 		looked <- err
 	}()
 	select {
@@ -399,7 +399,7 @@ func startError(c Command, err error) error {
 	return fault.Wrap(fault.Internal, msg, err)
 }
 
-// reap waits for the process to end, ends what is left of its group, and settles the account.
+// reap waits for the process to end, kills the rest of its group, and records its use.
 func (r *Runner) reap(p *Process, release func()) {
 	p.awaitExit(r.reaper)
 	if r.account != nil && p.state != nil {

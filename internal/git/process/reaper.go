@@ -11,9 +11,10 @@ type reaperMetrics struct {
 func newReaperMetrics() *reaperMetrics {
 	m := &reaperMetrics{
 		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_reaper_up",
-			Help: "1 while the process runs that ends git commands if this one is killed; absent where it is turned off."}, nil),
+			Help: "1 while the reaper runs, which ends git commands if the server is killed. Absent if no " +
+				"reaper is wanted."}, nil),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_reaper_failures_total",
-			Help: "Times that no such process ran: it ended, or could not be started."}, []string{"cause"}),
+			Help: "Times that the reaper ended or could not be started."}, []string{"cause"}),
 	}
 	for _, cause := range []string{"ended", "start"} {
 		m.failures.WithLabelValues(cause)

@@ -38,10 +38,10 @@ type Live struct {
 	ran time.Duration // processes that live were on a CPU, to the nanosecond
 }
 
-// Of one command so many processes are looked at, and so many threads of each.
+// Limits of the processes of one command that Live counts, and of the threads of each.
 const (
-	mostProcesses = 64
-	mostThreads   = 64
+	maxProcesses = 64
+	maxThreads   = 64
 )
 
 // Running lists the commands that run now, the oldest first. It reads a few files of /proc for each, about 40 µs, so it
@@ -73,7 +73,7 @@ type ClassState struct {
 	Used, Queued, Size int
 }
 
-// States tells of all classes, by name.
+// States returns the state of all classes, by name.
 func (r *Runner) States() []ClassState {
 	var all []ClassState
 	for name, c := range r.classes {
@@ -98,7 +98,7 @@ func (p *Process) now(at time.Time) (Running, bool) {
 	return one, ok
 }
 
-// activity is what counts for a request.
+// activity returns the part that counts for a request.
 func (u *Usage) activity() inflight.Usage {
 	return inflight.Usage{Commands: 1, User: u.User, System: u.System, Queue: u.Queue, MaxRSS: u.MaxRSS, In: u.In,
 		Out: u.Out}

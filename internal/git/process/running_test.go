@@ -122,7 +122,7 @@ func TestRunningIsBounded(t *testing.T) {
 	if _, err := io.ReadFull(p.Stdout(), make([]byte, 6)); err != nil {
 		t.Fatal(err)
 	}
-	if all := r.Running(); len(all) != 1 || all[0].Processes != mostProcesses {
+	if all := r.Running(); len(all) != 1 || all[0].Processes != maxProcesses {
 		t.Errorf("%+v", all)
 	}
 	p.Kill()

@@ -42,9 +42,8 @@ const (
 	startLimit    = 30 * time.Second      // for which it waits in all, should starts hang
 )
 
-// starter bounds how many processes are started at the same time, since each start keeps a CPU of the Go runtime until
-// the child has called exec, and keeps a shortage from becoming a storm: while there is one, starts are tried one at a
-// time, with growing pauses. Safe for concurrent use.
+// starter limits how many processes start at the same time, because each start keeps a CPU of the Go runtime until the
+// child's exec. During a shortage it tries one start at a time, with growing pauses. Safe for concurrent use.
 type starter struct {
 	metrics *Metrics
 	room    chan struct{} // a place for each start at the same time
@@ -96,7 +95,7 @@ func (s *starter) start(ctx context.Context, spawn func() error) error {
 	}
 }
 
-// errImpatient is the cause of a context whose patience is over.
+// errImpatient is the cause of a context that waited too long for a start.
 var errImpatient = errors.New("a process could not be started in time")
 
 // admit waits until a start may be tried; done is called after it.
@@ -154,7 +153,7 @@ func (s *starter) judge(of string, err error) {
 	case err == nil:
 		s.short, s.pause = nil, 0
 		return
-	case of == "": // it says nothing about the system
+	case of == "": // the error is not about a shortage
 		return
 	}
 	now := time.Now()

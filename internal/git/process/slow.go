@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// warnSlow says that a command takes long: once while it runs, so that it can be looked at, and once when it has ended.
+// warnSlow logs a slow command: once while it runs, so that an operator can examine it, and once when it has ended.
 func (r *Runner) warnSlow(p *Process, ended bool) {
 	if p.slow.CompareAndSwap(false, true) {
 		r.metrics.slowOne(&p.command)

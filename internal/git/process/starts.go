@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// starts are the starts of processes that are under way. Its lock is held for a step, so that whoever watches can ask
-// while none comes to an end.
+// starts holds the starts that are in progress. Its lock is held only briefly, so that the watchdog can read it while
+// starts hang.
 type starts struct {
 	mu  sync.Mutex
 	all map[*Process]time.Time

@@ -23,7 +23,7 @@ func (t *tail) add(b []byte) {
 	}
 }
 
-// mentions tells whether a text is in what is kept.
+// mentions reports whether the kept text contains text.
 func (t *tail) mentions(text string) bool { return bytes.Contains(t.buf, []byte(text)) }
 
 // text is the kept lines, without progress (what a carriage return overwrites) and without control characters.

@@ -34,7 +34,7 @@ func setPipeSize(fd, n int) int {
 // awaitReadable waits until there is something to read, or the end of it, for a while at the most. It keeps a thread.
 func awaitReadable(c syscall.RawConn, limit time.Duration) error {
 	return c.Control(func(fd uintptr) {
-		// What is wrong with it, read(2) says.
+		// Ignore the error: read(2) returns it too.
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds()))
 	})
 }
@@ -45,10 +45,9 @@ func limitMemory(pid int, bytes int64) error {
 	return unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: uint64(bytes), Max: uint64(bytes)}, nil)
 }
 
-// longSlice is for how long git runs at a time while others want the CPU too, unless these have slices of the usual
-// length, about 3 ms, and were asleep: such a one runs at once then (sched_setattr(2), sched_runtime; PREEMPT_SHORT,
-// Linux 6.12), and need not wait for the end of a slice, which is what small requests did. Older kernels take no
-// notice.
+// longSlice is the time slice of git while other processes want the CPU. A process with a shorter slice, about 3 ms by
+// default, runs at once when it wakes (sched_setattr(2), sched_runtime; PREEMPT_SHORT, Linux 6.12). Otherwise small
+// requests would wait for the end of git's slice. Older kernels ignore it.
 const longSlice = 20 * time.Millisecond
 
 // giveWay makes a process group nice, and has its leader, and what that starts from now on, be interrupted by the
@@ -57,7 +56,7 @@ func giveWay(pid, nice int) error {
 	if err := syscall.Setpriority(syscall.PRIO_PGRP, pid, nice); err != nil {
 		return err
 	}
-	_ = unix.SchedSetAttr(pid, &unix.SchedAttr{ // what could hinder it is no harm
+	_ = unix.SchedSetAttr(pid, &unix.SchedAttr{ // an error does no harm
 		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Nice: int32(nice), Runtime: uint64(longSlice),
 	}, 0)
 	return nil
@@ -72,9 +71,9 @@ func niceness() int {
 	return 20 - n // what the system call returns is never negative
 }
 
-// rssSampler looks at a process's greatest resident size now and then. The kernel's own account (ru_maxrss) begins with
-// the size of the server that started the process, because exec counts the memory it leaves, so it is worth something
-// only for children greater than the server.
+// rssSampler samples the peak resident size of a process. The kernel's own value (ru_maxrss) starts with the size of
+// the server that started the process, because exec counts the memory it replaces. So it is valid only for children
+// larger than the server.
 type rssSampler struct {
 	own int64 // the server's greatest resident size at the start, bytes
 

@@ -205,7 +205,7 @@ func (r *reaper) kill(in int) (left []int) {
 				signal, waits = unix.SIGTERM, true
 			}
 			if signal == unix.SIGTERM && (r.asked[p.id()] || p.start > r.end) {
-				// What was started since may be how another one ends, as a trap that removes a lock.
+				// It got SIGTERM, or was started since, perhaps by a trap that removes a lock.
 				left = append(left, p.pid)
 			} else if p.signal(signal) {
 				r.asked[p.id()] = true

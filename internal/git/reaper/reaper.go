@@ -7,7 +7,7 @@
 //   - all processes whose environment has the server's mark, a random number. Grandchildren inherit it, even in process
 //     groups and sessions of their own;
 //   - all processes in the process group of a command, even without the mark. They must be in the server's session and
-//     must have started before the server's end was noticed: until then the server had not reaped the group's leader,
+//     must have started before the server's end was noticed. Until then the server had not reaped the group's leader,
 //     so no other group could have its number;
 //   - all descendants of these processes.
 //
@@ -17,8 +17,8 @@
 // own environment. A process is identified by its number and start time, and is signalled through a file descriptor
 // where the kernel supports it (pidfd_open(2)). So no process is killed that has reused a number.
 //
-// The server sends lines: "run MARK SESSION", then "cgroup DIRECTORY" for each cgroup, then "+PID MILLISECONDS" when a
-// command has started, with its grace period, and "-PID" before the command is reaped.
+// The server sends lines: "run MARK SESSION", then "cgroup DIRECTORY" for each cgroup. When a command has started, it
+// sends "+PID MILLISECONDS", with the grace period, and before the command is reaped, "-PID".
 package reaper
 
 import (
