@@ -16,8 +16,9 @@ import (
 // A command on a page, and the answer that the page shows below it.
 var pageCommand = regexp.MustCompile("(?s)```sh\n(.*?)```\n(?:```json\n(.*?)```)?")
 
-// TestAPIPage runs the commands of docs/reference/api.md one after the other in one shell each, and compares their answers with the page's: every field that
-// is shown there is there, with a value of that type; values that say "..." or end so are any.
+// TestAPIPage runs the commands of docs/reference/api.md one after the other in one shell each, and compares their
+// answers with the page's: every field that is shown there is there, with a value of that type; values that say "..."
+// or end so are any.
 func TestAPIPage(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {

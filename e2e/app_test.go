@@ -24,7 +24,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// workerSocket in the environment makes this program a worker of an application, on that socket, instead of running tests.
+// workerSocket in the environment makes this program a worker of an application, on that socket, instead of running
+// tests.
 const workerSocket = "PACKHORSE_E2E_WORKER"
 
 // appWorker answers until SIGTERM, and then what runs.
@@ -53,7 +54,8 @@ func appWorker(socket string) int {
 	return 0
 }
 
-// keepWorker runs a worker, again each time that it ends, as a service manager does. Its process ID is in a file beside the socket.
+// keepWorker runs a worker, again each time that it ends, as a service manager does. Its process ID is in a file beside
+// the socket.
 func keepWorker(t *testing.T, socket string) {
 	var mu sync.Mutex
 	var running *exec.Cmd
@@ -71,7 +73,8 @@ func keepWorker(t *testing.T, socket string) {
 			return nil
 		}
 		pid := socket + ".new" // of this worker alone
-		if err := errors.Join(os.WriteFile(pid, []byte(strconv.Itoa(running.Process.Pid)), 0o600), os.Rename(pid, socket+".pid")); err != nil {
+		if err := errors.Join(os.WriteFile(pid, []byte(strconv.Itoa(running.Process.Pid)), 0o600),
+			os.Rename(pid, socket+".pid")); err != nil {
 			t.Error(err)
 		}
 		return running
@@ -95,7 +98,8 @@ func keepWorker(t *testing.T, socket string) {
 	})
 }
 
-// TestApplication restarts three workers as docs/how-to/app.md has it, while clients ask all the time: no request fails.
+// TestApplication restarts three workers as docs/how-to/app.md has it, while clients ask all the time: no request
+// fails.
 func TestApplication(t *testing.T) {
 	t.Parallel()
 	home, err := os.MkdirTemp("", "ph") // sockets have short paths
@@ -109,15 +113,19 @@ func TestApplication(t *testing.T) {
 		workers = append(workers, strconv.Quote("unix:"+filepath.Join(home, name)))
 	}
 	config := filepath.Join(home, "packhorse.toml")
-	text := fmt.Sprintf("root = %q\nstate = %q\n[http]\naddress = \"127.0.0.1:0\"\n[ops]\naddress = \"\"\n[app]\nworkers = [%s]\nslots = 1\nhealth = \"/ready\"\n"+
-		"health_interval = \"20ms\"\nhealth_timeout = \"1m\"\nblackout = \"20ms\"\nslow_start = \"100ms\"\nfast = [\"/ready*\"]\n", t.TempDir(), filepath.Join(home, ".local/state/packhorse/gateway"),
+	text := fmt.Sprintf("root = %q\nstate = %q\n[http]\naddress = \"127.0.0.1:0\"\n[ops]\naddress = "+
+		"\"\"\n[app]\nworkers = [%s]\nslots = 1\nhealth = \"/ready\"\n"+
+		"health_interval = \"20ms\"\nhealth_timeout = \"1m\"\nblackout = \"20ms\"\nslow_start = \"100ms\"\nfast = "+
+		"[\"/ready*\"]\n", t.TempDir(), filepath.Join(home, ".local/state/packhorse/gateway"),
 		strings.Join(workers, ", "))
-	systemctl := "#!/bin/sh\nw=" + home + "/${2#app@}\nold=$(cat $w.pid)\nkill -TERM $old\nwhile [ \"$(cat $w.pid)\" = \"$old\" ]; do sleep 0.02; done\n"
+	systemctl := "#!/bin/sh\nw=" + home +
+		"/${2#app@}\nold=$(cat $w.pid)\nkill -TERM $old\nwhile [ \"$(cat $w.pid)\" = \"$old\" ]; do sleep 0.02; done\n"
 	if err := errors.Join(os.WriteFile(config, []byte(text), 0o600), os.Mkdir(filepath.Join(home, "bin"), 0o700),
 		os.WriteFile(filepath.Join(home, "bin", "systemctl"), []byte(systemctl), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	p, err := startServer(home, append(gittest.Env(), "GORACE=atexit_sleep_ms=0"), []string{"serve", "--config", config, "--log-format", "json"})
+	p, err := startServer(home, append(gittest.Env(), "GORACE=atexit_sleep_ms=0"),
+		[]string{"serve", "--config", config, "--log-format", "json"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +150,8 @@ func TestApplication(t *testing.T) {
 	pids := func() string {
 		return run("cat " + home + "/w0.pid " + home + "/w1.pid " + home + "/b.pid | tr '\\n' ' '; cat " + home + "/*.pid")
 	}
-	run("packhorse undrain worker w0 --wait --timeout 1m && packhorse undrain worker w1 --wait --timeout 1m && packhorse undrain worker b --wait --timeout 1m")
+	run("packhorse undrain worker w0 --wait --timeout 1m && packhorse undrain worker w1 --wait --timeout 1m && " +
+		"packhorse undrain worker b --wait --timeout 1m")
 	before := pids()
 
 	end := keepAsking(p.http + "/page")
@@ -159,7 +168,9 @@ func TestApplication(t *testing.T) {
 	if failure != nil || answered == 0 {
 		t.Errorf("after %d answers: %v", answered, failure)
 	}
-	if strings.Count(out, ": drained, 0 requests running\n") != 3 || strings.Count(out, ": up, 0 requests running\n")+strings.Count(out, ": up, 1 requests running\n") != 3 || pids() == before {
+	if strings.Count(out, ": drained, 0 requests running\n") != 3 ||
+		strings.Count(out, ": up, 0 requests running\n")+strings.Count(out, ": up, 1 requests running\n") != 3 ||
+		pids() == before {
 		t.Errorf("the restart says\n%s", out)
 	}
 	if list := run("packhorse workers"); strings.Count(list, "  up ") != 3 {
@@ -171,7 +182,8 @@ func TestApplication(t *testing.T) {
 			Operation, Pool, Worker, Class string
 			Queue                          *float64 `json:"queue_ms"`
 		}
-		if json.Unmarshal([]byte(line), &r) == nil && r.Operation == "app" && r.Pool == "app" && r.Class == "normal" && r.Queue != nil {
+		if json.Unmarshal([]byte(line), &r) == nil && r.Operation == "app" && r.Pool == "app" && r.Class == "normal" &&
+			r.Queue != nil {
 			seen[r.Worker] = true
 		}
 	}
@@ -180,7 +192,8 @@ func TestApplication(t *testing.T) {
 	}
 }
 
-// keepAsking has clients ask for a page until end is called, which says how many answers were good, and what was wrong with the first that was not.
+// keepAsking has clients ask for a page until end is called, which says how many answers were good, and what was wrong
+// with the first that was not.
 func keepAsking(url string) (end func() (int64, error)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var asking sync.WaitGroup

@@ -22,7 +22,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestAuth tells who is let in, and who learns what, with real git clients and their credential helpers: in one process, and in two.
+// TestAuth tells who is let in, and who learns what, with real git clients and their credential helpers: in one
+// process, and in two.
 func TestAuth(t *testing.T) {
 	templates := makeTemplates(t)
 	scripts, err := filepath.Glob("testdata/auth/*.txtar")
@@ -53,7 +54,8 @@ func cmdToken(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], strings.TrimSpace(string(out)))
 }
 
-// cmdStore gives git's credential helper "store" a user name and a password for $URL, in the place of what it had: store [USER PASSWORD].
+// cmdStore gives git's credential helper "store" a user name and a password for $URL, in the place of what it had:
+// store [USER PASSWORD].
 func cmdStore(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 && len(args) != 2 {
 		ts.Fatalf("usage: store [USER PASSWORD]")
@@ -72,9 +74,9 @@ func cmdStore(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("GIT_CONFIG_PARAMETERS", "'credential.helper=store'")
 }
 
-// cmdHook starts an application that is asked who callers are and what they may do, and writes it as [auth.hook] at the end of a configuration
-// file: hook FILE. alice's password is "right", and all that she may not do is to see "none" and to write "pub". Without a name one may read "pub".
-// While the file hook-fails exists it fails.
+// cmdHook starts an application that is asked who callers are and what they may do, and writes it as [auth.hook] at the
+// end of a configuration file: hook FILE. alice's password is "right", and all that she may not do is to see "none" and
+// to write "pub". Without a name one may read "pub". While the file hook-fails exists it fails.
 func cmdHook(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: hook FILE")
@@ -92,7 +94,8 @@ func cmdHook(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		allow := q.Credential.User == "alice" && q.Credential.Secret == "right"
 		name := "alice"
-		if key, err := os.ReadFile(ts.MkAbs("hook-key")); err == nil && q.Credential.Type == "key" { // of carol's, without what follows it
+		// of carol's, without what follows it
+		if key, err := os.ReadFile(ts.MkAbs("hook-key")); err == nil && q.Credential.Type == "key" {
 			allow, name = strings.HasPrefix(string(key), q.Credential.Key+" "), "carol"
 		}
 		if q.Question == "authorize" {
@@ -105,7 +108,8 @@ func cmdHook(ts *testscript.TestScript, neg bool, args []string) {
 	file := ts.MkAbs(args[0])
 	text, err := os.ReadFile(file)
 	ts.Check(err)
-	ts.Check(os.WriteFile(file, fmt.Appendf(text, "[auth.hook]\nurl = %q\nsecret_file = \"secret\"\n%s", application.URL, "timeout = \"1m\"\ncache_ttl = \"1ms\"\n"), 0o644))
+	ts.Check(os.WriteFile(file, fmt.Appendf(text, "[auth.hook]\nurl = %q\nsecret_file = \"secret\"\n%s", application.URL,
+		"timeout = \"1m\"\ncache_ttl = \"1ms\"\n"), 0o644))
 }
 
 // TestCredentialsStayAtTheGateway: nothing of what a caller proves who they are with goes on to a node.
@@ -115,10 +119,13 @@ func TestCredentialsStayAtTheGateway(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(p.dir, "repos", "app.git"), os.DirFS(linear(t).Dir)); err != nil {
 		t.Fatal(err)
 	}
-	p.node = p.start("storage", "--root", filepath.Join(p.dir, "repos"), "--state", filepath.Join(p.dir, "node"), "--listen", "127.0.0.1:0")
+	p.node = p.start("storage", "--root", filepath.Join(p.dir, "repos"), "--state", filepath.Join(p.dir, "node"),
+		"--listen", "127.0.0.1:0")
 	between, seen := recordTo(t, p.node.listen)
-	p.gateway = p.start("gateway", "--state", filepath.Join(p.dir, "gateway"), "--http", "127.0.0.1:0", "--node", "node="+between)
-	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--scope", "write", "--state", filepath.Join(p.dir, "gateway"))
+	p.gateway = p.start("gateway", "--state", filepath.Join(p.dir, "gateway"), "--http", "127.0.0.1:0", "--node",
+		"node="+between)
+	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--scope", "write", "--state",
+		filepath.Join(p.dir, "gateway"))
 	out, err := create.Output()
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +136,8 @@ func TestCredentialsStayAtTheGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.User = url.UserPassword("somebody-unusual", token)
-	for _, args := range [][]string{{"clone", "--quiet", u.String(), "a"}, {"-C", "a", "push", "--quiet", "origin", "HEAD:refs/heads/new"}} {
+	for _, args := range [][]string{{"clone", "--quiet", u.String(), "a"},
+		{"-C", "a", "push", "--quiet", "origin", "HEAD:refs/heads/new"}} {
 		cmd := exec.Command("git", args...)
 		cmd.Dir, cmd.Env = p.dir, gittest.Env()
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -140,14 +148,16 @@ func TestCredentialsStayAtTheGateway(t *testing.T) {
 	if !strings.Contains(text, "app") {
 		t.Error("nothing was recorded")
 	}
-	for _, secret := range []string{token, base64.StdEncoding.EncodeToString([]byte("somebody-unusual:" + token))[:40], "somebody-unusual"} {
+	for _, secret := range []string{token, base64.StdEncoding.EncodeToString([]byte("somebody-unusual:" + token))[:40],
+		"somebody-unusual"} {
 		if strings.Contains(text, secret) {
 			t.Errorf("%.8s... went to the node", secret)
 		}
 	}
 }
 
-// recordTo listens before an address; what is said there is passed on both ways, and what goes to the address is recorded.
+// recordTo listens before an address; what is said there is passed on both ways, and what goes to the address is
+// recorded.
 func recordTo(t *testing.T, address string) (at string, seen func() string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

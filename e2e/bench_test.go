@@ -25,27 +25,32 @@ func startSplit(t *testing.T) split {
 	if err := os.CopyFS(filepath.Join(root, "team/app.git"), os.DirFS(repo.Dir)); err != nil {
 		t.Fatal(err)
 	}
-	config := fmt.Sprintf("[limits]\nmemory = \"4GiB\"\n[storage]\nlisten = %q\nsecret_file = %q\n", "unix:"+filepath.Join(dir, "node.sock"), secret)
+	config := fmt.Sprintf("[limits]\nmemory = \"4GiB\"\n[storage]\nlisten = %q\nsecret_file = %q\n",
+		"unix:"+filepath.Join(dir, "node.sock"), secret)
 	table := fmt.Sprintf("[http]\naddress = \"127.0.0.1:0\"\n[[node]]\nname = \"a\"\naddress = %q\nsecret_file = %q\n",
 		"unix:"+filepath.Join(dir, "node.sock"), secret)
-	for name, text := range map[string]string{"secret": strings.Repeat("5", 32), "node.toml": config, "gateway.toml": table} {
+	for name, text := range map[string]string{"secret": strings.Repeat("5", 32), "node.toml": config,
+		"gateway.toml": table} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return split{
-		node:    startRole(t, "storage", "--root", root, "--config", filepath.Join(dir, "node.toml")),
-		gateway: startRole(t, "gateway", "--state", filepath.Join(dir, "gateway"), "--config", filepath.Join(dir, "gateway.toml")),
-		secret:  secret,
+		node: startRole(t, "storage", "--root", root, "--config", filepath.Join(dir, "node.toml")),
+		gateway: startRole(t, "gateway", "--state", filepath.Join(dir, "gateway"), "--config",
+			filepath.Join(dir, "gateway.toml")),
+		secret: secret,
 	}
 }
 
-// TestBenchNeighbour sends the small request of `bench neighbour` through a gateway, and to its node by the control API.
+// TestBenchNeighbour sends the small request of `bench neighbour` through a gateway, and to its node by the control
+// API.
 func TestBenchNeighbour(t *testing.T) {
 	t.Parallel()
 	s := startSplit(t)
 	for _, more := range [][]string{nil, {"--rpc", s.node.Listen, "--secret-file", s.secret}} {
-		args := append([]string{"neighbour", s.gateway.HTTP + "/team/app", "--clients", "2", "--duration", "300ms", "--json"}, more...)
+		args := append([]string{"neighbour", s.gateway.HTTP + "/team/app", "--clients", "2", "--duration", "300ms", "--json"},
+			more...)
 		out, err := exec.Command(filepath.Join(binDir, "packhorse-bench"), args...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), `"errors": 0`) {
 			t.Errorf("%q: %v\n%s", args, err, out)
@@ -53,11 +58,13 @@ func TestBenchNeighbour(t *testing.T) {
 	}
 }
 
-// TestBenchStorm: a small storm through a gateway. Every clone ends well, or is told when to come back; memory stays below the limit.
+// TestBenchStorm: a small storm through a gateway. Every clone ends well, or is told when to come back; memory stays
+// below the limit.
 func TestBenchStorm(t *testing.T) {
 	t.Parallel()
 	s := startSplit(t)
-	args := []string{"storm", s.gateway.HTTP + "/team/app", "--clients", "12", "--enough", "2", "--duration", "300ms", "--json"}
+	args := []string{"storm", s.gateway.HTTP + "/team/app", "--clients", "12", "--enough", "2", "--duration", "300ms",
+		"--json"}
 	if runtime.GOOS == "linux" {
 		args = append(args, "--server-pid", fmt.Sprintf("%d,%d", s.gateway.pid, s.node.pid), "--memory", "4GiB")
 	}
@@ -72,7 +79,8 @@ func TestBenchStorm(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(out, &report)
 	}
-	if err != nil || report.Storm.Completed == 0 || report.Storm.Failed > 0 || runtime.GOOS == "linux" && (report.Below == nil || !*report.Below) {
+	if err != nil || report.Storm.Completed == 0 || report.Storm.Failed > 0 || runtime.GOOS == "linux" &&
+		(report.Below == nil || !*report.Below) {
 		t.Errorf("%v\n%s%s", err, out, &errs)
 	}
 }
@@ -80,7 +88,8 @@ func TestBenchStorm(t *testing.T) {
 // TestBenchExists has a server of its own asked while git children start.
 func TestBenchExists(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command(filepath.Join(binDir, "packhorse-bench"), "lab", "exists", "--rate", "100", "--children", "20", "--duration", "600ms", "--json")
+	cmd := exec.Command(filepath.Join(binDir, "packhorse-bench"), "lab", "exists", "--rate", "100", "--children", "20",
+		"--duration", "600ms", "--json")
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()

@@ -41,11 +41,13 @@ func TestBigPush(t *testing.T) {
 		"serve": func(t *testing.T) {
 			dir := t.TempDir()
 			repo := gittest.InitAt(t, filepath.Join(dir, "repos/one.git"))
-			out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write", "--state", filepath.Join(dir, "state")).Output()
+			out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write",
+				"--state", filepath.Join(dir, "state")).Output()
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := startServer(dir, os.Environ(), []string{"serve", "--root", "repos", "--state", "state", "--http", "127.0.0.1:0", "--ops", ""})
+			s, err := startServer(dir, os.Environ(), []string{"serve", "--root", "repos", "--state", "state", "--http",
+				"127.0.0.1:0", "--ops", ""})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,7 +62,8 @@ func pushBig(t *testing.T, to *serverProcess, token, repo string, processes ...*
 	t.Helper()
 	before := make([]int64, len(processes))
 	for i, p := range processes {
-		// 5: reset the peak (proc(5), "/proc/pid/clear_refs"). Where that is not allowed, the bound holds for all that came before.
+		// 5: reset the peak (proc(5), "/proc/pid/clear_refs"). Where that is not allowed, the bound holds for all that came
+		// before.
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0o200)
 		before[i] = peakMemory(p)
 	}
@@ -97,7 +100,8 @@ func blobID(b []byte) string {
 
 // writeBig writes a push of one tag, whose pack has blobs that cannot be compressed (gitformat-pack(5)).
 func writeBig(w io.Writer) error {
-	head := pktline.AppendLine(nil, fmt.Sprintf("%040d %s refs/tags/big\x00 report-status agent=test", 0, blobID(bigBytes(0))))
+	head := pktline.AppendLine(nil, fmt.Sprintf("%040d %s refs/tags/big\x00 report-status agent=test", 0,
+		blobID(bigBytes(0))))
 	if _, err := w.Write(pktline.AppendFlush(head)); err != nil {
 		return err
 	}

@@ -50,7 +50,8 @@ type client struct {
 	version  string
 }
 
-// operation is a column of the matrix. In its steps URL and DIR stand for themselves and GROW for a push into the repository.
+// operation is a column of the matrix. In its steps URL and DIR stand for themselves and GROW for a push into the
+// repository.
 type operation struct {
 	name  string
 	repo  string
@@ -75,13 +76,14 @@ var operations = []operation{
 	{name: "push by SSH", repo: "random", push: "SSH"},
 }
 
-// clients are those that the matrix knows. Their limits are what they cannot do with any server: the reason by operation, held to
-// the truth by trying the same with git http-backend.
+// clients are those that the matrix knows. Their limits are what they cannot do with any server: the reason by
+// operation, held to the truth by trying the same with git http-backend.
 func clients(installed string) []*client {
 	bin := func(name string) string { return filepath.Join(installed, "bin", name) }
 	gits := func(name, program string, protocols ...string) (list []*client) {
 		for _, p := range protocols {
-			list = append(list, &client{name: name, program: "clients/git/driver", env: []string{"GIT=" + program, "PROTOCOL=" + p}, protocol: p, ssh: true})
+			list = append(list, &client{name: name, program: "clients/git/driver",
+				env: []string{"GIT=" + program, "PROTOCOL=" + p}, protocol: p, ssh: true})
 		}
 		return list
 	}
@@ -89,7 +91,8 @@ func clients(installed string) []*client {
 	if installed == "" {
 		return list
 	}
-	list = append(list, &client{name: "git, with git-lfs", program: bin("git-lfs"), env: []string{"PROTOCOL=2"}, protocol: "2", ssh: true})
+	list = append(list, &client{name: "git, with git-lfs", program: bin("git-lfs"), env: []string{"PROTOCOL=2"},
+		protocol: "2", ssh: true})
 	list = append(list, gits("git, newer Debian", bin("git-newer"), "2", "0")...)
 	old := gits("git, Debian 11", bin("git-bullseye"), "2", "0")
 	old[1].limits = map[string]string{"SHA-256": "in protocol 0 it knows SHA-1 alone"}
@@ -115,10 +118,11 @@ func clients(installed string) []*client {
 			"SHA-256": sha1Alone,
 		}},
 		&client{name: "dulwich", program: bin("dulwich"), env: []string{"PROTOCOL=2"}, protocol: "2", ssh: true},
-		&client{name: "dulwich", program: bin("dulwich"), env: []string{"PROTOCOL=0"}, protocol: "0", ssh: true, limits: map[string]string{
-			"partial": noFilter + " in protocol 0",
-			"empty":   wantsHEAD,
-		}},
+		&client{name: "dulwich", program: bin("dulwich"), env: []string{"PROTOCOL=0"}, protocol: "0", ssh: true,
+			limits: map[string]string{
+				"partial": noFilter + " in protocol 0",
+				"empty":   wantsHEAD,
+			}},
 		&client{name: "dulwich, older", program: bin("dulwich-old"), protocol: "0", ssh: true, limits: map[string]string{
 			"partial": noFilter,
 			"empty":   wantsHEAD,
@@ -133,13 +137,16 @@ func clients(installed string) []*client {
 			"partial": noFilter,
 			"SHA-256": sha1Alone,
 		}},
-		&client{name: "JGit", program: bin("jgit"), env: []string{"PROTOCOL=2"}, protocol: "2", limits: map[string]string{"SHA-256": sha1Alone}},
-		&client{name: "JGit", program: bin("jgit"), env: []string{"PROTOCOL=0"}, protocol: "0", limits: map[string]string{"SHA-256": sha1Alone}},
-		&client{name: "JGit, older", program: bin("jgit-old"), env: []string{"PROTOCOL=0"}, protocol: "0", limits: map[string]string{
-			"shallow": noDepth,
-			"deepen":  noDepth,
-			"SHA-256": sha1Alone,
-		}},
+		&client{name: "JGit", program: bin("jgit"), env: []string{"PROTOCOL=2"}, protocol: "2",
+			limits: map[string]string{"SHA-256": sha1Alone}},
+		&client{name: "JGit", program: bin("jgit"), env: []string{"PROTOCOL=0"}, protocol: "0",
+			limits: map[string]string{"SHA-256": sha1Alone}},
+		&client{name: "JGit, older", program: bin("jgit-old"), env: []string{"PROTOCOL=0"}, protocol: "0",
+			limits: map[string]string{
+				"shallow": noDepth,
+				"deepen":  noDepth,
+				"SHA-256": sha1Alone,
+			}},
 		&client{name: "isomorphic-git", program: bin("isomorphic-git"), protocol: "0, 2", limits: map[string]string{
 			"partial":     noFilter,
 			"SHA-256":     sha1Alone,
@@ -148,8 +155,8 @@ func clients(installed string) []*client {
 	)
 }
 
-// TestClients runs each operation with each client against Packhorse and compares what came of it with what git makes by file path.
-// PACKHORSE_CLIENTS names the directory that .ci/clients filled; without it there is git alone.
+// TestClients runs each operation with each client against Packhorse and compares what came of it with what git makes
+// by file path. PACKHORSE_CLIENTS names the directory that .ci/clients filled; without it there is git alone.
 func TestClients(t *testing.T) {
 	m, pushes := newMatrix(t), newPrivateMatrix(t)
 	var mu sync.Mutex
@@ -187,7 +194,8 @@ func TestClients(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	whole := slices.DeleteFunc(ran, func(c *client) bool { return len(cells[c]) < len(operations) }) // -run may leave cells out
+	// -run may leave cells out
+	whole := slices.DeleteFunc(ran, func(c *client) bool { return len(cells[c]) < len(operations) })
 	checkPage(t, whole, cells)
 }
 
@@ -248,9 +256,10 @@ func httpBackend(t *testing.T, root string) string {
 			env = append(env, v)
 		}
 	}
-	server := httptest.NewServer(&cgi.Handler{Path: path, Args: []string{"http-backend"}, Stderr: io.Discard, Env: append(env,
-		"GIT_PROJECT_ROOT="+root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=uploadpack.allowFilter",
-		"GIT_CONFIG_VALUE_0=true", "GIT_CONFIG_KEY_1=uploadpack.allowAnySHA1InWant", "GIT_CONFIG_VALUE_1=true")})
+	server := httptest.NewServer(&cgi.Handler{Path: path, Args: []string{"http-backend"}, Stderr: io.Discard,
+		Env: append(env,
+			"GIT_PROJECT_ROOT="+root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=uploadpack.allowFilter",
+			"GIT_CONFIG_VALUE_0=true", "GIT_CONFIG_KEY_1=uploadpack.allowAnySHA1InWant", "GIT_CONFIG_VALUE_1=true")})
 	t.Cleanup(server.Close)
 	return server.URL
 }
@@ -272,7 +281,8 @@ func (m *matrix) cell(t *testing.T, c *client, op operation) string {
 	case onGits == nil:
 		t.Errorf("%s fails, and does not with git http-backend: %v", c.name, err)
 	case reason == "":
-		t.Errorf("%s fails with any server; look why, and say so in its limits: %v\nand with git http-backend: %v", c.name, err, onGits)
+		t.Errorf("%s fails with any server; look why, and say so in its limits: %v\nand with git http-backend: %v", c.name,
+			err, onGits)
 	}
 	return reason
 }
@@ -281,7 +291,8 @@ func (m *matrix) cell(t *testing.T, c *client, op operation) string {
 func (m *matrix) attempt(t *testing.T, c *client, op operation, server, who string) error {
 	repo := op.repo
 	if slices.Contains(op.steps, "GROW") { // one for this attempt alone
-		repo = strings.NewReplacer(" ", "-", "(", "", ")", "").Replace(fmt.Sprintf("%s-%s-%s-%s", c.name, c.protocol[:1], op.name, who))
+		repo = strings.NewReplacer(" ", "-", "(", "", ")",
+			"").Replace(fmt.Sprintf("%s-%s-%s-%s", c.name, c.protocol[:1], op.name, who))
 		if err := os.CopyFS(m.repo(repo), os.DirFS(m.repo(op.repo))); err != nil {
 			t.Fatal(err)
 		}
@@ -336,7 +347,8 @@ func grow(t *testing.T, dir string) {
 	r.Git("tag", "light-of-the-day", second.String())
 }
 
-// sameFetched compares two repositories as far as an operation filled them: refs, objects, shallow boundary, a clean fsck.
+// sameFetched compares two repositories as far as an operation filled them: refs, objects, shallow boundary, a clean
+// fsck.
 func sameFetched(got, want string, op operation) error {
 	partial := op.name == "partial"
 	if _, err := tryGit(got, "fsck", "--full", "--no-dangling", "--connectivity-only"); err != nil && !partial {

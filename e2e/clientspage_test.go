@@ -106,7 +106,8 @@ func checkPage(t *testing.T, ran []*client, cells map[*client]map[string]string)
 	}
 	for _, c := range ran {
 		if got, want := rows[c.name+"/"+c.protocol], marks(cells[c]); got != want {
-			t.Errorf("docs/reference/clients.md says of %s in protocol %s:%q\nand the run says:%q\nrun make clients-doc", c.name, c.protocol, got, want)
+			t.Errorf("docs/reference/clients.md says of %s in protocol %s:%q\nand the run says:%q\nrun make clients-doc", c.name,
+				c.protocol, got, want)
 		}
 	}
 	for _, line := range reasons(ran, cells) {

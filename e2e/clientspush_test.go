@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// push is what the page says of a client and a push: "ok", or the reason why the client cannot. The client moves main, a merge
-// among what is new, and makes a branch.
+// push is what the page says of a client and a push: "ok", or the reason why the client cannot. The client moves main,
+// a merge among what is new, and makes a branch.
 func (m *privateMatrix) push(t *testing.T, c *client, op operation) string {
 	reason := c.limits[op.name]
 	server := m.private["token"]
@@ -35,7 +35,8 @@ func (m *privateMatrix) push(t *testing.T, c *client, op operation) string {
 }
 
 func (m *privateMatrix) tryPush(t *testing.T, c *client, op operation, server string) error {
-	name := strings.NewReplacer(" ", "-", "(", "", ")", "", ",", "").Replace(fmt.Sprintf("%s-%s-%s", c.name, c.protocol[:1], op.push))
+	name := strings.NewReplacer(" ", "-", "(", "", ")", "", ",",
+		"").Replace(fmt.Sprintf("%s-%s-%s", c.name, c.protocol[:1], op.push))
 	if err := os.CopyFS(m.repo(name), os.DirFS(m.repo(op.repo))); err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestClientsWithCredentials has each client of the matrix clone a repository that not everybody may read: with a token, as the password of its URL, and,
-// where it runs ssh, with a key. With a wrong one it fails.
+// TestClientsWithCredentials has each client of the matrix clone a repository that not everybody may read: with a
+// token, as the password of its URL, and, where it runs ssh, with a key. With a wrong one it fails.
 func TestClientsWithCredentials(t *testing.T) {
 	m := newPrivateMatrix(t)
 	for _, c := range clients(os.Getenv("PACKHORSE_CLIENTS")) {
@@ -27,7 +27,8 @@ func TestClientsWithCredentials(t *testing.T) {
 				if how == "key" && !c.ssh {
 					continue
 				}
-				op := operation{"clone", "random", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}, ""}
+				op := operation{"clone", "random", []string{"ls-remote URL", "clone URL DIR"},
+					[]string{"refs/remotes", "refs/tags"}, ""}
 				if err := m.attempt(t, c, op, server, how); err != nil {
 					t.Errorf("with a %s: %v", how, err)
 				}
@@ -52,22 +53,26 @@ type privateMatrix struct {
 }
 
 func newPrivateMatrix(t *testing.T) *privateMatrix {
-	m := &privateMatrix{matrix: &matrix{root: t.TempDir(), work: t.TempDir()}, private: map[string]string{}, wrong: map[string]string{}}
+	m := &privateMatrix{matrix: &matrix{root: t.TempDir(), work: t.TempDir()}, private: map[string]string{},
+		wrong: map[string]string{}}
 	if err := os.CopyFS(m.repo("random"), os.DirFS(filepath.Join(makeTemplates(t), "random"))); err != nil {
 		t.Fatal(err)
 	}
 	state := filepath.Join(m.work, "state")
-	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--scope", "write", "--state", state)
+	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--scope", "write", "--state",
+		state)
 	create.Env = gittest.Env()
 	token, err := create.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"serve", "--root", m.root, "--state", state, "--http", "127.0.0.1:0", "--ops", "", "--log-format", "json"}
+	args := []string{"serve", "--root", m.root, "--state", state, "--http", "127.0.0.1:0", "--ops", "", "--log-format",
+		"json"}
 	ssh, noSSH := exec.LookPath("ssh")
 	if noSSH == nil {
 		for _, name := range []string{"ci", "stranger"} {
-			keygen := exec.Command("ssh-keygen", "-q", "-t", "ecdsa", "-m", "PEM", "-N", "", "-C", name, "-f", filepath.Join(m.work, name))
+			keygen := exec.Command("ssh-keygen", "-q", "-t", "ecdsa", "-m", "PEM", "-N", "", "-C", name, "-f",
+				filepath.Join(m.work, name))
 			if out, err := keygen.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
@@ -104,7 +109,8 @@ func newPrivateMatrix(t *testing.T) *privateMatrix {
 		t.Fatal(err)
 	}
 	config := filepath.Join(m.work, "ssh_config")
-	text := fmt.Sprintf("Host *\n\tHostName %s\n\tPort %s\n\tIdentityFile %s/%%n\n\tIdentitiesOnly yes\n\tIdentityAgent none\n\tBatchMode yes\n"+
+	text := fmt.Sprintf("Host *\n\tHostName %s\n\tPort %s\n\tIdentityFile %s/%%n\n\tIdentitiesOnly yes\n\tIdentityAgent "+
+		"none\n\tBatchMode yes\n"+
 		"\tStrictHostKeyChecking no\n\tUserKnownHostsFile /dev/null\n\tLogLevel ERROR\n", u.Hostname(), u.Port(), m.work)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -117,12 +123,13 @@ func newPrivateMatrix(t *testing.T) *privateMatrix {
 	if err := os.WriteFile(filepath.Join(m.programs, "ssh"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// For JGit, which knows neither %n nor BatchMode. It puts another file in the place of the one with known hosts, so that
-	// must not be /dev/null.
+	// For JGit, which knows neither %n nor BatchMode. It puts another file in the place of the one with known hosts, so
+	// that must not be /dev/null.
 	if err := os.Mkdir(filepath.Join(m.work, ".ssh"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	text = fmt.Sprintf("Host *\n\tIdentityFile %s/ci\n\tIdentitiesOnly yes\n\tStrictHostKeyChecking no\n\tUserKnownHostsFile %s/known\n", m.work, m.work)
+	text = fmt.Sprintf("Host *\n\tIdentityFile %s/ci\n\tIdentitiesOnly yes\n\tStrictHostKeyChecking "+
+		"no\n\tUserKnownHostsFile %s/known\n", m.work, m.work)
 	if err := os.WriteFile(filepath.Join(m.work, ".ssh", "config"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

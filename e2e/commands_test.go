@@ -121,7 +121,8 @@ func scrape(ts *testscript.TestScript) string {
 	return all.String()
 }
 
-// sumSeries adds up the series of a text exposition whose name is the selector's and whose labels contain the selector's.
+// sumSeries adds up the series of a text exposition whose name is the selector's and whose labels contain the
+// selector's.
 func sumSeries(text, selector string) float64 {
 	name, rest, _ := strings.Cut(selector, "{")
 	var labels []string
@@ -163,8 +164,8 @@ func compare(ts *testscript.TestScript, a float64, op string, b float64) bool {
 	return false
 }
 
-// cmdSameClone holds one repository to another: the same refs, the same objects reached from them, the same shallow boundary, and
-// a clean fsck. Of partial clones the objects that are there are compared.
+// cmdSameClone holds one repository to another: the same refs, the same objects reached from them, the same shallow
+// boundary, and a clean fsck. Of partial clones the objects that are there are compared.
 func cmdSameClone(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: sameclone A B")
@@ -188,7 +189,8 @@ func cmdSameClone(ts *testscript.TestScript, neg bool, args []string) {
 			return sorted(string(text))
 		}},
 		{"objects", func(dir string) string {
-			if exec.Command("git", "-C", dir, "config", "remote.origin.promisor").Run() == nil { // not all that is reached is there
+			// not all that is reached is there
+			if exec.Command("git", "-C", dir, "config", "remote.origin.promisor").Run() == nil {
 				return sorted(git(ts, dir, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)", "--unordered"))
 			}
 			return sorted(git(ts, dir, "rev-list", "--objects", "--no-object-names", "--all"))
@@ -204,7 +206,8 @@ func cmdSameClone(ts *testscript.TestScript, neg bool, args []string) {
 func git(ts *testscript.TestScript, dir string, args ...string) string {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "HOME="+ts.Getenv("HOME"), "GIT_NO_LAZY_FETCH=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "LC_ALL=C")
+	cmd.Env = append(os.Environ(), "HOME="+ts.Getenv("HOME"), "GIT_NO_LAZY_FETCH=1", "GIT_CONFIG_GLOBAL=/dev/null",
+		"GIT_CONFIG_NOSYSTEM=1", "LC_ALL=C")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -220,8 +223,8 @@ func sorted(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// cmdPkt writes pkt-lines to a file: pkt FILE LINE..., where "flush" and "delim" are those packets and everything else is a line
-// to which a newline is added.
+// cmdPkt writes pkt-lines to a file: pkt FILE LINE..., where "flush" and "delim" are those packets and everything else
+// is a line to which a newline is added.
 func cmdPkt(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
 		ts.Fatalf("usage: pkt FILE LINE...")
@@ -289,8 +292,8 @@ func cmdChildless(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cmdTogether runs one command N times at once; "{}" in its arguments is the number of the run: together [-says REGEXP] N COMMAND...
-// With -says all of them have to fail and print what matches.
+// cmdTogether runs one command N times at once; "{}" in its arguments is the number of the run: together [-says REGEXP]
+// N COMMAND... With -says all of them have to fail and print what matches.
 func cmdTogether(ts *testscript.TestScript, neg bool, args []string) {
 	var says *regexp.Regexp
 	if len(args) > 2 && args[0] == "-says" {
@@ -316,9 +319,11 @@ func cmdTogether(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		cmd := exec.Command(run[0], run[1:]...)
 		cmd.Dir = ts.MkAbs(".")
-		cmd.Env = append(os.Environ(), "HOME="+ts.Getenv("HOME"), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0")
+		cmd.Env = append(os.Environ(), "HOME="+ts.Getenv("HOME"), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1",
+			"GIT_TERMINAL_PROMPT=0")
 		if protocol := ts.Getenv("PROTOCOL"); protocol != "" {
-			cmd.Env = append(cmd.Env, "PROTOCOL="+protocol, "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=protocol.version", "GIT_CONFIG_VALUE_0="+protocol)
+			cmd.Env = append(cmd.Env, "PROTOCOL="+protocol, "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=protocol.version",
+				"GIT_CONFIG_VALUE_0="+protocol)
 		}
 		go func() {
 			out, err := cmd.CombinedOutput()

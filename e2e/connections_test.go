@@ -40,17 +40,20 @@ func (v *victim) sshBanner(begin string) string {
 	return string(got)
 }
 
-// TestProxyProtocol: behind a load balancer that says who the client is, HTTP and SSH see the client, and packs still go by the kernel.
+// TestProxyProtocol: behind a load balancer that says who the client is, HTTP and SSH see the client, and packs still
+// go by the kernel.
 func TestProxyProtocol(t *testing.T) {
 	t.Parallel()
-	v := attack(t, "trusted_proxies = [\"127.0.0.0/8\"]\n[http]\nproxy_protocol = true\n"+sshToo+"proxy_protocol = true\n", func(root string) {
-		if err := os.CopyFS(filepath.Join(root, "blobs.git"), os.DirFS(blobs(t).Dir)); err != nil {
-			t.Fatal(err)
-		}
-	})
+	v := attack(t, "trusted_proxies = [\"127.0.0.0/8\"]\n[http]\nproxy_protocol = true\n"+sshToo+"proxy_protocol = true\n",
+		func(root string) {
+			if err := os.CopyFS(filepath.Join(root, "blobs.git"), os.DirFS(blobs(t).Dir)); err != nil {
+				t.Fatal(err)
+			}
+		})
 	body := fetching("want "+v.idOf("blobs", "main"), "done")
 	for range 2 { // made, and from the cache
-		request := proxyHeader + fetchHead("blobs", "balanced", fmt.Sprintf("Content-Length: %d", len(body)), "X-Forwarded-For: 6.6.6.6") + string(body)
+		request := proxyHeader + fetchHead("blobs", "balanced", fmt.Sprintf("Content-Length: %d", len(body)),
+			"X-Forwarded-For: 6.6.6.6") + string(body)
 		if a := v.send(strings.NewReader(request)); a.status != 200 {
 			t.Fatalf("a fetch behind a load balancer: %d %v %.200q", a.status, a.err, a.body)
 		}
@@ -61,7 +64,8 @@ func TestProxyProtocol(t *testing.T) {
 	if log := v.logged(); strings.Count(log, `"client":"192.0.2.7:5555"`) != 2 || strings.Contains(log, "6.6.6.6") {
 		t.Errorf("the log does not name the client:\n%s", tail(log, 2000))
 	}
-	if a := v.send(strings.NewReader("GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\n\r\n")); a.status != 400 ||
+	withoutHeader := "GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\n\r\n"
+	if a := v.send(strings.NewReader(withoutHeader)); a.status != 400 ||
 		!strings.Contains(a.body, "has to begin with a header of the PROXY protocol") {
 		t.Errorf("without a header: %d %v %q", a.status, a.err, a.body)
 	}
@@ -76,14 +80,16 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// TestForwardedFor: requests of git's count for the client that a trusted proxy names: in the log, and where guesses are counted.
+// TestForwardedFor: requests of git's count for the client that a trusted proxy names: in the log, and where guesses
+// are counted.
 func TestForwardedFor(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "trusted_proxies = [\"127.0.0.0/8\"]\n[auth]\nguesses = 2\n"+sshToo, nil)
 	guesses := 0
 	ask := func(client string) int {
 		guesses++ // the same wrong token again is no guess
-		return v.get("/good/info/refs?service=git-upload-pack", "guesser", fmt.Sprintf("Authorization: Bearer phk_wrong%d", guesses),
+		return v.get("/good/info/refs?service=git-upload-pack", "guesser",
+			fmt.Sprintf("Authorization: Bearer phk_wrong%d", guesses),
 			"X-Forwarded-For: 6.6.6.6, "+client).status
 	}
 	for i, want := range []int{401, 401, 429} {
@@ -94,7 +100,8 @@ func TestForwardedFor(t *testing.T) {
 	if got := ask("192.0.2.8"); got != 401 {
 		t.Errorf("another client behind the same proxy: %d, want 401", got)
 	}
-	if log := v.logged(); !regexp.MustCompile(`"client":"192\.0\.2\.7",.*"proxy":"127\.0\.0\.1:\d+"`).MatchString(log) || strings.Contains(log, "6.6.6.6") {
+	if log := v.logged(); !regexp.MustCompile(`"client":"192\.0\.2\.7",.*"proxy":"127\.0\.0\.1:\d+"`).MatchString(log) ||
+		strings.Contains(log, "6.6.6.6") {
 		t.Errorf("the log does not name client and proxy:\n%s", tail(log, 2000))
 	}
 	// Without proxy_protocol a header is refused, and the reason told, on either port.
@@ -111,7 +118,8 @@ func TestForwardedFor(t *testing.T) {
 	eventually(t, "the log has the reason for both", func() bool { return strings.Count(v.logged(), why) >= 2 })
 }
 
-// TestDescriptorLimits: at startup the soft limit of descriptors is raised to the hard one, and the limits of connections follow it.
+// TestDescriptorLimits: at startup the soft limit of descriptors is raised to the hard one, and the limits of
+// connections follow it.
 func TestDescriptorLimits(t *testing.T) {
 	t.Parallel()
 	limits := func(ulimit string) (http float64, log string) {

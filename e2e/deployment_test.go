@@ -13,12 +13,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestDeploymentPage makes certificates and a secret by the recipe of docs/how-to/deployment.md, and clones through a gateway and a node that trust
-// each other by them, and by nothing less.
+// TestDeploymentPage makes certificates and a secret by the recipe of docs/how-to/deployment.md, and clones through a
+// gateway and a node that trust each other by them, and by nothing less.
 func TestDeploymentPage(t *testing.T) {
 	t.Parallel()
 	if out, err := exec.Command("openssl", "version").Output(); err != nil || !bytes.HasPrefix(out, []byte("OpenSSL 3")) {
-		t.Skipf("*** there is no OpenSSL 3 here: the recipe of docs/how-to/deployment.md is NOT tested *** (%s, %v)", out, err)
+		t.Skipf("*** there is no OpenSSL 3 here: the recipe of docs/how-to/deployment.md is NOT tested *** (%s, %v)", out,
+			err)
 	}
 	page, err := os.ReadFile("../docs/how-to/deployment.md")
 	if err != nil {
@@ -49,10 +50,13 @@ func TestDeploymentPage(t *testing.T) {
 	}
 	storage := startRole(t, "storage", "--root", root, "--config", write("storage.toml", fmt.Sprintf(
 		"[storage]\nlisten = %q\ntls_cert = %q\ntls_key = %q\nclient_ca = %q\nsecret_file = %q\n",
-		"127.0.0.1:0", file("storage-a.example.pem"), file("storage-a.example.key"), file("ca.pem"), file("node.secret")))).Listen
-	table := fmt.Sprintf("[http]\naddress = \"127.0.0.1:0\"\n[[node]]\nname = \"a\"\naddress = %q\ntls_ca = %q\nserver_name = \"storage-a.example\"\n",
+		"127.0.0.1:0", file("storage-a.example.pem"), file("storage-a.example.key"), file("ca.pem"),
+		file("node.secret")))).Listen
+	table := fmt.Sprintf("[http]\naddress = \"127.0.0.1:0\"\n[[node]]\nname = \"a\"\naddress = %q\ntls_ca = "+
+		"%q\nserver_name = \"storage-a.example\"\n",
 		storage, file("ca.pem"))
-	certificate := fmt.Sprintf("tls_cert = %q\ntls_key = %q\n", file("gateway-1.example.pem"), file("gateway-1.example.key"))
+	certificate := fmt.Sprintf("tls_cert = %q\ntls_key = %q\n", file("gateway-1.example.pem"),
+		file("gateway-1.example.key"))
 	secret := fmt.Sprintf("secret_file = %q\n", file("node.secret"))
 	for name, what := range map[string]string{"without-secret": certificate, "without-certificate": secret} {
 		gateway := startRole(t, "gateway", "--state", file(name), "--config", write(name+".toml", table+what)).HTTP
@@ -65,7 +69,8 @@ func TestDeploymentPage(t *testing.T) {
 			t.Errorf("%s: %s", name, response.Status)
 		}
 	}
-	gateway := startRole(t, "gateway", "--state", file("gateway"), "--config", write("gateway.toml", table+certificate+secret)).HTTP
+	gateway := startRole(t, "gateway", "--state", file("gateway"), "--config",
+		write("gateway.toml", table+certificate+secret)).HTTP
 	clone := file("clone.git")
 	gittest.Run(t, dir, "", "clone", "--quiet", "--bare", gateway+"/app", clone)
 	gittest.At(t, clone).Git("fsck", "--strict")

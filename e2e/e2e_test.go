@@ -23,8 +23,8 @@ var binDir string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
-// setParallel runs twice as many stories in parallel as there are CPUs, because stories wait for half of their time. The flag
-// -parallel overrides it.
+// setParallel runs twice as many stories in parallel as there are CPUs, because stories wait for half of their time.
+// The flag -parallel overrides it.
 func setParallel() {
 	flag.Parse()
 	given := false
@@ -98,8 +98,9 @@ func runStories(t *testing.T, dir string) {
 	runStoriesIn(t, shape{}, dir, makeTemplates(t), "")
 }
 
-// runStoriesWith is runStories with templates that were made already, with more scripts, and without an index, which none of them is about. Git
-// clients speak the protocol version, unless it is "" and they do as they like; it is in $PROTOCOL for commands that want to be told.
+// runStoriesWith is runStories with templates that were made already, with more scripts, and without an index, which
+// none of them is about. Git clients speak the protocol version, unless it is "" and they do as they like; it is in
+// $PROTOCOL for commands that want to be told.
 func runStoriesWith(t *testing.T, dir, templates, protocol string, scripts ...string) {
 	t.Helper()
 	runStoriesIn(t, shape{noIndex: true}, dir, templates, protocol, scripts...)
@@ -211,7 +212,8 @@ func linear(t *testing.T) *gittest.Repo {
 	repo := gittest.Init(t)
 	var in strings.Builder
 	for i := 1; i <= 20; i++ {
-		fmt.Fprintf(&in, "commit refs/heads/main\nmark :%d\ncommitter C <c@example.com> %d +0000\ndata 8\ncommit%02d\n", i, 1700000000+i*3600, i)
+		fmt.Fprintf(&in, "commit refs/heads/main\nmark :%d\ncommitter C <c@example.com> %d +0000\ndata 8\ncommit%02d\n", i,
+			1700000000+i*3600, i)
 		if i > 1 {
 			fmt.Fprintf(&in, "from :%d\n", i-1)
 		}
@@ -238,7 +240,8 @@ func blobs(t *testing.T) *gittest.Repo {
 			state ^= state << 17
 			noise[j] = byte(state)
 		}
-		fmt.Fprintf(&in, "commit refs/heads/main\nmark :%d\ncommitter C <c@example.com> %d +0000\ndata 1\nx\n", i, 1700000000+i)
+		fmt.Fprintf(&in, "commit refs/heads/main\nmark :%d\ncommitter C <c@example.com> %d +0000\ndata 1\nx\n", i,
+			1700000000+i)
 		if i > 1 {
 			fmt.Fprintf(&in, "from :%d\n", i-1)
 		}
@@ -252,7 +255,8 @@ func long(t *testing.T) *gittest.Repo {
 	repo := gittest.Init(t)
 	var in strings.Builder
 	for i := 1; i <= 3000; i++ {
-		fmt.Fprintf(&in, "commit refs/heads/main\nmark :%d\ncommitter C <c@example.com> %d +0000\ndata 1\nx\n", i, 1600000000+i)
+		fmt.Fprintf(&in, "commit refs/heads/main\nmark :%d\ncommitter C <c@example.com> %d +0000\ndata 1\nx\n", i,
+			1600000000+i)
 		if i > 1 {
 			fmt.Fprintf(&in, "from :%d\n", i-1)
 		}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestNetworkDown takes away the network between a gateway and a node that is in a network namespace of its own, and gives it back: no reset, no
-// end, nothing that a process could make up.
+// TestNetworkDown takes away the network between a gateway and a node that is in a network namespace of its own, and
+// gives it back: no reset, no end, nothing that a process could make up.
 func TestNetworkDown(t *testing.T) {
 	t.Parallel()
 	id := os.Getpid() % 0xffff
@@ -30,13 +30,16 @@ func TestNetworkDown(t *testing.T) {
 		"netns add " + space,
 		"link add " + here + " type veth peer name " + there + " netns " + space,
 		"addr add " + ours + "/30 dev " + here, "link set " + here + " up",
-		"-n " + space + " addr add " + theirs + "/30 dev " + there, "-n " + space + " link set " + there + " up", "-n " + space + " link set lo up",
+		"-n " + space + " addr add " + theirs + "/30 dev " + there, "-n " + space + " link set " + there + " up",
+		"-n " + space + " link set lo up",
 	} {
 		if err := ip(line); err != nil {
-			t.Skipf("*** THE NETWORK IS NOT TAKEN DOWN: no network namespace can be had here (it takes root and iproute2): %v ***", err)
+			t.Skipf("*** THE NETWORK IS NOT TAKEN DOWN: no network namespace can be had here (it takes root and iproute2): %v "+
+				"***", err)
 		}
 	}
-	paced := exec.Command("ip", "netns", "exec", space, "sh", "-c", "echo bbr >/proc/sys/net/ipv4/tcp_congestion_control").Run() == nil
+	paced := exec.Command("ip", "netns", "exec", space, "sh", "-c",
+		"echo bbr >/proc/sys/net/ipv4/tcp_congestion_control").Run() == nil
 	p := &pair{T: t, dir: t.TempDir(), base: map[*serverProcess]int{}, namespace: space}
 	origin := blobs(t)
 	for _, name := range []string{"one", "two", "three", "six"} {
@@ -46,9 +49,11 @@ func TestNetworkDown(t *testing.T) {
 	}
 	p.write("git", stuckGit, 0o755)
 	secret := p.write("secret", "a-secret-of-more-than-sixteen-bytes\n", 0o600)
-	p.nodeConfig = p.write("node.toml", strings.Replace(patient, "[storage]\n", fmt.Sprintf("[storage]\nchannel_idle = \"2s\"\nsecret_file = %q\n", secret), 1), 0o600)
+	p.nodeConfig = p.write("node.toml", strings.Replace(patient, "[storage]\n",
+		fmt.Sprintf("[storage]\nchannel_idle = \"2s\"\nsecret_file = %q\n", secret), 1), 0o600)
 	p.startNode(theirs + ":0")
-	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = \"1h\"\nsecret_file = %q\n", patient, p.node.listen, secret), 0o600)
+	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = "+
+		"\"1h\"\nsecret_file = %q\n", patient, p.node.listen, secret), 0o600)
 	p.startGateway()
 	p.clone("six")
 	inside := func(args ...string) string {
@@ -86,7 +91,8 @@ func TestNetworkDown(t *testing.T) {
 	p.found()
 	p.clone("one")
 	eventually(t, "the node holds nothing for the calls of before", func() bool {
-		out, err := exec.Command("ip", "netns", "exec", space, "cat", fmt.Sprintf("/proc/%d/net/tcp", p.node.cmd.Process.Pid)).Output()
+		out, err := exec.Command("ip", "netns", "exec", space, "cat",
+			fmt.Sprintf("/proc/%d/net/tcp", p.node.cmd.Process.Pid)).Output()
 		return err == nil && strings.Count(string(out), " 01 ") <= 2 // ESTABLISHED: the connection for calls, and a channel
 	})
 }

@@ -24,7 +24,8 @@ func openChannel(address string) (net.Conn, int, error) {
 		return nil, 0, err
 	}
 	_ = c.SetDeadline(time.Now().Add(hostileLimit))
-	_, _ = io.WriteString(c, "GET /packhorse/channel HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\n\r\n")
+	_, _ = io.WriteString(c, "GET /packhorse/channel HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: "+
+		"packhorse-channel/1\r\n\r\n")
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		c.Close()
@@ -33,7 +34,8 @@ func openChannel(address string) (net.Conn, int, error) {
 	return c, resp.StatusCode, nil
 }
 
-// TestChannelsLeft opens a thousand side channels and leaves them: they are bounded, the limit is told, and time ends them.
+// TestChannelsLeft opens a thousand side channels and leaves them: they are bounded, the limit is told, and time ends
+// them.
 func TestChannelsLeft(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, false, "channels = 1000\nchannel_idle = \"4s\"\n")
@@ -90,7 +92,8 @@ func TestAbsurdCallers(t *testing.T) {
 		enc := hpack.NewEncoder(&block)
 		for _, h := range append([]hpack.HeaderField{
 			{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "localhost"},
-			{Name: ":path", Value: "/packhorse.internal.v1.SessionService/UploadPack"}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+			{Name: ":path", Value: "/packhorse.internal.v1.SessionService/UploadPack"},
+			{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
 		}, fields...) {
 			_ = enc.WriteField(h)
 		}
@@ -111,7 +114,8 @@ func TestAbsurdCallers(t *testing.T) {
 		return string(binary.BigEndian.AppendUint32([]byte{flags}, length))
 	}
 	frame := func(length int, kind byte) string {
-		return http2.ClientPreface + string([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0}) + string([]byte{byte(length >> 16), byte(length >> 8), byte(length), kind, 0, 0, 0, 0, 1})
+		return http2.ClientPreface + string([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0}) +
+			string([]byte{byte(length >> 16), byte(length >> 8), byte(length), kind, 0, 0, 0, 0, 1})
 	}
 	pings := func() string {
 		var b bytes.Buffer
@@ -124,7 +128,8 @@ func TestAbsurdCallers(t *testing.T) {
 		return b.String()
 	}
 	start := "\x53\x00\x00\x00\x00\x00\x00\x00"
-	upgrade := "GET /packhorse/channel HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\n"
+	upgrade := "GET /packhorse/channel HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: " +
+		"packhorse-channel/1\r\n"
 	for name, request := range map[string]string{
 		"message of 4 GB":           call(message(1<<32-1, 0)),
 		"message of 4 GB, begun":    call(message(1<<32-1, 0) + strings.Repeat("x", 1<<20)),
@@ -142,8 +147,10 @@ func TestAbsurdCallers(t *testing.T) {
 		"long line":                 strings.Repeat("x", 4<<20),
 		"upgrade and a long header": upgrade + "X: " + strings.Repeat("x", 4<<20) + "\r\n\r\n",
 		"upgrade with a body":       upgrade + "Content-Length: 99999999999\r\n\r\n" + strings.Repeat("x", 1<<20),
-		"channel of absurd length":  upgrade + "\r\n" + start + "\x00\x00\x00\x00\x00\x00\x00\x01\x7f\xff\xff\xff\xff\xff\xff\xff" + strings.Repeat("x", 1<<20),
-		"JSON of 64 MB": "POST /packhorse.v1.RefService/Resolve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 67108864\r\n\r\n{\"repository\":\"" +
+		"channel of absurd length": upgrade + "\r\n" + start +
+			"\x00\x00\x00\x00\x00\x00\x00\x01\x7f\xff\xff\xff\xff\xff\xff\xff" + strings.Repeat("x", 1<<20),
+		"JSON of 64 MB": "POST /packhorse.v1.RefService/Resolve HTTP/1.1\r\nHost: localhost\r\nContent-Type: " +
+			"application/json\r\nContent-Length: 67108864\r\n\r\n{\"repository\":\"" +
 			strings.Repeat("x", 5<<20),
 	} {
 		c, err := net.Dial("tcp", p.node.listen)
@@ -181,7 +188,8 @@ func peakMemory(s *serverProcess) (kb int64) {
 	return kb
 }
 
-// TestAbsurdNodes puts what answers nonsense in the place of a node: the gateway's clients are told at once that there is no node, and it takes no harm.
+// TestAbsurdNodes puts what answers nonsense in the place of a node: the gateway's clients are told at once that there
+// is no node, and it takes no harm.
 func TestAbsurdNodes(t *testing.T) {
 	t.Parallel()
 	settings := func(b *bytes.Buffer) *http2.Framer {
@@ -215,12 +223,13 @@ func TestAbsurdNodes(t *testing.T) {
 		return b.String()
 	}
 	nonsense := map[string]string{
-		"nothing":                "",
-		"HTTP/1":                 "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
-		"SSH":                    "SSH-2.0-OpenSSH_9.2\r\n",
-		"zeros":                  strings.Repeat("\x00", 1<<20),
-		"endless line":           strings.Repeat("x", 4<<20),
-		"frame of 16 MB":         "\x00\x00\x00\x04\x00\x00\x00\x00\x00\xff\xff\xff\x00\x00\x00\x00\x00\x01" + strings.Repeat("x", 1<<20),
+		"nothing":      "",
+		"HTTP/1":       "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+		"SSH":          "SSH-2.0-OpenSSH_9.2\r\n",
+		"zeros":        strings.Repeat("\x00", 1<<20),
+		"endless line": strings.Repeat("x", 4<<20),
+		"frame of 16 MB": "\x00\x00\x00\x04\x00\x00\x00\x00\x00\xff\xff\xff\x00\x00\x00\x00\x00\x01" +
+			strings.Repeat("x", 1<<20),
 		"header without an end":  long(),
 		"message of 4 GB":        answer("\x00\xff\xff\xff\xff" + strings.Repeat("x", 60<<10)),
 		"message of 2 MB":        answer("\x00\x00\x20\x00\x00" + strings.Repeat("x", 60<<10)),
@@ -253,7 +262,8 @@ func TestAbsurdNodes(t *testing.T) {
 			}
 		}()
 		id := strings.ReplaceAll(strings.ReplaceAll(name, " ", "-"), "/", "-")
-		config += fmt.Sprintf("\n[[node]]\nname = %q\naddress = %q\n[[route]]\nprefix = %q\nnodes = [%q]\n", id, l.Addr(), id, id)
+		config += fmt.Sprintf("\n[[node]]\nname = %q\naddress = %q\n[[route]]\nprefix = %q\nnodes = [%q]\n", id, l.Addr(), id,
+			id)
 	}
 	p := &pair{T: t, dir: dir, base: map[*serverProcess]int{}}
 	p.gatewayConfig = p.write("gateway.toml", config, 0o600)
@@ -268,7 +278,8 @@ func TestAbsurdNodes(t *testing.T) {
 			}
 			text, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
-			if resp.StatusCode < 500 || err != nil || len(text) > 1000 || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain") {
+			if resp.StatusCode < 500 || err != nil || len(text) > 1000 ||
+				!strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain") {
 				t.Errorf("%s: status %d (%v), %d bytes: %.300q", name, resp.StatusCode, err, len(text), text)
 			}
 		}

@@ -119,7 +119,8 @@ func clientKilled(t *testing.T) {
 	if err := one.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := two.cmd.Process.Signal(syscall.SIGTERM); err != nil { // SIGINT is ignored by what a shell starts in the background
+	// SIGINT is ignored by what a shell starts in the background
+	if err := two.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	<-one.ended

@@ -43,8 +43,8 @@ type weather struct {
 	early bool  // or just before that answer passes
 }
 
-// faultProxy stands between gateways and a node, and does to their connections what networks do. It tells what a connection is for by its first
-// bytes, in TLS by the protocol that they offer.
+// faultProxy stands between gateways and a node, and does to their connections what networks do. It tells what a
+// connection is for by its first bytes, in TLS by the protocol that they offer.
 type faultProxy struct {
 	t        *testing.T
 	listener net.Listener
@@ -75,7 +75,8 @@ func newFaultProxy(t *testing.T, node string) *faultProxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &faultProxy{t: t, listener: l, network: "tcp", address: node, changed: make(chan struct{}), open: map[*crossing]bool{}}
+	p := &faultProxy{t: t, listener: l, network: "tcp", address: node, changed: make(chan struct{}),
+		open: map[*crossing]bool{}}
 	p.running.Go(func() {
 		for {
 			c, err := l.Accept()

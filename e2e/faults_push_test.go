@@ -19,8 +19,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestPushFaults kills and stops a node or a gateway, or cuts the road between them, in the middle of a push: the client gets an error in a time
-// that has an end, no ref changes, git ends and leaves nothing, and the next push goes through.
+// TestPushFaults kills and stops a node or a gateway, or cuts the road between them, in the middle of a push: the
+// client gets an error in a time that has an end, no ref changes, git ends and leaves nothing, and the next push goes
+// through.
 func TestPushFaults(t *testing.T) {
 	t.Parallel()
 	together(t, map[string]func(*testing.T){
@@ -99,7 +100,8 @@ func newPushPair(t *testing.T, proxied bool) *pushPair {
 	p.kill(p.gateway)
 	p.write("gateway.toml", strings.Replace(string(config), "[http]\n", "[http]\npublic_read = true\n", 1), 0o600)
 	p.startGateway()
-	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write", "--state", filepath.Join(p.dir, "gateway")).Output()
+	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write", "--state",
+		filepath.Join(p.dir, "gateway")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +112,8 @@ func newPushPair(t *testing.T, proxied bool) *pushPair {
 	file := p.write("noise", string(noise), 0o600)
 	tree := work.GitIn("100644 blob "+work.Git("hash-object", "-w", file)+"\tnoise\n", "mktree")
 	tip := work.Git("commit-tree", "-m", "pushed", tree)
-	p.request = pktline.AppendFlush(pktline.AppendLine(nil, fmt.Sprintf("%040d %s refs/heads/pushed\x00 report-status agent=test", 0, tip)))
+	p.request = pktline.AppendFlush(pktline.AppendLine(nil,
+		fmt.Sprintf("%040d %s refs/heads/pushed\x00 report-status agent=test", 0, tip)))
 	p.request = append(p.request, work.GitIn(tip+"\n", "pack-objects", "--revs", "--stdout", "-q")...)
 	p.before = p.refs()
 	return p
@@ -123,14 +126,16 @@ func (p *pushPair) refs() string {
 // push sends a body to the gateway.
 func (p *pushPair) push(body io.Reader) string { return p.gateway.push(p.token, body) }
 
-// push sends the body of a push in chunks. Not by net/http's client, which looks at no answer while it waits for more of the body.
+// push sends the body of a push in chunks. Not by net/http's client, which looks at no answer while it waits for more
+// of the body.
 func (p *serverProcess) push(token string, body io.Reader) string {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(p.http, "http://"))
 	if err != nil {
 		return err.Error()
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "POST /one/git-receive-pack HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-git-receive-pack-request\r\n"+
+	fmt.Fprintf(conn, "POST /one/git-receive-pack HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+
+		"application/x-git-receive-pack-request\r\n"+
 		"Authorization: Bearer %s\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n", token)
 	go func() {
 		chunks := httputil.NewChunkedWriter(conn)

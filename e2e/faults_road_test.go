@@ -62,7 +62,8 @@ func halfOpen(t *testing.T) {
 	p.found()
 	p.clone("one")
 
-	// The node's machine starts anew, and its resets are lost as well: the channels that the gateway has kept lead nowhere.
+	// The node's machine starts anew, and its resets are lost as well: the channels that the gateway has kept lead
+	// nowhere.
 	p.clone("two")
 	before := p.metric(p.gateway, "packhorse_node_lost_total")
 	p.proxy.strike(lost)
@@ -92,8 +93,8 @@ func gatewayVanishes(t *testing.T) {
 	p.letsGo(p.node, 0)
 }
 
-// Channels and calls break between the announcement of a channel and its use, with the first byte, and in the middle, in every way that an end
-// is told of.
+// Channels and calls break between the announcement of a channel and its use, with the first byte, and in the middle,
+// in every way that an end is told of.
 func roadBreaks(t *testing.T) {
 	p := newPair(t, true, "")
 	repos := []string{"one", "two", "three", "four", "five"}
@@ -148,9 +149,11 @@ func roadBreaks(t *testing.T) {
 func replicaTakesOver(t *testing.T) {
 	p := newPair(t, true, "")
 	bad := p.proxy
-	spare := p.start("storage", "--config", p.nodeConfig, "--root", filepath.Join(p.dir, "repos"), "--state", filepath.Join(p.dir, "spare"),
+	spare := p.start("storage", "--config", p.nodeConfig, "--root", filepath.Join(p.dir, "repos"), "--state",
+		filepath.Join(p.dir, "spare"),
 		"--git", filepath.Join(p.dir, "git"), "--listen", "127.0.0.1:0")
-	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = \"1h\"\nweight = 1000\n[[node]]\nname = \"two\"\naddress = %q\nstall = \"1h\"\n",
+	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = "+
+		"\"1h\"\nweight = 1000\n[[node]]\nname = \"two\"\naddress = %q\nstall = \"1h\"\n",
 		patient, bad.at(), spare.listen), 0o600)
 	p.signal(p.gateway, syscall.SIGTERM)
 	if err := p.gateway.wait(); err != nil {

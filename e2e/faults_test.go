@@ -17,14 +17,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// The tests in faults*_test.go hold a gateway and its node, as processes of their own, to what happens when one of them, or the road between
-// them, fails before, during or after a transfer: git gets an error or all it asked for, whoever is left lets go of all that the transfer
-// held, and what is back is found again.
+// The tests in faults*_test.go hold a gateway and its node, as processes of their own, to what happens when one of
+// them, or the road between them, fails before, during or after a transfer: git gets an error or all it asked for,
+// whoever is left lets go of all that the transfer held, and what is back is found again.
 //
-// All limits of time that could end a transfer are raised far above what a test waits for: what ends one here is that the other side's
-// silence was noticed.
+// All limits of time that could end a transfer are raised far above what a test waits for: what ends one here is that
+// the other side's silence was noticed.
 
-// pair is a gateway and a node, and mostly a faultProxy between them. Each of the repositories one to six is a pack of 3 MB of its own.
+// pair is a gateway and a node, and mostly a faultProxy between them. Each of the repositories one to six is a pack of
+// 3 MB of its own.
 type pair struct {
 	*testing.T
 	dir           string
@@ -37,7 +38,8 @@ type pair struct {
 }
 
 // patient is the configuration of both: no limit of time but those for connections is of use to them.
-const patient = "[storage]\nstall = \"1h\"\n[http]\nwrite_stall = \"1h\"\nread_stall = \"1h\"\n[cache]\ngrace = \"1ms\"\n[git]\nslots = 20\n"
+const patient = "[storage]\nstall = \"1h\"\n[http]\nwrite_stall = \"1h\"\nread_stall = \"1h\"\n[cache]\ngrace = " +
+	"\"1ms\"\n[git]\nslots = 20\n"
 
 // stuckGit is a git whose packs stop after two megabytes while there is a file "stuck", and say so.
 const stuckGit = `#!/bin/sh
@@ -69,7 +71,8 @@ func newPair(t *testing.T, proxied bool, more string) *pair {
 		p.proxy = newFaultProxy(t, address)
 		address = p.proxy.at()
 	}
-	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = \"1h\"\n", patient, address), 0o600)
+	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = \"1h\"\n",
+		patient, address), 0o600)
 	p.startGateway()
 	p.clone("six")
 	p.rest()
@@ -113,13 +116,15 @@ func (p *pair) start(args ...string) *serverProcess {
 
 func (p *pair) startNode(listen string) {
 	p.Helper()
-	p.node = p.start("storage", "--config", p.nodeConfig, "--root", filepath.Join(p.dir, "repos"), "--state", filepath.Join(p.dir, "node"),
+	p.node = p.start("storage", "--config", p.nodeConfig, "--root", filepath.Join(p.dir, "repos"), "--state",
+		filepath.Join(p.dir, "node"),
 		"--git", filepath.Join(p.dir, "git"), "--listen", listen)
 }
 
 func (p *pair) startGateway() {
 	p.Helper()
-	p.gateway = p.start("gateway", "--config", p.gatewayConfig, "--state", filepath.Join(p.dir, "gateway"), "--http", "127.0.0.1:0")
+	p.gateway = p.start("gateway", "--config", p.gatewayConfig, "--state", filepath.Join(p.dir, "gateway"), "--http",
+		"127.0.0.1:0")
 }
 
 // kill kills a process.
@@ -264,8 +269,8 @@ func (p *pair) metric(s *serverProcess, selector string) float64 {
 	return sumSeries(string(text), selector)
 }
 
-// sockets are what a process has open, but for files, which stand for repositories, and pipes, which a gateway keeps for the next splice; empty
-// where /proc does not tell.
+// sockets are what a process has open, but for files, which stand for repositories, and pipes, which a gateway keeps
+// for the next splice; empty where /proc does not tell.
 func sockets(s *serverProcess) (list []string) {
 	dir := fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid)
 	entries, _ := os.ReadDir(dir)
@@ -295,11 +300,13 @@ func (p *pair) idle(s *serverProcess) {
 	eventually(p.T, s.name+" has no process", func() bool { return len(childrenOf(s.cmd.Process.Pid)) == 0 })
 }
 
-// letsGo waits until a process has neither a transfer nor a git process, and no more sockets than before all began, but for so many.
+// letsGo waits until a process has neither a transfer nor a git process, and no more sockets than before all began, but
+// for so many.
 func (p *pair) letsGo(s *serverProcess, but int) {
 	p.Helper()
 	p.idle(s)
-	eventually(p.T, fmt.Sprintf("%s has no more than %d%+d sockets", s.name, p.base[s], but), func() bool { return len(sockets(s)) <= p.base[s]+but })
+	eventually(p.T, fmt.Sprintf("%s has no more than %d%+d sockets", s.name, p.base[s], but),
+		func() bool { return len(sockets(s)) <= p.base[s]+but })
 }
 
 // gone waits until processes have ended.

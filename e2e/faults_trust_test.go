@@ -30,7 +30,8 @@ type authority struct {
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &authority{t: t}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-240 * time.Hour), NotAfter: time.Now().Add(240 * time.Hour),
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"},
+		NotBefore: time.Now().Add(-240 * time.Hour), NotAfter: time.Now().Add(240 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	var err error
 	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
@@ -54,9 +55,11 @@ func (a *authority) sign(from time.Duration) (cert, key string) {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, DNSNames: []string{"node.test"},
+	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"},
+		DNSNames:  []string{"node.test"},
 		NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(from + 24*time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth,
+			x509.ExtKeyUsageClientAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &private.PublicKey, a.key)
 	if err != nil {
 		a.t.Fatal(err)
@@ -65,11 +68,12 @@ func (a *authority) sign(from time.Duration) (cert, key string) {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
 }
 
-// TestCertificateFaults replaces the certificates of running processes by such as nobody should accept, and by good ones again. A clock that is
-// wrong is the same to them as a certificate whose time has not come, or is over.
+// TestCertificateFaults replaces the certificates of running processes by such as nobody should accept, and by good
+// ones again. A clock that is wrong is the same to them as a certificate whose time has not come, or is over.
 func TestCertificateFaults(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority(t), newAuthority(t)
@@ -93,10 +97,13 @@ func TestCertificateFaults(t *testing.T) {
 	put("node", ours, -time.Hour)
 	put("gate", ours, -time.Hour)
 	quoted := func(name string) string { return fmt.Sprintf("%q", filepath.Join(p.dir, name)) }
-	p.nodeConfig = p.write("node.toml", "[storage]\ntls_cert = "+quoted("node.pem")+"\ntls_key = "+quoted("node.key")+"\nclient_ca = "+quoted("ca.pem")+"\n", 0o600)
+	p.nodeConfig = p.write("node.toml",
+		"[storage]\ntls_cert = "+quoted("node.pem")+"\ntls_key = "+quoted("node.key")+"\nclient_ca = "+quoted("ca.pem")+"\n",
+		0o600)
 	p.startNode("127.0.0.1:0")
 	p.proxy = newFaultProxy(t, p.node.listen)
-	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("[[node]]\nname = \"one\"\naddress = %q\nserver_name = \"node.test\"\ntls_ca = %s\ntls_cert = %s\ntls_key = %s\n",
+	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("[[node]]\nname = \"one\"\naddress = %q\nserver_name = "+
+		"\"node.test\"\ntls_ca = %s\ntls_cert = %s\ntls_key = %s\n",
 		p.proxy.at(), quoted("ca.pem"), quoted("gate.pem"), quoted("gate.key")), 0o600)
 	p.startGateway()
 	p.found()
@@ -130,9 +137,10 @@ func TestCertificateFaults(t *testing.T) {
 	}
 }
 
-// TestClockSkew sets back what a node has of the time. Static binaries cannot be given another clock, so its traces are changed instead: the
-// epoch of before lies in the future, as after a clock that was wrong, and files have times of the future and of long ago. Deadlines of calls are
-// durations, not times (grpc-timeout); certificates are in TestCertificateFaults.
+// TestClockSkew sets back what a node has of the time. Static binaries cannot be given another clock, so its traces are
+// changed instead: the epoch of before lies in the future, as after a clock that was wrong, and files have times of the
+// future and of long ago. Deadlines of calls are durations, not times (grpc-timeout); certificates are in
+// TestCertificateFaults.
 func TestClockSkew(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, false, "")
@@ -154,7 +162,8 @@ func TestClockSkew(t *testing.T) {
 	// Whatever times the files have, the next answer is of what they say.
 	one := gittest.At(t, filepath.Join(p.dir, "repos", "one.git"))
 	tip := one.ID("refs/heads/main")
-	for i, at := range []time.Time{time.Now().Add(1000 * time.Hour), time.Unix(1, 0), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)} {
+	for i, at := range []time.Time{time.Now().Add(1000 * time.Hour), time.Unix(1, 0), time.Now().Add(-time.Hour),
+		time.Now().Add(time.Hour)} {
 		tip = one.Commit(fmt.Sprint("skewed ", i), tip)
 		one.Git("update-ref", "refs/heads/main", tip.String())
 		if i%2 == 0 {
@@ -165,7 +174,8 @@ func TestClockSkew(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if out := gittest.At(t, "").Git("ls-remote", p.gateway.http+"/one", "refs/heads/main"); !strings.HasPrefix(out, tip.String()) {
+		if out := gittest.At(t, "").Git("ls-remote", p.gateway.http+"/one", "refs/heads/main"); !strings.HasPrefix(out,
+			tip.String()) {
 			t.Errorf("with files of %s the ref is %q, want %s", at, out, tip)
 		}
 	}

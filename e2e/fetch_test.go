@@ -8,9 +8,9 @@ import (
 // TestFetch tells what git clients see.
 func TestFetch(t *testing.T) { runStoriesWith(t, "testdata/fetch", makeTemplates(t), "") }
 
-// inOlderVersions lists the stories of TestFetch that are repeated in each version of the protocol. Version 1 is version 0
-// behind a line with its number, so that two stories are enough. The story "shallow" runs over SSH: in these versions
-// git's clients follow tags over HTTP one fetch later than they do from a file path.
+// inOlderVersions lists the stories of TestFetch that are repeated in each version of the protocol. Version 1 is
+// version 0 behind a line with its number, so that two stories are enough. The story "shallow" runs over SSH: in these
+// versions git's clients follow tags over HTTP one fetch later than they do from a file path.
 var inOlderVersions = map[string][]string{
 	"0": {"clone", "incremental", "lsremote", "negotiation", "objectformat", "partial", "shallow-server", "sharing"},
 	"1": {"clone", "negotiation"},

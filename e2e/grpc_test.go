@@ -39,7 +39,8 @@ type storageNode struct {
 // rpcLimit is the deadline of calls that are expected to be answered, however busy the machine.
 const rpcLimit = time.Minute
 
-// startStorage starts a node that has copies of some templates (makeTemplates) and wants a secret, and ends it with the test.
+// startStorage starts a node that has copies of some templates (makeTemplates) and wants a secret, and ends it with the
+// test.
 func startStorage(t *testing.T, templates map[string]*gittest.Repo) *storageNode {
 	t.Helper()
 	dir := t.TempDir()
@@ -53,7 +54,8 @@ func startStorage(t *testing.T, templates map[string]*gittest.Repo) *storageNode
 		}
 	}
 	secret, config := filepath.Join(dir, "secret"), filepath.Join(dir, "node.toml")
-	for name, text := range map[string]string{secret: n.secret + "\n", config: fmt.Sprintf("[storage]\nsecret_file = %q\n", secret)} {
+	for name, text := range map[string]string{secret: n.secret + "\n",
+		config: fmt.Sprintf("[storage]\nsecret_file = %q\n", secret)} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +83,8 @@ func (n *storageNode) ctx() context.Context {
 }
 
 // call makes a unary call: a procedure is "RefService/Resolve".
-func call[Response any](t *testing.T, n *storageNode, conn *grpc.ClientConn, procedure string, request proto.Message) *Response {
+func call[Response any](t *testing.T, n *storageNode, conn *grpc.ClientConn, procedure string,
+	request proto.Message) *Response {
 	t.Helper()
 	response := new(Response)
 	if err := conn.Invoke(n.ctx(), "/packhorse.v1."+procedure, request, response); err != nil {
@@ -91,9 +94,11 @@ func call[Response any](t *testing.T, n *storageNode, conn *grpc.ClientConn, pro
 }
 
 // begin opens a stream and sends its first message.
-func begin(t *testing.T, ctx context.Context, conn *grpc.ClientConn, procedure string, request proto.Message, both bool) grpc.ClientStream {
+func begin(t *testing.T, ctx context.Context, conn *grpc.ClientConn, procedure string, request proto.Message,
+	both bool) grpc.ClientStream {
 	t.Helper()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: both}, "/packhorse.v1."+procedure)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: both},
+		"/packhorse.v1."+procedure)
 	if err == nil {
 		err = stream.SendMsg(request)
 	}
@@ -112,7 +117,8 @@ func receive[Message any](stream grpc.ClientStream) (*Message, error) {
 }
 
 // all makes a call that is answered by a stream.
-func all[Message any](t *testing.T, n *storageNode, conn *grpc.ClientConn, procedure string, request proto.Message) (list []*Message) {
+func all[Message any](t *testing.T, n *storageNode, conn *grpc.ClientConn, procedure string,
+	request proto.Message) (list []*Message) {
 	t.Helper()
 	stream := begin(t, n.ctx(), conn, procedure, request, false)
 	for {
@@ -146,11 +152,13 @@ func TestGRPC(t *testing.T) {
 func grpcRepositories(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	created := call[packhorsev1.CreateResponse](t, n, conn, "RepositoryService/Create",
 		&packhorsev1.CreateRequest{Repository: "made/one", DefaultBranch: "trunk"}).GetRepository()
-	if created.GetPath() != "made/one.git" || created.GetHead() != "refs/heads/trunk" || created.GetObjectFormat() != "sha1" {
+	if created.GetPath() != "made/one.git" || created.GetHead() != "refs/heads/trunk" ||
+		created.GetObjectFormat() != "sha1" {
 		t.Errorf("created %v", created)
 	}
 	gittest.At(t, filepath.Join(n.root, "made/one.git")).Git("fsck", "--strict")
-	got := call[packhorsev1.GetResponse](t, n, conn, "RepositoryService/Get", &packhorsev1.GetRequest{Repository: "linear"}).GetRepository()
+	got := call[packhorsev1.GetResponse](t, n, conn, "RepositoryService/Get",
+		&packhorsev1.GetRequest{Repository: "linear"}).GetRepository()
 	if got.GetRefs() != 6 || got.GetObjects().GetPacks() != 1 || got.GetHeadOid() == "" || got.GetSize() == 0 {
 		t.Errorf("linear is %v", got)
 	}
@@ -158,7 +166,8 @@ func grpcRepositories(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	if !slices.Equal(list.GetRepositories(), []string{"made/one.git"}) {
 		t.Errorf("listed %q", list.GetRepositories())
 	}
-	call[packhorsev1.MaintainResponse](t, n, conn, "RepositoryService/Maintain", &packhorsev1.MaintainRequest{Repository: "made/one"})
+	call[packhorsev1.MaintainResponse](t, n, conn, "RepositoryService/Maintain",
+		&packhorsev1.MaintainRequest{Repository: "made/one"})
 	call[packhorsev1.DeleteResponse](t, n, conn, "RepositoryService/Delete",
 		&packhorsev1.DeleteRequest{Repository: "made/one", Incarnation: created.GetVersion().GetIncarnation()})
 	if _, err := os.Stat(filepath.Join(n.root, "made/one.git")); !os.IsNotExist(err) {
@@ -170,17 +179,21 @@ func grpcRefs(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittest
 	main := repo.Git("rev-parse", "main")
 	resolve := &packhorsev1.ResolveRequest{Repository: "linear", Name: "main"}
 	found := call[packhorsev1.ResolveResponse](t, n, conn, "RefService/Resolve", resolve)
-	if found.GetRef().GetName() != "refs/heads/main" || found.GetRef().GetOid() != main || found.GetVersion().GetIncarnation() == "" {
+	if found.GetRef().GetName() != "refs/heads/main" || found.GetRef().GetOid() != main ||
+		found.GetVersion().GetIncarnation() == "" {
 		t.Errorf("main is %v", found)
 	}
 	many := call[packhorsev1.ResolveManyResponse](t, n, conn, "RefService/ResolveMany", &packhorsev1.ResolveManyRequest{
-		Requests: []*packhorsev1.ResolveRequest{resolve, {Repository: "linear", Name: "nothing"}, {Repository: "linear", Name: "v5"}}}).GetResults()
-	if len(many) != 3 || many[0].GetFound().GetRef().GetOid() != main || many[1].GetFault().GetKind() != packhorsev1.FaultKind_FAULT_KIND_NOT_FOUND ||
+		Requests: []*packhorsev1.ResolveRequest{resolve, {Repository: "linear", Name: "nothing"},
+			{Repository: "linear", Name: "v5"}}}).GetResults()
+	if len(many) != 3 || many[0].GetFound().GetRef().GetOid() != main ||
+		many[1].GetFault().GetKind() != packhorsev1.FaultKind_FAULT_KIND_NOT_FOUND ||
 		many[2].GetFound().GetRef().GetName() != "refs/tags/v5" {
 		t.Errorf("many: %v", many)
 	}
 	for name, want := range map[string]bool{"refs/heads/main": true, "refs/heads/mai": false} {
-		if got := call[packhorsev1.ExistsResponse](t, n, conn, "RefService/Exists", &packhorsev1.ExistsRequest{Repository: "linear", Name: name}); got.GetExists() != want {
+		if got := call[packhorsev1.ExistsResponse](t, n, conn, "RefService/Exists",
+			&packhorsev1.ExistsRequest{Repository: "linear", Name: name}); got.GetExists() != want {
 			t.Errorf("%s exists: %v", name, got)
 		}
 	}
@@ -199,7 +212,8 @@ func grpcRefs(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittest
 
 // What others do in the directory makes events too.
 func grpcWatch(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
-	call[packhorsev1.CreateResponse](t, n, conn, "RepositoryService/Create", &packhorsev1.CreateRequest{Repository: "watched"})
+	call[packhorsev1.CreateResponse](t, n, conn, "RepositoryService/Create",
+		&packhorsev1.CreateRequest{Repository: "watched"})
 	bare := gittest.At(t, filepath.Join(n.root, "watched.git"))
 	stream := begin(t, n.ctx(), conn, "RefService/Watch",
 		&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "watched"}}}, false)
@@ -231,30 +245,36 @@ func grpcObjects(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gitt
 	for _, part := range parts {
 		content = append(content, part.GetData()...)
 	}
-	if header := parts[0].GetHeader(); string(content) != "nten" || header.GetSize() != 8 || header.GetMode() != 0o100644 ||
+	if header := parts[0].GetHeader(); string(content) != "nten" || header.GetSize() != 8 ||
+		header.GetMode() != 0o100644 ||
 		header.GetOid() != repo.Git("rev-parse", "main:file01") {
 		t.Errorf("a part of a blob: %q, %v", content, header)
 	}
 	tree := call[packhorsev1.TreeResponse](t, n, conn, "ObjectService/Tree",
 		&packhorsev1.TreeRequest{Repository: "linear", Path: &packhorsev1.RevisionPath{Revision: "v20"}, PageSize: 3})
-	if tree.GetOid() != repo.Git("rev-parse", "v20^{tree}") || len(tree.GetEntries()) != 3 || tree.GetNextPageToken() == "" ||
-		string(tree.GetEntries()[2].GetPath()) != "file03" || tree.GetEntries()[2].GetOid() != repo.Git("rev-parse", "main:file03") {
+	if tree.GetOid() != repo.Git("rev-parse", "v20^{tree}") || len(tree.GetEntries()) != 3 ||
+		tree.GetNextPageToken() == "" ||
+		string(tree.GetEntries()[2].GetPath()) != "file03" ||
+		tree.GetEntries()[2].GetOid() != repo.Git("rev-parse", "main:file03") {
 		t.Errorf("a page of a tree: %v", tree)
 	}
 	commit := call[packhorsev1.CommitResponse](t, n, conn, "ObjectService/Commit",
 		&packhorsev1.CommitRequest{Repository: "linear", Revision: "old"}).GetCommit()
-	if commit.GetOid() != repo.Git("rev-parse", "old") || string(commit.GetMessage()) != "commit10" || string(commit.GetCommitter().GetEmail()) != "c@example.com" ||
+	if commit.GetOid() != repo.Git("rev-parse", "old") || string(commit.GetMessage()) != "commit10" ||
+		string(commit.GetCommitter().GetEmail()) != "c@example.com" ||
 		commit.GetCommitter().GetSeconds() != 1700000000+10*3600 {
 		t.Errorf("a commit: %v", commit)
 	}
 	var log []string
 	for _, batch := range all[packhorsev1.LogResponse](t, n, conn, "ObjectService/Log",
-		&packhorsev1.LogRequest{Repository: "linear", Revisions: []string{"main"}, Exclude: []string{"old"}, Limit: 5, Skip: 1}) {
+		&packhorsev1.LogRequest{Repository: "linear", Revisions: []string{"main"}, Exclude: []string{"old"}, Limit: 5,
+			Skip: 1}) {
 		for _, c := range batch.GetCommits() {
 			log = append(log, c.GetOid())
 		}
 	}
-	if want := strings.Fields(repo.Git("rev-list", "--skip=1", "--max-count=5", "main", "^old")); !slices.Equal(log, want) {
+	if want := strings.Fields(repo.Git("rev-list", "--skip=1", "--max-count=5", "main", "^old")); !slices.Equal(log,
+		want) {
 		t.Errorf("log %q, want %q", log, want)
 	}
 	var stat []string
@@ -264,7 +284,8 @@ func grpcObjects(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gitt
 			stat = append(stat, fmt.Sprintf("%d\t%d\t%s", f.GetAdded(), f.GetDeleted(), f.GetPath()))
 		}
 	}
-	if want := strings.Split(repo.Git("diff-tree", "--minimal", "--numstat", "-r", "old", "main"), "\n"); !slices.Equal(stat, want) {
+	if want := strings.Split(repo.Git("diff-tree", "--minimal", "--numstat", "-r", "old", "main"),
+		"\n"); !slices.Equal(stat, want) {
 		t.Errorf("diff stat %q, want %q", stat, want)
 	}
 }
@@ -272,9 +293,11 @@ func grpcObjects(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gitt
 // A clone by the control call alone: its pack comes in band.
 func grpcClone(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittest.Repo) {
 	session := &internalv1.Session{Version: 2}
-	advertise := begin(t, n.ctx(), conn, "SessionService/Advertise", &internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_Start{
-		Start: &internalv1.AdvertiseStart{Repository: "linear", Session: session}}}, true)
-	said := answer(t, advertise, &internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_DataPath{DataPath: inBand}},
+	advertise := begin(t, n.ctx(), conn, "SessionService/Advertise",
+		&internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_Start{
+			Start: &internalv1.AdvertiseStart{Repository: "linear", Session: session}}}, true)
+	said := answer(t, advertise,
+		&internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_DataPath{DataPath: inBand}},
 		func() (*internalv1.ResponsePart, error) {
 			m, err := receive[internalv1.AdvertiseResponse](advertise)
 			return m.GetPart(), err
@@ -282,9 +305,12 @@ func grpcClone(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittes
 	if !bytes.Contains(said, []byte("version 2")) {
 		t.Errorf("the advertisement is %q", said)
 	}
-	request := "0011command=fetch0001000dofs-delta" + fmt.Sprintf("%04xwant %s\n", 4+5+len(repo.Git("rev-parse", "main"))+1, repo.Git("rev-parse", "main")) + "0009done\n0000"
-	upload := begin(t, n.ctx(), conn, "SessionService/UploadPack", &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{
-		Start: &internalv1.UploadPackStart{Repository: "linear", Session: session, Data: &internalv1.RequestData{Data: []byte(request[:20])}}}}, true)
+	request := "0011command=fetch0001000dofs-delta" + fmt.Sprintf("%04xwant %s\n",
+		4+5+len(repo.Git("rev-parse", "main"))+1, repo.Git("rev-parse", "main")) + "0009done\n0000"
+	upload := begin(t, n.ctx(), conn, "SessionService/UploadPack",
+		&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{
+			Start: &internalv1.UploadPackStart{Repository: "linear", Session: session,
+				Data: &internalv1.RequestData{Data: []byte(request[:20])}}}}, true)
 	if err := upload.SendMsg(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{
 		Data: &internalv1.RequestData{Data: []byte(request[20:]), Last: true}}}); err != nil {
 		t.Fatal(err)
@@ -305,7 +331,8 @@ func grpcClone(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittes
 	}
 	clone := gittest.Init(t)
 	clone.GitIn(string(pack), "index-pack", "--stdin", "--fix-thin", "--strict")
-	if want, got := repo.Git("rev-list", "--count", "main"), clone.Git("rev-list", "--count", repo.Git("rev-parse", "main")); got != want {
+	if want, got := repo.Git("rev-list", "--count", "main"), clone.Git("rev-list", "--count",
+		repo.Git("rev-parse", "main")); got != want {
 		t.Errorf("the clone has %s commits, want %s", got, want)
 	}
 }
@@ -313,7 +340,8 @@ func grpcClone(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittes
 var inBand = &internalv1.DataPath{Path: &internalv1.DataPath_InBand{InBand: &internalv1.InBand{}}}
 
 // answer reads a session's answer to its end, with road as the reply to what is bulk.
-func answer(t *testing.T, stream grpc.ClientStream, road proto.Message, next func() (*internalv1.ResponsePart, error)) (all []byte) {
+func answer(t *testing.T, stream grpc.ClientStream, road proto.Message,
+	next func() (*internalv1.ResponsePart, error)) (all []byte) {
 	t.Helper()
 	for ended := false; ; {
 		part, err := next()
@@ -343,14 +371,16 @@ func answer(t *testing.T, stream grpc.ClientStream, road proto.Message, next fun
 
 func grpcHealth(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	client := grpc_health_v1.NewHealthClient(conn)
-	for _, service := range []string{"", "packhorse.v1.RepositoryService", "packhorse.v1.RefService", "packhorse.v1.ObjectService",
+	for _, service := range []string{"", "packhorse.v1.RepositoryService", "packhorse.v1.RefService",
+		"packhorse.v1.ObjectService",
 		"packhorse.internal.v1.NodeService", "packhorse.internal.v1.SessionService"} {
 		got, err := client.Check(n.ctx(), &grpc_health_v1.HealthCheckRequest{Service: service})
 		if err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 			t.Errorf("%q: %v, %v", service, got, err)
 		}
 	}
-	if _, err := client.Check(n.ctx(), &grpc_health_v1.HealthCheckRequest{Service: "nothing"}); status.Code(err) != codes.NotFound {
+	if _, err := client.Check(n.ctx(),
+		&grpc_health_v1.HealthCheckRequest{Service: "nothing"}); status.Code(err) != codes.NotFound {
 		t.Errorf("no such service: %v", err)
 	}
 	watch, err := client.Watch(n.ctx(), &grpc_health_v1.HealthCheckRequest{})
@@ -383,21 +413,24 @@ func grpcReflection(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	var names []string
 	for _, s := range services {
 		names = append(names, s.GetName())
-		if files := ask(&grpc_reflection_v1.ServerReflectionRequest{
-			MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: s.GetName()}}).
-			GetFileDescriptorResponse().GetFileDescriptorProto(); len(files) == 0 {
+		symbol := &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: s.GetName()}
+		files := ask(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: symbol}).
+			GetFileDescriptorResponse().GetFileDescriptorProto()
+		if len(files) == 0 {
 			t.Errorf("%s is not described", s.GetName())
 		}
 	}
 	slices.SortFunc(names, cmp.Compare)
-	if want := []string{"grpc.health.v1.Health", "packhorse.v1.ObjectService", "packhorse.v1.RefService", "packhorse.v1.RepositoryService"}; !slices.Equal(names, want) {
+	if want := []string{"grpc.health.v1.Health", "packhorse.v1.ObjectService", "packhorse.v1.RefService",
+		"packhorse.v1.RepositoryService"}; !slices.Equal(names, want) {
 		t.Errorf("services %q", names)
 	}
 }
 
 func grpcErrors(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	get := func(ctx context.Context, repository string) error {
-		return conn.Invoke(ctx, "/packhorse.v1.RepositoryService/Get", &packhorsev1.GetRequest{Repository: repository}, new(packhorsev1.GetResponse))
+		return conn.Invoke(ctx, "/packhorse.v1.RepositoryService/Get", &packhorsev1.GetRequest{Repository: repository},
+			new(packhorsev1.GetResponse))
 	}
 	for repository, want := range map[string]struct {
 		code codes.Code
@@ -418,7 +451,8 @@ func grpcErrors(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	if err := get(t.Context(), "linear"); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("without the secret: %v", err)
 	}
-	if err := get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer wrong"), "linear"); status.Code(err) != codes.Unauthenticated {
+	if err := get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer wrong"),
+		"linear"); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("with a wrong secret: %v", err)
 	}
 	// A deadline that is over ends a call that would go on for ever.
@@ -426,7 +460,8 @@ func grpcErrors(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	defer cancel()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/packhorse.v1.RefService/Watch")
 	if err == nil { // it may be over before the call has begun
-		_ = stream.SendMsg(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "linear"}}}) // receiving tells why not
+		// receiving tells why not
+		_ = stream.SendMsg(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "linear"}}})
 		_ = stream.CloseSend()
 	}
 	for err == nil {

@@ -76,8 +76,9 @@ func objectsIn(t *testing.T, dir string, pack []byte) ([]string, error) {
 	return ids, nil
 }
 
-// TestHostileFlips: a byte that is wrong, anywhere in a repository. The answer is right, or an error, or a pack that a client finds to be
-// damaged: it never looks well and is wrong. The seed makes the same flips again (threats: environment).
+// TestHostileFlips: a byte that is wrong, anywhere in a repository. The answer is right, or an error, or a pack that a
+// client finds to be damaged: it never looks well and is wrong. The seed makes the same flips again (threats:
+// environment).
 func TestHostileFlips(t *testing.T) {
 	t.Parallel()
 	const seed = 20260719
@@ -109,7 +110,8 @@ func TestHostileFlips(t *testing.T) {
 	refs := v.post("whole", "whole", packets("command=ls-refs", "|", "peel", "symrefs", "")).body
 	var files []string
 	for _, pattern := range []string{
-		"objects/pack/*.pack", "objects/pack/*.pack", "objects/pack/*.idx", "objects/pack/multi-pack-index", "objects/info/commit-graph",
+		"objects/pack/*.pack", "objects/pack/*.pack", "objects/pack/*.idx", "objects/pack/multi-pack-index",
+		"objects/info/commit-graph",
 		"packed-refs", "HEAD", "config", "refs/heads/*", "objects/??/*",
 	} {
 		found, _ := filepath.Glob(filepath.Join(whole, pattern))
@@ -150,7 +152,8 @@ func TestHostileFlips(t *testing.T) {
 			counts["right"]++
 		}
 		isRef := strings.HasPrefix(file, "refs/") || file == "HEAD" || file == "packed-refs" || file == "config"
-		if b := v.post(name, name, packets("command=ls-refs", "|", "peel", "symrefs", "")); !isRef && !strings.HasPrefix(file, "objects/") && b.body != refs {
+		if b := v.post(name, name, packets("command=ls-refs", "|", "peel", "symrefs", "")); !isRef &&
+			!strings.HasPrefix(file, "objects/") && b.body != refs {
 			t.Errorf("%s: other refs: %.300q", what, b.body)
 		} else if b.status == 0 {
 			t.Errorf("%s: no refs: %v", what, b.err)
@@ -177,8 +180,8 @@ func wantsOf(repo *gittest.Repo) (lines []string) {
 	return lines
 }
 
-// TestHostileObjectFiles: pipes, sockets, directories and endless files in the place of packs, indexes, graphs and loose objects. An answer
-// comes, or git waits for it no longer than its client.
+// TestHostileObjectFiles: pipes, sockets, directories and endless files in the place of packs, indexes, graphs and
+// loose objects. An answer comes, or git waits for it no longer than its client.
 func TestHostileObjectFiles(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "[cache]\ngrace = \"0s\"\n[git]\ntime_limit = \"4s\"\n", nil)
@@ -193,7 +196,8 @@ func TestHostileObjectFiles(t *testing.T) {
 		"loop":      func(p string) { symlink(t, filepath.Base(p), p) },
 		"empty":     func(p string) { write(t, p, "") },
 	}
-	places := []string{"objects/pack/pack-" + strings.Repeat("1", 40) + ".idx", "objects/pack/multi-pack-index", "objects/info/commit-graph",
+	places := []string{"objects/pack/pack-" + strings.Repeat("1", 40) + ".idx", "objects/pack/multi-pack-index",
+		"objects/info/commit-graph",
 		"objects/info/commit-graphs", "shallow", "objects/" + tip[:2], "objects/info", "PACK", "IDX"}
 	var names []string
 	for kind, make := range kinds {
@@ -234,7 +238,8 @@ func TestHostileObjectFiles(t *testing.T) {
 	v.unharmed(200 << 20)
 }
 
-// TestHostileObjects: objects that unpack to far more than they are, or whose headers lie about their size (threats: bombs).
+// TestHostileObjects: objects that unpack to far more than they are, or whose headers lie about their size (threats:
+// bombs).
 func TestHostileObjects(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "[git]\ntime_limit = \"30s\"\n", nil)
@@ -279,7 +284,8 @@ func TestHostileObjects(t *testing.T) {
 			"filter sparse:oid=" + bomb, "filter sparse:oid=refs/heads/bomb:x",
 		} {
 			for _, want := range []string{tip, bomb}[:1+i%2] {
-				if a := v.post(name, name, fetching("want "+want, more, "done")); a.status == 0 || strings.Contains(a.body, v.root) {
+				if a := v.post(name, name, fetching("want "+want, more, "done")); a.status == 0 ||
+					strings.Contains(a.body, v.root) {
 					t.Errorf("%s, %s: %d (%v) %.300q", name, more, a.status, a.err, a.body)
 				}
 			}
@@ -302,7 +308,8 @@ func TestHostileClock(t *testing.T) {
 	dir := filepath.Join(v.root, "good.git")
 	future := time.Now().Add(365 * 24 * time.Hour).Truncate(time.Second)
 	stamp := func() {
-		for _, name := range []string{"refs/heads/moving", "refs/heads", "refs", "packed-refs", "HEAD", "config", "objects/pack", "objects"} {
+		for _, name := range []string{"refs/heads/moving", "refs/heads", "refs", "packed-refs", "HEAD", "config",
+			"objects/pack", "objects"} {
 			if err := os.Chtimes(filepath.Join(dir, name), future, future); err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Fatal(err)
 			}
@@ -384,7 +391,8 @@ func TestHostileDescriptors(t *testing.T) {
 	for i := range conns {
 		conns[i] = v.connect()
 	}
-	eventually(t, "the log tells that no connection can be accepted", func() bool { return strings.Contains(v.logged(), "cannot accept connections") })
+	eventually(t, "the log tells that no connection can be accepted",
+		func() bool { return strings.Contains(v.logged(), "cannot accept connections") })
 	// Those that were accepted are answered, whatever it is.
 	for range 5 {
 		conn := v.connect()

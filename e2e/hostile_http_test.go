@@ -31,20 +31,24 @@ func TestHostileMethods(t *testing.T) {
 		status  int // 0: a closed connection will do
 		logged  bool
 	}{
-		"OPTIONS":           {"OPTIONS " + discovery + head + "OPTIONS\r\n\r\n", 405, true},
-		"OPTIONS-star":      {"OPTIONS *" + head + "OPTIONS-star\r\n\r\n", 200, false},
-		"TRACE":             {"TRACE " + discovery + head + "TRACE\r\n\r\n", 405, true},
-		"DELETE":            {"DELETE /good.git" + head + "DELETE\r\n\r\n", 404, true},
-		"PROPFIND":          {"PROPFIND /good.git/" + head + "PROPFIND\r\n\r\n", 404, true},
-		"CONNECT":           {"CONNECT 127.0.0.1:22" + head + "CONNECT\r\n\r\n", 400, false},
-		"long-method":       {strings.Repeat("A", 10_000) + " " + discovery + head + "long-method\r\n\r\n", 405, true},
-		"HTTP/1.0":          {"GET " + discovery + " HTTP/1.0\r\nUser-Agent: HTTP/1.0\r\nGit-Protocol: version=2\r\n\r\n", 200, true},
-		"HTTP/0.9":          {"GET " + discovery + "\r\n\r\n", 400, false},
-		"HTTP/2.0":          {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", 505, false},
-		"HTTP/9.9":          {"GET " + discovery + " HTTP/9.9\r\nHost: h\r\n\r\n", 505, false},
-		"h2c":               {"GET " + discovery + head + "h2c\r\nGit-Protocol: version=2\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n", 200, true},
-		"websocket":         {"GET " + discovery + head + "websocket\r\nGit-Protocol: version=2\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n", 200, true},
-		"TLS":               {"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + strings.Repeat("\x00", 160) + "\r\n\r\n", 400, false},
+		"OPTIONS":      {"OPTIONS " + discovery + head + "OPTIONS\r\n\r\n", 405, true},
+		"OPTIONS-star": {"OPTIONS *" + head + "OPTIONS-star\r\n\r\n", 200, false},
+		"TRACE":        {"TRACE " + discovery + head + "TRACE\r\n\r\n", 405, true},
+		"DELETE":       {"DELETE /good.git" + head + "DELETE\r\n\r\n", 404, true},
+		"PROPFIND":     {"PROPFIND /good.git/" + head + "PROPFIND\r\n\r\n", 404, true},
+		"CONNECT":      {"CONNECT 127.0.0.1:22" + head + "CONNECT\r\n\r\n", 400, false},
+		"long-method":  {strings.Repeat("A", 10_000) + " " + discovery + head + "long-method\r\n\r\n", 405, true},
+		"HTTP/1.0": {"GET " + discovery + " HTTP/1.0\r\nUser-Agent: HTTP/1.0\r\nGit-Protocol: version=2\r\n\r\n",
+			200, true},
+		"HTTP/0.9": {"GET " + discovery + "\r\n\r\n", 400, false},
+		"HTTP/2.0": {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", 505, false},
+		"HTTP/9.9": {"GET " + discovery + " HTTP/9.9\r\nHost: h\r\n\r\n", 505, false},
+		"h2c": {"GET " + discovery + head +
+			"h2c\r\nGit-Protocol: version=2\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n", 200, true},
+		"websocket": {"GET " + discovery + head +
+			"websocket\r\nGit-Protocol: version=2\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n", 200, true},
+		"TLS": {"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + strings.Repeat("\x00", 160) + "\r\n\r\n", 400,
+			false},
 		"SSH":               {"SSH-2.0-OpenSSH_9.2\r\n\r\n", 400, false},
 		"git-daemon":        {"0033git-upload-pack /good.git\x00host=h\x00\x00version=2\x00\r\n\r\n", 400, false},
 		"no-host":           {"GET " + discovery + " HTTP/1.1\r\n\r\n", 400, false},
@@ -53,11 +57,14 @@ func TestHostileMethods(t *testing.T) {
 		"host-with-newline": {"GET / HTTP/1.1\r\nHost: a\nX: b\x00\r\n\r\n", 400, false},
 		"NUL-in-agent":      {"GET " + discovery + head + "a\x00b\r\n\r\n", 400, false},
 		"expects-magic":     {"GET " + discovery + head + "expects-magic\r\nExpect: magic\r\n\r\n", 417, false},
-		"no-answer-wanted":  {"GET " + discovery + head + "no-answer-wanted\r\nGit-Protocol: version=2\r\nTE: trailers\r\nRange: bytes=5-\r\nIf-None-Match: *\r\nAccept-Encoding: gzip\r\n\r\n", 200, true},
-		"long-target":       {"GET /" + strings.Repeat("a", 200_000) + head + "long-target\r\n\r\n", 431, false},
-		"long-header":       {"GET " + discovery + head + strings.Repeat("a", 200_000) + "\r\n\r\n", 431, false},
-		"many-headers":      {"GET " + discovery + head + "many-headers\r\n" + strings.Repeat("a:\r\n", 50_000) + "\r\n", 431, false},
-		"many-versions":     {"GET " + discovery + head + "many-versions\r\nGit-Protocol: " + strings.Repeat(":version=1", 4000) + ":version=2\r\n\r\n", 200, true},
+		"no-answer-wanted": {"GET " + discovery + head + "no-answer-wanted\r\nGit-Protocol: version=2\r\nTE: " +
+			"trailers\r\nRange: bytes=5-\r\nIf-None-Match: *\r\nAccept-Encoding: gzip\r\n\r\n", 200, true},
+		"long-target": {"GET /" + strings.Repeat("a", 200_000) + head + "long-target\r\n\r\n", 431, false},
+		"long-header": {"GET " + discovery + head + strings.Repeat("a", 200_000) + "\r\n\r\n", 431, false},
+		"many-headers": {"GET " + discovery + head + "many-headers\r\n" + strings.Repeat("a:\r\n", 50_000) + "\r\n", 431,
+			false},
+		"many-versions": {"GET " + discovery + head + "many-versions\r\nGit-Protocol: " +
+			strings.Repeat(":version=1", 4000) + ":version=2\r\n\r\n", 200, true},
 	} {
 		a := v.send(strings.NewReader(test.request))
 		if a.status != test.status || a.err != nil {
@@ -71,14 +78,15 @@ func TestHostileMethods(t *testing.T) {
 	}
 	conn := v.connect() // HEAD has no body
 	io.WriteString(conn, "HEAD "+discovery+head+"HEAD\r\n\r\n")
-	if all, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 200") || !strings.HasSuffix(string(all), "\r\n\r\n") {
+	if all, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 200") ||
+		!strings.HasSuffix(string(all), "\r\n\r\n") {
 		t.Errorf("HEAD: %v %q", err, all)
 	}
 	v.unharmed(manyMB)
 }
 
-// TestHostileBodies: lengths that lie, chunks that lie, and packed bodies that are damaged or unpack to too much (threats: bombs,
-// protocol denial of service).
+// TestHostileBodies: lengths that lie, chunks that lie, and packed bodies that are damaged or unpack to too much
+// (threats: bombs, protocol denial of service).
 func TestHostileBodies(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "[http]\nmax_body = \"8MiB\"\n", nil)
@@ -97,23 +105,25 @@ func TestHostileBodies(t *testing.T) {
 		body []byte
 		says string // "": an answer
 	}{
-		"bomb":                {bomb, "not a pkt-line stream"},
-		"bomb-behind":         {pack(join(lsAll, make([]byte, scaled(512<<20)))), "longer than 8388608 bytes"},
-		"bomb-of-lines":       {pack(join(fetchStart, many(200_000, func(int) string { return "have " + fakeID(1) }), "0000")), "longer than 8388608 bytes"},
-		"packed-twice":        {pack(ls), "not a pkt-line stream"},
-		"packed-bomb":         {pack(bomb), "not a pkt-line stream"},
-		"truncated":           {ls[:len(ls)-9], "cut off"},
-		"header-only":         {ls[:10], "not a pkt-line stream"},
-		"half-a-header":       {ls[:5], "not a gzip stream"},
-		"wrong-checksum":      {flipped, "damaged"},
-		"trailing-garbage":    {join(ls, "garbage, more than a header"), "damaged"},
-		"trailing-zeros":      {join(ls, make([]byte, 1000)), "damaged"},
-		"not-packed":          {lsAll, "not a gzip stream"},
-		"nothing":             {nil, "not a gzip stream"},
-		"two-members":         {join(pack(lsAll[:9]), pack(lsAll[9:])), ""},
-		"many-members":        {join(bytes.Repeat(pack(nil), scaled(100_000)), ls), ""},
-		"members-behind":      {join(ls, bytes.Repeat(pack(nil), scaled(100_000))), ""},
-		"long-name":           {join("\x1f\x8b\x08\x08\x00\x00\x00\x00\x00\x03", bytes.Repeat([]byte("n"), 1<<20)), "gzip stream"},
+		"bomb":        {bomb, "not a pkt-line stream"},
+		"bomb-behind": {pack(join(lsAll, make([]byte, scaled(512<<20)))), "longer than 8388608 bytes"},
+		"bomb-of-lines": {pack(join(fetchStart, many(200_000, func(int) string { return "have " + fakeID(1) }),
+			"0000")), "longer than 8388608 bytes"},
+		"packed-twice":     {pack(ls), "not a pkt-line stream"},
+		"packed-bomb":      {pack(bomb), "not a pkt-line stream"},
+		"truncated":        {ls[:len(ls)-9], "cut off"},
+		"header-only":      {ls[:10], "not a pkt-line stream"},
+		"half-a-header":    {ls[:5], "not a gzip stream"},
+		"wrong-checksum":   {flipped, "damaged"},
+		"trailing-garbage": {join(ls, "garbage, more than a header"), "damaged"},
+		"trailing-zeros":   {join(ls, make([]byte, 1000)), "damaged"},
+		"not-packed":       {lsAll, "not a gzip stream"},
+		"nothing":          {nil, "not a gzip stream"},
+		"two-members":      {join(pack(lsAll[:9]), pack(lsAll[9:])), ""},
+		"many-members":     {join(bytes.Repeat(pack(nil), scaled(100_000)), ls), ""},
+		"members-behind":   {join(ls, bytes.Repeat(pack(nil), scaled(100_000))), ""},
+		"long-name": {join("\x1f\x8b\x08\x08\x00\x00\x00\x00\x00\x03", bytes.Repeat([]byte("n"), 1<<20)),
+			"gzip stream"},
 		"nothing-but-members": {bytes.Repeat(pack(nil), scaled(1_000_000)), "not a pkt-line stream"},
 	} {
 		v.fresh()
@@ -132,8 +142,9 @@ func TestHostileBodies(t *testing.T) {
 	v.unharmed(200 << 20)
 }
 
-// TestHostileLengths: what a proxy and a server could understand in two ways is refused or ends the connection; nothing that one of them
-// takes for a body is answered as a request. Who a client is the connection says, whatever headers claim.
+// TestHostileLengths: what a proxy and a server could understand in two ways is refused or ends the connection; nothing
+// that one of them takes for a body is answered as a request. Who a client is the connection says, whatever headers
+// claim.
 func TestHostileLengths(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", nil)
@@ -147,33 +158,57 @@ func TestHostileLengths(t *testing.T) {
 		says    string
 		request string
 	}{
-		"length-and-chunks":    {notHTTP, "Content-Length and Transfer-Encoding", fetchHead("good", "x", fmt.Sprintf("Content-Length: %d", len(chunk+"0\r\n\r\n"+hidden)), chunked) + chunk + "0\r\n\r\n" + hidden},
-		"chunks-and-length":    {notHTTP, "Content-Length and Transfer-Encoding", fetchHead("good", "x", chunked, "Content-Length: 3") + chunk + "0\r\n\r\n" + hidden},
-		"HTTP/1.0-chunks":      {notHTTP, "Transfer-Encoding is chunked", strings.Replace(fetchHead("good", "x", chunked, "Connection: keep-alive"), "1.1", "1.0", 1) + chunk + "0\r\n\r\n" + hidden},
-		"tab-chunked":          {notHTTP, "Transfer-Encoding is chunked", fetchHead("good", "x", "Transfer-Encoding:\tchunked ") + chunk + "0\r\n\r\n"},
-		"two-lengths":          {notHTTP, "Content-Length is one number", fetchHead("good", "x", length, "Content-Length: 5") + string(lsAll) + hidden},
-		"negative":             {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length: -1") + hidden},
-		"plus":                 {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length: +5") + "00000" + hidden},
-		"hexadecimal":          {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length: 0x5") + "00000" + hidden},
-		"huge":                 {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length: 99999999999999999999") + hidden},
-		"empty-length":         {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length: ") + hidden},
-		"space-before-colon":   {notHTTP, "a space before its colon", fetchHead("good", "x", "Transfer-Encoding : chunked", length) + string(lsAll) + hidden},
-		"control-in-header":    {notHTTP, "a control character", fetchHead("good", "x", "X: a\x0bContent-Length: 0") + hidden},
-		"bare-CR":              {notHTTP, "end with CR and LF", fetchHead("good", "x", "X: a\rContent-Length: 0") + hidden},
-		"two-codings":          {notHTTP, "Transfer-Encoding is chunked", fetchHead("good", "x", chunked, "Transfer-Encoding: identity") + chunk + "0\r\n\r\n" + hidden},
-		"chunked-twice":        {notHTTP, "Transfer-Encoding is chunked", fetchHead("good", "x", "Transfer-Encoding: chunked, chunked") + chunk + "0\r\n\r\n" + hidden},
-		"xchunked":             {notHTTP, "Transfer-Encoding is chunked", fetchHead("good", "x", "Transfer-Encoding: xchunked", length) + string(lsAll) + hidden},
-		"folded":               {notHTTP, "a header begins with a space", fetchHead("good", "x", "X-Folded: a\r\n Transfer-Encoding: chunked", length) + string(lsAll)},
-		"folded-length":        {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length:\r\n "+fmt.Sprint(len(lsAll))) + string(lsAll)},
-		"bad-chunk-size":       {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "-5\r\n" + hidden},
-		"no-chunk-size":        {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "\r\n" + hidden},
-		"chunk-size-0x":        {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "0x18\r\n" + hidden},
-		"huge-chunk":           {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "fffffffffffffffff\r\n" + hidden},
-		"chunk-without-end":    {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + fmt.Sprintf("%x\r\n%sxx", len(lsAll), lsAll) + hidden},
-		"chunk-bare-line-feed": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + fmt.Sprintf("%x;a\n%s\r\n0\r\n\r\n", len(lsAll), lsAll)},
-		"long-extension":       {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "5;" + strings.Repeat("x", 100_000) + "\r\n" + hidden},
-		"extensions":           {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + strings.Repeat("1;"+strings.Repeat("x", 4000)+"\r\n0\r\n", 1000) + "0\r\n\r\n"},
-		"long-trailer":         {200, "cut off", fetchHead("good", "x", chunked, "Trailer: X") + chunk + "0\r\nX: " + strings.Repeat("x", 100_000) + "\r\n\r\n"},
+		"length-and-chunks": {notHTTP, "Content-Length and Transfer-Encoding",
+			fetchHead("good", "x", fmt.Sprintf("Content-Length: %d", len(chunk+"0\r\n\r\n"+hidden)), chunked) + chunk +
+				"0\r\n\r\n" + hidden},
+		"chunks-and-length": {notHTTP, "Content-Length and Transfer-Encoding",
+			fetchHead("good", "x", chunked, "Content-Length: 3") + chunk + "0\r\n\r\n" + hidden},
+		"HTTP/1.0-chunks": {notHTTP, "Transfer-Encoding is chunked",
+			strings.Replace(fetchHead("good", "x", chunked, "Connection: keep-alive"), "1.1", "1.0", 1) + chunk + "0\r\n\r\n" +
+				hidden},
+		"tab-chunked": {notHTTP, "Transfer-Encoding is chunked",
+			fetchHead("good", "x", "Transfer-Encoding:\tchunked ") + chunk + "0\r\n\r\n"},
+		"two-lengths": {notHTTP, "Content-Length is one number",
+			fetchHead("good", "x", length, "Content-Length: 5") + string(lsAll) + hidden},
+		"negative": {notHTTP, "Content-Length is one number",
+			fetchHead("good", "x", "Content-Length: -1") + hidden},
+		"plus": {notHTTP, "Content-Length is one number",
+			fetchHead("good", "x", "Content-Length: +5") + "00000" + hidden},
+		"hexadecimal": {notHTTP, "Content-Length is one number",
+			fetchHead("good", "x", "Content-Length: 0x5") + "00000" + hidden},
+		"huge": {notHTTP, "Content-Length is one number",
+			fetchHead("good", "x", "Content-Length: 99999999999999999999") + hidden},
+		"empty-length": {notHTTP, "Content-Length is one number",
+			fetchHead("good", "x", "Content-Length: ") + hidden},
+		"space-before-colon": {notHTTP, "a space before its colon",
+			fetchHead("good", "x", "Transfer-Encoding : chunked", length) + string(lsAll) + hidden},
+		"control-in-header": {notHTTP, "a control character",
+			fetchHead("good", "x", "X: a\x0bContent-Length: 0") + hidden},
+		"bare-CR": {notHTTP, "end with CR and LF", fetchHead("good", "x", "X: a\rContent-Length: 0") + hidden},
+		"two-codings": {notHTTP, "Transfer-Encoding is chunked",
+			fetchHead("good", "x", chunked, "Transfer-Encoding: identity") + chunk + "0\r\n\r\n" + hidden},
+		"chunked-twice": {notHTTP, "Transfer-Encoding is chunked",
+			fetchHead("good", "x", "Transfer-Encoding: chunked, chunked") + chunk + "0\r\n\r\n" + hidden},
+		"xchunked": {notHTTP, "Transfer-Encoding is chunked",
+			fetchHead("good", "x", "Transfer-Encoding: xchunked", length) + string(lsAll) + hidden},
+		"folded": {notHTTP, "a header begins with a space",
+			fetchHead("good", "x", "X-Folded: a\r\n Transfer-Encoding: chunked", length) + string(lsAll)},
+		"folded-length": {notHTTP, "Content-Length is one number",
+			fetchHead("good", "x", "Content-Length:\r\n "+fmt.Sprint(len(lsAll))) + string(lsAll)},
+		"bad-chunk-size": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "-5\r\n" + hidden},
+		"no-chunk-size":  {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "\r\n" + hidden},
+		"chunk-size-0x":  {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "0x18\r\n" + hidden},
+		"huge-chunk":     {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "fffffffffffffffff\r\n" + hidden},
+		"chunk-without-end": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) +
+			fmt.Sprintf("%x\r\n%sxx", len(lsAll), lsAll) + hidden},
+		"chunk-bare-line-feed": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) +
+			fmt.Sprintf("%x;a\n%s\r\n0\r\n\r\n", len(lsAll), lsAll)},
+		"long-extension": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "5;" +
+			strings.Repeat("x", 100_000) + "\r\n" + hidden},
+		"extensions": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) +
+			strings.Repeat("1;"+strings.Repeat("x", 4000)+"\r\n0\r\n", 1000) + "0\r\n\r\n"},
+		"long-trailer": {200, "cut off", fetchHead("good", "x", chunked, "Trailer: X") + chunk + "0\r\nX: " +
+			strings.Repeat("x", 100_000) + "\r\n\r\n"},
 	} {
 		conn := v.connect()
 		go io.WriteString(conn, test.request)
@@ -190,32 +225,36 @@ func TestHostileLengths(t *testing.T) {
 	io.WriteString(conn, fetchHead("good", "too-long", "Content-Length: 1000")+string(lsAll))
 	conn.CloseWrite()
 	v.wantsError("too-long", readAnswer(bufio.NewReader(conn)), "cut off")
-	v.wantsError("too-short", v.send(strings.NewReader(fetchHead("good", "too-short", "Content-Length: 10")+string(lsAll))), "ends early")
+	v.wantsError("too-short", v.send(strings.NewReader(fetchHead("good", "too-short",
+		"Content-Length: 10")+string(lsAll))), "ends early")
 	// A million chunks of one byte: net/http puts up with some overhead, not with this.
 	tiny := fetchHead("good", "tiny", chunked) + strings.Repeat("1\r\n0\r\n", scaled(1_000_000)) + "0\r\n\r\n"
 	if a := v.send(strings.NewReader(tiny)); a.status != 200 || a.body != "" && !strings.Contains(a.body, "ERR ") {
 		t.Errorf("tiny chunks: %d (%v) %.200q", a.status, a.err, a.body)
 	}
-	for _, forged := range []string{"X-Forwarded-For: 10.9.9.9", "Forwarded: for=10.9.9.9", "X-Real-IP: 10.9.9.9", "X-Forwarded-Host: 10.9.9.9", "Via: 1.1 10.9.9.9"} {
+	for _, forged := range []string{"X-Forwarded-For: 10.9.9.9", "Forwarded: for=10.9.9.9", "X-Real-IP: 10.9.9.9",
+		"X-Forwarded-Host: 10.9.9.9", "Via: 1.1 10.9.9.9"} {
 		v.get("/good/info/refs?service=git-upload-pack", "forged", forged)
 	}
 	if r := v.record("forged"); !strings.HasPrefix(r.Client, "127.0.0.1:") || strings.Contains(v.logged(), "10.9.9.9") {
 		t.Errorf("the log believes what a client says of its address: %+v", r)
 	}
 	// A target in absolute form is what proxies are sent.
-	v.wantsStatus("absolute", v.get("http://127.0.0.1:1/good/info/refs?service=git-upload-pack", "absolute"), 400, "this server is no proxy")
+	v.wantsStatus("absolute", v.get("http://127.0.0.1:1/good/info/refs?service=git-upload-pack", "absolute"), 400,
+		"this server is no proxy")
 	v.unharmed(200 << 20)
 }
 
 // hurried is for the tests of time limits: what takes this long was meant to.
 const hurried = "[http]\nheader_timeout = \"1s\"\nidle_timeout = \"1s\"\nread_stall = \"1s\"\nwrite_stall = \"1s\"\n"
 
-// TestHostilePace: clients that are slow, or silent, or pipeline requests without reading an answer. Each loses its connection, and nobody
-// else notices.
+// TestHostilePace: clients that are slow, or silent, or pipeline requests without reading an answer. Each loses its
+// connection, and nobody else notices.
 func TestHostilePace(t *testing.T) {
 	t.Parallel()
 	v := attack(t, hurried, nil)
-	const discovery = "GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nUser-Agent: pipelined\r\nGit-Protocol: version=2\r\n"
+	const discovery = "GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nUser-Agent: " +
+		"pipelined\r\nGit-Protocol: version=2\r\n"
 	for name, request := range map[string]string{
 		"nothing":           "",
 		"half-a-line":       "GET /good",
@@ -223,11 +262,12 @@ func TestHostilePace(t *testing.T) {
 		"a-body-of-nothing": fetchHead("good", "a", "Content-Length: 100"),
 		"half-a-body":       fetchHead("good", "a", "Content-Length: 100") + "0014",
 		"half-a-chunk":      fetchHead("good", "a", "Transfer-Encoding: chunked") + "100\r\n0014",
-		"no-last-chunk":     fetchHead("good", "a", "Transfer-Encoding: chunked") + fmt.Sprintf("%x\r\n%s\r\n", len(lsAll), lsAll),
-		"expects-continue":  fetchHead("good", "a", "Expect: 100-continue", "Content-Length: 100"),
-		"half-of-gzip":      fetchHead("good", "a", "Content-Encoding: gzip", "Content-Length: 100") + "\x1f\x8b\x08",
-		"idle":              discovery + "\r\n",
-		"body-of-a-GET":     discovery + "Content-Length: 100\r\n\r\n",
+		"no-last-chunk": fetchHead("good", "a", "Transfer-Encoding: chunked") +
+			fmt.Sprintf("%x\r\n%s\r\n", len(lsAll), lsAll),
+		"expects-continue": fetchHead("good", "a", "Expect: 100-continue", "Content-Length: 100"),
+		"half-of-gzip":     fetchHead("good", "a", "Content-Encoding: gzip", "Content-Length: 100") + "\x1f\x8b\x08",
+		"idle":             discovery + "\r\n",
+		"body-of-a-GET":    discovery + "Content-Length: 100\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -238,7 +278,8 @@ func TestHostilePace(t *testing.T) {
 			}
 		})
 	}
-	for name, start := range map[string]string{"head": discovery, "body": fetchHead("good", "a", "Content-Length: 1000000")} {
+	for name, start := range map[string]string{"head": discovery,
+		"body": fetchHead("good", "a", "Content-Length: 1000000")} {
 		t.Run("trickled-"+name, func(t *testing.T) {
 			t.Parallel()
 			conn := v.connect()
@@ -264,8 +305,8 @@ func TestHostilePace(t *testing.T) {
 		})
 		idle := v.sockets()
 		conn := v.connect()
-		// All at once, and answered with more than sockets hold: once the answers that it does not read have filled a client's socket, the kernel no
-		// longer lets it send, and the server would wait for its next request.
+		// All at once, and answered with more than sockets hold: once the answers that it does not read have filled a
+		// client's socket, the kernel no longer lets it send, and the server would wait for its next request.
 		ask := strings.Replace(discovery, "version=2", "version=0", 1) + "\r\n"
 		if _, err := io.WriteString(conn, strings.Repeat(ask, 20)); err != nil {
 			t.Fatal(err)
@@ -303,7 +344,10 @@ func TestHostilePace(t *testing.T) {
 	})
 	t.Cleanup(func() { // the subtests have ended
 		eventually(t, "requests end", func() bool { return v.metric("packhorse_lane_running") == 0 })
-		eventually(t, "it still serves", func() bool { return v.get("/good/info/refs?service=git-upload-pack", "after").status == 200 })
+		eventually(t, "it still serves", func() bool {
+			return v.get("/good/info/refs?service=git-upload-pack",
+				"after").status == 200
+		})
 		v.took("slow clients", 200<<20)
 	})
 }
@@ -375,7 +419,8 @@ func TestHostileHangUps(t *testing.T) {
 	}
 }
 
-// TestHostileNames: requests for repositories that do not exist, or for more than are kept open, keep nothing in memory and no file open.
+// TestHostileNames: requests for repositories that do not exist, or for more than are kept open, keep nothing in memory
+// and no file open.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	const stored, asked = 1200, 3000
@@ -395,7 +440,8 @@ func TestHostileNames(t *testing.T) {
 	conn := v.connect()
 	r := bufio.NewReader(conn)
 	ask := func(repo string) int {
-		fmt.Fprintf(conn, "GET /%s/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n", repo)
+		fmt.Fprintf(conn, "GET /%s/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n",
+			repo)
 		a := readAnswer(r)
 		if a.err != nil {
 			t.Fatal(a.err)

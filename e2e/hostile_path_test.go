@@ -30,8 +30,8 @@ func symlink(t *testing.T, target, at string) {
 	}
 }
 
-// TestHostilePaths: no spelling of a path leads anywhere but to a repository below the root, and no answer tells where that is
-// (threats: path traversal, argument injection, newline or NUL).
+// TestHostilePaths: no spelling of a path leads anywhere but to a repository below the root, and no answer tells where
+// that is (threats: path traversal, argument injection, newline or NUL).
 func TestHostilePaths(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", func(root string) {
@@ -149,8 +149,10 @@ func TestHostilePaths(t *testing.T) {
 			t.Errorf("%.100q: %v %q", path, a.header, a.body)
 		}
 		if !strings.Contains(path, "?") { // the same for what a session is asked for
-			b := v.send(strings.NewReader(strings.Replace(fetchHead("PATH", "paths", fmt.Sprintf("Content-Length: %d", len(lsAll))), "/PATH", path, 1) + string(lsAll)))
-			if b.status != status || (status == http.StatusOK) != strings.Contains(b.body, "refs/heads/main") || strings.Contains(b.body, filepath.Dir(v.root)) {
+			b := v.send(strings.NewReader(strings.Replace(fetchHead("PATH", "paths",
+				fmt.Sprintf("Content-Length: %d", len(lsAll))), "/PATH", path, 1) + string(lsAll)))
+			if b.status != status || (status == http.StatusOK) != strings.Contains(b.body, "refs/heads/main") ||
+				strings.Contains(b.body, filepath.Dir(v.root)) {
 				t.Errorf("%.100q: a session has %d (%v) %.200q, want %d", path, b.status, b.err, b.body, status)
 			}
 		}
@@ -176,8 +178,8 @@ func TestHostilePaths(t *testing.T) {
 	v.unharmed(150 << 20)
 }
 
-// TestHostileLinks: a link that is swapped while it is served, between a repository below the root and one outside, never shows the
-// one outside.
+// TestHostileLinks: a link that is swapped while it is served, between a repository below the root and one outside,
+// never shows the one outside.
 func TestHostileLinks(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", func(root string) {
@@ -187,7 +189,8 @@ func TestHostileLinks(t *testing.T) {
 		symlink(t, "good.git", filepath.Join(root, "to-good"))
 	})
 	secret := filepath.Join(v.root, "../secret.git")
-	if err := os.WriteFile(filepath.Join(secret, "refs/heads/secret"), []byte(v.idOf("good", "main")+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(secret, "refs/heads/secret"), []byte(v.idOf("good", "main")+"\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	var stop atomic.Bool

@@ -9,8 +9,8 @@ import (
 
 const manyMB = 640 << 20
 
-// TestHostileLines: no number and no length of lines in a request gets more than a clear error, or takes more memory than the limits
-// on a request's body allow (threats: protocol denial of service).
+// TestHostileLines: no number and no length of lines in a request gets more than a clear error, or takes more memory
+// than the limits on a request's body allow (threats: protocol denial of service).
 func TestHostileLines(t *testing.T) {
 	t.Parallel()
 	v := attack(t, limitsOf(), nil)
@@ -24,26 +24,35 @@ func TestHostileLines(t *testing.T) {
 		says string // "": a pack
 	}{
 		{"a-million-haves", join(fetchStart, line("want "+tip), many(million, have), "0009done\n0000"), ""},
-		{"too-many-haves", join(fetchStart, line("want "+tip), many(million+1, have), "0000"), fmt.Sprintf("more than %d have lines", million)},
-		{"duplicate-haves", join(fetchStart, line("want "+tip), many(million, func(int) string { return "have " + old }), "0009done\n0000"), ""},
+		{"too-many-haves", join(fetchStart, line("want "+tip), many(million+1, have), "0000"),
+			fmt.Sprintf("more than %d have lines", million)},
+		{"duplicate-haves", join(fetchStart, line("want "+tip), many(million, func(int) string { return "have " + old }),
+			"0009done\n0000"), ""},
 		{"too-many-wants", join(fetchStart, many(million+1, func(int) string { return "want " + tip }), "0009done\n0000"),
 			fmt.Sprintf("more than %d want lines", million)},
-		{"wants-of-nothing", join(fetchStart, many(hundredThousand/2, func(i int) string { return "want " + fakeID(i) }), "0009done\n0000"), "not our ref"},
+		{"wants-of-nothing", join(fetchStart, many(hundredThousand/2, func(i int) string { return "want " + fakeID(i) }),
+			"0009done\n0000"), "not our ref"},
 		{"too-many-shallows",
-			join(fetchStart, line("want "+tip), many(hundredThousand+1, func(i int) string { return "shallow " + fakeID(i) }), "0009done\n0000"),
+			join(fetchStart, line("want "+tip), many(hundredThousand+1, func(i int) string { return "shallow " + fakeID(i) }),
+				"0009done\n0000"),
 			fmt.Sprintf("more than %d shallow lines", hundredThousand)},
 		{"many-shallows",
-			join(fetchStart, line("want "+tip), many(hundredThousand, func(i int) string { return "shallow " + fakeID(i) }), "0009done\n0000"), ""},
+			join(fetchStart, line("want "+tip), many(hundredThousand, func(i int) string { return "shallow " + fakeID(i) }),
+				"0009done\n0000"), ""},
 		{"too-many-deepen-nots",
-			join(fetchStart, line("want "+tip), many(hundredThousand+1, func(int) string { return "deepen-not old" }), "0009done\n0000"),
+			join(fetchStart, line("want "+tip), many(hundredThousand+1, func(int) string { return "deepen-not old" }),
+				"0009done\n0000"),
 			fmt.Sprintf("more than %d deepen-not lines", hundredThousand)},
 		{"many-deepen-nots",
-			join(fetchStart, line("want "+tip), many(hundredThousand, func(int) string { return "deepen-not old" }), "0009done\n0000"), ""},
+			join(fetchStart, line("want "+tip), many(hundredThousand, func(int) string { return "deepen-not old" }),
+				"0009done\n0000"), ""},
 		{"unknown-deepen-nots",
-			join(fetchStart, line("want "+tip), many(hundredThousand/2, func(i int) string { return fmt.Sprint("deepen-not nothing", i) }), "0009done\n0000"),
+			join(fetchStart, line("want "+tip), many(hundredThousand/2,
+				func(i int) string { return fmt.Sprint("deepen-not nothing", i) }), "0009done\n0000"),
 			"names 0 refs"},
 		{"long-deepen-not", fetching("want "+tip, "deepen-not "+strings.Repeat("a", 65_000), "done"), "names 0 refs"},
-		{"too-many-want-refs", join(fetchStart, many(million+1, func(int) string { return "want-ref refs/heads/main" }), "0009done\n0000"),
+		{"too-many-want-refs", join(fetchStart, many(million+1, func(int) string { return "want-ref refs/heads/main" }),
+			"0009done\n0000"),
 			fmt.Sprintf("more than %d want-ref lines", million)},
 		{"unknown-want-ref", fetching("want-ref refs/heads/none", "done"), "unknown ref"},
 		{"long-want-ref", fetching("want-ref refs/heads/"+strings.Repeat("a", 65_000), "done"), "unknown ref"},
@@ -54,7 +63,10 @@ func TestHostileLines(t *testing.T) {
 		{"agents-without-end", join("0014command=ls-refs\n", many(50_000, func(i int) string { return "agent=x" }), "0000"),
 			"more than 1000 capability lines"},
 		{"long-server-options",
-			join("0014command=ls-refs\n", many(1000, func(i int) string { return "server-option=" + strings.Repeat("x", 65_000) }), "0000"), "more than"},
+			join("0014command=ls-refs\n", many(1000, func(i int) string {
+				return "server-option=" +
+					strings.Repeat("x", 65_000)
+			}), "0000"), "more than"},
 		{"long-command", packets("command="+strings.Repeat("x", 65_000), ""), "unknown command"},
 		{"long-capability", packets(strings.Repeat("x", 65_000), ""), "unknown capability"},
 		{"two-commands", packets("command=ls-refs", "command=fetch", ""), "already requesting command"},
@@ -111,8 +123,10 @@ func TestHostilePrefixes(t *testing.T) {
 	all := v.post("good", "all", packets("command=ls-refs", "|", ""))
 	ls := "0014command=ls-refs\n0001"
 	for name, body := range map[string][]byte{
-		"many":       join(ls, many(100_000, func(i int) string { return fmt.Sprintf("ref-prefix refs/none/%d", i) }), "0000"),
-		"a-million":  join(ls, many(max(scaled(1_000_000), 70_000), func(i int) string { return fmt.Sprintf("ref-prefix refs/none/%d", i) }), "0000"),
+		"many": join(ls, many(100_000, func(i int) string { return fmt.Sprintf("ref-prefix refs/none/%d", i) }),
+			"0000"),
+		"a-million": join(ls, many(max(scaled(1_000_000), 70_000),
+			func(i int) string { return fmt.Sprintf("ref-prefix refs/none/%d", i) }), "0000"),
 		"equal":      join(ls, many(100_000, func(i int) string { return "ref-prefix refs/heads/main" }), "0000"),
 		"long":       join(ls, line("ref-prefix "+strings.Repeat("r", 65_000)), "0000"),
 		"long-total": join(ls, many(1000, func(i int) string { return "ref-prefix " + strings.Repeat("r", 4000) }), "0000"),
@@ -206,17 +220,19 @@ func TestHostileFraming(t *testing.T) {
 		"no-delimiter":        {strings.Replace(whole, "0001", "", 1), "unknown capability"},
 		"cut-in-a-line":       {whole[:len(whole)-20], early},
 		"a-giant-and-no-more": {fetchStart + "fff0want", early},
-		"v0-request":          {line("want "+tip+" multi_ack_detailed side-band-64k") + "00000009done\n", "unknown capability"},
-		"HTTP":                {"GET / HTTP/1.1\r\n\r\n", early},
-		"a-NUL-in-a-line":     {fetchStart + line("want "+tip+"\x00agent=x") + "0000", "want"},
-		"a-line-of-65516":     {fetchStart + "fff0" + strings.Repeat("x", 65516) + "0000", "unexpected line"},
+		"v0-request": {line("want "+tip+" multi_ack_detailed side-band-64k") + "00000009done\n",
+			"unknown capability"},
+		"HTTP":            {"GET / HTTP/1.1\r\n\r\n", early},
+		"a-NUL-in-a-line": {fetchStart + line("want "+tip+"\x00agent=x") + "0000", "want"},
+		"a-line-of-65516": {fetchStart + "fff0" + strings.Repeat("x", 65516) + "0000", "unexpected line"},
 	} {
 		v.wantsError(name, v.post("good", name, []byte(test.body)), test.says)
 	}
 	// Lengths in upper case are lengths; what stands behind the request is of no interest, but as long as allowed.
 	v.wantsPack("upper", v.post("good", "upper", []byte("001Aagent=abcdefghijklmno\n"+whole)))
 	v.wantsPack("behind", v.post("good", "behind", []byte(whole+strings.Repeat("0000", 100_000))))
-	v.wantsError("behind-and-long", v.post("good", "behind-and-long", append([]byte(whole), make([]byte, 64<<20)...)), "longer than 67108864 bytes")
+	v.wantsError("behind-and-long", v.post("good", "behind-and-long", append([]byte(whole), make([]byte, 64<<20)...)),
+		"longer than 67108864 bytes")
 	// A request of nothing is one.
 	for name, body := range map[string]string{"flush": "0000", "empty": "", "flushes": strings.Repeat("0000", 100_000)} {
 		if a := v.post("good", name, []byte(body)); a.err != nil || a.status != 200 || a.body != "" {

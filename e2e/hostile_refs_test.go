@@ -18,7 +18,8 @@ import (
 type hostileRefs struct {
 	make func(dir, tip string) // in a copy of the good repository
 	says string                // where not empty: not what git says, but an error with this text
-	ours bool                  // git itself would wait for ever, or says something else for a reason that is told: ours has to be an answer
+	// git itself would wait for ever, or says something else for a reason that is told: ours has to be an answer
+	ours bool
 }
 
 func loose(t *testing.T, names ...string) func(dir, tip string) {
@@ -63,17 +64,27 @@ func allHostileRefs(t *testing.T) map[string]hostileRefs {
 	hex := strings.Repeat("deadbeef", 5)
 	const sorted = "# pack-refs with: peeled fully-peeled sorted \n"
 	return map[string]hostileRefs{
-		"names": {make: loose(t, "refs/heads/HEAD", "refs/heads/"+hex, "refs/heads/"+hex[:7], "refs/heads/a@{b", "refs/heads/@", "refs/heads/@{0}",
-			"refs/heads/a..b", "refs/heads/a.lock", "refs/heads/.hidden", "refs/heads/-dash", "refs/heads/--upload-pack=x", "refs/heads/a~1", "refs/heads/a^",
-			"refs/heads/a:b", "refs/heads/a?b", "refs/heads/a*b", "refs/heads/a[b", `refs/heads/a\b`, "refs/heads/sp ace", "refs/heads/ctl\x01", "refs/heads/new\nline",
-			"refs/heads/tab\t", "refs/heads/del\x7f", "refs/heads/é", "refs/heads/\xff\xfe", "refs/heads/a.", "refs/heads/dir./x", "refs/heads/dir.lock/x", "refs/heads/.git/x",
-			"refs/heads/"+strings.Repeat("n", 250), "refs/onelevel", "refs/heads/refs/heads/main", "refs/replace/"+hex, "refs/stash", "refs/bisect/bad", "refs/heads/main;id",
-			"refs/heads/$(id)", "refs/heads/`id`", "refs/heads/%2e%2e", "refs/heads/MAIN", "refs/heads/Main", "FETCH_HEAD", "ORIG_HEAD", "heads/main", "main")},
+		"names": {make: loose(t, "refs/heads/HEAD", "refs/heads/"+hex, "refs/heads/"+hex[:7], "refs/heads/a@{b",
+			"refs/heads/@", "refs/heads/@{0}",
+			"refs/heads/a..b", "refs/heads/a.lock", "refs/heads/.hidden", "refs/heads/-dash", "refs/heads/--upload-pack=x",
+			"refs/heads/a~1", "refs/heads/a^",
+			"refs/heads/a:b", "refs/heads/a?b", "refs/heads/a*b", "refs/heads/a[b", `refs/heads/a\b`, "refs/heads/sp ace",
+			"refs/heads/ctl\x01", "refs/heads/new\nline",
+			"refs/heads/tab\t", "refs/heads/del\x7f", "refs/heads/é", "refs/heads/\xff\xfe", "refs/heads/a.",
+			"refs/heads/dir./x", "refs/heads/dir.lock/x", "refs/heads/.git/x",
+			"refs/heads/"+strings.Repeat("n", 250), "refs/onelevel", "refs/heads/refs/heads/main", "refs/replace/"+hex,
+			"refs/stash", "refs/bisect/bad", "refs/heads/main;id",
+			"refs/heads/$(id)", "refs/heads/`id`", "refs/heads/%2e%2e", "refs/heads/MAIN", "refs/heads/Main", "FETCH_HEAD",
+			"ORIG_HEAD", "heads/main", "main")},
 		"deep": {make: loose(t, "refs/heads/"+strings.Repeat("a/", 1800)+"b")},
-		"packed names": {make: packedRefs(t, sorted+"TIP refs/heads/-dash\nTIP refs/heads/.hidden\nTIP refs/heads/a..b\nTIP refs/heads/a\x01b\nTIP refs/heads/a\\b\nTIP refs/heads/é\n"+
+		"packed names": {make: packedRefs(t, sorted+"TIP refs/heads/-dash\nTIP refs/heads/.hidden\nTIP "+
+			"refs/heads/a..b\nTIP refs/heads/a\x01b\nTIP refs/heads/a\\b\nTIP refs/heads/é\n"+
 			"TIP refs/heads/"+strings.Repeat("n", 3000)+"\n")},
-		"outside refs": {make: packedRefs(t, "TIP HEAD\nTIP config\nTIP ../../x\nTIP refs/../x\nTIP refs/heads/fine\n"), ours: true}, // git dies of some of them
-		"4 KiB":        {make: packedRefs(t, sorted+"TIP refs/heads/"+strings.Repeat("n", 4085)+"\n"), ours: true},                   // the longest name here; git's limit is another
+		// git dies of some of them
+		"outside refs": {make: packedRefs(t, "TIP HEAD\nTIP config\nTIP ../../x\nTIP refs/../x\nTIP refs/heads/fine\n"),
+			ours: true},
+		// the longest name here; git's limit is another
+		"4 KiB": {make: packedRefs(t, sorted+"TIP refs/heads/"+strings.Repeat("n", 4085)+"\n"), ours: true},
 		"file and directory": {make: func(dir, tip string) {
 			packedRefs(t, sorted+"TIP refs/heads/a\n")(dir, tip)
 			loose(t, "refs/heads/a/b")(dir, tip)
@@ -87,43 +98,54 @@ func allHostileRefs(t *testing.T) map[string]hostileRefs {
 			packedRefs(t, sorted+"TIP refs/heads/MAIN\nTIP refs/heads/mAIN\n")(dir, tip)
 			loose(t, "refs/heads/maiN")(dir, tip)
 		}},
-		"empty packed-refs":     {make: packedRefs(t, "")},
-		"header only":           {make: packedRefs(t, sorted)},
-		"header without end":    {make: packedRefs(t, "# pack-refs with: sorted"), says: "packed-refs is damaged"},
-		"other header":          {make: packedRefs(t, "# something\nTIP refs/heads/x\n"), says: "packed-refs is damaged"},
-		"cut off":               {make: packedRefs(t, sorted+"TIP refs/heads/a\nTIP refs/he"), says: "packed-refs is damaged"},
-		"cut off in an ID":      {make: packedRefs(t, sorted+"TIP refs/heads/a\ndeadbeef"), says: "packed-refs is damaged"},
-		"unsorted":              {make: packedRefs(t, "TIP refs/heads/z\nTIP refs/heads/a\nTIP refs/heads/m\n")},
-		"repeated":              {make: packedRefs(t, sorted+"TIP refs/heads/a\nTIP refs/heads/a\n")},
-		"carriage returns":      {make: packedRefs(t, sorted+"TIP refs/heads/a\r\nTIP refs/heads/b\r\n")},
-		"garbage":               {make: packedRefs(t, "\x00\x01\x02garbage\n"), says: "packed-refs is damaged"},
-		"NULs":                  {make: packedRefs(t, sorted+strings.Repeat("\x00", 100_000)), says: "packed-refs is damaged"},
-		"NUL in a name":         {make: packedRefs(t, sorted+"TIP refs/heads/a\x00b\n"), ours: true}, // git's C string ends there
-		"short ID":              {make: packedRefs(t, sorted+"deadbeef refs/heads/a\n"), says: "packed-refs is damaged"},
-		"no ID":                 {make: packedRefs(t, sorted+strings.Repeat("z", 40)+" refs/heads/a\n"), says: "packed-refs is damaged"},
-		"empty lines":           {make: packedRefs(t, sorted+"\n\nTIP refs/heads/a\n"), says: "packed-refs is damaged"},
-		"peeled first":          {make: packedRefs(t, sorted+"^TIP\nTIP refs/heads/a\n"), says: "packed-refs is damaged"},
-		"peeled twice":          {make: packedRefs(t, sorted+"TIP refs/heads/a\n^TIP\n^TIP\n"), says: "packed-refs is damaged"},
-		"huge line":             {make: packedRefs(t, sorted+"TIP refs/heads/"+strings.Repeat("a", 1<<20)+"\nTIP refs/heads/z\n"), says: "packed-refs is damaged"},
+		"empty packed-refs":  {make: packedRefs(t, "")},
+		"header only":        {make: packedRefs(t, sorted)},
+		"header without end": {make: packedRefs(t, "# pack-refs with: sorted"), says: "packed-refs is damaged"},
+		"other header":       {make: packedRefs(t, "# something\nTIP refs/heads/x\n"), says: "packed-refs is damaged"},
+		"cut off": {make: packedRefs(t, sorted+"TIP refs/heads/a\nTIP refs/he"),
+			says: "packed-refs is damaged"},
+		"cut off in an ID": {make: packedRefs(t, sorted+"TIP refs/heads/a\ndeadbeef"), says: "packed-refs is damaged"},
+		"unsorted":         {make: packedRefs(t, "TIP refs/heads/z\nTIP refs/heads/a\nTIP refs/heads/m\n")},
+		"repeated":         {make: packedRefs(t, sorted+"TIP refs/heads/a\nTIP refs/heads/a\n")},
+		"carriage returns": {make: packedRefs(t, sorted+"TIP refs/heads/a\r\nTIP refs/heads/b\r\n")},
+		"garbage":          {make: packedRefs(t, "\x00\x01\x02garbage\n"), says: "packed-refs is damaged"},
+		"NULs": {make: packedRefs(t, sorted+strings.Repeat("\x00", 100_000)),
+			says: "packed-refs is damaged"},
+		// git's C string ends there
+		"NUL in a name": {make: packedRefs(t, sorted+"TIP refs/heads/a\x00b\n"), ours: true},
+		"short ID":      {make: packedRefs(t, sorted+"deadbeef refs/heads/a\n"), says: "packed-refs is damaged"},
+		"no ID": {make: packedRefs(t, sorted+strings.Repeat("z", 40)+" refs/heads/a\n"),
+			says: "packed-refs is damaged"},
+		"empty lines":  {make: packedRefs(t, sorted+"\n\nTIP refs/heads/a\n"), says: "packed-refs is damaged"},
+		"peeled first": {make: packedRefs(t, sorted+"^TIP\nTIP refs/heads/a\n"), says: "packed-refs is damaged"},
+		"peeled twice": {make: packedRefs(t, sorted+"TIP refs/heads/a\n^TIP\n^TIP\n"),
+			says: "packed-refs is damaged"},
+		"huge line": {make: packedRefs(t, sorted+"TIP refs/heads/"+strings.Repeat("a",
+			1<<20)+"\nTIP refs/heads/z\n"), says: "packed-refs is damaged"},
 		"huge line without end": {make: packedRefs(t, strings.Repeat("a", 1<<20)), says: "packed-refs is damaged"},
 		"packed zeros":          {make: packedRefs(t, sorted+strings.Repeat("0", 40)+" refs/heads/a\nTIP refs/heads/b\n")},
 		"packed and missing":    {make: packedRefs(t, sorted+hex+" refs/heads/a\nTIP refs/heads/b\n")},
-		"500,000 refs":          {make: func(dir, tip string) { packedRefs(t, sorted+string(manyRefs(tip, scaled(500_000))))(dir, tip) }},
-		"symref to itself":      {make: symrefs(t, "refs/heads/loop", "refs/heads/loop")},
-		"symref loop":           {make: symrefs(t, "refs/heads/one", "refs/heads/two", "refs/heads/two", "refs/heads/one")},
-		"HEAD loop":             {make: symrefs(t, "HEAD", "refs/heads/x", "refs/heads/x", "HEAD")},
-		"HEAD to itself":        {make: symrefs(t, "HEAD", "HEAD"), ours: true}, // no repository for git
-		"chain of 3":            {make: symrefs(t, chain(3)...)},
-		"chain of 4":            {make: symrefs(t, chain(4)...)},
-		"chain of 6":            {make: symrefs(t, chain(6)...)},
-		"chain of 1000":         {make: symrefs(t, chain(1000)...)},
-		"symref to nothing":     {make: symrefs(t, "refs/heads/none", "refs/heads/nothing", "refs/remotes/o/HEAD", "refs/remotes/o/gone")},
+		"500,000 refs": {make: func(dir, tip string) {
+			packedRefs(t,
+				sorted+string(manyRefs(tip, scaled(500_000))))(dir, tip)
+		}},
+		"symref to itself": {make: symrefs(t, "refs/heads/loop", "refs/heads/loop")},
+		"symref loop":      {make: symrefs(t, "refs/heads/one", "refs/heads/two", "refs/heads/two", "refs/heads/one")},
+		"HEAD loop":        {make: symrefs(t, "HEAD", "refs/heads/x", "refs/heads/x", "HEAD")},
+		"HEAD to itself":   {make: symrefs(t, "HEAD", "HEAD"), ours: true}, // no repository for git
+		"chain of 3":       {make: symrefs(t, chain(3)...)},
+		"chain of 4":       {make: symrefs(t, chain(4)...)},
+		"chain of 6":       {make: symrefs(t, chain(6)...)},
+		"chain of 1000":    {make: symrefs(t, chain(1000)...)},
+		"symref to nothing": {make: symrefs(t, "refs/heads/none", "refs/heads/nothing", "refs/remotes/o/HEAD",
+			"refs/remotes/o/gone")},
 		"symref up": {make: symrefs(t, "refs/heads/up", "../../../outside", "refs/heads/etc", "/etc/passwd",
 			"refs/heads/dots", "refs/heads/../heads/main", "refs/heads/config", "config")},
 		"symref to HEAD":      {make: symrefs(t, "refs/heads/head", "HEAD")},
 		"symref with control": {make: symrefs(t, "refs/heads/ctl", "refs/heads/ma\x01in")},
-		"symref with NUL":     {make: symrefs(t, "refs/heads/nul", "refs/heads/main\x00x"), ours: true}, // git's C string ends there
-		"symref of 100 KB":    {make: symrefs(t, "refs/heads/long", "refs/heads/"+strings.Repeat("a", 100_000))},
+		// git's C string ends there
+		"symref with NUL":  {make: symrefs(t, "refs/heads/nul", "refs/heads/main\x00x"), ours: true},
+		"symref of 100 KB": {make: symrefs(t, "refs/heads/long", "refs/heads/"+strings.Repeat("a", 100_000))},
 		"symref through packed": {make: func(dir, tip string) {
 			packedRefs(t, sorted+"TIP refs/heads/p\n")(dir, tip)
 			symrefs(t, "refs/heads/link", "refs/heads/p")(dir, tip)
@@ -131,37 +153,63 @@ func allHostileRefs(t *testing.T) map[string]hostileRefs {
 		"HEAD detached to nothing": {make: func(dir, _ string) { write(t, filepath.Join(dir, "HEAD"), hex+"\n") }},
 		"HEAD to nothing":          {make: symrefs(t, "HEAD", "refs/heads/none")},
 		"HEAD of a tag":            {make: symrefs(t, "HEAD", "refs/tags/v5")},
-		"HEAD empty":               {make: func(dir, _ string) { write(t, filepath.Join(dir, "HEAD"), "") }, ours: true},       // no repository for git
-		"HEAD garbage":             {make: func(dir, _ string) { write(t, filepath.Join(dir, "HEAD"), "x\x00y") }, ours: true}, // no repository for git
-		"HEAD huge":                {make: func(dir, _ string) { write(t, filepath.Join(dir, "HEAD"), strings.Repeat("ref: ", 1<<20)) }, ours: true},
-		"loose and empty":          {make: func(dir, _ string) { write(t, filepath.Join(dir, "refs/heads/empty"), "") }},
-		"loose and zeros":          {make: func(dir, _ string) { write(t, filepath.Join(dir, "refs/heads/zero"), strings.Repeat("0", 40)+"\n") }},
-		"loose and junk":           {make: func(dir, _ string) { write(t, filepath.Join(dir, "refs/heads/junk"), "ref:\x00\n") }},
+		// no repository for git
+		"HEAD empty": {make: func(dir, _ string) { write(t, filepath.Join(dir, "HEAD"), "") }, ours: true},
+		// no repository for git
+		"HEAD garbage": {make: func(dir, _ string) { write(t, filepath.Join(dir, "HEAD"), "x\x00y") },
+			ours: true},
+		"HEAD huge": {make: func(dir, _ string) {
+			write(t, filepath.Join(dir, "HEAD"),
+				strings.Repeat("ref: ", 1<<20))
+		}, ours: true},
+		"loose and empty": {make: func(dir, _ string) { write(t, filepath.Join(dir, "refs/heads/empty"), "") }},
+		"loose and zeros": {make: func(dir, _ string) {
+			write(t, filepath.Join(dir, "refs/heads/zero"),
+				strings.Repeat("0", 40)+"\n")
+		}},
+		"loose and junk": {make: func(dir, _ string) {
+			write(t, filepath.Join(dir, "refs/heads/junk"),
+				"ref:\x00\n")
+		}},
 		"loose and huge": {make: func(dir, tip string) {
 			write(t, filepath.Join(dir, "refs/heads/huge"), tip+"\n"+strings.Repeat("x", 1<<20))
 		}},
-		"loose and long":      {make: func(dir, tip string) { write(t, filepath.Join(dir, "refs/heads/long"), tip+"a\n") }},
-		"loose and upper":     {make: func(dir, tip string) { write(t, filepath.Join(dir, "refs/heads/upper"), strings.ToUpper(tip)+"\n") }},
-		"loose and missing":   {make: func(dir, _ string) { write(t, filepath.Join(dir, "refs/heads/missing"), hex+"\n") }},
-		"tag of nothing":      {make: func(dir, _ string) { write(t, filepath.Join(dir, "refs/tags/missing"), hex+"\n") }},
-		"loose pipe":          {make: special("refs/heads/pipe", func(p string) { fifo(t, p) }), ours: true}, // git waits for a writer
-		"loose socket":        {make: special("refs/heads/socket", func(p string) { socket(t, p) })},
-		"loose link to zeros": {make: special("refs/heads/zeros", func(p string) { symlink(t, "/dev/zero", p) }), ours: true}, // git reads it without end
+		"loose and long": {make: func(dir, tip string) { write(t, filepath.Join(dir, "refs/heads/long"), tip+"a\n") }},
+		"loose and upper": {make: func(dir, tip string) {
+			write(t, filepath.Join(dir, "refs/heads/upper"),
+				strings.ToUpper(tip)+"\n")
+		}},
+		"loose and missing": {make: func(dir, _ string) { write(t, filepath.Join(dir, "refs/heads/missing"), hex+"\n") }},
+		"tag of nothing":    {make: func(dir, _ string) { write(t, filepath.Join(dir, "refs/tags/missing"), hex+"\n") }},
+		// git waits for a writer
+		"loose pipe":   {make: special("refs/heads/pipe", func(p string) { fifo(t, p) }), ours: true},
+		"loose socket": {make: special("refs/heads/socket", func(p string) { socket(t, p) })},
+		// git reads it without end
+		"loose link to zeros": {make: special("refs/heads/zeros", func(p string) { symlink(t, "/dev/zero", p) }), ours: true},
 		"loose link to a tty": {make: special("refs/heads/tty", func(p string) { symlink(t, "/dev/tty", p) }), ours: true},
-		"loose link outside":  {make: special("refs/heads/link", func(p string) { symlink(t, "../../../secret", p) }), ours: true}, // git follows; links in our place are symbolic refs or nothing
-		"link as symref":      {make: special("refs/heads/link", func(p string) { symlink(t, "refs/heads/main", p) }), ours: true},
+		// git follows; links in our place are symbolic refs or nothing
+		"loose link outside": {make: special("refs/heads/link", func(p string) { symlink(t, "../../../secret", p) }),
+			ours: true},
+		"link as symref": {make: special("refs/heads/link", func(p string) { symlink(t, "refs/heads/main", p) }),
+			ours: true},
 		"link beside": {make: func(dir, tip string) {
 			loose(t, "refs/heads/beside/x")(dir, tip)
 			symlink(t, "beside/x", filepath.Join(dir, "refs/heads/link"))
 		}, ours: true}, /* git follows a link to a file; we never do */
-		"link to a packed ref":     {make: special("refs/heads/link", func(p string) { symlink(t, "nothing", p) })},
-		"directory link":           {make: special("refs/heads/dir", func(p string) { symlink(t, "/etc", p) }), ours: true}, // git lists it
-		"packed pipe":              {make: special("packed-refs", func(p string) { fifo(t, p) }), says: "packed-refs is damaged"},
-		"packed socket":            {make: special("packed-refs", func(p string) { socket(t, p) }), says: "packed-refs is damaged"},
-		"packed directory":         {make: special("packed-refs", func(p string) { _ = os.Mkdir(p, 0o755) }), says: "packed-refs is damaged"},
-		"packed zeros without end": {make: special("packed-refs", func(p string) { symlink(t, "/dev/zero", p) }), says: "a link to outside the served root"},
-		"packed link to itself":    {make: special("packed-refs", func(p string) { symlink(t, "packed-refs", p) }), ours: true},
-		"packed lock left behind":  {make: packedLock(t)},
+		"link to a packed ref": {make: special("refs/heads/link", func(p string) { symlink(t, "nothing", p) })},
+		// git lists it
+		"directory link": {make: special("refs/heads/dir", func(p string) { symlink(t, "/etc", p) }), ours: true},
+		"packed pipe": {make: special("packed-refs", func(p string) { fifo(t, p) }),
+			says: "packed-refs is damaged"},
+		"packed socket": {make: special("packed-refs", func(p string) { socket(t, p) }),
+			says: "packed-refs is damaged"},
+		"packed directory": {make: special("packed-refs", func(p string) { _ = os.Mkdir(p, 0o755) }),
+			says: "packed-refs is damaged"},
+		"packed zeros without end": {make: special("packed-refs", func(p string) { symlink(t, "/dev/zero", p) }),
+			says: "a link to outside the served root"},
+		"packed link to itself": {make: special("packed-refs", func(p string) { symlink(t, "packed-refs", p) }),
+			ours: true},
+		"packed lock left behind": {make: packedLock(t)},
 		"refs is a file for a moment": {make: func(dir, _ string) {
 			_ = os.RemoveAll(filepath.Join(dir, "refs/tags"))
 			write(t, filepath.Join(dir, "refs/tags"), "x")
@@ -207,8 +255,8 @@ func lsRemote(t *testing.T, url string) (string, error) {
 	return out.String(), err
 }
 
-// withoutBroken leaves out what git shows of refs that are broken or badly named: a zero ID, which no client can use. We do not show
-// them.
+// withoutBroken leaves out what git shows of refs that are broken or badly named: a zero ID, which no client can use.
+// We do not show them.
 func withoutBroken(list string) string {
 	var out strings.Builder
 	for line := range strings.Lines(list) {
@@ -237,8 +285,8 @@ func differences(a, b string) string {
 	return out.String()
 }
 
-// TestHostileRefs: whatever stands where refs should be, what is shown is what git shows, or a clear error; nothing waits, and nobody
-// else notices (threats: ref abuse).
+// TestHostileRefs: whatever stands where refs should be, what is shown is what git shows, or a clear error; nothing
+// waits, and nobody else notices (threats: ref abuse).
 func TestHostileRefs(t *testing.T) {
 	t.Parallel()
 	all := allHostileRefs(t)
@@ -262,7 +310,8 @@ func TestHostileRefs(t *testing.T) {
 				t.Errorf("%s: %v %.300q, want an error with %q", name, err, got, test.says)
 			}
 		case test.ours:
-			if err != nil && (strings.Contains(err.Error(), "signal: killed") || strings.Contains(err.Error(), "internal error")) || strings.Contains(got, fakeID(7)) {
+			if err != nil && (strings.Contains(err.Error(), "signal: killed") ||
+				strings.Contains(err.Error(), "internal error")) || strings.Contains(got, fakeID(7)) {
 				t.Errorf("%s: %v %.300q", name, err, got)
 			}
 			t.Logf("%s: %d bytes, %v", name, len(got), err)

@@ -45,7 +45,8 @@ func socket(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))}); err != nil {
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(),
+		filepath.Base(path))}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -134,28 +135,37 @@ func hostileConfig(t *testing.T, dir, place string) {
 	}
 	_ = os.Chmod(program, 0o755)
 	write(t, filepath.Join(dir, "config"), strings.NewReplacer("PROGRAM", program, "HOOKS", hooks).Replace(programs))
-	write(t, filepath.Join(dir, "info/attributes"), "* filter=x diff=x merge=x export-subst working-tree-encoding=UTF-16\n"+strings.Repeat("a", 3<<20)+" x\n")
+	write(t, filepath.Join(dir, "info/attributes"),
+		"* filter=x diff=x merge=x export-subst working-tree-encoding=UTF-16\n"+strings.Repeat("a", 3<<20)+" x\n")
 	write(t, filepath.Join(dir, "info/grafts"), strings.Repeat("0", 40)+"\n")
 }
 
-// TestHostileConfig: nothing in a repository's configuration, hooks or attributes, and nothing in the server's environment, makes a
-// program run; a repository that lacks objects, as a partial clone does, does not fetch them (threats: configuration or hooks, attributes).
+// TestHostileConfig: nothing in a repository's configuration, hooks or attributes, and nothing in the server's
+// environment, makes a program run; a repository that lacks objects, as a partial clone does, does not fetch them
+// (threats: configuration or hooks, attributes).
 func TestHostileConfig(t *testing.T) {
 	t.Parallel()
 	place := t.TempDir()
 	program := filepath.Join(place, "program")
 	env := []string{
-		"GIT_DIR=" + place, "GIT_WORK_TREE=/", "GIT_SSH_COMMAND=" + program, "GIT_SSH=" + program, "GIT_PROXY_COMMAND=" + program,
-		"GIT_ASKPASS=" + program, "SSH_ASKPASS=" + program, "GIT_EXTERNAL_DIFF=" + program, "GIT_EDITOR=" + program, "GIT_PAGER=" + program,
-		"GIT_EXEC_PATH=" + place, "GIT_TEMPLATE_DIR=" + place, "GIT_TRACE=" + filepath.Join(place, "ran"), "GIT_TRACE2=" + filepath.Join(place, "ran"),
-		"GIT_TRACE2_EVENT=" + filepath.Join(place, "ran"), "GIT_TRACE_PACKET=" + filepath.Join(place, "ran"), "GIT_CONFIG_GLOBAL=" + filepath.Join(place, "gitconfig"),
+		"GIT_DIR=" + place, "GIT_WORK_TREE=/", "GIT_SSH_COMMAND=" + program, "GIT_SSH=" + program,
+		"GIT_PROXY_COMMAND=" + program,
+		"GIT_ASKPASS=" + program, "SSH_ASKPASS=" + program, "GIT_EXTERNAL_DIFF=" + program, "GIT_EDITOR=" + program,
+		"GIT_PAGER=" + program,
+		"GIT_EXEC_PATH=" + place, "GIT_TEMPLATE_DIR=" + place, "GIT_TRACE=" + filepath.Join(place, "ran"),
+		"GIT_TRACE2=" + filepath.Join(place, "ran"),
+		"GIT_TRACE2_EVENT=" + filepath.Join(place, "ran"), "GIT_TRACE_PACKET=" + filepath.Join(place, "ran"),
+		"GIT_CONFIG_GLOBAL=" + filepath.Join(place, "gitconfig"),
 		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=uploadpack.packObjectsHook", "GIT_CONFIG_VALUE_0=" + program,
 		"GIT_CONFIG_PARAMETERS='core.fsmonitor=" + program + "'", "GIT_ALLOW_PROTOCOL=ext", "GIT_OBJECT_DIRECTORY=" + place,
-		"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + place, "GIT_INDEX_FILE=" + place, "GIT_NAMESPACE=x", "GIT_SHALLOW_FILE=" + program, "GIT_GRAFT_FILE=" + program,
-		"GIT_REPLACE_REF_BASE=refs/heads/", "GIT_CEILING_DIRECTORIES=/", "GIT_QUARANTINE_PATH=" + place, "GIT_PROTOCOL=version=1", "GIT_DEFAULT_HASH=sha256",
+		"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + place, "GIT_INDEX_FILE=" + place, "GIT_NAMESPACE=x",
+		"GIT_SHALLOW_FILE=" + program, "GIT_GRAFT_FILE=" + program,
+		"GIT_REPLACE_REF_BASE=refs/heads/", "GIT_CEILING_DIRECTORIES=/", "GIT_QUARANTINE_PATH=" + place,
+		"GIT_PROTOCOL=version=1", "GIT_DEFAULT_HASH=sha256",
 		"LD_PRELOAD=", "HTTP_PROXY=http://127.0.0.1:1", "XDG_CONFIG_HOME=" + place, "PAGER=" + program, "EDITOR=" + program,
 	}
-	write(t, filepath.Join(place, "gitconfig"), "[uploadpack]\n\tpackObjectsHook = "+program+"\n[core]\n\tfsmonitor = "+program+"\n")
+	write(t, filepath.Join(place, "gitconfig"),
+		"[uploadpack]\n\tpackObjectsHook = "+program+"\n[core]\n\tfsmonitor = "+program+"\n")
 	v := attackIn(t, env, "", func(root string) {
 		good := filepath.Join(root, "good.git")
 		copyRepo(t, good, filepath.Join(root, "evil.git"))
@@ -165,13 +175,15 @@ func TestHostileConfig(t *testing.T) {
 		gittest.At(t, good).Git("config", "--unset", "uploadpack.allowFilter")
 		hostileConfig(t, filepath.Join(root, "partial.git"), place)
 	})
-	for _, variant := range [][]string{nil, {"--depth=1"}, {"--filter=blob:none", "--bare"}, {"--no-tags", "--single-branch"}} {
+	for _, variant := range [][]string{nil, {"--depth=1"}, {"--filter=blob:none", "--bare"},
+		{"--no-tags", "--single-branch"}} {
 		dir := filepath.Join(t.TempDir(), "clone")
 		gittest.Run(t, "", "", append(append([]string{"clone", "--quiet"}, variant...), v.http+"/evil", dir)...)
 	}
 	v.serves("evil")
 	// What the partial clone has is served; what it lacks is an error that says so.
-	gittest.Run(t, "", "", "clone", "--quiet", "--bare", "--filter=blob:none", v.http+"/partial", filepath.Join(t.TempDir(), "clone"))
+	gittest.Run(t, "", "", "clone", "--quiet", "--bare", "--filter=blob:none", v.http+"/partial",
+		filepath.Join(t.TempDir(), "clone"))
 	a := v.post("partial", "partial", fetching("want "+v.idOf("good", "main"), "done"))
 	if !strings.Contains(a.body, "ERR ") && !strings.Contains(a.body, "\x03") {
 		t.Errorf("a clone of a partial clone: %d (%v) %.300q", a.status, a.err, a.body)
@@ -188,8 +200,8 @@ func TestHostileConfig(t *testing.T) {
 	v.unharmed(150 << 20)
 }
 
-// TestHostileConfigFiles: configuration that is damaged, huge, no file, or leads elsewhere is refused with an error that shows nothing of
-// it; the other repositories do not notice.
+// TestHostileConfigFiles: configuration that is damaged, huge, no file, or leads elsewhere is refused with an error
+// that shows nothing of it; the other repositories do not notice.
 func TestHostileConfigFiles(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", nil)
@@ -221,7 +233,8 @@ func TestHostileConfigFiles(t *testing.T) {
 	} {
 		copyRepo(t, filepath.Join(v.root, "good.git"), filepath.Join(v.root, name+".git"))
 		write(t, filepath.Join(v.root, name+".git/config"), test.text)
-		if a := v.get("/"+name+discoveryOf, name); a.status != test.status || a.err != nil || strings.Contains(a.body, v.root) {
+		if a := v.get("/"+name+discoveryOf, name); a.status != test.status || a.err != nil ||
+			strings.Contains(a.body, v.root) {
 			t.Errorf("%s: %d (%v) %q, want %d", name, a.status, a.err, a.body, test.status)
 		}
 		if r := v.record(name); test.status != 200 && r.Error == "" {
@@ -242,7 +255,8 @@ func TestHostileConfigFiles(t *testing.T) {
 		make(filepath.Join(v.root, name+".git/config"))
 		a := v.get("/"+name+discoveryOf, name)
 		outside := a.status == http.StatusForbidden && strings.Contains(a.body, "outside the served root")
-		if a.status < 500 && !outside || a.err != nil || strings.Contains(a.body, v.root) || strings.Contains(a.body, "hunter2") {
+		if a.status < 500 && !outside || a.err != nil || strings.Contains(a.body, v.root) ||
+			strings.Contains(a.body, "hunter2") {
 			t.Errorf("%s: %d (%v) %q, want an error", name, a.status, a.err, a.body)
 		}
 		if r := v.record(name); r.Error == "" || strings.Contains(r.Error, "hunter2") {
@@ -252,7 +266,8 @@ func TestHostileConfigFiles(t *testing.T) {
 	v.unharmed(150 << 20)
 }
 
-// TestHostileAlternates: alternates that go in circles, leave the root or are no paths (threats: alternates and links inside objects).
+// TestHostileAlternates: alternates that go in circles, leave the root or are no paths (threats: alternates and links
+// inside objects).
 func TestHostileAlternates(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // http-alternates are for dumb clients: nobody is to be asked
@@ -310,7 +325,8 @@ func TestHostileAlternates(t *testing.T) {
 	} {
 		copyRepo(t, good, filepath.Join(v.root, name+".git"))
 		write(t, filepath.Join(v.root, name+".git/objects/info/alternates"), test.alternates)
-		write(t, filepath.Join(v.root, name+".git/objects/info/http-alternates"), "http://"+listener.Addr().String()+"/x.git/objects\n")
+		write(t, filepath.Join(v.root, name+".git/objects/info/http-alternates"),
+			"http://"+listener.Addr().String()+"/x.git/objects\n")
 		v.checkAlternates(name, test.status, secret)
 	}
 	pair := func(a, b string) {
@@ -348,9 +364,11 @@ func (v *victim) checkAlternates(name string, status int, secret string) {
 	a := v.post(name, name, fetching("want "+v.idOf("good", "main"), "done"))
 	pack := strings.Contains(a.body, "packfile\n")
 	switch {
-	case a.err != nil || a.status == 0 || strings.Contains(a.body, v.root) || !pack && a.status == 200 && !strings.Contains(a.body, "ERR "):
+	case a.err != nil || a.status == 0 || strings.Contains(a.body, v.root) || !pack && a.status == 200 &&
+		!strings.Contains(a.body, "ERR "):
 		v.t.Errorf("%s: %d (%v) %.300q", name, a.status, a.err, a.body)
-	case status == 200 && !pack, status == http.StatusForbidden && (pack || !strings.Contains(a.body, "outside the served root")):
+	case status == 200 && !pack, status == http.StatusForbidden &&
+		(pack || !strings.Contains(a.body, "outside the served root")):
 		v.t.Errorf("%s: %d %.300q, want %d", name, a.status, a.body, status)
 	case status == 500 && pack:
 		v.t.Errorf("%s: a pack, want an error", name)
@@ -367,8 +385,8 @@ func (v *victim) checkAlternates(name string, status int, secret string) {
 	}
 }
 
-// TestHostileOwner: a repository that belongs to somebody else is served. Git refuses one (safe.directory), as what is in it could make
-// git run programs; here it cannot, as TestHostileConfig shows.
+// TestHostileOwner: a repository that belongs to somebody else is served. Git refuses one (safe.directory), as what is
+// in it could make git run programs; here it cannot, as TestHostileConfig shows.
 func TestHostileOwner(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -20,8 +20,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// The tests in hostile*_test.go hold the built binary to its limits over a socket: what it answers to input that nobody means well
-// with, what memory that takes, what the log says, and that it goes on serving. docs/reference/limits.md has the limits.
+// The tests in hostile*_test.go hold the built binary to its limits over a socket: what it answers to input that nobody
+// means well with, what memory that takes, what the log says, and that it goes on serving. docs/reference/limits.md has
+// the limits.
 
 // hostileLimit is how long anything may take that must happen, on the slowest of machines.
 const hostileLimit = 2 * time.Minute
@@ -36,7 +37,8 @@ func scaled(n int) int {
 
 // limitsOf are the limits on lines: with the race detector scaled down, else those that hold by default.
 func limitsOf() string {
-	return fmt.Sprintf("[fetch]\nmax_wants = %d\nmax_haves = %d\nmax_shallow = %d\n", scaled(1_000_000), scaled(1_000_000), scaled(100_000))
+	return fmt.Sprintf("[fetch]\nmax_wants = %d\nmax_haves = %d\nmax_shallow = %d\n", scaled(1_000_000), scaled(1_000_000),
+		scaled(100_000))
 }
 
 // victim is a server that is to be mistreated.
@@ -48,8 +50,8 @@ type victim struct {
 	errorsLogged bool // errors in the log are part of the test
 }
 
-// attack starts a server for the repositories that prepare makes below root; "good.git" is always there, and has to be served
-// whatever happens. Config is TOML. At the test's end the server has to end cleanly.
+// attack starts a server for the repositories that prepare makes below root; "good.git" is always there, and has to be
+// served whatever happens. Config is TOML. At the test's end the server has to end cleanly.
 func attack(t *testing.T, config string, prepare func(root string)) *victim {
 	t.Helper()
 	return attackIn(t, nil, config, prepare)
@@ -71,7 +73,8 @@ func attackIn(t *testing.T, more []string, config string, prepare func(root stri
 	if prepare != nil {
 		prepare(v.root)
 	}
-	if !strings.Contains(config, "[search]") { // what is counted of a victim (commits visited, descriptors, memory) is an attack's, and not an index's
+	// what is counted of a victim (commits visited, descriptors, memory) is an attack's, and not an index's
+	if !strings.Contains(config, "[search]") {
 		config += "[search]\nenabled = false\n"
 	}
 	if !strings.Contains(config, "[watchdog]") { // nor its own probes'
@@ -81,7 +84,8 @@ func attackIn(t *testing.T, more []string, config string, prepare func(root stri
 	if err := os.WriteFile(toml, []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(dir, "home"), "TMPDIR=" + filepath.Join(dir, "tmp"), "GORACE=atexit_sleep_ms=0"}
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(dir, "home"),
+		"TMPDIR=" + filepath.Join(dir, "tmp"), "GORACE=atexit_sleep_ms=0"}
 	p, err := startServer(dir, append(env, more...), []string{
 		"serve", "--root", v.root, "--state", filepath.Join(dir, "state"), "--config", toml,
 		"--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json",
@@ -132,15 +136,16 @@ func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 // leftNothing finds temporary files.
 func (v *victim) leftNothing() {
 	v.t.Helper()
-	for _, pattern := range []string{"cache/tmp/*", "scratch/tags-*", "scratch/*/objects/*", "scratch/*/refs/*", "../tmp/*"} {
+	for _, pattern := range []string{"cache/tmp/*", "scratch/tags-*", "scratch/*/objects/*", "scratch/*/refs/*",
+		"../tmp/*"} {
 		if left, _ := filepath.Glob(filepath.Join(v.state, pattern)); len(left) > 0 {
 			v.t.Errorf("left behind: %q", left)
 		}
 	}
 }
 
-// unharmed holds the server to serving the good repository, to running no process for anybody who has gone, and to having taken no
-// more than so many bytes of memory of its own since fresh.
+// unharmed holds the server to serving the good repository, to running no process for anybody who has gone, and to
+// having taken no more than so many bytes of memory of its own since fresh.
 func (v *victim) unharmed(memory int64) {
 	v.t.Helper()
 	v.serves("good")
@@ -168,7 +173,8 @@ func (v *victim) took(what string, memory int64) {
 
 // fresh forgets how much memory the server took until now.
 func (v *victim) fresh() {
-	// 5: reset the peak (proc(5), "/proc/pid/clear_refs"). Where that is not allowed, the bounds hold for all that came before.
+	// 5: reset the peak (proc(5), "/proc/pid/clear_refs"). Where that is not allowed, the bounds hold for all that came
+	// before.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", v.cmd.Process.Pid), []byte("5"), 0o200)
 }
 
@@ -225,7 +231,8 @@ func (v *victim) record(agent string) (record logRecord) {
 	v.t.Helper()
 	eventually(v.t, "the log tells of the request by "+agent, func() bool {
 		for line := range strings.Lines(v.logged()) {
-			if strings.Contains(line, agent) && json.Unmarshal([]byte(line), &record) == nil && record.Msg == "request" && record.Agent == agent {
+			if strings.Contains(line, agent) && json.Unmarshal([]byte(line), &record) == nil && record.Msg == "request" &&
+				record.Agent == agent {
 				return true
 			}
 		}
@@ -289,7 +296,8 @@ func readAnswer(r *bufio.Reader) answered {
 // fetchHead is the head of a request of protocol version 2, up to and with the blank line.
 func fetchHead(repo, agent string, headers ...string) string {
 	return "POST /" + repo + "/git-upload-pack HTTP/1.1\r\nHost: packhorse.test\r\nGit-Protocol: version=2\r\n" +
-		"Content-Type: application/x-git-upload-pack-request\r\nUser-Agent: " + agent + "\r\n" + strings.Join(append(headers, "", ""), "\r\n")
+		"Content-Type: application/x-git-upload-pack-request\r\nUser-Agent: " + agent + "\r\n" +
+		strings.Join(append(headers, "", ""), "\r\n")
 }
 
 // post sends the body of a request of protocol version 2.
@@ -303,7 +311,8 @@ func (v *victim) post(repo, agent string, body []byte, headers ...string) answer
 func (v *victim) get(target, agent string, headers ...string) answered {
 	v.t.Helper()
 	headers = append(headers, "Git-Protocol: version=2", "User-Agent: "+agent, "", "")
-	return v.send(strings.NewReader("GET " + target + " HTTP/1.1\r\nHost: packhorse.test\r\n" + strings.Join(headers, "\r\n")))
+	return v.send(strings.NewReader("GET " + target + " HTTP/1.1\r\nHost: packhorse.test\r\n" +
+		strings.Join(headers, "\r\n")))
 }
 
 // packets makes a request of lines; "" is a flush, "|" a delimiter.
@@ -353,7 +362,8 @@ func (v *victim) wantsError(agent string, a answered, text string) {
 		v.t.Errorf("%s: status %d (%v): %.300q; want an ERR packet with %q", agent, a.status, a.err, a.body, text)
 		return
 	}
-	if r := v.record(agent); !strings.Contains(r.Error, text) || r.Result == "ok" || r.Result == "internal" || !strings.HasPrefix(r.Client, "127.0.0.1:") {
+	if r := v.record(agent); !strings.Contains(r.Error, text) || r.Result == "ok" || r.Result == "internal" ||
+		!strings.HasPrefix(r.Client, "127.0.0.1:") {
 		v.t.Errorf("%s: the log says %+v; want the error %q", agent, r, text)
 	}
 }
@@ -369,7 +379,8 @@ func (v *victim) wantsStatus(agent string, a answered, status int, text string) 
 // wantsPack holds an answer to having a pack and its end.
 func (v *victim) wantsPack(agent string, a answered) {
 	v.t.Helper()
-	if a.err != nil || a.status != http.StatusOK || !strings.Contains(a.body, "packfile\n") || !strings.HasSuffix(a.body, "0000") || strings.Contains(a.body, "ERR ") {
+	if a.err != nil || a.status != http.StatusOK || !strings.Contains(a.body, "packfile\n") ||
+		!strings.HasSuffix(a.body, "0000") || strings.Contains(a.body, "ERR ") {
 		v.t.Errorf("%s: status %d (%v): %.300q; want a pack", agent, a.status, a.err, a.body)
 	}
 }

@@ -29,14 +29,18 @@ func TestHostileV0(t *testing.T) {
 		says string // "": an answer without an error
 	}{
 		{"a-million-haves", join(want, "0000", many(million, have), "0009done\n"), ""},
-		{"too-many-haves", join(want, "0000", many(million+1, have), "0000"), fmt.Sprintf("more than %d have lines", million)},
+		{"too-many-haves", join(want, "0000", many(million+1, have), "0000"),
+			fmt.Sprintf("more than %d have lines", million)},
 		{"duplicate-haves", join(want, "0000", many(million, func(int) string { return "have " + old }), "0009done\n"), ""},
 		{"too-many-wants", join(want, many(million, func(int) string { return "want " + tip }), "0000", "0009done\n"),
 			fmt.Sprintf("more than %d want lines", million)},
-		{"wants-of-nothing", join(want, many(hundredThousand/2, func(i int) string { return "want " + fakeID(i) }), "0000", "0009done\n"), "not our ref"},
-		{"too-many-shallows", join(want, many(hundredThousand+1, func(i int) string { return "shallow " + fakeID(i) }), "0000", "0009done\n"),
+		{"wants-of-nothing", join(want, many(hundredThousand/2, func(i int) string { return "want " + fakeID(i) }), "0000",
+			"0009done\n"), "not our ref"},
+		{"too-many-shallows", join(want, many(hundredThousand+1, func(i int) string { return "shallow " + fakeID(i) }),
+			"0000", "0009done\n"),
 			fmt.Sprintf("more than %d shallow lines", hundredThousand)},
-		{"too-many-nots", join(want, many(hundredThousand+1, func(int) string { return "deepen-not old" }), "0000", "0009done\n"),
+		{"too-many-nots", join(want, many(hundredThousand+1, func(int) string { return "deepen-not old" }), "0000",
+			"0009done\n"),
 			fmt.Sprintf("more than %d deepen-not lines", hundredThousand)},
 		{"flushes-first", []byte(strings.Repeat("0000", 100_000)), ""},
 		{"flushes", join(want, strings.Repeat("0000", million), "0009done\n"), ""},
@@ -46,8 +50,10 @@ func TestHostileV0(t *testing.T) {
 		{"features-of-64-KiB", join(line("want "+tip+strings.Repeat(" x", 32_000)), "0000", "0009done\n"), ""},
 		{"agent-of-64-KiB", join(line("want "+tip+" agent="+strings.Repeat("\x01", 65_000)), "0000", "0009done\n"), ""},
 		{"features-everywhere",
-			join(want, bytes.Repeat([]byte(line("want "+tip+" multi_ack side-band no-done agent=x")), hundredThousand), "0000", "0009done\n"), ""},
-		{"all-bands-and-acks", join(line("want "+tip+" multi_ack multi_ack_detailed side-band side-band-64k"), "0000", "0009done\n"), ""},
+			join(want, bytes.Repeat([]byte(line("want "+tip+" multi_ack side-band no-done agent=x")), hundredThousand), "0000",
+				"0009done\n"), ""},
+		{"all-bands-and-acks", join(line("want "+tip+" multi_ack multi_ack_detailed side-band side-band-64k"), "0000",
+			"0009done\n"), ""},
 		{"no-flush", []byte(want), early},
 		{"cut-in-a-line", []byte(want[:30]), early},
 		{"length-three", join(want, "0003"), early},
@@ -61,9 +67,12 @@ func TestHostileV0(t *testing.T) {
 		{"want-reached-only", join(line("want "+old), "0000", "0009done\n"), ""}, // as with git, where requests have no state
 		{"deepen-nothing", join(want, line("deepen 0"), "0000", "0009done\n"), "deepen"},
 		{"deepen-huge", join(want, line("deepen 99999999999999999999"), "0000", "0009done\n"), "deepen"},
-		{"deepen-twice", join(want, line("deepen 1"), line("deepen-not old"), "0000", "0009done\n"), "cannot be used together"},
-		{"filter-not-offered", join(want, line("filter tree:1"), "0000", "0009done\n"), "filtering capability not negotiated"},
-		{"filter-bomb", join(line("want "+tip+" filter"), line("filter "+strings.Repeat("combine:", 500)), "0000", "0009done\n"), "filter"},
+		{"deepen-twice", join(want, line("deepen 1"), line("deepen-not old"), "0000", "0009done\n"),
+			"cannot be used together"},
+		{"filter-not-offered", join(want, line("filter tree:1"), "0000", "0009done\n"),
+			"filtering capability not negotiated"},
+		{"filter-bomb", join(line("want "+tip+" filter"), line("filter "+strings.Repeat("combine:", 500)), "0000",
+			"0009done\n"), "filter"},
 	} {
 		v.fresh()
 		a := v.postV0("good", test.name, test.body)
@@ -79,8 +88,10 @@ func TestHostileV0(t *testing.T) {
 		strings.Repeat("version=1:", 6000), "version=1;version=2", "x\ty",
 	} {
 		agent := fmt.Sprint("version-", i)
-		a := v.send(strings.NewReader("GET /good" + discoveryOf + " HTTP/1.1\r\nHost: h\r\nUser-Agent: " + agent + "\r\nGit-Protocol: " + version + "\r\n\r\n"))
-		if a.status != http.StatusOK || !strings.Contains(a.body, "refs/heads/main") && !strings.Contains(a.body, "version 2") {
+		a := v.send(strings.NewReader("GET /good" + discoveryOf + " HTTP/1.1\r\nHost: h\r\nUser-Agent: " + agent +
+			"\r\nGit-Protocol: " + version + "\r\n\r\n"))
+		if a.status != http.StatusOK || !strings.Contains(a.body, "refs/heads/main") &&
+			!strings.Contains(a.body, "version 2") {
 			t.Errorf("%.40q: %d (%v) %.200q", version, a.status, a.err, a.body)
 		}
 	}

@@ -19,7 +19,8 @@ import (
 // historySize is how many commits the repository has that costs work to walk.
 func historySize() int { return max(scaled(30_000), 3000) }
 
-// history is a repository without a commit-graph: lines of commits that begin and end in one, with odd dates on the way.
+// history is a repository without a commit-graph: lines of commits that begin and end in one, with odd dates on the
+// way.
 func history(t *testing.T, dir string) {
 	t.Helper()
 	repo := gittest.InitAt(t, dir)
@@ -33,7 +34,8 @@ func history(t *testing.T, dir string) {
 		case 1:
 			date = 2_000_000_000
 		}
-		fmt.Fprintf(&in, "commit refs/heads/line%d\nmark :%d\ncommitter C <c@example.com> %d +0000\ndata 1\nx\n", i%lines, i, date)
+		fmt.Fprintf(&in, "commit refs/heads/line%d\nmark :%d\ncommitter C <c@example.com> %d +0000\ndata 1\nx\n", i%lines, i,
+			date)
 		if i > lines {
 			fmt.Fprintf(&in, "from :%d\n", i-lines)
 		}
@@ -47,11 +49,12 @@ func history(t *testing.T, dir string) {
 
 // v0Head is the head of a request of version 0.
 func v0Head(repo, agent string, length int) string {
-	return strings.Replace(fetchHead(repo, agent, fmt.Sprintf("Content-Length: %d", length)), "Git-Protocol: version=2\r\n", "", 1)
+	return strings.Replace(fetchHead(repo, agent, fmt.Sprintf("Content-Length: %d", length)),
+		"Git-Protocol: version=2\r\n", "", 1)
 }
 
-// TestHostileWork: requests that are walks over the whole history. Each has an end, ends with its client, and leaves room for others
-// (threats: protocol denial of service).
+// TestHostileWork: requests that are walks over the whole history. Each has an end, ends with its client, and leaves
+// room for others (threats: protocol denial of service).
 func TestHostileWork(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "[cache]\ngrace = \"0s\"\n", func(root string) { history(t, filepath.Join(root, "history.git")) })
@@ -64,7 +67,8 @@ func TestHostileWork(t *testing.T) {
 	wants := each("want", tips)
 	roots := strings.Split(repo.Git("rev-list", "--all", "--max-parents=0"), "\n")
 	v0 := func(rest ...string) string {
-		return line("want "+tips[0]+" multi_ack_detailed no-done side-band-64k thin-pack ofs-delta agent=x") + strings.Join(rest, "")
+		return line("want "+tips[0]+" multi_ack_detailed no-done side-band-64k thin-pack ofs-delta agent=x") +
+			strings.Join(rest, "")
 	}
 	v.metric("packhorse_lane_running") // the connection for metrics is one of those that are open
 	idle := v.sockets()
@@ -72,23 +76,31 @@ func TestHostileWork(t *testing.T) {
 		name, body string
 		v0         bool
 	}{
-		{"haves-of-nothing", fetchStart + wants + string(many(scaled(100_000), func(i int) string { return "have " + fakeID(i) })) + "0000", false},
+		{"haves-of-nothing", fetchStart + wants + string(many(scaled(100_000),
+			func(i int) string { return "have " + fakeID(i) })) + "0000", false},
 		{"haves-of-all", fetchStart + wants + each("have", commits) + "0000", false},
 		{"haves-not-common", fetchStart + wants + each("have", tips[:1]) + each("have", roots) + "0000", false},
 		{"since-the-beginning", fetchStart + wants + line("deepen-since 1") + "0009done\n0000", false},
 		{"since-the-future", fetchStart + wants + line("deepen-since 1900000000") + "0009done\n0000", false},
-		{"not-many", fetchStart + wants + string(many(scaled(10_000), func(i int) string { return fmt.Sprint("deepen-not line", i%10) })) + "0009done\n0000", false},
+		{"not-many", fetchStart + wants + string(many(scaled(10_000),
+			func(i int) string { return fmt.Sprint("deepen-not line", i%10) })) + "0009done\n0000", false},
 		{"not-HEAD", fetchStart + wants + line("deepen-not main") + "0009done\n0000", false},
 		{"deepen-all", fetchStart + wants + line("deepen 100000000") + "0009done\n0000", false},
-		{"relative", fetchStart + wants + each("shallow", tips) + line("deepen-relative") + line("deepen 100000") + "0009done\n0000", false},
-		{"shallow-everywhere", fetchStart + wants + each("shallow", commits) + line("deepen 3") + each("have", commits) + "0009done\n0000", false},
-		{"include-tag-and-haves", fetchStart + wants + "0010include-tag\n" + each("have", commits[:len(commits)/2]) + "0009done\n0000", false},
+		{"relative", fetchStart + wants + each("shallow", tips) + line("deepen-relative") + line("deepen 100000") +
+			"0009done\n0000", false},
+		{"shallow-everywhere", fetchStart + wants + each("shallow", commits) + line("deepen 3") + each("have", commits) +
+			"0009done\n0000", false},
+		{"include-tag-and-haves", fetchStart + wants + "0010include-tag\n" + each("have", commits[:len(commits)/2]) +
+			"0009done\n0000", false},
 		{"v0-haves-of-all", v0("0000", each("have", commits), "0000"), true},
-		{"v0-rounds", v0("0000", strings.Join(chunked(each("have", slices.Concat(roots, commits)), 50*16), "0000"), "0009done\n"), true},
+		{"v0-rounds", v0("0000", strings.Join(chunked(each("have", slices.Concat(roots, commits)), 50*16), "0000"),
+			"0009done\n"), true},
 		{"v0-flushes", v0("0000", strings.Repeat("0000", scaled(200_000)), "0009done\n"), true},
-		{"v0-shallow-everywhere", v0(each("shallow", commits), line("deepen 3"), "0000", each("have", commits), "0009done\n"), true},
+		{"v0-shallow-everywhere", v0(each("shallow", commits), line("deepen 3"), "0000", each("have", commits), "0009done\n"),
+			true},
 		{"v0-since", v0(line("deepen-since 1"), "0000", "0009done\n"), true},
-		{"v0-not", v0(string(many(1000, func(i int) string { return fmt.Sprint("deepen-not line", i%10) })), "0000", "0009done\n"), true},
+		{"v0-not", v0(string(many(1000, func(i int) string { return fmt.Sprint("deepen-not line", i%10) })), "0000",
+			"0009done\n"), true},
 	} {
 		head := fetchHead("history", test.name, fmt.Sprintf("Content-Length: %d", len(test.body)))
 		if test.v0 {
@@ -133,7 +145,8 @@ func chunked(text string, n int) (pieces []string) {
 // TestHostileNeighbours: small requests are answered while others make the server walk and pack as much as they can.
 func TestHostileNeighbours(t *testing.T) {
 	t.Parallel()
-	v := attack(t, "[git]\nslots = 1\nqueue = 2\n[cache]\ngrace = \"0s\"\n", func(root string) { history(t, filepath.Join(root, "history.git")) })
+	v := attack(t, "[git]\nslots = 1\nqueue = 2\n[cache]\ngrace = \"0s\"\n",
+		func(root string) { history(t, filepath.Join(root, "history.git")) })
 	tip := v.idOf("history", "main")
 	var stop atomic.Bool
 	var refused, served atomic.Int64
@@ -142,7 +155,8 @@ func TestHostileNeighbours(t *testing.T) {
 		defer close(done)
 		parallel(12, func(i int) {
 			for n := 0; !stop.Load(); n++ { // always another pack: nothing comes from the cache
-				switch a := v.post("history", "greedy", fetching("want "+tip, fmt.Sprint("deepen ", 100+i+12*n), "done")); a.status {
+				switch a := v.post("history", "greedy", fetching("want "+tip, fmt.Sprint("deepen ", 100+i+12*n),
+					"done")); a.status {
 				case http.StatusOK:
 					served.Add(1)
 				case http.StatusTooManyRequests:
@@ -169,12 +183,13 @@ func TestHostileNeighbours(t *testing.T) {
 	stop.Store(true)
 	<-done
 	slices.Sort(took)
-	t.Logf("small requests: median %s, last %s; of the others %d were served, %d refused", took[len(took)/2], took[len(took)-1], served.Load(), refused.Load())
+	t.Logf("small requests: median %s, last %s; of the others %d were served, %d refused", took[len(took)/2],
+		took[len(took)-1], served.Load(), refused.Load())
 	v.unharmed(500 << 20)
 }
 
-// TestHostilePatterns: patterns of a sparse filter that take git without end, and a filter for each of the depths. The git process ends
-// with its client, or with its time limit.
+// TestHostilePatterns: patterns of a sparse filter that take git without end, and a filter for each of the depths. The
+// git process ends with its client, or with its time limit.
 func TestHostilePatterns(t *testing.T) {
 	t.Parallel()
 	prepare := func(root string) {
@@ -182,7 +197,8 @@ func TestHostilePatterns(t *testing.T) {
 		name := strings.Repeat("a/", 40) + "c"
 		bomb := "/" + strings.Repeat("**/a/", 12) + "**/b\n" // can match in more ways than anybody can try
 		big := strings.Repeat("**/"+strings.Repeat("*a", 20)+"**/x\n", 20_000)
-		repo.GitIn(fmt.Sprintf("commit refs/heads/main\ncommitter C <c@example.com> 1 +0000\ndata 1\nx\nM 100644 inline %s\ndata 1\nx\n"+
+		repo.GitIn(fmt.Sprintf("commit refs/heads/main\ncommitter C <c@example.com> 1 +0000\ndata 1\nx\nM 100644 inline "+
+			"%s\ndata 1\nx\n"+
 			"M 100644 inline bomb\ndata %d\n%s\nM 100644 inline big\ndata %d\n%s\n",
 			name, len(bomb), bomb, len(big), big), "fast-import", "--quiet")
 	}
@@ -225,9 +241,11 @@ func TestHostilePatterns(t *testing.T) {
 		t.Parallel()
 		v := attack(t, "", prepare)
 		for depth := range 30 {
-			v.wantsPack("depths", v.post("patterns", "depths", fetching("want "+v.idOf("patterns", "main"), fmt.Sprint("filter tree:", depth), "done")))
+			v.wantsPack("depths", v.post("patterns", "depths",
+				fetching("want "+v.idOf("patterns", "main"), fmt.Sprint("filter tree:", depth), "done")))
 		}
-		v.wantsPack("depths", v.post("patterns", "depths", fetching("want "+v.idOf("patterns", "main"), "filter tree:18446744073709551615", "done")))
+		v.wantsPack("depths", v.post("patterns", "depths",
+			fetching("want "+v.idOf("patterns", "main"), "filter tree:18446744073709551615", "done")))
 		v.unharmed(200 << 20)
 	})
 }

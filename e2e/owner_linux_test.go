@@ -30,7 +30,8 @@ func TestOwner(t *testing.T) {
 	source.Git("bundle", "create", bundle, "--all")
 	secret := filepath.Join(dir, "secret.bundle")
 	for _, err := range []error{
-		os.Mkdir(root, 0o755), os.Chown(root, uid, gid), os.Chmod(bundle, 0o644), os.WriteFile(secret, nil, 0o600), os.Chmod(dir, 0o755),
+		os.Mkdir(root, 0o755), os.Chown(root, uid, gid), os.Chmod(bundle, 0o644), os.WriteFile(secret, nil, 0o600),
+		os.Chmod(dir, 0o755),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -40,7 +41,8 @@ func TestOwner(t *testing.T) {
 		return exec.Command(filepath.Join(binDir, "packhorse"), append(args, "--root", root)...).CombinedOutput()
 	}
 	for _, args := range [][]string{
-		{"token", "create", "me"}, {"repo", "create", "team/app"}, {"repo", "import", "team/tool", bundle}, {"repo", "maintain", "team/tool"},
+		{"token", "create", "me"}, {"repo", "create", "team/app"}, {"repo", "import", "team/tool", bundle},
+		{"repo", "maintain", "team/tool"},
 		{"repo", "create", "team/old"}, {"repo", "remove", "team/old", "--yes"}, {"repo", "list"},
 	} {
 		if out, err := run(args...); err != nil {

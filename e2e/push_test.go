@@ -24,7 +24,8 @@ func TestPush(t *testing.T) {
 	})
 }
 
-// TestPushKills kills the server in the middle of pushes, again and again: what a client was told is there, and the next push of each goes through.
+// TestPushKills kills the server in the middle of pushes, again and again: what a client was told is there, and the
+// next push of each goes through.
 func TestPushKills(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -41,7 +42,8 @@ func TestPushKills(t *testing.T) {
 	}
 	p := start()
 	defer func() { p.cmd.Process.Kill(); <-p.ended }()
-	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write", "--state", state).Output()
+	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write", "--state",
+		state).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +113,8 @@ func (c *pusher) push(url, text string) error {
 		c.Git("update-ref", "refs/heads/main", c.Commit(text, c.ID("main")).String())
 	}
 	tip := c.ID("main").String()
-	_, err := c.Try("-c", "http.extraHeader=Authorization: Bearer "+c.token, "push", "--quiet", url+"/app", "main:refs/heads/"+c.branch)
+	_, err := c.Try("-c", "http.extraHeader=Authorization: Bearer "+c.token, "push", "--quiet", url+"/app",
+		"main:refs/heads/"+c.branch)
 	if err == nil {
 		c.told, c.count = tip, c.count+1
 	}

@@ -14,8 +14,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// leavingGit is a git whose pack-objects hangs, and has left behind what it can: a child, one in a session of its own, one of that with nobody above
-// it, one with an environment of its own, and one of that in another session. Each writes its number into a directory.
+// leavingGit is a git whose pack-objects hangs, and has left behind what it can: a child, one in a session of its own,
+// one of that with nobody above it, one with an environment of its own, and one of that in another session. Each writes
+// its number into a directory.
 const leavingGit = `#!/bin/sh
 case "$*" in *pack-objects*) ;; *) exec git "$@" ;; esac
 stay() { "$@" sh -c 'trap "" TERM INT HUP PIPE; echo >DIR/$$; while :; do sleep 1000; done' & }
@@ -89,18 +90,21 @@ func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup stri
 	root := filepath.Join(dir, "root")
 	gittest.Run(t, "", "", "init", "-q", "--bare", filepath.Join(root, "a.git"))
 	tree := gittest.Run(t, "", "", "--git-dir="+filepath.Join(root, "a.git"), "hash-object", "-t", "tree", "-w", "--stdin")
-	commit := gittest.Run(t, "", "", "--git-dir="+filepath.Join(root, "a.git"), "commit-tree", "-m", "one", strings.TrimSpace(tree))
+	commit := gittest.Run(t, "", "", "--git-dir="+filepath.Join(root, "a.git"), "commit-tree", "-m", "one",
+		strings.TrimSpace(tree))
 	gittest.Run(t, "", "", "--git-dir="+filepath.Join(root, "a.git"), "update-ref", "HEAD", strings.TrimSpace(commit))
 	program := filepath.Join(dir, "git")
 	count, more := leavingCount, ""
 	if cgroup != "" {
 		count, more = count+1, hidden
 	}
-	if err := os.WriteFile(program, []byte(strings.NewReplacer("DIR", pids, "MORE", more).Replace(leavingGit)), 0o755); err != nil {
+	if err := os.WriteFile(program, []byte(strings.NewReplacer("DIR", pids, "MORE", more).Replace(leavingGit)),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	config := filepath.Join(dir, "packhorse.toml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "[git]\nprogram = %q\n[cgroup]\npath = %q\n", program, cgroup), 0o644); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, "[git]\nprogram = %q\n[cgroup]\npath = %q\n", program, cgroup),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	if user != nil {
@@ -109,11 +113,13 @@ func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup stri
 				t.Fatal(err)
 			}
 		}
-		if out, err := exec.Command("chown", "-R", fmt.Sprintf("%d:%d", user.Uid, user.Gid), dir).CombinedOutput(); err != nil {
+		if out, err := exec.Command("chown", "-R", fmt.Sprintf("%d:%d", user.Uid, user.Gid),
+			dir).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
-	p, url := startLeaving(t, role, dir, user, "--root", root, "--config", config, "--ops", "127.0.0.1:0", "--log-format", "json")
+	p, url := startLeaving(t, role, dir, user, "--root", root, "--config", config, "--ops", "127.0.0.1:0", "--log-format",
+		"json")
 
 	clone := exec.Command("git", "clone", "-q", url+"/a", filepath.Join(t.TempDir(), "clone"))
 	clone.Env = gittest.Env()
@@ -171,8 +177,10 @@ func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup stri
 	}
 }
 
-// startLeaving starts a server, with a gateway before it if it is a storage node, and returns what to kill and where to clone from.
-func startLeaving(t *testing.T, role, dir string, user *syscall.Credential, args ...string) (p *serverProcess, url string) {
+// startLeaving starts a server, with a gateway before it if it is a storage node, and returns what to kill and where to
+// clone from.
+func startLeaving(t *testing.T, role, dir string, user *syscall.Credential, args ...string) (p *serverProcess,
+	url string) {
 	t.Helper()
 	program := filepath.Join(binDir, "packhorse")
 	if user != nil { // whose way to it may be closed
@@ -195,7 +203,8 @@ func startLeaving(t *testing.T, role, dir string, user *syscall.Credential, args
 	if role != "storage" {
 		return p, p.http
 	}
-	gateway := startRole(t, "gateway", "--http", "127.0.0.1:0", "--node", "a="+p.listen, "--state", filepath.Join(dir, "gateway"))
+	gateway := startRole(t, "gateway", "--http", "127.0.0.1:0", "--node", "a="+p.listen, "--state",
+		filepath.Join(dir, "gateway"))
 	return p, gateway.HTTP
 }
 

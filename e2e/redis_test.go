@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestGatewaysShareRedis: what is pushed through one gateway is what the other one answers, from its node or a real Redis. When that is killed
-// requests go on.
+// TestGatewaysShareRedis: what is pushed through one gateway is what the other one answers, from its node or a real
+// Redis. When that is killed requests go on.
 func TestGatewaysShareRedis(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("redis-server"); err != nil {
@@ -29,16 +29,20 @@ func TestGatewaysShareRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	redis, socket := startRedis(t)
-	p.node = p.start("storage", "--root", filepath.Join(p.dir, "repos"), "--state", filepath.Join(p.dir, "node"), "--listen", "127.0.0.1:0")
-	config := p.write("gateway.toml", fmt.Sprintf("[auth]\ntokens = %q\n[http]\npublic_read = true\n[resolver]\nredis = %q\nredis_timeout = \"30s\"\n",
+	p.node = p.start("storage", "--root", filepath.Join(p.dir, "repos"), "--state", filepath.Join(p.dir, "node"),
+		"--listen", "127.0.0.1:0")
+	config := p.write("gateway.toml", fmt.Sprintf("[auth]\ntokens = %q\n[http]\npublic_read = true\n[resolver]\nredis = "+
+		"%q\nredis_timeout = \"30s\"\n",
 		filepath.Join(p.dir, "tokens"), "unix://"+socket), 0o600)
-	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--scope", "write", "--config", config).Output()
+	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--scope", "write", "--config",
+		config).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	gateways := make([]*serverProcess, 2)
 	for i := range gateways {
-		gateways[i] = p.start("gateway", "--config", config, "--state", filepath.Join(p.dir, fmt.Sprint("gateway", i)), "--http", "127.0.0.1:0", "--node", "node="+p.node.listen)
+		gateways[i] = p.start("gateway", "--config", config, "--state", filepath.Join(p.dir, fmt.Sprint("gateway", i)),
+			"--http", "127.0.0.1:0", "--node", "node="+p.node.listen)
 	}
 	u, err := url.Parse(gateways[0].http + "/app")
 	if err != nil {
@@ -79,7 +83,10 @@ func TestGatewaysShareRedis(t *testing.T) {
 	id := push("without Redis")
 	for _, s := range gateways {
 		eventually(t, "a gateway answers without Redis", func() bool { return answers(s, id) })
-		eventually(t, "it is bypassed", func() bool { return answers(s, id) && p.metric(s, "packhorse_resolve_redis_bypassed") == 1 })
+		eventually(t, "it is bypassed", func() bool {
+			return answers(s, id) &&
+				p.metric(s, "packhorse_resolve_redis_bypassed") == 1
+		})
 	}
 	gittest.Run(t, p.dir, "", "clone", "--quiet", gateways[1].http+"/app", filepath.Join(p.dir, "after"))
 }
@@ -108,7 +115,8 @@ func startRedis(t *testing.T) (redis *exec.Cmd, socket string) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket = filepath.Join(dir, "s")
-	redis = exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--dir", dir)
+	redis = exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no",
+		"--dir", dir)
 	if err := redis.Start(); err != nil {
 		t.Fatal(err)
 	}

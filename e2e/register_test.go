@@ -17,11 +17,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestRegister has several git clients push to the same few refs and read them, at random, while the server and its git processes are killed
-// and started again. Each ref has to be a linearizable register that is compared and set, whatever was killed: an update that was reported is
-// there from then on, and one that was refused never is; one whose client was told nothing is there or not, before whatever served it has
-// ended. After each kill the next push to each ref has to succeed, nothing may be left in the repository of pushes that came to nothing, and
-// every object that was reported has to be there in the end.
+// TestRegister has several git clients push to the same few refs and read them, at random, while the server and its git
+// processes are killed and started again. Each ref has to be a linearizable register that is compared and set, whatever
+// was killed: an update that was reported is there from then on, and one that was refused never is; one whose client
+// was told nothing is there or not, before whatever served it has ended. After each kill the next push to each ref has
+// to succeed, nothing may be left in the repository of pushes that came to nothing, and every object that was reported
+// has to be there in the end.
 //
 // PACKHORSE_PUSH_TIME is how long that is done in each shape, and PACKHORSE_SEED where the random numbers begin.
 func TestRegister(t *testing.T) {
@@ -154,7 +155,8 @@ func (r *registers) check() {
 	} else {
 		gittest.At(r, clone).Git("fsck", "--strict", "--no-dangling")
 	}
-	r.Logf("%d kills; %d reads; updates: %v; atomic pushes that a kill has left half done: %d; pushes after a kill that had to be tried again: %d",
+	r.Logf("%d kills; %d reads; updates: %v; atomic pushes that a kill has left half done: %d; pushes after a kill that "+
+		"had to be tried again: %d",
 		r.kills, reads, counts, r.halved, r.retries)
 	verdict, info := porcupine.CheckOperationsVerbose(registerModel, r.history, 2*time.Minute)
 	if verdict != porcupine.Illegal { // or too tangled for this machine
@@ -196,12 +198,14 @@ func (a *actor) commit() (string, error) {
 			for i := range text {
 				text[i] = byte(a.random.Uint32())
 			}
-			fmt.Fprintf(&in, "reset refs/heads/x\ncommit refs/heads/x\nmark :%d\ncommitter C <c@example.com> 1700000000 +0000\ndata %d\n%s\n",
+			fmt.Fprintf(&in, "reset refs/heads/x\ncommit refs/heads/x\nmark :%d\ncommitter C <c@example.com> 1700000000 "+
+				"+0000\ndata %d\n%s\n",
 				a.made, len(fmt.Sprint(a.number, a.made)), fmt.Sprint(a.number, a.made))
 			fmt.Fprintf(&in, "M 100644 inline file\ndata %d\n%s\n", size, text)
 		}
 		marks := filepath.Join(a.dir, "marks")
-		cmd := exec.Command("git", "-c", "fastimport.unpackLimit=0", "fast-import", "--quiet", "--force", "--export-marks="+marks)
+		cmd := exec.Command("git", "-c", "fastimport.unpackLimit=0", "fast-import", "--quiet", "--force",
+			"--export-marks="+marks)
 		cmd.Dir, cmd.Env, cmd.Stdin = a.dir, gittest.Env(), strings.NewReader(in.String())
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("git fast-import: %w %s", err, out)
@@ -335,7 +339,8 @@ func (a *actor) look() error {
 		}
 		return nil
 	}
-	out, err := a.clientIn(a.dir, "-c", fmt.Sprintf("protocol.version=%d", 2*a.random.IntN(2)), "ls-remote", "--heads", a.url()+"/r")
+	out, err := a.clientIn(a.dir, "-c", fmt.Sprintf("protocol.version=%d", 2*a.random.IntN(2)), "ls-remote", "--heads",
+		a.url()+"/r")
 	if err != nil {
 		return nil
 	}
@@ -355,7 +360,8 @@ func (a *actor) look() error {
 
 func (a *actor) saw(call int64, ref int, value string) {
 	a.seen[ref] = value
-	a.note(porcupine.Operation{ClientId: a.number, Input: action{ref: ref, read: true}, Call: call, Output: result{value: value}, Return: a.now()})
+	a.note(porcupine.Operation{ClientId: a.number, Input: action{ref: ref, read: true}, Call: call,
+		Output: result{value: value}, Return: a.now()})
 }
 
 func refName(ref int) string { return fmt.Sprintf("refs/heads/r%d", ref) }

@@ -75,13 +75,15 @@ func newRegisters(t *testing.T, seed uint64, split bool) *registers {
 	gittest.InitAt(t, r.repo).Git("config", "receive.denyDeleteCurrent", "ignore")
 	gittest.At(t, r.repo).Git("symbolic-ref", "HEAD", refName(0))
 	state := filepath.Join(sockets, "front")
-	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "tester", "--scope", "write", "--state", state)
+	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "tester", "--scope", "write", "--state",
+		state)
 	create.Env = append(gittest.Env(), "GORACE=atexit_sleep_ms=0")
 	token, err := create.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.header = "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("tester:"+strings.TrimSpace(string(token))))
+	r.header = "Authorization: Basic " +
+		base64.StdEncoding.EncodeToString([]byte("tester:"+strings.TrimSpace(string(token))))
 	if r.api, err = api.New("unix:"+filepath.Join(sockets, "node.sock"), api.Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +98,8 @@ func newRegisters(t *testing.T, seed uint64, split bool) *registers {
 	r.at = "127.0.0.1:0"
 	r.start(true, true)
 	for i := range registerClients {
-		a := &actor{registers: r, number: i, random: rand.New(rand.NewPCG(seed, uint64(i+1))), dir: filepath.Join(sockets, fmt.Sprint("client", i))}
+		a := &actor{registers: r, number: i, random: rand.New(rand.NewPCG(seed, uint64(i+1))),
+			dir: filepath.Join(sockets, fmt.Sprint("client", i))}
 		gittest.InitAt(t, a.dir)
 		r.actors = append(r.actors, a)
 	}
@@ -159,8 +162,8 @@ func (r *registers) latest(ref int) string {
 	return r.last[ref]
 }
 
-// settled is said when nothing runs any more that served what came so far: what is unknown happened by now, or never will. That of an
-// atomic push which may still have to create its other ref stays unknown.
+// settled is said when nothing runs any more that served what came so far: what is unknown happened by now, or never
+// will. That of an atomic push which may still have to create its other ref stays unknown.
 func (r *registers) settled() {
 	may := map[action]bool{}
 	var open [][]action
@@ -206,7 +209,8 @@ func (r *registers) clientIn(dir string, args ...string) (string, error) {
 func (r *registers) resolve(ref int) (value string, ok bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	found, err := r.api.Refs().Resolve(ctx, connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "r", Name: refName(ref)}))
+	found, err := r.api.Refs().Resolve(ctx, connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "r",
+		Name: refName(ref)}))
 	if api.IsNotFound(err) {
 		return "", true
 	}
@@ -332,7 +336,8 @@ func (r *registers) probe() {
 		tries := 0
 		for a.replace(ref) != done {
 			if tries++; tries == probeTries {
-				r.Fatalf("after kill %d, none of %d pushes to %s went through; left: %s", r.kills, tries, refName(ref), r.describe())
+				r.Fatalf("after kill %d, none of %d pushes to %s went through; left: %s", r.kills, tries, refName(ref),
+					r.describe())
 			}
 			r.retries++
 		}
@@ -342,8 +347,8 @@ func (r *registers) probe() {
 	}
 }
 
-// probeTries is how many pushes may find that what was killed is still being cleared away. Each waits for that for some seconds itself, so that
-// there is none on a machine that is not very slow.
+// probeTries is how many pushes may find that what was killed is still being cleared away. Each waits for that for some
+// seconds itself, so that there is none on a machine that is not very slow.
 const probeTries = 6
 
 // replace puts another value in the place of a ref's.
@@ -369,8 +374,8 @@ func (a *actor) replace(ref int) outcome {
 	return outcomes[0]
 }
 
-// halves are the atomic pushes of which nobody knows what came of them, and that are done by half: git sets one ref after the other. They are completed
-// by who finds that git was killed.
+// halves are the atomic pushes of which nobody knows what came of them, and that are done by half: git sets one ref
+// after the other. They are completed by who finds that git was killed.
 func (r *registers) halves() (list []string) {
 	for _, push := range r.open {
 		is := r.values(push)
@@ -396,7 +401,8 @@ func (r *registers) values(push []action) (is [2]string) {
 
 // left is what should not be in a repository to which nobody pushes, but for what is in nobody's way.
 func (r *registers) left() (list []string) {
-	for _, pattern := range []string{"*.lock", "refs/heads/*.lock", "objects/*/tmp_*", "objects/pack/*.lock", "packed-refs.new"} {
+	for _, pattern := range []string{"*.lock", "refs/heads/*.lock", "objects/*/tmp_*", "objects/pack/*.lock",
+		"packed-refs.new"} {
 		found, _ := filepath.Glob(filepath.Join(r.repo, pattern))
 		list = append(list, found...)
 	}
@@ -499,7 +505,8 @@ func groupRuns(group int) bool {
 		if i := strings.LastIndex(string(text), ") "); i >= 0 {
 			var state string
 			var parent, of int
-			if _, err := fmt.Sscan(string(text[i+2:]), &state, &parent, &of); err == nil && of == group && state != "Z" && state != "X" {
+			if _, err := fmt.Sscan(string(text[i+2:]), &state, &parent, &of); err == nil && of == group && state != "Z" &&
+				state != "X" {
 				return true
 			}
 		}

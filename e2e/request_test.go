@@ -38,16 +38,18 @@ type rawRequest struct {
 	stuck          bool // read no more instead of closing it
 }
 
-// cmdRequest sends a request exactly as written, so that no client library mends it, and checks the status of the answer:
+// cmdRequest sends a request exactly as written, so that no client library mends it, and checks the status of the
+// answer:
 //
 //	request [-H 'Name: value']... [-d FILE | -chunked FILE] [-hangup BYTES | -stuck BYTES] METHOD TARGET [STATUS]
 //
-// STATUS is a number, or 4xx. The answer's headers are then in the file headers, its body in the file body. With -hangup the
-// connection is closed after so many bytes of the body; with -stuck it stays open, and nobody reads.
+// STATUS is a number, or 4xx. The answer's headers are then in the file headers, its body in the file body. With
+// -hangup the connection is closed after so many bytes of the body; with -stuck it stays open, and nobody reads.
 func cmdRequest(ts *testscript.TestScript, neg bool, args []string) {
 	r, want := parseRequest(ts, args)
 	if neg || r == nil {
-		ts.Fatalf("usage: request [-H 'Name: value']... [-d FILE | -chunked FILE] [-hangup BYTES | -stuck BYTES] METHOD TARGET [STATUS]")
+		ts.Fatalf("usage: request [-H 'Name: value']... [-d FILE | -chunked FILE] [-hangup BYTES | -stuck BYTES] METHOD " +
+			"TARGET [STATUS]")
 	}
 	conn := dial(ts, storyOf(ts).server(ts).http)
 	if r.stuck {
@@ -154,7 +156,8 @@ func cmdCertificate(ts *testscript.TestScript, neg bool, args []string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	ts.Check(err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: args[2]}, DNSNames: []string{args[2]}, NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: args[2]}, DNSNames: []string{args[2]},
+		NotAfter: time.Now().Add(time.Hour),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	ts.Check(err)
@@ -164,8 +167,8 @@ func cmdCertificate(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
 }
 
-// cmdServed shakes hands until the server shows the certificate of NAME (it looks at its files once a second at most) and, if given,
-// TEXT is in its log: served NAME [TEXT]. HTTP/1.1 has to be what was agreed on.
+// cmdServed shakes hands until the server shows the certificate of NAME (it looks at its files once a second at most)
+// and, if given, TEXT is in its log: served NAME [TEXT]. HTTP/1.1 has to be what was agreed on.
 func cmdServed(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 2 {
 		ts.Fatalf("usage: served NAME [TEXT]")

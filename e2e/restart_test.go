@@ -24,7 +24,8 @@ import (
 // activated starts packhorse with listening sockets, as systemd does: the descriptors from 3 on, and their names.
 func activated(t *testing.T, names string, files []*os.File, args ...string) *serverProcess {
 	t.Helper()
-	script := fmt.Sprintf("LISTEN_PID=$$ LISTEN_FDS=%d LISTEN_FDNAMES=%s exec %s \"$@\"", len(files), names, filepath.Join(binDir, "packhorse"))
+	script := fmt.Sprintf("LISTEN_PID=$$ LISTEN_FDS=%d LISTEN_FDNAMES=%s exec %s \"$@\"", len(files), names,
+		filepath.Join(binDir, "packhorse"))
 	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, args...)...)
 	cmd.ExtraFiles = files
 	p, err := startProcess(args[0], cmd, t.TempDir(), append(gittest.Env(), "GORACE=atexit_sleep_ms=0"))
@@ -55,8 +56,8 @@ func listening(t *testing.T) (file *os.File, address string) {
 	return file, l.Addr().String()
 }
 
-// TestRestartRefusesNobody: while servers with inherited sockets follow one another, clients fetch, push and ask, each time on a new connection, and
-// nothing fails. The next server starts while the one before it still ends.
+// TestRestartRefusesNobody: while servers with inherited sockets follow one another, clients fetch, push and ask, each
+// time on a new connection, and nothing fails. The next server starts while the one before it still ends.
 func TestRestartRefusesNobody(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -65,11 +66,13 @@ func TestRestartRefusesNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := filepath.Join(dir, "packhorse.toml")
-	text := fmt.Sprintf("root = %q\nstate = %q\n[http]\npublic_read = true\n[push]\nenabled = true\n", root, filepath.Join(dir, "state"))
+	text := fmt.Sprintf("root = %q\nstate = %q\n[http]\npublic_read = true\n[push]\nenabled = true\n", root,
+		filepath.Join(dir, "state"))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	token, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "me", "--scope", "write", "--config", config).Output()
+	token, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "me", "--scope", "write", "--config",
+		config).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +124,8 @@ func TestRestartRefusesNobody(t *testing.T) {
 		return git("clone", "-q", "http://"+address+"/app", filepath.Join(dir, fmt.Sprint("clone-", i)))
 	})
 	each("push", func(i int) error {
-		return git("-C", work, "push", "-q", "http://me:"+strings.TrimSpace(string(token))+"@"+address+"/app", fmt.Sprint("HEAD:refs/heads/push-", i))
+		return git("-C", work, "push", "-q", "http://me:"+strings.TrimSpace(string(token))+"@"+address+"/app",
+			fmt.Sprint("HEAD:refs/heads/push-", i))
 	})
 
 	for range 3 {
@@ -144,7 +148,8 @@ func TestRestartRefusesNobody(t *testing.T) {
 	}
 }
 
-// TestGatewaysOverlap: with inherited sockets a gateway takes over as soon as the one before it accepts no more, whose requests go on.
+// TestGatewaysOverlap: with inherited sockets a gateway takes over as soon as the one before it accepts no more, whose
+// requests go on.
 func TestGatewaysOverlap(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -160,15 +165,18 @@ func TestGatewaysOverlap(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(sockets)
-	node := startRole(t, "storage", "--root", root, "--state", filepath.Join(dir, "node"), "--listen", "unix:"+filepath.Join(sockets, "s")).Listen
+	node := startRole(t, "storage", "--root", root, "--state", filepath.Join(dir, "node"), "--listen",
+		"unix:"+filepath.Join(sockets, "s")).Listen
 	config := filepath.Join(dir, "gateway.toml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "state = %q\n[http]\npublic_read = true\n[[node]]\nname = \"a\"\naddress = %q\n", filepath.Join(dir, "state"), node), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, "state = %q\n[http]\npublic_read = true\n[[node]]\nname = "+
+		"\"a\"\naddress = %q\n", filepath.Join(dir, "state"), node), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	public, address := listening(t)
 	private, ops := listening(t)
 	start := func() *serverProcess {
-		return activated(t, "http:ops", []*os.File{public, private}, "gateway", "--config", config, "--log-format", "json", "--ops", ops)
+		return activated(t, "http:ops", []*os.File{public, private}, "gateway", "--config", config, "--log-format", "json",
+			"--ops", ops)
 	}
 	ask := func(keep net.Conn) error {
 		fmt.Fprint(keep, "GET /app/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n")
@@ -186,7 +194,9 @@ func TestGatewaysOverlap(t *testing.T) {
 	}
 	defer slow.Close()
 	const request = "0014command=ls-refs\n0000"
-	fmt.Fprintf(slow, "POST /app/git-upload-pack HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-git-upload-pack-request\r\nGit-Protocol: version=2\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(request))
+	fmt.Fprintf(slow, "POST /app/git-upload-pack HTTP/1.1\r\nHost: h\r\nContent-Type: "+
+		"application/x-git-upload-pack-request\r\nGit-Protocol: version=2\r\nExpect: 100-continue\r\nContent-Length: "+
+		"%d\r\n\r\n", len(request))
 	in := bufio.NewReader(slow)
 	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
 		t.Fatalf("%q, %v", line, err)
@@ -217,7 +227,8 @@ func TestGatewaysOverlap(t *testing.T) {
 	if err := old.wait(); err != nil {
 		t.Errorf("the old gateway ended: %v", err)
 	}
-	if out, err := exec.Command(filepath.Join(binDir, "packhorse"), "nodes", "--config", config).CombinedOutput(); err != nil {
+	if out, err := exec.Command(filepath.Join(binDir, "packhorse"), "nodes", "--config",
+		config).CombinedOutput(); err != nil {
 		t.Errorf("the new gateway's admin socket: %v\n%s", err, out)
 	}
 	next.cmd.Process.Signal(syscall.SIGTERM)

@@ -18,7 +18,8 @@ type address struct {
 // startRole starts a process of a role and holds it to a clean end with the test.
 func startRole(t *testing.T, args ...string) (at address) {
 	t.Helper()
-	p, err := startServer(t.TempDir(), append(gittest.Env(), "GORACE=atexit_sleep_ms=0"), append(args, "--ops", "", "--log-format", "json"))
+	p, err := startServer(t.TempDir(), append(gittest.Env(), "GORACE=atexit_sleep_ms=0"),
+		append(args, "--ops", "", "--log-format", "json"))
 	if err != nil {
 		t.Fatal(err)
 	}

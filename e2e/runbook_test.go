@@ -36,7 +36,8 @@ func TestRunbook(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(root, "demo.git"), os.DirFS(repo.Dir)); err != nil {
 		t.Fatal(err)
 	}
-	p, err := startServer(t.TempDir(), append(gittest.Env(), "GORACE=atexit_sleep_ms=0"), []string{"serve", "--root", root, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json"})
+	p, err := startServer(t.TempDir(), append(gittest.Env(), "GORACE=atexit_sleep_ms=0"),
+		[]string{"serve", "--root", root, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,8 @@ import (
 // TestSearch tells what users of code search see, where one process does it all and where each part has one.
 func TestSearch(t *testing.T) {
 	templates := makeTemplates(t)
-	for name, shape := range map[string]shape{"serve": {}, "unix": {between: "unix", search: true}, "tcp-and-secret": {between: "tcp", search: true}} {
+	for name, shape := range map[string]shape{"serve": {}, "unix": {between: "unix", search: true},
+		"tcp-and-secret": {between: "tcp", search: true}} {
 		t.Run(name, func(t *testing.T) {
 			if name == "tcp-and-secret" {
 				skipIfShort(t)
@@ -33,8 +34,8 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// cmdSearcher starts a search process, called "search", that listens at a Unix socket, and sets $SEARCH to its address and $STATE_search to its state
-// directory: searcher [FLAGS].
+// cmdSearcher starts a search process, called "search", that listens at a Unix socket, and sets $SEARCH to its address
+// and $STATE_search to its state directory: searcher [FLAGS].
 func cmdSearcher(ts *testscript.TestScript, neg bool, args []string) {
 	s := storyOf(ts)
 	if neg || s.nodes["search"] != nil {
@@ -45,7 +46,8 @@ func cmdSearcher(ts *testscript.TestScript, neg bool, args []string) {
 		state = ts.MkAbs(args[i+1])
 	}
 	p, err := s.start(ts, append([]string{"search"}, args...), map[string]string{
-		"--listen": "unix:" + filepath.Join(s.sockets, "search.sock"), "--state": state, "--ops": "127.0.0.1:0", "--log-format": "json",
+		"--listen": "unix:" + filepath.Join(s.sockets, "search.sock"), "--state": state, "--ops": "127.0.0.1:0",
+		"--log-format": "json",
 	})
 	ts.Check(err)
 	p.name, p.state = "search", state
@@ -54,8 +56,8 @@ func cmdSearcher(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("STATE_search", state)
 }
 
-// cmdFinds searches again and again until the answer has all of the texts, or with ! none of them, and is good: [!] finds [-by NAME=FILE] QUERY TEXT..., with a token
-// in a file.
+// cmdFinds searches again and again until the answer has all of the texts, or with ! none of them, and is good: [!]
+// finds [-by NAME=FILE] QUERY TEXT..., with a token in a file.
 func cmdFinds(ts *testscript.TestScript, neg bool, args []string) {
 	var name, token string
 	if len(args) > 1 && args[0] == "-by" {
@@ -74,13 +76,15 @@ func cmdFinds(ts *testscript.TestScript, neg bool, args []string) {
 		wrong := func(text string) bool { return strings.Contains(body, text) == neg }
 		return status == http.StatusOK && !slices.ContainsFunc(args[1:], wrong)
 	}) {
-		ts.Fatalf("search for %s: got %d %.2000s, want 200 and contains=%v for each of %q", args[0], status, body, !neg, args[1:])
+		ts.Fatalf("search for %s: got %d %.2000s, want 200 and contains=%v for each of %q", args[0], status, body, !neg,
+			args[1:])
 	}
 	ts.Logf("%s after %v", args[0], time.Since(began))
 }
 
-// cmdCurrent searches once, and holds the answer to tell that a repository is at a commit now: current -by NAME=FILE QUERY COMMIT. Of a search process of
-// its own that is asked until it does, because it learns later than whoever pushes.
+// cmdCurrent searches once, and holds the answer to tell that a repository is at a commit now: current -by NAME=FILE
+// QUERY COMMIT. Of a search process of its own that is asked until it does, because it learns later than whoever
+// pushes.
 func cmdCurrent(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 4 || args[0] != "-by" {
 		ts.Fatalf("usage: current -by NAME=FILE QUERY COMMIT")

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// TestSearchTLS has a gateway, a node and a search process tell who they are by certificates, in both directions. Who has none, or another's, learns nothing.
+// TestSearchTLS has a gateway, a node and a search process tell who they are by certificates, in both directions. Who
+// has none, or another's, learns nothing.
 func TestSearchTLS(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority(t), newAuthority(t)
@@ -36,7 +37,8 @@ func TestSearchTLS(t *testing.T) {
 	p.nodeConfig = p.write("node.toml", "[storage]\nclient_ca = "+file("ca.pem")+"\n"+own("node"), 0o600)
 	p.startNode("127.0.0.1:0")
 	table := func(who string) string { return "[[node]]\nname = \"one\"\n" + to(p.node.listen, who) }
-	search := p.start("search", "--config", p.write("search.toml", "[search]\nclient_ca = "+file("ca.pem")+"\n"+own("search")+table("search"), 0o600),
+	search := p.start("search", "--config", p.write("search.toml",
+		"[search]\nclient_ca = "+file("ca.pem")+"\n"+own("search")+table("search"), 0o600),
 		"--state", filepath.Join(p.dir, "search"), "--listen", "127.0.0.1:0")
 
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: hostileLimit}
@@ -54,16 +56,19 @@ func TestSearchTLS(t *testing.T) {
 	}
 	begin := func(who string) {
 		p.gatewayConfig = p.write(who+".toml", table("gate")+"[search]\n"+to(search.listen, who), 0o600)
-		p.gateway = p.start("gateway", "--config", p.gatewayConfig, "--state", filepath.Join(p.dir, "gateway-"+who), "--http", "127.0.0.1:0")
+		p.gateway = p.start("gateway", "--config", p.gatewayConfig, "--state", filepath.Join(p.dir, "gateway-"+who), "--http",
+			"127.0.0.1:0")
 	}
 	const query = "/-/api/v1/search?q=repo:one"
 	begin("gate")
 	eventually(t, "the search process answers the gateway", func() bool {
 		status, text := ask(p.gateway.http + query)
-		return status == http.StatusOK && strings.Contains(text, `"repository":"one"`) && strings.Contains(text, `"unindexed":[]`)
+		return status == http.StatusOK && strings.Contains(text, `"repository":"one"`) &&
+			strings.Contains(text, `"unindexed":[]`)
 	})
 	begin("stranger")
-	if status, text := ask(p.gateway.http + query); status != http.StatusServiceUnavailable || !strings.Contains(text, "search process cannot be reached") {
+	if status, text := ask(p.gateway.http + query); status != http.StatusServiceUnavailable ||
+		!strings.Contains(text, "search process cannot be reached") {
 		t.Errorf("with another's certificate: %d %s", status, text)
 	}
 	for _, at := range []string{"http://" + search.listen, "https://" + search.listen} {

@@ -182,9 +182,10 @@ func (p *serverProcess) kill() {
 	}
 }
 
-// stop ends a process with a signal; while runs meanwhile. It holds it to a clean end: exit code 0, no error, race or panic in its log, no process
-// and no temporary file left. With errorsLogged there may be errors in its log.
-func (p *serverProcess) stop(ts *testscript.TestScript, neg bool, signal syscall.Signal, errorsLogged bool, while func()) {
+// stop ends a process with a signal; while runs meanwhile. It holds it to a clean end: exit code 0, no error, race or
+// panic in its log, no process and no temporary file left. With errorsLogged there may be errors in its log.
+func (p *serverProcess) stop(ts *testscript.TestScript, neg bool, signal syscall.Signal, errorsLogged bool,
+	while func()) {
 	children := childrenOf(p.cmd.Process.Pid)
 	ts.Check(p.cmd.Process.Signal(signal))
 	while()
@@ -211,9 +212,9 @@ func (p *serverProcess) stop(ts *testscript.TestScript, neg bool, signal syscall
 	}
 }
 
-// cmdTerminate ends the server with SIGTERM, and then its storage nodes if it has any, and holds each to a clean end. The logs are then in
-// serve.log. Options: -int sends SIGINT; -errors accepts errors in the logs; -while FILE makes FILE once the server is seen to drain, for
-// requests that wait for it.
+// cmdTerminate ends the server with SIGTERM, and then its storage nodes if it has any, and holds each to a clean end.
+// The logs are then in serve.log. Options: -int sends SIGINT; -errors accepts errors in the logs; -while FILE makes
+// FILE once the server is seen to drain, for requests that wait for it.
 func cmdTerminate(ts *testscript.TestScript, neg bool, args []string) {
 	s := storyOf(ts)
 	p := s.server(ts)
@@ -288,11 +289,13 @@ func (p *serverProcess) checkDraining(ts *testscript.TestScript) {
 		}
 		return resp.StatusCode == http.StatusServiceUnavailable && connectError != nil
 	}) {
-		ts.Fatalf("while draining: /readyz got %s, want 503; the error of a new connection is %v, want one", status, connectError)
+		ts.Fatalf("while draining: /readyz got %s, want 503; the error of a new connection is %v, want one", status,
+			connectError)
 	}
 }
 
-// childrenOf lists a process's children where /proc tells, without those that index and search, and the reaper, which run as long as it does.
+// childrenOf lists a process's children where /proc tells, without those that index and search, and the reaper, which
+// run as long as it does.
 func childrenOf(pid int) []int {
 	return slices.DeleteFunc(allChildrenOf(pid), func(child int) bool {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))

@@ -30,7 +30,8 @@ type shape struct {
 var inAllShapes = []string{"incremental", "negotiation", "partial", "shallow"}
 
 // withSplit are stories about what lies between the processes, or that count what the cache saves.
-var withSplit = []string{"clone", "drain", "drain-cut", "hangup", "http", "killed", "lsremote", "policy", "resolve", "sharing", "tls", "wait", "wants"}
+var withSplit = []string{"clone", "drain", "drain-cut", "hangup", "http", "killed", "lsremote", "policy", "resolve",
+	"sharing", "tls", "wait", "wants"}
 
 // TestShapes repeats stories of TestFetch in every shape.
 func TestShapes(t *testing.T) {
@@ -90,8 +91,8 @@ func (s *story) start(ts *testscript.TestScript, args []string, defaults map[str
 	return startServer(ts.MkAbs("."), env, append(all, args[1:]...))
 }
 
-// cmdServe starts a server on free ports for $REPOS, unless flags say otherwise, and sets $URL, $OPS and $STATE. In shapes of two
-// processes it starts a storage node named "node" and a gateway; $STATE is the node's.
+// cmdServe starts a server on free ports for $REPOS, unless flags say otherwise, and sets $URL, $OPS and $STATE. In
+// shapes of two processes it starts a storage node named "node" and a gateway; $STATE is the node's.
 func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 	s := storyOf(ts)
 	if s.running != nil {
@@ -138,7 +139,8 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 
 // Flags of serve that are for one of the two processes; others are for both.
 var (
-	nodeFlags    = []string{"--root", "--state", "--cache-dir", "--cache-max-bytes", "--no-cache", "--git", "--git-slots", "--wants"}
+	nodeFlags = []string{"--root", "--state", "--cache-dir", "--cache-max-bytes", "--no-cache", "--git", "--git-slots",
+		"--wants"}
 	gatewayFlags = []string{"--http", "--public-read", "--tls-cert", "--tls-key", "--ssh", "--ssh-keys", "--search"}
 )
 
@@ -172,7 +174,8 @@ func (s *story) serveSplit(ts *testscript.TestScript, neg bool, args []string) {
 	if s.shape.between == "tcp" {
 		secret = filepath.Join(s.sockets, "secret")
 		ts.Check(os.WriteFile(secret, []byte("a-secret-of-more-than-sixteen-bytes\n"), 0o600))
-		toNode = append(toNode, "--listen", "127.0.0.1:0", "--config", s.write(ts, "node.toml", config+"\n[storage]\nsecret_file = "+fmt.Sprintf("%q\n", secret)))
+		toNode = append(toNode, "--listen", "127.0.0.1:0", "--config",
+			s.write(ts, "node.toml", config+"\n[storage]\nsecret_file = "+fmt.Sprintf("%q\n", secret)))
 	} else if config != "" {
 		toNode = append(toNode, "--config", s.write(ts, "node.toml", config))
 	}
@@ -200,9 +203,9 @@ func (s *story) write(ts *testscript.TestScript, name, text string) string {
 	return file
 }
 
-// cmdStorage starts a storage node for $REPOS that listens at a Unix socket, unless flags say otherwise, and sets $NODE_NAME to its address and $STATE_NAME to its
-// state directory:
-// storage NAME [FLAGS]. A node of a name listens at the same socket each time.
+// cmdStorage starts a storage node for $REPOS that listens at a Unix socket, unless flags say otherwise, and sets
+// $NODE_NAME to its address and $STATE_NAME to its state directory: storage NAME [FLAGS]. A node of a name listens at
+// the same socket each time.
 func cmdStorage(ts *testscript.TestScript, neg bool, args []string) {
 	s := storyOf(ts)
 	if len(args) == 0 || s.nodes[args[0]] != nil {
@@ -298,7 +301,8 @@ func cmdRoutes(ts *testscript.TestScript, neg bool, args []string) {
 	var text strings.Builder
 	for _, arg := range args[1:] {
 		name, prefix, _ := strings.Cut(arg, "=")
-		fmt.Fprintf(&text, "[[node]]\nname = %q\naddress = %q\n[[route]]\nprefix = %q\nnodes = [%q]\n", name, ts.Getenv("NODE_"+name), prefix, name)
+		fmt.Fprintf(&text, "[[node]]\nname = %q\naddress = %q\n[[route]]\nprefix = %q\nnodes = [%q]\n", name,
+			ts.Getenv("NODE_"+name), prefix, name)
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text.String()), 0o600))
 }
@@ -325,7 +329,8 @@ func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(storyOf(ts).process(ts, args[0]).cmd.Process.Signal(signals[args[1]]))
 }
 
-// cmdUntil runs a command again and again until it succeeds, or with ! fails, and with -says prints what matches: [!] until [-says REGEXP] COMMAND...
+// cmdUntil runs a command again and again until it succeeds, or with ! fails, and with -says prints what matches: [!]
+// until [-says REGEXP] COMMAND...
 func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 	says := regexp.MustCompile("")
 	if len(args) > 2 && args[0] == "-says" {
@@ -345,7 +350,8 @@ func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 			cmd = exec.Command(program, args[1:]...)
 		}
 		cmd.Dir = ts.MkAbs(".")
-		cmd.Env = append(os.Environ(), "HOME="+ts.Getenv("HOME"), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C",
+		cmd.Env = append(os.Environ(), "HOME="+ts.Getenv("HOME"), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1",
+			"GIT_TERMINAL_PROMPT=0", "LC_ALL=C",
 			"GORACE="+ts.Getenv("GORACE"))
 		out.Reset()
 		cmd.Stdout, cmd.Stderr = &out, &out

@@ -36,7 +36,8 @@ func TestFetchOverSSH(t *testing.T) {
 	needSSH(t)
 	templates := makeTemplates(t)
 	for protocol, names := range map[string][]string{
-		"0": {"incremental", "partial", "shallow"}, "1": {"shallow"}, "2": {"incremental", "negotiation", "partial", "shallow"},
+		"0": {"incremental", "partial", "shallow"}, "1": {"shallow"},
+		"2": {"incremental", "negotiation", "partial", "shallow"},
 	} {
 		t.Run("protocol-"+protocol, func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +65,8 @@ var rsaHostKey = sync.OnceValues(func() ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "key")
-	if out, err := exec.Command("ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", file).CombinedOutput(); err != nil {
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f",
+		file).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, out)
 	}
 	return os.ReadFile(file)
@@ -101,7 +103,8 @@ func cmdSSHUsers(ts *testscript.TestScript, neg bool, args []string) {
 		if _, err := os.Stat(file); err == nil {
 			continue
 		}
-		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", file).CombinedOutput(); err != nil {
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f",
+			file).CombinedOutput(); err != nil {
 			ts.Fatalf("%v\n%s", err, out)
 		}
 		public, err := os.ReadFile(file + ".pub")

@@ -22,7 +22,8 @@ func TestTop(t *testing.T) {
 	dir := t.TempDir()
 	repo := gittest.InitAt(t, filepath.Join(dir, "root", "team", "app.git"))
 	repo.Git("update-ref", "refs/heads/main", repo.Commit("one").String())
-	server, err := startServer(dir, gittest.Env(), []string{"serve", "--root", filepath.Join(dir, "root"), "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json"})
+	server, err := startServer(dir, gittest.Env(), []string{"serve", "--root", filepath.Join(dir, "root"), "--http",
+		"127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,12 +36,14 @@ func TestTop(t *testing.T) {
 	gittest.Run(t, "", "", "clone", "-q", server.http+"/team/app", filepath.Join(dir, "clone"))
 	ops := strings.TrimPrefix(server.ops, "http://")
 
-	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "top", "--json", "--state", filepath.Join(dir, "root", ".packhorse")).Output()
+	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "top", "--json", "--state",
+		filepath.Join(dir, "root", ".packhorse")).Output()
 	var said struct {
 		Role  string
 		Heavy struct{ Repositories, Callers []struct{ Name string } }
 	}
-	if err != nil || json.Unmarshal(out, &said) != nil || said.Role != "serve" || len(said.Heavy.Repositories) != 1 || said.Heavy.Repositories[0].Name != "team/app" ||
+	if err != nil || json.Unmarshal(out, &said) != nil || said.Role != "serve" || len(said.Heavy.Repositories) != 1 ||
+		said.Heavy.Repositories[0].Name != "team/app" ||
 		len(said.Heavy.Callers) != 1 || said.Heavy.Callers[0].Name != "127.0.0.1" {
 		t.Errorf("%v: %s", err, out)
 	}

@@ -46,7 +46,8 @@ func (s *spans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-protobuf")
 }
 
-// chain are the names of the spans from one to the root of its trace, and the ID of the span that the root names as its parent.
+// chain are the names of the spans from one to the root of its trace, and the ID of the span that the root names as its
+// parent.
 func (s *spans) chain(span *otlp.Span) (names []string, above string) {
 	for span != nil {
 		names = append(names, span.GetName())
@@ -106,18 +107,21 @@ func TestTracing(t *testing.T) {
 	p.write("git", "#!/bin/sh\nexec git \"$@\"\n", 0o755)
 	p.nodeConfig = p.write("node.toml", tracing, 0o600)
 	p.startNode("127.0.0.1:0")
-	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\n[auth.hook]\nurl = %q\n", tracing, p.node.listen, hook.URL), 0o600)
+	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\n[auth.hook]\nurl "+
+		"= %q\n", tracing, p.node.listen, hook.URL), 0o600)
 	p.startGateway()
 
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	clone := func(repo, header string) {
-		cmd := exec.Command("git", "-c", "http.extraHeader="+header, "clone", "--quiet", p.gateway.http+"/"+repo, filepath.Join(t.TempDir(), "clone"))
+		cmd := exec.Command("git", "-c", "http.extraHeader="+header, "clone", "--quiet", p.gateway.http+"/"+repo,
+			filepath.Join(t.TempDir(), "clone"))
 		cmd.Env = gittest.Env()
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	clone("b", "traceparent: 00-11111111111111111111111111111111-beefbeefbeefbeef-00") // its caller does not trace it, and nor do we
+	// its caller does not trace it, and nor do we
+	clone("b", "traceparent: 00-11111111111111111111111111111111-beefbeefbeefbeef-00")
 	clone("b", "traceparent: 00-"+trace)
 	clone("a", "traceparent: 00-"+trace+"-beefbeefbeefbeef-01")
 	names, above := all.find(t, trace, "git pack-objects")

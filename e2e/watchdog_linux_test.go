@@ -51,8 +51,8 @@ func said(dump, file string) string {
 	return string(text)
 }
 
-// TestWatchdogLockUp: nobody reads the server's log, so that whoever writes a line holds the log's lock, and 1,400 requests wait for it. The
-// watchdog writes down who holds it; a dump can be asked for all the same.
+// TestWatchdogLockUp: nobody reads the server's log, so that whoever writes a line holds the log's lock, and 1,400
+// requests wait for it. The watchdog writes down who holds it; a dump can be asked for all the same.
 func TestWatchdogLockUp(t *testing.T) {
 	t.Parallel()
 	const clients = 1400
@@ -73,7 +73,8 @@ func TestWatchdogLockUp(t *testing.T) {
 	if _, err := unix.FcntlInt(log.Fd(), unix.F_SETPIPE_SZ, 4096); err != nil {
 		t.Fatal(err)
 	}
-	server := exec.Command(filepath.Join(binDir, "packhorse"), "serve", "--root", root, "--state", state, "--config", config,
+	server := exec.Command(filepath.Join(binDir, "packhorse"), "serve", "--root", root, "--state", state, "--config",
+		config,
 		"--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json")
 	server.Stderr = stderr
 	if err := server.Start(); err != nil {
@@ -109,7 +110,8 @@ func TestWatchdogLockUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := io.WriteString(conn, "GET /none.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(conn,
+			"GET /none.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,7 +119,8 @@ func TestWatchdogLockUp(t *testing.T) {
 		for _, dump := range dumps(state) {
 			stacks := said(dump, "stacks.txt")
 			if strings.Contains(dump, "-mutex-") && strings.Contains(said(dump, "why.txt"), "goroutines wait for locks") &&
-				strings.Contains(stacks, "os.(*File).Write") && strings.Contains(stacks, "slog.(*commonHandler).handle") && strings.Count(stacks, "[sync.Mutex.Lock") >= 1000 {
+				strings.Contains(stacks, "os.(*File).Write") && strings.Contains(stacks, "slog.(*commonHandler).handle") &&
+				strings.Count(stacks, "[sync.Mutex.Lock") >= 1000 {
 				return true
 			}
 		}
@@ -138,7 +141,8 @@ func TestWatchdogStoppedDisk(t *testing.T) {
 	if err := os.WriteFile(config, []byte(quick+"[search]\nenabled = false\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	p, err := startServer(dir, os.Environ(), []string{"serve", "--root", disk.Dir, "--state", state, "--config", config, "--public-read",
+	p, err := startServer(dir, os.Environ(), []string{"serve", "--root", disk.Dir, "--state", state, "--config", config,
+		"--public-read",
 		"--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json"})
 	if err != nil {
 		t.Fatal(err)
@@ -151,12 +155,14 @@ func TestWatchdogStoppedDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, "GET /none.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn,
+		"GET /none.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a dump that tells who waits for the disk", func() bool {
 		for _, dump := range dumps(state) {
-			if strings.Contains(dump, "-probe-") && strings.Contains(said(dump, "why.txt"), `the probe "repositories" has had no answer`) &&
+			if strings.Contains(dump, "-probe-") && strings.Contains(said(dump, "why.txt"),
+				`the probe "repositories" has had no answer`) &&
 				strings.Contains(said(dump, "stacks.txt"), "internal/storage.") {
 				return true
 			}
@@ -166,7 +172,8 @@ func TestWatchdogStoppedDisk(t *testing.T) {
 	disk.Release()
 }
 
-// TestWatchdogStoppedGit: a git process is stopped, and another one starts nothing for want of it. A dump on demand tells which.
+// TestWatchdogStoppedGit: a git process is stopped, and another one starts nothing for want of it. A dump on demand
+// tells which.
 func TestWatchdogStoppedGit(t *testing.T) {
 	t.Parallel()
 	git, err := exec.LookPath("git")
@@ -198,7 +205,8 @@ func TestWatchdogStoppedGit(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	dump := strings.TrimSpace(string(out))
-	for file, want := range map[string]string{"processes.txt": fmt.Sprintf("\n%d ", stopped), "git.txt": "pack-objects", "requests.txt": `"good"`, "commands.txt": "pack-objects"} {
+	for file, want := range map[string]string{"processes.txt": fmt.Sprintf("\n%d ", stopped), "git.txt": "pack-objects",
+		"requests.txt": `"good"`, "commands.txt": "pack-objects"} {
 		if !strings.Contains(said(dump, file), want) {
 			t.Errorf("%s does not tell of %q:\n%.2000s", file, want, said(dump, file))
 		}
@@ -213,7 +221,8 @@ func TestWatchdogStoppedGit(t *testing.T) {
 	}
 }
 
-// TestQuit: SIGQUIT has a dump written, and a second one ends the process as it does any Go program. A process that is stopped is looked at from outside.
+// TestQuit: SIGQUIT has a dump written, and a second one ends the process as it does any Go program. A process that is
+// stopped is looked at from outside.
 func TestQuit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -236,7 +245,8 @@ func TestQuit(t *testing.T) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err == nil || !strings.Contains(stderr.String(), fmt.Sprintf("kill -ABRT %d", pid)) || !strings.Contains(string(out), fmt.Sprintf("\n%d ", pid)) {
+	if err == nil || !strings.Contains(stderr.String(), fmt.Sprintf("kill -ABRT %d", pid)) ||
+		!strings.Contains(string(out), fmt.Sprintf("\n%d ", pid)) {
 		t.Errorf("of a stopped process: %v\n%s\n%.2000s", err, &stderr, out)
 	}
 	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil { // now it gets the signal
@@ -257,7 +267,8 @@ func TestQuit(t *testing.T) {
 	var asking sync.WaitGroup
 	for range 3 {
 		asking.Go(func() {
-			out, err := exec.Command(filepath.Join(binDir, "packhorse"), "debug", "dump", "--state", state, "--patience", "2m").CombinedOutput()
+			out, err := exec.Command(filepath.Join(binDir, "packhorse"), "debug", "dump", "--state", state, "--patience",
+				"2m").CombinedOutput()
 			if err != nil || !strings.Contains(string(out), filepath.Join(state, "dumps")) {
 				t.Errorf("debug dump by a signal: %v\n%s", err, out)
 			}

@@ -52,8 +52,8 @@ func (h *hooked) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestWebhooks kills the server in the middle of pushes: whatever a client was told is there, the webhook is told of as well. And a webhook
-// refuses a push in words that the pusher sees.
+// TestWebhooks kills the server in the middle of pushes: whatever a client was told is there, the webhook is told of as
+// well. And a webhook refuses a push in words that the pusher sees.
 func TestWebhooks(t *testing.T) {
 	t.Parallel()
 	hook := &hooked{told: map[string]map[string]bool{}}
@@ -62,13 +62,15 @@ func TestWebhooks(t *testing.T) {
 	dir := t.TempDir()
 	root, state, config := filepath.Join(dir, "repos"), filepath.Join(dir, "state"), filepath.Join(dir, "config.toml")
 	served := gittest.InitAt(t, filepath.Join(root, "app.git"))
-	text := fmt.Sprintf("[[webhook]]\nname = \"all\"\nurl = %q\nevents = [\"pre-receive\", \"post-receive\"]\nallow_private = true\n", listener.URL)
+	text := fmt.Sprintf("[[webhook]]\nname = \"all\"\nurl = %q\nevents = [\"pre-receive\", "+
+		"\"post-receive\"]\nallow_private = true\n", listener.URL)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	start := func() *serverProcess {
 		p, err := startServer(dir, os.Environ(), []string{
-			"serve", "--config", config, "--root", root, "--state", state, "--http", "127.0.0.1:0", "--ops", "", "--log-format", "json",
+			"serve", "--config", config, "--root", root, "--state", state, "--http", "127.0.0.1:0", "--ops", "", "--log-format",
+			"json",
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -77,7 +79,8 @@ func TestWebhooks(t *testing.T) {
 	}
 	p := start()
 	defer func() { p.cmd.Process.Kill(); <-p.ended }()
-	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write", "--state", state).Output()
+	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write", "--state",
+		state).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Package internal_test holds the rules of the house to what is written: which package may import which, what lives where,
-// that every package says what it is for, and that the documents' links hold.
+// Package internal_test holds the rules of the house to what is written: which package may import which, what lives
+// where, that every package says what it is for, and that the documents' links hold.
 package internal_test
 
 import (
@@ -17,8 +17,8 @@ import (
 
 const module = "github.com/packhorse-git/packhorse/"
 
-// allowedImports says who may import whom. "a < b" means: b may import a, and with it all that a may import. Names are below
-// internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
+// allowedImports says who may import whom. "a < b" means: b may import a, and with it all that a may import. Names are
+// below internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
 	NONE < fault, git, git/pktline, bulk, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/workerv1, bench/page, bench/chart, bench/loadgen, cli;
@@ -94,8 +94,9 @@ var testsMayImport = map[string][]string{
 	"command":         {"compare"},
 	"search/remote":   {"admit", "bulk", "control"},
 	"uploadpack":      {"packcache"},
-	"remote":          {"admit", "auth", "balance", "control", "gateway", "gateway/githttp", "git/process", "packcache", "packsource", "receivepack", "router", "storage", "uploadpack"},
-	"search":          {"search/worker"},
+	"remote": {"admit", "auth", "balance", "control", "gateway", "gateway/githttp", "git/process", "packcache",
+		"packsource", "receivepack", "router", "storage", "uploadpack"},
+	"search": {"search/worker"},
 }
 
 // forbidden edges hold whatever the table allows.
@@ -117,11 +118,14 @@ const forbidden = `
 	observe -> git
 `
 
-// rooms are dependencies that stay where they are used: nothing else imports them. A name ending in "/..." covers what lies
-// below it.
+// rooms are dependencies that stay where they are used: nothing else imports them. A name ending in "/..." covers what
+// lies below it.
 var rooms = map[string][]string{
-	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "proto/internalv1/internalv1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench/...", "command"},
-	"github.com/spf13/...":                                      {"config", "command", "bench", "bench/...", "compare", "cli"},
+	"connectrpc.com/...": {"proto/packhorse/v1/packhorsev1connect",
+		"proto/internalv1/internalv1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench/...",
+		"command"},
+	"github.com/spf13/...": {"config", "command", "bench", "bench/...", "compare",
+		"cli"},
 	"github.com/pelletier/go-toml/...":                          {"config"},
 	"github.com/rogpeppe/go-internal/...":                       {},
 	"github.com/prometheus/client_golang/prometheus/promhttp":   {"observe"},
@@ -145,7 +149,8 @@ var rooms = map[string][]string{
 	"go.opentelemetry.io/otel/sdk/...":                          {"observe/tracing"},
 	"go.opentelemetry.io/otel/exporters/...":                    {"observe/tracing"},
 	"net/http/pprof":                                            {"observe"},
-	"os/exec":                                                   {"git/process", "gittest", "config", "roles", "bench/...", "search/worker"},
+	"os/exec": {"git/process", "gittest", "config", "roles", "bench/...",
+		"search/worker"},
 }
 
 // noNetwork are the packages that read repositories; they and all below them never import net.
@@ -266,10 +271,11 @@ func checkRooms(t *testing.T, name, imported string) {
 	t.Helper()
 	for room, users := range rooms {
 		prefix, below := strings.CutSuffix(room, "...")
-		if (imported == room || below && strings.HasPrefix(imported, prefix)) && !slices.ContainsFunc(users, func(user string) bool {
-			above, all := strings.CutSuffix(user, "...")
-			return name == user || all && strings.HasPrefix(name, above)
-		}) {
+		if (imported == room || below && strings.HasPrefix(imported, prefix)) &&
+			!slices.ContainsFunc(users, func(user string) bool {
+				above, all := strings.CutSuffix(user, "...")
+				return name == user || all && strings.HasPrefix(name, above)
+			}) {
 			t.Errorf("%s imports %s, which only %q may", name, imported, users)
 		}
 	}
@@ -289,7 +295,8 @@ func TestServerHasNoBench(t *testing.T) {
 	}
 	for path := range strings.Lines(string(out)) {
 		path = strings.TrimSpace(path)
-		for _, barred := range []string{module + "internal/bench", module + "internal/compare", "github.com/tsenart/vegeta", "github.com/chromedp"} {
+		for _, barred := range []string{module + "internal/bench", module + "internal/compare", "github.com/tsenart/vegeta",
+			"github.com/chromedp"} {
 			if strings.HasPrefix(path, barred) {
 				t.Errorf("cmd/packhorse imports %s, which only packhorse-bench and tests may", path)
 			}
@@ -305,8 +312,9 @@ func TestEveryPackageIsDocumented(t *testing.T) {
 	}
 }
 
-// State and work before main make the order of things invisible: wiring is explicit, in package roles. Excused are generated code, for protobuf
-// registers its messages so, and the reaper, which is a process of its own that has no use for all that is initialised after it.
+// State and work before main make the order of things invisible: wiring is explicit, in package roles. Excused are
+// generated code, for protobuf registers its messages so, and the reaper, which is a process of its own that has no use
+// for all that is initialised after it.
 func TestNoInit(t *testing.T) {
 	for _, p := range listPackages(t, "linux") {
 		for _, f := range p.GoFiles {

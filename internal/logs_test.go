@@ -107,7 +107,8 @@ func inspectCall(t *testing.T, files *token.FileSet, call *ast.CallExpr, message
 }
 
 // listedFields are the fields whose names stand in lists of values, where logged does not see them.
-var listedFields = []string{"root", "http", "ssh", "host_keys", "listen", "ops", "admin", "clone", "not_after", "branch"}
+var listedFields = []string{"root", "http", "ssh", "host_keys", "listen", "ops", "admin", "clone", "not_after",
+	"branch"}
 
 // literal is the value of a constant string.
 func literal(e ast.Expr) (string, bool) {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk is a file system that can be stopped: whoever asks it for something then waits in the kernel, as for a disk that does not answer. Until then its
-// root is an empty directory in which nothing can be made.
+// Disk is a file system that can be stopped: whoever asks it for something then waits in the kernel, as for a disk that
+// does not answer. Until then its root is an empty directory in which nothing can be made.
 type Disk struct {
 	Dir     string
 	fd      int
@@ -23,8 +23,8 @@ type Disk struct {
 	ended   chan struct{}
 }
 
-// NewDisk mounts one in a temporary directory until the test's end; the test is skipped where that may not be done. It speaks the kernel's side of
-// FUSE (linux/fuse.h, version 7.31) itself.
+// NewDisk mounts one in a temporary directory until the test's end; the test is skipped where that may not be done. It
+// speaks the kernel's side of FUSE (linux/fuse.h, version 7.31) itself.
 func NewDisk(t testing.TB) *Disk {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -32,7 +32,8 @@ func NewDisk(t testing.TB) *Disk {
 		t.Skipf("SKIPPED: no disk can be stopped here: /dev/fuse: %v", err)
 	}
 	d := &Disk{Dir: t.TempDir(), fd: fd, ended: make(chan struct{})}
-	if err := unix.Mount("packhorse-test", d.Dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, "fd="+strconv.Itoa(fd)+",rootmode=40000,user_id=0,group_id=0,allow_other"); err != nil {
+	if err := unix.Mount("packhorse-test", d.Dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV,
+		"fd="+strconv.Itoa(fd)+",rootmode=40000,user_id=0,group_id=0,allow_other"); err != nil {
 		unix.Close(fd)
 		t.Skipf("SKIPPED: no disk can be stopped here: mount: %v", err)
 	}
@@ -69,7 +70,8 @@ func (d *Disk) serve() {
 	defer close(d.ended)
 	request := make([]byte, 1<<18)
 	for !d.gone.Load() {
-		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}, 20); n == 0 || err == unix.EINTR { // ms: a read that waits keeps the descriptor open
+		// ms: a read that waits keeps the descriptor open
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}, 20); n == 0 || err == unix.EINTR {
 			continue
 		}
 		n, err := unix.Read(d.fd, request)

@@ -16,8 +16,8 @@ type Shape struct {
 	Format   string  // "sha1" (the default) or "sha256"
 }
 
-// Random builds a bare repository from a seed: a random history with merges and several roots, nested trees, odd
-// file, branch and tag names, light and annotated tags, tags of tags, of trees and of blobs. The same seed and shape give the
+// Random builds a bare repository from a seed: a random history with merges and several roots, nested trees, odd file,
+// branch and tag names, light and annotated tags, tags of tags, of trees and of blobs. The same seed and shape give the
 // same repository. It is made of one pack, without commit-graph; refs are loose.
 func Random(t testing.TB, seed uint64, shape Shape) *Repo {
 	t.Helper()
@@ -40,7 +40,8 @@ func Random(t testing.TB, seed uint64, shape Shape) *Repo {
 }
 
 var (
-	fileNames   = []string{"README", "a.txt", "b b.txt", "été", "-dash", "dir/x", "dir/y", "dir/sub/z", "dir.d/w", "x\"quote", "deep/er/and/deeper/f"}
+	fileNames = []string{"README", "a.txt", "b b.txt", "été", "-dash", "dir/x", "dir/y", "dir/sub/z", "dir.d/w",
+		"x\"quote", "deep/er/and/deeper/f"}
 	branchNames = []string{"main", "feature/a", "feature/b-ü", "-dash", "release/1.0", "x@y", "topic+1", "UPPER"}
 	tagNames    = []string{"v1", "v1.0", "odd/tag", "rel-é", "t@g"}
 )

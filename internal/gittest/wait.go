@@ -8,8 +8,8 @@ import (
 // waitLimit is the longest wait of Eventually. It only ends tests that fail, also on slow machines.
 const waitLimit = 2 * time.Minute
 
-// Eventually calls done until it returns true, and reports whether it did so within two minutes. It is for conditions that
-// no signal announces: the state of other processes and of files, and counters that a goroutine updates after its
+// Eventually calls done until it returns true, and reports whether it did so within two minutes. It is for conditions
+// that no signal announces: the state of other processes and of files, and counters that a goroutine updates after its
 // response. A condition in the test's own process needs a channel or testing/synctest instead.
 func Eventually(done func() bool) bool {
 	pause := time.Millisecond
@@ -22,8 +22,8 @@ func Eventually(done func() bool) bool {
 	return true
 }
 
-// WaitFor fails the test if a condition does not become true in the time that Eventually gives it. The text what describes
-// the condition, as in "the node is ready".
+// WaitFor fails the test if a condition does not become true in the time that Eventually gives it. The text what
+// describes the condition, as in "the node is ready".
 func WaitFor(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	if !Eventually(done) {

@@ -90,7 +90,8 @@ func clone(dir string, options *git.CloneOptions) error {
 
 func single(args []string, branch string, depth int) error {
 	return clone(args[1], &git.CloneOptions{
-		URL: args[0], Tags: git.NoTags, SingleBranch: true, ReferenceName: plumbing.NewBranchReferenceName(branch), Depth: depth,
+		URL: args[0], Tags: git.NoTags, SingleBranch: true, ReferenceName: plumbing.NewBranchReferenceName(branch),
+		Depth: depth,
 	})
 }
 
