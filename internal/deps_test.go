@@ -51,7 +51,7 @@ const allowedImports = `
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
 	bulk < unaryhttp, connlimit, origin;
 	origin < observe;
-	balance, connlimit, origin, inflight, git/disk < app;
+	balance, connlimit, origin, inflight < app;
 	bulk, fault < sidechannel;
 	storage, search, sidechannel, origin, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/internalv1/internalv1connect, proto/packhorse/health/v1 < control;
 	unaryhttp, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;

@@ -21,7 +21,7 @@ var logCalls = map[string][2]int{
 }
 
 // logHelpers are functions that pass a message on to a log, with the index of the message and of the first attribute.
-var logHelpers = map[string][2]int{"NewRecord": {2, 9}, "say": {2, 3}, "note": {0, 9}, "complain": {0, 9}}
+var logHelpers = map[string][2]int{"NewRecord": {2, 9}, "logChange": {2, 3}, "warn": {0, 9}, "logDiskError": {0, 9}}
 
 // attributeCalls are functions that make an attribute from a name.
 var attributeCalls = []string{"String", "Int", "Int64", "Uint64", "Float64", "Bool", "Any", "Duration", "Time"}

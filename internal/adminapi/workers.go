@@ -19,7 +19,6 @@ type WorkerStatus struct {
 	Seconds  float64 `json:"seconds"` // for how long it has been so
 	InFlight int     `json:"in_flight"`
 	Slots    int     `json:"slots"`
-	MaxSlots int     `json:"max_slots"`
 	Served   uint64  `json:"served"`
 	Failed   uint64  `json:"failed"`
 	Drain    float64 `json:"drain_seconds"` // for which who has it drained waits for what it has
@@ -28,7 +27,7 @@ type WorkerStatus struct {
 func workerStatusOf(w app.State, drain time.Duration) WorkerStatus {
 	return WorkerStatus{
 		Name: w.Name, Pool: w.Pool, Address: w.Address, State: w.State, Why: w.Why, Given: w.Given, Seconds: time.Since(w.Since).Seconds(),
-		InFlight: w.InFlight, Slots: w.Slots, MaxSlots: w.MaxSlots, Served: w.Served, Failed: w.Failed, Drain: drain.Seconds(),
+		InFlight: w.InFlight, Slots: w.Slots, Served: w.Served, Failed: w.Failed, Drain: drain.Seconds(),
 	}
 }
 

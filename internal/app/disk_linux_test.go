@@ -97,7 +97,7 @@ func TestFullDiskForBodies(t *testing.T) {
 			_, _ = io.WriteString(c, ok(fmt.Sprintf("%x", sha256.Sum256([]byte(body)))))
 		}
 	})
-	f := newFront(t, Options{Dir: dir, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 2}}, KeepIdle: time.Hour, HeaderTime: time.Hour})
+	f := newFront(t, Options{Bodies: Bodies{Dir: dir}, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 2}}, KeepIdle: time.Hour, HeaderTimeout: time.Hour})
 	before := room(t, dir)
 	body := func(size int) []byte {
 		b := make([]byte, size)
@@ -161,7 +161,7 @@ func TestFullDiskForAnswers(t *testing.T) {
 				t.Parallel()
 				dir := smallDisk(t, 2<<20)
 				var log logged
-				f := newFront(t, Options{Dir: dir, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 1}, {Name: "w1", Address: other.address, Slots: 1}}, Log: log.logger()})
+				f := newFront(t, Options{Bodies: Bodies{Dir: dir}, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 1}, {Name: "w1", Address: other.address, Slots: 1}}, Log: log.logger()})
 				before := room(t, dir)
 				c := f.dial()
 				defer c.Close()

@@ -1,77 +1,79 @@
 package app
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
-// Health says how workers are asked whether they are ready. Without an interval nobody asks, and all are.
+// Health configures the health checks. Without an interval there are none, and all workers are up.
 type Health struct {
-	Path     string        // that is asked for; empty: a connection is enough
+	Path     string        // requested from the worker; empty: a connection is enough
 	Interval time.Duration // between two checks
-	Timeout  time.Duration // of one; 0: 5 s
-	Failures int           // checks without an answer in a row after which a worker is down; less than 1 means 1
-	Passes   int           // good ones in a row before it is given requests again; less than 1 means 1
+	Timeout  time.Duration // of one check; default 5s
+	Failures int           // consecutive checks without a response after which a worker is down; less than 1 means 1
+	Passes   int           // consecutive good checks before a worker is up again; less than 1 means 1
 }
 
-// report is what came of a check.
-type report int
+// result is the result of a check.
+type result int
 
 const (
-	passed  report = iota
-	red            // it answered that it is not ready
-	dead           // there was no answer
-	unknown        // it could not be asked, and that says nothing of it
+	passed       result = iota
+	refused             // the worker responded that it is not ready
+	unanswered          // no response
+	inconclusive        // the check could not be made, and not because of the worker
 )
 
-// standing is what is believed of a worker.
-type standing int
+// health is what is known of a worker.
+type health int
 
 const (
-	starting standing = iota // nothing is known yet
+	starting health = iota // nothing is known yet
 	up
-	unready // it answers, and says that it is not ready
+	unready // it responds, and says that it is not ready
 	down
 )
 
-func (s standing) String() string { return [...]string{"starting", "up", "unready", "down"}[s] }
+func (h health) String() string { return [...]string{"starting", "up", "unready", "down"}[h] }
 
-// vitals turn checks into a standing. No clock, no lock.
+// vitals derive the health of a worker from its checks.
 type vitals struct {
-	standing
-	why            string // it is not up
-	passes, deaths int    // checks in a row
-	flaps          int    // times that it fell soon after it rose
-	rose           time.Time
+	health
+	why            string // reason for not being up
+	passes, deaths int    // consecutive checks
+	flaps          int    // consecutive times that it was up only briefly
+	upSince        time.Time
 }
 
-// Each time that a worker falls within calm of its rise it has to pass twice as many checks before the next one, up to 2^maxFlaps times as many.
+// A worker that leaves the state up within calm has to pass twice as many checks to return, up to 2^maxFlaps times as many.
 const (
 	calm     = time.Minute
 	maxFlaps = 5
 )
 
-// heard takes a check in and tells whether the standing changed.
-func (v *vitals) heard(r report, why string, h *Health, now time.Time) bool {
-	before := v.standing
+// record adds the result of a check and reports whether the health changed.
+func (v *vitals) record(r result, why string, h *Health, now time.Time) bool {
+	before := v.health
 	if r == passed {
 		v.deaths = 0
 		if v.passes++; before == up || before != starting && v.passes < max(h.Passes, 1)<<v.flaps {
 			return false
 		}
-		*v = vitals{standing: up, flaps: v.flaps, rose: now}
+		*v = vitals{health: up, flaps: v.flaps, upSince: now}
 		return true
 	}
 	v.passes = 0
 	next := unready
-	if r == red {
+	if r == refused {
 		v.deaths = 0
 	} else if v.deaths++; v.deaths >= max(h.Failures, 1) || before == starting || before == down {
 		next = down
@@ -79,76 +81,138 @@ func (v *vitals) heard(r report, why string, h *Health, now time.Time) bool {
 		return false
 	}
 	v.why = why
-	if v.standing = next; before == up {
-		if v.flaps++; now.Sub(v.rose) >= calm {
+	if v.health = next; before == up {
+		if v.flaps++; now.Sub(v.upSince) >= calm {
 			v.flaps = 0
 		}
 		v.flaps = min(v.flaps, maxFlaps)
 	}
-	return v.standing != before
+	return v.health != before
 }
 
-// soon tells whether the next check decides something, and should not wait for its turn.
-func (v *vitals) soon() bool {
-	return v.standing == starting || v.standing != up && v.passes > 0 || v.standing != down && v.deaths > 0
+// isUrgent reports whether the next check may change the health, and should come soon.
+func (v *vitals) isUrgent() bool {
+	return v.health == starting || v.health != up && v.passes > 0 || v.health != down && v.deaths > 0
 }
 
-// probe asks a worker once, on a connection of its own out of those that the worker may have.
-func (h *Health) probe(ctx context.Context, c *conns) (report, string) {
-	timeout := h.Timeout
-	if timeout <= 0 {
-		timeout = 5 * second
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// probe checks a worker once.
+func (h *Health) probe(ctx context.Context, b *backend) (result, string) {
+	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
 	defer cancel()
-	cn, err := c.get(ctx, true, true)
-	if exhausted(err) || errors.Is(err, errOccupied) {
-		return unknown, ""
-	}
-	if err != nil {
-		return dead, "cannot connect: " + plainError(err)
-	}
-	defer c.drop(cn)
 	if h.Path == "" {
+		c, err := b.transport.DialContext(ctx, "", "")
+		if err != nil {
+			return failedProbe(err, "cannot connect")
+		}
+		c.Close()
 		return passed, ""
 	}
-	end, _ := ctx.Deadline()
-	_ = cn.SetDeadline(end)
-	defer context.AfterFunc(ctx, func() { _ = cn.SetDeadline(time.Now()) })()
-	request := "GET " + h.Path + " HTTP/1.1\r\nHost: " + c.host + "\r\nUser-Agent: packhorse-health\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-	if _, err := io.WriteString(cn.Conn, request); err != nil {
-		return dead, "cannot be asked: " + plainError(err)
-	}
-	response, err := http.ReadResponse(bufio.NewReader(io.LimitReader(cn.Conn, maxProbe)), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.host+h.Path, nil)
 	if err != nil {
-		return dead, fmt.Sprintf("no answer to GET %s: %s", h.Path, plainError(err))
+		return unanswered, err.Error()
 	}
+	request.Header = http.Header{"User-Agent": {"packhorse-health"}, "Accept": {"*/*"}}
+	response, err := b.transport.RoundTrip(request)
+	if err != nil {
+		return failedProbe(err, "no response to GET "+h.Path)
+	}
+	const enough = 64 << 10 // of the body, for the next request on the connection
+	_, _ = io.CopyN(io.Discard, response.Body, enough)
+	response.Body.Close()
 	if response.StatusCode/100 == 2 {
 		return passed, ""
 	}
-	return red, fmt.Sprintf("GET %s: %.80q", h.Path, response.Status)
+	return refused, fmt.Sprintf("GET %s: %.80q", h.Path, response.Status)
 }
 
-// full tells whether a new connection has to wait for one that is in use.
-func (c *conns) full() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.limit > 0 && c.open >= c.limit && len(c.idle) == 0
+func failedProbe(err error, what string) (result, string) {
+	if isExhausted(err) {
+		return inconclusive, ""
+	}
+	text := err.Error()
+	op, isOp := errors.AsType[*net.OpError](err)
+	switch {
+	case isTimeout(err):
+		text = "timeout"
+	case isOp && op.Err != nil: // without the address
+		text = strings.TrimPrefix(op.Err.Error(), "connect: ")
+	}
+	return unanswered, what + ": " + text
 }
 
-// maxProbe bounds the bytes that are read of an answer: its status is enough.
-const maxProbe = 64 << 10
+// watch checks a worker again and again until ctx ends.
+func (p *Proxy) watch(ctx context.Context, w *worker) {
+	h := &p.Health
+	quick := max(h.Interval/4, time.Millisecond)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-w.due:
+		}
+		p.check(ctx, w, quick)
+		w.pool.mu.Lock()
+		wait := h.Interval
+		if w.isUrgent() {
+			wait = quick
+		}
+		w.pool.mu.Unlock()
+		timer.Reset(wait - wait/8 + rand.N(wait/4+1))
+		select { // failed requests ask for checks; this bounds them
+		case <-ctx.Done():
+			return
+		case <-time.After(min(quick, wait)):
+		}
+	}
+}
 
-// plainError is an error without the addresses that the reader knows already.
-func plainError(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return "too slow"
+// check checks a worker with a slot of its own, so that the check takes no thread from a request. It keeps the slot while the worker does not
+// respond, so that no request fails meanwhile.
+func (p *Proxy) check(ctx context.Context, w *worker, pause time.Duration) {
+	s := w.pool.checkSlot(ctx, w)
+	if s != nil {
+		defer s.Done(balance.OK)
+	} else if w.backend.requests.Load() >= int64(w.Slots) { // it has no thread for a check
+		return
 	}
-	if nerr, ok := errors.AsType[net.Error](err); ok && nerr.Timeout() {
-		return "too slow"
+	for ctx.Err() == nil {
+		r, why := p.Health.probe(ctx, w.backend)
+		if ctx.Err() != nil || r == inconclusive || !w.pool.record(w, r, why, &p.Health) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
-		return strings.TrimPrefix(op.Err.Error(), "connect: ")
+}
+
+// checkSlot waits for the next free slot of a worker. Nil means that the worker is given no requests, or that ctx has ended.
+func (p *pool) checkSlot(ctx context.Context, w *worker) *balance.Seat {
+	for w.isGiven.Load() && ctx.Err() == nil {
+		p.mu.Lock()
+		work := balance.Work{Check: true, Among: []*balance.Worker{w.member}}
+		p.mu.Unlock()
+		again, cancel := context.WithTimeout(ctx, time.Second) // it may be drained meanwhile
+		s, err := p.scheduler.Acquire(again, work)
+		cancel()
+		if err == nil {
+			return s
+		}
+		if again.Err() == nil { // it is not given requests any more
+			return nil
+		}
 	}
-	return err.Error()
+	return nil
+}
+
+// requestCheck makes a check due.
+func (w *worker) requestCheck() {
+	select {
+	case w.due <- struct{}{}:
+	default:
+	}
 }

@@ -23,7 +23,7 @@ import (
 func TestVitals(t *testing.T) {
 	t.Parallel()
 	h := &Health{Failures: 3, Passes: 2}
-	names := map[standing]byte{starting: '?', up: 'U', unready: 'R', down: 'D'}
+	names := map[health]byte{starting: '?', up: 'U', unready: 'R', down: 'D'}
 	for checks, want := range map[string]string{
 		"ppp":                  "UUU",
 		"pddpddd":              "UUUUUUD",
@@ -42,16 +42,16 @@ func TestVitals(t *testing.T) {
 		for _, check := range []byte(checks) {
 			switch check {
 			case 'p':
-				v.heard(passed, "", h, now)
+				v.record(passed, "", h, now)
 			case 'r':
-				v.heard(red, "503", h, now)
+				v.record(refused, "503", h, now)
 			case 'd':
-				v.heard(dead, "gone", h, now)
+				v.record(unanswered, "gone", h, now)
 			case '-':
 				now = now.Add(time.Minute)
 			}
 			now = now.Add(time.Second)
-			got.WriteByte(names[v.standing])
+			got.WriteByte(names[v.health])
 		}
 		if got.String() != want {
 			t.Errorf("%s\n%s, not\n%s", checks, &got, want)
@@ -95,16 +95,16 @@ func TestFlapsAreLoggedSparsely(t *testing.T) {
 		h := &Health{Failures: 1, Passes: 1}
 		const minutes, perMinute = 60, 240
 		for i := range minutes * perMinute {
-			pool.heard(w, map[byte]report{'p': passed, 'r': red, 'd': dead}[checks[i%len(checks)]], "why", h)
+			pool.record(w, map[byte]result{'p': passed, 'r': refused, 'd': unanswered}[checks[i%len(checks)]], "why", h)
 			now = now.Add(time.Minute / perMinute)
 		}
 		lines := log.all()
-		if len(lines) > minutes*maxSaid || len(lines) < 2 {
+		if len(lines) > minutes*maxLines || len(lines) < 2 {
 			t.Errorf("%s: the log has %d lines of an hour", name, len(lines))
 		}
 		changes := 0.
-		for _, to := range []standing{up, unready, down} {
-			changes += testutil.ToFloat64(p.Metrics.turns.WithLabelValues(w.Name, to.String()))
+		for _, to := range []health{up, unready, down} {
+			changes += testutil.ToFloat64(p.Metrics.changes.WithLabelValues(w.Name, to.String()))
 		}
 		if said, told := len(lines), strings.Contains(strings.Join(lines, ""), "more_changes="); told && changes <= float64(said) || !told && changes > 2*float64(said) {
 			t.Errorf("%s: %v changes, %d lines, and it is told that there were more: %v", name, changes, said, told)
@@ -126,23 +126,15 @@ func TestChecksAreNoRequests(t *testing.T) {
 	var seats []*seat
 	for range workers { // a check may have a place at this moment
 		until(t, "there is a place", func() bool {
-			s, err := p.take(t.Context(), ask{method: "GET", path: "/"})
+			s, _, err := p.take(t.Context(), ask{path: "/"})
 			if err == nil {
 				seats = append(seats, s)
 			}
 			return err == nil
 		})
 	}
-	list := p.table.Load().pools[0].list()
-	until(t, "all checks wait", func() bool {
-		for _, w := range list {
-			if !w.wanted.Load() {
-				return false
-			}
-		}
-		return true
-	})
 	scheduler := p.table.Load().pools[0].scheduler
+	until(t, "all checks wait", func() bool { return scheduler.QueuedChecks() == workers })
 	if n := scheduler.Queued(); n != 0 {
 		t.Errorf("%d checks count as requests that wait", n)
 	}
@@ -150,14 +142,14 @@ func TestChecksAreNoRequests(t *testing.T) {
 	defer cancel()
 	next := make(chan *seat, 1)
 	go func() {
-		s, err := p.take(ctx, ask{method: "GET", path: "/"})
+		s, _, err := p.take(ctx, ask{path: "/"})
 		if err != nil {
 			t.Errorf("the only place of the queue is taken: %v", err)
 		}
 		next <- s
 	}()
 	until(t, "a request waits", func() bool { return scheduler.Queued() == 1 })
-	if _, err := p.take(ctx, ask{method: "GET", path: "/"}); !fault.Is(err, fault.Exhausted) {
+	if _, _, err := p.take(ctx, ask{path: "/"}); !fault.Is(err, fault.Exhausted) {
 		t.Errorf("one too many: %v", err)
 	}
 	b[0].red.Store(true)
@@ -168,16 +160,16 @@ func TestChecksAreNoRequests(t *testing.T) {
 			seats = append(seats[:i:i], seats[i+1:]...)
 		}
 	}
-	first.Done(balance.OK)
+	first.done(balance.OK)
 	until(t, "w0 is not ready", isState(p, "-not ready +up +up +up"))
-	seats[0].Done(balance.OK)
+	seats[0].done(balance.OK)
 	s := <-next
 	if s.worker.Name == "w0" {
 		t.Error("w0 was given the request before the check")
 	}
-	s.Done(balance.OK)
+	s.done(balance.OK)
 	for _, s := range seats[1:] {
-		s.Done(balance.OK)
+		s.done(balance.OK)
 	}
 }
 
@@ -255,8 +247,8 @@ func TestSilentWorkerHasOneRequest(t *testing.T) {
 		}
 	})
 	f := newFront(t, Options{
-		Workers:    []WorkerOptions{{Name: "silent", Address: silent.address, Slots: 1}, {Name: "good", Address: good.address, Slots: 1}},
-		HeaderTime: time.Hour, Health: Health{Path: "/ready", Interval: 20 * time.Millisecond, Timeout: patience, Failures: 3, Passes: 1},
+		Workers:       []WorkerOptions{{Name: "silent", Address: silent.address, Slots: 1}, {Name: "good", Address: good.address, Slots: 1}},
+		HeaderTimeout: time.Hour, Health: Health{Path: "/ready", Interval: 20 * time.Millisecond, Timeout: patience, Failures: 3, Passes: 1},
 	})
 	until(t, "both are up", isState(f.Proxy, "+up +up"))
 	ctx, stop := context.WithCancel(t.Context())
@@ -279,41 +271,13 @@ func TestSilentWorkerHasOneRequest(t *testing.T) {
 	until(t, "it has one", func() bool { return had.Load() > 0 })
 	n := answered.Load()
 	until(t, "others are answered", func() bool { return answered.Load() > n+20 })
-	until(t, "a check waits", func() bool { return f.table.Load().pools[0].list()[0].wanted.Load() })
+	until(t, "a check waits", func() bool { return f.table.Load().pools[0].scheduler.QueuedChecks() > 0 })
 	close(end)
 	until(t, "it is down", isState(f.Proxy, "-down +up"))
 	stop()
 	clients.Wait()
 	if had.Load() != 1 || failed.Load() != 1 {
 		t.Errorf("it had %d requests, and %d failed", had.Load(), failed.Load())
-	}
-}
-
-// A place can become free without a request that ends, where it was given to one whose client had just gone: a check that waits for it gets it all the same.
-func TestCheckFindsPlace(t *testing.T) {
-	t.Parallel()
-	p, err := New(Options{Workers: one("unix:/nowhere")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	pool := p.table.Load().pools[0]
-	w := pool.list()[0]
-	gone, err := pool.acquire(t.Context(), balance.Work{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	got := make(chan *balance.Seat)
-	go func() { got <- pool.checkSeat(ctx, w) }()
-	until(t, "the check waits", w.wanted.Load)
-	time.Sleep(time.Millisecond) // mostly it has found no place by then
-	gone.Done(balance.Cut)
-	if s := <-got; s == nil {
-		t.Error("the check found no place")
-	} else {
-		s.Done(balance.OK)
 	}
 }
 
@@ -338,7 +302,7 @@ func TestBusyWorkerIsNotDown(t *testing.T) {
 	if err := f.Drain("w0", true); err != nil {
 		t.Fatal(err)
 	}
-	f.look(t.Context(), f.table.Load().pools[0].list()[0], time.Millisecond) // it would wait for an hour
+	f.check(t.Context(), f.table.Load().pools[0].list()[0], time.Millisecond) // it would wait for an hour
 	if got := states(f.Proxy); !strings.HasPrefix(got, "-draining ") || strings.Contains(strings.Join(log.all(), ""), "worker=w0") {
 		t.Errorf("%s; the log says %q", got, log.all())
 	}

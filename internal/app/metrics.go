@@ -15,8 +15,7 @@ import (
 type Metrics struct {
 	queue, service                 *prometheus.HistogramVec
 	assigned, refused, answers     *prometheus.CounterVec
-	shared                         *prometheus.CounterVec
-	failures, drains, turns        *prometheus.CounterVec
+	failures, drains, changes      *prometheus.CounterVec
 	inFlight, slots, used          *prometheus.Desc
 	busy, queued, workerUp, beyond *prometheus.Desc
 
@@ -45,10 +44,9 @@ func NewMetrics() *Metrics {
 		refused: counter("refused_total", "Requests that got no worker, by pool and why: full (too many wait, or it plainly would have waited too "+
 			"long), late (it had waited for so long), no_worker (none can be used), left (the client did).", "pool", "why"),
 		answers:  counter("answers_total", "Answers that workers gave, by pool and class of status (2xx).", "pool", "status"),
-		shared:   counter("shared_while_idle_total", "Requests that shared a worker while another one had nothing to do. It has to stay 0.", "pool"),
 		failures: counter("worker_failures_total", "Requests to which a worker gave no good answer: it could not be reached, broke off, or took too long.", "worker"),
 		drains:   counter("drains_total", "Times that a worker was kept from new requests, by who had it so: operator, or readiness.", "worker", "by"),
-		turns:    counter("health_changes_total", "Times that checks found a worker otherwise than before: up, unready (it says so), or down.", "worker", "to"),
+		changes:  counter("health_changes_total", "Times that checks found a worker otherwise than before: up, unready (it says so), or down.", "worker", "to"),
 
 		inFlight: gauge("in_flight", "Requests at a worker now.", "worker", "pool"),
 		slots:    gauge("worker_slots", "Requests that a worker is given at once now: slots, or what \"auto\" makes of them.", "worker", "pool"),
@@ -62,7 +60,7 @@ func NewMetrics() *Metrics {
 
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.queue, m.service, m.assigned, m.refused, m.answers, m.shared, m.failures, m.drains, m.turns, m}
+	return []prometheus.Collector{m.queue, m.service, m.assigned, m.refused, m.answers, m.failures, m.drains, m.changes, m}
 }
 
 // count counts an answer, and notes the class of its request if that is not known.
@@ -70,8 +68,8 @@ func (e *exchange) count() {
 	if e.Class == "" {
 		e.Class = e.p.table.Load().Routing.Classes.of(e.r.URL.Path)
 	}
-	if e.by != nil && e.Status != 0 && e.by.gone.Err() == nil {
-		e.by.counts.answered(e.Status)
+	if e.pool != nil && e.Status != 0 && !e.pool.isGone.Load() {
+		e.pool.counts.answered(e.Status)
 	}
 }
 
@@ -86,12 +84,10 @@ type poolCounts struct {
 	assigned       map[balance.Reason]prometheus.Counter
 	queue, service map[Class]prometheus.Observer
 	answers        [6]prometheus.Counter // by the first digit of the status
-	shared         prometheus.Counter
 }
 
 func (m *Metrics) ofPool(name string) *poolCounts {
-	c := &poolCounts{assigned: map[balance.Reason]prometheus.Counter{}, queue: map[Class]prometheus.Observer{}, service: map[Class]prometheus.Observer{},
-		shared: m.shared.WithLabelValues(name)}
+	c := &poolCounts{assigned: map[balance.Reason]prometheus.Counter{}, queue: map[Class]prometheus.Observer{}, service: map[Class]prometheus.Observer{}}
 	for _, reason := range []balance.Reason{balance.Only, balance.Free, balance.LeastBusy, balance.Queued} {
 		c.assigned[reason] = m.assigned.WithLabelValues(name, string(reason))
 	}
@@ -111,12 +107,12 @@ func (c *poolCounts) answered(status int) {
 	c.answers[status].Inc()
 }
 
-func (m *Metrics) drained(w *worker, by string) { m.drains.WithLabelValues(w.Name, by).Inc() }
+func (m *Metrics) countDrain(w *worker, by string) { m.drains.WithLabelValues(w.Name, by).Inc() }
 
-func (m *Metrics) turned(w *worker) { m.turns.WithLabelValues(w.Name, w.standing.String()).Inc() }
+func (m *Metrics) countHealth(w *worker) { m.changes.WithLabelValues(w.Name, w.health.String()).Inc() }
 
-// refusedFor counts a request that got no worker.
-func (m *Metrics) refusedFor(pool string, err error, waited, limit time.Duration) {
+// countRefused counts a request that got no worker.
+func (m *Metrics) countRefused(pool string, err error, waited, limit time.Duration) {
 	why := "full"
 	switch fault.KindOf(err) {
 	case fault.Unavailable:
@@ -133,13 +129,13 @@ func (m *Metrics) refusedFor(pool string, err error, waited, limit time.Duration
 
 // forgetWorker drops the series of a worker that is gone, forgetPool those of a pool.
 func (m *Metrics) forgetWorker(name string) {
-	for _, v := range []*prometheus.CounterVec{m.failures, m.drains, m.turns} {
+	for _, v := range []*prometheus.CounterVec{m.failures, m.drains, m.changes} {
 		v.DeletePartialMatch(prometheus.Labels{"worker": name})
 	}
 }
 
 func (m *Metrics) forgetPool(name string) {
-	for _, v := range []*prometheus.CounterVec{m.assigned, m.refused, m.answers, m.shared} {
+	for _, v := range []*prometheus.CounterVec{m.assigned, m.refused, m.answers} {
 		v.DeletePartialMatch(prometheus.Labels{"pool": name})
 	}
 	for _, v := range []*prometheus.HistogramVec{m.queue, m.service} {
@@ -147,8 +143,8 @@ func (m *Metrics) forgetPool(name string) {
 	}
 }
 
-// tell has a proxy's workers told of.
-func (m *Metrics) tell(p *Proxy) {
+// observe sets the proxy whose workers and queues are reported.
+func (m *Metrics) observe(p *Proxy) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.proxy = p

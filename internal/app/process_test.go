@@ -95,7 +95,7 @@ func TestTenThousandSocketsLeave(t *testing.T) { // not in parallel: it counts m
 			_, _ = io.WriteString(c, ok("done"))
 		}
 	})
-	o := Options{Workers: one(w.address), HeaderTime: time.Hour}
+	o := Options{Workers: one(w.address), HeaderTimeout: time.Hour}
 	o.Routing.Queue = balance.Limits{Queue: places}
 	f := newFront(t, o)
 	first := make(chan int)

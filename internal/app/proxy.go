@@ -1,17 +1,24 @@
 package app
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
-	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/textproto"
 	"runtime/debug"
-	"slices"
 	"strconv"
-	"syscall"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
@@ -21,274 +28,402 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// exchange is one request and its answer.
+// exchange is one request and its response.
 type exchange struct {
 	Record
-	p        *Proxy
-	ctx      context.Context
-	w        http.ResponseWriter
-	r        *http.Request
-	from     origin.Origin
+	p      *Proxy
+	ctx    context.Context // of the client
+	cancel context.CancelFunc
+	w      client
+	r      *http.Request
+	from   origin.Origin
+
 	id       string
-	upgrade  string // the protocol that the client wants to switch to
-	odd      bool   // workers may take the request for malformed
+	upgrade  string // protocol that the client wants to switch to
+	tunnel   tunnel // after the upgrade
+	isOdd    bool   // workers may take the request for malformed
 	body     body
-	received time.Time // when all of it was here
-	began    bool      // the answer to the client
-	fields   []field   // of the answer; kept for the next one
-	first    call
-	by       *pool // that answers, or was the last to fail; nil: none was asked
-	sent     int   // workers that may have had the request
-	patient  bool  // all workers have what they had under another name: it waits for one of them
+	received time.Time
+
+	pool   *pool                // of the last worker
+	sent   int                  // times that a worker may have got the request
+	heard  bool                 // a worker began to respond
+	stored *stored              // body of the response, if it is long
+	conn   atomic.Pointer[conn] // to the worker
+	wrote  atomic.Bool          // the request was sent in full
+	hints  int                  // 1xx responses
 }
 
-// Serve answers a request from a client, unless ctx ends before, and tells what became of it. After Record.Cut the connection has to be cut, as by panic(http.ErrAbortHandler).
+// Serve answers a request, unless ctx ends first, and describes what happened. If Record.Cut is set, the caller has to cut the connection, for
+// example with panic(http.ErrAbortHandler).
 func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) (record Record) {
-	e := &exchange{p: p, ctx: ctx, w: w, r: r, from: from}
+	e := &exchange{p: p, ctx: ctx, r: r, from: from}
+	e.w = client{ResponseWriter: w, e: e}
 	defer func() {
 		e.body.close(p)
-		if cause := recover(); cause != nil {
-			e.Err, e.Cut = p.panicked(cause), true
+		if e.stored != nil { // after a panic
+			e.stored.Close()
+		}
+		if cause := recover(); cause != nil && cause != http.ErrAbortHandler {
+			p.Log.Error("panic while relaying a request", "panic", cause, "stack", string(debug.Stack()))
+			e.Err, e.Cut = fault.New(fault.Internal, "internal error; see the server's log"), true
 		}
 		if e.Cut && !r.ProtoAtLeast(1, 1) {
-			bulk.Reset(w)
+			bulk.Reset(w) // the end of the connection would look like that of the response
 		}
 		e.count()
 		record = e.Record
 	}()
-	header := w.Header()
-	for name := range header {
-		if name != "Connection" { // that says what net/http is to do
-			delete(header, name)
+	for name := range w.Header() {
+		if name != "Connection" { // which tells net/http what to do
+			w.Header().Del(name)
 		}
 	}
 	if !r.ProtoAtLeast(1, 1) || len(r.TransferEncoding) > 0 {
-		// Chunks and HTTP/1.0 are what proxies have trouble with most: nothing behind them is answered, in case that one took something else for the end
-		// (RFC 9112, section 6.1).
-		header.Set("Connection", "close")
+		// Proxies have most trouble with chunks and HTTP/1.0. No request after them is answered, in case a proxy saw another end (RFC 9112, section 6.1).
+		e.w.closes = true
 	}
 	e.serve()
 	return
 }
 
-// panicked logs a panic, where it was recovered, and is the error for it.
-func (p *Proxy) panicked(cause any) error {
-	p.Log.Error("panic while relaying a request", "panic", cause, "stack", string(debug.Stack()))
-	return fault.New(fault.Internal, "internal error; the server's log says more")
-}
-
 func (e *exchange) serve() {
 	began := time.Now()
-	if bad := e.check(); bad != nil {
-		e.refuse(bad.status, bad.text)
+	if err := e.check(); err != nil {
+		e.refuse(err.status, err.text)
 		return
 	}
-	e.identify()
+	e.id = e.from.ID
+	if !inflight.IsID(e.id) {
+		e.id = cmp.Or(inflight.From(e.ctx).ID(), strconv.FormatUint(rand.Uint64(), 36))
+	}
 	if e.upgrade != "" {
+		defer e.p.upgrades.Add(-1)
 		if n := e.p.upgrades.Add(1); n > int64(e.p.MaxUpgrades) {
-			e.p.upgrades.Add(-1)
-			e.fail(fault.Retry(fault.Exhausted, time.Second, "too many connections speak another protocol already; try again"))
+			e.fail(fault.Retry(fault.Exhausted, fault.RetrySoon, "too many upgraded connections; try again"))
 			return
 		}
-		defer e.p.upgrades.Add(-1)
 	}
 	ok := e.receive()
 	e.received = time.Now()
 	if e.Receive, e.In = e.received.Sub(began), e.body.size; ok {
-		e.answer()
+		e.relay()
 	}
 }
 
-// identify finds the ID under which workers know the request.
-func (e *exchange) identify() {
-	if e.id = e.from.ID; !inflight.IsID(e.id) {
-		e.id = inflight.From(e.ctx).ID()
+// discardLog is for what ReverseProxy logs, because a Record has it too.
+var discardLog = log.New(io.Discard, "", 0)
+
+// relay has a worker answer the request. The request at the worker outlives a client that disconnects, because the worker goes on with it and
+// would not be free for another one.
+func (e *exchange) relay() {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(e.ctx))
+	e.cancel = cancel
+	defer cancel()
+	defer context.AfterFunc(e.p.running, cancel)()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:              e.gotConn,
+		WroteRequest:         func(httptrace.WroteRequestInfo) { e.wrote.Store(true) },
+		GotFirstResponseByte: func() { e.heard = true },
+		Got1xxResponse:       e.countHint,
+	})
+	in := e.r.WithContext(ctx)
+	in.Body, in.ContentLength, in.TransferEncoding, in.Trailer = nil, 0, nil, nil // it was received
+	proxy := httputil.ReverseProxy{
+		Rewrite: e.rewrite, Transport: e, ErrorHandler: e.handleError, BufferPool: &e.p.buffers, ErrorLog: discardLog,
+		FlushInterval: -1, // what the client is too slow for is stored before
 	}
-	if e.id == "" {
-		e.id = strconv.FormatUint(rand.Uint64(), 36)
+	proxy.ServeHTTP(&e.w, in)
+	if e.Upgraded {
+		e.tunnel.finish(e)
 	}
 }
 
-// How many workers are asked at the most: a request that ends whoever reads it must not end all.
+// gotConn notes that a worker may get the request.
+func (e *exchange) gotConn(info httptrace.GotConnInfo) {
+	e.sent++
+	c, _ := info.Conn.(*conn)
+	e.conn.Store(c)
+}
+
+// tellWorker tells the worker that the client has disconnected, by the end of what is sent.
+func (e *exchange) tellWorker() {
+	if c := e.conn.Load(); c != nil && e.wrote.Load() {
+		_ = c.CloseWrite()
+	}
+}
+
+// maxHints is the maximum number of 1xx responses before the final one.
+const maxHints = 8
+
+func (e *exchange) countHint(int, textproto.MIMEHeader) error {
+	e.heard = true
+	if e.hints++; e.hints > maxHints {
+		return errors.New("too many 1xx responses")
+	}
+	return nil
+}
+
+// A request that kills its workers must not kill all of them.
 const (
-	maxTries = 16
-	maxSent  = 2 // that may have had it
+	maxTries = 16 // workers that are asked
+	maxSent  = 2  // times that a worker may have got the request
 )
 
-// answer has workers answer, one after the other, until one does or the request cannot be sent again.
-func (e *exchange) answer() {
-	a := ask{method: e.r.Method, path: e.r.URL.Path, header: e.r.Header, client: e.from.Client}
-	var occupied []*worker // of those tried: with what they had under another name, or in another pool
-	var last error         // of a worker
+// RoundTrip lets a worker answer, and another one if the first cannot and the request may be sent again.
+func (e *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
+	a := ask{path: e.r.URL.Path, client: e.from.Client}
+	var last error // of a worker
 	for {
-		s, err := e.p.take(e.ctx, a)
-		e.Pool = s.pool
-		e.Queue += s.waited
+		waiting := time.Now()
+		s, pool, err := e.p.take(e.ctx, a)
+		e.Pool = pool
+		e.Queue += time.Since(waiting)
 		if err != nil {
-			wait := e.p.table.Load().Routing.Queue.Wait
-			if e.ctx.Err() != nil {
-				e.gone()
-			} else if len(occupied) > 0 && fault.Is(err, fault.Unavailable) && (wait <= 0 || time.Since(e.received) < wait) {
-				a.tried = slices.DeleteFunc(a.tried, func(w *worker) bool { return slices.Contains(occupied, w) })
-				occupied, e.patient = nil, true
-				continue
-			} else if len(a.tried) == 0 || !fault.Is(err, fault.Unavailable) {
-				e.fail(err)
-			} else {
-				e.fail(last)
+			if last != nil && fault.Is(err, fault.Unavailable) {
+				return nil, last
 			}
-			return
+			return nil, err
 		}
-		e.Worker, e.Class, e.Reason, e.by = s.worker.Name, s.class, s.reason, s.worker.pool
+		e.Worker, e.Class, e.Reason, e.pool = s.worker.Name, s.class, s.reason, s.worker.pool
 		e.Tries++
-		again, err := e.try(s)
-		switch {
-		case err == nil:
-			return
-		case e.began:
-			e.Err, e.Cut = err, true
-			return
-		case e.ctx.Err() != nil:
-			e.gone()
-			return
-		case errors.Is(err, errOccupied):
-			e.Tries-- // it was not asked
-			occupied = append(occupied, s.worker)
-		case !again || e.Tries >= maxTries || e.sent >= maxSent:
-			e.fail(err)
-			return
+		response, err := e.try(s, r)
+		if s.isDone.Load() {
+			e.Service += s.took
+		}
+		if err == nil || e.ctx.Err() != nil || e.Tries >= maxTries || !e.canRetry(err) {
+			return response, err
 		}
 		last = err
 		a.tried = append(a.tried, s.worker)
 	}
 }
 
-// try has one worker answer. again: it failed, and another one may be asked.
-func (e *exchange) try(s *seat) (again bool, err error) {
-	began, c := s.taken, (*call)(nil)
-	defer func() {
-		if c == nil || c.took == 0 {
-			e.Service += time.Since(began)
-		} else {
-			e.Service += c.took
-		}
-		if c == nil || !c.left {
-			s.Done(balance.Cut) // unless that was said
-		}
-	}()
-	// Puma 5.6 answers a malformed request on a kept connection by 20 s of silence, in which the slot would be taken; on a new one it does so at once.
-	for fresh := e.odd; ; fresh = true {
-		cn, err := s.worker.conns.get(e.ctx, fresh, e.patient)
-		if err != nil && c != nil && c.reached {
-			e.sent++ // on the connection before: the worker may have died of it
-		}
-		if errors.Is(err, errOccupied) {
-			s.Done(balance.Cut)
-			return true, fault.Wrap(fault.Unavailable, "the application worker is busy with what it had before", err)
-		} else if err != nil {
-			if exhausted(err) {
-				s.Done(balance.Cut)
-				return false, fault.Wrap(fault.Unavailable, "the server has too many open files; try again", err)
-			}
-			if e.ctx.Err() == nil {
-				s.Done(balance.Failed)
-			}
-			if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
-				return true, fault.Wrap(fault.Unavailable, "the application worker accepts no connection in time", err)
-			}
-			return true, fault.Wrap(fault.Unavailable, "the application worker cannot be reached", err)
-		}
-		if c = &e.first; c.e != nil {
-			c = new(call) // what was begun for the one before may still look at it
-		}
-		c.e, c.s, c.cn, c.began = e, s, cn, began
-		err = c.run()
-		if err == nil || e.began || e.ctx.Err() != nil {
-			return false, c.explain(err)
-		}
-		if c.heard {
-			s.Done(balance.Failed)
-			return false, c.explain(err)
-		}
-		safe := !c.reached || e.r.Method == http.MethodGet || e.r.Method == http.MethodHead || e.r.Method == http.MethodOptions
-		if cn.used && safe && !fresh && !isTimeout(err) {
-			continue // the worker may have closed it before the request was there
-		}
-		s.Done(balance.Failed)
-		e.sent++
-		return safe && !isTimeout(err) && e.upgrade == "", c.explain(err)
+// canRetry reports whether a request that failed may be sent to another worker.
+func (e *exchange) canRetry(err error) bool {
+	if e.sent >= maxSent || e.heard {
+		return false
 	}
+	if _, ok := errors.AsType[*dialError](err); ok { // nothing was sent, at least not to a process that still runs
+		return !isExhausted(err)
+	}
+	isSafe := e.r.Method == http.MethodGet || e.r.Method == http.MethodHead || e.r.Method == http.MethodOptions
+	return isSafe && !isTimeout(err) && e.upgrade == ""
 }
 
-// explain says what a failure means.
-func (c *call) explain(err error) error {
-	if _, known := errors.AsType[*fault.Error](err); known || err == nil {
-		return err
+// try lets one worker answer. The seat is released when the response has been read from the worker.
+func (e *exchange) try(s *seat, r *http.Request) (*http.Response, error) {
+	b := s.worker.backend
+	if e.isOdd {
+		// On a kept connection, Puma 5.6 says nothing to a malformed request for 20 seconds. On a new one it responds at once.
+		b.transport.CloseIdleConnections()
+	}
+	out, u := *r, *r.URL // the last try may still use r
+	out.URL, u.Host = &u, b.host
+	if e.body.size > 0 {
+		out.ContentLength = e.body.size
+		out.Body = e.body.open()
+		out.GetBody = func() (io.ReadCloser, error) { return e.body.open(), nil }
+	}
+	defer context.AfterFunc(e.ctx, e.tellWorker)()
+	response, err := b.transport.RoundTrip(&out)
+	if err != nil {
+		hasLeft := e.ctx.Err() != nil && !e.heard && !isTimeout(err)
+		if isExhausted(err) || hasLeft || e.p.running.Err() != nil {
+			s.done(balance.Cut)
+		} else {
+			s.done(balance.Failed)
+		}
+		return nil, e.explain(err)
+	}
+	return e.accept(s, response)
+}
+
+// accept takes a response from a worker.
+func (e *exchange) accept(s *seat, response *http.Response) (*http.Response, error) {
+	header := response.Header
+	name := header.Get(e.p.Files.Header)
+	isStream := strings.EqualFold(header.Get("X-Accel-Buffering"), "no") ||
+		strings.HasPrefix(strings.ToLower(header.Get("Content-Type")), "text/event-stream")
+	maps.DeleteFunc(header, func(name string, _ []string) bool { return !mayReachClient(name) })
+	maps.DeleteFunc(response.Trailer, func(name string, _ []string) bool { return !mayReachClient(name) })
+	length := response.ContentLength
+	switch {
+	case response.StatusCode < 100 || response.StatusCode > 599 || response.ProtoMajor != 1:
+		response.Body.Close()
+		s.done(balance.Failed)
+		return nil, e.explain(fmt.Errorf("invalid response: %s %s", response.Proto, response.Status))
+	case response.StatusCode == http.StatusSwitchingProtocols:
+		return e.acceptUpgrade(s, response)
+	case e.ctx.Err() != nil && (isStream || length < 0 || length > copySize): // nobody waits for it
+		e.cancel()
+		fallthrough
+	case name != "" || e.ctx.Err() != nil:
+		_, err := io.CopyN(io.Discard, response.Body, copySize)
+		response.Body.Close()
+		s.done(outcome(err))
+		if e.ctx.Err() != nil {
+			return nil, e.ctx.Err()
+		}
+		return nil, &fileResponse{name, response}
+	case response.Body == http.NoBody:
+		s.done(balance.OK)
+	case length >= 0 && length <= copySize && !isStream:
+		body, err := e.readAll(response.Body, length)
+		s.done(outcome(err))
+		if err != nil {
+			return nil, e.explain(err)
+		}
+		response.Body = body
+	default:
+		e.stored = &stored{newSpool(e, s, response.Body, isStream), e, response}
+		response.Body = e.stored
+	}
+	return response, nil
+}
+
+func outcome(err error) balance.Outcome {
+	switch err {
+	case nil, io.EOF:
+		return balance.OK
+	case context.Canceled:
+		return balance.Cut
+	}
+	return balance.Failed
+}
+
+var errStalled = fault.New(fault.Deadline, "the application did not answer in time")
+
+// readAll reads a short body in full.
+func (e *exchange) readAll(from io.ReadCloser, length int64) (io.ReadCloser, error) {
+	defer from.Close()
+	stall := time.AfterFunc(e.p.StallTimeout, e.cancel)
+	body := make([]byte, length)
+	_, err := io.ReadFull(from, body)
+	if err == nil {
+		_, err = from.Read(make([]byte, 1)) // its end, so that the connection can be used again
 	}
 	switch {
+	case !stall.Stop() && err != nil && err != io.EOF:
+		return nil, errStalled
+	case err != io.EOF:
+		return nil, cmp.Or(err, io.ErrUnexpectedEOF)
+	}
+	return io.NopCloser(bytes.NewReader(body)), nil
+}
+
+// stored is the body of a long response. It notes why the body was not sent in full.
+type stored struct {
+	*spool
+	e        *exchange
+	response *http.Response
+}
+
+func (s *stored) Read(p []byte) (int, error) {
+	n, err := s.spool.Read(p)
+	if err != nil && err != io.EOF && s.e.Err == nil {
+		s.e.Cut, s.e.Err = true, s.e.explain(err)
+		if s.e.ctx.Err() != nil {
+			s.e.Err = fault.Wrap(fault.Cancelled, "the client disconnected", s.e.ctx.Err())
+		}
+	}
+	return n, err
+}
+
+// Close closes the body. Further calls do nothing.
+func (s *stored) Close() error {
+	if s.e.stored == nil {
+		return nil
+	}
+	s.e.stored = nil
+	err := s.spool.Close()
+	s.e.Service += s.spool.seat.took
+	s.e.Spooled += s.spool.spooled
+	maps.DeleteFunc(s.response.Trailer, func(name string, _ []string) bool { return !mayReachClient(name) })
+	return err
+}
+
+// explain returns the error for a client when a worker has failed.
+func (e *exchange) explain(err error) error {
+	if _, known := errors.AsType[*fault.Error](err); known {
+		return err
+	}
+	_, isDial := errors.AsType[*dialError](err)
+	switch {
 	case errors.Is(err, errDisk):
-		return fault.Wrap(fault.Internal, "internal error; the server's log says more", err)
-	case c.e.p.running.Err() != nil:
-		return fault.Wrap(fault.Unavailable, "the server is being shut down, and waits for the application no longer; try again", err)
+		return fault.Wrap(fault.Internal, "internal error; see the server's log", err)
+	case e.p.running.Err() != nil:
+		return fault.Wrap(fault.Unavailable, "the server is shutting down; try again", err)
+	case isExhausted(err):
+		return fault.Wrap(fault.Unavailable, "the server has too many open files; try again", err)
+	case isDial && isTimeout(err):
+		return fault.Wrap(fault.Unavailable, "the application worker does not accept a connection in time", err)
+	case isDial:
+		return fault.Wrap(fault.Unavailable, "the application worker cannot be reached", err)
 	case isTimeout(err):
 		return fault.Wrap(fault.Deadline, "the application did not answer in time", err)
-	case c.heard:
-		return fault.Wrap(fault.Internal, "the application's answer was cut off, or is none", err)
+	case strings.Contains(err.Error(), "server response headers exceeded"):
+		return fault.Wrap(fault.Internal, fmt.Sprintf("the response header of the application is longer than %d bytes", maxHeader), err)
+	case e.heard:
+		return fault.Wrap(fault.Internal, "the response of the application is incomplete or invalid", err)
 	}
-	return fault.Wrap(fault.Internal, "the application gave no answer", err)
+	return fault.Wrap(fault.Internal, "the application did not respond", err)
 }
 
-// exhausted tells whether it is this process, or this machine, that has no more descriptors: that says nothing of a worker.
-func exhausted(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+// handleError answers a request that no worker has answered with a body.
+func (e *exchange) handleError(_ http.ResponseWriter, _ *http.Request, err error) {
+	file, isFile := errors.AsType[*fileResponse](err)
+	switch {
+	case e.w.began: // an upgraded connection has failed
+		e.Cut, e.Err = true, cmp.Or(e.Err, err)
+	case e.ctx.Err() != nil:
+		e.clientLeft()
+	case isFile:
+		e.sendFile(file)
+	default:
+		e.fail(e.explain(err))
+	}
 }
 
-func isTimeout(err error) bool {
-	t, ok := errors.AsType[net.Error](err)
-	return ok && t.Timeout()
-}
-
-// fail answers with an error that comes before an answer began.
+// fail answers with an error before a response has begun.
 func (e *exchange) fail(err error) {
 	e.Err = err
 	status := statusOf(fault.KindOf(err))
 	if status == http.StatusServiceUnavailable {
-		after := max(fault.RetryAfter(err), time.Second)
-		e.w.Header().Set("Retry-After", strconv.Itoa(int((after+time.Second-1)/time.Second)))
+		e.w.Header().Set("Retry-After", fault.RetryHeader(fault.RetryAfter(err)))
 	}
 	e.text(status, fault.Message(err))
 }
 
-// refuse answers a request that is not relayed, and that nothing may follow on its connection: who knows what that would be.
+// refuse answers a request that is not passed on. No other request may follow on its connection.
 func (e *exchange) refuse(status int, message string) {
 	if e.Err == nil {
 		e.Err = fault.New(fault.Invalid, "%s", message)
 	}
-	e.w.Header().Set("Connection", "close")
+	e.w.closes = true
 	e.text(status, message)
 }
 
 // text answers with a line of text.
 func (e *exchange) text(status int, message string) {
-	e.Status, e.began = status, true
 	header := e.w.Header()
 	header.Set("Content-Type", "text/plain; charset=utf-8")
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Cache-Control", "no-store")
 	e.w.WriteHeader(status)
-	_, _ = io.WriteString(e.w, message+"\n")
+	_, _ = io.WriteString(e.w.ResponseWriter, message+"\n")
 }
 
-// gone notes that nobody waits for an answer any more.
-func (e *exchange) gone() {
-	e.Status, e.Cut = statusGone, true
-	e.Err = fault.Wrap(fault.Cancelled, "the client went away", e.ctx.Err())
+// clientLeft notes that nobody waits for a response any more.
+func (e *exchange) clientLeft() {
+	e.Status, e.Cut = statusClientLeft, true
+	e.Err = fault.Wrap(fault.Cancelled, "the client disconnected", e.ctx.Err())
 }
 
-// statusGone is what the log says where the client went away; nobody receives it.
-const statusGone = 499
+// statusClientLeft is the status in the log when the client disconnected first. Nobody receives it.
+const statusClientLeft = 499
 
-// statusOf is the status of an error that comes before an answer began.
+// statusOf returns the status for an error before a response has begun.
 func statusOf(kind fault.Kind) int {
 	switch kind {
 	case fault.Invalid:
@@ -298,13 +433,13 @@ func statusOf(kind fault.Kind) int {
 	case fault.Deadline:
 		return http.StatusGatewayTimeout
 	case fault.Cancelled:
-		return statusGone
+		return statusClientLeft
 	}
 	return http.StatusBadGateway
 }
 
-// note logs what an operator has to know of.
-func (e *exchange) note(message string, attrs ...slog.Attr) {
+// warn logs something that an operator has to know.
+func (e *exchange) warn(message string, attrs ...slog.Attr) {
 	attrs = append(attrs, slog.String("worker", e.Worker), slog.String("request_id", e.id))
 	e.p.Log.LogAttrs(e.ctx, slog.LevelWarn, message, attrs...)
 }

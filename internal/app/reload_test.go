@@ -40,7 +40,7 @@ func TestReloadRenamesBusy(t *testing.T) {
 	t.Parallel()
 	hold := make(chan bool)
 	w := serveRaw(t, holds(hold))
-	o := Options{Workers: one(w.address), ConnectTime: 500 * time.Millisecond}
+	o := Options{Workers: one(w.address), ConnectTimeout: 500 * time.Millisecond}
 	o.Routing.Queue = balance.Limits{Queue: 1000, Wait: 30 * time.Second}
 	f := newFront(t, o)
 	done := make(chan int)
@@ -62,7 +62,7 @@ func TestReloadUsesFree(t *testing.T) {
 	hold := make(chan bool)
 	defer close(hold)
 	a, b := serveRaw(t, holds(hold)), serveRaw(t, holds(hold))
-	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 1}}, ConnectTime: 4 * time.Second})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 1}}, ConnectTimeout: 4 * time.Second})
 	go func() { _, _, _, _ = f.get("/hold") }()
 	wait(t, "runs", func() bool { return a.open.Load() == 1 })
 	reload(t, f, "app", WorkerOptions{Name: "a2", Address: a.address, Slots: 1}, WorkerOptions{Name: "b", Address: b.address, Slots: 1})
@@ -78,28 +78,6 @@ func TestReloadUsesFree(t *testing.T) {
 	}
 	if slow > 0 {
 		t.Errorf("%d of 6 requests waited at a busy worker while b was idle", slow)
-	}
-}
-
-// The same of a worker that goes to another pool, with checks.
-func TestReloadMovesBusy(t *testing.T) {
-	t.Parallel()
-	hold := make(chan bool)
-	w := serveRaw(t, holds(hold))
-	o := Options{Workers: one(w.address), ConnectTime: 500 * time.Millisecond, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}}
-	o.Routing.Queue = balance.Limits{Queue: 1000, Wait: 30 * time.Second}
-	f := newFront(t, o)
-	wait(t, "up", func() bool { return f.Workers()[0].State == "up" })
-	done := make(chan int)
-	go func() { s, _, _, _ := f.get("/hold"); done <- s }()
-	wait(t, "runs", func() bool { return f.Workers()[0].InFlight == 1 })
-	reload(t, f, "x", WorkerOptions{Name: "w0", Address: w.address, Slots: 1})
-	time.AfterFunc(1500*time.Millisecond, func() { close(hold) }) // longer than for a connection
-	if status, _, body, err := f.get("/"); status != 200 {
-		t.Errorf("after a reload: %d %q %v", status, body, err)
-	}
-	if s := <-done; s != 200 {
-		t.Error(s)
 	}
 }
 
@@ -119,7 +97,7 @@ func TestReloadUsesFreeSlot(t *testing.T) {
 		}
 	}
 	a, b := serveRaw(t, serve), serveRaw(t, serve)
-	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 2}}, ConnectTime: 4 * time.Second, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 2}}, ConnectTimeout: 4 * time.Second, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}})
 	up := func() bool {
 		for _, w := range f.Workers() {
 			if w.State != "up" {
@@ -217,21 +195,6 @@ func TestDrainedWhileChecked(t *testing.T) {
 	}
 }
 
-// A worker that has another number of slots now is the same process: it does not begin anew.
-func TestReloadSlots(t *testing.T) {
-	t.Parallel()
-	w := serveRaw(t, echo)
-	workers := []WorkerOptions{{Name: "w0", Address: w.address, Slots: 10}}
-	f := newFront(t, Options{Workers: workers, SlowStart: 10 * time.Second, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}})
-	wait(t, "up", func() bool { return f.Workers()[0].State == "up" })
-	before := f.Workers()[0].Slots
-	reload(t, f, "app", WorkerOptions{Name: "w0", Address: w.address, Slots: 12})
-	wait(t, "up", func() bool { return f.Workers()[0].State == "up" })
-	if after := f.Workers()[0].Slots; after < before {
-		t.Errorf("from 10 slots to 12: %d, then %d", before, after)
-	}
-}
-
 // Close ends what runs at a worker that was left out.
 func TestCloseLeftOut(t *testing.T) {
 	t.Parallel()
@@ -293,50 +256,6 @@ func TestReloadBlackout(t *testing.T) {
 	}
 }
 
-// A worker that is left out and comes again has no more connections than slots, with those of before.
-func TestReloadOutAndIn(t *testing.T) {
-	t.Parallel()
-	hold := make(chan bool)
-	defer close(hold)
-	w := serveRaw(t, holds(hold))
-	b := serveRaw(t, echo)
-	f := newFront(t, Options{Workers: one(w.address)})
-	go func() { _, _, _, _ = f.get("/hold") }()
-	wait(t, "runs", func() bool { return w.open.Load() == 1 })
-	reload(t, f, "app", WorkerOptions{Name: "b", Address: b.address})
-	reload(t, f, "app", WorkerOptions{Name: "w0", Address: w.address}, WorkerOptions{Name: "b", Address: b.address})
-	for range 4 {
-		_, _, _, _ = f.get("/")
-	}
-	if n := w.most.Load(); n > 1 {
-		t.Errorf("a worker of one slot has %d connections", n)
-	}
-}
-
-// A request that waited for its connection has all of the time for its answer.
-func TestTimeAfterWait(t *testing.T) {
-	t.Parallel()
-	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
-		for r := request(in); r != ""; r = request(in) {
-			d := time.Duration(0)
-			if strings.HasPrefix(r, "GET /a") {
-				d = 1500 * time.Millisecond
-			} else if strings.HasPrefix(r, "GET /b") {
-				d = 800 * time.Millisecond
-			}
-			time.Sleep(d)
-			_, _ = io.WriteString(c, ok("x"))
-		}
-	})
-	f := newFront(t, Options{Workers: one(w.address), HeaderTime: 2 * time.Second, ConnectTime: 5 * time.Second})
-	go func() { _, _, _, _ = f.get("/a") }()
-	wait(t, "runs", func() bool { return w.open.Load() == 1 })
-	reload(t, f, "x", WorkerOptions{Name: "w0b", Address: w.address, Slots: 1})
-	if status, _, body, err := f.get("/b"); status != 200 {
-		t.Errorf("%d %q %v: the worker took 0.8 s of 2 s", status, body, err)
-	}
-}
-
 // The worker of a name is another process now: what the one before still has takes none of its slots.
 func TestReloadOtherAddress(t *testing.T) {
 	t.Parallel()
@@ -351,81 +270,6 @@ func TestReloadOtherAddress(t *testing.T) {
 	reload(t, f, "app", WorkerOptions{Name: "w0", Address: b.address, Slots: 1})
 	if status, _, body, err := f.get("/"); status != 200 {
 		t.Errorf("%d %q %v; %d connections to the new one", status, body, err, b.open.Load())
-	}
-}
-
-// A worker never has more connections than slots, whatever it is called, in whatever pool: another one at the same address has its connections, and is drained as
-// it was.
-func TestReloadKeepsConnections(t *testing.T) {
-	t.Parallel()
-	var gate sync.WaitGroup
-	gate.Add(2)
-	hold := make(chan bool)
-	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
-		for r := request(in); r != ""; r = request(in) {
-			if !strings.HasPrefix(r, "GET /later") {
-				gate.Done()
-				gate.Wait() // both are there at the same time
-			}
-			if strings.HasPrefix(r, "GET /hold") {
-				<-hold
-			}
-			_, _ = io.WriteString(c, ok("x"))
-		}
-	})
-	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 2}}, KeepIdle: time.Hour})
-	answers := make(chan int, 4)
-	ask := func(path string) {
-		status, _, _, err := f.get(path)
-		if err != nil {
-			t.Error(err)
-		}
-		answers <- status
-	}
-	go ask("/hold")
-	go ask("/")
-	if status := <-answers; status != 200 || w.open.Load() != 2 {
-		t.Fatalf("%d; %d connections", status, w.open.Load())
-	}
-	set := func(pool string, o WorkerOptions) {
-		t.Helper()
-		routing := f.table.Load().Routing
-		o.Address = w.address
-		routing.Pools = []PoolOptions{{Name: pool, Share: 1, Workers: []WorkerOptions{o}}}
-		if err := f.Set(routing); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set("app", WorkerOptions{Name: "w0", Slots: 1})
-	wait(t, "the idle one is closed", func() bool { return w.open.Load() == 1 })
-	for _, next := range []struct{ pool, name string }{{"app", "other"}, {"blue", "other"}, {"blue", "w0"}} {
-		set(next.pool, WorkerOptions{Name: next.name, Slots: 1})
-		go ask("/later")
-	}
-	cs := f.table.Load().pools[0].list()[0].conns
-	wait(t, "they wait for the one that is held", func() bool {
-		cs.mu.Lock()
-		defer cs.mu.Unlock()
-		return len(cs.waiting) > 0
-	})
-	if w.dials.Load() != 2 {
-		t.Errorf("%d connections were made", w.dials.Load())
-	}
-	hold <- true
-	for range 4 {
-		if status := <-answers; status != 200 {
-			t.Error(status)
-		}
-	}
-	if n := w.open.Load(); n != 1 || w.most.Load() != 2 {
-		t.Errorf("%d connections are open, and %d were", n, w.most.Load())
-	}
-	if err := f.Drain("w0", true); err != nil {
-		t.Fatal(err)
-	}
-	set("green", WorkerOptions{Name: "w1", Slots: 3})
-	if states := f.Workers(); len(states) != 1 || states[0].Name != "w1" || !strings.HasPrefix(states[0].State, "drain") {
-		t.Errorf("%+v", states)
 	}
 }
 

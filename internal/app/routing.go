@@ -2,91 +2,47 @@ package app
 
 import (
 	"context"
-	"strings"
+	"errors"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
-	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Routing is what may change while a proxy runs: which workers there are, and which requests they get.
+// Routing is the part of the options that can change while a proxy runs.
 type Routing struct {
 	Pools   []PoolOptions
-	Queue   balance.Limits // of the requests that wait, of each pool
+	Queue   balance.Limits // of each pool
 	Classes Classes
-	Also    []Pattern // below /-/ and /.api/
-	Sticky  Sticky
+	Also    []Pattern // paths below /-/ and /.api/ that are the application's
 }
 
-// PoolOptions describes some workers that are alike, and get a share of the requests.
+// PoolOptions describe a pool.
 type PoolOptions struct {
 	Name    string
-	Share   int // in proportion to those of the others
+	Share   int // of the requests, in proportion to those of the other pools
 	Workers []WorkerOptions
 }
 
-// ParseWorker reads a worker's address, and the name before it if there is one: "unix:/run/app/w0.sock", "a=http://127.0.0.1:3001". Without one it is
-// called as its socket is, without ".sock", or by host and port.
-func ParseWorker(text string) (WorkerOptions, error) {
-	w := WorkerOptions{Address: text}
-	if name, address, named := strings.Cut(text, "="); named && !strings.ContainsAny(name, ":/") {
-		w.Name, w.Address = name, address
-		if !isWorkerName(name) {
-			return w, fault.New(fault.Invalid, "the name in %.80q is not of letters, digits, \".\", \"_\" and \"-\", at most 64", text)
-		}
-	}
-	c, err := newConns(w.Address, 1, new(Options))
-	if err != nil {
-		return w, err
-	}
-	w.Address = c.String()
-	const maxSocketPath = 103 // unix(7); some systems have less room than Linux
-	if c.network == "unix" && len(c.address) > maxSocketPath {
-		return w, fault.New(fault.Invalid, "%s is longer than the %d bytes that the path of a socket may have", c.address, maxSocketPath)
-	}
-	if w.Name != "" {
-		return w, nil
-	}
-	w.Name = c.address
-	if c.network == "unix" {
-		w.Name = strings.TrimSuffix(c.address[strings.LastIndexByte(c.address, '/')+1:], ".sock")
-		if !isWorkerName(w.Name) {
-			return w, fault.New(fault.Invalid, "%q would be the name of a worker, and is none; write one before the address, as in \"a=%s\"", w.Name, w.Address)
-		}
-	}
-	return w, nil
-}
-
-// A worker's name is a metric label and a part of the admin socket's URLs.
-func isWorkerName(name string) bool {
-	for i, c := range []byte(name) {
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letter && (i == 0 || c != '.' && c != '_' && c != '-') {
-			return false
-		}
-	}
-	return name != "" && len(name) <= 64
-}
-
-// table is a Routing and what was made of it.
+// table is a Routing with its pools. It is immutable.
 type table struct {
 	Routing
 	pools []*pool
 }
 
-// Has tells whether a path below /-/ or /.api/ is the application's.
+// Has reports whether a path below /-/ or /.api/ is the application's.
 func (p *Proxy) Has(path string) bool {
 	t := p.table.Load()
-	return len(t.Also) > 0 && MatchAny(t.Also, path) && plain(path)
+	return len(t.Also) > 0 && MatchAny(t.Also, path) && isPlain(path)
 }
 
-// Set puts a Routing in the place of the one that holds. A worker of the same pool, name and address keeps what is known of it; one that has another name, pool
-// or number of slots keeps its connections, so that it never has more than slots, and stays drained. One that is left out ends what it has. After an error
-// everything is as it was.
+var errClosed = errors.New("the proxy was closed")
+
+// Set replaces the Routing. A worker with the same pool, name, address and slots keeps its state. A worker that only has another name, pool or
+// number of slots keeps its connections and its drain. A worker that is left out finishes its requests. After an error nothing has changed.
 func (p *Proxy) Set(r Routing) error {
-	p.setting.Lock()
-	defer p.setting.Unlock()
-	if p.stopped {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.isClosed {
 		return errClosed
 	}
 	before := map[string]*pool{}
@@ -95,16 +51,8 @@ func (p *Proxy) Set(r Routing) error {
 			before[pool.name] = pool
 		}
 	}
-	made, err := p.makeWorkers(r, before)
+	workers, err := p.makeWorkers(r, before)
 	if err != nil {
-		for _, list := range made {
-			for _, w := range list {
-				if w.pool == nil {
-					w.conns.retire()
-					w.release()
-				}
-			}
-		}
 		return err
 	}
 	next := &table{Routing: r}
@@ -114,37 +62,25 @@ func (p *Proxy) Set(r Routing) error {
 			pool = p.newPool(o.Name)
 		}
 		delete(before, o.Name)
-		pool.set(o, made[i], r.Queue, p)
+		pool.set(o, workers[i], r.Queue, p)
 		next.pools = append(next.pools, pool)
 	}
 	p.table.Store(next)
-	if p.known == nil {
-		p.known = map[string]*conns{}
-	}
-	for address, c := range p.known {
-		if c.workers.Load() == 0 {
-			delete(p.known, address)
-		}
-	}
-	for _, list := range made {
-		for _, w := range list {
-			p.known[w.Address] = w.conns
-		}
-	}
-	for _, pool := range before { // it has no more requests
-		pool.leave()
+	for _, pool := range before { // requests that wait there move on
+		pool.isGone.Store(true)
 		pool.set(PoolOptions{}, nil, r.Queue, p)
 		p.Metrics.forgetPool(pool.name)
 	}
+	p.dropBackends(workers)
 	return nil
 }
 
-// makeWorkers gives the workers of each pool, and makes those that are not there yet. After an error it gives what it has made.
-func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (made [][]*worker, err error) {
-	named, at := map[string]*worker{}, map[string]*worker{}
+// makeWorkers returns the workers of each pool, and makes those that are new.
+func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (pools [][]*worker, err error) {
+	byName, byAddress := map[string]*worker{}, map[string]*worker{}
 	for _, pool := range before {
 		for _, w := range pool.list() {
-			named[w.Name], at[w.Address] = w, w
+			byName[w.Name], byAddress[w.Address] = w, w
 		}
 	}
 	for _, o := range r.Pools {
@@ -155,96 +91,116 @@ func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (made [][]*worke
 				list = append(list, old)
 				continue
 			}
-			one := &worker{WorkerOptions: w, due: make(chan struct{}, 1), handed: make(chan *balance.Seat, 1)}
-			one.users.Store(1)
-			one.begin(p.Health.Interval > 0, time.Now())
-			if c := p.known[w.Address]; c != nil && c.share() {
-				one.conns = c
-			} else if one.conns, err = newConns(w.Address, w.Slots, &p.Options); err != nil {
-				return append(made, list), err
+			next := &worker{WorkerOptions: w, due: make(chan struct{}, 1)}
+			next.reset(p.Health.Interval > 0, time.Now())
+			if next.backend, err = p.backend(w.Address); err != nil {
+				return nil, err
 			}
-			if old := at[w.Address]; old != nil {
-				one.drained = old.isDrained()
-				old.pool.mu.Lock()
-				one.vitals, one.changed = old.vitals, old.changed
-				old.pool.mu.Unlock()
+			if old := byAddress[w.Address]; old != nil {
+				next.inherit(old)
 			}
-			if old := named[w.Name]; old != nil { // as it is meant to be, whatever its address
-				one.drained = old.isDrained()
+			if old := byName[w.Name]; old != nil { // the operator drained this name
+				next.isDrained = old.drained()
 			}
-			list = append(list, one)
+			list = append(list, next)
 		}
-		made = append(made, list)
+		pools = append(pools, list)
 	}
-	return made, nil
+	return pools, nil
+}
+
+// inherit takes the state of the worker that had the same address.
+func (w *worker) inherit(old *worker) {
+	old.pool.mu.Lock()
+	defer old.pool.mu.Unlock()
+	w.vitals, w.changed, w.isDrained = old.vitals, old.changed, old.isDrained
+}
+
+// drained reports whether the operator has drained the worker.
+func (w *worker) drained() bool {
+	w.pool.mu.Lock()
+	defer w.pool.mu.Unlock()
+	return w.isDrained
+}
+
+// backend returns the backend of an address, and makes it if it is new. The caller holds mu.
+func (p *Proxy) backend(text string) (*backend, error) {
+	if b := p.backends[text]; b != nil {
+		return b, nil
+	}
+	a, err := parseAddress(text)
+	if err != nil {
+		return nil, err
+	}
+	b := newBackend(a, &p.Options)
+	p.backends[text] = b
+	return b, nil
+}
+
+// dropBackends forgets the backends that no worker uses. The caller holds mu.
+func (p *Proxy) dropBackends(workers [][]*worker) {
+	used := map[*backend]bool{}
+	for _, list := range workers {
+		for _, w := range list {
+			used[w.backend] = true
+		}
+	}
+	for text, b := range p.backends {
+		if !used[b] {
+			b.transport.CloseIdleConnections()
+			if b.requests.Load() == 0 {
+				delete(p.backends, text)
+			}
+		}
+	}
 }
 
 func (p *Proxy) newPool(name string) *pool {
-	gone, leave := context.WithCancel(p.running)
 	return &pool{
-		gone: gone, leave: leave, name: name, metrics: p.Metrics, counts: p.Metrics.ofPool(name), log: p.Log, now: time.Now, checked: p.Health.Interval > 0, blackout: p.Blackout,
-		scheduler: balance.New(balance.Options{}),
+		name: name, metrics: p.Metrics, counts: p.Metrics.ofPool(name), log: p.Log, now: time.Now,
+		isChecked: p.Health.Interval > 0, blackout: p.Blackout, scheduler: balance.New(balance.Options{}),
 	}
 }
 
-// find is the pool's worker of a name; nil: there is none.
-func (p *pool) find(name string) *worker {
-	if p == nil {
-		return nil
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.byName[name]
-}
-
-// isDrained tells whether the operator has drained the worker.
-func (w *worker) isDrained() bool {
-	w.pool.mu.Lock()
-	defer w.pool.mu.Unlock()
-	return w.drained
-}
-
-// set gives the pool its workers.
+// set replaces the workers of the pool.
 func (p *pool) set(o PoolOptions, workers []*worker, queue balance.Limits, proxy *Proxy) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before := p.byName
+	before := p.workers
 	p.share.Store(int64(o.Share))
-	p.drainShare, p.workers, p.byName = proxy.DrainShare, workers, map[string]*worker{}
-	p.byAddress = map[string]*worker{}
+	p.drainShare, p.workers = proxy.DrainShare, workers
+	isKept, isNamed := map[*worker]bool{}, map[string]bool{}
 	members := make([]balance.Member, len(workers))
 	for i, w := range workers {
-		p.byName[w.Name], p.byAddress[w.Address] = w, w
-		if before[w.Name] != w {
-			w.pool = p
-			w.conns.resize(w.Slots)
-			w.idle = p.now()
+		isKept[w], isNamed[w.Name] = true, true
+		if w.pool == nil {
+			w.pool, w.idleSince = p, p.now()
 		}
-		members[i] = w.describe(proxy.SlowStart)
+		members[i] = w.describe()
 	}
 	p.scheduler.Limit(queue)
 	p.settle()
+	p.byMember = map[*balance.Worker]*worker{}
 	for i, member := range p.scheduler.Set(members) {
 		workers[i].member = member
+		p.byMember[member] = workers[i]
 	}
 	for _, w := range workers {
-		if before[w.Name] != w && p.checked {
+		if p.isChecked && w.stop == nil {
 			var ctx context.Context
 			ctx, w.stop = context.WithCancel(proxy.running)
-			proxy.watching.Go(func() { proxy.watch(ctx, w) })
+			proxy.checking.Go(func() { proxy.watch(ctx, w) })
 		}
 	}
-	for name, old := range before {
-		if p.byName[name] == old {
+	for _, old := range before {
+		if isKept[old] {
 			continue
 		}
 		if old.stop != nil {
 			old.stop()
 		}
-		if p.byName[name] == nil {
-			p.metrics.forgetWorker(name)
+		if !isNamed[old.Name] {
+			p.metrics.forgetWorker(old.Name)
 		}
-		old.conns.retire()
-		old.release()
 	}
 }

@@ -135,7 +135,7 @@ func TestTLS(t *testing.T) {
 			}
 		}
 	})
-	f := newFrontWith(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Files: true}}, FileHeader: headerSendfile, Files: []FileRoot{{Dir: filepath.Dir(path)}}},
+	f := newFrontWith(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address}}, Files: Files{headerSendfile, []FileRoot{{Dir: filepath.Dir(path)}}}},
 		(*httptest.Server).StartTLS)
 	client := f.server.Client()
 	for path, want := range map[string]string{"/": "\r\nX-Forwarded-Proto: https\r\n", "/file": strings.Repeat("0123456789", 100_000)} {

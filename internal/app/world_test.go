@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is for what has to happen, on whatever machine.
-const patience = 5 * time.Minute
+const patience = 2 * time.Minute
 
 // front is a server with a proxy in it.
 type front struct {
@@ -56,8 +56,8 @@ func newFront(t *testing.T, o Options) *front {
 
 func newFrontWith(t *testing.T, o Options, start func(*httptest.Server)) *front {
 	t.Helper()
-	if o.Dir == "" {
-		o.Dir = filepath.Join(t.TempDir(), "app")
+	if o.Bodies.Dir == "" {
+		o.Bodies.Dir = filepath.Join(t.TempDir(), "app")
 	}
 	if o.Routing.Queue == (balance.Limits{}) {
 		o.Routing.Queue.Queue = 1000

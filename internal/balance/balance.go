@@ -1,12 +1,19 @@
-// Package balance is the one scheduler: it gives work to workers that are alike. Git processes, replicas of a repository and application workers are
-// given theirs by it.
+// Package balance assigns work to workers that can all do it: slots for git processes, replicas of a repository, application workers.
 //
-// A worker has slots. Work goes to a worker that has nothing in flight; else to the one with the fewest in flight for its slots and weight; among
-// equals to the one that is expected to be free first, by the age of what it runs and how long work of that route takes; then to the one that was
-// given work the longest time ago. When all slots are taken, work waits; callers take turns, by the time for which they have held slots, and what is one
-// caller's goes first come, first served. The queue's length and the time in it are bounded, and who finds no place is told when to come
-// back instead of being left to hang.
+// A worker has a number of slots. Work goes to the ready worker with the least work in flight for its slots and weight. Among equals, it goes
+// to the worker that was given work the longest time ago. When all slots are taken, work waits in one bounded queue in front of all workers.
+// Callers take turns in that queue by the slot time they have used. The work of one caller is served in order of arrival. Work that finds no
+// place in the queue, or that would wait too long, is refused with a retry hint.
 //
-// Core decides; Scheduler is the Core behind a lock, with a clock, for goroutines that wait; Slots is a Scheduler of one worker. Workers that are not
-// alike, as those of two pools, have a Scheduler for each kind: what is learned, and the queue, are common to all workers of one.
+// Core makes the decisions. It has no lock and no clock. Scheduler adds both, and blocks the goroutines that wait. Slots is a Scheduler of
+// one worker.
 package balance
+
+import "strings"
+
+// Caller is the party that work counts for. It is the name of an identity, or the network of an anonymous client, as in "192.0.2.0/24".
+// Names contain no slash, so that nobody can name themselves like a network. The empty Caller is the server itself.
+type Caller string
+
+// Anonymous reports whether the caller is a network.
+func (c Caller) Anonymous() bool { return strings.IndexByte(string(c), '/') >= 0 }

@@ -3,291 +3,332 @@ package balance
 import (
 	"slices"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Core is the scheduler itself: no lock, no clock, nothing that waits. Times are since any one moment, and never go back. Scheduler makes it safe for
-// concurrent use; a simulation drives it by hand.
+// Core decides which worker is given which work, and when. It has no lock, reads no clock and never blocks. Times are measured from any fixed
+// moment and never decrease. Use Scheduler for goroutines; simulations drive a Core directly.
 type Core struct {
 	limits Limits
-	// answer is called for each ticket that had to wait, once it has a worker or was refused. It calls nothing of the Core.
 	answer func(*Ticket)
 
 	members map[string]*Worker
-	list    []*Worker     // the members as they were named
-	named   uint64        // how many there ever were
-	order   heap[*Worker] // those who work may be given to, the one that is next on top
-	timed   heap[*Worker] // by when time alone changes something
-	turn    uint64        // counts assignments: tells who was last given work, where a clock could say "at the same time"
-	counts  counts        // of all members
+	list    []*Worker // the members in the order of Set
+	turn    uint64    // counts assignments
 	inUse   int
 	queue   queue
-	crowded int // pieces of work that are to end before a refusal no longer counts as pressure
-	takes   estimates
-	tuner   tuner
 }
 
-// counts are sums over workers.
-type counts struct {
-	workers  int // that can be given work now or later
-	open     int // now
-	idle     int // that are able and have nothing in flight
-	unbound  int // without a bound
-	slots    int // used, of the bounded
-	capacity int // as slots, if none is narrowed
-	slow     int // that is not Fast, in flight
-}
-
-func (c *counts) add(d counts, sign int) {
-	c.workers += sign * d.workers
-	c.open += sign * d.open
-	c.idle += sign * d.idle
-	c.unbound += sign * d.unbound
-	c.slots += sign * d.slots
-	c.capacity += sign * d.capacity
-	c.slow += sign * d.slow
-}
-
-// NewCore makes one without workers. Answer is called for each ticket that had to wait, once it has a worker or was refused, out of the call that is the
-// cause; it does not call the Core.
+// NewCore returns a Core without workers. It calls answer for each ticket that had to wait, once the ticket is assigned or refused. The function
+// must not call the Core.
 func NewCore(l Limits, answer func(*Ticket)) *Core {
-	c := &Core{answer: answer, members: map[string]*Worker{}, queue: newQueue(), tuner: newTuner()}
-	c.order = heap[*Worker]{before: (*Worker).before, place: func(w *Worker) *int { return &w.inOrder }}
-	c.timed = heap[*Worker]{before: func(a, b *Worker) bool { return a.wake < b.wake }, place: func(w *Worker) *int { return &w.inTimed }}
+	c := &Core{answer: answer, members: map[string]*Worker{}, queue: newQueue()}
 	c.Limit(0, l)
 	return c
 }
 
-// Limit changes the limits. A shorter queue sends nobody away, and a new wait limit is for those who come.
+// Limit replaces the limits. A shorter queue evicts nobody, and a new wait limit applies to later work.
 func (c *Core) Limit(now time.Duration, l Limits) {
 	l.Queue, l.Each, l.Reserve = max(l.Queue, 0), max(l.Each, 0), max(l.Reserve, AutoReserve)
 	if l.Anonymous <= 0 || l.Anonymous >= 1 {
 		l.Anonymous = 0.5
 	}
 	c.limits = l
-	c.queue.pools[0].weight, c.queue.pools[1].weight = 1-l.Anonymous, l.Anonymous
-	c.bound()
+	c.queue.pools[known].weight, c.queue.pools[anonymous].weight = 1-l.Anonymous, l.Anonymous
 	c.Wake(now)
-	c.grant(now)
 }
 
-// bound sets how many slots a subject may have: fewer than there are.
-func (c *Core) bound() {
-	each := c.limits.Each
-	if c.counts.unbound == 0 {
-		each = min(each, c.counts.slots-1)
-	}
-	c.queue.subjects.resize(each)
-}
-
-// Set says who the workers are and returns them in the same order. Names differ. One that is a member already keeps its counts and its
-// drain mark. One that is left out runs what it has to its end, and is given nothing more; if it comes again, it is a new one.
+// Set replaces the workers and returns them in the same order. Names must differ. A worker that stays, by its name, keeps its counts and its
+// drain mark. A worker that is left out finishes its work and is given no more. Without any worker, all work that waits is refused.
 func (c *Core) Set(now time.Duration, members []Member) []*Worker {
 	before := c.members
-	c.members = make(map[string]*Worker, len(members))
-	list := make([]*Worker, len(members))
+	c.members, c.list = make(map[string]*Worker, len(members)), make([]*Worker, len(members))
 	for i, m := range members {
 		m.Weight, m.Slots = min(max(m.Weight, 1), maxWeight), min(max(m.Slots, 0), maxSlots)
 		w := before[m.Name]
 		if w == nil {
-			c.named++
-			w = &Worker{id: c.named, warm: -1, seats: newSeats(), first: len(before) == 0, down: errNew}
+			w = &Worker{}
 		}
-		if w.member = m; m.SlowStart <= 0 {
-			w.warm = -1
-		}
-		w.ask(now)
-		c.members[m.Name], list[i] = w, w
+		w.member = m
+		c.members[m.Name], c.list[i] = w, w
 	}
-	c.list = slices.Clone(list)
-	c.tune()
 	for name, w := range before {
-		if c.members[name] != w {
-			w.removed = true
-			c.tuner.quit(w)
-			c.settle(w, now)
-		}
+		w.isRemoved = c.members[name] != w
 	}
-	for _, w := range list {
-		c.settle(w, now)
+	if len(members) == 0 {
+		for _, t := range slices.Concat(c.queue.checks, c.queue.waiting) {
+			c.evict(t, errNobody)
+		}
 	}
 	c.Wake(now)
-	c.grant(now)
-	return list
+	return slices.Clone(c.list)
 }
 
-func newSeats() heap[*Ticket] {
-	return heap[*Ticket]{before: func(a, b *Ticket) bool { return a.end < b.end }, place: func(t *Ticket) *int { return &t.atEnd }}
-}
-
-// tune tells the tuner how many slots there are.
-func (c *Core) tune() {
-	most := 1
-	for _, w := range c.list {
-		if w.member.Auto {
-			most = max(most, w.member.Slots)
-		} else {
-			c.tuner.quit(w)
-		}
-	}
-	c.tuner.resize(most)
-}
-
-// settle brings a worker where it belongs after a change.
-func (c *Core) settle(w *Worker, now time.Duration) {
-	share := w.share(now)
-	w.used = w.member.Slots
-	if w.used > 0 {
-		if w.member.Auto {
-			w.used = c.tuner.limit(w.used, w.trial)
-		}
-		if w.narrow > 0 {
-			w.used = min(w.used, w.narrow)
-		}
-		w.used = max(1, int(share*float64(w.used)))
-	}
-	w.load = float64(w.inFlight) / (float64(w.member.Weight) * float64(max(w.member.Slots, 1)) * share)
-	w.expected(now)
-	w.place = w.placeAt(now)
-
-	var n counts
-	if w.place != unable {
-		n.workers, n.slow = 1, w.slow
-		if w.place.open() {
-			n.open = 1
-		}
-		if w.place == able && w.inFlight == 0 {
-			n.idle = 1
-		}
-		if w.used > 0 {
-			n.slots, n.capacity = w.used, w.member.Slots
-			if w.member.Auto {
-				n.capacity = w.used
-			}
-		} else {
-			n.unbound = 1
-		}
-	}
-	if n != w.counts {
-		resized := n.slots != w.counts.slots || n.unbound != w.counts.unbound
-		c.counts.add(w.counts, -1)
-		c.counts.add(n, 1)
-		if w.counts = n; resized && c.limits.Each > 0 {
-			c.bound()
-		}
-		c.tuner.tick(now, c.counts.workers > 0 && (c.counts.idle == 0 || c.spared()))
-	}
-	if w.place == unable {
-		c.order.remove(w)
-	} else {
-		c.order.put(w)
-	}
-	if w.wake = w.next(now); w.wake == 0 || w.removed {
-		c.timed.remove(w)
-	} else {
-		c.timed.put(w)
-	}
-}
-
-// Wake does what is due: workers that start, or failed a while ago, are given more.
+// Wake assigns work that waits, as far as there are free slots. Call it when Next says so, and when a worker's Ready or Usable has changed.
 func (c *Core) Wake(now time.Duration) {
-	due := false
-	for {
-		w, ok := c.timed.top()
-		if !ok || w.wake > now {
-			break
-		}
-		due = true
-		if w.down != nil && now >= w.asked+askAgain {
-			w.ask(now)
-		}
-		if w.trial != 0 && now >= w.trialEnds {
-			c.level(c.tuner.end(w, c.counts.workers), now)
-		}
-		c.settle(w, now)
-	}
-	if due || len(c.queue.subjects.top) > 0 { // one may be alone by now
-		c.grant(now)
+	for t := c.next(now); t != nil; t = c.next(now) {
+		w, candidates := c.choose(t, now)
+		c.queue.remove(t)
+		c.assign(t, w, candidates, now)
+		c.answer(t)
 	}
 }
 
-// Next is when Wake has something to do for those who wait; false: nothing, but for what is done by other calls.
+// Next returns when time alone can let waiting work go on, and whether it can.
 func (c *Core) Next(now time.Duration) (at time.Duration, ok bool) {
-	if c.queue.waiting == 0 {
+	if len(c.queue.waiting) == 0 {
 		return 0, false
 	}
-	if w, is := c.timed.top(); is {
-		at, ok = w.wake, true
-	}
-	if lapse, is := c.queue.subjects.lapse(now); is && (!ok || lapse < at) {
-		at, ok = lapse, true
-	}
-	return at, ok
+	return c.queue.subjects.boundEnds(c.slotsOfSubject(now), now)
 }
 
-// Changed asks all workers whether they are ready.
-func (c *Core) Changed(now time.Duration) {
-	c.Wake(now)
-	c.askAll(now)
-	c.grant(now)
-}
-
-// askAll is Changed for a newcomer; it tells whether any answer is another one than before.
-func (c *Core) askAll(now time.Duration) (changed bool) {
-	for _, w := range c.list {
-		if w.ask(now) {
-			c.settle(w, now)
-			changed = true
-		}
-	}
-	return changed
-}
-
-// Drain keeps new work from a worker, or ends that. What it has runs on. Both are done at once and may be repeated; an unknown name is an
-// error of kind NotFound that says which there are.
+// Drain starts or ends the drain of a worker: it is given no work while it drains, and finishes what it has. The error for an unknown name
+// is of kind NotFound and lists the known names.
 func (c *Core) Drain(now time.Duration, name string, draining bool) error {
 	w := c.members[name]
 	if w == nil {
-		return unknown(name, c.members)
+		return errUnknown(name, c.members)
 	}
-	if w.draining && !draining {
-		w.begin(now)
-	}
-	w.draining = draining
-	c.settle(w, now)
+	w.isDraining = draining
 	c.Wake(now)
-	c.grant(now)
 	return nil
 }
 
-// Narrow leaves only n of a worker's slots in use for now, at least one; as many as there are, or more, ends that. It takes nothing from what
-// has one.
+// Narrow restricts a worker to n of its slots, at least one. With n of all slots or more, the restriction ends. Work in flight stays.
 func (c *Core) Narrow(now time.Duration, w *Worker, n int) {
-	if n = max(n, 1); n >= w.member.Slots {
-		n = 0
+	if w.narrowed = max(n, 1); n >= w.member.Slots {
+		w.narrowed = 0
 	}
-	if n != w.narrow {
-		w.narrow = n
-		c.settle(w, now)
-		c.Wake(now)
-		c.grant(now)
-	}
+	c.Wake(now)
 }
 
-// State tells how a worker is.
+// State describes a worker.
 func (c *Core) State(w *Worker) State {
-	s := State{Name: w.member.Name, Weight: w.member.Weight, InFlight: w.inFlight, Slots: w.member.Slots, Used: w.used, Draining: w.draining,
-		Starting: w.warm >= 0}
-	if w.member.Ready != nil {
-		s.Down = w.member.Ready()
-	}
-	return s
+	return State{Name: w.member.Name, Weight: w.member.Weight, InFlight: w.inFlight, Slots: w.member.Slots, Used: w.slots(),
+		Draining: w.isDraining, Down: w.down()}
 }
 
-// InUse is how much runs now.
-func (c *Core) InUse() int { return c.inUse }
+// Enter assigns work, or queues it. The errors are those of Scheduler.Acquire.
+func (c *Core) Enter(now time.Duration, work Work) (*Ticket, error) {
+	c.queue.subjects.note(work.Subject, now)
+	t := &Ticket{Work: work, came: now, since: now}
+	w, candidates := c.choose(t, now)
+	if w != nil && !c.isHeld(t, now) {
+		c.queue.open(t)
+		c.assign(t, w, candidates, now)
+		return t, nil
+	}
+	switch {
+	case candidates == 0:
+		return nil, errNobody
+	case work.NoWait:
+		return nil, errBusy
+	case work.Check:
+		c.queue.checks = append(c.queue.checks, t)
+		return t, nil
+	}
+	retry := c.retryAfter(now)
+	if err := c.refuseLongWait(t, w == nil, retry, now); err != nil {
+		return nil, err
+	}
+	if len(c.queue.waiting) >= c.limits.Queue {
+		victim, isShare := c.queue.greediest(work.Caller)
+		if victim == nil {
+			return nil, refusal(c.queue.hasWaiting(work.Caller, 2), retry, tooMany)
+		}
+		c.evict(victim, refusal(isShare, retry, tooMany))
+	}
+	c.queue.enter(t, now)
+	return t, nil
+}
 
-// Queued is how much waits now.
-func (c *Core) Queued() int { return c.queue.waiting }
+// evict refuses a ticket that waits.
+func (c *Core) evict(t *Ticket, err error) {
+	c.queue.remove(t)
+	c.queue.close(t)
+	t.gone, t.err = true, err
+	c.answer(t)
+}
 
-// Used is how many slots may be in use now, of the workers that have a bound and can be given work.
-func (c *Core) Used() int { return c.counts.slots }
+const tooMany = "too many requests of this kind are waiting already"
+
+var (
+	errNobody = fault.Retry(fault.Unavailable, fault.RetrySoon, "nobody takes requests of this kind now; try again")
+	errBusy   = fault.Retry(fault.Exhausted, fault.RetrySoon, "all who take requests of this kind are busy; try again")
+)
+
+// refusal is the error for work that finds no place or waits too long. isShare says that the caller's own work is in its way.
+func refusal(isShare bool, retry time.Duration, message string) error {
+	if isShare {
+		return fault.CallerLimit(retry, "%s", message)
+	}
+	return fault.Retry(fault.Exhausted, retry, "%s", message)
+}
+
+// refuseLongWait returns an error for work that would plainly wait longer than it may.
+func (c *Core) refuseLongWait(t *Ticket, isFull bool, retry, now time.Duration) error {
+	limit := c.limits.Wait
+	if limit <= 0 || !isFull {
+		return nil
+	}
+	wait, other := c.queue.expectWait(t.Caller, max(c.capacity(now).all, 1), limit, now)
+	if wait <= limit {
+		return nil
+	}
+	return refusal(t.Caller != "" && other <= limit, retry, "no slot would become free in time; try again")
+}
+
+// capacity counts the slots of the workers that can be given work now or later.
+type capacity struct {
+	slots     int // in use
+	all       int // in use or not
+	slow      int // taken by work that is not Fast
+	unlimited bool
+}
+
+func (c *Core) capacity(now time.Duration) (n capacity) {
+	for _, w := range c.list {
+		if w.rank(now) == unavailable {
+			continue
+		}
+		n.slots, n.all, n.slow = n.slots+w.slots(), n.all+w.member.Slots, n.slow+w.slow
+		n.unlimited = n.unlimited || w.member.Slots == 0
+	}
+	return n
+}
+
+// retryAfter estimates when the queue will be empty, within what is sensible to tell a client.
+func (c *Core) retryAfter(now time.Duration) time.Duration {
+	d := c.queue.held * time.Duration(len(c.queue.waiting)+1) / time.Duration(max(c.capacity(now).slots, 1))
+	return min(max(d, time.Second), time.Minute)
+}
+
+// isHeld reports whether work has to wait although a worker has a free slot.
+func (c *Core) isHeld(t *Ticket, now time.Duration) bool {
+	return !t.Fast && !t.Check && c.isReserved(now) || c.queue.subjects.isBounded(t.Subject, c.slotsOfSubject(now), now)
+}
+
+// isReserved reports whether all free slots are reserved for Fast work.
+func (c *Core) isReserved(now time.Duration) bool {
+	reserve := c.limits.Reserve
+	if reserve == 0 {
+		return false
+	}
+	n := c.capacity(now)
+	if reserve == AutoReserve {
+		reserve = min(n.slots/4, 1)
+	}
+	return reserve > 0 && !n.unlimited && n.slow >= max(n.slots-reserve, 1)
+}
+
+// slotsOfSubject returns how many slots one subject may have, fewer than there are; 0: all.
+func (c *Core) slotsOfSubject(now time.Duration) int {
+	if c.limits.Each == 0 {
+		return 0
+	}
+	n := c.capacity(now)
+	if n.unlimited {
+		return c.limits.Each
+	}
+	return min(c.limits.Each, max(n.slots-1, 0))
+}
+
+// choose returns the worker for a piece of work, nil if none has a free slot, and how many workers could be given it now or later.
+func (c *Core) choose(t *Ticket, now time.Duration) (best *Worker, candidates int) {
+	among := c.list
+	if t.Among != nil {
+		among = t.Among
+	}
+	lowest := unavailable
+	for _, w := range among {
+		r := w.rank(now)
+		if r == unavailable || slices.Contains(t.Tried, w.member.Name) {
+			continue
+		}
+		if candidates++; r < lowest || r == lowest && w.isBetter(best) {
+			best, lowest = w, r
+		}
+	}
+	if !lowest.isOpen() {
+		best = nil
+	}
+	return best, candidates
+}
+
+// next returns the waiting ticket that a free slot goes to; nil if there is none.
+func (c *Core) next(now time.Duration) *Ticket {
+	for _, t := range c.queue.checks {
+		if w, _ := c.choose(t, now); w != nil {
+			return t
+		}
+	}
+	if len(c.queue.waiting) == 0 {
+		return nil
+	}
+	anyone, _ := c.choose(&Ticket{}, now)
+	reserved, each := c.isReserved(now), c.slotsOfSubject(now)
+	return c.queue.next(func(t *Ticket) bool {
+		if reserved && !t.Fast || c.queue.subjects.isBounded(t.Subject, each, now) {
+			return false
+		}
+		w := anyone
+		if t.isRestricted() {
+			w, _ = c.choose(t, now)
+		}
+		return w != nil
+	})
+}
+
+// assign gives a worker a ticket that does not wait.
+func (c *Core) assign(t *Ticket, w *Worker, candidates int, now time.Duration) {
+	switch {
+	case t.arrival > 0:
+		t.reason = Queued
+	case candidates == 1:
+		t.reason = Only
+	case w.inFlight == 0:
+		t.reason = Free
+	default:
+		t.reason = LeastBusy
+	}
+	t.worker, t.since = w, now
+	c.queue.charge(t, now)
+	c.turn++
+	w.last = c.turn
+	w.inFlight++
+	c.inUse++
+	if !t.Fast && !t.Check {
+		w.slow++
+	}
+}
+
+// Leave ends a wait or a piece of work. Further calls do nothing.
+func (c *Core) Leave(now time.Duration, t *Ticket, how Outcome) {
+	if t.gone {
+		return
+	}
+	t.gone = true
+	if w := t.worker; w == nil {
+		c.queue.remove(t)
+	} else {
+		c.queue.settle(t, now)
+		w.inFlight--
+		c.inUse--
+		if !t.Fast && !t.Check {
+			w.slow--
+		}
+		if how == Failed {
+			w.restsUntil = now + restAfterFailure
+		}
+	}
+	c.queue.close(t)
+	c.Wake(now)
+}
+
+// Expire ends a wait that took too long and returns the error for it.
+func (c *Core) Expire(now time.Duration, t *Ticket, retry time.Duration) error {
+	err := refusal(c.queue.isBehindItself(t.Caller), retry, "no slot became free in time")
+	c.Leave(now, t, Cut)
+	return err
+}

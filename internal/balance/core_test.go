@@ -17,9 +17,9 @@ var update = flag.Bool("update", false, "write what happens into the transcripts
 
 // TestTranscripts plays testdata: commands, a line "----", and what they print. Blocks are separated by empty lines; a line that begins with # is a comment.
 //
-//	members NAME[*WEIGHT][/SLOTS[:auto]][~SLOWSTART]...   who the workers are
+//	members NAME[*WEIGHT][/SLOTS]...   who the workers are
 //	limits [queue=N] [reserve=N] [each=N] [wait=D]
-//	work ID [for=CALLER] [on=SUBJECT] [route=ROUTE] [among=NAME,NAME] [not=NAME,NAME] [fast]
+//	work ID [for=CALLER] [on=SUBJECT] [among=NAME,NAME] [not=NAME,NAME] [fast] [check]
 //	end ID, fail ID, cut ID    it ends well, by its worker's fault, or too early
 //	assign [not NAME...]       work that does not wait for one of all members
 //	done NAME, fail NAME       the first of what was assigned ends
@@ -149,7 +149,7 @@ func (p *play) command(out *strings.Builder, command string, args []string) {
 	case "down", "unready", "up":
 		p.down[args[0]], p.usable[args[0]] = command != "up", command == "unready"
 	case "changed":
-		p.Changed(p.now)
+		p.Wake(p.now)
 	case "pass":
 		p.pass(duration(args[0]))
 	case "state":
@@ -177,14 +177,14 @@ func (p *play) begin(out *strings.Builder, id string, args []string) {
 			w.Caller = Caller(value)
 		case "on":
 			w.Subject = value
-		case "route":
-			w.Route = value
 		case "among":
 			w.Among = p.named(value)
 		case "not":
 			w.Tried = strings.Split(value, ",")
 		case "fast":
 			w.Fast = true
+		case "check":
+			w.Check = true
 		}
 	}
 	t, err := p.Enter(p.now, w)
@@ -223,9 +223,6 @@ func describe(s State) string {
 	if s.Draining {
 		text += " draining"
 	}
-	if s.Starting {
-		text += " starting"
-	}
 	if s.Down != nil {
 		text += " down"
 	}
@@ -233,11 +230,6 @@ func describe(s State) string {
 }
 
 func parseMember(text string) (m Member) {
-	text, slow, ok := strings.Cut(text, "~")
-	if ok {
-		m.SlowStart = duration(slow)
-	}
-	text, m.Auto = strings.CutSuffix(text, ":auto")
 	text, slots, ok := strings.Cut(text, "/")
 	if ok {
 		m.Slots = number(slots)

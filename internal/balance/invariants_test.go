@@ -61,14 +61,14 @@ func (m *crowd) candidates(t *Ticket) (all, open []*Worker) {
 	}
 	ready := false
 	for _, w := range among {
-		if w.removed || w.draining || slices.Contains(t.Tried, w.Name()) || m.down[w.Name()] && !m.usable[w.Name()] {
+		if w.isRemoved || w.isDraining || slices.Contains(t.Tried, w.Name()) || m.down[w.Name()] && !m.usable[w.Name()] {
 			continue
 		}
 		all = append(all, w)
 		ready = ready || !m.down[w.Name()]
 	}
 	for _, w := range all {
-		if (!m.down[w.Name()] || !ready) && (w.used == 0 || w.inFlight < w.used) {
+		if (!m.down[w.Name()] || !ready) && (w.slots() == 0 || w.inFlight < w.slots()) {
 			open = append(open, w)
 		}
 	}
@@ -79,18 +79,14 @@ func (m *crowd) candidates(t *Ticket) (all, open []*Worker) {
 func (m *crowd) overReserve(more int) bool {
 	slow, slots := more, 0
 	for _, w := range m.list {
-		if w.draining || m.down[w.Name()] && !m.usable[w.Name()] {
+		if w.isDraining || m.down[w.Name()] && !m.usable[w.Name()] {
 			continue
 		}
 		if w.member.Slots == 0 {
 			return false
 		}
-		slots += w.used
-		for _, t := range w.seats.all {
-			if !t.Fast {
-				slow++
-			}
-		}
+		slots += w.slots()
+		slow += w.slow
 	}
 	reserve := m.limits.Reserve
 	if reserve == AutoReserve && slots >= 4 {
@@ -101,7 +97,7 @@ func (m *crowd) overReserve(more int) bool {
 
 // held tells whether work waits for slots in reserve, or those of its subject.
 func (m *crowd) held(t *Ticket) bool {
-	return !t.Fast && m.overReserve(1) || m.queue.subjects.bounded(t.Subject, m.now)
+	return !t.Fast && !t.Check && m.overReserve(1) || m.queue.subjects.isBounded(t.Subject, m.slotsOfSubject(m.now), m.now)
 }
 
 // assigned holds an assignment, just made, to the rules.
@@ -111,24 +107,22 @@ func (m *crowd) assigned(t *Ticket) {
 		return
 	}
 	switch {
-	case w.removed || w.draining || w.used > 0 && w.inFlight > w.used || w.inFlight > w.member.Slots && w.member.Slots > 0:
-		m.err = fmt.Sprintf("%s has %d of %d slots; draining %t, removed %t", w.Name(), w.inFlight, w.used, w.draining, w.removed)
+	case w.isRemoved || w.isDraining || w.slots() > 0 && w.inFlight > w.slots() || w.inFlight > w.member.Slots && w.member.Slots > 0:
+		m.err = fmt.Sprintf("%s has %d of %d slots; draining %t, removed %t", w.Name(), w.inFlight, w.slots(), w.isDraining, w.isRemoved)
 	case slices.Contains(t.Tried, w.Name()) || t.Among != nil && !slices.Contains(t.Among, w):
 		m.err = w.Name() + " was not to have it"
 	case m.down[w.Name()] && !m.usable[w.Name()]:
 		m.err = w.Name() + " is down"
-	case t.shared:
-		m.err = "it says itself that it shares while another is idle"
-	case !t.Fast && !m.anyUnseen() && m.overReserve(0):
+	case !t.Fast && !t.Check && m.overReserve(0):
 		m.err = "it has a slot that is in reserve"
 	}
-	if m.down[w.Name()] || m.now < w.rests {
+	if m.down[w.Name()] || m.now < w.restsUntil {
 		return
 	}
 	all, _ := m.candidates(t)
 	had := m.load(w, w.inFlight-1)
 	for _, other := range all {
-		if other == w || m.down[other.Name()] || m.now < other.rests || other.used > 0 && other.inFlight >= other.used {
+		if other == w || m.down[other.Name()] || m.now < other.restsUntil || other.slots() > 0 && other.inFlight >= other.slots() {
 			continue
 		}
 		if w.inFlight > 1 && other.inFlight == 0 {
@@ -140,9 +134,9 @@ func (m *crowd) assigned(t *Ticket) {
 	}
 }
 
-// load is how busy a worker is that has so many in flight: for its slots, its weight, and the share of them that it has while it starts.
+// load is how busy a worker is that has so many in flight: for its slots and its weight.
 func (m *crowd) load(w *Worker, inFlight int) float64 {
-	return float64(inFlight) / float64(max(w.member.Slots, 1)) / float64(w.member.Weight) / w.share(m.now)
+	return float64(inFlight) / float64(max(w.member.Slots, 1)) / float64(w.member.Weight)
 }
 
 func (m *crowd) enter(w Work) *Ticket {
@@ -198,34 +192,15 @@ func (m *crowd) check(t *rapid.T) {
 	for _, tk := range m.running {
 		flight[tk.worker]++
 	}
-	var sum counts
 	for _, w := range slices.Concat(m.workers, m.gone) {
-		if w.inFlight != flight[w] || len(w.seats.all) != flight[w] {
-			t.Fatalf("%s has %d in flight, %d seats; want %d", w.Name(), w.inFlight, len(w.seats.all), flight[w])
-		}
-		if w.removed && (w.inOrder > 0 || w.inTimed > 0 || w.trial != 0) {
-			t.Fatalf("%s is gone, and still there", w.Name())
-		}
-		sum.add(w.counts, 1)
-	}
-	if m.inUse != len(m.running) || m.queue.waiting != len(m.waiting) || sum != m.counts {
-		t.Fatalf("%d run, %d wait, %v; want %d, %d, %v", m.inUse, m.queue.waiting, m.counts, len(m.running), len(m.waiting), sum)
-	}
-	trying := 0
-	for _, w := range m.workers {
-		if w.trial != 0 {
-			trying++
+		if w.inFlight != flight[w] {
+			t.Fatalf("%s has %d in flight; want %d", w.Name(), w.inFlight, flight[w])
 		}
 	}
-	if trying != m.tuner.trying {
-		t.Fatalf("%d trials, want %d", m.tuner.trying, trying)
+	if waiting := len(m.queue.waiting) + len(m.queue.checks); m.inUse != len(m.running) || waiting != len(m.waiting) {
+		t.Fatalf("%d run, %d wait; want %d, %d", m.inUse, waiting, len(m.running), len(m.waiting))
 	}
-	for i, w := range m.order.all {
-		if w.inOrder != i+1 || i > 0 && w.before(m.order.all[(i+1)/2-1]) {
-			t.Fatal("the workers are out of order")
-		}
-	}
-	m.Changed(m.now) // readiness may have changed unseen
+	m.Wake(m.now) // readiness may have changed unseen
 	m.settle()
 	for _, tk := range m.waiting {
 		_, open := m.candidates(tk)
@@ -249,8 +224,7 @@ func TestInvariants(t *testing.T) {
 		}
 		members := func() (all []Member) {
 			for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t, "names") {
-				all = append(all, Member{Name: name, Weight: rapid.IntRange(-1, 4).Draw(t, "weight"), Slots: rapid.SampledFrom([]int{0, 1, 1, 2, 2, 3, 8}).Draw(t, "slots"),
-					Auto: rapid.Bool().Draw(t, "auto"), SlowStart: rapid.SampledFrom([]time.Duration{0, 0, time.Second}).Draw(t, "slow start")})
+				all = append(all, Member{Name: name, Weight: rapid.IntRange(-1, 4).Draw(t, "weight"), Slots: rapid.SampledFrom([]int{0, 1, 1, 2, 2, 3, 8}).Draw(t, "slots")})
 			}
 			return all
 		}
@@ -259,7 +233,7 @@ func TestInvariants(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"enter": func(t *rapid.T) {
 				w := Work{Caller: rapid.SampledFrom(callers).Draw(t, "caller"), Subject: rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(t, "subject"),
-					Route: rapid.SampledFrom([]string{"", "r", "s"}).Draw(t, "route"), Fast: rapid.Bool().Draw(t, "fast"), NoWait: rapid.IntRange(0, 9).Draw(t, "no wait") == 0}
+					Check: rapid.IntRange(0, 9).Draw(t, "check") == 0, Fast: rapid.Bool().Draw(t, "fast"), NoWait: rapid.IntRange(0, 9).Draw(t, "no wait") == 0}
 				if rapid.IntRange(0, 3).Draw(t, "some") == 0 {
 					w.Tried = rapid.SliceOfN(rapid.SampledFrom(names), 0, 2).Draw(t, "tried")
 				}
@@ -272,7 +246,7 @@ func TestInvariants(t *testing.T) {
 					}
 				}
 				tk := m.enter(w)
-				if all, open := m.candidates(&Ticket{Work: w}); tk == nil && len(open) > 0 && !m.held(&Ticket{Work: w}) && !m.anyUnseen() {
+				if all, open := m.candidates(&Ticket{Work: w}); tk == nil && len(open) > 0 && !m.held(&Ticket{Work: w}) {
 					t.Fatalf("refused, though %s is free; %d could", open[0].Name(), len(all))
 				}
 			},
@@ -284,23 +258,6 @@ func TestInvariants(t *testing.T) {
 				m.pass(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
 				m.settle()
 				m.leave(rapid.SampledFrom(all).Draw(t, "who"), rapid.SampledFrom([]Outcome{OK, OK, OK, Failed, Cut}).Draw(t, "how"))
-			},
-			"hand": func(t *rapid.T) {
-				if len(m.running) == 0 {
-					t.Skip()
-				}
-				from := rapid.SampledFrom(m.running).Draw(t, "who")
-				w := from.worker
-				could := !w.removed && !w.draining && !(w.down != nil && !w.usable)
-				tk := m.Hand(m.now, from, OK, Work{Fast: true, Aside: true, Caller: rapid.SampledFrom(callers).Draw(t, "caller")})
-				m.running = without(m.running, from)
-				if tk != nil {
-					m.running = append(m.running, tk)
-					m.assigned(tk)
-				}
-				if could && tk == nil && (w.used == 0 || w.inFlight < w.used) || tk != nil && (!could || tk.worker != w) {
-					t.Fatalf("handed on at %s: %v; it can be given work: %v", w.Name(), tk, could)
-				}
 			},
 			"members": func(t *rapid.T) { m.set(members()...) },
 			"limits":  func(t *rapid.T) { m.Limit(m.now, limits()) },
@@ -316,7 +273,7 @@ func TestInvariants(t *testing.T) {
 				name := rapid.SampledFrom(names).Draw(t, "name")
 				m.down[name], m.usable[name] = rapid.Bool().Draw(t, "down"), rapid.Bool().Draw(t, "usable")
 				if rapid.Bool().Draw(t, "tell") {
-					m.Changed(m.now)
+					m.Wake(m.now)
 				}
 			},
 			"pass": func(t *rapid.T) { m.pass(time.Duration(rapid.IntRange(0, 90_000).Draw(t, "ms")) * time.Millisecond) },
@@ -324,11 +281,6 @@ func TestInvariants(t *testing.T) {
 		})
 		m.comesToAnEnd(t)
 	})
-}
-
-// anyUnseen tells whether a worker is taken for down that is not: that is seen in a moment.
-func (m *crowd) anyUnseen() bool {
-	return slices.ContainsFunc(m.list, func(w *Worker) bool { return m.down[w.Name()] != (w.down != nil) || m.usable[w.Name()] != w.usable })
 }
 
 // comesToAnEnd ends what runs, one by one: all that waits has its turn, if anybody is there for it, and nothing is left.
@@ -339,7 +291,7 @@ func (m *crowd) comesToAnEnd(t *rapid.T) {
 			t.Fatal(err)
 		}
 	}
-	m.Changed(m.now)
+	m.Wake(m.now)
 	m.settle()
 	for turn := 0; len(m.running) > 0; turn++ {
 		m.pass(10 * time.Millisecond)
@@ -349,7 +301,7 @@ func (m *crowd) comesToAnEnd(t *rapid.T) {
 	}
 	for _, tk := range m.waiting {
 		if all, _ := m.candidates(tk); len(all) > 0 {
-			m.pass(aboutFor)
+			m.pass(recently)
 			m.settle()
 			if slices.Contains(m.waiting, tk) && len(m.running) == 0 {
 				t.Fatalf("one still waits, though %s is there", all[0].Name())
@@ -363,8 +315,8 @@ func (m *crowd) comesToAnEnd(t *rapid.T) {
 	for _, tk := range m.running { // granted by the last of them
 		m.leave(tk, OK)
 	}
-	if m.inUse+m.counts.slow+m.queue.waiting+len(m.queue.subjects.all) > 0 {
-		t.Fatalf("left are %d that run, %d that wait, %d subjects", m.inUse, m.queue.waiting, len(m.queue.subjects.all))
+	if m.inUse+len(m.queue.checks)+len(m.queue.waiting)+len(m.queue.subjects.all) > 0 {
+		t.Fatalf("left are %d that run, %d that wait, %d subjects", m.inUse, len(m.queue.waiting), len(m.queue.subjects.all))
 	}
 }
 
@@ -376,8 +328,7 @@ func TestEverybodyHasATurn(t *testing.T) {
 		m := newCrowd(Limits{Queue: 1000, Reserve: rapid.IntRange(AutoReserve, 3).Draw(t, "reserve"), Each: rapid.IntRange(0, 2).Draw(t, "each")})
 		var members []Member
 		for i := range rapid.IntRange(1, 4).Draw(t, "workers") {
-			members = append(members, Member{Name: strconv.Itoa(i), Weight: rapid.IntRange(1, 4).Draw(t, "weight"), Slots: rapid.IntRange(1, 3).Draw(t, "slots"),
-				Auto: rapid.Bool().Draw(t, "auto")})
+			members = append(members, Member{Name: strconv.Itoa(i), Weight: rapid.IntRange(1, 4).Draw(t, "weight"), Slots: rapid.IntRange(1, 3).Draw(t, "slots")})
 		}
 		m.set(members...)
 		passed := map[*Ticket]int{}
@@ -416,7 +367,7 @@ func TestEverybodyHasATurn(t *testing.T) {
 func TestTenThousandLeave(t *testing.T) {
 	t.Parallel()
 	m := newCrowd(Limits{Queue: 10_000})
-	m.set(Member{Name: "a", Slots: 1}, Member{Name: "b", Slots: 1, Auto: true})
+	m.set(Member{Name: "a", Slots: 1}, Member{Name: "b", Slots: 1})
 	for i := range 10_002 {
 		if m.enter(Work{Caller: Caller(strconv.Itoa(i % 5000)), Fast: i%3 == 0}) == nil {
 			t.Fatal("refused")
@@ -426,11 +377,11 @@ func TestTenThousandLeave(t *testing.T) {
 		m.Leave(time.Duration(i), tk, Cut)
 	}
 	for _, p := range m.queue.pools {
-		if n := len(p.callers) + len(p.lines[0].all) + len(p.lines[1].all); n > 2 {
-			t.Errorf("%d accounts and lines are left", n)
+		if n := len(p.accounts); n > 2 {
+			t.Errorf("%d accounts are left", n)
 		}
 	}
-	if m.Queued() != 0 || m.InUse() != 2 {
-		t.Errorf("%d wait, %d run", m.Queued(), m.InUse())
+	if len(m.queue.waiting) != 0 || m.inUse != 2 {
+		t.Errorf("%d wait, %d run", len(m.queue.waiting), m.inUse)
 	}
 }

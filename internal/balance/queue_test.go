@@ -32,7 +32,7 @@ func (m *model) resize(slots, most int, anonymous float64, each int) {
 	m.settle()
 }
 
-func (m *model) slots() int { return m.worker.used }
+func (m *model) slots() int { return m.worker.slots() }
 
 func (m *model) enter(c Caller) bool { return m.enterOn(c, "") }
 
@@ -132,12 +132,12 @@ func TestQueue(t *testing.T) {
 }
 
 func (m *model) check(t *rapid.T) {
-	if m.inUse != len(m.holding) || m.queue.waiting != m.queued() {
-		t.Fatalf("%d in use, %d waiting; want %d, %d", m.inUse, m.queue.waiting, len(m.holding), m.queued())
+	if m.inUse != len(m.holding) || len(m.queue.waiting) != m.queued() {
+		t.Fatalf("%d in use, %d waiting; want %d, %d", m.inUse, len(m.queue.waiting), len(m.holding), m.queued())
 	}
 	for _, all := range m.waiting {
 		for _, tk := range all {
-			if m.inUse < m.slots() && !m.queue.subjects.bounded(tk.Subject, m.now) {
+			if m.inUse < m.slots() && !m.queue.subjects.isBounded(tk.Subject, m.slotsOfSubject(m.now), m.now) {
 				t.Fatal("a slot is free while somebody waits")
 			}
 		}
@@ -152,20 +152,20 @@ func (m *model) check(t *rapid.T) {
 	work := 0
 	for i := range m.queue.pools {
 		p := &m.queue.pools[i]
-		for c, a := range p.callers {
+		for c, a := range p.accounts {
 			if a.queued != len(m.waiting[c]) {
 				t.Fatalf("%q has %d waiting, want %d", c, a.queued, len(m.waiting[c]))
 			}
 			work += a.queued + a.holding
 		}
-		if len(p.callers) > keptIdle+len(callers) {
-			t.Fatalf("%d accounts", len(p.callers))
+		if len(p.accounts) > keptIdle+len(callers) {
+			t.Fatalf("%d accounts", len(p.accounts))
 		}
 	}
-	if work != m.inUse+m.queue.waiting {
+	if work != m.inUse+len(m.queue.waiting) {
 		t.Fatal("work without an account")
 	}
-	if d := m.retryAfter(); d < time.Second || d > time.Minute {
+	if d := m.retryAfter(m.now); d < time.Second || d > time.Minute {
 		t.Fatalf("retry after %v", d)
 	}
 }
@@ -311,7 +311,7 @@ func TestAccountsAreBounded(t *testing.T) {
 		if len(m.holding) == 2 {
 			m.leave(m.holding[0])
 		}
-		if n := len(m.queue.pools[0].callers); n > keptIdle+3 {
+		if n := len(m.queue.pools[known].accounts); n > keptIdle+3 {
 			t.Fatalf("%d accounts after %d callers", n, i+1)
 		}
 	}

@@ -5,33 +5,34 @@ import (
 	"time"
 )
 
-// Slots bounds how much of one thing runs at once: a Scheduler of one worker. It is safe for concurrent use.
+// Slots bounds how much of one kind of work runs at the same time. It is a Scheduler of one worker. Safe for concurrent use.
 type Slots struct {
 	scheduler *Scheduler
 	worker    *Worker
+	watch     func(waited time.Duration, queued bool, err error)
 }
 
-// NewSlots makes the slots of one kind of work; less than 1 means 1.
+// NewSlots returns n slots for one kind of work; less than 1 means 1.
 func NewSlots(n int, l Limits, clock Clock) *Slots {
 	s := &Slots{scheduler: New(Options{Limits: l, Clock: clock})}
 	s.worker = s.set(n)
 	return s
 }
 
-// Watch has f told of each Acquire: how long it waited, whether it had to, and its error. Called before the first of them.
-func (s *Slots) Watch(f func(waited time.Duration, queued bool, err error)) { s.scheduler.watch = f }
+// Watch lets f know about each Acquire: its time in the queue, whether it had to wait, and its error. Call it before the first Acquire.
+func (s *Slots) Watch(f func(waited time.Duration, queued bool, err error)) { s.watch = f }
 
-// Acquire takes a slot for a caller, or waits for one. Release is called when the work is done; further calls of it do nothing.
-// Waited is the time in the queue, also when there is an error; errors are those of Scheduler.Acquire.
+// Acquire takes a slot for a caller, or waits for one. Call release when the work is done; further calls of it do nothing. waited is the time in
+// the queue, also after an error. The errors are those of Scheduler.Acquire.
 func (s *Slots) Acquire(ctx context.Context, c Caller) (release func(), waited time.Duration, err error) {
 	return s.AcquireOn(ctx, c, "")
 }
 
-// AcquireOn is Acquire for work on a subject, which counts for Limits.Each; "" is none.
+// AcquireOn is Acquire for work on a subject, for Limits.Each.
 func (s *Slots) AcquireOn(ctx context.Context, c Caller, subject string) (release func(), waited time.Duration, err error) {
 	seat, waited, queued, err := s.scheduler.acquire(ctx, Work{Caller: c, Subject: subject})
-	if f := s.scheduler.watch; f != nil {
-		f(waited, queued, err)
+	if s.watch != nil {
+		s.watch(waited, queued, err)
 	}
 	if err != nil {
 		return nil, waited, err
@@ -39,29 +40,28 @@ func (s *Slots) AcquireOn(ctx context.Context, c Caller, subject string) (releas
 	return func() { seat.Done(OK) }, waited, nil
 }
 
-// Resize changes the limits. Fewer slots take nothing from who holds one, a shorter queue sends nobody away, and a
-// new wait limit is for those who come.
+// Resize changes the number of slots and the limits. Work in flight keeps its slots, a shorter queue evicts nobody, and a new wait limit applies to
+// later work.
 func (s *Slots) Resize(n int, l Limits) {
 	s.scheduler.Limit(l)
 	s.set(n)
 	s.scheduler.Narrow(s.worker, n)
 }
 
-// set says how many slots there are, of a worker that is the same one each time.
+// set sets the number of slots. The worker is the same one each time.
 func (s *Slots) set(n int) *Worker { return s.scheduler.Set([]Member{{Slots: max(n, 1)}})[0] }
 
-// Narrow leaves only n of the slots in use for now, at least one; as many as there are, or more, ends that. It takes nothing from who holds
-// one.
+// Narrow restricts the use to n of the slots, at least one. With n of all slots or more, the restriction ends. Work in flight keeps its slots.
 func (s *Slots) Narrow(n int) { s.scheduler.Narrow(s.worker, n) }
 
-// InUse is how many slots are taken now.
+// InUse returns how many slots are taken.
 func (s *Slots) InUse() int { return s.scheduler.InUse() }
 
-// Queued is how many wait now.
+// Queued returns how many pieces of work wait.
 func (s *Slots) Queued() int { return s.scheduler.Queued() }
 
-// Limit is how many slots may be in use now: Size, unless it was narrowed.
+// Limit returns how many slots may be taken now. It is Size, unless Narrow restricts it.
 func (s *Slots) Limit() int { return s.scheduler.State(s.worker).Used }
 
-// Size is how many slots there are.
+// Size returns how many slots there are.
 func (s *Slots) Size() int { return s.scheduler.State(s.worker).Slots }

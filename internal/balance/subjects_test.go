@@ -24,7 +24,7 @@ func TestSubjects(t *testing.T) {
 			"enter": func(t *rapid.T) {
 				c, on := rapid.SampledFrom(callers).Draw(t, "caller"), rapid.SampledFrom(subjects).Draw(t, "on")
 				ok := m.enterOn(c, on)
-				if !ok && m.queue.waiting < m.limits.Queue {
+				if !ok && len(m.queue.waiting) < m.limits.Queue {
 					t.Fatalf("%q on %q was refused", c, on)
 				}
 			},
@@ -63,9 +63,10 @@ func (m *model) checkSubjects(t *rapid.T, had map[string]int) {
 		}
 	}
 	s := &m.queue.subjects
+	each := m.slotsOfSubject(m.now)
 	for name, n := range has {
-		if name != "" && s.each > 0 && n > s.each && n > had[name] && !s.alone(name, m.now) {
-			t.Fatalf("%q has %d slots of %d", name, n, s.each)
+		if name != "" && each > 0 && n > each && n > had[name] && s.isBounded(name, each, m.now) {
+			t.Fatalf("%q has %d slots of %d", name, n, each)
 		}
 	}
 	names := map[string]bool{}
@@ -81,8 +82,8 @@ func (m *model) checkSubjects(t *rapid.T, had map[string]int) {
 			t.Fatalf("%q is %+v; %d wait, %d hold slots", name, one, waits[name], has[name])
 		}
 	}
-	if len(s.all) > len(names) || len(s.top) > len(s.all) {
-		t.Fatalf("%d subjects, %d at the bound", len(s.all), len(s.top))
+	if len(s.all) > len(names) {
+		t.Fatalf("%d subjects, want %d", len(s.all), len(names))
 	}
 	clear(had)
 	for name, n := range has {
@@ -132,7 +133,7 @@ func TestOneSubjectLeavesASlot(t *testing.T) {
 	if s.Queued() != 1 {
 		t.Error("who just came back found the slot taken")
 	}
-	now = now.Add(aboutFor)
+	now = now.Add(recently)
 	held[1]() // gives the waiting one its slot; and then there is another free
 	(<-waiting)()
 	take("mono")
@@ -155,8 +156,8 @@ func TestManyWaitOnOneSubject(t *testing.T) {
 			t.Fatal("refused")
 		}
 	}
-	if m.inUse != 1 || m.queue.waiting != 9_999 {
-		t.Fatalf("%d in use, %d waiting", m.inUse, m.queue.waiting)
+	if m.inUse != 1 || len(m.queue.waiting) != 9_999 {
+		t.Fatalf("%d in use, %d waiting", m.inUse, len(m.queue.waiting))
 	}
 	if tk := m.ticket("late", "other"); tk == nil || !isAnswered(tk) {
 		t.Error("who came last could have a slot, and waits")
@@ -181,7 +182,7 @@ func TestAloneWhenOneGivesUp(t *testing.T) {
 	if m.inUse != 1 {
 		t.Fatalf("%d in use while another is about", m.inUse)
 	}
-	m.now += aboutFor
+	m.now += recently
 	m.Leave(m.now, other, OK)
 	if m.inUse != 2 || patient.worker == nil {
 		t.Errorf("%d in use when nobody else is", m.inUse)

@@ -2,64 +2,51 @@ package balance
 
 import "time"
 
-// Work is what a worker is wanted for.
+// Work describes what a worker is needed for.
 type Work struct {
 	Caller  Caller
-	Subject string // what it is on, for Limits.Each; "": nothing
-	Route   string // work of one route takes about as long; "": as all work does
-	Fast    bool   // it may have the slots in reserve
-	// Among are the workers that can have it; nil: all. It is not changed while the work waits. To choose among some looks at each of them, among all it does not.
+	Subject string // what the work is on, for Limits.Each; empty: nothing
+	Fast    bool   // it may use the reserved slots
+	// Among lists the workers that can do the work. Nil means all of them. It must not change while the work waits.
 	Among  []*Worker
-	Tried  []string // names of those that are not to have it
-	NoWait bool     // if there is no free slot it is refused
-	Aside  bool     // it tells nothing of how long work takes, as checks of workers do not
+	Tried  []string // names of workers that must not be given the work
+	NoWait bool     // refuse the work if no slot is free
+	// Check marks a health check. It is served before all waiting work. It counts neither for a caller nor against the queue's length.
+	Check bool
 }
 
-// picky tells whether not all workers can have it.
-func (w *Work) picky() bool { return w.Among != nil || len(w.Tried) > 0 }
+// isRestricted reports whether some workers cannot do the work.
+func (w *Work) isRestricted() bool { return w.Among != nil || len(w.Tried) > 0 }
 
-// Outcome says how work ended.
+// Outcome is how work ended.
 type Outcome int
 
+// The outcomes.
 const (
 	OK     Outcome = iota
-	Failed         // by the worker's fault
-	Cut            // before its end, as by its client: it says nothing about how long work takes
+	Failed         // because of the worker
+	Cut            // before its end, because of the caller
 )
 
-// Ticket is one piece of work: waiting, then at a worker or refused, then gone.
+// Ticket is one piece of work: waiting, assigned or refused, and then gone.
 type Ticket struct {
 	Work
 	worker *Worker
 	reason Reason
-	shared bool
-	err    error // it was refused
+	err    error // why the work was refused
 	gone   bool
 
-	arrival        uint64
-	came           time.Duration
-	since          time.Duration // when it got its worker
-	charged        time.Duration // for it
-	end            time.Duration // when it is expected to end
-	spent          spent         // by its worker when it began
-	atEnd          int           // its place among its worker's
-	line           *line         // where it waits
-	older, younger *Ticket       // there
+	account *account // of its caller; nil for a check
+	arrival uint64
+	came    time.Duration
+	since   time.Duration // when it was assigned
+	charged time.Duration // to its account
 
-	answered chan struct{} // of a Scheduler: closed by its answer
+	answered chan struct{} // closed by the answer; used by Scheduler
 }
 
-// Worker is the one that has the work; nil: it waits, or was refused.
+// Worker returns the worker that has the work. Nil means that the work waits, or was refused.
 func (t *Ticket) Worker() *Worker { return t.worker }
 
-// Err tells why it was refused.
-func (t *Ticket) Err() error { return t.err }
-
-// Reason tells why the worker was the one.
-func (t *Ticket) Reason() Reason { return t.reason }
-
-// Shared tells whether the worker had other work while another one, that could have had this, had none. It never is.
-func (t *Ticket) Shared() bool { return t.shared }
-
-// Waited is the time in the queue.
+// Waited returns the time in the queue.
 func (t *Ticket) Waited() time.Duration { return max(t.since-t.came, 0) }

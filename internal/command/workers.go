@@ -36,7 +36,7 @@ func writeWorkers(w io.Writer, list []adminapi.WorkerStatus) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "WORKER\tPOOL\tSTATE\tRUNNING\tSLOTS\tSERVED\tFAILED\tADDRESS")
 	for _, s := range list {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d of %d\t%d\t%d\t%s\n", s.Name, s.Pool, s.State, s.InFlight, s.Slots, s.MaxSlots, s.Served, s.Failed, s.Address)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", s.Name, s.Pool, s.State, s.InFlight, s.Slots, s.Served, s.Failed, s.Address)
 	}
 	if err := table.Flush(); err != nil {
 		return err

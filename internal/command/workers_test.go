@@ -24,7 +24,7 @@ func serveWorkers(t *testing.T, state string, workers ...string) {
 	t.Helper()
 	cfg := config.DefaultConfig()
 	cfg.State, cfg.App.Workers, cfg.App.Health = state, workers, "/"
-	cfg.App.HealthInterval.Duration, cfg.App.Blackout.Duration, cfg.App.SlowStart.Duration = 20*time.Millisecond, 10*time.Millisecond, 0
+	cfg.App.HealthInterval.Duration, cfg.App.Blackout.Duration = 20*time.Millisecond, 10*time.Millisecond
 	o, err := cfg.App.Options(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestWorkerCommands(t *testing.T) {
 			t.Fatalf("%d %q %q", code, out, errs)
 		}
 	}
-	if code, out, _ := main("workers"); code != 0 || !strings.HasPrefix(out, "WORKER  POOL  STATE  RUNNING  SLOTS   SERVED  FAILED  ADDRESS\nw0      app   up     0 ") {
+	if code, out, _ := main("workers"); code != 0 || !strings.HasPrefix(out, "WORKER  POOL  STATE  RUNNING  SLOTS  SERVED  FAILED  ADDRESS\nw0      app   up     0 ") {
 		t.Errorf("workers: %d\n%s", code, out)
 	}
 	if _, out, _ := runMain("__complete", "drain", "worker", "--state", state, ""); !strings.HasPrefix(out, "w0\nw1\n") {
@@ -63,7 +63,7 @@ func TestWorkerCommands(t *testing.T) {
 	if code, out, errs := main("drain worker w0 --wait --timeout 1m"); code != 0 || out != "w0: drained, 0 requests running\n" {
 		t.Errorf("drain: %d %q %q", code, out, errs)
 	}
-	if code, _, errs := main("drain worker w1"); code != exitFailed || !strings.Contains(errs, "w1 keeps its requests for now") {
+	if code, _, errs := main("drain worker w1"); code != exitFailed || !strings.Contains(errs, "w1 is not drained: ") {
 		t.Errorf("beyond the share: %d %q", code, errs)
 	}
 	waiting := make(chan string, 1)
@@ -87,7 +87,7 @@ func TestWorkerCommands(t *testing.T) {
 	if code, out, errs := main("drain worker w0 --force"); code != 0 {
 		t.Errorf("by force: %d %q %q", code, out, errs)
 	}
-	if code, _, errs := main("drain worker w9"); code != exitFailed || !strings.Contains(errs, `there is no application worker "w9"; there are w0, w1`) {
+	if code, _, errs := main("drain worker w9"); code != exitFailed || !strings.Contains(errs, `application worker "w9" does not exist: known are w0, w1`) {
 		t.Errorf("an unknown worker: %d %q", code, errs)
 	}
 	code, out, _ := main("workers --json")

@@ -7,145 +7,132 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
-// AppConfig is the application behind a gateway or serve: requests that are not Git and not below /-/ or /.api/ go to its workers (docs/how-to/app.md). Without
-// workers there is none, and such requests are answered with 404.
+// AppConfig is the application behind a gateway or serve (docs/how-to/app.md). Requests that are not Git's and not below /-/ or /.api/ go to its
+// workers. Without workers they are answered with 404.
 type AppConfig struct {
-	// Addresses of the workers, each "unix:PATH" or "http://HOST:PORT", and "NAME=" before it if commands and metrics should call it otherwise than by the
-	// socket's name without ".sock", or HOST:PORT. SIGHUP reads them again, as the other lists of this table and its pools but for send_file_roots.
+	// Addresses of the workers: "unix:PATH" or "http://HOST:PORT", with an optional name before it, as in "a=unix:/run/app/w0.sock". The default name is that
+	// of the socket without ".sock", or HOST:PORT. SIGHUP reloads this list and the others of this table and its pools, except send_file_roots.
 	Workers []string `toml:"workers"`
 
-	// How many requests a worker is given at once: a number, at most the threads that it has, or "auto", which measures what sharing a worker gains. For work
-	// that only computes 1 is best.
+	// Number of requests that a worker is given at the same time. It must not be more than the threads of a worker.
 	Slots Slots `toml:"slots"`
 
-	// The most that "auto" gives a worker.
-	MaxSlots int `toml:"max_slots"`
-
-	// How many requests may wait for a worker. What comes then is answered with 503 and Retry-After.
+	// Maximum number of requests that wait for a worker. Further requests get 503 with Retry-After.
 	Queue int `toml:"queue"`
 
-	// How long a request may wait for a worker.
+	// Maximum time that a request waits for a worker.
 	Wait Duration `toml:"wait"`
 
-	// Path patterns of requests that are answered at once, as those for readiness are: a "*" stands for any text. They alone may take the slots in reserve.
+	// Path patterns of requests that are answered at once, such as readiness checks. A "*" stands for any text. Only they may use the reserved slots.
 	Fast []string `toml:"fast"`
 
-	// Path patterns of requests that take long. Metrics and the log tell them apart, and no SLI judges them.
+	// Path patterns of requests that take long. Metrics and the log show them separately, and they do not count for the SLI.
 	Slow []string `toml:"slow"`
 
-	// Slots of each pool that only fast requests take, if there are patterns of any; one is left for others. "auto" is one of four or more, and none of
-	// fewer, where it would be too much.
+	// Number of slots in each pool that are reserved for fast requests, if there are patterns for them. One slot is always left for others. "auto"
+	// reserves one of four or more slots, and none of fewer.
 	Reserve Reserve `toml:"reserve"`
 
-	// Path patterns below /-/ and /.api/ that go to the application all the same.
+	// Path patterns below /-/ and /.api/ that go to the application.
 	Also []string `toml:"also"`
 
-	// What keeps a client in its pool where there are several: "cookie:NAME", "header:NAME" or "client", which is its address. Empty, and a request without
-	// the key: nothing does.
-	Sticky string `toml:"sticky"`
-
-	// The path that tells whether a worker is ready, as in "/-/readiness": 2xx if it is. Empty: a worker that takes a connection is.
+	// Path of the health check, as in "/-/readiness". A worker is ready if it responds with 2xx. Empty: a worker is ready if it accepts a connection.
 	Health string `toml:"health"`
 
-	// How often workers are asked.
+	// Time between two health checks of a worker.
 	HealthInterval Duration `toml:"health_interval"`
 
-	// How long a worker may take to say whether it is ready.
+	// Timeout of a health check.
 	HealthTimeout Duration `toml:"health_timeout"`
 
-	// After how many checks in a row that got no answer a worker is down. One that answers that it is not ready is drained at once.
+	// Number of consecutive health checks without a response after which a worker is down. A worker that responds that it is not ready is drained at
+	// once.
 	HealthFailures int `toml:"health_failures"`
 
-	// How many checks in a row have to be good before a worker that was down or not ready is given requests again: more of them each time that it
-	// changes within a minute.
+	// Number of consecutive good health checks before a worker that was down or not ready gets requests again. The number doubles for a worker that
+	// fails again within a minute.
 	HealthPasses int `toml:"health_passes"`
 
-	// How long a worker that is drained may take for what it has, until "packhorse drain worker --wait" gives up.
+	// Maximum time that "packhorse drain worker --wait" waits for the requests of a worker.
 	Drain Duration `toml:"drain"`
 
-	// How long a drained worker that has nothing left is not said to be drained yet: others that send it requests notice meanwhile.
+	// Time that a drained worker has to be idle before it is reported as drained, so that others that send it requests notice the drain.
 	Blackout Duration `toml:"blackout"`
 
-	// The part of a pool's workers, from 0 to 1, that may be out of service at once, by drain or by readiness; one always may.
+	// Part of a pool's workers, from 0 to 1, that may be out of service at the same time, drained or not ready. One always may.
 	DrainShare float64 `toml:"drain_share"`
 
-	// For how long a worker that comes back is given less than its share. "0s" turns that off.
-	SlowStart Duration `toml:"slow_start"`
-
-	// How long connecting to a worker may take.
+	// Timeout of connecting to a worker.
 	ConnectTimeout Duration `toml:"connect_timeout"`
 
-	// How long a worker may take until its answer begins.
+	// Timeout for the header of a worker's response.
 	AnswerTimeout Duration `toml:"answer_timeout"`
 
-	// How long a worker may pause in the middle of an answer, or in taking a request. For clients it is http.write_stall.
+	// Maximum pause of a worker within its response, or while it receives a request. The limit for clients is http.write_stall.
 	Stall Duration `toml:"stall"`
 
-	// How long a connection to a worker is kept for the next request. It can keep a thread of the worker busy.
+	// Time that an unused connection to a worker is kept. An open connection can occupy a thread of the worker.
 	KeepIdle Duration `toml:"keep_idle"`
 
-	// The most bytes of a request's body. It is received before a worker is taken, to a file in STATE/app if it is long, and may pause for http.read_stall; each
-	// 64 KiB of it have ten times that.
+	// Maximum size of a request body. A body is received before a worker is chosen; a long one goes to a file in STATE/app. A client may pause for
+	// http.read_stall, and has ten times that for each 64 KiB.
 	MaxBody Size `toml:"max_body"`
 
-	// The most bytes of an answer that is held for a client which takes it slower than the worker gives it. Beyond it the worker waits.
+	// Maximum stored size of a response when the client is slower than the worker. Beyond it the worker waits.
 	MaxAnswer Size `toml:"max_answer"`
 
-	// The most bytes of such bodies in memory, of all requests together. What is beyond goes to files.
+	// Maximum size of all bodies in memory. The rest goes to files.
 	MaxMemory Size `toml:"max_memory"`
 
-	// The most bytes of bodies and answers in files together.
+	// Maximum size of all bodies in files.
 	MaxSpool Size `toml:"max_spool"`
 
-	// The header in which workers name a file to send as their answer: "X-Sendfile" or "X-Accel-Redirect"; empty: they cannot. Clients never see it.
+	// Response header by which a worker names a file to send: "X-Sendfile" or "X-Accel-Redirect". Empty: none. Clients do not see the header.
 	SendFile string `toml:"send_file"`
 
-	// Directories that such files have to be in; for X-Accel-Redirect each with the path that stands for it before it, as in "/protected/=/srv/files".
+	// Directories of such files. For X-Accel-Redirect, each has the path that stands for it, as in "/protected/=/srv/files".
 	SendFileRoots []string `toml:"send_file_roots"`
 
-	// How many connections may be upgraded, to WebSocket and others, at the same time. 0: none.
+	// Maximum number of upgraded connections, such as WebSocket. 0: none.
 	Upgrades int `toml:"upgrades"`
 
-	// How long neither side of such a connection may say anything.
+	// Maximum time that both sides of an upgraded connection may be silent.
 	UpgradeIdle Duration `toml:"upgrade_idle"`
 
 	Pool []PoolConfig `toml:"pool"`
 }
 
-// PoolConfig is a part of the application's workers that gets a share of the requests, so that two kinds of workers can be compared under the same
-// traffic; each has a table of its own. The log says the pool of each request.
+// PoolConfig is a set of workers that gets a share of the requests, for example to compare two kinds of workers under the same traffic. Each pool is a table
+// of its own. The log shows the pool of each request.
 type PoolConfig struct {
-	// What the log and the metrics call the pool: letters, digits, ".", "_" and "-".
+	// Name of the pool in the log and the metrics: letters, digits, ".", "_" and "-".
 	Name string `toml:"name"`
 
-	// Percent of the requests. Those of all pools add up to 100. A pool of which no worker can be used leaves its requests to the others.
+	// Percentage of the requests. The shares of all pools add up to 100. The share of a pool without a usable worker goes to the others.
 	Share int `toml:"share"`
 
-	// Addresses of the pool's workers, as in app.workers, which is empty then.
+	// Addresses of the pool's workers, instead of app.workers.
 	Workers []string `toml:"workers"`
 
-	// As app.slots, for the workers of this pool; "app" has that hold.
+	// Number of requests that a worker of this pool is given at the same time. 0: app.slots.
 	Slots Slots `toml:"slots"`
 }
 
 func defaultApp() AppConfig {
 	return AppConfig{
 		Workers: []string{}, Fast: []string{}, Slow: []string{}, Also: []string{}, SendFileRoots: []string{},
-		Slots: slotsAuto, MaxSlots: 8, Queue: 1000, Wait: Duration{30 * time.Second}, Reserve: balance.AutoReserve,
+		Slots: 1, Queue: 1000, Wait: Duration{30 * time.Second}, Reserve: balance.AutoReserve,
 		HealthInterval: Duration{time.Second}, HealthTimeout: Duration{5 * time.Second}, HealthFailures: 3, HealthPasses: 2,
-		Drain: Duration{time.Minute}, Blackout: Duration{time.Second}, DrainShare: 0.34, SlowStart: Duration{10 * time.Second},
+		Drain: Duration{time.Minute}, Blackout: Duration{time.Second}, DrainShare: 0.34,
 		ConnectTimeout: Duration{5 * time.Second}, AnswerTimeout: Duration{time.Minute}, Stall: Duration{time.Minute}, KeepIdle: Duration{time.Second},
 		MaxBody: 1 << 30, MaxAnswer: 1 << 30, MaxMemory: 256 << 20, MaxSpool: 8 << 30, Upgrades: 1000, UpgradeIdle: Duration{10 * time.Minute},
 	}
 }
 
-func defaultPool() PoolConfig { return PoolConfig{Workers: []string{}, Slots: slotsOfApp} }
+func defaultPool() PoolConfig { return PoolConfig{Workers: []string{}} }
 
 func (c *AppConfig) checkNumbers(b bounds) {
-	if c.Slots != slotsAuto && c.Slots != slotsOfApp {
-		b.number("app.slots", int(c.Slots), 1, maxSlots)
-	}
-	b.number("app.max_slots", c.MaxSlots, 1, maxSlots)
+	b.number("app.slots", int(c.Slots), 1, maxSlots)
 	b.number("app.queue", c.Queue, 0, many)
 	if c.Reserve != balance.AutoReserve {
 		b.number("app.reserve", int(c.Reserve), 0, maxSlots)
@@ -171,5 +158,5 @@ func (c *AppConfig) checkNumbers(b bounds) {
 	}
 }
 
-// maxSlots bounds the requests that one worker is given at once.
+// maxSlots is the maximum of app.slots.
 const maxSlots = 1 << 16

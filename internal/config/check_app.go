@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -24,9 +25,6 @@ func (c *AppConfig) check(f *Findings) {
 	if len(c.Workers) > 0 && len(c.Pool) > 0 {
 		f.at("app.workers")("the application's workers stand in app.workers and in [[app.pool]] tables; move those of app.workers into a pool")
 		return
-	}
-	if c.Slots == slotsOfApp {
-		bad("app.slots is \"app\", which is for the slots of an [[app.pool]]; write a number or \"auto\"")
 	}
 	before := len(f.All)
 	c.checkPools(f)
@@ -75,8 +73,8 @@ func (c *AppConfig) checkPools(f *Findings) {
 		if p.Share < 0 || p.Share > 100 {
 			f.at(table+".share")("app.pool %q: share is %d; it is a percentage, from 0 to 100", p.Name, p.Share)
 		}
-		if p.Slots != slotsAuto && p.Slots != slotsOfApp && (p.Slots < 1 || p.Slots > maxSlots) {
-			f.at(table+".slots")("app.pool %q: slots is %d; it has to be from 1 to %d, \"auto\" or \"app\"", p.Name, int(p.Slots), maxSlots)
+		if p.Slots < 0 || p.Slots > maxSlots {
+			f.at(table+".slots")("app.pool %q: slots is %d; it has to be from 1 to %d, or 0 for app.slots", p.Name, int(p.Slots), maxSlots)
 		}
 		shares += p.Share
 		for _, text := range p.Workers {
@@ -106,7 +104,7 @@ func (c *AppConfig) checkPools(f *Findings) {
 // allPools are the pools that there are, with that of app.workers.
 func (c *AppConfig) allPools() []PoolConfig {
 	if len(c.Workers) > 0 && len(c.Pool) == 0 {
-		return []PoolConfig{{Name: defaultPoolName, Share: 100, Workers: c.Workers, Slots: slotsOfApp}}
+		return []PoolConfig{{Name: defaultPoolName, Share: 100, Workers: c.Workers}}
 	}
 	return c.Pool
 }
@@ -115,19 +113,12 @@ func (c *AppConfig) allPools() []PoolConfig {
 func (c *AppConfig) Routing() (o app.Routing, err error) {
 	for _, p := range c.allPools() {
 		pool := app.PoolOptions{Name: p.Name, Share: p.Share}
-		slots := p.Slots
-		if slots == slotsOfApp {
-			slots = c.Slots
-		}
 		for _, text := range p.Workers {
 			w, err := app.ParseWorker(text)
 			if err != nil {
 				return o, err
 			}
-			w.Slots, w.Auto, w.Files = int(slots), slots == slotsAuto, c.SendFile != ""
-			if w.Auto {
-				w.Slots = c.MaxSlots
-			}
+			w.Slots = int(cmp.Or(p.Slots, c.Slots))
 			pool.Workers = append(pool.Workers, w)
 		}
 		o.Pools = append(o.Pools, pool)
@@ -144,9 +135,6 @@ func (c *AppConfig) Routing() (o app.Routing, err error) {
 			}
 			*list.to = append(*list.to, p)
 		}
-	}
-	if o.Sticky, err = app.ParseSticky(c.Sticky); err != nil {
-		return o, fmt.Errorf("app.sticky: %w", err)
 	}
 	o.Queue = balance.Limits{Queue: c.Queue, Wait: c.Wait.Duration}
 	if len(o.Classes.Fast) > 0 {
@@ -186,16 +174,20 @@ func (c *AppConfig) Options(cfg Config) (o app.Options, err error) {
 		Health: app.Health{
 			Path: c.Health, Interval: c.HealthInterval.Duration, Timeout: c.HealthTimeout.Duration, Failures: c.HealthFailures, Passes: c.HealthPasses,
 		},
-		Blackout: c.Blackout.Duration, DrainShare: c.DrainShare, SlowStart: c.SlowStart.Duration,
-		ConnectTime: c.ConnectTimeout.Duration, HeaderTime: c.AnswerTimeout.Duration, IdleTime: c.Stall.Duration, KeepIdle: c.KeepIdle.Duration,
-		MaxBody: int64(c.MaxBody), MaxAnswer: int64(c.MaxAnswer), MaxMemory: int64(c.MaxMemory), MaxDir: int64(c.MaxSpool), Dir: filepath.Join(cfg.State, "app"),
-		ReadStall: cfg.HTTP.ReadStall.Duration, FileHeader: c.SendFile, MaxUpgrades: c.Upgrades, UpgradeIdle: c.UpgradeIdle.Duration,
+		Blackout: c.Blackout.Duration, DrainShare: c.DrainShare,
+		ConnectTimeout: c.ConnectTimeout.Duration, HeaderTimeout: c.AnswerTimeout.Duration, StallTimeout: c.Stall.Duration,
+		KeepIdle: c.KeepIdle.Duration,
+		Bodies: app.Bodies{
+			MaxRequest: int64(c.MaxBody), MaxResponse: int64(c.MaxAnswer), MaxMemory: int64(c.MaxMemory), MaxDir: int64(c.MaxSpool),
+			Dir: filepath.Join(cfg.State, "app"), ReadStall: cfg.HTTP.ReadStall.Duration,
+		},
+		Files: app.Files{Header: c.SendFile}, MaxUpgrades: c.Upgrades, UpgradeIdle: c.UpgradeIdle.Duration,
 	}
 	if c.Upgrades == 0 {
 		o.MaxUpgrades = -1
 	}
 	if o.Routing, err = c.Routing(); err == nil {
-		o.Files, err = c.files()
+		o.Files.Roots, err = c.files()
 	}
 	return o, err
 }
@@ -205,7 +197,7 @@ func (c *AppConfig) Reloaded(next *AppConfig) bool {
 	if !c.Enabled() || !next.Enabled() {
 		return c.Enabled() == next.Enabled()
 	}
-	c.Workers, c.Pool, c.Slots, c.MaxSlots, c.Queue, c.Wait = next.Workers, next.Pool, next.Slots, next.MaxSlots, next.Queue, next.Wait
-	c.Fast, c.Slow, c.Reserve, c.Also, c.Sticky = next.Fast, next.Slow, next.Reserve, next.Also, next.Sticky
+	c.Workers, c.Pool, c.Slots, c.Queue, c.Wait = next.Workers, next.Pool, next.Slots, next.Queue, next.Wait
+	c.Fast, c.Slow, c.Reserve, c.Also = next.Fast, next.Slow, next.Reserve, next.Also
 	return true
 }

@@ -85,7 +85,7 @@ func (d *decoder) table(prefix string, values map[string]any, to reflect.Value) 
 		field, known := fields[name]
 		switch {
 		case !known:
-			d.mistake(key, "unknown key %.100q; %s", PlainKey(key), suggest(PlainKey(key)))
+			d.mistake(key, "%s", unknownKey(PlainKey(key)))
 		case isTable(field):
 			if sub, ok := value.(map[string]any); ok {
 				d.table(key+".", sub, field)
@@ -248,6 +248,21 @@ func keyLines(text []byte) map[string]int {
 		}
 	}
 	return lines
+}
+
+// removedKeys are keys of earlier versions, with what to do instead.
+var removedKeys = map[string]string{
+	"app.max_slots":  "it belonged to slots = \"auto\"; set app.slots",
+	"app.slow_start": "a worker that comes back gets its share at once; delete the key",
+	"app.sticky":     "requests are split at random; delete the key",
+}
+
+// unknownKey describes the mistake of an unknown key.
+func unknownKey(key string) string {
+	if hint, ok := removedKeys[key]; ok {
+		return fmt.Sprintf("%s was removed: %s", key, hint)
+	}
+	return fmt.Sprintf("unknown key %.100q; %s", key, suggest(key))
 }
 
 // suggest names the key that an unknown one most resembles, or where to look.

@@ -106,44 +106,29 @@ func (m FileMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil
 
 func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
 
-// Slots is how many requests a worker is given at once: a number, "auto", or in a pool "app".
+// Slots is the number of requests that a worker is given at the same time.
 type Slots int
 
-const (
-	slotsAuto  Slots = math.MinInt32 // no number that anybody writes
-	slotsOfApp Slots = math.MinInt32 + 1
-)
-
-// UnmarshalText reads a number from 1, or one of the words.
+// UnmarshalText parses a number.
 func (s *Slots) UnmarshalText(text []byte) error {
 	switch string(text) {
 	case "auto":
-		*s = slotsAuto
-		return nil
+		return errors.New("\"auto\" was removed: write how many requests a worker handles at the same time, for example 1")
 	case "app":
-		*s = slotsOfApp
-		return nil
+		return errors.New("\"app\" was removed: leave the key out to use app.slots")
 	}
 	n, err := strconv.Atoi(string(text))
-	if err != nil || n < 1 {
-		return fmt.Errorf("%q is no number of slots; write one from 1, or \"auto\"", text)
+	if err != nil {
+		return fmt.Errorf("%q is not a number", text)
 	}
 	*s = Slots(n)
 	return nil
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText writes the number.
 func (s Slots) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-func (s Slots) String() string {
-	switch s {
-	case slotsAuto:
-		return "auto"
-	case slotsOfApp:
-		return "app"
-	}
-	return strconv.Itoa(int(s))
-}
+func (s Slots) String() string { return strconv.Itoa(int(s)) }
 
 // Reserve is how many slots are kept for fast requests: a number, or "auto".
 type Reserve int

@@ -24,21 +24,23 @@ func TestAppMistakes(t *testing.T) {
 		"trusted_proxies = [\"10.0.0.0/64\"]":                                    `trusted_proxies: "10.0.0.0/64" is no network`,
 		"[http]\nproxy_protocol = true":                                          "http.proxy_protocol is on, and trusted_proxies is empty",
 		"[ssh]\nproxy_protocol = true":                                           "ssh.proxy_protocol is on, and trusted_proxies is empty",
-		one + "slots = \"many\"":                                                 `"many" is no number of slots; write one from 1, or "auto"`,
-		one + "slots = \"app\"":                                                  `app.slots is "app"`,
-		one + "reserve = -2":                                                     "app.reserve is -2",
+		one + "slots = \"many\"":                                                 `"many" is not a number`,
+		one + "slots = \"auto\"":                                                 `"auto" was removed: write how many requests a worker handles`,
+		one + "max_slots = 4":                                                    "app.max_slots was removed: ",
+		one + "slow_start = \"10s\"":                                             "app.slow_start was removed: ",
+		one + "sticky = \"cookie:a\"":                                            "app.sticky was removed: ",
+		one + "reserve = -2":                                                     `app.reserve: "-2" is no number of slots to keep in reserve`,
 		one + "slots = 0":                                                        "app.slots is 0",
 		one + "slots = -3":                                                       "app.slots is -3",
-		"[app]\nworkers = [\"10.0.0.1:80\"]":                                     "write unix:/run/app/w0.sock or http://127.0.0.1:3001",
-		"[app]\nworkers = [\"https://a\"]":                                       "no address of an application worker",
-		"[app]\nworkers = [\"a b=unix:/run/a\"]":                                 `the name in "a b=unix:/run/a" is not of letters`,
+		"[app]\nworkers = [\"10.0.0.1:80\"]":                                     "must be like unix:/run/app/w0.sock or http://127.0.0.1:3001",
+		"[app]\nworkers = [\"https://a\"]":                                       "must be like unix:/run/app/w0.sock",
+		"[app]\nworkers = [\"a b=unix:/run/a\"]":                                 `worker "a b=unix:/run/a": the name must have letters`,
 		"[app]\nworkers = [\"unix:/a/w0.sock\", \"unix:/b/w0.sock\"]":            `name one, as in "b=unix:/b/w0.sock"`,
 		"[app]\nworkers = [\"a=unix:/a/w0\", \"b=unix:/a/w0\"]":                  `unix:/a/w0 is the worker "a" and "b"`,
 		"[app]\nworkers = [\"a=http://A\", \"b=http://a:80/\"]":                  `http://a is the worker "a" and "b"`,
 		"[app]\nworkers = [\"unix:/" + strings.Repeat("x", 104) + "\"]":          "longer than the 103 bytes",
-		one + "fast = [\"readiness\"]":                                           `app.fast: the pattern "readiness" begins with neither "/" nor "*"`,
+		one + "fast = [\"readiness\"]":                                           `app.fast: pattern "readiness": must begin with "/" or "*"`,
 		one + "also = [\"/x\"]":                                                  "app.also: \"/x\" begins with neither",
-		one + "sticky = \"cookie\"":                                              `app.sticky: "cookie" keeps no client in its pool: write "cookie:NAME"`,
 		one + "health = \"ready\"":                                               "it has to be a path",
 		one + "drain_share = 2.0":                                                "app.drain_share is 2",
 		one + "send_file = \"X-Sendfile\"":                                       "need each other",
@@ -67,7 +69,6 @@ func TestAppRouting(t *testing.T) {
 	cfg, err := loadTextAs(t, config.RoleServe, `
 [app]
 slots = 2
-sticky = "cookie:sid"
 fast = ["/-/readiness*"]
 reserve = 2
 [[app.pool]]
@@ -77,7 +78,7 @@ workers = ["unix:/run/app/w0.sock", "x=http://[::1]:3000"]
 [[app.pool]]
 name = "other"
 share = 10
-slots = "auto"
+slots = 8
 workers = ["http://127.0.0.1:3001"]
 `)
 	if err == nil {
@@ -93,7 +94,7 @@ workers = ["http://127.0.0.1:3001"]
 	if got := r.Pools[0].Workers; got[0] != (app.WorkerOptions{Name: "w0", Address: "unix:/run/app/w0.sock", Slots: 2}) || got[1].Name != "x" {
 		t.Errorf("%+v", got)
 	}
-	if got := r.Pools[1].Workers[0]; got != (app.WorkerOptions{Name: "127.0.0.1:3001", Address: "http://127.0.0.1:3001", Slots: 8, Auto: true}) {
+	if got := r.Pools[1].Workers[0]; got != (app.WorkerOptions{Name: "127.0.0.1:3001", Address: "http://127.0.0.1:3001", Slots: 8}) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -22,7 +22,7 @@ import (
 // noLimits are numbers and times of the configuration that bound nothing.
 var noLimits = map[string]bool{
 	"git.nice": true, "git.slow": true, "index.nice": true, "node.weight": true, "storage.socket_mode": true, "search.socket_mode": true, "git.threads": true, "git.window": true, "git.shallow_window": true, "git.snapshot_window": true, "git.shallow_compression": true,
-	"app.slots": true, "app.pool.slots": true, "app.pool.share": true, "app.health_failures": true, "app.health_passes": true, "app.slow_start": true,
+	"app.slots": true, "app.pool.slots": true, "app.pool.share": true, "app.health_failures": true, "app.health_passes": true,
 }
 
 // TestDocsLimits holds docs/reference/limits.md to the code: every limit of the configuration is there with its default, or in a table of the same form on

@@ -174,7 +174,7 @@ func TestNodesThatTakeNoRequests(t *testing.T) {
 	}
 	expect("x", "b", "")
 	if err := s.router.Drain("y"); !fault.Is(err, fault.NotFound) ||
-		!strings.Contains(err.Error(), `"y"; there are a, b, c, d, e, f, g`) {
+		!strings.Contains(err.Error(), `"y" does not exist: known are a, b, c, d, e, f, g`) {
 		t.Error(err)
 	}
 	if !eventually(func() bool { return strings.Contains(s.log.String(), "connection refused") }) {

@@ -21,13 +21,13 @@ type packhorse struct {
 func newPackhorse(s *schedSim) schedPolicy {
 	p := &packhorse{index: map[*balance.Worker]int{}, tickets: map[*schedJob]*balance.Ticket{}, waiting: map[*balance.Ticket]*schedJob{}, alarm: math.Inf(1)}
 	p.core = balance.NewCore(balance.Limits{Queue: math.MaxInt}, func(t *balance.Ticket) { p.granted = append(p.granted, t) })
-	slots, auto := s.cell.slots, true
+	slots := s.cell.slots
 	if _, n, _ := findPolicy(s.cell.policy); n > 0 {
-		slots, auto = min(slots, n), false
+		slots = min(slots, n)
 	}
 	members := make([]balance.Member, s.cell.workers)
 	for i := range members {
-		members[i] = balance.Member{Name: fmt.Sprintf("w%04d", i), Slots: slots, Auto: auto}
+		members[i] = balance.Member{Name: fmt.Sprintf("w%04d", i), Slots: slots}
 	}
 	for i, w := range p.core.Set(0, members) {
 		p.index[w] = i

@@ -34,7 +34,7 @@ func schedPolicies() []schedKind {
 		{schedTwoChoices, "a queue for each worker; of two at random, that with fewer requests", true, newTwoChoices},
 		{schedPumaDelay, "one accept queue; a busy worker waits for --delay, or one of its ends, before it takes a request", true, newPumaDelay},
 		{schedLeastBusy, "a queue for each worker; that with the fewest requests, among equals the longest not chosen", true, newLeastBusy},
-		{schedPackhorse, "the gateway's own scheduler, slots = \"auto\"", true, newPackhorse},
+		{schedPackhorse, "the gateway's own scheduler", true, newPackhorse},
 		{schedSomeSlots, "the same with N of the slots: packhorse:1 gives a worker one request at a time", false, newPackhorse},
 		{schedOracle, "the bound: knows all durations, may stop and move requests", true, newOracle},
 	}

@@ -150,51 +150,6 @@ func TestSchedFreeWorkerFirst(t *testing.T) {
 	}
 }
 
-// The number of slots that the scheduler finds is nearly as good as the best one, for all work that is simulated, though it begins with all.
-func TestSchedAuto(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
-	t.Parallel()
-	for _, c := range []struct {
-		workers      int
-		cpu          float64
-		distribution string
-		load         string
-	}{
-		{2, 1, "fixed", "0.5,0.8"},
-		{2, 1, "exponential", "0.7"},
-		{2, 1, "lognormal", "0.7"},
-		{16, 1, "fixed", "0.9"},
-		{16, 1, "exponential", "0.9"},
-		{2, 0.75, "fixed", "0.8"},
-		{2, 0.5, "fixed", "0.3,0.8,0.9"},
-		{2, 0.5, "exponential", "0.3,0.7,0.9"},
-		{16, 0.5, "fixed", "0.7,0.9"},
-		{16, 0.5, "exponential", "0.7,0.9"},
-		{16, 0.25, "fixed", "0.8"},
-		{2, 0.25, "lognormal", "0.5,0.7"},
-		{2, 0, "lognormal", "0.7,0.9"},
-		{16, 0, "lognormal", "0.7"},
-	} {
-		t.Run(fmt.Sprintf("%d workers, %g %s", c.workers, c.cpu, c.distribution), func(t *testing.T) {
-			t.Parallel()
-			rows := sched(t, "--workers", fmt.Sprint(c.workers), "--slots", "4", "--cpus", fmt.Sprint(c.workers), "--cpu", fmt.Sprint(c.cpu), "--distribution", c.distribution,
-				"--load", c.load, "--requests", "3000", "--policies", "packhorse,packhorse:1,packhorse:2,packhorse:4")
-			loads := len(rows) / 4
-			for i, auto := range rows[:loads] {
-				mean, p95 := math.Inf(1), math.Inf(1)
-				for k := 1; k < 4; k++ {
-					mean, p95 = min(mean, rows[k*loads+i].Mean), min(p95, rows[k*loads+i].P95)
-				}
-				if auto.Mean > 1.15*mean || auto.P95 > 1.25*p95 || auto.Shared > 0 {
-					t.Errorf("load %g: mean %.0f ms, p95 %.0f, %d shared a worker while another was idle; it can be %.0f, %.0f", auto.Load, auto.Mean, auto.P95, auto.Shared, mean, p95)
-				}
-			}
-		})
-	}
-}
-
 // No policy has a mean below the bound's.
 func TestSchedBound(t *testing.T) {
 	if testing.Short() {

@@ -48,21 +48,3 @@ func TestClasses(t *testing.T) {
 		}
 	}
 }
-
-func TestRoute(t *testing.T) {
-	t.Parallel()
-	for path, want := range map[string]string{
-		"/":                             "GET/",
-		"/projects/42/issues/7":         "GET/projects/:/issues/:",
-		"/v4/commits/0123abcdef99":      "GET/v4/commits/:",
-		"/a/b/c/d/e/f/g/h":              "GET/a/b/c/d/e/f/...",
-		"/x/" + strings.Repeat("y", 99): "GET/x/:",
-	} {
-		if got := route("GET", path); got != want {
-			t.Errorf("%s is %s, not %s", path, got, want)
-		}
-	}
-	if got := route(strings.Repeat("X", 60_000), "/"); got != ":/" { // names are kept
-		t.Errorf("a long method is %.20s", got)
-	}
-}

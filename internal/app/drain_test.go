@@ -217,8 +217,8 @@ func TestDrain(t *testing.T) {
 		t.Errorf("while w0 has a request: %s", got)
 	}
 	err := p.Drain("w1", false)
-	if !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "w1 keeps its requests for now: of the 3 workers of the pool \"app\" no more than 1 may be out of service") ||
-		!strings.Contains(err.Error(), "w0 is") {
+	if !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "w1 is not drained: of the 3 workers of the pool \"app\" no more than 1 may be out of service at the same time") ||
+		!strings.Contains(err.Error(), "w0 already") {
 		t.Errorf("a second drain: %v", err)
 	}
 	if err := p.Drain("w0", false); err != nil {
@@ -309,7 +309,7 @@ func load(t *testing.T, url string, clients int) (end func() (int64, error)) {
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	b, o := backs(t, 3)
-	o.Blackout, o.SlowStart = 10*time.Millisecond, 50*time.Millisecond
+	o.Blackout = 10 * time.Millisecond
 	p, s := served(t, o)
 	until(t, "all are up", isState(p, "+up +up +up"))
 	end := load(t, s.URL+"/work", 6)
@@ -332,9 +332,6 @@ func TestRollingRestart(t *testing.T) {
 		if most := w.most.Load(); most > 1 {
 			t.Errorf("w%d had %d requests at a time", i, most)
 		}
-	}
-	if n := testutil.ToFloat64(p.Metrics.shared.WithLabelValues("app")); n != 0 {
-		t.Errorf("%v requests shared a worker while another one was idle", n)
 	}
 }
 
@@ -368,7 +365,7 @@ func TestReload(t *testing.T) {
 	if n, err := end(); err != nil || n == 0 {
 		t.Errorf("after %d answers: %v", n, err)
 	}
-	if got := p.Workers(); len(got) != 3 || got[2].Name != "w0" || got[2].MaxSlots != 2 {
+	if got := p.Workers(); len(got) != 3 || got[2].Name != "w0" || got[2].Slots != 2 {
 		t.Errorf("the workers are %+v", got)
 	}
 }
@@ -380,7 +377,7 @@ func TestFullQueue(t *testing.T) {
 	o.Health.Interval = 0
 	f := newFront(t, o)
 	p, s := f.Proxy, f.server
-	first, err := p.take(t.Context(), ask{method: "GET", path: "/"})
+	first, _, err := p.take(t.Context(), ask{path: "/"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -398,7 +395,7 @@ func TestFullQueue(t *testing.T) {
 	if n := testutil.ToFloat64(f.Metrics.answers.WithLabelValues("app", "5xx")); n != 0 {
 		t.Errorf("%v answers of workers are counted", n)
 	}
-	first.Done(balance.OK)
+	first.done(balance.OK)
 	if n := testutil.ToFloat64(p.Metrics.refused.WithLabelValues("app", "full")); n != 1 {
 		t.Errorf("%v were refused", n)
 	}
@@ -412,15 +409,15 @@ func TestReserve(t *testing.T) {
 	o.Routing.Classes = Classes{Fast: []Pattern{"/ready"}}
 	o.Health.Interval = 0
 	p, s := served(t, o)
-	first, err := p.take(t.Context(), ask{method: "GET", path: "/"})
+	first, _, err := p.take(t.Context(), ask{path: "/"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer first.Done(balance.OK)
+	defer first.done(balance.OK)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if second, err := p.take(ctx, ask{method: "GET", path: "/"}); err == nil {
-		second.Done(balance.OK)
+	if second, _, err := p.take(ctx, ask{path: "/"}); err == nil {
+		second.done(balance.OK)
 		t.Error("a request has the slot in reserve")
 	}
 	if status, text := get(t, s.URL+"/ready"); status != 200 {

@@ -1,0 +1,92 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// backend is the connections to one address. Workers with the same address share them, whatever their names and pools.
+//
+// Slots bound the requests at a worker, and a request uses an idle connection before it opens one. So a worker has no more connections than
+// slots. That matters because an idle connection can occupy a thread of a worker. For the same reason idle connections are closed soon.
+type backend struct {
+	address
+	transport *http.Transport
+	requests  atomic.Int64 // in flight
+	ended     atomic.Int64 // end of the last request: Unix time in nanoseconds
+}
+
+// maxHeader is the maximum size of a response header in bytes. net/http limits those of requests.
+const maxHeader = 64 << 10
+
+func newBackend(a address, o *Options) *backend {
+	b := &backend{address: a, transport: &http.Transport{
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    1 << 16, // bounded by the slots
+		IdleConnTimeout:        o.KeepIdle,
+		ResponseHeaderTimeout:  o.HeaderTimeout,
+		MaxResponseHeaderBytes: maxHeader,
+		Protocols:              new(http.Protocols),
+	}}
+	b.transport.Protocols.SetHTTP1(true)
+	dialer := &net.Dialer{Timeout: o.ConnectTimeout, KeepAlive: -1}
+	b.transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		c, err := dialer.DialContext(ctx, a.network, a.target)
+		if err != nil {
+			return nil, &dialError{err}
+		}
+		return &conn{Conn: c, stall: o.StallTimeout}, nil
+	}
+	return b
+}
+
+// dialError is the error of a connection that could not be opened. Nothing of a request was sent then.
+type dialError struct{ error }
+
+func (e *dialError) Unwrap() error { return e.error }
+
+// isExhausted reports whether this process or machine has no more file descriptors. That says nothing about a worker.
+func isExhausted(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+func isTimeout(err error) bool {
+	t, ok := errors.AsType[net.Error](err)
+	return ok && t.Timeout()
+}
+
+// conn is a connection whose writes have a time limit.
+type conn struct {
+	net.Conn
+	stall   time.Duration
+	renewed time.Time   // when the limit was set
+	isEnded atomic.Bool // nothing more can be sent
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	if c.isEnded.Load() { // the transport takes another connection for the next request
+		return 0, net.ErrClosed
+	}
+	grace := c.stall / 16 // one limit serves many writes
+	if now := time.Now(); now.Sub(c.renewed) >= grace {
+		c.renewed = now
+		if err := c.SetWriteDeadline(now.Add(c.stall + grace)); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Write(p)
+}
+
+// CloseWrite ends what is sent.
+func (c *conn) CloseWrite() error {
+	c.isEnded.Store(true)
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
