@@ -25,19 +25,36 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type world struct {
 	*testing.T
 	*Auth
-	file  TokenFile
-	clock time.Time
-	log   strings.Builder
+	tokens *Tokens
+	file   TokenFile
+	clock  time.Time
+	log    strings.Builder
 }
 
 func newWorld(t *testing.T, o Options) *world {
 	t.Helper()
 	w := &world{T: t, file: NewTokenFile(filepath.Join(t.TempDir(), "tokens")), clock: time.Now()}
-	o.Tokens, o.Metrics, o.Log = w.file, NewMetrics(), slog.New(slog.NewTextHandler(&w.log, nil))
-	o.Now = func() time.Time { return w.clock }
-	w.Auth = New(o)
+	w.start(o)
 	t.Cleanup(func() { w.Auth.Close() })
 	return w
+}
+
+// start makes the Auth. Tokens come first, and the hook last.
+func (w *world) start(o Options) {
+	o.Log = slog.New(slog.NewTextHandler(&w.log, nil))
+	o.Now = func() time.Time { return w.clock }
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
+	if o.Sources == nil {
+		o.Sources = NewSources(o.Metrics, o.Log)
+	}
+	w.tokens = NewTokens(TokenOptions{File: w.file, All: o.Hook == nil, Sources: o.Sources, Log: o.Log, Now: o.Now})
+	o.Authenticators = append([]Authenticator{w.tokens}, o.Authenticators...)
+	if o.Hook != nil {
+		o.Authenticators = append(o.Authenticators, o.Hook)
+	}
+	w.Auth = New(o)
 }
 
 func (w *world) token(name string, scope Operation, repositories ...string) string {
@@ -195,10 +212,9 @@ func TestLastUse(t *testing.T) {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	// A server that starts anew and sees no use of it keeps what was known.
-	next := New(Options{Tokens: w.file, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler)})
+	next := NewTokens(TokenOptions{File: w.file, Sources: NewSources(NewMetrics(), discard), Log: discard})
 	defer next.Close()
-	next.tokens.some()
-	if err := next.tokens.writeUsed(); err != nil {
+	if err := next.writeUsed(); err != nil {
 		t.Fatal(err)
 	}
 	if list, err := w.file.List(); err != nil || list[0].Used.Unix() != used {
@@ -245,7 +261,7 @@ func TestHeaders(t *testing.T) {
 		"Basic alone":     {"Basic"},
 		"two":             {"Bearer " + token, "Bearer " + token},
 	} {
-		w.Auth.lockout = newLockout(0, w.o.Now)
+		w.Auth.guesses = newGuesses(0, w.o.Now)
 		want := fault.Unauthenticated
 		if name == "two" {
 			want = fault.Invalid
@@ -385,7 +401,7 @@ func TestHoldsToken(t *testing.T) {
 
 func TestKeysAreCallersToo(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{OpenUntilKnown: true, Keys: true})
+	w := newWorld(t, Options{OpenUntilKnown: true, Authenticators: []Authenticator{&Keys{o: KeyOptions{Authorized: "keys"}}}})
 	if err := w.May(context.Background(), Identity{}, repoPath(t, "a"), Read); !fault.Is(err, fault.Unauthenticated) || !w.Configured() {
 		t.Error(err)
 	}

@@ -28,11 +28,16 @@ func BenchmarkRequest(b *testing.B) {
 	for range 9 {
 		list = append(list, rules(b, "alice,bob,carol team/*/x/** write")...)
 	}
-	a := New(Options{Tokens: file, Rules: append(list, rules(b, "* ** read")...), Guesses: 10, Metrics: NewMetrics(), Log: discard})
+	metrics := NewMetrics()
+	sources := NewSources(metrics, discard)
+	tokens := NewTokens(TokenOptions{File: file, All: true, Sources: sources, Log: discard})
+	a := New(Options{
+		Authenticators: []Authenticator{tokens}, Rules: append(list, rules(b, "* ** read")...), Guesses: 10, Metrics: metrics, Sources: sources, Log: discard,
+	})
 	defer a.Close()
 	repo := repoPath(b, "team/group/app.git")
 	r := &http.Request{RemoteAddr: "192.0.2.1:1234", Header: http.Header{"Authorization": {basic("x", token)}}}
-	time.Sleep(2 * settles) // the file is as old as it mostly is
+	time.Sleep(2 * clockResolution) // the file is as old as it mostly is
 	b.ReportAllocs()
 	for b.Loop() {
 		id, err := a.HTTP(r)

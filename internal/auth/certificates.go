@@ -17,7 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// certificateSignatures are how an authority may have signed: not with SHA-1.
+// certificateSignatures are the accepted signature algorithms of authorities. SHA-1 is not among them.
 var certificateSignatures = []string{
 	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA256, ssh.KeyAlgoRSASHA512,
 	ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256,
@@ -25,36 +25,36 @@ var certificateSignatures = []string{
 
 const sourceAddress = "source-address"
 
-// certificate tells whom an authority calls the holder of a certificate: the login name if that is one of its principals, else the first of them.
-func (r *keyring) certificate(login string, cert *ssh.Certificate, from netip.Addr, now time.Time) (id Identity, noTouch bool, err error) {
-	fail := func(format string, args ...any) (Identity, bool, error) {
-		return id, false, unknownKey(format, args...)
+// certificate returns the identity of a certificate: the login name if it is one of the principals, and otherwise the first principal.
+func (r *keyring) certificate(login string, cert *ssh.Certificate, from netip.Addr, now time.Time) (id Identity, err error) {
+	fail := func(format string, args ...any) (Identity, error) {
+		return id, unknownKey(format, args...)
 	}
 	if cert.CertType != ssh.UserCert {
-		return fail("it is no user's certificate")
+		return fail("the certificate is not for a user")
 	}
 	if r.revoked.certificate(cert) {
 		return fail("the certificate is revoked")
 	}
 	if r.authority.err != nil {
-		return id, false, unreadableKeys(r.authority.err)
+		return id, unreadableKeys(r.authority.err)
 	}
 	wire := string(cert.SignatureKey.Marshal())
 	lines := r.authority.authorities[wire]
 	if len(lines) == 0 && r.authorized.err != nil {
-		return id, false, unreadableKeys(r.authorized.err)
+		return id, unreadableKeys(r.authorized.err)
 	}
 	if len(lines) == 0 {
 		lines = r.authorized.authorities[wire]
 	}
 	if len(lines) == 0 {
-		return fail("the certificate is signed by somebody who is not trusted")
+		return fail("the certificate is signed by an unknown authority")
 	}
 	if !slices.Contains(certificateSignatures, cert.Signature.Format) {
-		return fail("the certificate is signed with %.40q, which is not good enough", cert.Signature.Format)
+		return fail("the certificate is signed with %.40q, which is not accepted", cert.Signature.Format)
 	}
 	if len(cert.ValidPrincipals) == 0 {
-		return fail("the certificate names no principal")
+		return fail("the certificate has no principal")
 	}
 	checker := ssh.CertChecker{SupportedCriticalOptions: []string{sourceAddress}, Clock: func() time.Time { return now }}
 	if err := checker.CheckCert(cert.ValidPrincipals[0], cert); err != nil {
@@ -62,21 +62,21 @@ func (r *keyring) certificate(login string, cert *ssh.Certificate, from netip.Ad
 	}
 	if list, ok := cert.CriticalOptions[sourceAddress]; ok {
 		if pattern, err := parseAddressPattern(list); err != nil || !pattern.match(from) {
-			return fail("the certificate is not for this address")
+			return fail("the certificate is not valid for this address")
 		}
 	}
 	name, err := nameOf(lines, cert, login, from, now)
 	if err != nil {
-		return id, false, err
+		return id, err
 	}
 	if err := CheckName(name); err != nil {
-		return fail("the certificate's principal %.80q is no name that a user can have", name)
+		return fail("the certificate has the principal %.80q, which is not a valid user name", name)
 	}
-	return Identity{Name: name, By: "certificate", Credential: ssh.FingerprintSHA256(cert.Key), Address: from.String()}, false, nil
+	return Identity{Name: name, By: ByCertificate, Credential: ssh.FingerprintSHA256(cert.Key)}, nil
 }
 
-// nameOf finds who a certificate with a trusted signature is for: whoever it says, where the authority is everybody's; else the user whose line names
-// the authority.
+// nameOf returns the user of a certificate with a valid signature: a principal if the authority is for all users, and otherwise the user whose line
+// names the authority.
 func nameOf(lines []grantee, cert *ssh.Certificate, login string, from netip.Addr, now time.Time) (string, error) {
 	var own []grantee
 	for _, g := range lines {
@@ -95,7 +95,7 @@ func nameOf(lines []grantee, cert *ssh.Certificate, login string, from netip.Add
 		}
 	}
 	if len(own) == 0 {
-		return "", unknownKey("the certificate's principals are not those that its authority is trusted for")
+		return "", unknownKey("the certificate has no principal that its authority may sign for")
 	}
 	g, err := choose(own, login, from, now)
 	if err != nil {
@@ -104,8 +104,8 @@ func nameOf(lines []grantee, cert *ssh.Certificate, login string, from netip.Add
 	return g.name, nil
 }
 
-// revocations are keys and certificates that are no longer good: public keys, fingerprints ("SHA256:..."), and certificates' "serial: 7",
-// "serial: 7-9" and "id: NAME", one on a line (ssh-keygen(1), "KEY REVOCATION LISTS", has the last three).
+// revocations are revoked keys and certificates. Each line is a public key, a fingerprint ("SHA256:..."), or, for certificates, "serial: 7",
+// "serial: 7-9" or "id: NAME" (ssh-keygen(1), "KEY REVOCATION LISTS").
 type revocations struct {
 	keys    map[string]bool // by fingerprint
 	serials [][2]uint64     // from, to
@@ -123,7 +123,7 @@ func readRevoked(path string) (*revocations, error) {
 		return nil, fmt.Errorf("the revoked keys: %w", err)
 	}
 	if bytes.HasPrefix(text, []byte("SSHKRL")) {
-		return nil, fault.New(fault.Invalid, "%s is a binary list (KRL); write the keys, or their fingerprints, as lines of text", path)
+		return nil, fault.New(fault.Invalid, "%s: binary revocation lists (KRL) are not supported: write keys or fingerprints as lines of text", path)
 	}
 	r.bytes = len(text)
 	for number, line := range keyLines(text) {
@@ -141,7 +141,7 @@ func (r *revocations) add(line string) error {
 	case "sha256":
 		value, _, _ = strings.Cut(strings.TrimPrefix(value, "SHA256:"), " ")
 		if sum, err := base64.RawStdEncoding.DecodeString(value); err != nil || len(sum) != sha256.Size {
-			return fault.New(fault.Invalid, "%.80q is no SHA256 fingerprint", value)
+			return fault.New(fault.Invalid, "%.80q is not a SHA256 fingerprint", value)
 		}
 		r.keys["SHA256:"+value] = true
 		return nil
@@ -156,14 +156,14 @@ func (r *revocations) add(line string) error {
 		from, err := strconv.ParseUint(strings.TrimSpace(low), 0, 64)
 		to, err2 := strconv.ParseUint(strings.TrimSpace(high), 0, 64)
 		if err != nil || err2 != nil || from > to {
-			return fault.New(fault.Invalid, "%.40q is no serial number, and no range of them", value)
+			return fault.New(fault.Invalid, "%.40q is not a serial number or a range of them", value)
 		}
 		r.serials = append(r.serials, [2]uint64{from, to})
 		return nil
 	}
 	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(strings.TrimPrefix(line, "key: ")))
 	if err != nil {
-		return fault.New(fault.Invalid, "it is no public key, SHA256 fingerprint, \"serial:\" or \"id:\"")
+		return fault.New(fault.Invalid, "not a public key, SHA256 fingerprint, \"serial:\" or \"id:\"")
 	}
 	if cert, ok := key.(*ssh.Certificate); ok {
 		key = cert.Key
@@ -174,13 +174,13 @@ func (r *revocations) add(line string) error {
 
 func (r *revocations) key(key ssh.PublicKey) bool { return r.keys[ssh.FingerprintSHA256(key)] }
 
-// certificate tells whether a certificate, its key, or who signed it is revoked.
+// certificate reports whether a certificate, its key or its authority is revoked.
 func (r *revocations) certificate(cert *ssh.Certificate) bool {
 	return r.key(cert.Key) || r.key(cert.SignatureKey) || r.ids[cert.KeyId] ||
 		slices.ContainsFunc(r.serials, func(s [2]uint64) bool { return s[0] <= cert.Serial && cert.Serial <= s[1] })
 }
 
-// rsaBits is the length of an RSA key; 0 for others.
+// rsaBits returns the length of an RSA key in bits, and zero for other keys.
 func rsaBits(key ssh.PublicKey) int {
 	if k, ok := key.(ssh.CryptoPublicKey); ok {
 		if r, ok := k.CryptoPublicKey().(*rsa.PublicKey); ok {

@@ -14,16 +14,16 @@ func FuzzHeader(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, value string) {
 		c, ok, err := fromHeader(http.Header{"Authorization": {value}})
-		if ok != (err == nil) || !ok && c.secret != "" {
+		if ok != (err == nil) || !ok && c.Secret != "" {
 			t.Fatalf("%q: %v, %v", value, ok, err)
 		}
-		for _, s := range []string{c.user, c.secret, c.scheme} {
+		for _, s := range []string{c.User, c.Secret, c.Scheme} {
 			if strings.ContainsFunc(s, unicode.IsControl) || len(s) > maxCredential {
 				t.Errorf("%q got through", s)
 			}
 		}
-		if c.scheme == "basic" && ok {
-			if again, ok, err := fromHeader(http.Header{"Authorization": {basic(c.user, c.secret)}}); !ok || err != nil || again != c {
+		if c.Scheme == "basic" && ok {
+			if again, ok, err := fromHeader(http.Header{"Authorization": {basic(c.User, c.Secret)}}); !ok || err != nil || again.User != c.User || again.Secret != c.Secret {
 				t.Errorf("%q comes back as %+v, %v", value, again, err)
 			}
 		}

@@ -2,7 +2,6 @@ package auth
 
 import (
 	"bytes"
-	"container/list"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -20,6 +19,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"golang.org/x/crypto/ssh"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -27,147 +28,201 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
-// HookOptions says how an application is asked.
+// HookOptions of a Hook.
 type HookOptions struct {
 	URL     string
-	Secret  func() string // sent as a Bearer token; nil: none
-	Timeout time.Duration // of one question
-	TTL     time.Duration // how long an answer holds
-	Size    int           // answers that are remembered
-	Stale   bool          // when the hook fails, an answer that ran out holds for up to maxStale
-	// PerAddress says that answers depend on the client's address.
+	Secret  func() string // sent as a Bearer token; nil means none
+	Timeout time.Duration // of one request
+	TTL     time.Duration // of a cached answer
+	Size    int           // maximum number of cached answers; zero turns the cache off
+	Stale   bool          // use expired answers for up to maxStale while the hook fails
+	// PerAddress reports that answers depend on the address of the client.
 	PerAddress bool
-	// Many says that the hook understands the question which of many repositories somebody may read.
+	// Many reports that the hook supports the question which of many repositories a caller may read.
 	Many    bool
 	Metrics *Metrics
+	Sources *Sources // gets the hook as an identity source
 	Log     *slog.Logger
-	Now     func() time.Time // nil: time.Now
+	Now     func() time.Time // nil means time.Now
 }
 
-// Hook asks an application who callers are and what they may do, with a POST of JSON for each question (docs/how-to/auth.md has both). Answers, also
-// those that refuse, are remembered for a time; equal questions at the same time are asked once. They are remembered by a keyed hash: what
-// a caller offered is not kept. When the hook fails several times it is left alone for a while; then one question tries it. Nobody waits longer
-// than twice the timeout: for a turn, of which callers of one network have half, and for the answer. Redirects are not followed, and no proxy of the environment is used. Safe for concurrent use.
+// Hook asks an application about callers and their permissions, with a POST of JSON for each question (docs/how-to/auth.md). Safe for concurrent use.
+//
+// Answers, including refusals, are cached under a keyed hash of the question, so that no credential is kept. Equal concurrent questions become one
+// request. After several failures the hook gets no requests for a while, and then a single one. A question waits at most twice the timeout: once for a
+// slot, of which one network can use half, and once for the answer. Redirects and proxies of the environment are not used.
 type Hook struct {
 	o      HookOptions
 	client *http.Client
 	key    [32]byte // of the hashes; made anew by each process
 	flight singleflight.Group
-	room   chan struct{} // one for each question on its way
-	crowd  chan struct{} // of these, one for each that is about many repositories, or one of many
+	slots  chan struct{} // one for each running request
+	crowd  chan struct{} // of these, those of Reader
 
-	patience time.Duration // readableTime, but in tests
+	patience time.Duration // readableTime, except in tests
 
-	mu      sync.Mutex
-	shares  map[string]*hookShare    // by the network of the address
-	answers map[string]*list.Element // of *answer, by the question's hash
-	recent  list.List                // the latest use first
-	views   map[string]*list.Element // of *view, by its key
-	viewed  list.List                // the latest use first
-	saying  int                      // answers in all of them
+	mu          sync.Mutex
+	networks    map[string]*networkSlots        // by the network of the client
+	answers     *simplelru.LRU[string, *answer] // by the hash of the question
+	views       *simplelru.LRU[string, *view]   // by the hash of the caller
+	viewAnswers int                             // answers in all views
+	failures    int                             // since the last success
+	pausedUntil time.Time                       // until then the hook gets no requests
 
-	failures int       // without a success in between
-	rests    time.Time // until then it is not asked
-
-	source *source // nil until an Auth has the hook
+	source *source
 	life   context.Context
 	stop   context.CancelFunc // ends life
 	trials sync.WaitGroup     // of look
 }
 
-// hookShare is what callers of one network may have of the questions on their way: whoever guesses much keeps nobody else from the hook.
-type hookShare struct {
-	room  chan struct{}
-	users int // that have a place or wait for one
+// networkSlots limits the requests for callers of one network, so that guesses from there do not block others.
+type networkSlots struct {
+	slots chan struct{}
+	users int // that have a slot or wait for one
 }
 
 const (
 	maxHookAnswer   = 64 << 10 // bytes
-	maxHookAsking   = 64       // questions at the same time
-	maxHookShare    = maxHookAsking / 2
-	refusedFor      = 10 * time.Second
+	maxHookRequests = 64       // at the same time
+	maxHookNetwork  = maxHookRequests / 2
+	refusalTTL      = 10 * time.Second
 	maxStale        = time.Hour
-	failuresToRest  = 5
-	restAfterFailed = 2 * time.Second
+	failuresToPause = 5
+	hookPause       = 2 * time.Second
 )
 
-// Questions.
+// The kinds of questions.
 const (
 	identify  = "identify"
 	authorize = "authorize"
 	readable  = "readable"
 )
 
-// question is what the hook is asked.
+// question is the JSON of a request to the hook.
 type question struct {
-	Question     string   `json:"question"`
-	Credential   *offered `json:"credential,omitempty"` // of identify
-	Identity     *known   `json:"identity,omitempty"`   // of authorize; absent: anonymous
-	Repository   string   `json:"repository,omitempty"`
-	Repositories []string `json:"repositories,omitempty"` // of readable
-	Operation    string   `json:"operation,omitempty"`
-	Client       string   `json:"client"` // IP address
-	trace        string   // of who came first with it
+	Question     string          `json:"question"`
+	Credential   *hookCredential `json:"credential,omitempty"` // of identify
+	Identity     *hookIdentity   `json:"identity,omitempty"`   // of authorize; absent for anonymous callers
+	Repository   string          `json:"repository,omitempty"`
+	Repositories []string        `json:"repositories,omitempty"` // of readable
+	Operation    string          `json:"operation,omitempty"`
+	Client       string          `json:"client"` // IP address
+	trace        string          // of the first caller
 }
 
-// offered is a credential.
-type offered struct {
+// hookCredential is a credential in a question.
+type hookCredential struct {
 	Type   string `json:"type"`             // "basic", "bearer" or "key"
-	User   string `json:"user,omitempty"`   // of basic and key: as the caller says
-	Secret string `json:"secret,omitempty"` // of basic and bearer
-	Key    string `json:"key,omitempty"`    // of key, which is offered, and proved after the answer: as in an authorized_keys file
+	User   string `json:"user,omitempty"`   // with "basic" and "key": as the caller claims
+	Secret string `json:"secret,omitempty"` // with "basic" and "bearer"
+	Key    string `json:"key,omitempty"`    // with "key": as in an authorized_keys file
 }
 
-type known struct {
+// hookIdentity is an identity in a question.
+type hookIdentity struct {
 	Name string `json:"name"`
 	By   string `json:"by"`
 }
 
-// answer is what the hook said.
+// hookIdentityOf returns the identity in a question. Nil means an anonymous caller.
+func hookIdentityOf(id Identity) *hookIdentity {
+	if id.Anonymous() {
+		return nil
+	}
+	return &hookIdentity{id.Name, id.By}
+}
+
+// answer is the JSON of an answer.
 type answer struct {
-	key   string
-	until time.Time
+	until time.Time // in the cache
 
 	Allow        bool     `json:"allow"`
 	Identity     string   `json:"identity,omitempty"`     // to identify
-	Scope        string   `json:"scope,omitempty"`        // to identify: the most that this credential is for
-	Repositories []string `json:"repositories,omitempty"` // to identify: what it is for; to readable: those that may be read
+	Scope        string   `json:"scope,omitempty"`        // to identify: the most powerful operation of the credential
+	Repositories []string `json:"repositories,omitempty"` // to identify: those of the credential; to readable: those that may be read
 }
 
-// NewHook makes a Hook. Close by closing the Auth that has it.
+// NewHook makes a Hook. Close ends it.
 func NewHook(o HookOptions) *Hook {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	h := &Hook{o: o, answers: map[string]*list.Element{}, shares: map[string]*hookShare{}, room: make(chan struct{}, maxHookAsking),
-		views: map[string]*list.Element{}, crowd: make(chan struct{}, maxAllAsking), patience: readableTime}
+	h := &Hook{
+		o: o, networks: map[string]*networkSlots{}, slots: make(chan struct{}, maxHookRequests), crowd: make(chan struct{}, maxManyRequests),
+		patience: readableTime,
+	}
+	size := max(o.Size, 1)
+	h.answers, _ = simplelru.NewLRU[string, *answer](size, nil) // fails only for a size below 1
+	h.views, _ = simplelru.NewLRU(size, func(_ string, v *view) { h.viewAnswers -= v.counted })
 	rand.Read(h.key[:]) // never fails
 	h.life, h.stop = context.WithCancel(context.Background())
 	h.client = &http.Client{
 		Timeout: o.Timeout,
 		Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: o.Timeout}).DialContext,
-			MaxIdleConnsPerHost: maxHookAsking, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHookAnswer,
+			MaxIdleConnsPerHost: maxHookRequests, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHookAnswer,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+	h.source = o.Sources.add(SourceHook, h.look)
+	h.source.soft = o.Stale
 	return h
 }
 
-func (h *Hook) close() {
+// Close cancels running requests.
+func (h *Hook) Close() error {
 	h.stop()
 	h.trials.Wait()
 	h.client.CloseIdleConnections()
+	return nil
 }
 
-// trial is a question that every hook can answer, whatever its answer is. It is asked while a hook fails and nobody
-// else asks, as behind a load balancer that sends no requests to a server that is not ready.
+// Configured reports true: the hook can identify callers.
+func (h *Hook) Configured() bool { return true }
+
+// Accepts reports whether the hook may know the credential: a password or a key, but not a certificate.
+func (h *Hook) Accepts(c *Credential) bool {
+	_, certificate := c.Key.(*ssh.Certificate)
+	return !certificate
+}
+
+// Identify asks the hook whose credential it is.
+func (h *Hook) Identify(ctx context.Context, c *Credential) (Identity, error) {
+	q := question{Question: identify, Client: c.Address, Credential: &hookCredential{Type: c.Scheme, User: c.User, Secret: c.Secret}}
+	check := c.checkGuesses
+	if c.Key == nil && check != nil {
+		if err := check(); err != nil { // before the cache: a fast refusal would answer a guess
+			return Identity{}, err
+		}
+	}
+	if c.Key != nil {
+		if err := checkStrength(c.Key); err != nil {
+			return Identity{}, err
+		}
+		q.Credential.Key = strings.TrimSuffix(string(ssh.MarshalAuthorizedKey(c.Key)), "\n")
+	}
+	a, err := h.ask(ctx, q, check) // again when its turn comes, because many guesses may wait at the same time
+	if err != nil {
+		return Identity{}, err
+	}
+	id, err := a.identity()
+	if err == nil && c.Key != nil {
+		if id.Anonymous() {
+			return Identity{}, unknownKey("unknown key")
+		}
+		id.Credential = ssh.FingerprintSHA256(c.Key)
+	}
+	return id, err
+}
+
+// trial is a question that every hook can answer. The answer does not matter. It is sent to a failing hook when there are no other questions, for
+// example behind a load balancer that sends no requests to a server that is not ready.
 var trial = question{Question: authorize, Repository: ".packhorse/ready", Operation: Read.String(), Client: "127.0.0.1"}
 
-// look has a hook that fails asked again, once it has rested. It does not wait for the answer.
+// look starts a trial of a failing hook after its pause. It does not wait for the answer.
 func (h *Hook) look() {
 	h.mu.Lock()
-	fails := h.failures >= failuresToRest && h.life.Err() == nil
+	fails := h.failures >= failuresToPause && h.life.Err() == nil
 	h.mu.Unlock()
 	if !fails || !h.begin() {
 		return
@@ -178,7 +233,7 @@ func (h *Hook) look() {
 	})
 }
 
-// hash is what a question is remembered by.
+// hash returns the key of a question in the cache.
 func (h *Hook) hash(q question) string {
 	if !h.o.PerAddress {
 		q.Client = ""
@@ -192,26 +247,13 @@ func (h *Hook) hash(q question) string {
 	return string(m.Sum(nil))
 }
 
-// askWho asks whom a credential proves, unless still, if it is not nil, has something against it when its turn comes. Errors: Unauthenticated,
-// Unavailable, Exhausted, and those of still.
-func (h *Hook) askWho(ctx context.Context, q question, still func() error) (Identity, error) {
-	a, err := h.ask(ctx, q, still)
-	if err != nil {
-		return Identity{}, err
-	}
-	return a.identity()
-}
-
-// may asks whether an identity may do this. Errors: Unavailable, Exhausted.
+// may asks whether an identity may perform an operation. Errors: Unavailable, Exhausted.
 func (h *Hook) may(ctx context.Context, id Identity, repo git.RepoPath, op Operation) (bool, error) {
-	name := strings.Join(pathOf(repo), "/") // one for all of its spellings: who looks for a name in a list finds it
-	if !utf8.ValidString(name) {            // in JSON several such names are one
+	name := strings.Join(pathOf(repo), "/") // the same for all spellings, so that the application can look it up
+	if !utf8.ValidString(name) {            // several such names would be equal in JSON
 		return false, nil
 	}
-	q := question{Question: authorize, Repository: name, Operation: op.String(), Client: id.Address}
-	if !id.Anonymous() {
-		q.Identity = &known{id.Name, id.By}
-	}
+	q := question{Question: authorize, Repository: name, Operation: op.String(), Client: id.Address, Identity: hookIdentityOf(id)}
 	a, err := h.ask(ctx, q, nil)
 	if err != nil {
 		return false, err
@@ -219,7 +261,7 @@ func (h *Hook) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 	return a.Allow, nil
 }
 
-// identity is whom an answer to identify names.
+// identity returns the identity in an answer to identify.
 func (a *answer) identity() (Identity, error) {
 	if !a.Allow {
 		return Identity{}, fault.New(fault.Unauthenticated, "wrong user name or password")
@@ -239,7 +281,7 @@ func (a *answer) identity() (Identity, error) {
 	return id, err
 }
 
-// check refuses an answer that does not fit its question.
+// check returns an error if an answer is not valid for its question.
 func (a *answer) check(q question) error {
 	if q.Question != identify || !a.Allow {
 		return nil
@@ -251,40 +293,35 @@ func (a *answer) check(q question) error {
 	return err
 }
 
-// remembered finds an answer that holds, or ran out no longer than stale ago.
-func (h *Hook) remembered(hash string, stale time.Duration) *answer {
+// cached returns an answer that expired at most stale ago, or nil.
+func (h *Hook) cached(hash string, stale time.Duration) *answer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	e := h.answers[hash]
-	if e == nil || !h.o.Now().Before(e.Value.(*answer).until.Add(stale)) {
+	a, ok := h.answers.Get(hash)
+	if !ok || !h.o.Now().Before(a.until.Add(stale)) {
 		return nil
 	}
-	h.recent.MoveToFront(e)
-	return e.Value.(*answer)
+	return a
 }
 
-func (h *Hook) remember(a *answer) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if e := h.answers[a.key]; e != nil {
-		e.Value = a
-		h.recent.MoveToFront(e)
+func (h *Hook) cache(hash string, a *answer) {
+	if h.o.Size == 0 {
 		return
 	}
-	for len(h.answers) >= h.o.Size && h.recent.Len() > 0 {
-		old := h.recent.Back()
-		h.recent.Remove(old)
-		delete(h.answers, old.Value.(*answer).key)
+	ttl := h.o.TTL
+	if !a.Allow { // a new permission should not wait for long
+		ttl = min(ttl, refusalTTL)
 	}
-	if h.o.Size > 0 {
-		h.answers[a.key] = h.recent.PushFront(a)
-	}
+	a.until = h.o.Now().Add(ttl)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.answers.Add(hash, a)
 }
 
-// ask gives the answer that is remembered, or asks, once for all who ask the same at the same time.
-func (h *Hook) ask(ctx context.Context, q question, still func() error) (*answer, error) {
+// ask returns the answer to a question from the cache, or from the hook. Equal concurrent questions share a request.
+func (h *Hook) ask(ctx context.Context, q question, check func() error) (*answer, error) {
 	hash := h.hash(q)
-	if a := h.remembered(hash, 0); a != nil {
+	if a := h.cached(hash, 0); a != nil {
 		h.o.Metrics.question("remembered")
 		return a, nil
 	}
@@ -292,17 +329,11 @@ func (h *Hook) ask(ctx context.Context, q question, still func() error) (*answer
 	defer span.End("")
 	q.trace = inflight.TraceParent(ctx)
 	done := h.flight.DoChan(hash, func() (any, error) {
-		a, err := h.once(q, still)
-		if err != nil {
-			return nil, err
+		a, err := h.request(q, check)
+		if err == nil {
+			h.cache(hash, a)
 		}
-		ttl := h.o.TTL
-		if !a.Allow { // who was given access just now does not wait for long
-			ttl = min(ttl, refusedFor)
-		}
-		a.key, a.until = hash, h.o.Now().Add(ttl)
-		h.remember(a)
-		return a, nil
+		return a, err
 	})
 	select {
 	case r := <-done:
@@ -313,13 +344,13 @@ func (h *Hook) ask(ctx context.Context, q question, still func() error) (*answer
 			return nil, r.Err
 		}
 		if h.o.Stale {
-			if a := h.remembered(hash, maxStale); a != nil {
+			if a := h.cached(hash, maxStale); a != nil {
 				h.o.Metrics.question("stale")
 				return a, nil
 			}
 		}
 		return nil, &fault.Error{
-			Kind: fault.Unavailable, Msg: "the server cannot find out who may do what just now; try again", RetryAfter: fault.RetryLater,
+			Kind: fault.Unavailable, Msg: "the server cannot check permissions at present; try again", RetryAfter: fault.RetryLater,
 			Err: fmt.Errorf("ask the auth hook: %w", r.Err),
 		}
 	case <-ctx.Done():
@@ -327,22 +358,22 @@ func (h *Hook) ask(ctx context.Context, q question, still func() error) (*answer
 	}
 }
 
-// once asks when it is the client's turn.
-func (h *Hook) once(q question, still func() error) (*answer, error) {
+// request sends a question as soon as there is a slot. check, unless it is nil, can then refuse it.
+func (h *Hook) request(q question, check func() error) (*answer, error) {
 	leave, err := h.enter(q.Client)
 	if err == nil {
 		defer leave()
-		if still != nil {
-			err = still()
+		if check != nil {
+			err = check()
 		}
 	}
-	if err != nil { // of which the hook knows nothing
+	if err != nil { // not a failure of the hook
 		h.o.Metrics.question("skipped")
 		return nil, err
 	}
 	if !h.begin() {
 		h.o.Metrics.question("skipped")
-		return nil, errors.New("it failed too often just now")
+		return nil, errors.New("it failed several times in a row")
 	}
 	a, err := h.post(q)
 	if h.end(err); err != nil {
@@ -353,58 +384,58 @@ func (h *Hook) once(q question, still func() error) (*answer, error) {
 	return a, nil
 }
 
-// enter waits for a turn to ask for a client. Whoever got one calls leave. A crowd is an error of kind Exhausted, and no failure of the hook's.
+// enter waits for a slot for a client, which leave gives back. The error is Exhausted, and not a failure of the hook.
 func (h *Hook) enter(client string) (leave func(), err error) {
 	of := network(client)
 	h.mu.Lock()
-	s := h.shares[of]
+	s := h.networks[of]
 	if s == nil {
-		s = &hookShare{room: make(chan struct{}, maxHookShare)}
-		h.shares[of] = s
+		s = &networkSlots{slots: make(chan struct{}, maxHookNetwork)}
+		h.networks[of] = s
 	}
 	s.users++
 	h.mu.Unlock()
 	limit := time.NewTimer(h.o.Timeout)
 	defer limit.Stop()
-	var places []chan struct{}
+	var held []chan struct{}
 	leave = func() {
-		for _, place := range places {
-			<-place
+		for _, slots := range held {
+			<-slots
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if s.users--; s.users == 0 {
-			delete(h.shares, of)
+			delete(h.networks, of)
 		}
 	}
-	for _, place := range []chan struct{}{s.room, h.room} {
+	for _, slots := range []chan struct{}{s.slots, h.slots} {
 		select {
-		case place <- struct{}{}:
-			places = append(places, place)
+		case slots <- struct{}{}:
+			held = append(held, slots)
 		case <-limit.C:
 			leave()
-			return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "too many callers say who they are at the same time; try again")
+			return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "too many callers authenticate at the same time; try again")
 		}
 	}
 	return leave, nil
 }
 
-// begin tells whether the hook is to be asked: not while it rests. Of those who come after that one tries it.
+// begin reports whether a request may be sent: not during a pause. After a pause only the first one may.
 func (h *Hook) begin() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.failures < failuresToRest {
+	if h.failures < failuresToPause {
 		return true
 	}
 	now := h.o.Now()
-	if now.Before(h.rests) {
+	if now.Before(h.pausedUntil) {
 		return false
 	}
-	h.rests = now.Add(restAfterFailed + h.o.Timeout)
+	h.pausedUntil = now.Add(hookPause + h.o.Timeout)
 	return true
 }
 
-// end counts a failure, or ends a row of them.
+// end records the result of a request.
 func (h *Hook) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -415,19 +446,19 @@ func (h *Hook) end(err error) {
 	}
 	h.failures++
 	switch {
-	case h.failures < failuresToRest:
+	case h.failures < failuresToPause:
 		h.o.Log.Warn("the auth hook failed", "error", err, "failures", h.failures)
-	case h.failures == failuresToRest:
+	case h.failures == failuresToPause:
 		h.source.report(fmt.Errorf("the auth hook failed %d times in a row: %w", h.failures, err))
 	}
-	if h.failures >= failuresToRest {
-		h.rests = h.o.Now().Add(restAfterFailed)
+	if h.failures >= failuresToPause {
+		h.pausedUntil = h.o.Now().Add(hookPause)
 	}
 }
 
-// post asks the hook itself.
+// post sends one request.
 func (h *Hook) post(q question) (*answer, error) {
-	ctx, cancel := context.WithTimeout(h.life, h.o.Timeout) // of all who wait for the answer, and of none of them
+	ctx, cancel := context.WithTimeout(h.life, h.o.Timeout) // not that of a caller: several may wait for the answer
 	defer cancel()
 	text, err := json.Marshal(q)
 	if err != nil {
@@ -456,7 +487,7 @@ func (h *Hook) post(q question) (*answer, error) {
 		return nil, err
 	}
 	defer response.Body.Close()
-	most := maxHookAnswer + togetherName*len(q.Repositories)
+	most := maxHookAnswer + maxNameBytes*len(q.Repositories)
 	body, err := io.ReadAll(io.LimitReader(response.Body, int64(most)+1))
 	h.o.Metrics.answered(time.Since(start))
 	switch {
@@ -469,10 +500,10 @@ func (h *Hook) post(q question) (*answer, error) {
 	}
 	a := &answer{}
 	if err := json.Unmarshal(body, a); err != nil {
-		return nil, errors.New("its answer is not the JSON that is meant")
+		return nil, errors.New("its answer is not valid JSON")
 	}
 	if err := a.check(q); err != nil {
-		return nil, fmt.Errorf("its answer cannot be used: %w", err)
+		return nil, fmt.Errorf("its answer is invalid: %w", err)
 	}
 	return a, nil
 }

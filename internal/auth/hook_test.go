@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,6 +83,7 @@ func newHookWorld(t *testing.T, o Options, h HookOptions, answer func(w http.Res
 	a := newApplication(t, answer)
 	w := &world{}
 	h.URL, h.Metrics, h.Log = a.URL, NewMetrics(), discard
+	o.Metrics = h.Metrics
 	if h.Timeout == 0 {
 		h.Timeout = time.Minute
 	}
@@ -91,12 +93,14 @@ func newHookWorld(t *testing.T, o Options, h HookOptions, answer func(w http.Res
 	if h.Size == 0 {
 		h.Size = 100
 	}
+	*w = world{T: t, file: NewTokenFile(filepath.Join(t.TempDir(), "tokens")), clock: time.Now()}
 	h.Now = func() time.Time { return w.clock }
+	o.Sources = NewSources(o.Metrics, slog.New(slog.NewTextHandler(&w.log, nil)))
+	h.Sources = o.Sources
 	o.Hook = NewHook(h)
 	o.Hook.patience = time.Minute
-	*w = *newWorld(t, o)
-	w.Auth.o.Now = h.Now
-	w.lockout.now, w.tokens.now = h.Now, h.Now
+	w.start(o)
+	t.Cleanup(func() { w.Auth.Close() })
 	return w, a
 }
 
@@ -142,7 +146,7 @@ func TestHook(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.clock = w.clock.Add(refusedFor)
+	w.clock = w.clock.Add(refusalTTL)
 	w.from("198.51.100.1", basic("alice", "wrong"))
 	w.who(basic("alice", "right"))
 	if n := app.questions() - before; n != 2 {
@@ -164,7 +168,7 @@ func TestHook(t *testing.T) {
 	if n := app.questions() - before; n != 0 {
 		t.Errorf("the hook was told a token %d times", n)
 	}
-	for hash := range w.o.Hook.answers {
+	for _, hash := range w.o.Hook.answers.Keys() {
 		if strings.Contains(hash, "right") || strings.Contains(hash, "alice") || len(hash) != 32 {
 			t.Errorf("%q is what an answer is remembered by", hash)
 		}
@@ -249,28 +253,28 @@ func TestHookRests(t *testing.T) {
 		}
 		w.clock = w.clock.Add(2 * time.Minute) // no longer than an hour
 		app.answers(fails)
-		for range 3 * failuresToRest {
+		for range 3 * failuresToPause {
 			id, err := w.who(basic("alice", "right"))
 			if stale != (err == nil && id.Name == "alice") || !stale && !fault.Is(err, fault.Unavailable) {
 				t.Errorf("stale %v: %+v, %v", stale, id, err)
 			}
 		}
-		if n := app.questions(); n != 1+failuresToRest {
-			t.Errorf("asked %d times while it failed, want %d", n-1, failuresToRest)
+		if n := app.questions(); n != 1+failuresToPause {
+			t.Errorf("asked %d times while it failed, want %d", n-1, failuresToPause)
 		}
-		w.clock = w.clock.Add(restAfterFailed)
+		w.clock = w.clock.Add(hookPause)
 		w.who(basic("alice", "right"))
-		if n := app.questions(); n != 2+failuresToRest {
-			t.Errorf("asked %d times after it rested, want once", n-1-failuresToRest)
+		if n := app.questions(); n != 2+failuresToPause {
+			t.Errorf("asked %d times after it rested, want once", n-1-failuresToPause)
 		}
 		app.answers(decides)
-		w.clock = w.clock.Add(restAfterFailed)
+		w.clock = w.clock.Add(hookPause)
 		for range 2 {
 			if id, err := w.who(basic("alice", "right")); err != nil || id.Name != "alice" {
 				t.Errorf("%+v, %v", id, err)
 			}
 		}
-		if n := app.questions(); n != 3+failuresToRest {
+		if n := app.questions(); n != 3+failuresToPause {
 			t.Errorf("asked %d times in all", n)
 		}
 		w.clock = w.clock.Add(time.Minute + maxStale)
@@ -337,7 +341,7 @@ func TestHookForgets(t *testing.T) {
 	for i := range 100 {
 		w.from(fmt.Sprintf("192.0.2.%d", i), basic("alice", "right"))
 	}
-	if n := len(w.o.Hook.answers); n != 10 || w.o.Hook.recent.Len() != 10 {
+	if n := w.o.Hook.answers.Len(); n != 10 {
 		t.Errorf("%d answers are remembered", n)
 	}
 	if app.questions() != 100 {
@@ -349,7 +353,7 @@ func TestHookForgets(t *testing.T) {
 func fill(t *testing.T, h *Hook, address string) (leave func()) {
 	t.Helper()
 	var leaves []func()
-	for range maxHookShare {
+	for range maxHookNetwork {
 		leave, err := h.enter(address)
 		if err != nil {
 			t.Fatal(err)
@@ -369,7 +373,7 @@ func TestHookIsShared(t *testing.T) {
 	w, app := newHookWorld(t, Options{}, HookOptions{Timeout: 10 * time.Millisecond, Stale: true}, decides)
 	h := w.o.Hook
 	leave := fill(t, h, "192.0.2.1")
-	for i := range 2 * failuresToRest {
+	for i := range 2 * failuresToPause {
 		if _, err := w.who(basic("alice", fmt.Sprint(i))); !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) == 0 {
 			t.Error(err)
 		}
@@ -383,8 +387,8 @@ func TestHookIsShared(t *testing.T) {
 	}
 	other()
 	leave()
-	if len(h.room) != 0 || len(h.shares) != 0 {
-		t.Errorf("%d places and %d networks are left", len(h.room), len(h.shares))
+	if len(h.slots) != 0 || len(h.networks) != 0 {
+		t.Errorf("%d slots and %d networks are left", len(h.slots), len(h.networks))
 	}
 }
 
@@ -402,7 +406,7 @@ func TestLockoutOfGuessesAtOnce(t *testing.T) {
 		})
 	}
 	for range 4 {
-		w.lockout.wrong("192.0.2.1", "", "", wrongToken())
+		w.guesses.wrong(&Credential{Secret: newToken(), Address: "192.0.2.1"}, wrongToken())
 	}
 	leave()
 	all.Wait()
@@ -435,7 +439,10 @@ func TestHookURLIsNotShown(t *testing.T) {
 	nobody := httptest.NewServer(nil)
 	nobody.Close()
 	var log strings.Builder
-	h := NewHook(HookOptions{URL: nobody.URL + "/?key=hush", Timeout: time.Minute, Metrics: NewMetrics(), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	metrics := NewMetrics()
+	h := NewHook(HookOptions{
+		URL: nobody.URL + "/?key=hush", Timeout: time.Minute, Metrics: metrics, Sources: NewSources(metrics, discard), Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
 	if _, err := h.ask(context.Background(), question{}, nil); err == nil || strings.Contains(err.Error()+log.String(), "hush") || log.Len() == 0 {
 		t.Errorf("%v\n%s", err, &log)
 	}

@@ -12,257 +12,240 @@ import (
 )
 
 const (
-	// readableTime is how long a caller waits until it is known which repositories they may read; then it is not of some. What is on its way then
-	// goes on, for HookOptions.Timeout for a turn and for an answer, and is remembered.
+	// readableTime is the maximum time that a caller waits for decisions about many repositories. Running requests continue after it, and their
+	// answers are cached.
 	readableTime = 5 * time.Second
-	// togetherAsked is about how many repositories one question is, of a hook that understands it; togetherName how many bytes of an answer a name may take.
-	togetherAsked = 500
-	togetherName  = 8 << 10
-	// maxManyAsking is how many questions are on their way for one such caller, and maxAllAsking for all of them: they take turns with all others.
-	maxManyAsking = 8
-	maxAllAsking  = 16
-	// manyTimes as many answers are remembered of what is asked for many repositories as of other questions.
-	manyTimes = 20
+	// maxTogether is the maximum number of repositories in one question, and maxNameBytes the maximum length of a name in its answer.
+	maxTogether  = 500
+	maxNameBytes = 8 << 10
+	// maxCallerRequests limits the concurrent requests for one such caller, and maxManyRequests those for all of them.
+	maxCallerRequests = 8
+	maxManyRequests   = 16
+	// viewFactor is the number of cached answers about many repositories for each entry of the other cache.
+	viewFactor = 20
 )
 
-// view is which repositories a caller may read, as far as the hook has said.
+// view caches the answers about the repositories that one caller may read.
 type view struct {
-	turn chan struct{} // one asks at a time: who comes next finds what it was told
-	key  string
-	held int // answers; guarded by Hook.mu
+	key     string
+	counted int           // answers; guarded by Hook.mu
+	turn    chan struct{} // held by the one call that asks, so that the next call finds its answers
 
-	mu   sync.Mutex // a caller asks for all repositories: nobody else is to wait for that
-	said map[git.RepoPath]said
+	mu      sync.Mutex
+	answers map[git.RepoPath]viewAnswer
 }
 
-// said is an answer about one repository.
-type said struct {
-	until int64 // ns since 1970
+type viewAnswer struct {
+	until int64 // Unix nanoseconds
 	allow bool
 }
 
-// readable tells which of many repositories an identity may read. whole: false: of some that could not be found out, within readableTime; what was is
-// remembered, for TTL. They are asked about in one question where the hook understands that, else several at a time.
-func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) (may []bool, whole bool) {
+// readable reports which of many repositories an identity may read. complete is false if it could not determine all of them within readableTime.
+// If the hook supports it, one question is about many repositories.
+func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) (allowed []bool, complete bool) {
 	ctx, cancel := context.WithTimeout(ctx, h.patience)
 	defer cancel()
 	v := h.view(id)
-	m := &many{h: h, id: id, view: v, repos: repos, may: make([]bool, len(repos))}
-	left := m.remembered(0)
-	if len(left) == 0 {
+	q := &manyQuestion{h: h, id: id, view: v, repos: repos, allowed: make([]bool, len(repos))}
+	missing := q.fromCache(0)
+	if len(missing) == 0 {
 		h.o.Metrics.question("remembered")
-		return m.may, true
+		return q.allowed, true
 	}
 	select {
 	case v.turn <- struct{}{}:
 		defer func() { <-v.turn }()
 	case <-ctx.Done():
-		return m.may, false
+		return q.allowed, false
 	}
-	if left = m.remembered(0); m.ask(ctx, left) {
-		return m.result(), true
+	if missing = q.fromCache(0); q.ask(ctx, missing) {
+		return q.result(), true
 	}
 	if h.o.Stale {
-		left = m.remembered(maxStale)
+		missing = q.fromCache(maxStale)
 		h.o.Metrics.question("stale")
-		return m.result(), len(left) == 0
+		return q.result(), len(missing) == 0
 	}
-	return m.result(), false
+	return q.result(), false
 }
 
-// result is what is known now; what comes later is no part of it.
-func (m *many) result() []bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.may)
-}
-
-// view gives a caller's view; a new one, if there is none.
+// view returns the view of a caller, which may be new.
 func (h *Hook) view(id Identity) *view {
-	q := question{Question: readable, Client: id.Address}
-	if !id.Anonymous() {
-		q.Identity = &known{id.Name, id.By}
-	}
-	key := h.hash(q)
+	key := h.hash(question{Question: readable, Client: id.Address, Identity: hookIdentityOf(id)})
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if e := h.views[key]; e != nil {
-		h.viewed.MoveToFront(e)
-		return e.Value.(*view)
+	if v, ok := h.views.Get(key); ok {
+		return v
 	}
-	v := &view{turn: make(chan struct{}, 1), key: key, said: map[git.RepoPath]said{}}
+	v := &view{turn: make(chan struct{}, 1), key: key, answers: map[git.RepoPath]viewAnswer{}}
 	if h.o.Size > 0 {
-		h.views[key] = h.viewed.PushFront(v)
-		h.forgetViews() // there are many of nothing while the hook does not answer
+		h.views.Add(key, v)
 	}
 	return v
 }
 
-// many is one caller's question about many repositories.
-type many struct {
+// manyQuestion is a question of one caller about many repositories.
+type manyQuestion struct {
 	h     *Hook
 	id    Identity
 	view  *view
 	repos []git.RepoPath
 
-	mu     sync.Mutex
-	may    []bool // of each
-	failed bool   // the hook, or the time is over
+	mu      sync.Mutex
+	allowed []bool // for each repository
+	failed  bool   // the hook failed, or the time is over
 }
 
-// remembered fills in what was said before, if it holds or ran out no longer than stale ago, and lists the rest.
-func (m *many) remembered(stale time.Duration) (left []int) {
-	now := m.h.o.Now().Add(-stale).UnixNano()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.view.mu.Lock()
-	defer m.view.mu.Unlock()
-	for i, repo := range m.repos {
-		if s, ok := m.view.said[repo]; ok && now < s.until {
-			m.may[i] = s.allow
-		} else if utf8.ValidString(repo.String()) { // in JSON several others would be one
-			left = append(left, i)
+// result returns the current result. Later answers do not change it.
+func (q *manyQuestion) result() []bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.allowed)
+}
+
+// fromCache fills in answers that expired at most stale ago, and returns the indexes of the other repositories.
+func (q *manyQuestion) fromCache(stale time.Duration) (missing []int) {
+	now := q.h.o.Now().Add(-stale).UnixNano()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.view.mu.Lock()
+	defer q.view.mu.Unlock()
+	for i, repo := range q.repos {
+		if a, ok := q.view.answers[repo]; ok && now < a.until {
+			q.allowed[i] = a.allow
+		} else if utf8.ValidString(repo.String()) { // several invalid names would be equal in JSON
+			missing = append(missing, i)
 		}
 	}
-	return left
+	return missing
 }
 
-// ask asks about what is left, and tells whether all of it was answered.
-func (m *many) ask(ctx context.Context, left []int) bool {
+// ask asks about the repositories with the given indexes, and reports whether all answers arrived.
+func (q *manyQuestion) ask(ctx context.Context, missing []int) bool {
 	size := 1
-	if m.h.o.Many {
-		size = togetherAsked
+	if q.h.o.Many {
+		size = maxTogether
 	}
 	parts := make(chan []int)
-	var asking sync.WaitGroup
-	for range min(maxManyAsking, (len(left)+size-1)/size) {
-		asking.Go(func() {
+	var workers sync.WaitGroup
+	for range min(maxCallerRequests, (len(missing)+size-1)/size) {
+		workers.Go(func() {
 			for part := range parts {
-				m.part(ctx, part)
+				q.askPart(ctx, part)
 			}
 		})
 	}
-	for len(left) > 0 && !m.over(ctx) {
-		n := min(size, len(left))
-		parts <- left[:n]
-		left = left[n:]
+	for len(missing) > 0 && !q.over(ctx) {
+		n := min(size, len(missing))
+		parts <- missing[:n]
+		missing = missing[n:]
 	}
 	close(parts)
-	asking.Wait()
-	m.mu.Lock() // who waits no longer for an answer leaves it to come
-	defer m.mu.Unlock()
-	return !m.failed && len(left) == 0
+	workers.Wait()
+	q.mu.Lock() // a request that goes on after ctx may still write
+	defer q.mu.Unlock()
+	return !q.failed && len(missing) == 0
 }
 
-func (m *many) over(ctx context.Context) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.failed = m.failed || ctx.Err() != nil
-	return m.failed
+func (q *manyQuestion) over(ctx context.Context) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.failed = q.failed || ctx.Err() != nil
+	return q.failed
 }
 
-// part asks one question, and waits for the answer until ctx ends.
-func (m *many) part(ctx context.Context, part []int) {
+// askPart sends one request, and waits for its answer until ctx ends.
+func (q *manyQuestion) askPart(ctx context.Context, part []int) {
 	select {
-	case m.h.crowd <- struct{}{}:
+	case q.h.crowd <- struct{}{}:
 	case <-ctx.Done():
-		m.over(ctx)
+		q.over(ctx)
 		return
 	}
-	if m.over(ctx) {
-		<-m.h.crowd
+	if q.over(ctx) {
+		<-q.h.crowd
 		return
 	}
-	told := make(chan struct{})
+	answered := make(chan struct{})
 	go func() {
-		defer close(told)
-		defer func() { <-m.h.crowd }()
-		m.take(part)
+		defer close(answered)
+		defer func() { <-q.h.crowd }()
+		q.requestPart(part)
 	}()
 	select {
-	case <-told:
+	case <-answered:
 	case <-ctx.Done():
-		m.over(ctx)
+		q.over(ctx)
 	}
 }
 
-// take asks, and fills in what is said.
-func (m *many) take(part []int) {
-	allowed, err := m.question(part)
+// requestPart sends one request and fills in its answers.
+func (q *manyQuestion) requestPart(part []int) {
+	allowed, err := q.request(part)
 	if err == nil {
-		m.h.keep(m.view, m.repos, part, allowed)
+		q.h.cacheView(q.view, q.repos, part, allowed)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if err != nil {
-		m.failed = true
+		q.failed = true
 		return
 	}
 	for n, i := range part {
-		m.may[i] = allowed[n]
+		q.allowed[i] = allowed[n]
 	}
 }
 
-// question asks the hook about one repository, or about several.
-func (m *many) question(part []int) ([]bool, error) {
-	q := question{Question: authorize, Operation: Read.String(), Client: m.id.Address}
-	if !m.id.Anonymous() {
-		q.Identity = &known{m.id.Name, m.id.By}
-	}
+// request asks the hook about one repository, or about several if it supports that.
+func (q *manyQuestion) request(part []int) ([]bool, error) {
 	names := make([]string, len(part))
 	for n, i := range part {
-		names[n] = strings.Join(pathOf(m.repos[i]), "/")
+		names[n] = strings.Join(pathOf(q.repos[i]), "/")
 	}
-	if !m.h.o.Many {
-		q.Repository = names[0]
-		a, err := m.h.once(q, nil)
+	text := question{Operation: Read.String(), Client: q.id.Address, Identity: hookIdentityOf(q.id)}
+	if !q.h.o.Many {
+		text.Question, text.Repository = authorize, names[0]
+		a, err := q.h.request(text, nil)
 		if err != nil {
 			return nil, err
 		}
 		return []bool{a.Allow}, nil
 	}
-	q.Question, q.Repositories = readable, names
-	a, err := m.h.once(q, nil)
+	text.Question, text.Repositories = readable, names
+	a, err := q.h.request(text, nil)
 	if err != nil {
 		return nil, err
 	}
-	given := make(map[string]bool, len(a.Repositories))
+	listed := make(map[string]bool, len(a.Repositories))
 	for _, name := range a.Repositories {
-		given[name] = a.Allow
+		listed[name] = a.Allow
 	}
 	allowed := make([]bool, len(part))
 	for n, name := range names {
-		allowed[n] = given[name]
+		allowed[n] = listed[name]
 	}
 	return allowed, nil
 }
 
-// keep remembers answers.
-func (h *Hook) keep(v *view, repos []git.RepoPath, part []int, allowed []bool) {
+// cacheView caches answers.
+func (h *Hook) cacheView(v *view, repos []git.RepoPath, part []int, allowed []bool) {
 	until := h.o.Now().Add(h.o.TTL).UnixNano()
 	v.mu.Lock()
 	for n, i := range part {
-		v.said[repos[i]] = said{until, allowed[n]}
+		v.answers[repos[i]] = viewAnswer{until, allowed[n]}
 	}
-	held := len(v.said)
+	count := len(v.answers)
 	v.mu.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.views[v.key] == nil || h.views[v.key].Value.(*view) != v {
-		return // forgotten meanwhile
+	if cached, ok := h.views.Peek(v.key); !ok || cached != v {
+		return // evicted meanwhile
 	}
-	if held > v.held { // else another answer has come, and counted, in between
-		h.saying += held - v.held
-		v.held = held
+	if count > v.counted { // otherwise a later answer was counted already
+		h.viewAnswers += count - v.counted
+		v.counted = count
 	}
-	h.forgetViews()
-}
-
-// forgetViews forgets the views that were used least recently, until there are few enough, with few enough answers. The caller holds mu.
-func (h *Hook) forgetViews() {
-	for h.viewed.Len() > 0 && (h.saying > manyTimes*h.o.Size || h.viewed.Len() > h.o.Size) {
-		old := h.viewed.Remove(h.viewed.Back()).(*view)
-		delete(h.views, old.key)
-		h.saying -= old.held
+	for h.viewAnswers > viewFactor*h.o.Size {
+		h.views.RemoveOldest()
 	}
 }

@@ -128,7 +128,7 @@ func TestReadableFails(t *testing.T) {
 		_, whole := w.Reader(ctx, Identity{Name: "alice", By: ByToken})(manyRepos(t, 10_000))
 		done <- whole
 	}()
-	for asked.Load() < maxManyAsking {
+	for asked.Load() < maxCallerRequests {
 		time.Sleep(time.Millisecond)
 	}
 	cancel()    // as readableTime does
@@ -136,7 +136,7 @@ func TestReadableFails(t *testing.T) {
 		t.Error("it is known of all")
 	}
 	close(release)
-	if n := asked.Load(); n > 4*maxManyAsking {
+	if n := asked.Load(); n > 4*maxCallerRequests {
 		t.Errorf("asked %d times", n)
 	}
 }
@@ -151,11 +151,11 @@ func TestReadableIsBounded(t *testing.T) {
 	w.o.Hook.mu.Lock()
 	defer w.o.Hook.mu.Unlock()
 	n := 0
-	for _, e := range w.o.Hook.views {
-		n += len(e.Value.(*view).said)
+	for _, v := range w.o.Hook.views.Values() {
+		n += len(v.answers)
 	}
-	if n > 200 || n != w.o.Hook.saying || len(w.o.Hook.views) != w.o.Hook.viewed.Len() {
-		t.Errorf("%d answers of %d callers are remembered, and %d counted", n, len(w.o.Hook.views), w.o.Hook.saying)
+	if n > 200 || n != w.o.Hook.viewAnswers {
+		t.Errorf("%d answers of %d callers are cached, and %d counted", n, w.o.Hook.views.Len(), w.o.Hook.viewAnswers)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestReadableIsBoundedWithoutAnswers(t *testing.T) {
 	}
 	w.o.Hook.mu.Lock()
 	defer w.o.Hook.mu.Unlock()
-	if n := len(w.o.Hook.views); n > 10 || n != w.o.Hook.viewed.Len() {
-		t.Errorf("%d callers are remembered, in a list of %d", n, w.o.Hook.viewed.Len())
+	if n := w.o.Hook.views.Len(); n > 10 {
+		t.Errorf("%d callers are cached, want at most 10", n)
 	}
 }

@@ -1,41 +1,42 @@
-// Package auth says who calls, and whether they may do what they ask for.
+// Package auth identifies callers and decides what they may do.
 //
-// An identity is an argument: whoever answers a request is given it, and nothing keeps it beside. It comes from what a caller has proved,
-// never from what was only offered.
+// Auth holds a list of authenticators, each for one kind of credential: Tokens (tokens.go), Keys for SSH keys and certificates (keys.go), and Hook,
+// which asks an application over HTTP (hook.go). A further kind is a type with the methods of Authenticator, and a line in package roles that adds it
+// to the list. Wrong credentials are delayed (guesses.go).
 //
-// Auth puts the parts together, for HTTP and for SSH alike. Tokens are random words that a command makes; the file in the state directory
-// has their hashes (tokens.go). Rules say who may do what with which repositories; the first that matches decides (rules.go). Where none
-// does, an application may be asked over HTTP (hook.go). What is guessed too often is answered later and later (lockout.go).
+// Rules decide what an identity may do with a repository. The first matching rule decides (rules.go), and without one the hook (decide.go).
 //
-// A caller learns nothing by being refused: whoever is not known is told to say who they are, for repositories that exist and others alike;
-// whoever is known and may not read a repository is told that there is none.
+// A refusal reveals nothing: anonymous callers are asked to authenticate whether the repository exists or not, and identified callers who may not
+// read a repository are told that it does not exist.
 package auth
 
 import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Identity is who calls. One without a name is anonymous.
+// Identity is a caller, as far as it has proved who it is. The zero value is an anonymous caller. Handlers get it as an argument.
 type Identity struct {
-	Name string // letters, digits and "._-@+", at most 128 bytes: fit for an environment, a header, and a log; "" for anonymous
-	By   string // how it was proved: "token", "key", "certificate", "hook"; "" for anonymous
-	// Credential says which one it was proved with, for logs: a token's ID, a key's fingerprint; never what proves it. May be empty.
+	Name string // letters, digits and "._-@+", at most 128 bytes; empty for anonymous callers
+	By   string // kind of the credential: ByToken, ByKey, ByCertificate or ByHook
+	// Credential names the credential in logs: the ID of a token or the fingerprint of a key. May be empty.
 	Credential string
-	Address    string // the caller's IP address, without a port; an auth hook is told
-	// Grant narrows what the identity may do to what its credential is for; nil: all that the rules allow.
+	Address    string // IP address of the caller, without a port
+	// Grant limits the identity to the purpose of its credential. Nil means no limit.
 	Grant *Grant
+
+	noTouch bool // the security key need not be touched
 }
 
-// Anonymous tells whether nobody knows who it is.
+// Anonymous reports whether the caller is not identified.
 func (id Identity) Anonymous() bool { return id.Name == "" }
 
-// MaxName bounds an identity's name in bytes.
+// MaxName is the maximum length of a name in bytes.
 const MaxName = 128
 
-// CheckName accepts the names that identities and tokens may have: letters, digits and "._-@+" in ASCII, a letter or digit first, and not
-// "anonymous". Nothing that was accepted can be taken for an option, a delimiter or a path.
+// CheckName returns an error unless identities and tokens may have this name: ASCII letters, digits and "._-@+", a letter or digit first, and not
+// "anonymous". Such a name is safe in an environment, a header, a log and a command line.
 func CheckName(name string) error {
-	bad := fault.New(fault.Invalid, "bad name %.40q: it has 1 to %d letters, digits and \"._-@+\", and begins with a letter or digit", name, MaxName)
+	bad := fault.New(fault.Invalid, "invalid name %.40q: use 1 to %d letters, digits and \"._-@+\", a letter or digit first", name, MaxName)
 	if len(name) == 0 || len(name) > MaxName {
 		return bad
 	}
@@ -48,12 +49,12 @@ func CheckName(name string) error {
 		}
 	}
 	if name == anonymous {
-		return fault.New(fault.Invalid, "%q is who nobody knows; take another name", name)
+		return fault.New(fault.Invalid, "invalid name %q: it stands for callers without credentials", name)
 	}
 	return nil
 }
 
-// Operation is what a caller wants with a repository. Each includes those before it.
+// Operation is an operation on a repository. Each includes the earlier ones.
 type Operation uint8
 
 const (
@@ -62,10 +63,10 @@ const (
 	Admin
 )
 
-// String is the operation's name in the configuration, in logs, and in what an auth hook is asked.
+// String returns the name of the operation in the configuration, in logs, and in requests to the hook.
 func (o Operation) String() string { return [...]string{"read", "write", "admin"}[o] }
 
-// ParseOperation reads an operation's name.
+// ParseOperation parses the name of an operation.
 func ParseOperation(name string) (Operation, error) {
 	for o := Read; o <= Admin; o++ {
 		if o.String() == name {
@@ -75,13 +76,13 @@ func ParseOperation(name string) (Operation, error) {
 	return 0, fault.New(fault.Invalid, "%.40q is not read, write or admin", name)
 }
 
-// Grant is what a credential is good for.
+// Grant limits what a credential allows.
 type Grant struct {
-	Operation    Operation // the most that it allows
-	Repositories []Pattern // empty: all
+	Operation    Operation // the most powerful operation
+	Repositories []Pattern // empty means all
 }
 
-// allows tells whether a grant is for this; nil is for everything.
+// allows reports whether the grant permits an operation. Nil permits everything.
 func (g *Grant) allows(path []string, op Operation) bool {
 	return g == nil || op <= g.Operation && (len(g.Repositories) == 0 || matchAny(g.Repositories, path))
 }

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,43 +20,41 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// KeyOptions says which files tell whose an SSH key is.
+// KeyOptions names the files of Keys.
 type KeyOptions struct {
-	// Authorized is a file in the format of authorized_keys (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"), where a line's comment is the name of its
-	// user, or a directory with such a file for each user, who is called as the file is.
+	// Authorized is a file in the format of authorized_keys (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"), where the comment of a line is the name of its
+	// user. Or it is a directory with such a file for each user, named after the user.
 	Authorized string
-	Authority  string   // file with the public keys of those who sign users' certificates
-	Revoked    string   // file with what is no longer good; see revocations
-	Sources    *Sources // the files are added; nil: to none
+	Authority  string   // file with the public keys of the authorities that sign certificates of users
+	Revoked    string   // file with revoked keys; see revocations
+	Sources    *Sources // gets the files as identity sources; nil means none
 	Log        *slog.Logger
 	Now        func() time.Time // nil: time.Now
 }
 
-// Keys says whose an SSH key or certificate is. Its files are looked at again when it is asked, once a second at the most. Safe for concurrent use.
+// Keys authenticates callers by SSH keys and certificates. It checks its files at most once a second while it is used. Safe for concurrent use.
 //
-// While a file is gone, cannot be read, or is empty where it was not before, nobody about whom it decides comes in
-// (Unavailable): who knows which keys were taken out of it. Without the file of revoked keys that is everybody. Who
-// means that nobody is left leaves a comment in the file.
+// While a file is missing, unreadable, or empty although it was not before, nobody about whom it decides can log in (Unavailable), because keys may
+// have been removed from it. Without the file of revoked keys that is everybody. A file without keys needs a comment.
 type Keys struct {
 	o                              KeyOptions
-	authorized, authority, revoked *source // nil: not configured
+	authorized, authority, revoked *source // nil if not configured
 
 	mu         sync.Mutex
 	checked    time.Time
-	state      string // of the files when they were read; "" to read them again
+	state      string // of the files when they were read; empty to read them again
 	ring       *keyring
-	complaints []complaint // as the log has them
+	complaints []complaint // those in the log
 }
 
-// complaint is about a file of several, or a line of one, that is not used.
+// complaint is about an ignored file of a directory, or an ignored line of a file.
 type complaint struct {
 	file  string
-	line  int // from 1; 0: the file
+	line  int // from 1; zero means the file
 	error string
 }
 
-// keyring is what the files say. Immutable. What a file said before it failed stays, to know about whom it decides; no
-// key is good by it.
+// keyring is the content of the files. It is immutable. The content of a failing file stays, to know about whom it decides, but permits no login.
 type keyring struct {
 	authorized keyList
 	authority  keyList
@@ -63,27 +62,27 @@ type keyring struct {
 	revokedErr error
 }
 
-// keyList is what one file, or a directory of them, says.
+// keyList is the content of a file, or of a directory of files.
 type keyList struct {
-	users       map[string][]grantee // by the key as it goes over the wire
-	authorities map[string][]grantee // keys that sign certificates; a grantee without a name: for everybody
+	users       map[string][]grantee // by the key in wire format
+	authorities map[string][]grantee // keys that sign certificates; a grantee without a name is for all users
 	bytes       int                  // of text
-	lines, bad  int                  // that can be used; that cannot
-	err         error                // why it cannot be used
+	lines, bad  int                  // valid and invalid ones
+	err         error                // the reason why the file fails
 }
 
 func newKeyList() keyList {
 	return keyList{users: map[string][]grantee{}, authorities: map[string][]grantee{}}
 }
 
-// after returns the list if it can come after another one, and that one with an error otherwise.
+// after returns the list if it may replace an earlier one, and otherwise the earlier one with an error.
 func (l keyList) after(before keyList, err error) keyList {
 	switch {
 	case err != nil:
 	case l.bytes == 0 && before.bytes > 0:
 		err = errEmptied
 	case l.lines == 0 && l.bad > 0 && before.lines > 0:
-		err = errors.New("no line can be used any more")
+		err = errors.New("no line is valid any more")
 	default:
 		return l
 	}
@@ -91,17 +90,16 @@ func (l keyList) after(before keyList, err error) keyList {
 	return before
 }
 
-// errEmptied is what is wrong with a file without a byte, as a write that was cut short or a mount that is gone leaves
-// behind.
-var errEmptied = errors.New("it is empty, and was not before; leave a comment in it if nobody is meant")
+// errEmptied is the error for a file that has become empty, for example after an interrupted write or without its mount.
+var errEmptied = errors.New("it has become empty: write a comment into it if no key is intended")
 
-// grantee is one line: who may come in with its key.
+// grantee is the user of a line.
 type grantee struct {
 	name       string
-	restricted bool // to the addresses of from
+	restricted bool // to the addresses in from
 	from       addressPattern
-	expires    time.Time // zero: never
-	principals []string  // of a certificate, one of which it has to have; empty: the name
+	expires    time.Time // zero means never
+	principals []string  // a certificate needs one of them; empty means the name
 	noTouch    bool
 }
 
@@ -109,11 +107,11 @@ const (
 	maxKeyFile  = 16 << 20 // bytes of a file
 	maxKeyFiles = 100_000  // files in a directory
 	keyInterval = time.Second
-	// keyClock is within which time two changes of a file may look like one.
+	// keyClock is the time within which two changes of a file may look like one.
 	keyClock = 2 * time.Second
 )
 
-// LoadKeys reads the files for the first time; what is wrong with them as a whole is an error, single lines are only logged.
+// LoadKeys reads the files. It fails if a file as a whole is invalid, and logs invalid lines.
 func LoadKeys(o KeyOptions) (*Keys, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -147,57 +145,59 @@ func LoadKeys(o KeyOptions) (*Keys, error) {
 	return k, nil
 }
 
-// Key tells who has a key or certificate, for a login name that may say which of several it is. It proves nothing:
-// whoever calls has to have seen a signature. noTouch says that a security key need not have been touched. The error is
-// of kind Unauthenticated, or Unavailable while a file fails that decides about the key.
-func (k *Keys) Key(login string, key ssh.PublicKey, from netip.Addr) (id Identity, noTouch bool, err error) {
+// Accepts reports whether the credential is an SSH key or certificate.
+func (k *Keys) Accepts(c *Credential) bool { return c.Key != nil }
+
+// Configured reports that users can have keys.
+func (k *Keys) Configured() bool { return k.o.Authorized != "" || k.o.Authority != "" }
+
+// Close does nothing.
+func (k *Keys) Close() error { return nil }
+
+// Identify returns the owner of a key or certificate. The user name of the credential selects one of several owners. The error is Unauthenticated,
+// or Unavailable while a file fails that decides about the key.
+func (k *Keys) Identify(_ context.Context, c *Credential) (id Identity, err error) {
 	now := k.o.Now()
+	from, _ := netip.ParseAddr(c.Address)
 	ring := k.current(now)
 	if ring.revokedErr != nil {
-		return id, false, unreadableKeys(ring.revokedErr)
+		return id, unreadableKeys(ring.revokedErr)
 	}
-	if err := checkStrength(key); err != nil {
-		return id, false, err
+	if err := checkStrength(c.Key); err != nil {
+		return id, err
 	}
-	if cert, ok := key.(*ssh.Certificate); ok {
-		return ring.certificate(login, cert, from, now)
+	if cert, ok := c.Key.(*ssh.Certificate); ok {
+		return ring.certificate(c.User, cert, from, now)
 	}
-	if ring.revoked.key(key) {
-		return id, false, unknownKey("the key is revoked")
+	if ring.revoked.key(c.Key) {
+		return id, unknownKey("the key is revoked")
 	}
+	lines, listed := ring.authorized.users[string(c.Key.Marshal())]
 	if err := ring.authorized.err; err != nil {
-		return id, false, unreadableKeys(err)
+		if err = unreadableKeys(err); !listed {
+			err = notKnown(err)
+		}
+		return id, err
 	}
-	g, err := choose(ring.authorized.users[string(key.Marshal())], login, from, now)
+	g, err := choose(lines, c.User, from, now)
 	if err != nil {
-		return id, false, err
+		return id, notKnown(err)
 	}
-	return Identity{Name: g.name, By: "key", Credential: ssh.FingerprintSHA256(key), Address: from.String()}, g.noTouch, nil
+	return Identity{Name: g.name, By: ByKey, Credential: ssh.FingerprintSHA256(c.Key), noTouch: g.noTouch}, nil
 }
 
-// Final reports whether nobody else may be asked about a key that Key refuses: it is revoked, or a file that fails
-// decides about it.
-func (k *Keys) Final(key ssh.PublicKey) bool {
-	ring := k.current(k.o.Now())
-	if ring.revokedErr != nil || ring.revoked.key(key) {
-		return true
-	}
-	_, listed := ring.authorized.users[string(key.Marshal())]
-	return listed && ring.authorized.err != nil
-}
-
-// unreadableKeys is the error for callers about whom a file that fails decides.
+// unreadableKeys returns the error for callers about whom a failing file decides.
 func unreadableKeys(err error) error {
-	return unavailable("the server cannot read its list of keys just now; try again later", err)
+	return unavailable("the server cannot read its SSH keys at present; try again later", err)
 }
 
 func unknownKey(format string, args ...any) error {
 	return fault.New(fault.Unauthenticated, format, args...)
 }
 
-// choose finds the line that lets somebody in. A key of several users is the one's who logs in by name.
+// choose returns the line that permits a login. If several users have the key, the login name selects one.
 func choose(lines []grantee, login string, from netip.Addr, now time.Time) (*grantee, error) {
-	why := unknownKey("the key is not known")
+	why := unknownKey("unknown key")
 	var found *grantee
 	several := false
 	for i := range lines {
@@ -217,14 +217,14 @@ func choose(lines []grantee, login string, from netip.Addr, now time.Time) (*gra
 	}
 	switch {
 	case several:
-		return nil, unknownKey("the key is of several users; log in as one of them")
+		return nil, unknownKey("several users have this key: use one of their names to log in")
 	case found == nil:
 		return nil, why
 	}
 	return found, nil
 }
 
-// minRSA is the least length of an RSA key in bits.
+// minRSA is the minimum length of an RSA key in bits.
 const minRSA = 2048
 
 func checkStrength(key ssh.PublicKey) error {
@@ -232,12 +232,12 @@ func checkStrength(key ssh.PublicKey) error {
 		key = cert.Key
 	}
 	if n := rsaBits(key); n > 0 && n < minRSA {
-		return unknownKey("RSA keys have at least %d bits here; this one has %d", minRSA, n)
+		return unknownKey("the RSA key has %[2]d bits: at least %[1]d are required", minRSA, n)
 	}
 	return nil
 }
 
-// current is the keyring of now.
+// current returns the keyring, and reads the files again if they changed.
 func (k *Keys) current(now time.Time) *keyring {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -255,7 +255,7 @@ func (k *Keys) current(now time.Time) *keyring {
 	k.revoked.report(ring.revokedErr)
 	failed := ring.authorized.err != nil || ring.authority.err != nil || ring.revokedErr != nil
 	if k.state != "" && !failed {
-		k.o.Log.Info("the files of SSH keys were read again", "lines", ring.authorized.lines, "authorities", ring.authority.lines)
+		k.o.Log.Info("SSH keys reloaded", "lines", ring.authorized.lines, "authorities", ring.authority.lines)
 	}
 	k.ring, k.state = ring, state
 	if young || failed {
@@ -264,7 +264,7 @@ func (k *Keys) current(now time.Time) *keyring {
 	return ring
 }
 
-// look tells the state of the files; young says that another change could look the same.
+// look returns a text that changes with the files. young reports a change so recent that another one may leave the text unchanged.
 func (k *Keys) look() (state string, young bool) {
 	var b strings.Builder
 	now := k.o.Now()
@@ -297,7 +297,7 @@ func (k *Keys) look() (state string, young bool) {
 	return b.String(), young
 }
 
-// load reads all files. Of those that fail what they said before is kept, with the error.
+// load reads all files. For a file that fails it keeps the previous content, with the error.
 func (k *Keys) load(before *keyring) *keyring {
 	var complaints []complaint
 	authorized, err := k.readAuthorized(&complaints)
@@ -319,14 +319,14 @@ func (k *Keys) load(before *keyring) *keyring {
 	}
 	if !slices.Equal(complaints, k.complaints) {
 		for _, c := range complaints {
-			k.o.Log.Warn("a part of the authorized keys is not used", "file", c.file, "line", c.line, "error", c.error)
+			k.o.Log.Warn("invalid authorized keys ignored", "file", c.file, "line", c.line, "error", c.error)
 		}
 	}
 	k.complaints = complaints
 	return r
 }
 
-// readAuthority reads the keys that sign everybody's certificates.
+// readAuthority reads the keys that sign certificates of all users.
 func (k *Keys) readAuthority() (keyList, error) {
 	l := newKeyList()
 	if k.o.Authority == "" {
@@ -340,7 +340,7 @@ func (k *Keys) readAuthority() (keyList, error) {
 	for line, text := range keyLines(text) {
 		key, _, options, _, err := ssh.ParseAuthorizedKey([]byte(text))
 		if err == nil && len(options) > 0 {
-			err = fault.New(fault.Invalid, "options have no meaning here")
+			err = fault.New(fault.Invalid, "options are not supported here")
 		}
 		if err != nil {
 			return l, fmt.Errorf("%s:%d: %w", k.o.Authority, line, err)
@@ -352,8 +352,7 @@ func (k *Keys) readAuthority() (keyList, error) {
 	return l, nil
 }
 
-// readAuthorized reads the file, or the files of the directory, of users' keys. What cannot be used is skipped, with a
-// complaint.
+// readAuthorized reads the keys of users from the file or the files of the directory. It skips invalid lines and files, with a complaint.
 func (k *Keys) readAuthorized(complaints *[]complaint) (keyList, error) {
 	l := newKeyList()
 	if k.o.Authorized == "" {
@@ -371,7 +370,7 @@ func (k *Keys) readAuthorized(complaints *[]complaint) (keyList, error) {
 		return l, err
 	}
 	if len(entries) > maxKeyFiles {
-		return l, fault.New(fault.Invalid, "%s has more than %d files", k.o.Authorized, maxKeyFiles)
+		return l, fault.New(fault.Invalid, "%s: more than %d files", k.o.Authorized, maxKeyFiles)
 	}
 	for _, e := range entries {
 		name, path := e.Name(), filepath.Join(k.o.Authorized, e.Name())
@@ -389,7 +388,7 @@ func (k *Keys) readAuthorized(complaints *[]complaint) (keyList, error) {
 	return l, nil
 }
 
-// readUser adds one file; without a name each line's comment is it.
+// readUser adds one file. If name is empty, the comment of each line is the name.
 func (l *keyList) readUser(path, name string, complaints *[]complaint) error {
 	text, err := readKeyFile(path)
 	if err != nil {
@@ -421,16 +420,16 @@ func readKeyFile(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, fault.New(fault.Invalid, "%s is no file", path)
+		return nil, fault.New(fault.Invalid, "%s: not a regular file", path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
 	if err == nil && len(text) > maxKeyFile {
-		err = fault.New(fault.Invalid, "%s is longer than %d bytes", path, maxKeyFile)
+		err = fault.New(fault.Invalid, "%s: longer than %d bytes", path, maxKeyFile)
 	}
 	return text, err
 }
 
-// keyLines gives the lines that say something, by their numbers, from 1.
+// keyLines yields the numbers, from 1, and the texts of lines that are not empty or comments.
 func keyLines(text []byte) func(yield func(int, string) bool) {
 	return func(yield func(int, string) bool) {
 		number := 0

@@ -77,10 +77,14 @@ func (w *keyWorld) load() *keyWorld {
 	return w
 }
 
+func (w *keyWorld) identify(login string, key ssh.PublicKey, from netip.Addr) (Identity, error) {
+	return w.keys.Identify(w.t.Context(), &Credential{Scheme: ByKey, User: login, Key: key, Address: from.String()})
+}
+
 // is holds the answer about a key to a user's name, or to "" and a part of the error.
 func (w *keyWorld) is(login string, key ssh.PublicKey, from netip.Addr, name, says string) {
 	w.t.Helper()
-	id, _, err := w.keys.Key(login, key, from)
+	id, err := w.identify(login, key, from)
 	if id.Name != name || (err == nil) != (name != "") || err != nil && !strings.Contains(err.Error(), says) {
 		w.t.Errorf("%q, %v; want %q, %q", id.Name, err, name, says)
 	}
@@ -97,12 +101,12 @@ func TestKeys(t *testing.T) {
 	w.load()
 	w.is("git", alice.PublicKey(), someAddress, "alice", "")
 	w.is("bob", alice.PublicKey(), someAddress, "alice", "")
-	w.is("git", newSSHKey(t).PublicKey(), someAddress, "", "not known")
+	w.is("git", newSSHKey(t).PublicKey(), someAddress, "", "unknown key")
 	w.is("git", gone.PublicKey(), someAddress, "", "expired")
 	for address, name := range map[string]string{
 		"10.9.9.9": "bob", "10.1.2.3": "", "192.0.2.1": "", "2001:db8::7": "bob", "::ffff:10.1.1.1": "bob", "198.51.100.77": "bob", "198.51.101.77": "",
 	} {
-		w.is("git", bob.PublicKey(), netip.MustParseAddr(address), name, "not for this address")
+		w.is("git", bob.PublicKey(), netip.MustParseAddr(address), name, "for this address")
 	}
 	w.is("git", shared.PublicKey(), someAddress, "", "several users")
 	w.is("bob", shared.PublicKey(), someAddress, "bob", "")
@@ -114,7 +118,7 @@ func TestKeys(t *testing.T) {
 	}
 	// What changes holds within a second.
 	w.write("keys/alice", line(shared))
-	w.is("git", alice.PublicKey(), someAddress, "", "not known")
+	w.is("git", alice.PublicKey(), someAddress, "", "unknown key")
 	w.write("revoked", ssh.FingerprintSHA256(shared.PublicKey()))
 	w.is("alice", shared.PublicKey(), someAddress, "", "revoked")
 	w.write("revoked", "key: "+line(shared))
@@ -126,7 +130,7 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.now = w.now.Add(keyInterval)
-	w.is("alice", shared.PublicKey(), someAddress, "", "cannot read its list of keys")
+	w.is("alice", shared.PublicKey(), someAddress, "", "cannot read its SSH keys")
 	w.write("revoked")
 	w.is("alice", shared.PublicKey(), someAddress, "alice", "")
 }
@@ -145,7 +149,7 @@ func TestLinesThatAreNotUsed(t *testing.T) {
 	for text, says := range map[string]string{
 		`command="git-shell" ` + key: "command=", `unknown ` + key: "not known here", `from="host.example" ` + key: "names of hosts", `from="" ` + key: "empty",
 		`expiry-time="soon" ` + key: "expiry-time", `principals="a" ` + key: "cert-authority", `verify-required ` + key: "not known here",
-		"ssh-ed25519 AAAA": "no public key", "x": "no public key", `from=10.0.0.1 ` + key: "quotes", string(ssh.MarshalAuthorizedKey(weak)): "2048 bits",
+		"ssh-ed25519 AAAA": "public key", "x": "public key", `from=10.0.0.1 ` + key: "quotes", string(ssh.MarshalAuthorizedKey(weak)): "1024 bits",
 	} {
 		if a, err := parseAuthorized(strings.TrimSpace(text), "alice"); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.40s: %v, %v; want %q", text, a, err, says)
@@ -182,30 +186,30 @@ func TestCertificates(t *testing.T) {
 	}
 	w.is("git", sign(ca, nil), someAddress, "alice", "")
 	w.is("staff", sign(ca, nil), someAddress, "staff", "")
-	w.is("git", sign(stranger, nil), someAddress, "", "not trusted")
+	w.is("git", sign(stranger, nil), someAddress, "", "unknown authority")
 	principals := func(names ...string) func(*ssh.Certificate) {
 		return func(c *ssh.Certificate) { c.ValidPrincipals = names }
 	}
 	w.is("git", sign(ca, principals()), someAddress, "", "no principal")
-	w.is("git", sign(ca, principals("bad name")), someAddress, "", "no name")
-	w.is("git", sign(ca, func(c *ssh.Certificate) { c.CertType = ssh.HostCert }), someAddress, "", "no user's")
+	w.is("git", sign(ca, principals("bad name")), someAddress, "", "not a valid user name")
+	w.is("git", sign(ca, func(c *ssh.Certificate) { c.CertType = ssh.HostCert }), someAddress, "", "not for a user")
 	w.is("git", sign(ca, func(c *ssh.Certificate) { c.ValidBefore = uint64(w.now.Unix()) }), someAddress, "", "expired")
 	w.is("git", sign(ca, func(c *ssh.Certificate) { c.ValidAfter = uint64(w.now.Add(time.Hour).Unix()) }), someAddress, "", "not yet valid")
 	option := func(name, value string) func(*ssh.Certificate) {
 		return func(c *ssh.Certificate) { c.CriticalOptions = map[string]string{name: value} }
 	}
 	w.is("git", sign(ca, option("force-command", "id")), someAddress, "", "force-command")
-	w.is("git", sign(ca, option("source-address", "198.51.100.0/24")), someAddress, "", "not for this address")
+	w.is("git", sign(ca, option("source-address", "198.51.100.0/24")), someAddress, "", "for this address")
 	w.is("git", sign(ca, option("source-address", "192.0.2.0/24,198.51.100.0/24")), someAddress, "alice", "")
-	w.is("git", sign(ca, option("source-address", "")), someAddress, "", "not for this address")
+	w.is("git", sign(ca, option("source-address", "")), someAddress, "", "for this address")
 	forged := sign(ca, nil).(*ssh.Certificate)
 	forged.ValidPrincipals = []string{"root"}
 	w.is("git", forged, someAddress, "", "does not verify")
 	// An authority of one user's.
 	w.is("git", sign(own, principals("carol")), someAddress, "carol", "")
 	w.is("git", sign(own, principals("ops")), someAddress, "dave", "")
-	w.is("git", sign(own, principals("alice")), someAddress, "", "principals")
-	w.is("alice", sign(own, principals("dave")), someAddress, "", "principals")
+	w.is("git", sign(own, principals("alice")), someAddress, "", "no principal")
+	w.is("alice", sign(own, principals("dave")), someAddress, "", "no principal")
 	for text, revoked := range map[string]bool{
 		"serial: 7": true, "serial: 5-9": true, "serial: 8": false, "id: id": true, "id: other": false, line(user): true, ssh.FingerprintSHA256(ca.PublicKey()): true,
 	} {
@@ -252,7 +256,7 @@ func TestRevokedWhileOthersAreBroken(t *testing.T) {
 	w.is("git", alice.PublicKey(), someAddress, "", "revoked")
 	w.is("git", bob.PublicKey(), someAddress, "bob", "")
 	w.write("revoked", "garbage")
-	w.is("git", bob.PublicKey(), someAddress, "", "cannot read its list of keys")
+	w.is("git", bob.PublicKey(), someAddress, "", "cannot read its SSH keys")
 	w.write("revoked", "")
 	w.is("git", alice.PublicKey(), someAddress, "alice", "")
 }

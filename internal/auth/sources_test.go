@@ -202,7 +202,7 @@ func TestHookThatFails(t *testing.T) {
 	ask := func(repo string) error {
 		return w.May(context.Background(), Identity{}, repoPath(t, repo), Read)
 	}
-	for i := range failuresToRest {
+	for i := range failuresToPause {
 		if failed(w.o.Metrics, SourceHook) || checkSource(w.Sources(), SourceHook) != nil {
 			t.Fatalf("after %d failures", i)
 		}
@@ -225,7 +225,7 @@ func TestHookThatFails(t *testing.T) {
 	if app.questions() != before {
 		t.Error("it is asked while it rests")
 	}
-	w.clock = w.clock.Add(restAfterFailed)
+	w.clock = w.clock.Add(hookPause)
 	checkSource(w.Sources(), SourceHook)
 	w.o.Hook.trials.Wait()
 	if err := checkSource(w.Sources(), SourceHook); err != nil || failed(w.o.Metrics, SourceHook) || app.questions() != before+1 {
@@ -259,7 +259,7 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 		t.Helper()
 		w.now = w.now.Add(keyInterval)
 		for name, key := range callers {
-			id, _, err := w.keys.Key("git", key, someAddress)
+			id, err := w.identify("git", key, someAddress)
 			want := strings.Contains(" "+strings.Join(in, " ")+" ", " "+name+" ")
 			if want && (err != nil || id.Name != name) || !want && !fault.Is(err, fault.Unavailable) {
 				t.Errorf("%s: %s: %q, %v", step, name, id.Name, err)
@@ -308,12 +308,12 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 		if !failed(metrics, step.source) || checkSource(sources, step.source) == nil {
 			t.Errorf("%s: the source is said to work", step.name)
 		}
-		if text := w.log.String(); strings.Count(text, "an identity source failed") != 1 || strings.Count(text, "is not used") > 2 {
+		if text := w.log.String(); strings.Count(text, "an identity source failed") != 1 || strings.Count(text, "ignored") > 2 {
 			t.Errorf("%s: not logged once:\n%s", step.name, text)
 		}
 		// Whom a file that fails decides about nobody else is asked about.
-		if _, ok := callers["alice"]; ok && w.keys.Final(alice.PublicKey()) != (step.source != SourceUserCA) {
-			t.Errorf("%s: Final", step.name)
+		if _, err := w.identify("git", alice.PublicKey(), someAddress); isNotKnown(err) {
+			t.Errorf("%s: the next authenticator is asked about a key of a failing file", step.name)
 		}
 		step.back()
 		check("after "+step.name, "alice", "carol", "dave")
@@ -325,5 +325,5 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 	os.Remove(path("keys/carol"))
 	w.write("keys/alice", "# left")
 	w.now = w.now.Add(keyInterval)
-	w.is("git", alice.PublicKey(), someAddress, "", "not known")
+	w.is("git", alice.PublicKey(), someAddress, "", "unknown key")
 }

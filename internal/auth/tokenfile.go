@@ -34,7 +34,7 @@ func (f TokenFile) Check(required bool) error {
 	if err != nil {
 		return err
 	}
-	if _, err := (&tokens{file: f}).open(table, true); err != nil {
+	if _, err := (&Tokens{file: f}).open(table, true); err != nil {
 		return fmt.Errorf("read the tokens in %s: %w", f.path, err)
 	}
 	if info != nil {

@@ -1,15 +1,18 @@
 package auth
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,53 +20,109 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// tokens are the tokens of now: they follow their file. It is looked at for every token that comes (one system call),
-// so that one which was revoked is refused from the next request on. A file that is gone, cannot be read, or is older
-// than the one before it allows nobody: who knows what was revoked in it. The command that revokes the last token
-// leaves a file that says so. Safe for concurrent use.
-type tokens struct {
+// Tokens authenticates callers by the access tokens in a TokenFile. It checks the file for each token (one system call), so that a revoked token is
+// refused from the next request on. A file that is missing, unreadable or older than the previous one allows nobody in, because tokens in it may be
+// revoked. The command that revokes the last token leaves a file without tokens. Safe for concurrent use.
+type Tokens struct {
 	file   TokenFile
+	all    bool // every secret is a token
 	source *source
+	log    *slog.Logger
 	now    func() time.Time
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
 
 	mu     sync.Mutex
 	byHash map[[sha256.Size]byte]*token
-	seen   fs.FileInfo // of the file when it was read; nil: there was none, or it could not be read
-	fresh  bool        // it was changed so shortly before it was read that the next change may look the same
-	there  bool        // there was a file once
-	last   int         // the highest number of a token that the file has named
-	err    error       // of the last attempt to read it
-	tried  time.Time   // when that was
+	seen   fs.FileInfo // of the file when it was read; nil if it was missing or unreadable
+	fresh  bool        // it changed shortly before it was read, so the next change may have the same time
+	there  bool        // the file existed once
+	last   int         // the highest number of a token in the file so far
+	err    error       // of the latest attempt to read it
+	tried  time.Time   // time of that attempt
 
-	usedMu  sync.Mutex // one writes at a time
+	usedMu  sync.Mutex // held while the file is written
 	written map[string]int64
 }
 
-// token is one that may be used.
+// token is a valid token.
 type token struct {
 	id      Identity
 	hash    [sha256.Size]byte
 	expires time.Time
-	used    atomic.Int64 // Unix time; 0: never
+	used    atomic.Int64 // Unix time; zero means never
 }
 
-// retryEvery is how soon a file that could not be read is read again.
-const retryEvery = time.Second
+// retryInterval is the time between attempts to read a file that could not be read.
+const retryInterval = time.Second
 
-// settles is how old a change has to be for the clock of a file system to tell it from the next.
-const settles = 50 * time.Millisecond
+// clockResolution is the time after which the next change of a file surely has another modification time.
+const clockResolution = 50 * time.Millisecond
 
-func newTokens(file TokenFile, sources *Sources, now func() time.Time) *tokens {
-	t := &tokens{file: file, now: now, written: readUsed(file.usedPath())}
+// TokenOptions of Tokens.
+type TokenOptions struct {
+	File TokenFile
+	All  bool // accept every secret, because no other authenticator does
+	// Sources gets the file as an identity source.
+	Sources *Sources
+	Log     *slog.Logger
+	Now     func() time.Time // nil means time.Now
+}
+
+// NewTokens starts to authenticate callers by tokens. Close ends it.
+func NewTokens(o TokenOptions) *Tokens {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	t := &Tokens{file: o.File, all: o.All, log: o.Log, now: o.Now, written: readUsed(o.File.usedPath()), stop: stop}
 	if t.written == nil {
 		t.written = map[string]int64{}
 	}
-	t.source = sources.add(SourceTokens, func() { t.some() })
+	t.source = o.Sources.add(SourceTokens, func() { t.Configured() })
+	t.Configured() // remembers a file that exists, so that its loss is an error
+	t.running.Go(func() { t.recordUse(ctx) })
 	return t
 }
 
-// find tells whom a token proves. Errors: Unauthenticated, Unavailable if the file cannot be read.
-func (t *tokens) find(text string) (Identity, error) {
+// Close records the latest use of tokens.
+func (t *Tokens) Close() error {
+	t.stop()
+	t.running.Wait()
+	return nil
+}
+
+// recordInterval is the time between two records of the latest use of tokens.
+const recordInterval = time.Minute
+
+func (t *Tokens) recordUse(ctx context.Context) {
+	tick := time.NewTicker(recordInterval)
+	defer tick.Stop()
+	for ended := false; !ended; {
+		select {
+		case <-ctx.Done():
+			ended = true
+		case <-tick.C:
+		}
+		if err := t.writeUsed(); err != nil {
+			t.log.Warn("cannot record the use of tokens", "error", err)
+		}
+	}
+}
+
+// Accepts reports whether the secret looks like a token, or may be a mistyped one because there are no other secrets.
+func (t *Tokens) Accepts(c *Credential) bool {
+	return c.Key == nil && (t.all || strings.HasPrefix(c.Secret, tokenPrefix))
+}
+
+// Identify returns the identity of a token.
+func (t *Tokens) Identify(_ context.Context, c *Credential) (Identity, error) {
+	return t.find(c.Secret)
+}
+
+// find returns the identity of a token. Errors: Unauthenticated, Unavailable if the file cannot be read.
+func (t *Tokens) find(text string) (Identity, error) {
 	if !isToken(text) {
 		return Identity{}, wrongToken()
 	}
@@ -73,9 +132,9 @@ func (t *tokens) find(text string) (Identity, error) {
 	found, err := t.byHash[hash], t.err
 	t.mu.Unlock()
 	if err != nil {
-		return Identity{}, unavailable("the server cannot read its tokens just now; try again later", err)
+		return Identity{}, unavailable("the server cannot read its tokens at present; try again later", err)
 	}
-	// To find it by its hash takes a time that depends on the hash alone, from which nobody learns a token.
+	// The time of the look-up depends on the hash alone, which reveals nothing of the token.
 	if found == nil || subtle.ConstantTimeCompare(found.hash[:], hash[:]) != 1 {
 		return Identity{}, wrongToken()
 	}
@@ -89,21 +148,20 @@ func (t *tokens) find(text string) (Identity, error) {
 	return found.id, nil
 }
 
-// unavailable is the error for callers about whom a source that fails would have decided.
+// unavailable returns the error for callers whom a failing source would have identified.
 func unavailable(msg string, err error) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: fault.RetryLater, Err: err}
 }
 
-// errExpired is the error for a token that was right once.
+// errExpired is the error for an expired token.
 var errExpired = fault.New(fault.Unauthenticated, "this token has expired")
 
 func wrongToken() error {
-	return fault.New(fault.Unauthenticated, "wrong token, or one that was revoked")
+	return fault.New(fault.Unauthenticated, "wrong or revoked token")
 }
 
-// some reports whether there are tokens or were any: that the last one was revoked opens nothing. It is true if nobody
-// knows.
-func (t *tokens) some() bool {
+// Configured reports whether there are or were tokens, or whether that is unknown. Revoking the last token does not make the server open.
+func (t *Tokens) Configured() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.follow()
@@ -111,13 +169,13 @@ func (t *tokens) some() bool {
 }
 
 // follow reads the file again if it changed. t.mu is held.
-func (t *tokens) follow() {
-	if t.err != nil && time.Since(t.tried) < retryEvery {
+func (t *Tokens) follow() {
+	if t.err != nil && time.Since(t.tried) < retryInterval {
 		return
 	}
 	info, err := os.Stat(t.file.path)
 	if err != nil {
-		info = nil // reading it tells why, if it is there at all
+		info = nil // the read below reports why
 	}
 	if t.byHash != nil && t.err == nil && !t.fresh && sameFile(t.seen, info) {
 		return
@@ -131,7 +189,7 @@ func (t *tokens) follow() {
 		t.byHash, t.last, t.there = next, table.Last, t.there || seen != nil
 	}
 	t.seen, t.err, t.tried = seen, err, time.Now()
-	t.fresh = seen != nil && time.Since(seen.ModTime()) < settles
+	t.fresh = seen != nil && time.Since(seen.ModTime()) < clockResolution
 	t.source.report(err)
 }
 
@@ -142,21 +200,21 @@ func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode()
 }
 
-// open makes a file's content ready for use, unless it is not what came after the content before. t.mu is held.
-func (t *tokens) open(table tokenTable, exists bool) (map[[sha256.Size]byte]*token, error) {
+// open prepares the content of a file for use. It fails if the file is missing or older than the previous one. t.mu is held.
+func (t *Tokens) open(table tokenTable, exists bool) (map[[sha256.Size]byte]*token, error) {
 	switch {
 	case !exists && t.there:
-		return nil, fmt.Errorf("the file of tokens %s is gone; put it back", t.file.path)
+		return nil, fmt.Errorf("the token file %s is missing: restore it", t.file.path)
 	case table.Last < t.last:
-		return nil, fmt.Errorf("the file of tokens %s is older than the one before it (its latest token is number %d, and was %d): tokens that were revoked "+
-			"since may be in it; put back the later one, or restart the server to accept it", t.file.path, table.Last, t.last)
+		return nil, fmt.Errorf("the token file %s is older than before (its latest token is number %d, and was %d): it may contain revoked tokens; "+
+			"restore the newer file, or restart the server to accept this one", t.file.path, table.Last, t.last)
 	}
 	next := make(map[[sha256.Size]byte]*token, len(table.Tokens))
 	for _, from := range table.Tokens {
 		one := &token{expires: from.Expires}
 		hash, err := hex.DecodeString(from.Hash)
 		if err != nil || copy(one.hash[:], hash) != len(one.hash) {
-			return nil, fault.New(fault.Invalid, "the hash of the token %.80q is none", from.ID)
+			return nil, fault.New(fault.Invalid, "token %.80q: invalid hash", from.ID)
 		}
 		grant := &Grant{}
 		if grant.Operation, err = ParseOperation(from.Scope); err == nil {
@@ -166,7 +224,7 @@ func (t *tokens) open(table tokenTable, exists bool) (map[[sha256.Size]byte]*tok
 			err = CheckName(from.Name)
 		}
 		if err != nil {
-			return nil, fault.Wrap(fault.Invalid, "the token "+strconv.Quote(from.ID), err)
+			return nil, fault.Wrap(fault.Invalid, "token "+strconv.Quote(from.ID), err)
 		}
 		one.id = Identity{Name: from.Name, By: ByToken, Credential: from.ID, Grant: grant}
 		if old := t.byHash[one.hash]; old != nil {
@@ -177,13 +235,13 @@ func (t *tokens) open(table tokenTable, exists bool) (map[[sha256.Size]byte]*tok
 	return next, nil
 }
 
-// writeUsed writes down when tokens were last used, if that changed.
-func (t *tokens) writeUsed() error {
+// writeUsed records the latest use of each token, if it changed.
+func (t *Tokens) writeUsed() error {
 	t.usedMu.Lock()
 	defer t.usedMu.Unlock()
 	changed, now := false, map[string]int64{}
 	t.mu.Lock()
-	if t.err != nil { // its directory may be another one
+	if t.err != nil { // the directory may be a different one
 		t.mu.Unlock()
 		return nil
 	}
@@ -198,7 +256,7 @@ func (t *tokens) writeUsed() error {
 	if !changed {
 		return nil
 	}
-	for id, at := range readUsed(t.file.usedPath()) { // other servers may follow the same file
+	for id, at := range readUsed(t.file.usedPath()) { // other servers may use the same file
 		if mine, there := now[id]; there {
 			now[id] = max(mine, at)
 		}

@@ -8,10 +8,9 @@ type AuthConfig struct {
 	// STATE/tokens. Another file has to exist when the server starts.
 	Tokens string `toml:"tokens"`
 
-	// How many wrong credentials from one address, or from as many addresses for one user name, are answered at once.
-	// After them each one more is answered later, with 429 and Retry-After, up to a minute. Right tokens are never held
-	// up; empty passwords, the same wrong credential again, and those that a right one follows do not count. 0: no
-	// limit.
+	// Guesses is the number of wrong credentials that are not delayed, for each client address and for each user name. After them one is
+	// answered each minute, and others get 429 with Retry-After. Right tokens are never delayed. Empty passwords, a repeated wrong credential,
+	// and wrong credentials before a right one do not count. Zero means no limit. Default 10.
 	Guesses int `toml:"guesses"`
 
 	Rule []RuleConfig `toml:"rule"`

@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/credfile"
 )
 
-// newAuth makes what knows callers. Its close is called once, last.
+// newAuth makes the Auth of a gateway. A further authenticator is added to the list here.
 func newAuth(cfg config.Config, log *slog.Logger, reg prometheus.Registerer) (*auth.Auth, error) {
 	rules, err := cfg.Auth.Rules()
 	if err != nil {
@@ -22,31 +22,55 @@ func newAuth(cfg config.Config, log *slog.Logger, reg prometheus.Registerer) (*a
 	if err != nil {
 		return nil, err
 	}
-	o := auth.Options{
-		Tokens: auth.NewTokenFile(cfg.Auth.Tokens), Rules: rules, OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host),
-		Keys: cfg.SSH.Address != "" && cfg.SSH.KnowsKeys(), Guesses: cfg.Auth.Guesses, Metrics: metrics, Log: log,
+	sources := auth.NewSources(metrics, log)
+	var keys *auth.Keys
+	if cfg.SSH.Address != "" {
+		if keys, err = cfg.SSH.LoadKeys(sources, log); err != nil {
+			return nil, err
+		}
 	}
-	if h := cfg.Auth.Hook; h.URL != "" {
-		hook := auth.HookOptions{
-			URL: h.URL, Timeout: h.Timeout.Duration, TTL: h.CacheTTL.Duration, Size: h.CacheSize, Stale: h.Fail == config.FailStale,
-			PerAddress: h.PerAddress, Many: h.Many, Metrics: metrics, Log: log,
-		}
-		if h.SecretFile != "" {
-			secret, err := credfile.LoadSecret(h.SecretFile, log)
-			if err != nil {
-				return nil, err
-			}
-			hook.Secret = secret.Get
-		}
-		if u, err := url.Parse(h.URL); err == nil && u.Scheme == "http" && !config.IsLoopback(u.Hostname()) {
-			log.Warn("what callers offer to prove who they are goes to the auth hook without TLS", "host", u.Host)
-		}
-		o.Hook = auth.NewHook(hook)
+	hook, err := newHook(cfg.Auth.Hook, log, metrics, sources)
+	if err != nil {
+		return nil, err
+	}
+	o := auth.Options{
+		Rules: rules, Hook: hook, OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host), Guesses: cfg.Auth.Guesses,
+		Metrics: metrics, Sources: sources, Log: log,
+	}
+	tokens := auth.NewTokens(auth.TokenOptions{File: auth.NewTokenFile(cfg.Auth.Tokens), All: hook == nil, Sources: sources, Log: log})
+	o.Authenticators = []auth.Authenticator{tokens}
+	if keys != nil {
+		o.Authenticators = append(o.Authenticators, keys)
+	}
+	if hook != nil {
+		o.Authenticators = append(o.Authenticators, hook)
 	}
 	register(reg, metrics)
 	callers := auth.New(o)
 	if !config.IsLoopback(host) && cfg.HTTP.TLSCert == "" && callers.Configured() {
-		log.Warn("tokens and passwords of callers come without TLS, unless something in front of http.address has it: give --tls-cert and --tls-key", "address", cfg.HTTP.Address)
+		log.Warn("credentials of callers arrive without TLS, unless a proxy has it: set --tls-cert and --tls-key", "address", cfg.HTTP.Address)
 	}
 	return callers, nil
+}
+
+// newHook makes the auth hook. It is nil if there is none.
+func newHook(h config.HookConfig, log *slog.Logger, metrics *auth.Metrics, sources *auth.Sources) (*auth.Hook, error) {
+	if h.URL == "" {
+		return nil, nil
+	}
+	o := auth.HookOptions{
+		URL: h.URL, Timeout: h.Timeout.Duration, TTL: h.CacheTTL.Duration, Size: h.CacheSize, Stale: h.Fail == config.FailStale,
+		PerAddress: h.PerAddress, Many: h.Many, Metrics: metrics, Sources: sources, Log: log,
+	}
+	if h.SecretFile != "" {
+		secret, err := credfile.LoadSecret(h.SecretFile, log)
+		if err != nil {
+			return nil, err
+		}
+		o.Secret = secret.Get
+	}
+	if u, err := url.Parse(h.URL); err == nil && u.Scheme == "http" && !config.IsLoopback(u.Hostname()) {
+		log.Warn("credentials are sent to the auth hook without TLS", "host", u.Host)
+	}
+	return auth.NewHook(o), nil
 }

@@ -1,10 +1,8 @@
 package roles
 
 import (
-	"context"
 	"log/slog"
 	"net"
-	"net/netip"
 	"path/filepath"
 	"strings"
 
@@ -26,23 +24,6 @@ func loadHostKeys(c *config.Config, log *slog.Logger) ([]ssh.Signer, error) {
 	return gitssh.LoadHostKeys(filepath.Join(c.State, "ssh"), true, log)
 }
 
-// sshKeys knows users by the files that the configuration names, and by the auth hook.
-type sshKeys struct {
-	files *auth.Keys // nil: none
-	hook  *auth.Auth
-}
-
-func (k sshKeys) Key(ctx context.Context, login string, key ssh.PublicKey, from netip.Addr) (id auth.Identity, noTouch bool, err error) {
-	if k.files != nil {
-		id, noTouch, err = k.files.Key(login, key, from)
-		if err == nil || !k.hook.AsksAboutKeys() || k.files.Final(key) {
-			return id, noTouch, err
-		}
-	}
-	id, err = k.hook.Key(ctx, login, key, from)
-	return id, false, err
-}
-
 // newSSH is the SSH server beside a gateway's HTTP; nil without ssh.address.
 func newSSH(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, core *gateway.Gateway, callers *auth.Auth, doors doors) (*sshFront, error) {
 	if cfg.SSH.Address == "" {
@@ -52,13 +33,9 @@ func newSSH(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, core
 	if err != nil {
 		return nil, err
 	}
-	files, err := cfg.SSH.LoadKeys(callers.Sources(), log)
-	if err != nil {
-		return nil, err
-	}
 	var keys gitssh.Keys
-	if files != nil || callers.AsksAboutKeys() {
-		keys = sshKeys{files, callers}
+	if cfg.SSH.KnowsKeys() || cfg.SSH.RevokedKeys != "" || cfg.Auth.Hook.URL != "" {
+		keys = callers
 	}
 	metrics := gitssh.NewMetrics()
 	register(reg, metrics)

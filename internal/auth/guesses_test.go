@@ -24,24 +24,23 @@ func TestLockoutOfTokens(t *testing.T) {
 			t.Fatalf("%d: %v", i, err)
 		}
 	}
-	for i, want := 0, firstLock; i < 10; i++ {
+	for i := range 10 {
 		err := wrong("192.0.2.1")
-		if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) != want {
-			t.Fatalf("%d: %v after %v, want %v", i, err, fault.RetryAfter(err), want)
+		if after := fault.RetryAfter(err); !fault.Is(err, fault.Exhausted) || after > guessInterval || after < guessInterval-time.Second {
+			t.Fatalf("%d: %v after %v, want %v", i, err, after, guessInterval)
 		}
 		if err := wrong("192.0.2.2"); i == 0 && !fault.Is(err, fault.Unauthenticated) {
 			t.Fatalf("%d: from elsewhere: %v", i, err)
 		}
-		w.clock = w.clock.Add(want)
+		w.clock = w.clock.Add(guessInterval + time.Millisecond)
 		if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
-			t.Fatalf("%d: once it is over: %v", i, err)
+			t.Fatalf("%d: after the wait: %v", i, err)
 		}
-		want = min(2*want, longestLock)
 	}
 	if _, err := w.from("192.0.2.1", "Bearer "+token); err != nil {
 		t.Fatalf("a right token from there: %v", err)
 	}
-	w.clock = w.clock.Add(forgetWrong)
+	w.clock = w.clock.Add(rememberWrong)
 	if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
 		t.Error(err)
 	}
@@ -92,7 +91,7 @@ func TestLockoutOfPasswords(t *testing.T) {
 		t.Errorf("alice is locked out by others: %v", err)
 	}
 	// Being right once is no licence to guess.
-	w.clock = w.clock.Add(forgetWrong)
+	w.clock = w.clock.Add(rememberWrong)
 	for i := range 6 {
 		err := login("198.51.100.1", fmt.Sprintf("another guess %d", i))
 		if i < 5 && !fault.Is(err, fault.Unauthenticated) || i >= 5 && !fault.Is(err, fault.Exhausted) {
@@ -115,25 +114,26 @@ func TestLockoutOfPasswords(t *testing.T) {
 	}
 }
 
-func TestLockoutIsBounded(t *testing.T) {
+func TestGuessesAreBounded(t *testing.T) {
 	t.Parallel()
-	clock := time.Now()
-	l := newLockout(1, func() time.Time { return clock })
+	now := time.Now()
+	g := newGuesses(1, func() time.Time { return now })
 	wrong := fault.New(fault.Unauthenticated, "wrong")
 	for i := range maxGuessers + 1000 {
-		l.wrong(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), "", "", wrong)
+		g.wrong(&Credential{Secret: "x", Address: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}, wrong)
 	}
-	if len(l.counts) != maxGuessers || l.oldest.Len() != maxGuessers {
-		t.Errorf("%d are counted", len(l.counts))
+	if attempts, limiters := g.attempts.Len(), g.limiters.Len(); attempts != maxGuessers || limiters != maxGuessers {
+		t.Errorf("%d attempts and %d limiters, want %d of each", attempts, limiters, maxGuessers)
 	}
-	off := newLockout(0, func() time.Time { return clock })
+	off := newGuesses(0, func() time.Time { return now })
 	for range 100 {
-		if err := off.wrong("a", "b", "", wrong); err != wrong || off.locked("a", "b", "") != nil {
+		c := &Credential{User: "b", Secret: "x", Address: "a"}
+		if err := off.wrong(c, wrong); err != wrong || off.check(c) != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(off.counts) != 0 {
-		t.Error("it counts")
+	if n := off.attempts.Len(); n != 0 {
+		t.Errorf("%d attempts are counted, want none", n)
 	}
 }
 
@@ -153,15 +153,17 @@ func TestLockoutOfNames(t *testing.T) {
 	t.Parallel()
 	w, _ := newHookWorld(t, Options{Guesses: 3}, HookOptions{TTL: time.Second}, decides)
 	for i := range 50 {
-		if _, err := w.from("192.0.2.1", basic("alice", fmt.Sprint(i))); !fault.Is(err, fault.Unauthenticated) {
-			t.Fatal(err)
+		for _, guess := range []string{"first", "second"} {
+			if _, err := w.from("192.0.2.1", basic("alice", fmt.Sprint(guess, i))); err == nil {
+				t.Fatalf("%d: the %s guess is right", i, guess)
+			}
 		}
 		if i > 10 {
 			if _, err := w.from("192.0.2.1", basic("alice", "right")); !fault.Is(err, fault.Exhausted) {
 				t.Fatalf("%d: who guesses is not held up: %v", i, err)
 			}
 		}
-		w.clock = w.clock.Add(longestLock)
+		w.clock = w.clock.Add(guessInterval)
 	}
 	if id, err := w.from("198.51.100.1", basic("alice", "right")); err != nil || id.Name != "alice" {
 		t.Errorf("%+v, %v", id, err)
@@ -212,7 +214,7 @@ func TestFailuresBeforeASuccess(t *testing.T) {
 		w.clock = w.clock.Add(10 * time.Second)
 	}
 	// Some programs with a wrong credential each, of which each succeeds then with one of its own.
-	w.clock = w.clock.Add(forgetWrong)
+	w.clock = w.clock.Add(rememberWrong)
 	for i := range 12 {
 		if _, err := w.who("Bearer " + newToken()); !fault.Is(err, fault.Unauthenticated) {
 			t.Fatalf("%d: %v", i, err)
@@ -228,7 +230,7 @@ func TestGuessesBetweenSuccesses(t *testing.T) {
 	t.Parallel()
 	w, app := newHookWorld(t, Options{Guesses: 10}, HookOptions{}, decides)
 	token, start := w.token("mallory", Read), w.clock
-	for guess := 0; w.clock.Sub(start) < forgetWrong; guess++ {
+	for guess := 0; w.clock.Sub(start) < rememberWrong; guess++ {
 		w.who(basic("alice", fmt.Sprint("guess", guess)))
 		if _, err := w.who("Bearer " + token); err != nil {
 			t.Fatal(err)
@@ -236,22 +238,22 @@ func TestGuessesBetweenSuccesses(t *testing.T) {
 		w.clock = w.clock.Add(100 * time.Millisecond)
 	}
 	// 10 are free, 10 are forgiven, and then one each minute at most after the first.
-	if n := app.questions(); n > 10+10+6+int(forgetWrong/longestLock) {
-		t.Errorf("%d guesses in %s", n, forgetWrong)
+	if n := app.questions(); n > 10+10+6+int(rememberWrong/guessInterval) {
+		t.Errorf("%d guesses in %s", n, rememberWrong)
 	}
 	// Nor are many of them.
-	w.clock, start = w.clock.Add(2*forgetWrong), w.clock.Add(2*forgetWrong)
+	w.clock, start = w.clock.Add(2*rememberWrong), w.clock.Add(2*rememberWrong)
 	tokens := make([]string, 100)
 	for i := range tokens {
 		tokens[i] = w.token(fmt.Sprint("mallory", i), Read)
 	}
 	before := app.questions()
-	for guess := 0; w.clock.Sub(start) < forgetWrong; guess++ {
+	for guess := 0; w.clock.Sub(start) < rememberWrong; guess++ {
 		w.who(basic("alice", fmt.Sprint("another guess", guess)))
 		w.who("Bearer " + tokens[guess%len(tokens)])
 		w.clock = w.clock.Add(100 * time.Millisecond)
 	}
-	if n := app.questions() - before; n > 10+forgivenAtOnce*10+6+int(forgetWrong/longestLock) {
-		t.Errorf("%d guesses in %s with many right tokens", n, forgetWrong)
+	if n := app.questions() - before; n > 10+forgiveAll*10+6+int(rememberWrong/guessInterval) {
+		t.Errorf("%d guesses in %s with many right tokens", n, rememberWrong)
 	}
 }

@@ -1,0 +1,173 @@
+package auth
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// May returns nil if an identity may perform an operation. Errors: Unauthenticated if an identified caller might be allowed, whether the repository
+// exists or not. NotFound, as from NoRepository, if the caller may not know of the repository. Denied if the caller may read it. Unavailable.
+func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
+	err := a.may(ctx, id, repo, op)
+	a.o.Metrics.decision(op, id, err)
+	return err
+}
+
+func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
+	path := pathOf(repo)
+	allowed, err := a.allowed(ctx, id, repo, path, op)
+	if allowed || err != nil {
+		return err
+	}
+	if id.Anonymous() {
+		if op != Read && !a.Configured() {
+			return fault.New(fault.Denied, "nobody can push yet: the operator of this server has to create a token with \"packhorse token create\"")
+		}
+		return fault.New(fault.Unauthenticated, "authentication required: use an access token as the password (any user name)")
+	}
+	if op != Read {
+		if allowed, err = a.allowed(ctx, id, repo, path, Read); err != nil {
+			return err
+		}
+	}
+	if !allowed {
+		return NoRepository(repo)
+	}
+	if id.Grant != nil && !id.Grant.allows(path, op) {
+		return fault.New(fault.Denied, "%s may read this repository, but this credential allows no more than that", id.Name)
+	}
+	return fault.New(fault.Denied, "%s may read this repository, but not %s it", id.Name, [...]string{Write: "push to", Admin: "administer"}[op])
+}
+
+// NoRepository returns the error for a repository that does not exist, or that the caller may not know of.
+func NoRepository(repo git.RepoPath) error {
+	return fault.New(fault.NotFound, "no repository %s here", repo)
+}
+
+// decision is the result of rules and configuration.
+type decision int
+
+const (
+	denied decision = iota
+	allowed
+	hookDecides
+)
+
+func decisionOf(ok bool) decision {
+	if ok {
+		return allowed
+	}
+	return denied
+}
+
+// decideIdentified decides for an identified caller, without the permissions of anonymous callers.
+func (a *Auth) decideIdentified(id Identity, path []string, op Operation) decision {
+	if !id.Grant.allows(path, op) {
+		return denied
+	}
+	rules := *a.rules.Load()
+	switch allows := decide(rules, id, path); {
+	case allows >= 0:
+		return decisionOf(int(op) < allows)
+	case a.o.Hook != nil:
+		return hookDecides
+	}
+	return decisionOf(len(rules) == 0) // without rules the credential alone decides
+}
+
+// decideAnonymous decides whether anonymous callers may read.
+func (a *Auth) decideAnonymous(id Identity, path []string) decision {
+	switch allows := decide(*a.rules.Load(), id, path); {
+	case allows >= 0:
+		return decisionOf(int(Read) < allows)
+	case a.open():
+		return allowed
+	case a.o.Hook != nil:
+		return hookDecides
+	}
+	return denied
+}
+
+// open reports whether everybody may read repositories that no rule matches.
+func (a *Auth) open() bool { return a.o.OpenRead || a.o.OpenUntilKnown && !a.Configured() }
+
+// allowed decides. Whatever anonymous callers may do, everybody may, because a caller can leave out the credential.
+func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path []string, op Operation) (bool, error) {
+	if !id.Anonymous() {
+		switch a.decideIdentified(id, path, op) {
+		case allowed:
+			return true, nil
+		case hookDecides:
+			if ok, err := a.o.Hook.may(ctx, id, repo, op); ok || err != nil {
+				return ok, err
+			}
+		}
+	}
+	if op != Read {
+		return false, nil
+	}
+	stranger := Identity{Address: id.Address}
+	switch a.decideAnonymous(stranger, path) {
+	case allowed:
+		return true, nil
+	case hookDecides:
+		return a.o.Hook.may(ctx, stranger, repo, op)
+	}
+	return false, nil
+}
+
+// Reader returns a function that reports which of many repositories an identity may read. Nil means all. If access to a repository cannot be
+// determined, it is reported as unreadable and complete is false. The hook is asked about many repositories together or at the same time. These
+// decisions are not counted.
+func (a *Auth) Reader(ctx context.Context, id Identity) func([]git.RepoPath) (readable []bool, complete bool) {
+	if len(*a.rules.Load()) == 0 && (a.open() || a.o.Hook == nil && !id.Anonymous() && (id.Grant == nil || len(id.Grant.Repositories) == 0)) {
+		return nil
+	}
+	return func(repos []git.RepoPath) ([]bool, bool) { return a.readable(ctx, id, repos) }
+}
+
+func (a *Auth) readable(ctx context.Context, id Identity, repos []git.RepoPath) (readable []bool, complete bool) {
+	readable = make([]bool, len(repos))
+	stranger := Identity{Address: id.Address}
+	var own, anonymous []int // repositories that the hook decides about for the caller, and for anonymous callers
+	for i, repo := range repos {
+		path := pathOf(repo)
+		forOwn, forAnonymous := denied, a.decideAnonymous(stranger, path)
+		if !id.Anonymous() {
+			forOwn = a.decideIdentified(id, path, Read)
+		}
+		switch {
+		case forOwn == allowed || forAnonymous == allowed:
+			readable[i] = true
+		case forOwn == hookDecides:
+			own = append(own, i)
+		case forAnonymous == hookDecides:
+			anonymous = append(anonymous, i)
+		}
+	}
+	complete = a.askHook(ctx, id, repos, own, readable)
+	for _, i := range own {
+		if !readable[i] && a.decideAnonymous(stranger, pathOf(repos[i])) == hookDecides {
+			anonymous = append(anonymous, i)
+		}
+	}
+	return readable, a.askHook(ctx, stranger, repos, anonymous, readable) && complete
+}
+
+// askHook asks the hook about the repositories at the given indexes.
+func (a *Auth) askHook(ctx context.Context, id Identity, repos []git.RepoPath, indexes []int, readable []bool) (complete bool) {
+	if len(indexes) == 0 {
+		return true
+	}
+	some := make([]git.RepoPath, len(indexes))
+	for n, i := range indexes {
+		some[n] = repos[i]
+	}
+	ok, complete := a.o.Hook.readable(ctx, id, some)
+	for n, i := range indexes {
+		readable[i] = ok[n]
+	}
+	return complete
+}
