@@ -21,7 +21,7 @@ type BlobRequest struct {
 	Length int64 // at most so many bytes; 0: to the end
 }
 
-// BlobHeader says what a blob is.
+// BlobHeader describes a blob.
 type BlobHeader struct {
 	ID   git.ObjectID
 	Size int64  // of the whole blob
@@ -36,12 +36,12 @@ const maxDelta = 128 << 20
 
 var pieces = sync.Pool{New: func() any { return new([Piece]byte) }}
 
-// Blob calls head once, then data with the bytes in order, Piece of them at a time; the slice is good during the call
-// only.
+// Blob calls head once, then data with the bytes in order, in pieces of at most Piece bytes. A slice is valid only
+// during its call.
 //
-// A blob of up to 1 MiB, and one that is stored as a delta, is verified before the first byte is given; such a delta
-// may have 128 MiB. A larger one is inflated as it goes, in bounded memory: its last bytes are given only if all were
-// right, those before them, and ranges that end before the blob does, are not verified.
+// A blob of up to 1 MiB is verified before its first byte is sent, and so is one that is stored as a delta, up to 128
+// MiB. A larger blob is inflated as it is sent, in bounded memory. Its last bytes are sent only if all bytes were
+// correct. The bytes before them, and ranges that end before the blob does, are not verified.
 func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head func(BlobHeader) error,
 	data func([]byte) error) error {
 	c, err := l.begin(ctx, r)

@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// What of a commit is given; the rest is cut.
+// Maximum sizes of the parts of a commit. Longer parts are cut.
 const (
 	maxMessage = 1 << 20  // bytes
 	maxParents = 10_000   // of an octopus
@@ -30,7 +30,7 @@ type Commit struct {
 	Truncated         bool   // something was longer than above, and was cut
 }
 
-// Signature is who did something, and when. What git cannot read is empty, or 0.
+// Signature is the author or committer with a time. An unreadable name is empty, an unreadable time 0.
 type Signature struct {
 	Name, Email []byte
 	Seconds     int64 // since the epoch
@@ -124,8 +124,7 @@ func (c *Commit) signature(line []byte) (s Signature) {
 	return s
 }
 
-// date reads seconds and an offset as +hhmm. Both are 0 if either is not there. Seconds beyond what can be told are 0;
-// so is such an offset.
+// date reads seconds and an offset as +hhmm. Both are 0 if one of them is missing. A value out of range is 0.
 func date(text []byte) (seconds int64, offset int32) {
 	text = trimStart(text)
 	n := digits(text)

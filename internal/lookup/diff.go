@@ -18,7 +18,7 @@ const (
 	statsBytes  = 1 << 20 // a batch that has so many bytes of paths is full
 )
 
-// FileStat is what differs in a file. Of a side that does not exist, mode and ID are zero.
+// FileStat describes the difference of a file. On a side that does not have it, mode and ID are zero.
 type FileStat struct {
 	Path             []byte
 	OldMode, NewMode uint32
@@ -29,11 +29,11 @@ type FileStat struct {
 }
 
 // DiffStat calls send with the files that differ between two trees, or trees of commits, in the order of git diff-tree
-// -r, in batches of up to 1,000. An empty old is the first parent of new, or the empty tree where there is none.
+// -r, in batches of up to 1,000. An empty old is the first parent of new, or the empty tree if it has none.
 //
-// Lines are counted as by git diff-tree --minimal --numstat -r (since git 2.50; before, it could count more than the
-// least): renames are not looked for, and attributes do not count. A file is binary if its first 8,000 bytes have a
-// NUL. A submodule is a file of one line.
+// Lines are counted as by git diff-tree --minimal --numstat -r since git 2.50; earlier versions may count more. Renames
+// are not detected, and attributes are ignored. A file is binary if its first 8,000 bytes contain a NUL. A submodule is
+// a file of one line.
 func (l *Reader) DiffStat(ctx context.Context, r *repo.Repo, old, new string, send func([]FileStat) error) error {
 	c, err := l.begin(ctx, r)
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *call) parentTree(revision string) (git.ObjectID, error) {
 // differ compares two trees.
 type differ struct {
 	*call
-	// What differs; a side that is not there is zero. The path is good during the call only.
+	// each is called with each difference. A missing side is zero. The path is valid only during the call.
 	each   func(path []byte, old, new entry) error
 	path   []byte
 	opened int // trees
@@ -134,8 +134,7 @@ func (d *differ) next(s *side) (err error) {
 	return nil
 }
 
-// trees compares two trees; zero is the empty one. What is of another kind on both sides, a directory and a file, are
-// two names.
+// trees compares two trees. The zero ID is the empty tree. A directory and a file of the same name are two names.
 func (d *differ) trees(old, new git.ObjectID, depth int) error {
 	if old == new {
 		return nil
@@ -207,7 +206,7 @@ func compareEntries(a, b *side) int {
 	return len(a.name) - len(b.name) // both 0 but for names that git would not write
 }
 
-// pair compares what stands under one name on both sides; zero where there is nothing.
+// pair compares the entries of one name on both sides. A missing entry is zero.
 func (d *differ) pair(name []byte, old, new entry, depth int) error {
 	if old == new {
 		return nil
@@ -289,7 +288,7 @@ type content struct {
 	large  bool // data is not there
 }
 
-// content reads a blob, what stands for a submodule, or nothing. Its data is held.
+// content reads a blob, or the text for a submodule. A missing entry is empty. Its data counts as held.
 func (s *stats) content(e entry) (content, error) {
 	switch {
 	case e.id.IsZero() && e.mode == 0:

@@ -12,7 +12,7 @@ import (
 // FilesRequest asks for the files of a commit.
 type FilesRequest struct {
 	Commit git.ObjectID
-	Base   git.ObjectID // another commit: only what differs from it; zero: all
+	Base   git.ObjectID // another commit: only the differences from it; zero: all files
 	Limit  int64        // content of more bytes is left out; at most MaxContent
 }
 
@@ -24,15 +24,17 @@ type File struct {
 	Path    []byte
 	Mode    uint32
 	ID      git.ObjectID
-	Size    int64  // bytes of the whole blob; 0: it is none; -1: it is missing or damaged
+	Size    int64  // bytes of the whole blob. 0: not a blob. -1: missing or damaged
 	Content []byte // nil: larger than the limit, no blob, missing, damaged, or gone
 	Gone    bool   // the base has it, the commit has not; the rest is zero
 }
 
-// Files calls send with the files of a commit in the order of git ls-tree -r, or with what differs from a base in that
-// of git diff-tree -r, one at a time; what it gets is good during the call only. Symbolic links are files whose content
-// is their target, submodules have none. A blob that is missing or damaged is given without content, and counted; trees
-// have to be sound. NotFound: there is no such commit, or no such base.
+// Files calls send with the files of a commit in the order of git ls-tree -r, or with the differences from a base in
+// the order of git diff-tree -r. It sends one at a time; the file is valid only during the call. Symbolic links are
+// files with their target as content. Submodules have no content.
+//
+// A missing or damaged blob is sent without content, and counted. A damaged tree is an error. The error is NotFound if
+// the commit or the base does not exist.
 func (l *Reader) Files(ctx context.Context, r *repo.Repo, q FilesRequest, send func(*File) error) error {
 	if q.Limit < 0 || q.Limit > MaxContent {
 		return fault.New(fault.Invalid, "the limit has to be from 0 to %d bytes", int64(MaxContent))
@@ -61,7 +63,7 @@ func (l *Reader) Files(ctx context.Context, r *repo.Repo, q FilesRequest, send f
 // rootOf is the tree of a commit that is named by its ID.
 func (c *call) rootOf(commit git.ObjectID) (git.ObjectID, error) {
 	if commit.IsZero() || commit.Format() != c.repo.Format {
-		return git.ObjectID{}, fault.New(fault.Invalid, "%s is no commit of the repository's format, %s", commit,
+		return git.ObjectID{}, fault.New(fault.Invalid, "%s is not a commit ID of the repository's format, %s", commit,
 			c.repo.Format)
 	}
 	typ, _, err := c.repo.Objects.Header(commit)
@@ -162,7 +164,7 @@ func (f *filer) content(id git.ObjectID) (data []byte, size int64, err error) {
 	return data, int64(len(data)), f.hold(int64(len(data)))
 }
 
-// sizeOf is a blob's size, or -1 for what is none though a tree says so, and counts those.
+// sizeOf returns a blob's size, or -1 if the object is not a blob though a tree names it as one. It counts those.
 func (f *filer) sizeOf(typ git.ObjectType, size int64) int64 {
 	if typ != git.Blob || size < 0 {
 		f.metrics.unreadable.Inc()
@@ -171,9 +173,9 @@ func (f *filer) sizeOf(typ git.ObjectType, size int64) int64 {
 	return size
 }
 
-// Behind counts the commits that new reaches and old does not, up to limit. As in Log, clocks that are wrong can
-// mislead it, and history that would have to be looked at further than 2,000,000 commits is an error of kind Invalid.
-// NotFound: one of the two is not there.
+// Behind counts the commits that new reaches and old does not, up to limit. As in Log, wrong clocks can mislead it. A
+// history of more than 2,000,000 visited commits is an error of kind Invalid. The error is NotFound if a commit does
+// not exist.
 func (l *Reader) Behind(ctx context.Context, r *repo.Repo, old, new git.ObjectID, limit int) (int, error) {
 	if limit < 1 || limit > maxLog {
 		return 0, fault.New(fault.Invalid, "the limit has to be from 1 to %d commits", maxLog)

@@ -57,7 +57,8 @@ func trimCommon(a, b []byte) ([]byte, []byte) {
 	for n < len(a) && n < len(b) && a[len(a)-1-n] == b[len(b)-1-n] {
 		n++
 	}
-	if first := bytes.IndexByte(a[len(a)-n:], '\n'); first >= 0 { // what is behind it are whole lines, of both
+	// Both have the same whole lines behind it.
+	if first := bytes.IndexByte(a[len(a)-n:], '\n'); first >= 0 {
 		n -= first + 1
 		a, b = a[:len(a)-n], b[:len(b)-n]
 	}
@@ -103,9 +104,9 @@ func cutLine[T string | []byte](s T) (line, rest T) {
 	return s, s[len(s):]
 }
 
-// editDistance is the least number of insertions and deletions that make b of a: the greedy algorithm of Myers, "An
-// O(ND) Difference Algorithm and Its Variations" (1986), which for the distance alone needs one row. ok is false if it
-// takes more than most steps.
+// editDistance returns the minimum number of insertions and deletions that turn a into b. It is the greedy algorithm of
+// Myers, "An O(ND) Difference Algorithm and Its Variations" (1986), which needs one row for the distance. If it takes
+// more than most steps, ok is false.
 func editDistance(ctx context.Context, a, b []int32, most int) (distance int, ok bool, err error) {
 	n, m := len(a), len(b)
 	furthest := make([]int32, 2*(n+m)+3) // by diagonal x-y: the furthest x that is reached

@@ -12,7 +12,7 @@ import (
 const (
 	usualLog     = 100
 	maxLog       = 10_000
-	maxVisited   = 2_000_000 // commits that one log looks at
+	maxVisited   = 2_000_000 // commits that one log visits
 	maxRevisions = 1000
 	maxBatch     = 100       // commits
 	batchBytes   = 256 << 10 // a batch that has so many bytes of messages is full
@@ -28,10 +28,10 @@ type LogRequest struct {
 	Skip        int      // pass over as many first
 }
 
-// Log calls send with the commits in batches of up to 100, in the order of a git log that no option gives another
-// order: next comes the latest by committer's date among the revisions and the parents of what came before. The history
-// of a shallow repository ends where the repository does. A log that has to look at more than 2,000,000 commits fails,
-// with an error of kind Invalid.
+// Log calls send with the commits in batches of up to 100, in the default order of git log. The next commit is always
+// the latest by committer's date among the revisions and the parents of earlier commits. The history of a shallow
+// repository ends where the repository does. A log that visits more than 2,000,000 commits fails with an error of kind
+// Invalid.
 func (l *Reader) Log(ctx context.Context, r *repo.Repo, q LogRequest, send func([]Commit) error) error {
 	if q.Limit < 0 || q.Skip < 0 {
 		return fault.New(fault.Invalid, "limit %d and skip %d must not be less than 0", q.Limit, q.Skip)

@@ -1,17 +1,17 @@
-// Package lookup answers questions about one repository's objects in process: the bytes of a blob, what is in a
-// directory, commits, history, how many lines differ.
+// Package lookup reads one repository's objects in process: the bytes of a blob, the entries of a directory, commits,
+// history, and counts of different lines.
 //
-// A revision is what Revisions takes; none is HEAD. Annotated tags stand for what they peel to. Refs that are hidden do
-// not exist; any object in the store may be asked for by its ID, for those who call this are trusted. A path has
-// slashes between its components and is compared byte by byte, as git does: "." and ".." are names like others, which
-// no entry has.
+// Revisions defines the syntax of revisions. An empty revision is HEAD. An annotated tag stands for the object that it
+// peels to. Hidden refs do not exist. Every object of the store can be requested by its ID, because callers are
+// trusted. A path has slashes between its components and is compared byte by byte, as in git. "." and ".." are names
+// without a special meaning.
 //
-// Every answer is bounded in memory, and so is what all calls hold together: Options.Memory. Where the work cannot be
-// told beforehand (directories within directories, history, line counts) it is cut into pages, or counted and ended
-// with an error that says so; the context is looked at all the time.
+// Every response is bounded in memory, and Options.Memory limits all calls together. The work of recursive directories,
+// history and line counts is not known in advance. Such a response has pages, or the work is counted and ends with an
+// error that names the limit. Long work ends when the context does.
 //
-// Errors: Invalid and NotFound name what was asked for. What the repository refers to and does not have, or has
-// damaged, is Corrupt and names the object. Exhausted: other calls hold the memory.
+// Errors: Invalid and NotFound name the requested object. Corrupt means that the repository refers to an object that is
+// missing or damaged, and names it. Exhausted means that other calls hold the memory.
 package lookup
 
 import (
@@ -123,8 +123,8 @@ func (c *call) drop(n int64) {
 	}
 }
 
-// read reads an object that the repository is expected to have, whole and verified. Whoever is done with the bytes
-// drops their number.
+// read reads an object that the repository refers to, whole and verified. When the caller does not need the bytes any
+// more, it subtracts their number from held.
 func (c *call) read(id git.ObjectID, want git.ObjectType, limit int64) ([]byte, error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err

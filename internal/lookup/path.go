@@ -48,7 +48,8 @@ func checkPath(path string) error {
 	return nil
 }
 
-// child finds a name in a directory; nothing if it is no directory, or if a slash follows and the name is none.
+// child finds a name in a directory. It returns the zero entry if in is not a directory, or if a slash follows and the
+// name is not one.
 func (c *call) child(in entry, name string, slash bool) (found entry, err error) {
 	if in.mode != pack.ModeTree {
 		return entry{}, nil
@@ -88,7 +89,7 @@ func damagedTree(id git.ObjectID, err error) error {
 type pathMemo struct {
 	c     *call
 	names []string
-	slash bool // a slash stands at the end
+	slash bool // the path ends in a slash
 	known map[pathKey]entry
 }
 
@@ -105,7 +106,7 @@ func newPathMemo(c *call, path string) *pathMemo {
 	return &pathMemo{c: c, names: strings.Split(trimmed, "/"), slash: trimmed != path, known: make(map[pathKey]entry)}
 }
 
-// same tells whether two trees have the same at the path. The zero ID is the empty tree.
+// same reports whether two trees have the same entry at the path. The zero ID is the empty tree.
 func (m *pathMemo) same(a, b git.ObjectID) (bool, error) {
 	if a == b {
 		return true, nil

@@ -23,7 +23,7 @@ const (
 	maxSteps    = 5_000_000 // from commits to their parents, for all revisions of one Revisions
 	maxTags     = 10_000    // that one revision goes through
 	maxTold     = 10        // candidates in an error
-	maxSorted   = 1000      // candidates that are looked at for it
+	maxSorted   = 1000      // candidates that are read to sort them
 	maxWalks    = 100       // through history, to see whether IDs are visible, for all revisions of one Revisions
 )
 
@@ -34,18 +34,19 @@ type Revision struct {
 	Ref  git.RefName // that the revision begins with, after symbolic refs; empty: it begins with an object ID
 }
 
-// Revisions resolves revisions of one repository, all in one state of its refs (gitrevisions(7)): object IDs, whole or
-// abbreviated; names of refs by git's rules, HEAD, and "@"; what git describe writes; and any number of ^{TYPE}, ^{},
-// ~N and ^N behind them. Where an abbreviation stands for several objects, the only one of the type that what follows
-// needs is meant, as with git. What git knows beside that is Invalid: ranges, paths in a commit, reflogs, upstreams,
-// searches by message. Of the names at the top, beside refs/, there is only HEAD; an ID names nothing if there is no
-// such object.
+// Revisions resolves revisions of one repository, all in one state of its refs (gitrevisions(7)). It resolves object
+// IDs, whole or abbreviated, names of refs by git's rules, HEAD, "@", and the output of git describe. Any number of
+// ^{TYPE}, ^{}, ~N and ^N may follow. An abbreviation of several objects means the only one of the type that the rest
+// of the revision needs, as in git.
+//
+// Git's other forms are Invalid: ranges, paths in a commit, reflogs, upstreams, and searches by message. Of the names
+// outside refs/ only HEAD exists. An ID without an object is not a revision.
 //
 // Used by one goroutine.
 type Revisions struct {
 	*call
-	// Own has IDs of objects that the repository borrows from others name nothing, unless they are commits or tags that
-	// its visible refs reach: who asks may not know of the rest.
+	// Own excludes objects that the repository borrows from others, except for commits and tags that its visible refs
+	// reach. The caller may not know of other objects.
 	Own bool
 
 	snapshot *refs.Snapshot
@@ -61,9 +62,9 @@ func (l *Reader) Revisions(ctx context.Context, r *repo.Repo, snapshot *refs.Sna
 	return &Revisions{call: &call{Reader: l, ctx: ctx, repo: r}, snapshot: snapshot}
 }
 
-// Resolve finds what a revision names; none is HEAD. Errors: NotFound if there is no such object; Exists for an
-// abbreviation that may be several, which the text lists; Invalid for what is no revision, or needs more history to be
-// looked at than may be; Corrupt.
+// Resolve resolves a revision; "" is HEAD. The error is NotFound if the object does not exist. Exists is an
+// abbreviation of several objects, which the text lists. Invalid is a malformed revision, or one that needs to visit
+// too much history. Corrupt is a damaged object.
 func (v *Revisions) Resolve(revision string) (Revision, error) {
 	if revision == "" {
 		revision = string(git.HEAD)
@@ -82,7 +83,7 @@ func (v *Revisions) Resolve(revision string) (Revision, error) {
 	return found, err
 }
 
-// wanted says which objects an abbreviation can stand for if it is several.
+// wanted is the set of object types that an ambiguous abbreviation may have.
 type wanted uint8
 
 const (
@@ -113,8 +114,8 @@ func usually(config repo.Config) wanted {
 	return anyType
 }
 
-// find resolves a part of a revision from its beginning, as get_oid_1 in git's object-name.c does. The result has no
-// Type where nobody has asked for it yet.
+// find resolves the beginning of a revision, as get_oid_1 in git's object-name.c does. The result has no Type if it was
+// not needed yet.
 func (v *Revisions) find(text string, want wanted) (Revision, error) {
 	if err := v.ctx.Err(); err != nil {
 		return Revision{}, err
@@ -143,7 +144,7 @@ func (v *Revisions) find(text string, want wanted) (Revision, error) {
 	return v.name(text, want)
 }
 
-// cutStep cuts ~N or ^N off. op is 0 if there is none; n is math.MaxInt for what has too many digits.
+// cutStep cuts ~N or ^N off. Without one, op is 0. If it has too many digits, n is math.MaxInt.
 func cutStep(text string) (base string, op byte, n int) {
 	at := len(text)
 	for at > 0 && '0' <= text[at-1] && text[at-1] <= '9' {
@@ -164,7 +165,7 @@ func cutStep(text string) (base string, op byte, n int) {
 	return base, op, n
 }
 
-// target is what stands between ^{ and }.
+// target is the text between ^{ and }.
 type target uint8
 
 const (
@@ -176,7 +177,7 @@ const (
 	untagged        = target(255) // nothing: no tag
 )
 
-// cutPeel cuts ^{...} off. As git does, it takes no notice of what stands behind the first brace that closes.
+// cutPeel cuts ^{...} off. As in git, text after the first closing brace is ignored.
 func cutPeel(text string) (base string, to target, ok bool) {
 	at := strings.LastIndex(text, "^{")
 	if at < 0 || text[len(text)-1] != '}' {
@@ -285,7 +286,7 @@ func (v *Revisions) graft() (err error) {
 	return err
 }
 
-// visible leaves of objects those that whoever asks may know of.
+// visible returns the objects that the caller may know of.
 func (v *Revisions) visible(ids []git.ObjectID) ([]git.ObjectID, error) {
 	if !v.Own || len(ids) == 0 || !v.repo.Objects.HasAlternates() {
 		return ids, nil
@@ -361,29 +362,29 @@ func (v *Revisions) name(text string, want wanted) (Revision, error) {
 	return Revision{}, notRevision(text)
 }
 
-// notRevision says what is wrong with a text that nothing can be called.
+// notRevision returns an error that describes a malformed revision.
 func notRevision(text string) error {
 	why := "it can be an object ID, HEAD or the name of a ref, with ^{TYPE}, ~N and ^N behind it"
 	switch {
 	case text == "":
-		why = "nothing stands before ~, ^ or ^{}"
+		why = "no name before ~, ^ or ^{}"
 	case strings.Contains(text, "@{"):
-		why = "reflogs and upstreams are not looked at"
+		why = "reflogs and upstreams are not supported"
 	case strings.Contains(text, ":"):
-		why = "paths and searches are no objects' names here"
+		why = "paths and searches are not supported"
 	case strings.Contains(text, "..") || text[0] == '^' || strings.HasSuffix(text, "^@") || strings.HasSuffix(text,
 		"^!"):
 		why = "it stands for a range of commits"
 	}
-	return fault.New(fault.Invalid, "%.200q is no revision: %s", text, why)
+	return fault.New(fault.Invalid, "%.200q is not a revision: %s", text, why)
 }
 
-// abbreviated finds the one object whose ID begins with digits. The error is NotFound if there is none or if these are
-// no digits, Exists for several.
+// abbreviated finds the one object whose ID begins with digits. The error is NotFound if there is no such object, or if
+// digits are not hexadecimal, and Exists if there are several.
 func (v *Revisions) abbreviated(digits string, want wanted) (Revision, error) {
 	prefix, ok := pack.ParsePrefix(digits, v.repo.Format)
 	if !ok || len(digits) < leastDigits {
-		return Revision{}, fault.New(fault.NotFound, "%.200q is no abbreviated object ID", digits)
+		return Revision{}, fault.New(fault.NotFound, "%.200q is not an abbreviated object ID", digits)
 	}
 	ids, err := v.repo.Objects.WithPrefix(prefix)
 	if err == nil {
@@ -419,7 +420,7 @@ func (v *Revisions) abbreviated(digits string, want wanted) (Revision, error) {
 	return Revision{}, v.ambiguous(digits, fit)
 }
 
-// fits tells whether an object is of a kind that is wanted. What cannot be read is none.
+// fits reports whether an object has a wanted type. An unreadable object does not fit.
 func (v *Revisions) fits(id git.ObjectID, want wanted) (bool, error) {
 	if want == anyType {
 		return true, v.ctx.Err()

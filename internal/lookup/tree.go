@@ -17,16 +17,16 @@ const (
 	maxPageBytes = 1 << 20 // of paths in one page, but for the last one
 )
 
-// TreeRequest asks for what is in a directory.
+// TreeRequest requests the entries of a directory.
 type TreeRequest struct {
 	In        PathIn
-	Recursive bool   // also what lies below, at any depth; directories themselves are not listed then
+	Recursive bool   // all files below it, at any depth, without the directories
 	PageSize  int    // at most so many entries, and at most 10,000; 0: 1,000
-	Token     string // TreePage.Next of the page before; In is not looked at then
+	Token     string // TreePage.Next of the previous page; In is then ignored
 }
 
-// TreePage is a part of a directory. It may have fewer entries than were asked for, and none: only Next tells whether
-// it is the last.
+// TreePage is a part of a directory. It may have fewer entries than requested, even none. It is the last page only if
+// Next is empty.
 type TreePage struct {
 	ID      git.ObjectID // of the directory
 	Entries []TreeEntry
@@ -182,13 +182,13 @@ func (t *lister) down(name []byte, id git.ObjectID) error {
 	return t.enter(id, prefix)
 }
 
-// A token is base64url of: a version, 1 for a recursive listing, the raw ID of the tree, and for each directory on the
-// way down the number of entries that are done, as uvarint.
+// A token is the base64url encoding of a version, 1 for a recursive listing, and the raw ID of the tree. For each
+// directory on the current path the number of finished entries follows, as uvarint.
 const tokenVersion = 1
 
 var errToken = fault.New(fault.Invalid, "bad page token; begin with the first page")
 
-// token tells where the listing stands; empty at its end.
+// token returns the position of the listing. It is empty at the end.
 func (t *lister) token() string {
 	if len(t.stack) == 0 {
 		return ""
@@ -245,7 +245,8 @@ func (t *lister) resume(token string) (root git.ObjectID, err error) {
 	return root, nil
 }
 
-// pass takes entries that an earlier page had, and tells the last; if it is entered the path goes on with it.
+// pass skips the entries of earlier pages and returns the last of them. If entered is set, the position is inside that
+// entry.
 func (t *lister) pass(done uint64, entered bool) (e entry, err error) {
 	var name []byte
 	for range done {

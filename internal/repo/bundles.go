@@ -6,13 +6,13 @@ import (
 	"unicode"
 )
 
-// Bundles is the list of bundles that clients are told of before they fetch (git-config(1),
-// uploadpack.advertiseBundleURIs and bundle.*; gitprotocol-v2(5), "bundle-uri").
+// Bundles is the list of bundles that the server advertises to clients (git-config(1), uploadpack.advertiseBundleURIs
+// and bundle.*; gitprotocol-v2(5), "bundle-uri").
 type Bundles struct {
 	Offered bool
 	Lines   []string // "key=value" in the order of the config
-	// Err is why a list that the config asks for is not offered. Clients hand its URIs to other programs, some of which
-	// take a line break or a space for the end of one: what could be misread there never leaves the server.
+	// Err is why a configured list is not advertised. Clients pass its URIs to other programs, some of which end a URI
+	// at a line break or a space. So a URI that could be misread is not sent.
 	Err error
 }
 
@@ -64,8 +64,8 @@ func (v variable) checkBundle() error {
 	return nil
 }
 
-// isBundleURI tells whether a URI is for every client the one that was meant. A path from the root is not: clients read
-// it from their own disk, as they do a "file:" URI.
+// isBundleURI reports whether a URI means the same to every client. An absolute path does not: clients read it from
+// their own disk, like a "file:" URI.
 func isBundleURI(uri string) bool {
 	for i := range len(uri) {
 		if uri[i] <= ' ' || uri[i] >= 0x7f {

@@ -216,8 +216,7 @@ func (p *configParser) skipLine() {
 	}
 }
 
-// isSpace tells what git takes for a space. A carriage return is one where it does not end a line together with a line
-// feed.
+// isSpace reports whether git treats c as a space. A carriage return is a space unless it is part of a line end.
 func isSpace(c byte) bool  { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 func isKeyChar(c byte) bool {
@@ -334,7 +333,7 @@ func (p *configParser) value() (string, error) {
 	}
 }
 
-// escape reads what stands behind a backslash.
+// escape reads an escape sequence after its backslash.
 func (p *configParser) escape(b *strings.Builder) error {
 	switch c := p.next(); c {
 	case eof, '\n':

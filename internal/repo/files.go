@@ -20,8 +20,7 @@ type fileState struct {
 	sum     [sha256.Size]byte
 }
 
-// watched tells whether a small file says what it said when the repository was opened. Safe for concurrent use once it
-// was read.
+// watched is a small file of which a later change is noticed. Safe for concurrent use once it was read.
 type watched struct {
 	path  string
 	limit int64 // in bytes
@@ -36,7 +35,7 @@ func (w *watched) read(path string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// same looks at the file's identity. A file that was too young when it was read to be told from a later one is read
+// same reports whether the file is unchanged, by its identity. A file that was very young when it was read is read
 // again.
 func (w *watched) same() bool {
 	known := w.known.Load()
@@ -54,7 +53,7 @@ func (w *watched) same() bool {
 	return true
 }
 
-// readFile reads a regular file of at most limit bytes and tells its state; one that is not there is empty.
+// readFile reads a regular file of at most limit bytes and returns its state. A missing file is empty.
 func readFile(path string, limit int64) ([]byte, *fileState, error) {
 	now := time.Now()
 	id, err := disk.Stat(path)
@@ -101,7 +100,7 @@ type tooLong int64
 
 func (n tooLong) Error() string { return fmt.Sprintf("longer than %d bytes", int64(n)) }
 
-// cannotRead says which of the repository's files cannot be read. That may pass, unless what is there is no file or too
+// cannotRead returns an error that names the file. It is Unavailable unless the path is not a file, or the file is too
 // long.
 func cannotRead(what string, err error) error {
 	if limit, ok := errors.AsType[tooLong](err); ok {

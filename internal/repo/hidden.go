@@ -23,8 +23,8 @@ const (
 	hidePush  = "receive"
 )
 
-// hiddenRefs reads the rules of both keys, which count as one list. "^" says that a name is meant before namespaces are
-// taken off; as none are served, it means nothing more.
+// hiddenRefs reads the rules of both keys as one list. "^" matches the name before namespaces are removed. Namespaces
+// are not served, so it has no effect.
 func hiddenRefs(c Config, section string) (hideRules, error) {
 	var rules hideRules
 	for _, v := range c.variables {
@@ -43,7 +43,7 @@ func hiddenRefs(c Config, section string) (hideRules, error) {
 	return rules, nil
 }
 
-// hides tells whether a ref is hidden.
+// hides reports whether a ref is hidden.
 func (h hideRules) hides(name git.RefName) bool {
 	for i := len(h) - 1; i >= 0; i-- {
 		rest, ok := strings.CutPrefix(string(name), h[i].prefix)
@@ -54,7 +54,7 @@ func (h hideRules) hides(name git.RefName) bool {
 	return false
 }
 
-// any tells whether some ref may be hidden.
+// any reports whether some ref may be hidden.
 func (h hideRules) any() bool {
 	for _, rule := range h {
 		if !rule.shows {

@@ -82,9 +82,9 @@ func PushHooks(path string, o Options) ([]Hook, error) {
 	return r.Hooks()
 }
 
-// pushEvents are the events that a push to the repository can reach. What the configuration turns off is not among
-// them: proc-receive without receive.procReceiveRefs, push-to-checkout without receive.denyCurrentBranch =
-// updateInstead, pre-auto-gc without receive.autogc.
+// pushEvents returns the events that a push to the repository can reach. It omits events that the configuration turns
+// off: proc-receive without receive.procReceiveRefs, push-to-checkout without receive.denyCurrentBranch =
+// updateInstead, and pre-auto-gc without receive.autogc.
 func (r *Repo) pushEvents() ([]HookEvent, error) {
 	events := []HookEvent{PreReceive}
 	if refs, ok := r.settings.Get("receive.procreceiverefs"); ok && refs != "" {
@@ -105,7 +105,7 @@ func (r *Repo) pushEvents() ([]HookEvent, error) {
 	return events, nil
 }
 
-// hooksDir is the directory of the repository's hooks, and what stands before a hook's name in messages (git-config(1),
+// hooksDir returns the directory of the repository's hooks, and the prefix of a hook's name in messages (git-config(1),
 // core.hooksPath).
 func (r *Repo) hooksDir() (dir, name string, err error) {
 	const key = "core.hookspath"
@@ -149,7 +149,7 @@ func (r *Repo) configuredHooks() ([]Hook, error) {
 				return nil, err
 			}
 			disabled[name] = !on
-		case "event": // the last mention says where in the order
+		case "event": // the last mention determines the order
 			hooks = slices.DeleteFunc(hooks, func(h Hook) bool {
 				return h.Name == name && (v.value == "" || h.Event == HookEvent(v.value))
 			})

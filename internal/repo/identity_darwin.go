@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity names a directory for as long as it exists: device, inode and time of birth, which tells it from a later
-// directory that was given the same inode.
+// identity identifies a directory as long as it exists: device, inode and birth time, which differs if an inode is
+// reused.
 func identity(path string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

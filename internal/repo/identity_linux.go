@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity names a directory for as long as it exists: device, inode and time of birth, which tells it from a later
-// directory that was given the same inode.
+// identity identifies a directory as long as it exists: device, inode and birth time, which differs if an inode is
+// reused.
 func identity(path string) (string, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_INO|unix.STATX_BTIME|unix.STATX_TYPE, &st); err != nil {

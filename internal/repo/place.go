@@ -17,9 +17,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// place is where a repository's parts are (gitrepository-layout(5), ".git" as a file, "commondir"; git-worktree(1),
-// "Details"). A submodule and a linked worktree have a file in the place of ".git" that names their git directory, and
-// that of a worktree names the directory that it shares with the others.
+// place holds the paths of a repository's parts (gitrepository-layout(5), ".git" as a file, "commondir";
+// git-worktree(1), "Details"). A submodule and a linked worktree have a file named ".git" that names their git
+// directory. The git directory of a worktree names the common directory.
 type place struct {
 	gitDir    string // HEAD and all that belongs to one worktree
 	commonDir string // all else; mostly the same
@@ -70,9 +70,9 @@ func locate(path string, o Options) (*place, error) {
 	return p, err
 }
 
-// Ways tells where the parts of the repository at path are, a git directory or a ".git" file: the directories that its
-// files name on the way, and its object directory last. The paths are as the files name them and may pass through
-// symbolic links. NotFound means that one of the directories does not exist.
+// Ways returns the directories that the files of the repository at path name, its object directory last. The path is a
+// git directory or a ".git" file. The returned paths may pass through symbolic links. The error is NotFound if one of
+// the directories does not exist.
 func Ways(path string) ([]string, error) {
 	p, err := locate(path, Options{})
 	if err != nil {
@@ -96,7 +96,7 @@ func (p *place) follow(path string, o Options) error {
 	}
 	target, ok := strings.CutPrefix(trimLineEnds(text), pointerPrefix)
 	if !ok || target == "" {
-		return fault.Wrap(fault.Corrupt, "the repository's .git file does not say where it is (gitdir: PATH)",
+		return fault.Wrap(fault.Corrupt, "the repository's .git file does not name its directory (gitdir: PATH)",
 			errors.New(path))
 	}
 	p.pointed = relativeTo(filepath.Dir(path), target)
@@ -104,7 +104,7 @@ func (p *place) follow(path string, o Options) error {
 		return err
 	}
 	if !IsGitDir(p.gitDir) {
-		return fault.Wrap(fault.NotFound, "the repository's .git file names a directory that is no repository",
+		return fault.Wrap(fault.NotFound, "the repository's .git file names a directory that is not a repository",
 			errors.New(p.pointed))
 	}
 	return nil
@@ -121,8 +121,8 @@ func relativeTo(dir, path string) string {
 	return dir + "/" + path
 }
 
-// resolve is a path that one of a repository's files names, without symbolic links. It has to lie where repositories
-// may be. What lies elsewhere is refused before it is told whether it exists.
+// resolve resolves a path in one of a repository's files, without symbolic links. A path outside the allowed
+// directories is refused, whether it exists or not.
 func (o Options) resolve(path, file string) (string, error) {
 	if strings.IndexByte(path, 0) >= 0 {
 		return "", fault.New(fault.Corrupt, "the repository's %s names no path", file)
@@ -143,7 +143,8 @@ func (o Options) resolve(path, file string) (string, error) {
 	return real, nil
 }
 
-// Allows tells whether a path may be a repository or a part of one; it and the root have to be free of symbolic links.
+// Allows reports whether a path may be a repository or a part of one. The path and the root must not contain symbolic
+// links.
 func (o Options) Allows(real string) bool {
 	if o.Root != "" && !disk.Below(o.Root, real) {
 		return false
@@ -151,8 +152,8 @@ func (o Options) Allows(real string) bool {
 	return !slices.ContainsFunc(o.Hidden, func(hidden string) bool { return disk.Below(hidden, real) })
 }
 
-// contained refuses one of a repository's files, of which the error tells the name, if it is a link to where no part of
-// one may be. It is asked before the file is read, so that no error says what is there.
+// contained refuses a repository's file if it is a link to outside the allowed directories. Call it before the file is
+// read, so that no error reveals whether the target exists. The error contains the name file.
 func (o Options) contained(path, file string) error {
 	if o.Root == "" {
 		return nil
@@ -170,7 +171,7 @@ func (o Options) contained(path, file string) error {
 	return nil
 }
 
-// identity tells this repository from another one that is found in the same way later.
+// identity distinguishes this repository from another one at the same path later.
 func (p *place) identity() (string, error) {
 	id, err := identity(p.gitDir)
 	if err == nil && p.commonDir != p.gitDir {
@@ -181,8 +182,7 @@ func (p *place) identity() (string, error) {
 	return id, err
 }
 
-// leads tells whether the files that were read on the way still say the same, and the way still leads to the same
-// directories.
+// leads reports whether the path still leads to the same directories, through unchanged files.
 func (p *place) leads(path, incarnation string) bool {
 	if p.pointer != nil {
 		if path != p.pointer.path || !p.pointer.same() {
@@ -204,7 +204,7 @@ func (p *place) leads(path, incarnation string) bool {
 	return now == incarnation
 }
 
-// IsGitFile tells whether a regular file at path names a git directory: whether it is, or should be, a ".git" file.
+// IsGitFile reports whether a regular file at path is, or should be, a ".git" file, which names a git directory.
 func IsGitFile(path string) bool {
 	f, err := disk.Open(path)
 	if err != nil {
@@ -219,8 +219,8 @@ func IsGitFile(path string) bool {
 	return string(head[:n]) == pointerPrefix
 }
 
-// IsGitDir tells whether dir looks like a git directory to git itself: a HEAD that can be one, and objects and refs,
-// maybe in the directory that its commondir file names (gitrepository-layout(5)).
+// IsGitDir reports whether git would take dir for a git directory. It needs a valid HEAD, and objects and refs, perhaps
+// in the directory that its commondir file names (gitrepository-layout(5)).
 func IsGitDir(dir string) bool {
 	is, _ := LooksLikeGitDir(dir)
 	return is
@@ -246,7 +246,7 @@ func LooksLikeGitDir(dir string) (bool, error) {
 	return true, nil
 }
 
-// isHead tells whether git would take what is at path for a HEAD.
+// isHead reports whether git would take the file at path for a HEAD.
 func isHead(path string) (bool, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -260,7 +260,7 @@ func isHead(path string) (bool, error) {
 	return err == nil && refs.IsHead(text), CannotTell(err)
 }
 
-// CannotTell is an error that says nothing of whether a file is there, and nil for all others.
+// CannotTell returns err if it does not reveal whether a file exists, and nil for all other errors.
 func CannotTell(err error) error {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EIO} {
 		if errors.Is(err, e) {

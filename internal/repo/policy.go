@@ -8,26 +8,26 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Policy is what a client may ask of a repository: what the repository's own config says (git-config(1), uploadpack.*,
-// uploadpackfilter.*, lsrefs.* and transfer.*), and where it says nothing, what the server's defaults are. Immutable
-// once the repository is open.
+// Policy is what a client may request of a repository. It is the repository's own config (git-config(1), uploadpack.*,
+// uploadpackfilter.*, lsrefs.* and transfer.*), with the server's defaults for missing keys. Immutable once the
+// repository is open.
 //
-// A value that is damaged is an error, as in git: a rule that cannot be read might have refused something. Git reads
-// most of these keys one value after the other and dies of any that is damaged, of lsrefs.unborn and
-// transfer.advertiseObjectInfo only of the last; so do we.
+// An invalid value is an error, as in git: a rule that cannot be read might have refused something. Git reads most of
+// these keys value by value and fails on any invalid one. Of lsrefs.unborn and transfer.advertiseObjectInfo it reads
+// only the last value. This package does the same.
 type Policy struct {
 	Filter      bool        // uploadpack.allowFilter: the client may leave objects out
 	Filters     FilterRules // uploadpackfilter.*: by which filters
 	RefInWant   bool        // uploadpack.allowRefInWant: wants may be names of refs
 	SidebandAll bool        // uploadpack.allowSidebandAll: the whole answer may travel in a side-band
 
-	// What may be wanted beside what an advertisement shows, in versions 0 and 1.
+	// Wants that are allowed besides the advertised refs, in versions 0 and 1.
 	AllowTip       bool // uploadpack.allowTipSHA1InWant: the tips of hidden refs
 	AllowReachable bool // uploadpack.allowReachableSHA1InWant: what refs reach
 	AllowAny       bool // uploadpack.allowAnySHA1InWant: every object that exists; the two above are set with it
 
-	// OwnAny tells that AllowAny is the word of the repository's own config. It holds for every protocol version, and
-	// also where the server would not allow as much by itself: with hidden refs, and with objects borrowed from other
+	// OwnAny reports whether AllowAny comes from the repository's own config. Then it holds for every protocol version.
+	// It also holds where the server would not allow as much: with hidden refs, and with objects borrowed from other
 	// repositories.
 	OwnAny bool
 
@@ -38,11 +38,11 @@ type Policy struct {
 	Bundles    Bundles       // uploadpack.advertiseBundleURIs; only a repository's own config has one
 }
 
-// Unborn says whether clients are told which branch an unborn HEAD points at (git-config(1), lsrefs.unborn).
+// Unborn is whether the server reports the branch of an unborn HEAD to clients (git-config(1), lsrefs.unborn).
 type Unborn string
 
 const (
-	UnbornAdvertise Unborn = "advertise" // they are, and are told that they may ask
+	UnbornAdvertise Unborn = "advertise" // yes, and the server advertises it
 	UnbornAllow     Unborn = "allow"     // they are if they ask
 	UnbornIgnore    Unborn = "ignore"    // they are not
 )
@@ -53,7 +53,7 @@ func ParseUnborn(s string) (Unborn, error) {
 	case UnbornAdvertise, UnbornAllow, UnbornIgnore:
 		return u, nil
 	}
-	return "", fault.New(fault.Invalid, `%.40q is none of "advertise", "allow", "ignore"`, s)
+	return "", fault.New(fault.Invalid, `%.40q is not "advertise", "allow" or "ignore"`, s)
 }
 
 // DefaultPolicy is what holds where neither the server's configuration nor a repository's says anything. It is what git
@@ -67,7 +67,7 @@ func DefaultPolicy() Policy {
 
 // policyKey reads one key of a config into a Policy.
 type policyKey struct {
-	last bool // git looks at the last value only: those before it may be damaged
+	last bool // git reads the last value only: earlier ones may be invalid
 	read func(p *Policy, v variable) error
 }
 
@@ -120,8 +120,8 @@ func newPolicy(c Config, defaults Policy) (*Policy, error) {
 	return p, nil
 }
 
-// wantSet is what may be wanted as git sees it: each of the three keys turns its part of the set on or off, so that
-// "allowAnySHA1InWant = false" takes back what the other two said before.
+// wantSet is the set of allowed wants as git builds it. Each of the three keys adds or removes its part of the set, so
+// that "allowAnySHA1InWant = false" also removes the parts of the other two.
 type wantSet uint8
 
 const (
@@ -162,7 +162,7 @@ func wantKeys() map[string]wantSet {
 	}
 }
 
-// readWants puts what a config says of them over the defaults.
+// readWants applies the three keys of a config to the defaults.
 func (p *Policy) readWants(c Config) error {
 	set, own, keys := p.wants(), wantSet(0), wantKeys()
 	for _, v := range c.variables {
@@ -197,10 +197,10 @@ func (p *Policy) readUnborn(v variable) error {
 	return nil
 }
 
-// FilterRules say which filters may be used, by git's name of their kind: "blob:none", "blob:limit", "tree",
-// "sparse:oid", "object:type", "combine". The zero value allows all.
+// FilterRules are the allowed filters, by git's name of their kind: "blob:none", "blob:limit", "tree", "sparse:oid",
+// "object:type", "combine". The zero value allows all.
 type FilterRules struct {
-	refuseOthers bool // what is not in named
+	refuseOthers bool // kinds that are not in named
 	named        map[string]bool
 	treeLimited  bool
 	maxTree      uint64 // the deepest "tree" filter, if treeLimited

@@ -7,8 +7,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// PushPolicy is what a repository's own config says about pushes as far as somebody beside git has to know it
-// (git-config(1), receive.*, http.receivepack). Nil pointers: it says nothing.
+// PushPolicy is the part of a repository's own config about pushes that is needed outside git (git-config(1),
+// receive.*, http.receivepack). Nil pointers: not set.
 type PushPolicy struct {
 	Atomic        bool  // receive.advertiseAtomic
 	OffsetDeltas  bool  // repack.useDeltaBaseOffset
@@ -23,11 +23,11 @@ type PushPolicy struct {
 	hidden hideRules
 }
 
-// Hides tells whether a ref is hidden from those who push.
+// Hides reports whether a ref is hidden from clients that push.
 func (p *PushPolicy) Hides(name git.RefName) bool { return p.hidden.hides(name) }
 
-// PushPolicy tells what the config says about pushes. Errors: Denied if it turns them off, Corrupt for a value that git
-// would not take either.
+// PushPolicy returns the config about pushes. Errors: Denied if it turns pushes off, Corrupt for a value that git would
+// refuse.
 func (r *Repo) PushPolicy() (*PushPolicy, error) {
 	p := &PushPolicy{Atomic: true, OffsetDeltas: true}
 	allowed, checks, transferChecks := true, (*bool)(nil), true

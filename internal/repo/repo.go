@@ -1,8 +1,7 @@
 // Package repo opens a repository for serving: its objects, refs, history and configuration in one handle.
 //
-// A Repo is shared by all requests for its repository, and each request first asks Fresh whether it still stands for
-// what is on disk: other programs push, repack, delete and make repositories anew at any time, and what they did is to
-// be seen by the very next request.
+// All requests for a repository share one Repo. Each request first calls Fresh, which compares it with the disk: other
+// programs push, repack, delete and create repositories at any time, and the next request must see that.
 package repo
 
 import (
@@ -16,11 +15,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// Options says how repositories are opened.
+// Options sets how repositories are opened.
 type Options struct {
 	Root         string   // all parts of a repository have to lie below it; "" means no limit
 	Hidden       []string // directories below the root where none may be, without symbolic links
-	Policy       *Policy  // what holds where a repository's config says nothing; nil: DefaultPolicy
+	Policy       *Policy  // defaults for keys that a repository's config does not set; nil: DefaultPolicy
 	Tables       *Tables  // lists refs in reftables; nil: repositories that have them are refused
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
@@ -119,9 +118,9 @@ func (r *Repo) configure() error {
 	return err
 }
 
-// supported checks the repository format as git does (gitrepository-layout(5), "repositoryformatversion"): an extension
-// that we do not know may mean anything, so such a repository is refused. Version 0 knows no extensions but those that
-// are older than version 1, and a configuration without a version has none. Tables tells whether the refs are in
+// supported checks the repository format as git does (gitrepository-layout(5), "repositoryformatversion"). A repository
+// with an unknown extension is refused, because the extension may mean anything. Version 0 has only the extensions that
+// are older than version 1, and a configuration without a version has none. Tables reports whether the refs are in
 // reftables.
 func supported(c Config) (format git.ObjectFormat, tables bool, err error) {
 	version, ok := c.Get("core.repositoryformatversion")
@@ -167,7 +166,7 @@ func supported(c Config) (format git.ObjectFormat, tables bool, err error) {
 	return format, tables, nil
 }
 
-// worktreeFile is a second config, which counts after the first one if extensions.worktreeConfig says so.
+// worktreeFile is a second config, which git reads after the first one if extensions.worktreeConfig is set.
 const worktreeFile = "config.worktree"
 
 // worktreeConfig adds to c what the second config says, if there is one.
@@ -184,7 +183,7 @@ func (r *Repo) worktreeConfig(c *Config) error {
 	return err
 }
 
-// served refuses a repository whose config says that it is not for us, or may say so in a file that we do not read.
+// served refuses a repository whose config forbids serving it, or may do so in a file that is not read.
 func served(c Config) error {
 	for key := range c.last {
 		if key == "include.path" || strings.HasPrefix(key, "includeif.") && strings.HasSuffix(key, ".path") {
@@ -199,18 +198,18 @@ func served(c Config) error {
 	return err
 }
 
-// HidesRefs tells whether the repository's config may hide refs: those that it does no Snapshot shows.
+// HidesRefs reports whether the repository's config may hide refs. No Snapshot contains hidden refs.
 func (r *Repo) HidesRefs() bool { return r.hidden.any() }
 
 // Config is the repository's own configuration.
 func (r *Repo) Config() Config { return r.settings }
 
-// Policy tells what clients may ask for. A config that changes gives a new handle, with its own.
+// Policy returns what clients may request. After a change of the config a new handle has a new Policy.
 func (r *Repo) Policy() *Policy { return r.policy }
 
-// Fresh tells whether the handle still stands for the repository at a path, which may lead to it by symbolic links and
-// a ".git" file: the same directories with the same object directory and the same configuration. It costs four stats,
-// some more for worktrees and submodules, and reading such of its files as are very young.
+// Fresh reports whether the handle still represents the repository at path, which may contain symbolic links and a
+// ".git" file. The directories, the object directory and the configuration must be the same. It costs four stats, some
+// more for worktrees and submodules, and reads files that are very young.
 func (r *Repo) Fresh(path string) bool {
 	if !r.where.leads(path, r.Incarnation) {
 		return false
@@ -222,9 +221,8 @@ func (r *Repo) Fresh(path string) bool {
 	return r.worktree == nil || r.worktree.same()
 }
 
-// Refresh brings the view of objects and history up to date with the disk; refs are looked at by each snapshot anyway.
-// A commit-graph that cannot be used is no error: history is read from the objects then, and the graph's metrics count
-// it.
+// Refresh updates the view of objects and history. Refs are checked by each snapshot anyway. A commit-graph that cannot
+// be used is not an error: history is then read from the objects, and the graph's metrics count it.
 func (r *Repo) Refresh() error {
 	if err := r.Objects.Refresh(); err != nil {
 		return err
@@ -233,5 +231,5 @@ func (r *Repo) Refresh() error {
 	return nil
 }
 
-// Close lets go of the open files. Requests that still use the handle may fail with an error, never crash.
+// Close closes the open files. Requests that still use the handle may fail with an error, but do not crash.
 func (r *Repo) Close() error { return r.Objects.Close() }

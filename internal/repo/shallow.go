@@ -17,7 +17,7 @@ import (
 // maxShallowFile bounds the shallow file in bytes: 1.6 million commits.
 const maxShallowFile = 64 << 20
 
-// shallowFile keeps what the shallow file said when it was read last. Safe for concurrent use.
+// shallowFile caches the content of the shallow file. Safe for concurrent use.
 type shallowFile struct{ known atomic.Pointer[shallowState] }
 
 type shallowState struct {
@@ -26,9 +26,9 @@ type shallowState struct {
 	set func() graph.Commits // of the IDs, made when it is asked for first
 }
 
-// Shallow tells the commits that the repository itself has without their parents (gitrepository-layout(5), "shallow"),
-// sorted, each once. Others share them: the caller does not change them. Nil for a repository with whole history. The
-// file is read only if it is not the one that was read last.
+// Shallow returns the commits whose parents the repository lacks (gitrepository-layout(5), "shallow"), sorted and
+// without duplicates. The caller must not change the list, which is shared. It is nil for a complete repository. The
+// file is read only if it has changed.
 func (r *Repo) Shallow() ([]git.ObjectID, error) {
 	state, err := r.shallowState()
 	if state == nil {

@@ -22,7 +22,7 @@ import (
 const ClassRefs process.Class = "refs"
 
 const (
-	// maxListing bounds what git may say of one repository's refs, in bytes: one to two million refs.
+	// maxListing is the maximum size of git's list of a repository's refs in bytes: one to two million refs.
 	maxListing = 128 << 20
 	// versionAge is for how long a git that is too old is taken to be so still.
 	versionAge = 10 * time.Second
@@ -64,9 +64,10 @@ func (t *Tables) list(ctx context.Context, gitDir string, format git.ObjectForma
 		request = pktline.AppendLine(request, argument)
 	}
 	config := []string{
-		// Whose repositories these are is the operator's business; git asks no other configuration.
+		// The operator decides which repositories are served, so git must not check their owner. Git ignores this key in
+		// a repository's own configuration.
 		"safe.directory=*",
-		"transfer.hideRefs=!refs", "transfer.hideRefs=!HEAD", // what is hidden is up to the Snapshot
+		"transfer.hideRefs=!refs", "transfer.hideRefs=!HEAD", // the Snapshot hides refs
 		"lsrefs.unborn=advertise",
 	}
 	var args []string
@@ -82,7 +83,7 @@ func (t *Tables) list(ctx context.Context, gitDir string, format git.ObjectForma
 	}, func(out io.Reader) error { return readRefs(out, format, add) })
 }
 
-// run gives the command's output to read, and tells what went wrong first.
+// run passes the command's output to read, and returns the first error.
 func (t *Tables) run(ctx context.Context, c process.Command, read func(io.Reader) error) error {
 	c.Class = ClassRefs
 	p, err := t.runner.Start(ctx, c)
@@ -124,7 +125,7 @@ func readRefs(out io.Reader, format git.ObjectFormat, add func(refs.Ref)) error 
 			_, err := io.Copy(io.Discard, limited)
 			return err
 		case typ != pktline.Data:
-			return cannotList(errors.New("its answer has a packet that is none of ls-refs"))
+			return cannotList(errors.New("its response has a packet that does not belong to ls-refs"))
 		}
 		ref, err := parseRef(string(line), format)
 		if err != nil {
@@ -139,7 +140,7 @@ func readRefs(out io.Reader, format git.ObjectFormat, add func(refs.Ref)) error 
 // parseRef reads one line of an answer to ls-refs: "<object ID or unborn> SP <name>" and attributes.
 func parseRef(line string, format git.ObjectFormat) (refs.Ref, error) {
 	bad := func(err error) (refs.Ref, error) {
-		return refs.Ref{}, fmt.Errorf("it says of a ref %.200q: %w", line, err)
+		return refs.Ref{}, fmt.Errorf("invalid ref line %.200q: %w", line, err)
 	}
 	id, rest, _ := strings.Cut(line, " ")
 	name, attributes, _ := strings.Cut(rest, " ")
@@ -179,8 +180,8 @@ func parseID(text string, format git.ObjectFormat) (git.ObjectID, error) {
 	return id, nil
 }
 
-// check makes sure that git knows reftables. One that is too old is asked again after a while, as it may have been
-// replaced. Several that come at the same time each ask: nobody waits for another one's process.
+// check checks that git supports reftables. A git that is too old is checked again after a while, because it may have
+// been replaced. Concurrent calls each run their own check.
 func (t *Tables) check(ctx context.Context) error {
 	t.mu.Lock()
 	known := t.known || t.tooOld != nil && time.Since(t.checked) < versionAge
@@ -212,7 +213,7 @@ func (t *Tables) check(ctx context.Context) error {
 	return t.tooOld
 }
 
-// knowsTables tells whether a git of this version, as "2.47.3" or "2.50.GIT", knows reftables.
+// knowsTables reports whether a git of this version, such as "2.47.3" or "2.50.GIT", supports reftables.
 func knowsTables(version string) bool {
 	major, rest, _ := strings.Cut(version, ".")
 	minor, _, _ := strings.Cut(rest, ".")

@@ -1,9 +1,8 @@
-// Package disk opens and identifies files that others may replace at any time, by anything.
+// Package disk opens and identifies files that other programs may replace at any time.
 //
-// Two things can go wrong with a path that is somebody else's. What stands there may be no file: opening a pipe waits
-// for a writer, for ever if need be. And what stands there may be another file than last time, or the same one with
-// other bytes. Open deals with the first, ID with the second; all that reads repositories goes through them. Below
-// tells whether a path leads to where it may.
+// A path of another program may lead to something else than a file. Opening a named pipe, for example, waits for a
+// writer. Open refuses it. A path may also lead to another file than before, or to the same file with other bytes. ID
+// detects that. All reads of repositories use this package. Below reports whether a path is inside a directory.
 package disk
 
 import (
@@ -21,8 +20,8 @@ import (
 // errNotRegular is the cause where a path leads to a directory, a pipe, a socket or a device.
 var errNotRegular = errors.New("not a regular file")
 
-// Open opens a regular file for reading, at the end of symbolic links if need be. It never waits: if something else
-// stands at the path, the error is of kind fault.Corrupt. Other errors are those of os.Open.
+// Open opens a regular file for reading. It follows symbolic links and never waits. If the path leads to something
+// else, the error is of kind fault.Corrupt. Other errors are those of os.Open.
 func Open(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EOPNOTSUPP) { // a socket
@@ -47,15 +46,15 @@ func notRegular(path string) error {
 		&fs.PathError{Op: "open", Path: path, Err: errNotRegular})
 }
 
-// ID tells one state of a file or directory from another without reading it. IDs are compared with ==. The zero ID:
-// there is no such file.
+// ID identifies one state of a file or directory without reading it. Compare IDs with ==. The zero ID means that there
+// is no such file.
 type ID struct {
 	Dev, Ino     uint64
 	Size         int64
 	Mtime, Ctime int64 // nanoseconds since 1970
 }
 
-// Of is the ID in what stat tells.
+// Of returns the ID for a result of stat.
 func Of(st *unix.Stat_t) ID {
 	return ID{Dev: uint64(st.Dev), Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano()}
 }
@@ -69,7 +68,8 @@ func OfFile(f *os.File) (ID, error) {
 	return Of(&st), nil
 }
 
-// Stat follows symbolic links. A path at which nothing is is no error but the zero ID.
+// Stat returns the ID of the file at path, following symbolic links. If there is no file, it returns the zero ID and no
+// error.
 func Stat(path string) (ID, error) {
 	var st unix.Stat_t
 	for {
@@ -93,8 +93,9 @@ const (
 	coarseWindow = 2 * time.Second
 )
 
-// Settled reports whether a file that was read after now and had this ID at now cannot change any more without its ID
-// changing too: not before the clock that stamps files has moved on. A stamp in the future never settles.
+// Settled reports whether any later change of a file changes this ID too. The file must have been read after now and
+// had this ID at now. That holds only after the clock that stamps files has advanced. An ID with a stamp in the future
+// never settles.
 func (id ID) Settled(now time.Time) bool {
 	if id == (ID{}) {
 		return true
@@ -106,8 +107,7 @@ func (id ID) Settled(now time.Time) bool {
 	return now.UnixNano()-max(id.Mtime, id.Ctime) >= int64(window)
 }
 
-// Below tells whether path is dir or lies below it; both are clean, and it is for the caller to have them free of
-// symbolic links.
+// Below reports whether path is dir or is below it. Both must be clean and free of symbolic links.
 func Below(dir, path string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

@@ -34,8 +34,8 @@ type files struct {
 	inside func(path string) bool // nil: anywhere
 }
 
-// load opens the commit-graph of one object directory: the single file, as git does, else the chain. It returns what is
-// usable, bottom layer first, and what was wrong with the rest.
+// load opens the commit-graph of one object directory: the single file, as git does, else the chain. It returns the
+// usable layers, bottom first, and an error for the rest.
 func (f files) load(dir string) ([]layer, error) {
 	single, err := f.openLayer(singlePath(dir))
 	if err == nil && single.bases == 0 {
@@ -92,7 +92,7 @@ func parseChain(text []byte, format git.ObjectFormat) ([]string, error) {
 		line, rest, _ := bytes.Cut(text, []byte("\n"))
 		text = rest
 		if _, err := hex.DecodeString(string(line)); err != nil || len(line) != format.HexSize() {
-			return sums, badFile("line %d of the chain is no checksum", len(sums)+1)
+			return sums, badFile("line %d of the chain is not a checksum", len(sums)+1)
 		}
 		if len(sums) == maxChain {
 			return sums, badFile("a chain of more than %d layers", maxChain)
@@ -102,7 +102,7 @@ func parseChain(text []byte, format git.ObjectFormat) ([]string, error) {
 	return sums, nil
 }
 
-// openBelow finds the layer of this checksum that stands on the given ones.
+// openBelow finds the layer with this checksum that is based on the given layers.
 func (f files) openBelow(sum string, below []layer) (layer, error) {
 	var l layer
 	var err error = fs.ErrNotExist
@@ -124,7 +124,7 @@ func (f files) openBelow(sum string, below []layer) (layer, error) {
 	err = l.file.Do(func(b []byte) error {
 		for i := range below {
 			if l.sumBelow(b, i) != below[i].sum {
-				return badFile("layer %s stands on other layers than the chain says", sum)
+				return badFile("layer %s is based on other layers than those of the chain", sum)
 			}
 		}
 		return nil

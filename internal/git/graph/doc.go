@@ -1,11 +1,11 @@
-// Package graph answers questions about a repository's history in process: who reaches whom, which haves are worth
-// naming, where a shallow clone ends.
+// Package graph examines a repository's history in process: reachability, minimal sets of haves, and the boundary of a
+// shallow clone.
 //
 // # Where commits come from
 //
 // First from the commit-graph, mapped (gitformat-commit-graph(5)): the single file info/commit-graph, else the chain
 // info/commit-graphs/commit-graph-chain with its graph-<checksum>.graph layers, which may lie in alternates. Among the
-// object directories the commit-graph with the most commits is used. What was read:
+// object directories the commit-graph with the most commits is used. The format of the file:
 //
 //	header  "CGPH", version 1, hash version (1: SHA-1, 2: SHA-256), number of chunks, number of layers below
 //	table   for each chunk, and once more for the end: 4 bytes of name, 8 bytes of offset
@@ -30,11 +30,11 @@
 //
 // # Dates and generations
 //
-// A generation number proves that one commit cannot reach another: every commit has a higher one than its parents
-// (corrected commit dates if all layers hold them, else topological levels). A commit date proves nothing, for clocks
-// lie. Where an answer has to be exact, dates only choose what is looked at first. Where it may err on one side (have
-// reduction, Missing) dates end a walk, with a day of tolerance. Where git itself goes by dates and a client can tell
-// ("ready", "deepen-since", "deepen-relative") it is done step for step as in git, wrong clocks and all.
+// A generation number proves that one commit cannot reach another: every commit has a higher one than its parents. It
+// is the corrected commit date if all layers have it, else the topological level. A commit date proves nothing, because
+// clocks may be wrong. For exact results, dates only determine the order of the search. If a result may err on one side
+// (have reduction, Missing), dates end a walk, with a day of tolerance. Where git itself uses dates and a client can
+// notice ("ready", "deepen-since", "deepen-relative"), the walk is the same as in git, step by step.
 //
 // # Shallow
 //

@@ -18,7 +18,7 @@ const (
 	chunkRow    = 12
 	fanSize     = 256 * 4
 	noParent    = 0x70000000 // a missing parent in CDAT
-	edgeFlag    = 1 << 31    // second parent: position in EDGE; an edge: the last one; GDA2: position in GDO2
+	edgeFlag    = 1 << 31    // second parent: position in EDGE. In EDGE: the last one. In GDA2: position in GDO2
 	maxCommits  = noParent   // positions are below this
 	recordExtra = 16         // CDAT: two parents, generation and date
 )
@@ -104,7 +104,7 @@ func (l *layer) chunks(b []byte, count, end int) error {
 	return nil
 }
 
-// check compares the chunks' lengths with the number of commits that the fan-out table tells.
+// check compares the lengths of the chunks with the number of commits in the fan-out table.
 func (l *layer) check(b []byte) error {
 	if l.fan.len != fanSize {
 		return badFile("no fan-out table")
@@ -156,7 +156,7 @@ func (l *layer) hasLevels(b []byte) bool {
 	return l.n == 0 || binary.BigEndian.Uint32(l.data.in(b)[l.size+8:])>>2 != 0
 }
 
-// bytesOf gives the layer's chunks in b. They are to be used only inside file.Do.
+// bytesOf returns the layer's chunks in b, for use inside file.Do.
 func (l *layer) bytesOf(b []byte) layerBytes {
 	return layerBytes{base: l.base, n: l.n, size: l.size, fan: l.fan.in(b), ids: l.ids.in(b), data: l.data.in(b),
 		edges: l.edges.in(b), dates: l.dates.in(b), bigDates: l.bigDates.in(b)}

@@ -23,7 +23,7 @@ type Objects interface {
 	// Read returns an object's type and content; an error of kind NotFound if there is none, Invalid if it has more
 	// than limit bytes. The caller does not change the bytes and keeps none of them.
 	Read(id git.ObjectID, limit int64) (git.ObjectType, []byte, error)
-	// Header tells an object's type and size. The errors are Read's.
+	// Header returns an object's type and size. The errors are Read's.
 	Header(id git.ObjectID) (git.ObjectType, int64, error)
 	// Has reports whether the object exists.
 	Has(id git.ObjectID) (bool, error)
@@ -39,8 +39,8 @@ type Options struct {
 	// commit-graph do not count. 0 means a million. One walk that needs more holds more until the next begins.
 	MaxCommits int
 
-	// Inside tells whether a path without symbolic links is one where commit-graphs may be; links to elsewhere are not
-	// followed. It has to be safe for concurrent use. Nil: anywhere.
+	// Inside reports whether a path without symbolic links may contain commit-graphs. Links to other paths are not
+	// followed. It must be safe for concurrent use. Nil: any path may.
 	Inside func(path string) bool
 
 	Metrics *Metrics // may be nil
@@ -67,7 +67,7 @@ func (c Commits) Has(id git.ObjectID) bool {
 	return ok
 }
 
-// With gives a set that has more commits: the same one if it has them already, else a copy. It is to be read only.
+// With returns a set with more commits: the same set if it has them already, else a copy. It is read-only.
 func (c Commits) With(more iter.Seq[git.ObjectID]) Commits {
 	own := false
 	for id := range more {
@@ -106,7 +106,7 @@ type Graph struct {
 	stamps []disk.ID  // of the files that the view was made from
 	young  bool       // the files may have changed without a change of the stamps
 	failed bool       // some of the files could not be used
-	bad    error      // what a walk found wrong and no Refresh has told yet
+	bad    error      // an error of a walk that no Refresh has returned yet
 }
 
 // view is the commit-graph of one moment and the commits parsed beside it. Layers never change; the table grows.
@@ -117,7 +117,7 @@ type view struct {
 	table  *table
 }
 
-// generations says which generation number all layers can give.
+// generations is the kind of generation number that all layers have.
 type generations uint8
 
 const (
@@ -144,9 +144,9 @@ func New(objects Objects, objectDirs func() []string, o Options) *Graph {
 	return g
 }
 
-// Refresh looks for commit-graph files that came, went or changed: two stat calls for each object directory. Call it
-// once for each request. Its error, of kind Corrupt, tells once of a file that cannot be used or could not during a
-// walk; the Graph works all the same.
+// Refresh checks for new, removed and changed commit-graph files: two stat calls for each object directory. Call it
+// once for each request. Its error, of kind Corrupt, reports once a file that is damaged or failed during a walk. The
+// Graph works without it.
 func (g *Graph) Refresh() error {
 	dirs := g.objectDirs()
 	stamps, young := stampsOf(dirs)
@@ -177,8 +177,8 @@ func (g *Graph) Refresh() error {
 	return fault.Wrap(fault.Corrupt, "a commit-graph file is put aside", errors.Join(errs...))
 }
 
-// stampsOf looks at the two files in each directory, and tells whether any is too young to be told from a later one.
-// What cannot be looked at is taken for missing, which costs time, never truth.
+// stampsOf reads the IDs of the two files in each directory, and reports whether any is too young to be trusted. A file
+// that cannot be examined counts as missing, which costs time but keeps results correct.
 func stampsOf(dirs []string) (stamps []disk.ID, young bool) {
 	now := time.Now()
 	for _, dir := range dirs {
@@ -268,7 +268,7 @@ func (g *Graph) current() *view {
 	return &fresh
 }
 
-// putAside gives up a commit-graph that a walk found broken; Refresh looks at the files again when they change.
+// putAside drops a commit-graph that a walk found broken. Refresh reads the files again when they change.
 func (g *Graph) putAside(v *view, err error) {
 	g.metrics.badFiles.Inc()
 	g.mu.Lock()
@@ -280,7 +280,8 @@ func (g *Graph) putAside(v *view, err error) {
 	}
 }
 
-// run calls fn with a walk, once more without commit-graph if that proves broken. fn has to begin anew each time.
+// run calls fn with a walk, and again without the commit-graph if that proves broken. fn must start from the beginning
+// each time.
 func (g *Graph) run(ctx context.Context, shallow Commits, fn func(w *walk) error) error {
 	for {
 		v := g.current()
@@ -353,12 +354,12 @@ func (g *Graph) Commit(id git.ObjectID) (Commit, error) {
 	return c, err
 }
 
-// exists is an error of kind NotFound if there is no such object. A commit-graph may name commits that were pruned, so
-// what comes from outside is looked up in the object store.
+// exists returns an error of kind NotFound if there is no such object. A commit-graph may contain commits that were
+// pruned, so IDs from outside are looked up in the object store.
 func (g *Graph) exists(id git.ObjectID) error {
 	ok, err := g.objects.Has(id)
 	if err == nil && !ok {
-		// Or it says why it cannot be there.
+		// The second call returns the error.
 		if _, _, err = g.objects.Header(id); err == nil || fault.Is(err, fault.NotFound) {
 			err = fault.New(fault.NotFound, "no object %s", id)
 		}
@@ -366,8 +367,8 @@ func (g *Graph) exists(id git.ObjectID) error {
 	return err
 }
 
-// Peel follows annotated tags to what they name at last, and tells its type. The error is NotFound if an object on
-// the way does not exist.
+// Peel follows annotated tags to the object that they name at last, and returns its type. The error is NotFound if an
+// object on the way does not exist.
 func (g *Graph) Peel(id git.ObjectID) (git.ObjectID, git.ObjectType, error) {
 	if err := g.exists(id); err != nil {
 		return git.ObjectID{}, 0, err
@@ -386,7 +387,7 @@ func sorted(ids []git.ObjectID) []git.ObjectID {
 	return slices.Compact(ids)
 }
 
-// byAge sorts nodes so that ancestors come late, as far as age tells; equals go by ID.
+// byAge sorts nodes so that ancestors come late, as far as the age shows. Nodes of the same age are sorted by ID.
 func (w *walk) byAge(nodes []uint32) {
 	type keyed struct {
 		key  uint64

@@ -12,24 +12,24 @@ import (
 // logBottom marks what a Log excludes by name. The bit is depthEnd's.
 const logBottom uint8 = 1 << 1
 
-// LogOptions say what a Log lists.
+// LogOptions selects commits for Log.
 type LogOptions struct {
 	Exclude     []git.ObjectID // what these reach is left out
 	FirstParent bool           // of what is listed, only first parents are followed
 	Skip, Limit int            // the first commits are passed over; no more than Limit are listed
 
-	// Same tells whether two trees are the same in what the caller cares about; zero is the empty tree. History is then
-	// simplified as "git log -- path" does (git-log(1), "History Simplification", default mode): a commit that is the
-	// same as a parent is not listed, and of a merge that is the same as a parent no other parent is followed. Nil:
-	// nothing is left out.
+	// Same reports whether two trees are equal in the part that the caller needs. The zero ID is the empty tree.
+	// History is then simplified as by "git log -- path" (git-log(1), "History Simplification", default mode). A commit
+	// that equals a parent is not listed. Of a merge that equals a parent only that parent is followed. Nil: all
+	// commits are listed.
 	Same func(a, b git.ObjectID) (bool, error)
 
 	MaxVisited int // the walk gives up with an error of kind Invalid once it has met more commits
 }
 
-// Log lists the commits that starts reach, as git log does without options about the order: the next one is always the
-// one with the latest date among the starts and the parents of what came before. With Exclude this is git's search by
-// date, which clocks that are wrong can mislead. Starts that are no commits are left out.
+// Log lists the commits that starts reach, in the default order of git log. The next commit is always the one with the
+// latest date among the starts and the parents of earlier commits. With Exclude this is git's search by date, which
+// wrong clocks can mislead. Starts that are not commits are ignored.
 func (g *Graph) Log(ctx context.Context, starts []git.ObjectID, shallow Commits, o LogOptions) (ids []git.ObjectID,
 	err error) {
 	err = g.run(ctx, shallow, func(w *walk) error {
@@ -66,16 +66,16 @@ func (s *selection) bottom() uint8 {
 
 func errTooMuchHistory(n int) error {
 	return fault.New(fault.Invalid,
-		"more than %d commits had to be looked at; exclude older revisions, or ask for fewer commits", n)
+		"more than %d commits to visit: exclude older revisions, or request fewer commits", n)
 }
 
-// enough tells whether the log is complete before the walk has ended: without exclusions what is in stays in.
+// enough reports whether the log is complete before the walk has ended: without exclusions no commit is removed later.
 func (s *selection) enough() bool {
 	return s.log != nil && !s.limited && len(s.in)-s.log.Skip >= s.log.Limit
 }
 
-// followed gives the parents by which the log goes on from a commit that is not out, and whether the commit is left out
-// as the same as before (git's try_to_simplify_commit).
+// followed returns the parents to follow from a listed commit, and whether the commit is omitted as equal to a parent
+// (git's try_to_simplify_commit).
 func (s *selection) followed(n uint32, parents []uint32) (follow []uint32, same bool, err error) {
 	o, relevant := s.log, 0
 	if o.FirstParent && len(parents) > 1 {

@@ -9,9 +9,8 @@ import (
 // metSeen is Met's mark.
 const metSeen uint8 = 1 << 0
 
-// Met tells which of the grafts a walk from these commits meets, the commits themselves included: the others change
-// nothing about what is reachable. It ends as soon as all are met. Beyond limit commits it gives up, and all grafts
-// count as met.
+// Met returns the grafts that a walk from these commits meets, the commits themselves included. The other grafts do not
+// change reachability. It ends as soon as all are met. If it visits more than limit commits, it returns all grafts.
 func (g *Graph) Met(ctx context.Context, starts []git.ObjectID, shallow Commits, limit int) (Commits, error) {
 	met, gaveUp := Commits{}, false
 	if len(shallow) == 0 {

@@ -15,7 +15,7 @@ type floor struct {
 	date       int64  // the earliest
 }
 
-// floorOf looks at nodes that are loaded. No nodes have a floor that nothing stands above.
+// floorOf returns the floor of loaded nodes. Without nodes, every node is above the floor.
 func (w *walk) floorOf(nodes []uint32) (floor, error) {
 	f := floor{generation: NoGeneration, date: math.MaxInt64}
 	for _, n := range nodes {
@@ -28,8 +28,8 @@ func (w *walk) floorOf(nodes []uint32) (floor, error) {
 	return f, nil
 }
 
-// below reports what the floor says of a loaded node that is none of the floor's own: proven, that it reaches none of
-// them; likely, that it does not if no clock was wrong by more than a day.
+// below reports whether a loaded node, not one of the floor's own, is below the floor. If proven, it reaches none of
+// them. If likely, it reaches none of them unless a clock was wrong by more than a day.
 func (w *walk) below(n uint32, f floor) (proven, likely bool, err error) {
 	gen, err := w.generation(n)
 	if err != nil {
@@ -48,10 +48,10 @@ const (
 	reachTarget uint8 = 1 << 1
 )
 
-// Unreachable looks whether every target is reachable from some tip, and gives the first that is not. Any objects may
-// be tips and targets: a target that is no commit counts if it is a tip or a tag chain passes through it on the way
-// from one; trees and blobs inside commits do not count. Tips that are missing are passed over; a missing target is not
-// reachable. The answer is exact.
+// Unreachable reports whether every target is reachable from some tip, and returns the first that is not. Tips and
+// targets may be any objects. A target that is not a commit is reachable if it is a tip, or if a chain of tags from a
+// tip passes through it. Trees and blobs inside commits are not reachable. Missing tips are ignored; a missing target
+// is not reachable. The result is exact.
 func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (
 	first git.ObjectID, found bool, err error) {
 	left, err := g.Unreached(ctx, tips, targets, shallow)
@@ -129,8 +129,8 @@ func (w *walk) unreachable(tips []git.ObjectID, left Commits) error {
 	})
 }
 
-// reach walks from the start commits and calls found for each target that it meets, once, until found returns false. It
-// takes starts one by one as it needs them. Dates say only what is looked at first.
+// reach walks from the start commits and calls found once for each target that it meets, until found returns false. It
+// takes starts one by one as it needs them. Dates only determine the order of the walk.
 func (w *walk) reach(starts func(yield func(uint32) bool) error, targets []uint32, found func(uint32) bool) error {
 	f, err := w.floorOf(targets)
 	if err != nil {
@@ -158,7 +158,7 @@ func (w *walk) reach(starts func(yield func(uint32) bool) error, targets []uint3
 	}
 	err = starts(func(n uint32) bool { return drain(n, false) })
 	for i := 0; i < len(later) && open > 0 && more && walkErr == nil && err == nil; i++ {
-		f.date = math.MinInt64 / 2 // patience is over: every date will do
+		f.date = math.MinInt64 / 2 // no more patience: every date is allowed
 		drain(later[i], true)
 	}
 	if err == nil {
@@ -167,7 +167,7 @@ func (w *walk) reach(starts func(yield func(uint32) bool) error, targets []uint3
 	return err
 }
 
-// reachStep looks at one commit of reach and pushes its parents.
+// reachStep visits one commit of reach and pushes its parents.
 func (w *walk) reachStep(n uint32, f floor, patient bool, open *int, later *[]uint32, found func(uint32)) error {
 	if err := w.step(); err != nil {
 		return err
@@ -206,11 +206,13 @@ const (
 	allReaches uint8 = 1 << 2
 )
 
-// AllReach tells whether upload-pack may say that it is "ready" (gitprotocol-v2, "fetch"): every want can reach a have
-// or a parent of one, for who has a commit has its parents. As in git, wants that are no commits say nothing, and the
-// walk does not go on from commits older than the oldest have, a want excepted. So true is proven, and false may also
-// mean that the way leads through older commits or that clocks were wrong. Haves that are missing or no commits help
-// nobody. Visited is how many commits were looked at, for those who bound their work.
+// AllReach reports whether upload-pack may send "ready" (gitprotocol-v2, "fetch"): every want can reach a have or a
+// parent of one, because a client that has a commit has its parents. As in git, wants that are not commits are ignored.
+// The walk does not continue from commits older than the oldest have, except for wants.
+//
+// So true is proven. False may also mean that the path leads through older commits, or that clocks were wrong. Haves
+// that are missing or not commits are ignored. Visited is the number of visited commits, for callers that limit their
+// work.
 func (g *Graph) AllReach(ctx context.Context, wants, haves []git.ObjectID, shallow Commits) (all bool, visited int,
 	err error) {
 	err = g.run(ctx, shallow, func(w *walk) error {

@@ -17,13 +17,13 @@ const (
 	maxBehind uint8 = 1 << 2 // a have that another have reaches
 )
 
-// Maximal drops every have that is a proper ancestor of another have in the graph in which the commits of shallow have
-// no parents. The result is sorted and names each have once. What is left reaches exactly what all haves reach; tags,
-// trees and blobs stay. Tags are not looked into.
+// Maximal drops every have that is a proper ancestor of another have, in the graph in which the commits of shallow have
+// no parents. The result is sorted and has no duplicates. It reaches exactly the same commits as all haves. Tags, trees
+// and blobs are kept, and tags are not followed.
 //
-// The work is bounded: it visits 262,144 commits at most, and none that is older than all open haves by a day where
-// there is no generation number. Past the bound, haves that are ancestors may stay: the same input on the same
-// commits and commit-graph has the same result.
+// The work is bounded. It visits at most 262,144 commits, and no commit that is older than all open haves by a day if
+// there is no generation number. Beyond that limit, haves that are ancestors may stay. The result is the same for the
+// same input, commits and commit-graph.
 func (g *Graph) Maximal(ctx context.Context, haves []git.ObjectID, shallow Commits) ([]git.ObjectID, error) {
 	return g.maximal(ctx, haves, shallow, maximalBudget)
 }
@@ -174,10 +174,10 @@ const (
 )
 
 // Missing finds the commits that wants reach and haves do not, both under the grafts. If there are more than limit,
-// some of them are returned and more is true; limit 0 is none.
+// some of them are returned and more is true. A limit of 0 means no limit.
 //
-// It is exact where generation numbers are known. Among other commits it goes on for a day of commit dates below the
-// oldest that it found, so a commit whose descendants' clocks were wrong by more than that may be named in excess.
+// The result is exact if generation numbers are known. Otherwise it continues for a day of commit dates below the
+// oldest commit that it found. So it may also return a commit whose descendants' clocks were wrong by more than that.
 func (g *Graph) Missing(ctx context.Context, wants, haves []git.ObjectID, shallow Commits, limit int) (
 	commits Commits, more bool, err error) {
 	err = g.run(ctx, shallow, func(w *walk) error {
@@ -204,9 +204,9 @@ func (g *Graph) Missing(ctx context.Context, wants, haves []git.ObjectID, shallo
 
 type difference struct {
 	w      *walk
-	found  []uint32 // wanted when they were met; some may be had, as became known later
+	found  []uint32 // reached from wants only, at that time; haves may turn out to reach some
 	oldest int64    // date of the oldest found outside of the commit-graph
-	open   int      // nodes in the queue that are not known to be had
+	open   int      // nodes in the queue that haves may not reach
 }
 
 func (m *difference) start(wants, haves []git.ObjectID) error {
@@ -278,7 +278,7 @@ func (m *difference) run(limit int) (more bool, err error) {
 	return false, nil
 }
 
-// done reports whether nothing more can be found, nor shown to be had.
+// done reports whether no more commits can be found or excluded.
 func (m *difference) done() bool {
 	if m.open > 0 {
 		return false

@@ -12,13 +12,13 @@ import (
 // Infinite is the depth that git sends to have a whole history ("deepen 2147483647", `git fetch --unshallow`).
 const Infinite = math.MaxInt32
 
-// Boundary is what upload-pack tells a client that deepens (gitprotocol-v2, "shallow-info"), both lists sorted. After
-// it, the client's shallow commits are those that it named, without Unshallow, and with Shallow.
+// Boundary is upload-pack's response to a client that deepens (gitprotocol-v2, "shallow-info"), both lists sorted.
+// After it, the client's shallow commits are its previous ones, without Unshallow, and with Shallow.
 //
-// The pack is another matter: git lets the client's former shallow commits stay grafted for it, Unshallow too, and
-// takes the real parents of Unshallow for wants more.
+// The pack differs: for it, git keeps the client's former shallow commits as grafts, Unshallow too, and treats the real
+// parents of Unshallow as additional wants.
 type Boundary struct {
-	Shallow   []git.ObjectID // the new end of history, without what is in the client's shallow set already
+	Shallow   []git.ObjectID // the new ends of history that are not in the client's shallow set
 	Unshallow []git.ObjectID // commits of the client's shallow set that have their parents from now on
 }
 
@@ -31,14 +31,13 @@ const (
 	depthBelow  uint8 = 1 << 4 // reached from the client's boundary
 )
 
-// Depth answers "deepen": history ends depth commits down from the wants, which are 1 down, whichever way is the
-// shortest. As in git a commit at that depth is a boundary even if it has no parents, and so is a commit of
-// serverShallow wherever it is met above. Wants are peeled; those that are no commits count for nothing. With depth
-// Infinite and nothing in serverShallow all of the client's shallow commits that exist get their parents, without a
-// walk.
+// Depth implements "deepen": history ends depth commits below the wants, by the shortest way; the wants are at depth 1.
+// As in git, a commit at that depth is a boundary even if it has no parents, and so is a commit of serverShallow above
+// it. Wants are peeled. Wants that are not commits are ignored. With depth Infinite and an empty serverShallow, all of
+// the client's shallow commits that exist get their parents, without a walk.
 //
-// Where nothing is to be deepened but the repository itself is shallow, git tells its boundary as well: that is depth
-// Infinite with the client's shallow commits put into serverShallow too.
+// If the repository itself is shallow and the client does not deepen, git reports its boundary as well. That is depth
+// Infinite, with the client's shallow commits added to serverShallow.
 func (g *Graph) Depth(ctx context.Context, wants []git.ObjectID, depth int, serverShallow, clientShallow Commits) (
 	Boundary, error) {
 	if depth >= Infinite && len(serverShallow) == 0 {
@@ -53,11 +52,13 @@ func (g *Graph) Depth(ctx context.Context, wants []git.ObjectID, depth int, serv
 	})
 }
 
-// DepthRelative answers "deepen" with "deepen-relative": depth more commits below each of the client's shallow commits
-// that the wants reach, as the client sees history. Where the wants reach down without one on the way, history ends on
-// the level of the farthest of them, and depth below. Without any the client is not shallow there, and nothing changes.
-// For a client whose boundary is on one level that is what git does since 2.54; where it is on several levels, git
-// counts from the nearest, and has the client forget history that it has.
+// DepthRelative implements "deepen" with "deepen-relative": depth more commits below each of the client's shallow
+// commits that the wants reach, in the history that the client has. Where the wants reach down without one on the way,
+// history ends depth below the level of the farthest of them. Without any, the client is not shallow there, and its
+// history does not change.
+//
+// For a client whose boundary is on one level, git does the same since 2.54. If the boundary is on several levels, git
+// counts from the nearest and makes the client forget history.
 func (g *Graph) DepthRelative(ctx context.Context, wants []git.ObjectID, depth int, serverShallow,
 	clientShallow Commits) (Boundary, error) {
 	if depth >= Infinite {
@@ -138,8 +139,8 @@ func (w *walk) descend(level []uint32, depth int) (ends []uint32, err error) {
 	return ends, nil
 }
 
-// descendRelative returns the commits where history ends: depth below each of the client's boundary commits that the
-// tips reach, and on the other ways down depth below the level of the farthest of those.
+// descendRelative returns the commits where history ends. That is depth below each of the client's boundary commits
+// that the tips reach. On other ways it is depth below the level of the farthest of those.
 func (w *walk) descendRelative(tips []uint32, depth int, clientShallow Commits) ([]uint32, error) {
 	if err := w.markAll(clientShallow, depthClient); err != nil {
 		return nil, err

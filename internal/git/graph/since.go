@@ -17,18 +17,17 @@ const (
 	sinceQueued   uint8 = 1 << 6
 )
 
-// sincePatience is how many commits git looks at behind the last that could be selected before it stops.
+// sincePatience is the number of commits that git visits after the last selectable one.
 const sincePatience = 5
 
-// Since answers "deepen-since" and "deepen-not" (gitprotocol-v2, "fetch"): history is what `git rev-list
-// --max-age=since wants --not not` selects, and a boundary is a selected commit with a parent that is not selected.
-// since 0 is no limit. If nothing is selected the error is of kind Invalid.
+// Since implements "deepen-since" and "deepen-not" (gitprotocol-v2, "fetch"). History is the selection of `git rev-list
+// --max-age=since wants --not not`. A boundary is a selected commit with a parent that is not selected. A since of 0
+// means no limit. If no commit is selected, the error is of kind Invalid.
 //
-// With since alone, a commit counts if a way leads to it through commits that are young enough. With not, a commit that
-// is too old hides its ancestors, even younger ones, as far as the search comes to see them. Both are git's own
-// searches by date, step for step, so that clocks that were wrong have the same effect as there. In one thing this
-// differs from git: a selected commit of serverShallow is a boundary. Git forgets to say so, and its clients then find
-// their history broken.
+// With since alone, a commit is selected if a path of young commits leads to it. With not, a commit that is too old
+// hides its ancestors, even younger ones, as far as the search visits them. Both are git's own searches by date, step
+// by step, so that wrong clocks have the same effect. There is one difference: a selected commit of serverShallow is a
+// boundary. Git does not report it, and its clients then have a broken history.
 func (g *Graph) Since(ctx context.Context, wants []git.ObjectID, since int64, not []git.ObjectID,
 	serverShallow, clientShallow Commits) (Boundary, error) {
 	var b Boundary
@@ -130,7 +129,7 @@ func (s *selection) exclude(n uint32) {
 	}
 }
 
-// excludeParents marks what lies behind a commit as out, as far as the search has been.
+// excludeParents marks the visited ancestors of a commit as out.
 func (s *selection) excludeParents(n uint32) error {
 	w := s.w
 	pending := []uint32{n}
@@ -205,8 +204,8 @@ func (s *selection) run() error {
 	return nil
 }
 
-// expand queues a commit's parents; those of a commit that is out are out, and what is known behind them. Same says
-// that a log leaves the commit out.
+// expand queues a commit's parents. If the commit is out, its parents and their known ancestors become out. Same means
+// that a log omits the commit.
 func (s *selection) expand(n uint32) (same bool, err error) {
 	w := s.w
 	if !w.visit(n, sinceExpanded) {

@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Look tells an object's type, and what it names if it is a tag. The error is NotFound if the object does not exist.
+// Look returns an object's type, and the target if it is a tag. The error is NotFound if the object does not exist.
 func (g *Graph) Look(ctx context.Context, id git.ObjectID) (typ git.ObjectType, target git.ObjectID, err error) {
 	if err := g.exists(id); err != nil {
 		return 0, target, err
@@ -20,8 +20,8 @@ func (g *Graph) Look(ctx context.Context, id git.ObjectID) (typ git.ObjectType, 
 	return typ, target, err
 }
 
-// Ancestor goes n times from a commit to its first parent, and tells how often it could: less than n where history
-// ends. What it ends at is then the root. Shallow commits have no parents. The error is Invalid if id is no commit.
+// Ancestor goes n times from a commit to its first parent, and returns how often that was possible: fewer times if it
+// reaches a root, which it then returns. Shallow commits have no parents. The error is Invalid if id is not a commit.
 func (g *Graph) Ancestor(ctx context.Context, id git.ObjectID, n int, shallow Commits) (ancestor git.ObjectID,
 	steps int, err error) {
 	err = g.run(ctx, nil, func(w *walk) error {
@@ -45,8 +45,8 @@ func (g *Graph) Ancestor(ctx context.Context, id git.ObjectID, n int, shallow Co
 	return ancestor, steps, err
 }
 
-// Parent gives a commit's n-th parent, the first being 1; the zero ID if it has fewer. Shallow commits have none. The
-// error is Invalid if id is no commit.
+// Parent returns a commit's n-th parent, the first being 1, or the zero ID if it has fewer. Shallow commits have no
+// parents. The error is Invalid if id is not a commit.
 func (g *Graph) Parent(ctx context.Context, id git.ObjectID, n int, shallow Commits) (parent git.ObjectID, err error) {
 	err = g.run(ctx, nil, func(w *walk) error {
 		node, err := w.start(id)

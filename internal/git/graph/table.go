@@ -34,7 +34,7 @@ const (
 	chunkLen  = 1 << chunkBits
 )
 
-// place tells in which chunk an entry is, and where in it.
+// place returns the chunk of an entry, and its position there.
 func place(i uint32) (chunk, at int) {
 	if i >= chunkLen {
 		return chunkBits - firstBits + int(i>>chunkBits), int(i % chunkLen)
@@ -54,10 +54,10 @@ type chunk struct {
 	ids     []byte
 }
 
-// entry is one commit. first is written last, so that who reads it as set may read the rest.
+// entry is one commit. first is written last: a reader that finds it set may read the other fields.
 type entry struct {
-	first  atomic.Uint32 // 0: not parsed; 1: no parents; else node of the first parent + 2
-	second uint32        // 0: none; manyParents: see octopus; else node of the second parent + 1
+	first  atomic.Uint32 // 0: not parsed. 1: no parents. Else: node of the first parent + 2
+	second uint32        // 0: no second parent. manyParents: see octopus. Else: node of the second parent + 1
 	date   int64
 }
 

@@ -15,7 +15,7 @@ const (
 	maxCommitSize = 64 << 20 // bytes of a commit or tag object
 	usualSize     = 1 << 20  // bytes that hardly any has more of
 	maxNestedTags = 1000
-	checkEvery    = 1 << 10 // commits between two looks at the context
+	checkEvery    = 1 << 10 // commits between two checks of the context
 	daySlop       = 24 * 60 * 60
 )
 
@@ -62,7 +62,7 @@ func (g *Graph) release(w *walk) {
 	g.walks.Put(w)
 }
 
-// step counts a commit that was visited and looks at the context from time to time.
+// step counts a visited commit and checks the context from time to time.
 func (w *walk) step() error {
 	w.steps++
 	if w.steps%checkEvery == 0 {
@@ -225,7 +225,7 @@ func (w *walk) load(n uint32) error {
 	return w.remember(n, id, data)
 }
 
-// read reads commits and tags whole. Of other objects it may tell the type alone, for they may be large.
+// read reads commits and tags. Of other objects, which may be large, it may return only the type.
 func (w *walk) read(id git.ObjectID) (git.ObjectType, []byte, error) {
 	if err := w.ctx.Err(); err != nil {
 		return 0, nil, err
@@ -240,7 +240,7 @@ func (w *walk) read(id git.ObjectID) (git.ObjectType, []byte, error) {
 	return w.g.objects.Read(id, maxCommitSize)
 }
 
-// remember parses a commit that stands in no commit-graph.
+// remember parses a commit that is not in the commit-graph.
 func (w *walk) remember(n uint32, id git.ObjectID, data []byte) error {
 	c, err := pack.ParseCommit(data, w.g.format)
 	if err != nil {
@@ -272,7 +272,7 @@ func (w *walk) commit(id git.ObjectID) (node uint32, ok bool, err error) {
 	return o.node, err == nil && o.typ == git.Commit, err
 }
 
-// look tells an object's type without following it; for a tag also the next hop.
+// look returns an object's type without following it, and for a tag also the next hop.
 func (w *walk) look(id git.ObjectID) (object, hop, error) {
 	if n, ok := w.find(id); ok && (w.inGraph(n) || w.v.table.parsed(n)) {
 		return object{id, git.Commit, n}, hop{}, nil
@@ -343,7 +343,7 @@ func (w *walk) peelCommits(ids []git.ObjectID, missingOK bool) ([]uint32, error)
 	return nodes, nil
 }
 
-// hop is an object that is no commit: its type and, for a tag, what it names and of which type that says to be.
+// hop is an object that is not a commit: its type and, for a tag, its target and the type that it claims for it.
 type hop struct {
 	target  git.ObjectID
 	typ, of git.ObjectType

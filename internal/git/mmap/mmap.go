@@ -60,7 +60,7 @@ func Map(f *os.File) (*File, error) {
 	return m, nil
 }
 
-// unfit says what is wrong with a file. The path is for the log only.
+// unfit returns an error for a file that cannot be mapped. The path is for the log only.
 func unfit(f *os.File, what string) error {
 	return fault.Wrap(fault.Corrupt, "a file of the repository cannot be mapped", fmt.Errorf("%s: %s", f.Name(), what))
 }
@@ -71,8 +71,8 @@ func (m *File) Len() int { return len(m.data) }
 // Name is the path that was mapped.
 func (m *File) Name() string { return m.name }
 
-// Do calls fn with the mapping's bytes. They must not be kept beyond fn; what is to be kept is copied. If the file has
-// shrunk and fn reads what is gone, Do returns an error of kind Corrupt.
+// Do calls fn with the mapping's bytes, which are valid only during the call. If the file was truncated and fn reads
+// behind its end, Do returns an error of kind Corrupt.
 func (m *File) Do(fn func(b []byte) error) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {

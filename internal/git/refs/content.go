@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// looseLimit bounds what is read of a loose ref: a symbolic ref to the longest name, and some white space.
+// looseLimit is the maximum size of a loose ref in bytes: a symbolic ref with the longest name, and some white space.
 const looseLimit = git.MaxRefName + 64
 
 type contentKind uint8
@@ -26,8 +26,8 @@ type content struct {
 	kind contentKind
 }
 
-// IsHead tells whether git would take a file that begins with these bytes (256 are enough) for the HEAD of a
-// repository: a symbolic ref to something in refs/, or an object ID of any format.
+// IsHead reports whether git would take a file with this beginning for the HEAD of a repository: a symbolic ref into
+// refs/, or an object ID of any format. The first 256 bytes suffice.
 func IsHead(b []byte) bool {
 	if target, ok := bytes.CutPrefix(b, []byte("ref:")); ok {
 		return bytes.HasPrefix(bytes.TrimLeft(target, whiteSpace), []byte("refs/"))
@@ -82,7 +82,7 @@ func parseSymlink(text string) content {
 // whiteSpace is what Git takes for it.
 const whiteSpace = " \t\n\r"
 
-// isHead tells whether git would take HEAD, with this content, for one; else there is no repository for it.
+// isHead reports whether git would take this content for a HEAD. Otherwise it finds no repository.
 func (c content) isHead() bool {
 	return c.kind == direct || c.kind == odd || c.kind == symbolic && strings.HasPrefix(string(c.link), "refs/")
 }

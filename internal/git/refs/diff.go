@@ -6,14 +6,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Change is what became of one ref between two Snapshots. A ref that is absent from one of them is a Ref with its name
-// alone.
+// Change is a ref that differs between two Snapshots. If one of them lacks it, that side has only the name.
 type Change struct{ Old, New Ref }
 
-// Diff calls fn for each ref, HEAD included, whose ID or target differs between two Snapshots of one repository, which
-// may come from two Stores: HEAD first, the others in the order of their names. An error of fn ends it and is returned.
-// It costs nothing for the same Snapshot, a look-up for each loose ref where packed-refs is the same, else a walk over
-// all refs. What a Snapshot hides is absent.
+// Diff calls fn for each ref, HEAD included, whose ID or target differs between two Snapshots of one repository, even
+// of two Stores. HEAD is first, then the refs by name. An error of fn ends it and is returned. Hidden refs are absent.
+//
+// It costs nothing for the same Snapshot, and a lookup for each loose ref if packed-refs is the same. Otherwise it
+// walks over all refs.
 func Diff(old, new *Snapshot, fn func(Change) error) error {
 	if old == new {
 		return nil
@@ -97,7 +97,7 @@ func diffAll(old, new *Snapshot, fn func(Change) error) (err error) {
 			a, okA = next()
 			b, okB = nextNew()
 		}
-		// What comes before a fault is not told either: after it, refs would seem to be gone.
+		// Also drop the change before a fault: after it, refs would seem to be gone.
 		if err == nil && c.differs() {
 			err = fn(c)
 		}
@@ -105,7 +105,7 @@ func diffAll(old, new *Snapshot, fn func(Change) error) (err error) {
 	return err
 }
 
-// all iterates over the visible refs; what goes wrong is left in err.
+// all iterates over the visible refs, and stores an error in err.
 func (s *Snapshot) all(err *error) iter.Seq[Ref] {
 	return func(yield func(Ref) bool) {
 		failed := s.Each("", func(ref Ref) error {

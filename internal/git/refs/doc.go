@@ -1,35 +1,39 @@
 // Package refs reads a repository's refs as immutable snapshots: packed-refs mapped and searched, loose refs overlaid.
 //
-// The one idea: a Snapshot is never parsed for a request. Store.Snapshot looks at the identity (device, inode, size,
-// mtime, ctime) of everything that refs are made of and hands out the Snapshot it already has when nothing changed. So
-// a foreign `git push`, `update-ref`, `pack-refs` or `gc` is visible to the very next call, and a call that finds
-// nothing new costs one stat for each directory and each loose ref. Memory is bounded by the loose refs; packed-refs
-// stays in the page cache.
+// No request parses refs. Store.Snapshot compares the identity (device, inode, size, mtime, ctime) of all files with
+// refs, and returns the Snapshot that it already has if nothing changed. So a `git push`, `update-ref`, `pack-refs` or
+// `gc` of another program is visible to the next call. A call that finds no change costs one stat for each directory
+// and each loose ref. Memory depends on the number of loose refs. The bytes of packed-refs stay in the page cache.
 //
-// What it relies on (gitrepository-layout: HEAD, refs, packed-refs; git-pack-refs; git-check-ref-format;
-// git-symbolic-ref):
+// The rules that it relies on are in gitrepository-layout(5) (HEAD, refs, packed-refs), git-pack-refs(1),
+// git-check-ref-format(1) and git-symbolic-ref(1):
 //
-//   - HEAD is in the Git directory, refs/ and packed-refs are in the common directory. What a linked worktree has for itself
-//     (refs/bisect, refs/worktree, refs/rewritten) is below refs/ in its Git directory; the common directory's are the main worktree's.
-//   - A loose ref is a file below refs/ named as the ref. It holds an object ID in hexadecimal and white space after it, or
-//     "ref:", the name of another ref and white space. A symbolic link whose text is the name of a ref is a symbolic ref,
-//     which we list too (git only resolves it); no link below refs/ is ever followed. Names that git-check-ref-format
-//     refuses, names in ".lock" and names that begin with a dot are not refs.
-//   - A loose ref hides the packed one of its name, also when it is broken: empty, junk, a symbolic ref to nothing, a chain
-//     of more than four symbolic refs. A broken ref is absent, and counted.
-//   - packed-refs has a line "<object ID> SP <name>" for each ref, and after it "^<object ID>" when the ref is an annotated
-//     tag: what it peels to. A first line "# pack-refs with:" names traits: "sorted" (by the bytes of the name; else we
-//     sort once, in memory), "peeled" (no ^ line below refs/tags/ means: not a tag), "fully-peeled" (the same for every ref).
-//     A line that is none of this, or a last line without its end, is an error of kind Corrupt.
-//   - Git replaces these files by rename and never writes into them; packed-refs gets a ref before its loose file goes, so
-//     looking at the loose refs first and at packed-refs after them misses nothing. Others do write into them:
-//     loose refs are copied, and a mapped packed-refs that somebody shortens yields an error, not a crash.
-//   - A file may change twice within one tick of the clock that stamps it. An identity younger than that (25 ms, or two
-//     seconds where stamps have no fraction) when it was taken is not trusted: the file is read again the next time.
-//     File systems that cache attributes (NFS) can hide foreign writes for as long as they cache.
+//   - HEAD is in the Git directory, refs/ and packed-refs are in the common directory. The refs of a linked worktree
+//     itself (refs/bisect, refs/worktree, refs/rewritten) are below refs/ in its Git directory. Those in the common
+//     directory belong to the main worktree.
+//   - A loose ref is a file below refs/ with the name of the ref. It holds an object ID in hexadecimal, or "ref:" and
+//     the name of another ref, each with white space behind it. A symbolic link whose text is the name of a ref is a
+//     symbolic ref. It is listed too, though git only resolves it. No link below refs/ is ever followed. Names that
+//     git-check-ref-format refuses, names that end in ".lock" and names that begin with a dot are not refs.
+//   - A loose ref hides the packed one with its name, even if it is broken. A broken ref is empty, junk, a symbolic ref
+//     to a missing ref, or a chain of more than four symbolic refs. It is absent, and counted.
+//   - packed-refs has a line "<object ID> SP <name>" for each ref. If the ref is an annotated tag, a line
+//     "^<object ID>" with its peeled object follows.
+//   - A first line "# pack-refs with:" in packed-refs names traits. With "sorted" the refs are sorted by the bytes of
+//     the name. Without it they are sorted once, in memory. With "peeled" a ref below refs/tags/ without a ^ line is
+//     not a tag. With "fully-peeled" the same holds for every ref.
+//   - Any other line in packed-refs, or a last line without its end, is an error of kind Corrupt.
+//   - Git replaces these files by rename and never writes into them. It adds a ref to packed-refs before it removes the
+//     loose file, so a scan of the loose refs and then of packed-refs misses nothing.
+//   - Other programs may write into these files. Loose refs are copied. A mapped packed-refs that is truncated causes
+//     an error, not a crash.
+//   - A file may change twice within one tick of the clock that stamps it. So an identity that was younger than a tick
+//     when it was taken is not trusted, and the file is read again the next time. A tick is 25 ms, or two seconds if
+//     stamps have no fraction.
+//   - File systems that cache attributes (NFS) can hide changes of other machines for as long as they cache.
 //
-// Whether an object exists is not asked here.
+// Package refs does not check whether objects exist.
 //
-// Reftables are not read: Options.List asks somebody who can, which is git, and only after tables.list has changed. So
-// what stands above holds for them too, but that a change costs a process.
+// Reftables are not read. Options.List lists their refs by running git, and only after tables.list has changed. The
+// rules above hold for them too, except that each change costs a process.
 package refs

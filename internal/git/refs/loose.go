@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// node is what is known of one file or directory below refs/, or of HEAD. Nodes belong to who holds the Store's turn;
-// the entries that they point to are immutable and shared with Snapshots.
+// node is the known state of a file or directory below refs/, or of HEAD. Nodes belong to the holder of the Store's
+// turn. The entries that they point to are immutable and shared with Snapshots.
 type node struct {
 	path     string // absolute, with a NUL at its end
 	id       identity
@@ -34,14 +34,14 @@ type entry struct {
 // name is a node's last path component, given its directory.
 func (n *node) name(dir *node) string { return n.path[len(dir.path) : len(n.path)-1] }
 
-// look is one look at the loose refs. It updates the nodes in place; after an error they are what they were or newer,
-// and Store.dirty says whether a Snapshot has to be built.
+// look is one scan of the loose refs. It updates the nodes in place. After an error they are unchanged or newer, and
+// Store.dirty is set if a new Snapshot is needed.
 type look struct {
 	*Store
 	now int64 // before the look began, nanoseconds since 1970
 }
 
-// looseRefs looks at HEAD and at everything below refs/, both of them for a linked worktree.
+// looseRefs scans HEAD and refs/, both of them for a linked worktree.
 func (l look) looseRefs() error {
 	id, err := l.stat(l.head.path, false)
 	if err != nil {
@@ -70,7 +70,7 @@ func (l look) looseRefs() error {
 	return err
 }
 
-// ownRefs looks at the refs that a linked worktree has for itself. There need not be any.
+// ownRefs scans the refs of a linked worktree itself. There may be none.
 func (l look) ownRefs() error {
 	id, err := l.stat(l.own.path, true)
 	if err != nil {
@@ -89,10 +89,10 @@ func (l look) ownRefs() error {
 	return nil
 }
 
-// isOwn tells whether a directory below refs/ belongs to each worktree alone (gitrepository-layout(5), "refs").
+// isOwn reports whether a directory below refs/ belongs to each worktree alone (gitrepository-layout(5), "refs").
 func isOwn(name string) bool { return name == "bisect" || name == "worktree" || name == "rewritten" }
 
-// node looks at one path below refs/. False: nothing is there any more.
+// node scans one path below refs/. It returns false if the path does not exist any more.
 func (l look) node(n *node) (bool, error) {
 	id, err := l.stat(n.path, false)
 	switch {
@@ -123,7 +123,7 @@ func (l look) forget(n *node) {
 	}
 }
 
-// directory looks at what is in a directory whose identity is id. False: it is gone.
+// directory scans a directory whose identity is id. It returns false if the directory is gone.
 func (l look) directory(n *node, id identity) (bool, error) {
 	if !n.settled || id != n.id {
 		return l.list(n, id)
@@ -144,11 +144,11 @@ func (l look) directory(n *node, id identity) (bool, error) {
 	return true, nil
 }
 
-// maxListings bounds how often a directory is listed because it changed meanwhile. A listing may be used
-// all the same: what it is sure to hold is what was there throughout.
+// maxListings is how often a directory is listed again because it changed meanwhile. Even then the listing has all
+// names that existed throughout.
 const maxListings = 3
 
-// list reads a directory's names and looks at each of them.
+// list reads the names in a directory and scans each of them.
 func (l look) list(n *node, id identity) (bool, error) {
 	n.settled = false
 	follow := n == l.root || n == l.own
@@ -256,7 +256,7 @@ func (l look) refName(path string) git.RefName {
 	return git.RefName(path[len(root)-len("refs\x00") : len(path)-1])
 }
 
-// file looks at a file whose identity is id. False: it is gone.
+// file scans a file whose identity is id. It returns false if the file is gone.
 func (l look) file(n *node, id identity) (bool, error) {
 	if n.settled && id == n.id {
 		return id.kind != missing, nil
@@ -287,8 +287,7 @@ func (l look) file(n *node, id identity) (bool, error) {
 	return id.kind != missing, nil
 }
 
-// maxReads bounds how often a file is looked at again because it became another kind of file between a look and the
-// reading of it.
+// maxReads is how often a path is scanned again because another kind of file took its place before it was read.
 const maxReads = 5
 
 // read reads the file at a node's path, and returns its identity when it was read.

@@ -16,15 +16,16 @@ func NewMetrics() *Metrics {
 	m := &Metrics{
 		loads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_ref_snapshot_loads_total",
-			Help: "Ref snapshots asked for: answered with the one at hand (reused) or with one built anew (loaded).",
+			Help: "Requested ref snapshots: the present one (reused) or a new one (loaded).",
 		}, []string{"result"}),
 		broken: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_ref_broken_total",
-			Help: "Loose refs found broken (empty, junk, links that are no refs, dangling or looping symbolic refs) and left out.",
+			Help: "Loose refs that were left out because they are broken: empty, junk, invalid links, " +
+				"dangling or looping symbolic refs.",
 		}),
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_ref_snapshot_retries_total",
-			Help: "Looks at a repository's refs that were repeated because refs moved meanwhile.",
+			Help: "Scans of a repository's refs that were repeated because refs moved meanwhile.",
 		}),
 	}
 	m.reused, m.loaded = m.loads.WithLabelValues("reused"), m.loads.WithLabelValues("loaded")

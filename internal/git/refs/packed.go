@@ -25,7 +25,7 @@ type packed struct {
 	sum    uint64 // of the bytes, where withSum was asked for
 }
 
-// peelTrait says which records without a ^ line are known to be no annotated tags.
+// peelTrait is for which records without a ^ line the ID is known not to be an annotated tag.
 type peelTrait uint8
 
 const (
@@ -40,7 +40,7 @@ const smallPacked = 16 << 10
 // maxPackedLine bounds a line: an object ID, a space, a name, a line end.
 const maxPackedLine = 64 + 1 + git.MaxRefName + 1
 
-// openPacked opens packed-refs and tells its identity. Without the file there is no error and no *packed.
+// openPacked opens packed-refs and returns its identity. If the file does not exist, it returns nil and no error.
 func (s *Store) openPacked() (*packed, identity, error) {
 	path := s.packedPath[:len(s.packedPath)-1]
 	p := &packed{path: path, format: s.format}
@@ -91,7 +91,7 @@ func (p *packed) checksum(seed maphash.Seed) (sum uint64, err error) {
 	return sum, err
 }
 
-// prepare reads the header and, if the file does not say that it is sorted, sees to it that the records are.
+// prepare reads the header and, if the file is not marked as sorted, sorts the records.
 func (p *packed) prepare() error {
 	sorted := false
 	err := p.do(func(b []byte) (err error) {
@@ -229,8 +229,8 @@ func (p *packed) search(b []byte, name string) (int, error) {
 // firstStride is how far searchFrom looks first: the next few records.
 const firstStride = 128
 
-// searchFrom is search for a name that is probably not far behind the record at hint: it looks at distances that
-// double, so that a list of names in order costs little more than a walk along them.
+// searchFrom searches a name that is probably not far behind the record at hint. It doubles the distance each time, so
+// that a sorted list of names costs little more than a walk along them.
 func (p *packed) searchFrom(b []byte, hint int, name string) (int, error) {
 	n := p.format.HexSize()
 	lo := p.body
@@ -331,8 +331,7 @@ func (p *packed) lookupAll(fn func(find finder) error) error {
 // batchSize is how many refs a cursor reads at once.
 const batchSize = 64
 
-// cursor reads the refs whose names begin with a prefix, a batch at a time, so that nobody's code runs inside the
-// mapping.
+// cursor reads the refs whose names begin with a prefix, in batches, so that no callback runs inside the mapping.
 type cursor struct {
 	p      *packed
 	prefix string
@@ -393,7 +392,7 @@ func (c *cursor) next() ([]Ref, error) {
 	return c.batch[:n], nil
 }
 
-// corrupt says where packed-refs is wrong.
+// corrupt returns an error with the place in packed-refs.
 func (p *packed) corrupt(off int, what string) error {
 	return fault.Wrap(fault.Corrupt, fmt.Sprintf("packed-refs is damaged at byte %d", off), fmt.Errorf("%s: %s",
 		p.path, what))

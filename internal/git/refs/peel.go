@@ -6,9 +6,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Peeled tells what a ref's annotated tag peels to; zero: its ID names no tag object. Where packed-refs does not say
-// it, peel is asked for the ID, and its answer kept: it depends on nothing but the ID, so all Snapshots share it. peel
-// returns a zero ID for what is no tag; an error is not kept. Safe for concurrent use, peel permitting.
+// Peeled returns the object that a ref's annotated tag peels to, or zero if the ref is not a tag. If packed-refs does
+// not have it, Peeled calls peel with the ID and caches the result for all Snapshots, because it depends only on the
+// ID. The function peel returns a zero ID if the object is not a tag. Errors are not cached. Safe for concurrent use if
+// peel is.
 func (s *Store) Peeled(ref Ref, peel func(git.ObjectID) (git.ObjectID, error)) (git.ObjectID, error) {
 	if ref.PeelKnown {
 		return ref.Peeled, nil
@@ -24,8 +25,8 @@ func (s *Store) Peeled(ref Ref, peel func(git.ObjectID) (git.ObjectID, error)) (
 	return peeled, nil
 }
 
-// memo keeps at least the size most recent answers, and fewer than twice as many: when young is full it becomes old,
-// and what was old is forgotten.
+// memo caches at least the size most recent results, and fewer than twice as many: when young is full it becomes old,
+// and the previous old is dropped.
 type memo struct {
 	mu         sync.Mutex
 	size       int

@@ -14,8 +14,8 @@ type Ref struct {
 	Name git.RefName
 	ID   git.ObjectID
 
-	// Peeled is what an annotated tag peels to, where packed-refs says so. If PeelKnown, a zero Peeled means that ID
-	// names no tag object; else it means nothing: see Store.Peeled.
+	// Peeled is the object that an annotated tag peels to, if packed-refs has it. If PeelKnown, a zero Peeled means
+	// that ID is not a tag object. Otherwise call Store.Peeled.
 	Peeled    git.ObjectID
 	PeelKnown bool
 
@@ -44,7 +44,7 @@ type Snapshot struct {
 	hidden     func(git.RefName) bool // nil: nothing is
 }
 
-// Head tells what HEAD says; a hidden HEAD says nothing.
+// Head returns the content of HEAD. It is empty if HEAD is hidden.
 func (s *Snapshot) Head() Head {
 	if s.hides(git.HEAD) {
 		return Head{}
@@ -87,7 +87,7 @@ func (s *Snapshot) LookupAll(names []git.RefName, fn func(i int, ref Ref, ok boo
 	})
 }
 
-// unpacked answers for hidden refs, HEAD and loose refs; known tells whether packed-refs need not be asked.
+// unpacked looks a name up in the hidden refs, HEAD and the loose refs. If known, packed-refs is not needed.
 func (s *Snapshot) unpacked(name git.RefName) (ref Ref, ok, known bool) {
 	if s.hides(name) {
 		return Ref{}, false, true
@@ -202,9 +202,9 @@ func (s *Snapshot) each(prefix, from string, fn func(Ref) error) error {
 	return nil
 }
 
-// Expand finds all refs that a short name can mean, the most likely first, by the rules of gitrevisions(7) for
-// "<refname>": itself, below refs/, refs/tags/, refs/heads/, refs/remotes/, and the HEAD of a remote. Of the names
-// without a slash, only HEAD is looked for at the top.
+// Expand returns all refs that a short name can mean, the most likely first, by the rules of gitrevisions(7) for
+// "<refname>". They are the name itself, below refs/, refs/tags/, refs/heads/ and refs/remotes/, and the HEAD of a
+// remote. Of names without a slash, only HEAD is looked up at the top.
 func (s *Snapshot) Expand(short string) ([]Ref, error) {
 	var found []Ref
 	for _, rule := range [...]struct{ prefix, suffix string }{

@@ -46,7 +46,7 @@ func identityOf(st *unix.Stat_t) identity {
 	return id
 }
 
-// stat looks at a path that ends in NUL. A missing file is no error but the zero identity.
+// stat reads the status of a path that ends in NUL. A missing file has the zero identity and no error.
 func (s *Store) stat(path string, follow bool) (identity, error) {
 	var st unix.Stat_t
 	flags := unix.AT_SYMLINK_NOFOLLOW

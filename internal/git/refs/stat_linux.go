@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fstatat is unix.Fstatat for a path that already ends in NUL: it allocates nothing, which unix.Fstatat does for each
-// path, and a Snapshot call looks at every loose ref.
+// fstatat is unix.Fstatat for a path that already ends in NUL. It allocates nothing, because a Snapshot call checks
+// every loose ref.
 func fstatat(path string, st *unix.Stat_t, flags int) error {
 	dirfd := unix.AT_FDCWD
 	for {

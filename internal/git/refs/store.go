@@ -18,20 +18,20 @@ type Options struct {
 	Now     func() time.Time // the clock that stamps files, as near as can be; nil: time.Now
 	Metrics *Metrics         // may be shared by stores; nil: not counted
 
-	// Hidden tells which refs, HEAD among them, no Snapshot shows. It has to give the same answer for a name each time,
-	// from any goroutine. Nil: none.
+	// Hidden reports whether a ref, perhaps HEAD, is hidden from all Snapshots. It must return the same for a name each
+	// time, from any goroutine. Nil: no ref is hidden.
 	Hidden func(git.RefName) bool
 
-	// Inside tells whether a path without symbolic links is one where refs may be; links to elsewhere are refused. Nil:
-	// anywhere.
+	// Inside reports whether a path without symbolic links may contain refs. Links to other paths are refused. Nil: any
+	// path may.
 	Inside func(path string) bool
 
 	// List makes this the Store of a repository that keeps its refs in reftables, and lists them. Nil: they are in
 	// files.
 	List Lister
 
-	// For tests: what a coarser file system would say, and what happens between the look at the loose refs and the
-	// one at packed-refs.
+	// For tests: the identities of a coarser file system, and a call between the scan of the loose refs and of
+	// packed-refs.
 	coarsen func(identity) identity
 	between func()
 }
@@ -49,8 +49,8 @@ type Store struct {
 	list       Lister // nil: the refs are in files
 	seed       maphash.Seed
 
-	// turn holds one token while somebody looks at the files. It guards what follows; no other lock is taken with it
-	// but mu.
+	// turn holds one token while a goroutine scans the files. It guards the following fields. While it is held, no
+	// other lock is taken except mu.
 	turn chan struct{}
 	head *node
 	root *node // refs/ in the common directory
@@ -67,7 +67,7 @@ type Store struct {
 	failedAt    int64 // when, in nanoseconds since 1970
 
 	mu      sync.Mutex
-	next    *round // who waits for the next look; nil: nobody
+	next    *round // waits for the next scan; nil: no caller waits
 	waiting int    // how many wait for any
 	listing bool   // the Lister runs
 
@@ -112,14 +112,13 @@ func Open(gitDir, commonDir string, o Options) *Store {
 	return s
 }
 
-// Snapshot tells what is on disk now: nothing that was there when it was called is missing from it. The same
-// *Snapshot comes back while nothing changes. Calls that arrive while another looks at the files share the look that
-// comes after it, because that one may have passed what the caller wants to see.
+// Snapshot returns the refs on disk: it includes all changes before the call. It returns the same *Snapshot while
+// nothing changes. Calls during a scan share the next scan, because the present one may have passed a change.
 //
-// Errors: NotFound when the repository is gone, Corrupt for a damaged packed-refs, Unavailable when the refs change
-// faster than they can be read or are just being moved to reftables, and for reftables those of the Lister, and
-// Exhausted when too many wait for it already. Whoever waits leaves when ctx ends; who looks at the files, for others
-// too, stays to the end.
+// Errors: NotFound if the repository is gone, and Corrupt for a damaged packed-refs. Unavailable means that the refs
+// change faster than they can be read, or are being migrated to reftables. For reftables there are those of the Lister,
+// and Exhausted if too many callers wait for it. A waiting caller returns when ctx ends. A caller that scans, also for
+// others, finishes the scan.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -173,7 +172,7 @@ func (s *Store) wait(ctx context.Context, r *round) (turn bool, err error) {
 	case <-r.done:
 		return false, nil
 	case <-ctx.Done():
-		return false, ctx.Err() // whoever else waits, or comes, takes the turn
+		return false, ctx.Err() // another caller takes the turn
 	case s.turn <- struct{}{}:
 	}
 	select {
@@ -185,7 +184,8 @@ func (s *Store) wait(ctx context.Context, r *round) (turn bool, err error) {
 	}
 }
 
-// lead looks at the files for the caller, who has the turn, and for all who joined until now. It gives the turn back.
+// lead scans the files for the caller, which has the turn, and for all callers that have joined. It gives the turn
+// back.
 func (s *Store) lead(ctx context.Context) (snap *Snapshot, err error) {
 	s.mu.Lock()
 	r := s.next
@@ -194,7 +194,7 @@ func (s *Store) lead(ctx context.Context) (snap *Snapshot, err error) {
 	returned := false
 	defer func() {
 		if !returned {
-			err = fault.New(fault.Internal, "looking at the refs ended in a panic")
+			err = fault.New(fault.Internal, "scanning the refs ended in a panic")
 		}
 		if r != nil {
 			r.snap, r.err = snap, err
@@ -217,11 +217,10 @@ func (s *Store) lead(ctx context.Context) (snap *Snapshot, err error) {
 	return snap, err
 }
 
-// maxLooks bounds how often the refs are looked at again because packed-refs was replaced meanwhile.
+// maxLooks is how often the refs are scanned again because packed-refs was replaced meanwhile.
 const maxLooks = 10
 
-// contained refuses a link to where no refs may be, in the place of refs/, packed-refs or a table. The path ends in
-// NUL.
+// contained refuses a link to outside the allowed directories at refs/, packed-refs or a table. The path ends in NUL.
 func (s *Store) contained(path string) error {
 	if s.inside == nil {
 		return nil
@@ -292,15 +291,15 @@ func (s *Store) look() (*Snapshot, error) {
 		"the repository's refs change faster than they can be read")
 }
 
-// stillHere tells whether refs/ is the directory that the look began with. If the repository was moved away meanwhile,
-// as to be deleted, what was not found need not be gone.
+// stillHere reports whether refs/ is still the directory that the scan began with. If the repository was moved
+// meanwhile, perhaps to delete it, missing refs need not be gone.
 func (s *Store) stillHere() (bool, error) {
 	id, err := s.stat(s.root.path, true)
 	return id.kind == directory && id.Dev == s.root.id.Dev && id.Ino == s.root.id.Ino, err
 }
 
-// packedRefs looks at packed-refs. Again: it was replaced while it was opened, so the look at the loose refs is too
-// old.
+// packedRefs scans packed-refs. It returns again if packed-refs was replaced during that, so that the scan of the loose
+// refs is too old.
 func (l look) packedRefs() (again bool, err error) {
 	s := l.Store
 	id, err := s.stat(s.packedPath, true)
@@ -352,8 +351,9 @@ func (s *Store) unchanged() bool {
 // tablesListPath is there where refs are in reftables.
 const tablesListPath = "reftable/tables.list"
 
-// refuseReftable is called after a look at the loose refs, of which reftables leave a HEAD that no ref can have: taken
-// for what it says, all refs would be gone. It asks anew only if there was a change that a migration makes.
+// refuseReftable is called after a scan of the loose refs. Reftables leave a HEAD that cannot be the name of a ref.
+// Without this check, all refs would seem to be gone. It reads the config again only after a change that a migration
+// makes.
 func (s *Store) refuseReftable() error {
 	if !s.checkFormat {
 		return nil
@@ -365,7 +365,7 @@ func (s *Store) refuseReftable() error {
 		}
 		if id.kind != missing {
 			return fault.Retry(fault.Unavailable, fault.RetrySoon,
-				"this repository's refs are stored as reftables, but its config does not say so")
+				"this repository's refs are stored as reftables, but its config does not set extensions.refStorage")
 		}
 	}
 	s.checkFormat = false

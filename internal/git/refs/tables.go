@@ -18,10 +18,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// Lister lists the refs of a repository that keeps them in reftables, which this package does not read: it calls add
-// for HEAD and for each ref, with what an annotated tag peels to and what a symbolic ref leads to. Broken refs are left
-// out; an unborn HEAD has a Target but no ID. It is not called again before it has returned, and sees the refs as they
-// were when it was called or later.
+// Lister lists the refs of a repository with reftables, which this package does not read. It calls add for HEAD and for
+// each ref, with the peeled object of an annotated tag and the target of a symbolic ref. Broken refs are left out. An
+// unborn HEAD has a Target but no ID. It is not called concurrently, and lists the refs at the time of its call or
+// later.
 type Lister func(ctx context.Context, add func(Ref)) error
 
 const (
@@ -33,8 +33,8 @@ const (
 	failureAge = 2 * time.Second
 )
 
-// tablesList is what a reftable/tables.list said. Tables are never changed and their names hold a random number, so
-// while the list says the same, the refs are the same.
+// tablesList is the content of a reftable/tables.list. Tables are never changed and their names hold a random number,
+// so the refs are the same while the list is.
 type tablesList struct {
 	path    string // ends in NUL
 	id      identity
@@ -42,7 +42,7 @@ type tablesList struct {
 	sum     uint64
 }
 
-// same looks at the list and tells whether it says what it said the last time.
+// same reports whether the list is unchanged.
 func (t *tablesList) same(s *Store, now int64) (bool, error) {
 	id, err := s.stat(t.path, true)
 	if err != nil || t.settled && id == t.id {
@@ -65,7 +65,7 @@ func (t *tablesList) same(s *Store, now int64) (bool, error) {
 		t.sum = maphash.Bytes(s.seed, text)
 	}
 	if err != nil {
-		*t = tablesList{path: t.path} // nothing is known of it
+		*t = tablesList{path: t.path} // its content is unknown
 		if _, ok := errors.AsType[*fault.Error](err); ok {
 			return false, err
 		}
@@ -74,9 +74,9 @@ func (t *tablesList) same(s *Store, now int64) (bool, error) {
 	return was.id.kind != missing && was.sum == t.sum, nil
 }
 
-// lookAtTables is look for reftables: the refs are listed anew if a list of tables has changed, or the last listing
-// failed and that is failureAge ago. The lists are read before the refs, so a Snapshot is never taken for newer than it
-// is.
+// lookAtTables is look for reftables. It lists the refs again if a list of tables has changed, or if the last listing
+// failed longer than failureAge ago. The lists of tables are read before the refs, so that a Snapshot is never taken
+// for newer than it is.
 func (s *Store) lookAtTables(ctx context.Context) (*Snapshot, error) {
 	now := s.clock().UnixNano()
 	same := true
@@ -152,8 +152,8 @@ func (s *Store) containedTables(path string) error {
 	return nil
 }
 
-// listTables makes a Snapshot of what the Lister tells: as if all were packed, but for symbolic refs. It counts for the
-// request that happens to have asked first, but does not end with it, as others may wait for it.
+// listTables makes a Snapshot from the Lister, as if all refs except symbolic ones were packed. The first caller's
+// request accounts for the cost. It does not end with that request, because others may wait for it.
 func (s *Store) listTables(ctx context.Context) (*Snapshot, error) {
 	snap := &Snapshot{generation: 1, hidden: s.hidden}
 	if s.current != nil {
