@@ -97,8 +97,11 @@ func call[Response any](t *testing.T, n *storageNode, conn *grpc.ClientConn, pro
 func begin(t *testing.T, ctx context.Context, conn *grpc.ClientConn, procedure string, request proto.Message,
 	both bool) grpc.ClientStream {
 	t.Helper()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: both},
-		"/packhorse.v1."+procedure)
+	service := "/packhorse.v1."
+	if strings.HasPrefix(procedure, "SessionService/") {
+		service = "/packhorse.internal.v1."
+	}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: both}, service+procedure)
 	if err == nil {
 		err = stream.SendMsg(request)
 	}
