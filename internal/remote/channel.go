@@ -15,67 +15,80 @@ import (
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 )
 
-// lastWord is how long a node whose channel broke may take to say why.
-const lastWord = 2 * time.Second
+// errorTimeout is how long a node whose channel broke may take to report why.
+const errorTimeout = 2 * time.Second
 
-// byChannel relays an answer that comes on a side channel. The call is watched meanwhile: what the node has to say of a
-// failure, it says there.
-func (r *relay) byChannel() (*internalv1.End, error) {
-	c, err := r.pool.Get(r.call)
+// copyFromChannel copies a response from a side channel to the client. Meanwhile it waits for the end of the call,
+// where the node reports a failure.
+func (r *response) copyFromChannel() (*internalv1.End, error) {
+	c, err := r.openChannel()
 	if err != nil {
-		r.node.lost(err)
-		return nil, r.ofRoad(err)
-	}
-	defer c.Release() // closes it, unless both directions have ended well
-	defer context.AfterFunc(r.call, c.Abort)()
-	road := &internalv1.SideChannel{Name: c.Name(), Transfer: c.Transfer()}
-	if err := r.send(&internalv1.DataPath{Path: &internalv1.DataPath_SideChannel{SideChannel: road}}); err != nil {
 		return nil, err
 	}
-	word := make(chan error, 1)
-	go func() { word <- r.listen(c) }()
+	defer c.Release() // closes it, unless both directions have ended well
+	defer context.AfterFunc(r.callCtx, c.Abort)()
+	if err := r.sendChannel(c); err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- r.awaitEnd(c) }()
 	receiver := c.Receive()
-	failed := r.copy(receiver)
-	if failed == nil {
-		r.whole.Store(true)
-		patience := time.AfterFunc(r.node.stall(), r.leave)
-		err := <-word
-		if !patience.Stop() && err != nil && r.ctx.Err() == nil {
-			err = r.cut(errors.New("the call does not end after the side channel"))
+	failure := r.copy(receiver)
+	if failure == nil {
+		r.complete.Store(true)
+		timer := time.AfterFunc(r.node.channelStall(), r.hangUp)
+		err := <-ended
+		if !timer.Stop() && err != nil && r.ctx.Err() == nil {
+			err = r.invalid("the call does not end after the side channel")
 		}
 		if err != nil {
 			return nil, err
 		}
 		return r.part.other.GetEnd(), nil
 	}
-	if receiver.Err() == nil { // it is the client who has gone
-		r.leave()
-		<-word
-		return nil, &node.ClientConnError{Err: failed}
+	if receiver.Err() == nil { // the client has disconnected
+		r.hangUp()
+		<-ended
+		return nil, &node.ClientConnError{Err: failure}
 	}
-	patience := time.AfterFunc(lastWord, r.leave)
-	defer patience.Stop()
-	err = <-word
-	switch said := r.part.other.GetEnd().GetFault(); {
+	timer := time.AfterFunc(errorTimeout, r.hangUp)
+	defer timer.Stop()
+	err = <-ended
+	switch reported := r.part.other.GetEnd().GetFault(); {
 	case r.ctx.Err() != nil:
 		return nil, r.ctx.Err()
-	case err != nil && patience.Stop():
-		failed = err
-	case said != nil:
+	case err != nil && timer.Stop():
+		failure = err
+	case reported != nil:
 		r.outcome = outcomeOf(r.ctx, r.part.other.GetEnd().GetOutcome())
-		return nil, faultrpc.Fault(said)
+		return nil, faultrpc.Fault(reported)
 	default:
-		failed = r.ofRoad(failed)
+		failure = r.channelError(failure)
 	}
-	if c.Transfer() > 1 && r.sent == 0 && !r.lost && fault.Is(failed, fault.Unavailable) {
-		return nil, &node.StaleConnError{Err: failed}
+	if c.Transfer() > 1 && r.sent == 0 && !r.cutOff && fault.Is(failure, fault.Unavailable) {
+		return nil, &node.StaleConnError{Err: failure}
 	}
-	return nil, failed
+	return nil, failure
 }
 
-// ofRoad is a failure of a side channel as it is told: whatever it is called there, it says nothing of the repository,
-// and nothing for clients.
-func (r *relay) ofRoad(err error) error {
+// openChannel takes a side channel from the pool.
+func (r *response) openChannel() (*sidechannel.Channel, error) {
+	c, err := r.pool.Get(r.callCtx)
+	if err != nil {
+		r.node.markLost(err)
+		return nil, r.channelError(err)
+	}
+	return c, nil
+}
+
+// sendChannel names a side channel as the data path.
+func (r *response) sendChannel(c *sidechannel.Channel) error {
+	channel := &internalv1.SideChannel{Name: c.Name(), Transfer: c.Transfer()}
+	return r.sendPath(&internalv1.DataPath{Path: &internalv1.DataPath_SideChannel{SideChannel: channel}})
+}
+
+// channelError returns the error of a side channel for the client. Its kind there says nothing about the repository.
+func (r *response) channelError(err error) error {
 	switch {
 	case r.ctx.Err() != nil:
 		return r.ctx.Err()
@@ -83,21 +96,21 @@ func (r *relay) ofRoad(err error) error {
 		return err
 	}
 	return &fault.Error{
-		Kind: fault.Unavailable, Msg: "the connection for packs to the storage node " + r.node.Name +
-			" failed; try again", RetryAfter: fault.RetrySoon, Err: err,
+		Kind: fault.Unavailable, RetryAfter: fault.RetrySoon, Err: err,
+		Msg: "the connection for packs to the storage node " + r.node.Name + " failed; try again",
 	}
 }
 
-// stall is how long the node may keep silent where all was said.
-func (n *Node) stall() time.Duration {
+// channelStall is how long the node may be silent after a transfer.
+func (n *Node) channelStall() time.Duration {
 	if n.ChannelStall > 0 {
 		return n.ChannelStall
 	}
 	return time.Minute
 }
 
-// listen waits for the last part on the call. If that is no good one, nothing more is to be expected of the channel.
-func (r *relay) listen(c *sidechannel.Channel) error {
+// awaitEnd waits for the last part of the call. If the session failed, it aborts the channel.
+func (r *response) awaitEnd(c *sidechannel.Channel) error {
 	err := r.receive()
 	if err != nil {
 		c.Abort()
@@ -105,15 +118,15 @@ func (r *relay) listen(c *sidechannel.Channel) error {
 			r.outcome = outcomeOf(r.ctx, o)
 		}
 		if errors.Is(err, io.EOF) {
-			return r.cut(errors.New("the call ended without an end of the answer"))
+			return r.invalid("the call ended before the end of the response")
 		}
-		r.lost = !connect.IsWireError(err)
+		r.cutOff = !connect.IsWireError(err)
 		return r.node.failed(r.ctx, err)
 	}
 	end := r.part.other.GetEnd()
 	if end == nil {
 		c.Abort()
-		return r.cut(errors.New("a part that is not the end, beside a side channel"))
+		return r.invalid("a part that is not the end, beside a side channel")
 	}
 	if end.GetFault() != nil && !end.GetFaultReported() {
 		c.Abort()
@@ -123,8 +136,8 @@ func (r *relay) listen(c *sidechannel.Channel) error {
 	return nil
 }
 
-// copy relays the channel's bytes.
-func (r *relay) copy(from *sidechannel.Receiver) error {
+// copy copies the channel's bytes to the client.
+func (r *response) copy(from *sidechannel.Receiver) error {
 	length, err := from.Length()
 	if err != nil {
 		return err
@@ -133,28 +146,28 @@ func (r *relay) copy(from *sidechannel.Receiver) error {
 		r.hasLength, r.length = true, length
 	}
 	r.begin()
-	_, err = from.WriteTo((*toClient)(r))
+	_, err = from.WriteTo((*clientWriter)(r))
 	return err
 }
 
-// toClient is the relay's reply as a channel's receiver writes to it.
-type toClient relay
+// clientWriter is the response as a channel's receiver writes to it.
+type clientWriter response
 
-func (t *toClient) Write(p []byte) (int, error) {
-	n, err := t.reply.Write(p)
-	(*relay)(t).count(int64(n))
+func (c *clientWriter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	(*response)(c).count(int64(n))
 	return n, err
 }
 
-// ReadFrom hands src on whole, so that the kernel can move it.
-func (t *toClient) ReadFrom(src io.Reader) (n int64, err error) {
-	if to, ok := t.reply.(io.ReaderFrom); ok {
+// ReadFrom passes src on as it is, so that the kernel can copy.
+func (c *clientWriter) ReadFrom(src io.Reader) (n int64, err error) {
+	if to, ok := c.w.(io.ReaderFrom); ok {
 		n, err = to.ReadFrom(src)
 	} else {
-		n, err = io.Copy(struct{ io.Writer }{t.reply}, src)
+		n, err = io.Copy(struct{ io.Writer }{c.w}, src)
 	}
-	(*relay)(t).count(n)
+	(*response)(c).count(n)
 	return n, err
 }
 
-func (t *toClient) Flush() error { return t.reply.Flush() }
+func (c *clientWriter) Flush() error { return c.w.Flush() }

@@ -43,16 +43,17 @@ func TestImpatientCallers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n.reach = c.reach
+			n.connect = c.reach
 			ctx, cancel := context.WithCancel(t.Context())
 			if c.time > 0 {
 				ctx, cancel = context.WithTimeout(ctx, c.time)
 			}
 			defer cancel()
 			_, err = n.dial(ctx, "h2", nil)
-			n.lost(err)
-			if err == nil || isDial(err) != c.ofNode || n.Reachable() == c.ofNode {
-				t.Errorf("%s: %v (of the node: %v), the node is reachable: %v", name, err, isDial(err), n.Reachable())
+			n.markLost(err)
+			if err == nil || isDialError(err) != c.ofNode || n.Reachable() == c.ofNode {
+				t.Errorf("%s: %v (of the node: %v), the node is reachable: %v", name, err, isDialError(err),
+					n.Reachable())
 			}
 		})
 	}

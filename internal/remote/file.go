@@ -21,7 +21,7 @@ func (n *Node) File(ctx context.Context, repo git.RepoPath, commit git.ObjectID,
 	defer cancel() // of the call
 	request := connect.NewRequest(&internalv1.FileRequest{Repository: repo.String(), Commit: commit.String(),
 		Path: []byte(name), Limit: limit})
-	n.introduce(ctx, request.Header())
+	n.addHeaders(ctx, request.Header())
 	stream, err := n.link.Load().node.File(ctx, request)
 	if err != nil {
 		return file, n.failed(ctx, err)
@@ -33,14 +33,14 @@ func (n *Node) File(ctx context.Context, repo git.RepoPath, commit git.ObjectID,
 			file.Size, file.Mode = message.GetSize(), message.GetMode()
 		}
 		if file.Data = append(file.Data, message.GetData()...); int64(len(file.Data)) > min(limit, file.Size) {
-			return git.File{}, n.nonsense(errors.New("more bytes than the file has, or were wanted"))
+			return git.File{}, n.invalidResponse(errors.New("more bytes than the file has, or were wanted"))
 		}
 	}
 	if err := stream.Err(); err != nil {
 		return git.File{}, n.failed(ctx, err)
 	}
 	if file.Size <= limit && int64(len(file.Data)) != file.Size {
-		return git.File{}, n.nonsense(errors.New("fewer bytes than the file has"))
+		return git.File{}, n.invalidResponse(errors.New("fewer bytes than the file has"))
 	}
 	return file, nil
 }

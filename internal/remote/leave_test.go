@@ -77,8 +77,8 @@ func TestLeavingReadsNothing(t *testing.T) {
 		<-call.receiving
 		cancel()
 	}()
-	_, err := n.transfer(ctx, noReply{io.Discard}, nil, func(context.Context, *link) (connect.StreamingClientConn,
-		roadMessage, error) {
+	_, err := n.session(ctx, noReply{io.Discard}, nil, func(context.Context, *link) (connect.StreamingClientConn,
+		pathMessage, error) {
 		return call, func(*internalv1.DataPath) any { return nil }, nil
 	})
 	if !fault.Is(err, fault.Cancelled) || call.together.Load() || !call.closed.Load() {

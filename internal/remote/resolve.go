@@ -26,14 +26,14 @@ func (n *Node) Resolve(ctx context.Context, questions []resolve.Question) (resul
 		revisions[i] = &packhorsev1.Revision{Repository: q.Repository.String(), Revision: q.Revision}
 	}
 	request := connect.NewRequest(&packhorsev1.ResolveRevisionsRequest{Revisions: revisions})
-	n.introduce(ctx, request.Header())
+	n.addHeaders(ctx, request.Header())
 	response, err := n.link.Load().refs.ResolveRevisions(ctx, request)
 	if err != nil {
 		return nil, n.failed(ctx, err)
 	}
 	answers := response.Msg.GetResults()
 	if len(answers) != len(questions) {
-		return nil, n.nonsense(errors.New("another number of answers than of questions"))
+		return nil, n.invalidResponse(errors.New("another number of answers than of questions"))
 	}
 	results = make([]resolve.Result, len(questions))
 	for i, answer := range answers {
@@ -45,7 +45,7 @@ func (n *Node) Resolve(ctx context.Context, questions []resolve.Question) (resul
 		id, err := git.ParseObjectID(found.GetOid())
 		typ, typeErr := git.ParseObjectType(found.GetType())
 		if err = errors.Join(err, typeErr); err != nil {
-			return nil, n.nonsense(err)
+			return nil, n.invalidResponse(err)
 		}
 		results[i].Answer = resolve.Answer{ID: id, Type: typ, Ref: found.GetRef(),
 			Version: versionOf(found.GetVersion())}
@@ -54,7 +54,7 @@ func (n *Node) Resolve(ctx context.Context, questions []resolve.Question) (resul
 }
 
 // nonsense is the error of an answer that cannot be right.
-func (n *Node) nonsense(err error) error {
+func (n *Node) invalidResponse(err error) error {
 	return fault.Wrap(fault.Internal, "the storage node "+n.Name+" gave an answer that cannot be understood", err)
 }
 
@@ -79,7 +79,7 @@ func (n *Node) Watch(ctx context.Context, from []resolve.Known, send func(resolv
 		}
 		request.Msg.Repositories[i] = w
 	}
-	n.introduce(ctx, request.Header())
+	n.addHeaders(ctx, request.Header())
 	stream, err := n.link.Load().refs.Watch(ctx, request)
 	if err != nil {
 		return n.failed(ctx, err)
@@ -92,7 +92,7 @@ func (n *Node) Watch(ctx context.Context, from []resolve.Known, send func(resolv
 		}
 		path, err := git.ParseRepoPath(m.GetRepository())
 		if err != nil {
-			return n.nonsense(err)
+			return n.invalidResponse(err)
 		}
 		if err := send(resolve.Event{Repository: path, Version: versionOf(m.GetVersion()),
 			Gone: m.GetMissing()}); err != nil {

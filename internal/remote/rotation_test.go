@@ -110,7 +110,7 @@ func TestCertificateRotation(t *testing.T) {
 			w.clone(repo, "app", "2")
 		}
 		if !eventually(func() bool {
-			return strings.Contains(w.log.String(), "the certificate shown to a storage node has changed")
+			return strings.Contains(w.log.String(), "client certificate for a storage node changed")
 		}) {
 			t.Error("the new certificate is not shown")
 		}

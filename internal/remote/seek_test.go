@@ -78,11 +78,11 @@ func TestFoundWithinASecond(t *testing.T) {
 					t.Fatal(err)
 				}
 				var mu sync.Mutex
-				var looks []time.Time
+				var checks []time.Time
 				there := true
-				n.reach = func(ctx context.Context) (net.Conn, error) {
+				n.connect = func(ctx context.Context) (net.Conn, error) {
 					mu.Lock()
-					looks = append(looks, time.Now())
+					checks = append(checks, time.Now())
 					up := there
 					mu.Unlock()
 					if !up {
@@ -92,7 +92,7 @@ func TestFoundWithinASecond(t *testing.T) {
 					listener.conns <- theirs
 					return ours, nil
 				}
-				n.begin()
+				n.startChecks()
 				defer n.Close()
 				time.Sleep(10 * time.Second)
 				if n.Ready() != nil {
@@ -101,7 +101,7 @@ func TestFoundWithinASecond(t *testing.T) {
 				for _, pause := range []time.Duration{7 * time.Second, 20*time.Second + 123*time.Millisecond,
 					time.Minute} {
 					mu.Lock()
-					there, looks = false, nil
+					there, checks = false, nil
 					mu.Unlock()
 					n.link.Load().transport.CloseIdleConnections()
 					n.link.Store(n.newLink()) // its connections break
@@ -113,13 +113,13 @@ func TestFoundWithinASecond(t *testing.T) {
 					go func() {
 						request, err := http.NewRequest("POST", "http://one/", http.NoBody)
 						if err == nil {
-							_, err = n.link.Load().direct.Do(request)
+							_, err = n.link.Load().unaryClient.Do(request)
 						}
 						late <- err
 					}()
 					for range pause / (10 * time.Millisecond) {
 						time.Sleep(10 * time.Millisecond)
-						n.lost(errors.New("what still runs fails")) // which must not use up the looks
+						n.markLost(errors.New("what still runs fails")) // which must not use up the looks
 					}
 					select {
 					case err := <-late:
@@ -132,17 +132,17 @@ func TestFoundWithinASecond(t *testing.T) {
 					mu.Lock()
 					there = true
 					last := since
-					for _, at := range append(looks, time.Now()) {
+					for _, at := range append(checks, time.Now()) {
 						if at.Before(since) {
 							continue // it was taken for reachable then
 						}
-						if d := at.Sub(last); d > seekEvery {
+						if d := at.Sub(last); d > downInterval {
 							t.Errorf("%v after it went, %v without a look", at.Sub(since), d)
 						}
 						last = at
 					}
-					if len(looks) > int(pause/seekEvery)+11 {
-						t.Errorf("%d looks in %v", len(looks), pause)
+					if len(checks) > int(pause/downInterval)+11 {
+						t.Errorf("%d looks in %v", len(checks), pause)
 					}
 					mu.Unlock()
 					time.Sleep(time.Second)

@@ -21,7 +21,7 @@ func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what node.WaitCondit
 	if !what.ID.IsZero() {
 		request.Msg.Oid = what.ID.String()
 	}
-	n.introduce(ctx, request.Header())
+	n.addHeaders(ctx, request.Header())
 	response, err := n.link.Load().node.Wait(ctx, request)
 	if err != nil {
 		return seen, n.failed(ctx, err)

@@ -1,0 +1,223 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+)
+
+// requestPartSize is how many bytes of a request go with the call's first message, and the maximum size of the messages
+// that follow. A clone of a repository with 1,500 branches sends a request of 75 KB: the node need not join one
+// message.
+const requestPartSize = 128 << 10
+
+var (
+	requestBuffers = sync.Pool{New: func() any { return new([requestPartSize]byte) }}
+	parts          = sync.Pool{New: func() any { return new(part) }}
+)
+
+// Advertise implements router.Node.
+func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Session, w node.ResponseWriter) (
+	o node.Outcome, err error) {
+	defer func() { n.Metrics.called(n.Name, err) }()
+	if n.usesUnary(session) {
+		if o, err, done := n.unarySession(ctx, repo, session, nil, w); done {
+			return o, err
+		}
+	}
+	return n.session(ctx, w, nil, func(ctx context.Context, l *link) (call connect.StreamingClientConn,
+		path pathMessage, err error) {
+		call, err = l.sessions.Advertise(ctx).Conn()
+		if err != nil {
+			return nil, nil, err
+		}
+		n.addHeaders(ctx, call.RequestHeader())
+		err = call.Send(&internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_Start{
+			Start: &internalv1.AdvertiseStart{Repository: repo.String(), Session: sessionMessage(session)},
+		}})
+		return call, func(p *internalv1.DataPath) any {
+			return &internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_DataPath{DataPath: p}}
+		}, err
+	})
+}
+
+// UploadPack implements router.Node. A stateless request is sent whole before the response is read.
+func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader,
+	w node.ResponseWriter) (o node.Outcome, err error) {
+	defer func() { n.Metrics.called(n.Name, err) }()
+	buf := requestBuffers.Get().(*[requestPartSize]byte)
+	defer requestBuffers.Put(buf)
+	parts := &requestParts{request: request, buf: buf, stateful: !session.Stateless}
+	first, err := parts.next()
+	if err != nil {
+		return o, err
+	}
+	if first.Last && len(first.Data) <= maxUnary && n.usesUnary(session) && !isFetch(first.Data) {
+		if o, err, done := n.unarySession(ctx, repo, session, first.Data, w); done {
+			return o, err
+		}
+	}
+	var rest *requestStream
+	if !session.Stateless && !first.Last {
+		rest = newRequestStream(request, session, func(d *internalv1.RequestData) any {
+			return &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{Data: d}}
+		})
+	}
+	return n.session(ctx, w, rest, func(ctx context.Context, l *link) (call connect.StreamingClientConn,
+		path pathMessage, err error) {
+		call, err = l.sessions.UploadPack(ctx).Conn()
+		if err != nil {
+			return nil, nil, err
+		}
+		n.addHeaders(ctx, call.RequestHeader())
+		start := &internalv1.UploadPackStart{Repository: repo.String(), Session: sessionMessage(session), Data: first}
+		err = sendRequest(call, start, parts)
+		return call, func(p *internalv1.DataPath) any {
+			return &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_DataPath{DataPath: p}}
+		}, err
+	})
+}
+
+// ReceivePack implements router.Node. The request is not read before the node has admitted the push: until then another
+// node may be asked. Its bytes pass through user space: they come from net/http's body or an SSH channel, which the
+// kernel does not know.
+func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.Session, pusher node.Pusher,
+	request io.Reader,
+	w node.ResponseWriter) (o node.Outcome, err error) {
+	defer func() { n.Metrics.called(n.Name, err) }()
+	session.Service = protocol.ReceivePack
+	stream := newRequestStream(request, session, func(d *internalv1.RequestData) any {
+		return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Data{Data: d}}
+	})
+	stream.push = true
+	return n.session(ctx, w, stream, func(ctx context.Context, l *link) (call connect.StreamingClientConn,
+		path pathMessage, err error) {
+		call, err = l.sessions.ReceivePack(ctx).Conn()
+		if err != nil {
+			return nil, nil, err
+		}
+		n.addHeaders(ctx, call.RequestHeader())
+		start := &internalv1.ReceivePackStart{
+			Repository: repo.String(), Session: sessionMessage(session),
+			Pusher: &internalv1.Pusher{Name: pusher.Name, Address: pusher.Address}, Updates: true,
+		}
+		err = call.Send(&internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Start{Start: start}})
+		return call, func(p *internalv1.DataPath) any {
+			return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_DataPath{DataPath: p}}
+		}, err
+	})
+}
+
+func sessionMessage(s node.Session) *internalv1.Session {
+	return &internalv1.Session{
+		Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless, Caller: s.Caller,
+		Reachable: s.Reachable,
+	}
+}
+
+// pathMessage returns the message of a call that names the path of its bulk data.
+type pathMessage func(*internalv1.DataPath) any
+
+// disconnectDelay is how long a call goes on after its client has disconnected. A client that has its whole response
+// disconnects at once, maybe before this side knows that the response was complete. To cancel the call then would cost
+// the side channel, and count a complete response as cancelled.
+const disconnectDelay = 50 * time.Millisecond
+
+// session runs one session. begin opens the call and sends the request, except for the part that stream sends while the
+// response may arrive.
+func (n *Node) session(client context.Context, w node.ResponseWriter, stream *requestStream,
+	begin func(context.Context, *link) (connect.StreamingClientConn, pathMessage, error)) (node.Outcome, error) {
+	if s := n.state.Load(); !s.reachable {
+		return node.Outcome{}, s.err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(client))
+	defer cancel()
+	if limit, ok := client.Deadline(); ok {
+		ctx, cancel = context.WithDeadline(ctx, limit)
+		defer cancel()
+	}
+	l := n.link.Load()
+	call, path, err := begin(ctx, l)
+	if call == nil {
+		return node.Outcome{}, n.failed(client, err)
+	}
+	hangUp := func() {
+		cancel()
+		_ = call.CloseRequest() // net/http does not watch the context while it waits for more of the request
+	}
+	defer func() {
+		hangUp()
+		_ = call.CloseResponse() // reads the remaining response: no other goroutine may read
+	}()
+	var complete atomic.Bool
+	done := make(chan struct{})
+	defer close(done)
+	defer context.AfterFunc(client, func() {
+		select {
+		case <-time.After(disconnectDelay):
+			if !complete.Load() {
+				hangUp()
+			}
+		case <-done:
+		}
+	})()
+	if failure, ok := errors.AsType[requestError](err); ok {
+		return node.Outcome{}, failure.error
+	}
+	if err != nil && !errors.Is(err, io.EOF) { // after io.EOF the node's response has the reason
+		return node.Outcome{}, n.failed(client, err)
+	}
+	r := &response{
+		node: n, pool: l.pool, ctx: client, callCtx: ctx, hangUp: hangUp, complete: &complete, call: call, path: path,
+		request: stream, w: w, part: parts.Get().(*part),
+	}
+	defer func() {
+		if cap(r.part.buf) <= 2*fullPart {
+			parts.Put(r.part)
+		}
+	}()
+	if stream == nil {
+		err = r.run()
+		return r.outcome, err
+	}
+	stream.response = r
+	if !stream.push {
+		_ = stream.start()
+	}
+	err = r.run()
+	if _, reported := errors.AsType[*node.ReportedError](err); reported { // the response is complete
+		if failure := stream.end(nil); failure != nil {
+			err = failure
+		}
+	} else {
+		err = stream.end(err)
+	}
+	r.outcome.Updates = r.updates
+	return r.outcome, err
+}
+
+// failed returns the error of a call: the node's own, or that the node did not answer.
+func (n *Node) failed(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnauthenticated:
+		n.markLost(err)
+		return n.untrusted(err)
+	case connect.IsWireError(err):
+		return faultrpc.From(err)
+	}
+	n.markLost(err)
+	return n.unreachable(err)
+}
