@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // TestOnDiskBeforeTheReport reads from git's own trace how many files each of its programs synced, and when it ended,
@@ -36,7 +37,7 @@ func TestOnDiskBeforeTheReport(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return syncDir(dir)
+		return disk.SyncDir(dir)
 	}
 	w.recorder = func(end bool) {
 		if end {

@@ -10,11 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/pushrecovery"
 	"github.com/packhorse-git/packhorse/internal/repo"
@@ -57,7 +57,7 @@ type Server struct {
 	log      *slog.Logger
 	recovery *pushrecovery.Recovery
 	memory   chan int64              // has one value: the bytes that the requests in memory need
-	sync     func(path string) error // syncDir, except in tests
+	sync     func(path string) error // disk.SyncDir, except in tests
 	env      []string                // added to Git's environment by tests
 	started  func(pid int)           // called by tests when Git was started; may be nil
 }
@@ -78,7 +78,7 @@ func New(o Options) (*Server, error) {
 	if err := writeScripts(o.Scripts); err != nil {
 		return nil, fmt.Errorf("cannot write the hook scripts: %w", err)
 	}
-	s := &Server{options: o, metrics: o.Metrics, log: o.Log, memory: make(chan int64, 1), sync: syncDir}
+	s := &Server{options: o, metrics: o.Metrics, log: o.Log, memory: make(chan int64, 1), sync: disk.SyncDir}
 	s.memory <- 0
 	s.logUnusedHooks()
 	s.recovery = pushrecovery.New(pushrecovery.Options{
@@ -151,14 +151,4 @@ func (t Target) hiddenPaths() []string {
 		paths = append(paths, path)
 	}
 	return paths
-}
-
-// syncDir writes the entries of a directory to disk.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

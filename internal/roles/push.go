@@ -25,10 +25,10 @@ func newPushes(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, r
 		HooksConfig: cfg.Push.HooksGitConfig, RepositoryHooks: cfg.Push.HookPolicy(),
 		Scripts: filepath.Join(cfg.State, "hooks"), Journal: filepath.Join(cfg.State, "pushes"), Metrics: metrics, Log: log,
 	}
-	if hooks != nil && hooks.Asks() {
+	if hooks != nil && hooks.Decides() {
 		o.Decider = hooks
 	}
-	if hooks != nil && hooks.Tells() {
+	if hooks != nil && hooks.Delivers() {
 		o.Recorder = hooks
 	}
 	return receivepack.New(o)

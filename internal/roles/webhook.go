@@ -68,7 +68,7 @@ func completePushes(node *storage.Node, log *slog.Logger) {
 // startWebhooks settles what a crash left, and delivers. Before the first push.
 func startWebhooks(hooks *webhook.Hooks, node *storage.Node) error {
 	var alive []string
-	if hooks.Tells() {
+	if hooks.Delivers() {
 		patience, cancel := context.WithTimeout(context.Background(), settlePatience)
 		defer cancel()
 		alive = node.WaitForEarlierPushes(patience)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -32,8 +33,9 @@ const (
 )
 
 // Create creates an empty bare repository at PATH.git, for a path with or without ".git", and the directories above it.
-// It is atomic, and durable if there is no error. Errors: Exists if the path, one above it or one below it is taken;
-// Invalid for an invalid path or branch; Denied for a place where repositories are not allowed; those of Git.
+// It is atomic, and durable if there is no error. The error is Exists if the path, one above it or one below it is
+// taken. It is Invalid for an invalid path or branch, and Denied for a place where repositories are not allowed. Other
+// errors are those of Git.
 func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (d Description, err error) {
 	defer func() { n.changedRepository("create", path, err) }()
 	if n.runner == nil {
@@ -218,8 +220,8 @@ func writeError(err error) error {
 
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// gitError returns the error of a Git command that has failed to write below dir. If the disk is full, which Git
-// reports in many ways, the error says so.
+// gitError returns the error of a Git command that has failed to write below dir. It names a
+// full disk as the cause, which Git reports in many ways.
 func gitError(dir string, failed error) error {
 	if !fault.Is(failed, fault.Internal) {
 		return failed
@@ -273,7 +275,7 @@ func syncTree(dir string) error {
 		if err != nil {
 			return err
 		}
-		return syncDir(path) // works for files too
+		return disk.SyncDir(path) // works for files too
 	}))
 }
 

@@ -26,8 +26,8 @@ type DeleteOptions struct {
 // necessary after the next start. Concurrent fetches from the repository may fail.
 //
 // The error is Denied if other repositories below the root borrow objects, unless Force is set. It is also Denied for a
-// repository with linked worktrees, a work tree or extensions.preciousObjects, and for a link. Other errors are
-// NotFound, also for another incarnation; Exhausted during maintenance; and Unavailable if the search for borrowers
+// repository with linked worktrees, a work tree or extensions.preciousObjects, and for a link. It is
+// NotFound also for another incarnation, Exhausted during maintenance, and Unavailable if the search for borrowers
 // failed.
 func (n *Node) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) (err error) {
 	defer func() { n.changedRepository("delete", path, err) }()

@@ -75,7 +75,7 @@ func looksLikeRepository(path string) (bool, error) {
 }
 
 // checkPlace returns the real path of a Git directory or a ".git" file. It refuses paths outside the root, in a hidden
-// directory, or in the Git directory of another repository: linked worktrees, submodules and pushes in progress there
+// directory, or in the Git directory of another repository. Linked worktrees, submodules and pushes in progress there
 // are reached through the files that name them, and not by their paths.
 func (n *Node) checkPlace(dir string) (string, error) {
 	real, err := filepath.EvalSymlinks(dir)

@@ -101,15 +101,17 @@ func TestImportRefuses(t *testing.T) {
 		"git://127.0.0.1/x":             fault.Invalid,
 		"--upload-pack=touch " + marker: fault.Invalid, "relative": fault.Invalid,
 		"http://user:secret@127.0.0.1/x": fault.Invalid,
-		"ssh://-oProxyCommand=touch/x":   fault.Invalid, "https:///x": fault.Invalid, "http://127.0.0.1:1/x\ny": fault.Invalid,
-		"http://127.0.0.1:1/x": fault.Internal, "/nowhere": fault.NotFound, "": fault.Invalid,
+		"ssh://-oProxyCommand=touch/x":   fault.Invalid, "https:///x": fault.Invalid,
+		"http://127.0.0.1:1/x\ny": fault.Invalid,
+		"http://127.0.0.1:1/x":    fault.Internal, "/nowhere": fault.NotFound, "": fault.Invalid,
 	} {
 		_, err := r.Import(t.Context(), r.path("new"), storage.ImportOptions{Source: source, Check: true})
 		if fault.KindOf(err) != kind || strings.Contains(err.Error(), "secret@") {
 			t.Errorf("from %q: %v, %v", source, fault.KindOf(err), err)
 		}
 	}
-	if _, err := r.Import(t.Context(), r.path("taken"), storage.ImportOptions{Source: good.Dir}); !fault.Is(err, fault.Exists) {
+	if _, err := r.Import(t.Context(), r.path("taken"), storage.ImportOptions{Source: good.Dir}); !fault.Is(err,
+		fault.Exists) {
 		t.Error(err)
 	}
 	if _, err := r.Import(t.Context(), r.path("taken/below"), storage.ImportOptions{Source: good.Dir}); !fault.Is(err,

@@ -230,7 +230,7 @@ func linkObjects(objects, view string) error {
 	return nil
 }
 
-// runMaintenance runs one Git command. If the disk is full, the error says so.
+// runMaintenance runs one Git command. The error names a full disk as the cause.
 func (n *Node) runMaintenance(ctx context.Context, h *handle, args []string, env ...string) error {
 	removeTemporaryFiles(filepath.Join(h.Common, "objects/pack"))
 	start := time.Now()

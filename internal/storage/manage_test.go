@@ -231,7 +231,8 @@ func TestDelete(t *testing.T) {
 	r.serves("app", id)
 	d, err := r.Describe(t.Context(), r.path("app"))
 	r.do(err)
-	if err := r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{Incarnation: "other"}); !fault.Is(err, fault.NotFound) {
+	if err := r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{Incarnation: "other"}); !fault.Is(err,
+		fault.NotFound) {
 		t.Errorf("of another incarnation: %v", err)
 	}
 	r.serves("app", id)

@@ -102,7 +102,8 @@ func TestResolveRevisionsOfAFork(t *testing.T) {
 	for revision, want := range map[string]git.ObjectID{
 		"main^{tree}": lender.ID("main^{tree}"), one.String(): one, one.String()[:12] + "^{commit}": one,
 		lender.ID("v1").String()[:12]: lender.ID("v1"),
-		secret.String():               {}, secret.String()[:12]: {}, secret.String() + "~1": {}, secret.String() + "^{tree}": {},
+		secret.String():               {}, secret.String()[:12]: {}, secret.String() + "~1": {},
+		secret.String() + "^{tree}":              {},
 		"v1-1-g" + secret.String()[:12]:          {},
 		lender.ID("secret^{tree}").String()[:12]: {},
 	} {

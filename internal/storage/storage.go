@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -76,7 +77,7 @@ type Node struct {
 	metrics *Metrics
 	options repo.Options
 	epoch   uint64
-	sync    func(dir string) error // syncDir, except in tests
+	sync    func(dir string) error // disk.SyncDir, except in tests
 
 	server   *uploadpack.Server
 	pushes   *receivepack.Server
@@ -134,7 +135,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		o.Epoch = uint64(time.Now().UnixNano())
 	}
 	n := &Node{
-		root: root, start: start, log: o.Log, metrics: o.Metrics, epoch: o.Epoch, sync: syncDir,
+		root: root, start: start, log: o.Log, metrics: o.Metrics, epoch: o.Epoch, sync: disk.SyncDir,
 		options: repo.Options{
 			Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics,
 		},

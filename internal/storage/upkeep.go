@@ -13,14 +13,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// Upkeep configures when a node maintains a repository automatically: after changes of its refs, if it has at least so
-// many new files since the last time. Zero values stand for the defaults.
+// Upkeep configures when a node maintains a repository automatically. That is after changes of its refs, if it has at
+// least so many new files since the last time. Zero values stand for the defaults.
 type Upkeep struct {
-	Loose     int           // new loose objects; default 1,000
-	Packs     int           // new packs; default 20
-	LooseRefs int           // default 500
-	Quiet     time.Duration // time without changes of refs before the check, up to ten times that; default 10 s
-	Pause     time.Duration // time until the next try after a failure; default one hour
+	Loose     int           // new loose objects. Default 1,000.
+	Packs     int           // new packs. Default 20.
+	LooseRefs int           // Default 500.
+	Quiet     time.Duration // time without changes of refs before the check, up to ten times that. Default 10 s.
+	Pause     time.Duration // time until the next try after a failure. Default one hour.
 }
 
 const (
@@ -121,8 +121,8 @@ func (u *upkeep) run() {
 	}
 }
 
-// next removes and returns the repository that is due and has waited longest. If none is due, it returns how long to
-// wait, which is not zero. When the node closes, none is due.
+// next removes and returns the repository that is due and has waited longest. If there is no such repository, or the
+// node closes, it returns how long to wait, which is not zero.
 func (u *upkeep) next(now time.Time) (path git.RepoPath, wait time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -15,11 +15,12 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
 // changeBits is the number of bits of a generation that count the changes since the repository was opened. The higher
-// bits have the number of the opening. So generations always increase, although nothing is kept of closed repositories.
+// bits have the number of the opening. So generations always increase, although the node forgets closed repositories.
 const changeBits = 28
 
 // version returns the version of a snapshot of an open repository.
@@ -98,33 +99,8 @@ func NextEpoch(stateDir string) (uint64, error) {
 		}
 	}
 	next := max(last+1, uint64(max(time.Now().UnixNano(), 0)))
-	if err := replaceFile(path, strconv.FormatUint(next, 10)+"\n"); err != nil {
+	if err := disk.ReplaceFile(path, []byte(strconv.FormatUint(next, 10)+"\n")); err != nil {
 		return 0, fmt.Errorf("cannot write the node's epoch: %w", err)
 	}
 	return next, nil
-}
-
-// replaceFile atomically and durably replaces the content of a file.
-func replaceFile(path, text string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -20,9 +20,9 @@ func newWalks(callers int) *balance.Slots {
 // errVisible ends a watch when the condition holds.
 var errVisible = errors.New("visible")
 
-// Wait returns when every request sees the given state of the repository, with the version that has it. Errors:
-// NotFound if the repository does not exist or is removed; Deadline or Cancelled when ctx ends; Invalid for an object
-// ID of another format; Exhausted if too many callers wait; Unavailable when the node closes.
+// Wait returns when every request sees the given state of the repository, with the version that has it. The error is
+// NotFound if the repository does not exist or is removed, and Deadline or Cancelled when ctx ends. It is Invalid for
+// an object ID of another format, Exhausted if too many callers wait, and Unavailable when the node closes.
 func (n *Node) Wait(ctx context.Context, path git.RepoPath, condition node.WaitCondition) (version git.Version,
 	err error) {
 	turn := func() (release func(), err error) {

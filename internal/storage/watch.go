@@ -35,8 +35,8 @@ type Event struct {
 const (
 	// MaxWatched is the maximum number of repositories in one call of Watch.
 	MaxWatched = 10_000
-	// linger is how long a repository stays watched after its last watcher has left, so that watchers who come back get
-	// the changes that they missed.
+	// linger is how long a repository stays watched after its last watcher has left, so that a watcher that returns
+	// gets the changes that it missed.
 	linger = time.Minute
 	// maxHistory is the maximum number of events kept for each repository, and maxChanges of changes in them. It is also
 	// the maximum for one event: with more changes it becomes a reset.
@@ -121,8 +121,8 @@ func newHub(n *Node, o Options) *hub {
 // known version, or if these are unknown a reset, or that it is gone. A caller that is too slow gets a reset instead of
 // the events that it missed. A repository that cannot be read now is tried again.
 //
-// Errors: Invalid if there are too many repositories, or one twice; Exhausted if too many are watched; Unavailable when
-// the node closes.
+// The error is Invalid if there are too many repositories, or one twice. It is Exhausted if too many are watched, and
+// Unavailable when the node closes.
 func (n *Node) Watch(ctx context.Context, from []WatchFrom, send func(Event) error) error {
 	h := n.hub
 	s, err := h.subscribe(from)
@@ -222,11 +222,12 @@ func (h *hub) subscribe(from []WatchFrom) (*subscription, error) {
 		}
 	}
 	if h.subscriptions == h.maxSubscriptions {
-		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater, "too many watches: the maximum is %d", h.maxSubscriptions)
+		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater,
+			"too many watches: the maximum is %d", h.maxSubscriptions)
 	}
 	if h.inUse()+additional > h.maxRepos {
-		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater, "too many watched repositories: %d more exceed the maximum of %d",
-			additional, h.maxRepos)
+		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater,
+			"too many watched repositories: %d more exceed the maximum of %d", additional, h.maxRepos)
 	}
 	h.subscriptions++
 	h.running.Add(1)

@@ -16,15 +16,15 @@ import (
 	"time"
 )
 
-// delivery is one that waits. Its file is in the queue's directory.
+// delivery is a pending delivery. Its file is in the queue's directory.
 type delivery struct {
-	name  string // its sequence number, which is about when it was recorded in nanoseconds since 1970, and the push's ID
+	name  string // sequence number, which is about the time in nanoseconds since 1970, and ID of the push
 	size  int64
-	repo  string    // later ones of the same one wait for it; "" of a file that cannot be read
-	tries int       // guarded by the queue's mu, as next is
-	next  time.Time // of a delivery that the target did not want
-	since time.Time // it does not want it; of run alone
-	trace string    // of the push; forgotten with the process
+	repo  string    // later deliveries of the same repository wait; "": unreadable
+	tries int       // guarded by queue.mu
+	next  time.Time // time of the next try of a rejected delivery; guarded by queue.mu
+	since time.Time // first rejection; used by run only
+	trace string    // of the push, in this process only
 }
 
 func (d *delivery) recorded() time.Time {
@@ -32,53 +32,55 @@ func (d *delivery) recorded() time.Time {
 	return time.Unix(0, n)
 }
 
-// queue is what waits for one target. One delivery is under way at a time: a target learns of pushes in their order.
+// queue has the pending deliveries of one target. There is one delivery at a time, so that the target gets the pushes
+// in their order.
 type queue struct {
 	hooks  *Hooks
 	target *Target
 	dir    string
-	kick   chan struct{} // capacity 1: there is something new
+	kick   chan struct{} // has a token when a delivery was added
 
 	mu    sync.Mutex
 	list  []*delivery // oldest first
 	bytes int64
 }
 
-// openQueue finds what is left from before.
+// openQueue reads the pending deliveries of earlier servers.
 func openQueue(h *Hooks, t *Target) (*queue, error) {
 	q := &queue{hooks: h, target: t, dir: filepath.Join(h.o.Dir, t.Name), kick: make(chan struct{}, 1)}
 	if err := os.MkdirAll(q.dir, 0o700); err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(q.dir) // sorted: so are the numbers
+	entries, err := os.ReadDir(q.dir) // sorted by their numbers
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
 		info, err := e.Info()
-		if strings.HasSuffix(e.Name(), newSuffix) || err != nil || !info.Mode().IsRegular() {
+		if isTemporary(e.Name()) || err != nil || !info.Mode().IsRegular() {
 			_ = os.Remove(filepath.Join(q.dir, e.Name()))
 			continue
 		}
-		q.list = append(q.list, &delivery{name: e.Name(), size: info.Size(), repo: repositoryIn(filepath.Join(q.dir, e.Name()))})
+		q.list = append(q.list, &delivery{name: e.Name(), size: info.Size(),
+			repo: repositoryIn(filepath.Join(q.dir, e.Name()))})
 		q.bytes += info.Size()
 	}
-	q.count()
+	q.updateMetrics()
 	return q, nil
 }
 
-// repositoryIn is the repository that a delivery's file is about.
+// repositoryIn returns the repository of a delivery's file.
 func repositoryIn(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return ""
 	}
 	var m message
-	_ = json.Unmarshal(b, &m) // one that is damaged is put aside when its turn comes
-	return exact(m.Repository, m.RepositoryBytes)
+	_ = json.Unmarshal(b, &m) // a damaged file is abandoned later
+	return original(m.Repository, m.RepositoryBytes)
 }
 
-// newest is the greatest sequence number.
+// newest returns the greatest sequence number.
 func (q *queue) newest() int64 {
 	if len(q.list) == 0 {
 		return 0
@@ -86,7 +88,7 @@ func (q *queue) newest() int64 {
 	return q.list[len(q.list)-1].recorded().UnixNano()
 }
 
-// add notes a delivery whose file is written. A target that has been away for too long loses its oldest ones.
+// add adds a delivery whose file exists. If there are too many, the oldest ones are abandoned.
 func (q *queue) add(d delivery) {
 	q.mu.Lock()
 	q.list = append(q.list, &d)
@@ -100,17 +102,17 @@ func (q *queue) add(d delivery) {
 	}
 	q.mu.Unlock()
 	for _, d := range over {
-		q.bury(d, "too many wait for the target")
+		q.abandon(d, "too many deliveries are pending")
 	}
-	q.count()
+	q.updateMetrics()
 	select {
 	case q.kick <- struct{}{}:
 	default:
 	}
 }
 
-// count tells how many wait.
-func (q *queue) count() {
+// updateMetrics counts the pending deliveries.
+func (q *queue) updateMetrics() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	m := q.hooks.o.Metrics
@@ -122,9 +124,9 @@ func (q *queue) count() {
 	m.oldest.WithLabelValues(q.target.Name).Set(oldest)
 }
 
-// run delivers until the end.
+// run delivers until Close.
 func (q *queue) run() {
-	failures := 0 // of the target, one after the other
+	failures := 0 // consecutive ones of the target
 	for {
 		d, wait := q.due()
 		if d == nil {
@@ -139,11 +141,11 @@ func (q *queue) run() {
 			timer.Stop()
 			continue
 		}
-		away := q.deliver(d)
+		unavailable := q.deliver(d)
 		if q.hooks.ctx.Err() != nil {
 			return
 		}
-		if !away {
+		if !unavailable {
 			failures = 0
 			continue
 		}
@@ -151,18 +153,19 @@ func (q *queue) run() {
 		select {
 		case <-q.hooks.ctx.Done():
 			return
-		case <-time.After(q.hooks.pause(failures)):
+		case <-time.After(q.hooks.backoff(failures)):
 		}
 	}
 }
 
-// pause is how long to wait after so many failures: about twice as long each time, and never together with others.
-func (h *Hooks) pause(failures int) time.Duration {
+// backoff returns the delay after a number of failures. It doubles each time, with jitter.
+func (h *Hooks) backoff(failures int) time.Duration {
 	d := min(h.o.Retry<<min(failures-1, 20), maxRetry)
 	return d/2 + rand.N(d/2+1)
 }
 
-// due is the oldest delivery whose time has come, and before which none of its repository waits; or how long there will be none.
+// due returns the oldest delivery that is due and not behind another one of its repository, or nil and how long to
+// wait.
 func (q *queue) due() (*delivery, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -184,83 +187,85 @@ func (q *queue) due() (*delivery, time.Duration) {
 	return nil, wait
 }
 
-// deliver tries once. It reports whether the target is away, so that others need not be tried now.
-func (q *queue) deliver(d *delivery) (away bool) {
+// deliver tries a delivery once. It reports whether the target is unavailable, so that other deliveries have to wait.
+func (q *queue) deliver(d *delivery) (unavailable bool) {
 	h, path := q.hooks, filepath.Join(q.dir, d.name)
 	body, err := os.ReadFile(path)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			h.o.Log.Error("a delivery cannot be read", "target", q.target.Name, "file", path, "error", err)
+			h.o.Log.Error("cannot read a delivery", "target", q.target.Name, "file", path, "error", err)
 			return true
 		}
-		q.remove(d) // somebody took it away
+		q.remove(d) // an administrator has removed it
 		return false
 	}
 	if !json.Valid(body) {
 		q.remove(d)
-		q.bury(d, "its file is damaged")
+		q.abandon(d, "the file is damaged")
 		return false
 	}
 	_, id, _ := strings.Cut(d.name, "-")
 	start := time.Now()
-	a, err := h.post(h.ctx, q.target, "post-receive", id, d.trace, body, 1<<10)
+	response, err := h.post(h.ctx, q.target, "post-receive", id, d.trace, body, 1<<10)
 	if h.ctx.Err() != nil {
 		return false
 	}
 	h.o.Metrics.seconds.WithLabelValues(q.target.Name, "post-receive").Observe(time.Since(start).Seconds())
-	if err == nil && a.status/100 == 2 {
+	if err == nil && response.status/100 == 2 {
 		h.o.Metrics.deliveries.WithLabelValues(q.target.Name, "delivered").Inc()
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // given up meanwhile
-			h.o.Log.Error("a delivery that was made cannot be removed; it will come again", "file", path, "error", err)
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // it was abandoned meanwhile
+			h.o.Log.Error("cannot remove a successful delivery; it will be repeated", "file", path, "error", err)
 		}
 		q.remove(d)
 		return false
 	}
 	if err == nil {
-		err = fmt.Errorf("it answered with status %d", a.status)
+		err = fmt.Errorf("unexpected status %d", response.status)
 	}
-	tries := q.tried(d, 1)
+	tries := q.countTries(d, 1)
 	if time.Since(d.recorded()) > q.target.GiveUp {
 		q.remove(d)
-		q.bury(d, err.Error())
+		q.abandon(d, err.Error())
 		return false
 	}
 	h.o.Metrics.deliveries.WithLabelValues(q.target.Name, "failed").Inc()
-	h.o.Log.Warn("a webhook was not delivered; it will be tried again", "target", q.target.Name, "delivery", id, "tries", tries, "error", err)
-	if !unwanted(a.status) {
+	h.o.Log.Warn("cannot deliver a webhook; trying again", "target", q.target.Name, "delivery", id, "tries", tries,
+		"error", err)
+	if !isRejection(response.status) {
 		return true
 	}
 	if d.since.IsZero() {
 		d.since = start
-	} else if time.Since(d.since) > h.o.Hold { // others of its repository wait for it
+	} else if time.Since(d.since) > h.o.Hold { // later deliveries of its repository wait
 		q.remove(d)
-		q.bury(d, err.Error())
+		q.abandon(d, err.Error())
 		return false
 	}
 	q.mu.Lock()
-	d.next = time.Now().Add(h.pause(tries))
+	d.next = time.Now().Add(h.backoff(tries))
 	q.mu.Unlock()
 	return false
 }
 
-// tried counts more attempts, and tells how many there were: whoever records pushes may give a delivery up while it is tried.
-func (q *queue) tried(d *delivery, more int) int {
+// countTries adds to the number of tries and returns it. A delivery can be abandoned during a try.
+func (q *queue) countTries(d *delivery, more int) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	d.tries += more
 	return d.tries
 }
 
-// unwanted tells whether a status is about this delivery alone: others may be welcome.
-func unwanted(status int) bool {
+// isRejection reports whether a status concerns only this delivery, so that others can be tried.
+func isRejection(status int) bool {
 	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusRequestTimeout,
+		http.StatusTooEarly, http.StatusTooManyRequests:
 		return false
 	}
 	return status/100 == 4
 }
 
-// remove takes a delivery from the list.
+// remove removes a delivery from the list.
 func (q *queue) remove(d *delivery) {
 	q.mu.Lock()
 	if i := slices.Index(q.list, d); i >= 0 {
@@ -268,11 +273,11 @@ func (q *queue) remove(d *delivery) {
 		q.bytes -= d.size
 	}
 	q.mu.Unlock()
-	q.count()
+	q.updateMetrics()
 }
 
-// bury gives a delivery up.
-func (q *queue) bury(d *delivery, why string) {
+// abandon moves a delivery to the abandoned ones.
+func (q *queue) abandon(d *delivery, reason string) {
 	h := q.hooks
 	h.o.Metrics.deliveries.WithLabelValues(q.target.Name, "dead").Inc()
 	dir := filepath.Join(h.o.Dir, deadDir, q.target.Name)
@@ -280,10 +285,11 @@ func (q *queue) bury(d *delivery, why string) {
 	if err == nil {
 		err = os.Rename(filepath.Join(q.dir, d.name), filepath.Join(dir, d.name))
 	}
-	h.o.Log.Error("a webhook was given up", "target", q.target.Name, "delivery", d.name, "tries", q.tried(d, 0), "kept", filepath.Join(dir, d.name), "reason", why, "error", err)
+	h.o.Log.Error("abandoned a delivery of a webhook", "target", q.target.Name, "delivery", d.name,
+		"tries", q.countTries(d, 0), "kept", filepath.Join(dir, d.name), "reason", reason, "error", err)
 	entries, _ := os.ReadDir(dir)
 	var bytes int64
-	for i := len(entries) - 1; i >= 0; i-- { // the latest first
+	for i := len(entries) - 1; i >= 0; i-- { // newest first
 		if info, err := entries[i].Info(); err == nil {
 			bytes += info.Size()
 		}

@@ -2,7 +2,7 @@ package webhook
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts what targets were asked and told.
+// Metrics are the metrics of webhooks.
 type Metrics struct {
 	decisions, deliveries *prometheus.CounterVec
 	seconds               *prometheus.HistogramVec
@@ -10,30 +10,33 @@ type Metrics struct {
 	oldest                *prometheus.GaugeVec
 }
 
-// NewMetrics makes the metrics.
+// NewMetrics creates the metrics.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_webhook_decisions_total",
-			Help: "Targets asked about a push, by result: accepted, refused, failed_open (the push went on), failed_closed, cancelled.",
+			Help: "Decisions about pushes by target and result: accepted, refused, failed_open (the push continued), " +
+				"failed_closed, cancelled.",
 		}, []string{"target", "result"}),
 		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_webhook_deliveries_total",
-			Help: "Deliveries tried, by result: delivered, failed (it comes again), dead (given up).",
+			Help: "Tries of deliveries by target and result: delivered, failed (tried again), dead (abandoned).",
 		}, []string{"target", "result"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "packhorse_webhook_seconds", Help: "Time of requests to targets.", Buckets: []float64{.01, .03, .1, .3, 1, 3, 10, 30},
+			Name: "packhorse_webhook_seconds", Help: "Duration of requests to targets.",
+			Buckets: []float64{.01, .03, .1, .3, 1, 3, 10, 30},
 		}, []string{"target", "event"}),
 		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "packhorse_webhook_pending", Help: "Deliveries that wait for a target.",
+			Name: "packhorse_webhook_pending", Help: "Pending deliveries by target.",
 		}, []string{"target"}),
 		oldest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "packhorse_webhook_oldest_timestamp_seconds", Help: "When the oldest delivery that waits was recorded, as Unix time; 0: none waits.",
+			Name: "packhorse_webhook_oldest_timestamp_seconds",
+			Help: "Time of the oldest pending delivery in seconds since 1970, or 0.",
 		}, []string{"target"}),
 	}
 }
 
-// Collectors lists the metrics for registration.
+// Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.decisions, m.deliveries, m.seconds, m.pending, m.oldest}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
@@ -21,10 +22,9 @@ import (
 const (
 	pushesDir = "pushes"
 	deadDir   = "dead"
-	newSuffix = ".new"
 )
 
-// record is a push that was begun.
+// record is a push that has begun.
 type record struct {
 	hooks  *Hooks
 	push   *receivepack.Push
@@ -32,44 +32,40 @@ type record struct {
 	path   string
 }
 
-// none is the record of a push that nobody is told of.
-type none struct{}
+// noRecord is the record of a push without targets.
+type noRecord struct{}
 
-func (none) End([]receivepack.Update) error { return nil }
+// End does nothing.
+func (noRecord) End([]receivepack.Update) error { return nil }
 
-// Begin notes that a push may be about to change refs.
+// Begin implements receivepack.Recorder.
 func (h *Hooks) Begin(p *receivepack.Push) (receivepack.Record, error) {
-	var queues []*queue
-	for _, q := range h.queues {
-		if q.target.covers(p.Repo) {
-			queues = append(queues, q)
-		}
-	}
+	queues := h.queuesFor(p.Repo)
 	if len(queues) == 0 {
-		return none{}, nil
+		return noRecord{}, nil
 	}
 	if strings.Trim(p.ID, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyz") != "" || p.ID == "" {
-		return nil, fmt.Errorf("%.40q cannot be the ID of a push", p.ID)
+		return nil, fmt.Errorf("invalid push ID %.40q", p.ID)
 	}
 	r := &record{hooks: h, push: p, queues: queues, path: filepath.Join(h.o.Dir, pushesDir, p.ID)}
-	return r, write(r.path, encode("post-receive", time.Now(), p, p.Updates))
+	return r, disk.ReplaceFile(r.path, encodeMessage("post-receive", time.Now(), p, p.Updates))
 }
 
-// End notes which updates came to be.
-func (r *record) End(done []receivepack.Update) error {
-	if len(done) > 0 {
+// End implements receivepack.Record.
+func (r *record) End(updates []receivepack.Update) error {
+	if len(updates) > 0 {
 		at := time.Now()
-		if left, err := r.hooks.enqueue(r.push, done, at, r.queues); err != nil {
-			r.hooks.again(r, done, at, left)
+		if left, err := r.hooks.enqueue(r.push, updates, at, r.queues); err != nil {
+			r.hooks.retryEnqueue(r, updates, at, left)
 			return err
 		}
 	}
 	return os.Remove(r.path)
 }
 
-// again tries to note what could not be noted, as on a full disk, until it can. Until then the push stays begun: after an end of the server it is
-// held against the refs.
-func (h *Hooks) again(r *record, done []receivepack.Update, at time.Time, queues []*queue) {
+// retryEnqueue repeats enqueue until it succeeds, for example after the disk was full. Meanwhile the push has not
+// ended, and the next server would compare it with the refs.
+func (h *Hooks) retryEnqueue(r *record, updates []receivepack.Update, at time.Time, queues []*queue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil {
@@ -80,27 +76,39 @@ func (h *Hooks) again(r *record, done []receivepack.Update, at time.Time, queues
 			select {
 			case <-h.ctx.Done():
 				return
-			case <-time.After(h.pause(failures)):
+			case <-time.After(h.backoff(failures)):
 			}
 			var err error
-			if queues, err = h.enqueue(r.push, done, at, queues); err == nil {
-				_ = os.Remove(r.path) // or it comes again after the next start
+			if queues, err = h.enqueue(r.push, updates, at, queues); err == nil {
+				_ = os.Remove(r.path) // if this fails, the deliveries are repeated after the next start
 				return
 			}
-			h.o.Log.Warn("a push cannot be noted for its webhooks; it will be tried again", "push", r.push.ID, "repository", r.push.Repo.String(), "error", err)
+			h.o.Log.Warn("cannot record a push for its webhooks; trying again", "push", r.push.ID, "repository",
+				r.push.Repo.String(), "error", err)
 		}
 	})
 }
 
-// enqueue notes a delivery for each of the queues. With an error it tells for which it could not.
-func (h *Hooks) enqueue(p *receivepack.Push, done []receivepack.Update, at time.Time, queues []*queue) (left []*queue, err error) {
-	body := encode("post-receive", at, p, done)
+// queuesFor returns the queues of the targets of a repository.
+func (h *Hooks) queuesFor(repo git.RepoPath) (queues []*queue) {
+	for _, q := range h.queues {
+		if q.target.covers(repo) {
+			queues = append(queues, q)
+		}
+	}
+	return queues
+}
+
+// enqueue adds a delivery to each of the queues. With an error it returns the remaining queues.
+func (h *Hooks) enqueue(p *receivepack.Push, updates []receivepack.Update, at time.Time,
+	queues []*queue) (left []*queue, err error) {
+	body := encodeMessage("post-receive", at, p, updates)
 	h.mu.Lock()
 	h.last = max(h.last+1, time.Now().UnixNano())
 	name := fmt.Sprintf("%020d-%s", h.last, p.ID)
 	h.mu.Unlock()
 	for i, q := range queues {
-		if err := write(filepath.Join(q.dir, name), body); err != nil {
+		if err := disk.ReplaceFile(filepath.Join(q.dir, name), body); err != nil {
 			return queues[i:], err
 		}
 		q.add(delivery{name: name, size: int64(len(body)), repo: p.Repo.String(), trace: p.Trace})
@@ -108,92 +116,58 @@ func (h *Hooks) enqueue(p *receivepack.Push, done []receivepack.Update, at time.
 	return nil, nil
 }
 
-// write makes a file that is whole and on disk, or is not there.
-func write(path string, b []byte) error {
-	err := writeSynced(path+newSuffix, b)
-	if err == nil {
-		err = os.Rename(path+newSuffix, path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
-	if err != nil {
-		_ = os.Remove(path + newSuffix)
-	}
-	return err
-}
+// RefValue returns the object ID of a ref. The zero ID means that the ref does not exist.
+type RefValue func(ctx context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error)
 
-func writeSynced(path string, b []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
-}
-
-// syncDir brings a directory's entries to the disk.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
-}
-
-// Current tells what a ref points at now; the zero ID: it does not exist.
-type Current func(ctx context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error)
-
-// Recover delivers what came to be of the pushes that a crash cut off, as the refs tell. It is called before pushes are taken. What cannot be found
-// out now stays for the next start, as do pushes that are still alive, by their IDs; the log says so.
-func (h *Hooks) Recover(ctx context.Context, alive []string, current Current) error {
+// Recover delivers the updates of interrupted pushes that were made, as the refs show. Call it before pushes are
+// accepted. Pushes with the IDs in active are not over. These pushes, and those whose refs cannot be read now, stay
+// until the next start, and are logged.
+func (h *Hooks) Recover(ctx context.Context, active []string, value RefValue) error {
 	if len(h.queues) == 0 {
 		return nil
 	}
 	dir := filepath.Join(h.o.Dir, pushesDir)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("read the outbox: %w", err)
+		return fmt.Errorf("cannot read the outbox: %w", err)
 	}
-	var begun []*interrupted
+	var begun []*interruptedPush
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if strings.HasSuffix(e.Name(), newSuffix) {
-			_ = os.Remove(path) // it was never whole: nothing had begun
+		if isTemporary(e.Name()) {
+			_ = os.Remove(path) // the push had not begun
 			continue
 		}
 		p, err := readPush(path)
 		if err != nil {
-			h.o.Log.Error("a push in the outbox cannot be read; it stays", "file", path, "error", err)
+			h.o.Log.Error("cannot read a push in the outbox; keeping it", "file", path, "error", err)
 			continue
 		}
 		begun = append(begun, p)
 	}
-	slices.SortFunc(begun, func(a, b *interrupted) int { return a.at.Compare(b.at) }) // they are delivered in this order
+	slices.SortFunc(begun, func(a, b *interruptedPush) int { return a.at.Compare(b.at) }) // the order of deliveries
 	for _, p := range begun {
-		if slices.Contains(alive, p.ID) {
-			h.o.Log.Warn("a push of the server before this one is not over; it stays in the outbox", "push", p.ID, "repository", p.Repo.String())
+		if slices.Contains(active, p.ID) {
+			h.o.Log.Warn("a push to an earlier server is still running; keeping it in the outbox", "push", p.ID, "repository",
+				p.Repo.String())
 			continue
 		}
-		if err := h.resume(ctx, p, begun, current); err != nil {
-			h.o.Log.Error("what became of a push cannot be found out now; it stays in the outbox", "push", p.ID, "repository", p.Repo.String(), "error", err)
+		if err := h.resume(ctx, p, begun, value); err != nil {
+			h.o.Log.Error("cannot determine the result of an interrupted push; keeping it in the outbox", "push", p.ID,
+				"repository", p.Repo.String(), "error", err)
 		}
 	}
 	return nil
 }
 
-// interrupted is a push that was begun and not ended.
-type interrupted struct {
+// interruptedPush is a push that has begun and not ended.
+type interruptedPush struct {
 	receivepack.Push
 	path string
 	at   time.Time
 }
 
-func readPush(path string) (*interrupted, error) {
+func readPush(path string) (*interruptedPush, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -202,9 +176,9 @@ func readPush(path string) (*interrupted, error) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		return nil, err
 	}
-	p := &interrupted{path: path}
+	p := &interruptedPush{path: path}
 	p.ID, p.Options, p.Pusher = m.Push, m.options(), node.Pusher{Name: m.Pusher.Name, Address: m.Pusher.Address}
-	if p.Repo, err = git.ParseRepoPath(exact(m.Repository, m.RepositoryBytes)); err != nil {
+	if p.Repo, err = git.ParseRepoPath(original(m.Repository, m.RepositoryBytes)); err != nil {
 		return nil, err
 	}
 	if p.at, err = time.Parse(time.RFC3339Nano, m.Time); err != nil {
@@ -212,7 +186,7 @@ func readPush(path string) (*interrupted, error) {
 	}
 	for _, from := range m.Updates {
 		var u receivepack.Update
-		if u.Ref, err = git.ParseRefName(exact(from.Ref, from.RefBytes)); err != nil {
+		if u.Ref, err = git.ParseRefName(original(from.Ref, from.RefBytes)); err != nil {
 			return nil, err
 		}
 		if u.Old, err = git.ParseObjectID(from.Old); err != nil {
@@ -226,40 +200,39 @@ func readPush(path string) (*interrupted, error) {
 	return p, nil
 }
 
-// resume ends one of the pushes that were begun.
-func (h *Hooks) resume(ctx context.Context, p *interrupted, begun []*interrupted, current Current) error {
-	var done []receivepack.Update
+// isTemporary reports whether a file in the outbox was not written completely.
+func isTemporary(name string) bool { return strings.Contains(name, ".") }
+
+// resume ends one interrupted push.
+func (h *Hooks) resume(ctx context.Context, p *interruptedPush, begun []*interruptedPush, value RefValue) error {
+	var updates []receivepack.Update
 	for _, u := range p.Updates {
-		now, err := current(ctx, p.Repo, u.Ref)
+		now, err := value(ctx, p.Repo, u.Ref)
 		if fault.Is(err, fault.NotFound) { // the repository itself
 			break
 		} else if err != nil {
 			return err
 		}
-		if leads(u, p.Repo, now, begun) {
-			done = append(done, u)
+		if isResultOf(u, p.Repo, now, begun) {
+			updates = append(updates, u)
 		}
 	}
-	if len(done) > 0 {
-		var queues []*queue
-		for _, q := range h.queues {
-			if q.target.covers(p.Repo) {
-				queues = append(queues, q)
-			}
-		}
-		if _, err := h.enqueue(&p.Push, done, p.at, queues); err != nil {
+	if len(updates) > 0 {
+		if _, err := h.enqueue(&p.Push, updates, p.at, h.queuesFor(p.Repo)); err != nil {
 			return err
 		}
 	}
 	if err := os.Remove(p.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	h.o.Log.Info("a push that was cut off is settled", "push", p.ID, "repository", p.Repo.String(), "changed", len(done), "of", len(p.Updates))
+	h.o.Log.Info("recovered an interrupted push", "push", p.ID, "repository", p.Repo.String(), "changed", len(updates),
+		"of", len(p.Updates))
 	return nil
 }
 
-// leads tells whether what a ref points at now comes of an update: by itself, or by others after it that were cut off too.
-func leads(u receivepack.Update, repo git.RepoPath, now git.ObjectID, begun []*interrupted) bool {
+// isResultOf reports whether the current value of a ref is the result of an update, directly or after later interrupted
+// updates.
+func isResultOf(u receivepack.Update, repo git.RepoPath, now git.ObjectID, begun []*interruptedPush) bool {
 	seen := map[git.ObjectID]bool{}
 	for at := []git.ObjectID{u.New}; len(at) > 0; {
 		id := at[0]

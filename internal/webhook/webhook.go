@@ -1,26 +1,30 @@
-// Package webhook tells others about pushes by HTTP: it asks them before refs change (receivepack.Decider), and delivers to them what has changed
-// (receivepack.Recorder).
+// Package webhook asks and notifies other programs about pushes by HTTP. It asks them before refs change
+// (receivepack.Decider), and delivers the changes to them afterwards (receivepack.Recorder).
 //
 // # Requests
 //
-// Each is a POST of JSON: event, push (an ID), time, repository, pusher, options, and updates with ref, old and new. Packhorse-Event and
-// Packhorse-Delivery, the push's ID, stand in the header, and with a secret Packhorse-Signature: "sha256=" and the HMAC-SHA256 of the body in
-// hexadecimal digits. What of ref, repository and options is no UTF-8 stands beside it in base64, as ref_bytes, repository_bytes and options_bytes. No redirect is followed, and no proxy used; unless a target is allowed to be private, the address that its name leads to is
-// looked at when the connection is made.
+// A request is a POST of JSON with the fields event, push (an ID), time, repository, pusher, options, and updates with
+// ref, old and new. The header has Packhorse-Event and Packhorse-Delivery, the ID of the push. With a secret it has
+// Packhorse-Signature: "sha256=" and the HMAC-SHA256 of the body in hexadecimal digits. If ref, repository or options
+// are not UTF-8, their bytes are in ref_bytes, repository_bytes and options_bytes, in base64. Redirects are not
+// followed and proxies are not used. Unless a target may be private, each new connection checks the address of the
+// target.
 //
 // # Outbox
 //
-//	pushes/ID             a push that was begun and not ended
-//	TARGET/SEQUENCE-ID    deliveries to come, oldest first; the body as it is sent
-//	dead/TARGET/...       deliveries that were given up, the latest only
+//	pushes/ID             a push that has begun and not ended
+//	TARGET/SEQUENCE-ID    a pending delivery, which is the body of its request; oldest first
+//	dead/TARGET/...       abandoned deliveries, only the latest
 //
-// A file has its name once it is on disk whole. TARGET is the target's name; a directory of none that is configured is left as it is. What a
-// crash leaves in pushes is held against the refs (Recover): each update that came to be is delivered. A delivery is removed once the target has
-// answered 2xx, and can come twice after a crash, never not at all. Those of one repository come in their order: while the target does not want one
-// the later ones wait, until it is put aside.
+// Files are replaced atomically, and names with a dot are temporary files. TARGET is the name of the target.
+// Directories of unknown targets are not touched. After a crash, Recover compares the files in pushes with the refs,
+// and delivers the updates that were made. A delivery is removed when the target has answered 2xx. After a crash it can
+// be repeated, but it is never lost. Deliveries of one repository keep their order: while a target rejects one, the
+// later ones wait until it is abandoned.
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,33 +45,33 @@ import (
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
-// Target is somebody who is told.
+// Target is a program that is asked or notified about pushes.
 type Target struct {
-	Name         string // of directories, in logs and metric labels: letters, digits, ".", "_" and "-"
+	Name         string // for directories, logs and metric labels; see CheckName
 	URL          string
-	Pre, Post    bool                    // asked before refs change; told after
+	Pre, Post    bool                    // asked before refs change, notified afterwards
 	Covers       func(git.RepoPath) bool // nil: all repositories
-	Secret       func() string           // nil, or an empty one: requests are not signed
-	Timeout      time.Duration           // of one request, its answer included; 0: 10 s
-	Open         bool                    // a push goes on if the target does not decide
-	AllowPrivate bool                    // its address may be one of a private network, or of this machine
-	GiveUp       time.Duration           // how old a delivery gets; 0: 7 days
+	Secret       func() string           // nil, or an empty result: requests are not signed
+	Timeout      time.Duration           // of one request with its response. Zero means 10 s.
+	Open         bool                    // the push continues if the target cannot be asked
+	AllowPrivate bool                    // the target may be in a private network or on this machine
+	GiveUp       time.Duration           // maximum age of a delivery. Zero means 7 days.
 
 	client *http.Client
 }
 
-// Options says who is told, and how.
+// Options configure Hooks.
 type Options struct {
-	Dir     string // of the outbox; unused without a target that is told after pushes
+	Dir     string // directory of the outbox; used if a target has Post
 	Targets []Target
 	Agent   string
 	Metrics *Metrics
 	Log     *slog.Logger
 
-	MaxCount int           // deliveries that wait for one target, and dead ones that are kept; 0: 10,000
-	MaxBytes int64         // of them; 0: 256 MiB
-	Hold     time.Duration // how long a delivery that its target does not want is tried, while later ones of its repository wait; 0: an hour
-	Retry    time.Duration // first pause after a failure, doubled with each up to 10 minutes; 0: a second
+	MaxCount int           // maximum number of pending deliveries of a target, and of abandoned ones. Zero means 10,000.
+	MaxBytes int64         // maximum size of them in bytes. Zero means 256 MiB.
+	Hold     time.Duration // time until a rejected delivery is abandoned. Zero means one hour.
+	Retry    time.Duration // first delay after a failure, doubled with each one up to 10 minutes. Zero means 1 s.
 }
 
 const (
@@ -80,10 +84,10 @@ const (
 	maxRetry        = 10 * time.Minute
 )
 
-// Hooks is both. Safe for concurrent use.
+// Hooks is a receivepack.Decider and a receivepack.Recorder. It is safe for concurrent use.
 type Hooks struct {
 	o       Options
-	queues  []*queue // of the targets that are told after pushes
+	queues  []*queue // of the targets with Post
 	ctx     context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -92,10 +96,10 @@ type Hooks struct {
 	last int64 // sequence number
 }
 
-// New opens the outbox. Nothing is delivered before Start.
+// New opens the outbox. Deliveries begin with Start.
 func New(o Options) (*Hooks, error) {
-	o.MaxCount, o.MaxBytes = cmpOr(o.MaxCount, defaultMaxCount), cmpOr(o.MaxBytes, defaultMaxBytes)
-	o.Hold, o.Retry = cmpOr(o.Hold, defaultHold), cmpOr(o.Retry, defaultRetry)
+	o.MaxCount, o.MaxBytes = cmp.Or(o.MaxCount, defaultMaxCount), cmp.Or(o.MaxBytes, defaultMaxBytes)
+	o.Hold, o.Retry = cmp.Or(o.Hold, defaultHold), cmp.Or(o.Retry, defaultRetry)
 	o.Targets = slices.Clone(o.Targets)
 	h := &Hooks{o: o}
 	h.ctx, h.stop = context.WithCancel(context.Background())
@@ -107,17 +111,17 @@ func New(o Options) (*Hooks, error) {
 		if _, err := ParseURL(t.URL); err != nil {
 			return nil, err
 		}
-		t.Timeout, t.GiveUp = cmpOr(t.Timeout, defaultTimeout), cmpOr(t.GiveUp, defaultGiveUp)
+		t.Timeout, t.GiveUp = cmp.Or(t.Timeout, defaultTimeout), cmp.Or(t.GiveUp, defaultGiveUp)
 		t.client = newClient(t.AllowPrivate)
 		if !t.Post {
 			continue
 		}
 		if err := os.MkdirAll(filepath.Join(o.Dir, pushesDir), 0o700); err != nil {
-			return nil, fmt.Errorf("make the outbox: %w", err)
+			return nil, fmt.Errorf("cannot create the outbox: %w", err)
 		}
 		q, err := openQueue(h, t)
 		if err != nil {
-			return nil, fmt.Errorf("open the outbox: %w", err)
+			return nil, fmt.Errorf("cannot open the outbox: %w", err)
 		}
 		h.queues = append(h.queues, q)
 		h.last = max(h.last, q.newest())
@@ -125,66 +129,58 @@ func New(o Options) (*Hooks, error) {
 	return h, nil
 }
 
-func cmpOr[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
-}
-
-// CheckName checks a target's name, which is a directory's too.
+// CheckName checks the name of a target, which is also the name of a directory.
 func CheckName(name string) error {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 	switch {
 	case name == "" || len(name) > 64 || strings.Trim(name, letters) != "" || name[0] == '.':
-		return errors.New(`a name has letters, digits, ".", "_" and "-", does not begin with ".", and has at most 64 of them`)
+		return errors.New(`invalid name: use up to 64 letters, digits, ".", "_" and "-", and begin with another character than "."`)
 	case name == pushesDir || name == deadDir:
-		return fmt.Errorf("%q is taken; choose another name", name)
+		return fmt.Errorf("the name %q is reserved: choose another one", name)
 	}
 	return nil
 }
 
-// ParseURL checks where a target is. The error does not repeat it: there may be a secret in it.
+// ParseURL checks the URL of a target. The error does not contain the URL, which may have a secret.
 func ParseURL(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
-		return nil, errors.New("the url cannot be read")
+		return nil, errors.New("invalid url")
 	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, errors.New(`the url has to begin with "http://" or "https://"`)
+		return nil, errors.New(`invalid url: want "http://" or "https://"`)
 	case u.Hostname() == "":
-		return nil, errors.New("the url names no host")
+		return nil, errors.New("invalid url: no host")
 	case u.User != nil:
-		return nil, errors.New("the url holds a password; use secret_file, by which requests are signed")
+		return nil, errors.New("invalid url: it has a password; use secret_file to sign requests")
 	}
 	query, err := url.QueryUnescape(u.RawQuery)
 	if err != nil || strings.ContainsFunc(s+u.Host+u.Path+query, unicode.IsControl) {
-		return nil, errors.New("the url has a control character")
+		return nil, errors.New("invalid url: it has a control character")
 	}
 	return u, nil
 }
 
 func (t *Target) covers(repo git.RepoPath) bool { return t.Covers == nil || t.Covers(repo) }
 
-// Tells tells whether somebody is told after pushes.
-func (h *Hooks) Tells() bool { return len(h.queues) > 0 }
+// Delivers reports whether a target is notified after pushes.
+func (h *Hooks) Delivers() bool { return len(h.queues) > 0 }
 
-// Asks tells whether somebody is asked before refs change.
-func (h *Hooks) Asks() bool {
+// Decides reports whether a target is asked before refs change.
+func (h *Hooks) Decides() bool {
 	return slices.ContainsFunc(h.o.Targets, func(t Target) bool { return t.Pre })
 }
 
-// Start delivers, from the oldest on. Once at most.
+// Start begins the deliveries, the oldest first. Call it at most once.
 func (h *Hooks) Start() {
 	for _, q := range h.queues {
 		h.running.Go(q.run)
 	}
 }
 
-// Close ends deliveries that are under way; they come again after the next Start.
+// Close ends the deliveries in progress. They are repeated after the next Start.
 func (h *Hooks) Close() error {
-	h.mu.Lock() // nothing is begun after this
+	h.mu.Lock() // nothing begins after this
 	h.stop()
 	h.mu.Unlock()
 	h.running.Wait()
@@ -194,7 +190,7 @@ func (h *Hooks) Close() error {
 	return nil
 }
 
-// Decide asks the targets one after the other; the first that refuses, or cannot be asked and is no open one, ends it.
+// Decide asks the targets one after the other, until one refuses or cannot be asked and is not Open.
 func (h *Hooks) Decide(ctx context.Context, p *receivepack.Push) error {
 	var body []byte
 	for i := range h.o.Targets {
@@ -203,7 +199,7 @@ func (h *Hooks) Decide(ctx context.Context, p *receivepack.Push) error {
 			continue
 		}
 		if body == nil {
-			body = encode("pre-receive", time.Now(), p, p.Updates)
+			body = encodeMessage("pre-receive", time.Now(), p, p.Updates)
 		}
 		if err := h.ask(ctx, t, p, body); err != nil {
 			return err
@@ -217,7 +213,7 @@ func (h *Hooks) ask(ctx context.Context, t *Target, p *receivepack.Push, body []
 	start := time.Now()
 	traced, span := inflight.Trace(ctx, "webhook")
 	span.Text("packhorse.target", t.Name)
-	a, err := h.post(ctx, t, "pre-receive", p.ID, inflight.TraceParent(traced), body, maxSaid)
+	response, err := h.post(ctx, t, "pre-receive", p.ID, inflight.TraceParent(traced), body, maxReason)
 	span.End("")
 	h.o.Metrics.seconds.WithLabelValues(t.Name, "pre-receive").Observe(time.Since(start).Seconds())
 	count := func(result string) { h.o.Metrics.decisions.WithLabelValues(t.Name, result).Inc() }
@@ -225,22 +221,25 @@ func (h *Hooks) ask(ctx context.Context, t *Target, p *receivepack.Push, body []
 	case ctx.Err() != nil:
 		count("cancelled")
 		return ctx.Err()
-	case err == nil && a.status/100 == 2:
+	case err == nil && response.status/100 == 2:
 		count("accepted")
 		return nil
-	case err == nil && (a.status == http.StatusForbidden || a.status == http.StatusConflict || a.status == http.StatusUnprocessableEntity):
+	case err == nil && (response.status == http.StatusForbidden || response.status == http.StatusConflict ||
+		response.status == http.StatusUnprocessableEntity):
 		count("refused")
-		return fault.New(fault.Denied, "%s", cmpOr(a.said(), "the push was refused by "+t.Name))
+		return fault.New(fault.Denied, "%s", cmp.Or(response.text(), "the push was refused by "+t.Name))
 	case err == nil:
-		err = fmt.Errorf("it answered with status %d", a.status)
+		err = fmt.Errorf("unexpected status %d", response.status)
 	}
-	h.o.Log.Warn("a webhook does not decide about a push", "target", t.Name, "push", p.ID, "repository", p.Repo.String(), "open", t.Open, "error", err)
+	h.o.Log.Warn("cannot ask a webhook about a push", "target", t.Name, "push", p.ID, "repository", p.Repo.String(),
+		"open", t.Open, "error", err)
 	if t.Open {
 		count("failed_open")
 		return nil
 	}
 	count("failed_closed")
 	return &fault.Error{
-		Kind: fault.Unavailable, Msg: "the server could not ask " + t.Name + " whether the push may be taken; try again", RetryAfter: fault.RetrySoon, Err: err,
+		Kind: fault.Unavailable, Msg: "push not accepted: the server cannot ask " + t.Name + " about it; try again",
+		RetryAfter: fault.RetrySoon, Err: err,
 	}
 }

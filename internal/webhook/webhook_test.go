@@ -113,7 +113,8 @@ func (l *log) String() string {
 func open(t *testing.T, dir string, targets ...Target) (*Hooks, *log) {
 	t.Helper()
 	l := &log{}
-	h, err := New(Options{Dir: dir, Targets: targets, Agent: "packhorse/test", Metrics: NewMetrics(), Log: slog.New(slog.NewTextHandler(l, nil)), Retry: time.Millisecond})
+	h, err := New(Options{Dir: dir, Targets: targets, Agent: "packhorse/test", Metrics: NewMetrics(),
+		Log: slog.New(slog.NewTextHandler(l, nil)), Retry: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,15 +221,18 @@ func TestDeliveries(t *testing.T) {
 		t.Fatalf("told of %v and %v", got, b.seen())
 	}
 	m := a.got[0]
-	if m.Event != "post-receive" || m.Repository != "team/app" || m.Pusher != (pusher{"ada", "192.0.2.1"}) || len(m.Options) != 1 || m.Options[0] != "a=b\";\n" ||
-		!reflect.DeepEqual(m.Updates, []update{{Ref: "refs/heads/main", Old: id("2").String(), New: id("3").String()}}) || bytes.Contains(a.raw[0], []byte("_bytes")) {
+	if m.Event != "post-receive" || m.Repository != "team/app" || m.Pusher != (pusher{"ada", "192.0.2.1"}) ||
+		len(m.Options) != 1 || m.Options[0] != "a=b\";\n" ||
+		!reflect.DeepEqual(m.Updates, []update{{Ref: "refs/heads/main", Old: id("2").String(), New: id("3").String()}}) ||
+		bytes.Contains(a.raw[0], []byte("_bytes")) {
 		t.Errorf("the message is %+v", m)
 	}
 	mac := hmac.New(sha256.New, []byte("a secret of some length"))
 	mac.Write(a.raw[0])
 	for key, want := range map[string]string{
-		"Packhorse-Signature": "sha256=" + hex.EncodeToString(mac.Sum(nil)), "Packhorse-Delivery": "P2", "Packhorse-Event": "post-receive",
-		"Content-Type": "application/json", "User-Agent": "packhorse/test", "Traceparent": second.Trace,
+		"Packhorse-Signature": "sha256=" + hex.EncodeToString(mac.Sum(nil)), "Packhorse-Delivery": "P2",
+		"Packhorse-Event": "post-receive",
+		"Content-Type":    "application/json", "User-Agent": "packhorse/test", "Traceparent": second.Trace,
 	} {
 		if got := a.head[0].Get(key); got != want {
 			t.Errorf("%s is %q, want %q", key, got, want)
@@ -289,7 +293,8 @@ func TestCrash(t *testing.T) {
 	dir := t.TempDir()
 	h, _ := open(t, dir, told("a", s.URL))
 	for _, p := range []*receivepack.Push{
-		push("Undone", "1", "a"), push("First", "1", "2"), push("Second", "2", "3"), push("Stale", "9", "b"), push("Alive", "3", "4"),
+		push("Undone", "1", "a"), push("First", "1", "2"), push("Second", "2", "3"), push("Stale", "9", "b"),
+		push("Alive", "3", "4"),
 	} {
 		if _, err := h.Begin(p); err != nil {
 			t.Fatal(err)
@@ -308,11 +313,12 @@ func TestCrash(t *testing.T) {
 	}
 	h.Close()
 	// What was being written is no push.
-	if err := os.WriteFile(filepath.Join(dir, pushesDir, "Half"+newSuffix), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, pushesDir, "Half"+".123"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	h, l := open(t, dir, told("a", s.URL))
-	err := h.Recover(t.Context(), []string{"Alive"}, func(_ context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error) {
+	err := h.Recover(t.Context(), []string{"Alive"}, func(_ context.Context, repo git.RepoPath,
+		ref git.RefName) (git.ObjectID, error) {
 		switch {
 		case repo.String() == "gone":
 			return git.ObjectID{}, fault.New(fault.NotFound, "no repository")
@@ -340,7 +346,8 @@ func TestCrash(t *testing.T) {
 	if len(got) != 3 || got["First"] != 1 || got["Second"] != 1 || got["Deleted"] != 1 {
 		t.Errorf("told of %v", got)
 	}
-	if left := files(t, dir); strings.Join(left, " ") != "pushes/Alive pushes/Later" || !strings.Contains(l.String(), "stays in the outbox") {
+	if left := files(t, dir); strings.Join(left, " ") != "pushes/Alive pushes/Later" ||
+		!strings.Contains(l.String(), "stays in the outbox") {
 		t.Errorf("left: %v; the log: %s", left, l)
 	}
 }
@@ -408,7 +415,8 @@ func TestDeadLetters(t *testing.T) {
 	}
 
 	dir = t.TempDir()
-	h, err := New(Options{Dir: dir, Targets: []Target{told("a", "http://192.0.2.1")}, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler), MaxCount: 5})
+	h, err := New(Options{Dir: dir, Targets: []Target{told("a", "http://192.0.2.1")}, Metrics: NewMetrics(),
+		Log: slog.New(slog.DiscardHandler), MaxCount: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,7 +434,8 @@ func TestDeadLetters(t *testing.T) {
 func TestGivenUpInAnAttempt(t *testing.T) {
 	t.Parallel()
 	s := newTarget(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })
-	h, err := New(Options{Dir: t.TempDir(), Targets: []Target{told("a", s.URL)}, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler), MaxCount: 1,
+	h, err := New(Options{Dir: t.TempDir(), Targets: []Target{told("a", s.URL)}, Metrics: NewMetrics(),
+		Log: slog.New(slog.DiscardHandler), MaxCount: 1,
 		Retry: time.Nanosecond})
 	if err != nil {
 		t.Fatal(err)
@@ -442,8 +451,8 @@ func TestGivenUpInAnAttempt(t *testing.T) {
 	}
 }
 
-// TestOrder: a delivery that the target does not want holds up those of its repository alone, and not for longer than it is tried; after a restart
-// too.
+// TestOrder: a delivery that the target does not want holds up those of its repository alone, and not for longer than
+// it is tried; after a restart too.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	var wanted atomic.Bool
@@ -508,7 +517,8 @@ func TestOrder(t *testing.T) {
 		do(t, h, p, p.Updates)
 	}
 	h.Start()
-	if !eventually(func() bool { return strings.HasSuffix(got(), "Last End") && dead(h) }) || !strings.Contains(l.String(), "a webhook was given up") {
+	if !eventually(func() bool { return strings.HasSuffix(got(), "Last End") && dead(h) }) ||
+		!strings.Contains(l.String(), "a webhook was given up") {
 		t.Errorf("in the order %s; %s", got(), l)
 	}
 }
@@ -550,8 +560,10 @@ func TestBytes(t *testing.T) {
 	if err := json.Unmarshal(s.raw[0], &m); err != nil {
 		t.Fatal(err)
 	}
-	if string(m.Exact) != "team/gr\xfcn" || m.Repository != "team/gr\ufffdn" || len(m.Options) != 2 || string(m.Options[0]) != "gr\xfc\xdfe" ||
-		string(m.Options[1]) != "plain" || string(m.Updates[0].RefBytes) != "refs/heads/m\xe4rz<&>" || m.Updates[0].Ref != "refs/heads/m\ufffdrz<&>" {
+	if string(m.Exact) != "team/gr\xfcn" || m.Repository != "team/gr\ufffdn" || len(m.Options) != 2 ||
+		string(m.Options[0]) != "gr\xfc\xdfe" ||
+		string(m.Options[1]) != "plain" || string(m.Updates[0].RefBytes) != "refs/heads/m\xe4rz<&>" ||
+		m.Updates[0].Ref != "refs/heads/m\ufffdrz<&>" {
 		t.Errorf("%s", s.raw[0])
 	}
 }
@@ -570,9 +582,11 @@ func TestDecisions(t *testing.T) {
 			fmt.Fprint(w, "no \x1b[31mred\x00 pushes\r\non Fridays\u202e\n")
 		}, fault.Denied, "no [31mred pushes\non Fridays"},
 		"no reason": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(422) }, fault.Denied, "refused by t"},
-		"broken":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, fault.Unavailable, "could not ask t"},
-		"hangs":     {func(_ http.ResponseWriter, r *http.Request) { <-hang }, fault.Unavailable, "could not ask t"},
-		"redirects": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 307) }, fault.Unavailable, ""},
+		"broken": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, fault.Unavailable,
+			"could not ask t"},
+		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-hang }, fault.Unavailable, "could not ask t"},
+		"redirects": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 307) },
+			fault.Unavailable, ""},
 		"floods": {func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(403)
 			for i := 0; i < 1<<30; i += 1 << 20 {
@@ -580,14 +594,15 @@ func TestDecisions(t *testing.T) {
 					return
 				}
 			}
-		}, fault.Denied, strings.Repeat("x", maxSaid)},
+		}, fault.Denied, strings.Repeat("x", maxReason)},
 		"drips": {func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(403)
 			fmt.Fprint(w, "half a sen")
 			_ = http.NewResponseController(w).Flush()
 			<-hang
 		}, fault.Denied, "refused by t"},
-		"headers": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }, fault.Unavailable, ""},
+		"headers": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) },
+			fault.Unavailable, ""},
 	} {
 		s := newTarget(t, test.answer)
 		for _, fails := range []bool{false, true} {
@@ -606,7 +621,8 @@ func TestDecisions(t *testing.T) {
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
-			case !fault.Is(err, test.kind) || !strings.Contains(fault.Message(err), test.says) || len(fault.Message(err)) > maxSaid:
+			case !fault.Is(err, test.kind) || !strings.Contains(fault.Message(err), test.says) ||
+				len(fault.Message(err)) > maxReason:
 				t.Errorf("%s: %v (%v)", name, fault.Message(err), fault.KindOf(err))
 			}
 			if strings.Contains(l.String(), s.URL) {
@@ -636,7 +652,8 @@ func TestGuard(t *testing.T) {
 		to := asked("t", "http://"+host+":"+port)
 		to.AllowPrivate = false
 		h, l := open(t, "", to)
-		if err := h.Decide(t.Context(), push("P", "1", "2")); !fault.Is(err, fault.Unavailable) || !strings.Contains(l.String(), "allow_private") && host != "[::1]" && host != "localhost" {
+		if err := h.Decide(t.Context(), push("P", "1", "2")); !fault.Is(err, fault.Unavailable) ||
+			!strings.Contains(l.String(), "allow_private") && host != "[::1]" && host != "localhost" {
 			t.Errorf("%s: %v; %s", host, err, l)
 		}
 	}
@@ -645,10 +662,14 @@ func TestGuard(t *testing.T) {
 	}
 	for address, public := range map[string]bool{
 		"8.8.8.8": true, "2606:4700::1111": true, "::ffff:8.8.8.8": true,
-		"10.1.2.3": false, "172.16.0.1": false, "192.168.1.1": false, "100.64.0.1": false, "169.254.169.254": false, "0.0.0.0": false, "224.0.0.1": false,
-		"255.255.255.255": false, "198.18.0.1": false, "192.0.2.1": false, "fd00::1": false, "fe80::1": false, "fe80::1%eth0": false, "::": false, "::1": false,
-		"::ffff:10.0.0.1": false, "::ffff:169.254.169.254": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "::10.0.0.1": false, "ff02::1": false,
-		"2001:0:1::1": false, "2001:db8::1": false, "fec0::1": false, "::ffff:0:7f00:1": false, "3fff::1": false, "5f00::1": false,
+		"10.1.2.3": false, "172.16.0.1": false, "192.168.1.1": false, "100.64.0.1": false, "169.254.169.254": false,
+		"0.0.0.0": false, "224.0.0.1": false,
+		"255.255.255.255": false, "198.18.0.1": false, "192.0.2.1": false, "fd00::1": false, "fe80::1": false,
+		"fe80::1%eth0": false, "::": false, "::1": false,
+		"::ffff:10.0.0.1": false, "::ffff:169.254.169.254": false, "64:ff9b::a00:1": false, "2002:a00:1::": false,
+		"::10.0.0.1": false, "ff02::1": false,
+		"2001:0:1::1": false, "2001:db8::1": false, "fec0::1": false, "::ffff:0:7f00:1": false, "3fff::1": false,
+		"5f00::1": false,
 	} {
 		if got := IsPublic(netip.MustParseAddr(address)); got != public {
 			t.Errorf("%s: public is %v", address, got)
@@ -664,7 +685,8 @@ func TestURLsAndNames(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"", "ci.example", "file:///etc/passwd", "ext::sh -c x", "gopher://x", "https://", "https:///x", "https://user:sesame@x/", "https://x/a\nb", "https://x/a%0ab",
+		"", "ci.example", "file:///etc/passwd", "ext::sh -c x", "gopher://x", "https://", "https:///x",
+		"https://user:sesame@x/", "https://x/a\nb", "https://x/a%0ab",
 		"https://x/?a=%0d%0aHost:y", "https://x/\x7f", "https://x%00y/", "https://x/?%zz",
 	} {
 		if _, err := ParseURL(bad); err == nil || strings.Contains(err.Error(), "sesame") {

@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	// maxSaid bounds what a pusher is told of an answer, in bytes.
-	maxSaid = 4 << 10
-	// maxHeader bounds the header of an answer in bytes.
+	// maxReason is the maximum size of the part of a response that the pusher gets, in bytes.
+	maxReason = 4 << 10
+	// maxHeader is the maximum size of the header of a response in bytes.
 	maxHeader = 32 << 10
 )
 
-// message is the body of a request. Names and options of git's are bytes. Where one is no UTF-8, which is all that JSON's texts can hold, its bytes
-// stand beside it (inexact); of options all do, if one is not.
+// message is the body of a request. Names and options in Git are bytes. If one is not UTF-8, its bytes are added in
+// base64, because JSON cannot hold them. Options are added all together.
 type message struct {
 	Event           string   `json:"event"`
 	Push            string   `json:"push"`
@@ -54,23 +54,23 @@ type update struct {
 	New      string `json:"new"`
 }
 
-// inexact is what stands beside a text that JSON cannot hold as it is; nil: nothing.
-func inexact(s string) []byte {
+// nonUTF8 returns the bytes of a text that JSON cannot hold, and nil for UTF-8.
+func nonUTF8(s string) []byte {
 	if utf8.ValidString(s) {
 		return nil
 	}
 	return []byte(s)
 }
 
-// exact is the text that stood there before it became JSON.
-func exact(s string, b []byte) string {
+// original returns the text before it was encoded in JSON.
+func original(s string, b []byte) string {
 	if b != nil {
 		return string(b)
 	}
 	return s
 }
 
-// options are those of the push.
+// options returns the options of the push.
 func (m *message) options() []string {
 	if m.OptionsBytes == nil {
 		return m.Options
@@ -82,11 +82,11 @@ func (m *message) options() []string {
 	return all
 }
 
-// encode makes the body that tells of a push.
-func encode(event string, now time.Time, p *receivepack.Push, updates []receivepack.Update) []byte {
+// encodeMessage makes the body of a request.
+func encodeMessage(event string, now time.Time, p *receivepack.Push, updates []receivepack.Update) []byte {
 	m := message{
 		Event: event, Push: p.ID, Time: now.UTC().Format(time.RFC3339Nano), Pusher: pusher{p.Pusher.Name, p.Pusher.Address},
-		Repository: p.Repo.String(), RepositoryBytes: inexact(p.Repo.String()),
+		Repository: p.Repo.String(), RepositoryBytes: nonUTF8(p.Repo.String()),
 		Options: append([]string{}, p.Options...), Updates: make([]update, 0, len(updates)),
 	}
 	if slices.ContainsFunc(p.Options, func(s string) bool { return !utf8.ValidString(s) }) {
@@ -96,31 +96,32 @@ func encode(event string, now time.Time, p *receivepack.Push, updates []receivep
 	}
 	for _, u := range updates {
 		digits := max(u.Old.Format().HexSize(), u.New.Format().HexSize())
-		m.Updates = append(m.Updates, update{string(u.Ref), inexact(string(u.Ref)), hexadecimal(u.Old, digits), hexadecimal(u.New, digits)})
+		m.Updates = append(m.Updates, update{string(u.Ref), nonUTF8(string(u.Ref)), hexID(u.Old, digits),
+			hexID(u.New, digits)})
 	}
 	b, err := json.Marshal(m)
-	if err != nil { // there is nothing in it that could fail
+	if err != nil { // none of the types can fail
 		panic(err)
 	}
 	return append(b, '\n')
 }
 
-// hexadecimal is an ID as others write it, the zero one too.
-func hexadecimal(id git.ObjectID, digits int) string {
+// hexID returns an ID in hexadecimal digits, also the zero one.
+func hexID(id git.ObjectID, digits int) string {
 	if id.IsZero() {
 		return strings.Repeat("0", digits)
 	}
 	return id.String()
 }
 
-// answer is what a target said.
-type answer struct {
+// response is the response of a target.
+type response struct {
 	status int
 	body   []byte
 }
 
-// said is the body as people are shown it.
-func (a answer) said() string {
+// text returns the body for people.
+func (r response) text() string {
 	text := strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n':
@@ -131,17 +132,18 @@ func (a answer) said() string {
 			return -1
 		}
 		return r
-	}, strings.ToValidUTF8(string(a.body), "?"))
+	}, strings.ToValidUTF8(string(r.body), "?"))
 	return strings.TrimSpace(text)
 }
 
-// post sends a body, and reads as much of the answer as is wanted, all within the target's time.
-func (h *Hooks) post(ctx context.Context, t *Target, event, delivery, trace string, body []byte, want int64) (answer, error) {
+// post sends a request and reads up to want bytes of the response, within the time limit of the target.
+func (h *Hooks) post(ctx context.Context, t *Target, event, delivery, trace string, body []byte, want int64) (response,
+	error) {
 	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.URL, bytes.NewReader(body))
 	if err != nil {
-		return answer{}, errors.New("the url cannot be used")
+		return response{}, errors.New("invalid url")
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", h.o.Agent)
@@ -157,21 +159,21 @@ func (h *Hooks) post(ctx context.Context, t *Target, event, delivery, trace stri
 			r.Header.Set("Packhorse-Signature", "sha256="+hex.EncodeToString(mac.Sum(nil)))
 		}
 	}
-	response, err := t.client.Do(r)
+	answer, err := t.client.Do(r)
 	if err != nil {
-		return answer{}, hidden(err)
+		return response{}, withoutURL(err)
 	}
-	defer response.Body.Close()
-	a := answer{status: response.StatusCode}
-	a.body, err = io.ReadAll(io.LimitReader(response.Body, want))
-	if err != nil && response.StatusCode/100 != 2 && want > 0 {
-		a.body = nil // half a sentence
+	defer answer.Body.Close()
+	result := response{status: answer.StatusCode}
+	result.body, err = io.ReadAll(io.LimitReader(answer.Body, want))
+	if err != nil && answer.StatusCode/100 != 2 && want > 0 {
+		result.body = nil // incomplete
 	}
-	return a, nil
+	return result, nil
 }
 
-// hidden takes the URL out of an error: there may be a secret in it.
-func hidden(err error) error {
+// withoutURL removes the URL from an error, because it may have a secret.
+func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}

@@ -1,0 +1,34 @@
+package disk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// SyncDir writes the entries of a directory to disk. It works for files too.
+func SyncDir(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// ReplaceFile atomically replaces the content of a file, readable by its owner only. It is on disk when there is no
+// error. The directory can have a temporary file after a crash, whose name is that of the file with a dot and digits.
+func ReplaceFile(path string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
