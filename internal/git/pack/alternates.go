@@ -20,9 +20,9 @@ const (
 	maxAlternatesFile = 1 << 20 // bytes
 )
 
-// parseAlternates reads objects/info/alternates (gitrepository-layout, "objects/info/alternates"): a path on each line,
-// '#' begins a comment line, a path in double quotes is unquoted as in C. A quoted path that cannot be read is taken as
-// it stands, as git does.
+// parseAlternates reads objects/info/alternates (gitrepository-layout, "objects/info/alternates"): a path on each line.
+// '#' begins a comment line, and a path in double quotes is unquoted as in C. As in git, an invalid quoted path is used
+// unchanged.
 func parseAlternates(b []byte) []string {
 	var paths []string
 	for len(b) > 0 {
@@ -129,7 +129,7 @@ func (s *Store) resolveAlternate(dir, entry string) (string, error) {
 	if err != nil {
 		if clean := filepath.Clean(path); s.root != "" && !disk.Below(s.root, clean) && !disk.Below(s.plainRoot,
 			clean) {
-			return "", errEscape(path) // before it is told whether the path exists
+			return "", errEscape(path) // whether the path exists or not
 		}
 		if _, plain := os.Stat(path); isAbsent(err) || leadsNowhere(plain) {
 			return "", errNoAlternate{path}

@@ -12,8 +12,8 @@ const (
 	cacheEntry = 128 << 10 // a larger base is not kept
 )
 
-// baseCache keeps the delta bases that were used last, because objects near each other in history share them. Its data
-// is shared: nobody changes it. Safe for concurrent use.
+// baseCache keeps the most recently used delta bases, because objects near each other in history share them. Its data
+// is shared and must not be changed. Safe for concurrent use.
 type baseCache struct {
 	mu      sync.Mutex
 	entries map[location]*list.Element

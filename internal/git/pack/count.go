@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// Counts is what git-count-objects(1) tells of an object directory, without its alternates.
+// Counts is the output of git-count-objects(1) for an object directory, without its alternates.
 type Counts struct {
 	Packed    int64 // objects in packs; one that is in several counts as often
 	Packs     int64
@@ -22,7 +22,7 @@ type Counts struct {
 	MultiPackIndex, Bitmap, CommitGraph bool // whether there is one
 }
 
-// Count looks at the object directory as it is now: a few small reads for each pack, and the names of all loose
+// Count counts the present objects of the object directory: a few small reads for each pack, and the names of all loose
 // objects. It ends with ctx.
 func (s *Store) Count(ctx context.Context) (Counts, error) {
 	c, err := s.count(ctx)
@@ -75,7 +75,7 @@ func (s *Store) count(ctx context.Context) (c Counts, err error) {
 	return c, nil
 }
 
-// addPack counts one pack. One that goes while it is looked at is not there.
+// addPack counts one pack. A pack that is removed meanwhile does not count.
 func (c *Counts) addPack(path string) error {
 	f, err := disk.Open(path + ".pack")
 	if isAbsent(err) {
@@ -87,7 +87,7 @@ func (c *Counts) addPack(path string) error {
 	defer f.Close()
 	var header [packHeader]byte
 	if _, err := io.ReadFull(f, header[:]); err != nil {
-		return nil // no pack: reading it tells so
+		return nil // not a pack, as reading it will show
 	}
 	pack, err := f.Stat()
 	if err != nil {

@@ -48,7 +48,7 @@ type entry struct {
 	base     git.ObjectID
 }
 
-// readEntry reads the header at an offset (gitformat-pack, "pack-*.pack files"); sc.in then stands at the zlib stream.
+// readEntry reads the header at an offset (gitformat-pack, "pack-*.pack files"). Then sc.in is at the zlib stream.
 func (sc *scratch) readEntry(o *openPack, at int64) (e entry, err error) {
 	if at < packHeader || at >= o.size {
 		return e, fmt.Errorf("offset %d is outside the pack", at)
@@ -112,7 +112,7 @@ func (sc *scratch) readDistance(e *entry, at int64) error {
 	return nil
 }
 
-// base is the root of a delta chain: an entry of a pack that is no delta, or an object that is in no pack.
+// base is the root of a delta chain: a pack entry that is not a delta, or an object outside packs.
 type base struct {
 	typ   git.ObjectType
 	open  *openPack // nil: the object is ref, and not in a pack
@@ -245,7 +245,7 @@ func (s *Store) unpack(snap *snapshot, sc *scratch, loc location, limit int64) (
 
 // resolve applies the deltas of sc.chain to their root, the last first.
 func (s *Store) resolve(sc *scratch, loc location, b base, limit int64) (git.ObjectType, []byte, error) {
-	between := max(limit, s.maxObject) // for what is not the object itself
+	between := max(limit, s.maxObject) // for all but the object itself
 	source, err := s.rootData(sc, loc, b, between)
 	if err != nil {
 		return 0, nil, err
@@ -307,8 +307,8 @@ func (s *Store) rootData(sc *scratch, loc location, b base, limit int64) ([]byte
 	return root, nil
 }
 
-// targetBuffer is where the result at a depth of the chain goes: into memory of its own if it is the object itself
-// (depth 0) or to be cached, else into one of two spare buffers by turns.
+// targetBuffer returns the buffer for the result at a depth of the chain. The object itself (depth 0) and results to be
+// cached get a new buffer; others use two spare buffers in turn.
 func (s *Store) targetBuffer(sc *scratch, depth int, size int64) []byte {
 	if depth == 0 || s.bases.wants(size) {
 		return make([]byte, size)
@@ -316,7 +316,7 @@ func (s *Store) targetBuffer(sc *scratch, depth int, size int64) []byte {
 	return sc.buffer(1+depth%2, size)
 }
 
-// damaged says where in which pack something is wrong.
+// damaged returns an error with the pack and the offset of the damage.
 func damaged(loc location, err error) error {
 	if errors.Is(err, errGone) || fault.Is(err, fault.Corrupt) {
 		return err

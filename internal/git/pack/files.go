@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// maxOpenPacks bounds the pack descriptors that a store keeps open while nobody reads through them.
+// maxOpenPacks is the maximum number of pack descriptors that a store keeps open without readers.
 const maxOpenPacks = 64
 
 // errGone means that a pack's file is no longer there: `git gc` or `git repack` has replaced it.
@@ -34,7 +34,7 @@ type packFile struct {
 
 func (p *packFile) name() string { return filepath.Base(p.path) }
 
-// openPack is an open descriptor; its readers are counted, so that nobody's is closed under them.
+// openPack is an open descriptor with its number of readers. It is closed only when it has none.
 type openPack struct {
 	pack *packFile
 	file *os.File
@@ -67,7 +67,7 @@ func (d *descriptors) acquire(p *packFile) (*openPack, error) {
 		return nil, err
 	}
 	d.mu.Lock()
-	if other := p.open; other != nil { // opened by somebody else meanwhile
+	if other := p.open; other != nil { // another goroutine has opened it meanwhile
 		other.readers++
 		d.mu.Unlock()
 		o.file.Close()
@@ -86,7 +86,7 @@ func (d *descriptors) acquire(p *packFile) (*openPack, error) {
 	return o, nil
 }
 
-// forget takes o out of the kept ones and returns it if nobody reads through it, for the caller to close. Under d.mu.
+// forget removes o from the kept descriptors. If it has no readers, it is returned for the caller to close. Under d.mu.
 func (d *descriptors) forget(o *openPack) *openPack {
 	d.recent.Remove(o.element)
 	o.element, o.pack.open = nil, nil

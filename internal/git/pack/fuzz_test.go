@@ -237,3 +237,9 @@ func FuzzEntry(f *testing.F) {
 		}
 	})
 }
+
+// position finds an object ID by binary search.
+func (l *idxLayout) position(b, id []byte) (int, bool) {
+	lo, hi := l.fanout.bucket(id[0])
+	return searchIDs(b, l.ids, l.stride, lo, hi, id)
+}

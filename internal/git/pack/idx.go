@@ -18,8 +18,8 @@ const (
 	packHeader = 12
 )
 
-// fanout says how many object IDs have a first byte of at most i. It is copied out of the mapping, so that most packs
-// that lack an object answer from the heap.
+// fanout is, for each byte, the number of object IDs whose first byte is at most that. It is copied out of the mapping,
+// so that most packs without an object are excluded from the heap.
 type fanout [256]uint32
 
 func parseFanout(b []byte) (f fanout, err error) {
@@ -40,14 +40,14 @@ func (f *fanout) bucket(first byte) (lo, hi int) {
 	return lo, int(f[first])
 }
 
-// idxLayout says where the tables of a pack index are (gitformat-pack, "Original (version 1) pack-*.idx files" and
-// "Version 2 pack-*.idx files").
+// idxLayout is the layout of a pack index (gitformat-pack, "Original (version 1) pack-*.idx files" and "Version 2
+// pack-*.idx files").
 type idxLayout struct {
 	fanout  fanout
 	version int
 	count   int
 	hash    int // bytes in an object ID
-	ids     int // first object ID; in version 1 the offset stands before each
+	ids     int // first object ID; in version 1 each follows its offset
 	stride  int // from one ID to the next
 	off32   int // version 2: the table of 32-bit offsets
 	off64   int // version 2: the table of 64-bit offsets
@@ -98,15 +98,9 @@ func parseIdx(b []byte, format git.ObjectFormat) (*idxLayout, error) {
 	return l, nil
 }
 
-// position finds an object ID by binary search.
-func (l *idxLayout) position(b, id []byte) (int, bool) {
-	lo, hi := l.fanout.bucket(id[0])
-	return searchIDs(b, l.ids, l.stride, lo, hi, id)
-}
-
-// searchIDs searches a sorted table of IDs, stride bytes apart, between two positions that the fan-out table gave. IDs
-// are evenly distributed, so it begins near where the ID should be and doubles its steps from there, which keeps it
-// within one or two pages; a table that somebody made uneven costs twice a plain binary search.
+// searchIDs searches a sorted table of IDs, stride bytes apart, between two positions from the fan-out table. IDs are
+// evenly distributed. So it starts near the expected position and doubles its steps, which keeps it within one or two
+// pages. A table that was made uneven on purpose costs twice a binary search.
 func searchIDs(b []byte, ids, stride, lo, hi int, id []byte) (int, bool) {
 	const near = 4
 	for step, at := near, guess(lo, hi, id); lo < hi; {

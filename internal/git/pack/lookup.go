@@ -12,9 +12,9 @@ import (
 // maxLookups bounds how often one look-up starts over because packs came and went.
 const maxLookups = 4
 
-// lookup calls read with each place that has the object, until it succeeds: the first pack, the loose object (a
-// location without a pack), the other packs. If none has it or one is gone, it scans the directories and starts over.
-// The error is errAbsent if nobody has the object.
+// lookup calls read with each location of the object until it succeeds: the first pack, the loose object (a location
+// without a pack), the other packs. If there is no location, or one is gone, it scans the directories and starts again.
+// The error is errAbsent if the object does not exist.
 func (s *Store) lookup(id *git.ObjectID, read func(*snapshot, *scratch, location) error) error {
 	if len(id.Raw()) != s.format.Size() {
 		return errAbsent
@@ -74,7 +74,7 @@ func (s *Store) readError(id git.ObjectID, err error) error {
 			return err
 		}
 		if faults := s.Damaged(); len(faults) > 0 {
-			return fault.Wrap(fault.NotFound, "object "+id.String()+" not found, but some packs cannot be read",
+			return fault.Wrap(fault.NotFound, "object "+id.String()+" not found: some packs cannot be read",
 				faults[0])
 		}
 		return fault.New(fault.NotFound, "object %s not found", id)
@@ -121,9 +121,9 @@ func (s *Store) Dirs() []string {
 	return dirs
 }
 
-// AlternatePaths lists the paths by which git may name other object directories in its messages: of all that alternates
-// lead to, also if they are missing, both as alternates name them and cleaned. It returns none if there are no
-// alternates.
+// AlternatePaths lists the paths by which git may name other object directories in its messages. These are all
+// directories that alternates lead to, even missing ones, both as alternates name them and cleaned. It returns nil if
+// there are no alternates.
 func (s *Store) AlternatePaths() []string {
 	snap := s.snap.Load()
 	if len(snap.dirs) == 1 && len(snap.absent) == 0 {

@@ -48,7 +48,8 @@ func (s *Store) hasLoose(snap *snapshot, id *git.ObjectID) (bool, error) {
 	return false, nil
 }
 
-// readLoose reads a loose object from the first directory that holds it whole; errAbsent if none has it.
+// readLoose reads a loose object from the first directory that has a sound copy. The error is errAbsent if there is no
+// copy.
 func (s *Store) readLoose(snap *snapshot, sc *scratch, id *git.ObjectID, limit int64) (typ git.ObjectType, data []byte,
 	err error) {
 	err = s.eachLoose(snap, sc, id, func() error {

@@ -18,8 +18,8 @@ const (
 	midxLargeOffset = 1 << 31
 )
 
-// midxLayout says where the chunks of a multi-pack-index are (gitformat-pack, "multi-pack-index (MIDX) files have the
-// following format"). Chunks that are not listed here (RIDX, BTMP and later ones) are passed over.
+// midxLayout is the layout of a multi-pack-index (gitformat-pack, "multi-pack-index (MIDX) files have the following
+// format"). Other chunks (RIDX, BTMP and later ones) are ignored.
 type midxLayout struct {
 	fanout fanout
 	count  int

@@ -59,8 +59,8 @@ func idLine(data, field []byte, format git.ObjectFormat) (rest []byte, id git.Ob
 	return data[end+1:], id, err == nil
 }
 
-// commitDate reads the committer line, which has to follow the author line at once. The date is what stands behind the
-// line's last '>', up to the first character that is no digit.
+// commitDate reads the committer line, which must follow the author line. The date is after the line's last '>', up to
+// the first character that is not a digit.
 func commitDate(headers []byte) int64 {
 	author, rest, ok := bytes.Cut(headers, []byte{'\n'})
 	if !ok || !bytes.HasPrefix(author, []byte("author")) {

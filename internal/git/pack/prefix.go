@@ -31,7 +31,7 @@ func ParsePrefix(s string, format git.ObjectFormat) (p Prefix, ok bool) {
 	return p, err == nil
 }
 
-// begins tells whether a raw ID begins with the prefix.
+// begins reports whether a raw ID begins with the prefix.
 func (p *Prefix) begins(raw []byte) bool {
 	whole, least := len(p.digits)/2, p.least.Raw()
 	return bytes.Equal(raw[:whole], least[:whole]) && (len(p.digits)%2 == 0 || raw[whole]>>4 == least[whole]>>4)
@@ -43,8 +43,8 @@ const maxPrefixed = 10_000
 var errManyPrefixed = fault.New(fault.Invalid, "more than %d objects have IDs that begin like this; give more digits",
 	maxPrefixed)
 
-// WithPrefix lists the objects whose IDs begin with a prefix, in order and each once. What was there when it was called
-// and still is is among them. The error is of kind Invalid if there are more than 10,000.
+// WithPrefix lists the objects whose IDs begin with a prefix, in order and without duplicates. It includes all objects
+// that exist during the whole call. The error is of kind Invalid if there are more than 10,000.
 func (s *Store) WithPrefix(p Prefix) ([]git.ObjectID, error) {
 	dirs := s.snap.Load().dirs
 	found, err := s.loosePrefixed(dirs, &p, nil)

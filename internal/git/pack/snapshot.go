@@ -39,7 +39,7 @@ type objectDir struct {
 	faults    []error
 }
 
-// same reports whether two snapshots have the same packs: what is not in one is not in the other.
+// same reports whether two snapshots have the same packs, and therefore lack the same objects.
 func (snap *snapshot) same(other *snapshot) bool {
 	return snap == other || slices.EqualFunc(snap.dirs, other.dirs, func(a, b *objectDir) bool {
 		return a.path == b.path && a.midx == b.midx && slices.Equal(a.packs, b.packs) && slices.Equal(a.midxPacks,
@@ -105,7 +105,7 @@ func (snap *snapshot) copies(id *git.ObjectID) []location {
 	return found
 }
 
-// idAt tells which object's entry begins at a location, by a scan of an index.
+// idAt returns the object whose entry begins at a location. It scans an index.
 func (snap *snapshot) idAt(loc location) (id git.ObjectID, found bool) {
 	if loc.pack.index != nil {
 		id, found, _ = loc.pack.index.idAt(loc.offset)
@@ -383,8 +383,8 @@ func (s *Store) openIndexes(d *objectDir) error {
 	return nil
 }
 
-// note keeps an error about one file for Damaged and goes on without the file. What is wrong with the machine and not
-// with the file is returned: the scan then has failed.
+// note keeps an error about one file for Damaged, so that the scan continues without the file. An error of the machine,
+// not of the file, is returned and fails the scan.
 func (d *objectDir) note(err error, name string) error {
 	switch {
 	case transient(err):

@@ -1,25 +1,24 @@
 // Package pack reads the objects of a repository in process: packs by their indexes and multi-pack-indexes, loose
 // objects, alternates, of both object formats.
 //
-// The one idea is the snapshot. A scan of the object directories makes an immutable list of mapped indexes; every
-// look-up takes the list as it is, without a lock, and answers from memory. Refresh compares the directories'
-// identities (device, inode, times) with the list's, and scans again only what differs or is too young to be told
-// apart. `git gc` and `git repack` replace packs at any time: a reader that has a pack open keeps it, and one that
-// finds its pack gone scans and looks again.
+// A scan of the object directories makes a snapshot: an immutable list of mapped indexes. Every lookup uses the present
+// snapshot without a lock, and reads memory. Refresh compares the identities of the directories (device, inode, times)
+// with the snapshot. It scans only directories that differ, or are too young for a reliable identity. `git gc` and `git
+// repack` replace packs at any time. A reader keeps its open pack, and a reader that finds its pack gone scans and
+// retries.
 //
-// Only indexes are mapped, through mmap.File; entries are read by pread into bounded buffers. Nothing read is trusted:
-// every number is checked against the size of what it counts, chains of deltas are followed in a loop and are bounded,
-// and the bytes that Read returns have been hashed and are the object's, or else there is an error. A damaged copy of
-// an object is passed over if another pack or a loose file has it, and so is a damaged base of a delta.
+// Only indexes are mapped, through mmap.File. Entries are read by pread into bounded buffers. All input is checked:
+// every number against the size of the data that it counts, and chains of deltas for loops and length. Read returns
+// only bytes whose hash matches the object ID. If a copy of an object or of a delta base is damaged, another copy in a
+// pack or a loose file is used.
 //
 // Formats: gitformat-pack(5) (packs version 2 and 3, indexes version 1 and 2, multi-pack-index version 1),
 // gitformat-chunk(5), gitrepository-layout(5) (loose objects, alternates).
 //
-// Caveats. A Store does not verify the checksums of whole packs and indexes: a flipped bit in an index can hide an
-// object. A Verifier does.
-// Incremental multi-pack-indexes are passed over in favour of each pack's own index. Replace refs and grafts are not
-// applied. On a file system whose clock lags behind ours (NFS), two changes in one of its ticks can hide the second
-// until the next change. A store keeps at most 64 packs open and 4 MiB of delta bases.
+// Limits. A Store does not verify the checksums of whole packs and indexes: a flipped bit in an index can hide an
+// object. A Verifier does. Incremental multi-pack-indexes are ignored; the index of each pack is used instead. Replace
+// refs and grafts are not applied. If the clock of a file system lags (NFS), the second of two changes in one of its
+// ticks may stay hidden until the next change. A store keeps at most 64 packs open and 4 MiB of delta bases.
 package pack
 
 import (
@@ -37,7 +36,7 @@ import (
 // defaultMaxObject is Options.MaxObject if that is 0.
 const defaultMaxObject = 64 << 20
 
-// Options say how a Store reads.
+// Options sets how a Store reads.
 type Options struct {
 	Format    git.ObjectFormat
 	Root      string // object directories must resolve to inside this directory; "" means no limit
@@ -133,15 +132,15 @@ func realPath(path string) (string, error) {
 	return filepath.EvalSymlinks(path)
 }
 
-// Refresh makes what other programs did to the object directories visible: new and removed packs, multi-pack-indexes
-// and alternates. If nothing changed it costs three stats for each directory. Loose objects need no Refresh. If it
-// fails, what was known before stays.
+// Refresh makes changes of other programs to the object directories visible: new and removed packs, multi-pack-indexes
+// and alternates. Without changes it costs three stats for each directory. Loose objects need no Refresh. If it fails,
+// the previous snapshot stays in use.
 func (s *Store) Refresh() error {
 	return s.rescan(false)
 }
 
-// rescan loads a new snapshot if the disk may differ from the present one, or if forced. What it leaves
-// was made after it was called, or holds still.
+// rescan loads a new snapshot if the disk may differ from the present one, or if forced. Afterwards the snapshot was
+// made after the call, or is still valid.
 func (s *Store) rescan(force bool) error {
 	begun := s.scans.Load()
 	if snap := s.snap.Load(); snap != nil && !force {
@@ -151,7 +150,7 @@ func (s *Store) rescan(force bool) error {
 	}
 	s.refresh.Lock()
 	defer s.refresh.Unlock()
-	if s.scans.Load() > begun { // somebody else's scan began after we were asked
+	if s.scans.Load() > begun { // another scan began after this call
 		return s.lastErr
 	}
 	s.scans.Add(1)
@@ -211,14 +210,14 @@ func (s *Store) Has(id git.ObjectID) (bool, error) {
 	return found, err
 }
 
-// Lookups is for one that asks for many objects of which many may be missing: Has, but that once a Refresh has found
-// nothing new, a miss costs none any more. For one goroutine.
+// Lookups looks up many objects, some of which may be missing. After a Refresh without changes, further misses cost no
+// Refresh. Used by one goroutine.
 type Lookups struct {
 	store   *Store
-	current bool // the directories were looked at, and held nothing new
+	current bool // a Refresh found no changes
 }
 
-// Lookups begins a row of look-ups; what is there now is found by them.
+// Lookups starts a series of lookups. They find all objects that exist now.
 func (s *Store) Lookups() Lookups { return Lookups{store: s} }
 
 // Has reports whether the object exists, as Store.Has does.
@@ -228,8 +227,8 @@ func (l *Lookups) Has(id git.ObjectID) (found bool, err error) {
 	return found, err
 }
 
-// has looks for an object and, if it may and the object is not known, at the directories. It tells whether there was
-// nothing new.
+// has looks for an object. If it is missing and refresh is set, it also checks for changes of the directories.
+// nothingNew is true if there were none.
 func (s *Store) has(id git.ObjectID, refresh bool) (found, nothingNew bool, err error) {
 	if len(id.Raw()) != s.format.Size() {
 		return false, false, nil

@@ -16,12 +16,11 @@ import (
 // whole.
 var ErrDelta = errors.New("the object is stored as a delta")
 
-// Stream is an object that is inflated as it is read, in bounded memory whatever its size. For one goroutine; whoever
-// opened it closes it. It holds a descriptor until then, so a repack meanwhile does no harm.
+// Stream inflates an object as it is read, in bounded memory. Used by one goroutine; the caller that opened it closes
+// it. It holds a file descriptor until then, so a repack does not disturb it.
 //
-// The object is hashed on its way. Who reads it to its end, having skipped what it likes, gets its last bytes only if
-// all were the object's. What was read before the end is not verified, and unlike Read a stream cannot go on with
-// another copy.
+// The object is hashed on its way. A reader that reaches the end gets the last bytes only if the hash matches. The
+// bytes before the end are not verified, and unlike Read a stream cannot continue with another copy.
 type Stream struct {
 	Type git.ObjectType
 	Size int64
@@ -150,8 +149,7 @@ func (r *Stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// finish looks at what comes after the last byte: the end of the zlib stream, and the hash. The error is io.EOF if all
-// is well.
+// finish checks the end of the zlib stream, and the hash. The error is io.EOF if both are correct.
 func (r *Stream) finish() error {
 	if r.sc == nil {
 		return io.EOF
@@ -171,7 +169,7 @@ func (r *Stream) finish() error {
 
 func (r *Stream) failed(err error) error { return r.store.readError(r.id, damaged(r.loc, err)) }
 
-// Close lets go of the file. A second one does nothing.
+// Close closes the file. Further calls have no effect.
 func (r *Stream) Close() error {
 	if r.sc == nil {
 		return nil

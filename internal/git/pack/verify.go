@@ -29,9 +29,9 @@ const (
 	maxVerdicts = 1 << 16   // packs whose verdict is remembered
 )
 
-// Verifier finds damaged packs. It compares each pack and each index with the checksum that the file ends in
-// (gitformat-pack(5)), once for each state of the files. `git pack-objects` copies most objects without a look at any
-// checksum, so nothing else notices damage before a client does. Safe for concurrent use.
+// Verifier finds damaged packs. It compares each pack and each index with the checksum at its end (gitformat-pack(5)),
+// once for each state of the files. `git pack-objects` copies most objects without checking a checksum, so only clients
+// would notice damage. Safe for concurrent use.
 type Verifier struct {
 	log     *slog.Logger
 	metrics *VerifyMetrics
@@ -46,7 +46,7 @@ type Verifier struct {
 	known  map[string]*verdict // by the pack's path
 }
 
-// verdict says whether a pack and its index, as they were, are whole.
+// verdict is the result for one state of a pack and its index.
 type verdict struct {
 	pack, index disk.ID
 	done        chan struct{}
@@ -92,7 +92,7 @@ func (d *Damage) Error() string {
 	return fmt.Sprintf("%s: damaged: object %s has a wrong checksum", d.Path, d.Object)
 }
 
-// Verification is one look at the packs of a repository.
+// Verification is one verification of the packs of a repository.
 type Verification struct {
 	done   chan struct{}
 	damage *Damage

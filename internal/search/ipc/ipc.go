@@ -1,6 +1,6 @@
-// Package ipc is the protocol between the server and its search worker processes: the messages of packhorse.worker.v1,
-// each preceded by its length (google.golang.org/protobuf/encoding/protodelim), on sockets and pipes that the server
-// made.
+// Package ipc is the protocol between the server and its search workers. Server and workers exchange messages of
+// packhorse.worker.v1 on sockets and pipes that the server made. Each is preceded by its length
+// (google.golang.org/protobuf/encoding/protodelim).
 //
 // A search worker has a Unix socket as its standard input. The server sends it the file descriptors of other sockets,
 // one byte with each. On each of these the server sends a SearchRequest and reads the response. The next request may

@@ -32,8 +32,8 @@ const (
 	Repository             // a repository
 )
 
-// File is one result. Strings and bytes need not be UTF-8: what is not becomes U+FFFD. The renderers keep nothing of
-// it.
+// File is one result. Strings and bytes need not be UTF-8: invalid bytes become U+FFFD. Format.Append keeps no
+// reference to it.
 type File struct {
 	Kind       Kind
 	Repository string // path; URLs have it, the rest its Name
@@ -42,7 +42,7 @@ type File struct {
 	Branches   []string // that have the file; short names
 	Language   string   // empty: not known
 	Unindexed  bool     // it was found without an index
-	PathRanges []Range  // in Path: what of it was found; Offset and Column count
+	PathRanges []Range  // the matches in Path; only Offset and Column are used
 	Chunks     []Chunk  // in the file's order
 	Whole      []byte   // content, for GraphQL
 }
@@ -96,7 +96,7 @@ type Progress struct {
 	Skipped           []Skipped `json:"skipped"` // never nil
 }
 
-// Skipped says what was not searched, and why.
+// Skipped describes a part that was not searched, and the reason.
 type Skipped struct {
 	Reason   string `json:"reason"` // "shard-match-limit", "shard-timeout", "repository-missing", ...
 	Title    string `json:"title"`

@@ -20,7 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// IndexOptions say how a process indexes.
+// IndexOptions sets how an index worker runs.
 type IndexOptions struct {
 	Memory int64 // bytes of heap; 0: no limit
 	In     io.Reader
@@ -92,7 +92,7 @@ func buildOptions(job *workerv1.Job) build.Options {
 	return o
 }
 
-// extendable tells whether the shards that a repository has can be built upon.
+// extendable reports whether the shards of a repository can be added to.
 func extendable(o *build.Options) bool {
 	repository, metadata, ok, err := o.FindRepositoryMetadata()
 	return err == nil && ok && repository.IndexOptions == o.GetHash() &&
@@ -102,7 +102,7 @@ func extendable(o *build.Options) bool {
 		build.BranchNamesEqual(repository.Branches, o.RepositoryDescription.Branches)
 }
 
-// runJob builds shards from what comes. Until the whole job is there, nothing of the index has changed.
+// runJob builds shards from a job's messages. The index does not change before the job is complete.
 func runJob(job *workerv1.Job, in *bufio.Reader, tags *symbols, report *workerv1.Report) error {
 	o := buildOptions(job)
 	if job.Delta && !extendable(&o) {
@@ -150,10 +150,10 @@ func runJob(job *workerv1.Job, in *bufio.Reader, tags *symbols, report *workerv1
 					report.Size += fi.Size()
 				}
 			}
-			if job.Delta || job.First { // nothing was said of an old one
+			if job.Delta || job.First { // the old shards are not replaced
 				return nil
 			}
-			// Who has loaded a new shard beside what was said of the old one, which went later, has to load it again.
+			// A worker that loaded a new shard while the old one was still there must load it again.
 			now := time.Now()
 			for _, s := range shards {
 				if err := os.Chtimes(s, now, now); err != nil {
@@ -167,8 +167,7 @@ func runJob(job *workerv1.Job, in *bufio.Reader, tags *symbols, report *workerv1
 	}
 }
 
-// leastContent is how many bytes a file has to have for zoekt to search them. What a shorter one has is hardly ever
-// missed.
+// leastContent is the minimum size in bytes of a file that zoekt searches. Shorter files hardly ever matter.
 const leastContent = 3
 
 func document(job *workerv1.Job, d *workerv1.Document) zoekt.Document {
@@ -201,7 +200,7 @@ func inspect(job *workerv1.Job, out *bufio.Writer) error {
 	return out.Flush()
 }
 
-// inspectShard looks at one shard. What zoekt cannot bear to read is broken as well.
+// inspectShard examines one shard. A shard that makes zoekt panic is broken too.
 func inspectShard(file string) (s *workerv1.Shard) {
 	s = new(workerv1.Shard)
 	defer func() {

@@ -20,7 +20,8 @@ const (
 	maxWaiting = 16 << 20
 )
 
-// outbox writes to a socket. What is not taken at once waits in memory. Written to by one goroutine at a time.
+// outbox writes to a socket. Bytes that the socket does not take at once wait in memory. Written to by one goroutine at
+// a time.
 type outbox struct {
 	conn    net.Conn
 	raw     syscall.RawConn // of conn; nil: it has none
@@ -31,7 +32,7 @@ type outbox struct {
 	mu       sync.Mutex
 	moved    sync.Cond // on mu: there is less to wait for
 	waiting  []byte
-	draining bool // a goroutine writes what waits
+	draining bool // a goroutine writes the waiting bytes
 	err      error
 }
 
@@ -44,7 +45,7 @@ func newOutbox(c net.Conn, total *atomic.Int64, most int64) *outbox {
 	return o
 }
 
-// Write implements io.Writer. An error may be that of what was written before.
+// Write implements io.Writer. Its error may be that of an earlier write.
 func (o *outbox) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,8 +79,7 @@ func (o *outbox) Write(p []byte) (int, error) {
 	return size, nil
 }
 
-// writeNow writes what is taken at once, without the timer that waiting needs. An error shows again in what is written
-// next.
+// writeNow writes the bytes that the socket takes at once, without a timer. An error recurs in the next write.
 func (o *outbox) writeNow(p []byte) (n int) {
 	if o.raw == nil {
 		return 0
@@ -91,7 +91,7 @@ func (o *outbox) writeNow(p []byte) (n int) {
 	return max(n, 0)
 }
 
-// drain writes what waits, until nothing does.
+// drain writes until no bytes wait.
 func (o *outbox) drain() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

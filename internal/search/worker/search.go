@@ -1,6 +1,6 @@
-// Package worker is the processes that index and search. It is the one user of zoekt: that maps its files, where one
-// that somebody cuts off ends the process, and takes what memory and time it needs. So it runs in processes of its own,
-// which have little and may die.
+// Package worker runs in the processes that index and search, and is the only user of zoekt. Zoekt maps its files, so a
+// truncated file kills its process. It also does not limit its memory and time. So it runs in processes of its own with
+// limits, which may die.
 package worker
 
 import (
@@ -42,7 +42,7 @@ const (
 	flushAfter = 500 * time.Millisecond
 )
 
-// SearchOptions say what a process searches.
+// SearchOptions sets what a search worker searches.
 type SearchOptions struct {
 	Dir     string
 	Memory  int64    // bytes of heap; 0: no limit
@@ -91,9 +91,8 @@ func limitMemory(n int64) {
 	unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: hard, Max: hard})
 }
 
-// unused is memory that nobody touches, which the kernel therefore does not provide: with it on the heap the garbage
-// collector runs after so much again was allocated, and not after each of the few megabytes that searches in a small
-// index need.
+// unused returns memory that is never touched, so the kernel does not allocate it. With it on the heap the garbage
+// collector runs less often than after every few megabytes, which searches in a small index need.
 func unused(limit int64) []byte {
 	const most = 64 << 20
 	if limit <= 0 {
@@ -133,7 +132,7 @@ type searcher struct {
 	mostWaiting int64
 }
 
-// asked is a request as it came.
+// asked is a request with its repositories.
 type asked struct {
 	*workerv1.SearchRequest
 	repositories *roaring.Bitmap // nil: all
@@ -155,7 +154,7 @@ func (s *searcher) serve(c net.Conn) {
 		}
 		a.reset(r, cancel)
 		began := time.Now()
-		heed := heedEnd(requests, cancel)
+		stop := cancelOnClose(requests, cancel)
 		err = s.searchSafely(ctx, r, a)
 		a.end.DurationUs = (time.Since(began) - a.sending).Microseconds()
 		if err != nil && a.err == nil {
@@ -166,22 +165,22 @@ func (s *searcher) serve(c net.Conn) {
 		}
 		if err := a.finish(); err != nil {
 			c.Close()
-			heed()
+			stop()
 			return
 		}
-		heed()
+		stop()
 	}
 }
 
-// heedAfter is how long a search runs before it is watched for whether anybody still waits for it: most are over by
+// cancelAfter is how long a search runs before it is watched for whether anybody still waits for it: most are over by
 // then.
-const heedAfter = 5 * time.Millisecond
+const cancelAfter = 5 * time.Millisecond
 
-// heedEnd cancels a search if the server closes the socket meanwhile. Nobody else reads until stop has returned: with
-// the next request, or at the socket's end.
-func heedEnd(r *bufio.Reader, cancel context.CancelFunc) (stop func()) {
+// cancelOnClose cancels a search if the server closes the socket. Until stop has returned, nothing else may read the
+// socket. It returns with the next request, or at the end of the socket.
+func cancelOnClose(r *bufio.Reader, cancel context.CancelFunc) (stop func()) {
 	done := make(chan struct{})
-	timer := time.AfterFunc(heedAfter, func() {
+	timer := time.AfterFunc(cancelAfter, func() {
 		defer close(done)
 		if _, err := r.Peek(1); err != nil {
 			cancel()
@@ -259,7 +258,7 @@ func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
 	if a.format == schema.API {
 		find, o.FlushWallTime, a.hold = s.collect, 0, true
 	}
-	if p.repository { // what one file of a repository has is not to keep others from being looked at
+	if p.repository { // a repository with many matches must not hide others
 		o.ShardRepoMaxMatchCount, o.MaxDocDisplayCount, o.ShardMaxMatchCount, o.TotalMaxMatchCount = 1, 0,
 			manyMore*enough, manyMore*enough
 	}
@@ -298,7 +297,7 @@ type answer struct {
 	plan   plan
 	err    error // of writing
 
-	hold             bool              // results wait until the search is over
+	hold             bool              // results wait until the search has ended
 	held             []zoekt.FileMatch // these
 	skipped          bool              // not everything was searched, or may have been, because there was enough
 	found            int               // matches that zoekt counted
@@ -324,7 +323,7 @@ func (a *answer) Send(r *zoekt.SearchResult) {
 	if r.Crashes > 0 {
 		a.end.Crashed = true
 	}
-	// Of a repository that has a result nothing more is looked at.
+	// After its first result a repository is not searched further.
 	a.found += r.MatchCount
 	a.skipped = a.skipped || r.FilesSkipped > 0 && !a.plan.repository || r.ShardsSkipped > 0 || a.stopped()
 	if a.hold {
@@ -383,7 +382,7 @@ func (a *answer) add(m *zoekt.FileMatch) {
 	}
 }
 
-// flush sends what waits.
+// flush sends the waiting results.
 func (a *answer) flush() {
 	if a.results == 0 || a.err != nil {
 		return
@@ -398,7 +397,7 @@ func (a *answer) flush() {
 	}
 }
 
-// batch writes what waits, which may stay in the buffer.
+// batch writes the waiting results; some may stay in the buffer.
 func (a *answer) batch() {
 	if a.results > 0 && a.err == nil {
 		batch := &workerv1.SearchBatch{Results: int32(a.results), Matches: int32(a.matches), Elements: a.elements}
@@ -407,7 +406,7 @@ func (a *answer) batch() {
 	}
 }
 
-// finish sends what waits and the end, at once if there is room.
+// finish sends the waiting results and the end, in one write if they fit.
 func (a *answer) finish() error {
 	a.batch()
 	if a.err != nil {

@@ -165,7 +165,7 @@ func (s *symbols) tags(name string, content []byte) ([]tag, error) {
 	}
 }
 
-// sections finds where in a file symbols are: ctags tells the line alone. Sections come in order and do not overlap.
+// sections finds the symbols in a file: ctags reports only their lines. Sections are in order and do not overlap.
 func sections(content []byte, tags []tag) ([]zoekt.DocumentSection, []*zoekt.Symbol) {
 	slices.SortStableFunc(tags, func(a, b tag) int { return a.Line - b.Line })
 	list, about := make([]zoekt.DocumentSection, 0, len(tags)), make([]*zoekt.Symbol, 0, len(tags))

@@ -96,14 +96,15 @@ func translateAtom(n *query.Node) (zoekt.Q, error) {
 	case query.Language:
 		name, ok := language(n.Pattern)
 		if !ok {
-			return nil, fault.New(fault.Invalid, "lang:%.40s: no language is known by that name; file: finds files by their extension, as in file:\\.xyz$", n.Pattern)
+			return nil, fault.New(fault.Invalid,
+				"lang:%.40s: unknown language; to find files by their extension use file:, as in file:\\\\.xyz$", n.Pattern)
 		}
 		return &zoekt.Language{Language: name}, nil
 	}
 	return translatePattern(n, false, false)
 }
 
-// translatePattern looks in content, in paths, or in both if neither is said.
+// translatePattern searches content, paths, or both if neither is set.
 func translatePattern(n *query.Node, content, path bool) (zoekt.Q, error) {
 	if !n.Regexp {
 		return &zoekt.Substring{Pattern: n.Pattern, CaseSensitive: n.Case, Content: content, FileName: path}, nil
