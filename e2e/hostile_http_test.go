@@ -163,49 +163,49 @@ func TestHostileLengths(t *testing.T) {
 				"0\r\n\r\n" + hidden},
 		"chunks-and-length": {notHTTP, "Content-Length and Transfer-Encoding",
 			fetchHead("good", "x", chunked, "Content-Length: 3") + chunk + "0\r\n\r\n" + hidden},
-		"HTTP/1.0-chunks": {notHTTP, "Transfer-Encoding is chunked",
+		"HTTP/1.0-chunks": {notHTTP, "Transfer-Encoding must be chunked",
 			strings.Replace(fetchHead("good", "x", chunked, "Connection: keep-alive"), "1.1", "1.0", 1) + chunk + "0\r\n\r\n" +
 				hidden},
-		"tab-chunked": {notHTTP, "Transfer-Encoding is chunked",
+		"tab-chunked": {notHTTP, "Transfer-Encoding must be chunked",
 			fetchHead("good", "x", "Transfer-Encoding:\tchunked ") + chunk + "0\r\n\r\n"},
-		"two-lengths": {notHTTP, "Content-Length is one number",
+		"two-lengths": {notHTTP, "Content-Length must be one decimal number",
 			fetchHead("good", "x", length, "Content-Length: 5") + string(lsAll) + hidden},
-		"negative": {notHTTP, "Content-Length is one number",
+		"negative": {notHTTP, "Content-Length must be one decimal number",
 			fetchHead("good", "x", "Content-Length: -1") + hidden},
-		"plus": {notHTTP, "Content-Length is one number",
+		"plus": {notHTTP, "Content-Length must be one decimal number",
 			fetchHead("good", "x", "Content-Length: +5") + "00000" + hidden},
-		"hexadecimal": {notHTTP, "Content-Length is one number",
+		"hexadecimal": {notHTTP, "Content-Length must be one decimal number",
 			fetchHead("good", "x", "Content-Length: 0x5") + "00000" + hidden},
-		"huge": {notHTTP, "Content-Length is one number",
+		"huge": {notHTTP, "Content-Length must be one decimal number",
 			fetchHead("good", "x", "Content-Length: 99999999999999999999") + hidden},
-		"empty-length": {notHTTP, "Content-Length is one number",
+		"empty-length": {notHTTP, "Content-Length must be one decimal number",
 			fetchHead("good", "x", "Content-Length: ") + hidden},
 		"space-before-colon": {notHTTP, "a space before its colon",
 			fetchHead("good", "x", "Transfer-Encoding : chunked", length) + string(lsAll) + hidden},
 		"control-in-header": {notHTTP, "a control character",
 			fetchHead("good", "x", "X: a\x0bContent-Length: 0") + hidden},
 		"bare-CR": {notHTTP, "end with CR and LF", fetchHead("good", "x", "X: a\rContent-Length: 0") + hidden},
-		"two-codings": {notHTTP, "Transfer-Encoding is chunked",
+		"two-codings": {notHTTP, "Transfer-Encoding must be chunked",
 			fetchHead("good", "x", chunked, "Transfer-Encoding: identity") + chunk + "0\r\n\r\n" + hidden},
-		"chunked-twice": {notHTTP, "Transfer-Encoding is chunked",
+		"chunked-twice": {notHTTP, "Transfer-Encoding must be chunked",
 			fetchHead("good", "x", "Transfer-Encoding: chunked, chunked") + chunk + "0\r\n\r\n" + hidden},
-		"xchunked": {notHTTP, "Transfer-Encoding is chunked",
+		"xchunked": {notHTTP, "Transfer-Encoding must be chunked",
 			fetchHead("good", "x", "Transfer-Encoding: xchunked", length) + string(lsAll) + hidden},
 		"folded": {notHTTP, "a header begins with a space",
 			fetchHead("good", "x", "X-Folded: a\r\n Transfer-Encoding: chunked", length) + string(lsAll)},
-		"folded-length": {notHTTP, "Content-Length is one number",
+		"folded-length": {notHTTP, "Content-Length must be one decimal number",
 			fetchHead("good", "x", "Content-Length:\r\n "+fmt.Sprint(len(lsAll))) + string(lsAll)},
-		"bad-chunk-size": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "-5\r\n" + hidden},
-		"no-chunk-size":  {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "\r\n" + hidden},
-		"chunk-size-0x":  {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "0x18\r\n" + hidden},
-		"huge-chunk":     {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "fffffffffffffffff\r\n" + hidden},
-		"chunk-without-end": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) +
+		"bad-chunk-size": {notHTTP, "invalid chunk", fetchHead("good", "x", chunked) + "-5\r\n" + hidden},
+		"no-chunk-size":  {notHTTP, "invalid chunk", fetchHead("good", "x", chunked) + "\r\n" + hidden},
+		"chunk-size-0x":  {notHTTP, "invalid chunk", fetchHead("good", "x", chunked) + "0x18\r\n" + hidden},
+		"huge-chunk":     {notHTTP, "invalid chunk", fetchHead("good", "x", chunked) + "fffffffffffffffff\r\n" + hidden},
+		"chunk-without-end": {notHTTP, "invalid chunk", fetchHead("good", "x", chunked) +
 			fmt.Sprintf("%x\r\n%sxx", len(lsAll), lsAll) + hidden},
-		"chunk-bare-line-feed": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) +
+		"chunk-bare-line-feed": {notHTTP, "invalid chunk", fetchHead("good", "x", chunked) +
 			fmt.Sprintf("%x;a\n%s\r\n0\r\n\r\n", len(lsAll), lsAll)},
-		"long-extension": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "5;" +
+		"long-extension": {notHTTP, "invalid chunk", fetchHead("good", "x", chunked) + "5;" +
 			strings.Repeat("x", 100_000) + "\r\n" + hidden},
-		"extensions": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) +
+		"extensions": {notHTTP, "invalid chunk", fetchHead("good", "x", chunked) +
 			strings.Repeat("1;"+strings.Repeat("x", 4000)+"\r\n0\r\n", 1000) + "0\r\n\r\n"},
 		"long-trailer": {200, "cut off", fetchHead("good", "x", chunked, "Trailer: X") + chunk + "0\r\nX: " +
 			strings.Repeat("x", 100_000) + "\r\n\r\n"},
@@ -241,7 +241,7 @@ func TestHostileLengths(t *testing.T) {
 	}
 	// A target in absolute form is what proxies are sent.
 	v.wantsStatus("absolute", v.get("http://127.0.0.1:1/good/info/refs?service=git-upload-pack", "absolute"), 400,
-		"this server is no proxy")
+		"this server is not a proxy")
 	v.unharmed(200 << 20)
 }
 

@@ -42,7 +42,6 @@ var shapes = map[string]struct {
 	"no length":                  {post + "Content-Length:\r\n\r\n", badLength},
 	"length of spaces":           {post + "Content-Length: \t \r\n\r\n", badLength},
 	"long length":                {post + "Content-Length: 1234567890123456789\r\n\r\n", badLength},
-	"length behind many spaces":  {post + "Content-Length:" + strings.Repeat(" ", 100) + "1\r\n\r\na", badLength},
 	"other encoding":             {post + "Transfer-Encoding: gzip\r\n\r\n", badEncoding},
 	"identity":                   {post + "Transfer-Encoding: identity\r\n\r\n", badEncoding},
 	"chunked and more":           {post + "Transfer-Encoding: chunked, identity\r\n\r\n", badEncoding},
@@ -70,7 +69,7 @@ var shapes = map[string]struct {
 	"no colon":                   {get + "X\r\n\r\n", badName},
 	"no name":                    {get + ": a\r\n\r\n", badName},
 	"letters of other languages": {get + "X\xc3\xa9: a\r\n\r\n", badName},
-	"NUL in a name":              {get + "X\x00: a\r\n\r\n", badName},
+	"NUL in a name":              {get + "X\x00: a\r\n\r\n", control},
 	"NUL before a name":          {get + "\x00X: a\r\n\r\n", control},
 	"NUL in a value":             {get + "X: a\x00b\r\n\r\n", control},
 	"DEL in a value":             {get + "X: a\x7f\r\n\r\n", control},
@@ -79,7 +78,7 @@ var shapes = map[string]struct {
 	"LF behind a value":          {get + "X: a\nContent-Length: 1\r\n\r\n", badEnd},
 	"LF for the empty line":      {get + "\n", badEnd},
 	"LF for all":                 {"GET /a HTTP/1.1\nHost: a\n\n", badEnd},
-	"CR X for the empty line":    {get + "\rX", badEnd},
+	"CR X for the empty line":    {get + "\rX\n", badEnd},
 	"CR LF in the target":        {"GET /a\r\nHost: a\r\n\r\n", badLine},
 	"absolute form":              {"GET http://a/a HTTP/1.1\r\nHost: a\r\n\r\n", badTarget},
 	"absolute form, TLS":         {"POST HTTPS://a/a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", badTarget},
@@ -126,7 +125,7 @@ var shapes = map[string]struct {
 	"CR behind a size":           {post + te + "\r\n1\ra\r\n0\r\n\r\n", badChunk},
 	"LF in an extension":         {post + te + "\r\n1;a\nb\r\na\r\n0\r\n\r\n", badChunk},
 	"NUL in an extension":        {post + te + "\r\n1;a\x00\r\na\r\n0\r\n\r\n", badChunk},
-	"long extension":             {post + te + "\r\n1;" + strings.Repeat("a", maxExtension+1) + "\r\na\r\n0\r\n\r\n", badChunk},
+	"long extension":             {post + te + "\r\n1;" + strings.Repeat("a", maxSize) + "\r\na\r\n0\r\n\r\n", badChunk},
 	"a longer chunk":             {post + te + "\r\n1\r\nab\r\n0\r\n\r\n", badChunk},
 	"LF behind a chunk":          {post + te + "\r\n1\r\na\n0\r\n\r\n", badChunk},
 	"length in a trailer":        {post + te + "\r\n0\r\nContent-Length: 1\r\n\r\n", badTrailer},
@@ -164,7 +163,7 @@ func frames(stream []byte, next func() int) (ends []int, at int, why *Refusal) {
 		if at += n; bad != nil {
 			return ends, at, bad
 		}
-		if f.state == between && f.blank == 0 {
+		if f.isBetween() && f.blanks == 0 {
 			ends = append(ends, at)
 		} else if n < len(part) {
 			panic("stopped in the middle of a request")
@@ -237,7 +236,7 @@ func strict(stream []byte) (body []byte, length int, ok bool) {
 		}
 		return m
 	}
-	for skipped := 0; skipped < maxBlank && strings.HasPrefix(string(runes[at:min(len(runes), at+2)]), "\r\n"); skipped++ {
+	for skipped := 0; skipped < maxBlanks && strings.HasPrefix(string(runes[at:min(len(runes), at+2)]), "\r\n"); skipped++ {
 		at += 2
 	}
 	first := match(line)

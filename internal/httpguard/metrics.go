@@ -2,18 +2,18 @@ package httpguard
 
 import "github.com/prometheus/client_golang/prometheus"
 
-func (g *Guard) newMetrics() prometheus.Collector {
-	all := prometheus.NewCounterVec(prometheus.CounterOpts{
+func newCounter() *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "packhorse_http_malformed_total",
-		Help: "HTTP requests that were refused since two servers could understand them in two ways, by what is wrong with them.",
+		Help: "HTTP requests that were refused because two servers could understand them in two ways, by reason.",
 	}, []string{"reason"})
 	for _, r := range refusals {
-		g.refused[r] = all.WithLabelValues(r.Reason)
+		c.WithLabelValues(r.Reason)
 	}
-	return all
+	return c
 }
 
 // Collectors lists the metrics for registration.
-func (g *Guard) Collectors() []prometheus.Collector { return []prometheus.Collector{g.all} }
+func (g *Guard) Collectors() []prometheus.Collector { return []prometheus.Collector{g.refused} }
 
-func (g *Guard) count(why *Refusal) { g.refused[why].Inc() }
+func (g *Guard) count(why *Refusal) { g.refused.WithLabelValues(why.Reason).Inc() }

@@ -8,18 +8,20 @@ import (
 	"time"
 )
 
-// secure is a connection with TLS. net/http shakes hands only on what is a *tls.Conn itself; of another one it asks for the state, once, before
-// it reads: the hands are shaken then.
-type secure struct {
+// tlsConn is a guarded connection with TLS. net/http makes the handshake only for a *tls.Conn itself. It asks other connections for their state,
+// once and before it reads. The handshake is made then.
+type tlsConn struct {
 	conn
 	tls *tls.Conn
 }
 
-// ConnectionState is what net/http has for a request's TLS.
-func (c *secure) ConnectionState() tls.ConnectionState {
+// ConnectionState returns the TLS state for the requests of the connection.
+func (c *tlsConn) ConnectionState() tls.ConnectionState {
 	if c.err == nil && !c.tls.ConnectionState().HandshakeComplete {
 		if err := c.handshake(); err != nil {
-			c.guard.logf("http: TLS handshake error from %s: %v", c.RemoteAddr(), err)
+			if c.guard.Log != nil {
+				c.guard.Log.Printf("http: TLS handshake error from %s: %v", c.RemoteAddr(), err)
+			}
 			c.err = io.EOF
 			c.Close()
 		}
@@ -27,7 +29,7 @@ func (c *secure) ConnectionState() tls.ConnectionState {
 	return c.tls.ConnectionState()
 }
 
-func (c *secure) handshake() error {
+func (c *tlsConn) handshake() error {
 	if limit := c.guard.TLSLimit; limit > 0 {
 		if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
 			return err
@@ -36,10 +38,10 @@ func (c *secure) handshake() error {
 	err := c.tls.Handshake()
 	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok && record.Conn != nil {
 		text := ""
-		switch begin := string(record.RecordHeader[:]); {
-		case isPlain(record.RecordHeader):
-			text = "this port speaks HTTPS: write https:// in the address\n"
-		case begin == "PROXY" || begin == "\r\n\r\n\x00":
+		switch string(record.RecordHeader[:]) {
+		case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
+			text = "this port needs HTTPS: use https:// in the address\n"
+		case "PROXY", "\r\n\r\n\x00":
 			text, err = proxyHeader.Error()+"\n", proxyHeader
 			c.guard.count(proxyHeader)
 			if c.guard.Refused != nil {
@@ -54,19 +56,4 @@ func (c *secure) handshake() error {
 		return err
 	}
 	return c.SetDeadline(time.Time{})
-}
-
-// isPlain tells a request of HTTP where TLS should begin.
-func isPlain(begin [5]byte) bool {
-	switch string(begin[:]) {
-	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
-		return true
-	}
-	return false
-}
-
-func (g *Guard) logf(format string, args ...any) {
-	if g.Log != nil {
-		g.Log.Printf(format, args...)
-	}
 }
