@@ -269,7 +269,7 @@ func TestRestart(t *testing.T) {
 	if got := value(h.o.Metrics.pending); got != 20 || len(files(t, dir)) != 20 {
 		t.Errorf("%v wait, %v", got, files(t, dir))
 	}
-	if !strings.Contains(l.String(), "it will be tried again") || strings.Contains(l.String(), s.URL) {
+	if !strings.Contains(l.String(), "trying again") || strings.Contains(l.String(), s.URL) {
 		t.Errorf("the log: %s", l)
 	}
 	s.mu.Lock()
@@ -347,7 +347,7 @@ func TestCrash(t *testing.T) {
 		t.Errorf("told of %v", got)
 	}
 	if left := files(t, dir); strings.Join(left, " ") != "pushes/Alive pushes/Later" ||
-		!strings.Contains(l.String(), "stays in the outbox") {
+		!strings.Contains(l.String(), "keeping it in the outbox") {
 		t.Errorf("left: %v; the log: %s", left, l)
 	}
 }
@@ -410,7 +410,7 @@ func TestDeadLetters(t *testing.T) {
 	}) {
 		t.Errorf("left: %v", files(t, dir))
 	}
-	if !strings.Contains(l.String(), "a webhook was given up") || !dead(h) {
+	if !strings.Contains(l.String(), "abandoned a delivery of a webhook") || !dead(h) {
 		t.Errorf("the log: %s", l)
 	}
 
@@ -518,7 +518,7 @@ func TestOrder(t *testing.T) {
 	}
 	h.Start()
 	if !eventually(func() bool { return strings.HasSuffix(got(), "Last End") && dead(h) }) ||
-		!strings.Contains(l.String(), "a webhook was given up") {
+		!strings.Contains(l.String(), "abandoned a delivery of a webhook") {
 		t.Errorf("in the order %s; %s", got(), l)
 	}
 }
@@ -583,8 +583,8 @@ func TestDecisions(t *testing.T) {
 		}, fault.Denied, "no [31mred pushes\non Fridays"},
 		"no reason": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(422) }, fault.Denied, "refused by t"},
 		"broken": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, fault.Unavailable,
-			"could not ask t"},
-		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-hang }, fault.Unavailable, "could not ask t"},
+			"cannot ask t"},
+		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-hang }, fault.Unavailable, "cannot ask t"},
 		"redirects": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 307) },
 			fault.Unavailable, ""},
 		"floods": {func(w http.ResponseWriter, _ *http.Request) {
