@@ -16,9 +16,9 @@ import (
 // A command on a page, and the answer that the page shows below it.
 var pageCommand = regexp.MustCompile("(?s)```sh\n(.*?)```\n(?:```json\n(.*?)```)?")
 
-// TestAPIPage runs the commands of docs/reference/api.md one after the other in one shell each, and compares their
-// answers with the page's: every field that is shown there is there, with a value of that type; values that say "..."
-// or end so are any.
+// TestAPIPage runs the commands of docs/reference/api.md in one shell and compares their output with the page. Each
+// field on the page must be in the output with a value of the same type. Values that the page shows as "..." or that
+// end so may be any.
 func TestAPIPage(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -55,7 +55,7 @@ func TestAPIPage(t *testing.T) {
 	}
 }
 
-// missing lists what is in want and not in got.
+// missing lists the fields of want that got does not have.
 func missing(at string, want, got any) (list []string) {
 	switch want := want.(type) {
 	case map[string]any:

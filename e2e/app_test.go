@@ -28,7 +28,7 @@ import (
 // tests.
 const workerSocket = "PACKHORSE_E2E_WORKER"
 
-// appWorker answers until SIGTERM, and then what runs.
+// appWorker serves until SIGTERM, and then finishes the requests that run.
 func appWorker(socket string) int {
 	_ = os.Remove(socket)
 	l, err := net.Listen("unix", socket)
@@ -192,8 +192,8 @@ func TestApplication(t *testing.T) {
 	}
 }
 
-// keepAsking has clients ask for a page until end is called, which says how many answers were good, and what was wrong
-// with the first that was not.
+// keepAsking sends requests until end is called. The function end returns the number of good responses and the first
+// error.
 func keepAsking(url string) (end func() (int64, error)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var asking sync.WaitGroup

@@ -22,8 +22,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestAuth tells who is let in, and who learns what, with real git clients and their credential helpers: in one
-// process, and in two.
+// TestAuth checks authentication and permissions with real git clients and their credential helpers. It does so for one
+// process and, without -short, for a gateway and a node.
 func TestAuth(t *testing.T) {
 	templates := makeTemplates(t)
 	scripts, err := filepath.Glob("testdata/auth/*.txtar")
@@ -54,8 +54,7 @@ func cmdToken(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], strings.TrimSpace(string(out)))
 }
 
-// cmdStore gives git's credential helper "store" a user name and a password for $URL, in the place of what it had:
-// store [USER PASSWORD].
+// cmdStore replaces the credentials of git's helper "store" for $URL: store [USER PASSWORD].
 func cmdStore(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 && len(args) != 2 {
 		ts.Fatalf("usage: store [USER PASSWORD]")
@@ -156,8 +155,8 @@ func TestCredentialsStayAtTheGateway(t *testing.T) {
 	}
 }
 
-// recordTo listens before an address; what is said there is passed on both ways, and what goes to the address is
-// recorded.
+// recordTo starts a proxy in front of an address. It passes bytes on in both directions, and records those to the
+// address.
 func recordTo(t *testing.T, address string) (at string, seen func() string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -58,7 +58,7 @@ func TestBenchNeighbour(t *testing.T) {
 	}
 }
 
-// TestBenchStorm: a small storm through a gateway. Every clone ends well, or is told when to come back; memory stays
+// TestBenchStorm sends a small storm through a gateway. Each clone succeeds or gets a time to retry, and memory stays
 // below the limit.
 func TestBenchStorm(t *testing.T) {
 	t.Parallel()

@@ -155,8 +155,8 @@ func clients(installed string) []*client {
 	)
 }
 
-// TestClients runs each operation with each client against Packhorse and compares what came of it with what git makes
-// by file path. PACKHORSE_CLIENTS names the directory that .ci/clients filled; without it there is git alone.
+// TestClients runs each operation with each client against Packhorse, and compares the result with that of git by file
+// path. PACKHORSE_CLIENTS names the directory that .ci/clients filled. Without it git is the only client.
 func TestClients(t *testing.T) {
 	m, pushes := newMatrix(t), newPrivateMatrix(t)
 	var mu sync.Mutex
@@ -264,7 +264,7 @@ func httpBackend(t *testing.T, root string) string {
 	return server.URL
 }
 
-// cell is what the page says of a client and an operation: "ok", or the reason why the client cannot.
+// cell returns the text of the page for a client and an operation: "ok", or the reason why the client cannot do it.
 func (m *matrix) cell(t *testing.T, c *client, op operation) string {
 	err := m.attempt(t, c, op, m.ours, "ours")
 	reason := c.limits[op.name]
@@ -275,7 +275,7 @@ func (m *matrix) cell(t *testing.T, c *client, op operation) string {
 		t.Errorf("%s can do it, other than its limits say: %s", c.name, reason)
 		return "ok"
 	}
-	// Is it us, or the client? The same against git's own server tells.
+	// The same operation against git's own server shows whether the fault is ours or the client's.
 	onGits := m.attempt(t, c, op, m.gits, "gits")
 	switch {
 	case onGits == nil:
@@ -325,7 +325,7 @@ func (m *matrix) attempt(t *testing.T, c *client, op operation, server, who stri
 	return sameFetched(dir, want, op)
 }
 
-// listed brings a list of refs into one form; peeled tags are not told by all clients.
+// listed brings a list of refs into one form, without peeled tags, which some clients do not show.
 func listed(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {

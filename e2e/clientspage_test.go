@@ -49,7 +49,7 @@ func page(ran []*client, cells map[*client]map[string]string) string {
 	return out.String()
 }
 
-// reasons tells why clients cannot, a line for each client that has something to tell, whatever the number of its rows.
+// reasons explains what clients cannot do, with one line for each client that has limits.
 func reasons(ran []*client, cells map[*client]map[string]string) []string {
 	var names []string
 	told := map[string][]string{}

@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// push is what the page says of a client and a push: "ok", or the reason why the client cannot. The client moves main,
-// a merge among what is new, and makes a branch.
+// push returns the text of the page for a client and a push: "ok", or the reason why the client cannot push. The client
+// moves main by commits with a merge, and creates a branch.
 func (m *privateMatrix) push(t *testing.T, c *client, op operation) string {
 	reason := c.limits[op.name]
 	server := m.private["token"]

@@ -12,8 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestClientsWithCredentials has each client of the matrix clone a repository that not everybody may read: with a
-// token, as the password of its URL, and, where it runs ssh, with a key. With a wrong one it fails.
+// TestClientsWithCredentials has each client of the matrix clone a private repository with a token as the password of
+// its URL. Clients that run ssh also use a key. A wrong credential fails.
 func TestClientsWithCredentials(t *testing.T) {
 	m := newPrivateMatrix(t)
 	for _, c := range clients(os.Getenv("PACKHORSE_CLIENTS")) {
@@ -45,10 +45,10 @@ func TestClientsWithCredentials(t *testing.T) {
 	}
 }
 
-// privateMatrix is a matrix whose server lets in those alone who have a credential.
+// privateMatrix is a matrix whose server requires credentials.
 type privateMatrix struct {
 	*matrix
-	private, wrong map[string]string // URLs, by what is in them
+	private, wrong map[string]string // URLs, by kind of credential
 	ssh            string            // URL for clients that do not run the ssh program; "": there is no ssh
 }
 
@@ -123,8 +123,7 @@ func newPrivateMatrix(t *testing.T) *privateMatrix {
 	if err := os.WriteFile(filepath.Join(m.programs, "ssh"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// For JGit, which knows neither %n nor BatchMode. It puts another file in the place of the one with known hosts, so
-	// that must not be /dev/null.
+	// JGit knows neither %n nor BatchMode. It replaces the file with known hosts, so that the file must not be /dev/null.
 	if err := os.Mkdir(filepath.Join(m.work, ".ssh"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// proxyHeader is what a load balancer says of a client in the PROXY protocol.
+// proxyHeader describes a client in the PROXY protocol, as a load balancer does.
 const proxyHeader = "PROXY TCP4 192.0.2.7 192.0.2.8 5555 80\r\n"
 
 const sshToo = "[ssh]\naddress = \"127.0.0.1:0\"\nanonymous = true\n"
@@ -40,8 +40,8 @@ func (v *victim) sshBanner(begin string) string {
 	return string(got)
 }
 
-// TestProxyProtocol: behind a load balancer that says who the client is, HTTP and SSH see the client, and packs still
-// go by the kernel.
+// TestProxyProtocol checks that HTTP and SSH see the client's address behind a load balancer, and that the kernel still
+// copies packs.
 func TestProxyProtocol(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "trusted_proxies = [\"127.0.0.0/8\"]\n[http]\nproxy_protocol = true\n"+sshToo+"proxy_protocol = true\n",
@@ -87,7 +87,7 @@ func TestForwardedFor(t *testing.T) {
 	v := attack(t, "trusted_proxies = [\"127.0.0.0/8\"]\n[auth]\nguesses = 2\n"+sshToo, nil)
 	guesses := 0
 	ask := func(client string) int {
-		guesses++ // the same wrong token again is no guess
+		guesses++ // the same wrong token does not count twice
 		return v.get("/good/info/refs?service=git-upload-pack", "guesser",
 			fmt.Sprintf("Authorization: Bearer phk_wrong%d", guesses),
 			"X-Forwarded-For: 6.6.6.6, "+client).status
@@ -104,7 +104,7 @@ func TestForwardedFor(t *testing.T) {
 		strings.Contains(log, "6.6.6.6") {
 		t.Errorf("the log does not name client and proxy:\n%s", tail(log, 2000))
 	}
-	// Without proxy_protocol a header is refused, and the reason told, on either port.
+	// Without proxy_protocol both ports refuse a header and report the reason.
 	const why = "a PROXY protocol header from an address that may not send one"
 	conn := v.connect()
 	defer conn.Close()

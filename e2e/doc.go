@@ -1,4 +1,3 @@
-// Package e2e tells stories about the built binary and real git clients: what a user, an operator and an attacker do
-// and see. The stories are scripts in testdata; see CONTRIBUTING.md for the commands that they have. There is nothing
-// here but tests.
+// Package e2e tests the built binary with real git clients, from the view of a user, an operator and an attacker.
+// Scripts in testdata are its stories. CONTRIBUTING.md describes their commands. The package contains only tests.
 package e2e

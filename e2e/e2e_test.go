@@ -89,7 +89,7 @@ func skipIfShort(t *testing.T) {
 	}
 }
 
-// TestShell tells what users and operators see around the server: commands, configuration, start and end.
+// TestShell runs stories about commands, configuration, start and shutdown.
 func TestShell(t *testing.T) { runStories(t, "testdata/shell") }
 
 // runStories runs the scripts of a directory, each in a directory of its own with the templates' repositories at hand.
@@ -98,9 +98,9 @@ func runStories(t *testing.T, dir string) {
 	runStoriesIn(t, shape{}, dir, makeTemplates(t), "")
 }
 
-// runStoriesWith is runStories with templates that were made already, with more scripts, and without an index, which
-// none of them is about. Git clients speak the protocol version, unless it is "" and they do as they like; it is in
-// $PROTOCOL for commands that want to be told.
+// runStoriesWith is runStories with existing templates, additional scripts, and servers without a search index. Git
+// clients speak the given version of the protocol, which is also in $PROTOCOL. If protocol is empty, they use their
+// default.
 func runStoriesWith(t *testing.T, dir, templates, protocol string, scripts ...string) {
 	t.Helper()
 	runStoriesIn(t, shape{noIndex: true}, dir, templates, protocol, scripts...)
@@ -161,7 +161,7 @@ const newerGit = "PACKHORSE_TEST_NEWER_GIT"
 // condition adds to testscript's own: [linux] and the like are there already.
 func condition(name string) (bool, error) {
 	switch name {
-	case "procfs": // /proc tells about processes
+	case "procfs": // /proc describes processes
 		return runtime.GOOS == "linux", nil
 	case "gitlfs": // git-lfs is installed
 		_, err := exec.LookPath("git-lfs")

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestNetworkDown takes away the network between a gateway and a node that is in a network namespace of its own, and
-// gives it back: no reset, no end, nothing that a process could make up.
+// TestNetworkDown disables the network between a gateway and a node in its own network namespace, and enables it again.
+// Neither side gets a reset or an end of the connection.
 func TestNetworkDown(t *testing.T) {
 	t.Parallel()
 	id := os.Getpid() % 0xffff

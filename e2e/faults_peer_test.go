@@ -34,8 +34,8 @@ func openChannel(address string) (net.Conn, int, error) {
 	return c, resp.StatusCode, nil
 }
 
-// TestChannelsLeft opens a thousand side channels and leaves them: they are bounded, the limit is told, and time ends
-// them.
+// TestChannelsLeft opens a thousand side channels and does not use them. Their number is limited, the node reports the
+// limit, and it closes them after a while.
 func TestChannelsLeft(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, false, "channels = 1000\nchannel_idle = \"4s\"\n")
@@ -188,8 +188,8 @@ func peakMemory(s *serverProcess) (kb int64) {
 	return kb
 }
 
-// TestAbsurdNodes puts what answers nonsense in the place of a node: the gateway's clients are told at once that there
-// is no node, and it takes no harm.
+// TestAbsurdNodes replaces a node by servers that send nonsense. Clients of the gateway get an error quickly, and the
+// gateway stays healthy.
 func TestAbsurdNodes(t *testing.T) {
 	t.Parallel()
 	settings := func(b *bytes.Buffer) *http2.Framer {

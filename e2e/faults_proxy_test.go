@@ -21,7 +21,7 @@ const (
 
 func (b between) String() string { return [...]string{"control calls", "side channels"}[b] }
 
-// fate is what becomes of a connection.
+// fate is the way in which a connection ends.
 type fate int
 
 const (
@@ -29,22 +29,22 @@ const (
 	cut          // reset at both ends
 	ended        // closed at both ends
 	halfEnd      // no more from the node: the gateway reads an end, and may go on sending
-	lost         // nothing passes any more, and neither end learns of it or of what becomes of the other
+	lost         // no byte passes any more, and neither side notices, also not the end of the other
 	dropped      // the node's end is reset, and the gateway learns nothing of it
 )
 
 // weather is what a faultProxy does to the connections of one kind, those that are open and those to come.
 type weather struct {
 	hold  bool          // no byte and no end passes, and connections are made without a node
-	delay time.Duration // of each step of at most 32 KiB, in each direction: it is what makes a road long and narrow
+	delay time.Duration // of each step of at most 32 KiB, in each direction: makes a route long and narrow
 
-	then  fate  // what becomes of a connection once so many bytes of the node
+	then  fate  // the end of a connection after so many bytes from the node
 	after int64 // have passed; those of the answer that opens a side channel do not count
 	early bool  // or just before that answer passes
 }
 
-// faultProxy stands between gateways and a node, and does to their connections what networks do. It tells what a
-// connection is for by its first bytes, in TLS by the protocol that they offer.
+// faultProxy is a proxy between gateways and a node that causes network faults. It recognizes the purpose of a
+// connection by its first bytes, and in TLS by the protocol that they offer.
 type faultProxy struct {
 	t        *testing.T
 	listener net.Listener
@@ -52,7 +52,7 @@ type faultProxy struct {
 	address  string // of the node
 
 	mu      sync.Mutex
-	changed chan struct{} // closed and made anew with each change
+	changed chan struct{} // closed and replaced at each change
 	weather [2]weather
 	open    map[*crossing]bool
 	ending  bool
@@ -107,7 +107,7 @@ func (p *faultProxy) close() {
 	p.running.Wait()
 }
 
-// change changes what is guarded by the lock, and wakes whoever waits for that.
+// change calls do with the lock held, and wakes the goroutines that wait for a change.
 func (p *faultProxy) change(do func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

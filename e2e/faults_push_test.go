@@ -19,9 +19,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestPushFaults kills and stops a node or a gateway, or cuts the road between them, in the middle of a push: the
-// client gets an error in a time that has an end, no ref changes, git ends and leaves nothing, and the next push goes
-// through.
+// TestPushFaults kills or stops a node or a gateway, or cuts the connection between them, in the middle of a push. The
+// client gets an error within a limit, no ref changes, git ends and leaves no files, and the next push succeeds.
 func TestPushFaults(t *testing.T) {
 	t.Parallel()
 	together(t, map[string]func(*testing.T){
@@ -123,11 +122,11 @@ func (p *pushPair) refs() string {
 	return gittest.At(p, filepath.Join(p.dir, "repos/one.git")).Git("for-each-ref")
 }
 
-// push sends a body to the gateway.
+// push sends the body of a push to the gateway.
 func (p *pushPair) push(body io.Reader) string { return p.gateway.push(p.token, body) }
 
-// push sends the body of a push in chunks. Not by net/http's client, which looks at no answer while it waits for more
-// of the body.
+// push sends the body of a push in chunks. The client of net/http is of no use here: it does not read a response while
+// it waits for more of the body.
 func (p *serverProcess) push(token string, body io.Reader) string {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(p.http, "http://"))
 	if err != nil {

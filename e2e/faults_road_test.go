@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestRoadFaults breaks the road between a gateway and its node.
+// TestRoadFaults breaks the connections between a gateway and its node.
 func TestRoadFaults(t *testing.T) {
 	t.Parallel()
 	together(t, map[string]func(*testing.T){
@@ -22,7 +22,7 @@ func TestRoadFaults(t *testing.T) {
 	})
 }
 
-// Nothing passes any more, and nobody is told.
+// cutOff drops all packets without an error at either end.
 func cutOff(t *testing.T) {
 	p := newPair(t, true, "channel_idle = \"2s\"\n")
 	during := p.stick("one")
@@ -33,7 +33,7 @@ func cutOff(t *testing.T) {
 	during.fails("cut off during the transfer")
 	p.refused("three", "cannot be reached; try again")
 	p.gone(children)
-	p.letsGo(p.node, -2) // nothing is left of the gateway, the idle channel included
+	p.letsGo(p.node, -2) // the node has no descriptor of the gateway left, also not for the idle channel
 	p.idle(p.gateway)
 	p.loosen()
 
@@ -50,7 +50,8 @@ func cutOff(t *testing.T) {
 	after.whole("cut off for a moment")
 }
 
-// What is open is dead, and neither end is told; what is new works: as when a machine between the two starts anew.
+// halfOpen loses all open connections without an error at either end. New connections work, as after a restart of a
+// machine between the two.
 func halfOpen(t *testing.T) {
 	p := newPair(t, true, "channel_idle = \"2s\"\n")
 	during := p.stick("one")
@@ -62,8 +63,7 @@ func halfOpen(t *testing.T) {
 	p.found()
 	p.clone("one")
 
-	// The node's machine starts anew, and its resets are lost as well: the channels that the gateway has kept lead
-	// nowhere.
+	// The node's machine restarts, and its resets are lost as well. The gateway's idle channels lead nowhere.
 	p.clone("two")
 	before := p.metric(p.gateway, "packhorse_node_lost_total")
 	p.proxy.strike(lost)
@@ -76,7 +76,7 @@ func halfOpen(t *testing.T) {
 	p.letsGo(p.gateway, 0)
 }
 
-// A gateway's machine goes, and not even a reset comes of it.
+// gatewayVanishes loses the gateway's machine, which does not send a reset.
 func gatewayVanishes(t *testing.T) {
 	p := newPair(t, true, "channel_idle = \"2s\"\n")
 	during := p.stick("one")
@@ -93,13 +93,13 @@ func gatewayVanishes(t *testing.T) {
 	p.letsGo(p.node, 0)
 }
 
-// Channels and calls break between the announcement of a channel and its use, with the first byte, and in the middle,
-// in every way that an end is told of.
+// roadBreaks ends channels and calls between the announcement of a channel and its use, with the first byte, and in the
+// middle. It does so in each way that the peer notices.
 func roadBreaks(t *testing.T) {
 	p := newPair(t, true, "")
 	repos := []string{"one", "two", "three", "four", "five"}
 	for _, repo := range repos {
-		p.clone(repo) // from the cache from now on: it is the road that fails
+		p.clone(repo) // from now on from the cache: only the connection fails
 	}
 	n := 0
 	for _, kind := range []between{sideChannels, controlCalls} {
@@ -175,7 +175,8 @@ func replicaTakesOver(t *testing.T) {
 	p.idle(p.gateway)
 }
 
-// A long and narrow road is no failure, and whoever gives up on it is let go.
+// slowRoad has a connection with a long delay. It is not a failure, and the node and the gateway release all resources
+// of a client that gives up.
 func slowRoad(t *testing.T) {
 	p := newPair(t, true, "")
 	p.proxy.set(weather{delay: 20 * time.Millisecond})

@@ -17,12 +17,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// The tests in faults*_test.go hold a gateway and its node, as processes of their own, to what happens when one of
-// them, or the road between them, fails before, during or after a transfer: git gets an error or all it asked for,
-// whoever is left lets go of all that the transfer held, and what is back is found again.
+// The tests in faults*_test.go check a gateway and its node in separate processes. One of them, or the connection
+// between them, fails before, during or after a transfer. Git gets an error or a complete response, the other process
+// releases all resources of the transfer, and both find each other again.
 //
-// All limits of time that could end a transfer are raised far above what a test waits for: what ends one here is that
-// the other side's silence was noticed.
+// All timeouts that could end a transfer are far longer than a test waits. Therefore a transfer only ends because one
+// side notices the silence of the other.
 
 // pair is a gateway and a node, and mostly a faultProxy between them. Each of the repositories one to six is a pack of
 // 3 MB of its own.
@@ -41,7 +41,7 @@ type pair struct {
 const patient = "[storage]\nstall = \"1h\"\n[http]\nwrite_stall = \"1h\"\nread_stall = \"1h\"\n[cache]\ngrace = " +
 	"\"1ms\"\n[git]\nslots = 20\n"
 
-// stuckGit is a git whose packs stop after two megabytes while there is a file "stuck", and say so.
+// stuckGit is a git whose packs stop after two megabytes while a file "stuck" exists. It creates a file then.
 const stuckGit = `#!/bin/sh
 here=$(dirname "$0")
 for arg; do
@@ -53,7 +53,8 @@ done
 exec git "$@"
 `
 
-// newPair starts both, and has a clone go by them. The node's configuration can have more of its last table, "storage".
+// newPair starts a node and a gateway, and makes a clone through them. The text more is appended to the table "storage"
+// of the node's configuration.
 func newPair(t *testing.T, proxied bool, more string) *pair {
 	t.Helper()
 	p := &pair{T: t, dir: t.TempDir(), base: map[*serverProcess]int{}}

@@ -72,8 +72,8 @@ func (a *authority) sign(from time.Duration) (cert, key string) {
 		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
 }
 
-// TestCertificateFaults replaces the certificates of running processes by such as nobody should accept, and by good
-// ones again. A clock that is wrong is the same to them as a certificate whose time has not come, or is over.
+// TestCertificateFaults replaces the certificates of running processes by invalid ones, and then by valid ones again.
+// To them a wrong clock is the same as a certificate that is not valid yet or has expired.
 func TestCertificateFaults(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority(t), newAuthority(t)
@@ -118,7 +118,7 @@ func TestCertificateFaults(t *testing.T) {
 		} {
 			bad()
 			eventually(t, who+"'s certificate is refused: "+name, func() bool {
-				p.proxy.strike(cut) // what is open was made with the good one
+				p.proxy.strike(cut) // open connections were made with the valid one
 				out, err := gittest.At(t, "").Try("ls-remote", p.gateway.http+"/one")
 				return err != nil && strings.Contains(out+err.Error(), "503")
 			})
@@ -137,10 +137,9 @@ func TestCertificateFaults(t *testing.T) {
 	}
 }
 
-// TestClockSkew sets back what a node has of the time. Static binaries cannot be given another clock, so its traces are
-// changed instead: the epoch of before lies in the future, as after a clock that was wrong, and files have times of the
-// future and of long ago. Deadlines of calls are durations, not times (grpc-timeout); certificates are in
-// TestCertificateFaults.
+// TestClockSkew sets back the times that a node has stored. A static binary cannot be given another clock. Therefore
+// the test changes the traces of a wrong clock: the stored epoch lies in the future, and files have times in the future
+// and long ago. Deadlines of calls are durations (grpc-timeout), and TestCertificateFaults is about certificates.
 func TestClockSkew(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, false, "")
@@ -159,7 +158,7 @@ func TestClockSkew(t *testing.T) {
 	}
 	p.found()
 
-	// Whatever times the files have, the next answer is of what they say.
+	// The next response shows the content of the files, whatever their times.
 	one := gittest.At(t, filepath.Join(p.dir, "repos", "one.git"))
 	tip := one.ID("refs/heads/main")
 	for i, at := range []time.Time{time.Now().Add(1000 * time.Hour), time.Unix(1, 0), time.Now().Add(-time.Hour),

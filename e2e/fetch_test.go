@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestFetch tells what git clients see.
+// TestFetch runs stories about fetches with git clients.
 func TestFetch(t *testing.T) { runStoriesWith(t, "testdata/fetch", makeTemplates(t), "") }
 
 // inOlderVersions lists the stories of TestFetch that are repeated in each version of the protocol. Version 1 is

@@ -213,7 +213,7 @@ func grpcRefs(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittest
 	}
 }
 
-// What others do in the directory makes events too.
+// grpcWatch checks that changes by other programs in the directory cause events too.
 func grpcWatch(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	call[packhorsev1.CreateResponse](t, n, conn, "RepositoryService/Create",
 		&packhorsev1.CreateRequest{Repository: "watched"})
@@ -342,8 +342,8 @@ func grpcClone(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittes
 
 var inBand = &internalv1.DataPath{Path: &internalv1.DataPath_InBand{InBand: &internalv1.InBand{}}}
 
-// answer reads a session's answer to its end, with road as the reply to what is bulk.
-func answer(t *testing.T, stream grpc.ClientStream, road proto.Message,
+// answer reads a session's response to its end. The message dataPath is the reply to the announcement of bulk data.
+func answer(t *testing.T, stream grpc.ClientStream, dataPath proto.Message,
 	next func() (*internalv1.ResponsePart, error)) (all []byte) {
 	t.Helper()
 	for ended := false; ; {
@@ -356,7 +356,7 @@ func answer(t *testing.T, stream grpc.ClientStream, road proto.Message,
 		}
 		all = append(all, part.GetData()...)
 		if part.GetDataPathRequest() != nil {
-			if err := stream.SendMsg(road); err != nil {
+			if err := stream.SendMsg(dataPath); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -463,7 +463,7 @@ func grpcErrors(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	defer cancel()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/packhorse.v1.RefService/Watch")
 	if err == nil { // it may be over before the call has begun
-		// receiving tells why not
+		// the error shows when receiving
 		_ = stream.SendMsg(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "linear"}}})
 		_ = stream.CloseSend()
 	}

@@ -180,8 +180,8 @@ func wantsOf(repo *gittest.Repo) (lines []string) {
 	return lines
 }
 
-// TestHostileObjectFiles: pipes, sockets, directories and endless files in the place of packs, indexes, graphs and
-// loose objects. An answer comes, or git waits for it no longer than its client.
+// TestHostileObjectFiles replaces packs, indexes, graphs and loose objects by pipes, sockets, directories and endless
+// files. The server sends a response, or git waits no longer than its client.
 func TestHostileObjectFiles(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "[cache]\ngrace = \"0s\"\n[git]\ntime_limit = \"4s\"\n", nil)
@@ -267,7 +267,7 @@ func TestHostileObjects(t *testing.T) {
 		z.Write(make([]byte, 1<<20))
 		z.Flush()
 		zeros := bytes.Clone(b.Bytes()[n:])
-		for range 160 { // more than twice as much as is read of an object; there is no need for an end
+		for range 160 { // more than twice the limit of bytes of an object
 			b.Write(zeros)
 		}
 		write(t, filepath.Join(dir, "objects/ab", bomb[2:]), b.String())
@@ -331,7 +331,7 @@ func TestHostileClock(t *testing.T) {
 	v.unharmed(150 << 20)
 }
 
-// TestHostileGoing: repositories that are deleted, emptied and made anew while they are fetched from.
+// TestHostileGoing deletes, empties and recreates repositories during fetches.
 func TestHostileGoing(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", nil)
@@ -379,7 +379,8 @@ func TestHostileGoing(t *testing.T) {
 	v.unharmed(200 << 20)
 }
 
-// TestHostileDescriptors: a server that has run out of file descriptors says so, and goes on when there are some.
+// TestHostileDescriptors has a server run out of file descriptors. The server logs it, and recovers when there are
+// some.
 func TestHostileDescriptors(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", nil)

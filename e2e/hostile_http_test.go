@@ -19,8 +19,8 @@ import (
 // lsAll asks for all refs.
 var lsAll = packets("command=ls-refs", "|", "")
 
-// TestHostileMethods: every method, and what is no HTTP/1.1 at all. What cannot be parsed is refused before a
-// handler has it (threats: request smuggling, protocol denial of service).
+// TestHostileMethods sends every method and invalid HTTP/1.1. The server refuses requests that it cannot parse before a
+// handler gets them (threats: request smuggling, protocol denial of service).
 func TestHostileMethods(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", nil)
@@ -142,9 +142,9 @@ func TestHostileBodies(t *testing.T) {
 	v.unharmed(200 << 20)
 }
 
-// TestHostileLengths: what a proxy and a server could understand in two ways is refused or ends the connection; nothing
-// that one of them takes for a body is answered as a request. Who a client is the connection says, whatever headers
-// claim.
+// TestHostileLengths sends requests that a proxy and a server could understand in two ways. The server refuses them or
+// closes the connection, and never takes a part of a body for a request. The connection alone, not a header, determines
+// the client.
 func TestHostileLengths(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", nil)
@@ -220,7 +220,8 @@ func TestHostileLengths(t *testing.T) {
 		}
 		conn.Close()
 	}
-	// A length that is too long: the request never gets whole. One that is too short: the rest is no request.
+	// With a length that is too long the request never completes. With one that is too short the rest is not a valid
+	// request.
 	conn := v.connect()
 	io.WriteString(conn, fetchHead("good", "too-long", "Content-Length: 1000")+string(lsAll))
 	conn.CloseWrite()
@@ -248,8 +249,8 @@ func TestHostileLengths(t *testing.T) {
 // hurried is for the tests of time limits: what takes this long was meant to.
 const hurried = "[http]\nheader_timeout = \"1s\"\nidle_timeout = \"1s\"\nread_stall = \"1s\"\nwrite_stall = \"1s\"\n"
 
-// TestHostilePace: clients that are slow, or silent, or pipeline requests without reading an answer. Each loses its
-// connection, and nobody else notices.
+// TestHostilePace has clients that are slow or silent, or that pipeline requests without reading a response. Each loses
+// its connection, and other clients do not notice.
 func TestHostilePace(t *testing.T) {
 	t.Parallel()
 	v := attack(t, hurried, nil)
@@ -305,8 +306,8 @@ func TestHostilePace(t *testing.T) {
 		})
 		idle := v.sockets()
 		conn := v.connect()
-		// All at once, and answered with more than sockets hold: once the answers that it does not read have filled a
-		// client's socket, the kernel no longer lets it send, and the server would wait for its next request.
+		// All requests arrive together, and the responses are larger than the socket buffers. Once unread responses fill the
+		// client's socket, the kernel stops its sending, and the server would wait for the next request.
 		ask := strings.Replace(discovery, "version=2", "version=0", 1) + "\r\n"
 		if _, err := io.WriteString(conn, strings.Repeat(ask, 20)); err != nil {
 			t.Fatal(err)

@@ -30,8 +30,8 @@ func symlink(t *testing.T, target, at string) {
 	}
 }
 
-// TestHostilePaths: no spelling of a path leads anywhere but to a repository below the root, and no answer tells where
-// that is (threats: path traversal, argument injection, newline or NUL).
+// TestHostilePaths checks that no spelling of a path reaches anything but a repository below the root. No response
+// contains the root (threats: path traversal, argument injection, newline or NUL).
 func TestHostilePaths(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", func(root string) {

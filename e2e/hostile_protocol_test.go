@@ -9,8 +9,8 @@ import (
 
 const manyMB = 640 << 20
 
-// TestHostileLines: no number and no length of lines in a request gets more than a clear error, or takes more memory
-// than the limits on a request's body allow (threats: protocol denial of service).
+// TestHostileLines sends very many and very long lines. The server responds with a clear error, and needs no more
+// memory than the limits of request bodies allow (threats: protocol denial of service).
 func TestHostileLines(t *testing.T) {
 	t.Parallel()
 	v := attack(t, limitsOf(), nil)
@@ -194,7 +194,7 @@ func TestHostileFilters(t *testing.T) {
 	v.unharmed(manyMB)
 }
 
-// TestHostileFraming: what is no sequence of packets, or ends in the middle.
+// TestHostileFraming sends invalid and incomplete sequences of pkt-lines.
 func TestHostileFraming(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", nil)
@@ -228,7 +228,7 @@ func TestHostileFraming(t *testing.T) {
 	} {
 		v.wantsError(name, v.post("good", name, []byte(test.body)), test.says)
 	}
-	// Lengths in upper case are lengths; what stands behind the request is of no interest, but as long as allowed.
+	// Lengths in upper case are valid. The server ignores bytes after the request, within the limit.
 	v.wantsPack("upper", v.post("good", "upper", []byte("001Aagent=abcdefghijklmno\n"+whole)))
 	v.wantsPack("behind", v.post("good", "behind", []byte(whole+strings.Repeat("0000", 100_000))))
 	v.wantsError("behind-and-long", v.post("good", "behind-and-long", append([]byte(whole), make([]byte, 64<<20)...)),

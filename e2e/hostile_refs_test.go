@@ -17,8 +17,8 @@ import (
 // hostileRefs is a repository whose refs are odd.
 type hostileRefs struct {
 	make func(dir, tip string) // in a copy of the good repository
-	says string                // where not empty: not what git says, but an error with this text
-	// git itself would wait for ever, or says something else for a reason that is told: ours has to be an answer
+	says string                // unless empty: an error with this text, and not the output of git
+	// git itself would wait forever, or differs for a good reason: our server has to respond
 	ours bool
 }
 
@@ -285,8 +285,8 @@ func differences(a, b string) string {
 	return out.String()
 }
 
-// TestHostileRefs: whatever stands where refs should be, what is shown is what git shows, or a clear error; nothing
-// waits, and nobody else notices (threats: ref abuse).
+// TestHostileRefs puts odd files in place of refs. The server shows the refs that git shows, or a clear error. It never
+// waits, and other clients do not notice (threats: ref abuse).
 func TestHostileRefs(t *testing.T) {
 	t.Parallel()
 	all := allHostileRefs(t)

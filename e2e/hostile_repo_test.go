@@ -140,9 +140,9 @@ func hostileConfig(t *testing.T, dir, place string) {
 	write(t, filepath.Join(dir, "info/grafts"), strings.Repeat("0", 40)+"\n")
 }
 
-// TestHostileConfig: nothing in a repository's configuration, hooks or attributes, and nothing in the server's
-// environment, makes a program run; a repository that lacks objects, as a partial clone does, does not fetch them
-// (threats: configuration or hooks, attributes).
+// TestHostileConfig checks that no program runs because of a repository's configuration, hooks or attributes, or the
+// server's environment. A repository that lacks objects, as a partial clone does, does not fetch them (threats:
+// configuration or hooks, attributes).
 func TestHostileConfig(t *testing.T) {
 	t.Parallel()
 	place := t.TempDir()
@@ -181,7 +181,7 @@ func TestHostileConfig(t *testing.T) {
 		gittest.Run(t, "", "", append(append([]string{"clone", "--quiet"}, variant...), v.http+"/evil", dir)...)
 	}
 	v.serves("evil")
-	// What the partial clone has is served; what it lacks is an error that says so.
+	// The objects of the partial clone are served. A missing object is an error with a clear message.
 	gittest.Run(t, "", "", "clone", "--quiet", "--bare", "--filter=blob:none", v.http+"/partial",
 		filepath.Join(t.TempDir(), "clone"))
 	a := v.post("partial", "partial", fetching("want "+v.idOf("good", "main"), "done"))
@@ -266,11 +266,11 @@ func TestHostileConfigFiles(t *testing.T) {
 	v.unharmed(150 << 20)
 }
 
-// TestHostileAlternates: alternates that go in circles, leave the root or are no paths (threats: alternates and links
+// TestHostileAlternates has alternates that form cycles, leave the root or are not paths (threats: alternates and links
 // inside objects).
 func TestHostileAlternates(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // http-alternates are for dumb clients: nobody is to be asked
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // http-alternates are for dumb clients: the server must not connect
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,8 +385,8 @@ func (v *victim) checkAlternates(name string, status int, secret string) {
 	}
 }
 
-// TestHostileOwner: a repository that belongs to somebody else is served. Git refuses one (safe.directory), as what is
-// in it could make git run programs; here it cannot, as TestHostileConfig shows.
+// TestHostileOwner serves a repository that belongs to another user. Git refuses one (safe.directory), because its
+// content could make git run programs. Here it cannot, as TestHostileConfig shows.
 func TestHostileOwner(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -408,7 +408,8 @@ func TestHostileOwner(t *testing.T) {
 	v.unharmed(150 << 20)
 }
 
-// TestHostileReading: what the server's user may not read is not served, and the answer tells nothing of it.
+// TestHostileReading checks that files which the server's user may not read are not served, and that the response does
+// not mention them.
 func TestHostileReading(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() == 0 {

@@ -20,9 +20,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// The tests in hostile*_test.go hold the built binary to its limits over a socket: what it answers to input that nobody
-// means well with, what memory that takes, what the log says, and that it goes on serving. docs/reference/limits.md has
-// the limits.
+// The tests in hostile*_test.go check the built binary over a socket: its responses to hostile input, its memory, its
+// log, and that it still serves other clients. docs/reference/limits.md lists the limits.
 
 // hostileLimit is how long anything may take that must happen, on the slowest of machines.
 const hostileLimit = 2 * time.Minute
@@ -41,7 +40,7 @@ func limitsOf() string {
 		scaled(100_000))
 }
 
-// victim is a server that is to be mistreated.
+// victim is a server under attack.
 type victim struct {
 	*serverProcess
 	t    *testing.T
@@ -144,8 +143,8 @@ func (v *victim) leftNothing() {
 	}
 }
 
-// unharmed holds the server to serving the good repository, to running no process for anybody who has gone, and to
-// having taken no more than so many bytes of memory of its own since fresh.
+// unharmed checks that the server serves the good repository and has no child process for clients that have left. Its
+// memory since the last call of fresh must be at most so many bytes.
 func (v *victim) unharmed(memory int64) {
 	v.t.Helper()
 	v.serves("good")
@@ -267,7 +266,7 @@ func (v *victim) connect() *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// answered is what came back.
+// answered is a response.
 type answered struct {
 	status int // 0: nothing that is HTTP
 	header http.Header
@@ -275,7 +274,7 @@ type answered struct {
 	err    error // the answer is not whole
 }
 
-// send writes a request, however long, and reads one answer. The answer may come before the request is through.
+// send writes a request, however long, and reads one response, which may arrive before the end of the request.
 func (v *victim) send(request ...io.Reader) answered {
 	v.t.Helper()
 	conn := v.connect()

@@ -106,7 +106,7 @@ func TestHostileWork(t *testing.T) {
 		if test.v0 {
 			head = v0Head("history", test.name, len(test.body))
 		}
-		v.get("/good/info/refs?service=git-upload-pack", test.name) // all who came before it are accepted by then
+		v.get("/good/info/refs?service=git-upload-pack", test.name) // by then all earlier connections are accepted
 		eventually(t, "work ends with its clients", func() bool {
 			return v.sockets() <= idle && v.metric("packhorse_lane_running") == 0 && len(childrenOf(v.cmd.Process.Pid)) == 0
 		})

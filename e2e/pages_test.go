@@ -2,7 +2,7 @@ package e2e
 
 import "testing"
 
-// TestPages tells what browsers are sent, by one process, and by a gateway of what a node has.
+// TestPages runs stories about the web pages of one process, and of a gateway with a node.
 func TestPages(t *testing.T) {
 	runStories(t, "testdata/pages")
 	t.Run("elsewhere", func(t *testing.T) {

@@ -14,18 +14,18 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestPush tells stories of pushes, to one process and through a gateway.
+// TestPush runs stories of pushes to one process and through a gateway.
 func TestPush(t *testing.T) {
 	runStories(t, "testdata/push")
 	templates := makeTemplates(t)
 	t.Run("gateway", func(t *testing.T) {
 		t.Parallel()
-		runStoriesIn(t, shape{between: "unix"}, "", templates, "2", "testdata/push/http.txtar", "testdata/push/told.txtar")
+		runStoriesIn(t, shape{between: "unix"}, "", templates, "2", "testdata/push/http.txtar", "testdata/push/reasons.txtar")
 	})
 }
 
-// TestPushKills kills the server in the middle of pushes, again and again: what a client was told is there, and the
-// next push of each goes through.
+// TestPushKills kills the server in the middle of pushes several times. Each commit that a client got a success for is
+// there, and the next push of each client succeeds.
 func TestPushKills(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -92,7 +92,7 @@ func TestPushKills(t *testing.T) {
 type pusher struct {
 	*gittest.Repo
 	branch, token string
-	told          string // the last commit that it was told is there
+	told          string // the last commit that the server confirmed
 	count         int
 }
 

@@ -14,9 +14,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// leavingGit is a git whose pack-objects hangs, and has left behind what it can: a child, one in a session of its own,
-// one of that with nobody above it, one with an environment of its own, and one of that in another session. Each writes
-// its number into a directory.
+// leavingGit is a git whose pack-objects hangs and leaves processes behind. They are a child, one in its own session,
+// an orphan of that session, one with its own environment, and one of that in another session. Each writes its process
+// ID into a directory.
 const leavingGit = `#!/bin/sh
 case "$*" in *pack-objects*) ;; *) exec git "$@" ;; esac
 stay() { "$@" sh -c 'trap "" TERM INT HUP PIPE; echo >DIR/$$; while :; do sleep 1000; done' & }
@@ -32,7 +32,7 @@ while :; do sleep 1000; done
 
 const leavingCount = 6
 
-// hidden is one more, whom only a cgroup finds.
+// hidden is one more process that only a cgroup finds.
 const hidden = `(stay env -i PATH="$PATH" setsid)`
 
 // TestReaper kills servers whose git commands run, and have left others.

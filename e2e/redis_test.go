@@ -91,7 +91,7 @@ func TestGatewaysShareRedis(t *testing.T) {
 	gittest.Run(t, p.dir, "", "clone", "--quiet", gateways[1].http+"/app", filepath.Join(p.dir, "after"))
 }
 
-// resolved is what a gateway says of main; it has to be an answer.
+// resolved returns the value of main at a gateway, which has to respond.
 func resolved(t *testing.T, s *serverProcess) string {
 	t.Helper()
 	response, err := http.Get(s.http + "/-/api/v1/resolve?repo=app&rev=refs/heads/main")

@@ -17,14 +17,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestRegister has several git clients push to the same few refs and read them, at random, while the server and its git
-// processes are killed and started again. Each ref has to be a linearizable register that is compared and set, whatever
-// was killed: an update that was reported is there from then on, and one that was refused never is; one whose client
-// was told nothing is there or not, before whatever served it has ended. After each kill the next push to each ref has
-// to succeed, nothing may be left in the repository of pushes that came to nothing, and every object that was reported
-// has to be there in the end.
+// TestRegister has several git clients push to a few refs and read them at random, while the test kills the server and
+// its git processes and starts them again. Each ref has to be a linearizable register with compare-and-set, despite the
+// kills:
 //
-// PACKHORSE_PUSH_TIME is how long that is done in each shape, and PACKHORSE_SEED where the random numbers begin.
+// An update that was reported is there from then on, and one that was refused never is. One whose client did not get a
+// result is there or not by the end of its server process. After each kill the next push to each ref has to succeed.
+// Failed pushes may leave no files in the repository, and every reported object has to be there in the end.
+//
+// PACKHORSE_PUSH_TIME is the time for each shape, and PACKHORSE_SEED the seed of the random numbers.
 func TestRegister(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -54,14 +55,15 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// action is what a client does to one ref: a read, or that new is put in the place of old; "" is that there is no ref.
+// action is an operation of a client on one ref: a read, or a change from old to new. An empty value means that the ref
+// does not exist.
 type action struct {
 	ref      int
 	read     bool
 	old, new string
 }
 
-// result is what came of it.
+// result is the result of an action.
 type result struct {
 	kind  outcome
 	value string // of a read
@@ -73,12 +75,12 @@ const (
 	done    outcome = iota
 	refused         // by the server: nothing was changed
 	stale           // by the client: what was advertised is another value
-	unknown         // nobody told the client
+	unknown         // the client got no result
 )
 
 func (o outcome) String() string { return [...]string{"done", "refused", "stale", "unknown"}[o] }
 
-// registerModel says what may be seen of refs.
+// registerModel describes which values of refs clients may see.
 var registerModel = (&porcupine.NondeterministicModel{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byRef := make([][]porcupine.Operation, registerRefs)
@@ -184,7 +186,7 @@ type actor struct {
 	seen   [registerRefs]string // what it believes the refs are
 }
 
-// commit is one that nobody has pushed. Some have much in them.
+// commit makes a commit that is not pushed yet. Some are large.
 func (a *actor) commit() (string, error) {
 	if len(a.fresh) == 0 {
 		var in strings.Builder
@@ -252,7 +254,7 @@ func (a *actor) act() error {
 	return err
 }
 
-// push makes updates; it tells what came of each.
+// push makes updates and returns the result of each.
 func (a *actor) push(atomic bool, list ...action) ([]outcome, error) {
 	args := []string{"push", "--porcelain"}
 	if atomic {
@@ -277,7 +279,7 @@ func (a *actor) push(atomic bool, list ...action) ([]outcome, error) {
 		}
 	}()
 	for i, do := range list {
-		kind, err := told(out, refName(do.ref), failed)
+		kind, err := pushResult(out, refName(do.ref), failed)
 		if err != nil {
 			return nil, err
 		}
@@ -299,8 +301,8 @@ func (a *actor) push(atomic bool, list ...action) ([]outcome, error) {
 	return outcomes, nil
 }
 
-// told is what git says about one ref of a push (git-push(1), "OUTPUT").
-func told(out, ref string, failed error) (outcome, error) {
+// pushResult returns the result of a push for one ref, from the output of git (git-push(1), "OUTPUT").
+func pushResult(out, ref string, failed error) (outcome, error) {
 	for line := range strings.Lines(out) {
 		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		if len(fields) < 3 || !strings.HasSuffix(fields[1], ":"+ref) {

@@ -25,7 +25,7 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// registers is a server with one repository, whose refs are registers, and what was seen of them.
+// registers is a server with one repository whose refs are registers, and the history of the clients.
 type registers struct {
 	*testing.T
 	dir, repo string
@@ -38,7 +38,7 @@ type registers struct {
 	began     time.Time
 	kills     int
 
-	// Whoever asks the server for something holds it for reading, who looks at what a kill has left for writing.
+	// Clients hold it for reading. The code that examines the effects of a kill holds it for writing.
 	gate sync.RWMutex
 
 	mu      sync.Mutex
@@ -46,8 +46,8 @@ type registers struct {
 	node    *serverProcess // the storage node; the same as front in one process
 	at      string         // where clients reach it
 	history []porcupine.Operation
-	last    [registerRefs]string // what somebody has read or written last
-	open    [][]action           // atomic pushes since the last kill of which nobody knows what came of them
+	last    [registerRefs]string // the last value that a client read or wrote
+	open    [][]action           // atomic pushes since the last kill without a known result
 	halved  int                  // those that were done by half when git was killed
 	retries int                  // pushes after a kill that had to be tried again
 }
@@ -162,8 +162,8 @@ func (r *registers) latest(ref int) string {
 	return r.last[ref]
 }
 
-// settled is said when nothing runs any more that served what came so far: what is unknown happened by now, or never
-// will. That of an atomic push which may still have to create its other ref stays unknown.
+// settled is called when no process runs that served earlier requests. Updates with an unknown result have happened by
+// now, or never will. An exception is an atomic push that may still have to create its other ref.
 func (r *registers) settled() {
 	may := map[action]bool{}
 	var open [][]action
@@ -252,7 +252,7 @@ func (r *registers) run(length time.Duration) {
 	r.settled()
 }
 
-// kill waits for a moment, kills something, and looks at what that has left.
+// kill waits for a moment, kills a process, and checks the files that it left.
 func (r *registers) kill() {
 	r.Helper()
 	r.moment()
@@ -319,7 +319,7 @@ func (r *registers) moment() {
 	}
 }
 
-// probe pushes to each ref, and looks at what is left in the repository. Nobody else is at work.
+// probe pushes to each ref and checks the files in the repository. No other client is active.
 func (r *registers) probe() {
 	r.Helper()
 	a := r.actors[0]
@@ -351,7 +351,7 @@ func (r *registers) probe() {
 // seconds itself, so that there is none on a machine that is not very slow.
 const probeTries = 6
 
-// replace puts another value in the place of a ref's.
+// replace replaces the value of a ref.
 func (a *actor) replace(ref int) outcome {
 	a.Helper()
 	call := a.now()
@@ -374,8 +374,8 @@ func (a *actor) replace(ref int) outcome {
 	return outcomes[0]
 }
 
-// halves are the atomic pushes of which nobody knows what came of them, and that are done by half: git sets one ref
-// after the other. They are completed by who finds that git was killed.
+// halves lists the atomic pushes without a known result that are half done: git sets one ref after the other. The next
+// process that finds the killed git completes them.
 func (r *registers) halves() (list []string) {
 	for _, push := range r.open {
 		is := r.values(push)
@@ -399,7 +399,7 @@ func (r *registers) values(push []action) (is [2]string) {
 	return is
 }
 
-// left is what should not be in a repository to which nobody pushes, but for what is in nobody's way.
+// left lists files that should not be in a repository without pushes, except for harmless ones.
 func (r *registers) left() (list []string) {
 	for _, pattern := range []string{"*.lock", "refs/heads/*.lock", "objects/*/tmp_*", "objects/pack/*.lock",
 		"packed-refs.new"} {
@@ -409,7 +409,7 @@ func (r *registers) left() (list []string) {
 	return list
 }
 
-// describe is left with what is in each, and what the journal says.
+// describe is left with the content of each file and of the journal.
 func (r *registers) describe() string {
 	var text strings.Builder
 	for _, path := range append(r.left(), r.notes()...) {
@@ -438,7 +438,8 @@ func killGroups(groups []int) {
 	}
 }
 
-// later ends the server, lets an hour go by for what pushes have left, and starts it again: then there is nothing left.
+// later ends the server, sets the times of the left files back by an hour, and starts it again. Then no such file is
+// left.
 func (r *registers) later() {
 	r.Helper()
 	for _, p := range []*serverProcess{r.front, r.node} {
@@ -494,7 +495,7 @@ func (r *registers) later() {
 	})
 }
 
-// groupRuns tells whether a process of a group still runs; the dead whom nobody has buried do not count.
+// groupRuns reports whether a process of a group still runs. Zombies do not count.
 func groupRuns(group int) bool {
 	if err := syscall.Kill(-group, 0); errors.Is(err, syscall.ESRCH) {
 		return false

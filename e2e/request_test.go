@@ -29,7 +29,7 @@ import (
 // requestLimit bounds one request of a story.
 const requestLimit = 30 * time.Second
 
-// rawRequest is a request exactly as it is to be written.
+// rawRequest is a request that is sent exactly as written.
 type rawRequest struct {
 	method, target string
 	headers        []string
@@ -38,13 +38,14 @@ type rawRequest struct {
 	stuck          bool // read no more instead of closing it
 }
 
-// cmdRequest sends a request exactly as written, so that no client library mends it, and checks the status of the
-// answer:
+// cmdRequest sends a request exactly as written, so that no client library corrects it, and checks the status of the
+// response:
 //
 //	request [-H 'Name: value']... [-d FILE | -chunked FILE] [-hangup BYTES | -stuck BYTES] METHOD TARGET [STATUS]
 //
-// STATUS is a number, or 4xx. The answer's headers are then in the file headers, its body in the file body. With
-// -hangup the connection is closed after so many bytes of the body; with -stuck it stays open, and nobody reads.
+// STATUS is a number, or 4xx. The file headers then has the response's headers, and the file body its body. With
+// -hangup the connection is closed after so many bytes of the body. With -stuck it stays open, and the client stops
+// reading.
 func cmdRequest(ts *testscript.TestScript, neg bool, args []string) {
 	r, want := parseRequest(ts, args)
 	if neg || r == nil {
@@ -53,7 +54,7 @@ func cmdRequest(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	conn := dial(ts, storyOf(ts).server(ts).http)
 	if r.stuck {
-		ts.Check(conn.(*net.TCPConn).SetReadBuffer(4096)) // what the kernel takes in nobody else has to read
+		ts.Check(conn.(*net.TCPConn).SetReadBuffer(4096)) // a small buffer, so that the server notices early
 		storyOf(ts).stuck = append(storyOf(ts).stuck, conn)
 	} else {
 		defer conn.Close()
@@ -167,8 +168,8 @@ func cmdCertificate(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
 }
 
-// cmdServed shakes hands until the server shows the certificate of NAME (it looks at its files once a second at most)
-// and, if given, TEXT is in its log: served NAME [TEXT]. HTTP/1.1 has to be what was agreed on.
+// cmdServed connects with TLS until the server shows the certificate of NAME and, if given, TEXT is in its log: served
+// NAME [TEXT]. The server checks its files at most once a second. The negotiated protocol has to be HTTP/1.1.
 func cmdServed(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 2 {
 		ts.Fatalf("usage: served NAME [TEXT]")

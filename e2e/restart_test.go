@@ -41,7 +41,7 @@ func activated(t *testing.T, names string, files []*os.File, args ...string) *se
 	return p
 }
 
-// listening is a listening socket that belongs to nobody but the test.
+// listening returns a listening socket that only the test owns.
 func listening(t *testing.T) (file *os.File, address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

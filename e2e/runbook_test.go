@@ -61,7 +61,7 @@ func TestRunbook(t *testing.T) {
 	}
 }
 
-// runbookCommands are the lines of code blocks, and what begins with our program elsewhere and has an argument.
+// runbookCommands lists the lines of code blocks, and code elsewhere that begins with our program and has an argument.
 func runbookCommands(text string) (commands []string) {
 	for i, part := range strings.Split(text, "```") {
 		if i%2 == 0 {

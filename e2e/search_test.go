@@ -19,7 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestSearch tells what users of code search see, where one process does it all and where each part has one.
+// TestSearch runs stories about code search, in one process and in separate ones.
 func TestSearch(t *testing.T) {
 	templates := makeTemplates(t)
 	for name, shape := range map[string]shape{"serve": {}, "unix": {between: "unix", search: true},
@@ -82,9 +82,8 @@ func cmdFinds(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Logf("%s after %v", args[0], time.Since(began))
 }
 
-// cmdCurrent searches once, and holds the answer to tell that a repository is at a commit now: current -by NAME=FILE
-// QUERY COMMIT. Of a search process of its own that is asked until it does, because it learns later than whoever
-// pushes.
+// cmdCurrent checks that a search reports a commit as the current one of a repository: current -by NAME=FILE QUERY
+// COMMIT. A separate search process learns of a push later. Therefore it gets time.
 func cmdCurrent(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 4 || args[0] != "-by" {
 		ts.Fatalf("usage: current -by NAME=FILE QUERY COMMIT")

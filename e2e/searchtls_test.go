@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestSearchTLS has a gateway, a node and a search process tell who they are by certificates, in both directions. Who
-// has none, or another's, learns nothing.
+// TestSearchTLS has a gateway, a node and a search process authenticate each other by certificates. A process without
+// one, or with a wrong one, gets no data.
 func TestSearchTLS(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority(t), newAuthority(t)

@@ -45,7 +45,7 @@ type storyKey struct{}
 
 func storyOf(ts *testscript.TestScript) *story { return ts.Value(storyKey{}).(*story) }
 
-// end runs when the script has ended. A server that still runs is a sign that it failed; its log may say why.
+// end runs at the end of the script. A server that still runs is a sign of a failure, so its log is printed.
 func (s *story) end(t testscript.T) {
 	for _, conn := range s.stuck {
 		conn.Close()
@@ -212,9 +212,11 @@ func (p *serverProcess) stop(ts *testscript.TestScript, neg bool, signal syscall
 	}
 }
 
-// cmdTerminate ends the server with SIGTERM, and then its storage nodes if it has any, and holds each to a clean end.
-// The logs are then in serve.log. Options: -int sends SIGINT; -errors accepts errors in the logs; -while FILE makes
-// FILE once the server is seen to drain, for requests that wait for it.
+// cmdTerminate ends the server with SIGTERM, and then its storage nodes, and checks that each ends cleanly. The logs
+// are then in serve.log.
+//
+// With -int it sends SIGINT. With -errors it accepts errors in the logs. With -while FILE it creates FILE once the
+// server drains, for requests that wait for it.
 func cmdTerminate(ts *testscript.TestScript, neg bool, args []string) {
 	s := storyOf(ts)
 	p := s.server(ts)
@@ -294,8 +296,8 @@ func (p *serverProcess) checkDraining(ts *testscript.TestScript) {
 	}
 }
 
-// childrenOf lists a process's children where /proc tells, without those that index and search, and the reaper, which
-// run as long as it does.
+// childrenOf lists a process's children according to /proc. It omits search workers and the reaper, which run as long
+// as the process does.
 func childrenOf(pid int) []int {
 	return slices.DeleteFunc(allChildrenOf(pid), func(child int) bool {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))
@@ -303,7 +305,7 @@ func childrenOf(pid int) []int {
 	})
 }
 
-// allChildrenOf lists a process's children where /proc tells.
+// allChildrenOf lists a process's children according to /proc.
 func allChildrenOf(pid int) []int {
 	var list []int
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))

@@ -29,7 +29,7 @@ type shape struct {
 // inAllShapes are stories that are the same in every shape.
 var inAllShapes = []string{"incremental", "negotiation", "partial", "shallow"}
 
-// withSplit are stories about what lies between the processes, or that count what the cache saves.
+// withSplit are stories about the connections between the processes, or about the savings of the cache.
 var withSplit = []string{"clone", "drain", "drain-cut", "hangup", "http", "killed", "lsremote", "policy", "resolve",
 	"sharing", "tls", "wait", "wants"}
 
@@ -61,10 +61,10 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestSplit tells what users and operators see of gateways and storage nodes.
+// TestSplit runs stories about gateways and storage nodes.
 func TestSplit(t *testing.T) { runStories(t, "testdata/split") }
 
-// start starts packhorse in a story. What the flags do not say has the defaults.
+// start starts packhorse in a story. The map defaults has the values of flags that args does not contain.
 func (s *story) start(ts *testscript.TestScript, args []string, defaults map[string]string) (*serverProcess, error) {
 	given := func(flag string) bool {
 		return slices.ContainsFunc(args, func(a string) bool { return a == flag || strings.HasPrefix(a, flag+"=") })
@@ -91,8 +91,8 @@ func (s *story) start(ts *testscript.TestScript, args []string, defaults map[str
 	return startServer(ts.MkAbs("."), env, append(all, args[1:]...))
 }
 
-// cmdServe starts a server on free ports for $REPOS, unless flags say otherwise, and sets $URL, $OPS and $STATE. In
-// shapes of two processes it starts a storage node named "node" and a gateway; $STATE is the node's.
+// cmdServe starts a server on free ports for $REPOS, unless flags differ, and sets $URL, $OPS and $STATE. In shapes of
+// two processes it starts a storage node named "node" and a gateway. $STATE is then the node's.
 func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 	s := storyOf(ts)
 	if s.running != nil {
@@ -203,9 +203,8 @@ func (s *story) write(ts *testscript.TestScript, name, text string) string {
 	return file
 }
 
-// cmdStorage starts a storage node for $REPOS that listens at a Unix socket, unless flags say otherwise, and sets
-// $NODE_NAME to its address and $STATE_NAME to its state directory: storage NAME [FLAGS]. A node of a name listens at
-// the same socket each time.
+// cmdStorage starts a storage node for $REPOS at a Unix socket, unless flags differ: storage NAME [FLAGS]. It sets
+// $NODE_NAME to its address and $STATE_NAME to its state directory. A node of a name has the same socket each time.
 func cmdStorage(ts *testscript.TestScript, neg bool, args []string) {
 	s := storyOf(ts)
 	if len(args) == 0 || s.nodes[args[0]] != nil {

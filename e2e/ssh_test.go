@@ -24,7 +24,7 @@ func needSSH(t *testing.T) {
 	}
 }
 
-// TestSSH tells what users of OpenSSH's client see.
+// TestSSH runs stories with OpenSSH's client.
 func TestSSH(t *testing.T) {
 	needSSH(t)
 	runStories(t, "testdata/ssh")

@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestTop: somebody looks at a server in a terminal of 80 columns, and a program asks for the same.
+// TestTop runs the command top in a terminal of 80 columns and with JSON output.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

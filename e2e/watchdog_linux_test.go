@@ -36,14 +36,15 @@ func tellDumps(t *testing.T, state string) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, dump := range dumps(state) {
-				t.Logf("%s:\n%s%s%.8000s", dump, said(dump, "why.txt"), said(dump, "notes.txt"), said(dump, "goroutines.txt"))
+				t.Logf("%s:\n%s%s%.8000s", dump, dumpFile(dump, "why.txt"), dumpFile(dump, "notes.txt"),
+					dumpFile(dump, "goroutines.txt"))
 			}
 		}
 	})
 }
 
-// said reads what there is of a file of a dump.
-func said(dump, file string) string {
+// dumpFile reads the existing part of a file of a dump.
+func dumpFile(dump, file string) string {
 	text, err := os.ReadFile(filepath.Join(dump, file))
 	if err != nil {
 		text, _ = os.ReadFile(filepath.Join(strings.TrimSuffix(dump, ".part"), file)) // it became whole meanwhile
@@ -51,8 +52,8 @@ func said(dump, file string) string {
 	return string(text)
 }
 
-// TestWatchdogLockUp: nobody reads the server's log, so that whoever writes a line holds the log's lock, and 1,400
-// requests wait for it. The watchdog writes down who holds it; a dump can be asked for all the same.
+// TestWatchdogLockUp does not read the server's log, so that the goroutine that writes a line holds the log's lock and
+// 1,400 requests wait for it. The watchdog writes down which goroutine holds it. A dump on demand still works.
 func TestWatchdogLockUp(t *testing.T) {
 	t.Parallel()
 	const clients = 1400
@@ -117,8 +118,8 @@ func TestWatchdogLockUp(t *testing.T) {
 	}
 	eventually(t, "a dump that tells who holds the log's lock", func() bool {
 		for _, dump := range dumps(state) {
-			stacks := said(dump, "stacks.txt")
-			if strings.Contains(dump, "-mutex-") && strings.Contains(said(dump, "why.txt"), "goroutines wait for locks") &&
+			stacks := dumpFile(dump, "stacks.txt")
+			if strings.Contains(dump, "-mutex-") && strings.Contains(dumpFile(dump, "why.txt"), "goroutines wait for locks") &&
 				strings.Contains(stacks, "os.(*File).Write") && strings.Contains(stacks, "slog.(*commonHandler).handle") &&
 				strings.Count(stacks, "[sync.Mutex.Lock") >= 1000 {
 				return true
@@ -132,7 +133,7 @@ func TestWatchdogLockUp(t *testing.T) {
 	}
 }
 
-// TestWatchdogStoppedDisk: the disk of the repositories stops. Who waits for it is in a dump.
+// TestWatchdogStoppedDisk stops the disk of the repositories. A dump contains the goroutines that wait for it.
 func TestWatchdogStoppedDisk(t *testing.T) {
 	t.Parallel()
 	disk := gittest.NewDisk(t)
@@ -161,9 +162,9 @@ func TestWatchdogStoppedDisk(t *testing.T) {
 	}
 	eventually(t, "a dump that tells who waits for the disk", func() bool {
 		for _, dump := range dumps(state) {
-			if strings.Contains(dump, "-probe-") && strings.Contains(said(dump, "why.txt"),
+			if strings.Contains(dump, "-probe-") && strings.Contains(dumpFile(dump, "why.txt"),
 				`the probe "repositories" has had no answer`) &&
-				strings.Contains(said(dump, "stacks.txt"), "internal/storage.") {
+				strings.Contains(dumpFile(dump, "stacks.txt"), "internal/storage.") {
 				return true
 			}
 		}
@@ -172,8 +173,7 @@ func TestWatchdogStoppedDisk(t *testing.T) {
 	disk.Release()
 }
 
-// TestWatchdogStoppedGit: a git process is stopped, and another one starts nothing for want of it. A dump on demand
-// tells which.
+// TestWatchdogStoppedGit stops a git process, so that another one cannot start. A dump on demand names the process.
 func TestWatchdogStoppedGit(t *testing.T) {
 	t.Parallel()
 	git, err := exec.LookPath("git")
@@ -207,11 +207,11 @@ func TestWatchdogStoppedGit(t *testing.T) {
 	dump := strings.TrimSpace(string(out))
 	for file, want := range map[string]string{"processes.txt": fmt.Sprintf("\n%d ", stopped), "git.txt": "pack-objects",
 		"requests.txt": `"good"`, "commands.txt": "pack-objects"} {
-		if !strings.Contains(said(dump, file), want) {
-			t.Errorf("%s does not tell of %q:\n%.2000s", file, want, said(dump, file))
+		if !strings.Contains(dumpFile(dump, file), want) {
+			t.Errorf("%s does not tell of %q:\n%.2000s", file, want, dumpFile(dump, file))
 		}
 	}
-	for line := range strings.Lines(said(dump, "processes.txt")) {
+	for line := range strings.Lines(dumpFile(dump, "processes.txt")) {
 		if f := strings.Fields(line); len(f) > 4 && f[0] == fmt.Sprint(stopped) && f[4] != "T" {
 			t.Errorf("it does not say that the process is stopped: %s", line)
 		}
@@ -221,8 +221,8 @@ func TestWatchdogStoppedGit(t *testing.T) {
 	}
 }
 
-// TestQuit: SIGQUIT has a dump written, and a second one ends the process as it does any Go program. A process that is
-// stopped is looked at from outside.
+// TestQuit sends SIGQUIT: the first one writes a dump, and the second one ends the process as it does any Go program. A
+// stopped process is examined from outside.
 func TestQuit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -254,7 +254,7 @@ func TestQuit(t *testing.T) {
 	}
 	eventually(t, "a dump, for the signal or for who asked before", func() bool {
 		for _, dump := range dumps(state) {
-			if strings.Contains(said(dump, "stacks.txt"), "followQuits") {
+			if strings.Contains(dumpFile(dump, "stacks.txt"), "followQuits") {
 				return true
 			}
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// hooked is a server that is asked and told about pushes.
+// hooked is the server of a webhook.
 type hooked struct {
 	mu   sync.Mutex
 	told map[string]map[string]bool // by ref, what it was changed to
@@ -52,8 +52,8 @@ func (h *hooked) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestWebhooks kills the server in the middle of pushes: whatever a client was told is there, the webhook is told of as
-// well. And a webhook refuses a push in words that the pusher sees.
+// TestWebhooks kills the server in the middle of pushes. The webhook gets a delivery for each push that a client got a
+// success for. A webhook can also refuse a push, and the client sees its message.
 func TestWebhooks(t *testing.T) {
 	t.Parallel()
 	hook := &hooked{told: map[string]map[string]bool{}}

@@ -1,5 +1,5 @@
-// Package internal_test holds the rules of the house to what is written: which package may import which, what lives
-// where, that every package says what it is for, and that the documents' links hold.
+// Package internal_test checks the rules of the project: the imports of each package, the place of dependencies,
+// package comments, and the links in documents.
 package internal_test
 
 import (
@@ -17,9 +17,8 @@ import (
 
 const module = "github.com/packhorse-git/packhorse/"
 
-// allowedImports says who may import whom. "a < b" means: b may import a, and with it all that a may import. Names are
-// below internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
-// ARCHITECTURE.md, in the same commit.
+// allowedImports lists the imports of each package. "a < b" means that b may import a and everything that a may import.
+// Names are below internal/, except for cmd. A change of the table also changes ARCHITECTURE.md, in the same commit.
 const allowedImports = `
 	NONE < fault, git, git/pktline, bulk, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/workerv1, bench/page, bench/chart, bench/loadgen, cli;
 	proto/workerv1 < search/ipc;
@@ -118,8 +117,7 @@ const forbidden = `
 	observe -> git
 `
 
-// rooms are dependencies that stay where they are used: nothing else imports them. A name ending in "/..." covers what
-// lies below it.
+// rooms lists the packages that may import a dependency. A name that ends in "/..." includes the packages below it.
 var rooms = map[string][]string{
 	"connectrpc.com/...": {"proto/packhorse/v1/packhorsev1connect",
 		"proto/internalv1/internalv1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench/...",
@@ -312,9 +310,9 @@ func TestEveryPackageIsDocumented(t *testing.T) {
 	}
 }
 
-// State and work before main make the order of things invisible: wiring is explicit, in package roles. Excused are
-// generated code, for protobuf registers its messages so, and the reaper, which is a process of its own that has no use
-// for all that is initialised after it.
+// Work before main hides the order of events: package roles connects the parts explicitly. Generated code is exempt,
+// because protobuf registers its messages so. The reaper is exempt, because it is a separate process that does not need
+// the other initialization.
 func TestNoInit(t *testing.T) {
 	for _, p := range listPackages(t, "linux") {
 		for _, f := range p.GoFiles {

@@ -35,7 +35,7 @@ func logged(t *testing.T) (messages, fields map[string]string) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (path == "bench" || path == "compare" || path == "gittest"): // they are no part of a server
+		case d.IsDir() && (path == "bench" || path == "compare" || path == "gittest"): // not a part of a server
 			return fs.SkipDir
 		case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
 			return nil

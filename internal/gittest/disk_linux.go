@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk is a file system that can be stopped: whoever asks it for something then waits in the kernel, as for a disk that
-// does not answer. Until then its root is an empty directory in which nothing can be made.
+// Disk is a file system that can be stopped. Its callers then wait in the kernel, as for a disk that does not respond.
+// Until then its root is an empty, read-only directory.
 type Disk struct {
 	Dir     string
 	fd      int
@@ -23,8 +23,8 @@ type Disk struct {
 	ended   chan struct{}
 }
 
-// NewDisk mounts one in a temporary directory until the test's end; the test is skipped where that may not be done. It
-// speaks the kernel's side of FUSE (linux/fuse.h, version 7.31) itself.
+// NewDisk mounts a Disk in a temporary directory until the end of the test. The test is skipped where it may not mount.
+// NewDisk implements the kernel's protocol for FUSE itself (linux/fuse.h, version 7.31).
 func NewDisk(t testing.TB) *Disk {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -45,10 +45,10 @@ func NewDisk(t testing.TB) *Disk {
 	return d
 }
 
-// Stop has it answer nobody any more.
+// Stop ends all responses.
 func (d *Disk) Stop() { d.stopped.Store(true) }
 
-// Release breaks it: who waits gets an error, and so does who comes.
+// Release breaks the disk: current and later callers get an error.
 func (d *Disk) Release() {
 	d.end.Do(func() {
 		d.gone.Store(true)
@@ -90,7 +90,7 @@ func (d *Disk) serve() {
 		binary.NativeEndian.PutUint32(reply, uint32(16+len(body)))
 		binary.NativeEndian.PutUint32(reply[4:], uint32(-int32(errno)))
 		copy(reply[8:16], request[8:16])
-		_, _ = unix.Write(d.fd, append(reply, body...)) // who asked may have gone
+		_, _ = unix.Write(d.fd, append(reply, body...)) // the caller may have left
 	}
 }
 

@@ -7,18 +7,18 @@ import (
 	"testing"
 )
 
-// Shape says what Random builds.
+// Shape describes the repository that Random builds.
 type Shape struct {
-	Commits  int     // about how many commits; 0 means 40
-	Branches int     // how many branches; 0 means 4
+	Commits  int     // approximate number of commits. Zero means 40
+	Branches int     // number of branches. Zero means 4
 	Merge    float64 // share of commits that are merges
-	Skew     bool    // commit dates that do not always rise from parent to child
+	Skew     bool    // some commits are older than their parents
 	Format   string  // "sha1" (the default) or "sha256"
 }
 
-// Random builds a bare repository from a seed: a random history with merges and several roots, nested trees, odd file,
-// branch and tag names, light and annotated tags, tags of tags, of trees and of blobs. The same seed and shape give the
-// same repository. It is made of one pack, without commit-graph; refs are loose.
+// Random builds a bare repository from a seed. It has a random history with merges and several roots, nested trees, and
+// odd names of files, branches and tags. It has light and annotated tags, and tags of tags, trees and blobs. The same
+// seed and shape give the same repository. The repository has one pack, no commit-graph, and loose refs.
 func Random(t testing.TB, seed uint64, shape Shape) *Repo {
 	t.Helper()
 	if shape.Commits == 0 {
