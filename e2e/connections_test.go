@@ -73,7 +73,7 @@ func TestProxyProtocol(t *testing.T) {
 		t.Errorf("SSH behind a load balancer: %q", got)
 	}
 	eventually(t, "SSH sees the client", func() bool {
-		return regexp.MustCompile(`an SSH login failed","client":"192\.0\.2\.7:5555"`).MatchString(v.logged())
+		return regexp.MustCompile(`SSH login failed","client":"192\.0\.2\.7:5555"`).MatchString(v.logged())
 	})
 	if got := v.sshBanner(""); !strings.HasPrefix(got, "a connection from a trusted proxy has to begin") {
 		t.Errorf("SSH without a header: %q", got)

@@ -53,11 +53,11 @@ type Body struct {
 	rest     *patientReader // what follows the buffers; nil: nothing
 	gzip     *gzip.Reader
 	finished bool
-	damage   error // what was wrong with the end of the body
+	damage   error // of the end of the body
 }
 
-// NoBody returns the body of a request that has none.
-func NoBody() *Body { return &Body{finished: true} }
+// EmptyBody returns the body of a request without one.
+func EmptyBody() *Body { return &Body{finished: true} }
 
 // ReadBody reads the beginning of the request's body, in almost all cases all of it.
 func (r *Request) ReadBody(from Source) (*Body, error) {
@@ -134,7 +134,7 @@ func (b *Body) raw() io.Reader {
 	return io.MultiReader(parts...)
 }
 
-// rewind returns to the first byte for another node, when nobody reads any more and the body is not damaged. It reports
+// rewind returns to the first byte for another node, if the body is not damaged. No reader may be left. It reports
 // false if bytes were read that are not in the buffers.
 func (b *Body) rewind() bool {
 	if b.rest != nil && (b.rest.used || b.rest.interrupted.Load()) {
@@ -183,7 +183,7 @@ func (b *Body) received() int64 {
 	return int64(len(b.ahead)) * bufferSize
 }
 
-// finish reads to the end of the body. What follows the request in it is ignored, but it must be complete.
+// finish reads to the end of the body. It ignores bytes after the request, but the body must be complete.
 func (b *Body) finish() error {
 	if b.finished {
 		return b.damage
@@ -201,7 +201,7 @@ func (b *Body) finish() error {
 // failed reports whether a Read has failed.
 func (b *Body) failed() bool { return b.limitedReader.failed.Load() }
 
-// Close returns the buffers and the memory. Nobody may read any more.
+// Close returns the buffers and the memory. No reader may be left.
 func (b *Body) Close() {
 	if b.gzip != nil {
 		gzipReaders.Put(b.gzip)

@@ -82,8 +82,8 @@ func (r *Request) endSpan(result, transport string) {
 	r.span.End(failure)
 }
 
-// level returns the level of the request's log line. A push that failed is at least a warning: somebody's work is not
-// on the server.
+// level returns the level of the request's log line. A push that failed is at least a warning: its commits are not on
+// the server.
 func (r *Request) level(result string) slog.Level {
 	push := r.Op == Push
 	if r.WarnOnly {

@@ -1,6 +1,6 @@
-// Package gateway is the core that all front ends share: it authorizes the caller of a request, admits the request to
-// the concurrency limit of its operation, relays it to a storage node and to another one if that fails, and ends it in
-// one place, with its log line, its metrics and its trace.
+// Package gateway is the core that all front ends share. It authorizes the caller of a request, and admits the request
+// to the concurrency limit of its operation. It relays the request to a storage node, and to another one if that fails.
+// It ends the request in one place, with its log line, its metrics and its trace.
 //
 // Packages githttp and gitssh are the front ends. They accept clients, parse what they ask for, and turn the kind of a
 // fault into an HTTP status or an exit code.
@@ -28,7 +28,7 @@ import (
 // Gateway is what all requests share. Its fields are set before the first request.
 type Gateway struct {
 	Router   *router.Router
-	Auth     Auth // nil: everybody may read, and nobody may push
+	Auth     Auth // nil: everybody may read, and pushes are denied
 	Pump     *bulk.Pump
 	Lanes    admit.Lanes
 	Memory   *admit.Budget // for requests that need more than freeMemory
@@ -53,10 +53,11 @@ type Auth interface {
 	// HTTP identifies the caller of a request by its Authorization header. Without one the caller is anonymous. It
 	// fails with Unauthenticated if the credentials are wrong, Exhausted after too many guesses, or Unavailable.
 	HTTP(r *http.Request) (auth.Identity, error)
-	// May fails with Unauthenticated if an authenticated caller might be allowed the operation, NotFound if the caller
-	// may not know of the repository, Denied if it may know of it, or Unavailable.
+	// May fails with Unauthenticated if an authenticated caller might be allowed the operation. It fails with NotFound
+	// if the caller may not know of the repository, and with Denied if the caller may know of it. It can also fail with
+	// Unavailable.
 	May(ctx context.Context, id auth.Identity, repo git.RepoPath, op auth.Operation) error
-	// Configured reports whether callers can be told apart. If so, objects that no ref reaches are not public.
+	// Configured reports whether callers are distinguished. If so, objects that no ref reaches are not public.
 	Configured() bool
 	// Reader returns a function that reports which of many repositories the identity may read; nil means all. If access
 	// to a repository cannot be determined, it is reported as unreadable and complete is false.

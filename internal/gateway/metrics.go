@@ -34,7 +34,8 @@ func NewMetrics() *Metrics {
 		}, []string{"operation"}),
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "packhorse_stage_seconds",
-			Help:    "Duration of each stage of a fetch: parse, negotiate, wait (for a slot), first_byte (from the start of the request), copy.",
+			Help:    "Duration of each stage of a fetch: parse, negotiate, wait (for a slot), " +
+				"first_byte (from the start of the request), copy.",
 			Buckets: latencyBuckets,
 		}, []string{"stage"}),
 		served: prometheus.NewCounter(prometheus.CounterOpts{

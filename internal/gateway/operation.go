@@ -75,7 +75,7 @@ func requestLimit(g *Gateway) BodyLimit {
 }
 
 // pushOverhead is how many bytes a push's body may have beside its pack. Git itself refuses a pack that is too large,
-// and says so.
+// and reports it.
 const pushOverhead = 64 << 20
 
 func pushLimit(g *Gateway) BodyLimit {

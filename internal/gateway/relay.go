@@ -74,12 +74,15 @@ func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen 
 // relay asks a node for the response, and another one if that fails while the client has received nothing of it. A nil
 // response means that nothing is sent to the client meanwhile.
 //
-// What a node says about the request (NotFound, Denied, Invalid) is an answer: replicas agree on it, and asking another
-// one would hide that they do not. So is Deadline: the next node would take as long. Another node is asked after
-// Unavailable and Internal; after Exhausted, because it may have room, unless the caller's own share is used up; after
-// Corrupt, because it has another disk; and after Cancelled if the client is still there, because a node that shuts
-// down cancels its requests. What the gateway itself refuses is final. After an error of a reused connection
-// (node.StaleConnError) the same node may be asked once more.
+// NotFound, Denied and Invalid are answers of a node: replicas agree on them, and asking another one would hide that
+// they do not. Deadline is final too, because the next node would take as long. Another node is asked in these cases:
+//
+// Unavailable and Internal. Exhausted, because another node may have room, unless the caller's own share is used up.
+// Corrupt, because another node has another disk. Cancelled, if the client is still there, because a node that shuts
+// down cancels its requests.
+//
+// Refusals of the gateway itself are final. After an error of a reused connection (node.StaleConnError) the same node
+// may be asked once more.
 func (r *Request) relay(response *Response, ask func(router.Node) (node.Outcome, error)) {
 	if !r.authorized {
 		r.Err = fault.New(fault.Internal, "a node was about to be asked for a request that is not authorized")
@@ -193,8 +196,8 @@ func (r *Request) failover(from, to *router.Assignment) {
 		slog.String("error", logError(r.Err)))
 }
 
-// announceChange returns the response to a push: caches of revisions are told of the change before the client, who may
-// ask for them at once.
+// announceChange returns the response to a push. It announces the change to caches of revisions before the client gets
+// a byte, because the client may ask for the new revisions at once.
 func (r *Request) announceChange(response node.ResponseWriter) node.ResponseWriter {
 	if r.Changed == nil {
 		return response

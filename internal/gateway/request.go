@@ -30,12 +30,12 @@ type Request struct {
 	Outcome node.Outcome // of the node
 	Bytes   bulk.Tally   // of the response
 	Err     error        // why the request failed; nil: it did not
-	Status  int          // the HTTP status of the response; 0: none was sent
+	Status  int          // the HTTP status of the response; 0: not sent
 
 	// For front ends that know better than this package how the request is counted.
 	Result   string  // the result in metrics and logs; "": what Err and Ctx say
 	Rating   *Rating // nil: by the operation's class
-	WarnOnly bool    // Err is in the log of whoever caused it, and is a warning here
+	WarnOnly bool    // Err is in the log of its cause, and is a warning here
 
 	running    *inflight.Request
 	span       *inflight.Span // nil: the request is not traced
@@ -74,7 +74,7 @@ func hostOf(address string) string {
 	return host
 }
 
-// Publish shows what is known of the request on the board of requests in flight.
+// Publish shows the request's operation, repository and user on the board of requests in flight.
 func (r *Request) Publish() { r.running.Is(r.Op.Name, r.Repo.String(), r.ID.Name) }
 
 // At shows the stage of the request on the board.
@@ -83,7 +83,7 @@ func (r *Request) At(stage inflight.Stage) { r.running.At(stage) }
 // RequestID returns the ID that the request has in the log; "" without a board.
 func (r *Request) RequestID() string { return r.running.ID() }
 
-// Caller returns whom the request counts for where callers share capacity fairly. It depends on ID.
+// Caller returns the caller that the request counts for, where callers share capacity fairly. It depends on ID.
 func (r *Request) Caller() balance.Caller {
 	if r.caller == "" || r.callerName != r.ID.Name {
 		r.caller, r.callerName = r.Lanes.CallerOf(r.ID.Name, r.Client), r.ID.Name
@@ -93,8 +93,8 @@ func (r *Request) Caller() balance.Caller {
 
 // Authorize fails if the caller may not perform an operation. It is the one place where requests are authorized,
 // whichever front end they come through; no node is asked before. A caller who may not know of the repository passes as
-// well: it is served like the caller of a repository that does not exist (see seenBy), so that neither the response nor
-// its duration tells the cases apart.
+// well: the request is served as for a repository that does not exist (see seenBy). Neither the response nor its
+// duration reveals that the repository exists.
 func (r *Request) Authorize(op auth.Operation) error {
 	err := error(nil)
 	switch {

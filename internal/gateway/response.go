@@ -22,9 +22,8 @@ type Sink interface {
 }
 
 // Response is the response to a request, on its way from a node to a client. It is a node.ResponseWriter. It counts the
-// bytes, and keeps the request in the concurrency limit where it belongs: at first in that of its operation, and once a
-// pack or a long list is about to be sent, in that of hits or of cold packs. A nil Response is one of which nothing is
-// ever sent.
+// bytes. It keeps the request in the right concurrency limit: first in that of its operation, and before a pack or a
+// long list in that of hits or of cold packs. A nil Response sends nothing.
 type Response struct {
 	request *Request
 	sink    Sink
@@ -65,7 +64,7 @@ func (p *Response) ReserveMemory(n int64) error {
 	return err
 }
 
-// begin sends what comes first, once the request is known to be complete.
+// begin sends the header, once the request is known to be complete.
 func (p *Response) begin() error {
 	if p.started {
 		return nil

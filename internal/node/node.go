@@ -1,7 +1,7 @@
-// Package node is the contract between a gateway and a storage node: what a gateway tells the node about a session,
-// where the node writes its response, and what it reports when the session has ended. The node in this process (package
-// storage) and a node elsewhere (package remote) both keep it. The interfaces of nodes are in the packages that call
-// them.
+// Package node is the contract between a gateway and a storage node. It has what a gateway passes to the node about a
+// session, where the node writes its response, and the outcome that the node returns. The node in this process (package
+// storage) and a node in another process (package remote) both keep it. The interfaces of nodes are in the packages
+// that call them.
 package node
 
 import (
@@ -16,8 +16,8 @@ type Session struct {
 	// Service is the service of an advertisement. "" means protocol.UploadPack.
 	Service protocol.Service
 	Version protocol.Version
-	// Stateless reports whether each request is complete in itself, as over HTTP: it repeats what was said before, and
-	// its response begins when the request has been read. In a session with state both sides take turns on one stream.
+	// Stateless reports whether each request is complete in itself, as over HTTP: it repeats earlier requests, and its
+	// response begins when the request has been read. In a session with state both sides take turns on one stream.
 	Stateless bool
 	// Caller is the caller that the work counts for, where callers share capacity fairly (balance.Caller).
 	Caller string
@@ -37,7 +37,7 @@ type WaitCondition struct {
 	ID         git.ObjectID // an object that a visible ref reaches; zero: any
 	Epoch      uint64       // the node's epoch in which Generation was reported; 0: the current one
 	Generation uint64       // the least generation of the refs; 0: any
-	Caller     string       // the caller that the work counts for, see admit.Lanes.CallerOf; "": nobody in particular
+	Caller     string       // the caller that the work counts for, see admit.Lanes.CallerOf; "": no caller
 }
 
 // ResponseWriter is where a node writes the response to one request. Calls do not overlap. If it is also an

@@ -15,14 +15,14 @@ const CommandPush protocol.Command = "push"
 type Outcome struct {
 	Command protocol.Command // "" if no request was read
 	Agent   string           // the client's agent string, safe for a log
-	Session string           // the client's session ID, safe for a log; "" if it sent none
+	Session string           // the client's session ID, safe for a log; may be ""
 	Refs    int              // listed refs
 	// HEAD names a branch that does not exist, and other branches exist; only set by a node in this process
 	Dangling bool
 	Wants    int
 	Haves    int
 	Common   int    // haves that the repository has
-	Pack     string // source of the pack: hit, miss, follow, uncached; "" if none was sent
+	Pack     string // source of the pack: hit, miss, follow, uncached; "" without a pack
 	Key      string // cache key of the pack
 	Objects  uint32 // objects in the pack
 	Bytes    int64  // bytes of the pack with its pkt-line framing

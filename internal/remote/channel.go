@@ -87,7 +87,7 @@ func (r *response) sendChannel(c *sidechannel.Channel) error {
 	return r.sendPath(&internalv1.DataPath{Path: &internalv1.DataPath_SideChannel{SideChannel: channel}})
 }
 
-// channelError returns the error of a side channel for the client. Its kind there says nothing about the repository.
+// channelError returns the error of a side channel for the client. Its kind is not about the repository.
 func (r *response) channelError(err error) error {
 	switch {
 	case r.ctx.Err() != nil:

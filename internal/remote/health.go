@@ -29,8 +29,8 @@ const (
 	untrustedInterval = 5 * time.Second
 	// checkTimeout is the maximum duration of a health check. It is long, because a busy machine is not down.
 	checkTimeout = 5 * time.Second
-	// maxDownChecks is the maximum number of concurrent health checks of a node that is down: as many as begin until
-	// the first one times out, so that no check waits for one that hangs.
+	// maxDownChecks is the maximum number of concurrent health checks of a node that is down: as many as begin before
+	// the first one times out. So no check waits for one that hangs.
 	maxDownChecks = int(checkTimeout/downInterval) + 1
 )
 

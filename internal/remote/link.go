@@ -20,9 +20,9 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// link is the connections to the node that use the same client certificate: one HTTP/2 connection, or several if there
-// are more calls than one can carry, connections for unary sessions, and side channels. Only the caller that opened a
-// channel can claim it in a call.
+// link is the connections to the node that use the same client certificate. It has one HTTP/2 connection, or several if
+// there are more calls than one can carry, connections for unary sessions, and side channels. Only the caller that
+// opened a channel can claim it in a call.
 type link struct {
 	certificate *tls.Certificate // nil: none
 	transport   *http.Transport
@@ -137,8 +137,8 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// dialFailed returns the error of a step whose timeout is limit's deadline. If ctx's own deadline was earlier, a
-// timeout says nothing about the node.
+// dialFailed returns the error of a step whose timeout is limit's deadline. If ctx's own deadline was earlier, the node
+// is not to blame.
 func dialFailed(ctx, limit context.Context, err error) error {
 	if own, ok := ctx.Deadline(); ok && errors.Is(err, context.DeadlineExceeded) {
 		if end, _ := limit.Deadline(); end.Equal(own) {

@@ -14,7 +14,7 @@ type Metrics struct {
 	downs *prometheus.CounterVec
 
 	mu    sync.Mutex
-	nodes map[string]int // by name: a node that is configured anew is there twice for a moment
+	nodes map[string]int // by name: after a reload a node may be counted twice for a moment
 	ready map[string]bool
 }
 

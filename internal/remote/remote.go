@@ -1,13 +1,13 @@
-// Package remote is the gateway's side of a storage node in another process: it has the same methods as the node, and
+// Package remote is the gateway's side of a storage node in another process. It has the same methods as the node, and
 // carries them over the node's control API (package control).
 //
-// Control calls share one HTTP/2 connection. If it is silent, it is pinged: when a node was stopped or disconnected,
-// the calls fail. Bulk data uses the data path in the options. A session with a short response, such as ls-refs of a
-// few refs, is one message each way on a connection that no other session uses meanwhile (package unaryhttp).
+// Control calls share one HTTP/2 connection. If it is silent, it is pinged, so that calls fail when a node was stopped
+// or disconnected. Bulk data uses the data path in the options. A session with a short response, such as ls-refs of a
+// few refs, is one message each way on a connection of its own (package unaryhttp).
 //
 // Whether the node can be reached is known from memory (Ready): a health check runs every second, and a failed
 // connection attempt counts at once. While the node is down, a new connection is tried every 300 ms, even if earlier
-// attempts still run, so that the node is found as soon as it is back. Until then sessions fail at once.
+// attempts are still in progress. So the node is found as soon as it is back. Until then sessions fail at once.
 package remote
 
 import (

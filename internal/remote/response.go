@@ -159,8 +159,8 @@ func (r *response) count(n int64) {
 // fullPart is the length in bytes from which the node has filled a part.
 const fullPart = 128 << 10
 
-// startBulk admits a long response, and tells the node how to send it. From a side channel it copies the response, and
-// returns the last part of the call.
+// startBulk admits a long response, and names the data path to the node. From a side channel it copies the response,
+// and returns the last part of the call.
 func (r *response) startBulk(cold bool) (*internalv1.End, error) {
 	if r.bulk || r.sent > 0 && (r.request == nil || !r.request.stateful) {
 		return nil, r.invalid("an unexpected request for a data path")

@@ -88,8 +88,7 @@ func (a *Assignment) Done(blame Blame) {
 	a.release()
 }
 
-// Blame is what an error says about the node that it comes from. The zero value says nothing: another node would answer
-// the same.
+// Blame is the share of the node in an error. The zero value means that another node would answer the same.
 type Blame struct {
 	Failed bool // the node caused the failure
 	Avoid  bool // other nodes are preferred for a moment
@@ -98,7 +97,7 @@ type Blame struct {
 // Panicked is the Blame of a request that has not ended normally.
 var Panicked = Blame{Failed: true, Avoid: true}
 
-// BlameFor returns what an error says about the node that it comes from.
+// BlameFor returns the share of the node in an error.
 func BlameFor(err error) Blame {
 	switch fault.KindOf(err) {
 	case fault.Unavailable, fault.Internal:

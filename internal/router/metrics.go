@@ -22,7 +22,8 @@ func newMetrics() metrics {
 	return metrics{
 		assigned: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_route_assignments_total",
-			Help: "Requests assigned to a storage node, by reason: only (no other node is available), free (it is idle), least_busy, failover.",
+			Help: "Requests assigned to a storage node, by reason: only (no other node is available), " +
+				"free (it is idle), least_busy, failover.",
 		}, []string{"node", "reason"}),
 		failovers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_route_failovers_total",

@@ -39,8 +39,8 @@ func (r *Router) home(found *route) *member {
 	return found.members[0]
 }
 
-// assignHome is Assign for requests that should all go to the same node as long as it is up: the first node of the
-// route that can be reached and was not tried.
+// assignHome is Assign for requests that should all go to the same node while it is up. It assigns the first node of
+// the route that can be reached and was not tried.
 func (r *Router) assignHome(repo git.RepoPath, tried []string) (a *Assignment, err error) {
 	found := r.routing.Load().find(repo)
 	if found == nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
-// Node serves sessions on the repositories that it owns. Errors have a fault kind; BlameFor says what follows from it.
+// Node serves sessions on the repositories that it owns. Errors have a fault kind; BlameFor classifies them.
 type Node interface {
 	// Advertise begins a session: it sends the server's capabilities and, before version 2, the refs.
 	Advertise(ctx context.Context, repo git.RepoPath, session node.Session,

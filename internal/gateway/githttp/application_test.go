@@ -43,8 +43,9 @@ func TestApplication(t *testing.T) {
 	for path, own := range map[string]bool{
 		"/": true, "/users/sign_in?x=1": true, "/team/app": true, "/team/app/-/refs/main/logs": true,
 		"/team/app.git/info/lfs/objects/batch": true,
-		"/team/app/objects/list":               true, "/-/profile": true, "/HEADlines": true, "/team/objects/ab/cd": true,
-		"/.apis/x": true,
+		"/team/app/objects/list":               true, "/-/profile": true, "/HEADlines": true,
+		"/team/objects/ab/cd": true,
+		"/.apis/x":            true,
 		"/team/none/info/refs?service=git-upload-pack": false, "/team/none.git/info/refs": false,
 		"/team/none/git-upload-pack":  false,
 		"/team/none/git-receive-pack": false, "/team/none.git/HEAD": false, "/team/none/-/commits/HEAD": true,

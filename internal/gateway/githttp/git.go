@@ -56,7 +56,7 @@ func (q *request) advertise(service protocol.Service, op auth.Operation) {
 	if session.Version != protocol.V2 || service == protocol.ReceivePack {
 		sink.prefix = pktline.AppendFlush(pktline.AppendLine(nil, "# service="+string(service)))
 	}
-	q.respond("application/x-"+string(service)+"-advertisement", sink, gateway.NoBody(),
+	q.respond("application/x-"+string(service)+"-advertisement", sink, gateway.EmptyBody(),
 		func(response *gateway.Response) {
 			q.Advertise(session, response)
 		})
@@ -134,8 +134,7 @@ func (q *request) readBody() (*gateway.Body, error) {
 	return q.ReadBody(q.source())
 }
 
-// limitBody limits the time for a body that nobody reads to its end: net/http reads the rest before it sends a
-// response.
+// limitBody limits the time for a body that is not read to its end: net/http reads the rest before it sends a response.
 func (q *request) limitBody() {
 	if q.r.Body != http.NoBody && q.ReadStall > 0 {
 		_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.ReadStall))

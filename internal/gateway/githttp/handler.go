@@ -27,7 +27,7 @@ import (
 // Options configures a Handler.
 type Options struct {
 	*gateway.Gateway
-	Proxies     origin.Proxies // trusted to say who the client is
+	Proxies     origin.Proxies // trusted to name the client
 	Pages       Pages          // nil: there are none
 	Application Application    // answers all paths that are neither Git's nor the gateway's; nil: they are not found
 }

@@ -68,7 +68,7 @@ func (q *request) malformed(refusal *httpguard.Refusal) {
 	q.text(refusal.Status, refusal.Error())
 }
 
-// advise sets the headers that say what the client can do about an error, and returns the error's status.
+// advise sets the headers that help the client after an error, and returns the error's status.
 func (q *request) advise(err error) (status int) {
 	status = statusOf(fault.KindOf(err))
 	after := fault.RetryAfter(err)

@@ -28,8 +28,8 @@ const (
 	maxAnonymousWaiters = 500  // of all anonymous callers
 )
 
-// waiters bounds the requests that wait. They count against no concurrency limit: they cost nothing but their
-// connection, and the node lets few of them look at a time.
+// waiters bounds the requests that wait. They count against no concurrency limit, because they cost nothing but their
+// connection. The node limits how many of them read the repository at a time.
 type waiters struct {
 	ending context.Context // ends with the gateway
 	end    context.CancelFunc
@@ -89,9 +89,9 @@ type waitVersion struct {
 	Generation  uint64 `json:"generation,string"`
 }
 
-// wait answers GET /-/api/v1/wait?repo=PATH with oid=ID or generation=N (and epoch=N), and timeout=30s: with 200 as
-// soon as readers of the repository see the object or the generation, with 408 after the timeout. Callers who may not
-// read the repository get the same response as to a fetch.
+// wait answers GET /-/api/v1/wait?repo=PATH with oid=ID or generation=N (and epoch=N), and timeout=30s. The response is
+// 200 as soon as readers of the repository see the object or the generation, and 408 after the timeout. Callers who may
+// not read the repository get the same response as to a fetch.
 func (q *request) wait() {
 	if !q.method(http.MethodGet) {
 		return

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// SSHAlgorithms are the names of the algorithms that clients may use (RFC 4253, section 7.1). An empty list stands for
-// the default.
+// Algorithms are the names of the algorithms that clients may use (RFC 4253, section 7.1). An empty list means the
+// default.
 type Algorithms struct {
 	KeyExchanges []string
 	Ciphers      []string
@@ -15,9 +15,8 @@ type Algorithms struct {
 	MACs []string
 }
 
-// DefaultSSHAlgorithms are offered unless others are named. Ciphers are AES in Galois/Counter Mode, for which CPUs have
-// instructions; OpenSSH prefers ChaCha20-Poly1305, at ten times the cost. MACs depends on the ciphers: see
-// WithDefaults.
+// DefaultAlgorithms returns the default algorithms. The ciphers are AES in Galois/Counter Mode, for which CPUs have
+// instructions; OpenSSH prefers ChaCha20-Poly1305, at ten times the cost. MACs depend on the ciphers: see WithDefaults.
 func DefaultAlgorithms() Algorithms {
 	return Algorithms{
 		KeyExchanges: []string{
@@ -28,7 +27,7 @@ func DefaultAlgorithms() Algorithms {
 	}
 }
 
-// SupportedSSHAlgorithms are all that can be named.
+// SupportedAlgorithms returns all supported algorithms.
 func SupportedAlgorithms() Algorithms {
 	a := ssh.SupportedAlgorithms()
 	return Algorithms{KeyExchanges: a.KeyExchanges, Ciphers: a.Ciphers, MACs: a.MACs}
@@ -37,8 +36,8 @@ func SupportedAlgorithms() Algorithms {
 // authenticated are the ciphers that need no MAC.
 var authenticated = []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM, ssh.CipherChaCha20Poly1305}
 
-// WithDefaults is a with the defaults for its empty lists. Clients too old for the default ciphers are too old for
-// encrypt-then-MAC as well: a cipher in counter mode adds the plain HMACs, after the better ones.
+// WithDefaults returns a with the defaults for its empty lists. Clients too old for the default ciphers are too old for
+// encrypt-then-MAC as well: a cipher in counter mode adds the plain HMACs after the better ones.
 func (a Algorithms) WithDefaults() Algorithms {
 	def := DefaultAlgorithms()
 	if len(a.KeyExchanges) == 0 {
@@ -56,7 +55,7 @@ func (a Algorithms) WithDefaults() Algorithms {
 	return a
 }
 
-// userKeys are the kinds of signature by which clients prove who they are.
+// userKeys are the kinds of signatures that clients may authenticate with.
 var userKeys = []string{
 	ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
 	ssh.KeyAlgoSKECDSA256, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,

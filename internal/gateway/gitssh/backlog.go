@@ -5,10 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// A client may send as much on each session as its window has, 2 MiB, before anybody reads it, and the library keeps
-// it, in packets that may be of one byte each. What is kept is bounded by what came over the wire: for one connection
-// by sessionBacklog for each of its sessions and one more, and once all connections together have allBacklog, by
-// leastBacklog for each.
+// A client may send up to the window of each session, 2 MiB, before it is read. The SSH library keeps these bytes, in
+// packets of one byte or more. The bytes that came over the wire bound what it keeps. The limit of a connection is
+// sessionBacklog for each session and one more. Once all connections together have allBacklog, it is leastBacklog.
 const (
 	sessionBacklog = 4 << 20
 	allBacklog     = 1 << 30
@@ -17,17 +16,18 @@ const (
 	closedBacklog = -1
 )
 
-// errBacklog ends a connection whose client sends what nobody reads.
-var errBacklog = errors.New("the client sends more than is read")
+// errBacklog ends a connection whose client sends more than the server reads.
+var errBacklog = errors.New("the client sends more than the server reads")
 
-// backlog is about how many bytes of a connection nobody has read yet, never less. Safe for concurrent use.
+// backlog estimates how many bytes of a connection are still unread. It never estimates too few. Safe for concurrent
+// use.
 type backlog struct {
 	bytes atomic.Int64
 	all   *atomic.Int64 // of all connections
 }
 
-// came counts bytes of the wire, and tells whether they are too many for so many sessions.
-func (b *backlog) came(n int, sessions int64) error {
+// received counts n bytes of the wire, and fails if they are too many for so many sessions.
+func (b *backlog) received(n int, sessions int64) error {
 	held := b.add(int64(n))
 	if held > (sessions+1)*sessionBacklog || held > leastBacklog && b.all.Load() > allBacklog {
 		return errBacklog
@@ -35,17 +35,17 @@ func (b *backlog) came(n int, sessions int64) error {
 	return nil
 }
 
-// read counts bytes that a session has read. Four times as many may have come for them: headers, padding and sums of
-// small packets.
+// read counts bytes that a session has read. Up to four times as many may have come over the wire: headers, padding,
+// and MACs of small packets.
 func (b *backlog) read(n int) { b.add(-4 * int64(n)) }
 
-// sent counts bytes that the client was sent, which it has acknowledged in messages that no session reads.
+// sent counts bytes sent to the client. The client acknowledges them in messages that no session reads.
 func (b *backlog) sent(n int) { b.add(-int64(n/64 + 64)) }
 
-// ended counts a session that is over, with all that it had.
+// ended counts the end of a session, with its unread bytes.
 func (b *backlog) ended() { b.add(-sessionBacklog) }
 
-// close forgets all; nothing counts any more.
+// close ends the count: all bytes are released, and later calls do nothing.
 func (b *backlog) close() {
 	if held := b.bytes.Swap(closedBacklog); held > 0 {
 		b.all.Add(-held)

@@ -12,28 +12,28 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
-// sshCommand is what a client asks to be run. Nothing is: it names a service and a repository.
+// command is the command of a client. It is not run: it names a service and a repository.
 type command struct {
 	service protocol.Service
 	repo    git.RepoPath
 }
 
-// maxSSHCommand bounds a command in bytes: a path of the greatest length, each byte of it quoted.
+// maxCommand is the maximum length of a command in bytes: a path of the maximum length with each byte quoted.
 const maxCommand = 6 * git.MaxRepoPath
 
-// notServed are commands of git that others serve over SSH, with what to tell who asks for them.
+// notServed are git's other commands over SSH, with the message for the client.
 var notServed = map[string]string{
-	"git-upload-archive":   "archives are not made over SSH",
-	"git-lfs-authenticate": "Git LFS is not served over SSH",
-	"git-lfs-transfer":     "Git LFS is not served over SSH",
+	"git-upload-archive":   "archives over SSH are not supported",
+	"git-lfs-authenticate": "Git LFS over SSH is not supported",
+	"git-lfs-transfer":     "Git LFS over SSH is not supported",
 	"git-shell":            "there is no shell here",
-	"scp":                  "files are not copied here",
-	"rsync":                "files are not copied here",
+	"scp":                  "file copies are not supported",
+	"rsync":                "file copies are not supported",
 }
 
-// parseSSHCommand reads a command: a service and one path, in words quoted as for a shell. Git writes the path in
-// single quotes (sq_quote_buf in its quote.c), some clients in double quotes or none. There is no shell: what would
-// have one do more than take a quote away is refused.
+// parseCommand parses a command: a service and one path, in words quoted as for a shell. Git writes the path in single
+// quotes (sq_quote_buf in its quote.c), some clients in double quotes or none. There is no shell: text that a shell
+// would expand or interpret is refused.
 func parseCommand(s string) (c command, err error) {
 	if len(s) > maxCommand {
 		return c, fault.New(fault.Invalid, "the command is longer than %d bytes", maxCommand)
@@ -50,11 +50,11 @@ func parseCommand(s string) (c command, err error) {
 	case protocol.UploadPack, protocol.ReceivePack:
 		c.service = service
 	default:
-		if why, ok := notServed[word]; ok {
-			return c, fault.New(fault.Invalid, "%s; this server takes git-upload-pack and git-receive-pack alone", why)
+		if reason, ok := notServed[word]; ok {
+			return c, fault.New(fault.Invalid, "%s; only git-upload-pack and git-receive-pack are", reason)
 		}
 		return c, fault.New(fault.Invalid,
-			"%.40q is no command here; this server takes git-upload-pack and git-receive-pack alone", word)
+			"unknown command %.40q: only git-upload-pack and git-receive-pack are supported", word)
 	}
 	if bad != nil {
 		return c, fault.New(fault.Invalid, "%s: %v; put the path in single quotes", c.service, bad)
@@ -71,19 +71,18 @@ func parseCommand(s string) (c command, err error) {
 	return c, err
 }
 
-// String is the command as git writes it.
+// String returns the command as git writes it.
 func (c command) String() string {
 	r := strings.NewReplacer("'", `'\''`, "!", `'\!'`)
 	return string(c.service) + " '" + r.Replace(c.repo.String()) + "'"
 }
 
-// plainBytes are those beside letters and digits that need no quotes. To some shell, somewhere in a word, the others
-// mean something else.
+// plainBytes are the bytes that need no quotes, beside letters and digits. Others have a meaning to some shell.
 const plainBytes = "-_./:@%+,"
 
-// shellWords splits a command into words as sh(1) does (POSIX, Shell Command Language, 2.2 Quoting). It fails where a
-// shell would do anything else: an expansion, a pattern, a second command, a redirection, a comment. It returns the
-// words before that place as well.
+// shellWords splits a command into words like sh(1) (POSIX, Shell Command Language, 2.2 Quoting). It fails where a
+// shell would do more: an expansion, a pattern, a second command, a redirection, a comment. It also returns the words
+// before that place.
 func shellWords(s string) (words []string, err error) {
 	for {
 		if s = strings.TrimLeft(s, " \t"); s == "" {
@@ -111,7 +110,7 @@ func shellWords(s string) (words []string, err error) {
 			case isPlain(c), c == '~' && strings.HasSuffix(word.String(), "/"):
 				s = s[1:]
 			default:
-				return words, fmt.Errorf("%q without quotes has a meaning to a shell, and there is none", c)
+				return words, fmt.Errorf("%q without quotes: there is no shell", c)
 			}
 			word.WriteString(part)
 		}
@@ -119,14 +118,14 @@ func shellWords(s string) (words []string, err error) {
 	}
 }
 
-// isPlain reports whether a byte outside quotes stands for itself, wherever it is in a word.
+// isPlain reports whether a byte outside quotes always stands for itself.
 func isPlain(c byte) bool {
 	return c >= utf8.RuneSelf || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
 		strings.IndexByte(plainBytes, c) >= 0
 }
 
-// doubleQuoted reads to the end of double quotes, whose first one was read, and returns what follows. A backslash takes
-// their meaning from four characters, and stands for itself before others (POSIX, 2.2.3 Double-Quotes).
+// doubleQuoted reads to the end of double quotes whose first quote was read, and returns the remaining text. A
+// backslash escapes four characters, and stands for itself before others (POSIX, 2.2.3 Double-Quotes).
 func doubleQuoted(s string) (text, rest string, err error) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -138,7 +137,7 @@ func doubleQuoted(s string) (text, rest string, err error) {
 		case c == '"':
 			return b.String(), s[i+1:], nil
 		case c == '$', c == '`':
-			return "", "", fmt.Errorf("%q in double quotes has a meaning to a shell, and there is none", c)
+			return "", "", fmt.Errorf("%q in double quotes: there is no shell", c)
 		case c == '\\' && next == '\n':
 			return "", "", errBackslash
 		case c == '\\' && strings.IndexByte("$`\"\\", next) >= 0:

@@ -111,10 +111,10 @@ func TestParseSSHCommandQuoting(t *testing.T) {
 		"git-upload-pack --upload-pack":   "takes no options",
 		`git-upload-pack ""`:              "no such repository",
 		"git-upload-pack 'a\nb'":          "no such repository",
-		"GIT_TRACE=1 git-upload-pack app": "no command here",
-		"$(id) git-upload-pack app":       "no command here",
-		"git-upload-pack$IFS'app'":        "no command here",
-		"git-upload-pack;id":              "no command here",
+		"GIT_TRACE=1 git-upload-pack app": "unknown command",
+		"$(id) git-upload-pack app":       "unknown command",
+		"git-upload-pack$IFS'app'":        "unknown command",
+		"git-upload-pack;id":              "unknown command",
 	} {
 		if c, err := parseCommand(in); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %s, %v; want %s", in, c, err, want)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// sshCut is why the server ends a session before its command does; a metric label.
+// cutReason is why the server ends a session before its command ends; a metric label.
 type cutReason string
 
 const (
@@ -19,7 +19,7 @@ const (
 	cutShutdown    cutReason = "shutdown"
 )
 
-// text is what the user of the session's client is told.
+// text returns the message for the client's user.
 func (w cutReason) text(o *Options) string {
 	switch w {
 	case cutNoCommand:
@@ -37,15 +37,14 @@ func (w cutReason) text(o *Options) string {
 }
 
 const (
-	// cutPatience is how long a client has to agree that a session is over, before the connection with all of its
-	// sessions is.
+	// cutPatience is how long a client may take to close a session that was cut, before its whole connection is closed.
 	cutPatience = 5 * time.Second
-	// tellPatience is how long a client that reads nothing holds up its end.
-	tellPatience = time.Second
+	// sayPatience is how long cut waits for a client to read the message.
+	sayPatience = time.Second
 )
 
-// cut ends a session whose client does not go on, and tells its user why. What waits for the client ends when the
-// client agrees that the session is over. It returns after tellPatience at the latest.
+// cut ends a session whose client does not continue, and sends its user the reason. Reads and writes end when the
+// client has closed the session too. cut returns after sayPatience at the latest.
 func (s *session) cut(why cutReason) {
 	if s.isCut.Swap(true) {
 		return
@@ -56,7 +55,7 @@ func (s *session) cut(why cutReason) {
 		}
 	})
 	s.Watch.cut.WithLabelValues(string(why)).Inc()
-	s.Log.Info("an SSH session was ended", slog.String("client", s.wire.RemoteAddr().String()),
+	s.Log.Info("SSH session cut", slog.String("client", s.wire.RemoteAddr().String()),
 		slog.String("user", s.user.id.Name),
 		slog.String("reason", string(why)))
 	told := make(chan struct{})
@@ -66,13 +65,13 @@ func (s *session) cut(why cutReason) {
 	}()
 	select {
 	case <-told:
-	case <-time.After(tellPatience): // its window has no room
+	case <-time.After(sayPatience): // its window has no room
 	}
 	s.exitStatus(1)
 	s.channel.Close()
 }
 
-// cutAll ends all sessions of a connection.
+// cutAll cuts all sessions of a connection.
 func (c *client) cutAll(why cutReason) {
 	c.mu.Lock()
 	var all sync.WaitGroup

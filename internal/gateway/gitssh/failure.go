@@ -16,13 +16,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 )
 
-// failed counts and logs a connection that did not get as far as a session. Refused logins are all logged, for programs
-// that watch for them; of other failures, which cost a scanner nothing, as many as the limit allows.
+// failed counts and logs a connection that ended before its login. All refused logins are logged, for programs like
+// fail2ban. Other failures cost a scanner nothing, and are logged as often as the limit allows.
 func (c *client) failed(err error) {
 	what, suppressed := "handshake", 0
 	refusal, refused := errors.AsType[*ssh.ServerAuthError](err)
 	switch {
-	case c.wire.silent: // somebody looked whether we are there, as our own watchdog does
+	case c.wire.silent: // a health check, for example of our own watchdog
 		c.Watch.connections.WithLabelValues("silent").Inc()
 		return
 	case errors.Is(err, errProxyHeader):
@@ -56,14 +56,14 @@ func (c *client) failed(err error) {
 	if suppressed > 0 {
 		a = append(a, slog.Int("suppressed", suppressed))
 	}
-	c.Log.LogAttrs(c.ctx, slog.LevelInfo, "an SSH login failed", a...)
+	c.Log.LogAttrs(c.ctx, slog.LevelInfo, "SSH login failed", a...)
 }
 
-// refusalOf says for each key that was offered why it was refused.
+// refusalOf returns why each offered key was refused.
 func refusalOf(refusal *ssh.ServerAuthError) error {
 	var all []string
 	for _, err := range refusal.Errors {
-		if !errors.Is(err, ssh.ErrNoAuth) { // the question which methods there are
+		if !errors.Is(err, ssh.ErrNoAuth) { // the client asked for the methods
 			all = append(all, err.Error())
 		}
 	}
@@ -73,8 +73,8 @@ func refusalOf(refusal *ssh.ServerAuthError) error {
 	return errors.New(strings.Join(all, "; "))
 }
 
-// handshakeFailure is why a handshake failed, as a metric label: what client and server have no algorithm in common
-// for, or "closed", or "protocol".
+// handshakeFailure returns why a handshake failed, as a metric label: the kind of algorithm for which client and server
+// have none in common, or "closed", or "protocol".
 func handshakeFailure(err error) string {
 	if n, ok := errors.AsType[*ssh.AlgorithmNegotiationError](err); ok {
 		for _, of := range []struct{ what, label string }{
@@ -97,10 +97,10 @@ func handshakeFailure(err error) string {
 	return "protocol"
 }
 
-// maxLoggedClient bounds in bytes what a line of the log says in a client's words.
+// maxLoggedClient is the maximum length in bytes of a client's text in the log.
 const maxLoggedClient = 1 << 10
 
-// logged is what a client has said, fit for the log.
+// logged returns a client's text for the log.
 func logged(s string) string {
 	s = s[:min(len(s), maxLoggedClient)]
 	return auth.Redact(strings.Map(func(r rune) rune {
@@ -111,17 +111,17 @@ func logged(s string) string {
 	}, s))
 }
 
-// Failures that are logged: of one address failureBurst at once and then one each failurePause, of all together eight
-// times as many.
+// Of the failures of one address failureBurst are logged at once, and then one each failurePause. Of all addresses
+// together eight times as many are logged.
 const (
 	failureBurst = 8
 	failurePause = 15 * time.Second
 	failureShare = 8
 
-	manyFailures = 1 << 12 // addresses that are remembered
+	manyFailures = 1 << 12 // maximum number of addresses in memory
 )
 
-// failureLimit bounds how many failures are logged. Safe for concurrent use.
+// failureLimit limits how many failures are logged. Safe for concurrent use.
 type failureLimit struct {
 	now func() time.Time
 
@@ -131,7 +131,7 @@ type failureLimit struct {
 	suppressed int
 }
 
-// failureTokens are lines that may be logged at once.
+// failureTokens is a token bucket: the number of failures that may be logged at once.
 type failureTokens struct {
 	left float64
 	at   time.Time
@@ -143,13 +143,14 @@ func newFailureLimit() *failureLimit {
 	return l
 }
 
-// take reports whether a failure of an address is to be logged, and how many have not been since the last one that was.
+// take reports whether a failure of an address should be logged, and how many were suppressed since the last logged
+// one.
 func (l *failureLimit) take(source netip.Prefix) (ok bool, suppressed int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
 	if len(l.sources) >= manyFailures {
-		clear(l.sources) // what all have together bounds them still
+		clear(l.sources) // the limit of all addresses still holds
 	}
 	s := l.sources[source]
 	if s == nil {
@@ -168,7 +169,7 @@ func (l *failureLimit) take(source netip.Prefix) (ok bool, suppressed int) {
 	return true, suppressed
 }
 
-// refill adds what has come since the last time, for so many addresses.
+// refill adds the tokens since the last call, for so many addresses.
 func (t *failureTokens) refill(now time.Time, addresses float64) {
 	t.left = min(addresses*failureBurst, t.left+addresses*float64(now.Sub(t.at))/float64(failurePause))
 	t.at = now

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// SSHLimits bound connections before anything is known of who makes them; package connlimit bounds all of them.
-// Addresses count as networks: one address of IPv4, 64 bits of IPv6.
+// Limits limits connections before their login. Package connlimit limits all connections. Addresses count as networks:
+// one address of IPv4, 64 bits of IPv6.
 type Limits struct {
 	// that have not logged in, in all; from half of it on some are refused at random, more and more
 	Logins        int
@@ -21,11 +21,10 @@ type Limits struct {
 // rateBurst is how many seconds' worth of connections may come at once.
 const rateBurst = 10
 
-// manySources is how many addresses are remembered before those of which nothing is to be known are forgotten each
-// second, and not each minute.
+// manySources is the number of addresses above which idle ones are removed every second instead of every minute.
 const manySources = 1 << 14
 
-// sshGate counts connections, and refuses them while that is cheap. Safe for concurrent use.
+// gate counts connections, and refuses them while that is cheap. Safe for concurrent use.
 type gate struct {
 	limits Limits
 	now    func() time.Time
@@ -38,14 +37,14 @@ type gate struct {
 	swept   time.Time
 }
 
-// sourceState is what is known of one address.
+// sourceState is the state of one address.
 type sourceState struct {
 	open, logins int
-	tokens       float64 // connections that may come at once
+	tokens       float64 // connections that are allowed now
 	at           time.Time
 }
 
-// Why a connection is refused; metric labels.
+// Reasons why a connection is refused; metric labels.
 const (
 	gateLogins      = "logins"
 	gateEarly       = "early_drop"
@@ -57,7 +56,7 @@ func newGate(l Limits) *gate {
 	return &gate{limits: l, now: time.Now, roll: rand.Float64, sources: map[netip.Prefix]*sourceState{}}
 }
 
-// addressOf is the IP address of a connection's peer; the zero value if it has none.
+// addressOf returns the IP address of a connection's peer, or the zero value.
 func addressOf(c net.Conn) netip.Addr {
 	a, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -66,7 +65,8 @@ func addressOf(c net.Conn) netip.Addr {
 	return a.AddrPort().Addr().Unmap()
 }
 
-// enter lets a connection in that has not logged in yet, or says why not. The zero source has no limits of its own.
+// enter admits a connection before its login, or returns the reason of the refusal. The zero source has no limits of
+// its own.
 func (g *gate) enter(source netip.Prefix) (refused string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -103,20 +103,20 @@ func (g *gate) enter(source netip.Prefix) (refused string) {
 	return ""
 }
 
-// in says that a connection has logged in.
-func (g *gate) in(source netip.Prefix) {
+// loggedIn counts a connection's login.
+func (g *gate) loggedIn(source netip.Prefix) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.logins--
 	g.sources[source].logins--
 }
 
-// leave ends a connection; in tells whether it had logged in.
-func (g *gate) leave(source netip.Prefix, in bool) {
+// leave counts the end of a connection. loggedIn reports whether it had logged in.
+func (g *gate) leave(source netip.Prefix, loggedIn bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.sources[source]
-	if !in {
+	if !loggedIn {
 		g.logins--
 		s.logins--
 	}
@@ -124,7 +124,7 @@ func (g *gate) leave(source netip.Prefix, in bool) {
 	s.open--
 }
 
-// sweep forgets addresses that nothing is to be remembered of. g.mu is held.
+// sweep removes idle addresses. g.mu is held.
 func (g *gate) sweep(now time.Time) {
 	g.swept = now
 	for p, s := range g.sources {

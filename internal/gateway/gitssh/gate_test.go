@@ -39,11 +39,11 @@ func TestSSHGate(t *testing.T) {
 	want("192.0.2.11", gateLogins)
 	// Logged in, they count no more as logins.
 	for range 3 {
-		g.in(source("192.0.2.1"))
+		g.loggedIn(source("192.0.2.1"))
 	}
 	for range 3 {
 		want("192.0.2.1", "")
-		g.in(source("192.0.2.1"))
+		g.loggedIn(source("192.0.2.1"))
 	}
 	for range 6 {
 		g.leave(source("192.0.2.1"), true)

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// hostKeyKinds are the host keys that there may be, in files named as by ssh-keygen(1) -A. Clients choose; some know
-// one kind alone.
+// hostKeyKinds are the kinds of host keys, in files named like those of ssh-keygen(1) -A. Clients choose; some support
+// only one kind.
 var hostKeyKinds = []struct {
 	file     string
 	generate func() (crypto.PrivateKey, error)
@@ -37,12 +37,12 @@ var hostKeyKinds = []struct {
 	{"ssh_host_rsa_key", func() (crypto.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, rsaBits) }},
 }
 
-// rsaBits is what ssh-keygen(1) takes.
+// rsaBits is ssh-keygen(1)'s default.
 const rsaBits = 3072
 
-// LoadHostKeys reads the host keys in a directory: files as ssh-keygen(1) writes them, without a passphrase, that
-// nobody else can read. It makes all kinds where there is none. With add it makes the kinds that are missing, too, and
-// only warns where it cannot; it changes no key that is there.
+// LoadHostKeys reads the host keys in a directory: files as ssh-keygen(1) writes them, without a passphrase, readable
+// only by their owner. If there are none, it makes all kinds. With add it also makes the missing kinds, and only warns
+// if it cannot. It never changes an existing key.
 func LoadHostKeys(dir string, add bool, log *slog.Logger) (keys []ssh.Signer, err error) {
 	if err := makeHostKeyDir(dir); err != nil {
 		return nil, fmt.Errorf("make the directory for SSH host keys: %w", err)
@@ -78,7 +78,7 @@ func LoadHostKeys(dir string, add bool, log *slog.Logger) (keys []ssh.Signer, er
 	return keys, nil
 }
 
-// makeHostKeyDir makes the directory, durably.
+// makeHostKeyDir makes the directory durably.
 func makeHostKeyDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -95,8 +95,8 @@ func readHostKey(path string) (ssh.Signer, error) {
 		return nil, err
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, fmt.Errorf("others can read %s (mode %#o); chmod 600 it, or make a new one if somebody may have",
-			path, mode)
+		return nil, fmt.Errorf("%s is readable by other users (mode %#o): "+
+			"chmod 600 it, or replace it if it may be compromised", path, mode)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -125,8 +125,8 @@ func parseHostKey(text []byte) (ssh.Signer, error) {
 	return ssh.NewSignerWithAlgorithms(signer, []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}) // not with SHA-1
 }
 
-// makeHostKey makes a new key and its files, durably: a machine that goes down after the first client has seen the key
-// comes back with it.
+// makeHostKey makes a new key and its files durably: a machine that crashes after the first client has seen the key
+// comes back with the same key.
 func makeHostKey(path string, generate func() (crypto.PrivateKey, error)) (ssh.Signer, error) {
 	private, err := generate()
 	if err != nil {

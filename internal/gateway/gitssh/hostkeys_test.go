@@ -74,7 +74,7 @@ func TestHostKeys(t *testing.T) {
 	if err := os.Chmod(filepath.Join(dir, "ssh_host_rsa_key"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadHostKeys(dir, true, log); err == nil || !strings.Contains(err.Error(), "others can read") {
+	if _, err := LoadHostKeys(dir, true, log); err == nil || !strings.Contains(err.Error(), "readable by other users") {
 		t.Errorf("a key that others can read: %v", err)
 	}
 }

@@ -7,17 +7,17 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// A connection has places for so many sessions. What the client has closed takes none, however far this side is with
-// it: a client hears of a session's end before anybody else can note it, and may begin the next one at once.
+// The number of sessions on a connection is limited. A session that the client has closed does not count, even if this
+// side has not ended it yet. The client learns of a session's end first, and may open the next one at once.
 
-// open takes a session, or refuses what is none. Calls come one after the other, each after all that the client sent
-// before.
+// open accepts a session, or refuses other channels. Calls come one after the other, each after all earlier messages of
+// the client.
 func (c *client) open(one ssh.NewChannel) {
 	if one.ChannelType() != "session" {
-		_ = one.Reject(ssh.Prohibited, "nothing is forwarded here")
+		_ = one.Reject(ssh.Prohibited, "forwarding is not supported")
 		return
 	}
-	if !c.room() {
+	if !c.hasRoom() {
 		_ = one.Reject(ssh.ResourceShortage, "too many sessions on one connection")
 		return
 	}
@@ -43,9 +43,9 @@ func (c *client) open(one ssh.NewChannel) {
 	})
 }
 
-// room tells whether there is a place for another session. It waits for one that the client has closed to be over: its
-// command may still run.
-func (c *client) room() bool {
+// hasRoom reports whether another session may be opened. It waits for the end of sessions that the client has closed:
+// their commands may still run.
+func (c *client) hasRoom() bool {
 	for {
 		c.mu.Lock()
 		sessions := slices.Collect(maps.Keys(c.sessions))
@@ -75,13 +75,13 @@ func (c *client) leave(s *session) {
 		c.idle.Reset(c.Idle)
 	}
 	c.mu.Unlock()
-	if last && c.isEnding() { // asked after the session has left: a Shutdown that comes now sees an idle connection
+	if last && c.isEnding() { // checked after leaving: a Shutdown from now on sees an idle connection
 		c.endIfIdle()
 	}
 }
 
-// commandRuns counts the commands that run: a connection with one is not closed for another.
-func (c *client) commandRuns(n int) {
+// addCommand counts the running commands: a connection with one is not closed for another connection.
+func (c *client) addCommand(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch c.commands += n; {
@@ -99,7 +99,7 @@ func (c *client) wasUsed() bool {
 	return c.used
 }
 
-// endIfIdle ends a connection that nobody uses.
+// endIfIdle closes a connection without sessions.
 func (c *client) endIfIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,8 +108,8 @@ func (c *client) endIfIdle() {
 	}
 }
 
-// isClosed tells whether the client has closed the session. The library notes that in the order in which messages came,
-// by closing the session's requests; only who receives them can see it.
+// isClosed reports whether the client has closed the session. The library records that in the order of the messages, by
+// closing the channel of the session's requests. Only its receiver, next, can see that.
 func (s *session) isClosed() bool {
 	open := make(chan struct{}, 1)
 	select {
@@ -125,7 +125,7 @@ func (s *session) isClosed() bool {
 	}
 }
 
-// next waits for the client's next request about the session; nil once the client has closed it.
+// next waits for the client's next request about the session. It returns nil after the client has closed the session.
 func (s *session) next(requests <-chan *ssh.Request) *ssh.Request {
 	for {
 		if s.asker == nil {

@@ -27,7 +27,7 @@ func (s *session) begin(op *gateway.Operation) *request {
 	return q
 }
 
-// may determines the caller and whether they may perform an operation; if not, it tells the client.
+// may determines the caller and whether they may perform an operation; if not, it sends the reason.
 func (q *request) may(op auth.Operation) bool {
 	err := error(nil)
 	if q.ID, err = q.session.identify(); err == nil {
@@ -62,7 +62,7 @@ func (q *request) respond(body *gateway.Body, ask func(*gateway.Response)) bool 
 	switch {
 	case !response.Begun():
 		q.fail(q.Err)
-	case !reported && !broken: // the response has no end; the exit status says so too
+	case !reported && !broken: // the response is incomplete; the exit status reports that too
 		s.writing.Reset(s.WriteStall)
 		s.say("packhorse: " + fault.Message(q.Err))
 		s.writing.Stop()
@@ -70,7 +70,7 @@ func (q *request) respond(body *gateway.Body, ask func(*gateway.Response)) bool 
 	return false
 }
 
-// fail tells the client why there is no response.
+// fail sends the reason why there is no response.
 func (q *request) fail(err error) {
 	q.Err = err
 	s := q.session
@@ -95,7 +95,7 @@ func (q *request) Attributes(a []slog.Attr) []slog.Attr {
 		slog.String("agent", gateway.LogText(agent)))
 }
 
-// Panicked implements gateway.FrontEnd. The exit status tells the client.
+// Panicked implements gateway.FrontEnd. The exit status reports the failure.
 func (q *request) Panicked() {}
 
 // source is what the client sends.

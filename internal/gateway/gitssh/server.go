@@ -23,20 +23,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 )
 
-// Keys says whose an SSH key or certificate is. Safe for concurrent use.
+// Keys identifies users by their SSH keys and certificates. Safe for concurrent use.
 type Keys interface {
-	// Key tells it of a key that somebody at an address has, who logs in by a name. noTouch says that a security key
-	// need not have been touched. It is called for keys that are only offered too, and again before each command on a
-	// connection. It fails with Unauthenticated for a key that is not good, or Unavailable.
+	// Key returns the identity for a key that a client at an address uses to log in with a name. noTouch means that a
+	// security key need not be touched. It is also called for keys that are only offered, and again before each command
+	// on a connection. It fails with Unauthenticated for an invalid key, or Unavailable.
 	Key(ctx context.Context, login string, key ssh.PublicKey, from netip.Addr) (id auth.Identity, noTouch bool,
 		err error)
 }
 
-// SSHOptions says how the gateway serves over SSH.
+// Options configures a Server.
 type Options struct {
 	*gateway.Gateway
 	HostKeys   []ssh.Signer
-	Keys       Keys // nil: there are none
+	Keys       Keys // nil: none
 	Anonymous  bool // without a key one may come in as "anonymous", or by any name if there are no Keys
 	Algorithms Algorithms
 	Agent      string // the server's banner after "SSH-2.0-"
@@ -53,10 +53,10 @@ type Options struct {
 	Sessions    int           // at once on one connection
 }
 
-// AnonymousLogin is the name by which one logs in without a key.
+// AnonymousLogin is the user name for a login without a key.
 const AnonymousLogin = "anonymous"
 
-// SSH serves git's services over SSH, and nothing else: no shell, no program, no forwarding, no terminal.
+// Server serves SSH.
 type Server struct {
 	Options
 	config   ssh.ServerConfig
@@ -66,15 +66,15 @@ type Server struct {
 	unread   atomic.Int64 // bytes, see backlog
 
 	mu       sync.Mutex
-	closing  bool // nothing more is to be accepted
-	ending   bool // nothing more is accepted
+	closing  bool // Serve returns soon
+	ending   bool // new connections are closed
 	listener map[net.Listener]struct{}
 	serving  sync.WaitGroup // calls of Serve
 	clients  map[*client]struct{}
 	all      sync.WaitGroup // connections
 }
 
-// NewSSH makes the server.
+// New makes a Server.
 func New(o Options) (*Server, error) {
 	o.Algorithms = o.Algorithms.WithDefaults()
 	s := &Server{
@@ -91,17 +91,17 @@ func New(o Options) (*Server, error) {
 	for _, key := range o.HostKeys {
 		m, ok := key.(ssh.MultiAlgorithmSigner)
 		if !ok {
-			return nil, fmt.Errorf("the host key of kind %s cannot be used", key.PublicKey().Type())
+			return nil, fmt.Errorf("host key of kind %s: not supported", key.PublicKey().Type())
 		}
 		s.keys = append(s.keys, m)
 	}
 	if len(s.keys) == 0 {
-		return nil, errors.New("there is no SSH host key")
+		return nil, errors.New("no SSH host key")
 	}
 	return s, nil
 }
 
-// Serve accepts connections until Shutdown; it then returns nil.
+// Serve accepts connections until Shutdown. It then returns nil.
 func (s *Server) Serve(l net.Listener) error {
 	l = bulk.Listen(l, s.Pump, s.WriteStall)
 	s.mu.Lock()
@@ -119,7 +119,7 @@ func (s *Server) Serve(l net.Listener) error {
 			if s.isEnding() || errors.Is(err, net.ErrClosed) {
 				return nil
 			}
-			// As net/http: what is lacking now, as file descriptors, comes back.
+			// As in net/http: file descriptors, for example, may be available again soon.
 			if pause = min(max(2*pause, 5*time.Millisecond), time.Second); temporary(err) {
 				s.Log.Warn("cannot accept an SSH connection", "error", err, "pause", pause.String())
 				time.Sleep(pause)
@@ -137,7 +137,7 @@ func temporary(err error) bool {
 	return ok && e.Temporary() //nolint:staticcheck // there is no other way to ask
 }
 
-// accept lets a connection in, or refuses it without a goroutine for it.
+// accept admits a connection, or refuses it without a goroutine.
 func (s *Server) accept(conn net.Conn) {
 	c := &client{
 		Server: s, wire: &wireConn{Conn: conn, backlog: backlog{all: &s.unread}}, counted: connlimit.Of(conn),
@@ -149,8 +149,8 @@ func (s *Server) accept(conn net.Conn) {
 	}
 	if why := s.gate.enter(c.source); why != "" {
 		s.Watch.connections.WithLabelValues(why).Inc()
-		s.Log.Debug("an SSH connection was refused", "client", conn.RemoteAddr().String(), "reason", why)
-		_, _ = conn.Write([]byte("too many connections; try again\r\n")) // its socket has room
+		s.Log.Debug("SSH connection refused", "client", conn.RemoteAddr().String(), "reason", why)
+		_, _ = conn.Write([]byte("too many connections; try again\r\n")) // fits into the socket's buffer
 		conn.Close()
 		return
 	}
@@ -171,12 +171,12 @@ func (s *Server) isEnding() bool {
 	return s.ending
 }
 
-// freshPatience is how long a connection that was accepted has to begin its first session once no more are accepted.
-const freshPatience = 5 * time.Second
+// firstSessionTimeout is how long a connection without a session may take to begin one during a shutdown.
+const firstSessionTimeout = 5 * time.Second
 
-// Shutdown stops accepting, ends connections without a session, and waits for the others. A connection that has had no
-// session yet has freshPatience for one. When ctx ends, the clients of those that are left are told, and cut off two
-// seconds later at the latest.
+// Shutdown stops accepting connections, closes those without a session, and waits for the others. A connection that has
+// not had a session yet may begin one within firstSessionTimeout. When ctx ends, the remaining clients get a message,
+// and are disconnected two seconds later at the latest.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
@@ -184,14 +184,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		l.Close()
 	}
 	s.mu.Unlock()
-	s.serving.Wait() // what was accepted is among the clients
+	s.serving.Wait() // clients has all accepted connections
 	s.mu.Lock()
 	s.ending = true
 	for c := range s.clients {
 		if c.wasUsed() {
 			c.endIfIdle()
 		} else {
-			time.AfterFunc(freshPatience, c.endIfIdle)
+			time.AfterFunc(firstSessionTimeout, c.endIfIdle)
 		}
 	}
 	s.mu.Unlock()
@@ -211,7 +211,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	select {
 	case <-done:
-	case <-time.After(2 * tellPatience): // for clients to hear it, and to agree
+	case <-time.After(2 * sayPatience): // for clients to read the message and to close
 	}
 	for _, c := range clients {
 		c.cancel()
@@ -222,13 +222,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// sshClient is one connection.
+// client is one connection.
 type client struct {
 	*Server
 	wire    *wireConn
-	counted *connlimit.Conn // nil: the connection is not
+	counted *connlimit.Conn // nil: not counted
 	address netip.Addr
-	source  netip.Prefix    // zero: without limits of its own
+	source  netip.Prefix    // zero: no limits of its own
 	ctx     context.Context // ends with the connection
 	cancel  context.CancelFunc
 
@@ -236,36 +236,36 @@ type client struct {
 	user  user
 	agent string
 
-	excused  bool // the client was told that its key is not to blame
-	in       bool // has logged in
+	excused  bool // the client got the message that its key is not to blame
+	loggedIn bool
 	mu       sync.Mutex
-	sessions map[*session]struct{} // that are not over
-	used     bool                  // there was a session
-	commands int                   // that run
+	sessions map[*session]struct{} // that have not ended
+	used     bool                  // it has had a session
+	commands int                   // running
 	idle     *time.Timer
-	left     chan struct{}  // has room for one word that a session is over
+	left     chan struct{}  // capacity 1: a session has ended
 	running  sync.WaitGroup // sessions
 	timedOut atomic.Bool
 }
 
-// user is the user whom a login has authenticated. The zero value is anonymous.
+// user is the user of a login. The zero value is anonymous.
 type user struct {
 	id  auth.Identity
 	key ssh.PublicKey
 }
 
-// userKey is the key of the user in the data of a login.
+// userKey is the key of the user in ssh.Permissions.ExtraData.
 type userKey struct{}
 
-// end gives back what a connection holds.
+// end releases the resources of a connection.
 func (c *client) end() {
 	c.cancel()
 	c.wire.Close()
 	c.wire.backlog.close()
-	c.gate.leave(c.source, c.in)
+	c.gate.leave(c.source, c.loggedIn)
 }
 
-// run is a connection from its begin to its end.
+// run serves the connection until its end.
 func (c *client) run() {
 	defer func() {
 		c.end()
@@ -282,7 +282,7 @@ func (c *client) run() {
 	c.serve(channels, requests)
 }
 
-// login shakes hands, and finds out who it is.
+// login does the handshake, and authenticates the user.
 func (c *client) login() (<-chan ssh.NewChannel, <-chan *ssh.Request, error) {
 	grace := time.AfterFunc(c.LoginGrace, func() { c.timedOut.Store(true); c.wire.Close() })
 	defer grace.Stop()
@@ -300,7 +300,7 @@ func (c *client) login() (<-chan ssh.NewChannel, <-chan *ssh.Request, error) {
 		config.NoClientAuthCallback = c.none
 	}
 	config.AuthLogCallback = func(_ ssh.ConnMetadata, method string, err error) {
-		if method != "none" || err == nil { // every client begins with none, to hear what there is
+		if method != "none" || err == nil { // clients begin with none to ask for the methods
 			c.Watch.auth.WithLabelValues(methodLabel(method), result(err)).Inc()
 		}
 	}
@@ -313,8 +313,8 @@ func (c *client) login() (<-chan ssh.NewChannel, <-chan *ssh.Request, error) {
 	if p := conn.Permissions; p != nil {
 		c.user, _ = p.ExtraData[userKey{}].(user)
 	}
-	c.in = true
-	c.gate.in(c.source)
+	c.loggedIn = true
+	c.gate.loggedIn(c.source)
 	return channels, requests, nil
 }
 
@@ -333,7 +333,7 @@ func result(err error) string {
 	return "ok"
 }
 
-// offered tells whether a key would be good. Nothing is proved yet: it says nothing of who it is.
+// offered reports whether a key would be accepted. It proves nothing about the client yet.
 func (c *client) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	_, noTouch, err := c.Keys.Key(c.ctx, meta.User(), key, c.address)
 	if err != nil {
@@ -346,7 +346,7 @@ func (c *client) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permiss
 	return p, nil
 }
 
-// verified is called with the key that signed.
+// verified is called with the key after its signature was checked.
 func (c *client) verified(meta ssh.ConnMetadata, key ssh.PublicKey, p *ssh.Permissions, _ string) (*ssh.Permissions,
 	error) {
 	id, _, err := c.Keys.Key(c.ctx, meta.User(), key, c.address)
@@ -356,8 +356,8 @@ func (c *client) verified(meta ssh.ConnMetadata, key ssh.PublicKey, p *ssh.Permi
 	return &ssh.Permissions{Extensions: p.Extensions, ExtraData: map[any]any{userKey{}: user{id, key}}}, nil
 }
 
-// excuse has the client shown why a key is refused if the key is not to blame (RFC 4252, section 5.4), once on a
-// connection: all that a refusal says by itself is that the key is not good. The log names the key.
+// excuse has the client show why a key is refused if the key is not to blame (RFC 4252, section 5.4), once for each
+// connection. Without it the client only learns that the key is refused. The log names the key.
 func (c *client) excuse(key ssh.PublicKey, err error) error {
 	if kind := fault.KindOf(err); c.excused || kind != fault.Unavailable && kind != fault.Exhausted {
 		return fmt.Errorf("%w (%s)", err, ssh.FingerprintSHA256(key))
@@ -366,15 +366,15 @@ func (c *client) excuse(key ssh.PublicKey, err error) error {
 	return &ssh.BannerError{Err: err, Message: "packhorse: " + fault.Message(err) + "\r\n"}
 }
 
-// none lets in who needs no key.
+// none logs in a user without a key.
 func (c *client) none(meta ssh.ConnMetadata) (*ssh.Permissions, error) {
 	if c.Keys != nil && meta.User() != AnonymousLogin {
-		return nil, fault.New(fault.Unauthenticated, "a key is needed")
+		return nil, fault.New(fault.Unauthenticated, "authentication required: log in with a key")
 	}
 	return &ssh.Permissions{}, nil
 }
 
-// serve answers on a connection until it ends.
+// serve serves sessions until the connection ends.
 func (c *client) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
 	c.mu.Lock()
 	c.idle = time.AfterFunc(c.Idle, c.endIfIdle)
@@ -390,7 +390,7 @@ func (c *client) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Requ
 	c.running.Wait()
 }
 
-// keepAlive asks the client whether it is there, and ends the connection if it is not.
+// keepAlive pings the client, and closes the connection if it does not answer.
 func (c *client) keepAlive() {
 	if c.KeepAlive <= 0 {
 		return

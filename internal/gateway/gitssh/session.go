@@ -18,7 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// sshSession is one session on a connection: one command, and its answer (RFC 4254, section 6).
+// session is one session on a connection: one command and its output (RFC 4254, section 6).
 type session struct {
 	*client
 	channel ssh.Channel
@@ -26,22 +26,22 @@ type session struct {
 	ctx     context.Context // ends with the session, as the client sees it
 	cancel  context.CancelFunc
 
-	environment string // GIT_PROTOCOL, as the client sent it
+	environment string // GIT_PROTOCOL as the client sent it
 	command     command
 	input       *bufio.Reader
 	streamed    bool // a node may still wait for more of what the client says, though its answer has ended
 
-	// What end the session when the client lets it wait, and why the first of them does: an sshCut.
+	// Timers that end the session when the client lets the server wait, and the cutReason of the first.
 	reading, writing *time.Timer
 	readingFor       atomic.Value
 	isCut            atomic.Bool
 	ended            atomic.Bool
 	stderr           sync.Mutex // one message at a time, and none after the end of the output
 
-	// Whether the client has closed it, and who wants to know: see isClosed.
+	// closed is closed when the client has closed the session; asked and asker are for isClosed.
 	closed chan struct{}
 	asked  chan chan<- struct{}
-	asker  chan<- struct{} // has no answer yet
+	asker  chan<- struct{} // not answered yet
 }
 
 func newSession(c *client) *session {
@@ -50,13 +50,13 @@ func newSession(c *client) *session {
 	return s
 }
 
-// never is longer than anything takes.
+// never is longer than any timeout.
 const never = 1 << 62
 
-// maxEnvironment bounds what a client says in GIT_PROTOCOL, in bytes.
+// maxEnvironment is the maximum length of GIT_PROTOCOL in bytes.
 const maxEnvironment = 1024
 
-// run answers the client's requests about the session, until it has a command, and runs that.
+// run answers the client's requests about the session, and runs its command.
 func (s *session) run(requests <-chan *ssh.Request) {
 	s.readingFor.Store(cutNoCommand)
 	s.reading = time.AfterFunc(s.Idle, func() { s.cut(s.readingFor.Load().(cutReason)) })
@@ -91,22 +91,22 @@ func (s *session) run(requests <-chan *ssh.Request) {
 		if r.WantReply {
 			_ = r.Reply(ok, nil)
 		}
-		if start != nil { // after the reply, which the end of a quick command must not overtake
+		if start != nil { // after the reply, which must come before the end of a short command
 			command.Go(start)
 		}
 	}
-	close(s.closed) // by the client, or it is gone
+	close(s.closed) // by the client, or with its connection
 	s.cancel()
 	if !counted {
 		s.Watch.sessions.WithLabelValues("none").Inc()
 	}
 }
 
-// execute does what a session is for, and ends it.
+// execute runs the session's command, and ends the session.
 func (s *session) execute(shell bool, command string) {
 	s.reading.Stop()
-	s.commandRuns(1)
-	defer s.commandRuns(-1)
+	s.addCommand(1)
+	defer s.addCommand(-1)
 	status := 1
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -140,11 +140,11 @@ func (s *session) execute(shell bool, command string) {
 	_, _ = s.channel.Write(protocol.AppendError(nil, fault.Message(err)))
 }
 
-// finish tells the client the exit status, and ends the session. The status goes before the end of the output: a client
-// whose input has ended closes the session as soon as it sees that end, as OpenSSH's connection sharing does, and
-// nothing can be sent to it after that.
+// finish sends the exit status, and ends the session. The status comes before the end of the output. A client whose
+// input has ended, such as OpenSSH's connection sharing, closes the session at the end of the output, and gets nothing
+// more.
 func (s *session) finish(status int) {
-	s.writing.Reset(s.WriteStall) // for the client to take the end
+	s.writing.Reset(s.WriteStall) // for the client to read the end
 	s.exitStatus(status)
 	s.stderr.Lock()
 	_ = s.channel.CloseWrite()
@@ -158,7 +158,7 @@ func (s *session) exitStatus(status int) {
 
 func (s *session) service() protocol.Service { return s.command.service }
 
-// greet tells who asks for a shell that it knows them.
+// greet confirms the login of a user who requested a shell.
 func (s *session) greet() {
 	name := s.user.id.Name
 	if name == "" {
@@ -167,7 +167,7 @@ func (s *session) greet() {
 	s.say("Hi " + name + "! You are logged in. This is a Git server: there is no shell here.")
 }
 
-// say writes a line that is shown to the user.
+// say sends a line that the client shows to its user.
 func (s *session) say(text string) {
 	s.stderr.Lock()
 	defer s.stderr.Unlock()
@@ -175,7 +175,7 @@ func (s *session) say(text string) {
 }
 
 // setReadDeadline sets the time by which the client must have sent more of a request; the zero time means none. A time
-// before the begin of the session ends it.
+// before the begin of the session ends the session.
 func (s *session) setReadDeadline(t time.Time) error {
 	why := cutReadStall
 	if t.Before(s.begun) {
@@ -185,7 +185,7 @@ func (s *session) setReadDeadline(t time.Time) error {
 	return nil
 }
 
-// wait sets the time until when the client has to have sent something, and why the session ends if it has not.
+// wait sets the time by which the client must have sent something, and the reason for the end of the session after it.
 func (s *session) wait(t time.Time, why cutReason) {
 	if t.IsZero() {
 		s.reading.Stop()
@@ -195,29 +195,29 @@ func (s *session) wait(t time.Time, why cutReason) {
 	s.reading.Reset(time.Until(t))
 }
 
-// Read reads what the client sends.
+// Read reads the client's input.
 func (s *session) Read(p []byte) (int, error) {
 	n, err := s.channel.Read(p)
 	s.wire.backlog.read(n)
 	return n, err
 }
 
-// identify tells who it is now: a key may have been taken from its user since the login.
+// identify returns the session's user. It checks the key again: it may have been revoked since the login.
 func (s *session) identify() (auth.Identity, error) {
 	if s.user.key == nil {
 		return auth.Identity{Address: s.address.String()}, nil
 	}
 	id, _, err := s.Keys.Key(s.ctx, s.conn.User(), s.user.key, s.address)
 	if err == nil && id.Name != s.user.id.Name {
-		err = fault.New(fault.Unauthenticated, "the key is another user's now; connect again")
+		err = fault.New(fault.Unauthenticated, "the key now belongs to another user; connect again")
 	}
 	return id, err
 }
 
-// inputs keeps the buffers that sessions read through.
+// inputs has the buffers that sessions read through.
 var inputs = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 16<<10) }}
 
-// serveGit runs a session of git's, and gives its exit status.
+// serveGit runs a session of git, and returns its exit status.
 func (s *session) serveGit() int {
 	s.input = inputs.Get().(*bufio.Reader)
 	s.input.Reset(s)
@@ -240,16 +240,16 @@ func (s *session) serveGit() int {
 	return s.conversation(session)
 }
 
-// more waits for the client to say something; false if it has nothing more to ask. A client that is there may take its
-// time: it runs its user's pre-push hook, or indexes what it has received. The connection's keep-alives find one that
-// is not. Once it has been silent for as long as a connection without a session may be, its command counts as none that
-// runs: clients that only wait cannot keep all others out.
+// more waits for the client's next request, and reports false if there is none. A client may take its time, because it
+// runs its user's pre-push hook or indexes a pack. The connection's keep-alives find a client that is down. After the
+// idle timeout of a connection without a session, the command counts as not running: clients that only wait cannot keep
+// others out.
 func (s *session) more() bool {
 	s.wait(time.Now().Add(s.SessionIdle), cutIdle)
-	silent := time.AfterFunc(s.Idle, func() { s.commandRuns(-1) })
+	silent := time.AfterFunc(s.Idle, func() { s.addCommand(-1) })
 	head, err := s.input.Peek(4)
 	if !silent.Stop() {
-		s.commandRuns(1)
+		s.addCommand(1)
 	}
 	_ = s.setReadDeadline(time.Time{})
 	return err == nil && string(head) != "0000" || len(head) > 0 && err != nil
@@ -259,7 +259,7 @@ func (s *session) more() bool {
 func (s *session) advertise(session node.Session) bool {
 	q := s.begin(gateway.Advertise)
 	defer q.End(q)
-	return q.may(s.operation()) && q.respond(gateway.NoBody(), func(response *gateway.Response) {
+	return q.may(s.operation()) && q.respond(gateway.EmptyBody(), func(response *gateway.Response) {
 		q.Advertise(session, response)
 	})
 }

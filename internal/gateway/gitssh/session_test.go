@@ -119,33 +119,33 @@ func TestBacklog(t *testing.T) {
 	var all atomic.Int64
 	b, other := backlog{all: &all}, backlog{all: &all}
 	for range 1000 { // a push in small packets
-		if err := b.came(1<<20, 1); err != nil {
+		if err := b.received(1<<20, 1); err != nil {
 			t.Fatal(err)
 		}
 		b.read(1 << 18)
 	}
 	for range 3 { // what nobody reads
-		if err := b.came(2<<20, 1); err != nil {
+		if err := b.received(2<<20, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := b.came(2<<20+1, 1); err == nil {
+	if err := b.received(2<<20+1, 1); err == nil {
 		t.Error("what nobody reads has no bound")
 	}
 	b.ended()
-	if err := b.came(1, 1); err != nil {
+	if err := b.received(1, 1); err != nil {
 		t.Error(err)
 	}
 	all.Add(allBacklog)
-	if err := b.came(1, 1); err == nil {
+	if err := b.received(1, 1); err == nil {
 		t.Error("all together have no bound")
 	}
-	if err := other.came(leastBacklog, 1); err != nil {
+	if err := other.received(leastBacklog, 1); err != nil {
 		t.Error("one who has little: ", err)
 	}
 	b.close()
 	other.close()
-	if err := b.came(1<<30, 1); err != nil || all.Load() != allBacklog {
+	if err := b.received(1<<30, 1); err != nil || all.Load() != allBacklog {
 		t.Errorf("%v, %d are left", err, all.Load()-allBacklog)
 	}
 }

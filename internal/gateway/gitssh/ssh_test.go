@@ -413,7 +413,7 @@ func TestSSHWhoIsKnown(t *testing.T) {
 	}
 	s.keys.set(s.alice.PublicKey(), "carol")
 	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); !strings.Contains(out,
-		"ERR the key is another user's") || status != 1 {
+		"ERR the key now belongs to another user") || status != 1 {
 		t.Errorf("%q, status %d", out, status)
 	}
 }

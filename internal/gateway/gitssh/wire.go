@@ -15,24 +15,25 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// maxBanner is how long a client's first line may be, its end included (RFC 4253, section 4.2).
+// maxBanner is the maximum length of a client's first line, with its end (RFC 4253, section 4.2).
 const maxBanner = 255
 
-// errBanner says that the other side does not speak SSH.
-var errBanner = errors.New("the first line is no SSH version 2 banner")
+// errBanner is the error of a peer that does not speak SSH.
+var errBanner = errors.New("the first line is not an SSH version 2 banner")
 
-// errProxyHeader says that the other side is a proxy that may not say who the client is.
-var errProxyHeader = errors.New("a PROXY protocol header from an address that may not send one: name the proxy in trusted_proxies, and set ssh.proxy_protocol = true")
+// errProxyHeader is the error of a proxy that is not trusted to name the client.
+var errProxyHeader = errors.New("a PROXY protocol header from an address that may not send one: " +
+	"name the proxy in trusted_proxies, and set ssh.proxy_protocol = true")
 
-// sshWire is a connection below SSH. It looks at the client's banner before the library does, which would read a
-// thousand lines byte by byte before it gave up, and counts bytes.
+// wireConn is the connection below SSH. It checks the client's banner before the library does, which would read a
+// thousand lines byte by byte before it gives up. It also counts bytes.
 type wireConn struct {
 	net.Conn
-	head    []byte // of the banner and what came with it: read, and not handed out yet
+	head    []byte // the banner and the bytes received with it, until they are read
 	greeted bool   // the banner was read
-	bad     bool   // it was none
-	version string // the banner, without its end
-	silent  bool   // nothing came before the other side hung up
+	bad     bool   // there was no valid banner
+	version string // the banner without its line end
+	silent  bool   // the peer closed the connection without a word
 	bytes   atomic.Int64
 
 	backlog  backlog
@@ -41,7 +42,7 @@ type wireConn struct {
 
 func (w *wireConn) Read(p []byte) (int, error) {
 	if !w.greeted {
-		if err := w.banner(); err != nil {
+		if err := w.readBanner(); err != nil {
 			return 0, err
 		}
 	}
@@ -53,13 +54,13 @@ func (w *wireConn) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	w.bytes.Add(int64(n))
 	if err == nil {
-		err = w.backlog.came(n, w.sessions.Load())
+		err = w.backlog.received(n, w.sessions.Load())
 	}
 	return n, err
 }
 
-// banner reads the first line.
-func (w *wireConn) banner() error {
+// readBanner reads the first line.
+func (w *wireConn) readBanner() error {
 	buf := make([]byte, maxBanner)
 	for n := 0; ; {
 		m, err := w.Conn.Read(buf[n:])
@@ -89,8 +90,8 @@ func (w *wireConn) banner() error {
 	}
 }
 
-// disconnectPacket is an unencrypted SSH_MSG_DISCONNECT (RFC 4253, sections 6 and 11.1). Clients show its text to their
-// users when it comes after the server's banner and before keys were exchanged.
+// disconnectPacket returns an unencrypted SSH_MSG_DISCONNECT (RFC 4253, sections 6 and 11.1). Clients show its text to
+// their users if it comes after the server's banner and before the key exchange.
 func disconnectPacket(text string) []byte {
 	const protocolError = 2
 	payload := ssh.Marshal(&struct {
@@ -109,7 +110,7 @@ func disconnectPacket(text string) []byte {
 	return append(packet, make([]byte, padding)...)
 }
 
-// couldBeBanner tells whether a line is a banner, or if it is not whole, may become one.
+// couldBeBanner reports whether a line is a banner or, if it is not complete, may become one.
 func couldBeBanner(line []byte, whole bool) bool {
 	for _, start := range []string{"SSH-2.0-", "SSH-1.99-"} {
 		n := min(len(line), len(start))
@@ -132,14 +133,14 @@ func (w *wireConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Key exchanges cost the server what hundreds of packets cost. A connection may have rekeyBurst of them at once, and
-// then one for each second and for each rekeyBytes that were moved; more have to wait.
+// A key exchange costs the server as much as hundreds of packets. A connection may have rekeyBurst of them at once, and
+// then one for each second and one for each rekeyBytes transferred. Further ones are delayed.
 const (
 	rekeyBurst = 32
 	rekeyBytes = 1 << 20
 )
 
-// rekeyLimit is what a connection may spend on key exchanges.
+// rekeyLimit limits the key exchanges of a connection.
 type rekeyLimit struct {
 	wire    *wireConn
 	metrics *Metrics
@@ -151,7 +152,7 @@ type rekeyLimit struct {
 	bytes  int64
 }
 
-// take waits until another key exchange is due.
+// take waits until another key exchange is allowed.
 func (l *rekeyLimit) take() error {
 	l.metrics.exchanges.Inc()
 	for {
@@ -170,7 +171,7 @@ func (l *rekeyLimit) take() error {
 	}
 }
 
-// wait takes a token, or tells how long it may be until there is one.
+// wait takes a token, or returns how long to wait for one.
 func (l *rekeyLimit) wait(now time.Time, moved int64) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,7 +188,7 @@ func (l *rekeyLimit) wait(now time.Time, moved int64) time.Duration {
 	return 0
 }
 
-// limitedSigner is a host key that signs no more often than a connection's limit allows: each key exchange needs one
+// limitedSigner is a host key that signs no more often than the connection's limit allows. Each key exchange needs one
 // signature.
 type limitedSigner struct {
 	ssh.MultiAlgorithmSigner
