@@ -33,8 +33,8 @@ func NewMetrics() *Metrics {
 			Buckets: latencyBuckets,
 		}, []string{"operation"}),
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "packhorse_stage_seconds",
-			Help:    "Duration of each stage of a fetch: parse, negotiate, wait (for a slot), " +
+			Name: "packhorse_stage_seconds",
+			Help: "Duration of each stage of a fetch: parse, negotiate, wait (for a slot), " +
 				"first_byte (from the start of the request), copy.",
 			Buckets: latencyBuckets,
 		}, []string{"stage"}),

@@ -21,9 +21,9 @@ type Sink interface {
 	ExpectSilence()
 }
 
-// Response is the response to a request, on its way from a node to a client. It is a node.ResponseWriter. It counts the
-// bytes. It keeps the request in the right concurrency limit: first in that of its operation, and before a pack or a
-// long list in that of hits or of cold packs. A nil Response sends nothing.
+// Response is the response to a request, on its way from a node to a client. It is a node.ResponseWriter, and counts
+// the bytes. It keeps the request in the right concurrency limit. That is the limit of its operation, and from
+// StartBulk on that of hits or of cold packs. A nil Response sends nothing.
 type Response struct {
 	request *Request
 	sink    Sink
