@@ -18,8 +18,8 @@ func TestAtomicPushIsWholeBeforeTheStart(t *testing.T) {
 	before, after := repo.Commit("before"), repo.Commit("after")
 	repo.Git("update-ref", "refs/heads/a", after.String())
 	repo.Git("update-ref", "refs/heads/b", before.String())
-	note := fmt.Sprintf(`{"Dir":%q,"Common":%q,"Start":%d,"Refs":{"\"refs/heads/a\"":%q,"\"refs/heads/b\"":%[4]q},"Olds":{"\"refs/heads/a\"":%[5]q,"\"refs/heads/b\"":%[5]q}}`,
-		repo.Dir, repo.Dir, time.Now().UnixNano(), after, before)
+	note := fmt.Sprintf("push 1\ngit-dir %q\ncommon-dir %[1]q\nstart %d\nref %s \"refs/heads/a\"\nref %[3]s \"refs/heads/b\"\n"+
+		"old %[4]s \"refs/heads/a\"\nold %[4]s \"refs/heads/b\"\nend\nagreed\n", repo.Dir, time.Now().UnixNano(), after, before)
 	journal := filepath.Join(root, ".packhorse/pushes")
 	if err := os.MkdirAll(journal, 0o700); err != nil {
 		t.Fatal(err)

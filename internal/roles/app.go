@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/config"
@@ -18,44 +16,42 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// addApp gives a gateway the application that the configuration has, if it has one.
-func (s *server) addApp(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes *lanes, handler *githttp.Handler) error {
+// addApp adds the application that the configuration names, if there is one.
+func (s *server) addApp(handler *githttp.Handler) error {
 	metrics := app.NewMetrics()
-	register(reg, metrics)
-	if !cfg.App.Enabled() {
+	s.register(metrics)
+	if !s.cfg.App.Enabled() {
 		return nil
 	}
-	o, err := cfg.App.Options(cfg)
+	o, err := s.cfg.App.Options(s.cfg)
 	if err != nil {
 		return err
 	}
-	o.Metrics, o.Log = metrics, log
+	o.Metrics, o.Log = metrics, s.log
 	o.Caller = func(from netip.Addr) balance.Caller {
 		if !from.IsValid() {
-			return lanes.CallerOf("", "")
+			return s.lanes.CallerOf("", "")
 		}
-		return lanes.CallerAt(from)
+		return s.lanes.CallerAt(from)
 	}
-	proxy, err := app.New(o)
-	if err != nil {
-		return fmt.Errorf("the application: %w", err)
+	if s.app, err = app.New(o); err != nil {
+		return fmt.Errorf("application: %w", err)
 	}
-	s.app, s.appDrain, handler.Application = proxy, cfg.App.Drain.Duration, application{proxy}
-	below, takeBelow := s.close, s.reload
-	s.close = func() error {
-		proxy.Close()
-		return below()
-	}
-	s.reload = func(cfg config.Config) error {
-		next, err := cfg.App.Routing()
-		if err == nil && takeBelow != nil {
-			err = takeBelow(cfg)
-		}
-		if err == nil && cfg.App.Enabled() {
-			err = proxy.Set(next)
-		}
-		return err
-	}
+	s.closers.push("application", infallible(s.app.Close))
+	handler.Application = application{s.app}
+	s.reloads = append(s.reloads, reloadStep{
+		check: func(cfg config.Config) error {
+			_, err := cfg.App.Routing()
+			return err
+		},
+		apply: func(cfg config.Config) error {
+			next, err := cfg.App.Routing()
+			if err != nil || !cfg.App.Enabled() {
+				return err
+			}
+			return s.app.Set(next)
+		},
+	})
 	return nil
 }
 

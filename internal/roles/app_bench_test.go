@@ -65,12 +65,11 @@ func BenchmarkApplication(b *testing.B) {
 				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log, Board: inflight.NewBoard(), SLI: newSLI(&cfg.SLI),
 			}})
 			reg := prometheus.NewRegistry()
-			s := server{close: func() error { return nil }}
-			if err := s.addApp(cfg, log, reg, &lanes{Lanes: h.Lanes}, h); err != nil {
+			s := newServer(b, config.RoleGateway, cfg, log, reg)
+			if err := s.addApp(h); err != nil {
 				b.Fatal(err)
 			}
-			defer s.close()
-			front, err := newFront(cfg, log, reg, h, must(newDoors(cfg, log, reg)))
+			front, err := s.newHTTPPort(h, must(s.newClientListeners()))
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -100,23 +100,12 @@ workers = ["http://127.0.0.1:3001"]
 }
 
 // appServer is a part of a server that has an application with workers on sockets in dir.
-func appServer(t *testing.T, state string, cfg config.Config) *server {
+func appServer(t *testing.T, cfg config.Config) *server {
 	t.Helper()
-	s := &server{close: func() error { return nil }}
-	log := slog.New(slog.DiscardHandler)
-	l, err := newLanes(config.RoleGateway, cfg, log, prometheus.NewRegistry(), "v0")
-	if err != nil {
+	s := newServer(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err := s.addApp(s.newGitHandler(router.New(), nil, nil)); err != nil {
 		t.Fatal(err)
 	}
-	gw := newGateway(cfg, log, prometheus.NewRegistry(), l, router.New(), nil, nil)
-	if err := s.addApp(cfg, log, prometheus.NewRegistry(), &l, gw); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.close(); err != nil {
-			t.Error(err)
-		}
-	})
 	return s
 }
 
@@ -141,9 +130,9 @@ func TestAppReload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := appServer(t, state, cfg)
+	s := appServer(t, cfg)
 	var logged bytes.Buffer
-	r := &reloader{source: src, running: cfg, level: new(slog.LevelVar), log: slog.New(slog.NewTextHandler(&logged, nil)), take: s.reload}
+	r := &reloader{source: src, running: cfg, level: new(slog.LevelVar), log: slog.New(slog.NewTextHandler(&logged, nil)), apply: s.reload}
 	names := func() string {
 		var list []string
 		for _, w := range s.app.Workers() {

@@ -4,15 +4,15 @@ import (
 	"log/slog"
 	"net/url"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/credfile"
 )
 
-// newAuth makes the Auth of a gateway. A further authenticator is added to the list here.
-func newAuth(cfg config.Config, log *slog.Logger, reg prometheus.Registerer) (*auth.Auth, error) {
+// newAuth makes the Auth of a gateway. A further authenticator is added to the list here. Rules follow the
+// configuration.
+func (s *server) newAuth() (*auth.Auth, error) {
+	cfg, log := s.cfg, s.log
 	rules, err := cfg.Auth.Rules()
 	if err != nil {
 		return nil, err
@@ -45,11 +45,27 @@ func newAuth(cfg config.Config, log *slog.Logger, reg prometheus.Registerer) (*a
 	if hook != nil {
 		o.Authenticators = append(o.Authenticators, hook)
 	}
-	register(reg, metrics)
+	s.register(metrics)
 	callers := auth.New(o)
 	if !config.IsLoopback(host) && cfg.HTTP.TLSCert == "" && callers.Configured() {
 		log.Warn("credentials of callers arrive without TLS, unless a proxy has it: set --tls-cert and --tls-key", "address", cfg.HTTP.Address)
 	}
+	s.reloads = append(s.reloads, reloadStep{
+		check: func(cfg config.Config) error {
+			rules, err := cfg.Auth.Rules()
+			if err != nil {
+				return err
+			}
+			return callers.CheckRules(rules)
+		},
+		apply: func(cfg config.Config) error {
+			rules, err := cfg.Auth.Rules()
+			if err == nil {
+				callers.SetRules(rules)
+			}
+			return err
+		},
+	})
 	return callers, nil
 }
 

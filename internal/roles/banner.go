@@ -17,9 +17,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// startOf tells where the process listens.
-func startOf(role config.Role, cfg config.Config, l listeners) statedir.Server {
-	s := statedir.Server{PID: os.Getpid(), Role: role}
+// startOf describes a running server for serve.json and the announcement.
+func startOf(srv *server, configFile string, l listeners) statedir.Server {
+	role, cfg := srv.role, &srv.cfg
+	s := statedir.Server{PID: os.Getpid(), Role: role, HostKeys: srv.hostKeys}
+	if configFile != "" {
+		s.Config, _ = filepath.Abs(configFile)
+	}
 	if role.OwnsRepositories() {
 		s.Root = cfg.Root
 	}
@@ -47,6 +51,9 @@ func startOf(role config.Role, cfg config.Config, l listeners) statedir.Server {
 	}
 	if cfg.Watchdog.Enabled {
 		s.Dumps = cfg.Watchdog.DumpDir(cfg.State)
+		if srv.process.Quits != nil {
+			s.DumpSignal = int(statedir.DumpSignal)
+		}
 	}
 	return s
 }

@@ -2,12 +2,14 @@ package roles
 
 import (
 	"flag"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
 	"github.com/packhorse-git/packhorse/internal/config"
@@ -63,4 +65,19 @@ func getenv(environ ...string) func(string) string {
 		}
 		return ""
 	}
+}
+
+// newServer returns a server that has its lanes and no other part. It closes with the test.
+func newServer(t testing.TB, role config.Role, cfg config.Config, log *slog.Logger, reg prometheus.Registerer) *server {
+	t.Helper()
+	s := &server{role: role, cfg: cfg, log: log, reg: reg, process: Process{Version: "test"}, closers: new(closers)}
+	if err := s.addLanes(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.closers.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
 }

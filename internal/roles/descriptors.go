@@ -94,8 +94,8 @@ const tooManyConnections = "HTTP/1.1 503 Service Unavailable\r\nConnection: clos
 	"Content-Type: text/plain; charset=utf-8\r\nContent-Length: 33\r\n\r\ntoo many connections; try again\r\n"
 
 // notes are the lines about refused connections for the answer of /readyz.
-func (d doors) notes() (lines []string) {
-	for _, one := range []*connlimit.Limiter{d.http, d.ssh} {
+func (c *clientListeners) notes() (lines []string) {
+	for _, one := range []*connlimit.Limiter{c.http, c.ssh} {
 		if one == nil {
 			continue
 		}

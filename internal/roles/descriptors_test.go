@@ -62,7 +62,7 @@ func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	cfg := config.DefaultConfig()
 	cfg.HTTP.Connections = 1
-	limit := must(newDoors(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry()))
+	limit := must(newServer(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry()).newClientListeners())
 	begun, finish := make(chan struct{}), make(chan struct{})
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		close(begun)

@@ -1,206 +1,119 @@
 package roles
 
 import (
-	"crypto/tls"
-	"errors"
-	"log/slog"
-	"sync"
+	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"log/slog"
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/adminapi"
-	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/credfile"
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/remote"
+	"github.com/packhorse-git/packhorse/internal/resolve"
 	"github.com/packhorse-git/packhorse/internal/router"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
+	"github.com/packhorse-git/packhorse/internal/web/api"
 )
 
-// newRemoteGateway wires a gateway over nodes elsewhere.
-func newRemoteGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
+// buildGateway builds a gateway to storage nodes in other processes.
+func (s *server) buildGateway() error {
 	routes := router.New()
-	metrics, channels := remote.NewMetrics(), sidechannel.NewMetrics()
-	register(reg, metrics, channels)
-	lanes, err := newLanes(config.RoleGateway, cfg, log, reg, version)
-	if err != nil {
-		return nil, err
+	metrics, channelMetrics := remote.NewMetrics(), sidechannel.NewMetrics()
+	s.register(metrics, channelMetrics)
+	nodes := &remoteNodes{
+		router: routes, metrics: metrics, channels: channelMetrics, log: s.log, pump: s.lanes.pump, open: map[string]remoteNode{},
 	}
-	n := &remoteNodes{router: routes, metrics: metrics, channels: channels, log: log, pump: lanes.pump, open: map[string]remoteNode{}}
-	if err := n.take(cfg); err != nil {
-		return nil, err
-	}
-	tiers, err := newTiers(cfg, log, reg, routes)
-	if err != nil {
-		return nil, errors.Join(err, n.close())
-	}
-	s := &server{tracing: lanes.tracing, checks: []observe.Check{{Name: "nodes", Look: n.ready}}, reload: n.take, admin: adminapi.Nodes(routes), close: n.close}
-	if tiers != nil {
-		s.close = func() error { return errors.Join(tiers.Close(), n.close()) }
-		s.reload = func(cfg config.Config) error {
-			defer tiers.Forget()
-			return n.take(cfg)
-		}
-	}
-	if err := s.askElsewhere(cfg, log, reg, version); err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	if err := s.addGateway(cfg, log, reg, lanes, routes, tiers); err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return s, nil
-}
-
-// remoteNodes are the nodes that a gateway has connections to. They follow the configuration.
-type remoteNodes struct {
-	router   *router.Router
-	metrics  *remote.Metrics
-	channels *sidechannel.Metrics
-	log      *slog.Logger
-	pump     *bulk.Pump
-
-	mu      sync.Mutex
-	open    map[string]remoteNode // by name, those that the routes name now
-	closing sync.WaitGroup        // nodes that are gone
-}
-
-// remoteNode is a node and what it was made from.
-type remoteNode struct {
-	config  config.NodeConfig
-	node    *remote.Node
-	replica *router.Replica
-}
-
-// take puts the nodes and routes of a configuration in the place of those that there are. A node whose table did not change keeps its
-// connections. After an error everything is as it was.
-func (n *remoteNodes) take(cfg config.Config) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	next := map[string]remoteNode{}
-	var made []remoteNode
-	undo := func(err error) error {
-		for _, m := range made {
-			err = errors.Join(err, m.node.Close())
-		}
+	s.closers.push("connections to storage nodes", nodes.close)
+	if err := nodes.apply(s.cfg); err != nil {
 		return err
 	}
-	asked := cfg.AskedNodes()
-	for _, c := range cfg.Node {
-		if !asked[c.Name] {
-			n.log.Warn("no route leads to a storage node: it is not asked", "node", c.Name)
-			continue
-		}
-		if old, ok := n.open[c.Name]; ok && old.config == c {
-			next[c.Name] = old
-			continue
-		}
-		m, err := n.connect(c)
-		if err != nil {
-			return undo(err)
-		}
-		made = append(made, m)
-		next[c.Name] = m
-	}
-	var all []*router.Replica // with those that no route names
-	for _, node := range next {
-		all = append(all, node.replica)
-	}
-	if err := n.router.Set(routesOf(&cfg, next), all...); err != nil {
-		return undo(err)
-	}
-	for name, old := range n.open {
-		if now, ok := next[name]; !ok || now.node != old.node {
-			n.log.Info("a storage node is gone, or another one took its place", "node", name, "address", old.config.Address)
-		}
-	}
-	for _, m := range made {
-		n.log.Info("asking a storage node", "node", m.config.Name, "address", m.config.Address)
-	}
-	n.open = next
-	return nil
-}
-
-// connect makes the connections to a node, as far as they are made before the first request.
-func (n *remoteNodes) connect(c config.NodeConfig) (remoteNode, error) {
-	trust, err := c.LoadTrust(n.log)
+	s.checks = append(s.checks, observe.Check{Name: "nodes", Look: nodes.ready})
+	s.reloads = append(s.reloads, reloadStep{apply: nodes.apply})
+	s.admin = adminapi.Nodes(routes)
+	tiers, err := s.newTiers(routes)
 	if err != nil {
-		return remoteNode{}, err
+		return err
 	}
-	options := remote.Options{
-		Name: c.Name, Address: c.Address, InBand: c.Transport == config.TransportInBand, NoFiles: !c.Files, Metrics: n.metrics, Log: n.log,
-		Channels: n.channels, ChannelIdle: c.ChannelIdle.Duration, ChannelStall: c.Stall.Duration, Pump: n.pump,
-	}
-	if trust.Secret != nil {
-		options.Secret = trust.Secret.Get
-	}
-	if trust.Authorities != nil {
-		options.TLS = func() *tls.Config { return trust.ClientTLS(c.ServerName) }
-	}
-	node, err := remote.New(options)
-	if err != nil {
-		return remoteNode{}, err
-	}
-	gone := func() {
-		n.closing.Go(func() {
-			if err := node.Close(); err != nil {
-				n.log.Warn("closing the connections to a storage node", "node", c.Name, "error", err)
-			}
-		})
-	}
-	return remoteNode{c, node, &router.Replica{
-		Name: c.Name, Node: node, Revisions: node, Files: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable, Gone: gone,
-	}}, nil
-}
-
-// routesOf are the routes of a configuration. Without any, every node has all repositories.
-func routesOf(cfg *config.Config, nodes map[string]remoteNode) (routes []router.Route) {
-	for _, r := range cfg.Route {
-		prefix, _ := r.PathPrefix() // was checked
-		route := router.Route{Prefix: prefix}
-		for _, name := range r.Nodes {
-			route.Replicas = append(route.Replicas, nodes[name].replica)
-		}
-		routes = append(routes, route)
-	}
-	if len(routes) == 0 {
-		all := router.Route{}
-		for _, c := range cfg.Node {
-			all.Replicas = append(all.Replicas, nodes[c.Name].replica)
-		}
-		routes = append(routes, all)
-	}
-	return routes
-}
-
-// ready tells whether any node can be reached.
-func (n *remoteNodes) ready() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, m := range n.open {
-		if m.node.Ready() == nil {
+	if tiers != nil {
+		s.closers.push("resolver", tiers.Close)
+		s.reloads = append(s.reloads, reloadStep{apply: func(config.Config) error {
+			tiers.Forget() // nodes and routes may have changed
 			return nil
+		}})
+	}
+	searchAPI, err := s.addRemoteIndex()
+	if err != nil {
+		return err
+	}
+	return s.addGateway(routes, tiers, searchAPI)
+}
+
+// newTiers stacks the resolver of a gateway: memory over Redis, if it is configured, over the nodes. It returns nil if
+// the nodes alone resolve.
+func (s *server) newTiers(nodes *router.Router) (*resolve.Tiers, error) {
+	cfg := s.cfg.Resolver
+	if cfg.Entries == 0 {
+		return nil, nil
+	}
+	metrics := resolve.NewMetrics()
+	redis, err := newRedis(&cfg, metrics, s.log)
+	if err != nil {
+		return nil, err
+	}
+	s.register(metrics)
+	return resolve.New(resolve.Options{
+		Node: nodes, Group: nodes.Home, Entries: cfg.Entries, Watched: cfg.Watched, Redis: redis,
+		TTL: cfg.TTL.Duration, MissingTTL: cfg.MissingTTL.Duration, Metrics: metrics, Log: s.log,
+	}), nil
+}
+
+// newRedis returns nil if no Redis is configured.
+func newRedis(c *config.ResolverConfig, metrics *resolve.Metrics, log *slog.Logger) (*resolve.Redis, error) {
+	if c.Redis == "" {
+		return nil, nil
+	}
+	o := resolve.RedisOptions{URL: c.Redis, Timeout: c.RedisTimeout.Duration, TTL: c.TTL.Duration, Metrics: metrics, Log: log}
+	if c.RedisCA != "" {
+		authorities, err := credfile.LoadAuthorities(c.RedisCA, log)
+		if err != nil {
+			return nil, err
 		}
+		o.Authorities = authorities.Pool()
 	}
-	return fault.New(fault.Unavailable, "no storage node can be reached")
+	if c.RedisPasswordFile != "" {
+		password, err := credfile.LoadSecret(c.RedisPasswordFile, log)
+		if err != nil {
+			return nil, err
+		}
+		o.Password = password.Get
+	}
+	if c.RedisSecretFile != "" {
+		secret, err := credfile.LoadSecret(c.RedisSecretFile, log)
+		if err != nil {
+			return nil, err
+		}
+		o.Secret = []byte(secret.Get())
+	}
+	return resolve.NewRedis(o)
 }
 
-// close ends all connections. No request may be running.
-func (n *remoteNodes) close() error {
-	err := n.router.Set(nil)
-	n.closing.Wait()
-	return err
-}
-
-// ClientOptions is what a client of the control API shows, and whom it trusts.
-func ClientOptions(t credfile.Trust, serverName string) (o client.Options) {
-	if t.Secret != nil {
-		o.Secret = t.Secret.Get
+// addRemoteIndex connects to the search process of the configuration. It returns nil if there is none.
+func (s *server) addRemoteIndex() (*api.API, error) {
+	cfg := s.cfg.Search
+	if cfg.Address == "" {
+		return nil, nil
 	}
-	if t.Authorities != nil {
-		o.TLS = t.ClientTLS(serverName)
+	trust, err := cfg.LoadTrust(config.RoleGateway, s.log)
+	if err != nil {
+		return nil, err
 	}
-	return o
+	c, err := client.New(cfg.Address, ClientOptions(trust, cfg.ServerName))
+	if err != nil {
+		return nil, err
+	}
+	s.closers.push("connection to the search process", infallible(c.Close))
+	s.remoteIndex = searchremote.NewIndex(c)
+	return s.newSearchAPI(api.APIOptions{Searcher: s.remoteIndex, Repositories: s.remoteIndex, Status: s.remoteIndex.Status})
 }

@@ -48,7 +48,7 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	}
 	take := func(cfg config.Config, want ...string) {
 		t.Helper()
-		if err := n.take(cfg); err != nil {
+		if err := n.apply(cfg); err != nil {
 			t.Fatal(err)
 		}
 		var names []string
@@ -72,7 +72,7 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	}
 	bad := node("d", 1)
 	bad.SecretFile = "/nowhere/secret"
-	if err := n.take(config.Config{Node: []config.NodeConfig{node("e", 1), bad}}); err == nil {
+	if err := n.apply(config.Config{Node: []config.NodeConfig{node("e", 1), bad}}); err == nil {
 		t.Error("took a node whose secret cannot be read")
 	}
 	if n.open["a"].node != a || len(n.router.Status()) != 3 {
@@ -92,7 +92,7 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 // While small requests are about, packs make way for them.
 func TestSmallRequestsNarrowThePump(t *testing.T) {
 	t.Parallel()
-	l := testLanes(t, config.DefaultConfig(), prometheus.NewRegistry())
+	l := newServer(t, config.RoleServe, config.DefaultConfig(), slog.New(slog.DiscardHandler), prometheus.NewRegistry()).lanes
 	wide := l.pump.Width()
 	seat, err := l.Small.Enter("")
 	if err != nil {

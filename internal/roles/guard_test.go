@@ -70,20 +70,16 @@ func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 	})
 
 	log := slog.New(slog.NewTextHandler(g.log, nil))
-	l, err := newLanes(config.RoleGateway, cfg, log, g.reg, "v0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	routes := router.New()
 	if err := routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "local", Node: answering{}}}}}); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{close: func() error { return nil }}
-	handler := newGateway(cfg, log, g.reg, l, routes, nil, nil)
-	if err := s.addApp(cfg, log, g.reg, &l, handler); err != nil {
+	s := newServer(t, config.RoleGateway, cfg, log, g.reg)
+	handler := s.newGitHandler(routes, nil, nil)
+	if err := s.addApp(handler); err != nil {
 		t.Fatal(err)
 	}
-	front, err := newFront(cfg, log, g.reg, handler, must(newDoors(cfg, log, g.reg)))
+	front, err := s.newHTTPPort(handler, must(s.newClientListeners()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +99,7 @@ func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 		if err := front.shutdown(ctx); err != nil {
 			t.Error(err)
 		}
-		if err := s.close(); err != nil {
+		if err := s.closers.close(); err != nil {
 			t.Error(err)
 		}
 		worker.Close()

@@ -14,16 +14,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/router"
 )
 
-// testLanes are those of a server.
-func testLanes(t *testing.T, cfg config.Config, reg prometheus.Registerer) lanes {
-	t.Helper()
-	l, err := newLanes(config.RoleServe, cfg, slog.New(slog.DiscardHandler), reg, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 // TestLanesFollowTheConfiguration: callers share lanes unless that is turned off, and anonymous ones leave room where callers can be known.
 func TestLanesFollowTheConfiguration(t *testing.T) {
 	t.Parallel()
@@ -33,8 +23,8 @@ func TestLanesFollowTheConfiguration(t *testing.T) {
 		cfg := config.DefaultConfig()
 		cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
 		change(&cfg)
-		l := testLanes(t, cfg, prometheus.NewRegistry())
-		l.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.KnowsCallers)
+		l := newServer(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry()).lanes
+		l.reserveForKnown(cfg.Lanes.Anonymous, cfg.Auth.KnowsCallers)
 		for places < cfg.Lanes.Cold {
 			if _, err := l.Cold.Enter(l.CallerOf("", stranger)); err != nil {
 				break
@@ -68,13 +58,11 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 	cfg.State = filepath.Join(cfg.Root, ".packhorse")
 	cfg.Auth.Tokens = filepath.Join(cfg.Root, "tokens")
 	cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
-	reg := prometheus.NewRegistry()
-	l := testLanes(t, cfg, reg)
-	s := &server{close: func() error { return nil }}
-	if err := s.addGateway(cfg, slog.New(slog.DiscardHandler), reg, l, router.New(), nil); err != nil {
+	s := newServer(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err := s.addGateway(router.New(), nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.close() })
+	l := s.lanes
 	fill := func() (places int) {
 		var seats []*admit.Seat
 		for {

@@ -23,40 +23,42 @@ func ServeNode(ctx context.Context, p Process, cfg config.Config, cache bool, do
 	cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Cgroup.Enabled, cfg.Storage.Listen, cfg.Ops.Address = false, false, false, "", ""
 	cfg.Cache.Enabled = cfg.Cache.Enabled && cache
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
-	s, err := newStorage(cfg, log, reg, p.Version, p.Program)
+	var parts closers
+	defer func() { err = errors.Join(err, parts.close()) }()
+	s, err := build(config.RoleStorage, cfg, log, reg, p, &parts)
 	if err != nil {
 		return err
 	}
 	socket := config.AdminSocket(cfg.State)
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return errors.Join(err, s.close())
+		return err
 	}
 	l, err := listenUnix(socket, 0o600)
 	if err != nil {
-		return errors.Join(err, s.close())
+		return err
 	}
 	served := make(chan error, 1)
 	go func() { served <- s.local.serve(l) }()
 	err = do()
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseLimit)
 	defer cancel()
-	return errors.Join(err, s.local.shutdown(limit), <-served, s.close())
+	return errors.Join(err, s.local.shutdown(limit), <-served)
 }
 
 // ReadNode runs a node on the repositories for as long as do takes, which reaches it by dial. It creates nothing, not even a socket.
 func ReadNode(ctx context.Context, p Process, cfg config.Config, do func(dial func(context.Context) (net.Conn, error)) error) error {
 	cfg.Ops.Tree, cfg.Ops.Activity, cfg.Tracing.Endpoint = false, false, ""
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
-	lanes, err := newLanes(config.RoleStorage, cfg, log, reg, p.Version)
-	if err != nil {
+	s := &server{role: config.RoleStorage, cfg: cfg, log: log, reg: reg, process: p, closers: new(closers)}
+	if err := s.addLanes(); err != nil {
 		return err
 	}
 	node, closeNode, err := OpenNode(p.Program, cfg, log, storage.Options{ReadOnly: true, RepositoryHooks: cfg.Push.HookPolicy()}, map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()})
 	if err != nil {
 		return err
 	}
-	s := &server{node: node}
-	s.addLocal(cfg, log, lanes)
+	s.node = node
+	s.addLocal()
 	l := newPairs()
 	served := make(chan error, 1)
 	go func() { served <- s.local.serve(l) }()

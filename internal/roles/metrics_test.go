@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -98,15 +99,21 @@ func registered(t *testing.T) []metric {
 		cfg.Tracing.Endpoint = "http://127.0.0.1:1"
 		cfg.Complete(role, getenv())
 		reg := &recorder{Registerer: prometheus.NewRegistry()}
-		srv, err := build(role, cfg, slog.New(slog.DiscardHandler), reg, "test", "/bin/false")
-		if err != nil {
-			t.Fatal(err)
-		}
+		log, parts := slog.New(slog.DiscardHandler), new(closers)
 		t.Cleanup(func() {
-			if err := srv.close(); err != nil {
+			if err := parts.close(); err != nil {
 				t.Error(err)
 			}
 		})
+		cfg.Watchdog.Enabled = false
+		w := newWatching(prometheus.NewRegistry(), log)
+		parts.push("readiness", infallible(w.closeReadiness))
+		parts.push("private listener", func() error { return w.close(context.Background()) })
+		srv, err := build(role, cfg, log, reg, Process{Version: "test", Program: "/bin/false"}, parts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.start(srv, listeners{})
 		collectors = append(collectors, reg.collectors...)
 	}
 	byName := map[string]metric{}

@@ -6,24 +6,46 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
+	"github.com/packhorse-git/packhorse/internal/web"
 	"github.com/packhorse-git/packhorse/internal/web/api"
 )
 
-// newPages makes what a public listener answers beside Git.
-func newPages(reg prometheus.Registerer, o api.APIOptions) (githttp.Pages, error) {
-	o.Metrics, o.Built = api.NewMetrics(), built()
-	register(reg, o.Metrics)
-	searches, err := api.NewAPI(o)
-	if err != nil {
-		return nil, err
+// newSearchAPI makes the code search API of a public listener.
+func (s *server) newSearchAPI(o api.APIOptions) (*api.API, error) {
+	o.Version, o.Metrics, o.Built = s.process.Version, api.NewMetrics(), built()
+	s.register(o.Metrics)
+	return api.NewAPI(o)
+}
+
+// newPages serves the pages for browsers and the search API beside Git. It returns nil if both are disabled.
+func (s *server) newPages(files web.Files, searchAPI *api.API) (githttp.Pages, error) {
+	var pages *web.Pages
+	if s.cfg.HTTP.Pages {
+		o := web.PageOptions{Files: files, Metrics: web.NewPageMetrics()}
+		s.register(o.Metrics)
+		switch {
+		case s.search != nil:
+			o.Searcher = s.search
+		case s.remoteIndex != nil:
+			o.Searcher = s.remoteIndex
+		}
+		var err error
+		if pages, err = web.NewPages(o); err != nil {
+			return nil, err
+		}
+		s.closers.push("pages", infallible(pages.Close))
+	}
+	if pages == nil && searchAPI == nil {
+		return nil, nil
 	}
 	return func(w http.ResponseWriter, r *http.Request, v *githttp.Visitor) error {
-		if searches.Has(r.URL.Path) {
-			return searches.Serve(w, r, v)
+		switch {
+		case pages != nil && pages.Has(r.URL.Path):
+			return pages.Serve(w, r, v)
+		case searchAPI != nil && searchAPI.Has(r.URL.Path):
+			return searchAPI.Serve(w, r, v)
 		}
 		return fault.New(fault.NotFound, "nothing here; metrics and health are on the private listener")
 	}, nil

@@ -11,6 +11,20 @@ import (
 	"time"
 )
 
+// port is the server on one listener.
+type port struct {
+	// serve accepts on l until shutdown; it then returns nil.
+	serve func(l net.Listener) error
+	// shutdown stops accepting, waits for running requests, and cuts off those that still run when ctx ends.
+	shutdown func(ctx context.Context) error
+}
+
+// servedPort is a port and its listener.
+type servedPort struct {
+	*port
+	listener net.Listener
+}
+
 // newPort is an HTTP server on a listener that is wrapped.
 func newPort(h *http.Server, wrap func(net.Listener) net.Listener) *port {
 	e := &entrance{}

@@ -1,5 +1,6 @@
-// Package roles wires the parts of a server. A role (serve, storage, gateway, search) is a function in a file of its own that builds its
-// parts bottom up and hands them to the lifecycle (lifecycle.go), which starts and stops them in order. Run runs one.
+// Package roles wires the parts of a server. Each role (serve, storage, gateway, search) is one function in a file of its
+// own. It builds the parts in order, and pushes what closes them on one stack. Run (run.go) is the life of a process:
+// log, state directory, listeners, parts, serve, drain, close.
 package roles
 
 import (

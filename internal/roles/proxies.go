@@ -2,69 +2,66 @@ package roles
 
 import (
 	"fmt"
-	"log/slog"
 	"net"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/connlimit"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// doors are what the listeners that clients reach have in common.
-type doors struct {
+// clientListeners wraps the listeners for clients: it counts connections, and reads PROXY headers of trusted proxies.
+type clientListeners struct {
 	limits    connectionLimits
 	http, ssh *connlimit.Limiter // ssh is nil without a listener
 	proxies   origin.Proxies
 	warnings  *origin.Warnings
 }
 
-// newDoors makes them.
-func newDoors(cfg config.Config, log *slog.Logger, reg prometheus.Registerer) (doors, error) {
+func (s *server) newClientListeners() (*clientListeners, error) {
+	cfg, log := &s.cfg, s.log
 	proxies, err := cfg.Proxies()
 	if err != nil {
-		return doors{}, err
+		return nil, err
 	}
 	metrics := connlimit.NewMetrics()
-	register(reg, metrics)
-	d := doors{limits: limitsOf(&cfg, descriptors()), proxies: proxies, warnings: origin.NewWarnings(log)}
-	d.limits.tell(log)
+	s.register(metrics)
+	c := &clientListeners{limits: limitsOf(cfg, descriptors()), proxies: proxies, warnings: origin.NewWarnings(log)}
+	c.limits.tell(log)
 	answer := []byte(tooManyConnections)
 	if cfg.HTTP.TLSCert != "" {
 		answer = nil // it could not be read
 	}
 	// The connections of a proxy are those of many clients, and say nothing of any.
-	d.http = connlimit.New(connlimit.Options{
-		Name: "http", Connections: d.limits.http, PerAddress: d.limits.httpAddress, Exempt: proxies.Contain, Answer: answer, Metrics: metrics, Log: log,
+	c.http = connlimit.New(connlimit.Options{
+		Name: "http", Connections: c.limits.http, PerAddress: c.limits.httpAddress, Exempt: proxies.Contain, Answer: answer, Metrics: metrics, Log: log,
 	})
 	if cfg.SSH.Address != "" {
-		d.ssh = connlimit.New(connlimit.Options{
-			Name: "ssh", Connections: d.limits.ssh, PerAddress: d.limits.sshAddress, Exempt: proxies.Contain, Metrics: metrics, Log: log,
+		c.ssh = connlimit.New(connlimit.Options{
+			Name: "ssh", Connections: c.limits.ssh, PerAddress: c.limits.sshAddress, Exempt: proxies.Contain, Metrics: metrics, Log: log,
 			Answer: []byte("too many connections; try again\r\n"),
 		})
 	}
-	return d, nil
+	return c, nil
 }
 
 // listenHTTP and listenSSH wrap a listener: all connections are counted, PROXY headers are read, and connections are counted by the client's address.
-func (d doors) listenHTTP(l net.Listener, c config.HTTPConfig) net.Listener {
+func (c *clientListeners) listenHTTP(l net.Listener, cfg config.HTTPConfig) net.Listener {
 	answer := badHeaderHTTP
-	if c.TLSCert != "" {
+	if cfg.TLSCert != "" {
 		answer = nil // it could not be read
 	}
-	return d.http.ByAddress(d.proxied(d.http.Listen(l), c.ProxyProtocol, answer))
+	return c.http.ByAddress(c.proxied(c.http.Listen(l), cfg.ProxyProtocol, answer))
 }
 
-func (d doors) listenSSH(l net.Listener, c config.SSHConfig) net.Listener {
-	return d.ssh.ByAddress(d.proxied(d.ssh.Listen(l), c.ProxyProtocol, badHeaderSSH))
+func (c *clientListeners) listenSSH(l net.Listener, cfg config.SSHConfig) net.Listener {
+	return c.ssh.ByAddress(c.proxied(c.ssh.Listen(l), cfg.ProxyProtocol, badHeaderSSH))
 }
 
-func (d doors) proxied(l net.Listener, on bool, answer func(string) []byte) net.Listener {
+func (c *clientListeners) proxied(l net.Listener, on bool, answer func(string) []byte) net.Listener {
 	if !on {
 		return l
 	}
-	p := &origin.ProxyProtocol{Proxies: d.proxies, Answer: answer, Log: d.warnings}
+	p := &origin.ProxyProtocol{Proxies: c.proxies, Answer: answer, Log: c.warnings}
 	return p.Listen(l)
 }
 

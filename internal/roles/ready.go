@@ -10,8 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/packhorse-git/packhorse/internal/auth"
-	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/observe"
 )
 
@@ -121,23 +119,16 @@ func pushCheck(dir string) func() error {
 }
 
 // addNodeChecks has readiness depend on what a node's fetches and pushes need.
-func (s *server) addNodeChecks(cfg config.Config) error {
-	state, err := newStateCheck(cfg.State)
+func (s *server) addNodeChecks() error {
+	state, err := newStateCheck(s.cfg.State)
 	if err != nil {
 		return err
 	}
 	s.checks = append(s.checks, observe.Check{Name: "root", Look: s.node.Ready}, observe.Check{Name: "state", Look: state.look})
-	if look := pushCheck(cfg.Root); look != nil && cfg.Push.Enabled {
+	if look := pushCheck(s.cfg.Root); look != nil && s.cfg.Push.Enabled {
 		s.checks = append(s.checks, observe.Check{Name: "push", Look: look})
 	}
 	return nil
-}
-
-// addSourceChecks has readiness depend on what callers are known by.
-func (s *server) addSourceChecks(sources *auth.Sources) {
-	for _, source := range sources.List() {
-		s.checks = append(s.checks, observe.Check{Name: "auth_" + source.Name, Look: source.Check})
-	}
 }
 
 // sticky returns a function that is true for ever once is was.

@@ -18,7 +18,7 @@ type reloader struct {
 	running config.Config                                  // what holds now
 	level   *slog.LevelVar
 	log     *slog.Logger
-	take    func(config.Config) error // nodes, routes and rules; nil where there are none
+	apply   func(config.Config) error
 }
 
 // untilDone waits for ctx to end, and reloads meanwhile.
@@ -45,8 +45,8 @@ func (r *reloader) reload() {
 		return
 	}
 	cfg, err := r.source.LoadChecked()
-	if err == nil && r.take != nil {
-		err = r.take(cfg)
+	if err == nil {
+		err = r.apply(cfg)
 	}
 	if err != nil {
 		r.log.Error("the configuration stays as it was: it cannot be used as it is now", "file", r.source.File, "error", err)

@@ -39,7 +39,7 @@ func TestReload(t *testing.T) {
 	var taken []config.NodeConfig
 	var refuse error
 	level := new(slog.LevelVar)
-	r := &reloader{source: src, running: cfg, level: level, log: slog.New(slog.NewTextHandler(&logged, nil)), take: func(c config.Config) error {
+	r := &reloader{source: src, running: cfg, level: level, log: slog.New(slog.NewTextHandler(&logged, nil)), apply: func(c config.Config) error {
 		if refuse == nil {
 			taken = c.Node
 		}
@@ -58,7 +58,7 @@ func TestReload(t *testing.T) {
 	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if got := reload(); len(taken) != 2 || !strings.Contains(got, "a pipe that nobody writes to") {
+	if got := reload(); len(taken) != 2 || !strings.Contains(got, "a pipe without a writer") {
 		t.Errorf("a named pipe: %v\n%s", taken, got)
 	}
 	if err := os.Remove(file); err != nil {

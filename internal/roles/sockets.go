@@ -68,6 +68,9 @@ func (s sockets) add(f *os.File) error {
 // an address would let in that is not meant: other machines may reach the socket, though they do not reach the address of
 // the configuration. Unix sockets change nothing.
 func (s sockets) addressed(cfg config.Config, role config.Role) (config.Config, error) {
+	if len(s) == 0 {
+		return cfg, nil
+	}
 	for name, addresses := range map[string][]*string{
 		httpSocket: {&cfg.HTTP.Address}, sshSocket: {&cfg.SSH.Address}, opsSocket: {&cfg.Ops.Address},
 		nodeSocket: {&cfg.Storage.Listen, &cfg.Search.Listen},

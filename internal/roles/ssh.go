@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
@@ -24,53 +23,43 @@ func loadHostKeys(c *config.Config, log *slog.Logger) ([]ssh.Signer, error) {
 	return gitssh.LoadHostKeys(filepath.Join(c.State, "ssh"), true, log)
 }
 
-// newSSH is the SSH server beside a gateway's HTTP; nil without ssh.address.
-func newSSH(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, core *gateway.Gateway, callers *auth.Auth, doors doors) (*sshFront, error) {
-	if cfg.SSH.Address == "" {
-		return nil, nil
+// addSSH adds the SSH server if ssh.address is set.
+func (s *server) addSSH(core *gateway.Gateway, callers *auth.Auth, clients *clientListeners) error {
+	cfg := s.cfg.SSH
+	if cfg.Address == "" {
+		return nil
 	}
-	hostKeys, err := loadHostKeys(&cfg, log)
+	hostKeys, err := loadHostKeys(&s.cfg, s.log)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var keys gitssh.Keys
-	if cfg.SSH.KnowsKeys() || cfg.SSH.RevokedKeys != "" || cfg.Auth.Hook.URL != "" {
+	if cfg.KnowsKeys() || cfg.RevokedKeys != "" || s.cfg.Auth.Hook.URL != "" {
 		keys = callers
 	}
 	metrics := gitssh.NewMetrics()
-	register(reg, metrics)
+	s.register(metrics)
 	server, err := gitssh.New(gitssh.Options{
-		Gateway: core, HostKeys: hostKeys, Keys: keys, Anonymous: cfg.SSH.Anonymous, Algorithms: cfg.SSH.Algorithms(),
+		Gateway: core, HostKeys: hostKeys, Keys: keys, Anonymous: cfg.Anonymous, Algorithms: cfg.Algorithms(),
 		Agent: "Packhorse", Watch: metrics,
 		Limits: gitssh.Limits{
-			Logins: doors.limits.sshLogins, AddressLogins: doors.limits.addressLogins, AddressRate: float64(cfg.SSH.AddressRate),
-			Exempt: doors.ssh.Exempt,
+			Logins: clients.limits.sshLogins, AddressLogins: clients.limits.addressLogins, AddressRate: float64(cfg.AddressRate),
+			Exempt: clients.ssh.Exempt,
 		},
-		LoginGrace: cfg.SSH.LoginGrace.Duration, AuthTries: cfg.SSH.AuthTries, KeepAlive: cfg.SSH.KeepAlive.Duration, Idle: cfg.SSH.IdleTimeout.Duration,
-		SessionIdle: cfg.SSH.SessionIdleTimeout.Duration,
-		WriteStall:  cfg.HTTP.WriteStall.Duration, Sessions: cfg.SSH.Sessions,
+		LoginGrace: cfg.LoginGrace.Duration, AuthTries: cfg.AuthTries, KeepAlive: cfg.KeepAlive.Duration, Idle: cfg.IdleTimeout.Duration,
+		SessionIdle: cfg.SessionIdleTimeout.Duration,
+		WriteStall:  s.cfg.HTTP.WriteStall.Duration, Sessions: cfg.Sessions,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	serve := func(l net.Listener) error { return server.Serve(doors.listenSSH(l, cfg.SSH)) }
-	f := &sshFront{port: port{serve: serve, shutdown: server.Shutdown}}
+	s.ssh = &port{
+		serve:    func(l net.Listener) error { return server.Serve(clients.listenSSH(l, cfg)) },
+		shutdown: server.Shutdown,
+	}
 	for _, key := range hostKeys {
 		kind := strings.TrimPrefix(key.PublicKey().Type(), "ssh-")
-		f.fingerprints = append(f.fingerprints, kind+" "+ssh.FingerprintSHA256(key.PublicKey()))
+		s.hostKeys = append(s.hostKeys, kind+" "+ssh.FingerprintSHA256(key.PublicKey()))
 	}
-	return f, nil
-}
-
-// sshFront is the SSH server as a process runs it.
-type sshFront struct {
-	port
-	fingerprints []string // of the host keys, each after its kind
-}
-
-func (f *sshFront) portOrNil() *port {
-	if f == nil {
-		return nil
-	}
-	return &f.port
+	return nil
 }

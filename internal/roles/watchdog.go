@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -30,29 +29,32 @@ const cpuProfile = 3 * time.Second
 // quitAgain is how soon after a SIGQUIT a second one has its default effect: Go prints all stacks and ends the process.
 const quitAgain = 5 * time.Second
 
-// startWatchdog begins to watch over a role that serves, unless it is not to be watched.
-func (s *server) startWatchdog(p Process, role config.Role, cfg config.Config, l listeners, log *slog.Logger, reg prometheus.Gatherer) (end func()) {
-	if !cfg.Watchdog.Enabled {
+// startWatchdog starts the watchdog unless it is disabled. The returned function stops it.
+func (s *server) startWatchdog(l listeners, reg prometheus.Gatherer) (end func()) {
+	metrics := watchdog.NewMetrics()
+	s.register(metrics)
+	c := s.cfg.Watchdog
+	if !c.Enabled {
 		return func() {}
 	}
-	c := cfg.Watchdog
 	o := watchdog.Options{
-		Dir: c.DumpDir(cfg.State), Spare: watchdog.DefaultSpare(), Stall: c.Stall.Duration, Blocked: c.Blocked, Interval: c.Interval.Duration,
+		Dir: c.DumpDir(s.cfg.State), Spare: watchdog.DefaultSpare(), Stall: c.Stall.Duration, Blocked: c.Blocked, Interval: c.Interval.Duration,
 		Count: c.Count, MaxBytes: int64(c.MaxBytes), MinFree: int64(c.MinFree), Trace: int64(c.Trace), Profile: cpuProfile,
-		Probes: probesOf(role, cfg, l), Redact: auth.Redact, Log: log, Stderr: p.Stderr, Metrics: s.watching,
-		About: fmt.Sprintf("packhorse %s %s", role, p.Version),
+		Probes: s.probes(l), Redact: auth.Redact, Log: s.log, Stderr: s.process.Stderr, Metrics: metrics,
+		About: fmt.Sprintf("packhorse %s %s", s.role, s.process.Version),
 		Parts: []watchdog.Part{{Name: "metrics.txt", Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}},
 	}
-	if s.board != nil {
-		o.Parts = append(o.Parts, watchdog.Part{Name: "requests.txt", Write: func(to io.Writer) error { return writeRequests(to, s.board) }})
+	if board := s.lanes.board; board != nil {
+		o.Parts = append(o.Parts, watchdog.Part{Name: "requests.txt", Write: func(to io.Writer) error { return writeRequests(to, board) }})
 	}
-	if s.git != nil {
-		o.Starting = s.git.Starting
-		o.Parts = append(o.Parts, watchdog.Part{Name: "git.txt", Write: func(to io.Writer) error { return writeRunning(to, s.git.Running()) }})
+	if s.packs != nil {
+		runner := s.packs.runner
+		o.Starting = runner.Starting
+		o.Parts = append(o.Parts, watchdog.Part{Name: "git.txt", Write: func(to io.Writer) error { return writeRunning(to, runner.Running()) }})
 	}
 	w := watchdog.Start(o)
 	s.dumps.set(w)
-	endQuits := followQuits(p, w)
+	endQuits := followQuits(s.process, w)
 	return func() {
 		endQuits()
 		s.dumps.set(nil)
@@ -60,8 +62,9 @@ func (s *server) startWatchdog(p Process, role config.Role, cfg config.Config, l
 	}
 }
 
-// probesOf are small requests through what a process listens at, and accesses to what it stores.
-func probesOf(role config.Role, cfg config.Config, l listeners) (all []watchdog.Probe) {
+// probes are small requests to each listener, and accesses to the directories.
+func (s *server) probes(l listeners) (all []watchdog.Probe) {
+	role, cfg := s.role, &s.cfg
 	nodeTLS := cfg.Storage.TLSCert != ""
 	if role == config.RoleSearch {
 		nodeTLS = cfg.Search.TLSCert != ""

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/credfile"
@@ -17,13 +15,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/webhook"
 )
 
-// newWebhooks makes what asks and tells others about pushes; nil if there are none.
-func newWebhooks(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version string) (*webhook.Hooks, error) {
+// newWebhooks makes the webhooks and pushes their closer. It returns nil if there are none.
+func (s *server) newWebhooks() (*webhook.Hooks, error) {
+	cfg, log := s.cfg, s.log
 	if len(cfg.Webhook) == 0 || !cfg.Push.Enabled {
 		return nil, nil
 	}
-	o := webhook.Options{Dir: filepath.Join(cfg.State, "outbox"), Agent: "packhorse/" + version, Metrics: webhook.NewMetrics(), Log: log}
-	register(reg, o.Metrics)
+	o := webhook.Options{Dir: filepath.Join(cfg.State, "outbox"), Agent: "packhorse/" + s.process.Version, Metrics: webhook.NewMetrics(), Log: log}
+	s.register(o.Metrics)
 	for _, w := range cfg.Webhook {
 		t := webhook.Target{
 			Name: w.Name, URL: w.URL, Pre: slices.Contains(w.Events, config.EventPre), Post: slices.Contains(w.Events, config.EventPost),
@@ -47,7 +46,11 @@ func newWebhooks(cfg config.Config, log *slog.Logger, reg prometheus.Registerer,
 		}
 		o.Targets = append(o.Targets, t)
 	}
-	return webhook.New(o)
+	hooks, err := webhook.New(o)
+	if err == nil {
+		s.closers.push("webhooks", hooks.Close)
+	}
+	return hooks, err
 }
 
 // settlePatience is how long a start waits for pushes to the server before it.

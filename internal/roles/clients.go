@@ -1,0 +1,109 @@
+package roles
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/connlimit"
+	"github.com/packhorse-git/packhorse/internal/credfile"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
+	"github.com/packhorse-git/packhorse/internal/httpguard"
+	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/resolve"
+	"github.com/packhorse-git/packhorse/internal/router"
+	"github.com/packhorse-git/packhorse/internal/web/api"
+)
+
+// addGateway adds everything that clients reach: authentication, Git over HTTP and SSH, pages and the application.
+// Without tiers the router resolves revisions. SearchAPI may be nil.
+func (s *server) addGateway(routes *router.Router, tiers *resolve.Tiers, searchAPI *api.API) error {
+	callers, err := s.newAuth()
+	if err != nil {
+		return err
+	}
+	s.closers.push("authentication", callers.Close)
+	s.lanes.reserveForKnown(s.cfg.Lanes.Anonymous, callers.Configured)
+	for _, source := range callers.Sources().List() {
+		s.checks = append(s.checks, observe.Check{Name: "auth_" + source.Name, Look: source.Check})
+	}
+	clients, err := s.newClientListeners()
+	if err != nil {
+		return err
+	}
+	s.notes = clients.notes
+	handler := s.newGitHandler(routes, tiers, callers)
+	handler.Proxies = clients.proxies
+	s.drains = append(s.drains, handler.Drain)
+	if handler.Pages, err = s.newPages(routes, searchAPI); err != nil {
+		return err
+	}
+	if err := s.addApp(handler); err != nil {
+		return err
+	}
+	if s.public, err = s.newHTTPPort(handler, clients); err != nil {
+		return err
+	}
+	return s.addSSH(handler.Gateway, callers, clients)
+}
+
+// newGitHandler makes the handler of requests to the public HTTP listener.
+func (s *server) newGitHandler(routes *router.Router, tiers *resolve.Tiers, callers gateway.Auth) *githttp.Handler {
+	metrics := gateway.NewMetrics()
+	s.register(metrics, routes)
+	lanes := &s.lanes
+	g := gateway.Gateway{
+		Router: routes, Resolver: routes, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: s.log,
+		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, MaxBody: int64(s.cfg.HTTP.MaxBody), ReadStall: s.cfg.HTTP.ReadStall.Duration,
+		MaxPush: int64(s.cfg.Push.MaxSize), PushTime: s.cfg.Push.TimeLimit.Duration,
+	}
+	if tiers != nil {
+		g.Resolver, g.Changed = tiers, tiers.Changed
+	}
+	return githttp.New(githttp.Options{Gateway: &g})
+}
+
+// newHTTPPort is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but TLS and a guard; what stands below
+// them has to be a bulk.Socket.
+func (s *server) newHTTPPort(handler *githttp.Handler, clients *clientListeners) (*port, error) {
+	cfg, log := s.cfg, s.log
+	errorLog := newHTTPLog(log)
+	s.register(errorLog)
+	h := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: cfg.HTTP.HeaderTimeout.Duration,
+		IdleTimeout:       cfg.HTTP.IdleTimeout.Duration,
+		MaxHeaderBytes:    int(cfg.HTTP.MaxHeader),
+		ErrorLog:          errorLog.logger(),
+	}
+	guard := httpguard.New(httpguard.Options{Refused: handler.Refused, TLSLimit: cfg.HTTP.HeaderTimeout.Duration, Log: h.ErrorLog})
+	s.register(guard)
+	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return connlimit.Context(guard.Context(bulk.Serve(ctx, c), c), c)
+	}
+	h.ConnState = func(c net.Conn, state http.ConnState) {
+		guard.State(c, state)
+		clients.http.State(c, state)
+	}
+	h.RegisterOnShutdown(handler.EndWaits)
+	h.Protocols = new(http.Protocols)
+	h.Protocols.SetHTTP1(true) // alone: docs/decisions/0007-http1-alone.md
+	var tlsConfig *tls.Config
+	if cfg.HTTP.TLSCert != "" {
+		certificate, err := credfile.LoadCertificate(cfg.HTTP.TLSCert, cfg.HTTP.TLSKey, log)
+		if err != nil {
+			return nil, err
+		}
+		tlsConfig = &tls.Config{GetCertificate: certificate.Get, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
+	}
+	return newPort(h, func(l net.Listener) net.Listener {
+		l = handler.Listen(clients.listenHTTP(l, cfg.HTTP), cfg.HTTP.WriteStall.Duration)
+		if tlsConfig != nil {
+			l = tls.NewListener(l, tlsConfig)
+		}
+		return guard.Listen(l)
+	}), nil
+}

@@ -1,0 +1,177 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/git/cgroup"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/reaper"
+	"github.com/packhorse-git/packhorse/internal/observe/proctree"
+	"github.com/packhorse-git/packhorse/internal/packcache"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
+	"github.com/packhorse-git/packhorse/internal/repo"
+	"github.com/packhorse-git/packhorse/internal/storage"
+)
+
+// packSources are the sources of packs, each over the next: the cache, git pack-objects, and the processes that run it.
+type packSources struct {
+	source   packsource.Source // the top: the cache, or git without one
+	cache    *packcache.Cache  // nil: turned off
+	verifier *pack.Verifier    // nil: turned off
+	runner   *process.Runner
+}
+
+// newPackSources makes the sources and pushes their closer.
+func (s *server) newPackSources() (*packSources, error) {
+	processMetrics, cacheMetrics, groupMetrics := process.NewMetrics(), packcache.NewMetrics(), cgroup.NewMetrics()
+	s.register(processMetrics, cacheMetrics, groupMetrics)
+	groups := openCgroups(&s.cfg.Cgroup, s.log, groupMetrics)
+	runner, err := process.New(process.Options{
+		Git: s.cfg.Git.Program, Metrics: processMetrics, Log: s.log, Reaper: reaperProgram(&s.cfg, s.process.Program, s.log),
+		Account: s.lanes.account(proctree.Git), Classes: s.cfg.GitClasses(), Cgroups: groups, Groups: commandGroups,
+	})
+	if err != nil {
+		return nil, errors.Join(err, groups.Close())
+	}
+	s.lanes.metrics.Queue("cold", runner.Queue(packsource.ClassPack))
+	s.lanes.metrics.Queue("push", runner.Queue(receivepack.ClassReceive))
+	s.lanes.metrics.Queue("maintenance", runner.Queue(storage.ClassMaintain))
+	s.lanes.metrics.Queue("grep", runner.Queue(storage.ClassGrep))
+	p := &packSources{runner: runner}
+	s.closers.push("pack sources", p.close)
+	if s.cfg.Fetch.VerifyPacks {
+		metrics := pack.NewVerifyMetrics()
+		s.register(metrics)
+		p.verifier = pack.NewVerifier(s.log, metrics)
+	}
+	return p, p.open(&s.cfg, s.log, cacheMetrics)
+}
+
+// open puts git over the runner, and the cache over git.
+func (p *packSources) open(cfg *config.Config, log *slog.Logger, metrics *packcache.Metrics) error {
+	fromGit, err := packsource.NewGit(p.runner, packsource.GitOptions{
+		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.ThreadsPerPack(), Window: cfg.Git.Window,
+		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow, ShallowCompression: cfg.Git.ShallowCompression,
+		WindowMemory: int64(cfg.Git.WindowMemory), Memory: cfg.MemoryShares().Git, Machine: admit.Memory(),
+		Verifier: p.verifier, Damaged: func(r packsource.Repository) {
+			if p.cache != nil {
+				p.cache.Drop(r.Incarnation, packcache.Damaged)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	p.source = fromGit
+	if !cfg.Cache.Enabled {
+		return nil
+	}
+	p.cache, err = packcache.Open(fromGit, packcache.Options{
+		Dir: cfg.Cache.Dir, MaxBytes: int64(cfg.Cache.MaxBytes), MaxIdle: cfg.Cache.MaxIdle.Duration,
+		Probation: orNever(cfg.Cache.Probation.Duration), MinFree: int64(cfg.Cache.MinFree), Grace: orNever(cfg.Cache.Grace.Duration),
+		Metrics: metrics, Log: log,
+	})
+	if err == nil {
+		p.source = p.cache
+	}
+	return err
+}
+
+// orNever converts a duration of zero, which means none in the configuration, to the value that means none in
+// packcache.Options.
+func orNever(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+// close ends the cache's fills with their git processes, then the verifications.
+func (p *packSources) close() error {
+	closeCache := func() error { return nil }
+	if p.cache != nil {
+		closeCache = p.cache.Close
+	}
+	err := closeBelow(closeCache, p.runner.Close, closePatience, CloseLimit)
+	if p.verifier != nil {
+		err = errors.Join(err, p.verifier.Close())
+	}
+	return err
+}
+
+// closeBelow closes the cache, which ends its fills and their git processes, and then the runner. After patience the
+// runner kills the processes that still run. The limit bounds both together.
+func closeBelow(closeCache func() error, closeRunner func(context.Context) error, patience, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cache := make(chan error, 1)
+	go func() { cache <- closeCache() }()
+	patient := time.NewTimer(patience)
+	defer patient.Stop()
+	select {
+	case err := <-cache:
+		return errors.Join(err, closeRunner(ctx))
+	case <-patient.C:
+	}
+	err := closeRunner(ctx)
+	select {
+	case cached := <-cache:
+		return errors.Join(cached, err)
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("waiting for the pack cache to close: %w", ctx.Err()), err)
+	}
+}
+
+// openCgroups makes the control groups. It returns nil if there are none, which is logged.
+func openCgroups(c *config.CgroupConfig, log *slog.Logger, metrics *cgroup.Metrics) *cgroup.Tree {
+	if !c.Enabled {
+		return nil
+	}
+	groups, wanted := make(map[string]cgroup.Limits), c.Wanted()
+	for name, l := range c.Groups() {
+		groups[name] = cgroup.Limits{MemoryHigh: int64(l.MemoryHigh), MemoryMax: int64(l.MemoryMax), CPUWeight: l.CPUWeight}
+	}
+	tree, err := cgroup.Open(cgroup.Options{Path: c.Path, Groups: groups, Metrics: metrics, Log: log, Wanted: wanted})
+	if err != nil {
+		level := slog.LevelDebug
+		if wanted {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "there are no cgroups for git commands: rlimits and niceness stand in", "error", err)
+		return nil
+	}
+	return tree
+}
+
+// commandGroups names the group of each class of git commands.
+var commandGroups = map[process.Class]string{
+	packsource.ClassPack: "pack", receivepack.ClassReceive: "receive", receivepack.ClassHook: "receive", storage.ClassMaintain: "maintenance",
+	storage.ClassGrep: "search", repo.ClassRefs: "other", storage.ClassManage: "other",
+}
+
+// reaperProgram returns the command that runs the reaper, or nil if none is to run.
+func reaperProgram(c *config.Config, program string, log *slog.Logger) []string {
+	if program == "" || c.Git.Reaper == config.ReaperOff {
+		return nil
+	}
+	if c.Git.Reaper == config.ReaperAuto {
+		if by := reaper.Needless(); by != "" {
+			log.Debug("no reaper is needed", "ended_by", by)
+			return nil
+		}
+	}
+	format := c.Log.Format
+	if format == "terminal" {
+		format = "text"
+	}
+	return []string{program, reaper.Name, format}
+}

@@ -1,0 +1,184 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/cli"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/doctor"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/statedir"
+)
+
+// heapFloor is bytes that are reserved and never touched, so that they cost no memory, only make the garbage collector wait until there is
+// as much garbage more: each collection empties the pools of buffers, too. What a role keeps on the heap is 20 to 40 MiB. Without a floor a storage node under load
+// gave 3 to 5 % of its CPU time to collections; with a larger one a server grows beyond 100 MB under 30 clients (docs/reference/benchmarks.md).
+const heapFloor = 16 << 20
+
+// Run runs a role until ctx ends or a part fails. The end has four steps: readiness turns red; after shutdown.delay the
+// listeners close; running requests get shutdown.grace; then everything closes in the reverse order of its start, the
+// private listener last, so that the end can be observed.
+func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) (err error) {
+	floor := make([]byte, heapFloor)
+	defer runtime.KeepAlive(&floor)
+	if share := cfg.MemoryShares().Server; share > 0 {
+		defer debug.SetMemoryLimit(debug.SetMemoryLimit(share + heapFloor))
+	}
+
+	// What closes at the end, in the order of this function from the bottom up.
+	var parts closers
+	defer func() { err = errors.Join(err, parts.close()) }()
+
+	// Log and environment.
+	held := &heldLog{to: p.Stderr}
+	parts.push("log", infallible(func() { _ = held.release() }))
+	log, level, err := newLog(p, cfg.Log, held)
+	if err != nil {
+		return cli.Usage(err)
+	}
+	role := src.Role
+	if role.OwnsRepositories() {
+		if err := checkGit(ctx, cfg.Git.Program, log); err != nil {
+			return cli.Usage(err)
+		}
+	}
+	inherited, err := inherit(p.Sockets)
+	if err != nil {
+		return cli.Usage(err)
+	}
+	parts.push("inherited sockets", infallible(inherited.close))
+	loaded := cfg // a configuration that is read again is compared with this one
+	if cfg, err = inherited.addressed(cfg, role); err != nil {
+		return cli.Usage(err)
+	}
+	handover := role == config.RoleGateway && inherited[httpSocket] != nil
+
+	// State directory and listeners.
+	state, err := statedir.Take(ctx, cfg.State, cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+2*CloseLimit, log)
+	if err != nil {
+		return err
+	}
+	parts.push("state directory", state.Close)
+	listeners, err := openListeners(role, cfg, inherited)
+	if err != nil {
+		return err
+	}
+	parts.push("listeners", infallible(listeners.close))
+	if role.OwnsRepositories() {
+		if err := statedir.WriteNote(cfg.Root, cfg.State); err != nil {
+			log.Warn("cannot note the state directory below the root: commands need --state", "error", err)
+		}
+	}
+
+	// The private listener, the admin socket and the watchdog are above the parts that they show, and close after them.
+	reg := observe.NewRegistry(p.Version)
+	if observe.LogFormat(cfg.Log.Format, p.Stderr) != "json" {
+		held.hold()
+	}
+	w := newWatching(reg, log)
+	parts.push("readiness", infallible(w.closeReadiness))
+	parts.push("private listener", func() error { return w.close(context.WithoutCancel(ctx)) })
+	parts.push("watchdog", infallible(w.closeWatchdog))
+	srv, err := build(role, cfg, log, reg, p, &parts)
+	if err != nil {
+		return err
+	}
+	w.start(srv, listeners)
+
+	// Serve until the end.
+	start := startOf(srv, src.File, listeners)
+	if err := state.Write(start); err != nil {
+		log.Warn("cannot write the addresses to the state directory", "error", err)
+	}
+	announce(start, p.Stderr, log, cfg)
+	_ = held.release()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	ports := srv.ports(listeners)
+	serving := new(errgroup.Group)
+	for _, one := range ports {
+		serving.Go(func() error {
+			defer stop() // one that fails ends the process
+			return one.serve(one.listener)
+		})
+	}
+	r := &reloader{source: src, hangups: p.Hangups, running: loaded, level: level, log: log, apply: srv.reload}
+	r.untilDone(running)
+
+	// Drain.
+	w.draining.Store(true)
+	start.Leaving = true
+	if err := state.Write(start); err != nil {
+		log.Warn("cannot write to the state directory that this process leaves it", "error", err)
+	}
+	for _, drain := range srv.drains {
+		drain()
+	}
+	if ctx.Err() != nil { // asked to stop; no listener failed
+		log.Info("draining", "delay", cfg.Shutdown.Delay.String(), "grace", cfg.Shutdown.Grace.String())
+		time.Sleep(cfg.Shutdown.Delay.Duration)
+	}
+	cut := shutdown(ctx, cfg.Shutdown.Grace.Duration, ports)
+	if handover {
+		// The next gateway can start while this one finishes its requests. It needs the state directory and the private
+		// address, which only one process can have.
+		_ = serving.Wait()
+		err = errors.Join(w.close(context.WithoutCancel(ctx)), state.Close())
+	}
+	if failed := <-cut; errors.Is(failed, context.DeadlineExceeded) {
+		log.Warn("requests still ran after shutdown.grace and were cut off", "grace", cfg.Shutdown.Grace.String())
+	} else {
+		err = errors.Join(err, failed)
+	}
+	err = errors.Join(err, serving.Wait(), parts.close())
+	if err == nil {
+		log.Info("stopped")
+	}
+	return err
+}
+
+// shutdown closes the listeners of ports. The result is sent when all requests have ended, or were cut off after grace.
+func shutdown(ctx context.Context, grace time.Duration, ports []servedPort) <-chan error {
+	result := make(chan error, 1)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	var all errgroup.Group
+	for _, one := range ports {
+		all.Go(func() error { return one.shutdown(limit) })
+	}
+	go func() {
+		defer cancel()
+		result <- all.Wait()
+	}()
+	return result
+}
+
+// checkGit refuses a git program that is too old. One that does not tell its version may be new enough.
+func checkGit(ctx context.Context, program string, log *slog.Logger) error {
+	v, text, err := process.VersionOf(ctx, program)
+	if err != nil {
+		log.Warn("cannot find out the version of git", "error", err)
+		return nil
+	}
+	log.Debug("found git", "program", program, "version", text)
+	return doctor.TooOld(program, v)
+}
+
+// newLog makes the log, which is written to w, and what changes its level.
+func newLog(p Process, cfg config.LogConfig, w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
+	level := new(slog.LevelVar)
+	if err := setLevel(level, cfg.Level); err != nil {
+		return nil, nil, err
+	}
+	log, err := observe.NewLogger(w, level, observe.LogFormat(cfg.Format, p.Stderr), observe.Colored(p.Stderr, p.Getenv), auth.Redact)
+	return log, level, err
+}
