@@ -4,10 +4,10 @@ import (
 	"context"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,15 +23,13 @@ func Yielding() { ProcessNice(LoadNice) } // the figures are a little worse with
 func ProcessNice(nice int) bool {
 	all := true
 	for range 2 {
-		threads, err := os.ReadDir("/proc/self/task")
+		threads, err := procfs.AllThreads(os.Getpid())
 		if err != nil {
 			return false
 		}
 		for _, t := range threads {
-			if id, err := strconv.Atoi(t.Name()); err == nil {
-				if err := unix.Setpriority(unix.PRIO_PROCESS, id, nice); err != nil && err != unix.ESRCH {
-					all = false
-				}
+			if err := unix.Setpriority(unix.PRIO_PROCESS, t.PID, nice); err != nil && err != unix.ESRCH {
+				all = false
 			}
 		}
 	}
@@ -45,13 +43,16 @@ func SessionsShare() bool {
 	if err != nil || strings.TrimSpace(string(on)) != "1" {
 		return false
 	}
-	groups, err := os.ReadFile("/proc/self/cgroup")
+	self, err := procfs.Self()
 	if err != nil {
 		return false
 	}
-	for line := range strings.Lines(string(groups)) { // cgroups(7): hierarchy:controllers:path
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) == 3 && f[2] != "/" && (f[1] == "" || slices.Contains(strings.Split(f[1], ","), "cpu")) {
+	groups, err := self.Cgroups()
+	if err != nil {
+		return false
+	}
+	for _, g := range groups {
+		if g.Path != "/" && (len(g.Controllers) == 0 || slices.Contains(g.Controllers, "cpu")) {
 			return false
 		}
 	}

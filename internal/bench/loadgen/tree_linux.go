@@ -1,11 +1,11 @@
 package loadgen
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"strconv"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // tick is the unit of times in /proc/PID/stat; Linux shows hundredths of a second on every architecture.
@@ -84,18 +84,10 @@ func (t *ProcTree) Scan() {
 }
 
 // Pids lists all processes.
-func Pids() []int {
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
-	var list []int
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil {
-			list = append(list, pid)
-		}
+func Pids() (list []int) {
+	all, _ := procfs.AllProcs() // no processes, if it fails
+	for _, p := range all {
+		list = append(list, p.PID)
 	}
 	return list
 }
@@ -120,17 +112,9 @@ func (t *ProcTree) Own() time.Duration {
 func (t *ProcTree) Runnable() int {
 	n := 0
 	for pid := range t.procs {
-		dir := fmt.Sprintf("/proc/%d/task", pid)
-		threads, err := os.ReadDir(dir)
-		if err != nil {
-			continue
-		}
+		threads, _ := procfs.AllThreads(pid) // none, if the process has ended
 		for _, thread := range threads {
-			b, err := os.ReadFile(dir + "/" + thread.Name() + "/stat")
-			if err != nil {
-				continue
-			}
-			if i := bytes.LastIndexByte(b, ')'); i >= 0 && i+2 < len(b) && (b[i+2] == 'R' || b[i+2] == 'D') {
+			if stat, err := thread.Stat(); err == nil && (stat.State == "R" || stat.State == "D") {
 				n++
 			}
 		}
@@ -150,18 +134,18 @@ func MachineRunnable() int {
 	return max(n-1, 0)
 }
 
-func (t *ProcTree) Anon() int64 {
-	var sum int64
+// Anon returns the private memory of the tree in bytes.
+func (t *ProcTree) Anon() (sum int64) {
 	for pid := range t.procs {
-		sum += readMemory(pid, "RssAnon")
+		sum += int64(readStatus(pid).RssAnon)
 	}
 	return sum
 }
 
-// rss is what is resident of the root, and of all below it.
+// rss returns the resident memory of the root, and of its descendants, in bytes.
 func (t *ProcTree) rss() (own, children int64) {
 	for pid := range t.procs {
-		if n := readMemory(pid, "VmRSS"); pid == t.root {
+		if n := int64(readStatus(pid).VmRSS); pid == t.root {
 			own = n
 		} else {
 			children += n
@@ -170,56 +154,26 @@ func (t *ProcTree) rss() (own, children int64) {
 	return own, children
 }
 
-// ReadStat reads /proc/PID/stat; nil if the process has ended.
+// ReadStat reads /proc/PID/stat. It returns nil if the process has ended.
 func ReadStat(pid int) *proc {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return nil
 	}
-	return parseStat(b)
-}
-
-// parseStat reads the fields behind the program's name, which may hold anything. Field 3, the state, comes first there.
-func parseStat(b []byte) *proc {
-	i := bytes.LastIndexByte(b, ')')
-	if i < 0 {
-		return nil
-	}
-	fields := bytes.Fields(b[i+1:])
-	if len(fields) < 20 {
-		return nil
-	}
-	p := &proc{}
-	for i, f := range fields[11:15] { // utime, stime, cutime, cstime
-		n, err := strconv.ParseInt(string(f), 10, 64)
-		if err != nil {
-			return nil
-		}
-		p.cpu += time.Duration(n) * tick
-		if i < 2 {
-			p.own += time.Duration(n) * tick
-		}
-	}
-	p.Parent, _ = strconv.Atoi(string(fields[1]))
-	p.start, _ = strconv.ParseUint(string(fields[19]), 10, 64)
-	return p
-}
-
-// readMemory is a line of a process's status in bytes (proc(5)).
-func readMemory(pid int, line string) int64 {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	s, err := p.Stat()
 	if err != nil {
-		return 0
+		return nil
 	}
-	_, rest, ok := bytes.Cut(b, []byte("\n"+line+":"))
-	if !ok {
-		return 0
+	own := time.Duration(s.UTime+s.STime) * tick
+	return &proc{start: s.Starttime, Parent: s.PPID, own: own, cpu: own + time.Duration(s.CUTime+s.CSTime)*tick}
+}
+
+// readStatus reads /proc/PID/status. It is zero if the process has ended.
+func readStatus(pid int) procfs.ProcStatus {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return procfs.ProcStatus{}
 	}
-	value, _, _ := bytes.Cut(rest, []byte("\n"))
-	fields := bytes.Fields(value)
-	if len(fields) == 0 {
-		return 0
-	}
-	kb, _ := strconv.ParseInt(string(fields[0]), 10, 64)
-	return kb << 10
+	s, _ := p.NewStatus() // zero, if it fails
+	return s
 }
