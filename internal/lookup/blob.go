@@ -101,7 +101,7 @@ func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head fun
 }
 
 // blob finds out which blob is asked for.
-func (c *call) blob(q BlobRequest) (BlobHeader, error) {
+func (c *operation) blob(q BlobRequest) (BlobHeader, error) {
 	h, what := BlobHeader{ID: q.ID}, "object "+q.ID.String()
 	if q.ID.IsZero() {
 		e, err := c.find(q.In)
@@ -134,7 +134,7 @@ func (c *call) blob(q BlobRequest) (BlobHeader, error) {
 }
 
 // stream gives a part of a blob as it is inflated.
-func (c *call) stream(from io.Reader, offset, length int64, data func([]byte) error) error {
+func (c *operation) stream(from io.Reader, offset, length int64, data func([]byte) error) error {
 	buf := pieces.Get().(*[Piece]byte)
 	defer pieces.Put(buf)
 	next := func(n int64) ([]byte, error) {

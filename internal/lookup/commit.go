@@ -52,7 +52,7 @@ func (l *Reader) Commit(ctx context.Context, r *repo.Repo, revision string) (Com
 }
 
 // commit reads a commit. It keeps nothing of a large object but what it gives.
-func (c *call) commit(id git.ObjectID) (Commit, error) {
+func (c *operation) commit(id git.ObjectID) (Commit, error) {
 	data, err := c.read(id, git.Commit, maxObject)
 	if err != nil {
 		return Commit{}, err

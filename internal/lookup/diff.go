@@ -40,8 +40,8 @@ func (l *Reader) DiffStat(ctx context.Context, r *repo.Repo, old, new string, se
 		return err
 	}
 	defer c.end()
-	s := &stats{call: c, send: send}
-	d := &differ{call: c, each: s.add}
+	s := &stats{operation: c, send: send}
+	d := &differ{operation: c, each: s.add}
 	to, err := c.treeOf(new)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (l *Reader) DiffStat(ctx context.Context, r *repo.Repo, old, new string, se
 
 // parentTree is the tree of a commit's first parent; zero if there is none. In a shallow repository parents may be
 // missing.
-func (c *call) parentTree(revision string) (git.ObjectID, error) {
+func (c *operation) parentTree(revision string) (git.ObjectID, error) {
 	id, typ, err := c.resolve(revision)
 	if err != nil || typ != git.Commit {
 		return git.ObjectID{}, err
@@ -82,16 +82,16 @@ func (c *call) parentTree(revision string) (git.ObjectID, error) {
 
 // differ compares two trees.
 type differ struct {
-	*call
+	*operation
 	// each is called with each difference. A missing side is zero. The path is valid only during the call.
-	each   func(path []byte, old, new entry) error
+	each   func(path []byte, old, new treeEntry) error
 	path   []byte
 	opened int // trees
 }
 
 // stats counts lines and sends batches.
 type stats struct {
-	*call
+	*operation
 	send  func([]FileStat) error
 	batch []FileStat
 	size  int // bytes of paths in batch
@@ -103,7 +103,7 @@ type side struct {
 	data []byte
 	rest []byte
 
-	entry
+	treeEntry
 	name []byte // nil: at the end
 }
 
@@ -125,7 +125,7 @@ func (d *differ) open(tree git.ObjectID) (s side, err error) {
 
 func (d *differ) next(s *side) (err error) {
 	if len(s.rest) == 0 {
-		s.entry, s.name = entry{}, nil
+		s.treeEntry, s.name = treeEntry{}, nil
 		return nil
 	}
 	if s.mode, s.name, s.id, s.rest, err = pack.CutEntry(s.rest, d.repo.Format); err != nil {
@@ -154,13 +154,13 @@ func (d *differ) trees(old, new git.ObjectID, depth int) error {
 	defer func() { d.drop(int64(len(b.data))) }()
 	for a.name != nil || b.name != nil {
 		order := compareEntries(&a, &b)
-		var from, to entry
+		var from, to treeEntry
 		name := a.name
 		if order <= 0 {
-			from = a.entry
+			from = a.treeEntry
 		}
 		if order >= 0 {
-			to, name = b.entry, b.name
+			to, name = b.treeEntry, b.name
 		}
 		if err := d.pair(name, from, to, depth); err != nil {
 			return err
@@ -207,7 +207,7 @@ func compareEntries(a, b *side) int {
 }
 
 // pair compares the entries of one name on both sides. A missing entry is zero.
-func (d *differ) pair(name []byte, old, new entry, depth int) error {
+func (d *differ) pair(name []byte, old, new treeEntry, depth int) error {
 	if old == new {
 		return nil
 	}
@@ -225,7 +225,7 @@ func (d *differ) pair(name []byte, old, new entry, depth int) error {
 }
 
 // add counts a file.
-func (s *stats) add(path []byte, old, new entry) error {
+func (s *stats) add(path []byte, old, new treeEntry) error {
 	f := FileStat{Path: bytes.Clone(path), OldMode: old.mode, NewMode: new.mode, OldID: old.id, NewID: new.id}
 	if err := s.count(&f); err != nil {
 		return err
@@ -251,7 +251,7 @@ func (s *stats) flush() error {
 
 // count counts a file's lines.
 func (s *stats) count(f *FileStat) error {
-	old, err := s.content(entry{f.OldID, f.OldMode})
+	old, err := s.content(treeEntry{f.OldID, f.OldMode})
 	if err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func (s *stats) count(f *FileStat) error {
 		f.Binary = old.binary
 		return nil
 	}
-	new, err := s.content(entry{f.NewID, f.NewMode})
+	new, err := s.content(treeEntry{f.NewID, f.NewMode})
 	if err != nil {
 		return err
 	}
@@ -289,7 +289,7 @@ type content struct {
 }
 
 // content reads a blob, or the text for a submodule. A missing entry is empty. Its data counts as held.
-func (s *stats) content(e entry) (content, error) {
+func (s *stats) content(e treeEntry) (content, error) {
 	switch {
 	case e.id.IsZero() && e.mode == 0:
 		return content{}, nil

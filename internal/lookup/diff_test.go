@@ -180,7 +180,7 @@ func TestTooLargeToCompare(t *testing.T) {
 // The counts are the least there can be, as the table of longest common subsequences has them.
 func TestLineCountIsMinimal(t *testing.T) {
 	t.Parallel()
-	c := &call{Reader: New(Options{}), ctx: context.Background()}
+	c := &operation{Reader: New(Options{}), ctx: context.Background()}
 	text := rapid.Custom(func(t *rapid.T) []byte {
 		lines := rapid.SliceOfN(rapid.SampledFrom([]string{"a\n", "b\n", "c\n", "\n", "aa\n", "\r\n"}), 0, 40).Draw(t, "lines")
 		return []byte(strings.Join(lines, "") + rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "end"))

@@ -44,7 +44,7 @@ func (l *Reader) Files(ctx context.Context, r *repo.Repo, q FilesRequest, send f
 		return err
 	}
 	defer c.end()
-	f := &filer{call: c, limit: q.Limit, send: send}
+	f := &filer{operation: c, limit: q.Limit, send: send}
 	to, err := c.rootOf(q.Commit)
 	if err != nil {
 		return err
@@ -56,12 +56,12 @@ func (l *Reader) Files(ctx context.Context, r *repo.Repo, q FilesRequest, send f
 	if err != nil {
 		return err
 	}
-	d := &differ{call: c, each: f.differs}
+	d := &differ{operation: c, each: f.differs}
 	return d.trees(from, to, 0)
 }
 
 // rootOf is the tree of a commit that is named by its ID.
-func (c *call) rootOf(commit git.ObjectID) (git.ObjectID, error) {
+func (c *operation) rootOf(commit git.ObjectID) (git.ObjectID, error) {
 	if commit.IsZero() || commit.Format() != c.repo.Format {
 		return git.ObjectID{}, fault.New(fault.Invalid, "%s is not a commit ID of the repository's format, %s", commit,
 			c.repo.Format)
@@ -79,7 +79,7 @@ func (c *call) rootOf(commit git.ObjectID) (git.ObjectID, error) {
 
 // filer gives files with their content.
 type filer struct {
-	*call
+	*operation
 	limit int64
 	send  func(*File) error
 	file  File // used again
@@ -87,7 +87,7 @@ type filer struct {
 
 // all goes through a tree.
 func (f *filer) all(root git.ObjectID) error {
-	t := &lister{call: f.call, recursive: true, root: root}
+	t := &lister{operation: f.operation, recursive: true, root: root}
 	if err := t.enter(root, 0); err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (f *filer) all(root git.ObjectID) error {
 			return err
 		}
 		for _, e := range entries {
-			if err := f.give(e.Path, entry{e.ID, e.Mode}); err != nil {
+			if err := f.give(e.Path, treeEntry{e.ID, e.Mode}); err != nil {
 				return err
 			}
 		}
@@ -109,7 +109,7 @@ func (f *filer) all(root git.ObjectID) error {
 }
 
 // differs takes what a comparison finds.
-func (f *filer) differs(path []byte, _, new entry) error {
+func (f *filer) differs(path []byte, _, new treeEntry) error {
 	if new.mode == 0 {
 		f.file = File{Path: path, Gone: true}
 		return f.send(&f.file)
@@ -117,7 +117,7 @@ func (f *filer) differs(path []byte, _, new entry) error {
 	return f.give(path, new)
 }
 
-func (f *filer) give(path []byte, e entry) error {
+func (f *filer) give(path []byte, e treeEntry) error {
 	f.file = File{Path: path, Mode: e.mode, ID: e.id}
 	if e.mode == pack.ModeGitlink {
 		return f.send(&f.file)

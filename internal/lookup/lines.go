@@ -9,7 +9,7 @@ import (
 
 // lineCount counts the lines that a minimal difference deletes from a and adds to make b. ok is false if it is too much
 // to tell. A line has its newline with it, so that one without it at the end differs.
-func (c *call) lineCount(a, b []byte) (added, deleted int64, ok bool, err error) {
+func (c *operation) lineCount(a, b []byte) (added, deleted int64, ok bool, err error) {
 	a, b = trimCommon(a, b)
 	inA, inB := lines(a), lines(b)
 	switch {

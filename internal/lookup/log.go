@@ -61,7 +61,7 @@ func (l *Reader) Log(ctx context.Context, r *repo.Repo, q LogRequest, send func(
 }
 
 // log finds the commits.
-func (c *call) log(q LogRequest) ([]git.ObjectID, error) {
+func (c *operation) log(q LogRequest) ([]git.ObjectID, error) {
 	o := graph.LogOptions{FirstParent: q.FirstParent, Skip: q.Skip, Limit: min(q.Limit, maxLog), MaxVisited: maxVisited}
 	starts, err := c.commitsOf(q.Revisions)
 	if err != nil {
@@ -80,7 +80,7 @@ func (c *call) log(q LogRequest) ([]git.ObjectID, error) {
 	return c.repo.Graph.Log(c.ctx, starts, shallow, o)
 }
 
-func (c *call) commitsOf(revisions []string) (ids []git.ObjectID, err error) {
+func (c *operation) commitsOf(revisions []string) (ids []git.ObjectID, err error) {
 	for _, revision := range revisions {
 		id, err := c.commitOf(revision)
 		if err != nil {
@@ -91,7 +91,7 @@ func (c *call) commitsOf(revisions []string) (ids []git.ObjectID, err error) {
 	return ids, nil
 }
 
-func (c *call) sendCommits(ids []git.ObjectID, send func([]Commit) error) error {
+func (c *operation) sendCommits(ids []git.ObjectID, send func([]Commit) error) error {
 	var batch []Commit
 	size := 0
 	for i, id := range ids {

@@ -75,8 +75,8 @@ func New(o Options) *Reader {
 	return &Reader{budget: o.Memory, metrics: o.Metrics, bounds: usualBounds}
 }
 
-// call is one question on its way. For one goroutine.
-type call struct {
+// operation is one question on its way. For one goroutine.
+type operation struct {
 	*Reader
 	ctx   context.Context
 	repo  *repo.Repo
@@ -87,17 +87,17 @@ type call struct {
 }
 
 // begin starts a call on the repository as it is now. The caller ends it.
-func (l *Reader) begin(ctx context.Context, r *repo.Repo) (*call, error) {
+func (l *Reader) begin(ctx context.Context, r *repo.Repo) (*operation, error) {
 	if err := r.Refresh(); err != nil {
 		return nil, err
 	}
-	return &call{Reader: l, ctx: ctx, repo: r}, nil
+	return &operation{Reader: l, ctx: ctx, repo: r}, nil
 }
 
-func (c *call) end() { c.drop(c.held) }
+func (c *operation) end() { c.drop(c.held) }
 
 // hold counts n more bytes of memory, or refuses them.
-func (c *call) hold(n int64) error {
+func (c *operation) hold(n int64) error {
 	if c.held+n > maxHeld {
 		return fault.New(fault.Invalid, "the objects to be read together have more than %d bytes", int64(maxHeld))
 	}
@@ -114,7 +114,7 @@ func (c *call) hold(n int64) error {
 }
 
 // drop ends what hold began.
-func (c *call) drop(n int64) {
+func (c *operation) drop(n int64) {
 	c.held -= n
 	if less := c.taken - max(0, c.held-small); less > 0 {
 		c.budget.Give("", less)
@@ -125,7 +125,7 @@ func (c *call) drop(n int64) {
 
 // read reads an object that the repository refers to, whole and verified. When the caller does not need the bytes any
 // more, it subtracts their number from held.
-func (c *call) read(id git.ObjectID, want git.ObjectType, limit int64) ([]byte, error) {
+func (c *operation) read(id git.ObjectID, want git.ObjectType, limit int64) ([]byte, error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (c *call) read(id git.ObjectID, want git.ObjectType, limit int64) ([]byte, 
 const unpacking = 3
 
 // resolve finds what a revision names, and what that peels to.
-func (c *call) resolve(revision string) (git.ObjectID, git.ObjectType, error) {
+func (c *operation) resolve(revision string) (git.ObjectID, git.ObjectType, error) {
 	if id, err := git.ParseObjectID(revision); err == nil && id.Format() == c.repo.Format {
 		return c.repo.Graph.Peel(id)
 	}
@@ -166,7 +166,7 @@ func (c *call) resolve(revision string) (git.ObjectID, git.ObjectType, error) {
 		if err != nil {
 			return git.ObjectID{}, 0, err
 		}
-		c.revisions = &Revisions{call: c, snapshot: snapshot}
+		c.revisions = &Revisions{operation: c, snapshot: snapshot}
 	}
 	found, err := c.revisions.Resolve(revision)
 	if err != nil || found.Type != git.Tag {
@@ -181,7 +181,7 @@ func (c *call) resolve(revision string) (git.ObjectID, git.ObjectType, error) {
 }
 
 // commitOf finds the commit that a revision names.
-func (c *call) commitOf(revision string) (git.ObjectID, error) {
+func (c *operation) commitOf(revision string) (git.ObjectID, error) {
 	id, typ, err := c.resolve(revision)
 	if err == nil && typ != git.Commit {
 		err = fault.New(fault.Invalid, "revision %.200q is a %s, not a commit", revision, typ)
@@ -190,7 +190,7 @@ func (c *call) commitOf(revision string) (git.ObjectID, error) {
 }
 
 // treeOf finds the root directory of a revision: a commit's tree, or a tree itself.
-func (c *call) treeOf(revision string) (git.ObjectID, error) {
+func (c *operation) treeOf(revision string) (git.ObjectID, error) {
 	id, typ, err := c.resolve(revision)
 	switch {
 	case err != nil:
@@ -204,7 +204,7 @@ func (c *call) treeOf(revision string) (git.ObjectID, error) {
 	return git.ObjectID{}, fault.New(fault.Invalid, "revision %.200q is a %s, which has no directories", revision, typ)
 }
 
-func (c *call) commitHeaders(id git.ObjectID) (pack.Commit, error) {
+func (c *operation) commitHeaders(id git.ObjectID) (pack.Commit, error) {
 	data, err := c.read(id, git.Commit, maxObject)
 	if err != nil {
 		return pack.Commit{}, err

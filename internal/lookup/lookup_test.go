@@ -166,14 +166,14 @@ func TestRevisions(t *testing.T) {
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	budget := admit.NewBudget("objects", 100<<20)
-	c := &call{Reader: New(Options{Memory: budget})}
+	c := &operation{Reader: New(Options{Memory: budget})}
 	if err := c.hold(small); err != nil || c.taken != 0 {
 		t.Errorf("the free part took %d: %v", c.taken, err)
 	}
 	if err := c.hold(60 << 20); err != nil || c.taken != 60<<20 {
 		t.Errorf("%d taken, %v", c.taken, err)
 	}
-	other := &call{Reader: c.Reader}
+	other := &operation{Reader: c.Reader}
 	if err := other.hold(60 << 20); !fault.Is(err, fault.Exhausted) || other.held != 0 {
 		t.Errorf("more than there is gave %v, %d held", err, other.held)
 	}

@@ -11,28 +11,28 @@ import (
 // PathIn is a file or directory in a revision. The empty path is the root; a slash may stand behind a directory.
 type PathIn struct{ Revision, Path string }
 
-// entry is a name in a tree. A zero ID: there is none.
-type entry struct {
+// treeEntry is a name in a tree. A zero ID: there is none.
+type treeEntry struct {
 	id   git.ObjectID
 	mode uint32
 }
 
 // find looks a path up.
-func (c *call) find(in PathIn) (entry, error) {
+func (c *operation) find(in PathIn) (treeEntry, error) {
 	root, err := c.treeOf(in.Revision)
 	if err != nil {
-		return entry{}, err
+		return treeEntry{}, err
 	}
 	if err := checkPath(in.Path); err != nil {
-		return entry{}, err
+		return treeEntry{}, err
 	}
-	e := entry{root, pack.ModeTree}
+	e := treeEntry{root, pack.ModeTree}
 	for rest := in.Path; rest != "" && !e.id.IsZero(); {
 		var name string
 		var below bool
 		name, rest, below = strings.Cut(rest, "/")
 		if e, err = c.child(e, name, below); err != nil {
-			return entry{}, err
+			return treeEntry{}, err
 		}
 	}
 	if e.id.IsZero() {
@@ -50,33 +50,33 @@ func checkPath(path string) error {
 
 // child finds a name in a directory. It returns the zero entry if in is not a directory, or if a slash follows and the
 // name is not one.
-func (c *call) child(in entry, name string, slash bool) (found entry, err error) {
+func (c *operation) child(in treeEntry, name string, slash bool) (found treeEntry, err error) {
 	if in.mode != pack.ModeTree {
-		return entry{}, nil
+		return treeEntry{}, nil
 	}
 	data, err := c.tree(in.id)
 	if err != nil {
-		return entry{}, err
+		return treeEntry{}, err
 	}
 	defer c.drop(int64(len(data)))
 	for rest := data; len(rest) > 0; {
 		mode, n, id, next, err := pack.CutEntry(rest, c.repo.Format)
 		if err != nil {
-			return entry{}, damagedTree(in.id, err)
+			return treeEntry{}, damagedTree(in.id, err)
 		}
 		if string(n) == name {
 			if slash && mode != pack.ModeTree {
-				return entry{}, nil
+				return treeEntry{}, nil
 			}
-			return entry{id, mode}, nil
+			return treeEntry{id, mode}, nil
 		}
 		rest = next
 	}
-	return entry{}, nil
+	return treeEntry{}, nil
 }
 
 // tree reads a tree.
-func (c *call) tree(id git.ObjectID) ([]byte, error) {
+func (c *operation) tree(id git.ObjectID) ([]byte, error) {
 	c.metrics.trees.Inc()
 	return c.read(id, git.Tree, maxObject)
 }
@@ -87,10 +87,10 @@ func damagedTree(id git.ObjectID, err error) error {
 
 // pathMemo looks one path up in many trees.
 type pathMemo struct {
-	c     *call
+	c     *operation
 	names []string
 	slash bool // the path ends in a slash
-	known map[pathKey]entry
+	known map[pathKey]treeEntry
 }
 
 type pathKey struct {
@@ -101,9 +101,10 @@ type pathKey struct {
 // maxMemo bounds a pathMemo, at about 150 bytes each.
 const maxMemo = 1 << 14
 
-func newPathMemo(c *call, path string) *pathMemo {
+func newPathMemo(c *operation, path string) *pathMemo {
 	trimmed := strings.TrimSuffix(path, "/")
-	return &pathMemo{c: c, names: strings.Split(trimmed, "/"), slash: trimmed != path, known: make(map[pathKey]entry)}
+	return &pathMemo{c: c, names: strings.Split(trimmed, "/"), slash: trimmed != path,
+		known: make(map[pathKey]treeEntry)}
 }
 
 // same reports whether two trees have the same entry at the path. The zero ID is the empty tree.
@@ -119,21 +120,21 @@ func (m *pathMemo) same(a, b git.ObjectID) (bool, error) {
 	return in == other, err
 }
 
-func (m *pathMemo) at(tree git.ObjectID, depth int) (entry, error) {
+func (m *pathMemo) at(tree git.ObjectID, depth int) (treeEntry, error) {
 	if tree.IsZero() {
-		return entry{}, nil
+		return treeEntry{}, nil
 	}
 	key := pathKey{tree, depth}
 	if e, ok := m.known[key]; ok {
 		return e, nil
 	}
 	last := depth == len(m.names)-1
-	e, err := m.c.child(entry{tree, pack.ModeTree}, m.names[depth], !last || m.slash)
+	e, err := m.c.child(treeEntry{tree, pack.ModeTree}, m.names[depth], !last || m.slash)
 	if err == nil && !last {
 		e, err = m.at(e.id, depth+1)
 	}
 	if err != nil {
-		return entry{}, err
+		return treeEntry{}, err
 	}
 	if len(m.known) >= maxMemo {
 		clear(m.known)

@@ -44,7 +44,7 @@ type Revision struct {
 //
 // Used by one goroutine.
 type Revisions struct {
-	*call
+	*operation
 	// Own excludes objects that the repository borrows from others, except for commits and tags that its visible refs
 	// reach. The caller may not know of other objects.
 	Own bool
@@ -59,7 +59,7 @@ type Revisions struct {
 
 // Revisions begins to resolve. The snapshot is one of the repository's.
 func (l *Reader) Revisions(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot) *Revisions {
-	return &Revisions{call: &call{Reader: l, ctx: ctx, repo: r}, snapshot: snapshot}
+	return &Revisions{operation: &operation{Reader: l, ctx: ctx, repo: r}, snapshot: snapshot}
 }
 
 // Resolve resolves a revision; "" is HEAD. The error is NotFound if the object does not exist. Exists is an

@@ -65,7 +65,7 @@ func (l *Reader) Tree(ctx context.Context, r *repo.Repo, q TreeRequest) (TreePag
 		return TreePage{}, err
 	}
 	defer c.end()
-	t := &lister{call: c, recursive: q.Recursive}
+	t := &lister{operation: c, recursive: q.Recursive}
 	if q.Token != "" {
 		if t.root, err = t.resume(q.Token); err != nil {
 			return TreePage{}, err
@@ -93,7 +93,7 @@ func (l *Reader) Tree(ctx context.Context, r *repo.Repo, q TreeRequest) (TreePag
 
 // lister goes through a directory, and through those below it if it is recursive.
 type lister struct {
-	*call
+	*operation
 	recursive bool
 	root      git.ObjectID
 	stack     []open // the directory, and on the way down to where the listing is
@@ -226,7 +226,7 @@ func (t *lister) resume(token string) (root git.ObjectID, err error) {
 	if err != nil {
 		return root, err
 	}
-	e, prefix := entry{root, pack.ModeTree}, 0
+	e, prefix := treeEntry{root, pack.ModeTree}, 0
 	for b = b[2+size:]; len(b) > 0; {
 		done, n := binary.Uvarint(b)
 		if n <= 0 || e.mode != pack.ModeTree || len(t.stack) > 0 && !t.recursive {
@@ -247,7 +247,7 @@ func (t *lister) resume(token string) (root git.ObjectID, err error) {
 
 // pass skips the entries of earlier pages and returns the last of them. If entered is set, the position is inside that
 // entry.
-func (t *lister) pass(done uint64, entered bool) (e entry, err error) {
+func (t *lister) pass(done uint64, entered bool) (e treeEntry, err error) {
 	var name []byte
 	for range done {
 		if len(t.stack[len(t.stack)-1].rest) == 0 {

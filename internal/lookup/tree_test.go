@@ -209,8 +209,8 @@ func TestTreeBombs(t *testing.T) {
 	if !fault.Is(err, fault.Cancelled) || files != maxStats {
 		t.Errorf("%d files, %v", files, err)
 	}
-	c := &call{Reader: l, ctx: ctx, repo: opened}
-	d := &differ{call: c, each: func([]byte, entry, entry) error { return nil }}
+	c := &operation{Reader: l, ctx: ctx, repo: opened}
+	d := &differ{operation: c, each: func([]byte, treeEntry, treeEntry) error { return nil }}
 	if err := d.trees(empty, other, 0); !fault.Is(err, fault.Invalid) {
 		t.Errorf("comparing nothing with nothing: %v", err)
 	}

@@ -94,7 +94,7 @@ func (c *Cache) load() error {
 		}
 	}
 	type found struct {
-		e    *entry
+		e    *cacheEntry
 		time time.Time
 	}
 	var all []found
@@ -123,7 +123,7 @@ func (c *Cache) load() error {
 			}
 			if info, err := n.Info(); ext == dataExt && err == nil {
 				if info.Mode().IsRegular() {
-					all = append(all, found{&entry{key: key, size: info.Size()}, info.ModTime()})
+					all = append(all, found{&cacheEntry{key: key, size: info.Size()}, info.ModTime()})
 				} else {
 					os.Remove(filepath.Join(dir, n.Name()))
 				}
@@ -145,13 +145,13 @@ func (c *Cache) load() error {
 
 // removed is an entry on its way out, its files still there.
 type removed struct {
-	e    *entry
+	e    *cacheEntry
 	gone chan struct{} // closed once the files are unlinked
 }
 
 // dropLocked counts entries that were removed from the index, and reserves their names until unlink is done, so that a
 // new entry of the same key is not unlinked instead. The caller calls unlink after unlocking c.mu.
-func (c *Cache) dropLocked(entries []*entry, reason string, out []removed) []removed {
+func (c *Cache) dropLocked(entries []*cacheEntry, reason string, out []removed) []removed {
 	for _, e := range entries {
 		r := removed{e, make(chan struct{})}
 		c.unlinking[e.key] = r.gone

@@ -38,7 +38,7 @@ func (c *Cache) drops(match func(repository string) bool, why Cause) (d Dropped)
 			f.discard = true
 		}
 	}
-	var gone []*entry
+	var gone []*cacheEntry
 	for _, e := range slices.Collect(maps.Values(c.index.entries)) {
 		if match(e.repo) {
 			c.index.remove(e)

@@ -45,12 +45,12 @@ type fill struct {
 	started time.Time
 
 	// Guarded by Cache.mu.
-	reserved int64  // bytes of Cache.filling
-	kept     bool   // asked for more than once: the entry skips probation
-	discard  bool   // the repository's entries were dropped: no entry is made of it
-	entry    *entry // once the pack is complete and stored
-	zombie   int64  // bytes of index.zombies
-	quits    int    // how often the last reader left
+	reserved int64       // bytes of Cache.filling
+	kept     bool        // asked for more than once: the entry skips probation
+	discard  bool        // the repository's entries were dropped: no entry is made of it
+	entry    *cacheEntry // once the pack is complete and stored
+	zombie   int64       // bytes of index.zombies
+	quits    int         // how often the last reader left
 
 	// Guarded by mu. Readers come and go under both locks.
 	mu       sync.Mutex
@@ -250,7 +250,7 @@ func (f *fill) complete(info packsource.Info) {
 		f.settle(nil)
 		return
 	}
-	e := &entry{key: f.key, size: f.stored, objects: info.Objects, repo: f.spec.Repo.Incarnation}
+	e := &cacheEntry{key: f.key, size: f.stored, objects: info.Objects, repo: f.spec.Repo.Incarnation}
 	err := c.persist(f, &sidecar{key: f.key, repository: e.repo, length: f.stored, objects: info.Objects, crc: f.crc})
 	if err == nil {
 		e.file, err = disk.OfFile(f.file)
@@ -290,7 +290,7 @@ func (f *fill) detachLocked() {
 }
 
 // settle ends the fill's accounts, and puts the entry, if there is one, in its place.
-func (f *fill) settle(e *entry) {
+func (f *fill) settle(e *cacheEntry) {
 	c := f.c
 	f.removeTemp()
 	var out []removed
@@ -302,7 +302,7 @@ func (f *fill) settle(e *entry) {
 		f.grace.Stop()
 	}
 	if e != nil && f.discard { // dropped since complete looked
-		out = c.dropLocked([]*entry{e}, evictDropped, nil)
+		out = c.dropLocked([]*cacheEntry{e}, evictDropped, nil)
 		e = nil
 	}
 	if e != nil {

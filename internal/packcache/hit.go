@@ -18,7 +18,7 @@ import (
 type hit struct {
 	c       *Cache
 	ctx     context.Context // of Open: cancelling it ends Send, too
-	e       *entry
+	e       *cacheEntry
 	file    *os.File
 	section bulk.Section
 	sent    int64
@@ -29,7 +29,7 @@ type hit struct {
 // anything is promised to a client. The caller has acquired e; the hit's Close releases it.
 //
 // The file must still have the identity want; errChanged says that it has another.
-func (c *Cache) openHit(ctx context.Context, e *entry, objects uint32, want disk.ID) (*hit, error) {
+func (c *Cache) openHit(ctx context.Context, e *cacheEntry, objects uint32, want disk.ID) (*hit, error) {
 	f, err := c.sys.open(c.path(e.key, dataExt))
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func suspect(err error) bool {
 }
 
 // distrust has e read whole again before its next use.
-func (c *Cache) distrust(e *entry) {
+func (c *Cache) distrust(e *cacheEntry) {
 	c.mu.Lock()
 	if !e.gone && e.check == nil {
 		e.check = &check{done: make(chan struct{})}

@@ -7,8 +7,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// entry is a complete pack on disk. All but the first group of fields is guarded by Cache.mu.
-type entry struct {
+// cacheEntry is a complete pack on disk. All but the first group of fields is guarded by Cache.mu.
+type cacheEntry struct {
 	key  packsource.Key
 	size int64 // of the data file
 	cost int64 // of both files, in whole blocks
@@ -23,13 +23,13 @@ type entry struct {
 	check   *check    // nil: trusted; else what its readers have to wait for
 
 	list       *list
-	prev, next *entry
+	prev, next *cacheEntry
 }
 
 // list holds entries in the order of their used field. The zero list is empty.
-type list struct{ newest, oldest *entry }
+type list struct{ newest, oldest *cacheEntry }
 
-func (l *list) push(e *entry) {
+func (l *list) push(e *cacheEntry) {
 	e.list, e.next, e.prev = l, l.newest, nil
 	if l.newest != nil {
 		l.newest.prev = e
@@ -39,7 +39,7 @@ func (l *list) push(e *entry) {
 	l.newest = e
 }
 
-func (l *list) remove(e *entry) {
+func (l *list) remove(e *cacheEntry) {
 	if e.prev != nil {
 		e.prev.next = e.next
 	} else {
@@ -55,7 +55,7 @@ func (l *list) remove(e *entry) {
 
 // index knows the complete entries and who goes first. It does no I/O and takes no lock: Cache.mu guards it.
 type index struct {
-	entries map[packsource.Key]*entry
+	entries map[packsource.Key]*cacheEntry
 	young   list // asked for once: on probation
 	kept    list // asked for again
 	ghosts  ghosts
@@ -73,7 +73,7 @@ func costOf(size int64) int64 {
 
 // add puts a new entry in; kept says that it skips probation. An entry of the same key leaves without a trace on disk:
 // the new one's files have taken the place of its own.
-func (x *index) add(e *entry, kept bool, now time.Time) {
+func (x *index) add(e *cacheEntry, kept bool, now time.Time) {
 	if old := x.entries[e.key]; old != nil {
 		x.remove(old)
 	}
@@ -89,19 +89,19 @@ func (x *index) add(e *entry, kept bool, now time.Time) {
 }
 
 // acquire counts a new request for e: it ends the probation.
-func (x *index) acquire(e *entry, now time.Time) {
+func (x *index) acquire(e *cacheEntry, now time.Time) {
 	e.refs++
 	x.touch(e, now)
 }
 
-func (x *index) touch(e *entry, now time.Time) {
+func (x *index) touch(e *cacheEntry, now time.Time) {
 	e.used = now
 	e.list.remove(e)
 	x.kept.push(e)
 }
 
 // release ends one reader.
-func (x *index) release(e *entry, now time.Time) {
+func (x *index) release(e *cacheEntry, now time.Time) {
 	e.refs--
 	switch {
 	case e.gone && e.refs == 0:
@@ -112,7 +112,7 @@ func (x *index) release(e *entry, now time.Time) {
 }
 
 // remove takes e out. Its files are still there: the caller unlinks them.
-func (x *index) remove(e *entry) {
+func (x *index) remove(e *cacheEntry) {
 	e.lone = e.list == &x.young
 	e.list.remove(e)
 	e.gone = true
@@ -126,14 +126,14 @@ func (x *index) remove(e *entry) {
 
 // expire removes and returns what has been idle, or on probation, for too long. Entries in use stay: a reader keeps its
 // file's blocks anyway. A probation of zero or less never ends by itself; such entries are idle like the others.
-func (x *index) expire(now time.Time, probation, idle time.Duration) (young, kept []*entry) {
+func (x *index) expire(now time.Time, probation, idle time.Duration) (young, kept []*cacheEntry) {
 	if probation <= 0 {
 		probation = idle
 	}
 	return x.expireList(&x.young, now, probation), x.expireList(&x.kept, now, idle)
 }
 
-func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*entry) {
+func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*cacheEntry) {
 	for e := l.oldest; e != nil && now.Sub(e.used) >= age; {
 		next := e.prev
 		if e.refs == 0 {
@@ -148,7 +148,7 @@ func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*en
 // evict removes and returns entries until their cost reaches need or there are no more. Entries on probation go first,
 // so that packs requested once do not evict packs requested again. Within each kind the least recently used go first.
 // Entries with readers go only if inUse is true: they free space only when their readers end.
-func (x *index) evict(need int64, inUse bool) (out []*entry) {
+func (x *index) evict(need int64, inUse bool) (out []*cacheEntry) {
 	for _, l := range []*list{&x.young, &x.kept} {
 		for e := l.oldest; e != nil && need > 0; {
 			next := e.prev

@@ -25,7 +25,7 @@ type modelEntry struct {
 // indexModel does naively what the index does: a plain list, sorted when it matters.
 type indexModel struct {
 	entries []*modelEntry
-	zombies map[*entry]*modelEntry // removed, but read
+	zombies map[*cacheEntry]*modelEntry // removed, but read
 	order   int
 }
 
@@ -43,7 +43,7 @@ func (m *indexModel) touch(e *modelEntry, now time.Time) {
 	e.used, e.order = now, m.order
 }
 
-func (m *indexModel) remove(es []*entry) {
+func (m *indexModel) remove(es []*cacheEntry) {
 	for _, e := range es {
 		i := slices.IndexFunc(m.entries, func(x *modelEntry) bool { return x.key == e.key })
 		if e.refs > 0 {
@@ -62,11 +62,11 @@ func TestIndex(t *testing.T) {
 	}
 	const probation, idle = 20 * time.Second, 5 * time.Minute
 	rapid.Check(t, func(t *rapid.T) {
-		x := &index{entries: make(map[packsource.Key]*entry)}
-		m := &indexModel{zombies: make(map[*entry]*modelEntry)}
+		x := &index{entries: make(map[packsource.Key]*cacheEntry)}
+		m := &indexModel{zombies: make(map[*cacheEntry]*modelEntry)}
 		now := newClock().t
-		var readers []*entry
-		expect := func(what string, got []*entry, want []*modelEntry, ordered bool) {
+		var readers []*cacheEntry
+		expect := func(what string, got []*cacheEntry, want []*modelEntry, ordered bool) {
 			a, b := make([]string, 0), make([]string, 0)
 			for _, e := range got {
 				a = append(a, e.key.String()[:4])
@@ -87,9 +87,9 @@ func TestIndex(t *testing.T) {
 			"add": func(t *rapid.T) {
 				k := rapid.SampledFrom(keys).Draw(t, "key")
 				if old := x.entries[k]; old != nil { // is replaced
-					m.remove([]*entry{old})
+					m.remove([]*cacheEntry{old})
 				}
-				e := &entry{key: k, size: rapid.Int64Range(1, 100_000).Draw(t, "size"), refs: rapid.IntRange(0, 2).Draw(t, "readers")}
+				e := &cacheEntry{key: k, size: rapid.Int64Range(1, 100_000).Draw(t, "size"), refs: rapid.IntRange(0, 2).Draw(t, "readers")}
 				kept := rapid.Bool().Draw(t, "kept")
 				x.add(e, kept, now)
 				for range e.refs {

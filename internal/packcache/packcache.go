@@ -169,7 +169,7 @@ func open(inner packsource.Source, o Options, sys system) (*Cache, error) {
 		probation: cmp.Or(o.Probation, DefaultProbation),
 		grace:     cmp.Or(o.Grace, DefaultGrace),
 		verifying: make(chan struct{}, runtime.GOMAXPROCS(0)),
-		index:     index{entries: make(map[packsource.Key]*entry)},
+		index:     index{entries: make(map[packsource.Key]*cacheEntry)},
 		fills:     make(map[packsource.Key]*fill),
 		unlinking: make(map[packsource.Key]chan struct{}),
 	}
@@ -313,7 +313,7 @@ func (c *Cache) pass(ctx context.Context, spec *packsource.Spec, why error) (pac
 }
 
 // release ends one use of e.
-func (c *Cache) release(e *entry) {
+func (c *Cache) release(e *cacheEntry) {
 	c.mu.Lock()
 	c.index.release(e, c.now())
 	if e.gone {
@@ -323,12 +323,12 @@ func (c *Cache) release(e *entry) {
 }
 
 // drop removes an entry that cannot be read and ends the caller's use of it.
-func (c *Cache) drop(e *entry) {
+func (c *Cache) drop(e *cacheEntry) {
 	c.mu.Lock()
 	var out []removed
 	if !e.gone {
 		c.index.remove(e)
-		out = c.dropLocked([]*entry{e}, evictCorrupt, nil)
+		out = c.dropLocked([]*cacheEntry{e}, evictCorrupt, nil)
 	}
 	c.index.release(e, c.now())
 	c.gaugesLocked()

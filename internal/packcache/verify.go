@@ -22,7 +22,7 @@ type check struct {
 
 // checkLocked starts the verification of e unless it runs already. The caller holds c.mu, and waits for its end.
 // Afterwards e is trusted or gone, or the check has an error.
-func (c *Cache) checkLocked(e *entry) *check {
+func (c *Cache) checkLocked(e *cacheEntry) *check {
 	ch := e.check
 	if !ch.started {
 		ch.started = true
@@ -33,7 +33,7 @@ func (c *Cache) checkLocked(e *entry) *check {
 }
 
 // verify reads e whole, as one of a few at a time, and trusts or drops it.
-func (c *Cache) verify(e *entry, ch *check) {
+func (c *Cache) verify(e *cacheEntry, ch *check) {
 	defer close(ch.done)
 	var found sidecar
 	var file disk.ID
@@ -58,7 +58,7 @@ func (c *Cache) verify(e *entry, ch *check) {
 		c.m.verified.WithLabelValues("bad").Inc()
 		if !e.gone {
 			c.index.remove(e)
-			out = c.dropLocked([]*entry{e}, evictCorrupt, out)
+			out = c.dropLocked([]*cacheEntry{e}, evictCorrupt, out)
 		}
 	}
 	c.index.release(e, c.now())
@@ -71,7 +71,7 @@ func (c *Cache) verify(e *entry, ch *check) {
 }
 
 // read compares the data file of e with its sidecar, and returns the file's identity.
-func (c *Cache) read(e *entry) (s sidecar, id disk.ID, err error) {
+func (c *Cache) read(e *cacheEntry) (s sidecar, id disk.ID, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			c.log.Error("panic while a pack cache entry was verified", "key", e.key, "panic", v, "stack",

@@ -20,15 +20,15 @@ type fileState struct {
 	sum     [sha256.Size]byte
 }
 
-// watched is a small file of which a later change is noticed. Safe for concurrent use once it was read.
-type watched struct {
+// watchedFile is a small file of which a later change is noticed. Safe for concurrent use once it was read.
+type watchedFile struct {
 	path  string
 	limit int64 // in bytes
 	known atomic.Pointer[fileState]
 }
 
 // read reads the file; one that is not there is empty.
-func (w *watched) read(path string, limit int64) ([]byte, error) {
+func (w *watchedFile) read(path string, limit int64) ([]byte, error) {
 	w.path, w.limit = path, limit
 	text, state, err := readFile(path, limit)
 	w.known.Store(state)
@@ -37,7 +37,7 @@ func (w *watched) read(path string, limit int64) ([]byte, error) {
 
 // same reports whether the file is unchanged, by its identity. A file that was very young when it was read is read
 // again.
-func (w *watched) same() bool {
+func (w *watchedFile) same() bool {
 	known := w.known.Load()
 	if id, err := disk.Stat(w.path); err != nil || id != known.id {
 		return false
@@ -71,14 +71,14 @@ func readFile(path string, limit int64) ([]byte, *fileState, error) {
 }
 
 // configFile is a config file that is watched.
-type configFile struct{ watched }
+type configFile struct{ watchedFile }
 
 // read reads the file as the repository is opened; one that is not there is empty.
 func (c *configFile) read(path string, o Options) (Config, error) {
 	if err := o.contained(path, "config"); err != nil {
 		return Config{}, err
 	}
-	text, err := c.watched.read(path, maxConfig)
+	text, err := c.watchedFile.read(path, maxConfig)
 	if err != nil {
 		return Config{}, cannotRead("config", err)
 	}

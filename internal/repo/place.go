@@ -24,10 +24,10 @@ type place struct {
 	gitDir    string // HEAD and all that belongs to one worktree
 	commonDir string // all else; mostly the same
 
-	pointer    *watched // the ".git" file; nil: there is none
-	pointed    string   // what it says, which may lead to gitDir by symbolic links
-	common     watched  // the commondir file, which need not be there
-	commonFrom string   // what it says, likewise
+	pointer    *watchedFile // the ".git" file; nil: there is none
+	pointed    string       // what it says, which may lead to gitDir by symbolic links
+	common     watchedFile  // the commondir file, which need not be there
+	commonFrom string       // what it says, likewise
 }
 
 const (
@@ -89,7 +89,7 @@ func Ways(path string) ([]string, error) {
 
 // follow reads the ".git" file at path.
 func (p *place) follow(path string, o Options) error {
-	p.pointer = new(watched)
+	p.pointer = new(watchedFile)
 	text, err := p.pointer.read(path, maxPointer)
 	if err != nil {
 		return cannotRead(".git file", err)

@@ -123,7 +123,7 @@ func BenchmarkFirstWalk(b *testing.B) {
 func BenchmarkTable(b *testing.B) {
 	const commits = 1_000_000
 	var before, after runtime.MemStats
-	var t *table
+	var t *commitTable
 	for b.Loop() {
 		t = nil
 		runtime.GC()

@@ -114,7 +114,7 @@ type view struct {
 	layers []layer
 	total  uint32 // commits in layers
 	gens   generations
-	table  *table
+	table  *commitTable
 }
 
 // generations is the kind of generation number that all layers have.

@@ -10,10 +10,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// table remembers the commits that no commit-graph holds, about 45 bytes for each with SHA-1 (16 for dates and parents,
-// 20 for the ID, 5 to 11 for the index). Its entries are numbered from 0 as they come and never leave; a table that has
-// grown too large is replaced as a whole. Parsed entries are read without a lock.
-type table struct {
+// commitTable remembers the commits that no commit-graph holds, about 45 bytes for each with SHA-1 (16 for dates and
+// parents, 20 for the ID, 5 to 11 for the index). Its entries are numbered from 0 as they come and never leave; a
+// commitTable that has grown too large is replaced as a whole. Parsed entries are read without a lock.
+type commitTable struct {
 	base uint32 // what is added to an entry's number to make it a node
 	size int    // bytes of a raw object ID
 
@@ -50,12 +50,12 @@ func place(i uint32) (chunk, at int) {
 func chunkSize(k int) int { return 1 << min(firstBits+max(k-1, 0), chunkBits) }
 
 type chunk struct {
-	entries []entry
+	entries []commitEntry
 	ids     []byte
 }
 
-// entry is one commit. first is written last: a reader that finds it set may read the other fields.
-type entry struct {
+// commitEntry is one commit. first is written last: a reader that finds it set may read the other fields.
+type commitEntry struct {
 	first  atomic.Uint32 // 0: not parsed. 1: no parents. Else: node of the first parent + 2
 	second uint32        // 0: no second parent. manyParents: see octopus. Else: node of the second parent + 1
 	date   int64
@@ -63,34 +63,34 @@ type entry struct {
 
 const manyParents = ^uint32(0)
 
-func newTable(base uint32, size int) *table {
-	t := &table{base: base, size: size, seed: maphash.MakeSeed(), slots: make([]uint32, 2<<firstBits),
+func newTable(base uint32, size int) *commitTable {
+	t := &commitTable{base: base, size: size, seed: maphash.MakeSeed(), slots: make([]uint32, 2<<firstBits),
 		octopus: map[uint32][]uint32{}}
 	t.chunks.Store(&[]*chunk{})
 	return t
 }
 
 // len is the number of entries, parsed or not.
-func (t *table) len() int {
+func (t *commitTable) len() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return int(t.n)
 }
 
-func (t *table) entry(i uint32) *entry {
+func (t *commitTable) entry(i uint32) *commitEntry {
 	k, at := place(i)
 	return &(*t.chunks.Load())[k].entries[at]
 }
 
-func (t *table) raw(i uint32) []byte {
+func (t *commitTable) raw(i uint32) []byte {
 	k, at := place(i)
 	return (*t.chunks.Load())[k].ids[at*t.size:][:t.size]
 }
 
-func (t *table) id(node uint32) git.ObjectID { return git.RawObjectID(t.raw(node - t.base)) }
+func (t *commitTable) id(node uint32) git.ObjectID { return git.RawObjectID(t.raw(node - t.base)) }
 
 // find gives the node of a raw object ID, parsed or not.
-func (t *table) find(raw []byte) (node uint32, ok bool) {
+func (t *commitTable) find(raw []byte) (node uint32, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	i := t.slots[t.slot(raw)]
@@ -98,7 +98,7 @@ func (t *table) find(raw []byte) (node uint32, ok bool) {
 }
 
 // slot is where raw stands or would stand. The caller holds mu.
-func (t *table) slot(raw []byte) int {
+func (t *commitTable) slot(raw []byte) int {
 	mask := len(t.slots) - 1
 	at := int(maphash.Bytes(t.seed, raw)) & mask
 	for t.slots[at] != 0 && !bytes.Equal(t.raw(t.slots[at]-1), raw) {
@@ -108,7 +108,7 @@ func (t *table) slot(raw []byte) int {
 }
 
 // intern gives the node of a raw object ID and makes it, not parsed, if need be.
-func (t *table) intern(raw []byte) uint32 {
+func (t *commitTable) intern(raw []byte) uint32 {
 	if node, ok := t.find(raw); ok {
 		return node
 	}
@@ -122,7 +122,7 @@ func (t *table) intern(raw []byte) uint32 {
 	t.n++
 	if k, at := place(i); at == 0 {
 		n := chunkSize(k)
-		chunks := append(*t.chunks.Load(), &chunk{entries: make([]entry, n), ids: make([]byte, n*t.size)})
+		chunks := append(*t.chunks.Load(), &chunk{entries: make([]commitEntry, n), ids: make([]byte, n*t.size)})
 		t.chunks.Store(&chunks)
 	}
 	copy(t.raw(i), raw)
@@ -133,7 +133,7 @@ func (t *table) intern(raw []byte) uint32 {
 	return t.base + i
 }
 
-func (t *table) grow() {
+func (t *commitTable) grow() {
 	t.slots = make([]uint32, 2*len(t.slots))
 	for i := range t.n {
 		t.slots[t.slot(t.raw(i))] = i + 1
@@ -141,10 +141,10 @@ func (t *table) grow() {
 }
 
 // parsed reports whether the node's parents are known.
-func (t *table) parsed(node uint32) bool { return t.entry(node-t.base).first.Load() != 0 }
+func (t *commitTable) parsed(node uint32) bool { return t.entry(node-t.base).first.Load() != 0 }
 
 // set remembers what was parsed; parents are nodes. A second call for the same node changes nothing.
-func (t *table) set(node uint32, date int64, parents []uint32) {
+func (t *commitTable) set(node uint32, date int64, parents []uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entry(node - t.base)
@@ -166,10 +166,10 @@ func (t *table) set(node uint32, date int64, parents []uint32) {
 	e.first.Store(parents[0] + 2)
 }
 
-func (t *table) date(node uint32) int64 { return t.entry(node - t.base).date }
+func (t *commitTable) date(node uint32) int64 { return t.entry(node - t.base).date }
 
 // parents appends the parents of a parsed node.
-func (t *table) parents(node uint32, to []uint32) []uint32 {
+func (t *commitTable) parents(node uint32, to []uint32) []uint32 {
 	e := t.entry(node - t.base)
 	first := e.first.Load()
 	if first < 2 {

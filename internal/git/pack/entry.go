@@ -40,8 +40,8 @@ type link struct {
 	size int64 // of the inflated stream
 }
 
-// entry is a pack entry's header.
-type entry struct {
+// entryHeader is a pack entryHeader's header.
+type entryHeader struct {
 	kind     byte  // an object type, ofsDelta or refDelta
 	size     int64 // of the inflated stream: the object, or the delta
 	distance int64 // ofsDelta: how far back the base is
@@ -49,7 +49,7 @@ type entry struct {
 }
 
 // readEntry reads the header at an offset (gitformat-pack, "pack-*.pack files"). Then sc.in is at the zlib stream.
-func (sc *scratch) readEntry(o *openPack, at int64) (e entry, err error) {
+func (sc *scratch) readEntry(o *openPack, at int64) (e entryHeader, err error) {
 	if at < packHeader || at >= o.size {
 		return e, fmt.Errorf("offset %d is outside the pack", at)
 	}
@@ -90,7 +90,7 @@ func (sc *scratch) readEntry(o *openPack, at int64) (e entry, err error) {
 }
 
 // readDistance reads how far before the entry its base is: big-endian groups of seven bits, each but the last plus one.
-func (sc *scratch) readDistance(e *entry, at int64) error {
+func (sc *scratch) readDistance(e *entryHeader, at int64) error {
 	c, err := sc.in.ReadByte()
 	if err != nil {
 		return err

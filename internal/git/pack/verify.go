@@ -190,14 +190,14 @@ func (v *Verifier) verdictOf(path string, format git.ObjectFormat) *verdict {
 	}
 	made := &verdict{pack: packID, index: indexID, done: make(chan struct{})}
 	v.known[path] = made
-	v.running.Go(func() { v.judge(path, format, made) })
+	v.running.Go(func() { v.verifyOnce(path, format, made) })
 	return made
 }
 
 func indexOf(pack string) string { return strings.TrimSuffix(pack, ".pack") + ".idx" }
 
-// judge reads a pack and its index.
-func (v *Verifier) judge(path string, format git.ObjectFormat, d *verdict) {
+// verifyOnce reads a pack and its index.
+func (v *Verifier) verifyOnce(path string, format git.ObjectFormat, d *verdict) {
 	defer close(d.done)
 	reading := v.small
 	if d.pack.Size > verifyBurst {

@@ -272,7 +272,7 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 	}
 	closed := r.begun(p)
 	if l.Nice != 0 {
-		if err := giveWay(p.process.Pid, niceness()+l.Nice); err != nil {
+		if err := setNice(p.process.Pid, niceness()+l.Nice); err != nil {
 			r.log.Debug("cannot make a git command nice", "subcommand", c.Subcommand, "error", err)
 		}
 	}

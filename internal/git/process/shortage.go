@@ -86,7 +86,7 @@ func (s *starter) start(ctx context.Context, spawn func() error) error {
 		}
 		err = spawn()
 		of := shortageOf(err)
-		s.judge(of, err)
+		s.record(of, err)
 		done()
 		if of == "" {
 			return err
@@ -145,8 +145,8 @@ func (s *starter) why() error {
 	return s.short
 }
 
-// judge learns from an attempt.
-func (s *starter) judge(of string, err error) {
+// record learns from an attempt.
+func (s *starter) record(of string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -50,9 +50,9 @@ func limitMemory(pid int, bytes int64) error {
 // requests would wait for the end of git's slice. Older kernels ignore it.
 const longSlice = 20 * time.Millisecond
 
-// giveWay makes a process group nice, and has its leader, and what that starts from now on, be interrupted by the
+// setNice makes a process group nice, and has its leader, and what that starts from now on, be interrupted by the
 // server.
-func giveWay(pid, nice int) error {
+func setNice(pid, nice int) error {
 	if err := syscall.Setpriority(syscall.PRIO_PGRP, pid, nice); err != nil {
 		return err
 	}

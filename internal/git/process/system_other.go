@@ -37,7 +37,7 @@ func (*exitWatch) await(int)                        {}
 
 func limitMemory(int, int64) error { return errors.ErrUnsupported }
 
-func giveWay(pid, nice int) error { return syscall.Setpriority(syscall.PRIO_PGRP, pid, nice) }
+func setNice(pid, nice int) error { return syscall.Setpriority(syscall.PRIO_PGRP, pid, nice) }
 
 func niceness() int {
 	n, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)

@@ -424,12 +424,12 @@ func TestListingMissesARename(t *testing.T) {
 	s := Open(dir, dir, Options{})
 	snapshot(t, s)
 	heads := s.root.children[0]
-	children, err := look{s, time.Now().UnixNano()}.merge(heads, []string{"a"})
+	children, err := scan{s, time.Now().UnixNano()}.merge(heads, []string{"a"})
 	if err != nil || len(children) != 3 {
 		t.Errorf("%d children, %v", len(children), err)
 	}
 	remove(t, filepath.Join(dir, "refs/heads/c"))
-	if children, err = (look{s, time.Now().UnixNano()}).merge(heads, []string{"a"}); err != nil || len(children) != 2 {
+	if children, err = (scan{s, time.Now().UnixNano()}).merge(heads, []string{"a"}); err != nil || len(children) != 2 {
 		t.Errorf("%d children, %v", len(children), err)
 	}
 }

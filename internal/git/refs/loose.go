@@ -19,13 +19,13 @@ import (
 type node struct {
 	path     string // absolute, with a NUL at its end
 	id       identity
-	entry    *entry  // a file's content; nil for a directory
-	children []*node // a directory's, sorted by name
-	settled  bool    // the content belongs to id, and cannot have changed without id changing
+	entry    *refEntry // a file's content; nil for a directory
+	children []*node   // a directory's, sorted by name
+	settled  bool      // the content belongs to id, and cannot have changed without id changing
 }
 
-// entry is one loose ref.
-type entry struct {
+// refEntry is one loose ref.
+type refEntry struct {
 	name git.RefName // a part of the node's path
 	content
 	to *Ref // symbolic, in a Snapshot: what it resolves to; nil if to nothing
@@ -34,15 +34,15 @@ type entry struct {
 // name is a node's last path component, given its directory.
 func (n *node) name(dir *node) string { return n.path[len(dir.path) : len(n.path)-1] }
 
-// look is one scan of the loose refs. It updates the nodes in place. After an error they are unchanged or newer, and
+// scan is one scan of the loose refs. It updates the nodes in place. After an error they are unchanged or newer, and
 // Store.dirty is set if a new Snapshot is needed.
-type look struct {
+type scan struct {
 	*Store
 	now int64 // before the look began, nanoseconds since 1970
 }
 
 // looseRefs scans HEAD and refs/, both of them for a linked worktree.
-func (l look) looseRefs() error {
+func (l scan) looseRefs() error {
 	id, err := l.stat(l.head.path, false)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (l look) looseRefs() error {
 }
 
 // ownRefs scans the refs of a linked worktree itself. There may be none.
-func (l look) ownRefs() error {
+func (l scan) ownRefs() error {
 	id, err := l.stat(l.own.path, true)
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (l look) ownRefs() error {
 func isOwn(name string) bool { return name == "bisect" || name == "worktree" || name == "rewritten" }
 
 // node scans one path below refs/. It returns false if the path does not exist any more.
-func (l look) node(n *node) (bool, error) {
+func (l scan) node(n *node) (bool, error) {
 	id, err := l.stat(n.path, false)
 	switch {
 	case err != nil:
@@ -114,7 +114,7 @@ func (l look) node(n *node) (bool, error) {
 }
 
 // forget notes that the refs at and below a node are gone.
-func (l look) forget(n *node) {
+func (l scan) forget(n *node) {
 	if n.entry != nil {
 		l.dirty = true
 	}
@@ -124,7 +124,7 @@ func (l look) forget(n *node) {
 }
 
 // directory scans a directory whose identity is id. It returns false if the directory is gone.
-func (l look) directory(n *node, id identity) (bool, error) {
+func (l scan) directory(n *node, id identity) (bool, error) {
 	if !n.settled || id != n.id {
 		return l.list(n, id)
 	}
@@ -149,7 +149,7 @@ func (l look) directory(n *node, id identity) (bool, error) {
 const maxListings = 3
 
 // list reads the names in a directory and scans each of them.
-func (l look) list(n *node, id identity) (bool, error) {
+func (l scan) list(n *node, id identity) (bool, error) {
 	n.settled = false
 	follow := n == l.root || n == l.own
 	if follow {
@@ -192,7 +192,7 @@ func (l look) list(n *node, id identity) (bool, error) {
 }
 
 // merge brings a directory's known nodes and its names of now together.
-func (l look) merge(n *node, names []string) ([]*node, error) {
+func (l scan) merge(n *node, names []string) ([]*node, error) {
 	children := make([]*node, 0, len(names))
 	known := n.children
 	keep := func(child *node) error {
@@ -232,7 +232,7 @@ func (l look) merge(n *node, names []string) ([]*node, error) {
 }
 
 // newNode makes a node for a name in a directory, or nil if no ref can have that name.
-func (l look) newNode(dir *node, name string) *node {
+func (l scan) newNode(dir *node, name string) *node {
 	if name[0] == '.' || strings.HasSuffix(name, ".lock") {
 		return nil
 	}
@@ -248,7 +248,7 @@ func (l look) newNode(dir *node, name string) *node {
 }
 
 // refName is the part of a node's path that names the ref.
-func (l look) refName(path string) git.RefName {
+func (l scan) refName(path string) git.RefName {
 	root := l.root.path
 	if l.own != nil && strings.HasPrefix(path, l.own.path[:len(l.own.path)-1]+"/") {
 		root = l.own.path
@@ -257,7 +257,7 @@ func (l look) refName(path string) git.RefName {
 }
 
 // file scans a file whose identity is id. It returns false if the file is gone.
-func (l look) file(n *node, id identity) (bool, error) {
+func (l scan) file(n *node, id identity) (bool, error) {
 	if n.settled && id == n.id {
 		return id.kind != missing, nil
 	}
@@ -283,7 +283,7 @@ func (l look) file(n *node, id identity) (bool, error) {
 	if got.kind <= odd && id.kind != missing {
 		l.metrics.broken.Inc()
 	}
-	n.entry, l.dirty = &entry{name: name, content: got}, true
+	n.entry, l.dirty = &refEntry{name: name, content: got}, true
 	return id.kind != missing, nil
 }
 
@@ -291,7 +291,7 @@ func (l look) file(n *node, id identity) (bool, error) {
 const maxReads = 5
 
 // read reads the file at a node's path, and returns its identity when it was read.
-func (l look) read(n *node, id identity) (content, identity, error) {
+func (l scan) read(n *node, id identity) (content, identity, error) {
 	for range maxReads {
 		switch id.kind {
 		case regular:
@@ -327,7 +327,7 @@ func (l look) read(n *node, id identity) (content, identity, error) {
 }
 
 // readFile reads the head of a regular file. It opens no link, and waits for no pipe.
-func (l look) readFile(path string) (content, identity, error) {
+func (l scan) readFile(path string) (content, identity, error) {
 	var fd int
 	err := ignoringEINTR(func() (err error) {
 		fd, err = unix.Open(path[:len(path)-1], unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -371,7 +371,7 @@ func readNames(path string, follow bool) ([]string, error) {
 }
 
 // appendEntries appends the loose refs at and below a node.
-func (n *node) appendEntries(to []*entry) []*entry {
+func (n *node) appendEntries(to []*refEntry) []*refEntry {
 	if n.entry != nil {
 		return append(to, n.entry)
 	}

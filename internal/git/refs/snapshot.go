@@ -36,8 +36,8 @@ var ErrStop = errors.New("stop")
 // packed-refs is damaged (Corrupt). Hidden refs are absent from all of them but EachHidden and Unhidden, but a symbolic
 // ref that leads to one is there, as with git.
 type Snapshot struct {
-	loose      []*entry // sorted by name; broken ones too, as they hide packed refs
-	packed     *packed  // nil: none
+	loose      []*refEntry // sorted by name; broken ones too, as they hide packed refs
+	packed     *packed     // nil: none
 	head       Head
 	headRef    Ref
 	generation uint64
@@ -227,7 +227,7 @@ func (s *Snapshot) Expand(short string) ([]Ref, error) {
 }
 
 // ref is the entry as a Ref, unless it is broken.
-func (e *entry) ref() (Ref, bool) {
+func (e *refEntry) ref() (Ref, bool) {
 	switch {
 	case e.kind == direct:
 		return Ref{Name: e.name, ID: e.id}, true
@@ -242,24 +242,24 @@ func (s *Snapshot) looseFrom(name string) int {
 	return sort.Search(len(s.loose), func(i int) bool { return string(s.loose[i].name) >= name })
 }
 
-func (s *Snapshot) findLoose(name git.RefName) *entry {
+func (s *Snapshot) findLoose(name git.RefName) *refEntry {
 	if i := s.looseFrom(string(name)); i < len(s.loose) && s.loose[i].name == name {
 		return s.loose[i]
 	}
 	return nil
 }
 
-func compareEntries(a, b *entry) int { return strings.Compare(string(a.name), string(b.name)) }
+func compareEntries(a, b *refEntry) int { return strings.Compare(string(a.name), string(b.name)) }
 
 // sortEntries sorts loose refs, which come sorted within each directory.
-func sortEntries(loose []*entry) {
+func sortEntries(loose []*refEntry) {
 	if !slices.IsSortedFunc(loose, compareEntries) {
 		slices.SortFunc(loose, compareEntries)
 	}
 }
 
 // resolveAll resolves HEAD and the symbolic refs, while the Snapshot is made.
-func (s *Snapshot) resolveAll(head *entry, m *Metrics) error {
+func (s *Snapshot) resolveAll(head *refEntry, m *Metrics) error {
 	for i, e := range s.loose {
 		if e.kind != symbolic {
 			continue
@@ -289,7 +289,7 @@ const maxLinks = 4
 
 // resolve follows a symbolic ref. Where it leads to nothing, the ref has a Target but no ID; where it is broken,
 // neither.
-func (s *Snapshot) resolve(e, head *entry) (Ref, error) {
+func (s *Snapshot) resolve(e, head *refEntry) (Ref, error) {
 	ref := Ref{Name: e.name}
 	for links := 0; e.kind == symbolic && links < maxLinks; links++ {
 		ref.Target = e.link

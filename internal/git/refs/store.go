@@ -204,7 +204,7 @@ func (s *Store) lead(ctx context.Context) (snap *Snapshot, err error) {
 	}()
 	before := s.current
 	if s.list != nil {
-		snap, err = s.lookAtTables(ctx)
+		snap, err = s.scanTables(ctx)
 	} else {
 		snap, err = s.look()
 	}
@@ -217,8 +217,8 @@ func (s *Store) lead(ctx context.Context) (snap *Snapshot, err error) {
 	return snap, err
 }
 
-// maxLooks is how often the refs are scanned again because packed-refs was replaced meanwhile.
-const maxLooks = 10
+// maxScans is how often the refs are scanned again because packed-refs was replaced meanwhile.
+const maxScans = 10
 
 // contained refuses a link to outside the allowed directories at refs/, packed-refs or a table. The path ends in NUL.
 func (s *Store) contained(path string) error {
@@ -242,11 +242,11 @@ func (s *Store) contained(path string) error {
 // look makes sure that nothing changed, or builds a new Snapshot.
 func (s *Store) look() (*Snapshot, error) {
 	doubted := false
-	for i := range maxLooks {
+	for i := range maxScans {
 		if i > 0 {
 			s.metrics.retries.Inc()
 		}
-		l := look{s, s.clock().UnixNano()}
+		l := scan{s, s.clock().UnixNano()}
 		if err := l.looseRefs(); err != nil {
 			return nil, err
 		}
@@ -280,7 +280,7 @@ func (s *Store) look() (*Snapshot, error) {
 		}
 		// HEAD was read first. If it points to nothing, it may have been moved away from a branch that was then
 		// deleted.
-		if !doubted && i+1 < maxLooks && snap.head.Target != "" && snap.head.ID.IsZero() {
+		if !doubted && i+1 < maxScans && snap.head.Target != "" && snap.head.ID.IsZero() {
 			doubted = true
 			continue
 		}
@@ -300,7 +300,7 @@ func (s *Store) stillHere() (bool, error) {
 
 // packedRefs scans packed-refs. It returns again if packed-refs was replaced during that, so that the scan of the loose
 // refs is too old.
-func (l look) packedRefs() (again bool, err error) {
+func (l scan) packedRefs() (again bool, err error) {
 	s := l.Store
 	id, err := s.stat(s.packedPath, true)
 	if err != nil {
@@ -377,7 +377,7 @@ func (s *Store) build() (*Snapshot, error) {
 	snap := &Snapshot{packed: s.packed, generation: 1, hidden: s.hidden}
 	if s.current != nil {
 		snap.generation = s.current.generation + 1
-		snap.loose = make([]*entry, 0, len(s.current.loose)+8)
+		snap.loose = make([]*refEntry, 0, len(s.current.loose)+8)
 	}
 	snap.loose = s.root.appendEntries(snap.loose)
 	if s.own != nil {

@@ -74,10 +74,10 @@ func (t *tablesList) same(s *Store, now int64) (bool, error) {
 	return was.id.kind != missing && was.sum == t.sum, nil
 }
 
-// lookAtTables is look for reftables. It lists the refs again if a list of tables has changed, or if the last listing
+// scanTables is look for reftables. It lists the refs again if a list of tables has changed, or if the last listing
 // failed longer than failureAge ago. The lists of tables are read before the refs, so that a Snapshot is never taken
 // for newer than it is.
-func (s *Store) lookAtTables(ctx context.Context) (*Snapshot, error) {
+func (s *Store) scanTables(ctx context.Context) (*Snapshot, error) {
 	now := s.clock().UnixNano()
 	same := true
 	for i := range s.tables {
@@ -167,7 +167,7 @@ func (s *Store) listTables(ctx context.Context) (*Snapshot, error) {
 		case ref.Name == git.HEAD:
 			snap.head, snap.headRef = Head{Target: ref.Target, ID: ref.ID}, ref
 		case ref.Target != "":
-			e := &entry{name: git.RefName(strings.Clone(string(ref.Name))), content: content{kind: symbolic,
+			e := &refEntry{name: git.RefName(strings.Clone(string(ref.Name))), content: content{kind: symbolic,
 				link: ref.Target}}
 			ref.Name, e.to = e.name, &ref
 			snap.loose = append(snap.loose, e)
