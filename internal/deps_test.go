@@ -133,7 +133,6 @@ var rooms = map[string][]string{
 	"github.com/graph-gophers/...":                              {"web/api"},
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
 	"golang.org/x/crypto/ssh":                                   {"gateway/gitssh", "auth", "roles"},
-	"github.com/tsenart/vegeta/...":                             {"bench/search"},
 	"github.com/coreos/go-systemd/...":                          {"roles"},
 	"github.com/pires/go-proxyproto":                            {"origin"},
 	"github.com/redis/...":                                      {"resolve", "bench/search"},
@@ -293,8 +292,7 @@ func TestServerHasNoBench(t *testing.T) {
 	}
 	for path := range strings.Lines(string(out)) {
 		path = strings.TrimSpace(path)
-		for _, barred := range []string{module + "internal/bench", module + "internal/compare", "github.com/tsenart/vegeta",
-			"github.com/chromedp"} {
+		for _, barred := range []string{module + "internal/bench", module + "internal/compare", "github.com/chromedp"} {
 			if strings.HasPrefix(path, barred) {
 				t.Errorf("cmd/packhorse imports %s, which only packhorse-bench and tests may", path)
 			}

@@ -2,6 +2,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -134,7 +135,7 @@ func (o *appOptions) load(url string) (*appLoad, error) {
 		}
 	}
 	switch {
-	case t.Tls != nil:
+	case t.TLS != nil:
 		return nil, errors.New("bad URL: want http://, this measures what is behind TLS")
 	case !(o.rate >= 0) || o.rate > loadgen.MaxSearchRate:
 		return nil, fmt.Errorf("--rate %v: from 0 to %d", o.rate, loadgen.MaxSearchRate)
@@ -192,11 +193,11 @@ func parseWeighted(s string) (path string, weight int, err error) {
 	return path, weight, nil
 }
 
-// appLoad is what one server gets, for one turn. The loop that sends it is chosen by the system (app_linux.go, app_other.go).
+// appLoad is what one server gets, for one turn.
 type appLoad struct {
 	target   *loadgen.Target
 	open     bool
-	arrivals *arrivals
+	arrivals *loadgen.Arrivals
 	paths    []string
 	weights  []int    // as paths
 	requests [][]byte // as paths
@@ -205,11 +206,6 @@ type appLoad struct {
 	duration time.Duration // 0: until count
 	timeout  time.Duration
 	keep     bool
-}
-
-// more tells whether a request that is due, or may be sent, at a time belongs to the run; begun are there already.
-func (l *appLoad) more(begun int, at time.Duration) bool {
-	return (l.count == 0 || begun < l.count) && (l.duration == 0 || at < l.duration)
 }
 
 // appOutcome is what one turn measured, or several.
@@ -226,12 +222,21 @@ func (l *appLoad) outcome() *appOutcome {
 	return &appOutcome{latency: make([]loadgen.Samples, len(l.paths)), failed: make([]int, len(l.paths))}
 }
 
-// check tells what is wrong with a whole answer.
-func (l *appLoad) check(x *loadgen.Exchange) error {
-	if x.Head.Status != 200 {
-		return &loadgen.HTTPError{Status: x.Head.Status, Text: loadgen.Clean(x.Body[:min(len(x.Body), 200)])}
+// run sends the requests of a turn.
+func (l *appLoad) run(ctx context.Context) (*appOutcome, error) {
+	s := &loadgen.Sender{Target: l.target, Requests: l.requests, Arrivals: l.arrivals, Open: l.open, Conns: l.clients, Keep: l.keep,
+		Count: l.count, Duration: l.duration, Timeout: l.timeout, Urgent: true, Check: loadgen.CheckStatus} // if not urgent it waits for CPU as others do, which is seen in late
+	sent, err := s.Run(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	out := l.outcome()
+	out.failed, out.due, out.late, out.elapsed = sent.Failed, sent.Dues, sent.Late, sent.Elapsed
+	out.failures.Join(sent.Failures)
+	for _, a := range sent.Answers {
+		out.latency[a.Request] = append(out.latency[a.Request], a.Took)
+	}
+	return out, nil
 }
 
 // report says what a server did.

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -58,32 +55,8 @@ func (o *appOptions) race(urls []string) (*appRace, error) {
 	return r, nil
 }
 
-// resolve looks the host's name up, once for all turns.
-func (l *appLoad) resolve(ctx context.Context) error {
-	host, port, err := net.SplitHostPort(l.target.Addr)
-	if err != nil {
-		return fmt.Errorf("bad URL %v: want http://HOST:PORT/PATH", l.target)
-	}
-	number, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
-	if err != nil {
-		return fmt.Errorf("bad URL %v: %w", l.target, err)
-	}
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return fmt.Errorf("looking up the host: %w", err)
-	}
-	ip := ips[max(slices.IndexFunc(ips, func(ip netip.Addr) bool { return ip.Unmap().Is4() }), 0)] // IPv4 first: most servers that are tried by hand listen there
-	l.target.Addr = netip.AddrPortFrom(ip.Unmap(), uint16(number)).String()
-	return nil
-}
-
 // run takes the arguments of the process that watches the machine.
 func (r *appRace) run(ctx context.Context, env loadgen.Env, machine []string) error {
-	for _, s := range r.servers {
-		if err := s.load.resolve(ctx); err != nil {
-			return err
-		}
-	}
 	began := time.Now()
 	var turn atomic.Int64
 	stop := loadgen.Progress(ctx, env.Stderr, func() string {
@@ -170,7 +143,7 @@ func (r *appRace) prepare(l *appLoad, n int) {
 	if !l.open {
 		rate = 1
 	}
-	l.arrivals = newArrivals(rate, r.arrivals == "constant", r.seed+uint64(n)<<32, l.weights)
+	l.arrivals = loadgen.NewArrivals(rate, r.arrivals == "constant", r.seed+uint64(n)<<32, l.weights)
 }
 
 // turn runs once. machine is how to start the process that watches the machine: for each turn its own, which says what it saw when it ends.

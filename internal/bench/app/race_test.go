@@ -141,7 +141,7 @@ func TestAppParts(t *testing.T) {
 	part := func(server, n int) string {
 		l := r.servers[server].load
 		r.prepare(l, n)
-		return fmt.Sprint(l.count, l.duration, l.arrivals.next(), l.arrivals.next())
+		return fmt.Sprint(l.count, l.duration, l.arrivals.Next(), l.arrivals.Next())
 	}
 	if a, b := part(0, 1), part(1, 1); a != b || a == part(0, 0) || !strings.HasPrefix(a, "2 0s") || !strings.HasPrefix(part(0, 0), "3 0s") {
 		t.Errorf("second turns %s and %s, the first %s", a, b, part(0, 0))

@@ -43,7 +43,7 @@ type LoadJob struct {
 }
 
 func NewLoadJob(t *loadgen.Target) *LoadJob {
-	return &LoadJob{URL: t.String(), Auth: t.Auth, Insecure: t.Tls != nil && t.Tls.InsecureSkipVerify}
+	return &LoadJob{URL: t.String(), Auth: t.Auth, Insecure: t.TLS != nil && t.TLS.InsecureSkipVerify}
 }
 
 // Cold has the job make clones that no cache has, of a repository with these refs.

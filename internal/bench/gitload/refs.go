@@ -67,53 +67,30 @@ which repository; nothing is asked there.`,
 			return err
 		}
 		ctx := cmd.Context()
-		prepare := prepareRefsLoad
-		if rpc.Address != "" {
-			prepare = rpc.prepareCallsLoad
-		}
-		return loadgen.Interrupted(ctx, runRefs(ctx, env, t, &o, prefix, perSecond, prepare))
+		return loadgen.Interrupted(ctx, runRefs(ctx, env, t, &o, &rpc, prefix, perSecond))
 	}
 	return cmd
 }
 
-// refsLoad makes the requests of a run and says what they are.
-type refsLoad struct {
-	run   func(ctx context.Context) (*loadgen.Outcome, error)
-	close func()
-	about string
-}
-
-func prepareRefsLoad(ctx context.Context, t *loadgen.Target, prefix string, o *loadgen.Common, perSecond float64) (*refsLoad, error) {
-	p, err := prepareRefs(ctx, t, prefix, o.Timeout)
-	if err != nil {
-		return nil, err
+// runRefs asks for refs, or for one ref by the control API.
+func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen.Common, rpc *RpcOptions, prefix string, perSecond float64) error {
+	var p *loadgen.Pings
+	var err error
+	about := fmt.Sprintf("RefService.Resolve of %s at %s", prefix, rpc.Address)
+	if rpc.Address != "" {
+		p, err = rpc.prepareResolve(ctx, t, prefix, o.Timeout)
+	} else if p, err = prepareRefs(ctx, t, prefix, o.Timeout); err == nil {
+		about = fmt.Sprintf("ls-refs of %s, answers of %d bytes", prefix, len(p.Want))
 	}
-	p.Conns, p.Rate, p.Duration = o.Clients, perSecond, o.Duration
-	return &refsLoad{p.Run, func() {}, fmt.Sprintf("ls-refs of %s, answers of %d bytes", prefix, len(p.Want))}, nil
-}
-
-func (o *RpcOptions) prepareCallsLoad(ctx context.Context, t *loadgen.Target, ref string, c *loadgen.Common, perSecond float64) (*refsLoad, error) {
-	p, err := o.prepareCalls(ctx, t, ref, c.Timeout)
-	if err != nil {
-		return nil, err
-	}
-	p.clients, p.rate = c.Clients, perSecond
-	run := func(ctx context.Context) (*loadgen.Outcome, error) { return p.run(ctx, c.Duration) }
-	return &refsLoad{run, p.node.Close, fmt.Sprintf("RefService.Resolve of %s at %s", ref, o.Address)}, nil
-}
-
-func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen.Common, prefix string, perSecond float64,
-	prepare func(context.Context, *loadgen.Target, string, *loadgen.Common, float64) (*refsLoad, error)) error {
-	p, err := prepare(ctx, t, prefix, o, perSecond)
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	p.Conns, p.Rate, p.Duration = o.Clients, perSecond, o.Duration
 	began := time.Now()
 	stop := loadgen.Progress(ctx, env.Stderr, func() string {
 		return fmt.Sprintf("measuring: %v of %v", time.Since(began).Round(time.Second), o.Duration)
 	})
-	out, err := p.run(ctx)
+	out, err := p.Run(ctx)
 	stop()
 	if err != nil {
 		return err
@@ -130,7 +107,7 @@ func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen
 		err = loadgen.WriteJSON(env.Stdout, r)
 	} else {
 		_, err = fmt.Fprintf(env.Stdout, "%s\n%s, %d clients, %v\n"+
-			"  %-12s %.0f/s (%d, %d errors)\n  %-12s %v\n", t, p.about, o.Clients, out.Elapsed.Round(time.Millisecond),
+			"  %-12s %.0f/s (%d, %d errors)\n  %-12s %v\n", t, about, o.Clients, out.Elapsed.Round(time.Millisecond),
 			"requests", r.RequestsPerS, r.Requests, r.Errors, "latency", r.Latency)
 	}
 	return errors.Join(err, out.Failures.Err())

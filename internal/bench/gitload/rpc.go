@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -121,11 +120,11 @@ func (o *RpcOptions) target() (*loadgen.Target, error) {
 		t.Socket = socket
 	}
 	if c := options.TLS; c != nil {
-		c.NextProtos = t.Tls.NextProtos
+		c.NextProtos = t.TLS.NextProtos
 		if c.ServerName == "" {
-			c.ServerName = t.Tls.ServerName
+			c.ServerName = t.TLS.ServerName
 		}
-		t.Tls = c
+		t.TLS = c
 	}
 	if options.Secret != nil && options.Secret() != "" {
 		t.Auth = "Bearer " + options.Secret()
@@ -133,133 +132,52 @@ func (o *RpcOptions) target() (*loadgen.Target, error) {
 	return t, nil
 }
 
-// prepareResolve makes a small request of RefService.Resolve: the Go client's call, by the generator that also sends ls-refs. Beside a load on the same
-// CPUs the client's goroutines are late themselves: its p99 there was 18 ms where the same node answered this in 13.
+// prepareResolve asks for a ref by RefService.Resolve, and returns the load that repeats the call and compares every
+// answer with the first.
 func (o *RpcOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref string, timeout time.Duration) (*loadgen.Pings, error) {
-	c, err := o.prepareCalls(ctx, t, ref, timeout) // what goes wrong, it says better
+	node, err := o.Client() // its errors say more than a status
 	if err != nil {
 		return nil, err
 	}
-	c.node.Close()
-	node, err := o.target()
+	defer node.Close()
+	repository, err := RepositoryOf(t)
 	if err != nil {
 		return nil, err
 	}
-	message, err := proto.Marshal(c.request)
+	request := &packhorsev1.ResolveRequest{Repository: repository, Name: ref}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	response, err := node.Refs().Resolve(limited, connect.NewRequest(request))
 	if err != nil {
-		return nil, err
-	}
-	p := &loadgen.Pings{Target: node, Request: node.Call(packhorsev1connect.RefServiceResolveProcedure, message), Timeout: timeout}
-	if p.Want, err = p.First(ctx); err != nil {
 		return nil, fmt.Errorf("resolving %s at the node: %w", ref, err)
 	}
-	if !bytes.Contains(p.Want, []byte(c.oid)) {
+	p, err := o.Pings(ctx, packhorsev1connect.RefServiceResolveProcedure, request, timeout)
+	if err != nil {
+		return nil, fmt.Errorf("resolving %s at the node: %w", ref, err)
+	}
+	if !bytes.Contains(p.Want, []byte(response.Msg.GetRef().GetOid())) {
 		return nil, fmt.Errorf("resolving %s at the node: two answers differ: is it being pushed to?", ref)
 	}
 	return p, nil
 }
 
-// calls resolve one ref at a node again and again, by the package that other programs use.
-type calls struct {
-	node    *nodeclient.Client
-	request *packhorsev1.ResolveRequest
-	oid     string  // that every answer has to have
-	rate    float64 // calls a second in all, due at fixed times (open loop); zero: each of the clients calls as soon as it can
-	clients int     // in a closed loop
-	timeout time.Duration
+// Pings calls a procedure of the node once, by the Connect protocol, and returns the load that repeats the call.
+func (o *RpcOptions) Pings(ctx context.Context, procedure string, request proto.Message, timeout time.Duration) (*loadgen.Pings, error) {
+	node, err := o.target()
+	if err != nil {
+		return nil, err
+	}
+	message, err := proto.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	p := &loadgen.Pings{Target: node, Request: node.Call(procedure, message), Timeout: timeout}
+	p.Want, err = p.First(ctx)
+	return p, err
 }
 
-// prepareCalls asks once.
-func (o *RpcOptions) prepareCalls(ctx context.Context, t *loadgen.Target, ref string, timeout time.Duration) (*calls, error) {
+// RepositoryOf returns the path of the repository that a target's URL names.
+func RepositoryOf(t *loadgen.Target) (string, error) {
 	path, err := url.PathUnescape(t.Path)
-	if err != nil {
-		return nil, err
-	}
-	node, err := o.Client()
-	if err != nil {
-		return nil, err
-	}
-	c := &calls{node: node, request: &packhorsev1.ResolveRequest{Repository: strings.Trim(path, "/"), Name: ref}, timeout: timeout}
-	if c.oid, err = c.once(ctx); err != nil {
-		node.Close()
-		return nil, fmt.Errorf("resolving %s at the node: %w", ref, err)
-	}
-	return c, nil
-}
-
-func (c *calls) once(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	response, err := c.node.Refs().Resolve(ctx, connect.NewRequest(c.request))
-	if err != nil {
-		return "", err
-	}
-	oid := response.Msg.GetRef().GetOid()
-	if c.oid != "" && c.oid != oid {
-		return "", fmt.Errorf("the answer is %.64q, the first one was %s", oid, c.oid)
-	}
-	return oid, nil
-}
-
-// run works for a while.
-func (c *calls) run(ctx context.Context, duration time.Duration) (*loadgen.Outcome, error) {
-	r := &callsRun{calls: c, out: loadgen.Outcome{Failures: &loadgen.Failures{}}, start: time.Now()}
-	if c.rate > 0 {
-		r.open(ctx, duration)
-	} else {
-		r.closed(ctx, duration)
-	}
-	r.running.Wait()
-	r.out.Requests, r.out.Elapsed = len(r.out.Latency), time.Since(r.start)
-	return &r.out, ctx.Err()
-}
-
-// callsRun is one run.
-type callsRun struct {
-	*calls
-	start   time.Time
-	running sync.WaitGroup
-
-	mu  sync.Mutex // guards out.latency
-	out loadgen.Outcome
-}
-
-// open makes each call on a goroutine of its own, when it is due.
-func (r *callsRun) open(ctx context.Context, duration time.Duration) {
-	for n := 0; ; n++ {
-		after := time.Duration(float64(n) / r.rate * 1e9)
-		if after >= duration || !loadgen.PreciseSleep(ctx, time.Until(r.start.Add(after))) {
-			return
-		}
-		r.running.Go(func() { r.call(ctx, after) })
-	}
-}
-
-// closed has each client call again when it has its answer.
-func (r *callsRun) closed(ctx context.Context, duration time.Duration) {
-	for range r.clients {
-		r.running.Go(func() {
-			for after := time.Since(r.start); after < duration && ctx.Err() == nil; after = time.Since(r.start) {
-				if !r.call(ctx, after) {
-					loadgen.Sleep(ctx, loadgen.RetryAfter)
-				}
-			}
-		})
-	}
-}
-
-// call makes a call that was due at a time after the start.
-func (r *callsRun) call(ctx context.Context, due time.Duration) bool {
-	_, err := r.once(ctx)
-	took := time.Since(r.start) - due
-	if err != nil {
-		if ctx.Err() == nil {
-			r.out.Failures.Add(err)
-		}
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.out.Latency = append(r.out.Latency, took)
-	return true
+	return strings.Trim(path, "/"), err
 }

@@ -64,12 +64,16 @@ type Failures struct {
 	mu    sync.Mutex
 	N     int
 	First []string
+	first error
 }
 
 func (f *Failures) Add(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.N++
+	if f.first == nil {
+		f.first = err
+	}
 	if len(f.First) < keptFailures {
 		f.First = append(f.First, err.Error())
 	}
@@ -98,6 +102,11 @@ func (f *Failures) Print(w io.Writer) {
 	if more := f.N - len(f.First); more > 0 {
 		fmt.Fprintf(w, "error: and %d more\n", more)
 	}
+}
+
+// only is the error of a run of one request.
+func (f *Failures) only() error {
+	return f.first
 }
 
 // Err is the command's own result: a measurement with errors is not a good one, and scripts should notice.

@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,9 +65,11 @@ type replayRun struct {
 	*Replay
 	start    time.Time
 	refused  atomic.Int64
-	due      atomic.Int64 // requests scheduled so far, in an open loop
 	clients  []*client
 	failures Failures
+
+	mu       sync.Mutex // guards arrivals
+	arrivals *Arrivals
 }
 
 // Run works until the duration is over and the last answer is in, or, what comes first, until stop is closed or the context
@@ -74,7 +77,7 @@ type replayRun struct {
 func (r *Replay) Run(ctx context.Context, stop <-chan struct{}) (*Outcome, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	run := &replayRun{Replay: r, start: time.Now()}
+	run := &replayRun{Replay: r, start: time.Now(), arrivals: FixedRate(cmp.Or(r.Rate, 1))}
 	for range r.Clients {
 		c := &client{run: run}
 		if r.Pace > 0 {
@@ -253,7 +256,9 @@ func (run *replayRun) slot(ctx context.Context) (time.Time, bool) {
 	if run.Rate <= 0 {
 		return time.Time{}, run.Duration == 0 || time.Since(run.start) < run.Duration
 	}
-	after := time.Duration(float64(run.due.Add(1)-1) / run.Rate * 1e9)
+	run.mu.Lock()
+	after := run.arrivals.Next().Due
+	run.mu.Unlock()
 	if run.Duration != 0 && after >= run.Duration {
 		return time.Time{}, false
 	}

@@ -25,7 +25,7 @@ type Target struct {
 	Socket   string // a Unix socket to dial instead
 	Path     string // percent-encoded, without a slash at its end
 	Auth     string // value of the Authorization header, or empty
-	Tls      *tls.Config
+	TLS      *tls.Config
 	Protocol string // Git's protocol version: "0", "1", "2"; "" is 2
 }
 
@@ -46,7 +46,7 @@ func ParseTarget(raw string, insecure bool) (*Target, error) {
 		if port == "" {
 			port = "443"
 		}
-		t.Tls = &tls.Config{
+		t.TLS = &tls.Config{
 			ServerName:         u.Hostname(),
 			NextProtos:         []string{"http/1.1"},
 			MinVersion:         tls.VersionTLS12,
@@ -91,10 +91,10 @@ func (t *Target) dial(ctx context.Context) (net.Conn, error) {
 		network, address = "unix", t.Socket
 	}
 	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
-	if err != nil || t.Tls == nil {
+	if err != nil || t.TLS == nil {
 		return c, err
 	}
-	tc := tls.Client(c, t.Tls)
+	tc := tls.Client(c, t.TLS)
 	if err := tc.HandshakeContext(ctx); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("TLS with %s: %w", t.Addr, err)
@@ -105,7 +105,7 @@ func (t *Target) dial(ctx context.Context) (net.Conn, error) {
 // Transport is for the few requests that are not measured.
 func (t *Target) Transport() *http.Transport {
 	return &http.Transport{
-		TLSClientConfig:    t.Tls,
+		TLSClientConfig:    t.TLS,
 		DisableCompression: true,
 		ForceAttemptHTTP2:  false,
 		TLSNextProto:       map[string]func(string, *tls.Conn) http.RoundTripper{},

@@ -11,16 +11,36 @@ import (
 	"strconv"
 	"strings"
 
-	vegeta "github.com/tsenart/vegeta/v12/lib"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
 // searchMatch is what a result says of where it is.
 type searchMatch struct{ repository, commit string }
 
+// request is one without what depends on the server.
+type request struct {
+	line   string // method and path
+	header string
+	body   []byte
+}
+
+// bytes returns the request for a server.
+func (r request) bytes(t *loadgen.Target) []byte {
+	method, path, _ := strings.Cut(r.line, " ")
+	b := fmt.Appendf(nil, "%s %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: packhorse-bench\r\nAccept-Encoding: identity\r\n%s", method, t.Path, path, t.Host, r.header)
+	if t.Auth != "" {
+		b = fmt.Appendf(b, "Authorization: %s\r\n", t.Auth)
+	}
+	if method == http.MethodPost {
+		b = fmt.Appendf(b, "Content-Length: %d\r\n", len(r.body))
+	}
+	return append(append(b, "\r\n"...), r.body...)
+}
+
 // searchAPI is a way to search.
 type searchAPI struct {
-	// target is the request for some results.
-	target func(base, query string, results int) (vegeta.Target, error)
+	// request is the one for some results.
+	request func(query string, results int) (request, error)
 	// parse reads the first answer whole.
 	parse func(body []byte) ([]searchMatch, error)
 	// mark occurs once in each result, and end ends each whole answer: later answers are looked at with these alone, which costs the CPU little.
@@ -35,21 +55,19 @@ func (a *searchAPI) count(body []byte) (int, error) {
 }
 
 var searchAPIs = map[string]searchAPI{
-	"json":    {jsonTarget, parseJSONSearch, `"commit":"`, "}"},
-	"stream":  {streamTarget, parseStream, `"commit":"`, "event: done\ndata: {}"},
-	"graphql": {graphQLTarget, parseGraphQL, `"commit":{"oid":"`, "}"},
-	"zoekt":   {zoektTarget, parseZoekt, `"FileName":"`, "}"},
+	"json":    {jsonRequest, parseJSONSearch, `"commit":"`, "}"},
+	"stream":  {streamRequest, parseStream, `"commit":"`, "event: done\ndata: {}"},
+	"graphql": {graphQLRequest, parseGraphQL, `"commit":{"oid":"`, "}"},
+	"zoekt":   {zoektRequest, parseZoekt, `"FileName":"`, "}"},
 }
 
-func getTarget(base, path string, query url.Values, accept string) (vegeta.Target, error) {
-	return vegeta.Target{Method: http.MethodGet, URL: base + path + "?" + query.Encode(),
-		Header: http.Header{"Accept": {accept}, "Accept-Encoding": {"identity"}}}, nil
+func get(path string, query url.Values, accept string) (request, error) {
+	return request{line: "GET " + path + "?" + query.Encode(), header: "Accept: " + accept + "\r\n"}, nil
 }
 
-func postTarget(base, path string, v any) (vegeta.Target, error) {
+func post(path string, v any) (request, error) {
 	body, err := json.Marshal(v)
-	return vegeta.Target{Method: http.MethodPost, URL: base + path, Body: body,
-		Header: http.Header{"Content-Type": {"application/json"}, "Accept-Encoding": {"identity"}}}, err
+	return request{line: "POST " + path, header: "Content-Type: application/json\r\n", body: body}, err
 }
 
 func withCount(query string, results int) string {
@@ -59,24 +77,24 @@ func withCount(query string, results int) string {
 	return query + " count:" + strconv.Itoa(results)
 }
 
-func jsonTarget(base, query string, results int) (vegeta.Target, error) {
-	return getTarget(base, "/-/api/v1/search", url.Values{"q": {withCount(query, results)}}, "application/json")
+func jsonRequest(query string, results int) (request, error) {
+	return get("/-/api/v1/search", url.Values{"q": {withCount(query, results)}}, "application/json")
 }
 
-func streamTarget(base, query string, results int) (vegeta.Target, error) {
-	return getTarget(base, "/.api/search/stream", url.Values{"q": {withCount(query, results)}, "v": {"V3"}, "cm": {"t"}}, "text/event-stream")
+func streamRequest(query string, results int) (request, error) {
+	return get("/.api/search/stream", url.Values{"q": {withCount(query, results)}, "v": {"V3"}, "cm": {"t"}}, "text/event-stream")
 }
 
-func graphQLTarget(base, query string, results int) (vegeta.Target, error) {
+func graphQLRequest(query string, results int) (request, error) {
 	const search = `query ($query: String!) { search(query: $query, version: V3) { results { results { __typename ... on FileMatch {
 repository { name, url } file { name, path, url, commit { oid } } lineMatches { preview, lineNumber, offsetAndLengths, limitHit } } }
 limitHit, cloning { name }, missing { name }, timedout { name }, resultCount, elapsedMilliseconds } } }`
-	return postTarget(base, "/.api/graphql", map[string]any{"query": search, "variables": map[string]string{"query": withCount(query, results)}})
+	return post("/.api/graphql", map[string]any{"query": search, "variables": map[string]string{"query": withCount(query, results)}})
 }
 
-// zoektTarget asks for the same: so many files, with a search as deep as that needs.
-func zoektTarget(base, query string, results int) (vegeta.Target, error) {
-	return postTarget(base, "/api/search", map[string]any{"Q": query, "Opts": map[string]any{
+// zoektRequest asks for the same: so many files, with a search as deep as that needs.
+func zoektRequest(query string, results int) (request, error) {
+	return post("/api/search", map[string]any{"Q": query, "Opts": map[string]any{
 		"ChunkMatches": true, "NumContextLines": 0, "MaxDocDisplayCount": results,
 		"ShardMaxMatchCount": 100 * results, "TotalMaxMatchCount": 100 * results,
 	}})

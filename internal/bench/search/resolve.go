@@ -66,7 +66,7 @@ func (o *searchOptions) begin(ctx context.Context, s *searched) (*front, error) 
 	if err != nil {
 		return nil, err
 	}
-	base, err := url.Parse(s.base)
+	base, err := url.Parse(s.String())
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +101,10 @@ func (o *searchOptions) begin(ctx context.Context, s *searched) (*front, error) 
 	})}
 	go f.server.Serve(l) //nolint:errcheck // it ends with close
 	through := *s
-	through.base = "http://" + l.Addr().String()
-	through.target.URL = through.base + s.target.URL[len(s.base):]
+	if through.target, err = loadgen.ParseTarget("http://"+l.Addr().String(), false); err != nil {
+		return nil, err
+	}
+	through.target.Auth = s.target.Auth
 	f.searched = &through
 	return f, nil
 }
@@ -146,7 +148,7 @@ func (o *searchOptions) finder(ctx context.Context, s *searched) (find func(cont
 
 // byProcess does for each result what the study's front end did.
 func (o *searchOptions) byProcess(s *searched) func(context.Context, searchMatch) error {
-	list := s.base + "/-/api/v1/search/status"
+	list := s.String() + "/-/api/v1/search/status"
 	return func(ctx context.Context, m searchMatch) error {
 		dir, err := o.repository(m.repository)
 		if err != nil {
@@ -159,7 +161,7 @@ func (o *searchOptions) byProcess(s *searched) func(context.Context, searchMatch
 		if err != nil {
 			return err
 		}
-		if credential := s.target.Header.Get("Authorization"); credential != "" {
+		if credential := s.target.Auth; credential != "" {
 			request.Header.Set("Authorization", credential)
 		}
 		answer, err := http.DefaultClient.Do(request)

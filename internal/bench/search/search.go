@@ -2,10 +2,10 @@
 package search
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,8 +15,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/chart"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
-
-	vegeta "github.com/tsenart/vegeta/v12/lib"
 )
 
 // searchOptions are the flags of `packhorse-bench search`.
@@ -84,7 +82,7 @@ func Command(env loadgen.Env) *cobra.Command {
 		Use:   "search URL --query QUERY",
 		Short: "Measure code search at fixed rates, as users ask and not as the server answers",
 		Long: `Sends a query at each of the rates, whatever the server does (open loop): a server that falls behind is seen as latency, and not as fewer requests.
-Every answer has to be whole and to have as many results as the first one. Latency counts from the sending of a request to the end of its answer.
+Every answer has to be whole and to have as many results as the first one. Latency counts from the time at which a request was due to the end of its answer.
 
   --api json      GET /-/api/v1/search
   --api stream    GET /.api/search/stream, chunk matches
@@ -279,13 +277,13 @@ func (o *searchOptions) sustain(ctx context.Context, env loadgen.Env, all []*sea
 
 // sustained begins a little above what the server answers when asked as fast as it can, and lowers the rate until it is kept up.
 func (s *searched) sustained(ctx context.Context) (float64, error) {
-	_, n, err := s.drive(ctx, vegeta.ConstantPacer{}, closedTime, closedClients, &loadgen.Failures{})
+	_, n, err := s.drive(ctx, 0, closedTime, closedClients, &loadgen.Failures{})
 	if err != nil {
 		return 0, err
 	}
 	for rate := 1.1 * float64(n.requests()) / n.elapsed.Seconds(); rate > 0.1; rate *= step {
 		fails := &loadgen.Failures{}
-		_, m, err := s.drive(ctx, pacer(rate), probeTime, 0, fails)
+		_, m, err := s.drive(ctx, rate, probeTime, maxSearchConns, fails)
 		if err != nil {
 			return 0, err
 		}
@@ -296,28 +294,17 @@ func (s *searched) sustained(ctx context.Context) (float64, error) {
 	return 0, nil
 }
 
-// pacer is a rate that need not be a whole number a second.
-func pacer(rate float64) vegeta.Pacer {
-	return vegeta.ConstantPacer{Freq: max(int(rate*1000+0.5), 1), Per: 1000 * time.Second}
-}
-
-// once is the pace of a single request.
-type once struct{}
-
-func (once) Pace(_ time.Duration, hits uint64) (wait time.Duration, stop bool) { return 0, hits > 0 }
-func (once) Rate(time.Duration) float64                                        { return 1 }
-
 // searched is a server that searches are sent to.
 type searched struct {
-	base    string
+	target  *loadgen.Target
 	api     searchAPI
-	target  vegeta.Target
+	request request
 	timeout time.Duration
 	results int // of the first answer
 	matches []searchMatch
 }
 
-func (s *searched) String() string { return s.base }
+func (s *searched) String() string { return s.target.String() }
 
 // newSearched asks a server once.
 func newSearched(ctx context.Context, base string, api searchAPI, o *searchOptions) (*searched, error) {
@@ -325,34 +312,35 @@ func newSearched(ctx context.Context, base string, api searchAPI, o *searchOptio
 	if err != nil {
 		return nil, err
 	}
-	s := &searched{base: t.String(), api: api, timeout: o.timeout}
-	if s.target, err = api.target(s.base, o.query, o.results); err != nil {
+	s := &searched{target: t, api: api, timeout: o.timeout}
+	if s.request, err = api.request(o.query, o.results); err != nil {
 		return nil, err
-	}
-	if t.Auth != "" {
-		s.target.Header.Set("Authorization", t.Auth)
 	}
 	var first []byte
-	fails := &loadgen.Failures{}
-	one := func(r *vegeta.Result) { first = slices.Clone(r.Body) }
-	if err := s.each(ctx, once{}, 0, 0, fails, one); err != nil {
+	sender := s.sender(func(x *loadgen.Exchange) error {
+		first = slices.Clone(x.Body)
+		return s.verify(x)
+	})
+	sender.Conns, sender.Count = 1, 1
+	sent, err := sender.Run(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if err := fails.Err(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, strings.Join(fails.First, "; "))
+	if err := sent.Failures.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, strings.Join(sent.Failures.First, "; "))
 	}
 	if s.matches, err = api.parse(first); err != nil {
-		return nil, fmt.Errorf("the answer of %s is none of this API: %w", s.base, err)
+		return nil, fmt.Errorf("the answer of %v is none of this API: %w", s, err)
 	}
 	if s.results = len(s.matches); s.results == 0 {
-		return nil, fmt.Errorf("%s finds nothing for %q", s.base, o.query)
+		return nil, fmt.Errorf("%v finds nothing for %q", s, o.query)
 	}
 	return s, nil
 }
 
 // attack measures one rate.
 func (s *searched) attack(ctx context.Context, rate float64, duration time.Duration, fails *loadgen.Failures) (searchRate, error) {
-	r, m, err := s.drive(ctx, pacer(rate), duration, 0, fails)
+	r, m, err := s.drive(ctx, rate, duration, maxSearchConns, fails)
 	r.QPS, r.points = rate, m.points
 	return r, err
 }
@@ -381,43 +369,35 @@ func (m *measured) fellBehind() bool {
 	return late > behind*early && late-early > float64(noGrowth)/1e6
 }
 
-// drive sends requests and sums up; workers above 0: that many connections, each asks again as soon as it is answered.
-func (s *searched) drive(ctx context.Context, p vegeta.Pacer, duration time.Duration, workers uint64, fails *loadgen.Failures) (searchRate, *measured, error) {
-	var sums vegeta.Metrics
-	m := &measured{}
-	var began time.Time
-	var all, link loadgen.Samples
-	r := searchRate{}
-	had := fails.Count()
-	err := s.each(ctx, p, duration, workers, fails, func(v *vegeta.Result) {
-		if began.IsZero() || v.Timestamp.Before(began) {
-			began = v.Timestamp
-		}
-		sums.Add(v)
-		all = append(all, v.Latency)
-		if d, ok := linkTime(v.Headers.Get("Server-Timing")); ok {
+// drive sends requests at a rate and sums up. At rate 0 each of the connections asks again as soon as it is answered.
+func (s *searched) drive(ctx context.Context, rate float64, duration time.Duration, conns int, fails *loadgen.Failures) (searchRate, *measured, error) {
+	var link loadgen.Samples
+	sender := s.sender(func(x *loadgen.Exchange) error {
+		err := s.verify(x)
+		if d, ok := linkTime(x.Header("Server-Timing")); ok && err == nil {
 			link = append(link, d)
 		}
-		r.Bytes += int64(v.BytesIn)
-		m.points = append(m.points, chart.Point{X: float64(v.Timestamp.UnixNano()) / 1e9, Y: float64(v.Latency) / 1e6})
-		m.elapsed = max(m.elapsed, v.End().Sub(began))
+		return err
 	})
+	sender.Duration, sender.Conns = duration, conns
+	if rate > 0 {
+		sender.Open, sender.Arrivals = true, loadgen.FixedRate(rate)
+	}
+	sent, err := sender.Run(ctx)
 	if err != nil {
-		return r, m, err
+		return searchRate{}, nil, err
 	}
-	sums.Close()
-	slices.SortFunc(m.points, func(a, b chart.Point) int {
-		if a.X < b.X {
-			return -1
-		}
-		return 1
-	})
-	for i := range m.points {
-		m.points[i].X -= float64(began.UnixNano()) / 1e9
+	fails.Join(sent.Failures)
+	m := &measured{elapsed: sent.Elapsed}
+	var all loadgen.Samples
+	for _, a := range sent.Answers {
+		all = append(all, a.Took)
+		m.points = append(m.points, chart.Point{X: a.Due.Seconds(), Y: float64(a.Took) / 1e6})
 	}
-	sum := all.Summarize() // exact; vegeta's are estimates
-	r.Requests, r.Failures = len(all), fails.Count()-had
-	r.Mean, r.P50, r.P95, r.P99, r.Max = loadgen.Milliseconds(sums.Latencies.Mean), sum.P50, sum.P95, sum.P99, sum.Max
+	slices.SortFunc(m.points, func(a, b chart.Point) int { return cmp.Compare(a.X, b.X) })
+	sum := all.Stats()
+	r := searchRate{Requests: len(all) + sent.Failures.Count(), Failures: sent.Failures.Count(), Bytes: sent.Bytes,
+		Mean: sum.Mean, P50: sum.P50, P95: sum.P95, P99: sum.P99, Max: sum.Max}
 	if len(link) > 0 {
 		sum := link.Summarize()
 		r.Link50, r.Link95 = &sum.P50, &sum.P95
@@ -439,32 +419,18 @@ func linkTime(timing string) (time.Duration, bool) {
 // maxSearchConns bounds the connections of an open loop: a server that stands still must not take all of this machine's ports.
 const maxSearchConns = 5000
 
-// each sends requests and gives their answers, which were checked, in the order of their arrival.
-func (s *searched) each(ctx context.Context, p vegeta.Pacer, duration time.Duration, workers uint64, fails *loadgen.Failures, take func(*vegeta.Result)) error {
-	options := []func(*vegeta.Attacker){vegeta.Timeout(s.timeout), vegeta.Redirects(vegeta.NoFollow), vegeta.MaxWorkers(maxSearchConns), vegeta.Connections(maxSearchConns)}
-	if workers > 0 {
-		options = append(options, vegeta.Workers(workers), vegeta.MaxWorkers(workers))
-	}
-	attacker := vegeta.NewAttacker(options...)
-	defer context.AfterFunc(ctx, func() { attacker.Stop() })()
-	for v := range attacker.Attack(vegeta.NewStaticTargeter(s.target), p, duration, "") {
-		if err := s.verify(v); err != nil && ctx.Err() == nil {
-			fails.Add(err)
-		}
-		take(v)
-	}
-	return ctx.Err()
+// sender returns a closed loop of searches. Answers may be checked by several goroutines, but never at the same time.
+func (s *searched) sender(check func(x *loadgen.Exchange) error) *loadgen.Sender {
+	return &loadgen.Sender{Target: s.target, Requests: [][]byte{s.request.bytes(s.target)}, Arrivals: loadgen.FixedRate(1), Keep: true, Timeout: s.timeout,
+		Pause: loadgen.RetryAfter, Check: check}
 }
 
-// verify tells what is wrong with an answer.
-func (s *searched) verify(v *vegeta.Result) error {
-	switch {
-	case v.Code == 0:
-		return errors.New(v.Error)
-	case v.Code != http.StatusOK:
-		return fmt.Errorf("HTTP status %d: %s", v.Code, loadgen.Clean(v.Body[:min(len(v.Body), 200)]))
+// verify says what is wrong with an answer.
+func (s *searched) verify(x *loadgen.Exchange) error {
+	if err := loadgen.CheckStatus(x); err != nil {
+		return err
 	}
-	n, err := s.api.count(v.Body)
+	n, err := s.api.count(x.Body)
 	if err == nil && s.results > 0 && n != s.results {
 		err = fmt.Errorf("an answer with %d results, where the first had %d", n, s.results)
 	}

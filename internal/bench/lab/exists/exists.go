@@ -5,12 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -20,9 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 
-	nodeclient "github.com/packhorse-git/packhorse/client"
-
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
 // existsOptions are the flags of `packhorse-bench lab exists`.
@@ -151,57 +147,60 @@ func (o *existsOptions) run(ctx context.Context, env loadgen.Env, args []string)
 	if err != nil {
 		return err
 	}
-	defer q.node.Close()
 	phase = "asking"
-	r, clones, err := o.measure(ctx, q, job, loadgen.NewScraper(t, o.ops))
+	r, out, clones, err := o.measure(ctx, q, job, loadgen.NewScraper(t, o.ops))
 	if err != nil {
 		return err
 	}
 	stop()
-	return o.print(env, t, q, r, clones)
+	return o.print(env, out, r, clones)
 }
 
 // measure asks while another process makes the clones.
-func (o *existsOptions) measure(ctx context.Context, q *questions, job *gitload.LoadJob, counters *loadgen.Scraper) (*existsReport, *loadgen.LoadResult, error) {
+func (o *existsOptions) measure(ctx context.Context, q *loadgen.Pings, job *gitload.LoadJob, counters *loadgen.Scraper) (*existsReport, *loadgen.Outcome, *loadgen.LoadResult, error) {
 	load, err := loadgen.StartLoad(ctx, job, o.load)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	defer load.Kill()
 	if err := load.Ready(ctx); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	machine := loadgen.WatchStandstills(ctx, o.machine)
 	defer machine.Kill()
-	q.run(ctx, min(warmUp, o.duration/10)) // connections are made
+	q.Duration = min(warmUp, o.duration/10)
+	if _, err := q.Run(ctx); err != nil {
+		return nil, nil, nil, err
+	}
 	before, err := counters.Read(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	began := time.Now()
-	q.run(ctx, o.duration)
+	q.Duration = o.duration
+	out, err := q.Run(ctx)
 	elapsed := time.Since(began)
-	if ctx.Err() != nil {
-		return nil, nil, ctx.Err()
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	after, err := counters.Read(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	spans, known := machine.End()
 	var clones loadgen.LoadResult
 	if err := load.Finish(&clones); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	r := q.report(o.duration)
+	r := newReport(out, o.duration)
 	if known {
-		r.Standstill = loadgen.NewStandstillReport(spans, q.began, q.answers)
+		r.Standstill = loadgen.NewStandstillReport(spans, out.Began, out.Timed)
 	}
 	r.Clones, r.Errors = clones.Requests, r.Errors+clones.Errors
 	if before != nil && after != nil && after.PackRuns >= before.PackRuns {
 		r.ChildPerS = new(loadgen.Round(loadgen.Rate(after.PackRuns-before.PackRuns, 1, elapsed), 2))
 	}
-	return r, &clones, nil
+	return r, out, &clones, nil
 }
 
 // warmUp is how long questions are asked before they count.
@@ -245,7 +244,7 @@ func branchesStream() string {
 const existsConns = 8
 
 // prepare asks once, and makes the job of the process that makes clones.
-func (o *existsOptions) prepare(ctx context.Context, t *loadgen.Target) (*questions, *gitload.LoadJob, error) {
+func (o *existsOptions) prepare(ctx context.Context, t *loadgen.Target) (*loadgen.Pings, *gitload.LoadJob, error) {
 	refs, err := gitload.ListRefs(ctx, t, o.timeout)
 	if err != nil {
 		return nil, nil, err
@@ -260,96 +259,43 @@ func (o *existsOptions) prepare(ctx context.Context, t *loadgen.Target) (*questi
 	if err := job.Cold(refs); err != nil {
 		return nil, nil, err
 	}
-	path, err := url.PathUnescape(t.Path)
+	repository, err := gitload.RepositoryOf(t)
 	if err != nil {
 		return nil, nil, err
 	}
-	node, err := o.rpc.Client()
+	node, err := o.rpc.Client() // its errors say more than a status
 	if err != nil {
 		return nil, nil, err
 	}
-	q := &questions{node: node, request: &packhorsev1.ExistsRequest{Repository: strings.Trim(path, "/"), Name: o.ref}, rate: o.rate, timeout: o.timeout}
-	if err := q.once(ctx); err != nil {
-		node.Close()
+	defer node.Close()
+	limited, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	request := &packhorsev1.ExistsRequest{Repository: repository, Name: o.ref}
+	response, err := node.Refs().Exists(limited, connect.NewRequest(request))
+	if err == nil && !response.Msg.GetExists() {
+		err = errors.New("there is no such ref")
+	}
+	if err != nil {
 		return nil, nil, fmt.Errorf("asking the node for %s: %w", o.ref, err)
 	}
+	q, err := o.rpc.Pings(ctx, packhorsev1connect.RefServiceExistsProcedure, request, o.timeout)
+	if err != nil {
+		return nil, nil, fmt.Errorf("asking the node for %s: %w", o.ref, err)
+	}
+	q.Conns, q.Rate, q.Urgent = questionConns, o.rate, true
 	return q, job, nil
 }
 
-// questions ask a node for a ref again and again.
-type questions struct {
-	node    *nodeclient.Client
-	request *packhorsev1.ExistsRequest
-	rate    float64
-	timeout time.Duration
-
-	mu      sync.Mutex
-	answers []loadgen.Answered // guarded by mu; of the last run
-	fails   *loadgen.Failures
-	began   time.Duration // by the system's monotonic clock
-	elapsed time.Duration
-	urgent  bool
-}
-
-func (q *questions) once(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, q.timeout)
-	defer cancel()
-	response, err := q.node.Refs().Exists(ctx, connect.NewRequest(q.request))
-	if err != nil {
-		return err
-	}
-	if !response.Msg.GetExists() {
-		return errors.New("there is no such ref")
-	}
-	return nil
-}
-
-// run asks each question on a goroutine of its own, when it is due, and waits for the answers.
-func (q *questions) run(ctx context.Context, duration time.Duration) {
-	if q.urgent = loadgen.ProcessNice(loadgen.UrgentNice); q.urgent {
-		defer loadgen.ProcessNice(0)
-	}
-	q.answers, q.fails = make([]loadgen.Answered, 0, int(q.rate*duration.Seconds())+1), &loadgen.Failures{}
-	var running sync.WaitGroup
-	var waiting atomic.Int64
-	begin := time.Now()
-	q.began = loadgen.Monotonic()
-	for n := 0; ; n++ {
-		due := time.Duration(float64(n) / q.rate * 1e9)
-		if due >= duration || !loadgen.PreciseSleep(ctx, time.Until(begin.Add(due))) {
-			break
-		}
-		if waiting.Add(1) > loadgen.MaxClients {
-			waiting.Add(-1)
-			q.fails.Add(fmt.Errorf("%d questions wait for an answer already", loadgen.MaxClients))
-			continue
-		}
-		running.Go(func() {
-			defer waiting.Add(-1)
-			err := q.once(ctx)
-			took := time.Since(begin) - due
-			if err != nil {
-				if ctx.Err() == nil {
-					q.fails.Add(err)
-				}
-				return
-			}
-			q.mu.Lock()
-			defer q.mu.Unlock()
-			q.answers = append(q.answers, loadgen.Answered{Due: due, Took: took})
-		})
-	}
-	running.Wait()
-	q.elapsed = time.Since(begin)
-}
+// questionConns is on how many connections questions are asked: a late answer does not delay the next question.
+const questionConns = 128
 
 // existsWindow is the length of the run's begin and end that are compared; a sixth of short runs.
 const existsWindow = 10 * time.Second
 
-func (q *questions) report(duration time.Duration) *existsReport {
+func newReport(out *loadgen.Outcome, duration time.Duration) *existsReport {
 	window := min(existsWindow, duration/6)
 	var all, first, last loadgen.Samples
-	for _, a := range q.answers {
+	for _, a := range out.Timed {
 		all = append(all, a.Took)
 		switch {
 		case a.Due < window:
@@ -359,22 +305,22 @@ func (q *questions) report(duration time.Duration) *existsReport {
 		}
 	}
 	r := &existsReport{All: all.Summarize(), First: first.Summarize(), Last: last.Summarize(), WindowS: loadgen.Round(window.Seconds(), 2),
-		Requests: len(all), Errors: q.fails.Count(), PerS: loadgen.Round(loadgen.Rate(float64(len(all)), 1, q.elapsed), 1)}
+		Requests: len(all), Errors: out.Failures.Count(), PerS: loadgen.Round(loadgen.Rate(float64(len(all)), 1, out.Elapsed), 1)}
 	if r.First.P99 > 0 {
 		r.P99Ratio = loadgen.Round(r.Last.P99/r.First.P99, 3)
 	}
 	return r
 }
 
-func (o *existsOptions) print(env loadgen.Env, t *loadgen.Target, q *questions, r *existsReport, clones *loadgen.LoadResult) (err error) {
-	q.fails.Print(env.Stderr)
+func (o *existsOptions) print(env loadgen.Env, out *loadgen.Outcome, r *existsReport, clones *loadgen.LoadResult) (err error) {
+	out.Failures.Print(env.Stderr)
 	for _, msg := range clones.First {
 		fmt.Fprintf(env.Stderr, "error: clone: %s\n", msg)
 	}
 	if clones.Exhausted {
 		fmt.Fprintln(env.Stderr, "note: the repository's refs gave no more clones that differ: children ended early")
 	}
-	if !q.urgent {
+	if !out.Urgent {
 		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the questions wait for CPU as others do\n", loadgen.UrgentNice)
 	}
 	if o.json {
