@@ -1,13 +1,14 @@
-// Package admit decides which requests may run now: by lanes, so that one kind of work does not queue behind another, and within a lane
-// fairly among callers.
+// Package admit decides which requests may run now. Lanes keep one kind of work from waiting behind another. Within a
+// lane, callers share the places fairly.
 //
-// A lane is a bound on how many requests of one kind are served at the same time. A request that finds its lane full is refused
-// at once, with advice when to come back. Who was let in has a seat, and moves with it when the request turns out to be of another
-// kind. What is worth waiting for, such as a pack that has to be made, queues besides for the slots of the processes that do it (package
-// balance). A budget bounds what all requests together hold, where one may be a thousand times as large as another.
+// A lane is a concurrency limit for one kind of request. A request that finds its lane full is refused at once, with a
+// retry hint. An admitted request has a seat, and moves with it to another lane when its kind changes. Requests for
+// which waiting pays, such as packs that have to be made, also wait for the slots of their processes (package balance).
+// A budget bounds what all requests hold together, for example memory.
 //
-// A caller may take no more places of a lane, or of a budget, than it leaves free: alone it gets half of them, two that want all get a third each, and there
-// is always room for one who has none. All anonymous callers together have a part of each, and leave the rest to those who are known.
+// A caller may take as many places of a lane, or as much of a budget, as it leaves free. A single caller gets half of
+// them, and two get a third each. So there is always room for another caller. All anonymous callers together have a
+// part of each lane and budget, and the rest is for known callers.
 package admit
 
 import (
@@ -26,16 +27,17 @@ type Lanes struct {
 	Push  *Lane
 	Pages *Lane // searches, and pages for browsers
 
-	Unfair bool // callers are not told from one another: first come, first served
+	Unfair bool // callers share nothing fairly: first come, first served
 }
 
-// Sizes says how many requests each lane lets run at the same time.
+// Sizes are the concurrency limits of the lanes.
 type Sizes struct{ Small, Hit, Cold, Push, Pages int }
 
 // NewLanes makes the lanes.
 func NewLanes(s Sizes) Lanes {
 	return Lanes{
-		Small: NewLane("small", s.Small), Hit: NewLane("hit", s.Hit), Cold: NewLane("cold", s.Cold), Push: NewLane("push", s.Push),
+		Small: NewLane("small", s.Small), Hit: NewLane("hit", s.Hit), Cold: NewLane("cold", s.Cold), Push: NewLane("push",
+			s.Push),
 		Pages: NewLane("pages", s.Pages),
 	}
 }
@@ -55,9 +57,9 @@ func (l *Lanes) All() []*Lane { return []*Lane{l.Small, l.Hit, l.Cold, l.Push, l
 type Lane struct {
 	name      string
 	limit     int64
-	anonymous int64 // of the limit, how many for all anonymous callers together, while known says so
+	anonymous int64 // limit for all anonymous callers together, while known returns true
 	known     func() bool
-	watcher   Watcher // nil: nobody
+	watcher   Watcher // nil: none
 
 	running, strangers atomic.Int64 // strangers: those of running that are anonymous
 	admitted, refused  atomic.Int64
@@ -69,24 +71,25 @@ func NewLane(name string, limit int) *Lane {
 	return &Lane{name: name, limit: int64(limit), anonymous: math.MaxInt64, callers: newTally()}
 }
 
-// Anonymous leaves anonymous callers together a part of the lane, from 0 to 1, and at least one place, as long as known says that callers can be known at
-// all. It is asked when they would have more, by any goroutine. Called before the first Enter.
+// Anonymous limits all anonymous callers together to a part of the lane, from 0 to 1, and at least one place. The limit
+// holds while known returns true: callers can be known at all. known is called concurrently. Call Anonymous before the
+// first Enter.
 func (l *Lane) Anonymous(part float64, known func() bool) {
 	l.anonymous, l.known = max(1, int64(part*float64(l.limit))), known
 }
 
-// Watcher is told of what a lane does, by any goroutine.
+// Watcher observes a lane. Its methods are called concurrently.
 type Watcher interface {
 	Began()  // a request was let in; Ended follows
 	Served() // one is known to be of the lane's kind to the end (Seat.Stay), or has left as such
 	Ended()  // one has left, or was taken to another lane
 }
 
-// Watch has w told. Called before the first Enter.
+// Watch sets the watcher. Call it before the first Enter.
 func (l *Lane) Watch(w Watcher) { l.watcher = w }
 
-// Enter lets a request in, or refuses it with an error of kind Exhausted. Whoever was let in calls Leave when done. Safe for
-// concurrent use.
+// Enter admits a request, or refuses it with an error of kind Exhausted. The caller of Enter calls Leave at the end of
+// the request. Safe for concurrent use.
 func (l *Lane) Enter(c balance.Caller) (*Seat, error) {
 	s := &Seat{caller: c}
 	return s, s.Move(l)
@@ -97,7 +100,8 @@ func (l *Lane) enter(c balance.Caller) error {
 	own, stranger := l.callers.of(c), c.Anonymous()
 	mine := own.Add(1) - 1
 	if stranger && l.strangers.Add(1) > l.anonymous && l.known() {
-		return l.refuse(own, stranger, true, "too many %s requests of anonymous callers at the same time; try again, or sign in")
+		return l.refuse(own, stranger, true, "too many %s requests of anonymous callers at the same time; try again, or "+
+			"sign in")
 	}
 	for n := l.running.Load(); n < l.limit; n = l.running.Load() {
 		if mine >= l.limit-n && c != "" {
@@ -114,14 +118,14 @@ func (l *Lane) enter(c balance.Caller) error {
 	return l.refuse(own, stranger, false, "too many %s requests at the same time; try again")
 }
 
-// refuse takes the count back; share tells that others would find a place.
-func (l *Lane) refuse(own *atomic.Int64, stranger, share bool, message string) error {
+// refuse undoes the count. isShare means that other callers would find a place.
+func (l *Lane) refuse(own *atomic.Int64, stranger, isShare bool, message string) error {
 	own.Add(-1)
 	if stranger {
 		l.strangers.Add(-1)
 	}
 	l.refused.Add(1)
-	if share {
+	if isShare {
 		return fault.CallerLimit(fault.RetrySoon, message, l.name)
 	}
 	return fault.Retry(fault.Exhausted, fault.RetrySoon, message, l.name)
@@ -138,26 +142,27 @@ func (l *Lane) leave(c balance.Caller) {
 	}
 }
 
-func (l *Lane) tell() {
+func (l *Lane) served() {
 	if l.watcher != nil {
 		l.watcher.Served()
 	}
 }
 
-// Seat is a request's place, in one lane at a time. Not safe for concurrent use. The zero Seat is the server's own, and in no lane.
+// Seat is a request's place, in one lane at a time. Not safe for concurrent use. The zero Seat is the server's own, and
+// in no lane.
 type Seat struct {
 	caller balance.Caller
 	lane   *Lane // nil: in none
 }
 
-// In tells whether the seat is in a lane.
+// In reports whether the seat is in a lane.
 func (s *Seat) In(l *Lane) bool { return s.lane == l }
 
-// Stay says that the request is of its lane's kind for all that is known.
-func (s *Seat) Stay() { s.lane.tell() }
+// Stay notes that the request probably stays in its lane.
+func (s *Seat) Stay() { s.lane.served() }
 
-// Move takes the request to another lane, or fails with an error of kind Exhausted and leaves it where it is. To move to where it is
-// already does nothing.
+// Move takes the request to another lane, or fails with an error of kind Exhausted and leaves it where it is. To move
+// to where it is already does nothing.
 func (s *Seat) Move(to *Lane) error {
 	if s.lane == to {
 		return nil
@@ -172,7 +177,7 @@ func (s *Seat) Move(to *Lane) error {
 	return nil
 }
 
-// Withdraw ends it for a request that was not served, and comes again: it tells nothing of its lane.
+// Withdraw gives up the seat of a request that was not served and is repeated. The watcher does not count it as served.
 func (s *Seat) Withdraw() {
 	if s.lane != nil {
 		s.lane.leave(s.caller)
@@ -180,11 +185,11 @@ func (s *Seat) Withdraw() {
 	}
 }
 
-// Leave ends it all. More than once does nothing.
+// Leave gives up the seat. Further calls do nothing.
 func (s *Seat) Leave() {
 	if s.lane == nil {
 		return
 	}
-	s.lane.tell()
+	s.lane.served()
 	s.Withdraw()
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Budget bounds how much of something, as bytes of memory, all requests together may hold. Like a Lane it refuses at once what does not fit,
-// and shares what there is among callers in the same way: a caller may hold no more than it leaves free, so that one alone has half of the
-// budget, and there is always room for one who holds nothing. All anonymous callers together have a part of it. Safe for concurrent use.
+// Budget bounds how much of something, such as bytes of memory, all requests hold together. Like a Lane, it refuses at
+// once what does not fit, and shares it among callers: a caller may hold as much as it leaves free. All anonymous
+// callers together have a part of it. Safe for concurrent use.
 type Budget struct {
 	name      string
 	limit     int64
-	anonymous int64 // of the limit, how much for all anonymous callers together, while known says so
+	anonymous int64 // limit for all anonymous callers together, while known returns true
 	known     func() bool
 
 	mu              sync.Mutex
@@ -28,8 +28,9 @@ func NewBudget(name string, limit int64) *Budget {
 	return &Budget{name: name, limit: limit, anonymous: math.MaxInt64, callers: map[balance.Caller]int64{}}
 }
 
-// Anonymous leaves anonymous callers together a part of the budget, from 0 to 1, as long as known says that callers can be known at all.
-// Called before the first Take. known is called by any goroutine, and takes nothing from the budget.
+// Anonymous limits all anonymous callers together to a part of the budget, from 0 to 1, while known returns true:
+// callers can be known at all. known is called concurrently and must not take from the budget. Call Anonymous before
+// the first Take.
 func (b *Budget) Anonymous(part float64, known func() bool) {
 	b.anonymous, b.known = int64(part*float64(b.limit)), known
 }
@@ -46,8 +47,8 @@ func (b *Budget) most(c balance.Caller) int64 {
 	return most
 }
 
-// Take takes n for a caller, or nothing and gives an error of kind Exhausted. Whoever took gives back. The caller "" is nobody in particular
-// and has no share: it may take all that is left.
+// Take takes n for a caller, or returns an error of kind Exhausted. Give returns it. The empty caller has no share of
+// its own: it may take all that is left.
 func (b *Budget) Take(c balance.Caller, n int64) error {
 	stranger := c.Anonymous()
 	known := stranger && b.known != nil && b.known()
@@ -57,7 +58,8 @@ func (b *Budget) Take(c balance.Caller, n int64) error {
 	switch {
 	case known && b.strangers+n > b.anonymous:
 		b.refused++
-		return fault.CallerLimit(fault.RetrySoon, "too many large %s of anonymous callers at the same time; try again, or sign in", b.name)
+		return fault.CallerLimit(fault.RetrySoon, "too many large %s of anonymous callers at the same time; try again, or "+
+			"sign in", b.name)
 	case free < 0:
 		b.refused++
 		return fault.Retry(fault.Exhausted, fault.RetrySoon, "too many large %s at the same time; try again", b.name)
@@ -97,12 +99,13 @@ func (b *Budget) state() (used, refused int64) {
 	return b.used, b.refused
 }
 
-// Holding is what one request holds of a budget. Not safe for concurrent use. The zero Holding is of no budget, and may grow without a bound.
+// Holding is what one request holds of a budget. Not safe for concurrent use. The zero Holding is of no budget, and may
+// grow without a bound.
 type Holding struct {
 	budget *Budget
 	caller balance.Caller
-	free   int64 // how much is not counted
-	size   int64 // with what is not counted
+	free   int64 // size that does not count against the budget
+	size   int64 // including the free part
 }
 
 // Hold begins a request of a caller, which holds nothing yet. The first free bytes are not counted.
@@ -110,17 +113,19 @@ func (b *Budget) Hold(c balance.Caller, free int64) Holding {
 	return Holding{budget: b, caller: c, free: free}
 }
 
-// Size is how much is held, with what is not counted.
+// Size returns the held size, including the free part.
 func (h *Holding) Size() int64 { return h.size }
 
-// Grow holds n more, or nothing more and gives an error: of kind Exhausted, or of kind Invalid if one caller can never have so much.
+// Grow holds n more, or nothing more and gives an error: of kind Exhausted, or of kind Invalid if one caller can never
+// have so much.
 func (h *Holding) Grow(n int64) error {
 	if h.budget == nil {
 		return nil
 	}
 	if counted := h.counted(h.size + n); counted > 0 {
 		if counted > h.budget.most(h.caller) {
-			return fault.New(fault.Invalid, "the request takes more memory than the %d bytes that one caller may have; ask for less at a time",
+			return fault.New(fault.Invalid, "the request takes more memory than the %d bytes that one caller may have; ask "+
+				"for less at a time",
 				h.budget.most(h.caller))
 		}
 		if err := h.budget.Take(h.caller, counted-h.counted(h.size)); err != nil {

@@ -14,8 +14,8 @@ const (
 	network6 = 64
 )
 
-// CallerOf is the caller that a request counts for: its identity's name, else the network of the address that it came from. Where callers are
-// not told from one another it is nobody in particular.
+// CallerOf returns the caller that a request counts for: the name of its identity, else the network of its address.
+// With Unfair it is the empty caller.
 func (l *Lanes) CallerOf(name, address string) balance.Caller {
 	if l.Unfair {
 		return ""
@@ -47,8 +47,9 @@ func (l *Lanes) CallerAt(address netip.Addr) balance.Caller {
 // tallies is how many counters a tally has.
 const tallies = 4096
 
-// tally counts for each caller in a fixed number of counters, so that it takes no lock and no more memory for more callers. Two callers may
-// share one, by chance: nobody can choose with whom. Whoever shares one with a greedy caller is treated as greedy: one of 4,096.
+// tally counts for each caller in a fixed number of counters, so that it takes no lock and no more memory for more
+// callers. Two callers may share one by chance, which no caller can influence. One of
+// 4,096 callers shares a counter with a greedy caller and is treated like it.
 type tally struct {
 	seed     maphash.Seed
 	counters *[tallies]atomic.Int64

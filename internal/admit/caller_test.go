@@ -47,7 +47,8 @@ func laneFor(limit int, callers ...balance.Caller) *Lane {
 	}
 }
 
-// TestCallersShareALane: nobody has more places than were free, somebody who has none finds one, and all places come back.
+// TestCallersShareALane: nobody has more places than were free, somebody who has none finds one, and all places come
+// back.
 func TestCallersShareALane(t *testing.T) {
 	t.Parallel()
 	callers := []balance.Caller{"ann", "bob", "192.0.2.0/24", "198.51.100.0/24"}
@@ -106,7 +107,8 @@ func TestCallersShareALane(t *testing.T) {
 	})
 }
 
-// TestQuietCallersUnderContention: whatever a greedy caller does, a quiet one finds a place, as long as there are few of them.
+// TestQuietCallersUnderContention: whatever a greedy caller does, a quiet one finds a place, as long as there are few
+// of them.
 func TestQuietCallersUnderContention(t *testing.T) {
 	t.Parallel()
 	callers := []balance.Caller{"greedy"}

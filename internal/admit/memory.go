@@ -9,15 +9,16 @@ import (
 	"strings"
 )
 
-// When the machine is short of memory: tasks waited for it for so many percent of the last ten seconds; so much of what the control group
-// may have is used, files that can be dropped not counted; so little is left on the machine.
+// The machine is short of memory if one of these limits is crossed. mostStalled is the time that tasks waited for
+// memory in the last ten seconds. mostUsed is the part of the control group's limit that is used, without droppable files.
+// leastLeft is the available part of the machine's memory.
 const (
 	mostStalled = 10 // percent
 	mostUsed    = 0.9
 	leastLeft   = 0.05
 )
 
-// memory reads what Linux tells. What is not there tells nothing.
+// memory reads the figures of Linux. Missing files are ignored.
 type memory struct {
 	root     string
 	groups   []group // that the process is in, and those above it
@@ -54,8 +55,9 @@ func newMemory(root string) *memory {
 	return m
 }
 
-// version2 finds the groups of a path, as far as they count memory: the controller may be in version 1. Where the server is in a group of its own, made by
-// package cgroup, its git processes are beside it, and what all suffer together is told two groups above.
+// version2 finds the groups of a path that count memory: the controller may be in version 1. If package cgroup made a
+// group for the server, its git processes are in groups beside it. The pressure on the server and them is in the group
+// two levels above.
 func (m *memory) version2(top, path string) {
 	all := path
 	if run := filepath.Dir(path); strings.HasPrefix(filepath.Base(run), "packhorse.") {
@@ -67,7 +69,8 @@ func (m *memory) version2(top, path string) {
 	for dir := filepath.Join(top, path); ; dir = filepath.Dir(dir) {
 		if limit := filepath.Join(dir, "memory.max"); exists(limit) {
 			m.groups = append(m.groups, group{
-				used: filepath.Join(dir, "memory.current"), limit: limit, stat: filepath.Join(dir, "memory.stat"), inactive: "inactive_file",
+				used: filepath.Join(dir, "memory.current"), limit: limit, stat: filepath.Join(dir, "memory.stat"),
+				inactive: "inactive_file",
 			})
 		}
 		if len(dir) <= len(top) {
@@ -81,7 +84,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Memory is how many bytes of it this process and those that it starts may have: the machine's, or fewer by the control group. 0 where nobody says.
+// Memory is how many bytes of it this process and those that it starts may have: the machine's, or fewer by the control
+// group. 0 means unknown.
 func Memory() int64 { return newMemory("/").most() }
 
 func (m *memory) most() int64 {
@@ -95,10 +99,10 @@ func (m *memory) most() int64 {
 	return most
 }
 
-// short tells whether memory is short now.
+// short reports whether memory is short now.
 func (m *memory) short() bool { return m.stalled() || m.full() || m.machineFull() }
 
-// stalled looks at the kernel's pressure stall information (Documentation/accounting/psi.rst).
+// stalled reads the kernel's pressure stall information (Documentation/accounting/psi.rst).
 func (m *memory) stalled() bool {
 	text, _ := os.ReadFile(m.pressure)
 	_, text, _ = bytes.Cut(text, []byte("some avg10="))

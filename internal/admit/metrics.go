@@ -23,7 +23,7 @@ type Metrics struct {
 	queues map[string]*queue // by lane
 }
 
-// queue is where a lane's requests wait for what does their work, and what became of them.
+// queue is the slots that a lane's requests wait for, and the results.
 type queue struct {
 	slots                           *balance.Slots
 	admitted, waited, refused, gone atomic.Int64
@@ -36,18 +36,19 @@ func NewMetrics(lanes Lanes) *Metrics {
 	}
 	return &Metrics{
 		lanes: lanes.All(), queues: make(map[string]*queue),
-		requests: desc("requests_total", "Requests by what became of them: admitted at once, queued and then admitted, refused, or gone while they waited.", "outcome"),
-		running:  desc("running", "Requests that run now."),
-		queued:   desc("queued", "Requests that wait now."),
-		limit:    desc("limit", "Requests that may run at the same time now."),
+		requests: desc("requests_total", "Requests by outcome: admitted at once, queued and then admitted, "+
+			"refused, or gone while they waited.", "outcome"),
+		running: desc("running", "Requests that run now."),
+		queued:  desc("queued", "Requests that wait now."),
+		limit:   desc("limit", "Requests that may run at the same time now."),
 		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_lane_wait_seconds",
 			Help:    "Time that requests waited, those included that were refused or gone.",
 			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}}, []string{"lane"}),
 	}
 }
 
-// Queue counts what waits for slots as a lane's. There may be a Lane of that name, which bounds its requests besides. Called once for a name,
-// before the first Acquire.
+// Queue counts the requests that wait for slots as those of a lane. A Lane of that name may bound them, too. Call it
+// once for a name, before the first Acquire.
 func (m *Metrics) Queue(lane string, slots *balance.Slots) {
 	q := &queue{slots: slots}
 	wait := m.wait.WithLabelValues(lane)
@@ -95,7 +96,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for name, q := range m.queues {
 		tell := teller{ch, name}
 		tell.outcomes(m.requests, map[string]int64{
-			"admitted": q.admitted.Load(), "queued": q.waited.Load(), "refused": q.refused.Load() + full[name], "gone": q.gone.Load(),
+			"admitted": q.admitted.Load(), "queued": q.waited.Load(), "refused": q.refused.Load() + full[name],
+			"gone": q.gone.Load(),
 		})
 		tell.gauge(m.running, int64(q.slots.InUse()))
 		tell.gauge(m.queued, int64(q.slots.Queued()))
@@ -103,14 +105,14 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// State is a lane at one moment: how many requests run, wait, and may run, and what became of those before.
+// State describes a lane: how many requests run, wait and may run, and the results of previous requests.
 type State struct {
 	Name                    string
 	Running, Queued, Limit  int64
 	Admitted, Refused, Gone int64 // since the process began; Admitted: at once or later
 }
 
-// States tells of all lanes, by name.
+// States returns the states of all lanes, by name.
 func (m *Metrics) States() []State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,7 +123,8 @@ func (m *Metrics) States() []State {
 			full[l.name] = l.refused.Load()
 			continue
 		}
-		all = append(all, State{Name: l.name, Running: l.running.Load(), Limit: l.limit, Admitted: l.admitted.Load(), Refused: l.refused.Load()})
+		all = append(all, State{Name: l.name, Running: l.running.Load(), Limit: l.limit, Admitted: l.admitted.Load(),
+			Refused: l.refused.Load()})
 	}
 	for name, q := range m.queues {
 		all = append(all, State{
@@ -153,10 +156,12 @@ func (t teller) gauge(d *prometheus.Desc, n int64) {
 func (b *Budget) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "packhorse_request_memory_bytes", Help: "Memory in bytes that large requests take now, as counted against lanes.request_bytes.",
+			Name: "packhorse_request_memory_bytes", Help: "Memory in bytes that large requests take now, as counted against " +
+				"lanes.request_bytes.",
 		}, func() float64 { used, _ := b.state(); return float64(used) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "packhorse_request_memory_refused_total", Help: "Requests refused because large ones held lanes.request_bytes.",
+			Name: "packhorse_request_memory_refused_total", Help: "Requests refused because large ones held " +
+				"lanes.request_bytes.",
 		}, func() float64 { _, refused := b.state(); return float64(refused) }),
 	}
 }

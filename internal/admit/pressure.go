@@ -12,12 +12,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
-// Pressure narrows slots while the machine is short of CPU or memory, and widens them again: by a factor down, in steps up, never below one.
+// Pressure narrows slots while the machine is short of CPU or memory, and widens them again: by a factor down, in steps
+// up, never below one.
 //
-// What it looks at is the machine, not how long work took: one pack takes a thousand times as long as another, so latencies of packs, by which
-// adaptive limiters usually go, say nothing here. Short of CPU means late: a sleeping goroutine is woken late, as a small request would be. The
-// kernel's own figure (/proc/pressure/cpu) is no help: git's processes, which are to give way, wait for each other as soon as all CPUs are used, as
-// they should be. What counts of their own waiting is where it goes beyond that: most of them could as well not have been started. Safe for concurrent
+// It observes the machine and not the duration of work, unlike usual adaptive limiters: one pack takes a thousand times
+// as long as another. The machine is short of CPU when a sleeping goroutine is woken late, like a small request would
+// be. The kernel's figure (/proc/pressure/cpu) does not help. Git processes, which should give way, wait for each other
+// as soon as all CPUs are used. Their waiting counts only when they wait far more than they run. Safe for concurrent
 // use.
 type Pressure struct {
 	queues []*balance.Slots
@@ -37,15 +38,15 @@ const (
 	pressureStep = time.Second
 	narrowBy     = 0.7
 	widenBy      = 0.1
-	// lateStep is how often the time is looked at, and late by how much a look may come late, while anybody has a slot. The machine is short of CPU
-	// if more than lateMost of a second's looks were later.
+	// lateStep is how often the time is checked while a slot is taken, and late is the tolerated delay of a check. The
+	// machine is short of CPU if more than lateMost checks in a second were later.
 	lateStep = 20 * time.Millisecond
 	late     = 20 * time.Millisecond
 	lateMost = 4
 )
 
-// NewPressure watches over the slots until it is closed. Contention is how long the processes that have them were on a CPU since it was last asked, and
-// how long they waited for one; nil: nobody knows.
+// NewPressure watches over the slots until it is closed. contention returns how long the processes with slots ran on a
+// CPU since its last call, and how long they waited for one. Nil means unknown.
 func NewPressure(contention func() (ran, waited time.Duration), queues ...*balance.Slots) *Pressure {
 	p := &Pressure{queues: queues, stop: make(chan struct{})}
 	lateness := &lateness{busy: p.busy, stop: p.stop}
@@ -58,8 +59,8 @@ func NewPressure(contention func() (ran, waited time.Duration), queues ...*balan
 	return p
 }
 
-// contended tells whether processes wait for a CPU far more than they have one: four fifths of the time in which they could go on, and long enough to be
-// told from chance. That two share a CPU, or that they give way to others, is as it should be.
+// contended reports whether processes wait for a CPU far more than they run: four fifths of the time, and long enough
+// to exclude chance. It is normal that two share a CPU, or that they give way to others.
 func contended(ran, waited time.Duration) bool {
 	return ran+waited > pressureStep/4 && waited > 4*ran
 }
@@ -72,13 +73,13 @@ func (p *Pressure) begin(signs []sign) {
 	p.done.Go(p.run)
 }
 
-// Close ends it. The slots stay as they are.
+// Close ends the observation. The slots are unchanged.
 func (p *Pressure) Close() {
 	close(p.stop)
 	p.done.Wait()
 }
 
-// busy tells whether anybody has a slot: only then there is something to narrow.
+// busy reports whether a slot is taken. Otherwise there is nothing to narrow.
 func (p *Pressure) busy() bool {
 	return slices.ContainsFunc(p.queues, func(s *balance.Slots) bool { return s.InUse() > 0 })
 }
@@ -124,7 +125,8 @@ func (p *Pressure) suffers() (any bool) {
 func (p *Pressure) Collectors() (all []prometheus.Collector) {
 	for _, s := range p.signs {
 		all = append(all, prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "packhorse_pressure_seconds_total", Help: "Seconds in which the machine was short of it while packs were made or pushes taken.",
+			Name: "packhorse_pressure_seconds_total", Help: "Seconds in which the machine was short of it while packs were " +
+				"made or pushes taken.",
 			ConstLabels: prometheus.Labels{"of": s.name},
 		}, func() float64 { return float64(s.seconds.Load()) }))
 	}

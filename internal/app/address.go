@@ -41,7 +41,8 @@ func parseAddress(text string) (address, error) {
 		return address{"unix", path, "localhost"}, nil
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+		strings.Trim(u.Path, "/") != "" {
 		return address{}, fault.New(fault.Invalid, "worker address %q: must be like unix:/run/app/w0.sock or http://127.0.0.1:3001", text)
 	}
 	port, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16)
@@ -55,14 +56,15 @@ func parseAddress(text string) (address, error) {
 	return address{"tcp", net.JoinHostPort(host, strconv.FormatUint(port, 10)), u.Host}, nil
 }
 
-// ParseWorker parses the address of a worker, with an optional name: "unix:/run/app/w0.sock", "a=http://127.0.0.1:3001". The default name is that of
-// the socket without ".sock", or host and port.
+// ParseWorker parses the address of a worker, with an optional name: "unix:/run/app/w0.sock",
+// "a=http://127.0.0.1:3001". The default name is that of the socket without ".sock", or host and port.
 func ParseWorker(text string) (WorkerOptions, error) {
 	w := WorkerOptions{Address: text}
 	if name, rest, named := strings.Cut(text, "="); named && !strings.ContainsAny(name, ":/") {
 		w.Name, w.Address = name, rest
 		if !isWorkerName(name) {
-			return w, fault.New(fault.Invalid, "worker %.80q: the name must have letters, digits, \".\", \"_\" and \"-\", at most 64", text)
+			return w, fault.New(fault.Invalid, "worker %.80q: the name must have letters, digits, \".\", \"_\" and \"-\", at "+
+				"most 64", text)
 		}
 	}
 	a, err := parseAddress(w.Address)
@@ -72,7 +74,8 @@ func ParseWorker(text string) (WorkerOptions, error) {
 	w.Address = a.String()
 	const maxSocketPath = 103 // unix(7); some systems allow less than Linux
 	if a.network == "unix" && len(a.target) > maxSocketPath {
-		return w, fault.New(fault.Invalid, "worker address %q: longer than the %d bytes that the path of a socket may have", a.target, maxSocketPath)
+		return w, fault.New(fault.Invalid, "worker address %q: longer than the %d bytes that the path of a socket may have",
+			a.target, maxSocketPath)
 	}
 	if w.Name != "" {
 		return w, nil
@@ -81,7 +84,8 @@ func ParseWorker(text string) (WorkerOptions, error) {
 	if a.network == "unix" {
 		w.Name = strings.TrimSuffix(a.target[strings.LastIndexByte(a.target, '/')+1:], ".sock")
 		if !isWorkerName(w.Name) {
-			return w, fault.New(fault.Invalid, "worker address %q: %q is not a valid name; add one, as in \"a=%s\"", w.Address, w.Name, w.Address)
+			return w, fault.New(fault.Invalid, "worker address %q: %q is not a valid name; add one, as in \"a=%s\"", w.Address,
+				w.Name, w.Address)
 		}
 	}
 	return w, nil

@@ -1,10 +1,13 @@
-// Package app is the application proxy: it passes requests that are not Git's to application workers, and their responses to the clients.
+// Package app is the application proxy: it passes requests that are not Git's to application workers, and their
+// responses to the clients.
 //
-// A worker has few threads, and slow clients must not occupy them. So a request body is received in full, in memory or a file, before a worker is
-// chosen, and a response is read as fast as the worker sends it, whatever the speed of the client. Then the worker gets its next request.
+// A worker has few threads, and slow clients must not occupy them. So a request body is received in full, in memory or
+// a file, before a worker is chosen. A response is read as fast as the worker sends it, whatever the speed of the
+// client. Then the worker gets its next request.
 //
-// Each request gets a slot of a worker from package balance. httputil.ReverseProxy and one http.Transport for each worker do the rest. A response
-// that was not sent in full never looks complete: the client's connection is cut instead.
+// Each request gets a slot of a worker from package balance. httputil.ReverseProxy and one http.Transport for each
+// worker do the rest. A response that was not sent in full never looks complete: the client's connection is cut
+// instead.
 package app
 
 import (
@@ -24,7 +27,8 @@ import (
 type Options struct {
 	Routing Routing
 	Workers []WorkerOptions // of the only pool, if Routing has no pools
-	// Caller returns the party that the requests of a client count for in the queue. Nil means that all clients are one party.
+	// Caller returns the party that the requests of a client count for in the queue. Nil means that all clients are one
+	// party.
 	Caller func(netip.Addr) balance.Caller
 
 	Health     Health
@@ -40,7 +44,7 @@ type Options struct {
 	Bodies Bodies
 	Files  Files
 
-	MaxUpgrades int           // upgraded connections at the same time; 0: 1,000; negative: none
+	MaxUpgrades int           // upgraded connections at the same time. 0 means 1,000, negative means none
 	UpgradeIdle time.Duration // how long both sides of an upgraded connection may be silent; default 10m
 
 	Log *slog.Logger
@@ -48,13 +52,14 @@ type Options struct {
 
 // Bodies limits what is stored of requests and responses.
 type Bodies struct {
-	MaxRequest    int64         // bytes of a request body; default 1 GiB
-	RequestMemory int64         // bytes of a request body in memory; default 64 KiB
-	ReadStall     time.Duration // how long a client may pause within a body, and a tenth of the time for 64 KiB of it; default 30s
-	MaxMemory     int64         // bytes of all bodies in memory; the rest goes to files; default 256 MiB
-	MaxResponse   int64         // stored bytes of a response; beyond them the worker waits for the client; default 1 GiB
-	Dir           string        // directory for files; empty: no files
-	MaxDir        int64         // bytes of all files; default 8 GiB
+	MaxRequest    int64 // bytes of a request body; default 1 GiB
+	RequestMemory int64 // bytes of a request body in memory; default 64 KiB
+	// how long a client may pause within a body, and a tenth of the time for 64 KiB of it; default 30s
+	ReadStall   time.Duration
+	MaxMemory   int64  // bytes of all bodies in memory, the rest goes to files; default 256 MiB
+	MaxResponse int64  // stored bytes of a response before the worker waits; default 1 GiB
+	Dir         string // directory for files; empty: no files
+	MaxDir      int64  // bytes of all files; default 8 GiB
 }
 
 // Proxy passes requests to workers. Safe for concurrent use.
@@ -79,7 +84,7 @@ type Proxy struct {
 
 // Record describes a finished request, for logs and metrics.
 type Record struct {
-	Status   int    // sent to the client; 0: none; 499: the client disconnected first
+	Status   int    // sent to the client. 0: none, 499: the client disconnected first
 	Worker   string // that answered, or was the last to fail
 	Pool     string // also if none of its workers was available
 	Class    Class

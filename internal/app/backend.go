@@ -12,8 +12,9 @@ import (
 
 // backend is the connections to one address. Workers with the same address share them, whatever their names and pools.
 //
-// Slots bound the requests at a worker, and a request uses an idle connection before it opens one. So a worker has no more connections than
-// slots. That matters because an idle connection can occupy a thread of a worker. For the same reason idle connections are closed soon.
+// Slots bound the requests at a worker, and a request uses an idle connection before it opens one. So a worker has no
+// more connections than slots. That matters because an idle connection can occupy a thread of a worker. For the same
+// reason idle connections are closed soon.
 type backend struct {
 	address
 	transport *http.Transport
@@ -50,7 +51,7 @@ type dialError struct{ error }
 
 func (e *dialError) Unwrap() error { return e.error }
 
-// isExhausted reports whether this process or machine has no more file descriptors. That says nothing about a worker.
+// isExhausted reports whether this process or machine has no more file descriptors. That is not the fault of a worker.
 func isExhausted(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }

@@ -138,8 +138,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// BenchmarkRelay measures a trivial request, from a client over net/http's server to a worker that answers at once. Beside it
-// stands httputil.ReverseProxy.
+// BenchmarkRelay measures a trivial request, from a client over net/http's server to a worker that answers at once.
+// Beside it stands httputil.ReverseProxy.
 func BenchmarkRelay(b *testing.B) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	firstBody = 4 << 10  // first allocation for a body of unknown length: most are short
-	pace      = 64 << 10 // a client has slowest times Bodies.ReadStall for so many bytes, so that it cannot send single bytes for ever
-	slowest   = 10
+	firstBody = 4 << 10 // first allocation for a body of unknown length: most are short
+	// a client has slowest times Bodies.ReadStall for so many bytes, so that it cannot send single bytes for ever
+	pace    = 64 << 10
+	slowest = 10
 )
 
 var (
@@ -25,7 +26,8 @@ var (
 	errFull    = errors.New("no room on disk")
 )
 
-// body is a request body. It is received in full before a worker is chosen, in memory and, beyond a limit, in a file without a name.
+// body is a request body. It is received in full before a worker is chosen, in memory and, beyond a limit, in a file
+// without a name.
 type body struct {
 	size     int64
 	memory   []byte // the beginning, or all of it
@@ -75,7 +77,8 @@ func (e *exchange) receive() bool {
 func (e *exchange) refuseBody(err error) {
 	switch {
 	case errors.Is(err, errTooLong):
-		e.refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the request body is longer than the maximum of %d bytes", e.p.Bodies.MaxRequest))
+		e.refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the request body is longer than the maximum of %d bytes",
+			e.p.Bodies.MaxRequest))
 	case errors.Is(err, errFull), isExhausted(err):
 		e.Err = fault.Wrap(fault.Exhausted, "too many long request bodies", err)
 		e.w.Header().Set("Retry-After", fault.RetryHeader(fault.RetryLater))
@@ -83,7 +86,8 @@ func (e *exchange) refuseBody(err error) {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		e.p.logDiskError("long request bodies refused: cannot write to disk", err)
 		e.Err = fault.Wrap(fault.Exhausted, "the disk of "+e.p.Bodies.Dir+" is full", err)
-		e.refuse(http.StatusInsufficientStorage, "the server's disk is full and has no room for the request body; try a shorter one, or later")
+		e.refuse(http.StatusInsufficientStorage, "the server's disk is full and has no room for the request body; try a "+
+			"shorter one, or later")
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		e.Err = fault.Wrap(fault.Deadline, "the request body took too long", err)
 		e.refuse(http.StatusRequestTimeout, "the request body took too long")

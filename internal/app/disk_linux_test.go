@@ -44,8 +44,8 @@ func room(t *testing.T, dir string) uint64 {
 	return s.Bavail * uint64(s.Bsize)
 }
 
-// post sends a body and gives what is answered before all of it has gone, or after. Who is refused in the middle of a body may see a reset instead of the
-// answer: that is TCP, and tried again.
+// post sends a body and gives what is answered before all of it has gone, or after. Who is refused in the middle of a
+// body may see a reset instead of the answer: that is TCP, and tried again.
 func (f *front) post(content []byte, chunks bool) (status int, answer string) {
 	f.t.Helper()
 	head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", len(content))
@@ -78,7 +78,8 @@ func (f *front) post(content []byte, chunks bool) (status int, answer string) {
 	return status, answer
 }
 
-// Where the disk for long bodies is full, these are refused, with a sentence, before a worker is asked. Others are served, and nothing is left.
+// Where the disk for long bodies is full, these are refused, with a sentence, before a worker is asked. Others are
+// served, and nothing is left.
 func TestFullDiskForBodies(t *testing.T) {
 	t.Parallel()
 	dir := smallDisk(t, 4<<20)
@@ -149,8 +150,8 @@ func TestFullDiskForBodies(t *testing.T) {
 	}
 }
 
-// Where it is full while an answer waits for its client, the answer goes on at the client's speed, and is whole; the log says why once. A client that leaves
-// leaves nothing.
+// Where it is full while an answer waits for its client, the answer goes on at the client's speed, and is whole; the
+// log says why once. A client that leaves leaves nothing.
 func TestFullDiskForAnswers(t *testing.T) {
 	t.Parallel()
 	w, content := serveLong(t)

@@ -28,8 +28,9 @@ func (p *pool) othersOut(w *worker) (names []string) {
 	return names
 }
 
-// settle decides which workers are given requests. Of those that are not ready, only so many rest as may be out of service, the first ones first.
-// The others keep their requests, so that these are not left to too few workers. The caller holds mu.
+// settle decides which workers are given requests. Of those that are not ready, only so many rest as may be out of
+// service, the first ones first. The others keep their requests, so that these are not left to too few workers. The
+// caller holds mu.
 func (p *pool) settle() {
 	var candidates []*worker
 	for _, w := range p.workers {
@@ -100,15 +101,16 @@ func (p *pool) logChange(w *worker, level slog.Level, message string, attrs ...a
 	p.log.Log(context.Background(), level, message, append([]any{"worker", w.Name, "pool", p.name}, attrs...)...)
 }
 
-// logDropped logs, once the minute is over, how many changes were not logged. The caller holds mu.
+// logDropped logs after the minute how many changes were not logged. The caller holds mu.
 func (p *pool) logDropped(w *worker) {
 	if n := w.logBudget.unsaid; n > 0 && p.now().Sub(w.logBudget.minute) >= time.Minute {
 		w.logBudget.unsaid = 0
-		p.logChange(w, slog.LevelWarn, "application worker unstable", "more_changes", n, "now", w.health.String(), "why", w.why)
+		p.logChange(w, slog.LevelWarn, "application worker unstable", "more_changes", n, "now", w.health.String(), "why",
+			w.why)
 	}
 }
 
-// reset forgets what is known of a worker. Without checks it is up.
+// reset forgets the checks of a worker. Without checks it is up.
 func (w *worker) reset(isChecked bool, now time.Time) {
 	w.vitals, w.changed = vitals{why: "not checked yet"}, now
 	if !isChecked {
@@ -116,7 +118,8 @@ func (w *worker) reset(isChecked bool, now time.Time) {
 	}
 }
 
-// drain keeps new requests from a worker. Unless it is forced, it fails with kind Exhausted if too many workers would be out of service.
+// drain keeps new requests from a worker. Unless it is forced, it fails with kind Exhausted if too many workers would
+// be out of service.
 func (p *pool) drain(w *worker, force bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,9 +127,9 @@ func (p *pool) drain(w *worker, force bool) error {
 		return nil
 	}
 	if out := p.othersOut(w); len(out) >= p.allowed() && w.serves() && !force {
-		return fault.New(fault.Exhausted, "%s is not drained: of the %d workers of the pool %q no more than %d may be out of service at the same time "+
-			"(app.drain_share), and %s already; try again when one is back (--wait does), or use --force", w.Name, len(p.workers), p.name,
-			p.allowed(), strings.Join(out[:min(len(out), 8)], ", "))
+		return fault.New(fault.Exhausted, "%s is not drained: at most %d of the %d workers of the pool %q may be out of "+
+			"service (app.drain_share); try again when %s is back (--wait does), or use --force",
+			w.Name, p.allowed(), len(p.workers), p.name, strings.Join(out[:min(len(out), 8)], ", "))
 	}
 	w.isDrained, w.changed = true, p.now()
 	w.idleSince = w.changed
@@ -136,7 +139,7 @@ func (p *pool) drain(w *worker, force bool) error {
 	return nil
 }
 
-// undrain ends a drain. Nothing is known of the worker then, which may be a new process.
+// undrain ends a drain. The worker may be a new process, so its checks start again.
 func (p *pool) undrain(w *worker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,7 +187,8 @@ func (p *Proxy) Workers() (list []State) {
 func (p *pool) state(w *worker) State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := State{Name: w.Name, Pool: p.name, Address: w.Address, State: "up", Why: w.why, Since: w.changed, Given: w.serves(),
+	s := State{Name: w.Name, Pool: p.name, Address: w.Address, State: "up", Why: w.why, Since: w.changed,
+		Given:    w.serves(),
 		InFlight: int(w.backend.requests.Load()), Slots: w.Slots, Served: w.served.Load(), Failed: w.failed.Load()}
 	switch {
 	case p.canStop(w):
@@ -201,8 +205,8 @@ func (p *pool) state(w *worker) State {
 	return s
 }
 
-// Drain keeps new requests from a worker. Requests in flight go on. Unless it is forced, it fails with kind Exhausted if too many workers would be
-// out of service. The error for an unknown name is of kind NotFound.
+// Drain keeps new requests from a worker. Requests in flight go on. Unless it is forced, it fails with kind Exhausted
+// if too many workers would be out of service. The error for an unknown name is of kind NotFound.
 func (p *Proxy) Drain(name string, force bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -237,5 +241,6 @@ func (p *Proxy) find(name string) (*worker, error) {
 	if len(known) > 20 {
 		known = append(known[:20], "and others")
 	}
-	return nil, fault.New(fault.NotFound, "application worker %.80q does not exist: known are %s", name, strings.Join(known, ", "))
+	return nil, fault.New(fault.NotFound, "application worker %.80q does not exist: known are %s", name,
+		strings.Join(known, ", "))
 }

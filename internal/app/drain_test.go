@@ -217,8 +217,8 @@ func TestDrain(t *testing.T) {
 		t.Errorf("while w0 has a request: %s", got)
 	}
 	err := p.Drain("w1", false)
-	if !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "w1 is not drained: of the 3 workers of the pool \"app\" no more than 1 may be out of service at the same time") ||
-		!strings.Contains(err.Error(), "w0 already") {
+	if !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "w1 is not drained: at most 1 of the 3 workers of the pool \"app\"") ||
+		!strings.Contains(err.Error(), "when w0 is back") {
 		t.Errorf("a second drain: %v", err)
 	}
 	if err := p.Drain("w0", false); err != nil {
@@ -305,7 +305,8 @@ func load(t *testing.T, url string, clients int) (end func() (int64, error)) {
 	}
 }
 
-// All workers are restarted, one after the other, under load: no request fails, and no worker is given more than its slots.
+// All workers are restarted, one after the other, under load: no request fails, and no worker is given more than its
+// slots.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	b, o := backs(t, 3)

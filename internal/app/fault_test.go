@@ -91,7 +91,8 @@ func TestWorkerReadsNothing(t *testing.T) {
 	close(end)
 }
 
-// A request that may be sent again is, to another worker, when the first one dies of it or cannot be reached; no other one is.
+// A request that may be sent again is, to another worker, when the first one dies of it or cannot be reached; no other
+// one is.
 func TestAnotherWorker(t *testing.T) {
 	t.Parallel()
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
@@ -155,7 +156,8 @@ func TestAnotherWorker(t *testing.T) {
 	})
 }
 
-// A worker that resets its connection in the middle of an answer: what has come never looks like all of it, also where the connection's end would be its end.
+// A worker that resets its connection in the middle of an answer: what has come never looks like all of it, also where
+// the connection's end would be its end.
 func TestResets(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
@@ -243,7 +245,8 @@ func TestClientGoesAway(t *testing.T) {
 	}
 }
 
-// A worker goes on with what its client does not wait for any more: it is busy until it is through with that, and no other request comes to it.
+// A worker goes on with what its client does not wait for any more: it is busy until it is through with that, and no
+// other request comes to it.
 func TestClientLeavesBusyWorker(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]string{
@@ -430,7 +433,8 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// A request that ends whoever reads it ends two workers, not all, also where they had connections and take no new one then.
+// A request that ends whoever reads it ends two workers, not all, also where they had connections and take no new one
+// then.
 func TestDeadlyRequest(t *testing.T) {
 	t.Parallel()
 	const n = 6

@@ -100,7 +100,8 @@ func (f *file) append(b []byte) error {
 			return fmt.Errorf("%w: %w", errDisk, err)
 		}
 		f.f = made
-		if err := os.Remove(made.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) { // the next process may have removed it
+		// the next process may have removed it
+		if err := os.Remove(made.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%w: %w", errDisk, err)
 		}
 	}

@@ -79,7 +79,7 @@ func closeRoots(roots []root) {
 	}
 }
 
-// announceFiles tells a worker how it can have files sent, in the fields of Rack::Sendfile.
+// announceFiles sets the fields by which Rack::Sendfile lets a worker have files sent.
 func (p *Proxy) announceFiles(header http.Header) {
 	if p.Files.Header == "" {
 		return
@@ -95,7 +95,8 @@ func (p *Proxy) announceFiles(header http.Header) {
 	header["X-Accel-Mapping"] = []string{strings.Join(mapping, ", ")}
 }
 
-// fileResponse is a response of a worker that names a file. It is an error so that ReverseProxy does not send the worker's body.
+// fileResponse is a response of a worker that names a file. It is an error so that ReverseProxy does not send the
+// worker's body.
 type fileResponse struct {
 	name     string
 	response *http.Response
@@ -166,15 +167,17 @@ func isOfConnection(name string) bool {
 	return false
 }
 
-// withRange returns the request that decides which part of a file is sent. Conditions and ranges only apply to the successful response to a GET or
-// HEAD. For others the whole file is sent, with the worker's status (RFC 9110, sections 13.2.1 and 14.2).
+// withRange returns the request that decides which part of a file is sent. Conditions and ranges only apply to the
+// successful response to a GET or HEAD. For others the whole file is sent, with the worker's status (RFC 9110, sections
+// 13.2.1 and 14.2).
 func withRange(r *http.Request, status int) *http.Request {
 	if status == http.StatusOK && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		return r
 	}
 	plain := *r
 	plain.Header = r.Header.Clone()
-	for _, name := range []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"} {
+	for _, name := range []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since",
+		"If-Unmodified-Since"} {
 		plain.Header.Del(name)
 	}
 	return &plain

@@ -19,8 +19,9 @@ import (
 	"time"
 )
 
-// workerProcess is an application worker on a Unix socket, which it puts in the place of one that is there. Files beside it have it say that it is not ready
-// (".red"), or hang up on checks (".mute"). SIGTERM ends it, once all that it has is answered.
+// workerProcess is an application worker on a Unix socket, which it puts in the place of one that is there. Files
+// beside it have it say that it is not ready (".red"), or hang up on checks (".mute"). SIGTERM ends it, once all that
+// it has is answered.
 func workerProcess(socket string) int {
 	l, err := net.Listen("unix", socket+".new")
 	if err == nil {
@@ -70,7 +71,8 @@ const rackApp = `run lambda { |env|
 }
 `
 
-// crewOf starts three workers as processes, and a proxy in front of them that knows that they are up. start starts one, again.
+// crewOf starts three workers as processes, and a proxy in front of them that knows that they are up. start starts one,
+// again.
 func crewOf(t *testing.T, o Options, puma bool) (f *front, sockets []string, start func(socket string) *exec.Cmd) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ph") // sockets have short paths
@@ -108,7 +110,8 @@ func crewOf(t *testing.T, o Options, puma bool) (f *front, sockets []string, sta
 	return newFront(t, o), sockets, start
 }
 
-// ask has clients ask for something all the time until end is called, which gives how many were answered, and what the first one met that was not.
+// ask has clients ask for something all the time until end is called, which gives how many were answered, and what the
+// first one met that was not.
 func (f *front) ask(method string, clients int) (answered *atomic.Int64, end func() error) {
 	answered = new(atomic.Int64)
 	ctx, stop := context.WithCancel(context.Background())
@@ -138,8 +141,8 @@ func (f *front) ask(method string, clients int) (answered *atomic.Int64, end fun
 	}
 }
 
-// Workers whose checks change all the time, in both ways, one of them or all at once, fail no request. No more of them rest than may, each comes back by and
-// by, and the log stays short.
+// Workers whose checks change all the time, in both ways, one of them or all at once, fail no request. No more of them
+// rest than may, each comes back by and by, and the log stays short.
 func TestFlappingWorkers(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"process", "puma"} {

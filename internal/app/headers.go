@@ -14,7 +14,8 @@ import (
 const (
 	maxFields = 200 // of a request header
 
-	// Beyond these limits a worker may take a request for malformed. Puma's are 20, 8 KiB when three bytes stand for one, and 256.
+	// Beyond these limits a worker may take a request for malformed. Puma's are 20, 8 KiB when three bytes stand for
+	// one, and 256.
 	plainMethod = 20
 	plainTarget = 2 << 10
 	plainField  = 255
@@ -33,17 +34,18 @@ func (e *exchange) check() *refusal {
 	switch {
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
 		return &refusal{http.StatusMethodNotAllowed, "this method is not supported"}
-	case r.URL.Opaque != "" || r.URL.User != nil || r.URL.Scheme != "" && r.URL.Scheme != "http" && r.URL.Scheme != "https":
+	case r.URL.Opaque != "" || r.URL.User != nil || r.URL.Scheme != "" && r.URL.Scheme != "http" &&
+		r.URL.Scheme != "https":
 		return bad("invalid request target")
-	case r.URL.Path == "*" && r.Method != http.MethodOptions || r.URL.Path != "*" && r.URL.Path != "" && r.URL.Path[0] != '/':
+	case r.URL.Path == "*" && r.Method != http.MethodOptions || r.URL.Path != "*" && r.URL.Path != "" &&
+		r.URL.Path[0] != '/':
 		return bad("the request target is not a path")
 	case !origin.ValidHost(r.Host):
 		return bad("invalid Host")
 	}
 	n := 0
-	e.isOdd = len(r.Method) > plainMethod || len(r.RequestURI) > plainTarget || strings.ContainsFunc(r.Method, func(c rune) bool {
-		return (c < 'A' || c > 'Z') && c != '-' && c != '_'
-	})
+	isOther := func(c rune) bool { return (c < 'A' || c > 'Z') && c != '-' && c != '_' }
+	e.isOdd = len(r.Method) > plainMethod || len(r.RequestURI) > plainTarget || strings.ContainsFunc(r.Method, isOther)
 	for name, values := range r.Header {
 		n += len(values)
 		e.isOdd = e.isOdd || len(name) > plainField
@@ -57,7 +59,8 @@ func (e *exchange) check() *refusal {
 	return nil
 }
 
-// rewrite makes the request for a worker. ReverseProxy has removed the fields of the connection (RFC 9110, section 7.6.1) before.
+// rewrite makes the request for a worker. ReverseProxy has removed the fields of the connection (RFC 9110, section
+// 7.6.1) before.
 func (e *exchange) rewrite(r *httputil.ProxyRequest) {
 	out := r.Out
 	out.URL.Scheme = "http"
@@ -108,25 +111,27 @@ func escapeQuery(query string) string {
 	return string(b)
 }
 
-// mayReachWorker reports whether a client's field is passed on. Workers believe some fields that only this server or a trusted proxy may set. Names
-// with other characters than letters, digits and dashes are dropped: workers that turn names into variables (RFC 3875, section 4.1.18) take
-// "X_Forwarded_For" for the name with dashes.
+// mayReachWorker reports whether a client's field is passed on. Workers believe some fields that only this server or a
+// trusted proxy may set. Names with other characters than letters, digits and dashes are dropped: workers that turn
+// names into variables (RFC 3875, section 4.1.18) take "X_Forwarded_For" for the name with dashes.
 func mayReachWorker(name string) bool {
 	switch name {
-	case "Content-Length", "Host", "Expect", "Proxy", "Http2-Settings", "Forwarded", "X-Real-Ip", "Client-Ip", "X-Client-Ip", "True-Client-Ip",
-		"X-Cluster-Client-Ip", "X-Request-Start", "X-Queue-Start", "X-Request-Id", "X-Sendfile", "X-Sendfile-Type", "X-Lighttpd-Send-File",
-		"X-Original-Url", "X-Rewrite-Url", "X-Scheme", "X-Url-Scheme", "Front-End-Https", "Gitlab-Workhorse", "X-Forwarded", "Forwarded-For":
+	case "Content-Length", "Host", "Expect", "Proxy", "Http2-Settings", "Forwarded", "X-Real-Ip", "Client-Ip",
+		"X-Client-Ip", "True-Client-Ip", "X-Cluster-Client-Ip", "X-Request-Start", "X-Queue-Start", "X-Request-Id",
+		"X-Sendfile", "X-Sendfile-Type", "X-Lighttpd-Send-File", "X-Original-Url", "X-Rewrite-Url", "X-Scheme",
+		"X-Url-Scheme", "Front-End-Https", "Gitlab-Workhorse", "X-Forwarded", "Forwarded-For":
 		return false
 	}
 	return isPlainName(name) && !strings.HasPrefix(name, "X-Forwarded-") && !isInternal(name)
 }
 
-// isOfProxies reports whether a field is one by which other proxies name the client. It is passed on from trusted proxies.
+// isOfProxies reports whether a field is one by which other proxies name the client. It is passed on from trusted
+// proxies.
 func isOfProxies(name string) bool {
 	switch name {
-	case "Cf-Connecting-Ip", "Cf-Connecting-Ipv6", "Cf-Pseudo-Ipv4", "Fastly-Client-Ip", "Fly-Client-Ip", "Do-Connecting-Ip", "X-Azure-Clientip",
-		"X-Azure-Socketip", "X-Appengine-User-Ip", "X-Envoy-External-Address", "X-Original-Forwarded-For", "X-Originating-Ip", "X-Proxyuser-Ip",
-		"X-Remote-Addr", "X-Remote-Ip":
+	case "Cf-Connecting-Ip", "Cf-Connecting-Ipv6", "Cf-Pseudo-Ipv4", "Fastly-Client-Ip", "Fly-Client-Ip",
+		"Do-Connecting-Ip", "X-Azure-Clientip", "X-Azure-Socketip", "X-Appengine-User-Ip", "X-Envoy-External-Address",
+		"X-Original-Forwarded-For", "X-Originating-Ip", "X-Proxyuser-Ip", "X-Remote-Addr", "X-Remote-Ip":
 		return true
 	}
 	return false
@@ -141,13 +146,18 @@ func mayReachClient(name string) bool {
 	return !isInternal(name)
 }
 
-// isInternal reports whether a field is one of this server, or of those that it replaces. Such fields pass in neither direction.
+// isInternal reports whether a field is one of this server, or of those that it replaces. Such fields pass in neither
+// direction.
 func isInternal(name string) bool {
 	if name == "" || name[0] != 'P' && name[0] != 'X' && name[0] != 'G' {
 		return false
 	}
-	return strings.HasPrefix(name, "X-Accel-") || strings.HasPrefix(name, "X-Packhorse-") || strings.HasPrefix(name, "Packhorse-") ||
-		strings.HasPrefix(name, "Gitlab-Workhorse-")
+	for _, prefix := range []string{"X-Accel-", "X-Packhorse-", "Packhorse-", "Gitlab-Workhorse-"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // isPlainName reports whether a name has only letters, digits and dashes.

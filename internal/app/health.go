@@ -14,13 +14,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
-// Health configures the health checks. Without an interval there are none, and all workers are up.
+// Health configures the health checks. Without an interval there are none, and all workers are up. Failures and Passes
+// are at least 1.
 type Health struct {
 	Path     string        // requested from the worker; empty: a connection is enough
 	Interval time.Duration // between two checks
 	Timeout  time.Duration // of one check; default 5s
-	Failures int           // consecutive checks without a response after which a worker is down; less than 1 means 1
-	Passes   int           // consecutive good checks before a worker is up again; less than 1 means 1
+	Failures int           // consecutive checks without a response until a worker is down
+	Passes   int           // consecutive good checks until a worker is up again
 }
 
 // result is the result of a check.
@@ -33,7 +34,7 @@ const (
 	inconclusive        // the check could not be made, and not because of the worker
 )
 
-// health is what is known of a worker.
+// health is the result of a worker's checks.
 type health int
 
 const (
@@ -54,7 +55,8 @@ type vitals struct {
 	upSince        time.Time
 }
 
-// A worker that leaves the state up within calm has to pass twice as many checks to return, up to 2^maxFlaps times as many.
+// A worker that leaves the state up within calm has to pass twice as many checks to return, up to 2^maxFlaps times as
+// many.
 const (
 	calm     = time.Minute
 	maxFlaps = 5
@@ -169,8 +171,8 @@ func (p *Proxy) watch(ctx context.Context, w *worker) {
 	}
 }
 
-// check checks a worker with a slot of its own, so that the check takes no thread from a request. It keeps the slot while the worker does not
-// respond, so that no request fails meanwhile.
+// check checks a worker with a slot of its own, so that the check takes no thread from a request. It keeps the slot
+// while the worker does not respond, so that no request fails meanwhile.
 func (p *Proxy) check(ctx context.Context, w *worker, pause time.Duration) {
 	s := w.pool.checkSlot(ctx, w)
 	if s != nil {
@@ -190,7 +192,8 @@ func (p *Proxy) check(ctx context.Context, w *worker, pause time.Duration) {
 	}
 }
 
-// checkSlot waits for the next free slot of a worker. Nil means that the worker is given no requests, or that ctx has ended.
+// checkSlot waits for the next free slot of a worker. Nil means that the worker is given no requests, or that ctx has
+// ended.
 func (p *pool) checkSlot(ctx context.Context, w *worker) *balance.Seat {
 	for w.isGiven.Load() && ctx.Err() == nil {
 		p.mu.Lock()

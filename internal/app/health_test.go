@@ -19,7 +19,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// A transcript: each letter is a check (p passed, r red, d dead), or a pause of a minute (-); what is believed after it stands below.
+// A transcript: each letter is a check (p passed, r red, d dead), or a pause of a minute (-); what is believed after it
+// stands below.
 func TestVitals(t *testing.T) {
 	t.Parallel()
 	h := &Health{Failures: 3, Passes: 2}
@@ -113,8 +114,8 @@ func TestFlapsAreLoggedSparsely(t *testing.T) {
 	}
 }
 
-// Checks of busy workers wait, for none of their threads is free, but they are no requests: they are not counted, take no place of the queue, and
-// come before what is in it.
+// Checks of busy workers wait, for none of their threads is free, but they are no requests: they are not counted, take
+// no place of the queue, and come before what is in it.
 func TestChecksAreNoRequests(t *testing.T) {
 	t.Parallel()
 	const workers = 4
@@ -220,7 +221,8 @@ func TestChecksKeepConnections(t *testing.T) {
 	}
 }
 
-// A worker that takes requests and answers none has one of them: when that has failed, the check has its place until it is known how the worker is.
+// A worker that takes requests and answers none has one of them: when that has failed, the check has its place until it
+// is known how the worker is.
 func TestSilentWorkerHasOneRequest(t *testing.T) {
 	t.Parallel()
 	var had atomic.Int32

@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Metrics counts what is done with requests for the application. Pools and workers are named in the configuration, and there are three classes: that
-// bounds the labels.
+// Metrics counts what is done with requests for the application. Pools and workers are named in the configuration, and
+// there are three classes: that bounds the labels.
 type Metrics struct {
 	queue, service                 *prometheus.HistogramVec
 	assigned, refused, answers     *prometheus.CounterVec
@@ -20,7 +20,7 @@ type Metrics struct {
 	busy, queued, workerUp, beyond *prometheus.Desc
 
 	mu    sync.Mutex
-	proxy *Proxy // whose workers and queues are told of
+	proxy *Proxy // whose workers and queues are reported
 }
 
 var latencyBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100}
@@ -31,30 +31,37 @@ func NewMetrics() *Metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_app_" + name, Help: help}, labels)
 	}
 	seconds := func(name, help string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_app_" + name, Help: help, Buckets: latencyBuckets}, []string{"pool", "class"})
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_app_" + name, Help: help,
+			Buckets: latencyBuckets}, []string{"pool", "class"})
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("packhorse_app_"+name, help, labels, nil)
 	}
 	return &Metrics{
-		queue:   seconds("queue_seconds", "Time that requests waited for a worker, by pool and class (fast, normal, slow)."),
-		service: seconds("service_seconds", "Time from when a worker was given a request until it was through with its answer, by pool and class."),
-		assigned: counter("assignments_total", "Requests given to a worker, by pool and why it was this one: only (no other could), free (nothing in flight), "+
-			"least_busy, queued (all were busy, and it was the first to have room).", "pool", "reason"),
-		refused: counter("refused_total", "Requests that got no worker, by pool and why: full (too many wait, or it plainly would have waited too "+
-			"long), late (it had waited for so long), no_worker (none can be used), left (the client did).", "pool", "why"),
-		answers:  counter("answers_total", "Answers that workers gave, by pool and class of status (2xx).", "pool", "status"),
-		failures: counter("worker_failures_total", "Requests to which a worker gave no good answer: it could not be reached, broke off, or took too long.", "worker"),
-		drains:   counter("drains_total", "Times that a worker was kept from new requests, by who had it so: operator, or readiness.", "worker", "by"),
-		changes:  counter("health_changes_total", "Times that checks found a worker otherwise than before: up, unready (it says so), or down.", "worker", "to"),
+		queue: seconds("queue_seconds", "Time that requests waited for a worker, by pool and class (fast, normal, slow)."),
+		service: seconds("service_seconds",
+			"Time from the choice of a worker until it had sent its response, by pool and class."),
+		assigned: counter("assignments_total", "Requests given to a worker, by pool and reason of the choice: only "+
+			"(no other worker was available), free (nothing in flight), least_busy, queued (the first free slot).",
+			"pool", "reason"),
+		refused: counter("refused_total", "Requests that got no worker, by pool and reason: full (too many wait), late (the "+
+			"wait was too long), no_worker (none is available), left (the client disconnected).", "pool", "why"),
+		answers: counter("answers_total", "Responses of workers, by pool and class of status (2xx).", "pool", "status"),
+		failures: counter("worker_failures_total",
+			"Requests that a worker failed: no connection, an incomplete response, or a timeout.", "worker"),
+		drains: counter("drains_total", "Drains of a worker, by cause: operator, or readiness.", "worker", "by"),
+		changes: counter("health_changes_total",
+			"Health state changes of a worker, by new state: up, unready (it responds so), or down.", "worker", "to"),
 
-		inFlight: gauge("in_flight", "Requests at a worker now.", "worker", "pool"),
-		slots:    gauge("worker_slots", "Requests that a worker is given at once now: slots, or what \"auto\" makes of them.", "worker", "pool"),
-		workerUp: gauge("worker_up", "Whether a worker is given requests: 1, or 0 while it is down, not ready, or drained.", "worker", "pool"),
-		used:     gauge("slots", "Slots of the workers that are given requests.", "pool"),
-		busy:     gauge("slots_busy", "Slots that are taken now.", "pool"),
-		queued:   gauge("queued", "Requests that wait for a worker now.", "pool"),
-		beyond:   gauge("out_of_service", "Workers that are given no requests now, over how many may be so at once: above 1 there are too many.", "pool"),
+		inFlight: gauge("in_flight", "Requests in flight at a worker.", "worker", "pool"),
+		slots:    gauge("worker_slots", "Requests that a worker is given at the same time.", "worker", "pool"),
+		workerUp: gauge("worker_up", "Whether a worker is given requests: 1, or 0 if it is down, not ready or drained.",
+			"worker", "pool"),
+		used:   gauge("slots", "Slots of the workers that are given requests.", "pool"),
+		busy:   gauge("slots_busy", "Slots that are taken.", "pool"),
+		queued: gauge("queued", "Requests that wait for a worker.", "pool"),
+		beyond: gauge("out_of_service",
+			"Workers out of service, as a part of how many may be so at the same time. Above 1 there are too many.", "pool"),
 	}
 }
 
@@ -73,7 +80,7 @@ func (e *exchange) count() {
 	}
 }
 
-// Who drains a worker.
+// The causes of a drain.
 const (
 	byOperator  = "operator"
 	byReadiness = "readiness"
@@ -87,12 +94,14 @@ type poolCounts struct {
 }
 
 func (m *Metrics) ofPool(name string) *poolCounts {
-	c := &poolCounts{assigned: map[balance.Reason]prometheus.Counter{}, queue: map[Class]prometheus.Observer{}, service: map[Class]prometheus.Observer{}}
+	c := &poolCounts{assigned: map[balance.Reason]prometheus.Counter{}, queue: map[Class]prometheus.Observer{},
+		service: map[Class]prometheus.Observer{}}
 	for _, reason := range []balance.Reason{balance.Only, balance.Free, balance.LeastBusy, balance.Queued} {
 		c.assigned[reason] = m.assigned.WithLabelValues(name, string(reason))
 	}
 	for _, class := range []Class{Fast, Normal, Slow} {
-		c.queue[class], c.service[class] = m.queue.WithLabelValues(name, string(class)), m.service.WithLabelValues(name, string(class))
+		c.queue[class], c.service[class] = m.queue.WithLabelValues(name, string(class)), m.service.WithLabelValues(name,
+			string(class))
 	}
 	for i, status := range [6]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"} {
 		c.answers[i] = m.answers.WithLabelValues(name, status)

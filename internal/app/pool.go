@@ -60,7 +60,8 @@ type worker struct {
 
 var errNotReady = errors.New("not ready")
 
-// describe returns the worker for a scheduler. It is named by its address, so that its requests count whatever the worker is called.
+// describe returns the worker for a scheduler. It is named by its address, so that its requests count whatever the
+// worker is called.
 func (w *worker) describe() balance.Member {
 	return balance.Member{Name: w.Address, Slots: w.Slots, Usable: w.isUsable.Load, Ready: func() error {
 		if w.isGiven.Load() {
@@ -90,8 +91,8 @@ func (p *pool) find(name string) *worker {
 	return nil
 }
 
-// choose draws a pool at random, in proportion to the shares. Pools without a usable worker leave their share to the others. If there is none
-// with a share, another usable one is taken; if there is no usable one, any.
+// choose draws a pool at random, in proportion to the shares. Pools without a usable worker leave their share to the
+// others. If there is none with a share, another usable one is taken; if there is no usable one, any.
 func choose(pools []*pool) *pool {
 	var usable []*pool
 	sum := int64(0)
@@ -156,8 +157,8 @@ type ask struct {
 	tried  []*worker  // that failed this request
 }
 
-// take waits for a slot of a worker. It returns the name of the pool also with an error. The errors are of kind Exhausted if too many requests
-// wait, or this one did for too long, and Unavailable if there is no worker.
+// take waits for a slot of a worker. It returns the name of the pool also with an error. The errors are of kind
+// Exhausted if too many requests wait, or this one did for too long, and Unavailable if there is no worker.
 func (p *Proxy) take(ctx context.Context, a ask) (s *seat, pool string, err error) {
 	began := time.Now()
 	for {
@@ -230,5 +231,6 @@ func (p *pool) unavailable() error {
 	if drained == len(p.workers) {
 		msg, after = "all application workers are being taken out of service; try again later", fault.RetryMuchLater
 	}
-	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: after, Err: errors.New(strings.Join(why[:min(len(why), 8)], "; "))}
+	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: after,
+		Err: errors.New(strings.Join(why[:min(len(why), 8)], "; "))}
 }

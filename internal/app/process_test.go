@@ -46,7 +46,8 @@ func process(t *testing.T, what string, env ...string) (cmd *exec.Cmd, in io.Wri
 
 const crowdSize = 10_000
 
-// crowd is so many clients of a server, each with a connection on which it asks once. They leave when they are told to, every other one with a reset.
+// crowd is so many clients of a server, each with a connection on which it asks once. They leave when they are told to,
+// every other one with a reset.
 func crowd(address string) int {
 	conns := make([]net.Conn, crowdSize)
 	var connecting sync.WaitGroup
@@ -79,7 +80,8 @@ func crowd(address string) int {
 	return 0
 }
 
-// Ten thousand clients on sockets wait, as many as may, and go: what they cost while they wait is bounded, and nothing of them is left.
+// Ten thousand clients on sockets wait, as many as may, and go: what they cost while they wait is bounded, and nothing
+// of them is left.
 func TestTenThousandSocketsLeave(t *testing.T) { // not in parallel: it counts memory and goroutines
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil || files.Cur < crowdSize+1000 {

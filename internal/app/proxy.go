@@ -54,8 +54,8 @@ type exchange struct {
 	hints  int                  // 1xx responses
 }
 
-// Serve answers a request, unless ctx ends first, and describes what happened. If Record.Cut is set, the caller has to cut the connection, for
-// example with panic(http.ErrAbortHandler).
+// Serve answers a request, unless ctx ends first, and describes what happened. If Record.Cut is set, the caller has to
+// cut the connection, for example with panic(http.ErrAbortHandler).
 func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) (record Record) {
 	e := &exchange{p: p, ctx: ctx, r: r, from: from}
 	e.w = client{ResponseWriter: w, e: e}
@@ -75,12 +75,13 @@ func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		record = e.Record
 	}()
 	for name := range w.Header() {
-		if name != "Connection" { // which tells net/http what to do
+		if name != "Connection" { // an order for net/http
 			w.Header().Del(name)
 		}
 	}
 	if !r.ProtoAtLeast(1, 1) || len(r.TransferEncoding) > 0 {
-		// Proxies have most trouble with chunks and HTTP/1.0. No request after them is answered, in case a proxy saw another end (RFC 9112, section 6.1).
+		// Proxies have most trouble with chunks and HTTP/1.0. No request after them is answered, in case a proxy saw
+		// another end (RFC 9112, section 6.1).
 		e.w.closes = true
 	}
 	e.serve()
@@ -114,8 +115,8 @@ func (e *exchange) serve() {
 // discardLog is for what ReverseProxy logs, because a Record has it too.
 var discardLog = log.New(io.Discard, "", 0)
 
-// relay has a worker answer the request. The request at the worker outlives a client that disconnects, because the worker goes on with it and
-// would not be free for another one.
+// relay has a worker answer the request. The request at the worker outlives a client that disconnects, because the
+// worker goes on with it and would not be free for another one.
 func (e *exchange) relay() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(e.ctx))
 	e.cancel = cancel
@@ -146,8 +147,8 @@ func (e *exchange) gotConn(info httptrace.GotConnInfo) {
 	e.conn.Store(c)
 }
 
-// tellWorker tells the worker that the client has disconnected, by the end of what is sent.
-func (e *exchange) tellWorker() {
+// endRequest lets the worker notice that the client has disconnected: the connection to it is half closed.
+func (e *exchange) endRequest() {
 	if c := e.conn.Load(); c != nil && e.wrote.Load() {
 		_ = c.CloseWrite()
 	}
@@ -215,7 +216,8 @@ func (e *exchange) canRetry(err error) bool {
 func (e *exchange) try(s *seat, r *http.Request) (*http.Response, error) {
 	b := s.worker.backend
 	if e.isOdd {
-		// On a kept connection, Puma 5.6 says nothing to a malformed request for 20 seconds. On a new one it responds at once.
+		// On a kept connection, Puma 5.6 does not respond to a malformed request for 20 seconds. On a new one it
+		// responds at once.
 		b.transport.CloseIdleConnections()
 	}
 	out, u := *r, *r.URL // the last try may still use r
@@ -225,7 +227,7 @@ func (e *exchange) try(s *seat, r *http.Request) (*http.Response, error) {
 		out.Body = e.body.open()
 		out.GetBody = func() (io.ReadCloser, error) { return e.body.open(), nil }
 	}
-	defer context.AfterFunc(e.ctx, e.tellWorker)()
+	defer context.AfterFunc(e.ctx, e.endRequest)()
 	response, err := b.transport.RoundTrip(&out)
 	if err != nil {
 		hasLeft := e.ctx.Err() != nil && !e.heard && !isTimeout(err)
@@ -255,7 +257,7 @@ func (e *exchange) accept(s *seat, response *http.Response) (*http.Response, err
 		return nil, e.explain(fmt.Errorf("invalid response: %s %s", response.Proto, response.Status))
 	case response.StatusCode == http.StatusSwitchingProtocols:
 		return e.acceptUpgrade(s, response)
-	case e.ctx.Err() != nil && (isStream || length < 0 || length > copySize): // nobody waits for it
+	case e.ctx.Err() != nil && (isStream || length < 0 || length > copySize): // no client waits for it
 		e.cancel()
 		fallthrough
 	case name != "" || e.ctx.Err() != nil:
@@ -363,7 +365,8 @@ func (e *exchange) explain(err error) error {
 	case isTimeout(err):
 		return fault.Wrap(fault.Deadline, "the application did not answer in time", err)
 	case strings.Contains(err.Error(), "server response headers exceeded"):
-		return fault.Wrap(fault.Internal, fmt.Sprintf("the response header of the application is longer than %d bytes", maxHeader), err)
+		return fault.Wrap(fault.Internal, fmt.Sprintf("the response header of the application is longer than %d bytes",
+			maxHeader), err)
 	case e.heard:
 		return fault.Wrap(fault.Internal, "the response of the application is incomplete or invalid", err)
 	}
@@ -414,13 +417,13 @@ func (e *exchange) text(status int, message string) {
 	_, _ = io.WriteString(e.w.ResponseWriter, message+"\n")
 }
 
-// clientLeft notes that nobody waits for a response any more.
+// clientLeft notes that the client has disconnected.
 func (e *exchange) clientLeft() {
 	e.Status, e.Cut = statusClientLeft, true
 	e.Err = fault.Wrap(fault.Cancelled, "the client disconnected", e.ctx.Err())
 }
 
-// statusClientLeft is the status in the log when the client disconnected first. Nobody receives it.
+// statusClientLeft is the status in the log when the client disconnected first. No client receives it.
 const statusClientLeft = 499
 
 // statusOf returns the status for an error before a response has begun.

@@ -94,7 +94,8 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// What a worker may take for malformed has a connection of its own: on a kept one, Puma 5.6 says nothing to it for 20 s.
+// What a worker may take for malformed has a connection of its own: on a kept one, Puma 5.6 says nothing to it for 20
+// s.
 func TestOddRequestsOnNewConnections(t *testing.T) {
 	t.Parallel()
 	w := serveRaw(t, func(n int, c net.Conn, in *bufio.Reader) {

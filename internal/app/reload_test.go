@@ -273,8 +273,8 @@ func TestReloadOtherAddress(t *testing.T) {
 	}
 }
 
-// What a worker still has from when it had another name counts: a request that finds no connection goes to another worker, and a drained one is not said to be
-// through.
+// What a worker still has from when it had another name counts: a request that finds no connection goes to another
+// worker, and a drained one is not said to be through.
 func TestReloadOfBusyWorkers(t *testing.T) {
 	t.Parallel()
 	finish := make(chan bool)

@@ -37,8 +37,9 @@ func (p *Proxy) Has(path string) bool {
 
 var errClosed = errors.New("the proxy was closed")
 
-// Set replaces the Routing. A worker with the same pool, name, address and slots keeps its state. A worker that only has another name, pool or
-// number of slots keeps its connections and its drain. A worker that is left out finishes its requests. After an error nothing has changed.
+// Set replaces the Routing. A worker with the same pool, name, address and slots keeps its state. A worker that only
+// has another name, pool or number of slots keeps its connections and its drain. A worker that is left out finishes its
+// requests. After an error nothing has changed.
 func (p *Proxy) Set(r Routing) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

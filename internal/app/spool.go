@@ -15,8 +15,9 @@ const (
 	leastMemory = 16 << 10 // of a stream, of which little is stored, and when there is no more memory
 )
 
-// spool is the body of a long response. A goroutine reads it from the worker as fast as it comes; Read gives it to the client. Between them it is
-// stored in memory and then, while that is full, in a file. If there is no room in either, the worker waits for the client.
+// spool is the body of a long response. A goroutine reads it from the worker as fast as it comes; Read gives it to the
+// client. Between them it is stored in memory and then, while that is full, in a file. If there is no room in either,
+// the worker waits for the client.
 type spool struct {
 	p      *Proxy
 	seat   *seat
@@ -29,7 +30,7 @@ type spool struct {
 	changed  sync.Cond
 	memory   []byte
 	from     int   // memory[from:] is stored
-	file     file  // what comes after it
+	file     file  // the following bytes
 	read     int64 // where the next read of the file begins
 	noFile   bool
 	isEnded  bool
@@ -40,7 +41,8 @@ type spool struct {
 
 // newSpool starts to read the body of a response.
 func newSpool(e *exchange, s *seat, body io.ReadCloser, isStream bool) *spool {
-	sp := &spool{p: e.p, seat: s, body: body, cancel: e.cancel, done: make(chan struct{}), file: file{p: e.p}, noFile: e.p.Bodies.Dir == ""}
+	sp := &spool{p: e.p, seat: s, body: body, cancel: e.cancel, done: make(chan struct{}), file: file{p: e.p},
+		noFile: e.p.Bodies.Dir == ""}
 	sp.changed.L = &sp.mu
 	size := leastMemory
 	if !isStream && e.p.memory.reserve(spoolMemory) {

@@ -17,8 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// checkUpgrade finds the protocol that a client wants to switch to (RFC 9110, section 7.8). An upgrade to HTTP/2 is ignored, because a worker could
-// be sent other requests on that connection.
+// checkUpgrade finds the protocol that a client wants to switch to (RFC 9110, section 7.8). An upgrade to HTTP/2 is
+// ignored, because a worker could be sent other requests on that connection.
 func (e *exchange) checkUpgrade() *refusal {
 	r := e.r
 	bad := func(text string) *refusal { return &refusal{http.StatusBadRequest, text} }
@@ -32,7 +32,8 @@ func (e *exchange) checkUpgrade() *refusal {
 		return bad("Upgrade without Connection: Upgrade")
 	case len(protocols) > 1 || !httpguts.ValidHeaderFieldName(strings.Replace(protocols[0], "/", "", 1)):
 		return bad("Upgrade must name one protocol")
-	case strings.EqualFold(name, "h2c") || strings.EqualFold(name, "h2") || strings.EqualFold(name, "HTTP") || strings.EqualFold(name, "TLS"):
+	case strings.EqualFold(name, "h2c") || strings.EqualFold(name, "h2") || strings.EqualFold(name, "HTTP") ||
+		strings.EqualFold(name, "TLS"):
 		return bad("Upgrade to this protocol is not supported")
 	case r.Method != http.MethodGet:
 		return bad("Upgrade needs GET")
@@ -46,7 +47,8 @@ func (e *exchange) checkUpgrade() *refusal {
 // acceptUpgrade takes a response with status 101. The worker is free for other requests from now on.
 func (e *exchange) acceptUpgrade(s *seat, response *http.Response) (*http.Response, error) {
 	isWanted := e.upgrade != "" && strings.EqualFold(response.Header.Get("Upgrade"), e.upgrade) &&
-		httpguts.HeaderValuesContainsToken(response.Header["Connection"], "upgrade") && response.Header.Get("Content-Length") == ""
+		httpguts.HeaderValuesContainsToken(response.Header["Connection"], "upgrade") &&
+		response.Header.Get("Content-Length") == ""
 	switch {
 	case e.ctx.Err() != nil:
 		response.Body.Close()

@@ -7,8 +7,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Core decides which worker is given which work, and when. It has no lock, reads no clock and never blocks. Times are measured from any fixed
-// moment and never decrease. Use Scheduler for goroutines; simulations drive a Core directly.
+// Core decides which worker is given which work, and when. It has no lock, reads no clock and never blocks. Times are
+// measured from any fixed moment and never decrease. Use Scheduler for goroutines; simulations drive a Core directly.
 type Core struct {
 	limits Limits
 	answer func(*Ticket)
@@ -20,15 +20,15 @@ type Core struct {
 	queue   queue
 }
 
-// NewCore returns a Core without workers. It calls answer for each ticket that had to wait, once the ticket is assigned or refused. The function
-// must not call the Core.
+// NewCore returns a Core without workers. It calls answer for each ticket that had to wait, once the ticket is assigned
+// or refused. The function must not call the Core.
 func NewCore(l Limits, answer func(*Ticket)) *Core {
 	c := &Core{answer: answer, members: map[string]*Worker{}, queue: newQueue()}
 	c.Limit(0, l)
 	return c
 }
 
-// Limit replaces the limits. A shorter queue evicts nobody, and a new wait limit applies to later work.
+// Limit replaces the limits. A shorter queue evicts no work, and a new wait limit applies to later work.
 func (c *Core) Limit(now time.Duration, l Limits) {
 	l.Queue, l.Each, l.Reserve = max(l.Queue, 0), max(l.Each, 0), max(l.Reserve, AutoReserve)
 	if l.Anonymous <= 0 || l.Anonymous >= 1 {
@@ -39,8 +39,9 @@ func (c *Core) Limit(now time.Duration, l Limits) {
 	c.Wake(now)
 }
 
-// Set replaces the workers and returns them in the same order. Names must differ. A worker that stays, by its name, keeps its counts and its
-// drain mark. A worker that is left out finishes its work and is given no more. Without any worker, all work that waits is refused.
+// Set replaces the workers and returns them in the same order. Names must differ. A worker that stays, by its name,
+// keeps its counts and its drain mark. A worker that is left out finishes its work and is given no more. Without any
+// worker, all work that waits is refused.
 func (c *Core) Set(now time.Duration, members []Member) []*Worker {
 	before := c.members
 	c.members, c.list = make(map[string]*Worker, len(members)), make([]*Worker, len(members))
@@ -58,14 +59,15 @@ func (c *Core) Set(now time.Duration, members []Member) []*Worker {
 	}
 	if len(members) == 0 {
 		for _, t := range slices.Concat(c.queue.checks, c.queue.waiting) {
-			c.evict(t, errNobody)
+			c.evict(t, errUnavailable)
 		}
 	}
 	c.Wake(now)
 	return slices.Clone(c.list)
 }
 
-// Wake assigns work that waits, as far as there are free slots. Call it when Next says so, and when a worker's Ready or Usable has changed.
+// Wake assigns work that waits, as far as there are free slots. Call it at the time of Next, and when a worker's Ready
+// or Usable has changed.
 func (c *Core) Wake(now time.Duration) {
 	for t := c.next(now); t != nil; t = c.next(now) {
 		w, candidates := c.choose(t, now)
@@ -83,8 +85,8 @@ func (c *Core) Next(now time.Duration) (at time.Duration, ok bool) {
 	return c.queue.subjects.boundEnds(c.slotsOfSubject(now), now)
 }
 
-// Drain starts or ends the drain of a worker: it is given no work while it drains, and finishes what it has. The error for an unknown name
-// is of kind NotFound and lists the known names.
+// Drain starts or ends the drain of a worker: it is given no work while it drains, and finishes what it has. The error
+// for an unknown name is of kind NotFound and lists the known names.
 func (c *Core) Drain(now time.Duration, name string, draining bool) error {
 	w := c.members[name]
 	if w == nil {
@@ -95,7 +97,8 @@ func (c *Core) Drain(now time.Duration, name string, draining bool) error {
 	return nil
 }
 
-// Narrow restricts a worker to n of its slots, at least one. With n of all slots or more, the restriction ends. Work in flight stays.
+// Narrow restricts a worker to n of its slots, at least one. With n of all slots or more, the restriction ends. Work in
+// flight stays.
 func (c *Core) Narrow(now time.Duration, w *Worker, n int) {
 	if w.narrowed = max(n, 1); n >= w.member.Slots {
 		w.narrowed = 0
@@ -105,7 +108,8 @@ func (c *Core) Narrow(now time.Duration, w *Worker, n int) {
 
 // State describes a worker.
 func (c *Core) State(w *Worker) State {
-	return State{Name: w.member.Name, Weight: w.member.Weight, InFlight: w.inFlight, Slots: w.member.Slots, Used: w.slots(),
+	return State{Name: w.member.Name, Weight: w.member.Weight, InFlight: w.inFlight, Slots: w.member.Slots,
+		Used:     w.slots(),
 		Draining: w.isDraining, Down: w.down()}
 }
 
@@ -121,7 +125,7 @@ func (c *Core) Enter(now time.Duration, work Work) (*Ticket, error) {
 	}
 	switch {
 	case candidates == 0:
-		return nil, errNobody
+		return nil, errUnavailable
 	case work.NoWait:
 		return nil, errBusy
 	case work.Check:
@@ -154,11 +158,12 @@ func (c *Core) evict(t *Ticket, err error) {
 const tooMany = "too many requests of this kind are waiting already"
 
 var (
-	errNobody = fault.Retry(fault.Unavailable, fault.RetrySoon, "nobody takes requests of this kind now; try again")
-	errBusy   = fault.Retry(fault.Exhausted, fault.RetrySoon, "all who take requests of this kind are busy; try again")
+	errUnavailable = fault.Retry(fault.Unavailable, fault.RetrySoon, "no backend is available; try again")
+	errBusy        = fault.Retry(fault.Exhausted, fault.RetrySoon, "all backends are busy; try again")
 )
 
-// refusal is the error for work that finds no place or waits too long. isShare says that the caller's own work is in its way.
+// refusal is the error for work that finds no place or waits too long. isShare says that the caller's own work is in
+// its way.
 func refusal(isShare bool, retry time.Duration, message string) error {
 	if isShare {
 		return fault.CallerLimit(retry, "%s", message)
@@ -234,7 +239,8 @@ func (c *Core) slotsOfSubject(now time.Duration) int {
 	return min(c.limits.Each, max(n.slots-1, 0))
 }
 
-// choose returns the worker for a piece of work, nil if none has a free slot, and how many workers could be given it now or later.
+// choose returns the worker for a piece of work, nil if all slots are taken, and how many workers could be given it
+// now or later.
 func (c *Core) choose(t *Ticket, now time.Duration) (best *Worker, candidates int) {
 	among := c.list
 	if t.Among != nil {

@@ -15,7 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "write what happens into the transcripts")
 
-// TestTranscripts plays testdata: commands, a line "----", and what they print. Blocks are separated by empty lines; a line that begins with # is a comment.
+// TestTranscripts plays testdata: commands, a line "----", and what they print. Blocks are separated by empty lines; a
+// line that begins with # is a comment.
 //
 //	members NAME[*WEIGHT][/SLOTS]...   who the workers are
 //	limits [queue=N] [reserve=N] [each=N] [wait=D]

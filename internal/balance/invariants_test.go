@@ -283,7 +283,8 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
-// comesToAnEnd ends what runs, one by one: all that waits has its turn, if anybody is there for it, and nothing is left.
+// comesToAnEnd ends what runs, one by one: all that waits has its turn, if anybody is there for it, and nothing is
+// left.
 func (m *crowd) comesToAnEnd(t *rapid.T) {
 	clear(m.down)
 	for _, w := range m.workers {
@@ -320,8 +321,8 @@ func (m *crowd) comesToAnEnd(t *rapid.T) {
 	}
 }
 
-// TestEverybodyHasATurn: with ever new work, a reserve, weights, callers and subjects, nobody is passed by for long by what came later and has to do with
-// the same slots.
+// TestEverybodyHasATurn: with ever new work, a reserve, weights, callers and subjects, nobody is passed by for long by
+// what came later and has to do with the same slots.
 func TestEverybodyHasATurn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

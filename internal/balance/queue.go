@@ -7,11 +7,12 @@ import (
 
 // queue holds the work that waits and decides whose turn it is.
 //
-// It is fair by slot time in two steps. The turn is that of the pool, of known or of anonymous callers, that has had the least slot time for its
-// weight. Within the pool it is that of the caller that has had the least. Each assignment is charged with the recent mean, and corrected when
-// the slot is free again. A caller that comes after a pause starts where the others are (start-time fair queueing, Goyal et al. 1996), so that
-// nobody saves up slot time. A caller that has had more than the others pays for it by waiting, and waiting reduces the debt. So nobody who
-// waits is passed over forever.
+// It is fair by slot time in two steps. The turn is that of the pool, of known or of anonymous callers, that has had
+// the least slot time for its weight. Within the pool it is that of the caller that has had the least. Each assignment
+// is charged with the recent mean, and corrected when the slot is free again. A caller that comes after a pause starts
+// where the others are (start-time fair queueing, Goyal et al. 1996), so that no caller saves up slot time. A caller
+// that has had more than the others pays for it by waiting, and waiting reduces the debt. So no waiting caller is
+// passed over forever.
 type queue struct {
 	checks  []*Ticket // in order of arrival
 	waiting []*Ticket // the rest, in order of arrival
@@ -211,7 +212,8 @@ func (q *queue) next(fits func(*Ticket) bool) (best *Ticket) {
 	return best
 }
 
-// isBefore reports whether the turn of t comes before that of other. Waiting brings an account forward by the time it waits.
+// isBefore reports whether the turn of t comes before that of other. Waiting brings an account forward by the time it
+// waits.
 func (t *Ticket) isBefore(other *Ticket, first *pool) bool {
 	a, b := t.account, other.account
 	if a.pool != b.pool {
@@ -232,8 +234,8 @@ func (q *queue) isBehindItself(c Caller) bool {
 // hasWaiting reports whether at least n pieces of a caller's work wait.
 func (q *queue) hasWaiting(c Caller, n int) bool { return c != "" && q.find(c).queued >= n }
 
-// greediest returns the ticket that makes room in a full queue for another one of caller c, and whether it leaves because its own caller has
-// too many. Nil means that c itself has the largest share already.
+// greediest returns the ticket that makes room in a full queue for another one of caller c, and whether it leaves
+// because its own caller has too many. Nil means that c itself has the largest share already.
 func (q *queue) greediest(c Caller) (victim *Ticket, isShare bool) {
 	own := q.poolOf(c)
 	from, mine := own, q.find(c).queued+1
@@ -254,8 +256,8 @@ func (q *queue) greediest(c Caller) (victim *Ticket, isShare bool) {
 	return victim, q.hasWaiting(victim.Caller, 2) || from != own
 }
 
-// expectWait estimates how long new work of caller c would wait, and how long that of a caller without any work. Both are 0 where too little is
-// known, or where all work of the pool takes less than limit.
+// expectWait estimates how long new work of caller c would wait, and how long that of a caller without any work. Both
+// are 0 where too little is known, or where all work of the pool takes less than limit.
 func (q *queue) expectWait(c Caller, slots int, limit, now time.Duration) (wait, other time.Duration) {
 	p, each := q.poolOf(c), min(q.typical, q.held)
 	if q.observed < enough || each*time.Duration(p.queued)/time.Duration(slots) <= limit {
@@ -281,7 +283,8 @@ func (q *queue) expectWait(c Caller, slots int, limit, now time.Duration) (wait,
 	return each * time.Duration(ahead) / time.Duration(slots), each * time.Duration(aheadOfOther) / time.Duration(slots)
 }
 
-// ahead returns how much of the account's waiting work comes before a caller that will have had so much, at one step for each piece.
+// ahead returns how much of the account's waiting work comes before a caller that will have had so much, at one step
+// for each piece.
 func (a *account) ahead(had, step time.Duration) int {
 	if had < a.had {
 		return 0

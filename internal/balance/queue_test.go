@@ -88,8 +88,8 @@ func (m *model) queued() int {
 
 var callers = []Caller{"", "ann", "bob", "192.0.2.0/24", "2001:db8::/64"}
 
-// TestQueue replays random steps: the bounds hold, no slot is free while somebody waits, a caller's own work goes in order, nobody who waits is
-// lost, and a full queue refuses the greedy.
+// TestQueue replays random steps: the bounds hold, no slot is free while somebody waits, a caller's own work goes in
+// order, nobody who waits is lost, and a full queue refuses the greedy.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -170,8 +170,8 @@ func (m *model) check(t *rapid.T) {
 	}
 }
 
-// TestNobodyStarves lets greedy callers ask again and again, for work that takes as long as they like. Who waits beside them gets a slot before any of
-// them got more than its share of time and one piece of work, and what it owed.
+// TestNobodyStarves lets greedy callers ask again and again, for work that takes as long as they like. Who waits beside
+// them gets a slot before any of them got more than its share of time and one piece of work, and what it owed.
 func TestNobodyStarves(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -198,7 +198,8 @@ func TestNobodyStarves(t *testing.T) {
 		quiet := rapid.SampledFrom([]Caller{"quiet", "198.51.100.0/24"}).Draw(t, "quiet")
 		m.enter(quiet)
 		for turns := 0; len(m.waiting[quiet]) > 0; turns++ {
-			// Each of the others may be served until it has had as much as the quiet one is charged: one mean, of at least a millisecond.
+			// Each of the others may be served until it has had as much as the quiet one is charged: one mean, of at
+			// least a millisecond.
 			if turns > 50*len(greedy)*slots {
 				t.Fatalf("%q still waits after %d others", quiet, turns)
 			}
@@ -207,8 +208,8 @@ func TestNobodyStarves(t *testing.T) {
 	})
 }
 
-// TestDebtsArePaidByWaiting lets ever new callers come, who have had nothing, while somebody waits who has had much: none of them comes first who came
-// later than the greatest debt takes to be forgiven.
+// TestDebtsArePaidByWaiting lets ever new callers come, who have had nothing, while somebody waits who has had much:
+// none of them comes first who came later than the greatest debt takes to be forgiven.
 func TestDebtsArePaidByWaiting(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

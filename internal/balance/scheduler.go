@@ -11,20 +11,22 @@ import (
 // Limits bound the queue and the parts of the slots.
 type Limits struct {
 	Queue int // maximum number of pieces of work that wait; 0: none
-	// Anonymous is the part of the slots for all anonymous callers together while others wait, between 0 and 1, exclusive. 0 means a half.
+	// Anonymous is the part of the slots for all anonymous callers together while others wait, between 0 and 1,
+	// exclusive. 0 means a half.
 	Anonymous float64
 	Wait      time.Duration // maximum time in the queue; 0: as long as the context lives
-	// Each is how many slots work on one subject may have while there is work on other subjects, or was within the last minute. It is at most
-	// one less than there are. 0 means no bound.
+	// Each is how many slots work on one subject may have while there is work on other subjects, or was within the last
+	// minute. It is at most one less than there are. 0 means no bound.
 	Each int
-	// Reserve is how many slots are reserved for Fast work. One is always left for other work. AutoReserve reserves one of four or more.
+	// Reserve is how many slots are reserved for Fast work. One is always left for other work. AutoReserve reserves one
+	// of four or more.
 	Reserve int
 }
 
 // AutoReserve is a value for Limits.Reserve.
 const AutoReserve = -1
 
-// Clock tells the time. Tests bring their own. The zero Clock is the real one.
+// Clock is a source of time. Tests have their own. The zero Clock is the real one.
 type Clock struct {
 	Now func() time.Time
 	// AfterFunc calls f in a goroutine of its own once d has passed, unless it is stopped before.
@@ -114,8 +116,9 @@ func (s *Seat) Done(how Outcome) {
 	s.scheduler.do(func(c *Core, now time.Duration) { c.Leave(now, s.ticket, how) })
 }
 
-// Acquire takes a slot of a worker, or waits for one. The errors are of kind Exhausted if the queue is full, or the wait was too long, or would
-// be; Share, if the caller's own work is in its way; Unavailable if no worker can be given the work; Cancelled or Deadline if ctx ended first.
+// Acquire takes a slot of a worker, or waits for one. The error is of kind Exhausted if the queue is full or the wait
+// is too long, and a CallerLimit if the caller's own work is in its way. It is of kind Unavailable if no worker can be
+// given the work, and Cancelled or Deadline if ctx ended first.
 func (s *Scheduler) Acquire(ctx context.Context, w Work) (*Seat, error) {
 	seat, _, _, err := s.acquire(ctx, w)
 	return seat, err
@@ -169,24 +172,26 @@ func (s *Scheduler) acquire(ctx context.Context, w Work) (seat *Seat, waited tim
 	return nil, waited, true, err
 }
 
-// Set replaces the workers and returns them in the same order. Names must differ. A worker that stays, by its name, keeps its counts and its
-// drain mark. A worker that is left out finishes its work and is given no more. Without any worker, all work that waits is refused.
+// Set replaces the workers and returns them in the same order. Names must differ. A worker that stays, by its name,
+// keeps its counts and its drain mark. A worker that is left out finishes its work and is given no more. Without any
+// worker, all work that waits is refused.
 func (s *Scheduler) Set(members []Member) (workers []*Worker) {
 	s.do(func(c *Core, now time.Duration) { workers = c.Set(now, members) })
 	return workers
 }
 
-// Limit replaces the limits. A shorter queue evicts nobody, and a new wait limit applies to later work.
+// Limit replaces the limits. A shorter queue evicts no work, and a new wait limit applies to later work.
 func (s *Scheduler) Limit(l Limits) { s.do(func(c *Core, now time.Duration) { c.Limit(now, l) }) }
 
-// Drain starts or ends the drain of a worker: it is given no work while it drains, and finishes what it has. The error for an unknown name
-// is of kind NotFound and lists the known names.
+// Drain starts or ends the drain of a worker: it is given no work while it drains, and finishes what it has. The error
+// for an unknown name is of kind NotFound and lists the known names.
 func (s *Scheduler) Drain(name string, draining bool) (err error) {
 	s.do(func(c *Core, now time.Duration) { err = c.Drain(now, name, draining) })
 	return err
 }
 
-// Narrow restricts a worker to n of its slots, at least one. With n of all slots or more, the restriction ends. Work in flight stays.
+// Narrow restricts a worker to n of its slots, at least one. With n of all slots or more, the restriction ends. Work in
+// flight stays.
 func (s *Scheduler) Narrow(w *Worker, n int) {
 	s.do(func(c *Core, now time.Duration) { c.Narrow(now, w, n) })
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// TestSchedulerAtOnce changes everything while work comes, waits, gives up and ends: no worker ever has more than its slots, and counts come out even.
+// TestSchedulerAtOnce changes everything while work comes, waits, gives up and ends: no worker ever has more than its
+// slots, and counts come out even.
 func TestSchedulerAtOnce(t *testing.T) {
 	t.Parallel()
 	const slots = 2

@@ -4,8 +4,8 @@ import "time"
 
 // subjects counts work by its subject and bounds the slots of one subject.
 //
-// The bound holds only while there is work on other subjects, or was recently. A subject that is alone, like the only repository of a small
-// server, leaves no slot idle.
+// The bound holds only while there is work on other subjects, or was recently. A subject that is alone, like the only
+// repository of a small server, leaves no slot idle.
 type subjects struct {
 	all    map[string]*subject // those with work
 	recent [2]arrival          // the latest arrival, and the latest on another subject

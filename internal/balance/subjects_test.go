@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// TestSubjects replays random steps on subjects: none has more than its slots while others are about, and nobody waits for a slot that is free but for
-// that reason.
+// TestSubjects replays random steps on subjects: none has more than its slots while others are about, and nobody waits
+// for a slot that is free but for that reason.
 func TestSubjects(t *testing.T) {
 	t.Parallel()
 	subjects := []string{"", "mono", "small", "other"}
@@ -91,7 +91,8 @@ func (m *model) checkSubjects(t *rapid.T, had map[string]int) {
 	}
 }
 
-// TestOneSubjectLeavesASlot: alone it has all slots; while another is about, and for a minute after that, one is kept free.
+// TestOneSubjectLeavesASlot: alone it has all slots; while another is about, and for a minute after that, one is kept
+// free.
 func TestOneSubjectLeavesASlot(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
@@ -144,7 +145,8 @@ func TestOneSubjectLeavesASlot(t *testing.T) {
 	held[2]()
 }
 
-// TestManyWaitOnOneSubject: to find the one who can have a slot behind many who cannot is no work that grows with each of them that comes.
+// TestManyWaitOnOneSubject: to find the one who can have a slot behind many who cannot is no work that grows with each
+// of them that comes.
 func TestManyWaitOnOneSubject(t *testing.T) {
 	t.Parallel()
 	m := newModel(2, 20_000, 0.5)

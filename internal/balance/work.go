@@ -11,7 +11,8 @@ type Work struct {
 	Among  []*Worker
 	Tried  []string // names of workers that must not be given the work
 	NoWait bool     // refuse the work if no slot is free
-	// Check marks a health check. It is served before all waiting work. It counts neither for a caller nor against the queue's length.
+	// Check marks a health check. It is served before all waiting work. It counts neither for a caller nor against the
+	// queue's length.
 	Check bool
 }
 

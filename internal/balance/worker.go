@@ -11,11 +11,11 @@ import (
 // Member describes a worker.
 type Member struct {
 	Name   string
-	Weight int // share of the work among busy workers; less than 1 means 1
+	Weight int // share of the work among busy workers, at least 1
 	Slots  int // pieces of work at the same time; 0: no limit
-	// Ready returns why the worker should not be given work, or nil. Nil means that it is always ready. Usable reports whether a worker that
-	// is not ready may be given work when no other is ready. Nil means no. Both are called with a lock held and must not block. Whoever
-	// changes their results while work waits calls Scheduler.Changed.
+	// Ready returns why the worker should not be given work, or nil. Nil means that it is always ready. Usable reports
+	// whether a worker that is not ready may be given work when no other is ready. Nil means no. Both are called with a
+	// lock held and must not block. Call Scheduler.Changed when their results change while work waits.
 	Ready  func() error
 	Usable func() bool
 }
@@ -23,12 +23,12 @@ type Member struct {
 const (
 	maxWeight = 1 << 20
 	maxSlots  = 1 << 20
-	// restAfterFailure is how long a worker that failed is assigned work only if no other has a free slot. A worker that fails at once never
-	// has anything in flight. Without a rest it would be given all the work.
+	// restAfterFailure is how long a worker that failed is assigned work only if no other has a free slot. A worker
+	// that fails at once never has anything in flight. Without a rest it would be given all the work.
 	restAfterFailure = 250 * time.Millisecond
 )
 
-// Worker is a member of a Core. It keeps its counts for as long as somebody holds it, also after it was removed.
+// Worker is a member of a Core. It keeps its counts also after it was removed.
 type Worker struct {
 	member     Member
 	isRemoved  bool
@@ -71,7 +71,7 @@ const (
 	ready       rank = iota
 	resting          // after a failure
 	full             // ready, without a free slot
-	lastResort       // not ready, but usable
+	lastResort       // usable although it is not ready
 	fullResort       // the same, without a free slot
 	unavailable      // cannot be given work
 )

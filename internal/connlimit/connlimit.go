@@ -1,10 +1,12 @@
 // Package connlimit bounds the connections of a listener: all of them, and those from one address.
 //
-// A listener at a limit closes the connection that has been idle for the longest time, and accepts the new one. A connection is idle while
-// it waits for its client: it is new, it is kept alive between two requests, or its request has not been received whole. A connection with
-// a running request is never closed for another. If no connection is idle, the new one is refused.
+// A listener at a limit closes the connection that has been idle for the longest time, and accepts the new one. A
+// connection is idle while it waits for its client: it is new, it is kept alive between two requests, or its request
+// has not been received whole. A connection with a running request is never closed for another. If no connection is
+// idle, the new one is refused.
 //
-// Two listeners apply the limits, because the address may become known after the connection is accepted (the PROXY protocol):
+// Two listeners apply the limits, because the address may become known after the connection is accepted (the PROXY
+// protocol):
 //
 //	l = limiter.Listen(l)    // all connections
 //	l = ...                  // reads PROXY headers
@@ -77,15 +79,18 @@ const (
 
 // New makes a Limiter.
 func New(o Options) *Limiter {
-	l := &Limiter{Options: o, now: time.Now, refusals: make(chan struct{}, refusalsAtOnce), sources: map[netip.Prefix]*source{}}
+	l := &Limiter{Options: o, now: time.Now, refusals: make(chan struct{}, refusalsAtOnce),
+		sources: map[netip.Prefix]*source{}}
 	l.Metrics.watch(l)
 	return l
 }
 
-// Listen returns a listener that bounds all connections. Connections that are not sockets of the kernel are not counted.
+// Listen returns a listener that bounds all connections. Connections that are not sockets of the kernel are not
+// counted.
 func (l *Limiter) Listen(from net.Listener) net.Listener { return &listener{from, l} }
 
-// ByAddress returns a listener that bounds the connections from one address. Its connections have come through that of Listen.
+// ByAddress returns a listener that bounds the connections from one address. Its connections have come through that of
+// Listen.
 func (l *Limiter) ByAddress(from net.Listener) net.Listener { return &byAddressListener{from, l} }
 
 type listener struct {
@@ -238,7 +243,7 @@ func (l *Limiter) setIdle(c *Conn) {
 	}
 }
 
-// refuse tells a client that there are too many connections, and closes its connection.
+// refuse sends the answer for too many connections and closes the connection.
 func (l *Limiter) refuse(c *Conn, client net.Addr, why string) {
 	l.Metrics.refused.WithLabelValues(l.Name, why).Inc()
 	l.note(client, why)
@@ -280,7 +285,8 @@ func (l *Limiter) note(client net.Addr, why string) {
 	open := l.open
 	l.mu.Unlock()
 	if due {
-		l.Log.Warn("connection refused: too many connections have a running request", "listener", l.Name, "reason", why, "client", client.String(),
+		l.Log.Warn("connection refused: too many connections have a running request", "listener", l.Name, "reason", why,
+			"client", client.String(),
 			"connections", open, "more_since_last", more)
 	}
 }
@@ -341,7 +347,7 @@ func Of(c net.Conn) *Conn {
 	}
 }
 
-// Conn is a connection that counts. It is idle at first. The methods that say what it is do nothing with nil.
+// Conn is a connection that counts. It is idle at first. The methods that change this do nothing with nil.
 type Conn struct {
 	bulk.Socket
 	limiter   *Limiter
@@ -355,7 +361,8 @@ type Conn struct {
 	all, own link    // in the lists of the limiter and of the source
 }
 
-// leastProgress is the number of bytes by which a request that is being received gets on: its connection counts as idle from then on.
+// leastProgress is the number of bytes by which a request that is being received gets on: its connection counts as idle
+// from then on.
 const leastProgress = 64 << 10
 
 // NetConn is the connection below.
@@ -384,7 +391,8 @@ func (c *Conn) Idle() {
 	c.idle()
 }
 
-// Receiving says that a request is being received, and does not run yet. A client that sends slowly lets its connection be idle for long.
+// Receiving says that a request is being received, and does not run yet. A client that sends slowly lets its connection
+// be idle for long.
 func (c *Conn) Receiving() {
 	if c == nil {
 		return

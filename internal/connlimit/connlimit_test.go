@@ -111,7 +111,8 @@ func (w *world) want(open, idle, closed, refused int) {
 	}
 }
 
-// TestOldestIdle: at the limit the connection that has been idle for the longest time goes, and never one with a running request.
+// TestOldestIdle: at the limit the connection that has been idle for the longest time goes, and never one with a
+// running request.
 func TestOldestIdle(t *testing.T) {
 	w := newWorld(t, Options{Connections: 3, PerAddress: 10, Answer: []byte("too many\n")})
 	first, a := w.accepted("127.0.0.1")

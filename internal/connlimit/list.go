@@ -1,6 +1,7 @@
 package connlimit
 
-// list is a list of connections, through links that are part of them, so that nothing is allocated for each request. The zero value is empty.
+// list is a list of connections, through links that are part of them, so that nothing is allocated for each request.
+// The zero value is empty.
 type list struct {
 	head, tail *link
 	size       int

@@ -17,8 +17,10 @@ type Metrics struct {
 
 var (
 	openDesc = prometheus.NewDesc("packhorse_connections",
-		"Connections of clients now, by listener (http, ssh) and state: running (a request runs), idle (waiting for the client).", []string{"listener", "state"}, nil)
-	limitDesc = prometheus.NewDesc("packhorse_connections_limit", "Maximum number of connections, by listener.", []string{"listener"}, nil)
+		"Connections of clients now, by listener (http, ssh) and state: running (a request runs), idle (waiting for the "+
+			"client).", []string{"listener", "state"}, nil)
+	limitDesc = prometheus.NewDesc("packhorse_connections_limit", "Maximum number of connections, by listener.",
+		[]string{"listener"}, nil)
 )
 
 // NewMetrics makes the metrics; the caller registers the Collectors.
@@ -26,12 +28,14 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_connections_refused_total",
-			Help: "Connections refused because all others have a running request, by listener and reason: connections (too many), address_connections " +
+			Help: "Connections refused because all others have a running request, by listener and reason: connections (too " +
+				"many), address_connections " +
 				"(too many from this address).",
 		}, []string{"listener", "reason"}),
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_connections_closed_total",
-			Help: "Idle connections closed for a new one, by listener and reason: connections (there were too many), address_connections (too many from " +
+			Help: "Idle connections closed for a new one, by listener and reason: connections (there were too many), " +
+				"address_connections (too many from " +
 				"the address of both).",
 		}, []string{"listener", "reason"}),
 	}
@@ -53,7 +57,7 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.refused, m.closed, (*gauges)(m)}
 }
 
-// gauges collects what is read from the limiters.
+// gauges collects the figures of the limiters.
 type gauges Metrics
 
 // Describe is a prometheus.Collector's.

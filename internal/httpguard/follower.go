@@ -7,8 +7,9 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// follower follows the bytes that a client sends from one request to the next. It checks each line outside of bodies (RFC 9112, sections 2 to 7)
-// and accepts only what has a single meaning. It keeps an incomplete line, and nothing of a body.
+// follower follows the bytes that a client sends from one request to the next. It checks each line outside of bodies
+// (RFC 9112, sections 2 to 7) and accepts only what has a single meaning. It keeps an incomplete line, and nothing of a
+// body.
 type follower struct {
 	state  state
 	line   []byte // incomplete line
@@ -24,7 +25,7 @@ type state int
 const (
 	requestLine state = iota
 	fieldLine
-	inBody // states from here on: the head is over
+	inBody // from here on: states after the head
 	sizeLine
 	inChunk
 	chunkEnd
@@ -44,7 +45,8 @@ func (f *follower) inHead() bool { return f.state < inBody }
 // isBetween reports whether no byte of a request has come.
 func (f *follower) isBetween() bool { return f.state == requestLine && len(f.line) == 0 }
 
-// follow takes the next bytes. It returns how many of them are correct: all, or those before the end of a request or before a fault.
+// follow takes the next bytes. It returns how many of them are correct: all, or those before the end of a request or
+// before a fault.
 func (f *follower) follow(p []byte) (n int, bad *Refusal) {
 	for n < len(p) {
 		if f.state == inBody || f.state == inChunk {
@@ -75,7 +77,8 @@ func (f *follower) follow(p []byte) (n int, bad *Refusal) {
 	return n, nil
 }
 
-// cutLine returns the next line without its line feed, and how many bytes before that are new. A nil line is not complete yet.
+// cutLine returns the next line without its line feed, and how many bytes before that are new. A nil line is not
+// complete yet.
 func (f *follower) cutLine(p []byte) (line []byte, took int, bad *Refusal) {
 	if f.isBetween() && p[0] != '\r' && !httpguts.IsTokenRune(rune(p[0])) {
 		if p[0] == 0 && f.blanks == maxBlanks { // as a PROXY protocol header of version 2 begins
@@ -167,7 +170,8 @@ func (f *follower) checkRequestLine(text []byte) *Refusal {
 	if string(method) == "CONNECT" || target[0] != '/' && !isAsterisk {
 		return badTarget
 	}
-	if bytes.IndexByte(target, '\t') >= 0 || len(version) != len("HTTP/1.1") || !bytes.HasPrefix(version, []byte("HTTP/")) || version[6] != '.' {
+	if bytes.IndexByte(target, '\t') >= 0 || len(version) != len("HTTP/1.1") || !bytes.HasPrefix(version,
+		[]byte("HTTP/")) || version[6] != '.' {
 		return badLine
 	}
 	if v := string(version[5:]); v != "1.1" && v != "1.0" {
@@ -190,7 +194,8 @@ func (f *follower) checkField(text []byte) *Refusal {
 	is := func(other string) bool { return len(name) == len(other) && bytes.EqualFold(name, []byte(other)) }
 	switch {
 	case f.state == trailerLine:
-		for _, other := range []string{"host", "content-length", "transfer-encoding", "connection", "trailer", "upgrade", "te", "expect"} {
+		for _, other := range []string{"host", "content-length", "transfer-encoding", "connection", "trailer", "upgrade",
+			"te", "expect"} {
 			if is(other) {
 				return badTrailer
 			}

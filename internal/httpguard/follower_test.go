@@ -154,7 +154,8 @@ var requests = map[string]string{
 	"upgrade":               get + "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 }
 
-// frames is what a follower makes of a stream that comes in parts as long as next says: where requests end, and why it goes no further.
+// frames is what a follower makes of a stream that comes in parts as long as next says: where requests end, and why it
+// goes no further.
 func frames(stream []byte, next func() int) (ends []int, at int, why *Refusal) {
 	var f follower
 	for at < len(stream) {
@@ -343,7 +344,8 @@ func FuzzFollower(f *testing.F) {
 	f.Fuzz(compare)
 }
 
-// TestProxyVersion2: a PROXY protocol header of version 2 begins a connection with two empty lines, so that HTTP does not understand it.
+// TestProxyVersion2: a PROXY protocol header of version 2 begins a connection with two empty lines, so that HTTP does
+// not understand it.
 func TestProxyVersion2(t *testing.T) {
 	t.Parallel()
 	if _, bad := new(follower).follow([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11")); bad != proxyHeader {

@@ -1,17 +1,19 @@
-// Package httpguard refuses HTTP/1 requests that two servers could understand in two ways. Such requests smuggle others past a proxy.
+// Package httpguard refuses HTTP/1 requests that two servers could understand in two ways. Such requests smuggle others
+// past a proxy.
 //
-// net/http reads many of them in one way of its own and hides that there was another: Content-Length together with chunks, folded fields, lines
-// that end with LF alone, targets with a host. Of the shapes in TestShapes it refuses less than half. So a guarded connection follows what net/http
-// reads, and checks each line before the last byte of that line is passed on. net/http never sees a refused request in full, and no handler sees
-// any of it. What passes has one meaning (RFC 9112), without the leniency that the RFC allows.
+// net/http accepts many of them: Content-Length together with chunks, folded fields, lines that end with LF alone,
+// targets with a host. So a guarded connection follows the bytes that net/http reads, and checks each line before it
+// passes on the line's last byte. net/http never sees a refused request in full, and no handler sees any of it.
+// Accepted requests have one meaning (RFC 9112), without the leniency that the RFC allows.
 //
-// The guard copies only incomplete lines, and does not look at what is written. It stops when a connection is hijacked. HTTP/2 is refused
-// (docs/decisions/0007-http1-alone.md).
+// The guard copies only incomplete lines, and ignores responses. It stops when a connection is hijacked. HTTP/2 is
+// refused (docs/decisions/0007-http1-alone.md).
 //
-// A Read never returns bytes of two requests. So a Read that begins in a head comes from net/http itself, which has then written all previous
-// responses, and the refusal is written at once. There are two exceptions. During a response, net/http reads one byte to notice that a client
-// disconnects: it is passed on, and a refusal waits for the next Read. And chunks come while a handler runs: a bad one ends the body with an error
-// and the context of the request, and the handler answers (RefusedIn).
+// A Read never returns bytes of two requests. So a Read that begins in a head comes from net/http itself, which has
+// then written all previous responses, and the refusal is written at once. There are two exceptions. During a response,
+// net/http reads one byte to notice that a client disconnects: it is passed on, and a refusal waits for the next Read.
+// And chunks come while a handler runs: a bad one ends the body with an error and the context of the request, and the
+// handler answers (RefusedIn).
 package httpguard
 
 import (
@@ -131,7 +133,8 @@ func (c *conn) release() { c.isReleased, c.pending = true, nil }
 
 // Read reads for net/http, at most to the end of a request.
 func (c *conn) Read(p []byte) (n int, err error) {
-	isWatching := len(p) == 1 && !c.isReleased && c.follower.isBetween() // net/http looks whether the client is still there
+	// net/http looks whether the client is still there
+	isWatching := len(p) == 1 && !c.isReleased && c.follower.isBetween()
 	switch {
 	case c.err != nil:
 		return 0, c.err
@@ -153,7 +156,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 		var why *Refusal
 		switch took, why = c.follower.follow(p[:n]); {
 		case why == nil && took < n:
-			err = nil // it comes again after what is held
+			err = nil // it comes again after the held bytes
 		case why == nil:
 		case isWatching:
 			took, c.pending = n, why
@@ -169,7 +172,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return took, err
 }
 
-// hold keeps what comes after the first took bytes of p. These bytes are the first held ones, or new.
+// hold keeps the bytes after the first took bytes of p. These bytes are the first held ones, or new.
 func (c *conn) hold(p []byte, took int) {
 	switch {
 	case len(c.held) > took:
@@ -191,7 +194,8 @@ func (c *conn) refuse(why *Refusal) error {
 	}
 	body := why.Error() + "\n"
 	response := fmt.Sprintf("HTTP/1.1 %d %s\r\nCache-Control: no-store\r\nConnection: close\r\nContent-Length: %d\r\n"+
-		"Content-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\n\r\n", why.Status, http.StatusText(why.Status), len(body))
+		"Content-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\n\r\n", why.Status,
+		http.StatusText(why.Status), len(body))
 	if !c.follower.isHEAD {
 		response += body
 	}
@@ -209,8 +213,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// A refused client has lingerTime to read the response. Meanwhile up to lingerBytes of it are read: a connection that is closed with unread bytes
-// is reset, and the client could lose the response.
+// A refused client has lingerTime to read the response. Meanwhile up to lingerBytes of it are read: a connection that
+// is closed with unread bytes is reset, and the client could lose the response.
 const (
 	lingerTime  = 2 * time.Second
 	lingerBytes = 256 << 10

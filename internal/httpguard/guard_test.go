@@ -102,7 +102,8 @@ func (f *front) answer(r *bufio.Reader, method string) (status int, body string)
 	return response.StatusCode, string(text)
 }
 
-// What comes while a request is answered is judged once that is over; of it net/http takes the first byte before, to notice that the client is there.
+// What comes while a request is answered is judged once that is over; of it net/http takes the first byte before, to
+// notice that the client is there.
 func TestNextRequestWaits(t *testing.T) {
 	t.Parallel()
 	for next, why := range map[string]*Refusal{
@@ -253,7 +254,8 @@ func TestBadChunksInABody(t *testing.T) {
 	}
 }
 
-// A client that has sent more when its body is refused reads why, and then the connection's end: no reset takes the answer from it.
+// A client that has sent more when its body is refused reads why, and then the connection's end: no reset takes the
+// answer from it.
 func TestRefusedBodyIsAnswered(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, func(w http.ResponseWriter, r *http.Request) {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// tlsConn is a guarded connection with TLS. net/http makes the handshake only for a *tls.Conn itself. It asks other connections for their state,
-// once and before it reads. The handshake is made then.
+// tlsConn is a guarded connection with TLS. net/http makes the handshake only for a *tls.Conn itself. It asks other
+// connections for their state, once and before it reads. The handshake is made then.
 type tlsConn struct {
 	conn
 	tls *tls.Conn
@@ -49,7 +49,8 @@ func (c *tlsConn) handshake() error {
 			}
 		}
 		if text != "" {
-			fmt.Fprintf(record.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
+			fmt.Fprintf(record.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: "+
+				"%d\r\n\r\n%s", len(text), text)
 		}
 	}
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package origin finds out who a client is when trusted proxies stand between: for a connection by the PROXY protocol, for a request by the
-// X-Forwarded-* headers. Nobody else is believed.
+// Package origin finds out who a client is when trusted proxies stand between: for a connection by the PROXY protocol,
+// for a request by the X-Forwarded-* headers. Other peers are not believed.
 package origin
 
 import (
@@ -29,13 +29,14 @@ type Origin struct {
 	Hops    []netip.Addr // trusted proxies that the request came by, the one next to this server last
 	Trusted bool         // the peer is a trusted proxy
 	HTTPS   bool         // the client uses it
-	Host    string       // that the client asked, if a proxy says so; empty: that of the request
+	Host    string       // requested host according to a proxy; empty: that of the request
 	ID      string       // of the request, from a proxy that is trusted; it is as the proxy wrote it
 }
 
 const maxHops = 20 // trusted proxies that a request has come by
 
-// Of finds out where a request came from. It does not read Forwarded (RFC 7239): most proxies set X-Forwarded-* and pass on what their client wrote there.
+// Of finds out where a request came from. It does not read Forwarded (RFC 7239): most proxies set X-Forwarded-* and
+// pass on what their client wrote there.
 func (p Proxies) Of(r *http.Request) Origin {
 	peer := peerOf(r.RemoteAddr)
 	at := Origin{Client: peer, HTTPS: r.TLS != nil}
@@ -43,12 +44,13 @@ func (p Proxies) Of(r *http.Request) Origin {
 		return at
 	}
 	at.Trusted, at.ID = true, r.Header.Get("X-Request-Id")
-	for_, proto, host := List(r.Header["X-Forwarded-For"]), List(r.Header["X-Forwarded-Proto"]), List(r.Header["X-Forwarded-Host"])
+	for_, proto, host := List(r.Header["X-Forwarded-For"]), List(r.Header["X-Forwarded-Proto"]),
+		List(r.Header["X-Forwarded-Host"])
 	hops := 1
 	for i := len(for_) - 1; i >= 0 && len(at.Hops) < maxHops; i-- {
 		addr, ok := parseNode(for_[i])
 		if !ok {
-			break // what stands before cannot be understood either
+			break // addresses before it are not trustworthy either
 		}
 		at.Hops = append(at.Hops, at.Client)
 		at.Client = addr
@@ -60,7 +62,7 @@ func (p Proxies) Of(r *http.Request) Origin {
 	for i, j := 0, len(at.Hops)-1; i < j; i, j = i+1, j-1 {
 		at.Hops[i], at.Hops[j] = at.Hops[j], at.Hops[i]
 	}
-	// Each proxy adds one, or replaces all: what stands before those of the trusted ones was the client's.
+	// Each proxy adds one value, or replaces all. The values before those of trusted proxies came from the client.
 	if n := len(proto); n > 0 {
 		switch p := proto[max(0, n-hops)]; {
 		case strings.EqualFold(p, "https"):

@@ -15,13 +15,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 )
 
-// ProxyProtocol reads the headers of the PROXY protocol, versions 1 and 2, that trusted proxies send at the beginning of each connection
-// (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt). Their connections have to begin with one: whether there is one is never
-// guessed, or a client could send its own. A connection from anybody else is passed on as it is.
+// ProxyProtocol reads the headers of the PROXY protocol, versions 1 and 2, that trusted proxies send at the beginning
+// of each connection (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt). Their connections have to begin
+// with one: whether there is one is never guessed, or a client could send its own. A connection from anybody else is
+// passed on as it is.
 type ProxyProtocol struct {
 	Proxies Proxies
-	Timeout time.Duration           // for the header; 0: 5 s
-	Answer  func(bad string) []byte // what a proxy without a good header is told; nil: nothing
+	Timeout time.Duration           // for the header, default 5s
+	Answer  func(bad string) []byte // returns the answer to a proxy without a good header; nil: none
 	Log     *Warnings
 }
 
@@ -36,12 +37,15 @@ func IsHeader(p []byte) bool {
 }
 
 // errNoHeader is the error of a connection without a header.
-var errNoHeader = errors.New("a connection from a trusted proxy has to begin with a header of the PROXY protocol; have the proxy send one (send-proxy, " +
+var errNoHeader = errors.New("a connection from a trusted proxy has to begin with a header of the PROXY protocol; " +
+	"have the proxy send one (send-proxy, " +
 	"send-proxy-v2), or turn proxy_protocol off here")
 
-// Listen returns a listener whose connections have the client's address for their RemoteAddr. Accept returns them once their header was read.
+// Listen returns a listener whose connections have the client's address for their RemoteAddr. Accept returns them once
+// their header was read.
 func (p *ProxyProtocol) Listen(from net.Listener) net.Listener {
-	l := &proxyListener{Listener: from, protocol: p, accepted: make(chan accepted), closed: make(chan struct{}), pending: map[net.Conn]struct{}{}}
+	l := &proxyListener{Listener: from, protocol: p, accepted: make(chan accepted), closed: make(chan struct{}),
+		pending: map[net.Conn]struct{}{}}
 	l.running.Go(l.run)
 	return l
 }
@@ -91,7 +95,7 @@ func (l *proxyListener) Close() error {
 	return err
 }
 
-// run accepts until the listener is closed. After an error it goes on once somebody has got that from Accept, and waited as long as that takes.
+// run accepts until the listener is closed. After an error it goes on once Accept has returned the error.
 func (l *proxyListener) run() {
 	for {
 		c, err := l.Listener.Accept()
@@ -121,7 +125,8 @@ func (l *proxyListener) deliver(a accepted) bool {
 	}
 }
 
-// begin notes a connection whose header is about to be read. It reports false, and closes it, if the listener is closed.
+// begin notes a connection whose header is about to be read. It reports false, and closes it, if the listener is
+// closed.
 func (l *proxyListener) begin(c net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,8 +148,9 @@ func (l *proxyListener) read(c bulk.Socket) {
 	case err == nil:
 		l.deliver(accepted{conn, nil})
 		return
-	case err != io.EOF: // at once: somebody looks whether the port answers
-		l.protocol.Log.Warn("connection refused: no good PROXY protocol header", "proxy", c.RemoteAddr().String(), "error", err.Error())
+	case err != io.EOF: // at once: a check whether the port answers
+		l.protocol.Log.Warn("connection refused: no good PROXY protocol header", "proxy", c.RemoteAddr().String(), "error",
+			err.Error())
 		if l.protocol.Answer != nil {
 			_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = c.Write(l.protocol.Answer(err.Error()))
@@ -178,7 +184,8 @@ func (p *ProxyProtocol) read(c bulk.Socket) (net.Conn, error) {
 		return nil, err
 	}
 	conn := &proxied{Socket: c, client: c.RemoteAddr()}
-	if source, _, ok := header.TCPAddrs(); ok && header.Command.IsProxy() { // else it is the proxy's own, as a health check
+	// else it is the proxy's own, as a health check
+	if source, _, ok := header.TCPAddrs(); ok && header.Command.IsProxy() {
 		conn.client = source
 	}
 	if n := in.Buffered(); n > 0 {
@@ -187,14 +194,15 @@ func (p *ProxyProtocol) read(c bulk.Socket) (net.Conn, error) {
 	return conn, nil
 }
 
-// proxied is a connection that came by a proxy. It stays a socket of the kernel: what is sent does not pass through user space.
+// proxied is a connection that came by a proxy. It stays a socket of the kernel: what is sent does not pass through
+// user space.
 type proxied struct {
 	bulk.Socket
 	client net.Addr
-	ahead  []byte // what was read with the header
+	ahead  []byte // read together with the header
 }
 
-// RemoteAddr is the client's address, as the proxy said.
+// RemoteAddr is the client's address, according to the proxy.
 func (c *proxied) RemoteAddr() net.Addr { return c.client }
 
 // NetConn is the connection below.

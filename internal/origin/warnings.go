@@ -9,7 +9,8 @@ import (
 // warnEvery is the time in which there is one line for each message at most.
 const warnEvery = 10 * time.Second
 
-// Warnings writes into the log what peers do wrong, from time to time: they may do so thousands of times a second. Safe for concurrent use.
+// Warnings writes into the log what peers do wrong, from time to time: they may do so thousands of times a second. Safe
+// for concurrent use.
 type Warnings struct {
 	log *slog.Logger
 	now func() time.Time
