@@ -13,7 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// BlobRequest asks for the bytes of a blob.
+// BlobRequest requests the bytes of a blob.
 type BlobRequest struct {
 	ID     git.ObjectID // zero: the file of that path
 	In     PathIn
@@ -25,7 +25,7 @@ type BlobRequest struct {
 type BlobHeader struct {
 	ID   git.ObjectID
 	Size int64  // of the whole blob
-	Mode uint32 // of the tree's entry, if a path was asked for
+	Mode uint32 // of the tree's entry, if the request has a path
 }
 
 // Piece is the most bytes of a blob that are given at once.
@@ -100,7 +100,7 @@ func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head fun
 	return nil
 }
 
-// blob finds out which blob is asked for.
+// blob returns the requested blob.
 func (c *operation) blob(q BlobRequest) (BlobHeader, error) {
 	h, what := BlobHeader{ID: q.ID}, "object "+q.ID.String()
 	if q.ID.IsZero() {
@@ -133,7 +133,7 @@ func (c *operation) blob(q BlobRequest) (BlobHeader, error) {
 	return h, nil
 }
 
-// stream gives a part of a blob as it is inflated.
+// stream sends a part of a blob while it is inflated.
 func (c *operation) stream(from io.Reader, offset, length int64, data func([]byte) error) error {
 	buf := pieces.Get().(*[Piece]byte)
 	defer pieces.Put(buf)

@@ -162,7 +162,7 @@ func digits(b []byte) int {
 	return n
 }
 
-// space is what git takes for white space.
+// space is the white space of git.
 const space = " \t\n\r"
 
 func trimStart(b []byte) []byte { return bytes.TrimLeft(b, space) }

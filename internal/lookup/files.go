@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// FilesRequest asks for the files of a commit.
+// FilesRequest requests the files of a commit.
 type FilesRequest struct {
 	Commit git.ObjectID
 	Base   git.ObjectID // another commit: only the differences from it; zero: all files
@@ -77,7 +77,7 @@ func (c *operation) rootOf(commit git.ObjectID) (git.ObjectID, error) {
 	return headers.Tree, err
 }
 
-// filer gives files with their content.
+// filer sends files with their content.
 type filer struct {
 	*operation
 	limit int64
@@ -108,7 +108,7 @@ func (f *filer) all(root git.ObjectID) error {
 	}
 }
 
-// differs takes what a comparison finds.
+// differs handles the differences of a comparison.
 func (f *filer) differs(path []byte, _, new treeEntry) error {
 	if new.mode == 0 {
 		f.file = File{Path: path, Gone: true}

@@ -65,7 +65,7 @@ func trimCommon(a, b []byte) ([]byte, []byte) {
 	return a, b
 }
 
-// number gives each different line a number, and leaves out the lines that only one side has.
+// number assigns a number to each different line, and omits the lines that only one side has.
 func number(a, b []byte, inA, inB int) (x, y []int32) {
 	numbers := make(map[string]int32)
 	x, y = make([]int32, 0, inA), make([]int32, 0, inB)

@@ -18,11 +18,11 @@ const (
 	batchBytes   = 256 << 10 // a batch that has so many bytes of messages is full
 )
 
-// LogRequest asks for history.
+// LogRequest requests history.
 type LogRequest struct {
-	Revisions   []string // what these reach; none: HEAD
-	Exclude     []string // without what these reach
-	Path        string   // only what changes it, simplified as git log -- path does; empty: everything
+	Revisions   []string // list commits reachable from these; none: HEAD
+	Exclude     []string // but not from these
+	Path        string   // only commits that change it, simplified as by git log -- path; empty: all
 	FirstParent bool     // only first parents are followed
 	Limit       int      // at most so many, and at most 10,000; 0: 100
 	Skip        int      // pass over as many first

@@ -28,9 +28,9 @@ import (
 const (
 	small     = 1 << 20   // objects up to this size are read without asking for memory
 	maxObject = 64 << 20  // bytes of a commit or a tree
-	maxPath   = 64 << 10  // bytes of a path that is asked for
-	maxHeld   = 512 << 20 // what one call may hold
-	// DefaultMemory is what all calls together may.
+	maxPath   = 64 << 10  // bytes of the path in a request
+	maxHeld   = 512 << 20 // maximum memory of one call
+	// DefaultMemory is the default memory of all calls together.
 	DefaultMemory = 512 << 20
 )
 
@@ -47,7 +47,7 @@ type Reader struct {
 	bounds  bounds
 }
 
-// bounds are what tests make smaller.
+// bounds are limits that tests lower.
 type bounds struct {
 	whole     int64 // bytes of a blob that is not streamed
 	piece     int   // bytes of a blob that are given at once
@@ -81,9 +81,9 @@ type operation struct {
 	ctx   context.Context
 	repo  *repo.Repo
 	held  int64 // bytes of objects in memory
-	taken int64 // of it, what was taken from the budget
+	taken int64 // the part taken from the budget
 
-	revisions *Revisions // nil: no ref has been asked for
+	revisions *Revisions // nil: no ref was requested
 }
 
 // begin starts a call on the repository as it is now. The caller ends it.
@@ -113,7 +113,7 @@ func (c *operation) hold(n int64) error {
 	return nil
 }
 
-// drop ends what hold began.
+// drop releases memory that hold counted.
 func (c *operation) drop(n int64) {
 	c.held -= n
 	if less := c.taken - max(0, c.held-small); less > 0 {
@@ -156,7 +156,7 @@ func (c *operation) read(id git.ObjectID, want git.ObjectType, limit int64) ([]b
 // one base more.
 const unpacking = 3
 
-// resolve finds what a revision names, and what that peels to.
+// resolve resolves a revision and peels the result.
 func (c *operation) resolve(revision string) (git.ObjectID, git.ObjectType, error) {
 	if id, err := git.ParseObjectID(revision); err == nil && id.Format() == c.repo.Format {
 		return c.repo.Graph.Peel(id)

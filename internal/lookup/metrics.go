@@ -2,7 +2,7 @@ package lookup
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts what look-ups do. One serves all Readers of a process.
+// Metrics counts lookups. One serves all Readers of a process.
 type Metrics struct {
 	blobBytes  prometheus.Counter
 	trees      prometheus.Counter

@@ -27,7 +27,7 @@ const (
 	maxWalks    = 100       // through history, to see whether IDs are visible, for all revisions of one Revisions
 )
 
-// Revision is what a revision names.
+// Revision is a resolved revision.
 type Revision struct {
 	ID   git.ObjectID
 	Type git.ObjectType
@@ -444,7 +444,7 @@ func (v *Revisions) fits(id git.ObjectID, want wanted) (bool, error) {
 	return typ == git.Blob, err
 }
 
-// ambiguous lists what an abbreviation may stand for, in git's order: tags, commits, trees, blobs.
+// ambiguous lists the objects of an abbreviation in git's order: tags, commits, trees, blobs.
 func (v *Revisions) ambiguous(digits string, ids []git.ObjectID) error {
 	var told []string
 	for _, want := range []git.ObjectType{git.Tag, git.Commit, git.Tree, git.Blob} {

@@ -144,7 +144,7 @@ func (t *lister) cut() (mode uint32, name []byte, id git.ObjectID, err error) {
 	return mode, name, id, nil
 }
 
-// list gives the next entries, up to the bounds of a page. Directories that are at their end are left.
+// list returns the next entries, up to the limits of a page. Directories that are at their end are left.
 func (t *lister) list(most int) ([]TreeEntry, error) {
 	var entries []TreeEntry
 	var paths []byte

@@ -82,7 +82,7 @@ func lockDir(dir string) (*os.File, error) {
 			who)
 }
 
-// load sweeps what an earlier run left half made and puts its complete entries into the index, unverified.
+// load removes the unfinished files of an earlier run and puts its complete entries into the index, unverified.
 func (c *Cache) load() error {
 	temps, err := os.ReadDir(filepath.Join(c.dir, tempName))
 	if err != nil {

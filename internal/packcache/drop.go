@@ -15,7 +15,7 @@ const (
 	Damaged   Cause = evictDamaged // the repository is damaged
 )
 
-// Dropped is what Drop and DropAll removed.
+// Dropped is the result of Drop and DropAll.
 type Dropped struct {
 	Entries int
 	Bytes   int64 // of the packs, as they are sent
@@ -53,8 +53,8 @@ func (c *Cache) drops(match func(repository string) bool, why Cause) (d Dropped)
 	return d
 }
 
-// learnRepositories reads from the sidecars of unverified entries whose they are. A sidecar that cannot be read is left
-// for the verification.
+// learnRepositories reads the repositories of unverified entries from their sidecars. A sidecar that cannot be read is
+// left for the verification.
 func (c *Cache) learnRepositories() {
 	c.mu.Lock()
 	var unknown []packsource.Key

@@ -46,7 +46,7 @@ type fill struct {
 
 	// Guarded by Cache.mu.
 	reserved int64       // bytes of Cache.filling
-	kept     bool        // asked for more than once: the entry skips probation
+	kept     bool        // requested more than once: the entry skips probation
 	discard  bool        // the repository's entries were dropped: no entry is made of it
 	entry    *cacheEntry // once the pack is complete and stored
 	zombie   int64       // bytes of index.zombies
@@ -146,7 +146,7 @@ func (f *fill) run() {
 		return
 	}
 	defer pack.Close()
-	info := pack.Info() // without the lock: what the Source does may panic
+	info := pack.Info() // without the lock: the Source may panic
 	f.mu.Lock()
 	f.info = info
 	f.mu.Unlock()
@@ -352,7 +352,7 @@ func (f *fill) takeFileLocked() *os.File {
 	return file
 }
 
-// closeFile closes what takeFileLocked gave.
+// closeFile closes the result of takeFileLocked.
 func (f *fill) closeFile(file *os.File) {
 	if file == nil {
 		return

@@ -139,7 +139,7 @@ func (r *follower) Send(ctx context.Context, out packsource.Output) error {
 	}
 }
 
-// sendFile sends what the file has up to end; through user space one buffer of it.
+// sendFile sends the file up to end. Without io.ReaderFrom it sends one buffer of it.
 func (r *follower) sendFile(out packsource.Output, file *os.File, end int64, buf *buffer) (err error) {
 	pos := r.pos
 	var n int64

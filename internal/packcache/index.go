@@ -20,7 +20,7 @@ type cacheEntry struct {
 	refs    int       // readers, and a check that runs
 	gone    bool      // removed from the index; its last reader gives back the cost
 	lone    bool      // was on probation when it was removed
-	check   *check    // nil: trusted; else what its readers have to wait for
+	check   *check    // nil: trusted; else readers wait for it
 
 	list       *list
 	prev, next *cacheEntry
@@ -56,8 +56,8 @@ func (l *list) remove(e *cacheEntry) {
 // index knows the complete entries and who goes first. It does no I/O and takes no lock: Cache.mu guards it.
 type index struct {
 	entries map[packsource.Key]*cacheEntry
-	young   list // asked for once: on probation
-	kept    list // asked for again
+	young   list // requested once: on probation
+	kept    list // requested again
 	ghosts  ghosts
 	bytes   int64 // cost of all entries
 	zombies int64 // cost of removed entries and fills that still have readers
@@ -66,7 +66,7 @@ type index struct {
 // blockSize is the unit that costs are counted in, so that many tiny entries do not look free.
 const blockSize = 4096
 
-// costOf is what a pack of this size takes on disk: whole blocks, and one for the sidecar.
+// costOf is the disk space of a pack of this size: whole blocks, and one for the sidecar.
 func costOf(size int64) int64 {
 	return (size+blockSize-1)/blockSize*blockSize + blockSize
 }

@@ -5,7 +5,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Metrics counts what the cache does. All fields are safe for concurrent use.
+// Metrics counts the work of the cache. Safe for concurrent use.
 type Metrics struct {
 	requests  *prometheus.CounterVec
 	evictions *prometheus.CounterVec

@@ -130,7 +130,7 @@ type Cache struct {
 	unlinking map[packsource.Key]chan struct{} // names that are about to be unlinked
 	filling   int64                            // bytes in the files of fills
 	fillSeq   int64
-	statTime  time.Time // when the file system's free space was last asked for
+	statTime  time.Time // when the free space of the file system was last read
 	statBytes int64     // written since
 	statLow   bool      // it was below the floor
 }
@@ -153,7 +153,7 @@ func errClosed() error {
 	return fault.New(fault.Unavailable, "the server is shutting down; try again soon")
 }
 
-// Open takes the directory for this process, removes what an earlier run left half made, and finds its entries.
+// Open takes the directory for this process, removes the unfinished files of an earlier run, and finds its entries.
 // The caller closes the Cache. It is an error if another process uses the directory.
 func Open(inner packsource.Source, o Options) (*Cache, error) { return open(inner, o, realSystem()) }
 
@@ -291,7 +291,7 @@ func (c *Cache) Has(key packsource.Key) bool {
 
 // Stats describes the content of the cache, and the requests since it was opened.
 type Stats struct {
-	Bytes, MaxBytes       int64 // on disk: entries, fills, and removed files that are still read; what it may keep
+	Bytes, MaxBytes       int64 // on disk: entries, fills, and removed files with readers; the budget
 	Entries, Fills        int   // complete ones, and packs that are being made
 	Hits, Misses, Follows int64
 }
@@ -336,7 +336,7 @@ func (c *Cache) drop(e *cacheEntry) {
 	c.unlink(out)
 }
 
-// gaugesLocked publishes what changed.
+// gaugesLocked updates the gauges.
 func (c *Cache) gaugesLocked() {
 	c.m.bytes.Set(float64(c.index.bytes + c.index.zombies + c.filling))
 	c.m.entries.Set(float64(len(c.index.entries)))
@@ -358,7 +358,7 @@ func (c *Cache) janitor() {
 	}
 }
 
-// sweep removes what is too old or too much.
+// sweep removes entries that are too old, or exceed the budget.
 func (c *Cache) sweep() {
 	c.mu.Lock()
 	young, idle := c.index.expire(c.now(), c.probation, c.maxIdle)

@@ -38,7 +38,7 @@ func (p *progress) since(pos int64, buf []byte) ([]byte, int64) {
 	return buf[:n], p.start() + i + int64(n)
 }
 
-// latest is the position for a reader who comes late: the last whole line and what follows it.
+// latest is the position for a late reader: the last whole line and the text behind it.
 func (p *progress) latest() int64 {
 	i := bytes.LastIndexAny(p.text, "\r\n")
 	if i < 0 {

@@ -38,7 +38,7 @@ func (c *Cache) reserve(f *fill, n int64) error {
 	return nil
 }
 
-// How often the file system is asked for its free space.
+// Limits for the interval between two reads of the file system's free space.
 const (
 	statEvery    = 32 << 20 // bytes written
 	statInterval = time.Second
@@ -93,5 +93,5 @@ func (c *Cache) evictIdle(n int64) bool {
 	return len(out) > 0
 }
 
-// makeRoom is what one write that found the disk full evicts at once.
+// makeRoom is the number of bytes that one write to a full disk evicts.
 const makeRoom = 64 << 20

@@ -140,7 +140,7 @@ func (f *fill) chunkLocked(n int) *chunk {
 	return k
 }
 
-// trimLocked takes from the window what all readers have.
+// trimLocked removes from the window the chunks that all readers have.
 func (f *fill) trimLocked() {
 	pos := f.slowestLocked()
 	n := 0

@@ -27,7 +27,7 @@ type framer struct {
 	objects uint32 // from the pack's header
 	total   int64
 
-	keepFrame, keepAt int // where begins what take did not give out
+	keepFrame, keepAt int // where the bytes begin that take kept
 }
 
 type frameBuffer [framerFrames * pktline.MaxLine]byte
@@ -78,7 +78,7 @@ func (f *framer) checkHead() error {
 	return nil
 }
 
-// take gives out packets: full ones when the buffer is full, or all there is. The caller says sent before it fills on.
+// take returns packets: full ones when the buffer is full, or all of them. The caller calls sent before the next fill.
 func (f *framer) take(all bool) []byte {
 	end := f.frame * pktline.MaxLine
 	f.keepFrame, f.keepAt = f.frame, 0
@@ -111,7 +111,7 @@ func (f *framer) header(frame, payload int) {
 	f.buf[at+4] = byte(pktline.BandData)
 }
 
-// sent moves what take kept to the front.
+// sent moves the bytes that take kept to the front.
 func (f *framer) sent() {
 	end := f.frame*pktline.MaxLine + bandHeader + f.n
 	copy(f.buf[bandHeader:], f.buf[f.keepFrame*pktline.MaxLine+bandHeader+f.keepAt:end])
@@ -120,7 +120,7 @@ func (f *framer) sent() {
 	f.keepFrame, f.keepAt = 0, 0
 }
 
-// last gives out the rest of a pack that is whole.
+// last returns the rest of a complete pack.
 func (f *framer) last() []byte {
 	f.fullHeaders(f.frame)
 	end := f.frame * pktline.MaxLine
@@ -131,7 +131,7 @@ func (f *framer) last() []byte {
 	return f.buf[:end]
 }
 
-// whole checks what can be checked of a pack at its end without computing its checksum, which git did.
+// whole checks the end of a pack without computing its checksum, which git did.
 func (f *framer) whole() error {
 	if f.total < int64(packHeader+f.hold) {
 		return fmt.Errorf("%w: it ends after %d bytes", errGit, f.total)

@@ -82,7 +82,7 @@ type pauses struct {
 	linger time.Duration // maximum time between the end of git and the end of its output
 }
 
-// NewGit makes the Source and its scratch directories; what an earlier run left there is removed.
+// NewGit makes the Source and its scratch directories. It removes the files of an earlier run.
 func NewGit(runner *process.Runner, o GitOptions) (*Git, error) {
 	var err error
 	if o.Scratch, err = filepath.Abs(o.Scratch); err == nil {
@@ -275,7 +275,7 @@ func (g *Git) window(spec *Spec) int {
 	return g.options.SnapshotWindow
 }
 
-// revisions is what pack-objects reads: grafts, what to reach, what to leave out.
+// revisions is the input of pack-objects: grafts, objects to reach, objects to leave out.
 func revisions(spec *Spec) []byte {
 	b := make([]byte, 0,
 		(len(spec.Shallow)+len(spec.First)+len(spec.Wants)+len(spec.Haves)+1)*(spec.Repo.Format.HexSize()+12))

@@ -26,14 +26,14 @@ import (
 // Spec specifies a pack. All lists but First are sorted by ID and have no duplicates.
 type Spec struct {
 	Repo  Repository
-	Wants []git.ObjectID // what the pack has to reach
+	Wants []git.ObjectID // objects that the pack must reach
 	// With a filter: the trees and blobs among what Wants name, which are in the pack whatever the filter, in git's
 	// order.
 	First   []git.ObjectID
-	Haves   []git.ObjectID // what it leaves out, with all they reach: common haves reduced to the maximal ones
+	Haves   []git.ObjectID // objects to leave out, with all that they reach: common haves reduced to the maximal ones
 	Shallow []git.ObjectID // commits to be treated as having no parents: the client's, new and server's own boundary
 	Filter  string         // canonical filter specification with all names resolved to object IDs; "" for none
-	Tags    []Tag          // annotated tags to add if what they peel to is in the pack (include-tag)
+	Tags    []Tag          // annotated tags to add if their targets are in the pack (include-tag)
 	Thin    bool           // deltas may refer to objects that the haves reach
 	Offset  bool           // deltas may name their base by offset (ofs-delta)
 
@@ -44,7 +44,7 @@ type Spec struct {
 	key *Key // once sealed
 }
 
-// Tag is an annotated tag and what it peels to.
+// Tag is an annotated tag and its peeled target.
 type Tag struct{ ID, Peeled git.ObjectID }
 
 // Repository is the part of a repository that a pack is made from.
@@ -68,7 +68,7 @@ func ParseKey(s string) (k Key, ok bool) {
 	return k, err == nil
 }
 
-// keyVersion is part of every key; raise it when what a Source makes of a Spec changes in meaning.
+// keyVersion is part of every key; raise it when the pack for the same Spec changes.
 const keyVersion = "packhorse pack 1\n"
 
 // Seal computes the key once and for all. The Spec is not changed any more.
@@ -186,5 +186,5 @@ type Info struct {
 	Bytes   int64         // framed bytes handed to the Output so far
 	Objects uint32        // from the pack's header; 0 while unknown
 	Wait    time.Duration // waited for a slot
-	Child   process.Usage // what the git process used, if this reader's request started one and it has ended
+	Child   process.Usage // the use of the git process, if this reader's request started one and it has ended
 }

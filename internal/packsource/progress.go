@@ -46,7 +46,7 @@ func isProgress(line []byte) bool {
 	return true
 }
 
-// take gives the lines that have come since the last call; they are the caller's.
+// take returns the lines since the last call. They belong to the caller.
 func (p *progressText) take() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -43,7 +43,7 @@ func bundles(c Config) Bundles {
 	return list
 }
 
-// maxBundleLine is how long a line may be in bytes: what fits a pkt-line.
+// maxBundleLine is the maximum length of a line in bytes: it must fit into a pkt-line.
 const maxBundleLine = 65516
 
 // checkBundle refuses a key that a client could read as something else.

@@ -54,7 +54,7 @@ func (c Config) Bool(key string, otherwise bool) (bool, error) {
 	return otherwise, err
 }
 
-// All gives every value in the order of the file, as key and value.
+// All iterates over all keys and values in the order of the file.
 func (c Config) All() iter.Seq2[string, string] {
 	return func(yield func(key, value string) bool) {
 		for _, v := range c.variables {
@@ -65,7 +65,7 @@ func (c Config) All() iter.Seq2[string, string] {
 	}
 }
 
-// damaged is the error of a value that is not what its key needs.
+// damaged returns the error for an invalid value.
 func (v variable) damaged(want string) error {
 	return fault.New(fault.Corrupt, "the repository's config has a %.80s that is not %s", v.key, want)
 }
@@ -156,7 +156,7 @@ type configParser struct {
 	config  Config
 }
 
-// eof is what peek gives at the end; no config holds it as a character.
+// eof is the result of peek at the end; no config holds it as a character.
 const eof = 0
 
 func (p *configParser) peek() byte {

@@ -20,14 +20,14 @@ type fileState struct {
 	sum     [sha256.Size]byte
 }
 
-// watchedFile is a small file of which a later change is noticed. Safe for concurrent use once it was read.
+// watchedFile is a small file whose changes are detected. Safe for concurrent use once it was read.
 type watchedFile struct {
 	path  string
 	limit int64 // in bytes
 	known atomic.Pointer[fileState]
 }
 
-// read reads the file; one that is not there is empty.
+// read reads the file. A missing file is empty.
 func (w *watchedFile) read(path string, limit int64) ([]byte, error) {
 	w.path, w.limit = path, limit
 	text, state, err := readFile(path, limit)

@@ -11,7 +11,7 @@ import (
 // "transfer.hideRefs").
 type hideRule struct {
 	prefix string // covers the ref of this name and those below it
-	shows  bool   // "!": what it covers is not hidden
+	shows  bool   // "!": matching refs are not hidden
 }
 
 // hideRules are a repository's rules in the order of its config; the last that covers a name decides.

@@ -25,9 +25,9 @@ type place struct {
 	commonDir string // all else; mostly the same
 
 	pointer    *watchedFile // the ".git" file; nil: there is none
-	pointed    string       // what it says, which may lead to gitDir by symbolic links
+	pointed    string       // the target in the file, which may lead to gitDir by symbolic links
 	common     watchedFile  // the commondir file, which need not be there
-	commonFrom string       // what it says, likewise
+	commonFrom string       // the target in the file, likewise
 }
 
 const (

@@ -23,7 +23,7 @@ type Policy struct {
 
 	// Wants that are allowed besides the advertised refs, in versions 0 and 1.
 	AllowTip       bool // uploadpack.allowTipSHA1InWant: the tips of hidden refs
-	AllowReachable bool // uploadpack.allowReachableSHA1InWant: what refs reach
+	AllowReachable bool // uploadpack.allowReachableSHA1InWant: objects that refs reach
 	AllowAny       bool // uploadpack.allowAnySHA1InWant: every object that exists; the two above are set with it
 
 	// OwnAny reports whether AllowAny comes from the repository's own config. Then it holds for every protocol version.
@@ -34,7 +34,7 @@ type Policy struct {
 	KeepAlive  time.Duration // uploadpack.keepAlive: the longest silence in a pack; 0: no limit
 	Unborn     Unborn        // lsrefs.unborn
 	SessionID  bool          // transfer.advertiseSID
-	ObjectInfo bool          // transfer.advertiseObjectInfo: the size of objects may be asked for
+	ObjectInfo bool          // transfer.advertiseObjectInfo: the sizes of objects may be requested
 	Bundles    Bundles       // uploadpack.advertiseBundleURIs; only a repository's own config has one
 }
 
@@ -43,7 +43,7 @@ type Unborn string
 
 const (
 	UnbornAdvertise Unborn = "advertise" // yes, and the server advertises it
-	UnbornAllow     Unborn = "allow"     // they are if they ask
+	UnbornAllow     Unborn = "allow"     // only if they request it
 	UnbornIgnore    Unborn = "ignore"    // they are not
 )
 
@@ -95,7 +95,7 @@ func policyKeys() map[string]policyKey {
 	}
 }
 
-// newPolicy puts what a config says over the defaults.
+// newPolicy applies a config to the defaults.
 func newPolicy(c Config, defaults Policy) (*Policy, error) {
 	p, keys := &defaults, policyKeys()
 	p.Filters = p.Filters.clone()
@@ -215,7 +215,7 @@ func (r FilterRules) clone() FilterRules {
 	return r
 }
 
-// filterSection is what the keys of single kinds begin with.
+// filterSection is the prefix of the keys of single kinds.
 const filterSection = "uploadpackfilter."
 
 // read takes uploadpackfilter.KIND.allow and uploadpackfilter.tree.maxDepth, which allows that kind too.

@@ -169,7 +169,7 @@ func supported(c Config) (format git.ObjectFormat, tables bool, err error) {
 // worktreeFile is a second config, which git reads after the first one if extensions.worktreeConfig is set.
 const worktreeFile = "config.worktree"
 
-// worktreeConfig adds to c what the second config says, if there is one.
+// worktreeConfig adds the second config to c, if there is one.
 func (r *Repo) worktreeConfig(c *Config) error {
 	used, err := c.Bool("extensions.worktreeconfig", false)
 	if err != nil || !used {

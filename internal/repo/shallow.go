@@ -23,7 +23,7 @@ type shallowFile struct{ known atomic.Pointer[shallowState] }
 type shallowState struct {
 	id  disk.ID
 	ids []git.ObjectID
-	set func() graph.Commits // of the IDs, made when it is asked for first
+	set func() graph.Commits // of the IDs, made by the first call
 }
 
 // Shallow returns the commits whose parents the repository lacks (gitrepository-layout(5), "shallow"), sorted and

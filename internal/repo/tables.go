@@ -64,8 +64,8 @@ func (t *Tables) list(ctx context.Context, gitDir string, format git.ObjectForma
 		request = pktline.AppendLine(request, argument)
 	}
 	config := []string{
-		// The operator decides which repositories are served, so git must not check their owner. Git ignores this key in
-		// a repository's own configuration.
+		// The operator decides which repositories are served, so git must not check their owner. Git ignores this key
+		// in a repository's own configuration.
 		"safe.directory=*",
 		"transfer.hideRefs=!refs", "transfer.hideRefs=!HEAD", // the Snapshot hides refs
 		"lsrefs.unborn=advertise",
@@ -174,7 +174,7 @@ func parseID(text string, format git.ObjectFormat) (git.ObjectID, error) {
 	if err == nil && id.Format() != format {
 		err = errors.New("an object ID of the other format")
 	}
-	if err != nil || id.IsZero() { // git has null IDs for what is broken
+	if err != nil || id.IsZero() { // git uses null IDs for broken refs
 		return git.ObjectID{}, err
 	}
 	return id, nil

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics watches the groups of one run. The kernel counts; it is asked when the metrics are collected.
+// Metrics reads the counters of the groups of one run from the kernel when it is collected.
 type Metrics struct {
 	refused *prometheus.CounterVec
 	tree    atomic.Pointer[Tree]

@@ -23,7 +23,7 @@ const (
 	recordExtra = 16         // CDAT: two parents, generation and date
 )
 
-// errBadGraph marks what only a broken commit-graph can say; the walk is done again without the file.
+// errBadGraph means that the commit-graph is broken. The walk is repeated without the file.
 var errBadGraph = fault.New(fault.Corrupt, "the commit-graph contradicts itself")
 
 // span is a part of a file.

@@ -18,7 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// Objects is what the package needs of an object store. Safe for concurrent use.
+// Objects is the part of an object store that the package needs. Safe for concurrent use.
 type Objects interface {
 	// Read returns an object's type and content; an error of kind NotFound if there is none, Invalid if it has more
 	// than limit bytes. The caller does not change the bytes and keeps none of them.
@@ -27,7 +27,7 @@ type Objects interface {
 	Header(id git.ObjectID) (git.ObjectType, int64, error)
 	// Has reports whether the object exists.
 	Has(id git.ObjectID) (bool, error)
-	// Lookups is for one that asks so for many objects of which many may be missing.
+	// Lookups is for callers that check many objects, some of which may be missing.
 	Lookups() pack.Lookups
 }
 
@@ -102,7 +102,7 @@ type Graph struct {
 	walks sync.Pool // of *walk
 	hops  hops
 
-	mu     sync.Mutex // guards what follows and every change of view
+	mu     sync.Mutex // guards the following fields and every change of view
 	stamps []disk.ID  // of the files that the view was made from
 	young  bool       // the files may have changed without a change of the stamps
 	failed bool       // some of the files could not be used
@@ -317,7 +317,7 @@ func (v *view) open(opened []layerBytes, fn func([]layerBytes) error) error {
 // NoGeneration is the generation of a commit that no commit-graph holds.
 const NoGeneration uint64 = math.MaxUint64
 
-// Commit is what history needs of a commit.
+// Commit is the part of a commit that a history walk needs.
 type Commit struct {
 	ID         git.ObjectID
 	Parents    []git.ObjectID

@@ -9,13 +9,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// logBottom marks what a Log excludes by name. The bit is depthEnd's.
+// logBottom marks the commits that a Log excludes by name. The bit is depthEnd's.
 const logBottom uint8 = 1 << 1
 
 // LogOptions selects commits for Log.
 type LogOptions struct {
-	Exclude     []git.ObjectID // what these reach is left out
-	FirstParent bool           // of what is listed, only first parents are followed
+	Exclude     []git.ObjectID // commits reachable from these are not listed
+	FirstParent bool           // follow only first parents of listed commits
 	Skip, Limit int            // the first commits are passed over; no more than Limit are listed
 
 	// Same reports whether two trees are equal in the part that the caller needs. The zero ID is the empty tree.
@@ -56,7 +56,7 @@ func (g *Graph) Log(ctx context.Context, starts []git.ObjectID, shallow Commits,
 	return ids, err
 }
 
-// bottom is the mark of what a log excludes by name.
+// bottom is the mark of commits that a log excludes by name.
 func (s *selection) bottom() uint8 {
 	if s.log != nil {
 		return logBottom
@@ -128,10 +128,10 @@ func (s *selection) followed(n uint32, parents []uint32) (follow []uint32, same 
 	return parents, !otherChange, nil
 }
 
-// relevant is git's relevant_commit: what is listed, and what was excluded by name.
+// relevant is git's relevant_commit: listed commits, and those excluded by name.
 func (s *selection) relevant(n uint32) bool { return !s.w.has(n, sinceOut) || s.w.has(n, logBottom) }
 
-// tree gives the tree of a node that is in the graph or loaded. Outside of the commit-graph the commit is read again.
+// tree returns the tree of a node that is in the graph or loaded. Outside of the commit-graph the commit is read again.
 func (w *walk) tree(n uint32) (git.ObjectID, error) {
 	if w.inGraph(n) {
 		return w.layer(n).tree(n), nil

@@ -1,6 +1,6 @@
 package graph
 
-// queue is a heap of nodes: the highest key first, and among equal keys the one that came first.
+// queue is a heap of nodes: the highest key first, and among equal keys the first one added.
 type queue struct {
 	items []queued
 	seq   uint32

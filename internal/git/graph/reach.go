@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// floor is what all commits have to stand above to reach one of a set of commits.
+// floor is a lower limit for commits that can reach one of a set of commits.
 type floor struct {
 	generation uint64 // the lowest; 0: not known of all, proves nothing
 	date       int64  // the earliest
@@ -66,7 +66,7 @@ func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, s
 	return git.ObjectID{}, false, nil
 }
 
-// Unreached gives all targets that Unreachable would find.
+// Unreached returns all targets that Unreachable would find.
 func (g *Graph) Unreached(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (Commits, error) {
 	open := NewCommits(targets...)
 	for _, tip := range tips {
@@ -89,7 +89,7 @@ func (g *Graph) Unreached(ctx context.Context, tips, targets []git.ObjectID, sha
 	return left, err
 }
 
-// unreachable takes out of left what the tips reach.
+// unreachable removes from left the targets that the tips reach.
 func (w *walk) unreachable(tips []git.ObjectID, left Commits) error {
 	commits := make(map[uint32]git.ObjectID, len(left))
 	var nodes []uint32

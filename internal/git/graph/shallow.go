@@ -239,7 +239,7 @@ func (w *walk) descendBelow(starts []uint32, depth int) (ends []uint32, err erro
 	return ends, nil
 }
 
-// boundary compares what a walk marked with what the client has.
+// boundary compares the marks of a walk with the client's shallow commits.
 func (w *walk) boundary(ends []uint32, clientShallow Commits) Boundary {
 	var b Boundary
 	for _, n := range ends {

@@ -82,7 +82,7 @@ func (s *selection) know(clientShallow Commits) error {
 	return nil
 }
 
-// start queues what is named: first what is excluded, then the wants, by date.
+// start queues the named commits by date: first the excluded ones, then the wants.
 func (s *selection) start(wants, not []git.ObjectID, missingOK bool) error {
 	w := s.w
 	out, err := w.peelCommits(not, missingOK)
@@ -239,7 +239,7 @@ func (s *selection) expand(n uint32) (same bool, err error) {
 	return same, nil
 }
 
-// ends marks what is selected and gives the selected commits that have a parent outside.
+// ends marks the selected commits, and returns those with a parent that is not selected.
 func (s *selection) ends() ([]uint32, error) {
 	w := s.w
 	selected := s.in[:0]

@@ -62,7 +62,7 @@ func (g *Graph) Parent(ctx context.Context, id git.ObjectID, n int, shallow Comm
 	return parent, err
 }
 
-// start gives the node of a commit.
+// start returns the node of a commit.
 func (w *walk) start(id git.ObjectID) (uint32, error) {
 	node, ok, err := w.commit(id)
 	if err == nil && !ok {

@@ -14,7 +14,7 @@ import (
 // parents, 20 for the ID, 5 to 11 for the index). Its entries are numbered from 0 as they come and never leave; a
 // commitTable that has grown too large is replaced as a whole. Parsed entries are read without a lock.
 type commitTable struct {
-	base uint32 // what is added to an entry's number to make it a node
+	base uint32 // added to an entry's number to make it a node
 	size int    // bytes of a raw object ID
 
 	chunks atomic.Pointer[[]*chunk]
@@ -89,7 +89,7 @@ func (t *commitTable) raw(i uint32) []byte {
 
 func (t *commitTable) id(node uint32) git.ObjectID { return git.RawObjectID(t.raw(node - t.base)) }
 
-// find gives the node of a raw object ID, parsed or not.
+// find returns the node of a raw object ID, parsed or not.
 func (t *commitTable) find(raw []byte) (node uint32, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -107,7 +107,7 @@ func (t *commitTable) slot(raw []byte) int {
 	return at
 }
 
-// intern gives the node of a raw object ID and makes it, not parsed, if need be.
+// intern returns the node of a raw object ID. If it is new, it is added without being parsed.
 func (t *commitTable) intern(raw []byte) uint32 {
 	if node, ok := t.find(raw); ok {
 		return node
@@ -143,7 +143,7 @@ func (t *commitTable) grow() {
 // parsed reports whether the node's parents are known.
 func (t *commitTable) parsed(node uint32) bool { return t.entry(node-t.base).first.Load() != 0 }
 
-// set remembers what was parsed; parents are nodes. A second call for the same node changes nothing.
+// set stores a parsed commit; parents are nodes. A second call for the same node changes nothing.
 func (t *commitTable) set(node uint32, date int64, parents []uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

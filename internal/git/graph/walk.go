@@ -128,7 +128,7 @@ func (w *walk) markAll(commits Commits, bits uint8) error {
 	return nil
 }
 
-// find gives the node of an object ID if it is in the commit-graph or in the table, parsed or not.
+// find returns the node of an object ID if it is in the commit-graph or in the table, parsed or not.
 func (w *walk) find(id git.ObjectID) (uint32, bool) {
 	if id.Format() != w.g.format || id.IsZero() {
 		return 0, false
@@ -144,7 +144,7 @@ func (w *walk) find(id git.ObjectID) (uint32, bool) {
 
 func (w *walk) inGraph(n uint32) bool { return n < w.v.total }
 
-// layer is the one that holds a node of the commit-graph. Most are in the bottom one.
+// layer returns the layer of a node of the commit-graph. Most are in the bottom one.
 func (w *walk) layer(n uint32) *layerBytes {
 	i := 0
 	for n >= w.layers[i].base+w.layers[i].n {
@@ -182,7 +182,7 @@ func (w *walk) generation(n uint32) (uint64, error) {
 	return 0, nil
 }
 
-// realParents gives a commit's parents, grafts or not. The slice is good until the next call. An object that is
+// realParents returns a commit's parents, grafts or not. The slice is good until the next call. An object that is
 // missing inside history is an error of kind Corrupt.
 func (w *walk) realParents(n uint32) ([]uint32, error) {
 	var err error
@@ -259,14 +259,14 @@ func (w *walk) remember(n uint32, id git.ObjectID, data []byte) error {
 	return nil
 }
 
-// object is what a tag was peeled to; node is set for commits, which are loaded then.
+// object is the target of a tag; node is set for commits, which are loaded then.
 type object struct {
 	id   git.ObjectID
 	typ  git.ObjectType
 	node uint32
 }
 
-// commit gives the node of an object that is itself a commit.
+// commit returns the node of an object that is itself a commit.
 func (w *walk) commit(id git.ObjectID) (node uint32, ok bool, err error) {
 	o, _, err := w.look(id)
 	return o.node, err == nil && o.typ == git.Commit, err
@@ -319,7 +319,7 @@ func (w *walk) peel(id git.ObjectID, each func(git.ObjectID)) (object, error) {
 	return object{}, fault.New(fault.Invalid, "tag %s hides behind more than %d others", id, maxNestedTags)
 }
 
-// peelCommits gives the nodes of the commits that ids name, directly or through tags, each once. Other objects are
+// peelCommits returns the nodes of the commits that ids name, directly or through tags, each once. Other objects are
 // left out; missing ones too if missingOK.
 func (w *walk) peelCommits(ids []git.ObjectID, missingOK bool) ([]uint32, error) {
 	nodes := make([]uint32, 0, len(ids))

@@ -52,7 +52,7 @@ type descriptors struct {
 	closed bool
 }
 
-// acquire opens p if it is not open yet. The caller has to release what it gets.
+// acquire opens p if it is not open yet. The caller releases the result.
 func (d *descriptors) acquire(p *packFile) (*openPack, error) {
 	d.mu.Lock()
 	if o := p.open; o != nil {

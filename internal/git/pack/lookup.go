@@ -64,7 +64,7 @@ func (s *Store) attempt(snap *snapshot, sc *scratch, id *git.ObjectID, read func
 	return failed
 }
 
-// readError gives an error of a read the kind and the text that a caller may see.
+// readError adds the kind and the text for the caller to an error of a read.
 func (s *Store) readError(id git.ObjectID, err error) error {
 	switch {
 	case err == nil:
@@ -88,7 +88,7 @@ func (s *Store) readError(id git.ObjectID, err error) error {
 	return err
 }
 
-// Damaged lists what the last scan had to pass over: indexes that cannot be read, alternates that do not exist.
+// Damaged lists what the last scan skipped: indexes that cannot be read, alternates that do not exist.
 func (s *Store) Damaged() []error { return s.snap.Load().faults }
 
 // MissingAlternate returns an error of kind Corrupt if the last scan did not find an object directory that
@@ -129,7 +129,7 @@ func (s *Store) AlternatePaths() []string {
 	if len(snap.dirs) == 1 && len(snap.absent) == 0 {
 		return nil
 	}
-	paths, _ := Alternates(s.dir) // what cannot be read, git cannot name
+	paths, _ := Alternates(s.dir) // git cannot name paths that cannot be read
 	paths = append(append(paths, s.Dirs()[1:]...), snap.absent...)
 	for _, path := range paths {
 		paths = append(paths, filepath.Clean(path))

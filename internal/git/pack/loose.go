@@ -120,7 +120,7 @@ func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// transient reports whether err comes from a want of descriptors or memory and not from what is on disk.
+// transient reports whether err is a shortage of file descriptors or memory, not a problem of the file.
 func transient(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }

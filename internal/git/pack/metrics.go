@@ -2,7 +2,7 @@ package pack
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// VerifyMetrics counts what a Verifier finds. Safe for concurrent use.
+// VerifyMetrics counts the results of a Verifier. Safe for concurrent use.
 type VerifyMetrics struct{ verified *prometheus.CounterVec }
 
 // NewVerifyMetrics makes the metrics; the caller registers Collectors.

@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Commit is what a history walk needs of a commit.
+// Commit is the part of a commit that a history walk needs.
 type Commit struct {
 	Tree    git.ObjectID
 	Parents []git.ObjectID
@@ -94,7 +94,7 @@ func commitDate(headers []byte) int64 {
 	return date
 }
 
-// ParseTag reads what an annotated tag points at and of which type that says it is.
+// ParseTag returns the target of an annotated tag, and the type that the tag claims for it.
 func ParseTag(data []byte, format git.ObjectFormat) (target git.ObjectID, typ git.ObjectType, err error) {
 	rest, target, ok := idLine(data, []byte("object "), format)
 	if !ok {

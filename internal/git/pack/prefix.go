@@ -51,7 +51,7 @@ func (s *Store) WithPrefix(p Prefix) ([]git.ObjectID, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.rescan(false); err != nil { // after the loose objects: what was put into a pack meanwhile is in it now
+	if err := s.rescan(false); err != nil { // after the loose objects, so that objects packed meanwhile are found
 		return nil, err
 	}
 	snap := s.snap.Load()

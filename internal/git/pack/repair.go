@@ -21,7 +21,7 @@ func (s *Store) repair(id *git.ObjectID, typ *git.ObjectType, data *[]byte, limi
 	}) == nil
 }
 
-// soundBase goes down the chain of deltas of the entry at loc until it comes to a base of which there is another copy.
+// soundBase follows the chain of deltas of the entry at loc to a base that has another copy.
 // It leaves the deltas from there on in sc.chain.
 func (s *Store) soundBase(snap *snapshot, sc *scratch, loc location, limit int64) (base, error) {
 	sc.chain = sc.chain[:0]

@@ -13,7 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// snapshot is what the last scan found. Immutable; readers take it once and hold no lock.
+// snapshot is the result of a scan. It is immutable. Readers take it once and hold no lock.
 type snapshot struct {
 	dirs   []*objectDir // own first, then alternates in the order git uses
 	absent []string     // alternates that did not exist, to be looked for again
@@ -151,7 +151,7 @@ func (snap *snapshot) changed(s *Store) (bool, error) {
 	return false, nil
 }
 
-// load scans the object directory and its alternates, and takes from old what has not changed.
+// load scans the object directory and its alternates. It reuses the unchanged parts of old.
 func (s *Store) load(old *snapshot) (*snapshot, error) {
 	snap := &snapshot{}
 	if err := s.loadDir(snap, old, s.dir, 0); err != nil {

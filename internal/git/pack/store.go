@@ -175,7 +175,7 @@ func scanError(err error) error {
 	return fault.Wrap(fault.Internal, "reading the object directory", err)
 }
 
-// forget closes what the old snapshot had and the new one has not.
+// forget closes the files of the old snapshot that are not in the new one.
 func (s *Store) forget(old, snap *snapshot) {
 	if old == nil {
 		return

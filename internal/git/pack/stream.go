@@ -120,7 +120,7 @@ func (r *Stream) openLooseFile(f *os.File) error {
 	return nil
 }
 
-// Read gives the next bytes; io.EOF after the last.
+// Read reads the next bytes. The error is io.EOF after the last.
 func (r *Stream) Read(p []byte) (int, error) {
 	if r.err == nil && r.left == 0 {
 		r.err = r.finish()

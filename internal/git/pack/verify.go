@@ -79,7 +79,7 @@ func (v *Verifier) Forget() {
 	maps.DeleteFunc(v.known, func(_ string, known *verdict) bool { return known.isDone() })
 }
 
-// Damage is the error of a pack that is not what git wrote.
+// Damage is the error of a damaged pack.
 type Damage struct {
 	Path   string       // of the pack or index
 	Object git.ObjectID // the first damaged object; zero if it is not known
@@ -260,7 +260,7 @@ func (v *Verifier) verify(path string, format git.ObjectFormat) error {
 	return v.locate(path, format)
 }
 
-// trailer is what a file ends in.
+// trailer is the end of a file.
 type trailer struct {
 	whole bool   // the last checksum is that of all bytes before it
 	tail  []byte // the last two checksums, or less if the file is shorter

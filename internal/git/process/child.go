@@ -21,7 +21,7 @@ import (
 // can hold them open longer.
 const lingerLimit = time.Second
 
-// Usage is what a command used.
+// Usage is the resources that a command used.
 type Usage struct {
 	Wall, User, System time.Duration
 	Queue              time.Duration // waited for a slot
@@ -95,7 +95,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// watch starts what accompanies a running process.
+// watch starts the goroutines and timers of a running process.
 func (p *Process) watch(ctx context.Context, limit time.Duration) {
 	stops := []func() bool{context.AfterFunc(ctx, func() {
 		p.kill(fault.Wrap(fault.KindOf(ctx.Err()), p.command.String()+" was abandoned", ctx.Err()))

@@ -26,7 +26,8 @@ var overrides = [...][2]string{
 	{"gpg.x509.program", "false"},
 	{"gpg.ssh.program", "false"},
 	{"gpg.ssh.defaultKeyCommand", ""},
-	{"uploadpack.packObjectsHook", "env"}, // an empty one would be run; this one runs what it should replace
+	// An empty value would be run; this value runs the command that it should replace.
+	{"uploadpack.packObjectsHook", "env"},
 	{"protocol.allow", "never"},
 	{"gc.auto", "0"},
 	{"maintenance.auto", "false"},

@@ -28,7 +28,7 @@ func (w *exitWatch) await(pid int) {
 
 // poll is await by the descriptor, which it closes; false if that does not work here.
 func (w *exitWatch) poll() bool {
-	nonblock := syscall.SetNonblock(w.fd, true) // what does not block is what os.NewFile gives to the poller
+	nonblock := syscall.SetNonblock(w.fd, true) // os.NewFile gives only non-blocking files to the poller
 	f := os.NewFile(uintptr(w.fd), "pidfd")
 	defer f.Close()
 	c, err := f.SyscallConn()

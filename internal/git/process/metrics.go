@@ -112,7 +112,7 @@ func (m *Metrics) finished(p *Process) {
 	}
 }
 
-// slotsCollector asks the slots when it is collected.
+// slotsCollector reads the slots when it is collected.
 type slotsCollector struct {
 	queued, used, size *prometheus.Desc
 

@@ -179,11 +179,11 @@ type Command struct {
 	Grace time.Duration
 	// Caller is the client that the command works for. Callers share the slots of a class fairly.
 	Caller balance.Caller
-	// Repository is what it works on: the path of its directory, whichever way led there. "": none in particular.
+	// Repository is the path of the repository's directory, without symbolic links. "": not for a repository.
 	Repository string
 }
 
-// String is what the command is called in messages.
+// String returns the name of the command in messages.
 func (c *Command) String() string {
 	if c.Program != "" {
 		return "the hook " + c.Subcommand

@@ -19,7 +19,7 @@ type Running struct {
 	Args       string         // all that follows "git", as it may stand in a log
 	Repository string         // as the request has it; where there is none, the path of its directory
 	Caller     balance.Caller // "": the server itself
-	Request    string         // activity.Request.ID of what it works for; "": none
+	Request    string         // inflight.Request.ID of its request; "": none
 	Stage      string         // of that request; ""
 	Age        time.Duration  // since the start
 	Queue      time.Duration  // waited for a slot before
@@ -67,7 +67,7 @@ func (r *Runner) Running() []Running {
 	return list
 }
 
-// ClassState is what a class's slots are used for at one moment.
+// ClassState is the use of a class's slots at one moment.
 type ClassState struct {
 	Class              Class
 	Used, Queued, Size int
@@ -83,7 +83,7 @@ func (r *Runner) States() []ClassState {
 	return all
 }
 
-// now is what a process does; not ok if it has ended.
+// now returns the state of a process; ok is false if it has ended.
 func (p *Process) now(at time.Time) (Running, bool) {
 	one := Running{
 		Pid: p.process.Pid, Class: p.command.Class, Subcommand: p.command.Subcommand, Args: sanitised(p.command.Args),
@@ -129,7 +129,7 @@ func sanitised(args []string) string {
 	return b.String()
 }
 
-// printable replaces what could forge a line of a log, or move a terminal's cursor, and cuts what is too long.
+// printable replaces characters that could forge a log line or move a terminal's cursor, and cuts long texts.
 func printable(s string) string {
 	cut := ""
 	if len(s) > longestArg {

@@ -9,7 +9,7 @@ import (
 // tailSize bounds how much of standard error is kept for the error.
 const tailSize = 4 << 10
 
-// tail keeps the last of what is added. It is used by one goroutine at a time.
+// tail keeps the end of a text. It is used by one goroutine at a time.
 type tail struct {
 	buf []byte
 	cut bool // something before buf was dropped
@@ -26,7 +26,7 @@ func (t *tail) add(b []byte) {
 // mentions reports whether the kept text contains text.
 func (t *tail) mentions(text string) bool { return bytes.Contains(t.buf, []byte(text)) }
 
-// text is the kept lines, without progress (what a carriage return overwrites) and without control characters.
+// text returns the kept lines, without overwritten progress and without control characters.
 func (t *tail) text() string {
 	buf := t.buf
 	if t.cut { // the first line is not whole

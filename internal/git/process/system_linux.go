@@ -68,7 +68,7 @@ func niceness() int {
 	if err != nil {
 		return 0
 	}
-	return 20 - n // what the system call returns is never negative
+	return 20 - n // the result of the system call is never negative
 }
 
 // rssSampler samples the peak resident size of a process. The kernel's own value (ru_maxrss) starts with the size of

@@ -16,7 +16,7 @@ func (p *Process) beginSpan(ctx context.Context) {
 	p.span.Number("process.pid", int64(p.process.Pid))
 }
 
-// endSpan ends it with what the command has used.
+// endSpan ends the span with the use of the command.
 func (p *Process) endSpan() {
 	if p.span == nil {
 		return

@@ -24,7 +24,7 @@ func (v Version) Before(w Version) bool {
 // versionTimeout bounds how long git may take to say its version.
 const versionTimeout = 5 * time.Second
 
-// VersionOf asks a git program for its version, before there is a Runner. The text is what it says, as "2.47.3".
+// VersionOf returns the version of a git program, before there is a Runner. The text is git's own, such as "2.47.3".
 func VersionOf(ctx context.Context, program string) (v Version, text string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()

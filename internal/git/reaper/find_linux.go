@@ -106,7 +106,7 @@ func readProcess(pid int) (found, bool) {
 	}, err == nil
 }
 
-// id is what the process has in common with what it was when it was found before.
+// id identifies the process in another scan.
 func (p found) id() found { return found{pid: p.pid, start: p.start} }
 
 // signal sends a signal to the process, but not to a later one with the same number. It reports whether the process was

@@ -33,7 +33,7 @@ const (
 // A line of the server's is shorter than this, or not the server's.
 const longestLine = 8 << 10
 
-// reaper is what reap knows.
+// reaper is the state of reap.
 type reaper struct {
 	mark    []byte // NAME=value
 	session int
@@ -90,7 +90,7 @@ func openServer(pid int) int {
 	return fd
 }
 
-// listen reads what the server says until it is gone.
+// listen reads the server's lines until the server has ended.
 func (r *reaper) listen(in, server int) error {
 	poll := []unix.PollFd{{Fd: int32(in), Events: unix.POLLIN}, {Fd: int32(server), Events: unix.POLLIN}}
 	for {
@@ -189,7 +189,7 @@ func (r *reaper) parseLine(line string) error {
 	return nil
 }
 
-// kill kills until nothing is left, and returns what is after all patience.
+// kill kills until no processes remain, and returns those that remain when its patience ends.
 func (r *reaper) kill(in int) (left []int) {
 	if r.mark == nil {
 		return nil // no server has begun to say anything
@@ -247,7 +247,7 @@ func killCgroup(dir string) bool {
 	// Without O_CREATE: the directory may have been replaced by one that is not a cgroup.
 	f, err := os.OpenFile(filepath.Join(dir, "cgroup.kill"), os.O_WRONLY, 0)
 	if err != nil {
-		return true // Linux before 5.14: the others find them
+		return true // Linux before 5.14: the processes are found in the other ways
 	}
 	defer f.Close()
 	io.WriteString(f, "1")

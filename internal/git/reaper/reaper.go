@@ -46,7 +46,7 @@ const (
 	lastPause  = 30 * time.Second
 	longRun    = time.Minute
 
-	closePatience = 10 * time.Second // for the end of a reaper, and of one that is being started
+	closePatience = 10 * time.Second // for the end of a reaper, even one that is still starting
 )
 
 // Options of a Keeper.

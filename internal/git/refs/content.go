@@ -19,9 +19,9 @@ const (
 	symbolic
 )
 
-// content is what a loose ref or HEAD says.
+// content is the content of a loose ref or HEAD.
 type content struct {
-	link git.RefName // symbolic: what it points at, which may be symbolic itself
+	link git.RefName // symbolic: its target, which may be symbolic itself
 	id   git.ObjectID
 	kind contentKind
 }
@@ -79,7 +79,7 @@ func parseSymlink(text string) content {
 	return content{kind: odd}
 }
 
-// whiteSpace is what Git takes for it.
+// whiteSpace is the white space that Git accepts.
 const whiteSpace = " \t\n\r"
 
 // isHead reports whether git would take this content for a HEAD. Otherwise it finds no repository.

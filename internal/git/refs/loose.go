@@ -28,7 +28,7 @@ type node struct {
 type refEntry struct {
 	name git.RefName // a part of the node's path
 	content
-	to *Ref // symbolic, in a Snapshot: what it resolves to; nil if to nothing
+	to *Ref // symbolic, in a Snapshot: the ref that it resolves to; nil if there is none
 }
 
 // name is a node's last path component, given its directory.

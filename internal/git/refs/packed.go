@@ -22,7 +22,7 @@ type packed struct {
 	body   int // offset of the first record
 	format git.ObjectFormat
 	peel   peelTrait
-	sum    uint64 // of the bytes, where withSum was asked for
+	sum    uint64 // of the bytes, if withSum is set
 }
 
 // peelTrait is for which records without a ^ line the ID is known not to be an annotated tag.

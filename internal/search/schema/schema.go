@@ -22,12 +22,12 @@ const (
 	APIEvents
 )
 
-// Kind is what a result is.
+// Kind is the kind of a result.
 type Kind int
 
 const (
 	Content    Kind = iota // a file, and where in it
-	Path                   // a file whose path was found, or that was asked for without where in it
+	Path                   // a file whose path matches, or that was requested without its matches
 	Symbol                 // a file, and symbols in it
 	Repository             // a repository
 )
@@ -63,13 +63,13 @@ type Chunk struct {
 	Ranges  []Range // in order
 }
 
-// Range is what was found.
+// Range is a match.
 type Range struct {
 	Start, End Position // End is behind it
-	Symbol     *Sym     // nil, but of results of kind Symbol: what it is
+	Symbol     *Sym     // only in results of kind Symbol: the symbol
 }
 
-// Matches counts what was found in a result.
+// Matches counts the matches in a result.
 func (r *File) Matches() (n int) {
 	for i := range r.Chunks {
 		n += len(r.Chunks[i].Ranges)
@@ -84,7 +84,7 @@ type Position struct{ Offset, Line, Column int }
 // Sym is a symbol.
 type Sym struct {
 	Name, Kind string // Kind: as ctags says, as in "function"
-	Container  string // the name of what it is in; may be empty
+	Container  string // the name of the symbol that contains it; may be empty
 }
 
 // Progress is the data of Sourcegraph's event "progress".

@@ -28,7 +28,7 @@ type IndexOptions struct {
 }
 
 // Index does jobs, one after the other, until there are no more or one fails: it says that it has taken each, and
-// reports on it. The error is one of the connection to the server; what else fails is in the report.
+// reports on it. The error is about the connection to the server. Other errors are in the report.
 func Index(o IndexOptions) error {
 	limitMemory(o.Memory)
 	log.SetFlags(0)

@@ -81,7 +81,7 @@ func Search(o SearchOptions) error {
 	}
 }
 
-// limitMemory sets a limit that the garbage collector keeps to, and one that ends the process.
+// limitMemory sets the memory limit of the garbage collector, and one that ends the process.
 func limitMemory(n int64) {
 	if n <= 0 {
 		return
@@ -203,7 +203,7 @@ func readRequest(r *bufio.Reader) (asked, error) {
 	return a, err
 }
 
-// searchSafely turns a panic into an error: the process has others' searches too.
+// searchSafely turns a panic into an error: the process also runs other searches.
 func (s *searcher) searchSafely(ctx context.Context, r asked, a *answer) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -19,7 +19,7 @@ import (
 const (
 	// ctagsTime is how long ctags may take for one file.
 	ctagsTime = 5 * time.Second
-	// ctagsSize bounds, in bytes, the files that it is given, and ctagsSymbols what is taken of each.
+	// ctagsSize is the maximum size of a file for ctags in bytes, and ctagsSymbols the maximum number of its symbols.
 	ctagsSize    = 512 << 10
 	ctagsSymbols = 20_000
 	// ctagsFailures is how often it may fail until it is left alone.
