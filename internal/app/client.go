@@ -31,7 +31,7 @@ func (c *client) WriteHeader(status int) {
 			header["Content-Type"] = nil // so that net/http does not guess it
 		}
 		c.began, c.e.Status = true, status
-		inflight.From(c.e.ctx).At(inflight.Sending)
+		inflight.From(c.e.ctx).SetStage(inflight.Sending)
 	}
 	c.ResponseWriter.WriteHeader(status)
 }

@@ -178,7 +178,7 @@ func (p *Proxy) take(ctx context.Context, a ask) (s *seat, pool string, err erro
 		if len(a.tried) > 0 && !a.tried[0].pool.isGone.Load() {
 			chosen = a.tried[0].pool
 		}
-		inflight.From(ctx).At(inflight.Queued)
+		inflight.From(ctx).SetStage(inflight.Queued)
 		got, err := chosen.scheduler.Acquire(ctx, work)
 		switch {
 		case err != nil && chosen.isGone.Load() && fault.Is(err, fault.Unavailable):
@@ -195,7 +195,7 @@ func (p *Proxy) take(ctx context.Context, a ask) (s *seat, pool string, err erro
 			got.Done(balance.Cut)
 			continue
 		}
-		inflight.From(ctx).At(inflight.Remote)
+		inflight.From(ctx).SetStage(inflight.Remote)
 		w.backend.requests.Add(1)
 		now := time.Now()
 		chosen.counts.assigned[got.Reason()].Inc()

@@ -18,11 +18,13 @@ import (
 
 // Options of an Auth.
 type Options struct {
-	// Authenticators identify callers. The first one that accepts a credential decides, unless it does not know it. Auth closes them.
+	// Authenticators identify callers. The first one that accepts a credential decides, unless it does not know it. Auth
+	// closes them.
 	Authenticators []Authenticator
 	Rules          []Rule
 	Hook           *Hook // decides where no rule does; nil means nobody does
-	// OpenRead lets everybody read repositories that no rule matches. OpenUntilKnown does so while no caller can be identified.
+	// OpenRead lets everybody read repositories that no rule matches. OpenUntilKnown does so while no caller can be
+	// identified.
 	OpenRead, OpenUntilKnown bool
 	Guesses                  int // wrong credentials that are not delayed; zero means that none are
 	Metrics                  *Metrics
@@ -63,14 +65,16 @@ func (a *Auth) Close() error {
 // Sources returns the identity sources, for readiness checks.
 func (a *Auth) Sources() *Sources { return a.o.Sources }
 
-// CheckRules refuses an empty list of rules in place of a list with rules. Without rules every identified caller may do what its credential is
-// for, which may be more than before, and a configuration file that lost its rules is more often damaged than intended.
+// CheckRules refuses an empty list of rules in place of a list with rules. Without rules every identified caller may do
+// what its credential is for, which may be more than before, and a configuration file that lost its rules is more often
+// damaged than intended.
 func (a *Auth) CheckRules(rules []Rule) error {
 	if len(rules) > 0 || len(*a.rules.Load()) == 0 {
 		return nil
 	}
-	err := fault.New(fault.Invalid, "the configuration has no [[auth.rule]] tables any more: the previous rules stay in force; restart the server to run "+
-		"without rules")
+	err := fault.New(fault.Invalid,
+		"the configuration has no [[auth.rule]] tables any more: the previous rules stay in force; restart the server to run "+
+			"without rules")
 	a.ruleSource.report(err)
 	return err
 }
@@ -82,18 +86,20 @@ func (a *Auth) SetRules(rules []Rule) {
 	a.ruleSource.report(nil)
 }
 
-// Configured reports whether callers can be identified: there are or were rules, a hook, SSH keys or tokens. Otherwise, and only then, everybody
-// may read everything. Once true it stays true for the life of the process, so that a lost file opens nothing.
+// Configured reports whether callers can be identified: there are or were rules, a hook, SSH keys or tokens. Otherwise,
+// and only then, everybody may read everything. Once true it stays true for the life of the process, so that a lost
+// file opens nothing.
 func (a *Auth) Configured() bool {
-	if !a.configured.Load() && (len(*a.rules.Load()) > 0 || slices.ContainsFunc(a.o.Authenticators, Authenticator.Configured)) {
+	if !a.configured.Load() && (len(*a.rules.Load()) > 0 ||
+		slices.ContainsFunc(a.o.Authenticators, Authenticator.Configured)) {
 		a.configured.Store(true)
 	}
 	return a.configured.Load()
 }
 
-// HTTP identifies the sender of a request by its Authorization header. Without one, or with an empty password, the caller is anonymous. The user
-// name of Basic does not matter if the password is a token. A token may also be the user name. Errors: Unauthenticated, Exhausted after too many
-// wrong credentials, Unavailable, Invalid for several headers.
+// HTTP identifies the sender of a request by its Authorization header. Without one, or with an empty password, the
+// caller is anonymous. The user name of Basic does not matter if the password is a token. A token may also be the user
+// name. Errors: Unauthenticated, Exhausted after too many wrong credentials, Unavailable, Invalid for several headers.
 func (a *Auth) HTTP(r *http.Request) (Identity, error) {
 	c, ok, err := fromHeader(r.Header)
 	c.Address = addressOf(r.RemoteAddr)
@@ -118,10 +124,11 @@ func (a *Auth) HTTP(r *http.Request) (Identity, error) {
 	return id, nil
 }
 
-// Key identifies the owner of an SSH key or certificate. login is the login name, which selects one of several owners. The caller has verified the
-// signature. Clients present several keys in turn, so wrong ones do not count as guesses. noTouch reports that a security key need not be touched.
-// Errors: Unauthenticated, Exhausted, Unavailable.
-func (a *Auth) Key(ctx context.Context, login string, key ssh.PublicKey, from netip.Addr) (id Identity, noTouch bool, err error) {
+// Key identifies the owner of an SSH key or certificate. login is the login name, which selects one of several owners.
+// The caller has verified the signature. Clients present several keys in turn, so wrong ones do not count as guesses.
+// noTouch reports that a security key need not be touched. Errors: Unauthenticated, Exhausted, Unavailable.
+func (a *Auth) Key(ctx context.Context, login string, key ssh.PublicKey,
+	from netip.Addr) (id Identity, noTouch bool, err error) {
 	id, err = a.identify(ctx, &Credential{Scheme: ByKey, User: login, Key: key, Address: from.String()})
 	return id, id.noTouch, err
 }

@@ -92,7 +92,8 @@ func TestTokens(t *testing.T) {
 		t.Error("there is a token, and callers are not known")
 	}
 	for name, header := range map[string]string{
-		"basic": basic("whoever", token), "basic, no user": basic("", token), "bearer": "Bearer " + token, "token": "token " + token, "case": "bEARER  " + token + " ",
+		"basic": basic("whoever", token), "basic, no user": basic("", token), "bearer": "Bearer " + token, "token": "token " +
+			token, "case": "bEARER  " + token + " ",
 		"as the user": basic(token, ""), "as the user, with a password": basic(token, "x-oauth-basic"),
 	} {
 		id, err := w.who(header)
@@ -141,7 +142,8 @@ func TestTokensExpire(t *testing.T) {
 		t.Error(err)
 	}
 	w.clock = w.clock.Add(time.Hour)
-	if _, err := w.who("Bearer " + token); !fault.Is(err, fault.Unauthenticated) || !strings.Contains(err.Error(), "expired") {
+	if _, err := w.who("Bearer " + token); !fault.Is(err, fault.Unauthenticated) ||
+		!strings.Contains(err.Error(), "expired") {
 		t.Error(err)
 	}
 	if _, _, err := w.file.Create(TokenRequest{Name: "ci", Expires: w.clock}, w.clock); !fault.Is(err, fault.Invalid) {
@@ -149,7 +151,8 @@ func TestTokensExpire(t *testing.T) {
 	}
 }
 
-// TestTokenFileThatCannotBeRead: nobody is let in by what was known before, and it works again as soon as the file does.
+// TestTokenFileThatCannotBeRead: nobody is let in by what was known before, and it works again as soon as the file
+// does.
 func TestTokenFileThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{OpenUntilKnown: true})
@@ -297,7 +300,8 @@ func TestMay(t *testing.T) {
 	alice := Identity{Name: "alice", By: ByKey}
 	ci := Identity{Name: "ci", By: ByToken, Grant: &Grant{Operation: Write}}
 	reader := Identity{Name: "reader", By: ByToken, Grant: &Grant{Operation: Read}}
-	narrow := Identity{Name: "narrow", By: ByToken, Grant: &Grant{Operation: Write, Repositories: mustPatterns(t, "team/app")}}
+	narrow := Identity{Name: "narrow", By: ByToken, Grant: &Grant{Operation: Write,
+		Repositories: mustPatterns(t, "team/app")}}
 	table := rules(t,
 		"mallory ** none",
 		"anonymous pub/secret none",
@@ -390,7 +394,8 @@ func TestHoldsToken(t *testing.T) {
 	t.Parallel()
 	token := newToken()
 	for text, want := range map[string]bool{
-		"": false, "phk_": false, token: true, "a/" + token + "/b": true, "phk_" + token: true, token[1:]: false, token[:48]: false,
+		"": false, "phk_": false, token: true, "a/" + token + "/b": true, "phk_" + token: true, token[1:]: false,
+		token[:48]:         false,
 		token[:20] + token: true, strings.Repeat("phk_", 1000): false,
 	} {
 		if HoldsToken(text) != want {
@@ -401,8 +406,10 @@ func TestHoldsToken(t *testing.T) {
 
 func TestKeysAreCallersToo(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{OpenUntilKnown: true, Authenticators: []Authenticator{&Keys{o: KeyOptions{Authorized: "keys"}}}})
-	if err := w.May(context.Background(), Identity{}, repoPath(t, "a"), Read); !fault.Is(err, fault.Unauthenticated) || !w.Configured() {
+	w := newWorld(t, Options{OpenUntilKnown: true,
+		Authenticators: []Authenticator{&Keys{o: KeyOptions{Authorized: "keys"}}}})
+	if err := w.May(context.Background(), Identity{}, repoPath(t, "a"), Read); !fault.Is(err, fault.Unauthenticated) ||
+		!w.Configured() {
 		t.Error(err)
 	}
 }

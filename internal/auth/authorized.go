@@ -18,8 +18,8 @@ type authorized struct {
 	grantee
 }
 
-// parseAuthorized reads a line (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"); without a name its comment is it. A line that asks for more than is done
-// here is an error: it must not let in more than it says.
+// parseAuthorized reads a line (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"); without a name its comment is it. A line that
+// asks for more than is done here is an error: it must not let in more than it says.
 func parseAuthorized(line, name string) (*authorized, error) {
 	key, comment, options, rest, err := ssh.ParseAuthorizedKey([]byte(line))
 	if err != nil || len(rest) > 0 {
@@ -49,10 +49,13 @@ func parseAuthorized(line, name string) (*authorized, error) {
 	return a, nil
 }
 
-// noEffect are options about what is not offered anyway. Environment variables are never taken from a client's side, as by sshd(8) itself.
+// noEffect are options about what is not offered anyway. Environment variables are never taken from a client's side, as
+// by sshd(8) itself.
 var noEffect = map[string]bool{
-	"restrict": true, "agent-forwarding": true, "no-agent-forwarding": true, "port-forwarding": true, "no-port-forwarding": true, "pty": true,
-	"no-pty": true, "user-rc": true, "no-user-rc": true, "x11-forwarding": true, "no-x11-forwarding": true, "permitlisten": true, "permitopen": true,
+	"restrict": true, "agent-forwarding": true, "no-agent-forwarding": true, "port-forwarding": true,
+	"no-port-forwarding": true, "pty": true,
+	"no-pty": true, "user-rc": true, "no-user-rc": true, "x11-forwarding": true, "no-x11-forwarding": true,
+	"permitlisten": true, "permitopen": true,
 	"tunnel": true, "environment": true,
 }
 
@@ -81,11 +84,14 @@ func (a *authorized) option(text string) error {
 		a.from, err = parseAddressPattern(value)
 	case name == "expiry-time" && given:
 		var at time.Time
-		if at, err = parseExpiry(value); a.expires.IsZero() || at.Before(a.expires) { // of several the first to come, as in sshd(8)
+		// of several the first to come, as in sshd(8)
+		if at, err = parseExpiry(value); a.expires.IsZero() || at.Before(a.expires) {
 			a.expires = at
 		}
 	case name == "command":
-		err = fault.New(fault.Invalid, "command= is for servers that run commands; this one runs none, and lets nobody in by the line: remove the option to let the key in")
+		err = fault.New(fault.Invalid,
+			"command= is for servers that run commands; this one runs none, and lets nobody in by the line: remove the "+
+				"option to let the key in")
 	case noEffect[name]:
 	default:
 		err = fault.New(fault.Invalid, "the option %.40q is not known here", name)
@@ -114,11 +120,13 @@ func parseExpiry(s string) (time.Time, error) {
 			}
 		}
 	}
-	return time.Time{}, fault.New(fault.Invalid, "expiry-time %.40q is not YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, with or without a final Z", s)
+	return time.Time{}, fault.New(fault.Invalid,
+		"expiry-time %.40q is not YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, with or without a final Z", s)
 }
 
-// addressPattern is a list of addresses, networks and patterns of addresses as in from= (ssh_config(5), PATTERNS): one has to match, and none of
-// those with "!". Names of hosts are not looked up: who answers for an address decides what it is called.
+// addressPattern is a list of addresses, networks and patterns of addresses as in from= (ssh_config(5), PATTERNS): one
+// has to match, and none of those with "!". Names of hosts are not looked up: who answers for an address decides what
+// it is called.
 type addressPattern []addressMatch
 
 type addressMatch struct {
@@ -143,7 +151,8 @@ func parseAddressPattern(list string) (addressPattern, error) {
 		} else {
 			for _, c := range word {
 				if !strings.ContainsRune("0123456789abcdefABCDEF.:*?", c) {
-					return nil, fault.New(fault.Invalid, "%.80q is no address, network, or pattern of addresses; names of hosts are not looked up", word)
+					return nil, fault.New(fault.Invalid,
+						"%.80q is no address, network, or pattern of addresses; names of hosts are not looked up", word)
 				}
 			}
 			if m.glob = strings.ToLower(word); word == "" {

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// BenchmarkRequest is what each request costs: a token looked up in a thousand, and a decision by the last of ten rules.
+// BenchmarkRequest is what each request costs: a token looked up in a thousand, and a decision by the last of ten
+// rules.
 func BenchmarkRequest(b *testing.B) {
 	file := NewTokenFile(filepath.Join(b.TempDir(), "tokens"))
 	token := ""
@@ -32,7 +33,8 @@ func BenchmarkRequest(b *testing.B) {
 	sources := NewSources(metrics, discard)
 	tokens := NewTokens(TokenOptions{File: file, All: true, Sources: sources, Log: discard})
 	a := New(Options{
-		Authenticators: []Authenticator{tokens}, Rules: append(list, rules(b, "* ** read")...), Guesses: 10, Metrics: metrics, Sources: sources, Log: discard,
+		Authenticators: []Authenticator{tokens}, Rules: append(list, rules(b, "* ** read")...), Guesses: 10, Metrics: metrics,
+		Sources: sources, Log: discard,
 	})
 	defer a.Close()
 	repo := repoPath(b, "team/group/app.git")

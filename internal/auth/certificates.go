@@ -19,14 +19,17 @@ import (
 
 // certificateSignatures are the accepted signature algorithms of authorities. SHA-1 is not among them.
 var certificateSignatures = []string{
-	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA256, ssh.KeyAlgoRSASHA512,
+	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA256,
+	ssh.KeyAlgoRSASHA512,
 	ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256,
 }
 
 const sourceAddress = "source-address"
 
-// certificate returns the identity of a certificate: the login name if it is one of the principals, and otherwise the first principal.
-func (r *keyring) certificate(login string, cert *ssh.Certificate, from netip.Addr, now time.Time) (id Identity, err error) {
+// certificate returns the identity of a certificate: the login name if it is one of the principals, and otherwise the
+// first principal.
+func (r *keyring) certificate(login string, cert *ssh.Certificate, from netip.Addr,
+	now time.Time) (id Identity, err error) {
 	fail := func(format string, args ...any) (Identity, error) {
 		return id, unknownKey(format, args...)
 	}
@@ -75,8 +78,8 @@ func (r *keyring) certificate(login string, cert *ssh.Certificate, from netip.Ad
 	return Identity{Name: name, By: ByCertificate, Credential: ssh.FingerprintSHA256(cert.Key)}, nil
 }
 
-// nameOf returns the user of a certificate with a valid signature: a principal if the authority is for all users, and otherwise the user whose line
-// names the authority.
+// nameOf returns the user of a certificate with a valid signature: a principal if the authority is for all users, and
+// otherwise the user whose line names the authority.
 func nameOf(lines []grantee, cert *ssh.Certificate, login string, from netip.Addr, now time.Time) (string, error) {
 	var own []grantee
 	for _, g := range lines {
@@ -104,8 +107,8 @@ func nameOf(lines []grantee, cert *ssh.Certificate, login string, from netip.Add
 	return g.name, nil
 }
 
-// revocations are revoked keys and certificates. Each line is a public key, a fingerprint ("SHA256:..."), or, for certificates, "serial: 7",
-// "serial: 7-9" or "id: NAME" (ssh-keygen(1), "KEY REVOCATION LISTS").
+// revocations are revoked keys and certificates. Each line is a public key, a fingerprint ("SHA256:..."), or, for
+// certificates, "serial: 7", "serial: 7-9" or "id: NAME" (ssh-keygen(1), "KEY REVOCATION LISTS").
 type revocations struct {
 	keys    map[string]bool // by fingerprint
 	serials [][2]uint64     // from, to
@@ -123,7 +126,8 @@ func readRevoked(path string) (*revocations, error) {
 		return nil, fmt.Errorf("the revoked keys: %w", err)
 	}
 	if bytes.HasPrefix(text, []byte("SSHKRL")) {
-		return nil, fault.New(fault.Invalid, "%s: binary revocation lists (KRL) are not supported: write keys or fingerprints as lines of text", path)
+		return nil, fault.New(fault.Invalid,
+			"%s: binary revocation lists (KRL) are not supported: write keys or fingerprints as lines of text", path)
 	}
 	r.bytes = len(text)
 	for number, line := range keyLines(text) {

@@ -22,8 +22,8 @@ type Credential struct {
 	Key     ssh.PublicKey // with "key": a public key or certificate, whose signature the caller has verified
 	Address string        // IP address of the caller, without a port
 
-	// checkGuesses fails with Exhausted while the caller has to wait before the next guess. Nil means no limit. Authenticators of passwords,
-	// which can be guessed, call it before they compare.
+	// checkGuesses fails with Exhausted while the caller has to wait before the next guess. Nil means no limit.
+	// Authenticators of passwords, which can be guessed, call it before they compare.
 	checkGuesses func() error
 }
 
@@ -31,8 +31,9 @@ type Credential struct {
 type Authenticator interface {
 	// Accepts reports whether the authenticator may know the credential, by its form.
 	Accepts(c *Credential) bool
-	// Identify returns the identity that the credential proves. The error is Unauthenticated for a wrong credential, Unavailable while the
-	// authenticator cannot tell, or Exhausted. If it is made by notKnown, the next authenticator that accepts the credential is asked.
+	// Identify returns the identity that the credential proves. The error is Unauthenticated for a wrong credential,
+	// Unavailable while the authenticator cannot tell, or Exhausted. If it is made by notKnown, the next authenticator
+	// that accepts the credential is asked.
 	Identify(ctx context.Context, c *Credential) (Identity, error)
 	// Configured reports whether the authenticator can identify any caller, or could earlier.
 	Configured() bool
@@ -56,7 +57,8 @@ func isNotKnown(err error) bool {
 // maxCredential is the maximum length of an Authorization header in bytes.
 const maxCredential = 8 << 10
 
-// fromHeader parses an Authorization header (RFC 7617, RFC 6750). ok is false without one. Errors contain nothing of the header.
+// fromHeader parses an Authorization header (RFC 7617, RFC 6750). ok is false without one. Errors contain nothing of
+// the header.
 func fromHeader(h http.Header) (c Credential, ok bool, err error) {
 	values := h["Authorization"]
 	switch {
@@ -77,10 +79,12 @@ func fromHeader(h http.Header) (c Credential, ok bool, err error) {
 		}
 		user, secret, colon := strings.Cut(string(plain), ":")
 		if !colon || hasControls(user) || hasControls(secret) {
-			return c, false, fault.New(fault.Unauthenticated, "invalid Authorization header: no user name and password, or control characters in them")
+			return c, false, fault.New(fault.Unauthenticated,
+				"invalid Authorization header: no user name and password, or control characters in them")
 		}
 		c.User, c.Secret = user, secret
-		if isToken(user) && !strings.HasPrefix(secret, tokenPrefix) { // as CI systems write it: https://TOKEN@host, TOKEN:x-oauth-basic@host
+		// as CI systems write it: https://TOKEN@host, TOKEN:x-oauth-basic@host
+		if isToken(user) && !strings.HasPrefix(secret, tokenPrefix) {
 			c.User, c.Secret = "", user
 		}
 	case "bearer", "token": // Sourcegraph's programs use token
@@ -90,12 +94,14 @@ func fromHeader(h http.Header) (c Credential, ok bool, err error) {
 		}
 		c.Secret = rest
 	default:
-		return Credential{}, false, fault.New(fault.Unauthenticated, "invalid Authorization header: use Basic, Bearer or token")
+		return Credential{}, false, fault.New(fault.Unauthenticated,
+			"invalid Authorization header: use Basic, Bearer or token")
 	}
 	return c, true, nil
 }
 
-// hasControls reports whether a text has control characters or is invalid UTF-8, in which different bytes could look the same to the hook.
+// hasControls reports whether a text has control characters or is invalid UTF-8, in which different bytes could look
+// the same to the hook.
 func hasControls(s string) bool {
 	return !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl)
 }

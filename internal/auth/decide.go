@@ -7,8 +7,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// May returns nil if an identity may perform an operation. Errors: Unauthenticated if an identified caller might be allowed, whether the repository
-// exists or not. NotFound, as from NoRepository, if the caller may not know of the repository. Denied if the caller may read it. Unavailable.
+// May returns nil if an identity may perform an operation. Errors: Unauthenticated if an identified caller might be
+// allowed, whether the repository exists or not. NotFound, as from NoRepository, if the caller may not know of the
+// repository. Denied if the caller may read it. Unavailable.
 func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
 	err := a.may(ctx, id, repo, op)
 	a.o.Metrics.decision(op, id, err)
@@ -23,9 +24,11 @@ func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 	}
 	if id.Anonymous() {
 		if op != Read && !a.Configured() {
-			return fault.New(fault.Denied, "nobody can push yet: the operator of this server has to create a token with \"packhorse token create\"")
+			return fault.New(fault.Denied,
+				"nobody can push yet: the operator of this server has to create a token with \"packhorse token create\"")
 		}
-		return fault.New(fault.Unauthenticated, "authentication required: use an access token as the password (any user name)")
+		return fault.New(fault.Unauthenticated,
+			"authentication required: use an access token as the password (any user name)")
 	}
 	if op != Read {
 		if allowed, err = a.allowed(ctx, id, repo, path, Read); err != nil {
@@ -38,7 +41,8 @@ func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 	if id.Grant != nil && !id.Grant.allows(path, op) {
 		return fault.New(fault.Denied, "%s may read this repository, but this credential allows no more than that", id.Name)
 	}
-	return fault.New(fault.Denied, "%s may read this repository, but not %s it", id.Name, [...]string{Write: "push to", Admin: "administer"}[op])
+	return fault.New(fault.Denied, "%s may read this repository, but not %s it", id.Name,
+		[...]string{Write: "push to", Admin: "administer"}[op])
 }
 
 // NoRepository returns the error for a repository that does not exist, or that the caller may not know of.
@@ -118,11 +122,12 @@ func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path
 	return false, nil
 }
 
-// Reader returns a function that reports which of many repositories an identity may read. Nil means all. If access to a repository cannot be
-// determined, it is reported as unreadable and complete is false. The hook is asked about many repositories together or at the same time. These
-// decisions are not counted.
+// Reader returns a function that reports which of many repositories an identity may read. Nil means all. If access to a
+// repository cannot be determined, it is reported as unreadable and complete is false. The hook is asked about many
+// repositories together or at the same time. These decisions are not counted.
 func (a *Auth) Reader(ctx context.Context, id Identity) func([]git.RepoPath) (readable []bool, complete bool) {
-	if len(*a.rules.Load()) == 0 && (a.open() || a.o.Hook == nil && !id.Anonymous() && (id.Grant == nil || len(id.Grant.Repositories) == 0)) {
+	if len(*a.rules.Load()) == 0 && (a.open() || a.o.Hook == nil && !id.Anonymous() &&
+		(id.Grant == nil || len(id.Grant.Repositories) == 0)) {
 		return nil
 	}
 	return func(repos []git.RepoPath) ([]bool, bool) { return a.readable(ctx, id, repos) }
@@ -157,7 +162,8 @@ func (a *Auth) readable(ctx context.Context, id Identity, repos []git.RepoPath) 
 }
 
 // askHook asks the hook about the repositories at the given indexes.
-func (a *Auth) askHook(ctx context.Context, id Identity, repos []git.RepoPath, indexes []int, readable []bool) (complete bool) {
+func (a *Auth) askHook(ctx context.Context, id Identity, repos []git.RepoPath, indexes []int,
+	readable []bool) (complete bool) {
 	if len(indexes) == 0 {
 		return true
 	}

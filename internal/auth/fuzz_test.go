@@ -7,9 +7,11 @@ import (
 	"unicode"
 )
 
-// FuzzHeader: whatever comes as Authorization, nothing that could break out of a line, a field or an environment gets through.
+// FuzzHeader: whatever comes as Authorization, nothing that could break out of a line, a field or an environment gets
+// through.
 func FuzzHeader(f *testing.F) {
-	for _, seed := range []string{"", "Basic", "Basic YTpi", "basic  YTpi ", "Bearer x", "Bearer x y", "Basic YQpiOmM=", "Basic \x00", "Digest a=b", basic("a:b", "c:d"), basic("\x7f", "\xff")} {
+	for _, seed := range []string{"", "Basic", "Basic YTpi", "basic  YTpi ", "Bearer x", "Bearer x y", "Basic YQpiOmM=",
+		"Basic \x00", "Digest a=b", basic("a:b", "c:d"), basic("\x7f", "\xff")} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
@@ -23,16 +25,19 @@ func FuzzHeader(f *testing.F) {
 			}
 		}
 		if c.Scheme == "basic" && ok {
-			if again, ok, err := fromHeader(http.Header{"Authorization": {basic(c.User, c.Secret)}}); !ok || err != nil || again.User != c.User || again.Secret != c.Secret {
+			if again, ok, err := fromHeader(http.Header{"Authorization": {basic(c.User, c.Secret)}}); !ok || err != nil ||
+				again.User != c.User || again.Secret != c.Secret {
 				t.Errorf("%q comes back as %+v, %v", value, again, err)
 			}
 		}
 	})
 }
 
-// FuzzPattern: what is a pattern is the same one when it is read again, is for itself if it has no stars, and for nothing outside of its first component.
+// FuzzPattern: what is a pattern is the same one when it is read again, is for itself if it has no stars, and for
+// nothing outside of its first component.
 func FuzzPattern(f *testing.F) {
-	for _, seed := range []string{"a", "a/b.git", "**", "a/**", "a/**/b/**", "*", "?", "a*b/c?", ".git", "a/.git/.git", "..", "[a]", "a//b", strings.Repeat("a/", 100) + "b"} {
+	for _, seed := range []string{"a", "a/b.git", "**", "a/**", "a/**/b/**", "*", "?", "a*b/c?", ".git", "a/.git/.git",
+		"..", "[a]", "a//b", strings.Repeat("a/", 100) + "b"} {
 		f.Add(seed, "a/b")
 	}
 	f.Fuzz(func(t *testing.T, text, other string) {

@@ -14,11 +14,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// guesses limits wrong credentials for each network of callers, and for each user name. The first ones are free, later ones wait.
+// guesses limits wrong credentials for each network of callers, and for each user name. The first ones are free, later
+// ones wait.
 //
-// A credential counts once for each network, so that a machine with an old password locks out nobody. A credential that was right from a
-// network is never delayed there. A right credential forgives earlier wrong ones of its network, so that programs may try several; each name
-// forgives a limited number. A network counts once for each user name, so that it cannot lock out the user elsewhere.
+// A credential counts once for each network, so that a machine with an old password locks out nobody. A credential that
+// was right from a network is never delayed there. A right credential forgives earlier wrong ones of its network, so
+// that programs may try several; each name forgives a limited number. A network counts once for each user name, so that
+// it cannot lock out the user elsewhere.
 //
 // All tables are bounded. The entry that was not used for the longest time is dropped first. Safe for concurrent use.
 type guesses struct {
@@ -40,7 +42,8 @@ type outcome struct {
 	last  time.Time
 }
 
-// limited is the subject of a limiter: a network, or a user name, or, if forgives is set, the forgiveness for a network by a name or by all.
+// limited is the subject of a limiter: a network, or a user name, or, if forgives is set, the forgiveness for a network
+// by a name or by all.
 type limited struct {
 	network, user string
 	forgives      bool
@@ -144,7 +147,8 @@ func (g *guesses) delay(c *Credential) error {
 	return fault.Retry(fault.Exhausted, max(wait, time.Second), "too many wrong credentials: wait, and check yours")
 }
 
-// wrong counts a wrong credential. It returns err, or Exhausted if the caller has to wait: then the credential does not count.
+// wrong counts a wrong credential. It returns err, or Exhausted if the caller has to wait: then the credential does not
+// count.
 func (g *guesses) wrong(c *Credential, err error) error {
 	if g.free == 0 {
 		return err
@@ -185,7 +189,8 @@ func (g *guesses) right(c *Credential, name string) {
 	g.attempts.Add(a, outcome{right: true, last: g.now()})
 	g.forgive(a.network, name)
 	user := guessedUser(c)
-	if user != name { // an application may accept its tokens with any user name, which does not prove that the caller is this user
+	// an application may accept its tokens with any user name, which does not prove that the caller is this user
+	if user != name {
 		return
 	}
 	if g.attempts.Remove(attempt{network: a.network, user: user}) {

@@ -26,7 +26,8 @@ func TestLockoutOfTokens(t *testing.T) {
 	}
 	for i := range 10 {
 		err := wrong("192.0.2.1")
-		if after := fault.RetryAfter(err); !fault.Is(err, fault.Exhausted) || after > guessInterval || after < guessInterval-time.Second {
+		if after := fault.RetryAfter(err); !fault.Is(err, fault.Exhausted) || after > guessInterval ||
+			after < guessInterval-time.Second {
 			t.Fatalf("%d: %v after %v, want %v", i, err, after, guessInterval)
 		}
 		if err := wrong("192.0.2.2"); i == 0 && !fault.Is(err, fault.Unauthenticated) {
@@ -59,7 +60,8 @@ func TestLockoutOfTokens(t *testing.T) {
 	}
 }
 
-// TestLockoutOfPasswords: guessing one user's password is slow from anywhere, and does not lock that user out from where they were before.
+// TestLockoutOfPasswords: guessing one user's password is slow from anywhere, and does not lock that user out from
+// where they were before.
 func TestLockoutOfPasswords(t *testing.T) {
 	t.Parallel()
 	w, app := newHookWorld(t, Options{Guesses: 5}, HookOptions{TTL: time.Second}, decides)
@@ -142,13 +144,15 @@ func TestWrongHeadersCount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{Guesses: 2})
 	for i, want := range []fault.Kind{fault.Unauthenticated, fault.Unauthenticated, fault.Exhausted} {
-		if _, err := w.HTTP(&http.Request{RemoteAddr: "192.0.2.1:1", Header: http.Header{"Authorization": {"Basic x"}}}); !fault.Is(err, want) {
+		if _, err := w.HTTP(&http.Request{RemoteAddr: "192.0.2.1:1",
+			Header: http.Header{"Authorization": {"Basic x"}}}); !fault.Is(err, want) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
 }
 
-// TestLockoutOfNames: whoever guesses at a name, as one that all jobs of a build system share, locks it for nobody else.
+// TestLockoutOfNames: whoever guesses at a name, as one that all jobs of a build system share, locks it for nobody
+// else.
 func TestLockoutOfNames(t *testing.T) {
 	t.Parallel()
 	w, _ := newHookWorld(t, Options{Guesses: 3}, HookOptions{TTL: time.Second}, decides)
@@ -201,7 +205,8 @@ func TestFailuresBeforeASuccess(t *testing.T) {
 	}
 	w.clock = w.clock.Add(time.Minute)
 	for i := range 200 {
-		for name, wrong := range map[string]string{"stale": stale, "password": basic("alice", "stale"), "expired": "Bearer " + expired} {
+		for name, wrong := range map[string]string{"stale": stale, "password": basic("alice", "stale"), "expired": "Bearer " +
+			expired} {
 			if _, err := w.who(wrong); !fault.Is(err, fault.Unauthenticated) {
 				t.Fatalf("%d: %s: %v", i, name, err)
 			}

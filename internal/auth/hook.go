@@ -46,11 +46,13 @@ type HookOptions struct {
 	Now     func() time.Time // nil means time.Now
 }
 
-// Hook asks an application about callers and their permissions, with a POST of JSON for each question (docs/how-to/auth.md). Safe for concurrent use.
+// Hook asks an application about callers and their permissions, with a POST of JSON for each question
+// (docs/how-to/auth.md). Safe for concurrent use.
 //
-// Answers, including refusals, are cached under a keyed hash of the question, so that no credential is kept. Equal concurrent questions become one
-// request. After several failures the hook gets no requests for a while, and then a single one. A question waits at most twice the timeout: once for a
-// slot, of which one network can use half, and once for the answer. Redirects and proxies of the environment are not used.
+// Answers, including refusals, are cached under a keyed hash of the question, so that no credential is kept. Equal
+// concurrent questions become one request. After several failures the hook gets no requests for a while, and then a
+// single one. A question waits at most twice the timeout: once for a slot, of which one network can use half, and once
+// for the answer. Redirects and proxies of the environment are not used.
 type Hook struct {
 	o      HookOptions
 	client *http.Client
@@ -136,10 +138,11 @@ func hookIdentityOf(id Identity) *hookIdentity {
 type answer struct {
 	until time.Time // in the cache
 
-	Allow        bool     `json:"allow"`
-	Identity     string   `json:"identity,omitempty"`     // to identify
-	Scope        string   `json:"scope,omitempty"`        // to identify: the most powerful operation of the credential
-	Repositories []string `json:"repositories,omitempty"` // to identify: those of the credential; to readable: those that may be read
+	Allow    bool   `json:"allow"`
+	Identity string `json:"identity,omitempty"` // to identify
+	Scope    string `json:"scope,omitempty"`    // to identify: the most powerful operation of the credential
+	// to identify: those of the credential; to readable: those that may be read
+	Repositories []string `json:"repositories,omitempty"`
 }
 
 // NewHook makes a Hook. Close ends it.
@@ -148,7 +151,8 @@ func NewHook(o HookOptions) *Hook {
 		o.Now = time.Now
 	}
 	h := &Hook{
-		o: o, networks: map[string]*networkSlots{}, slots: make(chan struct{}, maxHookRequests), crowd: make(chan struct{}, maxManyRequests),
+		o: o, networks: map[string]*networkSlots{}, slots: make(chan struct{}, maxHookRequests),
+		crowd:    make(chan struct{}, maxManyRequests),
 		patience: readableTime,
 	}
 	size := max(o.Size, 1)
@@ -188,7 +192,8 @@ func (h *Hook) Accepts(c *Credential) bool {
 
 // Identify asks the hook whose credential it is.
 func (h *Hook) Identify(ctx context.Context, c *Credential) (Identity, error) {
-	q := question{Question: identify, Client: c.Address, Credential: &hookCredential{Type: c.Scheme, User: c.User, Secret: c.Secret}}
+	q := question{Question: identify, Client: c.Address, Credential: &hookCredential{Type: c.Scheme, User: c.User,
+		Secret: c.Secret}}
 	check := c.checkGuesses
 	if c.Key == nil && check != nil {
 		if err := check(); err != nil { // before the cache: a fast refusal would answer a guess
@@ -215,8 +220,8 @@ func (h *Hook) Identify(ctx context.Context, c *Credential) (Identity, error) {
 	return id, err
 }
 
-// trial is a question that every hook can answer. The answer does not matter. It is sent to a failing hook when there are no other questions, for
-// example behind a load balancer that sends no requests to a server that is not ready.
+// trial is a question that every hook can answer. The answer does not matter. It is sent to a failing hook when there
+// are no other questions, for example behind a load balancer that sends no requests to a server that is not ready.
 var trial = question{Question: authorize, Repository: ".packhorse/ready", Operation: Read.String(), Client: "127.0.0.1"}
 
 // look starts a trial of a failing hook after its pause. It does not wait for the answer.
@@ -253,7 +258,8 @@ func (h *Hook) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 	if !utf8.ValidString(name) {            // several such names would be equal in JSON
 		return false, nil
 	}
-	q := question{Question: authorize, Repository: name, Operation: op.String(), Client: id.Address, Identity: hookIdentityOf(id)}
+	q := question{Question: authorize, Repository: name, Operation: op.String(), Client: id.Address,
+		Identity: hookIdentityOf(id)}
 	a, err := h.ask(ctx, q, nil)
 	if err != nil {
 		return false, err
@@ -350,8 +356,9 @@ func (h *Hook) ask(ctx context.Context, q question, check func() error) (*answer
 			}
 		}
 		return nil, &fault.Error{
-			Kind: fault.Unavailable, Msg: "the server cannot check permissions at present; try again", RetryAfter: fault.RetryLater,
-			Err: fmt.Errorf("ask the auth hook: %w", r.Err),
+			Kind: fault.Unavailable, Msg: "the server cannot check permissions at present; try again",
+			RetryAfter: fault.RetryLater,
+			Err:        fmt.Errorf("ask the auth hook: %w", r.Err),
 		}
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -414,7 +421,8 @@ func (h *Hook) enter(client string) (leave func(), err error) {
 			held = append(held, slots)
 		case <-limit.C:
 			leave()
-			return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "too many callers authenticate at the same time; try again")
+			return nil, fault.Retry(fault.Exhausted, fault.RetryLater,
+				"too many callers authenticate at the same time; try again")
 		}
 	}
 	return leave, nil

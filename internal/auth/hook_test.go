@@ -78,7 +78,8 @@ func decides(w http.ResponseWriter, q question) {
 
 func fails(w http.ResponseWriter, _ question) { w.WriteHeader(http.StatusInternalServerError) }
 
-func newHookWorld(t *testing.T, o Options, h HookOptions, answer func(w http.ResponseWriter, q question)) (*world, *application) {
+func newHookWorld(t *testing.T, o Options, h HookOptions,
+	answer func(w http.ResponseWriter, q question)) (*world, *application) {
 	t.Helper()
 	a := newApplication(t, answer)
 	w := &world{}
@@ -113,7 +114,8 @@ func TestHook(t *testing.T) {
 		if err != nil || id.Name != "alice" || id.By != ByHook || id.Address != "192.0.2.1" {
 			t.Fatalf("%+v, %v", id, err)
 		}
-		for repo, want := range map[string][2]string{"a": {"ok", "denied"}, "team/app": {"ok", "ok"}, "none": {"not_found", "not_found"}} {
+		for repo, want := range map[string][2]string{"a": {"ok", "denied"}, "team/app": {"ok", "ok"},
+			"none": {"not_found", "not_found"}} {
 			for op, want := range want {
 				if err := w.May(ctx, id, repoPath(t, repo), Operation(op)); says(err) != want {
 					t.Errorf("%s %s: %v, want %s", Operation(op), repo, err, want)
@@ -133,10 +135,12 @@ func TestHook(t *testing.T) {
 	if n := app.questions(); n != 1+6+3 {
 		t.Errorf("asked %d times: %+v", n, app.asked)
 	}
-	if q := app.asked[0]; q.Question != identify || q.Credential.Type != "basic" || q.Client != "192.0.2.1" || q.Repository != "" {
+	if q := app.asked[0]; q.Question != identify || q.Credential.Type != "basic" || q.Client != "192.0.2.1" ||
+		q.Repository != "" {
 		t.Errorf("%+v", q)
 	}
-	if h := app.header[0]; h.Get("Authorization") != "Bearer a-secret-of-the-hook" || h.Get("Content-Type") != "application/json" {
+	if h := app.header[0]; h.Get("Authorization") != "Bearer a-secret-of-the-hook" ||
+		h.Get("Content-Type") != "application/json" {
 		t.Errorf("%v", h)
 	}
 	// A wrong password is remembered as well, for a shorter time.
@@ -175,21 +179,24 @@ func TestHook(t *testing.T) {
 	}
 }
 
-// TestHookAndRules: where a rule is for a caller and a repository, the hook is not asked; a credential may be for less than its identity.
+// TestHookAndRules: where a rule is for a caller and a repository, the hook is not asked; a credential may be for less
+// than its identity.
 func TestHookAndRules(t *testing.T) {
 	t.Parallel()
-	w, app := newHookWorld(t, Options{Rules: rules(t, "alice team/** none", "anonymous pub/** read")}, HookOptions{}, func(w http.ResponseWriter, q question) {
-		if q.Question == identify {
-			io.WriteString(w, `{"allow": true, "identity": "alice", "scope": "read", "repositories": ["team/**", "a/*"]}`)
-			return
-		}
-		io.WriteString(w, `{"allow": true}`)
-	})
+	w, app := newHookWorld(t, Options{Rules: rules(t, "alice team/** none", "anonymous pub/** read")}, HookOptions{},
+		func(w http.ResponseWriter, q question) {
+			if q.Question == identify {
+				io.WriteString(w, `{"allow": true, "identity": "alice", "scope": "read", "repositories": ["team/**", "a/*"]}`)
+				return
+			}
+			io.WriteString(w, `{"allow": true}`)
+		})
 	id, err := w.who("Bearer whatever")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for repo, want := range map[string][2]string{"team/app": {"ok", "denied"}, "a/b": {"ok", "denied"}, "b": {"ok", "denied"}, "pub/x": {"ok", "denied"}} {
+	for repo, want := range map[string][2]string{"team/app": {"ok", "denied"}, "a/b": {"ok", "denied"},
+		"b": {"ok", "denied"}, "pub/x": {"ok", "denied"}} {
 		for op, want := range want {
 			if err := w.May(context.Background(), id, repoPath(t, repo), Operation(op)); says(err) != want {
 				t.Errorf("%s %s: %v, want %s", Operation(op), repo, err, want)
@@ -207,15 +214,21 @@ func TestHookAndRules(t *testing.T) {
 func TestHookAnswers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(w http.ResponseWriter, q question){
-		"status":       fails,
-		"no content":   func(w http.ResponseWriter, _ question) { w.WriteHeader(http.StatusNoContent) },
-		"redirect":     func(w http.ResponseWriter, _ question) { w.Header().Set("Location", "/"); w.WriteHeader(302) },
-		"empty":        func(http.ResponseWriter, question) {},
-		"text":         func(w http.ResponseWriter, _ question) { io.WriteString(w, "yes") },
-		"allow a text": func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": "true", "identity": "alice"}`) },
-		"no identity":  func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": true}`) },
-		"bad identity": func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": true, "identity": "a\r\nX: y"}`) },
-		"option":       func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": true, "identity": "--x"}`) },
+		"status":     fails,
+		"no content": func(w http.ResponseWriter, _ question) { w.WriteHeader(http.StatusNoContent) },
+		"redirect":   func(w http.ResponseWriter, _ question) { w.Header().Set("Location", "/"); w.WriteHeader(302) },
+		"empty":      func(http.ResponseWriter, question) {},
+		"text":       func(w http.ResponseWriter, _ question) { io.WriteString(w, "yes") },
+		"allow a text": func(w http.ResponseWriter, _ question) {
+			io.WriteString(w,
+				`{"allow": "true", "identity": "alice"}`)
+		},
+		"no identity": func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": true}`) },
+		"bad identity": func(w http.ResponseWriter, _ question) {
+			io.WriteString(w,
+				`{"allow": true, "identity": "a\r\nX: y"}`)
+		},
+		"option": func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": true, "identity": "--x"}`) },
 		"bad scope": func(w http.ResponseWriter, _ question) {
 			io.WriteString(w, `{"allow": true, "identity": "a", "scope": "all"}`)
 		},
@@ -234,7 +247,8 @@ func TestHookAnswers(t *testing.T) {
 	} {
 		w, app := newHookWorld(t, Options{}, HookOptions{}, answer)
 		id, err := w.who(basic("alice", "right"))
-		if !fault.Is(err, fault.Unavailable) || !id.Anonymous() || fault.RetryAfter(err) <= 0 || strings.Contains(fault.Message(err), app.URL) {
+		if !fault.Is(err, fault.Unavailable) || !id.Anonymous() || fault.RetryAfter(err) <= 0 ||
+			strings.Contains(fault.Message(err), app.URL) {
 			t.Errorf("%s: %+v, %v", name, id, err)
 		}
 		if app.questions() != 1 {
@@ -289,7 +303,11 @@ func TestHookRests(t *testing.T) {
 func TestHookIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
-	w, app := newHookWorld(t, Options{}, HookOptions{}, func(w http.ResponseWriter, q question) { <-release; decides(w, q) })
+	w, app := newHookWorld(t, Options{}, HookOptions{}, func(w http.ResponseWriter,
+		q question) {
+		<-release
+		decides(w, q)
+	})
 	var waiting, all sync.WaitGroup
 	var good atomic.Int32
 	gone, goAway := context.WithCancel(context.Background())
@@ -325,7 +343,8 @@ func TestHookIsAskedOnce(t *testing.T) {
 func TestHookThatHangs(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
-	w, _ := newHookWorld(t, Options{}, HookOptions{Timeout: 50 * time.Millisecond}, func(http.ResponseWriter, question) { <-hang })
+	w, _ := newHookWorld(t, Options{}, HookOptions{Timeout: 50 * time.Millisecond},
+		func(http.ResponseWriter, question) { <-hang })
 	t.Cleanup(func() { close(hang) })
 	if _, err := w.who(basic("alice", "right")); !fault.Is(err, fault.Unavailable) {
 		t.Error(err)
@@ -392,7 +411,8 @@ func TestHookIsShared(t *testing.T) {
 	}
 }
 
-// TestLockoutOfGuessesAtOnce: guesses that wait for their turn while others turn out to be wrong are locked out as well.
+// TestLockoutOfGuessesAtOnce: guesses that wait for their turn while others turn out to be wrong are locked out as
+// well.
 func TestLockoutOfGuessesAtOnce(t *testing.T) {
 	t.Parallel()
 	w, app := newHookWorld(t, Options{Guesses: 3}, HookOptions{}, decides)
@@ -415,7 +435,8 @@ func TestLockoutOfGuessesAtOnce(t *testing.T) {
 	}
 }
 
-// TestHookIsAskedByOneName: however a repository is spelled, the hook is asked about one, and about none whose name JSON cannot tell from others.
+// TestHookIsAskedByOneName: however a repository is spelled, the hook is asked about one, and about none whose name
+// JSON cannot tell from others.
 func TestHookIsAskedByOneName(t *testing.T) {
 	t.Parallel()
 	w, app := newHookWorld(t, Options{}, HookOptions{}, decides)
@@ -441,9 +462,11 @@ func TestHookURLIsNotShown(t *testing.T) {
 	var log strings.Builder
 	metrics := NewMetrics()
 	h := NewHook(HookOptions{
-		URL: nobody.URL + "/?key=hush", Timeout: time.Minute, Metrics: metrics, Sources: NewSources(metrics, discard), Log: slog.New(slog.NewTextHandler(&log, nil)),
+		URL: nobody.URL + "/?key=hush", Timeout: time.Minute, Metrics: metrics, Sources: NewSources(metrics, discard),
+		Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})
-	if _, err := h.ask(context.Background(), question{}, nil); err == nil || strings.Contains(err.Error()+log.String(), "hush") || log.Len() == 0 {
+	if _, err := h.ask(context.Background(), question{}, nil); err == nil ||
+		strings.Contains(err.Error()+log.String(), "hush") || log.Len() == 0 {
 		t.Errorf("%v\n%s", err, &log)
 	}
 }

@@ -12,10 +12,11 @@ import (
 )
 
 const (
-	// readableTime is the maximum time that a caller waits for decisions about many repositories. Running requests continue after it, and their
-	// answers are cached.
+	// readableTime is the maximum time that a caller waits for decisions about many repositories. Running requests
+	// continue after it, and their answers are cached.
 	readableTime = 5 * time.Second
-	// maxTogether is the maximum number of repositories in one question, and maxNameBytes the maximum length of a name in its answer.
+	// maxTogether is the maximum number of repositories in one question, and maxNameBytes the maximum length of a name in
+	// its answer.
 	maxTogether  = 500
 	maxNameBytes = 8 << 10
 	// maxCallerRequests limits the concurrent requests for one such caller, and maxManyRequests those for all of them.
@@ -40,8 +41,8 @@ type viewAnswer struct {
 	allow bool
 }
 
-// readable reports which of many repositories an identity may read. complete is false if it could not determine all of them within readableTime.
-// If the hook supports it, one question is about many repositories.
+// readable reports which of many repositories an identity may read. complete is false if it could not determine all of
+// them within readableTime. If the hook supports it, one question is about many repositories.
 func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) (allowed []bool, complete bool) {
 	ctx, cancel := context.WithTimeout(ctx, h.patience)
 	defer cancel()

@@ -75,7 +75,8 @@ func TestReadableMany(t *testing.T) {
 // TestReadableRules: the hook is asked about what no rule decides.
 func TestReadableRules(t *testing.T) {
 	t.Parallel()
-	w, app := newHookWorld(t, Options{Rules: rules(t, "alice team/r3 read", "alice team/r20 none")}, HookOptions{Many: true}, decidesAboutMany)
+	w, app := newHookWorld(t, Options{Rules: rules(t, "alice team/r3 read", "alice team/r20 none")},
+		HookOptions{Many: true}, decidesAboutMany)
 	may, whole := w.Reader(context.Background(), Identity{Name: "alice", By: ByToken})(manyRepos(t, 30))
 	for i, ok := range may {
 		if ok != (i == 0 || i == 10 || i == 3 || i == 7) {
@@ -166,7 +167,8 @@ func TestReadableIsBoundedWithoutAnswers(t *testing.T) {
 		w.WriteHeader(http.StatusInternalServerError)
 	})
 	for i := range 50 {
-		if _, whole := w.Reader(context.Background(), Identity{Name: fmt.Sprint("user", i), By: ByToken})(manyRepos(t, 50)); whole {
+		if _, whole := w.Reader(context.Background(), Identity{Name: fmt.Sprint("user", i), By: ByToken})(manyRepos(t,
+			50)); whole {
 			t.Fatal("it is known of all")
 		}
 	}

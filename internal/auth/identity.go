@@ -1,20 +1,23 @@
 // Package auth identifies callers and decides what they may do.
 //
-// Auth holds a list of authenticators, each for one kind of credential: Tokens (tokens.go), Keys for SSH keys and certificates (keys.go), and Hook,
-// which asks an application over HTTP (hook.go). A further kind is a type with the methods of Authenticator, and a line in package roles that adds it
-// to the list. Wrong credentials are delayed (guesses.go).
+// Auth holds a list of authenticators, each for one kind of credential: Tokens (tokens.go), Keys for SSH keys and
+// certificates (keys.go), and Hook, which asks an application over HTTP (hook.go). A further kind is a type with the
+// methods of Authenticator, and a line in package roles that adds it to the list. Wrong credentials are delayed
+// (guesses.go).
 //
-// Rules decide what an identity may do with a repository. The first matching rule decides (rules.go), and without one the hook (decide.go).
+// Rules decide what an identity may do with a repository. The first matching rule decides (rules.go), and without one
+// the hook (decide.go).
 //
-// A refusal reveals nothing: anonymous callers are asked to authenticate whether the repository exists or not, and identified callers who may not
-// read a repository are told that it does not exist.
+// A refusal reveals nothing: anonymous callers are asked to authenticate whether the repository exists or not, and
+// identified callers who may not read a repository are told that it does not exist.
 package auth
 
 import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Identity is a caller, as far as it has proved who it is. The zero value is an anonymous caller. Handlers get it as an argument.
+// Identity is a caller, as far as it has proved who it is. The zero value is an anonymous caller. Handlers get it as an
+// argument.
 type Identity struct {
 	Name string // letters, digits and "._-@+", at most 128 bytes; empty for anonymous callers
 	By   string // kind of the credential: ByToken, ByKey, ByCertificate or ByHook
@@ -33,10 +36,12 @@ func (id Identity) Anonymous() bool { return id.Name == "" }
 // MaxName is the maximum length of a name in bytes.
 const MaxName = 128
 
-// CheckName returns an error unless identities and tokens may have this name: ASCII letters, digits and "._-@+", a letter or digit first, and not
-// "anonymous". Such a name is safe in an environment, a header, a log and a command line.
+// CheckName returns an error unless identities and tokens may have this name: ASCII letters, digits and "._-@+", a
+// letter or digit first, and not "anonymous". Such a name is safe in an environment, a header, a log and a command
+// line.
 func CheckName(name string) error {
-	bad := fault.New(fault.Invalid, "invalid name %.40q: use 1 to %d letters, digits and \"._-@+\", a letter or digit first", name, MaxName)
+	bad := fault.New(fault.Invalid,
+		"invalid name %.40q: use 1 to %d letters, digits and \"._-@+\", a letter or digit first", name, MaxName)
 	if len(name) == 0 || len(name) > MaxName {
 		return bad
 	}

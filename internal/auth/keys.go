@@ -22,8 +22,8 @@ import (
 
 // KeyOptions names the files of Keys.
 type KeyOptions struct {
-	// Authorized is a file in the format of authorized_keys (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"), where the comment of a line is the name of its
-	// user. Or it is a directory with such a file for each user, named after the user.
+	// Authorized is a file in the format of authorized_keys (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"), where the comment of
+	// a line is the name of its user. Or it is a directory with such a file for each user, named after the user.
 	Authorized string
 	Authority  string   // file with the public keys of the authorities that sign certificates of users
 	Revoked    string   // file with revoked keys; see revocations
@@ -32,10 +32,12 @@ type KeyOptions struct {
 	Now        func() time.Time // nil: time.Now
 }
 
-// Keys authenticates callers by SSH keys and certificates. It checks its files at most once a second while it is used. Safe for concurrent use.
+// Keys authenticates callers by SSH keys and certificates. It checks its files at most once a second while it is used.
+// Safe for concurrent use.
 //
-// While a file is missing, unreadable, or empty although it was not before, nobody about whom it decides can log in (Unavailable), because keys may
-// have been removed from it. Without the file of revoked keys that is everybody. A file without keys needs a comment.
+// While a file is missing, unreadable, or empty although it was not before, nobody about whom it decides can log in
+// (Unavailable), because keys may have been removed from it. Without the file of revoked keys that is everybody. A file
+// without keys needs a comment.
 type Keys struct {
 	o                              KeyOptions
 	authorized, authority, revoked *source // nil if not configured
@@ -54,7 +56,8 @@ type complaint struct {
 	error string
 }
 
-// keyring is the content of the files. It is immutable. The content of a failing file stays, to know about whom it decides, but permits no login.
+// keyring is the content of the files. It is immutable. The content of a failing file stays, to know about whom it
+// decides, but permits no login.
 type keyring struct {
 	authorized keyList
 	authority  keyList
@@ -90,7 +93,8 @@ func (l keyList) after(before keyList, err error) keyList {
 	return before
 }
 
-// errEmptied is the error for a file that has become empty, for example after an interrupted write or without its mount.
+// errEmptied is the error for a file that has become empty, for example after an interrupted write or without its
+// mount.
 var errEmptied = errors.New("it has become empty: write a comment into it if no key is intended")
 
 // grantee is the user of a line.
@@ -154,8 +158,8 @@ func (k *Keys) Configured() bool { return k.o.Authorized != "" || k.o.Authority 
 // Close does nothing.
 func (k *Keys) Close() error { return nil }
 
-// Identify returns the owner of a key or certificate. The user name of the credential selects one of several owners. The error is Unauthenticated,
-// or Unavailable while a file fails that decides about the key.
+// Identify returns the owner of a key or certificate. The user name of the credential selects one of several owners.
+// The error is Unauthenticated, or Unavailable while a file fails that decides about the key.
 func (k *Keys) Identify(_ context.Context, c *Credential) (id Identity, err error) {
 	now := k.o.Now()
 	from, _ := netip.ParseAddr(c.Address)
@@ -264,7 +268,8 @@ func (k *Keys) current(now time.Time) *keyring {
 	return ring
 }
 
-// look returns a text that changes with the files. young reports a change so recent that another one may leave the text unchanged.
+// look returns a text that changes with the files. young reports a change so recent that another one may leave the text
+// unchanged.
 func (k *Keys) look() (state string, young bool) {
 	var b strings.Builder
 	now := k.o.Now()
@@ -352,7 +357,8 @@ func (k *Keys) readAuthority() (keyList, error) {
 	return l, nil
 }
 
-// readAuthorized reads the keys of users from the file or the files of the directory. It skips invalid lines and files, with a complaint.
+// readAuthorized reads the keys of users from the file or the files of the directory. It skips invalid lines and files,
+// with a complaint.
 func (k *Keys) readAuthorized(complaints *[]complaint) (keyList, error) {
 	l := newKeyList()
 	if k.o.Authorized == "" {

@@ -68,7 +68,8 @@ func (w *keyWorld) load() *keyWorld {
 	w.t.Helper()
 	var err error
 	w.keys, err = LoadKeys(KeyOptions{
-		Authorized: filepath.Join(w.dir, "keys"), Authority: filepath.Join(w.dir, "ca"), Revoked: filepath.Join(w.dir, "revoked"), Sources: w.sources,
+		Authorized: filepath.Join(w.dir, "keys"), Authority: filepath.Join(w.dir, "ca"),
+		Revoked: filepath.Join(w.dir, "revoked"), Sources: w.sources,
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)), Now: func() time.Time { return w.now },
 	})
 	if err != nil {
@@ -94,8 +95,10 @@ func TestKeys(t *testing.T) {
 	t.Parallel()
 	w := newKeyWorld(t)
 	alice, bob, shared, gone := newSSHKey(t), newSSHKey(t), newSSHKey(t), newSSHKey(t)
-	w.write("keys/alice", "# a comment", "", "restrict,no-pty,environment=\"A=b\" "+line(alice)+" laptop", "garbage", line(shared))
-	w.write("keys/bob", `from="10.0.0.0/8,!10.1.2.3,2001:db8::/32,198.51.100.*" `+line(bob), line(shared), `expiry-time="20200101Z" `+line(gone))
+	w.write("keys/alice", "# a comment", "", "restrict,no-pty,environment=\"A=b\" "+line(alice)+" laptop", "garbage",
+		line(shared))
+	w.write("keys/bob", `from="10.0.0.0/8,!10.1.2.3,2001:db8::/32,198.51.100.*" `+line(bob), line(shared),
+		`expiry-time="20200101Z" `+line(gone))
 	w.write("keys/.hidden", line(gone))
 	w.write("keys/bad name", line(gone))
 	w.load()
@@ -104,7 +107,8 @@ func TestKeys(t *testing.T) {
 	w.is("git", newSSHKey(t).PublicKey(), someAddress, "", "unknown key")
 	w.is("git", gone.PublicKey(), someAddress, "", "expired")
 	for address, name := range map[string]string{
-		"10.9.9.9": "bob", "10.1.2.3": "", "192.0.2.1": "", "2001:db8::7": "bob", "::ffff:10.1.1.1": "bob", "198.51.100.77": "bob", "198.51.101.77": "",
+		"10.9.9.9": "bob", "10.1.2.3": "", "192.0.2.1": "", "2001:db8::7": "bob", "::ffff:10.1.1.1": "bob",
+		"198.51.100.77": "bob", "198.51.101.77": "",
 	} {
 		w.is("git", bob.PublicKey(), netip.MustParseAddr(address), name, "for this address")
 	}
@@ -147,9 +151,12 @@ func TestLinesThatAreNotUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, says := range map[string]string{
-		`command="git-shell" ` + key: "command=", `unknown ` + key: "not known here", `from="host.example" ` + key: "names of hosts", `from="" ` + key: "empty",
-		`expiry-time="soon" ` + key: "expiry-time", `principals="a" ` + key: "cert-authority", `verify-required ` + key: "not known here",
-		"ssh-ed25519 AAAA": "public key", "x": "public key", `from=10.0.0.1 ` + key: "quotes", string(ssh.MarshalAuthorizedKey(weak)): "1024 bits",
+		`command="git-shell" ` + key: "command=", `unknown ` + key: "not known here", `from="host.example" ` +
+			key: "names of hosts", `from="" ` + key: "empty",
+		`expiry-time="soon" ` + key: "expiry-time", `principals="a" ` + key: "cert-authority", `verify-required ` +
+			key: "not known here",
+		"ssh-ed25519 AAAA": "public key", "x": "public key", `from=10.0.0.1 ` + key: "quotes",
+		string(ssh.MarshalAuthorizedKey(weak)): "1024 bits",
 	} {
 		if a, err := parseAuthorized(strings.TrimSpace(text), "alice"); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.40s: %v, %v; want %q", text, a, err, says)
@@ -194,7 +201,8 @@ func TestCertificates(t *testing.T) {
 	w.is("git", sign(ca, principals("bad name")), someAddress, "", "not a valid user name")
 	w.is("git", sign(ca, func(c *ssh.Certificate) { c.CertType = ssh.HostCert }), someAddress, "", "not for a user")
 	w.is("git", sign(ca, func(c *ssh.Certificate) { c.ValidBefore = uint64(w.now.Unix()) }), someAddress, "", "expired")
-	w.is("git", sign(ca, func(c *ssh.Certificate) { c.ValidAfter = uint64(w.now.Add(time.Hour).Unix()) }), someAddress, "", "not yet valid")
+	w.is("git", sign(ca, func(c *ssh.Certificate) { c.ValidAfter = uint64(w.now.Add(time.Hour).Unix()) }), someAddress, "",
+		"not yet valid")
 	option := func(name, value string) func(*ssh.Certificate) {
 		return func(c *ssh.Certificate) { c.CriticalOptions = map[string]string{name: value} }
 	}
@@ -211,7 +219,8 @@ func TestCertificates(t *testing.T) {
 	w.is("git", sign(own, principals("alice")), someAddress, "", "no principal")
 	w.is("alice", sign(own, principals("dave")), someAddress, "", "no principal")
 	for text, revoked := range map[string]bool{
-		"serial: 7": true, "serial: 5-9": true, "serial: 8": false, "id: id": true, "id: other": false, line(user): true, ssh.FingerprintSHA256(ca.PublicKey()): true,
+		"serial: 7": true, "serial: 5-9": true, "serial: 8": false, "id: id": true, "id: other": false, line(user): true,
+		ssh.FingerprintSHA256(ca.PublicKey()): true,
 	} {
 		w.write("revoked", text)
 		if revoked {
@@ -225,7 +234,8 @@ func TestCertificates(t *testing.T) {
 func FuzzAuthorizedKeys(f *testing.F) {
 	const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEuVVOoxQsoKXBQZfXAj0jSqTXVyM2GqGtr7Hc0gJpBk"
 	for _, s := range []string{
-		key, key + " alice", `restrict,from="10.0.0.0/8,!10.1.*" ` + key, `cert-authority,principals="a,b" ` + key, `expiry-time="20300101" ` + key,
+		key, key + " alice", `restrict,from="10.0.0.0/8,!10.1.*" ` + key, `cert-authority,principals="a,b" ` + key,
+		`expiry-time="20300101" ` + key,
 		`command="x \" y" ` + key, `from="` + key, `environment="A=b",,` + key,
 	} {
 		f.Add(s)
@@ -281,7 +291,8 @@ func TestOptionsTwice(t *testing.T) {
 	if a, err := parseAuthorized(`from="10.0.0.1",from="*" `+key, "alice"); err == nil {
 		t.Errorf("taken for %+v", a)
 	}
-	for _, options := range []string{`expiry-time="20200101Z",expiry-time="20990101Z" `, `expiry-time="20990101Z",expiry-time="20200101Z" `} {
+	for _, options := range []string{`expiry-time="20200101Z",expiry-time="20990101Z" `,
+		`expiry-time="20990101Z",expiry-time="20200101Z" `} {
 		a, err := parseAuthorized(options+key, "alice")
 		if err != nil || a.expires.Year() != 2020 {
 			t.Errorf("%s%v, %v", options, a, err)

@@ -27,11 +27,13 @@ func NewMetrics() *Metrics {
 		}, []string{"how", "result"}),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_auth_decisions_total",
-			Help: "Whether callers might do what they asked for, by operation, caller (anonymous, known) and result (ok, or the kind of error).",
+			Help: "Whether callers might do what they asked for, by operation, caller (anonymous, known) and result (ok, or " +
+				"the kind of error).",
 		}, []string{"operation", "caller", "result"}),
 		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_auth_hook_questions_total",
-			Help: "Questions for the auth hook by result: remembered, stale (an old answer, because the hook failed), or, of those it was asked, ok or failed; skipped while it is not asked.",
+			Help: "Questions for the auth hook by result: remembered, stale (an old answer, because the hook failed), or, of " +
+				"those it was asked, ok or failed; skipped while it is not asked.",
 		}, []string{"result"}),
 		hookSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "packhorse_auth_hook_seconds", Help: "Time until the auth hook answered, or failed.",
@@ -39,7 +41,8 @@ func NewMetrics() *Metrics {
 		}),
 		sources: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "packhorse_auth_source_failed",
-			Help: "1 while an identity source (tokens, rules, hook, authorized_keys, trusted_user_ca, revoked_keys) cannot be used, else 0.",
+			Help: "1 while an identity source (tokens, rules, hook, authorized_keys, trusted_user_ca, revoked_keys) cannot " +
+				"be used, else 0.",
 		}, []string{"source"}),
 	}
 }

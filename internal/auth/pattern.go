@@ -9,8 +9,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Pattern names repositories by the components of their paths: "team/app" that one, "team/*" those directly in team, "team/**" those at
-// any depth below it, "**" all. In a component "*" stands for any characters, "?" for one. "team/**" is not for teams/app.
+// Pattern names repositories by the components of their paths: "team/app" that one, "team/*" those directly in team,
+// "team/**" those at any depth below it, "**" all. In a component "*" stands for any characters, "?" for one. "team/**"
+// is not for teams/app.
 type Pattern struct{ components []string }
 
 // maxStars bounds the "**" of a pattern, and with them the work of a match.
@@ -19,7 +20,8 @@ const maxStars = 2
 // ParsePattern reads a pattern. A final ".git" does not count, as in the names of repositories.
 func ParsePattern(s string) (Pattern, error) {
 	bad := func(why string) (Pattern, error) {
-		return Pattern{}, fault.New(fault.Invalid, "bad pattern %.80q of repositories: %s; write it as in team/app, team/* or team/**", s, why)
+		return Pattern{}, fault.New(fault.Invalid,
+			"bad pattern %.80q of repositories: %s; write it as in team/app, team/* or team/**", s, why)
 	}
 	if strings.ContainsAny(s, `[]\`) {
 		return bad(`it has one of []\`)
@@ -57,8 +59,8 @@ func ParsePatterns(list []string) (all []Pattern, err error) {
 
 func (p Pattern) String() string { return strings.Join(p.components, "/") }
 
-// pathOf gives the components by which a repository is matched. The names under which one repository can be reached ("app", "app.git",
-// "app/.git", "app.git/.git") all come out as "app": what holds for one of them holds for all.
+// pathOf gives the components by which a repository is matched. The names under which one repository can be reached
+// ("app", "app.git", "app/.git", "app.git/.git") all come out as "app": what holds for one of them holds for all.
 func pathOf(repo git.RepoPath) []string {
 	components := strings.Split(repo.String(), "/")
 	for {

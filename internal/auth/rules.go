@@ -13,7 +13,8 @@ const (
 	everybody = "*"         // those who are known
 )
 
-// Rule says what some callers may do with some repositories. The first rule that is for both decides; those after it do not count.
+// Rule says what some callers may do with some repositories. The first rule that is for both decides; those after it do
+// not count.
 type Rule struct {
 	who          []who
 	repositories []Pattern
@@ -26,8 +27,9 @@ type who struct {
 	name string // of an identity, or one of the words
 }
 
-// ParseRule reads a rule as the configuration has it: each of who is "anonymous", "*" for whoever is known, a name, or a name with how it was
-// proved, as in "token:ci" or "key:alice"; may is "none", "read", "write" or "admin". Nobody anonymous may be allowed more than to read.
+// ParseRule reads a rule as the configuration has it: each of who is "anonymous", "*" for whoever is known, a name, or
+// a name with how it was proved, as in "token:ci" or "key:alice"; may is "none", "read", "write" or "admin". Nobody
+// anonymous may be allowed more than to read.
 func ParseRule(callers, repositories []string, may string) (Rule, error) {
 	var r Rule
 	if may != "none" {
@@ -85,7 +87,8 @@ func (r *Rule) isFor(id Identity, path []string) bool {
 	}) && matchAny(r.repositories, path)
 }
 
-// decide gives what the first rule for a caller and a repository allows, as in Rule.allows; -1 if there is no rule for them.
+// decide gives what the first rule for a caller and a repository allows, as in Rule.allows; -1 if there is no rule for
+// them.
 func decide(rules []Rule, id Identity, path []string) int {
 	for i := range rules {
 		if rules[i].isFor(id, path) {

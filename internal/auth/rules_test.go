@@ -20,12 +20,14 @@ func repoPath(t testing.TB, s string) git.RepoPath {
 
 func TestNames(t *testing.T) {
 	t.Parallel()
-	for _, good := range []string{"a", "alice", "Alice.B", "ci-runner_7", "a@example.org", "a+b", "9", strings.Repeat("n", MaxName)} {
+	for _, good := range []string{"a", "alice", "Alice.B", "ci-runner_7", "a@example.org", "a+b", "9",
+		strings.Repeat("n", MaxName)} {
 		if err := CheckName(good); err != nil {
 			t.Errorf("%q: %v", good, err)
 		}
 	}
-	for _, bad := range []string{"", "-x", "--upload-pack=x", ".a", "@", "a b", "a\n", "a\r\nX-Header: y", "a\x00", "a\tb", "a;b", "a=b", "a/b", "a:b", "a'b", "ä",
+	for _, bad := range []string{"", "-x", "--upload-pack=x", ".a", "@", "a b", "a\n", "a\r\nX-Header: y", "a\x00", "a\tb",
+		"a;b", "a=b", "a/b", "a:b", "a'b", "ä",
 		"*", "anonymous", strings.Repeat("n", MaxName+1)} {
 		if CheckName(bad) == nil {
 			t.Errorf("%q is a good name", bad)
@@ -36,17 +38,19 @@ func TestNames(t *testing.T) {
 func TestPatterns(t *testing.T) {
 	t.Parallel()
 	for pattern, repos := range map[string]map[string]bool{
-		"team/app": {"team/app": true, "team/app.git": true, "team/app/.git": true, "team/app.git/.git": true, "team/app.git.git": true,
-			"team/app2": false, "team": false, "team/app/x": false, "Team/app": false},
+		"team/app": {"team/app": true, "team/app.git": true, "team/app/.git": true, "team/app.git/.git": true,
+			"team/app.git.git": true,
+			"team/app2":        false, "team": false, "team/app/x": false, "Team/app": false},
 		"team/app.git": {"team/app": true, "team/app.git": true},
 		"team/*":       {"team/app": true, "team/a/b": false, "team": false, "teams/app": false, "team.git/app": false},
-		"team/**":      {"team/app": true, "team/a/b.git": true, "team": false, "teams/app": false, "team/.git": false, "team.git": false},
-		"**":           {"a": true, "a/b/c": true, ".git": true},
-		"*":            {"a": true, "a/b": false},
-		"**/app":       {"app": true, "a/app": true, "a/b/app.git": true, "a/apps": false},
-		"a/**/z":       {"a/z": true, "a/b/z": true, "a/b/c/z": true, "a/b": false, "az": false},
-		"a/**/**":      {"a/b": true, "a": false},
-		"team/a?p-*":   {"team/app-x": true, "team/app-": true, "team/ap-x": false, "team/app-x/y": false},
+		"team/**": {"team/app": true, "team/a/b.git": true, "team": false, "teams/app": false, "team/.git": false,
+			"team.git": false},
+		"**":         {"a": true, "a/b/c": true, ".git": true},
+		"*":          {"a": true, "a/b": false},
+		"**/app":     {"app": true, "a/app": true, "a/b/app.git": true, "a/apps": false},
+		"a/**/z":     {"a/z": true, "a/b/z": true, "a/b/c/z": true, "a/b": false, "az": false},
+		"a/**/**":    {"a/b": true, "a": false},
+		"team/a?p-*": {"team/app-x": true, "team/app-": true, "team/ap-x": false, "team/app-x/y": false},
 	} {
 		p, err := ParsePattern(pattern)
 		if err != nil {
@@ -59,14 +63,16 @@ func TestPatterns(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"", "/", "/team", "team/", "a//b", "../x", "a/../b", "a/**b", "a***", "**/**/**", "a[b]", `a\*`, "-/x", "a\nb"} {
+	for _, bad := range []string{"", "/", "/team", "team/", "a//b", "../x", "a/../b", "a/**b", "a***", "**/**/**", "a[b]",
+		`a\*`, "-/x", "a\nb"} {
 		if _, err := ParsePattern(bad); err == nil {
 			t.Errorf("%q is a good pattern", bad)
 		}
 	}
 }
 
-// TestPatternsByComponents: a pattern without stars is for the repository of that path alone, however it is spelled, and for nothing beside it.
+// TestPatternsByComponents: a pattern without stars is for the repository of that path alone, however it is spelled,
+// and for nothing beside it.
 func TestPatternsByComponents(t *testing.T) {
 	t.Parallel()
 	component := rapid.StringMatching(`[a-c.*?]{1,4}`).Filter(func(s string) bool { return s != "." && s != ".." })
@@ -81,11 +87,13 @@ func TestPatternsByComponents(t *testing.T) {
 		}
 		if p, err := ParsePattern(text); err == nil {
 			got := p.match(pathOf(repo))
-			if !strings.ContainsAny(text, "*?") && got != (text == strings.Join(pathOf(repo), "/")) && !strings.Contains(text, ".git") {
+			if !strings.ContainsAny(text, "*?") && got != (text == strings.Join(pathOf(repo), "/")) &&
+				!strings.Contains(text, ".git") {
 				r.Errorf("%q is for %q: %v", text, other, got)
 			}
 			below, err := ParsePattern(text + "/**")
-			if err == nil && !strings.Contains(text, "**") && below.match(pathOf(repo)) != (len(p.components) < len(pathOf(repo)) && p.match(pathOf(repo)[:len(p.components)])) {
+			if err == nil && !strings.Contains(text, "**") &&
+				below.match(pathOf(repo)) != (len(p.components) < len(pathOf(repo)) && p.match(pathOf(repo)[:len(p.components)])) {
 				r.Errorf("%q/** and %q do not fit", text, other)
 			}
 		}
@@ -107,7 +115,8 @@ func rules(t testing.TB, texts ...string) (all []Rule) {
 
 func TestParseRule(t *testing.T) {
 	t.Parallel()
-	for _, bad := range []string{"anonymous ** write", "alice,anonymous ** admin", "alice ** all", "alice ** Read", "alice ../x read", "ssh:alice ** read", "token: ** read",
+	for _, bad := range []string{"anonymous ** write", "alice,anonymous ** admin", "alice ** all", "alice ** Read",
+		"alice ../x read", "ssh:alice ** read", "token: ** read",
 		"al;ice ** read", "token:anonymous ** read"} {
 		f := strings.Fields(bad)
 		if _, err := ParseRule(strings.Split(f[0], ","), strings.Split(f[1], ","), f[2]); err == nil {
@@ -120,5 +129,6 @@ func TestParseRule(t *testing.T) {
 	if _, err := ParseRule([]string{"*"}, nil, "read"); err == nil {
 		t.Error("a rule for nothing")
 	}
-	rules(t, "token:* ** read", "key:alice,certificate:alice,hook:bob ** admin", "anonymous ** none", "*,anonymous pub/** read")
+	rules(t, "token:* ** read", "key:alice,certificate:alice,hook:bob ** admin", "anonymous ** none",
+		"*,anonymous pub/** read")
 }

@@ -75,9 +75,10 @@ func TestTokenFileThatIsLost(t *testing.T) {
 		}
 	}
 	for name, lose := range map[string]func(){
-		"gone":         func() { os.Remove(w.file.path) },
-		"a directory":  func() { os.Remove(w.file.path); os.Mkdir(w.file.path, 0o700) },
-		"a named pipe": func() { os.Remove(w.file.path); unix.Mkfifo(w.file.path, 0o600) }, // of which an open waits for a writer
+		"gone":        func() { os.Remove(w.file.path) },
+		"a directory": func() { os.Remove(w.file.path); os.Mkdir(w.file.path, 0o700) },
+		// of which an open waits for a writer
+		"a named pipe": func() { os.Remove(w.file.path); unix.Mkfifo(w.file.path, 0o600) },
 		"its own gone": func() { os.Rename(filepath.Dir(w.file.path), filepath.Dir(w.file.path)+".away") },
 		"empty":        put(nil),
 		"half of it":   put(good[:len(good)/2]),
@@ -160,7 +161,8 @@ func TestTokenFileAtTheStart(t *testing.T) {
 	if err := f.Check(false); err == nil || !strings.Contains(err.Error(), "is gone") {
 		t.Errorf("there was a file once: %v", err)
 	}
-	if _, _, err := f.Create(TokenRequest{Name: "x", Scope: Read}, time.Now()); err == nil || !strings.Contains(err.Error(), "is gone") {
+	if _, _, err := f.Create(TokenRequest{Name: "x", Scope: Read}, time.Now()); err == nil ||
+		!strings.Contains(err.Error(), "is gone") {
 		t.Errorf("a token in place of a lost file: %v", err)
 	}
 	if all, err := f.List(); err == nil || !strings.Contains(err.Error(), "is gone") {
@@ -174,7 +176,8 @@ func TestRulesThatVanish(t *testing.T) {
 	table := rules(t, "ci team/** read")
 	w := newWorld(t, Options{Rules: table, OpenUntilKnown: true})
 	ci := Identity{Name: "ci", By: ByToken, Grant: &Grant{Operation: Admin}}
-	if err := w.CheckRules(nil); !fault.Is(err, fault.Invalid) || !failed(w.o.Metrics, SourceRules) || checkSource(w.Sources(), SourceRules) == nil {
+	if err := w.CheckRules(nil); !fault.Is(err, fault.Invalid) || !failed(w.o.Metrics, SourceRules) ||
+		checkSource(w.Sources(), SourceRules) == nil {
 		t.Errorf("%v", err)
 	}
 	for repo, want := range map[string]string{"team/a": "denied", "other": "not_found"} {
@@ -228,7 +231,8 @@ func TestHookThatFails(t *testing.T) {
 	w.clock = w.clock.Add(hookPause)
 	checkSource(w.Sources(), SourceHook)
 	w.o.Hook.trials.Wait()
-	if err := checkSource(w.Sources(), SourceHook); err != nil || failed(w.o.Metrics, SourceHook) || app.questions() != before+1 {
+	if err := checkSource(w.Sources(), SourceHook); err != nil || failed(w.o.Metrics, SourceHook) ||
+		app.questions() != before+1 {
 		t.Errorf("%v, asked %d times", err, app.questions()-before)
 	}
 }
@@ -248,7 +252,8 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 	w.sources = sources
 	w.load()
 	sign := func(by ssh.Signer, name string) ssh.PublicKey {
-		c := &ssh.Certificate{Key: alice.PublicKey(), CertType: ssh.UserCert, ValidPrincipals: []string{name}, ValidBefore: ssh.CertTimeInfinity}
+		c := &ssh.Certificate{Key: alice.PublicKey(), CertType: ssh.UserCert, ValidPrincipals: []string{name},
+			ValidBefore: ssh.CertTimeInfinity}
 		if err := c.SignCert(rand.Reader, by); err != nil {
 			t.Fatal(err)
 		}
@@ -287,17 +292,20 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 		in           []string // who still comes in
 	}{
 		{"no directory", SourceAuthorizedKeys, move("keys", "away"), move("away", "keys"), []string{"dave"}},
-		{"an empty directory", SourceAuthorizedKeys, func() { move("keys", "away")(); os.Mkdir(path("keys"), 0o700); w.write("keys/.hidden", "x") },
+		{"an empty directory", SourceAuthorizedKeys,
+			func() { move("keys", "away")(); os.Mkdir(path("keys"), 0o700); w.write("keys/.hidden", "x") },
 			func() { os.RemoveAll(path("keys")); move("away", "keys")() }, []string{"dave"}},
 		{"garbage", SourceAuthorizedKeys, func() { w.write("keys/alice", "garbage"); w.write("keys/carol", "garbage") },
 			func() { w.write("keys/alice", line(alice)); w.write("keys/carol", "cert-authority "+line(bob)) }, []string{"dave"}},
 		{"no authorities", SourceUserCA, move("ca", "away"), move("away", "ca"), []string{"alice"}},
 		{"empty authorities", SourceUserCA, empty("ca"), func() { w.write("ca", line(ca)) }, []string{"alice"}},
 		{"no list of revoked keys", SourceRevokedKeys, move("revoked", "away"), move("away", "revoked"), nil},
-		{"an empty list of revoked keys", SourceRevokedKeys, empty("revoked"), func() { w.write("revoked", "# nobody") }, nil},
+		{"an empty list of revoked keys", SourceRevokedKeys, empty("revoked"), func() { w.write("revoked", "# nobody") },
+			nil},
 		{"a named pipe", SourceRevokedKeys, func() { os.Remove(path("revoked")); unix.Mkfifo(path("revoked"), 0o600) },
 			func() { os.Remove(path("revoked")); w.write("revoked", "# nobody") }, nil},
-		{"half a fingerprint", SourceRevokedKeys, func() { w.write("revoked", ssh.FingerprintSHA256(bob.PublicKey())[:30]) }, func() { w.write("revoked", "# nobody") }, nil},
+		{"half a fingerprint", SourceRevokedKeys, func() { w.write("revoked", ssh.FingerprintSHA256(bob.PublicKey())[:30]) },
+			func() { w.write("revoked", "# nobody") }, nil},
 	} {
 		check("before "+step.name, "alice", "carol", "dave")
 		w.log.Reset()
@@ -308,7 +316,8 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 		if !failed(metrics, step.source) || checkSource(sources, step.source) == nil {
 			t.Errorf("%s: the source is said to work", step.name)
 		}
-		if text := w.log.String(); strings.Count(text, "an identity source failed") != 1 || strings.Count(text, "ignored") > 2 {
+		if text := w.log.String(); strings.Count(text, "an identity source failed") != 1 ||
+			strings.Count(text, "ignored") > 2 {
 			t.Errorf("%s: not logged once:\n%s", step.name, text)
 		}
 		// Whom a file that fails decides about nobody else is asked about.

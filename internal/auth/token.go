@@ -10,12 +10,13 @@ import (
 	"strings"
 )
 
-// A token is "phk_", and then in 45 letters and digits (base32, lower case) 24 random bytes and a CRC-32 of them and the prefix. The prefix is
-// for those who look for secrets in places where they should not be; the checksum tells them, and us, a token from what resembles one.
+// A token is "phk_", and then in 45 letters and digits (base32, lower case) 24 random bytes and a CRC-32 of them and
+// the prefix. The prefix is for those who look for secrets in places where they should not be; the checksum tells them,
+// and us, a token from what resembles one.
 //
-// What is kept of a token is its SHA-256. A slow hash would add nothing: it is for passwords, of which there are few enough to be tried one
-// after the other, and 192 random bits cannot be tried however fast each try is. It would cost though: every request brings its token, and
-// whoever sends wrong ones would make the server work.
+// What is kept of a token is its SHA-256. A slow hash would add nothing: it is for passwords, of which there are few
+// enough to be tried one after the other, and 192 random bits cannot be tried however fast each try is. It would cost
+// though: every request brings its token, and whoever sends wrong ones would make the server work.
 const (
 	tokenPrefix = "phk_"
 	tokenRandom = 24

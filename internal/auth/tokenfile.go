@@ -41,7 +41,8 @@ func (f TokenFile) Check(required bool) error {
 		return nil
 	}
 	if required {
-		return fmt.Errorf("the file of tokens %s does not exist; make the first token with \"packhorse token create NAME\"", f.path)
+		return fmt.Errorf("the file of tokens %s does not exist; make the first token with \"packhorse token create NAME\"",
+			f.path)
 	}
 	return f.CheckLost()
 }
@@ -52,7 +53,8 @@ func (f TokenFile) CheckLost() error {
 		return nil
 	}
 	if _, err := os.Stat(f.usedPath()); err == nil {
-		return fmt.Errorf("the file of tokens %s is gone, and there was one: put it back, or remove %s as well to begin without tokens", f.path, f.usedPath())
+		return fmt.Errorf("the file of tokens %s is gone, and there was one: put it back, or remove %s as well to begin "+
+			"without tokens", f.path, f.usedPath())
 	}
 	return nil
 }
@@ -90,8 +92,8 @@ type TokenRequest struct {
 	Expires      time.Time // zero: never
 }
 
-// Create makes a token and keeps its hash. When it returns the hash is on disk. Names need not be unique: that is how one token takes the place
-// of another. Errors: Invalid, Exhausted for too many.
+// Create makes a token and keeps its hash. When it returns the hash is on disk. Names need not be unique: that is how
+// one token takes the place of another. Errors: Invalid, Exhausted for too many.
 func (f TokenFile) Create(r TokenRequest, now time.Time) (token string, made Token, err error) {
 	if err := CheckName(r.Name); err != nil {
 		return "", made, err
@@ -111,7 +113,8 @@ func (f TokenFile) Create(r TokenRequest, now time.Time) (token string, made Tok
 		hash := hashToken(token)
 		made = Token{
 			ID: r.Name + "/" + strconv.Itoa(t.Last), Name: r.Name, Hash: hex.EncodeToString(hash[:]), Scope: r.Scope.String(),
-			Repositories: r.Repositories, Created: now.UTC().Truncate(time.Second), Expires: r.Expires.UTC().Truncate(time.Second),
+			Repositories: r.Repositories, Created: now.UTC().Truncate(time.Second),
+			Expires: r.Expires.UTC().Truncate(time.Second),
 		}
 		t.Tokens = append(t.Tokens, made)
 		return nil
@@ -157,8 +160,8 @@ func (f TokenFile) List() ([]Token, error) {
 	return t.Tokens, nil
 }
 
-// openNow is os.Open that does not wait: a named pipe in the place of a file would hold up all callers, also after it is
-// gone.
+// openNow is os.Open that does not wait: a named pipe in the place of a file would hold up all callers, also after it
+// is gone.
 func openNow(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) }
 
 // read gives the file's content, and what the file was; of one that does not exist, nothing.
@@ -178,7 +181,8 @@ func (f TokenFile) read() (t tokenTable, info fs.FileInfo, err error) {
 		return t, nil, fmt.Errorf("read the tokens: %s is not a regular file; put the file of tokens back", f.path)
 	}
 	if mode := info.Mode(); mode.Perm()&0o022 != 0 {
-		return t, nil, fmt.Errorf("read the tokens: others may write %s (mode %04o); run chmod 600 on it, and look at what is in it", f.path, mode.Perm())
+		return t, nil, fmt.Errorf("read the tokens: others may write %s (mode %04o); run chmod 600 on it, and look at "+
+			"what is in it", f.path, mode.Perm())
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxTokenFile+1))
 	if err == nil && len(text) > maxTokenFile {
@@ -196,8 +200,9 @@ func (f TokenFile) read() (t tokenTable, info fs.FileInfo, err error) {
 	return t, info, nil
 }
 
-// change replaces the file by one whose content do has changed. Before it returns the new one is on disk, so that a token which was revoked
-// stays revoked. A file that is lost is not begun anew: the server would refuse all tokens but the new one for good, and git forget them.
+// change replaces the file by one whose content do has changed. Before it returns the new one is on disk, so that a
+// token which was revoked stays revoked. A file that is lost is not begun anew: the server would refuse all tokens but
+// the new one for good, and git forget them.
 func (f TokenFile) change(do func(*tokenTable) error) error {
 	lock, err := os.Open(filepath.Dir(f.path))
 	if err != nil {
@@ -227,8 +232,8 @@ func (f TokenFile) change(do func(*tokenTable) error) error {
 	return nil
 }
 
-// replaceFile puts a file in the place of another at once. It belongs to the directory's owner, whoever runs the command: the server has to
-// read it. Durable says that it is on disk afterwards.
+// replaceFile puts a file in the place of another at once. It belongs to the directory's owner, whoever runs the
+// command: the server has to read it. Durable says that it is on disk afterwards.
 func replaceFile(path string, text []byte, durable bool) (err error) {
 	dir := filepath.Dir(path)
 	file, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*") // mode 0600
@@ -272,7 +277,8 @@ func replaceFile(path string, text []byte, durable bool) (err error) {
 	return d.Sync()
 }
 
-// usedPath is where the server writes down when tokens were last used: "ID UNIXTIME" in each line. Nothing is lost with it but that.
+// usedPath is where the server writes down when tokens were last used: "ID UNIXTIME" in each line. Nothing is lost with
+// it but that.
 func (f TokenFile) usedPath() string { return f.path + ".used" }
 
 func readUsed(path string) map[string]int64 {

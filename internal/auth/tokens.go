@@ -20,9 +20,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Tokens authenticates callers by the access tokens in a TokenFile. It checks the file for each token (one system call), so that a revoked token is
-// refused from the next request on. A file that is missing, unreadable or older than the previous one allows nobody in, because tokens in it may be
-// revoked. The command that revokes the last token leaves a file without tokens. Safe for concurrent use.
+// Tokens authenticates callers by the access tokens in a TokenFile. It checks the file for each token (one system
+// call), so that a revoked token is refused from the next request on. A file that is missing, unreadable or older than
+// the previous one allows nobody in, because tokens in it may be revoked. The command that revokes the last token
+// leaves a file without tokens. Safe for concurrent use.
 type Tokens struct {
 	file   TokenFile
 	all    bool // every secret is a token
@@ -160,7 +161,8 @@ func wrongToken() error {
 	return fault.New(fault.Unauthenticated, "wrong or revoked token")
 }
 
-// Configured reports whether there are or were tokens, or whether that is unknown. Revoking the last token does not make the server open.
+// Configured reports whether there are or were tokens, or whether that is unknown. Revoking the last token does not
+// make the server open.
 func (t *Tokens) Configured() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -200,13 +202,15 @@ func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode()
 }
 
-// open prepares the content of a file for use. It fails if the file is missing or older than the previous one. t.mu is held.
+// open prepares the content of a file for use. It fails if the file is missing or older than the previous one. t.mu is
+// held.
 func (t *Tokens) open(table tokenTable, exists bool) (map[[sha256.Size]byte]*token, error) {
 	switch {
 	case !exists && t.there:
 		return nil, fmt.Errorf("the token file %s is missing: restore it", t.file.path)
 	case table.Last < t.last:
-		return nil, fmt.Errorf("the token file %s is older than before (its latest token is number %d, and was %d): it may contain revoked tokens; "+
+		return nil, fmt.Errorf("the token file %s is older than before (its latest token is number %d, and was %d): it "+
+			"may contain revoked tokens; "+
 			"restore the newer file, or restart the server to accept this one", t.file.path, table.Last, t.last)
 	}
 	next := make(map[[sha256.Size]byte]*token, len(table.Tokens))

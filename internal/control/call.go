@@ -32,7 +32,7 @@ func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (response connect.AnyResponse, err error) {
 		err = c.around(ctx, request.Spec(), request.Header(), func() http.Header { return response.Header() }, func(ctx context.Context) error {
 			if named, ok := request.Any().(interface{ GetRepository() string }); ok {
-				inflight.From(ctx).Is("", named.GetRepository(), "")
+				inflight.From(ctx).Describe("", named.GetRepository(), "")
 			}
 			place, err := c.placeOf(ctx, request.Spec().Procedure, request.Header().Get(callerHeader))
 			if err != nil {
@@ -88,10 +88,10 @@ func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Heade
 		var running *inflight.Request
 		ctx, running = c.Board.Begin(ctx, spec.Procedure[strings.LastIndexByte(spec.Procedure, '.')+1:], header.Get(inflight.Header))
 		defer running.End()
-		running.Is("", "", cmp.Or(header.Get(inflight.CallerHeader), header.Get(callerHeader)))
-		running.At(inflight.Working)
+		running.Describe("", "", cmp.Or(header.Get(inflight.CallerHeader), header.Get(callerHeader)))
+		running.SetStage(inflight.Working)
 	}
-	ctx, span := c.Tracer.FromGateway(ctx, header)
+	ctx, span := c.Tracer.StartInternal(ctx, header)
 	err := c.caught(spec, func() error { return call(ctx) })
 	took := time.Since(start)
 	answer = faultrpc.Error(err)
@@ -105,7 +105,7 @@ func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Heade
 	c.judge(spec, answer, took)
 	c.log(ctx, spec, header, code, took, err)
 	if span != nil {
-		span.Named(strings.TrimPrefix(spec.Procedure, "/"))
+		span.SetName(strings.TrimPrefix(spec.Procedure, "/"))
 		span.Text("packhorse.caller", header.Get(callerHeader))
 		failure := ""
 		if answer != nil {
@@ -118,7 +118,7 @@ func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Heade
 
 // tellUsage tells the caller what git used for the call. Git's sessions tell it in their outcome.
 func tellUsage(ctx context.Context, spec connect.Spec, answer error, end func() http.Header) {
-	used := inflight.From(ctx).Git().Header()
+	used := inflight.From(ctx).Usage().Header()
 	if used == "" || isTransfer(spec) {
 		return
 	}
@@ -203,7 +203,7 @@ func (c *calls) log(ctx context.Context, spec connect.Spec, header http.Header, 
 
 // attributesOfGit are the totals of the git commands that ran for a call.
 func attributesOfGit(ctx context.Context) []slog.Attr {
-	u := inflight.From(ctx).Git()
+	u := inflight.From(ctx).Usage()
 	if u.Commands == 0 {
 		return nil
 	}

@@ -15,7 +15,7 @@ type Metrics struct {
 	seconds *prometheus.HistogramVec
 	refused *prometheus.CounterVec
 	panics  prometheus.Counter
-	links   inflight.Links
+	links   inflight.Exemplars
 
 	slots    atomic.Pointer[balance.Slots] // of heavy look-ups
 	slotWait prometheus.Histogram

@@ -74,7 +74,7 @@ func (r *reply) StartBulk(cold bool) error {
 	if err := r.seat.Move(r.Lanes.Long(cold)); err != nil {
 		return err
 	}
-	r.running.At(inflight.Packing)
+	r.running.SetStage(inflight.Packing)
 	if r.state {
 		if err := r.flush(); err != nil {
 			return err
@@ -116,7 +116,7 @@ func ofRoad(err error) error {
 func (r *reply) out() *sidechannel.Sender {
 	if r.sender == nil {
 		r.begun = true
-		r.running.At(inflight.Sending)
+		r.running.SetStage(inflight.Sending)
 		length, announced := r.bytes.Announced()
 		if !announced {
 			length = -1
@@ -229,7 +229,7 @@ func (r *reply) begin() error {
 		return err
 	}
 	r.begun = true
-	r.running.At(inflight.Sending)
+	r.running.SetStage(inflight.Sending)
 	length, announced := r.bytes.Announced()
 	if !announced {
 		return nil

@@ -206,7 +206,7 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 		return err
 	}
 	running := inflight.From(ctx)
-	running.Is(operation, x.repo.String(), running.Caller())
+	running.Describe(operation, x.repo.String(), running.Caller())
 	x.session = node.Session{
 		Service: protocol.Service(session.GetService()), Version: protocol.Version(session.GetVersion()), Stateless: !session.GetStateful(),
 		Caller: session.GetCaller(), Reachable: session.GetReachable(),
@@ -244,7 +244,7 @@ func (x *exchange) finish(err error) (answer, cause error) {
 		}
 	}
 	outcome := outcomeMessage(x.outcome)
-	outcome.Git = usageMessage(inflight.From(x.reply.ctx).Git())
+	outcome.Git = usageMessage(inflight.From(x.reply.ctx).Usage())
 	_, broken := errors.AsType[*node.ClientConnError](err)
 	x.updates = x.updates && !broken && x.sendUpdates() == nil
 	if broken || err != nil && !x.reply.begun {

@@ -1,8 +1,8 @@
 // Package fault defines the kinds of errors that every boundary preserves: processes, protocols and logs.
 //
-// A kind determines what a caller can do about an error: change the request, retry later, or ask the operator. Packages wrap errors with a kind
-// and a message. Only the front ends (gateway, control) translate a kind to an HTTP status, an ERR pkt-line, an exit code or a code of an RPC.
-// An error without a kind is Internal.
+// A kind determines what a caller can do about an error: change the request, retry later, or ask the operator. Packages
+// wrap errors with a kind and a message. Only the front ends (gateway, control) translate a kind to an HTTP status, an
+// ERR pkt-line, an exit code or a code of an RPC. An error without a kind is Internal.
 package fault
 
 import (
@@ -29,7 +29,8 @@ const (
 	Unauthenticated             // the caller has no credentials, or invalid ones
 )
 
-var kindNames = [...]string{"internal", "invalid", "not_found", "denied", "exhausted", "unavailable", "corrupt", "cancelled", "deadline", "exists", "unauthenticated"}
+var kindNames = [...]string{"internal", "invalid", "not_found", "denied", "exhausted", "unavailable", "corrupt",
+	"cancelled", "deadline", "exists", "unauthenticated"}
 
 // String returns the name of the kind in logs and metric labels.
 func (k Kind) String() string {
@@ -39,8 +40,8 @@ func (k Kind) String() string {
 	return "internal"
 }
 
-// Error is an error with a kind. Msg is for the person who sent the request and never contains a path or secret of the server. Err is only for the
-// log.
+// Error is an error with a kind. Msg is for the person who sent the request and never contains a path or secret of the
+// server. Err is only for the log.
 type Error struct {
 	Kind        Kind
 	Msg         string        // the problem, for the client
@@ -104,8 +105,8 @@ func IsCallerLimit(err error) bool {
 	return ok && e.Kind == Exhausted && e.CallerLimit
 }
 
-// Message returns the text of an error for the client: the message of the outermost Error without its cause, and a general text for an error
-// without a kind.
+// Message returns the text of an error for the client: the message of the outermost Error without its cause, and a
+// general text for an error without a kind.
 func Message(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Msg

@@ -30,7 +30,8 @@ func TestKindsSurviveWrapping(t *testing.T) {
 		"cancelled":       {fmt.Errorf("read /srv/secret: %w", context.Canceled), Cancelled, "the request was cancelled", 0},
 		"deadline":        {context.DeadlineExceeded, Deadline, "the request took too long", 0},
 		"kind over cause": {Wrap(Internal, "it broke", context.Canceled), Internal, "it broke", 0},
-		"retry":           {fmt.Errorf("x: %w", Retry(Exhausted, time.Minute, "too %s", "much")), Exhausted, "too much", time.Minute},
+		"retry": {fmt.Errorf("x: %w", Retry(Exhausted, time.Minute, "too %s", "much")), Exhausted, "too much",
+			time.Minute},
 	} {
 		if got := KindOf(test.err); got != test.kind {
 			t.Errorf("%s: kind %v, want %v", name, got, test.kind)
@@ -42,8 +43,10 @@ func TestKindsSurviveWrapping(t *testing.T) {
 			t.Errorf("%s: retry after %v, want %v", name, got, test.after)
 		}
 	}
-	if share := fmt.Errorf("x: %w", CallerLimit(time.Minute, "too %s", "much")); !IsCallerLimit(share) || !Is(share, Exhausted) || RetryAfter(share) != time.Minute ||
-		IsCallerLimit(Retry(Exhausted, 0, "x")) || IsCallerLimit(&Error{Kind: Unavailable, CallerLimit: true}) || IsCallerLimit(nil) {
+	if share := fmt.Errorf("x: %w", CallerLimit(time.Minute, "too %s", "much")); !IsCallerLimit(share) ||
+		!Is(share, Exhausted) || RetryAfter(share) != time.Minute ||
+		IsCallerLimit(Retry(Exhausted, 0, "x")) || IsCallerLimit(&Error{Kind: Unavailable, CallerLimit: true}) ||
+		IsCallerLimit(nil) {
 		t.Errorf("%v", share)
 	}
 	if Is(nil, Internal) {
@@ -52,7 +55,8 @@ func TestKindsSurviveWrapping(t *testing.T) {
 	if Wrap(Corrupt, "what", nil) != nil {
 		t.Error("no error became one")
 	}
-	if err := Wrap(Corrupt, "the pack is damaged", cause); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "/srv/secret") {
+	if err := Wrap(Corrupt, "the pack is damaged", cause); !errors.Is(err, os.ErrPermission) ||
+		!strings.Contains(err.Error(), "/srv/secret") {
 		t.Errorf("the log does not see the cause: %v", err)
 	}
 }

@@ -63,7 +63,7 @@ func (r *Request) endSpan(result, transport string) {
 	if r.span == nil {
 		return
 	}
-	r.span.Named(r.Op.Name)
+	r.span.SetName(r.Op.Name)
 	for key, text := range map[string]string{
 		"packhorse.result": result, "packhorse.transport": transport,
 		"packhorse.repository": auth.Redact(r.Repo.String()),
@@ -204,7 +204,7 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 
 // gitAttributes returns the totals of the git commands that ran for the request, here or on nodes.
 func (r *Request) gitAttributes() []slog.Attr {
-	u := r.running.Git()
+	u := r.running.Usage()
 	if u.Commands == 0 {
 		if r.Outcome.Pack == "" {
 			return nil

@@ -17,7 +17,7 @@ type Metrics struct {
 	seconds  *prometheus.HistogramVec
 	stages   *prometheus.HistogramVec
 	served   prometheus.Counter
-	links    inflight.Links
+	links    inflight.Exemplars
 }
 
 var latencyBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100}

@@ -60,8 +60,8 @@ type Rating struct {
 // Begin begins a request of a client at an address. header may have the parent of its trace; nil: there is none.
 func (g *Gateway) Begin(ctx context.Context, op *Operation, client string, header http.Header) Request {
 	ctx, running := g.Board.Begin(ctx, op.Name, "")
-	running.Is("", "", hostOf(client))
-	ctx, span := g.Tracer.FromAnybody(ctx, header)
+	running.Describe("", "", hostOf(client))
+	ctx, span := g.Tracer.StartPublic(ctx, header)
 	return Request{Gateway: g, Ctx: ctx, Op: op, Client: client, running: running, span: span, start: time.Now()}
 }
 
@@ -75,10 +75,10 @@ func hostOf(address string) string {
 }
 
 // Publish shows the request's operation, repository and user on the board of requests in flight.
-func (r *Request) Publish() { r.running.Is(r.Op.Name, r.Repo.String(), r.ID.Name) }
+func (r *Request) Publish() { r.running.Describe(r.Op.Name, r.Repo.String(), r.ID.Name) }
 
 // At shows the stage of the request on the board.
-func (r *Request) At(stage inflight.Stage) { r.running.At(stage) }
+func (r *Request) At(stage inflight.Stage) { r.running.SetStage(stage) }
 
 // RequestID returns the ID that the request has in the log; "" without a board.
 func (r *Request) RequestID() string { return r.running.ID() }

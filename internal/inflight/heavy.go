@@ -8,30 +8,30 @@ import (
 	"time"
 )
 
-// How much is remembered of who was heavy.
+// Limits of the heavy-hitter counts.
 const (
-	heavyNames   = 100 // of each measure and minute; whatever makes more than a hundredth of a minute is among them
-	HeavyMinutes = 5   // whole ones, and the one that runs
+	heavyNames   = 100 // for each measure and minute, so every name with more than a hundredth of a minute is among them
+	HeavyMinutes = 5   // complete ones, in addition to the current one
 )
 
-// Heavy is what one repository, or one caller, has cost in the last minutes, those minutes left out in which others cost so much more that it was not
-// kept. Of the minutes that count each number is right or too great by Over of it at most: the names are more than are counted exactly.
+// Heavy is the cost of one repository or caller in the last minutes. Minutes in which it was not among the heaviest do
+// not count. Each number is an estimate, because there are more names than counters.
 type Heavy struct {
 	Name     string
-	Requests Counted // that have ended
-	Bytes    Counted // sent to clients; those of requests that run are in it, as far as they have been sent
-	CPU      Counted // of git commands, in nanoseconds
+	Requests Estimate // that have ended
+	Bytes    Estimate // sent to clients, including those of requests in flight
+	CPU      Estimate // of git commands, in nanoseconds
 }
 
-// Counted is a number and by how much it may be too great.
-type Counted struct{ Value, Over int64 }
+// Estimate is a number that may be too high by at most Over.
+type Estimate struct{ Value, Over int64 }
 
-func (c *Counted) add(d Counted) {
+func (c *Estimate) add(d Estimate) {
 	c.Value += d.Value
 	c.Over += d.Over
 }
 
-// measures are what is counted of a name.
+// measure is a measure of the cost of a name.
 type measure int
 
 const (
@@ -41,16 +41,16 @@ const (
 	measures
 )
 
-// heavyHitters counts for names of one kind, in minutes that replace each other. Safe for concurrent use; the zero value is empty.
+// heavyHitters counts for names of one kind in a ring of minutes. The zero value is empty. Safe for concurrent use.
 type heavyHitters struct {
 	mu      sync.Mutex
 	minutes [HeavyMinutes + 1]struct {
-		number int64 // of the minute since the board was made, from 1; 0: none
+		number int64 // of the minute since the board was made, from 1; zero means empty
 		counts [measures]sketch
 	}
 }
 
-// add counts for a name in a minute. Minutes only go on.
+// add counts n for a name in a minute. Minutes never decrease.
 func (h *heavyHitters) add(minute int64, name string, m measure, n int64) {
 	if name == "" || n <= 0 {
 		return
@@ -67,7 +67,7 @@ func (h *heavyHitters) add(minute int64, name string, m measure, n int64) {
 	at.counts[m].add(name, n)
 }
 
-// sum is what was counted in the minutes up to one.
+// sum returns the counts of the last minutes up to the given one.
 func (h *heavyHitters) sum(minute int64) map[string]*Heavy {
 	all := make(map[string]*Heavy)
 	h.mu.Lock()
@@ -80,26 +80,26 @@ func (h *heavyHitters) sum(minute int64) map[string]*Heavy {
 		for m := range at.counts {
 			for _, one := range at.counts[m].heap {
 				all[one.name] = cmp.Or(all[one.name], &Heavy{Name: one.name})
-				all[one.name].of(measure(m)).add(one.Counted)
+				all[one.name].of(measure(m)).add(one.Estimate)
 			}
 		}
 	}
 	return all
 }
 
-func (h *Heavy) of(m measure) *Counted {
-	return [...]*Counted{&h.Requests, &h.Bytes, &h.CPU}[m]
+func (h *Heavy) of(m measure) *Estimate {
+	return [...]*Estimate{&h.Requests, &h.Bytes, &h.CPU}[m]
 }
 
-// heaviest are those that are among the most of any measure, by what they have sent, then by CPU time and requests.
-func heaviest(all map[string]*Heavy, most int) []Heavy {
+// heaviest returns the names among the first of any measure, sorted by bytes, CPU time and requests.
+func heaviest(all map[string]*Heavy, limit int) []Heavy {
 	names := slices.Collect(maps.Values(all))
 	chosen := make(map[*Heavy]struct{})
 	for m := range measures {
 		slices.SortFunc(names, func(a, b *Heavy) int {
 			return cmp.Or(cmp.Compare(b.of(m).Value, a.of(m).Value), cmp.Compare(a.Name, b.Name))
 		})
-		for _, h := range names[:min(len(names), most)] {
+		for _, h := range names[:min(len(names), limit)] {
 			if h.of(m).Value > 0 {
 				chosen[h] = struct{}{}
 			}
@@ -116,16 +116,17 @@ func heaviest(all map[string]*Heavy, most int) []Heavy {
 	return list
 }
 
-// sketch counts for the names that are counted most for, in bounded space (Metwally, Agrawal, El Abbadi: "Efficient Computation of Frequent and Top-k
-// Elements in Data Streams", 2005: Space-Saving). A new name takes the place of the one with least, and its count: nothing is counted too low.
+// sketch counts the most frequent names in bounded space (Space-Saving, from Metwally, Agrawal, El Abbadi: "Efficient
+// Computation of Frequent and Top-k Elements in Data Streams", 2005). A new name replaces the one with the lowest count
+// and inherits the count, so that no count is too low.
 type sketch struct {
-	heap []held // the least first
+	heap []counter // the lowest first
 	at   map[string]int
 }
 
-type held struct {
+type counter struct {
 	name string
-	Counted
+	Estimate
 }
 
 func (s *sketch) clear() {
@@ -143,14 +144,14 @@ func (s *sketch) add(name string, n int64) {
 			s.at = make(map[string]int)
 		}
 		i = len(s.heap)
-		s.heap = append(s.heap, held{name, Counted{Value: n}})
+		s.heap = append(s.heap, counter{name, Estimate{Value: n}})
 		s.at[name] = i
 		s.up(i)
 		return
 	default:
 		least := s.heap[0].Value
 		delete(s.at, s.heap[0].name)
-		s.heap[0] = held{name, Counted{Value: least + n, Over: least}}
+		s.heap[0] = counter{name, Estimate{Value: least + n, Over: least}}
 		s.at[name] = 0
 	}
 	s.down(i)
@@ -183,11 +184,11 @@ func (s *sketch) down(i int) {
 	}
 }
 
-// minute is the number of the minute that runs, from 1.
+// minute returns the number of the current minute, from 1.
 func (b *Board) minute() int64 { return int64(b.since()/time.Minute) + 1 }
 
-// ended counts a request for its repository and its caller.
-func (b *Board) ended(repository, caller string, bytes int64) {
+// countRequest counts a finished request for its repository and its caller.
+func (b *Board) countRequest(repository, caller string, bytes int64) {
 	minute := b.minute()
 	b.repositories.add(minute, repository, heavyRequests, 1)
 	b.callers.add(minute, caller, heavyRequests, 1)
@@ -195,16 +196,16 @@ func (b *Board) ended(repository, caller string, bytes int64) {
 	b.callers.add(minute, caller, heavyBytes, bytes)
 }
 
-// used counts what git used.
-func (b *Board) used(repository, caller string, cpu time.Duration) {
+// countCPU counts CPU time of git commands.
+func (b *Board) countCPU(repository, caller string, cpu time.Duration) {
 	minute := b.minute()
 	b.repositories.add(minute, repository, heavyCPU, int64(cpu))
 	b.callers.add(minute, caller, heavyCPU, int64(cpu))
 }
 
-// Heaviest lists the repositories and the callers that cost most in the minute that runs and the five before: those which are among the most of
-// any measure, those that sent most bytes first.
-func (b *Board) Heaviest(most int) (repositories, callers []Heavy) {
+// Heaviest returns the repositories and callers with the highest cost in the current minute and the five before. A name
+// is included if it is among the first limit names of any measure. Those with the most bytes come first.
+func (b *Board) Heaviest(limit int) (repositories, callers []Heavy) {
 	minute := b.minute()
 	byRepository, byCaller := b.repositories.sum(minute), b.callers.sum(minute)
 	running := func(all map[string]*Heavy, name string, bytes int64) {
@@ -220,5 +221,5 @@ func (b *Board) Heaviest(most int) (repositories, callers []Heavy) {
 		running(byRepository, repository, r.bytes.Load())
 		running(byCaller, caller, r.bytes.Load())
 	})
-	return heaviest(byRepository, most), heaviest(byCaller, most)
+	return heaviest(byRepository, limit), heaviest(byCaller, limit)
 }

@@ -15,9 +15,9 @@ func TestHeaviest(t *testing.T) {
 	b.since = func() time.Duration { return now }
 	one := func(repository, caller string, bytes int64, cpu time.Duration) {
 		_, r := b.Begin(context.Background(), "fetch", "")
-		r.Is("", repository, caller)
+		r.Describe("", repository, caller)
 		r.Sent(bytes)
-		r.Used(Usage{Commands: 1, User: cpu})
+		r.AddUsage(Usage{Commands: 1, User: cpu})
 		r.End()
 		r.End()
 	}
@@ -29,11 +29,12 @@ func TestHeaviest(t *testing.T) {
 	one("big", "bob", 1000, 0)
 	one("slow", "", 0, time.Minute)
 	_, r := b.Begin(context.Background(), "fetch", "")
-	r.Is("", "running", "ann")
+	r.Describe("", "running", "ann")
 	r.Sent(500)
 	repositories, callers := b.Heaviest(1)
-	want := []Heavy{{Name: "big", Requests: Counted{1, 0}, Bytes: Counted{1000, 0}}, {Name: "small", Requests: Counted{3, 0}, Bytes: Counted{3, 0}},
-		{Name: "slow", Requests: Counted{1, 0}, CPU: Counted{int64(time.Minute), 0}}}
+	want := []Heavy{{Name: "big", Requests: Estimate{1, 0}, Bytes: Estimate{1000, 0}},
+		{Name: "small", Requests: Estimate{3, 0}, Bytes: Estimate{3, 0}},
+		{Name: "slow", Requests: Estimate{1, 0}, CPU: Estimate{int64(time.Minute), 0}}}
 	if fmt.Sprint(repositories) != fmt.Sprint(want) {
 		t.Errorf("%+v, want %+v", repositories, want)
 	}
@@ -50,7 +51,8 @@ func TestHeaviest(t *testing.T) {
 	}
 }
 
-// Of names without end only so many are held; what is heavy among them is found, never counted too low, and too high by no more than is said.
+// Of names without end only so many are held; what is heavy among them is found, never counted too low, and too high by
+// no more than is said.
 func TestSketch(t *testing.T) {
 	t.Parallel()
 	var s sketch
@@ -75,7 +77,7 @@ func TestSketch(t *testing.T) {
 			t.Fatalf("the heap is none at %d", i)
 		}
 		if exact := truth[one.name]; exact > one.Value || exact < one.Value-one.Over || one.Over > total/heavyNames {
-			t.Errorf("%s: %+v, exactly %d", one.name, one.Counted, exact)
+			t.Errorf("%s: %+v, exactly %d", one.name, one.Estimate, exact)
 		}
 	}
 	for i := range 10 {
@@ -96,10 +98,10 @@ func BenchmarkWholeRequest(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		for i := 0; pb.Next(); i++ {
 			ctx, r := board.Begin(context.Background(), "other", "")
-			r.Is("fetch", names[i%len(names)], "ada")
-			r.At(Working)
-			From(ctx).At(Packing)
-			r.At(Sending)
+			r.Describe("fetch", names[i%len(names)], "ada")
+			r.SetStage(Working)
+			From(ctx).SetStage(Packing)
+			r.SetStage(Sending)
 			r.Sent(1000)
 			r.End()
 		}

@@ -1,5 +1,6 @@
-// Package inflight knows what runs in this process now: requests, the stage that each is at, and what git has cost them. Whoever serves a
-// request begins it on the process's Board and puts it into the context; whatever works for it, however deep, finds it there and says what it does.
+// Package inflight tracks the requests that a process serves: their stages, and the cost of their git commands. The
+// code that serves a request begins it on the Board of the process, which puts it into the context. Code further down
+// finds it there and reports its work.
 package inflight
 
 import (
@@ -14,29 +15,29 @@ import (
 	"time"
 )
 
-// Stage is what a request waits for, or does.
+// Stage is the current stage of a request.
 type Stage int32
 
-// The stages, in the order in which a fetch comes by them.
+// The stages, in the order of a fetch.
 const (
-	Reading Stage = iota // its head or body comes from the client
-	Queued               // it waits for a place in a lane, or a slot
-	Working              // refs, objects and negotiation are looked up
-	Packing              // it waits for the first byte of a pack, or for another git command
-	Sending              // the answer goes to the client
-	Remote               // another process works on it
+	Reading Stage = iota // receiving the header or body from the client
+	Queued               // waiting for a lane or slot
+	Working              // reading refs and objects, negotiating
+	Packing              // waiting for the first byte of a pack, or for another git command
+	Sending              // sending the response to the client
+	Remote               // waiting for another process
 )
 
 var stages = [...]string{"reading", "queued", "working", "packing", "sending", "remote"}
 
 func (s Stage) String() string { return stages[s] }
 
-// Usage is what git commands have used.
+// Usage is the resource usage of git commands.
 type Usage struct {
 	Commands     int           // that have ended
-	User, System time.Duration // CPU time, of what they started too
-	Queue        time.Duration // waited for slots
-	MaxRSS       int64         // bytes, of the greatest process
+	User, System time.Duration // CPU time, including child processes
+	Queue        time.Duration // time in the queue for slots
+	MaxRSS       int64         // bytes, of the largest process
 	In, Out      int64         // bytes of standard input and output
 }
 
@@ -50,12 +51,12 @@ func (u *Usage) add(v Usage) {
 	u.Out += v.Out
 }
 
-// Board lists the requests that run, and knows who was heavy in the last minutes. It is safe for concurrent use. Each part of it has a lock of its
-// own, held for a step in a list.
+// Board lists the requests in flight, and the heaviest repositories and callers of the last minutes. Safe for
+// concurrent use. Each part has its own lock, which is held for one step of a loop.
 type Board struct {
 	parts [16]part
 	next  atomic.Uint32
-	since func() time.Duration // the board was made
+	since func() time.Duration // time since the board was made
 
 	repositories, callers heavyHitters
 }
@@ -66,7 +67,7 @@ type part struct {
 	_   [48]byte // a cache line for each
 }
 
-// NewBoard makes an empty one.
+// NewBoard returns an empty board.
 func NewBoard() *Board {
 	made := time.Now()
 	b := &Board{since: func() time.Duration { return time.Since(made) }}
@@ -76,7 +77,7 @@ func NewBoard() *Board {
 	return b
 }
 
-// Request is one request, until End. It is safe for concurrent use, and all methods of nil do nothing.
+// Request is one request, from Begin to End. Safe for concurrent use. All methods of a nil Request do nothing.
 type Request struct {
 	id    string
 	board *Board
@@ -84,7 +85,7 @@ type Request struct {
 	part  *part
 
 	stage atomic.Int32
-	since atomic.Int64 // when the stage began: ns after began
+	since atomic.Int64 // start of the stage, in nanoseconds after began
 	bytes atomic.Int64 // sent
 
 	mu                       sync.Mutex
@@ -92,8 +93,9 @@ type Request struct {
 	git                      Usage
 }
 
-// Begin lists a request of a kind ("fetch") until its End, under the ID that another process gave it or, where that is no ID (IsID), a new one.
-// The context is for all that works for it. A nil Board lists nothing, and its requests are nil.
+// Begin lists a request of a kind ("fetch") until End. id is the ID from another process. If it is not an ID (IsID),
+// the request gets a new one. The returned context carries the request. A nil Board lists nothing, and its requests are
+// nil.
 func (b *Board) Begin(ctx context.Context, kind, id string) (context.Context, *Request) {
 	if b == nil {
 		return ctx, nil
@@ -105,19 +107,21 @@ func (b *Board) Begin(ctx context.Context, kind, id string) (context.Context, *R
 	r.part.mu.Lock()
 	r.part.all[r] = struct{}{}
 	r.part.mu.Unlock()
-	return r.On(ctx), r
+	return r.WithRequest(ctx), r
 }
 
-// The headers in which a process tells another which request a call is for, and whose it is. The other process believes it as it believes the call.
+// The headers with the ID and the caller of a request, for calls to other processes. They are trusted as much as the
+// call.
 const (
 	Header       = "Packhorse-Request"
 	CallerHeader = "Packhorse-For"
 )
 
-// maxID bounds an ID, in bytes.
+// maxID is the maximum length of an ID in bytes.
 const maxID = 64
 
-// IsID tells whether a text can be a request's ID: it is not long, and of letters, digits and ._- alone, so that it may stand in logs and headers.
+// IsID reports whether a text is a valid request ID: at most 64 letters, digits and "._-", which are safe in logs and
+// headers.
 func IsID(text string) bool {
 	for _, c := range []byte(text) {
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
@@ -127,7 +131,7 @@ func IsID(text string) bool {
 	return text != "" && len(text) <= maxID
 }
 
-// ID is what the request is called in log lines, and in what is said to other processes; empty for nobody's.
+// ID returns the ID of the request in logs and calls. It is empty for nil.
 func (r *Request) ID() string {
 	if r == nil {
 		return ""
@@ -135,7 +139,7 @@ func (r *Request) ID() string {
 	return r.id
 }
 
-// End takes it off the board. More than once does nothing.
+// End removes the request from the board. Further calls do nothing.
 func (r *Request) End() {
 	if r == nil {
 		return
@@ -150,26 +154,26 @@ func (r *Request) End() {
 	r.mu.Lock()
 	repository, caller := r.repository, r.caller
 	r.mu.Unlock()
-	r.board.ended(repository, caller, r.bytes.Load())
+	r.board.countRequest(repository, caller, r.bytes.Load())
 }
 
 type key struct{}
 
-// From is the request that a context belongs to; nil for none.
+// From returns the request of a context, or nil.
 func From(ctx context.Context) *Request {
 	r, _ := ctx.Value(key{}).(*Request)
 	return r
 }
 
-// At says which stage it has come to.
-func (r *Request) At(s Stage) {
+// SetStage sets the current stage.
+func (r *Request) SetStage(s Stage) {
 	if r == nil || r.stage.Swap(int32(s)) == int32(s) {
 		return
 	}
 	r.since.Store(int64(time.Since(r.began)))
 }
 
-// Stage is where it is.
+// Stage returns the current stage.
 func (r *Request) Stage() Stage {
 	if r == nil {
 		return Reading
@@ -177,20 +181,20 @@ func (r *Request) Stage() Stage {
 	return Stage(r.stage.Load())
 }
 
-// On is the context of work that goes on for a request, whatever becomes of the one that it came with.
-func (r *Request) On(ctx context.Context) context.Context {
+// WithRequest returns a context with the request, for work that continues after the original context ends.
+func (r *Request) WithRequest(ctx context.Context) context.Context {
 	if r == nil {
 		return ctx
 	}
 	return context.WithValue(ctx, key{}, r)
 }
 
-// Leave says that another process works on it now, and gives the headers for the call that goes there.
-func (r *Request) Leave(header func(name, value string)) {
+// Forward records that another process works on the request, and sets the headers for the call to it.
+func (r *Request) Forward(header func(name, value string)) {
 	if r == nil {
 		return
 	}
-	r.At(Remote)
+	r.SetStage(Remote)
 	header(Header, r.id)
 	caller := r.Caller()
 	if caller != "" && !strings.ContainsFunc(caller, func(c rune) bool { return c <= ' ' || c > '~' }) {
@@ -198,25 +202,25 @@ func (r *Request) Leave(header func(name, value string)) {
 	}
 }
 
-// Sent counts bytes of the answer that went to the client.
+// Sent counts bytes that were sent to the client.
 func (r *Request) Sent(n int64) {
 	if r != nil {
 		r.bytes.Add(n)
 	}
 }
 
-// maxName bounds the names that are kept, in bytes.
+// maxName is the maximum length of a name in bytes.
 const maxName = 200
 
 func clip(name string) string {
 	if len(name) <= maxName {
 		return name
 	}
-	return strings.Clone(name[:maxName]) // so that it does not hold all of a long one
+	return strings.Clone(name[:maxName]) // a copy, so that the long text can be freed
 }
 
-// Is says what it turned out to be; what is empty stays as it was. Names are cut to 200 bytes.
-func (r *Request) Is(kind, repository, caller string) {
+// Describe sets what is known of the request. Empty values change nothing. Names are truncated to 200 bytes.
+func (r *Request) Describe(kind, repository, caller string) {
 	if r == nil {
 		return
 	}
@@ -226,8 +230,8 @@ func (r *Request) Is(kind, repository, caller string) {
 	r.kind, r.repository, r.caller = cmp.Or(kind, r.kind), cmp.Or(repository, r.repository), cmp.Or(caller, r.caller)
 }
 
-// Used adds what git commands have used for it.
-func (r *Request) Used(u Usage) {
+// AddUsage adds the usage of git commands.
+func (r *Request) AddUsage(u Usage) {
 	if r == nil {
 		return
 	}
@@ -235,11 +239,11 @@ func (r *Request) Used(u Usage) {
 	r.git.add(u)
 	repository, caller := r.repository, r.caller
 	r.mu.Unlock()
-	r.board.used(repository, caller, u.User+u.System)
+	r.board.countCPU(repository, caller, u.User+u.System)
 }
 
-// Git is what git commands that have ended used for it.
-func (r *Request) Git() Usage {
+// Usage returns the usage of the git commands that have ended.
+func (r *Request) Usage() Usage {
 	if r == nil {
 		return Usage{}
 	}
@@ -248,7 +252,7 @@ func (r *Request) Git() Usage {
 	return r.git
 }
 
-// Caller is whose it is, as far as that is known.
+// Caller returns the caller, or an empty text while it is unknown.
 func (r *Request) Caller() string {
 	if r == nil {
 		return ""
@@ -258,7 +262,7 @@ func (r *Request) Caller() string {
 	return r.caller
 }
 
-// Repository is what it is about, as far as that is known.
+// Repository returns the repository, or an empty text while it is unknown.
 func (r *Request) Repository() string {
 	if r == nil {
 		return ""
@@ -268,7 +272,7 @@ func (r *Request) Repository() string {
 	return r.repository
 }
 
-// Snapshot is a request at one moment.
+// Snapshot is the state of a request at one moment.
 type Snapshot struct {
 	ID, Kind, Repository, Caller string
 	Stage                        Stage
@@ -277,15 +281,15 @@ type Snapshot struct {
 	Git                          Usage
 }
 
-// Requests lists those that run now, the oldest first, most of them at most; and how many there are.
-func (b *Board) Requests(most int) (all []Snapshot, running int) {
+// Requests returns the oldest requests in flight, at most limit, and the number of all.
+func (b *Board) Requests(limit int) (all []Snapshot, running int) {
 	now := time.Now()
 	b.each(func(r *Request) { all = append(all, r.snapshot(now)) })
 	slices.SortFunc(all, func(a, b Snapshot) int { return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.ID, b.ID)) })
-	return all[:min(len(all), most)], len(all)
+	return all[:min(len(all), limit)], len(all)
 }
 
-// each calls f for all requests that run, with the lock of a part.
+// each calls f for all requests in flight, while it holds the lock of a part.
 func (b *Board) each(f func(*Request)) {
 	for i := range b.parts {
 		p := &b.parts[i]
@@ -299,7 +303,8 @@ func (b *Board) each(f func(*Request)) {
 
 func (r *Request) snapshot(now time.Time) Snapshot {
 	age := now.Sub(r.began)
-	s := Snapshot{ID: r.id, Stage: Stage(r.stage.Load()), Age: age, InStage: max(age-time.Duration(r.since.Load()), 0), Bytes: r.bytes.Load()}
+	s := Snapshot{ID: r.id, Stage: Stage(r.stage.Load()), Age: age, InStage: max(age-time.Duration(r.since.Load()), 0),
+		Bytes: r.bytes.Load()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.Kind, s.Repository, s.Caller, s.Git = r.kind, r.repository, r.caller, r.git

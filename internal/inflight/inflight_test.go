@@ -18,22 +18,23 @@ func TestBoard(t *testing.T) {
 	if From(ctx) != first || From(t.Context()) != nil || first.ID() == "" || second.ID() != "from-elsewhere" {
 		t.Errorf("%+v, %+v", first, second)
 	}
-	first.Is("fetch", "app", "alice")
-	first.Is("", "", "bob")
-	first.At(Packing)
+	first.Describe("fetch", "app", "alice")
+	first.Describe("", "", "bob")
+	first.SetStage(Packing)
 	first.Sent(7)
-	first.Used(Usage{Commands: 1, User: time.Second, MaxRSS: 5})
-	first.Used(Usage{Commands: 1, System: time.Second, MaxRSS: 3, Out: 9})
+	first.AddUsage(Usage{Commands: 1, User: time.Second, MaxRSS: 5})
+	first.AddUsage(Usage{Commands: 1, System: time.Second, MaxRSS: 3, Out: 9})
 	all, n := b.Requests(1)
 	if n != 2 || len(all) != 1 {
 		t.Fatalf("%d of %d: %+v", len(all), n, all)
 	}
 	s := all[0]
 	want := Usage{Commands: 2, User: time.Second, System: time.Second, MaxRSS: 5, Out: 9}
-	if s.Kind != "fetch" || s.Repository != "app" || s.Caller != "bob" || s.Stage.String() != "packing" || s.Bytes != 7 || s.Git != want || s.InStage > s.Age {
+	if s.Kind != "fetch" || s.Repository != "app" || s.Caller != "bob" || s.Stage.String() != "packing" || s.Bytes != 7 ||
+		s.Git != want || s.InStage > s.Age {
 		t.Errorf("%+v", s)
 	}
-	if err := testutil.CollectAndCompare(b, strings.NewReader(`# HELP packhorse_requests_running Requests that run now, by what they wait for or do.
+	if err := testutil.CollectAndCompare(b, strings.NewReader(`# HELP packhorse_requests_running Requests in flight, by stage.
 # TYPE packhorse_requests_running gauge
 packhorse_requests_running{stage="packing"} 1
 packhorse_requests_running{stage="queued"} 0
@@ -54,16 +55,16 @@ packhorse_requests_running{stage="working"} 0
 func TestNobodysRequest(t *testing.T) {
 	t.Parallel()
 	r := From(context.Background())
-	r.At(Sending)
+	r.SetStage(Sending)
 	r.Sent(1)
-	r.Is("a", "b", "c")
-	r.Used(Usage{Commands: 1})
-	if r.Git() != (Usage{}) || r.Repository() != "" || r.ID() != "" {
+	r.Describe("a", "b", "c")
+	r.AddUsage(Usage{Commands: 1})
+	if r.Usage() != (Usage{}) || r.Repository() != "" || r.ID() != "" {
 		t.Error("nobody's request knows something")
 	}
 	r.End()
 	var off *Board
-	if ctx, r := off.Begin(t.Context(), "git", "x"); r != nil || ctx != t.Context() || r.On(ctx) != ctx {
+	if ctx, r := off.Begin(t.Context(), "git", "x"); r != nil || ctx != t.Context() || r.WithRequest(ctx) != ctx {
 		t.Error("no board lists a request")
 	}
 }
@@ -71,7 +72,8 @@ func TestNobodysRequest(t *testing.T) {
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
-		"1y2p0ij32e8e7": true, "a.b_C-9": true, "": false, "a b": false, "a\nb": false, "é": false, strings.Repeat("a", 64): true, strings.Repeat("a", 65): false,
+		"1y2p0ij32e8e7": true, "a.b_C-9": true, "": false, "a b": false, "a\nb": false, "é": false,
+		strings.Repeat("a", 64): true, strings.Repeat("a", 65): false,
 	} {
 		if IsID(text) != want {
 			t.Errorf("%q", text)
@@ -82,7 +84,7 @@ func TestIDs(t *testing.T) {
 	if !IsID(r.ID()) {
 		t.Errorf("%q is taken for an ID", r.ID())
 	}
-	r.Is("", strings.Repeat("x", 5000), "")
+	r.Describe("", strings.Repeat("x", 5000), "")
 	if n := len(r.Repository()); n != maxName {
 		t.Errorf("a name of %d bytes", n)
 	}
@@ -96,9 +98,9 @@ func TestBoardConcurrently(t *testing.T) {
 		work.Go(func() {
 			for range 500 {
 				_, r := b.Begin(context.Background(), "git", "")
-				r.At(Working)
+				r.SetStage(Working)
 				r.Sent(1)
-				r.Is("fetch", "app", "")
+				r.Describe("fetch", "app", "")
 				b.Requests(3)
 				r.End()
 			}
@@ -116,7 +118,7 @@ func BenchmarkRequest(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			_, r := board.Begin(context.Background(), "git", "")
-			r.At(Working)
+			r.SetStage(Working)
 			r.End()
 		}
 	})

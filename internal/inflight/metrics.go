@@ -2,15 +2,15 @@ package inflight
 
 import "github.com/prometheus/client_golang/prometheus"
 
-var running = prometheus.NewDesc("packhorse_requests_running", "Requests that run now, by what they wait for or do.", []string{"stage"}, nil)
+var running = prometheus.NewDesc("packhorse_requests_running", "Requests in flight, by stage.", []string{"stage"}, nil)
 
 // Collectors lists the board's metrics.
 func (b *Board) Collectors() []prometheus.Collector { return []prometheus.Collector{b} }
 
-// Describe is a prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (b *Board) Describe(ch chan<- *prometheus.Desc) { ch <- running }
 
-// Collect is a prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (b *Board) Collect(ch chan<- prometheus.Metric) {
 	var at [len(stages)]int
 	b.each(func(r *Request) { at[r.stage.Load()]++ })

@@ -14,30 +14,31 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Tracer decides which requests are traced, and begins their traces. Where a request is not, its context has no span, and all that works for it finds that
-// out by a look at the context. It is safe for concurrent use; nil traces nothing.
+// Tracer selects the requests to trace and begins their traces. The context of other requests has no span. A nil Tracer
+// traces nothing. Safe for concurrent use.
 type Tracer struct {
 	tracer trace.Tracer
 	ratio  float64
-	asked  int64 // how many traces callers may ask for in a second
+	limit  int64 // maximum number of traces that callers request in a second
 
-	// The second that is counted in, in the upper half, and how many there were in it.
+	// The current second in the upper half, and the number of requested traces in it in the lower half.
 	window atomic.Uint64
 }
 
-// NewTracer traces a part of all requests, from 0 to 1, and so many in a second whose callers say that they trace them.
-func NewTracer(t trace.Tracer, ratio float64, asked int) *Tracer {
-	return &Tracer{tracer: t, ratio: ratio, asked: int64(asked)}
+// NewTracer returns a tracer for a part of all requests, from 0 to 1, and for at most limit requests in a second whose
+// callers request a trace.
+func NewTracer(t trace.Tracer, ratio float64, limit int) *Tracer {
+	return &Tracer{tracer: t, ratio: ratio, limit: int64(limit)}
 }
 
-// FromAnybody begins the trace of a request that came from outside, or the part of its caller's trace that is ours. The caller has no more say than
-// NewTracer allows. The span, which is nil if the request is not traced, is the caller's to end.
-func (t *Tracer) FromAnybody(ctx context.Context, h http.Header) (context.Context, *Span) {
+// StartPublic begins the trace of a request from outside, or our part of its caller's trace. The caller of this
+// function ends the span, which is nil if the request is not traced.
+func (t *Tracer) StartPublic(ctx context.Context, h http.Header) (context.Context, *Span) {
 	if t == nil {
 		return ctx, nil
 	}
 	var caller trace.SpanContext
-	if t.asked > 0 {
+	if t.limit > 0 {
 		caller = extract(h)
 	}
 	if rand.Float64() >= t.ratio && !(caller.IsSampled() && t.allow(time.Now())) {
@@ -46,8 +47,9 @@ func (t *Tracer) FromAnybody(ctx context.Context, h http.Header) (context.Contex
 	return t.begin(ctx, caller)
 }
 
-// FromGateway begins our part of a trace that a gateway, or another program that is trusted, has begun; there is none without.
-func (t *Tracer) FromGateway(ctx context.Context, h http.Header) (context.Context, *Span) {
+// StartInternal begins our part of a trace from a gateway or another trusted program. Without such a trace the span is
+// nil.
+func (t *Tracer) StartInternal(ctx context.Context, h http.Header) (context.Context, *Span) {
 	if t == nil {
 		return ctx, nil
 	}
@@ -70,7 +72,7 @@ func (t *Tracer) begin(ctx context.Context, caller trace.SpanContext) (context.C
 	return ctx, s
 }
 
-// allow counts a trace that a caller asks for.
+// allow reports whether another requested trace is within the limit, and counts it.
 func (t *Tracer) allow(now time.Time) bool {
 	second := uint64(now.Unix()) << 32
 	for {
@@ -79,7 +81,7 @@ func (t *Tracer) allow(now time.Time) bool {
 		if old>>32 == second>>32 {
 			next = old + 1
 		}
-		if int64(next&(1<<32-1)) > t.asked {
+		if int64(next&(1<<32-1)) > t.limit {
 			return false
 		}
 		if t.window.CompareAndSwap(old, next) {
@@ -88,13 +90,13 @@ func (t *Tracer) allow(now time.Time) bool {
 	}
 }
 
-// How long the headers of a trace may be, in bytes (W3C Trace Context, sections 3.2 and 3.3.1.5). Baggage is not taken: it is for whoever sent it.
+// Maximum lengths of the trace headers in bytes (W3C Trace Context, sections 3.2 and 3.3.1.5). Baggage is ignored.
 const (
 	maxTraceParent = 128
 	maxTraceState  = 512
 )
 
-// extract reads what a caller says of its trace; nothing where that is not as it has to be.
+// extract parses the trace headers of a caller. Invalid ones give an empty context.
 func extract(h http.Header) trace.SpanContext {
 	parent := h["Traceparent"]
 	if len(parent) != 1 || len(parent[0]) > maxTraceParent {
@@ -107,10 +109,10 @@ func extract(h http.Header) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
 }
 
-// Span is a part of what a trace tells. All methods of nil do nothing.
+// Span is a span of a trace. All methods of a nil Span do nothing.
 type Span struct{ span trace.Span }
 
-// Trace begins a span of what is done for a request, if that is traced; nil if not. Whoever calls it ends it.
+// Trace begins a span, which the caller ends. It is nil if the request is not traced.
 func Trace(ctx context.Context, name string) (context.Context, *Span) {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {
@@ -120,24 +122,24 @@ func Trace(ctx context.Context, name string) (context.Context, *Span) {
 	return ctx, &Span{span}
 }
 
-// LeaveTrace gives a call to another process the headers of the trace.
-func LeaveTrace(ctx context.Context, h http.Header) {
+// InjectTrace sets the trace headers for a call to another process.
+func InjectTrace(ctx context.Context, h http.Header) {
 	if trace.SpanFromContext(ctx).IsRecording() {
 		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(h))
 	}
 }
 
-// TraceParent is how another process is told of a trace, in a header traceparent, when there is no context any more; empty where there is no trace.
+// TraceParent returns the value of the traceparent header, or an empty text without a trace.
 func TraceParent(ctx context.Context) string {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return ""
 	}
 	h := http.Header{}
-	LeaveTrace(ctx, h)
+	InjectTrace(ctx, h)
 	return h.Get("Traceparent")
 }
 
-// TraceID is the ID of the trace of a request; empty where it has none.
+// TraceID returns the ID of the trace, or an empty text without a trace.
 func TraceID(ctx context.Context) string {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {
@@ -146,26 +148,26 @@ func TraceID(ctx context.Context) string {
 	return span.SpanContext().TraceID().String()
 }
 
-// GoOn is the context to, for work that goes on for the request that from belongs to, whatever becomes of from.
-func GoOn(from, to context.Context) context.Context {
-	to = From(from).On(to)
+// Continue returns the context to with the request and span of from, for work that continues after from ends.
+func Continue(from, to context.Context) context.Context {
+	to = From(from).WithRequest(to)
 	if span := trace.SpanFromContext(from); span.IsRecording() {
 		to = trace.ContextWithSpan(to, span)
 	}
 	return to
 }
 
-// maxText bounds a text in a span, in bytes.
+// maxText is the maximum length of a text in a span in bytes.
 const maxText = 256
 
-// Named says what it turned out to be.
-func (s *Span) Named(name string) {
+// SetName sets the name of the span.
+func (s *Span) SetName(name string) {
 	if s != nil {
 		s.span.SetName(name)
 	}
 }
 
-// Text adds a text; it may be anything.
+// Text adds a text, which may be invalid UTF-8.
 func (s *Span) Text(key, value string) {
 	if s != nil && value != "" {
 		s.span.SetAttributes(attribute.String(key, strings.ToValidUTF8(value[:min(len(value), maxText)], "?")))
@@ -179,14 +181,14 @@ func (s *Span) Number(key string, n int64) {
 	}
 }
 
-// Took adds a span of time, in milliseconds.
-func (s *Span) Took(key string, d time.Duration) {
+// Duration adds a duration in milliseconds.
+func (s *Span) Duration(key string, d time.Duration) {
 	if s != nil && d != 0 {
 		s.span.SetAttributes(attribute.Float64(key+"_ms", float64(d.Microseconds())/1000))
 	}
 }
 
-// End ends it. An error, whose text is as it may stand in a log, makes it a failed one; it may be empty.
+// End ends the span. A failure that is not empty marks it as failed. Its text must be safe for logs.
 func (s *Span) End(failure string) {
 	if s == nil {
 		return

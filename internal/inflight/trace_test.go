@@ -22,7 +22,8 @@ func (r *recording) Start(ctx context.Context, _ string, _ ...trace.SpanStartOpt
 		id = parent.TraceID()
 	}
 	span := &recorded{Span: trace.SpanFromContext(context.Background()), context: trace.NewSpanContext(
-		trace.SpanContextConfig{TraceID: id, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, TraceState: parent.TraceState()})}
+		trace.SpanContextConfig{TraceID: id, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled,
+			TraceState: parent.TraceState()})}
 	return trace.ContextWithSpan(ctx, span), span
 }
 
@@ -67,14 +68,15 @@ func TestCallersTraces(t *testing.T) {
 	} {
 		for _, from := range []string{"anybody", "gateway"} {
 			tracer := NewTracer(&recording{}, 0, 1)
-			begin := tracer.FromAnybody
+			begin := tracer.StartPublic
 			if from == "gateway" {
-				begin = tracer.FromGateway
+				begin = tracer.StartInternal
 			}
 			ctx, span := begin(t.Context(), test.header)
 			out := http.Header{}
-			LeaveTrace(ctx, out)
-			if TraceID(ctx) != test.want || (span != nil) != (test.want != "") || (out.Get("Traceparent") != "") != (test.want != "") ||
+			InjectTrace(ctx, out)
+			if TraceID(ctx) != test.want || (span != nil) != (test.want != "") ||
+				(out.Get("Traceparent") != "") != (test.want != "") ||
 				out.Get("Tracestate") != test.state || out.Get("Baggage") != "" {
 				t.Errorf("%s from %s: %q, and %v goes on", what, from, TraceID(ctx), out)
 			}
@@ -101,14 +103,14 @@ func TestCallersAreBounded(t *testing.T) {
 		now = now.Add(time.Second)
 	}
 	deaf := NewTracer(&recording{}, 1, 0)
-	if ctx, _ := deaf.FromAnybody(t.Context(), h); TraceID(ctx) == callersTrace || TraceID(ctx) == "" {
+	if ctx, _ := deaf.StartPublic(t.Context(), h); TraceID(ctx) == callersTrace || TraceID(ctx) == "" {
 		t.Errorf("where callers' traces are left alone the trace is %s", TraceID(ctx))
 	}
 	var off *Tracer
-	if ctx, span := off.FromAnybody(t.Context(), h); span != nil || ctx != t.Context() {
+	if ctx, span := off.StartPublic(t.Context(), h); span != nil || ctx != t.Context() {
 		t.Error("traced without a tracer")
 	}
-	if ctx, span := off.FromGateway(t.Context(), h); span != nil || ctx != t.Context() {
+	if ctx, span := off.StartInternal(t.Context(), h); span != nil || ctx != t.Context() {
 		t.Error("traced without a tracer")
 	}
 }
@@ -119,13 +121,13 @@ func TestWorkThatGoesOn(t *testing.T) {
 	begun, end := context.WithCancel(t.Context())
 	ctx, r := NewBoard().Begin(begun, "fetch", "")
 	defer r.End()
-	ctx, _ = NewTracer(&recording{}, 1, 0).FromAnybody(ctx, nil)
-	on := GoOn(ctx, context.Background())
+	ctx, _ = NewTracer(&recording{}, 1, 0).StartPublic(ctx, nil)
+	on := Continue(ctx, context.Background())
 	end()
 	if on.Err() != nil || From(on) != r || TraceID(on) != TraceID(ctx) || TraceID(on) == "" {
 		t.Errorf("%v, %v, %q", on.Err(), From(on), TraceID(on))
 	}
-	if none := GoOn(context.Background(), context.Background()); From(none) != nil || TraceID(none) != "" {
+	if none := Continue(context.Background(), context.Background()); From(none) != nil || TraceID(none) != "" {
 		t.Error("of nobody's request")
 	}
 }
@@ -134,9 +136,9 @@ func TestTracesAreLinked(t *testing.T) {
 	t.Parallel()
 	ctx, r := NewBoard().Begin(t.Context(), "fetch", "abc")
 	defer r.End()
-	ctx, _ = NewTracer(&recording{}, 1, 0).FromAnybody(ctx, nil)
+	ctx, _ = NewTracer(&recording{}, 1, 0).StartPublic(ctx, nil)
 	h := seconds()
-	new(Links).Observe(ctx, h, time.Second)
+	new(Exemplars).Observe(ctx, h, time.Second)
 	if all, _ := linked(t, h.(prometheus.Histogram)); len(all) != 1 || !strings.HasPrefix(all[0], "trace_id=01") {
 		t.Errorf("got %v", all)
 	}
@@ -151,7 +153,7 @@ func BenchmarkUntraced(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				ctx, span := tracer.FromAnybody(ctx, h)
+				ctx, span := tracer.StartPublic(ctx, h)
 				_, child := Trace(ctx, "child")
 				child.End("")
 				span.End("")

@@ -107,7 +107,7 @@ func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packs
 			kept:    c.index.ghosts.has(key),
 		}
 		// The first reader's request accounts for git's cost.
-		f.ctx, f.cancel = context.WithCancel(inflight.GoOn(ctx, c.ctx))
+		f.ctx, f.cancel = context.WithCancel(inflight.Continue(ctx, c.ctx))
 		c.fills[key] = f
 		c.m.fills.Inc()
 		r.result = packsource.Miss

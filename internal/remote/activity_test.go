@@ -136,7 +136,7 @@ func TestHostileRequestIDs(t *testing.T) {
 	board := inflight.NewBoard()
 	ctx, r := board.Begin(t.Context(), "fetch", "mine")
 	defer r.End()
-	r.Is("", "", "caller\r\nX: y")
+	r.Describe("", "", "caller\r\nX: y")
 	if _, err := w.ask(ctx, "app", lsRefs(), &answer{}); err != nil {
 		t.Errorf("a caller with a strange name: %v", err)
 	}

@@ -193,8 +193,8 @@ func (n *Node) addSecret(h http.Header) {
 // addHeaders adds the shared secret to a call, and the IDs of the request and the trace that it belongs to.
 func (n *Node) addHeaders(ctx context.Context, h http.Header) {
 	n.addSecret(h)
-	inflight.From(ctx).Leave(h.Set)
-	inflight.LeaveTrace(ctx, h)
+	inflight.From(ctx).Forward(h.Set)
+	inflight.InjectTrace(ctx, h)
 }
 
 // credentials returns the header that opens a side channel.

@@ -195,7 +195,7 @@ func TestUsageOfLookups(t *testing.T) {
 		if err := ask(ctx); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if got := request.Git(); got != used {
+		if got := request.Usage(); got != used {
 			t.Errorf("%s: git has used %+v", name, got)
 		}
 		request.End()

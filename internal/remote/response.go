@@ -219,7 +219,7 @@ func (r *response) end(end *internalv1.End) error {
 // outcomeOf converts an outcome, once. The resources that git used on the node count for the request of the context.
 func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
 	if u := o.GetGit(); u != nil {
-		inflight.From(ctx).Used(inflight.Usage{
+		inflight.From(ctx).AddUsage(inflight.Usage{
 			Commands: int(u.GetCommands()), User: u.GetUser().AsDuration(), System: u.GetSystem().AsDuration(),
 			Queue: u.GetQueue().AsDuration(), MaxRSS: u.GetMaxRss(), In: u.GetBytesIn(), Out: u.GetBytesOut(),
 		})

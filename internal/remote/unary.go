@@ -77,9 +77,9 @@ func countUsage(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 		response, err := next(ctx, request)
 		if err == nil {
-			inflight.From(ctx).Told(response.Header().Get(inflight.UsageHeader))
+			inflight.From(ctx).AddUsageHeader(response.Header().Get(inflight.UsageHeader))
 		} else if answer, ok := errors.AsType[*connect.Error](err); ok {
-			inflight.From(ctx).Told(answer.Meta().Get(inflight.UsageHeader))
+			inflight.From(ctx).AddUsageHeader(answer.Meta().Get(inflight.UsageHeader))
 		}
 		return response, err
 	}

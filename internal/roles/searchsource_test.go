@@ -288,7 +288,7 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 		mine, request := board.Begin(ctx, "search", "")
 		_ = s.Grep(mine, path, second, want, func(search.Hit) error { return nil })
 		request.End()
-		if u := request.Git(); u.Commands != 1 || u.User+u.System == 0 {
+		if u := request.Usage(); u.Commands != 1 || u.User+u.System == 0 {
 			t.Errorf("%s: git has used %+v", pattern, u)
 		}
 	}

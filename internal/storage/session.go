@@ -160,11 +160,11 @@ func traceOutcome(span *inflight.Span, o *node.Outcome, err error) {
 	span.Number("packhorse.haves", int64(o.Haves))
 	span.Number("packhorse.objects", int64(o.Objects))
 	span.Number("packhorse.pack_bytes", o.Bytes)
-	span.Took("packhorse.parse", o.Parse)
-	span.Took("packhorse.negotiate", o.Negotiate)
-	span.Took("packhorse.wait", o.Wait)
-	span.Took("packhorse.first_byte", o.FirstByte)
-	span.Took("packhorse.copy", o.Copy)
+	span.Duration("packhorse.parse", o.Parse)
+	span.Duration("packhorse.negotiate", o.Negotiate)
+	span.Duration("packhorse.wait", o.Wait)
+	span.Duration("packhorse.first_byte", o.FirstByte)
+	span.Duration("packhorse.copy", o.Copy)
 	failure := ""
 	if err != nil {
 		failure = fault.KindOf(err).String()

@@ -54,7 +54,7 @@ func TestState(t *testing.T) {
 		Redact: func(text string) string { return strings.ReplaceAll(text, "secret", "*") },
 	})
 	ctx, r := board.Begin(t.Context(), "fetch", "first")
-	r.Is("", "team/secret", "ada")
+	r.Describe("", "team/secret", "ada")
 	input, feed := io.Pipe()
 	p, err := runner.Start(ctx, process.Command{Class: "pack", Subcommand: "hash-object", Args: []string{"hash-object", "--stdin", "--path=secret"}, Stdin: input, Caller: "ada"})
 	if err != nil {
@@ -76,7 +76,7 @@ func TestState(t *testing.T) {
 	r.Sent(100)
 	for i := range 20 {
 		_, later := board.Begin(t.Context(), "page", fmt.Sprint("later", i))
-		later.At(inflight.Working)
+		later.SetStage(inflight.Working)
 		defer later.End()
 	}
 	status, s := get(t, watched, "?most=5")
@@ -151,7 +151,7 @@ func BenchmarkState(b *testing.B) {
 	board := inflight.NewBoard()
 	for i := range 1000 {
 		_, r := board.Begin(context.Background(), "fetch", "")
-		r.Is("", fmt.Sprint("team/app", i%50), "ada")
+		r.Describe("", fmt.Sprint("team/app", i%50), "ada")
 		r.Sent(int64(i))
 	}
 	watched := New(Sources{Board: board, Redact: strings.Clone, Log: slog.New(slog.DiscardHandler)})

@@ -1,4 +1,5 @@
-// Package faultrpc translates faults to errors of the control API and back. Each error has a standard code, and a Fault as its detail.
+// Package faultrpc translates faults to errors of the control API and back. Each error has a standard code, and a Fault
+// as its detail.
 package faultrpc
 
 import (
@@ -39,7 +40,8 @@ func Message(err error) *packhorsev1.Fault {
 	if err == nil {
 		return nil
 	}
-	f := &packhorsev1.Fault{Message: strings.ToValidUTF8(fault.Message(err), "\ufffd"), CallerLimit: fault.IsCallerLimit(err)}
+	f := &packhorsev1.Fault{Message: strings.ToValidUTF8(fault.Message(err), "\ufffd"),
+		CallerLimit: fault.IsCallerLimit(err)}
 	kind := fault.KindOf(err)
 	for _, k := range kinds {
 		if k.kind == kind {
@@ -69,8 +71,8 @@ func Fault(f *packhorsev1.Fault) error {
 	return e
 }
 
-// Error returns the error of a call with a Fault and the given details. It returns nil if err is nil, and err itself if it is an error of a call
-// already.
+// Error returns the error of a call with a Fault and the given details. It returns nil if err is nil, and err itself if
+// it is an error of a call already.
 func Error(err error, details ...proto.Message) error {
 	if err == nil {
 		return nil
@@ -96,8 +98,8 @@ func codeOf(kind fault.Kind) connect.Code {
 	return connect.CodeInternal
 }
 
-// From returns the fault of a call's error: that of the detail, or one for the code if there is no detail. Errors of the connection are
-// Unavailable. It returns nil if err is nil.
+// From returns the fault of a call's error: that of the detail, or one for the code if there is no detail. Errors of
+// the connection are Unavailable. It returns nil if err is nil.
 func From(err error) error {
 	if err == nil {
 		return nil

@@ -331,7 +331,7 @@ func (p *Process) Wait() (Usage, error) {
 		late := p.stdout.n.Load() - p.usage.Out
 		p.usage.Out += late
 		p.metrics.read(&p.command, late)
-		p.request.Used(inflight.Usage{Out: late})
+		p.request.AddUsage(inflight.Usage{Out: late})
 	})
 	return p.usage, p.err
 }

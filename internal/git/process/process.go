@@ -200,9 +200,9 @@ func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 		return nil, fault.New(fault.Internal, "no class %q of git commands", c.Class)
 	}
 	request := inflight.From(ctx)
-	request.At(inflight.Queued)
+	request.SetStage(inflight.Queued)
 	release, waited, err := r.acquire(ctx, cl, &c)
-	request.At(inflight.Packing)
+	request.SetStage(inflight.Packing)
 	r.metrics.wait(c.Class, waited)
 	if err != nil {
 		r.metrics.refused(&c, err)
@@ -412,7 +412,7 @@ func (r *Runner) reap(p *Process, release func()) {
 	release()
 	p.finish()
 	r.metrics.finished(p)
-	p.request.Used(p.usage.activity())
+	p.request.AddUsage(p.usage.activity())
 	p.endSpan()
 	if p.tellSlow != nil {
 		p.tellSlow.Stop()

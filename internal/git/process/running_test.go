@@ -15,7 +15,7 @@ func TestRunning(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{})
 	ctx, request := inflight.NewBoard().Begin(t.Context(), "fetch", "")
-	request.Is("", "team/app", "")
+	request.Describe("", "team/app", "")
 	c := script("(x=0; while [ $x -lt 50000 ]; do x=$((x+1)); done; read line; exit 0) & wait; echo ready; cat")
 	input, feed := io.Pipe()
 	c.Stdin, c.Caller, c.Repository = input, "ada", "/srv/git/team/app.git"
@@ -53,7 +53,7 @@ func TestRunning(t *testing.T) {
 	if len(r.Running()) != 0 {
 		t.Error("it runs after its end")
 	}
-	if g := request.Git(); g.Commands != 1 || g.In != 9 || g.Out != 15 || g.User != u.User || g.MaxRSS != u.MaxRSS {
+	if g := request.Usage(); g.Commands != 1 || g.In != 9 || g.Out != 15 || g.User != u.User || g.MaxRSS != u.MaxRSS {
 		t.Errorf("the request: %+v, %+v", g, u)
 	}
 }
@@ -74,7 +74,7 @@ func TestLateOutput(t *testing.T) {
 			t.Errorf("%+v, %v", u, err)
 		}
 	}
-	if g := request.Git(); g.Out != 6 || g.Commands != 1 {
+	if g := request.Usage(); g.Out != 6 || g.Commands != 1 {
 		t.Errorf("the request: %+v", g)
 	}
 }

@@ -49,7 +49,7 @@ func TestSlow(t *testing.T) {
 			}
 			defer r.Close(context.Background())
 			ctx, request := inflight.NewBoard().Begin(t.Context(), "fetch", "")
-			request.Is("", forged, "")
+			request.Describe("", forged, "")
 			c := script("cat")
 			c.Args = append(c.Args, forged, "https://ada:secret@example.org/")
 			input, feed := io.Pipe()

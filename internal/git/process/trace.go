@@ -12,7 +12,7 @@ func (p *Process) beginSpan(ctx context.Context) {
 		return
 	}
 	p.span.Text("packhorse.class", string(p.command.Class))
-	p.span.Took("packhorse.queue", p.waited)
+	p.span.Duration("packhorse.queue", p.waited)
 	p.span.Number("process.pid", int64(p.process.Pid))
 }
 
@@ -23,8 +23,8 @@ func (p *Process) endSpan() {
 	}
 	u := &p.usage
 	p.span.Text("packhorse.exit", u.Exit)
-	p.span.Took("packhorse.user", u.User)
-	p.span.Took("packhorse.system", u.System)
+	p.span.Duration("packhorse.user", u.User)
+	p.span.Duration("packhorse.system", u.System)
 	p.span.Number("packhorse.max_rss", u.MaxRSS)
 	p.span.Number("packhorse.in", u.In)
 	p.span.Number("packhorse.out", u.Out)

@@ -123,11 +123,11 @@ func count(t *testing.T, e *Exporter, result string) float64 {
 
 // request makes the spans of one request.
 func request(tracer *inflight.Tracer, text string) {
-	ctx, span := tracer.FromAnybody(context.Background(), nil)
+	ctx, span := tracer.StartPublic(context.Background(), nil)
 	_, child := inflight.Trace(ctx, "child")
 	child.Text("text", text)
 	child.End("")
-	span.Named("fetch")
+	span.SetName("fetch")
 	span.End("internal")
 }
 

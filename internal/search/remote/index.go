@@ -100,8 +100,8 @@ func (x *Index) Search(ctx context.Context, request search.Request, sink search.
 func (x *Index) search(ctx context.Context, q *internalv1.SearchRequest, sink search.Sink) (summary search.Summary, begun bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	call := connect.NewRequest(q)
-	inflight.From(ctx).Leave(call.Header().Set)
-	inflight.LeaveTrace(ctx, call.Header())
+	inflight.From(ctx).Forward(call.Header().Set)
+	inflight.InjectTrace(ctx, call.Header())
 	stream, err := x.service.Search(ctx, call)
 	if err != nil {
 		cancel()
@@ -124,7 +124,7 @@ func (x *Index) search(ctx context.Context, q *internalv1.SearchRequest, sink se
 			return summary, true, err
 		}
 	}
-	inflight.From(ctx).Told(stream.ResponseTrailer().Get(inflight.UsageHeader))
+	inflight.From(ctx).AddUsageHeader(stream.ResponseTrailer().Get(inflight.UsageHeader))
 	if err := stream.Err(); err != nil {
 		return summary, begun, unreachable(ctx, err)
 	}

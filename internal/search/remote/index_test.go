@@ -47,7 +47,7 @@ func (x *index) Search(ctx context.Context, request search.Request, sink search.
 	x.last = request
 	paths, fail, summary := x.paths, x.fail, x.summary
 	x.mu.Unlock()
-	inflight.From(ctx).Used(inflight.Usage{Commands: 1, User: time.Second})
+	inflight.From(ctx).AddUsage(inflight.Usage{Commands: 1, User: time.Second})
 	for _, path := range paths {
 		if !mayRead(request.May, path) {
 			continue
@@ -201,7 +201,7 @@ func TestSearchElsewhere(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if u := request.Git(); u.Commands != 2 || u.User != 2*time.Second {
+	if u := request.Usage(); u.Commands != 2 || u.User != 2*time.Second {
 		t.Errorf("git has used %+v", u)
 	}
 	if w.index.lists != 0 {

@@ -32,7 +32,7 @@ func each[Message any](ctx context.Context, stream *connect.ServerStreamForClien
 			return errBegun{err}
 		}
 	}
-	inflight.From(ctx).Told(stream.ResponseTrailer().Get(inflight.UsageHeader))
+	inflight.From(ctx).AddUsageHeader(stream.ResponseTrailer().Get(inflight.UsageHeader))
 	err := stream.Err()
 	if err != nil && begun {
 		return errBegun{faultrpc.From(err)}

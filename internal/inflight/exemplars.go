@@ -8,14 +8,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Of the requests that take less than quick one in each span of that length is linked: a link takes ten times as long as the counting, and a bucket shows its last one only.
+// quick limits exemplars of requests that take less time to one in each such interval. An exemplar takes ten times as
+// long as counting, and a bucket keeps only the last one.
 const quick = 10 * time.Millisecond
 
-// Links links what a histogram counts with the requests that it was, as exemplars. The zero value is ready; it is safe for concurrent use.
-type Links struct{ last atomic.Int64 }
+// Exemplars adds exemplars with the request to a histogram. The zero value is ready to use. Safe for concurrent use.
+type Exemplars struct{ last atomic.Int64 }
 
-// Observe counts a duration of the request that the context belongs to.
-func (l *Links) Observe(ctx context.Context, o prometheus.Observer, took time.Duration) {
+// Observe counts a duration of the request in the context.
+func (l *Exemplars) Observe(ctx context.Context, o prometheus.Observer, took time.Duration) {
 	if labels := l.labels(ctx, took); labels != nil {
 		if e, ok := o.(prometheus.ExemplarObserver); ok {
 			e.ObserveWithExemplar(took.Seconds(), labels)
@@ -25,7 +26,7 @@ func (l *Links) Observe(ctx context.Context, o prometheus.Observer, took time.Du
 	o.Observe(took.Seconds())
 }
 
-func (l *Links) labels(ctx context.Context, took time.Duration) prometheus.Labels {
+func (l *Exemplars) labels(ctx context.Context, took time.Duration) prometheus.Labels {
 	if id := TraceID(ctx); id != "" {
 		return prometheus.Labels{"trace_id": id}
 	}

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// UsageHeader is the header, or the trailer, in which a process tells what git has used for a call. There is none where nothing ran.
+// UsageHeader is the header or trailer with the usage of git commands for a call. It is absent if there were none.
 const UsageHeader = "Packhorse-Git"
 
-// Header is the usage as UsageHeader has it: seven numbers, times in microseconds; empty if no command has ended.
+// Header returns the value of UsageHeader: seven numbers, with times in microseconds. It is empty if no command has
+// ended.
 func (u Usage) Header() string {
 	if u.Commands == 0 {
 		return ""
@@ -30,8 +31,8 @@ func (u Usage) numbers() [7]int64 {
 	}
 }
 
-// Told adds what another process says, in UsageHeader, that git has used there for the request. What is no usage is none.
-func (r *Request) Told(header string) {
+// AddUsageHeader adds the usage in the UsageHeader of another process. It ignores invalid values.
+func (r *Request) AddUsageHeader(header string) {
 	if r == nil || header == "" {
 		return
 	}
@@ -41,14 +42,15 @@ func (r *Request) Told(header string) {
 		return
 	}
 	for i, field := range fields {
-		v, err := strconv.ParseInt(field, 10, 53) // so that sums, and times in nanoseconds, stay numbers
+		v, err := strconv.ParseInt(field, 10, 53) // so that sums and nanoseconds do not overflow
 		if err != nil || v < 0 {
 			return
 		}
 		n[i] = v
 	}
-	r.Used(Usage{
-		Commands: int(min(n[0], 1<<31-1)), User: time.Duration(n[1]) * time.Microsecond, System: time.Duration(n[2]) * time.Microsecond,
-		Queue: time.Duration(n[3]) * time.Microsecond, MaxRSS: n[4], In: n[5], Out: n[6],
+	r.AddUsage(Usage{
+		Commands: int(min(n[0], 1<<31-1)), User: time.Duration(n[1]) * time.Microsecond,
+		System: time.Duration(n[2]) * time.Microsecond,
+		Queue:  time.Duration(n[3]) * time.Microsecond, MaxRSS: n[4], In: n[5], Out: n[6],
 	})
 }

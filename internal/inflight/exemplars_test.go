@@ -26,12 +26,13 @@ func linked(t *testing.T, h prometheus.Histogram) (all []string, count uint64) {
 }
 
 func seconds() prometheus.Histogram {
-	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "x", Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100}})
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "x",
+		Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100}})
 }
 
 func TestLinks(t *testing.T) {
 	t.Parallel()
-	h, links := seconds(), new(Links)
+	h, links := seconds(), new(Exemplars)
 	links.Observe(context.Background(), h, time.Second)
 	if all, count := linked(t, h); len(all) != 0 || count != 1 {
 		t.Errorf("of no request: %v, %d", all, count)
@@ -57,7 +58,7 @@ func BenchmarkLinks(b *testing.B) {
 	defer r.End()
 	for name, took := range map[string]time.Duration{"quick": time.Millisecond, "slow": time.Second} {
 		b.Run(name, func(b *testing.B) {
-			var links Links
+			var links Exemplars
 			b.ReportAllocs()
 			for b.Loop() {
 				links.Observe(ctx, h, took)
