@@ -1,7 +1,11 @@
 package command
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -11,12 +15,43 @@ import (
 func configCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Check a configuration file, show what holds",
+		Short: "Write, check and show the configuration",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(configCheckCommand(env), configShowCommand(env))
+	cmd.AddCommand(configInitCommand(), configCheckCommand(env), configShowCommand(env))
 	return cmd
+}
+
+func configInitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "init [FILE]",
+		Short: "Write a configuration file to start from",
+		Long: `Init writes a configuration file with the keys that most servers set, each with a comment. Without FILE it prints the
+file. It does not replace a file that exists.`,
+		Example: `  packhorse config init /etc/packhorse.toml
+  packhorse config init | less`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				_, err := io.WriteString(cmd.OutOrStdout(), config.Starter)
+				return err
+			}
+			f, err := os.OpenFile(args[0], os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+			if errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("%s exists already: remove it, or name another file", args[0])
+			}
+			if err != nil {
+				return err
+			}
+			_, err = io.WriteString(f, config.Starter)
+			if err = errors.Join(err, f.Close()); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "wrote %s; set root in it, and check it with: packhorse config check %[1]s\n", args[0])
+			return err
+		},
+	}
 }
 
 func configCheckCommand(env Env) *cobra.Command {

@@ -204,3 +204,20 @@ func makeRepository(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 }
+
+func TestConfigInit(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "packhorse.toml")
+	if code, out, errs := runMain("config", "init", file); code != exitOK || !strings.Contains(out, "wrote "+file) {
+		t.Fatalf("got %d %s%s, want 0", code, out, errs)
+	}
+	if code, out, errs := runMain("config", "check", "--values-only", file); code != exitOK {
+		t.Errorf("config check of the file: got %d %s%s, want 0", code, out, errs)
+	}
+	if code, _, errs := runMain("config", "init", file); code != exitFailed || !strings.Contains(errs, "exists already") {
+		t.Errorf("a file that exists: got %d %s, want %d", code, errs, exitFailed)
+	}
+	if code, out, _ := runMain("config", "init"); code != exitOK || out != config.Starter {
+		t.Errorf("without a file: got %d %s", code, out)
+	}
+}
