@@ -2,10 +2,11 @@ package config
 
 import "time"
 
-// AuthConfig says who may do what; docs/how-to/auth.md tells how it fits together. A gateway and serve know callers; a storage node trusts its gateways.
+// AuthConfig says who may do what (docs/how-to/auth.md). A gateway and serve authenticate callers. A storage node
+// trusts its gateways.
 type AuthConfig struct {
-	// File with the hashes of the tokens that "packhorse token" makes and revokes; a server follows it. Empty means
-	// STATE/tokens. Another file has to exist when the server starts.
+	// Tokens is the file with the hashes of the tokens that "packhorse token" creates and revokes. Changes apply at
+	// once. Empty means STATE/tokens. Any other file must exist when the server starts.
 	Tokens string `toml:"tokens"`
 
 	// Guesses is the number of wrong credentials that are not delayed, for each client address and for each user name. After them one is
@@ -17,51 +18,53 @@ type AuthConfig struct {
 	Hook HookConfig   `toml:"hook"`
 }
 
-// RuleConfig says what some callers may do with some repositories; each has a table of its own. The first that is for a
-// caller and a repository decides; where none is, the hook does; without a hook nothing is allowed. Without any rule
-// and hook, whoever has a token may do what the token is for. SIGHUP reads them again, and does not take a
-// configuration that has lost all of them.
+// RuleConfig is a rule: what some callers may do with some repositories. Each rule is a table of its own. The first
+// rule that matches a caller and a repository decides. If none matches, the hook decides; without a hook the request is
+// refused. Without rules and hook, a token allows what its scope says. SIGHUP reads the rules again, but not if all of
+// them are gone.
 type RuleConfig struct {
-	// Who: "anonymous" for callers who say nothing of themselves, "*" for those who are known, a name ("alice"), or a name with how it was proved:
-	// "token:ci", "key:alice", "certificate:alice", "hook:alice".
+	// Who lists callers: "anonymous" for callers without credentials, "*" for all others, a name ("alice"), or a name
+	// with its kind of credential: "token:ci", "key:alice", "certificate:alice", "hook:alice".
 	Who []string `toml:"who"`
 
-	// Which repositories, by whole components of their paths: "team/app" that one, "team/*" those directly in team, "team/**" those at any depth
-	// below it, "**" all. A final ".git" does not count.
+	// Repositories lists patterns of whole path components: "team/app" is one repository, "team/*" are those directly
+	// in team, "team/**" are those at any depth below it, "**" are all. A final ".git" does not matter.
 	Repositories []string `toml:"repositories"`
 
-	// What they may do: "none", "read", "write" or "admin", each with those before it. Anonymous callers may read at most. What they may, everybody
-	// may. A token may do no more than it was made for, whatever the rules say.
+	// May is the highest permission: "none", "read", "write" or "admin". Each includes the ones before it. Anonymous
+	// callers may at most read. Everybody may do what anonymous callers may. A token never allows more than its scope.
 	May string `toml:"may"`
 }
 
-// HookConfig is an application that is asked, over HTTP, whom a credential that is no token of ours proves, and what callers may do whom no rule is
-// about.
+// HookConfig is the auth hook: an application that checks credentials other than our tokens over HTTP, and decides
+// about callers whom no rule matches.
 type HookConfig struct {
-	// Where questions are sent with POST: "http://..." or "https://...". Empty: there is no hook.
+	// URL is the URL to which questions are sent with POST: "http://..." or "https://...". Empty means no hook.
 	URL string `toml:"url"`
 
-	// File with the secret that is sent along as "Authorization: Bearer SECRET": one word of at least 16 bytes, that others cannot read (mode 0600).
-	// It is read again when it changes.
+	// SecretFile is the file with the secret that is sent as "Authorization: Bearer SECRET": one word of at least 16
+	// bytes. Only its owner may read the file (mode 0600). Changes apply at once.
 	SecretFile string `toml:"secret_file"`
 
-	// How long an answer may take. Without one a request is answered with 503 and Retry-After.
+	// Timeout is how long the hook may take to answer. After that the request gets 503 with Retry-After.
 	Timeout Duration `toml:"timeout"`
 
-	// How long an answer is remembered; one that refuses for 10 seconds at most.
+	// CacheTTL is how long an answer is cached. A refusal is cached for at most 10 seconds.
 	CacheTTL Duration `toml:"cache_ttl"`
 
-	// The most answers that are remembered; and 20 times as many about which repositories callers may read who search.
+	// CacheSize is the maximum number of cached answers. For answers about which repositories a caller may search, it
+	// is 20 times as many.
 	CacheSize int `toml:"cache_size"`
 
-	// Whether it understands the question which of many repositories somebody may read, as searches ask ("readable", docs/how-to/auth.md). If not, each
-	// repository is a question.
+	// Many says that the hook understands questions about many repositories at once, which searches ask ("readable",
+	// docs/how-to/auth.md). Otherwise each repository is a question of its own.
 	Many bool `toml:"many"`
 
-	// What holds when the hook fails: "closed", nothing, or "stale", an answer that is remembered and ran out within the last hour.
+	// Fail is the result when the hook fails: "closed" refuses, "stale" uses a cached answer that expired within the
+	// last hour.
 	Fail string `toml:"fail"`
 
-	// Whether an answer holds for the client's address alone that was in the question.
+	// PerAddress caches answers for each client address separately.
 	PerAddress bool `toml:"per_address"`
 }
 

@@ -4,26 +4,27 @@ import "time"
 
 // CacheConfig is the pack cache.
 type CacheConfig struct {
-	// Keeps the packs that were made, to answer the same request again with a copy.
+	// Enabled keeps packs, so that identical requests get a copy.
 	Enabled bool `toml:"enabled"`
 
-	// Directory of the cache; a tmpfs works. Empty means STATE/cache.
+	// Dir is the directory of the cache. A tmpfs works. Empty means STATE/cache.
 	Dir string `toml:"dir"`
 
-	// The most bytes that the cache may hold. 0 means 10 GiB or a tenth of the file system, whichever is less.
+	// MaxBytes is the maximum size of the cache. 0 means 10 GiB or a tenth of the file system, whichever is less.
 	MaxBytes Size `toml:"max_bytes"`
 
-	// An entry that nobody asked for in this time is dropped.
+	// MaxIdle is how long an entry without a request is kept.
 	MaxIdle Duration `toml:"max_idle"`
 
-	// An entry that was asked for only once is dropped after this time, so that what nobody shares costs little disk.
+	// Probation is how long an entry with only one request is kept, so that packs that nobody shares cost little disk
+	// space.
 	Probation Duration `toml:"probation"`
 
-	// Bytes of the file system that the cache leaves free, whatever max_bytes says. 0 means a twentieth of it, but at least 1 GiB
-	// (or a tenth, where that is less) and at most 5 GiB.
+	// MinFree is the space of the file system that the cache leaves free, whatever max_bytes is. 0 means a twentieth of
+	// it, at least 1 GiB (or a tenth, if that is less) and at most 5 GiB.
 	MinFree Size `toml:"min_free"`
 
-	// How long the making of a pack goes on after its last reader went away, in case another one comes.
+	// Grace is how long a pack without a reader is still being made, in case another reader comes.
 	Grace Duration `toml:"grace"`
 }
 

@@ -4,40 +4,42 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 )
 
-// CgroupConfig is about control groups (cgroup v2) for the server and its git commands, by class (docs/explanation/processes.md). They need a cgroup that was
-// delegated: Delegate=yes in a systemd unit. Without one, or without a controller, rlimits and niceness stand in.
-// The log then has a warning if path or a limit is set, and says so at the level debug if not.
+// CgroupConfig sets control groups (cgroup v2) for the server and its Git processes, by class
+// (docs/explanation/processes.md). They need a delegated group: Delegate=yes in a systemd unit. Without one, or without
+// a controller, rlimits and niceness are used. That is logged as a warning if path or a limit is set, else at the debug
+// level.
 type CgroupConfig struct {
-	// Whether there are groups where there can be.
+	// Enabled creates the control groups where that is possible.
 	Enabled bool `toml:"enabled"`
 
-	// The directory of the cgroup below which the groups are made. Empty means that of this process, if it was delegated.
+	// Path is the directory of the control group that contains the groups. Empty means the group of this process, if it
+	// is delegated.
 	Path string `toml:"path"`
 
-	// The server itself.
+	// Server is the group of the server process.
 	Server CgroupLimits `toml:"server"`
-	// Making packs.
+	// Pack is the group of Git processes that make packs.
 	Pack CgroupLimits `toml:"pack"`
-	// Taking pushes, hooks included.
+	// Receive is the group of Git processes that receive pushes, and of hooks.
 	Receive CgroupLimits `toml:"receive"`
-	// Repacking.
+	// Maintenance is the group of Git processes that repack.
 	Maintenance CgroupLimits `toml:"maintenance"`
-	// Searching in repositories without an index.
+	// Search is the group of Git processes that search repositories without an index.
 	Search CgroupLimits `toml:"search"`
-	// All other git commands.
+	// Other is the group of all other Git processes.
 	Other CgroupLimits `toml:"other"`
 }
 
 // CgroupLimits are the limits of one group.
 type CgroupLimits struct {
-	// Memory above which the group's processes are slowed down, and memory is taken back from them. The files that they read count, but are dropped
-	// first. 0 means without a limit.
+	// MemoryHigh is the memory above which the processes of the group are slowed down and their memory is reclaimed.
+	// Cached files count, and are reclaimed first. 0 means no limit.
 	MemoryHigh Size `toml:"memory_high"`
 
-	// Memory above which one of the group's processes is killed. 0 means without a limit.
+	// MemoryMax is the memory above which a process of the group is killed. 0 means no limit.
 	MemoryMax Size `toml:"memory_max"`
 
-	// The group's share of CPU time beside the others' while there is too little, 1 to 10000.
+	// CPUWeight is the share of CPU time relative to the other groups when the CPU is busy, from 1 to 10000.
 	CPUWeight int `toml:"cpu_weight"`
 }
 

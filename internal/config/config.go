@@ -14,17 +14,20 @@ import (
 // Config is everything that can be set, in the order in which docs/reference/config.md shows it. The comments on the fields are
 // that page: `make docs` writes it. Tables with much in them have files of their own, with their defaults and bounds.
 type Config struct {
-	// The directory below which the repositories lie, at any depth: bare repositories and ".git" directories. It has to exist.
+	// Root is the directory that contains the repositories, at any depth: bare repositories and ".git" directories. It
+	// must exist.
 	Root string `toml:"root"`
 
-	// Where a process keeps what is its own: a lock, the pack cache, the admin socket. One process at a time uses it. Empty means
-	// ROOT/.packhorse; for a gateway or a search process, which have no root, packhorse/gateway or packhorse/search
-	// below $XDG_STATE_HOME or ~/.local/state. A server notes another directory in ROOT/.packhorse/state.json, where commands find it.
+	// State is the directory for the process's own files: lock, pack cache, tokens, admin socket. One process uses it
+	// at a time. Empty means ROOT/.packhorse. A gateway or a search process has no root: empty means packhorse/gateway
+	// or packhorse/search below $XDG_STATE_HOME or ~/.local/state. A server notes another directory in
+	// ROOT/.packhorse/state.json, where commands find it.
 	State string `toml:"state"`
 
-	// TrustedProxies are the networks of proxies in front of this server, as in "10.0.0.0/8". Their X-Forwarded-For, X-Forwarded-Proto and
-	// X-Forwarded-Host are believed, and with http.proxy_protocol and ssh.proxy_protocol their PROXY headers: limits, rules and the log
-	// then see the client. Of anybody else they are not, and nobody's Forwarded is: many proxies pass on what their client wrote there. Default [].
+	// TrustedProxies lists the networks of the proxies in front of this server, as in "10.0.0.0/8". The server believes
+	// their X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host, and with http.proxy_protocol and
+	// ssh.proxy_protocol their PROXY headers. Limits, rules and the log then see the client. These headers of others
+	// are ignored. The Forwarded header is always ignored, because many proxies forward it from clients.
 	TrustedProxies []string `toml:"trusted_proxies"`
 
 	HTTP     HTTPConfig      `toml:"http"`
@@ -58,37 +61,40 @@ type Config struct {
 
 // OpsConfig is the private listener for metrics, health and profiles.
 type OpsConfig struct {
-	// Host and port of the private listener; empty turns it off. It serves profiles to whoever reaches it.
+	// Address is the host and port of the private listener. Empty means none. It serves profiles to everybody who can
+	// connect.
 	Address string `toml:"address"`
 
-	// Accepts an address for the private listener that other machines can reach. Say so only if the network is trusted.
+	// Expose allows an address that other machines can reach. Set it only if the network is trusted.
 	Expose bool `toml:"expose"`
 
-	// Whether each scrape looks at all processes that the server has started, for the metrics packhorse_tree_* (docs/explanation/observability.md). Needs Linux.
+	// Tree makes each scrape measure all child processes, for the metrics packhorse_tree_*
+	// (docs/explanation/observability.md). It needs Linux.
 	Tree bool `toml:"tree"`
 
-	// Keeps a list of the requests that run, and counts who was heavy in the last minutes, for /debug/top, packhorse top, the IDs in log lines and the totals
-	// of git commands there. It costs about a microsecond for each request.
+	// Activity lists the requests in flight and the repositories and callers that were most expensive in the last
+	// minutes, for /debug/top and "packhorse top". It also provides the IDs in log lines and the totals of Git
+	// commands. It costs about a microsecond for each request.
 	Activity bool `toml:"activity"`
 }
 
-// ShutdownConfig says how the process ends.
+// ShutdownConfig sets how the process stops.
 type ShutdownConfig struct {
-	// Delay is how long to go on accepting requests after readiness turned red, so that load balancers notice first. Answers say Connection: close
-	// meanwhile.
+	// Delay is how long the process accepts requests after readiness turns red, so that load balancers notice.
+	// Responses have Connection: close meanwhile.
 	Delay Duration `toml:"delay"`
 
-	// How long running requests may take to end before they are cut off.
+	// Grace is how long running requests may take to finish. Then they are cut off.
 	Grace Duration `toml:"grace"`
 }
 
 // LogConfig is the log on standard error.
 type LogConfig struct {
-	// The least severe level that is written: "debug", "info", "warn" or "error".
+	// Level is the least severe level that is logged: "debug", "info", "warn" or "error".
 	Level string `toml:"level"`
 
-	// "json", "text" (key=value), "terminal" (short lines for people, colored unless NO_COLOR is set or TERM is "dumb"), or "auto": terminal
-	// on a terminal, JSON elsewhere.
+	// Format is "json", "text" (key=value), "terminal" (short lines for people) or "auto": terminal on a terminal, JSON
+	// elsewhere. Lines on a terminal are colored unless NO_COLOR is set or TERM is "dumb".
 	Format string `toml:"format"`
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -34,53 +35,130 @@ func TestDocsConfig(t *testing.T) {
 	}
 }
 
-// configPage renders the page: for each table what it is about, and for each key its type, default, flag and meaning.
+// configPage renders the page: a list of the tables, and for each table its meaning and a row for each key.
 func configPage(t *testing.T) string {
-	structs := configStructs(t)
-	values := map[string]Setting{}
+	p := &page{t: t, first: map[string]string{}, structs: configStructs(t), values: map[string]Setting{}, flags: map[string]string{"cache.enabled": "--no-cache"}}
 	for _, s := range Keys() {
-		values[s.Key] = s
+		p.values[s.Key] = s
 	}
-	flags := map[string]string{"cache.enabled": "--no-cache"}
 	for _, f := range configFlags {
-		flags[f.key] = "--" + f.flag
+		p.flags[f.key] = "--" + f.flag
 	}
+	p.table("Config", "")
+	return configIntroduction + p.list.String() + "\n## Top level\n\n" + p.text.String()
+}
 
-	var out strings.Builder
-	out.WriteString(configIntroduction)
-	var write func(typeName, prefix string)
-	write = func(typeName, prefix string) {
-		decl := structs[typeName]
-		for _, field := range decl.Specs[0].(*ast.TypeSpec).Type.(*ast.StructType).Fields.List {
-			key := prefix + reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("toml")
-			heading, typ := "["+key+"]", field.Type
-			if array, ok := typ.(*ast.ArrayType); ok {
-				heading, typ = "["+heading+"]", array.Elt
-			}
-			name := typ.(*ast.Ident).Name
-			if sub, nested := structs[name]; nested {
-				about := strings.TrimPrefix(oneLine(sub.Doc.Text()), name+" ")
-				about = strings.TrimPrefix(strings.TrimPrefix(about, "is "), "are ")
-				fmt.Fprintf(&out, "\n## %s\n%s%s\n\n", heading, strings.ToUpper(about[:1]), about[1:])
-				write(name, key+".")
-				continue
-			}
-			if field.Doc == nil {
-				t.Fatalf("the field of %s has no comment", key)
-			}
-			s, ok := values[key]
-			if !ok {
-				t.Fatalf("%s is in the source and not in the struct", key)
-			}
-			about := "default `" + s.TOML() + "`"
-			if f, ok := flags[key]; ok {
-				about += ", flag `" + f + "`"
-			}
-			fmt.Fprintf(&out, "- **`%s`** (%s): %s\n", strings.TrimPrefix(key, prefix), about, oneLine(field.Doc.Text()))
+// page is the reference page of the configuration while it is rendered.
+type page struct {
+	t          *testing.T
+	structs    map[string]*ast.GenDecl
+	values     map[string]Setting
+	flags      map[string]string // by key
+	first      map[string]string // the first table of a type
+	list, text strings.Builder   // of tables; their sections
+}
+
+// table renders the keys of a struct, then the tables in it.
+func (p *page) table(typeName, prefix string) {
+	if p.first[typeName] == "" {
+		p.first[typeName] = prefix
+	}
+	fields := p.structs[typeName].Specs[0].(*ast.TypeSpec).Type.(*ast.StructType).Fields.List
+	rows := ""
+	for _, field := range fields {
+		if _, nested := p.structs[typeOf(field)]; !nested {
+			rows += p.row(field, prefix, p.first[typeName])
 		}
 	}
-	write("Config", "")
-	return out.String()
+	if rows != "" {
+		p.text.WriteString("| key | type | default | meaning |\n|---|---|---|---|\n" + rows)
+	}
+	for _, field := range fields {
+		name, key := typeOf(field), prefix+tagOf(field)
+		sub, nested := p.structs[name]
+		if !nested {
+			continue
+		}
+		heading := "[" + key + "]"
+		if _, isArray := field.Type.(*ast.ArrayType); isArray {
+			heading = "[" + heading + "]"
+		}
+		doc := sub.Doc.Text()
+		if field.Doc != nil {
+			doc = field.Doc.Text()
+		}
+		about := strings.TrimPrefix(oneLine(doc), name+" ")
+		if field.Doc != nil {
+			about = strings.TrimPrefix(about, field.Names[0].Name+" ")
+		}
+		about = strings.TrimPrefix(strings.TrimPrefix(about, "is "), "are ")
+		about = strings.ToUpper(about[:1]) + about[1:]
+		if field.Doc == nil || strings.Count(key, ".") == 0 {
+			first, _, _ := strings.Cut(about, ". ")
+			fmt.Fprintf(&p.list, "| [`%s`](#%s) | %s |\n", heading, strings.NewReplacer(".", "").Replace(key), strings.TrimSuffix(first, "."))
+		}
+		fmt.Fprintf(&p.text, "\n## %s\n\n%s\n\n", heading, wrapText(about))
+		p.table(name, key+".")
+	}
+}
+
+// row renders a key.
+func (p *page) row(field *ast.Field, prefix, first string) string {
+	name := tagOf(field)
+	key := prefix + name
+	if field.Doc == nil {
+		p.t.Fatalf("the field of %s has no comment", key)
+	}
+	s, ok := p.values[key]
+	if !ok {
+		p.t.Fatalf("%s is in the source and not in the struct", key)
+	}
+	about := oneLine(field.Doc.Text())
+	if rest, ok := strings.CutPrefix(about, field.Names[0].Name+" "); ok {
+		about = "`" + name + "` " + rest
+	}
+	about = trailingDefault.ReplaceAllString(about, "")
+	if first != prefix {
+		about = fmt.Sprintf("see `[%s]`", strings.TrimSuffix(first, "."))
+	}
+	if flag, ok := p.flags[key]; ok {
+		about += " Flag: `" + flag + "`."
+	}
+	return fmt.Sprintf("| `%s` | %s | `%s` | %s |\n", name, kindOf(s), s.TOML(), strings.ReplaceAll(about, "|", `\|`))
+}
+
+// trailingDefault is the default at the end of a comment, which has a column of its own.
+var trailingDefault = regexp.MustCompile(` Default [^ ]+\.$`)
+
+func kindOf(s Setting) string {
+	switch s.Value.Kind() {
+	case reflect.Slice:
+		return "list"
+	case reflect.Map:
+		return "table"
+	case reflect.Float64:
+		return "number"
+	}
+	return s.Type()
+}
+
+func tagOf(field *ast.Field) string {
+	return reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("toml")
+}
+
+// wrapText breaks a paragraph into lines of at most 120 columns.
+func wrapText(text string) string {
+	var p comment.Parser
+	return strings.TrimSpace(string((&comment.Printer{TextWidth: 120}).Text(p.Parse(text))))
+}
+
+// typeOf returns the name of a field's type, or of its elements.
+func typeOf(field *ast.Field) string {
+	typ := field.Type
+	if array, ok := typ.(*ast.ArrayType); ok {
+		typ = array.Elt
+	}
+	return typ.(*ast.Ident).Name
 }
 
 // configStructs are the types with keys.
@@ -118,14 +196,26 @@ const configIntroduction = `# Configuration
 
 <!-- Written by "make docs" from the comments in internal/config. -->
 
-One TOML file, named with ` + "`--config FILE`" + `; flags go over it, and what neither says has its default. A key that does not exist is an
-error. ` + "`packhorse config check FILE`" + ` reports every mistake in a file with its line, and warns of certificates that expire, webhooks that cannot be
-delivered and patterns that match no repository (` + "`--json`" + ` for programs). A server that does not start says the same. ` + "`packhorse config show`" + ` prints the values
-that hold and where each came from, as a file to start from. One file does for all roles: each takes what concerns it.
+The configuration is one TOML file, named with ` + "`--config FILE`" + `. Flags win over the file, and the file over the
+defaults. The same file can serve all roles: each role uses the keys that concern it.
 
-SIGHUP makes a running server read the file again. Nodes, routes, rules, the application's workers, pools and patterns, and the log's level change at once; the log names what needs a restart, and a
-file that the server would not start with changes nothing. The content of TLS and secret files needs no signal.
+| task | command |
+|---|---|
+| Write a file to start from | ` + "`packhorse config init FILE`" + ` |
+| Find every mistake in a file, with its line | ` + "`packhorse config check FILE`" + ` |
+| Show all values, and where each comes from | ` + "`packhorse config show --config FILE`" + ` |
+| Apply a changed file | SIGHUP |
 
-Durations are strings like "500ms", "30s", "5m"; sizes are numbers of bytes or strings like "64KiB", "10GiB".
+SIGHUP applies nodes, routes, rules, the application's workers, pools and patterns, and the log level. The log names
+changed keys that need a restart. If the server could not start with the file, SIGHUP changes nothing. Changes of TLS
+and secret files apply without a signal.
 
+A duration is a string such as "500ms", "30s" or "5m". A size is a number of bytes, or a string such as "64KiB" or
+"10GiB". Keys are case-sensitive, and an unknown key is an error.
+
+## Tables
+
+| table | meaning |
+|---|---|
+| [top level](#top-level) | Directories, and proxies in front of the server |
 `

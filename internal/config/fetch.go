@@ -2,54 +2,59 @@ package config
 
 import "github.com/packhorse-git/packhorse/internal/repo"
 
-// FetchConfig says what one fetch may ask for. Where a key below names one of git's, a repository's own config goes over it
+// FetchConfig limits fetches. Where a key names one of Git's, the configuration of a repository wins
 // (docs/reference/protocol.md).
 type FetchConfig struct {
-	// Which objects a client may ask for by ID. "any": every object that exists. "reachable": what visible refs reach.
-	// "tip": what visible refs point at. "auto": "reachable" as soon as callers are told from one another (docs/how-to/auth.md), which a gateway tells the
-	// node, "any" elsewhere. In a repository with alternates or hidden refs "any" counts as "reachable", unless its own config says
-	// uploadpack.allowAnySHA1InWant.
+	// Wants says which objects a client may request by ID: "any" existing object, those "reachable" from visible refs,
+	// or only the "tip" of a visible ref. "auto" means "reachable" if callers are authenticated (docs/how-to/auth.md),
+	// otherwise "any". In a repository with alternates or hidden refs "any" means "reachable", unless the repository
+	// sets uploadpack.allowAnySHA1InWant.
 	Wants string `toml:"wants"`
 
-	// The most "want" lines in one request.
+	// MaxWants is the maximum number of "want" lines in a request.
 	MaxWants int `toml:"max_wants"`
 
-	// The most "have" lines in one request.
+	// MaxHaves is the maximum number of "have" lines in a request.
 	MaxHaves int `toml:"max_haves"`
 
-	// The most "shallow" and "deepen-not" lines in one request.
+	// MaxShallow is the maximum number of "shallow" and "deepen-not" lines in a request.
 	MaxShallow int `toml:"max_shallow"`
 
-	// Whether a client may leave objects out, as partial clones do. Git's uploadpack.allowFilter.
+	// AllowFilter allows partial clones. In Git: uploadpack.allowFilter.
 	AllowFilter bool `toml:"allow_filter"`
 
-	// Whether a client of protocol version 2 may want refs by their names. Git's uploadpack.allowRefInWant.
+	// AllowRefInWant allows clients of protocol version 2 to request refs by name. In Git: uploadpack.allowRefInWant.
 	AllowRefInWant bool `toml:"allow_ref_in_want"`
 
-	// Whether a client of version 0 or 1 may want the tips of hidden refs. Git's uploadpack.allowTipSHA1InWant.
+	// AllowTip allows clients of protocol version 0 or 1 to request tips of hidden refs. In Git:
+	// uploadpack.allowTipSHA1InWant.
 	AllowTip bool `toml:"allow_tip"`
 
-	// Whether a client of version 0 or 1 is told that it may want what refs reach. Git's uploadpack.allowReachableSHA1InWant.
+	// AllowReachable tells clients of protocol version 0 or 1 that they may request any reachable object. In Git:
+	// uploadpack.allowReachableSHA1InWant.
 	AllowReachable bool `toml:"allow_reachable"`
 
-	// Whether a client of version 0 or 1 may want every object that exists. Git's uploadpack.allowAnySHA1InWant.
+	// AllowAny allows clients of protocol version 0 or 1 to request any existing object. In Git:
+	// uploadpack.allowAnySHA1InWant.
 	AllowAny bool `toml:"allow_any"`
 
-	// What is said of the branch that HEAD names before it has a commit: "advertise", "allow" or "ignore". Git's lsrefs.unborn.
+	// Unborn says how a HEAD without commits is advertised: "advertise", "allow" or "ignore". In Git: lsrefs.unborn.
 	Unborn string `toml:"unborn"`
 
-	// How long an answer may be silent while its pack is made; then an empty packet says that it goes on. 0 means as long as it
-	// takes. Git's uploadpack.keepAlive.
+	// KeepAlive is how long a response may be silent while its pack is made. Then an empty packet is sent. 0 means no
+	// packets. In Git: uploadpack.keepAlive.
 	KeepAlive Duration `toml:"keep_alive"`
 
-	// Whether server and client tell each other an ID of their session, for the logs of both. Git's transfer.advertiseSID.
+	// SessionID makes server and client exchange session IDs for their logs. In Git: transfer.advertiseSID.
 	SessionID bool `toml:"session_id"`
 
-	// Whether a client of version 2 may ask for the size of objects, where it may fetch every one. Git's transfer.advertiseObjectInfo.
+	// ObjectInfo allows clients of protocol version 2 to ask for the sizes of objects. In Git:
+	// transfer.advertiseObjectInfo.
 	ObjectInfo bool `toml:"object_info"`
 
-	// VerifyPacks compares the packs of a repository with their checksums while a pack is made from them, once for each state of the files
-	// (docs/explanation/cache.md). Git does not. Without it damage is noticed by clients alone, and damaged packs stay in the cache.
+	// VerifyPacks compares the packs of a repository with their checksums when a pack is made from them, once for each
+	// state of the files (docs/explanation/cache.md). Git does not do that. Without it only clients notice damage, and
+	// damaged packs stay in the cache.
 	VerifyPacks bool `toml:"verify_packs"`
 }
 

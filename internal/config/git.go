@@ -11,57 +11,63 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// GitConfig is about the git processes that make packs.
+// GitConfig sets the Git processes that make packs.
 type GitConfig struct {
-	// The git program: a name to be found in PATH, or a path.
+	// Program is the Git program: a name to look up in PATH, or a path.
 	Program string `toml:"program"`
 
-	// How many git processes may make packs at the same time. 0 means one for each CPU.
+	// Slots is the number of Git processes that make packs at the same time. 0 means one for each CPU.
 	Slots int `toml:"slots"`
 
-	// How many of the slots one repository may have, while others are asked for too or were within the last minute; of the slots for pushes (push.slots) and for
-	// searches without an index all but one at the most. So the fetches of a busy repository do not take every slot, and one that is alone leaves none
-	// idle. 0 means all but one, -1 all.
+	// PerRepository is how many slots one repository may use while other repositories have requests, or had some within
+	// the last minute. It keeps a busy repository from using all slots. Of the slots for pushes (push.slots) and for
+	// searches without an index, one repository may use all but one. 0 means all but one, -1 means all.
 	PerRepository int `toml:"per_repository"`
 
-	// How many packs may wait for a slot before further requests are refused.
+	// Queue is the maximum number of packs that wait for a slot. Further requests are refused.
 	Queue int `toml:"queue"`
 
-	// How long a pack may wait for a slot before its request is refused.
+	// Wait is how long a pack may wait for a slot. Then its request is refused.
 	Wait Duration `toml:"wait"`
 
-	// How long one git process may run before it is killed. 0 means without a limit.
+	// TimeLimit is how long a Git process may run. Then it is killed. 0 means no limit.
 	TimeLimit Duration `toml:"time_limit"`
 
-	// When the log is told of a git process that takes long, once while it runs and once at its end. Repacking has twenty times as long. 0 means never.
+	// Slow is the duration after which a running Git process is logged, once while it runs and once at its end. For
+	// repacks it is twenty times as long. 0 means never.
 	Slow Duration `toml:"slow"`
 
-	// Niceness of the git processes, 0 to 19: with 10, answers from the cache and small requests go first.
+	// Nice is the niceness of the Git processes, from 0 to 19. With 10, responses from the cache and small requests
+	// come first.
 	Nice int `toml:"nice"`
 
 	// Reaper says whether a second, small process ends the git commands if this one is killed: "on", "off", or "auto", which is off
 	// where systemd or the end of the container does so (docs/explanation/processes.md). It needs Linux. Default auto.
 	Reaper string `toml:"reaper"`
 
-	// Threads of each git process. 0 divides the CPUs, or what a control group's quota leaves of them, by the slots.
+	// Threads is the number of threads of each Git process. 0 means the number of CPUs, or the CPU quota of the control
+	// group, divided by the slots.
 	Threads int `toml:"threads"`
 
-	// Delta window (git's pack.window) for packs with whole history and for what a client lacks. -1 is git's own choice, 10;
-	// docs/decisions/0001 has what 5 saves.
+	// Window is the delta window (pack.window of Git) for packs with the whole history and for incremental fetches. -1
+	// means Git's own choice, 10. See docs/decisions/0001-pack-objects-settings.md.
 	Window int `toml:"window"`
 
-	// Delta window for shallow clones. Few versions of a file are near each other in them: the next neighbour is enough.
+	// ShallowWindow is the delta window for shallow clones. They have few similar versions of a file, so a small window
+	// is enough.
 	ShallowWindow int `toml:"shallow_window"`
 
-	// Delta window for shallow clones of depth 1. There is one version of each file then, and to search for deltas is half of the cost
-	// for hardly a byte less.
+	// SnapshotWindow is the delta window for shallow clones of depth 1. They have one version of each file, so deltas
+	// save almost nothing.
 	SnapshotWindow int `toml:"snapshot_window"`
 
-	// The zlib level of what shallow packs compress anew, 1 to 9. -1 is git's own choice.
+	// ShallowCompression is the zlib level of newly compressed objects in shallow packs, from 1 to 9. -1 means Git's
+	// own choice.
 	ShallowCompression int `toml:"shallow_compression"`
 
-	// The most bytes that the delta window of one thread may use. It is less where the windows of all threads of all slots would take more than an eighth of the
-	// memory that there is (of the machine or the control group), or a quarter of a process's share of limits.memory.
+	// WindowMemory is the maximum memory of the delta window of one thread. It is lower if the windows of all threads
+	// of all slots could use more than an eighth of the memory of the machine or control group, or a quarter of a
+	// process's share of limits.memory.
 	WindowMemory Size `toml:"window_memory"`
 }
 

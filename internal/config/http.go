@@ -4,53 +4,57 @@ import "time"
 
 // HTTPConfig is the public listener.
 type HTTPConfig struct {
-	// Host and port of the public listener. Port 0 picks a free port, which is printed at the start.
+	// Address is the host and port of the public listener. Port 0 chooses a free port, which is printed at the start.
 	Address string `toml:"address"`
 
-	// Lets everybody who reaches the listener read every repository that no [[auth.rule]] is about. Without it, and without tokens, rules or a
-	// hook (docs/how-to/auth.md), only a loopback address is accepted; there everybody may read as long as there are none of these.
+	// PublicRead lets everybody read every repository that no [[auth.rule]] covers. Without it an address that other
+	// machines can reach needs a token, a rule or a hook (docs/how-to/auth.md). On a loopback address everybody may
+	// read as long as there are none of these.
 	PublicRead bool `toml:"public_read"`
 
-	// File with the TLS certificate and its chain (PEM). With it and tls_key the listener speaks TLS only. Both files are read again
-	// when they change; what cannot be loaded is reported in the log and the last good certificate stays.
+	// TLSCert is the PEM file with the TLS certificate and its chain. With it and tls_key the listener only accepts
+	// TLS. Both files are read again when they change. If they cannot be loaded, the log says why and the previous
+	// certificate stays in use.
 	TLSCert string `toml:"tls_cert"`
 
-	// File with the private key of tls_cert (PEM).
+	// TLSKey is the PEM file with the private key of tls_cert.
 	TLSKey string `toml:"tls_key"`
 
-	// ProxyProtocol has each connection from trusted_proxies begin with a header of the PROXY protocol (version 1 or 2), which says who the client is;
-	// without one it is refused. A header from anybody else is refused. Default false.
+	// ProxyProtocol requires a PROXY protocol header (version 1 or 2) on each connection from trusted_proxies; it
+	// contains the address of the client. Connections with a header from other addresses are refused.
 	ProxyProtocol bool `toml:"proxy_protocol"`
 
-	// Connections is the maximum number of connections. At the limit the connection that has been idle for the longest time is closed for a new
-	// one; if all have a running request, the new one is refused. 0 means automatic: up to half of the file descriptors that the process
-	// may open (RLIMIT_NOFILE), and 32768 at most. Default 0.
+	// Connections is the maximum number of connections. At the limit, the connection that has been idle for the longest
+	// time is closed for a new one. If all have a running request, the new one is refused. 0 means half of the file
+	// descriptors that the process may open (RLIMIT_NOFILE), at most 32768.
 	Connections int `toml:"connections"`
 
-	// AddressConnections is the maximum number of connections from one address (IPv6: from one network of 64 bits). It closes and refuses as
-	// connections does, among those of the address. 0 means automatic: a quarter of connections. Default 0.
+	// AddressConnections is the maximum number of connections from one address (IPv6: from one /64 network). It closes
+	// and refuses connections as the key connections does. 0 means a quarter of connections.
 	AddressConnections int `toml:"address_connections"`
 
-	// How long a client may take to send a request's headers, and to finish a TLS handshake.
+	// HeaderTimeout is how long a client may take to send the headers of a request, and to finish a TLS handshake.
 	HeaderTimeout Duration `toml:"header_timeout"`
 
-	// How long a connection may stay open without a request.
+	// IdleTimeout is how long a connection may stay open without a request.
 	IdleTimeout Duration `toml:"idle_timeout"`
 
 	// ReadStall is how long a client may take to send the next 64 KiB of a request's body, or its end. The whole body may take ten times that. A
 	// push may be silent for that long, and the body of a request for the application ends as docs/how-to/app.md says.
 	ReadStall Duration `toml:"read_stall"`
 
-	// How long a client may keep an answer waiting before its connection is cut: each time, it has to take 64 KiB, or what is left.
+	// WriteStall is how long a client may take to receive the next 64 KiB of a response, or its end. Then its
+	// connection is cut.
 	WriteStall Duration `toml:"write_stall"`
 
-	// The most bytes of a request's headers.
+	// MaxHeader is the maximum size of the headers of a request.
 	MaxHeader Size `toml:"max_header"`
 
-	// The most bytes of a request's body, counted after gzip was undone.
+	// MaxBody is the maximum size of the body of a request, after decompression.
 	MaxBody Size `toml:"max_body"`
 
-	// Whether there are pages for browsers: /-/search, and the files that it links to (docs/reference/pages.md). They show what may be cloned.
+	// Pages serves pages for browsers: /-/search, and the files that its results link to (docs/reference/pages.md).
+	// They show only repositories that the visitor may read.
 	Pages bool `toml:"pages"`
 }
 

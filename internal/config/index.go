@@ -6,32 +6,33 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// IndexConfig is the index that searches use, and the processes that make and search it. Docs/search.md tells how it works.
+// IndexConfig sets the search index and the processes that build and search it (docs/reference/search.md).
 type IndexConfig struct {
-	// Where the index is. Empty means STATE/search. It is made anew where it is lost.
+	// Dir is the directory of the index. Empty means STATE/search. A lost index is rebuilt.
 	Dir string `toml:"dir"`
 
-	// Full names of refs that are indexed beside HEAD, as "refs/heads/release", in the repositories that have them. In repositories that have one of them a
-	// change is indexed by making the index anew.
+	// Branches lists full names of refs that are indexed in addition to HEAD, as in "refs/heads/release". A change in a
+	// repository with one of them rebuilds the index of that repository.
 	Branches []string `toml:"branches"`
 
-	// Of greater files only the path is found.
+	// MaxFile is the maximum size of an indexed file. Of larger files only the path is found.
 	MaxFile Size `toml:"max_file"`
 
-	// The most memory that a process which indexes may have; there are two at most. The one that searches may have twice as much. The index is not in
-	// it: it is mapped, and the kernel keeps what is used of it.
+	// Memory is the maximum memory of an index process. At most two run. The search process may use twice as much. The
+	// index itself does not count: it is memory-mapped.
 	Memory Size `toml:"memory"`
 
-	// How much nicer than the server the processes that index are, from 0 to 19.
+	// Nice is the niceness of the index processes relative to the server, from 0 to 19.
 	Nice int `toml:"nice"`
 
-	// Finds symbols: universal-ctags by its name or path. Where there is none, there are no symbols. Empty: do not look for it.
+	// Ctags is the program that finds symbols: the name or path of universal-ctags. Empty, or a missing program, means
+	// that there are no symbols.
 	Ctags string `toml:"ctags"`
 
-	// The most results of a search, whatever it asks for.
+	// Results is the maximum number of results of a search.
 	Results int `toml:"results"`
 
-	// The most time that a search may take, whatever it asks for.
+	// Timeout is the maximum duration of a search.
 	Timeout Duration `toml:"timeout"`
 }
 

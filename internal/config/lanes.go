@@ -1,44 +1,48 @@
 package config
 
-// LanesConfig bounds how much runs at the same time (docs/explanation/lanes.md). What finds its lane full is refused with 429 and Retry-After.
+// LanesConfig limits concurrent requests by class (docs/explanation/lanes.md). Requests above a limit get 429 with
+// Retry-After.
 type LanesConfig struct {
-	// Small requests: ref advertisements, ls-refs, negotiation.
+	// Small is the limit for small requests: ref advertisements, ls-refs, negotiation.
 	Small int `toml:"small"`
 
-	// Packs from the cache, and long lists of refs, on their way to clients.
+	// Hit is the limit for transfers of packs from the cache and of long lists of refs.
 	Hit int `toml:"hit"`
 
-	// Fetches whose pack has to be made: those that wait for a slot (git.slots, git.queue) and those that are sent while they are made.
+	// Cold is the limit for fetches whose pack is not in the cache: those that wait for a slot (git.slots, git.queue),
+	// and those whose pack is being made.
 	Cold int `toml:"cold"`
 
-	// Pushes.
+	// Push is the limit for pushes.
 	Push int `toml:"push"`
 
-	// Searches of code, and pages for browsers.
+	// Pages is the limit for code searches and pages for browsers.
 	Pages int `toml:"pages"`
 
-	// Look-ups of the control API whose work grows with the repository, or that write: RepositoryService's Get, List, Create, Delete and SetHead,
-	// ObjectService's Log and DiffStat. Others wait for their turn. 0 means two for each CPU.
+	// Search is the limit for expensive calls of the control API: Get, List, Create, Delete and SetHead of
+	// RepositoryService, Log and DiffStat of ObjectService. Further calls wait. 0 means two for each CPU.
 	Search int `toml:"search"`
 
-	// Repositories that are repacked at the same time. Others wait for their turn.
+	// Maintenance is the number of repositories that are repacked at the same time. Others wait.
 	Maintenance int `toml:"maintenance"`
 
-	// Whether callers, by name or network, share lanes fairly. Otherwise it is first come, first served, which is right behind a proxy that does
-	// not say who its clients are (trusted_proxies), unless they have names.
+	// Fair shares lanes fairly among callers, by name or network. Otherwise requests are served in order of arrival,
+	// which is right behind a proxy that does not send the addresses of clients (trusted_proxies), unless callers have
+	// names.
 	Fair bool `toml:"fair"`
 
-	// The part of each lane for anonymous callers together, from 0 to 1, where callers can be known and lanes are fair: how much of small, hit, cold and push
-	// they may fill, and how often they come first where they and others wait. 1 lets them fill a lane.
+	// Anonymous is the share of small, hit, cold and push, from 0 to 1, that anonymous callers may use together if
+	// callers can be known and lanes are fair. It is also how often they come first when both wait. 1 means no limit.
 	Anonymous float64 `toml:"anonymous"`
 
-	// Whether fewer packs are made, and pushes taken, at the same time while the machine is short of memory or late for small requests.
+	// Adaptive reduces the number of packs and pushes in progress while the machine is short of memory or slow for
+	// small requests.
 	Adaptive bool `toml:"adaptive"`
 
-	// RequestBytes is the memory that all Git requests together may take, in bytes: what is received of their bodies, what is read from them, and
-	// the lists that are made to answer them. The first 64 KiB of each request are not counted. A fetch holds its memory until its pack is sent. One caller
-	// may hold as much as it leaves free, which is half if it is alone, and anonymous callers together have the part that anonymous says. What finds
-	// no room is refused with 429 and Retry-After. Until memory is collected, the process may take as much again.
+	// RequestBytes is the maximum memory of all Git requests together: received bodies, parsed requests, and lists for
+	// responses. The first 64 KiB of each request do not count. A fetch holds its memory until its pack is sent. One
+	// caller may hold as much as is free, so at most half alone; anonymous callers together have the share anonymous.
+	// Requests above the limit get 429 with Retry-After. Until garbage is collected the process may use twice as much.
 	RequestBytes Size `toml:"request_bytes"`
 }
 

@@ -4,11 +4,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// LimitsConfig bounds what all of a server takes together.
+// LimitsConfig limits the whole server.
 type LimitsConfig struct {
-	// The most memory that the server and its git processes hold together, but for files that are mapped, which the system can drop. A quarter is the
-	// server's own, in which requests that are too large for it are refused; the rest is divided among as many git processes as may run at the same
-	// time (git.slots, push.slots), each of which fails when it wants more. Hooks and search processes are not counted. 0 means without a limit. Needs Linux.
+	// Memory is the maximum memory of the server and its Git processes together, without memory-mapped files. A quarter
+	// is for the server, which refuses requests that are too large for it. The rest is divided among the Git processes
+	// that may run at the same time (git.slots, push.slots), and a process that needs more fails. Hooks and search
+	// processes do not count. 0 means no limit. It needs Linux.
 	Memory Size `toml:"memory"`
 }
 

@@ -6,41 +6,44 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// MaintenanceConfig says when the node repacks repositories: after pushes, one at a time, with low priority. `packhorse repo maintain` does so
-// whenever it is asked.
+// MaintenanceConfig sets when a node repacks repositories: after pushes, one at a time, with low priority. "packhorse
+// repo maintain" does so at any time.
 type MaintenanceConfig struct {
-	// Maintains repositories after pushes, when one of the three below has come together.
+	// Enabled maintains a repository after pushes, when one of loose_objects, packs and loose_refs is reached.
 	Enabled bool `toml:"enabled"`
 
-	// Loose objects.
+	// LooseObjects is the number of loose objects that starts a maintenance.
 	LooseObjects int `toml:"loose_objects"`
 
-	// Packs more than maintenance left.
+	// Packs is the number of packs, beyond those that the last maintenance left, that starts a maintenance.
 	Packs int `toml:"packs"`
 
-	// Loose refs.
+	// LooseRefs is the number of loose refs that starts a maintenance.
 	LooseRefs int `toml:"loose_refs"`
 
-	// How long nobody may push to a repository before it is looked at; ten times that at the latest.
+	// Quiet is how long a repository must be without a push before it is maintained. After ten times as long it is
+	// maintained anyway.
 	Quiet Duration `toml:"quiet"`
 }
 
-// WarmupConfig says which packs are made for new tips before anybody asks. After a push those that were popular for the tips before (clones,
-// shallow and partial ones, fetches from the tip before) are made in the background, so that the first jobs find them in the cache.
+// WarmupConfig makes packs for new tips in advance. After a push, the packs that were popular for the previous tips
+// (clones, shallow and partial clones, fetches from the previous tip) are made in the background. The first jobs then
+// find them in the cache.
 type WarmupConfig struct {
-	// Makes packs before anybody asks. Needs the cache.
+	// Enabled makes packs in advance. It needs the cache.
 	Enabled bool `toml:"enabled"`
 
-	// Requests longer ago do not count.
+	// Window is the age up to which requests count.
 	Window Duration `toml:"window"`
 
-	// How many requests make a pack popular.
+	// Least is the number of requests that makes a pack popular.
 	Least int `toml:"least"`
 
-	// The most packs made after one push.
+	// Packs is the maximum number of packs that are made after one push.
 	Packs int `toml:"packs"`
 
-	// A pack that was larger than this for the tip before is left for its first client.
+	// MaxBytes is the maximum size of such a pack, measured for the previous tip. Larger packs are made for their first
+	// client.
 	MaxBytes Size `toml:"max_bytes"`
 }
 

@@ -7,57 +7,63 @@ import (
 	"github.com/packhorse-git/packhorse/internal/credfile"
 )
 
-// NodeConfig is one storage node that a gateway asks; each has a table of its own. The flag --node NAME=ADDRESS,WEIGHT adds one, or goes over
-// the address and the weight of the one with that name. SIGHUP reads the tables again.
+// NodeConfig is a storage node of a gateway. Each node is a table of its own. The flag --node NAME=ADDRESS,WEIGHT adds
+// a node, or replaces address and weight of the node with that name. SIGHUP reads the tables again.
 type NodeConfig struct {
-	// What routes, commands and metrics call the node: letters, digits, ".", "_" and "-".
+	// Name is the name of the node for routes, commands and metrics: letters, digits, ".", "_" and "-".
 	Name string `toml:"name"`
 
-	// Where the node listens: "HOST:PORT" or "unix:PATH". One on another machine needs tls_ca or secret_file.
+	// Address is the address of the node: "HOST:PORT" or "unix:PATH". A node on another machine needs tls_ca or
+	// secret_file.
 	Address string `toml:"address"`
 
-	// The node's share of the requests among the nodes of its route, 1 to 1000: with 2 it is given twice as many as one with 1.
+	// Weight is the share of requests among the nodes of a route, from 1 to 1000. A node with weight 2 gets twice as
+	// many requests as one with 1.
 	Weight int `toml:"weight"`
 
-	// How packs come from the node: by "channel", connections of their own, or "inband", within the control call, where a proxy in between
-	// knows nothing else. It costs several times the CPU.
+	// Transport is how packs come from the node: "channel" uses connections of their own; "inband" uses the control
+	// call, for a proxy in between that supports nothing else. "inband" costs several times the CPU.
 	Transport string `toml:"transport"`
 
-	// By a Unix socket the node hands the gateway the files of packs, and the gateway sends them: that halves the CPU time of a clone. Each takes an open
-	// file of the gateway's. With false, by TCP, or where the socket is forwarded, the packs' bytes come through it.
+	// Files lets a node pass the files of packs over a Unix socket, so that the gateway sends them itself. That halves
+	// the CPU time of a clone, and needs one open file for each transfer. Set it to false if the socket is forwarded to
+	// another machine.
 	Files bool `toml:"files"`
 
-	// How long a side channel to the node is kept for the next transfer, and no longer than half of the node's storage.channel_idle.
+	// ChannelIdle is how long a side channel to the node is kept for the next transfer, at most half of the node's
+	// storage.channel_idle.
 	ChannelIdle Duration `toml:"channel_idle"`
 
-	// How long the node may keep the gateway waiting in the middle of a transfer on a side channel before the channel is cut.
+	// Stall is how long the node may pause in the middle of a transfer. Then the side channel is cut.
 	Stall Duration `toml:"stall"`
 
-	// File with the secret that the node wants; see storage.secret_file.
+	// SecretFile is the file with the secret of the node; see storage.secret_file.
 	SecretFile string `toml:"secret_file"`
 
-	// File with the certificates (PEM) of those who sign the node's certificate. With it the gateway speaks TLS with the node.
+	// TLSCA is the PEM file with the certificates of the authorities that sign the node's certificate. With it the
+	// gateway uses TLS.
 	TLSCA string `toml:"tls_ca"`
 
-	// File with the certificate and its chain (PEM) that the gateway shows the node.
+	// TLSCert is the PEM file with the certificate and chain that the gateway shows to the node.
 	TLSCert string `toml:"tls_cert"`
 
-	// File with the private key of tls_cert (PEM).
+	// TLSKey is the PEM file with the private key of tls_cert.
 	TLSKey string `toml:"tls_key"`
 
-	// The name in the node's certificate, where it is not the host of its address.
+	// ServerName is the name in the node's certificate, if it is not the host of the address.
 	ServerName string `toml:"server_name"`
 }
 
-// RouteConfig says which nodes have the repositories below a path; each has a table of its own. Without any, every node has all
-// repositories. SIGHUP reads them again.
+// RouteConfig says which nodes have the repositories below a path. Each route is a table of its own. Without routes
+// every node has all repositories. SIGHUP reads the tables again.
 type RouteConfig struct {
-	// The repositories whose paths begin with it, by whole components: "team" is for team/app and not for teams/app. Empty: all. The longest
-	// prefix holds.
+	// Prefix selects the repositories whose paths begin with it, by whole path components: "team" includes team/app and
+	// not teams/app. Empty means all. The longest matching prefix wins.
 	Prefix string `toml:"prefix"`
 
-	// Names of the nodes that have these repositories. Several are replicas, which whoever operates them keeps alike: the least busy one that is
-	// up is asked, and another one if it fails before the first byte.
+	// Nodes lists the names of the nodes that have these repositories. Several nodes are replicas, which their operator
+	// keeps in sync. A request goes to the least busy node that is up, and to another one if that fails before the
+	// first byte.
 	Nodes []string `toml:"nodes"`
 }
 

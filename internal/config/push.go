@@ -8,59 +8,65 @@ import (
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
-// PushConfig says how pushes are taken. Each needs a caller who may write.
+// PushConfig sets how pushes are received. A push needs write permission.
 type PushConfig struct {
-	// Whether pushes are taken at all.
+	// Enabled accepts pushes.
 	Enabled bool `toml:"enabled"`
 
-	// Whether the first push to an empty repository sets its HEAD, where HEAD names a branch that is not among those pushed: to main, else master, else
-	// the first branch pushed. Without it, clones of a repository whose HEAD names another branch check out nothing.
+	// SetHead lets the first push to an empty repository set HEAD if HEAD names a branch that is not pushed: to main,
+	// else to master, else to the first branch that is pushed. Otherwise clones of such a repository check out nothing.
 	SetHead bool `toml:"set_head"`
 
-	// The most bytes of a push's pack. 0 means without a limit. A repository's own receive.maxInputSize holds if it is less.
+	// MaxSize is the maximum size of the pack of a push. 0 means no limit. A lower receive.maxInputSize of a repository
+	// wins.
 	MaxSize Size `toml:"max_size"`
 
-	// The most bytes that git may ask for in one piece while it takes a push. 0 means without a limit. Objects that are stored as deltas, or are no blobs,
-	// cannot be larger; what a few KB claim to be many GB is refused.
+	// MaxMemory is the maximum size of one memory allocation of Git while it receives a push. 0 means no limit. It
+	// limits the size of objects that are stored as deltas or are not blobs, and so protects against packs that expand
+	// to many GB.
 	MaxMemory Size `toml:"max_memory"`
 
-	// The severities of git's checks of pushed objects (git-fsck(1), "FSCK MESSAGES"), by name: "error" refuses the push, "warn" tells the client,
-	// "ignore" says nothing. A table [push.fsck] sets single checks and leaves the other defaults. Checks without a severity are errors. The
-	// receive.fsck.* of a repository go over it (docs/how-to/push.md).
+	// Fsck sets the severities of Git's checks of pushed objects (git-fsck(1), "FSCK MESSAGES"), by name: "error"
+	// refuses the push, "warn" tells the client, "ignore" is silent. A table [push.fsck] sets single checks and keeps
+	// the other defaults. Checks without a severity are errors. The receive.fsck.* keys of a repository win
+	// (docs/how-to/push.md).
 	Fsck fsckSeverities `toml:"fsck"`
 
-	// The most refs that one push may change.
+	// MaxCommands is the maximum number of refs that one push may change.
 	MaxCommands int `toml:"max_commands"`
 
-	// The most options (`git push -o`) of one push. 0 means that none may be sent; so does receive.advertisePushOptions = false in a repository's config.
+	// MaxOptions is the maximum number of options (git push -o) of one push. 0 allows none, as
+	// receive.advertisePushOptions = false does in a repository.
 	MaxOptions int `toml:"max_options"`
 
-	// How many pushes may be taken at the same time: each is one git process. 0 means two for each CPU.
+	// Slots is the number of pushes that are received at the same time, each with one Git process. 0 means two for each
+	// CPU.
 	Slots int `toml:"slots"`
 
-	// How many pushes may wait for a slot before further ones are refused.
+	// Queue is the maximum number of pushes that wait for a slot. Further pushes are refused.
 	Queue int `toml:"queue"`
 
-	// How long a push may wait for a slot before it is refused.
+	// Wait is how long a push may wait for a slot. Then it is refused.
 	Wait Duration `toml:"wait"`
 
-	// How long one push may take before it is given up.
+	// TimeLimit is how long a push may take. Then it is aborted.
 	TimeLimit Duration `toml:"time_limit"`
 
-	// HooksDir is a directory with the administrator's hooks for all repositories: pre-receive, update, reference-transaction, post-receive and
-	// post-update, as far as they are there (docs/how-to/push.md). Empty means none.
+	// HooksDir is the directory of the administrator's hooks for all repositories: pre-receive, update,
+	// reference-transaction, post-receive and post-update (docs/how-to/push.md). Empty means none.
 	HooksDir string `toml:"hooks_dir"`
 
-	// HooksGitConfig is a file with git configuration for git within hooks, as a global configuration is (GIT_CONFIG_GLOBAL): signature
-	// verification, credential helpers. Programs that it names win over those that a repository's configuration names. Empty means none.
+	// HooksGitConfig is the global Git configuration of hooks (GIT_CONFIG_GLOBAL): signature verification, credential
+	// helpers. Programs in it win over those in the configuration of a repository. Empty means none.
 	HooksGitConfig string `toml:"hooks_git_config"`
 
-	// HookTimeLimit is the longest time that one hook may run. After it the hook is killed, and has refused, if it could.
+	// HookTimeLimit is how long a hook may run. Then it is killed, which counts as a refusal if the hook can refuse.
 	HookTimeLimit Duration `toml:"hook_time_limit"`
 
-	// RepositoryHooks says what becomes of hooks that a repository has itself, as executable files in its hooks directory or as hook.* in its
-	// configuration: "refuse" rejects pushes to such a repository, "run" runs them after the administrator's, "ignore" does not run them.
-	// "run" lets whoever can write to a repository's directory run programs as the server's user.
+	// RepositoryHooks says how hooks of a repository are treated, which are executable files in its hooks directory or
+	// hook.* keys of its configuration: "refuse" refuses pushes to such a repository, "run" runs them after the
+	// administrator's hooks, "ignore" does not run them. With "run", everybody who can write to the directory of a
+	// repository can run programs as the server's user.
 	RepositoryHooks string `toml:"repository_hooks"`
 }
 

@@ -7,36 +7,41 @@ import (
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
-// ResolverConfig is what a gateway remembers of its nodes' revisions (docs/explanation/resolver.md). In serve the node is in the same process, and is asked itself.
+// ResolverConfig caches revisions that a gateway has resolved (docs/explanation/resolver.md). In serve the node is in
+// the same process and needs no cache.
 type ResolverConfig struct {
-	// How many answers a gateway remembers in memory, about 500 bytes each. 0: none, each question goes to a node.
+	// Entries is the maximum number of cached answers, about 500 bytes each. 0 means no cache.
 	Entries int `toml:"entries"`
 
-	// How many repositories a gateway has nodes tell it of changes of. What is remembered of others holds for the TTL.
+	// Watched is the number of repositories whose changes nodes report to a gateway. Cached answers about other
+	// repositories are valid for ttl.
 	Watched int `toml:"watched"`
 
-	// For how long what is remembered holds while nodes tell of no changes: it is not among those watched, or the connection is broken. It is also the
-	// time to live of values in Redis.
+	// TTL is how long a cached answer is valid while its repository is not watched or the node is disconnected. It is
+	// also the time to live of values in Redis.
 	TTL Duration `toml:"ttl"`
 
-	// For how long it is remembered at most that a repository has no such revision.
+	// MissingTTL is how long at most a missing revision is cached.
 	MissingTTL Duration `toml:"missing_ttl"`
 
-	// A Redis that gateways share answers in: "redis://[USER@]HOST[:PORT][/DB]", "rediss://..." for TLS, or "unix:///PATH". Empty: none. While it
-	// fails it is bypassed; no request fails for it.
+	// Redis is the URL of a Redis for answers that gateways share: "redis://[USER@]HOST[:PORT][/DB]", "rediss://..."
+	// for TLS, or "unix:///PATH". Empty means none. While Redis fails it is bypassed, and no request fails.
 	Redis string `toml:"redis"`
 
-	// File with the certificates (PEM) of those who sign the Redis's certificate, for "rediss://...". Empty: those whom the system trusts.
+	// RedisCA is the PEM file with the certificates of the authorities that sign the certificate of Redis, for
+	// "rediss://...". Empty means those that the system trusts.
 	RedisCA string `toml:"redis_ca"`
 
-	// File with the password of the Redis: one word of at least 16 bytes, that others cannot read (mode 0600). It is read again when it changes.
+	// RedisPasswordFile is the file with the password of Redis: one word of at least 16 bytes. Only its owner may read
+	// the file (mode 0600). Changes apply at once.
 	RedisPasswordFile string `toml:"redis_password_file"`
 
-	// File with a secret that gateways mark values in Redis with: one word of at least 16 bytes, that others cannot read (mode 0600). With it nothing is
-	// believed that others wrote there. All gateways need the same one; it is read at the start.
+	// RedisSecretFile is the file with a secret that authenticates the values in Redis: one word of at least 16 bytes.
+	// Only its owner may read the file (mode 0600). With it, values that others wrote are ignored. All gateways need
+	// the same secret. It is read at the start.
 	RedisSecretFile string `toml:"redis_secret_file"`
 
-	// How long a question may wait for Redis, once; then Redis is bypassed.
+	// RedisTimeout is how long a request may wait for Redis. Then Redis is bypassed.
 	RedisTimeout Duration `toml:"redis_timeout"`
 }
 

@@ -7,38 +7,43 @@ import (
 	"github.com/packhorse-git/packhorse/internal/credfile"
 )
 
-// SearchConfig is code search: in the process of `packhorse serve`, or in one of its own, `packhorse search`, which gateways ask.
+// SearchConfig is code search, in "packhorse serve" or in a process of its own, "packhorse search", for gateways.
 type SearchConfig struct {
-	// Whether `packhorse serve` keeps an index of its repositories and answers searches.
+	// Enabled makes "packhorse serve" index its repositories and answer searches.
 	Enabled bool `toml:"enabled"`
 
-	// Of a gateway: where the search process listens, "HOST:PORT" or "unix:PATH". One on another machine needs tls_ca or secret_file. Empty: nothing
-	// is searched.
+	// Address is for gateways: the address of the search process, "HOST:PORT" or "unix:PATH". One on another machine
+	// needs tls_ca or secret_file. Empty means no search.
 	Address string `toml:"address"`
 
-	// Of a search process: where it listens for gateways, "HOST:PORT" or "unix:PATH". An address that other machines can reach needs client_ca or
-	// secret_file.
+	// Listen is for search processes: the address for gateways, "HOST:PORT" or "unix:PATH". An address that other
+	// machines can reach needs client_ca or secret_file.
 	Listen string `toml:"listen"`
 
-	// Rights on the socket of "unix:PATH". With "0660" the processes of its group may connect as well.
+	// SocketMode is the file mode of the socket of "unix:PATH". With "0660" processes of its group may connect too.
 	SocketMode FileMode `toml:"socket_mode"`
 
-	// File with the secret that gateways show the search process, for both of them; see storage.secret_file.
+	// SecretFile is the file with the secret that gateways show to the search process, on both sides; see
+	// storage.secret_file.
 	SecretFile string `toml:"secret_file"`
 
-	// File with the certificate and its chain (PEM): the search process's own, or the one that a gateway shows it.
+	// TLSCert is the PEM file with a certificate and its chain: of the search process, or the one that a gateway shows
+	// to it.
 	TLSCert string `toml:"tls_cert"`
 
-	// File with the private key of tls_cert (PEM).
+	// TLSKey is the PEM file with the private key of tls_cert.
 	TLSKey string `toml:"tls_key"`
 
-	// Of a search process: file with the certificates (PEM) of those who sign gateways' certificates. With it a caller without such a certificate is refused.
+	// ClientCA is for search processes: the PEM file with the certificates of the authorities that sign certificates of
+	// gateways. With it callers without such a certificate are refused.
 	ClientCA string `toml:"client_ca"`
 
-	// Of a gateway: file with the certificates (PEM) of those who sign the search process's certificate. With it the gateway speaks TLS with it.
+	// TLSCA is for gateways: the PEM file with the certificates of the authorities that sign the certificate of the
+	// search process. With it the gateway uses TLS.
 	TLSCA string `toml:"tls_ca"`
 
-	// Of a gateway: the name in the search process's certificate, where it is not the host of its address.
+	// ServerName is for gateways: the name in the certificate of the search process, if it is not the host of the
+	// address.
 	ServerName string `toml:"server_name"`
 }
 

@@ -4,39 +4,41 @@ import (
 	"time"
 )
 
-// SLIConfig says what is fast enough, by class of request (docs/explanation/observability.md). What takes up to four times as long is still tolerable. "0s" has a class not judged.
+// SLIConfig sets objectives for the duration of requests, by class (docs/explanation/observability.md). Up to four
+// times the objective is still tolerable. "0s" means that a class is not measured.
 type SLIConfig struct {
-	// Judges requests, for the metrics packhorse_sli_*.
+	// Enabled measures requests, for the metrics packhorse_sli_*.
 	Enabled bool `toml:"enabled"`
 
-	// Ref advertisements, lists of refs, negotiation.
+	// Small is the objective for ref advertisements, lists of refs and negotiation.
 	Small Duration `toml:"small"`
 
-	// Fetches whose pack is in the cache, until its first byte.
+	// Hit is the objective for the first byte of a fetch whose pack is in the cache.
 	Hit Duration `toml:"hit"`
 
-	// Fetches whose pack has to be made, until its first byte.
+	// Cold is the objective for the first byte of a fetch whose pack has to be made.
 	Cold Duration `toml:"cold"`
 
-	// Pushes. The time in which the client sends its pack counts too.
+	// Push is the objective for pushes, including the time in which the client sends its pack.
 	Push Duration `toml:"push"`
 
-	// Searches of code.
+	// Search is the objective for code searches.
 	Search Duration `toml:"search"`
 
-	// Pages for browsers.
+	// Page is the objective for pages for browsers.
 	Page Duration `toml:"page"`
 
-	// What revisions name.
+	// Resolve is the objective for resolving revisions.
 	Resolve Duration `toml:"resolve"`
 
-	// Requests for the application, with the time that they wait for a worker; those that match app.slow are not judged.
+	// App is the objective for requests to the application, including the wait for a worker. Requests that match
+	// app.slow do not count.
 	App Duration `toml:"app"`
 
-	// Look-ups of the control API, on a node's port.
+	// Call is the objective for calls of the control API on the port of a node.
 	Call Duration `toml:"call"`
 
-	// Those whose work grows with the repository, or that write.
+	// Heavy is the objective for expensive calls: those whose work grows with the repository, or that write.
 	Heavy Duration `toml:"heavy"`
 }
 

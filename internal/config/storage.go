@@ -9,34 +9,38 @@ import (
 
 // StorageConfig is the port of a storage node: the control API and the side channels of gateways.
 type StorageConfig struct {
-	// Where the node listens: "HOST:PORT", or "unix:PATH" for gateways on the same machine. Empty: nowhere, which `packhorse serve` accepts.
-	// An address that other machines can reach needs client_ca or secret_file.
+	// Listen is the address for gateways: "HOST:PORT", or "unix:PATH" for gateways on the same machine. Empty means
+	// none, which only "packhorse serve" allows. An address that other machines can reach needs client_ca or
+	// secret_file.
 	Listen string `toml:"listen"`
 
-	// Rights on the socket of "unix:PATH". With "0660" the processes of its group may connect as well.
+	// SocketMode is the file mode of the socket of "unix:PATH". With "0660" processes of its group may connect too.
 	SocketMode FileMode `toml:"socket_mode"`
 
-	// File with the secret that callers have to know: one word of at least 16 bytes, as from `openssl rand -hex 32`, that others cannot
-	// read (mode 0600). It is read again when it changes.
+	// SecretFile is the file with the secret that callers must know: one word of at least 16 bytes, as from "openssl
+	// rand -hex 32". Only its owner may read the file (mode 0600). Changes apply at once.
 	SecretFile string `toml:"secret_file"`
 
-	// File with the node's TLS certificate and its chain (PEM). With it and tls_key the port speaks TLS only. The TLS files are read again when
-	// they change.
+	// TLSCert is the PEM file with the TLS certificate of the node and its chain. With it and tls_key the port only
+	// accepts TLS. Changes of the TLS files apply at once.
 	TLSCert string `toml:"tls_cert"`
 
-	// File with the private key of tls_cert (PEM).
+	// TLSKey is the PEM file with the private key of tls_cert.
 	TLSKey string `toml:"tls_key"`
 
-	// File with the certificates (PEM) of those who sign gateways' certificates. With it a caller without such a certificate is refused.
+	// ClientCA is the PEM file with the certificates of the authorities that sign certificates of gateways. With it
+	// callers without such a certificate are refused.
 	ClientCA string `toml:"client_ca"`
 
-	// The most side channels that may be open; if several callers have some, each at most three quarters of it.
+	// Channels is the maximum number of side channels. If several callers have some, each may have at most three
+	// quarters of it.
 	Channels int `toml:"channels"`
 
-	// How long a side channel may stay open without a transfer. Gateways are told, and close theirs after half of it at the latest.
+	// ChannelIdle is how long a side channel may stay open without a transfer. Gateways learn it, and close their side
+	// after at most half of it.
 	ChannelIdle Duration `toml:"channel_idle"`
 
-	// How long a caller may keep the node waiting: in the middle of a transfer on a side channel, within a request, or while it is sent an answer.
+	// Stall is how long a caller may pause in the middle of a transfer, a request or a response.
 	Stall Duration `toml:"stall"`
 }
 

@@ -4,18 +4,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe/tracing"
 )
 
-// TracingConfig is about OpenTelemetry traces (docs/explanation/observability.md): which requests are traced, and where their spans go.
+// TracingConfig exports OpenTelemetry traces (docs/explanation/observability.md).
 type TracingConfig struct {
-	// URL of the collector, which takes OTLP: "http://127.0.0.1:4318", or 4317 where it is gRPC. https is verified with the system's authorities. Empty means that nothing is traced.
+	// Endpoint is the URL of the OTLP collector: "http://127.0.0.1:4318", or port 4317 for gRPC. Certificates are
+	// verified with the authorities of the system. Empty means no tracing.
 	Endpoint string `toml:"endpoint"`
 
-	// "http" (protobuf) or "grpc".
+	// Protocol is "http" (protobuf) or "grpc".
 	Protocol string `toml:"protocol"`
 
-	// The part of all requests that is traced, from 0 to 1. Nodes trace what their gateways trace.
+	// Ratio is the share of requests that are traced, from 0 to 1. Nodes trace the requests that their gateways trace.
 	Ratio float64 `toml:"ratio"`
 
-	// So many requests a second are traced because their callers say that they trace them, with a header traceparent. 0 leaves callers' traces alone.
+	// Callers is the maximum number of requests in a second that are traced because their callers trace them (header
+	// traceparent). 0 means none.
 	Callers int `toml:"callers"`
 }
 

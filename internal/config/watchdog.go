@@ -5,36 +5,39 @@ import (
 	"time"
 )
 
-// WatchdogConfig is what notices that the process gets no work done, and writes down what it looked like: stacks, profiles, the last seconds of the
-// execution trace. Docs/watchdog.md says how to read that.
+// WatchdogConfig sets the watchdog, which notices that the process is stalled and writes a dump: stacks, profiles, the
+// last seconds of the execution trace (docs/explanation/watchdog.md).
 type WatchdogConfig struct {
-	// Watches, and writes a dump at SIGQUIT and for "packhorse debug dump". Without it SIGQUIT ends the process.
+	// Enabled starts the watchdog. It also writes a dump at SIGQUIT and for "packhorse debug dump". Without it SIGQUIT
+	// ends the process.
 	Enabled bool `toml:"enabled"`
 
-	// How long nothing has to get done before there is a dump: probes that nobody answers, a git process that does not start, goroutines that do not run or
-	// wait for locks.
+	// Stall is how long a stall must last before a dump is written: a probe without an answer, a Git process that does
+	// not start, goroutines that do not run or wait for locks.
 	Stall Duration `toml:"stall"`
 
-	// So many goroutines that wait for locks, or so many in system calls (as those that wait for a disk), mean that nothing gets done.
+	// Blocked is the number of goroutines that wait for locks, or are in system calls, above which the process counts
+	// as stalled.
 	Blocked int `toml:"blocked"`
 
-	// The least time between two dumps that nobody asked for. It doubles while the cause lasts.
+	// Interval is the minimum time between two automatic dumps. It doubles while the cause lasts.
 	Interval Duration `toml:"interval"`
 
-	// Directory of the dumps. Empty means STATE/dumps. What it does not take goes to packhorse-dumps-UID below /dev/shm or the directory for temporary
-	// files, and what that does not take to standard error.
+	// Dir is the directory of the dumps. Empty means STATE/dumps. If it cannot be written, dumps go to
+	// packhorse-dumps-UID below /dev/shm or the directory for temporary files, and as a last resort to standard error.
 	Dir string `toml:"dir"`
 
-	// The most dumps that are kept; the oldest ones go.
+	// Count is the maximum number of dumps. The oldest are removed.
 	Count int `toml:"count"`
 
-	// The most bytes that they have together.
+	// MaxBytes is the maximum size of all dumps together.
 	MaxBytes Size `toml:"max_bytes"`
 
-	// Writes no dump that would leave less free on the disk.
+	// MinFree is the space on the disk that dumps leave free.
 	MinFree Size `toml:"min_free"`
 
-	// Memory for the last seconds of the execution trace. It pauses while it would cost more than 1 % of the CPU time. 0 keeps none.
+	// Trace is the memory for the last seconds of the execution trace. Tracing pauses while it would cost more than 1 %
+	// of the CPU time. 0 means no trace.
 	Trace Size `toml:"trace"`
 }
 

@@ -2,33 +2,36 @@ package config
 
 import "time"
 
-// WebhookConfig is somebody whom a node asks or tells about pushes by HTTP (docs/how-to/webhooks.md); each has a table of its own.
+// WebhookConfig is a webhook, which is asked about pushes or notified of them by HTTP (docs/how-to/webhooks.md). Each
+// webhook is a table of its own.
 type WebhookConfig struct {
-	// What directories, logs and metrics call it: letters, digits, ".", "_" and "-".
+	// Name is the name of the webhook in directories, logs and metrics: letters, digits, ".", "_" and "-".
 	Name string `toml:"name"`
 
-	// Where requests are sent with POST: "http://..." or "https://...".
+	// URL is the URL to which requests are sent with POST: "http://..." or "https://...".
 	URL string `toml:"url"`
 
-	// When: "pre-receive", before refs change: it decides; "post-receive", after they have: it is told.
+	// Events lists when requests are sent: "pre-receive" before refs change, and the response decides; "post-receive"
+	// after they have changed.
 	Events []string `toml:"events"`
 
-	// Patterns of the repositories that it is about, as in auth.rule. Empty: all.
+	// Repositories lists patterns of repositories, as in auth.rule. Empty means all.
 	Repositories []string `toml:"repositories"`
 
-	// File with the secret by which requests are signed (Packhorse-Signature); see storage.secret_file. Empty: they are not.
+	// SecretFile is the file with the secret that signs requests (Packhorse-Signature); see storage.secret_file. Empty
+	// means that they are not signed.
 	SecretFile string `toml:"secret_file"`
 
-	// How long one request may take, its answer included.
+	// Timeout is how long one request may take, including the response.
 	Timeout Duration `toml:"timeout"`
 
-	// What becomes of a push about which it does not decide: "closed", it is refused, or "open", it is taken.
+	// OnFailure is the result of a push if the webhook fails: "closed" refuses it, "open" accepts it.
 	OnFailure string `toml:"on_failure"`
 
-	// Whether its address may be one of a private network or of this machine.
+	// AllowPrivate allows addresses of private networks and of this machine.
 	AllowPrivate bool `toml:"allow_private"`
 
-	// How long a delivery is tried before it is put aside.
+	// GiveUp is how long a delivery is retried. Then it is put aside.
 	GiveUp Duration `toml:"give_up"`
 }
 
