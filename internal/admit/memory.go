@@ -10,8 +10,8 @@ import (
 )
 
 // The machine is short of memory if one of these limits is crossed. mostStalled is the time that tasks waited for
-// memory in the last ten seconds. mostUsed is the part of the control group's limit that is used, without droppable files.
-// leastLeft is the available part of the machine's memory.
+// memory in the last ten seconds. mostUsed is the part of the control group's limit that is used, without droppable
+// files. leastLeft is the available part of the machine's memory.
 const (
 	mostStalled = 10 // percent
 	mostUsed    = 0.9

@@ -128,7 +128,7 @@ func (p *pool) drain(w *worker, force bool) error {
 	}
 	if out := p.othersOut(w); len(out) >= p.allowed() && w.serves() && !force {
 		return fault.New(fault.Exhausted, "%s is not drained: at most %d of the %d workers of the pool %q may be out of "+
-			"service (app.drain_share); try again when %s is back (--wait does), or use --force",
+			"service (app.drain_share); use --wait or --force, or try again when %s is back",
 			w.Name, p.allowed(), len(p.workers), p.name, strings.Join(out[:min(len(out), 8)], ", "))
 	}
 	w.isDrained, w.changed = true, p.now()
