@@ -1,8 +1,9 @@
-// Package bench is packhorse-bench: load generators that measure servers from outside, and the comparison of access logs.
+// Package bench is packhorse-bench: load generators that measure servers from outside, and the comparison of access
+// logs.
 //
-// Package gitload measures Git servers, ci a fleet of CI machines, matrix a gateway and a storage node, search code search, and
-// app application servers. They send their requests with package loadgen. The packages below lab are experiments behind design
-// decisions.
+// Package gitload measures Git servers, ci a fleet of CI machines, matrix a gateway and a storage node, search code
+// search, and app application servers. They send their requests with package loadgen. The packages below lab are
+// experiments behind design decisions.
 package bench
 
 import (
@@ -80,6 +81,7 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 	}
 	lab.AddCommand(sched.Command(env), spawn.Command(env), exists.Command(env))
 	root.AddCommand(gitload.Commands(env)...)
-	root.AddCommand(ci.Command(env), matrix.Command(env), search.Command(env), app.Command(env), compare.Command(), lab, spawn.WorkerCommand(env))
+	root.AddCommand(ci.Command(env), matrix.Command(env), search.Command(env), app.Command(env), compare.Command(), lab,
+		spawn.WorkerCommand(env))
 	return root
 }

@@ -1,5 +1,5 @@
-// Package cli is what the command lines of our programs have in common: exit codes, how errors are printed, and what a mistyped
-// command or flag was perhaps meant to be.
+// Package cli is what the command lines of our programs have in common: exit codes, how errors are printed, and what a
+// mistyped command or flag was perhaps meant to be.
 package cli
 
 import (
@@ -28,7 +28,8 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// Usage marks err as a mistake in the command line or the configuration: the program exits with ExitUsage. A nil err stays nil.
+// Usage marks err as a mistake in the command line or the configuration: the program exits with ExitUsage. A nil err
+// stays nil.
 func Usage(err error) error {
 	if err == nil {
 		return nil
@@ -36,7 +37,8 @@ func Usage(err error) error {
 	return usageError{err}
 }
 
-// Run executes the command of root that args name until it ends or ctx does, prints its error to stderr, and returns the exit code.
+// Run executes the command of root that args name until it ends or ctx does, prints its error to stderr, and returns
+// the exit code.
 func Run(ctx context.Context, root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.SetArgs(args)
@@ -81,7 +83,8 @@ func knownCommand(root *cobra.Command, args []string) error {
 	return unknownCommand(cmd, rest[0])
 }
 
-// markArgumentErrors makes the argument errors of cmd and all its subcommands usage errors, and lets them suggest subcommands.
+// markArgumentErrors makes the argument errors of cmd and all its subcommands usage errors, and lets them suggest
+// subcommands.
 func markArgumentErrors(cmd *cobra.Command) {
 	cmd.SuggestionsMinimumDistance = 2
 	if validate := cmd.Args; validate != nil {
@@ -143,8 +146,8 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w; did you mean --%s?", err, nearest)
 }
 
-// suggestLine returns the command line that was perhaps meant: with a flag in front of an argument that looks like the flag's value.
-// It returns "" if no argument does.
+// suggestLine returns the command line that was perhaps meant: with a flag in front of an argument that looks like the
+// flag's value. It returns "" if no argument does.
 func suggestLine(cmd *cobra.Command) string {
 	parts, found := []string{cmd.CommandPath()}, false
 	var behind []string

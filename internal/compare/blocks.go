@@ -5,10 +5,11 @@ import (
 	"math/bits"
 )
 
-// Blocks are stretches of a log of equal length in lines. Requests that come together are slow together, so that neighbours tell less than as many
-// requests that have nothing to do with each other would: how much less is seen in how far apart the blocks lie (dispersion). For this a coarse
-// histogram of each block is enough, coarsePerOctave buckets for each power of two from 2^coarseFrom ns to 2^coarseTo, and the sketch's own buckets
-// around the median: of a route whose durations are nearly all the same, the coarse ones show nothing.
+// Blocks are stretches of a log of equal length in lines. Requests that come together are slow together, so that
+// neighbours tell less than as many requests that have nothing to do with each other would: how much less is seen in
+// how far apart the blocks lie (dispersion). For this a coarse histogram of each block is enough, coarsePerOctave
+// buckets for each power of two from 2^coarseFrom ns to 2^coarseTo, and the sketch's own buckets around the median: of
+// a route whose durations are nearly all the same, the coarse ones show nothing.
 const (
 	maxBlocks       = 64
 	coarseBits      = 2
@@ -83,8 +84,9 @@ func (b *block) count(e edge) (fast, all float64) {
 	return fast, all
 }
 
-// farthest is how far, in log odds, the share of requests that an edge tells apart may be from the percentile in question. Where there is none so
-// near, so many requests take the same time that the percentile is that, whatever their share.
+// farthest is how far, in log odds, the share of requests that an edge tells apart may be from the percentile in
+// question. Where there is none so near, so many requests take the same time that the percentile is that, whatever
+// their share.
 var farthest = math.Log(9)
 
 // edgeFor is the edge that tells apart as near to a share p of a route's requests as there is; false: none is near.
@@ -117,13 +119,15 @@ func (s *sketch) edgeFor(p float64) (best edge, ok bool) {
 	return best, ok
 }
 
-// dispersion tells how much wider the faster share p of requests scatters over the blocks of a log than that of independent ones would: the design
-// effect of a ratio estimator over clusters. 1 is independence, and the least that is returned; a sample of n requests is worth n/dispersion. ok is
-// false where there are too few requests or blocks to tell, or no scatter.
+// dispersion tells how much wider the faster share p of requests scatters over the blocks of a log than that of
+// independent ones would: the design effect of a ratio estimator over clusters. 1 is independence, and the least that
+// is returned; a sample of n requests is worth n/dispersion. ok is false where there are too few requests or blocks to
+// tell, or no scatter.
 //
-// Of independent requests chance makes it less or more than 1. Less would make intervals narrower than the requests alone do, and is not believed; more
-// is. So theirs are about 8 % too wide; with the blur (judge.go), another 2 to 7 % of samples of 1,500, those of 95 % have the truth in them in 96 to 98
-// of 100. To err this way costs a verdict here and there, and the other way makes one of nothing.
+// Of independent requests chance makes it less or more than 1. Less would make intervals narrower than the requests
+// alone do, and is not believed; more is. So theirs are about 8 % too wide; with the blur (judge.go), another 2 to 7 %
+// of samples of 1,500, those of 95 % have the truth in them in 96 to 98 of 100. To err this way costs a verdict here
+// and there, and the other way makes one of nothing.
 func dispersion(s *sketch, p float64) (effect float64, ok bool) {
 	e, ok := s.edgeFor(p)
 	if !ok {
@@ -153,8 +157,9 @@ func dispersion(s *sketch, p float64) (effect float64, ok bool) {
 // lags are how many blocks apart some are looked at together.
 const lags = 4
 
-// scatter is the variance of the sum of what blocks, in the order of the log, are off by. A slow phase may be longer than a block: so it counts, too, how much those
-// near each other are off the same way, the less the further apart they are (Newey and West 1987).
+// scatter is the variance of the sum of what blocks, in the order of the log, are off by. A slow phase may be longer
+// than a block: so it counts, too, how much those near each other are off the same way, the less the further apart they
+// are (Newey and West 1987).
 func scatter(off []float64) float64 {
 	sum, together := 0.0, 0.0
 	for i, x := range off {

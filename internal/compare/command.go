@@ -58,24 +58,29 @@ file, a quoted pattern for a rotated set, or - for standard input. docs/how-to/c
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&c.by, "by", "path", "what is alike: requests for one `path|operation`; operations are those of our log")
+	flags.StringVar(&c.by, "by", "path",
+		"what is alike: requests for one `path|operation`; operations are those of our log")
 	flags.StringVar(&c.html, "html", "", "write a page with a grid chart to `FILE`, too")
 	flags.BoolVar(&c.json, "json", false, "print JSON")
 	flags.StringVar(&c.options.Split, "split", "", "compare requests of one log by its `FIELD`, such as pool")
-	flags.StringSliceVar(&c.pools, "pools", nil, "with --split: which two values, `A,B` (default those that there are, in order)")
+	flags.StringSliceVar(&c.pools, "pools", nil,
+		"with --split: which two values, `A,B` (default those that there are, in order)")
 	flags.StringArrayVar(&c.a, "a", nil, "a `FILE` of side A; give one for each")
 	flags.StringArrayVar(&c.b, "b", nil, "a `FILE` of side B")
 	flags.StringVar(&c.format, "format", "auto", "the logs' format: `auto|packhorse|nginx|workhorse|common`")
 	flags.StringVar(&c.options.Duration, "duration", "", "the `FIELD` that has the duration (default the format's own)")
 	flags.StringVar(&c.unit, "unit", "auto", "the unit of durations: `auto|s|ms|us|ns`")
-	flags.StringArrayVar(&c.routes, "route", nil, "fold paths that fit a `PATTERN` like /users/*/avatar or /assets/**; give one for each")
+	flags.StringArrayVar(&c.routes, "route", nil,
+		"fold paths that fit a `PATTERN` like /users/*/avatar or /assets/**; give one for each")
 	flags.IntVar(&c.options.Rows, "rows", 30, "show `N` routes, the others together")
-	flags.StringVar(&c.since, "since", "", "only requests from this `TIME` on: 2026-11-22T04:00:00Z, or 2h for two hours ago")
+	flags.StringVar(&c.since, "since", "",
+		"only requests from this `TIME` on: 2026-11-22T04:00:00Z, or 2h for two hours ago")
 	flags.StringVar(&c.until, "until", "", "only requests before this `TIME`")
 	flags.BoolVar(&c.options.Failures, "failures", false, "mix in requests that were refused, failed or given up")
 	flags.Float64Var(&c.confidence, "confidence", 95, "how sure all verdicts together have to be, in `PERCENT`")
 	for name, values := range map[string][]string{
-		"by": {"path", "operation"}, "format": {"auto", "packhorse", "nginx", "workhorse", "common"}, "unit": {"auto", "s", "ms", "us", "ns"},
+		"by": {"path", "operation"}, "format": {"auto", "packhorse", "nginx", "workhorse", "common"},
+		"unit": {"auto", "s", "ms", "us", "ns"},
 	} {
 		fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 		if err := cmd.RegisterFlagCompletionFunc(name, fixed); err != nil {
@@ -101,7 +106,8 @@ func (c *comparison) arguments(args []string) error {
 	case !split && len(args) == 1:
 		return errors.New("compare takes two logs, A and B; or one with --split FIELD, whose lines say which pool they are of")
 	case len(args) > 2:
-		return fmt.Errorf("compare takes two logs, got %d; a set of files is a quoted pattern, or --a FILE --a FILE --b FILE", len(args))
+		return fmt.Errorf("compare takes two logs, got %d; a set of files is a quoted pattern, or --a FILE --a FILE --b FILE",
+			len(args))
 	}
 	if len(a) == 0 || len(b) == 0 && !split {
 		return errors.New("compare takes two logs, A and B; or one with --split FIELD")
@@ -138,7 +144,8 @@ func (c *comparison) parse() (err error) {
 		return fmt.Errorf("--until: %w", err)
 	}
 	switch {
-	case len(c.pools) > 0 && (o.Split == "" || len(c.pools) != 2 || c.pools[0] == c.pools[1] || c.pools[0] == "" || c.pools[1] == ""):
+	case len(c.pools) > 0 && (o.Split == "" || len(c.pools) != 2 || c.pools[0] == c.pools[1] || c.pools[0] == "" ||
+		c.pools[1] == ""):
 		return errors.New("--pools are two values of the field that --split names, as in --split pool --pools old,new")
 	case o.Rows < 1 || o.Rows > MaxRows:
 		return fmt.Errorf("--rows %d: from 1 to %d", o.Rows, MaxRows)
@@ -156,7 +163,8 @@ func parseWhen(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", time.DateTime, "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", time.DateTime, "2006-01-02T15:04",
+		"2006-01-02 15:04", time.DateOnly} {
 		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
 			return t, nil
 		}

@@ -57,7 +57,8 @@ func TestCompareCommand(t *testing.T) {
 	}
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Log("there is no /dev/full here")
-	} else if out, errs, code := main(a, b, "--html", "/dev/full"); code != cli.ExitFailed || !strings.Contains(out, "SLOWER") || !strings.Contains(errs, "no space") {
+	} else if out, errs, code := main(a, b, "--html", "/dev/full"); code != cli.ExitFailed ||
+		!strings.Contains(out, "SLOWER") || !strings.Contains(errs, "no space") {
 		t.Errorf("a page that cannot be written: exit %d\n%s%s", code, out, errs)
 	}
 	if out, _, code := main(a, b+".gz", "--html", page+"2"); code != cli.ExitFailed || out != "" {
@@ -75,7 +76,8 @@ func TestCompareCommand(t *testing.T) {
 			Cells []struct{ Verdict string }
 		}
 	}
-	if out, _, code := main("--a", b, "--b", a, "--json"); code != cli.ExitOK || json.Unmarshal([]byte(out), &report) != nil || report.Rows[0].Cells[2].Verdict != "faster" {
+	if out, _, code := main("--a", b, "--b", a, "--json"); code != cli.ExitOK ||
+		json.Unmarshal([]byte(out), &report) != nil || report.Rows[0].Cells[2].Verdict != "faster" {
 		t.Errorf("exit %d\n%s", code, out)
 	}
 	for _, c := range []struct {

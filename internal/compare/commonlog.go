@@ -2,7 +2,8 @@ package compare
 
 import "bytes"
 
-// common reads Common Log Format: host ident user [time] "request" status bytes, then anything, and at the end the duration.
+// common reads Common Log Format: host ident user [time] "request" status bytes, then anything, and at the end the
+// duration.
 func (p *parser) common(line []byte) error {
 	from := bytes.Index(line, []byte(" ["))
 	to := bytes.Index(line, []byte("] \""))
@@ -49,7 +50,8 @@ const (
 	rankNamed  = 255 // with another one
 )
 
-// extra takes what follows the bytes: NAME=VALUE, or a number. The referrer and the agent are neither, though they may look so.
+// extra takes what follows the bytes: NAME=VALUE, or a number. The referrer and the agent are neither, though they may
+// look so.
 func (p *parser) extra(token []byte, plain bool) {
 	name, value, named := bytes.Cut(token, []byte("="))
 	if !named {

@@ -1,12 +1,14 @@
 // Package compare compares the latencies of two access logs, or of two pools in one, so that what it says is so.
 //
-// Like is compared with like: requests are sorted into routes (route.go), and each route's percentiles stand beside those of the same route on the
-// other side, with the sizes of both samples. A difference is a verdict only where its confidence interval excludes zero, at a level at which all
-// intervals of the table hold together. What a change of the mix of routes does to the whole is shown apart (mix.go).
+// Like is compared with like: requests are sorted into routes (route.go), and each route's percentiles stand beside
+// those of the same route on the other side, with the sizes of both samples. A difference is a verdict only where its
+// confidence interval excludes zero, at a level at which all intervals of the table hold together. What a change of the
+// mix of routes does to the whole is shown apart (mix.go).
 //
-// Memory does not grow with the log: a route's durations are a sketch (sketch.go), with a relative error of 0.8 %, and there are maxRoutes
-// routes at most; what is met least goes into "other". The intervals are the bootstrap's for percentiles, computed and not drawn (stats.go):
-// nothing depends on a seed. They allow for requests that are slow together, by how far stretches of the log lie apart.
+// Memory does not grow with the log: a route's durations are a sketch (sketch.go), with a relative error of 0.8 %, and
+// there are maxRoutes routes at most; what is met least goes into "other". The intervals are the bootstrap's for
+// percentiles, computed and not drawn (stats.go): nothing depends on a seed. They allow for requests that are slow
+// together, by how far stretches of the log lie apart.
 //
 // Logs are hostile: their lines, paths and numbers are what clients chose.
 package compare
@@ -126,7 +128,8 @@ func prepare(o *Options, t *table) (logs []*sideLog, err error) {
 		if err != nil {
 			return logs, err
 		}
-		l := &sideLog{side: side, files: files, source: s, reading: &reading{format: o.Format, operations: o.Operations, patterns: o.Patterns, split: o.Split,
+		l := &sideLog{side: side, files: files, source: s, reading: &reading{format: o.Format, operations: o.Operations,
+			patterns: o.Patterns, split: o.Split,
 			duration: o.Duration, unit: o.Unit, since: o.Since, until: o.Until}}
 		logs = append(logs, l)
 		if o.Format == "" {
@@ -143,7 +146,8 @@ func prepare(o *Options, t *table) (logs []*sideLog, err error) {
 	return logs, nil
 }
 
-// openFirst opens the first file of some that has anything in it, or else the last one: of a rotated set the newest may be empty.
+// openFirst opens the first file of some that has anything in it, or else the last one: of a rotated set the newest may
+// be empty.
 func openFirst(files []string, stdin io.Reader) (*source, error) {
 	for i, name := range files {
 		s, err := open(name, stdin)
@@ -168,7 +172,8 @@ func (l *sideLog) readAll(ctx context.Context, o *Options, t *table) error {
 			if o.Format == "" {
 				f, err := l.source.sniff()
 				if err == nil && f != l.reading.format {
-					return fmt.Errorf("%s is a log of the format %s, and %s of %s: one side has to be alike, or --format says what all are", name, f, l.files[0], l.reading.format)
+					return fmt.Errorf("%s is a log of the format %s, and %s of %s: one side has to be alike, or --format says what "+
+						"all are", name, f, l.files[0], l.reading.format)
 				}
 			}
 		}
@@ -222,10 +227,12 @@ func (t *table) noSplit(side int) error {
 	s := &t.sides[0]
 	switch {
 	case t.without > 0 && t.sides[0].name == "" || t.fixed && t.foreign+t.without > 0:
-		return fmt.Errorf("no request has what --split %s needs: %s have no such field, %s another value%s", printable([]byte(t.split)),
+		return fmt.Errorf("no request has what --split %s needs: %s have no such field, %s another value%s",
+			printable([]byte(t.split)),
 			thousands(t.without), thousands(t.foreign), describe(s))
 	case t.sides[1].name == "":
-		return fmt.Errorf("all requests have the same %s, %q: there is nothing to compare it with%s", printable([]byte(t.split)), t.sides[0].name, describe(s))
+		return fmt.Errorf("all requests have the same %s, %q: there is nothing to compare it with%s",
+			printable([]byte(t.split)), t.sides[0].name, describe(s))
 	}
 	return fmt.Errorf("no request of %q was answered%s", t.sides[side].name, describe(s))
 }

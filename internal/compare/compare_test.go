@@ -99,11 +99,13 @@ func TestWaysIn(t *testing.T) {
 	two := nginxLines(2, 30000, "", func(int) float64 { return 130 })
 	b := write(t, "b.log", two)
 	want := run(t, options(write(t, "a.log", one), b))
-	if v := want.Rows[0].Cells[0].Verdict; v != Slower || want.Rows[0].Route != "GET /a/{id}" || want.Rows[0].A.Compared != 30000 {
+	if v := want.Rows[0].Cells[0].Verdict; v != Slower || want.Rows[0].Route != "GET /a/{id}" ||
+		want.Rows[0].A.Compared != 30000 {
 		t.Fatalf("%+v", want.Rows[0])
 	}
 	set := t.TempDir()
-	for name, data := range map[string][]byte{"access.log.2.gz": packed(t, one[:len(one)/3], "gzip"), "access.log.1": one[len(one)/3 : len(one)/2], "access.log": one[len(one)/2:]} {
+	for name, data := range map[string][]byte{"access.log.2.gz": packed(t, one[:len(one)/3], "gzip"),
+		"access.log.1": one[len(one)/3 : len(one)/2], "access.log": one[len(one)/2:]} {
 		if i := bytes.LastIndexByte(data, '\n'); name == "access.log" && i < 0 {
 			t.Fatal("no lines")
 		}
@@ -113,8 +115,10 @@ func TestWaysIn(t *testing.T) {
 	}
 	many := append(packed(t, one[:100000], "gzip"), packed(t, one[100000:], "gzip")...)
 	for name, o := range map[string]Options{
-		"gzip": options(write(t, "a", packed(t, one, "gzip")), b), "zstd": options(write(t, "a", packed(t, one, "zstd")), b), "several members": options(write(t, "a", many), b),
-		"standard input": {A: []string{Stdin}, B: []string{b}, Stdin: bytes.NewReader(one), Rows: 30, Confidence: 0.95, Workers: 1},
+		"gzip": options(write(t, "a", packed(t, one, "gzip")), b), "zstd": options(write(t, "a", packed(t, one, "zstd")), b),
+		"several members": options(write(t, "a", many), b),
+		"standard input": {A: []string{Stdin}, B: []string{b}, Stdin: bytes.NewReader(one), Rows: 30, Confidence: 0.95,
+			Workers: 1},
 	} {
 		r := run(t, o)
 		r.Sides[0].Name, r.Inputs[0].Files = want.Sides[0].Name, want.Inputs[0].Files
@@ -124,30 +128,35 @@ func TestWaysIn(t *testing.T) {
 			t.Errorf("%s: another report:\n%s\n%s", name, x, y)
 		}
 	}
-	if r := run(t, options(filepath.Join(set, "access.log*"), b)); len(r.Inputs[0].Files) != 3 || r.Rows[0].A.Compared < 29990 {
+	if r := run(t, options(filepath.Join(set, "access.log*"), b)); len(r.Inputs[0].Files) != 3 ||
+		r.Rows[0].A.Compared < 29990 {
 		t.Errorf("a rotated set: %+v", r.Rows[0])
 	}
 }
 
 func TestOneLogOfTwoPools(t *testing.T) {
 	t.Parallel()
-	log := bytes.Split(append(nginxLines(1, 5000, `,"pool":"puma"`, func(int) float64 { return 100 }), nginxLines(2, 5000, `,"pool":"falcon"`, func(int) float64 { return 50 })...), []byte("\n"))
+	log := bytes.Split(append(nginxLines(1, 5000, `,"pool":"puma"`, func(int) float64 { return 100 }),
+		nginxLines(2, 5000, `,"pool":"falcon"`, func(int) float64 { return 50 })...), []byte("\n"))
 	rand.New(rand.NewPCG(1, 1)).Shuffle(len(log), func(i, k int) { log[i], log[k] = log[k], log[i] })
 	mixed := write(t, "x.log", bytes.Join(log, []byte("\n")))
 	o := options(mixed, "")
 	o.Split = "pool"
 	r := run(t, o)
-	if r.Sides[0].Name != "falcon" || r.Sides[1].Name != "puma" || r.Rows[0].Cells[0].Verdict != Slower || len(r.Inputs) != 1 || r.Rows[0].B.Compared != 5000 {
+	if r.Sides[0].Name != "falcon" || r.Sides[1].Name != "puma" || r.Rows[0].Cells[0].Verdict != Slower ||
+		len(r.Inputs) != 1 || r.Rows[0].B.Compared != 5000 {
 		t.Errorf("%+v: %+v", r.Sides, r.Rows[0])
 	}
 	o.Pools = []string{"puma", "falcon"}
 	if r := run(t, o); r.Sides[0].Name != "puma" || r.Rows[0].Cells[0].Verdict != Faster {
 		t.Errorf("%+v: %+v", r.Sides, r.Rows[0])
 	}
-	third := write(t, "y.log", append(append(bytes.Join(log, []byte("\n")), '\n'), nginxLines(3, 10, `,"pool":"x\u001b[2J"`, func(int) float64 { return 1 })...))
+	third := write(t, "y.log", append(append(bytes.Join(log, []byte("\n")), '\n'),
+		nginxLines(3, 10, `,"pool":"x\u001b[2J"`, func(int) float64 { return 1 })...))
 	o = options(third, "")
 	o.Split = "pool"
-	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), `falcon, puma, x\u001b[2J; choose two with --pools falcon,puma`) {
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(),
+		`falcon, puma, x\u001b[2J; choose two with --pools falcon,puma`) {
 		t.Errorf("three pools: %v", err)
 	}
 	o.Pools = []string{"puma", "falcon"}
@@ -166,7 +175,8 @@ func TestPoolsOfLongNames(t *testing.T) {
 	common := strings.Repeat("production-eu-central-1-", 10)
 	old, fresh := common+"old", common+"new"
 	pool := func(name string) string { return `,"pool":"` + name + `"` }
-	log := append(nginxLines(1, 2000, pool(old), func(int) float64 { return 100 }), nginxLines(2, 2000, pool(fresh), func(int) float64 { return 300 })...)
+	log := append(nginxLines(1, 2000, pool(old), func(int) float64 { return 100 }),
+		nginxLines(2, 2000, pool(fresh), func(int) float64 { return 300 })...)
 	log = append(log, nginxLines(3, 10, pool(strings.Repeat("x", maxPool+1)), func(int) float64 { return 1 })...)
 	o := options(write(t, "x.log", log), "")
 	o.Split = "pool"
@@ -175,7 +185,9 @@ func TestPoolsOfLongNames(t *testing.T) {
 		if r.Rows[0].A.Compared != 2000 || r.Rows[0].B.Compared != 2000 || r.Inputs[0].Malformed[errPool.Error()] != 10 {
 			t.Errorf("%+v, malformed %v", r.Rows[0], r.Inputs[0].Malformed)
 		}
-		if want := map[bool]Verdict{true: Faster, false: Slower}[r.Sides[1].Name == fresh]; r.Rows[0].Cells[0].Verdict == want || len(o.Pools) > 0 && r.Sides[0].Name != old {
+		if want := map[bool]Verdict{true: Faster,
+			false: Slower}[r.Sides[1].Name == fresh]; r.Rows[0].Cells[0].Verdict == want || len(o.Pools) > 0 &&
+			r.Sides[0].Name != old {
 			t.Errorf("%s against %s: %s", r.Sides[1].Name, r.Sides[0].Name, r.Rows[0].Cells[0].Verdict)
 		}
 		o.Pools = []string{old, fresh}
@@ -188,9 +200,10 @@ func TestErrorsTeach(t *testing.T) {
 	b := write(t, "b.log", good)
 	cut := packed(t, nginxLines(1, 50000, "", func(int) float64 { return 1 }), "gzip")
 	for want, data := range map[string][]byte{
-		"is empty":                        []byte("\n \n"),
-		"no line at its beginning":        []byte("hello\nworld\n"),
-		"log.format = \"json\"":           []byte(`time=2026-11-22T04:05:06Z level=INFO msg=request operation=fetch ms=1` + "\n"),
+		"is empty":                 []byte("\n \n"),
+		"no line at its beginning": []byte("hello\nworld\n"),
+		"log.format = \"json\"": []byte(`time=2026-11-22T04:05:06Z level=INFO msg=request operation=fetch ms=1` +
+			"\n"),
 		"in the middle of what was comp":  cut[:len(cut)/2],
 		"packed with xz":                  []byte("\xfd7zXZ\x00abc"),
 		"packed with bzip2":               []byte("BZh9abc"),
@@ -199,13 +212,16 @@ func TestErrorsTeach(t *testing.T) {
 		"no duration; --duration FIELD":   []byte(strings.Repeat(`{"request":"GET / HTTP/1.1","status":200}`+"\n", 10)),
 		"malformed lines: a negative dur": []byte(strings.Repeat(`{"request":"GET / HTTP/1.1","status":200,"request_time":-1}`+"\n", 10)),
 	} {
-		if _, err := Run(t.Context(), options(write(t, "a.log", data), b)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Run(t.Context(), options(write(t, "a.log", data), b)); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
 	// After a whole gzip file: nothing that it could go on with, and the beginning of what could be another.
-	for more, want := range map[string]string{"junk\n": "something else follows", "\x00": "something else follows", "\x1f": "in the middle of what was comp", "\x1f\x8b\x08": "in the middle of what was comp"} {
-		if _, err := Run(t.Context(), options(write(t, "a.gz", append(packed(t, good, "gzip"), more...)), b)); err == nil || !strings.Contains(err.Error(), want) {
+	for more, want := range map[string]string{"junk\n": "something else follows", "\x00": "something else follows",
+		"\x1f": "in the middle of what was comp", "\x1f\x8b\x08": "in the middle of what was comp"} {
+		if _, err := Run(t.Context(), options(write(t, "a.gz", append(packed(t, good, "gzip"), more...)), b)); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("gzip and %q: %v, not %q", more, err, want)
 		}
 	}
@@ -225,17 +241,21 @@ func TestErrorsTeach(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Run(t.Context(), options(write(t, "a.zst", wide.Bytes()), b)); err == nil || !strings.Contains(err.Error(), "--long=31") {
+	if _, err := Run(t.Context(), options(write(t, "a.zst", wide.Bytes()), b)); err == nil ||
+		!strings.Contains(err.Error(), "--long=31") {
 		t.Errorf("a large window: %v", err)
 	}
 	dir := t.TempDir()
-	for want, name := range map[string]string{"is a directory": dir, "no file is named like": dir + "/*.log", "no such file": dir + "/x"} {
+	for want, name := range map[string]string{"is a directory": dir, "no file is named like": dir + "/*.log",
+		"no such file": dir + "/x"} {
 		if _, err := Run(t.Context(), options(name, b)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
 	for want, bad := range map[string]string{ // of several files, a later one
-		"no such file": filepath.Join(dir, "none"), "is a directory": dir, "packed with bzip2": write(t, "c.log", []byte("BZh9abc")), "unexpected EOF": write(t, "d.log", []byte("\x1f\x8bnone")),
+		"no such file": filepath.Join(dir, "none"), "is a directory": dir,
+		"packed with bzip2": write(t, "c.log", []byte("BZh9abc")),
+		"unexpected EOF":    write(t, "d.log", []byte("\x1f\x8bnone")),
 	} {
 		o := options(b, b)
 		o.A = []string{b, bad}

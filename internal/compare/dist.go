@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// dist is a distribution of durations, ready to be asked: the buckets that are not empty, by value. Within a bucket values are taken to be spread
-// evenly.
+// dist is a distribution of durations, ready to be asked: the buckets that are not empty, by value. Within a bucket
+// values are taken to be spread evenly.
 type dist struct {
 	n         uint64
 	low, high []float64 // nanoseconds
@@ -127,7 +127,8 @@ func mixture(parts []*dist, weights []float64) *dist {
 	sum := 0.0
 	for _, p := range all {
 		sum += p.share
-		if last := len(m.low) - 1; last >= 0 && (p.low < m.high[last] || p.low == m.low[last]) { // the same bucket, but for its ends
+		// the same bucket, but for its ends
+		if last := len(m.low) - 1; last >= 0 && (p.low < m.high[last] || p.low == m.low[last]) {
 			m.high[last], m.until[last] = max(m.high[last], p.high), sum
 			continue
 		}

@@ -45,7 +45,8 @@ var (
 	errTooLong    = errors.New("a duration of more than 30 days")
 )
 
-// parseDuration reads a decimal number of a unit as nanoseconds. step is the worth of its last digit, in nanoseconds: of a log with milliseconds 1e6.
+// parseDuration reads a decimal number of a unit as nanoseconds. step is the worth of its last digit, in nanoseconds:
+// of a log with milliseconds 1e6.
 func parseDuration(text []byte, unit Unit) (ns, step int64, err error) {
 	if len(text) == 0 || len(text) == 1 && text[0] == '-' {
 		return 0, 0, errNoDuration
@@ -93,8 +94,8 @@ func parseRareDuration(text []byte, unit Unit) (ns, step int64, err error) {
 	return int64(math.Round(x * float64(unit))), 1, nil
 }
 
-// steps are durations by how exact they are: of a log that was converted, the digits tell less than the durations. A step is a power of ten of
-// nanoseconds; its length in bits tells it from others.
+// steps are durations by how exact they are: of a log that was converted, the digits tell less than the durations. A
+// step is a power of ten of nanoseconds; its length in bits tells it from others.
 type steps [31]int
 
 // add counts a duration whose last digit is worth a step. That of none tells nothing.
@@ -116,7 +117,8 @@ func (s *steps) merge(o *steps) {
 	}
 }
 
-// usual is the step that most durations are whole multiples of, and no finer one is that of as many: some odd lines do not make a clock finer.
+// usual is the step that most durations are whole multiples of, and no finer one is that of as many: some odd lines do
+// not make a clock finer.
 func (s *steps) usual() int64 {
 	all, finer := 0, 0
 	for _, n := range s {

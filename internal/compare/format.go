@@ -64,8 +64,10 @@ var layouts = map[Format]*layout{
 	Packhorse: {
 		msg: "request",
 		keys: [fields][]string{
-			fieldTime: {"time"}, fieldTook: {"ms"}, fieldStatus: {"status"}, fieldMethod: {"method"}, fieldTarget: {"path"}, fieldMsg: {"msg"},
-			fieldOperation: {"operation"}, fieldResult: {"result"}, fieldTransport: {"transport"}, fieldHaves: {"haves"}, fieldPack: {"pack"},
+			fieldTime: {"time"}, fieldTook: {"ms"}, fieldStatus: {"status"}, fieldMethod: {"method"}, fieldTarget: {"path"},
+			fieldMsg:       {"msg"},
+			fieldOperation: {"operation"}, fieldResult: {"result"}, fieldTransport: {"transport"}, fieldHaves: {"haves"},
+			fieldPack: {"pack"},
 		},
 		needs: [][]field{{fieldOperation}, {fieldTook}},
 		unit:  Milliseconds,
@@ -73,7 +75,8 @@ var layouts = map[Format]*layout{
 	Workhorse: {
 		msg: "access",
 		keys: [fields][]string{
-			fieldTime: {"time"}, fieldTook: {"duration_ms"}, fieldStatus: {"status"}, fieldMethod: {"method"}, fieldTarget: {"uri"}, fieldMsg: {"msg"},
+			fieldTime: {"time"}, fieldTook: {"duration_ms"}, fieldStatus: {"status"}, fieldMethod: {"method"},
+			fieldTarget: {"uri"}, fieldMsg: {"msg"},
 		},
 		needs: [][]field{{fieldTook}, {fieldTarget}},
 		unit:  Milliseconds,

@@ -12,8 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
-// WriteHTML writes the report as one page that needs nothing else and runs no script. Rows are routes, columns percentiles; red is slower, blue
-// faster, by the logarithm of the ratio, and grey says nothing.
+// WriteHTML writes the report as one page that needs nothing else and runs no script. Rows are routes, columns
+// percentiles; red is slower, blue faster, by the logarithm of the ratio, and grey says nothing.
 func (r *Report) WriteHTML(w io.Writer, now time.Time) error {
 	var b bytes.Buffer
 	if err := comparePage.Execute(&b, struct {

@@ -13,7 +13,8 @@ func TestRotatedSetBeginsEmpty(t *testing.T) {
 	t.Parallel()
 	lines := nginxLines(1, 3000, "", func(int) float64 { return 100 })
 	set := t.TempDir()
-	for name, data := range map[string][]byte{"access.log": nil, "access.log.1": packed(t, nil, "gzip"), "access.log.2": lines, "access.log.3": nil, "access.log.4": packed(t, lines, "zstd")} {
+	for name, data := range map[string][]byte{"access.log": nil, "access.log.1": packed(t, nil, "gzip"),
+		"access.log.2": lines, "access.log.3": nil, "access.log.4": packed(t, lines, "zstd")} {
 		if err := os.WriteFile(filepath.Join(set, name), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -38,11 +39,13 @@ func TestSplitByYesAndNo(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	for i := range 400 {
-		fmt.Fprintf(&b, `{"request":"GET /%s HTTP/1.1","status":200,"request_time":"0.1","canary":%v}`+"\n", []string{"a", `\u0061`}[i%3/2], i%4 == 0)
+		fmt.Fprintf(&b, `{"request":"GET /%s HTTP/1.1","status":200,"request_time":"0.1","canary":%v}`+"\n",
+			[]string{"a", `\u0061`}[i%3/2], i%4 == 0)
 	}
 	o := options(write(t, "a.log", b.Bytes()), "")
 	o.Split = "canary"
-	if r := run(t, o); r.Sides[0].Name != "false" || r.Sides[0].Requests != 300 || r.Sides[1].Name != "true" || r.Sides[1].Requests != 100 {
+	if r := run(t, o); r.Sides[0].Name != "false" || r.Sides[0].Requests != 300 || r.Sides[1].Name != "true" ||
+		r.Sides[1].Requests != 100 {
 		t.Errorf("%+v", r.Sides)
 	}
 }
@@ -59,7 +62,8 @@ func TestOtherOperationsAreNotAlike(t *testing.T) {
 	o := options(write(t, "a.log", a.Bytes()), write(t, "b.log", b.Bytes()))
 	o.Operations = true
 	r := run(t, o)
-	if len(r.Rows) != 2 || r.Rows[0].Route != "push" || r.Rows[0].Cells[0].Verdict != Slower || r.Rows[1].Route != Other || r.Rows[1].Cells[0].Verdict != NotAlike ||
+	if len(r.Rows) != 2 || r.Rows[0].Route != "push" || r.Rows[0].Cells[0].Verdict != Slower || r.Rows[1].Route != Other ||
+		r.Rows[1].Cells[0].Verdict != NotAlike ||
 		r.Rows[1].A.Compared != 2000 || r.SameMix != nil {
 		t.Errorf("%+v, in the same mix %+v", r.Rows, r.SameMix)
 	}

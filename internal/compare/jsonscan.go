@@ -19,8 +19,9 @@ const (
 	kindBool                    // true, false
 )
 
-// scanObject calls field for each member of a JSON object, which is all of line, in its order. Lines of logs are flat and plain, and are read in one
-// pass without allocation; what is not, encoding/json reads. What is not JSON is an error, whatever field was called for before.
+// scanObject calls field for each member of a JSON object, which is all of line, in its order. Lines of logs are flat
+// and plain, and are read in one pass without allocation; what is not, encoding/json reads. What is not JSON is an
+// error, whatever field was called for before.
 func scanObject(line []byte, field func(key, value []byte, kind fieldKind)) error {
 	if scanPlain(line, field) {
 		return nil
@@ -48,8 +49,8 @@ func scanObject(line []byte, field func(key, value []byte, kind fieldKind)) erro
 	return nil
 }
 
-// scanPlain reads an object whose strings have no escapes and are UTF-8, and whose values are neither objects nor arrays. false: it may be JSON all
-// the same.
+// scanPlain reads an object whose strings have no escapes and are UTF-8, and whose values are neither objects nor
+// arrays. false: it may be JSON all the same.
 func scanPlain(line []byte, field func(key, value []byte, kind fieldKind)) bool {
 	i := space(line, 0)
 	if i >= len(line) || line[i] != '{' {

@@ -52,7 +52,8 @@ func sampleOf(d *dist) sample {
 func (j *judge) open() (n int) {
 	for _, row := range j.rows {
 		for i, q := range percentiles {
-			c := Cell{Of: q.name, Needs: least(q.p), Verdict: row.reason, A: Number(math.NaN()), B: Number(math.NaN()), WorthA: uint64(row.a.worth[i]), WorthB: uint64(row.b.worth[i])}
+			c := Cell{Of: q.name, Needs: least(q.p), Verdict: row.reason, A: Number(math.NaN()), B: Number(math.NaN()),
+				WorthA: uint64(row.a.worth[i]), WorthB: uint64(row.b.worth[i])}
 			if row.a.dist.n > 0 {
 				c.A = Number(row.a.dist.quantile(q.p) / 1e6)
 			}
@@ -77,8 +78,8 @@ func (j *judge) open() (n int) {
 // floor is what durations that the clocks show as nothing count as in ratios.
 func (j *judge) floor() float64 { return max(j.step/2, 1) }
 
-// decide finds the intervals, and the verdicts of those that exclude zero; alpha is the chance of an error of each, alone that of a reader who looks
-// at no other.
+// decide finds the intervals, and the verdicts of those that exclude zero; alpha is the chance of an error of each,
+// alone that of a reader who looks at no other.
 func (j *judge) decide(alpha, alone float64) {
 	for _, row := range j.rows {
 		for i, q := range percentiles {
@@ -102,8 +103,9 @@ func (j *judge) decide(alpha, alone float64) {
 	}
 }
 
-// blur is up to which difference the percentile p of two samples may be the same, in nanoseconds: a step of the coarser clock, or the width of the
-// bucket that it is in. Durations are whole nanoseconds, so a little more than that is no more.
+// blur is up to which difference the percentile p of two samples may be the same, in nanoseconds: a step of the coarser
+// clock, or the width of the bucket that it is in. Durations are whole nanoseconds, so a little more than that is no
+// more.
 func (j *judge) blur(a, b *dist, p float64) float64 { return max(j.step, a.width(p), b.width(p)) + 0.5 }
 
 func (i interval) pair() [2]float64 { return [2]float64{i.low, i.high} }

@@ -117,7 +117,8 @@ func (p *parser) member(text, value []byte, kind fieldKind) {
 	}
 	alike := p.keys[len(text)]
 	for i := range alike {
-		if k := &alike[i]; k.text[0] == text[0] && k.text == string(text) && (kind < kindOther || kind == kindBool && k.field == fieldPool) {
+		if k := &alike[i]; k.text[0] == text[0] && k.text == string(text) &&
+			(kind < kindOther || kind == kindBool && k.field == fieldPool) {
 			p.put(k.field, value, k.rank)
 		}
 	}

@@ -22,10 +22,10 @@ func (p *pair) side(i int) *dist {
 	return p.b
 }
 
-// shift tells what of a change is from routes that changed, and what from a change of the mix. Four mixtures are looked at: each side's durations,
-// weighted as on each side. What the durations change is the mean of what they change in A's mix and in B's, and so for the mix: the two add up, and
-// neither side is the measure (Shapley's values of a game of two). Of a route that one side has not, the other's durations stand for both: all of it
-// is mix.
+// shift tells what of a change is from routes that changed, and what from a change of the mix. Four mixtures are looked
+// at: each side's durations, weighted as on each side. What the durations change is the mean of what they change in A's
+// mix and in B's, and so for the mix: the two add up, and neither side is the measure (Shapley's values of a game of
+// two). Of a route that one side has not, the other's durations stand for both: all of it is mix.
 func shift(pairs []pair) []Change {
 	var times [2][]*dist
 	for i := range pairs {
@@ -54,8 +54,8 @@ func shift(pairs []pair) []Change {
 	return list
 }
 
-// sameMix is both sides' requests as if each had asked for the routes as often as the other: the weights are the means of both. Only routes that both
-// have are in it; share is their part of all requests. nil: these are fewer than two.
+// sameMix is both sides' requests as if each had asked for the routes as often as the other: the weights are the means
+// of both. Only routes that both have are in it; share is their part of all requests. nil: these are fewer than two.
 func sameMix(pairs []pair) (row *judged, share float64) {
 	var both []pair
 	var total, in uint64
@@ -102,8 +102,9 @@ func (o *Outcomes) add(more Outcomes) {
 	o.Gone += more.Gone
 }
 
-// worthOfMixture is how many independent requests tell as much of a mixture's percentile p, which is at ns, as the weighted samples do. Routes are
-// slow together: what they scatter over the blocks of the log is added up block by block.
+// worthOfMixture is how many independent requests tell as much of a mixture's percentile p, which is at ns, as the
+// weighted samples do. Routes are slow together: what they scatter over the blocks of the log is added up block by
+// block.
 func worthOfMixture(parts []*dist, weights []float64, ns, p float64) float64 {
 	independent, few := 0.0, 0.0
 	var off [maxBlocks]float64

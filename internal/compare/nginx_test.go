@@ -101,7 +101,8 @@ func TestRealNginx(t *testing.T) {
 	t.Parallel()
 	dir, client, stop := startNginx(t)
 	for i := range 240 {
-		target := []string{fmt.Sprintf("/team/app%d.git/info/refs?service=git-upload-pack", i), fmt.Sprintf("/issues/%d", i), "/a%22b%5c%1b[2J\xc3\xa9", "/missing", "/broken"}[i%5]
+		target := []string{fmt.Sprintf("/team/app%d.git/info/refs?service=git-upload-pack", i), fmt.Sprintf("/issues/%d", i),
+			"/a%22b%5c%1b[2J\xc3\xa9", "/missing", "/broken"}[i%5]
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/", nil)
 		if err != nil {
 			t.Fatal(err)

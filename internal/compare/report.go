@@ -39,12 +39,13 @@ type Report struct {
 	Confidence float64  `json:"confidence"` // that all intervals hold at once
 	Judged     int      `json:"judged"`     // how many intervals there are
 	Each       float64  `json:"confidence_each"`
-	StepMS     float64  `json:"step_ms"`  // of the coarser clock; no interval is narrower
-	All        []Change `json:"all"`      // of all requests as they came
-	SameMix    *Row     `json:"same_mix"` // all routes that both have, each with the same weight on both sides; nil: fewer than two
-	MixShare   float64  `json:"same_mix_share"`
-	Rows       []Row    `json:"rows"` // routes by traffic; the last one is "other"
-	Notes      []string `json:"notes"`
+	StepMS     float64  `json:"step_ms"` // of the coarser clock; no interval is narrower
+	All        []Change `json:"all"`     // of all requests as they came
+	// all routes that both have, each with the same weight on both sides; nil: fewer than two
+	SameMix  *Row     `json:"same_mix"`
+	MixShare float64  `json:"same_mix_share"`
+	Rows     []Row    `json:"rows"` // routes by traffic; the last one is "other"
+	Notes    []string `json:"notes"`
 }
 
 // Side is A or B.
@@ -203,7 +204,8 @@ func (t *table) report(by string, confidence float64, rows int) *Report {
 }
 
 func outcomesOf(c counts, compared uint64) Outcomes {
-	return Outcomes{Requests: c.total(), Compared: compared, Answered: c[answered], Refused: c[refused], Failed: c[failed], Gone: c[gone]}
+	return Outcomes{Requests: c.total(), Compared: compared, Answered: c[answered], Refused: c[refused], Failed: c[failed],
+		Gone: c[gone]}
 }
 
 func (t *table) sideReports() (sides [2]Side) {
@@ -231,7 +233,8 @@ func (t *table) inputReports() (list []Input) {
 		if i == 1 && t.split != "" {
 			break
 		}
-		in := Input{Files: []string{}, Format: s.format, Lines: s.lines, Other: s.other, Outside: s.outside, Unsplit: t.foreign + t.without,
+		in := Input{Files: []string{}, Format: s.format, Lines: s.lines, Other: s.other, Outside: s.outside,
+			Unsplit:   t.foreign + t.without,
 			Malformed: map[string]int{}, Examples: []Malformed{}, First: s.first, Last: s.last}
 		maps.Copy(in.Malformed, s.malformed)
 		in.Examples = append(in.Examples, s.examples...)
@@ -256,16 +259,19 @@ func (t *table) notes(r *Report, pairs []pair) []string {
 		note("The logs are of different times: what else was different then, nobody can tell from them.")
 	}
 	if failuresDiffer(a, b) {
-		note("A failed %.2f %% of its requests, B %.2f %%: latencies are of those that were answered, and who fails the slow ones looks fast.",
+		note("A failed %.2f %% of its requests, B %.2f %%: latencies are of those that were answered, and who fails the "+
+			"slow ones looks fast.",
 			100*share(a.Failed+a.Gone, a.Requests), 100*share(b.Failed+b.Gone, b.Requests))
 	}
 	for i := range r.Inputs {
 		if in := &r.Inputs[i]; 100*in.malformed() > in.Lines {
-			note("%.1f %% of the lines of %s are malformed.", 100*float64(in.malformed())/float64(in.Lines), printable([]byte(in.Files[0])))
+			note("%.1f %% of the lines of %s are malformed.", 100*float64(in.malformed())/float64(in.Lines),
+				printable([]byte(in.Files[0])))
 		}
 	}
 	if r.StepMS >= 0.1 {
-		note("A log's durations are in steps of %s: no interval is narrower than that, and smaller differences get no verdict.", duration(r.StepMS))
+		note("A log's durations are in steps of %s: no interval is narrower than that, and smaller differences get no "+
+			"verdict.", duration(r.StepMS))
 	}
 	if n := t.other.total(); 10*n > a.Requests+b.Requests {
 		instead := "--route PATTERN folds paths, --rows shows more"
@@ -275,7 +281,8 @@ func (t *table) notes(r *Report, pairs []pair) []string {
 		note("%.0f %% of all requests are in \"other\"; %s.", 100*share(n, a.Requests+b.Requests), instead)
 	}
 	if t.folded {
-		note("There are more than %d routes: rows may lack requests that went into \"other\" when room was short; --route PATTERN folds paths.", maxRoutes)
+		note("There are more than %d routes: rows may lack requests that went into \"other\" when room was short; --route "+
+			"PATTERN folds paths.", maxRoutes)
 	}
 	if t.without > 0 {
 		note("%s requests have no %q, and are on neither side.", thousands(t.without), printable([]byte(t.split)))

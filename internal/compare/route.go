@@ -13,7 +13,8 @@ const (
 	maxRouteBytes = 200
 )
 
-// Pattern is a path whose segments may be "*", any one, and whose last may be "**", all that follows. It names the route of all paths that it fits.
+// Pattern is a path whose segments may be "*", any one, and whose last may be "**", all that follows. It names the
+// route of all paths that it fits.
 type Pattern struct {
 	text     string
 	segments []string
@@ -29,7 +30,8 @@ func ParsePattern(text string) (Pattern, error) {
 		}
 	}
 	if !absolute || len(text) > maxRouteBytes {
-		return Pattern{}, fmt.Errorf("the route pattern %q is no path like /users/*/avatar or /assets/** of at most %d bytes", text, maxRouteBytes)
+		return Pattern{}, fmt.Errorf("the route pattern %q is no path like /users/*/avatar or /assets/** of at most %d bytes",
+			text, maxRouteBytes)
 	}
 	return Pattern{text, segments}, nil
 }
@@ -53,11 +55,12 @@ func (p *Pattern) fits(path []byte) bool {
 }
 
 // Where a repository's name ends in paths of git clients (gitprotocol-http(5), and git-lfs's).
-var gitEndings = [][]byte{[]byte("/info/refs"), []byte("/git-upload-pack"), []byte("/git-receive-pack"), []byte("/info/lfs/"), []byte("/objects/"), []byte("/HEAD")}
+var gitEndings = [][]byte{[]byte("/info/refs"), []byte("/git-upload-pack"), []byte("/git-receive-pack"),
+	[]byte("/info/lfs/"), []byte("/objects/"), []byte("/HEAD")}
 
-// appendRoute appends the route that a request's target belongs to: its path, in which what differs from request to request is folded. Numbers become
-// {id}, hexadecimal ones {hash}, UUIDs {uuid}, repositories {repo}, revisions and files in them {ref}, what looks random {token}. target is as the
-// client sent it.
+// appendRoute appends the route that a request's target belongs to: its path, in which what differs from request to
+// request is folded. Numbers become {id}, hexadecimal ones {hash}, UUIDs {uuid}, repositories {repo}, revisions and
+// files in them {ref}, what looks random {token}. target is as the client sent it.
 func appendRoute(to, target []byte, patterns []Pattern) []byte {
 	path := pathOf(target)
 	for i := range patterns {
@@ -134,11 +137,13 @@ func gitRest(path []byte) (rest []byte, is bool) {
 
 // isObject tells objects of dumb clients (gitprotocol-http(5), "Dumb Clients") from other things of that name.
 func isObject(rest []byte) bool {
-	return bytes.HasPrefix(rest, []byte("info/")) || bytes.HasPrefix(rest, []byte("pack/")) || len(rest) > 3 && rest[2] == '/' && isHex(rest[:2])
+	return bytes.HasPrefix(rest, []byte("info/")) || bytes.HasPrefix(rest, []byte("pack/")) || len(rest) > 3 &&
+		rest[2] == '/' && isHex(rest[:2])
 }
 
 // projectPages are pages of a project, as GitLab writes their paths after "/-/", that go on with a revision and a file.
-const projectPages = " blob tree raw blame commits find_file archive compare network graphs refs edit create file preview "
+const projectPages = " blob tree raw blame commits find_file archive compare network graphs refs edit create file " +
+	"preview "
 
 func appendProject(to, rest []byte) []byte {
 	to = append(to, "/{repo}/-"...)

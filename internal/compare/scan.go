@@ -40,7 +40,8 @@ type job struct {
 	out   chan *batch
 }
 
-// scan reads a log with some workers, and gives what they make of it to add, in the log's order. add may not keep the batch.
+// scan reads a log with some workers, and gives what they make of it to add, in the log's order. add may not keep the
+// batch.
 func scan(ctx context.Context, s *source, r *reading, workers int, add func(*batch) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	free := make(chan *batch, 2*workers+3) // as many megabytes are under way at most
@@ -150,7 +151,8 @@ var (
 	errPool = errors.New("a value to split by of more than 1 KiB")
 )
 
-// maxPool is how long a value may be that tells the sides apart. It is kept whole: two that differ at their end are two.
+// maxPool is how long a value may be that tells the sides apart. It is kept whole: two that differ at their end are
+// two.
 const maxPool = 1 << 10
 
 func (p *parser) record(line []byte, b *batch) error {
@@ -196,6 +198,7 @@ func (b *batch) bad(line []byte, err error) {
 	}
 	b.malformed[err.Error()]++
 	if len(b.examples) < maxExamples {
-		b.examples = append(b.examples, Malformed{Line: b.lines, Reason: err.Error(), Text: printable(line[:min(len(line), exampleBytes)])})
+		b.examples = append(b.examples, Malformed{Line: b.lines, Reason: err.Error(),
+			Text: printable(line[:min(len(line), exampleBytes)])})
 	}
 }

@@ -2,9 +2,10 @@ package compare
 
 import "math/bits"
 
-// A sketch keeps durations as HdrHistogram does: buckets that grow with the value, so that the error is relative. Below twice subBuckets
-// nanoseconds each has its own; above, each power of two is cut into subBuckets, so that a bucket is at most 1/subBuckets (0.8 %) of its values wide. Pages of
-// buckets are made as they are met: a route takes some 12 KiB, whatever its number of requests.
+// A sketch keeps durations as HdrHistogram does: buckets that grow with the value, so that the error is relative. Below
+// twice subBuckets nanoseconds each has its own; above, each power of two is cut into subBuckets, so that a bucket is
+// at most 1/subBuckets (0.8 %) of its values wide. Pages of buckets are made as they are met: a route takes some 12
+// KiB, whatever its number of requests.
 const (
 	subBits    = 7
 	subBuckets = 1 << subBits

@@ -88,7 +88,8 @@ func open(name string, stdin io.Reader) (*source, error) {
 		s.close = append(s.close, func() { f.Close() })
 		info, err := f.Stat()
 		if err == nil && info.IsDir() {
-			err = fmt.Errorf("%s is a directory; name its files, or a pattern like '%s'", name, filepath.Join(name, "access.log*"))
+			err = fmt.Errorf("%s is a directory; name its files, or a pattern like '%s'", name,
+				filepath.Join(name, "access.log*"))
 		}
 		if err != nil {
 			s.Close()
@@ -129,7 +130,8 @@ func (s *source) unpack(packed *bufio.Reader) error {
 		z.Multistream(false)
 		text = &members{packed, z}
 	case isZstd(head):
-		z, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		z, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return err
 		}
@@ -138,14 +140,15 @@ func (s *source) unpack(packed *bufio.Reader) error {
 	case bytes.HasPrefix(head, []byte("\xfd7zXZ")):
 		return errors.New("it is packed with xz, which is not read here; use xz -dc FILE | packhorse-bench compare - OTHER")
 	case bytes.HasPrefix(head, []byte("BZh")):
-		return errors.New("it is packed with bzip2, which is not read here; use bzip2 -dc FILE | packhorse-bench compare - OTHER")
+		return errors.New("it is packed with bzip2, which is not read here; use bzip2 -dc FILE | packhorse-bench compare " +
+			"- OTHER")
 	}
 	s.text = bufio.NewReaderSize(text, sniffBytes)
 	return nil
 }
 
-// members reads the members of a gzip file, one after the other. gzip's reader does so itself, but takes a few bytes of something else after one for the
-// cut beginning of another.
+// members reads the members of a gzip file, one after the other. gzip's reader does so itself, but takes a few bytes of
+// something else after one for the cut beginning of another.
 type members struct {
 	packed *bufio.Reader
 	member *gzip.Reader
@@ -176,7 +179,8 @@ func (m *members) Read(p []byte) (int, error) {
 
 // isZstd tells a frame of zstd's, or one to be skipped, as pzstd begins with (RFC 8878, section 3.1).
 func isZstd(head []byte) bool {
-	return bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}) || len(head) > 3 && head[0]&0xf0 == 0x50 && bytes.HasPrefix(head[1:], []byte{0x2a, 0x4d, 0x18})
+	return bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}) || len(head) > 3 && head[0]&0xf0 == 0x50 &&
+		bytes.HasPrefix(head[1:], []byte{0x2a, 0x4d, 0x18})
 }
 
 // empty tells whether there is nothing at all.
@@ -220,9 +224,11 @@ func (s *source) sniff() (Format, error) {
 		return "", fmt.Errorf("%s is a log as text; only that of log.format = \"json\" can be compared", s.name)
 	}
 	if escaped > 0 {
-		return "", fmt.Errorf("%s has quotes as \\x22, which is no JSON: nginx writes it if its log_format has escape=json", s.name)
+		return "", fmt.Errorf("%s has quotes as \\x22, which is no JSON: nginx writes it if its log_format has escape=json",
+			s.name)
 	}
-	return "", fmt.Errorf("%s: no line at its beginning is a request that we know: lines are our log, nginx's or Workhorse's as JSON, "+
+	return "", fmt.Errorf("%s: no line at its beginning is a request that we know: lines are our log, nginx's or "+
+		"Workhorse's as JSON, "+
 		"or Common Log Format with a duration at the end; --format says which", s.name)
 }
 
@@ -283,9 +289,11 @@ func brokenPack(err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("it ends in the middle of what was compressed: %w", err)
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, zstd.ErrMagicMismatch):
-		return fmt.Errorf("something else follows what was compressed; use gzip -dc FILE, or zstd -dc FILE, | packhorse-bench compare - OTHER: %w", err)
+		return fmt.Errorf("something else follows what was compressed; use gzip -dc FILE, or zstd -dc FILE, | "+
+			"packhorse-bench compare - OTHER: %w", err)
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
-		return fmt.Errorf("its zstd window is larger than %d MiB; use zstd -dc --long=31 FILE | packhorse-bench compare - OTHER: %w", maxWindow>>20, err)
+		return fmt.Errorf("its zstd window is larger than %d MiB; use zstd -dc --long=31 FILE | packhorse-bench compare - "+
+			"OTHER: %w", maxWindow>>20, err)
 	}
 	return err
 }

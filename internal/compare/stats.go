@@ -5,13 +5,14 @@ import (
 	"slices"
 )
 
-// least says how many requests a percentile needs on each side, so that its interval holds what it promises: about ten beyond it.
+// least says how many requests a percentile needs on each side, so that its interval holds what it promises: about ten
+// beyond it.
 func least(p float64) uint64 { return uint64(math.Ceil(10/(1-p) - 1e-9)) }
 
-// spread is the bootstrap distribution of a percentile: what it would be in samples drawn anew from the sample. In such a sample of n the
-// percentile is the empirical quantile of a Beta(p(n+1), (1-p)(n+1)) variable (of the order statistic of n uniform ones), so that nothing has to be
-// drawn: the variable is cut into pieces, and each is mapped to its quantile. It is what resampling approaches with ever more resamples, and the
-// same in each run.
+// spread is the bootstrap distribution of a percentile: what it would be in samples drawn anew from the sample. In such
+// a sample of n the percentile is the empirical quantile of a Beta(p(n+1), (1-p)(n+1)) variable (of the order statistic
+// of n uniform ones), so that nothing has to be drawn: the variable is cut into pieces, and each is mapped to its
+// quantile. It is what resampling approaches with ever more resamples, and the same in each run.
 type spread struct {
 	value  []float64 // nanoseconds, ascending
 	weight []float64 // sums to 1
@@ -43,7 +44,8 @@ func spreadOf(d *dist, p, n float64) spread {
 	return s
 }
 
-// atMost is the probability that b-a is at most x, of two independent variables; with ratio, that b is at most x times a.
+// atMost is the probability that b-a is at most x, of two independent variables; with ratio, that b is at most x times
+// a.
 func atMost(a, b spread, x float64, ratio bool) float64 {
 	sum, below, j := 0.0, 0.0, 0
 	for i, v := range a.value {
@@ -63,8 +65,8 @@ func atMost(a, b spread, x float64, ratio bool) float64 {
 // interval is where a difference, or a ratio, lies.
 type interval struct{ low, high float64 }
 
-// differenceOf is the central interval of b-a with the given probability outside it. Differences up to blur, in nanoseconds, are not seen in what was
-// measured: the interval is wider by that on both sides.
+// differenceOf is the central interval of b-a with the given probability outside it. Differences up to blur, in
+// nanoseconds, are not seen in what was measured: the interval is wider by that on both sides.
 func differenceOf(a, b spread, alpha, blur float64) interval {
 	first, last := b.value[0]-a.value[len(a.value)-1], b.value[len(b.value)-1]-a.value[0]
 	find := func(share float64) float64 {

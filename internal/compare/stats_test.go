@@ -128,7 +128,8 @@ func tableOf(r *rand.Rand, routes, n int, draw func(r *rand.Rand, side, route, i
 	for side := range 2 {
 		for i := range n {
 			route := i % routes
-			b := &batch{names: []byte{'a' + byte(route)}, records: []record{{ns: draw(r, side, route, i), routeEnd: 1, poolEnd: 1}}, lines: 1}
+			b := &batch{names: []byte{'a' + byte(route)},
+				records: []record{{ns: draw(r, side, route, i), routeEnd: 1, poolEnd: 1}}, lines: 1}
 			b.steps.add(b.records[0].ns, 1)
 			if err := t.add(b, side); err != nil {
 				panic(err)
@@ -138,9 +139,10 @@ func tableOf(r *rand.Rand, routes, n int, draw func(r *rand.Rand, side, route, i
 	return t
 }
 
-// Two samples of the same: at most one table in twenty has any verdict, whatever the number of its cells; and the interval of one cell alone has the
-// truth in it in 95 of 100 at least. That it is not too wide is seen in widths, as chance makes any share of 95 to 99 % of so few tables: it is the
-// bootstrap's, wider by the design effect, which is 1 at least, and by the width of a bucket, together by a fifth at most (dispersion).
+// Two samples of the same: at most one table in twenty has any verdict, whatever the number of its cells; and the
+// interval of one cell alone has the truth in it in 95 of 100 at least. That it is not too wide is seen in widths, as
+// chance makes any share of 95 to 99 % of so few tables: it is the bootstrap's, wider by the design effect, which is 1
+// at least, and by the width of a bucket, together by a fifth at most (dispersion).
 func TestNothingIsFoundWhereNothingIs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -171,7 +173,8 @@ func TestNothingIsFoundWhereNothingIs(t *testing.T) {
 						continue
 					}
 					n, p := float64(shape.each), percentiles[i].p
-					alone, plain := c.RatioAlone, ratioOf(spreadOf(times[0].dist(1), p, n), spreadOf(times[1].dist(1), p, n), 0.05, 0, 1).pair()
+					alone, plain := c.RatioAlone, ratioOf(spreadOf(times[0].dist(1), p, n), spreadOf(times[1].dist(1), p, n), 0.05, 0,
+						1).pair()
 					cells++
 					if alone[0] <= 1 && alone[1] >= 1 {
 						covered++
@@ -186,9 +189,11 @@ func TestNothingIsFoundWhereNothingIs(t *testing.T) {
 		}
 		share, wider := float64(covered)/float64(cells), width/plainWidth
 		if share < 0.93 || wider < 1 || wider > 1.2 {
-			t.Errorf("%d routes: %.1f %% of the single intervals have the truth in them, and are %.2f times as wide as the bootstrap's", shape.routes, 100*share, wider)
+			t.Errorf("%d routes: %.1f %% of the single intervals have the truth in them, and are %.2f times as wide as the "+
+				"bootstrap's", shape.routes, 100*share, wider)
 		}
-		t.Logf("%d routes: verdicts in %d of %d tables, single intervals right in %.1f %%, %.2f times as wide as the bootstrap's", shape.routes, wrong, runs, 100*share, wider)
+		t.Logf("%d routes: verdicts in %d of %d tables, single intervals right in %.1f %%, %.2f times as wide as the "+
+			"bootstrap's", shape.routes, wrong, runs, 100*share, wider)
 	}
 }
 
@@ -236,13 +241,15 @@ func TestBurstsAreNoWitnesses(t *testing.T) {
 			t.Errorf("%s: %.0f %% of the intervals exclude the truth", name, 100*share)
 		}
 		if naive < 2*wrong || naive < runs/4 {
-			t.Errorf("%s: without blocks %d of %d would have been wrong, with them %d: this shows nothing", name, naive, runs, wrong)
+			t.Errorf("%s: without blocks %d of %d would have been wrong, with them %d: this shows nothing", name, naive, runs,
+				wrong)
 		}
 		t.Logf("%s: wrong %d of %d, without blocks %d", name, wrong, runs, naive)
 	}
 }
 
-// Phases of about a fifteenth of the log, each longer than several blocks: another log of the same is seldom said to differ.
+// Phases of about a fifteenth of the log, each longer than several blocks: another log of the same is seldom said to
+// differ.
 func TestLongPhases(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -319,7 +326,8 @@ func TestClockStepsAreNoDifference(t *testing.T) {
 	}
 }
 
-// Where nearly all requests take the same time, chance has no width: what is left is what the clocks and the buckets do not tell apart.
+// Where nearly all requests take the same time, chance has no width: what is left is what the clocks and the buckets do
+// not tell apart.
 func TestNarrow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -338,11 +346,13 @@ func TestNarrow(t *testing.T) {
 			}
 			return []float64{3, 4}[side]
 		}, Even},
-		"two steps apart":       {1, func(_ *rand.Rand, side, _ int) float64 { return []float64{3, 5}[side] }, Slower},
-		"one step of 200":       {1, func(_ *rand.Rand, side, _ int) float64 { return []float64{200, 201}[side] }, Even},
-		"one step of 1,000":     {1, func(_ *rand.Rand, side, _ int) float64 { return []float64{1000, 1001}[side] }, Even},
-		"a microsecond":         {0.001, func(_ *rand.Rand, side, _ int) float64 { return []float64{0.042, 0.041}[side] }, Even},
-		"two microseconds":      {0.001, func(_ *rand.Rand, side, _ int) float64 { return []float64{0.043, 0.041}[side] }, Faster},
+		"two steps apart":   {1, func(_ *rand.Rand, side, _ int) float64 { return []float64{3, 5}[side] }, Slower},
+		"one step of 200":   {1, func(_ *rand.Rand, side, _ int) float64 { return []float64{200, 201}[side] }, Even},
+		"one step of 1,000": {1, func(_ *rand.Rand, side, _ int) float64 { return []float64{1000, 1001}[side] }, Even},
+		"a microsecond": {0.001, func(_ *rand.Rand, side, _ int) float64 { return []float64{0.042, 0.041}[side] },
+			Even},
+		"two microseconds": {0.001, func(_ *rand.Rand, side, _ int) float64 { return []float64{0.043, 0.041}[side] },
+			Faster},
 		"nothing, and one step": {1, func(_ *rand.Rand, side, _ int) float64 { return []float64{0, 1}[side] }, Even},
 		"within a bucket, with outliers below and above": {0.001, func(r *rand.Rand, side, i int) float64 {
 			if part(i, 0.1) {
@@ -350,7 +360,10 @@ func TestNarrow(t *testing.T) {
 			}
 			return 100.1 + 0.02*r.NormFloat64()
 		}, Even},
-		"more than a bucket": {0.001, func(r *rand.Rand, side, _ int) float64 { return []float64{100, 103}[side] + 0.02*r.NormFloat64() }, Slower},
+		"more than a bucket": {0.001, func(r *rand.Rand, side, _ int) float64 {
+			return []float64{100, 103}[side] +
+				0.02*r.NormFloat64()
+		}, Slower},
 	} {
 		r := rand.New(rand.NewPCG(10, 10))
 		table := newTable([classes]bool{answered: true}, "", nil)
@@ -369,7 +382,8 @@ func TestNarrow(t *testing.T) {
 		got := &report.Rows[0].Cells[0]
 		d, ratio := got.DifferenceInterval, got.RatioInterval
 		if got.Verdict != c.want || report.StepMS != c.step || d[1]-d[0] < 2*c.step {
-			t.Errorf("%s: %s by %.4f in steps of %g, %g against %g; wanted %s", name, got.Verdict, d, report.StepMS, got.A, got.B, c.want)
+			t.Errorf("%s: %s by %.4f in steps of %g, %g against %g; wanted %s", name, got.Verdict, d, report.StepMS, got.A,
+				got.B, c.want)
 		}
 		if outside := ratio[0] > 1 || ratio[1] < 1; outside != (c.want != Even) {
 			t.Errorf("%s: %s with a ratio of %.4f", name, got.Verdict, ratio)
@@ -414,7 +428,8 @@ func TestSteps(t *testing.T) {
 func TestTooFew(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 7))
-	report := tableOf(r, 1, 150, func(_ *rand.Rand, side, _, _ int) int64 { return int64(1+side) * 1e9 }).report(byPath, 0.95, 30)
+	report := tableOf(r, 1, 150, func(_ *rand.Rand, side, _, _ int) int64 { return int64(1+side) * 1e9 }).report(byPath,
+		0.95, 30)
 	for i, want := range []Verdict{Slower, Few, Few} {
 		if c := report.Rows[0].Cells[i]; c.Verdict != want {
 			t.Errorf("%s of 150: %s, wanted %s", c.Of, c.Verdict, want)
@@ -437,14 +452,18 @@ func TestMoreAreWorthMore(t *testing.T) {
 		var worth [2]float64
 		for run := range runs {
 			r := rand.New(rand.NewPCG(uint64(run), 12))
-			row := tableOf(r, routes, routes*each, func(r *rand.Rand, _, _, _ int) int64 { return int64(5e6 * math.Exp(0.5*r.NormFloat64())) }).report(byPath, 0.95, 30).SameMix
+			row := tableOf(r, routes, routes*each, func(r *rand.Rand, _, _,
+				_ int) int64 {
+				return int64(5e6 * math.Exp(0.5*r.NormFloat64()))
+			}).report(byPath, 0.95, 30).SameMix
 			for i := range worth {
 				worth[i] += float64(row.Cells[i].WorthA) / runs
 			}
 		}
 		for i := range worth {
 			if worth[i] < before[i] {
-				t.Errorf("%s: %d routes of %d requests are worth %.0f, and fewer were worth %.0f", percentiles[i].name, routes, each, worth[i], before[i])
+				t.Errorf("%s: %d routes of %d requests are worth %.0f, and fewer were worth %.0f", percentiles[i].name, routes,
+					each, worth[i], before[i])
 			}
 		}
 		t.Logf("%d: %.0f", each, worth)

@@ -208,7 +208,8 @@ func (t *table) sideOf(pool []byte) (int, error) {
 	for i := range names {
 		names[i] = printable([]byte(names[i]))
 	}
-	return -1, fmt.Errorf("%q has %w: %s; choose two with --pools %s,%s", t.split, errPools, strings.Join(names, ", "), names[0], names[1])
+	return -1, fmt.Errorf("%q has %w: %s; choose two with --pools %s,%s", t.split, errPools, strings.Join(names, ", "),
+		names[0], names[1])
 }
 
 // meet makes room for a route that was not known.

@@ -10,7 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// printable is text of a log as a terminal may show it: what is no visible character is escaped, as nothing else would be.
+// printable is text of a log as a terminal may show it: what is no visible character is escaped, as nothing else would
+// be.
 func printable(text []byte) string {
 	var b strings.Builder
 	for len(text) > 0 {
@@ -103,11 +104,13 @@ func (r *Report) WriteText(w io.Writer) error {
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "- %s\n", n)
 	}
-	fmt.Fprintf(&b, "\nB against A. Intervals hold %g %% for all %d together (each by itself %.4g %%); no verdict where one has zero in it.\n",
+	fmt.Fprintf(&b, "\nB against A. Intervals hold %g %% for all %d together (each by itself %.4g %%); no verdict "+
+		"where one has zero in it.\n",
 		100*r.Confidence, r.Judged, 100*r.Each)
 	fmt.Fprintf(&b, "\n%-30s%10s%10s%10s%12s%12s\n", "all requests, as they came", "A", "B", "change", "= routes", "+ mix")
 	for _, c := range r.All {
-		fmt.Fprintf(&b, "  %-28s%10s%10s%10s%12s%12s\n", c.Of, duration(c.A), duration(c.B), part(c.Change, c.A), part(c.Within, c.A), part(c.Mix, c.A))
+		fmt.Fprintf(&b, "  %-28s%10s%10s%10s%12s%12s\n", c.Of, duration(c.A), duration(c.B), part(c.Change, c.A),
+			part(c.Within, c.A), part(c.Mix, c.A))
 	}
 	for _, row := range r.everyRow() {
 		row.write(&b)
@@ -130,10 +133,12 @@ func (r *Report) writeSides(b *strings.Builder) {
 			fmt.Fprintf(b, ", %.4g/s, %.3g in flight", s.PerSecond, s.InFlight)
 		}
 		fmt.Fprintf(b, "\n   answered %s, refused %s, failed %s (%.2f %%), gone %s\n",
-			thousands(s.Answered), thousands(s.Refused), thousands(s.Failed), 100*float64(s.Failed)/float64(max(s.Requests, 1)), thousands(s.Gone))
+			thousands(s.Answered), thousands(s.Refused), thousands(s.Failed), 100*float64(s.Failed)/float64(max(s.Requests,
+				1)), thousands(s.Gone))
 	}
 	for _, in := range r.Inputs {
-		fmt.Fprintf(b, "   %s: %s lines of %s", clip(strings.Join(in.Files, " "), textWidth/2), thousands(in.Lines), in.Format)
+		fmt.Fprintf(b, "   %s: %s lines of %s", clip(strings.Join(in.Files, " "), textWidth/2), thousands(in.Lines),
+			in.Format)
 		if !in.First.IsZero() {
 			fmt.Fprintf(b, ", %s", period(in.First, in.Last))
 		}
@@ -174,7 +179,8 @@ func (r *Report) everyRow() []*Row {
 func (row *Row) write(b *strings.Builder) {
 	counts := fmt.Sprintf("%s | %s", thousands(row.A.Compared), thousands(row.B.Compared))
 	name := clip(row.Route, textWidth-len(counts)-2)
-	fmt.Fprintf(b, "\n%s%s%s\n", name, strings.Repeat(" ", max(textWidth-utf8.RuneCountInString(name)-len(counts), 2)), counts)
+	fmt.Fprintf(b, "\n%s%s%s\n", name, strings.Repeat(" ", max(textWidth-utf8.RuneCountInString(name)-len(counts), 2)),
+		counts)
 	if failed := row.A.Failed + row.B.Failed; failed > 0 {
 		fmt.Fprintf(b, "  failed %s | %s\n", thousands(row.A.Failed), thousands(row.B.Failed))
 	}
@@ -190,7 +196,8 @@ func (row *Row) write(b *strings.Builder) {
 		case Even:
 			fmt.Fprintf(b, "%10s  %s to %s", percent(float64(c.Ratio)), percent(c.RatioInterval[0]), percent(c.RatioInterval[1]))
 		default:
-			fmt.Fprintf(b, "%10s  %s to %s  %s", percent(float64(c.Ratio)), percent(c.RatioInterval[0]), percent(c.RatioInterval[1]), strings.ToUpper(string(c.Verdict)))
+			fmt.Fprintf(b, "%10s  %s to %s  %s", percent(float64(c.Ratio)), percent(c.RatioInterval[0]),
+				percent(c.RatioInterval[1]), strings.ToUpper(string(c.Verdict)))
 		}
 		b.WriteString("\n")
 	}
@@ -198,5 +205,6 @@ func (row *Row) write(b *strings.Builder) {
 
 // tooFew says why there is no interval.
 func (c *Cell) tooFew() string {
-	return fmt.Sprintf("too few: %s on each side are needed, these are worth %s and %s", thousands(c.Needs), thousands(c.WorthA), thousands(c.WorthB))
+	return fmt.Sprintf("too few: %s on each side are needed, these are worth %s and %s", thousands(c.Needs),
+		thousands(c.WorthA), thousands(c.WorthB))
 }

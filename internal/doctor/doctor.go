@@ -1,5 +1,5 @@
-// Package doctor examines a machine and the repositories below a root for what keeps a server from working well, and says for each fault what
-// to do about it. It reads; it changes and creates nothing.
+// Package doctor examines a machine and the repositories below a root for what keeps a server from working well, and
+// says for each fault what to do about it. It reads; it changes and creates nothing.
 package doctor
 
 import (
@@ -31,7 +31,8 @@ const (
 )
 
 // Groups lists all groups.
-var Groups = []string{GroupConfiguration, GroupServer, GroupRepositories, GroupGit, GroupLimits, GroupCertificates, GroupClock, GroupDisk, GroupCgroups}
+var Groups = []string{GroupConfiguration, GroupServer, GroupRepositories, GroupGit, GroupLimits, GroupCertificates,
+	GroupClock, GroupDisk, GroupCgroups}
 
 // Finding is one thing that was found.
 type Finding struct {
@@ -73,7 +74,8 @@ func (r *Report) Fact(group, text string) {
 // Sort puts the findings into the order of groups, problems first, and of subjects.
 func (r *Report) Sort() {
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
-		byKind := cmp.Or(cmp.Compare(slices.Index(Groups, a.Group), slices.Index(Groups, b.Group)), -cmp.Compare(a.Severity, b.Severity),
+		byKind := cmp.Or(cmp.Compare(slices.Index(Groups, a.Group), slices.Index(Groups, b.Group)),
+			-cmp.Compare(a.Severity, b.Severity),
 			cmp.Compare(a.Kind, b.Kind))
 		if a.Group == GroupConfiguration { // they come in the order of the file's lines
 			return byKind

@@ -75,55 +75,65 @@ func TestPlantedFaults(t *testing.T) {
 		{name: "turned off", kind: "turned-off", text: "http.uploadpack", plant: func(r *gittest.Repo) error {
 			return appendTo(r.Dir+"/config", "[http]\n\tuploadpack = false\n")
 		}},
-		{name: "unborn HEAD", kind: "unborn-head", text: "packhorse repo set-head app main --root ", plant: func(r *gittest.Repo) error {
-			return os.WriteFile(r.Dir+"/HEAD", []byte("ref: refs/heads/gone\n"), 0o644)
-		}},
-		{name: "unborn HEAD, a branch that a shell would run", kind: "unborn-head", text: "packhorse repo set-head app 'a;b$(c)' --root ", plant: func(r *gittest.Repo) error {
-			r.Git("update-ref", "refs/heads/a;b$(c)", "refs/heads/main")
-			r.Git("update-ref", "-d", "refs/heads/main")
-			return os.WriteFile(r.Dir+"/HEAD", []byte("ref: refs/heads/gone\n"), 0o644)
-		}},
+		{name: "unborn HEAD", kind: "unborn-head", text: "packhorse repo set-head app main --root ",
+			plant: func(r *gittest.Repo) error {
+				return os.WriteFile(r.Dir+"/HEAD", []byte("ref: refs/heads/gone\n"), 0o644)
+			}},
+		{name: "unborn HEAD, a branch that a shell would run", kind: "unborn-head",
+			text: "packhorse repo set-head app 'a;b$(c)' --root ", plant: func(r *gittest.Repo) error {
+				r.Git("update-ref", "refs/heads/a;b$(c)", "refs/heads/main")
+				r.Git("update-ref", "-d", "refs/heads/main")
+				return os.WriteFile(r.Dir+"/HEAD", []byte("ref: refs/heads/gone\n"), 0o644)
+			}},
 		{name: "unborn HEAD, no branch", plant: func(r *gittest.Repo) error {
 			r.Git("update-ref", "-d", "refs/heads/main")
 			return nil
 		}},
-		{name: "missing lender", kind: "missing-lender", text: "/no/such/objects, which is missing", plant: func(r *gittest.Repo) error {
-			return write(r.Dir+"/objects/info/alternates", "/no/such/objects\n", 0o644)
-		}},
+		{name: "missing lender", kind: "missing-lender", text: "/no/such/objects, which is missing",
+			plant: func(r *gittest.Repo) error {
+				return write(r.Dir+"/objects/info/alternates", "/no/such/objects\n", 0o644)
+			}},
 		{name: "lender outside", kind: "lender-outside", text: "not below the root", plant: func(r *gittest.Repo) error {
 			return write(r.Dir+"/objects/info/alternates", t.TempDir()+"\n", 0o644)
 		}},
-		{name: "hook", kind: "hook-refuses-pushes", text: "hooks/pre-receive, hooks/update", plant: func(r *gittest.Repo) error {
-			if err := write(r.Dir+"/hooks/pre-receive", "#!/bin/sh\n", 0o755); err != nil {
-				return err
-			}
-			return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755)
-		}},
-		{name: "hook that is ignored", kind: "hook-not-run", text: "hooks/update", hooks: HooksIgnored, plant: func(r *gittest.Repo) error {
-			return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755)
-		}},
-		{name: "hook that runs", hooks: HooksRun, plant: func(r *gittest.Repo) error { return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755) }},
-		{name: "sample of a hook", plant: func(r *gittest.Repo) error { return write(r.Dir+"/hooks/update.sample", "#!/bin/sh\n", 0o755) }},
-		{name: "hook that is not executable", kind: "hook-not-executable", text: "chmod a+rx", plant: func(r *gittest.Repo) error {
-			return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o644)
-		}},
+		{name: "hook", kind: "hook-refuses-pushes", text: "hooks/pre-receive, hooks/update",
+			plant: func(r *gittest.Repo) error {
+				if err := write(r.Dir+"/hooks/pre-receive", "#!/bin/sh\n", 0o755); err != nil {
+					return err
+				}
+				return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755)
+			}},
+		{name: "hook that is ignored", kind: "hook-not-run", text: "hooks/update", hooks: HooksIgnored,
+			plant: func(r *gittest.Repo) error {
+				return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755)
+			}},
+		{name: "hook that runs", hooks: HooksRun,
+			plant: func(r *gittest.Repo) error { return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755) }},
+		{name: "sample of a hook",
+			plant: func(r *gittest.Repo) error { return write(r.Dir+"/hooks/update.sample", "#!/bin/sh\n", 0o755) }},
+		{name: "hook that is not executable", kind: "hook-not-executable", text: "chmod a+rx",
+			plant: func(r *gittest.Repo) error {
+				return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o644)
+			}},
 		{name: "core.hooksPath", kind: "hook-refuses-pushes", text: "post-receive", plant: func(r *gittest.Repo) error {
 			if err := appendTo(r.Dir+"/config", "[core]\n\thooksPath = mine\n"); err != nil {
 				return err
 			}
 			return write(r.Dir+"/mine/post-receive", "#!/bin/sh\n", 0o755)
 		}},
-		{name: "another owner", kind: "not-writable", text: "pushes and maintenance fail", user: somebody, plant: func(r *gittest.Repo) error {
-			return filepath.WalkDir(r.Dir, func(path string, e os.DirEntry, err error) error {
-				if err == nil && e.IsDir() {
-					err = os.Chmod(path, 0o755)
-				} else if err == nil {
-					err = os.Chmod(path, 0o644)
-				}
-				return err
-			})
-		}},
-		{name: "world-writable", kind: "world-writable", text: "objects", plant: func(r *gittest.Repo) error { return os.Chmod(r.Dir+"/objects", 0o777) }},
+		{name: "another owner", kind: "not-writable", text: "pushes and maintenance fail", user: somebody,
+			plant: func(r *gittest.Repo) error {
+				return filepath.WalkDir(r.Dir, func(path string, e os.DirEntry, err error) error {
+					if err == nil && e.IsDir() {
+						err = os.Chmod(path, 0o755)
+					} else if err == nil {
+						err = os.Chmod(path, 0o644)
+					}
+					return err
+				})
+			}},
+		{name: "world-writable", kind: "world-writable", text: "objects",
+			plant: func(r *gittest.Repo) error { return os.Chmod(r.Dir+"/objects", 0o777) }},
 		{name: "future", kind: "future", text: "changed in the future", plant: func(r *gittest.Repo) error {
 			later := time.Now().Add(time.Hour)
 			return os.Chtimes(r.Dir+"/HEAD", later, later)
@@ -149,10 +159,12 @@ func TestPlantedFaults(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			found := examined(t, RepositoryOptions{Root: root, User: User{UID: test.user, Name: "git"}, Objects: 2, Hooks: cmp.Or(test.hooks, HooksRefuse)})
+			found := examined(t, RepositoryOptions{Root: root, User: User{UID: test.user, Name: "git"}, Objects: 2,
+				Hooks: cmp.Or(test.hooks, HooksRefuse)})
 			switch {
 			case test.kind == "" && len(found) == 0:
-			case len(found) != 1 || found[0].Kind != test.kind || !strings.Contains(found[0].Text+found[0].Advice, test.text) || found[0].Subject != "app.git" || found[0].Advice == "":
+			case len(found) != 1 || found[0].Kind != test.kind || !strings.Contains(found[0].Text+found[0].Advice, test.text) ||
+				found[0].Subject != "app.git" || found[0].Advice == "":
 				t.Errorf("found %+v, want %s with %q", found, test.kind, test.text)
 			}
 		})
@@ -278,7 +290,8 @@ func TestMachine(t *testing.T) {
 func TestAdvice(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"team/app.git": "team/app.git", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "~x": "'~x'", "a;b": "'a;b'", "{a,b}": "'{a,b}'", "x*": "'x*'",
+		"team/app.git": "team/app.git", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "~x": "'~x'", "a;b": "'a;b'",
+		"{a,b}": "'{a,b}'", "x*": "'x*'",
 	} {
 		if got := shellWord(text); got != want {
 			t.Errorf("%q is the word %s, want %s", text, got, want)

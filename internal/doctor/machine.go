@@ -16,7 +16,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// MinimumGit is the oldest git that a server runs with: core.fsync, by which pushes are on disk before clients are told, came with it.
+// MinimumGit is the oldest git that a server runs with: core.fsync, by which pushes are on disk before clients are
+// told, came with it.
 var MinimumGit = process.Version{2, 36}
 
 // gitFeatures need a newer git than the minimum.
@@ -32,7 +33,8 @@ func TooOld(program string, v process.Version) error {
 	if !v.Before(MinimumGit) {
 		return nil
 	}
-	return fmt.Errorf("git.program: %s is git %s, and a server needs %s or later; install a newer git, or name one with --git", program, v, MinimumGit)
+	return fmt.Errorf("git.program: %s is git %s, and a server needs %s or later; install a newer git, or name one "+
+		"with --git", program, v, MinimumGit)
 }
 
 // Git examines the git program.
@@ -47,12 +49,14 @@ func Git(ctx context.Context, program string, r *Report) {
 	}
 	r.Fact(GroupGit, "version "+text)
 	if err := TooOld(program, v); err != nil {
-		add(Problem, "git-too-old", fmt.Sprintf("git %s is older than %s, and a server does not start with it", text, MinimumGit), "install a newer git, or name one with git.program")
+		add(Problem, "git-too-old", fmt.Sprintf("git %s is older than %s, and a server does not start with it", text,
+			MinimumGit), "install a newer git, or name one with git.program")
 		return
 	}
 	for _, f := range gitFeatures {
 		if v.Before(f.since) {
-			add(Hint, "git-feature", fmt.Sprintf("%s need git %s, and this is %s: requests to them are refused", f.what, f.since, text), "install git "+f.since.String()+" or later if there are any")
+			add(Hint, "git-feature", fmt.Sprintf("%s need git %s, and this is %s: requests to them are refused", f.what, f.since,
+				text), "install git "+f.since.String()+" or later if there are any")
 		}
 	}
 }
@@ -77,8 +81,10 @@ func Limits(pid int, r *Report) {
 	r.Fact(GroupLimits, fmt.Sprintf("%s: %s open files, %s processes", whose, limitText(files), limitText(processes)))
 	check := func(kind, what string, limit, least uint64, unit, shell string) {
 		if limit < least {
-			r.Add(Finding{Group: GroupLimits, Severity: Problem, Kind: kind, Text: fmt.Sprintf("%s limit of %s is %d; under load it should be %d at least", whose, what, limit, least),
-				Advice: fmt.Sprintf("%s=%d in the unit of systemd, or ulimit -H%s %d before the server starts", unit, 8*least, shell, 8*least)})
+			r.Add(Finding{Group: GroupLimits, Severity: Problem, Kind: kind,
+				Text: fmt.Sprintf("%s limit of %s is %d; under load it should be %d at least", whose, what, limit, least),
+				Advice: fmt.Sprintf("%s=%d in the unit of systemd, or ulimit -H%s %d before the server starts", unit, 8*least,
+					shell, 8*least)})
 		}
 	}
 	check("open-files", "open files", files, leastFiles, "LimitNOFILE", "n")
@@ -92,7 +98,8 @@ func limitText(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// Disk examines the file systems of some directories, named for messages. One that does not exist is looked at where it would be.
+// Disk examines the file systems of some directories, named for messages. One that does not exist is looked at where it
+// would be.
 func Disk(dirs map[string]string, r *Report) {
 	seen := map[unix.Fsid]bool{}
 	for _, name := range []string{"root", "state", "cache"} {
@@ -126,11 +133,13 @@ const leastFree = 1 << 30
 // diskFaults finds what is short on a file system. Some have no number of inodes.
 func diskFaults(name string, free, size, inodesFree, inodes uint64) (list []Finding) {
 	if free < leastFree || free < size/50 {
-		list = append(list, Finding{Group: GroupDisk, Severity: Problem, Kind: "space", Text: fmt.Sprintf("%s of %s are free for the %s", sizeText(free), sizeText(size), name),
+		list = append(list, Finding{Group: GroupDisk, Severity: Problem, Kind: "space",
+			Text:   fmt.Sprintf("%s of %s are free for the %s", sizeText(free), sizeText(size), name),
 			Advice: "free some; a full disk refuses pushes and turns the cache off (cache.max_bytes bounds that)"})
 	}
 	if inodes > 0 && (inodesFree < 10_000 || inodesFree < inodes/50) {
-		list = append(list, Finding{Group: GroupDisk, Severity: Problem, Kind: "inodes", Text: fmt.Sprintf("%d of %d inodes are free for the %s", inodesFree, inodes, name),
+		list = append(list, Finding{Group: GroupDisk, Severity: Problem, Kind: "inodes",
+			Text:   fmt.Sprintf("%d of %d inodes are free for the %s", inodesFree, inodes, name),
 			Advice: "remove files, or pack the loose objects of large repositories (packhorse repo maintain)"})
 	}
 	return list
@@ -154,17 +163,19 @@ func Clock(dir string, r *Report) {
 		r.Fact(GroupClock, "synchronised")
 	case known:
 		r.Fact(GroupClock, "not synchronised, as the kernel knows")
-		r.Add(Finding{Group: GroupClock, Severity: Hint, Kind: "unsynchronised", Text: "nothing keeps the clock right, as the kernel knows: tokens and certificates expire by it",
+		r.Add(Finding{Group: GroupClock, Severity: Hint, Kind: "unsynchronised",
+			Text:   "nothing keeps the clock right, as the kernel knows: tokens and certificates expire by it",
 			Advice: "run chrony or systemd-timesyncd; in a container look at the host's clock"})
 	}
 	if skew, ok := fileSkew(dir); ok && skew.Abs() > maxSkew {
-		r.Add(Finding{Group: GroupClock, Severity: Problem, Kind: "skew", Subject: dir, Text: fmt.Sprintf("the file system's clock differs from this machine's by %v", skew.Round(time.Millisecond)),
+		r.Add(Finding{Group: GroupClock, Severity: Problem, Kind: "skew", Subject: dir,
+			Text:   fmt.Sprintf("the file system's clock differs from this machine's by %v", skew.Round(time.Millisecond)),
 			Advice: "synchronise the clocks of this machine and of the file server: changes may be noticed late"})
 	}
 }
 
-// Cgroups examines which control groups a server could have, or has if pid is a running one's. A path is cgroup.path; wanted says that the
-// configuration asks for limits.
+// Cgroups examines which control groups a server could have, or has if pid is a running one's. A path is cgroup.path;
+// wanted says that the configuration asks for limits.
 func Cgroups(pid int, path string, enabled, wanted bool, r *Report) {
 	if !enabled {
 		r.Fact(GroupCgroups, "turned off (cgroup.enabled)")
@@ -184,11 +195,15 @@ func Cgroups(pid int, path string, enabled, wanted bool, r *Report) {
 	switch {
 	case err != nil:
 		r.Fact(GroupCgroups, "no setting of cgroup.* can be used by a process like this one")
-		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup", Text: "no limits of cgroup.* hold: " + err.Error(),
-			Advice: "Delegate=cpu memory in the unit of systemd, or set cgroup.path (docs/explanation/processes.md); without, rlimits and niceness stand in"})
+		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup", Text: "no limits of cgroup.* hold: " +
+			err.Error(),
+			Advice: "Delegate=cpu memory in the unit of systemd, or set cgroup.path (docs/explanation/processes.md); " +
+				"without, rlimits and niceness stand in"})
 	case len(missing) > 0:
 		r.Fact(GroupCgroups, dir)
-		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup-controller", Subject: dir, Text: errors.Join(missing...).Error(), Advice: "Delegate=cpu memory in the unit of systemd (docs/explanation/processes.md)"})
+		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup-controller", Subject: dir,
+			Text: errors.Join(missing...).Error(), Advice: "Delegate=cpu memory in the unit of systemd " +
+				"(docs/explanation/processes.md)"})
 	default:
 		r.Fact(GroupCgroups, dir+": cgroup.*.memory_high, memory_max and cpu_weight can be used")
 	}

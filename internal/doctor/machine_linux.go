@@ -22,7 +22,8 @@ func clockState() (synchronised, known bool) {
 	return state != timeError && t.Status&unix.STA_UNSYNC == 0, err == nil
 }
 
-// fileSkew is by how much the time of a new file without a name, which is gone when it is closed, differs from the clock.
+// fileSkew is by how much the time of a new file without a name, which is gone when it is closed, differs from the
+// clock.
 func fileSkew(dir string) (time.Duration, bool) {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {

@@ -88,9 +88,10 @@ const (
 	future      = time.Minute
 )
 
-// Repositories examines repositories, a few at a time, by their paths below the root as they are on disk. It returns how many it examined, and the
-// error that ended the list.
-func Repositories(ctx context.Context, paths func(func(string, error) bool), o RepositoryOptions, r *Report) (int, error) {
+// Repositories examines repositories, a few at a time, by their paths below the root as they are on disk. It returns
+// how many it examined, and the error that ended the list.
+func Repositories(ctx context.Context, paths func(func(string, error) bool), o RepositoryOptions,
+	r *Report) (int, error) {
 	work, done := make(chan string), atomic.Int64{}
 	var examining sync.WaitGroup
 	for range min(8, 2*runtime.GOMAXPROCS(0)) {
@@ -118,8 +119,8 @@ func Repositories(ctx context.Context, paths func(func(string, error) bool), o R
 // plainShell are the characters that mean themselves to every shell, anywhere in a word.
 const plainShell = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+,"
 
-// shellWord is a word of a command that advice tells, in quotes if need be. Clients choose the names of branches and, with the control API, of
-// repositories: "a;reboot" is one.
+// shellWord is a word of a command that advice tells, in quotes if need be. Clients choose the names of branches and,
+// with the control API, of repositories: "a;reboot" is one.
 func shellWord(s string) string {
 	if s != "" && strings.Trim(s, plainShell) == "" {
 		return s
@@ -161,7 +162,8 @@ func examine(ctx context.Context, path string, o *RepositoryOptions, r *Report) 
 }
 
 func (x *examination) add(severity Severity, kind, text, advice string) {
-	x.report.Add(Finding{Group: GroupRepositories, Severity: severity, Kind: kind, Subject: x.path, Text: text, Advice: advice})
+	x.report.Add(Finding{Group: GroupRepositories, Severity: severity, Kind: kind, Subject: x.path, Text: text,
+		Advice: advice})
 }
 
 // served is the path by which clients know the repository.
@@ -174,12 +176,14 @@ func (x *examination) refused(err error) {
 	text := fault.Message(err)
 	switch {
 	case strings.Contains(text, "includes another file"):
-		x.add(Problem, "config-include", "its config includes another file, and requests are refused, since that might hide refs",
+		x.add(Problem, "config-include",
+			"its config includes another file, and requests are refused, since that might hide refs",
 			"copy the settings into "+shellWord(filepath.Join(x.dir, "config"))+", and remove include.path and includeIf.*.path")
 	case strings.Contains(text, "http.uploadpack"):
 		x.add(Hint, "turned-off", text, "remove http.uploadpack from its config if it is to be served")
 	default:
-		x.add(Problem, "refused", "requests are refused: "+err.Error(), "mend it, or restore it from a backup; run git fsck in "+shellWord(x.dir))
+		x.add(Problem, "refused", "requests are refused: "+err.Error(),
+			"mend it, or restore it from a backup; run git fsck in "+shellWord(x.dir))
 	}
 }
 
@@ -204,8 +208,11 @@ func (x *examination) head(ctx context.Context, r *repo.Repo) {
 	if len(branches) == 0 || err != nil {
 		return
 	}
-	x.add(Problem, "unborn-head", fmt.Sprintf("HEAD names %s, which does not exist, and there are other branches (%s): clones check out nothing", head.Target, strings.Join(branches, ", ")),
-		fmt.Sprintf("packhorse repo set-head %s %s --root %s", shellWord(x.served()), shellWord(branchArgument(branches[0])), shellWord(x.Root)))
+	x.add(Problem, "unborn-head",
+		fmt.Sprintf("HEAD names %s, which does not exist, and there are other branches (%s): clones check out nothing",
+			head.Target, strings.Join(branches, ", ")),
+		fmt.Sprintf("packhorse repo set-head %s %s --root %s", shellWord(x.served()), shellWord(branchArgument(branches[0])),
+			shellWord(x.Root)))
 }
 
 // alternates finds lenders that are missing, and reports whether there are any.
@@ -216,17 +223,20 @@ func (x *examination) alternates(objects string) (faults bool) {
 	}
 	lenders, err := pack.Alternates(real)
 	if err != nil {
-		x.add(Problem, "alternates", "cannot read objects/info/alternates: "+err.Error(), "look at "+shellWord(filepath.Join(objects, "info/alternates")))
+		x.add(Problem, "alternates", "cannot read objects/info/alternates: "+err.Error(), "look at "+
+			shellWord(filepath.Join(objects, "info/alternates")))
 		return true
 	}
 	for _, lender := range lenders {
 		if _, err := os.Stat(lender); err != nil {
 			faults = true
-			x.add(Problem, "missing-lender", fmt.Sprintf("it borrows objects from %s, which is missing (%s)", lender, errno(err)),
+			x.add(Problem, "missing-lender", fmt.Sprintf("it borrows objects from %s, which is missing (%s)", lender,
+				errno(err)),
 				"restore the lender, or correct "+shellWord(filepath.Join(objects, "info/alternates")))
 		} else if to, err := filepath.EvalSymlinks(lender); err == nil && !x.Open.Allows(to) {
 			faults = true
-			x.add(Problem, "lender-outside", fmt.Sprintf("it borrows objects from %s, which is not below the root, and requests are refused", lender),
+			x.add(Problem, "lender-outside",
+				fmt.Sprintf("it borrows objects from %s, which is not below the root, and requests are refused", lender),
 				"move the lender below the root, or run git repack -a -d in the repository and remove objects/info/alternates")
 		}
 	}
@@ -258,16 +268,19 @@ func (x *examination) objects(ctx context.Context, r *repo.Repo) {
 		lacks = append(lacks, "commit-graph")
 	}
 	if len(lacks) > 0 {
-		x.add(Hint, "no-"+lacks[0], fmt.Sprintf("it has %d objects and no %s: fetches take longer", c.Packed, strings.Join(lacks, " and no ")), maintain)
+		x.add(Hint, "no-"+lacks[0], fmt.Sprintf("it has %d objects and no %s: fetches take longer", c.Packed,
+			strings.Join(lacks, " and no ")), maintain)
 	}
 	if c.Packs > manyPacks || c.Loose > manyLoose {
-		x.add(Hint, "not-maintained", fmt.Sprintf("it has %d packs and %d loose objects: fetches take longer", c.Packs, c.Loose), maintain)
+		x.add(Hint, "not-maintained", fmt.Sprintf("it has %d packs and %d loose objects: fetches take longer", c.Packs,
+			c.Loose), maintain)
 	}
 }
 
 // pushHooks are the files that git runs on pushes (githooks(5)).
 var pushHooks = []repo.HookEvent{
-	repo.PreReceive, repo.ProcReceive, repo.Update, repo.PushToCheckout, repo.ReferenceTransaction, repo.PostReceive, repo.PostUpdate,
+	repo.PreReceive, repo.ProcReceive, repo.Update, repo.PushToCheckout, repo.ReferenceTransaction, repo.PostReceive,
+	repo.PostUpdate,
 }
 
 // hooks finds hooks that would not run: the server does not run them, or nobody made them executable.
@@ -289,21 +302,24 @@ func (x *examination) hooks() {
 		x.add(Problem, "hook-not-run", "the server does not run the repository's own hooks: "+names,
 			`remove them, move them to the directory that push.hooks_dir names, or set push.repository_hooks to "run" (docs/how-to/hooks.md)`)
 	case x.Hooks == HooksRefuse:
-		x.add(Problem, "hook-refuses-pushes", "pushes are refused, because the server does not run the repository's own hooks: "+names,
+		x.add(Problem, "hook-refuses-pushes",
+			"pushes are refused, because the server does not run the repository's own hooks: "+names,
 			`remove them, move them to the directory that push.hooks_dir names, or set push.repository_hooks to "run" or "ignore" (docs/how-to/hooks.md)`)
 	case len(denied) > 0:
-		x.add(Problem, "hook-not-executable", fmt.Sprintf("hooks that %s may not execute do not run: %s", x.User.Name, strings.Join(denied, ", ")), "chmod a+rx "+shellWord(denied[0]))
+		x.add(Problem, "hook-not-executable", fmt.Sprintf("hooks that %s may not execute do not run: %s", x.User.Name,
+			strings.Join(denied, ", ")), "chmod a+rx "+shellWord(denied[0]))
 	}
 	for _, event := range pushHooks {
 		path := filepath.Join(x.dir, "hooks", string(event))
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 == 0 {
-			x.add(Problem, "hook-not-executable", path+" is not executable, and does not run", "chmod a+rx "+shellWord(path)+", or remove it")
+			x.add(Problem, "hook-not-executable", path+" is not executable, and does not run", "chmod a+rx "+shellWord(path)+
+				", or remove it")
 		}
 	}
 }
 
-// rights finds what the server's user may not read or write, and what everybody may write. Only the first file of each kind is told, with how
-// many there are.
+// rights finds what the server's user may not read or write, and what everybody may write. Only the first file of each
+// kind is told, with how many there are.
 func (x *examination) rights() {
 	faults := map[string]*struct {
 		first string
@@ -364,15 +380,19 @@ func (x *examination) rights() {
 	}
 	chown := x.User.Chown(x.dir)
 	if faults["unreadable"] != nil {
-		x.add(Problem, "not-readable", fmt.Sprintf("%s may not read %s: fetches fail", x.User.Name, more("unreadable")), chown+", and chmod -R u+rX")
+		x.add(Problem, "not-readable", fmt.Sprintf("%s may not read %s: fetches fail", x.User.Name, more("unreadable")),
+			chown+", and chmod -R u+rX")
 	}
 	if faults["unwritable"] != nil {
-		x.add(Problem, "not-writable", fmt.Sprintf("%s may not write %s: pushes and maintenance fail", x.User.Name, more("unwritable")), chown+", and chmod -R u+rwX")
+		x.add(Problem, "not-writable", fmt.Sprintf("%s may not write %s: pushes and maintenance fail", x.User.Name,
+			more("unwritable")), chown+", and chmod -R u+rwX")
 	}
 	if faults["world-writable"] != nil {
-		x.add(Problem, "world-writable", fmt.Sprintf("everybody on this machine may write %s", more("world-writable")), "chmod -R o-w "+shellWord(x.dir))
+		x.add(Problem, "world-writable", fmt.Sprintf("everybody on this machine may write %s", more("world-writable")),
+			"chmod -R o-w "+shellWord(x.dir))
 	}
 	if faults["future"] != nil {
-		x.add(Problem, "future", fmt.Sprintf("%s was changed in the future, as its time says", more("future")), "correct the clocks of this machine and of the file server")
+		x.add(Problem, "future", fmt.Sprintf("%s was changed in the future, as its time says", more("future")),
+			"correct the clocks of this machine and of the file server")
 	}
 }

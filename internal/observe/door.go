@@ -14,8 +14,8 @@ const (
 	opsRequests    = 64  // answered at the same time, health not counted
 )
 
-// door bounds a listener's connections. When there are too many, the one goes that has had nothing to do for the longest time: whoever opens
-// connections and is silent keeps nobody else out. Use state as http.Server.ConnState.
+// door bounds a listener's connections. When there are too many, the one goes that has had nothing to do for the
+// longest time: whoever opens connections and is silent keeps nobody else out. Use state as http.Server.ConnState.
 type door struct {
 	net.Listener
 	most    int
@@ -111,7 +111,8 @@ func bounded(h http.Handler, most int, m *OpsMetrics) http.Handler {
 
 var errOpsFull = errors.New("the private listener answers as many requests as it may; try again")
 
-// noPages refuses requests that web pages of other sites make, GET included: a profile costs CPU time even if the page cannot read it.
+// noPages refuses requests that web pages of other sites make, GET included: a profile costs CPU time even if the page
+// cannot read it.
 func noPages(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asUnsafe := *r

@@ -15,7 +15,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestOpsIsBounded: who opens connections and is silent, and who scrapes too much, is in nobody's way who asks for health.
+// TestOpsIsBounded: who opens connections and is silent, and who scrapes too much, is in nobody's way who asks for
+// health.
 func TestOpsIsBounded(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -26,7 +27,8 @@ func TestOpsIsBounded(t *testing.T) {
 	slow := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-goOn })
 	reg, metrics := NewRegistry(""), NewOpsMetrics()
 	reg.MustRegister(metrics.Collectors()...)
-	ops := NewOps(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: reg, Metrics: metrics, Ready: func() error { return nil }, More: map[string]http.Handler{"/slow": slow}})
+	ops := NewOps(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: reg, Metrics: metrics,
+		Ready: func() error { return nil }, More: map[string]http.Handler{"/slow": slow}})
 	done := make(chan error, 1)
 	go func() { done <- ops.Serve(l) }()
 	defer func() {
@@ -78,8 +80,10 @@ func TestOpsIsBounded(t *testing.T) {
 		return strings.Contains(status("/metrics"), "200")
 	})
 	w := httptest.NewRecorder()
-	opsHandler(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: reg}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-	for _, line := range []string{`packhorse_ops_refused_total{what="request"} 2`, `packhorse_ops_refused_total{what="connection"}`} {
+	opsHandler(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: reg}).ServeHTTP(w,
+		httptest.NewRequest("GET", "/metrics", nil))
+	for _, line := range []string{`packhorse_ops_refused_total{what="request"} 2`,
+		`packhorse_ops_refused_total{what="connection"}`} {
 		if !strings.Contains(w.Body.String(), "\n"+line) {
 			t.Errorf("no %s", line)
 		}
@@ -89,17 +93,22 @@ func TestOpsIsBounded(t *testing.T) {
 	}
 }
 
-// TestPagesTakeNoProfiles: a page that a browser shows starts no profile, on whatever listener; who follows a link on our own page does.
+// TestPagesTakeNoProfiles: a page that a browser shows starts no profile, on whatever listener; who follows a link on
+// our own page does.
 func TestPagesTakeNoProfiles(t *testing.T) {
 	t.Parallel()
-	h := opsHandler(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: NewRegistry(""), More: map[string]http.Handler{"GET /debug/top": http.NotFoundHandler()}})
+	h := opsHandler(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: NewRegistry(""),
+		More: map[string]http.Handler{"GET /debug/top": http.NotFoundHandler()}})
 	for _, test := range []struct {
 		path, header, value string
 		status              int
 	}{
-		{"/debug/pprof/goroutine?debug=1", "Sec-Fetch-Site", "cross-site", 403}, {"/debug/pprof/goroutine?debug=1", "Origin", "http://evil.example", 403},
-		{"/debug/pprof/goroutine?debug=1", "Sec-Fetch-Site", "same-origin", 200}, {"/debug/pprof/goroutine?debug=1", "Sec-Fetch-Site", "none", 200},
-		{"/debug/pprof/", "Sec-Fetch-Site", "same-site", 403}, {"/debug/top", "Sec-Fetch-Site", "cross-site", 403}, {"/debug/top", "Accept", "*/*", 404},
+		{"/debug/pprof/goroutine?debug=1", "Sec-Fetch-Site", "cross-site", 403},
+		{"/debug/pprof/goroutine?debug=1", "Origin", "http://evil.example", 403},
+		{"/debug/pprof/goroutine?debug=1", "Sec-Fetch-Site", "same-origin", 200},
+		{"/debug/pprof/goroutine?debug=1", "Sec-Fetch-Site", "none", 200},
+		{"/debug/pprof/", "Sec-Fetch-Site", "same-site", 403}, {"/debug/top", "Sec-Fetch-Site", "cross-site", 403},
+		{"/debug/top", "Accept", "*/*", 404},
 		{"/healthz", "Sec-Fetch-Site", "cross-site", 200}, {"/metrics", "Sec-Fetch-Site", "cross-site", 200},
 	} {
 		r := httptest.NewRequest("GET", test.path, nil)

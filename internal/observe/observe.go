@@ -1,5 +1,6 @@
 // Package observe is how the process is watched: its log, its metrics registry, and the private listener for metrics,
-// health and profiles. It knows nothing of Git; what there is to tell comes from the packages, as collectors and log records.
+// health and profiles. It knows nothing of Git; what there is to tell comes from the packages, as collectors and log
+// records.
 package observe
 
 import (
@@ -46,9 +47,10 @@ func LogFormat(format string, w io.Writer) string {
 }
 
 // NewLogger makes the process's log. The level may change while it runs. The format is "json", "text" (key=value),
-// "terminal" (short lines for people) or "auto": terminal on a terminal, JSON elsewhere; color is for terminal alone. All text goes
-// through redact, which takes out what no log may show.
-func NewLogger(w io.Writer, level slog.Leveler, format string, color bool, redact func(string) string) (*slog.Logger, error) {
+// "terminal" (short lines for people) or "auto": terminal on a terminal, JSON elsewhere; color is for terminal alone.
+// All text goes through redact, which takes out what no log may show.
+func NewLogger(w io.Writer, level slog.Leveler, format string, color bool,
+	redact func(string) string) (*slog.Logger, error) {
 	opts := &slog.HandlerOptions{Level: level}
 	switch LogFormat(format, w) {
 	case "terminal":
@@ -63,8 +65,9 @@ func NewLogger(w io.Writer, level slog.Leveler, format string, color bool, redac
 
 // lines writes lines of the log, redacted as a whole: that costs less than each value by itself, and misses none.
 //
-// In lines of JSON all that is no visible character is escaped. JSON allows it as it is, beyond ASCII, and slog leaves it: U+009B begins a terminal's
-// commands as ESC [ does, and U+202E turns around what follows it. Clients choose what repositories and agents are called. The other formats quote it.
+// In lines of JSON all that is no visible character is escaped. JSON allows it as it is, beyond ASCII, and slog leaves
+// it: U+009B begins a terminal's commands as ESC [ does, and U+202E turns around what follows it. Clients choose what
+// repositories and agents are called. The other formats quote it.
 type lines struct {
 	to     io.Writer
 	redact func(string) string // keeps nothing of what it is given

@@ -75,7 +75,8 @@ func TestOpenMetrics(t *testing.T) {
 	reg.MustRegister(seconds)
 	seconds.(prometheus.ExemplarObserver).ObserveWithExemplar(1, prometheus.Labels{"request_id": "abc"})
 	h := opsHandler(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: reg})
-	for accept, want := range map[string]bool{"application/openmetrics-text; version=1.0.0": true, "text/plain": false, "": false} {
+	for accept, want := range map[string]bool{"application/openmetrics-text; version=1.0.0": true, "text/plain": false,
+		"": false} {
 		r := httptest.NewRequest("GET", "/metrics", nil)
 		r.Header.Set("Accept", accept)
 		w := httptest.NewRecorder()
@@ -165,7 +166,8 @@ func TestLogger(t *testing.T) {
 		}
 		log.Debug("hidden")
 		log.Info("shown")
-		if got := out.String(); !strings.Contains(got, test.want) || test.want == "" && got != "" || strings.Contains(got, "hidden") {
+		if got := out.String(); !strings.Contains(got, test.want) || test.want == "" && got != "" ||
+			strings.Contains(got, "hidden") {
 			t.Errorf("%v logged %q", test, got)
 		}
 	}
@@ -181,20 +183,24 @@ func TestLogger(t *testing.T) {
 func TestLogIsRedacted(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
 		var out bytes.Buffer
-		log, err := NewLogger(&out, slog.LevelInfo, format, false, func(s string) string { return strings.ReplaceAll(s, "secret", "*") })
+		log, err := NewLogger(&out, slog.LevelInfo, format, false,
+			func(s string) string { return strings.ReplaceAll(s, "secret", "*") })
 		if err != nil {
 			t.Fatal(err)
 		}
 		secret := errors.New("a secret")
-		log.With("with", "a secret").WithGroup("group").Error("the secret", "string", "my secret", "error", fmt.Errorf("open: %w", secret), "list", []string{"one", "secret"},
+		log.With("with", "a secret").WithGroup("group").Error("the secret", "string", "my secret", "error",
+			fmt.Errorf("open: %w", secret), "list", []string{"one", "secret"},
 			slog.Group("inner", "string", "secret"), "panic", any(secret), "number", 7)
-		if got := out.String(); strings.Contains(got, "secret") || strings.Count(got, "*") != 7 || !strings.Contains(got, "7") {
+		if got := out.String(); strings.Contains(got, "secret") || strings.Count(got, "*") != 7 ||
+			!strings.Contains(got, "7") {
 			t.Errorf("%s: %s", format, got)
 		}
 	}
 }
 
-// TestLogHidesNothing: what clients chose moves no terminal's cursor and turns no line around, in either format; JSON keeps it as it was.
+// TestLogHidesNothing: what clients chose moves no terminal's cursor and turns no line around, in either format; JSON
+// keeps it as it was.
 func TestLogHidesNothing(t *testing.T) {
 	t.Parallel()
 	const name = "a\x1b[2J\u009b31m\u007f\u202e\u2066\ufeff\u2028\U000e0041\n\"} ä 日本 🐎"
@@ -214,7 +220,8 @@ func TestLogHidesNothing(t *testing.T) {
 				Repository, Error string
 				List              []string
 			}
-			if err := json.Unmarshal([]byte(line), &got); err != nil || got.Repository != name || got.Error != name || got.List[0] != name {
+			if err := json.Unmarshal([]byte(line), &got); err != nil || got.Repository != name || got.Error != name ||
+				got.List[0] != name {
 				t.Errorf("%v %q", err, got)
 			}
 			if !strings.Contains(line, "ä 日本 🐎") {
@@ -242,10 +249,12 @@ func TestTerminalLines(t *testing.T) {
 		return out.String()
 	}
 	for _, test := range []struct{ got, want string }{
-		{log(false, slog.LevelInfo, "hello", "a", "b c", "d", 2*time.Second), "13:14:15 INFO  hello with=1 g.a=\"b c\" g.d=2s\n"},
+		{log(false, slog.LevelInfo, "hello", "a", "b c", "d", 2*time.Second),
+			"13:14:15 INFO  hello with=1 g.a=\"b c\" g.d=2s\n"},
 		{log(true, slog.LevelWarn, "hello"), "13:14:15 \x1b[33mWARN \x1b[0m hello with=1\n"},
 		{log(true, slog.LevelError, "hello"), "13:14:15 \x1b[31;1mERROR\x1b[0m hello with=1\n"},
-		{log(false, slog.LevelInfo, "a\x1b[2Jb\n", "k\u009b", "x\u202ey"), "13:14:15 INFO  a\\x1b[2Jb\\n with=1 g.k\\u009b=\"x\\u202ey\"\n"},
+		{log(false, slog.LevelInfo, "a\x1b[2Jb\n", "k\u009b", "x\u202ey"),
+			"13:14:15 INFO  a\\x1b[2Jb\\n with=1 g.k\\u009b=\"x\\u202ey\"\n"},
 		{log(false, slog.LevelInfo, "token", "is", "secret"), "13:14:15 INFO  token with=1 g.is=*\n"},
 	} {
 		if test.got != test.want {
@@ -261,10 +270,12 @@ func TestTerminalRequests(t *testing.T) {
 		want  string
 		attrs []any
 	}{
-		{" fetch team/app 200 12.3ms 1.5MiB pack=hit user=alice\n", []any{"request", "AB", "operation", "fetch", "result", "ok", "repository", "team/app", "ms", 12.345,
-			"transport", "http", "status", 200, "client", "127.0.0.1:1", "user", "alice", "pack", "hit", "bytes", 3 << 19}},
-		{" page GET /-/search denied 401 1ms 20B error=\"authentication required\"\n", []any{"operation", "page", "result", "denied", "repository", "", "ms", 1.0, "status", 401,
-			"method", "GET", "path", "/-/search", "bytes", 20, "error", "authentication required"}},
+		{" fetch team/app 200 12.3ms 1.5MiB pack=hit user=alice\n",
+			[]any{"request", "AB", "operation", "fetch", "result", "ok", "repository", "team/app", "ms", 12.345,
+				"transport", "http", "status", 200, "client", "127.0.0.1:1", "user", "alice", "pack", "hit", "bytes", 3 << 19}},
+		{" page GET /-/search denied 401 1ms 20B error=\"authentication required\"\n",
+			[]any{"operation", "page", "result", "denied", "repository", "", "ms", 1.0, "status", 401,
+				"method", "GET", "path", "/-/search", "bytes", 20, "error", "authentication required"}},
 	} {
 		var out bytes.Buffer
 		log, err := NewLogger(&out, slog.LevelInfo, "terminal", false, func(s string) string { return s })

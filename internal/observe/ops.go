@@ -18,8 +18,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// Ops answers on the private listener. Profiles tell much about a process and cost it CPU time, so this is never the public
-// listener, and it has its own mux: nothing that registers itself on http.DefaultServeMux is reachable.
+// Ops answers on the private listener. Profiles tell much about a process and cost it CPU time, so this is never the
+// public listener, and it has its own mux: nothing that registers itself on http.DefaultServeMux is reachable.
 type Ops struct {
 	server  *http.Server
 	metrics *OpsMetrics
@@ -60,7 +60,8 @@ func NewOps(o OpsOptions) *Ops {
 	}, m}
 }
 
-// Serve answers until Close, and then returns nil. On a listener that only this machine reaches, requests have to name it as such.
+// Serve answers until Close, and then returns nil. On a listener that only this machine reaches, requests have to name
+// it as such.
 func (s *Ops) Serve(l net.Listener) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok && a.IP.IsLoopback() {
 		s.server.Handler = localOnly(s.server.Handler)
@@ -138,7 +139,8 @@ func WriteMetrics(w io.Writer, from prometheus.Gatherer) error {
 	if err != nil {
 		return err
 	}
-	promhttp.HandlerFor(from, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true}).ServeHTTP(plainWriter{w, http.Header{}}, r)
+	promhttp.HandlerFor(from, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError,
+		DisableCompression: true}).ServeHTTP(plainWriter{w, http.Header{}}, r)
 	return nil
 }
 
@@ -155,7 +157,8 @@ func (p plainWriter) WriteHeader(int)     {}
 func localOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "" && !origin.IsLoopback(r.Host) {
-			answer(w, http.StatusForbidden, "this listener is for the machine itself: use a loopback address or localhost in the URL")
+			answer(w, http.StatusForbidden,
+				"this listener is for the machine itself: use a loopback address or localhost in the URL")
 			return
 		}
 		h.ServeHTTP(w, r)

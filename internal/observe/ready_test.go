@@ -36,8 +36,10 @@ func TestReadiness(t *testing.T) {
 		}
 		clock = clock.Add(checkFresh)
 	}
-	if err := testutil.CollectAndCompare(r, strings.NewReader("# HELP packhorse_ready_check_failed 1 while a check of /readyz fails, else 0.\n"+
-		"# TYPE packhorse_ready_check_failed gauge\npackhorse_ready_check_failed{check=\"root\"} 0\npackhorse_ready_check_failed{check=\"state\"} 1\n")); err != nil {
+	if err := testutil.CollectAndCompare(r,
+		strings.NewReader("# HELP packhorse_ready_check_failed 1 while a check of /readyz fails, else 0.\n"+
+			"# TYPE packhorse_ready_check_failed gauge\npackhorse_ready_check_failed{check=\"root\"} "+
+			"0\npackhorse_ready_check_failed{check=\"state\"} 1\n")); err != nil {
 		t.Error(err)
 	}
 	broken = nil
@@ -45,13 +47,15 @@ func TestReadiness(t *testing.T) {
 	if err := r.Err(); err != nil {
 		t.Errorf("once it works again: %v", err)
 	}
-	if text := log.String(); strings.Count(text, "not ready") != 1 || strings.Count(text, "ready again") != 1 || !strings.Contains(text, "checks=state") {
+	if text := log.String(); strings.Count(text, "not ready") != 1 || strings.Count(text, "ready again") != 1 ||
+		!strings.Contains(text, "checks=state") {
 		t.Errorf("the log has no line for each change:\n%s", text)
 	}
 
 	// One that hangs holds up nobody for long, and is not begun again.
 	begun := 0
-	stuck := NewReadiness(slog.New(slog.DiscardHandler), Check{"root", func() error { begun++; <-hangs; return nil }}, Check{"state", func() error { return nil }})
+	stuck := NewReadiness(slog.New(slog.DiscardHandler), Check{"root", func() error { begun++; <-hangs; return nil }},
+		Check{"state", func() error { return nil }})
 	stuck.limit = time.Millisecond
 	for range 3 {
 		if err := stuck.Err(); err == nil || err.Error() != "root: no answer within 1ms" {

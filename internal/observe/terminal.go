@@ -20,16 +20,16 @@ func Colored(w io.Writer, getenv func(string) string) bool {
 	return IsTerminal(w) && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }
 
-// shortLines are the messages that every request writes, and what a terminal shows of them, in this order. Attributes that are
-// not there, or say the usual, are left out.
+// shortLines are the messages that every request writes, and what a terminal shows of them, in this order. Attributes
+// that are not there, or say the usual, are left out.
 var shortLines = map[string][]string{
 	"request":  {"operation", "method", "path", "repository", "result", "status", "ms", "bytes", "pack", "user", "error"},
 	"transfer": {"operation", "repository", "result", "ms", "bytes", "pack", "caller", "error"},
 	"call":     {"procedure", "code", "ms", "caller", "error"},
 }
 
-// terminal is a slog.Handler for people: the time of day, the level, the message and key=value, in one line. Control characters
-// are quoted. It is used by several goroutines at once.
+// terminal is a slog.Handler for people: the time of day, the level, the message and key=value, in one line. Control
+// characters are quoted. It is used by several goroutines at once.
 type terminal struct {
 	to    io.Writer // one Write for each line
 	level slog.Leveler
@@ -185,7 +185,10 @@ func valueText(v slog.Value) string {
 	if v.Kind() == slog.KindTime {
 		text = v.Time().Format(time.RFC3339)
 	}
-	if text == "" || strings.ContainsFunc(text, func(r rune) bool { return r == ' ' || r == '"' || r == '=' || hidden(r) }) {
+	if text == "" || strings.ContainsFunc(text, func(r rune) bool {
+		return r == ' ' || r == '"' || r == '=' ||
+			hidden(r)
+	}) {
 		return strconv.Quote(text)
 	}
 	return text

@@ -1,5 +1,6 @@
-// Package top tells what a process does now: which requests run and at which stage, the git commands that run for them, slots and lanes, the cache,
-// and who was heavy in the last minutes. It is JSON on the private listener, and what `packhorse top` shows (package tui).
+// Package top tells what a process does now: which requests run and at which stage, the git commands that run for them,
+// slots and lanes, the cache, and who was heavy in the last minutes. It is JSON on the private listener, and what
+// `packhorse top` shows (package tui).
 package top
 
 import (
@@ -21,7 +22,8 @@ import (
 // Path is where the private listener has it.
 const Path = "/debug/top"
 
-// State is what a process does at one moment. All of its lists are bounded; Requests.Running and Git.Running count what was left out too.
+// State is what a process does at one moment. All of its lists are bounded; Requests.Running and Git.Running count what
+// was left out too.
 type State struct {
 	Time     time.Time `json:"time"`
 	Role     string    `json:"role"`
@@ -117,7 +119,8 @@ type Heavy struct {
 	Callers      []Hitter `json:"callers"`
 }
 
-// Hitter is a repository or a caller, and what it cost: see activity.Heavy. What stands under the same name with "_over" is its Over.
+// Hitter is a repository or a caller, and what it cost: see activity.Heavy. What stands under the same name with
+// "_over" is its Over.
 type Hitter struct {
 	Name         string  `json:"name"`
 	Requests     int64   `json:"requests"`
@@ -194,8 +197,10 @@ func (t *Top) requests(s *State, most int) {
 	for _, r := range all {
 		s.Requests.Stages[r.Stage.String()]++
 		s.Requests.List = append(s.Requests.List, Request{
-			ID: r.ID, Operation: t.Redact(r.Kind), Stage: r.Stage.String(), AgeMS: r.Age.Milliseconds(), StageMS: r.InStage.Milliseconds(),
-			Repository: t.Redact(r.Repository), Caller: t.Redact(r.Caller), Bytes: r.Bytes, GitCPUMS: milliseconds(r.Git.User + r.Git.System),
+			ID: r.ID, Operation: t.Redact(r.Kind), Stage: r.Stage.String(), AgeMS: r.Age.Milliseconds(),
+			StageMS:    r.InStage.Milliseconds(),
+			Repository: t.Redact(r.Repository), Caller: t.Redact(r.Caller), Bytes: r.Bytes,
+			GitCPUMS: milliseconds(r.Git.User + r.Git.System),
 			Commands: r.Git.Commands,
 		})
 	}
@@ -207,8 +212,9 @@ func (t *Top) hitters(all []inflight.Heavy) []Hitter {
 	list := make([]Hitter, len(all))
 	for i, h := range all {
 		list[i] = Hitter{
-			Name: t.Redact(h.Name), Requests: h.Requests.Value, RequestsOver: h.Requests.Over, Bytes: h.Bytes.Value, BytesOver: h.Bytes.Over,
-			GitCPUMS: milliseconds(time.Duration(h.CPU.Value)), GitCPUOverMS: milliseconds(time.Duration(h.CPU.Over)),
+			Name: t.Redact(h.Name), Requests: h.Requests.Value, RequestsOver: h.Requests.Over, Bytes: h.Bytes.Value,
+			BytesOver: h.Bytes.Over,
+			GitCPUMS:  milliseconds(time.Duration(h.CPU.Value)), GitCPUOverMS: milliseconds(time.Duration(h.CPU.Over)),
 		}
 	}
 	return list
@@ -237,8 +243,9 @@ func (t *Top) git(s *State, most int) {
 			continue
 		}
 		s.Git.List = append(s.Git.List, Command{
-			PID: c.Pid, Class: string(c.Class), Subcommand: c.Subcommand, Arguments: t.Redact(c.Args), Repository: t.Redact(c.Repository),
-			Caller: t.Redact(string(c.Caller)), Request: c.Request, AgeMS: c.Age.Milliseconds(), QueueMS: c.Queue.Milliseconds(),
+			PID: c.Pid, Class: string(c.Class), Subcommand: c.Subcommand, Arguments: t.Redact(c.Args),
+			Repository: t.Redact(c.Repository),
+			Caller:     t.Redact(string(c.Caller)), Request: c.Request, AgeMS: c.Age.Milliseconds(), QueueMS: c.Queue.Milliseconds(),
 			CPUMS: cpu, RSS: c.RSS, In: c.In, Out: c.Out, Processes: c.Processes,
 		})
 	}
@@ -246,7 +253,8 @@ func (t *Top) git(s *State, most int) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// ServeHTTP answers with a State as JSON. The parameter "most" says how many requests, and how many git commands, are listed.
+// ServeHTTP answers with a State as JSON. The parameter "most" says how many requests, and how many git commands, are
+// listed.
 func (t *Top) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	most := defaultShown
 	if text := r.URL.Query().Get("most"); text != "" {

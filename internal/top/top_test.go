@@ -36,7 +36,8 @@ func get(t *testing.T, h http.Handler, query string) (int, State) {
 
 func TestState(t *testing.T) {
 	t.Parallel()
-	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{"pack": {Slots: 2}, "refs": {Slots: 1}}})
+	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{"pack": {Slots: 2},
+		"refs": {Slots: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,8 @@ func TestState(t *testing.T) {
 	}
 	defer seat.Leave()
 	watched := New(Sources{
-		Role: "serve", Version: "v1", Board: board, Runner: runner, Lanes: admit.NewMetrics(lanes), Log: slog.New(slog.DiscardHandler),
+		Role: "serve", Version: "v1", Board: board, Runner: runner, Lanes: admit.NewMetrics(lanes),
+		Log: slog.New(slog.DiscardHandler),
 		Cache: func() packcache.Stats {
 			return packcache.Stats{Bytes: 1, MaxBytes: 2, Entries: 3, Fills: 4, Hits: 5, Misses: 6, Follows: 7}
 		},
@@ -56,7 +58,8 @@ func TestState(t *testing.T) {
 	ctx, r := board.Begin(t.Context(), "fetch", "first")
 	r.Describe("", "team/secret", "ada")
 	input, feed := io.Pipe()
-	p, err := runner.Start(ctx, process.Command{Class: "pack", Subcommand: "hash-object", Args: []string{"hash-object", "--stdin", "--path=secret"}, Stdin: input, Caller: "ada"})
+	p, err := runner.Start(ctx, process.Command{Class: "pack", Subcommand: "hash-object",
+		Args: []string{"hash-object", "--stdin", "--path=secret"}, Stdin: input, Caller: "ada"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,28 +83,33 @@ func TestState(t *testing.T) {
 		defer later.End()
 	}
 	status, s := get(t, watched, "?most=5")
-	if status != http.StatusOK || s.Role != "serve" || s.Version != "v1" || s.Requests.Running != 21 || len(s.Requests.List) != 5 || s.Git.Running != 1 ||
+	if status != http.StatusOK || s.Role != "serve" || s.Version != "v1" || s.Requests.Running != 21 ||
+		len(s.Requests.List) != 5 || s.Git.Running != 1 ||
 		s.Requests.Stages["packing"] != 1 || s.Requests.Stages["working"] != 4 {
 		t.Fatalf("%d, %+v", status, s)
 	}
 	first, command := s.Requests.List[0], s.Git.List[0]
-	if first.ID != "first" || first.Operation != "fetch" || first.Stage != "packing" || first.Repository != "team/*" || first.Caller != "ada" || first.Bytes != 100 {
+	if first.ID != "first" || first.Operation != "fetch" || first.Stage != "packing" || first.Repository != "team/*" ||
+		first.Caller != "ada" || first.Bytes != 100 {
 		t.Errorf("%+v", first)
 	}
-	if command.PID != p.Pid() || command.Class != "pack" || command.Subcommand != "hash-object" || strings.Contains(command.Arguments, "secret") || command.Request != "first" ||
+	if command.PID != p.Pid() || command.Class != "pack" || command.Subcommand != "hash-object" ||
+		strings.Contains(command.Arguments, "secret") || command.Request != "first" ||
 		command.Repository != "team/*" {
 		t.Errorf("%+v", command)
 	}
 	if got := fmt.Sprint(s.Git.Slots); got != "[{pack 1 0 2} {refs 0 0 1}]" {
 		t.Error(got)
 	}
-	if got := fmt.Sprint(s.Lanes); got != "[{cold 0 0 7 0 0} {hit 1 0 6 1 0} {pages 0 0 9 0 0} {push 0 0 8 0 0} {small 0 0 5 0 0}]" {
+	if got := fmt.Sprint(s.Lanes); got != "[{cold 0 0 7 0 0} {hit 1 0 6 1 0} {pages 0 0 9 0 0} {push 0 0 8 0 0} {small "+
+		"0 0 5 0 0}]" {
 		t.Error(got)
 	}
 	if got := fmt.Sprint(*s.Cache); got != "{1 2 3 4 5 6 7}" {
 		t.Error(got)
 	}
-	if len(s.Heavy.Repositories) != 1 || s.Heavy.Repositories[0].Name != "team/*" || s.Heavy.Repositories[0].Bytes != 100 || s.Heavy.Callers[0].Name != "ada" {
+	if len(s.Heavy.Repositories) != 1 || s.Heavy.Repositories[0].Name != "team/*" ||
+		s.Heavy.Repositories[0].Bytes != 100 || s.Heavy.Callers[0].Name != "ada" {
 		t.Errorf("%+v", s.Heavy)
 	}
 	for query, want := range map[string]int{"?most=x": 400, "?most=-1": 400, "?most=99999": 200, "": 200} {
@@ -128,7 +136,8 @@ func TestOrder(t *testing.T) {
 		{ID: "b", AgeMS: 2, Bytes: 9, GitCPUMS: 3, Repository: "y", Caller: "l", Stage: "sending"},
 		{ID: "c", AgeMS: 3, Bytes: 5, GitCPUMS: 2, Repository: "x", Caller: "n", Stage: "packing"},
 	}
-	for by, want := range map[Sort]string{ByAge: "cba", ByBytes: "bca", ByCPU: "bca", ByRepository: "cba", ByCaller: "bac", ByStage: "cab"} {
+	for by, want := range map[Sort]string{ByAge: "cba", ByBytes: "bca", ByCPU: "bca", ByRepository: "cba", ByCaller: "bac",
+		ByStage: "cab"} {
 		for _, reversed := range []bool{false, true} {
 			Order(list, by, reversed)
 			got := ""

@@ -33,8 +33,8 @@ type appOptions struct {
 	json     bool
 }
 
-// appReport is what `packhorse-bench app --json` prints of a server; of several {"rows": [...]}, in the order of the arguments. Times are of requests that were
-// answered well.
+// appReport is what `packhorse-bench app --json` prints of a server; of several {"rows": [...]}, in the order of the
+// arguments. Times are of requests that were answered well.
 type appReport struct {
 	URL          string               `json:"url"`
 	Arrivals     string               `json:"arrivals"` // poisson, constant, or closed
@@ -51,7 +51,8 @@ type appReport struct {
 	Late float64 `json:"late_p99_ms"`
 	// CPU is what the load generator itself used for each request.
 	CPU float64 `json:"own_cpu_ms"`
-	// Standstill is how long the machine did not run: a server is late then, and what comes meanwhile waits. Null: not known.
+	// Standstill is how long the machine did not run: a server is late then, and what comes meanwhile waits. Null: not
+	// known.
 	Standstill *loadgen.Standstill `json:"standstill"`
 	Turns      int                 `json:"turns"`
 	Again      int                 `json:"again"`    // turns that were made again, because of such a time
@@ -187,7 +188,8 @@ func parseWeighted(s string) (path string, weight int, err error) {
 		path = s[:i]
 		weight, err = strconv.Atoi(s[i+1:])
 	}
-	if err != nil || weight < 1 || weight > 1e6 || !strings.HasPrefix(path, "/") || strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r > '~' }) {
+	if err != nil || weight < 1 || weight > 1e6 || !strings.HasPrefix(path, "/") ||
+		strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return "", 0, fmt.Errorf("--path %q: want /PATH or /PATH=WEIGHT, a weight from 1 to a million", s)
 	}
 	return path, weight, nil
@@ -224,8 +226,10 @@ func (l *appLoad) outcome() *appOutcome {
 
 // run sends the requests of a turn.
 func (l *appLoad) run(ctx context.Context) (*appOutcome, error) {
-	s := &loadgen.Sender{Target: l.target, Requests: l.requests, Arrivals: l.arrivals, Open: l.open, Conns: l.clients, Keep: l.keep,
-		Count: l.count, Duration: l.duration, Timeout: l.timeout, Urgent: true, Check: loadgen.CheckStatus} // if not urgent it waits for CPU as others do, which is seen in late
+	s := &loadgen.Sender{Target: l.target, Requests: l.requests, Arrivals: l.arrivals, Open: l.open, Conns: l.clients,
+		Keep: l.keep,
+		// if not urgent it waits for CPU as others do, which is seen in late
+		Count: l.count, Duration: l.duration, Timeout: l.timeout, Urgent: true, Check: loadgen.CheckStatus}
 	sent, err := s.Run(ctx)
 	if err != nil {
 		return nil, err
@@ -242,7 +246,8 @@ func (l *appLoad) run(ctx context.Context) (*appOutcome, error) {
 // report says what a server did.
 func (o *appOptions) report(s *appServer) *appReport {
 	l, out := s.load, s.out
-	r := &appReport{URL: l.target.String(), Arrivals: "closed", Rate: o.rate, Seed: o.seed, Failures: out.failures.Count(), Turns: o.turns, Again: s.again, Unsteady: s.unsteady}
+	r := &appReport{URL: l.target.String(), Arrivals: "closed", Rate: o.rate, Seed: o.seed, Failures: out.failures.Count(),
+		Turns: o.turns, Again: s.again, Unsteady: s.unsteady}
 	if l.open {
 		r.Arrivals = o.arrivals
 		r.Late = out.late.Summarize().P99
@@ -287,6 +292,7 @@ func (r *appReport) print(w io.Writer) {
 	line("generator", "%.3f ms CPU for each request; p99 of sending late %.3f ms", r.CPU, r.Late)
 	line("machine", "%v", r.Standstill)
 	if r.Turns > 1 || r.Again > 0 {
-		line("turns", "%d, and %d made again; %d count although the machine stood still for long", r.Turns, r.Again, r.Unsteady)
+		line("turns", "%d, and %d made again; %d count although the machine stood still for long", r.Turns, r.Again,
+			r.Unsteady)
 	}
 }

@@ -27,7 +27,8 @@ func TestIdeal(t *testing.T) {
 	}
 }
 
-const appKeys = "url arrivals rate seed n failures requests_per_s latency_ms late_p99_ms own_cpu_ms standstill turns again unsteady"
+const appKeys = "url arrivals rate seed n failures requests_per_s latency_ms late_p99_ms own_cpu_ms standstill " +
+	"turns again unsteady"
 
 func TestAppOpenLoop(t *testing.T) {
 	t.Parallel()
@@ -53,9 +54,11 @@ func TestAppOpenLoop(t *testing.T) {
 	for range n {
 		want[a.Next().Request]++
 	}
-	got := benchtest.JSON(t, appKeys+" paths ideal_ms", "app", server.URL, "--rate", "2000", "--count", fmt.Sprint(n), "--seed", "9", "--path", "/a?b=c=4", "--path", "/ready",
+	got := benchtest.JSON(t, appKeys+" paths ideal_ms", "app", server.URL, "--rate", "2000", "--count", fmt.Sprint(n),
+		"--seed", "9", "--path", "/a?b=c=4", "--path", "/ready",
 		"--ideal", "3", "--service", "2ms")
-	if got["arrivals"] != "poisson" || benchtest.Number(t, got, "n") != n || benchtest.Number(t, got, "failures") != 0 || conns.Load() != n {
+	if got["arrivals"] != "poisson" || benchtest.Number(t, got, "n") != n || benchtest.Number(t, got, "failures") != 0 ||
+		conns.Load() != n {
 		t.Errorf("%d connections, %v", conns.Load(), got)
 	}
 	for i, p := range got["paths"].([]any) {
@@ -64,7 +67,8 @@ func TestAppOpenLoop(t *testing.T) {
 			t.Errorf("%v; the server saw %d, want %d", p, seen[i].Load(), want[i])
 		}
 	}
-	if best := got["ideal_ms"].(map[string]any); benchtest.Number(t, best, "p50") < 2 || benchtest.Number(t, best, "mean") < 2 {
+	if best := got["ideal_ms"].(map[string]any); benchtest.Number(t, best, "p50") < 2 ||
+		benchtest.Number(t, best, "mean") < 2 {
 		t.Errorf("at best %v", best)
 	}
 }
@@ -113,17 +117,21 @@ func TestAppFailures(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(hang)
-	for path, text := range map[string]string{"/status": "503", "/cut": "EOF", "/reset": "without an answer", "/hang": "no answer within"} {
+	for path, text := range map[string]string{"/status": "503", "/cut": "EOF", "/reset": "without an answer",
+		"/hang": "no answer within"} {
 		timeout := "1m"
 		if path == "/hang" {
 			timeout = "100ms"
 		}
-		out, errs, err := benchtest.Run(t, t.Context(), "app", server.URL+path, "--rate", "100", "--count", "3", "--timeout", timeout, "--json")
-		if err == nil || !strings.Contains(out, `"failures": 3`) || !strings.Contains(out, `"n": 0`) || !strings.Contains(errs, text) {
+		out, errs, err := benchtest.Run(t, t.Context(), "app", server.URL+path, "--rate", "100", "--count", "3", "--timeout",
+			timeout, "--json")
+		if err == nil || !strings.Contains(out, `"failures": 3`) || !strings.Contains(out, `"n": 0`) ||
+			!strings.Contains(errs, text) {
 			t.Errorf("%s: %v\n%s%s", path, err, out, errs)
 		}
 	}
-	out, errs, err := benchtest.Run(t, t.Context(), "app", "http://127.0.0.1:1/", "--rate", "100", "--count", "3", "--json")
+	out, errs, err := benchtest.Run(t, t.Context(), "app", "http://127.0.0.1:1/", "--rate", "100", "--count", "3",
+		"--json")
 	if err == nil || !strings.Contains(out, `"failures": 3`) || !strings.Contains(errs, "refused") {
 		t.Errorf("nobody listens: %v\n%s%s", err, out, errs)
 	}
@@ -132,9 +140,13 @@ func TestAppFailures(t *testing.T) {
 // TestAppCountsFromTheSchedule has requests wait for the only connection: that is part of how long they took.
 func TestAppCountsFromTheSchedule(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(40 * time.Millisecond) }))
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter,
+		*http.Request) {
+		time.Sleep(40 * time.Millisecond)
+	}))
 	defer server.Close()
-	got := benchtest.JSON(t, appKeys, "app", server.URL, "--rate", "1000", "--arrivals", "constant", "--count", "5", "--clients", "1")
+	got := benchtest.JSON(t, appKeys, "app", server.URL, "--rate", "1000", "--arrivals", "constant", "--count", "5",
+		"--clients", "1")
 	// Due after 1 to 5 ms, answered after 41, 81 and so on, or later.
 	if p50 := benchtest.Number(t, got["latency_ms"].(map[string]any), "p50"); p50 < 110 {
 		t.Errorf("the third answer came after %v ms", p50)
@@ -147,12 +159,19 @@ func TestAppCountsFromTheSchedule(t *testing.T) {
 func TestAppBadFlags(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"ftp://127.0.0.1/"}, {"https://127.0.0.1/"}, {"http://127.0.0.1/", "--rate", "-1"}, {"http://127.0.0.1/", "--rate", "NaN"},
-		{"http://127.0.0.1/", "--arrivals", "often"}, {"http://127.0.0.1/", "--clients", "100000"}, {"http://127.0.0.1/", "--count", "-1"},
-		{"http://127.0.0.1/", "--duration", "0"}, {"http://127.0.0.1/", "--path", "x"}, {"http://127.0.0.1/", "--path", "/x=0"}, {"http://127.0.0.1/", "--path", "/x\r\ny"},
-		{}, {"http://127.0.0.1/", "https://127.0.0.1"}, {"http://127.0.0.1/", "--turns", "0"}, {"http://127.0.0.1/", "--turns", "1001"}, {"http://127.0.0.1/", "--turns", "100", "--duration", "900ms"},
-		{"http://127.0.0.1/", "http://127.0.0.1/", "--count", "5000001"}, {"http://127.0.0.1:1/", "--rate", "1", "--arrivals", "constant", "--duration", "50ms"}, {"http://127.0.0.1/", "--turns", "5", "--count", "4"},
-		{"http://127.0.0.1/", "--again", "-1"}, {"http://127.0.0.1/", "--rate", "5", "--ideal", "2"}, {"http://127.0.0.1/", "--ideal", "2", "--service", "1s"},
+		{"ftp://127.0.0.1/"}, {"https://127.0.0.1/"}, {"http://127.0.0.1/", "--rate", "-1"},
+		{"http://127.0.0.1/", "--rate", "NaN"},
+		{"http://127.0.0.1/", "--arrivals", "often"}, {"http://127.0.0.1/", "--clients", "100000"},
+		{"http://127.0.0.1/", "--count", "-1"},
+		{"http://127.0.0.1/", "--duration", "0"}, {"http://127.0.0.1/", "--path", "x"},
+		{"http://127.0.0.1/", "--path", "/x=0"}, {"http://127.0.0.1/", "--path", "/x\r\ny"},
+		{}, {"http://127.0.0.1/", "https://127.0.0.1"}, {"http://127.0.0.1/", "--turns", "0"},
+		{"http://127.0.0.1/", "--turns", "1001"}, {"http://127.0.0.1/", "--turns", "100", "--duration", "900ms"},
+		{"http://127.0.0.1/", "http://127.0.0.1/", "--count", "5000001"},
+		{"http://127.0.0.1:1/", "--rate", "1", "--arrivals", "constant", "--duration", "50ms"},
+		{"http://127.0.0.1/", "--turns", "5", "--count", "4"},
+		{"http://127.0.0.1/", "--again", "-1"}, {"http://127.0.0.1/", "--rate", "5", "--ideal", "2"},
+		{"http://127.0.0.1/", "--ideal", "2", "--service", "1s"},
 	} {
 		if out, _, err := benchtest.Run(t, t.Context(), append([]string{"app"}, args...)...); err == nil {
 			t.Errorf("%q: no error; %s", args, out)
@@ -162,13 +181,15 @@ func TestAppBadFlags(t *testing.T) {
 
 func TestAppReport(t *testing.T) {
 	t.Parallel()
-	o := &appOptions{rate: 27.5, arrivals: "poisson", seed: 1, workers: 2, service: 36 * time.Millisecond, duration: time.Second, timeout: time.Second, turns: 1}
+	o := &appOptions{rate: 27.5, arrivals: "poisson", seed: 1, workers: 2, service: 36 * time.Millisecond,
+		duration: time.Second, timeout: time.Second, turns: 1}
 	l, err := o.load("http://user:secret@127.0.0.1:3000/work")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.paths = []string{"/work", "/ready"}
-	out := &appOutcome{latency: []loadgen.Samples{{40e6, 36e6, 38e6}, {1e6}}, failed: []int{0, 1}, late: loadgen.Samples{1e5, 2e5}, elapsed: 2 * time.Second}
+	out := &appOutcome{latency: []loadgen.Samples{{40e6, 36e6, 38e6}, {1e6}}, failed: []int{0, 1},
+		late: loadgen.Samples{1e5, 2e5}, elapsed: 2 * time.Second}
 	out.failures.Add(io.EOF)
 	server := &appServer{load: l, out: out, ideal: ideal([]time.Duration{1e6, 2e6, 3e6, 90e6}, o.workers, o.service)}
 	var b bytes.Buffer
@@ -190,8 +211,10 @@ func TestAppReport(t *testing.T) {
 	r.print(&b)
 	r.Standstill, r.Again = &loadgen.Standstill{Count: 2, TotalMS: 30.5, LongestMS: 20}, 3
 	r.print(&b)
-	for _, s := range []string{"poisson arrivals, 27.5 requests a second", "4 (2.00/s), 1 failed", "mean 28.750  p50 36.000", "at best", "/ready",
-		"is not known", "machine      never stood still", "machine      stood still 2 times, 30.5 ms in all, 20.0 at the most",
+	for _, s := range []string{"poisson arrivals, 27.5 requests a second", "4 (2.00/s), 1 failed",
+		"mean 28.750  p50 36.000", "at best", "/ready",
+		"is not known", "machine      never stood still",
+		"machine      stood still 2 times, 30.5 ms in all, 20.0 at the most",
 		"1, and 3 made again; 0 count although"} {
 		if !strings.Contains(b.String(), s) {
 			t.Errorf("%q is missing in\n%s", s, b.String())

@@ -7,8 +7,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// ideal is what the same arrivals would have taken if each of the workers served one request at a time, each in the same time, and every
-// request took the first that is free: for requests that are alike nothing that cannot look ahead is faster.
+// ideal is what the same arrivals would have taken if each of the workers served one request at a time, each in the
+// same time, and every request took the first that is free: for requests that are alike nothing that cannot look ahead
+// is faster.
 func ideal(due []time.Duration, workers int, service time.Duration) loadgen.Samples {
 	free := make(instants, workers) // when each worker is: all now, which is a heap
 	took := make(loadgen.Samples, 0, len(due))

@@ -10,8 +10,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// appRace is one run of `packhorse-bench app`: servers that get the same requests, in turns. What they are compared on changes its speed from one minute to the next where it
-// is a virtual machine, by as much as they differ; a turn takes seconds.
+// appRace is one run of `packhorse-bench app`: servers that get the same requests, in turns. What they are compared on
+// changes its speed from one minute to the next where it is a virtual machine, by as much as they differ; a turn takes
+// seconds.
 type appRace struct {
 	appOptions
 	servers  []*appServer
@@ -101,7 +102,8 @@ func (r *appRace) turn(ctx context.Context, s *appServer, n int, machine []strin
 	return nil
 }
 
-// steady makes a turn, and makes it again while the machine stands still. The one in which it did least counts; one with failures always does.
+// steady makes a turn, and makes it again while the machine stands still. The one in which it did least counts; one
+// with failures always does.
 func (r *appRace) steady(s *appServer, turn func() (*appTurn, error)) (best *appTurn, err error) {
 	for try := 0; ; try++ {
 		t, err := turn()
@@ -126,7 +128,8 @@ func (r *appRace) steady(s *appServer, turn func() (*appTurn, error)) (best *app
 	}
 }
 
-// maxUnsteady is after how many turns that were in vain made again none is any more: a machine that never is quiet is measured as it is.
+// maxUnsteady is after how many turns that were in vain made again none is any more: a machine that never is quiet is
+// measured as it is.
 const maxUnsteady = 3
 
 // prepare gives a load its part of the requests: the same for all servers.
@@ -146,7 +149,8 @@ func (r *appRace) prepare(l *appLoad, n int) {
 	l.arrivals = loadgen.NewArrivals(rate, r.arrivals == "constant", r.seed+uint64(n)<<32, l.weights)
 }
 
-// turn runs once. machine is how to start the process that watches the machine: for each turn its own, which says what it saw when it ends.
+// turn runs once. machine is how to start the process that watches the machine: for each turn its own, which says what
+// it saw when it ends.
 func (l *appLoad) turn(ctx context.Context, machine []string) (*appTurn, error) {
 	watch := loadgen.WatchStandstills(ctx, machine)
 	defer watch.Kill()

@@ -39,8 +39,10 @@ func TestAppTurns(t *testing.T) {
 		defer server.Close()
 		urls = append(urls, server.URL)
 	}
-	out, errs, err := benchtest.Run(t, t.Context(), append([]string{"app", "--json", "--clients", "1", "--rate", "500", "--count", "8", "--turns", "3", "--path", "/x", "--path", "/y",
-		"--ideal", "1", "--service", "1ms"}, urls...)...)
+	out, errs, err := benchtest.Run(t, t.Context(),
+		append([]string{"app", "--json", "--clients", "1", "--rate", "500", "--count", "8", "--turns", "3", "--path", "/x",
+			"--path", "/y",
+			"--ideal", "1", "--service", "1ms"}, urls...)...)
 	if err != nil {
 		t.Fatal(err, errs)
 	}
@@ -73,8 +75,10 @@ func TestAppTurnsFail(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
-	out, errs, err := benchtest.Run(t, t.Context(), "app", server.URL, "http://127.0.0.1:1", "--count", "4", "--turns", "2")
-	if err == nil || !strings.Contains(err.Error(), "4 requests failed") || !strings.Contains(errs, "http://127.0.0.1:1:\nerror: ") || strings.Contains(errs, server.URL) {
+	out, errs, err := benchtest.Run(t, t.Context(), "app", server.URL, "http://127.0.0.1:1", "--count", "4", "--turns",
+		"2")
+	if err == nil || !strings.Contains(err.Error(), "4 requests failed") ||
+		!strings.Contains(errs, "http://127.0.0.1:1:\nerror: ") || strings.Contains(errs, server.URL) {
 		t.Errorf("%v\n%s", err, errs)
 	}
 	if !strings.Contains(out, "4 (") || !strings.Contains(out, "0 (0.00/s), 4 failed") {
@@ -117,7 +121,8 @@ func TestAppAgain(t *testing.T) {
 				return nil, fmt.Errorf("a try too many")
 			}
 			one := c.tries[len(made)]
-			turn := &appTurn{out: &appOutcome{elapsed: 20 * time.Second}, known: !one.unknown, still: loadgen.Standstill{Count: 1, TotalMS: one.total, LongestMS: one.longest}}
+			turn := &appTurn{out: &appOutcome{elapsed: 20 * time.Second}, known: !one.unknown,
+				still: loadgen.Standstill{Count: 1, TotalMS: one.total, LongestMS: one.longest}}
 			if one.failed {
 				turn.out.failures.Add(io.EOF)
 			}
@@ -133,7 +138,8 @@ func TestAppAgain(t *testing.T) {
 // TestAppParts has turns differ, and be the same for each server.
 func TestAppParts(t *testing.T) {
 	t.Parallel()
-	o := appOptions{rate: 10, arrivals: "poisson", seed: 3, count: 5, turns: 2, duration: time.Second, timeout: time.Second, clients: 1}
+	o := appOptions{rate: 10, arrivals: "poisson", seed: 3, count: 5, turns: 2, duration: time.Second,
+		timeout: time.Second, clients: 1}
 	r, err := o.race([]string{"http://127.0.0.1:1", "http://127.0.0.1:2"})
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +149,8 @@ func TestAppParts(t *testing.T) {
 		r.prepare(l, n)
 		return fmt.Sprint(l.count, l.duration, l.arrivals.Next(), l.arrivals.Next())
 	}
-	if a, b := part(0, 1), part(1, 1); a != b || a == part(0, 0) || !strings.HasPrefix(a, "2 0s") || !strings.HasPrefix(part(0, 0), "3 0s") {
+	if a, b := part(0, 1), part(1, 1); a != b || a == part(0, 0) || !strings.HasPrefix(a, "2 0s") ||
+		!strings.HasPrefix(part(0, 0), "3 0s") {
 		t.Errorf("second turns %s and %s, the first %s", a, b, part(0, 0))
 	}
 }
@@ -153,7 +160,8 @@ func TestAppAdd(t *testing.T) {
 	t.Parallel()
 	s := &appServer{out: &appOutcome{latency: make([]loadgen.Samples, 2), failed: make([]int, 2)}, known: true}
 	for i, known := range []bool{true, false} {
-		turn := &appTurn{out: &appOutcome{latency: []loadgen.Samples{{1}, {2, 3}}, failed: []int{1, 2}, late: loadgen.Samples{4}, elapsed: time.Second}, cpu: 5,
+		turn := &appTurn{out: &appOutcome{latency: []loadgen.Samples{{1}, {2, 3}}, failed: []int{1, 2},
+			late: loadgen.Samples{4}, elapsed: time.Second}, cpu: 5,
 			still: loadgen.Standstill{Count: 1, TotalMS: 0.1 + float64(i)/10, LongestMS: 0.1}, known: known}
 		for range 3 {
 			turn.out.failures.Add(io.EOF)
@@ -163,7 +171,8 @@ func TestAppAdd(t *testing.T) {
 			t.Errorf("after turn %d known is %v", i, s.known)
 		}
 	}
-	got := fmt.Sprint(s.out.latency, s.out.failed, s.out.late, s.out.elapsed, s.out.failures.Count(), len(s.out.failures.First), s.cpu, s.still)
+	got := fmt.Sprint(s.out.latency, s.out.failed, s.out.late, s.out.elapsed, s.out.failures.Count(),
+		len(s.out.failures.First), s.cpu, s.still)
 	if want := "[[1ns 1ns] [2ns 3ns 2ns 3ns]] [2 4] [4ns 4ns] 2s 6 5 10ns {2 0.3 0.1}"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

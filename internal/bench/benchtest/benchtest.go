@@ -1,4 +1,5 @@
-// Package benchtest runs the commands of packhorse-bench in tests, and serves repositories to them with git http-backend.
+// Package benchtest runs the commands of packhorse-bench in tests, and serves repositories to them with git
+// http-backend.
 package benchtest
 
 import (
@@ -132,14 +133,15 @@ func Program(env loadgen.Env) *cobra.Command {
 	return root
 }
 
-// Main runs the tests of a package whose commands are those. With a command as its first argument the test binary is that program: benchmarks start
-// themselves for parts of their work.
+// Main runs the tests of a package whose commands are those. With a command as its first argument the test binary is
+// that program: benchmarks start themselves for parts of their work.
 func Main(m *testing.M, all func(loadgen.Env) []*cobra.Command) {
 	commands = all
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		os.Exit(cli.Run(ctx, Program(loadgen.Env{Stdout: os.Stdout, Stderr: os.Stderr}), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+		os.Exit(cli.Run(ctx, Program(loadgen.Env{Stdout: os.Stdout, Stderr: os.Stderr}), os.Args[1:], os.Stdin, os.Stdout,
+			os.Stderr))
 	}
 	goleak.VerifyTestMain(m)
 }

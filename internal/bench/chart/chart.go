@@ -66,7 +66,8 @@ func (d *Chart) SVG(elapsed time.Duration) string {
 		if at > svgWidth-2*marginRight {
 			at, anchor = svgWidth-2, "end"
 		}
-		fmt.Fprintf(&b, `<text class="l" text-anchor="%s" x="%.1f" y="%g">%s %s</text>`, anchor, at, svgHeight-marginBottom+18, ScaleLabel(x, every), axis)
+		fmt.Fprintf(&b, `<text class="l" text-anchor="%s" x="%.1f" y="%g">%s %s</text>`, anchor, at,
+			svgHeight-marginBottom+18, ScaleLabel(x, every), axis)
 	}
 	for _, c := range slices.Backward(d.Curves) {
 		c.draw(&b, px, py, axis)
@@ -76,7 +77,8 @@ func (d *Chart) SVG(elapsed time.Duration) string {
 	return b.String()
 }
 
-// legend names the curves, if there are several: beside the title, or in lines below. Height is that of the drawing with it.
+// legend names the curves, if there are several: beside the title, or in lines below. Height is that of the drawing
+// with it.
 func (d *Chart) legend() (key string, height float64) {
 	var b strings.Builder
 	write := func(c Curve, x, y float64) {

@@ -1,4 +1,5 @@
-// Package ci measures what a fleet of CI machines asks of a Git server: pipelines that start many jobs while the branch moves.
+// Package ci measures what a fleet of CI machines asks of a Git server: pipelines that start many jobs while the branch
+// moves.
 package ci
 
 import (
@@ -113,7 +114,8 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.BoolVar(&o.common.Json, "json", false, "print one JSON object")
 	f.StringVar(&o.html, "html", "", "write a page with curves to this file")
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
-	f.StringVar(&o.ops, "ops", "", "the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
+	f.StringVar(&o.ops, "ops", "",
+		"the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
 	f.StringVar(&o.push, "push", "path", "how commits come to the repository of a server of our own: path or http")
 	f.BoolVar(&o.noWarmup, "no-warmup", false, "have the server of our own make no pack before it is asked for")
 	f.BoolVar(&o.noSearch, "no-search", false, "have the server of our own keep no index for search")
@@ -147,11 +149,13 @@ func (o *ciOptions) check() error {
 	case o.every < 100*time.Millisecond:
 		return fmt.Errorf("--every %v: at least 100ms", o.every)
 	case o.url == "" && (o.serverPID != 0 || o.ops != ""):
-		return errors.New("--server-pid and --ops are for a server with a URL: the one that is started for the run is watched anyway")
+		return errors.New("--server-pid and --ops are for a server with a URL: the one that is started for the run is " +
+			"watched anyway")
 	case o.push != "path" && o.push != "http":
 		return fmt.Errorf("--push %.40q: path or http", o.push)
 	case o.url != "" && (o.push != "path" || o.noWarmup || o.noSearch):
-		return errors.New("--push, --no-warmup and --no-search are for a server that is started for the run: give --repo PATH alone")
+		return errors.New("--push, --no-warmup and --no-search are for a server that is started for the run: give --repo " +
+			"PATH alone")
 	case o.fresh != -1 && !(o.fresh >= 0 && o.fresh <= 1):
 		return fmt.Errorf("--fresh %v: a share is from 0 to 1", o.fresh)
 	case ciProfiles[o.profile] == nil:
@@ -239,7 +243,8 @@ func (o *ciOptions) report(env loadgen.Env, title string, result *ciResult, veri
 	if o.common.Json {
 		err = loadgen.WriteJSON(env.Stdout, report)
 	} else {
-		fmt.Fprintf(env.Stdout, "%s\nprofile %s, %d machines, %d jobs every %v, %v; %d kinds of job checked by git\n", title, o.profile,
+		fmt.Fprintf(env.Stdout, "%s\nprofile %s, %d machines, %d jobs every %v, %v; %d kinds of job checked by git\n", title,
+			o.profile,
 			o.runners, o.jobs, o.every, result.elapsed.Round(time.Millisecond), verified)
 		report.print(env.Stdout)
 	}

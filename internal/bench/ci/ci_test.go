@@ -22,7 +22,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-const ciKeys = "profile runners elapsed_s pipelines jobs jobs_waiting errors jobs_per_s job_ms first_job_first_byte_ms mb mb_per_s ls_refs_ms cpu_s_per_job " +
+const ciKeys = "profile runners elapsed_s pipelines jobs jobs_waiting errors jobs_per_s job_ms " +
+	"first_job_first_byte_ms mb mb_per_s ls_refs_ms cpu_s_per_job " +
 	"cpu_s_per_gb anon_rss_mb client_cpu_s_per_job cache cache_after_first_pipeline pack_objects_runs " +
 	"pack_objects_runs_per_distinct_request disk_write_per_byte packs distinct_canonical distinct_raw kinds"
 
@@ -71,13 +72,15 @@ func TestCI(t *testing.T) {
 			before := repo.ID("refs/heads/main")
 			var got map[string]any
 			for _, duration := range patience {
-				got = benchtest.JSON(t, ciKeys, "ci", url, "--repo", repo.Dir, "--profile", profile, "--runners", "4", "--jobs", "6",
+				got = benchtest.JSON(t, ciKeys, "ci", url, "--repo", repo.Dir, "--profile", profile, "--runners", "4", "--jobs",
+					"6",
 					"--every", "700ms", "--duration", duration, "--server-pid", fmt.Sprint(os.Getpid()), "--html", page)
 				if benchtest.Number(t, got, "jobs") >= 4 {
 					break
 				}
 			}
-			if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "jobs") < 4 || benchtest.Number(t, got, "pipelines") < 1 || benchtest.Number(t, got, "mb") <= 0 ||
+			if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "jobs") < 4 ||
+				benchtest.Number(t, got, "pipelines") < 1 || benchtest.Number(t, got, "mb") <= 0 ||
 				benchtest.Number(t, got, "cpu_s_per_job") <= 0 {
 				t.Error(got)
 			}
@@ -115,7 +118,8 @@ func TestCIWithoutPath(t *testing.T) {
 	before := repo.Git("for-each-ref")
 	url, out, errs, err := peer(t, root)+"/demo.git", "", "", error(nil)
 	for _, duration := range patience {
-		out, errs, err = benchtest.Run(t, t.Context(), "ci", url, "--profile", "mixed", "--runners", "5", "--jobs", "5", "--every", "500ms",
+		out, errs, err = benchtest.Run(t, t.Context(), "ci", url, "--profile", "mixed", "--runners", "5", "--jobs", "5",
+			"--every", "500ms",
 			"--duration", duration)
 		if err != nil || strings.Contains(out, "\n  gitlab") {
 			break
@@ -286,7 +290,8 @@ func TestCurves(t *testing.T) {
 	t.Parallel()
 	c := &ciResult{elapsed: 4 * time.Second, usage: &loadgen.TreeUsage{}}
 	for i := range 10 {
-		c.jobs = append(c.jobs, doneJob{end: time.Second + time.Duration(i)*time.Millisecond, took: time.Duration(i+1) * time.Millisecond})
+		c.jobs = append(c.jobs, doneJob{end: time.Second + time.Duration(i)*time.Millisecond,
+			took: time.Duration(i+1) * time.Millisecond})
 	}
 	for i := range 5 {
 		counters := &loadgen.ServerCounters{Hit: float64(3 * i), Miss: float64(i)}
@@ -296,7 +301,8 @@ func TestCurves(t *testing.T) {
 		c.moments = append(c.moments, moment{time.Duration(i) * time.Second, time.Duration(i) * time.Second / 2, counters})
 	}
 	got := curves(c)
-	if len(got) != 4 || got[1].jobsPerS != 10 || got[1].p50 != 5 || got[0].jobsPerS != 0 || *got[2].cpus != 0.5 || *got[2].saved != 75 ||
+	if len(got) != 4 || got[1].jobsPerS != 10 || got[1].p50 != 5 || got[0].jobsPerS != 0 || *got[2].cpus != 0.5 ||
+		*got[2].saved != 75 ||
 		got[3].saved != nil {
 		t.Errorf("%+v", got)
 	}
@@ -326,7 +332,8 @@ func TestNiceStep(t *testing.T) {
 			t.Errorf("niceStep(%v) is %v, want %v", x, got, want)
 		}
 	}
-	labels := []string{chart.ScaleLabel(0.5, 0.5), chart.ScaleLabel(2, 1), chart.ScaleLabel(0.02, 0.01), chart.ScaleLabel(1500, 500)}
+	labels := []string{chart.ScaleLabel(0.5, 0.5), chart.ScaleLabel(2, 1), chart.ScaleLabel(0.02, 0.01),
+		chart.ScaleLabel(1500, 500)}
 	if !slices.Equal(labels, []string{"0.5", "2", "0.02", "1500"}) {
 		t.Errorf("labels %q", labels)
 	}

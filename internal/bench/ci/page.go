@@ -31,7 +31,8 @@ func writeHTML(file, title string, o *ciOptions, r *ciReport, c *ciResult) error
 		page.Rows[i].Name = strings.TrimSpace(page.Rows[i].Name)
 	}
 	for _, d := range charts(c) {
-		page.Charts = append(page.Charts, template.HTML(d.SVG(c.elapsed))) //nolint:gosec // made here of numbers and escaped text
+		//nolint:gosec // made here of numbers and escaped text
+		page.Charts = append(page.Charts, template.HTML(d.SVG(c.elapsed)))
 	}
 	if err := ciPage.Execute(&b, page); err != nil {
 		return err
@@ -42,9 +43,11 @@ func writeHTML(file, title string, o *ciOptions, r *ciReport, c *ciResult) error
 // charts are what changes over a run. Those of what was not measured are left out.
 func charts(c *ciResult) []chart.Chart {
 	jobs := chart.Chart{Title: "Jobs", Unit: "ended each second", Curves: []chart.Curve{{Name: "jobs", Class: "a"}}}
-	took := chart.Chart{Title: "Job time", Unit: "ms", Curves: []chart.Curve{{Name: "p95", Class: "b"}, {Name: "p50", Class: "a"}}}
+	took := chart.Chart{Title: "Job time", Unit: "ms", Curves: []chart.Curve{{Name: "p95", Class: "b"},
+		{Name: "p50", Class: "a"}}}
 	cpus := chart.Chart{Title: "Server CPU", Unit: "CPUs busy", Curves: []chart.Curve{{Name: "CPU", Class: "a"}}}
-	saved := chart.Chart{Title: "Packs not made anew", Unit: "% hit or follow", Curves: []chart.Curve{{Name: "share", Class: "a"}}, Top: 100}
+	saved := chart.Chart{Title: "Packs not made anew", Unit: "% hit or follow",
+		Curves: []chart.Curve{{Name: "share", Class: "a"}}, Top: 100}
 	for _, s := range curves(c) {
 		x, gap := s.at.Seconds(), math.NaN()
 		jobs.Add(0, x, s.jobsPerS)

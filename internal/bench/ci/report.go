@@ -71,7 +71,8 @@ type kindReport struct {
 
 func newCIReport(o *ciOptions, c *ciResult) *ciReport {
 	r := &ciReport{
-		Profile: o.profile, Runners: o.runners, ElapsedS: loadgen.Round(c.elapsed.Seconds(), 3), Pipelines: c.pipelines, Jobs: len(c.jobs),
+		Profile: o.profile, Runners: o.runners, ElapsedS: loadgen.Round(c.elapsed.Seconds(), 3), Pipelines: c.pipelines,
+		Jobs:    len(c.jobs),
 		Waiting: c.waiting, JobsPerS: loadgen.Round(loadgen.Rate(float64(len(c.jobs)), 1, c.elapsed), 2),
 		Packs:     c.keys.Packs,
 		Canonical: keyShare{c.keys.Canonical(), loadgen.Round(c.keys.Share(c.keys.Canonical()), 4)},
@@ -137,7 +138,8 @@ func shares(before, after *loadgen.ServerCounters) *cacheShares {
 	if all <= 0 {
 		return nil
 	}
-	return &cacheShares{loadgen.Round(hit/all, 4), loadgen.Round(follow/all, 4), loadgen.Round(miss/all, 4), loadgen.Round((hit+follow)/all, 4)}
+	return &cacheShares{loadgen.Round(hit/all, 4), loadgen.Round(follow/all, 4), loadgen.Round(miss/all, 4),
+		loadgen.Round((hit+follow)/all, 4)}
 }
 
 // kinds sums jobs up by tool and state.
@@ -154,7 +156,8 @@ func kinds(jobs []doneJob) []kindReport {
 	}
 	list := []kindReport{}
 	for k, s := range took {
-		list = append(list, kindReport{k.tool.String(), k.fresh, len(s), loadgen.Round(float64(bytes[k])/1e6, 3), s.Summarize()})
+		list = append(list, kindReport{k.tool.String(), k.fresh, len(s), loadgen.Round(float64(bytes[k])/1e6, 3),
+			s.Summarize()})
 	}
 	slices.SortFunc(list, func(a, b kindReport) int {
 		if c := cmp.Compare(a.Tool, b.Tool); c != 0 {
@@ -174,7 +177,8 @@ func (r *ciReport) rows() []chart.Row {
 	add := func(name, format string, args ...any) {
 		rows = append(rows, chart.Row{Name: name, Value: fmt.Sprintf(format, args...)})
 	}
-	add("jobs", "%d (%.2f/s) of %d pipelines, %d errors, %d not begun", r.Jobs, r.JobsPerS, r.Pipelines, r.Errors, r.Waiting)
+	add("jobs", "%d (%.2f/s) of %d pipelines, %d errors, %d not begun", r.Jobs, r.JobsPerS, r.Pipelines, r.Errors,
+		r.Waiting)
 	add("job time", "%v", r.Job)
 	add("first job", "%v to the first byte of its pack, after each push", r.First)
 	add("received", "%.1f MB (%.1f MB/s)", r.MB, r.MBPerS)
@@ -192,9 +196,11 @@ func (r *ciReport) rows() []chart.Row {
 		add("cache", "%.1f %% hit, %.1f %% follow, %.1f %% miss", c.Hit*100, c.Follow*100, c.Miss*100)
 	}
 	if c := r.Settled; c != nil {
-		add("  later", "%.1f %% hit, %.1f %% follow, %.1f %% miss (without the first pipeline)", c.Hit*100, c.Follow*100, c.Miss*100)
+		add("  later", "%.1f %% hit, %.1f %% follow, %.1f %% miss (without the first pipeline)", c.Hit*100, c.Follow*100,
+			c.Miss*100)
 	}
-	add("packs", "%d for requests of %d distinct meanings (a cache could save %.1f %%)", r.Packs, r.Canonical.Requests, r.Canonical.HitShare*100)
+	add("packs", "%d for requests of %d distinct meanings (a cache could save %.1f %%)", r.Packs, r.Canonical.Requests,
+		r.Canonical.HitShare*100)
 	add("raw requests", "%d distinct (a cache keyed by the bytes could save %.1f %%)", r.Raw.Requests, r.Raw.HitShare*100)
 	if r.PackRuns != nil {
 		value := fmt.Sprintf("%d runs", *r.PackRuns)
@@ -216,7 +222,8 @@ func (r *ciReport) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\n  %-22s %7s %11s %10s %10s %10s\n", "kind of job", "jobs", "MB each", "p50 ms", "p95 ms", "p99 ms")
 	for _, k := range r.Kinds {
-		fmt.Fprintf(w, "  %-22s %7d %11.3f %10.1f %10.1f %10.1f\n", k.name(), k.Jobs, k.MB/float64(max(k.Jobs, 1)), k.Job.P50, k.Job.P95, k.Job.P99)
+		fmt.Fprintf(w, "  %-22s %7d %11.3f %10.1f %10.1f %10.1f\n", k.name(), k.Jobs, k.MB/float64(max(k.Jobs, 1)), k.Job.P50,
+			k.Job.P95, k.Job.P99)
 	}
 }
 
@@ -249,7 +256,8 @@ func curves(c *ciResult) []slice {
 	list := make([]slice, n)
 	for i, s := range took {
 		p := s.Summarize()
-		list[i] = slice{at: width*time.Duration(i) + width/2, jobsPerS: loadgen.Rate(float64(len(s)), 1, width), p50: p.P50, p95: p.P95}
+		list[i] = slice{at: width*time.Duration(i) + width/2, jobsPerS: loadgen.Rate(float64(len(s)), 1, width), p50: p.P50,
+			p95: p.P95}
 		a, b := momentAt(c.moments, width*time.Duration(i)), momentAt(c.moments, width*time.Duration(i+1))
 		if a == nil || b == nil || b.at <= a.at {
 			continue

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// ciProbeRate is how many small requests a second are sent meanwhile: few, because with git http-backend each is a process,
-	// and all of them count as the server's CPU time.
+	// ciProbeRate is how many small requests a second are sent meanwhile: few, because with git http-backend each is a
+	// process, and all of them count as the server's CPU time.
 	ciProbeRate = 10
-	// herd is within what time the jobs of a pipeline begin. A machine that has fetched then builds for as long, so that another one
-	// takes the next job of the same pipeline.
+	// herd is within what time the jobs of a pipeline begin. A machine that has fetched then builds for as long, so that
+	// another one takes the next job of the same pipeline.
 	herd = time.Second
 )
 
@@ -73,9 +73,11 @@ type crew struct {
 	result *ciResult
 }
 
-// newCrew hires the machines: kinds by the profile's shares, those that keep their repositories up to maxBehind commits behind.
+// newCrew hires the machines: kinds by the profile's shares, those that keep their repositories up to maxBehind commits
+// behind.
 func newCrew(s *scene, runners int, every time.Duration) (*crew, error) {
-	c := &crew{scene: s, build: min(herd, every/2), ended: make(chan struct{}), rng: rand.New(rand.NewPCG(1, 0)), result: &ciResult{keys: fleet.NewKeys(), failures: &loadgen.Failures{}}}
+	c := &crew{scene: s, build: min(herd, every/2), ended: make(chan struct{}), rng: rand.New(rand.NewPCG(1, 0)),
+		result: &ciResult{keys: fleet.NewKeys(), failures: &loadgen.Failures{}}}
 	total := 0
 	for _, p := range s.profile {
 		total += p.weight
@@ -148,7 +150,8 @@ func (c *crew) serve(ctx context.Context, r *runner, job fleet.Job) {
 		c.mu.Unlock()
 		begun, received, fresh := time.Now(), r.received.Load(), r.machine.Fresh()
 		err := r.job(ctx, job)
-		done := doneJob{end: time.Since(c.start), took: time.Since(begun), bytes: r.received.Load() - received, tool: r.machine.Tool, fresh: fresh}
+		done := doneJob{end: time.Since(c.start), took: time.Since(begun), bytes: r.received.Load() - received,
+			tool: r.machine.Tool, fresh: fresh}
 		if !r.began.IsZero() {
 			done.first = r.began.Sub(begun)
 		}
@@ -196,8 +199,8 @@ func (c *crew) progress(runners int) (done, busy, waiting int) {
 	return len(c.result.jobs), runners - len(c.idle), len(c.queue)
 }
 
-// pipelines starts one after the other until the time is over. Where the machine is too busy for the pushes they are late, and jobs
-// that have not begun by the end count as waiting.
+// pipelines starts one after the other until the time is over. Where the machine is too busy for the pushes they are
+// late, and jobs that have not begun by the end count as waiting.
 func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *loadgen.Scraper) (err error) {
 	var herds sync.WaitGroup
 	defer herds.Wait()
@@ -264,7 +267,8 @@ func (o *ciOptions) measure(ctx context.Context, env loadgen.Env, s *scene) (*ci
 	c.start = time.Now()
 	stop := loadgen.Progress(ctx, env.Stderr, func() string {
 		done, busy, waiting := c.progress(o.runners)
-		return fmt.Sprintf("measuring: %v of %v, %d jobs done, %d machines busy, %d jobs waiting", time.Since(c.start).Round(time.Second),
+		return fmt.Sprintf("measuring: %v of %v, %d jobs done, %d machines busy, %d jobs waiting",
+			time.Since(c.start).Round(time.Second),
 			o.common.Duration, done, busy, waiting)
 	})
 	defer stop()
@@ -273,7 +277,8 @@ func (o *ciOptions) measure(ctx context.Context, env loadgen.Env, s *scene) (*ci
 	defer cancel()
 	var watchers sync.WaitGroup
 	var probed error
-	probe := &loadgen.Pings{Target: s.target, Request: s.target.Post("git-upload-pack", "", gitload.LsRefs(s.caps.Format, s.branch)), Timeout: s.timeout,
+	probe := &loadgen.Pings{Target: s.target, Request: s.target.Post("git-upload-pack", "",
+		gitload.LsRefs(s.caps.Format, s.branch)), Timeout: s.timeout,
 		Conns: 4, Rate: ciProbeRate, Duration: o.common.Duration, Urgent: true}
 	watchers.Go(func() { result.small, probed = probe.Run(ctx) })
 	watchers.Go(func() { result.moments = c.look(watching, scraper, tree, o.html != "") })

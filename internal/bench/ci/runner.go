@@ -244,7 +244,8 @@ func (r *runner) compress(b []byte) ([]byte, error) {
 	return r.zipped.Bytes(), nil
 }
 
-// verify does one job of each kind that the profile has and lets git check what came; it returns how many kinds there are.
+// verify does one job of each kind that the profile has and lets git check what came; it returns how many kinds there
+// are.
 func (s *scene) verify(ctx context.Context, dir string) (kinds int, err error) {
 	old, err := s.history.Behind(s.tip, 7)
 	if err != nil {
@@ -273,7 +274,8 @@ func (s *scene) verify(ctx context.Context, dir string) (kinds int, err error) {
 // verifyOne has git index the pack of one job in a repository of the machine's state, and check that all is connected.
 func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at git.ObjectID) error {
 	defer os.RemoveAll(repo)
-	if _, err := gitload.RunGit(ctx, filepath.Dir(repo), nil, "init", "-q", "--bare", "--object-format="+s.caps.Format.String(), repo); err != nil {
+	if _, err := gitload.RunGit(ctx, filepath.Dir(repo), nil, "init", "-q", "--bare", "--object-format="+
+		s.caps.Format.String(), repo); err != nil {
 		return err
 	}
 	r := &runner{scene: s, machine: fleet.NewMachine(s.history, tool)}
@@ -320,7 +322,8 @@ func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at 
 	if shallow.Len() == 0 {
 		os.Remove(filepath.Join(repo, "shallow"))
 	}
-	if _, err := gitload.RunGit(ctx, repo, strings.NewReader(wants.String()), "rev-list", "--objects", "--quiet", "--stdin"); err != nil {
+	if _, err := gitload.RunGit(ctx, repo, strings.NewReader(wants.String()), "rev-list", "--objects", "--quiet",
+		"--stdin"); err != nil {
 		return fmt.Errorf("the pack does not make the machine's repository whole: %w", err)
 	}
 	return nil
@@ -333,7 +336,8 @@ func (s *scene) leave(ctx context.Context, repo string, tool fleet.Tool, at git.
 		return err
 	}
 	defer proxy.Close()
-	args := []string{"fetch", "-q", "--no-tags", proxy.Url, at.String() + ":refs/remotes/origin/" + filepath.Base(s.branch)}
+	args := []string{"fetch", "-q", "--no-tags", proxy.Url, at.String() + ":refs/remotes/origin/" +
+		filepath.Base(s.branch)}
 	if tool != fleet.Jenkins {
 		args = append(args, "--depth=20")
 	}

@@ -38,7 +38,8 @@ func (o *ciOptions) prepare(ctx context.Context, t *loadgen.Target, dir string) 
 	if err := s.discover(ctx); err != nil {
 		return nil, err
 	}
-	p := &loadgen.Pings{Target: t, Request: t.Post("git-upload-pack", "", gitload.LsRefs(s.caps.Format, "HEAD", "refs/heads/", "refs/tags/")), Timeout: s.timeout}
+	p := &loadgen.Pings{Target: t, Request: t.Post("git-upload-pack", "",
+		gitload.LsRefs(s.caps.Format, "HEAD", "refs/heads/", "refs/tags/")), Timeout: s.timeout}
 	answer, err := p.First(ctx)
 	if err != nil {
 		return nil, err
@@ -91,11 +92,13 @@ func (s *scene) readHistory(ctx context.Context, repo, dir string) error {
 		}
 		defer proxy.Close()
 		repo = filepath.Join(dir, "history.git")
-		if _, err := gitload.RunGit(ctx, dir, nil, "clone", "-q", "--bare", "--single-branch", "--no-tags", "--filter=tree:0", "--", proxy.Url, repo); err != nil {
+		if _, err := gitload.RunGit(ctx, dir, nil, "clone", "-q", "--bare", "--single-branch", "--no-tags", "--filter=tree:0",
+			"--", proxy.Url, repo); err != nil {
 			return fmt.Errorf("reading the history: %w", err)
 		}
 	}
-	log, err := gitload.RunGit(ctx, repo, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat, s.tip.String(), "--")
+	log, err := gitload.RunGit(ctx, repo, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat,
+		s.tip.String(), "--")
 	if err != nil {
 		return fmt.Errorf("the tip that the server shows is not in --repo: %w", err)
 	}
@@ -166,7 +169,8 @@ func (p *pusher) next(ctx context.Context) (fleet.Job, error) {
 	job := p.ready[0]
 	p.ready = p.ready[1:]
 	id := job.Commit.String()
-	if _, err := gitload.RunGitWith(ctx, p.env, p.dir, nil, "push", "-q", "--", p.repo, id+":"+p.branch, id+":"+job.Pipeline); err != nil {
+	if _, err := gitload.RunGitWith(ctx, p.env, p.dir, nil, "push", "-q", "--", p.repo, id+":"+p.branch, id+":"+
+		job.Pipeline); err != nil {
 		return job, fmt.Errorf("pushing to %s: %w", p.repo, err)
 	}
 	return job, nil
@@ -174,20 +178,23 @@ func (p *pusher) next(ctx context.Context) (fleet.Job, error) {
 
 // overHTTP has the commits pushed to the server of our own, with a token.
 func (p *pusher) overHTTP(ctx context.Context, program, url, state string) error {
-	out, err := exec.CommandContext(ctx, program, "token", "create", "bench", "--scope", "write", "--state", state).Output()
+	out, err := exec.CommandContext(ctx, program, "token", "create", "bench", "--scope", "write", "--state",
+		state).Output()
 	token := tokenText.FindString(string(out))
 	if err != nil || token == "" {
 		return fmt.Errorf("make a token to push with: %w", cmp.Or(err, errors.New("none was printed")))
 	}
 	p.repo = url
-	p.env = []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader", "GIT_CONFIG_VALUE_0=Authorization: Bearer " + token}
+	p.env = []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader",
+		"GIT_CONFIG_VALUE_0=Authorization: Bearer " + token}
 	return nil
 }
 
 var tokenText = regexp.MustCompile(`phk_[0-9A-Za-z]+`)
 
 const (
-	// madeAhead is for how many pipelines commits are made at once: what is left to do for a pipeline on a busy machine is the push.
+	// madeAhead is for how many pipelines commits are made at once: what is left to do for a pipeline on a busy machine is
+	// the push.
 	madeAhead = 100
 	// maxCommits is how many commits a pipeline has at most.
 	maxCommits = 3
@@ -214,7 +221,8 @@ func (p *pusher) commit(ctx context.Context) error {
 	if _, err := gitload.RunGit(ctx, p.dir, &in, "fast-import", "--quiet"); err != nil {
 		return err
 	}
-	log, err := gitload.RunGit(ctx, p.dir, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat, p.tip.String()+".."+p.branch)
+	log, err := gitload.RunGit(ctx, p.dir, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat,
+		p.tip.String()+".."+p.branch)
 	if err != nil {
 		return err
 	}
@@ -230,7 +238,8 @@ func (p *pusher) commit(ctx context.Context) error {
 		if p.tip, err = git.ParseObjectID(id); err != nil {
 			return err
 		}
-		p.ready = append(p.ready, fleet.Job{Pipeline: fmt.Sprintf("refs/pipelines/%d%05d", p.run, p.made-madeAhead+i+1), Commit: p.tip, Branch: p.branch})
+		p.ready = append(p.ready, fleet.Job{Pipeline: fmt.Sprintf("refs/pipelines/%d%05d", p.run, p.made-madeAhead+i+1),
+			Commit: p.tip, Branch: p.branch})
 	}
 	return nil
 }
@@ -242,6 +251,7 @@ func (p *pusher) change(in *bytes.Buffer) {
 		for i := range text {
 			text[i] = "etaoin shrdlu\n"[p.rng.IntN(14)]
 		}
-		fmt.Fprintf(in, "M 100644 inline %spackhorse-bench.txt\ndata %d\n%s\n", p.dirs[p.rng.IntN(len(p.dirs))], len(text), text)
+		fmt.Fprintf(in, "M 100644 inline %spackhorse-bench.txt\ndata %d\n%s\n", p.dirs[p.rng.IntN(len(p.dirs))], len(text),
+			text)
 	}
 }

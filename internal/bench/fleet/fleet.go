@@ -1,10 +1,10 @@
-// Package fleet models what CI machines have and ask for: the requests of protocol v2 that stock git writes for them, without a
-// repository and without a git process.
+// Package fleet models what CI machines have and ask for: the requests of protocol v2 that stock git writes for them,
+// without a repository and without a git process.
 //
-// A Machine knows which commits its refs are at and where its history ends, and no more; a History knows how the commits hang
-// together. From both follow, byte for byte, the requests of git 2.39 (gitprotocol-v2(5), "ls-refs" and "fetch"), whose negotiation
-// walk is rebuilt in negotiator.go. The order in which a second round repeats the common commits is the one thing that differs:
-// git has that from a hash table.
+// A Machine knows which commits its refs are at and where its history ends, and no more; a History knows how the
+// commits hang together. From both follow, byte for byte, the requests of git 2.39 (gitprotocol-v2(5), "ls-refs" and
+// "fetch"), whose negotiation walk is rebuilt in negotiator.go. The order in which a second round repeats the common
+// commits is the one thing that differs: git has that from a hash table.
 //
 // A Machine and its Fetch belong to one goroutine at a time. A History may be read and extended by many.
 package fleet
@@ -23,16 +23,17 @@ type Tool uint8
 
 const (
 	// GitLab is GitLab Runner's "fetch" strategy with its default depth of 20 and its default flags, which follow tags:
-	// git fetch origin --no-recurse-submodules +SHA:refs/pipelines/ID +refs/heads/BRANCH:refs/remotes/origin/BRANCH --depth 20 --prune --quiet
-	// Where new tags lie within the depth git then fetches them by a second session, which is not modelled.
+	// git fetch origin --no-recurse-submodules +SHA:refs/pipelines/ID +refs/heads/BRANCH:refs/remotes/origin/BRANCH
+	// --depth 20 --prune --quiet Where new tags lie within the depth git then fetches them by a second session, which is
+	// not modelled.
 	GitLab Tool = iota
 	// GitLabNoTags is the same with --no-tags (GIT_FETCH_EXTRA_FLAGS).
 	GitLabNoTags
 	// Checkout is GitHub's checkout action as it comes:
 	// git fetch --no-tags --prune --no-recurse-submodules --progress --depth=1 origin +SHA:refs/remotes/origin/BRANCH
 	Checkout
-	// CheckoutAll is the same action with fetch-depth: 0:
-	// git fetch --prune --no-recurse-submodules --progress origin +refs/heads/*:refs/remotes/origin/* +refs/tags/*:refs/tags/*
+	// CheckoutAll is the same action with fetch-depth: 0: git fetch --prune --no-recurse-submodules --progress origin
+	// +refs/heads/*:refs/remotes/origin/* +refs/tags/*:refs/tags/*
 	CheckoutAll
 	// Jenkins keeps the whole history of one branch:
 	// git fetch --no-tags --force --progress -- URL +refs/heads/BRANCH:refs/remotes/origin/BRANCH
@@ -92,7 +93,8 @@ func (c *Capabilities) Read(line, agent string) {
 	}
 }
 
-// command begins a request. Where git ends a line with a newline and where not is without meaning, but caches may hash it.
+// command begins a request. Where git ends a line with a newline and where not is without meaning, but caches may hash
+// it.
 func (c *Capabilities) command(line string) []byte {
 	b := pktline.Append(nil, line)
 	if c.Agent != "" {
@@ -201,8 +203,8 @@ type want struct {
 	ref string // empty: asked for by its ID
 }
 
-// wants lists what git would ask for, in its order: the refs as the server has them, then what was given as an ID. It is empty
-// where the machine has it all.
+// wants lists what git would ask for, in its order: the refs as the server has them, then what was given as an ID. It
+// is empty where the machine has it all.
 func (m *Machine) wants(job Job, refs []Ref) ([]want, error) {
 	if m.Tool == Checkout {
 		return []want{{id: job.Commit}}, nil
@@ -378,8 +380,8 @@ func (f *Fetch) Wants() []git.ObjectID {
 	return slices.Compact(ids)
 }
 
-// Finish says that the pack came: the machine now has what it asked for. Where that is nothing that the history knows (somebody
-// else has pushed) the machine begins anew with its next job.
+// Finish says that the pack came: the machine now has what it asked for. Where that is nothing that the history knows
+// (somebody else has pushed) the machine begins anew with its next job.
 func (f *Fetch) Finish() {
 	m := f.m
 	if !m.Tool.Keeps() {

@@ -40,7 +40,8 @@ func record(t *testing.T, root string) *recorder {
 	r := &recorder{}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h := &cgi.Handler{Path: filepath.Join(path, "git-http-backend"), InheritEnv: []string{"PATH"}, Stderr: io.Discard,
-			Env: append([]string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_PROTOCOL=" + req.Header.Get("Git-Protocol")},
+			Env: append([]string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_PROTOCOL=" +
+				req.Header.Get("Git-Protocol")},
 				gittest.Env()...)}
 		body, _ := io.ReadAll(req.Body)
 		req.Body = io.NopCloser(bytes.NewReader(body))
@@ -87,7 +88,8 @@ type upstream struct {
 }
 
 func newUpstream(t *testing.T, dir string, seed uint64) *upstream {
-	u := &upstream{t: t, repo: gittest.InitAt(t, dir), rng: rand.New(rand.NewPCG(seed, 0)), date: 1_700_000_000, history: fleet.NewHistory()}
+	u := &upstream{t: t, repo: gittest.InitAt(t, dir), rng: rand.New(rand.NewPCG(seed, 0)), date: 1_700_000_000,
+		history: fleet.NewHistory()}
 	u.grow(70)
 	return u
 }
@@ -142,7 +144,8 @@ func (u *upstream) read() {
 	if err := u.history.Read(strings.NewReader(log)); err != nil {
 		u.t.Fatal(err)
 	}
-	for line := range strings.Lines(u.repo.Git("for-each-ref", "--format=%(refname) %(objectname) %(*objectname)", "refs/tags") + "\n") {
+	for line := range strings.Lines(u.repo.Git("for-each-ref", "--format=%(refname) %(objectname) %(*objectname)",
+		"refs/tags") + "\n") {
 		fields := strings.Fields(line)
 		if len(fields) == 0 {
 			continue
@@ -163,7 +166,8 @@ func command(tool fleet.Tool, job fleet.Job, url string) []string {
 	case fleet.GitLab:
 		return []string{"fetch", "origin", "--no-recurse-submodules", pipeline, branch, "--depth", "20", "--prune", "--quiet"}
 	case fleet.GitLabNoTags:
-		return []string{"fetch", "origin", "--no-recurse-submodules", pipeline, branch, "--depth", "20", "--prune", "--quiet", "--no-tags"}
+		return []string{"fetch", "origin", "--no-recurse-submodules", pipeline, branch, "--depth", "20", "--prune", "--quiet",
+			"--no-tags"}
 	case fleet.Checkout:
 		return []string{"fetch", "--no-tags", "--prune", "--no-recurse-submodules", "--progress", "--depth=1", "origin",
 			fmt.Sprintf("+%s:refs/remotes/origin/main", job.Commit)}
@@ -187,8 +191,10 @@ type machine struct {
 }
 
 func newMachine(t *testing.T, h *fleet.History, tool fleet.Tool, up *recorder, extra bool) *machine {
-	m := &machine{t: t, model: fleet.NewMachine(h, tool), up: up, dir: filepath.Join(t.TempDir(), "repo"), keys: fleet.NewKeys()}
-	version, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(gittest.Run(t, t.TempDir(), "", "version")), "git version "), " ")
+	m := &machine{t: t, model: fleet.NewMachine(h, tool), up: up, dir: filepath.Join(t.TempDir(), "repo"),
+		keys: fleet.NewKeys()}
+	version, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(gittest.Run(t, t.TempDir(), "", "version")),
+		"git version "), " ")
 	m.caps.Format = git.SHA1
 	for _, line := range []string{"agent=x", "ls-refs=unborn", "object-format=sha1", "fetch=shallow"} {
 		m.caps.Read(line, "git/"+version)
@@ -262,7 +268,8 @@ func (m *machine) state() {
 		return
 	}
 	var want, got []string
-	for line := range strings.Lines(gittest.Run(m.t, m.dir, "", "for-each-ref", "--format=%(refname) %(objectname)", "refs/remotes", "refs/pipelines")) {
+	for line := range strings.Lines(gittest.Run(m.t, m.dir, "", "for-each-ref", "--format=%(refname) %(objectname)",
+		"refs/remotes", "refs/pipelines")) {
 		want = append(want, strings.TrimSpace(line))
 	}
 	for _, r := range m.model.Refs() {
@@ -348,25 +355,28 @@ func parseRefs(answer []byte) []fleet.Ref {
 	}
 }
 
-// TestWantRef is what git writes for a server with ref-in-want and sideband-all. Its own upload-pack has the two sections of such an
-// answer in the wrong order, so this was recorded with a server that has them in the right one.
+// TestWantRef is what git writes for a server with ref-in-want and sideband-all. Its own upload-pack has the two
+// sections of such an answer in the wrong order, so this was recorded with a server that has them in the right one.
 func TestWantRef(t *testing.T) {
 	t.Parallel()
 	caps := fleet.Capabilities{Agent: "git/2.39.5", Format: git.SHA1, RefInWant: true, SidebandAll: true}
 	tip := git.MustParseObjectID("0ed6af7b72964796e4ca635222b9ef2a2afe35c0")
 	m := fleet.NewMachine(fleet.NewHistory(), fleet.GitLab)
-	f, err := m.Fetch(fleet.Job{Pipeline: "refs/pipelines/1", Commit: tip, Branch: main}, []fleet.Ref{{Name: main, ID: tip}}, &caps)
+	f, err := m.Fetch(fleet.Job{Pipeline: "refs/pipelines/1", Commit: tip, Branch: main},
+		[]fleet.Ref{{Name: main, ID: tip}}, &caps)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := "0011command=fetch0014agent=git/2.39.50016object-format=sha10001000dthin-pack000fno-progress000finclude-tag000dofs-delta" +
-		"0010sideband-all000ddeepen 20001dwant-ref refs/heads/main\n0032want 0ed6af7b72964796e4ca635222b9ef2a2afe35c0\n0009done\n0000"
+		"0010sideband-all000ddeepen 20001dwant-ref refs/heads/main\n0032want " +
+		"0ed6af7b72964796e4ca635222b9ef2a2afe35c0\n0009done\n0000"
 	if got := f.Request(); string(got) != want {
 		t.Errorf("got\n%q\nwant\n%q", got, want)
 	}
 }
 
-// TestKeys has one machine that keeps boundaries of earlier fetches and one that does not: their bytes differ, their meaning not.
+// TestKeys has one machine that keeps boundaries of earlier fetches and one that does not: their bytes differ, their
+// meaning not.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	h, ids := fleet.NewHistory(), make([]git.ObjectID, 200)
@@ -379,7 +389,8 @@ func TestKeys(t *testing.T) {
 	caps, keys := fleet.Capabilities{Format: git.SHA1}, fleet.NewKeys()
 	count := func(m *fleet.Machine, pipeline string, at int) {
 		t.Helper()
-		f, err := m.Fetch(fleet.Job{Pipeline: pipeline, Commit: ids[at], Branch: main}, []fleet.Ref{{Name: main, ID: ids[at]}}, &caps)
+		f, err := m.Fetch(fleet.Job{Pipeline: pipeline, Commit: ids[at], Branch: main},
+			[]fleet.Ref{{Name: main, ID: ids[at]}}, &caps)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -407,7 +418,8 @@ func TestKeys(t *testing.T) {
 	count(old, "refs/pipelines/3", 153)
 	count(young, "refs/pipelines/3", 153)
 	if keys.Raw() != 5 || keys.Canonical() != 4 || keys.Share(keys.Canonical()) <= 0 {
-		t.Errorf("then %d by their bytes, %d by what they mean, a share of %v", keys.Raw(), keys.Canonical(), keys.Share(keys.Canonical()))
+		t.Errorf("then %d by their bytes, %d by what they mean, a share of %v", keys.Raw(), keys.Canonical(),
+			keys.Share(keys.Canonical()))
 	}
 }
 

@@ -95,8 +95,8 @@ func (h *History) Add(id git.ObjectID, date int64, parents ...git.ObjectID) erro
 	return nil
 }
 
-// Tag adds a tag of a commit; peeled is zero for one that is not annotated. A tag of anything else is left out: no machine here
-// ever meets it.
+// Tag adds a tag of a commit; peeled is zero for one that is not annotated. A tag of anything else is left out: no
+// machine here ever meets it.
 func (h *History) Tag(name string, id, peeled git.ObjectID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,7 +170,8 @@ func (h *History) boundary(at node, depth int) map[node]bool {
 	return cut
 }
 
-// walk visits what is reachable from starts in a history that is cut off at the commits of cut, and nothing below level.
+// walk visits what is reachable from starts in a history that is cut off at the commits of cut, and nothing below
+// level.
 func (h *History) walk(starts []node, cut map[node]bool, level int32) map[node]bool {
 	seen := map[node]bool{}
 	stack := slices.Clone(starts)
@@ -208,8 +209,8 @@ func (h *History) tagsAt(m *Machine, ids ...git.ObjectID) []want {
 	return list
 }
 
-// follow gives a machine whose tool follows tags those of all that it reaches. It keeps them where a later boundary hides their
-// commits.
+// follow gives a machine whose tool follows tags those of all that it reaches. It keeps them where a later boundary
+// hides their commits.
 func (h *History) follow(m *Machine) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

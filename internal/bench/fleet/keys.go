@@ -53,9 +53,9 @@ func (k *Keys) Count(f *Fetch, request []byte) {
 
 func sumText(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
-// canonical is a key of what the pack has to hold: what is wanted without regard to order and names, the greatest common
-// commits, the boundaries that the walk between the two meets, the annotated tags that come along, and whether deltas may be against
-// what the client has.
+// canonical is a key of what the pack has to hold: what is wanted without regard to order and names, the greatest
+// common commits, the boundaries that the walk between the two meets, the annotated tags that come along, and whether
+// deltas may be against what the client has.
 func (f *Fetch) canonical() string {
 	h := f.m.history
 	h.mu.RLock()
@@ -104,7 +104,8 @@ func (h *History) nodes(ids []git.ObjectID) []node {
 	return list
 }
 
-// maximal drops the common commits that others imply, in the history that the machine sees and in that which it will see.
+// maximal drops the common commits that others imply, in the history that the machine sees and in that which it will
+// see.
 func (f *Fetch) maximal(cut map[node]bool) []git.ObjectID {
 	h := f.m.history
 	lowest := int32(1 << 30)

@@ -7,8 +7,8 @@ import (
 )
 
 // negotiator chooses the commits that are named as haves, as git's default algorithm does (git-config(1),
-// fetch.negotiationAlgorithm "consecutive"): all that is reachable from the refs, the youngest first, but nothing behind
-// what is known to be common.
+// fetch.negotiationAlgorithm "consecutive"): all that is reachable from the refs, the youngest first, but nothing
+// behind what is known to be common.
 type negotiator struct {
 	h         *History
 	cut       map[node]bool // the machine's boundary: these commits have no parents

@@ -29,7 +29,8 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-const fetchKeys = "mb_per_s requests_per_s requests errors ttfb_ms latency_ms cpu_s_per_gb anon_rss_mb alloc_mb_per_gb disk_write_per_byte"
+const fetchKeys = "mb_per_s requests_per_s requests errors ttfb_ms latency_ms cpu_s_per_gb anon_rss_mb " +
+	"alloc_mb_per_gb disk_write_per_byte"
 
 func TestFetch(t *testing.T) {
 	t.Parallel()
@@ -46,8 +47,10 @@ func TestFetch(t *testing.T) {
 		{"fetch", url, "--protocol", "1", "--depth", "1"},
 		{"fetch", url, "--protocol", "0", "--have", "main~3"},
 	} {
-		got := benchtest.JSON(t, fetchKeys, append(args, "--clients", "2", "--duration", "200ms", "--server-pid", fmt.Sprint(os.Getpid()))...)
-		if benchtest.Number(t, got, "requests") < 1 || benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "mb_per_s") <= 0 {
+		got := benchtest.JSON(t, fetchKeys, append(args, "--clients", "2", "--duration", "200ms", "--server-pid",
+			fmt.Sprint(os.Getpid()))...)
+		if benchtest.Number(t, got, "requests") < 1 || benchtest.Number(t, got, "errors") != 0 ||
+			benchtest.Number(t, got, "mb_per_s") <= 0 {
 			t.Errorf("%q: %v", args, got)
 		}
 		if benchtest.Number(t, got, "anon_rss_mb") <= 0 {
@@ -113,7 +116,8 @@ func TestRefs(t *testing.T) {
 	s := benchtest.Backend(t, root, false)
 	for _, args := range [][]string{nil, {"--rate", "50"}} {
 		got := benchtest.JSON(t, "mb_per_s requests_per_s requests errors latency_ms",
-			append([]string{"refs", s.URL + "/many.git", "--prefix", "refs/pull/7/", "--clients", "2", "--duration", "200ms"}, args...)...)
+			append([]string{"refs", s.URL + "/many.git", "--prefix", "refs/pull/7/", "--clients", "2", "--duration", "200ms"},
+				args...)...)
 		if benchtest.Number(t, got, "requests") < 2 || benchtest.Number(t, got, "errors") != 0 {
 			t.Error(got)
 		}
@@ -134,7 +138,8 @@ func TestNeighbour(t *testing.T) {
 	for _, args := range [][]string{nil, {"--mbps", "5"}, {"--cold"}} {
 		got := benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors echo_ms standstill",
 			append([]string{"neighbour", s.URL + "/demo.git", "--clients", "2", "--duration", "600ms"}, args...)...)
-		if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "mb_per_s") <= 0 || benchtest.Number(t, got, "requests") < 30 {
+		if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "mb_per_s") <= 0 ||
+			benchtest.Number(t, got, "requests") < 30 {
 			t.Errorf("%q: %v", args, got)
 		}
 	}
@@ -148,7 +153,8 @@ type fakeRefs struct {
 	wrong  atomic.Int64 // all answers but so many have each another object ID; zero: none has
 }
 
-func (f *fakeRefs) Resolve(_ context.Context, r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
+func (f *fakeRefs) Resolve(_ context.Context,
+	r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
 	if r.Header().Get("Authorization") != "Bearer sesame" {
 		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("no secret"))
 	}
@@ -195,8 +201,10 @@ func TestNeighbourRPC(t *testing.T) {
 
 	url := benchtest.Backend(t, root, false).URL + "/team/demo.git"
 	args := []string{"neighbour", url, "--clients", "2", "--duration", "600ms", "--rpc", "unix:" + socket}
-	got := benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors echo_ms standstill", append(args, "--secret-file", secret)...)
-	if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "mb_per_s") <= 0 || benchtest.Number(t, got, "requests") < 30 || refs.answer.Load() < 30 {
+	got := benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors echo_ms standstill",
+		append(args, "--secret-file", secret)...)
+	if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "mb_per_s") <= 0 ||
+		benchtest.Number(t, got, "requests") < 30 || refs.answer.Load() < 30 {
 		t.Error(got)
 	}
 	if runtime.GOOS == "linux" && got["echo_ms"] == nil {
@@ -204,7 +212,8 @@ func TestNeighbourRPC(t *testing.T) {
 	}
 	unknown := got["standstill"] == nil
 	for _, more := range [][]string{nil, {"--rate", "50"}} {
-		args := append([]string{"refs", "http://nowhere.invalid/team/demo.git", "--prefix", "refs/heads/main", "--clients", "2", "--duration", "200ms",
+		args := append([]string{"refs", "http://nowhere.invalid/team/demo.git", "--prefix", "refs/heads/main", "--clients",
+			"2", "--duration", "200ms",
 			"--rpc", "unix:" + socket, "--secret-file", secret}, more...)
 		got := benchtest.JSON(t, "mb_per_s requests_per_s requests errors latency_ms", args...)
 		if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "requests") < 2 {
@@ -214,11 +223,13 @@ func TestNeighbourRPC(t *testing.T) {
 	secure := httptest.NewTLSServer(mux)
 	t.Cleanup(secure.Close)
 	ca := filepath.Join(dir, "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	got = benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors echo_ms standstill", append(args[:len(args):len(args)], "--secret-file", secret,
-		"--rpc", secure.Listener.Addr().String(), "--tls-ca", ca)...)
+	got = benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors echo_ms standstill",
+		append(args[:len(args):len(args)], "--secret-file", secret,
+			"--rpc", secure.Listener.Addr().String(), "--tls-ca", ca)...)
 	if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "requests") < 30 {
 		t.Error("TLS:", got)
 	}
@@ -226,7 +237,8 @@ func TestNeighbourRPC(t *testing.T) {
 		t.Errorf("by TLS standstills are %v, without it they were not: %v", got["standstill"], unknown)
 	}
 	refs.wrong.Store(1)
-	if _, _, err := benchtest.Run(t, t.Context(), append(args, "--secret-file", secret)...); err == nil || !strings.Contains(err.Error(), "two answers differ") {
+	if _, _, err := benchtest.Run(t, t.Context(), append(args, "--secret-file", secret)...); err == nil ||
+		!strings.Contains(err.Error(), "two answers differ") {
 		t.Error(err)
 	}
 	refs.wrong.Store(refs.answer.Load() + 5)
@@ -243,7 +255,8 @@ func TestNeighbourRPC(t *testing.T) {
 		"go with --tls-ca":           {"--tls-cert", secret, "--tls-key", secret},
 		"is no address of a node":    {"--rpc", "nowhere"},
 	} {
-		if _, _, err := benchtest.Run(t, t.Context(), append(args, more...)...); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := benchtest.Run(t, t.Context(), append(args, more...)...); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", more, err, want)
 		}
 	}
@@ -276,7 +289,8 @@ func TestLimitAndRaw(t *testing.T) {
 		if benchtest.Number(t, got, "requests") < 3 || benchtest.Number(t, got, "errors") != 0 {
 			t.Errorf("%q: %v", args, got)
 		}
-		resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequest("GET", strings.Replace(url, "https", "http", 1)+"any/path", nil))
+		resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequest("GET", strings.Replace(url, "https", "http", 1)+
+			"any/path", nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -349,7 +363,8 @@ func TestInterrupt(t *testing.T) {
 
 func TestSecretsStaySecret(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{"http://user:hunter2@127.0.0.1:1/x.git", "http://user:hunter2@%zz/", "ftp://user:hunter2@host/",
+	for _, url := range []string{"http://user:hunter2@127.0.0.1:1/x.git", "http://user:hunter2@%zz/",
+		"ftp://user:hunter2@host/",
 		"http://user:hunter2@127.0.0.1:1/x?hunter2", "http://hunter2@:80/"} {
 		for _, sub := range [][]string{{"fetch"}, {"refs", "--prefix", "x"}, {"neighbour"}, {"fetch", "--raw"}, {"ci"}} {
 			out, errs, err := benchtest.Run(t, t.Context(), append(sub, url)...)

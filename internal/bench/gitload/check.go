@@ -12,13 +12,14 @@ import (
 )
 
 // Walker follows a fetch answer through its framing (gitprotocol-v2(5), "fetch"; gitprotocol-pack(5), "packfile data"):
-// sections of text packets, then the packfile section's side-bands, then a flush. Before version 2 there are lines instead of
-// sections, maybe with a flush among them, and the first packet with a band begins the pack. It is fed the stream in any pieces and
-// may be told that bytes of a packet's payload went by unseen.
+// sections of text packets, then the packfile section's side-bands, then a flush. Before version 2 there are lines
+// instead of sections, maybe with a flush among them, and the first packet with a band begins the pack. It is fed the
+// stream in any pieces and may be told that bytes of a packet's payload went by unseen.
 type Walker struct {
 	Data  func([]byte) // gets band 1's bytes; with it nothing is skippable
 	older bool         // before version 2
-	// section, if not nil, gets the lines before the pack, without their ends and bands; an answer without a pack is then allowed.
+	// section, if not nil, gets the lines before the pack, without their ends and bands; an answer without a pack is then
+	// allowed.
 	Section func(line []byte) error
 
 	state   walkState
@@ -77,8 +78,9 @@ func (w *Walker) feed(p []byte) error {
 	return nil
 }
 
-// headLen is how many bytes have to be seen before a packet's payload: in the packfile section every packet but the special
-// ones has a band, which is known only from the digits. Before version 2 a band is what the section begins with.
+// headLen is how many bytes have to be seen before a packet's payload: in the packfile section every packet but the
+// special ones has a band, which is known only from the digits. Before version 2 a band is what the section begins
+// with.
 func (w *Walker) headLen() int {
 	if (w.state == inPack || w.older) && w.nhead >= 4 {
 		return 5
@@ -238,8 +240,8 @@ func (w *Walker) finish() error {
 	return nil
 }
 
-// Reference is the layout of an answer whose every packet has been walked and whose pack has been verified. An answer of
-// the same length is expected to have it too.
+// Reference is the layout of an answer whose every packet has been walked and whose pack has been verified. An answer
+// of the same length is expected to have it too.
 type Reference struct {
 	Size    int64 // of the whole answer
 	tail    int64 // offset of a band-1 packet near its end; from there on everything is looked at again
@@ -264,8 +266,9 @@ func (e ServerError) Error() string { return "the server sent an error: " + stri
 // errLayout says that the end of an answer as long as the reference could not be followed.
 var errLayout = errors.New("the answer is as long as the verified one but laid out in another way")
 
-// CheckFetch reads one answer to the end and checks it. With a reference of the same length it looks at the beginning and the
-// end and lets the middle go by; otherwise it follows every packet. firstByte is called once the body has begun.
+// CheckFetch reads one answer to the end and checks it. With a reference of the same length it looks at the beginning
+// and the end and lets the middle go by; otherwise it follows every packet. firstByte is called once the body has
+// begun.
 func CheckFetch(b *loadgen.Body, h loadgen.Head, ref *Reference, w *Walker, firstByte func()) error {
 	if h.Status != 200 {
 		return StatusError(b, h)

@@ -156,17 +156,21 @@ func TestCheckBad(t *testing.T) {
 		{"status with a broken body", "HTTP status 500", []byte("HTTP/1.1 500 Oops\r\nContent-Length: 50\r\n\r\nbusy\n")},
 		{"short body", "unexpected EOF", sized(good)[:len(good)-1000]},
 		{"short chunked body", "unexpected EOF", chunked(good, 1000)[:100_000]},
-		{"chunks without their end", "unexpected EOF", bytes.TrimSuffix(chunked(good, 1000), []byte("0\r\nTrailer: x\r\n\r\n"))},
+		{"chunks without their end", "unexpected EOF", bytes.TrimSuffix(chunked(good, 1000),
+			[]byte("0\r\nTrailer: x\r\n\r\n"))},
 		{"no flush", "without its final flush", sized(good[:len(good)-4])},
-		{"other bytes for the flush", "laid out in another way", sized(edit(func(b []byte) []byte { copy(b[len(b)-4:], "zzzz"); return b }))},
-		{"a packet for the flush", "without its final flush", sized(edit(func(b []byte) []byte { copy(b[len(b)-4:], "0005"); return b }))},
+		{"other bytes for the flush", "laid out in another way",
+			sized(edit(func(b []byte) []byte { copy(b[len(b)-4:], "zzzz"); return b }))},
+		{"a packet for the flush", "without its final flush",
+			sized(edit(func(b []byte) []byte { copy(b[len(b)-4:], "0005"); return b }))},
 		{"bytes after the flush", "after the final flush", sized(append(bytes.Clone(good), "0000"...))},
 		{"error band", "the server sent an error: no luck", sized(band(pktline.BandError, "no luck\n"))},
 		{"unknown band", "unknown band 4", sized(band(4, "what"))},
 		{"ERR", "the server sent an error: go  away", sized(pktline.AppendLine(nil, "ERR go\x1b away"))},
 		{"no pack", "without a packfile section", sized(pktline.AppendFlush(pktline.AppendLine(nil, "acknowledgments")))},
 		{"empty pack", "holds no pack", sized([]byte("000dpackfile\n0000"))},
-		{"not a pack", "band 1 holds no pack", sized(edit(func(b []byte) []byte { return bytes.Replace(b, []byte("PACK"), []byte("KCAP"), 1) }))},
+		{"not a pack", "band 1 holds no pack",
+			sized(edit(func(b []byte) []byte { return bytes.Replace(b, []byte("PACK"), []byte("KCAP"), 1) }))},
 		{"delim in the pack", "special packet 0001", sized([]byte("000dpackfile\n00010000"))},
 		{"no band", "without a band", sized([]byte("000dpackfile\n00040000"))},
 		{"bad length", "bad pkt-line", sized([]byte("000dpackfile\nxxxx"))},
@@ -192,7 +196,8 @@ func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	a := answer(pack(300_000), pktline.MaxBandData)
 	ref := referenceOf(t, a)
-	c := serveOnce(t, bytes.Join([][]byte{sized(a), chunked(a, 5000), []byte("HTTP/1.1 429 X\r\nContent-Length: 3\r\n\r\nno\n"), sized(a)}, nil))
+	c := serveOnce(t, bytes.Join([][]byte{sized(a), chunked(a, 5000),
+		[]byte("HTTP/1.1 429 X\r\nContent-Length: 3\r\n\r\nno\n"), sized(a)}, nil))
 	for i := range 4 {
 		h, err := c.ReadHead()
 		if err != nil {
@@ -269,9 +274,11 @@ func FuzzWalker(f *testing.F) {
 func TestCheckOlderVersions(t *testing.T) {
 	t.Parallel()
 	for name, head := range map[string][]byte{
-		"clone":   pktline.AppendLine(nil, "NAK"),
-		"shallow": pktline.AppendLine(pktline.AppendFlush(pktline.Append(nil, "shallow 0123456789012345678901234567890123456789")), "NAK"),
-		"fetch":   pktline.AppendLine(pktline.AppendLine(nil, "ACK 0123456789012345678901234567890123456789 common"), "ACK 0123456789012345678901234567890123456789"),
+		"clone": pktline.AppendLine(nil, "NAK"),
+		"shallow": pktline.AppendLine(pktline.AppendFlush(pktline.Append(nil,
+			"shallow 0123456789012345678901234567890123456789")), "NAK"),
+		"fetch": pktline.AppendLine(pktline.AppendLine(nil, "ACK 0123456789012345678901234567890123456789 common"),
+			"ACK 0123456789012345678901234567890123456789"),
 	} {
 		a := pktline.AppendBand(head, pktline.BandProgress, "counting")
 		a = pktline.AppendFlush(pktline.AppendBand(a, pktline.BandData, pack(200_000)))
@@ -292,7 +299,8 @@ func TestCheckOlderVersions(t *testing.T) {
 		}
 	}
 	w := Walker{older: true}
-	if err := w.feed(pktline.Append(nil, "ERR upload-pack: not our ref")); err == nil || !strings.Contains(err.Error(), "not our ref") {
+	if err := w.feed(pktline.Append(nil, "ERR upload-pack: not our ref")); err == nil ||
+		!strings.Contains(err.Error(), "not our ref") {
 		t.Errorf("an error: %v", err)
 	}
 }

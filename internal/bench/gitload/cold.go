@@ -69,8 +69,8 @@ func coldTips(refs []ref) []string {
 // MaxColdDepth bounds the depth of the shapes: a shallow clone by a CI runner, not a whole history.
 const MaxColdDepth = 20
 
-// shapes makes requests that differ from each other: two tips of the repository, at random, and a depth, unless histories are to be whole. The seed makes two
-// runs differ as well. Safe for concurrent use.
+// shapes makes requests that differ from each other: two tips of the repository, at random, and a depth, unless
+// histories are to be whole. The seed makes two runs differ as well. Safe for concurrent use.
 type shapes struct {
 	target *loadgen.Target
 	format git.ObjectFormat

@@ -13,8 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// Discover asks for the capability advertisement (gitprotocol-v2(5), "Capability Advertisement") and returns the repository's
-// object format.
+// Discover asks for the capability advertisement (gitprotocol-v2(5), "Capability Advertisement") and returns the
+// repository's object format.
 func Discover(ctx context.Context, t *loadgen.Target) (git.ObjectFormat, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -69,7 +69,8 @@ func readAdvertisement(r *pktline.Reader) (git.ObjectFormat, error) {
 	return format, nil
 }
 
-// LsRefs makes the body of an ls-refs request (gitprotocol-v2(5), "ls-refs") for refs that begin with one of the prefixes.
+// LsRefs makes the body of an ls-refs request (gitprotocol-v2(5), "ls-refs") for refs that begin with one of the
+// prefixes.
 func LsRefs(format git.ObjectFormat, prefixes ...string) []byte {
 	b := pktline.AppendLine(nil, "command=ls-refs")
 	b = pktline.AppendLine(b, "agent="+loadgen.UserAgent)

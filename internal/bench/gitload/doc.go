@@ -1,5 +1,6 @@
-// Package gitload measures Git servers that speak smart HTTP, Packhorse or another: bulk fetches, ref look-ups, small requests
-// beside clones, and storms of cold clones. It also has the peers to compare with: a static file server, and git http-backend.
+// Package gitload measures Git servers that speak smart HTTP, Packhorse or another: bulk fetches, ref look-ups, small
+// requests beside clones, and storms of cold clones. It also has the peers to compare with: a static file server, and
+// git http-backend.
 package gitload
 
 import (
@@ -11,7 +12,8 @@ import (
 // Commands returns the commands of this package, with the hidden ones that they start as processes of their own.
 func Commands(env loadgen.Env) []*cobra.Command {
 	return []*cobra.Command{
-		FetchCommand(env), RefsCommand(env), MkrefsCommand(env), NeighbourCommand(env), StormCommand(env), LimitCommand(env), BackendCommand(env),
+		FetchCommand(env), RefsCommand(env), MkrefsCommand(env), NeighbourCommand(env), StormCommand(env), LimitCommand(env),
+		BackendCommand(env),
 		LoadCommand(env), RelayCommand(env), EchoCommand(env), loadgen.StandstillCommand(env),
 	}
 }

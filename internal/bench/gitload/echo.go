@@ -8,8 +8,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// What a small request waits for beside a load is the server's doing or the machine's: a bare echo between two processes that do nothing else, at the same
-// rate and in the same run, tells how much is the machine's.
+// What a small request waits for beside a load is the server's doing or the machine's: a bare echo between two
+// processes that do nothing else, at the same rate and in the same run, tells how much is the machine's.
 
 // echoJob says where the process that answers listens.
 type echoJob struct{ Socket string }
@@ -36,12 +36,14 @@ func startEcho(ctx context.Context, args []string) *bareEcho {
 		process.Kill()
 		return nil
 	}
-	return &bareEcho{process, &loadgen.Pings{Target: t, Request: t.Get("/"), Conns: echoConns, Rate: loadgen.ProbeRate, Timeout: time.Minute, Urgent: true}}
+	return &bareEcho{process, &loadgen.Pings{Target: t, Request: t.Get("/"), Conns: echoConns, Rate: loadgen.ProbeRate,
+		Timeout: time.Minute, Urgent: true}}
 }
 
-// measure asks for a duration, half a period after another generator at the same rate: on few CPUs neither is to wait for the other. begun tells when that
-// one began. wait is for the end, or that of ctx; nil: not known.
-func (e *bareEcho) measure(ctx context.Context, duration time.Duration, begun <-chan time.Time) (wait func() *loadgen.Percentiles) {
+// measure asks for a duration, half a period after another generator at the same rate: on few CPUs neither is to wait
+// for the other. begun tells when that one began. wait is for the end, or that of ctx; nil: not known.
+func (e *bareEcho) measure(ctx context.Context, duration time.Duration,
+	begun <-chan time.Time) (wait func() *loadgen.Percentiles) {
 	if e == nil {
 		return func() *loadgen.Percentiles { return nil }
 	}

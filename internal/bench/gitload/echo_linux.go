@@ -12,8 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// EchoCommand is the process that answers, until its standard input is closed. It has a thread for each connection, blocked in read(2): nothing but the
-// kernel is between a request and its answer.
+// EchoCommand is the process that answers, until its standard input is closed. It has a thread for each connection,
+// blocked in read(2): nothing but the kernel is between a request and its answer.
 func EchoCommand(env loadgen.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:    "echo",

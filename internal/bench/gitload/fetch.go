@@ -64,7 +64,8 @@ With --raw URL names any resource: it is POSTed to without a body, and status an
 	f.Float64Var(&o.rate, "rate", 0, "open loop: this many requests a second in all")
 	f.StringVar(&o.protocol, "protocol", "2", "Git's protocol version: 0, 1 or 2")
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
-	f.StringVar(&o.ops, "ops", "", "the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
+	f.StringVar(&o.ops, "ops", "",
+		"the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
 	f.BoolVar(&o.raw, "raw", false, "no Git: load any resource and check status and length")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		t, err := loadgen.ParseTarget(args[0], o.Insecure)
@@ -140,7 +141,8 @@ func (o *fetchOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 }
 
 // prepare makes the load: what is asked for and how an answer is checked.
-func (o *fetchOptions) prepare(ctx context.Context, env loadgen.Env, t *loadgen.Target) (load *loadgen.Replay, about string, err error) {
+func (o *fetchOptions) prepare(ctx context.Context, env loadgen.Env,
+	t *loadgen.Target) (load *loadgen.Replay, about string, err error) {
 	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "recording the request with git" })
 	defer func() { stop() }()
 	if o.raw {
@@ -154,7 +156,8 @@ func (o *fetchOptions) prepare(ctx context.Context, env loadgen.Env, t *loadgen.
 }
 
 // prepareFetch records a fetch, verifies its pack, and asks once by itself, which leaves caches warm.
-func prepareFetch(ctx context.Context, t *loadgen.Target, w What, timeout time.Duration) (*loadgen.Replay, *Reference, error) {
+func prepareFetch(ctx context.Context, t *loadgen.Target, w What,
+	timeout time.Duration) (*loadgen.Replay, *Reference, error) {
 	dir, err := os.MkdirTemp("", "packhorse-bench-")
 	if err != nil {
 		return nil, nil, err
@@ -172,8 +175,8 @@ func prepareFetch(ctx context.Context, t *loadgen.Target, w What, timeout time.D
 	return &loadgen.Replay{Target: t, Next: func() []byte { return request }, Check: FetchChecker(t, ref)}, ref, nil
 }
 
-// FetchChecker makes a check of fetch answers. Without a reference, or from the first answer on that does not have its layout,
-// every packet is followed. The check is safe for concurrent use.
+// FetchChecker makes a check of fetch answers. Without a reference, or from the first answer on that does not have its
+// layout, every packet is followed. The check is safe for concurrent use.
 func FetchChecker(t *loadgen.Target, ref *Reference) func(*loadgen.Body, loadgen.Head, func()) error {
 	var walkAll atomic.Bool
 	return func(b *loadgen.Body, h loadgen.Head, firstByte func()) error {
@@ -190,9 +193,11 @@ func FetchChecker(t *loadgen.Target, ref *Reference) func(*loadgen.Body, loadgen
 	}
 }
 
-// Warm asks once. A pack that differs from the one that git has verified while it was recorded (a server without a cache may
-// pack anew) goes through git index-pack, so what the measurement is compared with is always a verified answer.
-func Warm(ctx context.Context, t *loadgen.Target, request []byte, rec *Recording, repo string, timeout time.Duration) (*Reference, error) {
+// Warm asks once. A pack that differs from the one that git has verified while it was recorded (a server without a
+// cache may pack anew) goes through git index-pack, so what the measurement is compared with is always a verified
+// answer.
+func Warm(ctx context.Context, t *loadgen.Target, request []byte, rec *Recording, repo string,
+	timeout time.Duration) (*Reference, error) {
 	hash := sha256.New()
 	w := Walker{older: t.Older(), Data: func(p []byte) { hash.Write(p) }}
 	if err := askOnce(ctx, t, request, timeout, &w); err != nil {
@@ -208,7 +213,8 @@ func Warm(ctx context.Context, t *loadgen.Target, request []byte, rec *Recording
 		pr.CloseWithError(io.ErrClosedPipe)
 		verified <- err
 	}()
-	w = Walker{older: t.Older(), Data: func(p []byte) { pw.Write(p) }} //nolint:errcheck // index-pack's own error says why it stopped reading
+	//nolint:errcheck // index-pack's own error says why it stopped reading
+	w = Walker{older: t.Older(), Data: func(p []byte) { pw.Write(p) }}
 	err := askOnce(ctx, t, request, timeout, &w)
 	pw.CloseWithError(err)
 	if bad := <-verified; err == nil && bad != nil {
@@ -228,7 +234,8 @@ func askOnce(ctx context.Context, t *loadgen.Target, request []byte, timeout tim
 }
 
 // single runs one request of a replay.
-func single(ctx context.Context, t *loadgen.Target, request []byte, timeout time.Duration, check func(*loadgen.Body, loadgen.Head, func()) error) error {
+func single(ctx context.Context, t *loadgen.Target, request []byte, timeout time.Duration,
+	check func(*loadgen.Body, loadgen.Head, func()) error) error {
 	left := [][]byte{request}
 	one := &loadgen.Replay{Target: t, Clients: 1, Timeout: timeout, Check: check, Next: func() (b []byte) {
 		if len(left) > 0 {

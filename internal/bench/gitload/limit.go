@@ -86,7 +86,8 @@ func serveLimit(ctx context.Context, env loadgen.Env, file, addr string, withTLS
 	srv := &http.Server{Handler: fileHandler(file), ReadHeaderTimeout: time.Minute}
 	release := context.AfterFunc(ctx, func() { srv.Close() })
 	defer release()
-	fmt.Fprintf(env.Stdout, "%s://%s/ serves %s (%.3f MB), pid %d\n", scheme, l.Addr(), file, float64(info.Size())/1e6, os.Getpid())
+	fmt.Fprintf(env.Stdout, "%s://%s/ serves %s (%.3f MB), pid %d\n", scheme, l.Addr(), file, float64(info.Size())/1e6,
+		os.Getpid())
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) || ctx.Err() == nil {
 		return err
 	}

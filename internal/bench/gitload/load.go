@@ -15,8 +15,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// LoadJob is what `packhorse-bench neighbour` tells its child process, on standard input and not as arguments, because the
-// requests hold credentials.
+// LoadJob is what `packhorse-bench neighbour` tells its child process, on standard input and not as arguments, because
+// the requests hold credentials.
 type LoadJob struct {
 	URL      string // without user and password
 	Auth     string
@@ -55,8 +55,8 @@ func (j *LoadJob) Cold(refs *refList) error {
 	return nil
 }
 
-// LoadCommand is the child of `packhorse-bench neighbour`. It reads a job from standard input and works until that is closed, which also
-// happens when its parent dies.
+// LoadCommand is the child of `packhorse-bench neighbour`. It reads a job from standard input and works until that is
+// closed, which also happens when its parent dies.
 func LoadCommand(env loadgen.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:    "load",
@@ -91,7 +91,8 @@ func (j *LoadJob) run(ctx context.Context, stop <-chan struct{}, flowing func())
 		return nil, err
 	}
 	t.Auth = j.Auth
-	r := &loadgen.Replay{Target: t, Clients: j.Clients, Timeout: j.Timeout, Flowing: flowing, Rate: j.Rate, Pace: j.BytesPerS / float64(max(j.Clients, 1))}
+	r := &loadgen.Replay{Target: t, Clients: j.Clients, Timeout: j.Timeout, Flowing: flowing, Rate: j.Rate,
+		Pace: j.BytesPerS / float64(max(j.Clients, 1))}
 	var ref *Reference
 	var cold *shapes
 	if len(j.Tips) > 0 {
@@ -123,6 +124,7 @@ func (j *LoadJob) run(ctx context.Context, stop <-chan struct{}, flowing func())
 	if err != nil {
 		return nil, err
 	}
-	return &loadgen.LoadResult{Bytes: out.Bytes, Elapsed: out.Elapsed, Requests: out.Requests, Refused: out.Refused, Errors: out.Failures.Count(),
-		First: out.Failures.First, Exhausted: cold != nil && cold.exhausted}, nil
+	return &loadgen.LoadResult{Bytes: out.Bytes, Elapsed: out.Elapsed, Requests: out.Requests, Refused: out.Refused,
+		Errors: out.Failures.Count(),
+		First:  out.Failures.First, Exhausted: cold != nil && cold.exhausted}, nil
 }

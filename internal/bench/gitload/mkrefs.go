@@ -55,8 +55,8 @@ func refName(i int) string {
 	return fmt.Sprintf("refs/heads/bench/%03d/%06d", i/1000, i)
 }
 
-// refsAtOnce is the size of one transaction: git makes a file for each ref until they are packed, and the fewer of them there
-// are the faster that goes.
+// refsAtOnce is the size of one transaction: git makes a file for each ref until they are packed, and the fewer of them
+// there are the faster that goes.
 const refsAtOnce = 20_000
 
 // mkrefs works through git alone, so it holds for every ref format.
@@ -86,8 +86,8 @@ func mkrefs(ctx context.Context, env loadgen.Env, repo string, count int) error 
 	return nil
 }
 
-// newWithRefs makes a new repository by cloning a bundle (gitformat-bundle(5)) whose header names all the refs: a clone writes
-// packed refs at once, which takes seconds where a file for each ref takes minutes.
+// newWithRefs makes a new repository by cloning a bundle (gitformat-bundle(5)) whose header names all the refs: a clone
+// writes packed refs at once, which takes seconds where a file for each ref takes minutes.
 func newWithRefs(ctx context.Context, repo string, count int) error {
 	dir, err := os.MkdirTemp("", "packhorse-bench-")
 	if err != nil {

@@ -25,11 +25,12 @@ type neighbourOptions struct {
 	ref  string
 	rpc  RpcOptions
 
-	clones, machine, echo []string // arguments of the processes beside this one: loadCommand, standstillCommand, echoCommand
+	// arguments of the processes beside this one: loadCommand, standstillCommand, echoCommand
+	clones, machine, echo []string
 }
 
-// neighbourReport is what `packhorse-bench neighbour --json` prints. requests and errors count the small requests of both
-// phases and the clones.
+// neighbourReport is what `packhorse-bench neighbour --json` prints. requests and errors count the small requests of
+// both phases and the clones.
 type neighbourReport struct {
 	Alone    loadgen.Percentiles `json:"alone_ms"`
 	Loaded   loadgen.Percentiles `json:"loaded_ms"`
@@ -156,7 +157,8 @@ func (o *neighbourOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.
 	return o.report(env, t, alone, loaded, &result, echo, still)
 }
 
-func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loaded *loadgen.Outcome, load *loadgen.LoadResult, echo *loadgen.Percentiles, still *loadgen.StandstillReport) error {
+func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loaded *loadgen.Outcome,
+	load *loadgen.LoadResult, echo *loadgen.Percentiles, still *loadgen.StandstillReport) error {
 	r := neighbourReport{
 		Alone:    alone.Latency.Summarize(),
 		Apdex:    loaded.Latency.Apdex(apdexSatisfied, loaded.Failures.Count()),
@@ -177,10 +179,12 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 		fmt.Fprintf(env.Stderr, "note: the repository's refs gave no more new shapes: the load ended early\n")
 	}
 	if !loaded.Urgent {
-		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the small requests wait for CPU as others do\n", loadgen.UrgentNice)
+		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the small requests wait for CPU as others do\n",
+			loadgen.UrgentNice)
 	}
 	if t.Loopback() && loadgen.SessionsShare() {
-		fmt.Fprintf(env.Stderr, "note: the kernel shares the CPUs between sessions: these figures hold for servers that were started in this one (see --help)\n")
+		fmt.Fprintf(env.Stderr, "note: the kernel shares the CPUs between sessions: these figures hold for servers that "+
+			"were started in this one (see --help)\n")
 	}
 	var err error
 	if o.Json {
@@ -194,8 +198,10 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 		if o.rpc.Address != "" {
 			request = "RefService.Resolve at " + o.rpc.Address
 		}
-		_, err = fmt.Fprintf(env.Stdout, "%s\n%s of %s at %d/s, %d and %d of them; %s\n  %-12s %v\n  %-12s %v\n  %-12s %.4f\n"+
-			"  %-12s %.1f MB/s, %d whole ones by %d clients\n  %-12s %v\n  %-12s %v\n", t, request, o.ref, loadgen.ProbeRate, alone.Requests, loaded.Requests, priority,
+		_, err = fmt.Fprintf(env.Stdout,
+			"%s\n%s of %s at %d/s, %d and %d of them; %s\n  %-12s %v\n  %-12s %v\n  %-12s %.4f\n"+
+				"  %-12s %.1f MB/s, %d whole ones by %d clients\n  %-12s %v\n  %-12s %v\n", t, request, o.ref, loadgen.ProbeRate,
+			alone.Requests, loaded.Requests, priority,
 			"alone", r.Alone, "loaded", r.Loaded, "apdex", r.Apdex, "clones", r.MBPerS, load.Requests, o.Clients,
 			"a bare echo", echoText(r.Echo), "machine", r.Standstill)
 	}
@@ -219,7 +225,8 @@ func (o *neighbourOptions) small(ctx context.Context, t *loadgen.Target) (p *loa
 }
 
 // prepare makes the small request and the job of the child process.
-func (o *neighbourOptions) prepare(ctx context.Context, env loadgen.Env, t *loadgen.Target) (*loadgen.Pings, *LoadJob, error) {
+func (o *neighbourOptions) prepare(ctx context.Context, env loadgen.Env,
+	t *loadgen.Target) (*loadgen.Pings, *LoadJob, error) {
 	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "preparing" })
 	defer stop()
 	refs, err := ListRefs(ctx, t, o.Timeout)

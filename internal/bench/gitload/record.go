@@ -25,8 +25,8 @@ type Recording struct {
 	packSize int64
 }
 
-// recorder is a reverse proxy on the loopback through which git talks to the target. Of the answers with a packfile it keeps
-// the greatest one's request: git may fetch tags in a second, small request.
+// recorder is a reverse proxy on the loopback through which git talks to the target. Of the answers with a packfile it
+// keeps the greatest one's request: git may fetch tags in a second, small request.
 type recorder struct {
 	target    *loadgen.Target
 	transport *http.Transport
@@ -44,7 +44,8 @@ func StartRecorder(t *loadgen.Target) (*recorder, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &recorder{target: t, transport: t.Transport(), Url: "http://" + l.Addr().String() + "/repo", done: make(chan struct{})}
+	r := &recorder{target: t, transport: t.Transport(), Url: "http://" + l.Addr().String() + "/repo",
+		done: make(chan struct{})}
 	r.server = &http.Server{Handler: http.HandlerFunc(r.relay)}
 	go func() {
 		defer close(r.done)
@@ -188,7 +189,8 @@ func Record(ctx context.Context, t *loadgen.Target, w What, dir string) (*Record
 	case r.best == nil && w.have != "":
 		return nil, errors.New("the fetch brought no pack: there is nothing new beyond --have")
 	case r.best == nil:
-		return nil, errors.New("no answer held a packfile section: is the repository empty, or the server without this protocol version?")
+		return nil, errors.New("no answer held a packfile section: is the repository empty, or the server without this " +
+			"protocol version?")
 	}
 	return r.best, nil
 }
@@ -220,7 +222,8 @@ func (r *recorder) fetch(ctx context.Context, w What, dir string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := RunGit(ctx, dir, nil, "init", "-q", "--bare", "--object-format="+strings.TrimSpace(format), repo); err != nil {
+	if _, err := RunGit(ctx, dir, nil, "init", "-q", "--bare", "--object-format="+strings.TrimSpace(format),
+		repo); err != nil {
 		return err
 	}
 	fetch := append([]string{"fetch", "-q"}, depth...)

@@ -73,7 +73,8 @@ which repository; nothing is asked there.`,
 }
 
 // runRefs asks for refs, or for one ref by the control API.
-func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen.Common, rpc *RpcOptions, prefix string, perSecond float64) error {
+func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen.Common, rpc *RpcOptions, prefix string,
+	perSecond float64) error {
 	var p *loadgen.Pings
 	var err error
 	about := fmt.Sprintf("RefService.Resolve of %s at %s", prefix, rpc.Address)

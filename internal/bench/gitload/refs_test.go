@@ -19,7 +19,8 @@ func TestReportLeavesForeignMetricsOut(t *testing.T) {
 	if r.AllocPerGB != nil {
 		t.Error("metrics of a server that served less than was received were used")
 	}
-	r.metrics(out, &loadgen.ServerCounters{Alloc: 1e6, Served: 5}, &loadgen.ServerCounters{Alloc: 3e6, Served: 5 + 1e9, Written: 1e6})
+	r.metrics(out, &loadgen.ServerCounters{Alloc: 1e6, Served: 5},
+		&loadgen.ServerCounters{Alloc: 3e6, Served: 5 + 1e9, Written: 1e6})
 	if r.AllocPerGB == nil || *r.AllocPerGB != 2 || *r.DiskWritePerByte != 0.001 {
 		t.Errorf("%+v", r)
 	}
@@ -79,7 +80,8 @@ func TestShapes(t *testing.T) {
 	if len(seen) > 3*MaxColdDepth || len(seen) < 2*MaxColdDepth || !s.exhausted {
 		t.Errorf("%d shapes of two tips", len(seen))
 	}
-	if a, b := newShapes(target, git.SHA1, tips, 5).next(), newShapes(target, git.SHA1, tips, 6).next(); bytes.Equal(a, b) {
+	if a, b := newShapes(target, git.SHA1, tips, 5).next(), newShapes(target, git.SHA1, tips, 6).next(); bytes.Equal(a,
+		b) {
 		t.Error("two seeds begin with the same shape")
 	}
 }

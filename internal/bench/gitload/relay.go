@@ -21,12 +21,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 )
 
-// The relay is the least that two processes can do: for each request a sender sends one file by sendfile(2), and the relay, in a
-// process of its own, moves it from one socket to the other by splice(2). No turns, no checks, no metrics. A client's
-// connection has one to the sender, on which a request is one byte and an answer the whole response, whose length both know.
+// The relay is the least that two processes can do: for each request a sender sends one file by sendfile(2), and the
+// relay, in a process of its own, moves it from one socket to the other by splice(2). No turns, no checks, no metrics.
+// A client's connection has one to the sender, on which a request is one byte and an answer the whole response, whose
+// length both know.
 
-// RelayCommand is the relaying child of `packhorse-bench limit --relay`: it serves clients until its standard input is closed, which also
-// happens when its parent dies.
+// RelayCommand is the relaying child of `packhorse-bench limit --relay`: it serves clients until its standard input is
+// closed, which also happens when its parent dies.
 func RelayCommand(env loadgen.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:    "relay LISTEN SENDER LENGTH",
@@ -52,7 +53,8 @@ func RelayCommand(env loadgen.Env) *cobra.Command {
 	}
 }
 
-// acceptEach serves each connection on a goroutine of its own until the listener is closed; then it closes those that are left.
+// acceptEach serves each connection on a goroutine of its own until the listener is closed; then it closes those that
+// are left.
 func acceptEach(l net.Listener, serve func(c *net.TCPConn) error) error {
 	var (
 		mu      sync.Mutex
@@ -125,7 +127,8 @@ type sender struct {
 }
 
 func newSender(file string, size int64) *sender {
-	return &sender{file, fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-result\r\nContent-Length: %d\r\n\r\n", size), size}
+	return &sender{file, fmt.Appendf(nil,
+		"HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-result\r\nContent-Length: %d\r\n\r\n", size), size}
 }
 
 // length is that of a response.
@@ -192,7 +195,8 @@ func serveRelay(ctx context.Context, env loadgen.Env, args []string, file, addr 
 		in.Close()
 		return errors.Join(errors.New("the relay did not start"), cmd.Wait())
 	}
-	fmt.Fprintf(env.Stdout, "http://%s/ relays %s (%.3f MB), pid %d\n", strings.TrimSpace(line), file, float64(info.Size())/1e6, os.Getpid())
+	fmt.Fprintf(env.Stdout, "http://%s/ relays %s (%.3f MB), pid %d\n", strings.TrimSpace(line), file,
+		float64(info.Size())/1e6, os.Getpid())
 	gone := make(chan error, 1)
 	go func() { gone <- cmd.Wait(); l.Close() }()
 	err = acceptEach(l, s.conn)

@@ -14,7 +14,8 @@ func canSplice() error { return nil }
 // splicePipe is how much a relay's pipe holds, where the limits permit: what Go's own splice asks for.
 const splicePipe = 1 << 20
 
-// splicer moves bytes from one connection to another through a pipe, which is empty between two moves. Not safe for concurrent use.
+// splicer moves bytes from one connection to another through a pipe, which is empty between two moves. Not safe for
+// concurrent use.
 type splicer struct {
 	from, to syscall.RawConn
 	r, w     int // the pipe

@@ -35,10 +35,12 @@ type RpcOptions struct {
 
 func (o *RpcOptions) Flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.Address, "rpc", "", "ask the node at HOST:PORT or unix:PATH instead, by its control API: RefService.Resolve")
+	f.StringVar(&o.Address, "rpc", "",
+		"ask the node at HOST:PORT or unix:PATH instead, by its control API: RefService.Resolve")
 	f.StringVar(&o.secretFile, "secret-file", "", "with --rpc: file with the node's secret")
 	f.StringVar(&o.tlsCA, "tls-ca", "", "with --rpc: speak TLS, and trust the certificates (PEM) in this file")
-	f.StringVar(&o.serverName, "server-name", "", "with --tls-ca: the name in the node's certificate (default: the host of its address)")
+	f.StringVar(&o.serverName, "server-name", "",
+		"with --tls-ca: the name in the node's certificate (default: the host of its address)")
 	f.StringVar(&o.certFile, "tls-cert", "", "with --rpc: the certificate (PEM) to show the node")
 	f.StringVar(&o.certsKey, "tls-key", "", "with --rpc: the private key of --tls-cert (PEM)")
 }
@@ -134,7 +136,8 @@ func (o *RpcOptions) target() (*loadgen.Target, error) {
 
 // prepareResolve asks for a ref by RefService.Resolve, and returns the load that repeats the call and compares every
 // answer with the first.
-func (o *RpcOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref string, timeout time.Duration) (*loadgen.Pings, error) {
+func (o *RpcOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref string,
+	timeout time.Duration) (*loadgen.Pings, error) {
 	node, err := o.Client() // its errors say more than a status
 	if err != nil {
 		return nil, err
@@ -162,7 +165,8 @@ func (o *RpcOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref 
 }
 
 // Pings calls a procedure of the node once, by the Connect protocol, and returns the load that repeats the call.
-func (o *RpcOptions) Pings(ctx context.Context, procedure string, request proto.Message, timeout time.Duration) (*loadgen.Pings, error) {
+func (o *RpcOptions) Pings(ctx context.Context, procedure string, request proto.Message,
+	timeout time.Duration) (*loadgen.Pings, error) {
 	node, err := o.target()
 	if err != nil {
 		return nil, err

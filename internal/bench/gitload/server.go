@@ -43,7 +43,8 @@ func StartServer(ctx context.Context, dir, repo, program string, args []string, 
 		}
 		args = append(args, "--config", config)
 	}
-	args = append([]string{"serve"}, append(args, "--public-read", "--root", root, "--state", state, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json")...)
+	args = append([]string{"serve"}, append(args, "--public-read", "--root", root, "--state", state, "--http",
+		"127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json")...)
 	var err error
 	if s.Child, err = loadgen.StartChild(ctx, "the server", program, args, filepath.Join(dir, "log")); err != nil {
 		return nil, err
@@ -60,7 +61,8 @@ func StartServer(ctx context.Context, dir, repo, program string, args []string, 
 type Server struct{ Program string }
 
 func (s *Server) Flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.Program, "packhorse", "", "the server `PROGRAM` to start (default: packhorse beside this program, or else in the PATH)")
+	cmd.Flags().StringVar(&s.Program, "packhorse", "",
+		"the server `PROGRAM` to start (default: packhorse beside this program, or else in the PATH)")
 }
 
 // Find looks for the program, unless it is given.
@@ -94,7 +96,8 @@ func RunGit(ctx context.Context, dir string, stdin io.Reader, args ...string) (s
 
 // RunGitWith is runGit with more in the environment.
 func RunGitWith(ctx context.Context, env []string, dir string, stdin io.Reader, args ...string) (string, error) {
-	settings := []string{"-c", "protocol.version=2", "-c", "fetch.unpackLimit=1", "-c", "gc.auto=0", "-c", "maintenance.auto=false",
+	settings := []string{"-c", "protocol.version=2", "-c", "fetch.unpackLimit=1", "-c", "gc.auto=0", "-c",
+		"maintenance.auto=false",
 		"-c", "core.fsync=none", "-c", "protocol.file.allow=always", "-c", "http.followRedirects=false"}
 	cmd := exec.CommandContext(ctx, "git", append(settings, args...)...)
 	cmd.Dir, cmd.Env, cmd.Stdin = dir, append(gitEnv(), env...), stdin
@@ -115,9 +118,11 @@ func RunGitWith(ctx context.Context, env []string, dir string, stdin io.Reader, 
 	return out.String(), nil
 }
 
-// AwaitIndex waits until the server has made its index for search, as a server that a fleet asks has: the first one costs more than all pushes that follow.
+// AwaitIndex waits until the server has made its index for search, as a server that a fleet asks has: the first one
+// costs more than all pushes that follow.
 func (s *OwnServer) AwaitIndex(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, indexPatience, fmt.Errorf("the server made no index for search in %v: --no-search does without", indexPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, indexPatience,
+		fmt.Errorf("the server made no index for search in %v: --no-search does without", indexPatience))
 	defer cancel()
 	metrics := &loadgen.Scraper{Url: s.Ops + "/metrics", Wanted: true}
 	for {

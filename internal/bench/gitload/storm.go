@@ -153,7 +153,8 @@ func (o *stormOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 		into *stormPhase
 		load *LoadJob
 	}{
-		{"alone", &r.Alone, nil}, {"beside just enough clones", &r.Enough, s.clones(o.enough, o.Duration)}, {"in the storm", &r.Storm, s.clones(o.Clients, 0)},
+		{"alone", &r.Alone, nil}, {"beside just enough clones", &r.Enough, s.clones(o.enough, o.Duration)},
+		{"in the storm", &r.Storm, s.clones(o.Clients, 0)},
 	} {
 		stop := loadgen.Progress(ctx, env.Stderr, func() string { return "measuring " + phase.name })
 		*phase.into, err = s.measure(ctx, phase.load)
@@ -176,7 +177,8 @@ func (o *stormOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 }
 
 // prepare makes the probes and the load.
-func (o *stormOptions) prepare(ctx context.Context, env loadgen.Env, t *loadgen.Target, childArgs []string) (*storm, error) {
+func (o *stormOptions) prepare(ctx context.Context, env loadgen.Env, t *loadgen.Target,
+	childArgs []string) (*storm, error) {
 	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "preparing" })
 	defer stop()
 	n := neighbourOptions{Common: o.Common, cold: true, ref: o.ref}
@@ -299,7 +301,8 @@ func (s *storm) report(t *loadgen.Target, r *stormReport) error {
 		err = loadgen.WriteJSON(s.env.Stdout, r)
 	} else {
 		fmt.Fprintf(s.env.Stdout, "%s\n%d full clones at once, each of a shape of its own; just enough: %d at the same time\n", t, r.Clients, r.Few)
-		fmt.Fprintf(s.env.Stdout, "  %-8s %22s %22s %10s %8s %8s %9s %10s\n", "", "small p50 / p99 ms", "hit p50 / p99 ms", "completed", "refused", "failed", "clones/s", "anon MB")
+		fmt.Fprintf(s.env.Stdout, "  %-8s %22s %22s %10s %8s %8s %9s %10s\n", "", "small p50 / p99 ms", "hit p50 / p99 ms",
+			"completed", "refused", "failed", "clones/s", "anon MB")
 		for _, row := range []struct {
 			name string
 			*stormPhase
@@ -309,13 +312,15 @@ func (s *storm) report(t *loadgen.Target, r *stormReport) error {
 				row.Completed, row.Refused, row.Failed, row.PerSecond, float64(row.PeakAnon)/1e6)
 		}
 		if len(s.serverPID) > 0 {
-			fmt.Fprintf(s.env.Stdout, "  resident at the most, mapped files included: server %.1f MB, git's processes together %.1f MB\n",
+			fmt.Fprintf(s.env.Stdout, "  resident at the most, mapped files included: server %.1f MB, git's processes "+
+				"together %.1f MB\n",
 				float64(r.Storm.PeakServer)/1e6, float64(r.Storm.PeakChildren)/1e6)
 		}
 		if r.Below != nil {
 			fmt.Fprintf(s.env.Stdout, "  memory stayed below the limit of %.1f MB: %t\n", float64(r.Memory)/1e6, *r.Below)
 		}
-		_, err = fmt.Fprintf(s.env.Stdout, "  completed clones/s, storm to enough: %.2f; hits' p50, storm to alone: %.2f\n", r.Ratio, r.Hits)
+		_, err = fmt.Fprintf(s.env.Stdout, "  completed clones/s, storm to enough: %.2f; hits' p50, storm to alone: %.2f\n",
+			r.Ratio, r.Hits)
 	}
 	if n := r.Alone.Failed + r.Enough.Failed + r.Storm.Failed; n > 0 {
 		err = errors.Join(err, fmt.Errorf("%d requests failed", n))

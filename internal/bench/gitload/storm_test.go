@@ -58,7 +58,8 @@ func TestStorm(t *testing.T) {
 			defer s.Close()
 			args := []string{"storm", s.URL + "/demo.git", "--clients", "3", "--enough", "1", "--duration", "100ms"}
 			if c.failing {
-				if _, errs, err := benchtest.Run(t, t.Context(), args...); err == nil || !strings.Contains(errs, "come back later") {
+				if _, errs, err := benchtest.Run(t, t.Context(), args...); err == nil ||
+					!strings.Contains(errs, "come back later") {
 					t.Errorf("%v\n%s", err, errs)
 				}
 				return
@@ -66,17 +67,21 @@ func TestStorm(t *testing.T) {
 			got := benchtest.JSON(t, "alone enough storm clients few ratio hits", args...)
 			if runtime.GOOS == "linux" { // this process is the server
 				more := append(args, "--server-pid", strconv.Itoa(os.Getpid()), "--memory")
-				with := benchtest.JSON(t, "alone enough storm clients few ratio hits memory_limit_bytes below_memory_limit", append(more, "64GiB")...)
+				with := benchtest.JSON(t, "alone enough storm clients few ratio hits memory_limit_bytes below_memory_limit",
+					append(more, "64GiB")...)
 				peak := with["storm"].(map[string]any)
-				if with["below_memory_limit"] != true || benchtest.Number(t, peak, "peak_anon_bytes") <= 0 || benchtest.Number(t, peak, "peak_server_rss_bytes") <= 0 {
+				if with["below_memory_limit"] != true || benchtest.Number(t, peak, "peak_anon_bytes") <= 0 ||
+					benchtest.Number(t, peak, "peak_server_rss_bytes") <= 0 {
 					t.Error(with)
 				}
-				if _, _, err := benchtest.Run(t, t.Context(), append(more, "1KiB")...); err == nil || !strings.Contains(err.Error(), "more memory than 1024 bytes") {
+				if _, _, err := benchtest.Run(t, t.Context(), append(more, "1KiB")...); err == nil ||
+					!strings.Contains(err.Error(), "more memory than 1024 bytes") {
 					t.Errorf("above the limit: %v", err)
 				}
 			}
 			storm := got["storm"].(map[string]any)
-			if benchtest.Number(t, storm, "completed") < 1 || benchtest.Number(t, storm, "refused") < 1 || benchtest.Number(t, storm, "failed") != 0 {
+			if benchtest.Number(t, storm, "completed") < 1 || benchtest.Number(t, storm, "refused") < 1 ||
+				benchtest.Number(t, storm, "failed") != 0 {
 				t.Error(got)
 			}
 		})

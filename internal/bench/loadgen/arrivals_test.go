@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestArrivals holds random arrivals to what makes them Poisson's: exponential gaps, and as much variance as mean in counts.
+// TestArrivals holds random arrivals to what makes them Poisson's: exponential gaps, and as much variance as mean in
+// counts.
 func TestArrivals(t *testing.T) {
 	t.Parallel()
 	const n, rate = 200_000, 50.0
@@ -44,7 +45,8 @@ func TestArrivals(t *testing.T) {
 
 func TestArrivalsAreStretched(t *testing.T) {
 	t.Parallel()
-	slow, fast, steady := NewArrivals(10, false, 3, []int{1}), NewArrivals(40, false, 3, []int{5, 9}), NewArrivals(40, true, 3, []int{1})
+	slow, fast, steady := NewArrivals(10, false, 3, []int{1}), NewArrivals(40, false, 3, []int{5, 9}), NewArrivals(40,
+		true, 3, []int{1})
 	other := NewArrivals(10, false, 4, []int{1})
 	same := true
 	for i := range 1000 {

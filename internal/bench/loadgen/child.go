@@ -41,7 +41,8 @@ func StartChild(ctx context.Context, name, program string, args []string, log st
 	cmd := exec.CommandContext(run, program, args...)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = file, file, childGrace
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for the bench, which then ends the child
+	// a terminal's Ctrl-C is for the bench, which then ends the child
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	endWithUs(cmd.SysProcAttr)
 	c := &Child{Name: name, cancel: cancel, Ended: make(chan struct{}), log: log}
 	started := make(chan error)

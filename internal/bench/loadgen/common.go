@@ -50,7 +50,8 @@ func (o *Common) Check() error {
 	return nil
 }
 
-// MaxClients bounds the connections of one run: beyond it one machine's ports and file descriptors are what is measured.
+// MaxClients bounds the connections of one run: beyond it one machine's ports and file descriptors are what is
+// measured.
 const MaxClients = 10000
 
 func WriteJSON(w io.Writer, v any) error {
@@ -120,8 +121,8 @@ func (f *Failures) Err() error {
 // keptFailures is how many errors of a run are printed.
 const keptFailures = 5
 
-// Progress shows on a terminal that something happens; elsewhere it says nothing. The function that it returns clears the
-// line and waits until nothing more is written.
+// Progress shows on a terminal that something happens; elsewhere it says nothing. The function that it returns clears
+// the line and waits until nothing more is written.
 func Progress(ctx context.Context, w io.Writer, line func() string) (stop func()) {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

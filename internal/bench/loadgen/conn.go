@@ -298,8 +298,8 @@ func (b *Body) ended(err error) error {
 	return io.ErrUnexpectedEOF
 }
 
-// prepare makes sure that there is something to read: in a chunked body it reads the next chunk's head (RFC 9112, section
-// 7.1), and at its end the trailer.
+// prepare makes sure that there is something to read: in a chunked body it reads the next chunk's head (RFC 9112,
+// section 7.1), and at its end the trailer.
 func (b *Body) prepare() error {
 	if b.done {
 		return io.EOF

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropper discards what a connection receives. On plain TCP the kernel drops it (tcp(7), MSG_TRUNC) and nothing is copied.
+// dropper discards what a connection receives. On plain TCP the kernel drops it (tcp(7), MSG_TRUNC) and nothing is
+// copied.
 type dropper struct {
 	raw *rawDrop // nil: read into buf
 	c   net.Conn

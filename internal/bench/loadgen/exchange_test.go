@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzResponse reads any bytes as responses, both ways: neither hangs nor panics, and where the small reader is done the
-// other agrees on the body.
+// FuzzResponse reads any bytes as responses, both ways: neither hangs nor panics, and where the small reader is done
+// the other agrees on the body.
 func FuzzResponse(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
 	f.Add([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhell\r\n1\r\no\r\n0\r\n\r\n"))

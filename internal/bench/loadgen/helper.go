@@ -105,7 +105,8 @@ func StartLoad(ctx context.Context, job any, args []string) (*LoadProcess, error
 	return p, nil
 }
 
-// ReadJob reads the line of JSON that startLoad has written. in is the rest of standard input: nothing, until it is closed.
+// ReadJob reads the line of JSON that startLoad has written. in is the rest of standard input: nothing, until it is
+// closed.
 func ReadJob(cmd *cobra.Command, job any) (in io.Reader, err error) {
 	r := bufio.NewReader(cmd.InOrStdin())
 	line, err := r.ReadBytes('\n')

@@ -11,8 +11,8 @@ import (
 // million requests are 8 MB). Each worker has its own; not safe for concurrent use.
 type Samples []time.Duration
 
-// Percentiles are milliseconds, by nearest rank: p95 is the smallest sample that at least 95 % of all do not exceed. Of no
-// samples all are zero.
+// Percentiles are milliseconds, by nearest rank: p95 is the smallest sample that at least 95 % of all do not exceed. Of
+// no samples all are zero.
 type Percentiles struct {
 	P50 float64 `json:"p50"`
 	P95 float64 `json:"p95"`
@@ -26,7 +26,8 @@ func (s Samples) Summarize() Percentiles {
 		return Percentiles{}
 	}
 	slices.Sort(s)
-	return Percentiles{P50: Milliseconds(s.rank(50)), P95: Milliseconds(s.rank(95)), P99: Milliseconds(s.rank(99)), Max: Milliseconds(s[len(s)-1])}
+	return Percentiles{P50: Milliseconds(s.rank(50)), P95: Milliseconds(s.rank(95)), P99: Milliseconds(s.rank(99)),
+		Max: Milliseconds(s[len(s)-1])}
 }
 
 // rank is the nearest-rank percentile of sorted samples.

@@ -72,8 +72,9 @@ type replayRun struct {
 	arrivals *Arrivals
 }
 
-// Run works until the duration is over and the last answer is in, or, what comes first, until stop is closed or the context
-// ends: then running requests are broken off and count neither as requests nor as errors, but their bytes count.
+// Run works until the duration is over and the last answer is in, or, what comes first, until stop is closed or the
+// context ends: then running requests are broken off and count neither as requests nor as errors, but their bytes
+// count.
 func (r *Replay) Run(ctx context.Context, stop <-chan struct{}) (*Outcome, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -248,7 +249,8 @@ func (c *client) close() {
 	}
 }
 
-// slot waits for the time of the next request. It is false when there is none any more. In a closed loop the time is zero.
+// slot waits for the time of the next request. It is false when there is none any more. In a closed loop the time is
+// zero.
 func (run *replayRun) slot(ctx context.Context) (time.Time, bool) {
 	if ctx.Err() != nil {
 		return time.Time{}, false

@@ -23,8 +23,9 @@ type ServerCounters struct {
 	Hit, Miss, Follow float64 // packs asked of the cache
 	PackRuns          float64 // git pack-objects processes
 
-	Searches                   bool    // it keeps an index
-	Indexed, Unindexed, Failed float64 // repositories that have an index, or need none; that wait for their first; whose index could not be made
+	Searches bool // it keeps an index
+	// repositories that have an index, or need none; that wait for their first; whose index could not be made
+	Indexed, Unindexed, Failed float64
 }
 
 // defaultOps is where a Packhorse server on this machine shows its metrics unless it is told otherwise.
@@ -168,5 +169,6 @@ const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 // Since is how much the counters of a cell grew.
 func (c *ServerCounters) Since(before *ServerCounters) ServerCounters {
-	return ServerCounters{Alloc: c.Alloc - before.Alloc, Gc: c.Gc - before.Gc, Kernel: c.Kernel - before.Kernel, User: c.User - before.User}
+	return ServerCounters{Alloc: c.Alloc - before.Alloc, Gc: c.Gc - before.Gc, Kernel: c.Kernel - before.Kernel,
+		User: c.User - before.User}
 }

@@ -233,7 +233,8 @@ func (l *sendLoop) write(i int) {
 	l.poll[i].Events = unix.POLLIN
 }
 
-// again repeats a request for which a kept connection was closed before any of its answer came (RFC 9110, section 9.2.2).
+// again repeats a request for which a kept connection was closed before any of its answer came (RFC 9110, section
+// 9.2.2).
 func (l *sendLoop) again(i int) bool {
 	c := l.active[i]
 	if !c.used || c.n > 0 {

@@ -120,7 +120,8 @@ packhorse_search_repositories{state="failed"} 1
 packhorse_search_repositories{state="fresh"} 3
 packhorse_search_repositories{state="waiting"} 4
 `))
-	if err != nil || *c != (ServerCounters{Alloc: 1.5e6, Written: 7, Served: 3e9 + 5, Searches: true, Indexed: 5, Unindexed: 4, Failed: 1}) {
+	if err != nil || *c != (ServerCounters{Alloc: 1.5e6, Written: 7, Served: 3e9 + 5, Searches: true, Indexed: 5,
+		Unindexed: 4, Failed: 1}) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if _, err := parseMetrics(strings.NewReader("go_memstats_alloc_bytes_total 1\n")); err == nil {
@@ -134,7 +135,8 @@ func TestTree(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc")
 	}
-	cmd := exec.Command("sh", "-c", `read go; sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; echo done; read end`)
+	cmd := exec.Command("sh", "-c",
+		`read go; sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; echo done; read end`)
 	in, _ := cmd.StdinPipe()
 	out, _ := cmd.StdoutPipe()
 	if err := cmd.Start(); err != nil {
@@ -168,7 +170,8 @@ func TestPost(t *testing.T) {
 	got := string(target.Post("git-upload-pack", "gzip", []byte("BODY")))
 	want := "POST /a%20b.git/git-upload-pack HTTP/1.1\r\nHost: host:444\r\nUser-Agent: " + UserAgent + "\r\n" +
 		"Content-Type: application/x-git-upload-pack-request\r\nAccept: application/x-git-upload-pack-result\r\n" +
-		"Git-Protocol: version=2\r\nContent-Encoding: gzip\r\nAuthorization: Basic bWU6c2UgY3JldA==\r\nContent-Length: 4\r\n\r\nBODY"
+		"Git-Protocol: version=2\r\nContent-Encoding: gzip\r\nAuthorization: Basic bWU6c2UgY3JldA==\r\nContent-Length: " +
+		"4\r\n\r\nBODY"
 	if got != want {
 		t.Errorf("got\n%q\nwant\n%q", got, want)
 	}
@@ -177,10 +180,12 @@ func TestPost(t *testing.T) {
 	}
 }
 
-// TestTreeGrandchildren lets a grandchild spin and end before the tree is looked at again: its time counts by way of its parents.
+// TestTreeGrandchildren lets a grandchild spin and end before the tree is looked at again: its time counts by way of
+// its parents.
 func TestTreeGrandchildren(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command("sh", "-c", `read go; sh -c 'sh -c "i=0; while [ \$i -lt 300000 ]; do i=\$((i+1)); done"; true'; echo done; read end`)
+	cmd := exec.Command("sh", "-c",
+		`read go; sh -c 'sh -c "i=0; while [ \$i -lt 300000 ]; do i=\$((i+1)); done"; true'; echo done; read end`)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

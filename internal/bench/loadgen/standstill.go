@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// A virtual machine stands still while its host runs others, and any server on it is late then. To tell one from the other, a process beside
-// the run has a thread on each CPU that sleeps for standstillTick at a time, at a real-time priority: when it wakes very late, no program of ours can be
-// the cause. Where the kernel counts stolen time, that says how much in all, but not when.
+// A virtual machine stands still while its host runs others, and any server on it is late then. To tell one from the
+// other, a process beside the run has a thread on each CPU that sleeps for standstillTick at a time, at a real-time
+// priority: when it wakes very late, no program of ours can be the cause. Where the kernel counts stolen time, that
+// says how much in all, but not when.
 const (
 	standstillTick = 5 * time.Millisecond
-	// standstillLeast is how late a thread has to be: where the kernel is built without preemption, it ends a system call of another's first, which may
-	// copy megabytes.
+	// standstillLeast is how late a thread has to be: where the kernel is built without preemption, it ends a system call
+	// of another's first, which may copy megabytes.
 	standstillLeast = 3 * time.Millisecond
 )
 
@@ -27,7 +28,8 @@ type Standstill struct {
 	LongestMS float64 `json:"longest_ms"`
 }
 
-// StandstillReport is also what that did to it: part of the JSON of `packhorse-bench lab exists` and `packhorse-bench neighbour`.
+// StandstillReport is also what that did to it: part of the JSON of `packhorse-bench lab exists` and `packhorse-bench
+// neighbour`.
 type StandstillReport struct {
 	Standstill
 	Requests int         `json:"requests"`   // that were due or under way meanwhile
@@ -48,7 +50,8 @@ func Between(spans []Span, from, to time.Duration) (within []Span, s Standstill)
 // Answered is one request's: when it was due after the run's begin, and how long after that it was answered.
 type Answered struct{ Due, Took time.Duration }
 
-// NewStandstillReport sets apart the answers that a standstill hit. began is the run's begin by the system's monotonic clock.
+// NewStandstillReport sets apart the answers that a standstill hit. began is the run's begin by the system's monotonic
+// clock.
 func NewStandstillReport(spans []Span, began time.Duration, answers []Answered) *StandstillReport {
 	var last time.Duration
 	for _, a := range answers {
@@ -139,8 +142,8 @@ func (s *standstills) Kill() {
 	}
 }
 
-// Disturbs tells whether a turn of that length is better made again: for the time that the machine stands still, and then until the queues are gone, all
-// servers are alike.
+// Disturbs tells whether a turn of that length is better made again: for the time that the machine stands still, and
+// then until the queues are gone, all servers are alike.
 func (s Standstill) Disturbs(turn time.Duration) bool {
 	return s.LongestMS > 20 || s.TotalMS > max(5, Milliseconds(turn)/1000)
 }

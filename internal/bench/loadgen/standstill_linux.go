@@ -101,7 +101,8 @@ func pin(cpu int) error {
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		return fmt.Errorf("sched_setaffinity: %w", err)
 	}
-	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0); err != nil {
+	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1},
+		0); err != nil {
 		return fmt.Errorf("sched_setattr: %w", err)
 	}
 	return nil

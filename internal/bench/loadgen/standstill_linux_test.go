@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStandstill has somebody else take a CPU at a higher priority still, as a host does; again, where the runtime interrupted that, as it does on a busy machine.
+// TestStandstill has somebody else take a CPU at a higher priority still, as a host does; again, where the runtime
+// interrupted that, as it does on a busy machine.
 func TestStandstill(t *testing.T) {
 	const long = 50 * time.Millisecond
 	var began time.Duration

@@ -10,7 +10,8 @@ func TestStandstillReport(t *testing.T) {
 	t.Parallel()
 	at := func(n int) time.Duration { return time.Hour + time.Duration(n)*time.Millisecond }
 	still := func(from, to int) Span { return Span{at(from), at(to)} }
-	var answers []Answered // due each 10 ms for a second, answered after 1 ms; those while the machine stood still when it went on
+	// due each 10 ms for a second, answered after 1 ms; those while the machine stood still when it went on
+	var answers []Answered
 	for n := 0; n < 1000; n += 10 {
 		took := 1
 		if n >= 500 && n < 540 {
@@ -18,8 +19,10 @@ func TestStandstillReport(t *testing.T) {
 		}
 		answers = append(answers, Answered{time.Duration(n) * time.Millisecond, time.Duration(took) * time.Millisecond})
 	}
-	got := NewStandstillReport([]Span{still(5000, 6000), still(520, 540), still(499, 530), still(-90, -10), still(905, 908)}, at(0), answers)
-	want := &StandstillReport{Standstill: Standstill{Count: 2, TotalMS: 44, LongestMS: 41}, Requests: 4, Without: Percentiles{1, 1, 1, 1}}
+	got := NewStandstillReport([]Span{still(5000, 6000), still(520, 540), still(499, 530), still(-90, -10),
+		still(905, 908)}, at(0), answers)
+	want := &StandstillReport{Standstill: Standstill{Count: 2, TotalMS: 44, LongestMS: 41}, Requests: 4,
+		Without: Percentiles{1, 1, 1, 1}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v; want %+v", got, want)
 	}

@@ -126,7 +126,8 @@ func (t *Target) gitProtocol() string {
 	return "version=" + t.Protocol
 }
 
-// Post makes the bytes of one POST to the path's service ("git-upload-pack"), or to the path itself when service is empty.
+// Post makes the bytes of one POST to the path's service ("git-upload-pack"), or to the path itself when service is
+// empty.
 func (t *Target) Post(service, encoding string, body []byte) []byte {
 	path := t.Path
 	if service != "" {
@@ -165,7 +166,8 @@ func (t *Target) Post(service, encoding string, body []byte) []byte {
 
 // Get makes the bytes of one GET of what is below the path.
 func (t *Target) Get(tail string) []byte {
-	b := fmt.Appendf(nil, "GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\nAccept: */*\r\nPragma: no-cache\r\nGit-Protocol: version=2\r\n",
+	b := fmt.Appendf(nil, "GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\nAccept: */*\r\nPragma: "+
+		"no-cache\r\nGit-Protocol: version=2\r\n",
 		t.Path, tail, t.Host, UserAgent)
 	if t.Auth != "" {
 		b = fmt.Appendf(b, "Authorization: %s\r\n", t.Auth)
@@ -175,7 +177,8 @@ func (t *Target) Get(tail string) []byte {
 
 // Call makes the bytes of one unary call by the Connect protocol.
 func (t *Target) Call(procedure string, message []byte) []byte {
-	b := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\nConnect-Protocol-Version: 1\r\nContent-Type: application/proto\r\nContent-Length: %d\r\n",
+	b := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\nConnect-Protocol-Version: "+
+		"1\r\nContent-Type: application/proto\r\nContent-Length: %d\r\n",
 		procedure, t.Host, UserAgent, len(message))
 	if t.Auth != "" {
 		b = fmt.Appendf(b, "Authorization: %s\r\n", t.Auth)

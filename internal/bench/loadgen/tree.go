@@ -11,7 +11,8 @@ import (
 type TreeUsage struct {
 	Cpu  time.Duration // user and system
 	Anon int64         // greatest sum of anonymous resident bytes
-	// The most resident bytes, mapped files included, of the process itself, and of all below it together, which may count a file more than once.
+	// The most resident bytes, mapped files included, of the process itself, and of all below it together, which may count
+	// a file more than once.
 	Rss, ChildRSS int64
 }
 

@@ -11,8 +11,8 @@ import (
 // tick is the unit of times in /proc/PID/stat; Linux shows hundredths of a second on every architecture.
 const tick = 10 * time.Millisecond
 
-// ProcTree reads a process tree from proc(5). A child that has ended and was waited for stands in its parent's cutime and
-// cstime, so the sum of all four times over the living does not lose it.
+// ProcTree reads a process tree from proc(5). A child that has ended and was waited for stands in its parent's cutime
+// and cstime, so the sum of all four times over the living does not lose it.
 type ProcTree struct {
 	root    int
 	procs   map[int]*proc
@@ -39,11 +39,12 @@ func NewProcTree(pid int) (*ProcTree, error) {
 	return t, nil
 }
 
-// forget is after how many scans processes that were foreign are looked at again, because a PID may have been used anew.
+// forget is after how many scans processes that were foreign are looked at again, because a PID may have been used
+// anew.
 const forget = 20
 
-// Scan looks at every process of the tree and finds new ones. A process belongs to the tree if its parent did when it was first
-// seen; it stays in it when its parent ends.
+// Scan looks at every process of the tree and finds new ones. A process belongs to the tree if its parent did when it
+// was first seen; it stays in it when its parent ends.
 func (t *ProcTree) Scan() {
 	old := t.procs
 	t.procs = make(map[int]*proc, len(old))
@@ -108,7 +109,8 @@ func (t *ProcTree) Own() time.Duration {
 	return t.rootCPU
 }
 
-// Runnable is how many threads of the tree run, or would if they got a CPU, or wait for a disk: what the load average counts.
+// Runnable is how many threads of the tree run, or would if they got a CPU, or wait for a disk: what the load average
+// counts.
 func (t *ProcTree) Runnable() int {
 	n := 0
 	for pid := range t.procs {
@@ -122,7 +124,8 @@ func (t *ProcTree) Runnable() int {
 	return n
 }
 
-// MachineRunnable is how many threads run or would if they got a CPU on the whole machine, but for the caller's (proc(5), loadavg).
+// MachineRunnable is how many threads run or would if they got a CPU on the whole machine, but for the caller's
+// (proc(5), loadavg).
 func MachineRunnable() int {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

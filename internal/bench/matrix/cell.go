@@ -197,8 +197,8 @@ func ignoreCancelled(err error) error {
 	return err
 }
 
-// counters reads the metrics right after a garbage collection, which is when the runtime sums up what collections have cost. Nil for a
-// process that has none.
+// counters reads the metrics right after a garbage collection, which is when the runtime sums up what collections have
+// cost. Nil for a process that has none.
 func (s *station) counters(ctx context.Context) (*loadgen.ServerCounters, error) {
 	if s.ops == "" {
 		return nil, nil
@@ -314,7 +314,8 @@ func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, dir str
 	if o.tcp {
 		listen = "127.0.0.1:0"
 	}
-	owned, known := table{{"listen", listen}, {"channels", max(4096, 2*o.Clients)}}, table{{"name", "node"}, {"transport", c.transport}, {"files", o.files}}
+	owned, known := table{{"listen", listen}, {"channels", max(4096, 2*o.Clients)}}, table{{"name", "node"},
+		{"transport", c.transport}, {"files", o.files}}
 	if o.tls {
 		cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 		if err := gitload.WriteSelfSigned(cert, key); err != nil {
@@ -330,7 +331,8 @@ func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, dir str
 	if o.tcp {
 		listen = node.Listen
 	}
-	gateway, err := o.role(ctx, l, dir, "gateway", "gateway", append(gatewayConfig(append(known, table{{"address", listen}}...)), o.sshConfig(dir)...))
+	gateway, err := o.role(ctx, l, dir, "gateway", "gateway",
+		append(gatewayConfig(append(known, table{{"address", listen}}...)), o.sshConfig(dir)...))
 	l.url = gateway.HTTP
 	slices.Reverse(l.stations)
 	if err != nil {
@@ -340,13 +342,15 @@ func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, dir str
 }
 
 // role starts one process of this program with a configuration, as the last station of the lineup.
-func (o *matrixOptions) role(ctx context.Context, l *lineup, dir, label, role string, config []section) (loadgen.Addresses, error) {
+func (o *matrixOptions) role(ctx context.Context, l *lineup, dir, label, role string,
+	config []section) (loadgen.Addresses, error) {
 	state, file := filepath.Join(dir, label), filepath.Join(dir, label+".toml")
 	config = append([]section{{"", table{{"state", state}}}}, config...)
 	if err := os.WriteFile(file, toml(config), 0o600); err != nil {
 		return loadgen.Addresses{}, err
 	}
-	c, err := loadgen.StartChild(ctx, "the "+label, o.server.Program, []string{role, "--config", file}, filepath.Join(dir, label+".log"))
+	c, err := loadgen.StartChild(ctx, "the "+label, o.server.Program, []string{role, "--config", file},
+		filepath.Join(dir, label+".log"))
 	if err != nil {
 		return loadgen.Addresses{}, err
 	}
@@ -374,7 +378,8 @@ func (o *matrixOptions) startRelay(ctx context.Context, c cell, l *lineup, dir s
 	if err != nil {
 		return err
 	}
-	relay, err := loadgen.StartChild(ctx, "the relay", self, []string{"limit", file, "--relay", "--http", "127.0.0.1:0"}, log)
+	relay, err := loadgen.StartChild(ctx, "the relay", self, []string{"limit", file, "--relay", "--http", "127.0.0.1:0"},
+		log)
 	if err != nil {
 		return err
 	}
@@ -426,7 +431,8 @@ func (o *matrixOptions) nodeConfig(c cell, storage table) []section {
 		{"log", table{{"level", "warn"}, {"format", "json"}}},
 	}
 	if storage == nil { // without an index for search, which the others have not, either
-		return append(config, section{"search", table{{"enabled", false}}}, section{"http", table{{"address", "127.0.0.1:0"}, {"public_read", true}}})
+		return append(config, section{"search", table{{"enabled", false}}},
+			section{"http", table{{"address", "127.0.0.1:0"}, {"public_read", true}}})
 	}
 	return append(config, section{"storage", storage})
 }

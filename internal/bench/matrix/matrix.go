@@ -1,4 +1,5 @@
-// Package matrix measures a gateway and a storage node, with and without the cache, and by each way in which packs travel.
+// Package matrix measures a gateway and a storage node, with and without the cache, and by each way in which packs
+// travel.
 package matrix
 
 import (
@@ -169,9 +170,11 @@ const (
 	relaying = "relay"
 )
 
-// plan is the order of a repository's cells: what is compared stands side by side, so that a machine that changes its speed does little harm.
+// plan is the order of a repository's cells: what is compared stands side by side, so that a machine that changes its
+// speed does little harm.
 func plan(s *subject) []cell {
-	return []cell{{s, oneServe, true}, {s, relaying, true}, {s, channel, true}, {s, inband, true}, {s, channel, false}, {s, inband, false}}
+	return []cell{{s, oneServe, true}, {s, relaying, true}, {s, channel, true}, {s, inband, true}, {s, channel, false},
+		{s, inband, false}}
 }
 
 func (c cell) String() string {

@@ -24,7 +24,8 @@ func TestMatrix(t *testing.T) {
 	t.Parallel()
 	_, repo := benchtest.History(t, 3)
 	profiles, page := filepath.Join(t.TempDir(), "profiles"), filepath.Join(t.TempDir(), "page.html")
-	got := benchtest.JSON(t, "clients duration_s cpus socket files tls rows references ratios", "matrix", "--packhorse", os.Args[0], "--repo", repo.Dir, "--clients", "2", "--duration", "150ms",
+	got := benchtest.JSON(t, "clients duration_s cpus socket files tls rows references ratios", "matrix", "--packhorse",
+		os.Args[0], "--repo", repo.Dir, "--clients", "2", "--duration", "150ms",
 		"--profiles", profiles, "--html", page)
 	var cells []string
 	for _, v := range append(got["rows"].([]any), got["references"].([]any)...) {
@@ -35,17 +36,20 @@ func TestMatrix(t *testing.T) {
 				t.Errorf("%v: %s is not positive", r, key)
 			}
 		}
-		if benchtest.Number(t, r, "errors") != 0 || benchtest.Number(t, r, "load") < 0 || benchtest.Number(t, r, "cpu_percent") < 0 || benchtest.Number(t, r, "cpu_s_per_gb") < 0 {
+		if benchtest.Number(t, r, "errors") != 0 || benchtest.Number(t, r, "load") < 0 ||
+			benchtest.Number(t, r, "cpu_percent") < 0 || benchtest.Number(t, r, "cpu_s_per_gb") < 0 {
 			t.Error(r)
 		}
 		if r["transport"] == "relay" {
 			continue
 		}
-		if _, ok := r["gc_cpu_percent"]; !ok || benchtest.Number(t, r, "alloc_mb_per_gb") <= 0 { // of no CPU time to speak of there is no share
+		// of no CPU time to speak of there is no share
+		if _, ok := r["gc_cpu_percent"]; !ok || benchtest.Number(t, r, "alloc_mb_per_gb") <= 0 {
 			t.Error(r)
 		}
 		for _, p := range r["processes"].([]any) {
-			if p := p.(map[string]any); p["name"] == "" || benchtest.Number(t, p, "alloc_mb_per_gb") <= 0 || benchtest.Number(t, p, "kernel_share") != 1 {
+			if p := p.(map[string]any); p["name"] == "" || benchtest.Number(t, p, "alloc_mb_per_gb") <= 0 ||
+				benchtest.Number(t, p, "kernel_share") != 1 {
 				t.Error(p)
 			}
 		}
@@ -83,11 +87,13 @@ func TestMatrixPrints(t *testing.T) {
 	_, repo := benchtest.History(t, 2)
 	checkout := filepath.Join(t.TempDir(), "demo")
 	repo.Git("clone", "-q", repo.Dir, checkout)
-	out, errs, err := benchtest.Run(t, t.Context(), "matrix", "--packhorse", os.Args[0], "--repo", repo.Dir, "--repo", filepath.Join(checkout, ".git"), "--clients", "1", "--duration", "1ms", "--tcp")
+	out, errs, err := benchtest.Run(t, t.Context(), "matrix", "--packhorse", os.Args[0], "--repo", repo.Dir, "--repo",
+		filepath.Join(checkout, ".git"), "--clients", "1", "--duration", "1ms", "--tcp")
 	if err != nil {
 		t.Fatal(err, errs)
 	}
-	for _, want := range []string{`(?m)^demo +channel +on +[\d.]+ `, `(?m)^` + checkout + ` +inband +off `, `(?m)^demo +\(bare relay\) +on +sender `,
+	for _, want := range []string{`(?m)^demo +channel +on +[\d.]+ `, `(?m)^` + checkout + ` +inband +off `,
+		`(?m)^demo +\(bare relay\) +on +sender `,
 		`(?m)^demo +inband +off +node +[\d.]+ +[\d.]+ `,
 		`channel to inband, MB/s +(-|\d)`, `, gateway and node over TCP on the loopback\n`} {
 		if !regexp.MustCompile(want).MatchString(out) {
@@ -108,9 +114,11 @@ func TestMatrixMisuse(t *testing.T) {
 		"given twice":        {"--repo", repo.Dir, "--repo", repo.Dir, "--repo", repo.Dir},
 		"--clients 0":        {"--repo", repo.Dir, "--clients", "0"},
 		"--files is for":     {"--repo", repo.Dir, "--tcp", "--files"},
-		"the server did not start; the end of its log: fake: the root is broken": {"--repo", filepath.Join(broken, "demo.git")},
+		"the server did not start; the end of its log: fake: the root is broken": {"--repo",
+			filepath.Join(broken, "demo.git")},
 	} {
-		if _, _, err := benchtest.Run(t, t.Context(), append([]string{"matrix", "--packhorse", os.Args[0]}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := benchtest.Run(t, t.Context(), append([]string{"matrix", "--packhorse", os.Args[0]},
+			args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", args, err, want)
 		}
 	}
@@ -143,8 +151,10 @@ func TestMatrixLosesAProcess(t *testing.T) {
 			}
 		}
 	}()
-	o := &matrixOptions{server: gitload.Server{Program: os.Args[0]}, Common: loadgen.Common{Clients: 1, Duration: time.Hour, Timeout: time.Minute}}
-	_, err = o.cell(t.Context(), loadgen.Env{Stderr: io.Discard}, cell{subjects[0], channel, true}, filepath.Join(dir, "cell"))
+	o := &matrixOptions{server: gitload.Server{Program: os.Args[0]},
+		Common: loadgen.Common{Clients: 1, Duration: time.Hour, Timeout: time.Minute}}
+	_, err = o.cell(t.Context(), loadgen.Env{Stderr: io.Discard}, cell{subjects[0], channel, true},
+		filepath.Join(dir, "cell"))
 	cancel()
 	<-killed
 	if err == nil || !strings.Contains(err.Error(), "the node ended before the cell did") {
@@ -157,7 +167,8 @@ func TestMatrixInterrupted(t *testing.T) {
 	_, repo := benchtest.History(t, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	_, errs, err := benchtest.Run(t, ctx, "matrix", "--packhorse", os.Args[0], "--repo", repo.Dir, "--duration", "1h", "--clients", "2")
+	_, errs, err := benchtest.Run(t, ctx, "matrix", "--packhorse", os.Args[0], "--repo", repo.Dir, "--duration", "1h",
+		"--clients", "2")
 	if err == nil || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("%v %s", err, errs)
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
-// chartStretch is over how much of a cell CPU time is averaged for a point of its chart, at the least: /proc counts hundredths of a second.
+// chartStretch is over how much of a cell CPU time is averaged for a point of its chart, at the least: /proc counts
+// hundredths of a second.
 const chartStretch = 500 * time.Millisecond
 
 // chart draws the CPU time of the cell's processes and of their children over time, all on the same scale.
@@ -45,7 +46,8 @@ func (c *cellResult) chart() chart.Chart {
 	return d
 }
 
-// percent is CPU time as a share of all CPUs. Times of one process are rounded, so that little may seem to be less than nothing.
+// percent is CPU time as a share of all CPUs. Times of one process are rounded, so that little may seem to be less than
+// nothing.
 func percent(cpu, over time.Duration) float64 {
 	return math.Max(100*cpu.Seconds()/over.Seconds()/float64(runtime.NumCPU()), 0)
 }
@@ -60,10 +62,12 @@ func writeMatrixHTML(file string, r *matrixReport, results []*cellResult) error 
 	}{About: r.about(), When: time.Now().UTC().Format("2006-01-02 15:04 UTC"), Ratios: r.Ratios}
 	cells, processes := r.tables()
 	page.Tables = []chart.Table{
-		{Head: matrixColumns, Rows: cells, Naming: matrixNamed}, {Head: processColumns, Rows: processes, Naming: processNamed}}
+		{Head: matrixColumns, Rows: cells, Naming: matrixNamed}, {Head: processColumns, Rows: processes,
+			Naming: processNamed}}
 	for _, c := range results {
 		d := c.chart()
-		page.Charts = append(page.Charts, template.HTML(d.SVG(c.watch.looks[len(c.watch.looks)-1].at))) //nolint:gosec // made here of numbers and escaped text
+		//nolint:gosec // made here of numbers and escaped text
+		page.Charts = append(page.Charts, template.HTML(d.SVG(c.watch.looks[len(c.watch.looks)-1].at)))
 	}
 	var b bytes.Buffer
 	if err := matrixPage.Execute(&b, page); err != nil {

@@ -13,15 +13,16 @@ import (
 
 // matrixReport is what `packhorse-bench matrix --json` prints. What could not be measured is null.
 type matrixReport struct {
-	Clients    int            `json:"clients"`
-	DurationS  float64        `json:"duration_s"`
-	CPUs       int            `json:"cpus"`
-	Socket     string         `json:"socket"` // between gateway and node: "tcp" or "unix"
-	Files      bool           `json:"files"`  // handed over
-	TLS        bool           `json:"tls"`
-	SSH        bool           `json:"ssh,omitempty"` // clients clone over SSH
-	Rows       []matrixRow    `json:"rows"`
-	References []matrixRow    `json:"references"` // transport "serve": one process; "relay": a bare splice relay; "sshd", "sshd-default"
+	Clients   int         `json:"clients"`
+	DurationS float64     `json:"duration_s"`
+	CPUs      int         `json:"cpus"`
+	Socket    string      `json:"socket"` // between gateway and node: "tcp" or "unix"
+	Files     bool        `json:"files"`  // handed over
+	TLS       bool        `json:"tls"`
+	SSH       bool        `json:"ssh,omitempty"` // clients clone over SSH
+	Rows      []matrixRow `json:"rows"`
+	// transport "serve": one process; "relay": a bare splice relay; "sshd", "sshd-default"
+	References []matrixRow    `json:"references"`
 	Ratios     []matrixRatios `json:"ratios"`
 }
 
@@ -71,7 +72,8 @@ type matrixRatios struct {
 }
 
 func (o *matrixOptions) report(results []*cellResult) *matrixReport {
-	r := &matrixReport{Clients: o.Clients, DurationS: o.Duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "unix", Files: o.files, TLS: o.tls, SSH: o.ssh,
+	r := &matrixReport{Clients: o.Clients, DurationS: o.Duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "unix",
+		Files: o.files, TLS: o.tls, SSH: o.ssh,
 		Rows: []matrixRow{}, References: []matrixRow{}, Ratios: []matrixRatios{}}
 	if o.tcp {
 		r.Socket = "tcp"
@@ -97,9 +99,11 @@ func newMatrixRow(c *cellResult) matrixRow {
 	cpus, seconds, gb := float64(runtime.NumCPU()), c.out.Elapsed.Seconds(), float64(c.out.Bytes)/1e9
 	run, busy := c.watch.load()
 	row := matrixRow{
-		Repo: c.subject.name, Transport: c.transport, Cache: onOff(c.cache), MBPerS: loadgen.Round(loadgen.Rate(float64(c.out.Bytes), 1e6, c.out.Elapsed), 6),
-		Load: loadgen.Round(run/cpus, 3), MachineLoad: loadgen.Round(busy/cpus, 3),
-		Requests: c.out.Requests, Errors: c.out.Failures.Count(), ElapsedS: loadgen.Round(seconds, 3), Latency: c.out.Latency.Summarize(),
+		Repo: c.subject.name, Transport: c.transport, Cache: onOff(c.cache),
+		MBPerS: loadgen.Round(loadgen.Rate(float64(c.out.Bytes), 1e6, c.out.Elapsed), 6),
+		Load:   loadgen.Round(run/cpus, 3), MachineLoad: loadgen.Round(busy/cpus, 3),
+		Requests: c.out.Requests, Errors: c.out.Failures.Count(), ElapsedS: loadgen.Round(seconds, 3),
+		Latency:          c.out.Latency.Summarize(),
 		ClientCPUPercent: loadgen.Round(100*c.clientCPU.Seconds()/seconds/cpus, 2),
 	}
 	var cpu, own, alloc, gc float64
@@ -172,7 +176,8 @@ func (r *matrixReport) compare(to *matrixRatios) {
 func (r *matrixReport) compareSSHD(to *matrixRatios, one *matrixRow) {
 	var best *matrixRow
 	for i, row := range r.References {
-		if row.Repo == to.Repo && (row.Transport == openSSH || row.Transport == openSSHDefault) && (best == nil || row.MBPerS > best.MBPerS) {
+		if row.Repo == to.Repo && (row.Transport == openSSH || row.Transport == openSSHDefault) &&
+			(best == nil || row.MBPerS > best.MBPerS) {
 			best = &r.References[i]
 		}
 	}
@@ -182,18 +187,23 @@ func (r *matrixReport) compareSSHD(to *matrixRatios, one *matrixRow) {
 	to.ToSSHD, to.CPUToSSHD = share(one.MBPerS, best.MBPerS, 3), share(*one.CPUPerGB, *best.CPUPerGB, 4)
 }
 
-// matrixColumns are those of the table of cells, processColumns those of the table of processes. The first named ones name the row.
+// matrixColumns are those of the table of cells, processColumns those of the table of processes. The first named ones
+// name the row.
 var (
-	matrixColumns  = []string{"repository", "transport", "cache", "MB/s", "load", "CPU %", "s/GB", "MB/GB", "GC %", "clones", "errors"}
-	processColumns = []string{"repository", "transport", "cache", "process", "s/GB", "of it children", "MB/GB", "GC %", "kernel %", "RSS MB"}
+	matrixColumns = []string{"repository", "transport", "cache", "MB/s", "load", "CPU %", "s/GB", "MB/GB", "GC %",
+		"clones", "errors"}
+	processColumns = []string{"repository", "transport", "cache", "process", "s/GB", "of it children", "MB/GB", "GC %",
+		"kernel %", "RSS MB"}
 )
 
 const matrixNamed, processNamed = 3, 4
 
 // columns are a row's values for the table of cells.
 func (r *matrixRow) columns() []string {
-	return []string{r.Repo, r.name(), r.Cache, fmt.Sprintf("%.*f", decimals(r.MBPerS), r.MBPerS), fmt.Sprintf("%.2f", r.Load),
-		fmt.Sprintf("%.0f", r.CPUPercent), chart.OrDash("%.3f", r.CPUPerGB), chart.OrDash("%.2f", r.AllocPerGB), chart.OrDash("%.1f", r.GCPercent),
+	return []string{r.Repo, r.name(), r.Cache, fmt.Sprintf("%.*f", decimals(r.MBPerS), r.MBPerS),
+		fmt.Sprintf("%.2f", r.Load),
+		fmt.Sprintf("%.0f", r.CPUPercent), chart.OrDash("%.3f", r.CPUPerGB), chart.OrDash("%.2f", r.AllocPerGB),
+		chart.OrDash("%.1f", r.GCPercent),
 		fmt.Sprint(r.Requests), fmt.Sprint(r.Errors)}
 }
 
@@ -205,7 +215,8 @@ func (r *matrixRow) processes() [][]string {
 		if p.KernelShare != nil {
 			kernel = fmt.Sprintf("%.2f", *p.KernelShare*100)
 		}
-		lines = append(lines, []string{r.Repo, r.name(), r.Cache, p.Name, chart.OrDash("%.3f", p.CPUPerGB), chart.OrDash("%.3f", p.ChildPerGB),
+		lines = append(lines, []string{r.Repo, r.name(), r.Cache, p.Name, chart.OrDash("%.3f", p.CPUPerGB),
+			chart.OrDash("%.3f", p.ChildPerGB),
 			chart.OrDash("%.2f", p.AllocPerGB), chart.OrDash("%.1f", p.GCPercent), kernel, fmt.Sprintf("%.0f", p.AnonRSS)})
 	}
 	return lines
@@ -268,7 +279,8 @@ func (r *matrixRatios) lines() []chart.Row {
 		{Name: "channel to bare relay, CPU s/GB", Value: chart.OrDash("%.2f", r.CPUToRelay)},
 	}
 	if r.ToSSHD != nil {
-		rows = append(rows, chart.Row{Name: "one process to sshd, MB/s", Value: chart.OrDash("%.2f", r.ToSSHD)}, chart.Row{Name: "one process to sshd, CPU s/GB", Value: chart.OrDash("%.3f", r.CPUToSSHD)})
+		rows = append(rows, chart.Row{Name: "one process to sshd, MB/s", Value: chart.OrDash("%.2f", r.ToSSHD)},
+			chart.Row{Name: "one process to sshd, CPU s/GB", Value: chart.OrDash("%.3f", r.CPUToSSHD)})
 	}
 	return rows
 }
@@ -276,7 +288,8 @@ func (r *matrixRatios) lines() []chart.Row {
 func (r *matrixReport) print(w io.Writer) error {
 	fmt.Fprintln(w, r.about())
 	cells, processes := r.tables()
-	for _, table := range [][][]string{append([][]string{matrixColumns}, cells...), append([][]string{processColumns}, processes...)} {
+	for _, table := range [][][]string{append([][]string{matrixColumns}, cells...),
+		append([][]string{processColumns}, processes...)} {
 		fmt.Fprintln(w)
 		tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		for _, line := range table {

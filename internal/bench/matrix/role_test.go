@@ -19,7 +19,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 )
 
-// fakeRole is a role of the program as `packhorse-bench matrix` knows it, from outside: git http-backend as node, a reverse proxy as gateway.
+// fakeRole is a role of the program as `packhorse-bench matrix` knows it, from outside: git http-backend as node, a
+// reverse proxy as gateway.
 func fakeRole(role, file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -83,13 +84,15 @@ func fakeRole(role, file string) error {
 	go http.Serve(ops, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/metrics" {
 			n := looks.Add(1)
-			fmt.Fprintf(w, "go_memstats_alloc_bytes_total %d\ngo_cpu_classes_gc_total_cpu_seconds_total 0.%d\npackhorse_copy_bytes_total{path=\"kernel\"} %d\n",
+			fmt.Fprintf(w, "go_memstats_alloc_bytes_total %d\ngo_cpu_classes_gc_total_cpu_seconds_total "+
+				"0.%d\npackhorse_copy_bytes_total{path=\"kernel\"} %d\n",
 				n*1000, n, n)
 			return
 		}
 		fmt.Fprintln(w, r.URL)
 	}))
-	addresses, _ := json.Marshal(map[string]string{"http": "http://" + l.Addr().String(), "listen": l.Addr().String(), "ops": "http://" + ops.Addr().String()})
+	addresses, _ := json.Marshal(map[string]string{"http": "http://" + l.Addr().String(), "listen": l.Addr().String(),
+		"ops": "http://" + ops.Addr().String()})
 	if err := os.MkdirAll(config["state"], 0o700); err != nil {
 		return err
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// The transports of what is compared with over SSH: OpenSSH's sshd with git upload-pack, with the cipher that Packhorse offers and with the
-// one that OpenSSH's clients prefer.
+// The transports of what is compared with over SSH: OpenSSH's sshd with git upload-pack, with the cipher that Packhorse
+// offers and with the one that OpenSSH's clients prefer.
 const (
 	openSSH        = "sshd"
 	openSSHDefault = "sshd-default"
@@ -69,7 +69,8 @@ func findSSHD() (string, error) {
 // sshKeys makes the client's key and a host key of sshd's in a directory.
 func makeSSHKeys(ctx context.Context, dir string) error {
 	for _, name := range []string{"client", "host"} {
-		cmd := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bench", "-f", filepath.Join(dir, name))
+		cmd := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bench", "-f",
+			filepath.Join(dir, name))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("ssh-keygen (of openssh-client): %w: %s", err, loadgen.Clean(out))
 		}
@@ -106,7 +107,8 @@ func (o *matrixOptions) setSSH(c cell, l *lineup, url, dir, path string) error {
 	if err != nil {
 		return fmt.Errorf("the server does not say where it listens for SSH: %w", err)
 	}
-	l.ssh = &sshAddress{host: host, port: port, user: "git", path: path, cipher: c.cipher(), key: filepath.Join(dir, "client")}
+	l.ssh = &sshAddress{host: host, port: port, user: "git", path: path, cipher: c.cipher(),
+		key: filepath.Join(dir, "client")}
 	return nil
 }
 
@@ -146,15 +148,17 @@ LogLevel ERROR
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
-	child, err := loadgen.StartChild(ctx, "sshd", program, []string{"-D", "-e", "-f", config}, filepath.Join(dir, "sshd.log"))
+	child, err := loadgen.StartChild(ctx, "sshd", program, []string{"-D", "-e", "-f", config},
+		filepath.Join(dir, "sshd.log"))
 	if err != nil {
 		return err
 	}
 	child.Foreign = true
 	l.stations = append(l.stations, &station{Child: child, label: "sshd", kids: "its children"})
 	l.ssh = &sshAddress{
-		host: "127.0.0.1", port: port, user: me.Username, path: filepath.Join(c.subject.root, c.subject.path), cipher: c.cipher(),
-		key: filepath.Join(dir, "client"),
+		host: "127.0.0.1", port: port, user: me.Username, path: filepath.Join(c.subject.root, c.subject.path),
+		cipher: c.cipher(),
+		key:    filepath.Join(dir, "client"),
 	}
 	return child.Await(ctx, func() bool {
 		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
@@ -176,7 +180,8 @@ func freePort() (string, error) {
 	return port, err
 }
 
-// sshLoad are clients that clone over SSH, one clone after the other, each by a process of OpenSSH's client, as git would start it.
+// sshLoad are clients that clone over SSH, one clone after the other, each by a process of OpenSSH's client, as git
+// would start it.
 type sshLoad struct {
 	to       *sshAddress
 	request  []byte // of version 2: all that git asks for, and the end of the session
@@ -187,7 +192,8 @@ type sshLoad struct {
 	size int64 // of the first answer
 }
 
-// cloneRequest is what git asks for in a clone of all refs of a repository, in the words that every server knows, and the end of the session.
+// cloneRequest is what git asks for in a clone of all refs of a repository, in the words that every server knows, and
+// the end of the session.
 func cloneRequest(ctx context.Context, dir string) ([]byte, error) {
 	format, err := gitload.RunGit(ctx, dir, nil, "rev-parse", "--show-object-format")
 	if err != nil {
@@ -198,7 +204,8 @@ func cloneRequest(ctx context.Context, dir string) ([]byte, error) {
 		return nil, err
 	}
 	var b []byte
-	for _, line := range []string{"command=fetch", "agent=" + loadgen.UserAgent, "object-format=" + strings.TrimSpace(format)} {
+	for _, line := range []string{"command=fetch", "agent=" + loadgen.UserAgent, "object-format=" +
+		strings.TrimSpace(format)} {
 		b = pktline.AppendLine(b, line)
 	}
 	b = pktline.AppendDelim(b)
@@ -220,7 +227,8 @@ func prepareSSH(ctx context.Context, to *sshAddress, s *subject) (*sshLoad, erro
 		return nil, err
 	}
 	repo := filepath.Join(s.dir, "ssh.git")
-	if _, err := gitload.RunGit(ctx, s.dir, nil, "clone", "-q", "--bare", "--shared", filepath.Join(s.root, s.path), repo); err != nil {
+	if _, err := gitload.RunGit(ctx, s.dir, nil, "clone", "-q", "--bare", "--shared", filepath.Join(s.root, s.path),
+		repo); err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(repo)
@@ -293,8 +301,10 @@ func (l *sshLoad) ask(ctx context.Context, read func(answer io.Reader) error) er
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	path := "'" + strings.ReplaceAll(l.to.path, "'", `'\''`) + "'"
-	cmd := exec.CommandContext(ctx, "ssh", "-F", "none", "-T", "-i", l.to.key, "-p", l.to.port, "-l", l.to.user, "-c", l.to.cipher,
-		"-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+	cmd := exec.CommandContext(ctx, "ssh", "-F", "none", "-T", "-i", l.to.key, "-p", l.to.port, "-l", l.to.user, "-c",
+		l.to.cipher,
+		"-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o",
+		"UserKnownHostsFile=/dev/null",
 		"-o", "LogLevel=ERROR", "-o", "SetEnv=GIT_PROTOCOL=version=2", l.to.host, "git-upload-pack "+path)
 	var errs bytes.Buffer
 	cmd.Stdin, cmd.Stderr, cmd.WaitDelay = bytes.NewReader(l.request), &errs, 5*time.Second
@@ -321,8 +331,8 @@ func (l *sshLoad) ask(ctx context.Context, read func(answer io.Reader) error) er
 // tolerated is by which part an answer may be longer or shorter than the first: OpenSSH's end makes each pack anew.
 const tolerated = 0.1
 
-// run works until the duration is over and the last answer is in. Each client clones at least once, however late it got to run: a cell
-// without a clone says nothing.
+// run works until the duration is over and the last answer is in. Each client clones at least once, however late it got
+// to run: a cell without a clone says nothing.
 func (l *sshLoad) Run(ctx context.Context, _ <-chan struct{}) (*loadgen.Outcome, error) {
 	out := &loadgen.Outcome{Failures: &loadgen.Failures{}}
 	var mu sync.Mutex

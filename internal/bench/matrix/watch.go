@@ -83,8 +83,8 @@ func (w *cellWatch) usage(station int) (loadgen.TreeUsage, time.Duration) {
 	return loadgen.TreeUsage{Cpu: t.own + t.children, Anon: w.anon[station]}, t.own
 }
 
-// load is how many threads ran or wanted to on average: of the stations, and of the whole machine. The last look, at the end of the
-// last answer, does not count if there are others.
+// load is how many threads ran or wanted to on average: of the stations, and of the whole machine. The last look, at
+// the end of the last answer, does not count if there are others.
 func (w *cellWatch) load() (stations, machine float64) {
 	looks := w.looks
 	if len(looks) > 1 {

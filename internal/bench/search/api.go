@@ -27,7 +27,8 @@ type request struct {
 // bytes returns the request for a server.
 func (r request) bytes(t *loadgen.Target) []byte {
 	method, path, _ := strings.Cut(r.line, " ")
-	b := fmt.Appendf(nil, "%s %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: packhorse-bench\r\nAccept-Encoding: identity\r\n%s", method, t.Path, path, t.Host, r.header)
+	b := fmt.Appendf(nil, "%s %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: packhorse-bench\r\nAccept-Encoding: identity\r\n%s",
+		method, t.Path, path, t.Host, r.header)
 	if t.Auth != "" {
 		b = fmt.Appendf(b, "Authorization: %s\r\n", t.Auth)
 	}
@@ -43,7 +44,8 @@ type searchAPI struct {
 	request func(query string, results int) (request, error)
 	// parse reads the first answer whole.
 	parse func(body []byte) ([]searchMatch, error)
-	// mark occurs once in each result, and end ends each whole answer: later answers are looked at with these alone, which costs the CPU little.
+	// mark occurs once in each result, and end ends each whole answer: later answers are looked at with these alone, which
+	// costs the CPU little.
 	mark, end string
 }
 
@@ -87,7 +89,8 @@ func streamRequest(query string, results int) (request, error) {
 
 func graphQLRequest(query string, results int) (request, error) {
 	const search = `query ($query: String!) { search(query: $query, version: V3) { results { results { __typename ... on FileMatch {
-repository { name, url } file { name, path, url, commit { oid } } lineMatches { preview, lineNumber, offsetAndLengths, limitHit } } }
+repository { name, url } file { name, path, url, commit { oid } } lineMatches { preview, lineNumber, offsetAndLengths,
+	limitHit } } }
 limitHit, cloning { name }, missing { name }, timedout { name }, resultCount, elapsedMilliseconds } } }`
 	return post("/.api/graphql", map[string]any{"query": search, "variables": map[string]string{"query": withCount(query, results)}})
 }

@@ -24,7 +24,8 @@ func (o *searchOptions) print(env loadgen.Env, url string, r *searchReport) erro
 	if o.json {
 		return loadgen.WriteJSON(env.Stdout, r)
 	}
-	fmt.Fprintf(env.Stdout, "%s\n%q, %s, %d results, %v at each rate%s\n\n", url, r.Query, r.API, r.Results, o.duration, o.resolved())
+	fmt.Fprintf(env.Stdout, "%s\n%q, %s, %d results, %v at each rate%s\n\n", url, r.Query, r.API, r.Results, o.duration,
+		o.resolved())
 	if err := r.table(env.Stdout); err != nil {
 		return err
 	}
@@ -52,7 +53,8 @@ func (r *searchReport) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "QPS\tserver\trequests\tfailures\tmean ms\tp50\tp95\tp99\tmax\tMB\tlink p50\tp95\tp95 to peer\t")
 	line := func(name string, m searchRate, ratio string) {
-		fmt.Fprintf(t, "%g\t%s\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%s\t%s\t%s\t\n", m.QPS, name, m.Requests, m.Failures, m.Mean, m.P50, m.P95, m.P99, m.Max,
+		fmt.Fprintf(t, "%g\t%s\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%s\t%s\t%s\t\n", m.QPS, name, m.Requests,
+			m.Failures, m.Mean, m.P50, m.P95, m.P99, m.Max,
 			float64(m.Bytes)/1e6, chart.OrDash("%.3f", m.Link50), chart.OrDash("%.3f", m.Link95), ratio)
 	}
 	for i, m := range r.Rates {
@@ -75,11 +77,13 @@ func (o *searchOptions) writeHTML(url string, r *searchReport) error {
 		time.Now().UTC().Format("2006-01-02 15:04 UTC"), r, nil,
 	}
 	for i, m := range r.Rates {
-		c := chart.Chart{Title: fmt.Sprintf("%g requests a second", m.QPS), Unit: "ms", Curves: []chart.Curve{{Name: "this", Class: "a", Points: m.points}}}
+		c := chart.Chart{Title: fmt.Sprintf("%g requests a second", m.QPS), Unit: "ms",
+			Curves: []chart.Curve{{Name: "this", Class: "a", Points: m.points}}}
 		if r.Peer != nil {
 			c.Curves = append(c.Curves, chart.Curve{Name: "peer", Class: "b", Points: r.Peer.Rates[i].points})
 		}
-		page.Charts = append(page.Charts, template.HTML(c.SVG(o.duration))) //nolint:gosec // made here of numbers and escaped text
+		//nolint:gosec // made here of numbers and escaped text
+		page.Charts = append(page.Charts, template.HTML(c.SVG(o.duration)))
 	}
 	var b bytes.Buffer
 	if err := searchPage.Execute(&b, page); err != nil {

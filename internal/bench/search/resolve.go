@@ -29,9 +29,11 @@ type oldWorld struct {
 }
 
 func (o *oldWorld) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.resolve, "resolve", "", "find the object ID of each result: process, redis, memory or none (default: without a proxy)")
+	f.StringVar(&o.resolve, "resolve", "",
+		"find the object ID of each result: process, redis, memory or none (default: without a proxy)")
 	f.StringVar(&o.root, "root", "", "directory of the server's repositories, for --resolve process")
-	f.StringVar(&o.redis, "redis", "", "redis://HOST:PORT/DB, for --resolve redis; keys that begin with packhorse-bench: are written there")
+	f.StringVar(&o.redis, "redis", "",
+		"redis://HOST:PORT/DB, for --resolve redis; keys that begin with packhorse-bench: are written there")
 }
 
 func (o *oldWorld) check() error {
@@ -94,11 +96,12 @@ func (o *searchOptions) begin(ctx context.Context, s *searched) (*front, error) 
 			return nil
 		},
 	}
-	f.server = &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		began := time.Now()
-		proxy.ServeHTTP(w, r)
-		f.total.Add(int64(time.Since(began)))
-	})}
+	f.server = &http.Server{ReadHeaderTimeout: 10 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			began := time.Now()
+			proxy.ServeHTTP(w, r)
+			f.total.Add(int64(time.Since(began)))
+		})}
 	go f.server.Serve(l) //nolint:errcheck // it ends with close
 	through := *s
 	if through.target, err = loadgen.ParseTarget("http://"+l.Addr().String(), false); err != nil {
@@ -125,7 +128,8 @@ func (f *front) share() *float64 {
 }
 
 // finder finds a result's object ID in the way that was asked for.
-func (o *searchOptions) finder(ctx context.Context, s *searched) (find func(context.Context, searchMatch) error, undo func(), err error) {
+func (o *searchOptions) finder(ctx context.Context,
+	s *searched) (find func(context.Context, searchMatch) error, undo func(), err error) {
 	switch o.resolve {
 	case "process":
 		return o.byProcess(s), func() {}, nil
@@ -193,7 +197,8 @@ func (o *searchOptions) repository(name string) (string, error) {
 }
 
 // byRedis keeps each repository's object ID in Redis while the run lasts.
-func (o *searchOptions) byRedis(ctx context.Context, s *searched) (func(context.Context, searchMatch) error, func(), error) {
+func (o *searchOptions) byRedis(ctx context.Context,
+	s *searched) (func(context.Context, searchMatch) error, func(), error) {
 	options, err := redis.ParseURL(o.redis)
 	if err != nil {
 		return nil, nil, errors.New("--redis: want redis://HOST:PORT/DB")

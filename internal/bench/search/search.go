@@ -67,7 +67,8 @@ type searchRate struct {
 	P99      float64 `json:"p99_ms"`
 	Max      float64 `json:"max_ms"`
 	Bytes    int64   `json:"bytes"` // of all answers
-	// Link50 and Link95 are of the time between a server and the process of its own that searches, of which its answers tell (Server-Timing).
+	// Link50 and Link95 are of the time between a server and the process of its own that searches, of which its answers
+	// tell (Server-Timing).
 	Link50 *float64 `json:"link_p50_ms,omitempty"`
 	Link95 *float64 `json:"link_p95_ms,omitempty"`
 	// ToPeer is p95 against the peer's at this rate; the median of rounds, as the rest.
@@ -184,7 +185,8 @@ func (o *searchOptions) run(ctx context.Context, env loadgen.Env, url string, ra
 	}
 	fails := &loadgen.Failures{}
 	for _, rate := range rates {
-		stop := loadgen.Progress(ctx, env.Stderr, func() string { return fmt.Sprintf("measuring at %g requests a second", rate) })
+		stop := loadgen.Progress(ctx, env.Stderr,
+			func() string { return fmt.Sprintf("measuring at %g requests a second", rate) })
 		got, err := o.atRate(ctx, all, rate, fails)
 		stop()
 		if err != nil {
@@ -211,7 +213,8 @@ func (o *searchOptions) run(ctx context.Context, env loadgen.Env, url string, ra
 }
 
 // atRate measures all servers in turn, round by round, and gives each one's round with the median p95.
-func (o *searchOptions) atRate(ctx context.Context, all []*searched, rate float64, fails *loadgen.Failures) ([]searchRate, error) {
+func (o *searchOptions) atRate(ctx context.Context, all []*searched, rate float64,
+	fails *loadgen.Failures) ([]searchRate, error) {
 	rounds := make([][]searchRate, len(all))
 	var ratios []float64
 	for range o.rounds {
@@ -244,13 +247,14 @@ func (o *searchOptions) atRate(ctx context.Context, all []*searched, rate float6
 }
 
 const (
-	// probeTime is how long one rate is tried by --sustained, and closedTime how long the server is asked as fast as it answers, for a first guess.
+	// probeTime is how long one rate is tried by --sustained, and closedTime how long the server is asked as fast as it
+	// answers, for a first guess.
 	probeTime  = 5 * time.Second
 	closedTime = 2 * time.Second
 	// closedClients ask meanwhile.
 	closedClients = 8
-	// behind is how far latencies may grow in a rate that is sustained: the mean of the last quarter against that of the second, and what does
-	// not count as growth.
+	// behind is how far latencies may grow in a rate that is sustained: the mean of the last quarter against that of the
+	// second, and what does not count as growth.
 	behind, noGrowth = 2.0, 100 * time.Millisecond
 	// step is by which the rate is lowered until it is sustained.
 	step = 0.95
@@ -275,7 +279,8 @@ func (o *searchOptions) sustain(ctx context.Context, env loadgen.Env, all []*sea
 	return nil
 }
 
-// sustained begins a little above what the server answers when asked as fast as it can, and lowers the rate until it is kept up.
+// sustained begins a little above what the server answers when asked as fast as it can, and lowers the rate until it is
+// kept up.
 func (s *searched) sustained(ctx context.Context) (float64, error) {
 	_, n, err := s.drive(ctx, 0, closedTime, closedClients, &loadgen.Failures{})
 	if err != nil {
@@ -339,7 +344,8 @@ func newSearched(ctx context.Context, base string, api searchAPI, o *searchOptio
 }
 
 // attack measures one rate.
-func (s *searched) attack(ctx context.Context, rate float64, duration time.Duration, fails *loadgen.Failures) (searchRate, error) {
+func (s *searched) attack(ctx context.Context, rate float64, duration time.Duration,
+	fails *loadgen.Failures) (searchRate, error) {
 	r, m, err := s.drive(ctx, rate, duration, maxSearchConns, fails)
 	r.QPS, r.points = rate, m.points
 	return r, err
@@ -370,7 +376,8 @@ func (m *measured) fellBehind() bool {
 }
 
 // drive sends requests at a rate and sums up. At rate 0 each of the connections asks again as soon as it is answered.
-func (s *searched) drive(ctx context.Context, rate float64, duration time.Duration, conns int, fails *loadgen.Failures) (searchRate, *measured, error) {
+func (s *searched) drive(ctx context.Context, rate float64, duration time.Duration, conns int,
+	fails *loadgen.Failures) (searchRate, *measured, error) {
 	var link loadgen.Samples
 	sender := s.sender(func(x *loadgen.Exchange) error {
 		err := s.verify(x)
@@ -416,12 +423,14 @@ func linkTime(timing string) (time.Duration, bool) {
 	return 0, false
 }
 
-// maxSearchConns bounds the connections of an open loop: a server that stands still must not take all of this machine's ports.
+// maxSearchConns bounds the connections of an open loop: a server that stands still must not take all of this machine's
+// ports.
 const maxSearchConns = 5000
 
 // sender returns a closed loop of searches. Answers may be checked by several goroutines, but never at the same time.
 func (s *searched) sender(check func(x *loadgen.Exchange) error) *loadgen.Sender {
-	return &loadgen.Sender{Target: s.target, Requests: [][]byte{s.request.bytes(s.target)}, Arrivals: loadgen.FixedRate(1), Keep: true, Timeout: s.timeout,
+	return &loadgen.Sender{Target: s.target, Requests: [][]byte{s.request.bytes(s.target)}, Arrivals: loadgen.FixedRate(1),
+		Keep: true, Timeout: s.timeout,
 		Pause: loadgen.RetryAfter, Check: check}
 }
 

@@ -31,7 +31,8 @@ func searchAnswers(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server-Timing", "index;dur=2.5, link;dur=0.125")
 		io.WriteString(w, `{"results":[{"repository":"a","path":"x","commit":"1"},{"repository":"b","path":"y","commit":"2"}]}`+"\n")
 	case "/.api/search/stream":
-		io.WriteString(w, "event: matches\ndata: [{\"type\":\"content\",\"repository\":\"a\",\"commit\":\"1\"},{\"repository\":\"b\",\"commit\":\"2\"}]\n\nevent: done\ndata: {}\n\n")
+		io.WriteString(w, "event: matches\ndata: "+
+			"[{\"type\":\"content\",\"repository\":\"a\",\"commit\":\"1\"},{\"repository\":\"b\",\"commit\":\"2\"}]\n\nevent: done\ndata: {}\n\n")
 	case "/.api/graphql":
 		io.WriteString(w, `{"data":{"search":{"results":{"results":[{"repository":{"name":"a"},"file":{"commit":{"oid":"1"}}},{"repository":{"name":"b"},"file":{"commit":{"oid":"2"}}}]}}}}`)
 	case "/api/search":
@@ -52,7 +53,8 @@ func TestSearchAPIs(t *testing.T) {
 	defer server.Close()
 	for api := range searchAPIs {
 		page := filepath.Join(t.TempDir(), "page.html")
-		got := benchtest.JSON(t, "query api results resolve rates peer", "search", server.URL, "--query", "needle", "--api", api, "--results", "2",
+		got := benchtest.JSON(t, "query api results resolve rates peer", "search", server.URL, "--query", "needle", "--api",
+			api, "--results", "2",
 			"--rates", "50,100", "--duration", "100ms", "--rounds", "3", "--peer", server.URL, "--html", page)
 		if n := benchtest.Number(t, got, "results"); n != 2 {
 			t.Errorf("%s: %v results", api, n)
@@ -63,14 +65,17 @@ func TestSearchAPIs(t *testing.T) {
 		}
 		for _, r := range rates {
 			m := r.(map[string]any)
-			if benchtest.Number(t, m, "failures") != 0 || benchtest.Number(t, m, "requests") == 0 || benchtest.Number(t, m, "p95_ms") <= 0 || benchtest.Number(t, m, "bytes") == 0 || benchtest.Number(t, m, "p95_to_peer") <= 0 {
+			if benchtest.Number(t, m, "failures") != 0 || benchtest.Number(t, m, "requests") == 0 ||
+				benchtest.Number(t, m, "p95_ms") <= 0 || benchtest.Number(t, m, "bytes") == 0 ||
+				benchtest.Number(t, m, "p95_to_peer") <= 0 {
 				t.Errorf("%s: %v", api, m)
 			}
 			if link := m["link_p95_ms"]; api == "json" && link != 0.125 || api != "json" && link != nil {
 				t.Errorf("%s: the way to the process that searches takes %v ms", api, link)
 			}
 		}
-		if text, err := os.ReadFile(page); err != nil || !strings.Contains(string(text), "</svg>") || !strings.Contains(string(text), "<td>peer</td>") {
+		if text, err := os.ReadFile(page); err != nil || !strings.Contains(string(text), "</svg>") ||
+			!strings.Contains(string(text), "<td>peer</td>") {
 			t.Errorf("%s: the page: %v %.200s", api, err, text)
 		}
 	}
@@ -92,19 +97,26 @@ func TestSearchFailures(t *testing.T) {
 			}
 			io.WriteString(w, good)
 		}))
-		_, errs, err := benchtest.Run(t, t.Context(), "search", server.URL, "--query", "q", "--rates", "20", "--duration", "100ms")
+		_, errs, err := benchtest.Run(t, t.Context(), "search", server.URL, "--query", "q", "--rates", "20", "--duration",
+			"100ms")
 		if err == nil || errs == "" {
 			t.Errorf("%s: no error", name)
 		}
 		server.Close()
 	}
-	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"results":[]}`) }))
+	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		io.WriteString(w, `{"results":[]}`)
+	}))
 	defer empty.Close()
-	if _, _, err := benchtest.Run(t, t.Context(), "search", empty.URL, "--query", "q"); err == nil || !strings.Contains(err.Error(), "finds nothing") {
+	if _, _, err := benchtest.Run(t, t.Context(), "search", empty.URL, "--query", "q"); err == nil ||
+		!strings.Contains(err.Error(), "finds nothing") {
 		t.Errorf("nothing found: %v", err)
 	}
-	for _, args := range [][]string{{"--rates", "0"}, {"--rates", "1,x"}, {"--rates", "NaN"}, {"--api", "soap"}, {"--resolve", "magic"}, {"--resolve", "process"}, {"--results", "0"}} {
-		if _, _, err := benchtest.Run(t, t.Context(), append([]string{"search", empty.URL, "--query", "q"}, args...)...); err == nil {
+	for _, args := range [][]string{{"--rates", "0"}, {"--rates", "1,x"}, {"--rates", "NaN"}, {"--api", "soap"},
+		{"--resolve", "magic"}, {"--resolve", "process"}, {"--results", "0"}} {
+		if _, _, err := benchtest.Run(t, t.Context(), append([]string{"search", empty.URL, "--query", "q"},
+			args...)...); err == nil {
 			t.Errorf("%q is accepted", args)
 		}
 	}
@@ -131,7 +143,8 @@ func TestSearchResolve(t *testing.T) {
 		kinds = append(kinds, "redis")
 	}
 	for _, resolve := range kinds {
-		got := benchtest.JSON(t, "query api results resolve rates resolve_share", "search", server.URL, "--query", "q", "--rates", "20", "--duration", "50ms",
+		got := benchtest.JSON(t, "query api results resolve rates resolve_share", "search", server.URL, "--query", "q",
+			"--rates", "20", "--duration", "50ms",
 			"--resolve", resolve, "--root", filepath.Dir(repo.Dir), "--redis", redis)
 		share := benchtest.Number(t, got, "resolve_share")
 		if resolve == "process" && (share < 0.1 || listed.Load() == 0) {

@@ -16,18 +16,28 @@ func newMetrics(t *Tree) *metrics {
 		return prometheus.NewDesc("packhorse_tree_"+name, help, labels, nil)
 	}
 	return &metrics{
-		tree:      t,
-		processes: desc("processes", "Processes that run now: the server's own, git's with hooks and what they started, and those of searches; see docs/explanation/observability.md.", "part"),
-		cpu:       desc("cpu_seconds_total", "CPU time of processes that run and of those that have ended.", "part", "mode"),
-		memory: desc("memory_bytes", "Memory of the processes that run now: anonymous, and file (mapped or shared; what several map counts once for each).",
+		tree: t,
+		processes: desc("processes",
+			"Processes that run now: the server's own, git's with hooks and what they started, and those of searches; see "+
+				"docs/explanation/observability.md.", "part"),
+		cpu: desc("cpu_seconds_total", "CPU time of processes that run and of those that have ended.", "part", "mode"),
+		memory: desc("memory_bytes",
+			"Memory of the processes that run now: anonymous, and file (mapped or shared; what several map counts once for "+
+				"each).",
 			"part", "kind"),
-		disk:      desc("disk_bytes_total", "Bytes read from disks, and written: handed to the page cache, to be on a disk later.", "part", "direction"),
-		cancelled: desc("disk_cancelled_bytes_total", "Bytes written by the server and all that it started, but deleted or cut off before they reached a disk."),
-		cache:     desc("page_cache_bytes", "Page cache that counts as our cgroup's: all of it, dirty, and on its way to a disk.", "state"),
-		cgroup:    desc("cgroup_memory_bytes", "Memory that counts as our cgroup's, page cache included: used, and the limit if there is one.", "kind"),
-		network:   desc("network_bytes_total", "Bytes through the network interfaces that we see, those of other processes included.", "device", "direction"),
-		pressure: desc("pressure_seconds_total", "Time in which some or all (full) tasks waited for cpu, memory or io, on the machine and in our cgroup, "+
-			"where the kernel tells.", "resource", "kind", "of"),
+		disk: desc("disk_bytes_total",
+			"Bytes read from disks, and written: handed to the page cache, to be on a disk later.", "part", "direction"),
+		cancelled: desc("disk_cancelled_bytes_total",
+			"Bytes written by the server and all that it started, but deleted or cut off before they reached a disk."),
+		cache: desc("page_cache_bytes",
+			"Page cache that counts as our cgroup's: all of it, dirty, and on its way to a disk.", "state"),
+		cgroup: desc("cgroup_memory_bytes",
+			"Memory that counts as our cgroup's, page cache included: used, and the limit if there is one.", "kind"),
+		network: desc("network_bytes_total",
+			"Bytes through the network interfaces that we see, those of other processes included.", "device", "direction"),
+		pressure: desc("pressure_seconds_total",
+			"Time in which some or all (full) tasks waited for cpu, memory or io, on the machine and in our cgroup, "+
+				"where the kernel tells.", "resource", "kind", "of"),
 		took: desc("scan_seconds", "How long it took to look at all processes for these metrics."),
 		cut:  desc("scans_cut_total", "Looks that met more processes than they read, so that not all are counted."),
 	}
@@ -37,7 +47,8 @@ func newMetrics(t *Tree) *metrics {
 func (t *Tree) Collectors() []prometheus.Collector { return []prometheus.Collector{t.metrics} }
 
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.processes, m.cpu, m.memory, m.disk, m.cancelled, m.cache, m.cgroup, m.network, m.pressure, m.took, m.cut} {
+	for _, d := range []*prometheus.Desc{m.processes, m.cpu, m.memory, m.disk, m.cancelled, m.cache, m.cgroup, m.network,
+		m.pressure, m.took, m.cut} {
 		ch <- d
 	}
 }

@@ -1,10 +1,13 @@
-// Package proctree measures a server together with what it has started: CPU, memory and disk of both at one moment and under one name, so that a
-// graph shows what a request costs in all. Git's processes do most of the work, and their own children much of it, so they count while they run and
-// not only when they have ended: each look reads /proc for the server's children, and for the processes of its session that descend from it. What a child has
-// started and has left that session (setsid(2)) is not seen while it runs. Page cache, pressure and network are the cgroup's, the machine's and the network namespace's: the kernel tells no less.
+// Package proctree measures a server together with what it has started: CPU, memory and disk of both at one moment and
+// under one name, so that a graph shows what a request costs in all. Git's processes do most of the work, and their own
+// children much of it, so they count while they run and not only when they have ended: each look reads /proc for the
+// server's children, and for the processes of its session that descend from it. What a child has started and has left
+// that session (setsid(2)) is not seen while it runs. Page cache, pressure and network are the cgroup's, the machine's
+// and the network namespace's: the kernel tells no less.
 //
-// CPU and disk of a process that has ended come from who waited for it (Ended), those of what nobody told of from the kernel's account of the server's
-// children. Sums never go back: while a process passes from the one to the other it may be missing, and the sum stands still.
+// CPU and disk of a process that has ended come from who waited for it (Ended), those of what nobody told of from the
+// kernel's account of the server's children. Sums never go back: while a process passes from the one to the other it
+// may be missing, and the sum stands still.
 package proctree
 
 import (
@@ -25,7 +28,8 @@ const (
 
 // Options of a Tree.
 type Options struct {
-	// Workers are the commands of this program that it starts itself, by the part that they are. A child of the server that is another program is Git's.
+	// Workers are the commands of this program that it starts itself, by the part that they are. A child of the server
+	// that is another program is Git's.
 	Workers map[string]string
 	Log     *slog.Logger
 }
@@ -38,7 +42,8 @@ type Tree struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	mu    sync.Mutex     // held for a step: whoever waits for a process must not wait for a look, which may hang with a process that does
+	// held for a step: whoever waits for a process must not wait for a look, which may hang with a process that does
+	mu    sync.Mutex
 	ended map[string]use // by part
 
 	looking sync.Mutex     // taken before mu
@@ -72,7 +77,8 @@ type running struct {
 	processes       int
 	anonymous, file int64 // bytes of memory: its own; of files and shared
 	used            use   // since the processes that run began
-	cancelled       int64 // bytes written, but deleted before they reached a disk; the kernel adds those of ended children to their parent's
+	// bytes written, but deleted before they reached a disk; the kernel adds those of ended children to their parent's
+	cancelled int64
 }
 
 func (r *running) add(v running) {
@@ -90,12 +96,14 @@ type snapshot struct {
 	took      time.Duration
 }
 
-// New makes the tree of this process. Call it before the process moves to another cgroup: the one it is in now is what is measured.
+// New makes the tree of this process. Call it before the process moves to another cgroup: the one it is in now is what
+// is measured.
 func New(o Options) *Tree {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	t := &Tree{workers: o.Workers, cgroup: findCgroup(), self: ownName(), log: o.Log, ended: make(map[string]use), shown: make(map[string]use)}
+	t := &Tree{workers: o.Workers, cgroup: findCgroup(), self: ownName(), log: o.Log, ended: make(map[string]use),
+		shown: make(map[string]use)}
 	t.metrics = newMetrics(t)
 	return t
 }
@@ -111,7 +119,8 @@ func (t *Tree) Ended(part string, state *os.ProcessState) {
 	t.ended[part] = t.ended[part].plus(fromRusage(usage))
 }
 
-// blockSize is the unit of ru_inblock and ru_oublock in bytes, whatever the disk has (getrusage(2); task_io_get_inblock in Linux).
+// blockSize is the unit of ru_inblock and ru_oublock in bytes, whatever the disk has (getrusage(2); task_io_get_inblock
+// in Linux).
 const blockSize = 512
 
 func fromRusage(r *syscall.Rusage) use {
@@ -151,7 +160,8 @@ func (t *Tree) look() (s snapshot, cut int) {
 	var whole bool
 	if s.now, whole = t.scan(); !whole {
 		t.cut++
-		t.log.Debug("there are more processes than are looked at: their CPU, memory and disk are not all counted", "most", maxProcesses)
+		t.log.Debug("there are more processes than are looked at: their CPU, memory and disk are not all counted", "most",
+			maxProcesses)
 	}
 	own := s.now[Server]
 	own.used = rusage(syscall.RUSAGE_SELF)

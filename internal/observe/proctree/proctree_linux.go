@@ -56,8 +56,8 @@ func (t *Tree) scan() (now map[string]running, whole bool) {
 	return now, whole
 }
 
-// partOf follows the parents of a process to a child of the server, which determines the part of all of them. A process whose
-// parent has ended belongs to the leader of its process group.
+// partOf follows the parents of a process to a child of the server, which determines the part of all of them. A process
+// whose parent has ended belongs to the leader of its process group.
 func (t *Tree) partOf(all map[int]*member, pid, self, depth int) string {
 	m := all[pid]
 	switch {
@@ -96,8 +96,8 @@ func (t *Tree) partOfChild(m *member) string {
 	return noPart
 }
 
-// sessionOf lists the processes of the server's session, and the server's children that have a session of their own, but not
-// the server. The system call that returns the session of a process is much cheaper than reading its files.
+// sessionOf lists the processes of the server's session, and the server's children that have a session of their own,
+// but not the server. The system call that returns the session of a process is much cheaper than reading its files.
 func sessionOf(fs procfs.FS, session, server int) (all map[int]*member, whole bool) {
 	procs, err := fs.AllProcs()
 	if err != nil {

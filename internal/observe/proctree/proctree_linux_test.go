@@ -108,12 +108,14 @@ func TestChildrenCountWhileTheyRun(t *testing.T) {
 	before := until(t, tree, "two processes that worked", func(v map[string]float64) bool {
 		return v["processes git"] == 2 && v["cpu_seconds_total git user"] >= .1
 	})
-	if before["memory_bytes git anonymous"] == 0 || before["memory_bytes git file"] == 0 || before["processes server"] != 1 || before["memory_bytes server anonymous"] < 1<<20 {
+	if before["memory_bytes git anonymous"] == 0 || before["memory_bytes git file"] == 0 ||
+		before["processes server"] != 1 || before["memory_bytes server anonymous"] < 1<<20 {
 		t.Errorf("while it runs: %v", before)
 	}
 	end(t, tree, Git, cmd)
 	after := until(t, tree, "without processes", func(v map[string]float64) bool { return v["processes git"] == 0 })
-	if after["cpu_seconds_total git user"] < before["cpu_seconds_total git user"] || after["memory_bytes git anonymous"] != 0 {
+	if after["cpu_seconds_total git user"] < before["cpu_seconds_total git user"] ||
+		after["memory_bytes git anonymous"] != 0 {
 		t.Errorf("when it has ended: %v, before: %v", after, before)
 	}
 	if after["scan_seconds"] <= 0 || after["scans_cut_total"] != 0 {
@@ -139,9 +141,15 @@ func TestWhatNobodyToldOf(t *testing.T) {
 func TestOwnWorkersAreNotGit(t *testing.T) {
 	tree := New(Options{Workers: map[string]string{"test-worker": "search"}})
 	cmd, _ := start(t, os.Args[0], "test-worker", "index")
-	until(t, tree, "a worker", func(v map[string]float64) bool { return v["processes search"] == 1 && v["processes git"] == 0 })
+	until(t, tree, "a worker", func(v map[string]float64) bool {
+		return v["processes search"] == 1 &&
+			v["processes git"] == 0
+	})
 	stranger := New(Options{Workers: map[string]string{"something": "search"}})
-	until(t, stranger, "nothing", func(v map[string]float64) bool { return v["processes search"] == 0 && v["processes git"] == 0 })
+	until(t, stranger, "nothing", func(v map[string]float64) bool {
+		return v["processes search"] == 0 &&
+			v["processes git"] == 0
+	})
 	end(t, tree, "search", cmd)
 	until(t, tree, "no worker", func(v map[string]float64) bool {
 		return v["processes search"] == 0 && v["cpu_seconds_total search system"] >= 0
@@ -199,7 +207,8 @@ func TestDisk(t *testing.T) {
 	})
 	end(t, tree, Git, cmd)
 	after := values(t, tree)
-	if after["disk_bytes_total git written"] < before["disk_bytes_total git written"] || after["disk_cancelled_bytes_total"] < before["disk_cancelled_bytes_total"] {
+	if after["disk_bytes_total git written"] < before["disk_bytes_total git written"] ||
+		after["disk_cancelled_bytes_total"] < before["disk_cancelled_bytes_total"] {
 		t.Errorf("the sums went back: %v, %v", before, after)
 	}
 }
@@ -228,7 +237,8 @@ func BenchmarkCollect(b *testing.B) {
 	}
 }
 
-// TestEndedDuringALook: a process that hangs may keep a look waiting, and that must not keep the slot of one that has ended.
+// TestEndedDuringALook: a process that hangs may keep a look waiting, and that must not keep the slot of one that has
+// ended.
 func TestEndedDuringALook(t *testing.T) {
 	tree := New(Options{})
 	cmd := exec.Command("true")

@@ -61,7 +61,8 @@ type stall struct {
 	seconds            float64
 }
 
-// pressures returns the pressure stall information of the machine and of the cgroup (Linux, Documentation/accounting/psi.rst).
+// pressures returns the pressure stall information of the machine and of the cgroup (Linux,
+// Documentation/accounting/psi.rst).
 func (c ownCgroup) pressures() (all []stall) {
 	add := func(of, text, resource string) {
 		for line := range strings.Lines(text) {

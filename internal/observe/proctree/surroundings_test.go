@@ -24,7 +24,8 @@ func TestCgroupFiles(t *testing.T) {
 		what      string
 		got, want map[string]int64
 	}{
-		{"page cache", own.pageCache(), map[string]int64{"all": 4096, "dirty": 10}}, {"memory", own.memory(), map[string]int64{"used": 100}},
+		{"page cache", own.pageCache(), map[string]int64{"all": 4096, "dirty": 10}},
+		{"memory", own.memory(), map[string]int64{"used": 100}},
 		{"no page cache", none.pageCache(), nil}, {"no memory", none.memory(), nil},
 	} {
 		if !maps.Equal(test.got, test.want) {

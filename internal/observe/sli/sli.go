@@ -1,6 +1,7 @@
-// Package sli counts how many requests of each class were answered fast enough, as the ones who wait for them see it. Each class has a bound: an
-// answer within it is fast, one within four times as much is tolerable, any other slow; one that failed for reasons of ours is none of these. What a
-// client did wrong, or gave up, does not count. The apdex of a class is the part that was fast, and half of what was tolerable, of the last five minutes.
+// Package sli counts how many requests of each class were answered fast enough, as the ones who wait for them see it.
+// Each class has a bound: an answer within it is fast, one within four times as much is tolerable, any other slow; one
+// that failed for reasons of ours is none of these. What a client did wrong, or gave up, does not count. The apdex of a
+// class is the part that was fast, and half of what was tolerable, of the last five minutes.
 package sli
 
 import (
@@ -65,20 +66,24 @@ func newSet(bounds map[Class]time.Duration, now func() time.Time) *Set {
 	s := &Set{now: now, classes: make(map[Class]*class),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_sli_requests_total",
-			Help: "Requests by class and how they were answered: fast (within the bound of [sli]), tolerable (within four times as much), slow, or failed for a " +
+			Help: "Requests by class and how they were answered: fast (within the bound of [sli]), tolerable (within four " +
+				"times as much), slow, or failed for a " +
 				"reason of ours, refusals included. What clients did wrong or gave up does not count.",
 		}, []string{"class", "verdict"}),
-		apdex: prometheus.NewDesc("packhorse_sli_apdex", "Apdex of the last five minutes, from 0 to 1: the part of requests that were fast, and half of the "+
-			"tolerable ones. Absent where there were none.", []string{"class"}, nil),
-		bounds: prometheus.NewDesc("packhorse_sli_fast_enough_seconds", "What is fast, by class, as [sli] says.", []string{"class"}, nil),
-		asked:  prometheus.NewDesc("packhorse_sli_recent_requests", "Requests that the apdex is of.", []string{"class"}, nil),
+		apdex: prometheus.NewDesc("packhorse_sli_apdex",
+			"Apdex of the last five minutes, from 0 to 1: the part of requests that were fast, and half of the "+
+				"tolerable ones. Absent where there were none.", []string{"class"}, nil),
+		bounds: prometheus.NewDesc("packhorse_sli_fast_enough_seconds", "What is fast, by class, as [sli] says.",
+			[]string{"class"}, nil),
+		asked: prometheus.NewDesc("packhorse_sli_recent_requests", "Requests that the apdex is of.", []string{"class"}, nil),
 	}
 	for name, bound := range bounds {
 		if bound <= 0 {
 			continue
 		}
 		with := func(verdict string) prometheus.Counter { return s.requests.WithLabelValues(string(name), verdict) }
-		s.classes[name] = &class{bound: bound, fast: with("fast"), tolerable: with("tolerable"), slow: with("slow"), failed: with("failed")}
+		s.classes[name] = &class{bound: bound, fast: with("fast"), tolerable: with("tolerable"), slow: with("slow"),
+			failed: with("failed")}
 	}
 	return s
 }

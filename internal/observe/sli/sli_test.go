@@ -12,7 +12,8 @@ import (
 func TestApdex(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000_000, 0)
-	s := newSet(map[Class]time.Duration{Small: 100 * time.Millisecond, Cold: time.Second, Push: 0}, func() time.Time { return now })
+	s := newSet(map[Class]time.Duration{Small: 100 * time.Millisecond, Cold: time.Second, Push: 0},
+		func() time.Time { return now })
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(s.Collectors()...)
 	expect := func(want, name string) {
@@ -38,7 +39,8 @@ func TestApdex(t *testing.T) {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
 		}
 	}
-	expect("packhorse_sli_fast_enough_seconds cold 1\npackhorse_sli_fast_enough_seconds small 0.1", "packhorse_sli_fast_enough_seconds")
+	expect("packhorse_sli_fast_enough_seconds cold 1\npackhorse_sli_fast_enough_seconds small 0.1",
+		"packhorse_sli_fast_enough_seconds")
 	expect("", "packhorse_sli_apdex") // nobody has asked yet
 
 	s.Answered(Small, 100*time.Millisecond)

@@ -12,7 +12,8 @@ func newMetrics(q *queue) *metrics {
 	m := &metrics{
 		spans: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_trace_spans_total",
-			Help: "Spans of traced requests: sent to the collector, failed (it did not take them), or dropped because too many waited.",
+			Help: "Spans of traced requests: sent to the collector, failed (it did not take them), or dropped because too " +
+				"many waited.",
 		}, []string{"result"}),
 		waiting: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "packhorse_trace_spans_waiting", Help: "Spans that wait to be sent.",

@@ -1,8 +1,9 @@
-// Package tracing sends the spans of traced requests to a collector, by OTLP. It alone knows the OpenTelemetry SDK; the packages that make spans do so through
-// package inflight.
+// Package tracing sends the spans of traced requests to a collector, by OTLP. It alone knows the OpenTelemetry SDK; the
+// packages that make spans do so through package inflight.
 //
-// Nobody waits for the collector. Spans that have ended wait in a queue of bounded length; one that finds it full is dropped, and counted. Those that a collector
-// does not take within the time of one export, tries included, are given up.
+// Nobody waits for the collector. Spans that have ended wait in a queue of bounded length; one that finds it full is
+// dropped, and counted. Those that a collector does not take within the time of one export, tries included, are given
+// up.
 package tracing
 
 import (
@@ -26,7 +27,8 @@ import (
 
 // Options of an Exporter.
 type Options struct {
-	Endpoint string // URL of the collector: http or https, host, port. Without a path /v1/traces is asked, where the protocol is HTTP
+	// URL of the collector: http or https, host, port. Without a path /v1/traces is asked, where the protocol is HTTP
+	Endpoint string
 	GRPC     bool   // speak gRPC, else HTTP with protobuf
 	Role     string // of this process
 	Version  string
@@ -87,10 +89,12 @@ func New(o Options) (*Exporter, error) {
 		o.Every = defaultEvery
 	}
 	client := otlptracehttp.NewClient(otlptracehttp.WithEndpointURL(u.String()), otlptracehttp.WithTimeout(o.Timeout),
-		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: o.Timeout / 20, MaxInterval: o.Timeout / 4, MaxElapsedTime: o.Timeout}))
+		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: o.Timeout / 20,
+			MaxInterval: o.Timeout / 4, MaxElapsedTime: o.Timeout}))
 	if o.GRPC {
 		client = otlptracegrpc.NewClient(otlptracegrpc.WithEndpointURL(u.String()), otlptracegrpc.WithTimeout(o.Timeout),
-			otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: true, InitialInterval: o.Timeout / 20, MaxInterval: o.Timeout / 4, MaxElapsedTime: o.Timeout}))
+			otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: true, InitialInterval: o.Timeout / 20,
+				MaxInterval: o.Timeout / 4, MaxElapsedTime: o.Timeout}))
 	}
 	exporter, err := otlptrace.New(context.Background(), client) // connects later
 	if err != nil {
@@ -101,8 +105,10 @@ func New(o Options) (*Exporter, error) {
 		sdk.WithSampler(sdk.AlwaysSample()), // which requests are traced is decided before (activity.Tracer)
 		sdk.WithSpanProcessor(q),
 		sdk.WithResource(resource.NewSchemaless(
-			attribute.String("service.name", "packhorse"), attribute.String("service.version", o.Version), attribute.String("packhorse.role", o.Role))),
-		sdk.WithRawSpanLimits(sdk.SpanLimits{AttributeValueLengthLimit: 1 << 10, AttributeCountLimit: 64, EventCountLimit: 16, LinkCountLimit: 4,
+			attribute.String("service.name", "packhorse"), attribute.String("service.version", o.Version),
+			attribute.String("packhorse.role", o.Role))),
+		sdk.WithRawSpanLimits(sdk.SpanLimits{AttributeValueLengthLimit: 1 << 10, AttributeCountLimit: 64, EventCountLimit: 16,
+			LinkCountLimit:              4,
 			AttributePerEventCountLimit: 8, AttributePerLinkCountLimit: 8}),
 	)
 	return &Exporter{provider, q}, nil
@@ -213,7 +219,8 @@ func (q *queue) send(ctx context.Context, spans []sdk.ReadOnlySpan) {
 	q.metrics.failed.Add(float64(len(spans)))
 	if now := time.Now(); now.Sub(q.complained) > complainEvery {
 		q.complained = now
-		q.o.Log.Warn("the collector of traces does not take them; requests go on without", "endpoint", q.o.Endpoint, "spans", len(spans), "error", err)
+		q.o.Log.Warn("the collector of traces does not take them; requests go on without", "endpoint", q.o.Endpoint, "spans",
+			len(spans), "error", err)
 	}
 }
 

@@ -33,7 +33,8 @@ type receiver struct {
 	hold chan struct{} // unless nil: answers wait for it
 }
 
-func (r *receiver) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (r *receiver) Export(_ context.Context,
+	request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.got = append(r.got, request)
@@ -153,11 +154,13 @@ func TestSpansArrive(t *testing.T) {
 				t.Cleanup(s.Stop)
 				url = "http://" + l.Addr().String()
 			}
-			e, tracer := newExporter(t, Options{Endpoint: url, GRPC: protocol == "grpc", Role: "serve", Version: "v1", Every: 10 * time.Millisecond})
+			e, tracer := newExporter(t, Options{Endpoint: url, GRPC: protocol == "grpc", Role: "serve", Version: "v1",
+				Every: 10 * time.Millisecond})
 			request(tracer, "a\xff\nb"+strings.Repeat("x", 10_000)) // as a repository may be called
 			eventually(t, "two spans sent", func() bool { return count(t, e, "sent") == 2 })
 			got := r.names()
-			for _, want := range []string{"service.name=packhorse", "service.version=v1", "packhorse.role=serve", "child(text=a?\nb", "fetch(internal)"} {
+			for _, want := range []string{"service.name=packhorse", "service.version=v1", "packhorse.role=serve",
+				"child(text=a?\nb", "fetch(internal)"} {
 				if !strings.Contains(got, want) {
 					t.Errorf("no %q in %q", want, got)
 				}
@@ -207,7 +210,8 @@ func TestNobodyWaits(t *testing.T) {
 		for _, protocol := range []string{"http", "grpc"} {
 			var log bytes.Buffer
 			e, tracer := newExporter(t, Options{
-				Endpoint: url, GRPC: protocol == "grpc", Queue: 100, Timeout: 50 * time.Millisecond, Every: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
+				Endpoint: url, GRPC: protocol == "grpc", Queue: 100, Timeout: 50 * time.Millisecond, Every: time.Millisecond,
+				Log: slog.New(slog.NewTextHandler(&log, nil)),
 			})
 			for range 5000 {
 				request(tracer, "")
@@ -230,7 +234,8 @@ func TestNobodyWaits(t *testing.T) {
 func TestEndpoints(t *testing.T) {
 	t.Parallel()
 	for text, ok := range map[string]bool{
-		"http://127.0.0.1:4318": true, "https://collector.example/otlp": true, "127.0.0.1:4318": false, "collector": false, "ftp://x": false,
+		"http://127.0.0.1:4318": true, "https://collector.example/otlp": true, "127.0.0.1:4318": false, "collector": false,
+		"ftp://x":              false,
 		"http://user:secret@x": false, "http://x?a=b": false, "http://": false, "http://[::1": false,
 	} {
 		if _, err := ParseEndpoint(text, false); (err == nil) != ok {

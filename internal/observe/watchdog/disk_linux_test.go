@@ -11,7 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestStoppedDisk: a disk stops, and it is the one that dumps go to. They go to the other place, and who waits for the disk is in them.
+// TestStoppedDisk: a disk stops, and it is the one that dumps go to. They go to the other place, and who waits for the
+// disk is in them.
 func TestStoppedDisk(t *testing.T) {
 	t.Parallel()
 	disk := gittest.NewDisk(t)
@@ -27,8 +28,10 @@ func TestStoppedDisk(t *testing.T) {
 				text, _ := os.ReadFile(filepath.Join(o.Spare, name, file))
 				return string(text)
 			}
-			if strings.Contains(name, "-"+signProbe+"-") && strings.Contains(said("why.txt"), `the probe "repositories" has had no answer`) &&
-				strings.Contains(said("stacks.txt"), ".Readable.func") && strings.Contains(said("notes.txt"), o.Dir+" does not take the dump: it does not answer") {
+			if strings.Contains(name, "-"+signProbe+"-") && strings.Contains(said("why.txt"),
+				`the probe "repositories" has had no answer`) &&
+				strings.Contains(said("stacks.txt"), ".Readable.func") &&
+				strings.Contains(said("notes.txt"), o.Dir+" does not take the dump: it does not answer") {
 				return true
 			}
 		}

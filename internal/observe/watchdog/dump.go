@@ -49,7 +49,8 @@ type piece struct {
 // pieces are the parts of a dump, those first that matter most should the process be killed meanwhile.
 func (w *Watchdog) pieces() []piece {
 	list := []piece{
-		{Part: Part{"processes.txt", func(to io.Writer) error { return WriteProcesses(to, os.Getpid()) }}, limit: textLimit, text: true},
+		{Part: Part{"processes.txt", func(to io.Writer) error { return WriteProcesses(to, os.Getpid()) }}, limit: textLimit,
+			text: true},
 		{Part: Part{"stacks.txt", writeStacks}, limit: stackLimit, text: true, stops: true},
 		{Part: Part{"goroutines.txt", profile("goroutine", 1)}, limit: profileLimit, text: true, stops: true},
 	}
@@ -57,7 +58,8 @@ func (w *Watchdog) pieces() []piece {
 		list = append(list, piece{Part: Part{"trace.out", w.writeTrace}, limit: traceLimit, stops: true, extra: w.Profile})
 	}
 	for _, name := range []string{"mutex", "block", "goroutine", "heap"} {
-		list = append(list, piece{Part: Part{name + ".pprof", profile(name, 0)}, limit: profileLimit, stops: name == "goroutine"})
+		list = append(list, piece{Part: Part{name + ".pprof", profile(name, 0)}, limit: profileLimit,
+			stops: name == "goroutine"})
 	}
 	for _, p := range w.Parts {
 		list = append(list, piece{Part: p, limit: textLimit, text: true})
@@ -65,7 +67,8 @@ func (w *Watchdog) pieces() []piece {
 	return append(list,
 		piece{Part: Part{"cpu.pprof", w.writeCPU}, limit: profileLimit, extra: w.Profile},
 		// Last: reading a command line waits for a lock of the process that it is of, which may be stuck.
-		piece{Part: Part{"commands.txt", func(to io.Writer) error { return WriteCommands(to, os.Getpid(), w.Redact) }}, limit: textLimit, text: true})
+		piece{Part: Part{"commands.txt", func(to io.Writer) error { return WriteCommands(to, os.Getpid(), w.Redact) }},
+			limit: textLimit, text: true})
 }
 
 // file is a part of a dump in memory.
@@ -94,7 +97,8 @@ func (w *Watchdog) write(cause string, why []string) (Dump, error) {
 	d.put(file{"why.txt", w.reasons(began, cause, why)})
 	for _, p := range w.pieces() {
 		if p.stops && w.startHangs() {
-			d.note("%s: left out, since it stops the world, and that would wait for the start of a git process that hangs", p.Name)
+			d.note("%s: left out, since it stops the world, and that would wait for the start of a git process that hangs",
+				p.Name)
 			continue
 		}
 		data, err := w.collect(p)

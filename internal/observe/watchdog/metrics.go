@@ -31,18 +31,23 @@ func NewMetrics() *Metrics {
 	}
 	m := &Metrics{
 		dumps: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_watchdog_dumps_total",
-			Help: "Dumps that were written, by cause: a sign that the process gets too little done (scheduler, spawn, mutex, syscall, probe), " +
+			Help: "Dumps that were written, by cause: a sign that the process gets too little done (scheduler, spawn, mutex, " +
+				"syscall, probe), " +
 				"asked (packhorse debug dump) or signal (SIGQUIT)."}, []string{"cause"}),
-		failed:  counter("packhorse_watchdog_failed_dumps_total", "Dumps that no directory took."),
-		skipped: counter("packhorse_watchdog_skipped_dumps_total", "Dumps that were due and not written, because there had been one a short time ago."),
-		bytes:   gauge("packhorse_watchdog_dump_bytes", "Size of the dumps that are kept, when one was last written."),
+		failed: counter("packhorse_watchdog_failed_dumps_total", "Dumps that no directory took."),
+		skipped: counter("packhorse_watchdog_skipped_dumps_total",
+			"Dumps that were due and not written, because there had been one a short time ago."),
+		bytes: gauge("packhorse_watchdog_dump_bytes", "Size of the dumps that are kept, when one was last written."),
 		stuck: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_watchdog_stuck",
 			Help: "1 while a sign lasts that the process gets too little done, by sign."}, []string{"sign"}),
-		tracing: gauge("packhorse_watchdog_tracing", "1 while the last seconds of the execution trace are kept; 0 while that would cost too much, or is turned off."),
-		late:    gauge("packhorse_watchdog_late_seconds", "How late the scheduler last woke the watchdog."),
-		locks:   gauge("packhorse_watchdog_lock_waiters", "Goroutines that wait for locks, as the watchdog last saw; 0 while there are few goroutines."),
-		calls:   gauge("packhorse_watchdog_syscalls", "Goroutines that are in system calls, as the watchdog last saw."),
-		probes:  &probeCollector{desc: prometheus.NewDesc("packhorse_watchdog_probe_waiting_seconds", "For how long a probe has had no answer; 0: it has had one.", []string{"probe"}, nil)},
+		tracing: gauge("packhorse_watchdog_tracing",
+			"1 while the last seconds of the execution trace are kept; 0 while that would cost too much, or is turned off."),
+		late: gauge("packhorse_watchdog_late_seconds", "How late the scheduler last woke the watchdog."),
+		locks: gauge("packhorse_watchdog_lock_waiters",
+			"Goroutines that wait for locks, as the watchdog last saw; 0 while there are few goroutines."),
+		calls: gauge("packhorse_watchdog_syscalls", "Goroutines that are in system calls, as the watchdog last saw."),
+		probes: &probeCollector{desc: prometheus.NewDesc("packhorse_watchdog_probe_waiting_seconds",
+			"For how long a probe has had no answer; 0: it has had one.", []string{"probe"}, nil)},
 	}
 	for _, sign := range allSigns {
 		m.dumps.WithLabelValues(sign)
@@ -55,7 +60,8 @@ func NewMetrics() *Metrics {
 
 // Collectors lists what to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.dumps, m.failed, m.skipped, m.bytes, m.stuck, m.late, m.tracing, m.locks, m.calls, m.probes}
+	return []prometheus.Collector{m.dumps, m.failed, m.skipped, m.bytes, m.stuck, m.late, m.tracing, m.locks, m.calls,
+		m.probes}
 }
 
 func (m *Metrics) probe(p *probe) {

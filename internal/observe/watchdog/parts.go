@@ -48,9 +48,10 @@ func (w *Watchdog) writeTrace(to io.Writer) error {
 	return w.recorder.writeTo(w.stopped, to, w.Profile)
 }
 
-// recorder keeps the last seconds of the execution trace, as long as that costs little. An event costs about as much as switching to another
-// goroutine does, so that a process which switches very often is traced only while a dump is made: one that gets nothing done does not
-// switch, and is traced again before the sign has lasted long enough. The methods of nil do nothing.
+// recorder keeps the last seconds of the execution trace, as long as that costs little. An event costs about as much as
+// switching to another goroutine does, so that a process which switches very often is traced only while a dump is made:
+// one that gets nothing done does not switch, and is traced again before the sign has lasted long enough. The methods
+// of nil do nothing.
 type recorder struct {
 	config trace.FlightRecorderConfig
 
@@ -60,15 +61,16 @@ type recorder struct {
 	ended  bool
 }
 
-// Pauses of the recorder: at maxSwitches a second for each CPU it costs about 2 % of the CPU time where each comes with a dozen system calls, which are
-// events with a stack (small fetches: 9 % at 8,000), and less elsewhere. It resumes when there have been half as many for resumeAfter.
+// Pauses of the recorder: at maxSwitches a second for each CPU it costs about 2 % of the CPU time where each comes with
+// a dozen system calls, which are events with a stack (small fetches: 9 % at 8,000), and less elsewhere. It resumes
+// when there have been half as many for resumeAfter.
 const (
 	maxSwitches = 2_000
 	resumeAfter = 3 * time.Second
 )
 
-// newRecorder starts one that has about as many bytes. There may be one in a process. What came before a sign had lasted for stall is in it still, if
-// there is room.
+// newRecorder starts one that has about as many bytes. There may be one in a process. What came before a sign had
+// lasted for stall is in it still, if there is room.
 func newRecorder(bytes int64, stall time.Duration) (*recorder, error) {
 	r := &recorder{config: trace.FlightRecorderConfig{MinAge: stall + 5*time.Second, MaxBytes: uint64(bytes)}}
 	if err := r.start(); err != nil {
@@ -87,7 +89,8 @@ func (r *recorder) start() error {
 	return nil
 }
 
-// pace pauses or resumes for the number of switches to goroutines in a second on each CPU, unless a dump is being made. It reports whether it traces.
+// pace pauses or resumes for the number of switches to goroutines in a second on each CPU, unless a dump is being made.
+// It reports whether it traces.
 func (r *recorder) pace(now time.Time, switches float64) bool {
 	if r == nil || !r.mu.TryLock() {
 		return r != nil

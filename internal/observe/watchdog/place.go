@@ -17,14 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place is a directory that holds dumps, each a directory of its own: TIME-CAUSE-PID, with ".part" behind it until it is whole. What has other names
-// is left alone. Everything that touches the disk may hang there; see do.
+// place is a directory that holds dumps, each a directory of its own: TIME-CAUSE-PID, with ".part" behind it until it
+// is whole. What has other names is left alone. Everything that touches the disk may hang there; see do.
 type place struct {
 	dir      string
 	count    int
 	maxBytes int64
 	minFree  int64
-	part     int64 // of the disk's size, that stays free at most: a half of a small one, for the spare place; 0: minFree holds
+	// of the disk's size, that stays free at most: a half of a small one, for the spare place; 0: minFree holds
+	part     int64
 	patience time.Duration
 	metrics  *Metrics
 	shared   bool        // others of this user have their dumps there too
@@ -35,7 +36,8 @@ type place struct {
 const spareBytes = 64 << 20
 
 func newPlace(dir string, o *Options, spare bool) *place {
-	p := &place{dir: dir, count: max(o.Count, 1), maxBytes: o.MaxBytes, minFree: o.MinFree, patience: o.diskPatience, metrics: o.Metrics}
+	p := &place{dir: dir, count: max(o.Count, 1), maxBytes: o.MaxBytes, minFree: o.MinFree, patience: o.diskPatience,
+		metrics: o.Metrics}
 	if spare {
 		p.count, p.maxBytes, p.part, p.shared = min(p.count, 3), min(p.maxBytes, spareBytes), 2, true
 	}
@@ -54,7 +56,8 @@ var (
 	errFull  = errors.New("there is no room for it within the bounds of dumps")
 )
 
-// do does something on the disk, from a goroutine that is left behind if it hangs. Until it returns nothing else is tried.
+// do does something on the disk, from a goroutine that is left behind if it hangs. Until it returns nothing else is
+// tried.
 func (p *place) do(what func() error) error {
 	if !p.busy.CompareAndSwap(false, true) {
 		return errHangs
@@ -201,7 +204,8 @@ func runsElse(dump string) bool {
 	return err == nil && pid != os.Getpid() && unix.Kill(pid, 0) != unix.ESRCH
 }
 
-// prune removes the oldest dumps, but for those of others that run, until there are so many at most, of as many bytes. The one to keep stays, whatever it has: errFull if that is too much.
+// prune removes the oldest dumps, but for those of others that run, until there are so many at most, of as many bytes.
+// The one to keep stays, whatever it has: errFull if that is too much.
 func (p *place) prune(root *os.Root, count int, bytes int64, keep string) error {
 	f, err := root.Open(".")
 	if err != nil {
@@ -268,7 +272,8 @@ func owned(info fs.FileInfo) bool {
 	return ok && int(s.Uid) == os.Geteuid()
 }
 
-// DefaultSpare is where dumps go when the state directory does not take them: memory, where the system has a directory in it.
+// DefaultSpare is where dumps go when the state directory does not take them: memory, where the system has a directory
+// in it.
 func DefaultSpare() string {
 	base := os.TempDir()
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
@@ -280,8 +285,8 @@ func DefaultSpare() string {
 // coarse is how far the times of files lag behind the clock at most (ktime_get_coarse_real_ts64: a tick).
 const coarse = 20 * time.Millisecond
 
-// Find is a whole dump of a process, in a directory of dumps, that was begun at a time or later, or became whole then: who asks while one is being
-// written gets that.
+// Find is a whole dump of a process, in a directory of dumps, that was begun at a time or later, or became whole then:
+// who asks while one is being written gets that.
 func Find(dir string, pid int, began time.Time) (Dump, bool) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -295,7 +300,8 @@ func Find(dir string, pid int, began time.Time) (Dump, bool) {
 		}
 		if name[:len(nameTime)] < from {
 			var s unix.Stat_t
-			if unix.Lstat(filepath.Join(dir, name), &s) != nil || time.Unix(s.Ctim.Unix()).Before(began.Add(-coarse)) { // of its last name
+			// of its last name
+			if unix.Lstat(filepath.Join(dir, name), &s) != nil || time.Unix(s.Ctim.Unix()).Before(began.Add(-coarse)) {
 				continue
 			}
 		}

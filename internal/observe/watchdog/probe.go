@@ -16,8 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probe is something that a process which gets work done answers soon. An error is an answer, too, unless it is the context's or says that there
-// are no more descriptors: who is refused has met somebody. Do is called again when it has returned, or never more if it does not.
+// Probe is something that a process which gets work done answers soon. An error is an answer, too, unless it is the
+// context's or says that there are no more descriptors: who is refused has met somebody. Do is called again when it has
+// returned, or never more if it does not.
 type Probe struct {
 	Name string // a label of metrics
 	Do   func(context.Context) error
@@ -61,8 +62,9 @@ func isAnswer(err error) bool {
 	return !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE)
 }
 
-// HTTP is a probe through a listener that speaks HTTP/1.1, by TLS if it does. It asks for nothing ("OPTIONS *", RFC 9110, section 9.3.7), which a server
-// answers from the goroutine of the connection: the listener, the scheduler and the network have to work for it, and no handler counts or logs it.
+// HTTP is a probe through a listener that speaks HTTP/1.1, by TLS if it does. It asks for nothing ("OPTIONS *", RFC
+// 9110, section 9.3.7), which a server answers from the goroutine of the connection: the listener, the scheduler and
+// the network have to work for it, and no handler counts or logs it.
 func HTTP(name string, to net.Addr, overTLS bool) Probe {
 	return overListener(name, to, func(conn net.Conn) error {
 		if overTLS {
@@ -77,7 +79,8 @@ func HTTP(name string, to net.Addr, overTLS bool) Probe {
 	})
 }
 
-// SSH is a probe through a listener that speaks SSH: its greeting comes without being asked for (RFC 4253, section 4.2), and is read. A refusal is a line, too.
+// SSH is a probe through a listener that speaks SSH: its greeting comes without being asked for (RFC 4253, section
+// 4.2), and is read. A refusal is a line, too.
 func SSH(name string, to net.Addr) Probe {
 	return overListener(name, to, func(conn net.Conn) error {
 		_, err := bufio.NewReader(io.LimitReader(conn, 1<<10)).ReadString('\n')
@@ -127,8 +130,9 @@ func Readable(name, dir string) Probe {
 	}}
 }
 
-// Writable is a probe of a directory: a byte is written into a small file. The directory is made if it is not there: where there is none yet, a disk that
-// hangs would not be noticed. Links are not followed, for what they lead to may be anybody's, and a pipe that nobody reads is no disk that hangs.
+// Writable is a probe of a directory: a byte is written into a small file. The directory is made if it is not there:
+// where there is none yet, a disk that hangs would not be noticed. Links are not followed, for what they lead to may be
+// anybody's, and a pipe that nobody reads is no disk that hangs.
 func Writable(name, dir string) Probe {
 	return Probe{name, func(context.Context) error {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -137,7 +141,8 @@ func Writable(name, dir string) Probe {
 		if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
 			return errors.Join(err, fmt.Errorf("%s is no directory", dir))
 		}
-		f, err := os.OpenFile(filepath.Join(dir, "probe"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+		f, err := os.OpenFile(filepath.Join(dir, "probe"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK,
+			0o600)
 		if err != nil {
 			return err
 		}

@@ -67,21 +67,25 @@ func tree(pid int) (list []process, err error) {
 
 func seconds(n uint) float64 { return float64(n) / ticks }
 
-// WriteProcesses writes the state of a process, its threads and its descendants. It reads nothing that needs a lock of a process.
+// WriteProcesses writes the state of a process, its threads and its descendants. It reads nothing that needs a lock of
+// a process.
 func WriteProcesses(to io.Writer, pid int) error {
 	list, err := tree(pid)
 	if err != nil {
 		return err
 	}
 	out := bufio.NewWriter(to)
-	fmt.Fprintln(out, "process  parent   group    session  state threads  user      system    age        rss MiB  waits in                 name")
+	fmt.Fprintln(out, "process  parent   group    session  state threads  user      system    age        rss MiB  "+
+		"waits in                 name")
 	top := list[0].stat
 	started, _ := top.StartTime() // seconds since 1970; 0 if the boot time cannot be read
 	age := float64(time.Now().UnixMilli())/1000 - started
 	for _, p := range list {
 		s := p.stat
-		fmt.Fprintf(out, "%-8d %-8d %-8d %-8d %-5s %-8d %-9.2f %-9.2f %-10.1f %-8.1f %-24s %s%q\n", p.PID, s.PPID, s.PGRP, s.Session, s.State,
-			s.NumThreads, seconds(s.UTime), seconds(s.STime), age-float64(int64(s.Starttime-top.Starttime))/ticks, float64(s.ResidentMemory())/(1<<20), waitChannel(p.Proc),
+		fmt.Fprintf(out, "%-8d %-8d %-8d %-8d %-5s %-8d %-9.2f %-9.2f %-10.1f %-8.1f %-24s %s%q\n", p.PID, s.PPID, s.PGRP,
+			s.Session, s.State,
+			s.NumThreads, seconds(s.UTime), seconds(s.STime), age-float64(int64(s.Starttime-top.Starttime))/ticks,
+			float64(s.ResidentMemory())/(1<<20), waitChannel(p.Proc),
 			strings.Repeat("  ", p.depth), s.Comm)
 	}
 	writeThreads(out, pid)
@@ -89,7 +93,8 @@ func WriteProcesses(to io.Writer, pid int) error {
 	if n, err := list[0].FileDescriptorsLen(); err == nil {
 		fmt.Fprintf(out, "\nopen files: %d\n", n)
 	}
-	for _, file := range []string{"/proc/loadavg", "/proc/pressure/cpu", "/proc/pressure/memory", "/proc/pressure/io", own + "status", own + "io", own + "limits", own + "cgroup"} {
+	for _, file := range []string{"/proc/loadavg", "/proc/pressure/cpu", "/proc/pressure/memory", "/proc/pressure/io",
+		own + "status", own + "io", own + "limits", own + "cgroup"} {
 		if text, err := os.ReadFile(file); err == nil {
 			fmt.Fprintf(out, "\n%s\n%s", file, text)
 		}
@@ -97,7 +102,8 @@ func WriteProcesses(to io.Writer, pid int) error {
 	return out.Flush()
 }
 
-// writeThreads writes where the threads of a process wait in the kernel: the number for each place, and the first threads one by one.
+// writeThreads writes where the threads of a process wait in the kernel: the number for each place, and the first
+// threads one by one.
 func writeThreads(out io.Writer, pid int) {
 	threads, err := procfs.AllThreads(pid)
 	if err != nil {
@@ -123,14 +129,18 @@ func writeThreads(out io.Writer, pid int) {
 	for what := range counts {
 		kinds = append(kinds, what)
 	}
-	slices.SortFunc(kinds, func(a, b string) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b)) })
+	slices.SortFunc(kinds, func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]),
+			strings.Compare(a, b))
+	})
 	for _, what := range kinds {
 		fmt.Fprintf(out, "%6d  %s\n", counts[what], what)
 	}
 	fmt.Fprintf(out, "\n%s\n", strings.Join(lines, "\n"))
 }
 
-// waitChannel is the kernel function in which a process or thread sleeps; "-" if it does not sleep, or this is not known.
+// waitChannel is the kernel function in which a process or thread sleeps; "-" if it does not sleep, or this is not
+// known.
 func waitChannel(p procfs.Proc) string {
 	name, err := p.Wchan()
 	if err != nil || name == "" {
@@ -139,7 +149,8 @@ func waitChannel(p procfs.Proc) string {
 	return name
 }
 
-// WriteCommands writes the command lines of a process and its descendants, redacted. It may wait for a process that is stuck.
+// WriteCommands writes the command lines of a process and its descendants, redacted. It may wait for a process that is
+// stuck.
 func WriteCommands(to io.Writer, pid int, redact func(string) string) error {
 	list, err := tree(pid)
 	if err != nil {

@@ -35,7 +35,8 @@ func TestProcesses(t *testing.T) {
 		}
 	}
 	text.Reset()
-	if err := WriteCommands(&text, os.Getpid(), func(s string) string { return strings.ReplaceAll(s, "secret", "***") }); err != nil {
+	if err := WriteCommands(&text, os.Getpid(),
+		func(s string) string { return strings.ReplaceAll(s, "secret", "***") }); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(text.String(), `"a\nline ***"`) {

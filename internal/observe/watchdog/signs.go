@@ -23,12 +23,13 @@ var allSigns = []string{signScheduler, signSpawn, signMutex, signSyscall, signPr
 
 // reading is what the process looks like at one moment.
 type reading struct {
-	at       time.Time
-	late     time.Duration // how long after its time our own timer woke us
-	slow     float64       // part of what was scheduled since the last reading that had waited for a second and more: 0 to 1
-	switches float64       // to goroutines since the last reading, in a second on each CPU
-	locks    int           // goroutines that wait for locks
-	syscalls int           // goroutines that are in system calls, or in C
+	at   time.Time
+	late time.Duration // how long after its time our own timer woke us
+	// part of what was scheduled since the last reading that had waited for a second and more: 0 to 1
+	slow     float64
+	switches float64 // to goroutines since the last reading, in a second on each CPU
+	locks    int     // goroutines that wait for locks
+	syscalls int     // goroutines that are in system calls, or in C
 	starting time.Duration
 	probes   []probing
 }
@@ -45,8 +46,8 @@ const slowPart = 0.01
 // finding is a sign that is worth a dump.
 type finding struct{ sign, why string }
 
-// signs remembers since when there are which. What lasts by its nature (a probe, a start) counts as soon as it has lasted for stall; numbers,
-// which come and go, when each reading for as long was bad.
+// signs remembers since when there are which. What lasts by its nature (a probe, a start) counts as soon as it has
+// lasted for stall; numbers, which come and go, when each reading for as long was bad.
 type signs struct {
 	stall   time.Duration
 	blocked int
@@ -72,7 +73,8 @@ func (s *signs) judge(r reading) (found []finding) {
 		add(p.d >= s.stall, signProbe, "the probe %q has had no answer for %v", p.name, p.d.Round(ms))
 	}
 	add(r.late >= s.stall, signScheduler, "the watchdog itself did not run for %v", r.late.Round(ms))
-	add(s.lasts(signScheduler, r.at, r.slow > slowPart), signScheduler, "%.0f %% of the goroutines that could run waited for more than a second", r.slow*100)
+	add(s.lasts(signScheduler, r.at, r.slow > slowPart), signScheduler,
+		"%.0f %% of the goroutines that could run waited for more than a second", r.slow*100)
 	return found
 }
 
@@ -163,13 +165,15 @@ func (l *ruler) scheduled(h *metrics.Float64Histogram) (all uint64, part float64
 	return all, float64(slow) / float64(all)
 }
 
-// What looking at stacks costs: a part of the time in so many, or of a busy machine's, where a look takes long and what it finds is wanted soon.
+// What looking at stacks costs: a part of the time in so many, or of a busy machine's, where a look takes long and what
+// it finds is wanted soon.
 const (
 	lookCost     = 500
 	lookCostBusy = 50
 )
 
-// manyStacks are too many to look at: 29 MB of memory, and a pause for all of them. What has waited for locks still tells.
+// manyStacks are too many to look at: 29 MB of memory, and a pause for all of them. What has waited for locks still
+// tells.
 const manyStacks = 100_000
 
 // waiting counts the goroutines that wait for locks now, as soon as there are enough goroutines for too many.

@@ -1,16 +1,20 @@
-// Package watchdog notices that its process gets no work done, and writes down what it looked like at that moment: stacks, profiles, the last
-// seconds of the execution trace, the tree of processes. Afterwards is too late: a process that is locked up accepts no connection for a profiler.
+// Package watchdog notices that its process gets no work done, and writes down what it looked like at that moment:
+// stacks, profiles, the last seconds of the execution trace, the tree of processes. Afterwards is too late: a process
+// that is locked up accepts no connection for a profiler.
 //
-// It looks every second or two at signs that cost next to nothing (see signs): goroutines that were runnable and did not run, goroutines that wait
-// for locks, threads that are in the kernel, the start of a git process that does not come to an end, and probes: small requests through the process's
-// own listeners, small accesses to its disks. A sign that lasts makes a dump.
+// It looks every second or two at signs that cost next to nothing (see signs): goroutines that were runnable and did
+// not run, goroutines that wait for locks, threads that are in the kernel, the start of a git process that does not
+// come to an end, and probes: small requests through the process's own listeners, small accesses to its disks. A sign
+// that lasts makes a dump.
 //
-// It has to work when nothing else does. So it shares no lock with anything it watches; what it writes is put together in memory first; each
-// part has a time limit and is given up when it is over; files are written by goroutines that may hang in a disk, and then another directory is
-// tried; and it logs last, from a goroutine of its own. What it cannot survive is a runtime that runs no goroutine at all, as with
-// a thread that waits in a page fault while the collector stops the world: docs/explanation/watchdog.md says what helps then.
+// It has to work when nothing else does. So it shares no lock with anything it watches; what it writes is put together
+// in memory first; each part has a time limit and is given up when it is over; files are written by goroutines that may
+// hang in a disk, and then another directory is tried; and it logs last, from a goroutine of its own. What it cannot
+// survive is a runtime that runs no goroutine at all, as with a thread that waits in a page fault while the collector
+// stops the world: docs/explanation/watchdog.md says what helps then.
 //
-// Dumps are bounded in number and bytes, leave a part of the disk free, and come at intervals that grow while a sign lasts.
+// Dumps are bounded in number and bytes, leave a part of the disk free, and come at intervals that grow while a sign
+// lasts.
 package watchdog
 
 import (
@@ -123,8 +127,8 @@ func Start(o Options) *Watchdog {
 	return w
 }
 
-// sampleLocks has the runtime note who waits for whom: one of a hundred waits for a lock, and what was blocked for 10 ms and more (of what was
-// for less, a part that is as large as it is to 10 ms).
+// sampleLocks has the runtime note who waits for whom: one of a hundred waits for a lock, and what was blocked for 10
+// ms and more (of what was for less, a part that is as large as it is to 10 ms).
 func sampleLocks() {
 	runtime.SetMutexProfileFraction(100)
 	runtime.SetBlockProfileRate(int((10 * time.Millisecond).Nanoseconds()))
@@ -184,8 +188,9 @@ func (w *Watchdog) look() {
 	}
 }
 
-// startHangs reports whether the start of a process takes long. While it does, the goroutine that starts it cannot be stopped (a child of vfork(2) has
-// its memory), and whatever stops the world waits for it, with all others: that must not be ours.
+// startHangs reports whether the start of a process takes long. While it does, the goroutine that starts it cannot be
+// stopped (a child of vfork(2) has its memory), and whatever stops the world waits for it, with all others: that must
+// not be ours.
 func (w *Watchdog) startHangs() bool { return w.Starting != nil && w.Starting() >= time.Second }
 
 // bark has a dump written for signs, unless there was one for them a short time ago.

@@ -33,8 +33,9 @@ const never = time.Hour
 // options are those of a watchdog that sees nothing.
 func options(t *testing.T) Options {
 	return Options{
-		Dir: filepath.Join(t.TempDir(), "dumps"), Stall: never, Blocked: 1 << 30, Interval: never, Count: 10, MaxBytes: 1 << 30,
-		Profile: time.Millisecond, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(), About: "a test",
+		Dir: filepath.Join(t.TempDir(), "dumps"), Stall: never, Blocked: 1 << 30, Interval: never, Count: 10,
+		MaxBytes: 1 << 30,
+		Profile:  time.Millisecond, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(), About: "a test",
 	}
 }
 
@@ -103,7 +104,8 @@ func TestJudge(t *testing.T) {
 		want  []string
 	}{
 		{0, reading{}, nil},
-		{1 * time.Second, reading{starting: 9 * time.Second, late: 9 * time.Second, probes: []probing{{"http", 9 * time.Second}}}, nil},
+		{1 * time.Second, reading{starting: 9 * time.Second, late: 9 * time.Second,
+			probes: []probing{{"http", 9 * time.Second}}}, nil},
 		{2 * time.Second, reading{starting: 10 * time.Second}, []string{signSpawn}},
 		{3 * time.Second, reading{late: 11 * time.Second}, []string{signScheduler}},
 		{4 * time.Second, reading{probes: []probing{{"http", 1}, {"disk", 10 * time.Second}}}, []string{signProbe}},
@@ -187,7 +189,8 @@ func TestDump(t *testing.T) {
 	w := start(t, o)
 	d := w.mustDump(t)
 	for name, want := range map[string]string{
-		"why.txt": "a test asks", "stacks.txt": "TestDump", "goroutines.txt": "goroutine profile: total", "requests.txt": "one request", "trace.out": "go 1.",
+		"why.txt": "a test asks", "stacks.txt": "TestDump", "goroutines.txt": "goroutine profile: total",
+		"requests.txt": "one request", "trace.out": "go 1.",
 		"mutex.pprof": "", "block.pprof": "", "goroutine.pprof": "", "heap.pprof": "", "cpu.pprof": "",
 	} {
 		if text := read(t, d, name); !strings.Contains(text, want) || text == "" {
@@ -282,7 +285,8 @@ func TestLockUp(t *testing.T) {
 		}
 		return false
 	})
-	if text := read(t, d, "stacks.txt"); !strings.Contains(text, "holdsTheLockTooLong") || strings.Count(text, "[sync.Mutex.Lock") < 1400 {
+	if text := read(t, d, "stacks.txt"); !strings.Contains(text, "holdsTheLockTooLong") ||
+		strings.Count(text, "[sync.Mutex.Lock") < 1400 {
 		t.Errorf("stacks.txt has no culprit, or %d who wait", strings.Count(text, "[sync.Mutex.Lock"))
 	}
 	if text := read(t, d, "why.txt"); !strings.Contains(text, "goroutines wait for locks") {
@@ -293,7 +297,8 @@ func TestLockUp(t *testing.T) {
 	}
 }
 
-// TestRulerSeesWaitsThatAreOver: locks that many wait for, each for a short time, are in no stack for long; the runtime's sum has them.
+// TestRulerSeesWaitsThatAreOver: locks that many wait for, each for a short time, are in no stack for long; the
+// runtime's sum has them.
 func TestRulerSeesWaitsThatAreOver(t *testing.T) {
 	var l ruler
 	began := time.Now()
@@ -322,7 +327,8 @@ func TestProbe(t *testing.T) {
 	eventually(t, "a dump for the probe alone", func() bool {
 		return slices.ContainsFunc(whole(o.Dir), func(name string) bool {
 			text, _ := os.ReadFile(filepath.Join(o.Dir, name, "why.txt"))
-			return strings.Contains(string(text), `the probe "http" has had no answer`) && !strings.Contains(string(text), `"disk"`)
+			return strings.Contains(string(text), `the probe "http" has had no answer`) &&
+				!strings.Contains(string(text), `"disk"`)
 		})
 	})
 }
@@ -425,7 +431,8 @@ func TestPartThatHangs(t *testing.T) {
 		t.Error(text)
 	}
 	second := w.mustDump(t)
-	if text := read(t, second, "notes.txt"); !strings.Contains(text, "hangs.txt: the attempt of an earlier dump has not ended") || ran.Load() != 1 {
+	if text := read(t, second, "notes.txt"); !strings.Contains(text,
+		"hangs.txt: the attempt of an earlier dump has not ended") || ran.Load() != 1 {
 		t.Errorf("%d: %s", ran.Load(), text)
 	}
 	close(proceed)
@@ -491,7 +498,8 @@ func TestBounds(t *testing.T) {
 		defer mu.Unlock()
 		return said.Write(b)
 	})
-	if d, err := start(t, full).Dump(t.Context(), CauseAsked, ""); err == nil || !strings.Contains(err.Error(), "bytes are free") {
+	if d, err := start(t, full).Dump(t.Context(), CauseAsked, ""); err == nil ||
+		!strings.Contains(err.Error(), "bytes are free") {
 		t.Errorf("%v %v", d, err)
 	}
 	eventually(t, "last words", func() bool {
@@ -502,7 +510,8 @@ func TestBounds(t *testing.T) {
 	full.Spare = filepath.Join(t.TempDir(), "spare")
 	full.MinFree = 0
 	full.Dir = "/dev/null/dumps"
-	if d := start(t, full).mustDump(t); filepath.Dir(d.Dir) != full.Spare || !strings.Contains(read(t, d, "notes.txt"), "/dev/null") {
+	if d := start(t, full).mustDump(t); filepath.Dir(d.Dir) != full.Spare ||
+		!strings.Contains(read(t, d, "notes.txt"), "/dev/null") {
 		t.Errorf("%+v", d)
 	}
 }
@@ -529,7 +538,8 @@ func TestStrangersDirectory(t *testing.T) {
 		if err := os.Chown(o.Dir, 12345, 12345); err != nil {
 			t.Fatal(err)
 		}
-		if d, err := start(t, o).Dump(t.Context(), CauseAsked, ""); err == nil || !strings.Contains(err.Error(), "another user") {
+		if d, err := start(t, o).Dump(t.Context(), CauseAsked, ""); err == nil ||
+			!strings.Contains(err.Error(), "another user") {
 			t.Errorf("%v %v", d, err)
 		}
 	}
@@ -543,10 +553,12 @@ func TestStrangersDirectory(t *testing.T) {
 	}
 }
 
-// TestSSHProbe: a greeting is an answer, and so is a refusal; silence is none. Nor is it one that there are no descriptors left.
+// TestSSHProbe: a greeting is an answer, and so is a refusal; silence is none. Nor is it one that there are no
+// descriptors left.
 func TestSSHProbe(t *testing.T) {
 	t.Parallel()
-	for says, want := range map[string]bool{"SSH-2.0-packhorse\r\n": true, "too many connections; try again\r\n": true, "": false} {
+	for says, want := range map[string]bool{"SSH-2.0-packhorse\r\n": true, "too many connections; try again\r\n": true,
+		"": false} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -576,7 +588,8 @@ func TestSSHProbe(t *testing.T) {
 		<-served
 	}
 	for err, want := range map[error]bool{
-		&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}: false, os.NewSyscallError("open", syscall.ENFILE): false, os.ErrDeadlineExceeded: false,
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}: false,
+		os.NewSyscallError("open", syscall.ENFILE):                                  false, os.ErrDeadlineExceeded: false,
 		os.NewSyscallError("connect", syscall.ECONNREFUSED): true, io.EOF: true,
 	} {
 		if isAnswer(err) != want {
@@ -643,7 +656,8 @@ func TestDraftsAreClosed(t *testing.T) {
 
 func TestReachable(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]string{"0.0.0.0:80": "127.0.0.1:80", "[::]:80": "[::1]:80", "10.1.2.3:80": "10.1.2.3:80"} {
+	for in, want := range map[string]string{"0.0.0.0:80": "127.0.0.1:80", "[::]:80": "[::1]:80",
+		"10.1.2.3:80": "10.1.2.3:80"} {
 		a, err := net.ResolveTCPAddr("tcp", in)
 		if err != nil {
 			t.Fatal(err)
@@ -711,8 +725,10 @@ func TestPace(t *testing.T) {
 		switches float64
 		want     bool
 	}{
-		{0, maxSwitches, true}, {1 * time.Second, maxSwitches + 1, false}, {2 * time.Second, 0, false}, {4 * time.Second, maxSwitches, false},
-		{5 * time.Second, 10, false}, {5*time.Second + resumeAfter/2, 10, false}, {5*time.Second + resumeAfter, 10, true}, {10 * time.Second, 2 * maxSwitches, false},
+		{0, maxSwitches, true}, {1 * time.Second, maxSwitches + 1, false}, {2 * time.Second, 0, false},
+		{4 * time.Second, maxSwitches, false},
+		{5 * time.Second, 10, false}, {5*time.Second + resumeAfter/2, 10, false}, {5*time.Second + resumeAfter, 10, true},
+		{10 * time.Second, 2 * maxSwitches, false},
 	} {
 		if got := r.pace(now.Add(step.after), step.switches); got != step.want {
 			t.Errorf("after %v: traces %v", step.after, got)

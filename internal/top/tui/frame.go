@@ -47,8 +47,8 @@ const (
 	wide       = 120 // from here on there is room for more columns
 )
 
-// Frame draws a State in lines that fit. Before, unless nil, is an earlier State: rates are what happened since. What names contain that could move a
-// cursor is replaced.
+// Frame draws a State in lines that fit. Before, unless nil, is an earlier State: rates are what happened since. What
+// names contain that could move a cursor is replaced.
 func Frame(now, before *top.State, v View) string {
 	f := &frame{View: v, now: now, before: before}
 	f.Width = min(max(v.Width, leastWidth), mostWidth)
@@ -99,7 +99,8 @@ func (f *frame) strong(code, text string) string {
 // head is what all pages have above them.
 func (f *frame) head() {
 	s := f.now
-	f.line("packhorse %s %s at %s   up %s   %s", clean(s.Role), clean(s.Version), clean(f.From), age(s.UptimeMS), s.Time.Format(time.TimeOnly+" MST"))
+	f.line("packhorse %s %s at %s   up %s   %s", clean(s.Role), clean(s.Version), clean(f.From), age(s.UptimeMS),
+		s.Time.Format(time.TimeOnly+" MST"))
 	note := ""
 	switch {
 	case f.Error != "":
@@ -128,7 +129,8 @@ func (f *frame) head() {
 	}
 	f.wrap("Git       ", parts)
 	if c := s.Cache; c != nil {
-		f.line("Cache     %s of %s  %d packs, %d being made  %s", cmp.Or(size(c.Bytes), "0"), cmp.Or(size(c.MaxBytes), "0"), c.Entries, c.Fills, f.hits())
+		f.line("Cache     %s of %s  %d packs, %d being made  %s", cmp.Or(size(c.Bytes), "0"), cmp.Or(size(c.MaxBytes), "0"),
+			c.Entries, c.Fills, f.hits())
 	}
 }
 
@@ -149,7 +151,8 @@ func (f *frame) hits() string {
 	c, since := *f.now.Cache, "since the start"
 	if f.before != nil && f.before.Cache != nil && c.MissesTotal >= f.before.Cache.MissesTotal {
 		b := f.before.Cache
-		recent := top.Cache{HitsTotal: c.HitsTotal - b.HitsTotal, MissesTotal: c.MissesTotal - b.MissesTotal, FollowsTotal: c.FollowsTotal - b.FollowsTotal}
+		recent := top.Cache{HitsTotal: c.HitsTotal - b.HitsTotal, MissesTotal: c.MissesTotal - b.MissesTotal,
+			FollowsTotal: c.FollowsTotal - b.FollowsTotal}
 		if recent.HitsTotal+recent.MissesTotal+recent.FollowsTotal > 0 {
 			c, since = recent, "now"
 		}
@@ -232,7 +235,8 @@ func (f *frame) rows() (columns []column, rows [][]string) {
 func (f *frame) requests() (columns []column, rows [][]string) {
 	list := slices.Clone(f.now.Requests.List)
 	top.Order(list, f.Sort, f.Reversed)
-	columns = []column{{"AGE", 6, false}, {"STAGE", 7, true}, {"OPERATION", 11, true}, {"REPOSITORY", 0, true}, {"CALLER", 15, true}, {"SENT", 7, false}, {"GIT CPU", 7, false}}
+	columns = []column{{"AGE", 6, false}, {"STAGE", 7, true}, {"OPERATION", 11, true}, {"REPOSITORY", 0, true},
+		{"CALLER", 15, true}, {"SENT", 7, false}, {"GIT CPU", 7, false}}
 	if f.Width >= wide {
 		columns = append(columns, column{"IN STAGE", 8, false}, column{"MEMORY", 7, false}, column{"REQUEST", 14, true})
 	}
@@ -247,12 +251,14 @@ func (f *frame) requests() (columns []column, rows [][]string) {
 }
 
 func (f *frame) commands() (columns []column, rows [][]string) {
-	columns = []column{{"PID", 7, false}, {"AGE", 6, false}, {"CPU", 7, false}, {"MEMORY", 7, false}, {"OUT", 7, false}, {"CLASS", 8, true}, {"COMMAND", 13, true}, {"REPOSITORY", 0, true}}
+	columns = []column{{"PID", 7, false}, {"AGE", 6, false}, {"CPU", 7, false}, {"MEMORY", 7, false}, {"OUT", 7, false},
+		{"CLASS", 8, true}, {"COMMAND", 13, true}, {"REPOSITORY", 0, true}}
 	if f.Width >= wide {
 		columns = append(columns, column{"CALLER", 15, true}, column{"REQUEST", 14, true})
 	}
 	for _, c := range f.now.Git.List {
-		row := []string{strconv.Itoa(c.PID), age(c.AgeMS), cpu(c.CPUMS), size(c.RSS), size(c.Out), c.Class, c.Subcommand, c.Repository}
+		row := []string{strconv.Itoa(c.PID), age(c.AgeMS), cpu(c.CPUMS), size(c.RSS), size(c.Out), c.Class, c.Subcommand,
+			c.Repository}
 		if f.Width >= wide {
 			row = append(row, c.Caller, c.Request)
 		}

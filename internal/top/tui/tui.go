@@ -1,5 +1,5 @@
-// Package tui shows on a terminal what package top tells: frames, drawn anew each second, until somebody has seen enough. A frame is a function of what
-// is shown and how (Frame).
+// Package tui shows on a terminal what package top tells: frames, drawn anew each second, until somebody has seen
+// enough. A frame is a function of what is shown and how (Frame).
 package tui
 
 import (
@@ -29,13 +29,15 @@ const sourceLimit = 5 * time.Second
 
 // Run shows State after State until the user quits or ctx ends; that is no error. The first State is there already.
 func Run(ctx context.Context, first *top.State, o Options) error {
-	m := &model{ctx: ctx, options: o, now: first, view: View{Width: leastWidth, Height: 24, Sort: o.Sort, Bold: true, From: o.From}}
+	m := &model{ctx: ctx, options: o, now: first, view: View{Width: leastWidth, Height: 24, Sort: o.Sort, Bold: true,
+		From: o.From}}
 	options := []tea.ProgramOption{tea.WithInput(o.In), tea.WithOutput(o.Out), tea.WithoutSignalHandler()}
 	if o.Environ != nil {
 		options = append(options, tea.WithEnvironment(o.Environ))
 	}
 	p := tea.NewProgram(m, options...)
-	// The end of ctx is a q, not tea.WithContext: a program whose context ends does not wait for its reader of keys before it closes what that one reads.
+	// The end of ctx is a q, not tea.WithContext: a program whose context ends does not wait for its reader of keys before
+	// it closes what that one reads.
 	defer context.AfterFunc(ctx, p.Quit)()
 	_, err := p.Run()
 	return err

@@ -28,18 +28,27 @@ var update = flag.Bool("update", false, "write the frames in testdata")
 func busy() *top.State {
 	return &top.State{
 		Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Role: "serve", Version: "v1.2", UptimeMS: 100 * 3600 * 1000,
-		Requests: top.Requests{Running: 5, Stages: map[string]int{"sending": 1, "packing": 1, "queued": 1}, List: []top.Request{
-			{ID: "1y2p0ij32e8e7", Operation: "fetch", Stage: "sending", AgeMS: 754_000, StageMS: 700_000, Repository: "team/monorepo", Caller: "ci-runner-17", Bytes: 5 << 30, GitCPUMS: 61_000, Commands: 1},
-			{ID: "b", Operation: "push", Stage: "packing", AgeMS: 3200, StageMS: 90, Repository: "x\x1b[2J\u202e/evil", Caller: "mallory\n", Bytes: 0, GitCPUMS: 12, GitRSS: 9 << 20},
-			{ID: "c", Operation: "info_refs", Stage: "queued", AgeMS: 40, StageMS: 40, Repository: "日本語/" + strings.Repeat("long", 60), Caller: "2001:db8::/64", Bytes: 999},
-		}},
+		Requests: top.Requests{Running: 5, Stages: map[string]int{"sending": 1, "packing": 1, "queued": 1},
+			List: []top.Request{
+				{ID: "1y2p0ij32e8e7", Operation: "fetch", Stage: "sending", AgeMS: 754_000, StageMS: 700_000,
+					Repository: "team/monorepo", Caller: "ci-runner-17", Bytes: 5 << 30, GitCPUMS: 61_000, Commands: 1},
+				{ID: "b", Operation: "push", Stage: "packing", AgeMS: 3200, StageMS: 90, Repository: "x\x1b[2J\u202e/evil",
+					Caller: "mallory\n", Bytes: 0, GitCPUMS: 12, GitRSS: 9 << 20},
+				{ID: "c", Operation: "info_refs", Stage: "queued", AgeMS: 40, StageMS: 40, Repository: "日本語/" +
+					strings.Repeat("long", 60), Caller: "2001:db8::/64", Bytes: 999},
+			}},
 		Git: top.Git{Running: 1, List: []top.Command{
-			{PID: 4711, Class: "receive", Subcommand: "receive-pack", Repository: "x/evil", Caller: "mallory", Request: "b", AgeMS: 80, CPUMS: 12, RSS: 9 << 20, Out: 100},
+			{PID: 4711, Class: "receive", Subcommand: "receive-pack", Repository: "x/evil", Caller: "mallory", Request: "b",
+				AgeMS: 80, CPUMS: 12, RSS: 9 << 20, Out: 100},
 		}, Slots: []top.Slots{{Class: "pack", Used: 2, Queued: 40, Size: 2}, {Class: "receive", Used: 1, Size: 4}}},
-		Lanes: []top.Lane{{Name: "cold", Running: 2, Queued: 40, Limit: 2, AdmittedTotal: 100, RefusedTotal: 7}, {Name: "hit", Running: 1, Limit: 4096},
-			{Name: "maintenance", Limit: 1}, {Name: "pages", Limit: 256}, {Name: "push", Running: 1, Limit: 4}, {Name: "small", Running: 1, Limit: 1024}},
+		Lanes: []top.Lane{{Name: "cold", Running: 2, Queued: 40, Limit: 2, AdmittedTotal: 100, RefusedTotal: 7},
+			{Name: "hit", Running: 1, Limit: 4096},
+			{Name: "maintenance", Limit: 1}, {Name: "pages", Limit: 256}, {Name: "push", Running: 1, Limit: 4},
+			{Name: "small", Running: 1, Limit: 1024}},
 		Cache: &top.Cache{Bytes: 3 << 30, MaxBytes: 10 << 30, Entries: 42, Fills: 1, HitsTotal: 990, MissesTotal: 10},
-		Heavy: top.Heavy{Minutes: 5, Repositories: []top.Hitter{{Name: "team/monorepo", Requests: 1234, Bytes: 1 << 40, GitCPUMS: 3600_000}, {Name: "x/\x07evil", Requests: 3}},
+		Heavy: top.Heavy{Minutes: 5,
+			Repositories: []top.Hitter{{Name: "team/monorepo", Requests: 1234, Bytes: 1 << 40, GitCPUMS: 3600_000},
+				{Name: "x/\x07evil", Requests: 3}},
 			Callers: []top.Hitter{{Name: "ci-runner-17", Requests: 1234, Bytes: 1 << 40}}},
 	}
 }
@@ -65,8 +74,9 @@ func TestFrames(t *testing.T) {
 		"scrolled":     {busy(), nil, View{Width: 80, Height: 14, Offset: 1, Sort: top.ByAge}},
 		"small":        {busy(), nil, View{Width: 80, Height: 13, Sort: top.ByAge}},
 		"bold":         {busy(), nil, View{Width: 80, Height: 16, Sort: top.ByAge, Bold: true, Paused: true}},
-		"no answer":    {idle, nil, View{Width: 80, Height: 16, Sort: top.ByAge, Error: "connect: connection refused\x1b[31m"}},
-		"help":         {idle, nil, View{Width: 80, Height: 24, Help: true}},
+		"no answer": {idle, nil, View{Width: 80, Height: 16, Sort: top.ByAge,
+			Error: "connect: connection refused\x1b[31m"}},
+		"help": {idle, nil, View{Width: 80, Height: 24, Help: true}},
 	} {
 		got := Frame(c.now, c.before, c.view)
 		for i, line := range strings.Split(got, "\n") {
@@ -99,7 +109,8 @@ func TestFramesOfAllSizes(t *testing.T) {
 	for width := 1; width < 320; width += 7 {
 		for height := 1; height < 40; height += 3 {
 			for page := range pages {
-				got := Frame(busy(), nil, View{Width: width, Height: height, Page: page, Sort: top.ByAge, Offset: height, Bold: width%2 == 0})
+				got := Frame(busy(), nil, View{Width: width, Height: height, Page: page, Sort: top.ByAge, Offset: height,
+					Bold: width%2 == 0})
 				lines := strings.Split(got, "\n")
 				if len(lines) != height {
 					t.Fatalf("page %d at %dx%d: got %d lines, want %d", page, width, height, len(lines), height)
@@ -117,12 +128,14 @@ func TestFramesOfAllSizes(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	t.Parallel()
-	for n, want := range map[int64]string{0: "", 1: "1", 999: "999", 1000: "1.0K", 1 << 20: "1.0M", 150 << 20: "150M", 5 << 30: "5.0G", 1 << 60: "1024P"} {
+	for n, want := range map[int64]string{0: "", 1: "1", 999: "999", 1000: "1.0K", 1 << 20: "1.0M", 150 << 20: "150M",
+		5 << 30: "5.0G", 1 << 60: "1024P"} {
 		if got := size(n); got != want {
 			t.Errorf("%d bytes: %s, want %s", n, got, want)
 		}
 	}
-	for ms, want := range map[int64]string{0: "0ms", 999: "999ms", 1000: "1.0s", 59_999: "59s", 61_000: "1m01", 3_600_000: "1h00", 400 * 3_600_000: "16d"} {
+	for ms, want := range map[int64]string{0: "0ms", 999: "999ms", 1000: "1.0s", 59_999: "59s", 61_000: "1m01",
+		3_600_000: "1h00", 400 * 3_600_000: "16d"} {
 		if got := age(ms); got != want {
 			t.Errorf("%d ms: %s, want %s", ms, got, want)
 		}
@@ -138,12 +151,16 @@ func TestKeys(t *testing.T) {
 	}{
 		{"s", func(v View) bool { return v.Sort == top.ByBytes }}, {"S", func(v View) bool { return v.Sort == top.ByAge }},
 		{"S", func(v View) bool { return v.Sort == top.ByStage }}, {"s", func(v View) bool { return v.Sort == top.ByAge }},
-		{"r", func(v View) bool { return v.Reversed }}, {"space", func(v View) bool { return v.Paused }}, {"p", func(v View) bool { return !v.Paused }},
-		{"down", func(v View) bool { return v.Offset == 1 }}, {"pgdown", func(v View) bool { return v.Offset == 2 }}, {"up", func(v View) bool { return v.Offset == 1 }},
+		{"r", func(v View) bool { return v.Reversed }}, {"space", func(v View) bool { return v.Paused }},
+		{"p", func(v View) bool { return !v.Paused }},
+		{"down", func(v View) bool { return v.Offset == 1 }}, {"pgdown", func(v View) bool { return v.Offset == 2 }},
+		{"up", func(v View) bool { return v.Offset == 1 }},
 		{"pgup", func(v View) bool { return v.Offset == 0 }}, {"up", func(v View) bool { return v.Offset == 0 }},
 		{"tab", func(v View) bool { return v.Page == Commands }}, {"down", func(v View) bool { return v.Offset == 0 }},
-		{"shift+tab", func(v View) bool { return v.Page == Requests }}, {"shift+tab", func(v View) bool { return v.Page == Callers }},
-		{"3", func(v View) bool { return v.Page == Repositories }}, {"?", func(v View) bool { return v.Help }}, {"x", func(v View) bool { return v.Help }},
+		{"shift+tab", func(v View) bool { return v.Page == Requests }},
+		{"shift+tab", func(v View) bool { return v.Page == Callers }},
+		{"3", func(v View) bool { return v.Page == Repositories }}, {"?", func(v View) bool { return v.Help }},
+		{"x", func(v View) bool { return v.Help }},
 	} {
 		if m.key(step.key) != nil || !step.want(m.view) {
 			t.Fatalf("after %s: %+v", step.key, m.view)
@@ -231,7 +248,8 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	master = interruptible(t, master)
-	// On a very slow machine who reads the keys may end a little after Run: their file is closed when nobody has it any more.
+	// On a very slow machine who reads the keys may end a little after Run: their file is closed when nobody has it any
+	// more.
 	keys, err := os.OpenFile(tty.Name(), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +277,8 @@ func TestRun(t *testing.T) {
 	var asked atomic.Int64
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(context.Background(), busy(), Options{In: keys, Out: tty, Environ: []string{"TERM=xterm"}, From: "here", Sort: top.ByAge, Interval: 10 * time.Millisecond,
+		ended <- Run(context.Background(), busy(), Options{In: keys, Out: tty, Environ: []string{"TERM=xterm"}, From: "here",
+			Sort: top.ByAge, Interval: 10 * time.Millisecond,
 			Source: func(context.Context) (*top.State, error) {
 				s := busy()
 				if asked.Add(1) > 2 {
@@ -292,7 +311,8 @@ func TestRun(t *testing.T) {
 	// With the end of its context it ends too.
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		ended <- Run(ctx, busy(), Options{In: keys, Out: tty, Environ: []string{"TERM=xterm"}, Interval: time.Hour, Sort: top.ByAge})
+		ended <- Run(ctx, busy(), Options{In: keys, Out: tty, Environ: []string{"TERM=xterm"}, Interval: time.Hour,
+			Sort: top.ByAge})
 	}()
 	cancel()
 	select {

@@ -39,16 +39,17 @@ type existsOptions struct {
 
 // existsReport is what `packhorse-bench lab exists --json` prints.
 type existsReport struct {
-	All       loadgen.Percentiles `json:"exists_ms"`
-	First     loadgen.Percentiles `json:"first_ms"` // of the first WindowS seconds
-	Last      loadgen.Percentiles `json:"last_ms"`
-	WindowS   float64             `json:"window_s"`
-	P99Ratio  float64             `json:"p99_last_to_first"`
-	PerS      float64             `json:"exists_per_s"`
-	Requests  int                 `json:"requests"`
-	Errors    int                 `json:"errors"`         // of both kinds
-	ChildPerS *float64            `json:"children_per_s"` // git pack-objects started, by the server's metrics; null: not known
-	Clones    int                 `json:"clones"`
+	All      loadgen.Percentiles `json:"exists_ms"`
+	First    loadgen.Percentiles `json:"first_ms"` // of the first WindowS seconds
+	Last     loadgen.Percentiles `json:"last_ms"`
+	WindowS  float64             `json:"window_s"`
+	P99Ratio float64             `json:"p99_last_to_first"`
+	PerS     float64             `json:"exists_per_s"`
+	Requests int                 `json:"requests"`
+	Errors   int                 `json:"errors"` // of both kinds
+	// git pack-objects started, by the server's metrics; null: not known
+	ChildPerS *float64 `json:"children_per_s"`
+	Clones    int      `json:"clones"`
 
 	Standstill *loadgen.StandstillReport `json:"standstill"` // null: not known
 }
@@ -82,7 +83,8 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.DurationVar(&o.duration, "duration", time.Minute, "how long new questions are asked")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up on a question or a clone that takes this long")
 	f.StringVar(&o.ref, "ref", "", "the ref that is asked for (default: what HEAD points to)")
-	f.StringVar(&o.ops, "ops", "", "the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
+	f.StringVar(&o.ops, "ops", "",
+		"the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
 	f.BoolVar(&o.insecure, "insecure", false, "accept any TLS certificate of URL")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	o.rpc.Flags(cmd)
@@ -157,7 +159,8 @@ func (o *existsOptions) run(ctx context.Context, env loadgen.Env, args []string)
 }
 
 // measure asks while another process makes the clones.
-func (o *existsOptions) measure(ctx context.Context, q *loadgen.Pings, job *gitload.LoadJob, counters *loadgen.Scraper) (*existsReport, *loadgen.Outcome, *loadgen.LoadResult, error) {
+func (o *existsOptions) measure(ctx context.Context, q *loadgen.Pings, job *gitload.LoadJob,
+	counters *loadgen.Scraper) (*existsReport, *loadgen.Outcome, *loadgen.LoadResult, error) {
 	load, err := loadgen.StartLoad(ctx, job, o.load)
 	if err != nil {
 		return nil, nil, nil, err
@@ -234,7 +237,8 @@ func branchesStream() string {
 		}
 		for j := range seedDepth {
 			text := fmt.Sprintf("commit %d of branch %d\n", j, i)
-			fmt.Fprintf(&b, "commit %s\ncommitter bench <bench@example.com> %d +0000\ndata %d\n%sM 644 inline file\ndata %d\n%s", name, 1_700_000_000+j, len(text), text, len(text), text)
+			fmt.Fprintf(&b, "commit %s\ncommitter bench <bench@example.com> %d +0000\ndata %d\n%sM 644 inline file\ndata %d\n%s",
+				name, 1_700_000_000+j, len(text), text, len(text), text)
 		}
 	}
 	return b.String()
@@ -304,15 +308,18 @@ func newReport(out *loadgen.Outcome, duration time.Duration) *existsReport {
 			last = append(last, a.Took)
 		}
 	}
-	r := &existsReport{All: all.Summarize(), First: first.Summarize(), Last: last.Summarize(), WindowS: loadgen.Round(window.Seconds(), 2),
-		Requests: len(all), Errors: out.Failures.Count(), PerS: loadgen.Round(loadgen.Rate(float64(len(all)), 1, out.Elapsed), 1)}
+	r := &existsReport{All: all.Summarize(), First: first.Summarize(), Last: last.Summarize(),
+		WindowS:  loadgen.Round(window.Seconds(), 2),
+		Requests: len(all), Errors: out.Failures.Count(), PerS: loadgen.Round(loadgen.Rate(float64(len(all)), 1, out.Elapsed),
+			1)}
 	if r.First.P99 > 0 {
 		r.P99Ratio = loadgen.Round(r.Last.P99/r.First.P99, 3)
 	}
 	return r
 }
 
-func (o *existsOptions) print(env loadgen.Env, out *loadgen.Outcome, r *existsReport, clones *loadgen.LoadResult) (err error) {
+func (o *existsOptions) print(env loadgen.Env, out *loadgen.Outcome, r *existsReport,
+	clones *loadgen.LoadResult) (err error) {
 	out.Failures.Print(env.Stderr)
 	for _, msg := range clones.First {
 		fmt.Fprintf(env.Stderr, "error: clone: %s\n", msg)
@@ -321,13 +328,17 @@ func (o *existsOptions) print(env loadgen.Env, out *loadgen.Outcome, r *existsRe
 		fmt.Fprintln(env.Stderr, "note: the repository's refs gave no more clones that differ: children ended early")
 	}
 	if !out.Urgent {
-		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the questions wait for CPU as others do\n", loadgen.UrgentNice)
+		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the questions wait for CPU as others do\n",
+			loadgen.UrgentNice)
 	}
 	if o.json {
 		err = loadgen.WriteJSON(env.Stdout, r)
 	} else {
-		_, err = fmt.Fprintf(env.Stdout, "RefService.Exists of %s at %s, %g/s for %v\n  %-12s %v\n  %-12s %v\n  %-12s %v\n  %-12s %.3f (p99, last %gs to first)\n"+
-			"  %-12s %v\n  %-12s %d (%.1f/s)\n  %-12s %d clones; git pack-objects: %s\n", o.ref, o.rpc.Address, o.rate, o.duration, "all", r.All, "first", r.First, "last", r.Last,
+		_, err = fmt.Fprintf(env.Stdout,
+			"RefService.Exists of %s at %s, %g/s for %v\n  %-12s %v\n  %-12s %v\n  %-12s %v\n  %-12s %.3f (p99, last %gs to "+
+				"first)\n"+
+				"  %-12s %v\n  %-12s %d (%.1f/s)\n  %-12s %d clones; git pack-objects: %s\n", o.ref, o.rpc.Address, o.rate,
+			o.duration, "all", r.All, "first", r.First, "last", r.Last,
 			"ratio", r.P99Ratio, r.WindowS, "machine", r.Standstill, "answers", r.Requests, r.PerS, "children", r.Clones, chart.OrDash("%.2f/s", r.ChildPerS))
 	}
 	if r.Errors > 0 {

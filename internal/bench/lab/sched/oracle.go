@@ -6,16 +6,19 @@ import (
 	"math"
 )
 
-// oracle is a bound of what workers with slots can do together: it knows what each request still needs, and always has those go on that need least
-// (shortest remaining processing time, Schrage 1968). Locks do not matter to it: whatever runs may be stopped, and go on elsewhere, at no cost.
+// oracle is a bound of what workers with slots can do together: it knows what each request still needs, and always has
+// those go on that need least (shortest remaining processing time, Schrage 1968). Locks do not matter to it: whatever
+// runs may be stopped, and go on elsewhere, at no cost.
 //
 // Two things can be short, and each gives a bound of its own; the greater one counts:
 //
-//   - the CPUs that the workers can keep busy, as if there were slots without end: those compute that need least of computing;
+//   - the CPUs that the workers can keep busy, as if there were slots without end: those compute that need least of
+//     computing;
 //   - the slots, as if there were CPUs without end: those have a slot that need least in all.
 //
-// Of fixed durations it is the central queue, first come first served, and no order is better. Else its mean is the least, or as good as that: with
-// several CPUs nothing that is simple is proved to be. High percentiles of it are no bounds where durations differ: those who need most wait for all.
+// Of fixed durations it is the central queue, first come first served, and no order is better. Else its mean is the
+// least, or as good as that: with several CPUs nothing that is simple is proved to be. High percentiles of it are no
+// bounds where durations differ: those who need most wait for all.
 type oracle struct {
 	slots, cpus int
 	need        func(*schedJob) float64 // what it still needs of what is short, in s
@@ -26,7 +29,8 @@ type oracle struct {
 }
 
 func newOracle(s *schedSim) schedPolicy {
-	p := &oracle{slots: math.MaxInt, cpus: s.o.cores(s.cell), need: func(j *schedJob) float64 { return j.parts[0] + j.parts[2] }}
+	p := &oracle{slots: math.MaxInt, cpus: s.o.cores(s.cell),
+		need: func(j *schedJob) float64 { return j.parts[0] + j.parts[2] }}
 	switch {
 	case s.slotsShort:
 		p.slots, p.cpus = s.cell.workers*s.cell.slots, math.MaxInt
@@ -41,8 +45,8 @@ func newOracle(s *schedSim) schedPolicy {
 // soon is a time in which nothing happens, in s: less is what rounding leaves.
 const soon = 1e-10
 
-// settle passes over parts that are done, and tells whether all are. Late in a simulation the clock's own steps are longer than soon: what they cannot
-// tell from now is done, too, or the time for it would never come.
+// settle passes over parts that are done, and tells whether all are. Late in a simulation the clock's own steps are
+// longer than soon: what they cannot tell from now is done, too, or the time for it would never come.
 func (j *schedJob) settle(now float64) bool {
 	least := max(soon, 4*(math.Nextafter(now, math.Inf(1))-now))
 	for j.phase < len(j.parts) && j.parts[j.phase] < least {

@@ -8,7 +8,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
-// packhorse is the gateway's own scheduler with the simulation's clock. Its queue has no bound here, and there is no limit on the time in it.
+// packhorse is the gateway's own scheduler with the simulation's clock. Its queue has no bound here, and there is no
+// limit on the time in it.
 type packhorse struct {
 	core    *balance.Core
 	index   map[*balance.Worker]int
@@ -19,8 +20,10 @@ type packhorse struct {
 }
 
 func newPackhorse(s *schedSim) schedPolicy {
-	p := &packhorse{index: map[*balance.Worker]int{}, tickets: map[*schedJob]*balance.Ticket{}, waiting: map[*balance.Ticket]*schedJob{}, alarm: math.Inf(1)}
-	p.core = balance.NewCore(balance.Limits{Queue: math.MaxInt}, func(t *balance.Ticket) { p.granted = append(p.granted, t) })
+	p := &packhorse{index: map[*balance.Worker]int{}, tickets: map[*schedJob]*balance.Ticket{},
+		waiting: map[*balance.Ticket]*schedJob{}, alarm: math.Inf(1)}
+	p.core = balance.NewCore(balance.Limits{Queue: math.MaxInt},
+		func(t *balance.Ticket) { p.granted = append(p.granted, t) })
 	slots := s.cell.slots
 	if _, n, _ := findPolicy(s.cell.policy); n > 0 {
 		slots = min(slots, n)

@@ -32,10 +32,13 @@ func schedPolicies() []schedKind {
 		{schedRandom, "one accept queue; each free slot is as likely to take the next request", true, newRandom},
 		{schedRoundRobin, "a queue for each worker; one after the other gets a request", true, newRoundRobin},
 		{schedTwoChoices, "a queue for each worker; of two at random, that with fewer requests", true, newTwoChoices},
-		{schedPumaDelay, "one accept queue; a busy worker waits for --delay, or one of its ends, before it takes a request", true, newPumaDelay},
-		{schedLeastBusy, "a queue for each worker; that with the fewest requests, among equals the longest not chosen", true, newLeastBusy},
+		{schedPumaDelay, "one accept queue; a busy worker waits for --delay, or one of its ends, before it takes a request",
+			true, newPumaDelay},
+		{schedLeastBusy, "a queue for each worker; that with the fewest requests, among equals the longest not chosen", true,
+			newLeastBusy},
 		{schedPackhorse, "the gateway's own scheduler", true, newPackhorse},
-		{schedSomeSlots, "the same with N of the slots: packhorse:1 gives a worker one request at a time", false, newPackhorse},
+		{schedSomeSlots, "the same with N of the slots: packhorse:1 gives a worker one request at a time", false,
+			newPackhorse},
 		{schedOracle, "the bound: knows all durations, may stop and move requests", true, newOracle},
 	}
 }
@@ -73,7 +76,8 @@ func (f *fifo) pop() *schedJob {
 	return j
 }
 
-// randomAccept is what a socket does on which the slots of all workers wait: each that is free is as likely to get the next connection.
+// randomAccept is what a socket does on which the slots of all workers wait: each that is free is as likely to get the
+// next connection.
 type randomAccept struct{ queue fifo }
 
 func newRandom(*schedSim) schedPolicy { return new(randomAccept) }
@@ -111,7 +115,8 @@ type pushing struct {
 }
 
 func newPushing(s *schedSim, choose func(s *schedSim, p *pushing) int) *pushing {
-	return &pushing{queues: make([]fifo, s.cell.workers), has: make([]int, s.cell.workers), last: make([]uint64, s.cell.workers), choose: choose}
+	return &pushing{queues: make([]fifo, s.cell.workers), has: make([]int, s.cell.workers),
+		last: make([]uint64, s.cell.workers), choose: choose}
 }
 
 func newRoundRobin(s *schedSim) schedPolicy {
@@ -167,9 +172,9 @@ func (p *pushing) leave(s *schedSim, j *schedJob) {
 
 func (p *pushing) wake(*schedSim, int) {}
 
-// pumaDelay is a Puma cluster with wait_for_less_busy_worker: all workers watch one socket. One that has nothing to do accepts at once what is there; a
-// busy one that sees a connection first waits for a moment, or until one of its requests is done, and then takes the oldest that is still there; a full
-// one waits until it is not.
+// pumaDelay is a Puma cluster with wait_for_less_busy_worker: all workers watch one socket. One that has nothing to do
+// accepts at once what is there; a busy one that sees a connection first waits for a moment, or until one of its
+// requests is done, and then takes the oldest that is still there; a full one waits until it is not.
 type pumaDelay struct {
 	queue  fifo
 	states []pumaState
@@ -186,7 +191,8 @@ const (
 )
 
 func newPumaDelay(s *schedSim) schedPolicy {
-	return &pumaDelay{states: make([]pumaState, s.cell.workers), delays: make([]int, s.cell.workers), order: make([]int, s.cell.workers)}
+	return &pumaDelay{states: make([]pumaState, s.cell.workers), delays: make([]int, s.cell.workers),
+		order: make([]int, s.cell.workers)}
 }
 
 func (p *pumaDelay) arrive(s *schedSim, j *schedJob) {

@@ -15,14 +15,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
-var schedColumns = []string{"workers", "slots", "policy", "load", "mean", "p50", "p95", "p99", "saturation", "requests/s", "shared while idle"}
+var schedColumns = []string{"workers", "slots", "policy", "load", "mean", "p50", "p95", "p99", "saturation",
+	"requests/s", "shared while idle"}
 
 // schedNamed is how many columns say what a row is about.
 const schedNamed = 3
 
 func (r schedRow) cells() []string {
 	tenth := func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) }
-	return []string{strconv.Itoa(r.Workers), strconv.Itoa(r.Slots), r.Policy, fmt.Sprint(r.Load), tenth(r.Mean), tenth(r.P50), tenth(r.P95), tenth(r.P99),
+	return []string{strconv.Itoa(r.Workers), strconv.Itoa(r.Slots), r.Policy, fmt.Sprint(r.Load), tenth(r.Mean),
+		tenth(r.P50), tenth(r.P95), tenth(r.P99),
 		fmt.Sprintf("%.3f", r.Saturation), tenth(r.PerS), strconv.Itoa(r.Shared)}
 }
 
@@ -65,7 +67,8 @@ func (o *schedOptions) print(w io.Writer, r *schedReport) error {
 		for _, load := range o.loads {
 			cells := []string{fmt.Sprint(load)}
 			for _, p := range o.policies {
-				i := slices.IndexFunc(rows, func(r schedRow) bool { return r.Policy == p && r.Load == load }) //nolint:gocritic // the same number
+				//nolint:gocritic // the same number
+				i := slices.IndexFunc(rows, func(r schedRow) bool { return r.Policy == p && r.Load == load })
 				cells = append(cells, fmt.Sprintf("%.0f / %.0f", rows[i].Mean, rows[i].P99))
 			}
 			line(cells)
@@ -117,7 +120,8 @@ func (r *schedReport) of(s schedShape) (rows []schedRow) {
 	return rows
 }
 
-// Charts end a little above what there is up to schedCalm: beyond that a queue that grows would leave no room for the rest.
+// Charts end a little above what there is up to schedCalm: beyond that a queue that grows would leave no room for the
+// rest.
 const schedCalm, schedHeadroom = 0.85, 1.3
 
 // chart draws a figure over the load, as a multiple of a lone request's, a curve for each policy.
@@ -154,7 +158,8 @@ func schedClass(policy string) string {
 	if _, n, _ := findPolicy(policy); n > 0 {
 		return []string{"j", "k"}[n%2]
 	}
-	return map[string]string{schedRandom: "b", schedRoundRobin: "d", schedTwoChoices: "e", schedPumaDelay: "f", schedLeastBusy: "c",
+	return map[string]string{schedRandom: "b", schedRoundRobin: "d", schedTwoChoices: "e", schedPumaDelay: "f",
+		schedLeastBusy: "c",
 		schedPackhorse: "a", schedOracle: "m"}[policy]
 }
 
@@ -178,13 +183,15 @@ func (o *schedOptions) writeHTML(to *page.File, r *schedReport) error {
 	for _, row := range r.Rows {
 		data.Table.Rows = append(data.Table.Rows, row.cells())
 	}
-	width := time.Duration(100 * o.loads[len(o.loads)-1] * float64(time.Second)) // time is what charts have below: a percent is a second
+	// time is what charts have below: a percent is a second
+	width := time.Duration(100 * o.loads[len(o.loads)-1] * float64(time.Second))
 	for _, shape := range r.shapes() {
 		for _, c := range []chart.Chart{
 			r.chart(shape, "mean", func(r schedRow) float64 { return r.Mean }),
 			r.chart(shape, "p99", func(r schedRow) float64 { return r.P99 }),
 		} {
-			data.Charts = append(data.Charts, template.HTML(c.SVG(width))) //nolint:gosec // made here of numbers and escaped text
+			//nolint:gosec // made here of numbers and escaped text
+			data.Charts = append(data.Charts, template.HTML(c.SVG(width)))
 		}
 	}
 	var b bytes.Buffer

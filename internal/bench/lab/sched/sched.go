@@ -1,4 +1,5 @@
-// Package sched simulates how long requests take at application workers, by load and by the policy that chooses the worker.
+// Package sched simulates how long requests take at application workers, by load and by the policy that chooses the
+// worker.
 package sched
 
 import (
@@ -74,7 +75,8 @@ type schedReport struct {
 	Rows         []schedRow `json:"rows"`
 }
 
-// studied are the workers and slots that are simulated unless others are asked for: those of the study that compared Puma with Unicorn.
+// studied are the workers and slots that are simulated unless others are asked for: those of the study that compared
+// Puma with Unicorn.
 var studied = [][2]int{{14, 4}, {18, 2}, {25, 2}, {30, 1}, {16, 2}, {8, 4}, {16, 4}}
 
 var schedHelp = `Simulates how long requests take at application workers that run several of them each, by
@@ -129,22 +131,26 @@ func Command(env loadgen.Env) *cobra.Command {
 		}
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.workers, "workers", 0, "worker processes; 0: those of the study, with --slots: 14/4, 18/2, 25/2, 30/1, 16/2, 8/4, 16/4")
+	f.IntVar(&o.workers, "workers", 0,
+		"worker processes; 0: those of the study, with --slots: 14/4, 18/2, 25/2, 30/1, 16/2, 8/4, 16/4")
 	f.IntVar(&o.slots, "slots", 0, "requests that a worker may have at a time (its threads)")
 	f.IntVar(&o.cpus, "cpus", 16, "CPUs of the machine")
 	f.BoolVar(&o.gvl, "gvl", true, "the requests of a worker share one lock; --gvl=false: they do not")
 	f.StringVar(&o.arrivals, "arrivals", "open", "open or closed")
-	f.StringVar(&o.load, "load", "0.1..1.0", "loads: a list such as 0.3,0.4, or FROM..TO in steps of 0.1, or FROM..TO:STEP")
+	f.StringVar(&o.load, "load", "0.1..1.0",
+		"loads: a list such as 0.3,0.4, or FROM..TO in steps of 0.1, or FROM..TO:STEP")
 	f.StringSliceVar(&o.policies, "policies", usual, "who chooses the worker, as a list")
 	f.DurationVar(&o.service, "service", 100*time.Millisecond, "how long a lone request takes, on average")
-	f.StringVar(&o.distribution, "distribution", "fixed", "of that time: fixed, exponential, lognormal, or lognormal:SIGMA (1.5)")
+	f.StringVar(&o.distribution, "distribution", "fixed",
+		"of that time: fixed, exponential, lognormal, or lognormal:SIGMA (1.5)")
 	f.Float64Var(&o.cpu, "cpu", 1, "the share of it that is computing, from 0 to 1; the rest is waiting")
 	f.DurationVar(&o.delay, "delay", 5*time.Millisecond, "how long a busy worker waits with puma-delay")
 	f.IntVar(&o.requests, "requests", 20_000, "requests that are looked at for each figure")
 	f.Uint64Var(&o.seed, "seed", 1, "of all that is random")
 	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	for flag, values := range map[string][]string{"policies": all, "arrivals": {"open", "closed"}, "distribution": {"fixed", "exponential", "lognormal"}} {
+	for flag, values := range map[string][]string{"policies": all, "arrivals": {"open", "closed"},
+		"distribution": {"fixed", "exponential", "lognormal"}} {
 		err := cmd.RegisterFlagCompletionFunc(flag, completeList(values, flag == "policies"))
 		if err != nil {
 			panic(err) // there is no such flag
@@ -249,8 +255,10 @@ func parseDistribution(name string) (func(*rand.Rand) float64, error) {
 	sigma := usualSchedSigma
 	if given {
 		var err error
-		if sigma, err = strconv.ParseFloat(parameter, 64); err != nil || kind != "lognormal" || !(sigma > 0 && sigma <= maxSchedSigma) {
-			return nil, fmt.Errorf("--distribution %.40q: only lognormal has a parameter, sigma: above 0, and %d at most", name, maxSchedSigma)
+		if sigma, err = strconv.ParseFloat(parameter, 64); err != nil || kind != "lognormal" ||
+			!(sigma > 0 && sigma <= maxSchedSigma) {
+			return nil, fmt.Errorf("--distribution %.40q: only lognormal has a parameter, sigma: above 0, and %d at most", name,
+				maxSchedSigma)
 		}
 	}
 	switch kind {
@@ -266,7 +274,8 @@ func parseDistribution(name string) (func(*rand.Rand) float64, error) {
 
 // parseLoads reads loads, in ascending order: a list, or a range. They are whole hundredths of a percent.
 func parseLoads(list string) ([]float64, error) {
-	bad := fmt.Errorf("--load %.60q: want loads above 0 and up to %d, such as 0.3,0.4 or 0.1..1.0 or 0.3..0.5:0.05, and %d at most", list, maxSchedLoad, maxSchedLoads)
+	bad := fmt.Errorf("--load %.60q: want loads above 0 and up to %d, such as 0.3,0.4 or 0.1..1.0 or 0.3..0.5:0.05, "+
+		"and %d at most", list, maxSchedLoad, maxSchedLoads)
 	read := func(s string) (int, bool) {
 		x, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
 		n := int(math.Round(min(x, 10) * schedLoadUnit)) // a NaN becomes something that is out of bounds
@@ -365,12 +374,14 @@ func (o *schedOptions) run(ctx context.Context, env loadgen.Env) error {
 
 // all runs all simulations, several at a time: none knows of another.
 func (o *schedOptions) all(ctx context.Context, env loadgen.Env) (*schedReport, error) {
-	r := &schedReport{CPUs: o.cpus, GVL: o.gvl, Arrivals: o.arrivals, ServiceMS: loadgen.Milliseconds(o.service), Distribution: o.distribution, CPU: o.cpu, DelayMS: loadgen.Milliseconds(o.delay),
+	r := &schedReport{CPUs: o.cpus, GVL: o.gvl, Arrivals: o.arrivals, ServiceMS: loadgen.Milliseconds(o.service),
+		Distribution: o.distribution, CPU: o.cpu, DelayMS: loadgen.Milliseconds(o.delay),
 		Requests: o.requests, Seed: o.seed}
 	cells := o.cells()
 	r.Rows = make([]schedRow, len(cells))
 	var done atomic.Int64
-	stop := loadgen.Progress(ctx, env.Stderr, func() string { return fmt.Sprintf("simulated %d of %d", done.Load(), len(cells)) })
+	stop := loadgen.Progress(ctx, env.Stderr,
+		func() string { return fmt.Sprintf("simulated %d of %d", done.Load(), len(cells)) })
 	defer stop()
 	load := newSchedLoad(o)
 	group, ctx := errgroup.WithContext(ctx)
@@ -396,8 +407,9 @@ func (s *schedSim) row() schedRow {
 	n := len(s.took)
 	rank := func(percent int) float64 { return loadgen.Round(1000*s.took[max((n*percent+99)/100, 1)-1], 3) }
 	return schedRow{
-		Workers: s.cell.workers, Slots: s.cell.slots, Policy: s.cell.policy, Load: s.cell.load, Mean: loadgen.Round(1000*mean, 3),
-		P50: rank(50), P95: rank(95), P99: rank(99), Saturation: loadgen.Round(mean/s.lone(), 4),
+		Workers: s.cell.workers, Slots: s.cell.slots, Policy: s.cell.policy, Load: s.cell.load,
+		Mean: loadgen.Round(1000*mean, 3),
+		P50:  rank(50), P95: rank(95), P99: rank(99), Saturation: loadgen.Round(mean/s.lone(), 4),
 		PerS: loadgen.Round(float64(s.done)/s.now, 3), Clients: s.clients, Shared: s.shared,
 	}
 }

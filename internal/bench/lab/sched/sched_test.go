@@ -50,7 +50,8 @@ func erlangC(c int, load float64) float64 {
 	return term / (sum + term)
 }
 
-// gim1 is the mean time in E_k/M/1 in service times: 1/(1-x), with x the root of x = A(1-x), A the transform of the gaps.
+// gim1 is the mean time in E_k/M/1 in service times: 1/(1-x), with x the root of x = A(1-x), A the transform of the
+// gaps.
 func gim1(k int, load float64) float64 {
 	x, a := 0.5, float64(k)*load
 	for range 1000 {
@@ -71,21 +72,30 @@ func TestSchedExact(t *testing.T) {
 		args string
 	}{
 		{"M/M/1-PS", 1 / (1 - 0.6), "--workers 1 --slots 100 --load 0.6 --distribution exponential --policies random"},
-		{"M/G/1-PS knows but the mean", 1 / (1 - 0.5), "--workers 1 --slots 100 --load 0.5 --distribution lognormal:1 --policies random"},
+		{"M/G/1-PS knows but the mean", 1 / (1 - 0.5),
+			"--workers 1 --slots 100 --load 0.5 --distribution lognormal:1 --policies random"},
 		{"M/D/1-PS", 1 / (1 - 0.6), "--workers 1 --slots 100 --load 0.6 --policies least-busy"},
-		{"M/D/1", 1 + 0.7/(2*(1-0.7)), "--workers 1 --slots 1 --load 0.7 --policies random,oracle,puma-delay,packhorse,packhorse:1"},
+		{"M/D/1", 1 + 0.7/(2*(1-0.7)),
+			"--workers 1 --slots 1 --load 0.7 --policies random,oracle,puma-delay,packhorse,packhorse:1"},
 		{"M/M/1", 1 / (1 - 0.6), "--workers 1 --slots 1 --load 0.6 --distribution exponential --policies least-busy,packhorse"},
-		{"M/M/4", 1 + erlangC(4, 0.7)/(4*(1-0.7)), "--workers 4 --slots 1 --load 0.7 --distribution exponential --policies random,packhorse"},
-		{"M/M/4, one slot used", 1 + erlangC(4, 0.7)/(4*(1-0.7)), "--workers 4 --slots 3 --load 0.7 --distribution exponential --policies packhorse:1"},
+		{"M/M/4", 1 + erlangC(4, 0.7)/(4*(1-0.7)),
+			"--workers 4 --slots 1 --load 0.7 --distribution exponential --policies random,packhorse"},
+		{"M/M/4, one slot used", 1 + erlangC(4, 0.7)/(4*(1-0.7)),
+			"--workers 4 --slots 3 --load 0.7 --distribution exponential --policies packhorse:1"},
 		{"M/M/4-PS: CPUs shared by workers", 1 + erlangC(4, 0.7)/(4*(1-0.7)),
 			"--workers 100 --slots 1 --cpus 4 --load 0.7 --distribution exponential --policies random"},
 		{"M/M/4-PS: without the lock", 1 + erlangC(4, 0.7)/(4*(1-0.7)),
 			"--workers 4 --slots 50 --gvl=false --cpus 4 --load 0.7 --distribution exponential --policies least-busy"},
-		{"E4/M/1, four times", gim1(4, 0.6), "--workers 4 --slots 1 --load 0.6 --distribution exponential --policies round-robin"},
-		{"M/G/inf: waiting alone", 1, "--workers 50 --slots 20 --cpu 0 --load 0.5 --distribution lognormal --policies random,least-busy,packhorse:100"},
-		{"M/G/inf: the oracle, which looks at all of it at each step", 1, "--workers 10 --slots 20 --cpu 0 --load 0.5 --distribution lognormal --policies oracle"},
-		{"M/M/4: waiting alone, in 4 slots", 1 + erlangC(4, 0.7)/(4*(1-0.7)), "--workers 2 --slots 2 --cpu 0 --load 0.7 --distribution exponential --policies random"},
-		{"all slots busy", 2, "--workers 8 --slots 2 --arrivals closed --load 2 --policies random,puma-delay,least-busy,oracle,packhorse:100"},
+		{"E4/M/1, four times", gim1(4, 0.6),
+			"--workers 4 --slots 1 --load 0.6 --distribution exponential --policies round-robin"},
+		{"M/G/inf: waiting alone", 1,
+			"--workers 50 --slots 20 --cpu 0 --load 0.5 --distribution lognormal --policies random,least-busy,packhorse:100"},
+		{"M/G/inf: the oracle, which looks at all of it at each step", 1,
+			"--workers 10 --slots 20 --cpu 0 --load 0.5 --distribution lognormal --policies oracle"},
+		{"M/M/4: waiting alone, in 4 slots", 1 + erlangC(4, 0.7)/(4*(1-0.7)),
+			"--workers 2 --slots 2 --cpu 0 --load 0.7 --distribution exponential --policies random"},
+		{"all slots busy", 2, "--workers 8 --slots 2 --arrivals closed --load 2 --policies " +
+			"random,puma-delay,least-busy,oracle,packhorse:100"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -98,8 +108,9 @@ func TestSchedExact(t *testing.T) {
 	}
 }
 
-// The study's shape: with a lock and several slots, accepting at random costs a fifth of the latency at loads about 40 %, more with more slots;
-// little when nearly idle, and nothing when all is busy. Whoever prefers a free worker loses next to nothing.
+// The study's shape: with a lock and several slots, accepting at random costs a fifth of the latency at loads about 40
+// %, more with more slots; little when nearly idle, and nothing when all is busy. Whoever prefers a free worker loses
+// next to nothing.
 func TestSchedShape(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -138,8 +149,10 @@ func TestSchedFreeWorkerFirst(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	t.Parallel()
-	for _, work := range []string{"--distribution exponential", "--distribution lognormal --cpu 0.3", "--cpu 0", "--arrivals closed --gvl=false"} {
-		for _, row := range sched(t, append(strings.Fields(work), "--policies", "packhorse,packhorse:100,packhorse:1", "--load", "0.1..1.0:0.45", "--requests", "1500")...) {
+	for _, work := range []string{"--distribution exponential", "--distribution lognormal --cpu 0.3", "--cpu 0",
+		"--arrivals closed --gvl=false"} {
+		for _, row := range sched(t, append(strings.Fields(work), "--policies", "packhorse,packhorse:100,packhorse:1",
+			"--load", "0.1..1.0:0.45", "--requests", "1500")...) {
 			if row.Shared != 0 {
 				t.Errorf("%s: %+v", work, row)
 			}
@@ -156,11 +169,15 @@ func TestSchedBound(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	t.Parallel()
-	for _, work := range []string{"--distribution exponential", "--distribution lognormal", "--distribution lognormal --cpu 0.4", "--cpu 0.25", "--cpu 0.5", "--cpu 0", "--arrivals closed", "--gvl=false --distribution exponential"} {
-		rows := sched(t, append(strings.Fields(work), "--policies", schedNamesList(), "--workers", "8", "--slots", "3", "--cpus", "6", "--load", "0.2..1.0:0.4,0.9", "--requests", "2000")...)
+	for _, work := range []string{"--distribution exponential", "--distribution lognormal",
+		"--distribution lognormal --cpu 0.4", "--cpu 0.25", "--cpu 0.5", "--cpu 0", "--arrivals closed", "--gvl=false " +
+			"--distribution exponential"} {
+		rows := sched(t, append(strings.Fields(work), "--policies", schedNamesList(), "--workers", "8", "--slots", "3",
+			"--cpus", "6", "--load", "0.2..1.0:0.4,0.9", "--requests", "2000")...)
 		for _, bound := range rows {
 			for _, row := range rows {
-				if bound.Policy == schedOracle && row.Workers == bound.Workers && row.Slots == bound.Slots && row.Load == bound.Load && row.Mean < bound.Mean*0.999 {
+				if bound.Policy == schedOracle && row.Workers == bound.Workers && row.Slots == bound.Slots &&
+					row.Load == bound.Load && row.Mean < bound.Mean*0.999 {
 					t.Errorf("%s: %+v is below %+v", work, row, bound)
 				}
 			}
@@ -172,8 +189,8 @@ func schedNamesList() string {
 	return strings.NewReplacer(" ", "", schedSomeSlots, "packhorse:1,packhorse:3").Replace(schedNames())
 }
 
-// Whatever is simulated ends: each request is answered, no worker has more than its slots, and none is idle while something waits. (start panics at the
-// second.)
+// Whatever is simulated ends: each request is answered, no worker has more than its slots, and none is idle while
+// something waits. (start panics at the second.)
 func TestSchedAnything(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -181,9 +198,12 @@ func TestSchedAnything(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		o := schedOptions{
-			workers: rapid.IntRange(1, 9).Draw(t, "workers"), slots: rapid.IntRange(1, 5).Draw(t, "slots"), cpus: rapid.IntRange(1, 9).Draw(t, "cpus"),
-			gvl: rapid.Bool().Draw(t, "gvl"), arrivals: rapid.SampledFrom([]string{"open", "closed"}).Draw(t, "arrivals"),
-			load: fmt.Sprint(rapid.SampledFrom([]float64{0.01, 0.3, 0.9, 1, 1.7}).Draw(t, "load")), service: rapid.SampledFrom([]time.Duration{time.Microsecond, 100e6, time.Hour}).Draw(t, "service"), delay: 5e6, requests: minSchedRequests,
+			workers: rapid.IntRange(1, 9).Draw(t, "workers"), slots: rapid.IntRange(1, 5).Draw(t, "slots"),
+			cpus: rapid.IntRange(1, 9).Draw(t, "cpus"),
+			gvl:  rapid.Bool().Draw(t, "gvl"), arrivals: rapid.SampledFrom([]string{"open", "closed"}).Draw(t, "arrivals"),
+			load:    fmt.Sprint(rapid.SampledFrom([]float64{0.01, 0.3, 0.9, 1, 1.7}).Draw(t, "load")),
+			service: rapid.SampledFrom([]time.Duration{time.Microsecond, 100e6, time.Hour}).Draw(t, "service"), delay: 5e6,
+			requests:     minSchedRequests,
 			distribution: rapid.SampledFrom([]string{"fixed", "exponential", "lognormal"}).Draw(t, "distribution"),
 			cpu:          rapid.SampledFrom([]float64{0, 0.1, 0.5, 1}).Draw(t, "cpu"), seed: rapid.Uint64().Draw(t, "seed"),
 			policies: strings.Split(schedNamesList(), ","),
@@ -197,7 +217,8 @@ func TestSchedAnything(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s.done != len(load.sizes) || len(s.took) != load.measured || s.inFlight != 0 || s.idle != cell.workers || len(s.locks) != 0 {
+			if s.done != len(load.sizes) || len(s.took) != load.measured || s.inFlight != 0 || s.idle != cell.workers ||
+				len(s.locks) != 0 {
 				t.Fatalf("%+v: %d done, %d measured, %d in flight, %d idle", cell, s.done, len(s.took), s.inFlight, s.idle)
 			}
 			for i, took := range s.took {
@@ -212,7 +233,8 @@ func TestSchedAnything(t *testing.T) {
 // The report as JSON, figures included: the same seed gives the same.
 func TestSchedJSON(t *testing.T) {
 	t.Parallel()
-	args := strings.Fields("sched --workers 4 --slots 2 --cpus 4 --load 0.5,1 --policies random,least-busy,oracle --requests 1000 --seed 7 --json")
+	args := strings.Fields("sched --workers 4 --slots 2 --cpus 4 --load 0.5,1 --policies random,least-busy,oracle " +
+		"--requests 1000 --seed 7 --json")
 	out, _, err := benchtest.Run(t, t.Context(), args...)
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +273,8 @@ func TestSchedTables(t *testing.T) {
 	if err != nil || errs != "" {
 		t.Fatal(err, errs)
 	}
-	if strings.Count(out, "slots each\n") != 6 || strings.Count(out, "1 slot each\n") != 1 || strings.Count(out, " / ") < 7*7*10 {
+	if strings.Count(out, "slots each\n") != 6 || strings.Count(out, "1 slot each\n") != 1 ||
+		strings.Count(out, " / ") < 7*7*10 {
 		t.Errorf("table:\n%s", out)
 	}
 	html, err := os.ReadFile(page)
@@ -283,10 +306,12 @@ func TestSchedTables(t *testing.T) {
 	} else if out, _, err = benchtest.Run(t, t.Context(), "sched", "--requests", "200", "--html", "/dev/full"); err == nil || strings.Count(out, " / ") < 7*7*10 {
 		t.Errorf("a page that cannot be written: %v\n%s", err, out)
 	}
-	if out, _, err = benchtest.Run(t, t.Context(), "sched", "--workers", "1", "--slots", "1", "--load", "0.5", "--requests", "200", "--cpu", "-0"); err != nil || !strings.Contains(out, ", 0 % of it computing") {
+	if out, _, err = benchtest.Run(t, t.Context(), "sched", "--workers", "1", "--slots", "1", "--load", "0.5",
+		"--requests", "200", "--cpu", "-0"); err != nil || !strings.Contains(out, ", 0 % of it computing") {
 		t.Errorf("--cpu -0: %v\n%s", err, out)
 	}
-	if out, _, err = benchtest.Run(t, t.Context(), "sched", "--workers", "1", "--slots", "1", "--load", "0.5", "--requests", "200"); err != nil || strings.Count(out, "\n") != 2+1+7 {
+	if out, _, err = benchtest.Run(t, t.Context(), "sched", "--workers", "1", "--slots", "1", "--load", "0.5",
+		"--requests", "200"); err != nil || strings.Count(out, "\n") != 2+1+7 {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -9,12 +9,14 @@ import (
 
 // A discrete-event simulation of workers with slots on a machine with CPUs. Times are seconds, as floats.
 //
-// What a request computes it does in turns with all that compute beside it, in turns that are infinitely short (processor sharing), on two levels: the
-// CPUs are shared by the locks that are held by somebody, and a lock by those of its worker that want it. A worker has one lock (the interpreter's);
-// without --gvl each request has one of its own. A lock never has more than one CPU.
+// What a request computes it does in turns with all that compute beside it, in turns that are infinitely short
+// (processor sharing), on two levels: the CPUs are shared by the locks that are held by somebody, and a lock by those
+// of its worker that want it. A worker has one lock (the interpreter's); without --gvl each request has one of its own.
+// A lock never has more than one CPU.
 //
-// Two kinds of virtual time make each event cost a logarithm. V is the CPU time that each held lock has had since the begin: it grows at the rate
-// min(1, CPUs / held locks), so that a change of that rate changes no order. Within a lock, had is what each of its requests has had of it.
+// Two kinds of virtual time make each event cost a logarithm. V is the CPU time that each held lock has had since the
+// begin: it grows at the rate min(1, CPUs / held locks), so that a change of that rate changes no order. Within a lock,
+// had is what each of its requests has had of it.
 type schedSim struct {
 	o      *schedOptions
 	cell   schedCell
@@ -89,7 +91,8 @@ type schedLoad struct {
 	measured    int
 }
 
-// schedParts are the shares of requests that come before those that are measured, and after them so that these end as they began: among others.
+// schedParts are the shares of requests that come before those that are measured, and after them so that these end as
+// they began: among others.
 const schedWarm, schedTail = 0.1, 0.1
 
 func newSchedLoad(o *schedOptions) *schedLoad {
@@ -126,7 +129,8 @@ func (s *schedSim) mean() float64 {
 }
 
 func newSchedSim(o *schedOptions, cell schedCell, load *schedLoad, slotsShort bool) *schedSim {
-	s := &schedSim{o: o, cell: cell, load: load, rate: 1, slotsShort: slotsShort, workers: make([]schedWorker, cell.workers), idle: cell.workers, took: make([]float64, 0, load.measured)}
+	s := &schedSim{o: o, cell: cell, load: load, rate: 1, slotsShort: slotsShort,
+		workers: make([]schedWorker, cell.workers), idle: cell.workers, took: make([]float64, 0, load.measured)}
 	stream := uint64(1)
 	for _, b := range []byte(cell.policy) {
 		stream = stream*31 + uint64(b)
@@ -395,8 +399,8 @@ func (h *lockHeap) Pop() any {
 	return l
 }
 
-// eventHeap has what happens first in front; of what happens at the same time, what was asked for first. By hand, because container/heap allocates for
-// each event.
+// eventHeap has what happens first in front; of what happens at the same time, what was asked for first. By hand,
+// because container/heap allocates for each event.
 type eventHeap []schedEvent
 
 func (h eventHeap) before(a, b int) bool {

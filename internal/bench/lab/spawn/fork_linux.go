@@ -23,8 +23,8 @@ func canFork() error {
 	return nil
 }
 
-// forks starts children with plain fork(2), the way Go did before version 1.9: under a lock that whoever makes descriptors takes too, with a pipe that tells when
-// the child runs the program, or why not.
+// forks starts children with plain fork(2), the way Go did before version 1.9: under a lock that whoever makes
+// descriptors takes too, with a pipe that tells when the child runs the program, or why not.
 type forks struct {
 	program    *byte
 	argv, envp []*byte
@@ -33,7 +33,8 @@ type forks struct {
 	copies chan struct{}
 }
 
-// mostCopies bounds the children with copies of the page tables in any case, and copiesShare the part of free memory that these may take.
+// mostCopies bounds the children with copies of the page tables in any case, and copiesShare the part of free memory
+// that these may take.
 const (
 	mostCopies  = 1024
 	copiesShare = 4
@@ -158,7 +159,8 @@ func (f *forks) fork(report int) (pid int, errno syscall.Errno) {
 	)
 	all[0] = ^uint64(0)
 	runtime.LockOSThread() // its signals are blocked: the runtime must not interrupt the child
-	unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&old)), size, 0, 0)
+	unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)),
+		uintptr(unsafe.Pointer(&old)), size, 0, 0)
 	child, _, errno = syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	if child == 0 && errno == 0 {
 		for fd := uintptr(0); fd <= 2; fd++ {
@@ -189,7 +191,8 @@ func enoughFiles(goroutines int) error {
 		return nil
 	}
 	if need := uint64(goroutines*each + others); limit.Max < need {
-		return fmt.Errorf("--goroutines %d: that takes up to %d open files, and %d are allowed here (ulimit -Hn)", goroutines, need, limit.Max)
+		return fmt.Errorf("--goroutines %d: that takes up to %d open files, and %d are allowed here (ulimit -Hn)", goroutines,
+			need, limit.Max)
 	}
 	return nil
 }
@@ -197,7 +200,8 @@ func enoughFiles(goroutines int) error {
 // killFirst has the kernel end this process before others when memory runs out.
 func killFirst() { os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0) } //nolint:errcheck // as it is, then
 
-// smallPages keeps huge pages from a piece of memory: with them page tables are 512 times smaller, and there is no telling who gets how many.
+// smallPages keeps huge pages from a piece of memory: with them page tables are 512 times smaller, and there is no
+// telling who gets how many.
 func smallPages(b []byte) {
 	page := os.Getpagesize()
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (page - 1)

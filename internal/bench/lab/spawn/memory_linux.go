@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// freeMemory is what this process and its children can still have, in bytes: of the machine, and of each of its cgroups, version 1 or 2.
+// freeMemory is what this process and its children can still have, in bytes: of the machine, and of each of its
+// cgroups, version 1 or 2.
 func freeMemory() (int64, bool) { return freeMemoryIn("/") }
 
 // freeMemoryIn looks below another root directory.
@@ -34,7 +35,8 @@ func freeMemoryIn(root string) (int64, bool) {
 		case parts[1] == "":
 			dir, files = "sys/fs/cgroup", cgroupFiles{"memory.max", "memory.current", "inactive_file"}
 		case parts[1] == "memory":
-			dir, files = "sys/fs/cgroup/memory", cgroupFiles{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}
+			dir, files = "sys/fs/cgroup/memory", cgroupFiles{"memory.limit_in_bytes", "memory.usage_in_bytes",
+				"total_inactive_file"}
 		default:
 			continue
 		}

@@ -19,11 +19,13 @@ func TestFreeMemory(t *testing.T) {
 		"a group above has less": {map[string]string{
 			"proc/meminfo": machine, "proc/self/cgroup": "0::/a/b\n",
 			"sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/b/memory.current": "1\n",
-			"sys/fs/cgroup/a/memory.max": "5000000\n", "sys/fs/cgroup/a/memory.current": "3000000\n", "sys/fs/cgroup/a/memory.stat": "anon 5\ninactive_file 1000\n",
+			"sys/fs/cgroup/a/memory.max": "5000000\n", "sys/fs/cgroup/a/memory.current": "3000000\n",
+			"sys/fs/cgroup/a/memory.stat": "anon 5\ninactive_file 1000\n",
 		}, 2001000, true},
 		"version 1": {map[string]string{
 			"proc/meminfo": machine, "proc/self/cgroup": "7:cpu:/x\n5:memory:/x\n",
-			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "4000000\n", "sys/fs/cgroup/memory/x/memory.usage_in_bytes": "4100000\n",
+			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "4000000\n",
+			"sys/fs/cgroup/memory/x/memory.usage_in_bytes": "4100000\n",
 		}, 0, true},
 		"a mount of its own": {map[string]string{
 			"proc/meminfo": machine, "proc/self/cgroup": "0::/of/the/host\n",

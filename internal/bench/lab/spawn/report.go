@@ -16,7 +16,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
-var spawnColumns = []string{"method", "heap", "goroutines", "p50 us", "p99 us", "max us", "neighbour p99 us", "starts", "gave up", "errors"}
+var spawnColumns = []string{"method", "heap", "goroutines", "p50 us", "p99 us", "max us", "neighbour p99 us", "starts",
+	"gave up", "errors"}
 
 // spawnNamed is how many columns say what a row is about.
 const spawnNamed = 3
@@ -27,7 +28,8 @@ func (r spawnRow) cells() []string {
 		goroutines = strconv.Itoa(r.Goroutines)
 	}
 	whole := func(x float64) string { return strconv.FormatFloat(x, 'f', 0, 64) }
-	return []string{r.Method, gib(r.HeapBytes), goroutines, whole(r.P50), whole(r.P99), whole(r.Max), whole(r.NeighbourP99),
+	return []string{r.Method, gib(r.HeapBytes), goroutines, whole(r.P50), whole(r.P99), whole(r.Max),
+		whole(r.NeighbourP99),
 		strconv.Itoa(r.Starts), strconv.Itoa(r.GaveUp), strconv.Itoa(r.Errors)}
 }
 
@@ -36,7 +38,8 @@ func (r spawnRatio) String() string {
 	if r.Goroutines > 1 {
 		with = fmt.Sprintf("%d at once", r.Goroutines)
 	}
-	return fmt.Sprintf("%s, %s: p99 with a heap of %s against the least one: %.2f", r.Method, with, gib(r.HeapBytes), r.P99)
+	return fmt.Sprintf("%s, %s: p99 with a heap of %s against the least one: %.2f", r.Method, with, gib(r.HeapBytes),
+		r.P99)
 }
 
 // report writes what was found, as was asked for; its error has the children that could not be started.
@@ -49,7 +52,8 @@ func (o *spawnOptions) report(env loadgen.Env, r *spawnReport) (err error) {
 	if o.json {
 		err = loadgen.WriteJSON(env.Stdout, r)
 	} else {
-		fmt.Fprintf(env.Stdout, "starting \"git version\", %v at %g/s alone%s; medians of %d runs\n\n", o.duration, o.rate, o.asking(), r.Runs)
+		fmt.Fprintf(env.Stdout, "starting \"git version\", %v at %g/s alone%s; medians of %d runs\n\n", o.duration, o.rate,
+			o.asking(), r.Runs)
 		w := tabwriter.NewWriter(env.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 		line := func(cells []string) {
 			for _, c := range cells {
@@ -84,7 +88,8 @@ func (o *spawnOptions) asking() string {
 	return fmt.Sprintf(", then %d goroutines at once", o.goroutines)
 }
 
-// chart draws a figure over the size of the heap, one curve for each method. Time is what charts have below: a GiB is a second.
+// chart draws a figure over the size of the heap, one curve for each method. Time is what charts have below: a GiB is a
+// second.
 func (r *spawnReport) chart(title string, methods []string, goroutines int, figure func(spawnRow) float64) chart.Chart {
 	c := chart.Chart{Title: title, Unit: "ms by GiB"}
 	for i, method := range methods {
@@ -110,7 +115,8 @@ func (o *spawnOptions) writeHTML(r *spawnReport) error {
 		Charts      []template.HTML
 	}{
 		About: fmt.Sprintf("%v at %g/s alone%s; medians of %d runs", o.duration, o.rate, o.asking(), r.Runs),
-		When:  time.Now().UTC().Format("2006-01-02 15:04 UTC"), Table: chart.Table{Head: spawnColumns, Naming: spawnNamed}, Ratios: r.Ratios,
+		When:  time.Now().UTC().Format("2006-01-02 15:04 UTC"), Table: chart.Table{Head: spawnColumns, Naming: spawnNamed},
+		Ratios: r.Ratios,
 	}
 	for _, row := range r.Rows {
 		page.Table.Rows = append(page.Table.Rows, row.cells())
@@ -131,7 +137,8 @@ func (o *spawnOptions) writeHTML(r *spawnReport) error {
 			r.chart("Other request, "+with+": p99", o.methods, n, func(r spawnRow) float64 { return r.NeighbourP99 }),
 		} {
 			c.Axis = "G"
-			page.Charts = append(page.Charts, template.HTML(c.SVG(time.Duration(float64(slices.Max(o.heaps))/(1<<30)*1e9)))) //nolint:gosec // made here of numbers and escaped text
+			//nolint:gosec // made here of numbers and escaped text
+			page.Charts = append(page.Charts, template.HTML(c.SVG(time.Duration(float64(slices.Max(o.heaps))/(1<<30)*1e9))))
 		}
 	}
 	var b bytes.Buffer

@@ -208,7 +208,8 @@ func enoughMemory(heap int64) error {
 	if !ok || heap+heap/pageTables+memoryReserve <= free {
 		return nil
 	}
-	return fmt.Errorf("--heap %s: there are %.1f GiB of free memory here, and 1 GiB is to stay free; give smaller sizes", gib(heap), float64(free)/(1<<30))
+	return fmt.Errorf("--heap %s: there are %.1f GiB of free memory here, and 1 GiB is to stay free; give smaller sizes",
+		gib(heap), float64(free)/(1<<30))
 }
 
 func gib(n int64) string {
@@ -340,7 +341,8 @@ func (o *spawnOptions) measure(ctx context.Context, env loadgen.Env, method stri
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	job := spawnJob{Method: method, Heap: heap, Rate: o.rate, Goroutines: o.goroutines, Duration: o.duration, Patience: o.patience, Git: o.git}
+	job := spawnJob{Method: method, Heap: heap, Rate: o.rate, Goroutines: o.goroutines, Duration: o.duration,
+		Patience: o.patience, Git: o.git}
 	sent := json.NewEncoder(in).Encode(job)
 	err = cmd.Wait() // closes in
 	if ctx.Err() != nil {

@@ -17,7 +17,8 @@ func TestSpawn(t *testing.T) {
 	}
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "page.html")
-	out, errs, err := benchtest.Run(t, t.Context(), "spawn", "--heap", "16M,0", "--rate", "50", "--goroutines", "20", "--duration", "200ms", "--runs", "2", "--html", page, "--json")
+	out, errs, err := benchtest.Run(t, t.Context(), "spawn", "--heap", "16M,0", "--rate", "50", "--goroutines", "20",
+		"--duration", "200ms", "--runs", "2", "--html", page, "--json")
 	if err != nil {
 		t.Fatal(err, errs)
 	}
@@ -59,7 +60,8 @@ func TestSpawn(t *testing.T) {
 		t.Errorf("%v\n%s", err, html)
 	}
 
-	out, errs, err = benchtest.Run(t, t.Context(), "spawn", "--heap", "0", "--goroutines", "0", "--duration", "50ms", "--method", "spawn")
+	out, errs, err = benchtest.Run(t, t.Context(), "spawn", "--heap", "0", "--goroutines", "0", "--duration", "50ms",
+		"--method", "spawn")
 	if err != nil || !strings.Contains(out, "neighbour p99 us") || strings.Contains(out, "against the least one") {
 		t.Errorf("%v %s\n%s", err, errs, out)
 	}

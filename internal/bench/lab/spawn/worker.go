@@ -34,10 +34,12 @@ type spawnJob struct {
 	Git        string
 }
 
-// WorkerCommand is that process. It reads a job from standard input, and ends when that is closed, which also happens when its parent dies.
+// WorkerCommand is that process. It reads a job from standard input, and ends when that is closed, which also happens
+// when its parent dies.
 func WorkerCommand(env loadgen.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "spawn-worker", Short: "The process that \"packhorse-bench lab spawn\" measures", Hidden: true, Args: cobra.NoArgs,
+		Use: "spawn-worker", Short: "The process that \"packhorse-bench lab spawn\" measures", Hidden: true,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			killFirst()
 			in := bufio.NewReader(cmd.InOrStdin())
@@ -62,7 +64,8 @@ func WorkerCommand(env loadgen.Env) *cobra.Command {
 	}
 }
 
-// starter starts a child and returns when it runs git. The context ends the waiting for others, and may end the child. Wait waits for the child to end.
+// starter starts a child and returns when it runs git. The context ends the waiting for others, and may end the child.
+// Wait waits for the child to end.
 type starter interface {
 	start(ctx context.Context) (wait func() error, err error)
 	close() error
@@ -90,9 +93,13 @@ func (j *spawnJob) run(ctx context.Context) ([]spawnRow, error) {
 		return nil, fmt.Errorf("git version: %w", err)
 	}
 	runtime.GC()
-	rows := []spawnRow{j.row(ctx, 1, j.Duration, s, n, func(ctx context.Context, t *starts) { t.open(ctx, j.Rate, j.Duration) })}
+	rows := []spawnRow{j.row(ctx, 1, j.Duration, s, n, func(ctx context.Context,
+		t *starts) {
+		t.open(ctx, j.Rate, j.Duration)
+	})}
 	if j.Goroutines > 0 && ctx.Err() == nil {
-		rows = append(rows, j.row(ctx, j.Goroutines, 0, s, n, func(ctx context.Context, t *starts) { t.atOnce(ctx, j.Goroutines) }))
+		rows = append(rows, j.row(ctx, j.Goroutines, 0, s, n,
+			func(ctx context.Context, t *starts) { t.atOnce(ctx, j.Goroutines) }))
 	}
 	for _, r := range rows {
 		if r.Starts == 0 && ctx.Err() == nil {
@@ -116,7 +123,8 @@ func (j *spawnJob) starter() (starter, error) {
 }
 
 // row runs what starts children for a time, beside the neighbour.
-func (j *spawnJob) row(ctx context.Context, goroutines int, lasts time.Duration, s starter, n *spawnNeighbour, run func(context.Context, *starts)) spawnRow {
+func (j *spawnJob) row(ctx context.Context, goroutines int, lasts time.Duration, s starter, n *spawnNeighbour,
+	run func(context.Context, *starts)) spawnRow {
 	t := &starts{starter: s}
 	ctx, cancel := context.WithTimeout(ctx, lasts+j.Patience)
 	defer cancel()
@@ -126,7 +134,8 @@ func (j *spawnJob) row(ctx context.Context, goroutines int, lasts time.Duration,
 	run(ctx, t)
 	close(done)
 	t.running.Wait()
-	r := spawnRow{Method: j.Method, HeapBytes: j.Heap, Goroutines: goroutines, Starts: len(t.latency) - t.gaveUp, GaveUp: t.gaveUp, Errors: t.failures.Count()}
+	r := spawnRow{Method: j.Method, HeapBytes: j.Heap, Goroutines: goroutines, Starts: len(t.latency) - t.gaveUp,
+		GaveUp: t.gaveUp, Errors: t.failures.Count()}
 	t.failures.Print(os.Stderr)
 	sum, beside := t.latency.Summarize(), (<-latency).Summarize()
 	r.P50, r.P99, r.Max, r.NeighbourP99 = us(sum.P50), us(sum.P99), us(sum.Max), us(beside.P99)
@@ -238,7 +247,8 @@ func touch(size int64) (heap [][]byte, err error) {
 		size -= int64(len(piece))
 		smallPages(piece)
 		if free, ok := freeMemory(); ok && free < memoryReserve+int64(len(piece)) {
-			return nil, fmt.Errorf("memory became scarce: %d MiB are free, with %d pieces of %d MiB touched", free>>20, len(heap), heapPiece>>20)
+			return nil, fmt.Errorf("memory became scarce: %d MiB are free, with %d pieces of %d MiB touched", free>>20,
+				len(heap), heapPiece>>20)
 		}
 		for i := 0; i < len(piece); i += page {
 			piece[i] = 1
