@@ -43,8 +43,10 @@ serve: build ## Build, and serve ROOT (./repos with a demo repository unless giv
 
 # go vet runs in make check.
 RACE     = $(shell .ci/packages --have-cgo && echo -race)
+# One package more than CPUs: tests wait for a part of their time.
+PACKAGES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # By default a program with the race detector sleeps for a second when it ends: a minute for all packages.
-GOTEST   = CGO_ENABLED=$(if $(RACE),1,0) GORACE=atexit_sleep_ms=0 go test -vet=off $(RACE)
+GOTEST   = CGO_ENABLED=$(if $(RACE),1,0) GORACE=atexit_sleep_ms=0 go test -vet=off -p $(PACKAGES) $(RACE)
 
 test: ## Install what the tests need, check, and run the tests that a change needs
 	@.ci/packages

@@ -57,19 +57,21 @@ type procedure struct {
 func (p procedure) path() string { return p.name }
 
 func unary[I, O any](name string, answer func(context.Context, *connect.Request[I]) (*O, error)) procedure {
-	return procedure{name, connect.NewUnaryHandler(name, func(ctx context.Context, r *connect.Request[I]) (*connect.Response[O], error) {
-		o, err := answer(ctx, r)
-		if err != nil {
-			return nil, err
-		}
-		return connect.NewResponse(o), nil
-	})}
+	return procedure{name, connect.NewUnaryHandler(name,
+		func(ctx context.Context, r *connect.Request[I]) (*connect.Response[O], error) {
+			o, err := answer(ctx, r)
+			if err != nil {
+				return nil, err
+			}
+			return connect.NewResponse(o), nil
+		})}
 }
 
 func stream[I, O any](name string, answer func(context.Context, *I, func(*O) error) error) procedure {
-	return procedure{name, connect.NewServerStreamHandler(name, func(ctx context.Context, r *connect.Request[I], s *connect.ServerStream[O]) error {
-		return answer(ctx, r.Msg, s.Send)
-	})}
+	return procedure{name, connect.NewServerStreamHandler(name,
+		func(ctx context.Context, r *connect.Request[I], s *connect.ServerStream[O]) error {
+			return answer(ctx, r.Msg, s.Send)
+		})}
 }
 
 // started is a client of a node that runs until the test ends.
@@ -117,7 +119,8 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%s is %q, %v", address, got, err)
 		}
 	}
-	for _, address := range []string{"", "node", "node.example", "ftp://node:1", "http://node:1/path", "http://u:p@node:1", "unix:", ":7420", "http://node:x", "a b:1"} {
+	for _, address := range []string{"", "node", "node.example", "ftp://node:1", "http://node:1/path", "http://u:p@node:1",
+		"unix:", ":7420", "http://node:x", "a b:1"} {
 		if c, err := New(address, Options{}); err == nil {
 			t.Errorf("%q is taken for an address: %v", address, c)
 		}
@@ -167,7 +170,7 @@ func TestRoads(t *testing.T) {
 			got = append(got, path)
 		}
 		if want := []string{"a.git", "b.git", "Bearer secret2"}; !slices.Equal(got, want) {
-			t.Errorf("%s: %q", address, got)
+			t.Errorf("%s: got %q, want %q", address, got, want)
 		}
 	}
 }
@@ -175,13 +178,15 @@ func TestRoads(t *testing.T) {
 // A secret is for the node alone.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
-	elsewhere := node(t, nil, unary(packhorsev1connect.RepositoryServiceListProcedure, func(context.Context, *connect.Request[packhorsev1.ListRequest]) (*packhorsev1.ListResponse, error) {
-		t.Error("a call was sent elsewhere")
-		return &packhorsev1.ListResponse{}, nil
-	}))
+	elsewhere := node(t, nil, unary(packhorsev1connect.RepositoryServiceListProcedure,
+		func(context.Context, *connect.Request[packhorsev1.ListRequest]) (*packhorsev1.ListResponse, error) {
+			t.Error("a call was sent elsewhere")
+			return &packhorsev1.ListResponse{}, nil
+		}))
 	elsewhere.Start()
 	t.Cleanup(elsewhere.Close)
-	c := started(t, procedure{"/", http.RedirectHandler(elsewhere.URL+packhorsev1connect.RepositoryServiceListProcedure, http.StatusTemporaryRedirect)})
+	c := started(t, procedure{"/", http.RedirectHandler(elsewhere.URL+packhorsev1connect.RepositoryServiceListProcedure,
+		http.StatusTemporaryRedirect)})
 	for _, err := range c.AllRepositories(t.Context(), &packhorsev1.ListRequest{}) {
 		if err == nil {
 			t.Error("a redirect is no error")
@@ -193,9 +198,10 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	var next error
-	c := started(t, unary(packhorsev1connect.RepositoryServiceListProcedure, func(context.Context, *connect.Request[packhorsev1.ListRequest]) (*packhorsev1.ListResponse, error) {
-		return nil, faultrpc.Error(next)
-	}))
+	c := started(t, unary(packhorsev1connect.RepositoryServiceListProcedure,
+		func(context.Context, *connect.Request[packhorsev1.ListRequest]) (*packhorsev1.ListResponse, error) {
+			return nil, faultrpc.Error(next)
+		}))
 	for kind := fault.Internal; kind <= fault.Exists; kind++ {
 		next = fault.Retry(kind, 1500*time.Millisecond, "as said")
 		_, err := c.Repositories().List(t.Context(), connect.NewRequest(&packhorsev1.ListRequest{}))
@@ -216,7 +222,8 @@ func TestErrors(t *testing.T) {
 	if kind := KindOf(context.Canceled); kind != packhorsev1.FaultKind_FAULT_KIND_CANCELLED {
 		t.Error(kind)
 	}
-	if kind := KindOf(errors.New("another")); kind != packhorsev1.FaultKind_FAULT_KIND_UNSPECIFIED || RetryAfter(nil) != 0 || IsNotFound(nil) {
+	if kind := KindOf(errors.New("another")); kind != packhorsev1.FaultKind_FAULT_KIND_UNSPECIFIED ||
+		RetryAfter(nil) != 0 || IsNotFound(nil) {
 		t.Error(kind)
 	}
 	gone := open(t, "unix:"+filepath.Join(t.TempDir(), "none"), Options{})
@@ -230,28 +237,34 @@ func TestLists(t *testing.T) {
 	ref := func(name string) *packhorsev1.Ref { return &packhorsev1.Ref{Name: name} }
 	ended := make(chan struct{})
 	c := started(t,
-		stream(packhorsev1connect.RefServiceListProcedure, func(ctx context.Context, r *packhorsev1.RefServiceListRequest, send func(*packhorsev1.RefServiceListResponse) error) error {
-			if r.GetPrefix() == "endless" {
-				defer close(ended)
-				for send(&packhorsev1.RefServiceListResponse{Refs: []*packhorsev1.Ref{ref("x")}}) == nil {
+		stream(packhorsev1connect.RefServiceListProcedure,
+			func(ctx context.Context, r *packhorsev1.RefServiceListRequest,
+				send func(*packhorsev1.RefServiceListResponse) error) error {
+				if r.GetPrefix() == "endless" {
+					defer close(ended)
+					for send(&packhorsev1.RefServiceListResponse{Refs: []*packhorsev1.Ref{ref("x")}}) == nil {
+					}
+					return ctx.Err()
 				}
-				return ctx.Err()
-			}
-			if r.GetPageToken() == "" {
-				return errors.Join(send(&packhorsev1.RefServiceListResponse{Refs: []*packhorsev1.Ref{ref("a"), ref("b")}}),
-					send(&packhorsev1.RefServiceListResponse{Refs: []*packhorsev1.Ref{ref("c")}, NextPageToken: "2"}))
-			}
-			return errors.Join(send(&packhorsev1.RefServiceListResponse{Refs: []*packhorsev1.Ref{ref("d")}}), faultrpc.Error(fault.New(fault.Corrupt, "broken")))
-		}),
-		unary(packhorsev1connect.ObjectServiceTreeProcedure, func(_ context.Context, r *connect.Request[packhorsev1.TreeRequest]) (*packhorsev1.TreeResponse, error) {
-			if r.Msg.GetPageToken() == "" {
-				return &packhorsev1.TreeResponse{Entries: []*packhorsev1.TreeEntry{{Mode: 1}}, NextPageToken: "2"}, nil
-			}
-			return &packhorsev1.TreeResponse{Entries: []*packhorsev1.TreeEntry{{Mode: 2}, {Mode: 3}}}, nil
-		}),
-		stream(packhorsev1connect.ObjectServiceLogProcedure, func(_ context.Context, _ *packhorsev1.LogRequest, send func(*packhorsev1.LogResponse) error) error {
-			return errors.Join(send(&packhorsev1.LogResponse{Commits: []*packhorsev1.Commit{{Oid: "1"}, {Oid: "2"}}}), send(&packhorsev1.LogResponse{Commits: []*packhorsev1.Commit{{Oid: "3"}}}))
-		}),
+				if r.GetPageToken() == "" {
+					return errors.Join(send(&packhorsev1.RefServiceListResponse{Refs: []*packhorsev1.Ref{ref("a"), ref("b")}}),
+						send(&packhorsev1.RefServiceListResponse{Refs: []*packhorsev1.Ref{ref("c")}, NextPageToken: "2"}))
+				}
+				return errors.Join(send(&packhorsev1.RefServiceListResponse{Refs: []*packhorsev1.Ref{ref("d")}}),
+					faultrpc.Error(fault.New(fault.Corrupt, "broken")))
+			}),
+		unary(packhorsev1connect.ObjectServiceTreeProcedure,
+			func(_ context.Context, r *connect.Request[packhorsev1.TreeRequest]) (*packhorsev1.TreeResponse, error) {
+				if r.Msg.GetPageToken() == "" {
+					return &packhorsev1.TreeResponse{Entries: []*packhorsev1.TreeEntry{{Mode: 1}}, NextPageToken: "2"}, nil
+				}
+				return &packhorsev1.TreeResponse{Entries: []*packhorsev1.TreeEntry{{Mode: 2}, {Mode: 3}}}, nil
+			}),
+		stream(packhorsev1connect.ObjectServiceLogProcedure,
+			func(_ context.Context, _ *packhorsev1.LogRequest, send func(*packhorsev1.LogResponse) error) error {
+				return errors.Join(send(&packhorsev1.LogResponse{Commits: []*packhorsev1.Commit{{Oid: "1"}, {Oid: "2"}}}),
+					send(&packhorsev1.LogResponse{Commits: []*packhorsev1.Commit{{Oid: "3"}}}))
+			}),
 	)
 	var got strings.Builder
 	request := &packhorsev1.RefServiceListRequest{Repository: "r"}
@@ -291,23 +304,25 @@ func TestLists(t *testing.T) {
 
 func TestBlob(t *testing.T) {
 	t.Parallel()
-	parts := []*packhorsev1.BlobResponse{{Header: &packhorsev1.BlobHeader{Oid: "1", Size: 9, Mode: 0o100644}, Data: []byte("one")}, {}, {Data: []byte("twothree")}}
+	parts := []*packhorsev1.BlobResponse{{Header: &packhorsev1.BlobHeader{Oid: "1", Size: 9, Mode: 0o100644},
+		Data: []byte("one")}, {}, {Data: []byte("twothree")}}
 	var failure atomic.Pointer[fault.Error]
 	var empty atomic.Bool
-	c := started(t, stream(packhorsev1connect.ObjectServiceBlobProcedure, func(_ context.Context, _ *packhorsev1.BlobRequest, send func(*packhorsev1.BlobResponse) error) error {
-		if empty.Load() {
-			return nil
-		}
-		for _, part := range parts {
-			if err := send(part); err != nil {
-				return err
+	c := started(t, stream(packhorsev1connect.ObjectServiceBlobProcedure,
+		func(_ context.Context, _ *packhorsev1.BlobRequest, send func(*packhorsev1.BlobResponse) error) error {
+			if empty.Load() {
+				return nil
 			}
-		}
-		if f := failure.Load(); f != nil {
-			return faultrpc.Error(f)
-		}
-		return nil
-	}))
+			for _, part := range parts {
+				if err := send(part); err != nil {
+					return err
+				}
+			}
+			if f := failure.Load(); f != nil {
+				return faultrpc.Error(f)
+			}
+			return nil
+		}))
 	for name, read := range map[string]func(*Blob) ([]byte, error){
 		"Read": func(b *Blob) ([]byte, error) { return io.ReadAll(struct{ io.Reader }{b}) },
 		"WriteTo": func(b *Blob) ([]byte, error) {
@@ -316,7 +331,8 @@ func TestBlob(t *testing.T) {
 			return all.Bytes(), err
 		},
 	} {
-		for _, kind := range []packhorsev1.FaultKind{packhorsev1.FaultKind_FAULT_KIND_UNSPECIFIED, packhorsev1.FaultKind_FAULT_KIND_CORRUPT} {
+		for _, kind := range []packhorsev1.FaultKind{packhorsev1.FaultKind_FAULT_KIND_UNSPECIFIED,
+			packhorsev1.FaultKind_FAULT_KIND_CORRUPT} {
 			failure.Store(nil)
 			if kind != packhorsev1.FaultKind_FAULT_KIND_UNSPECIFIED {
 				failure.Store(&fault.Error{Kind: fault.Corrupt, Msg: "broken"})
@@ -327,7 +343,9 @@ func TestBlob(t *testing.T) {
 			}
 			all, err := read(b)
 			if string(all) != "onetwothree" || KindOf(err) != kind || b.OID != "1" || b.Size != 9 || b.Mode != 0o100644 {
-				t.Errorf("%s: %q, %v, %+v", name, all, err, b)
+				t.Errorf("%s: got %q, %v, %+v; want onetwothree, a fault of kind %v, object 1 of 9 bytes and mode 100644", name,
+					all,
+					err, b, kind)
 			}
 			for range 2 {
 				if err := b.Close(); err != nil {
@@ -387,7 +405,8 @@ func TestWatchComesBack(t *testing.T) {
 	t.Cleanup(s.Close)
 	c := open(t, s.URL, Options{})
 	c.firstPause, c.lastPause = 2, 4
-	request := &packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "a"}, {Repository: "b", Version: version(4)}}}
+	request := &packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "a"},
+		{Repository: "b", Version: version(4)}}}
 	before := proto.CloneOf(request)
 	var events []string
 	failures := 0
@@ -415,10 +434,12 @@ func TestWatchComesBack(t *testing.T) {
 // What cannot pass is said once, and not asked for again.
 func TestWatchGivesUp(t *testing.T) {
 	t.Parallel()
-	for _, code := range []connect.Code{connect.CodeUnauthenticated, connect.CodeUnimplemented, connect.CodeDataLoss, connect.CodeInvalidArgument} {
-		c := started(t, stream(packhorsev1connect.RefServiceWatchProcedure, func(context.Context, *packhorsev1.WatchRequest, func(*packhorsev1.WatchResponse) error) error {
-			return connect.NewError(code, errors.New("no"))
-		}))
+	for _, code := range []connect.Code{connect.CodeUnauthenticated, connect.CodeUnimplemented, connect.CodeDataLoss,
+		connect.CodeInvalidArgument} {
+		c := started(t, stream(packhorsev1connect.RefServiceWatchProcedure,
+			func(context.Context, *packhorsev1.WatchRequest, func(*packhorsev1.WatchResponse) error) error {
+				return connect.NewError(code, errors.New("no"))
+			}))
 		n := 0
 		for _, err := range c.Watch(t.Context(), &packhorsev1.WatchRequest{}) {
 			if n++; n > 1 || connect.CodeOf(err) != code {
@@ -430,11 +451,12 @@ func TestWatchGivesUp(t *testing.T) {
 
 func TestWatchEnds(t *testing.T) {
 	t.Parallel()
-	c := started(t, stream(packhorsev1connect.RefServiceWatchProcedure, func(ctx context.Context, _ *packhorsev1.WatchRequest, send func(*packhorsev1.WatchResponse) error) error {
-		_ = send(&packhorsev1.WatchResponse{Repository: "a"})
-		<-ctx.Done()
-		return ctx.Err()
-	}))
+	c := started(t, stream(packhorsev1connect.RefServiceWatchProcedure,
+		func(ctx context.Context, _ *packhorsev1.WatchRequest, send func(*packhorsev1.WatchResponse) error) error {
+			_ = send(&packhorsev1.WatchResponse{Repository: "a"})
+			<-ctx.Done()
+			return ctx.Err()
+		}))
 	for range c.Watch(t.Context(), &packhorsev1.WatchRequest{}) {
 		break
 	}
@@ -444,7 +466,7 @@ func TestWatchEnds(t *testing.T) {
 		if n++; n == 1 && event.GetRepository() == "a" {
 			cancel()
 		} else if KindOf(err) != packhorsev1.FaultKind_FAULT_KIND_CANCELLED {
-			t.Errorf("%v, %v", event, err)
+			t.Errorf("got event %v, error %v; want one event of a, and then a fault of kind CANCELLED", event, err)
 		}
 	}
 	if n != 2 {

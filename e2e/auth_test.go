@@ -145,7 +145,7 @@ func TestCredentialsStayAtTheGateway(t *testing.T) {
 	}
 	text := seen()
 	if !strings.Contains(text, "app") {
-		t.Error("nothing was recorded")
+		t.Error("the proxy recorded no bytes, want those of a request")
 	}
 	for _, secret := range []string{token, base64.StdEncoding.EncodeToString([]byte("somebody-unusual:" + token))[:40],
 		"somebody-unusual"} {

@@ -96,7 +96,7 @@ func checkPage(t *testing.T, ran []*client, cells map[*client]map[string]string)
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(string(text), clientsIntro) || !strings.Contains(string(text), clientsLegend) {
-		t.Errorf("docs/reference/clients.md is not what the test writes; run make clients-doc")
+		t.Errorf("docs/reference/clients.md differs from the output of this test: run make clients-doc")
 	}
 	rows := map[string]string{} // marks by client and protocol
 	for line := range strings.Lines(string(text)) {

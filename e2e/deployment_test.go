@@ -66,7 +66,7 @@ func TestDeploymentPage(t *testing.T) {
 		}
 		response.Body.Close()
 		if response.StatusCode < 500 {
-			t.Errorf("%s: %s", name, response.Status)
+			t.Errorf("%s: got %s, want a status of 500 or more", name, response.Status)
 		}
 	}
 	gateway := startRole(t, "gateway", "--state", file("gateway"), "--config",

@@ -63,7 +63,7 @@ func TestChannelsLeft(t *testing.T) {
 	eventually(t, "the node has closed them", func() bool { return p.metric(p.node, "packhorse_channels") <= 1 })
 	for _, c := range left {
 		if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil {
-			t.Fatal("a channel that was left says something")
+			t.Fatal("got data on an unused channel, want none before its end")
 		}
 		c.Close()
 	}

@@ -167,7 +167,7 @@ func replicaTakesOver(t *testing.T) {
 		}
 	}
 	if p.metric(p.gateway, "packhorse_route_failovers_total") == 0 {
-		t.Error("no node was replaced")
+		t.Error("packhorse_route_failovers_total is 0, want more")
 	}
 	p.kill(p.node)
 	p.clone("four")

@@ -326,7 +326,7 @@ func grpcClone(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittes
 			return m.GetPart(), err
 		})
 	if !bulk {
-		t.Error("the node did not ask for a road for the pack")
+		t.Error("the node did not announce the pack")
 	}
 	pack, ok := packIn(answered{body: string(said)})
 	if !ok {
@@ -379,7 +379,7 @@ func grpcHealth(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 		"packhorse.internal.v1.NodeService", "packhorse.internal.v1.SessionService"} {
 		got, err := client.Check(n.ctx(), &grpc_health_v1.HealthCheckRequest{Service: service})
 		if err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
-			t.Errorf("%q: %v, %v", service, got, err)
+			t.Errorf("%q: got %v, %v; want SERVING", service, got, err)
 		}
 	}
 	if _, err := client.Check(n.ctx(),
@@ -444,7 +444,7 @@ func grpcErrors(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	} {
 		s := status.Convert(get(n.ctx(), repository))
 		if s.Code() != want.code || len(s.Details()) != 1 {
-			t.Errorf("%q: %v, %v", repository, s, s.Details())
+			t.Errorf("%q: got %v with details %v, want code %v with one detail", repository, s, s.Details(), want.code)
 			continue
 		}
 		if f, ok := s.Details()[0].(*packhorsev1.Fault); !ok || f.GetKind() != want.kind || f.GetMessage() != s.Message() {

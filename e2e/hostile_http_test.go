@@ -275,7 +275,7 @@ func TestHostilePace(t *testing.T) {
 			conn := v.connect()
 			io.WriteString(conn, request)
 			if _, err := io.Copy(io.Discard, conn); isTimeout(err) {
-				t.Error("the connection stays open")
+				t.Error("the connection is still open, want it closed")
 			}
 		})
 	}

@@ -143,10 +143,10 @@ func TestHostilePaths(t *testing.T) {
 			t.Errorf("%.100q: %d (%v) %.200q, want %d", path, a.status, a.err, a.body, status)
 		}
 		if strings.Contains(a.body, filepath.Dir(v.root)) {
-			t.Errorf("%.100q: the answer tells where the repositories are: %q", path, a.body)
+			t.Errorf("%.100q: got a body with the root of the repositories: %q", path, a.body)
 		}
 		if len(a.body) > 1200 || a.header.Get("X-Injected") != "" {
-			t.Errorf("%.100q: %v %q", path, a.header, a.body)
+			t.Errorf("%.100q: got %v %q, want at most 1200 bytes and no header X-Injected", path, a.header, a.body)
 		}
 		if !strings.Contains(path, "?") { // the same for what a session is asked for
 			b := v.send(strings.NewReader(strings.Replace(fetchHead("PATH", "paths",

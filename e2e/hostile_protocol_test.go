@@ -133,7 +133,7 @@ func TestHostilePrefixes(t *testing.T) {
 	} {
 		v.fresh()
 		if a := v.post("good", name, body); a.err != nil || a.status != 200 || a.body != all.body {
-			t.Errorf("%s: %d %v %.300q", name, a.status, a.err, a.body)
+			t.Errorf("%s: got %d %v %.300q, want 200 and all refs", name, a.status, a.err, a.body)
 		}
 		v.took(name, manyMB)
 	}
@@ -236,7 +236,7 @@ func TestHostileFraming(t *testing.T) {
 	// A request of nothing is one.
 	for name, body := range map[string]string{"flush": "0000", "empty": "", "flushes": strings.Repeat("0000", 100_000)} {
 		if a := v.post("good", name, []byte(body)); a.err != nil || a.status != 200 || a.body != "" {
-			t.Errorf("%s: %d %v %.300q", name, a.status, a.err, a.body)
+			t.Errorf("%s: got %d %v %.300q, want 200 and an empty body", name, a.status, a.err, a.body)
 		}
 	}
 	v.unharmed(manyMB)

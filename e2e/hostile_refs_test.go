@@ -312,7 +312,7 @@ func TestHostileRefs(t *testing.T) {
 		case test.ours:
 			if err != nil && (strings.Contains(err.Error(), "signal: killed") ||
 				strings.Contains(err.Error(), "internal error")) || strings.Contains(got, fakeID(7)) {
-				t.Errorf("%s: %v %.300q", name, err, got)
+				t.Errorf("%s: got %v %.300q, want success or a clear error, and no ID of the other repository", name, err, got)
 			}
 			t.Logf("%s: %d bytes, %v", name, len(got), err)
 		default:

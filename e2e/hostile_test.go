@@ -126,7 +126,7 @@ func (v *victim) end() {
 		}
 	}
 	if !v.errorsLogged && strings.Contains(log, `"level":"ERROR"`) {
-		v.t.Error("the log has errors")
+		v.t.Errorf("the log has errors, want none:\n%s", v.logged())
 	}
 }
 

@@ -129,7 +129,7 @@ func TestHostileWork(t *testing.T) {
 		})
 	}
 	if n := v.metric(`packhorse_requests_total{operation="fetch",result="cancelled"}`); n == 0 {
-		t.Error("no request was cancelled by its client's going away")
+		t.Error("got no request with result=cancelled, want some: clients disconnected")
 	}
 	v.unharmed(500 << 20)
 }
@@ -162,7 +162,7 @@ func TestHostileNeighbours(t *testing.T) {
 				case http.StatusTooManyRequests:
 					refused.Add(1)
 					if a.header.Get("Retry-After") == "" {
-						t.Error("a refusal does not say when to come back")
+						t.Error("a 429 response has no Retry-After")
 					}
 				default:
 					t.Errorf("%d (%v) %.200q", a.status, a.err, a.body)

@@ -61,13 +61,13 @@ func TestGatewaysShareRedis(t *testing.T) {
 	for i := range 5 {
 		id := push(fmt.Sprint(i))
 		if !answers(gateways[0], id) {
-			t.Fatal("the gateway that was pushed through answers what was before")
+			t.Fatal("the gateway that passed on the push returned the old commit, want the new one")
 		}
 		eventually(t, "the other gateway has heard of the push", func() bool { return answers(gateways[1], id) })
 		for range 20 {
 			for _, s := range gateways {
 				if !answers(s, id) {
-					t.Fatal("a gateway answers again what was before")
+					t.Fatal("a gateway returned the old commit after the new one")
 				}
 			}
 		}
@@ -101,7 +101,7 @@ func resolved(t *testing.T, s *serverProcess) string {
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("%s %s %v", response.Status, body, err)
+		t.Fatalf("got %s %s %v, want 200", response.Status, body, err)
 	}
 	return string(body)
 }

@@ -199,7 +199,7 @@ func TestGatewaysOverlap(t *testing.T) {
 		"%d\r\n\r\n", len(request))
 	in := bufio.NewReader(slow)
 	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
-		t.Fatalf("%q, %v", line, err)
+		t.Fatalf("got %q, %v; want 100 Continue", line, err)
 	}
 	old.cmd.Process.Signal(syscall.SIGTERM)
 	next := start() // serves while the old one still runs
@@ -220,9 +220,9 @@ func TestGatewaysOverlap(t *testing.T) {
 	_, _ = in.ReadString('\n')
 	response, err := http.ReadResponse(in, nil)
 	if err != nil || response.StatusCode != http.StatusOK {
-		t.Errorf("the request that the old gateway had begun: %v, %v", response, err)
+		t.Errorf("a request in progress at the old gateway: got %v, %v; want 200", response, err)
 	} else if body, err := io.ReadAll(response.Body); err != nil || !strings.Contains(string(body), "refs/heads/main") {
-		t.Errorf("%q, %v", body, err)
+		t.Errorf("got %q, %v; want refs with refs/heads/main", body, err)
 	}
 	if err := old.wait(); err != nil {
 		t.Errorf("the old gateway ended: %v", err)

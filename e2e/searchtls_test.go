@@ -77,6 +77,6 @@ func TestSearchTLS(t *testing.T) {
 		}
 	}
 	if log := search.logged() + p.gateway.logged(); strings.Contains(log, "PRIVATE KEY") {
-		t.Error("a log has a key")
+		t.Error("a log contains a private key")
 	}
 }
