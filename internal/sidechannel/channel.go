@@ -24,7 +24,7 @@ type direction uint8
 
 const (
 	untouched direction = iota
-	open                // begun, or given to somebody who will
+	open                // begun, or claimed
 	ended               // with a good END
 	failed
 )
@@ -50,8 +50,8 @@ func (c *Channel) Send(length int64) *Sender {
 // Receive gives the peer's direction.
 func (c *Channel) Receive() *Receiver { return &c.receiver }
 
-// Due says that the peer has told elsewhere that it has sent all: from now on a header that does not come within the
-// limit (Stall) closes the channel. Anybody may call it.
+// Due is called when the peer has reported by the control call that it has sent all. From then on a header that does
+// not come within the limit (Stall) closes the channel. Safe for concurrent use.
 func (c *Channel) Due() {
 	l := c.line
 	l.mu.Lock()
@@ -78,8 +78,8 @@ func (c *Channel) arrive() {
 	}
 }
 
-// Abort gives the transfer up and closes the channel. What waits on it fails with Cancelled. After Release it does
-// nothing.
+// Abort cancels the transfer and closes the channel. Operations that wait for it fail with Cancelled. After Release it
+// does nothing.
 func (c *Channel) Abort() {
 	l := c.line
 	l.mu.Lock()
@@ -127,7 +127,7 @@ func (c *Channel) acknowledge() {
 	}
 }
 
-// firstArrived looks at the peer's first header. With line.mu held.
+// firstArrived checks the peer's first header. line.mu is held.
 func (c *Channel) firstArrived() {
 	h := c.line.first
 	if h.kind == end && h.status == 0 {
@@ -138,11 +138,11 @@ func (c *Channel) firstArrived() {
 	case c.getting == ended:
 		c.line.settle()
 	default:
-		c.line.close(closeUnfinished, nil) // the peer sends what nobody waits for
+		c.line.close(closeUnfinished, nil) // the peer sends unexpected bytes
 	}
 }
 
-// usable tells why the channel cannot be used for this transfer any more. It is checked before each step.
+// usable returns why the channel cannot be used for this transfer any more, or nil. It is checked before each step.
 func (c *Channel) usable() error {
 	l := c.line
 	l.mu.Lock()
@@ -156,7 +156,7 @@ func (c *Channel) usable() error {
 	return nil
 }
 
-// broken closes the channel after an error of its connection, and says what is to be told.
+// broken closes the channel after an error of its connection, and returns the error for its users.
 func (c *Channel) broken(why reason, err error) error {
 	l := c.line
 	l.mu.Lock()

@@ -40,7 +40,7 @@ func (p *Pool) dial(ctx context.Context) (*opening, error) {
 	defer cancel()
 	opened, err := p.dialOnce(ctx)
 	if errors.Is(err, bulk.ErrFileLost) {
-		p.hinder(err)
+		p.suspendFiles(err)
 		opened, err = p.dialOnce(ctx) // without files
 	}
 	if err != nil {
@@ -115,7 +115,7 @@ func (p *Pool) handshake(ctx context.Context, conn net.Conn) (*opening, error) {
 	if theirs, err := strconv.ParseUint(answer.Header.Get(idleHeader), 10, 31); err == nil {
 		idle = min(idle, time.Duration(theirs)*time.Millisecond/2)
 	}
-	tell := takenEvery
+	tell := progressInterval
 	if theirs, err := strconv.ParseUint(answer.Header.Get(stallHeader), 10, 31); err == nil {
 		tell = min(tell, max(time.Duration(theirs)*time.Millisecond/4, time.Millisecond))
 	}
@@ -149,8 +149,8 @@ func (p *Pool) request(files bool) []byte {
 	return b.Bytes()
 }
 
-// readHead reads the head of an answer and not a byte more: what follows it belongs to the channel. It tells whether a
-// file came with it, if one may.
+// readHead reads the head of a response and not a byte more: the bytes after it belong to the channel. proved reports
+// whether a file came with it, if one may.
 func readHead(s *socket, files bool) (head []byte, proved bool, err error) {
 	head = make([]byte, 0, 256)
 	if files {

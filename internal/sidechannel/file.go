@@ -17,9 +17,9 @@ import (
 // file for it.
 const leastHanded = 256 << 10
 
-// takenEvery is how often a gateway says how far it is with a file, if a quarter of the node's time limit is not
-// shorter still.
-const takenEvery = time.Second
+// progressInterval is how often a gateway reports its progress with a file, if a quarter of the node's time limit is
+// not shorter.
+const progressInterval = time.Second
 
 // HandFiles allows for files to be handed to the peer, where that was agreed on. It is for transfers whose other
 // direction carries nothing.
@@ -36,9 +36,9 @@ func (l *line) prove(answer string) error {
 	return l.kernel.Hand([]byte(answer), f)
 }
 
-// hand hands the section's file to the gateway, and waits until that has sent it. After errors.ErrUnsupported the
-// section is as it was.
-func (s *Sender) hand(section *bulk.Section) error {
+// sendFile passes the section's file to the gateway, and waits until the gateway has sent it. After
+// errors.ErrUnsupported the section is unchanged.
+func (s *Sender) sendFile(section *bulk.Section) error {
 	if err := s.admit(section.N); err != nil {
 		return err
 	}
@@ -115,8 +115,8 @@ func (c *Channel) awaitTaken(before int64) (int64, error) {
 	}
 }
 
-// fileTaken takes what the gateway says of the file that it was handed. It reports whether the line is still open.
-func (l *line) fileTaken(h header) bool {
+// fileProgress processes the gateway's report about a file. It reports whether the line is still open.
+func (l *line) fileProgress(h header) bool {
 	message := make([]byte, h.message)
 	err := l.readFull(message)
 	l.mu.Lock()
@@ -161,7 +161,7 @@ func (r *Receiver) takeFile(n int64) error {
 	return nil
 }
 
-// untouched tells that our direction has not begun.
+// untouched reports whether our direction has not begun.
 func (c *Channel) untouched() bool {
 	c.line.mu.Lock()
 	defer c.line.mu.Unlock()
@@ -187,7 +187,7 @@ func (r *Receiver) runFile(w io.Writer) (n int64, err error) {
 	if err == nil && r.left > 0 {
 		err = io.ErrShortWrite
 	}
-	return n, r.tell(err)
+	return n, r.reportFile(err)
 }
 
 // readFile reads some of the file. The node hears nothing before all is read: who is slow uses WriteTo.
@@ -197,15 +197,15 @@ func (r *Receiver) readFile(p []byte) (int, error) {
 	r.got += int64(n)
 	r.c.line.limits.metrics.countReceived(0, int64(n))
 	if err != nil || r.left == 0 {
-		err = r.tell(err)
+		err = r.reportFile(err)
 		r.dropFile()
 	}
 	return n, err
 }
 
-// tell tells the node that all of the file was sent, or that it cannot be read. It returns what is to be told of err,
-// which is the copy's.
-func (r *Receiver) tell(err error) error {
+// reportFile reports to the node that the whole file was sent, or that it cannot be read. It returns the error for the
+// user; err is that of the copy.
+func (r *Receiver) reportFile(err error) error {
 	if lost := r.c.usable(); lost != nil {
 		r.err, r.broke = lost, lost
 		return lost
@@ -228,13 +228,13 @@ func (r *Receiver) tell(err error) error {
 	return nil
 }
 
-// sendTaken tells the node that n bytes of the file have gone.
+// sendTaken reports that n bytes of the file were sent.
 func (r *Receiver) sendTaken(n int64, status error) error {
 	l := r.c.line
 	return l.write(appendStatus(nil, taken, r.c.transfer, n, status), l.limits.stall)
 }
 
-// progress tells the node from time to time how much of a file has gone.
+// progress reports from time to time how much of a file was sent.
 type progress struct {
 	mu    sync.Mutex
 	over  bool
@@ -243,7 +243,7 @@ type progress struct {
 
 func (r *Receiver) tellProgress() *progress {
 	p, every := &progress{}, r.c.line.tell
-	almost := r.section.Gone() + r.left - 1 // all is for tell to say: what was read may not have been sent yet
+	almost := r.section.Gone() + r.left - 1 // tell reports the end: bytes that were read may not be sent yet
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.timer = time.AfterFunc(every, func() {

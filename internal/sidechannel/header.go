@@ -50,7 +50,7 @@ func (h *header) append(b []byte) []byte {
 
 var errHeader = errors.New("a header that breaks the rules")
 
-// parseHeader reads a header. What it takes, append gives back.
+// parseHeader parses a header. It is the inverse of append.
 func parseHeader(b *[headerSize]byte) (header, error) {
 	h := header{
 		kind:     headerType(b[0]),
@@ -80,7 +80,7 @@ func parseHeader(b *[headerSize]byte) (header, error) {
 	return h, nil
 }
 
-// statuses are the kinds of fault by their numbers on the wire; 0 is none.
+// statuses are the kinds of fault by their numbers on the wire; 0 means success.
 var statuses = [...]fault.Kind{
 	1: fault.Internal, 2: fault.Invalid, 3: fault.NotFound, 4: fault.Denied, 5: fault.Exhausted,
 	6: fault.Unavailable, 7: fault.Corrupt, 8: fault.Cancelled, 9: fault.Deadline, 10: fault.Exists,
@@ -111,7 +111,7 @@ func appendStatus(b []byte, kind headerType, transfer uint64, length int64, err 
 	return append(h.append(b), message...)
 }
 
-// fault is the failure that an END or TAKEN tells of.
+// fault returns the failure in an END or TAKEN.
 func (h *header) fault(message []byte) error {
 	kind := fault.Internal
 	if int(h.status) < len(statuses) {

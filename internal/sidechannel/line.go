@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Why a channel is closed: metric labels, and what its users are told.
+// Reasons why a channel is closed: metric labels, and messages for its users.
 type reason string
 
 const (
@@ -49,22 +49,22 @@ type line struct {
 	owner  owner
 	name   string
 	idle   time.Duration
-	caller string // whom the node has authenticated; "" at the gateway
+	caller string // authenticated by the node; "" at the gateway
 	opener bool   // the gateway's end
 	files  bool   // the node hands files to the gateway
 
-	head []byte // bytes that came with the handshake; used by whoever reads
+	head []byte // bytes received with the handshake; for the reader
 	buf  [headerSize]byte
-	file *os.File // that came with the last header; used by whoever reads
+	file *os.File // received with the last header; for the reader
 
 	hindered func(error)   // files do not get to the gateway; nil at the node
-	tell     time.Duration // how often the gateway says how far it is with a file
+	tell     time.Duration // how often the gateway reports its progress with a file
 
 	resume chan struct{} // capacity 1: a transfer has ended, watch goes on
 	done   chan struct{} // closed with the line
 
 	mu       sync.Mutex
-	changed  chan struct{} // closed and made anew with each change that somebody could wait for
+	changed  chan struct{} // closed and replaced at each change that a waiter may need
 	next     uint64        // the running transfer's number, or that of the next one
 	opening  bool          // the peer may not know of it yet
 	running  *Channel      // nil: idle
@@ -92,7 +92,7 @@ func (l *line) watch() {
 		h, err := l.readHeader()
 		l.dropFile() // none comes with a first header
 		if err == nil && h.kind == taken && !l.opener {
-			if !l.fileTaken(h) {
+			if !l.fileProgress(h) {
 				return
 			}
 			continue
@@ -160,7 +160,7 @@ func (l *line) dropFile() {
 	}
 }
 
-// limitRead gives the peer d to send what is due; 0: no limit.
+// limitRead sets the time for the peer to send the due bytes; 0: no limit.
 func (l *line) limitRead(d time.Duration) {
 	var t time.Time
 	if d > 0 {
@@ -169,7 +169,7 @@ func (l *line) limitRead(d time.Duration) {
 	_ = l.SetReadDeadline(t)
 }
 
-// readFull reads what is due.
+// readFull fills p with bytes that are due.
 func (l *line) readFull(p []byte) error {
 	n := copy(p, l.head)
 	l.head = l.head[n:]
@@ -198,7 +198,7 @@ func (l *line) arrived(h header, err error) bool {
 	case err != nil:
 		l.close(closeBroken, err)
 	case c == nil && (l.opener || h.kind == end):
-		l.close(closeUnexpected, errors.New("bytes that nobody asked for"))
+		l.close(closeUnexpected, errors.New("unexpected bytes"))
 	case h.transfer != l.next:
 		l.close(closeProtocol, fmt.Errorf("a header of transfer %d in transfer %d", h.transfer, l.next))
 	case h.kind != start && h.kind != end:
@@ -269,7 +269,7 @@ func (l *line) expire() {
 	case time.Now().Before(l.deadline):
 		l.timer.Reset(time.Until(l.deadline))
 	case l.running != nil:
-		l.close(closeStall, errors.New("the peer did not acknowledge the transfer, or does not say what becomes of a file"))
+		l.close(closeStall, errors.New("the peer does not acknowledge the transfer or report its progress"))
 	default:
 		l.close(closeIdle, nil)
 	}
@@ -310,7 +310,7 @@ func (l *line) shut(why reason, cause error) {
 	l.close(why, cause)
 }
 
-// closeError is what a transfer's users are told of their channel's end.
+// closeError returns the error for the users of a closed channel.
 func closeError(why reason, cause error) error {
 	switch why {
 	case closeCancelled:

@@ -23,13 +23,14 @@ func NewMetrics() *Metrics {
 	}
 	m := &Metrics{
 		channels: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "packhorse_channels", Help: "Side channels by state: idle, busy (with a transfer, its acknowledgement included).",
+			Name: "packhorse_channels", Help: "Side channels by state: idle, busy (with a transfer or its acknowledgement).",
 		}, []string{"state"}),
 		opened: counter("packhorse_channels_opened_total",
-			"Side channels asked for, by result: ok, full (the node has too many), refused, failed (no connection, or no answer).", "result"),
+			"Requests for side channels by result: ok, full (the node has too many), refused, "+
+				"failed (no connection or response).", "result"),
 		closed: counter("packhorse_channels_closed_total",
-			"Side channels closed, by reason: idle, surplus, peer (while idle), unexpected (bytes nobody asked for), protocol (a header that "+
-				"breaks the rules), stall, broken (in a transfer), failed (a transfer ended with an error), unfinished (a transfer given up), "+
+			"Side channels closed, by reason: idle, surplus, peer (while idle), unexpected (unexpected bytes), protocol (an invalid "+
+				"header), stall, broken (in a transfer), failed (a transfer ended with an error), unfinished (a transfer given up), "+
 				"cancelled, shutdown.", "reason"),
 		refused: counter("packhorse_channel_claims_refused_total",
 			"Claims of side channels refused, by reason: name, unknown, caller, number, replayed, busy, cancelled.",

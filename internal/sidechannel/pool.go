@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// PoolOptions says how a gateway opens channels to a node; zero values choose the defaults.
+// PoolOptions configures a Pool; zero values mean the defaults.
 type PoolOptions struct {
 	// Dial connects to the node's port. The connection is a *net.TCPConn, a *net.UnixConn, a *bulk.Conn, or a *tls.Conn
 	// that has chosen http/1.1.
@@ -107,7 +107,7 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 		return nil, err
 	}
 	l := newLine(o.socket, &p.limits, p, o.name, o.idle)
-	l.opener, l.files, l.tell, l.hindered = true, o.files, o.tell, p.hinder
+	l.opener, l.files, l.tell, l.hindered = true, o.files, o.tell, p.suspendFiles
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
@@ -130,15 +130,15 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 	return c, nil
 }
 
-// For how long no files are asked for after one that did not arrive, or could not be read: twice as long each time, as
-// it may have cost a clone.
+// After a file that did not arrive or could not be read, no files are requested for a time. It doubles each time,
+// because a failure may have cost a clone.
 const (
 	firstPause = 10 * time.Minute
 	maxPause   = 24 * time.Hour
 )
 
-// hinder notes that files of the node's do not get here.
-func (p *Pool) hinder(err error) {
+// suspendFiles notes that the node's files do not arrive here.
+func (p *Pool) suspendFiles(err error) {
 	p.mu.Lock()
 	now := time.Now()
 	again := !now.Before(p.plain) // not one of many at once
@@ -162,8 +162,7 @@ func (p *Pool) takesFiles() bool {
 
 var errPoolClosed = fault.New(fault.Unavailable, "this gateway ends")
 
-// Forget closes the idle channels. It is for a node that was lost: they may lead nowhere, and nothing might ever tell
-// of it.
+// Forget closes the idle channels after a node was lost: they may be dead without notice.
 func (p *Pool) Forget() { p.drop(closePeer, errors.New("the node was lost")) }
 
 // drop closes the idle channels.
@@ -226,8 +225,8 @@ func (p *Pool) gone(l *line) {
 	}
 }
 
-// peek looks whether the peer of an idle line has closed it, or sent what nobody asked for. It does not wait, and takes
-// nothing. Over TLS it cannot tell; there the line's watch has to see it.
+// peek checks whether the peer of an idle line has closed it, or has sent unexpected bytes. It does not wait, and reads
+// nothing. Over TLS it cannot know; there the line's watch does that.
 func (l *line) peek() error {
 	if l.kernel == nil {
 		return nil

@@ -18,7 +18,7 @@ type Receiver struct {
 	length int64 // or unknown
 	left   int64 // of the bytes that the last header has announced
 	got    int64
-	err    error // what comes next; io.EOF after the END
+	err    error // of the next Read; io.EOF after the END
 	broke  error // of the channel or the peer
 	stream bulk.Stream
 
@@ -26,7 +26,7 @@ type Receiver struct {
 	section bulk.Section // of the file
 }
 
-// Length waits for the peer to begin, and tells how many bytes will come; -1: unknown.
+// Length waits for the peer to begin, and returns how many bytes will come; -1 if unknown.
 func (r *Receiver) Length() (int64, error) {
 	if err := r.begin(); err != nil {
 		return 0, err
@@ -78,13 +78,13 @@ func (r *Receiver) run(w io.Writer) (int64, error) {
 		return r.runFile(w)
 	}
 	l := r.c.line
-	short := l.files && l.opener && r.left <= bufferSize // what goes before a file
+	short := l.files && l.opener && r.left <= bufferSize // bytes before a file
 	if l.kernel == nil || len(l.head) > 0 || short {
 		buf := l.limits.buffers.get()
 		defer l.limits.buffers.put(buf)
 		n := r.left
 		if l.kernel != nil && !short {
-			n = min(n, int64(len(l.head))) // what came with the handshake; the kernel does the rest
+			n = min(n, int64(len(l.head))) // bytes received with the handshake; the kernel copies the rest
 		}
 		return io.CopyBuffer(w, &part{r, n}, buf[:])
 	}
@@ -128,7 +128,7 @@ func (p *part) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// read reads some of what is left of a run.
+// read reads some of the remaining bytes of a run.
 func (r *Receiver) read(p []byte) (int, error) {
 	l := r.c.line
 	p = p[:min(int64(len(p)), r.left)]
@@ -189,7 +189,7 @@ func (r *Receiver) begin() error {
 	return nil
 }
 
-// over is the error that ended the direction; its end is none.
+// over returns the error that ended the direction, or nil at its end.
 func (r *Receiver) over() error {
 	if r.err == io.EOF {
 		return nil
@@ -197,7 +197,7 @@ func (r *Receiver) over() error {
 	return r.err
 }
 
-// next sees to it that there are bytes left in a run.
+// next makes sure that a run has bytes left.
 func (r *Receiver) next() error {
 	if err := r.begin(); err != nil {
 		return err
@@ -235,7 +235,7 @@ func (r *Receiver) next() error {
 	return nil
 }
 
-// framed tells that bytes come in DATA and FILE.
+// framed reports whether bytes come in DATA and FILE.
 func (r *Receiver) framed() bool { return r.length < 0 || r.c.line.files && r.c.line.opener }
 
 // room is how many more bytes may come.

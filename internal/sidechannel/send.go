@@ -37,8 +37,8 @@ type Sender struct {
 
 	buffer   *[bufferSize]byte
 	pending  []byte // in buffer
-	buffered int64  // bytes in pending that are no headers
-	frame    int    // where in pending the header of the open DATA is; -1: none is open
+	buffered int64  // bytes in pending that are not headers
+	frame    int    // position of the open DATA's header in pending; -1: none
 }
 
 // Write sends p; small writes are put together until Flush, End, or a larger one.
@@ -79,7 +79,7 @@ func (s *Sender) ReadFrom(r io.Reader) (int64, error) {
 	switch r := r.(type) {
 	case *bulk.Section:
 		if n = r.N; n >= leastHanded && s.files {
-			if err := s.hand(r); !errors.Is(err, errors.ErrUnsupported) {
+			if err := s.sendFile(r); !errors.Is(err, errors.ErrUnsupported) {
 				return n - r.N, err
 			}
 		}
@@ -117,10 +117,10 @@ func (s *Sender) copy(r io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{r}, buf[:])
 }
 
-// framed tells that bytes go in DATA and FILE.
+// framed reports whether bytes go in DATA and FILE.
 func (s *Sender) framed() bool { return s.length < 0 || s.c.line.files && !s.c.line.opener }
 
-// admit says whether n more bytes may be sent. It puts the START before the first.
+// admit reports whether n more bytes may be sent. It puts the START before the first.
 func (s *Sender) admit(n int64) error {
 	if s.err != nil {
 		return s.err
@@ -197,8 +197,8 @@ func (s *Sender) Flush() error {
 	return s.flush(0)
 }
 
-// End ends our direction: with nil it is whole. With an error the peer is told of it, by closing the channel if there
-// is no other way; then the channel is not used again. It fails if fewer bytes were sent than announced.
+// End ends our direction. With nil it is complete. An error is reported to the peer, by closing the channel if there is
+// no other way; then the channel is not used again. End fails if fewer bytes were sent than announced.
 func (s *Sender) End(status error) error {
 	if s.err != nil {
 		return s.err
@@ -238,7 +238,7 @@ func (s *Sender) End(status error) error {
 	return nil
 }
 
-// ready sees to it that there is a buffer.
+// ready makes sure that there is a buffer.
 func (s *Sender) ready() {
 	if s.buffer == nil {
 		s.buffer = s.c.line.limits.buffers.get()
@@ -263,7 +263,7 @@ func (s *Sender) broken(err error) error {
 	return s.err
 }
 
-// drop gives the buffer back, if it is sure that nobody uses it any more.
+// drop returns the buffer, if it is certainly unused.
 func (s *Sender) drop() {
 	if s.buffer != nil && s.ended && s.err == nil {
 		s.c.line.limits.buffers.put(s.buffer)

@@ -21,7 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Options says how a node serves channels; zero values choose the defaults.
+// Options configures a Server; zero values mean the defaults.
 type Options struct {
 	Pump    *bulk.Pump
 	Max     int           // channels at once; if there are several callers, each has at most three quarters of them
@@ -43,7 +43,7 @@ type Server struct {
 	closed bool
 	count  int            // lines, and requests that are about to be one
 	counts map[string]int // of each caller
-	// by the hash of their names: how long a look-up takes tells nothing about a name
+	// by the hash of their names: the duration of a look-up reveals nothing about a name
 	lines map[[sha256.Size]byte]*line
 }
 
@@ -71,8 +71,8 @@ func positive(d, otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-// Upgrade answers a request for Path, and makes its connection a channel of caller's: of whom the request's credentials
-// were. It does not wait for the channel's end.
+// Upgrade answers a request for Path, and turns its connection into a channel of the authenticated caller. It does not
+// wait for the end of the channel.
 func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) {
 	refuse := func(status int, format string, args ...any) {
 		s.limits.metrics.opened.WithLabelValues("refused").Inc()
@@ -144,7 +144,7 @@ func (s *Server) open(w http.ResponseWriter, caller string, files bool) error {
 		http.Error(w, "this connection cannot become a side channel", http.StatusInternalServerError)
 		return err
 	}
-	head, _ := rw.Reader.Peek(rw.Reader.Buffered()) // what came with the request belongs to the channel
+	head, _ := rw.Reader.Peek(rw.Reader.Buffered()) // bytes received with the request belong to the channel
 	head = bytes.Clone(head)
 	sock, err := newSocket(conn, &s.limits)
 	if err != nil {
@@ -170,7 +170,8 @@ func (s *Server) open(w http.ResponseWriter, caller string, files bool) error {
 	s.limits.metrics.opened.WithLabelValues("ok").Inc()
 
 	// The peer may claim before this is done; the claim waits.
-	answer := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n%s: %d\r\n%s: %d\r\n",
+	answer := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n"+
+		"%s: %s\r\n%s: %d\r\n%s: %d\r\n",
 		protocol, nameHeader, name, idleHeader, s.limits.idle.Milliseconds(), stallHeader,
 		s.limits.stall.Milliseconds())
 	limit := time.AfterFunc(handshakeLimit, func() {
@@ -199,9 +200,10 @@ func (s *Server) open(w http.ResponseWriter, caller string, files bool) error {
 	return nil
 }
 
-// Claim gives the transfer that caller has announced on a channel. It waits for the transfer before it to be
-// acknowledged. The faults: Invalid for what is no name or not the next number, Denied for another caller's channel or
-// a number that was used, Unavailable for a channel that is gone or stays busy.
+// Claim returns the transfer that the caller has announced on a channel. It waits for the acknowledgement of the
+// previous transfer. It fails with Invalid for an invalid name or a number that is not the next one. It fails with
+// Denied for another caller's channel or a used number, and with Unavailable for a channel that is closed or stays
+// busy.
 func (s *Server) Claim(ctx context.Context, name string, transfer uint64, caller string) (*Channel, error) {
 	refuse := func(why string, kind fault.Kind, text string) error {
 		s.limits.metrics.refused.WithLabelValues(why).Inc()
@@ -209,7 +211,7 @@ func (s *Server) Claim(ctx context.Context, name string, transfer uint64, caller
 		return fault.New(kind, "%s", text)
 	}
 	if len(name) != nameLength {
-		return nil, refuse("name", fault.Invalid, "this is no name of a side channel")
+		return nil, refuse("name", fault.Invalid, "invalid name of a side channel")
 	}
 	s.mu.Lock()
 	l := s.lines[sha256.Sum256([]byte(name))]
@@ -277,7 +279,7 @@ func (s *Server) gone(l *line) {
 	delete(s.lines, sha256.Sum256([]byte(l.name)))
 }
 
-// hasToken tells whether a header of comma-separated tokens has this one.
+// hasToken reports whether a header of comma-separated tokens has this one.
 func hasToken(h http.Header, key, token string) bool {
 	for _, v := range h.Values(key) {
 		for t := range strings.SplitSeq(v, ",") {

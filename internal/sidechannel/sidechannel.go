@@ -1,5 +1,5 @@
-// Package sidechannel is the road of bulk bytes between a gateway and a node: raw connections that control calls name,
-// and over which the kernel moves bytes that meet no codec. A Server is the node's end, a Pool the gateway's.
+// Package sidechannel carries bulk data between a gateway and a node: raw connections that control calls name, and over
+// which the kernel moves bytes without a codec. A Server is the node's end, a Pool the gateway's.
 //
 // # Opening
 //
@@ -10,7 +10,7 @@
 //	Host: <name>
 //	Connection: Upgrade
 //	Upgrade: packhorse-channel/1
-//	Packhorse-Channel-Files: 2                (by a Unix socket, if the gateway takes files)
+//	Packhorse-Channel-Files: 2                (by a Unix socket, if the gateway accepts files)
 //	<the credentials of a control call>
 //
 // The node answers with
@@ -19,70 +19,70 @@
 //	Connection: Upgrade
 //	Upgrade: packhorse-channel/1
 //	Packhorse-Channel: <name: 128 random bits, 32 lower-case hexadecimal digits>
-//	Packhorse-Channel-Idle: <milliseconds after which the node closes the channel if it is not used>
-//	Packhorse-Channel-Stall: <milliseconds within which the node wants to hear of a file>
-//	Packhorse-Channel-Files: 2                (if the gateway has sent it, and the node will hand it files)
+//	Packhorse-Channel-Idle: <milliseconds after which the node closes an unused channel>
+//	Packhorse-Channel-Stall: <milliseconds within which the node expects a report about a file>
+//	Packhorse-Channel-Files: 2                (if the gateway has sent it, and the node passes files)
 //
-// With this last line, a descriptor of /dev/null comes with the answer's first byte (SCM_RIGHTS). If none arrives,
-// something stands between the two, and the gateway closes the connection and asks again without files.
+// With this last line, a descriptor of /dev/null comes with the first byte of the response (SCM_RIGHTS). If none
+// arrives, there is a proxy between the two. Then the gateway closes the connection and tries again without files.
 //
-// and from there on the connection is a channel. Any other status is a refusal with a sentence of text: 503 with
-// Retry-After if the node has too many channels or ends, 426 if the request asks for something else, and what the node
-// says to wrong credentials. The name is a secret between the two, and is bound to the caller whose credentials came
-// with the request.
+// From there on the connection is a channel. Any other status is a refusal with a sentence of text: 503 with Retry-After
+// if the node has too many channels or shuts down, 426 for a request for another protocol. Wrong credentials get the
+// same status as in a control call. The name is a secret between the two. It is bound to the caller whose credentials came with the
+// request.
 //
 // # Transfers
 //
-// A channel carries one transfer after the other, numbered from 1. A control call names the channel and the number; the
-// node takes part once it has claimed them for the call's caller, and sends nothing before. A number is good for one
-// claim.
+// A channel carries one transfer after the other, numbered from 1. A control call names the channel and the number. The
+// node claims them for the call's caller, and sends nothing before. A number can be claimed once.
 //
-// A transfer has two directions, which know nothing of each other but its number. Each consists of headers of 24 bytes,
-// integers big-endian, fields that a type does not use zero:
+// A transfer has two directions, which are independent except for the number. Each consists of headers of 24 bytes with
+// big-endian integers. Fields that a type does not use are zero:
 //
 //	offset  size  field
 //	     0     1  type: 'S' START, 'D' DATA, 'F' FILE, 'T' TAKEN, 'E' END
 //	     1     1  status (END, TAKEN)
-//	     2     2  bytes of message that follow the header (END, TAKEN; at most 1024)
+//	     2     2  bytes of message after the header (END, TAKEN; at most 1024)
 //	     4     4  milliseconds to wait before the next try (END, TAKEN; 0: no advice)
 //	     8     8  number of the transfer
 //	    16     8  length in bytes (see below; at most 2^44)
 //
-//	START  begins a direction. Its length is that of all the bytes to come, or 2^64-1: unknown.
-//	       Of a known length, the raw bytes follow with nothing between them, and then END.
-//	DATA   only after a START with an unknown length: as many raw bytes follow as its length says, at least 1. Any number of
-//	       DATA may follow each other.
-//	END    ends the direction. Its length is how many bytes the direction had. Status 0 says that they are all there is; any other is
-//	       the kind of failure (1 internal, 2 invalid, 3 not found, 4 denied, 5 exhausted, 6 unavailable, 7 corrupt, 8 cancelled,
-//	       9 deadline, 10 exists), with a message for whoever made the request.
+//	START  begins a direction. Its length is the number of bytes in the direction, or 2^64-1 if unknown. If it is
+//	       known, the raw bytes follow without headers, and then END.
+//	DATA   only after a START with an unknown length: raw bytes follow, as many as its length, at least 1. Any
+//	       number of DATA may follow each other.
+//	END    ends the direction. Its length is the number of bytes in the direction. Status 0 means that it is
+//	       complete. Any other status is the kind of failure (1 internal, 2 invalid, 3 not found, 4 denied,
+//	       5 exhausted, 6 unavailable, 7 corrupt, 8 cancelled, 9 deadline, 10 exists), with a message for the caller.
 //
-// On a channel with files the node's direction has no raw bytes after START: of a known length, too, they come in DATA
-// and FILE.
+// On a channel with files the node's direction has no raw bytes after START. Even if the length is known, bytes come in
+// DATA and FILE.
 //
-//	FILE   stands for as many bytes as its length says, at least 1, of a regular file. The file's descriptor comes with the header's first
-//	       byte (SCM_RIGHTS), and 8 bytes follow the header: where in the file the bytes begin.
+//	FILE   stands for bytes of a regular file, as many as its length, at least 1. The file's descriptor comes with the
+//	       header's first byte (SCM_RIGHTS). The offset of the bytes in the file follows the header in 8 bytes.
 //
-//	TAKEN  is the gateway's answer to a FILE: how many of its bytes have gone. The gateway sends the bytes from the file, a TAKEN at least
-//	       each second meanwhile, and one with the FILE's length when the client's connection has taken all; or one with a status, if the file cannot be read. The
-//	       node sends nothing before the last one. The gateway's direction carries nothing else.
+//	TAKEN  is the gateway's report about a FILE: how many of its bytes it has sent. While the gateway sends the bytes
+//	       from the file, it sends a TAKEN at least each second. The last one has the FILE's length, when the client's
+//	       connection has accepted all, or a status if the file cannot be read. The node sends nothing before the
+//	       last one. The gateway's direction carries nothing else.
 //
-// A direction that carries nothing is an END alone. The side that carries nothing, or nothing more, sends it only when
-// it has read the other direction to its end: so the END of a receiver acknowledges what it received.
+// A direction without bytes is an END alone. Its side sends it only after it has read the other direction to its end. So
+// the END of a receiver acknowledges its bytes.
 //
 // # Ends
 //
-// A channel can be used again only when each side has sent and received an END with status 0. Whatever else happens
-// closes it: a status other than 0, a direction given up, a connection that ends, a header that breaks these rules,
-// another transfer's number, bytes that nobody asked for, a limit. Within a known length there is no way to tell of a
-// failure but to close; the control call carries its reason. So a direction without its END is not whole, and no byte
-// of one transfer can reach another.
+// A channel can be used again only when each side has sent and received an END with status 0. It is closed by
+// another status, a cancelled direction, the end of the connection, an invalid header, another transfer's number,
+// unexpected bytes, or a limit. Within a known length the only way to report a failure is to close the channel. The
+// control call has the reason. So a direction without its END is incomplete, and no byte of one transfer can get into
+// another.
 //
-// Limits: a peer that takes nothing, or sends nothing of what a header has announced, is cut off after a time (Stall),
-// as is one that does not acknowledge. Waiting for a header has no limit while a transfer runs, until the control call
-// beside it has said that all was sent (Due). A channel that nobody uses is closed by either side after a time (Idle),
-// by the gateway after half of the node's at the latest: so a channel is not announced while the node gives it up, and
-// what a gateway leaves behind that was stopped or cut off is gone soon. The node has at most so many channels (Max),
-// and if there are several callers, each at most three quarters of them.
+// Limits: a peer that makes no progress within a time (Stall) is disconnected, and so is one that does not acknowledge.
+// Waiting for a header has no limit during a transfer until the control call has reported that all was sent (Due). Either
+// side closes an unused channel after a time (Idle), the gateway after half of the node's time at the latest. So a gateway
+// does not name a channel while the node closes it, and the channels of a gateway that was stopped or disconnected are
+// closed soon. The node has a maximum number of channels (Max). If there are several callers, each gets at most three
+// quarters of them.
 package sidechannel
 
 import (
@@ -104,7 +104,7 @@ const (
 	idleHeader  = "Packhorse-Channel-Idle"
 	stallHeader = "Packhorse-Channel-Stall"
 	fileHeader  = "Packhorse-Channel-Files"
-	fileVersion = "2" // another one is that of somebody with whom no file is handed over
+	fileVersion = "2" // peers with another version exchange no files
 	nameLength  = 32
 )
 
@@ -129,7 +129,7 @@ type limits struct {
 
 // socket is a channel's connection.
 type socket struct {
-	net.Conn            // what is written to and read from
+	net.Conn            // for Read and Write
 	kernel   *bulk.Conn // the same, if the kernel can move bytes; nil: through TLS
 	below    net.Conn   // what is closed: no TLS alert that could block
 }

@@ -13,7 +13,7 @@ import (
 
 // Advertise begins a session: with the capabilities in version 2, with all refs before that.
 func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Session, sessionID string,
-	reply node.ResponseWriter) (
+	response node.ResponseWriter) (
 	node.Outcome, error) {
 	offer := s.offer(r, session)
 	outcome := node.Outcome{}
@@ -24,16 +24,16 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 		b := protocol.Capabilities{Agent: s.options.Agent, Format: r.Format, Offer: offer,
 			SessionID: sessionID}.Append(nil)
 		if session.Stateless {
-			reply.SetLength(int64(len(b)))
+			response.SetLength(int64(len(b)))
 		}
-		_, err := reply.Write(b)
+		_, err := response.Write(b)
 		return outcome, err
 	}
 	snapshot, err := r.Refs.Snapshot(ctx)
 	if err != nil {
 		return outcome, err
 	}
-	a := advertiser{refWriter: newRefWriter(reply, &outcome), server: s, repo: r}
+	a := advertiser{refWriter: newRefWriter(response, &outcome), server: s, repo: r}
 	defer a.release()
 	a.stateful = !session.Stateless
 	head := snapshot.Head()
@@ -73,9 +73,8 @@ func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
 		return err
 	}
 	if a.outcome.Refs == 0 && a.repo.Format != git.SHA1 {
-		// As git does since 2.41, so that the client learns of the object format. Where that is the one they take for
-		// granted, some clients are better off with nothing, as git said before: isomorphic-git up to 1.21 cannot clone
-		// otherwise.
+		// Like git since 2.41, so that the client learns the object format. Some clients assume SHA-1 and cannot parse
+		// the line: isomorphic-git up to 1.21 cannot clone otherwise.
 		a.buf = protocol.AppendNoRefs(a.buf, a.repo.Format, a.features.String())
 	}
 	shallow, err := a.repo.Shallow()
@@ -108,7 +107,7 @@ func (a *advertiser) ref(ref refs.Ref) (err error) {
 
 // refWriter writes a list of refs: a short one at once with its length known, a long one in pieces.
 type refWriter struct {
-	reply    node.ResponseWriter
+	response node.ResponseWriter
 	outcome  *node.Outcome
 	scratch  *scratch
 	buf      []byte
@@ -116,9 +115,9 @@ type refWriter struct {
 	stateful bool // no lengths
 }
 
-func newRefWriter(reply node.ResponseWriter, outcome *node.Outcome) refWriter {
+func newRefWriter(response node.ResponseWriter, outcome *node.Outcome) refWriter {
 	scratch := getScratch()
-	return refWriter{reply: reply, outcome: outcome, scratch: scratch, buf: scratch.buf}
+	return refWriter{response: response, outcome: outcome, scratch: scratch, buf: scratch.buf}
 }
 
 func (w *refWriter) release() {
@@ -132,19 +131,19 @@ func (w *refWriter) added() error {
 	return w.room()
 }
 
-// room sees to it that the next line finds room in the buffer.
+// room makes room for the next line in the buffer.
 func (w *refWriter) room() error {
 	if len(w.buf) < bufferSize-2*git.MaxRefName {
 		return nil
 	}
 	if !w.written {
 		// A client that is slow to take it must not hold a place among the small requests.
-		if err := w.reply.StartBulk(false); err != nil {
+		if err := w.response.StartBulk(false); err != nil {
 			return err
 		}
 		w.written = true
 	}
-	_, err := w.reply.Write(w.buf)
+	_, err := w.response.Write(w.buf)
 	w.buf = w.buf[:0]
 	return err
 }
@@ -153,8 +152,8 @@ func (w *refWriter) room() error {
 func (w *refWriter) finish() error {
 	w.buf = pktline.AppendFlush(w.buf)
 	if !w.written && !w.stateful {
-		w.reply.SetLength(int64(len(w.buf)))
+		w.response.SetLength(int64(len(w.buf)))
 	}
-	_, err := w.reply.Write(w.buf)
+	_, err := w.response.Write(w.buf)
 	return err
 }

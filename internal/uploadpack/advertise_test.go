@@ -30,16 +30,17 @@ var olderSessions = []node.Session{
 // advertisement is our advertisement.
 func advertisement(t testing.TB, r *repo.Repo, session node.Session) (*recorder, node.Outcome) {
 	t.Helper()
-	reply := newRecorder()
-	outcome, err := New(keySource{}, Options{Agent: "packhorse/test"}).Advertise(t.Context(), r, session, "SID", reply)
+	response := newRecorder()
+	outcome, err := New(keySource{}, Options{Agent: "packhorse/test"}).Advertise(t.Context(), r, session, "SID",
+		response)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if session.Stateless && reply.length < 0 && reply.bulk == 0 || !session.Stateless && reply.length >= 0 ||
-		reply.length >= 0 && reply.length != int64(reply.Len()) {
-		t.Errorf("%+v: length %d announced, %d bytes written", session, reply.length, reply.Len())
+	if session.Stateless && response.length < 0 && response.bulk == 0 || !session.Stateless && response.length >= 0 ||
+		response.length >= 0 && response.length != int64(response.Len()) {
+		t.Errorf("%+v: length %d announced, %d bytes written", session, response.length, response.Len())
 	}
-	return reply, outcome
+	return response, outcome
 }
 
 // gitAdvertises is git's.
@@ -90,8 +91,8 @@ func TestAdvertisementAsGit(t *testing.T) {
 		t.Helper()
 		r := openRepo(t, dir)
 		for _, session := range olderSessions {
-			reply, _ := advertisement(t, r, session)
-			want, got := normal(t, gitAdvertises(t, dir, session)), normal(t, reply.String())
+			response, _ := advertisement(t, r, session)
+			want, got := normal(t, gitAdvertises(t, dir, session)), normal(t, response.String())
 			if noRefs.MatchString(got) && r.Format == git.SHA1 {
 				t.Errorf("%s, %+v: a line for no refs:\n%s", name, session, got)
 			}
@@ -121,7 +122,7 @@ func TestAdvertisementAsGit(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("a long boundary", long.Dir)
-	if reply, _ := advertisement(t, openRepo(t, long.Dir), olderSessions[0]); reply.bulk == 0 {
+	if response, _ := advertisement(t, openRepo(t, long.Dir), olderSessions[0]); response.bulk == 0 {
 		t.Error("a long boundary is held in memory as a whole")
 	}
 
@@ -164,9 +165,9 @@ func TestAdvertisementAsGit(t *testing.T) {
 	// Of a hidden HEAD git does not show the ID, but it does tell the target. We tell nothing.
 	g.Git("symbolic-ref", "HEAD", "refs/heads/main")
 	g.Git("config", "transfer.hideRefs", "HEAD")
-	if reply, _ := advertisement(t, openRepo(t, g.Dir), olderSessions[0]); bytes.Contains(reply.Bytes(),
+	if response, _ := advertisement(t, openRepo(t, g.Dir), olderSessions[0]); bytes.Contains(response.Bytes(),
 		[]byte("HEAD")) {
-		t.Errorf("a hidden HEAD: %q", reply)
+		t.Errorf("a hidden HEAD: %q", response)
 	}
 }
 
@@ -181,11 +182,11 @@ func TestLongAdvertisement(t *testing.T) {
 	}
 	g.GitIn(in.String(), "update-ref", "--stdin")
 	g.Git("pack-refs", "--all")
-	reply, outcome := advertisement(t, openRepo(t, g.Dir), olderSessions[0])
-	if reply.length >= 0 || reply.bulk != 1 || outcome.Refs != 3000 {
-		t.Errorf("length %d, bulk %d, %d refs", reply.length, reply.bulk, outcome.Refs)
+	response, outcome := advertisement(t, openRepo(t, g.Dir), olderSessions[0])
+	if response.length >= 0 || response.bulk != 1 || outcome.Refs != 3000 {
+		t.Errorf("length %d, bulk %d, %d refs", response.length, response.bulk, outcome.Refs)
 	}
-	if got, want := normal(t, reply.String()), normal(t, gitAdvertises(t, g.Dir,
+	if got, want := normal(t, response.String()), normal(t, gitAdvertises(t, g.Dir,
 		olderSessions[0])); strings.ReplaceAll(got, " filter", "") != want {
 		t.Errorf("%d bytes, git %d", len(got), len(want))
 	}
@@ -219,12 +220,12 @@ func TestOneKeyForAllVersions(t *testing.T) {
 			for _, session := range olderSessions {
 				d := &dialect{acks: "multi_ack_detailed", sideband: sideband, end: "done"}
 				for range 2 { // the second time the way to the pack is remembered, too
-					reply, outcome, err := s.serveAs(server, session, q.bytesV0(d, git.SHA1))
+					response, outcome, err := s.serveAs(server, session, q.bytesV0(d, git.SHA1))
 					if err != nil || outcome.Key != first.Key || outcome.Pack != "hit" {
 						t.Errorf("%q, %q, %+v: %s, %v", args, sideband, session, outcome.Pack, err)
 					}
-					if (reply.length >= 0) != (session.Stateless && sideband == "side-band-64k") {
-						t.Errorf("%q, %q, %+v: length %d", args, sideband, session, reply.length)
+					if (response.length >= 0) != (session.Stateless && sideband == "side-band-64k") {
+						t.Errorf("%q, %q, %+v: length %d", args, sideband, session, response.length)
 					}
 				}
 			}
@@ -265,9 +266,9 @@ func TestShallowAtTheSameTime(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			reply, _ := advertisement(t, r, session)
-			if lines := strings.Count(reply.String(), "shallow "); lines != 3 { // one of them is the capability
-				t.Errorf("%q", reply)
+			response, _ := advertisement(t, r, session)
+			if lines := strings.Count(response.String(), "shallow "); lines != 3 { // one of them is the capability
+				t.Errorf("%q", response)
 			}
 			for _, args := range [][]string{ // with boundaries that are more than ours, and not
 				{}, {"shallow " + b.String(), "have " + b.String()}, {"shallow " + c.String(), "have " + c.String()},

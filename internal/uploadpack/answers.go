@@ -24,13 +24,13 @@ const (
 	answerCost  = 1 << 10   // bytes that one takes beside its request and answer, generously
 )
 
-// answers remembers how the latest fetches of fresh clients were answered, by the bytes of the request. It saves no
-// pack, only the way to it: a clone of 1,500 refs costs 2 ms to parse, look up and bring into canonical form, which is
-// a third of what it costs to send 67 MB from the cache.
+// answers caches the results of the latest fetches of fresh clients, by the bytes of the request. It caches no pack,
+// only the negotiation. A clone of 1,500 refs takes 2 ms to parse, look up and bring into canonical form. That is a
+// third of the cost of sending 67 MB from the cache.
 //
-// An answer is used again only for the same bytes, in the same repository, while the ref snapshot is the very same; and
-// only requests are kept that have no haves and no boundary, and want nothing but tips of that snapshot. So it is what
-// would be worked out again. Safe for concurrent use; the zero value is ready.
+// An answer is reused only for the same bytes, in the same repository, while the ref snapshot is the same object. Only
+// requests without haves and boundary, whose wants are all tips of that snapshot, are cached. So a new negotiation
+// would give the same answer. Safe for concurrent use; the zero value is ready.
 type answers struct {
 	once sync.Once
 	seed maphash.Seed
@@ -61,14 +61,14 @@ func (a *knownAnswer) size() int {
 
 // question is a request that may be remembered.
 type question struct {
-	raw      []byte // in the request's buffer; nil: it is none
+	raw      []byte // in the request's buffer; nil: not a candidate
 	session  node.Session
 	hash     uint64
 	snapshot *refs.Snapshot
 	answer   *knownAnswer // nil: not known yet
 }
 
-// fetchBegins is what stands behind the first packet's length of a fetch.
+// fetchBegins is the text after the first packet's length in a fetch.
 var fetchBegins = [...]string{protocol.V0: "want ", protocol.V1: "want ", protocol.V2: "command=fetch"}
 
 // ask looks whether a request was answered before. The request stays unread.

@@ -333,7 +333,7 @@ func TestAnswersUnderWrites(t *testing.T) {
 				default:
 				}
 				least := [2]int64{done[0].Load(), done[1].Load()}
-				reply, outcome, err := (&testServer{repo: r}).serve(server, request)
+				response, outcome, err := (&testServer{repo: r}).serve(server, request)
 				most := [2]int64{begun[0].Load(), begun[1].Load()}
 				if err != nil {
 					t.Error(err)
@@ -342,9 +342,9 @@ func TestAnswersUnderWrites(t *testing.T) {
 				if outcome.Parse == 0 {
 					fromMemory.Add(1)
 				}
-				got, err := parseAnswer(reply.Bytes(), false)
+				got, err := parseAnswer(response.Bytes(), false)
 				if err != nil {
-					t.Errorf("%v\n%q", err, reply)
+					t.Errorf("%v\n%q", err, response)
 					return
 				}
 				for w, line := range got.lines["wanted-refs"] {

@@ -7,10 +7,10 @@ import (
 )
 
 // bundleURI answers the bundle-uri command (gitprotocol-v2(5), "bundle-uri").
-func bundleURI(r *repo.Repo, reply node.ResponseWriter) error {
+func bundleURI(r *repo.Repo, response node.ResponseWriter) error {
 	var b []byte
 	for _, line := range r.Policy().Bundles.Lines {
 		b = pktline.Append(b, line)
 	}
-	return sendWhole(pktline.AppendFlush(b), reply)
+	return sendWhole(pktline.AppendFlush(b), response)
 }

@@ -23,7 +23,8 @@ func TestChecksAreBounded(t *testing.T) {
 			hold: newRecorder().ReserveMemory},
 		needs: &protocol.Needs{Acks: protocol.MultiAckDetailed}, session: olderSessions[0],
 		lookups: r.Objects.Lookups(),
-		reach:   []git.ObjectID{orphan}, known: make(map[git.ObjectID]struct{}), implied: graph.Commits{}, budget: budget,
+		reach:   []git.ObjectID{orphan}, known: make(map[git.ObjectID]struct{}), implied: graph.Commits{},
+		budget: budget,
 	}
 	unknown := git.MustParseObjectID(strings.Repeat("1", 40))
 	exact := 0 // for how many common commits it was looked at each time

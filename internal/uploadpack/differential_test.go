@@ -91,14 +91,14 @@ func differential(t *testing.T, seed uint64, stranger string) {
 func (s *testServer) compare(t *testing.T, server *Server, q *testRequest, again, thorough bool) error {
 	request := q.bytes(s.format)
 	want, oracleFailed, stderr := s.oracle(t, request)
-	reply, outcome, err := s.serve(server, request)
+	response, outcome, err := s.serve(server, request)
 	if again && err == nil {
-		reply, outcome, err = s.serve(server, request)
+		response, outcome, err = s.serve(server, request)
 		if err == nil && outcome.Pack != "" && outcome.Pack != "hit" && outcome.Pack != "follow" {
 			return fmt.Errorf("asked again, the pack was a %s", outcome.Pack)
 		}
 	}
-	got := reply.Bytes()
+	got := response.Bytes()
 	if oracleFailed && err == nil && s.cutsOff(q) {
 		return nil // see compareFetch
 	}

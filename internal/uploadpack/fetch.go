@@ -16,12 +16,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// fetch is one fetch in any version of the protocol: what is asked for, what both sides have, and where the client's
-// history is to end. In which words and when that is said is the business of v0.go and v2.go.
+// fetch is one fetch in any version of the protocol: the wants, the haves of both sides, and the end of the client's
+// history. v0.go and v2.go have the words of each version.
 type fetch struct {
 	*Server
 	repo     *repo.Repo
-	caller   balance.Caller // whom the work counts for
+	caller   balance.Caller // the caller that the work counts for
 	session  node.Session
 	request  *protocol.Fetch
 	question question
@@ -44,15 +44,15 @@ type fetch struct {
 	tagsMissing bool // some tags are missing or damaged, so that it is not known whether they should come along
 }
 
-// How many bytes of memory the answer to a line takes, beside the parsed line: copies of its ID in lists that are
-// sorted, reduced and walked, and lines about it. TestHeldIsWhatIsAllocated holds them to what is taken.
+// Bytes of memory for the answer to a line, beside the parsed line: copies of its ID in lists that are sorted, reduced
+// and walked, and lines about it. TestHeldIsWhatIsAllocated compares them with the allocations.
 const (
 	wantCost   = 128
 	commonCost = 512 // of a have that exists here
 	knownCost  = 288 // of a shallow line's commit that exists here
 )
 
-// begin looks at what a client asks for. All of it has to exist, and to be allowed by the rule.
+// begin checks the client's wants. All of them must exist, and the rule must allow them.
 func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (err error) {
 	f.outcome.Wants = len(f.request.Wants) + len(f.request.WantRefs)
 	if err := f.repo.Refresh(); err != nil {
@@ -73,7 +73,7 @@ func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (er
 	return f.deepenNot()
 }
 
-// findWants resolves want-refs and sees to it that everything wanted exists.
+// findWants resolves want-refs, and fails if a want does not exist.
 func (f *fetch) findWants(ctx context.Context) error {
 	f.wants = f.request.Wants
 	if err := f.hold(int64(len(f.wants)+len(f.request.WantRefs)) * wantCost); err != nil {
@@ -111,7 +111,7 @@ func (f *fetch) findWants(ctx context.Context) error {
 // lookupsPerCheck is after how many look-ups a request asks whether its client is still there.
 const lookupsPerCheck = 1024
 
-// has calls fn for each of the IDs and tells whether the object exists.
+// has calls fn for each of the IDs, and reports whether the object exists.
 func (f *fetch) has(ctx context.Context, ids []git.ObjectID, fn func(id git.ObjectID, ok bool) error) error {
 	lookups := f.repo.Objects.Lookups()
 	for i, id := range ids {

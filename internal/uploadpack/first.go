@@ -10,17 +10,17 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
-// Bounds of what is read to tell which of the wanted trees lie inside others. Wanted trees beyond are in no order.
+// Limits for the search for wanted trees inside other wanted trees. Further wanted trees are in any order.
 const (
 	maxOrdered      = 10_000   // trees
 	maxOrderedBytes = 32 << 20 // of trees in all; those of a chain are in memory at the same time
 )
 
-// first lists the blobs and trees that the client wants by ID or by a tag, in the order in which git has to meet them.
-// A filter is no business of theirs (git-rev-list(1), "--filter-provided-objects"), but git forgets so once it has met
-// the object inside a tree: with the tree first, the blob is left out. Thus blobs come before trees, and trees before
-// those that they lie in. It is nil without a filter, and if all wants lead to commits, which git meets before it looks
-// into trees.
+// first lists the blobs and trees that the client wants by ID or by a tag, in the order in which git must visit them. A
+// filter does not apply to them (git-rev-list(1), "--filter-provided-objects"). But git applies the filter to an object
+// that it has visited inside a tree before: with the tree first, the blob is omitted. So blobs come before trees, and
+// trees before those that contain them. The list is nil without a filter, and if all wants lead to commits, which git
+// visits before trees.
 func (f *fetch) first(ctx context.Context, wants []git.ObjectID, filter string) ([]git.ObjectID, error) {
 	if filter == "" {
 		return nil, nil

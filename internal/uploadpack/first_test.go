@@ -51,11 +51,11 @@ func TestWantedObjectsPassFilters(t *testing.T) {
 			{g.ID("tree"), g.ID("blob"), chain[2], chain[4]},
 		} {
 			q := &testRequest{command: "fetch", args: append(ids(wants...), "filter "+filter, "done")}
-			reply, _, err := s.serve(server, q.bytes(git.SHA1))
+			response, _, err := s.serve(server, q.bytes(git.SHA1))
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := parseAnswer(reply.Bytes(), false)
+			got, err := parseAnswer(response.Bytes(), false)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -40,18 +40,18 @@ func FuzzServe(f *testing.F) {
 	f.Fuzz(func(t *testing.T, request []byte) {
 		for _, rule := range []Wants{WantsAny, WantsReachable, WantsTip} {
 			server := New(pack, Options{Wants: rule})
-			reply, outcome, err := (&testServer{repo: r}).serve(server, request)
+			response, outcome, err := (&testServer{repo: r}).serve(server, request)
 			if err != nil {
 				if kind := fault.KindOf(err); kind != fault.Invalid && kind != fault.NotFound && kind != fault.Denied {
 					t.Errorf("%v: %v", kind, err)
 				}
-				if reply.Len() > 0 {
-					t.Errorf("%d bytes, then %v", reply.Len(), err)
+				if response.Len() > 0 {
+					t.Errorf("%d bytes, then %v", response.Len(), err)
 				}
 			} else if outcome.Command == "fetch" {
-				_, err := parseAnswer(reply.Bytes(), false)
-				if _, banded := parseAnswer(reply.Bytes(), true); err != nil && banded != nil {
-					t.Errorf("%v; on side-bands: %v\n%q", err, banded, reply.Bytes())
+				_, err := parseAnswer(response.Bytes(), false)
+				if _, banded := parseAnswer(response.Bytes(), true); err != nil && banded != nil {
+					t.Errorf("%v; on side-bands: %v\n%q", err, banded, response.Bytes())
 				}
 			}
 		}

@@ -66,31 +66,31 @@ func TestHeldIsWhatIsAllocated(t *testing.T) {
 				request = needsOf(test.lines)
 			}
 			serve := func() *recorder {
-				server, reply := New(keySource{}, Options{}), newRecorder()
+				server, response := New(keySource{}, Options{}), newRecorder()
 				if _, err := server.Serve(t.Context(), r, version, pktline.NewReader(bytes.NewReader(request)),
-					reply); err != nil {
+					response); err != nil {
 					t.Fatal(err)
 				}
-				return reply
+				return response
 			}
 			// The measure is the least of several sessions, because other goroutines only add to it. So do pools: the
 			// race detector has them forget every fourth object at random. Therefore the number of attempts is
 			// generous. for parts of a session that do not grow with the request, and for the race detector
 			const slack = 512 << 10
-			allocated, reply := int64(math.MaxInt64), serve()
+			allocated, response := int64(math.MaxInt64), serve()
 			for range 50 {
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
-				reply = serve()
+				response = serve()
 				runtime.ReadMemStats(&after)
 				allocated = min(allocated, int64(after.TotalAlloc-before.TotalAlloc))
-				if allocated <= 2*reply.held+slack {
+				if allocated <= 2*response.held+slack {
 					break
 				}
 			}
-			if allocated > 2*reply.held+slack || reply.held > 2*allocated {
+			if allocated > 2*response.held+slack || response.held > 2*allocated {
 				t.Errorf("version %v, %d %s: the session allocated %d bytes for each and counted %d, want a factor of at most 2",
-					version.Version, n, test.name, allocated/n, reply.held/n)
+					version.Version, n, test.name, allocated/n, response.held/n)
 			}
 		}
 	}

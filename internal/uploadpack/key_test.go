@@ -197,11 +197,11 @@ func (s *testServer) share(t *testing.T, server *Server, rnd *rand.Rand, clients
 		for _, id := range c.shallow {
 			q.add("shallow %s", id)
 		}
-		reply, outcome, err := s.serve(server, q.bytes(s.format))
+		response, outcome, err := s.serve(server, q.bytes(s.format))
 		if err != nil {
 			t.Fatalf("%v\n%v", err, q)
 		}
-		a, err := parseAnswer(reply.Bytes(), false)
+		a, err := parseAnswer(response.Bytes(), false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,15 +17,15 @@ func TestWhatIsCold(t *testing.T) {
 	q := &testRequest{command: "fetch", args: []string{"want " + g.ID("main").String(), "done"}}
 	server := New(cached(t, newSource(t)), Options{})
 	for i, want := range []bool{true, false, false} {
-		reply, outcome, err := s.serve(server, q.bytes(git.SHA1))
-		if err != nil || reply.bulk != 1 || reply.cold != want {
-			t.Errorf("%d: cold %v, %s, %v", i, reply.cold, outcome.Pack, err)
+		response, outcome, err := s.serve(server, q.bytes(git.SHA1))
+		if err != nil || response.bulk != 1 || response.cold != want {
+			t.Errorf("%d: cold %v, %s, %v", i, response.cold, outcome.Pack, err)
 		}
 	}
 	server = New(newSource(t), Options{})
 	for range 2 {
-		if reply, _, err := s.serve(server, q.bytes(git.SHA1)); err != nil || !reply.cold {
-			t.Errorf("without a cache: cold %v, %v", reply.cold, err)
+		if response, _, err := s.serve(server, q.bytes(git.SHA1)); err != nil || !response.cold {
+			t.Errorf("without a cache: cold %v, %v", response.cold, err)
 		}
 	}
 }

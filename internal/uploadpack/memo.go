@@ -10,15 +10,15 @@ import (
 // memoEntries bounds how many live snapshots a memo remembers something of.
 const memoEntries = 256
 
-// memo remembers one value for each of the latest ref snapshots. Snapshots are immutable, so the value never goes
-// stale; they are held weakly, so that remembering keeps no old one alive, and what is remembered of one that is gone
-// goes when the next comes. Safe for concurrent use.
+// memo caches one value for each of the latest ref snapshots. Snapshots are immutable, so the value never goes stale.
+// They are held weakly, so that the cache keeps no old snapshot alive. The value of a collected snapshot is dropped
+// when the next value is added. Safe for concurrent use.
 type memo[T any] struct {
 	mu      sync.Mutex
 	entries map[weak.Pointer[refs.Snapshot]]T
 }
 
-// get gives the value of a snapshot, computed anew if it is not known. Whole tells whether it may be remembered.
+// get returns the value of a snapshot, and computes it if it is not cached. whole reports whether it may be cached.
 func (m *memo[T]) get(snapshot *refs.Snapshot, compute func() (value T, whole bool, err error)) (value T, whole bool,
 	err error) {
 	key := weak.Make(snapshot)

@@ -14,7 +14,7 @@ import (
 
 // objectInfo answers the object-info command (gitprotocol-v2(5), "object-info"). As with git, an object that is missing
 // or damaged has a line without a size, and a request for nothing an empty answer.
-func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, reply node.ResponseWriter) error {
+func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, response node.ResponseWriter) error {
 	if err := r.Refresh(); err != nil {
 		return err
 	}
@@ -41,11 +41,11 @@ func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, rep
 		b = protocol.AppendInfo(b, id, req.Size, size)
 	}
 	b = pktline.AppendFlush(b)
-	return sendWhole(b, reply)
+	return sendWhole(b, response)
 }
 
-// sizeOf tells the size of an object, less than 0 if it is missing or damaged. Only what exists is asked for its
-// header: each header that is missing has the directories looked at.
+// sizeOf returns the size of an object, less than 0 if it is missing or damaged. It reads the header only of objects
+// that exist: a missing header costs a check of the directories.
 func sizeOf(objects *pack.Store, lookups *pack.Lookups, id git.ObjectID) (int64, error) {
 	found, err := lookups.Has(id)
 	if found {
@@ -62,13 +62,13 @@ func sizeOf(objects *pack.Store, lookups *pack.Lookups, id git.ObjectID) (int64,
 
 // sendWhole sends an answer of known length. A client that is slow to take a long one must not hold a place among the
 // small requests.
-func sendWhole(b []byte, reply node.ResponseWriter) error {
+func sendWhole(b []byte, response node.ResponseWriter) error {
 	if len(b) > bufferSize {
-		if err := reply.StartBulk(false); err != nil {
+		if err := response.StartBulk(false); err != nil {
 			return err
 		}
 	}
-	reply.SetLength(int64(len(b)))
-	_, err := reply.Write(b)
+	response.SetLength(int64(len(b)))
+	_, err := response.Write(b)
 	return err
 }

@@ -141,12 +141,12 @@ func TestBundleURI(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := (&testRequest{command: "bundle-uri"}).bytes(git.SHA1)
-	reply, outcome, err := s.serve(New(keySource{}, Options{}), request)
+	response, outcome, err := s.serve(New(keySource{}, Options{}), request)
 	const want = "0014bundle.version=1" + "0013bundle.mode=all" + "0028bundle.Day.1.uri=https://x.example/a" +
 		"0020bundle.Day.1.creationtoken=7" +
 		"0025bundle.two.uri=bundles/two.bundle" + "0000"
-	if err != nil || outcome.Command != protocol.CommandBundleURI || reply.String() != want {
-		t.Errorf("%q, %v", reply, err)
+	if err != nil || outcome.Command != protocol.CommandBundleURI || response.String() != want {
+		t.Errorf("%q, %v", response, err)
 	}
 	bad := (&testRequest{command: "bundle-uri", args: []string{"x"}}).bytes(git.SHA1)
 	if _, _, err := s.serve(New(keySource{}, Options{}), bad); !fault.Is(err, fault.Invalid) {

@@ -113,7 +113,7 @@ func TestOddRequestsAsGit(t *testing.T) {
 		for _, session := range olderSessions {
 			answer, failed, stderr := s.oracleAs(t, session, request)
 			source := &scripted{size: -1, send: func(packsource.Output) error { return nil }}
-			reply, _, err := s.serveAs(New(source, Options{Wants: WantsAny}), session, request)
+			response, _, err := s.serveAs(New(source, Options{Wants: WantsAny}), session, request)
 			if failed != (err != nil) {
 				t.Errorf("%+v, %q: %v; git: %q, %s", session, request, err, answer, stderr)
 				continue
@@ -126,7 +126,7 @@ func TestOddRequestsAsGit(t *testing.T) {
 				continue
 			}
 			lines, _, _ := bytes.Cut(answer, []byte("PACK"))
-			if got := reply.Bytes(); !bytes.Equal(got, lines) {
+			if got := response.Bytes(); !bytes.Equal(got, lines) {
 				t.Errorf("%+v, %q: we say\n%q\ngit\n%q", session, request, got, lines)
 			}
 		}

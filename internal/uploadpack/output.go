@@ -23,13 +23,13 @@ type form struct {
 // send writes the sections and then the pack. Sections are nil if they have been sent, in a session with state: the
 // answer then has no length.
 func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form form,
-	reply node.ResponseWriter) error {
+	response node.ResponseWriter) error {
 	f.outcome.Key = spec.Key().String()
-	out := newOutput(reply, sections, form, f.start)
+	out := newOutput(response, sections, form, f.start)
 	if form.sideband != protocol.NoSideband { // which has no place for keep-alives
 		out.keepAlive = f.repo.Policy().KeepAlive
 	}
-	if err := reply.StartBulk(f.keeper == nil || !f.keeper.Has(spec.Key())); err != nil {
+	if err := response.StartBulk(f.keeper == nil || !f.keeper.Has(spec.Key())); err != nil {
 		return out.fail(err)
 	}
 	pack, err := f.source.Open(ctx, spec.For(f.caller))
@@ -38,7 +38,7 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 	}
 	defer pack.Close()
 	if size := pack.Size(); size >= 0 && form.sideband == protocol.Sideband64k && sections != nil {
-		reply.SetLength(out.announce(pack.Info(), size))
+		response.SetLength(out.announce(pack.Info(), size))
 	}
 	begun := time.Now()
 	if form.sideband == protocol.Sideband64k {
@@ -61,7 +61,7 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 	return err
 }
 
-// whyNoPack is the error of git's that a pack could not be made of, or what is known to be wrong with the repository.
+// whyNoPack returns git's error for a pack that could not be made, or a known problem of the repository.
 func (f *fetch) whyNoPack(err error) error {
 	if fault.KindOf(err) == fault.Internal {
 		// what was seen before may be older than the failure; it fails for reasons of its own
@@ -75,7 +75,7 @@ func (f *fetch) whyNoPack(err error) error {
 
 // output writes the sections and the packfile section to the reply.
 type output struct {
-	reply     node.ResponseWriter
+	response  node.ResponseWriter
 	head      []byte // sections and notes that stand before the first packet of the pack
 	form      form
 	fixed     bool // the length is announced: nothing but the pack may follow
@@ -86,11 +86,11 @@ type output struct {
 	buf       []byte
 }
 
-func newOutput(reply node.ResponseWriter, sections []byte, form form, start time.Time) *output {
+func newOutput(response node.ResponseWriter, sections []byte, form form, start time.Time) *output {
 	if form.sideband == protocol.NoSideband {
 		form.quiet = true // there is no place for text
 	}
-	return &output{reply: reply, head: sections, form: form, start: start}
+	return &output{response: response, head: sections, form: form, start: start}
 }
 
 // announce fixes the length of the answer with a pack of size bytes and returns it. A line for people is put before the
@@ -104,7 +104,7 @@ func (o *output) announce(info packsource.Info, size int64) int64 {
 	return int64(len(o.head)) + size + int64(len("0000"))
 }
 
-// begin sends what stands before the pack.
+// begin sends the sections before the pack.
 func (o *output) begin() error {
 	if o.head == nil {
 		return o.err
@@ -112,7 +112,7 @@ func (o *output) begin() error {
 	head := o.head
 	o.head = nil
 	o.firstByte = time.Since(o.start)
-	_, err := o.reply.Write(head)
+	_, err := o.response.Write(head)
 	return o.keep(err)
 }
 
@@ -128,7 +128,7 @@ func (o *output) Write(p []byte) (int, error) {
 	if err := o.begin(); err != nil {
 		return 0, err
 	}
-	n, err := o.reply.Write(p)
+	n, err := o.response.Write(p)
 	return n, o.keep(err)
 }
 
@@ -140,11 +140,11 @@ func (o *output) ReadFrom(r io.Reader) (int64, error) {
 	if err := o.flush(); err != nil {
 		return 0, err
 	}
-	n, err := io.Copy(o.reply, r)
+	n, err := io.Copy(o.response, r)
 	return n, o.keep(err)
 }
 
-func (o *output) flush() error { return o.keep(o.reply.Flush()) }
+func (o *output) flush() error { return o.keep(o.response.Flush()) }
 
 // Progress sends text for people on side-band 2, unless the client wants none or the length of the answer is promised.
 func (o *output) Progress(text []byte) error {
@@ -176,7 +176,7 @@ func (o *output) small(band pktline.Band, text []byte) error {
 	} else {
 		o.buf = o.appendBand(o.buf, band, text)
 	}
-	if _, err := o.reply.Write(o.buf); err != nil {
+	if _, err := o.response.Write(o.buf); err != nil {
 		return o.keep(err)
 	}
 	return o.flush()
@@ -190,21 +190,21 @@ func (o *output) finish() error {
 	if o.form.sideband == protocol.NoSideband {
 		return nil
 	}
-	if _, err := o.reply.Write(pktline.AppendFlush(nil)); err != nil {
+	if _, err := o.response.Write(pktline.AppendFlush(nil)); err != nil {
 		return &node.ClientConnError{Err: o.keep(err)}
 	}
 	return nil
 }
 
-// fail tells the client that the pack will not be whole, on side-band 3. Nothing was sent yet: the transport may say it
-// better. There is no side-band: nothing but a cut connection says it.
+// fail reports on side-band 3 that the pack is incomplete. If nothing was sent yet, the transport can report it better.
+// Without a side-band only a cut connection can report it.
 func (o *output) fail(cause error) error {
 	if o.head != nil || o.form.sideband == protocol.NoSideband {
 		return cause
 	}
 	message := "packhorse: the pack could not be finished: " + fault.Message(cause) + "\n"
 	packet := o.appendBand(nil, pktline.BandError, []byte(message))
-	if _, err := o.reply.Write(packet); err != nil {
+	if _, err := o.response.Write(packet); err != nil {
 		return &node.ClientConnError{Err: o.keep(err)}
 	}
 	return &node.ReportedError{Err: cause}
@@ -224,8 +224,8 @@ func (o *output) appendBand(b []byte, band pktline.Band, data []byte) []byte {
 	return pktline.AppendBand(b, band, data)
 }
 
-// reframer is the output for a client that does not know side-band-64k: what is in the packets is sent in smaller ones,
-// or bare. It is no io.ReaderFrom, so that it is given nothing but whole packets.
+// reframer is the output for a client without side-band-64k: it sends the data of the packets in smaller packets, or
+// bare. It is not an io.ReaderFrom, so that it gets only whole packets.
 type reframer struct {
 	out *output
 	buf []byte // for the smaller packets that one makes

@@ -111,28 +111,29 @@ func TestOutput(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			q := testRequest{command: "fetch", args: append([]string{"want " + g.ID("main").String(), "done"},
 				test.args...)}
-			reply := &failing{newRecorder(), 1 << 20}
+			response := &failing{newRecorder(), 1 << 20}
 			if test.take > 0 {
-				reply.left = test.take
+				response.left = test.take
 			}
 			in := pktline.NewReader(bytes.NewReader(q.bytes(r.Format)))
-			_, err := New(&test.source, Options{Wants: WantsAny}).Serve(t.Context(), r, version2, in, reply)
+			_, err := New(&test.source, Options{Wants: WantsAny}).Serve(t.Context(), r, version2, in, response)
 			_, told := errors.AsType[*node.ReportedError](err)
 			_, hungUp := errors.AsType[*node.ClientConnError](err)
 			if !errors.Is(err, test.err) || told != test.told || hungUp != test.hungUp {
 				t.Errorf("error %v, told %v, hung up %v", err, told, hungUp)
 			}
-			if announced := reply.length >= 0; announced != test.length ||
-				announced && !test.hungUp && reply.length != int64(reply.Len()) {
-				t.Errorf("length %d announced, %d written", reply.length, reply.Len())
+			if announced := response.length >= 0; announced != test.length ||
+				announced && !test.hungUp && response.length != int64(response.Len()) {
+				t.Errorf("length %d announced, %d written", response.length, response.Len())
 			}
 			if test.hungUp {
 				return
 			}
-			a, err := parseAnswer(reply.Bytes(), q.has("sideband-all"))
+			a, err := parseAnswer(response.Bytes(), q.has("sideband-all"))
 			if test.told {
-				if !strings.Contains(a.bandError, "git was killed") || bytes.HasSuffix(reply.Bytes(), []byte("0000")) {
-					t.Errorf("the client is told %q in %q", a.bandError, reply.Bytes())
+				if !strings.Contains(a.bandError, "git was killed") ||
+					bytes.HasSuffix(response.Bytes(), []byte("0000")) {
+					t.Errorf("the client is told %q in %q", a.bandError, response.Bytes())
 				}
 			} else if err != nil {
 				t.Error(err)
@@ -173,23 +174,24 @@ func TestOutputWithoutSideband64k(t *testing.T) {
 			request := q.bytesV0(&dialect{sideband: sideband, end: "done"}, git.SHA1)
 			source := &scripted{size: int64(len(packets)), info: packsource.Info{Result: packsource.Hit},
 				send: send(nil)}
-			reply, _, err := s.serveAs(New(source, Options{}), session, request)
-			if err != nil || reply.length >= 0 {
-				t.Fatalf("%+v, %q: %v, length %d", session, sideband, err, reply.length)
+			response, _, err := s.serveAs(New(source, Options{}), session, request)
+			if err != nil || response.length >= 0 {
+				t.Fatalf("%+v, %q: %v, length %d", session, sideband, err, response.length)
 			}
-			a, err := parseAnswerV0(reply.Bytes(), sideband)
+			a, err := parseAnswerV0(response.Bytes(), sideband)
 			if err != nil || string(a.pack) != content || (sideband == "") != (a.progress == "") {
 				t.Errorf("%+v, %q: %v, a pack of %d bytes, progress %.40q", session, sideband, err, len(a.pack),
 					a.progress)
 			}
 
 			source = &scripted{size: -1, send: send(broken)}
-			reply, _, err = s.serveAs(New(source, Options{}), session, request)
+			response, _, err = s.serveAs(New(source, Options{}), session, request)
 			_, told := errors.AsType[*node.ReportedError](err)
 			if !errors.Is(err, broken) || told != (sideband != "") {
 				t.Errorf("%+v, %q: %v, told %v", session, sideband, err, told)
 			}
-			if a, _ := parseAnswerV0(reply.Bytes(), sideband); strings.Contains(a.bandError, "git was killed") != told {
+			if a, _ := parseAnswerV0(response.Bytes(), sideband); strings.Contains(a.bandError,
+				"git was killed") != told {
 				t.Errorf("%+v, %q: the client is told %q", session, sideband, a.bandError)
 			}
 		}
@@ -229,11 +231,11 @@ func TestReframerRefuses(t *testing.T) {
 	good := pktline.AppendBand(nil, pktline.BandData, "PACK")
 	for _, bad := range []string{"0000", "0001", "0004", "0006\x01", "001", "zzzz", "fff0\x01PACK"} {
 		for _, sideband := range []protocol.Sideband{protocol.NoSideband, protocol.SidebandMini} {
-			reply := newRecorder()
-			out := &reframer{out: newOutput(reply, nil, form{sideband: sideband}, time.Now())}
+			response := newRecorder()
+			out := &reframer{out: newOutput(response, nil, form{sideband: sideband}, time.Now())}
 			n, err := out.Write(append(bytes.Clone(good), bad...))
-			if n != len(good) || err == nil || !bytes.HasSuffix(reply.Bytes(), []byte("PACK")) {
-				t.Errorf("%q: %d, %v, %q was sent", bad, n, err, reply)
+			if n != len(good) || err == nil || !bytes.HasSuffix(response.Bytes(), []byte("PACK")) {
+				t.Errorf("%q: %d, %v, %q was sent", bad, n, err, response)
 			}
 		}
 	}

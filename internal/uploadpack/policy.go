@@ -12,16 +12,15 @@ func (s *Server) offer(r *repo.Repo, session node.Session) protocol.Offer {
 	return protocol.Offer{
 		Filter: p.Filter, RefInWant: p.RefInWant, SidebandAll: p.SidebandAll, Unborn: p.Unborn == repo.UnbornAdvertise,
 		Session: p.SessionID,
-		// Whoever learns an object's size learns that it exists, so only what may be fetched by its ID alone may be
-		// asked for.
+		// A size reveals that the object exists. So only objects that may be fetched by ID may be asked for.
 		ObjectInfo: p.ObjectInfo && s.wantRule(r, session) == WantsAny,
 		BundleURI:  p.Bundles.Offered,
 	}
 }
 
-// wantRule says which objects of a repository a client of version 2 may ask for. "Any" is less where objects exist that
-// are not the repository's to give: those of others that it borrows, and what only hidden refs reach. Where its own
-// config says uploadpack.allowAnySHA1InWant, whoever runs it has decided that.
+// wantRule returns which objects of a repository a client of version 2 may want. "Any" is reduced if the object store
+// has objects of other repositories, which it borrows, or objects that only hidden refs reach. If the repository's
+// config has uploadpack.allowAnySHA1InWant, its owner has decided.
 func (s *Server) wantRule(r *repo.Repo, session node.Session) Wants {
 	rule := s.options.Wants
 	switch {

@@ -113,13 +113,13 @@ func capabilities(t testing.TB, text string) (list []string) {
 // advertised is what we say of ourselves.
 func advertised(t testing.TB, s *testServer, version protocol.Version) []string {
 	t.Helper()
-	reply := newRecorder()
+	response := newRecorder()
 	session := node.Session{Version: version, Stateless: true}
 	if _, err := New(keySource{}, Options{Wants: WantsAny}).Advertise(t.Context(), s.repo, session, "x",
-		reply); err != nil {
+		response); err != nil {
 		t.Fatal(err)
 	}
-	return capabilities(t, reply.String())
+	return capabilities(t, response.String())
 }
 
 // policyKeys are the keys whose every value is compared with git.
@@ -292,9 +292,9 @@ func TestSwitchedOffAsGit(t *testing.T) {
 			request = pktline.AppendLine(nil, "command="+name)
 			request = pktline.AppendFlush(pktline.AppendLine(request, more))
 		}
-		reply, _, err := s.serve(New(keySource{}, Options{Wants: WantsAny}), request)
+		response, _, err := s.serve(New(keySource{}, Options{Wants: WantsAny}), request)
 		if _, failed, stderr := p.ask("version=2", request); !failed || !fault.Is(err, fault.Invalid) ||
-			reply.Len() > 0 {
+			response.Len() > 0 {
 			t.Errorf("%s %q: %v; git: %s", q.command, q.args, err, stderr)
 		}
 	}

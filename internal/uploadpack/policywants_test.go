@@ -61,12 +61,12 @@ func TestTipsAloneAreAdvertisedSo(t *testing.T) {
 			t.Fatal(err)
 		}
 		for rule, want := range want {
-			reply := newRecorder()
+			response := newRecorder()
 			if _, err := New(keySource{}, Options{Wants: rule}).Advertise(t.Context(), s.repo,
-				node.Session{Stateless: true}, "", reply); err != nil {
+				node.Session{Stateless: true}, "", response); err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Contains(reply.String(), "allow-reachable-sha1-in-want"); got != want {
+			if got := strings.Contains(response.String(), "allow-reachable-sha1-in-want"); got != want {
 				t.Errorf("%s where %q may be wanted: advertised %v", text, rule, got)
 			}
 		}

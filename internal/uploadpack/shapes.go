@@ -69,7 +69,7 @@ func newShapes(window time.Duration) *shapes {
 	return &shapes{window: window, now: time.Now, repos: map[string]map[string]*shape{}, used: map[string]time.Time{}}
 }
 
-// key tells shapes apart. Clients that have other things are sent other packs.
+// key identifies a shape. Clients with other haves get other packs.
 func (one *shape) key() string {
 	key := fmt.Sprint(one.scope, one.names, one.depth, one.since, one.not, one.filter, one.thin, one.offset, one.tags,
 		one.comeBack)
@@ -187,7 +187,7 @@ type tipSets struct {
 
 var errManyRefs = errors.New("too many refs")
 
-// tipSets tells which tips belong together; nil where there are too many.
+// tipSets returns which tips belong together, or nil if there are too many.
 func (s *Server) tipSets(snapshot *refs.Snapshot) (*tipSets, error) {
 	sets, _, err := s.sets.get(snapshot, func() (*tipSets, bool, error) {
 		t := &tipSets{names: map[git.ObjectID]git.RefName{}}
@@ -242,7 +242,8 @@ func (s *Server) tipsOf(snapshot *refs.Snapshot, one *shape) (ids []git.ObjectID
 	return protocol.SortIDs(ids), true, nil
 }
 
-// shape makes of a request what it would be for other tips; nil if it cannot be told, or is nobody's habit.
+// shape returns the shape of a request, which can be applied to other tips. It is nil if the request has none, or is
+// unlikely to be repeated.
 func (f *fetch) shape(ctx context.Context, spec *packsource.Spec) *shape {
 	req := f.request
 	if req.DeepenRelative || strings.Contains(spec.Filter, "sparse:") || len(spec.Haves) > maxShapeIDs {

@@ -14,12 +14,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// tagWalk is how many commits of the answer are looked at to tell which tags go with it. Beyond that every visible
-// annotated tag is part of the key: right, but shared by fewer.
+// tagWalk is the maximum number of commits of the pack to walk for the tags that it includes. Beyond that every visible
+// annotated tag is part of the key: correct, but fewer requests share it.
 const tagWalk = 5000
 
-// graftWalk is how many commits are looked at to tell which boundaries count. Beyond that all do: right, but shared by
-// fewer.
+// graftWalk is the maximum number of commits to walk for the boundaries that matter. Beyond that all are part of the
+// key: correct, but fewer requests share it.
 const graftWalk = 5000
 
 // spec brings what was negotiated into canonical form.
@@ -31,8 +31,8 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 		Wants: f.wants, Thin: f.request.ThinPack, Offset: f.request.OfsDelta,
 	}
 	grafts := f.grafts()
-	// What the client has is closed under the history that IT sees, and what the pack leaves out under that which git
-	// sees when it makes the pack: only an ancestor in both is implied.
+	// The client's haves are closed under the history that the client sees, and the pack's exclusions under the history
+	// that git sees when it makes the pack. Only an ancestor in both histories is implied.
 	haves, err := f.repo.Graph.Maximal(ctx, f.common, grafts)
 	if err != nil {
 		return nil, err
@@ -41,8 +41,8 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	if err := f.unshallow(spec); err != nil {
 		return nil, err
 	}
-	// A CI machine that fetches with --depth again and again keeps every boundary that it ever had. Those that the walk
-	// does not meet say nothing about the pack.
+	// A CI machine that fetches with --depth repeatedly keeps every boundary that it ever had. Boundaries that the walk
+	// does not meet do not affect the pack.
 	met, err := f.repo.Graph.Met(ctx, slices.Concat(spec.Wants, spec.Haves), grafts, graftWalk)
 	if err != nil {
 		return nil, err
@@ -89,8 +89,8 @@ func (f *fetch) ownBoundary(ctx context.Context) error {
 	return err
 }
 
-// unshallow asks for the parents of the commits that are no boundary any more. The commits themselves the client has;
-// they stay grafted for the walk, so that what is behind them is reached through their parents only.
+// unshallow adds the parents of former boundary commits to the wants. The client has the commits themselves. They stay
+// grafted for the walk, so that their history is reached only through their parents.
 func (f *fetch) unshallow(spec *packsource.Spec) error {
 	if len(f.boundary.Unshallow) == 0 {
 		return nil
@@ -101,7 +101,7 @@ func (f *fetch) unshallow(spec *packsource.Spec) error {
 	return err
 }
 
-// behindUnshallow lists the parents of the commits that are no boundary any more.
+// behindUnshallow lists the parents of former boundary commits.
 func (f *fetch) behindUnshallow() (parents []git.ObjectID, err error) {
 	for _, id := range f.boundary.Unshallow {
 		commit, err := f.repo.Graph.Commit(id)
@@ -113,7 +113,7 @@ func (f *fetch) behindUnshallow() (parents []git.ObjectID, err error) {
 	return parents, nil
 }
 
-// filter resolves the names in a filter to object IDs, and sees to it that what the client wants by name passes.
+// filter resolves the names in a filter to object IDs, and exempts objects that the client wants by ID.
 func (f *fetch) filter(ctx context.Context, spec *packsource.Spec) error {
 	if f.request.Filter == nil {
 		return nil
@@ -128,9 +128,8 @@ func (f *fetch) filter(ctx context.Context, spec *packsource.Spec) error {
 	return err
 }
 
-// sparseBlob resolves what names the blob of a sparse filter: an object ID, or REVISION:PATH. Where not every object
-// may be wanted, an ID that visible refs do not reach is as one that does not exist: the filter would tell what is in
-// it.
+// sparseBlob resolves the name of a sparse filter's blob: an object ID, or REVISION:PATH. If wants are restricted, an
+// ID that visible refs do not reach counts as missing: the filter would reveal its content.
 func (f *fetch) sparseBlob(ctx context.Context, name string) (git.ObjectID, error) {
 	revision, path, hasPath := strings.Cut(name, ":")
 	id, err := git.ParseObjectID(revision)

@@ -62,15 +62,15 @@ func uploadPack(dir, scratch string) error {
 	defer r.Close()
 	session := node.Session{Version: protocol.ParseVersion(os.Getenv("GIT_PROTOCOL"))}
 	server := New(source, Options{Agent: "packhorse/test"})
-	reply := stream{bufio.NewWriter(os.Stdout)}
-	if _, err = server.Advertise(ctx, r, session, "", reply); err == nil {
-		err = reply.Flush()
+	response := stream{bufio.NewWriter(os.Stdout)}
+	if _, err = server.Advertise(ctx, r, session, "", response); err == nil {
+		err = response.Flush()
 	}
 	if err == nil {
-		_, err = server.Serve(ctx, r, session, pktline.NewReader(os.Stdin), reply)
+		_, err = server.Serve(ctx, r, session, pktline.NewReader(os.Stdin), response)
 	}
 	if err == nil {
-		err = reply.Flush()
+		err = response.Flush()
 	}
 	return err
 }

@@ -21,9 +21,9 @@ const (
 // maxTagDepth bounds how many tags of tags are followed.
 const maxTagDepth = 32
 
-// insideTrees sees to it that every one of the wanted trees, blobs and tags is part of what the tips reach. It looks at
-// the trees of HEAD and of the tips first and then at the history's, the newest first, up to the bounds above. The
-// bounds are high enough to keep a CPU busy for seconds, so few such searches run at once; others wait.
+// insideTrees fails if a wanted tree, blob or tag is not part of the history of the tips. It searches the trees of HEAD
+// and of the tips first and then those of the history, the newest first, up to the limits above. A search can use a CPU
+// for seconds, so few run at once; others wait.
 func (f *fetch) insideTrees(ctx context.Context, tips, wants []git.ObjectID) error {
 	select {
 	case f.searches <- struct{}{}:
@@ -60,7 +60,7 @@ func (f *fetch) insideTrees(ctx context.Context, tips, wants []git.ObjectID) err
 type treeSearch struct {
 	*fetch
 	left map[git.ObjectID]struct{} // wanted and not found yet
-	seen map[git.ObjectID]struct{} // trees looked at
+	seen map[git.ObjectID]struct{} // visited trees
 }
 
 // tip searches below what a ref points at: tags down to their object, then its tree.
@@ -119,7 +119,8 @@ func (s *treeSearch) history(ctx context.Context, tips []git.ObjectID) error {
 
 func notFoundWithin(n int, what string) error {
 	return fault.New(fault.Denied,
-		"the objects asked for were not found within %d %s below the refs; only wants = \"any\" allows what lies deeper", n, what)
+		"the wanted objects were not found within %d %s below the refs; only wants = \"any\" allows deeper ones",
+		n, what)
 }
 
 func (s *treeSearch) commit(ctx context.Context, id git.ObjectID) error {

@@ -1,10 +1,10 @@
 // Package uploadpack serves fetch sessions: advertise refs, negotiate, send a pack. It speaks version 2 of the protocol
 // (gitprotocol-v2(5)) and versions 0 and 1 (gitprotocol-pack(5)).
 //
-// The session of each version reads in the order of the protocol document; below them is one negotiation, the type
-// fetch. Refs, existence, negotiation and shallow boundaries are answered in process; the pack comes from a
-// packsource.Source. What is negotiated is brought into canonical form, a packsource.Spec, so that requests that mean
-// the same share one pack.
+// The session of each version reads in the order of the protocol document. Both use one negotiation, the type fetch.
+// Refs, existence, negotiation and shallow boundaries are answered in process; the pack comes from a packsource.Source.
+// The result of the negotiation is brought into canonical form, a packsource.Spec, so that requests with the same
+// meaning share one pack.
 package uploadpack
 
 import (
@@ -23,28 +23,28 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// Wants says which objects a client may ask for.
+// Wants is the set of objects that a client may ask for.
 type Wants string
 
 const (
-	// WantsAny allows every object that exists, as git's own version 2 server does. Only right where everybody may read
-	// everything in the repository's object store.
+	// WantsAny allows every object that exists, like git's own version 2 server. It is only right if all callers may
+	// read all of the repository's object store.
 	WantsAny Wants = "any"
-	// WantsReachable allows what the visible refs reach.
+	// WantsReachable allows objects that visible refs reach.
 	WantsReachable Wants = "reachable"
-	// WantsTip allows what a visible ref points at.
+	// WantsTip allows the tips of visible refs.
 	WantsTip Wants = "tip"
-	// WantsAuto is WantsReachable where the session says that not everybody may read everything, and WantsAny
-	// elsewhere.
+	// WantsAuto is WantsReachable if the session hides unreachable objects (node.Session.Reachable), otherwise
+	// WantsAny.
 	WantsAuto Wants = "auto"
 )
 
-// Options says how sessions are served.
+// Options configures a Server.
 type Options struct {
 	Agent  string // how the server names itself
 	Wants  Wants  // WantsAny falls back to WantsReachable in a repository that borrows objects from others
 	Limits protocol.Limits
-	Warmup *Warmup // nil: no pack is made before somebody asks. The source has to be a Warmer.
+	Warmup *Warmup // nil: no pack is made before a client asks. The source must be a Warmer.
 }
 
 // Server serves sessions. Safe for concurrent use.
@@ -62,7 +62,7 @@ type Server struct {
 	searches chan struct{} // slots of searches in trees
 }
 
-// keeper is a source that can tell whether it has a pack already.
+// keeper is a source that can report whether it has a pack already.
 type keeper interface {
 	Has(key packsource.Key) bool
 }
@@ -77,18 +77,18 @@ func New(source packsource.Source, o Options) *Server {
 		searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
-// Serve answers one request on reply; in a session of version 0 or 1 with state that is all that the client says after
-// the advertisement. An error that comes before anything was written can be rendered as the transport likes. Once the
-// answer has begun, Serve tells the client in the answer where the protocol allows it, and returns a
-// node.ReportedError; after any other error what was sent is no whole answer.
+// Serve answers one request. In a session of version 0 or 1 with state the request is everything after the
+// advertisement. If Serve fails before the first byte, the transport can report the error as it likes. After that Serve
+// reports the error in the response where the protocol allows it, and returns a node.ReportedError. After any other
+// error the response is incomplete.
 func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader,
-	reply node.ResponseWriter) (
+	response node.ResponseWriter) (
 	node.Outcome, error) {
 	start := time.Now()
 	caller := balance.Caller(session.Caller)
-	session.Caller = "" // the answer is the same for everybody
+	session.Caller = "" // the answer is the same for all callers
 	question, err := s.answers.ask(ctx, r, session, request)
-	if err != nil { // of a fetch: nothing else is looked up
+	if err != nil { // of a fetch: nothing else is cached
 		return node.Outcome{Command: protocol.CommandFetch}, err
 	}
 	if known := question.answer; known != nil {
@@ -98,17 +98,17 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 		if known.shape != nil {
 			s.warmth.shapes.again(known.shape)
 		}
-		err := f.send(ctx, known.spec, known.sections, known.form, reply) // fills the outcome
+		err := f.send(ctx, known.spec, known.sections, known.form, response) // fills the outcome
 		f.noted(known.shape, known.spec)
 		return outcome, err
 	}
 	outcome := node.Outcome{}
 	f := &fetch{Server: s, repo: r, session: session, caller: caller, question: question, outcome: &outcome,
-		start: start, hold: reply.ReserveMemory}
+		start: start, hold: response.ReserveMemory}
 	limits := s.options.Limits
-	limits.Hold = reply.ReserveMemory
+	limits.Hold = response.ReserveMemory
 	if session.Version != protocol.V2 {
-		err := f.serveV0(ctx, session, request, limits, reply) // fills the outcome
+		err := f.serveV0(ctx, session, request, limits, response) // fills the outcome
 		return outcome, err
 	}
 	req, err := protocol.ReadRequest(request, r.Format, s.offer(r, session), limits)
@@ -117,35 +117,35 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 		return outcome, err
 	}
 	if req == nil {
-		reply.SetLength(0)
+		response.SetLength(0)
 		return outcome, nil
 	}
 	outcome.Command, outcome.Agent, outcome.Session = req.Command(), req.Agent, req.SessionID
 	switch {
 	case req.LsRefs != nil:
-		err := s.lsRefs(ctx, r, req.LsRefs, reply, &outcome) // fills the outcome
+		err := s.lsRefs(ctx, r, req.LsRefs, response, &outcome) // fills the outcome
 		return outcome, err
 	case req.ObjectInfo != nil:
-		return outcome, objectInfo(ctx, r, req.ObjectInfo, reply)
+		return outcome, objectInfo(ctx, r, req.ObjectInfo, response)
 	case req.BundleURI:
-		return outcome, bundleURI(r, reply)
+		return outcome, bundleURI(r, response)
 	}
 	if err := checkFilter(&r.Policy().Filters, req.Fetch.Filter); err != nil {
 		return outcome, err
 	}
 	f.request = req.Fetch
-	err = f.serveV2(ctx, reply)
+	err = f.serveV2(ctx, response)
 	return outcome, err
 }
 
 // lsRefs answers the ls-refs command.
-func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs, reply node.ResponseWriter,
+func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs, response node.ResponseWriter,
 	outcome *node.Outcome) error {
 	snapshot, err := r.Refs.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
-	l := refLister{refWriter: newRefWriter(reply, outcome), server: s, repo: r, request: req}
+	l := refLister{refWriter: newRefWriter(response, outcome), server: s, repo: r, request: req}
 	defer l.release()
 	if err := l.head(snapshot); err != nil {
 		return err
@@ -161,7 +161,7 @@ func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs,
 	return l.finish()
 }
 
-// isDangling reports whether HEAD names a branch that does not exist where others do: a clone checks out nothing.
+// isDangling reports whether HEAD names a branch that does not exist while others do: a clone checks out nothing.
 func isDangling(snapshot *refs.Snapshot) (dangling bool, err error) {
 	if head := snapshot.Head(); head.Target == "" || !head.ID.IsZero() {
 		return false, nil
@@ -173,7 +173,7 @@ func isDangling(snapshot *refs.Snapshot) (dangling bool, err error) {
 	return dangling, err
 }
 
-// refLister makes an ls-refs answer.
+// refLister writes an ls-refs response.
 type refLister struct {
 	refWriter
 	server  *Server
@@ -227,15 +227,15 @@ func (l *refLister) add(line protocol.RefLine) error {
 	return l.added()
 }
 
-// peeled tells what an annotated tag peels to; zero for anything else. A ref to an object that is missing or damaged is
-// shown without a peeled value, as git does: one such tag must not cost the others. Of that nothing is remembered, as
-// the object may be mended.
+// peeled returns the object that an annotated tag peels to; zero for anything else. Like git, it lists a ref to a
+// missing or damaged object without a peeled value: one such tag must not hide the others. That result is not cached,
+// because the object may be repaired.
 func (s *Server) peeled(r *repo.Repo, ref refs.Ref) (git.ObjectID, error) {
 	peeled, _, err := s.peel(r, ref)
 	return peeled, err
 }
 
-// peel is peeled, and tells whether that is known: not of an object that is missing or damaged.
+// peel is peeled. known is false if the object is missing or damaged.
 func (s *Server) peel(r *repo.Repo, ref refs.Ref) (peeled git.ObjectID, known bool, err error) {
 	if ref.PeelKnown {
 		return ref.Peeled, true, nil
@@ -254,7 +254,7 @@ func (s *Server) peel(r *repo.Repo, ref refs.Ref) (peeled git.ObjectID, known bo
 	return peeled, err == nil, err
 }
 
-// covers tells whether a name begins with one of the prefixes; no prefixes cover all.
+// covers reports whether a name begins with one of the prefixes; no prefixes cover all names.
 func covers(prefixes []string, name string) bool {
 	for _, p := range prefixes {
 		if len(p) <= len(name) && name[:len(p)] == p {

@@ -14,15 +14,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// conversation is a fetch in version 0 or 1 (gitprotocol-pack(5), "Packfile Negotiation"): the client says what it
-// needs, and then names what it has, until one of both has heard enough.
+// conversation is a fetch in version 0 or 1 (gitprotocol-pack(5), "Packfile Negotiation"): the client sends its wants,
+// and then its haves until one side has enough.
 type conversation struct {
 	*fetch
-	session node.Session
-	needs   *protocol.Needs
-	haves   *protocol.HaveReader
-	reply   node.ResponseWriter
-	lookups pack.Lookups // of haves
+	session  node.Session
+	needs    *protocol.Needs
+	haves    *protocol.HaveReader
+	response node.ResponseWriter
+	lookups  pack.Lookups // of haves
 
 	reach []git.ObjectID // what has to reach the common commits for a pack to be possible
 	cut   graph.Commits  // commits without parents on that way
@@ -31,22 +31,22 @@ type conversation struct {
 	last  git.ObjectID              // of them
 	got   bool                      // one was named since the client last waited
 	other bool                      // and something that does not exist here
-	ready bool                      // the client was told that a pack is possible
+	ready bool                      // the client knows that a pack is possible
 
 	budget  int  // what may still be spent on working out whether the common commits suffice; see exactWork
 	checked int  // for how many of them it was worked out the last time
 	enough  bool // they do
 
-	// For a client that is to hear of one common commit only, what git's have_obj and THEY_HAVE tell: how many it named
-	// that were not implied by others, and the commits that are known or implied.
+	// For a client without multi_ack, like have_obj and THEY_HAVE in git: how many of its haves were not implied by
+	// others, and the commits that are known or implied.
 	named   int
 	implied graph.Commits
 }
 
-// serveV0 answers in versions 0 and 1. Without state the answer is sent when all of it is known; otherwise what is to
-// be said is said whenever the client waits for it.
+// serveV0 answers in versions 0 and 1. Without state the response is sent when it is complete. With state each part is
+// sent when the client waits for it.
 func (f *fetch) serveV0(ctx context.Context, session node.Session, request *pktline.Reader, limits protocol.Limits,
-	reply node.ResponseWriter) error {
+	response node.ResponseWriter) error {
 	needs, err := protocol.ReadNeeds(request, f.repo.Format, f.offer(f.repo, f.session), limits)
 	f.outcome.Parse = time.Since(f.start)
 	if err != nil {
@@ -61,7 +61,7 @@ func (f *fetch) serveV0(ctx context.Context, session node.Session, request *pktl
 	f.lines = protocol.Lines{Buf: pooled.buf}
 	defer func() { pooled.buf = f.lines.Buf; putScratch(pooled) }()
 	c := &conversation{
-		fetch: f, session: session, needs: needs, reply: reply,
+		fetch: f, session: session, needs: needs, response: response,
 		haves: protocol.NewHaveReader(request, f.repo.Format, limits), lookups: f.repo.Objects.Lookups(),
 		budget: exactWork,
 	}
@@ -85,15 +85,15 @@ func (f *fetch) serveV0(ctx context.Context, session node.Session, request *pktl
 	f.answers.keep(f, spec, form, shape)
 	defer func() { f.noted(shape, spec) }()
 	if session.Stateless {
-		return f.send(ctx, spec, f.lines.Buf, form, reply)
+		return f.send(ctx, spec, f.lines.Buf, form, response)
 	}
 	if err := c.say(); err != nil {
 		return err
 	}
-	return f.send(ctx, spec, nil, form, reply)
+	return f.send(ctx, spec, nil, form, response)
 }
 
-// negotiate tells the client of its new boundary and hears what it has; send tells whether a pack is to follow.
+// negotiate sends the client its new boundary, and reads its haves. send reports whether a pack follows.
 func (c *conversation) negotiate(ctx context.Context) (send bool, err error) {
 	if err := c.begin(ctx, c.allowedByV0(c.session)); err != nil {
 		return false, err
@@ -214,7 +214,7 @@ func (c *conversation) acknowledge(id git.ObjectID, status string) {
 	c.lines.Ack(id, status)
 }
 
-// isFirst tells whether a common have is the first, or implied by it.
+// isFirst reports whether a common have is the first, or implied by it.
 func (c *conversation) isFirst(id git.ObjectID) (bool, error) {
 	if c.named > 1 {
 		return false, nil
@@ -238,12 +238,12 @@ func (c *conversation) isFirst(id git.ObjectID) (bool, error) {
 	return c.named == 1, nil
 }
 
-// exactWork bounds for how long it is worked out exactly when the common commits begin to suffice, in commits that are
-// visited, named or grafted. A client that names known and unknown commits in turn would have history walked for each;
-// once so many were looked at, the next walk comes when there are twice as many common commits.
+// exactWork is how many commits may be visited, named or grafted to find exactly when the common commits suffice. A
+// client that names known and unknown commits in turn would have history walked for each. After that many commits the
+// next walk comes when there are twice as many common commits.
 const exactWork = 1_000_000
 
-// suffices tells whether a pack can be made: whether all that is wanted reaches a common commit.
+// suffices reports whether a pack can be made: whether all wants reach a common commit.
 func (c *conversation) suffices(ctx context.Context) (bool, error) {
 	n := len(c.common)
 	if c.enough || n == c.checked || c.budget <= 0 && n < 2*c.checked {
@@ -255,7 +255,7 @@ func (c *conversation) suffices(ctx context.Context) (bool, error) {
 	return enough, err
 }
 
-// flush answers a client that waits; send tells that it need not say "done" to get its pack.
+// flush answers a client that waits. send reports whether it gets its pack without "done".
 func (c *conversation) flush(ctx context.Context) (send bool, err error) {
 	if c.needs.Acks == protocol.MultiAckDetailed && c.got && !c.other {
 		suffices, err := c.suffices(ctx)
@@ -287,15 +287,15 @@ func (c *conversation) done() {
 	}
 }
 
-// say sends what is to be said so far. Without state that waits for the end of the answer.
+// say sends the pending lines. Without state they wait for the end of the response.
 func (c *conversation) say() error {
 	if c.session.Stateless || len(c.lines.Buf) == 0 {
 		return nil
 	}
-	_, err := c.reply.Write(c.lines.Buf)
+	_, err := c.response.Write(c.lines.Buf)
 	c.lines.Buf = c.lines.Buf[:0]
 	if err == nil {
-		err = c.reply.Flush()
+		err = c.response.Flush()
 	}
 	if err != nil {
 		return &node.ClientConnError{Err: err}
@@ -308,7 +308,7 @@ func (c *conversation) end() error {
 	if !c.session.Stateless {
 		return c.say()
 	}
-	c.reply.SetLength(int64(len(c.lines.Buf)))
-	_, err := c.reply.Write(c.lines.Buf)
+	c.response.SetLength(int64(len(c.lines.Buf)))
+	_, err := c.response.Write(c.lines.Buf)
 	return err
 }

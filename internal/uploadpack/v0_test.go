@@ -223,9 +223,9 @@ func (s *testServer) compareRound(t *testing.T, server *Server, q *testRequest, 
 	request []byte,
 	again, thorough bool) (*answer, error) {
 	want, oracleFailed, stderr := s.oracleAs(t, session, request)
-	reply, outcome, err := s.serveAs(server, session, request)
+	response, outcome, err := s.serveAs(server, session, request)
 	if again && err == nil {
-		reply, outcome, err = s.serveAs(server, session, request)
+		response, outcome, err = s.serveAs(server, session, request)
 		if err == nil && outcome.Pack != "" && outcome.Pack != "hit" && outcome.Pack != "follow" {
 			return nil, fmt.Errorf("asked again, the pack was a %s", outcome.Pack)
 		}
@@ -250,9 +250,9 @@ func (s *testServer) compareRound(t *testing.T, server *Server, q *testRequest, 
 	if err != nil {
 		return nil, fmt.Errorf("git's answer: %w\n%.300q", err, want)
 	}
-	ours, err := parseAnswerV0(reply.Bytes(), sideband)
+	ours, err := parseAnswerV0(response.Bytes(), sideband)
 	if err != nil {
-		return nil, fmt.Errorf("our answer: %w\n%.300q", err, reply.Bytes())
+		return nil, fmt.Errorf("our answer: %w\n%.300q", err, response.Bytes())
 	}
 	if s.cutsOff(q) { // see compareFetch: what is "ready" depends on where history ends
 		ours.forgetReady()

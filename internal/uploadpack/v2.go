@@ -11,9 +11,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// serveV2 answers the fetch command of version 2 (gitprotocol-v2(5), "fetch"). A request stands for itself, so that
-// nothing is sent before all of it is known.
-func (f *fetch) serveV2(ctx context.Context, reply node.ResponseWriter) error {
+// serveV2 answers the fetch command of version 2 (gitprotocol-v2(5), "fetch"). A request is complete in itself: the
+// response begins when all of it is known.
+func (f *fetch) serveV2(ctx context.Context, response node.ResponseWriter) error {
 	pooled := getScratch()
 	f.lines = protocol.Lines{Buf: pooled.buf, Sideband: f.request.SidebandAll}
 	f.wanted = pooled.ids
@@ -25,8 +25,8 @@ func (f *fetch) serveV2(ctx context.Context, reply node.ResponseWriter) error {
 		return err
 	}
 	if !send {
-		reply.SetLength(int64(len(f.lines.Buf)))
-		_, err := reply.Write(f.lines.Buf)
+		response.SetLength(int64(len(f.lines.Buf)))
+		_, err := response.Write(f.lines.Buf)
 		return err
 	}
 	spec, err := f.spec(ctx)
@@ -38,12 +38,12 @@ func (f *fetch) serveV2(ctx context.Context, reply node.ResponseWriter) error {
 	form := form{quiet: f.request.NoProgress, sideband: protocol.Sideband64k}
 	shape := f.note(ctx, spec)
 	f.answers.keep(f, spec, form, shape)
-	err = f.send(ctx, spec, f.lines.Buf, form, reply)
+	err = f.send(ctx, spec, f.lines.Buf, form, response)
 	f.noted(shape, spec)
 	return err
 }
 
-// negotiate works out the answer up to the packfile section; send tells whether there is one.
+// negotiate makes the response up to the packfile section. send reports whether there is one.
 func (f *fetch) negotiate(ctx context.Context) (send bool, err error) {
 	f.outcome.Haves = len(f.request.Haves)
 	if len(f.request.Wants)+len(f.request.WantRefs) == 0 && !f.request.WaitForDone {

@@ -8,8 +8,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// Visible tells whether a visible ref reaches an object. Turn is called before the walk that finds out, and release
-// after it; an object that is not there needs none.
+// Visible reports whether a visible ref reaches an object. It calls turn before a walk, and release after it. An object
+// that does not exist needs no walk.
 func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID,
 	turn func() (release func(), err error)) (bool, error) {
 	if id.Format() != r.Format {

@@ -47,9 +47,9 @@ func (f *fetch) allowedByV2(ctx context.Context) error {
 	return nil
 }
 
-// allowedByV0 is the rule of versions 0 and 1, which never allows more than that of version 2: what is advertised, and
-// what that reaches, which a client without state may have from an earlier advertisement; and what the repository's
-// policy adds (gitprotocol-capabilities(5), "allow-tip-sha1-in-want").
+// allowedByV0 returns the rule of versions 0 and 1, which never allows more than that of version 2. It allows
+// advertised objects. It also allows objects that they reach, which a client without state may have from an earlier
+// advertisement, and those that the repository's policy adds (gitprotocol-capabilities(5), "allow-tip-sha1-in-want").
 func (f *fetch) allowedByV0(session node.Session) func(context.Context) error {
 	return func(ctx context.Context) error {
 		rule, policy := f.wantRule(f.repo, f.session), f.repo.Policy()
@@ -85,8 +85,8 @@ func others(ids, sorted []git.ObjectID) (rest []git.ObjectID) {
 	return rest
 }
 
-// commitsOf gives the commits that objects are or peel to. For git a want in version 0 that is none, as a tree or a
-// blob, need not be reachable.
+// commitsOf returns the commits that objects are or peel to. In version 0 git does not require that a wanted tree or
+// blob is reachable.
 func (f *fetch) commitsOf(ids []git.ObjectID) (commits []git.ObjectID, err error) {
 	for _, id := range ids {
 		peeled, typ, err := f.repo.Graph.Peel(id)
@@ -120,7 +120,7 @@ func notAllowed(id git.ObjectID) error {
 	return fault.New(fault.Denied, "upload-pack: not our ref %s", id)
 }
 
-// reachableFrom sees to it that tips reach every one of the wants.
+// reachableFrom fails if the tips do not reach all wants.
 func (f *fetch) reachableFrom(ctx context.Context, tips, wants []git.ObjectID) error {
 	var commits, others []git.ObjectID
 	for _, id := range wants {

@@ -23,20 +23,21 @@ import (
 
 // Warmer is a packsource.Source that keeps packs.
 type Warmer interface {
-	// Warm has a pack made and kept as one that several have asked for; not made: it is there already, or on its way.
-	// When ctx ends its making ends, unless somebody reads it by then. Bytes are those of the framed pack.
+	// Warm makes a pack and keeps it like one that several clients have asked for. made is false if the pack exists
+	// already or is being made. The fill ends with ctx, unless a client reads it by then. bytes is the size of the
+	// framed pack.
 	Warm(ctx context.Context, spec *packsource.Spec) (bytes int64, made bool, err error)
 }
 
-// Warmup says which packs are made for a new tip before anybody asks. What is 0 has a default.
+// Warmup configures which packs are made for a new tip before a client asks. Zero values mean the defaults.
 type Warmup struct {
 	Window   time.Duration // requests longer ago do not count; 10 minutes
-	Least    int           // requests that make a shape popular; 2
+	Least    int           // requests from which a shape is popular; 2
 	Packs    int           // made after one change; 4
 	MaxBytes int64         // of a pack, as it was for the tip before; 1 GiB
 	Patience time.Duration // how long to wait for a slot that is idle; 5 s
-	// Idle tells whether a slot for making packs is idle, and Crowded whether clients wait for one: then what is being
-	// made for nobody makes room. Nil: idle, and not crowded.
+	// Idle reports whether a slot for making packs is idle, and Crowded whether clients wait for a slot. Then warm-up
+	// packs make room. Nil means idle and not crowded.
 	Idle, Crowded func() bool
 	Metrics       *WarmupMetrics // nil: not counted
 }
@@ -49,7 +50,7 @@ type warmth struct {
 
 	any  atomic.Bool // there may be some in made
 	mu   sync.Mutex
-	made map[packsource.Key]time.Time // that nobody has asked for yet
+	made map[packsource.Key]time.Time // without a request so far
 }
 
 const (
@@ -58,7 +59,7 @@ const (
 	idleLook    = 20 * time.Millisecond
 )
 
-// newWarmth is nil if nothing is to be made, or nothing would be kept.
+// newWarmth returns nil if no packs should be made, or the source keeps none.
 func newWarmth(source packsource.Source, o *Warmup) *warmth {
 	warmer, ok := source.(Warmer)
 	if o == nil || !ok {
@@ -135,7 +136,7 @@ func (w *warmth) forget(key packsource.Key) {
 	w.any.Store(len(w.made) > 0)
 }
 
-// expect waits for somebody to ask for a pack, and gives those up that nobody asked for.
+// expect waits for a request for a pack, and gives up packs without one.
 func (w *warmth) expect(key packsource.Key) {
 	now := time.Now()
 	w.mu.Lock()
@@ -150,12 +151,12 @@ func (w *warmth) expect(key packsource.Key) {
 	w.any.Store(true)
 }
 
-// WarmsUp tells whether WarmUp does anything.
+// WarmsUp reports whether WarmUp does anything.
 func (s *Server) WarmsUp() bool { return s.warmth != nil }
 
-// WarmUp makes the packs that were popular in the last minutes for the tips that there are now: once for each tip, one
-// after the other, and only while slots are idle. It ends with ctx. What cannot be made is only counted: clients will
-// ask, and be told.
+// WarmUp makes the packs that were popular in the last minutes for the current tips: once for each tip, one after the
+// other, and only while slots are idle. It ends with ctx. Failures are only counted: a client's request will report
+// them.
 func (s *Server) WarmUp(ctx context.Context, r *repo.Repo) {
 	w := s.warmth
 	if w == nil {
@@ -211,7 +212,7 @@ func (w *warmth) wait(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// errCrowded ends the making of a pack that nobody reads.
+// errCrowded ends the fill of a pack without readers.
 var errCrowded = errors.New("clients wait for a slot")
 
 // warm makes the pack of one shape, and moves the shape on.
@@ -240,7 +241,7 @@ func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot
 		w.Metrics.skip(reasonOf(ctx))
 		return false, err
 	}
-	w.expect(spec.Key()) // before it is made: who comes meanwhile follows it
+	w.expect(spec.Key()) // before it is made: a client that asks meanwhile follows the fill
 	bytes, made, err := w.warmer.Warm(ctx, spec)
 	if err != nil || !made {
 		w.mu.Lock()
@@ -263,7 +264,7 @@ func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot
 	return made, nil
 }
 
-// reasonOf tells why a pack was not made.
+// reasonOf returns why a pack was not made.
 func reasonOf(ctx context.Context) string {
 	switch {
 	case errors.Is(context.Cause(ctx), errCrowded):
@@ -352,8 +353,8 @@ func NewWarmupMetrics() *WarmupMetrics {
 		wasted: counter("wasted_total", "Packs made before anybody asked, and not asked for within warmup.window."),
 		bytes:  counter("bytes_total", "Framed bytes of packs made before anybody asked."),
 		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_warmup_skipped_total",
-			Help: "Popular packs not made for " +
-				"a new tip, by reason: there (a client was faster), busy (no slot was idle), crowded (clients came to wait for a slot), large, limit, ended, failed."},
+			Help: "Popular packs not made for a new tip, by reason: there (a client was faster), busy (no slot was " +
+				"idle), crowded (clients waited for a slot), large, limit, ended, failed."},
 			[]string{"reason"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_warmup_seconds",
 			Help: "Time to make a pack before anybody asks.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 8)}),

@@ -279,13 +279,13 @@ func (s *testServer) serve(server *Server, request []byte) (*recorder, node.Outc
 
 // serveAs asks us.
 func (s *testServer) serveAs(server *Server, session node.Session, request []byte) (*recorder, node.Outcome, error) {
-	reply := newRecorder()
+	response := newRecorder()
 	outcome, err := server.Serve(context.Background(), s.repo, session,
-		pktline.NewReader(bytes.NewReader(request)), reply)
-	if err == nil && reply.length >= 0 && reply.length != int64(reply.Len()) {
-		err = fmt.Errorf("%d bytes were announced and %d written", reply.length, reply.Len())
+		pktline.NewReader(bytes.NewReader(request)), response)
+	if err == nil && response.length >= 0 && response.length != int64(response.Len()) {
+		err = fmt.Errorf("%d bytes were announced and %d written", response.length, response.Len())
 	}
-	return reply, outcome, err
+	return response, outcome, err
 }
 
 // testClient is a repository that fetches.
