@@ -1,17 +1,17 @@
-// Package bulk is the road of the bulk bytes: it moves parts of files, and what comes from other connections, into
-// connections by the kernel, in turns.
+// Package bulk moves bulk data into connections by the kernel: parts of files, and bytes from other connections. Copies
+// take turns.
 //
-// A Conn wraps a TCP connection or a Unix socket and implements io.ReaderFrom: a *Section goes out by sendfile(2) at
-// the section's own offset, never through user space. (Go's own path moves the file's shared offset and holds the
-// file's lock while a socket is full, so two connections could not send one open file; and it has none for Unix
-// sockets.) A *Stream goes from socket to socket by splice(2), through a pipe that it has only while there are bytes in
-// it. Any wrapper between the writer and the Conn silently turns that off: KernelBytes tells what happened.
+// A Conn wraps a TCP connection or a Unix socket and implements io.ReaderFrom. A *Section is sent by sendfile(2) at the
+// section's own offset, never through user space. (Go's own path moves the file's shared offset, and holds the file's
+// lock while a socket is full, so that two connections could not send one open file. It has none for Unix sockets.) A
+// *Stream goes from socket to socket by splice(2), through a pipe that it has only while there are bytes in it. Any
+// wrapper between the writer and the Conn silently disables that: KernelBytes reports what happened.
 //
-// All Conns of a process share a Pump: a copy takes a turn for one step, and gives it back before it waits for a full
-// socket. The bound counts copies that run, not transfers. Measured on 2 cores with 30 readers: without a bound a small
-// request's p99 is 82 ms, with two turns 37 ms, with one 5 ms; one turn costs up to half of the throughput. So the pump
-// is narrow while small requests are about, stands still for a moment while one is answered, and is wide while nobody
-// else wants the CPUs: docs/decisions/0002 has the widths.
+// All Conns of a process share a Pump: a copy takes a turn for one step, and returns it before it waits for a full
+// socket. The limit counts running copies, not transfers. On 2 cores with 30 readers, a small request's p99 is 82 ms
+// without a limit, 37 ms with two turns, and 5 ms with one. One turn costs up to half of the throughput. So the pump is
+// narrow while there are small requests, pauses for a moment while one is answered, and is wide otherwise:
+// docs/decisions/0002 has the widths.
 package bulk
 
 import (
@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// How many bytes one turn moves at the most. Short turns are what small requests need; while none is about, long ones
-// save a third of the CPU time, as far as the socket's buffer has room.
+// Maximum number of bytes of one turn. Small requests need short turns. Without them, long turns save a third of the
+// CPU time, as far as the socket's buffer has room.
 const (
 	narrowStep = 256 << 10
 	wideStep   = 4 << 20
@@ -80,7 +80,7 @@ func (p *Pump) now() time.Duration { return time.Since(p.epoch) }
 // step of a clone would not be any quicker.
 func (p *Pump) Served() { p.lastSmall.Store(int64(p.now())) }
 
-// small tells whether small requests are about.
+// small reports whether there are small requests.
 func (p *Pump) small() bool {
 	return int64(p.now())-p.lastSmall.Load() < int64(smallWindow)
 }
@@ -140,7 +140,7 @@ func (l *list) pop() *waiter {
 // so the wait needs no cancellation.
 func (p *Pump) take(w *waiter) {
 	p.mu.Lock()
-	if p.running < p.Width() && p.waiting.head == nil && !p.still(p.now()) {
+	if p.running < p.Width() && p.waiting.head == nil && !p.isPaused(p.now()) {
 		p.running++
 		p.mu.Unlock()
 		return
@@ -152,7 +152,7 @@ func (p *Pump) take(w *waiter) {
 // not wait for the end of a pause.
 func (p *Pump) takeOwn(w *waiter) {
 	p.mu.Lock()
-	still := p.still(p.now())
+	still := p.isPaused(p.now())
 	if p.running < p.Width() && (still || p.waiting.head == nil) {
 		p.running++
 		p.mu.Unlock()
@@ -190,7 +190,7 @@ func (p *Pump) begin() {
 	if p.waiting.head == nil {
 		return
 	}
-	if p.still(p.now()) {
+	if p.isPaused(p.now()) {
 		p.awaitPause()
 		return
 	}

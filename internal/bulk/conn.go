@@ -48,16 +48,16 @@ type Socket interface {
 // cost a fifth of what it costs to encrypt it, and goroutines that encrypt can be interrupted anyway.
 const bulkWrite = 32 << 10
 
-// Conn is a connection whose bulk bytes go out in turns, files by sendfile and what comes from another Conn by splice.
-// At most one goroutine writes at a time, and one reads.
+// Conn is a connection whose bulk data is sent in turns: files by sendfile, and bytes from another Conn by splice. At
+// most one goroutine writes at a time, and one reads.
 type Conn struct {
 	Socket
-	raw   syscall.RawConn
-	pump  *Pump
-	stall time.Duration
-	turn  waiter
-	out   transfer
-	relay relay
+	raw     syscall.RawConn
+	pump    *Pump
+	stall   time.Duration
+	turn    waiter
+	out     transfer
+	splicer splicer
 
 	served *served      // nil: net/http does not serve it
 	limit  atomic.Int64 // of writes, that is set: ns since 1970
@@ -66,7 +66,7 @@ type Conn struct {
 	closed bool
 	source *Conn // what the relay into this connection waits for
 
-	// Since the peer's time limit was last set anew:
+	// Since the last new time limit for the peer:
 	waited time.Duration // in writes that are done; what passes between them is not the peer's time
 	moved  int64         // bytes taken
 	began  time.Time     // of the write that runs
@@ -82,7 +82,7 @@ func NewConn(c Socket, pump *Pump, stall time.Duration) (*Conn, error) {
 	}
 	conn := &Conn{Socket: c, raw: raw, pump: pump, stall: stall, turn: waiter{ready: make(chan struct{}, 1)}}
 	conn.out.init(conn)
-	conn.relay.init(conn)
+	conn.splicer.init(conn)
 	return conn, nil
 }
 
@@ -109,7 +109,7 @@ func (c *Conn) Close() error {
 // longAgo is a deadline that has passed.
 var longAgo = time.Unix(1, 0)
 
-// leastProgress is how many bytes a peer has to take, or all that is left, to get a new time limit: with a limit of a
+// leastProgress is how many bytes, or all that are left, a peer has to accept for a new time limit. With a limit of a
 // minute that is a rate of 1 KiB/s. Less would let a peer hold its place for days with a byte a minute.
 const leastProgress = 64 << 10
 
@@ -127,7 +127,8 @@ func (c *Conn) begin() error {
 	return c.SetWriteDeadline(limit.Add(c.stall / 16))
 }
 
-// progress notes that the peer took n bytes, in a write that goes on, and sets the time limit anew if they are enough.
+// progress notes that the peer has accepted n bytes in a write that continues. It sets a new time limit if they are
+// enough.
 func (c *Conn) progress(n int64) error {
 	if c.moved += n; c.moved < leastProgress || c.stall <= 0 {
 		return nil
@@ -156,7 +157,7 @@ func (c *Conn) ReadFrom(r io.Reader) (sent int64, err error) {
 		case *Section:
 			sent, err = c.out.send(r)
 		case *Stream:
-			sent, err = c.relay.send(r)
+			sent, err = c.splicer.send(r)
 		default:
 			err = errors.ErrUnsupported
 		}
@@ -171,7 +172,7 @@ func (c *Conn) ReadFrom(r io.Reader) (sent int64, err error) {
 	return sent + copied, err
 }
 
-// unsupported tells that an error means: do without the kernel.
+// unsupported reports whether an error means that the kernel cannot copy here.
 func unsupported(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, errors.ErrUnsupported)
 }

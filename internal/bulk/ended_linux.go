@@ -2,8 +2,8 @@ package bulk
 
 import "golang.org/x/sys/unix"
 
-// hasEnded tells whether the peer of a socket has ended its side, or all of it, though bytes of it are still to be
-// read; known: that can be told.
+// hasEnded reports whether the peer of a socket has closed its side, or all of it, even if some of its bytes are
+// unread. known is false if that cannot be determined.
 func hasEnded(fd uintptr) (ended, known bool) {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	n, err := unix.Poll(p, 0)

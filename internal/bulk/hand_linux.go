@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CanHand tells whether files can be handed to a connection's peer: it is a Unix socket's, which is on this machine.
+// CanHand reports whether open files can be passed to a connection's peer: over a Unix socket, on this machine.
 func CanHand(c net.Conn) bool {
 	if b, ok := c.(*Conn); ok {
 		c = b.Socket
@@ -19,9 +19,8 @@ func CanHand(c net.Conn) bool {
 	return ok
 }
 
-// Hand sends p and, with its first byte, an open file (see Take). An error that is errors.ErrUnsupported says that
-// nothing was sent, and that this file cannot be handed over: it is none that can only be read, or too many are on
-// their way.
+// Hand sends p and, with its first byte, an open file (see Take). If the error is errors.ErrUnsupported, nothing was
+// sent, and this file cannot be passed: it is not read-only, or too many files are in flight.
 func (c *Conn) Hand(p []byte, f *os.File) error {
 	source, err := f.SyscallConn()
 	if err != nil {
@@ -63,10 +62,9 @@ func (c *Conn) hand(p []byte, file int) error {
 }
 
 // ErrFileLost is Take's error where a file was sent and did not arrive.
-var ErrFileLost = errors.New("a file that was handed over did not arrive: this process has too few open files left, or may not have this one")
+var ErrFileLost = errors.New("an open file did not arrive: this process may not use it, or has too many")
 
-// Take reads what Hand sends: some bytes, and a file if one came with them. Who reads a file's bytes otherwise loses
-// it.
+// Take reads what Hand has sent: some bytes, and a file if one came with them. Other reads lose the file.
 func (c *Conn) Take(p []byte) (n int, file *os.File, err error) {
 	var control [24]byte // has room for the one descriptor that there may be; the kernel closes what has no room
 	var length, flags int

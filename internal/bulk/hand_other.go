@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// CanHand tells whether files can be handed to a connection's peer. Here they cannot.
+// CanHand reports whether open files can be passed to a connection's peer. Here it is always false.
 func CanHand(net.Conn) bool { return false }
 
 // Hand is for connections of which CanHand is true.

@@ -32,7 +32,8 @@ func newMetrics(p *pipes) metrics {
 	for size, name := range map[pipeSize]string{small: "small", large: "large"} {
 		m.pipes[size] = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "packhorse_relay_pipes", ConstLabels: prometheus.Labels{"size": name},
-			Help: "Pipes between nodes' connections and clients' by size: small (64 KiB), large (up to 1 MiB, for clients that are not slow).",
+			Help: "Pipes between connections of nodes and clients by size: small (64 KiB), " +
+				"large (up to 1 MiB, for clients that are not slow).",
 		}, func() float64 { return float64(p.count(size)) })
 	}
 	return m

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// While small requests are about the pump stands still for them: no copy by the kernel begins until the one is answered
-// for which the pause began. A request's threads wake up in several processes, one after the other, and each would wait
-// until what copies on its CPU has used up its slice, 4 ms where the kernel looks 250 times a second, and until others
-// had theirs. Without bulk bytes the CPUs are soon free: docs/decisions/0002 has the figures.
+// While there are small requests, the pump pauses for them: no copy by the kernel begins until the request for which
+// the pause began is answered. A request's threads wake up in several processes, one after the other. Each would wait
+// until a copy on its CPU has used up its slice (4 ms at 250 Hz), and for other threads. Without bulk data the CPUs are
+// soon idle: docs/decisions/0002 has the figures.
 //
-// So that many small requests, or one that lasts, stop no clone, a pause lasts pauseMost at the most, and all together
-// a quarter (1/pauseShare) of the time between them, which is a fifth of all time.
+// The pauses must not stop a clone when there are many small requests, or a long one. A pause lasts pauseMost at most,
+// and all pauses together a quarter (1/pauseShare) of the time between them, which is a fifth of all time.
 const (
 	pauseMost  = 3 * time.Millisecond
 	pauseLeast = pauseMost / 6 // a shorter one is not worth it
@@ -32,10 +32,10 @@ type pause struct {
 	// client thinks
 	before int64
 	came   time.Duration // when the latest request did
-	held   time.Duration // since when somebody waits, if anybody does
+	held   time.Duration // when the first waiter began to wait
 	credit time.Duration // how long the next one may be,
 	asOf   time.Duration // at this time
-	timer  *time.Timer   // ends the pause for those who wait; nil: nobody did yet
+	timer  *time.Timer   // ends the pause for the waiters; nil: there was none
 }
 
 // Began says that a request has come that may be a small one. Ended is called for each.
@@ -49,7 +49,7 @@ func (p *Pump) Began() {
 	now := p.now()
 	shared := before > 0 && now-p.pause.came < together
 	p.pause.came = now
-	if p.still(now) || shared {
+	if p.isPaused(now) || shared {
 		return
 	}
 	credit := min(p.pause.credit+(now-p.pause.asOf)/pauseShare, pauseMost)
@@ -67,15 +67,15 @@ func (p *Pump) Ended() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
-	if p.still(now) && p.pause.smalls.Load() <= p.pause.before {
+	if p.isPaused(now) && p.pause.smalls.Load() <= p.pause.before {
 		p.pause.credit = time.Duration(p.pause.until.Load()) - now
 		p.endPause(now)
 		p.begin()
 	}
 }
 
-// still tells whether no turn begins now, and ends a pause whose time is over. The lock is held.
-func (p *Pump) still(now time.Duration) bool {
+// isPaused reports whether no turn may begin now, and ends a pause whose time has passed. The lock is held.
+func (p *Pump) isPaused(now time.Duration) bool {
 	until := time.Duration(p.pause.until.Load())
 	if until == 0 {
 		return false
@@ -90,22 +90,22 @@ func (p *Pump) still(now time.Duration) bool {
 // endPause ends it as of a time. The lock is held.
 func (p *Pump) endPause(at time.Duration) {
 	if p.waiting.head != nil {
-		// who came late, for the width, waited for something else
+		// a waiter that came later, because of the width, waited for another reason
 		p.metrics.paused.Add(max(at-p.pause.held, 0).Seconds())
 	}
 	p.pause.asOf = at
 	p.pause.until.Store(0)
 }
 
-// hold notes that somebody waits who did not before. The lock is held.
+// hold notes the first waiter. The lock is held.
 func (p *Pump) hold() {
 	if p.pause.until.Load() != 0 && p.waiting.head == nil {
 		p.pause.held = p.now()
 	}
 }
 
-// awaitPause has those who wait begin when the pause is over, if there is one: the turns that run may last. The lock is
-// held.
+// awaitPause starts a timer that wakes the waiters at the end of the pause, if there is one: running turns may take
+// longer. The lock is held.
 func (p *Pump) awaitPause() {
 	until := time.Duration(p.pause.until.Load())
 	if until == 0 || p.waiting.head == nil {

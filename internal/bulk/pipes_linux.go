@@ -6,16 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How large a relay's pipe is, in bytes: a large one costs the least CPU time for each byte, a small one holds little
-// back for a peer that does not take it.
+// Size of a pipe in bytes. A large one costs the least CPU time for each byte, a small one holds little back for a peer
+// that does not read.
 const (
 	largePipe = 1 << 20
 	smallPipe = 64 << 10 // what a pipe has anyway
 )
 
-// maxLarge is how many large pipes there are at the most. Whoever has no CAP_SYS_RESOURCE can have 64 MiB of pipes in
-// all (/proc/sys/fs/pipe-user-pages-soft): this leaves room for as many small ones as 256, before the kernel makes
-// smaller ones.
+// maxLarge is the maximum number of large pipes. A process without CAP_SYS_RESOURCE can have 64 MiB of pipes in all
+// (/proc/sys/fs/pipe-user-pages-soft). This leaves room for 256 small ones, before the kernel makes smaller ones.
 const maxLarge = 48
 
 // idlePipes is how many empty pipes of each size are kept.
@@ -30,13 +29,13 @@ type pipe struct {
 // pipes are a Pump's pipes.
 type pipes struct {
 	mu   sync.Mutex
-	idle [pipeSizes][]*pipe // nobody uses them now, and they are empty
+	idle [pipeSizes][]*pipe // unused and empty
 	made [pipeSizes]int     // and not closed
 }
 
 func newPipes() *pipes { return &pipes{} }
 
-// get returns an empty pipe: if a large one is wanted and can be had, a large one.
+// get returns an empty pipe: a large one if wanted and available.
 func (p *pipes) get(want pipeSize) (*pipe, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +91,7 @@ func (p *pipes) count(size pipeSize) int {
 	return p.made[size]
 }
 
-// close closes the pipes that nobody uses.
+// close closes the unused pipes.
 func (p *pipes) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

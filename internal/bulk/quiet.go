@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Quiet tells whether an idle connection is as it was left. The error says that its peer has closed it, or sent what
-// nobody asked for. It does not wait, and takes nothing from the connection.
+// Quiet returns an error if the peer of an idle connection has closed it, or has sent unexpected bytes. It does not
+// wait, and reads nothing from the connection.
 func Quiet(c syscall.Conn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -32,7 +32,7 @@ func NewProbe(raw syscall.RawConn) *Probe {
 		case err == nil && n == 0:
 			p.err = errors.New("closed by the peer")
 		case err == nil:
-			p.err = errors.New("bytes that nobody asked for")
+			p.err = errors.New("unexpected bytes")
 		case err != syscall.EAGAIN && err != syscall.EINTR:
 			p.err = err
 		default:

@@ -94,7 +94,7 @@ func TestLargePipesAreBounded(t *testing.T) {
 // A peer that keeps a full socket for long has small pipes until it has taken enough.
 func TestPipeSuitsThePeer(t *testing.T) {
 	t.Parallel()
-	var r relay
+	var r splicer
 	for _, step := range []struct {
 		took int64
 		kept time.Duration
@@ -262,7 +262,7 @@ func BenchmarkRelay(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer f.Close()
-	for name, relay := range map[string]func(to, from *Conn) error{
+	for name, splicer := range map[string]func(to, from *Conn) error{
 		"splice": func(to, from *Conn) error { _, err := to.ReadFrom(&Stream{From: from, N: size}); return err },
 		"user": func(to, from *Conn) error {
 			_, err := io.CopyBuffer(writerOnly{to}, readerOnly{&Stream{From: from, N: size}}, make([]byte, 64<<10))
@@ -288,7 +288,7 @@ func BenchmarkRelay(b *testing.B) {
 				began, moved := processCPU(), 0
 				for b.Loop() {
 					start <- true
-					if err := relay(r.out, r.in); err != nil {
+					if err := splicer(r.out, r.in); err != nil {
 						b.Fatal(err)
 					}
 					moved += size

@@ -236,7 +236,7 @@ func TestWaitingRelayHoldsNoTurn(t *testing.T) {
 func TestRelayLeavesNoDeadline(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t, networks[0], NewPump(PumpOptions{}), time.Minute)
-	for name, relay := range map[string]func(s *Stream) (int64, error){
+	for name, splicer := range map[string]func(s *Stream) (int64, error){
 		"splice": func(s *Stream) (int64, error) { return r.out.ReadFrom(s) },
 		"user":   func(s *Stream) (int64, error) { return io.Copy(r.out, readerOnly{s}) },
 		"both": func(s *Stream) (int64, error) {
@@ -251,7 +251,7 @@ func TestRelayLeavesNoDeadline(t *testing.T) {
 		s := Stream{From: r.in, N: 2000}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if n, err := relay(&s); n != 2000 || err != nil {
+			if n, err := splicer(&s); n != 2000 || err != nil {
 				t.Errorf("%s: %d bytes: %v", name, n, err)
 			}
 		})

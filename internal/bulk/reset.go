@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// Reset closes the connection of an answer that is not whole with a reset: a client of HTTP/1.0, which knows no chunks,
-// takes a connection that is only closed for the answer's end (RFC 9112, section 8). It takes the connection from
+// Reset closes the connection of an incomplete response with a reset. A client of HTTP/1.0 does not know chunks, and
+// takes a closed connection for the end of the response (RFC 9112, section 8). Reset takes the connection from
 // net/http.
 func Reset(w http.ResponseWriter) {
 	nc, _, err := http.NewResponseController(w).Hijack()

@@ -7,13 +7,13 @@ import (
 	"sync/atomic"
 )
 
-// Section is a part of a file on its way to a connection. It reads at an offset of its own, so that many sections can
-// share one open file. Not safe for concurrent use, but for Gone.
+// Section is a part of a file on its way to a connection. It reads at its own offset, so that many sections can share
+// one open file. Only Gone is safe for concurrent use.
 type Section struct {
 	File   *os.File
 	Offset int64           // where the next byte is
 	N      int64           // bytes left
-	Done   <-chan struct{} // closed: nobody wants the rest; may be nil
+	Done   <-chan struct{} // closed: the rest is not needed; may be nil
 
 	kernel  int64
 	gone    atomic.Int64
@@ -21,8 +21,8 @@ type Section struct {
 	err     error
 }
 
-// ErrDone is the error of a section that nobody wants any more.
-var ErrDone = errors.New("nobody wants the rest of the file")
+// ErrDone is the error of a section whose rest is not needed.
+var ErrDone = errors.New("the rest of the file is not needed")
 
 // Read copies through user space.
 func (s *Section) Read(p []byte) (int, error) {
@@ -77,7 +77,7 @@ func (s *Section) advance(n int64) {
 	}
 }
 
-// CountTo has a counter told of the bytes as they go.
+// CountTo sets the counter that is called while bytes are sent.
 func (s *Section) CountTo(c Counter) { s.counter = c }
 
 // KernelBytes is how much of the section the kernel has copied without passing through user space.

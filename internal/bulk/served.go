@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Serve is for http.Server.ConnContext. It spares net/http's server what that does for each request and few requests
-// need.
+// Serve is for http.Server.ConnContext. It saves net/http's server two costs of each request that few requests need.
 //
-//   - A read of one byte, in another goroutine, by which net/http finds out whether the client goes away while it is answered. Here that read ends at
-//     once, without a byte; if the answer lasts, it is looked whether the client is there still, and the context that is returned ends when it
-//     is not. The next read ends the look.
-//   - Five or more time limits of reads, of which hardly one ever passes. One that is earlier than it should be stays set, and is seen to when it passes.
+//   - net/http reads one byte in another goroutine to notice that the client disconnects during a response. Here that
+//     read ends at once, without a byte. If the response takes long, the connection is checked, and the returned
+//     context ends when the client has disconnected. The next read ends the check.
+//   - net/http sets five or more deadlines for reads, which rarely pass. Here an earlier deadline than the current one
+//     stays set, and is checked when it passes.
 //
-// A connection below TLS is left as it is: there net/http reads from the TLS.
+// A connection below TLS is unchanged: net/http reads from the TLS connection.
 func Serve(ctx context.Context, c net.Conn) context.Context {
 	for {
 		switch below := c.(type) {
@@ -46,15 +46,15 @@ type served struct {
 	closed  bool
 	reading bool
 	wanted  time.Time // the time limit of reads
-	set     time.Time // the one that the kernel's connection has: wanted, or while nobody reads, another one
+	set     time.Time // the limit that the kernel has: wanted, or another one while there is no reader
 
 	came      bool          // bytes, since a read of one byte was spared
-	answering bool          // nobody reads, since one was
+	answering bool          // a request is being answered, without a reader
 	answers   uint64        // that there were
 	found     uint64        // of answers, by the timer
-	timer     *time.Timer   // nil: none was needed
+	timer     *time.Timer   // nil: not needed so far
 	due       bool          // the timer is set
-	looks     chan struct{} // closed when the look is over; nil: there is none
+	looks     chan struct{} // closed when the check has ended; nil: none
 }
 
 // lasting is how long an answer may take, and twice as long, before it is looked whether the client is there still.
@@ -139,7 +139,7 @@ func (s *served) limit(t time.Time) error {
 	return s.apply()
 }
 
-// answer notes that a request is answered from now on, and that nobody reads. The lock is held.
+// answer notes that a request is being answered, without a reader. The lock is held.
 func (s *served) answer() {
 	s.answering = true
 	s.answers++
@@ -178,8 +178,8 @@ func (s *served) look() {
 	}()
 }
 
-// peek waits until the client ends its side, also behind a request that it has sent already, or where that cannot be
-// told, until it sends something. It takes nothing.
+// peek waits until the client closes its side, even after another request. Where that cannot be determined, it waits
+// until the client sends something. It reads nothing.
 func (s *served) peek() (gone bool) {
 	var b [1]byte
 	err := s.conn.raw.Read(func(fd uintptr) bool {
@@ -195,7 +195,7 @@ func (s *served) peek() (gone bool) {
 	return err == nil && gone
 }
 
-// endLook says that an answer is over, or is not waited for. The lock is held, but for the wait.
+// endLook ends the check of the client. The lock is held, except during the wait.
 func (s *served) endLook() {
 	s.answering = false
 	if s.looks == nil {

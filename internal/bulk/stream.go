@@ -9,7 +9,7 @@ import (
 // From meanwhile.
 //
 // If From sends nothing for as long as its time limit while bytes are due, the Stream fails. After a failure From has
-// to be closed: nobody knows how many of its bytes were taken.
+// to be closed: the number of its bytes that were read is unknown.
 type Stream struct {
 	From *Conn
 	N    int64 // bytes left to take
@@ -44,7 +44,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 	return 0, s.fail(err)
 }
 
-// CountTo has a counter told of the bytes as they go.
+// CountTo sets the counter that is called while bytes are sent.
 func (s *Stream) CountTo(c Counter) { s.counter = c }
 
 func (s *Stream) count(n int64) {

@@ -21,7 +21,7 @@ func (t *Tally) Announce(n int64) { t.announced, t.length = true, n }
 // Retract takes that back.
 func (t *Tally) Retract() { t.announced, t.length = false, 0 }
 
-// Announced is the length that was announced; not ok: none was.
+// Announced returns the announced length; ok is false if there is none.
 func (t *Tally) Announced() (n int64, ok bool) { return t.length, t.announced }
 
 // Add counts n bytes that went through user space.
@@ -35,11 +35,11 @@ func (t *Tally) AddFrom(src io.Reader, n int64) {
 	}
 }
 
-// Counter is told how many more bytes have gone, while an answer is on its way.
+// Counter is called with the number of further bytes while a response is sent.
 type Counter interface{ Sent(n int64) }
 
-// CountTo has a counter told of the bytes of src as they go. It reports whether src does so: what does not is counted
-// when it has gone.
+// CountTo sets a counter for the bytes of src, and reports whether src supports that. Otherwise the caller counts them
+// at the end.
 func CountTo(src io.Reader, c Counter) bool {
 	s, ok := src.(interface{ CountTo(Counter) })
 	if ok {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelCopies tells that files go out by sendfile here.
+// kernelCopies reports whether files are sent by sendfile here.
 const kernelCopies = true
 
 // readAheadBy is how far before the socket the kernel is asked to read the file.
@@ -34,7 +34,7 @@ type transfer struct {
 	data       []byte
 
 	done  int64
-	noted int64 // of done, what progress has been told
+	noted int64 // of done, reported to progress
 	err   error
 }
 
@@ -145,7 +145,7 @@ func (t *transfer) sendfile(socket int) (int, error) {
 	return sent, err
 }
 
-// ofSocket tells that an error of sendfile is one of the connection, or passes: the others are the file's.
+// ofSocket reports whether an error of sendfile is the connection's, or temporary. Others are the file's.
 func ofSocket(err error) bool {
 	switch err {
 	case unix.EAGAIN, unix.EINTR, unix.EPIPE, unix.ECONNRESET, unix.ECONNABORTED, unix.ETIMEDOUT, unix.ENOTCONN,
@@ -170,9 +170,9 @@ func (t *transfer) writeSome(socket int) (int, error) {
 	return n, err
 }
 
-// warm sees to it that the next n bytes are in the page cache before a turn is taken: one cold page read inside a turn
-// would make everybody wait for the disk. The kernel is asked to read ahead only where something is missing: to ask
-// costs it a look at every page, which is a fifth of what the copy itself costs.
+// warm loads the next n bytes into the page cache before a turn: one cold page in a turn would make all wait for the
+// disk. It asks the kernel to read ahead only if a page is missing: that call checks every page, and costs a fifth of
+// the copy itself.
 func (t *transfer) warm(offset int64, n int) error {
 	for end := offset + int64(n); offset < end; offset += probeStep {
 		if err := t.warmAt(offset); err != nil {
@@ -197,8 +197,8 @@ func (t *transfer) warmAt(at int64) error {
 	return nil
 }
 
-// cached tells whether a byte of the source can be read without waiting for a disk. Where the file system cannot tell
-// (no RWF_NOWAIT on tmpfs), there is nothing to wait for either, or sendfile will show it.
+// cached reports whether a byte of the source can be read without waiting for a disk. On file systems without
+// RWF_NOWAIT, such as tmpfs, there is nothing to wait for, or sendfile will show it.
 func (t *transfer) cached(at int64) bool {
 	_, _, errno := unix.Syscall6(unix.SYS_PREADV2, uintptr(t.source), uintptr(unsafe.Pointer(&t.iov)), 1, uintptr(at),
 		0, unix.RWF_NOWAIT)

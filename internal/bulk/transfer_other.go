@@ -13,10 +13,10 @@ func (*transfer) init(*Conn)                   {}
 func (*transfer) send(*Section) (int64, error) { return 0, errors.ErrUnsupported }
 func (*transfer) write([]byte) (int, error)    { return 0, errors.ErrUnsupported }
 
-type relay struct{}
+type splicer struct{}
 
-func (*relay) init(*Conn)                  {}
-func (*relay) send(*Stream) (int64, error) { return 0, errors.ErrUnsupported }
+func (*splicer) init(*Conn)                  {}
+func (*splicer) send(*Stream) (int64, error) { return 0, errors.ErrUnsupported }
 
 type pipes struct{}
 

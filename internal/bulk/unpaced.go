@@ -6,14 +6,15 @@ import (
 	"syscall"
 )
 
-// Unpaced has a TCP listener's connections whose peers are on this machine do without a congestion control that paces
-// what is sent, such as BBR, where that is the system's: nothing on the way can be congested, and each few packets of
-// gigabytes a second wait for a timer, whose interrupts hold up what else that CPU has to do. docs/decisions/0005 has
-// the figures. Connections to other machines have the one that the listener had, or another one that their route chose.
+// Unpaced returns a listener whose connections from this machine do not use a congestion control that paces, such as
+// BBR, if that is the system's. Nothing on the path can be congested, and pacing delays every few packets by a timer,
+// whose interrupts delay other work on that CPU. docs/decisions/0005 has the figures. Connections from other machines
+// keep the listener's congestion control, or that of their route.
 //
-// A connection that was paced once is paced for good, whatever it is told later. So those of the listener begin
-// without, and are told otherwise before they send anything if their peer is elsewhere. For the same reason it is
-// called right after the socket listens; and once for each socket, as it cannot tell its own choice from another's.
+// A connection that was paced once is paced for good. So the listener's connections begin without pacing, and those
+// from other machines get it back before anything is sent. For the same reason Unpaced must be called right after the
+// socket listens. It must be called once for each socket, because it cannot distinguish its own setting from another
+// one.
 func Unpaced(l net.Listener) net.Listener {
 	if _, tcp := l.Addr().(*net.TCPAddr); !tcp {
 		return l
@@ -58,7 +59,7 @@ func (l *unpaced) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// within tells whether both ends of a connection are on this machine.
+// within reports whether both ends of a connection are on this machine.
 func within(local, remote net.Addr) bool {
 	l, ok := local.(*net.TCPAddr)
 	if !ok {

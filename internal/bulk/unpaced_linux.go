@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plain is the congestion control that every kernel has, and that every process may choose unless the administrator
-// says otherwise. See tcp(7), tcp_allowed_congestion_control.
+// plain is a congestion control that every kernel has. Every process may choose it unless the administrator forbids it:
+// see tcp(7), tcp_allowed_congestion_control.
 const plain = "reno"
 
-// paces tells whether a congestion control paces: each version of BBR does.
+// paces reports whether a congestion control paces. Each version of BBR does.
 func paces(control string) bool { return strings.HasPrefix(control, "bbr") }
 
-// replacePacing gives a socket the plain control, if it has one that paces and can get it again. It returns that one;
-// "": all is as it was.
+// replacePacing sets the plain control on a socket with one that paces, if that can be restored. It returns the
+// previous control, or "" if nothing was changed.
 func replacePacing(raw syscall.RawConn) (before string) {
 	_ = raw.Control(func(fd uintptr) {
 		control, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
@@ -29,8 +29,8 @@ func replacePacing(raw syscall.RawConn) (before string) {
 	return before
 }
 
-// restore gives a connection the control that its listener had, unless its route has chosen another one than the plain
-// one, or one that is locked.
+// restore sets the listener's control on a connection, unless its route has chosen a control other than the plain one,
+// or locked one.
 func restore(c *net.TCPConn, control string) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -50,8 +50,7 @@ func setControl(fd uintptr, control string) error {
 
 var permitted sync.Map // bool, by congestion control
 
-// allowed tells whether this process may choose a congestion control: the system's default is one that it has without
-// having chosen it.
+// allowed reports whether this process may choose a congestion control. The system's default need not be allowed.
 func allowed(control string) bool {
 	if known, ok := permitted.Load(control); ok {
 		return known.(bool)

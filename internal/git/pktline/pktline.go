@@ -1,8 +1,8 @@
 // Package pktline reads and writes Git's pkt-line framing and the side-band inside it.
 //
-// A pkt-line is four hexadecimal digits that give its length, themselves included, and then the payload
-// (gitprotocol-common(5)). Lengths 0 to 2 are the special packets flush, delim and response-end; 3 is not allowed;
-// 65520 is the greatest. In a side-band packet the first payload byte is the band (gitprotocol-pack(5), "packfile
+// A pkt-line is four hexadecimal digits with its length, including themselves, and then the payload
+// (gitprotocol-common(5)). Lengths 0 to 2 are the special packets flush, delim and response-end. 3 is not allowed, and
+// 65520 is the maximum. In a side-band packet the first payload byte is the band (gitprotocol-pack(5), "packfile
 // data").
 //
 // The codec knows no policy: limits on how many packets a request may have are the reader's business.
@@ -32,7 +32,7 @@ const (
 	BandError    Band = 3
 )
 
-// Type tells a data packet from the special ones.
+// Type is the type of a packet: data, or one of the special ones.
 type Type uint8
 
 const (
@@ -54,7 +54,7 @@ var ErrSyntax = errors.New("bad pkt-line")
 type Reader struct {
 	r       io.Reader
 	buf     []byte
-	at, end int   // what is read and not handed out yet: buf[at:end]
+	at, end int   // buf[at:end] was read and not returned yet
 	err     error // of r; comes after that
 }
 
@@ -94,8 +94,8 @@ func (r *Reader) fill(n int) {
 	}
 }
 
-// Whole reads on to the end of the stream and gives all that was not handed out yet, without taking it from the Reader;
-// ok is false if that is limit bytes or more, or the stream is broken. What it gives is valid until the next call.
+// Whole reads to the end of the stream and returns all unread bytes, without taking them from the Reader. ok is false
+// if they are limit bytes or more, or the stream is broken. The result is valid until the next call.
 func (r *Reader) Whole(limit int) (rest []byte, ok bool) {
 	for n := 1; r.err == nil; n = r.end - r.at + 1 {
 		if n > limit {

@@ -26,9 +26,9 @@ type Fetch struct {
 	Haves    []git.ObjectID // in the order they were sent, without repeats
 	Shallow  []git.ObjectID // sorted, without repeats
 
-	Depth          int // 0: not asked for
+	Depth          int // 0: not requested
 	DeepenRelative bool
-	DeepenSince    int64 // seconds since the epoch; 0: not asked for; SinceEver: asked for without a limit
+	DeepenSince    int64 // seconds since the epoch; 0: not requested; SinceEver: requested without a limit
 	DeepenNot      []string
 
 	Filter *Filter // nil: none
@@ -36,7 +36,7 @@ type Fetch struct {
 	Done, WaitForDone, ThinPack, OfsDelta, IncludeTag, NoProgress, SidebandAll bool
 }
 
-// Deepens tells whether the request changes the client's shallow boundary.
+// Deepens reports whether the request changes the client's shallow boundary.
 func (f *Fetch) Deepens() bool { return f.Depth > 0 || f.DeepenSince != 0 || len(f.DeepenNot) > 0 }
 
 // refLists are pooled: a clone of a thousand refs names each of them, and is asked for again and again.
@@ -142,8 +142,8 @@ func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
 	return nil
 }
 
-// parseNumber reads a number as C does, after any space: decimal, octal after a 0, hexadecimal after 0x. Go's other
-// prefixes and underscores are none.
+// parseNumber parses a number like C, after any space: decimal, octal after a 0, hexadecimal after 0x. It refuses Go's
+// other prefixes and underscores.
 func parseNumber(s string, bits int) (int64, bool) {
 	s = strings.TrimLeft(s, " \t\n\v\f\r")
 	if !isCNumber(s) {
@@ -159,13 +159,12 @@ func isCNumber(s string) bool {
 	return !strings.Contains(s, "_") && !strings.HasPrefix(digits, "0b") && !strings.HasPrefix(digits, "0o")
 }
 
-// nameCost is how many bytes a name takes in memory beside its characters: its place in lists, the list that was too
-// short for it included, and in a table of names. TestHeldIsWhatIsTaken holds it, and what else is counted, to what is
-// taken.
+// nameCost is the memory of a name beside its characters, in bytes: its place in lists, including a previous shorter
+// list, and in a map of names. TestHeldIsWhatIsTaken compares it, and other counts, with the allocations.
 const nameCost = 64
 
-// grow makes room in a list for as much again: append alone would copy a long one five times over. All of the new list
-// is counted, as the old one stays in memory for a while.
+// grow doubles the capacity of a list: append alone would copy a long list five times. All of the new list is counted,
+// because the old one stays in memory for a while.
 func grow[T any](p *parser, list []T) ([]T, error) {
 	more := max(16, len(list))
 	if err := p.hold(int64(len(list)+more) * int64(unsafe.Sizeof(list[:1][0]))); err != nil {
@@ -226,8 +225,7 @@ func (p *parser) addHave(f *Fetch, id git.ObjectID) (err error) {
 	return nil
 }
 
-// places tells where in a list an ID stands, for lists without repeats. It takes about 8 bytes for each ID, a fifth of
-// what a map does.
+// places maps IDs to their positions in a list without repeats. It uses about 8 bytes for each ID, a fifth of a map.
 type places struct {
 	seed  maphash.Seed
 	slots []uint32 // places plus one, each at or behind the slot of its ID's hash; 0: free

@@ -29,7 +29,7 @@ type Filter struct {
 	Type   git.ObjectType // FilterType
 	Sub    []*Filter      // FilterCombine: an object passes if it passes all
 
-	Combined bool // it was written as a combination, even if that has one member and so is none
+	Combined bool // it was written as a combination, even with one member
 }
 
 // Name is what git's configuration calls the kind of filter (git-config(1), "uploadpackfilter.<filter>.allow").
@@ -144,7 +144,7 @@ func (f *Filter) canonical() {
 	f.Sub = slices.CompactFunc(f.Sub, func(a, b *Filter) bool { return a.String() == b.String() && !a.hasSparse() })
 }
 
-// hasSparse tells whether it is a sparse filter, or has one as a member.
+// hasSparse reports whether it is a sparse filter, or has one as a member.
 func (f *Filter) hasSparse() bool {
 	return f.Kind == FilterSparse || slices.ContainsFunc(f.Sub, (*Filter).hasSparse)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// ObjectInfo asks for what is known of objects without sending them (gitprotocol-v2(5), "object-info").
+// ObjectInfo requests information about objects without their content (gitprotocol-v2(5), "object-info").
 type ObjectInfo struct {
 	Size    bool           // the one thing that can be asked for
 	Objects []git.ObjectID // in the order they were sent, with repeats: each gets its line
@@ -35,7 +35,7 @@ func (p *parser) objectInfoArgument(line []byte) error {
 	return err
 }
 
-// AppendInfoHeader appends the line that says what the lines after it tell.
+// AppendInfoHeader appends the header of an object-info response.
 func AppendInfoHeader(b []byte) []byte { return pktline.Append(b, "size") }
 
 // AppendInfo appends an object's line. With size less than 0 the object is not known, and has no number.

@@ -1,6 +1,6 @@
-// Package protocol holds the requests and responses of Git's wire protocol: version 2 (gitprotocol-v2(5)), and versions
-// 0 and 1 (gitprotocol-pack(5)) in v0.go. It parses and encodes; what an answer should be is decided elsewhere. No
-// storage, no I/O besides the reader it is given.
+// Package protocol is the codec for the requests and responses of Git's wire protocol: version 2 (gitprotocol-v2(5)),
+// and versions 0 and 1 (gitprotocol-pack(5)) in v0.go. It parses and encodes, and decides nothing. It does no I/O
+// except with the reader that it is given.
 package protocol
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// Limits bounds what a request may hold; a zero field means the default beside it. More is an error of kind Invalid.
-// Lines are counted with their repeats.
+// Limits limits a request. A zero field means the default beside it. A request beyond a limit is an error of kind
+// Invalid. Repeated lines count.
 type Limits struct {
-	Wants         int // want lines, and as many want-ref lines: 1,000,000
+	Wants         int // want lines, and want-ref lines: 1,000,000 each
 	Haves         int // have lines: 1,000,000
 	Shallow       int // shallow lines: 1,000,000
 	DeepenNot     int // deepen-not lines: 1,000
@@ -27,8 +27,8 @@ type Limits struct {
 	FilterMembers int // simple filters in one specification: 64
 	Objects       int // oid lines of object-info: 10,000, as many as git sends
 
-	// Hold is told of the bytes of memory that the parsed request takes, before it takes them. Its error ends the
-	// parsing. Nil: nobody counts.
+	// Hold is called with the bytes of memory that the parsed request is about to use. Its error ends the parsing. Nil:
+	// memory is not counted.
 	Hold func(n int64) error
 }
 
@@ -48,12 +48,12 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// maxPrefixes is how many ref-prefix lines are heeded. A client that sends more gets all refs and filters itself, as
-// with git: the prefixes are a hint that may be ignored.
+// maxPrefixes is the maximum number of ref-prefix lines that are used. A client that sends more gets all refs and
+// filters them itself, as with git: prefixes are a hint.
 const maxPrefixes = 65536
 
-// maxPrefixBytes is how long all of them together may be; what is longer than that, or than any ref's name, is not
-// heeded either.
+// maxPrefixBytes is the maximum size of all prefixes. If they are longer, or one is longer than any ref's name, they
+// are ignored.
 const maxPrefixBytes = 1 << 20
 
 // Command is the name of a version 2 command.
@@ -66,8 +66,8 @@ const (
 	CommandBundleURI  Command = "bundle-uri"
 )
 
-// Offer is what a server may offer or not. What it does not offer it does not accept either. Versions 0 and 1 know of
-// Filter and Session alone.
+// Offer is the set of optional features that a server advertises. It accepts no others. Versions 0 and 1 have only
+// Filter and Session.
 type Offer struct {
 	Filter, RefInWant, SidebandAll bool // features of fetch
 	Unborn                         bool // a feature of ls-refs; the argument is accepted anyway, as with git
@@ -79,7 +79,7 @@ type Offer struct {
 type Request struct {
 	Agent         string
 	SessionID     string
-	ServerOptions int // how many there were: none means anything here, and they may be long
+	ServerOptions int // their number; they are ignored, and may be long
 	Format        git.ObjectFormat
 	LsRefs        *LsRefs
 	Fetch         *Fetch
@@ -87,7 +87,7 @@ type Request struct {
 	BundleURI     bool
 }
 
-// Command tells which command this is.
+// Command returns the command of the request.
 func (r *Request) Command() Command {
 	switch {
 	case r.LsRefs != nil:
@@ -108,8 +108,8 @@ type LsRefs struct {
 
 func invalid(format string, args ...any) error { return fault.New(fault.Invalid, format, args...) }
 
-// ReadRequest reads one request, of what is on offer. A flush packet or the end of the stream instead of a request
-// gives nil and no error: the client has nothing to ask.
+// ReadRequest reads one request. It accepts only the offered features. A flush packet or the end of the stream instead
+// of a request returns nil and no error: the client has no request.
 func ReadRequest(r *pktline.Reader, format git.ObjectFormat, offer Offer, limits Limits) (*Request, error) {
 	p := &parser{r: r, limits: limits.withDefaults(), format: format, offer: offer, req: &Request{Format: git.SHA1}}
 	command, arguments, err := p.capabilities()
@@ -150,11 +150,11 @@ type parser struct {
 	haves  places                   // of f.Haves
 	refs   []git.RefName            // want-refs; pooled
 	named  map[git.RefName]struct{} // those, once there are many
-	owed   int64                    // bytes of memory that limits.Hold was not told of yet
+	owed   int64                    // bytes of memory not yet reported to limits.Hold
 
 	wants, wantRefs, haveLines, shallow int  // lines so far
 	prefixBytes                         int  // length of the prefixes so far
-	allRefs                             bool // the prefixes are not heeded
+	allRefs                             bool // the prefixes are ignored
 }
 
 // next returns the next packet as text. The end of the stream inside a request is the client's error.
@@ -166,8 +166,8 @@ func (p *parser) next() (pktline.Type, []byte, error) {
 	return t, line, nil
 }
 
-// unreadable is the error of a stream that broke. What the stream itself says of its error, as that it is too long,
-// stays.
+// unreadable returns the error of a broken stream. An error with a fault kind, for example of a stream that is too
+// long, is unchanged.
 func unreadable(err error) error {
 	if _, told := errors.AsType[*fault.Error](err); told {
 		return err
@@ -175,7 +175,7 @@ func unreadable(err error) error {
 	return fault.Wrap(fault.Invalid, "the request ends early or is not a pkt-line stream", err)
 }
 
-// capabilities reads the lines before the delimiter; arguments tells whether there are lines after it.
+// capabilities reads the lines before the delimiter. arguments reports whether lines follow it.
 func (p *parser) capabilities() (command string, arguments bool, err error) {
 	for n := 0; ; n++ {
 		t, line, err := p.r.Line()
@@ -222,7 +222,7 @@ func (p *parser) capabilities() (command string, arguments bool, err error) {
 	}
 }
 
-// sanitize makes a client's name for itself fit for a log: printable ASCII without spaces, at most 256 bytes.
+// sanitize makes a client's agent string safe for a log: printable ASCII without spaces, at most 256 bytes.
 func sanitize(name []byte) string {
 	clean := func(r rune) rune {
 		if r <= ' ' || r >= 0x7f {
@@ -257,7 +257,7 @@ func (p *parser) lines(arguments bool, argument func(line []byte) error) error {
 // holdStep is how many bytes of small things are counted together.
 const holdStep = 4 << 10
 
-// hold counts memory that the request takes from here on.
+// hold counts memory that the request uses.
 func (p *parser) hold(n int64) error {
 	if p.limits.Hold == nil {
 		return nil
@@ -288,7 +288,7 @@ func (p *parser) lsRefsArgument(line []byte) error {
 	return nil
 }
 
-// prefix keeps a prefix, or drops them all: there are so many, or such long ones, that no client means them.
+// prefix adds a prefix, or drops all of them if they exceed the limits.
 func (p *parser) prefix(l *LsRefs, prefix []byte) error {
 	p.prefixBytes += len(prefix)
 	if p.allRefs || len(l.Prefixes) >= maxPrefixes || p.prefixBytes > maxPrefixBytes || len(prefix) > git.MaxRefName {
@@ -301,5 +301,6 @@ func (p *parser) prefix(l *LsRefs, prefix []byte) error {
 
 func unexpected(line []byte) error { return invalid("unexpected line: %.100q", line) }
 
-// isEnd tells whether a first packet's outcome means that there is no request: a flush (no error) or a clean end.
+// isEnd reports whether the result of reading the first packet means that there is no request: a flush (no error) or a
+// clean end.
 func isEnd(err error) bool { return err == nil || err == io.EOF }

@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// Capabilities is what a server says of itself in version 2 (gitprotocol-v2(5), "Capability Advertisement").
+// Capabilities is the capability advertisement of version 2 (gitprotocol-v2(5), "Capability Advertisement").
 type Capabilities struct {
 	Agent     string
 	Format    git.ObjectFormat
@@ -79,8 +79,8 @@ func AppendRef(b []byte, ref RefLine) []byte {
 	return pktline.Finish(b, start)
 }
 
-// Lines builds the sections of a fetch answer in one buffer. With Sideband every line travels on side-band 1, as
-// sideband-all asks for (gitprotocol-v2(5), "fetch"); special packets stay as they are.
+// Lines builds the sections of a fetch response in one buffer. With Sideband every line is sent on side-band 1, as
+// sideband-all requires (gitprotocol-v2(5), "fetch"); special packets are unchanged.
 type Lines struct {
 	Buf      []byte
 	Sideband bool
@@ -111,8 +111,7 @@ func (l *Lines) ID(word string, id git.ObjectID) {
 	l.finish(start)
 }
 
-// Ack adds an acknowledgment of versions 0 and 1: status is "", or what multi_ack or multi_ack_detailed say of the
-// commit.
+// Ack adds an acknowledgment of versions 0 and 1. status is "", or the status of multi_ack or multi_ack_detailed.
 func (l *Lines) Ack(id git.ObjectID, status string) {
 	start := l.start()
 	l.Buf = id.AppendHex(append(l.Buf, "ACK "...))

@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// Features is what a server says of itself in versions 0 and 1 (gitprotocol-capabilities(5)).
+// Features are the capabilities of a server in versions 0 and 1 (gitprotocol-capabilities(5)).
 type Features struct {
 	Agent     string
 	Format    git.ObjectFormat
@@ -62,7 +62,7 @@ func AppendAdvertised(b []byte, ref RefLine, features string) []byte {
 	return pktline.Finish(append(b, "^{}\n"...), start)
 }
 
-// AppendNoRefs appends what stands for the refs where there are none (gitprotocol-pack(5), "no-refs").
+// AppendNoRefs appends the advertisement of a repository without refs (gitprotocol-pack(5), "no-refs").
 func AppendNoRefs(b []byte, format git.ObjectFormat, features string) []byte {
 	none := git.RawObjectID(make([]byte, format.Size()))
 	return AppendAdvertised(b, RefLine{Name: "capabilities^{}", ID: none}, features)
@@ -88,8 +88,8 @@ const (
 	Sideband64k                  // in packets of up to 65,520 bytes
 )
 
-// Needs is the first part of a fetch in versions 0 and 1: what the client wants, what it has no parents of, and how it
-// is to be answered (gitprotocol-pack(5), "Packfile Negotiation"). What it has comes after that.
+// Needs is the first part of a fetch in versions 0 and 1: the client's wants, its shallow boundary, and options for the
+// response (gitprotocol-pack(5), "Packfile Negotiation"). The haves follow it.
 type Needs struct {
 	Fetch // Haves, WantRefs, Done, WaitForDone and SidebandAll are of version 2 only
 
@@ -151,15 +151,13 @@ func (p *parser) need(needs *Needs, line []byte) error {
 	return invalid("expected to get object ID, not %.100q", line)
 }
 
-// cutID takes an object ID from the front of s. What follows an ID is no part of it and, but for a want, of no
-// interest.
+// cutID takes an object ID from the front of s. The rest matters only after a want.
 func (p *parser) cutID(s []byte) (id, rest []byte) {
 	n := min(len(s), p.format.HexSize())
 	return s[:n], s[n:]
 }
 
-// features reads the capabilities that the client asks for. They stand behind the first want, but git heeds them behind
-// any.
+// features parses the capabilities of the client. They are after the first want, but git accepts them after any.
 func (n *Needs) features(list []byte) {
 	acks, sideband := SingleAck, NoSideband
 	for feature := range bytes.FieldsSeq(list) {
@@ -208,7 +206,7 @@ const (
 	TurnHave  Turn = iota // it has a commit
 	TurnFlush             // it waits for what the server makes of that
 	TurnDone              // it wants the pack now
-	TurnEnd               // it says no more; only before anything else was said
+	TurnEnd               // it ends without any request
 )
 
 // HaveReader reads the second part of a fetch in versions 0 and 1.

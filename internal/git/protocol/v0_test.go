@@ -18,8 +18,9 @@ func TestParseVersion(t *testing.T) {
 	for header, want := range map[string]Version{
 		"": V0, "version=0": V0, "version=1": V1, "version=2": V2, "version=1:version=2": V2, "version=2:version=1": V2,
 		"a:version=1:b=c": V1,
-		"version=3":       V0, "version=3:version=1": V1, "version=": V0, "version=02": V0, "version=2 ": V0, "Version=2": V0,
-		"::": V0, "version=22": V0,
+		"version=3":       V0, "version=3:version=1": V1, "version=": V0, "version=02": V0, "version=2 ": V0,
+		"Version=2": V0,
+		"::":        V0, "version=22": V0,
 	} {
 		if got := ParseVersion(header); got != want {
 			t.Errorf("%q asks for %v, want %v", header, got, want)

@@ -2,7 +2,7 @@ package protocol
 
 import "strings"
 
-// Version is a version of Git's wire protocol. Version 1 is version 0 with one line more at its begin
+// Version is a version of Git's wire protocol. Version 1 is version 0 with one more line at its begin
 // (gitprotocol-pack(5), "Extra Parameters").
 type Version uint8
 
@@ -15,8 +15,8 @@ const (
 // String is as in "v2".
 func (v Version) String() string { return [...]string{"v0", "v1", "v2"}[v] }
 
-// ParseVersion reads what a client asks for: keys separated by colons, as they stand in the Git-Protocol header of HTTP
-// (gitprotocol-v2(5), "HTTP Transport"). Of several versions the highest that is known counts; none means 0.
+// ParseVersion parses the Git-Protocol header of HTTP: keys separated by colons (gitprotocol-v2(5), "HTTP Transport").
+// It returns the highest known version, 0 if there is none.
 func ParseVersion(header string) Version {
 	version := V0
 	for key := range strings.SplitSeq(header, ":") {
@@ -30,7 +30,7 @@ func ParseVersion(header string) Version {
 	return version
 }
 
-// Service is which of Git's services a client wants.
+// Service is one of Git's services.
 type Service string
 
 const (

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A peer that keeps a full socket for slowWait is slow. Relays to it have small pipes until it has taken leastQuick
-// without being slow again: many slow peers must not hold a large pipe each. The socket's buffer is at most 4 MiB, of
-// which a third has to be free before it is told that there is room: who stays slow never gets to leastQuick.
+// A peer that keeps a full socket for slowWait is slow. Streams to it use small pipes until it has accepted leastQuick
+// without being slow again: many slow peers must not hold a large pipe each. The socket's buffer is at most 4 MiB. The
+// kernel reports room only when a third of it is free: a peer that stays slow never gets to leastQuick.
 const (
 	slowWait   = 200 * time.Millisecond
 	leastQuick = 4 << 20
@@ -22,7 +22,7 @@ const (
 
 // relay is the state of one copy from another connection into a Conn. It is part of the Conn, and its step functions
 // are bound once, so that a copy allocates nothing.
-type relay struct {
+type splicer struct {
 	conn                *Conn // where the bytes go
 	fillStep, drainStep func(fd uintptr) bool
 
@@ -32,7 +32,7 @@ type relay struct {
 	turn   bool  // we hold one
 	waited bool  // for the source
 	done   int64
-	noted  int64 // of done, what progress has been told
+	noted  int64 // of done, reported to progress
 	err    error
 
 	// Of the peer that gets the bytes, whichever stream they come from:
@@ -40,13 +40,13 @@ type relay struct {
 	slow int64     // bytes that it has to take to be slow no more
 }
 
-func (r *relay) init(c *Conn) {
+func (r *splicer) init(c *Conn) {
 	r.conn = c
 	r.fillStep, r.drainStep = r.fillSome, r.drainSome
 }
 
 // send moves the stream's bytes to the connection. A turn covers one step: into the pipe and out of it.
-func (r *relay) send(s *Stream) (int64, error) {
+func (r *splicer) send(s *Stream) (int64, error) {
 	r.stream, r.done, r.noted, r.err = s, 0, 0, nil
 	defer r.end()
 	s.unlimit()
@@ -62,13 +62,13 @@ func (r *relay) send(s *Stream) (int64, error) {
 }
 
 // end gives back what a failure has left over.
-func (r *relay) end() {
+func (r *splicer) end() {
 	r.release()
 	r.stream, r.inPipe, r.full = nil, 0, time.Time{}
 }
 
 // take takes a turn, unless we have one.
-func (r *relay) take() {
+func (r *splicer) take() {
 	if !r.turn {
 		r.conn.pump.take(&r.conn.turn)
 		r.turn = true
@@ -76,7 +76,7 @@ func (r *relay) take() {
 }
 
 // give gives the turn back.
-func (r *relay) give() {
+func (r *splicer) give() {
 	if r.turn {
 		r.turn = false
 		r.conn.pump.give()
@@ -84,7 +84,7 @@ func (r *relay) give() {
 }
 
 // release gives back the turn and the pipe.
-func (r *relay) release() {
+func (r *splicer) release() {
 	r.give()
 	if r.pipe != nil {
 		r.conn.pump.pipes.put(r.pipe, r.inPipe > 0)
@@ -93,11 +93,11 @@ func (r *relay) release() {
 }
 
 // fill gets some bytes into the pipe, and leaves with a turn held.
-func (r *relay) fill() error {
+func (r *splicer) fill() error {
 	s := r.stream
 	err := s.From.raw.Read(r.fillStep)
 	if r.waited && r.stopWaiting() {
-		return net.ErrClosed // by whoever closed where the bytes go
+		return net.ErrClosed // the destination was closed
 	}
 	if err == nil {
 		err = r.err
@@ -109,7 +109,7 @@ func (r *relay) fill() error {
 }
 
 // fillSome moves what the source has into the pipe. It returns false to wait for the source.
-func (r *relay) fillSome(source uintptr) bool {
+func (r *splicer) fillSome(source uintptr) bool {
 	s, pump := r.stream, r.conn.pump
 	r.take()
 	if r.pipe == nil {
@@ -142,7 +142,7 @@ func (r *relay) fillSome(source uintptr) bool {
 }
 
 // size is that of the pipe which suits the peer.
-func (r *relay) size() pipeSize {
+func (r *splicer) size() pipeSize {
 	if r.slow > 0 {
 		return small
 	}
@@ -150,7 +150,7 @@ func (r *relay) size() pipeSize {
 }
 
 // kept notes for how long the peer's socket was full.
-func (r *relay) kept(d time.Duration) {
+func (r *splicer) kept(d time.Duration) {
 	r.full = time.Time{}
 	if d >= slowWait {
 		r.slow = leastQuick
@@ -158,10 +158,10 @@ func (r *relay) kept(d time.Duration) {
 }
 
 // took notes what the peer took.
-func (r *relay) took(n int64) { r.slow -= min(r.slow, n) }
+func (r *splicer) took(n int64) { r.slow -= min(r.slow, n) }
 
 // wait sets the source's time limit. It is what fillSome returns then.
-func (r *relay) wait() (done bool) {
+func (r *splicer) wait() (done bool) {
 	c := r.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,8 +173,8 @@ func (r *relay) wait() (done bool) {
 	return r.err != nil
 }
 
-// stopWaiting tells whether the wait was in vain because the connection that the bytes go to is closed.
-func (r *relay) stopWaiting() (closed bool) {
+// stopWaiting reports whether the wait is pointless because the destination is closed.
+func (r *splicer) stopWaiting() (closed bool) {
 	c := r.conn
 	r.waited = false
 	c.mu.Lock()
@@ -185,7 +185,7 @@ func (r *relay) stopWaiting() (closed bool) {
 }
 
 // drain empties the pipe into the connection.
-func (r *relay) drain() error {
+func (r *splicer) drain() error {
 	c := r.conn
 	if err := c.begin(); err != nil {
 		return err
@@ -202,9 +202,9 @@ func (r *relay) drain() error {
 	return err
 }
 
-// drainSome moves what is in the pipe until it is empty or the socket is full. It returns false to wait for the socket,
-// with the bytes in the pipe and without a turn.
-func (r *relay) drainSome(socket uintptr) bool {
+// drainSome empties the pipe until the socket is full. It returns false to wait for the socket, with bytes in the pipe
+// and without a turn.
+func (r *splicer) drainSome(socket uintptr) bool {
 	if !r.full.IsZero() {
 		r.kept(time.Since(r.full))
 	}
