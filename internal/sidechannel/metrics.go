@@ -29,9 +29,9 @@ func NewMetrics() *Metrics {
 			"Requests for side channels by result: ok, full (the node has too many), refused, "+
 				"failed (no connection or response).", "result"),
 		closed: counter("packhorse_channels_closed_total",
-			"Side channels closed, by reason: idle, surplus, peer (while idle), unexpected (unexpected bytes), protocol (an invalid "+
-				"header), stall, broken (in a transfer), failed (a transfer ended with an error), unfinished (a transfer given up), "+
-				"cancelled, shutdown.", "reason"),
+			"Closed side channels by reason: idle, surplus, peer (while idle), unexpected (unexpected bytes), "+
+				"protocol (an invalid header), stall, broken (in a transfer), failed (a failed transfer), "+
+				"unfinished (a cancelled transfer), cancelled, shutdown.", "reason"),
 		refused: counter("packhorse_channel_claims_refused_total",
 			"Claims of side channels refused, by reason: name, unknown, caller, number, replayed, busy, cancelled.",
 			"reason"),

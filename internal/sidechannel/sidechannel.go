@@ -26,10 +26,10 @@
 // With this last line, a descriptor of /dev/null comes with the first byte of the response (SCM_RIGHTS). If none
 // arrives, there is a proxy between the two. Then the gateway closes the connection and tries again without files.
 //
-// From there on the connection is a channel. Any other status is a refusal with a sentence of text: 503 with Retry-After
-// if the node has too many channels or shuts down, 426 for a request for another protocol. Wrong credentials get the
-// same status as in a control call. The name is a secret between the two. It is bound to the caller whose credentials came with the
-// request.
+// From there on the connection is a channel. Any other status is a refusal with a sentence of text. 503 with
+// Retry-After means that the node has too many channels or shuts down, 426 a request for another protocol. Wrong
+// credentials get the same status as in a control call. The name is a secret between the two. It is bound to the caller
+// whose credentials came with the request.
 //
 // # Transfers
 //
@@ -66,23 +66,22 @@
 //	       connection has accepted all, or a status if the file cannot be read. The node sends nothing before the
 //	       last one. The gateway's direction carries nothing else.
 //
-// A direction without bytes is an END alone. Its side sends it only after it has read the other direction to its end. So
-// the END of a receiver acknowledges its bytes.
+// A direction without bytes is an END alone. Its side sends it only after it has read the other direction to its end.
+// So the END of a receiver acknowledges its bytes.
 //
 // # Ends
 //
-// A channel can be used again only when each side has sent and received an END with status 0. It is closed by
-// another status, a cancelled direction, the end of the connection, an invalid header, another transfer's number,
-// unexpected bytes, or a limit. Within a known length the only way to report a failure is to close the channel. The
-// control call has the reason. So a direction without its END is incomplete, and no byte of one transfer can get into
-// another.
+// A channel can be used again only when each side has sent and received an END with status 0. It is closed by another
+// status, a cancelled direction, the end of the connection, an invalid header, another transfer's number, unexpected
+// bytes, or a limit. Within a known length the only way to report a failure is to close the channel. The control call
+// has the reason. So a direction without its END is incomplete, and no byte of one transfer can get into another.
 //
 // Limits: a peer that makes no progress within a time (Stall) is disconnected, and so is one that does not acknowledge.
-// Waiting for a header has no limit during a transfer until the control call has reported that all was sent (Due). Either
-// side closes an unused channel after a time (Idle), the gateway after half of the node's time at the latest. So a gateway
-// does not name a channel while the node closes it, and the channels of a gateway that was stopped or disconnected are
-// closed soon. The node has a maximum number of channels (Max). If there are several callers, each gets at most three
-// quarters of them.
+// Waiting for a header has no limit during a transfer until the control call has reported that all was sent (Due).
+// Either side closes an unused channel after a time (Idle), the gateway after half of the node's time at the latest. So
+// a gateway does not name a channel while the node closes it, and the channels of a gateway that was stopped or
+// disconnected are closed soon. The node has a maximum number of channels (Max). If there are several callers, each
+// gets at most three quarters of them.
 package sidechannel
 
 import (

@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// serveV2 answers the fetch command of version 2 (gitprotocol-v2(5), "fetch"). A request is complete in itself: the
-// response begins when all of it is known.
+// serveV2 answers the fetch command of version 2 (gitprotocol-v2(5), "fetch"). A request is complete in itself, and was
+// read before the response begins.
 func (f *fetch) serveV2(ctx context.Context, response node.ResponseWriter) error {
 	pooled := getScratch()
 	f.lines = protocol.Lines{Buf: pooled.buf, Sideband: f.request.SidebandAll}

@@ -32,7 +32,7 @@ type Warmer interface {
 // Warmup configures which packs are made for a new tip before a client asks. Zero values mean the defaults.
 type Warmup struct {
 	Window   time.Duration // requests longer ago do not count; 10 minutes
-	Least    int           // requests from which a shape is popular; 2
+	Least    int           // requests of a popular shape; 2
 	Packs    int           // made after one change; 4
 	MaxBytes int64         // of a pack, as it was for the tip before; 1 GiB
 	Patience time.Duration // how long to wait for a slot that is idle; 5 s

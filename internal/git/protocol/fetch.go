@@ -28,7 +28,7 @@ type Fetch struct {
 
 	Depth          int // 0: not requested
 	DeepenRelative bool
-	DeepenSince    int64 // seconds since the epoch; 0: not requested; SinceEver: requested without a limit
+	DeepenSince    int64 // seconds since the epoch, or SinceEver; 0: not requested
 	DeepenNot      []string
 
 	Filter *Filter // nil: none
@@ -163,7 +163,7 @@ func isCNumber(s string) bool {
 // list, and in a map of names. TestHeldIsWhatIsTaken compares it, and other counts, with the allocations.
 const nameCost = 64
 
-// grow doubles the capacity of a list: append alone would copy a long list five times. All of the new list is counted,
+// grow doubles the capacity of a list: append alone would copy a long list five times. The whole new list is counted,
 // because the old one stays in memory for a while.
 func grow[T any](p *parser, list []T) ([]T, error) {
 	more := max(16, len(list))

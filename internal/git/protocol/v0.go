@@ -23,8 +23,8 @@ type Features struct {
 // String lists the capabilities in git's order.
 func (f Features) String() string {
 	var b strings.Builder
-	b.WriteString("multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not deepen-relative no-progress" +
-		" include-tag multi_ack_detailed")
+	b.WriteString("multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not " +
+		"deepen-relative no-progress include-tag multi_ack_detailed")
 	for _, c := range []struct {
 		on   bool
 		text string
