@@ -29,8 +29,8 @@ func NewMetrics() *Metrics {
 			"Requests for side channels by result: ok, full (the node has too many), refused, "+
 				"failed (no connection or response).", "result"),
 		closed: counter("packhorse_channels_closed_total",
-			"Closed side channels by reason: idle, surplus, peer (while idle), unexpected (unexpected bytes), "+
-				"protocol (an invalid header), stall, broken (in a transfer), failed (a failed transfer), "+
+			"Closed side channels by reason. Idle: idle, surplus, peer, unexpected (bytes). "+
+				"In a transfer: protocol (an invalid header), stall, broken, failed (reported by a side), "+
 				"unfinished (a cancelled transfer), cancelled, shutdown.", "reason"),
 		refused: counter("packhorse_channel_claims_refused_total",
 			"Claims of side channels refused, by reason: name, unknown, caller, number, replayed, busy, cancelled.",

@@ -31,11 +31,11 @@ type Warmer interface {
 
 // Warmup configures which packs are made for a new tip before a client asks. Zero values mean the defaults.
 type Warmup struct {
-	Window   time.Duration // requests longer ago do not count; 10 minutes
-	Least    int           // requests of a popular shape; 2
-	Packs    int           // made after one change; 4
-	MaxBytes int64         // of a pack, as it was for the tip before; 1 GiB
-	Patience time.Duration // how long to wait for a slot that is idle; 5 s
+	Window   time.Duration // in which requests count. Default 10 minutes.
+	Least    int           // requests of a popular shape. Default 2.
+	Packs    int           // maximum after one change. Default 4.
+	MaxBytes int64         // of a pack for the previous tip. Default 1 GiB.
+	Patience time.Duration // for an idle slot. Default 5 s.
 	// Idle reports whether a slot for making packs is idle, and Crowded whether clients wait for a slot. Then warm-up
 	// packs make room. Nil means idle and not crowded.
 	Idle, Crowded func() bool
