@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// fake is a hierarchy in a directory: files as the kernel makes them, which keep what is written to them.
+// fake is a hierarchy in a directory, with files like those of the kernel, which keep the text written to them.
 type fake struct {
 	t           *testing.T
 	dir         string
@@ -57,7 +57,8 @@ func (f *fake) get(names ...string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// mkdir makes a cgroup. It has the files of a controller if the one above passes that on; if that is so only now, it gets them now.
+// mkdir makes a cgroup. It has the files of a controller if the one above passes that on; if that is so only now, it
+// gets them now.
 func (f *fake) mkdir(dir string) error {
 	made := os.Mkdir(dir, 0o755)
 	if made != nil && !errors.Is(made, fs.ErrExist) {
@@ -65,7 +66,8 @@ func (f *fake) mkdir(dir string) error {
 	}
 	passed, _ := os.ReadFile(filepath.Join(filepath.Dir(dir), "cgroup.subtree_control"))
 	have := strings.ReplaceAll(strings.Join(strings.Fields(string(passed)), " "), "+", "")
-	files := map[string]string{"cgroup.procs": "", "cgroup.subtree_control": "", "cgroup.controllers": have, "cgroup.events": "populated 0\nfrozen 0\n", "cgroup.kill": ""}
+	files := map[string]string{"cgroup.procs": "", "cgroup.subtree_control": "", "cgroup.controllers": have,
+		"cgroup.events": "populated 0\nfrozen 0\n", "cgroup.kill": ""}
 	if strings.Contains(have, "memory") {
 		files["memory.high"], files["memory.max"], files["memory.current"] = "", "", "4096\n"
 		files["memory.stat"] = "anon 1024\nfile 3072\nfile_mapped 7\n"
@@ -87,7 +89,8 @@ func (f *fake) options(log *bytes.Buffer) Options {
 	return Options{
 		Wanted: true,
 		Path:   f.dir, mkdir: f.mkdir, proc: f.proc, Log: slog.New(slog.NewTextHandler(log, nil)),
-		Groups: map[string]Limits{Server: {CPUWeight: 300}, "pack": {MemoryHigh: 1 << 30, MemoryMax: 2 << 30, CPUWeight: 100}, "other": {}},
+		Groups: map[string]Limits{Server: {CPUWeight: 300}, "pack": {MemoryHigh: 1 << 30, MemoryMax: 2 << 30,
+			CPUWeight: 100}, "other": {}},
 	}
 }
 
@@ -108,7 +111,8 @@ func TestFake(t *testing.T) {
 	}
 	for _, test := range [][3]string{
 		{run, "server/cgroup.procs", pid}, {run, "server/cpu.weight", "300"}, {run, "server/memory.max", ""},
-		{run, "pack/memory.high", "1073741824"}, {run, "pack/memory.max", "2147483648"}, {run, "pack/cpu.weight", "100"},
+		{run, "pack/memory.high", "1073741824"}, {run, "pack/memory.max", "2147483648"}, {run, "pack/cpu.weight",
+			"100"},
 		{run, "other/memory.high", ""}, {run, "other/cpu.weight", ""},
 		{"", "cgroup.subtree_control", "+cpu\n+memory"}, {run, "cgroup.subtree_control", "+cpu\n+memory"},
 	} {
@@ -125,7 +129,8 @@ func TestFake(t *testing.T) {
 	if tree.Directory("none") != nil {
 		t.Error("a group that is not there")
 	}
-	if got := tree.Directories(); len(got) != 2 || !strings.HasSuffix(got[0], "/other") || !strings.HasSuffix(got[1], "/pack") {
+	if got := tree.Directories(); len(got) != 2 || !strings.HasSuffix(got[0], "/other") || !strings.HasSuffix(got[1],
+		"/pack") {
 		t.Errorf("directories %q", got)
 	}
 	tree.Refused("pack", os.ErrPermission)
@@ -136,8 +141,10 @@ func TestFake(t *testing.T) {
 	got := values(t, o.Metrics)
 	for name, want := range map[string]float64{
 		"packhorse_cgroup_active groups": 1, "packhorse_cgroup_active cpu": 1, "packhorse_cgroup_active memory": 1,
-		"packhorse_cgroup_memory_bytes pack": 4096, "packhorse_cgroup_page_cache_bytes pack": 3072, "packhorse_cgroup_cpu_seconds_total server": 1.5,
-		"packhorse_cgroup_memory_events_total high pack": 5, "packhorse_cgroup_memory_events_total oom_kill pack": 1, "packhorse_cgroup_refused_total pack": 2,
+		"packhorse_cgroup_memory_bytes pack": 4096, "packhorse_cgroup_page_cache_bytes pack": 3072,
+		"packhorse_cgroup_cpu_seconds_total server":      1.5,
+		"packhorse_cgroup_memory_events_total high pack": 5, "packhorse_cgroup_memory_events_total oom_kill pack": 1,
+		"packhorse_cgroup_refused_total pack": 2,
 	} {
 		if got[name] != want {
 			t.Errorf("%s: %v, want %v", name, got[name], want)
@@ -199,7 +206,7 @@ func TestNoControllers(t *testing.T) {
 	}
 }
 
-// TestNone has no cgroup that could be had.
+// TestNone has no cgroup that Open could use.
 func TestNone(t *testing.T) {
 	t.Parallel()
 	const v1 = "30 24 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu"
@@ -208,14 +215,18 @@ func TestNone(t *testing.T) {
 		cgroup, mountinfo string // of a process; DIR is the hierarchy
 		want              string
 	}{
-		"not there":     {change: func(o *Options) { o.Path = "/nonexistent/a" }, want: "not a cgroup"},
-		"not a cgroup":  {change: func(o *Options) { o.Path = os.TempDir() }, want: "not a cgroup"},
-		"no mkdir":      {change: func(o *Options) { o.mkdir = func(string) error { return os.ErrPermission } }, want: "permission denied"},
-		"no proc":       {change: func(o *Options) { o.Path, o.proc = "", "/nonexistent" }, want: "no cgroup v2 hierarchy"},
-		"version 1":     {cgroup: "4:memory:/a\n1:cpu:/a\n", mountinfo: v1, want: "no cgroup v2 hierarchy"},
-		"not mounted":   {cgroup: "0::/a\n", mountinfo: v1, want: "no cgroup v2 hierarchy"},
-		"another part":  {cgroup: "0::/a\n", mountinfo: "30 24 0:27 /b DIR rw - cgroup2 cgroup rw", want: "no cgroup v2 hierarchy"},
-		"not delegated": {cgroup: "0::/\n", mountinfo: v1 + "\n30 24 0:27 / DIR rw,nosuid shared:9 - cgroup2 cgroup rw", want: "is not delegated"},
+		"not there":    {change: func(o *Options) { o.Path = "/nonexistent/a" }, want: "not a cgroup"},
+		"not a cgroup": {change: func(o *Options) { o.Path = os.TempDir() }, want: "not a cgroup"},
+		"no mkdir": {change: func(o *Options) { o.mkdir = func(string) error { return os.ErrPermission } },
+			want: "permission denied"},
+		"no proc": {change: func(o *Options) { o.Path, o.proc = "", "/nonexistent" },
+			want: "no cgroup v2 hierarchy"},
+		"version 1":   {cgroup: "4:memory:/a\n1:cpu:/a\n", mountinfo: v1, want: "no cgroup v2 hierarchy"},
+		"not mounted": {cgroup: "0::/a\n", mountinfo: v1, want: "no cgroup v2 hierarchy"},
+		"another part": {cgroup: "0::/a\n", mountinfo: "30 24 0:27 /b DIR rw - cgroup2 cgroup rw",
+			want: "no cgroup v2 hierarchy"},
+		"not delegated": {cgroup: "0::/\n", mountinfo: v1 +
+			"\n30 24 0:27 / DIR rw,nosuid shared:9 - cgroup2 cgroup rw", want: "is not delegated"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -236,11 +247,12 @@ func TestNone(t *testing.T) {
 	}
 }
 
-// TestIsRun: what is removed at the start was a run's, and nobody else's.
+// TestIsRun: only the directories of earlier runs are removed at the start.
 func TestIsRun(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{
-		"packhorse.7": true, "packhorse.7.0123456789abcdef": true, "packhorse.": false, "packhorse.slice": false, "packhorse.7.service": false, "packhorse.7.": false,
+		"packhorse.7": true, "packhorse.7.0123456789abcdef": true, "packhorse.": false, "packhorse.slice": false,
+		"packhorse.7.service": false, "packhorse.7.": false,
 	} {
 		if isRun(name) != want {
 			t.Errorf("%q: %v", name, !want)
@@ -252,12 +264,14 @@ func TestIsRun(t *testing.T) {
 func TestOwn(t *testing.T) {
 	t.Parallel()
 	for _, test := range [][3]string{ // path, root and point of the mount
-		{"/system.slice/packhorse.service", "/", "/sys/fs/cgroup"}, {"/", "/", "/sys/fs/cgroup"}, {"/a/b", "/a", "/mnt/cgroup"},
+		{"/system.slice/packhorse.service", "/", "/sys/fs/cgroup"}, {"/", "/", "/sys/fs/cgroup"}, {"/a/b", "/a",
+			"/mnt/cgroup"},
 	} {
 		proc := t.TempDir()
 		f := &fake{t: t}
 		f.putProcess(proc, "cgroup", "3:cpu:/x\n0::"+test[0]+"\n")
-		f.putProcess(proc, "mountinfo", fmt.Sprintf("30 24 0:27 %s %s rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n", test[1], test[2]))
+		f.putProcess(proc, "mountinfo",
+			fmt.Sprintf("30 24 0:27 %s %s rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n", test[1], test[2]))
 		want := filepath.Join(test[2], strings.TrimPrefix(test[0], strings.TrimSuffix(test[1], "/")))
 		if dir, path, err := Own(proc, os.Getpid()); dir != want || path != test[0] || err != nil {
 			t.Errorf("%q: %s, %s, %v; want %s", test, dir, path, err, want)

@@ -33,7 +33,8 @@ func hierarchy(t *testing.T) string {
 	return ""
 }
 
-// TestReal moves this process, starts others in groups, and has the kernel end them. It is alone: a process is in one group.
+// TestReal moves this process, starts others in groups, and has the kernel end them. It is alone: a process is in one
+// group.
 func TestReal(t *testing.T) {
 	path := hierarchy(t)
 	was, err := os.ReadFile("/proc/self/cgroup")
@@ -47,7 +48,8 @@ func TestReal(t *testing.T) {
 		}
 	}
 	var log bytes.Buffer
-	tree, err := Open(Options{Wanted: true, Path: path, Groups: map[string]Limits{Server: {CPUWeight: 300}, "pack": {MemoryMax: 1 << 30}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	tree, err := Open(Options{Wanted: true, Path: path, Groups: map[string]Limits{Server: {CPUWeight: 300},
+		"pack": {MemoryMax: 1 << 30}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Skipf("this process may not be moved: %v", err)
 	}
@@ -67,14 +69,16 @@ func TestReal(t *testing.T) {
 		t.Errorf("this process is in %s, %v", now, err)
 	}
 
-	// Where the controllers are delegated to us, the limits hold; where others have them, the log has told.
+	// If the controllers are delegated, the limits hold. Otherwise the log has a message.
 	have, err := os.ReadFile(filepath.Join(tree.dir, "cgroup.subtree_control"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for controller, file := range map[string][3]string{"memory": {"pack", "memory.max", "1073741824"}, "cpu": {Server, "cpu.weight", "300"}} {
+	for controller, file := range map[string][3]string{"memory": {"pack", "memory.max", "1073741824"}, "cpu": {Server,
+		"cpu.weight", "300"}} {
 		got, err := os.ReadFile(filepath.Join(tree.dir, file[0], file[1]))
-		if passed := slices.Contains(strings.Fields(string(have)), controller); passed && strings.TrimSpace(string(got)) != file[2] {
+		if passed := slices.Contains(strings.Fields(string(have)), controller); passed &&
+			strings.TrimSpace(string(got)) != file[2] {
 			t.Errorf("%s: %q, %v", file, got, err)
 		} else if !passed && !strings.Contains(log.String(), controller) {
 			t.Errorf("the log does not tell that %s is missing: %s", controller, &log)
@@ -98,7 +102,8 @@ func TestReal(t *testing.T) {
 	}
 	cmd.Wait()
 	eventually(t, "nobody in the group", func() bool { return !populated(group) })
-	if text, _ := os.ReadFile(filepath.Join(path, "cgroup.controllers")); len(bytes.TrimSpace(text)) == 0 && strings.Count(log.String(), "\n") != 1 {
+	if text, _ := os.ReadFile(filepath.Join(path, "cgroup.controllers")); len(bytes.TrimSpace(text)) == 0 &&
+		strings.Count(log.String(), "\n") != 1 {
 		t.Errorf("log: %s", &log)
 	}
 	if err := tree.Close(); err != nil {

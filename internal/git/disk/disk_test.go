@@ -41,7 +41,8 @@ func TestOpenOnlyRegularFiles(t *testing.T) {
 			continue
 		}
 		_, err := Open(path(name))
-		if !fault.Is(err, fault.Corrupt) || strings.Contains(fault.Message(err), dir) || !strings.Contains(err.Error(), dir) {
+		if !fault.Is(err, fault.Corrupt) || strings.Contains(fault.Message(err), dir) || !strings.Contains(err.Error(),
+			dir) {
 			t.Errorf("%s: %v; want Corrupt with the path in the cause alone", name, err)
 		}
 	}
@@ -125,7 +126,8 @@ func TestBelow(t *testing.T) {
 		dir, path string
 		is        bool
 	}{
-		{"/srv", "/srv", true}, {"/srv", "/srv/a/b", true}, {"/srv", "/srva", false}, {"/srv", "/", false}, {"/srv/a", "/srv", false},
+		{"/srv", "/srv", true}, {"/srv", "/srv/a/b", true}, {"/srv", "/srva", false}, {"/srv", "/", false}, {"/srv/a",
+			"/srv", false},
 		{"/", "/", true}, {"/", "/srv", true},
 	} {
 		if Below(test.dir, test.path) != test.is {

@@ -11,10 +11,13 @@ func TestNeedless(t *testing.T) {
 		first, want string
 	}{
 		{"a shell", nil, 100, 50, "systemd", ""},
-		{"a shell of a service", map[string]string{"INVOCATION_ID": "x", "SYSTEMD_EXEC_PID": "50"}, 100, 50, "systemd", ""},
-		{"an orphan of a service", map[string]string{"INVOCATION_ID": "x", "SYSTEMD_EXEC_PID": "50"}, 100, 1, "systemd", ""},
+		{"a shell of a service", map[string]string{"INVOCATION_ID": "x", "SYSTEMD_EXEC_PID": "50"}, 100, 50, "systemd",
+			""},
+		{"an orphan of a service", map[string]string{"INVOCATION_ID": "x", "SYSTEMD_EXEC_PID": "50"}, 100, 1,
+			"systemd", ""},
 		{"a service", map[string]string{"INVOCATION_ID": "x", "SYSTEMD_EXEC_PID": "100"}, 100, 1, "systemd", "systemd"},
-		{"a user's service", map[string]string{"INVOCATION_ID": "x", "SYSTEMD_EXEC_PID": "100"}, 100, 900, "systemd", "systemd"},
+		{"a user's service", map[string]string{"INVOCATION_ID": "x", "SYSTEMD_EXEC_PID": "100"}, 100, 900, "systemd",
+			"systemd"},
 		{"a service of an old systemd", map[string]string{"INVOCATION_ID": "x"}, 100, 1, "systemd", "systemd"},
 		{"process 1", nil, 1, 0, "packhorse", "container"},
 		{"below tini", nil, 7, 1, "tini", "container"},

@@ -22,13 +22,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serve is a server: each line of its input is a script that it runs as a command, after a word that says how. It answers with the process's number.
+// serve is a server. Each line of its input is a mode and a script, which it runs as a command. It prints the process
+// number.
 func serve() {
 	self, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
-	k := Keep(Options{Command: []string{self, Name, "json"}, Cgroups: os.Args[2:], Log: slog.New(slog.NewJSONHandler(os.Stderr, nil))})
+	k := Keep(Options{Command: []string{self, Name, "json"}, Cgroups: os.Args[2:],
+		Log: slog.New(slog.NewJSONHandler(os.Stderr, nil))})
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		how, script, _ := strings.Cut(lines.Text(), " ")
 		if how == "claim" { // a group that is not its own
@@ -104,7 +106,8 @@ func startServer(t *testing.T, asUser bool, cgroups ...string) *server {
 	return s
 }
 
-// do has it run a script in which FILE stands for the name of a file; it returns once that has the numbers of n processes, and returns these.
+// do has it run a script in which FILE stands for the name of a file; it returns once that has the numbers of n
+// processes, and returns these.
 func (s *server) do(n int, how, script string) (pids []int) {
 	s.t.Helper()
 	file := filepath.Join(s.dir, how+strconv.Itoa(len(script)))
@@ -160,7 +163,7 @@ func runs(pid int) bool {
 	return ok && !p.gone
 }
 
-// Scripts of commands that leave somebody, none of which ends by itself.
+// Scripts of commands that leave processes. None of these ends by itself.
 const (
 	inGroup    = `sh -c 'echo $$ >>FILE; trap "" TERM INT HUP; while :; do sleep 100; done' & sleep 1000; :`
 	ofSession  = `setsid sh -c 'echo $$ >>FILE; exec sleep 1000' & setsid setsid sh -c 'echo $$ >>FILE; exec sleep 1000' & sleep 1000; :`
@@ -261,7 +264,8 @@ func TestStrangers(t *testing.T) {
 	if !ok {
 		t.Fatal("not found")
 	}
-	r := &reaper{mark: []byte(Mark + "=none"), session: p.session, groups: map[int]time.Duration{pid: 0}, end: p.start - 1}
+	r := &reaper{mark: []byte(Mark + "=none"), session: p.session, groups: map[int]time.Duration{pid: 0},
+		end: p.start - 1}
 	if list := r.remaining(); len(list) > 0 {
 		t.Errorf("writeEnd: %v", list)
 	}
@@ -318,13 +322,13 @@ func testReaper(t *testing.T, args ...string) []string {
 	return append([]string{self}, args...)
 }
 
-// TestAgain ends reapers, and the next ones know what runs.
+// TestAgain ends reapers. The next ones know the running commands.
 func TestAgain(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
 	m := new(watched)
 	k := Keep(Options{Command: testReaper(t, Name, "json"), Metrics: m, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	cmd := exec.Command("sleep", "1000") // without the mark: only who was told of its group finds it
+	cmd := exec.Command("sleep", "1000") // without the mark: only its group identifies it
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -352,7 +356,8 @@ func TestAgain(t *testing.T) {
 	k.Close()
 }
 
-// TestHungStart has the start of another reaper hang: who tells of commands does not wait for it, and what was said, and the end, are not lost.
+// TestHungStart has a reaper whose start hangs. Adding commands does not wait for it, and no message and no end is
+// lost.
 func TestHungStart(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -361,7 +366,7 @@ func TestHungStart(t *testing.T) {
 	}{
 		"abandon": {(*Keeper).Abandon, false},
 		"close":   {func(k *Keeper) { k.shut(true) }, true},
-		"full": {func(k *Keeper) { // more than the pipe holds: the reaper that comes is none, and the next one knows
+		"full": {func(k *Keeper) { // more than the pipe holds: the reaper that starts is killed, and the next one knows
 			for i := range 20_000 {
 				k.Add(i+1<<23, 0)
 				k.Remove(i + 1<<23)
@@ -448,12 +453,13 @@ func TestDeaf(t *testing.T) {
 	k.Close()
 }
 
-// TestHear has servers say what none says.
-func TestHear(t *testing.T) {
+// TestParseLine reads lines that no server sends.
+func TestParseLine(t *testing.T) {
 	t.Parallel()
 	const run = "run 0123456789abcdef0123456789abcdef 7"
 	for _, lines := range [][]string{
-		{"+5 0"}, {"run"}, {"run x 1"}, {run, "+1 0"}, {run, "+0 0"}, {run, "+-5 0"}, {run, "+5"}, {run, "+5 x"}, {run, "+5 -1"}, {run, "-"}, {run, "kill"}, {run, ""}, {run, "cgroup x"}, {run, "+9999999999999999999999 0"},
+		{"+5 0"}, {"run"}, {"run x 1"}, {run, "+1 0"}, {run, "+0 0"}, {run, "+-5 0"}, {run, "+5"}, {run, "+5 x"}, {run,
+			"+5 -1"}, {run, "-"}, {run, "kill"}, {run, ""}, {run, "cgroup x"}, {run, "+9999999999999999999999 0"},
 	} {
 		r := &reaper{groups: make(map[int]time.Duration)}
 		var err error
@@ -472,7 +478,8 @@ func TestHear(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(r.groups) != 1 || r.groups[6] != 7*time.Millisecond || r.session != 7 || len(r.cgroups) != 1 || r.cgroups[0] != "/a b" {
+	if len(r.groups) != 1 || r.groups[6] != 7*time.Millisecond || r.session != 7 || len(r.cgroups) != 1 ||
+		r.cgroups[0] != "/a b" {
 		t.Errorf("%+v", r)
 	}
 }
@@ -514,7 +521,8 @@ func TestLogger(t *testing.T) {
 		from, to *os.File
 		want     string
 	}{
-		{"json", master, tty, "{"}, {"text", reader, writer, "time="}, {"auto", master, tty, "time="}, {"auto", reader, writer, "{"}, {"yaml", nil, writer, ""}, {"", nil, writer, ""},
+		{"json", master, tty, "{"}, {"text", reader, writer, "time="}, {"auto", master, tty, "time="}, {"auto", reader,
+			writer, "{"}, {"yaml", nil, writer, ""}, {"", nil, writer, ""},
 	} {
 		log := logger(c.to, c.format)
 		if log == nil {

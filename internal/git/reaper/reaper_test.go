@@ -45,7 +45,7 @@ func TestNone(t *testing.T) {
 	k.Close()
 }
 
-// watched is what the Metrics of a Keeper were told.
+// watched records the calls of a Keeper's Metrics.
 type watched struct {
 	mu     sync.Mutex
 	ups    []bool

@@ -16,7 +16,7 @@ import (
 
 var needle = &workerv1.Document{Branches: 1, Size: 6, Path: []byte("f"), Content: []byte("needle")}
 
-// send writes a message. Who reads the other end notices an error.
+// send writes a message. If it fails, the reader at the other end fails too.
 func send(w io.Writer, m proto.Message) { _ = ipc.Write(w, m) }
 
 func TestJobsOneAfterTheOther(t *testing.T) {
@@ -51,7 +51,8 @@ func TestJobsOneAfterTheOther(t *testing.T) {
 		}
 		return done.Report
 	}
-	job := &workerv1.Job{Dir: dir, Branches: []*workerv1.Branch{{Name: "main", Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
+	job := &workerv1.Job{Dir: dir, Branches: []*workerv1.Branch{{Name: "main",
+		Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
 	for i := range 3 {
 		job.Id, job.Repository = uint32(i+1), fmt.Sprintf("app%d", i)
 		report := do(job)
@@ -75,7 +76,8 @@ func TestJobsOneAfterTheOther(t *testing.T) {
 func TestInputEndsBetweenJobsOrWithin(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	job := &workerv1.Job{Dir: dir, Id: 1, Repository: "app", Branches: []*workerv1.Branch{{Name: "main", Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
+	job := &workerv1.Job{Dir: dir, Id: 1, Repository: "app", Branches: []*workerv1.Branch{{Name: "main",
+		Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
 	for _, whole := range []bool{true, false} {
 		jobs, in := io.Pipe()
 		go func() {

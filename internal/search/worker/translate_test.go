@@ -45,12 +45,14 @@ func TestTranslate(t *testing.T) {
 	if _, err := translate(q); !fault.Is(err, fault.Invalid) {
 		t.Error(err)
 	}
-	for text, want := range map[string]plan{"repo:a": {repository: true}, "x select:file": {file: true}, "type:symbol x": {symbol: true}, "x": {}} {
+	for text, want := range map[string]plan{"repo:a": {repository: true}, "x select:file": {file: true},
+		"type:symbol x": {symbol: true}, "x": {}} {
 		q, err := query.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p, err := translate(q); err != nil || p.repository != want.repository || p.file != want.file || p.symbol != want.symbol {
+		if p, err := translate(q); err != nil || p.repository != want.repository || p.file != want.file ||
+			p.symbol != want.symbol {
 			t.Errorf("%s: %+v, %v", text, p, err)
 		}
 	}
@@ -59,8 +61,10 @@ func TestTranslate(t *testing.T) {
 func TestLanguage(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		"Go": "Go", "golang": "Go", "py": "Python", "python3": "Python", "js": "JavaScript", "ts": "TypeScript", "tsx": "TSX", "cpp": "C++", "c++": "C++", "C#": "C#", "csharp": "C#",
-		"cs": "C#", "rs": "Rust", "rb": "Ruby", "sh": "Shell", "bash": "Shell", "kt": "Kotlin", "h": "C", ".py": "Python", "yml": "YAML", "md": "Markdown", "proto": "Protocol Buffer",
+		"Go": "Go", "golang": "Go", "py": "Python", "python3": "Python", "js": "JavaScript", "ts": "TypeScript",
+		"tsx": "TSX", "cpp": "C++", "c++": "C++", "C#": "C#", "csharp": "C#",
+		"cs": "C#", "rs": "Rust", "rb": "Ruby", "sh": "Shell", "bash": "Shell", "kt": "Kotlin", "h": "C",
+		".py": "Python", "yml": "YAML", "md": "Markdown", "proto": "Protocol Buffer",
 		"protobuf": "Protocol Buffer", "docker": "Dockerfile", "make": "Makefile", "java": "Java", "klingon": "",
 	} {
 		if got, _ := language(name); got != want {
