@@ -127,9 +127,9 @@ func (p *pool) drain(w *worker, force bool) error {
 		return nil
 	}
 	if out := p.othersOut(w); len(out) >= p.allowed() && w.serves() && !force {
-		return fault.New(fault.Exhausted, "%s is not drained: at most %d of the %d workers of the pool %q may be out of "+
-			"service (app.drain_share); use --wait or --force, or try again when %s is back",
-			w.Name, p.allowed(), len(p.workers), p.name, strings.Join(out[:min(len(out), 8)], ", "))
+		return fault.New(fault.Exhausted, "%s is not drained: the pool %q may have %d of %d workers out of service "+
+			"(app.drain_share); use --wait or --force, or wait for %s",
+			w.Name, p.name, p.allowed(), len(p.workers), strings.Join(out[:min(len(out), 8)], ", "))
 	}
 	w.isDrained, w.changed = true, p.now()
 	w.idleSince = w.changed

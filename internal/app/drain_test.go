@@ -217,8 +217,8 @@ func TestDrain(t *testing.T) {
 		t.Errorf("while w0 has a request: %s", got)
 	}
 	err := p.Drain("w1", false)
-	if !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "w1 is not drained: at most 1 of the 3 workers of the pool \"app\"") ||
-		!strings.Contains(err.Error(), "when w0 is back") {
+	if !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "w1 is not drained: the pool \"app\" may have 1 of 3 workers out of service") ||
+		!strings.Contains(err.Error(), "wait for w0") {
 		t.Errorf("a second drain: %v", err)
 	}
 	if err := p.Drain("w0", false); err != nil {

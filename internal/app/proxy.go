@@ -47,7 +47,7 @@ type exchange struct {
 
 	pool   *pool                // of the last worker
 	sent   int                  // times that a worker may have got the request
-	heard  bool                 // a worker began to respond
+	heard  atomic.Bool          // a worker began to respond
 	stored *stored              // body of the response, if it is long
 	conn   atomic.Pointer[conn] // to the worker
 	wrote  atomic.Bool          // the request was sent in full
@@ -125,7 +125,7 @@ func (e *exchange) relay() {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn:              e.gotConn,
 		WroteRequest:         func(httptrace.WroteRequestInfo) { e.wrote.Store(true) },
-		GotFirstResponseByte: func() { e.heard = true },
+		GotFirstResponseByte: func() { e.heard.Store(true) },
 		Got1xxResponse:       e.countHint,
 	})
 	in := e.r.WithContext(ctx)
@@ -158,7 +158,7 @@ func (e *exchange) endRequest() {
 const maxHints = 8
 
 func (e *exchange) countHint(int, textproto.MIMEHeader) error {
-	e.heard = true
+	e.heard.Store(true)
 	if e.hints++; e.hints > maxHints {
 		return errors.New("too many 1xx responses")
 	}
@@ -202,7 +202,7 @@ func (e *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // canRetry reports whether a request that failed may be sent to another worker.
 func (e *exchange) canRetry(err error) bool {
-	if e.sent >= maxSent || e.heard {
+	if e.sent >= maxSent || e.heard.Load() {
 		return false
 	}
 	if _, ok := errors.AsType[*dialError](err); ok { // nothing was sent, at least not to a process that still runs
@@ -230,7 +230,7 @@ func (e *exchange) try(s *seat, r *http.Request) (*http.Response, error) {
 	defer context.AfterFunc(e.ctx, e.endRequest)()
 	response, err := b.transport.RoundTrip(&out)
 	if err != nil {
-		hasLeft := e.ctx.Err() != nil && !e.heard && !isTimeout(err)
+		hasLeft := e.ctx.Err() != nil && !e.heard.Load() && !isTimeout(err)
 		if isExhausted(err) || hasLeft || e.p.running.Err() != nil {
 			s.done(balance.Cut)
 		} else {
@@ -367,7 +367,7 @@ func (e *exchange) explain(err error) error {
 	case strings.Contains(err.Error(), "server response headers exceeded"):
 		return fault.Wrap(fault.Internal, fmt.Sprintf("the response header of the application is longer than %d bytes",
 			maxHeader), err)
-	case e.heard:
+	case e.heard.Load():
 		return fault.Wrap(fault.Internal, "the response of the application is incomplete or invalid", err)
 	}
 	return fault.Wrap(fault.Internal, "the application did not respond", err)

@@ -25,13 +25,14 @@ type spool struct {
 	cancel context.CancelFunc // ends the request at the worker
 	stop   func() bool        // of the call that ends it when the client leaves
 	done   chan struct{}      // closed when the goroutine has ended
+	step   int                // maximum number of bytes in a read from the worker
 
 	mu       sync.Mutex
 	changed  sync.Cond
-	memory   []byte
-	from     int   // memory[from:] is stored
-	file     file  // the following bytes
-	read     int64 // where the next read of the file begins
+	memory   []byte // of a fixed capacity
+	from     int    // memory[from:] is stored
+	file     file   // the following bytes
+	read     int64  // where the next read of the file begins
 	noFile   bool
 	isEnded  bool
 	err      error // after isEnded; io.EOF: the body is complete
@@ -48,7 +49,7 @@ func newSpool(e *exchange, s *seat, body io.ReadCloser, isStream bool) *spool {
 	if !isStream && e.p.memory.reserve(spoolMemory) {
 		size = spoolMemory
 	}
-	sp.memory = make([]byte, 0, size)
+	sp.memory, sp.step = make([]byte, 0, size), size/2
 	sp.stop = context.AfterFunc(e.ctx, sp.abort)
 	go sp.fill()
 	return sp
@@ -69,7 +70,7 @@ func (s *spool) fill() {
 	for err == nil && !s.closed() {
 		n := 0
 		stall.Reset(s.p.StallTimeout)
-		n, err = s.body.Read(buffer[:cap(s.memory)/2])
+		n, err = s.body.Read(buffer[:s.step])
 		stall.Stop()
 		if err != nil && isStalled.Load() {
 			err = errStalled
