@@ -116,11 +116,10 @@ func rootCommand(env Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "packhorse",
 		Short: "Serve Git repositories to many clients at once",
-		Long: `Packhorse serves fetches from a directory of bare repositories. A pack that was made for one client is kept
-and copied to every other client that asks for the same, so a fleet of identical clones costs little more
-than copying a file.`,
+		Long: `Packhorse serves a directory of bare Git repositories over HTTP and SSH. A pack that was made for one client is cached
+and copied to every other client with the same request. So many identical clones cost little more than copying a file.`,
 		Example: `  packhorse serve --root /srv/git        # http://127.0.0.1:8080/<path of the repository>
-  packhorse config show --root /srv/git  # every setting, and where its value came from
+  packhorse config show --root /srv/git  # every setting, and the origin of its value
   packhorse help serve`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

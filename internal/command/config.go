@@ -60,13 +60,12 @@ func configCheckCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Report every mistake in a configuration file",
-		Long: `Check reads a configuration file as serve does, or the role that --role names, and reports every mistake with its line: unknown
-keys, values that cannot be right, files that are missing. It exits 0 if the server would start with the file and 2 if not. A file without "root" is fine:
---root can name it.
+		Long: `Check reads a configuration file as serve, or the role of --role, does, and reports every mistake with its line: unknown
+keys, invalid values, missing files. It exits with 0 if the server would start with the file, and with 2 if not. The key
+root may be missing, since --root can set it.
 
-Warnings are about what the server would start with and is probably not meant: TLS certificates that have expired or will within two weeks, webhooks
-that cannot be delivered since their host has no address or a private one, and patterns of repositories that match none. Only names are looked up;
-with --connect webhooks' hosts are connected to.`,
+Warnings do not prevent a start: TLS certificates that expire within two weeks, webhooks that cannot be delivered, and
+patterns of repositories that match none. Host names of webhooks are looked up; --connect also connects to them.`,
 		Example: `  packhorse config check /etc/packhorse.toml
   packhorse config check --role gateway /etc/packhorse.toml
   packhorse config check --json /etc/packhorse.toml
@@ -108,10 +107,10 @@ with --connect webhooks' hosts are connected to.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&valuesOnly, "values-only", false, "look at the values only, not at what this machine has")
+	cmd.Flags().BoolVar(&valuesOnly, "values-only", false, "check the values only, and not this machine")
 	cmd.Flags().BoolVar(&connect, "connect", false, "connect to the hosts of webhooks")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().Var(&role, "role", "the `ROLE` that is to start: serve, storage, gateway or search")
+	cmd.Flags().Var(&role, "role", "check for `ROLE`: serve, storage, gateway or search")
 	return cmd
 }
 
@@ -119,10 +118,10 @@ func configShowCommand(env Env) *cobra.Command {
 	role := config.RoleServe
 	cmd := &cobra.Command{
 		Use:   "show",
-		Short: "Show every setting and where its value came from",
-		Long: `Show prints the settings that serve, or the role that --role names, would use with the same flags: a complete configuration file in
-which each line ends with where the value came from: "default", FILE:LINE, or the flag. "auto" stands where the server chooses: git.slots and
-git.threads by this machine's CPUs, cache.max_bytes and cache.min_free by the file system when it starts.`,
+		Short: "Show every setting and the origin of its value",
+		Long: `Show prints all settings of serve, or of the role of --role, as a configuration file. Each line ends with the origin of
+the value: "default", FILE:LINE, or the flag. "auto" marks values that the server chooses at its start: git.slots and
+git.threads by the CPUs of the machine, cache.max_bytes and cache.min_free by the file system.`,
 		Example: `  packhorse config show
   packhorse config show --config /etc/packhorse.toml --http 127.0.0.1:9000
   packhorse config show --role gateway --node a=10.0.0.7:9100
@@ -130,7 +129,7 @@ git.threads by this machine's CPUs, cache.max_bytes and cache.min_free by the fi
 		Args: noArgs,
 	}
 	src := config.AddFlags(cmd.Flags(), config.RoleAny, env.Getenv)
-	cmd.Flags().Var(&role, "role", "the `ROLE` whose settings are shown: serve, storage, gateway or search")
+	cmd.Flags().Var(&role, "role", "show the settings of `ROLE`: serve, storage, gateway or search")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		src.Role = role
 		cfg, from, err := src.Load()

@@ -28,7 +28,7 @@ import (
 
 func debugCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "debug", Short: "Find out what a running server does",
+		Use: "debug", Short: "Diagnose a running server",
 		Example: "  packhorse debug dump --root /srv/git",
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -40,12 +40,13 @@ func debugCommand(env Env) *cobra.Command {
 func debugDump(env Env) *cobra.Command {
 	d := &dumper{target: target{env: env}}
 	cmd := &cobra.Command{
-		Use: "dump", Short: "Have a server write down its stacks, profiles and processes",
-		Long: `Dump has a running server write a dump: the stacks of its goroutines, profiles, the last seconds of its execution trace, and the tree of its
-processes, into STATE/dumps. The server goes on. It takes a few seconds; the directory is printed.
+		Use: "dump", Short: "Make a server dump its stacks, profiles and processes",
+		Long: `Dump makes a running server write a dump to STATE/dumps: the stacks of its goroutines, profiles, the last seconds of its
+execution trace, and its process tree. The server keeps running. It takes a few seconds, and prints the directory.
 
-The server is asked over the socket in its state directory, or on its private listener with --ops. If nobody answers at the socket, the process gets a
-signal, SIGUSR1; and if that does not help, what the system tells of the process is printed.`,
+The server is asked over the socket in its state directory, or on its private listener with --ops. If there is no answer
+on the socket, the process gets the signal SIGUSR1. If that fails too, the system's information about the process is
+printed.`,
 		Example: `  packhorse debug dump --root /srv/git
   packhorse debug dump --state ~/.local/state/packhorse/gateway
   packhorse debug dump --ops 127.0.0.1:9090`,

@@ -35,13 +35,14 @@ func doctorCommand(env Env) *cobra.Command {
 	d := &examiner{target: target{env: env}}
 	cmd := &cobra.Command{
 		Use:   "doctor [ROOT]",
-		Short: "Look for what is wrong with a server, its machine and its repositories",
-		Long: `Doctor looks at the repositories below ROOT and at the machine, whether a server runs or not, and reports what does not work or will not for long, each
-with what to do: owners and modes, hooks that would not run, configurations that are refused, HEADs without a branch, missing lenders of objects, missing
-indexes, git's version, limits, certificates, clocks, disks and control groups. With --config it checks the configuration as well.
+		Short: "Report problems of a server, its machine and its repositories",
+		Long: `Doctor examines the repositories below ROOT and the machine, and reports problems with their remedies: owners and modes,
+hooks that would not run, invalid configurations, HEADs without a branch, missing alternates, missing indexes, the
+version of Git, limits, certificates, clocks, disks and control groups. With --config it also checks the configuration.
+The server may run or not.
 
-It changes and creates nothing. Problems make it exit 1; hints, which make a server faster or are for some setups alone, do not. It sees most as root or as the
-server's user.`,
+Doctor changes nothing. It exits with 1 if there are problems; hints do not count. It sees most as root or as the user of
+the server.`,
 		Example: `  packhorse doctor /srv/git
   packhorse doctor --config /etc/packhorse.toml
   packhorse doctor /srv/git --json | jq '.findings[] | select(.severity == "problem")'`,

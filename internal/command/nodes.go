@@ -104,9 +104,9 @@ func nodesCommand(env Env) *cobra.Command {
 	client := &adminClient{target{env: env}}
 	cmd := &cobra.Command{
 		Use:   "nodes",
-		Short: "Show how a gateway's storage nodes are",
-		Long: `Nodes asks the running gateway, over the admin socket in its state directory, how each of its storage nodes is: up, down or
-draining, how many requests it has now, and how many it has answered and failed.`,
+		Short: "Show the state of a gateway's storage nodes",
+		Long: `Nodes shows the state of each storage node of a running gateway: up, down or draining, the requests in flight, and the
+number of answered and failed requests. It asks the gateway over the admin socket in its state directory.`,
 		Example: `  packhorse nodes
   packhorse nodes --json --config /etc/packhorse.toml`,
 		Args: noArgs,
@@ -153,12 +153,12 @@ func writeNodes(w io.Writer, list []adminapi.NodeStatus) error {
 }
 
 func drainCommand(env Env) *cobra.Command {
-	return drainingCommand(env, "drain", "Keep new requests from a storage node or a worker", "Keep new requests from a storage node", `Drain node tells the running gateway to give a storage node no more requests; those that
-run go on. It holds until "packhorse undrain node NAME", or until the gateway ends. "packhorse nodes" tells when the node is drained.`)
+	return drainingCommand(env, "drain", "Stop new requests to a storage node or a worker", "Stop new requests to a storage node", `Drain node stops new requests to a storage node; requests in flight finish. It lasts until "packhorse undrain node NAME",
+or until the gateway stops. "packhorse nodes" shows when the node is drained.`)
 }
 
 func undrainCommand(env Env) *cobra.Command {
-	return drainingCommand(env, "undrain", "Give requests to what was drained again", "Give requests to a drained storage node again", `Undrain node ends what "packhorse drain node NAME" began.`)
+	return drainingCommand(env, "undrain", "Return a drained node or worker to service", "Return a drained storage node to service", `Undrain node returns a storage node to service after "packhorse drain node NAME".`)
 }
 
 func drainingCommand(env Env, verb, about, short, long string) *cobra.Command {

@@ -36,8 +36,8 @@ func repoCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repo",
 		Short: "Create, import, list, describe, maintain and remove repositories",
-		Long: `Repo administers the repositories below --root, or below the root of a configuration. A server that runs on them is asked over the socket in
-its state directory; if none runs, the command does the work itself. With --node it asks a storage node elsewhere.`,
+		Long: `Repo manages the repositories below --root, or below the root of a configuration. It asks the running server over the
+socket in its state directory; if none runs, it does the work itself. With --node it asks a storage node.`,
 		Example: `  packhorse repo create team/app --root /srv/git
   packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
   packhorse repo list team/ --node storage-1:9100 --secret-file /etc/packhorse/secret --tls-ca ca.pem`,
@@ -119,9 +119,9 @@ func encodeJSON(w io.Writer, value any) error {
 
 func repoCreate(env Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "create PATH", Short: "Make an empty bare repository",
-		Long: `Create makes an empty bare repository at PATH below the root, with or without ".git" at its end, and the directories above it. It is there
-whole or not at all.`,
+		Use: "create PATH", Short: "Create an empty bare repository",
+		Long: `Create creates an empty bare repository at PATH below the root, and the directories above it. The final ".git" of PATH is
+optional. A repository that cannot be created completely is not created.`,
 		Example: "  packhorse repo create team/app --root /srv/git\n  packhorse repo create team/app --default-branch trunk --object-format sha256 --root /srv/git",
 		Args:    exactArgs(1, "one PATH"),
 	}
@@ -185,7 +185,8 @@ func repoList(env Env) *cobra.Command {
 func repoInfo(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "info PATH", Short: "Describe a repository",
-		Long:    `Info tells what there is to know of a repository: its format, HEAD, refs, size, how it is packed, and what its configuration says of how it is served.`,
+		Long: `Info shows the object format, HEAD, refs, size, packs, indexes and hooks of a repository, and the configuration that affects
+how it is served.`,
 		Example: "  packhorse repo info team/app --root /srv/git\n  packhorse repo info team/app --json --config /etc/packhorse.toml",
 		Args:    exactArgs(1, "one PATH"),
 	}
@@ -266,8 +267,8 @@ func bytesOf(n int64) string {
 func repoSetHead(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "set-head PATH BRANCH", Short: "Set the default branch of a repository",
-		Long: `Set-head has HEAD of a repository name BRANCH: clones check it out, and searches look at it. The branch need not exist yet; if it does not, the
-command says so. The change is on disk when the command ends.`,
+		Long: `Set-head sets the default branch of a repository: clones check it out, and it is searched. The branch need not exist yet;
+if it does not, the command prints a warning. The change is durable when the command exits.`,
 		Example: "  packhorse repo set-head team/app trunk --root /srv/git",
 		Args:    exactArgs(2, "a PATH and a BRANCH"),
 	}
@@ -290,9 +291,10 @@ command says so. The change is on disk when the command ends.`,
 
 func repoMaintain(env Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "maintain PATH", Short: "Repack a repository, write its indexes, pack its refs",
-		Long: `Maintain repacks a repository by halves, writes a multi-pack-index with a bitmap and the commit-graph, and packs the refs. Fetches and pushes go
-on meanwhile, and no object is removed. A server does so by itself after pushes when it is due (maintenance in the configuration).`,
+		Use: "maintain PATH", Short: "Repack a repository, write its indexes and pack its refs",
+		Long: `Maintain repacks a repository geometrically, writes a multi-pack-index with a bitmap and a commit-graph, and packs the
+refs. Fetches and pushes continue meanwhile, and no object is removed. A server does the same after pushes when it is due
+(see [maintenance] in the configuration).`,
 		Example: "  packhorse repo maintain team/app --root /srv/git",
 		Args:    exactArgs(1, "one PATH"),
 	}
@@ -315,8 +317,8 @@ on meanwhile, and no object is removed. A server does so by itself after pushes 
 func repoRemove(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "remove PATH", Short: "Remove a repository",
-		Long: `Remove deletes a bare repository with all that is in it, for good. It asks first; --yes says so beforehand. Refused are repositories that
-others need: with linked worktrees, with extensions.preciousObjects, and those whose objects other repositories below the root borrow
+		Long: `Remove deletes a bare repository for good. It asks first, unless --yes is given. It refuses repositories with linked
+worktrees or extensions.preciousObjects, and those whose objects other repositories below the root borrow
 (objects/info/alternates). Only the last can be forced.`,
 		Example: "  packhorse repo remove team/old --yes --root /srv/git",
 		Args:    exactArgs(1, "one PATH"),
@@ -351,10 +353,11 @@ others need: with linked worktrees, with extensions.preciousObjects, and those w
 func repoImport(env Env) *cobra.Command {
 	to := &nodeFinder{target: target{env: env}}
 	cmd := &cobra.Command{
-		Use: "import PATH SOURCE", Short: "Make a repository of one that is elsewhere",
-		Long: `Import copies all refs and objects of SOURCE, the path of a repository or of a bundle, or a URL (https://, http://, ssh://), to a new bare
-repository at PATH below the root. It appears whole or not at all, whether a server runs or not, packed and with its indexes. Objects that git fsck refuses
-are refused. For repositories that ask for a password, clone them with git clone --mirror first.`,
+		Use: "import PATH SOURCE", Short: "Copy a repository from another place",
+		Long: `Import copies all refs and objects of SOURCE to a new bare repository at PATH below the root. SOURCE is the path of a
+repository or a bundle, or a URL (https://, http://, ssh://). The new repository appears when it is complete, packed and
+with its indexes, whether a server runs or not. Objects that git fsck refuses are refused. If SOURCE needs a password,
+clone it with git clone --mirror first.`,
 		Example: `  packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
   packhorse repo import team/tool tool.bundle --root /srv/git
   packhorse repo import mirrors/git https://git.example/git.git --root /srv/git`,

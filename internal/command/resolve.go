@@ -28,12 +28,14 @@ import (
 func resolveCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resolve REPO [REVISION...]",
-		Short: "Tell which objects revisions name",
-		Long: `Resolve prints the object IDs that revisions of a repository name, as git rev-parse does: object IDs, whole or abbreviated, names of refs, HEAD,
-with any of ^{TYPE}, ^{}, ~N and ^N behind them. None is HEAD. Of several, those that name nothing are "-".
+		Short: "Print the object IDs of revisions",
+		Long: `Resolve prints the object IDs of revisions, as git rev-parse does: full or abbreviated object IDs, names of refs, or HEAD,
+followed by any of ^{TYPE}, ^{}, ~N and ^N. Without a revision it resolves HEAD. Of several revisions, those that do not
+exist are printed as "-".
 
-Asked is the server on the repositories below --root, over the socket in its state directory (if none runs, the command looks itself), a storage node
-(--node), or a server by its public address (--url), which may remember what its nodes said.`,
+It asks the server on the repositories below --root over the socket in its state directory, and reads the repositories
+itself if none runs. With --node it asks a storage node, with --url a server by its public address, which may cache
+revisions.`,
 		Example: `  packhorse resolve team/app main --root /srv/git
   packhorse resolve team/app v1.0^{commit} main~3 --json --url https://git.example --token-file token`,
 		Args: func(_ *cobra.Command, args []string) error {

@@ -29,10 +29,10 @@ const statusEvery = 500 * time.Millisecond
 func searchStatusCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show how far an index is",
-		Long: `Status asks a running search process, or with --root a "packhorse serve", over the admin socket in its state directory, how far its index is: how
-many repositories are indexed, what is being indexed, and what failed. With --wait it waits until every repository that there is now has an index, and shows on a
-terminal how it goes.`,
+		Short: "Show the progress of a search index",
+		Long: `Status shows the progress of the index of a running search process, or of serve with --root: indexed repositories,
+running jobs and failures. It asks over the admin socket in the state directory. With --wait it waits until every present
+repository is indexed, and shows the progress on a terminal.`,
 		Example: `  packhorse search status
   packhorse search status --root /srv/git --wait
   packhorse search status --config /etc/packhorse.toml --json`,

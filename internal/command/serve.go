@@ -9,13 +9,13 @@ import (
 func serveCommand(env Env) *cobra.Command {
 	return roleCommand(config.RoleServe, env, &cobra.Command{
 		Short: "Serve the repositories below a directory",
-		Long: `Serve answers fetches over smart HTTP (protocol v0, v1 and v2) for every bare repository and .git directory below --root, by its
-path relative to it, with or without ".git". Repositories appear and go as the directory changes; nothing is
-registered. With --ssh they are served over SSH as well. Metrics, health and profiles are on the private listener
-(--ops), the control API on --listen, if there is one.
+		Long: `Serve answers fetches and pushes over smart HTTP, and over SSH with --ssh. It serves every bare repository and every
+.git directory below --root, by its path relative to --root, with or without ".git". Repositories need no registration.
 
-SIGTERM or SIGINT ends it: readiness turns red, running fetches may end within shutdown.grace, a second
-signal ends it at once. SIGHUP reads the configuration again.`,
+Metrics, health checks and profiles are on the private listener (--ops). The control API is on --listen, if it is set.
+
+SIGTERM or SIGINT stops the server: readiness turns red, and running requests may finish within shutdown.grace. A second
+signal stops it at once. SIGHUP reads the configuration again.`,
 		Example: `  packhorse serve --root /srv/git
   git clone http://127.0.0.1:8080/team/app              # from /srv/git/team/app.git
 

@@ -56,9 +56,9 @@ func tokenCommand(env Env) *cobra.Command {
 	place := &tokenPlace{target{env: env}}
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make, list and revoke the tokens by which callers are known",
-		Long: `Token keeps the tokens of a server: serve, whose --root it has to be told, or a gateway. A git client sends one as the password, with any user
-name. What is made or revoked holds from the server's next request on; it need not run. Only hashes are kept (STATE/tokens).`,
+		Short: "Create, list and revoke tokens",
+		Long: `Token manages the tokens of serve (--root) or of a gateway. A Git client sends a token as the password, with any user
+name. Changes apply to the next request; the server need not run. Only hashes are stored (STATE/tokens).`,
 		Example: `  packhorse token create alice --scope write --root /srv/git
   packhorse token create ci --repo 'team/**' --expires 90d --config /etc/packhorse.toml
   packhorse token list --root /srv/git
@@ -77,9 +77,10 @@ func tokenCreateCommand(place *tokenPlace) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "create NAME",
-		Short: "Make a token and print it, once",
-		Long: `Create makes a token that proves NAME, and prints it on standard output: it is kept nowhere. A name may have several tokens: to replace one, make
-another and revoke the first. What NAME may do is for the [[auth.rule]] tables to say; without any, a token may do what it is made for.`,
+		Short: "Create a token and print it once",
+		Long: `Create creates a token for NAME and prints it to standard output. It is not stored, and cannot be shown again. A name may
+have several tokens: to replace one, create another and revoke the first. The [[auth.rule]] tables say what NAME may do.
+Without rules a token allows what its scope says.`,
 		Example: `  packhorse token create alice --scope write --root /srv/git
   packhorse token create ci --repo 'team/**' --repo tools/build --expires 90d --state /var/lib/packhorse`,
 		Args: exactArgs(1, "one NAME"),
@@ -116,9 +117,9 @@ another and revoke the first. What NAME may do is for the [[auth.rule]] tables t
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&scope, "scope", "read", "the most that it may do: `read|write|admin`")
-	cmd.Flags().StringArrayVar(&repositories, "repo", nil, "what it is for, a `PATTERN` like team/app, team/* or team/**; give one for each (default all)")
-	cmd.Flags().StringVar(&expires, "expires", "never", "how long it is good for, as a `DURATION` like 90d or 12h")
+	cmd.Flags().StringVar(&scope, "scope", "read", "the highest permission: `read|write|admin`")
+	cmd.Flags().StringArrayVar(&repositories, "repo", nil, "limit it to repositories that match `PATTERN`, like team/app, team/* or team/**; can be repeated (default all)")
+	cmd.Flags().StringVar(&expires, "expires", "never", "expire after a `DURATION` like 90d or 12h")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -171,8 +172,8 @@ func tokenListCommand(place *tokenPlace) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "list",
-		Short:   "Show the tokens that there are, without what proves them",
-		Long:    `List shows each token: what it is for, until when, and when it was last used, which the server writes down once a minute.`,
+		Short:   "List tokens",
+		Long:    `List shows each token with its scope, its expiry, and its last use, which the server records once a minute.`,
 		Example: "  packhorse token list --root /srv/git\n  packhorse token list --json --config /etc/packhorse.toml",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -219,9 +220,10 @@ func writeTokens(w io.Writer, all []auth.Token, now time.Time) error {
 
 func tokenRevokeCommand(place *tokenPlace) *cobra.Command {
 	return &cobra.Command{
-		Use:     "revoke TOKEN|NAME",
-		Short:   "Make a token, or all of a name, worth nothing",
-		Long:    `Revoke removes the token that "packhorse token list" calls so, or all tokens of a name. The server's next request knows of it.`,
+		Use:   "revoke TOKEN|NAME",
+		Short: "Revoke a token, or all tokens of a name",
+		Long: `Revoke removes the token with this ID, as "packhorse token list" shows it, or all tokens of a name. It applies to the next
+request.`,
 		Example: "  packhorse token revoke ci/2 --root /srv/git\n  packhorse token revoke alice --root /srv/git",
 		Args:    exactArgs(1, "one TOKEN or NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -43,10 +43,10 @@ func topCommand(env Env) *cobra.Command {
 	interval, sort := time.Second, string(top.ByAge)
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show what a server does now",
-		Long: `Top shows, anew each second, which requests run in a process and at which stage, for whom, how much was sent, and what git takes for them; the git
-commands that run; lanes, slots and the cache; and the repositories and callers that cost most in the last minutes. It asks the process's
-private listener (--ops). Where standard output is no terminal, it writes one frame as text.`,
+		Short: "Show the requests and Git processes of a running server",
+		Long: `Top shows every second what a server does: requests in flight with their stage and caller, running Git processes, lanes,
+slots and the cache, and the most expensive repositories and callers of the last minutes. It asks the private listener
+(--ops). If standard output is not a terminal, it prints one frame as text.`,
 		Example: `  packhorse top
   packhorse top --ops 127.0.0.1:9091 --sort cpu
   packhorse top --state /var/lib/packhorse --once

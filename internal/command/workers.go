@@ -20,9 +20,10 @@ func workersCommand(env Env) *cobra.Command {
 	client := &adminClient{target{env: env}}
 	cmd := &cobra.Command{
 		Use:   "workers",
-		Short: "Show how the application's workers are",
-		Long: `Workers asks the running gateway or serve, over the admin socket in its state directory, how each worker of the application is: up, starting,
-not ready, down, draining or drained; how many requests it has now, how many it is given at once, how many it has answered, and how many it failed.`,
+		Short: "Show the state of the application's workers",
+		Long: `Workers shows the state of each worker of the application behind a running gateway or serve: up, starting, not ready,
+down, draining or drained, the requests in flight, the slots, and the number of answered and failed requests. It asks
+the server over the admin socket in its state directory.`,
 		Example: `  packhorse workers
   packhorse workers --json --config /etc/packhorse.toml
   packhorse workers --root /srv/git                      # of serve`,
@@ -63,12 +64,13 @@ func drainWorkerCommand(client *adminClient, verb string) *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "worker NAME",
-		Short: "Keep new requests from a worker of the application",
-		Long: `Drain worker tells the running gateway or serve to give a worker of the application no more requests; those that it has go on. It holds until
-"packhorse undrain worker NAME", or until the gateway ends. Where too many workers of the pool would be out of service then (app.drain_share), it is refused.
+		Short: "Stop new requests to a worker of the application",
+		Long: `Drain worker stops new requests to a worker of the application; requests in flight finish. It lasts until "packhorse
+undrain worker NAME", or until the gateway stops. It is refused if too many workers of the pool would be out of service
+(app.drain_share).
 
-With --wait it waits for its turn, then until the worker has nothing left and app.blackout is over: then the worker may be stopped. It fails if that takes
-longer than --timeout.`,
+With --wait the command first waits until the drain is allowed, then until the worker is idle and app.blackout is over.
+Then the worker can be stopped. It fails if that takes longer than --timeout.`,
 		Example: "  packhorse drain worker w0 --wait && systemctl restart app@w0 && packhorse undrain worker w0 --wait",
 		Args:    exactArgs(1, "one NAME"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -83,19 +85,19 @@ longer than --timeout.`,
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	what := "until the worker may go"
+	what := "until the worker can be stopped"
 	if verb == "undrain" {
-		cmd.Short = "Give requests to a drained worker of the application again"
-		cmd.Long = `Undrain worker ends what "packhorse drain worker NAME" began: the worker is asked whether it is ready, and given requests once it is. With --wait the
-command waits for that.`
+		cmd.Short = "Return a drained worker of the application to service"
+		cmd.Long = `Undrain worker returns a drained worker to service. The worker gets requests after its next successful health check.
+With --wait the command waits for that.`
 		cmd.Example = "  packhorse undrain worker w0 --wait"
-		what = "until the worker is given requests"
+		what = "until the worker gets requests"
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait "+what)
-	cmd.Flags().DurationVar(&limit, "timeout", 0, "for how long to wait, from when the drain begins (`DURATION`; default app.drain)")
+	cmd.Flags().DurationVar(&limit, "timeout", 0, "maximum `DURATION` of the wait from the start of the drain (default app.drain)")
 	path := "drain"
 	if verb == "drain" {
-		cmd.Flags().BoolVar(&force, "force", false, "drain it also if too many are out of service then")
+		cmd.Flags().BoolVar(&force, "force", false, "drain it even if too many workers are out of service")
 	} else {
 		path = "undrain"
 	}
