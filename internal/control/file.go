@@ -11,15 +11,17 @@ import (
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 )
 
-const maxFile = 16 << 20 // bytes of a file that is given as a whole
+// maxFile is the maximum size of a file that File returns, in bytes.
+const maxFile = 16 << 20
 
-// nodeCalls are the look-ups of gateways and search processes.
-type nodeCalls struct{ *Server }
+// nodeService serves the look-ups of gateways and search processes.
+type nodeService struct{ *Server }
 
-var _ internalv1connect.NodeServiceHandler = nodeCalls{}
+var _ internalv1connect.NodeServiceHandler = nodeService{}
 
 // File sends a file of a commit that a visible ref reaches.
-func (o nodeCalls) File(ctx context.Context, request *connect.Request[internalv1.FileRequest], stream *connect.ServerStream[internalv1.FileResponse]) error {
+func (o nodeService) File(ctx context.Context, request *connect.Request[internalv1.FileRequest],
+	stream *connect.ServerStream[internalv1.FileResponse]) error {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
@@ -30,13 +32,13 @@ func (o nodeCalls) File(ctx context.Context, request *connect.Request[internalv1
 	}
 	limit := request.Msg.GetLimit()
 	if limit < 0 || limit > maxFile {
-		return fault.New(fault.Invalid, "the limit is from 0 to %d bytes", maxFile)
+		return fault.New(fault.Invalid, "invalid limit: want 0 to %d bytes", maxFile)
 	}
-	place, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
+	admission, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
 	if err != nil {
 		return err
 	}
-	defer place.end()
+	defer admission.end()
 	file, err := o.Node.File(ctx, repository, commit, string(request.Msg.GetPath()), limit)
 	if err != nil {
 		return err
@@ -45,7 +47,7 @@ func (o nodeCalls) File(ctx context.Context, request *connect.Request[internalv1
 	for {
 		n := min(len(file.Data), lookup.Piece)
 		answer.Data, file.Data = file.Data[:n], file.Data[n:]
-		if err := place.send(ctx, func() error { return stream.Send(answer) }); err != nil || len(file.Data) == 0 {
+		if err := admission.send(ctx, func() error { return stream.Send(answer) }); err != nil || len(file.Data) == 0 {
 			return err
 		}
 		answer = new(internalv1.FileResponse)

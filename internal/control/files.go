@@ -25,12 +25,13 @@ const (
 func commitID(text string) (git.ObjectID, error) {
 	id, err := git.ParseObjectID(text)
 	if err != nil || id.IsZero() {
-		return id, fault.New(fault.Invalid, "bad object ID %.80q", text)
+		return id, fault.New(fault.Invalid, "invalid object ID %.80q", text)
 	}
 	return id, nil
 }
 
-func (o nodeCalls) Files(ctx context.Context, request *connect.Request[internalv1.FilesRequest], stream *connect.ServerStream[internalv1.FilesResponse]) error {
+func (o nodeService) Files(ctx context.Context, request *connect.Request[internalv1.FilesRequest],
+	stream *connect.ServerStream[internalv1.FilesResponse]) error {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
@@ -44,13 +45,13 @@ func (o nodeCalls) Files(ctx context.Context, request *connect.Request[internalv
 			return err
 		}
 	}
-	place, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
+	admission, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
 	if err != nil {
 		return err
 	}
-	defer place.end()
+	defer admission.end()
 	b := fileBatch{send: func(answer *internalv1.FilesResponse) error {
-		return place.send(ctx, func() error { return stream.Send(answer) })
+		return admission.send(ctx, func() error { return stream.Send(answer) })
 	}}
 	if err := o.Node.Files(ctx, repository, q, b.add); err != nil {
 		return err
@@ -58,16 +59,17 @@ func (o nodeCalls) Files(ctx context.Context, request *connect.Request[internalv
 	return b.flush()
 }
 
-// fileBatch makes messages of files.
+// fileBatch groups files into messages.
 type fileBatch struct {
 	send   func(*internalv1.FilesResponse) error
 	answer internalv1.FilesResponse
 	size   int // bytes
 }
 
-// add takes a file, in pieces if it is long. Its content is the batch's from then on.
+// add adds a file, in several parts if it is long. It takes over the content.
 func (b *fileBatch) add(f *lookup.File) error {
-	m := &internalv1.File{Path: bytes.Clone(f.Path), Mode: f.Mode, Size: f.Size, Deleted: f.Gone, HasContent: f.Content != nil}
+	m := &internalv1.File{Path: bytes.Clone(f.Path), Mode: f.Mode, Size: f.Size, Deleted: f.Gone,
+		HasContent: f.Content != nil}
 	if !f.Gone {
 		m.Oid = f.ID.String()
 	}
@@ -98,7 +100,8 @@ func (b *fileBatch) flush() error {
 	return err
 }
 
-func (o nodeCalls) CountCommits(ctx context.Context, request *connect.Request[internalv1.CountCommitsRequest]) (*connect.Response[internalv1.CountCommitsResponse], error) {
+func (o nodeService) CountCommits(ctx context.Context,
+	request *connect.Request[internalv1.CountCommitsRequest]) (*connect.Response[internalv1.CountCommitsResponse], error) {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return nil, err
@@ -122,15 +125,17 @@ func (o nodeCalls) CountCommits(ctx context.Context, request *connect.Request[in
 	return connect.NewResponse(&internalv1.CountCommitsResponse{Commits: int32(n)}), nil
 }
 
-// Grep is in the cold lane: git is about to work for it.
-func (o nodeCalls) Grep(ctx context.Context, request *connect.Request[internalv1.GrepRequest], stream *connect.ServerStream[internalv1.GrepResponse]) error {
+// Grep runs in the cold lane, because it starts Git.
+func (o nodeService) Grep(ctx context.Context, request *connect.Request[internalv1.GrepRequest],
+	stream *connect.ServerStream[internalv1.GrepResponse]) error {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
 	}
 	caller := balance.Caller(request.Header().Get(callerHeader))
 	q := storage.GrepQuery{
-		Pattern: request.Msg.GetPattern(), Regexp: request.Msg.GetRegexp(), IgnoreCase: request.Msg.GetIgnoreCase(), Limit: int(request.Msg.GetLimit()), Caller: caller,
+		Pattern: request.Msg.GetPattern(), Regexp: request.Msg.GetRegexp(), IgnoreCase: request.Msg.GetIgnoreCase(),
+		Limit: int(request.Msg.GetLimit()), Caller: caller,
 	}
 	if q.Limit == 0 {
 		q.Limit = usualGrep
@@ -145,7 +150,8 @@ func (o nodeCalls) Grep(ctx context.Context, request *connect.Request[internalv1
 	defer seat.Leave()
 	answer, size := new(internalv1.GrepResponse), 0
 	answer.LimitHit, err = o.Node.Grep(ctx, repository, q, func(h *storage.GrepHit) error {
-		hit := &internalv1.GrepHit{Path: bytes.Clone(h.Path), Line: int32(h.Line), Column: int32(h.Column), Text: bytes.Clone(h.Text), Truncated: h.Cut}
+		hit := &internalv1.GrepHit{Path: bytes.Clone(h.Path), Line: int32(h.Line), Column: int32(h.Column),
+			Text: bytes.Clone(h.Text), Truncated: h.Cut}
 		n := len(h.Path) + len(h.Text) + fileFields
 		if len(answer.Hits) == maxFiles || len(answer.Hits) > 0 && size+n > maxPart {
 			if err := stream.Send(answer); err != nil {

@@ -14,40 +14,42 @@ import (
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 )
 
-// healthService is the name that gRPC gives the service; its messages have another one here (package healthv1).
+// healthService is the name of the service in gRPC. Its messages are in package healthv1.
 const (
 	healthService = "grpc.health.v1.Health"
 	healthCheck   = "/" + healthService + "/Check"
 	healthWatch   = "/" + healthService + "/Watch"
 )
 
-// health is the health service as gRPC defines it (github.com/grpc/grpc, doc/health-checking.md). The node and each of its services are in
+// health is gRPC's health service (github.com/grpc/grpc, doc/health-checking.md). The node and all its services have
 // one state: SERVING, or NOT_SERVING while the node drains or its root cannot be read.
 type health struct {
 	services []string // full names; "" is the node
 	ready    func() error
-	interval time.Duration // of looking at the root for a watch
-	probing  chan struct{} // one token: a root that hangs holds up one call, the others end with their deadlines
+	interval time.Duration // between checks of the root for a watch
+	// has room for one token: a root that hangs blocks one call, and the others end with their deadlines
+	probing chan struct{}
 
 	once     sync.Once
 	draining chan struct{} // closed by drain
 }
 
-// newHealth makes the service. ready tells why requests cannot be answered; it is called by one goroutine at a time.
+// newHealth creates the service. ready returns why requests cannot be served. Its calls do not overlap.
 func newHealth(ready func() error, services ...string) *health {
 	return &health{services: append([]string{""}, services...), ready: ready, interval: time.Second,
 		probing: make(chan struct{}, 1), draining: make(chan struct{})}
 }
 
-// drain answers NOT_SERVING from now on, and tells whoever watches.
+// drain changes the state to NOT_SERVING and notifies watchers.
 func (h *health) drain() { h.once.Do(func() { close(h.draining) }) }
 
-// handler serves the calls below the path that it returns. Watches end when ctx does, as UNAVAILABLE.
+// handler returns the handler and its path. Watches end with ctx and the code UNAVAILABLE.
 func (h *health) handler(ctx context.Context, options ...connect.HandlerOption) (string, http.Handler) {
 	options = append(options, connect.WithIdempotency(connect.IdempotencyNoSideEffects))
 	mux := http.NewServeMux()
 	mux.Handle(healthCheck, connect.NewUnaryHandler(healthCheck, h.check, options...))
-	watch := func(call context.Context, r *connect.Request[healthv1.HealthCheckRequest], s *connect.ServerStream[healthv1.HealthCheckResponse]) error {
+	watch := func(call context.Context, r *connect.Request[healthv1.HealthCheckRequest],
+		s *connect.ServerStream[healthv1.HealthCheckResponse]) error {
 		call, cancel := context.WithCancel(call)
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
@@ -64,7 +66,7 @@ func (h *health) handler(ctx context.Context, options ...connect.HandlerOption) 
 func (h *health) check(ctx context.Context, r *connect.Request[healthv1.HealthCheckRequest]) (
 	*connect.Response[healthv1.HealthCheckResponse], error) {
 	if !slices.Contains(h.services, r.Msg.GetService()) {
-		return nil, faultrpc.Error(fault.New(fault.NotFound, "there is no service of that name"))
+		return nil, faultrpc.Error(fault.New(fault.NotFound, "no such service"))
 	}
 	status, err := h.status(ctx)
 	if err != nil {
@@ -73,13 +75,13 @@ func (h *health) check(ctx context.Context, r *connect.Request[healthv1.HealthCh
 	return connect.NewResponse(&healthv1.HealthCheckResponse{Status: status}), nil
 }
 
-// watch sends the state of a service now, and each time that it changes, until ctx ends.
+// watch sends the state of a service, and each change of it, until ctx ends.
 func (h *health) watch(ctx context.Context, service string, send func(*healthv1.HealthCheckResponse) error) error {
 	if !slices.Contains(h.services, service) {
 		if err := send(&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVICE_UNKNOWN}); err != nil {
 			return err
 		}
-		<-ctx.Done() // none comes later
+		<-ctx.Done() // services are never added
 		return ctx.Err()
 	}
 	tick := time.NewTicker(h.interval)
@@ -107,7 +109,7 @@ func (h *health) watch(ctx context.Context, service string, send func(*healthv1.
 	}
 }
 
-// status looks at the root, unless the node drains anyway. An error is that of ctx.
+// status checks the root, unless the node drains. The error is that of ctx.
 func (h *health) status(ctx context.Context) (healthv1.HealthCheckResponse_ServingStatus, error) {
 	select {
 	case <-h.draining:

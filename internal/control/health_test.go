@@ -16,13 +16,15 @@ import (
 )
 
 // healthClient serves h, and calls it.
-func healthClient(t *testing.T, ctx context.Context, h *health, procedure string) *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse] {
+func healthClient(t *testing.T, ctx context.Context, h *health,
+	procedure string) *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse] {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle(h.handler(ctx))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
-	return connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](server.Client(), server.URL+procedure)
+	return connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](server.Client(),
+		server.URL+procedure)
 }
 
 func about(service string) *connect.Request[healthv1.HealthCheckRequest] {
@@ -55,7 +57,8 @@ func TestHealthCheck(t *testing.T) {
 		broken.Store(true)
 		want(service, healthv1.HealthCheckResponse_NOT_SERVING)
 	}
-	if _, err := client.CallUnary(t.Context(), about("packhorse.v1.Nothing")); connect.CodeOf(err) != connect.CodeNotFound {
+	if _, err := client.CallUnary(t.Context(),
+		about("packhorse.v1.Nothing")); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Errorf("a service that does not exist: %v", err)
 	}
 	broken.Store(false)
@@ -115,7 +118,8 @@ func TestHealthWatch(t *testing.T) {
 		}
 		return stream
 	}
-	next := func(stream *connect.ServerStreamForClient[healthv1.HealthCheckResponse], status healthv1.HealthCheckResponse_ServingStatus) {
+	next := func(stream *connect.ServerStreamForClient[healthv1.HealthCheckResponse],
+		status healthv1.HealthCheckResponse_ServingStatus) {
 		t.Helper()
 		if !stream.Receive() {
 			t.Fatalf("the watch ended: %v", stream.Err())
@@ -148,7 +152,8 @@ func TestHealthIsDescribed(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := descriptions{files}
-	for _, name := range []protoreflect.FullName{healthService, "grpc.health.v1.HealthCheckResponse.ServingStatus", protoreflect.FullName(publicServices[0])} {
+	for _, name := range []protoreflect.FullName{healthService, "grpc.health.v1.HealthCheckResponse.ServingStatus",
+		protoreflect.FullName(publicServices[0])} {
 		if _, err := d.FindDescriptorByName(name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -29,8 +29,10 @@ func TestHostileNames(t *testing.T) {
 	p.create("safe")
 	long := strings.Repeat("a", 2000)
 	for _, name := range []string{
-		"..", ".", "/", "", "../safe", "safe/../../x", "a/./b", "a//b", "a\\..\\b", "a\x00b", "a\nb", "a\x7fb", "-/x", long, strings.Repeat("a/", 600) + "x",
-		"%2e%2e/x", "%2E%2e", "x/%2f..%2fetc", "x%00", "%2fetc", ".packhorse", ".packhorse/new", ".git", "x/.git", "x.git/y", "-x", "x/-y", "x.lock",
+		"..", ".", "/", "", "../safe", "safe/../../x", "a/./b", "a//b", "a\\..\\b", "a\x00b", "a\nb", "a\x7fb", "-/x", long,
+		strings.Repeat("a/", 600) + "x",
+		"%2e%2e/x", "%2E%2e", "x/%2f..%2fetc", "x%00", "%2fetc", ".packhorse", ".packhorse/new", ".git", "x/.git", "x.git/y",
+		"-x", "x/-y", "x.lock",
 		strings.Repeat("a", 251), strings.Repeat("a/", 64) + "x",
 	} {
 		_, err := p.repositories.Create(t.Context(), connect.NewRequest(&packhorsev1.CreateRequest{Repository: name}))
@@ -53,7 +55,8 @@ func TestHostileNames(t *testing.T) {
 		if _, err := os.Stat(path); err != nil || made.GetPath() != strings.Trim(name, "/")+".git" {
 			t.Errorf("%s is made as %s: %v", name, made.GetPath(), err)
 		}
-		if _, err := p.repositories.Delete(t.Context(), connect.NewRequest(&packhorsev1.DeleteRequest{Repository: name})); err != nil {
+		if _, err := p.repositories.Delete(t.Context(),
+			connect.NewRequest(&packhorsev1.DeleteRequest{Repository: name})); err != nil {
 			t.Error(err)
 		}
 	}
@@ -91,7 +94,8 @@ func TestForeignPageTokens(t *testing.T) {
 	if err != nil || token == "" {
 		t.Fatal(err)
 	}
-	if _, err := list(&packhorsev1.RefServiceListRequest{Repository: "/a/", Prefix: "refs/", PageSize: 1, PageToken: token}); err != nil {
+	if _, err := list(&packhorsev1.RefServiceListRequest{Repository: "/a/", Prefix: "refs/", PageSize: 1,
+		PageToken: token}); err != nil {
 		t.Error(err)
 	}
 	for what, r := range map[string]*packhorsev1.RefServiceListRequest{
@@ -108,7 +112,8 @@ func TestForeignPageTokens(t *testing.T) {
 		}
 	}
 	tree := func(repository, token string) (*packhorsev1.TreeResponse, error) {
-		r := &packhorsev1.TreeRequest{Repository: repository, PageSize: 1, PageToken: token, Path: &packhorsev1.RevisionPath{Revision: "main", Path: "d"}}
+		r := &packhorsev1.TreeRequest{Repository: repository, PageSize: 1, PageToken: token,
+			Path: &packhorsev1.RevisionPath{Revision: "main", Path: "d"}}
 		answer, err := p.objects.Tree(t.Context(), connect.NewRequest(r))
 		if err != nil {
 			return nil, err
@@ -123,7 +128,8 @@ func TestForeignPageTokens(t *testing.T) {
 		t.Errorf("%v, %v", next, err)
 	}
 	for _, token := range []string{first.GetNextPageToken(), "AQ", "!!!", strings.Repeat("A", 1<<16)} {
-		if _, err := tree("b", token); connect.CodeOf(err) != connect.CodeInvalidArgument && connect.CodeOf(err) != connect.CodeNotFound {
+		if _, err := tree("b", token); connect.CodeOf(err) != connect.CodeInvalidArgument &&
+			connect.CodeOf(err) != connect.CodeNotFound {
 			t.Errorf("the token %.40q in another repository: %v", token, err)
 		}
 	}
@@ -162,16 +168,19 @@ func TestBadJSON(t *testing.T) {
 		`{"` + strings.Repeat("x", 10_000):       "not a ResolveRequest",
 	} {
 		status, text := post(t, client, base+packhorsev1connect.RefServiceResolveProcedure, body)
-		if status != http.StatusBadRequest || !strings.Contains(text, `"invalid_argument"`) || !strings.Contains(text, says) ||
+		if status != http.StatusBadRequest || !strings.Contains(text, `"invalid_argument"`) ||
+			!strings.Contains(text, says) ||
 			strings.Contains(text, "packhorsev1") || strings.Contains(text, "proto:") || len(text) > 5000 {
 			t.Errorf("%.80s: %d %.300s", body, status, text)
 		}
 	}
-	status, text := post(t, client, base+packhorsev1connect.RepositoryServiceDeleteProcedure, `{"repository": "app", "incarnaton": "old"}`)
+	status, text := post(t, client, base+packhorsev1connect.RepositoryServiceDeleteProcedure,
+		`{"repository": "app", "incarnaton": "old"}`)
 	if status != http.StatusBadRequest || !strings.Contains(text, "incarnaton") {
 		t.Errorf("a mistyped condition: %d %s", status, text)
 	}
-	if status, text := post(t, client, base+packhorsev1connect.RefServiceResolveProcedure, `{"repository": "app", "name": "main"}`); status != http.StatusOK {
+	if status, text := post(t, client, base+packhorsev1connect.RefServiceResolveProcedure,
+		`{"repository": "app", "name": "main"}`); status != http.StatusOK {
 		t.Errorf("%d %s", status, text)
 	}
 	for message, status := range map[string]int{
@@ -181,7 +190,8 @@ func TestBadJSON(t *testing.T) {
 		"base64=1&message=eyJyZXBvc2l0b3J5IjogImFwcCIsICJuYW1lIjogIm1haW4ifQ": http.StatusOK,
 		"message=" + url.QueryEscape(`{"repository": "app", "name": "main"}`): http.StatusOK,
 	} {
-		response, err := client.Get(base + packhorsev1connect.RefServiceResolveProcedure + "?connect=v1&encoding=json&" + message)
+		response, err := client.Get(base + packhorsev1connect.RefServiceResolveProcedure + "?connect=v1&encoding=json&" +
+			message)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +226,8 @@ func say(t *testing.T, address, text string) string {
 func TestBadChunks(t *testing.T) {
 	t.Parallel()
 	_, address := realPort(t, "tcp", Options{})
-	for _, chunks := range []string{"zz\r\n{}\r\n0\r\n\r\n", "fffffffffffffffffff\r\n{}\r\n0\r\n\r\n", "-1\r\n{}\r\n0\r\n\r\n", "2\r\n{}xx\r\n0\r\n\r\n"} {
+	for _, chunks := range []string{"zz\r\n{}\r\n0\r\n\r\n", "fffffffffffffffffff\r\n{}\r\n0\r\n\r\n",
+		"-1\r\n{}\r\n0\r\n\r\n", "2\r\n{}xx\r\n0\r\n\r\n"} {
 		answer := say(t, address, "POST "+packhorsev1connect.RefServiceResolveProcedure+" HTTP/1.1\r\nHost: localhost\r\n"+
 			"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks)
 		if !strings.HasPrefix(answer, "HTTP/1.1 400 ") || !strings.Contains(answer, `"invalid_argument"`) {
@@ -229,14 +240,19 @@ func TestBadChunks(t *testing.T) {
 func TestUpgradeWithABody(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
-	channels := sidechannel.NewServer(sidechannel.Options{Pump: bulk.NewPump(bulk.PumpOptions{}), Max: 10, Metrics: sidechannel.NewMetrics(), Log: log})
+	channels := sidechannel.NewServer(sidechannel.Options{Pump: bulk.NewPump(bulk.PumpOptions{}), Max: 10,
+		Metrics: sidechannel.NewMetrics(), Log: log})
 	t.Cleanup(func() { channels.Close() })
 	_, address := realPort(t, "tcp", Options{Channels: channels, Stall: 100 * time.Millisecond})
 	for _, rest := range []string{
-		"Content-Length: 5\r\n\r\n", "Content-Length: 5\r\nConnection: close\r\n\r\nhello", "Content-Length: 99999999\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n",
-		"Transfer-Encoding: chunked\r\n\r\n5\r\nhe", "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n", "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"Content-Length: 5\r\n\r\n", "Content-Length: 5\r\nConnection: close\r\n\r\nhello",
+		"Content-Length: 99999999\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n",
+		"Transfer-Encoding: chunked\r\n\r\n5\r\nhe", "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+		"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
 	} {
-		answer := say(t, address, fmt.Sprintf("GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\n%s", sidechannel.Path, rest))
+		answer := say(t, address,
+			fmt.Sprintf("GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\n%s",
+				sidechannel.Path, rest))
 		if answer != "" && !strings.HasPrefix(answer, "HTTP/1.1 400 ") || strings.Contains(answer, "101 Switching") {
 			t.Errorf("%q: %s", rest, answer)
 		}

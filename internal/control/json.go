@@ -11,11 +11,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// jsonCodec reads and writes messages as JSON. Unlike Connect's own it refuses fields that a message does not have: whoever writes a call by
-// hand and mistypes the field that narrows it, as Delete's incarnation, must not be taken for one who leaves it out. Its errors name fields.
+// jsonCodec reads and writes messages as JSON. Unlike Connect's own codec it refuses unknown fields, and names them. A
+// mistyped field that restricts a call, such as Delete's incarnation, must not be ignored.
 type jsonCodec struct{ name string }
 
-// What content types call JSON.
+// jsonNames are the names of JSON in content types.
 var jsonNames = []string{"json", "json; charset=utf-8"}
 
 func (c jsonCodec) Name() string { return c.name }
@@ -24,12 +24,12 @@ func (jsonCodec) IsBinary() bool { return false }
 
 func (jsonCodec) Marshal(m any) ([]byte, error) { return protojson.Marshal(m.(proto.Message)) }
 
-// MarshalAppend lets Connect use its own buffers again.
+// MarshalAppend lets Connect reuse its buffers.
 func (jsonCodec) MarshalAppend(b []byte, m any) ([]byte, error) {
 	return protojson.MarshalOptions{}.MarshalAppend(b, m.(proto.Message))
 }
 
-// MarshalStable gives the same bytes for the same message; protojson varies its spaces.
+// MarshalStable returns the same bytes for the same message. protojson alone varies its spaces.
 func (jsonCodec) MarshalStable(m any) ([]byte, error) {
 	text, err := protojson.Marshal(m.(proto.Message))
 	if err != nil {
@@ -43,22 +43,22 @@ func (jsonCodec) MarshalStable(m any) ([]byte, error) {
 func (jsonCodec) Unmarshal(b []byte, m any) error {
 	message := m.(proto.Message)
 	if len(b) == 0 {
-		return errors.New(`nothing is there; the least is "{}"`)
+		return errors.New(`empty message: want at least "{}"`)
 	}
 	if n := jsonParts(b); n > maxJSONParts {
-		return fmt.Errorf("the message has %d objects, lists and values, more than the %d of any call", n, maxJSONParts)
+		return fmt.Errorf("message with %d objects, lists and values: the maximum is %d", n, maxJSONParts)
 	}
 	if err := protojson.Unmarshal(b, message); err != nil {
-		text := strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0") // which of the two varies
+		text := strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0") // protobuf-go varies the space
 		return fmt.Errorf("not a %s in JSON: %s", message.ProtoReflect().Descriptor().Name(), clip(text))
 	}
 	return nil
 }
 
-// maxJSONParts is how many objects, lists and values a message may have: some for each of what maxFields counts.
+// maxJSONParts is the maximum number of objects, lists and values in a message.
 const maxJSONParts = 8 * maxFields
 
-// jsonParts counts the objects, the lists and what commas part.
+// jsonParts counts the objects, lists and commas in a message.
 func jsonParts(b []byte) (n int) {
 	quoted := false
 	for i := 0; i < len(b); i++ {

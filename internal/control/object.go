@@ -14,39 +14,40 @@ import (
 )
 
 // objects serves the contents of repositories.
-type objects struct{ *Server }
+type objectService struct{ *Server }
 
-var _ packhorsev1connect.ObjectServiceHandler = objects{}
+var _ packhorsev1connect.ObjectServiceHandler = objectService{}
 
 func pathIn(in *packhorsev1.RevisionPath) lookup.PathIn {
 	return lookup.PathIn{Revision: in.GetRevision(), Path: in.GetPath()}
 }
 
-func (o objects) Blob(ctx context.Context, request *connect.Request[packhorsev1.BlobRequest],
+func (o objectService) Blob(ctx context.Context, request *connect.Request[packhorsev1.BlobRequest],
 	stream *connect.ServerStream[packhorsev1.BlobResponse]) error {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
 	}
-	q := lookup.BlobRequest{In: pathIn(request.Msg.GetPath()), Offset: request.Msg.GetOffset(), Length: request.Msg.GetLength()}
+	q := lookup.BlobRequest{In: pathIn(request.Msg.GetPath()), Offset: request.Msg.GetOffset(),
+		Length: request.Msg.GetLength()}
 	switch blob := request.Msg.GetBlob().(type) {
 	case *packhorsev1.BlobRequest_Oid:
 		if q.ID, err = git.ParseObjectID(blob.Oid); err != nil || q.ID.IsZero() {
-			return fault.New(fault.Invalid, "bad object ID %.80q", blob.Oid)
+			return fault.New(fault.Invalid, "invalid object ID %.80q", blob.Oid)
 		}
 	case nil:
-		return fault.New(fault.Invalid, "no blob is named: it needs an object ID or a path")
+		return fault.New(fault.Invalid, "set either the object ID or the path of the blob")
 	}
-	place, err := o.enter()
+	admission, err := o.enter()
 	if err != nil {
 		return err
 	}
-	defer place.end()
+	defer admission.end()
 	answer := new(packhorsev1.BlobResponse)
 	head := func(h lookup.BlobHeader) error {
 		answer.Header = &packhorsev1.BlobHeader{Oid: h.ID.String(), Size: h.Size, Mode: h.Mode}
 		if n := h.Size - q.Offset; n > lookup.Piece && (q.Length == 0 || q.Length > lookup.Piece) {
-			return place.move()
+			return admission.move()
 		}
 		return nil
 	}
@@ -56,13 +57,13 @@ func (o objects) Blob(ctx context.Context, request *connect.Request[packhorsev1.
 		answer = new(packhorsev1.BlobResponse)
 		return err
 	})
-	if err == nil && answer.Header != nil { // of nothing
+	if err == nil && answer.Header != nil { // the blob is empty
 		err = stream.Send(answer)
 	}
 	return err
 }
 
-func (o objects) Tree(ctx context.Context, request *connect.Request[packhorsev1.TreeRequest]) (
+func (o objectService) Tree(ctx context.Context, request *connect.Request[packhorsev1.TreeRequest]) (
 	*connect.Response[packhorsev1.TreeResponse], error) {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
@@ -75,14 +76,15 @@ func (o objects) Tree(ctx context.Context, request *connect.Request[packhorsev1.
 	if err != nil {
 		return nil, err
 	}
-	answer := &packhorsev1.TreeResponse{Oid: page.ID.String(), NextPageToken: page.Next, Entries: make([]*packhorsev1.TreeEntry, len(page.Entries))}
+	answer := &packhorsev1.TreeResponse{Oid: page.ID.String(), NextPageToken: page.Next,
+		Entries: make([]*packhorsev1.TreeEntry, len(page.Entries))}
 	for i, e := range page.Entries {
 		answer.Entries[i] = &packhorsev1.TreeEntry{Path: e.Path, Mode: e.Mode, Type: e.Type().String(), Oid: e.ID.String()}
 	}
 	return connect.NewResponse(answer), nil
 }
 
-func (o objects) Commit(ctx context.Context, request *connect.Request[packhorsev1.CommitRequest]) (
+func (o objectService) Commit(ctx context.Context, request *connect.Request[packhorsev1.CommitRequest]) (
 	*connect.Response[packhorsev1.CommitResponse], error) {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
@@ -111,17 +113,17 @@ func signatureMessage(s *lookup.Signature) *packhorsev1.Signature {
 	return &packhorsev1.Signature{Name: s.Name, Email: s.Email, Seconds: s.Seconds, OffsetMinutes: s.Offset}
 }
 
-func (o objects) Log(ctx context.Context, request *connect.Request[packhorsev1.LogRequest],
+func (o objectService) Log(ctx context.Context, request *connect.Request[packhorsev1.LogRequest],
 	stream *connect.ServerStream[packhorsev1.LogResponse]) error {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
 	}
-	place, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
+	admission, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
 	if err != nil {
 		return err
 	}
-	defer place.end()
+	defer admission.end()
 	return o.Node.Log(ctx, repository, lookup.LogRequest{
 		Revisions: request.Msg.GetRevisions(), Exclude: request.Msg.GetExclude(), Path: request.Msg.GetPath(),
 		FirstParent: request.Msg.GetFirstParent(), Limit: int(request.Msg.GetLimit()), Skip: int(request.Msg.GetSkip()),
@@ -130,33 +132,35 @@ func (o objects) Log(ctx context.Context, request *connect.Request[packhorsev1.L
 		for i := range batch {
 			answer.Commits[i] = commitMessage(&batch[i])
 		}
-		return place.send(ctx, func() error { return stream.Send(answer) })
+		return admission.send(ctx, func() error { return stream.Send(answer) })
 	})
 }
 
-func (o objects) DiffStat(ctx context.Context, request *connect.Request[packhorsev1.DiffStatRequest],
+func (o objectService) DiffStat(ctx context.Context, request *connect.Request[packhorsev1.DiffStatRequest],
 	stream *connect.ServerStream[packhorsev1.DiffStatResponse]) error {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
 	}
-	place, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
+	admission, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
 	if err != nil {
 		return err
 	}
-	defer place.end()
-	return o.Node.DiffStat(ctx, repository, request.Msg.GetOld(), request.Msg.GetNew(), func(batch []lookup.FileStat) error {
-		answer := &packhorsev1.DiffStatResponse{Files: make([]*packhorsev1.FileStat, len(batch))}
-		for i := range batch {
-			answer.Files[i] = fileMessage(&batch[i])
-		}
-		return place.send(ctx, func() error { return stream.Send(answer) })
-	})
+	defer admission.end()
+	return o.Node.DiffStat(ctx, repository, request.Msg.GetOld(), request.Msg.GetNew(),
+		func(batch []lookup.FileStat) error {
+			answer := &packhorsev1.DiffStatResponse{Files: make([]*packhorsev1.FileStat, len(batch))}
+			for i := range batch {
+				answer.Files[i] = fileMessage(&batch[i])
+			}
+			return admission.send(ctx, func() error { return stream.Send(answer) })
+		})
 }
 
 func fileMessage(f *lookup.FileStat) *packhorsev1.FileStat {
 	m := &packhorsev1.FileStat{
-		Path: f.Path, OldMode: f.OldMode, NewMode: f.NewMode, Added: f.Added, Deleted: f.Deleted, Binary: f.Binary, TooLarge: f.TooLarge,
+		Path: f.Path, OldMode: f.OldMode, NewMode: f.NewMode, Added: f.Added, Deleted: f.Deleted, Binary: f.Binary,
+		TooLarge: f.TooLarge,
 	}
 	if f.OldMode != 0 {
 		m.OldOid = f.OldID.String()

@@ -72,9 +72,10 @@ func realPort(t *testing.T, network string, o Options) (s *Server, address strin
 
 // http2Client makes clients' connections to an address.
 func http2Client(t *testing.T, network, address string) *http.Client {
-	transport := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}}
+	transport := &http.Transport{Protocols: new(http.Protocols),
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
@@ -109,8 +110,10 @@ func TestWebPagesAreRefused(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, test.network, address)
 		}}
 		t.Cleanup(h1.CloseIdleConnections)
-		for version, client := range map[string]*http.Client{"HTTP/1.1": {Transport: h1}, "HTTP/2": http2Client(t, test.network, address)} {
-			for _, url := range []string{"http://localhost" + packhorsev1connect.RefServiceResolveProcedure, "http://localhost/packhorse/nothing"} {
+		for version, client := range map[string]*http.Client{"HTTP/1.1": {Transport: h1},
+			"HTTP/2": http2Client(t, test.network, address)} {
+			for _, url := range []string{"http://localhost" + packhorsev1connect.RefServiceResolveProcedure,
+				"http://localhost/packhorse/nothing"} {
 				request, err := http.NewRequest("POST", url, strings.NewReader(`{"repository": "app", "name": "HEAD"}`))
 				if err != nil {
 					t.Fatal(err)
@@ -151,9 +154,11 @@ func TestRefusedCallersAreNotWaitedFor(t *testing.T) {
 		}
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(patience))
-		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n", path)
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+
+			"1000\r\n\r\n", path)
 		answer, err := io.ReadAll(conn)
-		if err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 401 ")) || !bytes.Contains(answer, []byte("\r\nConnection: close\r\n")) {
+		if err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 401 ")) ||
+			!bytes.Contains(answer, []byte("\r\nConnection: close\r\n")) {
 			t.Errorf("%s: %v after %s", path, err, answer)
 		}
 	}
@@ -170,10 +175,12 @@ func TestNothingIsSmuggledBehindChunks(t *testing.T) {
 		}
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(patience))
-		const head = "POST " + packhorsev1connect.RefServiceResolveProcedure + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+		const head = "POST " + packhorsev1connect.RefServiceResolveProcedure +
+			" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 		fmt.Fprintf(conn, head+"%s\r\n\r\n2\r\n{}\r\n0\r\n\r\n"+head+"Content-Length: 2\r\n\r\n{}", lengths)
 		answer, _ := io.ReadAll(conn) // the rest may make a reset of the end
-		if n := bytes.Count(answer, []byte("HTTP/1.1 ")); n != 1 || !bytes.Contains(answer, []byte("\r\nConnection: close\r\n")) {
+		if n := bytes.Count(answer, []byte("HTTP/1.1 ")); n != 1 ||
+			!bytes.Contains(answer, []byte("\r\nConnection: close\r\n")) {
 			t.Errorf("%s: %d answers: %s", lengths, n, answer)
 		}
 	}
@@ -183,13 +190,14 @@ func TestNothingIsSmuggledBehindChunks(t *testing.T) {
 func TestTooManyStrangers(t *testing.T) {
 	t.Parallel()
 	s, address := realPort(t, "tcp", Options{})
-	s.strangers.mu.Lock()
-	s.strangers.max = 3
-	s.strangers.mu.Unlock()
+	s.unidentified.mu.Lock()
+	s.unidentified.max = 3
+	s.unidentified.mu.Unlock()
 	known := packhorsev1connect.NewRefServiceClient(http2Client(t, "tcp", address), "http://"+address, connect.WithGRPC())
 	ask := func() {
 		t.Helper()
-		if _, err := known.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: "HEAD"})); err != nil {
+		if _, err := known.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app",
+			Name: "HEAD"})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -217,10 +225,10 @@ func TestTooManyStrangers(t *testing.T) {
 		}
 	}
 	ask()
-	s.strangers.mu.Lock()
-	defer s.strangers.mu.Unlock()
-	if s.strangers.order.Len() != 0 || len(s.strangers.in) != 0 {
-		t.Errorf("%d strangers are left", s.strangers.order.Len())
+	s.unidentified.mu.Lock()
+	defer s.unidentified.mu.Unlock()
+	if s.unidentified.order.Len() != 0 || len(s.unidentified.in) != 0 {
+		t.Errorf("%d strangers are left", s.unidentified.order.Len())
 	}
 }
 
@@ -251,7 +259,8 @@ func TestUnreadCallsStopNoOthers(t *testing.T) {
 	refs := packhorsev1connect.NewRefServiceClient(client, "http://"+address, connect.WithGRPC())
 	for range 100 { // while the streams fill
 		limit, end := context.WithTimeout(ctx, patience)
-		if _, err := refs.Resolve(limit, connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: strings.Repeat("x", 1000)})); connect.CodeOf(err) != connect.CodeNotFound {
+		if _, err := refs.Resolve(limit, connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app",
+			Name: strings.Repeat("x", 1000)})); connect.CodeOf(err) != connect.CodeNotFound {
 			t.Fatal(err)
 		}
 		end()
@@ -270,7 +279,7 @@ func TestRefusalsDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	clock := time.Now()
-	c := newComplaints(slog.New(slog.NewTextHandler(&out, nil)))
+	c := newRefusalLog(slog.New(slog.NewTextHandler(&out, nil)))
 	c.now = func() time.Time { return clock }
 	lines := func(want int) {
 		t.Helper()
@@ -279,26 +288,26 @@ func TestRefusalsDoNotFillTheLog(t *testing.T) {
 		}
 	}
 	for port := range 100 {
-		c.refused(fmt.Sprintf("10.0.0.1:%d", 1000+port), noSecret)
+		c.record(fmt.Sprintf("10.0.0.1:%d", 1000+port), noSecret)
 	}
-	c.refused("@", noSecret)
+	c.record("@", noSecret)
 	lines(2)
-	clock = clock.Add(complainEvery)
-	c.refused("10.0.0.1:9", wrongSecret)
+	clock = clock.Add(refusalInterval)
+	c.record("10.0.0.1:9", wrongSecret)
 	lines(3)
-	for i := range 2 * maxComplaints {
-		c.refused(fmt.Sprintf("[fd00::%x]:1", i), noSecret)
+	for i := range 2 * maxRefusalAddresses {
+		c.record(fmt.Sprintf("[fd00::%x]:1", i), noSecret)
 	}
-	if n := strings.Count(out.String(), "\n"); n > 3+maxComplaints || len(c.said) > maxComplaints {
-		t.Errorf("%d lines, %d addresses remembered", n, len(c.said))
+	if n := strings.Count(out.String(), "\n"); n > 3+maxRefusalAddresses || len(c.last) > maxRefusalAddresses {
+		t.Errorf("%d lines, %d addresses remembered", n, len(c.last))
 	}
-	clock = clock.Add(complainEvery)
-	c.refused("10.0.0.2:9", noSecret)
+	clock = clock.Add(refusalInterval)
+	c.record("10.0.0.2:9", noSecret)
 	if !strings.Contains(out.String(), "more_since_last=99 ") && !strings.Contains(out.String(), "more_since_last=99\n") {
 		t.Errorf("what was left out is not told:\n%.2000s", out.String())
 	}
-	if len(c.said) != 1 {
-		t.Errorf("%d addresses remembered", len(c.said))
+	if len(c.last) != 1 {
+		t.Errorf("%d addresses remembered", len(c.last))
 	}
 }
 
@@ -310,7 +319,8 @@ func issue(t *testing.T, name string, parent *tls.Certificate, until time.Time) 
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
 		IsCA: parent == nil, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	by, signer := template, any(key)
@@ -344,7 +354,8 @@ func TestCertificatesAreLookedAtAgain(t *testing.T) {
 	c := new(connection)
 	call := func(with *tls.Certificate) error {
 		chain := []*x509.Certificate{with.Leaf, ours.Leaf}
-		r := &http.Request{TLS: &tls.ConnectionState{PeerCertificates: chain[:1], VerifiedChains: [][]*x509.Certificate{chain}}}
+		r := &http.Request{TLS: &tls.ConnectionState{PeerCertificates: chain[:1],
+			VerifiedChains: [][]*x509.Certificate{chain}}}
 		_, err := trust.identify(r.WithContext(context.WithValue(t.Context(), connectionKey{}, c)))
 		return err
 	}
@@ -365,9 +376,11 @@ func TestCertificatesAreLookedAtAgain(t *testing.T) {
 }
 
 // uploadPack begins a transfer by a connection of its own.
-func uploadPack(t *testing.T, address string, data *internalv1.RequestData) *connect.BidiStreamForClient[internalv1.UploadPackRequest, internalv1.UploadPackResponse] {
+func uploadPack(t *testing.T, address string,
+	data *internalv1.RequestData) *connect.BidiStreamForClient[internalv1.UploadPackRequest, internalv1.UploadPackResponse] {
 	t.Helper()
-	client := internalv1connect.NewSessionServiceClient(http2Client(t, "tcp", address), "http://"+address, connect.WithGRPC())
+	client := internalv1connect.NewSessionServiceClient(http2Client(t, "tcp", address), "http://"+address,
+		connect.WithGRPC())
 	stream := client.UploadPack(t.Context())
 	start := &internalv1.UploadPackStart{Repository: "app", Session: &internalv1.Session{Version: 2}, Data: data}
 	if err := stream.Send(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{Start: start}}); err != nil {
@@ -381,7 +394,8 @@ func TestRequestsWithoutAnEnd(t *testing.T) {
 	t.Parallel()
 	lanes := admit.NewLanes(admit.Sizes{Small: 1})
 	_, address := realPort(t, "tcp", Options{Lanes: lanes, Stall: 300 * time.Millisecond})
-	for _, data := range []*internalv1.RequestData{nil, {Data: []byte("0014command=ls-refs\n")}, {Data: make([]byte, 200<<10)}} {
+	for _, data := range []*internalv1.RequestData{nil, {Data: []byte("0014command=ls-refs\n")},
+		{Data: make([]byte, 200<<10)}} {
 		stream := uploadPack(t, address, data)
 		seat, err := lanes.Small.Enter("")
 		if err != nil {
@@ -490,7 +504,8 @@ func TestDrainingEndsConnections(t *testing.T) {
 	s, address := realPort(t, "tcp", Options{})
 	ask := func() *http.Response {
 		t.Helper()
-		response, err := http.Post("http://"+address+"/packhorse.v1.RefService/Resolve", "application/json", strings.NewReader("{}"))
+		response, err := http.Post("http://"+address+"/packhorse.v1.RefService/Resolve", "application/json",
+			strings.NewReader("{}"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,11 +17,12 @@ import (
 )
 
 // refs serves RefService.
-type refs struct{ *Server }
+type refService struct{ *Server }
 
-var _ packhorsev1connect.RefServiceHandler = (*refs)(nil)
+var _ packhorsev1connect.RefServiceHandler = (*refService)(nil)
 
-func (s *refs) Resolve(ctx context.Context, r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
+func (s *refService) Resolve(ctx context.Context,
+	r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())
 	if err != nil {
 		return nil, err
@@ -37,41 +38,42 @@ func (s *refs) Resolve(ctx context.Context, r *connect.Request[packhorsev1.Resol
 	return connect.NewResponse(answer), nil
 }
 
-// What a message may be long, in bytes: a caller that says nothing of it takes 4 MiB (gRPC's own default).
+// Limits of messages in bytes. By default gRPC clients accept 4 MiB.
 const (
-	maxNames    = 1 << 20    // the names that one ResolveMany asks for: what is found under them fits into an answer, but for long targets
-	maxResolved = 3584 << 10 // the answer to it; each result takes up to 5 bytes beside
-	maxPart     = 1 << 20    // changes or refs of one message, from when on more go into the next
+	maxNames    = 1 << 20    // names in one ResolveMany, so that the results mostly fit into one response
+	maxResolved = 3584 << 10 // the response, without up to 5 bytes for each result
+	maxPart     = 1 << 20    // changes or refs in one message
 )
 
-func (s *refs) ResolveMany(ctx context.Context, r *connect.Request[packhorsev1.ResolveManyRequest]) (
+func (s *refService) ResolveMany(ctx context.Context, r *connect.Request[packhorsev1.ResolveManyRequest]) (
 	*connect.Response[packhorsev1.ResolveManyResponse], error) {
 	requests := r.Msg.GetRequests()
-	if len(requests) > storage.MaxResolve { // before room is made for the answers
-		return nil, fault.New(fault.Invalid, "%d names are more than the %d that can be resolved at once", len(requests), storage.MaxResolve)
+	if len(requests) > storage.MaxResolve { // before allocating the results
+		return nil, fault.New(fault.Invalid, "too many names: got %d, one call can resolve %d", len(requests),
+			storage.MaxResolve)
 	}
-	asked, answered := 0, 0 // bytes
+	nameBytes, resultBytes := 0, 0
 	for _, q := range requests {
-		asked += len(q.GetName())
+		nameBytes += len(q.GetName())
 	}
-	if asked > maxNames {
-		return nil, fault.New(fault.Invalid, "names of %d bytes are more than the %d that can be resolved at once", asked, maxNames)
+	if nameBytes > maxNames {
+		return nil, fault.New(fault.Invalid, "names too long: got %d bytes, one call can resolve %d", nameBytes, maxNames)
 	}
 	results := make([]*packhorsev1.ResolveResult, len(requests))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	tell := func(i int, result *packhorsev1.ResolveResult) {
-		if answered += proto.Size(result); answered > maxResolved {
+	add := func(i int, result *packhorsev1.ResolveResult) {
+		if resultBytes += proto.Size(result); resultBytes > maxResolved {
 			cancel()
 			return
 		}
 		results[i] = result
 	}
 	failed := func(i int, err error) {
-		tell(i, &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Fault{Fault: faultrpc.Message(err)}})
+		add(i, &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Fault{Fault: faultrpc.Message(err)}})
 	}
 	var questions []storage.Question
-	var at []int // where the answers belong
+	var at []int // indexes in results
 	for i, q := range requests {
 		path, err := parsePath(q.GetRepository())
 		if err != nil {
@@ -89,10 +91,10 @@ func (s *refs) ResolveMany(ctx context.Context, r *connect.Request[packhorsev1.R
 			failed(at[i], err)
 			return
 		}
-		tell(at[i], &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Found{Found: answer}})
+		add(at[i], &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Found{Found: answer}})
 	})
-	if answered > maxResolved {
-		return nil, fault.New(fault.Invalid, "the answer would be longer than %d bytes; ask for fewer names at once", maxResolved)
+	if resultBytes > maxResolved {
+		return nil, fault.New(fault.Invalid, "response longer than %d bytes: resolve fewer names at once", maxResolved)
 	}
 	if err != nil {
 		return nil, err
@@ -100,7 +102,8 @@ func (s *refs) ResolveMany(ctx context.Context, r *connect.Request[packhorsev1.R
 	return connect.NewResponse(&packhorsev1.ResolveManyResponse{Results: results}), nil
 }
 
-func (s *refs) Exists(ctx context.Context, r *connect.Request[packhorsev1.ExistsRequest]) (*connect.Response[packhorsev1.ExistsResponse], error) {
+func (s *refService) Exists(ctx context.Context,
+	r *connect.Request[packhorsev1.ExistsRequest]) (*connect.Response[packhorsev1.ExistsResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())
 	if err != nil {
 		return nil, err
@@ -112,13 +115,13 @@ func (s *refs) Exists(ctx context.Context, r *connect.Request[packhorsev1.Exists
 	return connect.NewResponse(&packhorsev1.ExistsResponse{Exists: exists, Version: version(v)}), nil
 }
 
-func (s *refs) List(ctx context.Context, r *connect.Request[packhorsev1.RefServiceListRequest],
+func (s *refService) List(ctx context.Context, r *connect.Request[packhorsev1.RefServiceListRequest],
 	stream *connect.ServerStream[packhorsev1.RefServiceListResponse]) error {
-	place, err := s.enter()
+	admission, err := s.enter()
 	if err != nil {
 		return err
 	}
-	defer place.end()
+	defer admission.end()
 	path, err := parsePath(r.Msg.GetRepository())
 	if err != nil {
 		return err
@@ -133,16 +136,18 @@ func (s *refs) List(ctx context.Context, r *connect.Request[packhorsev1.RefServi
 		return err
 	}
 	query := storage.RefQuery{
-		Prefix: r.Msg.GetPrefix(), Pattern: r.Msg.GetPattern(), After: git.RefName(after), Limit: limit, Peel: r.Msg.GetPeel(),
+		Prefix: r.Msg.GetPrefix(), Pattern: r.Msg.GetPattern(), After: git.RefName(after), Limit: limit,
+		Peel: r.Msg.GetPeel(),
 	}
 	send := func(answer *packhorsev1.RefServiceListResponse) error {
-		if err := place.next(); err != nil {
+		if err := admission.next(); err != nil {
 			return err
 		}
 		return stream.Send(answer)
 	}
 	return s.Node.ListRefs(ctx, path, query, func(batch storage.RefBatch) error {
-		answer := &packhorsev1.RefServiceListResponse{Version: version(batch.Version), Refs: make([]*packhorsev1.Ref, 0, len(batch.Refs))}
+		answer := &packhorsev1.RefServiceListResponse{Version: version(batch.Version),
+			Refs: make([]*packhorsev1.Ref, 0, len(batch.Refs))}
 		size := 0
 		for _, found := range batch.Refs {
 			ref, ok := message(found)
@@ -162,7 +167,8 @@ func (s *refs) List(ctx context.Context, r *connect.Request[packhorsev1.RefServi
 	})
 }
 
-func (s *refs) Watch(ctx context.Context, r *connect.Request[packhorsev1.WatchRequest], stream *connect.ServerStream[packhorsev1.WatchResponse]) error {
+func (s *refService) Watch(ctx context.Context, r *connect.Request[packhorsev1.WatchRequest],
+	stream *connect.ServerStream[packhorsev1.WatchResponse]) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ending, cancel)()
@@ -184,7 +190,7 @@ func (s *refs) Watch(ctx context.Context, r *connect.Request[packhorsev1.WatchRe
 		}
 		from = append(from, f)
 	}
-	if err := stream.Send(nil); err != nil { // the headers: the watch has begun
+	if err := stream.Send(nil); err != nil { // sends the headers, so that the caller knows that the watch has begun
 		return err
 	}
 	err := s.Node.Watch(ctx, from, func(e storage.Event) error {
@@ -198,8 +204,9 @@ func (s *refs) Watch(ctx context.Context, r *connect.Request[packhorsev1.WatchRe
 	return err
 }
 
-// sendEvent tells of a repository, in several messages if there is much to tell: all but the last have the version before it.
-func sendEvent(name string, before *packhorsev1.Version, e storage.Event, send func(*packhorsev1.WatchResponse) error) error {
+// sendEvent sends an event, in several messages if there are many changes. All but the last have the version before it.
+func sendEvent(name string, before *packhorsev1.Version, e storage.Event,
+	send func(*packhorsev1.WatchResponse) error) error {
 	answer := &packhorsev1.WatchResponse{Repository: name}
 	size := 0
 	for _, c := range e.Changes {
@@ -222,7 +229,7 @@ func sendEvent(name string, before *packhorsev1.Version, e storage.Event, send f
 	return send(answer)
 }
 
-// message is a ref as the API tells it; not ok: a message cannot hold its name, which is not UTF-8.
+// message converts a ref. ok is false if its name is not UTF-8, which a message cannot hold.
 func message(r gitrefs.Ref) (ref *packhorsev1.Ref, ok bool) {
 	if !utf8.ValidString(string(r.Name)) || !utf8.ValidString(string(r.Target)) {
 		return nil, false
@@ -233,7 +240,7 @@ func message(r gitrefs.Ref) (ref *packhorsev1.Ref, ok bool) {
 func resolved(found storage.Resolved) (*packhorsev1.ResolveResponse, error) {
 	ref, ok := message(found.Ref)
 	if !ok {
-		return nil, fault.New(fault.Invalid, "the ref's name is not UTF-8 and cannot be told")
+		return nil, fault.New(fault.Invalid, "the name of the ref is not UTF-8")
 	}
 	return &packhorsev1.ResolveResponse{Ref: ref, Version: version(found.Version)}, nil
 }

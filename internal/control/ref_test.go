@@ -41,7 +41,8 @@ func longRef(i int) string {
 	return "refs/heads/" + strings.Repeat(strings.Repeat("a", 240)+"/", 8) + fmt.Sprintf("%05d", i)
 }
 
-// An event that is too long for a message comes in parts, and a watch that broke off within them is told all of it again.
+// An event that is too long for a message comes in parts, and a watch that broke off within them is told all of it
+// again.
 func TestLongEventsComeInParts(t *testing.T) {
 	t.Parallel()
 	const n = 2000
@@ -52,7 +53,8 @@ func TestLongEventsComeInParts(t *testing.T) {
 	packRefs(t, repo.Dir, id, 0)
 	watch := func(known *packhorsev1.Version) (*connect.ServerStreamForClient[packhorsev1.WatchResponse], func()) {
 		ctx, cancel := context.WithCancel(t.Context())
-		request := &packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "app", Version: known}}}
+		request := &packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "app",
+			Version: known}}}
 		stream, err := p.refs.Watch(ctx, connect.NewRequest(request))
 		if err != nil {
 			t.Fatal(err)
@@ -73,8 +75,10 @@ func TestLongEventsComeInParts(t *testing.T) {
 	before := next(stream).GetVersion()
 	packRefs(t, repo.Dir, id, n)
 	first := next(stream)
-	if !first.GetContinued() || !proto.Equal(first.GetVersion(), before) || len(first.GetChanges()) == 0 || len(first.GetChanges()) == n {
-		t.Fatalf("the first part: continued %v, version %v (before it was %v), %d changes", first.GetContinued(), first.GetVersion(), before, len(first.GetChanges()))
+	if !first.GetContinued() || !proto.Equal(first.GetVersion(), before) || len(first.GetChanges()) == 0 ||
+		len(first.GetChanges()) == n {
+		t.Fatalf("the first part: continued %v, version %v (before it was %v), %d changes", first.GetContinued(),
+			first.GetVersion(), before, len(first.GetChanges()))
 	}
 	leave() // the rest is lost
 	for _, resumed := range []bool{true, false} {
@@ -169,16 +173,19 @@ func TestResolveManyIsBounded(t *testing.T) {
 		}
 		return p.refs.ResolveMany(t.Context(), connect.NewRequest(request))
 	}
-	for name, n := range map[string]int{"main": 10_000, longRef(0): 500, "none": 10_000, "far": 1000, "refs/heads/" + strings.Repeat("x", 93): 10_000} {
+	for name, n := range map[string]int{"main": 10_000, longRef(0): 500, "none": 10_000, "far": 1000, "refs/heads/" +
+		strings.Repeat("x", 93): 10_000} {
 		answer, err := ask(n, name)
 		if err != nil || len(answer.Msg.GetResults()) != n || proto.Size(answer.Msg) > grpcMessage {
 			t.Errorf("%d times %.40s: %v", n, name, err)
 		}
 	}
-	if _, err := ask(1500, longRef(0)); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "can be resolved at once") {
+	if _, err := ask(1500, longRef(0)); connect.CodeOf(err) != connect.CodeInvalidArgument ||
+		!strings.Contains(err.Error(), "one call can resolve") {
 		t.Errorf("too long names: %.200v", err)
 	}
-	if _, err := ask(5000, "far"); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "ask for fewer names") {
+	if _, err := ask(5000, "far"); connect.CodeOf(err) != connect.CodeInvalidArgument ||
+		!strings.Contains(err.Error(), "resolve fewer names") {
 		t.Errorf("too long targets: %.200v", err)
 	}
 }

@@ -14,11 +14,11 @@ import (
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 )
 
-// reflection describes the services to whoever asks (github.com/grpc/grpc, doc/server-reflection.md), in both versions of that service.
+// reflection adds gRPC's reflection service in both versions (github.com/grpc/grpc, doc/server-reflection.md).
 func reflection(mux *http.ServeMux, services []string, options ...connect.HandlerOption) {
 	health, err := healthFile()
 	if err != nil {
-		panic("control: the definition of the health service: " + err.Error()) // the same in every process: no test passes
+		panic("control: the definition of the health service: " + err.Error()) // a bug that every test finds
 	}
 	reflector := grpcreflect.NewReflector(
 		grpcreflect.NamerFunc(func() []string { return services }),
@@ -28,7 +28,7 @@ func reflection(mux *http.ServeMux, services []string, options ...connect.Handle
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
 }
 
-// descriptions finds what is described: the health service under gRPC's name for it, and all that is linked into the program.
+// descriptions resolves descriptors: of the health service under gRPC's name, and of all linked messages.
 type descriptions struct{ health *protoregistry.Files }
 
 func (d descriptions) FindFileByPath(path string) (protoreflect.FileDescriptor, error) {
@@ -45,21 +45,24 @@ func (d descriptions) FindDescriptorByName(name protoreflect.FullName) (protoref
 	return protoregistry.GlobalFiles.FindDescriptorByName(name)
 }
 
-// healthFile is the definition of the health service by gRPC's names: our messages under its package, and the service.
+// healthFile returns the definition of the health service with gRPC's names.
 func healthFile() (*protoregistry.Files, error) {
 	const in, out = ".grpc.health.v1.HealthCheckRequest", ".grpc.health.v1.HealthCheckResponse"
 	file := protodesc.ToFileDescriptorProto(healthv1.File_packhorse_health_v1_health_proto)
-	file.Name, file.Package, file.Options = proto.String("grpc/health/v1/health.proto"), proto.String("grpc.health.v1"), nil
+	file.Name, file.Package = proto.String("grpc/health/v1/health.proto"), proto.String("grpc.health.v1")
+	file.Options = nil
 	for _, message := range file.MessageType {
 		for _, field := range message.Field {
-			if field.TypeName != nil { // the one that is no scalar
+			if field.TypeName != nil { // an enum
 				field.TypeName = proto.String(out + ".ServingStatus")
 			}
 		}
 	}
-	file.Service = []*descriptorpb.ServiceDescriptorProto{{Name: proto.String("Health"), Method: []*descriptorpb.MethodDescriptorProto{
-		{Name: proto.String("Check"), InputType: proto.String(in), OutputType: proto.String(out)},
-		{Name: proto.String("Watch"), InputType: proto.String(in), OutputType: proto.String(out), ServerStreaming: proto.Bool(true)},
-	}}}
+	file.Service = []*descriptorpb.ServiceDescriptorProto{{Name: proto.String("Health"),
+		Method: []*descriptorpb.MethodDescriptorProto{
+			{Name: proto.String("Check"), InputType: proto.String(in), OutputType: proto.String(out)},
+			{Name: proto.String("Watch"), InputType: proto.String(in), OutputType: proto.String(out),
+				ServerStreaming: proto.Bool(true)},
+		}}}
 	return protodesc.NewFiles(&descriptorpb.FileDescriptorSet{File: []*descriptorpb.FileDescriptorProto{file}})
 }

@@ -17,29 +17,31 @@ import (
 )
 
 // repositories serves RepositoryService.
-type repositories struct{ *Server }
+type repositoryService struct{ *Server }
 
-var _ packhorsev1connect.RepositoryServiceHandler = (*repositories)(nil)
+var _ packhorsev1connect.RepositoryServiceHandler = (*repositoryService)(nil)
 
-func (s *repositories) Create(ctx context.Context, r *connect.Request[packhorsev1.CreateRequest]) (*connect.Response[packhorsev1.CreateResponse], error) {
+func (s *repositoryService) Create(ctx context.Context,
+	r *connect.Request[packhorsev1.CreateRequest]) (*connect.Response[packhorsev1.CreateResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())
 	if err != nil {
 		return nil, err
 	}
-	want := storage.CreateOptions{Branch: r.Msg.GetDefaultBranch()}
+	o := storage.CreateOptions{Branch: r.Msg.GetDefaultBranch()}
 	if name := r.Msg.GetObjectFormat(); name != "" {
-		if want.Format, err = git.ParseObjectFormat(name); err != nil {
-			return nil, fault.Wrap(fault.Invalid, `the object format is "sha1" or "sha256"`, err)
+		if o.Format, err = git.ParseObjectFormat(name); err != nil {
+			return nil, fault.Wrap(fault.Invalid, `invalid object format: want "sha1" or "sha256"`, err)
 		}
 	}
-	d, err := s.Node.Create(ctx, path, want)
+	d, err := s.Node.Create(ctx, path, o)
 	if err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&packhorsev1.CreateResponse{Repository: description(d)}), nil
 }
 
-func (s *repositories) Get(ctx context.Context, r *connect.Request[packhorsev1.GetRequest]) (*connect.Response[packhorsev1.GetResponse], error) {
+func (s *repositoryService) Get(ctx context.Context,
+	r *connect.Request[packhorsev1.GetRequest]) (*connect.Response[packhorsev1.GetResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())
 	if err != nil {
 		return nil, err
@@ -51,10 +53,11 @@ func (s *repositories) Get(ctx context.Context, r *connect.Request[packhorsev1.G
 	return connect.NewResponse(&packhorsev1.GetResponse{Repository: description(d)}), nil
 }
 
-// defaultPage is how many repositories come where the caller does not say.
+// defaultPage is the default number of repositories in a page.
 const defaultPage = 100
 
-func (s *repositories) List(ctx context.Context, r *connect.Request[packhorsev1.ListRequest]) (*connect.Response[packhorsev1.ListResponse], error) {
+func (s *repositoryService) List(ctx context.Context,
+	r *connect.Request[packhorsev1.ListRequest]) (*connect.Response[packhorsev1.ListResponse], error) {
 	limit, err := pageSize(r.Msg.GetPageSize())
 	if err != nil {
 		return nil, err
@@ -66,7 +69,8 @@ func (s *repositories) List(ctx context.Context, r *connect.Request[packhorsev1.
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.Node.List(ctx, storage.ListQuery{Prefix: r.Msg.GetPrefix(), After: after, Limit: min(limit, storage.MaxPage)})
+	page, err := s.Node.List(ctx, storage.ListQuery{Prefix: r.Msg.GetPrefix(), After: after,
+		Limit: min(limit, storage.MaxPage)})
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +79,8 @@ func (s *repositories) List(ctx context.Context, r *connect.Request[packhorsev1.
 	}), nil
 }
 
-func (s *repositories) Delete(ctx context.Context, r *connect.Request[packhorsev1.DeleteRequest]) (*connect.Response[packhorsev1.DeleteResponse], error) {
+func (s *repositoryService) Delete(ctx context.Context,
+	r *connect.Request[packhorsev1.DeleteRequest]) (*connect.Response[packhorsev1.DeleteResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())
 	if err == nil {
 		err = s.Node.Delete(ctx, path, storage.DeleteOptions{Incarnation: r.Msg.GetIncarnation(), Force: r.Msg.GetForce()})
@@ -86,7 +91,7 @@ func (s *repositories) Delete(ctx context.Context, r *connect.Request[packhorsev
 	return connect.NewResponse(&packhorsev1.DeleteResponse{}), nil
 }
 
-func (s *repositories) SetHead(ctx context.Context, r *connect.Request[packhorsev1.SetHeadRequest]) (
+func (s *repositoryService) SetHead(ctx context.Context, r *connect.Request[packhorsev1.SetHeadRequest]) (
 	*connect.Response[packhorsev1.SetHeadResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())
 	if err != nil {
@@ -94,7 +99,7 @@ func (s *repositories) SetHead(ctx context.Context, r *connect.Request[packhorse
 	}
 	branch, err := git.ParseRefName(r.Msg.GetBranch())
 	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, "the branch has to be the full name of one, such as refs/heads/main", err)
+		return nil, fault.Wrap(fault.Invalid, "invalid branch: want a full name such as refs/heads/main", err)
 	}
 	exists, err := s.Node.SetHead(ctx, path, branch)
 	if err != nil {
@@ -103,7 +108,7 @@ func (s *repositories) SetHead(ctx context.Context, r *connect.Request[packhorse
 	return connect.NewResponse(&packhorsev1.SetHeadResponse{Exists: exists}), nil
 }
 
-func (s *repositories) Maintain(ctx context.Context, r *connect.Request[packhorsev1.MaintainRequest]) (
+func (s *repositoryService) Maintain(ctx context.Context, r *connect.Request[packhorsev1.MaintainRequest]) (
 	*connect.Response[packhorsev1.MaintainResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())
 	if err != nil {
@@ -113,13 +118,14 @@ func (s *repositories) Maintain(ctx context.Context, r *connect.Request[packhors
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&packhorsev1.MaintainResponse{Before: counts(m.Before), After: counts(m.After), Duration: durationpb.New(m.Took)}), nil
+	return connect.NewResponse(&packhorsev1.MaintainResponse{Before: counts(m.Before), After: counts(m.After),
+		Duration: durationpb.New(m.Took)}), nil
 }
 
-func (s *repositories) DropPacks(ctx context.Context, r *connect.Request[packhorsev1.DropPacksRequest]) (
+func (s *repositoryService) DropPacks(ctx context.Context, r *connect.Request[packhorsev1.DropPacksRequest]) (
 	*connect.Response[packhorsev1.DropPacksResponse], error) {
 	if r.Msg.GetAll() == (r.Msg.GetRepository() != "") {
-		return nil, fault.New(fault.Invalid, "name a repository, or set all")
+		return nil, fault.New(fault.Invalid, "set either repository or all")
 	}
 	var path *git.RepoPath
 	if !r.Msg.GetAll() {
@@ -136,7 +142,7 @@ func (s *repositories) DropPacks(ctx context.Context, r *connect.Request[packhor
 	return connect.NewResponse(&packhorsev1.DropPacksResponse{Packs: int64(dropped.Entries), Bytes: dropped.Bytes}), nil
 }
 
-// parsePath reads the name of a repository as a caller gives it.
+// parsePath parses the path of a repository in a request.
 func parsePath(name string) (git.RepoPath, error) {
 	path, err := git.ParseRepoPath(name)
 	if err != nil {
@@ -145,10 +151,11 @@ func parsePath(name string) (git.RepoPath, error) {
 	return path, nil
 }
 
-// description is a repository as the API tells it. What is not UTF-8 is made so where it only is to be read.
+// description converts a description. Texts that are not UTF-8 are made valid.
 func description(d storage.Description) *packhorsev1.Repository {
 	r := &packhorsev1.Repository{
-		Path: printable(d.Path), ObjectFormat: d.Format.String(), Head: printable(string(d.Head.Target)), HeadOid: oid(d.Head.ID), Version: version(d.Version),
+		Path: printable(d.Path), ObjectFormat: d.Format.String(), Head: printable(string(d.Head.Target)),
+		HeadOid: oid(d.Head.ID), Version: version(d.Version),
 		Size: d.Size, Refs: d.Refs, Objects: counts(d.Objects), Config: make(map[string]string, len(d.Config)),
 		RepositoryHooks: string(d.RepositoryHooks),
 	}
@@ -172,7 +179,7 @@ func version(v git.Version) *packhorsev1.Version {
 	return &packhorsev1.Version{Incarnation: v.Incarnation, Epoch: v.Epoch, Generation: v.Generation}
 }
 
-// oid is an object ID, or "" for none.
+// oid returns an object ID as text, and "" for the zero ID.
 func oid(id git.ObjectID) string {
 	if id.IsZero() {
 		return ""
@@ -180,24 +187,24 @@ func oid(id git.ObjectID) string {
 	return id.String()
 }
 
-// printable is a text that a message can hold.
+// printable makes a text valid for a message.
 func printable(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 
-// pageSize refuses a negative one.
+// pageSize checks a page size.
 func pageSize(n int32) (int, error) {
 	if n < 0 {
-		return 0, fault.New(fault.Invalid, "the page size is negative")
+		return 0, fault.New(fault.Invalid, "negative page size")
 	}
 	return int(n), nil
 }
 
-// What the tokens of the two lists begin with, so that none is taken for the other's.
+// Prefixes of the tokens of the two lists, which keep them apart.
 const (
 	repositoryToken = "r1"
 	refToken        = "f1"
 )
 
-// pageToken is the position at which a page ended, of a list with a prefix; "" for no position.
+// pageToken encodes the position at which a page of a list with a prefix ended; "" stays "".
 func pageToken(kind, prefix, position string) string {
 	if position == "" {
 		return ""
@@ -205,7 +212,7 @@ func pageToken(kind, prefix, position string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(kind + prefix + "\x00" + position))
 }
 
-// readToken is the position in a token, which has to be of a list with the same prefix.
+// readToken decodes the position in a token. It must be from a list with the same prefix.
 func readToken(kind, prefix, token string) (string, error) {
 	if token == "" {
 		return "", nil
@@ -213,7 +220,7 @@ func readToken(kind, prefix, token string) (string, error) {
 	text, err := base64.RawURLEncoding.DecodeString(token)
 	position, ok := strings.CutPrefix(string(text), kind+prefix+"\x00")
 	if err != nil || !ok || position == "" {
-		return "", fault.New(fault.Invalid, "the page token is not from the answer before, to the same request")
+		return "", fault.New(fault.Invalid, "invalid page token: it is not from the previous response to the same request")
 	}
 	return position, nil
 }

@@ -42,7 +42,8 @@ const smallPlaces = 3 // in a port's small lane
 func newPort(t *testing.T) *port {
 	t.Helper()
 	limits := process.Limits{Slots: 2, Queue: 10}
-	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{storage.ClassManage: limits, storage.ClassMaintain: limits}})
+	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{storage.ClassManage: limits,
+		storage.ClassMaintain: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,8 @@ func newPort(t *testing.T) *port {
 	}
 	t.Cleanup(func() { node.Close() })
 	p.server = New(Options{
-		Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: p.lanes, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler),
+		Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: p.lanes, Metrics: NewMetrics(),
+		Log:   slog.New(slog.DiscardHandler),
 		Board: inflight.NewBoard(),
 	})
 	server := httptest.NewUnstartedServer(p.server)
@@ -109,8 +111,10 @@ func TestRepositoryService(t *testing.T) {
 	p := newPort(t)
 	ctx := t.Context()
 	made := p.create("team/app")
-	if made.GetPath() != "team/app.git" || made.GetObjectFormat() != "sha1" || made.GetHead() != "refs/heads/main" || made.GetHeadOid() != "" ||
-		made.GetVersion().GetIncarnation() == "" || made.GetVersion().GetEpoch() == 0 || made.GetConfig()["core.repositoryformatversion"] != "0" {
+	if made.GetPath() != "team/app.git" || made.GetObjectFormat() != "sha1" || made.GetHead() != "refs/heads/main" ||
+		made.GetHeadOid() != "" ||
+		made.GetVersion().GetIncarnation() == "" || made.GetVersion().GetEpoch() == 0 ||
+		made.GetConfig()["core.repositoryformatversion"] != "0" {
 		t.Errorf("%v", made)
 	}
 	for request, code := range map[*packhorsev1.CreateRequest]connect.Code{
@@ -130,11 +134,14 @@ func TestRepositoryService(t *testing.T) {
 	id := repo.Commit("x")
 	repo.Git("update-ref", "refs/heads/main", id.String())
 	got, err := p.repositories.Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: "team/app"}))
-	if err != nil || got.Msg.GetRepository().GetHeadOid() != id.String() || got.Msg.GetRepository().GetRefs() != 1 || got.Msg.GetRepository().GetObjects().GetLoose() != 3 {
+	if err != nil || got.Msg.GetRepository().GetHeadOid() != id.String() || got.Msg.GetRepository().GetRefs() != 1 ||
+		got.Msg.GetRepository().GetObjects().GetLoose() != 3 {
 		t.Errorf("%v, %v", got, err)
 	}
-	maintained, err := p.repositories.Maintain(ctx, connect.NewRequest(&packhorsev1.MaintainRequest{Repository: "team/app"}))
-	if err != nil || maintained.Msg.GetAfter().GetPacks() != 1 || maintained.Msg.GetBefore().GetLoose() != 3 || maintained.Msg.GetDuration().AsDuration() <= 0 {
+	maintained, err := p.repositories.Maintain(ctx,
+		connect.NewRequest(&packhorsev1.MaintainRequest{Repository: "team/app"}))
+	if err != nil || maintained.Msg.GetAfter().GetPacks() != 1 || maintained.Msg.GetBefore().GetLoose() != 3 ||
+		maintained.Msg.GetDuration().AsDuration() <= 0 {
 		t.Errorf("%v, %v", maintained, err)
 	}
 	for request, code := range map[*packhorsev1.DropPacksRequest]connect.Code{
@@ -145,9 +152,11 @@ func TestRepositoryService(t *testing.T) {
 		_, err := p.repositories.DropPacks(ctx, connect.NewRequest(request))
 		p.code(err, code)
 	}
-	_, err = p.repositories.Delete(ctx, connect.NewRequest(&packhorsev1.DeleteRequest{Repository: "team/app", Incarnation: "other"}))
+	_, err = p.repositories.Delete(ctx, connect.NewRequest(&packhorsev1.DeleteRequest{Repository: "team/app",
+		Incarnation: "other"}))
 	p.code(err, connect.CodeNotFound)
-	_, err = p.repositories.Delete(ctx, connect.NewRequest(&packhorsev1.DeleteRequest{Repository: "team/app", Incarnation: made.GetVersion().GetIncarnation()}))
+	_, err = p.repositories.Delete(ctx, connect.NewRequest(&packhorsev1.DeleteRequest{Repository: "team/app",
+		Incarnation: made.GetVersion().GetIncarnation()}))
 	if err != nil {
 		t.Error(err)
 	}
@@ -182,8 +191,10 @@ func TestRepositoryPages(t *testing.T) {
 		t.Errorf("%q in %d pages", got, len(tokens)+1)
 	}
 	for _, request := range []*packhorsev1.ListRequest{
-		{Prefix: "team/", PageToken: "junk"}, {Prefix: "te", PageToken: tokens[0]}, {Prefix: "team/", PageToken: tokens[0] + "x"}, {PageSize: -1},
-		{Prefix: "team/", PageToken: pageToken(refToken, "team/", "team/r1.git")}, {Prefix: "a", PageToken: pageToken(repositoryToken, "a", "../b")},
+		{Prefix: "team/", PageToken: "junk"}, {Prefix: "te", PageToken: tokens[0]},
+		{Prefix: "team/", PageToken: tokens[0] + "x"}, {PageSize: -1},
+		{Prefix: "team/", PageToken: pageToken(refToken, "team/", "team/r1.git")},
+		{Prefix: "a", PageToken: pageToken(repositoryToken, "a", "../b")},
 	} {
 		_, err := p.repositories.List(t.Context(), connect.NewRequest(request))
 		p.code(err, connect.CodeInvalidArgument)
@@ -201,16 +212,20 @@ func TestRefService(t *testing.T) {
 	repo.Git("tag", "-a", "-m", "t", "v1", "main")
 	repo.Git("update-ref", "refs/heads/\xff", id.String()) // which no message can hold
 	found, err := p.refs.Resolve(ctx, connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: "v1"}))
-	if err != nil || found.Msg.GetRef().GetName() != "refs/tags/v1" || found.Msg.GetRef().GetPeeled() != id.String() || found.Msg.GetVersion().GetGeneration() == 0 {
+	if err != nil || found.Msg.GetRef().GetName() != "refs/tags/v1" || found.Msg.GetRef().GetPeeled() != id.String() ||
+		found.Msg.GetVersion().GetGeneration() == 0 {
 		t.Errorf("%v, %v", found, err)
 	}
-	for name, code := range map[string]connect.Code{"none": connect.CodeNotFound, "a..b": connect.CodeInvalidArgument, "main\n": connect.CodeInvalidArgument, "": connect.CodeInvalidArgument} {
+	for name, code := range map[string]connect.Code{"none": connect.CodeNotFound, "a..b": connect.CodeInvalidArgument,
+		"main\n": connect.CodeInvalidArgument, "": connect.CodeInvalidArgument} {
 		_, err := p.refs.Resolve(ctx, connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: name}))
 		p.code(err, code)
 	}
-	many, err := p.refs.ResolveMany(ctx, connect.NewRequest(&packhorsev1.ResolveManyRequest{Requests: []*packhorsev1.ResolveRequest{
-		{Repository: "..", Name: "main"}, {Repository: "app", Name: "HEAD"}, {Repository: "gone", Name: "main"}, {Repository: "app", Name: "none"},
-	}}))
+	many, err := p.refs.ResolveMany(ctx,
+		connect.NewRequest(&packhorsev1.ResolveManyRequest{Requests: []*packhorsev1.ResolveRequest{
+			{Repository: "..", Name: "main"}, {Repository: "app", Name: "HEAD"}, {Repository: "gone", Name: "main"},
+			{Repository: "app", Name: "none"},
+		}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,12 +233,16 @@ func TestRefService(t *testing.T) {
 	for _, r := range many.Msg.GetResults() {
 		kinds = append(kinds, fault.KindOf(faultrpc.Fault(r.GetFault())))
 	}
-	if !slices.Equal(kinds, []fault.Kind{fault.Invalid, fault.Internal, fault.NotFound, fault.NotFound}) || many.Msg.GetResults()[1].GetFound().GetRef().GetTarget() != "refs/heads/main" {
+	if !slices.Equal(kinds, []fault.Kind{fault.Invalid, fault.Internal, fault.NotFound, fault.NotFound}) ||
+		many.Msg.GetResults()[1].GetFound().GetRef().GetTarget() != "refs/heads/main" {
 		t.Errorf("%v", many.Msg)
 	}
-	_, err = p.refs.ResolveMany(ctx, connect.NewRequest(&packhorsev1.ResolveManyRequest{Requests: make([]*packhorsev1.ResolveRequest, storage.MaxResolve+1)}))
+	_, err = p.refs.ResolveMany(ctx,
+		connect.NewRequest(&packhorsev1.ResolveManyRequest{Requests: make([]*packhorsev1.ResolveRequest,
+			storage.MaxResolve+1)}))
 	p.code(err, connect.CodeInvalidArgument)
-	exists, err := p.refs.Exists(ctx, connect.NewRequest(&packhorsev1.ExistsRequest{Repository: "app", Name: "refs/heads/main"}))
+	exists, err := p.refs.Exists(ctx, connect.NewRequest(&packhorsev1.ExistsRequest{Repository: "app",
+		Name: "refs/heads/main"}))
 	if err != nil || !exists.Msg.GetExists() {
 		t.Errorf("%v, %v", exists, err)
 	}
@@ -268,7 +287,8 @@ func TestWatchService(t *testing.T) {
 	id := repo.Commit("x").String()
 	var all []*connect.ServerStreamForClient[packhorsev1.WatchResponse]
 	for range 5 { // more than the small lane holds
-		stream, err := p.refs.Watch(t.Context(), connect.NewRequest(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "/app/"}}}))
+		stream, err := p.refs.Watch(t.Context(),
+			connect.NewRequest(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "/app/"}}}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,7 +302,8 @@ func TestWatchService(t *testing.T) {
 		if !stream.Receive() || len(stream.Msg().GetChanges()) != 2 {
 			t.Fatalf("%v, %v", stream.Msg(), stream.Err())
 		}
-		if c := stream.Msg().GetChanges()[0]; c.GetName() != "HEAD" || c.GetOldOid() != "" || c.GetNewOid() != id || c.GetNewTarget() != "refs/heads/main" {
+		if c := stream.Msg().GetChanges()[0]; c.GetName() != "HEAD" || c.GetOldOid() != "" || c.GetNewOid() != id ||
+			c.GetNewTarget() != "refs/heads/main" {
 			t.Errorf("%v", c)
 		}
 	}
@@ -293,7 +314,8 @@ func TestWatchService(t *testing.T) {
 		}
 		p.code(stream.Err(), connect.CodeUnavailable)
 	}
-	bad, err := p.refs.Watch(t.Context(), connect.NewRequest(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: ".."}}}))
+	bad, err := p.refs.Watch(t.Context(),
+		connect.NewRequest(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: ".."}}}))
 	if err != nil || bad.Receive() {
 		t.Fatalf("%v", err)
 	}
@@ -316,7 +338,8 @@ func TestLookupsUseTheSmallLane(t *testing.T) {
 		t.Errorf("a list: %v", err)
 	}
 	p.code(stream.Err(), connect.CodeResourceExhausted)
-	if _, err := p.repositories.Maintain(t.Context(), connect.NewRequest(&packhorsev1.MaintainRequest{Repository: "app"})); err != nil {
+	if _, err := p.repositories.Maintain(t.Context(),
+		connect.NewRequest(&packhorsev1.MaintainRequest{Repository: "app"})); err != nil {
 		t.Error(err)
 	}
 }

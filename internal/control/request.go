@@ -10,40 +10,41 @@ import (
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
-// maxRequestData bounds the data of one message, in bytes.
+// maxRequestData is the maximum size of the data in one message in bytes.
 const maxRequestData = 1 << 20
 
 const (
-	// freeMemory is how many bytes of memory every request may have: for itself, and for what a session makes of it. What goes beyond it counts
-	// against the budget that all requests share.
+	// freeMemory is the memory in bytes that every request can use for itself and its session. More memory counts against
+	// the budget that all requests share.
 	freeMemory = 64 << 10
-	// aheadData is how much of a request is received before it enters its lane, so that slow callers do not fill it.
+	// aheadData is the number of bytes received before a request enters its lane, so that slow callers do not fill the
+	// lane.
 	aheadData = 256 << 10
 )
 
-// request reads what a Git client sent out of the messages of a call.
+// request reads the request of a Git client from the messages of a call.
 type request struct {
 	receive  func() (*internalv1.RequestData, *internalv1.DataPath, error)
-	stateful bool  // it goes on while it is answered
-	limit    int64 // bytes in all
+	stateful bool  // the session is stateful: it continues during the response
+	limit    int64 // maximum size in bytes
 	memory   *admit.Holding
-	part     int64 // bytes of the longest part so far, which are counted
+	part     int64 // size of the longest part so far, for which memory is reserved
 	data     []byte
 	taken    int64 // bytes received
-	last     bool  // nothing follows
-	short    bool  // its answer has to be short
-	err      error // what was wrong with it
+	last     bool  // no more parts follow
+	short    bool  // the response has to be short
+	err      error // of an invalid request
 }
 
-// take is called with one part after all before it have been read.
+// take adds a part, after all earlier ones were read.
 func (r *request) take(part *internalv1.RequestData) error {
 	r.data, r.last = part.GetData(), part.GetLast()
 	r.taken += int64(len(r.data))
 	switch {
 	case len(r.data) > maxRequestData:
-		r.err = fault.New(fault.Invalid, "a part of the request is longer than %d bytes", maxRequestData)
+		r.err = fault.New(fault.Invalid, "part of the request longer than %d bytes", maxRequestData)
 	case r.taken > r.limit:
-		r.err = fault.New(fault.Invalid, "the request's body is longer than %d bytes", r.limit)
+		r.err = fault.New(fault.Invalid, "request body longer than %d bytes", r.limit)
 	case int64(len(r.data)) > r.part:
 		if r.err = r.memory.Grow(int64(len(r.data)) - r.part); r.err == nil {
 			r.part = int64(len(r.data))
@@ -52,7 +53,7 @@ func (r *request) take(part *internalv1.RequestData) error {
 	return r.err
 }
 
-// ahead receives the beginning, in almost all cases all of it. A client that waits for its answer sends no more before it.
+// ahead receives the beginning of the request, which is mostly all of it.
 func (r *request) ahead() error {
 	if r.stateful {
 		return nil
@@ -78,7 +79,7 @@ func (r *request) ahead() error {
 	return nil
 }
 
-// fill waits for bytes; io.EOF says that there are no more.
+// fill waits for data. The error is io.EOF at the end of the request.
 func (r *request) fill() error {
 	for len(r.data) == 0 || r.err != nil {
 		if r.err != nil {
@@ -87,14 +88,14 @@ func (r *request) fill() error {
 		if r.last {
 			return io.EOF
 		}
-		data, road, err := r.receive()
+		data, path, err := r.receive()
 		switch {
 		case errors.Is(err, io.EOF):
-			r.err = fault.New(fault.Invalid, "the request ends before its last part")
+			r.err = fault.New(fault.Invalid, "incomplete request: its last part is missing")
 		case err != nil:
 			r.err = err
-		case data == nil || road != nil:
-			r.err = fault.New(fault.Invalid, "a part of the request has to follow")
+		case data == nil || path != nil:
+			r.err = fault.New(fault.Invalid, "unexpected message: want a part of the request")
 		default:
 			_ = r.take(data)
 		}
@@ -111,7 +112,7 @@ func (r *request) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// end reads to the end of the request. What stands there is of no interest, but it has to be whole.
+// end reads the rest of the request, which has to be complete.
 func (r *request) end() error {
 	if r.stateful {
 		return nil
@@ -126,24 +127,24 @@ func (r *request) end() error {
 	}
 }
 
-// road waits for the road that the caller names. No part of the request may follow it, unless it goes on while it is answered; then, what
-// comes first is kept.
-func (r *request) road() (*internalv1.DataPath, error) {
-	data, road, err := r.receive()
+// receiveDataPath receives the data path that the gateway has chosen. In a stateful session parts of the request can
+// come before it, which are kept.
+func (r *request) receiveDataPath() (*internalv1.DataPath, error) {
+	data, path, err := r.receive()
 	for r.stateful && err == nil && data != nil && len(r.data) <= aheadData {
 		kept := r.data
 		if err = r.take(data); err == nil {
 			r.data = slices.Concat(kept, r.data)
-			data, road, err = r.receive()
+			data, path, err = r.receive()
 		}
 	}
 	switch {
-	case errors.Is(err, io.EOF): // so do gateways whose lane is full
-		return nil, fault.New(fault.Cancelled, "the caller ended the call and named no road for the answer")
+	case errors.Is(err, io.EOF): // also from gateways whose lane is full
+		return nil, fault.New(fault.Cancelled, "the gateway cancelled the call before it chose a data path")
 	case err != nil:
 		return nil, err
-	case data != nil || road == nil:
-		return nil, fault.New(fault.Invalid, "the caller named no road for the answer")
+	case data != nil || path == nil:
+		return nil, fault.New(fault.Invalid, "unexpected message: want a data path")
 	}
-	return road, nil
+	return path, nil
 }

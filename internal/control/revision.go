@@ -14,21 +14,23 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-func (s *refs) ResolveRevisions(ctx context.Context, r *connect.Request[packhorsev1.ResolveRevisionsRequest]) (
+func (s *refService) ResolveRevisions(ctx context.Context, r *connect.Request[packhorsev1.ResolveRevisionsRequest]) (
 	*connect.Response[packhorsev1.ResolveRevisionsResponse], error) {
 	revisions := r.Msg.GetRevisions()
-	if len(revisions) > storage.MaxRevisions { // before room is made for the answers
-		return nil, fault.New(fault.Invalid, "%d revisions are more than the %d that can be resolved at once", len(revisions), storage.MaxRevisions)
+	if len(revisions) > storage.MaxRevisions { // before allocating the results
+		return nil, fault.New(fault.Invalid, "too many revisions: got %d, one call can resolve %d", len(revisions),
+			storage.MaxRevisions)
 	}
-	asked := 0 // bytes
+	size := 0 // bytes
 	for _, q := range revisions {
-		asked += len(q.GetRevision())
+		size += len(q.GetRevision())
 	}
-	if asked > maxNames {
-		return nil, fault.New(fault.Invalid, "revisions of %d bytes are more than the %d that can be resolved at once", asked, maxNames)
+	if size > maxNames {
+		return nil, fault.New(fault.Invalid, "revisions too long: got %d bytes, one call can resolve %d", size, maxNames)
 	}
 	answer := &packhorsev1.ResolveRevisionsResponse{Results: make([]*packhorsev1.RevisionResult, len(revisions))}
-	questions, at := make([]resolve.Question, 0, len(revisions)), make([]int, 0, len(revisions)) // at: where the answers belong
+	// at: indexes in the results
+	questions, at := make([]resolve.Question, 0, len(revisions)), make([]int, 0, len(revisions))
 	for i, q := range revisions {
 		path, err := parsePath(q.GetRepository())
 		if err != nil {
@@ -45,14 +47,14 @@ func (s *refs) ResolveRevisions(ctx context.Context, r *connect.Request[packhors
 		answer.Results[at[i]] = revisionResult(result)
 	}
 	if proto.Size(answer) > maxResolved {
-		return nil, fault.New(fault.Invalid, "the answer would be longer than %d bytes; ask for fewer revisions at once", maxResolved)
+		return nil, fault.New(fault.Invalid, "response longer than %d bytes: resolve fewer revisions at once", maxResolved)
 	}
 	return connect.NewResponse(answer), nil
 }
 
 func revisionResult(r resolve.Result) *packhorsev1.RevisionResult {
 	if r.Err == nil && !utf8.ValidString(r.Ref) {
-		r.Err = fault.New(fault.Invalid, "the ref's name is not UTF-8 and cannot be told")
+		r.Err = fault.New(fault.Invalid, "the name of the ref is not UTF-8")
 	}
 	if r.Err != nil {
 		return &packhorsev1.RevisionResult{Result: &packhorsev1.RevisionResult_Fault{Fault: faultrpc.Message(r.Err)}}

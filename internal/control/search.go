@@ -23,30 +23,33 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
-// Index is what a search process has. Safe for concurrent use.
+// Index is the index of a search process. It is safe for concurrent use.
 type Index interface {
 	search.Searcher
-	// Searched lists the repositories, in any order.
+	// Searched returns the repositories in any order.
 	Searched() []git.RepoPath
-	// Status tells how far it is; may tells which repositories may be named, nil: all.
-	Status(may search.Readable) search.Status
-	// Refresh has it list the repositories.
+	// Status returns the progress of indexing. readable limits the repositories that it may name; nil: all.
+	Status(readable search.Readable) search.Status
+	// Refresh lists the repositories again.
 	Refresh(ctx context.Context) error
 }
 
-// searches serves SearchService.
-type searches struct{ *Server }
+// searchService serves SearchService.
+type searchService struct{ *Server }
 
-var _ internalv1connect.SearchServiceHandler = searches{}
+var _ internalv1connect.SearchServiceHandler = searchService{}
 
-// formats are the API's names of how results are written.
+// formats maps the formats of results.
 var formats = map[internalv1.SearchFormat]schema.Format{
-	internalv1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED: schema.API, internalv1.SearchFormat_SEARCH_FORMAT_STREAM_LINES: schema.StreamLines,
-	internalv1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS: schema.StreamChunks, internalv1.SearchFormat_SEARCH_FORMAT_GRAPHQL: schema.GraphQL,
-	internalv1.SearchFormat_SEARCH_FORMAT_EVENTS: schema.APIEvents,
+	internalv1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED:   schema.API,
+	internalv1.SearchFormat_SEARCH_FORMAT_STREAM_LINES:  schema.StreamLines,
+	internalv1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS: schema.StreamChunks,
+	internalv1.SearchFormat_SEARCH_FORMAT_GRAPHQL:       schema.GraphQL,
+	internalv1.SearchFormat_SEARCH_FORMAT_EVENTS:        schema.APIEvents,
 }
 
-func (s searches) Search(ctx context.Context, request *connect.Request[internalv1.SearchRequest], stream *connect.ServerStream[internalv1.SearchResponse]) error {
+func (s searchService) Search(ctx context.Context, request *connect.Request[internalv1.SearchRequest],
+	stream *connect.ServerStream[internalv1.SearchResponse]) error {
 	m := request.Msg
 	q := search.Request{Limit: int(m.GetLimit()), Timeout: m.GetTimeout().AsDuration()}
 	var err error
@@ -55,11 +58,11 @@ func (s searches) Search(ctx context.Context, request *connect.Request[internalv
 	}
 	var ok bool
 	if q.Format, ok = formats[m.GetFormat()]; !ok {
-		return fault.New(fault.Invalid, "results are not written in the format %d here", m.GetFormat())
+		return fault.New(fault.Invalid, "unknown result format %d", m.GetFormat())
 	}
 	switch {
 	case q.Limit < 0 || q.Timeout < 0:
-		return fault.New(fault.Invalid, "the limit and the time-out must not be less than 0")
+		return fault.New(fault.Invalid, "negative limit or timeout")
 	case q.Limit > 0:
 		q.Query.Count = 0
 	}
@@ -82,7 +85,7 @@ func (s searches) Search(ctx context.Context, request *connect.Request[internalv
 	return searchStream{stream}.Progress(summary)
 }
 
-// searchStream sends what a search finds.
+// searchStream sends the results of a search.
 type searchStream struct {
 	*connect.ServerStream[internalv1.SearchResponse]
 }
@@ -95,8 +98,9 @@ func (s searchStream) Matches(b search.Batch) error {
 
 func (s searchStream) Progress(p search.Summary) error {
 	m := &internalv1.SearchSummary{
-		Done: p.Done, Results: int32(p.Results), Matches: int32(p.Matches), LimitHit: p.Limited, TimedOut: p.TimedOut, Elapsed: durationpb.New(p.Elapsed),
-		Worker: durationpb.New(p.Index), Ipc: durationpb.New(p.Link),
+		Done: p.Done, Results: int32(p.Results), Matches: int32(p.Matches), LimitHit: p.Limited, TimedOut: p.TimedOut,
+		Elapsed: durationpb.New(p.Elapsed),
+		Worker:  durationpb.New(p.Index), Ipc: durationpb.New(p.Link),
 		Searched: int32(p.Searched), Unindexed: validUTF8(p.Unindexed), Missing: validUTF8(p.Missing),
 	}
 	for _, f := range p.Repositories {
@@ -106,12 +110,13 @@ func (s searchStream) Progress(p search.Summary) error {
 		})
 	}
 	for _, n := range p.Notices {
-		m.Notices = append(m.Notices, &internalv1.SearchNotice{Reason: n.Reason, Message: strings.ToValidUTF8(n.Message, "\ufffd")})
+		m.Notices = append(m.Notices, &internalv1.SearchNotice{Reason: n.Reason,
+			Message: strings.ToValidUTF8(n.Message, "\ufffd")})
 	}
 	return s.Send(&internalv1.SearchResponse{Part: &internalv1.SearchResponse_Summary{Summary: m}})
 }
 
-// validUTF8 is what a message can hold of texts.
+// validUTF8 makes texts valid for a message.
 func validUTF8(texts []string) []string {
 	valid := make([]string, len(texts))
 	for i, text := range texts {
@@ -120,9 +125,11 @@ func validUTF8(texts []string) []string {
 	return valid
 }
 
-func (s searches) ListSearchable(_ context.Context, request *connect.Request[internalv1.ListSearchableRequest]) (*connect.Response[internalv1.ListSearchableResponse], error) {
-	l := newCatalogue(s.Index.Searched())
-	s.catalogues.keep(l)
+func (s searchService) ListSearchable(_ context.Context,
+	request *connect.Request[internalv1.ListSearchableRequest]) (
+	*connect.Response[internalv1.ListSearchableResponse], error) {
+	l := newRepositoryList(s.Index.Searched())
+	s.lists.keep(l)
 	answer := &internalv1.ListSearchableResponse{ListVersion: l.state}
 	if answer.Unchanged = l.state == request.Msg.GetListVersion(); !answer.Unchanged {
 		for _, path := range l.paths {
@@ -132,7 +139,8 @@ func (s searches) ListSearchable(_ context.Context, request *connect.Request[int
 	return connect.NewResponse(answer), nil
 }
 
-func (s searches) Status(ctx context.Context, request *connect.Request[internalv1.StatusRequest]) (*connect.Response[internalv1.StatusResponse], error) {
+func (s searchService) Status(ctx context.Context,
+	request *connect.Request[internalv1.StatusRequest]) (*connect.Response[internalv1.StatusResponse], error) {
 	may, err := s.readable(request.Msg.GetAll(), request.Msg.GetReadable())
 	if err != nil {
 		return nil, err
@@ -150,63 +158,63 @@ func (s searches) Status(ctx context.Context, request *connect.Request[internalv
 }
 
 // readable returns the repositories in the scope of a request. Nil means all.
-func (s searches) readable(all bool, set *internalv1.ReadableSet) (search.Readable, error) {
+func (s searchService) readable(all bool, set *internalv1.ReadableSet) (search.Readable, error) {
 	switch {
 	case all:
 		return nil, nil
 	case set == nil:
 		return nil, fault.New(fault.Invalid, "the request has no scope: set all or readable")
 	}
-	return s.catalogues.readable(set.GetListVersion(), set.GetBits())
+	return s.lists.readable(set.GetListVersion(), set.GetBits())
 }
 
-// catalogue is what was searched at one time.
-type catalogue struct {
+// repositoryList is a list of the searched repositories.
+type repositoryList struct {
 	state string
 	paths []git.RepoPath // sorted
 }
 
-func newCatalogue(paths []git.RepoPath) catalogue {
+func newRepositoryList(paths []git.RepoPath) repositoryList {
 	slices.SortFunc(paths, func(a, b git.RepoPath) int { return strings.Compare(a.String(), b.String()) })
 	h := sha256.New()
 	for _, path := range paths {
 		io.WriteString(h, path.String()+"\n")
 	}
-	return catalogue{base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12]), paths}
+	return repositoryList{base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12]), paths}
 }
 
-// catalogues are the latest that were given, the newest last.
-type catalogues struct {
+// repositoryLists has the latest lists that callers got, the newest last.
+type repositoryLists struct {
 	mu  sync.Mutex
-	all []catalogue
+	all []repositoryList
 }
 
-const maxCatalogues = 16
+const maxLists = 16
 
-func (l *catalogues) keep(new catalogue) {
+func (l *repositoryLists) keep(new repositoryList) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.all = slices.DeleteFunc(l.all, func(old catalogue) bool { return old.state == new.state })
-	if len(l.all) == maxCatalogues {
+	l.all = slices.DeleteFunc(l.all, func(old repositoryList) bool { return old.state == new.state })
+	if len(l.all) == maxLists {
 		l.all = slices.Delete(l.all, 0, 1)
 	}
 	l.all = append(l.all, new)
 }
 
-// readable tells which repositories of a list have their bits set.
-func (l *catalogues) readable(state string, bits []byte) (search.Readable, error) {
+// readable returns the repositories of a list whose bits are set.
+func (l *repositoryLists) readable(state string, bits []byte) (search.Readable, error) {
 	l.mu.Lock()
-	i := slices.IndexFunc(l.all, func(known catalogue) bool { return known.state == state })
+	i := slices.IndexFunc(l.all, func(known repositoryList) bool { return known.state == state })
 	var paths []git.RepoPath
 	if i >= 0 {
 		paths = l.all[i].paths
 	}
 	l.mu.Unlock()
 	if i < 0 {
-		return nil, fault.New(fault.NotFound, "the list of repositories is not known any more; ask for a new one")
+		return nil, fault.New(fault.NotFound, "unknown version of the repository list: request a new list")
 	}
 	if len(bits) != (len(paths)+7)/8 {
-		return nil, fault.New(fault.Invalid, "%d bytes of bits for %d repositories", len(bits), len(paths))
+		return nil, fault.New(fault.Invalid, "invalid readable set: got %d bytes for %d repositories", len(bits), len(paths))
 	}
 	may := make(map[git.RepoPath]struct{})
 	for i, path := range paths {

@@ -1,11 +1,11 @@
-// Package control is a node's port: the control API (proto/packhorse/v1) for gateways and programs, and the upgrade to side channels
-// for bulk bytes.
+// Package control serves a node's port: the control API (proto/packhorse/v1) for gateways and programs, and the upgrade
+// to side channels.
 //
-// One port serves it all. A caller speaks HTTP/2, with or without TLS, for gRPC and Connect; HTTP/1.1 does for single calls, as with
-// curl, and is what a side channel begins with. Who calls is found out before anything else (Trust); what a caller may do is not
-// distinguished, since a node answers gateways and operators only.
+// One port serves everything. Callers use HTTP/2 with or without TLS for gRPC and Connect. HTTP/1.1 works for unary
+// calls, for example with curl, and starts a side channel. Each caller is identified first (Trust). All trusted callers
+// may do everything, because only gateways and operators call a node.
 //
-// Each service has a file of its own, and a line in Server.register.
+// Each service has its own file, and a line in Server.register.
 package control
 
 import (
@@ -31,67 +31,68 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// Options says what a port serves.
+// Options configure a Server.
 type Options struct {
-	Node  *storage.Node // nil: there are no repositories here, but an Index
-	Index Index         // answers searches; nil: none
+	Node  *storage.Node // nil: the process has an Index instead of repositories
+	Index Index         // serves searches; may be nil
 	Pump  *bulk.Pump
 	Lanes admit.Lanes
-	// Memory is for what Git clients' requests take, beyond the first 64 KiB of each. Nil: 512 MiB.
+	// Memory is the budget for the requests of Git clients beyond the first 64 KiB of each. Nil means 512 MiB.
 	Memory *admit.Budget
-	// Channels is this end of the side channels, which the port opens. Nil: long answers go inside the calls.
+	// Channels has the side channels of the port. Nil: long responses are sent in the calls.
 	Channels *sidechannel.Server
-	Lookups  int // heavy look-ups that run at the same time; 0: two for each CPU
+	Lookups  int // maximum number of concurrent heavy look-ups. Zero means two for each CPU.
 	Trust    Trust
 	Metrics  *Metrics
-	SLI      *sli.Set // nil: nothing is judged
+	SLI      *sli.Set // nil: not recorded
 	Log      *slog.Logger
-	Board    *inflight.Board  // of calls that run; nil: nobody looks
-	Tracer   *inflight.Tracer // nil: nothing is traced
-	Ready    func() error     // of an Index without a Node: why it cannot be searched
+	Board    *inflight.Board  // of the running calls; may be nil
+	Tracer   *inflight.Tracer // nil: not traced
+	Ready    func() error     // returns why an Index without a Node cannot be searched
 
-	MaxRequest int64         // bytes of the request of a Git client; 0: 64 MiB
-	RoadWait   time.Duration // how long a caller may take to name the road for a pack; 0: 10 s
-	Stall      time.Duration // how long a caller may take for one part of a request or an answer, ten times that for all of a request; 0: a minute
+	MaxRequest   int64         // maximum size of a Git client's request in bytes. Zero means 64 MiB.
+	DataPathWait time.Duration // timeout for the choice of the data path. Zero means 10 s.
+	// timeout for one read or write; ten times that for the whole request. Zero means one minute.
+	Stall time.Duration
 }
 
 const (
-	defaultMaxRequest = 64 << 20
-	defaultMemory     = 512 << 20
-	defaultRoadWait   = 10 * time.Second
-	defaultStall      = time.Minute
+	defaultMaxRequest   = 64 << 20
+	defaultMemory       = 512 << 20
+	defaultDataPathWait = 10 * time.Second
+	defaultStall        = time.Minute
 )
 
-// maxMessage bounds a message that a caller sends, in bytes, once it is unpacked.
+// maxMessage is the maximum size of a received message in bytes, after decompression.
 const maxMessage = 4 << 20
 
-// Server is the handler of a node's port. Safe for concurrent use.
+// Server is the handler of a node's port. It is safe for concurrent use.
 type Server struct {
 	Options
-	mux        *http.ServeMux
-	errors     *connect.ErrorWriter
-	health     *health
-	slots      *balance.Slots // of heavy look-ups
-	catalogues catalogues     // of an Index
+	mux    *http.ServeMux
+	errors *connect.ErrorWriter
+	health *health
+	slots  *balance.Slots  // of heavy look-ups
+	lists  repositoryLists // of an Index
 
-	doors      chan struct{} // places of callers that were refused and have to wait for their answer
-	strangers  *strangers
-	complaints *complaints
+	delays       chan struct{} // places for delayed responses to refused callers
+	unidentified *unidentifiedConns
+	refusals     *refusalLog
 
 	draining     atomic.Bool // see Drain
-	callersKnown atomic.Bool // a gateway has told callers from one another
+	callersKnown atomic.Bool // a gateway has named the callers of its requests
 
-	ending context.Context // ends when the port is shut down: streams without an end of their own, watches, end with it
+	ending context.Context // ends when the port shuts down, and ends watches and waits
 	end    context.CancelFunc
 }
 
-// New makes the handler.
+// New creates a Server.
 func New(o Options) *Server {
 	if o.MaxRequest == 0 {
 		o.MaxRequest = defaultMaxRequest
 	}
-	if o.RoadWait == 0 {
-		o.RoadWait = defaultRoadWait
+	if o.DataPathWait == 0 {
+		o.DataPathWait = defaultDataPathWait
 	}
 	if o.Stall == 0 {
 		o.Stall = defaultStall
@@ -101,7 +102,8 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups),
-		doors: make(chan struct{}, maxWaiting), strangers: newStrangers(maxStrangers), complaints: newComplaints(o.Log),
+		delays: make(chan struct{}, maxWaiting), unidentified: newUnidentified(maxUnidentified),
+		refusals: newRefusalLog(o.Log),
 	}
 	s.Metrics.slots.Store(s.slots)
 	s.ending, s.end = context.WithCancel(context.Background())
@@ -109,50 +111,52 @@ func New(o Options) *Server {
 	return s
 }
 
-// publicServices are the services of a node that reflection describes.
+// publicServices are the services that reflection describes.
 var publicServices = []string{
 	packhorsev1connect.ObjectServiceName,
 	packhorsev1connect.RepositoryServiceName,
 	packhorsev1connect.RefServiceName,
 }
 
-// Slots is where heavy look-ups wait.
+// Slots returns the slots of heavy look-ups.
 func (s *Server) Slots() *balance.Slots { return s.slots }
 
-// CallersKnown reports whether a gateway has told callers from one another.
+// CallersKnown reports whether a gateway has named the callers of its requests.
 func (s *Server) CallersKnown() bool { return s.callersKnown.Load() }
 
-// register lists the services of the port.
+// register registers the services.
 func (s *Server) register() {
 	options := connect.WithHandlerOptions(
 		connect.WithReadMaxBytes(maxMessage),
-		connect.WithInterceptors(&calls{s}),
-		connect.WithCodec(protoCodec{}), connect.WithCodec(jsonCodec{jsonNames[0]}), connect.WithCodec(jsonCodec{jsonNames[1]}), gzipped(),
+		connect.WithInterceptors(&interceptor{s}),
+		connect.WithCodec(protoCodec{}), connect.WithCodec(jsonCodec{jsonNames[0]}),
+		connect.WithCodec(jsonCodec{jsonNames[1]}), gzipped(),
 	)
-	plain := connect.WithCompression("gzip", nil, nil) // packs are compressed, and blobs would cost ten times the CPU
+	// packs are compressed already, and blobs would need ten times the CPU time
+	plain := connect.WithCompression("gzip", nil, nil)
 	var public, internal []string
 	ready := s.Ready
 	if s.Index != nil {
 		internal = append(internal, internalv1connect.SearchServiceName)
-		s.mux.Handle(internalv1connect.NewSearchServiceHandler(searches{s}, options, plain))
+		s.mux.Handle(internalv1connect.NewSearchServiceHandler(searchService{s}, options, plain))
 	}
 	if s.Node != nil {
 		public, ready = publicServices, s.Node.Ready
 		internal = append(internal, internalv1connect.NodeServiceName, internalv1connect.SessionServiceName)
-		s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objects{s}, options, plain))
-		s.mux.Handle(internalv1connect.NewSessionServiceHandler(&transfers{Server: s}, options, plain))
-		s.mux.Handle(internalv1connect.NewNodeServiceHandler(nodeCalls{s}, options, plain))
-		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositories{s}, options))
-		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refs{s}, options))
+		s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objectService{s}, options, plain))
+		s.mux.Handle(internalv1connect.NewSessionServiceHandler(&sessionService{Server: s}, options, plain))
+		s.mux.Handle(internalv1connect.NewNodeServiceHandler(nodeService{s}, options, plain))
+		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositoryService{s}, options))
+		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refService{s}, options))
 	}
 	s.health = newHealth(ready, slices.Concat(public, internal)...)
 	s.mux.Handle(s.health.handler(s.ending, options))
 	reflection(s.mux, append([]string{healthService}, public...), options)
 }
 
-// ServeHTTP answers callers that are trusted.
+// ServeHTTP serves trusted callers.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if s.draining.Load() && r.ProtoMajor == 1 { // in HTTP/2 a connection is ended by the shutdown, after the calls on it
+	if s.draining.Load() && r.ProtoMajor == 1 { // HTTP/2 connections end with the shutdown, after their calls
 		w.Header().Set("Connection", "close")
 	}
 	caller, err := s.Trust.identify(r)
@@ -161,16 +165,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if c := connectionOf(r); c != nil && !c.identified.Swap(true) {
-		s.strangers.known(c.Conn)
+		s.unidentified.remove(c.Conn)
 	}
-	// What a caller says of itself ends here: from now on the header holds what is known of it, and no secret.
+	// From here on the header has the identified caller, and no secret.
 	r.Header.Del("Authorization")
 	r.Header.Set(callerHeader, caller)
 	controller := http.NewResponseController(w)
-	// Who pushes may count objects for long before the first byte; the gateway knows how long is too long.
-	push := r.ProtoMajor == 2 && r.URL.Path == internalv1connect.SessionServiceReceivePackProcedure
-	if r.Body != nil && r.Body != http.NoBody && !push {
-		body := newImpatientBody(r, controller, s.Stall)
+	// A client can count objects for long before it sends the first byte of a push. The gateway has the timeout.
+	isPush := r.ProtoMajor == 2 && r.URL.Path == internalv1connect.SessionServiceReceivePackProcedure
+	if r.Body != nil && r.Body != http.NoBody && !isPush {
+		body := newTimedBody(r, controller, s.Stall)
 		defer body.end()
 		r.Body = body
 	}
@@ -183,18 +187,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
-		// As at the gateway: two lengths in one request, of which a proxy in front may have taken the other, smuggle no second one.
+		// A request with two lengths, of which a proxy may use the other one, must not smuggle a second request.
 		w.Header().Set("Connection", "close")
 	}
 	if r.ProtoMajor == 2 {
-		answer := newImpatient(w, controller, s.Stall)
-		defer answer.limit.end()
-		w = answer
+		timed := newTimedResponse(w, controller, s.Stall)
+		defer timed.limit.end()
+		w = timed
 	}
 	s.mux.ServeHTTP(w, r)
 }
 
-// checkQuery finds what Connect would answer as an error of the node's own: a message in the URL that is not the base64 that it says it is.
+// checkQuery refuses invalid base64 in the URL, which Connect would report as an internal error.
 func checkQuery(r *http.Request) error {
 	if r.Method != http.MethodGet || r.URL.RawQuery == "" {
 		return nil
@@ -204,20 +208,19 @@ func checkQuery(r *http.Request) error {
 		return nil
 	}
 	encoding, message := base64.RawURLEncoding, query.Get("message")
-	if len(message)%4 == 0 { // as Connect finds out whether it is padded
+	if len(message)%4 == 0 { // as Connect does
 		encoding = base64.URLEncoding
 	}
 	if _, err := encoding.DecodeString(message); err != nil {
-		return fmt.Errorf("the message is not in base64url: %w", err)
+		return fmt.Errorf("invalid message: want base64url: %w", err)
 	}
 	return nil
 }
 
-// callerHeader is where the services find who calls. Whatever a caller sends under this name is overwritten.
+// callerHeader is the header with the identified caller. The value that the caller sends is overwritten.
 const callerHeader = "Packhorse-Caller"
 
-// HTTPServer makes the server for the port's listeners, which are made by bulk.Listen, below TLS if there is any (then with the
-// protocols "h2" and "http/1.1").
+// HTTPServer creates the server for listeners of bulk.Listen. If they use TLS, its protocols are "h2" and "http/1.1".
 func (s *Server) HTTPServer() *http.Server {
 	h := &http.Server{
 		Handler:           s,
@@ -226,8 +229,8 @@ func (s *Server) HTTPServer() *http.Server {
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		Protocols:         new(http.Protocols),
-		ConnContext:       s.strangers.come,
-		ConnState:         s.strangers.gone,
+		ConnContext:       s.unidentified.connContext,
+		ConnState:         s.unidentified.connState,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreams,
 			MaxReceiveBufferPerStream:     streamWindow,
@@ -243,29 +246,30 @@ func (s *Server) HTTPServer() *http.Server {
 	return h
 }
 
-// Drain makes the health service say that no more calls should come. They are answered as before, and those of HTTP/1.1 end their connection.
+// Drain changes the health service to NOT_SERVING. Calls are served as before, but those of HTTP/1.1 close their
+// connections.
 func (s *Server) Drain() {
 	s.draining.Store(true)
 	s.health.drain()
 }
 
-// A connection that is silent for pingAfter is asked for a sign of life, and closed if none comes within pingTimeout: the calls of a
-// gateway that was stopped or cut off end.
+// A connection that is silent for pingAfter gets a ping, and is closed without a response within pingTimeout. So the
+// calls of an unreachable gateway end.
 const (
 	pingAfter   = 5 * time.Second
 	pingTimeout = 5 * time.Second
 )
 
-// idleLimit is how long a connection may stay open without a call. One of HTTP/1.1 has no signs of life: this is when a caller that was cut off
-// is forgotten.
+// idleLimit is the timeout of a connection without calls. HTTP/1.1 has no pings, so this also ends connections of
+// unreachable callers.
 const idleLimit = 30 * time.Second
 
-// How much of what callers send waits here to be read, in bytes. A connection's share is 256 streams': calls that are slow to read do not
-// stop the others.
+// Limits of received data that is not read yet, in bytes. A connection has room for 256 streams, so that slow calls do
+// not block the others.
 const (
 	streamWindow     = 256 << 10
 	connectionWindow = 64 << 20
 )
 
-// maxStreams is how many calls one connection carries; a gateway with more opens another.
+// maxStreams is the maximum number of calls on one connection. Gateways open more connections.
 const maxStreams = 1000

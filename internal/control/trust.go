@@ -16,23 +16,24 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// Trust says whom a port answers. All that is configured is demanded. With neither secret nor certificates everybody who reaches the
-// port is trusted: that is for loopback addresses and Unix sockets, which who opens the listener sees to.
+// Trust configures which callers a port serves. A caller has to meet all configured conditions. Without a secret and
+// certificates all callers are trusted. That is only for loopback addresses and Unix sockets, which the creator of the
+// listener has to ensure.
 type Trust struct {
-	Secret       func() string // the secret that callers share, as it is now; nil, or an empty one, for none
+	Secret       func() string // returns the current secret; nil, or an empty result: none
 	Certificates bool          // TLS demands client certificates, and has verified them
-	// Authorities gives those whose certificates count, as they are now: a connection's is verified anew after they changed. Nil: what TLS
-	// found counts for the connection's life.
+	// Authorities returns the current certificate authorities. After a change the certificates of open connections are
+	// verified again. Nil: certificates are verified once for each connection.
 	Authorities func() *x509.CertPool
 }
 
-// Whom a port answers where nothing tells callers apart.
+// Names of callers without a certificate.
 const (
 	callerLocal  = "local"
 	callerSecret = "secret"
 )
 
-// What was wrong with a caller; metric labels.
+// refusal is the reason for which a caller is refused, and the value of a metric label.
 type refusal string
 
 const (
@@ -48,22 +49,22 @@ const (
 func (r refusal) Error() string {
 	switch r {
 	case noCertificate:
-		return "this node wants a client certificate"
+		return "authentication required: use a client certificate"
 	case noSecret:
-		return "this node wants a secret, as in the header Authorization: Bearer SECRET"
+		return "authentication required: send the secret in the header Authorization: Bearer SECRET"
 	case expired:
 		return "the client certificate has expired"
 	case notVerified:
-		return "the client certificate is not one that this node trusts any more"
+		return "the client certificate is no longer trusted"
 	case fromBrowser:
-		return "this port is for programs, not for web pages"
+		return "this port does not serve web pages"
 	case otherHost:
-		return "this port is for the machine itself: call it by a loopback address or as localhost"
+		return "this port serves only this machine: use a loopback address or localhost"
 	}
-	return "this is not the node's secret"
+	return "wrong secret"
 }
 
-// code is what a caller is answered.
+// code returns the codes for a refused caller.
 func (r refusal) code() (connect.Code, int) {
 	if r == fromBrowser || r == otherHost {
 		return connect.CodePermissionDenied, http.StatusForbidden
@@ -71,7 +72,8 @@ func (r refusal) code() (connect.Code, int) {
 	return connect.CodeUnauthenticated, http.StatusUnauthorized
 }
 
-// identify tells who calls: the fingerprint of a certificate, or one of the names above. The error is a refusal.
+// identify returns the name of the caller: the fingerprint of a certificate, or one of the names above. The error is a
+// refusal.
 func (t Trust) identify(r *http.Request) (string, error) {
 	if new(http.CrossOriginProtection).Check(r) != nil {
 		return "", fromBrowser
@@ -89,13 +91,14 @@ func (t Trust) identify(r *http.Request) (string, error) {
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 			return "", noCertificate
 		}
-		if err := t.stillGood(r); err != nil {
+		if err := t.verifyAgain(r); err != nil {
 			return "", err
 		}
 		sum := sha256.Sum256(r.TLS.PeerCertificates[0].Raw)
 		caller = "certificate " + hex.EncodeToString(sum[:])
 	}
-	if caller == callerLocal && !overUnix(r) && !origin.IsLoopback(r.Host) { // a web page has neither secret nor certificate
+	// otherwise web pages could call by DNS rebinding
+	if caller == callerLocal && !overUnix(r) && !origin.IsLoopback(r.Host) {
 		return "", otherHost
 	}
 	return caller, nil
@@ -107,8 +110,8 @@ func overUnix(r *http.Request) bool {
 	return ok && a.Network() == "unix"
 }
 
-// stillGood looks at a certificate again: a connection may be older than what is known of its caller.
-func (t Trust) stillGood(r *http.Request) error {
+// verifyAgain verifies a certificate again, because the connection may be older than the current authorities.
+func (t Trust) verifyAgain(r *http.Request) error {
 	leaf, now := r.TLS.PeerCertificates[0], time.Now()
 	if now.After(leaf.NotAfter) {
 		return expired
@@ -124,7 +127,8 @@ func (t Trust) stillGood(r *http.Request) error {
 	for _, one := range r.TLS.PeerCertificates[1:] {
 		between.AddCert(one)
 	}
-	o := x509.VerifyOptions{Roots: pool, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	o := x509.VerifyOptions{Roots: pool, Intermediates: between, CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 	if _, err := leaf.Verify(o); err != nil {
 		return notVerified
 	}
@@ -134,7 +138,7 @@ func (t Trust) stillGood(r *http.Request) error {
 	return nil
 }
 
-// checkSecret compares in a time that does not depend on either secret.
+// checkSecret compares the secrets in constant time.
 func checkSecret(authorization, secret string) error {
 	scheme, given, _ := strings.Cut(authorization, " ")
 	if authorization == "" || !strings.EqualFold(scheme, "Bearer") {
@@ -147,29 +151,29 @@ func checkSecret(authorization, secret string) error {
 	return nil
 }
 
-// Whoever gives a wrong secret waits for the answer; no more than maxWaiting do so at a time, the others are answered at once.
+// A caller with a wrong secret waits for the response. At most maxWaiting callers wait, and the others get it at once.
 const (
 	refusalDelay = 200 * time.Millisecond
 	maxWaiting   = 64
 )
 
-// refusedBody is how long the rest of a refused request may take, which net/http reads.
+// refusedBody is the timeout for reading the rest of a refused request, which net/http does.
 const refusedBody = time.Second
 
-// refuse answers a caller that is not trusted, in the protocol that it speaks, and closes the connection.
+// refuse sends the error to an untrusted caller in its protocol, and closes the connection.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	var why refusal
-	errors.As(err, &why)
-	s.Metrics.refused.WithLabelValues(string(why)).Inc()
-	s.complaints.refused(r.RemoteAddr, err)
-	if why == wrongSecret {
+	var reason refusal
+	errors.As(err, &reason)
+	s.Metrics.refused.WithLabelValues(string(reason)).Inc()
+	s.refusals.record(r.RemoteAddr, err)
+	if reason == wrongSecret {
 		s.delay(r)
 	}
-	w.Header().Set("Connection", "close") // in HTTP/2, once its other calls have ended
+	w.Header().Set("Connection", "close") // in HTTP/2 after its other calls
 	if r.ProtoMajor == 1 {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBody))
 	}
-	code, status := why.code()
+	code, status := reason.code()
 	if s.errors.IsSupported(r) {
 		_ = s.errors.Write(w, r, connect.NewError(code, err))
 		return
@@ -180,14 +184,14 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// delay keeps a caller waiting.
+// delay delays the response to a caller.
 func (s *Server) delay(r *http.Request) {
 	select {
-	case s.doors <- struct{}{}:
+	case s.delays <- struct{}{}:
 	default:
 		return
 	}
-	defer func() { <-s.doors }()
+	defer func() { <-s.delays }()
 	timer := time.NewTimer(refusalDelay)
 	defer timer.Stop()
 	select {

@@ -11,11 +11,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxFields is how many fields a message may have, each element of a list being one: more than any call takes. A message of maxMessage could have
-// two million of them otherwise, and take forty times its bytes in memory before its call could refuse it.
+// maxFields is the maximum number of fields in a message, which is more than any call needs. Each element of a list
+// counts. Otherwise a message of maxMessage bytes could have two million fields, and need forty times its size in
+// memory.
 const maxFields = 1 << 14
 
-// protoCodec reads and writes messages as Protobuf does, but for those with too many fields.
+// protoCodec reads and writes messages in Protobuf, and refuses those with too many fields.
 type protoCodec struct{}
 
 func (protoCodec) Name() string { return "proto" }
@@ -24,12 +25,12 @@ func (protoCodec) IsBinary() bool { return true }
 
 func (protoCodec) Marshal(m any) ([]byte, error) { return proto.Marshal(m.(proto.Message)) }
 
-// MarshalAppend lets Connect use its own buffers again.
+// MarshalAppend lets Connect reuse its buffers.
 func (protoCodec) MarshalAppend(b []byte, m any) ([]byte, error) {
 	return proto.MarshalOptions{}.MarshalAppend(b, m.(proto.Message))
 }
 
-// MarshalStable gives the same bytes for the same message.
+// MarshalStable returns the same bytes for the same message.
 func (protoCodec) MarshalStable(m any) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(m.(proto.Message))
 }
@@ -37,19 +38,19 @@ func (protoCodec) MarshalStable(m any) ([]byte, error) {
 func (protoCodec) Unmarshal(b []byte, m any) error {
 	for left, fields := b, 0; len(left) > 0; fields++ {
 		if fields == maxFields {
-			return fmt.Errorf("the message has more than %d fields", maxFields)
+			return fmt.Errorf("message with more than %d fields", maxFields)
 		}
 		_, _, n := protowire.ConsumeField(left)
 		if n < 0 {
-			break // which Unmarshal has better words for
+			break // Unmarshal has a better error
 		}
 		left = left[n:]
 	}
 	return proto.Unmarshal(b, m.(proto.Message))
 }
 
-// gzipped is gzip for messages. Connect's own unpacks the rest of one that is too long, to find out how long it is: four gigabytes, of the 4 MiB
-// that may come. This one ends with an error.
+// gzipped returns gzip for messages. Connect's own unpacks too long messages to their end, to report the length: that
+// can be four gigabytes for 4 MiB. This one stops with an error.
 func gzipped() connect.HandlerOption {
 	return connect.WithCompression("gzip",
 		func() connect.Decompressor { return &boundedGzip{} },
@@ -57,13 +58,13 @@ func gzipped() connect.HandlerOption {
 	)
 }
 
-// boundedGzip is a gzip.Reader that gives one byte more than a message may have.
+// boundedGzip is a gzip.Reader that returns at most one byte more than the maximum length of a message.
 type boundedGzip struct {
 	gzip.Reader
 	left int64
 }
 
-var errUnpacked = errors.New("it is not unpacked to its end")
+var errUnpacked = errors.New("compressed message too long")
 
 func (g *boundedGzip) Reset(r io.Reader) error {
 	g.left = maxMessage + 1

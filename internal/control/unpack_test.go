@@ -58,19 +58,28 @@ func TestMessagesThatGrow(t *testing.T) {
 		code                          connect.Code // 0: none
 		says                          string
 	}{
-		"many fields":         {many, "proto", "", strings.Repeat("\x0a\x00", maxFields+1), connect.CodeInvalidArgument, "fields"},
-		"other fields":        {resolve, "proto", "", strings.Repeat("\x50\x00", maxFields+1), connect.CodeInvalidArgument, "fields"},
-		"a bad field":         {resolve, "proto", "", "\x50", connect.CodeInvalidArgument, "unmarshal"},
-		"as many as may be":   {many, "proto", "", string(asked), 0, "results"},
-		"much JSON":           {many, "json", "", `{"requests": [{}` + strings.Repeat(",{}", maxJSONParts/2) + `]}`, connect.CodeInvalidArgument, "objects"},
-		"as much as may be":   {many, "json", "", `{"requests": [` + strings.Join(text, ",") + `]}`, 0, "results"},
-		"packed":              {many, "json", "gzip", zipped(t, strings.NewReader(`{"requests": [{"repository": "app", "name": "main"}]}`)), 0, "found"},
-		"a bomb":              {resolve, "proto", "gzip", zipped(t, io.LimitReader(zeros{}, 64<<20)), connect.CodeResourceExhausted, errUnpacked.Error()},
-		"a byte too long":     {resolve, "proto", "gzip", zipped(t, io.LimitReader(zeros{}, maxMessage+1)), connect.CodeResourceExhausted, "larger"},
-		"as long as may be":   {resolve, "proto", "gzip", zipped(t, bytes.NewReader(longest)), connect.CodeInvalidArgument, "longer than"},
-		"damaged when packed": {resolve, "proto", "gzip", zipped(t, strings.NewReader("abc"))[:20], connect.CodeInvalidArgument, "decompress"},
+		"many fields": {many, "proto", "", strings.Repeat("\x0a\x00", maxFields+1), connect.CodeInvalidArgument,
+			"fields"},
+		"other fields": {resolve, "proto", "", strings.Repeat("\x50\x00", maxFields+1), connect.CodeInvalidArgument,
+			"fields"},
+		"a bad field":       {resolve, "proto", "", "\x50", connect.CodeInvalidArgument, "unmarshal"},
+		"as many as may be": {many, "proto", "", string(asked), 0, "results"},
+		"much JSON": {many, "json", "", `{"requests": [{}` + strings.Repeat(",{}", maxJSONParts/2) + `]}`,
+			connect.CodeInvalidArgument, "objects"},
+		"as much as may be": {many, "json", "", `{"requests": [` + strings.Join(text, ",") + `]}`, 0, "results"},
+		"packed": {many, "json", "gzip", zipped(t,
+			strings.NewReader(`{"requests": [{"repository": "app", "name": "main"}]}`)), 0, "found"},
+		"a bomb": {resolve, "proto", "gzip", zipped(t, io.LimitReader(zeros{}, 64<<20)),
+			connect.CodeResourceExhausted, errUnpacked.Error()},
+		"a byte too long": {resolve, "proto", "gzip", zipped(t, io.LimitReader(zeros{}, maxMessage+1)),
+			connect.CodeResourceExhausted, "larger"},
+		"as long as may be": {resolve, "proto", "gzip", zipped(t, bytes.NewReader(longest)), connect.CodeInvalidArgument,
+			"longer than"},
+		"damaged when packed": {resolve, "proto", "gzip", zipped(t, strings.NewReader("abc"))[:20],
+			connect.CodeInvalidArgument, "decompress"},
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+c.procedure, strings.NewReader(c.body))
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+c.procedure,
+			strings.NewReader(c.body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +97,8 @@ func TestMessagesThatGrow(t *testing.T) {
 		if ok := response.StatusCode == http.StatusOK; err != nil || ok != (c.code == 0) {
 			t.Errorf("%s: %d %.300s %v", name, response.StatusCode, answer, err)
 		}
-		if c.code != 0 && (!strings.Contains(string(answer), `"`+c.code.String()+`"`) || !strings.Contains(string(answer), c.says)) {
+		if c.code != 0 && (!strings.Contains(string(answer), `"`+c.code.String()+`"`) ||
+			!strings.Contains(string(answer), c.says)) {
 			t.Errorf("%s: %.300s", name, answer)
 		}
 	}

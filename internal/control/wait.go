@@ -13,10 +13,11 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// maxWait bounds a call of Wait.
+// maxWait is the timeout of Wait.
 const maxWait = 10 * time.Minute
 
-func (s nodeCalls) Wait(ctx context.Context, r *connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error) {
+func (s nodeService) Wait(ctx context.Context,
+	r *connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())
 	if err != nil {
 		return nil, err
@@ -24,16 +25,16 @@ func (s nodeCalls) Wait(ctx context.Context, r *connect.Request[internalv1.WaitR
 	if err := checkCaller(r.Msg.GetCaller()); err != nil {
 		return nil, err
 	}
-	what := node.WaitCondition{Epoch: r.Msg.GetEpoch(), Generation: r.Msg.GetGeneration(), Caller: r.Msg.GetCaller()}
+	condition := node.WaitCondition{Epoch: r.Msg.GetEpoch(), Generation: r.Msg.GetGeneration(), Caller: r.Msg.GetCaller()}
 	if text := r.Msg.GetOid(); text != "" {
-		if what.ID, err = git.ParseObjectID(text); err != nil {
-			return nil, fault.Wrap(fault.Invalid, "the object ID is none", err)
+		if condition.ID, err = git.ParseObjectID(text); err != nil {
+			return nil, fault.Wrap(fault.Invalid, "invalid object ID", err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	defer context.AfterFunc(s.ending, cancel)()
-	seen, err := s.Node.Wait(ctx, path, what)
+	reached, err := s.Node.Wait(ctx, path, condition)
 	if err != nil {
 		if s.ending.Err() != nil {
 			err = fault.New(fault.Unavailable, "the storage node is shutting down")
@@ -41,6 +42,6 @@ func (s nodeCalls) Wait(ctx context.Context, r *connect.Request[internalv1.WaitR
 		return nil, err
 	}
 	return connect.NewResponse(&internalv1.WaitResponse{Version: &packhorsev1.Version{
-		Incarnation: seen.Incarnation, Epoch: seen.Epoch, Generation: seen.Generation,
+		Incarnation: reached.Incarnation, Epoch: reached.Epoch, Generation: reached.Generation,
 	}}), nil
 }

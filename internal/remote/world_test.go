@@ -229,7 +229,7 @@ func (w *world) serve() {
 	}
 	server := control.New(control.Options{
 		Node: w.node, Board: w.boards.node, Channels: w.channels, Pump: w.pump, Lanes: nodeLanes,
-		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), RoadWait: w.options.roadWait,
+		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), DataPathWait: w.options.roadWait,
 		Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})
 	w.port, w.served = server.HTTPServer(), make(chan struct{})

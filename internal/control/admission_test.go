@@ -64,7 +64,8 @@ func TestHeavyLookupsWaitApart(t *testing.T) {
 			return err
 		},
 		"Log": func() error {
-			stream, err := p.objects.Log(t.Context(), connect.NewRequest(&packhorsev1.LogRequest{Repository: "app", Revisions: []string{"main"}}))
+			stream, err := p.objects.Log(t.Context(), connect.NewRequest(&packhorsev1.LogRequest{Repository: "app",
+				Revisions: []string{"main"}}))
 			if err != nil {
 				return err
 			}
@@ -74,7 +75,8 @@ func TestHeavyLookupsWaitApart(t *testing.T) {
 			return stream.Err()
 		},
 		"DiffStat": func() error {
-			stream, err := p.objects.DiffStat(t.Context(), connect.NewRequest(&packhorsev1.DiffStatRequest{Repository: "app", Old: "main", New: "main"}))
+			stream, err := p.objects.DiffStat(t.Context(), connect.NewRequest(&packhorsev1.DiffStatRequest{Repository: "app",
+				Old: "main", New: "main"}))
 			if err != nil {
 				return err
 			}
@@ -84,7 +86,8 @@ func TestHeavyLookupsWaitApart(t *testing.T) {
 			return stream.Err()
 		},
 	}
-	p.server.slots.Resize(smallPlaces-1, balance.Limits{Queue: slotQueue, Wait: slotWait}) // all of them find a place in the lane
+	// all of them find a place in the lane
+	p.server.slots.Resize(smallPlaces-1, balance.Limits{Queue: slotQueue, Wait: slotWait})
 	release := takeAll(t, p.server.slots)
 	defer release()
 	var calls sync.WaitGroup
@@ -104,7 +107,8 @@ func TestHeavyLookupsWaitApart(t *testing.T) {
 		}
 		seats = append(seats, seat)
 	}
-	if _, err := p.refs.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: "main"})); err != nil {
+	if _, err := p.refs.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app",
+		Name: "main"})); err != nil {
 		t.Error(err)
 	}
 	for _, seat := range seats {
@@ -117,7 +121,8 @@ func TestHeavyLookupsWaitApart(t *testing.T) {
 	}
 	waitFor(t, "the queue is full", func() bool { return p.server.slots.Queued() == slotQueue })
 	p.code(heavy["Get"](), connect.CodeResourceExhausted)
-	if _, err := p.refs.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: "main"})); err != nil {
+	if _, err := p.refs.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app",
+		Name: "main"})); err != nil {
 		t.Error(err)
 	}
 	release()
@@ -180,7 +185,8 @@ func TestLongListsLeaveTheSmallLane(t *testing.T) {
 		_, err = p.lanes.Hit.Enter("")
 	}
 	for size, full := range map[int32]bool{0: true, 10: false} {
-		stream, err := p.refs.List(t.Context(), connect.NewRequest(&packhorsev1.RefServiceListRequest{Repository: "app", PageSize: size}))
+		stream, err := p.refs.List(t.Context(), connect.NewRequest(&packhorsev1.RefServiceListRequest{Repository: "app",
+			PageSize: size}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +194,8 @@ func TestLongListsLeaveTheSmallLane(t *testing.T) {
 		for stream.Receive() {
 			messages++
 		}
-		if messages != 1 || full != (connect.CodeOf(stream.Err()) == connect.CodeResourceExhausted) || !full && stream.Err() != nil {
+		if messages != 1 || full != (connect.CodeOf(stream.Err()) == connect.CodeResourceExhausted) || !full &&
+			stream.Err() != nil {
 			t.Errorf("pages of %d: %d messages, %v", size, messages, stream.Err())
 		}
 		stream.Close()
