@@ -1,5 +1,5 @@
-// Package cli is what the command lines of our programs have in common: exit codes, how errors are printed, and what a
-// mistyped command or flag was perhaps meant to be.
+// Package cli has what the command lines of both programs share: exit codes, printed errors, and suggestions for
+// mistyped commands and flags.
 package cli
 
 import (

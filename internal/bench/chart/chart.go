@@ -17,14 +17,14 @@ type Chart struct {
 	Curves      []Curve
 	Top         float64 // of the scale; 0: from the values
 	Axis        string  // the unit below; "": s
-	KeyBelow    bool    // the legend stands below: for more curves than there is room for beside the title
+	KeyBelow    bool    // the legend is below the chart, for more curves than fit beside the title
 }
 
 type Curve struct {
 	Name   string
 	Class  string // of its colour
 	Points []Point
-	top    float64 // where it leaves the chart, if above 0: these points are no values
+	top    float64 // where the curve leaves the chart; 0: nowhere
 }
 
 type Point struct{ X, Y float64 } // y is not a number where there is none: the curve has a gap
@@ -108,7 +108,7 @@ func (d *Chart) legend() (key string, height float64) {
 	return b.String(), height
 }
 
-// above tells whether a value lies above a scale that ends at top.
+// above reports whether a value lies above a scale that ends at top.
 func (d *Chart) above(top float64) bool {
 	if d.Top > top {
 		return true
@@ -150,7 +150,7 @@ func (c *Curve) draw(b *strings.Builder, px, py func(float64) float64, axis stri
 	}
 }
 
-// NiceStep is the least of 1, 2, 5, 10, ... times a power of ten that is not below x.
+// NiceStep returns the smallest round number that is at least x: 1, 2 or 5 times a power of ten.
 func NiceStep(x float64) float64 {
 	power := 1.0
 	for power > x {
@@ -176,7 +176,7 @@ func ScaleLabel(x, step float64) string {
 	return fmt.Sprintf("%.*f", decimals, x)
 }
 
-// CutAt ends a curve where it leaves the chart at the top. What comes below again begins anew.
+// CutAt ends a curve where it leaves the chart at the top. A later part within the chart is a curve of its own.
 func (c *Curve) CutAt(top float64) {
 	var points []Point
 	for i, p := range c.Points {

@@ -7,7 +7,7 @@ import (
 )
 
 // File is where a page will be. It is opened before what takes long, so that a name where nothing can be written costs
-// no results. What was there before stays until the page is written.
+// no results. An existing file is kept until the page is written.
 type File struct {
 	file  *os.File
 	fresh bool // it was not there, and nothing is in it

@@ -1,7 +1,9 @@
-// Package sli counts how many requests of each class were answered fast enough, as the ones who wait for them see it.
-// Each class has a bound: an answer within it is fast, one within four times as much is tolerable, any other slow; one
-// that failed for reasons of ours is none of these. What a client did wrong, or gave up, does not count. The apdex of a
-// class is the part that was fast, and half of what was tolerable, of the last five minutes.
+// Package sli counts how many requests of each class were answered fast enough for their clients.
+//
+// Each class has a bound. An answer within it is fast, one within four times the bound is tolerable, any other is slow.
+// A request that failed for a reason on the server is counted as failed. Mistakes of clients and requests that clients
+// gave up do not count. The apdex of a class is the share of fast answers plus half the share of tolerable ones, over
+// the last five minutes.
 package sli
 
 import (
@@ -66,16 +68,17 @@ func newSet(bounds map[Class]time.Duration, now func() time.Time) *Set {
 	s := &Set{now: now, classes: make(map[Class]*class),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_sli_requests_total",
-			Help: "Requests by class and how they were answered: fast (within the bound of [sli]), tolerable (within four " +
-				"times as much), slow, or failed for a " +
-				"reason of ours, refusals included. What clients did wrong or gave up does not count.",
+			Help: "Requests by class and verdict: fast (within the bound of [sli]), tolerable (within four times the bound), " +
+				"slow, or failed for a reason on the server, refusals included. Mistakes of clients and requests that " +
+				"clients gave up are not counted.",
 		}, []string{"class", "verdict"}),
 		apdex: prometheus.NewDesc("packhorse_sli_apdex",
-			"Apdex of the last five minutes, from 0 to 1: the part of requests that were fast, and half of the "+
-				"tolerable ones. Absent where there were none.", []string{"class"}, nil),
-		bounds: prometheus.NewDesc("packhorse_sli_fast_enough_seconds", "What is fast, by class, as [sli] says.",
+			"Apdex of the last five minutes, from 0 to 1: the share of fast requests plus half the share of tolerable "+
+				"ones. Absent without requests.", []string{"class"}, nil),
+		bounds: prometheus.NewDesc("packhorse_sli_fast_enough_seconds", "Bound for a fast answer, by class, from [sli].",
 			[]string{"class"}, nil),
-		asked: prometheus.NewDesc("packhorse_sli_recent_requests", "Requests that the apdex is of.", []string{"class"}, nil),
+		asked: prometheus.NewDesc("packhorse_sli_recent_requests", "Requests of the last five minutes that the apdex covers.",
+			[]string{"class"}, nil),
 	}
 	for name, bound := range bounds {
 		if bound <= 0 {
@@ -126,7 +129,7 @@ func (c *class) count(now time.Time, verdict prometheus.Counter, halves int) {
 	r.halves += halves
 }
 
-// turn forgets the spans that are over. The lock is held.
+// turn discards the spans that have ended. The lock is held.
 func (c *class) turn(now time.Time) {
 	number := now.UnixNano() / int64(span)
 	if number <= c.number { // a clock that was set back counts in the span it left
@@ -154,7 +157,7 @@ func (s *Set) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{s.requests, recent{s}}
 }
 
-// recent tells of the last minutes.
+// recent collects the figures of the last minutes.
 type recent struct{ *Set }
 
 func (r recent) Describe(ch chan<- *prometheus.Desc) {

@@ -41,7 +41,7 @@ func TestApdex(t *testing.T) {
 	}
 	expect("packhorse_sli_fast_enough_seconds cold 1\npackhorse_sli_fast_enough_seconds small 0.1",
 		"packhorse_sli_fast_enough_seconds")
-	expect("", "packhorse_sli_apdex") // nobody has asked yet
+	expect("", "packhorse_sli_apdex") // no request yet
 
 	s.Answered(Small, 100*time.Millisecond)
 	s.Answered(Small, 101*time.Millisecond)
@@ -63,9 +63,9 @@ packhorse_sli_requests_total small tolerable 2`, "packhorse_sli_requests_total")
 	now = now.Add(span * (spans - 2))
 	s.Answered(Small, 0)
 	expect(`packhorse_sli_apdex small 0.5`, "packhorse_sli_apdex")
-	now = now.Add(2 * span) // the first span is over
+	now = now.Add(2 * span) // the first span has ended
 	expect(`packhorse_sli_apdex small 1`, "packhorse_sli_apdex")
-	now = now.Add(-time.Hour) // somebody sets the clock
+	now = now.Add(-time.Hour) // the clock is set back
 	s.Answered(Small, time.Hour)
 	expect(`packhorse_sli_apdex small 0.5`, "packhorse_sli_apdex")
 	now = now.Add(1000 * time.Hour)

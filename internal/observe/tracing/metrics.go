@@ -19,7 +19,8 @@ func newMetrics(q *queue) *metrics {
 			Name: "packhorse_trace_spans_waiting", Help: "Spans that wait to be sent.",
 		}, func() float64 { return float64(len(q.ended)) }),
 	}
-	m.sent, m.failed, m.dropped = m.spans.WithLabelValues("sent"), m.spans.WithLabelValues("failed"), m.spans.WithLabelValues("dropped")
+	m.sent, m.failed = m.spans.WithLabelValues("sent"), m.spans.WithLabelValues("failed")
+	m.dropped = m.spans.WithLabelValues("dropped")
 	return m
 }
 

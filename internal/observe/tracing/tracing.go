@@ -1,9 +1,8 @@
 // Package tracing sends the spans of traced requests to a collector, by OTLP. It alone knows the OpenTelemetry SDK; the
 // packages that make spans do so through package inflight.
 //
-// Nobody waits for the collector. Spans that have ended wait in a queue of bounded length; one that finds it full is
-// dropped, and counted. Those that a collector does not take within the time of one export, tries included, are given
-// up.
+// No request waits for the collector. Ended spans wait in a bounded queue. If it is full, spans are dropped and
+// counted. Spans that the collector does not accept within the timeout of one export, retries included, are dropped.
 package tracing
 
 import (
@@ -27,16 +26,19 @@ import (
 
 // Options of an Exporter.
 type Options struct {
-	// URL of the collector: http or https, host, port. Without a path /v1/traces is asked, where the protocol is HTTP
+	// Endpoint is the URL of the collector: http or https, host and port. Without a path HTTP uses /v1/traces.
 	Endpoint string
 	GRPC     bool   // speak gRPC, else HTTP with protobuf
 	Role     string // of this process
 	Version  string
 	Log      *slog.Logger
 
-	Queue   int           // how many spans may wait; 0: 4,096
-	Timeout time.Duration // of one export; 0: 10 s
-	Every   time.Duration // how long a span waits for others to be sent with; 0: 2 s
+	// Queue is the maximum number of waiting spans. Zero means 4,096.
+	Queue int
+	// Timeout is for one export. Zero means 10 s.
+	Timeout time.Duration
+	// Every is the time that a span waits for others, to be sent together. Zero means 2 s.
+	Every time.Duration
 }
 
 const (
@@ -44,7 +46,7 @@ const (
 	defaultTimeout = 10 * time.Second
 	defaultEvery   = 2 * time.Second
 	batch          = 512             // spans in one export at most
-	closeTimeout   = 2 * time.Second // for what is left at the end
+	closeTimeout   = 2 * time.Second // for the remaining spans at the end
 	complainEvery  = time.Minute
 )
 
@@ -59,7 +61,7 @@ func ParseEndpoint(text string, grpc bool) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return nil, errors.New("it is no URL")
+		return nil, errors.New("not a URL")
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.Opaque != "":
 		return nil, errors.New("it has to be a URL like http://127.0.0.1:4318")
 	case u.User != nil, u.RawQuery != "", u.Fragment != "":
@@ -73,7 +75,7 @@ func ParseEndpoint(text string, grpc bool) (*url.URL, error) {
 	return u, nil
 }
 
-// New makes an exporter. That the collector cannot be reached is no error: it may come later.
+// New returns an exporter. The collector need not be reachable yet.
 func New(o Options) (*Exporter, error) {
 	u, err := ParseEndpoint(o.Endpoint, o.GRPC)
 	if err != nil {
@@ -108,8 +110,7 @@ func New(o Options) (*Exporter, error) {
 			attribute.String("service.name", "packhorse"), attribute.String("service.version", o.Version),
 			attribute.String("packhorse.role", o.Role))),
 		sdk.WithRawSpanLimits(sdk.SpanLimits{AttributeValueLengthLimit: 1 << 10, AttributeCountLimit: 64, EventCountLimit: 16,
-			LinkCountLimit:              4,
-			AttributePerEventCountLimit: 8, AttributePerLinkCountLimit: 8}),
+			LinkCountLimit: 4, AttributePerEventCountLimit: 8, AttributePerLinkCountLimit: 8}),
 	)
 	return &Exporter{provider, q}, nil
 }
@@ -117,7 +118,7 @@ func New(o Options) (*Exporter, error) {
 // Tracer makes spans.
 func (e *Exporter) Tracer() trace.Tracer { return e.provider.Tracer("packhorse") }
 
-// Close sends what waits, as far as there is time for it.
+// Close sends the queued spans, for at most closeTimeout.
 func (e *Exporter) Close() error {
 	e.queue.close()
 	return nil
@@ -219,7 +220,7 @@ func (q *queue) send(ctx context.Context, spans []sdk.ReadOnlySpan) {
 	q.metrics.failed.Add(float64(len(spans)))
 	if now := time.Now(); now.Sub(q.complained) > complainEvery {
 		q.complained = now
-		q.o.Log.Warn("the collector of traces does not take them; requests go on without", "endpoint", q.o.Endpoint, "spans",
+		q.o.Log.Warn("trace export failed", "endpoint", q.o.Endpoint, "spans",
 			len(spans), "error", err)
 	}
 }
