@@ -10,19 +10,19 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// Blob is the content of a file, or a part of it, as it arrives. One goroutine reads it.
+// Blob streams the content of a blob or a range of it. Not safe for concurrent use.
 type Blob struct {
 	OID  string
-	Size int64  // bytes of the whole blob, whatever part was asked for
-	Mode uint32 // of the tree's entry, if the request named a path
+	Size int64  // bytes of the whole blob
+	Mode uint32 // mode of the tree entry, if the request has a path
 
 	stream *connect.ServerStreamForClient[packhorsev1.BlobResponse]
 	cancel context.CancelFunc
 	rest   []byte
-	err    error // given once rest is read
+	err    error // returned after rest
 }
 
-// OpenBlob begins to read a blob. The context must live as long as it is read. The caller closes it.
+// OpenBlob begins to read a blob. The context must not end before the last read. The caller closes the Blob.
 func (c *Client) OpenBlob(ctx context.Context, request *packhorsev1.BlobRequest) (*Blob, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := c.objects.Blob(ctx, connect.NewRequest(request))
@@ -43,7 +43,7 @@ func (c *Client) OpenBlob(ctx context.Context, request *packhorsev1.BlobRequest)
 	return b, nil
 }
 
-// next takes one message from the stream. It reports false at the end, with b.err set.
+// next reads one message from the stream. At the end it sets b.err and returns false.
 func (b *Blob) next() bool {
 	if b.err != nil {
 		return false
@@ -58,7 +58,8 @@ func (b *Blob) next() bool {
 	return false
 }
 
-// Read reads the blob's bytes. io.EOF comes only after all that were asked for; a stream that breaks is another error.
+// Read reads bytes of the blob. It returns io.EOF only after all requested bytes, and another error for a broken
+// stream.
 func (b *Blob) Read(p []byte) (int, error) {
 	for len(b.rest) == 0 {
 		if len(p) == 0 {
@@ -73,7 +74,7 @@ func (b *Blob) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// WriteTo writes what is left of the blob to w, without a buffer of its own.
+// WriteTo writes the remaining bytes to w, without a buffer.
 func (b *Blob) WriteTo(w io.Writer) (int64, error) {
 	var sum int64
 	for {
@@ -93,10 +94,10 @@ func (b *Blob) WriteTo(w io.Writer) (int64, error) {
 	}
 }
 
-// Close ends the call. It may be called before all is read, and more than once.
+// Close ends the call. It may be called before the end of the blob, and repeatedly.
 func (b *Blob) Close() error {
 	b.cancel()
-	_ = b.stream.Close() // what ends a call that is not wanted any more is no news
+	_ = b.stream.Close() // the call was cancelled
 	if b.err == nil {
 		b.rest, b.err = nil, errors.New("packhorse: the blob is closed")
 	}

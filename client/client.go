@@ -1,19 +1,20 @@
-// Package client talks to a Packhorse storage node: it makes and removes repositories, looks up refs and objects, and watches for changes.
+// Package client is a client of a Packhorse storage node. It creates, lists and deletes repositories, looks up refs and
+// objects, and watches for changes.
 //
 //	node, err := client.New("https://storage-1.example:9100", client.Options{Secret: secret})
 //	...
 //	defer node.Close()
 //	found, err := node.Refs().Resolve(ctx, connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "team/app", Name: "main"}))
 //
-// The services are Connect's typed clients of what proto/packhorse/v1 defines, and every call of theirs can be made; the methods that this
-// package adds save loops: over pages, over parts of a blob, over broken connections. They take the same messages. An error of any
-// of them can be asked for its kind (KindOf), which says what can be done about it.
+// The services are Connect clients of the definitions in proto/packhorse/v1. Methods of this package add loops: over
+// pages, parts of a blob, and broken connections. KindOf returns the kind of any error, which determines what a program
+// can do about it.
 //
-// Calls end when their context does: give each a deadline. A call that is not made by a method of this package is not repeated after a
-// failure; whoever repeats one heeds RetryAfter.
+// Calls end with their context: set a deadline for each. Calls of the services are not repeated after a failure. A
+// program that repeats one should wait for RetryAfter.
 //
-// docs/reference/api.md shows the same with curl. What is in this package, and in version 1 of the definitions, stays: things are added, never
-// changed or removed.
+// docs/reference/api.md shows the calls with curl. This package and version 1 of the definitions are stable: later
+// releases add to them, and do not change or remove anything.
 package client
 
 import (
@@ -34,18 +35,18 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// Options say how to reach a node. The zero value does for a node on the same machine that demands nothing of its callers.
+// Options of a Client. The zero value is for a node on the same machine that needs no credentials.
 type Options struct {
-	// Secret is what the node and its callers share (its secret_file). It is asked for with each call, so that it can change; nil, or
-	// an empty secret, for none. Without TLS it can be read on the network.
+	// Secret returns the shared secret of the node (its secret_file). It is called for each request, so that the secret
+	// can change. Nil or an empty text means none. Without TLS the secret is readable on the network.
 	Secret func() string
-	// TLS is how to make connections secure: roots, the client's certificate. Nil: the system's roots, and no certificate.
+	// TLS has the trusted roots and the certificate of the client. Nil means the roots of the system and no certificate.
 	TLS *tls.Config
-	// Dial makes the connections to the node; nil: they are made to its address.
+	// Dial makes connections to the node. Nil means to its address.
 	Dial func(ctx context.Context) (net.Conn, error)
 }
 
-// Client is a connection to one node, made when it is needed and again when it breaks. Safe for concurrent use.
+// Client is a client of one node. It connects when necessary, and again after a failure. Safe for concurrent use.
 type Client struct {
 	transport *http.Transport
 	short     *unaryhttp.Client
@@ -57,28 +58,28 @@ type Client struct {
 	objects      packhorsev1connect.ObjectServiceClient
 	health       *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 
-	firstPause, lastPause time.Duration // between attempts of a watch to come back
+	firstPause, lastPause time.Duration // between attempts to resume a watch
 }
 
-// maxMessage bounds a message that a node sends, in bytes.
+// maxMessage is the maximum length of a message from a node in bytes.
 const maxMessage = 64 << 20
 
-// The time limits of connections. One that is silent for pingAfter is asked for a sign of life, and closed if none comes in time: a watch of
-// a node that was cut off ends so.
+// Time limits of connections. The client pings a connection that is silent for pingAfter, and closes it without a
+// reply, so that the watch of an unreachable node ends.
 const (
 	dialTimeout  = 10 * time.Second
-	lookupLimit  = 30 * time.Second // for a look-up of refs, which takes milliseconds
-	lookupQuiet  = 5 * time.Second  // until the answer begins, on a connection that is used again
+	lookupLimit  = 30 * time.Second // of a look-up of refs, which takes milliseconds
+	lookupQuiet  = 5 * time.Second  // until the first byte of a response on a reused connection
 	keepIdle     = 5 * time.Minute
 	pingAfter    = 10 * time.Second
 	pingTimeout  = 10 * time.Second
 	firstPause   = 100 * time.Millisecond
 	lastPause    = 10 * time.Second
-	maxResponses = 1 << 20 // bytes of a response's header
+	maxResponses = 1 << 20 // bytes of a response header
 )
 
-// New makes a client of the node at an address: "http://HOST:PORT" or "https://HOST:PORT"; "HOST:PORT", which is with TLS if o.TLS is
-// set; or "unix:PATH" for a Unix socket. It makes no connection: an error says that the address is none.
+// New returns a client of the node at an address: "http://HOST:PORT", "https://HOST:PORT", "HOST:PORT", which uses TLS
+// if o.TLS is set, or "unix:PATH" for a Unix socket. It does not connect. It fails for an invalid address.
 func New(address string, o Options) (*Client, error) {
 	base, socket, err := parseAddress(address, o.TLS != nil)
 	if err != nil {
@@ -107,8 +108,9 @@ func New(address string, o Options) (*Client, error) {
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	caller := func(t http.RoundTripper) *http.Client {
 		return &http.Client{
-			Transport:     authorized{t, o.Secret},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a node never sends one; a secret stays
+			Transport: authorized{t, o.Secret},
+			// nodes send no redirects, and the secret is not for other hosts
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
 	doer := caller(transport)
@@ -128,7 +130,7 @@ func New(address string, o Options) (*Client, error) {
 	}, nil
 }
 
-// parseAddress finds the URL that calls go to, and the Unix socket, if it is one, that they go through.
+// parseAddress returns the base URL of calls, and the path of the Unix socket, if it is one.
 func parseAddress(address string, secure bool) (base, socket string, err error) {
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		if path == "" {
@@ -149,7 +151,7 @@ func parseAddress(address string, secure bool) (base, socket string, err error) 
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Hostname() == "" ||
 		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return "", "", fmt.Errorf(`packhorse: %q is no address of a node; it is "http://HOST:PORT", "https://HOST:PORT", "HOST:PORT", or "unix:PATH"`, address)
+		return "", "", fmt.Errorf(`packhorse: invalid address %q of a node: use "http://HOST:PORT", "https://HOST:PORT", "HOST:PORT" or "unix:PATH"`, address)
 	}
 	if secure && u.Scheme == "http" {
 		return "", "", fmt.Errorf("packhorse: TLS is configured, but %q says http", address)
@@ -157,7 +159,7 @@ func parseAddress(address string, secure bool) (base, socket string, err error) 
 	return u.Scheme + "://" + u.Host, "", nil
 }
 
-// authorized shows the secret with each request.
+// authorized adds the secret to each request.
 type authorized struct {
 	http.RoundTripper
 	secret func() string
@@ -173,27 +175,27 @@ func (a authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a.RoundTripper.RoundTrip(r)
 }
 
-// Close closes connections that no call uses. Calls that run are not disturbed: they end with their contexts.
+// Close closes idle connections. Running calls continue until their contexts end.
 func (c *Client) Close() {
 	c.transport.CloseIdleConnections()
 	c.short.CloseIdle()
 }
 
-// Repositories makes, describes, lists, maintains, and removes repositories.
+// Repositories returns the client of RepositoryService.
 func (c *Client) Repositories() packhorsev1connect.RepositoryServiceClient { return c.repositories }
 
-// Refs looks up refs, and watches for changes.
+// Refs returns the client of RefService.
 func (c *Client) Refs() packhorsev1connect.RefServiceClient { return c.refs }
 
-// Objects reads blobs, trees and commits.
+// Objects returns the client of ObjectService.
 func (c *Client) Objects() packhorsev1connect.ObjectServiceClient { return c.objects }
 
-// HTTP returns the HTTP client and the base URL of the node, for generated clients of other services. Its requests carry the secret.
+// HTTP returns the HTTP client and the base URL of the node, for generated clients of other services. Its requests
+// carry the secret.
 func (c *Client) HTTP() (httpClient connect.HTTPClient, baseURL string) { return c.http, c.base }
 
-// Healthy tells whether the node wants calls of a service ("packhorse.v1.RefService"), or calls at all if service is empty. It does
-// not while it drains before its end, and while it cannot read its root. The error says that it could not be asked, or knows no such
-// service.
+// Healthy reports whether the node accepts calls of a service ("packhorse.v1.RefService"), or any calls if service is
+// empty. It does not while it drains or cannot read its root. The error is about the call itself or an unknown service.
 func (c *Client) Healthy(ctx context.Context, service string) (bool, error) {
 	response, err := c.health.CallUnary(ctx, connect.NewRequest(&healthv1.HealthCheckRequest{Service: service}))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// fromNode is what a node says of an error; nil if it is not from a node that knows of faults.
+// fromNode returns the Fault of an error, or nil if it has none.
 func fromNode(err error) *packhorsev1.Fault {
 	answer, ok := errors.AsType[*connect.Error](err)
 	if !ok {
@@ -26,8 +26,9 @@ func fromNode(err error) *packhorsev1.Fault {
 	return nil
 }
 
-// KindOf tells what can be done about an error of a call. Without the node's own word it goes by the error's code, so that a connection that
-// cannot be made is FAULT_KIND_UNAVAILABLE. FAULT_KIND_UNSPECIFIED is a fault of the node, or none of this package's errors.
+// KindOf returns the kind of an error of a call. Without a Fault it is derived from the code, so that a failed
+// connection is FAULT_KIND_UNAVAILABLE. FAULT_KIND_UNSPECIFIED is a fault of the node, or an error that is not of this
+// package.
 func KindOf(err error) packhorsev1.FaultKind {
 	if f := fromNode(err); f != nil {
 		return f.GetKind()
@@ -61,10 +62,10 @@ func KindOf(err error) packhorsev1.FaultKind {
 	return packhorsev1.FaultKind_FAULT_KIND_UNSPECIFIED
 }
 
-// IsNotFound tells whether what a call named does not exist: the repository, the ref, the object.
+// IsNotFound reports whether the repository, ref or object of a call does not exist.
 func IsNotFound(err error) bool { return KindOf(err) == packhorsev1.FaultKind_FAULT_KIND_NOT_FOUND }
 
-// RetryAfter tells how long to wait before the call is made again. Zero: the node gives no advice.
+// RetryAfter returns the time to wait before a call is repeated. Zero means no hint.
 func RetryAfter(err error) time.Duration {
 	after := fromNode(err).GetRetryAfter()
 	if !after.IsValid() {

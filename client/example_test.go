@@ -79,7 +79,8 @@ func ExampleClient_Commits() {
 	}
 	defer node.Close()
 
-	for commit, err := range node.Commits(context.Background(), &packhorsev1.LogRequest{Repository: "demo", Revisions: []string{"main"}}) {
+	for commit, err := range node.Commits(context.Background(),
+		&packhorsev1.LogRequest{Repository: "demo", Revisions: []string{"main"}}) {
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -100,7 +101,8 @@ func ExampleClient_OpenBlob() {
 	defer node.Close()
 
 	file := &packhorsev1.RevisionPath{Revision: "main", Path: "README"}
-	blob, err := node.OpenBlob(context.Background(), &packhorsev1.BlobRequest{Repository: "demo", Blob: &packhorsev1.BlobRequest_Path{Path: file}})
+	blob, err := node.OpenBlob(context.Background(), &packhorsev1.BlobRequest{Repository: "demo",
+		Blob: &packhorsev1.BlobRequest_Path{Path: file}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// AllRepositories goes over the paths of the repositories that a request asks for, page by page. An error is the last that it gives.
+// AllRepositories yields the paths of all repositories of a request, on all pages. It ends after an error.
 func (c *Client) AllRepositories(ctx context.Context, request *packhorsev1.ListRequest) iter.Seq2[string, error] {
 	request = proto.CloneOf(request)
 	return func(yield func(string, error) bool) {
@@ -33,8 +33,9 @@ func (c *Client) AllRepositories(ctx context.Context, request *packhorsev1.ListR
 	}
 }
 
-// AllTree goes over the entries of a directory, page by page. An error is the last that it gives.
-func (c *Client) AllTree(ctx context.Context, request *packhorsev1.TreeRequest) iter.Seq2[*packhorsev1.TreeEntry, error] {
+// AllTree yields the entries of a directory, on all pages. It ends after an error.
+func (c *Client) AllTree(ctx context.Context,
+	request *packhorsev1.TreeRequest) iter.Seq2[*packhorsev1.TreeEntry, error] {
 	request = proto.CloneOf(request)
 	return func(yield func(*packhorsev1.TreeEntry, error) bool) {
 		request := proto.CloneOf(request)
@@ -56,9 +57,10 @@ func (c *Client) AllTree(ctx context.Context, request *packhorsev1.TreeRequest) 
 	}
 }
 
-// AllRefs goes over the refs that a request asks for, in the order of their names. All are of one state of the repository unless the
-// request has a page size. An error is the last that it gives.
-func (c *Client) AllRefs(ctx context.Context, request *packhorsev1.RefServiceListRequest) iter.Seq2[*packhorsev1.Ref, error] {
+// AllRefs yields the refs of a request in the order of their names. They show one state of the repository unless the
+// request has a page size. It ends after an error.
+func (c *Client) AllRefs(ctx context.Context,
+	request *packhorsev1.RefServiceListRequest) iter.Seq2[*packhorsev1.Ref, error] {
 	request = proto.CloneOf(request)
 	return func(yield func(*packhorsev1.Ref, error) bool) {
 		request := proto.CloneOf(request)
@@ -83,7 +85,7 @@ func (c *Client) AllRefs(ctx context.Context, request *packhorsev1.RefServiceLis
 	}
 }
 
-// Commits goes over the commits that a request asks for. An error is the last that it gives.
+// Commits yields the commits of a request. It ends after an error.
 func (c *Client) Commits(ctx context.Context, request *packhorsev1.LogRequest) iter.Seq2[*packhorsev1.Commit, error] {
 	request = proto.CloneOf(request)
 	return func(yield func(*packhorsev1.Commit, error) bool) {
@@ -101,9 +103,10 @@ func (c *Client) Commits(ctx context.Context, request *packhorsev1.LogRequest) i
 	}
 }
 
-// received goes over the messages of a stream, and ends the call when it is left. An error is the last that it gives.
+// received yields the messages of a stream, and ends the call when the loop is left. It ends after an error.
 func received[Request, Message any](
-	ctx context.Context, request *Request, call func(context.Context, *connect.Request[Request]) (*connect.ServerStreamForClient[Message], error),
+	ctx context.Context, request *Request, call func(context.Context,
+		*connect.Request[Request]) (*connect.ServerStreamForClient[Message], error),
 ) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -114,7 +117,7 @@ func received[Request, Message any](
 			return
 		}
 		defer stream.Close()
-		defer cancel() // first: a stream that is not read to its end is not waited for
+		defer cancel() // before Close, which would wait for the end of the stream
 		for stream.Receive() {
 			if !yield(stream.Msg(), nil) {
 				return

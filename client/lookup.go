@@ -14,20 +14,21 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// lookups sends the calls that programs wait for, and that are answered from memory, on the shortest way: connections of HTTP/1.1 of their own
-// (package unaryhttp). Others share one of HTTP/2, and so do these where something between here and the node speaks nothing else.
+// lookups sends short look-ups on HTTP/1.1 connections of their own (package unaryhttp), which is faster. Other calls
+// share an HTTP/2 connection, and so do look-ups if a proxy supports nothing else.
 type lookups struct {
 	packhorsev1connect.RefServiceClient
 	short   packhorsev1connect.RefServiceClient
-	blocked atomic.Int64 // until when, in Unix nanoseconds, the short way is not tried
+	blocked atomic.Int64 // no HTTP/1.1 until this time, in Unix nanoseconds
 }
 
-// blockedFor is how long the short way is not tried after it failed where the other one did not.
+// blockedFor is the time without HTTP/1.1 after it failed and HTTP/2 did not.
 const blockedFor = time.Minute
 
-// lookup makes a call on the short way, and on the other one if no node answers there.
+// lookup makes a call over HTTP/1.1, and over HTTP/2 if no node responds.
 func lookup[Q, A any](ctx context.Context, l *lookups, request *connect.Request[Q],
-	call func(packhorsev1connect.RefServiceClient, context.Context, *connect.Request[Q]) (*connect.Response[A], error)) (*connect.Response[A], error) {
+	call func(packhorsev1connect.RefServiceClient, context.Context, *connect.Request[Q]) (*connect.Response[A],
+		error)) (*connect.Response[A], error) {
 	if time.Now().UnixNano() < l.blocked.Load() {
 		return call(l.RefServiceClient, ctx, request)
 	}
@@ -43,7 +44,8 @@ func lookup[Q, A any](ctx context.Context, l *lookups, request *connect.Request[
 	return answer, again
 }
 
-func (l *lookups) Resolve(ctx context.Context, r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
+func (l *lookups) Resolve(ctx context.Context,
+	r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
 	return lookup(ctx, l, r, packhorsev1connect.RefServiceClient.Resolve)
 }
 
@@ -57,13 +59,15 @@ func (l *lookups) ResolveRevisions(ctx context.Context, r *connect.Request[packh
 	return lookup(ctx, l, r, packhorsev1connect.RefServiceClient.ResolveRevisions)
 }
 
-func (l *lookups) Exists(ctx context.Context, r *connect.Request[packhorsev1.ExistsRequest]) (*connect.Response[packhorsev1.ExistsResponse], error) {
+func (l *lookups) Exists(ctx context.Context,
+	r *connect.Request[packhorsev1.ExistsRequest]) (*connect.Response[packhorsev1.ExistsResponse], error) {
 	return lookup(ctx, l, r, packhorsev1connect.RefServiceClient.Exists)
 }
 
-// dialShort makes connections for HTTP/1.1 to the node at base.
-func dialShort(dial func(ctx context.Context, network, address string) (net.Conn, error), base string, config *tls.Config) func(context.Context) (net.Conn, error) {
-	u, _ := url.Parse(base) // ours
+// dialShort returns a function that makes HTTP/1.1 connections to the node at base.
+func dialShort(dial func(ctx context.Context, network, address string) (net.Conn, error), base string,
+	config *tls.Config) func(context.Context) (net.Conn, error) {
+	u, _ := url.Parse(base) // base is from parseAddress
 	address := u.Host
 	if u.Scheme == "http" {
 		return func(ctx context.Context) (net.Conn, error) { return dial(ctx, "tcp", address) }

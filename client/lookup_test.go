@@ -21,7 +21,8 @@ type counted struct {
 	by [3]atomic.Int32
 }
 
-func (*counted) Resolve(context.Context, *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
+func (*counted) Resolve(context.Context,
+	*connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
 	return connect.NewResponse(&packhorsev1.ResolveResponse{}), nil
 }
 
@@ -58,7 +59,8 @@ func TestLookupsFindAWay(t *testing.T) {
 			}
 			t.Cleanup(func() { node.Close(); server.Close(); <-served })
 			for range 5 {
-				if _, err := node.Refs().Resolve(context.Background(), connect.NewRequest(&packhorsev1.ResolveRequest{})); err != nil {
+				if _, err := node.Refs().Resolve(context.Background(),
+					connect.NewRequest(&packhorsev1.ResolveRequest{})); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -86,7 +88,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
 	server.Start()
 	t.Cleanup(server.Close)
-	node, err := client.New(server.Listener.Addr().String(), client.Options{Secret: func() string { return "a secret of sixteen" }})
+	node, err := client.New(server.Listener.Addr().String(),
+		client.Options{Secret: func() string { return "a secret of sixteen" }})
 	if err != nil {
 		t.Fatal(err)
 	}

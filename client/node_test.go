@@ -39,7 +39,8 @@ data 3
 v1
 `
 
-// startNode starts a storage node that has the repository "demo", and returns its address. In a program it runs elsewhere:
+// startNode starts a storage node that has the repository "demo", and returns its address. In a program it runs
+// elsewhere:
 //
 //	packhorse storage --root /srv/git --listen unix:/run/packhorse/node.sock
 func startNode() (address string, stop func()) {

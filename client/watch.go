@@ -13,17 +13,19 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// Watch goes over the changes of refs in some repositories until ctx ends or the loop is left.
+// Watch yields changes of refs in some repositories until ctx ends or the loop is left.
 //
-// It begins with one event for each repository, which says where it is now. When the connection breaks it gives the error, with a nil
-// event, and then comes back by itself: after a pause that grows from 0.1 to 10 seconds, and from the last version that it has seen of each
-// repository, so that no change is missed. Until each one's next event, with which it begins again, what is known of it may be old. An event with
-// Reset_ set says: forget everything about this repository. A long event comes in parts, all but the last with Continued set; if the connection
-// breaks between them it comes again, with what had come of it already.
+// It begins with one event for each repository, with its current version. If the connection breaks, it yields the error
+// with a nil event, and resumes after 0.1 to 10 seconds from the last version of each repository, so that no change is
+// lost. Until the next event of a repository, information about it may be stale. If an event has Reset_ set, discard
+// everything about its repository. A long event has several parts, and all except the last have Continued set. If the
+// connection breaks between them, all parts are sent again.
 //
-// Errors that will not pass end the loop after they are given: the request is wrong, the caller is not trusted (by KindOf: INVALID, DENIED,
-// NOT_FOUND; by code: UNAUTHENTICATED), the node does not know watches (UNIMPLEMENTED) or cannot trust its disk (DATA_LOSS), ctx has ended.
-func (c *Client) Watch(ctx context.Context, request *packhorsev1.WatchRequest) iter.Seq2[*packhorsev1.WatchResponse, error] {
+// After a permanent error the loop ends: an invalid request, a caller without permission (by KindOf: INVALID, DENIED,
+// NOT_FOUND, and by code: UNAUTHENTICATED), a node without watches (UNIMPLEMENTED) or with a corrupt disk (DATA_LOSS),
+// or the end of ctx.
+func (c *Client) Watch(ctx context.Context,
+	request *packhorsev1.WatchRequest) iter.Seq2[*packhorsev1.WatchResponse, error] {
 	request = proto.CloneOf(request)
 	return func(yield func(*packhorsev1.WatchResponse, error) bool) {
 		from := proto.CloneOf(request)
@@ -41,7 +43,7 @@ func (c *Client) Watch(ctx context.Context, request *packhorsev1.WatchRequest) i
 				}
 				pause = c.firstPause
 				if r := at[event.GetRepository()]; r != nil {
-					r.Version = event.GetVersion() // none if it is gone: then nothing is known
+					r.Version = event.GetVersion() // none if the repository is missing
 				}
 				if !yield(event, nil) {
 					return
@@ -64,7 +66,7 @@ func (c *Client) Watch(ctx context.Context, request *packhorsev1.WatchRequest) i
 
 var errWatchEnded = errors.New("the node ended the watch")
 
-// passes tells whether an error may be over after a while.
+// passes reports whether an error may be temporary.
 func passes(err error) bool {
 	switch KindOf(err) {
 	case packhorsev1.FaultKind_FAULT_KIND_INVALID, packhorsev1.FaultKind_FAULT_KIND_DENIED, packhorsev1.FaultKind_FAULT_KIND_NOT_FOUND:
@@ -77,7 +79,7 @@ func passes(err error) bool {
 	return true
 }
 
-// wait waits, and reports false if ctx ends first.
+// wait waits, and returns false if ctx ends first.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -68,7 +68,7 @@ func TestSearchTLS(t *testing.T) {
 	})
 	begin("stranger")
 	if status, text := ask(p.gateway.http + query); status != http.StatusServiceUnavailable ||
-		!strings.Contains(text, "search process cannot be reached") {
+		!strings.Contains(text, "cannot reach the search process") {
 		t.Errorf("with another's certificate: %d %s", status, text)
 	}
 	for _, at := range []string{"http://" + search.listen, "https://" + search.listen} {

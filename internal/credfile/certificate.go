@@ -9,10 +9,10 @@ import (
 	"os"
 )
 
-// Certificate is a TLS certificate with its private key that follows its files. Safe for concurrent use.
+// Certificate is a TLS certificate with its private key, reloaded when its files change. Safe for concurrent use.
 type Certificate struct{ followed[*tls.Certificate] }
 
-// LoadCertificate reads a certificate with its chain and its private key, both PEM.
+// LoadCertificate reads a certificate with its chain, and its private key. Both are PEM.
 func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{followed[*tls.Certificate]{
 		what: "TLS certificate", files: []string{certFile, keyFile}, log: log,
@@ -22,10 +22,10 @@ func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, 
 	return c, c.first()
 }
 
-// Get is a tls.Config's GetCertificate.
+// Get implements GetCertificate of a tls.Config.
 func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.get(), nil }
 
-// GetClient is a tls.Config's GetClientCertificate.
+// GetClient implements GetClientCertificate of a tls.Config.
 func (c *Certificate) GetClient(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return c.get(), nil
 }
@@ -43,10 +43,10 @@ func readCertificate(certFile, keyFile string) (*tls.Certificate, error) {
 	return &cert, nil
 }
 
-// Authorities are the certificates of those whose signature is trusted. They follow their file. Safe for concurrent use.
+// Authorities are the certificates of trusted authorities, reloaded when their file changes. Safe for concurrent use.
 type Authorities struct{ followed[*x509.CertPool] }
 
-// LoadAuthorities reads one or more certificates, PEM.
+// LoadAuthorities reads one or more certificates in PEM.
 func LoadAuthorities(file string, log *slog.Logger) (*Authorities, error) {
 	a := &Authorities{followed[*x509.CertPool]{
 		what: "list of trusted certificates", files: []string{file}, log: log,
@@ -56,7 +56,7 @@ func LoadAuthorities(file string, log *slog.Logger) (*Authorities, error) {
 	return a, a.first()
 }
 
-// Pool is the list of now; it is not to be changed.
+// Pool returns the current certificates. Callers do not change it.
 func (a *Authorities) Pool() *x509.CertPool { return a.get() }
 
 func readAuthorities(file string) (*x509.CertPool, error) {
@@ -66,7 +66,7 @@ func readAuthorities(file string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("load the trusted certificates: %w", errors.New(file+" has no certificate in PEM"))
+		return nil, fmt.Errorf("load the trusted certificates: %w", errors.New(file+": no certificate in PEM"))
 	}
 	return pool, nil
 }

@@ -25,11 +25,11 @@ func TestSecret(t *testing.T) {
 		{"  " + good + "\n\n", 0o640, ""},
 		{good, 0o644, "chmod 600"},
 		{good, 0o602, "chmod 600"},
-		{good[1:], 0o600, "holds 15 bytes"},
-		{"", 0o600, "holds 0 bytes"},
-		{good + "\n" + good, 0o600, "more than one word"},
+		{good[1:], 0o600, "has 15 bytes"},
+		{"", 0o600, "has 0 bytes"},
+		{good + "\n" + good, 0o600, "one word"},
 		{good + "\x00", 0o600, "printable"},
-		{strings.Repeat("x", maxSecret+1), 0o600, "has to be"},
+		{strings.Repeat("x", maxSecret+1), 0o600, "use 16 to"},
 	} {
 		file := filepath.Join(t.TempDir(), "secret")
 		if err := os.WriteFile(file, []byte(test.text), test.mode); err != nil {
@@ -83,13 +83,13 @@ func TestSecretAndAuthoritiesFollowTheirFiles(t *testing.T) {
 
 	put("secret", "short")
 	put("ca.pem", "nothing")
-	clock = clock.Add(2 * checkEvery)
+	clock = clock.Add(2 * checkInterval)
 	if secret.Get() != before || list.Pool() != pool || strings.Count(logged.String(), "level=ERROR") != 2 {
 		t.Errorf("bad files were taken, or nothing was said of them:\n%s", &logged)
 	}
 	put("secret", "another-secret-of-ours")
 	put("ca.pem", string(two))
-	clock = clock.Add(2 * checkEvery)
+	clock = clock.Add(2 * checkInterval)
 	if secret.Get() != "another-secret-of-ours" || list.Pool().Equal(pool) {
 		t.Errorf("the new files were not taken:\n%s", &logged)
 	}
@@ -123,19 +123,19 @@ func TestPipesAreNotWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		now = now.Add(checkEvery)
+		now = now.Add(checkInterval)
 		if got := s.Get(); got != "the-very-first-secret" {
 			t.Errorf("with a pipe: %q", got)
 		}
 	}
-	if got := logged.String(); strings.Count(got, "is a named pipe now") != 1 {
+	if got := logged.String(); strings.Count(got, "has become a named pipe") != 1 {
 		t.Errorf("not logged once: %s", got)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	write("the-second-secret-of-all")
-	now = now.Add(checkEvery)
+	now = now.Add(checkInterval)
 	if got := s.Get(); got != "the-second-secret-of-all" {
 		t.Errorf("with a file again: %q", got)
 	}

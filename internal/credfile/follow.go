@@ -1,6 +1,6 @@
-// Package credfile holds what proves who somebody is, as files that may change while the process runs: certificates, the authorities
-// that sign them, and shared secrets. What was changed is loaded at its next use; what cannot be loaded is reported once for each
-// change, and the last good one stays in use. Nothing in a file is ever part of an error or a log line.
+// Package credfile loads credentials from files that may change while the process runs: certificates, authorities and
+// shared secrets. A changed file is loaded at the next use. If that fails, the failure is logged once for each change,
+// and the previous value stays in use. Errors and logs never contain the content of a file.
 package credfile
 
 import (
@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// checkEvery is how often files are looked at, at most.
-const checkEvery = time.Second
+// checkInterval is the minimum time between two checks of the files.
+const checkInterval = time.Second
 
-// followed is a value that was loaded from files. A use that comes at least checkEvery after the last look compares the files'
-// identity, and loads them again if it changed. Safe for concurrent use.
+// followed is a value from files. At least checkInterval after the last check, a use compares the identity of the
+// files and loads them again if it changed. Safe for concurrent use.
 type followed[T any] struct {
 	what  string // for the log
 	files []string
 	load  func() (T, error)
-	about func(T) []any // what the log tells of a new value
+	about func(T) []any // log fields of a new value
 	log   *slog.Logger
 	now   func() time.Time
 
 	mu      sync.Mutex
 	current T
-	seen    []fs.FileInfo // what the last attempt to load looked at
+	seen    []fs.FileInfo // the files at the last attempt to load them
 	looked  time.Time
 }
 
-// first loads the value for the first time, which has to succeed.
+// first loads the value for the first time. Its error is fatal.
 func (f *followed[T]) first() error {
 	if f.now == nil {
 		f.now = time.Now
@@ -43,11 +43,11 @@ func (f *followed[T]) first() error {
 	return nil
 }
 
-// get is the value of now.
+// get returns the current value.
 func (f *followed[T]) get() T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now := f.now(); now.Sub(f.looked) >= checkEvery {
+	if now := f.now(); now.Sub(f.looked) >= checkInterval {
 		f.looked = now
 		if f.changed() {
 			if err := f.reload(); err != nil {
@@ -60,39 +60,40 @@ func (f *followed[T]) get() T {
 	return f.current
 }
 
-// changed reports whether a file is another one than at the last attempt to load, or cannot be seen.
+// changed reports whether a file differs from the one at the last attempt to load it, or has disappeared.
 func (f *followed[T]) changed() bool {
 	for i, name := range f.files {
 		info, err := os.Stat(name)
 		if err != nil {
-			// Gone for a moment while it is replaced, or for good: report once, then wait for it to come back.
+			// The file is missing, perhaps only while it is replaced. Log that once and wait for its return.
 			if f.seen[i] != nil {
 				return true
 			}
 			continue
 		}
 		old := f.seen[i]
-		if old == nil || !os.SameFile(old, info) || old.Size() != info.Size() || !old.ModTime().Equal(info.ModTime()) || old.Mode() != info.Mode() {
+		if old == nil || !os.SameFile(old, info) || old.Size() != info.Size() || !old.ModTime().Equal(info.ModTime()) ||
+			old.Mode() != info.Mode() {
 			return true
 		}
 	}
 	return false
 }
 
-// reload remembers what it looked at even if it fails, so that the same bad files are not tried again and again. The files are
-// looked at before they are read: a change in between is seen the next time. A named pipe is read at the start alone: later
-// everybody who uses the value would wait for its writer.
+// reload loads the value. It records the identity of the files even if it fails, so that invalid files are not read
+// repeatedly. It does so before it reads them, so that a concurrent change is found at the next check. A named pipe is
+// read only at the start, because later all users of the value would wait for its writer.
 func (f *followed[T]) reload() error {
 	f.seen = make([]fs.FileInfo, len(f.files))
 	pipe := ""
 	for i, name := range f.files {
-		f.seen[i], _ = os.Stat(name) // the error shows in reading
+		f.seen[i], _ = os.Stat(name) // the read reports the error
 		if f.seen[i] != nil && f.seen[i].Mode()&fs.ModeNamedPipe != 0 {
 			pipe = name
 		}
 	}
 	if pipe != "" && !f.looked.IsZero() {
-		return fmt.Errorf("%s is a named pipe now; put the file back", pipe)
+		return fmt.Errorf("%s has become a named pipe: restore the file", pipe)
 	}
 	value, err := f.load()
 	if err == nil {

@@ -8,17 +8,17 @@ import (
 	"os"
 )
 
-// Bounds of a secret, in bytes.
+// Limits of the length of a secret in bytes.
 const (
 	minSecret = 16
 	maxSecret = 4096
 )
 
-// Secret is a secret that two processes share. It follows its file. Safe for concurrent use.
+// Secret is a secret that two processes share, reloaded when its file changes. Safe for concurrent use.
 type Secret struct{ followed[string] }
 
-// LoadSecret reads a secret: one line of at least 16 bytes; space around it does not count. A file that everybody can read
-// is refused.
+// LoadSecret reads a secret: one line of at least 16 bytes, without surrounding space. It refuses a file with
+// permissions for other users.
 func LoadSecret(file string, log *slog.Logger) (*Secret, error) {
 	s := &Secret{followed[string]{
 		what: "shared secret", files: []string{file}, log: log,
@@ -28,7 +28,7 @@ func LoadSecret(file string, log *slog.Logger) (*Secret, error) {
 	return s, s.first()
 }
 
-// Get is the secret of now.
+// Get returns the current secret.
 func (s *Secret) Get() string { return s.get() }
 
 func readSecret(file string) (string, error) {
@@ -42,7 +42,8 @@ func readSecret(file string) (string, error) {
 		return "", fmt.Errorf("read the shared secret: %w", err)
 	}
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
-		return "", fmt.Errorf("read the shared secret: everybody on this machine may use %s (mode %04o); run chmod 600 on it, and change the secret", file, mode)
+		return "", fmt.Errorf("read the shared secret: %s has permissions for other users (mode %04o): run chmod 600 on "+
+			"it, and change the secret", file, mode)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	if err != nil {
@@ -51,11 +52,12 @@ func readSecret(file string) (string, error) {
 	secret := bytes.TrimSpace(text)
 	for _, c := range secret {
 		if c <= ' ' || c > '~' {
-			return "", fmt.Errorf("read the shared secret: %s has more than one word, or other than printable ASCII", file)
+			return "", fmt.Errorf("read the shared secret: %s: use one word of printable ASCII", file)
 		}
 	}
 	if len(secret) < minSecret || len(text) > maxSecret {
-		return "", fmt.Errorf("read the shared secret: %s holds %d bytes; it has to be %d to %d, as from \"openssl rand -hex 32\"", file, len(secret), minSecret, maxSecret)
+		return "", fmt.Errorf("read the shared secret: %s has %d bytes: use %d to %d, for example from \"openssl rand "+
+			"-hex 32\"", file, len(secret), minSecret, maxSecret)
 	}
 	return string(secret), nil
 }

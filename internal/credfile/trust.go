@@ -37,10 +37,12 @@ func (t Trust) ClientTLS(serverName string) *tls.Config {
 	return config
 }
 
-// ServerTLS is what a node's port speaks. Each handshake looks at the authorities of now; none is skipped by a ticket of before.
+// ServerTLS is what a node's port speaks. Each handshake looks at the authorities of now; none is skipped by a ticket
+// of before.
 func (t Trust) ServerTLS() *tls.Config {
 	config := &tls.Config{
-		GetCertificate: t.Certificate.Get, NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true,
+		GetCertificate: t.Certificate.Get, NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12,
+		SessionTicketsDisabled: true,
 	}
 	if t.Authorities != nil {
 		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {

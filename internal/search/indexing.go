@@ -77,7 +77,7 @@ func (x *indexing) take(ctx context.Context, job *workerv1.Job) error {
 }
 
 func abandoned(ctx context.Context) error {
-	return fault.Wrap(fault.KindOf(ctx.Err()), "indexing was abandoned", ctx.Err())
+	return fault.Wrap(fault.KindOf(ctx.Err()), "indexing was cancelled", ctx.Err())
 }
 
 // retire ends the process that waits for work in a lane, if there is one. The lane's own goroutine calls it.

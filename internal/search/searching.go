@@ -141,7 +141,7 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 }
 
 func (s *searching) unavailable() error {
-	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the process that searches is being started; try again in a moment")
+	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the search process is starting; try again")
 }
 
 // take gives a socket to the process.
@@ -160,7 +160,7 @@ func (s *searching) take() (*conversation, error) {
 	}
 	ours, theirs, err := socketPair()
 	if err != nil {
-		return nil, fault.Wrap(fault.Unavailable, "cannot reach the process that searches", err)
+		return nil, fault.Wrap(fault.Unavailable, "cannot reach the search process", err)
 	}
 	defer theirs.Close()
 	if _, _, err := control.WriteMsgUnix([]byte{1}, unix.UnixRights(int(theirs.Fd())), nil); err != nil {
@@ -197,7 +197,7 @@ func (s *searching) ask(ctx context.Context, request *workerv1.SearchRequest, ea
 		c.Close()
 	}
 	if err != nil && ctx.Err() != nil {
-		err = fault.Wrap(fault.KindOf(ctx.Err()), "the search was abandoned", ctx.Err())
+		err = fault.Wrap(fault.KindOf(ctx.Err()), "the search was cancelled", ctx.Err())
 	}
 	return end, err
 }
@@ -236,5 +236,5 @@ func endError(end *workerv1.SearchEnd) error {
 
 // lost is what a search fails with whose process has gone.
 func lost(err error) error {
-	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that searches ended during the search; try again in a moment", RetryAfter: fault.RetrySoon, Err: err}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the search process ended during the search; try again", RetryAfter: fault.RetrySoon, Err: err}
 }

@@ -51,7 +51,7 @@ func (e *Engine) removeShards(prefix string) error {
 			continue
 		}
 		if err := e.removeShard(name); err != nil {
-			return fault.Wrap(fault.Unavailable, "cannot remove a part of the index", err)
+			return fault.Wrap(fault.Unavailable, "cannot remove an index shard", err)
 		}
 	}
 	return nil

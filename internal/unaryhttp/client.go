@@ -1,8 +1,9 @@
-// Package unaryhttp makes HTTP/1.1 requests on the caller's own goroutine, for short calls whose latency counts.
+// Package unaryhttp sends HTTP/1.1 requests on the goroutine of the caller, for short calls that need a low latency.
 //
-// net/http's client has two goroutines for each HTTP/1.1 connection, and both ends of HTTP/2 hand every frame from one goroutine to the
-// next. Each hand-over may wake another thread, on a CPU that sleeps or has other work: with 30 clones on two CPUs a look-up by HTTP/2 took
-// four times as long as this one at the 99th percentile. Here a call is one write and one read, and its goroutine waits for nothing else.
+// The client of net/http has two goroutines for each HTTP/1.1 connection, and both ends of HTTP/2 pass each frame
+// between goroutines. Each of these steps may wake another thread, on a CPU that sleeps or is busy. With 30 clones on
+// two CPUs, a look-up over HTTP/2 took four times as long at the 99th percentile. Here a call is one write and one read
+// on one goroutine.
 package unaryhttp
 
 import (
@@ -22,44 +23,45 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 )
 
-// Client sends requests to one server. Requests have to be short, and such that can be sent twice: one that found its connection closed by the
-// server is sent again on another. Safe for concurrent use.
+// Client sends requests to one server. Requests have to be short and repeatable: if the server has closed the
+// connection, the request is sent again on another one. Safe for concurrent use.
 type Client struct {
-	// Dial makes a connection, by TLS if that is wanted. Its errors are handed to the caller as they are.
+	// Dial makes a connection, with TLS if necessary. Callers get its errors unchanged.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Limit bounds a call, from the request to the end of the answer's body; 0: its context alone does.
+	// Limit is the maximum duration of a call, up to the end of the response body. Zero means that of its context.
 	Limit time.Duration
-	// Silence bounds how long nothing of an answer may come by a connection that was used before; then it is taken for one that something between here and the server
-	// has forgotten, the idle ones are closed, and the request is sent again. 0: no bound but the call's. It has to be longer than answers take to begin.
+	// Silence is the maximum time until the first byte of a response on a connection that was used before. After it
+	// the connection counts as lost, perhaps in a firewall: idle connections are closed, and the request is sent again.
+	// It has to be longer than responses take. Zero means no limit.
 	Silence time.Duration
 
 	mu     sync.Mutex
 	closed bool
-	conns  map[*conn]struct{} // all of them
-	idle   []*conn            // the last used one last
-	sweep  *time.Timer        // runs while there are idle ones
+	conns  map[*conn]struct{} // all connections
+	idle   []*conn            // the most recently used one last
+	sweep  *time.Timer        // runs while there are idle connections
 }
 
 const (
-	maxHeader = 64 << 10         // bytes of an answer's header
-	maxIdle   = 256              // connections that are kept
-	idleLimit = 15 * time.Second // for how long
-	maxStale  = 3                // connections that turned out to be closed, before a new one is made
+	maxHeader = 64 << 10         // bytes of a response header
+	maxIdle   = 256              // idle connections
+	idleLimit = 15 * time.Second // maximum idle time
+	maxStale  = 3                // closed connections that a request tries before a new one
 )
 
-// conn is a connection. A call has it for itself.
+// conn is a connection, which one call uses at a time.
 type conn struct {
 	net.Conn
 	r     *bufio.Reader
 	w     *bufio.Writer
-	left  int64 // bytes that may still be read
+	left  int64 // remaining bytes of the limit
 	since time.Time
 }
 
 var (
-	errClosed = errors.New("the client was closed")
-	errHeader = errors.New("the header of the answer is too long")
-	errSilent = errors.New("nothing comes by this connection any more")
+	errClosed = errors.New("the client is closed")
+	errHeader = errors.New("the response header is too long")
+	errSilent = errors.New("the connection is silent")
 )
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -71,10 +73,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Do is RoundTrip under the name that RPC clients know.
+// Do is RoundTrip under the name that RPC clients use.
 func (c *Client) Do(r *http.Request) (*http.Response, error) { return c.RoundTrip(r) }
 
-// RoundTrip sends a request. The answer's body has to be closed; the connection is used again if it was read to its end.
+// RoundTrip sends a request. The caller closes the response body. If it was read to its end, the connection is reused.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	for tries := 0; ; tries++ {
 		cn, reused, err := c.get(r.Context(), tries >= maxStale)
@@ -84,7 +86,7 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			return nil, err
 		}
-		response, stale, err := c.exchange(cn, r, reused)
+		response, stale, err := c.attempt(cn, r, reused)
 		if err == nil {
 			return response, nil
 		}
@@ -94,7 +96,7 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// rewind makes the request ready to be sent again.
+// rewind prepares a request for another attempt, and reports whether that is possible.
 func rewind(r *http.Request) bool {
 	if r.Body == nil || r.Body == http.NoBody {
 		return true
@@ -107,8 +109,9 @@ func rewind(r *http.Request) bool {
 	return err == nil
 }
 
-// exchange sends the request and reads the answer's header. stale says that the connection ended, or was silent, before anything of an answer came.
-func (c *Client) exchange(cn *conn, r *http.Request, reused bool) (response *http.Response, stale bool, err error) {
+// attempt sends the request and reads the response header. stale reports that the connection ended or was silent before
+// the first byte of a response.
+func (c *Client) attempt(cn *conn, r *http.Request, reused bool) (response *http.Response, stale bool, err error) {
 	ctx := r.Context()
 	now := time.Now()
 	limit, bound := ctx.Deadline()
@@ -119,7 +122,7 @@ func (c *Client) exchange(cn *conn, r *http.Request, reused bool) (response *htt
 	if doubted = doubted && (!bound || first.Before(limit)); !doubted {
 		first = limit
 	}
-	_ = cn.SetDeadline(first) // fails with the connection; the zero time is none
+	_ = cn.SetDeadline(first) // fails only with the connection; the zero time means no deadline
 	stop := context.AfterFunc(ctx, func() { _ = cn.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
 		if err != nil {
@@ -136,15 +139,15 @@ func (c *Client) exchange(cn *conn, r *http.Request, reused bool) (response *htt
 		_, err = cn.r.Peek(1)
 	}
 	if err != nil && doubted && ctx.Err() == nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		c.CloseIdle() // they are likely to be as that one is
+		c.CloseIdle() // they are probably lost, too
 		return nil, true, errSilent
 	}
 	if err != nil {
-		return nil, cause(ctx, err) == err && !errors.Is(err, net.ErrClosed), err // which would be Abort
+		return nil, cause(ctx, err) == err && !errors.Is(err, net.ErrClosed), err // closed by Abort
 	}
 	if doubted {
 		_ = cn.SetDeadline(limit)
-		if ctx.Err() != nil { // whose interruption that may have undone
+		if ctx.Err() != nil { // the new deadline may have replaced the interruption
 			_ = cn.SetDeadline(time.Unix(1, 0))
 		}
 	}
@@ -156,31 +159,32 @@ func (c *Client) exchange(cn *conn, r *http.Request, reused bool) (response *htt
 			break
 		}
 		if response.StatusCode == http.StatusSwitchingProtocols {
-			return nil, false, errors.New("the server switched to a protocol that nobody asked for")
+			return nil, false, errors.New("the server switched to another protocol")
 		}
 	}
 	cn.left = math.MaxInt64
-	response.Body = &body{ReadCloser: response.Body, ctx: ctx, client: c, conn: cn, stop: stop, keep: !response.Close && !r.Close}
+	response.Body = &body{ReadCloser: response.Body, ctx: ctx, client: c, conn: cn, stop: stop, keep: !response.Close &&
+		!r.Close}
 	return response, false, nil
 }
 
-// cause tells of a call that was interrupted why that was.
+// cause returns the error of the context if it interrupted the call, and otherwise err.
 func cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() { // the context's own deadline may come a moment later
+	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() { // the deadline of the context may follow a moment later
 		return context.DeadlineExceeded
 	}
 	return err
 }
 
-// body is an answer's. It gives the connection back.
+// body is a response body. Its end returns the connection.
 type body struct {
 	io.ReadCloser
 	ctx    context.Context
 	client *Client
-	conn   *conn // nil: given back
+	conn   *conn // nil after it was returned
 	stop   func() bool
 	keep   bool
 }
@@ -207,7 +211,7 @@ func (b *body) end(whole bool) {
 		return
 	}
 	b.conn = nil
-	// A call that was cancelled may still be about to change the connection's deadline.
+	// A cancelled call may still change the deadline of the connection.
 	if quiet := b.stop(); quiet && whole && b.keep && cn.r.Buffered() == 0 {
 		b.client.put(cn)
 	} else {
@@ -215,13 +219,13 @@ func (b *body) end(whole bool) {
 	}
 }
 
-// get gives an idle connection, unless a fresh one is wanted, or a new one.
+// get returns an idle connection, or a new one if there is none or fresh is set.
 func (c *Client) get(ctx context.Context, fresh bool) (cn *conn, reused bool, err error) {
 	for !fresh {
 		if cn = c.pop(); cn == nil {
 			break
 		}
-		if s, ok := cn.Conn.(syscall.Conn); !ok || bulk.Quiet(s) == nil { // TLS does not tell: a call finds out
+		if s, ok := cn.Conn.(syscall.Conn); !ok || bulk.Quiet(s) == nil { // with TLS only a call can tell
 			return cn, true, nil
 		}
 		c.drop(cn)
@@ -257,7 +261,7 @@ func (c *Client) pop() *conn {
 	return cn
 }
 
-// put keeps a connection for the next call.
+// put returns a connection for later calls.
 func (c *Client) put(cn *conn) {
 	c.mu.Lock()
 	_, known := c.conns[cn]
@@ -275,7 +279,7 @@ func (c *Client) put(cn *conn) {
 	}
 }
 
-// expire closes connections that were idle for too long.
+// expire closes connections after their maximum idle time.
 func (c *Client) expire() {
 	c.mu.Lock()
 	n := 0
@@ -290,7 +294,7 @@ func (c *Client) expire() {
 	closeAll(old)
 }
 
-// forget takes the first idle connections away, for the caller to close. Callers hold mu.
+// forget removes the first n idle connections and returns them. The caller closes them, and holds mu.
 func (c *Client) forget(n int) []*conn {
 	old := slices.Clone(c.idle[:n])
 	for _, cn := range old {
@@ -306,7 +310,7 @@ func closeAll(conns []*conn) {
 	}
 }
 
-// drop closes a connection of a call.
+// drop closes the connection of a call.
 func (c *Client) drop(cn *conn) {
 	c.mu.Lock()
 	delete(c.conns, cn)
@@ -314,7 +318,7 @@ func (c *Client) drop(cn *conn) {
 	cn.Close()
 }
 
-// CloseIdle closes the connections that no call uses. It reports whether those were all.
+// CloseIdle closes idle connections. It reports whether there are no others.
 func (c *Client) CloseIdle() (empty bool) {
 	c.mu.Lock()
 	idle := c.forget(len(c.idle))
@@ -324,18 +328,18 @@ func (c *Client) CloseIdle() (empty bool) {
 	return empty
 }
 
-// Abort closes all connections. The calls on them fail.
+// Abort closes all connections. Their calls fail.
 func (c *Client) Abort() {
 	c.mu.Lock()
 	all := c.forget(len(c.idle))
 	for cn := range c.conns {
-		all = append(all, cn) // its call drops it
+		all = append(all, cn) // its call removes it
 	}
 	c.mu.Unlock()
 	closeAll(all)
 }
 
-// Close ends the client: Abort, and later calls fail.
+// Close aborts all calls. Later calls fail.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true

@@ -161,7 +161,8 @@ func TestServerClosed(t *testing.T) {
 	}
 }
 
-// A connection that something between here and the server has forgotten is not waited for: the request is sent on another one. A new connection is waited for.
+// A connection that something between here and the server has forgotten is not waited for: the request is sent on
+// another one. A new connection is waited for.
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	w := script(t, func(n int, c net.Conn, r *http.Request) {

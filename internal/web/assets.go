@@ -51,7 +51,7 @@ func loadAssets() (byURL map[string]asset, names map[string]string, err error) {
 func (p *Pages) asset(w http.ResponseWriter, r *http.Request) error {
 	a, ok := p.assets[r.URL.Path]
 	if !ok {
-		return fault.New(fault.NotFound, "there is no such page")
+		return fault.New(fault.NotFound, "page not found")
 	}
 	h := w.Header()
 	h.Del("Pragma")

@@ -40,7 +40,7 @@ func parseFile(path string) (f namedFile, err error) {
 		}
 		at += end + 1
 	}
-	return f, fault.New(fault.NotFound, "The address of a file is %sREPOSITORY/COMMIT/PATH, with the commit's full ID.", filePath)
+	return f, fault.New(fault.NotFound, "The address of a file is %sREPOSITORY/COMMIT/PATH, with the full ID of the commit.", filePath)
 }
 
 // filePage shows a file.
@@ -60,7 +60,7 @@ type crumb struct{ Name, URL string }
 
 // errNoFile is the same for what is not there and what may not be known of.
 func errNoFile() error {
-	return fault.New(fault.NotFound, "There is no such file in this commit, or no branch has the commit any more.")
+	return fault.New(fault.NotFound, "This commit does not have this file, or is no longer on a branch.")
 }
 
 func (p *Pages) file(w http.ResponseWriter, r *http.Request, v Visitor) error {

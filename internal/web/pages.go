@@ -106,7 +106,7 @@ type page struct {
 func (p *Pages) render(w http.ResponseWriter, r *http.Request, status int, name string, data any) error {
 	var b bytes.Buffer
 	if err := p.templates.ExecuteTemplate(&b, name, data); err != nil {
-		return fault.Wrap(fault.Internal, "the page could not be made", err)
+		return fault.Wrap(fault.Internal, "cannot render the page", err)
 	}
 	p.Metrics.pages.WithLabelValues(name, strconv.Itoa(status)).Inc()
 	h := w.Header()

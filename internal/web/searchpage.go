@@ -65,14 +65,14 @@ type searchPage struct {
 func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return p.apologise(w, r, v, fault.New(fault.Invalid, "The address of this page has a query that cannot be read."))
+		return p.apologise(w, r, v, fault.New(fault.Invalid, "The address of this page has an invalid query string."))
 	}
 	text := strings.TrimSpace(strings.ToValidUTF8(values.Get("q"), "\ufffd"))
 	s := searchPage{page: page{Kind: "search", Title: "Search code - Packhorse", Query: text, Visitor: v.Name()}}
 	if v.Name() == "" && v.Reader() != nil { // there may be more for those whom the server knows
 		s.SignIn = signInURL(text)
 		if values.Has("sign-in") {
-			return fault.New(fault.Unauthenticated, "give a token as the password")
+			return fault.New(fault.Unauthenticated, "authentication required: use an access token as the password (any user name)")
 		}
 	}
 	if values.Has("sign-in") {
@@ -133,7 +133,7 @@ func (c *collector) Progress(search.Summary) error { return nil }
 // find searches.
 func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*found, error) {
 	if len(text) > maxPageQuery {
-		return nil, fault.New(fault.Invalid, "this page takes queries of up to %d bytes; the API takes longer ones", maxPageQuery)
+		return nil, fault.New(fault.Invalid, "query too long: this page accepts up to %d bytes, and the API more", maxPageQuery)
 	}
 	parsed, err := query.Parse(text)
 	if err != nil {
@@ -141,7 +141,7 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	}
 	q := *parsed // what it says of limits is settled here
 	if p.Searcher == nil {
-		return nil, fault.New(fault.Unavailable, "there is no search on this server")
+		return nil, fault.New(fault.Unavailable, "this server has no search")
 	}
 	said := q.Count != 0
 	if said {

@@ -253,7 +253,7 @@ func TestNeighbourRPC(t *testing.T) {
 		"no such file":               {"--secret-file", secret + "2"},
 		"no certificate in PEM":      {"--tls-ca", secret},
 		"go with --tls-ca":           {"--tls-cert", secret, "--tls-key", secret},
-		"is no address of a node":    {"--rpc", "nowhere"},
+		"invalid address":            {"--rpc", "nowhere"},
 	} {
 		if _, _, err := benchtest.Run(t, t.Context(), append(args, more...)...); err == nil ||
 			!strings.Contains(err.Error(), want) {

@@ -1,11 +1,11 @@
-// Package remote connects search with other processes. Index is the index of a search process, as a gateway uses it. Source
-// reads the repositories of storage nodes through their control API, as a search process uses it.
+// Package remote connects search with other processes. Index is the index of a search process, as a gateway uses it.
+// Source reads the repositories of storage nodes through their control API, as a search process uses it.
 //
-// The gateway decides what a caller may read, because it knows the caller: the search process sends the list of repositories that it
-// searches, and gets one bit for each.
+// The gateway decides what a caller may read, because it knows the caller: the search process sends the list of
+// repositories that it searches, and gets one bit for each.
 //
-// A Source selects nodes by routes, as a gateway does: the longest prefix that covers a repository. It calls the route's first node, which
-// has the pushes, and another one only if no connection to the nodes before it can be made.
+// A Source selects nodes by routes, as a gateway does: the longest prefix that covers a repository. It calls the
+// route's first node, which has the pushes, and another one only if no connection to the nodes before it can be made.
 package remote
 
 import (
@@ -30,20 +30,21 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
-// listAge is for how long the list of what is searched is taken to be complete. What is not in it yet is not found by those who may not read all.
+// listAge is the maximum age of the list of repositories. Callers who may not read everything do not find newer
+// repositories.
 const listAge = time.Second
 
-// Index is a search.Searcher elsewhere. Safe for concurrent use.
+// Index is the search.Searcher of a search process. Safe for concurrent use.
 type Index struct {
 	service internalv1connect.SearchServiceClient
 
-	asking chan struct{} // one at a time asks for the list
+	asking chan struct{} // held while the list is requested
 
 	mu   sync.Mutex
 	list list
 }
 
-// list is what was searched at one time.
+// list is the searchable repositories at one time.
 type list struct {
 	state string
 	paths []git.RepoPath
@@ -52,31 +53,35 @@ type list struct {
 
 var _ search.Searcher = (*Index)(nil)
 
-// NewIndex makes an Index of a search process. It makes no connection.
+// NewIndex returns the Index of a search process. It does not connect.
 func NewIndex(c *client.Client) *Index {
 	httpClient, url := c.HTTP()
-	return &Index{service: internalv1connect.NewSearchServiceClient(httpClient, url, connect.WithReadMaxBytes(maxMessage)), asking: make(chan struct{}, 1)}
+	return &Index{service: internalv1connect.NewSearchServiceClient(httpClient, url, connect.WithReadMaxBytes(maxMessage)),
+		asking: make(chan struct{}, 1)}
 }
 
-// formats are the API's names of how results are written.
+// formats maps result formats to those of the API.
 var formats = map[schema.Format]internalv1.SearchFormat{
-	schema.API: internalv1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED, schema.StreamLines: internalv1.SearchFormat_SEARCH_FORMAT_STREAM_LINES,
-	schema.StreamChunks: internalv1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS, schema.GraphQL: internalv1.SearchFormat_SEARCH_FORMAT_GRAPHQL,
-	schema.APIEvents: internalv1.SearchFormat_SEARCH_FORMAT_EVENTS,
+	schema.API:          internalv1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED,
+	schema.StreamLines:  internalv1.SearchFormat_SEARCH_FORMAT_STREAM_LINES,
+	schema.StreamChunks: internalv1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS,
+	schema.GraphQL:      internalv1.SearchFormat_SEARCH_FORMAT_GRAPHQL,
+	schema.APIEvents:    internalv1.SearchFormat_SEARCH_FORMAT_EVENTS,
 }
 
-// Search is search.Searcher's. Unavailable also means that the process cannot be reached, or ended before the last result.
+// Search implements search.Searcher. It also fails with Unavailable if the process is unreachable or ends before the
+// last result.
 func (x *Index) Search(ctx context.Context, request search.Request, sink search.Sink) (search.Summary, error) {
 	q := &internalv1.SearchRequest{
 		Query: request.Query.Text, Format: formats[request.Format], Scope: &internalv1.SearchRequest_All{All: true},
 	}
-	if request.Query.Count == 0 { // else the text says it
+	if request.Query.Count == 0 { // otherwise the query has it
 		q.Limit = int32(min(max(request.Limit, 0), math.MaxInt32))
 	}
 	if request.Query.Timeout == 0 {
 		q.Timeout = durationpb.New(request.Timeout)
 	}
-	whole := true // it is known what may be read
+	whole := true // access to all repositories is determined
 	for again := false; ; again = true {
 		if request.May != nil {
 			l, err := x.searched(ctx, again)
@@ -89,15 +94,16 @@ func (x *Index) Search(ctx context.Context, request search.Request, sink search.
 		}
 		summary, begun, err := x.search(ctx, q, sink)
 		summary.TimedOut = summary.TimedOut || !whole
-		if fault.Is(err, fault.NotFound) && !begun && !again { // the list is too old
+		if fault.Is(err, fault.NotFound) && !begun && !again { // the process has a newer list
 			continue
 		}
 		return summary, err
 	}
 }
 
-// search makes the call. begun: the sink has got something.
-func (x *Index) search(ctx context.Context, q *internalv1.SearchRequest, sink search.Sink) (summary search.Summary, begun bool, err error) {
+// search makes the call. begun reports whether the sink has received anything.
+func (x *Index) search(ctx context.Context, q *internalv1.SearchRequest,
+	sink search.Sink) (summary search.Summary, begun bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	call := connect.NewRequest(q)
 	inflight.From(ctx).Forward(call.Header().Set)
@@ -108,7 +114,7 @@ func (x *Index) search(ctx context.Context, q *internalv1.SearchRequest, sink se
 		return summary, false, unreachable(ctx, err)
 	}
 	defer stream.Close()
-	defer cancel() // first: a stream that is not read to its end is not waited for
+	defer cancel() // before Close, which would wait for the end of the stream
 	for stream.Receive() {
 		begun = true
 		switch part := stream.Msg().GetPart().(type) {
@@ -129,31 +135,37 @@ func (x *Index) search(ctx context.Context, q *internalv1.SearchRequest, sink se
 		return summary, begun, unreachable(ctx, err)
 	}
 	if !summary.Done {
-		return summary, begun, fault.Retry(fault.Unavailable, fault.RetrySoon, "the search process did not answer to the end")
+		return summary, begun, fault.Retry(fault.Unavailable, fault.RetrySoon, "incomplete response from the search process")
 	}
 	return summary, begun, nil
 }
 
-// unreachable is a call's error, in words that are true of a search process. What did not come from there and is not ctx's is the connection's.
+// unreachable returns the error of a call, worded for a search process. Errors that are neither from the process nor
+// from ctx are from the connection.
 func unreachable(ctx context.Context, err error) error {
 	if err == nil || connect.IsWireError(err) || ctx.Err() != nil {
 		err = faultrpc.From(err)
-		if e, ok := err.(*fault.Error); ok && e.Kind == fault.Unavailable { // the process says so; its connection is no cause
+		// from the process, so the connection is not the cause
+		if e, ok := err.(*fault.Error); ok && e.Kind == fault.Unavailable {
 			e.Err = nil
 		}
 		return err
 	}
-	return &fault.Error{Kind: fault.Unavailable, Msg: "the search process cannot be reached; try again in a moment", RetryAfter: fault.RetrySoon, Err: err}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "cannot reach the search process; try again",
+		RetryAfter: fault.RetrySoon, Err: err}
 }
 
 func summaryOf(m *internalv1.SearchSummary) search.Summary {
 	s := search.Summary{
-		Done: m.GetDone(), Results: int(m.GetResults()), Matches: int(m.GetMatches()), Limited: m.GetLimitHit(), TimedOut: m.GetTimedOut(),
-		Elapsed: m.GetElapsed().AsDuration(), Index: m.GetWorker().AsDuration(), Link: m.GetIpc().AsDuration(), Searched: int(m.GetSearched()), Unindexed: m.GetUnindexed(), Missing: m.GetMissing(),
+		Done: m.GetDone(), Results: int(m.GetResults()), Matches: int(m.GetMatches()), Limited: m.GetLimitHit(),
+		TimedOut: m.GetTimedOut(),
+		Elapsed:  m.GetElapsed().AsDuration(), Index: m.GetWorker().AsDuration(), Link: m.GetIpc().AsDuration(),
+		Searched: int(m.GetSearched()), Unindexed: m.GetUnindexed(), Missing: m.GetMissing(),
 	}
 	for _, f := range m.GetRepositories() {
 		s.Repositories = append(s.Repositories, search.Freshness{
-			Repository: f.GetRepository(), Indexed: f.GetIndexed(), Current: f.GetCurrent(), Lag: int(f.GetLag()), Branch: f.GetBranch(), Error: f.GetError(),
+			Repository: f.GetRepository(), Indexed: f.GetIndexed(), Current: f.GetCurrent(), Lag: int(f.GetLag()),
+			Branch: f.GetBranch(), Error: f.GetError(),
 		})
 	}
 	for _, n := range m.GetNotices() {
@@ -162,7 +174,7 @@ func summaryOf(m *internalv1.SearchSummary) search.Summary {
 	return s
 }
 
-// Repositories gives those that are searched.
+// Repositories yields the searchable repositories.
 func (x *Index) Repositories(ctx context.Context, each func(git.RepoPath) error) error {
 	l, err := x.searched(ctx, false)
 	if err != nil {
@@ -176,16 +188,17 @@ func (x *Index) Repositories(ctx context.Context, each func(git.RepoPath) error)
 	return nil
 }
 
-// statusLimit is how long the process may take to tell its status, or what it searches.
+// statusLimit is the time limit of calls for the status and the list.
 const statusLimit = 5 * time.Second
 
-// Status tells how far the index is; may tells which repositories may be known of, nil: all. If nobody answers, that is the error in it.
+// Status returns the progress of the index. may selects the repositories that it may name; nil means all. If the call
+// fails, the status has the error.
 func (x *Index) Status(may search.Readable) search.Status {
 	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
 	defer cancel()
 	none := search.Status{Jobs: []search.Job{}, Failures: []search.IndexFailure{}}
 	answer, err := x.status(ctx, may, false)
-	if fault.Is(faultrpc.From(err), fault.NotFound) { // the list is too old
+	if fault.Is(faultrpc.From(err), fault.NotFound) { // the process has a newer list
 		answer, err = x.status(ctx, may, true)
 	}
 	if err != nil {
@@ -194,7 +207,7 @@ func (x *Index) Status(may search.Readable) search.Status {
 	}
 	s := none
 	if err := json.Unmarshal(answer.Msg.GetJson(), &s); err != nil {
-		none.Error = "the search process tells its status in another way than this server understands"
+		none.Error = "invalid status from the search process"
 		return none
 	}
 	hidden := func(name string) bool {
@@ -210,8 +223,9 @@ func (x *Index) Status(may search.Readable) search.Status {
 	return s
 }
 
-// status asks for the status, of what may be known of in the list; anew: as it is now.
-func (x *Index) status(ctx context.Context, may search.Readable, anew bool) (*connect.Response[internalv1.StatusResponse], error) {
+// status makes the call. If anew is set, it uses a current list.
+func (x *Index) status(ctx context.Context, may search.Readable,
+	anew bool) (*connect.Response[internalv1.StatusResponse], error) {
 	q := &internalv1.StatusRequest{Scope: &internalv1.StatusRequest_All{All: true}}
 	if may != nil {
 		l, err := x.searched(ctx, anew)
@@ -224,7 +238,7 @@ func (x *Index) status(ctx context.Context, may search.Readable, anew bool) (*co
 	return x.service.Status(ctx, connect.NewRequest(q))
 }
 
-// searched gives the list, as it was at most listAge ago; anew: as it is now.
+// searched returns a list that is at most listAge old, or, if anew is set, a current one.
 func (x *Index) searched(ctx context.Context, anew bool) (list, error) {
 	if l := x.known(); !anew && time.Since(l.asked) < listAge {
 		return l, nil
@@ -255,7 +269,7 @@ func (x *Index) searched(ctx context.Context, anew bool) (list, error) {
 		l.paths = make([]git.RepoPath, len(answer.Msg.GetRepositories()))
 		for i, name := range answer.Msg.GetRepositories() {
 			if l.paths[i], err = git.ParseRepoPath(name); err != nil {
-				return list{}, fault.Wrap(fault.Internal, "the search process names a repository that cannot be", err)
+				return list{}, fault.Wrap(fault.Internal, "invalid repository name from the search process", err)
 			}
 		}
 	}
@@ -271,7 +285,8 @@ func (x *Index) known() list {
 	return x.list
 }
 
-// readable returns the part of the list that may be read. complete is false if access to some repository cannot be determined.
+// readable returns the part of the list that may be read. complete is false if access to some repository cannot be
+// determined.
 func (l *list) readable(may search.Readable) (set *internalv1.ReadableSet, complete bool) {
 	readable, complete := may(l.paths)
 	bits := make([]byte, (len(l.paths)+7)/8)

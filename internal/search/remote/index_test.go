@@ -99,7 +99,8 @@ func newWorld(t *testing.T, paths ...string) *world {
 	w := &world{t: t, index: &index{summary: search.Summary{Results: 3}}}
 	w.set(paths...)
 	server := control.New(control.Options{
-		Index: w.index, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Pages: 10}), Metrics: control.NewMetrics(), Board: inflight.NewBoard(),
+		Index: w.index, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Pages: 10}),
+		Metrics: control.NewMetrics(), Board: inflight.NewBoard(),
 		Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
 	}).HTTPServer()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -157,15 +158,18 @@ func (w *world) search(text string, may search.Readable, sink *kept) (search.Sum
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return w.x.Search(w.t.Context(), search.Request{Query: q, Format: schema.StreamChunks, May: may, Limit: 7, Timeout: 3 * time.Second}, sink)
+	return w.x.Search(w.t.Context(), search.Request{Query: q, Format: schema.StreamChunks, May: may, Limit: 7,
+		Timeout: 3 * time.Second}, sink)
 }
 
 func TestSearchElsewhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "b", "a")
 	w.index.summary = search.Summary{
-		Results: 2, Matches: 4, Limited: true, TimedOut: true, Elapsed: time.Second, Index: time.Millisecond, Link: time.Microsecond, Searched: 5, Unindexed: []string{"u"}, Missing: []string{"m"},
-		Repositories: []search.Freshness{{Repository: "a", Indexed: "1", Current: "2", Lag: -1, Branch: "main", Error: "why"}},
+		Results: 2, Matches: 4, Limited: true, TimedOut: true, Elapsed: time.Second, Index: time.Millisecond,
+		Link: time.Microsecond, Searched: 5, Unindexed: []string{"u"}, Missing: []string{"m"},
+		Repositories: []search.Freshness{{Repository: "a", Indexed: "1", Current: "2", Lag: -1, Branch: "main",
+			Error: "why"}},
 	}
 	var sink kept
 	summary, err := w.search(`needle "with space" repo:x count:3`, nil, &sink)
@@ -178,7 +182,8 @@ func TestSearchElsewhere(t *testing.T) {
 		t.Errorf("%s and %d", got, sink.progress)
 	}
 	asked := w.index.last
-	if asked.Format != schema.StreamChunks || asked.May != nil || asked.Limit != 0 || asked.Timeout != 3*time.Second || asked.Query.Count != 3 {
+	if asked.Format != schema.StreamChunks || asked.May != nil || asked.Limit != 0 || asked.Timeout != 3*time.Second ||
+		asked.Query.Count != 3 {
 		t.Errorf("asked for %+v", asked)
 	}
 	if q, err := query.Parse("needle count:all timeout:5s"); err != nil {
@@ -186,7 +191,8 @@ func TestSearchElsewhere(t *testing.T) {
 	} else { // who asks has settled it
 		q.Count, q.Timeout = 0, 0
 		_, err := w.x.Search(t.Context(), search.Request{Query: q, Limit: 9, Timeout: time.Second}, &sink)
-		if asked = w.index.last; err != nil || asked.Limit != 9 || asked.Query.Count != 0 || asked.Timeout != time.Second || asked.Query.Timeout != 0 {
+		if asked = w.index.last; err != nil || asked.Limit != 9 || asked.Query.Count != 0 || asked.Timeout != time.Second ||
+			asked.Query.Timeout != 0 {
 			t.Errorf("asked for %+v, %v", asked, err)
 		}
 	}
@@ -233,7 +239,8 @@ func TestOnlyWhatMayBeRead(t *testing.T) {
 	if got := find(none); got != "" {
 		t.Errorf("found %s", got)
 	}
-	if s, err := w.search("x", func(p []git.RepoPath) ([]bool, bool) { return make([]bool, len(p)), false }, &kept{}); err != nil || !s.TimedOut {
+	if s, err := w.search("x", func(p []git.RepoPath) ([]bool, bool) { return make([]bool, len(p)), false },
+		&kept{}); err != nil || !s.TimedOut {
 		t.Errorf("where it is not known what may be read: %+v, %v", s, err)
 	}
 	w.set(append([]string{"another", "team/new"}, names...)...) // the bits mean what they meant in the list
@@ -263,7 +270,8 @@ func TestFailures(t *testing.T) {
 		t.Errorf("a sink that fails: %v", err)
 	}
 	w.index.fail = fault.Retry(fault.Unavailable, 2*time.Second, "no search process runs")
-	if _, err := w.search("x", nil, &kept{}); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) != 2*time.Second || !strings.Contains(err.Error(), "no search process") ||
+	if _, err := w.search("x", nil, &kept{}); !fault.Is(err, fault.Unavailable) ||
+		fault.RetryAfter(err) != 2*time.Second || !strings.Contains(err.Error(), "no search process") ||
 		errors.Unwrap(err) != nil {
 		t.Errorf("the index fails: %v", err)
 	}
@@ -274,18 +282,21 @@ func TestFailures(t *testing.T) {
 	if s := w.x.Status(nil); !s.Searching || s.Repositories != 1 || len(s.Jobs) != 2 || len(s.Failures) != 2 {
 		t.Errorf("status %+v", s)
 	}
-	if s := w.x.Status(search.Each(func(p git.RepoPath) bool { return p.String() == "a" })); len(s.Jobs) != 1 || s.Jobs[0].Files != 7 || len(s.Failures) != 1 || s.Failures[0].Error != "no" {
+	if s := w.x.Status(search.Each(func(p git.RepoPath) bool { return p.String() == "a" })); len(s.Jobs) != 1 ||
+		s.Jobs[0].Files != 7 || len(s.Failures) != 1 || s.Failures[0].Error != "no" {
 		t.Errorf("status for somebody %+v", s)
 	}
-	if s := w.x.Status(search.Each(func(p git.RepoPath) bool { return p.String() != "a" })); !s.Searching || s.Repositories != 0 || len(s.Jobs) != 1 {
+	if s := w.x.Status(search.Each(func(p git.RepoPath) bool { return p.String() != "a" })); !s.Searching ||
+		s.Repositories != 0 || len(s.Jobs) != 1 {
 		t.Errorf("status for who may not know of any: %+v", s)
 	}
 	w.close()
-	if s := w.x.Status(nil); s.Searching || !strings.Contains(s.Error, "cannot be reached") || s.Jobs == nil {
+	if s := w.x.Status(nil); s.Searching || !strings.Contains(s.Error, "cannot reach") || s.Jobs == nil {
 		t.Errorf("status of nobody %+v", s)
 	}
 	for _, may := range []search.Readable{nil, none} {
-		if _, err := w.search("x", may, &kept{}); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 || !strings.Contains(err.Error(), "search process cannot be reached") {
+		if _, err := w.search("x", may, &kept{}); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 ||
+			!strings.Contains(err.Error(), "cannot reach the search process") {
 			t.Errorf("nobody is there: %v", err)
 		}
 	}

@@ -21,8 +21,10 @@ const (
 	maxBehind  = 10_000   // commits
 )
 
-// each gives the messages of a stream, and counts for the request that the context belongs to what git used for it. An error after the first one is no reason to ask another node.
-func each[Message any](ctx context.Context, stream *connect.ServerStreamForClient[Message], cancel context.CancelFunc, do func(*Message) error) error {
+// each gives the messages of a stream, and counts for the request that the context belongs to what git used for it. An
+// error after the first one is no reason to ask another node.
+func each[Message any](ctx context.Context, stream *connect.ServerStreamForClient[Message], cancel context.CancelFunc,
+	do func(*Message) error) error {
 	defer stream.Close()
 	defer cancel() // first: a stream that is not read to its end is not waited for
 	begun := false
@@ -46,12 +48,14 @@ func nodeService(c *client.Client) internalv1connect.NodeServiceClient {
 	return internalv1connect.NewNodeServiceClient(httpClient, url, connect.WithReadMaxBytes(maxMessage))
 }
 
-func (s *Source) Files(ctx context.Context, repository git.RepoPath, commit, base git.ObjectID, limit int64, send func(search.File) error) error {
+func (s *Source) Files(ctx context.Context, repository git.RepoPath, commit, base git.ObjectID, limit int64,
+	send func(search.File) error) error {
 	r, err := s.routeOf(repository)
 	if err != nil {
 		return err
 	}
-	request := &internalv1.FilesRequest{Repository: repository.String(), Commit: commit.String(), Limit: min(limit, maxContent)}
+	request := &internalv1.FilesRequest{Repository: repository.String(), Commit: commit.String(),
+		Limit: min(limit, maxContent)}
 	if !base.IsZero() {
 		request.Base = base.String()
 	}
@@ -116,12 +120,14 @@ func (j *joiner) add(f *internalv1.File) (err error) {
 	return j.send(j.file)
 }
 
-func (s *Source) Behind(ctx context.Context, repository git.RepoPath, old, new git.ObjectID, limit int) (n int, err error) {
+func (s *Source) Behind(ctx context.Context, repository git.RepoPath, old, new git.ObjectID,
+	limit int) (n int, err error) {
 	r, err := s.routeOf(repository)
 	if err != nil {
 		return 0, err
 	}
-	request := &internalv1.CountCommitsRequest{Repository: repository.String(), Old: old.String(), New: new.String(), Limit: int32(min(limit, maxBehind))}
+	request := &internalv1.CountCommitsRequest{Repository: repository.String(), Old: old.String(), New: new.String(),
+		Limit: int32(min(limit, maxBehind))}
 	err = r.ask(ctx, func(c *client.Client) error {
 		answer, err := nodeService(c).CountCommits(ctx, connect.NewRequest(request))
 		if err == nil {
@@ -132,13 +138,15 @@ func (s *Source) Behind(ctx context.Context, repository git.RepoPath, old, new g
 	return n, err
 }
 
-func (s *Source) Grep(ctx context.Context, repository git.RepoPath, commit git.ObjectID, g search.Grep, send func(search.Hit) error) error {
+func (s *Source) Grep(ctx context.Context, repository git.RepoPath, commit git.ObjectID, g search.Grep,
+	send func(search.Hit) error) error {
 	r, err := s.routeOf(repository)
 	if err != nil {
 		return err
 	}
 	request := &internalv1.GrepRequest{
-		Repository: repository.String(), Commit: commit.String(), Pattern: g.Pattern, Regexp: g.Regexp, IgnoreCase: g.IgnoreCase, Limit: int32(min(g.Limit, maxGrep)),
+		Repository: repository.String(), Commit: commit.String(), Pattern: g.Pattern, Regexp: g.Regexp,
+		IgnoreCase: g.IgnoreCase, Limit: int32(min(g.Limit, maxGrep)),
 	}
 	return r.ask(ctx, func(c *client.Client) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -149,7 +157,8 @@ func (s *Source) Grep(ctx context.Context, repository git.RepoPath, commit git.O
 		}
 		return each(ctx, stream, cancel, func(answer *internalv1.GrepResponse) error {
 			for _, h := range answer.GetHits() {
-				if err := send(search.Hit{Path: h.GetPath(), Line: int(h.GetLine()), Column: int(h.GetColumn()), Text: h.GetText()}); err != nil {
+				if err := send(search.Hit{Path: h.GetPath(), Line: int(h.GetLine()), Column: int(h.GetColumn()),
+					Text: h.GetText()}); err != nil {
 					return err
 				}
 			}

@@ -21,40 +21,40 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// Node is a storage node.
+// Node is a storage node of a Route.
 type Node struct {
 	Name   string
 	Client *client.Client
 }
 
-// Route leads to the nodes that have all repositories whose path begins with a prefix; see gateway.Route.
+// Route maps a prefix of repository paths to the nodes that have them, as in the gateway.
 type Route struct {
 	Prefix string
 	Nodes  []Node // at least one
 }
 
-// Source is a search.Source over nodes. Safe for concurrent use.
-type Source struct{ now atomic.Pointer[table] }
+// Source is a search.Source over storage nodes. Safe for concurrent use.
+type Source struct{ now atomic.Pointer[routeTable] }
 
 var _ search.Source = (*Source)(nil)
 
-// table is the routes that there are at a time.
-type table struct {
+// routeTable is the routes at one time.
+type routeTable struct {
 	routes []Route
 	byName map[string]*Route // by prefix
-	over   chan struct{}     // closed when another one has taken its place
+	over   chan struct{}     // closed when another table replaces it
 }
 
-// NewSource makes a Source. It makes no connection.
+// NewSource returns a Source. It does not connect.
 func NewSource(routes []Route) *Source {
 	s := &Source{}
 	s.Set(routes)
 	return s
 }
 
-// Set puts routes in the place of those that there are. Watches go over to them; other calls end where they began.
+// Set replaces the routes. Watches continue with the new ones, and other calls with the old ones.
 func (s *Source) Set(routes []Route) {
-	t := &table{routes: slices.Clone(routes), byName: make(map[string]*Route, len(routes)), over: make(chan struct{})}
+	t := &routeTable{routes: slices.Clone(routes), byName: make(map[string]*Route, len(routes)), over: make(chan struct{})}
 	for i := range t.routes {
 		t.byName[trimPrefix(t.routes[i].Prefix)] = &t.routes[i]
 	}
@@ -63,7 +63,7 @@ func (s *Source) Set(routes []Route) {
 	}
 }
 
-// trimPrefix brings a path, or the prefix of paths, into the one form in which they are compared.
+// trimPrefix returns the canonical form of a path or a prefix of paths.
 func trimPrefix(path string) string {
 	path = strings.Trim(path, "/")
 	if short, ok := strings.CutSuffix(path, ".git"); ok && short != "" && !strings.HasSuffix(short, "/") {
@@ -72,8 +72,8 @@ func trimPrefix(path string) string {
 	return path
 }
 
-// find gives the route of a repository, or nil.
-func (t *table) find(repository string) *Route {
+// find returns the route of a repository, or nil.
+func (t *routeTable) find(repository string) *Route {
 	for path := trimPrefix(repository); path != ""; {
 		if r := t.byName[path]; r != nil {
 			return r
@@ -90,12 +90,12 @@ func (s *Source) routeOf(repository git.RepoPath) (*Route, error) {
 	return nil, fault.New(fault.NotFound, "no repository %s here", repository)
 }
 
-// errBegun marks an error after which no other node is asked: something was given already.
+// errBegun marks an error after some output, so that no other node may be called.
 type errBegun struct{ error }
 
 func (e errBegun) Unwrap() error { return e.error }
 
-// ask asks a route's nodes until one answers.
+// ask calls the nodes of a route until one responds.
 func (r *Route) ask(ctx context.Context, call func(*client.Client) error) (err error) {
 	for _, n := range r.Nodes {
 		err = call(n.Client)
@@ -109,10 +109,10 @@ func (r *Route) ask(ctx context.Context, call func(*client.Client) error) (err e
 	return err
 }
 
-// listLimit is how long the list of one route's repositories may take.
+// listLimit is the time limit of listing the repositories of one route.
 const listLimit = 5 * time.Minute
 
-// Repositories is search.Source's. A route that cannot be asked takes nothing from the others.
+// Repositories implements search.Source. A failing route does not affect the others.
 func (s *Source) Repositories(ctx context.Context, each func(git.RepoPath) error) error {
 	t := s.now.Load()
 	found, errs := make([][]git.RepoPath, len(t.routes)), make([]error, len(t.routes))
@@ -131,12 +131,13 @@ func (s *Source) Repositories(ctx context.Context, each func(git.RepoPath) error
 	return errors.Join(errs...)
 }
 
-func (t *table) list(ctx context.Context, r *Route) (found []git.RepoPath, err error) {
+func (t *routeTable) list(ctx context.Context, r *Route) (found []git.RepoPath, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
 	err = r.ask(ctx, func(c *client.Client) error {
 		found = found[:0]
-		for name, err := range c.AllRepositories(ctx, &packhorsev1.ListRequest{Prefix: trimPrefix(r.Prefix), PageSize: 1000}) {
+		for name, err := range c.AllRepositories(ctx, &packhorsev1.ListRequest{Prefix: trimPrefix(r.Prefix),
+			PageSize: 1000}) {
 			if err != nil {
 				return err
 			}
@@ -149,7 +150,8 @@ func (t *table) list(ctx context.Context, r *Route) (found []git.RepoPath, err e
 	return found, err
 }
 
-func (s *Source) Heads(ctx context.Context, repository git.RepoPath, branches []string) (heads []search.Head, version git.Version, err error) {
+func (s *Source) Heads(ctx context.Context, repository git.RepoPath,
+	branches []string) (heads []search.Head, version git.Version, err error) {
 	r, err := s.routeOf(repository)
 	if err != nil {
 		return nil, version, err
@@ -165,7 +167,7 @@ func (s *Source) Heads(ctx context.Context, repository git.RepoPath, branches []
 			return err
 		}
 		if len(answer.Msg.GetResults()) != len(branches) {
-			return errAnswer("%d heads where %d were asked for", len(answer.Msg.GetResults()), len(branches))
+			return errAnswer("%d heads in place of %d", len(answer.Msg.GetResults()), len(branches))
 		}
 		for i, result := range answer.Msg.GetResults() {
 			heads[i] = search.Head{Name: branches[i]}
@@ -177,8 +179,9 @@ func (s *Source) Heads(ctx context.Context, repository git.RepoPath, branches []
 				version = versionOf(found.GetVersion())
 			}
 		}
-		if version == (git.Version{}) { // of no branch, or because the repository itself is not there
-			exists, err := c.Refs().Exists(ctx, connect.NewRequest(&packhorsev1.ExistsRequest{Repository: repository.String(), Name: "refs/heads/main"}))
+		if version == (git.Version{}) { // there is no branch, or no repository
+			exists, err := c.Refs().Exists(ctx,
+				connect.NewRequest(&packhorsev1.ExistsRequest{Repository: repository.String(), Name: "refs/heads/main"}))
 			if err != nil {
 				return err
 			}
@@ -190,7 +193,8 @@ func (s *Source) Heads(ctx context.Context, repository git.RepoPath, branches []
 }
 
 func errAnswer(format string, args ...any) error {
-	return errBegun{fault.Wrap(fault.Internal, "the storage node answered with what cannot be understood", fmt.Errorf(format, args...))}
+	return errBegun{fault.Wrap(fault.Internal, "the storage node answered with what cannot be understood",
+		fmt.Errorf(format, args...))}
 }
 
 // headOf is where a branch is: what it peels to, by the name that a symbolic ref leads to.
@@ -216,8 +220,8 @@ func versionOf(v *packhorsev1.Version) git.Version {
 // maxWatched is how many repositories one call watches: as many as a node takes.
 const maxWatched = 10_000
 
-// substitute is for how long the events of another node than a route's first one are taken, before that is tried again; roundPause is how long
-// to wait after no node of a route could be reached.
+// substitute is for how long the events of another node than a route's first one are taken, before that is tried again;
+// roundPause is how long to wait after no node of a route could be reached.
 const (
 	substitute = 20 * time.Second
 	roundPause = time.Second
@@ -229,9 +233,11 @@ type group struct {
 	from  []*packhorsev1.WatchedRepository
 }
 
-// Watch is search.Source's. While no node of a route can be reached it tells nothing of its repositories, and then what became of them meanwhile.
-// Exhausted: a node watches no more; then some may be watched that are asked for in smaller parts.
-func (s *Source) Watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error {
+// Watch is search.Source's. While no node of a route can be reached it tells nothing of its repositories, and then what
+// became of them meanwhile. Exhausted: a node watches no more; then some may be watched that are asked for in smaller
+// parts.
+func (s *Source) Watch(ctx context.Context, repositories []git.RepoPath,
+	send func(path git.RepoPath, version git.Version, gone bool) error) error {
 	for {
 		t := s.now.Load()
 		err := t.watch(ctx, repositories, send)
@@ -251,7 +257,8 @@ func (s *Source) Watch(ctx context.Context, repositories []git.RepoPath, send fu
 }
 
 // watch watches until ctx or the table's time ends. An error of send is marked as begun.
-func (t *table) watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error {
+func (t *routeTable) watch(ctx context.Context, repositories []git.RepoPath,
+	send func(path git.RepoPath, version git.Version, gone bool) error) error {
 	var groups []*group
 	paths := make(map[string]git.RepoPath, len(repositories))
 	for _, path := range repositories {
@@ -289,7 +296,7 @@ func (t *table) watch(ctx context.Context, repositories []git.RepoPath, send fun
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-t.over:
-			return fault.New(fault.Unavailable, "the routes to the storage nodes are others now")
+			return fault.New(fault.Unavailable, "the routes to the storage nodes have changed")
 		}
 	})
 	for _, g := range groups {
@@ -300,8 +307,10 @@ func (t *table) watch(ctx context.Context, repositories []git.RepoPath, send fun
 	return all.Wait()
 }
 
-// follow watches repositories at the first of some nodes that can be reached, until ctx ends or with an error that more patience does not help.
-func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchedRepository, take func(*packhorsev1.WatchResponse) error) error {
+// follow watches repositories at the first of some nodes that can be reached, until ctx ends or with an error that more
+// patience does not help.
+func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchedRepository,
+	take func(*packhorsev1.WatchResponse) error) error {
 	for i := 0; ; i = (i + 1) % len(nodes) {
 		limit, cancel := ctx, context.CancelFunc(func() {})
 		if i > 0 {
@@ -329,8 +338,10 @@ func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchedReposi
 	}
 }
 
-// followOne watches repositories at a node. Where it is the only one, its absence ends nothing: the client comes back by itself.
-func followOne(ctx context.Context, c *client.Client, only bool, from []*packhorsev1.WatchedRepository, take func(*packhorsev1.WatchResponse) error) error {
+// followOne watches repositories at a node. Where it is the only one, its absence ends nothing: the client comes back
+// by itself.
+func followOne(ctx context.Context, c *client.Client, only bool, from []*packhorsev1.WatchedRepository,
+	take func(*packhorsev1.WatchResponse) error) error {
 	for event, err := range c.Watch(ctx, &packhorsev1.WatchRequest{Repositories: from}) {
 		if err == nil {
 			if err := take(event); err != nil {

@@ -86,7 +86,7 @@ func (a *API) Serve(w http.ResponseWriter, r *http.Request, v search.Visitor) er
 	case graphqlPath:
 		return a.serveGraphQL(w, r, v)
 	}
-	return fault.New(fault.NotFound, "of Sourcegraph's APIs there are %s and %s here", streamPath, graphqlPath)
+	return fault.New(fault.NotFound, "of Sourcegraph's APIs this server has %s and %s", streamPath, graphqlPath)
 }
 
 // asked is one search as a request asks for it.
@@ -131,7 +131,7 @@ func parameters(r *http.Request) (url.Values, error) {
 	switch r.Method {
 	case http.MethodGet:
 		values, err := url.ParseQuery(r.URL.RawQuery)
-		return values, fault.Wrap(fault.Invalid, "the address has a query that cannot be read", err)
+		return values, fault.Wrap(fault.Invalid, "invalid query string", err)
 	case http.MethodPost:
 	default:
 		return nil, errMethod
@@ -141,17 +141,17 @@ func parameters(r *http.Request) (url.Values, error) {
 		return nil, err
 	}
 	if len(body) > maxOwn {
-		return nil, fault.New(fault.Invalid, "a search has %d bytes at most", maxOwn)
+		return nil, fault.New(fault.Invalid, "search too long: at most %d bytes", maxOwn)
 	}
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch kind {
 	case "application/x-www-form-urlencoded":
 		values, err := url.ParseQuery(string(body))
-		return values, fault.Wrap(fault.Invalid, "the form cannot be read", err)
+		return values, fault.Wrap(fault.Invalid, "invalid form", err)
 	case "application/json":
 		var object map[string]any
 		if err := json.Unmarshal(body, &object); err != nil {
-			return nil, fault.Wrap(fault.Invalid, "the request is no object of JSON", err)
+			return nil, fault.Wrap(fault.Invalid, "the request body is not a JSON object", err)
 		}
 		values := url.Values{}
 		for key, value := range object {
@@ -161,45 +161,45 @@ func parameters(r *http.Request) (url.Values, error) {
 			case float64:
 				values.Set(key, strconv.FormatFloat(value, 'f', -1, 64))
 			default:
-				return nil, fault.New(fault.Invalid, "%.20q has to be a string or a number", key)
+				return nil, fault.New(fault.Invalid, "parameter %.20q: use a string or a number", key)
 			}
 		}
 		return values, nil
 	}
-	return nil, fault.New(fault.Invalid, "the request's content type has to be application/json or application/x-www-form-urlencoded")
+	return nil, fault.New(fault.Invalid, "unsupported content type: use application/json or application/x-www-form-urlencoded")
 }
 
 // readOwn reads the parameters of our own API.
 func readOwn(values url.Values) (q asked, err error) {
 	for key, list := range values {
 		if len(list) != 1 {
-			return q, fault.New(fault.Invalid, "%.20q is given %d times", key, len(list))
+			return q, fault.New(fault.Invalid, "parameter %.20q is set %d times", key, len(list))
 		}
 		switch value := list[0]; key {
 		case "q":
 			q.text = value
 		case "count":
 			if q.limit, err = strconv.Atoi(value); err != nil || q.limit < 1 {
-				return q, fault.New(fault.Invalid, "bad count %.40q: it is a number from 1 on", value)
+				return q, fault.New(fault.Invalid, "invalid count %.40q: use a number from 1", value)
 			}
 		case "timeout":
 			if strings.Trim(value, "0123456789") == "" {
 				value += "s"
 			}
 			if q.timeout, err = time.ParseDuration(value); err != nil || q.timeout <= 0 {
-				return q, fault.New(fault.Invalid, "bad timeout %.40q: it is a time, as in 10s", value)
+				return q, fault.New(fault.Invalid, "invalid timeout %.40q: use a duration, as in 10s", value)
 			}
 		case "patterntype":
 			var ok bool
 			if q.kind, ok = query.KindOf(value); !ok {
-				return q, fault.New(fault.Invalid, "bad patterntype %.40q: it is auto, literal or regexp", value)
+				return q, fault.New(fault.Invalid, "invalid patterntype %.40q: use auto, literal or regexp", value)
 			}
 		default:
-			return q, fault.New(fault.Invalid, "there is no parameter %.20q; there are q, count, timeout and patterntype", key)
+			return q, fault.New(fault.Invalid, "unknown parameter %.20q: use q, count, timeout and patterntype", key)
 		}
 	}
 	if !values.Has("q") {
-		return q, fault.New(fault.Invalid, "what is to be searched for? As in "+apiPath+"?q=repo:team/+func+main")
+		return q, fault.New(fault.Invalid, "empty query: use q, as in "+apiPath+"?q=repo:team/+func+main")
 	}
 	return q, nil
 }
@@ -207,7 +207,7 @@ func readOwn(values url.Values) (q asked, err error) {
 // request makes a search of it.
 func (a *API) request(q asked, v search.Visitor, format schema.Format) (search.Request, error) {
 	if a.Searcher == nil {
-		return search.Request{}, fault.New(fault.Unavailable, "there is no search on this server")
+		return search.Request{}, fault.New(fault.Unavailable, "this server has no search")
 	}
 	parsed, err := query.ParseAs(cmp.Or(q.kind, query.Auto), q.text)
 	if err != nil {
@@ -332,7 +332,7 @@ func (a *API) status(w http.ResponseWriter, r *http.Request, v search.Visitor) e
 		return methods(w, "GET")
 	}
 	if a.Status == nil {
-		return fault.New(fault.NotFound, "there is no index on this server")
+		return fault.New(fault.NotFound, "this server has no search index")
 	}
 	text, err := json.Marshal(a.Status(v.Reader()))
 	if err != nil {

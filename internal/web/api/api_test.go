@@ -41,7 +41,7 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 	word := r.Query.Root.Pattern
 	switch word {
 	case "unavailable":
-		return summary, fault.Retry(fault.Unavailable, time.Second, "the process that searches is being started; try again in a moment")
+		return summary, fault.Retry(fault.Unavailable, time.Second, "the search process is starting; try again")
 	case "crash", "busy":
 	case "panic":
 		panic("oh")
@@ -88,7 +88,7 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 			return summary, err
 		}
 		if word == "crash" {
-			return summary, fault.Retry(fault.Unavailable, time.Second, "the process that searches ended during the search; try again in a moment")
+			return summary, fault.Retry(fault.Unavailable, time.Second, "the search process ended during the search; try again")
 		}
 		if err := sink.Progress(summary); err != nil {
 			return summary, err
@@ -416,7 +416,7 @@ func TestBombs(t *testing.T) {
 	}
 	for kind, body := range map[string]string{"application/json": `{"q":"` + strings.Repeat("x", 3<<20) + `"}`, "application/x-www-form-urlencoded": "q=" + strings.Repeat("x", 3<<20)} {
 		got := say(t, h, conversation{"POST", "/-/api/v1/search", "Content-Type: " + kind, body})
-		if !strings.HasPrefix(got, "400 ") || !strings.Contains(got, "bytes at most") {
+		if !strings.HasPrefix(got, "400 ") || !strings.Contains(got, "at most") {
 			t.Errorf("%s: %.200s", kind, got)
 		}
 	}

@@ -165,7 +165,7 @@ func (e *events) Matches(b search.Batch) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(b.JSON) > maxEvent-1024 {
-		return fault.New(fault.Internal, "results of %d bytes are too large for an event", len(b.JSON))
+		return fault.New(fault.Internal, "event too large: results of %d bytes", len(b.JSON))
 	}
 	if !e.own {
 		e.countRepositories(b.JSON)

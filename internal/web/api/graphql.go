@@ -69,12 +69,12 @@ func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v search.Visi
 		return err
 	}
 	if len(body) > maxBody {
-		return fault.New(fault.Invalid, "a request for GraphQL has %d bytes at most", maxBody)
+		return fault.New(fault.Invalid, "GraphQL request too long: at most %d bytes", maxBody)
 	}
 	var q graphQLRequest
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	if err := decoder.Decode(&q); err != nil || q.Query == "" {
-		return fault.Wrap(fault.Invalid, "the request is no object of JSON with a query", errors.Join(err, errors.New("no query")))
+		return fault.Wrap(fault.Invalid, "the request body is not a JSON object with a query", errors.Join(err, errors.New("no query")))
 	}
 	caller := &caller{Visitor: v}
 	response := a.graphql.Exec(context.WithValue(r.Context(), callerKey{}, caller), q.Query, q.OperationName, q.Variables)
@@ -87,7 +87,7 @@ func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v search.Visi
 	if failed = caller.failed; failed != nil {
 		v.Failed(failed)
 	} else if len(response.Errors) > 0 {
-		failed = fault.New(fault.Invalid, "the query was refused: %s", response.Errors[0].Message)
+		failed = fault.New(fault.Invalid, "invalid query: %s", response.Errors[0].Message)
 		v.Failed(failed)
 	}
 	header(w.Header(), queryResponse)
@@ -124,7 +124,7 @@ func (c *caller) enter() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.searches++; c.searches > maxSearches {
-		return fault.New(fault.Invalid, "a request may search and list %d times at most", maxSearches)
+		return fault.New(fault.Invalid, "too many searches and lists in one request: at most %d", maxSearches)
 	}
 	return nil
 }

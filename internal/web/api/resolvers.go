@@ -146,7 +146,7 @@ func readable(all []git.RepoPath, may search.Readable) ([]string, error) {
 	if may != nil {
 		var whole bool
 		if allowed, whole = may(all); !whole {
-			return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "it could not be found out in time which repositories you may read; try again in a moment")
+			return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "the server could not determine in time which repositories you may read; try again")
 		}
 	}
 	var names []string
@@ -221,7 +221,7 @@ func (r *results) Matches(b search.Batch) error {
 	}
 	if len(r.text)+len(b.JSON) > maxLists {
 		r.full = true
-		return fault.New(fault.Exhausted, "the results are longer than %d bytes", maxLists)
+		return fault.New(fault.Exhausted, "results too long: more than %d bytes", maxLists)
 	}
 	if len(r.text) > 0 {
 		r.text = append(r.text, ',')
