@@ -17,15 +17,15 @@ import (
 // Limits limits a request. A zero field means the default beside it. A request beyond a limit is an error of kind
 // Invalid. Repeated lines count.
 type Limits struct {
-	Wants         int // want lines, and want-ref lines: 1,000,000 each.
-	Haves         int // have lines: 1,000,000.
-	Shallow       int // shallow lines: 1,000,000.
-	DeepenNot     int // deepen-not lines: 1,000.
-	Capabilities  int // lines before the arguments, server options among them: 1,000.
-	FilterLength  int // bytes of a filter specification: 4,096.
-	FilterDepth   int // nesting of combine: filters: 8.
-	FilterMembers int // simple filters in one specification: 64.
-	Objects       int // oid lines of object-info: 10,000, as many as git sends.
+	Wants         int // Want lines, and want-ref lines: 1,000,000 each.
+	Haves         int // Have lines: 1,000,000.
+	Shallow       int // Shallow lines: 1,000,000.
+	DeepenNot     int // Deepen-not lines: 1,000.
+	Capabilities  int // Lines before the arguments, server options among them: 1,000.
+	FilterLength  int // Bytes of a filter specification: 4,096.
+	FilterDepth   int // Nesting of combine: filters: 8.
+	FilterMembers int // Simple filters in one specification: 64.
+	Objects       int // Oid lines of object-info: 10,000, as many as git sends.
 
 	// Hold is called with the bytes of memory that the parsed request is about to use. Its error ends the parsing. Nil:
 	// memory is not counted.
