@@ -103,7 +103,8 @@ func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup stri
 		t.Fatal(err)
 	}
 	config := filepath.Join(dir, "packhorse.toml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "[git]\nprogram = %q\n[cgroup]\npath = %q\n", program, cgroup),
+	if err := os.WriteFile(config, fmt.Appendf(nil, "[git]\nprogram = %q\nreaper = \"on\"\n[cgroup]\npath = %q\n", program,
+		cgroup),
 		0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +165,7 @@ func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup stri
 	p.cmd.Process.Kill()
 	p.wait() // the reaper writes to its log
 	for _, pid := range left {
-		if syscall.Kill(pid, 0) == nil && !isZombie(pid) {
+		if !gittest.Eventually(func() bool { return syscall.Kill(pid, 0) != nil || isZombie(pid) }) {
 			t.Errorf("process %d outlived the server", pid)
 			syscall.Kill(pid, syscall.SIGKILL)
 		}

@@ -1,16 +1,16 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -438,6 +438,9 @@ func killGroups(groups []int) {
 	}
 }
 
+// journalStart is the line of a journal file with the beginning of the push (package pushjournal).
+var journalStart = regexp.MustCompile(`(?m)^start \d+$`)
+
 // later ends the server, sets the times of the left files back by an hour, and starts it again. Then no such file is
 // left.
 func (r *registers) later() {
@@ -452,21 +455,11 @@ func (r *registers) later() {
 	notes := r.notes()
 	for _, name := range notes {
 		text, err := os.ReadFile(name)
-		var note map[string]any
 		if err == nil {
-			d := json.NewDecoder(bytes.NewReader(text))
-			d.UseNumber()
-			err = d.Decode(&note)
-		}
-		var start int64
-		if err == nil {
-			start, err = note["Start"].(json.Number).Int64()
-		}
-		if err == nil {
-			note["Start"] = start - hour
-			text, err = json.Marshal(note)
-		}
-		if err == nil {
+			text = journalStart.ReplaceAllFunc(text, func(line []byte) []byte {
+				start, _ := strconv.ParseInt(string(line[len("start "):]), 10, 64)
+				return fmt.Appendf(nil, "start %d", start-hour)
+			})
 			err = os.WriteFile(name, text, 0o600)
 		}
 		if err != nil {
