@@ -25,32 +25,32 @@ var configFlags = []struct {
 	usage     string
 }{
 	{"root", "root", repositories, "serve the repositories below `DIR`"},
-	{"state", "state", everywhere, "keep the lock, the cache and the admin socket in `DIR` (default ROOT/.packhorse; of a gateway or search process below ~/.local/state/packhorse)"},
-	{"http", "http.address", public, "public listener, `HOST:PORT`; port 0 picks a free one"},
-	{"public-read", "http.public_read", public, "let everybody who reaches the listener read every repository"},
-	{"tls-cert", "http.tls_cert", public, "TLS certificate and chain, PEM `FILE`; read again when it changes"},
-	{"tls-key", "http.tls_key", public, "private key of --tls-cert, PEM `FILE`"},
-	{"ssh", "ssh.address", public, "SSH listener, `HOST:PORT`; none unless given"},
-	{"ssh-keys", "ssh.authorized_keys", public, "public keys of users for --ssh, `FILE|DIR`"},
+	{"state", "state", everywhere, "keep the server's own files in `DIR` (default ROOT/.packhorse; for gateway and search below ~/.local/state/packhorse)"},
+	{"http", "http.address", public, "public listener, `HOST:PORT`; port 0 chooses a free port"},
+	{"public-read", "http.public_read", public, "let everybody read every repository"},
+	{"tls-cert", "http.tls_cert", public, "PEM `FILE` with the TLS certificate and chain; changes apply at once"},
+	{"tls-key", "http.tls_key", public, "PEM `FILE` with the private key of --tls-cert"},
+	{"ssh", "ssh.address", public, "SSH listener, `HOST:PORT` (default none)"},
+	{"ssh-keys", "ssh.authorized_keys", public, "public keys of SSH users, `FILE|DIR`"},
 	{"listen", "storage.listen", repositories, "port for gateways and the control API, `HOST:PORT|unix:PATH`"},
 	{"listen", "search.listen", inSearch, "port for gateways, `HOST:PORT|unix:PATH`"},
-	{"search", "search.address", inGateway, "have the search process at `HOST:PORT|unix:PATH` answer searches"},
+	{"search", "search.address", inGateway, "send searches to the search process at `HOST:PORT|unix:PATH`"},
 	{"ops", "ops.address", everywhere, "private listener for metrics, health and profiles, `HOST:PORT`"},
-	{"ops-expose", "ops.expose", everywhere, "accept an --ops address that other machines can reach"},
-	{"shutdown-grace", "shutdown.grace", everywhere, "how long running requests may take to end after SIGTERM (`DURATION`)"},
+	{"ops-expose", "ops.expose", everywhere, "allow an --ops address that other machines can reach"},
+	{"shutdown-grace", "shutdown.grace", everywhere, "let running requests finish for `DURATION` after SIGTERM"},
 	{"cache-dir", "cache.dir", repositories, "directory of the pack cache, `DIR` (default STATE/cache)"},
-	{"cache-max-bytes", "cache.max_bytes", repositories, "most bytes in the pack cache, as a `SIZE` like 10GiB; 0: 10 GiB or a tenth of the disk"},
-	{"git", "git.program", repositories, "the git program, a name or `PATH`"},
-	{"git-slots", "git.slots", repositories, "how many git processes may make packs at once; 0: one for each CPU"},
-	{"wants", "fetch.wants", repositories, "what may be asked for by object ID: `auto|any|reachable|tip`"},
+	{"cache-max-bytes", "cache.max_bytes", repositories, "maximum `SIZE` of the pack cache, like 10GiB (default 10 GiB or a tenth of the disk)"},
+	{"git", "git.program", repositories, "the Git program, a name or `PATH`"},
+	{"git-slots", "git.slots", repositories, "number of Git processes that make packs (default one for each CPU)"},
+	{"wants", "fetch.wants", repositories, "which objects may be requested by ID: `auto|any|reachable|tip`"},
 	{"log-level", "log.level", everywhere, "`LEVEL`: debug, info, warn or error"},
-	{"log-format", "log.format", everywhere, "`FORMAT`: terminal, text, json, or auto (terminal on a terminal, else json)"},
+	{"log-format", "log.format", everywhere, "`FORMAT`: terminal, text, json or auto"},
 }
 
 // AddFlags defines the flags of a role on a command; those of no role are all.
 func AddFlags(flags *pflag.FlagSet, role Role, getenv func(string) string) *Source {
 	s := &Source{Role: role, defined: role, getenv: getenv, flags: flags, values: DefaultConfig()}
-	flags.StringVar(&s.File, "config", "", "read the configuration from `FILE` (TOML); flags go over it")
+	flags.StringVar(&s.File, "config", "", "read the configuration from `FILE` (TOML); flags win over it")
 	byKey := map[string]Setting{}
 	for _, f := range Settings(&s.values) {
 		byKey[f.Key] = f
@@ -65,10 +65,10 @@ func AddFlags(flags *pflag.FlagSet, role Role, getenv func(string) string) *Sour
 		}
 	}
 	if role.OwnsRepositories() {
-		flags.BoolVar(&s.noCache, "no-cache", false, "make every pack anew and keep none")
+		flags.BoolVar(&s.noCache, "no-cache", false, "do not cache packs")
 	}
 	if role.asksNodes() {
-		flags.Var(&s.nodes, "node", "ask the storage node at `NAME=ADDRESS[,WEIGHT]`, HOST:PORT or unix:PATH; give one for each node")
+		flags.Var(&s.nodes, "node", "use the storage node at `NAME=ADDRESS[,WEIGHT]`, HOST:PORT or unix:PATH; repeat it for each node")
 	}
 	return s
 }
