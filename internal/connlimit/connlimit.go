@@ -129,15 +129,15 @@ func (l *byAddressListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		conn := Of(c)
-		if conn == nil || l.limiter.identify(conn, addressOf(c)) {
+		if conn == nil || l.limiter.identify(conn, Address(c)) {
 			return c, nil
 		}
 		l.limiter.refuse(conn, c.RemoteAddr(), byAddress)
 	}
 }
 
-// addressOf is the IP address of a connection's client; the zero value if it has none.
-func addressOf(c net.Conn) netip.Addr {
+// Address returns the IP address of a connection's peer without its zone, or the zero value if it has none.
+func Address(c net.Conn) netip.Addr {
 	a, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {
 		return netip.Addr{}

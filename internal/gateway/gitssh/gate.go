@@ -2,7 +2,6 @@ package gitssh
 
 import (
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -54,15 +53,6 @@ const (
 
 func newGate(l Limits) *gate {
 	return &gate{limits: l, now: time.Now, roll: rand.Float64, sources: map[netip.Prefix]*sourceState{}}
-}
-
-// addressOf returns the IP address of a connection's peer, or the zero value.
-func addressOf(c net.Conn) netip.Addr {
-	a, ok := c.RemoteAddr().(*net.TCPAddr)
-	if !ok {
-		return netip.Addr{}
-	}
-	return a.AddrPort().Addr().Unmap()
 }
 
 // enter admits a connection before its login, or returns the reason of the refusal. The zero source has no limits of

@@ -141,7 +141,7 @@ func temporary(err error) bool {
 func (s *Server) accept(conn net.Conn) {
 	c := &client{
 		Server: s, wire: &wireConn{Conn: conn, backlog: backlog{all: &s.unread}}, counted: connlimit.Of(conn),
-		address:  addressOf(conn),
+		address:  connlimit.Address(conn),
 		sessions: map[*session]struct{}{}, left: make(chan struct{}, 1),
 	}
 	if s.Limits.Exempt == nil || !s.Limits.Exempt(c.address) {
