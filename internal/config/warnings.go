@@ -42,6 +42,9 @@ func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findi
 			}
 		}
 	}
+	if role == RoleServe && c.Resolver.Redis != "" {
+		f.warn("resolver.redis", "resolver.redis is not used by serve: its own node answers faster than Redis")
+	}
 	if u, err := url.Parse(c.Auth.Hook.URL); role.FacesClients() && err == nil && u.Hostname() != "" {
 		if err := deliverable(ctx, u, true, connect); err != nil {
 			f.warn("auth.hook.url", "auth.hook.url: the hook cannot be asked: %s", err)

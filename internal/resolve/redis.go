@@ -19,23 +19,24 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// RedisOptions say which Redis it is.
+// RedisOptions configure a Redis.
 type RedisOptions struct {
 	URL      string        // redis://[USER@]HOST[:PORT][/DB], rediss:// for TLS, or unix:///PATH
-	Password func() string // as it is now; nil, or an empty one: none
-	Secret   []byte        // values are marked with it, and only those that are believed; empty: whoever writes to the Redis is believed
-	// Authorities sign its certificate, if the URL has TLS; nil: those whom the system trusts.
+	Password func() string // returns the current password; nil, or an empty result: none
+	Secret   []byte        // signs values, and other values are ignored; empty: every writer is trusted
+	// Authorities are trusted for TLS. Nil means those of the system.
 	Authorities *x509.CertPool
 
-	Timeout time.Duration // how long a look-up waits for it; 0: 50 ms
-	TTL     time.Duration // of values; 0: a minute
+	Timeout time.Duration // timeout of a look-up. Zero means 50 ms.
+	TTL     time.Duration // of values. Zero means one minute.
 
 	Metrics *Metrics
 	Log     *slog.Logger
 }
 
-// Redis keeps answers for many processes. It is a help, never a need: what fails there is not found there, and while it fails it is bypassed: one
-// look-up waits for it, up to the time-out, and those after it do not. A probe each second finds it when it is back. Safe for concurrent use.
+// Redis shares answers between gateways. It is optional: an error counts as a miss. After an error one look-up has
+// waited for the timeout, and later ones bypass Redis. A probe each second finds out when it is back. It is safe for
+// concurrent use.
 type Redis struct {
 	o       RedisOptions
 	client  *redis.Client
@@ -65,8 +66,9 @@ const (
 	connections = 16
 )
 
-// setNewer writes a value unless there is a newer one, or the repository is known to be at a newer version. KEYS: fence, value. ARGV: order, value,
-// time to live of the value and of the fence in ms. An order has 34 bytes; what stands there and is none counts as oldest.
+// setNewer writes a value unless there is a newer one, or the repository is known to be at a newer version. KEYS:
+// fence, value. ARGV: order, value, time to live of the value and of the fence in ms. An order has 34 bytes; what
+// stands there and is none counts as oldest.
 var setNewer = redis.NewScript(`
 local function order(key)
 	local s = redis.call("GETRANGE", key, 0, 33)
@@ -82,7 +84,7 @@ end
 return 1
 `)
 
-// NewRedis makes a Redis; it need not be there. Close ends it.
+// NewRedis creates a Redis, which need not be reachable. The caller has to close it.
 func NewRedis(o RedisOptions) (*Redis, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = 50 * time.Millisecond
@@ -141,21 +143,21 @@ type silent struct{}
 // Printf writes nothing.
 func (silent) Printf(context.Context, string, ...any) {}
 
-// ParseRedisURL tells what is wrong with the address of a Redis. A password has no place in it: it would be seen wherever the address is.
+// ParseRedisURL parses the address of a Redis. It refuses passwords, because addresses are not secret.
 func ParseRedisURL(address string) (*redis.Options, error) {
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, errors.New("it is no URL; write redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH")
+		return nil, errors.New("invalid URL: want redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH")
 	}
 	if _, has := u.User.Password(); has {
-		return nil, errors.New("a password does not belong into the URL; put it into a file of its own")
+		return nil, errors.New("invalid URL: it has a password; use redis_password_file")
 	}
 	if u.RawQuery != "" && u.Scheme != "unix" {
-		return nil, errors.New("the URL takes no parameters; write redis://HOST:PORT/DB")
+		return nil, errors.New("invalid URL: it has parameters; want redis://HOST:PORT/DB")
 	}
 	options, err := redis.ParseURL(address)
 	if err != nil {
-		return nil, fmt.Errorf("%w; write redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH", err)
+		return nil, fmt.Errorf("%w; want redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH", err)
 	}
 	return options, nil
 }
@@ -167,11 +169,11 @@ func (r *Redis) Close() error {
 	return r.client.Close()
 }
 
-// Bypassed tells whether Redis is bypassed because it failed.
+// Bypassed reports whether Redis is bypassed after an error.
 func (r *Redis) Bypassed() bool { return !r.breaker.IsClosed() }
 
-// get finds the answers to questions at the versions that stand in their answers, and tells which it found. One question to Redis for all, but of a
-// thousand and more, one for each thousand.
+// get finds the answers to questions at the versions that stand in their answers, and tells which it found. One
+// question to Redis for all, but of a thousand and more, one for each thousand.
 func (r *Redis) get(ctx context.Context, wanted []stored) (found []bool) {
 	found = make([]bool, len(wanted))
 	hits := 0
@@ -326,7 +328,8 @@ func (r *Redis) write(ctx context.Context) {
 	}
 }
 
-// refused tells until when nothing is written, after an error. Who refuses to write may still be read: it is full, or a replica.
+// refused tells until when nothing is written, after an error. Who refuses to write may still be read: it is full, or a
+// replica.
 func (r *Redis) refused(err error) (until time.Time) {
 	var told redis.Error
 	if !errors.As(err, &told) {

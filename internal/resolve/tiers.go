@@ -11,29 +11,30 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Options are what Tiers are made from.
+// Options configure Tiers.
 type Options struct {
 	Node Node
-	// Group tells which repositories one Watch may name together: those whose group is the same, and whose events break off together. nil: all.
+	// Group returns the group of a repository. One call of Watch has repositories of one group only. Nil: all are in one.
 	Group func(git.RepoPath) string
 
-	Entries    int           // answers in memory; 0: 100,000. About 500 bytes each
-	Watched    int           // repositories watched at the same time; 0: 10,000
-	TTL        time.Duration // for how long an answer holds while no events come; 0: a minute
-	MissingTTL time.Duration // for how long at most it is remembered that something is not there; 0: 2 s
-	Redis      *Redis        // nil: none. Closed by Close
+	Entries    int           // maximum number of answers in memory, about 500 bytes each. Zero means 100,000.
+	Watched    int           // maximum number of watched repositories. Zero means 10,000.
+	TTL        time.Duration // validity of an answer without events. Zero means one minute.
+	MissingTTL time.Duration // maximum validity of an error. Zero means 2 s.
+	Redis      *Redis        // closed by Close; may be nil
 
 	Metrics *Metrics
 	Log     *slog.Logger
 }
 
-// Tiers are a Resolver that remembers.
+// Tiers are a caching Resolver.
 //
-// A repository's answers belong to a state, which carries the version they are true of, and end with it. A state ends when an event or an answer
-// tells of a newer one. One that cannot be compared with what became known while it was on its way counts for nothing: the node is asked anew.
+// A repository's answers belong to a state, which carries the version they are true of, and end with it. A state ends
+// when an event or an answer tells of a newer one. One that cannot be compared with what became known while it was on
+// its way counts for nothing: the node is asked anew.
 //
-// Redis is asked only for what is known to be the current version, from the node: what it has of another one is not used, so a value in it cannot
-// be stale, however it came there.
+// Redis is asked only for what is known to be the current version, from the node: what it has of another one is not
+// used, so a value in it cannot be stale, however it came there.
 type Tiers struct {
 	o     Options
 	table *table
@@ -53,7 +54,8 @@ type Tiers struct {
 	wake    chan struct{} // capacity 1: there is something to watch
 }
 
-// flight is a look-up that is under way, for all who ask the same. Guarded by the lock of the Tiers until its batch is done.
+// flight is a look-up that is under way, for all who ask the same. Guarded by the lock of the Tiers until its batch is
+// done.
 type flight struct {
 	question Question
 	repo     *repository
@@ -66,11 +68,12 @@ type flight struct {
 // batch is the flights of one call, which are looked up together.
 type batch struct {
 	flights []*flight
-	users   int   // calls that wait for it
-	until   int64 // when its time is over, which a node that hangs may not notice: what it answers then is too old for who asks later
-	cancel  context.CancelFunc
-	done    chan struct{}
-	err     error // why there is no result; after done
+	users   int // calls that wait for it
+	// when its time is over, which a node that hangs may not notice: what it answers then is too old for who asks later
+	until  int64
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // why there is no result; after done
 }
 
 const (
@@ -82,7 +85,7 @@ const (
 	fillLimit = 30 * time.Second
 )
 
-// New makes Tiers. Close ends them.
+// New creates Tiers. The caller has to close them.
 func New(o Options) *Tiers {
 	if o.Entries <= 0 {
 		o.Entries = 100_000
@@ -108,7 +111,7 @@ func New(o Options) *Tiers {
 	return t
 }
 
-// Close ends what runs in the background. No call of Resolve may be running.
+// Close ends the work in the background. No call of Resolve may be running.
 func (t *Tiers) Close() error {
 	t.mu.Lock() // nothing begins after this
 	t.stop()
@@ -120,7 +123,7 @@ func (t *Tiers) Close() error {
 	return nil
 }
 
-// Forget ends all that is remembered: who has which repository may have changed.
+// Forget drops all answers, because repositories may have moved to other nodes.
 func (t *Tiers) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,11 +140,11 @@ func (t *Tiers) Forget() {
 // now is the time in nanoseconds, by a clock that nobody sets.
 func (t *Tiers) now() int64 { return int64(time.Since(t.epoch)) }
 
-// Resolve answers questions in their order, from memory where that is current. Answers about one repository are of one state, unless it changes
-// faster than it can be asked. The errors of single questions are those of the node.
+// Resolve answers questions in their order, from memory where that is current. Answers about one repository are of one
+// state, unless it changes faster than it can be asked. The errors of single questions are those of the node.
 func (t *Tiers) Resolve(ctx context.Context, questions []Question) ([]Result, error) {
 	if len(questions) > maxBatch {
-		return nil, fault.New(fault.Invalid, "%d revisions are more than the %d that can be resolved at once", len(questions), maxBatch)
+		return nil, fault.New(fault.Invalid, "too many revisions: got %d, one call can resolve %d", len(questions), maxBatch)
 	}
 	results := make([]Result, len(questions))
 	var missing []int
@@ -228,7 +231,8 @@ func (t *Tiers) ask(ctx context.Context, questions []Question, missing []int, re
 }
 
 // board finds for each question the flight that looks it up, or makes one; led are those that it made.
-func (t *Tiers) board(questions []Question, missing []int, results []Result, since *uint64) (flights []*flight, batches []*batch, led *batch) {
+func (t *Tiers) board(questions []Question, missing []int, results []Result, since *uint64) (flights []*flight,
+	batches []*batch, led *batch) {
 	flights = make([]*flight, len(missing))
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -371,7 +375,8 @@ func (t *Tiers) fill(ctx context.Context, flights []*flight) error {
 	return nil
 }
 
-// take takes in what the node has answered to questions that it was asked at a time, and returns what it has to be asked anew.
+// take takes in what the node has answered to questions that it was asked at a time, and returns what it has to be
+// asked anew.
 func (t *Tiers) take(flights []*flight, results []Result, at int64, last bool) (again []*flight) {
 	var known []stored // for Redis
 	hits := 0
@@ -413,7 +418,8 @@ func (t *Tiers) take(flights []*flight, results []Result, at int64, last bool) (
 	return again
 }
 
-// fromRedis looks up flights in Redis as far as the version that is current is known, and returns those that are to be asked of the node.
+// fromRedis looks up flights in Redis as far as the version that is current is known, and returns those that are to be
+// asked of the node.
 func (t *Tiers) fromRedis(ctx context.Context, flights []*flight) (pending []*flight) {
 	var asked []*flight
 	var states []*state
