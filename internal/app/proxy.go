@@ -189,7 +189,7 @@ func (e *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 		e.Worker, e.Class, e.Reason, e.pool = s.worker.Name, s.class, s.reason, s.worker.pool
 		e.Tries++
 		response, err := e.try(s, r)
-		if s.isDone.Load() {
+		if e.stored == nil { // else its Close adds the time
 			e.Service += s.took
 		}
 		if err == nil || e.ctx.Err() != nil || e.Tries >= maxTries || !e.canRetry(err) {
