@@ -4,7 +4,8 @@
 //	node, err := client.New("https://storage-1.example:9100", client.Options{Secret: secret})
 //	...
 //	defer node.Close()
-//	found, err := node.Refs().Resolve(ctx, connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "team/app", Name: "main"}))
+//	request := &packhorsev1.ResolveRequest{Repository: "team/app", Name: "main"}
+//	found, err := node.Refs().Resolve(ctx, connect.NewRequest(request))
 //
 // The services are Connect clients of the definitions in proto/packhorse/v1. Methods of this package add loops: over
 // pages, parts of a blob, and broken connections. KindOf returns the kind of any error, which determines what a program

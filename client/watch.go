@@ -69,7 +69,8 @@ var errWatchEnded = errors.New("the node ended the watch")
 // passes reports whether an error may be temporary.
 func passes(err error) bool {
 	switch KindOf(err) {
-	case packhorsev1.FaultKind_FAULT_KIND_INVALID, packhorsev1.FaultKind_FAULT_KIND_DENIED, packhorsev1.FaultKind_FAULT_KIND_NOT_FOUND:
+	case packhorsev1.FaultKind_FAULT_KIND_INVALID, packhorsev1.FaultKind_FAULT_KIND_DENIED,
+		packhorsev1.FaultKind_FAULT_KIND_NOT_FOUND:
 		return false
 	}
 	switch connect.CodeOf(err) {
