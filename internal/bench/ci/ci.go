@@ -111,7 +111,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.DurationVar(&o.common.Duration, "duration", 30*time.Second, "how long new jobs are begun")
 	f.DurationVar(&o.common.Timeout, "timeout", 2*time.Minute, "give up on a request that takes this long")
 	f.BoolVar(&o.common.Insecure, "insecure", false, "accept any TLS certificate, self-signed ones too")
-	f.BoolVar(&o.common.Json, "json", false, "print one JSON object")
+	f.BoolVar(&o.common.JSON, "json", false, "print one JSON object")
 	f.StringVar(&o.html, "html", "", "write a page with curves to this file")
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
 	f.StringVar(&o.ops, "ops", "",
@@ -182,7 +182,7 @@ func (o *ciOptions) run(ctx context.Context, env loadgen.Env) (err error) {
 		}
 		defer func() { err = errors.Join(err, server.Stop()) }()
 		title = "a Packhorse of its own on a copy of " + filepath.Base(gitload.Absolute(o.repo))
-		o.url, o.ops, o.serverPID, o.repo = server.Url, server.Ops, server.Pid, server.Repo
+		o.url, o.ops, o.serverPID, o.repo = server.URL, server.Ops, server.Pid, server.Repo
 		if !o.noSearch {
 			stop()
 			stop = loadgen.Progress(ctx, env.Stderr, func() string { return "waiting for the server's index" })
@@ -240,7 +240,7 @@ func (o *ciOptions) report(env loadgen.Env, title string, result *ciResult, veri
 	report := newCIReport(o, result)
 	result.failures.Print(env.Stderr)
 	result.small.Failures.Print(env.Stderr)
-	if o.common.Json {
+	if o.common.JSON {
 		err = loadgen.WriteJSON(env.Stdout, report)
 	} else {
 		fmt.Fprintf(env.Stdout, "%s\nprofile %s, %d machines, %d jobs every %v, %v; %d kinds of job checked by git\n", title,

@@ -336,7 +336,7 @@ func (s *scene) leave(ctx context.Context, repo string, tool fleet.Tool, at git.
 		return err
 	}
 	defer proxy.Close()
-	args := []string{"fetch", "-q", "--no-tags", proxy.Url, at.String() + ":refs/remotes/origin/" +
+	args := []string{"fetch", "-q", "--no-tags", proxy.URL, at.String() + ":refs/remotes/origin/" +
 		filepath.Base(s.branch)}
 	if tool != fleet.Jenkins {
 		args = append(args, "--depth=20")

@@ -93,7 +93,7 @@ func (s *scene) readHistory(ctx context.Context, repo, dir string) error {
 		defer proxy.Close()
 		repo = filepath.Join(dir, "history.git")
 		if _, err := gitload.RunGit(ctx, dir, nil, "clone", "-q", "--bare", "--single-branch", "--no-tags", "--filter=tree:0",
-			"--", proxy.Url, repo); err != nil {
+			"--", proxy.URL, repo); err != nil {
 			return fmt.Errorf("reading the history: %w", err)
 		}
 	}

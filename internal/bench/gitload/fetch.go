@@ -131,7 +131,7 @@ func (o *fetchOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 	report.usage(out, usage)
 	report.metrics(out, before, after)
 	out.Failures.Print(env.Stderr)
-	if o.Json {
+	if o.JSON {
 		err = loadgen.WriteJSON(env.Stdout, report)
 	} else {
 		fmt.Fprintf(env.Stdout, "%s\n%s, %d clients, %v\n", t, about, o.Clients, out.Elapsed.Round(time.Millisecond))

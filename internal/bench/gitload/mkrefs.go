@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-func MkrefsCommand(env loadgen.Env) *cobra.Command {
+func MakeRefsCommand(env loadgen.Env) *cobra.Command {
 	var count int
 	cmd := &cobra.Command{
 		Use:   "mkrefs REPO",

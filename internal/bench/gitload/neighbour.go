@@ -23,7 +23,7 @@ type neighbourOptions struct {
 	mbps float64
 	cold bool
 	ref  string
-	rpc  RpcOptions
+	rpc  RPCOptions
 
 	// arguments of the processes beside this one: loadCommand, standstillCommand, echoCommand
 	clones, machine, echo []string
@@ -187,7 +187,7 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 			"were started in this one (see --help)\n")
 	}
 	var err error
-	if o.Json {
+	if o.JSON {
 		err = loadgen.WriteJSON(env.Stdout, r)
 	} else {
 		priority := fmt.Sprintf("clones at nice %d", loadgen.LoadNice)

@@ -31,7 +31,7 @@ type recorder struct {
 	target    *loadgen.Target
 	transport *http.Transport
 	server    *http.Server
-	Url       string
+	URL       string
 	done      chan struct{}
 
 	mu    sync.Mutex
@@ -44,7 +44,7 @@ func StartRecorder(t *loadgen.Target) (*recorder, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &recorder{target: t, transport: t.Transport(), Url: "http://" + l.Addr().String() + "/repo",
+	r := &recorder{target: t, transport: t.Transport(), URL: "http://" + l.Addr().String() + "/repo",
 		done: make(chan struct{})}
 	r.server = &http.Server{Handler: http.HandlerFunc(r.relay)}
 	go func() {
@@ -202,12 +202,12 @@ func (r *recorder) fetch(ctx context.Context, w What, dir string) error {
 		if w.depth > 0 {
 			args = append(args, fmt.Sprintf("--depth=%d", w.depth))
 		}
-		_, err := r.git(ctx, dir, append(args, "--", r.Url, repo)...)
+		_, err := r.git(ctx, dir, append(args, "--", r.URL, repo)...)
 		return err
 	}
 	// Whatever names the revision (a branch, HEAD~20, an object ID), a full clone resolves it.
 	full := filepath.Join(dir, "full.git")
-	if _, err := r.git(ctx, dir, "clone", "-q", "--bare", "--", r.Url, full); err != nil {
+	if _, err := r.git(ctx, dir, "clone", "-q", "--bare", "--", r.URL, full); err != nil {
 		return err
 	}
 	id, err := RunGit(ctx, full, nil, "rev-parse", "--verify", "--quiet", "--end-of-options", w.have+"^{commit}")
@@ -234,7 +234,7 @@ func (r *recorder) fetch(ctx context.Context, w What, dir string) error {
 	r.mu.Lock()
 	r.best = nil // the full clone is not what was asked for
 	r.mu.Unlock()
-	_, err = r.git(ctx, repo, append(append([]string(nil), fetch...), r.Url, "+HEAD:refs/heads/tip")...)
+	_, err = r.git(ctx, repo, append(append([]string(nil), fetch...), r.URL, "+HEAD:refs/heads/tip")...)
 	return err
 }
 

@@ -26,7 +26,7 @@ func RefsCommand(env loadgen.Env) *cobra.Command {
 		o         loadgen.Common
 		prefix    string
 		perSecond float64
-		rpc       RpcOptions
+		rpc       RPCOptions
 	)
 	cmd := &cobra.Command{
 		Use:   "refs URL --prefix REF",
@@ -73,7 +73,7 @@ which repository; nothing is asked there.`,
 }
 
 // runRefs asks for refs, or for one ref by the control API.
-func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen.Common, rpc *RpcOptions, prefix string,
+func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen.Common, rpc *RPCOptions, prefix string,
 	perSecond float64) error {
 	var p *loadgen.Pings
 	var err error
@@ -104,7 +104,7 @@ func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen
 		Latency:      out.Latency.Summarize(),
 	}
 	out.Failures.Print(env.Stderr)
-	if o.Json {
+	if o.JSON {
 		err = loadgen.WriteJSON(env.Stdout, r)
 	} else {
 		_, err = fmt.Fprintf(env.Stdout, "%s\n%s, %d clients, %v\n"+

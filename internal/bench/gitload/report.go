@@ -27,7 +27,7 @@ func newFetchReport(out *loadgen.Outcome) *fetchReport {
 		RequestsPerS: loadgen.Round(loadgen.Rate(float64(out.Requests), 1, out.Elapsed), 2),
 		Requests:     out.Requests,
 		Errors:       out.Failures.Count(),
-		TTFB:         out.Ttfb.Summarize(),
+		TTFB:         out.TTFB.Summarize(),
 		Latency:      out.Latency.Summarize(),
 	}
 }

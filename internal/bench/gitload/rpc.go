@@ -24,8 +24,8 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// RpcOptions say which node the small request goes to; address is empty if it goes by Git's protocol.
-type RpcOptions struct {
+// RPCOptions say which node the small request goes to; address is empty if it goes by Git's protocol.
+type RPCOptions struct {
 	Address            string
 	secretFile         string
 	tlsCA              string
@@ -33,7 +33,7 @@ type RpcOptions struct {
 	serverName         string
 }
 
-func (o *RpcOptions) Flags(cmd *cobra.Command) {
+func (o *RPCOptions) Flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.Address, "rpc", "",
 		"ask the node at HOST:PORT or unix:PATH instead, by its control API: RefService.Resolve")
@@ -45,9 +45,9 @@ func (o *RpcOptions) Flags(cmd *cobra.Command) {
 	f.StringVar(&o.certsKey, "tls-key", "", "with --rpc: the private key of --tls-cert (PEM)")
 }
 
-func (o *RpcOptions) Check() error {
+func (o *RPCOptions) Check() error {
 	switch {
-	case o.Address == "" && *o != (RpcOptions{}):
+	case o.Address == "" && *o != (RPCOptions{}):
 		return errors.New("--secret-file, --tls-ca, --server-name, --tls-cert and --tls-key go with --rpc only")
 	case (o.certFile == "") != (o.certsKey == ""):
 		return errors.New("--tls-cert and --tls-key go together")
@@ -58,7 +58,7 @@ func (o *RpcOptions) Check() error {
 }
 
 // options are those of the node's client.
-func (o *RpcOptions) options() (options nodeclient.Options, err error) {
+func (o *RPCOptions) options() (options nodeclient.Options, err error) {
 	if o.secretFile != "" {
 		b, err := os.ReadFile(o.secretFile)
 		if err != nil {
@@ -88,7 +88,7 @@ func (o *RpcOptions) options() (options nodeclient.Options, err error) {
 }
 
 // Client makes one of the node.
-func (o *RpcOptions) Client() (*nodeclient.Client, error) {
+func (o *RPCOptions) Client() (*nodeclient.Client, error) {
 	options, err := o.options()
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (o *RpcOptions) Client() (*nodeclient.Client, error) {
 }
 
 // target is the node, as the generator of small requests has it. The address is one that the client takes.
-func (o *RpcOptions) target() (*loadgen.Target, error) {
+func (o *RPCOptions) target() (*loadgen.Target, error) {
 	options, err := o.options()
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (o *RpcOptions) target() (*loadgen.Target, error) {
 
 // prepareResolve asks for a ref by RefService.Resolve, and returns the load that repeats the call and compares every
 // answer with the first.
-func (o *RpcOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref string,
+func (o *RPCOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref string,
 	timeout time.Duration) (*loadgen.Pings, error) {
 	node, err := o.Client() // its errors say more than a status
 	if err != nil {
@@ -165,7 +165,7 @@ func (o *RpcOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref 
 }
 
 // Pings calls a procedure of the node once, by the Connect protocol, and returns the load that repeats the call.
-func (o *RpcOptions) Pings(ctx context.Context, procedure string, request proto.Message,
+func (o *RPCOptions) Pings(ctx context.Context, procedure string, request proto.Message,
 	timeout time.Duration) (*loadgen.Pings, error) {
 	node, err := o.target()
 	if err != nil {

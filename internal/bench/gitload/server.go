@@ -19,7 +19,7 @@ import (
 // OwnServer is a Packhorse that was started for the run.
 type OwnServer struct {
 	*loadgen.Child
-	Url, Ops string
+	URL, Ops string
 	Repo     string // the copy that it serves
 }
 
@@ -53,7 +53,7 @@ func StartServer(ctx context.Context, dir, repo, program string, args []string, 
 	if err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
-	s.Url, s.Ops = a.HTTP+"/bench.git", a.Ops
+	s.URL, s.Ops = a.HTTP+"/bench.git", a.Ops
 	return s, nil
 }
 
@@ -124,7 +124,7 @@ func (s *OwnServer) AwaitIndex(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, indexPatience,
 		fmt.Errorf("the server made no index for search in %v: --no-search does without", indexPatience))
 	defer cancel()
-	metrics := &loadgen.Scraper{Url: s.Ops + "/metrics", Wanted: true}
+	metrics := &loadgen.Scraper{URL: s.Ops + "/metrics", Wanted: true}
 	for {
 		c, err := metrics.Read(ctx)
 		select {

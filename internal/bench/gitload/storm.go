@@ -297,7 +297,7 @@ func (s *storm) probe(ctx context.Context) (small, hit *loadgen.Outcome, err err
 
 func (s *storm) report(t *loadgen.Target, r *stormReport) error {
 	var err error
-	if s.Json {
+	if s.JSON {
 		err = loadgen.WriteJSON(s.env.Stdout, r)
 	} else {
 		fmt.Fprintf(s.env.Stdout, "%s\n%d full clones at once, each of a shape of its own; just enough: %d at the same time\n", t, r.Clients, r.Few)

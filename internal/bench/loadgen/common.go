@@ -26,7 +26,7 @@ type Common struct {
 	Duration time.Duration
 	Timeout  time.Duration
 	Insecure bool
-	Json     bool
+	JSON     bool
 }
 
 func (o *Common) Flags(cmd *cobra.Command) {
@@ -35,7 +35,7 @@ func (o *Common) Flags(cmd *cobra.Command) {
 	f.DurationVar(&o.Duration, "duration", 10*time.Second, "how long new requests are begun")
 	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up on a response that brings no byte for this long")
 	f.BoolVar(&o.Insecure, "insecure", false, "accept any TLS certificate, self-signed ones too")
-	f.BoolVar(&o.Json, "json", false, "print one JSON object")
+	f.BoolVar(&o.JSON, "json", false, "print one JSON object")
 }
 
 func (o *Common) Check() error {

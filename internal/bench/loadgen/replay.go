@@ -38,7 +38,7 @@ type Outcome struct {
 	Refused       int
 	Bytes         int64
 	Elapsed       time.Duration
-	Ttfb, Latency Samples
+	TTFB, Latency Samples
 	Began         time.Duration // by the system's monotonic clock; of an open loop, as timed
 	Timed         []Answered    // the same as latency, with when each was due
 	Failures      *Failures
@@ -124,7 +124,7 @@ func (r *Replay) Run(ctx context.Context, stop <-chan struct{}) (*Outcome, error
 	}
 	for _, c := range run.clients {
 		out.Requests += c.requests
-		out.Ttfb = append(out.Ttfb, c.ttfb...)
+		out.TTFB = append(out.TTFB, c.ttfb...)
 		out.Latency = append(out.Latency, c.latency...)
 	}
 	return out, nil

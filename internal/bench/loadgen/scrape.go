@@ -33,7 +33,7 @@ const defaultOps = "http://127.0.0.1:9090/metrics"
 
 // Scraper reads a server's metrics.
 type Scraper struct {
-	Url    string // empty: there are none
+	URL    string // empty: there are none
 	Wanted bool   // by a flag: then it is an error if they cannot be read
 }
 
@@ -46,16 +46,16 @@ func NewScraper(t *Target, ops string) *Scraper {
 		if !strings.HasSuffix(ops, "/metrics") {
 			ops = strings.TrimSuffix(ops, "/") + "/metrics"
 		}
-		return &Scraper{Url: ops, Wanted: true}
+		return &Scraper{URL: ops, Wanted: true}
 	case t.Loopback():
-		return &Scraper{Url: defaultOps}
+		return &Scraper{URL: defaultOps}
 	}
 	return &Scraper{}
 }
 
 // Read returns nil where there are no metrics of a Packhorse server.
 func (s *Scraper) Read(ctx context.Context) (*ServerCounters, error) {
-	if s.Url == "" {
+	if s.URL == "" {
 		return nil, nil
 	}
 	c, err := s.get(ctx)
@@ -68,7 +68,7 @@ func (s *Scraper) Read(ctx context.Context) (*ServerCounters, error) {
 func (s *Scraper) get(ctx context.Context) (*ServerCounters, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -90,7 +90,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.BoolVar(&o.tls, "tls", false, "gateway and node talk by TLS, with a certificate made for this run")
 	f.BoolVar(&o.ssh, "ssh", false, "clone over SSH, and compare with OpenSSH's sshd and git upload-pack")
 	f.StringVar(&o.profiles, "profiles", "", "keep profiles in this directory")
-	f.BoolVar(&o.Json, "json", false, "print one JSON object")
+	f.BoolVar(&o.JSON, "json", false, "print one JSON object")
 	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
 	o.server.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -245,7 +245,7 @@ func (o *matrixOptions) run(ctx context.Context, env loadgen.Env) error {
 	}
 	report := o.report(results)
 	failed.Print(env.Stderr)
-	if o.Json {
+	if o.JSON {
 		err = loadgen.WriteJSON(env.Stdout, report)
 	} else {
 		err = report.print(env.Stdout)

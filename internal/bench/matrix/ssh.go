@@ -351,7 +351,7 @@ func (l *sshLoad) Run(ctx context.Context, _ <-chan struct{}) (*loadgen.Outcome,
 				mu.Lock()
 				if err == nil {
 					out.Requests++
-					out.Ttfb, out.Latency = append(out.Ttfb, first), append(out.Latency, time.Since(began))
+					out.TTFB, out.Latency = append(out.TTFB, first), append(out.Latency, time.Since(began))
 				}
 				mu.Unlock()
 				if err != nil && ctx.Err() == nil {

@@ -31,7 +31,7 @@ type existsOptions struct {
 	ops      string
 	insecure bool
 	json     bool
-	rpc      gitload.RpcOptions
+	rpc      gitload.RPCOptions
 
 	server        gitload.Server
 	load, machine []string // arguments of the process that makes clones, and of the one that watches the machine
@@ -138,7 +138,7 @@ func (o *existsOptions) run(ctx context.Context, env loadgen.Env, args []string)
 			return err
 		}
 		defer server.Stop() //nolint:errcheck // what it answered was found right
-		args = []string{server.Url}
+		args = []string{server.URL}
 		o.ops = server.Ops
 	}
 	t, err := loadgen.ParseTarget(args[0], o.insecure)
