@@ -1,5 +1,6 @@
-// Package adminapi is what an operator's commands and a running process say to each other over the admin socket: JSON over HTTP/1.1, below the
-// paths that Nodes and Workers tell, and DumpPath. Who may connect to the socket may administer: its mode is 0600. An answer that is not 200 is an Error.
+// Package adminapi is what an operator's commands and a running process say to each other over the admin socket: JSON
+// over HTTP/1.1, below the paths that Nodes and Workers tell, and DumpPath. Who may connect to the socket may
+// administer: its mode is 0600. An answer that is not 200 is an Error.
 //
 // On the socket of a process that owns repositories or an index, the control API is served beside it (package control).
 package adminapi
@@ -37,5 +38,6 @@ func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// DumpPath is where a dump is asked for, on the admin socket and on the private listener. The answer is a watchdog.Dump.
+// DumpPath is where a dump is asked for, on the admin socket and on the private listener. The answer is a
+// watchdog.Dump.
 const DumpPath = "/debug/dump"

@@ -26,12 +26,14 @@ type WorkerStatus struct {
 
 func workerStatusOf(w app.State, drain time.Duration) WorkerStatus {
 	return WorkerStatus{
-		Name: w.Name, Pool: w.Pool, Address: w.Address, State: w.State, Why: w.Why, Given: w.Given, Seconds: time.Since(w.Since).Seconds(),
+		Name: w.Name, Pool: w.Pool, Address: w.Address, State: w.State, Why: w.Why, Given: w.Given,
+		Seconds:  time.Since(w.Since).Seconds(),
 		InFlight: w.InFlight, Slots: w.Slots, Served: w.Served, Failed: w.Failed, Drain: drain.Seconds(),
 	}
 }
 
-// Workers answers for the application's workers on the admin socket, and leaves other paths to h, which may be nil; so may the application. Drain is how long who has a worker drained waits for what it has.
+// Workers answers for the application's workers on the admin socket, and leaves other paths to h, which may be nil; so
+// may the application. Drain is how long who has a worker drained waits for what it has.
 //
 //	GET  /workers                            []WorkerStatus
 //	POST /workers/{name}/drain[?force=true]  WorkerStatus; 409: too many would be out of service
@@ -43,7 +45,8 @@ func Workers(application *app.Proxy, drain time.Duration, h http.Handler) http.H
 	}
 	proxy := func(w http.ResponseWriter) *app.Proxy {
 		if application == nil {
-			Refuse(w, http.StatusNotFound, "there is no application: the configuration has neither app.workers nor [[app.pool]] tables")
+			Refuse(w, http.StatusNotFound,
+				"there is no application: the configuration has neither app.workers nor [[app.pool]] tables")
 		}
 		return application
 	}

@@ -70,7 +70,8 @@ func TestCallersShareALane(t *testing.T) {
 				free := limit - len(seats)
 				want := free > held[c] && (!c.Anonymous() || strangers() < anonymous)
 				s, err := l.Enter(c)
-				if want != (err == nil) || err != nil && (!fault.Is(err, fault.Exhausted) || fault.IsCallerLimit(err) != (free > 0 || c.Anonymous() && strangers() >= anonymous)) {
+				if want != (err == nil) || err != nil && (!fault.Is(err, fault.Exhausted) ||
+					fault.IsCallerLimit(err) != (free > 0 || c.Anonymous() && strangers() >= anonymous)) {
 					t.Fatalf("%q with %d of %d, %d free: %v", c, held[c], limit, free, err)
 				}
 				if err == nil {

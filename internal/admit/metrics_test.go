@@ -70,9 +70,11 @@ func TestMetricsTellOfLanesAndQueues(t *testing.T) {
 		"limit cold": 1, "limit hit": 10, "limit push": 1, "limit pages": 0, "limit small": 1,
 		"queued cold":  1,
 		"running cold": 2, "running hit": 0, "running push": 0, "running pages": 0, "running small": 1,
-		"requests_total cold admitted": 2, "requests_total cold gone": 0, "requests_total cold queued": 0, "requests_total cold refused": 2,
+		"requests_total cold admitted": 2, "requests_total cold gone": 0, "requests_total cold queued": 0,
+		"requests_total cold refused": 2,
 		"requests_total hit admitted": 0, "requests_total hit refused": 0,
-		"requests_total push admitted": 0, "requests_total push refused": 0, "requests_total pages admitted": 0, "requests_total pages refused": 0,
+		"requests_total push admitted": 0, "requests_total push refused": 0, "requests_total pages admitted": 0,
+		"requests_total pages refused":  0,
 		"requests_total small admitted": 1, "requests_total small refused": 1,
 	}
 	if got := figures(t, registry); !maps.Equal(got, want) {

@@ -105,7 +105,8 @@ func TestLateness(t *testing.T) {
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	const calm = "some avg10=0.50 avg60=40.00 avg300=0.00 total=1\nfull avg10=90.00 avg60=0 avg300=0 total=1\n"
-	most := map[string]int64{"calm": 1_024_000, "machine full": 1_024_000, "group full": 100, "group above full": 100, "group full of files": 100, "version 1 full": 100}
+	most := map[string]int64{"calm": 1_024_000, "machine full": 1_024_000, "group full": 100, "group above full": 100,
+		"group full of files": 100, "version 1 full": 100}
 	const info = "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 500 kB\n"
 	for _, c := range []struct {
 		name  string
@@ -117,7 +118,8 @@ func TestMemory(t *testing.T) {
 		{"stalled", map[string]string{"proc/pressure/memory": "some avg10=10.01 avg60=0\n"}, true},
 		{"machine full", map[string]string{"proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 49 kB\n"}, true},
 		{"group without a limit", map[string]string{
-			"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/b/memory.current": "100\n",
+			"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
+			"sys/fs/cgroup/a/b/memory.current": "100\n",
 		}, false},
 		{"group full", map[string]string{
 			"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "100\n", "sys/fs/cgroup/a/b/memory.current": "91\n",
@@ -127,8 +129,9 @@ func TestMemory(t *testing.T) {
 			"sys/fs/cgroup/memory.stat": "anon 1\ninactive_file 50\n",
 		}, false},
 		{"group stalled", map[string]string{
-			"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n", "sys/fs/cgroup/memory.pressure": "some avg10=80.00 avg60=0\n",
-			"proc/pressure/memory": calm,
+			"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n",
+			"sys/fs/cgroup/memory.pressure": "some avg10=80.00 avg60=0\n",
+			"proc/pressure/memory":          calm,
 		}, true},
 		{"group above full", map[string]string{
 			"proc/self/cgroup": "0::/a/packhorse.7/server\n", "sys/fs/cgroup/a/packhorse.7/server/memory.max": "max\n",
@@ -142,9 +145,11 @@ func TestMemory(t *testing.T) {
 		{"no way out", map[string]string{"proc/self/cgroup": "0::/../../..\n"}, false},
 		{"version 1 full", map[string]string{
 			"proc/self/cgroup": "4:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.usage_in_bytes": "95\n",
-			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "100\n", "sys/fs/cgroup/memory/x/memory.stat": "total_inactive_file 2\n",
+			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "100\n",
+			"sys/fs/cgroup/memory/x/memory.stat":           "total_inactive_file 2\n",
 		}, true},
-		{"nonsense", map[string]string{"proc/self/cgroup": "x\n:\n::\n", "proc/pressure/memory": "some avg10=", "proc/meminfo": "MemTotal:\n"}, false},
+		{"nonsense", map[string]string{"proc/self/cgroup": "x\n:\n::\n", "proc/pressure/memory": "some avg10=",
+			"proc/meminfo": "MemTotal:\n"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root := t.TempDir()

@@ -43,7 +43,8 @@ func parseAddress(text string) (address, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
 		strings.Trim(u.Path, "/") != "" {
-		return address{}, fault.New(fault.Invalid, "worker address %q: must be like unix:/run/app/w0.sock or http://127.0.0.1:3001", text)
+		return address{}, fault.New(fault.Invalid,
+			"worker address %q: must be like unix:/run/app/w0.sock or http://127.0.0.1:3001", text)
 	}
 	port, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16)
 	if err != nil || port == 0 {

@@ -31,7 +31,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, slots := range []int{1, 3} {
 		w := serveRaw(t, echo)
-		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: slots}}, KeepIdle: time.Hour})
+		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: slots}},
+			KeepIdle: time.Hour})
 		var clients sync.WaitGroup
 		for range 20 {
 			clients.Go(func() {
@@ -78,7 +79,8 @@ func TestWorkerCloses(t *testing.T) {
 			})
 			f := newFront(t, Options{Workers: one(w.address), KeepIdle: time.Hour})
 			for range 5 {
-				if status, _, body, err := f.do(http.MethodPost, "/", strings.NewReader("x")); err != nil || status != 200 || body != "ok" {
+				if status, _, body, err := f.do(http.MethodPost, "/", strings.NewReader("x")); err != nil || status != 200 ||
+					body != "ok" {
 					t.Error(status, body, err)
 				}
 				wait(t, "the worker has closed it", func() bool { return w.open.Load() == 0 })
@@ -120,14 +122,17 @@ func TestWorkerClosesLate(t *testing.T) {
 
 func TestAddresses(t *testing.T) {
 	t.Parallel()
-	for _, address := range []string{"", "unix:", "https://a", "http://", "http://a/b", "http://u@a", "http://a?b", "http://a#b", "a:80", "ftp://a", "http://a:0", "http://a:65536"} {
+	for _, address := range []string{"", "unix:", "https://a", "http://", "http://a/b", "http://u@a", "http://a?b",
+		"http://a#b", "a:80", "ftp://a", "http://a:0", "http://a:65536"} {
 		if _, err := parseAddress(address); err == nil {
 			t.Errorf("%q is taken", address)
 		}
 	}
 	for address, want := range map[string]string{
-		"unix:/a": "unix:/a", "http://a": "http://a", "http://A:80/": "http://a", "http://a:1/": "http://a:1", "http://[::1]:1": "http://[::1]:1",
-		"http://[0:0:0:0:0:0:0:1]:080": "http://[::1]", "http://[fe80::1%25Eth0]:3000": "http://[fe80::1%25Eth0]:3000", "http://a:03001": "http://a:3001", "http://[::ffff:127.0.0.1]:3001": "http://127.0.0.1:3001",
+		"unix:/a": "unix:/a", "http://a": "http://a", "http://A:80/": "http://a", "http://a:1/": "http://a:1",
+		"http://[::1]:1":               "http://[::1]:1",
+		"http://[0:0:0:0:0:0:0:1]:080": "http://[::1]", "http://[fe80::1%25Eth0]:3000": "http://[fe80::1%25Eth0]:3000",
+		"http://a:03001": "http://a:3001", "http://[::ffff:127.0.0.1]:3001": "http://127.0.0.1:3001",
 		"unix:@app//w0": "unix:@app//w0", "unix:/a/../b.sock": "unix:/a/../b.sock", "unix:/a//./b": "unix:/a/b",
 	} {
 		if c, err := parseAddress(address); err != nil || c.String() != want {

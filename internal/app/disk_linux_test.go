@@ -51,7 +51,8 @@ func (f *front) post(content []byte, chunks bool) (status int, answer string) {
 	head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", len(content))
 	end := ""
 	if chunks {
-		head = fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n", len(content))
+		head = fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n",
+			len(content))
 		end = "\r\n0\r\n\r\n"
 	}
 	wait(f.t, "an answer", func() bool {
@@ -98,7 +99,8 @@ func TestFullDiskForBodies(t *testing.T) {
 			_, _ = io.WriteString(c, ok(fmt.Sprintf("%x", sha256.Sum256([]byte(body)))))
 		}
 	})
-	f := newFront(t, Options{Bodies: Bodies{Dir: dir}, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 2}}, KeepIdle: time.Hour, HeaderTimeout: time.Hour})
+	f := newFront(t, Options{Bodies: Bodies{Dir: dir},
+		Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 2}}, KeepIdle: time.Hour, HeaderTimeout: time.Hour})
 	before := room(t, dir)
 	body := func(size int) []byte {
 		b := make([]byte, size)
@@ -123,7 +125,8 @@ func TestFullDiskForBodies(t *testing.T) {
 		for r.Status == 0 {
 			r = <-f.records
 		}
-		if r.Status != http.StatusInsufficientStorage || r.Tries != 0 || r.Err == nil || !strings.Contains(r.Err.Error(), "the disk of "+dir+" is full") {
+		if r.Status != http.StatusInsufficientStorage || r.Tries != 0 || r.Err == nil ||
+			!strings.Contains(r.Err.Error(), "the disk of "+dir+" is full") {
 			t.Errorf("chunks %v: %+v", chunks, r)
 		}
 		small := body(60_000)
@@ -162,13 +165,16 @@ func TestFullDiskForAnswers(t *testing.T) {
 				t.Parallel()
 				dir := smallDisk(t, 2<<20)
 				var log logged
-				f := newFront(t, Options{Bodies: Bodies{Dir: dir}, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 1}, {Name: "w1", Address: other.address, Slots: 1}}, Log: log.logger()})
+				f := newFront(t, Options{Bodies: Bodies{Dir: dir},
+					Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 1},
+						{Name: "w1", Address: other.address, Slots: 1}}, Log: log.logger()})
 				before := room(t, dir)
 				c := f.dial()
 				defer c.Close()
 				_, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
 				wait(t, "the disk is full", func() bool { return len(log.all()) > 0 })
-				if lines := log.all(); len(lines) != 1 || !strings.Contains(lines[0], "dir="+dir) || !strings.Contains(lines[0], "no space left") {
+				if lines := log.all(); len(lines) != 1 || !strings.Contains(lines[0], "dir="+dir) ||
+					!strings.Contains(lines[0], "no space left") {
 					t.Errorf("the log says %q", lines)
 				}
 				if status, _, body, err := f.get("/"); err != nil || status != 200 || body != "short" {
@@ -190,7 +196,8 @@ func TestFullDiskForAnswers(t *testing.T) {
 					t.Errorf("%+v", r)
 				}
 				wait(t, "nothing is left", func() bool {
-					return room(t, dir) == before && f.disk.used.Load() == 0 && f.memory.used.Load() == 0 && f.Workers()[0].InFlight+f.Workers()[1].InFlight == 0
+					return room(t, dir) == before && f.disk.used.Load() == 0 && f.memory.used.Load() == 0 &&
+						f.Workers()[0].InFlight+f.Workers()[1].InFlight == 0
 				})
 				if n := len(log.all()); n != 1 {
 					t.Errorf("the log has %d lines", n)

@@ -217,7 +217,8 @@ func TestDrain(t *testing.T) {
 		t.Errorf("while w0 has a request: %s", got)
 	}
 	err := p.Drain("w1", false)
-	if !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "w1 is not drained: the pool \"app\" may have 1 of 3 workers out of service") ||
+	if !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(),
+		"w1 is not drained: the pool \"app\" may have 1 of 3 workers out of service") ||
 		!strings.Contains(err.Error(), "wait for w0") {
 		t.Errorf("a second drain: %v", err)
 	}
@@ -256,7 +257,8 @@ func TestNoWorker(t *testing.T) {
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != 503 || response.Header.Get("Retry-After") == "" || string(text) != "no application worker can be reached; try again\n" ||
+	if err != nil || response.StatusCode != 503 || response.Header.Get("Retry-After") == "" ||
+		string(text) != "no application worker can be reached; try again\n" ||
 		!strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
 		t.Errorf("%s %v %q %v", response.Status, response.Header, text, err)
 	}
@@ -346,8 +348,11 @@ func TestReload(t *testing.T) {
 	until(t, "both are up", isState(p, "+up +up"))
 	end := load(t, s.URL+"/work", 4)
 	queue := o.Routing.Queue
-	two := Routing{Queue: queue, Pools: []PoolOptions{{Name: "app", Share: 50, Workers: workers[:2]}, {Name: "b", Share: 50, Workers: workers[2:]}}}
-	more := Routing{Queue: queue, Pools: []PoolOptions{{Name: "app", Share: 100, Workers: []WorkerOptions{workers[1], workers[2], {Name: "w0", Address: workers[0].Address, Slots: 2}}}},
+	two := Routing{Queue: queue, Pools: []PoolOptions{{Name: "app", Share: 50, Workers: workers[:2]},
+		{Name: "b", Share: 50, Workers: workers[2:]}}}
+	more := Routing{Queue: queue,
+		Pools: []PoolOptions{{Name: "app", Share: 100, Workers: []WorkerOptions{workers[1], workers[2],
+			{Name: "w0", Address: workers[0].Address, Slots: 2}}}},
 		Classes: Classes{Fast: []Pattern{"/ready"}}}
 	for i := range 20 {
 		r := two

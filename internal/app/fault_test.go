@@ -81,7 +81,8 @@ func TestWorkerReadsNothing(t *testing.T) {
 		}
 	})
 	f := newFront(t, Options{Workers: one(w.address), HeaderTimeout: time.Hour, StallTimeout: time.Second})
-	if status, _, _, err := f.do(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 20<<20))); err != nil || status != http.StatusGatewayTimeout {
+	if status, _, _, err := f.do(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 20<<20))); err != nil ||
+		status != http.StatusGatewayTimeout {
 		t.Errorf("%d, %v", status, err)
 	}
 	wait(t, "nothing is left", func() bool { return f.Workers()[0].InFlight == 0 && f.disk.used.Load() == 0 })
@@ -110,7 +111,8 @@ func TestAnotherWorker(t *testing.T) {
 	good := serveRaw(t, echo)
 	t.Run("unreachable", func(t *testing.T) {
 		t.Parallel()
-		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: "http://" + dead.Addr().String()}, {Name: "b", Address: good.address}}})
+		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: "http://" + dead.Addr().String()},
+			{Name: "b", Address: good.address}}})
 		for range 4 {
 			if status, _, _, err := f.do(http.MethodPost, "/", strings.NewReader("x")); err != nil || status != 200 {
 				t.Error(status, err)
@@ -119,7 +121,8 @@ func TestAnotherWorker(t *testing.T) {
 	})
 	t.Run("dies", func(t *testing.T) {
 		t.Parallel()
-		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: dies.address}, {Name: "b", Address: good.address}}})
+		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: dies.address},
+			{Name: "b", Address: good.address}}})
 		for died.Load() == 0 {
 			if status, _, _, err := f.get("/"); err != nil || status != 200 {
 				t.Error(status, err)
@@ -143,14 +146,16 @@ func TestAnotherWorker(t *testing.T) {
 			t.Errorf("%d, %v, %d workers had it", status, err, asked.Load())
 		}
 		asked.Store(0)
-		if status, _, _, err := f.do(http.MethodPost, "/", strings.NewReader("x")); err != nil || status != 502 || asked.Load() != 1 {
+		if status, _, _, err := f.do(http.MethodPost, "/", strings.NewReader("x")); err != nil || status != 502 ||
+			asked.Load() != 1 {
 			t.Errorf("%d, %v, %d workers had what may be sent once", status, err, asked.Load())
 		}
 	})
 	t.Run("none", func(t *testing.T) {
 		t.Parallel()
 		f := newFront(t, Options{Workers: one("http://" + dead.Addr().String())})
-		if status, header, body, err := f.get("/"); err != nil || status != 503 || header.Get("Retry-After") == "" || strings.Contains(body, "127.0.0.1") {
+		if status, header, body, err := f.get("/"); err != nil || status != 503 || header.Get("Retry-After") == "" ||
+			strings.Contains(body, "127.0.0.1") {
 			t.Errorf("%d %q, %v", status, body, err)
 		}
 	})
@@ -352,7 +357,8 @@ func TestManyLeave(t *testing.T) {
 	for range 10_000 {
 		clients.Go(func() {
 			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 10_000)))
-			if record := f.Serve(r.Context(), httptest.NewRecorder(), r, origin.Origin{}); record.Status != statusClientLeft || record.Tries != 0 {
+			if record := f.Serve(r.Context(), httptest.NewRecorder(), r, origin.Origin{}); record.Status != statusClientLeft ||
+				record.Tries != 0 {
 				t.Errorf("%+v", record)
 			}
 		})
@@ -428,7 +434,8 @@ func TestPanics(t *testing.T) {
 	})
 	f := newFront(t, Options{Workers: one(w.address), HeaderTimeout: time.Hour, StallTimeout: time.Hour})
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	if record := f.Serve(t.Context(), panics{httptest.NewRecorder()}, r, origin.Origin{}); !record.Cut || !fault.Is(record.Err, fault.Internal) {
+	if record := f.Serve(t.Context(), panics{httptest.NewRecorder()}, r, origin.Origin{}); !record.Cut ||
+		!fault.Is(record.Err, fault.Internal) {
 		t.Errorf("in what sends the answer: %+v", record)
 	}
 	wait(t, "the connection is closed", func() bool { return w.open.Load() == 0 })
@@ -480,7 +487,8 @@ func TestSecondWorkerSucceeds(t *testing.T) {
 	t.Parallel()
 	good := serveRaw(t, echo)
 	for range 4 { // whichever is asked first
-		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "gone", Address: "unix:" + t.TempDir() + "/none", Slots: 1}, {Name: "good", Address: good.address, Slots: 1}}})
+		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "gone", Address: "unix:" + t.TempDir() + "/none", Slots: 1},
+			{Name: "good", Address: good.address, Slots: 1}}})
 		if status, _, _, err := f.get("/"); status != http.StatusOK {
 			t.Error(status, err)
 		}

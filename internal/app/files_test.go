@@ -22,7 +22,8 @@ func TestFiles(t *testing.T) {
 	writeFile(t, filepath.Join(inside, "a b.txt"), content)
 	writeFile(t, filepath.Join(inside, "sub/c"), "c")
 	writeFile(t, filepath.Join(outside, "secret"), "secret")
-	for link, to := range map[string]string{"good": "sub/c", "evil": outside + "/secret", "up": "../outside/secret", "dir": outside} {
+	for link, to := range map[string]string{"good": "sub/c", "evil": outside + "/secret", "up": "../outside/secret",
+		"dir": outside} {
 		if err := os.Symlink(to, filepath.Join(inside, link)); err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +39,8 @@ func TestFiles(t *testing.T) {
 		ask := func(t *testing.T, answer string, fields ...string) (int, map[string][]string, string) {
 			t.Helper()
 			worker := serveRaw(t, say(answer))
-			f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: worker.address}}, Files: Files{header, []FileRoot{{inside, "/protected/"}}}})
+			f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: worker.address}},
+				Files: Files{header, []FileRoot{{inside, "/protected/"}}}})
 			status, h, body, err := f.get("/", fields...)
 			if err != nil {
 				t.Fatal(err)
@@ -60,7 +62,8 @@ func TestFiles(t *testing.T) {
 		t.Run(header, func(t *testing.T) {
 			t.Parallel()
 			status, h, body := ask(t, wants(prefix+space))
-			if status != 200 || body != content || h["Content-Type"][0] != "text/x" || h["Content-Length"][0] != itoa(len(content)) || h["Etag"] == nil || h["Last-Modified"] == nil {
+			if status != 200 || body != content || h["Content-Type"][0] != "text/x" ||
+				h["Content-Length"][0] != itoa(len(content)) || h["Etag"] == nil || h["Last-Modified"] == nil {
 				t.Fatalf("%d, %d bytes, %v", status, len(body), h)
 			}
 			etag := h["Etag"][0]
@@ -82,7 +85,8 @@ func TestFiles(t *testing.T) {
 				}
 			}
 			// Of an error's page there are no parts, and no conditions hold for it.
-			for _, field := range []string{"Range: bytes=0-3", "If-None-Match: *", "If-Match: \"other\"", "If-Modified-Since: " + h["Last-Modified"][0]} {
+			for _, field := range []string{"Range: bytes=0-3", "If-None-Match: *", "If-Match: \"other\"", "If-Modified-Since: " +
+				h["Last-Modified"][0]} {
 				answer := strings.Replace(wants(prefix+space), "200 OK", "404 Not Found", 1)
 				if status, h, body := ask(t, answer, field); status != 404 || body != content || h["Accept-Ranges"] != nil {
 					t.Errorf("an error's page, %s: %d, %d bytes, %v", field, status, len(body), h["Accept-Ranges"])
@@ -95,20 +99,26 @@ func TestFiles(t *testing.T) {
 				t.Errorf("none: %d %q", status, body)
 			}
 			for _, name := range []string{
-				prefix + "evil", prefix + "up", prefix + "dir/secret", prefix + "pipe", prefix + "sub", prefix, inside, "/protected", prefix + "../outside/secret",
-				prefix + "sub/../../outside/secret", prefix + "/" + outside + "/secret", outside + "/secret", "/etc/passwd", "etc/passwd", prefix + "./good", prefix + "%2e%2e/outside/secret",
+				prefix + "evil", prefix + "up", prefix + "dir/secret", prefix + "pipe", prefix + "sub", prefix, inside,
+				"/protected", prefix + "../outside/secret",
+				prefix + "sub/../../outside/secret", prefix + "/" + outside + "/secret", outside + "/secret", "/etc/passwd",
+				"etc/passwd", prefix + "./good", prefix + "%2e%2e/outside/secret",
 				prefix + "good%00",
 			} {
-				if status, _, body := ask(t, wants(name)); status != 502 && status != 404 || strings.Contains(body, "secret") || strings.Contains(body, dir) {
+				if status, _, body := ask(t, wants(name)); status != 502 && status != 404 || strings.Contains(body, "secret") ||
+					strings.Contains(body, dir) {
 					t.Errorf("%s: %d %q", name, status, body)
 				}
 			}
 			// What the worker says beside it is dropped, whatever its length, and another status is kept.
-			answer := "HTTP/1.1 201 Created\r\n" + header + ": " + prefix + "good\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nown\r\n0\r\n\r\n"
-			if status, h, body := ask(t, answer); status != 201 || body != "c" || h["Content-Type"][0] != "application/octet-stream" {
+			answer := "HTTP/1.1 201 Created\r\n" + header + ": " + prefix +
+				"good\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nown\r\n0\r\n\r\n"
+			if status, h, body := ask(t, answer); status != 201 || body != "c" ||
+				h["Content-Type"][0] != "application/octet-stream" {
 				t.Errorf("with a body: %d %q", status, body)
 			}
-			for said, want := range map[string]int{"204 No Content": 204, "304 Not Modified": 304, "206 Partial Content\r\nContent-Range: bytes 0-0/9": 200} {
+			for said, want := range map[string]int{"204 No Content": 204, "304 Not Modified": 304,
+				"206 Partial Content\r\nContent-Range: bytes 0-0/9": 200} {
 				status, h, body := ask(t, "HTTP/1.1 "+said+"\r\nContent-Length: 0\r\n"+header+": "+prefix+"good\r\n\r\n")
 				if status != want || (body == "c") != (want == 200) || h["Content-Range"] != nil {
 					t.Errorf("%s: %d %q, %v", said, status, body, h)
@@ -124,9 +134,11 @@ func TestFileOfAPost(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "a"), "content")
 	worker := serveRaw(t, say("HTTP/1.1 200 OK\r\n"+headerSendfile+": "+dir+"/a\r\nContent-Length: 0\r\n\r\n"))
-	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: worker.address}}, Files: Files{headerSendfile, []FileRoot{{dir, ""}}}})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: worker.address}},
+		Files: Files{headerSendfile, []FileRoot{{dir, ""}}}})
 	for _, field := range []string{"If-None-Match: *", "If-Match: \"other\"", "Range: bytes=0-3"} {
-		if status, _, body, err := f.do(http.MethodPost, "/", strings.NewReader("x"), field); err != nil || status != 200 || body != "content" {
+		if status, _, body, err := f.do(http.MethodPost, "/", strings.NewReader("x"), field); err != nil || status != 200 ||
+			body != "content" {
 			t.Errorf("%s: %d %q, %v", field, status, body, err)
 		}
 	}
@@ -141,7 +153,8 @@ func TestFileByTheKernel(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "f"), strings.Repeat("0123456789", 1_000_000))
 	w := serveRaw(t, say("HTTP/1.1 200 OK\r\nX-Sendfile: "+dir+"/f\r\nContent-Length: 0\r\n\r\n"))
-	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address}}, Files: Files{headerSendfile, []FileRoot{{Dir: dir}}}})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address}},
+		Files: Files{headerSendfile, []FileRoot{{Dir: dir}}}})
 	if status, _, body, err := f.get("/"); err != nil || status != 200 || len(body) != 10_000_000 {
 		t.Fatal(status, len(body), err)
 	}
@@ -156,7 +169,8 @@ func TestFileShrinks(t *testing.T) {
 	dir := t.TempDir()
 	path := writeFile(t, filepath.Join(dir, "f"), strings.Repeat("0123456789", 5_000_000))
 	w := serveRaw(t, say("HTTP/1.1 200 OK\r\nX-Sendfile: "+path+"\r\nContent-Length: 0\r\n\r\n"))
-	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address}}, Files: Files{headerSendfile, []FileRoot{{Dir: dir}}}})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address}},
+		Files: Files{headerSendfile, []FileRoot{{Dir: dir}}}})
 	c := f.dial()
 	defer c.Close()
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")

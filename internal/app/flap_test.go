@@ -184,7 +184,8 @@ func TestFlappingWorkers(t *testing.T) {
 			most := 0
 			state := func(i int, want string) {
 				t.Helper()
-				until(t, fmt.Sprint("worker ", i, " is ", want), func() bool { most = max(most, resting()); return f.Workers()[i].State == want })
+				until(t, fmt.Sprint("worker ", i, " is ", want),
+					func() bool { most = max(most, resting()); return f.Workers()[i].State == want })
 			}
 			for round := range 3 {
 				one := round % 3
@@ -241,7 +242,8 @@ func TestWorkersAreReplaced(t *testing.T) {
 	comes := func(i int) {
 		t.Helper()
 		n := served(i)
-		until(t, fmt.Sprint("worker ", i, " is given requests again"), func() bool { return served(i) > n && f.Workers()[i].State == "up" })
+		until(t, fmt.Sprint("worker ", i, " is given requests again"),
+			func() bool { return served(i) > n && f.Workers()[i].State == "up" })
 	}
 	for i, socket := range sockets {
 		old := running[i]

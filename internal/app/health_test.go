@@ -84,7 +84,8 @@ func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, 
 // However a worker's checks change, the log has a few lines of it in a minute, and in the end how it is.
 func TestFlapsAreLoggedSparsely(t *testing.T) {
 	t.Parallel()
-	for name, checks := range map[string]string{"ready or not": "ppr", "there or not": "ppd", "never ready": "rd", "all of them": "rdppdr"} {
+	for name, checks := range map[string]string{"ready or not": "ppr", "there or not": "ppd", "never ready": "rd",
+		"all of them": "rdppdr"} {
 		var log logged
 		p, err := New(Options{Workers: one("unix:/nowhere"), Log: log.logger()})
 		if err != nil {
@@ -107,7 +108,8 @@ func TestFlapsAreLoggedSparsely(t *testing.T) {
 		for _, to := range []health{up, unready, down} {
 			changes += testutil.ToFloat64(p.Metrics.changes.WithLabelValues(w.Name, to.String()))
 		}
-		if said, told := len(lines), strings.Contains(strings.Join(lines, ""), "more_changes="); told && changes <= float64(said) || !told && changes > 2*float64(said) {
+		if said, told := len(lines), strings.Contains(strings.Join(lines, ""), "more_changes="); told &&
+			changes <= float64(said) || !told && changes > 2*float64(said) {
 			t.Errorf("%s: %v changes, %d lines, and it is told that there were more: %v", name, changes, said, told)
 		}
 		p.Close()
@@ -249,8 +251,10 @@ func TestSilentWorkerHasOneRequest(t *testing.T) {
 		}
 	})
 	f := newFront(t, Options{
-		Workers:       []WorkerOptions{{Name: "silent", Address: silent.address, Slots: 1}, {Name: "good", Address: good.address, Slots: 1}},
-		HeaderTimeout: time.Hour, Health: Health{Path: "/ready", Interval: 20 * time.Millisecond, Timeout: patience, Failures: 3, Passes: 1},
+		Workers: []WorkerOptions{{Name: "silent", Address: silent.address, Slots: 1},
+			{Name: "good", Address: good.address, Slots: 1}},
+		HeaderTimeout: time.Hour, Health: Health{Path: "/ready", Interval: 20 * time.Millisecond, Timeout: patience,
+			Failures: 3, Passes: 1},
 	})
 	until(t, "both are up", isState(f.Proxy, "+up +up"))
 	ctx, stop := context.WithCancel(t.Context())
@@ -305,7 +309,8 @@ func TestBusyWorkerIsNotDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.check(t.Context(), f.table.Load().pools[0].list()[0], time.Millisecond) // it would wait for an hour
-	if got := states(f.Proxy); !strings.HasPrefix(got, "-draining ") || strings.Contains(strings.Join(log.all(), ""), "worker=w0") {
+	if got := states(f.Proxy); !strings.HasPrefix(got, "-draining ") ||
+		strings.Contains(strings.Join(log.all(), ""), "worker=w0") {
 		t.Errorf("%s; the log says %q", got, log.all())
 	}
 	close(b[0].hold)

@@ -56,7 +56,8 @@ func crowd(address string) int {
 			for i := part; i < len(conns); i += 50 {
 				c, err := net.Dial("tcp", address)
 				if err == nil {
-					_, err = fmt.Fprintf(c, "POST /crowd HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n%s", strings.Repeat("x", 1000))
+					_, err = fmt.Fprintf(c, "POST /crowd HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n%s",
+						strings.Repeat("x", 1000))
 				}
 				if err != nil {
 					fmt.Fprintln(os.Stderr, err)
@@ -124,7 +125,8 @@ func TestTenThousandSocketsLeave(t *testing.T) { // not in parallel: it counts m
 	says("asked")
 	scheduler := f.table.Load().pools[0].scheduler
 	refused := func(why string) int { return int(testutil.ToFloat64(f.Metrics.refused.WithLabelValues("app", why))) }
-	wait(t, "all that may wait, and the others are refused", func() bool { return scheduler.Queued() == places && refused("full") == crowdSize-places })
+	wait(t, "all that may wait, and the others are refused",
+		func() bool { return scheduler.Queued() == places && refused("full") == crowdSize-places })
 	if took := memory() - before; took > crowdSize*each {
 		t.Errorf("%d clients take %d MiB", crowdSize, took>>20)
 	} else {

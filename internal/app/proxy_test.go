@@ -27,20 +27,24 @@ func itoa(n int) string { return strconv.Itoa(n) }
 func TestRelay(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, Options{Workers: one(serveRaw(t, echo).address)})
-	status, _, body, err := f.do(http.MethodPost, "/a%20b/c?x=1&y=%zz", strings.NewReader("hello"), "X-Mine: 1", "Cookie: a=b")
+	status, _, body, err := f.do(http.MethodPost, "/a%20b/c?x=1&y=%zz", strings.NewReader("hello"), "X-Mine: 1",
+		"Cookie: a=b")
 	if err != nil || status != 200 {
 		t.Fatal(status, err)
 	}
 	for _, want := range []string{
-		"POST /a%20b/c?x=1&y=%zz HTTP/1.1\r\n", "\r\nHost: " + f.address + "\r\n", "\r\nX-Mine: 1\r\n", "\r\nCookie: a=b\r\n", "\r\nContent-Length: 5\r\n",
-		"\r\nX-Forwarded-For: 127.0.0.1\r\n", "\r\nX-Forwarded-Proto: http\r\n", "\r\nX-Real-Ip: 127.0.0.1\r\n", "\r\nX-Request-Id: ", "\r\nX-Request-Start: t=1",
+		"POST /a%20b/c?x=1&y=%zz HTTP/1.1\r\n", "\r\nHost: " + f.address + "\r\n", "\r\nX-Mine: 1\r\n", "\r\nCookie: a=b\r\n",
+		"\r\nContent-Length: 5\r\n",
+		"\r\nX-Forwarded-For: 127.0.0.1\r\n", "\r\nX-Forwarded-Proto: http\r\n", "\r\nX-Real-Ip: 127.0.0.1\r\n",
+		"\r\nX-Request-Id: ", "\r\nX-Request-Start: t=1",
 		"\r\nForwarded: for=127.0.0.1;host=\"" + f.address + "\";proto=http\r\n", "\r\n\r\nhello",
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the worker saw no %q in %q", want, body)
 		}
 	}
-	if r := <-f.records; r.Worker != "w0" || r.Status != 200 || r.In != 5 || r.Out != int64(len(body)) || r.Tries != 1 || r.Err != nil {
+	if r := <-f.records; r.Worker != "w0" || r.Status != 200 || r.In != 5 || r.Out != int64(len(body)) || r.Tries != 1 ||
+		r.Err != nil {
 		t.Errorf("%+v", r)
 	}
 }
@@ -51,14 +55,19 @@ func TestForged(t *testing.T) {
 	w := serveRaw(t, echo)
 	f := newFront(t, Options{Workers: one(w.address)})
 	forged := []string{
-		"X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil", "X-Forwarded-Anything: evil", "Forwarded: for=6.6.6.6", "X-Forwarded: for=6.6.6.6", "Forwarded-For: 6.6.6.6",
+		"X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil", "X-Forwarded-Anything: evil",
+		"Forwarded: for=6.6.6.6", "X-Forwarded: for=6.6.6.6", "Forwarded-For: 6.6.6.6",
 		"CF-Connecting-IP: 6.6.6.6", "X-Remote-Addr: 6.6.6.6", "X-Original-Forwarded-For: 6.6.6.6", "X-Real-Ip: 6.6.6.6",
-		"Client-Ip: 6.6.6.6", "X-Scheme: evil", "X-Url-Scheme: evil", "Front-End-Https: evil", "Gitlab-Workhorse: evil", "X_Forwarded_For: 6.6.6.6", "X.Forwarded.For: 6.6.6.6", "X-Forwarded~For: 6.6.6.6", "Client`Ip: 6.6.6.6", "X-Request-Id: evil", "X-Request-Start: t=666", "X-Packhorse-User: evil", "Packhorse-For: evil",
-		"Gitlab-Workhorse-Api-Request: evil", "X-Sendfile-Type: evil", "X-Accel-Mapping: /=/evil", "Proxy: evil", "Proxy-Authorization: evil", "Keep-Alive: evil",
+		"Client-Ip: 6.6.6.6", "X-Scheme: evil", "X-Url-Scheme: evil", "Front-End-Https: evil", "Gitlab-Workhorse: evil",
+		"X_Forwarded_For: 6.6.6.6", "X.Forwarded.For: 6.6.6.6", "X-Forwarded~For: 6.6.6.6", "Client`Ip: 6.6.6.6",
+		"X-Request-Id: evil", "X-Request-Start: t=666", "X-Packhorse-User: evil", "Packhorse-For: evil",
+		"Gitlab-Workhorse-Api-Request: evil", "X-Sendfile-Type: evil", "X-Accel-Mapping: /=/evil", "Proxy: evil",
+		"Proxy-Authorization: evil", "Keep-Alive: evil",
 		"Te: evil", "Trailer: evil", "Connection: X-Hop, close", "X-Hop: evil", "Upgrade-Insecure-Requests: 1",
 	}
 	_, _, body, err := f.get("/", forged...)
-	if err != nil || strings.Contains(body, "evil") || strings.Contains(body, "6.6.6") || !strings.Contains(body, "Upgrade-Insecure-Requests") {
+	if err != nil || strings.Contains(body, "evil") || strings.Contains(body, "6.6.6") ||
+		!strings.Contains(body, "Upgrade-Insecure-Requests") {
 		t.Errorf("%v: the worker saw %s", err, body)
 	}
 	if <-f.records; !regexp.MustCompile(`X-Request-Start: t=\d{10}\.\d{3}\r\n`).MatchString(body) {
@@ -71,16 +80,22 @@ func TestForged(t *testing.T) {
 		sent []string
 		want []string
 	}{
-		{[]string{"X-Forwarded-For: 6.6.6.6, 192.0.2.1, 10.1.1.1", "X-Forwarded-Proto: http, https, https", "X-Forwarded-Host: evil, a.example, b.example", "X-Request-Id: abc"},
-			[]string{"X-Forwarded-For: 192.0.2.1, 10.1.1.1, 127.0.0.1\r\n", "X-Forwarded-Proto: https\r\n", "X-Forwarded-Host: a.example\r\n", "X-Real-Ip: 192.0.2.1\r\n",
-				"Forwarded: for=192.0.2.1;host=\"a.example\";proto=https, for=10.1.1.1, for=127.0.0.1\r\n", "X-Request-Id: abc\r\n"}},
+		{[]string{"X-Forwarded-For: 6.6.6.6, 192.0.2.1, 10.1.1.1", "X-Forwarded-Proto: http, https, https",
+			"X-Forwarded-Host: evil, a.example, b.example", "X-Request-Id: abc"},
+			[]string{"X-Forwarded-For: 192.0.2.1, 10.1.1.1, 127.0.0.1\r\n", "X-Forwarded-Proto: https\r\n",
+				"X-Forwarded-Host: a.example\r\n", "X-Real-Ip: 192.0.2.1\r\n",
+				"Forwarded: for=192.0.2.1;host=\"a.example\";proto=https, for=10.1.1.1, for=127.0.0.1\r\n",
+				"X-Request-Id: abc\r\n"}},
 		{[]string{"X-Forwarded-For: 6.6.6.6, nonsense, 10.1.1.1"}, []string{"X-Forwarded-For: 10.1.1.1, 127.0.0.1\r\n"}},
 		{[]string{"CF-Connecting-IP: 192.0.2.9", "X-Forwarded: for=6.6.6.6"}, []string{"Cf-Connecting-Ip: 192.0.2.9\r\n"}},
 		{[]string{"X-Forwarded-For: 2001:db8::1"}, []string{"Forwarded: for=\"[2001:db8::1]\";"}},
-		{[]string{`Forwarded: for=6.6.6.6;proto=http;host="evil"`, "X-Forwarded-Proto: https", "X-Forwarded-Host: a.example"}, // which a proxy passed on
+		// which a proxy passed on
+		{[]string{`Forwarded: for=6.6.6.6;proto=http;host="evil"`, "X-Forwarded-Proto: https", "X-Forwarded-Host: a.example"},
 			[]string{"X-Forwarded-For: 127.0.0.1\r\n", "X-Forwarded-Proto: https\r\n", "X-Forwarded-Host: a.example\r\n"}},
-		{[]string{`Forwarded: for=6.6.6.6;proto=https;host="evil"`}, []string{"X-Forwarded-For: 127.0.0.1\r\n", "X-Forwarded-Proto: http\r\n"}},
-		{[]string{"X-Forwarded-Host: a\"b", "X-Forwarded-Proto: gopher"}, []string{"X-Forwarded-Host: " + trusting.address + "\r\n", "X-Forwarded-Proto: http\r\n"}},
+		{[]string{`Forwarded: for=6.6.6.6;proto=https;host="evil"`},
+			[]string{"X-Forwarded-For: 127.0.0.1\r\n", "X-Forwarded-Proto: http\r\n"}},
+		{[]string{"X-Forwarded-Host: a\"b", "X-Forwarded-Proto: gopher"},
+			[]string{"X-Forwarded-Host: " + trusting.address + "\r\n", "X-Forwarded-Proto: http\r\n"}},
 	} {
 		_, _, body, err := trusting.get("/", test.sent...)
 		if err != nil || strings.Contains(body, "6.6.6.6") || strings.Contains(body, "evil") {
@@ -118,7 +133,8 @@ func TestOddRequestsOnNewConnections(t *testing.T) {
 		{"GET", "/", []string{"X-" + strings.Repeat("a", 300) + ": 1"}},
 	} {
 		if _, _, body, err := f.do(odd.method, odd.path, nil, odd.fields...); err != nil || body != itoa(i+1) {
-			t.Errorf("%.30s %.30s %.30s: on connection %s, %v; want the new one, %d", odd.method, odd.path, odd.fields, body, err, i+1)
+			t.Errorf("%.30s %.30s %.30s: on connection %s, %v; want the new one, %d", odd.method, odd.path, odd.fields, body,
+				err, i+1)
 		}
 		if _, _, body, err := f.do("VERSION-CONTROL", "/", nil); err != nil || body != itoa(i+1) {
 			t.Errorf("the next one: on connection %s, %v; want the kept one, %d", body, err, i+1)
@@ -136,35 +152,50 @@ func TestSmuggling(t *testing.T) {
 		want    string // the worker's bytes begin so
 		never   string
 	}{
-		"length and chunks":    {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n", "", "", "Transfer-Encoding"},
-		"two lengths":          {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "400", "", ""},
-		"bad length":           {"POST / HTTP/1.1\r\n" + host + "Content-Length: +3\r\n\r\nabc", "400", "", ""},
-		"list of lengths":      {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3, 3\r\n\r\nabc", "400", "", ""},
-		"strange encoding":     {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: xchunked\r\n\r\n", "501", "", ""},
-		"two encodings":        {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "501", "", ""},
-		"bad chunk size":       {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n", "400", "", ""},
-		"huge chunk":           {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nhello\r\n0\r\n\r\n", "400", "", ""},
-		"space before colon":   {"GET / HTTP/1.1\r\n" + host + "X-A : b\r\n\r\n", "400", "", ""},
-		"two hosts":            {"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400", "", ""},
-		"no host":              {"GET / HTTP/1.1\r\n\r\n", "400", "", ""},
-		"host with a path":     {"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", "400", "", ""},
-		"host with a user":     {"GET / HTTP/1.1\r\nHost: u@b\r\n\r\n", "400", "", ""},
-		"NUL in a field":       {"GET / HTTP/1.1\r\n" + host + "X-A: b\x00c\r\n\r\n", "400", "", ""},
-		"CR in a field":        {"GET / HTTP/1.1\r\n" + host + "X-A: b\rX-B: c\r\n\r\n", "400", "", ""},
-		"folded field":         {"GET / HTTP/1.1\r\n" + host + "X-A: b\r\n X-B: c\r\nConnection: close\r\n\r\n", "", "", "\r\n X-B"},
-		"absolute form":        {"GET http://other.example/p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "", "GET /p HTTP/1.1\r\nHost: other.example\r\n", "Host: a"},
-		"absolute, a user":     {"GET http://u:p@other.example/p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400", "", ""},
+		"length and chunks": {"POST / HTTP/1.1\r\n" + host +
+			"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: " +
+			"a\r\n\r\n", "", "", "Transfer-Encoding"},
+		"two lengths": {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "400",
+			"", ""},
+		"bad length":       {"POST / HTTP/1.1\r\n" + host + "Content-Length: +3\r\n\r\nabc", "400", "", ""},
+		"list of lengths":  {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3, 3\r\n\r\nabc", "400", "", ""},
+		"strange encoding": {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: xchunked\r\n\r\n", "501", "", ""},
+		"two encodings": {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "501",
+			"", ""},
+		"bad chunk size": {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
+			"400", "", ""},
+		"huge chunk": {"POST / HTTP/1.1\r\n" + host +
+			"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nhello\r\n0\r\n\r\n", "400", "", ""},
+		"space before colon": {"GET / HTTP/1.1\r\n" + host + "X-A : b\r\n\r\n", "400", "", ""},
+		"two hosts":          {"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400", "", ""},
+		"no host":            {"GET / HTTP/1.1\r\n\r\n", "400", "", ""},
+		"host with a path":   {"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", "400", "", ""},
+		"host with a user":   {"GET / HTTP/1.1\r\nHost: u@b\r\n\r\n", "400", "", ""},
+		"NUL in a field":     {"GET / HTTP/1.1\r\n" + host + "X-A: b\x00c\r\n\r\n", "400", "", ""},
+		"CR in a field":      {"GET / HTTP/1.1\r\n" + host + "X-A: b\rX-B: c\r\n\r\n", "400", "", ""},
+		"folded field": {"GET / HTTP/1.1\r\n" + host + "X-A: b\r\n X-B: c\r\nConnection: close\r\n\r\n", "", "",
+			"\r\n X-B"},
+		"absolute form": {"GET http://other.example/p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "",
+			"GET /p HTTP/1.1\r\nHost: other.example\r\n", "Host: a"},
+		"absolute, a user": {"GET http://u:p@other.example/p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400", "",
+			""},
 		"another scheme":       {"GET ftp://other.example/p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400", "", ""},
 		"opaque":               {"GET http:p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400", "", ""},
 		"connect":              {"CONNECT a:443 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "405", "", ""},
 		"trace":                {"TRACE / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "405", "", ""},
 		"spaces in the target": {"GET /a b HTTP/1.1\r\n" + host + "\r\n", "400", "", ""},
 		"control in a query":   {"GET /?a\x01b HTTP/1.1\r\n" + host + "\r\n", "400", "", ""},
-		"raw bytes":            {"GET /\xff?\xff# HTTP/1.1\r\n" + host + "Connection: close\r\n\r\n", "", "GET /%FF?%FF%23 HTTP/1.1\r\n", "\xff"},
-		"bare LF":              {"GET / HTTP/1.1\n" + host + "X-A: b\nConnection: close\r\n\r\n", "", "GET / HTTP/1.1\r\n", "[^\r]\n"},
-		"HTTP/1.0 and chunks":  {"POST / HTTP/1.0\r\n" + host + "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\nabcGET /smuggled HTTP/1.1\r\n\r\n", "", "", "/smuggled"},
-		"many fields":          {"GET / HTTP/1.1\r\n" + host + strings.Repeat("X-A: b\r\n", maxFields+1) + "\r\n", "431", "", ""},
-		"trailers":             {"POST / HTTP/1.1\r\n" + host + "Trailer: X-Real-Ip\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\nhello\r\n0\r\nX-Real-Ip: 6.6.6.6\r\n\r\n", "", "", "6.6.6.6"},
+		"raw bytes": {"GET /\xff?\xff# HTTP/1.1\r\n" + host + "Connection: close\r\n\r\n", "",
+			"GET /%FF?%FF%23 HTTP/1.1\r\n", "\xff"},
+		"bare LF": {"GET / HTTP/1.1\n" + host + "X-A: b\nConnection: close\r\n\r\n", "", "GET / HTTP/1.1\r\n",
+			"[^\r]\n"},
+		"HTTP/1.0 and chunks": {"POST / HTTP/1.0\r\n" + host +
+			"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\nabcGET /smuggled HTTP/1.1\r\n\r\n", "", "", "/smuggled"},
+		"many fields": {"GET / HTTP/1.1\r\n" + host + strings.Repeat("X-A: b\r\n", maxFields+1) + "\r\n", "431", "",
+			""},
+		"trailers": {"POST / HTTP/1.1\r\n" + host +
+			"Trailer: X-Real-Ip\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\nhello\r\n0\r\nX-Real-Ip: " +
+			"6.6.6.6\r\n\r\n", "", "", "6.6.6.6"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -219,7 +250,8 @@ func TestManyFields(t *testing.T) {
 		t.Errorf("%d, %d of %d fields: %v", status, cookies, n, err)
 	}
 	header += "X-Long: " + strings.Repeat("b", maxHeader) + "\r\n"
-	if status, _, body, err := f.do("GET", "/", nil); err != nil || status != http.StatusBadGateway || !strings.Contains(body, "longer than 65536 bytes") {
+	if status, _, body, err := f.do("GET", "/", nil); err != nil || status != http.StatusBadGateway ||
+		!strings.Contains(body, "longer than 65536 bytes") {
 		t.Errorf("beyond the limit: %d, %q, %v", status, body, err)
 	}
 }
@@ -228,21 +260,22 @@ func TestManyFields(t *testing.T) {
 func TestBadAnswers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
-		"nothing":               "",
-		"garbage":               "hello\r\n\r\n",
-		"another version":       "HTTP/2.0 200 OK\r\n\r\n",
-		"no status":             "HTTP/1.1 \r\n\r\n",
-		"strange status":        "HTTP/1.1 099 X\r\n\r\n",
-		"status 600":            "HTTP/1.1 600 X\r\nContent-Length: 0\r\n\r\n",
-		"half a header":         "HTTP/1.1 200 OK\r\nContent-Le",
-		"negative length":       "HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
-		"huge length":           "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\nhello",
-		"strange encoding":      "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-		"NUL":                   "HTTP/1.1 200 OK\r\nX-A: b\x00\r\nContent-Length: 0\r\n\r\n",
-		"bare CR":               "HTTP/1.1 200 OK\r\nX-A: b\rX-B: c\r\nContent-Length: 0\r\n\r\n",
-		"no colon":              "HTTP/1.1 200 OK\r\nX-A\r\nContent-Length: 0\r\n\r\n",
-		"no name":               "HTTP/1.1 200 OK\r\n: b\r\nContent-Length: 0\r\n\r\n",
-		"long field":            "HTTP/1.1 200 OK\r\nX-A: " + strings.Repeat("b", maxHeader) + "\r\nContent-Length: 0\r\n\r\n",
+		"nothing":          "",
+		"garbage":          "hello\r\n\r\n",
+		"another version":  "HTTP/2.0 200 OK\r\n\r\n",
+		"no status":        "HTTP/1.1 \r\n\r\n",
+		"strange status":   "HTTP/1.1 099 X\r\n\r\n",
+		"status 600":       "HTTP/1.1 600 X\r\nContent-Length: 0\r\n\r\n",
+		"half a header":    "HTTP/1.1 200 OK\r\nContent-Le",
+		"negative length":  "HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
+		"huge length":      "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\nhello",
+		"strange encoding": "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+		"NUL":              "HTTP/1.1 200 OK\r\nX-A: b\x00\r\nContent-Length: 0\r\n\r\n",
+		"bare CR":          "HTTP/1.1 200 OK\r\nX-A: b\rX-B: c\r\nContent-Length: 0\r\n\r\n",
+		"no colon":         "HTTP/1.1 200 OK\r\nX-A\r\nContent-Length: 0\r\n\r\n",
+		"no name":          "HTTP/1.1 200 OK\r\n: b\r\nContent-Length: 0\r\n\r\n",
+		"long field": "HTTP/1.1 200 OK\r\nX-A: " + strings.Repeat("b", maxHeader) +
+			"\r\nContent-Length: 0\r\n\r\n",
 		"101 unasked":           "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 		"endless 103":           strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", 100),
 		"half of a short one":   "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello",
@@ -255,7 +288,8 @@ func TestBadAnswers(t *testing.T) {
 		"bare LF behind a size": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n",
 		"endless size":          "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;" + strings.Repeat("x", 1<<20),
 		"half of a long one":    "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("hello", 50_000),
-		"half of a long one, 2": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nf4240\r\n" + strings.Repeat("hello", 50_000),
+		"half of a long one, 2": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nf4240\r\n" +
+			strings.Repeat("hello", 50_000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -274,7 +308,8 @@ func TestBadAnswers(t *testing.T) {
 					response, err = http.ReadResponse(in, nil)
 				}
 				if err != nil {
-					if !strings.Contains(err.Error(), "reset") && !errors.Is(err, io.ErrUnexpectedEOF) { // a cut that came before the head
+					// a cut that came before the head
+					if !strings.Contains(err.Error(), "reset") && !errors.Is(err, io.ErrUnexpectedEOF) {
 						t.Fatal(err)
 					}
 				} else if b, err := io.ReadAll(response.Body); response.StatusCode != http.StatusBadGateway && err == nil {
@@ -297,7 +332,8 @@ func TestBytesBehindAnAnswer(t *testing.T) {
 		"with a length": "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged",
 		"no body":       "HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged",
 		"204, chunks":   "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nforged\r\n0\r\n\r\n",
-		"chunks":        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged",
+		"chunks": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\nHTTP/1.1 200 " +
+			"OK\r\nContent-Length: 6\r\n\r\nforged",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -415,10 +451,12 @@ func TestTooMuch(t *testing.T) {
 		t.Error("a worker was asked")
 	}
 	slow := newFront(t, Options{Workers: one(w.address), Bodies: Bodies{ReadStall: 50 * time.Millisecond}})
-	if got := slow.raw("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel"); !strings.HasPrefix(got, "HTTP/1.1 408 ") {
+	if got := slow.raw("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel"); !strings.HasPrefix(got,
+		"HTTP/1.1 408 ") {
 		t.Errorf("a body that does not come: %q", got)
 	}
-	if got := slow.raw("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel"); !strings.HasPrefix(got, "HTTP/1.1 408 ") {
+	if got := slow.raw("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel"); !strings.HasPrefix(got,
+		"HTTP/1.1 408 ") {
 		t.Errorf("chunks that do not come: %q", got)
 	}
 }

@@ -62,10 +62,12 @@ func TestReloadUsesFree(t *testing.T) {
 	hold := make(chan bool)
 	defer close(hold)
 	a, b := serveRaw(t, holds(hold)), serveRaw(t, holds(hold))
-	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 1}}, ConnectTimeout: 4 * time.Second})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 1}},
+		ConnectTimeout: 4 * time.Second})
 	go func() { _, _, _, _ = f.get("/hold") }()
 	wait(t, "runs", func() bool { return a.open.Load() == 1 })
-	reload(t, f, "app", WorkerOptions{Name: "a2", Address: a.address, Slots: 1}, WorkerOptions{Name: "b", Address: b.address, Slots: 1})
+	reload(t, f, "app", WorkerOptions{Name: "a2", Address: a.address, Slots: 1},
+		WorkerOptions{Name: "b", Address: b.address, Slots: 1})
 	slow := 0
 	for range 6 {
 		began := time.Now()
@@ -97,7 +99,8 @@ func TestReloadUsesFreeSlot(t *testing.T) {
 		}
 	}
 	a, b := serveRaw(t, serve), serveRaw(t, serve)
-	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 2}}, ConnectTimeout: 4 * time.Second, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 2}},
+		ConnectTimeout: 4 * time.Second, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}})
 	up := func() bool {
 		for _, w := range f.Workers() {
 			if w.State != "up" {
@@ -112,7 +115,8 @@ func TestReloadUsesFreeSlot(t *testing.T) {
 		wait(t, "runs", func() bool { return holding.Load() == n })
 	}
 	held(1)
-	reload(t, f, "app", WorkerOptions{Name: "a2", Address: a.address, Slots: 2}, WorkerOptions{Name: "b", Address: b.address, Slots: 2})
+	reload(t, f, "app", WorkerOptions{Name: "a2", Address: a.address, Slots: 2},
+		WorkerOptions{Name: "b", Address: b.address, Slots: 2})
 	wait(t, "up", up)
 	held(2)
 	held(3) // one on each, of three places that there are one is left, at b
@@ -176,7 +180,8 @@ func TestDrainedWhileChecked(t *testing.T) {
 			_, _ = io.WriteString(c, ok("x"))
 		}
 	})
-	f := newFront(t, Options{Workers: one(w.address), Health: Health{Path: "/h", Interval: 100 * time.Millisecond, Timeout: 500 * time.Millisecond, Failures: 1 << 20}})
+	f := newFront(t, Options{Workers: one(w.address), Health: Health{Path: "/h", Interval: 100 * time.Millisecond,
+		Timeout: 500 * time.Millisecond, Failures: 1 << 20}})
 	wait(t, "up", func() bool { return f.Workers()[0].State == "up" })
 	hang.Store(true)
 	if err := f.Drain("w0", true); err != nil {
@@ -299,7 +304,8 @@ func TestReloadOfBusyWorkers(t *testing.T) {
 	stream()
 	stream()
 	routing := f.table.Load().Routing
-	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "a2", Address: a.address, Slots: 2}, {Name: "b", Address: b.address, Slots: 2}}}}
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1,
+		Workers: []WorkerOptions{{Name: "a2", Address: a.address, Slots: 2}, {Name: "b", Address: b.address, Slots: 2}}}}
 	if err := f.Set(routing); err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +318,8 @@ func TestReloadOfBusyWorkers(t *testing.T) {
 	if err := f.Drain("a2", true); err != nil {
 		t.Fatal(err)
 	}
-	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "a3", Address: a.address, Slots: 2}}}}
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1,
+		Workers: []WorkerOptions{{Name: "a3", Address: a.address, Slots: 2}}}}
 	if err := f.Set(routing); err != nil {
 		t.Fatal(err)
 	}

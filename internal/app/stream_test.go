@@ -16,12 +16,14 @@ import (
 func TestStreams(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ head, before, after string }{
-		"events":           {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n", "5\r\n", "\r\n"},
-		"chunks":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "5\r\n", "\r\n"},
-		"to the end":       {"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", "", ""},
-		"long":             {"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", "", ""},
-		"short, by wish":   {"HTTP/1.1 200 OK\r\nX-Accel-Buffering: no\r\nContent-Length: 100\r\n\r\n", "", ""},
-		"events, a length": {"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\nContent-Length: 100\r\n\r\n", "", ""},
+		"events": {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+			"5\r\n", "\r\n"},
+		"chunks":         {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "5\r\n", "\r\n"},
+		"to the end":     {"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", "", ""},
+		"long":           {"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", "", ""},
+		"short, by wish": {"HTTP/1.1 200 OK\r\nX-Accel-Buffering: no\r\nContent-Length: 100\r\n\r\n", "", ""},
+		"events, a length": {"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\nContent-Length: " +
+			"100\r\n\r\n", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,19 +141,29 @@ func TestAnswers(t *testing.T) {
 		never        []string
 	}{
 		{"HEAD /length", "HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n", []string{"Content-Length: 1234\r\n"}, nil},
-		{"HEAD /chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", []string{"HTTP/1.1 200 OK\r\n"}, []string{"\r\n0\r\n"}},
-		{"GET /204", "HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n", []string{"HTTP/1.1 204 No Content\r\n", "X-A: b\r\n"}, []string{"Content-Length", "Transfer-Encoding"}},
-		{"GET /304", "HTTP/1.1 304 Not Modified\r\nEtag: \"x\"\r\n\r\n", []string{"HTTP/1.1 304 Not Modified\r\n", "Etag: \"x\"\r\n"}, []string{"Transfer-Encoding"}},
-		{"GET /empty", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", []string{"Content-Length: 0\r\n"}, []string{"Content-Type"}},
+		{"HEAD /chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", []string{"HTTP/1.1 200 OK\r\n"},
+			[]string{"\r\n0\r\n"}},
+		{"GET /204", "HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n", []string{"HTTP/1.1 204 No Content\r\n", "X-A: b\r\n"},
+			[]string{"Content-Length", "Transfer-Encoding"}},
+		{"GET /304", "HTTP/1.1 304 Not Modified\r\nEtag: \"x\"\r\n\r\n",
+			[]string{"HTTP/1.1 304 Not Modified\r\n", "Etag: \"x\"\r\n"}, []string{"Transfer-Encoding"}},
+		{"GET /empty", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", []string{"Content-Length: 0\r\n"},
+			[]string{"Content-Type"}},
 		{"GET /no-type", "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", []string{"<html>"}, []string{"Content-Type"}},
-		{"GET /hints", "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+		{"GET /hints", "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 " +
+			"OK\r\nContent-Length: 2\r\n\r\nok",
 			[]string{"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n", "HTTP/1.1 200 OK\r\n"}, nil},
-		{"GET /cookies", "HTTP/1.1 200 OK\r\nset-cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 0\r\n\r\n", []string{"Set-Cookie: a=b\r\n", "Set-Cookie: c=d\r\n"}, nil},
-		{"GET /trailers", "HTTP/1.1 200 OK\r\nTrailer: X-Sum, X-Accel-Redirect\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\nX-Accel-Redirect: /x\r\n\r\n",
+		{"GET /cookies", "HTTP/1.1 200 OK\r\nset-cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 0\r\n\r\n",
+			[]string{"Set-Cookie: a=b\r\n", "Set-Cookie: c=d\r\n"}, nil},
+		{"GET /trailers", "HTTP/1.1 200 OK\r\nTrailer: X-Sum, X-Accel-Redirect\r\nTransfer-Encoding: " +
+			"chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\nX-Accel-Redirect: /x\r\n\r\n",
 			[]string{"Trailer: X-Sum\r\n", "\r\n0\r\nX-Sum: 1\r\n\r\n"}, []string{"Accel"}},
-		{"GET /internal", "HTTP/1.1 200 OK\r\nX-Packhorse-User: a\r\nPackhorse-Request: evil\r\nGitlab-Workhorse-Send-Data: evil\r\nX-Sendfile: /etc/passwd\r\nX-Accel-Redirect: /evil\r\nX-Accel-Limit-Rate: 1\r\nContent-Length: 2\r\n\r\nok",
+		{"GET /internal", "HTTP/1.1 200 OK\r\nX-Packhorse-User: a\r\nPackhorse-Request: " +
+			"evil\r\nGitlab-Workhorse-Send-Data: evil\r\nX-Sendfile: /etc/passwd\r\nX-Accel-Redirect: " +
+			"/evil\r\nX-Accel-Limit-Rate: 1\r\nContent-Length: 2\r\n\r\nok",
 			[]string{"ok"}, []string{"evil", "passwd", "Packhorse", "Accel", "Workhorse"}},
-		{"GET /hop", "HTTP/1.1 200 OK\r\nConnection: X-Hop\r\nX-Hop: evil\r\nKeep-Alive: evil\r\nProxy-Authenticate: evil\r\nUpgrade: evil\r\nContent-Length: 2\r\n\r\nok",
+		{"GET /hop", "HTTP/1.1 200 OK\r\nConnection: X-Hop\r\nX-Hop: evil\r\nKeep-Alive: evil\r\nProxy-Authenticate: " +
+			"evil\r\nUpgrade: evil\r\nContent-Length: 2\r\n\r\nok",
 			[]string{"ok"}, []string{"evil"}},
 		{"GET /reason", "HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nok", []string{"HTTP/1.1 200 OK\r\n"}, nil},
 		{"GET /599", "HTTP/1.1 599 Odd\r\nContent-Length: 2\r\n\r\nok", []string{"HTTP/1.1 599 "}, nil},

@@ -15,8 +15,10 @@ import (
 )
 
 const (
-	wants    = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-Websocket-Key: x\r\n\r\n"
-	switched = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: y\r\nX-Packhorse-A: evil\r\n\r\n"
+	wants = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: " +
+		"websocket\r\nSec-Websocket-Key: x\r\n\r\n"
+	switched = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " +
+		"y\r\nX-Packhorse-A: evil\r\n\r\n"
 )
 
 // parrot switches protocols, and then says everything again.
@@ -26,7 +28,8 @@ func parrot(_ int, c net.Conn, in *bufio.Reader) {
 		switch {
 		case r == "":
 			return
-		case strings.HasPrefix(r, "GET /ws") && strings.Contains(r, "\r\nUpgrade: websocket\r\n") && strings.Contains(r, "\r\nConnection: Upgrade\r\n"):
+		case strings.HasPrefix(r, "GET /ws") && strings.Contains(r, "\r\nUpgrade: websocket\r\n") &&
+			strings.Contains(r, "\r\nConnection: Upgrade\r\n"):
 			_, _ = io.WriteString(c, switched+"hello ")
 			_, _ = io.Copy(c, in)
 			return
@@ -58,7 +61,8 @@ func TestUpgrade(t *testing.T) {
 		c, in, response := switchTo(t, f)
 		defer c.Close()
 		open = append(open, c)
-		if response.StatusCode != 101 || response.Header.Get("Sec-Websocket-Accept") != "y" || response.Header.Get("X-Packhorse-A") != "" ||
+		if response.StatusCode != 101 || response.Header.Get("Sec-Websocket-Accept") != "y" ||
+			response.Header.Get("X-Packhorse-A") != "" ||
 			response.Header.Get("Upgrade") != "WebSocket" || response.Header.Get("Connection") != "Upgrade" {
 			t.Fatalf("%+v", response)
 		}
@@ -98,7 +102,8 @@ func TestUpgrade(t *testing.T) {
 	}
 	// They go on, too, when their worker has other slots or another name, or is there no more.
 	routing := f.table.Load().Routing
-	for _, workers := range [][]WorkerOptions{{{Name: "w0", Address: w.address, Slots: 2}}, {{Name: "w1", Address: w.address}}, {{Name: "w1", Address: "http://127.0.0.1:1"}}} {
+	for _, workers := range [][]WorkerOptions{{{Name: "w0", Address: w.address, Slots: 2}},
+		{{Name: "w1", Address: w.address}}, {{Name: "w1", Address: "http://127.0.0.1:1"}}} {
 		routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: workers}}
 		if err := f.Set(routing); err != nil {
 			t.Fatal(err)
@@ -135,10 +140,12 @@ func TestTLS(t *testing.T) {
 			}
 		}
 	})
-	f := newFrontWith(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address}}, Files: Files{headerSendfile, []FileRoot{{Dir: filepath.Dir(path)}}}},
+	f := newFrontWith(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address}},
+		Files: Files{headerSendfile, []FileRoot{{Dir: filepath.Dir(path)}}}},
 		(*httptest.Server).StartTLS)
 	client := f.server.Client()
-	for path, want := range map[string]string{"/": "\r\nX-Forwarded-Proto: https\r\n", "/file": strings.Repeat("0123456789", 100_000)} {
+	for path, want := range map[string]string{"/": "\r\nX-Forwarded-Proto: https\r\n",
+		"/file": strings.Repeat("0123456789", 100_000)} {
 		response, err := client.Get(f.server.URL + path)
 		if err != nil {
 			t.Fatal(err)
@@ -248,17 +255,22 @@ func TestUpgradeAbuse(t *testing.T) {
 		request string
 		status  string
 	}{
-		"a body":                 {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\nhello", "400"},
-		"chunks":                 {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: websocket\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
-		"POST":                   {"POST" + head + "Connection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n", "400"},
-		"no Connection":          {"GET" + head + "Connection: close\r\nUpgrade: websocket\r\n\r\n", "400"},
-		"two protocols":          {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: websocket, h2c\r\n\r\n", "400"},
-		"two fields":             {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: websocket\r\nUpgrade: other\r\n\r\n", "400"},
-		"no token":               {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: web socket\r\n\r\n", "400"},
-		"empty":                  {"GET" + head + "Connection: Upgrade, close\r\nUpgrade:\r\n\r\n", "400"},
-		"TLS":                    {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: TLS/1.0\r\n\r\n", "400"},
-		"HTTP/2":                 {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: HTTP/2.0\r\n\r\n", "400"},
-		"h2c":                    {"GET" + head + "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n", "200"},
+		"a body": {"GET" + head +
+			"Connection: Upgrade, close\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\nhello", "400"},
+		"chunks": {"GET" + head +
+			"Connection: Upgrade, close\r\nUpgrade: websocket\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"POST":          {"POST" + head + "Connection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n", "400"},
+		"no Connection": {"GET" + head + "Connection: close\r\nUpgrade: websocket\r\n\r\n", "400"},
+		"two protocols": {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: websocket, h2c\r\n\r\n", "400"},
+		"two fields": {"GET" + head +
+			"Connection: Upgrade, close\r\nUpgrade: websocket\r\nUpgrade: other\r\n\r\n", "400"},
+		"no token": {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: web socket\r\n\r\n", "400"},
+		"empty":    {"GET" + head + "Connection: Upgrade, close\r\nUpgrade:\r\n\r\n", "400"},
+		"TLS":      {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: TLS/1.0\r\n\r\n", "400"},
+		"HTTP/2":   {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: HTTP/2.0\r\n\r\n", "400"},
+		"h2c": {"GET" + head +
+			"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n",
+			"200"},
 		"HTTP/1.0":               {"GET / HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", "200"},
 		"nothing named":          {"GET" + head + "Connection: Upgrade, close\r\n\r\n", "200"},
 		"a worker that does not": {"GET" + head + "Connection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n", "200"},
@@ -267,7 +279,8 @@ func TestUpgradeAbuse(t *testing.T) {
 		if !strings.HasPrefix(got, "HTTP/1.1 "+test.status) && !strings.HasPrefix(got, "HTTP/1.0 "+test.status) {
 			t.Errorf("%s: %q", name, got)
 		}
-		if name != "a worker that does not" && (strings.Contains(got, "\r\nUpgrade: ") || strings.Contains(strings.ToLower(got), "http2-settings")) {
+		if name != "a worker that does not" && (strings.Contains(got, "\r\nUpgrade: ") ||
+			strings.Contains(strings.ToLower(got), "http2-settings")) {
 			t.Errorf("%s: the worker saw %q", name, got)
 		}
 	}
@@ -278,7 +291,8 @@ func TestUpgradeAbuse(t *testing.T) {
 		"another protocol": "HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\nConnection: Upgrade\r\n\r\n",
 		"no protocol":      "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\r\n",
 		"no Connection":    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n",
-		"a body":           "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: 5\r\n\r\nhello",
+		"a body": "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: " +
+			"Upgrade\r\nContent-Length: 5\r\n\r\nhello",
 	} {
 		bad := newFront(t, Options{Workers: one(serveRaw(t, say(answer)).address)})
 		c, _, response := switchTo(t, bad)
@@ -290,7 +304,8 @@ func TestUpgradeAbuse(t *testing.T) {
 	none := newFront(t, Options{Workers: one(w.address), MaxUpgrades: -1})
 	c, in, response := switchTo(t, none)
 	defer c.Close()
-	if b, _ := io.ReadAll(io.LimitReader(in, response.ContentLength)); response.StatusCode != 200 || strings.Contains(string(b), "pgrade") {
+	if b, _ := io.ReadAll(io.LimitReader(in, response.ContentLength)); response.StatusCode != 200 ||
+		strings.Contains(string(b), "pgrade") {
 		t.Errorf("none allowed: %+v %q", response, b)
 	}
 }

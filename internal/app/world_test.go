@@ -119,7 +119,8 @@ func (f *front) get(path string, fields ...string) (status int, header http.Head
 	return f.do(http.MethodGet, path, nil, fields...)
 }
 
-func (f *front) do(method, path string, content io.Reader, fields ...string) (status int, header http.Header, body string, err error) {
+func (f *front) do(method, path string, content io.Reader,
+	fields ...string) (status int, header http.Header, body string, err error) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -159,7 +160,8 @@ func serveRaw(t *testing.T, handle func(n int, c net.Conn, in *bufio.Reader)) *r
 	return serveOn(t, l, "http://"+l.Addr().String(), handle)
 }
 
-func serveOn(t *testing.T, l net.Listener, address string, handle func(n int, c net.Conn, in *bufio.Reader)) *rawWorker {
+func serveOn(t *testing.T, l net.Listener, address string,
+	handle func(n int, c net.Conn, in *bufio.Reader)) *rawWorker {
 	w := &rawWorker{address: address}
 	var running sync.WaitGroup
 	var mu sync.Mutex

@@ -73,7 +73,8 @@ type play struct {
 }
 
 func newPlay() *play {
-	return &play{crowd: newCrowd(Limits{}), known: map[string]*Worker{}, has: map[*Worker][]*Ticket{}, work: map[string]*Ticket{}, ids: map[*Ticket]string{}}
+	return &play{crowd: newCrowd(Limits{}), known: map[string]*Worker{}, has: map[*Worker][]*Ticket{},
+		work: map[string]*Ticket{}, ids: map[*Ticket]string{}}
 }
 
 func (p *play) set(members ...Member) {

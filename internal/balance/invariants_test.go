@@ -107,8 +107,10 @@ func (m *crowd) assigned(t *Ticket) {
 		return
 	}
 	switch {
-	case w.isRemoved || w.isDraining || w.slots() > 0 && w.inFlight > w.slots() || w.inFlight > w.member.Slots && w.member.Slots > 0:
-		m.err = fmt.Sprintf("%s has %d of %d slots; draining %t, removed %t", w.Name(), w.inFlight, w.slots(), w.isDraining, w.isRemoved)
+	case w.isRemoved || w.isDraining || w.slots() > 0 && w.inFlight > w.slots() || w.inFlight > w.member.Slots &&
+		w.member.Slots > 0:
+		m.err = fmt.Sprintf("%s has %d of %d slots; draining %t, removed %t", w.Name(), w.inFlight, w.slots(), w.isDraining,
+			w.isRemoved)
 	case slices.Contains(t.Tried, w.Name()) || t.Among != nil && !slices.Contains(t.Among, w):
 		m.err = w.Name() + " was not to have it"
 	case m.down[w.Name()] && !m.usable[w.Name()]:
@@ -122,7 +124,8 @@ func (m *crowd) assigned(t *Ticket) {
 	all, _ := m.candidates(t)
 	had := m.load(w, w.inFlight-1)
 	for _, other := range all {
-		if other == w || m.down[other.Name()] || m.now < other.restsUntil || other.slots() > 0 && other.inFlight >= other.slots() {
+		if other == w || m.down[other.Name()] || m.now < other.restsUntil || other.slots() > 0 &&
+			other.inFlight >= other.slots() {
 			continue
 		}
 		if w.inFlight > 1 && other.inFlight == 0 {
@@ -219,12 +222,14 @@ func TestInvariants(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e"}
 	rapid.Check(t, func(t *rapid.T) {
 		limits := func() Limits {
-			return Limits{Queue: rapid.IntRange(0, 12).Draw(t, "queue"), Reserve: rapid.IntRange(AutoReserve, 4).Draw(t, "reserve"), Each: rapid.IntRange(0, 3).Draw(t, "each"),
+			return Limits{Queue: rapid.IntRange(0, 12).Draw(t, "queue"),
+				Reserve: rapid.IntRange(AutoReserve, 4).Draw(t, "reserve"), Each: rapid.IntRange(0, 3).Draw(t, "each"),
 				Wait: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "wait")}
 		}
 		members := func() (all []Member) {
 			for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t, "names") {
-				all = append(all, Member{Name: name, Weight: rapid.IntRange(-1, 4).Draw(t, "weight"), Slots: rapid.SampledFrom([]int{0, 1, 1, 2, 2, 3, 8}).Draw(t, "slots")})
+				all = append(all, Member{Name: name, Weight: rapid.IntRange(-1, 4).Draw(t, "weight"),
+					Slots: rapid.SampledFrom([]int{0, 1, 1, 2, 2, 3, 8}).Draw(t, "slots")})
 			}
 			return all
 		}
@@ -232,8 +237,10 @@ func TestInvariants(t *testing.T) {
 		m.set(members()...)
 		t.Repeat(map[string]func(*rapid.T){
 			"enter": func(t *rapid.T) {
-				w := Work{Caller: rapid.SampledFrom(callers).Draw(t, "caller"), Subject: rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(t, "subject"),
-					Check: rapid.IntRange(0, 9).Draw(t, "check") == 0, Fast: rapid.Bool().Draw(t, "fast"), NoWait: rapid.IntRange(0, 9).Draw(t, "no wait") == 0}
+				w := Work{Caller: rapid.SampledFrom(callers).Draw(t, "caller"),
+					Subject: rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(t, "subject"),
+					Check:   rapid.IntRange(0, 9).Draw(t, "check") == 0, Fast: rapid.Bool().Draw(t, "fast"), NoWait: rapid.IntRange(0,
+						9).Draw(t, "no wait") == 0}
 				if rapid.IntRange(0, 3).Draw(t, "some") == 0 {
 					w.Tried = rapid.SliceOfN(rapid.SampledFrom(names), 0, 2).Draw(t, "tried")
 				}
@@ -326,10 +333,12 @@ func (m *crowd) comesToAnEnd(t *rapid.T) {
 func TestEverybodyHasATurn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		m := newCrowd(Limits{Queue: 1000, Reserve: rapid.IntRange(AutoReserve, 3).Draw(t, "reserve"), Each: rapid.IntRange(0, 2).Draw(t, "each")})
+		m := newCrowd(Limits{Queue: 1000, Reserve: rapid.IntRange(AutoReserve, 3).Draw(t, "reserve"),
+			Each: rapid.IntRange(0, 2).Draw(t, "each")})
 		var members []Member
 		for i := range rapid.IntRange(1, 4).Draw(t, "workers") {
-			members = append(members, Member{Name: strconv.Itoa(i), Weight: rapid.IntRange(1, 4).Draw(t, "weight"), Slots: rapid.IntRange(1, 3).Draw(t, "slots")})
+			members = append(members, Member{Name: strconv.Itoa(i), Weight: rapid.IntRange(1, 4).Draw(t, "weight"),
+				Slots: rapid.IntRange(1, 3).Draw(t, "slots")})
 		}
 		m.set(members...)
 		passed := map[*Ticket]int{}

@@ -93,7 +93,8 @@ var callers = []Caller{"", "ann", "bob", "192.0.2.0/24", "2001:db8::/64"}
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(rapid.IntRange(1, 3).Draw(t, "slots"), rapid.IntRange(0, 5).Draw(t, "queue"), rapid.Float64Range(0, 1).Draw(t, "anonymous"))
+		m := newModel(rapid.IntRange(1, 3).Draw(t, "slots"), rapid.IntRange(0, 5).Draw(t, "queue"),
+			rapid.Float64Range(0, 1).Draw(t, "anonymous"))
 		t.Repeat(map[string]func(*rapid.T){
 			"enter": func(t *rapid.T) {
 				c := rapid.SampledFrom(callers).Draw(t, "caller")

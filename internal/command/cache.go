@@ -39,19 +39,21 @@ after the repair of a damaged repository.`,
 		}
 		return nil
 	}
-	return onNode(&nodeFinder{target: target{env: env}, cache: true}, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
-		request := &packhorsev1.DropPacksRequest{All: *all}
-		if !*all {
-			request.Repository = args[0]
-		}
-		dropped, err := node.Repositories().DropPacks(ctx, connect.NewRequest(request))
-		if err != nil {
+	return onNode(&nodeFinder{target: target{env: env}, cache: true}, cmd, changes,
+		func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+			request := &packhorsev1.DropPacksRequest{All: *all}
+			if !*all {
+				request.Repository = args[0]
+			}
+			dropped, err := node.Repositories().DropPacks(ctx, connect.NewRequest(request))
+			if err != nil {
+				return err
+			}
+			if *asJSON {
+				return printJSON(cmd.OutOrStdout(), dropped.Msg)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "dropped %d packs, %s\n", dropped.Msg.GetPacks(),
+				bytesOf(dropped.Msg.GetBytes()))
 			return err
-		}
-		if *asJSON {
-			return printJSON(cmd.OutOrStdout(), dropped.Msg)
-		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "dropped %d packs, %s\n", dropped.Msg.GetPacks(), bytesOf(dropped.Msg.GetBytes()))
-		return err
-	})
+		})
 }

@@ -1,8 +1,9 @@
 // Package command is the command line of packhorse: one file for each command.
 //
-// The program is a function of its environment: Main gets the arguments, the streams and the variables, and returns the exit code, so that tests
-// start the same thing that users do. Commands that start a server hand its configuration to package roles. Others ask a running server over the
-// admin socket in its state directory (target, adminClient, nodeFinder), or look at files themselves.
+// The program is a function of its environment: Main gets the arguments, the streams and the variables, and returns the
+// exit code, so that tests start the same thing that users do. Commands that start a server hand its configuration to
+// package roles. Others ask a running server over the admin socket in its state directory (target, adminClient,
+// nodeFinder), or look at files themselves.
 package command
 
 import (
@@ -31,20 +32,23 @@ type Env struct {
 	Environ  []string // "NAME=value"
 	Version  string   // of the program; empty means cli.Version
 	Revision string   // commit of the source; empty: what the build info knows
-	Program  string   // this program's file, for processes of its own, which search, or end what a killed server leaves; empty: there are none
+	// this program's file, for processes of its own, which search, or end what a killed server leaves; empty: there are
+	// none
+	Program string
 
-	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. A server reads its configuration again
-	// at each; other commands leave the signal its default effect.
+	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. A server reads its
+	// configuration again at each; other commands leave the signal its default effect.
 	Hangups func() (signals <-chan os.Signal, stop func())
-	// Quits is the same for SIGQUIT, at which a server writes a dump, and for SIGUSR1, by which "packhorse debug dump" asks for one. Once stop is called
-	// SIGQUIT has its default effect again, and SIGUSR1 none.
+	// Quits is the same for SIGQUIT, at which a server writes a dump, and for SIGUSR1, by which "packhorse debug dump"
+	// asks for one. Once stop is called SIGQUIT has its default effect again, and SIGUSR1 none.
 	Quits func() (signals <-chan os.Signal, stop func())
 
-	// Sockets are listening sockets that the service manager opened for this process, by the names in package roles. Whoever runs a server closes them.
+	// Sockets are listening sockets that the service manager opened for this process, by the names in package roles.
+	// Whoever runs a server closes them.
 	Sockets []*os.File
 
-	// Become has the process run as another user from now on, for commands that root runs on files of a server's user; nil: they
-	// are run as root.
+	// Become has the process run as another user from now on, for commands that root runs on files of a server's user;
+	// nil: they are run as root.
 	Become func(statedir.Owner) error
 }
 
@@ -91,7 +95,8 @@ func (e Env) Getenv(name string) string {
 
 // process is what a role needs to know of it.
 func (e Env) process() roles.Process {
-	return roles.Process{Stderr: e.Stderr, Getenv: e.Getenv, Version: versionOf(e).Version, Program: e.Program, Hangups: e.Hangups, Quits: e.Quits, Sockets: e.Sockets}
+	return roles.Process{Stderr: e.Stderr, Getenv: e.Getenv, Version: versionOf(e).Version, Program: e.Program,
+		Hangups: e.Hangups, Quits: e.Quits, Sockets: e.Sockets}
 }
 
 // What package cli has for all commands.
@@ -126,8 +131,10 @@ and copied to every other client with the same request. So many identical clones
 		Version: versionOf(env).Version, // for --version
 	}
 	root.SetVersionTemplate(versionOf(env).line())
-	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env), workersCommand(env), drainCommand(env), undrainCommand(env),
-		repoCommand(env), cacheCommand(env), resolveCommand(env), topCommand(env), doctorCommand(env), tokenCommand(env), configCommand(env), debugCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(),
+	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env),
+		workersCommand(env), drainCommand(env), undrainCommand(env),
+		repoCommand(env), cacheCommand(env), resolveCommand(env), topCommand(env), doctorCommand(env), tokenCommand(env),
+		configCommand(env), debugCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(),
 		movedCommand("bench"), movedCommand("compare"))
 	return root
 }
@@ -147,7 +154,8 @@ func movedCommand(name string) *cobra.Command {
 			case len(args) > 0 && slices.Contains([]string{"sched", "spawn", "exists"}, args[0]):
 				line = append(line, "lab")
 			}
-			return usage(fmt.Errorf("packhorse %s moved to a program of its own: run %q", name, strings.Join(append(line, args...), " ")))
+			return usage(fmt.Errorf("packhorse %s moved to a program of its own: run %q", name,
+				strings.Join(append(line, args...), " ")))
 		},
 	}
 }

@@ -40,7 +40,8 @@ func TestSuggestions(t *testing.T) {
 		want string // of standard error
 	}{
 		{[]string{"serve", dir}, `did you mean "packhorse serve --root ` + dir + `"?`},
-		{[]string{"serve", dir, "--http", "127.0.0.1:1"}, `did you mean "packhorse serve --root ` + dir + ` --http=127.0.0.1:1"?`},
+		{[]string{"serve", dir, "--http", "127.0.0.1:1"}, `did you mean "packhorse serve --root ` + dir +
+			` --http=127.0.0.1:1"?`},
 		{[]string{"serve", "/no/such.toml"}, `did you mean "packhorse serve --config /no/such.toml"?`},
 		{[]string{"gateway", "a=127.0.0.1:9100"}, `did you mean "packhorse gateway --node a=127.0.0.1:9100"?`},
 		{[]string{"repo", "list", dir}, `did you mean "packhorse repo list --root ` + dir + `"?`},

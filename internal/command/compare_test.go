@@ -35,7 +35,8 @@ func TestComparePoolsOfAServer(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() {
-		ended <- Main(ctx, Env{Args: []string{"serve", "--root", root, "--config", config, "--http", "127.0.0.1:0", "--ops", ""}, Stdout: out, Stderr: out})
+		ended <- Main(ctx, Env{Args: []string{"serve", "--root", root, "--config", config, "--http", "127.0.0.1:0", "--ops",
+			""}, Stdout: out, Stderr: out})
 	}()
 	var s statedir.Server
 	gittest.WaitFor(t, "the server writes serve.json", func() bool {
@@ -55,24 +56,28 @@ func TestComparePoolsOfAServer(t *testing.T) {
 		text, _ := os.ReadFile(log)
 		t.Fatalf("the server ended with %d:\n%s", code, text)
 	}
-	report, err := compare.Run(t.Context(), compare.Options{A: []string{log}, Split: "pool", Rows: 30, Confidence: 0.95, Workers: 1})
+	report, err := compare.Run(t.Context(), compare.Options{A: []string{log}, Split: "pool", Rows: 30, Confidence: 0.95,
+		Workers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, b := report.Sides[0], report.Sides[1]
-	if a.Name != "falcon" || b.Name != "puma" || a.Requests+b.Requests != requests || len(report.Rows) != 1 || report.Rows[0].Route != "GET /users/{id}/avatar" {
+	if a.Name != "falcon" || b.Name != "puma" || a.Requests+b.Requests != requests || len(report.Rows) != 1 ||
+		report.Rows[0].Route != "GET /users/{id}/avatar" {
 		t.Errorf("%+v", report)
 	}
 }
 
 func TestMovedCommands(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"bench fetch http://127.0.0.1:8080/demo --clients 3", `run "packhorse-bench fetch http://127.0.0.1:8080/demo --clients 3"`},
+		{"bench fetch http://127.0.0.1:8080/demo --clients 3",
+			`run "packhorse-bench fetch http://127.0.0.1:8080/demo --clients 3"`},
 		{"bench exists --help", `run "packhorse-bench lab exists --help"`},
 		{"bench", `run "packhorse-bench"`},
 		{"compare a.log b.log", `run "packhorse-bench compare a.log b.log"`},
 	} {
-		if code, stdout, stderr := runMain(strings.Fields(c.args)...); code != exitUsage || stdout != "" || !strings.Contains(stderr, c.want) || strings.Count(stderr, "\n") != 1 {
+		if code, stdout, stderr := runMain(strings.Fields(c.args)...); code != exitUsage || stdout != "" ||
+			!strings.Contains(stderr, c.want) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("packhorse %s: got exit %d, %q, want exit %d and %q", c.args, code, stderr, exitUsage, c.want)
 		}
 	}

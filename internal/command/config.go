@@ -48,7 +48,8 @@ file. It does not replace a file that exists.`,
 			if err = errors.Join(err, f.Close()); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "wrote %s; set root in it, and check it with: packhorse config check %[1]s\n", args[0])
+			_, err = fmt.Fprintf(cmd.OutOrStdout(),
+				"wrote %s; set root in it, and check it with: packhorse config check %[1]s\n", args[0])
 			return err
 		},
 	}

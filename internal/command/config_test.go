@@ -125,7 +125,8 @@ func TestWarnings(t *testing.T) {
 		{rule("team/*"), ""},
 		{rule("**"), ""},
 		{rule("tem/**"), `:4: warning: auth.rule.repositories: "tem/**" matches no repository below ` + root},
-		{hook("http://127.0.0.1:1/x"), `:4: warning: webhook "w" cannot be delivered: its host has an address of a private network`},
+		{hook("http://127.0.0.1:1/x"),
+			`:4: warning: webhook "w" cannot be delivered: its host has an address of a private network`},
 		{hook("http://no-such-host.invalid/x"), "the host no-such-host.invalid has no address"},
 		{hook("http://127.0.0.1:1/x") + "allow_private = true\n", ""},
 		{"[auth.hook]\nurl = \"http://no-such-host.invalid/\"\n", "auth.hook.url: the hook cannot be asked"},
@@ -140,7 +141,8 @@ func TestWarnings(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "packhorse.toml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "root = %q\n%sallow_private = true\n", root, hook("http://127.0.0.1:1/x")), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, "root = %q\n%sallow_private = true\n", root,
+		hook("http://127.0.0.1:1/x")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, errs := runMain("config", "check", "--connect", file); !strings.Contains(errs, "refused") {
@@ -153,7 +155,8 @@ func TestCheckOfSeveralFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "packhorse.toml")
-	text := fmt.Sprintf("root = %q\n[storage]\nlisten = \"127.0.0.1:9100\"\ntls_cert = \"/nope/cert\"\ntls_key = \"/nope/key\"\n"+
+	text := fmt.Sprintf("root = %q\n[storage]\nlisten = \"127.0.0.1:9100\"\ntls_cert = \"/nope/cert\"\ntls_key = "+
+		"\"/nope/key\"\n"+
 		"client_ca = \"/nope/ca\"\nsecret_file = \"/nope/secret\"\n[push.fsck]\nbadZone = \"warn\"\nbadDate = \"off\"\n", dir)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -174,7 +177,8 @@ func makeCertificate(t *testing.T, dir string, valid time.Duration) (cert, key s
 		t.Fatal(err)
 	}
 	now := time.Now()
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"localhost"},
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		DNSNames:  []string{"localhost"},
 		NotBefore: now.Add(min(-time.Hour, valid-time.Hour)), NotAfter: now.Add(valid)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	if err != nil {
@@ -185,7 +189,8 @@ func makeCertificate(t *testing.T, dir string, valid time.Duration) (cert, key s
 		t.Fatal(err)
 	}
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: pkcs}} {
+	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der},
+		key: {Type: "PRIVATE KEY", Bytes: pkcs}} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

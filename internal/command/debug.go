@@ -70,7 +70,8 @@ printed.`,
 	d.addFlags(flags, "the server's state directory, `DIR` (default of the server on the root)")
 	flags.StringVar(&d.ops, "ops", "", "ask on the private listener at `HOST:PORT`")
 	flags.BoolVar(&d.json, "json", false, "print JSON")
-	flags.DurationVar(&d.patience, "patience", time.Minute, "how long to wait for an answer, and then for the signal's effect (`DURATION`)")
+	flags.DurationVar(&d.patience, "patience", time.Minute,
+		"how long to wait for an answer, and then for the signal's effect (`DURATION`)")
 	return cmd
 }
 
@@ -85,7 +86,8 @@ type dumper struct {
 func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	if d.ops != "" {
 		if d.state+d.root+d.config != "" {
-			return watchdog.Dump{}, usage(errors.New("--ops says which server is meant, and so do --state, --root and --config: give one"))
+			return watchdog.Dump{}, usage(errors.New("--ops says which server is meant, and so do --state, --root and " +
+				"--config: give one"))
 		}
 		address := strings.TrimSuffix(strings.TrimPrefix(d.ops, "http://"), "/")
 		if _, err := config.SplitAddress(address); err != nil {
@@ -98,7 +100,8 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 		return dump, err
 	}
 	if d.state+d.root+d.config == "" {
-		return watchdog.Dump{}, usage(errors.New("which server? name its state directory with --state DIR, its repositories with --root DIR, or its private listener with --ops HOST:PORT"))
+		return watchdog.Dump{}, usage(errors.New("which server? name its state directory with --state DIR, its " +
+			"repositories with --root DIR, or its private listener with --ops HOST:PORT"))
 	}
 	state, err := d.stateDir(config.RoleGateway)
 	if err != nil {
@@ -112,7 +115,8 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	if err == nil || isAnswer(err) {
 		return dump, err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending %s to process %d\n", config.AdminSocket(state), err, unix.SignalName(server.Signal()), server.PID)
+	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending %s to process %d\n", config.AdminSocket(state), err,
+		unix.SignalName(server.Signal()), server.PID)
 	began := time.Now()
 	if err := signalServer(server, state); err != nil {
 		return watchdog.Dump{}, err
@@ -120,9 +124,12 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	if dump, ok := d.await(cmd.Context(), server, began); ok {
 		return dump, nil
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "the process has written no dump within %v; what the system tells of it follows\n", d.patience)
-	err = errors.Join(watchdog.WriteProcesses(cmd.OutOrStdout(), server.PID), watchdog.WriteCommands(cmd.OutOrStdout(), server.PID, auth.Redact))
-	return watchdog.Dump{}, errors.Join(fmt.Errorf("process %d runs no goroutine, or cannot write: kill -ABRT %d has it print its stacks to standard error, and end",
+	fmt.Fprintf(cmd.ErrOrStderr(), "the process has written no dump within %v; what the system tells of it follows\n",
+		d.patience)
+	err = errors.Join(watchdog.WriteProcesses(cmd.OutOrStdout(), server.PID),
+		watchdog.WriteCommands(cmd.OutOrStdout(), server.PID, auth.Redact))
+	return watchdog.Dump{}, errors.Join(fmt.Errorf("process %d runs no goroutine, or cannot write: kill -ABRT %d has "+
+		"it print its stacks to standard error, and end",
 		server.PID, server.PID), err)
 }
 
@@ -171,15 +178,16 @@ func (d *dumper) ask(ctx context.Context, network, address string) (dump watchdo
 	return dump, json.Unmarshal(text, &dump)
 }
 
-// signalServer asks the process that has a state directory for a dump, and nobody else: a process ID in a file may be one of another container, or of a
-// process that has ended.
+// signalServer asks the process that has a state directory for a dump, and nobody else: a process ID in a file may be
+// one of another container, or of a process that has ended.
 func signalServer(s statedir.Server, state string) error {
 	if s.Dumps == "" {
 		return fmt.Errorf("process %d writes no dumps (watchdog.enabled is false): a signal would end it", s.PID)
 	}
 	holds, err := holdsFile(s.PID, filepath.Join(state, "serve.json"))
 	if err == nil && !holds {
-		err = errors.New("it is not the one that has the state directory open; run the command where the server runs, in its container")
+		err = errors.New("it is not the one that has the state directory open; run the command where the server runs, in " +
+			"its container")
 	}
 	if err == nil {
 		err = syscall.Kill(s.PID, s.Signal())

@@ -20,7 +20,8 @@ func TestDebugDumpFindsNobody(t *testing.T) {
 	dir := t.TempDir()
 	say := func(args ...string) (int, string) {
 		var out bytes.Buffer
-		code := Main(context.Background(), Env{Args: append([]string{"debug", "dump", "--patience", "10ms"}, args...), Stdout: &out, Stderr: &out})
+		code := Main(context.Background(), Env{Args: append([]string{"debug", "dump", "--patience", "10ms"}, args...),
+			Stdout: &out, Stderr: &out})
 		return code, out.String()
 	}
 	for _, test := range []struct {
@@ -54,7 +55,8 @@ func TestDebugDumpFindsNobody(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("what processes have open is not told here")
 	}
-	for dumps, says := range map[string]string{"/nowhere": "not the one that has the state directory open", "": "a signal would end it"} {
+	for dumps, says := range map[string]string{"/nowhere": "not the one that has the state directory open",
+		"": "a signal would end it"} {
 		if err := state.Write(statedir.Server{PID: stranger.Process.Pid, Role: config.RoleServe, Dumps: dumps}); err != nil {
 			t.Fatal(err)
 		}

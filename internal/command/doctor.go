@@ -63,7 +63,8 @@ the server.`,
 			d.root = args[0]
 		}
 		if d.root == "" && d.config == "" && d.state == "" {
-			return usage(errors.New("which server? name its repositories, as in packhorse doctor /srv/git, or its --config FILE or --state DIR"))
+			return usage(errors.New("which server? name its repositories, as in packhorse doctor /srv/git, or its --config " +
+				"FILE or --state DIR"))
 		}
 		report, err := d.examine(cmd.Context(), cmd.ErrOrStderr())
 		if err != nil {
@@ -138,7 +139,8 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	return r, nil
 }
 
-// useConfigOfServer has the running server's configuration file examined, unless --config names one. It returns the zero value if none runs.
+// useConfigOfServer has the running server's configuration file examined, unless --config names one. It returns the
+// zero value if none runs.
 func (d *examiner) useConfigOfServer(r *doctor.Report) statedir.Server {
 	if d.config != "" {
 		return statedir.Server{}
@@ -160,8 +162,10 @@ func (d *examiner) useConfigOfServer(r *doctor.Report) statedir.Server {
 		err = unix.Access(file, unix.R_OK)
 	}
 	if err != nil {
-		r.Fact(doctor.GroupConfiguration, fmt.Sprintf("the server's file %s is not read, so defaults are assumed; name it with --config FILE if that is meant: %v",
-			running.Config, err))
+		r.Fact(doctor.GroupConfiguration,
+			fmt.Sprintf("the server's file %s is not read, so defaults are assumed; name it with --config FILE if that is "+
+				"meant: %v",
+				running.Config, err))
 		return running
 	}
 	d.config, d.root, d.state = file, cfg.Root, cfg.State
@@ -186,7 +190,8 @@ func (d *examiner) examineConfig(ctx context.Context, role config.Role, r *docto
 		}
 		one := *m
 		one.Warning = false
-		r.Add(doctor.Finding{Group: doctor.GroupConfiguration, Severity: severity, Kind: "configuration", Subject: m.Key, Text: one.Error(), Advice: "correct " + d.config})
+		r.Add(doctor.Finding{Group: doctor.GroupConfiguration, Severity: severity, Kind: "configuration", Subject: m.Key,
+			Text: one.Error(), Advice: "correct " + d.config})
 	}
 	if len(f.All) == 0 {
 		r.Fact(doctor.GroupConfiguration, d.config+" is good")
@@ -215,7 +220,8 @@ func userOf(cfg *config.Config) doctor.User {
 	return u
 }
 
-// examineState finds files of the state directory that the server's user cannot use: a command of root's made them once.
+// examineState finds files of the state directory that the server's user cannot use: a command of root's made them
+// once.
 func examineState(cfg *config.Config, u doctor.User, r *doctor.Report) {
 	entries, err := os.ReadDir(cfg.State)
 	if errors.Is(err, os.ErrNotExist) {
@@ -227,7 +233,8 @@ func examineState(cfg *config.Config, u doctor.User, r *doctor.Report) {
 	}
 	if euid := os.Geteuid(); cfg.Auth.Tokens != "" && (euid == 0 || euid == u.UID) {
 		if err := auth.NewTokenFile(cfg.Auth.Tokens).Check(false); err != nil {
-			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "tokens", Subject: cfg.Auth.Tokens, Text: err.Error(),
+			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "tokens", Subject: cfg.Auth.Tokens,
+				Text:   err.Error(),
 				Advice: "put the file back from a backup before the server is restarted (docs/how-to/runbook.md)"})
 		}
 	}
@@ -239,19 +246,23 @@ func examineState(cfg *config.Config, u doctor.User, r *doctor.Report) {
 			continue
 		}
 		if u.UID != 0 && found.Uid != u.UID {
-			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "state-owner", Subject: path, Text: fmt.Sprintf("it belongs to %s, and the server runs as %s", found.Name(), u.Name),
+			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "state-owner", Subject: path,
+				Text:   fmt.Sprintf("it belongs to %s, and the server runs as %s", found.Name(), u.Name),
 				Advice: u.Chown(path)})
 		}
 		if secret := e.Name() == "tokens" || e.Name() == "ssh"; secret && info.Mode().Perm()&0o077 != 0 {
-			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "state-mode", Subject: path, Text: fmt.Sprintf("others may use it (mode %04o)", info.Mode().Perm()),
+			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "state-mode", Subject: path,
+				Text:   fmt.Sprintf("others may use it (mode %04o)", info.Mode().Perm()),
 				Advice: "chmod -R go-rwx " + path})
 		}
 	}
 }
 
 // examineRepositories looks at the repositories, and shows on a terminal how far it is.
-func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, u doctor.User, progress io.Writer, r *doctor.Report) error {
-	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: slog.New(slog.DiscardHandler), Classes: map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()}})
+func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, u doctor.User, progress io.Writer,
+	r *doctor.Report) error {
+	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: slog.New(slog.DiscardHandler),
+		Classes: map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()}})
 	if err != nil {
 		return err
 	}
@@ -280,7 +291,8 @@ func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, 
 	n, err := doctor.Repositories(ctx, cfg.RepositoriesBelow(ctx), o, r)
 	r.Fact(doctor.GroupRepositories, fmt.Sprintf("%d below %s", n, cfg.Root))
 	if err != nil && ctx.Err() == nil {
-		r.Add(doctor.Finding{Group: doctor.GroupRepositories, Severity: doctor.Problem, Kind: "list", Subject: cfg.Root, Text: "cannot list all repositories: " + err.Error(),
+		r.Add(doctor.Finding{Group: doctor.GroupRepositories, Severity: doctor.Problem, Kind: "list", Subject: cfg.Root,
+			Text:   "cannot list all repositories: " + err.Error(),
 			Advice: "look at the error; if rights are missing, run doctor as root or as the server's user"})
 		err = nil
 	}
@@ -290,7 +302,8 @@ func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, 
 func examineCertificates(cfg *config.Config, role config.Role, r *doctor.Report) {
 	for _, c := range cfg.Certificates(role) {
 		add := func(text string) {
-			r.Add(doctor.Finding{Group: doctor.GroupCertificates, Severity: doctor.Problem, Kind: "certificate", Subject: c.File, Text: text,
+			r.Add(doctor.Finding{Group: doctor.GroupCertificates, Severity: doctor.Problem, Kind: "certificate", Subject: c.File,
+				Text:   text,
 				Advice: "renew the certificate; a running server reads it again by itself"})
 		}
 		leaf, err := config.ReadLeaf(c.File)
@@ -298,7 +311,8 @@ func examineCertificates(cfg *config.Config, role config.Role, r *doctor.Report)
 			add(err.Error())
 			continue
 		}
-		r.Fact(doctor.GroupCertificates, fmt.Sprintf("%s until %s", config.PlainKey(c.Key), leaf.NotAfter.UTC().Format(time.DateOnly)))
+		r.Fact(doctor.GroupCertificates, fmt.Sprintf("%s until %s", config.PlainKey(c.Key),
+			leaf.NotAfter.UTC().Format(time.DateOnly)))
 		if text := config.Validity(leaf, time.Now()); text != "" {
 			add(text)
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// doctored runs doctor with --json, and returns what it found of repositories, the server, certificates and the configuration: the rest depends on the
-// machine.
+// doctored runs doctor with --json, and returns what it found of repositories, the server, certificates and the
+// configuration: the rest depends on the machine.
 func doctored(t *testing.T, args ...string) (code int, kinds []string) {
 	t.Helper()
 	code, out, errs := runMain(append([]string{"doctor", "--json"}, args...)...)
@@ -74,7 +74,9 @@ func TestDoctor(t *testing.T) {
 	}
 	code, out, errs := runMain("doctor", root)
 	want := "  problem  team/app.git: HEAD names refs/heads/gone, which does not exist"
-	if code != exitFailed || !strings.Contains(out, want) || !strings.Contains(out, "-> packhorse repo set-head team/app main --root "+root) || !strings.Contains(errs, "there are problems") ||
+	if code != exitFailed || !strings.Contains(out, want) ||
+		!strings.Contains(out, "-> packhorse repo set-head team/app main --root "+root) ||
+		!strings.Contains(errs, "there are problems") ||
 		!strings.Contains(out, "which serves "+root) {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
@@ -88,7 +90,8 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	cert, key := makeCertificate(t, dir, -time.Hour)
 	file := filepath.Join(dir, "packhorse.toml")
-	text := fmt.Sprintf("root = %q\n[http]\ntls_cert = %q\ntls_key = %q\n[lanes]\nsmall = -1\n[cache]\nmax_byte = 3\n", root, cert, key)
+	text := fmt.Sprintf("root = %q\n[http]\ntls_cert = %q\ntls_key = %q\n[lanes]\nsmall = -1\n[cache]\nmax_byte = 3\n",
+		root, cert, key)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -96,11 +99,13 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(state, "tokens"), []byte(`{"version": 1, "last": 0, "tokens": []}`), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(state, "tokens"), []byte(`{"version": 1, "last": 0, "tokens": []}`),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	code, kinds := doctored(t, "--config", file)
-	if want := []string{"configuration", "configuration", "state-mode", "certificate"}; code != exitFailed || !slices.Equal(kinds, want) {
+	if want := []string{"configuration", "configuration", "state-mode", "certificate"}; code != exitFailed ||
+		!slices.Equal(kinds, want) {
 		t.Errorf("exit code %d: %q, want %q", code, kinds, want)
 	}
 }
@@ -150,7 +155,8 @@ func TestOldGit(t *testing.T) {
 	}
 	root := t.TempDir()
 	code, _, errs := runMain("serve", "--root", root, "--git", program, "--http", "127.0.0.1:0", "--ops", "")
-	if code != exitUsage || !strings.Contains(errs, "is git 2.20, and a server needs 2.36 or later; install a newer git, or name one with --git") {
+	if code != exitUsage || !strings.Contains(errs,
+		"is git 2.20, and a server needs 2.36 or later; install a newer git, or name one with --git") {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 	if left, err := os.ReadDir(root); err != nil || len(left) > 0 {

@@ -35,10 +35,12 @@ func (f *nodeFinder) addFlags(flags *pflag.FlagSet, elsewhere bool) {
 	}
 	flags.StringVar(&f.node.Address, "node", "", "ask the storage node at `ADDRESS`, HOST:PORT or unix:PATH")
 	flags.StringVar(&f.node.SecretFile, "secret-file", "", "`FILE` with the secret that the node wants")
-	flags.StringVar(&f.node.TLSCA, "tls-ca", "", "speak TLS, and trust a node whose certificate those in the PEM `FILE` signed")
+	flags.StringVar(&f.node.TLSCA, "tls-ca", "",
+		"speak TLS, and trust a node whose certificate those in the PEM `FILE` signed")
 	flags.StringVar(&f.node.TLSCert, "tls-cert", "", "certificate and chain to show the node, PEM `FILE`")
 	flags.StringVar(&f.node.TLSKey, "tls-key", "", "private key of --tls-cert, PEM `FILE`")
-	flags.StringVar(&f.node.ServerName, "server-name", "", "the `NAME` in the node's certificate, where it is not the host of its address")
+	flags.StringVar(&f.node.ServerName, "server-name", "",
+		"the `NAME` in the node's certificate, where it is not the host of its address")
 }
 
 // load is the configuration of the repositories on this machine.
@@ -46,8 +48,8 @@ func (f *nodeFinder) load() (config.Config, error) {
 	return f.server(", or a node with --node ADDRESS")
 }
 
-// read calls do with a client of the node, for calls that change nothing. It creates nothing: where no server answers, the
-// command looks at the repositories itself, without a state directory.
+// read calls do with a client of the node, for calls that change nothing. It creates nothing: where no server answers,
+// the command looks at the repositories itself, without a state directory.
 func (f *nodeFinder) read(ctx context.Context, do func(*client.Client) error) error {
 	if f.node.Address != "" {
 		return f.withElsewhere(do)
@@ -66,7 +68,8 @@ func (f *nodeFinder) read(ctx context.Context, do func(*client.Client) error) er
 	})
 }
 
-// change is read for calls that change repositories: only one process at a time does, the one that has the state directory.
+// change is read for calls that change repositories: only one process at a time does, the one that has the state
+// directory.
 func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) error {
 	if f.node.Address != "" {
 		return f.withElsewhere(do)
@@ -87,7 +90,8 @@ func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) 
 		taken, ok := errors.AsType[*statedir.TakenError](err)
 		switch {
 		case err == nil:
-			return errors.Join(roles.ServeNode(ctx, f.env.process(), cfg, f.cache, func() error { return withClient("unix:"+socket, client.Options{}, do) }), state.Close())
+			return errors.Join(roles.ServeNode(ctx, f.env.process(), cfg, f.cache,
+				func() error { return withClient("unix:"+socket, client.Options{}, do) }), state.Close())
 		case !ok:
 			return err
 		}
@@ -103,8 +107,8 @@ func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) 
 	}
 }
 
-// actAsOwner has a command of root's run as the owner of the state directory or, before there is one, of the root: what it
-// makes, and what git makes for it, is the server's then.
+// actAsOwner has a command of root's run as the owner of the state directory or, before there is one, of the root: what
+// it makes, and what git makes for it, is the server's then.
 func (f *nodeFinder) actAsOwner(cfg *config.Config) error {
 	owner, err := f.stateOwner(cfg)
 	if err != nil || !owner.IsOther() || f.env.Become == nil {
@@ -119,7 +123,8 @@ func (f *nodeFinder) actAsOwner(cfg *config.Config) error {
 	return nil
 }
 
-// A state directory can be taken for a moment by a process that does not answer yet, or any more: another command, a server at its start.
+// A state directory can be taken for a moment by a process that does not answer yet, or any more: another command, a
+// server at its start.
 const (
 	commandPatience = 10 * time.Second
 	commandPause    = 20 * time.Millisecond
@@ -142,7 +147,8 @@ func withClient(address string, o client.Options, do func(*client.Client) error)
 	return do(node)
 }
 
-// importer is a node for one import, beside the server if one runs: what it brings in appears below the root at once, and no lock is needed.
+// importer is a node for one import, beside the server if one runs: what it brings in appears below the root at once,
+// and no lock is needed.
 func (f *nodeFinder) importer(log *slog.Logger) (node *storage.Node, closeAll func() error, err error) {
 	cfg, err := f.load()
 	if err != nil {
@@ -152,6 +158,7 @@ func (f *nodeFinder) importer(log *slog.Logger) (node *storage.Node, closeAll fu
 		return nil, nil, err
 	}
 	return roles.OpenNode(f.env.Program, cfg, log, storage.Options{}, map[process.Class]process.Limits{
-		storage.ClassUpstream: config.UpstreamLimits(), storage.ClassManage: config.ManageLimits(), repo.ClassRefs: config.RefsLimits(),
+		storage.ClassUpstream: config.UpstreamLimits(), storage.ClassManage: config.ManageLimits(),
+		repo.ClassRefs: config.RefsLimits(),
 	})
 }

@@ -31,8 +31,8 @@ func (c *adminClient) addFlags(flags *pflag.FlagSet) {
 	c.target.addFlags(flags, "the state directory, `DIR` (default ~/.local/state/packhorse/gateway, or of the server on the root)")
 }
 
-// socket is the path of the admin socket. A configuration file with a root may be for serve or for a gateway: the gateway's is
-// taken if there is one.
+// socket is the path of the admin socket. A configuration file with a root may be for serve or for a gateway: the
+// gateway's is taken if there is one.
 func (c *adminClient) socket() (string, error) {
 	if c.root == "" && c.state == "" {
 		gateway := config.DefaultState(config.RoleGateway, "", c.env.Getenv)
@@ -71,7 +71,8 @@ func (c *adminClient) do(ctx context.Context, method, path string, v any) error 
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
-		return fmt.Errorf("no gateway answers at %s; is it running, and with this state directory? Name it with --state DIR or --config FILE", socket)
+		return fmt.Errorf("no gateway answers at %s; is it running, and with this state directory? Name it with --state "+
+			"DIR or --config FILE", socket)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s is not for this user; run the command as the gateway's user", socket)
 	case err != nil:
@@ -139,7 +140,8 @@ func writeNodes(w io.Writer, list []adminapi.NodeStatus) error {
 		for _, p := range n.Prefixes {
 			prefixes = append(prefixes, cmp.Or(p, "all"))
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, n.State(), n.Weight, n.InFlight, n.Served, n.Failed, strings.Join(prefixes, " "))
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, n.State(), n.Weight, n.InFlight, n.Served, n.Failed,
+			strings.Join(prefixes, " "))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -158,7 +160,8 @@ or until the gateway stops. "packhorse nodes" shows when the node is drained.`)
 }
 
 func undrainCommand(env Env) *cobra.Command {
-	return drainingCommand(env, "undrain", "Return a drained node or worker to service", "Return a drained storage node to service", `Undrain node returns a storage node to service after "packhorse drain node NAME".`)
+	return drainingCommand(env, "undrain", "Return a drained node or worker to service",
+		"Return a drained storage node to service", `Undrain node returns a storage node to service after "packhorse drain node NAME".`)
 }
 
 func drainingCommand(env Env, verb, about, short, long string) *cobra.Command {
@@ -169,7 +172,8 @@ func drainingCommand(env Env, verb, about, short, long string) *cobra.Command {
 		Long:  about + ": see \"packhorse " + verb + " node --help\" and \"packhorse " + verb + " worker --help\".",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("%s what? for a node: %s node %s; for a worker of the application: %s worker %s", cmd.CommandPath(), cmd.CommandPath(), args[len(args)-1],
+				return fmt.Errorf("%s what? for a node: %s node %s; for a worker of the application: %s worker %s",
+					cmd.CommandPath(), cmd.CommandPath(), args[len(args)-1],
 					cmd.CommandPath(), args[len(args)-1])
 			}
 			return nil

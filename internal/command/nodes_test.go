@@ -71,7 +71,8 @@ func TestAdminCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, out, errs := runMain("nodes", "--config", config)
-	if code != 0 || !strings.Contains(out, "NODE  STATE  WEIGHT") || !strings.Contains(out, "a     up     2       0        0       0       all") ||
+	if code != 0 || !strings.Contains(out, "NODE  STATE  WEIGHT") ||
+		!strings.Contains(out, "a     up     2       0        0       0       all") ||
 		!strings.Contains(out, "b: nobody answers") {
 		t.Errorf("nodes: %d\n%s%s", code, out, errs)
 	}
@@ -88,12 +89,14 @@ func TestAdminCommands(t *testing.T) {
 			t.Errorf("%s: %d %q %q, want %q", step.args, code, out, errs, step.want)
 		}
 	}
-	if code, _, errs := runMain("drain", "node", "../c", "--state", state); code != exitFailed || !strings.Contains(errs, "packhorse: ") {
+	if code, _, errs := runMain("drain", "node", "../c", "--state", state); code != exitFailed ||
+		!strings.Contains(errs, "packhorse: ") {
 		t.Errorf("an unknown node: %d %q", code, errs)
 	}
 	code, out, _ = runMain("nodes", "--json", "--state", state)
 	var list []adminapi.NodeStatus
-	if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil || len(list) != 2 || list[0].Name != "a" || !list[0].Up || list[1].Up ||
+	if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil || len(list) != 2 || list[0].Name != "a" ||
+		!list[0].Up || list[1].Up ||
 		list[1].Prefixes[0] != "team" {
 		t.Errorf("nodes --json: %d %v\n%s", code, err, out)
 	}
@@ -107,13 +110,16 @@ func TestAdminCommandsWithoutAGateway(t *testing.T) {
 		t.Errorf("no socket: %d %q", code, errs)
 	}
 	leave(t, config.AdminSocket(state))
-	if code, _, errs := runMain("nodes", "--state", state); code != exitFailed || !strings.Contains(errs, "no gateway answers at") {
+	if code, _, errs := runMain("nodes", "--state", state); code != exitFailed ||
+		!strings.Contains(errs, "no gateway answers at") {
 		t.Errorf("a socket that was left: %d %q", code, errs)
 	}
-	if code, _, errs := runMain("drain", "a", "--state", state); code != exitUsage || !strings.Contains(errs, "packhorse drain node a") {
+	if code, _, errs := runMain("drain", "a", "--state", state); code != exitUsage ||
+		!strings.Contains(errs, "packhorse drain node a") {
 		t.Errorf("without \"node\": exit code %d, %q", code, errs)
 	}
-	if code, _, errs := runMain("drain", "node", "--state", state); code != exitUsage || !strings.Contains(errs, "takes one NAME") {
+	if code, _, errs := runMain("drain", "node", "--state", state); code != exitUsage ||
+		!strings.Contains(errs, "takes one NAME") {
 		t.Errorf("no name: %d %q", code, errs)
 	}
 	if code, _, errs := runMain("nodes"); code != exitUsage || !strings.Contains(errs, "--state DIR") { // there is no HOME

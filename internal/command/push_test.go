@@ -10,7 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// A server that comes after one that was killed in the middle of an atomic push answers nobody before the push is whole.
+// A server that comes after one that was killed in the middle of an atomic push answers nobody before the push is
+// whole.
 func TestAtomicPushIsWholeBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	root := socketDir(t)
@@ -18,14 +19,16 @@ func TestAtomicPushIsWholeBeforeTheStart(t *testing.T) {
 	before, after := repo.Commit("before"), repo.Commit("after")
 	repo.Git("update-ref", "refs/heads/a", after.String())
 	repo.Git("update-ref", "refs/heads/b", before.String())
-	note := fmt.Sprintf("push 1\ngit-dir %q\ncommon-dir %[1]q\nstart %d\nref %s \"refs/heads/a\"\nref %[3]s \"refs/heads/b\"\n"+
+	note := fmt.Sprintf("push 1\ngit-dir %q\ncommon-dir %[1]q\nstart %d\nref %s \"refs/heads/a\"\nref %[3]s "+
+		"\"refs/heads/b\"\n"+
 		"old %[4]s \"refs/heads/a\"\nold %[4]s \"refs/heads/b\"\nend\nagreed\n", repo.Dir, time.Now().UnixNano(), after, before)
 	journal := filepath.Join(root, ".packhorse/pushes")
 	if err := os.MkdirAll(journal, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for path, text := range map[string]string{
-		filepath.Join(journal, "earlier"): note, filepath.Join(repo.Dir, "refs/heads/b.lock"): after.String() + "\n", filepath.Join(journal, "garbage"): "garbage",
+		filepath.Join(journal, "earlier"): note, filepath.Join(repo.Dir, "refs/heads/b.lock"): after.String() + "\n",
+		filepath.Join(journal, "garbage"): "garbage",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

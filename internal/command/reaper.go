@@ -8,7 +8,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 )
 
-// reaperCommand is what is left to say of the command as which a process that runs git starts this program again: with a pipe to it, package reaper has begun before.
+// reaperCommand is what is left to say of the command as which a process that runs git starts this program again: with
+// a pipe to it, package reaper has begun before.
 func reaperCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: reaper.Name + " LOG-FORMAT", Hidden: true, DisableFlagParsing: true, Args: exactArgs(1, "the log's format"),

@@ -16,7 +16,8 @@ func TestReaperNeedsAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	for _, env := range []Env{{Args: []string{"reaper", "auto"}, Stdin: strings.NewReader("")}, {Args: []string{"reaper", "auto"}, Stdin: null}, {Args: []string{"reaper"}}} {
+	for _, env := range []Env{{Args: []string{"reaper", "auto"}, Stdin: strings.NewReader("")},
+		{Args: []string{"reaper", "auto"}, Stdin: null}, {Args: []string{"reaper"}}} {
 		var errs bytes.Buffer
 		env.Stdout, env.Stderr = &errs, &errs
 		if code := Main(context.Background(), env); code != exitUsage {

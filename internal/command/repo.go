@@ -44,7 +44,8 @@ socket in its state directory; if none runs, it does the work itself. With --nod
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(repoCreate(env), repoImport(env), repoList(env), repoInfo(env), repoSetHead(env), repoMaintain(env), repoRemove(env))
+	cmd.AddCommand(repoCreate(env), repoImport(env), repoList(env), repoInfo(env), repoSetHead(env), repoMaintain(env),
+		repoRemove(env))
 	return cmd
 }
 
@@ -72,7 +73,8 @@ func onNode(to *nodeFinder, cmd *cobra.Command, changes bool, call repoCall) *co
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return with(cmd.Context(), func(node *client.Client) error { return answerOf(call(cmd.Context(), cmd, node, args)) })
 	}
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) (names []string, _ cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) (names []string,
+		_ cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			_ = to.read(cmd.Context(), func(node *client.Client) error {
 				page, err := node.Repositories().List(cmd.Context(), connect.NewRequest(&packhorsev1.ListRequest{Prefix: begun}))
@@ -122,14 +124,16 @@ func repoCreate(env Env) *cobra.Command {
 		Use: "create PATH", Short: "Create an empty bare repository",
 		Long: `Create creates an empty bare repository at PATH below the root, and the directories above it. The final ".git" of PATH is
 optional. A repository that cannot be created completely is not created.`,
-		Example: "  packhorse repo create team/app --root /srv/git\n  packhorse repo create team/app --default-branch trunk --object-format sha256 --root /srv/git",
-		Args:    exactArgs(1, "one PATH"),
+		Example: "  packhorse repo create team/app --root /srv/git\n  packhorse repo create team/app --default-branch " +
+			"trunk --object-format sha256 --root /srv/git",
+		Args: exactArgs(1, "one PATH"),
 	}
 	asJSON := jsonFlag(cmd)
 	request := &packhorsev1.CreateRequest{}
 	cmd.Flags().StringVar(&request.DefaultBranch, "default-branch", "main", "the `BRANCH` that HEAD names")
 	cmd.Flags().StringVar(&request.ObjectFormat, "object-format", "sha1", "`FORMAT`: sha1 or sha256")
-	onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+	onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
 		request.Repository = args[0]
 		made, err := node.Repositories().Create(ctx, connect.NewRequest(request))
 		if err != nil {
@@ -158,7 +162,8 @@ func repoList(env Env) *cobra.Command {
 		},
 	}
 	asJSON := jsonFlag(cmd)
-	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
 		request := &packhorsev1.ListRequest{PageSize: storage.MaxPage}
 		if len(args) > 0 {
 			request.Prefix = args[0]
@@ -187,11 +192,13 @@ func repoInfo(env Env) *cobra.Command {
 		Use: "info PATH", Short: "Describe a repository",
 		Long: `Info shows the object format, HEAD, refs, size, packs, indexes and hooks of a repository, and the configuration that affects
 how it is served.`,
-		Example: "  packhorse repo info team/app --root /srv/git\n  packhorse repo info team/app --json --config /etc/packhorse.toml",
-		Args:    exactArgs(1, "one PATH"),
+		Example: "  packhorse repo info team/app --root /srv/git\n  packhorse repo info team/app --json --config " +
+			"/etc/packhorse.toml",
+		Args: exactArgs(1, "one PATH"),
 	}
 	asJSON := jsonFlag(cmd)
-	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
 		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
 		if err != nil {
 			return err
@@ -225,7 +232,8 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 	}
 	line("objects", "%d in %d packs (%s), %d loose", o.GetPacked(), o.GetPacks(), bytesOf(o.GetPackBytes()), o.GetLoose())
 	var has []string
-	for name, there := range map[string]bool{"multi-pack-index": o.GetMultiPackIndex(), "bitmap": o.GetBitmap(), "commit-graph": o.GetCommitGraph()} {
+	for name, there := range map[string]bool{"multi-pack-index": o.GetMultiPackIndex(), "bitmap": o.GetBitmap(),
+		"commit-graph": o.GetCommitGraph()} {
 		if there {
 			has = append(has, name)
 		}
@@ -233,7 +241,8 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 	slices.Sort(has)
 	line("has", "%s", cmp.Or(strings.Join(has, ", "), "no multi-pack-index, bitmap or commit-graph"))
 	if hooks := r.GetHooks(); len(hooks) > 0 {
-		become := map[string]string{"refuse": "pushes are refused", "run": "run on pushes", "ignore": "not run"}[r.GetRepositoryHooks()]
+		become := map[string]string{"refuse": "pushes are refused", "run": "run on pushes",
+			"ignore": "not run"}[r.GetRepositoryHooks()]
 		if become == "" {
 			become = "no pushes are taken"
 		}
@@ -272,17 +281,20 @@ if it does not, the command prints a warning. The change is durable when the com
 		Example: "  packhorse repo set-head team/app trunk --root /srv/git",
 		Args:    exactArgs(2, "a PATH and a BRANCH"),
 	}
-	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
 		branch := args[1]
 		if !strings.HasPrefix(branch, "refs/") {
 			branch = "refs/heads/" + branch
 		}
-		set, err := node.Repositories().SetHead(ctx, connect.NewRequest(&packhorsev1.SetHeadRequest{Repository: args[0], Branch: branch}))
+		set, err := node.Repositories().SetHead(ctx,
+			connect.NewRequest(&packhorsev1.SetHeadRequest{Repository: args[0], Branch: branch}))
 		if err != nil {
 			return err
 		}
 		if !set.Msg.GetExists() {
-			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s does not exist in %s yet; until it does, clones check out nothing\n", branch, args[0])
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s does not exist in %s yet; until it does, clones check out nothing\n",
+				branch, args[0])
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "HEAD of %s is %s\n", args[0], branch)
 		return err
@@ -299,7 +311,8 @@ refs. Fetches and pushes continue meanwhile, and no object is removed. A server 
 		Args:    exactArgs(1, "one PATH"),
 	}
 	asJSON := jsonFlag(cmd)
-	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
 		done, err := node.Repositories().Maintain(ctx, connect.NewRequest(&packhorsev1.MaintainRequest{Repository: args[0]}))
 		if err != nil {
 			return err
@@ -325,7 +338,8 @@ worktrees or extensions.preciousObjects, and those whose objects other repositor
 	}
 	yes := cmd.Flags().Bool("yes", false, "do not ask")
 	force := cmd.Flags().Bool("force", false, "remove it though other repositories borrow its objects, which damages them")
-	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
 		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
 		if err != nil && !*yes { // one that cannot be described may be removed all the same
 			return err
@@ -336,7 +350,8 @@ worktrees or extensions.preciousObjects, and those whose objects other repositor
 			request.Incarnation = r.Msg.GetRepository().GetVersion().GetIncarnation()
 		}
 		if !*yes {
-			fmt.Fprintf(cmd.OutOrStderr(), "Remove %s, %d refs, for good? Say its path to confirm: ", r.Msg.GetRepository().GetPath(), r.Msg.GetRepository().GetRefs())
+			fmt.Fprintf(cmd.OutOrStderr(), "Remove %s, %d refs, for good? Say its path to confirm: ",
+				r.Msg.GetRepository().GetPath(), r.Msg.GetRepository().GetRefs())
 			said, _ := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), 8<<10)).ReadString('\n')
 			if said = strings.TrimSpace(said); said != args[0] && said != r.Msg.GetRepository().GetPath() {
 				return errors.New("nothing was removed; --yes removes without asking")
@@ -398,10 +413,12 @@ clone it with git clone --mirror first.`,
 		}
 		if *asJSON {
 			return encodeJSON(cmd.OutOrStdout(), map[string]any{
-				"path": made.Path, "object_format": made.Format.String(), "head": made.Head.Target, "refs": made.Refs, "size": made.Size, "objects": made.Objects.Packed,
+				"path": made.Path, "object_format": made.Format.String(), "head": made.Head.Target, "refs": made.Refs,
+				"size": made.Size, "objects": made.Objects.Packed,
 			})
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %s: %d refs, %d objects, %s\n", made.Path, made.Refs, made.Objects.Packed, bytesOf(made.Size))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %s: %d refs, %d objects, %s\n", made.Path, made.Refs,
+			made.Objects.Packed, bytesOf(made.Size))
 		return err
 	}
 	return cmd
@@ -427,7 +444,8 @@ func readable(source string) error {
 	if !filepath.IsAbs(source) || !errors.Is(unix.Access(source, unix.R_OK), fs.ErrPermission) {
 		return nil
 	}
-	return fmt.Errorf("%s may not be read by %s, who owns the repositories; copy it to where it may", source, statedir.Self().Name())
+	return fmt.Errorf("%s may not be read by %s, who owns the repositories; copy it to where it may", source,
+		statedir.Self().Name())
 }
 
 // sshEnviron is what ssh needs of the environment. It asks nothing: nobody could answer.

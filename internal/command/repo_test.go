@@ -32,7 +32,8 @@ func startServeIn(t *testing.T, state string, args ...string) {
 	var log bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
-		done <- Main(ctx, Env{Args: append([]string{"serve", "--http", "127.0.0.1:0", "--ops", "", "--shutdown-grace", "1s"}, args...), Stdout: &log, Stderr: &log})
+		done <- Main(ctx, Env{Args: append([]string{"serve", "--http", "127.0.0.1:0", "--ops", "", "--shutdown-grace", "1s"},
+			args...), Stdout: &log, Stderr: &log})
 	}()
 	t.Cleanup(func() {
 		cancel()

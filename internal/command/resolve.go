@@ -101,7 +101,8 @@ func printResolved(w io.Writer, all githttp.ResolveResponse, asJSON bool) error 
 }
 
 // resolveAt asks a node.
-func resolveAt(ctx context.Context, node *client.Client, repository string, revisions []string) (all githttp.ResolveResponse, err error) {
+func resolveAt(ctx context.Context, node *client.Client, repository string,
+	revisions []string) (all githttp.ResolveResponse, err error) {
 	request := &packhorsev1.ResolveRevisionsRequest{}
 	for _, revision := range revisions {
 		request.Revisions = append(request.Revisions, &packhorsev1.Revision{Repository: repository, Revision: revision})
@@ -115,7 +116,8 @@ func resolveAt(ctx context.Context, node *client.Client, repository string, revi
 		return all, fmt.Errorf("the node gave %d answers to %d questions", len(results), len(revisions))
 	}
 	for i, r := range results {
-		resolved := githttp.ResolveResult{RevisionQuestion: gateway.RevisionQuestion{Repository: repository, Revision: revisions[i]}}
+		resolved := githttp.ResolveResult{RevisionQuestion: gateway.RevisionQuestion{Repository: repository,
+			Revision: revisions[i]}}
 		if err := faultrpc.Fault(r.GetFault()); err != nil {
 			resolved.Error = &githttp.ResolveError{Kind: fault.KindOf(err).String(), Message: fault.Message(err)}
 		} else {
@@ -135,7 +137,8 @@ const (
 )
 
 // resolveByURL asks a server by its public address.
-func resolveByURL(ctx context.Context, server, tokenFile, repository string, revisions []string) (all githttp.ResolveResponse, err error) {
+func resolveByURL(ctx context.Context, server, tokenFile, repository string,
+	revisions []string) (all githttp.ResolveResponse, err error) {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return all, usage(fmt.Errorf("--url %q is no address of a server, as in https://git.example", server))
@@ -150,7 +153,8 @@ func resolveByURL(ctx context.Context, server, tokenFile, repository string, rev
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, u.JoinPath("/-/api/v1/resolve").String(), bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, u.JoinPath("/-/api/v1/resolve").String(),
+		bytes.NewReader(body))
 	if err != nil {
 		return all, err
 	}

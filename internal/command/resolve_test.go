@@ -12,7 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// TestResolveCommand asks a node that the command runs itself, one beside it, one over its port, and a server by its address.
+// TestResolveCommand asks a node that the command runs itself, one beside it, one over its port, and a server by its
+// address.
 func TestResolveCommand(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"alone", "beside", "node", "url"} {
@@ -59,11 +60,13 @@ func TestResolveCommand(t *testing.T) {
 			if err := json.Unmarshal([]byte(resolve(0, "", "", "team/app", "v1^0", "--json")), &found); err != nil {
 				t.Fatal(err)
 			}
-			if found.ID != one.String() || found.Ref != "refs/tags/v1" || found.Type != "commit" || found.Generation == 0 || found.Incarnation == "" {
+			if found.ID != one.String() || found.Ref != "refs/tags/v1" || found.Type != "commit" || found.Generation == 0 ||
+				found.Incarnation == "" {
 				t.Errorf("%+v", found)
 			}
 			var all githttp.ResolveResponse
-			if err := json.Unmarshal([]byte(resolve(exitFailed, "", "", "team/app", "HEAD", "none", "--json")), &all); err != nil {
+			if err := json.Unmarshal([]byte(resolve(exitFailed, "", "", "team/app", "HEAD", "none", "--json")),
+				&all); err != nil {
 				t.Fatal(err)
 			}
 			if len(all.Results) != 2 || all.Results[0].Ref != "refs/heads/main" || all.Results[1].Error.Kind != "not_found" {
@@ -74,7 +77,8 @@ func TestResolveCommand(t *testing.T) {
 	if code, _, errs := runMain("resolve"); code != exitUsage || !strings.Contains(errs, "which repository?") {
 		t.Errorf("%d %s", code, errs)
 	}
-	if code, _, errs := runMain("resolve", "app", "--url", "git.example"); code != exitUsage || !strings.Contains(errs, "no address of a server") {
+	if code, _, errs := runMain("resolve", "app", "--url", "git.example"); code != exitUsage ||
+		!strings.Contains(errs, "no address of a server") {
 		t.Errorf("%d %s", code, errs)
 	}
 }

@@ -39,7 +39,8 @@ repository is indexed, and shows the progress on a terminal.`,
 		Args: noArgs,
 	}
 	server := &target{env: env}
-	server.addFlags(cmd.Flags(), "the server's state directory, `DIR` (default ~/.local/state/packhorse/search, or of the server on the root)")
+	server.addFlags(cmd.Flags(),
+		"the server's state directory, `DIR` (default ~/.local/state/packhorse/search, or of the server on the root)")
 	wait := cmd.Flags().Bool("wait", false, "wait until every repository has an index")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -50,7 +51,8 @@ repository is indexed, and shows the progress on a terminal.`,
 		socket := config.AdminSocket(state)
 		conn, err := net.DialTimeout("unix", socket, adminapi.Timeout)
 		if err != nil {
-			return fmt.Errorf("no server answers at %s (%w); is it running, and with this state directory? Name it with --state DIR, --root DIR or --config FILE",
+			return fmt.Errorf("no server answers at %s (%w); is it running, and with this state directory? Name it with "+
+				"--state DIR, --root DIR or --config FILE",
 				socket, err)
 		}
 		conn.Close()
@@ -80,7 +82,8 @@ func searchStatus(ctx context.Context, c *client.Client, refresh bool) (status s
 	answer, err := internalv1connect.NewSearchServiceClient(httpClient, url).Status(ctx, connect.NewRequest(request))
 	switch {
 	case connect.CodeOf(err) == connect.CodeUnimplemented:
-		return status, errors.New("this server has no index: it is a storage node or a gateway, or search.enabled is false in its configuration")
+		return status, errors.New("this server has no index: it is a storage node or a gateway, or search.enabled is " +
+			"false in its configuration")
 	case err != nil:
 		return status, answerOf(err)
 	}

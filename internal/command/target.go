@@ -12,8 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// target is the server that a command is about: --root, --state and --config, as the server itself was given them. The flags
-// override the file.
+// target is the server that a command is about: --root, --state and --config, as the server itself was given them. The
+// flags override the file.
 type target struct {
 	env                 Env
 	root, state, config string
@@ -29,8 +29,8 @@ func (t *target) addFlags(flags *pflag.FlagSet, stateUsage string) {
 	flags.StringVar(&t.config, "config", "", "read the server's root and state directory from its configuration `FILE`")
 }
 
-// load reads the target's configuration and creates nothing. A root that is given has to exist. Without a state directory in
-// the flags or the file, it is the one that the last server on the root noted there, or ROOT/.packhorse.
+// load reads the target's configuration and creates nothing. A root that is given has to exist. Without a state
+// directory in the flags or the file, it is the one that the last server on the root noted there, or ROOT/.packhorse.
 func (t *target) load() (config.Config, error) {
 	cfg := config.DefaultConfig()
 	if t.config != "" {
@@ -61,7 +61,8 @@ func (t *target) server(ask string) (config.Config, error) {
 	switch {
 	case err != nil:
 	case cfg.Root == "":
-		err = usage(errors.New("which repositories? name the directory that holds them with --root DIR or --config FILE" + ask))
+		err = usage(errors.New("which repositories? name the directory that holds them with --root DIR or --config FILE" +
+			ask))
 	default:
 		err = usage(config.CheckRoot(cfg.Root))
 	}
@@ -69,8 +70,8 @@ func (t *target) server(ask string) (config.Config, error) {
 	return cfg, err
 }
 
-// stateDir is the absolute path of the state directory of a server with the role, or of "packhorse serve" if the target has a
-// root.
+// stateDir is the absolute path of the state directory of a server with the role, or of "packhorse serve" if the target
+// has a root.
 func (t *target) stateDir(role config.Role) (string, error) {
 	cfg, err := t.load()
 	if err != nil {
@@ -78,13 +79,15 @@ func (t *target) stateDir(role config.Role) (string, error) {
 	}
 	state := cmp.Or(cfg.State, config.DefaultState(role, "", t.env.Getenv))
 	if state == "" {
-		return "", usage(errors.New("which server? name its state directory with --state DIR, or its repositories with --root DIR"))
+		return "", usage(errors.New("which server? name its state directory with --state DIR, or its repositories with " +
+			"--root DIR"))
 	}
 	return filepath.Abs(state)
 }
 
-// stateOwner is the owner of the state directory or, before there is one, of the root. Where a note or a link in the root says which directory it
-// is, that is who wrote it: whoever may write to the root does not have root's commands run as root by naming a directory of root's.
+// stateOwner is the owner of the state directory or, before there is one, of the root. Where a note or a link in the
+// root says which directory it is, that is who wrote it: whoever may write to the root does not have root's commands
+// run as root by naming a directory of root's.
 func (t *target) stateOwner(cfg *config.Config) (statedir.Owner, error) {
 	if t.noter != nil {
 		return *t.noter, nil

@@ -66,7 +66,8 @@ func TestReadingCommandsCreateNothing(t *testing.T) {
 func TestRootHasToExist(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "typo")
-	commands := append([]string{"serve", "storage --listen unix:x", "token create a", "repo create a", "repo maintain a", "repo remove a --yes",
+	commands := append([]string{"serve", "storage --listen unix:x", "token create a", "repo create a", "repo maintain a",
+		"repo remove a --yes",
 		"repo import a " + t.TempDir()}, readingCommands[:len(readingCommands)-1]...)
 	for _, command := range commands {
 		if strings.HasPrefix(command, "__complete") {

@@ -98,7 +98,8 @@ Without rules a token allows what its scope says.`,
 			if err != nil {
 				return err
 			}
-			token, made, err := file.Create(auth.TokenRequest{Name: args[0], Scope: op, Repositories: repositories, Expires: until}, now)
+			token, made, err := file.Create(auth.TokenRequest{Name: args[0], Scope: op, Repositories: repositories,
+				Expires: until}, now)
 			if err != nil {
 				return err
 			}
@@ -108,17 +109,21 @@ Without rules a token allows what its scope says.`,
 					tokenJSON
 				}{token, jsonOf(made)})
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s: may %s %s, %s. It is shown this once; git asks for it as the password, with any user name.\n",
+			fmt.Fprintf(cmd.ErrOrStderr(),
+				"%s: may %s %s, %s. It is shown this once; git asks for it as the password, with any user name.\n",
 				made.ID, made.Scope, strings.Join(orAll(made.Repositories), " "), expiryText(made))
 			if made.ID == made.Name+"/1" && !cfg.HTTP.PublicRead && len(cfg.Auth.Rule) == 0 && cfg.Auth.Hook.URL == "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "This is the server's first token: from now on reading needs one, too, unless the server has --public-read (http.public_read = true).")
+				fmt.Fprintln(cmd.ErrOrStderr(),
+					"This is the server's first token: from now on reading needs one, too, unless the server has --public-read "+
+						"(http.public_read = true).")
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&scope, "scope", "read", "the highest permission: `read|write|admin`")
-	cmd.Flags().StringArrayVar(&repositories, "repo", nil, "limit it to repositories that match `PATTERN`, like team/app, team/* or team/**; can be repeated (default all)")
+	cmd.Flags().StringArrayVar(&repositories, "repo", nil,
+		"limit it to repositories that match `PATTERN`, like team/app, team/* or team/**; can be repeated (default all)")
 	cmd.Flags().StringVar(&expires, "expires", "never", "expire after a `DURATION` like 90d or 12h")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -213,7 +218,8 @@ func writeTokens(w io.Writer, all []auth.Token, now time.Time) error {
 		if !t.Expires.IsZero() && !now.Before(t.Expires) {
 			expires = "expired"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, t.Scope, day(t.Created, ""), expires, day(t.Used, "never"), strings.Join(orAll(t.Repositories), " "))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, t.Scope, day(t.Created, ""), expires, day(t.Used, "never"),
+			strings.Join(orAll(t.Repositories), " "))
 	}
 	return table.Flush()
 }

@@ -64,7 +64,8 @@ slots and the cache, and the most expensive repositories and callers of the last
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&asker.ops, "ops", "", "the process's private listener, `HOST:PORT` (default 127.0.0.1:9090, or what --root, --state or --config says)")
+	flags.StringVar(&asker.ops, "ops", "",
+		"the process's private listener, `HOST:PORT` (default 127.0.0.1:9090, or what --root, --state or --config says)")
 	asker.addFlags(flags, "ask the process that has the state directory `DIR`")
 	flags.BoolVar(&asJSON, "json", false, "write what the process says, once")
 	flags.BoolVar(&once, "once", false, "write one frame as text")
@@ -150,13 +151,15 @@ func (a *topAsker) address() (string, error) {
 }
 
 func (a *topAsker) ask(ctx context.Context, address string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%s?most=%d", address, top.Path, a.most), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%s?most=%d", address, top.Path, a.most),
+		nil)
 	if err != nil {
 		return nil, usage(err)
 	}
 	answer, err := a.client.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("%w; is the server running? Name its private listener with --ops HOST:PORT or its state directory with --state DIR", err)
+		return nil, fmt.Errorf("%w; is the server running? Name its private listener with --ops HOST:PORT or its state "+
+			"directory with --state DIR", err)
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxTop))

@@ -37,15 +37,18 @@ func TestTop(t *testing.T) {
 		gittest.Run(t, "", "", "clone", "-q", s.HTTP+"/team/app", filepath.Join(t.TempDir(), "clone"))
 		code, out, errs := runMain("top", "--json", "--state", state)
 		var said top.State
-		if err := json.Unmarshal([]byte(out), &said); code != 0 || err != nil || said.Role != "serve" || len(said.Git.Slots) < 5 || len(said.Lanes) < 5 || said.Cache == nil {
+		if err := json.Unmarshal([]byte(out), &said); code != 0 || err != nil || said.Role != "serve" ||
+			len(said.Git.Slots) < 5 || len(said.Lanes) < 5 || said.Cache == nil {
 			t.Fatalf("%d, %v, %s%s", code, err, out, errs)
 		}
 		if n := len(said.Heavy.Repositories); off != (n == 0) {
 			t.Errorf("off: %v, %d heavy repositories", off, n)
 		}
-		for _, args := range [][]string{{"--ops", strings.TrimPrefix(s.Ops, "http://")}, {"--ops", s.Ops, "--once", "--sort", "cpu"}} {
+		for _, args := range [][]string{{"--ops", strings.TrimPrefix(s.Ops, "http://")},
+			{"--ops", s.Ops, "--once", "--sort", "cpu"}} {
 			code, out, errs := runMain(append([]string{"top"}, args...)...)
-			if code != 0 || !strings.HasPrefix(out, "packhorse serve ") || strings.Contains(out, "team/app") == off || strings.Contains(out, "\x1b") {
+			if code != 0 || !strings.HasPrefix(out, "packhorse serve ") || strings.Contains(out, "team/app") == off ||
+				strings.Contains(out, "\x1b") {
 				t.Errorf("%q: %d, %s%s", args, code, out, errs)
 			}
 		}
@@ -56,7 +59,10 @@ func TestTopThatCannotBe(t *testing.T) {
 	t.Parallel()
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
-	odd := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
+	odd := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = w.Write([]byte("<html>"))
+	}))
 	defer odd.Close()
 	for _, c := range []struct {
 		args []string
@@ -72,7 +78,8 @@ func TestTopThatCannotBe(t *testing.T) {
 		{[]string{"--interval", "1ms"}, exitUsage, "--interval is at least"},
 		{[]string{"--most", "-1"}, exitUsage, "--most"},
 	} {
-		if code, out, errs := runMain(append([]string{"top"}, c.args...)...); code != c.code || out != "" || !strings.Contains(errs, c.says) {
+		if code, out, errs := runMain(append([]string{"top"}, c.args...)...); code != c.code || out != "" ||
+			!strings.Contains(errs, c.says) {
 			t.Errorf("%q: %d, %s%s", c.args, code, out, errs)
 		}
 	}

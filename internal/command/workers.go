@@ -37,7 +37,8 @@ func writeWorkers(w io.Writer, list []adminapi.WorkerStatus) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "WORKER\tPOOL\tSTATE\tRUNNING\tSLOTS\tSERVED\tFAILED\tADDRESS")
 	for _, s := range list {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", s.Name, s.Pool, s.State, s.InFlight, s.Slots, s.Served, s.Failed, s.Address)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", s.Name, s.Pool, s.State, s.InFlight, s.Slots, s.Served,
+			s.Failed, s.Address)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -94,7 +95,8 @@ With --wait the command waits for that.`
 		what = "until the worker gets requests"
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait "+what)
-	cmd.Flags().DurationVar(&limit, "timeout", 0, "maximum `DURATION` of the wait from the start of the drain (default app.drain)")
+	cmd.Flags().DurationVar(&limit, "timeout", 0,
+		"maximum `DURATION` of the wait from the start of the drain (default app.drain)")
 	path := "drain"
 	if verb == "drain" {
 		cmd.Flags().BoolVar(&force, "force", false, "drain it even if too many workers are out of service")
@@ -120,7 +122,8 @@ With --wait the command waits for that.`
 }
 
 // whenAllowed asks for a change until it is not refused for now; if it is not to wait, once.
-func (c *adminClient) whenAllowed(ctx context.Context, log io.Writer, target string, wait bool) (now adminapi.WorkerStatus, err error) {
+func (c *adminClient) whenAllowed(ctx context.Context, log io.Writer, target string,
+	wait bool) (now adminapi.WorkerStatus, err error) {
 	for told := false; ; told = true {
 		err = c.do(ctx, http.MethodPost, target, &now)
 		refused, ok := errors.AsType[*notNow](err)
@@ -137,7 +140,8 @@ func (c *adminClient) whenAllowed(ctx context.Context, log io.Writer, target str
 }
 
 // untilWorker waits until a worker is as it is to be.
-func (c *adminClient) untilWorker(ctx context.Context, now adminapi.WorkerStatus, verb string, limit time.Duration) (adminapi.WorkerStatus, error) {
+func (c *adminClient) untilWorker(ctx context.Context, now adminapi.WorkerStatus, verb string,
+	limit time.Duration) (adminapi.WorkerStatus, error) {
 	limit = cmp.Or(limit, time.Duration(now.Drain*float64(time.Second)))
 	for end := time.Now().Add(limit); ; {
 		if verb == "drain" && now.State == "drained" || verb == "undrain" && now.State == "up" {
@@ -145,7 +149,8 @@ func (c *adminClient) untilWorker(ctx context.Context, now adminapi.WorkerStatus
 		}
 		if time.Now().After(end) {
 			if verb == "drain" {
-				return now, fmt.Errorf("%s still has %d requests, or its blackout is not over, after %v: it is drained and they go on; wait longer with --timeout, "+
+				return now, fmt.Errorf("%s still has %d requests, or its blackout is not over, after %v: it is drained and they "+
+					"go on; wait longer with --timeout, "+
 					"or end that with \"packhorse undrain worker %s\"", now.Name, now.InFlight, limit, now.Name)
 			}
 			return now, fmt.Errorf("%s is %s after %v: %s", now.Name, now.State, limit, cmp.Or(now.Why, "it says no more"))

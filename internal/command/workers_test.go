@@ -50,17 +50,20 @@ func TestWorkerCommands(t *testing.T) {
 	}
 
 	for _, w := range []string{"w0", "w1"} { // they are up at some time
-		if code, out, errs := main("undrain worker " + w + " --wait --timeout 1m"); code != 0 || out != w+": up, 0 requests running\n" {
+		if code, out, errs := main("undrain worker " + w + " --wait --timeout 1m"); code != 0 ||
+			out != w+": up, 0 requests running\n" {
 			t.Fatalf("%d %q %q", code, out, errs)
 		}
 	}
-	if code, out, _ := main("workers"); code != 0 || !strings.HasPrefix(out, "WORKER  POOL  STATE  RUNNING  SLOTS  SERVED  FAILED  ADDRESS\nw0      app   up     0 ") {
+	if code, out, _ := main("workers"); code != 0 || !strings.HasPrefix(out,
+		"WORKER  POOL  STATE  RUNNING  SLOTS  SERVED  FAILED  ADDRESS\nw0      app   up     0 ") {
 		t.Errorf("workers: %d\n%s", code, out)
 	}
 	if _, out, _ := runMain("__complete", "drain", "worker", "--state", state, ""); !strings.HasPrefix(out, "w0\nw1\n") {
 		t.Errorf("names are completed with %q", out)
 	}
-	if code, out, errs := main("drain worker w0 --wait --timeout 1m"); code != 0 || out != "w0: drained, 0 requests running\n" {
+	if code, out, errs := main("drain worker w0 --wait --timeout 1m"); code != 0 ||
+		out != "w0: drained, 0 requests running\n" {
 		t.Errorf("drain: %d %q %q", code, out, errs)
 	}
 	if code, _, errs := main("drain worker w1"); code != exitFailed || !strings.Contains(errs, "w1 is not drained: ") {
@@ -74,25 +77,29 @@ func TestWorkerCommands(t *testing.T) {
 		}
 		waiting <- out
 	}()
-	if code, out, errs := main("undrain worker w0 --wait --timeout 1m"); code != 0 || out != "w0: up, 0 requests running\n" {
+	if code, out, errs := main("undrain worker w0 --wait --timeout 1m"); code != 0 ||
+		out != "w0: up, 0 requests running\n" {
 		t.Errorf("undrain: %d %q %q", code, out, errs)
 	}
 	if out := <-waiting; !strings.HasPrefix(out, "w1: drained, 0 requests running\n") {
 		t.Errorf("its turn came: %q", out)
 	}
 	ready.Store(false)
-	if code, out, errs := main("undrain worker w1 --wait --timeout 50ms"); code != exitFailed || !strings.Contains(errs, "w1 is ") {
+	if code, out, errs := main("undrain worker w1 --wait --timeout 50ms"); code != exitFailed ||
+		!strings.Contains(errs, "w1 is ") {
 		t.Errorf("one that is not ready: %d %q %q", code, out, errs)
 	}
 	if code, out, errs := main("drain worker w0 --force"); code != 0 {
 		t.Errorf("by force: %d %q %q", code, out, errs)
 	}
-	if code, _, errs := main("drain worker w9"); code != exitFailed || !strings.Contains(errs, `application worker "w9" does not exist: known are w0, w1`) {
+	if code, _, errs := main("drain worker w9"); code != exitFailed ||
+		!strings.Contains(errs, `application worker "w9" does not exist: known are w0, w1`) {
 		t.Errorf("an unknown worker: %d %q", code, errs)
 	}
 	code, out, _ := main("workers --json")
 	var list []adminapi.WorkerStatus
-	if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil || len(list) != 2 || list[0].Name != "w0" || list[0].Given {
+	if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil || len(list) != 2 || list[0].Name != "w0" ||
+		list[0].Given {
 		t.Errorf("workers --json: %d %v\n%s", code, err, out)
 	}
 }
@@ -101,7 +108,8 @@ func TestNoApplication(t *testing.T) {
 	t.Parallel()
 	state := socketDir(t)
 	serveAdmin(t, state, adminapi.Workers(nil, 0, nil))
-	if code, _, errs := runMain("workers", "--state", state); code != exitFailed || !strings.Contains(errs, "there is no application") {
+	if code, _, errs := runMain("workers", "--state", state); code != exitFailed ||
+		!strings.Contains(errs, "there is no application") {
 		t.Errorf("%d %q", code, errs)
 	}
 }

@@ -9,9 +9,10 @@ type AuthConfig struct {
 	// once. Empty means STATE/tokens. Any other file must exist when the server starts.
 	Tokens string `toml:"tokens"`
 
-	// Guesses is the number of wrong credentials that are not delayed, for each client address and for each user name. After them one is
-	// answered each minute, and others get 429 with Retry-After. Right tokens are never delayed. Empty passwords, a repeated wrong credential,
-	// and wrong credentials before a right one do not count. Zero means no limit. Default 10.
+	// Guesses is the number of wrong credentials that are not delayed, for each client address and for each user name.
+	// After them one is answered each minute, and others get 429 with Retry-After. Right tokens are never delayed. Empty
+	// passwords, a repeated wrong credential, and wrong credentials before a right one do not count. Zero means no limit.
+	// Default 10.
 	Guesses int `toml:"guesses"`
 
 	Rule []RuleConfig `toml:"rule"`
@@ -77,7 +78,8 @@ const (
 func defaultAuth() AuthConfig {
 	return AuthConfig{
 		Guesses: 10,
-		Hook:    HookConfig{Timeout: Duration{2 * time.Second}, CacheTTL: Duration{time.Minute}, CacheSize: 10_000, Fail: failClosed},
+		Hook: HookConfig{Timeout: Duration{2 * time.Second}, CacheTTL: Duration{time.Minute}, CacheSize: 10_000,
+			Fail: failClosed},
 	}
 }
 

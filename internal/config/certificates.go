@@ -29,9 +29,11 @@ func (c *Config) Certificates(role Role) (list []CertificateFile) {
 	}
 	add(role.FacesClients(), "http.tls_cert", "http", c.HTTP.TLSCert, c.HTTP.TLSKey)
 	add(role.OwnsRepositories() && c.Storage.Listen != "", "storage.tls_cert", "node", c.Storage.TLSCert, c.Storage.TLSKey)
-	add(role == RoleSearch || role == RoleGateway && c.Search.Address != "", "search.tls_cert", "search", c.Search.TLSCert, c.Search.TLSKey)
+	add(role == RoleSearch || role == RoleGateway && c.Search.Address != "", "search.tls_cert", "search", c.Search.TLSCert,
+		c.Search.TLSKey)
 	for i := range c.Node {
-		add(role.asksNodes(), fmt.Sprintf("node[%d].tls_cert", i), "to_node_"+c.Node[i].Name, c.Node[i].TLSCert, c.Node[i].TLSKey)
+		add(role.asksNodes(), fmt.Sprintf("node[%d].tls_cert", i), "to_node_"+c.Node[i].Name, c.Node[i].TLSCert,
+			c.Node[i].TLSKey)
 	}
 	return list
 }
@@ -57,9 +59,11 @@ func Validity(c *x509.Certificate, now time.Time) string {
 	case now.After(c.NotAfter):
 		return fmt.Sprintf("the certificate expired on %s; renew it: clients refuse the connection", day(c.NotAfter))
 	case now.Before(c.NotBefore):
-		return fmt.Sprintf("the certificate is valid from %s on; look at the clock: clients refuse the connection until then", day(c.NotBefore))
+		return fmt.Sprintf("the certificate is valid from %s on; look at the clock: clients refuse the connection until then",
+			day(c.NotBefore))
 	case c.NotAfter.Sub(now) < expiresSoon:
-		return fmt.Sprintf("the certificate expires on %s, in %d days; renew it", day(c.NotAfter), int(c.NotAfter.Sub(now)/(24*time.Hour)))
+		return fmt.Sprintf("the certificate expires on %s, in %d days; renew it", day(c.NotAfter),
+			int(c.NotAfter.Sub(now)/(24*time.Hour)))
 	}
 	return ""
 }

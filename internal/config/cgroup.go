@@ -72,7 +72,8 @@ func (c *CgroupConfig) checkNumbers(b bounds) {
 
 func (c *CgroupConfig) Groups() map[string]CgroupLimits {
 	return map[string]CgroupLimits{
-		cgroup.Server: c.Server, "pack": c.Pack, "receive": c.Receive, "maintenance": c.Maintenance, "search": c.Search, "other": c.Other,
+		cgroup.Server: c.Server, "pack": c.Pack, "receive": c.Receive, "maintenance": c.Maintenance, "search": c.Search,
+		"other": c.Other,
 	}
 }
 

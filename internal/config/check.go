@@ -68,10 +68,12 @@ func (c *Config) checkChoices(bad func(format string, args ...any)) {
 		bad("%s is %q; it has to be one of %q", key, value, allowed)
 	}
 	oneOf("auth.hook.fail", c.Auth.Hook.Fail, failClosed, FailStale)
-	oneOf("push.repository_hooks", c.Push.RepositoryHooks, string(receivepack.RefuseHooks), string(receivepack.RunHooks), string(receivepack.IgnoreHooks))
+	oneOf("push.repository_hooks", c.Push.RepositoryHooks, string(receivepack.RefuseHooks), string(receivepack.RunHooks),
+		string(receivepack.IgnoreHooks))
 	oneOf("git.reaper", c.Git.Reaper, ReaperAuto, ReaperOn, ReaperOff)
 	oneOf("fetch.wants", c.Fetch.Wants, "auto", "any", "reachable", "tip")
-	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow), string(repo.UnbornIgnore))
+	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow),
+		string(repo.UnbornIgnore))
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf("log.format", c.Log.Format, "auto", "terminal", "text", "json")
 	oneOf("tracing.protocol", c.Tracing.Protocol, otlpHTTP, OtlpGRPC)
@@ -135,15 +137,18 @@ func (c *Config) checkRole(role Role) error {
 			return errors.New("there is no home directory for the admin socket; name a state directory with --state DIR")
 		}
 		if role == RoleSearch && c.Search.Listen == "" {
-			return errors.New("where do gateways reach this process? give --listen 127.0.0.1:9200 or --listen unix:PATH (or search.listen in the configuration)")
+			return errors.New("where do gateways reach this process? give --listen 127.0.0.1:9200 or --listen unix:PATH (or " +
+				"search.listen in the configuration)")
 		}
 		return CheckSocketPath(AdminSocket(c.State))
 	}
 	if c.Root == "" {
-		return errors.New("which repositories? name the directory that holds them with --root DIR (or root in the configuration)")
+		return errors.New("which repositories? name the directory that holds them with --root DIR (or root in the " +
+			"configuration)")
 	}
 	if role == RoleStorage && c.Storage.Listen == "" {
-		return errors.New("where do gateways reach this node? give --listen 127.0.0.1:9100 or --listen unix:PATH (or storage.listen in the configuration)")
+		return errors.New("where do gateways reach this node? give --listen 127.0.0.1:9100 or --listen unix:PATH (or " +
+			"storage.listen in the configuration)")
 	}
 	return nil
 }
@@ -237,8 +242,8 @@ func SplitAddress(address string) (host string, err error) {
 	return host, nil
 }
 
-// IsLoopback reports whether only this machine reaches the host. An empty host is every address of the machine. Of names,
-// only localhost counts; what others resolve to may change.
+// IsLoopback reports whether only this machine reaches the host. An empty host is every address of the machine. Of
+// names, only localhost counts; what others resolve to may change.
 func IsLoopback(host string) bool {
 	if host == "localhost" {
 		return true
@@ -252,7 +257,8 @@ func CheckRoot(root string) error {
 	info, err := os.Stat(root)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("the root %s does not exist; make the directory, or name the one that holds your bare repositories", root)
+		return fmt.Errorf("the root %s does not exist; make the directory, or name the one that holds your bare repositories",
+			root)
 	case err != nil:
 		return fmt.Errorf("the root: %w", err)
 	case !info.IsDir():

@@ -23,7 +23,8 @@ const (
 func (c *AppConfig) check(f *Findings) {
 	bad := f.bad
 	if len(c.Workers) > 0 && len(c.Pool) > 0 {
-		f.at("app.workers")("the application's workers stand in app.workers and in [[app.pool]] tables; move those of app.workers into a pool")
+		f.at("app.workers")("the application's workers stand in app.workers and in [[app.pool]] tables; move those of " +
+			"app.workers into a pool")
 		return
 	}
 	before := len(f.All)
@@ -42,11 +43,13 @@ func (c *AppConfig) check(f *Findings) {
 			bad("app.also: %q begins with neither /-/ nor /.api/; all else that is not Git is the application's anyway", p)
 		}
 	}
-	if c.Health != "" && (!strings.HasPrefix(c.Health, "/") || strings.ContainsFunc(c.Health, func(r rune) bool { return r <= ' ' || r >= 0x7f })) {
+	if c.Health != "" && (!strings.HasPrefix(c.Health, "/") ||
+		strings.ContainsFunc(c.Health, func(r rune) bool { return r <= ' ' || r >= 0x7f })) {
 		bad("app.health is %q; it has to be a path, as in \"/-/readiness\"", c.Health)
 	}
 	if (c.SendFile == "") != (len(c.SendFileRoots) == 0) {
-		bad("app.send_file and app.send_file_roots need each other: the header that names a file, and the directories where it may be")
+		bad("app.send_file and app.send_file_roots need each other: the header that names a file, and the directories " +
+			"where it may be")
 	}
 }
 
@@ -68,13 +71,15 @@ func (c *AppConfig) checkPools(f *Findings) {
 		}
 		names[p.Name] = true
 		if len(p.Workers) == 0 {
-			f.at(table+".workers")("app.pool %q has no workers; name them with workers = [\"unix:/run/app/w0.sock\"], or leave the pool out", p.Name)
+			f.at(table+".workers")("app.pool %q has no workers; name them with workers = [\"unix:/run/app/w0.sock\"], or "+
+				"leave the pool out", p.Name)
 		}
 		if p.Share < 0 || p.Share > 100 {
 			f.at(table+".share")("app.pool %q: share is %d; it is a percentage, from 0 to 100", p.Name, p.Share)
 		}
 		if p.Slots < 0 || p.Slots > maxSlots {
-			f.at(table+".slots")("app.pool %q: slots is %d; it has to be from 1 to %d, or 0 for app.slots", p.Name, int(p.Slots), maxSlots)
+			f.at(table+".slots")("app.pool %q: slots is %d; it has to be from 1 to %d, or 0 for app.slots", p.Name, int(p.Slots),
+				maxSlots)
 		}
 		shares += p.Share
 		for _, text := range p.Workers {
@@ -85,10 +90,12 @@ func (c *AppConfig) checkPools(f *Findings) {
 				continue
 			}
 			if other, taken := workers[w.Name]; taken {
-				f.at(table+".workers")("two workers of the application would be called %q, %s and %s; name one, as in \"b=%s\"", w.Name, other, w.Address, w.Address)
+				f.at(table+".workers")("two workers of the application would be called %q, %s and %s; name one, as in \"b=%s\"",
+					w.Name, other, w.Address, w.Address)
 			}
 			if other, taken := addresses[w.Address]; taken {
-				f.at(table+".workers")("%s is the worker %q and %q; it would be given more requests than it has slots", w.Address, other, w.Name)
+				f.at(table+".workers")("%s is the worker %q and %q; it would be given more requests than it has slots", w.Address,
+					other, w.Name)
 			}
 			workers[w.Name], addresses[w.Address] = w.Address, w.Name
 		}
@@ -97,7 +104,8 @@ func (c *AppConfig) checkPools(f *Findings) {
 		f.at("app.workers")("the application has %d workers; there may be %d", all, maxWorkers)
 	}
 	if len(c.Pool) > 0 && shares != 100 {
-		f.at("app.pool[0].share")("the shares of the application's pools add up to %d; they are percentages, and have to add up to 100", shares)
+		f.at("app.pool[0].share")("the shares of the application's pools add up to %d; they are percentages, and have to "+
+			"add up to 100", shares)
 	}
 }
 
@@ -150,7 +158,8 @@ func (c *AppConfig) files() (list []app.FileRoot, err error) {
 		if c.SendFile == sendByRedirect {
 			uri, dir, ok := strings.Cut(text, "=")
 			if !ok || !strings.HasPrefix(uri, "/") || !strings.HasSuffix(uri, "/") || len(uri) < 2 {
-				return nil, fmt.Errorf("app.send_file_roots: %q does not say by which path %s names the directory; write it before it, as in \"/protected/=/srv/files\"", text, sendByRedirect)
+				return nil, fmt.Errorf("app.send_file_roots: %q does not say by which path %s names the directory; write it "+
+					"before it, as in \"/protected/=/srv/files\"", text, sendByRedirect)
 			}
 			root = app.FileRoot{URI: uri, Dir: dir}
 		}
@@ -172,14 +181,16 @@ const (
 func (c *AppConfig) Options(cfg Config) (o app.Options, err error) {
 	o = app.Options{
 		Health: app.Health{
-			Path: c.Health, Interval: c.HealthInterval.Duration, Timeout: c.HealthTimeout.Duration, Failures: c.HealthFailures, Passes: c.HealthPasses,
+			Path: c.Health, Interval: c.HealthInterval.Duration, Timeout: c.HealthTimeout.Duration, Failures: c.HealthFailures,
+			Passes: c.HealthPasses,
 		},
 		Blackout: c.Blackout.Duration, DrainShare: c.DrainShare,
 		ConnectTimeout: c.ConnectTimeout.Duration, HeaderTimeout: c.AnswerTimeout.Duration, StallTimeout: c.Stall.Duration,
 		KeepIdle: c.KeepIdle.Duration,
 		Bodies: app.Bodies{
-			MaxRequest: int64(c.MaxBody), MaxResponse: int64(c.MaxAnswer), MaxMemory: int64(c.MaxMemory), MaxDir: int64(c.MaxSpool),
-			Dir: filepath.Join(cfg.State, "app"), ReadStall: cfg.HTTP.ReadStall.Duration,
+			MaxRequest: int64(c.MaxBody), MaxResponse: int64(c.MaxAnswer), MaxMemory: int64(c.MaxMemory),
+			MaxDir: int64(c.MaxSpool),
+			Dir:    filepath.Join(cfg.State, "app"), ReadStall: cfg.HTTP.ReadStall.Duration,
 		},
 		Files: app.Files{Header: c.SendFile}, MaxUpgrades: c.Upgrades, UpgradeIdle: c.UpgradeIdle.Duration,
 	}
@@ -192,7 +203,8 @@ func (c *AppConfig) Options(cfg Config) (o app.Options, err error) {
 	return o, err
 }
 
-// Reloaded copies from a configuration that was read again what is taken from it while the application is served; false: whether there is one at all takes a restart.
+// Reloaded copies from a configuration that was read again what is taken from it while the application is served;
+// false: whether there is one at all takes a restart.
 func (c *AppConfig) Reloaded(next *AppConfig) bool {
 	if !c.Enabled() || !next.Enabled() {
 		return c.Enabled() == next.Enabled()

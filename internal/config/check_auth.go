@@ -67,7 +67,8 @@ func (c *Config) checkAuth(f *Findings) {
 	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
 		bad("auth.hook.url is no URL with http or https and a host") // it may hold a secret: it is not shown
 	case u.User != nil:
-		bad("auth.hook.url holds a user name or a password; put the secret into a file, and name it with auth.hook.secret_file")
+		bad("auth.hook.url holds a user name or a password; put the secret into a file, and name it with " +
+			"auth.hook.secret_file")
 	}
 	if h.Timeout.Duration <= 0 {
 		bad("auth.hook.timeout is %s; it has to be more than 0s", h.Timeout)
@@ -77,11 +78,14 @@ func (c *Config) checkAuth(f *Findings) {
 // CheckOpen refuses to let in more than is meant: from other machines everybody reaches the listener.
 func (c *Config) CheckOpen() error {
 	host, err := SplitAddress(c.HTTP.Address)
-	if err != nil || IsLoopback(host) || c.HTTP.PublicRead || c.Auth.KnowsCallers() || c.SSH.Address != "" && c.SSH.KnowsKeys() {
+	if err != nil || IsLoopback(host) || c.HTTP.PublicRead || c.Auth.KnowsCallers() || c.SSH.Address != "" &&
+		c.SSH.KnowsKeys() {
 		return nil
 	}
-	return fmt.Errorf("http.address %q can be reached by other machines, and nobody has to say who they are, so everybody could read every repository: "+
-		"add --public-read (http.public_read = true) if that is meant, make a token (packhorse token create NAME) or write [[auth.rule]] tables if not, "+
+	return fmt.Errorf("http.address %q can be reached by other machines, and nobody has to say who they are, so "+
+		"everybody could read every repository: "+
+		"add --public-read (http.public_read = true) if that is meant, make a token (packhorse token create NAME) or "+
+		"write [[auth.rule]] tables if not, "+
 		"or listen on 127.0.0.1", c.HTTP.Address)
 }
 

@@ -23,7 +23,8 @@ func (c *SSHConfig) LoadKeys(sources *auth.Sources, log *slog.Logger) (*auth.Key
 	if !c.KnowsKeys() && c.RevokedKeys == "" {
 		return nil, nil
 	}
-	keys, err := auth.LoadKeys(auth.KeyOptions{Authorized: c.AuthorizedKeys, Authority: c.TrustedUserCA, Revoked: c.RevokedKeys, Sources: sources, Log: log})
+	keys, err := auth.LoadKeys(auth.KeyOptions{Authorized: c.AuthorizedKeys, Authority: c.TrustedUserCA,
+		Revoked: c.RevokedKeys, Sources: sources, Log: log})
 	if err != nil {
 		return nil, fmt.Errorf("read the SSH keys of users: %w", err)
 	}
@@ -42,10 +43,12 @@ func (c *Config) checkSSH(f *Findings) {
 	case err != nil:
 		bad("ssh.address: %w", err)
 	case !s.KnowsKeys() && c.Auth.Hook.URL == "" && !s.Anonymous:
-		f.at("ssh.address")("who may come in by SSH? name a file or a directory of public keys with --ssh-keys (ssh.authorized_keys), or who signs users' certificates " +
+		f.at("ssh.address")("who may come in by SSH? name a file or a directory of public keys with --ssh-keys " +
+			"(ssh.authorized_keys), or who signs users' certificates " +
 			"with ssh.trusted_user_ca, or have an auth hook (auth.hook.url); ssh.anonymous = true lets everybody in to read")
 	case s.Anonymous && !IsLoopback(host) && !c.HTTP.PublicRead:
-		bad("ssh.address %q can be reached by other machines, and with ssh.anonymous everybody who reaches it could read every repository: "+
+		bad("ssh.address %q can be reached by other machines, and with ssh.anonymous everybody who reaches it could read "+
+			"every repository: "+
 			"add --public-read (http.public_read = true) if that is meant", s.Address)
 	}
 	known := gitssh.SupportedAlgorithms()
@@ -69,14 +72,17 @@ func (c *Config) checkSSH(f *Findings) {
 		least int
 	}{
 		{"ssh.auth_tries", s.AuthTries, 1}, {"ssh.sessions", s.Sessions, 1}, {"ssh.connections", s.Connections, 0},
-		{"ssh.address_connections", s.AddressConnections, 0}, {"ssh.logins", s.Logins, 0}, {"ssh.address_logins", s.AddressLogins, 0},
+		{"ssh.address_connections", s.AddressConnections, 0}, {"ssh.logins", s.Logins, 0},
+		{"ssh.address_logins", s.AddressLogins, 0},
 		{"ssh.address_rate", s.AddressRate, 0},
 	} {
 		if n.value < n.least || n.value > 1<<20 {
 			bad("%s is %d; it has to be from %d to %d", n.key, n.value, n.least, 1<<20)
 		}
 	}
-	if s.LoginGrace.Duration <= 0 || s.IdleTimeout.Duration <= 0 || s.SessionIdleTimeout.Duration <= 0 || s.KeepAlive.Duration < 0 {
-		bad("ssh.login_grace, ssh.idle_timeout and ssh.session_idle_timeout have to be more than 0s, and ssh.keep_alive not less")
+	if s.LoginGrace.Duration <= 0 || s.IdleTimeout.Duration <= 0 || s.SessionIdleTimeout.Duration <= 0 ||
+		s.KeepAlive.Duration < 0 {
+		bad("ssh.login_grace, ssh.idle_timeout and ssh.session_idle_timeout have to be more than 0s, and ssh.keep_alive " +
+			"not less")
 	}
 }

@@ -35,7 +35,8 @@ func (c *Config) checkWebhooks(f *Findings) {
 		if _, err := webhook.ParseURL(w.URL); err != nil {
 			at("url")("%s: %w", key, err)
 		}
-		if len(w.Events) == 0 || slices.ContainsFunc(w.Events, func(e string) bool { return e != EventPre && e != EventPost }) {
+		if len(w.Events) == 0 || slices.ContainsFunc(w.Events,
+			func(e string) bool { return e != EventPre && e != EventPost }) {
 			at("events")("%s: events is %q; it has to have %q, %q or both", key, w.Events, EventPre, EventPost)
 		}
 		if _, err := auth.ParsePatterns(w.Repositories); err != nil {

@@ -1,8 +1,9 @@
 // Package config is the configuration: its keys, where their values come from, and the checks of them.
 //
-// Config has every key as a field, and the field's comment is its documentation. A Source loads it: the defaults, a TOML file over them, and
-// flags over both. Findings are all that is wrong with it, each with its place in the file. Methods turn values into the plain options
-// of the packages that take them; what has files opened or anything started is in package roles.
+// Config has every key as a field, and the field's comment is its documentation. A Source loads it: the defaults, a
+// TOML file over them, and flags over both. Findings are all that is wrong with it, each with its place in the file.
+// Methods turn values into the plain options of the packages that take them; what has files opened or anything started
+// is in package roles.
 package config
 
 import (
@@ -11,8 +12,9 @@ import (
 	"time"
 )
 
-// Config is everything that can be set, in the order in which docs/reference/config.md shows it. The comments on the fields are
-// that page: `make docs` writes it. Tables with much in them have files of their own, with their defaults and bounds.
+// Config is everything that can be set, in the order in which docs/reference/config.md shows it. The comments on the
+// fields are that page: `make docs` writes it. Tables with much in them have files of their own, with their defaults
+// and bounds.
 type Config struct {
 	// Root is the directory that contains the repositories, at any depth: bare repositories and ".git" directories. It
 	// must exist.
@@ -146,7 +148,8 @@ func defaultElement(array string) any {
 	panic("no array " + array)
 }
 
-// automatic tells for the keys whose value leaves the choice to serve what is chosen, as far as it is known before a start.
+// automatic tells for the keys whose value leaves the choice to serve what is chosen, as far as it is known before a
+// start.
 func (c *Config) automatic() map[string]string {
 	auto := map[string]string{}
 	add := func(key string, left bool, choice string) {
@@ -178,8 +181,10 @@ func (c *Config) Complete(role Role, getenv func(string) string) {
 	}
 	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.Index.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey, &c.Cgroup.Path,
 		&c.SSH.HostKeys, &c.SSH.AuthorizedKeys, &c.SSH.TrustedUserCA, &c.SSH.RevokedKeys,
-		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA,
-		&c.Push.HooksDir, &c.Push.HooksGitConfig, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey, &c.Search.ClientCA, &c.Search.TLSCA,
+		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey,
+		&c.Storage.ClientCA,
+		&c.Push.HooksDir, &c.Push.HooksGitConfig, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey,
+		&c.Search.ClientCA, &c.Search.TLSCA,
 		&c.Resolver.RedisCA, &c.Resolver.RedisPasswordFile, &c.Resolver.RedisSecretFile,
 		&c.Watchdog.Dir}
 	for i := range c.Webhook {

@@ -103,9 +103,12 @@ func TestLoadMistakes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ text, want string }{
 		{"[cache]\nmax_byte = 1", `FILE:2: unknown key "cache.max_byte"; did you mean "cache.max_bytes"?`},
-		{"[http]\nadress = \"x\"\n[log]\nlvel = \"x\"", "FILE:2: unknown key \"http.adress\"; did you mean \"http.address\"?\nFILE:4: unknown key \"log.lvel\"; did you mean \"log.level\"?"},
+		{"[http]\nadress = \"x\"\n[log]\nlvel = \"x\"",
+			"FILE:2: unknown key \"http.adress\"; did you mean \"http.address\"?\nFILE:4: unknown key \"log.lvel\"; did you " +
+				"mean \"log.level\"?"},
 		{"max_wants = 3", `FILE:1: unknown key "max_wants"; did you mean "fetch.max_wants"?`},
-		{"entirely_different = 3", `FILE:1: unknown key "entirely_different"; docs/reference/config.md and "packhorse config show" list the keys`},
+		{"entirely_different = 3",
+			`FILE:1: unknown key "entirely_different"; docs/reference/config.md and "packhorse config show" list the keys`},
 		{"\n[chace]\nenabled = true", `FILE:2: unknown key "chace"; did you mean "cache"?`},
 		{"[shutdown]\ngrace = 30", `FILE:2: shutdown.grace: "30" is not a duration; write a number and a unit`},
 		{"[shutdown]\ngrace = \"30\"", `FILE:2: shutdown.grace: "30" is not a duration; write a number and a unit`},
@@ -233,13 +236,15 @@ func TestShowTellsWhatIsChosen(t *testing.T) {
 
 func TestSizeAndDurationRoundTrip(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{"0": "0", "1": "1", "1024": "1KiB", "10 GiB": "10GiB", "2GB": "2GB", "1536": "1536", "2000000": "2MB", "512B": "512", "3TiB": "3TiB"} {
+	for text, want := range map[string]string{"0": "0", "1": "1", "1024": "1KiB", "10 GiB": "10GiB", "2GB": "2GB",
+		"1536": "1536", "2000000": "2MB", "512B": "512", "3TiB": "3TiB"} {
 		var s Size
 		if err := s.UnmarshalText([]byte(text)); err != nil || s.String() != want {
 			t.Errorf("size %q is %q (%v), want %q", text, s, err, want)
 		}
 	}
-	for text, want := range map[string]string{"90s": "1m30s", "5m": "5m", "2h": "2h", "0s": "0s", "100ms": "100ms", "1h0m1s": "1h0m1s"} {
+	for text, want := range map[string]string{"90s": "1m30s", "5m": "5m", "2h": "2h", "0s": "0s", "100ms": "100ms",
+		"1h0m1s": "1h0m1s"} {
 		var d Duration
 		if err := d.UnmarshalText([]byte(text)); err != nil || d.String() != want {
 			t.Errorf("duration %q is %q (%v), want %q", text, d, err, want)
@@ -248,7 +253,8 @@ func TestSizeAndDurationRoundTrip(t *testing.T) {
 }
 
 func FuzzLoad(f *testing.F) {
-	for _, seed := range []string{"", "root = \"x\"", "[http]\naddress = 3", "http.address = \"a:1\"", "http = {address = \"a:1\", x = [{}]}", "[[http]]\n", "[a.b]\nc.d=1",
+	for _, seed := range []string{"", "root = \"x\"", "[http]\naddress = 3", "http.address = \"a:1\"",
+		"http = {address = \"a:1\", x = [{}]}", "[[http]]\n", "[a.b]\nc.d=1",
 		"[[node]]\nname = \"a\"\n[[node]]\nweight = 2\n", "node = [{name = \"a\"}]", "[[route]]\nnodes = [\"a\", 3]", "[[node.x]]\n[node.y]", "git.slots = 3\n[push.fsck]\nbadName = 1", "root = \"\"\"\n[http]\naddress = 1\n\"\"\""} {
 		f.Add([]byte(seed))
 	}
@@ -278,7 +284,8 @@ func TestFetchPolicy(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(*cfg.Fetch.Policy(), repo.DefaultPolicy()) {
 		t.Errorf("default: %+v, %v", cfg.Fetch.Policy(), err)
 	}
-	cfg, _, err = loadText(t, "[fetch]\nallow_filter = false\nallow_ref_in_want = false\nallow_tip = true\nallow_reachable = true\nallow_any = true\n"+
+	cfg, _, err = loadText(t, "[fetch]\nallow_filter = false\nallow_ref_in_want = false\nallow_tip = "+
+		"true\nallow_reachable = true\nallow_any = true\n"+
 		"unborn = \"ignore\"\nkeep_alive = \"0s\"\nsession_id = false\nobject_info = false\n")
 	want := repo.Policy{SidebandAll: true, AllowTip: true, AllowReachable: true, AllowAny: true, Unborn: repo.UnbornIgnore}
 	if err != nil || !reflect.DeepEqual(*cfg.Fetch.Policy(), want) {

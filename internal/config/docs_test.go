@@ -37,7 +37,8 @@ func TestDocsConfig(t *testing.T) {
 
 // configPage renders the page: a list of the tables, and for each table its meaning and a row for each key.
 func configPage(t *testing.T) string {
-	p := &page{t: t, first: map[string]string{}, structs: configStructs(t), values: map[string]Setting{}, flags: map[string]string{"cache.enabled": "--no-cache"}}
+	p := &page{t: t, first: map[string]string{}, structs: configStructs(t), values: map[string]Setting{},
+		flags: map[string]string{"cache.enabled": "--no-cache"}}
 	for _, s := range Keys() {
 		p.values[s.Key] = s
 	}
@@ -95,7 +96,8 @@ func (p *page) table(typeName, prefix string) {
 		about = strings.ToUpper(about[:1]) + about[1:]
 		if field.Doc == nil || strings.Count(key, ".") == 0 {
 			first, _, _ := strings.Cut(about, ". ")
-			fmt.Fprintf(&p.list, "| [`%s`](#%s) | %s |\n", heading, strings.NewReplacer(".", "").Replace(key), strings.TrimSuffix(first, "."))
+			fmt.Fprintf(&p.list, "| [`%s`](#%s) | %s |\n", heading, strings.NewReplacer(".", "").Replace(key),
+				strings.TrimSuffix(first, "."))
 		}
 		fmt.Fprintf(&p.text, "\n## %s\n\n%s\n\n", heading, wrapText(about))
 		p.table(name, key+".")
@@ -179,7 +181,8 @@ func configStructs(t *testing.T) map[string]*ast.GenDecl {
 				continue
 			}
 			spec := g.Specs[0].(*ast.TypeSpec)
-			if s, ok := spec.Type.(*ast.StructType); ok && s.Fields.NumFields() > 0 && s.Fields.List[0].Tag != nil && strings.Contains(s.Fields.List[0].Tag.Value, "toml") {
+			if s, ok := spec.Type.(*ast.StructType); ok && s.Fields.NumFields() > 0 && s.Fields.List[0].Tag != nil &&
+				strings.Contains(s.Fields.List[0].Tag.Value, "toml") {
 				structs[spec.Name.Name] = g
 			}
 		}

@@ -41,7 +41,8 @@ func (m *Mistake) Error() string {
 // IsOfCertificate reports whether it is about the time of a certificate.
 func (m *Mistake) IsOfCertificate() bool { return m.Warning && strings.HasSuffix(m.Key, "tls_cert") }
 
-// Findings collects what is wrong with a configuration. Its messages begin with the key that they are about, or name it with at.
+// Findings collects what is wrong with a configuration. Its messages begin with the key that they are about, or name it
+// with at.
 type Findings struct {
 	from Origins // where the keys stand; nil: nowhere
 	All  []*Mistake

@@ -25,7 +25,8 @@ var configFlags = []struct {
 	usage     string
 }{
 	{"root", "root", repositories, "serve the repositories below `DIR`"},
-	{"state", "state", everywhere, "keep the server's own files in `DIR` (default ROOT/.packhorse; for gateway and search below ~/.local/state/packhorse)"},
+	{"state", "state", everywhere,
+		"keep the server's own files in `DIR` (default ROOT/.packhorse; for gateway and search below ~/.local/state/packhorse)"},
 	{"http", "http.address", public, "public listener, `HOST:PORT`; port 0 chooses a free port"},
 	{"public-read", "http.public_read", public, "let everybody read every repository"},
 	{"tls-cert", "http.tls_cert", public, "PEM `FILE` with the TLS certificate and chain; changes apply at once"},
@@ -39,7 +40,8 @@ var configFlags = []struct {
 	{"ops-expose", "ops.expose", everywhere, "allow an --ops address that other machines can reach"},
 	{"shutdown-grace", "shutdown.grace", everywhere, "let running requests finish for `DURATION` after SIGTERM"},
 	{"cache-dir", "cache.dir", repositories, "directory of the pack cache, `DIR` (default STATE/cache)"},
-	{"cache-max-bytes", "cache.max_bytes", repositories, "maximum `SIZE` of the pack cache, like 10GiB (default 10 GiB or a tenth of the disk)"},
+	{"cache-max-bytes", "cache.max_bytes", repositories,
+		"maximum `SIZE` of the pack cache, like 10GiB (default 10 GiB or a tenth of the disk)"},
 	{"git", "git.program", repositories, "the Git program, a name or `PATH`"},
 	{"git-slots", "git.slots", repositories, "number of Git processes that make packs (default one for each CPU)"},
 	{"wants", "fetch.wants", repositories, "which objects may be requested by ID: `auto|any|reachable|tip`"},
@@ -68,7 +70,8 @@ func AddFlags(flags *pflag.FlagSet, role Role, getenv func(string) string) *Sour
 		flags.BoolVar(&s.noCache, "no-cache", false, "do not cache packs")
 	}
 	if role.asksNodes() {
-		flags.Var(&s.nodes, "node", "use the storage node at `NAME=ADDRESS[,WEIGHT]`, HOST:PORT or unix:PATH; repeat it for each node")
+		flags.Var(&s.nodes, "node",
+			"use the storage node at `NAME=ADDRESS[,WEIGHT]`, HOST:PORT or unix:PATH; repeat it for each node")
 	}
 	return s
 }

@@ -41,8 +41,9 @@ type GitConfig struct {
 	// come first.
 	Nice int `toml:"nice"`
 
-	// Reaper says whether a second, small process ends the git commands if this one is killed: "on", "off", or "auto", which is off
-	// where systemd or the end of the container does so (docs/explanation/processes.md). It needs Linux. Default auto.
+	// Reaper says whether a second, small process ends the git commands if this one is killed: "on", "off", or "auto",
+	// which is off where systemd or the end of the container does so (docs/explanation/processes.md). It needs Linux.
+	// Default auto.
 	Reaper string `toml:"reaper"`
 
 	// Threads is the number of threads of each Git process. 0 means the number of CPUs, or the CPU quota of the control
@@ -124,7 +125,8 @@ func (c *GitConfig) ThreadsPerPack() int {
 	return c.Threads
 }
 
-// RefsLimits bound the git commands that list refs: short ones, of repositories with reftables alone, one for each change.
+// RefsLimits bound the git commands that list refs: short ones, of repositories with reftables alone, one for each
+// change.
 func RefsLimits() process.Limits {
 	return process.Limits{Slots: 4, Queue: 256, Wait: 10 * time.Second, Time: 15 * time.Second}
 }
@@ -139,9 +141,11 @@ func maintainLimits(slots int) process.Limits {
 	return process.Limits{Slots: slots, Queue: 64, Nice: 10, Time: 2 * time.Hour}
 }
 
-// GrepLimits bound those that search in repositories without an index, behind everything that a client of git waits for.
+// GrepLimits bound those that search in repositories without an index, behind everything that a client of git waits
+// for.
 func GrepLimits(nice int) process.Limits {
-	return process.Limits{Slots: max(1, runtime.GOMAXPROCS(0)/2), Queue: 64, Wait: 5 * time.Second, Nice: min(nice+5, 19), Time: 20 * time.Second}
+	return process.Limits{Slots: max(1, runtime.GOMAXPROCS(0)/2), Queue: 64, Wait: 5 * time.Second, Nice: min(nice+5, 19),
+		Time: 20 * time.Second}
 }
 
 // GitClasses bound the git commands of a server.
@@ -149,7 +153,8 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 	memory := c.MemoryShares()
 	classes := map[process.Class]process.Limits{
 		packsource.ClassPack: {
-			Slots: c.Git.slots(), Queue: c.Git.Queue, Wait: c.Git.Wait.Duration, Nice: c.Git.Nice, Time: c.Git.TimeLimit.Duration,
+			Slots: c.Git.slots(), Queue: c.Git.Queue, Wait: c.Git.Wait.Duration, Nice: c.Git.Nice,
+			Time:      c.Git.TimeLimit.Duration,
 			Anonymous: c.Lanes.Anonymous, Memory: memory.Git, PerRepository: c.Git.PerRepository,
 		},
 		receivepack.ClassReceive: memory.of(c.Push.limits(c.Git.Nice, c.Lanes.Anonymous), memory.Git),

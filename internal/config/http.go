@@ -39,8 +39,9 @@ type HTTPConfig struct {
 	// IdleTimeout is how long a connection may stay open without a request.
 	IdleTimeout Duration `toml:"idle_timeout"`
 
-	// ReadStall is how long a client may take to send the next 64 KiB of a request's body, or its end. The whole body may take ten times that. A
-	// push may be silent for that long, and the body of a request for the application ends as docs/how-to/app.md says.
+	// ReadStall is how long a client may take to send the next 64 KiB of a request's body, or its end. The whole body may
+	// take ten times that. A push may be silent for that long, and the body of a request for the application ends as
+	// docs/how-to/app.md says.
 	ReadStall Duration `toml:"read_stall"`
 
 	// WriteStall is how long a client may take to receive the next 64 KiB of a response, or its end. Then its

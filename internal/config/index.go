@@ -38,7 +38,8 @@ type IndexConfig struct {
 
 func defaultIndex() IndexConfig {
 	return IndexConfig{
-		Branches: []string{}, MaxFile: 1 << 20, Memory: 1 << 30, Nice: 15, Ctags: "universal-ctags", Results: 100_000, Timeout: Duration{time.Minute},
+		Branches: []string{}, MaxFile: 1 << 20, Memory: 1 << 30, Nice: 15, Ctags: "universal-ctags", Results: 100_000,
+		Timeout: Duration{time.Minute},
 	}
 }
 
@@ -61,5 +62,6 @@ func (c *IndexConfig) checkNumbers(b bounds) {
 	}
 }
 
-// ShardSize is how many bytes of content a file of the index has at most: what is put together in memory takes several times that.
+// ShardSize is how many bytes of content a file of the index has at most: what is put together in memory takes several
+// times that.
 func (c *IndexConfig) ShardSize() int64 { return max(16<<20, int64(c.Memory)/16) }

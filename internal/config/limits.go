@@ -61,7 +61,8 @@ func AtMost(n, share int64) int64 {
 // checkMemory finds a limit in which nothing could run.
 func (c *Config) checkMemory(bad func(format string, args ...any)) {
 	if s := c.MemoryShares(); s.Git < leastGit && c.Limits.Memory != 0 {
-		bad("limits.memory is %s, of which a git process would have %d MiB, and it needs %d at least: give more, or make git.slots and push.slots fewer",
+		bad("limits.memory is %s, of which a git process would have %d MiB, and it needs %d at least: give more, or make "+
+			"git.slots and push.slots fewer",
 			c.Limits.Memory, s.Git>>20, leastGit>>20)
 	}
 }

@@ -48,7 +48,8 @@ type WarmupConfig struct {
 }
 
 func defaultMaintenance() MaintenanceConfig {
-	return MaintenanceConfig{Enabled: true, LooseObjects: 1000, Packs: 20, LooseRefs: 500, Quiet: Duration{10 * time.Second}}
+	return MaintenanceConfig{Enabled: true, LooseObjects: 1000, Packs: 20, LooseRefs: 500,
+		Quiet: Duration{10 * time.Second}}
 }
 
 func defaultWarmup() WarmupConfig {

@@ -74,7 +74,8 @@ const (
 )
 
 func defaultNode() NodeConfig {
-	return NodeConfig{Weight: 1, Transport: TransportChannel, Files: true, ChannelIdle: Duration{10 * time.Second}, Stall: Duration{time.Minute}}
+	return NodeConfig{Weight: 1, Transport: TransportChannel, Files: true, ChannelIdle: Duration{10 * time.Second},
+		Stall: Duration{time.Minute}}
 }
 
 func (n *NodeConfig) LoadTrust(log *slog.Logger) (credfile.Trust, error) {

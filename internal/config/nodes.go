@@ -34,7 +34,8 @@ func (f *nodeFlags) Set(text string) error {
 		n.address, n.weight = address[:i], weight
 	}
 	if !ok || n.name == "" || n.address == "" {
-		return errors.New("write NAME=ADDRESS or NAME=ADDRESS,WEIGHT, as in a=10.0.0.7:9100 or b=unix:/run/packhorse/node.sock,2")
+		return errors.New("write NAME=ADDRESS or NAME=ADDRESS,WEIGHT, as in a=10.0.0.7:9100 or " +
+			"b=unix:/run/packhorse/node.sock,2")
 	}
 	if slices.ContainsFunc(*f, func(other nodeFlag) bool { return other.name == name }) {
 		return fmt.Errorf("there are two nodes %q", name)
@@ -95,7 +96,8 @@ func (c *Config) checkStorage(bad func(format string, args ...any)) {
 	if err != nil {
 		bad("storage.listen: %w", err)
 	} else if !local && s.ClientCA == "" && s.SecretFile == "" {
-		bad("storage.listen %q can be reached by other machines, and everybody who reaches it could read and delete every repository: "+
+		bad("storage.listen %q can be reached by other machines, and everybody who reaches it could read and delete every "+
+			"repository: "+
 			"set storage.client_ca (mutual TLS) or storage.secret_file, or listen on 127.0.0.1 or unix:PATH", s.Listen)
 	}
 }
@@ -147,23 +149,27 @@ func (n *NodeConfig) check(table string, f *Findings) {
 	if err != nil {
 		f.at(table+".address")("node %q: address: %w", n.Name, err)
 	} else if !local && n.SecretFile == "" && n.TLSCA == "" {
-		f.at(table+".address")("node %q is on another machine (%s) and nothing proves who is who: set its tls_ca (and tls_cert and tls_key) or its "+
+		f.at(table+".address")("node %q is on another machine (%s) and nothing proves who is who: set its tls_ca (and "+
+			"tls_cert and tls_key) or its "+
 			"secret_file in a [[node]] table", n.Name, n.Address)
 	}
 	if n.Weight < 1 || n.Weight > maxWeight {
 		f.at(table+".weight")("node %q: weight is %d; it has to be from 1 to %d", n.Name, n.Weight, maxWeight)
 	}
 	if n.Transport != TransportChannel && n.Transport != TransportInBand {
-		f.at(table+".transport")("node %q: transport is %q; it has to be %q or %q", n.Name, n.Transport, TransportChannel, TransportInBand)
+		f.at(table+".transport")("node %q: transport is %q; it has to be %q or %q", n.Name, n.Transport, TransportChannel,
+			TransportInBand)
 	}
 	if n.ChannelIdle.Duration <= 0 || n.Stall.Duration <= 0 {
-		f.at(table+".channel_idle")("node %q: channel_idle is %s and stall is %s; both have to be more than 0s", n.Name, n.ChannelIdle, n.Stall)
+		f.at(table+".channel_idle")("node %q: channel_idle is %s and stall is %s; both have to be more than 0s", n.Name,
+			n.ChannelIdle, n.Stall)
 	}
 	if (n.TLSCert == "") != (n.TLSKey == "") {
 		f.at(table+".tls_cert")("node %q: tls_cert and tls_key need each other", n.Name)
 	}
 	if n.TLSCA != "" && n.ServerName == "" && strings.HasPrefix(n.Address, UnixPrefix) {
-		f.at(table+".tls_ca")("node %q: a socket has no name to look for in the node's certificate: set server_name, or leave tls_ca out", n.Name)
+		f.at(table+".tls_ca")("node %q: a socket has no name to look for in the node's certificate: set server_name, or "+
+			"leave tls_ca out", n.Name)
 	}
 	if n.TLSCA == "" && (n.TLSCert != "" || n.ServerName != "") {
 		f.at(table+".tls_cert")("node %q: tls_cert and server_name need tls_ca, which turns TLS on", n.Name)

@@ -40,7 +40,8 @@ func TestLoadArrays(t *testing.T) {
 	idle, stall := Duration{10 * time.Second}, Duration{time.Minute}
 	want := []NodeConfig{
 		{Name: "a", Address: "127.0.0.1:9100", Weight: 1, Transport: "channel", Files: true, ChannelIdle: idle, Stall: stall},
-		{Name: "b", Address: "unix:/run/other.sock", Weight: 3, Transport: "inband", Files: true, ChannelIdle: idle, Stall: stall},
+		{Name: "b", Address: "unix:/run/other.sock", Weight: 3, Transport: "inband", Files: true, ChannelIdle: idle,
+			Stall: stall},
 		{Name: "c", Address: "[::1]:9", Weight: 1, Transport: "channel", Files: true, ChannelIdle: idle, Stall: stall},
 	}
 	if !reflect.DeepEqual(cfg.Node, want) {
@@ -82,7 +83,8 @@ func TestShowArrays(t *testing.T) {
 	if err := ShowConfig(&shown, &cfg, from); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"[[node]]\nname = \"a\"", "[[route]]\nprefix = \"team\"", `nodes = ["a", "b"]`, "# FILE:18"} {
+	for _, want := range []string{"[[node]]\nname = \"a\"", "[[route]]\nprefix = \"team\"", `nodes = ["a", "b"]`,
+		"# FILE:18"} {
 		if !strings.Contains(shown.String(), want) {
 			t.Errorf("no %q in\n%s", want, &shown)
 		}
@@ -117,15 +119,18 @@ func TestArrayMistakes(t *testing.T) {
 		{"[[node]]\nname = \"a\"", `node "a": address: "" is neither HOST:PORT`},
 		{"[[node]]\nname = \"a\"\naddress = \"unix:\"", "names no socket"},
 		{"[[node]]\nname = \"a\"\naddress = \"unix:/" + strings.Repeat("x", 103) + "\"", "longer than the 103 bytes"},
-		{"[[node]]\nname = \"a\"\naddress = \"10.0.0.7:1\"", `node "a" is on another machine (10.0.0.7:1) and nothing proves who is who: set its tls_ca`},
+		{"[[node]]\nname = \"a\"\naddress = \"10.0.0.7:1\"",
+			`node "a" is on another machine (10.0.0.7:1) and nothing proves who is who: set its tls_ca`},
 		{"[[node]]\nname = \"a\"\naddress = \"node.example.com:1\"", "nothing proves who is who"},
 		{node + "[[route]]\nnodes = [\"b\"]", `leads to the node "b", which there is not`},
 		{node + "[[route]]\nnodes = [\"a\", \"a\"]", `names the node "a" twice`},
 		{node + "[[route]]\nprefix = \"x\"", `route "x" leads to no node`},
-		{node + "[[route]]\nprefix = \"/x/\"\nnodes = [\"a\"]\n[[route]]\nprefix = \"x.git\"\nnodes = [\"a\"]", `there are two routes for "x"`},
+		{node + "[[route]]\nprefix = \"/x/\"\nnodes = [\"a\"]\n[[route]]\nprefix = \"x.git\"\nnodes = [\"a\"]",
+			`there are two routes for "x"`},
 		{node + "[[route]]\nprefix = \"../x\"\nnodes = [\"a\"]", `route "../x": `},
 
-		{"[storage]\nlisten = \"0.0.0.0:9100\"", "set storage.client_ca (mutual TLS) or storage.secret_file, or listen on 127.0.0.1"},
+		{"[storage]\nlisten = \"0.0.0.0:9100\"",
+			"set storage.client_ca (mutual TLS) or storage.secret_file, or listen on 127.0.0.1"},
 		{"[storage]\nlisten = \":9100\"", "can be reached by other machines"},
 		{"[storage]\nlisten = \"9100\"", "neither HOST:PORT"},
 		{"[storage]\nclient_ca = \"x\"", "storage.client_ca needs storage.tls_cert"},

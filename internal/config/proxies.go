@@ -41,7 +41,8 @@ func (c *Config) checkProxies(f *Findings) {
 		on  bool
 	}{{"http.proxy_protocol", c.HTTP.ProxyProtocol}, {"ssh.proxy_protocol", c.SSH.ProxyProtocol}} {
 		if s.on && len(c.TrustedProxies) == 0 {
-			f.bad("%s is on, and trusted_proxies is empty: nobody may send the header; name the proxies' networks in trusted_proxies", s.key)
+			f.bad("%s is on, and trusted_proxies is empty: nobody may send the header; name the proxies' networks in "+
+				"trusted_proxies", s.key)
 		}
 	}
 }

@@ -113,7 +113,8 @@ func (c *PushConfig) slots() int {
 
 // limits bound the git commands that take pushes.
 func (c *PushConfig) limits(nice int, anonymous float64) process.Limits {
-	return process.Limits{Slots: c.slots(), Queue: c.Queue, Wait: c.Wait.Duration, Nice: nice, Time: c.TimeLimit.Duration, Anonymous: anonymous}
+	return process.Limits{Slots: c.slots(), Queue: c.Queue, Wait: c.Wait.Duration, Nice: nice, Time: c.TimeLimit.Duration,
+		Anonymous: anonymous}
 }
 
 // hookLimits bound hooks: each belongs to a push, which has had to wait already.

@@ -47,7 +47,8 @@ type ResolverConfig struct {
 
 func defaultResolver() ResolverConfig {
 	return ResolverConfig{
-		Entries: 100_000, Watched: 10_000, TTL: Duration{time.Minute}, MissingTTL: Duration{2 * time.Second}, RedisTimeout: Duration{50 * time.Millisecond},
+		Entries: 100_000, Watched: 10_000, TTL: Duration{time.Minute}, MissingTTL: Duration{2 * time.Second},
+		RedisTimeout: Duration{50 * time.Millisecond},
 	}
 }
 
@@ -67,6 +68,7 @@ func (c *ResolverConfig) checkNumbers(b bounds) {
 		b.bad("resolver.redis_ca is for a Redis that speaks TLS: resolver.redis has to begin with rediss://")
 	}
 	if c.Entries == 0 {
-		b.bad("resolver.redis needs resolver.entries: what is in Redis is used only for versions that memory knows to be current")
+		b.bad("resolver.redis needs resolver.entries: what is in Redis is used only for versions that memory knows to be " +
+			"current")
 	}
 }

@@ -74,10 +74,12 @@ func (c *Config) checkSearch(bad func(format string, args ...any)) {
 	if local, err := splitNodeAddress(s.Address); err != nil {
 		bad("search.address: %w", err)
 	} else if !local && s.SecretFile == "" && s.TLSCA == "" {
-		bad("search.address %q is on another machine and nothing proves who is who: set search.tls_ca (and tls_cert and tls_key) or search.secret_file", s.Address)
+		bad("search.address %q is on another machine and nothing proves who is who: set search.tls_ca (and tls_cert and "+
+			"tls_key) or search.secret_file", s.Address)
 	}
 	if s.TLSCA != "" && s.ServerName == "" && strings.HasPrefix(s.Address, UnixPrefix) {
-		bad("search.address is a socket, which has no name to look for in a certificate: set search.server_name, or leave search.tls_ca out")
+		bad("search.address is a socket, which has no name to look for in a certificate: set search.server_name, or leave " +
+			"search.tls_ca out")
 	}
 }
 

@@ -45,8 +45,10 @@ type SLIConfig struct {
 func defaultSLI() SLIConfig {
 	return SLIConfig{
 		Enabled: true,
-		Small:   Duration{100 * time.Millisecond}, Hit: Duration{250 * time.Millisecond}, Cold: Duration{10 * time.Second}, Push: Duration{10 * time.Second},
-		Search: Duration{time.Second}, Page: Duration{500 * time.Millisecond}, Resolve: Duration{25 * time.Millisecond}, App: Duration{time.Second},
+		Small:   Duration{100 * time.Millisecond}, Hit: Duration{250 * time.Millisecond}, Cold: Duration{10 * time.Second},
+		Push:   Duration{10 * time.Second},
+		Search: Duration{time.Second}, Page: Duration{500 * time.Millisecond}, Resolve: Duration{25 * time.Millisecond},
+		App:  Duration{time.Second},
 		Call: Duration{25 * time.Millisecond}, Heavy: Duration{2 * time.Second},
 	}
 }

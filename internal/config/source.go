@@ -19,13 +19,15 @@ type Source struct {
 
 // FromFile is the source that is a file alone. A file without a root is fine: a flag will name it.
 func FromFile(role Role, file string, getenv func(string) string) *Source {
-	return &Source{Role: role, defined: role, getenv: getenv, File: file, flags: pflag.NewFlagSet("", pflag.ContinueOnError), values: DefaultConfig(), anyRoot: true}
+	return &Source{Role: role, defined: role, getenv: getenv, File: file,
+		flags: pflag.NewFlagSet("", pflag.ContinueOnError), values: DefaultConfig(), anyRoot: true}
 }
 
 // Origins tells for each key where its value came from: "default", "FILE:LINE" or "--FLAG".
 type Origins map[string]string
 
-// Load reads the configuration: defaults, then the file, then flags. The error has all that is wrong with the file, as mistakes.
+// Load reads the configuration: defaults, then the file, then flags. The error has all that is wrong with the file, as
+// mistakes.
 func (s *Source) Load() (cfg Config, from Origins, wrong error) {
 	cfg, from = DefaultConfig(), Origins{}
 	for _, f := range Settings(&cfg) {
@@ -63,7 +65,8 @@ func (s *Source) LoadChecked() (Config, error) {
 	return cfg, f.Err()
 }
 
-// Inspect reads the configuration and finds all that the role could not run with; with machine also what this machine lacks.
+// Inspect reads the configuration and finds all that the role could not run with; with machine also what this machine
+// lacks.
 func (s *Source) Inspect(machine bool) (Config, *Findings) {
 	cfg, from, err := s.Load()
 	f := &Findings{from: from}

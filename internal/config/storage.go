@@ -45,7 +45,8 @@ type StorageConfig struct {
 }
 
 func defaultStorage() StorageConfig {
-	return StorageConfig{SocketMode: 0o600, Channels: 4096, ChannelIdle: Duration{30 * time.Second}, Stall: Duration{time.Minute}}
+	return StorageConfig{SocketMode: 0o600, Channels: 4096, ChannelIdle: Duration{30 * time.Second},
+		Stall: Duration{time.Minute}}
 }
 
 func (c *StorageConfig) checkNumbers(b bounds) {

@@ -57,8 +57,8 @@ func (s Size) String() string {
 	return shortest
 }
 
-// Duration is a span of time, written as a string: "500ms", "30s", "5m", "2h". It is a struct so that a bare number, whose
-// unit nobody can see, is refused.
+// Duration is a span of time, written as a string: "500ms", "30s", "5m", "2h". It is a struct so that a bare number,
+// whose unit nobody can see, is refused.
 type Duration struct{ time.Duration }
 
 // UnmarshalText reads a duration as time.ParseDuration does; negative ones are refused.

@@ -23,7 +23,8 @@ const (
 	maxPatternsSeen = 100_000         // repositories that patterns are compared with
 )
 
-// Warnings finds what a server would start with and is probably not meant. It looks up names, and connects only if told to.
+// Warnings finds what a server would start with and is probably not meant. It looks up names, and connects only if told
+// to.
 func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findings) {
 	for _, cert := range c.Certificates(role) {
 		if leaf, err := ReadLeaf(cert.File); err == nil { // what cannot be read is an error already
@@ -64,7 +65,8 @@ func deliverable(ctx context.Context, u *url.URL, private, connect bool) error {
 		return fmt.Errorf("the host %s has no address (%w)", u.Hostname(), err)
 	}
 	if !private && !slices.ContainsFunc(addresses, webhook.IsPublic) {
-		return errors.New("its host has an address of a private network or of this machine alone; set allow_private = true if that is meant")
+		return errors.New("its host has an address of a private network or of this machine alone; set allow_private = " +
+			"true if that is meant")
 	}
 	if !connect {
 		return nil
@@ -119,10 +121,12 @@ func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
 	}
 }
 
-// RepositoriesBelow lists the repositories below the root by their paths on disk, as a server would. It changes nothing.
+// RepositoriesBelow lists the repositories below the root by their paths on disk, as a server would. It changes
+// nothing.
 func (c *Config) RepositoriesBelow(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		node, err := storage.New(nil, storage.Options{Root: c.Root, Hidden: c.Hidden(), ReadOnly: true, Log: slog.New(slog.DiscardHandler)})
+		node, err := storage.New(nil, storage.Options{Root: c.Root, Hidden: c.Hidden(), ReadOnly: true,
+			Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			yield("", err)
 			return

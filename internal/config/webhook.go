@@ -36,5 +36,6 @@ type WebhookConfig struct {
 }
 
 func defaultWebhook() WebhookConfig {
-	return WebhookConfig{Events: []string{EventPost}, Timeout: Duration{10 * time.Second}, OnFailure: failClosed, GiveUp: Duration{7 * 24 * time.Hour}}
+	return WebhookConfig{Events: []string{EventPost}, Timeout: Duration{10 * time.Second}, OnFailure: failClosed,
+		GiveUp: Duration{7 * 24 * time.Hour}}
 }

@@ -107,7 +107,8 @@ func (w *world) want(open, idle, closed, refused int) {
 		testutil.ToFloat64(w.limiter.Metrics.refused.WithLabelValues("test", byTotal))+
 			testutil.ToFloat64(w.limiter.Metrics.refused.WithLabelValues("test", byAddress))
 	if gotOpen != open || gotIdle != idle || int(gotClosed) != closed || int(gotRefused) != refused {
-		w.Errorf("%d open, %d idle, %v closed, %v refused; want %d, %d, %d, %d", gotOpen, gotIdle, gotClosed, gotRefused, open, idle, closed, refused)
+		w.Errorf("%d open, %d idle, %v closed, %v refused; want %d, %d, %d, %d", gotOpen, gotIdle, gotClosed, gotRefused,
+			open, idle, closed, refused)
 	}
 }
 
@@ -138,7 +139,8 @@ func TestOldestIdle(t *testing.T) {
 	if n := w.limiter.Recent(); n != 1 {
 		t.Errorf("%d recent refusals", n)
 	}
-	if log := w.log.String(); strings.Count(log, "connection refused") != 1 || !strings.Contains(log, "reason=connections") {
+	if log := w.log.String(); strings.Count(log, "connection refused") != 1 ||
+		!strings.Contains(log, "reason=connections") {
 		t.Errorf("the log:\n%s", log)
 	}
 	if !open(first) || !open(second) {
@@ -200,10 +202,11 @@ func TestReceiving(t *testing.T) {
 func TestServer(t *testing.T) {
 	w := newWorld(t, Options{Connections: 2, PerAddress: 2})
 	running, finish := make(chan *Conn), make(chan struct{})
-	s := &http.Server{ConnState: w.limiter.State, ConnContext: Context, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		running <- From(r.Context())
-		<-finish
-	})}
+	s := &http.Server{ConnState: w.limiter.State, ConnContext: Context,
+		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			running <- From(r.Context())
+			<-finish
+		})}
 	go s.Serve(w.l) //nolint:errcheck // it is closed
 	defer s.Close()
 	ask := func() net.Conn {

@@ -28,8 +28,8 @@ func ParseRefName(s string) (RefName, error) {
 	return RefName(s), nil
 }
 
-// IsSafeRefName applies the rules of git-check-ref-format(1) to a name with at least one slash: no component that is empty,
-// begins with a dot or ends in ".lock"; no "..", "@{", control character, space or any of ~^:?*[\; no final dot.
+// IsSafeRefName applies the rules of git-check-ref-format(1) to a name with at least one slash: no component that is
+// empty, begins with a dot or ends in ".lock"; no "..", "@{", control character, space or any of ~^:?*[\; no final dot.
 func IsSafeRefName(s string) bool {
 	if len(s) == 0 || len(s) > MaxRefName || s[len(s)-1] == '.' || !strings.Contains(s, "/") {
 		return false

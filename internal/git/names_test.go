@@ -11,7 +11,8 @@ import (
 )
 
 var refPieces = []string{
-	"a", "main", "/", "/", ".", "..", ".lock", "@", "{", "@{", "~", "^", ":", "?", "*", "[", "\\", " ", "\t", "\x7f", "\x01", "é", "\xff", "-", "HEAD", "refs", "lock", "]", "}", "\"", "$(x)", "%2e",
+	"a", "main", "/", "/", ".", "..", ".lock", "@", "{", "@{", "~", "^", ":", "?", "*", "[", "\\", " ", "\t", "\x7f",
+	"\x01", "é", "\xff", "-", "HEAD", "refs", "lock", "]", "}", "\"", "$(x)", "%2e",
 }
 
 // gitAcceptsRef asks git about a name below refs/.
@@ -24,7 +25,8 @@ func TestRefNamesAsGitChecksThem(t *testing.T) {
 	t.Parallel()
 	const seed = 3
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	names := []string{"refs/heads/main", "refs/stash", "refs/", "refs", "refs//a", "refs/a/", "refs/a.", "refs/a./b", "refs/@", "refs/heads/@", "refs/a.lock/b", "refs/.a", "refs/heads/-x", "refs/x" + strings.Repeat("/y", 100)}
+	names := []string{"refs/heads/main", "refs/stash", "refs/", "refs", "refs//a", "refs/a/", "refs/a.", "refs/a./b",
+		"refs/@", "refs/heads/@", "refs/a.lock/b", "refs/.a", "refs/heads/-x", "refs/x" + strings.Repeat("/y", 100)}
 	for range 400 {
 		name := "refs/"
 		for range 1 + rnd.IntN(5) {
@@ -38,7 +40,8 @@ func TestRefNamesAsGitChecksThem(t *testing.T) {
 			t.Errorf("%q (seed %d): git accepts it: %t; we: %v", name, seed, want, err)
 		}
 	}
-	for _, name := range []string{"", "main", "heads/main", "FETCH_HEAD", "head", "refs/" + strings.Repeat("x/", git.MaxRefName), "refs/a\x00b", "refs/a\nb"} {
+	for _, name := range []string{"", "main", "heads/main", "FETCH_HEAD", "head", "refs/" +
+		strings.Repeat("x/", git.MaxRefName), "refs/a\x00b", "refs/a\nb"} {
 		if _, err := git.ParseRefName(name); err == nil {
 			t.Errorf("%.50q is a ref name", name)
 		}
@@ -67,7 +70,8 @@ func FuzzParseRefName(f *testing.F) {
 }
 
 func FuzzParseRepoPath(f *testing.F) {
-	for _, s := range []string{"a", "/a/b.git/", "..", "a/../b", "./a", "a//b", "-", "-/a", "a/-", "a\x00", "a\\b", "...", ".git", "\xff", strings.Repeat("a/", 600), " ", "a/. ", "~", "%2e%2e"} {
+	for _, s := range []string{"a", "/a/b.git/", "..", "a/../b", "./a", "a//b", "-", "-/a", "a/-", "a\x00", "a\\b", "...",
+		".git", "\xff", strings.Repeat("a/", 600), " ", "a/. ", "~", "%2e%2e"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -82,7 +86,8 @@ func FuzzParseRepoPath(f *testing.F) {
 		if !strings.HasPrefix(below, "/root/") || strings.TrimPrefix(below, "/root/") != p.String() {
 			t.Errorf("%q names %q", s, below)
 		}
-		if strings.ContainsAny(p.String(), "\x00\n\r\\") || p.String() == "-" || strings.HasPrefix(p.String(), "-/") || len(p.String()) > git.MaxRepoPath {
+		if strings.ContainsAny(p.String(), "\x00\n\r\\") || p.String() == "-" || strings.HasPrefix(p.String(), "-/") ||
+			len(p.String()) > git.MaxRepoPath {
 			t.Errorf("%q became %q", s, p)
 		}
 		if again, err := git.ParseRepoPath(p.String()); err != nil || again != p {
@@ -92,7 +97,8 @@ func FuzzParseRepoPath(f *testing.F) {
 }
 
 func FuzzParseObjectID(f *testing.F) {
-	for _, s := range []string{"", strings.Repeat("0", 40), strings.Repeat("aB", 20), strings.Repeat("f", 64), strings.Repeat("g", 40), strings.Repeat("0", 39) + "\n", strings.Repeat("\x80", 40)} {
+	for _, s := range []string{"", strings.Repeat("0", 40), strings.Repeat("aB", 20), strings.Repeat("f", 64),
+		strings.Repeat("g", 40), strings.Repeat("0", 39) + "\n", strings.Repeat("\x80", 40)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

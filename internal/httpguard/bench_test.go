@@ -11,8 +11,10 @@ import (
 )
 
 // usual is what git sends before a fetch.
-const usual = "GET /team/app.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: git.example.org\r\nUser-Agent: git/2.39.5\r\nAccept: */*\r\n" +
-	"Accept-Encoding: deflate, gzip, br, zstd\r\nAccept-Language: en-US, *;q=0.9\r\nPragma: no-cache\r\nAuthorization: Basic Z2l0OnBoa19hYmNkZWZnaGlqa2xtbm9wcXJzdHV2\r\n" +
+const usual = "GET /team/app.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: git.example.org\r\nUser-Agent: " +
+	"git/2.39.5\r\nAccept: */*\r\n" +
+	"Accept-Encoding: deflate, gzip, br, zstd\r\nAccept-Language: en-US, *;q=0.9\r\nPragma: no-cache\r\nAuthorization: " +
+	"Basic Z2l0OnBoa19hYmNkZWZnaGlqa2xtbm9wcXJzdHV2\r\n" +
 	"Git-Protocol: version=2\r\n\r\n"
 
 // BenchmarkFollow is what a head costs to follow.

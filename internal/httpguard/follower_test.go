@@ -237,7 +237,8 @@ func strict(stream []byte) (body []byte, length int, ok bool) {
 		}
 		return m
 	}
-	for skipped := 0; skipped < maxBlanks && strings.HasPrefix(string(runes[at:min(len(runes), at+2)]), "\r\n"); skipped++ {
+	for skipped := 0; skipped < maxBlanks && strings.HasPrefix(string(runes[at:min(len(runes), at+2)]),
+		"\r\n"); skipped++ {
 		at += 2
 	}
 	first := match(line)
@@ -328,8 +329,10 @@ func compare(t *testing.T, stream []byte, seed uint64) {
 		if err != nil {
 			return // the same
 		}
-		if read := len(request) + len(stream) - end - rest.Len() - in.Buffered(); read != len(request) || !bytes.Equal(body, want) {
-			t.Fatalf("net/http reads %d of the %d bytes of %q, with the body %q; a strict parser %q", read, len(request), request, body, want)
+		if read := len(request) + len(stream) - end - rest.Len() - in.Buffered(); read != len(request) ||
+			!bytes.Equal(body, want) {
+			t.Fatalf("net/http reads %d of the %d bytes of %q, with the body %q; a strict parser %q", read, len(request),
+				request, body, want)
 		}
 	}
 }

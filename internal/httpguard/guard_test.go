@@ -107,7 +107,8 @@ func (f *front) answer(r *bufio.Reader, method string) (status int, body string)
 func TestNextRequestWaits(t *testing.T) {
 	t.Parallel()
 	for next, why := range map[string]*Refusal{
-		"\x16\x03\x01": badLine, "\nGET / HTTP/1.1\r\n": badLine, "\r\r\n": badEnd, get + "Host: b\r\n\r\n": badHost, " ": badLine, "GET http://a/ HTTP/1.1\r\n": badTarget,
+		"\x16\x03\x01": badLine, "\nGET / HTTP/1.1\r\n": badLine, "\r\r\n": badEnd, get + "Host: b\r\n\r\n": badHost,
+		" ": badLine, "GET http://a/ HTTP/1.1\r\n": badTarget,
 	} {
 		t.Run(why.Reason, func(t *testing.T) {
 			t.Parallel()

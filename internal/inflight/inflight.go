@@ -219,7 +219,8 @@ func clip(name string) string {
 	return strings.Clone(name[:maxName]) // a copy, so that the long text can be freed
 }
 
-// Describe sets the kind, the repository and the caller of the request. Empty values change nothing. Names are truncated to 200 bytes.
+// Describe sets the kind, the repository and the caller of the request. Empty values change nothing. Names are
+// truncated to 200 bytes.
 func (r *Request) Describe(kind, repository, caller string) {
 	if r == nil {
 		return

@@ -28,7 +28,8 @@ func BenchmarkBlob(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				n := 0
-				err := l.Blob(context.Background(), opened, BlobRequest{ID: id}, func(h BlobHeader) error { b.SetBytes(h.Size); return nil },
+				err := l.Blob(context.Background(), opened, BlobRequest{ID: id},
+					func(h BlobHeader) error { b.SetBytes(h.Size); return nil },
 					func(data []byte) error { n += len(data); return nil })
 				if err != nil || n < small {
 					b.Fatal(n, err)
@@ -69,7 +70,8 @@ func BenchmarkLog(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				n := 0
-				err := l.Log(context.Background(), opened, LogRequest{Limit: 1000, Path: path}, func(batch []Commit) error { n += len(batch); return nil })
+				err := l.Log(context.Background(), opened, LogRequest{Limit: 1000, Path: path},
+					func(batch []Commit) error { n += len(batch); return nil })
 				if err != nil || path == "" && n != 1000 || n == 0 {
 					b.Fatal(n, err)
 				}

@@ -50,7 +50,8 @@ func TestBlobIsGits(t *testing.T) {
 			id := git.MustParseObjectID(strings.Fields(what)[2])
 			want, _ := r.Try("cat-file", "blob", id.String())
 			h, data, err := blob(t, l, opened, BlobRequest{In: PathIn{"HEAD", path}})
-			if err != nil || h.ID != id || h.Mode != 0o100644 || h.Size != int64(len(data)) || strings.TrimSuffix(string(data), "\n") != want {
+			if err != nil || h.ID != id || h.Mode != 0o100644 || h.Size != int64(len(data)) ||
+				strings.TrimSuffix(string(data), "\n") != want {
 				t.Errorf("%q: %+v, %d bytes, %v", path, h, len(data), err)
 			}
 			if h, again, err := blob(t, l, opened, BlobRequest{ID: id}); err != nil || h.Mode != 0 || !bytes.Equal(data, again) {
@@ -97,7 +98,8 @@ func TestBlobErrors(t *testing.T) {
 		}
 	}
 	for path, mode := range map[string]uint32{"a": 0o100644, "s": 0o120000, "d/f": 0o100644} {
-		if h, data, err := blob(t, l, opened, BlobRequest{In: PathIn{root.String(), path}}); err != nil || h.Mode != mode || string(data) != "x" {
+		if h, data, err := blob(t, l, opened, BlobRequest{In: PathIn{root.String(), path}}); err != nil || h.Mode != mode ||
+			string(data) != "x" {
 			t.Errorf("%s: %+v %q %v", path, h, data, err)
 		}
 	}
@@ -151,7 +153,8 @@ func TestLargeBlobRanges(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", id, len(data), err)
 		}
 		size := int64(len(want))
-		edges := rapid.OneOf(rapid.SampledFrom([]int64{0, 1, piece - 1, piece, piece + 1, size - piece, size - 1, size}), rapid.Int64Range(0, size))
+		edges := rapid.OneOf(rapid.SampledFrom([]int64{0, 1, piece - 1, piece, piece + 1, size - piece, size - 1, size}),
+			rapid.Int64Range(0, size))
 		rapid.Check(t, func(t *rapid.T) {
 			q := BlobRequest{ID: id, Offset: edges.Draw(t, "offset"), Length: edges.Draw(t, "length")}
 			end := size
@@ -192,7 +195,8 @@ func TestDamagedLargeBlob(t *testing.T) {
 	flipped[len(flipped)/2] ^= 0x10
 	l, opened := tight(), openRepo(t, r)
 	for name, file := range map[string][]byte{
-		"flipped": flipped, "of another": swapped, "cut": whole[:len(whole)-5], "longer": append(bytes.Clone(whole), 0), "empty": {},
+		"flipped": flipped, "of another": swapped, "cut": whole[:len(whole)-5], "longer": append(bytes.Clone(whole), 0),
+		"empty": {},
 	} {
 		if err := os.WriteFile(loosePath(r, id), file, 0o600); err != nil {
 			t.Fatal(err)
@@ -208,7 +212,8 @@ func TestDamagedLargeBlob(t *testing.T) {
 	}
 	borrows := gittest.Init(t)
 	store(t, borrows, git.Blob, want)
-	if err := os.WriteFile(filepath.Join(r.Dir, "objects/info/alternates"), []byte(borrows.Dir+"/objects\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(r.Dir, "objects/info/alternates"), []byte(borrows.Dir+"/objects\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, data, err := blob(t, l, openRepo(t, r), BlobRequest{ID: id}); err != nil || !bytes.Equal(data, want) {

@@ -30,7 +30,8 @@ func asGit(c *Commit) string {
 	}
 	message, _, _ := bytes.Cut(c.Message, []byte{0})
 	return strings.Join([]string{c.ID.String(), c.Tree.String(), strings.Join(parents, " "),
-		string(c.Author.Name), string(c.Author.Email), date(c.Author), string(c.Committer.Name), string(c.Committer.Email), date(c.Committer),
+		string(c.Author.Name), string(c.Author.Email), date(c.Author), string(c.Committer.Name), string(c.Committer.Email),
+		date(c.Committer),
 		c.Encoding, string(message), "\n"}, "\x00")
 }
 
@@ -75,8 +76,8 @@ func TestOddCommitsAreGits(t *testing.T) {
 	}
 }
 
-// clean makes git's output comparable: it says nothing of a date that it cannot read, where we say 0, and cuts empty lines off at the
-// message's begin.
+// clean makes git's output comparable: it says nothing of a date that it cannot read, where we say 0, and cuts empty
+// lines off at the message's begin.
 func clean(s string) string {
 	f := strings.Split(s, "\x00")
 	for _, i := range []int{5, 8} {
@@ -99,16 +100,19 @@ func TestLongCommitsAreCut(t *testing.T) {
 	l, opened := New(Options{}), openRepo(t, r)
 	for name, data := range map[string]string{
 		"message": "tree " + tree + "\nauthor" + ident + "committer" + ident + "\n" + strings.Repeat("m", maxMessage+1),
-		"parents": "tree " + tree + "\n" + strings.Repeat("parent "+parent+"\n", maxParents+1) + "author" + ident + "committer" + ident + "\nm",
-		"name":    "tree " + tree + "\nauthor " + strings.Repeat("n", maxField+1) + ident + "committer" + ident + "\nm",
+		"parents": "tree " + tree + "\n" + strings.Repeat("parent "+parent+"\n", maxParents+1) + "author" + ident +
+			"committer" + ident + "\nm",
+		"name": "tree " + tree + "\nauthor " + strings.Repeat("n", maxField+1) + ident + "committer" + ident + "\nm",
 	} {
 		c, err := l.Commit(context.Background(), opened, store(t, r, git.Commit, []byte(data)).String())
-		if err != nil || !c.Truncated || len(c.Message) > maxMessage || len(c.Parents) > maxParents || len(c.Author.Name) > maxField {
+		if err != nil || !c.Truncated || len(c.Message) > maxMessage || len(c.Parents) > maxParents ||
+			len(c.Author.Name) > maxField {
 			t.Errorf("%s: %v %d %d, %v", name, c.Truncated, len(c.Message), len(c.Parents), err)
 		}
 	}
 	bogus := store(t, r, git.Commit, []byte("tree x\n")).String()
-	if _, err := l.Commit(context.Background(), opened, bogus); !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), bogus) {
+	if _, err := l.Commit(context.Background(), opened, bogus); !fault.Is(err, fault.Corrupt) ||
+		!strings.Contains(fault.Message(err), bogus) {
 		t.Errorf("a bogus commit: %v", err)
 	}
 }
@@ -150,7 +154,8 @@ func TestLogIsGits(t *testing.T) {
 			{Revisions: []string{"main"}, Exclude: []string{"main"}},
 			{Revisions: []string{"main"}, Exclude: []string{"v1", "v1.0"}},
 		} {
-			args := []string{"--literal-pathspecs", "log", "-z", "--date=raw", "--encoding=", fields, fmt.Sprint("--skip=", q.Skip)}
+			args := []string{"--literal-pathspecs", "log", "-z", "--date=raw", "--encoding=", fields,
+				fmt.Sprint("--skip=", q.Skip)}
 			if q.Limit > 0 {
 				args = append(args, fmt.Sprint("-", q.Limit))
 			}
@@ -188,13 +193,15 @@ func TestLogBatchesAndErrors(t *testing.T) {
 		if i > 0 {
 			parent = "parent " + tip.String() + "\n"
 		}
-		tip = store(t, r, git.Commit, fmt.Appendf(nil, "tree %s\n%sauthor A <a> %d +0000\ncommitter A <a> %d +0000\n\n%d", tree, parent, i, i, i))
+		tip = store(t, r, git.Commit, fmt.Appendf(nil, "tree %s\n%sauthor A <a> %d +0000\ncommitter A <a> %d +0000\n\n%d",
+			tree, parent, i, i, i))
 	}
 	r.Git("update-ref", "refs/heads/main", tip.String())
 	l, opened := New(Options{}), openRepo(t, r)
 	var batches []int
 	send := func(batch []Commit) error { batches = append(batches, len(batch)); return nil }
-	if err := l.Log(context.Background(), opened, LogRequest{Limit: 1 << 30}, send); err != nil || fmt.Sprint(batches) != "[100 100 50]" {
+	if err := l.Log(context.Background(), opened, LogRequest{Limit: 1 << 30}, send); err != nil ||
+		fmt.Sprint(batches) != "[100 100 50]" {
 		t.Errorf("batches of %v, %v", batches, err)
 	}
 	for kind, q := range map[fault.Kind][]LogRequest{
@@ -211,7 +218,8 @@ func TestLogBatchesAndErrors(t *testing.T) {
 	shallow := gittest.At(t, t.TempDir())
 	gittest.Run(t, "", "", "clone", "-q", "--bare", "--depth=3", "file://"+r.Dir, shallow.Dir)
 	batches = nil
-	if err := l.Log(context.Background(), openRepo(t, shallow), LogRequest{}, send); err != nil || fmt.Sprint(batches) != "[3]" {
+	if err := l.Log(context.Background(), openRepo(t, shallow), LogRequest{}, send); err != nil ||
+		fmt.Sprint(batches) != "[3]" {
 		t.Errorf("of a shallow repository: %v, %v", batches, err)
 	}
 	last := shallow.Git("rev-list", "--max-parents=0", "HEAD")

@@ -56,7 +56,8 @@ func sameAsGit(t *testing.T, l *Reader, r *gittest.Repo, opened *repo.Repo, old,
 		fmt.Fprintf(&raw, ":%06o %06o %s %s %s\x00", f.OldMode, f.NewMode, hex(f.OldID), hex(f.NewID), f.Path)
 	}
 	var files, counts strings.Builder
-	fields := strings.Split(r.Git("diff-tree", "-r", "-z", "--no-renames", "--minimal", "--raw", "--no-abbrev", "--numstat", old, new), "\x00")
+	fields := strings.Split(r.Git("diff-tree", "-r", "-z", "--no-renames", "--minimal", "--raw", "--no-abbrev",
+		"--numstat", old, new), "\x00")
 	for i := 0; i+1 < len(fields); i++ {
 		if strings.HasPrefix(fields[i], ":") { // ":modes ids status", path
 			fmt.Fprintf(&files, "%s %s\x00", fields[i][:strings.LastIndexByte(fields[i], ' ')], fields[i+1])
@@ -137,7 +138,8 @@ func TestDiffStatErrors(t *testing.T) {
 	for _, c := range []struct {
 		old, new string
 		kind     fault.Kind
-	}{{"nowhere", "main", fault.NotFound}, {"main", "nowhere", fault.NotFound}, {"blob", "main", fault.Invalid}, {"main", "light-blob", fault.Invalid}} {
+	}{{"nowhere", "main", fault.NotFound}, {"main", "nowhere", fault.NotFound}, {"blob", "main", fault.Invalid}, {"main",
+		"light-blob", fault.Invalid}} {
 		if _, err := diffStat(l, opened, c.old, c.new); !fault.Is(err, c.kind) {
 			t.Errorf("%s %s: %v", c.old, c.new, err)
 		}
@@ -161,15 +163,18 @@ func TestTooLargeToCompare(t *testing.T) {
 		}
 	}
 	put := func(b []byte) git.ObjectID { return store(t, r, git.Blob, b) }
-	old := treeOf(t, r, "100644 binary", put(line), "100644 lines", put(append([]byte("x"), within[5:]...)), "100644 mixed", put(mixed[0]),
+	old := treeOf(t, r, "100644 binary", put(line), "100644 lines", put(append([]byte("x"), within[5:]...)),
+		"100644 mixed", put(mixed[0]),
 		"100644 within", put(within[:len(within)-5]))
-	new := treeOf(t, r, "100644 binary", put(binary), "100644 lines", put(append(append([]byte("y"), within[10:]...), 'z')), "100644 mixed", put(mixed[1]),
+	new := treeOf(t, r, "100644 binary", put(binary), "100644 lines",
+		put(append(append([]byte("y"), within[10:]...), 'z')), "100644 mixed", put(mixed[1]),
 		"100644 text", put(text), "100644 within", put(within))
 	stats, err := diffStat(l, opened, old.String(), new.String())
 	if err != nil || len(stats) != 5 {
 		t.Fatal(len(stats), err)
 	}
-	for i, want := range []string{"binary 0 0 true false", "lines 0 0 false true", "mixed 0 0 false true", "text 0 0 false true", "within 1 0 false false"} {
+	for i, want := range []string{"binary 0 0 true false", "lines 0 0 false true", "mixed 0 0 false true",
+		"text 0 0 false true", "within 1 0 false false"} {
 		f := stats[i]
 		if have := fmt.Sprintf("%s %d %d %v %v", f.Path, f.Added, f.Deleted, f.Binary, f.TooLarge); have != want {
 			t.Errorf("have %s, want %s", have, want)
@@ -182,7 +187,8 @@ func TestLineCountIsMinimal(t *testing.T) {
 	t.Parallel()
 	c := &operation{Reader: New(Options{}), ctx: context.Background()}
 	text := rapid.Custom(func(t *rapid.T) []byte {
-		lines := rapid.SliceOfN(rapid.SampledFrom([]string{"a\n", "b\n", "c\n", "\n", "aa\n", "\r\n"}), 0, 40).Draw(t, "lines")
+		lines := rapid.SliceOfN(rapid.SampledFrom([]string{"a\n", "b\n", "c\n", "\n", "aa\n", "\r\n"}), 0, 40).Draw(t,
+			"lines")
 		return []byte(strings.Join(lines, "") + rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "end"))
 	})
 	rapid.Check(t, func(t *rapid.T) {

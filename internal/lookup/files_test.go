@@ -80,7 +80,8 @@ func TestFilesAreGits(t *testing.T) {
 			if !slices.Equal(have, want) {
 				t.Errorf("%s to %s\nhave %q\nwant %q", base, text, have, want)
 			}
-			if n, err := l.Behind(t.Context(), opened, r.ID(base), commit, maxLog); err != nil || fmt.Sprint(n) != r.Git("rev-list", "--count", base+".."+text) {
+			if n, err := l.Behind(t.Context(), opened, r.ID(base), commit, maxLog); err != nil ||
+				fmt.Sprint(n) != r.Git("rev-list", "--count", base+".."+text) {
 				t.Errorf("%s is %d commits behind %s, %v", base, n, text, err)
 			}
 		}
@@ -100,7 +101,8 @@ func TestFilesThatCannotBeGiven(t *testing.T) {
 	r := gittest.Init(t)
 	blob := func(text string) git.ObjectID { return store(t, r, git.Blob, []byte(text)) }
 	long, fits, lost := blob(strings.Repeat("x", 3<<20)), blob(strings.Repeat("y", 2<<20)), blob("lost")
-	tree := treeOf(t, r, "100644 a", long, "100644 b", fits, "120000 link", blob("a"), "100644 lost", lost, "160000 module", lost, "100644 none", blob(""),
+	tree := treeOf(t, r, "100644 a", long, "100644 b", fits, "120000 link", blob("a"), "100644 lost", lost,
+		"160000 module", lost, "100644 none", blob(""),
 		"100644 odd", treeOf(t, r), "40000 z", treeOf(t, r, "100755 run", blob("run")))
 	commit := r.ID(strings.TrimSpace(r.Git("commit-tree", "-m", "x", tree.String())))
 	if err := os.Remove(loosePath(r, lost)); err != nil {
@@ -115,7 +117,8 @@ func TestFilesThatCannotBeGiven(t *testing.T) {
 	if err := l.Files(t.Context(), opened, FilesRequest{Commit: commit, Limit: 2 << 20}, list); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"a 3145728 0 true", "b 2097152 2097152 false", "link 1 1 false", "lost -1 0 true", "module 0 0 true", "none 0 0 false", "odd -1 0 true", "z/run 3 3 false"}
+	want := []string{"a 3145728 0 true", "b 2097152 2097152 false", "link 1 1 false", "lost -1 0 true", "module 0 0 true",
+		"none 0 0 false", "odd -1 0 true", "z/run 3 3 false"}
 	if !slices.Equal(have, want) {
 		t.Errorf("have %q\nwant %q", have, want)
 	}
@@ -124,7 +127,8 @@ func TestFilesThatCannotBeGiven(t *testing.T) {
 		t.Errorf("no content: %q, %v", have, err)
 	}
 	enough := errors.New("enough")
-	if err := l.Files(t.Context(), opened, FilesRequest{Commit: commit}, func(*File) error { return enough }); !errors.Is(err, enough) {
+	if err := l.Files(t.Context(), opened, FilesRequest{Commit: commit},
+		func(*File) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("a sender that fails: %v", err)
 	}
 	absent, _ := git.ParseObjectID(strings.Repeat("1", 40))
@@ -133,9 +137,12 @@ func TestFilesThatCannotBeGiven(t *testing.T) {
 		q    FilesRequest
 		kind fault.Kind
 	}{
-		{FilesRequest{}, fault.Invalid}, {FilesRequest{Commit: commit, Limit: -1}, fault.Invalid}, {FilesRequest{Commit: commit, Limit: MaxContent + 1}, fault.Invalid},
-		{FilesRequest{Commit: tree}, fault.Invalid}, {FilesRequest{Commit: other}, fault.Invalid}, {FilesRequest{Commit: absent}, fault.NotFound},
-		{FilesRequest{Commit: commit, Base: absent}, fault.NotFound}, {FilesRequest{Commit: commit, Base: tree}, fault.Invalid},
+		{FilesRequest{}, fault.Invalid}, {FilesRequest{Commit: commit, Limit: -1}, fault.Invalid},
+		{FilesRequest{Commit: commit, Limit: MaxContent + 1}, fault.Invalid},
+		{FilesRequest{Commit: tree}, fault.Invalid}, {FilesRequest{Commit: other}, fault.Invalid},
+		{FilesRequest{Commit: absent}, fault.NotFound},
+		{FilesRequest{Commit: commit, Base: absent}, fault.NotFound},
+		{FilesRequest{Commit: commit, Base: tree}, fault.Invalid},
 	} {
 		if _, _, err := files(l, opened, c.q); !fault.Is(err, c.kind) {
 			t.Errorf("%+v: %v, want %v", c.q, err, c.kind)

@@ -31,7 +31,8 @@ func openRepo(t testing.TB, r *gittest.Repo) *repo.Repo {
 // tight is a Reader with bounds that small repositories meet.
 func tight() *Reader {
 	l := New(Options{})
-	l.bounds = bounds{whole: 1 << 10, piece: 1000, pageTrees: 200, depth: 60, diffTrees: 5000, diffBlob: 100_000, diffLines: 4000, diffWork: 100_000}
+	l.bounds = bounds{whole: 1 << 10, piece: 1000, pageTrees: 200, depth: 60, diffTrees: 5000, diffBlob: 100_000,
+		diffLines: 4000, diffWork: 100_000}
 	return l
 }
 
@@ -131,7 +132,8 @@ func TestRevisions(t *testing.T) {
 	r.Git("update-ref", "refs/secret/x", "HEAD")
 	r.Git("config", "transfer.hideRefs", "refs/secret")
 	l, opened := New(Options{}), openRepo(t, r)
-	for _, revision := range []string{"HEAD", "main", "heads/main", "refs/heads/main", "v1", "heads/v1", "nested", "feature/b-ü", "main~1", "v1^{}", "nested^0",
+	for _, revision := range []string{"HEAD", "main", "heads/main", "refs/heads/main", "v1", "heads/v1", "nested",
+		"feature/b-ü", "main~1", "v1^{}", "nested^0",
 		r.ID("HEAD").String(), r.ID("nested").String()} {
 		c, err := l.Commit(context.Background(), opened, revision)
 		if err != nil || c.ID != r.ID(revision+"^{commit}") {
@@ -142,7 +144,8 @@ func TestRevisions(t *testing.T) {
 		t.Errorf("no revision is %s, %v", c.ID, err)
 	}
 	for revision, kind := range map[string]fault.Kind{
-		"nowhere": fault.NotFound, "main~1000": fault.NotFound, "refs/secret/x": fault.NotFound, "x\x00y": fault.Invalid, "..": fault.Invalid,
+		"nowhere": fault.NotFound, "main~1000": fault.NotFound, "refs/secret/x": fault.NotFound, "x\x00y": fault.Invalid,
+		"..":     fault.Invalid,
 		"-dash-": fault.NotFound, strings.Repeat("1", 40): fault.NotFound, strings.Repeat("0", 40): fault.NotFound,
 		strings.Repeat("1", 64): fault.NotFound, "tree": fault.Invalid, "blob": fault.Invalid, "light-blob": fault.Invalid,
 		r.ID("HEAD^{tree}").String(): fault.Invalid, strings.Repeat("x", 1<<20): fault.Invalid,
@@ -158,7 +161,8 @@ func TestRevisions(t *testing.T) {
 		t.Errorf("a tag of a tree lists %s, %v", tree.ID, err)
 	}
 	r.Git("symbolic-ref", "HEAD", "refs/heads/unborn")
-	if _, err := l.Commit(context.Background(), opened, "HEAD"); !fault.Is(err, fault.NotFound) || !strings.Contains(fault.Message(err), "unborn") {
+	if _, err := l.Commit(context.Background(), opened, "HEAD"); !fault.Is(err, fault.NotFound) ||
+		!strings.Contains(fault.Message(err), "unborn") {
 		t.Errorf("an unborn HEAD gave %v", err)
 	}
 }
@@ -198,11 +202,13 @@ func TestMissingObjectsAreCorrupt(t *testing.T) {
 	gone := git.MustParseObjectID(strings.Repeat("12", 20))
 	root := treeOf(t, r, "100644 blob", gone, "40000 dir", gone, "100644 good", blob, "40000 wrong", blob)
 	r.Git("update-ref", "refs/heads/main", r.GitIn("", "commit-tree", root.String()))
-	lost := store(t, r, git.Commit, []byte("tree "+root.String()+"\nparent "+gone.String()+"\nauthor A <a> 1 +0000\ncommitter A <a> 1 +0000\n\nx"))
+	lost := store(t, r, git.Commit, []byte("tree "+root.String()+"\nparent "+gone.String()+
+		"\nauthor A <a> 1 +0000\ncommitter A <a> 1 +0000\n\nx"))
 	l, opened, ctx := New(Options{}), openRepo(t, r), context.Background()
 	all := slices.Collect(func(yield func(error) bool) {
 		for _, path := range []string{"blob", "wrong/x", "dir/x"} {
-			yield(l.Blob(ctx, opened, BlobRequest{In: PathIn{"main", path}}, func(BlobHeader) error { return nil }, func([]byte) error { return nil }))
+			yield(l.Blob(ctx, opened, BlobRequest{In: PathIn{"main", path}}, func(BlobHeader) error { return nil },
+				func([]byte) error { return nil }))
 		}
 		_, err := l.Tree(ctx, opened, TreeRequest{In: PathIn{"main", "dir"}})
 		yield(err)
@@ -212,7 +218,8 @@ func TestMissingObjectsAreCorrupt(t *testing.T) {
 		yield(l.Log(ctx, opened, LogRequest{Revisions: []string{lost.String()}}, func([]Commit) error { return nil }))
 	})
 	for i, err := range all {
-		if !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), gone.String()) && !strings.Contains(fault.Message(err), blob.String()) {
+		if !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), gone.String()) &&
+			!strings.Contains(fault.Message(err), blob.String()) {
 			t.Errorf("%d: %v, want Corrupt and the object's name", i, err)
 		}
 	}

@@ -39,10 +39,12 @@ func asBatchCheck(revision string, found Revision, err error) string {
 	return found.ID.String() + " " + found.Type.String()
 }
 
-// resolvesAsGit compares what revisions name. git answers all in one process; it takes the same way as git rev-parse, which is asked for some.
+// resolvesAsGit compares what revisions name. git answers all in one process; it takes the same way as git rev-parse,
+// which is asked for some.
 func resolvesAsGit(t *testing.T, r *gittest.Repo, v *Revisions, revisions []string) {
 	t.Helper()
-	want := strings.Split(strings.TrimSuffix(r.GitIn(strings.Join(revisions, "\n")+"\n", "cat-file", "--batch-check=%(objectname) %(objecttype)"), "\n"), "\n")
+	want := strings.Split(strings.TrimSuffix(r.GitIn(strings.Join(revisions, "\n")+"\n", "cat-file",
+		"--batch-check=%(objectname) %(objecttype)"), "\n"), "\n")
 	if len(want) != len(revisions) {
 		t.Fatalf("%d answers of git to %d questions", len(want), len(revisions))
 	}
@@ -50,7 +52,8 @@ func resolvesAsGit(t *testing.T, r *gittest.Repo, v *Revisions, revisions []stri
 	for i, revision := range revisions {
 		found, err := v.Resolve(revision)
 		have := asBatchCheck(revision, found, err)
-		// Where an abbreviation within a longer revision is ambiguous, git says that the whole is missing, or the other way round for what git describe writes.
+		// Where an abbreviation within a longer revision is ambiguous, git says that the whole is missing, or the other way
+		// round for what git describe writes.
 		if have != want[i] && !(fault.Is(err, fault.Exists) && strings.HasSuffix(want[i], " missing")) {
 			t.Errorf("%q:\nhave %s (%v)\nwant %s", revision, have, err, want[i])
 		}
@@ -65,7 +68,8 @@ func resolvesAsGit(t *testing.T, r *gittest.Repo, v *Revisions, revisions []stri
 			if gitErr != nil || strings.TrimSpace(text) != ours {
 				t.Errorf("%q is %s, git rev-parse says %q, %v", revision, ours, text, gitErr)
 			}
-		} else if id, full := git.ParseObjectID(revision); gitErr == nil && (full != nil || id.Format() != v.repo.Format) { // full IDs git does not look up
+			// full IDs git does not look up
+		} else if id, full := git.ParseObjectID(revision); gitErr == nil && (full != nil || id.Format() != v.repo.Format) {
 			t.Errorf("%q: %v, git rev-parse says %q", revision, err, text)
 		}
 	}
@@ -79,7 +83,8 @@ type revisionMaker struct {
 }
 
 func newRevisionMaker(r *gittest.Repo, seed uint64) *revisionMaker {
-	m := &revisionMaker{rnd: rand.New(rand.NewPCG(seed, 1)), bases: []string{"HEAD", "@", "main", "heads/main", "refs/heads/main", "origin", "nothing", "v1-3-g", "-g"}}
+	m := &revisionMaker{rnd: rand.New(rand.NewPCG(seed, 1)),
+		bases: []string{"HEAD", "@", "main", "heads/main", "refs/heads/main", "origin", "nothing", "v1-3-g", "-g"}}
 	for line := range strings.Lines(r.Git("for-each-ref", "--format=%(refname)")) {
 		name := strings.TrimSpace(line)
 		m.bases = append(m.bases, name, strings.TrimPrefix(name, "refs/"), name[strings.LastIndexByte(name, '/')+1:])
@@ -96,7 +101,8 @@ func newRevisionMaker(r *gittest.Repo, seed uint64) *revisionMaker {
 	}
 	for prefix, ids := range prefixes {
 		if len(ids) > 1 {
-			m.bases = append(m.bases, prefix, strings.ToUpper(prefix), "x-1-g"+prefix, ids[0][:len(prefix)+1], ids[1][:len(prefix)+3])
+			m.bases = append(m.bases, prefix, strings.ToUpper(prefix), "x-1-g"+prefix, ids[0][:len(prefix)+1],
+				ids[1][:len(prefix)+3])
 		}
 	}
 	slices.Sort(m.bases)
@@ -108,8 +114,10 @@ func newRevisionMaker(r *gittest.Repo, seed uint64) *revisionMaker {
 }
 
 var revisionSuffixes = []string{
-	"^", "~", "^0", "~0", "^1", "^2", "^3", "~1", "~2", "~3", "~7", "~40", "^{}", "^{commit}", "^{tree}", "^{tag}", "^{blob}", "^{object}", "^{nothing}",
-	"^{commit", "^{}}", "^{tree}x}", "~99999999999999999999", "^2147483648", "~2147483647", "^^", "~~", "^00002", "^{Commit}", "^-2", "~+1", "^{commit}^{tree}",
+	"^", "~", "^0", "~0", "^1", "^2", "^3", "~1", "~2", "~3", "~7", "~40", "^{}", "^{commit}", "^{tree}", "^{tag}",
+	"^{blob}", "^{object}", "^{nothing}",
+	"^{commit", "^{}}", "^{tree}x}", "~99999999999999999999", "^2147483648", "~2147483647", "^^", "~~", "^00002",
+	"^{Commit}", "^-2", "~+1", "^{commit}^{tree}",
 }
 
 func (m *revisionMaker) next() string {
@@ -222,7 +230,8 @@ func unpackOne(t *testing.T, r *gittest.Repo) {
 func TestRevisionsOfPartsOfARepository(t *testing.T) {
 	t.Parallel()
 	from := gittest.Random(t, 5, gittest.Shape{Commits: 200, Merge: 0.3})
-	for name, clone := range map[string][]string{"shallow": {"--depth", "3", "--no-single-branch", "file://" + from.Dir}, "shared": {"--shared", from.Dir}} {
+	for name, clone := range map[string][]string{"shallow": {"--depth", "3", "--no-single-branch", "file://" + from.Dir},
+		"shared": {"--shared", from.Dir}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "clone.git")
@@ -256,12 +265,18 @@ func TestRevisionsOfABrokenRepository(t *testing.T) {
 	v := revisionsOf(t, openRepo(t, r))
 	long := strings.Repeat("^0", MaxRevision/2-2)
 	for revision, want := range map[string]fault.Kind{
-		"main": 0, "main^{tree}": 0, "v1": 0, "main~1": fault.Corrupt, "main^": fault.Corrupt, "v1^{}": fault.Corrupt, "v1^{commit}": fault.Corrupt, "gone": fault.Corrupt,
-		one.String(): fault.NotFound, one.String()[:8]: fault.NotFound, "hidden/x": fault.NotFound, "refs/hidden/x": fault.NotFound, "main~2": fault.Corrupt,
-		"main^2": fault.NotFound, "main^{blob}": fault.NotFound, "main~4294967296": fault.Corrupt, strings.Repeat("0", 40): fault.NotFound, "": 0, "main" + long: 0,
-		"main" + long + long: fault.Invalid, "main..main": fault.Invalid, "^main": fault.Invalid, "main^@": fault.Invalid, "main@{0}": fault.Invalid, "main:x": fault.Invalid,
-		":/x": fault.Invalid, "main^{/x}": fault.Invalid, "~1": fault.Invalid, "^{}": fault.Invalid, "a\x00b": fault.Invalid, "main\n": fault.Invalid, "--all": fault.NotFound,
-		strings.Repeat("^", 4000): fault.Invalid, "main" + strings.Repeat("^{}", 2000): 0, strings.Repeat("}", 5000): fault.Invalid, strings.Repeat("a/", 3000) + "a": fault.Invalid,
+		"main": 0, "main^{tree}": 0, "v1": 0, "main~1": fault.Corrupt, "main^": fault.Corrupt, "v1^{}": fault.Corrupt,
+		"v1^{commit}": fault.Corrupt, "gone": fault.Corrupt,
+		one.String(): fault.NotFound, one.String()[:8]: fault.NotFound, "hidden/x": fault.NotFound,
+		"refs/hidden/x": fault.NotFound, "main~2": fault.Corrupt,
+		"main^2": fault.NotFound, "main^{blob}": fault.NotFound, "main~4294967296": fault.Corrupt,
+		strings.Repeat("0", 40): fault.NotFound, "": 0, "main" + long: 0,
+		"main" + long + long: fault.Invalid, "main..main": fault.Invalid, "^main": fault.Invalid, "main^@": fault.Invalid,
+		"main@{0}": fault.Invalid, "main:x": fault.Invalid,
+		":/x": fault.Invalid, "main^{/x}": fault.Invalid, "~1": fault.Invalid, "^{}": fault.Invalid, "a\x00b": fault.Invalid,
+		"main\n": fault.Invalid, "--all": fault.NotFound,
+		strings.Repeat("^", 4000): fault.Invalid, "main" + strings.Repeat("^{}", 2000): 0,
+		strings.Repeat("}", 5000): fault.Invalid, strings.Repeat("a/", 3000) + "a": fault.Invalid,
 	} {
 		found, err := v.Resolve(revision)
 		if want == 0 && err == nil && !found.ID.IsZero() && found.Type != 0 {
@@ -289,7 +304,8 @@ func FuzzRevision(f *testing.F) {
 	r.Git("update-ref", "refs/heads/main", r.Commit("two", one).String())
 	r.Git("tag", "-a", "-m", "t", "v1", "main")
 	v := revisionsOf(f, openRepo(f, r))
-	for _, seed := range append([]string{"main", "HEAD~1^{tree}", "v1^{}", one.String()[:5] + "^0", "v1-0-g" + one.String()[:7], "@{u}", ":/x", "a..b"}, revisionSuffixes...) {
+	for _, seed := range append([]string{"main", "HEAD~1^{tree}", "v1^{}", one.String()[:5] + "^0", "v1-0-g" +
+		one.String()[:7], "@{u}", ":/x", "a..b"}, revisionSuffixes...) {
 		f.Add(seed)
 		f.Add("main" + seed)
 	}

@@ -90,10 +90,13 @@ func TestTokensAreNotTrusted(t *testing.T) {
 		}
 		return base64.RawURLEncoding.EncodeToString(raw)
 	}
-	for _, bad := range []string{"x", "====", token(1, 1), token(1, 1, root), token(2, 1, root, 0), token(1, 0, root, 0), token(1, 2, root, 0),
-		token(1, 1, root, 200, 1), token(1, 1, root, 0, 0), token(1, 1, root, 1, 0), token(1, 1, root, 0x80), token(1, 1, file, 0),
+	for _, bad := range []string{"x", "====", token(1, 1), token(1, 1, root), token(2, 1, root, 0), token(1, 0, root, 0),
+		token(1, 2, root, 0),
+		token(1, 1, root, 200, 1), token(1, 1, root, 0, 0), token(1, 1, root, 1, 0), token(1, 1, root, 0x80),
+		token(1, 1, file, 0),
 		token(1, 1, root, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1), strings.Repeat("A", 1<<20)} {
-		if have, err := l.Tree(context.Background(), opened, TreeRequest{Token: bad, Recursive: true}); !fault.Is(err, fault.Invalid) {
+		if have, err := l.Tree(context.Background(), opened, TreeRequest{Token: bad, Recursive: true}); !fault.Is(err,
+			fault.Invalid) {
 			t.Errorf("%.80q gave %+v, %v", bad, have, err)
 		}
 	}
@@ -148,7 +151,8 @@ func TestDeepTreesAreRefused(t *testing.T) {
 	if err != nil || len(stats) != 1 || stats[0].Added != 1 || string(stats[0].Path) != want {
 		t.Errorf("%d directories deep: %d files, %v", depth, len(stats), err)
 	}
-	if _, err := tree(t, l, opened, TreeRequest{In: PathIn{Revision: deeper.String()}, Recursive: true}); !fault.Is(err, fault.Invalid) {
+	if _, err := tree(t, l, opened, TreeRequest{In: PathIn{Revision: deeper.String()}, Recursive: true}); !fault.Is(err,
+		fault.Invalid) {
 		t.Errorf("listing what is too deep: %v", err)
 	}
 	if _, err := diffStat(l, opened, "", deeper.String()); !fault.Is(err, fault.Invalid) {
@@ -221,7 +225,8 @@ func TestOddTrees(t *testing.T) {
 	r := gittest.Init(t)
 	file := store(t, r, git.Blob, []byte("x\n"))
 	dir := treeOf(t, r, "100644 f", file)
-	odd := treeOf(t, r, "100664 ..", file, "100644 a", file, "40000 a", dir, "100644 a", file, "40000 a/b", dir, "100644 "+strings.Repeat("x", 5000), file,
+	odd := treeOf(t, r, "100664 ..", file, "100644 a", file, "40000 a", dir, "100644 a", file, "40000 a/b", dir, "100644 "+
+		strings.Repeat("x", 5000), file,
 		"100755 \xff", file, "40000 z", dir, "100644 c", file)
 	l, opened := New(Options{}), openRepo(t, r)
 	for _, recursive := range []bool{false, true} {
@@ -230,7 +235,8 @@ func TestOddTrees(t *testing.T) {
 			args = append(args, "-r")
 		}
 		for _, size := range []int{1, 4, 100} {
-			have, err := tree(t, l, opened, TreeRequest{In: PathIn{Revision: odd.String()}, Recursive: recursive, PageSize: size})
+			have, err := tree(t, l, opened, TreeRequest{In: PathIn{Revision: odd.String()}, Recursive: recursive,
+				PageSize: size})
 			if want := r.Git(args...); err != nil || have != want {
 				t.Errorf("have %q, %v\nwant %q", have, err, want)
 			}
@@ -247,12 +253,14 @@ func TestOddTrees(t *testing.T) {
 	for i := range 2000 {
 		many = append(many, fmt.Sprintf("100644 %04d%s", i, strings.Repeat("x", 1000)), file)
 	}
-	page, err := l.Tree(context.Background(), opened, TreeRequest{In: PathIn{Revision: treeOf(t, r, many...).String()}, PageSize: 10_000})
+	page, err := l.Tree(context.Background(), opened, TreeRequest{In: PathIn{Revision: treeOf(t, r, many...).String()},
+		PageSize: 10_000})
 	if err != nil || page.Next == "" || len(page.Entries) > 1100 {
 		t.Errorf("a page of long names has %d entries, %v", len(page.Entries), err)
 	}
 	bogus := store(t, r, git.Tree, []byte("100644 a\x00short"))
-	if _, err := tree(t, l, opened, TreeRequest{In: PathIn{Revision: bogus.String()}}); !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), bogus.String()) {
+	if _, err := tree(t, l, opened, TreeRequest{In: PathIn{Revision: bogus.String()}}); !fault.Is(err, fault.Corrupt) ||
+		!strings.Contains(fault.Message(err), bogus.String()) {
 		t.Errorf("a bogus tree: %v", err)
 	}
 }

@@ -128,8 +128,10 @@ func TestProxyProtocol(t *testing.T) {
 		"version 1":          {"PROXY TCP4 192.0.2.7 192.0.2.8 5555 80\r\n", "192.0.2.7:5555"},
 		"version 1, IPv6":    {"PROXY TCP6 2001:db8::7 2001:db8::8 5555 443\r\n", "[2001:db8::7]:5555"},
 		"version 1, unknown": {"PROXY UNKNOWN\r\n", ""},
-		"version 2":          {version2(t, proxyproto.Header{Command: proxyproto.PROXY, TransportProtocol: proxyproto.TCPv6, SourceAddr: client, DestinationAddr: server}), "[2001:db8::7]:5555"},
-		"version 2, local":   {version2(t, proxyproto.Header{Command: proxyproto.LOCAL, TransportProtocol: proxyproto.UNSPEC}), ""},
+		"version 2": {version2(t, proxyproto.Header{Command: proxyproto.PROXY, TransportProtocol: proxyproto.TCPv6,
+			SourceAddr: client, DestinationAddr: server}), "[2001:db8::7]:5555"},
+		"version 2, local": {version2(t, proxyproto.Header{Command: proxyproto.LOCAL,
+			TransportProtocol: proxyproto.UNSPEC}), ""},
 	} {
 		out := w.send(c.header + "hello")
 		in := w.accept()

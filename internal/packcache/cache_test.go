@@ -34,7 +34,8 @@ func TestMissThenHit(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out extentOutput
-	if err := p.Send(t.Context(), &out); err != nil || out.sections != 1 || !bytes.Equal(out.data.Bytes(), framed(spec("a"), src.size, 0)) {
+	if err := p.Send(t.Context(), &out); err != nil || out.sections != 1 ||
+		!bytes.Equal(out.data.Bytes(), framed(spec("a"), src.size, 0)) {
 		t.Errorf("by ReadFrom: %v, %d sections", err, out.sections)
 	}
 	p.Close()
@@ -197,7 +198,8 @@ func TestFailureInMidFill(t *testing.T) {
 
 func TestSourceThatBreaksTheContract(t *testing.T) {
 	t.Parallel()
-	for name, write := range map[string]string{"half a packet": "0010\x01abc", "another band": "0008\x02abc", "nothing": ""} {
+	for name, write := range map[string]string{"half a packet": "0010\x01abc", "another band": "0008\x02abc",
+		"nothing": ""} {
 		c := newCache(t, sourceFunc(func(out packsource.Output) error {
 			if write == "" {
 				return nil
@@ -467,7 +469,8 @@ func TestCloseEndsFills(t *testing.T) {
 // A reader has cancelled nothing when the making of its pack was given up: it is told to come back.
 func TestGivenUpFillIsUnavailable(t *testing.T) {
 	t.Parallel()
-	for name, given := range map[string]error{"context": context.Canceled, "fault": fault.New(fault.Cancelled, "the caller went away")} {
+	for name, given := range map[string]error{"context": context.Canceled,
+		"fault": fault.New(fault.Cancelled, "the caller went away")} {
 		for _, inOpen := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, in Open: %v", name, inOpen), func(t *testing.T) {
 				t.Parallel()

@@ -22,7 +22,8 @@ func TestDrop(t *testing.T) {
 	if d := c.Drop("one", Damaged); d.Entries != 2 || d.Bytes < 200_000 {
 		t.Errorf("dropped %+v", d)
 	}
-	for s, want := range map[*packsource.Spec]packsource.Result{one: packsource.Miss, filtered: packsource.Miss, other: packsource.Hit} {
+	for s, want := range map[*packsource.Spec]packsource.Result{one: packsource.Miss, filtered: packsource.Miss,
+		other: packsource.Hit} {
 		if info := fetch(t, c, s, src); info.Result != want {
 			t.Errorf("%v: %v, want %v", s, info.Result, want)
 		}
@@ -44,7 +45,8 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// TestDropWhileFilling keeps nothing of a pack whose repository was dropped while it was made, and its readers have it all.
+// TestDropWhileFilling keeps nothing of a pack whose repository was dropped while it was made, and its readers have it
+// all.
 func TestDropWhileFilling(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 200_000, gate: make(chan struct{}, 1)}

@@ -284,7 +284,8 @@ func TestSuccessorMakesTheEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	finish(t, q, spec("a"), src)
-	eventually(t, "the second fill is kept", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.index.entries) == 1 })
+	eventually(t, "the second fill is kept",
+		func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.index.entries) == 1 })
 	c.mu.Lock()
 	e := c.index.entries[spec("a").Key()]
 	c.mu.Unlock()

@@ -35,7 +35,8 @@ func (d *fullDisk) system(s *system) {
 	}
 }
 
-// Whatever goes wrong with the disk, and wherever in the pack: all readers get the pack, nothing is kept, and nothing stays.
+// Whatever goes wrong with the disk, and wherever in the pack: all readers get the pack, nothing is kept, and nothing
+// stays.
 func TestBrokenDisk(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []error{syscall.ENOSPC, syscall.EIO, syscall.EDQUOT} {

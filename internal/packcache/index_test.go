@@ -89,7 +89,8 @@ func TestIndex(t *testing.T) {
 				if old := x.entries[k]; old != nil { // is replaced
 					m.remove([]*cacheEntry{old})
 				}
-				e := &cacheEntry{key: k, size: rapid.Int64Range(1, 100_000).Draw(t, "size"), refs: rapid.IntRange(0, 2).Draw(t, "readers")}
+				e := &cacheEntry{key: k, size: rapid.Int64Range(1, 100_000).Draw(t, "size"),
+					refs: rapid.IntRange(0, 2).Draw(t, "readers")}
 				kept := rapid.Bool().Draw(t, "kept")
 				x.add(e, kept, now)
 				for range e.refs {

@@ -34,21 +34,23 @@ func TestRestart(t *testing.T) {
 		want   packsource.Result
 		bad    float64
 	}{
-		"intact":           {func(files) error { return nil }, packsource.Hit, 0},
-		"cut":              {func(f files) error { return os.Truncate(f.data, 70_000) }, packsource.Miss, 1},
-		"empty":            {func(f files) error { return os.Truncate(f.data, 0) }, packsource.Miss, 1},
-		"longer":           {func(f files) error { return os.Truncate(f.data, 400_000) }, packsource.Miss, 1},
-		"bit at start":     {func(f files) error { return flip(f.data, 10) }, packsource.Miss, 1},
-		"bit at end":       {func(f files) error { return flip(f.data, -1) }, packsource.Miss, 1},
-		"bit in sidecar":   {func(f files) error { return flip(f.meta, 60) }, packsource.Miss, 1},
-		"bit in sum":       {func(f files) error { return flip(f.meta, -2) }, packsource.Miss, 1},
-		"empty sidecar":    {func(f files) error { return os.Truncate(f.meta, 0) }, packsource.Miss, 1},
-		"no sidecar":       {func(f files) error { return os.Remove(f.meta) }, packsource.Miss, 0},
-		"no data":          {func(f files) error { return os.Remove(f.data) }, packsource.Miss, 0},
-		"other's sidecar":  {func(f files) error { return os.Rename(f.otherMeta, f.meta) }, packsource.Miss, 1},
-		"other's entry":    {func(f files) error { return replace(f.other, f.data, f.otherMeta, f.meta) }, packsource.Miss, 1},
-		"a directory":      {func(f files) error { os.Remove(f.data); return os.Mkdir(f.data, 0o700) }, packsource.Miss, 0},
-		"unreadable data":  {func(f files) error { os.Remove(f.data); return os.Symlink("nowhere", f.data) }, packsource.Miss, 0},
+		"intact":          {func(files) error { return nil }, packsource.Hit, 0},
+		"cut":             {func(f files) error { return os.Truncate(f.data, 70_000) }, packsource.Miss, 1},
+		"empty":           {func(f files) error { return os.Truncate(f.data, 0) }, packsource.Miss, 1},
+		"longer":          {func(f files) error { return os.Truncate(f.data, 400_000) }, packsource.Miss, 1},
+		"bit at start":    {func(f files) error { return flip(f.data, 10) }, packsource.Miss, 1},
+		"bit at end":      {func(f files) error { return flip(f.data, -1) }, packsource.Miss, 1},
+		"bit in sidecar":  {func(f files) error { return flip(f.meta, 60) }, packsource.Miss, 1},
+		"bit in sum":      {func(f files) error { return flip(f.meta, -2) }, packsource.Miss, 1},
+		"empty sidecar":   {func(f files) error { return os.Truncate(f.meta, 0) }, packsource.Miss, 1},
+		"no sidecar":      {func(f files) error { return os.Remove(f.meta) }, packsource.Miss, 0},
+		"no data":         {func(f files) error { return os.Remove(f.data) }, packsource.Miss, 0},
+		"other's sidecar": {func(f files) error { return os.Rename(f.otherMeta, f.meta) }, packsource.Miss, 1},
+		"other's entry": {func(f files) error { return replace(f.other, f.data, f.otherMeta, f.meta) }, packsource.Miss,
+			1},
+		"a directory": {func(f files) error { os.Remove(f.data); return os.Mkdir(f.data, 0o700) }, packsource.Miss, 0},
+		"unreadable data": {func(f files) error { os.Remove(f.data); return os.Symlink("nowhere", f.data) }, packsource.Miss,
+			0},
 		"sidecar is a dir": {func(f files) error { os.Remove(f.meta); return os.Mkdir(f.meta, 0o700) }, packsource.Miss, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +67,8 @@ func TestRestart(t *testing.T) {
 			}
 			c.checkAtRest(t)
 			a, b := spec("a").Key(), spec("b").Key()
-			if err := x.damage(files{c.path(a, dataExt), c.path(a, metaExt), c.path(b, dataExt), c.path(b, metaExt)}); err != nil {
+			if err := x.damage(files{c.path(a, dataExt), c.path(a, metaExt), c.path(b, dataExt),
+				c.path(b, metaExt)}); err != nil {
 				t.Fatal(err)
 			}
 			temp := filepath.Join(dir, tempName, fillPrefix+"17")
@@ -121,7 +124,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// What goes wrong while an entry is verified, other than with the entry, does not cost it: the pack is made past the cache.
+// What goes wrong while an entry is verified, other than with the entry, does not cost it: the pack is made past the
+// cache.
 func TestVerifyLater(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -151,7 +155,8 @@ func TestVerifyLater(t *testing.T) {
 			if info := fetch(t, d, spec("a"), src); info.Result != packsource.Hit {
 				t.Errorf("%v at %s, afterwards: %v", errno, ext, info.Result)
 			}
-			if busy, bad := metric(m.verified.WithLabelValues("busy")), metric(m.verified.WithLabelValues("bad")); busy != 2 || bad != 0 {
+			if busy, bad := metric(m.verified.WithLabelValues("busy")), metric(m.verified.WithLabelValues("bad")); busy != 2 ||
+				bad != 0 {
 				t.Errorf("%v busy, %v bad", busy, bad)
 			}
 			d.Close()
@@ -259,7 +264,8 @@ func TestDefaults(t *testing.T) {
 }
 
 func FuzzParseSidecar(f *testing.F) {
-	good := (&sidecar{key: spec("a").Key(), repository: "8:1:\"17\"", length: 12345, objects: 42, crc: 0xdeadbeef}).encode()
+	good := (&sidecar{key: spec("a").Key(), repository: "8:1:\"17\"", length: 12345, objects: 42,
+		crc: 0xdeadbeef}).encode()
 	f.Add(good)
 	f.Add((&sidecar{}).encode())
 	f.Add(bytes.Replace(good, []byte("12345"), []byte("+12345"), 1))
@@ -271,7 +277,8 @@ func FuzzParseSidecar(f *testing.F) {
 			t.Errorf("%q parses to %+v, which is %q", b, s, s.encode())
 		}
 	})
-	if s, err := parseSidecar(good); err != nil || s.length != 12345 || s.objects != 42 || s.crc != 0xdeadbeef || s.key != spec("a").Key() {
+	if s, err := parseSidecar(good); err != nil || s.length != 12345 || s.objects != 42 || s.crc != 0xdeadbeef ||
+		s.key != spec("a").Key() {
 		f.Errorf("%+v, %v", s, err)
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// TestFullFileSystem runs itself again in a mount namespace of its own, where a tmpfs of 4 MiB is the cache's directory.
+// TestFullFileSystem runs itself again in a mount namespace of its own, where a tmpfs of 4 MiB is the cache's
+// directory.
 func TestFullFileSystem(t *testing.T) {
 	const variable = "PACKCACHE_TEST_TMPFS"
 	if dir := os.Getenv(variable); dir != "" {

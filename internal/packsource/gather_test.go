@@ -8,7 +8,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// TestGathering simulates a git that writes at a rate, into pipes of several sizes: reading does not hold it up, and does not look very often at a slow one.
+// TestGathering simulates a git that writes at a rate, into pipes of several sizes: reading does not hold it up, and
+// does not look very often at a slow one.
 func TestGathering(t *testing.T) {
 	t.Parallel()
 	const length = 100e6
@@ -17,8 +18,10 @@ func TestGathering(t *testing.T) {
 		rate     float64 // bytes a second
 		looks    float64 // at most so many pauses a second
 	}{
-		{outputBuffer, 700e6, 900}, {outputBuffer, 300e6, 900}, {outputBuffer, 70e6, 700}, {outputBuffer, 10e6, 300}, {outputBuffer, 1e5, 300},
-		{process.LargePipe, 150e6, 900}, {process.LargePipe, 50e6, 900}, {64 << 10, 70e6, 0}, {8 << 10, 50e6, 0}, {0, 50e6, 0},
+		{outputBuffer, 700e6, 900}, {outputBuffer, 300e6, 900}, {outputBuffer, 70e6, 700}, {outputBuffer, 10e6, 300},
+		{outputBuffer, 1e5, 300},
+		{process.LargePipe, 150e6, 900}, {process.LargePipe, 50e6, 900}, {64 << 10, 70e6, 0}, {8 << 10, 50e6, 0},
+		{0, 50e6, 0},
 	} {
 		g := newGathering(c.capacity)
 		pipe := max(float64(c.capacity), 8<<10)

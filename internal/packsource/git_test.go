@@ -28,8 +28,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The tests here write programs and run them, so none is parallel: a process forked meanwhile would hold a program open for
-// writing, and exec refuses that.
+// The tests here write programs and run them, so none is parallel: a process forked meanwhile would hold a program open
+// for writing, and exec refuses that.
 
 func program(t *testing.T, script string) string {
 	t.Helper()
@@ -68,13 +68,15 @@ func TestGitRunsNoProgram(t *testing.T) {
 	write(t, filepath.Join(fork.Dir, "objects/info/alternates"), filepath.Join(r.Dir, "objects")+"\n")
 	for _, repo := range []*gittest.Repo{r, fork} {
 		for _, key := range []string{
-			"core.fsmonitor", "uploadpack.packObjectsHook", "core.alternateRefsCommand", "core.sshCommand", "core.gitProxy", "core.pager",
+			"core.fsmonitor", "uploadpack.packObjectsHook", "core.alternateRefsCommand", "core.sshCommand", "core.gitProxy",
+			"core.pager",
 			"core.editor", "core.askPass", "credential.helper", "gpg.program", "diff.external", "remote.origin.url",
 		} {
 			repo.Git("config", key, evil)
 		}
 		repo.Git("config", "core.hooksPath", filepath.Join(repo.Dir, "evil"))
-		for _, hook := range []string{"post-index-change", "reference-transaction", "pre-auto-gc", "fsmonitor-watchman", "update", "post-checkout"} {
+		for _, hook := range []string{"post-index-change", "reference-transaction", "pre-auto-gc", "fsmonitor-watchman",
+			"update", "post-checkout"} {
 			write(t, filepath.Join(repo.Dir, "evil", hook), "#!/bin/sh\ntouch "+witness+"\n")
 		}
 		spec := sourcetest.Full(r)
@@ -122,8 +124,8 @@ func TestGitUsesBitmaps(t *testing.T) {
 	}
 }
 
-// TestGitTrueHistory has replace refs and grafts in the served repository: a fetch sees neither, as with git's upload-pack
-// for the first; a client would be told another history otherwise.
+// TestGitTrueHistory has replace refs and grafts in the served repository: a fetch sees neither, as with git's
+// upload-pack for the first; a client would be told another history otherwise.
 func TestGitTrueHistory(t *testing.T) {
 	s := sourcetest.FromGit(t, "", limits)
 	r := gittest.Init(t)
@@ -162,7 +164,8 @@ func TestGitTags(t *testing.T) {
 	}
 }
 
-// TestGitLeavesNothing: the repository stays untouched, and the scratch directory as it was, whatever became of the packs.
+// TestGitLeavesNothing: the repository stays untouched, and the scratch directory as it was, whatever became of the
+// packs.
 func TestGitLeavesNothing(t *testing.T) {
 	scratch := filepath.Join(t.TempDir(), "scratch")
 	write(t, filepath.Join(scratch, "tags-123.git/HEAD"), "left by one that was killed")
@@ -234,8 +237,8 @@ func listing(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// TestGitSlow plays a git that thinks, then gives a part of the pack, then the rest: at each pause the reader hears of it. Each
-// stage of the script begins when the reader has heard of the one before.
+// TestGitSlow plays a git that thinks, then gives a part of the pack, then the rest: at each pause the reader hears of
+// it. Each stage of the script begins when the reader has heard of the one before.
 func TestGitSlow(t *testing.T) {
 	dir := t.TempDir()
 	stage := func(name string) string { return filepath.Join(dir, name) }
@@ -251,7 +254,8 @@ printf 'Thinking: 50%%\rThink' >&2
 		t.Fatal(err)
 	}
 	defer p.Close()
-	out := slowOutput{Output: sourcetest.Output{Silence: 20 * time.Millisecond, OnWrite: func() error { write(t, stage("written"), ""); return nil }}}
+	out := slowOutput{Output: sourcetest.Output{Silence: 20 * time.Millisecond,
+		OnWrite: func() error { write(t, stage("written"), ""); return nil }}}
 	out.alive = func() { write(t, stage("kept-alive"), "") }
 	if err := p.Send(t.Context(), &out); err != nil {
 		t.Fatal(err)
@@ -354,7 +358,8 @@ func TestGitSettingsForMemory(t *testing.T) {
 		has     []string
 	}{
 		{0, 1, []string{"pack.windowMemory=268435456"}},
-		{64 << 20, 2, []string{"pack.windowMemory=8388608", "pack.deltaCacheSize=8388608", "core.deltaBaseCacheLimit=8388608", "core.bigFileThreshold=8388608"}},
+		{64 << 20, 2, []string{"pack.windowMemory=8388608", "pack.deltaCacheSize=8388608", "core.deltaBaseCacheLimit=8388608",
+			"core.bigFileThreshold=8388608"}},
 		{64 << 30, 2, []string{"pack.windowMemory=268435456", "core.bigFileThreshold=536870912"}},
 	} {
 		s.Bound(test.memory, test.threads)
@@ -375,15 +380,17 @@ func TestGitSettingsForMachine(t *testing.T) {
 	s := sourcetest.FromGit(t, "", process.Limits{Slots: 4})
 	spec := packsource.Spec{Wants: []git.ObjectID{git.MustParseObjectID(strings.Repeat("a", 40))}}
 	for machine, want := range map[int64][]string{
-		0:         {"pack.windowMemory=268435456"},
-		512 << 20: {"pack.windowMemory=8388608", "pack.deltaCacheSize=8388608"}, // 64 MiB a slot, of which a quarter is for the windows of two threads
+		0: {"pack.windowMemory=268435456"},
+		// 64 MiB a slot, of which a quarter is for the windows of two threads
+		512 << 20: {"pack.windowMemory=8388608", "pack.deltaCacheSize=8388608"},
 		64 << 30:  {"pack.windowMemory=268435456"},
 	} {
 		s.Bound(0, 2)
 		s.On(machine)
 		args := s.Arguments(&spec)
 		for _, arg := range args {
-			if memory := strings.HasPrefix(arg, "pack.windowMemory=") || strings.HasPrefix(arg, "pack.deltaCacheSize="); memory && !slices.Contains(want, arg) {
+			if memory := strings.HasPrefix(arg, "pack.windowMemory=") ||
+				strings.HasPrefix(arg, "pack.deltaCacheSize="); memory && !slices.Contains(want, arg) {
 				t.Errorf("on a machine with %d: %s", machine, arg)
 			}
 		}

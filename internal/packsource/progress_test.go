@@ -15,9 +15,10 @@ func TestProgressText(t *testing.T) {
 		pieces []string
 		want   string
 	}{
-		"nothing":         {nil, ""},
-		"a line":          {[]string{"Counting objects: 1, done.\n"}, "Counting objects: 1, done.\n"},
-		"counting":        {[]string{"Counting: 1\rCounting: 2\r", "Counting: 3\n"}, "Counting: 1\rCounting: 2\rCounting: 3\n"},
+		"nothing": {nil, ""},
+		"a line":  {[]string{"Counting objects: 1, done.\n"}, "Counting objects: 1, done.\n"},
+		"counting": {[]string{"Counting: 1\rCounting: 2\r", "Counting: 3\n"},
+			"Counting: 1\rCounting: 2\rCounting: 3\n"},
 		"in pieces":       {[]string{"Cou", "nting", ": 1", "\r"}, "Counting: 1\r"},
 		"no end yet":      {[]string{"whole\nbegin"}, "whole\n"},
 		"fatal":           {[]string{"one\nfatal: /secret/path is gone\ntwo\n"}, "one\ntwo\n"},
@@ -84,7 +85,8 @@ func TestProgressShared(t *testing.T) {
 	for range 10 * maxProgress {
 		p.add([]byte("a line\nfatal: and one that is dropped\n"))
 	}
-	if text := p.take(); len(text) > maxProgress || len(text) < maxProgress-len("a line\n") || cap(p.line) > 2*maxProgress {
+	if text := p.take(); len(text) > maxProgress || len(text) < maxProgress-len("a line\n") ||
+		cap(p.line) > 2*maxProgress {
 		t.Errorf("%d bytes waited, and room for %d in a line; at most %d may wait", len(text), cap(p.line), maxProgress)
 	}
 }

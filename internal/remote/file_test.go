@@ -19,7 +19,8 @@ func TestFile(t *testing.T) {
 	large := bytes.Repeat([]byte("0123456789abcdef"), 40_000)
 	blob := func(data string) string { return strings.TrimSpace(app.GitIn(data, "hash-object", "-w", "--stdin")) }
 	dir := strings.TrimSpace(app.GitIn("100755 blob "+blob("#!/bin/sh\n")+"\trun\n", "mktree"))
-	tree := strings.TrimSpace(app.GitIn("100644 blob "+blob(string(large))+"\tlarge\n100644 blob "+blob("")+"\tempty\n040000 tree "+dir+"\tdir\n120000 blob "+
+	tree := strings.TrimSpace(app.GitIn("100644 blob "+blob(string(large))+"\tlarge\n100644 blob "+blob("")+
+		"\tempty\n040000 tree "+dir+"\tdir\n120000 blob "+
 		blob("dir/run")+"\tlink\n100644 blob "+blob("x\x00")+"\tb\xff \u00e9#?\n", "mktree"))
 	commit := func(parents ...string) string {
 		args := []string{"commit-tree", "-m", "c", tree}

@@ -276,7 +276,8 @@ func TestRoadThatIsNamedTooLate(t *testing.T) {
 func healthy(mux *http.ServeMux) {
 	const health = "/grpc.health.v1.Health/Check"
 	mux.Handle(health, connect.NewUnaryHandler(health,
-		func(context.Context, *connect.Request[healthv1.HealthCheckRequest]) (*connect.Response[healthv1.HealthCheckResponse], error) {
+		func(context.Context, *connect.Request[healthv1.HealthCheckRequest]) (*connect.Response[healthv1.HealthCheckResponse],
+			error) {
 			return connect.NewResponse(&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}), nil
 		}))
 }

@@ -168,7 +168,8 @@ func (s *spender) ResolveRevisions(context.Context,
 	return answer, nil
 }
 
-func (s *spender) Wait(context.Context, *connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error) {
+func (s *spender) Wait(context.Context,
+	*connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error) {
 	err := connect.NewError(connect.CodeDeadlineExceeded, errors.New("not yet"))
 	err.Meta().Set(inflight.UsageHeader, s.used.Header())
 	return nil, err

@@ -14,14 +14,18 @@ import (
 
 // configPieces is what random configurations are made of.
 var configPieces = []string{
-	"[core]\n", "[a \"b\"]", "[a.B]", "[a \"x\\\"y\\\\z\"]\n", "[A-1]", "[]", "[a", "[ a]", "[a\r]", "[a \t\"q\"]", "[a \"\"]", "[a \"b\" ]", "\n", "\r\n", "\r",
-	"key = value\n", "Key=Value", "k", "k\n", " = ", "=", "\"", "\"quoted # ; \"", "\\n", "\\t", "\\\\", "\\\"", "\\b", "\\x", "\\\n", "\\\r\n", " ", "  ", "\t", "a", "1", "-",
+	"[core]\n", "[a \"b\"]", "[a.B]", "[a \"x\\\"y\\\\z\"]\n", "[A-1]", "[]", "[a", "[ a]", "[a\r]", "[a \t\"q\"]",
+	"[a \"\"]", "[a \"b\" ]", "\n", "\r\n", "\r",
+	"key = value\n", "Key=Value", "k", "k\n", " = ", "=", "\"", "\"quoted # ; \"", "\\n", "\\t", "\\\\", "\\\"", "\\b",
+	"\\x", "\\\n", "\\\r\n", " ", "  ", "\t", "a", "1", "-",
 	"# comment\n", "; c", "true", "é", ".", "]", "[include]\npath = /etc/passwd\n", "k = \"a  b\"  c \n", "\ufeff",
 }
 
 var configSeeds = []string{
-	"", "\ufeff[core]\n\tbare = true\n", "[a]k", "[a]\nk =", "[a]\nk=\\", "k = v\n", "[a]\nk = v \"\"\n", "[a]\nk = a\rb\r\n", "[a]\nk v\n", "[a]k=\"x", "[a]k=\"x\\\ny\"\n", "[a]k # c\n",
-	"[a]\n[b]\nx=1\nx=2\n", "[a]k = " + strings.Repeat("long ", 5000) + "\n", "[core]\n\trepositoryFormatVersion = 1\n[extensions]\n\tobjectFormat = sha256\n",
+	"", "\ufeff[core]\n\tbare = true\n", "[a]k", "[a]\nk =", "[a]\nk=\\", "k = v\n", "[a]\nk = v \"\"\n",
+	"[a]\nk = a\rb\r\n", "[a]\nk v\n", "[a]k=\"x", "[a]k=\"x\\\ny\"\n", "[a]k # c\n",
+	"[a]\n[b]\nx=1\nx=2\n", "[a]k = " + strings.Repeat("long ", 5000) + "\n",
+	"[core]\n\trepositoryFormatVersion = 1\n[extensions]\n\tobjectFormat = sha256\n",
 }
 
 // oracle asks git for all keys and values; ok is false if git refuses. A key without a value is "true" for us.
@@ -49,7 +53,8 @@ func oracle(t testing.TB, text string) (all []string, ok bool) {
 	return all, true
 }
 
-// normal hides a difference between versions of git: newer ones keep tabs inside a value where older ones, and we, have spaces.
+// normal hides a difference between versions of git: newer ones keep tabs inside a value where older ones, and we, have
+// spaces.
 func normal(value string) string { return strings.NewReplacer("\t", " ", "\r", " ").Replace(value) }
 
 func compareWithGit(t testing.TB, text string) {
@@ -96,7 +101,8 @@ func FuzzParseConfig(f *testing.F) {
 	for _, text := range append(configSeeds, configPieces...) {
 		f.Add(text)
 	}
-	f.Add("[uploadpack]\nallowFilter\nkeepAlive = 1k\nallowAnySHA1InWant = no\nadvertiseBundleURIs = 1\n[bundle \"x\"]\nuri = https://x/\n")
+	f.Add("[uploadpack]\nallowFilter\nkeepAlive = 1k\nallowAnySHA1InWant = no\nadvertiseBundleURIs = 1\n[bundle " +
+		"\"x\"]\nuri = https://x/\n")
 	f.Add("[uploadpackfilter \"tree\"]\nmaxDepth = 2\nallow = 0\n[lsrefs]\nunborn = allow\n[transfer]\nadvertiseSID = x\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		config, err := ParseConfig(text)

@@ -13,12 +13,18 @@ func TestConfigThatRefuses(t *testing.T) {
 	t.Parallel()
 	const ok = fault.Kind(255)
 	for text, want := range map[string]fault.Kind{
-		"": ok, "[http]\nuploadpack = true": ok, "[http]\nuploadpack": ok, "[http]\nuploadpack = 1k": ok, "[http]\nuploadpack = -1": ok,
-		"[http]\nuploadpack = false\nuploadpack = Yes": ok, "[http \"x\"]\nuploadpack = false": ok, "[http]\nreceivepack = false": ok,
-		"[http]\nuploadpack = false": fault.Denied, "[HTTP]\nuploadPack = Off": fault.Denied, "[http]\nuploadpack =": fault.Denied,
-		"[http]\nuploadpack = 0k": fault.Denied, "[http]\nuploadpack = perhaps": fault.Corrupt, "[http]\nuploadpack = 1_0": fault.Corrupt,
-		"[include]\npath = x": fault.Unavailable, "[includeIf \"gitdir:~/x\"]\npath = x": fault.Unavailable, "[include]\nother = x": ok,
-		"[transfer]\nhideRefs = refs/x": ok, "[transfer]\nhideRefs": fault.Corrupt, "[uploadpack]\nhiderefs": fault.Corrupt, "[receive]\nhiderefs": ok,
+		"": ok, "[http]\nuploadpack = true": ok, "[http]\nuploadpack": ok, "[http]\nuploadpack = 1k": ok,
+		"[http]\nuploadpack = -1":                      ok,
+		"[http]\nuploadpack = false\nuploadpack = Yes": ok, "[http \"x\"]\nuploadpack = false": ok,
+		"[http]\nreceivepack = false": ok,
+		"[http]\nuploadpack = false":  fault.Denied, "[HTTP]\nuploadPack = Off": fault.Denied,
+		"[http]\nuploadpack =":    fault.Denied,
+		"[http]\nuploadpack = 0k": fault.Denied, "[http]\nuploadpack = perhaps": fault.Corrupt,
+		"[http]\nuploadpack = 1_0": fault.Corrupt,
+		"[include]\npath = x":      fault.Unavailable, "[includeIf \"gitdir:~/x\"]\npath = x": fault.Unavailable,
+		"[include]\nother = x":          ok,
+		"[transfer]\nhideRefs = refs/x": ok, "[transfer]\nhideRefs": fault.Corrupt, "[uploadpack]\nhiderefs": fault.Corrupt,
+		"[receive]\nhiderefs": ok,
 	} {
 		made := gittest.Init(t)
 		if err := os.WriteFile(filepath.Join(made.Dir, "config"), []byte(text), 0o600); err != nil {
@@ -37,7 +43,8 @@ func TestConfigThatRefuses(t *testing.T) {
 func TestHidesRefs(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
-		"": false, "[transfer]\nhideRefs = !refs/x": false, "[transfer]\nhideRefs = \"\"": false, "[transfer]\nhideRefs = refs/x": true,
+		"": false, "[transfer]\nhideRefs = !refs/x": false, "[transfer]\nhideRefs = \"\"": false,
+		"[transfer]\nhideRefs = refs/x":     true,
 		"[uploadpack]\nhideRefs = ^refs/x/": true, "[receive]\nhideRefs = refs/x": false,
 	} {
 		config, err := ParseConfig(text)

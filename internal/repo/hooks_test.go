@@ -52,12 +52,16 @@ func TestHooksOfTheConfiguration(t *testing.T) {
 	}
 	defer f.Close()
 	for _, setting := range [][2]string{
-		{"hook.a.command", "first"}, {"hook.a.event", "update"}, {"hook.b.command", "second"}, {"hook.b.event", "update"}, {"hook.a.command", "changed"},
+		{"hook.a.command", "first"}, {"hook.a.event", "update"}, {"hook.b.command", "second"}, {"hook.b.event", "update"},
+		{"hook.a.command", "changed"},
 		{"hook.A.event", "post-update"}, {"hook.A.command", "other case"}, {"hook.a.event", "update"}, // now the last
-		{"hook.none.event", "update"}, {"hook.later.command", "no event"}, {"hook.commit.command", "x"}, {"hook.commit.event", "pre-commit"},
+		{"hook.none.event", "update"}, {"hook.later.command", "no event"}, {"hook.commit.command", "x"},
+		{"hook.commit.event", "pre-commit"},
 		{"hook.off.command", "x"}, {"hook.off.event", "update"}, {"hook.off.enabled", "no"},
-		{"hook.reset.command", "x"}, {"hook.reset.event", "update"}, {"hook.reset.event", ""}, {"hook.reset.event", "post-receive"},
-		{"hook.ref.command", "x"}, {"hook.ref.event", "reference-transaction"}, {"hook.reference-transaction.enabled", "false"},
+		{"hook.reset.command", "x"}, {"hook.reset.event", "update"}, {"hook.reset.event", ""},
+		{"hook.reset.event", "post-receive"},
+		{"hook.ref.command", "x"}, {"hook.ref.event", "reference-transaction"},
+		{"hook.reference-transaction.enabled", "false"},
 		{"hook.dot.ted=.command", "y"}, {"hook.dot.ted=.event", "pre-receive"},
 	} {
 		name, key, _ := hookKey(setting[0])
@@ -67,7 +71,8 @@ func TestHooksOfTheConfiguration(t *testing.T) {
 	}
 	executable(t, r.Dir+"/hooks/update")
 	want := []string{
-		"pre-receive hook.dot.ted=.command: pre-receive = y", "update hook.b.command: update = second", "update hook.a.command: update = changed", "update hooks/update",
+		"pre-receive hook.dot.ted=.command: pre-receive = y", "update hook.b.command: update = second",
+		"update hook.a.command: update = changed", "update hooks/update",
 		"post-receive hook.reset.command: post-receive = x", "post-update hook.A.command: post-update = other case",
 	}
 	if got := pushHooks(t, r.Dir); !slices.Equal(got, want) {
@@ -78,7 +83,8 @@ func TestHooksOfTheConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer open.Close()
-	if off := open.HooksOff(); !slices.Contains(off, [2]string{"hook.dot.ted=.enabled", "false"}) || !slices.Contains(off, [2]string{"hook.off.enabled", "false"}) || len(off) != 11 {
+	if off := open.HooksOff(); !slices.Contains(off, [2]string{"hook.dot.ted=.enabled", "false"}) ||
+		!slices.Contains(off, [2]string{"hook.off.enabled", "false"}) || len(off) != 11 {
 		t.Errorf("turned off are %q", off)
 	}
 }

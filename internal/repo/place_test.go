@@ -54,12 +54,13 @@ func TestRootThatCannotBeFollowed(t *testing.T) {
 	}
 }
 
-// TestFilesThatAreLinks puts a link in the place of each file: within the root it is as good as what it leads to, beyond it is refused, and
-// a commit-graph there does without.
+// TestFilesThatAreLinks puts a link in the place of each file: within the root it is as good as what it leads to,
+// beyond it is refused, and a commit-graph there does without.
 func TestFilesThatAreLinks(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
-		"config": "", "config.worktree": "[x]\n", "commondir": ".\n", "shallow": strings.Repeat("a1", 20) + "\n", "objects/info/commit-graph": "",
+		"config": "", "config.worktree": "[x]\n", "commondir": ".\n", "shallow": strings.Repeat("a1", 20) + "\n",
+		"objects/info/commit-graph": "",
 	} {
 		root := t.TempDir()
 		made := gittest.InitAt(t, filepath.Join(root, "app.git"))
@@ -86,7 +87,8 @@ func TestFilesThatAreLinks(t *testing.T) {
 				}
 				continue
 			}
-			if inside && err != nil || !inside && (!fault.Is(err, fault.Denied) || strings.Contains(fault.Message(err), target)) {
+			if inside && err != nil || !inside && (!fault.Is(err, fault.Denied) ||
+				strings.Contains(fault.Message(err), target)) {
 				t.Errorf("%s within the root %v: %v", name, inside, err)
 			}
 		}

@@ -46,20 +46,23 @@ func TestPolicy(t *testing.T) {
 		"[uploadpack]\nallowAnySHA1InWant": func(p *Policy) {
 			p.AllowTip, p.AllowReachable, p.AllowAny, p.OwnAny = true, true, true, true
 		},
-		"[uploadpack]\nallowAnySHA1InWant\nallowTipSHA1InWant = false":             func(p *Policy) { p.AllowReachable = true },
-		"[uploadpack]\nallowReachableSHA1InWant\nallowAnySHA1InWant = false":       func(*Policy) {},
-		"[uploadpack]\nallowAnySHA1InWant = false\nallowReachableSHA1InWant":       func(p *Policy) { p.AllowReachable = true },
-		"[uploadpack]\nallowTipSHA1InWant = true\nallowReachableSHA1InWant = true": func(p *Policy) { p.AllowTip, p.AllowReachable = true, true },
-		"[uploadpack]\nkeepAlive = 0":                                              func(p *Policy) { p.KeepAlive = 0 },
-		"[uploadpack]\nkeepAlive = -3":                                             func(p *Policy) { p.KeepAlive = 0 },
-		"[uploadpack]\nkeepAlive = 0x10\n":                                         func(p *Policy) { p.KeepAlive = 16 * time.Second },
-		"[uploadpack]\nkeepAlive = 1k":                                             func(p *Policy) { p.KeepAlive = 1024 * time.Second },
-		"[lsrefs]\nunborn = allow":                                                 func(p *Policy) { p.Unborn = UnbornAllow },
-		"[lsrefs]\nunborn = x\nunborn = ignore":                                    func(p *Policy) { p.Unborn = UnbornIgnore },
-		"[transfer]\nadvertiseSID = true":                                          func(p *Policy) { p.SessionID = true },
-		"[transfer]\nadvertiseObjectInfo = x\nadvertiseObjectInfo = 0":             func(p *Policy) { p.ObjectInfo = false },
-		"[uploadpackfilter]\nallow = false":                                        func(p *Policy) { p.Filters.refuseOthers = true },
-		"[uploadpackfilter \"blob:none\"]\nallow = false":                          func(p *Policy) { p.Filters.named = map[string]bool{"blob:none": false} },
+		"[uploadpack]\nallowAnySHA1InWant\nallowTipSHA1InWant = false":       func(p *Policy) { p.AllowReachable = true },
+		"[uploadpack]\nallowReachableSHA1InWant\nallowAnySHA1InWant = false": func(*Policy) {},
+		"[uploadpack]\nallowAnySHA1InWant = false\nallowReachableSHA1InWant": func(p *Policy) { p.AllowReachable = true },
+		"[uploadpack]\nallowTipSHA1InWant = true\nallowReachableSHA1InWant = true": func(p *Policy) {
+			p.AllowTip,
+				p.AllowReachable = true, true
+		},
+		"[uploadpack]\nkeepAlive = 0":                                  func(p *Policy) { p.KeepAlive = 0 },
+		"[uploadpack]\nkeepAlive = -3":                                 func(p *Policy) { p.KeepAlive = 0 },
+		"[uploadpack]\nkeepAlive = 0x10\n":                             func(p *Policy) { p.KeepAlive = 16 * time.Second },
+		"[uploadpack]\nkeepAlive = 1k":                                 func(p *Policy) { p.KeepAlive = 1024 * time.Second },
+		"[lsrefs]\nunborn = allow":                                     func(p *Policy) { p.Unborn = UnbornAllow },
+		"[lsrefs]\nunborn = x\nunborn = ignore":                        func(p *Policy) { p.Unborn = UnbornIgnore },
+		"[transfer]\nadvertiseSID = true":                              func(p *Policy) { p.SessionID = true },
+		"[transfer]\nadvertiseObjectInfo = x\nadvertiseObjectInfo = 0": func(p *Policy) { p.ObjectInfo = false },
+		"[uploadpackfilter]\nallow = false":                            func(p *Policy) { p.Filters.refuseOthers = true },
+		"[uploadpackfilter \"blob:none\"]\nallow = false":              func(p *Policy) { p.Filters.named = map[string]bool{"blob:none": false} },
 		"[uploadpackfilter \"tree\"]\nmaxDepth = 3\n[uploadpackfilter \"x\"]\nmaxDepth = y": func(p *Policy) {
 			p.Filters = FilterRules{named: map[string]bool{"tree": true}, treeLimited: true, maxTree: 3}
 		},
@@ -75,10 +78,14 @@ func TestPolicy(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"[uploadpack]\nallowFilter = perhaps\nallowFilter = 1", "[uploadpack]\nallowRefInWant = 1kk", "[uploadpack]\nallowAnySHA1InWant = 9999999999",
-		"[uploadpack]\nkeepAlive", "[uploadpack]\nkeepAlive =", "[uploadpack]\nkeepAlive = 3s", "[lsrefs]\nunborn", "[lsrefs]\nunborn = Allow",
-		"[transfer]\nadvertiseSID = x\nadvertiseSID = 1", "[transfer]\nadvertiseObjectInfo = x", "[uploadpackfilter]\nallow = x",
-		"[uploadpackfilter \"any kind\"]\nallow = x", "[uploadpackfilter \"tree\"]\nmaxDepth", "[uploadpackfilter \"tree\"]\nmaxDepth = -1",
+		"[uploadpack]\nallowFilter = perhaps\nallowFilter = 1", "[uploadpack]\nallowRefInWant = 1kk",
+		"[uploadpack]\nallowAnySHA1InWant = 9999999999",
+		"[uploadpack]\nkeepAlive", "[uploadpack]\nkeepAlive =", "[uploadpack]\nkeepAlive = 3s", "[lsrefs]\nunborn",
+		"[lsrefs]\nunborn = Allow",
+		"[transfer]\nadvertiseSID = x\nadvertiseSID = 1", "[transfer]\nadvertiseObjectInfo = x",
+		"[uploadpackfilter]\nallow = x",
+		"[uploadpackfilter \"any kind\"]\nallow = x", "[uploadpackfilter \"tree\"]\nmaxDepth",
+		"[uploadpackfilter \"tree\"]\nmaxDepth = -1",
 	} {
 		if p, err := parsePolicy(t, text, DefaultPolicy()); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("%q: %+v, %v", text, p, err)
@@ -86,7 +93,8 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// The server's defaults hold where a repository says nothing, and its word against hidden refs and alternates is the repository's own.
+// The server's defaults hold where a repository says nothing, and its word against hidden refs and alternates is the
+// repository's own.
 func TestPolicyOverDefaults(t *testing.T) {
 	t.Parallel()
 	any := gitPolicy()
@@ -109,7 +117,8 @@ func TestValuesAsGit(t *testing.T) {
 	t.Parallel()
 	const seed = 3
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	values := []string{"", "0", "1", "-1", "+5", "010", "08", "0x1F", "0x", "1k", "1K", "2m", "3g", "1kk", "k", "-k", "1_0", "0b1", "0o7", "2147483647", "2147483648",
+	values := []string{"", "0", "1", "-1", "+5", "010", "08", "0x1F", "0x", "1k", "1K", "2m", "3g", "1kk", "k", "-k",
+		"1_0", "0b1", "0o7", "2147483647", "2147483648",
 		"-2147483647", "-2147483648", "2097151k", "2097152k", "1g", "2g", " 7", "7 ", "1.5", "true", "TRUE", "yes", "on", "No", "off", "false", "tru", "١"}
 	for range 200 {
 		var b strings.Builder
@@ -134,7 +143,8 @@ func TestValuesAsGit(t *testing.T) {
 			t.Errorf("seed %d, %q as a number: %d, %v; git: %q, %v", seed, value, n, ours, out, err)
 		}
 	}
-	for value, want := range map[string]uint64{"0": 0, "+4": 4, "18446744073709551615": 1<<64 - 1, "2k": 2048, "0x10": 16} {
+	for value, want := range map[string]uint64{"0": 0, "+4": 4, "18446744073709551615": 1<<64 - 1, "2k": 2048,
+		"0x10": 16} {
 		if n, err := (variable{value: value}).unsigned(); err != nil || n != want {
 			t.Errorf("%q: %d, %v", value, n, err)
 		}
@@ -149,14 +159,17 @@ func TestValuesAsGit(t *testing.T) {
 func TestBundles(t *testing.T) {
 	t.Parallel()
 	const on = "[uploadpack]\nadvertiseBundleURIs = true\n"
-	p, err := parsePolicy(t, "[bundle]\nversion = 1\n"+on+"[bundle]\nmode = all\n[bundle \"Day.1\"]\nuri = https://x.example/a?b=c\ncreationToken = 7\n"+
+	p, err := parsePolicy(t, "[bundle]\nversion = 1\n"+
+		on+"[bundle]\nmode = all\n[bundle \"Day.1\"]\nuri = https://x.example/a?b=c\ncreationToken = 7\n"+
 		"[bundle \"two\"]\nuri = ../bundles/two.bundle\n[bundle \"three\"]\nuri = HTTP://x/\n", DefaultPolicy())
-	want := []string{"bundle.version=1", "bundle.mode=all", "bundle.Day.1.uri=https://x.example/a?b=c", "bundle.Day.1.creationtoken=7",
+	want := []string{"bundle.version=1", "bundle.mode=all", "bundle.Day.1.uri=https://x.example/a?b=c",
+		"bundle.Day.1.creationtoken=7",
 		"bundle.two.uri=../bundles/two.bundle", "bundle.three.uri=HTTP://x/"}
 	if err != nil || p.Bundles.Err != nil || !p.Bundles.Offered || !slices.Equal(p.Bundles.Lines, want) {
 		t.Errorf("%+v, %v", p.Bundles, err)
 	}
-	for _, text := range []string{"", "[bundle \"x\"]\nuri = file:///etc/passwd\n", on + "[uploadpack]\nadvertiseBundleURIs =\n"} {
+	for _, text := range []string{"", "[bundle \"x\"]\nuri = file:///etc/passwd\n", on +
+		"[uploadpack]\nadvertiseBundleURIs =\n"} {
 		if p, err := parsePolicy(t, text, DefaultPolicy()); err != nil || !reflect.DeepEqual(p.Bundles, Bundles{}) {
 			t.Errorf("%q: %+v, %v", text, p.Bundles, err)
 		}
@@ -165,10 +178,14 @@ func TestBundles(t *testing.T) {
 		return on + "[bundle \"ok\"]\nuri = https://x/\n[bundle \"x\"]\nuri = \"" + value + "\"\n"
 	}
 	for _, text := range []string{
-		uri(""), uri("a b"), uri("https://x/\\n"), uri("https://x/ y"), uri("https://x/\\t"), uri("https://x/\x1b"), uri("https://x/\x7f"), uri("https://x/\r"),
-		uri("https://é/"), uri("file:///x"), uri("/etc/passwd"), uri("ext::sh"), uri("ssh://x/y"), uri("host:path"), uri("C:x"), uri("-x"),
-		on + "[bundle \"x\"]\nuri\n", on + "[bundle \"x\x01\"]\nuri = https://x/\n", on + "[bundle \"x=y\"]\nuri = https://x/\n",
-		on + "[bundle \"x\"]\ntitle = \"a\\nbundle.x.uri=https://evil/\"\n", on + "[bundle]\nmode = " + strings.Repeat("x", maxBundleLine) + "\n",
+		uri(""), uri("a b"), uri("https://x/\\n"), uri("https://x/ y"), uri("https://x/\\t"), uri("https://x/\x1b"),
+		uri("https://x/\x7f"), uri("https://x/\r"),
+		uri("https://é/"), uri("file:///x"), uri("/etc/passwd"), uri("ext::sh"), uri("ssh://x/y"), uri("host:path"),
+		uri("C:x"), uri("-x"),
+		on + "[bundle \"x\"]\nuri\n", on + "[bundle \"x\x01\"]\nuri = https://x/\n", on +
+			"[bundle \"x=y\"]\nuri = https://x/\n",
+		on + "[bundle \"x\"]\ntitle = \"a\\nbundle.x.uri=https://evil/\"\n", on + "[bundle]\nmode = " +
+			strings.Repeat("x", maxBundleLine) + "\n",
 		"[uploadpack]\nadvertiseBundleURIs = perhaps\n",
 	} {
 		p, err := parsePolicy(t, text, DefaultPolicy())
@@ -187,7 +204,8 @@ func TestKeysAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys := []string{advertiseBundles, bundleSection + "*", filterSection + "<filter>.allow", filterSection + "tree.maxdepth", "transfer.hiderefs",
+	keys := []string{advertiseBundles, bundleSection + "*", filterSection + "<filter>.allow", filterSection +
+		"tree.maxdepth", "transfer.hiderefs",
 		"uploadpack.hiderefs", "http.uploadpack"}
 	for _, key := range slices.AppendSeq(slices.AppendSeq(keys, maps.Keys(policyKeys())), maps.Keys(wantKeys())) {
 		if !regexp.MustCompile("(?im)^\\|[^|]*`" + regexp.QuoteMeta(key) + "`").Match(page) {

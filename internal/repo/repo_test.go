@@ -34,8 +34,10 @@ func TestShallowFile(t *testing.T) {
 		text string
 		ids  int // -1: damaged
 	}{
-		"empty": {"", 0}, "two": {id + "\n" + strings.Repeat("b", 40) + "\n", 2}, "no newline": {id, 1}, "blank line": {id + "\n\n", -1},
-		"cut off": {id[:39] + "\n", -1}, "of the other format": {strings.Repeat("a", 64) + "\n", -1}, "no hex": {strings.Repeat("g", 40), -1},
+		"empty": {"", 0}, "two": {id + "\n" + strings.Repeat("b", 40) + "\n", 2}, "no newline": {id, 1},
+		"blank line": {id + "\n\n", -1},
+		"cut off":    {id[:39] + "\n", -1}, "of the other format": {strings.Repeat("a", 64) + "\n", -1},
+		"no hex": {strings.Repeat("g", 40), -1},
 	} {
 		if err := os.WriteFile(filepath.Join(made.Dir, "shallow"), []byte(test.text), 0o600); err != nil {
 			t.Fatal(err)
@@ -56,7 +58,8 @@ func TestShallowFile(t *testing.T) {
 // Opening any of these would hang if it were done without care: nobody ever writes to the pipes.
 func TestPipesInsteadOfFiles(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"config", "config.worktree", "shallow", "packed-refs", "objects/info/alternates", "objects/info/commit-graph"} {
+	for _, name := range []string{"config", "config.worktree", "shallow", "packed-refs", "objects/info/alternates",
+		"objects/info/commit-graph"} {
 		made := gittest.Init(t)
 		made.Git("config", "extensions.worktreeConfig", "true")
 		path := filepath.Join(made.Dir, name)
@@ -92,8 +95,8 @@ func visit(t *testing.T, dir string, o Options) error {
 	return errors.Join(r.Refresh(), shallowErr, refsErr)
 }
 
-// A config that changes in place is seen, though inode and size stay and it happens within one tick of the clock or the time
-// of modification is put back.
+// A config that changes in place is seen, though inode and size stay and it happens within one tick of the clock or the
+// time of modification is put back.
 func TestConfigThatChangesInPlace(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"config", worktreeFile} {

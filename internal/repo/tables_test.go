@@ -10,13 +10,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// FuzzReadRefs reads what git might say of refs. What is taken for a ref says the same again when it is written as git writes it.
+// FuzzReadRefs reads what git might say of refs. What is taken for a ref says the same again when it is written as git
+// writes it.
 func FuzzReadRefs(f *testing.F) {
 	a, b := strings.Repeat("a1", 20), strings.Repeat("b2", 20)
 	for _, lines := range [][]string{
 		{}, {a + " HEAD symref-target:refs/heads/main", a + " refs/heads/main", b + " refs/tags/v1 peeled:" + a},
 		{"unborn HEAD symref-target:refs/heads/main"}, {a + " refs/heads/a symref-target:refs/heads/b peeled:" + b},
-		{strings.Repeat("0", 40) + " refs/heads/broken"}, {strings.Repeat("c", 64) + " refs/heads/main"}, {a + " refs/heads/a..b"}, {a}, {""},
+		{strings.Repeat("0", 40) + " refs/heads/broken"}, {strings.Repeat("c", 64) + " refs/heads/main"},
+		{a + " refs/heads/a..b"}, {a}, {""},
 		{a + " refs/heads/x symref-target:"}, {a + " refs/heads/x peeled:1"},
 	} {
 		var answer []byte
@@ -68,8 +70,10 @@ func FuzzReadRefs(f *testing.F) {
 func TestVersionsThatKnowReftables(t *testing.T) {
 	t.Parallel()
 	for version, knows := range map[string]bool{
-		"2.39.5": false, "2.44.9": false, "2.45.0": true, "2.45": true, "2.47.3": true, "2.50.GIT": true, "2.46.0.windows.1": true,
-		"2.39.5 (Apple Git-154)": false, "2.50.1 (Apple Git-155)": true, "3.0.0": true, "1.99": false, "": false, "2": false, "x.y": false,
+		"2.39.5": false, "2.44.9": false, "2.45.0": true, "2.45": true, "2.47.3": true, "2.50.GIT": true,
+		"2.46.0.windows.1":       true,
+		"2.39.5 (Apple Git-154)": false, "2.50.1 (Apple Git-155)": true, "3.0.0": true, "1.99": false, "": false, "2": false,
+		"x.y": false,
 	} {
 		if knowsTables(version) != knows {
 			t.Errorf("%q: %v", version, !knows)

@@ -105,7 +105,8 @@ func (s *redisServer) onLoopback(b *testing.B) (url string) {
 	return "redis://127.0.0.1:" + port
 }
 
-// BenchmarkResolveTogether is 913 simultaneous questions about what nobody knows yet, of the same, as they are all answered.
+// BenchmarkResolveTogether is 913 simultaneous questions about what nobody knows yet, of the same, as they are all
+// answered.
 func BenchmarkResolveTogether(b *testing.B) {
 	node := newFakeNode("team/app")
 	tiers := newTiers(b, node)
@@ -127,8 +128,8 @@ func BenchmarkResolveTogether(b *testing.B) {
 	b.ReportMetric(float64(now-calls)/float64(b.N), "fills/op")
 }
 
-// BenchmarkRead is the memory tier's read path alone, with 8 goroutines on 10,000 answers, beside a map behind a read-write lock and one behind an atomic
-// pointer, which is as fast as can be.
+// BenchmarkRead is the memory tier's read path alone, with 8 goroutines on 10,000 answers, beside a map behind a
+// read-write lock and one behind an atomic pointer, which is as fast as can be.
 func BenchmarkRead(b *testing.B) {
 	node := newFakeNode("team/app")
 	tiers, questions := newTiers(b, node, func(o *Options) { o.Entries = 20_000 }), benchQuestions(node, 10_000)

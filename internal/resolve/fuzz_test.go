@@ -12,7 +12,8 @@ func FuzzDecode(f *testing.F) {
 	c := coder{}
 	q := Question{path("team/app"), "main"}
 	for _, a := range []Answer{
-		{ID: oid(1), Type: git.Commit, Ref: "refs/heads/main", Version: git.Version{Incarnation: "i", Epoch: 1, Generation: 1<<64 - 1}},
+		{ID: oid(1), Type: git.Commit, Ref: "refs/heads/main",
+			Version: git.Version{Incarnation: "i", Epoch: 1, Generation: 1<<64 - 1}},
 		{ID: git.RawObjectID(bytes.Repeat([]byte{7}, 32)), Type: git.Tag, Ref: "HEAD"},
 	} {
 		value, ok := c.encode(stored{q, a})
@@ -53,7 +54,8 @@ func FuzzDecode(f *testing.F) {
 // Whatever comes, in whatever pieces, the guard says the same of it, and lets no length through that is too great.
 func FuzzGuard(f *testing.F) {
 	for _, s := range []string{
-		"+OK\r\n", "$3\r\nabc\r\n", "*2\r\n$1\r\na\r\n$-1\r\n", "*1\r\n$1099511627776\r\n", "*2147483647\r\n", ":7\r\n-ERR x\r\n", "*1\r\n*1\r\n*300\r\n", "%1\r\n+a\r\n:1\r\n", "\n\n", "x\r\n",
+		"+OK\r\n", "$3\r\nabc\r\n", "*2\r\n$1\r\na\r\n$-1\r\n", "*1\r\n$1099511627776\r\n", "*2147483647\r\n",
+		":7\r\n-ERR x\r\n", "*1\r\n*1\r\n*300\r\n", "%1\r\n+a\r\n:1\r\n", "\n\n", "x\r\n",
 	} {
 		f.Add([]byte(s), 1)
 	}

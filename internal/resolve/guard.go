@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// guarded is a connection to a Redis that may lie about lengths: the client makes room for what it is told will come. What is longer than our own
-// values can be, ends the connection before the client sees it.
+// guarded is a connection to a Redis that may lie about lengths: the client makes room for what it is told will come.
+// What is longer than our own values can be, ends the connection before the client sees it.
 type guarded struct {
 	net.Conn
 	line   []byte // as much as has come of the line that says what comes

@@ -10,7 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// state is one version of a repository's refs, and what was answered from it. When it is over, all its entries are, at once.
+// state is one version of a repository's refs, and what was answered from it. When it is over, all its entries are, at
+// once.
 type state struct {
 	version git.Version
 	over    atomic.Bool  // something newer is known, or may be
@@ -34,7 +35,8 @@ func (s *state) holds(now func() int64) bool {
 type repository struct {
 	path  git.RepoPath
 	state *state // the newest that is known; nil: none
-	// fence counts what became known: an answer from before and one from after cannot be compared if their versions cannot.
+	// fence counts what became known: an answer from before and one from after cannot be compared if their versions
+	// cannot.
 	fence uint64
 
 	stream  *stream     // tells of events; nil: none does
@@ -58,7 +60,8 @@ const (
 // comparable tells whether two versions' generations can be compared.
 func comparable(a, b git.Version) bool { return a.Incarnation == b.Incarnation && a.Epoch == b.Epoch }
 
-// learn takes in that a look-up which began at a time, when the fence was this, was answered from a version. t.mu is held.
+// learn takes in that a look-up which began at a time, when the fence was this, was answered from a version. t.mu is
+// held.
 func (t *Tiers) learn(r *repository, fence uint64, v git.Version, began int64) verdict {
 	s := r.state
 	switch {
@@ -118,8 +121,8 @@ func (t *Tiers) end(r *repository) {
 
 // hear takes in an event of the repository's stream. t.mu is held.
 //
-// It ends what was known, or confirms it, and never begins a state of another incarnation or epoch: an event may have been on its way for long,
-// and only an answer to a question says where things are now.
+// It ends what was known, or confirms it, and never begins a state of another incarnation or epoch: an event may have
+// been on its way for long, and only an answer to a question says where things are now.
 func (t *Tiers) hear(r *repository, e Event) {
 	r.heard = e.Version
 	s := r.state
@@ -166,7 +169,8 @@ const (
 
 // keep remembers an answer that was given at a time from the repository's state. t.mu is held.
 func (t *Tiers) keep(r *repository, q Question, result Result, at int64) {
-	if r.state == nil || r.state.version != result.Version || len(q.Repository.String())+len(q.Revision)+len(result.Ref) > maxKept {
+	if r.state == nil || r.state.version != result.Version ||
+		len(q.Repository.String())+len(q.Revision)+len(result.Ref) > maxKept {
 		return
 	}
 	until, ok := t.until(q, result, at)
@@ -189,8 +193,8 @@ func (t *Tiers) over(e *entry) bool {
 
 // until tells how long an answer may be remembered besides while its state holds; 0: as long as that.
 //
-// What refs say changes with the state. Objects come and go without one: what is not there, an abbreviation that may become ambiguous, and what
-// begins with an object ID are given again for a bounded time only.
+// What refs say changes with the state. Objects come and go without one: what is not there, an abbreviation that may
+// become ambiguous, and what begins with an object ID are given again for a bounded time only.
 func (t *Tiers) until(q Question, result Result, at int64) (until int64, ok bool) {
 	switch {
 	case fault.Is(result.Err, fault.NotFound), fault.Is(result.Err, fault.Exists), fault.Is(result.Err, fault.Invalid):

@@ -17,7 +17,8 @@ const (
 
 const (
 	lookupsName = "packhorse_resolve_lookups_total"
-	lookupsHelp = "Revisions looked up, by tier (memory, redis, node) and result: hit or miss; a miss of the node is a revision that there is not."
+	lookupsHelp = "Revisions looked up, by tier (memory, redis, node) and result: hit or miss; a miss of the node is a " +
+		"revision that there is not."
 )
 
 // Metrics counts look-ups by tier.
@@ -56,37 +57,49 @@ func NewMetrics() *Metrics {
 			Buckets: []float64{1e-7, 2.5e-7, 5e-7, 1e-6, 5e-6, 2e-5, 5e-5, .0001, .00025, .0005, .001, .005, .025, .1, 1, 10},
 		}, []string{"tier"}),
 		compute: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "packhorse_resolve_compute_seconds",
-			Help:    "Time until what was not in memory was known, for a batch: Redis, the node, and asking anew because refs changed meanwhile.",
+			Name: "packhorse_resolve_compute_seconds",
+			Help: "Time until what was not in memory was known, for a batch: Redis, the node, and asking anew because " +
+				"refs changed meanwhile.",
 			Buckets: []float64{2e-5, 5e-5, .0001, .00025, .0005, .001, .005, .025, .1, 1, 10},
 		}),
 		stale: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "packhorse_resolve_staleness_seconds",
-			Help:    "For each change of remembered refs that no event had told of: how long answers from before may have been given at most; 0 for one that an event told of.",
+			Name: "packhorse_resolve_staleness_seconds",
+			Help: "For each change of remembered refs that no event had told of: how long answers from before may have " +
+				"been given at most; 0 for one that an event told of.",
 			Buckets: []float64{0, .001, .01, .1, 1, 5, 15, 30, 60, 120, 300},
 		}),
 		shared: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_resolve_shared_total", Help: "Revisions not looked up because the same look-up was under way already.",
+			Name: "packhorse_resolve_shared_total",
+			Help: "Revisions not looked up because the same look-up was under way already.",
 		}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_resolve_dropped_total",
-			Help: "Answers that were not remembered: older than what is known (old), from a state that cannot be compared (unsure); for Redis: " +
+			Help: "Answers that were not remembered: older than what is known (old), from a state that cannot be compared " +
+				"(unsure); for Redis: " +
 				"not what was asked for, damaged or not ours (garbage), of another version (version), the queue was full (queue).",
 		}, []string{"why"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_resolve_events_total",
-			Help: "Events of nodes about remembered repositories: same (nothing new), change, gone, other (a new epoch or incarnation).",
+			Help: "Events of nodes about remembered repositories: same (nothing new), change, gone, other (a new epoch or " +
+				"incarnation).",
 		}, []string{"kind"}),
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_resolve_unwatched_total", Help: "Times that a repository was not watched because as many are as may be; its answers are remembered for the TTL.",
+			Name: "packhorse_resolve_unwatched_total",
+			Help: "Times that a repository was not watched because as many are as may be; its answers are remembered for the " +
+				"TTL.",
 		}),
-		entries: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_entries", Help: "Answers in the memory tier."}),
-		repos:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_repositories", Help: "Repositories that the memory tier knows."}),
-		watched: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_watched", Help: "Repositories whose events the memory tier gets."}),
+		entries: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_entries",
+			Help: "Answers in the memory tier."}),
+		repos: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_repositories",
+			Help: "Repositories that the memory tier knows."}),
+		watched: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_watched",
+			Help: "Repositories whose events the memory tier gets."}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_resolve_redis_failures_total", Help: "What failed at Redis: read, write, or probe while it is bypassed.",
+			Name: "packhorse_resolve_redis_failures_total",
+			Help: "What failed at Redis: read, write, or probe while it is bypassed.",
 		}, []string{"what"}),
-		bypassed: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_redis_bypassed", Help: "Whether Redis is bypassed because it failed: 1, or 0."}),
+		bypassed: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_redis_bypassed",
+			Help: "Whether Redis is bypassed because it failed: 1, or 0."}),
 	}
 	m.missed = m.lookups.WithLabelValues(tierMemory, "miss")
 	m.redisHit, m.redisMissed = m.lookups.WithLabelValues(tierRedis, "hit"), m.lookups.WithLabelValues(tierRedis, "miss")
@@ -99,7 +112,8 @@ func NewMetrics() *Metrics {
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		lookupCollector{m}, m.seconds, m.compute, m.stale, m.shared, m.dropped, m.events, m.unknown, m.entries, m.repos, m.watched,
+		lookupCollector{m}, m.seconds, m.compute, m.stale, m.shared, m.dropped, m.events, m.unknown, m.entries, m.repos,
+		m.watched,
 		m.failures, m.bypassed,
 	}
 }

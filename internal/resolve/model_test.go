@@ -22,7 +22,8 @@ type step struct {
 }
 
 var steps = []string{
-	"ask", "ask", "ask", "slow", "slow", "answer", "answer", "move", "move", "deliver", "deliver", "deliver", "all", "break", "restart", "remove", "create",
+	"ask", "ask", "ask", "slow", "slow", "answer", "answer", "move", "move", "deliver", "deliver", "deliver", "all",
+	"break", "restart", "remove", "create",
 	"changed", "sleep", "forget",
 }
 
@@ -46,14 +47,16 @@ type span struct {
 	from, to time.Time // zero: until now
 }
 
-// TestModel has refs change, repositories go and come, nodes start anew, events and answers be late in any order, and watches break: no look-up gives anything
-// that is older than the latest event before it began, and without events none that was not true within the TTL.
+// TestModel has refs change, repositories go and come, nodes start anew, events and answers be late in any order, and
+// watches break: no look-up gives anything that is older than the latest event before it began, and without events none
+// that was not true within the TTL.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		mute := rapid.Bool().Draw(rt, "mute")
 		var todo []step
 		for _, what := range rapid.SliceOfN(rapid.SampledFrom(steps), 1, 60).Draw(rt, "steps") {
-			todo = append(todo, step{what, path([]string{"a", "b"}[rapid.IntRange(0, 1).Draw(rt, "repo")]), rapid.IntRange(0, 3).Draw(rt, "n")})
+			todo = append(todo, step{what, path([]string{"a", "b"}[rapid.IntRange(0, 1).Draw(rt, "repo")]),
+				rapid.IntRange(0, 3).Draw(rt, "n")})
 		}
 		var wrong []string
 		synctest.Test(t, func(t *testing.T) { wrong = play(t, mute, todo) })
@@ -203,10 +206,12 @@ func (m *model) ask(t *testing.T, p git.RepoPath, revision string) {
 		case serial == 0 && i < spans-1 && s.to.Before(began):
 			continue // that it was not there once says nothing of now
 		case serial != 0 && serial < floor:
-			m.wrong = append(m.wrong, fmt.Sprintf("%s %s: state %d, and an event had told of %d before", p, revision, serial, floor))
+			m.wrong = append(m.wrong, fmt.Sprintf("%s %s: state %d, and an event had told of %d before", p, revision, serial,
+				floor))
 			return
 		case m.mute && !s.to.IsZero() && s.to.Before(began.Add(-time.Minute)):
-			m.wrong = append(m.wrong, fmt.Sprintf("%s %s: state %d, which ended %v before", p, revision, serial, began.Sub(s.to)))
+			m.wrong = append(m.wrong, fmt.Sprintf("%s %s: state %d, which ended %v before", p, revision, serial,
+				began.Sub(s.to)))
 			return
 		}
 		return

@@ -51,7 +51,8 @@ func startRedis(t testing.TB, more ...string) *redisServer {
 	quiet()
 	s := &redisServer{socket: filepath.Join(dir, "s"), more: more}
 	s.url = "unix://" + s.socket
-	s.client = redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket, ReadTimeout: patience, WriteTimeout: patience})
+	s.client = redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket, ReadTimeout: patience,
+		WriteTimeout: patience})
 	t.Cleanup(func() { s.client.Close() })
 	s.start(t)
 	t.Cleanup(s.stop)
@@ -60,7 +61,8 @@ func startRedis(t testing.TB, more ...string) *redisServer {
 
 func (s *redisServer) start(t testing.TB) {
 	t.Helper()
-	args := []string{"--port", "0", "--unixsocket", s.socket, "--save", "", "--appendonly", "no", "--dir", filepath.Dir(s.socket)}
+	args := []string{"--port", "0", "--unixsocket", s.socket, "--save", "", "--appendonly", "no", "--dir",
+		filepath.Dir(s.socket)}
 	s.cmd = exec.Command("redis-server", append(args, s.more...)...)
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -130,7 +132,10 @@ func TestRedisIsShared(t *testing.T) {
 	if _, err := one.Resolve(t.Context(), page); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the answers are in Redis", func() bool { return server.has(t, "a", names[0]) && server.has(t, "a", names[len(names)-1]) })
+	eventually(t, "the answers are in Redis", func() bool {
+		return server.has(t, "a", names[0]) &&
+			server.has(t, "a", names[len(names)-1])
+	})
 	ask(t, other, "a", "main") // from here on it knows the version
 	calls, _ := node.counts()
 	before := commands(t, server, "mget")
@@ -192,7 +197,8 @@ func TestRedisIsOlder(t *testing.T) {
 	})
 	server.client.Set(t.Context(), key, before, 0) // as by somebody who was slow
 	wantSerial(t, other, "a", want)
-	eventually(t, "the newer value is in Redis", func() bool { return server.client.Get(t.Context(), key).Val() != before })
+	eventually(t, "the newer value is in Redis",
+		func() bool { return server.client.Get(t.Context(), key).Val() != before })
 	// A gateway that was cut off has the old state still, and does not bring it back.
 	old, ok := coder{}.decode(Question{path("a"), "main"}, before)
 	if !ok {
@@ -200,7 +206,8 @@ func TestRedisIsOlder(t *testing.T) {
 	}
 	newer := server.client.Get(t.Context(), key).Val()
 	one.o.Redis.put([]stored{{Question{path("a"), "main"}, old}})
-	one.o.Redis.put([]stored{{Question{path("a"), "mark"}, Answer{ID: oid(9), Type: git.Commit, Ref: "refs/heads/mark", Version: git.Version{Epoch: 9}}}})
+	one.o.Redis.put([]stored{{Question{path("a"), "mark"},
+		Answer{ID: oid(9), Type: git.Commit, Ref: "refs/heads/mark", Version: git.Version{Epoch: 9}}}})
 	eventually(t, "what was put later has arrived", func() bool { return server.has(t, "a", "mark") })
 	if server.client.Get(t.Context(), key).Val() != newer {
 		t.Error("an older value took the place of a newer one")
@@ -235,7 +242,8 @@ func TestRedisOrder(t *testing.T) {
 		{"an older one", valueOf(version("i", 5, 7)), version("i", 5, 8)},
 		{"the same again", valueOf(version("i", 5, 8)), version("i", 5, 8)},
 		{"much greater, in decimal and in hexadecimal", valueOf(version("i", 5, 1<<60)), version("i", 5, 1<<60)},
-		{"a number that a float does not tell from the one before", valueOf(version("i", 5, 1<<60-1)), version("i", 5, 1<<60)},
+		{"a number that a float does not tell from the one before", valueOf(version("i", 5, 1<<60-1)),
+			version("i", 5, 1<<60)},
 		{"a new epoch", valueOf(version("i", 6, 1)), version("i", 6, 1)},
 		{"the old epoch", valueOf(version("i", 5, 1<<61)), version("i", 6, 1)},
 		{"a new incarnation", valueOf(version("j", 6, 2)), version("j", 6, 2)},
@@ -342,7 +350,8 @@ func TestRedisIsNotThere(t *testing.T) {
 	wantSerial(t, gateway, "a", 1)
 	eventually(t, "it is bypassed", gateway.o.Redis.Bypassed)
 	for _, bad := range []string{"redis://u:secret@h", "http://h", "redis://h/x", "redis://h?pool_size=9", "\x00"} {
-		if _, err := NewRedis(RedisOptions{URL: bad, Metrics: NewMetrics(), Log: discard}); err == nil || strings.Contains(err.Error(), "secret") {
+		if _, err := NewRedis(RedisOptions{URL: bad, Metrics: NewMetrics(), Log: discard}); err == nil ||
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -389,7 +398,8 @@ func TestRedisLies(t *testing.T) {
 		node.mu.Unlock()
 		q := Question{path("a"), revision}
 		_, key := coder{}.keys(q)
-		server.client.Set(t.Context(), key, lie(stored{q, Answer{ID: oid(666), Type: git.Commit, Ref: "refs/heads/" + revision, Version: v}}), 0)
+		server.client.Set(t.Context(), key,
+			lie(stored{q, Answer{ID: oid(666), Type: git.Commit, Ref: "refs/heads/" + revision, Version: v}}), 0)
 		if got := ask(t, gateway, "a", revision); got.Err != nil || serialOf(got.ID) != 1 {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -448,7 +458,8 @@ func TestRedisSpeaksRubbish(t *testing.T) {
 				}
 			}()
 			node := newFakeNode("a")
-			gateway := gatewayOver(t, node, "redis://"+listener.Addr().String(), func(o *RedisOptions) { o.Timeout = 300 * time.Millisecond })
+			gateway := gatewayOver(t, node, "redis://"+listener.Addr().String(),
+				func(o *RedisOptions) { o.Timeout = 300 * time.Millisecond })
 			ask(t, gateway, "a", "HEAD")
 			for i := range 2 * maxGarbage {
 				wantSerial(t, gateway, "a", 1)
@@ -509,7 +520,8 @@ func TestRedisBatches(t *testing.T) {
 	v := git.Version{Incarnation: "i", Epoch: 1, Generation: 1}
 	var all []stored
 	for i := range 2*readBatch + 10 {
-		all = append(all, stored{Question{path("a"), fmt.Sprint("r", i)}, Answer{ID: oid(uint64(i + 1)), Type: git.Commit, Ref: "HEAD", Version: v}})
+		all = append(all, stored{Question{path("a"), fmt.Sprint("r", i)},
+			Answer{ID: oid(uint64(i + 1)), Type: git.Commit, Ref: "HEAD", Version: v}})
 	}
 	r.put(all)
 	eventually(t, "the last one is written", func() bool {

@@ -26,7 +26,8 @@ func selfSigned(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
@@ -43,7 +44,8 @@ func selfSigned(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	return cert, key, pool
 }
 
-// By TLS gateways share what Redis has if they trust its certificate; with one that they do not trust they talk about nothing.
+// By TLS gateways share what Redis has if they trust its certificate; with one that they do not trust they talk about
+// nothing.
 func TestRedisTLS(t *testing.T) {
 	t.Parallel()
 	cert, key, pool := selfSigned(t)
@@ -53,7 +55,8 @@ func TestRedisTLS(t *testing.T) {
 	}
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	l.Close()
-	server := startRedis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no", "--bind", "127.0.0.1")
+	server := startRedis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
+		"--tls-auth-clients", "no", "--bind", "127.0.0.1")
 	url := "rediss://127.0.0.1:" + port + "/0"
 	node := newFakeNode("a")
 	trusting := func(o *RedisOptions) { o.Authorities = pool }

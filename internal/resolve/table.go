@@ -5,11 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// table holds what is remembered, by question. Who reads takes no lock, allocates nothing, and writes only a mark that is not set yet.
-// Writers hold the lock of their Tiers.
+// table holds what is remembered, by question. Who reads takes no lock, allocates nothing, and writes only a mark that
+// is not set yet. Writers hold the lock of their Tiers.
 //
-// A bucket is an immutable list: whoever found its first node reads on undisturbed, whatever becomes of it. There are as many buckets as
-// entries may be there, so that lists are short. What has to go is found by a hand that goes round: what nobody asked for since it last came by.
+// A bucket is an immutable list: whoever found its first node reads on undisturbed, whatever becomes of it. There are
+// as many buckets as entries may be there, so that lists are short. What has to go is found by a hand that goes round:
+// what nobody asked for since it last came by.
 type table struct {
 	seed    maphash.Seed
 	mask    uint64
@@ -46,7 +47,8 @@ func newTable(capacity int) *table {
 	for size < capacity {
 		size *= 2
 	}
-	return &table{seed: maphash.MakeSeed(), mask: uint64(size - 1), buckets: make([]atomic.Pointer[node], size), capacity: capacity}
+	return &table{seed: maphash.MakeSeed(), mask: uint64(size - 1), buckets: make([]atomic.Pointer[node], size),
+		capacity: capacity}
 }
 
 func (t *table) hash(q Question) uint64 {
@@ -65,7 +67,8 @@ func (t *table) get(q Question) *entry {
 	return nil
 }
 
-// put adds an entry, in the place of one for the same question, and returns which ones had to go; over tells which may go at once.
+// put adds an entry, in the place of one for the same question, and returns which ones had to go; over tells which may
+// go at once.
 func (t *table) put(e *entry, over func(*entry) bool) (gone []*entry) {
 	e.hash = t.hash(e.question)
 	if old := t.get(e.question); old != nil {

@@ -186,7 +186,8 @@ func TestEventsBreakOff(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		wantSerial(t, tiers, "a", want)
 		if n, sum := staleness(t, tiers); n != 1 || sum < 50 || sum > 61 {
-			t.Errorf("%d changes were found, answers from before them may have been given for %v s; want 1 and nearly 61", n, sum)
+			t.Errorf("%d changes were found, answers from before them may have been given for %v s; want 1 and nearly 61", n,
+				sum)
 		}
 		want = node.move(path("a"))
 		node.mu.Lock()
@@ -296,7 +297,8 @@ func (n stuckNode) Resolve(ctx context.Context, _ []Question) ([]Result, error) 
 
 func (n stuckNode) Watch(ctx context.Context, _ []Known, _ func(Event) error) error { return ctx.Err() }
 
-// A node that hangs, whatever it is told of the time: who asks later does not wait for it, and what it answers in the end is for nobody.
+// A node that hangs, whatever it is told of the time: who asks later does not wait for it, and what it answers in the
+// end is for nobody.
 func TestHangingNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newFakeNode("a")
@@ -443,7 +445,8 @@ func TestFailing(t *testing.T) {
 	})
 }
 
-// Readers and writers of the table at the same time, for the race detector; no reader sees an answer to another question.
+// Readers and writers of the table at the same time, for the race detector; no reader sees an answer to another
+// question.
 func TestTableConcurrently(t *testing.T) {
 	node := newFakeNode("a", "b", "c")
 	tiers := newTiers(t, node, func(o *Options) { o.Entries = 8 })
@@ -460,7 +463,8 @@ func TestTableConcurrently(t *testing.T) {
 			for i := 0; !stop.Load(); i++ {
 				repo, revision := []string{"a", "b", "c"}[i%3], []string{"main", "HEAD", "x", "y", "z"}[i%5]
 				got := ask(t, tiers, repo, revision)
-				if bad := len(revision) == 1; bad != (got.Err != nil) || !bad && git.RefName(got.Ref) == git.HEAD != (revision == "HEAD") {
+				if bad := len(revision) == 1; bad != (got.Err != nil) || !bad &&
+					git.RefName(got.Ref) == git.HEAD != (revision == "HEAD") {
 					t.Errorf("%s %s: %+v", repo, revision, got)
 					return
 				}
@@ -470,7 +474,8 @@ func TestTableConcurrently(t *testing.T) {
 	all.Wait()
 }
 
-// staleness is how many changes the metric has counted, and the seconds for which answers from before may have been given.
+// staleness is how many changes the metric has counted, and the seconds for which answers from before may have been
+// given.
 func staleness(t *testing.T, tiers *Tiers) (n uint64, seconds float64) {
 	t.Helper()
 	var m dto.Metric
@@ -501,7 +506,8 @@ func TestStaleness(t *testing.T) {
 func TestNodeWatchesNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newFakeNode("a")
-		node.mute = fault.Retry(fault.Exhausted, time.Minute, "1 more repositories would be more than the 10000 that can be watched")
+		node.mute = fault.Retry(fault.Exhausted, time.Minute,
+			"1 more repositories would be more than the 10000 that can be watched")
 		var log strings.Builder
 		tiers := newTiers(t, node, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		for range 20 {
@@ -519,7 +525,8 @@ func TestNodeWatchesNoMore(t *testing.T) {
 		want = node.move(path("a"))
 		synctest.Wait()
 		wantSerial(t, tiers, "a", want)
-		if text := log.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "a node watches no more repositories") {
+		if text := log.String(); strings.Count(text, "level=WARN") != 1 ||
+			!strings.Contains(text, "a node watches no more repositories") {
 			t.Errorf("the log says %s", text)
 		}
 	})

@@ -16,9 +16,10 @@ import (
 //	"P1" | epoch, 16 hex digits | generation, 16 hex digits | length and bytes of the incarnation |
 //	type, 1 byte | length and bytes of the object ID | length (2 bytes) and bytes of the ref | mark, 16 bytes
 //
-// What comes before the incarnation is the order: of two values the one whose order is greater, byte by byte, is newer, also if the repository was made
-// anew between them, because a node's generations go on rising then. The mark is of the question and of all bytes before it: a value that stands under
-// another key, or was changed, is none. With a secret nobody makes one who does not know it.
+// What comes before the incarnation is the order: of two values the one whose order is greater, byte by byte, is newer,
+// also if the repository was made anew between them, because a node's generations go on rising then. The mark is of the
+// question and of all bytes before it: a value that stands under another key, or was changed, is none. With a secret
+// nobody makes one who does not know it.
 const (
 	magic     = "P1"
 	orderSize = len(magic) + 32
@@ -38,8 +39,8 @@ type stored struct {
 // coder writes and reads values.
 type coder struct{ secret []byte }
 
-// keys are where the newest version of a repository stands, and the answer to a question. They are hashes: no byte of them is a user's. Those of one
-// repository are in one slot of a cluster.
+// keys are where the newest version of a repository stands, and the answer to a question. They are hashes: no byte of
+// them is a user's. Those of one repository are in one slot of a cluster.
 func (c coder) keys(q Question) (fence, value string) {
 	fence = c.fenceKey(q.Repository)
 	return fence, fence + ":" + name("revision", q.Revision)

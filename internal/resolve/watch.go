@@ -21,8 +21,8 @@ const (
 
 // group is repositories whose events come, and break off, together. Guarded by the lock of the Tiers.
 //
-// A Watch names its repositories when it begins, so there are several: a new one takes in those that are not greater. That makes few of them, and
-// each repository changes from one to another as often as the logarithm of their number.
+// A Watch names its repositories when it begins, so there are several: a new one takes in those that are not greater.
+// That makes few of them, and each repository changes from one to another as often as the logarithm of their number.
 type group struct {
 	streams []*stream
 	pending []*repository
@@ -159,7 +159,8 @@ func (t *Tiers) beginStream(g *group) {
 	})
 }
 
-// join makes a repository move to a stream with that one's first event about it. What it has now serves it until then. t.mu is held.
+// join makes a repository move to a stream with that one's first event about it. What it has now serves it until then.
+// t.mu is held.
 func (t *Tiers) join(s *stream, r *repository) {
 	if before := r.joining; before != nil && before != r.stream {
 		t.part(before, r)
@@ -223,9 +224,11 @@ func (t *Tiers) ended(s *stream, err error) {
 	switch {
 	case full && g.full: // it was said
 	case full:
-		t.o.Log.Warn("a node watches no more repositories: what is remembered of some holds for its TTL", "repositories", len(s.repos), "error", err, "retry", wait)
+		t.o.Log.Warn("a node watches no more repositories: what is remembered of some holds for its TTL", "repositories",
+			len(s.repos), "error", err, "retry", wait)
 	default:
-		t.o.Log.Warn("events about refs broke off: what is remembered holds for its TTL", "repositories", len(s.repos), "error", err, "retry", wait)
+		t.o.Log.Warn("events about refs broke off: what is remembered holds for its TTL", "repositories", len(s.repos),
+			"error", err, "retry", wait)
 	}
 	g.full = full
 	for _, r := range s.repos {

@@ -29,7 +29,8 @@ func TestListenNodeAtASocket(t *testing.T) {
 		}
 		accepted <- err
 	}()
-	if _, err := listenNode("unix:"+file, 0o600); err == nil || !strings.Contains(err.Error(), "another process answers at") {
+	if _, err := listenNode("unix:"+file, 0o600); err == nil ||
+		!strings.Contains(err.Error(), "another process answers at") {
 		t.Errorf("a socket in use: %v", err)
 	}
 	if err := <-accepted; err != nil {

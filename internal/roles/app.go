@@ -59,9 +59,11 @@ func (s *server) addApp(handler *githttp.Handler) error {
 type application struct{ *app.Proxy }
 
 // Serve answers a request.
-func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) githttp.Served {
+func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request,
+	from origin.Origin) githttp.Served {
 	record := a.Proxy.Serve(ctx, w, r, from)
-	served := githttp.Served{Status: record.Status, Bytes: record.Out, Err: record.Err, Cut: record.Cut, Took: record.Queue + record.Service}
+	served := githttp.Served{Status: record.Status, Bytes: record.Out, Err: record.Err, Cut: record.Cut,
+		Took: record.Queue + record.Service}
 	if record.Class != app.Slow && !record.Upgraded {
 		served.Class = sli.App
 	}
@@ -70,7 +72,8 @@ func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.R
 		attrs = append(attrs, slog.String("pool", record.Pool), milliseconds("queue_ms", record.Queue))
 	}
 	if record.Worker != "" {
-		attrs = append(attrs, slog.String("worker", record.Worker), slog.String("reason", string(record.Reason)), milliseconds("service_ms", record.Service))
+		attrs = append(attrs, slog.String("worker", record.Worker), slog.String("reason", string(record.Reason)),
+			milliseconds("service_ms", record.Service))
 	}
 	if record.In > 0 {
 		attrs = append(attrs, slog.Int64("body_bytes", record.In), milliseconds("receive_ms", record.Receive))

@@ -23,12 +23,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/router"
 )
 
-// BenchmarkApplication is a trivial request to the application on its whole way: from a client's kept connection over net/http's server, the gateway and the
-// proxy to a worker that answers at once, and back. What client and worker do is in it, too.
+// BenchmarkApplication is a trivial request to the application on its whole way: from a client's kept connection over
+// net/http's server, the gateway and the proxy to a worker that answers at once, and back. What client and worker do is
+// in it, too.
 func BenchmarkApplication(b *testing.B) {
 	const (
 		request = "GET /ready HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\n\r\n"
-		answer  = "HTTP/1.1 200 OK\r\nServer: bench\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Type: text/plain\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nok"
+		answer  = "HTTP/1.1 200 OK\r\nServer: bench\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Type: " +
+			"text/plain\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nok"
 	)
 	var running sync.WaitGroup
 	b.Cleanup(running.Wait)
@@ -61,8 +63,10 @@ func BenchmarkApplication(b *testing.B) {
 			cfg.State = b.TempDir()
 			cfg.App.Workers, cfg.App.Slots, cfg.App.Health = []string{"unix:" + socket}, config.Slots(8), ""
 			h := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
-				Router: router.New(), Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
-				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log, Board: inflight.NewBoard(), SLI: newSLI(&cfg.SLI),
+				Router: router.New(), Pump: bulk.NewPump(bulk.PumpOptions{}),
+				Lanes:  admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
+				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log,
+				Board: inflight.NewBoard(), SLI: newSLI(&cfg.SLI),
 			}})
 			reg := prometheus.NewRegistry()
 			s := newServer(b, config.RoleGateway, cfg, log, reg)

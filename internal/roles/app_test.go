@@ -21,18 +21,21 @@ func TestAppMistakes(t *testing.T) {
 	t.Parallel()
 	const one = "[app]\nworkers = [\"unix:/run/w0.sock\"]\n"
 	for text, want := range map[string]string{
-		"trusted_proxies = [\"10.0.0.0/64\"]":                                    `trusted_proxies: "10.0.0.0/64" is no network`,
-		"[http]\nproxy_protocol = true":                                          "http.proxy_protocol is on, and trusted_proxies is empty",
-		"[ssh]\nproxy_protocol = true":                                           "ssh.proxy_protocol is on, and trusted_proxies is empty",
-		one + "slots = \"many\"":                                                 `"many" is not a number`,
-		one + "slots = \"auto\"":                                                 `"auto" was removed: write how many requests a worker handles`,
-		one + "max_slots = 4":                                                    "app.max_slots was removed: ",
-		one + "slow_start = \"10s\"":                                             "app.slow_start was removed: ",
-		one + "sticky = \"cookie:a\"":                                            "app.sticky was removed: ",
-		one + "reserve = -2":                                                     `app.reserve: "-2" is no number of slots to keep in reserve`,
-		one + "slots = 0":                                                        "app.slots is 0",
-		one + "slots = -3":                                                       "app.slots is -3",
-		"[app]\nworkers = [\"10.0.0.1:80\"]":                                     "must be like unix:/run/app/w0.sock or http://127.0.0.1:3001",
+		"trusted_proxies = [\"10.0.0.0/64\"]": `trusted_proxies: "10.0.0.0/64" is no network`,
+		"[http]\nproxy_protocol = true": "http.proxy_protocol is on, and " +
+			"trusted_proxies is empty",
+		"[ssh]\nproxy_protocol = true": "ssh.proxy_protocol is on, and " +
+			"trusted_proxies is empty",
+		one + "slots = \"many\"":      `"many" is not a number`,
+		one + "slots = \"auto\"":      `"auto" was removed: write how many requests a worker handles`,
+		one + "max_slots = 4":         "app.max_slots was removed: ",
+		one + "slow_start = \"10s\"":  "app.slow_start was removed: ",
+		one + "sticky = \"cookie:a\"": "app.sticky was removed: ",
+		one + "reserve = -2":          `app.reserve: "-2" is no number of slots to keep in reserve`,
+		one + "slots = 0":             "app.slots is 0",
+		one + "slots = -3":            "app.slots is -3",
+		"[app]\nworkers = [\"10.0.0.1:80\"]": "must be like unix:/run/app/w0.sock or " +
+			"http://127.0.0.1:3001",
 		"[app]\nworkers = [\"https://a\"]":                                       "must be like unix:/run/app/w0.sock",
 		"[app]\nworkers = [\"a b=unix:/run/a\"]":                                 `worker "a b=unix:/run/a": the name must have letters`,
 		"[app]\nworkers = [\"unix:/a/w0.sock\", \"unix:/b/w0.sock\"]":            `name one, as in "b=unix:/b/w0.sock"`,

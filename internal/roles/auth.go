@@ -34,10 +34,12 @@ func (s *server) newAuth() (*auth.Auth, error) {
 		return nil, err
 	}
 	o := auth.Options{
-		Rules: rules, Hook: hook, OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host), Guesses: cfg.Auth.Guesses,
+		Rules: rules, Hook: hook, OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host),
+		Guesses: cfg.Auth.Guesses,
 		Metrics: metrics, Sources: sources, Log: log,
 	}
-	tokens := auth.NewTokens(auth.TokenOptions{File: auth.NewTokenFile(cfg.Auth.Tokens), All: hook == nil, Sources: sources, Log: log})
+	tokens := auth.NewTokens(auth.TokenOptions{File: auth.NewTokenFile(cfg.Auth.Tokens), All: hook == nil,
+		Sources: sources, Log: log})
 	o.Authenticators = []auth.Authenticator{tokens}
 	if keys != nil {
 		o.Authenticators = append(o.Authenticators, keys)
@@ -48,7 +50,8 @@ func (s *server) newAuth() (*auth.Auth, error) {
 	s.register(metrics)
 	callers := auth.New(o)
 	if !config.IsLoopback(host) && cfg.HTTP.TLSCert == "" && callers.Configured() {
-		log.Warn("credentials of callers arrive without TLS, unless a proxy has it: set --tls-cert and --tls-key", "address", cfg.HTTP.Address)
+		log.Warn("credentials of callers arrive without TLS, unless a proxy has it: set --tls-cert and --tls-key", "address",
+			cfg.HTTP.Address)
 	}
 	s.reloads = append(s.reloads, reloadStep{
 		check: func(cfg config.Config) error {
@@ -75,7 +78,8 @@ func newHook(h config.HookConfig, log *slog.Logger, metrics *auth.Metrics, sourc
 		return nil, nil
 	}
 	o := auth.HookOptions{
-		URL: h.URL, Timeout: h.Timeout.Duration, TTL: h.CacheTTL.Duration, Size: h.CacheSize, Stale: h.Fail == config.FailStale,
+		URL: h.URL, Timeout: h.Timeout.Duration, TTL: h.CacheTTL.Duration, Size: h.CacheSize,
+		Stale:      h.Fail == config.FailStale,
 		PerAddress: h.PerAddress, Many: h.Many, Metrics: metrics, Sources: sources, Log: log,
 	}
 	if h.SecretFile != "" {

@@ -70,8 +70,8 @@ func dialable(addr net.Addr) string {
 	return addr.String()
 }
 
-// announce tells on the log's stream where the process listens and what to try: a few lines for people, one record where the
-// log is JSON.
+// announce tells on the log's stream where the process listens and what to try: a few lines for people, one record
+// where the log is JSON.
 func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Config) {
 	clone := ""
 	if s.Role == config.RoleServe {
@@ -100,7 +100,8 @@ func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Confi
 		}
 	default:
 		if clone == "" {
-			clone = fmt.Sprintf("git clone --bare <any repository> %s, then git clone %s/demo", filepath.Join(s.Root, "demo.git"), s.HTTP)
+			clone = fmt.Sprintf("git clone --bare <any repository> %s, then git clone %s/demo",
+				filepath.Join(s.Root, "demo.git"), s.HTTP)
 		}
 		line("try", clone)
 		if !cfg.HTTP.PublicRead && cfg.Auth.KnowsCallers() {
@@ -127,7 +128,8 @@ func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Confi
 func recordStart(s statedir.Server, log *slog.Logger, clone string, cfg config.Config) {
 	attributes := []slog.Attr{slog.String("role", string(s.Role))}
 	for _, a := range []struct{ key, value string }{
-		{"root", s.Root}, {"http", s.HTTP}, {"ssh", s.SSH}, {"host_keys", strings.Join(s.HostKeys, ", ")}, {"listen", s.Listen}, {"ops", s.Ops}, {"admin", s.Admin}, {"clone", clone},
+		{"root", s.Root}, {"http", s.HTTP}, {"ssh", s.SSH}, {"host_keys", strings.Join(s.HostKeys, ", ")},
+		{"listen", s.Listen}, {"ops", s.Ops}, {"admin", s.Admin}, {"clone", clone},
 	} {
 		if a.value != "" {
 			attributes = append(attributes, slog.String(a.key, a.value))

@@ -52,7 +52,8 @@ func TestAnnounce(t *testing.T) {
 	t.Parallel()
 	cfg := config.DefaultConfig()
 	cfg.Root = t.TempDir()
-	s := statedir.Server{Role: config.RoleServe, Root: cfg.Root, HTTP: "http://127.0.0.1:8080", Ops: "http://127.0.0.1:9090"}
+	s := statedir.Server{Role: config.RoleServe, Root: cfg.Root, HTTP: "http://127.0.0.1:8080",
+		Ops: "http://127.0.0.1:9090"}
 	announced := func(format string) string {
 		var out bytes.Buffer
 		cfg.Log.Format = format
@@ -63,11 +64,13 @@ func TestAnnounce(t *testing.T) {
 		t.Errorf("without a repository: %s", got)
 	}
 	makeRepository(t, filepath.Join(cfg.Root, "team/app.git"))
-	want := "    try  git clone http://127.0.0.1:8080/team/app\nserving  " + cfg.Root + "\n     at  http://127.0.0.1:8080\nmetrics  http://127.0.0.1:9090/metrics\n"
+	want := "    try  git clone http://127.0.0.1:8080/team/app\nserving  " + cfg.Root +
+		"\n     at  http://127.0.0.1:8080\nmetrics  http://127.0.0.1:9090/metrics\n"
 	if got := announced("text"); got != want {
 		t.Errorf("for people: %s\nwant: %s", got, want)
 	}
-	if got := announced("auto"); !strings.Contains(got, `"clone":"git clone http://127.0.0.1:8080/team/app"`) || strings.Count(got, "\n") != 1 {
+	if got := announced("auto"); !strings.Contains(got, `"clone":"git clone http://127.0.0.1:8080/team/app"`) ||
+		strings.Count(got, "\n") != 1 {
 		t.Errorf("for machines: %s", got)
 	}
 }

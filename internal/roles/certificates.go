@@ -8,8 +8,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/config"
 )
 
-// certificateMetric is when the TLS certificates of a process expire, and whether they can be loaded. It reads the files at each scrape, since they
-// may be replaced at any time.
+// certificateMetric is when the TLS certificates of a process expire, and whether they can be loaded. It reads the
+// files at each scrape, since they may be replaced at any time.
 type certificateMetric struct {
 	files          []config.CertificateFile
 	expiry, failed *prometheus.Desc
@@ -20,9 +20,11 @@ func newCertificateMetric(cfg *config.Config, role config.Role) *certificateMetr
 	return &certificateMetric{
 		files: cfg.Certificates(role),
 		expiry: prometheus.NewDesc("packhorse_certificate_expiry_timestamp_seconds",
-			"When the TLS certificate of a listener (http, node, search), or the one shown to a node (to_node_NAME), expires, in seconds since 1970.", label, nil),
+			"When the TLS certificate of a listener (http, node, search), or the one shown to a node (to_node_NAME), "+
+				"expires, in seconds since 1970.", label, nil),
 		failed: prometheus.NewDesc("packhorse_certificate_failed",
-			"1 while a TLS certificate cannot be loaded with its key, and the one that was loaded before is in use; else 0.", label, nil),
+			"1 while a TLS certificate cannot be loaded with its key, and the one that was loaded before is in use; else 0.",
+			label, nil),
 	}
 }
 

@@ -56,9 +56,11 @@ func (s *server) newGitHandler(routes *router.Router, tiers *resolve.Tiers, call
 	s.register(metrics, routes)
 	lanes := &s.lanes
 	g := gateway.Gateway{
-		Router: routes, Resolver: routes, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: s.log,
-		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, MaxBody: int64(s.cfg.HTTP.MaxBody), ReadStall: s.cfg.HTTP.ReadStall.Duration,
-		MaxPush: int64(s.cfg.Push.MaxSize), PushTime: s.cfg.Push.TimeLimit.Duration,
+		Router: routes, Resolver: routes, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory,
+		Metrics: metrics, Log: s.log,
+		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, MaxBody: int64(s.cfg.HTTP.MaxBody),
+		ReadStall: s.cfg.HTTP.ReadStall.Duration,
+		MaxPush:   int64(s.cfg.Push.MaxSize), PushTime: s.cfg.Push.TimeLimit.Duration,
 	}
 	if tiers != nil {
 		g.Resolver, g.Changed = tiers, tiers.Changed
@@ -66,8 +68,8 @@ func (s *server) newGitHandler(routes *router.Router, tiers *resolve.Tiers, call
 	return githttp.New(githttp.Options{Gateway: &g})
 }
 
-// newHTTPPort is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but TLS and a guard; what stands below
-// them has to be a bulk.Socket.
+// newHTTPPort is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but
+// TLS and a guard; what stands below them has to be a bulk.Socket.
 func (s *server) newHTTPPort(handler *githttp.Handler, clients *clientListeners) (*port, error) {
 	cfg, log := s.cfg, s.log
 	errorLog := newHTTPLog(log)
@@ -79,7 +81,8 @@ func (s *server) newHTTPPort(handler *githttp.Handler, clients *clientListeners)
 		MaxHeaderBytes:    int(cfg.HTTP.MaxHeader),
 		ErrorLog:          errorLog.logger(),
 	}
-	guard := httpguard.New(httpguard.Options{Refused: handler.Refused, TLSLimit: cfg.HTTP.HeaderTimeout.Duration, Log: h.ErrorLog})
+	guard := httpguard.New(httpguard.Options{Refused: handler.Refused, TLSLimit: cfg.HTTP.HeaderTimeout.Duration,
+		Log: h.ErrorLog})
 	s.register(guard)
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return connlimit.Context(guard.Context(bulk.Serve(ctx, c), c), c)
@@ -97,7 +100,8 @@ func (s *server) newHTTPPort(handler *githttp.Handler, clients *clientListeners)
 		if err != nil {
 			return nil, err
 		}
-		tlsConfig = &tls.Config{GetCertificate: certificate.Get, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
+		tlsConfig = &tls.Config{GetCertificate: certificate.Get, NextProtos: []string{"http/1.1"},
+			MinVersion: tls.VersionTLS12}
 	}
 	return newPort(h, func(l net.Listener) net.Listener {
 		l = handler.Listen(clients.listenHTTP(l, cfg.HTTP), cfg.HTTP.WriteStall.Duration)

@@ -79,7 +79,8 @@ func TestDashboards(t *testing.T) {
 			if p.Type == "row" {
 				continue
 			}
-			if seen[p.Title] || p.Title == "" || p.Description == "" || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 {
+			if seen[p.Title] || p.Title == "" || p.Description == "" || p.FieldConfig.Defaults.Unit == "" ||
+				len(p.Targets) == 0 {
 				t.Errorf("%s: another panel has the title, or it has no title, description, unit or query", name)
 			}
 			seen[p.Title] = true
@@ -106,7 +107,8 @@ func TestAlerts(t *testing.T) {
 	rules := readText(t, filepath.Join(prometheusDir, "packhorse.rules.yml"))
 	tests := readText(t, filepath.Join(prometheusDir, "packhorse.test.yml"))
 	headings := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(readText(t, "../../docs/how-to/runbook.md"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(readText(t,
+		"../../docs/how-to/runbook.md"), -1) {
 		headings[strings.ReplaceAll(strings.ToLower(m[1]), " ", "-")] = true
 	}
 	known := newVocabulary(t)
@@ -130,7 +132,8 @@ func TestAlerts(t *testing.T) {
 		if anchor, _, _ = strings.Cut(anchor, "\n"); !headings[anchor] {
 			t.Errorf("%s: docs/how-to/runbook.md has no heading for #%s", name, anchor)
 		}
-		if fires, quiet := strings.Count(tests, "alertname: "+name+"\n"), strings.Count(tests, "exp_alerts: []"); fires < 2 || quiet < len(alerts) {
+		if fires, quiet := strings.Count(tests, "alertname: "+name+"\n"), strings.Count(tests, "exp_alerts: []"); fires < 2 ||
+			quiet < len(alerts) {
 			t.Errorf("%s has %d tests; want one in which it fires, and one in which it does not", name, fires)
 		}
 	}
@@ -144,15 +147,18 @@ func TestPromtool(t *testing.T) {
 		if os.Getenv("CI") != "" {
 			t.Fatal("There is no promtool, and this is CI: install Debian's package prometheus.")
 		}
-		t.Skip("*** There is no promtool: alerts and queries are NOT tested. Install Debian's package prometheus to have that. ***")
+		t.Skip("*** There is no promtool: alerts and queries are NOT tested. Install Debian's package prometheus to have " +
+			"that. ***")
 	}
 	var queries strings.Builder
 	queries.WriteString("groups:\n  - name: panels\n    rules:\n")
 	for _, d := range dashboards(t) {
 		for _, p := range d.Panels {
 			for i, q := range p.Targets {
-				expr := strings.NewReplacer("$__rate_interval", dashboardQuery, "$__interval", dashboardQuery, "$instance", ".*").Replace(q.Expr)
-				fmt.Fprintf(&queries, "      - record: %s:%d:%d\n        expr: %s\n", strings.ReplaceAll(d.UID, "-", "_"), p.ID, i, strconv.Quote(expr))
+				expr := strings.NewReplacer("$__rate_interval", dashboardQuery, "$__interval", dashboardQuery, "$instance",
+					".*").Replace(q.Expr)
+				fmt.Fprintf(&queries, "      - record: %s:%d:%d\n        expr: %s\n", strings.ReplaceAll(d.UID, "-", "_"), p.ID, i,
+					strconv.Quote(expr))
 			}
 		}
 	}
@@ -230,7 +236,8 @@ func (v *vocabulary) complaints(query string) (wrong []string) {
 			wrong = append(wrong, "there is no metric "+m[1])
 			continue
 		}
-		if counter := strings.HasSuffix(m[1], "_total") || have.kind == "histogram"; counter != (m[3] == "[") && m[1] != "process_start_time_seconds" {
+		if counter := strings.HasSuffix(m[1], "_total") || have.kind == "histogram"; counter != (m[3] == "[") &&
+			m[1] != "process_start_time_seconds" {
 			wrong = append(wrong, m[1]+" is a "+have.kind+": a counter needs a rate, and nothing else has one")
 		}
 		labels = append(labels, have.labels...)

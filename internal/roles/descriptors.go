@@ -10,9 +10,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/connlimit"
 )
 
-// How the file descriptors of a process are divided. A connection with a running request may need more than its own: the file of a pack, a
-// connection to a worker or a node, the pipes of a git process. So connections get half of the descriptors unless the configuration
-// says otherwise, and never more than three quarters. The rest is also for the private listener, the admin socket and repositories.
+// How the file descriptors of a process are divided. A connection with a running request may need more than its own:
+// the file of a pack, a connection to a worker or a node, the pipes of a git process. So connections get half of the
+// descriptors unless the configuration says otherwise, and never more than three quarters. The rest is also for the
+// private listener, the admin socket and repositories.
 const (
 	fewDescriptors   = 4096  // fewer are worth a warning
 	mostConnections  = 32768 // of HTTP, automatically: an idle one takes about 20 KiB
@@ -22,8 +23,9 @@ const (
 	unlimitedProcess = 1 << 20
 )
 
-// descriptors is the number of file descriptors that the process may have open. At startup Go raises the soft limit to the hard one; child
-// processes get the soft limit that the process was started with (package os, rlimit.go, and package syscall, forkExec).
+// descriptors is the number of file descriptors that the process may have open. At startup Go raises the soft limit to
+// the hard one; child processes get the soft limit that the process was started with (package os, rlimit.go, and
+// package syscall, forkExec).
 func descriptors() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > unlimitedProcess {
@@ -80,7 +82,8 @@ func (l connectionLimits) tell(log *slog.Logger) {
 	attributes := []any{"descriptors", l.descriptors, "http_connections", l.http, "ssh_connections", l.ssh}
 	switch {
 	case l.lowered:
-		log.Warn("connection limits lowered: the process may open too few files; raise LimitNOFILE (ulimit -n), or lower http.connections and ssh.connections",
+		log.Warn("connection limits lowered: the process may open too few files; raise LimitNOFILE (ulimit -n), or lower "+
+			"http.connections and ssh.connections",
 			attributes...)
 	case l.descriptors < fewDescriptors:
 		log.Warn("the process may open few files, and takes few connections; raise LimitNOFILE (ulimit -n)", attributes...)
@@ -90,7 +93,8 @@ func (l connectionLimits) tell(log *slog.Logger) {
 }
 
 // tooManyConnections is what an HTTP client is told whose connection is refused.
-const tooManyConnections = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nCache-Control: no-store\r\n" +
+const tooManyConnections = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: " +
+	"1\r\nCache-Control: no-store\r\n" +
 	"Content-Type: text/plain; charset=utf-8\r\nContent-Length: 33\r\n\r\ntoo many connections; try again\r\n"
 
 // notes are the lines about refused connections for the answer of /readyz.
@@ -100,7 +104,8 @@ func (c *clientListeners) notes() (lines []string) {
 			continue
 		}
 		if n := one.Recent(); n > 0 {
-			lines = append(lines, fmt.Sprintf("warning: the %s listener refused %d connections in the last minute; its limit is %d (%s.connections)",
+			lines = append(lines, fmt.Sprintf("warning: the %s listener refused %d connections in the last minute; its limit "+
+				"is %d (%s.connections)",
 				one.Name, n, one.Connections, one.Name))
 		}
 	}

@@ -26,11 +26,13 @@ func TestConnectionLimits(t *testing.T) {
 				cfg := config.DefaultConfig()
 				cfg.SSH.Address, cfg.HTTP.Connections, cfg.SSH.Connections = "127.0.0.1:0", http, ssh
 				l := limitsOf(&cfg, n)
-				if l.http < 1 || l.ssh < 1 || l.http+l.ssh > n*3/4 || l.httpAddress > l.http || l.sshAddress > l.ssh || l.addressLogins > l.sshLogins {
+				if l.http < 1 || l.ssh < 1 || l.http+l.ssh > n*3/4 || l.httpAddress > l.http || l.sshAddress > l.ssh ||
+					l.addressLogins > l.sshLogins {
 					t.Errorf("with %d descriptors, http %d and ssh %d: %+v", n, http, ssh, l)
 				}
 				if !l.lowered && (http > 0 && l.http != http || ssh > 0 && l.ssh != ssh) {
-					t.Errorf("with %d descriptors http %d and ssh %d became %d and %d, and nobody is told", n, http, ssh, l.http, l.ssh)
+					t.Errorf("with %d descriptors http %d and ssh %d became %d and %d, and nobody is told", n, http, ssh, l.http,
+						l.ssh)
 				}
 			}
 		}
@@ -40,7 +42,8 @@ func TestConnectionLimits(t *testing.T) {
 		t.Errorf("without SSH: %+v", l)
 	}
 	cfg.SSH.Address = "127.0.0.1:0"
-	if l := limitsOf(&cfg, 1<<20); l.http != 32768 || l.ssh != 4096 || l.sshAddress != 1024 || l.sshLogins != 256 || l.addressLogins != 128 {
+	if l := limitsOf(&cfg, 1<<20); l.http != 32768 || l.ssh != 4096 || l.sshAddress != 1024 || l.sshLogins != 256 ||
+		l.addressLogins != 128 {
 		t.Errorf("with many descriptors: %+v", l)
 	}
 }
@@ -57,12 +60,14 @@ func TestDescriptorsRaised(t *testing.T) {
 	}
 }
 
-// TestTooManyConnections: a client whose connection is refused is told so in HTTP, and so is who asks whether the server is ready.
+// TestTooManyConnections: a client whose connection is refused is told so in HTTP, and so is who asks whether the
+// server is ready.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	cfg := config.DefaultConfig()
 	cfg.HTTP.Connections = 1
-	limit := must(newServer(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry()).newClientListeners())
+	limit := must(newServer(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler),
+		prometheus.NewRegistry()).newClientListeners())
 	begun, finish := make(chan struct{}), make(chan struct{})
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		close(begun)
@@ -96,7 +101,8 @@ func TestTooManyConnections(t *testing.T) {
 	}
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") != "1" || string(text) != "too many connections; try again\r\n" {
+	if err != nil || r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") != "1" ||
+		string(text) != "too many connections; try again\r\n" {
 		t.Errorf("a connection too many: %d, %q, %v", r.StatusCode, text, err)
 	}
 	if notes := limit.notes(); len(notes) != 1 || !strings.Contains(notes[0], "the http listener refused 1 connections") {

@@ -11,7 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/config"
 )
 
-// exampleConfig reads a file of examples/, whose name is the role's, as far as its values go: nothing of it is on this machine.
+// exampleConfig reads a file of examples/, whose name is the role's, as far as its values go: nothing of it is on this
+// machine.
 func exampleConfig(t *testing.T, r config.Role) config.Config {
 	t.Helper()
 	file := filepath.Join("../../examples", string(r)+".toml")
@@ -49,7 +50,8 @@ func TestExampleUnits(t *testing.T) {
 			}
 			return string(m[1])
 		}
-		if want := "/usr/local/bin/packhorse " + string(r) + " --config /etc/packhorse/" + string(r) + ".toml"; value("ExecStart") != want {
+		if want := "/usr/local/bin/packhorse " + string(r) + " --config /etc/packhorse/" + string(r) +
+			".toml"; value("ExecStart") != want {
 			t.Errorf("%s: ExecStart=%s instead of %s", r, value("ExecStart"), want)
 		}
 		if state := "/var/lib/" + value("StateDirectory"); state != cfg.State {

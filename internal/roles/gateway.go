@@ -23,7 +23,8 @@ func (s *server) buildGateway() error {
 	metrics, channelMetrics := remote.NewMetrics(), sidechannel.NewMetrics()
 	s.register(metrics, channelMetrics)
 	nodes := &remoteNodes{
-		router: routes, metrics: metrics, channels: channelMetrics, log: s.log, pump: s.lanes.pump, open: map[string]remoteNode{},
+		router: routes, metrics: metrics, channels: channelMetrics, log: s.log, pump: s.lanes.pump,
+		open: map[string]remoteNode{},
 	}
 	s.closers.push("connections to storage nodes", nodes.close)
 	if err := nodes.apply(s.cfg); err != nil {
@@ -74,7 +75,8 @@ func newRedis(c *config.ResolverConfig, metrics *resolve.Metrics, log *slog.Logg
 	if c.Redis == "" {
 		return nil, nil
 	}
-	o := resolve.RedisOptions{URL: c.Redis, Timeout: c.RedisTimeout.Duration, TTL: c.TTL.Duration, Metrics: metrics, Log: log}
+	o := resolve.RedisOptions{URL: c.Redis, Timeout: c.RedisTimeout.Duration, TTL: c.TTL.Duration, Metrics: metrics,
+		Log: log}
 	if c.RedisCA != "" {
 		authorities, err := credfile.LoadAuthorities(c.RedisCA, log)
 		if err != nil {
@@ -115,5 +117,6 @@ func (s *server) addRemoteIndex() (*api.API, error) {
 	}
 	s.closers.push("connection to the search process", infallible(c.Close))
 	s.remoteIndex = searchremote.NewIndex(c)
-	return s.newSearchAPI(api.APIOptions{Searcher: s.remoteIndex, Repositories: s.remoteIndex, Status: s.remoteIndex.Status})
+	return s.newSearchAPI(api.APIOptions{Searcher: s.remoteIndex, Repositories: s.remoteIndex,
+		Status: s.remoteIndex.Status})
 }

@@ -35,13 +35,14 @@ func (l *lockedLog) String() string {
 	return string(l.text)
 }
 
-// Nodes keep their connections as long as nothing is said of them that is new, and nothing is left of those that go. Not parallel: it
-// looks at all goroutines.
+// Nodes keep their connections as long as nothing is said of them that is new, and nothing is left of those that go.
+// Not parallel: it looks at all goroutines.
 func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	var logged lockedLog
 	n := &remoteNodes{
-		router: router.New(), metrics: remote.NewMetrics(), log: slog.New(slog.NewTextHandler(&logged, nil)), open: map[string]remoteNode{},
+		router: router.New(), metrics: remote.NewMetrics(), log: slog.New(slog.NewTextHandler(&logged, nil)),
+		open: map[string]remoteNode{},
 	}
 	node := func(name string, weight int) config.NodeConfig {
 		return config.NodeConfig{Name: name, Address: "127.0.0.1:1", Weight: weight, Transport: config.TransportChannel}
@@ -79,7 +80,8 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 		t.Error("a configuration that was refused has changed something")
 	}
 	// A route leads to one of them alone.
-	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("f", 1)}, Route: []config.RouteConfig{{Prefix: "team", Nodes: []string{"a"}}}}, "a")
+	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("f", 1)},
+		Route: []config.RouteConfig{{Prefix: "team", Nodes: []string{"a"}}}}, "a")
 	if !strings.Contains(logged.String(), "no route leads to a storage node: it is not asked\" node=f") {
 		t.Errorf("the log says nothing of f:\n%s", logged.String())
 	}
@@ -92,7 +94,8 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 // While small requests are about, packs make way for them.
 func TestSmallRequestsNarrowThePump(t *testing.T) {
 	t.Parallel()
-	l := newServer(t, config.RoleServe, config.DefaultConfig(), slog.New(slog.DiscardHandler), prometheus.NewRegistry()).lanes
+	l := newServer(t, config.RoleServe, config.DefaultConfig(), slog.New(slog.DiscardHandler),
+		prometheus.NewRegistry()).lanes
 	wide := l.pump.Width()
 	seat, err := l.Small.Enter("")
 	if err != nil {

@@ -40,7 +40,8 @@ type guarded struct {
 	seen []string // the first bytes of each connection to the application's worker
 }
 
-// serveGuarded begins a gateway whose application's worker answers each connection once with answer, and then says what it is told.
+// serveGuarded begins a gateway whose application's worker answers each connection once with answer, and then says what
+// it is told.
 func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 	t.Helper()
 	dir := socketDir(t)
@@ -161,7 +162,8 @@ func writeCertificate(t *testing.T) (certificate, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{"localhost"}}
 	der, err := x509.CreateCertificate(rand.Reader, about, about, private.Public(), private)
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +174,8 @@ func writeCertificate(t *testing.T) (certificate, key string) {
 	}
 	dir := t.TempDir()
 	certificate, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for file, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+	for file, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der},
+		key: {Type: "PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -182,13 +185,16 @@ func writeCertificate(t *testing.T) (certificate, key string) {
 
 // headShapes are what a request's head must not be. PATH is the target, REST headers that the path needs.
 var headShapes = []struct{ reason, request string }{
-	{"length_and_encoding", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
-	{"length_and_encoding", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\ntransfer-encoding: CHUNKED\r\ncontent-length: 5\r\n\r\n0\r\n\r\n"},
+	{"length_and_encoding", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 5\r\nTransfer-Encoding: " +
+		"chunked\r\n\r\n0\r\n\r\n"},
+	{"length_and_encoding", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\ntransfer-encoding: CHUNKED\r\ncontent-length: " +
+		"5\r\n\r\n0\r\n\r\n"},
 	{"length", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 4\r\nContent-Length: 0\r\n\r\n0000"},
 	{"length", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 4, 4\r\n\r\n0000"},
 	{"encoding", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n"},
 	{"encoding", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding:\tchunked\r\n\r\n0\r\n\r\n"},
-	{"folded", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 4\r\nX: a\r\n Transfer-Encoding: chunked\r\n\r\n0000"},
+	{"folded", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 4\r\nX: a\r\n Transfer-Encoding: " +
+		"chunked\r\n\r\n0000"},
 	{"header_name", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding : chunked\r\nContent-Length: 4\r\n\r\n0000"},
 	{"line_end", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nX: a\rContent-Length: 4\r\n\r\n0000"},
 	{"line_end", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nX: a\nContent-Length: 4\r\n\r\n0000"},
@@ -215,8 +221,8 @@ var bodyShapes = []struct{ reason, body string }{
 
 const chunkedHead = "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding: chunked\r\n"
 
-// Requests that two servers could understand in two ways are refused by name, on all paths and wherever they stand on their connection; nothing of them, or behind
-// them, gets to the application.
+// Requests that two servers could understand in two ways are refused by name, on all paths and wherever they stand on
+// their connection; nothing of them, or behind them, gets to the application.
 func TestMalformedRequests(t *testing.T) {
 	t.Parallel()
 	const good, hidden = "GET /-/nothing HTTP/1.1\r\nHost: a\r\n\r\n", "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -232,7 +238,8 @@ func TestMalformedRequests(t *testing.T) {
 				return
 			}
 			text, err := io.ReadAll(response.Body)
-			if err != nil || response.StatusCode != http.StatusBadRequest || !response.Close || len(text) < 20 || !strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
+			if err != nil || response.StatusCode != http.StatusBadRequest || !response.Close || len(text) < 20 ||
+				!strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
 				t.Errorf("%s: %v %s %v %q", name, err, response.Status, response.Header, text)
 			}
 			if response.Close { // else nothing ends it
@@ -270,7 +277,8 @@ func TestMalformedRequests(t *testing.T) {
 			return c, r
 		}
 		for _, path := range []struct{ target, headers string }{
-			{"/team/app/git-upload-pack", "Content-Type: application/x-git-upload-pack-request"}, {"/-/api/v1/resolve", "X: y"}, {"/users/1", "X: y"},
+			{"/team/app/git-upload-pack", "Content-Type: application/x-git-upload-pack-request"}, {"/-/api/v1/resolve", "X: y"},
+			{"/users/1", "X: y"},
 		} {
 			at := strings.NewReplacer("PATH", path.target, "REST", path.headers)
 			for _, position := range []string{"first", "second", "pipelined"} {
@@ -309,14 +317,16 @@ func TestMalformedRequests(t *testing.T) {
 	}
 }
 
-// A connection that speaks another protocol since a request for that is not looked at any more: what stands behind the request reaches the worker as well.
+// A connection that speaks another protocol since a request for that is not looked at any more: what stands behind the
+// request reaches the worker as well.
 func TestUpgradesAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	for _, secure := range []bool{false, true} {
 		g := serveGuarded(t, secure, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 		for _, early := range []string{"", "\x81", " \x00 no request \n\n"} {
 			c := g.dial()
-			_, _ = io.WriteString(c, "GET /-/nothing HTTP/1.1\r\nHost: a\r\n\r\nGET /socket HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"+early)
+			_, _ = io.WriteString(c, "GET /-/nothing HTTP/1.1\r\nHost: a\r\n\r\nGET /socket HTTP/1.1\r\nHost: "+
+				"a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"+early)
 			r := bufio.NewReader(c)
 			for _, status := range []int{404, 101} {
 				response, err := http.ReadResponse(r, nil)
@@ -351,7 +361,8 @@ func TestGuardedTLS(t *testing.T) {
 	if state.NegotiatedProtocol != "" && state.NegotiatedProtocol != "http/1.1" {
 		t.Errorf("%+v", state)
 	}
-	for begin, want := range map[string]string{"GET / HTTP/1.1\r\nHost: a\r\n\r\n": "this port needs HTTPS", "PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n": "a PROXY protocol header", "SSH-2.0-x\r\n\r\n\r\n\r\n": ""} {
+	for begin, want := range map[string]string{"GET / HTTP/1.1\r\nHost: a\r\n\r\n": "this port needs HTTPS",
+		"PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n": "a PROXY protocol header", "SSH-2.0-x\r\n\r\n\r\n\r\n": ""} {
 		c, err := net.Dial("tcp", g.address)
 		if err != nil {
 			t.Fatal(err)

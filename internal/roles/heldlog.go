@@ -10,8 +10,8 @@ import (
 // holdLimit is how long the log is held back at a start. A start that takes longer has something to tell.
 const holdLimit = 2 * time.Second
 
-// heldLog is where the log is written. While a server with people in front of it starts, its lines are held back, so that the first
-// thing they read is where it listens.
+// heldLog is where the log is written. While a server with people in front of it starts, its lines are held back, so
+// that the first thing they read is where it listens.
 type heldLog struct {
 	to io.Writer
 

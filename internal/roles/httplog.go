@@ -10,11 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// acceptWarnings is how often at most a failed accept is worth a line: while file descriptors are out, each attempt fails.
+// acceptWarnings is how often at most a failed accept is worth a line: while file descriptors are out, each attempt
+// fails.
 const acceptWarnings = time.Second
 
-// httpLog takes what net/http has to say of itself, as lines of text. Almost all is about what clients do wrong, and goes to the
-// debug level; that no connection can be accepted is the operator's. Safe for concurrent use.
+// httpLog takes what net/http has to say of itself, as lines of text. Almost all is about what clients do wrong, and
+// goes to the debug level; that no connection can be accepted is the operator's. Safe for concurrent use.
 type httpLog struct {
 	log    *slog.Logger
 	failed prometheus.Counter
@@ -26,7 +27,8 @@ type httpLog struct {
 
 func newHTTPLog(log *slog.Logger) *httpLog {
 	return &httpLog{log: log, now: time.Now, failed: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "packhorse_accept_errors_total", Help: "Attempts to accept a connection that failed, for want of file descriptors most likely.",
+		Name: "packhorse_accept_errors_total",
+		Help: "Attempts to accept a connection that failed, for want of file descriptors most likely.",
 	})}
 }
 

@@ -80,7 +80,8 @@ func TestCloseSourceIsBounded(t *testing.T) {
 		t.Error("a stuck fill hangs the end")
 	}
 	order := ""
-	err := closeBelow(func() error { order += "cache "; return nil }, func(context.Context) error { order += "runner"; return nil }, never, never)
+	err := closeBelow(func() error { order += "cache "; return nil },
+		func(context.Context) error { order += "runner"; return nil }, never, never)
 	if err != nil || order != "cache runner" {
 		t.Errorf("%q, %v", order, err)
 	}

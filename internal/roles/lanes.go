@@ -51,7 +51,8 @@ func (s *server) addLanes() error {
 		s.register(l.sli)
 	}
 	if cfg.Ops.Tree {
-		l.tree = proctree.New(proctree.Options{Workers: map[string]string{SearchWorker: searches, reaper.Name: "reaper"}, Log: s.log})
+		l.tree = proctree.New(proctree.Options{Workers: map[string]string{SearchWorker: searches, reaper.Name: "reaper"},
+			Log: s.log})
 		s.register(l.tree)
 	}
 	if cfg.Tracing.Endpoint != "" {
@@ -76,8 +77,10 @@ func newSLI(c *config.SLIConfig) *sli.Set {
 		return nil
 	}
 	return sli.New(map[sli.Class]time.Duration{
-		sli.Small: c.Small.Duration, sli.Hit: c.Hit.Duration, sli.Cold: c.Cold.Duration, sli.Push: c.Push.Duration, sli.Search: c.Search.Duration,
-		sli.Page: c.Page.Duration, sli.Resolve: c.Resolve.Duration, sli.App: c.App.Duration, sli.Call: c.Call.Duration, sli.Heavy: c.Heavy.Duration,
+		sli.Small: c.Small.Duration, sli.Hit: c.Hit.Duration, sli.Cold: c.Cold.Duration, sli.Push: c.Push.Duration,
+		sli.Search: c.Search.Duration,
+		sli.Page:   c.Page.Duration, sli.Resolve: c.Resolve.Duration, sli.App: c.App.Duration, sli.Call: c.Call.Duration,
+		sli.Heavy: c.Heavy.Duration,
 	})
 }
 

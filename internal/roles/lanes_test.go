@@ -14,7 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/router"
 )
 
-// TestLanesFollowTheConfiguration: callers share lanes unless that is turned off, and anonymous ones leave room where callers can be known.
+// TestLanesFollowTheConfiguration: callers share lanes unless that is turned off, and anonymous ones leave room where
+// callers can be known.
 func TestLanesFollowTheConfiguration(t *testing.T) {
 	t.Parallel()
 	const stranger = "192.0.2.1:1"
@@ -39,7 +40,8 @@ func TestLanesFollowTheConfiguration(t *testing.T) {
 		want   int
 	}{
 		{"one caller leaves a half", func(*config.Config) {}, 50},
-		{"where callers can be known, anonymous ones leave more", func(c *config.Config) { c.Auth.Hook.URL = "http://127.0.0.1/" }, 25},
+		{"where callers can be known, anonymous ones leave more",
+			func(c *config.Config) { c.Auth.Hook.URL = "http://127.0.0.1/" }, 25},
 		{"unless they need not", func(c *config.Config) { c.Auth.Hook.URL, c.Lanes.Anonymous = "http://127.0.0.1/", 1 }, 50},
 		{"not fair", func(c *config.Config) { c.Auth.Hook.URL, c.Lanes.Fair = "http://127.0.0.1/", false }, 100},
 	} {
@@ -49,7 +51,8 @@ func TestLanesFollowTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestFirstTokenMakesRoom: anonymous callers leave room for those who are known from the first token on, which is made while the server runs.
+// TestFirstTokenMakesRoom: anonymous callers leave room for those who are known from the first token on, which is made
+// while the server runs.
 func TestFirstTokenMakesRoom(t *testing.T) {
 	t.Parallel()
 	const stranger = "192.0.2.1:1"
@@ -80,7 +83,8 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 	if got := fill(); got != 50 {
 		t.Errorf("%d of 100 places while nobody is known", got)
 	}
-	if _, _, err := auth.NewTokenFile(cfg.Auth.Tokens).Create(auth.TokenRequest{Name: "ci", Scope: auth.Read}, time.Now()); err != nil {
+	if _, _, err := auth.NewTokenFile(cfg.Auth.Tokens).Create(auth.TokenRequest{Name: "ci", Scope: auth.Read},
+		time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if got := fill(); got != 25 {

@@ -21,12 +21,16 @@ import (
 
 // noLimits are numbers and times of the configuration that bound nothing.
 var noLimits = map[string]bool{
-	"git.nice": true, "git.slow": true, "index.nice": true, "node.weight": true, "storage.socket_mode": true, "search.socket_mode": true, "git.threads": true, "git.window": true, "git.shallow_window": true, "git.snapshot_window": true, "git.shallow_compression": true,
-	"app.slots": true, "app.pool.slots": true, "app.pool.share": true, "app.health_failures": true, "app.health_passes": true,
+	"git.nice": true, "git.slow": true, "index.nice": true, "node.weight": true, "storage.socket_mode": true,
+	"search.socket_mode": true, "git.threads": true, "git.window": true, "git.shallow_window": true,
+	"git.snapshot_window": true, "git.shallow_compression": true,
+	"app.slots": true, "app.pool.slots": true, "app.pool.share": true, "app.health_failures": true,
+	"app.health_passes": true,
 }
 
-// TestDocsLimits holds docs/reference/limits.md to the code: every limit of the configuration is there with its default, or in a table of the same form on
-// the page of what it belongs to, and every error that docs/reference/limits.md promises exists.
+// TestDocsLimits holds docs/reference/limits.md to the code: every limit of the configuration is there with its
+// default, or in a table of the same form on the page of what it belongs to, and every error that
+// docs/reference/limits.md promises exists.
 func TestDocsLimits(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/limits.md")
 	if err != nil {
@@ -66,7 +70,8 @@ func TestDocsLimits(t *testing.T) {
 	for _, s := range config.Keys() {
 		known[s.Key] = true
 		_, isText := s.Value.Addr().Interface().(encoding.TextUnmarshaler)
-		if !isText && s.Value.Kind() != reflect.Int || noLimits[s.Key] || strings.HasPrefix(s.Key, "sli.") || s.Key == "tracing.callers" ||
+		if !isText && s.Value.Kind() != reflect.Int || noLimits[s.Key] || strings.HasPrefix(s.Key, "sli.") ||
+			s.Key == "tracing.callers" ||
 			strings.HasPrefix(s.Key, "cgroup.") { // docs/explanation/processes.md has these
 			continue
 		}
@@ -88,7 +93,10 @@ func TestDocsLimits(t *testing.T) {
 	for _, want := range errors {
 		// What stands for a number is a verb in the code; and what is promised may be a part of a longer text.
 		words := regexp.MustCompile(strings.ReplaceAll(regexp.QuoteMeta(want), "N", "%[ds]"))
-		if !slices.ContainsFunc(texts, func(l literal) bool { return l.pattern.MatchString(want) || words.MatchString(l.text) }) {
+		if !slices.ContainsFunc(texts, func(l literal) bool {
+			return l.pattern.MatchString(want) ||
+				words.MatchString(l.text)
+		}) {
 			t.Errorf("docs/reference/limits.md promises the error %q, which nothing in the code says", want)
 		}
 	}
@@ -108,7 +116,8 @@ func literals(t *testing.T) (list []literal) {
 	t.Helper()
 	verb := regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z]`)
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".pb.go") {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+			strings.HasSuffix(path, ".pb.go") {
 			return err
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)

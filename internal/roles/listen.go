@@ -127,10 +127,11 @@ func answers(file string) bool {
 	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist)
 }
 
-// listenUnix makes a socket that only who has these rights may connect to, from its beginning on. It is removed when it is closed.
+// listenUnix makes a socket that only who has these rights may connect to, from its beginning on. It is removed when it
+// is closed.
 //
-// On Linux the file gets the rights that the socket has when it is bound. Elsewhere a socket has none, and for a moment all new files of the process
-// get fewer.
+// On Linux the file gets the rights that the socket has when it is bound. Elsewhere a socket has none, and for a moment
+// all new files of the process get fewer.
 func listenUnix(file string, mode os.FileMode) (net.Listener, error) {
 	var config net.ListenConfig
 	if runtime.GOOS == "linux" {

@@ -17,8 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// ServeNode runs a node on the repositories for as long as do takes. It answers on the admin socket, where a server would, so that a command, and another
-// one that comes meanwhile, find it. The caller has the state directory.
+// ServeNode runs a node on the repositories for as long as do takes. It answers on the admin socket, where a server
+// would, so that a command, and another one that comes meanwhile, find it. The caller has the state directory.
 func ServeNode(ctx context.Context, p Process, cfg config.Config, cache bool, do func() error) (err error) {
 	cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Cgroup.Enabled, cfg.Storage.Listen, cfg.Ops.Address = false, false, false, "", ""
 	cfg.Cache.Enabled = cfg.Cache.Enabled && cache
@@ -45,15 +45,18 @@ func ServeNode(ctx context.Context, p Process, cfg config.Config, cache bool, do
 	return errors.Join(err, s.local.shutdown(limit), <-served)
 }
 
-// ReadNode runs a node on the repositories for as long as do takes, which reaches it by dial. It creates nothing, not even a socket.
-func ReadNode(ctx context.Context, p Process, cfg config.Config, do func(dial func(context.Context) (net.Conn, error)) error) error {
+// ReadNode runs a node on the repositories for as long as do takes, which reaches it by dial. It creates nothing, not
+// even a socket.
+func ReadNode(ctx context.Context, p Process, cfg config.Config,
+	do func(dial func(context.Context) (net.Conn, error)) error) error {
 	cfg.Ops.Tree, cfg.Ops.Activity, cfg.Tracing.Endpoint = false, false, ""
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	s := &server{role: config.RoleStorage, cfg: cfg, log: log, reg: reg, process: p, closers: new(closers)}
 	if err := s.addLanes(); err != nil {
 		return err
 	}
-	node, closeNode, err := OpenNode(p.Program, cfg, log, storage.Options{ReadOnly: true, RepositoryHooks: cfg.Push.HookPolicy()}, map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()})
+	node, closeNode, err := OpenNode(p.Program, cfg, log, storage.Options{ReadOnly: true,
+		RepositoryHooks: cfg.Push.HookPolicy()}, map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()})
 	if err != nil {
 		return err
 	}
@@ -69,9 +72,11 @@ func ReadNode(ctx context.Context, p Process, cfg config.Config, do func(dial fu
 }
 
 // OpenNode is a node on the repositories that sends and takes no packs.
-func OpenNode(program string, cfg config.Config, log *slog.Logger, o storage.Options, classes map[process.Class]process.Limits) (
+func OpenNode(program string, cfg config.Config, log *slog.Logger, o storage.Options,
+	classes map[process.Class]process.Limits) (
 	node *storage.Node, closeAll func() error, err error) {
-	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: reaperProgram(&cfg, program, log), Classes: classes})
+	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: reaperProgram(&cfg, program, log),
+		Classes: classes})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -80,7 +85,8 @@ func OpenNode(program string, cfg config.Config, log *slog.Logger, o storage.Opt
 		defer cancel()
 		return runner.Close(limit)
 	}
-	o.Root, o.Hidden, o.Policy, o.Log, o.Runner = cfg.Root, []string{cfg.State, cfg.Cache.Dir}, cfg.Fetch.Policy(), log, runner
+	o.Root, o.Hidden, o.Policy, o.Log, o.Runner = cfg.Root, []string{cfg.State,
+		cfg.Cache.Dir}, cfg.Fetch.Policy(), log, runner
 	o.Tables = repo.NewTables(runner)
 	if node, err = storage.New(nil, o); err != nil {
 		return nil, nil, errors.Join(err, closeRunner())

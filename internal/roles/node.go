@@ -49,7 +49,8 @@ func (s *server) addNode() error {
 	}
 	runner := s.packs.runner
 	if s.cfg.Lanes.Adaptive {
-		pressure := admit.NewPressure(runner.Contention, runner.Queue(packsource.ClassPack), runner.Queue(receivepack.ClassReceive))
+		pressure := admit.NewPressure(runner.Contention, runner.Queue(packsource.ClassPack),
+			runner.Queue(receivepack.ClassReceive))
 		s.register(pressure)
 		s.closers.push("measurement of CPU pressure", infallible(pressure.Close))
 	}
@@ -83,7 +84,8 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 	}
 	sessions := uploadpack.New(s.packs.source, uploadpack.Options{
 		Agent: "packhorse/" + s.process.Version, Wants: uploadpack.Wants(cfg.Fetch.Wants), Warmup: s.newWarmup(),
-		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
+		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow,
+			DeepenNot: cfg.Fetch.MaxShallow},
 	})
 	pushes, err := s.newPushes(hooks)
 	if err != nil {
@@ -95,7 +97,8 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 		Runner: runner, Upkeep: cfg.Maintenance.Upkeep(), Tables: repo.NewTables(runner),
 		Metrics: metrics, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 		Lookups: lookup.Options{
-			Metrics: lookups, Memory: admit.NewBudget("objects", config.AtMost(lookup.DefaultMemory, cfg.MemoryShares().Server/4)),
+			Metrics: lookups, Memory: admit.NewBudget("objects",
+				config.AtMost(lookup.DefaultMemory, cfg.MemoryShares().Server/4)),
 		},
 	})
 }
@@ -108,7 +111,8 @@ func (s *server) newWarmup() *uploadpack.Warmup {
 	}
 	slots := s.packs.runner.Queue(packsource.ClassPack)
 	w := &uploadpack.Warmup{
-		Window: cfg.Window.Duration, Least: cfg.Least, Packs: cfg.Packs, MaxBytes: int64(cfg.MaxBytes), Metrics: uploadpack.NewWarmupMetrics(),
+		Window: cfg.Window.Duration, Least: cfg.Least, Packs: cfg.Packs, MaxBytes: int64(cfg.MaxBytes),
+		Metrics: uploadpack.NewWarmupMetrics(),
 		Idle:    func() bool { return slots.Queued() == 0 && slots.InUse() < slots.Size() },
 		Crowded: func() bool { return slots.Queued() > 0 },
 	}
@@ -126,9 +130,12 @@ func (s *server) newPushes(hooks *webhook.Hooks) (*receivepack.Server, error) {
 	s.register(metrics)
 	o := receivepack.Options{
 		Runner: s.packs.runner, Agent: "packhorse/" + s.process.Version, SessionID: s.cfg.Fetch.SessionID, Fsck: push.Fsck,
-		MaxSize: int64(push.MaxSize), MaxMemory: int64(push.MaxMemory), MaxCommands: push.MaxCommands, MaxOptions: push.MaxOptions,
-		Hooks: push.HooksDir, HookTime: push.HookTimeLimit.Duration, HooksConfig: push.HooksGitConfig, RepositoryHooks: push.HookPolicy(),
-		Scripts: filepath.Join(s.cfg.State, "hooks"), Journal: filepath.Join(s.cfg.State, "pushes"), Metrics: metrics, Log: s.log,
+		MaxSize: int64(push.MaxSize), MaxMemory: int64(push.MaxMemory), MaxCommands: push.MaxCommands,
+		MaxOptions: push.MaxOptions,
+		Hooks:      push.HooksDir, HookTime: push.HookTimeLimit.Duration, HooksConfig: push.HooksGitConfig,
+		RepositoryHooks: push.HookPolicy(),
+		Scripts:         filepath.Join(s.cfg.State, "hooks"), Journal: filepath.Join(s.cfg.State, "pushes"), Metrics: metrics,
+		Log: s.log,
 	}
 	if hooks != nil && hooks.Decides() {
 		o.Decider = hooks
@@ -149,7 +156,8 @@ func (s *server) addNodePort() error {
 	metrics, channelMetrics := control.NewMetrics(), sidechannel.NewMetrics()
 	s.register(metrics, channelMetrics)
 	channels := sidechannel.NewServer(sidechannel.Options{
-		Pump: lanes.pump, Max: cfg.Channels, Idle: cfg.ChannelIdle.Duration, Stall: cfg.Stall.Duration, Metrics: channelMetrics, Log: s.log,
+		Pump: lanes.pump, Max: cfg.Channels, Idle: cfg.ChannelIdle.Duration, Stall: cfg.Stall.Duration,
+		Metrics: channelMetrics, Log: s.log,
 	})
 	s.closers.push("side channels", channels.Close)
 	o := s.controlOptions(metrics)
@@ -192,8 +200,10 @@ func (s *server) addControl(o control.Options, trust credfile.Trust) *control.Se
 // addLocal serves the control API and the admin API on the admin socket of a process with a node or an index.
 func (s *server) addLocal() {
 	o := control.Options{
-		Node: s.node, Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory, Metrics: control.NewMetrics(), Log: s.log,
-		Board: s.lanes.board, Lookups: s.cfg.Lanes.Search, MaxRequest: int64(s.cfg.HTTP.MaxBody), Stall: s.cfg.Storage.Stall.Duration,
+		Node: s.node, Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory, Metrics: control.NewMetrics(),
+		Log:   s.log,
+		Board: s.lanes.board, Lookups: s.cfg.Lanes.Search, MaxRequest: int64(s.cfg.HTTP.MaxBody),
+		Stall: s.cfg.Storage.Stall.Duration,
 	}
 	if s.search != nil {
 		o.Index, o.Ready = s.search, s.checkSearch

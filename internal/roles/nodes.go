@@ -36,8 +36,8 @@ type remoteNode struct {
 	replica *router.Replica
 }
 
-// apply puts the nodes and routes of a configuration in the place of those that there are. A node whose table did not change keeps its
-// connections. After an error everything is as it was.
+// apply puts the nodes and routes of a configuration in the place of those that there are. A node whose table did not
+// change keeps its connections. After an error everything is as it was.
 func (n *remoteNodes) apply(cfg config.Config) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -92,7 +92,8 @@ func (n *remoteNodes) connect(c config.NodeConfig) (remoteNode, error) {
 		return remoteNode{}, err
 	}
 	options := remote.Options{
-		Name: c.Name, Address: c.Address, InBand: c.Transport == config.TransportInBand, NoFiles: !c.Files, Metrics: n.metrics, Log: n.log,
+		Name: c.Name, Address: c.Address, InBand: c.Transport == config.TransportInBand, NoFiles: !c.Files,
+		Metrics: n.metrics, Log: n.log,
 		Channels: n.channels, ChannelIdle: c.ChannelIdle.Duration, ChannelStall: c.Stall.Duration, Pump: n.pump,
 	}
 	if trust.Secret != nil {
@@ -113,7 +114,8 @@ func (n *remoteNodes) connect(c config.NodeConfig) (remoteNode, error) {
 		})
 	}
 	return remoteNode{c, node, &router.Replica{
-		Name: c.Name, Node: node, Revisions: node, Files: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable, Gone: gone,
+		Name: c.Name, Node: node, Revisions: node, Files: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable,
+		Gone: gone,
 	}}, nil
 }
 

@@ -48,7 +48,8 @@ func (w *watching) start(s *server, l listeners) {
 	s.register(metrics, w.ready)
 	w.ops = observe.NewOps(observe.OpsOptions{
 		Log: w.log, Registry: w.reg, Metrics: metrics, Notes: s.notes, Ready: w.isReady,
-		More: map[string]http.Handler{adminapi.DumpPath: s.dumps.handler(opsAgain), "GET " + top.Path: top.New(s.topSources())},
+		More: map[string]http.Handler{adminapi.DumpPath: s.dumps.handler(opsAgain), "GET " +
+			top.Path: top.New(s.topSources())},
 	})
 	if l.private != nil {
 		if host, _ := config.SplitAddress(l.private.Addr().String()); !config.IsLoopback(host) {
@@ -107,7 +108,8 @@ func (w *watching) close(ctx context.Context) error {
 // topSources are the parts that "packhorse top" shows.
 func (s *server) topSources() top.Sources {
 	shown := top.Sources{
-		Role: string(s.role), Version: s.process.Version, Board: s.lanes.board, Lanes: s.lanes.metrics, Redact: auth.Redact, Log: s.log,
+		Role: string(s.role), Version: s.process.Version, Board: s.lanes.board, Lanes: s.lanes.metrics, Redact: auth.Redact,
+		Log: s.log,
 	}
 	if s.packs != nil {
 		shown.Runner = s.packs.runner

@@ -60,8 +60,9 @@ func (s *server) newPackSources() (*packSources, error) {
 func (p *packSources) open(cfg *config.Config, log *slog.Logger, metrics *packcache.Metrics) error {
 	fromGit, err := packsource.NewGit(p.runner, packsource.GitOptions{
 		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.ThreadsPerPack(), Window: cfg.Git.Window,
-		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow, ShallowCompression: cfg.Git.ShallowCompression,
-		WindowMemory: int64(cfg.Git.WindowMemory), Memory: cfg.MemoryShares().Git, Machine: admit.Memory(),
+		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow,
+		ShallowCompression: cfg.Git.ShallowCompression,
+		WindowMemory:       int64(cfg.Git.WindowMemory), Memory: cfg.MemoryShares().Git, Machine: admit.Memory(),
 		Verifier: p.verifier, Damaged: func(r packsource.Repository) {
 			if p.cache != nil {
 				p.cache.Drop(r.Incarnation, packcache.Damaged)
@@ -77,7 +78,8 @@ func (p *packSources) open(cfg *config.Config, log *slog.Logger, metrics *packca
 	}
 	p.cache, err = packcache.Open(fromGit, packcache.Options{
 		Dir: cfg.Cache.Dir, MaxBytes: int64(cfg.Cache.MaxBytes), MaxIdle: cfg.Cache.MaxIdle.Duration,
-		Probation: orNever(cfg.Cache.Probation.Duration), MinFree: int64(cfg.Cache.MinFree), Grace: orNever(cfg.Cache.Grace.Duration),
+		Probation: orNever(cfg.Cache.Probation.Duration), MinFree: int64(cfg.Cache.MinFree),
+		Grace:   orNever(cfg.Cache.Grace.Duration),
 		Metrics: metrics, Log: log,
 	})
 	if err == nil {
@@ -146,7 +148,8 @@ func openCgroups(c *config.CgroupConfig, log *slog.Logger, metrics *cgroup.Metri
 		if wanted {
 			level = slog.LevelWarn
 		}
-		log.Log(context.Background(), level, "there are no cgroups for git commands: rlimits and niceness stand in", "error", err)
+		log.Log(context.Background(), level, "there are no cgroups for git commands: rlimits and niceness stand in", "error",
+			err)
 		return nil
 	}
 	return tree
@@ -154,8 +157,9 @@ func openCgroups(c *config.CgroupConfig, log *slog.Logger, metrics *cgroup.Metri
 
 // commandGroups names the group of each class of git commands.
 var commandGroups = map[process.Class]string{
-	packsource.ClassPack: "pack", receivepack.ClassReceive: "receive", receivepack.ClassHook: "receive", storage.ClassMaintain: "maintenance",
-	storage.ClassGrep: "search", repo.ClassRefs: "other", storage.ClassManage: "other",
+	packsource.ClassPack: "pack", receivepack.ClassReceive: "receive", receivepack.ClassHook: "receive",
+	storage.ClassMaintain: "maintenance",
+	storage.ClassGrep:     "search", repo.ClassRefs: "other", storage.ClassManage: "other",
 }
 
 // reaperProgram returns the command that runs the reaper, or nil if none is to run.

@@ -48,14 +48,14 @@ func newPort(h *http.Server, wrap func(net.Listener) net.Listener) *port {
 }
 
 const (
-	// freshPatience is how long a connection that was accepted has to send its first request once no more are accepted. It is as long as
-	// http.Server.Shutdown takes a new connection to be busy.
+	// freshPatience is how long a connection that was accepted has to send its first request once no more are accepted. It
+	// is as long as http.Server.Shutdown takes a new connection to be busy.
 	freshPatience = 5 * time.Second
 	freshPause    = time.Millisecond
 )
 
-// entrance is where connections come in. Its end comes before that of the HTTP server, which, from the begin of its shutdown on, drops requests on
-// connections that it has accepted.
+// entrance is where connections come in. Its end comes before that of the HTTP server, which, from the begin of its
+// shutdown on, drops requests on connections that it has accepted.
 type entrance struct {
 	mu       sync.Mutex
 	listener net.Listener

@@ -1,6 +1,6 @@
-// Package roles wires the parts of a server. Each role (serve, storage, gateway, search) is one function in a file of its
-// own. It builds the parts in order, and pushes what closes them on one stack. Run (run.go) is the life of a process:
-// log, state directory, listeners, parts, serve, drain, close.
+// Package roles wires the parts of a server. Each role (serve, storage, gateway, search) is one function in a file of
+// its own. It builds the parts in order, and pushes what closes them on one stack. Run (run.go) is the life of a
+// process: log, state directory, listeners, parts, serve, drain, close.
 package roles
 
 import (
@@ -15,12 +15,14 @@ type Process struct {
 	Version string                   // of the program
 	Program string                   // file of the program, for processes of its own; empty: there are none
 
-	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. The configuration is read again at each.
+	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. The configuration is read
+	// again at each.
 	Hangups func() (signals <-chan os.Signal, stop func())
-	// Quits is the same for SIGQUIT, at which a dump is written, and for SIGUSR1, by which "packhorse debug dump" asks for one. Once stop is called
-	// SIGQUIT has its default effect again, and SIGUSR1 none.
+	// Quits is the same for SIGQUIT, at which a dump is written, and for SIGUSR1, by which "packhorse debug dump" asks for
+	// one. Once stop is called SIGQUIT has its default effect again, and SIGUSR1 none.
 	Quits func() (signals <-chan os.Signal, stop func())
 
-	// Sockets are listening sockets that the service manager opened for this process, by the names of sockets.go. The role closes them.
+	// Sockets are listening sockets that the service manager opened for this process, by the names of sockets.go. The role
+	// closes them.
 	Sockets []*os.File
 }

@@ -33,18 +33,21 @@ func (s *server) newClientListeners() (*clientListeners, error) {
 	}
 	// The connections of a proxy are those of many clients, and say nothing of any.
 	c.http = connlimit.New(connlimit.Options{
-		Name: "http", Connections: c.limits.http, PerAddress: c.limits.httpAddress, Exempt: proxies.Contain, Answer: answer, Metrics: metrics, Log: log,
+		Name: "http", Connections: c.limits.http, PerAddress: c.limits.httpAddress, Exempt: proxies.Contain, Answer: answer,
+		Metrics: metrics, Log: log,
 	})
 	if cfg.SSH.Address != "" {
 		c.ssh = connlimit.New(connlimit.Options{
-			Name: "ssh", Connections: c.limits.ssh, PerAddress: c.limits.sshAddress, Exempt: proxies.Contain, Metrics: metrics, Log: log,
+			Name: "ssh", Connections: c.limits.ssh, PerAddress: c.limits.sshAddress, Exempt: proxies.Contain, Metrics: metrics,
+			Log:    log,
 			Answer: []byte("too many connections; try again\r\n"),
 		})
 	}
 	return c, nil
 }
 
-// listenHTTP and listenSSH wrap a listener: all connections are counted, PROXY headers are read, and connections are counted by the client's address.
+// listenHTTP and listenSSH wrap a listener: all connections are counted, PROXY headers are read, and connections are
+// counted by the client's address.
 func (c *clientListeners) listenHTTP(l net.Listener, cfg config.HTTPConfig) net.Listener {
 	answer := badHeaderHTTP
 	if cfg.TLSCert != "" {

@@ -42,7 +42,8 @@ func (r room) check(dir string) error {
 	case r.bytes < leastRoom:
 		return fmt.Errorf("the file system of %s is full: it has %d KiB free; free some space", dir, r.bytes>>10)
 	case r.files >= 0 && r.files < leastFiles:
-		return fmt.Errorf("the file system of %s has room for %d more files; remove some, or make it with more inodes", dir, r.files)
+		return fmt.Errorf("the file system of %s has room for %d more files; remove some, or make it with more inodes", dir,
+			r.files)
 	}
 	return nil
 }
@@ -67,7 +68,8 @@ func (c *stateCheck) look() error {
 		return fmt.Errorf("the state directory cannot be used: %w", err)
 	}
 	if !os.SameFile(now, c.start) {
-		return fmt.Errorf("the state directory %s is another one than at the start; mount its file system again, or restart the server", c.dir)
+		return fmt.Errorf("the state directory %s is another one than at the start; mount its file system again, or "+
+			"restart the server", c.dir)
 	}
 	free, err := c.room(c.dir)
 	if err == nil {
@@ -104,7 +106,8 @@ func pushCheck(dir string) func() error {
 		return nil
 	}
 	return func() error {
-		if err := unix.Access(dir, unix.W_OK); err != nil && !errors.Is(err, unix.ENOENT) { // that it is gone is for another check
+		// that it is gone is for another check
+		if err := unix.Access(dir, unix.W_OK); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("the root directory %s can no longer be written to: %w", dir, err)
 		}
 		free, err := roomOf(dir)
@@ -124,7 +127,8 @@ func (s *server) addNodeChecks() error {
 	if err != nil {
 		return err
 	}
-	s.checks = append(s.checks, observe.Check{Name: "root", Look: s.node.Ready}, observe.Check{Name: "state", Look: state.look})
+	s.checks = append(s.checks, observe.Check{Name: "root", Look: s.node.Ready},
+		observe.Check{Name: "state", Look: state.look})
 	if look := pushCheck(s.cfg.Root); look != nil && s.cfg.Push.Enabled {
 		s.checks = append(s.checks, observe.Check{Name: "push", Look: look})
 	}

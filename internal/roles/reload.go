@@ -10,8 +10,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe"
 )
 
-// reloader reads the configuration again at each SIGHUP. Nodes, routes, rules, the application's workers and pools, and the log's level change at once; of what needs a restart the log
-// tells the keys. A configuration that the process would not start with changes nothing.
+// reloader reads the configuration again at each SIGHUP. Nodes, routes, rules, the application's workers and pools, and
+// the log's level change at once; of what needs a restart the log tells the keys. A configuration that the process
+// would not start with changes nothing.
 type reloader struct {
 	source  *config.Source
 	hangups func() (signals <-chan os.Signal, stop func()) // see Env

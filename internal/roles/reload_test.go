@@ -39,12 +39,13 @@ func TestReload(t *testing.T) {
 	var taken []config.NodeConfig
 	var refuse error
 	level := new(slog.LevelVar)
-	r := &reloader{source: src, running: cfg, level: level, log: slog.New(slog.NewTextHandler(&logged, nil)), apply: func(c config.Config) error {
-		if refuse == nil {
-			taken = c.Node
-		}
-		return refuse
-	}}
+	r := &reloader{source: src, running: cfg, level: level, log: slog.New(slog.NewTextHandler(&logged, nil)),
+		apply: func(c config.Config) error {
+			if refuse == nil {
+				taken = c.Node
+			}
+			return refuse
+		}}
 	reload := func() string {
 		logged.Reset()
 		r.reload()
@@ -52,7 +53,8 @@ func TestReload(t *testing.T) {
 	}
 
 	write(a + "[[node]]\nname = \"b\"\naddress = \"127.0.0.1:2\"\n[log]\nlevel = \"debug\"\n")
-	if got := reload(); len(taken) != 2 || level.Level() != slog.LevelDebug || !strings.Contains(got, "nodes=2") || strings.Contains(got, "restart") {
+	if got := reload(); len(taken) != 2 || level.Level() != slog.LevelDebug || !strings.Contains(got, "nodes=2") ||
+		strings.Contains(got, "restart") {
 		t.Errorf("a new node: %v, %s\n%s", taken, level, got)
 	}
 	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
@@ -66,14 +68,17 @@ func TestReload(t *testing.T) {
 	}
 	write(a + "[http]\naddress = \"127.0.0.1:1\"\nmax_body = \"1MiB\"\n[ops]\naddress = \"\"\n")
 	for range 2 { // it is said again as long as it is so; the flag stands above the file
-		if got := reload(); len(taken) != 1 || !strings.Contains(got, `level=WARN`) || !strings.Contains(got, `keys="http.max_body ops.address"`) {
+		if got := reload(); len(taken) != 1 || !strings.Contains(got, `level=WARN`) ||
+			!strings.Contains(got, `keys="http.max_body ops.address"`) {
 			t.Errorf("what needs a restart: %v\n%s", taken, got)
 		}
 	}
-	for _, bad := range []string{"[[node]]", "x = 1", "[log]\nlevel = \"loud\"", "[[node]]\nname = \"a\"\naddress = \"10.0.0.1:1\"", ""} {
+	for _, bad := range []string{"[[node]]", "x = 1", "[log]\nlevel = \"loud\"",
+		"[[node]]\nname = \"a\"\naddress = \"10.0.0.1:1\"", ""} {
 		write(bad)
 		before := taken
-		if got := reload(); len(taken) != len(before) || !strings.Contains(got, "level=ERROR") || level.Level() != slog.LevelInfo {
+		if got := reload(); len(taken) != len(before) || !strings.Contains(got, "level=ERROR") ||
+			level.Level() != slog.LevelInfo {
 			t.Errorf("%q: %v\n%s", bad, taken, got)
 		}
 	}

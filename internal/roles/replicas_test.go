@@ -41,7 +41,8 @@ type frail struct {
 
 var errFrail = fault.New(fault.Unavailable, "the storage node is shutting down")
 
-func (f *frail) UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader, reply node.ResponseWriter) (
+func (f *frail) UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader,
+	reply node.ResponseWriter) (
 	node.Outcome, error) {
 	if f.fine.Load() {
 		return f.Node.UploadPack(ctx, repo, session, request, reply)
@@ -68,9 +69,10 @@ func (*frailReply) Flush() error              { return errFrail }
 // newStorage makes a node for the repositories below a directory.
 func newStorage(t *testing.T, root string) *storage.Node {
 	t.Helper()
-	runner, err := process.New(process.Options{Metrics: process.NewMetrics(), Log: slog.New(slog.DiscardHandler), Classes: map[process.Class]process.Limits{
-		packsource.ClassPack: {Slots: 2, Queue: 100, Wait: 5 * time.Minute, Time: 5 * time.Minute},
-	}})
+	runner, err := process.New(process.Options{Metrics: process.NewMetrics(), Log: slog.New(slog.DiscardHandler),
+		Classes: map[process.Class]process.Limits{
+			packsource.ClassPack: {Slots: 2, Queue: 100, Wait: 5 * time.Minute, Time: 5 * time.Minute},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,8 +103,10 @@ func serveReplicas(t *testing.T, log io.Writer, replicas ...*router.Replica) (ur
 		t.Fatal(err)
 	}
 	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
-		Router: routes, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 100, Hit: 100, Cold: 100}),
-		Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), Log: slog.New(slog.NewTextHandler(log, nil)),
+		Router: routes, Pump: bulk.NewPump(bulk.PumpOptions{}),
+		Lanes:  admit.NewLanes(admit.Sizes{Small: 100, Hit: 100, Cold: 100}),
+		Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(),
+		Log:     slog.New(slog.NewTextHandler(log, nil)),
 		MaxBody: 64 << 20, ReadStall: 5 * time.Minute,
 	}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -116,8 +120,8 @@ func serveReplicas(t *testing.T, log io.Writer, replicas ...*router.Replica) (ur
 	return "http://" + l.Addr().String(), routes
 }
 
-// TestClonesWhileAReplicaFails lets git clone and fetch from two nodes, one of which fails, is drained, and comes back: each clone is
-// whole.
+// TestClonesWhileAReplicaFails lets git clone and fetch from two nodes, one of which fails, is drained, and comes back:
+// each clone is whole.
 func TestClonesWhileAReplicaFails(t *testing.T) {
 	t.Parallel()
 	origin := gittest.InitAt(t, filepath.Join(t.TempDir(), "app.git"))

@@ -20,9 +20,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// heapFloor is bytes that are reserved and never touched, so that they cost no memory, only make the garbage collector wait until there is
-// as much garbage more: each collection empties the pools of buffers, too. What a role keeps on the heap is 20 to 40 MiB. Without a floor a storage node under load
-// gave 3 to 5 % of its CPU time to collections; with a larger one a server grows beyond 100 MB under 30 clients (docs/reference/benchmarks.md).
+// heapFloor is bytes that are reserved and never touched, so that they cost no memory, only make the garbage collector
+// wait until there is as much garbage more: each collection empties the pools of buffers, too. What a role keeps on the
+// heap is 20 to 40 MiB. Without a floor a storage node under load gave 3 to 5 % of its CPU time to collections; with a
+// larger one a server grows beyond 100 MB under 30 clients (docs/reference/benchmarks.md).
 const heapFloor = 16 << 20
 
 // Run runs a role until ctx ends or a part fails. The end has four steps: readiness turns red; after shutdown.delay the
@@ -179,6 +180,7 @@ func newLog(p Process, cfg config.LogConfig, w io.Writer) (*slog.Logger, *slog.L
 	if err := setLevel(level, cfg.Level); err != nil {
 		return nil, nil, err
 	}
-	log, err := observe.NewLogger(w, level, observe.LogFormat(cfg.Format, p.Stderr), observe.Colored(p.Stderr, p.Getenv), auth.Redact)
+	log, err := observe.NewLogger(w, level, observe.LogFormat(cfg.Format, p.Stderr), observe.Colored(p.Stderr, p.Getenv),
+		auth.Redact)
 	return log, level, err
 }

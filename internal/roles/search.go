@@ -42,16 +42,19 @@ func (s *server) buildSearch() error {
 }
 
 const (
-	// searchDelay is how long after the start of a server its processes for searches are started: first come those who fetch.
+	// searchDelay is how long after the start of a server its processes for searches are started: first come those who
+	// fetch.
 	searchDelay = time.Second
-	// indexDebounce is how long a change waits for others before it is indexed, searchScan how long until a new repository is found.
+	// indexDebounce is how long a change waits for others before it is indexed, searchScan how long until a new repository
+	// is found.
 	indexDebounce = 200 * time.Millisecond
 	searchScan    = 2 * time.Second
 	// maxDeltas is how often what has changed is put on top of an index before it is made anew.
 	maxDeltas = 20
 )
 
-// searchNice is the priority of searches: what git's clients wait for comes first, and they come well before what indexes.
+// searchNice is the priority of searches: what git's clients wait for comes first, and they come well before what
+// indexes.
 const searchNice = 2
 
 // addSearch starts an engine that indexes the repositories of source. It closes before the source.
@@ -63,8 +66,9 @@ func (s *server) addSearch(source search.Source) {
 	metrics, cfg := search.NewMetrics(), s.cfg.Index
 	s.search = search.New(search.Options{
 		Dir: cfg.Dir, Source: source, Program: s.process.Program, Argument: []string{SearchWorker}, Branches: cfg.Branches,
-		MaxFile: int64(cfg.MaxFile), ShardSize: cfg.ShardSize(), SearchMemory: 2 * int64(cfg.Memory), IndexMemory: int64(cfg.Memory),
-		IndexNice: cfg.Nice, SearchNice: min(cfg.Nice, searchNice), Ctags: findCtags(cfg.Ctags, s.log),
+		MaxFile: int64(cfg.MaxFile), ShardSize: cfg.ShardSize(), SearchMemory: 2 * int64(cfg.Memory),
+		IndexMemory: int64(cfg.Memory),
+		IndexNice:   cfg.Nice, SearchNice: min(cfg.Nice, searchNice), Ctags: findCtags(cfg.Ctags, s.log),
 		Delay: searchDelay, Debounce: indexDebounce, Scan: searchScan, Deltas: maxDeltas, Results: cfg.Results,
 		Timeout: cfg.Timeout.Duration, Log: s.log, Metrics: metrics, Account: s.lanes.account(searches),
 	})
@@ -75,7 +79,8 @@ func (s *server) addSearch(source search.Source) {
 // checkSearch returns an error while searches cannot be answered.
 func (s *server) checkSearch() error {
 	if status := s.search.Status(nil); !status.Searching {
-		return fault.New(fault.Unavailable, "the process that searches does not run: %s", cmp.Or(status.Error, "it is being started"))
+		return fault.New(fault.Unavailable, "the process that searches does not run: %s",
+			cmp.Or(status.Error, "it is being started"))
 	}
 	return nil
 }

@@ -40,7 +40,8 @@ func (s searchNode) Repositories(ctx context.Context, each func(git.RepoPath) er
 	}
 }
 
-func (s searchNode) Heads(ctx context.Context, repository git.RepoPath, branches []string) ([]search.Head, git.Version, error) {
+func (s searchNode) Heads(ctx context.Context, repository git.RepoPath,
+	branches []string) ([]search.Head, git.Version, error) {
 	questions := make([]storage.Question, len(branches))
 	for i, name := range branches {
 		questions[i] = storage.Question{Path: repository, Name: name}
@@ -73,7 +74,8 @@ func headOf(asked string, ref refs.Ref, err error) search.Head {
 	return h
 }
 
-func (s searchNode) Watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error {
+func (s searchNode) Watch(ctx context.Context, repositories []git.RepoPath,
+	send func(path git.RepoPath, version git.Version, gone bool) error) error {
 	from := make([]storage.WatchFrom, len(repositories))
 	for i, path := range repositories {
 		from[i].Path, from[i].Patient = path, true
@@ -81,22 +83,26 @@ func (s searchNode) Watch(ctx context.Context, repositories []git.RepoPath, send
 	return s.node.Watch(ctx, from, func(e storage.Event) error { return send(e.Path, e.Version, e.Gone) })
 }
 
-func (s searchNode) Files(ctx context.Context, repository git.RepoPath, commit, base git.ObjectID, limit int64, send func(search.File) error) error {
+func (s searchNode) Files(ctx context.Context, repository git.RepoPath, commit, base git.ObjectID, limit int64,
+	send func(search.File) error) error {
 	q := lookup.FilesRequest{Commit: commit, Base: base, Limit: min(limit, lookup.MaxContent)}
 	return s.node.Files(ctx, repository, q, func(f *lookup.File) error { return send(search.File(*f)) })
 }
 
-func (s searchNode) Behind(ctx context.Context, repository git.RepoPath, old, new git.ObjectID, limit int) (int, error) {
+func (s searchNode) Behind(ctx context.Context, repository git.RepoPath, old, new git.ObjectID,
+	limit int) (int, error) {
 	return s.node.Behind(ctx, repository, old, new, limit)
 }
 
-func (s searchNode) Grep(ctx context.Context, repository git.RepoPath, commit git.ObjectID, g search.Grep, send func(search.Hit) error) error {
+func (s searchNode) Grep(ctx context.Context, repository git.RepoPath, commit git.ObjectID, g search.Grep,
+	send func(search.Hit) error) error {
 	seat, err := s.cold.Enter("")
 	if err != nil {
 		return err
 	}
 	defer seat.Leave()
-	q := storage.GrepQuery{Commit: commit, Pattern: g.Pattern, Regexp: g.Regexp, IgnoreCase: g.IgnoreCase, Limit: min(g.Limit, storage.MaxGrep)}
+	q := storage.GrepQuery{Commit: commit, Pattern: g.Pattern, Regexp: g.Regexp, IgnoreCase: g.IgnoreCase,
+		Limit: min(g.Limit, storage.MaxGrep)}
 	_, err = s.node.Grep(ctx, repository, q, func(h *storage.GrepHit) error {
 		return send(search.Hit{Path: h.Path, Line: h.Line, Column: h.Column, Text: h.Text})
 	})

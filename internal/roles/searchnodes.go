@@ -24,8 +24,8 @@ type searchedNode struct {
 	node   searchremote.Node
 }
 
-// apply puts the nodes and routes of a configuration in the place of those that there are. A node whose table did not change keeps its connections.
-// After an error everything is as it was.
+// apply puts the nodes and routes of a configuration in the place of those that there are. A node whose table did not
+// change keeps its connections. After an error everything is as it was.
 func (n *searchNodes) apply(cfg config.Config) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

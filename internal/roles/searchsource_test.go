@@ -43,13 +43,15 @@ func newSourceWorld(t *testing.T) *sourceWorld {
 // newSourceWorldOf makes one whose node watches so many repositories; 0: as many as nodes do.
 func newSourceWorldOf(t *testing.T, watched int) *sourceWorld {
 	t.Helper()
-	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{storage.ClassGrep: config.GrepLimits(0)}})
+	runner, err := process.New(process.Options{TempDir: t.TempDir(),
+		Classes: map[process.Class]process.Limits{storage.ClassGrep: config.GrepLimits(0)}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
 	w := &sourceWorld{t: t, dir: t.TempDir()}
-	if w.node, err = storage.New(nil, storage.Options{Root: w.dir, Runner: runner, Look: 10 * time.Millisecond, Watched: watched}); err != nil {
+	if w.node, err = storage.New(nil, storage.Options{Root: w.dir, Runner: runner, Look: 10 * time.Millisecond,
+		Watched: watched}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.node.Close() })
@@ -95,18 +97,21 @@ var sources = map[string]func(*sourceWorld) search.Source{
 		return searchremote.NewSource([]searchremote.Route{{Nodes: []searchremote.Node{{Client: w.client(w.listen())}}}})
 	},
 	"at the second node": func(w *sourceWorld) search.Source {
-		return searchremote.NewSource([]searchremote.Route{{Nodes: []searchremote.Node{{Name: "away", Client: w.client("127.0.0.1:1")}, {Name: "here", Client: w.client(w.listen())}}}})
+		return searchremote.NewSource([]searchremote.Route{{Nodes: []searchremote.Node{{Name: "away",
+			Client: w.client("127.0.0.1:1")}, {Name: "here", Client: w.client(w.listen())}}}})
 	},
 	"by routes": func(w *sourceWorld) search.Source {
 		away, here := searchremote.Node{Client: w.client("127.0.0.1:1")}, searchremote.Node{Client: w.client(w.listen())}
-		return searchremote.NewSource([]searchremote.Route{{Prefix: "team/a", Nodes: []searchremote.Node{here, away}}, {Prefix: "", Nodes: []searchremote.Node{here}}, {Prefix: "tea", Nodes: []searchremote.Node{here}}})
+		return searchremote.NewSource([]searchremote.Route{{Prefix: "team/a", Nodes: []searchremote.Node{here, away}},
+			{Prefix: "", Nodes: []searchremote.Node{here}}, {Prefix: "tea", Nodes: []searchremote.Node{here}}})
 	},
 }
 
 // listen serves the node's control API, and returns the address.
 func (w *sourceWorld) listen() string {
 	handler := control.New(control.Options{
-		Node: w.node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}), Metrics: control.NewMetrics(),
+		Node: w.node, Pump: bulk.NewPump(bulk.PumpOptions{}),
+		Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}), Metrics: control.NewMetrics(),
 		Log: slog.New(slog.DiscardHandler), Board: inflight.NewBoard(),
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -132,8 +137,10 @@ func TestSearchSources(t *testing.T) {
 			t.Parallel()
 			w := newSourceWorld(t)
 			a := gittest.InitAt(t, filepath.Join(w.dir, "team/a.git"))
-			first := w.commit(a, "refs/heads/main", map[string]string{"keep": "keep\n", "change": "old\n", "go": "gone\n", "large": strings.Repeat("x", 5000)})
-			second := w.commit(a, "refs/heads/main", map[string]string{"keep": "keep\n", "change": "new needle\n", "add": "a needle\nneedle b\n", "large": strings.Repeat("x", 5000)})
+			first := w.commit(a, "refs/heads/main", map[string]string{"keep": "keep\n", "change": "old\n", "go": "gone\n",
+				"large": strings.Repeat("x", 5000)})
+			second := w.commit(a, "refs/heads/main", map[string]string{"keep": "keep\n", "change": "new needle\n",
+				"add": "a needle\nneedle b\n", "large": strings.Repeat("x", 5000)})
 			a.Git("symbolic-ref", "HEAD", "refs/heads/main")
 			a.Git("-c", "user.name=a", "-c", "user.email=a@example.com", "tag", "-a", "-m", "t", "t", second.String())
 			gittest.InitAt(t, filepath.Join(w.dir, "empty.git"))
@@ -149,7 +156,8 @@ func TestSearchSourcesAreFull(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newSourceWorldOf(t, 1)
-			err := make(w).Watch(t.Context(), []git.RepoPath{w.path("a"), w.path("b")}, func(git.RepoPath, git.Version, bool) error { return nil })
+			err := make(w).Watch(t.Context(), []git.RepoPath{w.path("a"), w.path("b")},
+				func(git.RepoPath, git.Version, bool) error { return nil })
 			if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) == 0 {
 				t.Errorf("the watch ends with %v", err)
 			}
@@ -163,7 +171,8 @@ func TestSearchSourceFollowsRoutes(t *testing.T) {
 	one, two := newSourceWorld(t), newSourceWorld(t)
 	gittest.InitAt(t, filepath.Join(one.dir, "one.git"))
 	gittest.InitAt(t, filepath.Join(two.dir, "two.git"))
-	a, b := searchremote.Node{Name: "a", Client: one.client(one.listen())}, searchremote.Node{Name: "b", Client: two.client(two.listen())}
+	a, b := searchremote.Node{Name: "a", Client: one.client(one.listen())}, searchremote.Node{Name: "b",
+		Client: two.client(two.listen())}
 	s := searchremote.NewSource([]searchremote.Route{{Prefix: "one", Nodes: []searchremote.Node{a}}})
 	type event struct {
 		path string
@@ -173,10 +182,11 @@ func TestSearchSourceFollowsRoutes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		ended <- s.Watch(ctx, []git.RepoPath{one.path("one.git"), one.path("two.git")}, func(p git.RepoPath, _ git.Version, gone bool) error {
-			events <- event{p.String(), gone}
-			return nil
-		})
+		ended <- s.Watch(ctx, []git.RepoPath{one.path("one.git"), one.path("two.git")},
+			func(p git.RepoPath, _ git.Version, gone bool) error {
+				events <- event{p.String(), gone}
+				return nil
+			})
 	}()
 	await := func(want ...event) {
 		t.Helper()
@@ -213,7 +223,8 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 	}
 	heads, version, err := s.Heads(ctx, path, []string{"HEAD", "refs/heads/none", "refs/tags/t"})
 	w.do(err)
-	if heads[0].Name != "refs/heads/main" || heads[0].Commit != second || heads[0].Err != nil || !fault.Is(heads[1].Err, fault.NotFound) ||
+	if heads[0].Name != "refs/heads/main" || heads[0].Commit != second || heads[0].Err != nil ||
+		!fault.Is(heads[1].Err, fault.NotFound) ||
 		heads[1].Name != "refs/heads/none" || heads[2].Commit != second || version.Incarnation == "" {
 		t.Errorf("heads %+v at %+v", heads, version)
 	}
@@ -235,11 +246,13 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 		}))
 		return list
 	}
-	if got, want := files(second, git.ObjectID{}), []string{`add 100644 18 false "a needle\nneedle b\n"`, `change 100644 11 false "new needle\n"`,
+	if got, want := files(second, git.ObjectID{}), []string{`add 100644 18 false "a needle\nneedle b\n"`,
+		`change 100644 11 false "new needle\n"`,
 		`keep 100644 5 false "keep\n"`, `large 100644 5000 false ""`}; !slices.Equal(got, want) {
 		t.Errorf("files %q, want %q", got, want)
 	}
-	if got, want := files(second, first), []string{`add 100644 18 false "a needle\nneedle b\n"`, `change 100644 11 false "new needle\n"`,
+	if got, want := files(second, first), []string{`add 100644 18 false "a needle\nneedle b\n"`,
+		`change 100644 11 false "new needle\n"`,
 		`go 0 0 true ""`}; !slices.Equal(got, want) {
 		t.Errorf("what differs %q, want %q", got, want)
 	}
@@ -284,7 +297,8 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 		t.Errorf("no pattern: %v", err)
 	}
 	board := inflight.NewBoard()
-	for pattern, want := range map[string]search.Grep{"found": {Pattern: "needle", Limit: 10}, "not found": {Pattern: "haystack", Limit: 10}, "refused": {Pattern: "(", Regexp: true, Limit: 2}} {
+	for pattern, want := range map[string]search.Grep{"found": {Pattern: "needle", Limit: 10},
+		"not found": {Pattern: "haystack", Limit: 10}, "refused": {Pattern: "(", Regexp: true, Limit: 2}} {
 		mine, request := board.Begin(ctx, "search", "")
 		_ = s.Grep(mine, path, second, want, func(search.Hit) error { return nil })
 		request.End()
@@ -311,7 +325,8 @@ func (w *sourceWorld) testPieces(s search.Source, a *gittest.Repo) {
 		return nil
 	}))
 	lines := 0
-	w.do(s.Grep(w.t.Context(), w.path("team/a"), commit, search.Grep{Pattern: "needle", Limit: 10_000}, func(search.Hit) error { lines++; return nil }))
+	w.do(s.Grep(w.t.Context(), w.path("team/a"), commit, search.Grep{Pattern: "needle", Limit: 10_000},
+		func(search.Hit) error { lines++; return nil }))
 	if n != len(want) || lines != 3000 {
 		w.t.Errorf("%d files and %d lines", n, lines)
 	}

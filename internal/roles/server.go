@@ -52,7 +52,8 @@ type reloadStep struct {
 }
 
 // build builds the parts of a role and pushes their closers. After an error the closers hold what was built until then.
-func build(role config.Role, cfg config.Config, log *slog.Logger, reg prometheus.Registerer, p Process, c *closers) (*server, error) {
+func build(role config.Role, cfg config.Config, log *slog.Logger, reg prometheus.Registerer, p Process,
+	c *closers) (*server, error) {
 	s := &server{role: role, cfg: cfg, log: log, reg: reg, process: p, closers: c}
 	if err := s.addLanes(); err != nil {
 		return nil, err

@@ -15,7 +15,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/config"
 )
 
-// Names of sockets that a service manager opens for the process (sd_listen_fds(3), FileDescriptorName= in systemd.socket(5)).
+// Names of sockets that a service manager opens for the process (sd_listen_fds(3), FileDescriptorName= in
+// systemd.socket(5)).
 const (
 	httpSocket = "http"
 	sshSocket  = "ssh"
@@ -23,8 +24,9 @@ const (
 	opsSocket  = "ops"
 )
 
-// sockets are the listening sockets that the process has from its service manager and has not taken yet, by name. They stay open there when this
-// process closes its own, so that the kernel goes on queueing connections for the next process.
+// sockets are the listening sockets that the process has from its service manager and has not taken yet, by name. They
+// stay open there when this process closes its own, so that the kernel goes on queueing connections for the next
+// process.
 type sockets map[string]net.Listener
 
 // InheritedSockets are the files of LISTEN_FDS, if they are for this process. It removes the variables.
@@ -48,7 +50,8 @@ func inherit(files []*os.File) (s sockets, err error) {
 func (s sockets) add(f *os.File) error {
 	name := f.Name()
 	if names := []string{httpSocket, sshSocket, nodeSocket, opsSocket}; !slices.Contains(names, name) {
-		return fmt.Errorf("inherited socket %q: unknown name; set FileDescriptorName= of the socket unit to one of %s", name, strings.Join(names, ", "))
+		return fmt.Errorf("inherited socket %q: unknown name; set FileDescriptorName= of the socket unit to one of %s", name,
+			strings.Join(names, ", "))
 	}
 	if s[name] != nil {
 		return fmt.Errorf("inherited socket %q: there are two of this name; a socket unit has one ListenStream=", name)
@@ -64,9 +67,9 @@ func (s sockets) add(f *os.File) error {
 	return nil
 }
 
-// addressed returns a configuration whose listeners have the addresses of the inherited sockets. An error says what such
-// an address would let in that is not meant: other machines may reach the socket, though they do not reach the address of
-// the configuration. Unix sockets change nothing.
+// addressed returns a configuration whose listeners have the addresses of the inherited sockets. An error says what
+// such an address would let in that is not meant: other machines may reach the socket, though they do not reach the
+// address of the configuration. Unix sockets change nothing.
 func (s sockets) addressed(cfg config.Config, role config.Role) (config.Config, error) {
 	if len(s) == 0 {
 		return cfg, nil
@@ -108,7 +111,8 @@ func (s sockets) listen(name string, open func() (net.Listener, error)) (net.Lis
 // unused is an error if a socket was not taken: its clients would wait for ever.
 func (s sockets) unused(role config.Role) error {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
-		return fmt.Errorf("inherited socket %q: packhorse %s does not listen there; set the address in the configuration, or remove the socket unit", name, role)
+		return fmt.Errorf("inherited socket %q: packhorse %s does not listen there; set the address in the configuration, "+
+			"or remove the socket unit", name, role)
 	}
 	return nil
 }

@@ -61,7 +61,8 @@ func TestInherit(t *testing.T) {
 	}
 	cfg := config.DefaultConfig()
 	cfg.State, cfg.Ops.Address = t.TempDir(), ""
-	if _, err := openListeners(config.RoleGateway, cfg, s); err == nil || !strings.Contains(err.Error(), `"ssh": packhorse gateway does not listen there`) {
+	if _, err := openListeners(config.RoleGateway, cfg, s); err == nil ||
+		!strings.Contains(err.Error(), `"ssh": packhorse gateway does not listen there`) {
 		t.Errorf("a socket that nobody asked for: %v", err)
 	}
 	if s, err = inherit([]*os.File{file("http")}); err != nil {
@@ -100,13 +101,15 @@ func TestInheritedAddresses(t *testing.T) {
 	}{
 		"everybody may read": {config.RoleServe, httpSocket, "192.0.2.1:80", as, reads},
 		"all addresses":      {config.RoleServe, httpSocket, "[::]:80", as, reads},
-		"public":             {config.RoleServe, httpSocket, "192.0.2.1:80", func(c *config.Config) { c.HTTP.PublicRead = true }, ""},
-		"loopback":           {config.RoleServe, httpSocket, "127.0.0.1:80", as, ""},
-		"profiles":           {config.RoleGateway, opsSocket, "192.0.2.1:90", as, "serves profiles to whoever reaches it"},
+		"public": {config.RoleServe, httpSocket, "192.0.2.1:80",
+			func(c *config.Config) { c.HTTP.PublicRead = true }, ""},
+		"loopback": {config.RoleServe, httpSocket, "127.0.0.1:80", as, ""},
+		"profiles": {config.RoleGateway, opsSocket, "192.0.2.1:90", as, "serves profiles to whoever reaches it"},
 		"anonymous SSH": {config.RoleServe, sshSocket, "192.0.2.1:22", func(c *config.Config) {
 			c.SSH.Address, c.SSH.Anonymous = "127.0.0.1:22", true
 		}, reads},
-		"a node": {config.RoleStorage, nodeSocket, "192.0.2.1:91", func(c *config.Config) { c.Storage.Listen = "unix:/node.sock" }, deletes},
+		"a node": {config.RoleStorage, nodeSocket, "192.0.2.1:91",
+			func(c *config.Config) { c.Storage.Listen = "unix:/node.sock" }, deletes},
 		"a node with a secret": {config.RoleStorage, nodeSocket, "192.0.2.1:91", func(c *config.Config) {
 			c.Storage.Listen, c.Storage.SecretFile = "127.0.0.1:91", "/secret"
 		}, ""},
@@ -128,7 +131,8 @@ func TestInheritedAddresses(t *testing.T) {
 	}
 }
 
-// TestAcceptedConnectionsAreServed: who has connected before the end gets an answer, though the request comes after it began.
+// TestAcceptedConnectionsAreServed: who has connected before the end gets an answer, though the request comes after it
+// began.
 func TestAcceptedConnectionsAreServed(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -179,11 +183,13 @@ func (l tellClose) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// TestSocketUnits: the examples of socket units have the names that a gateway knows, belong to its unit, and listen where its example does.
+// TestSocketUnits: the examples of socket units have the names that a gateway knows, belong to its unit, and listen
+// where its example does.
 func TestSocketUnits(t *testing.T) {
 	t.Parallel()
 	cfg := exampleConfig(t, config.RoleGateway)
-	for name, address := range map[string]string{httpSocket: cfg.HTTP.Address, sshSocket: cfg.SSH.Address, opsSocket: cfg.Ops.Address} {
+	for name, address := range map[string]string{httpSocket: cfg.HTTP.Address, sshSocket: cfg.SSH.Address,
+		opsSocket: cfg.Ops.Address} {
 		text, err := os.ReadFile("../../examples/systemd/packhorse-gateway-" + name + ".socket")
 		if err != nil {
 			t.Fatal(err)

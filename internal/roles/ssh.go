@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/gitssh"
 )
 
-// loadHostKeys reads the host keys. In a directory that the configuration names, the kinds that are there are a choice; the state
-// directory gets all.
+// loadHostKeys reads the host keys. In a directory that the configuration names, the kinds that are there are a choice;
+// the state directory gets all.
 func loadHostKeys(c *config.Config, log *slog.Logger) ([]ssh.Signer, error) {
 	if c.SSH.HostKeys != "" {
 		return gitssh.LoadHostKeys(c.SSH.HostKeys, false, log)
@@ -46,7 +46,8 @@ func (s *server) addSSH(core *gateway.Gateway, callers *auth.Auth, clients *clie
 			Logins: clients.limits.sshLogins, AddressLogins: clients.limits.addressLogins, AddressRate: float64(cfg.AddressRate),
 			Exempt: clients.ssh.Exempt,
 		},
-		LoginGrace: cfg.LoginGrace.Duration, AuthTries: cfg.AuthTries, KeepAlive: cfg.KeepAlive.Duration, Idle: cfg.IdleTimeout.Duration,
+		LoginGrace: cfg.LoginGrace.Duration, AuthTries: cfg.AuthTries, KeepAlive: cfg.KeepAlive.Duration,
+		Idle:        cfg.IdleTimeout.Duration,
 		SessionIdle: cfg.SessionIdleTimeout.Duration,
 		WriteStall:  s.cfg.HTTP.WriteStall.Duration, Sessions: cfg.Sessions,
 	})

@@ -33,7 +33,8 @@ type warmWorld struct {
 func newWarmWorld(t *testing.T, o uploadpack.Warmup) *warmWorld {
 	t.Helper()
 	w := &warmWorld{t: t, reg: prometheus.NewRegistry()}
-	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{packsource.ClassPack: {Slots: 2, Queue: 100}}})
+	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{packsource.ClassPack: {Slots: 2,
+		Queue: 100}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,8 @@ func newWarmWorld(t *testing.T, o uploadpack.Warmup) *warmWorld {
 		t.Fatal(err)
 	}
 	packs := packcache.NewMetrics()
-	cache, err := packcache.Open(source, packcache.Options{Dir: t.TempDir(), MaxBytes: 1 << 30, MinFree: -1, Probation: -1, Metrics: packs})
+	cache, err := packcache.Open(source, packcache.Options{Dir: t.TempDir(), MaxBytes: 1 << 30, MinFree: -1, Probation: -1,
+		Metrics: packs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +54,8 @@ func newWarmWorld(t *testing.T, o uploadpack.Warmup) *warmWorld {
 	w.repo = gittest.InitAt(t, filepath.Join(root, "app.git"))
 	w.repo.Git("config", "uploadpack.allowFilter", "true")
 	w.repo.Git("update-ref", "refs/heads/main", w.repo.Commit("first").String())
-	if w.node, err = storage.New(uploadpack.New(cache, uploadpack.Options{Agent: "test", Warmup: &o}), storage.Options{Root: root}); err != nil {
+	if w.node, err = storage.New(uploadpack.New(cache, uploadpack.Options{Agent: "test", Warmup: &o}),
+		storage.Options{Root: root}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -104,8 +107,8 @@ func (w *warmWorld) changed() {
 	w.node.RefsChanged(path)
 }
 
-// TestWarmUpIsWhatClientsAskFor lets real clients of many shapes come after each push. From the second push on every one of them has to find
-// its pack: the cache makes none for a request.
+// TestWarmUpIsWhatClientsAskFor lets real clients of many shapes come after each push. From the second push on every
+// one of them has to find its pack: the cache makes none for a request.
 func TestWarmUpIsWhatClientsAskFor(t *testing.T) {
 	t.Parallel()
 	w := newWarmWorld(t, uploadpack.Warmup{Packs: 100})
@@ -117,21 +120,26 @@ func TestWarmUpIsWhatClientsAskFor(t *testing.T) {
 	url := w.url + "/app"
 	clone := func(args ...string) func(dir string) {
 		return func(string) {
-			gittest.Run(t, "", "", append(append([]string{"clone", "-q", "--bare"}, args...), url, filepath.Join(t.TempDir(), "clone"))...)
+			gittest.Run(t, "", "", append(append([]string{"clone", "-q", "--bare"}, args...), url,
+				filepath.Join(t.TempDir(), "clone"))...)
 		}
 	}
 	runner := func(args ...string) func(dir string) { // into a repository that stays
 		return func(dir string) {
-			gittest.Run(t, dir, "", slices.Concat([]string{"fetch", "-q"}, args, []string{url, "+refs/heads/main:refs/remotes/origin/main"})...)
+			gittest.Run(t, dir, "", slices.Concat([]string{"fetch", "-q"}, args,
+				[]string{url, "+refs/heads/main:refs/remotes/origin/main"})...)
 		}
 	}
 	clients := map[string]func(dir string){
-		"clone": clone(), "mirror": clone("--mirror"), "no tags": clone("--no-tags"), "v0": clone("-c", "protocol.version=0", "--depth=3"),
-		"single": clone("--single-branch"), "depth 1": clone("--depth=1"), "depth 2": clone("--depth=2", "--no-single-branch"),
+		"clone": clone(), "mirror": clone("--mirror"), "no tags": clone("--no-tags"),
+		"v0":     clone("-c", "protocol.version=0", "--depth=3"),
+		"single": clone("--single-branch"), "depth 1": clone("--depth=1"),
+		"depth 2":  clone("--depth=2", "--no-single-branch"),
 		"blobless": clone("--filter=blob:none"), "treeless": clone("--filter=tree:0", "--single-branch", "--no-tags"),
 		"since":    clone("--shallow-since=2001-01-01", "--single-branch"),
-		"runner 1": runner(), "runner 2": runner(), "runner without tags 1": runner("--no-tags"), "runner without tags 2": runner("--no-tags"),
-		"shallow runner 1": runner("--depth=1", "--no-tags"), "shallow runner 2": runner("--depth=1", "--no-tags"),
+		"runner 1": runner(), "runner 2": runner(), "runner without tags 1": runner("--no-tags"),
+		"runner without tags 2": runner("--no-tags"),
+		"shallow runner 1":      runner("--depth=1", "--no-tags"), "shallow runner 2": runner("--depth=1", "--no-tags"),
 	}
 	dirs := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(clients)) {
@@ -175,7 +183,8 @@ func TestWarmUpIsWhatClientsAskFor(t *testing.T) {
 		t.Errorf("%v clients found no pack", missed)
 	}
 	if used := w.metric("packhorse_warmup_used_total"); used < float64(len(clients)) {
-		t.Errorf("%v packs used; %v made, %v skipped", used, w.metric("packhorse_warmup_made_total"), w.metric("packhorse_warmup_skipped_total"))
+		t.Errorf("%v packs used; %v made, %v skipped", used, w.metric("packhorse_warmup_made_total"),
+			w.metric("packhorse_warmup_skipped_total"))
 	}
 }
 
@@ -187,9 +196,11 @@ func TestWarmUpHasBounds(t *testing.T) {
 		"limit": {Packs: 1}, "large": {MaxBytes: 1}, "busy": {Idle: never, Patience: time.Millisecond}, "there": {},
 	} {
 		w := newWarmWorld(t, o)
-		for _, args := range [][]string{{"--single-branch"}, {"--depth=1"}, {"--single-branch"}, {"--depth=1"}, {"--filter=blob:none"}} {
+		for _, args := range [][]string{{"--single-branch"}, {"--depth=1"}, {"--single-branch"}, {"--depth=1"},
+			{"--filter=blob:none"}} {
 			w.repo.Git("repack", "-adq")
-			gittest.Run(t, "", "", append(append([]string{"clone", "-q", "--bare"}, args...), w.url+"/app", filepath.Join(t.TempDir(), "clone"))...)
+			gittest.Run(t, "", "", append(append([]string{"clone", "-q", "--bare"}, args...), w.url+"/app",
+				filepath.Join(t.TempDir(), "clone"))...)
 		}
 		w.push(0)
 		skipped := func() bool { return w.metric("packhorse_warmup_skipped_total", reason) > 0 }

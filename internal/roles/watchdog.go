@@ -38,19 +38,23 @@ func (s *server) startWatchdog(l listeners, reg prometheus.Gatherer) (end func()
 		return func() {}
 	}
 	o := watchdog.Options{
-		Dir: c.DumpDir(s.cfg.State), Spare: watchdog.DefaultSpare(), Stall: c.Stall.Duration, Blocked: c.Blocked, Interval: c.Interval.Duration,
-		Count: c.Count, MaxBytes: int64(c.MaxBytes), MinFree: int64(c.MinFree), Trace: int64(c.Trace), Profile: cpuProfile,
+		Dir: c.DumpDir(s.cfg.State), Spare: watchdog.DefaultSpare(), Stall: c.Stall.Duration, Blocked: c.Blocked,
+		Interval: c.Interval.Duration,
+		Count:    c.Count, MaxBytes: int64(c.MaxBytes), MinFree: int64(c.MinFree), Trace: int64(c.Trace), Profile: cpuProfile,
 		Probes: s.probes(l), Redact: auth.Redact, Log: s.log, Stderr: s.process.Stderr, Metrics: metrics,
 		About: fmt.Sprintf("packhorse %s %s", s.role, s.process.Version),
-		Parts: []watchdog.Part{{Name: "metrics.txt", Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}},
+		Parts: []watchdog.Part{{Name: "metrics.txt",
+			Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}},
 	}
 	if board := s.lanes.board; board != nil {
-		o.Parts = append(o.Parts, watchdog.Part{Name: "requests.txt", Write: func(to io.Writer) error { return writeRequests(to, board) }})
+		o.Parts = append(o.Parts, watchdog.Part{Name: "requests.txt",
+			Write: func(to io.Writer) error { return writeRequests(to, board) }})
 	}
 	if s.packs != nil {
 		runner := s.packs.runner
 		o.Starting = runner.Starting
-		o.Parts = append(o.Parts, watchdog.Part{Name: "git.txt", Write: func(to io.Writer) error { return writeRunning(to, runner.Running()) }})
+		o.Parts = append(o.Parts, watchdog.Part{Name: "git.txt",
+			Write: func(to io.Writer) error { return writeRunning(to, runner.Running()) }})
 	}
 	w := watchdog.Start(o)
 	s.dumps.set(w)
@@ -73,7 +77,8 @@ func (s *server) probes(l listeners) (all []watchdog.Probe) {
 		name string
 		net.Listener
 		tls bool
-	}{{"http", l.public, cfg.HTTP.TLSCert != ""}, {"node", l.node, nodeTLS}, {"ops", l.private, false}, {"admin", l.admin, false}} {
+	}{{"http", l.public, cfg.HTTP.TLSCert != ""}, {"node", l.node, nodeTLS}, {"ops", l.private, false}, {"admin", l.admin,
+		false}} {
 		if one.Listener != nil {
 			all = append(all, watchdog.HTTP(one.name, one.Addr(), one.tls))
 		}
@@ -109,7 +114,8 @@ func writeRequests(to io.Writer, board *inflight.Board) error {
 // writeRunning lists the git commands that run, for a dump.
 func writeRunning(to io.Writer, all []process.Running) error {
 	for _, r := range all {
-		_, err := fmt.Fprintf(to, "%d %s %v: git %s\n  repository %q request %q stage %q queued %v; CPU %v, waited for one %v; %d processes, %d bytes; in %d out %d\n",
+		_, err := fmt.Fprintf(to, "%d %s %v: git %s\n  repository %q request %q stage %q queued %v; CPU %v, waited for "+
+			"one %v; %d processes, %d bytes; in %d out %d\n",
 			r.Pid, r.Class, r.Age, r.Args, r.Repository, r.Request, r.Stage, r.Queue, r.User+r.System, r.Delay, r.Processes, r.RSS, r.In, r.Out)
 		if err != nil {
 			return err
@@ -118,8 +124,8 @@ func writeRunning(to io.Writer, all []process.Running) error {
 	return nil
 }
 
-// followQuits has a dump written at each SIGQUIT, and at each SIGUSR1. A SIGQUIT that comes soon after another is somebody's who means it, and has its
-// default effect, which needs nothing of us.
+// followQuits has a dump written at each SIGQUIT, and at each SIGUSR1. A SIGQUIT that comes soon after another is
+// somebody's who means it, and has its default effect, which needs nothing of us.
 func followQuits(p Process, w *watchdog.Watchdog) (end func()) {
 	if p.Quits == nil {
 		return func() {}
@@ -205,7 +211,8 @@ func (d *dumps) handler(again time.Duration) http.Handler {
 			refuse(http.StatusTooManyRequests, fmt.Sprintf("there was a dump less than %v ago", again))
 			return
 		case dog == nil:
-			refuse(http.StatusNotFound, "no dumps are written: watchdog.enabled is false, or the process is about to start or to end")
+			refuse(http.StatusNotFound,
+				"no dumps are written: watchdog.enabled is false, or the process is about to start or to end")
 			return
 		}
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(dumpLimit)) // where there is one

@@ -21,8 +21,9 @@ import (
 func quietWatchdog(t *testing.T) (w *watchdog.Watchdog, dir string) {
 	dir = filepath.Join(t.TempDir(), "dumps")
 	w = watchdog.Start(watchdog.Options{
-		Dir: dir, Stall: time.Hour, Blocked: 1 << 30, Interval: time.Hour, Count: 10, MaxBytes: 1 << 30, Profile: time.Millisecond,
-		Log: slog.New(slog.DiscardHandler),
+		Dir: dir, Stall: time.Hour, Blocked: 1 << 30, Interval: time.Hour, Count: 10, MaxBytes: 1 << 30,
+		Profile: time.Millisecond,
+		Log:     slog.New(slog.DiscardHandler),
 	})
 	t.Cleanup(w.Close)
 	return w, dir
@@ -43,7 +44,8 @@ func TestDumpHandler(t *testing.T) {
 		h.ServeHTTP(answer, r)
 		return answer.Code, answer.Body.String()
 	}
-	if status, text := ask(admin, "POST", adminapi.DumpPath); status != 404 || !strings.Contains(text, "watchdog.enabled") {
+	if status, text := ask(admin, "POST", adminapi.DumpPath); status != 404 ||
+		!strings.Contains(text, "watchdog.enabled") {
 		t.Errorf("without a watchdog: %d %s", status, text)
 	}
 	d.set(w)
@@ -64,8 +66,10 @@ func TestDumpHandler(t *testing.T) {
 		if test.origin != "" {
 			header = []string{"Origin", test.origin}
 		}
-		if status, text := ask(test.h, test.method, test.path, header...); status != test.status || !strings.Contains(text, test.says) {
-			t.Errorf("%s %s from %q: %d %s, want %d %s", test.method, test.path, test.origin, status, text, test.status, test.says)
+		if status, text := ask(test.h, test.method, test.path, header...); status != test.status ||
+			!strings.Contains(text, test.says) {
+			t.Errorf("%s %s from %q: %d %s, want %d %s", test.method, test.path, test.origin, status, text, test.status,
+				test.says)
 		}
 	}
 }

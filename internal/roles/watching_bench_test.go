@@ -26,12 +26,14 @@ import (
 // answering is a node that answers every request with the same short text.
 type answering struct{}
 
-func (answering) Advertise(_ context.Context, _ git.RepoPath, _ node.Session, reply node.ResponseWriter) (node.Outcome, error) {
+func (answering) Advertise(_ context.Context, _ git.RepoPath, _ node.Session,
+	reply node.ResponseWriter) (node.Outcome, error) {
 	_, err := io.WriteString(reply, "0000")
 	return node.Outcome{}, err
 }
 
-func (answering) UploadPack(_ context.Context, _ git.RepoPath, _ node.Session, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+func (answering) UploadPack(_ context.Context, _ git.RepoPath, _ node.Session, request io.Reader,
+	reply node.ResponseWriter) (node.Outcome, error) {
 	if _, err := io.Copy(io.Discard, request); err != nil {
 		return node.Outcome{}, err
 	}
@@ -39,7 +41,8 @@ func (answering) UploadPack(_ context.Context, _ git.RepoPath, _ node.Session, r
 	return node.Outcome{Command: protocol.CommandLsRefs, Agent: "git/2.39.5", Refs: 1}, err
 }
 
-func (answering) ReceivePack(context.Context, git.RepoPath, node.Session, node.Pusher, io.Reader, node.ResponseWriter) (node.Outcome, error) {
+func (answering) ReceivePack(context.Context, git.RepoPath, node.Session, node.Pusher, io.Reader,
+	node.ResponseWriter) (node.Outcome, error) {
 	return node.Outcome{}, nil
 }
 
@@ -50,7 +53,8 @@ func (s silent) Header() http.Header         { return s.header }
 func (s silent) WriteHeader(int)             {}
 func (s silent) Write(p []byte) (int, error) { return len(p), nil }
 
-// BenchmarkWatching is what watching adds to the smallest request: its line in the log, its place on the board, and being judged.
+// BenchmarkWatching is what watching adds to the smallest request: its line in the log, its place on the board, and
+// being judged.
 func BenchmarkWatching(b *testing.B) {
 	const body = "0014command=ls-refs\n0000"
 	for _, watched := range []bool{false, true} {
@@ -67,10 +71,12 @@ func BenchmarkWatching(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			o.Router = router.New()
-			if err := o.Router.Set([]router.Route{{Replicas: []*router.Replica{{Name: "local", Node: answering{}}}}}); err != nil {
+			if err := o.Router.Set([]router.Route{{Replicas: []*router.Replica{{Name: "local",
+				Node: answering{}}}}}); err != nil {
 				b.Fatal(err)
 			}
-			o.Pump, o.Lanes, o.Memory = bulk.NewPump(bulk.PumpOptions{}), admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}), admit.NewBudget("requests", 1<<30)
+			o.Pump, o.Lanes, o.Memory = bulk.NewPump(bulk.PumpOptions{}), admit.NewLanes(admit.Sizes{Small: 10, Hit: 10,
+				Cold: 10}), admit.NewBudget("requests", 1<<30)
 			o.Metrics, o.MaxBody = gateway.NewMetrics(), 1<<20
 			h := githttp.New(githttp.Options{Gateway: &o})
 			b.ReportAllocs()

@@ -21,12 +21,15 @@ func (s *server) newWebhooks() (*webhook.Hooks, error) {
 	if len(cfg.Webhook) == 0 || !cfg.Push.Enabled {
 		return nil, nil
 	}
-	o := webhook.Options{Dir: filepath.Join(cfg.State, "outbox"), Agent: "packhorse/" + s.process.Version, Metrics: webhook.NewMetrics(), Log: log}
+	o := webhook.Options{Dir: filepath.Join(cfg.State, "outbox"), Agent: "packhorse/" + s.process.Version,
+		Metrics: webhook.NewMetrics(), Log: log}
 	s.register(o.Metrics)
 	for _, w := range cfg.Webhook {
 		t := webhook.Target{
-			Name: w.Name, URL: w.URL, Pre: slices.Contains(w.Events, config.EventPre), Post: slices.Contains(w.Events, config.EventPost),
-			Timeout: w.Timeout.Duration, Open: w.OnFailure == config.FailOpen, AllowPrivate: w.AllowPrivate, GiveUp: w.GiveUp.Duration,
+			Name: w.Name, URL: w.URL, Pre: slices.Contains(w.Events, config.EventPre),
+			Post:    slices.Contains(w.Events, config.EventPost),
+			Timeout: w.Timeout.Duration, Open: w.OnFailure == config.FailOpen, AllowPrivate: w.AllowPrivate,
+			GiveUp: w.GiveUp.Duration,
 		}
 		patterns, err := auth.ParsePatterns(w.Repositories)
 		if err != nil {
@@ -56,7 +59,8 @@ func (s *server) newWebhooks() (*webhook.Hooks, error) {
 // settlePatience is how long a start waits for pushes to the server before it.
 const settlePatience = 10 * time.Second
 
-// completePatience is how long a start waits for atomic pushes to be done to their ends. A lock has to be seen for some seconds.
+// completePatience is how long a start waits for atomic pushes to be done to their ends. A lock has to be seen for some
+// seconds.
 const completePatience = 30 * time.Second
 
 // completePushes sees to it that the first request finds no half of an atomic push that a crash cut off.
@@ -64,7 +68,8 @@ func completePushes(node *storage.Node, log *slog.Logger) {
 	patience, cancel := context.WithTimeout(context.Background(), completePatience)
 	defer cancel()
 	if left := node.CompleteAtomicPushes(patience); len(left) > 0 {
-		log.Warn("atomic pushes to the server before this one may be done by half; the server starts, and goes on with them", "pushes", left)
+		log.Warn("atomic pushes to the server before this one may be done by half; the server starts, and goes on with them",
+			"pushes", left)
 	}
 }
 

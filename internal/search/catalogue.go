@@ -15,10 +15,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// catalogue gives repositories their numbers, by which shards and searches know them. A number is never given twice: what a repository's shards hold
-// is nobody else's to read. The file has a line for each number, and before any of them is used one that says from where on none is. A line that was
-// lost means that a repository is indexed anew. After each job a line says what the repository's shards are like that are on the disk then: others, as a
-// power cut in the middle of their renaming leaves them, are not trusted.
+// catalogue gives repositories their numbers, by which shards and searches know them. A number is never given twice:
+// what a repository's shards hold is nobody else's to read. The file has a line for each number, and before any of them
+// is used one that says from where on none is. A line that was lost means that a repository is indexed anew. After each
+// job a line says what the repository's shards are like that are on the disk then: others, as a power cut in the middle
+// of their renaming leaves them, are not trusted.
 type catalogue struct {
 	path string
 
@@ -118,7 +119,8 @@ func (c *catalogue) rewrite() error {
 		encoder.Encode(e)
 	}
 	for _, step := range []func() error{
-		w.Flush, f.Sync, func() error { return os.Rename(c.path+".new", c.path) }, func() error { return syncFile(filepath.Dir(c.path)) },
+		w.Flush, f.Sync, func() error { return os.Rename(c.path+".new", c.path) },
+		func() error { return syncFile(filepath.Dir(c.path)) },
 	} {
 		if err := step(); err != nil { // before the renaming, the old one stays
 			f.Close()

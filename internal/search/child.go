@@ -23,7 +23,8 @@ const (
 	WorkIndex  Work = "index"
 )
 
-// child is a process of our own program: niced, in a process group of its own, ended with its group. Its standard error goes to the log.
+// child is a process of our own program: niced, in a process group of its own, ended with its group. Its standard error
+// goes to the log.
 type child struct {
 	process *os.Process
 	stdin   *os.File // our ends
@@ -129,7 +130,8 @@ func (c *child) readLog(r *os.File, log *slog.Logger) {
 		text := lines.Text()
 		log.Debug("search process", "says", text)
 		c.saying.Lock()
-		if strings.HasPrefix(text, "fatal error:") || strings.HasPrefix(text, "unexpected fault") || strings.HasPrefix(text, "panic:") || len(c.said) == 0 {
+		if strings.HasPrefix(text, "fatal error:") || strings.HasPrefix(text, "unexpected fault") ||
+			strings.HasPrefix(text, "panic:") || len(c.said) == 0 {
 			c.said = append(c.said[:min(len(c.said), 3)], text)
 		}
 		c.saying.Unlock()

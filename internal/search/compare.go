@@ -18,8 +18,8 @@ type stock struct {
 	bytes int64
 }
 
-// compareShards has the repositories indexed anew whose files of the index are not as they were written: zoekt leaves out, and tells nobody, what
-// somebody has cut off or removed.
+// compareShards has the repositories indexed anew whose files of the index are not as they were written: zoekt leaves
+// out, and tells nobody, what somebody has cut off or removed.
 func (e *Engine) compareShards() {
 	e.mu.Lock()
 	jobs := make(map[*repository]int, len(e.repos))
@@ -53,7 +53,8 @@ func (e *Engine) compareShards() {
 		if !idle || begun != r.jobs || len(r.indexed) == 0 || there[shardPrefix(r.path)] == (stock{r.shards, r.size}) {
 			continue // as it was, or looked at while it changed
 		}
-		e.log.Warn("a part of the search index is not as it was written; its repository is indexed anew", "repository", r.path.String())
+		e.log.Warn("a part of the search index is not as it was written; its repository is indexed anew", "repository",
+			r.path.String())
 		if err := e.dropShards(r.path); err != nil {
 			e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
 		}
@@ -80,8 +81,8 @@ func (e *Engine) sealOf(shards []string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:12]), nil
 }
 
-// secure sees that a repository's shards are on the disk, and notes in the catalogue what they are like. Where that fails, or power does before, the
-// repository is indexed anew at the next start.
+// secure sees that a repository's shards are on the disk, and notes in the catalogue what they are like. Where that
+// fails, or power does before, the repository is indexed anew at the next start.
 func (e *Engine) secure(id uint32, shards []string, namesOnly int) error {
 	seal, err := e.sealOf(shards)
 	if err != nil {

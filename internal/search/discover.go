@@ -88,7 +88,8 @@ func (e *Engine) forgetOthers(there map[git.RepoPath]bool) {
 	e.ready = true
 }
 
-// watch follows some repositories until ctx ends. Of more than the source has watched some are: the rest is looked at again and again.
+// watch follows some repositories until ctx ends. Of more than the source has watched some are: the rest is looked at
+// again and again.
 func (e *Engine) watch(ctx context.Context, paths []git.RepoPath) {
 	e.running.Go(func() {
 		unwatched := 0
@@ -126,7 +127,8 @@ func (e *Engine) watch(ctx context.Context, paths []git.RepoPath) {
 	})
 }
 
-// lookInstead has repositories looked at for some time, in place of a watch. It tells whether the time is over, and not ctx.
+// lookInstead has repositories looked at for some time, in place of a watch. It tells whether the time is over, and not
+// ctx.
 func (e *Engine) lookInstead(ctx context.Context, paths []git.RepoPath, d time.Duration) bool {
 	for end := time.Now().Add(d); ; {
 		e.mu.Lock()
@@ -174,7 +176,8 @@ func (e *Engine) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// countUnwatched counts repositories that the source does not watch for us, and says when there are some, and when there are none any more.
+// countUnwatched counts repositories that the source does not watch for us, and says when there are some, and when
+// there are none any more.
 func (e *Engine) countUnwatched(n int) {
 	if n == 0 {
 		return
@@ -187,7 +190,8 @@ func (e *Engine) countUnwatched(n int) {
 	e.metrics.unwatched.Set(float64(now))
 	switch {
 	case before == 0:
-		e.log.Warn("there are more repositories than can be watched: some are looked at again and again instead, and indexed later", "every", (lookScans * e.o.Scan).String())
+		e.log.Warn("there are more repositories than can be watched: some are looked at again and again instead, and "+
+			"indexed later", "every", (lookScans * e.o.Scan).String())
 	case now == 0 && e.ctx.Err() == nil:
 		e.log.Info("all repositories to index are watched again")
 	}

@@ -69,9 +69,10 @@ type Engine struct {
 	candidates    []git.RepoPath       // both
 	ids           []uint32             // their numbers; 0: it has no index
 	jobs          map[*repository]*job // that run
-	unloaded      map[*repository]int  // that were indexed first, and so many shards of them are not searched yet; see load.go
-	queues        [lanes]waiting
-	unwatched     int // repositories
+	// that were indexed first, and so many shards of them are not searched yet; see load.go
+	unloaded  map[*repository]int
+	queues    [lanes]waiting
+	unwatched int // repositories
 }
 
 // repository is what is known of one. Guarded by Engine.mu.
@@ -82,11 +83,12 @@ type repository struct {
 	seal        string // at the start: what its shards are to be like
 	version     git.Version
 
-	indexed   []*workerv1.Branch // that its shards hold
-	shards    int
-	size      int64            // of its shards, in bytes
-	jobs      int              // that were begun for it
-	namesOnly int              // files that are found by their names only; one that changed since the last full index may count again
+	indexed []*workerv1.Branch // that its shards hold
+	shards  int
+	size    int64 // of its shards, in bytes
+	jobs    int   // that were begun for it
+	// files that are found by their names only; one that changed since the last full index may count again
+	namesOnly int
 	deltas    int              // times that changes were put on top
 	current   []Head           // where branches are
 	looked    bool             // current is known
@@ -105,17 +107,21 @@ type repository struct {
 	rebuild   bool             // its shards cannot be built upon, or have no symbols
 }
 
-// New makes an engine and starts it. What is wrong with its directory does not fail: the engine tries again and says so.
+// New makes an engine and starts it. What is wrong with its directory does not fail: the engine tries again and says
+// so.
 func New(o Options) *Engine {
 	e := &Engine{
-		o: o, log: o.Log, metrics: o.Metrics, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{}, jobs: map[*repository]*job{}, unloaded: map[*repository]int{}, load: make(chan struct{}, 1),
-		indexSpec: childSpec{program: o.Program, args: o.Argument, work: WorkIndex, rest: []string{itoa(o.IndexMemory)}, nice: o.IndexNice, cpus: 1, log: o.Log, account: o.Account},
+		o: o, log: o.Log, metrics: o.Metrics, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{},
+		jobs: map[*repository]*job{}, unloaded: map[*repository]int{}, load: make(chan struct{}, 1),
+		indexSpec: childSpec{program: o.Program, args: o.Argument, work: WorkIndex, rest: []string{itoa(o.IndexMemory)},
+			nice: o.IndexNice, cpus: 1, log: o.Log, account: o.Account},
 	}
 	for l := range e.wake {
 		e.wake[l] = make(chan struct{}, 1)
 	}
 	e.searching = &searching{
-		spec: childSpec{program: o.Program, args: o.Argument, work: WorkSearch, rest: []string{itoa(o.SearchMemory), e.shards()}, nice: o.SearchNice, log: o.Log, account: o.Account},
+		spec: childSpec{program: o.Program, args: o.Argument, work: WorkSearch,
+			rest: []string{itoa(o.SearchMemory), e.shards()}, nice: o.SearchNice, log: o.Log, account: o.Account},
 		died: e.searcherDied,
 	}
 	e.why = "the index is being opened; try again in a moment"
@@ -137,7 +143,8 @@ func (e *Engine) Close() error {
 const (
 	// retryDir is how long an index waits whose directory cannot be used.
 	retryDir = 15 * time.Second
-	// retryFailed is how long a repository waits that could not be indexed, the first time; then twice that, up to maxRetry.
+	// retryFailed is how long a repository waits that could not be indexed, the first time; then twice that, up to
+	// maxRetry.
 	retryFailed = 2 * time.Second
 	maxRetry    = 10 * time.Minute
 )
@@ -156,7 +163,8 @@ func (e *Engine) run() {
 			return
 		}
 		e.say("the index cannot be used; the server's log says why")
-		e.log.Warn("the directory of the search index cannot be used; searches are refused until it can", "dir", e.o.Dir, "error", err)
+		e.log.Warn("the directory of the search index cannot be used; searches are refused until it can", "dir", e.o.Dir,
+			"error", err)
 		if !e.sleep(retryDir) {
 			return
 		}
@@ -190,7 +198,8 @@ func (e *Engine) sleep(d time.Duration) bool {
 	}
 }
 
-// open makes the directory, reads the catalogue and takes stock of the shards. What does not fit is removed, and made anew later.
+// open makes the directory, reads the catalogue and takes stock of the shards. What does not fit is removed, and made
+// anew later.
 func (e *Engine) open() error {
 	if err := os.MkdirAll(e.shards(), 0o700); err != nil {
 		return err
@@ -254,7 +263,8 @@ func (e *Engine) takeStock() error {
 			}
 			continue
 		}
-		e.log.Warn("a part of the search index is removed; it is made anew if its repository is still there", "file", group[0].File, "reason", reason)
+		e.log.Warn("a part of the search index is removed; it is made anew if its repository is still there", "file",
+			group[0].File, "reason", reason)
 		for i := len(group) - 1; i >= 0; i-- {
 			if err := e.removeShard(group[i].File); err != nil {
 				return err
@@ -328,8 +338,8 @@ func (e *Engine) searcherDied() {
 	}
 }
 
-// removeBroken removes a broken shard with those that it belongs to, and has its repository indexed anew. If that is being indexed, its files may
-// just change their places: the next death finds what is broken for good.
+// removeBroken removes a broken shard with those that it belongs to, and has its repository indexed anew. If that is
+// being indexed, its files may just change their places: the next death finds what is broken for good.
 func (e *Engine) removeBroken(file string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -26,10 +26,12 @@ func TestPushIsFound(t *testing.T) {
 	e := start(t, options(t, s))
 	await(t, e, "needle", has(1, first))
 
-	second := s.push("team/app.git", main, files{"main.go": "package main // nothing\n", "other.go": "package main // needle again\n", "new.go": "// needle\n"})
+	second := s.push("team/app.git", main, files{"main.go": "package main // nothing\n",
+		"other.go": "package main // needle again\n", "new.go": "// needle\n"})
 	// There may be no time but that of the process that searches, if taking what was found was interrupted meanwhile.
 	f := await(t, e, "needle", func(f *found) bool { return has(2, second)(f) && f.Link > 0 })
-	if fresh := f.Repositories; len(fresh) != 1 || fresh[0].Lag != 0 || fresh[0].Indexed != second.String() || fresh[0].Repository != "team/app" || !bytes.Contains(f.json, []byte(`"repository":"team/app","path"`)) {
+	if fresh := f.Repositories; len(fresh) != 1 || fresh[0].Lag != 0 || fresh[0].Indexed != second.String() ||
+		fresh[0].Repository != "team/app" || !bytes.Contains(f.json, []byte(`"repository":"team/app","path"`)) {
 		t.Errorf("freshness is %+v", fresh)
 	}
 	await(t, e, "nothing", has(1, second))
@@ -46,7 +48,8 @@ func TestPushIsFound(t *testing.T) {
 	await(t, e, "nothing", has(0))
 }
 
-// TestNeverCalledFresh: when it was said that a repository has changed, no search says that what it had before is all there is.
+// TestNeverCalledFresh: when it was said that a repository has changed, no search says that what it had before is all
+// there is.
 func TestNeverCalledFresh(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -68,7 +71,8 @@ func TestNeverCalledFresh(t *testing.T) {
 	}
 }
 
-// TestNothingIsLostBetweenGitAndIndex: what was found without an index is found while its first index is made, loaded, and from then on.
+// TestNothingIsLostBetweenGitAndIndex: what was found without an index is found while its first index is made, loaded,
+// and from then on.
 func TestNothingIsLostBetweenGitAndIndex(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -82,7 +86,8 @@ func TestNothingIsLostBetweenGitAndIndex(t *testing.T) {
 		for fresh := false; !fresh; {
 			fresh = e.Status(nil).Waiting == 0
 			if f, err := ask(t, e, word); err != nil || f.Results != 1 || fresh && len(f.Unindexed) > 0 {
-				t.Fatalf("%q, which is in its index: %v, is found %d times, and without an index in %q: %v", word, fresh, f.Results, f.Unindexed, err)
+				t.Fatalf("%q, which is in its index: %v, is found %d times, and without an index in %q: %v", word, fresh, f.Results,
+					f.Unindexed, err)
 			}
 		}
 	}
@@ -275,7 +280,8 @@ func TestOnlyReadable(t *testing.T) {
 	if f.Searched != 1 {
 		t.Errorf("%d repositories were searched", f.Searched)
 	}
-	await(t, e, "needle", has(0), func(r *search.Request) { r.May = search.Each(func(git.RepoPath) bool { return false }) })
+	await(t, e, "needle", has(0),
+		func(r *search.Request) { r.May = search.Each(func(git.RepoPath) bool { return false }) })
 	if all, some := e.Status(nil), e.Status(search.Each(func(p git.RepoPath) bool { return p.String() == "open" })); all.Repositories != 2 || some.Repositories != 1 ||
 		some.Fresh != 1 || some.Shards != 1 {
 		t.Errorf("the status is %+v, and for who may read one repository %+v", all, some)
@@ -336,7 +342,8 @@ func TestUnindexed(t *testing.T) {
 	s.push("empty", main, nil)
 	e := start(t, options(t, s))
 	f := await(t, e, "needle file:f repo:^team/broken$", finds(1, id))
-	if !slices.Equal(f.Unindexed, []string{"team/broken"}) || f.Summary.Matches != 2 || !bytes.Contains(f.json, []byte(`"unindexed":true`)) {
+	if !slices.Equal(f.Unindexed, []string{"team/broken"}) || f.Summary.Matches != 2 ||
+		!bytes.Contains(f.json, []byte(`"unindexed":true`)) {
 		t.Errorf("found %+v, %s", f.Summary, f.json)
 	}
 	if len(f.Repositories) != 1 || f.Repositories[0].Current != id.String() || f.Repositories[0].Indexed != "" {

@@ -30,7 +30,8 @@ func children(t *testing.T, what search.Work, dir string) (pids []int) {
 		status, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "stat"))
 		_, after, _ := bytes.Cut(status, []byte(") "))
 		fields := bytes.Fields(after)
-		if len(args) > 3 && args[1] == work && args[2] == string(what) && len(fields) > 1 && string(fields[1]) == strconv.Itoa(os.Getpid()) &&
+		if len(args) > 3 && args[1] == work && args[2] == string(what) && len(fields) > 1 &&
+			string(fields[1]) == strconv.Itoa(os.Getpid()) &&
 			(what != search.WorkSearch || args[4] == filepath.Join(dir, "shards")) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
 			pids = append(pids, pid)
@@ -98,7 +99,8 @@ func (s saying) String() string {
 	return s.kept.String()
 }
 
-// What is cut off while it is mapped ends the process at the next look at it (SIGBUS), and this one alone; the repository is indexed anew.
+// What is cut off while it is mapped ends the process at the next look at it (SIGBUS), and this one alone; the
+// repository is indexed anew.
 func TestShardIsCutOff(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -138,7 +140,8 @@ func TestBrokenAtTheStart(t *testing.T) {
 	if err := os.WriteFile(shards[0], []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"left_v16.00000.zoekt.1.tmp", "nobody_v16.00000.zoekt", "x_v16.00000.zoekt.meta", "no\nname_v16.00000.zoekt"} {
+	for _, name := range []string{"left_v16.00000.zoekt.1.tmp", "nobody_v16.00000.zoekt", "x_v16.00000.zoekt.meta",
+		"no\nname_v16.00000.zoekt"} {
 		os.WriteFile(filepath.Join(dir, name), []byte("garbage"), 0o600)
 	}
 	e = start(t, o)
@@ -213,7 +216,8 @@ func TestCatalogueIsGarbage(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	garbage := strings.Repeat("\xff\x00{", 100_000) + "\n" + `{"id":4294967295,"repository":"a"}` + "\n" + `{"next":4294967295}` + "\n"
+	garbage := strings.Repeat("\xff\x00{", 100_000) + "\n" + `{"id":4294967295,"repository":"a"}` + "\n" +
+		`{"next":4294967295}` + "\n"
 	if err := os.WriteFile(filepath.Join(o.Dir, "catalogue"), []byte(garbage), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +264,8 @@ func TestDirectoryCannotBeUsed(t *testing.T) {
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	s := newSource()
-	names := []string{"with:colon@and at", "ünï/cödé.git", "-dash", "a%2fb", "a b", strings.Repeat("long/", 60) + "x", strings.Repeat("long/", 60) + "y"}
+	names := []string{"with:colon@and at", "ünï/cödé.git", "-dash", "a%2fb", "a b", strings.Repeat("long/", 60) + "x",
+		strings.Repeat("long/", 60) + "y"}
 	for _, name := range names {
 		s.push(name, main, files{
 			"needle":                      "needle",
@@ -273,7 +278,8 @@ func TestHostile(t *testing.T) {
 		})
 	}
 	e := start(t, options(t, s))
-	eventually(t, "the index is complete", func() bool { return e.Status(nil).Complete }) // searches without one would take the CPU that it needs
+	// searches without one would take the CPU that it needs
+	eventually(t, "the index is complete", func() bool { return e.Status(nil).Complete })
 	await(t, e, "content:needle count:all", has(4*len(names)))
 	await(t, e, "file:large count:all", has(len(names)))
 	for _, name := range names {
@@ -313,11 +319,13 @@ func TestManyPushes(t *testing.T) {
 	}
 }
 
-// TestPowerCut puts files of the index together as a power cut between their renamings leaves them: nothing of that is searched.
+// TestPowerCut puts files of the index together as a power cut between their renamings leaves them: nothing of that is
+// searched.
 func TestPowerCut(t *testing.T) {
 	t.Parallel()
 	for name, cut := range map[string]func(t *testing.T, dir string, before map[string][]byte){
-		"a new shard is not there, which what is beside the old one says": func(t *testing.T, dir string, _ map[string][]byte) {
+		"a new shard is not there, which what is beside the old one says": func(t *testing.T, dir string,
+			_ map[string][]byte) {
 			if err := os.Remove(filepath.Join(dir, "a_v16.00001.zoekt")); err != nil {
 				t.Fatal(err)
 			}

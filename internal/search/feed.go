@@ -30,8 +30,8 @@ func document(w io.Writer, f *File, branches uint64) error {
 	}})
 }
 
-// full feeds all files of some branches: those of the first, then what is different in each other one. A file that is the same in several branches is
-// one document.
+// full feeds all files of some branches: those of the first, then what is different in each other one. A file that is
+// the same in several branches is one document.
 func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 	return func(ctx context.Context, w io.Writer) error {
 		commits := make([]git.ObjectID, len(heads))
@@ -72,8 +72,10 @@ func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 
 func versionKey(f *File) string { return string(f.Path) + "\x00" + string(f.ID.Raw()) }
 
-// differences tells of each path in which branches it differs from the first, and of each version of it there in which it is.
-func (e *Engine) differences(ctx context.Context, repository git.RepoPath, commits []git.ObjectID) (differs, versions map[string]uint64, err error) {
+// differences tells of each path in which branches it differs from the first, and of each version of it there in which
+// it is.
+func (e *Engine) differences(ctx context.Context, repository git.RepoPath,
+	commits []git.ObjectID) (differs, versions map[string]uint64, err error) {
 	differs, versions = map[string]uint64{}, map[string]uint64{}
 	for i := 1; i < len(commits); i++ {
 		if commits[i] == commits[0] {

@@ -41,7 +41,8 @@ func noise(seed uint64, n int) string {
 	return b.String()
 }
 
-// TestDiskBecomesFull: it does while a shard is written. What is indexed is found, what is not is searched without an index, and nothing is left over.
+// TestDiskBecomesFull: it does while a shard is written. What is indexed is found, what is not is searched without an
+// index, and nothing is left over.
 func TestDiskBecomesFull(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -57,7 +58,8 @@ func TestDiskBecomesFull(t *testing.T) {
 	s.push("b", main, large)
 	eventually(t, "it is known that the disk is full", func() bool {
 		failures := e.Status(nil).Failures
-		return len(failures) == 1 && failures[0].Repository == "b" && strings.Contains(failures[0].Error, "cannot be written to") &&
+		return len(failures) == 1 && failures[0].Repository == "b" &&
+			strings.Contains(failures[0].Error, "cannot be written to") &&
 			strings.Contains(failures[0].Error, "no space") && !strings.Contains(failures[0].Error, dir)
 	})
 	f := await(t, e, "needle", finds(2))
@@ -75,7 +77,8 @@ func TestDiskBecomesFull(t *testing.T) {
 	await(t, e, "needle", func(f *found) bool { return has(3)(f) && strings.Contains(string(f.json), last.String()) })
 }
 
-// TestDirectoryBecomesReadOnly: what is indexed is found, and said to be behind; it goes on when the directory can be written to.
+// TestDirectoryBecomesReadOnly: what is indexed is found, and said to be behind; it goes on when the directory can be
+// written to.
 func TestDirectoryBecomesReadOnly(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -94,7 +97,8 @@ func TestDirectoryBecomesReadOnly(t *testing.T) {
 			t.Errorf("it is said of %s: %s", failure.Repository, failure.Error)
 		}
 	}
-	f := await(t, e, "needle repo:a", func(f *found) bool { return has(1, first)(f) && f.Repositories[0].Lag >= 0 }) // counted a moment after Current is known
+	// counted a moment after Current is known
+	f := await(t, e, "needle repo:a", func(f *found) bool { return has(1, first)(f) && f.Repositories[0].Lag >= 0 })
 	if r := f.Repositories[0]; r.Indexed != first.String() || r.Current != second.String() || r.Lag != 1 {
 		t.Errorf("the index is %+v", r)
 	}

@@ -23,8 +23,8 @@ type indexing struct {
 }
 
 const (
-	// mostJobs is how many jobs a process does, and mostBytes about how much content it is given: what it has of memory is given back then. To start one costs
-	// several times as much as to index a small repository.
+	// mostJobs is how many jobs a process does, and mostBytes about how much content it is given: what it has of memory is
+	// given back then. To start one costs several times as much as to index a small repository.
 	mostJobs  = 200
 	mostBytes = 64 << 20
 	// jobTime bounds a job that indexes; its process is killed then.
@@ -46,7 +46,8 @@ func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing
 		}
 		// It has ended while it waited, which is not the repository's doing.
 		e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()
-		e.log.Warn("a process that waited for something to index has ended; another one takes its place", "error", x.crash(err))
+		e.log.Warn("a process that waited for something to index has ended; another one takes its place", "error",
+			x.crash(err))
 	}
 	c, err := startChild(e.indexSpec)
 	if err != nil {
@@ -126,14 +127,16 @@ var errDied = errors.New("no report came")
 
 // crash is why a process that indexes ended without a report.
 func (x *indexing) crash(err error) error {
-	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that indexes has ended: " + x.child.why(), Err: errors.Join(errDied, err)}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that indexes has ended: " + x.child.why(),
+		Err: errors.Join(errDied, err)}
 }
 
 // feeder writes what belongs to a job.
 type feeder func(context.Context, io.Writer) error
 
 // do has a process do a job, in a lane; each takes what it says before its report.
-func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder, each func(*workerv1.Shard)) (*workerv1.Report, error) {
+func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder,
+	each func(*workerv1.Shard)) (*workerv1.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, jobTime)
 	defer cancel()
 	x, err := e.hire(ctx, l, job)
@@ -175,7 +178,8 @@ func isBrokenPipe(err error) bool {
 
 // inspect lists the shards in the index. Broken ones have an error.
 func (e *Engine) inspect(ctx context.Context) (list []*workerv1.Shard, err error) {
-	report, err := e.do(ctx, laneNone, &workerv1.Job{Dir: e.shards(), Inspect: true}, nil, func(s *workerv1.Shard) { list = append(list, s) })
+	report, err := e.do(ctx, laneNone, &workerv1.Job{Dir: e.shards(), Inspect: true}, nil,
+		func(s *workerv1.Shard) { list = append(list, s) })
 	if err == nil && report.Error != "" {
 		err = errors.New(report.Error)
 	}

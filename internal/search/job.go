@@ -46,7 +46,8 @@ func (e *Engine) index(r *repository, l lane) {
 	}
 	if e.settle(ctx, r, task, run, report, err) {
 		if err := e.secure(task.Id, report.Shards, e.namesOnly(r)); err != nil {
-			e.log.Warn("it is not certain that a part of the search index is on the disk: it is made anew at the next start", "repository", r.path.String(), "error", err)
+			e.log.Warn("it is not certain that a part of the search index is on the disk: it is made anew at the next start",
+				"repository", r.path.String(), "error", err)
 		}
 	}
 }
@@ -112,7 +113,8 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 }
 
 // settle notes what became of a job, and tells whether the repository has a new index.
-func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, run *job, report *workerv1.Report, err error) bool {
+func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, run *job, report *workerv1.Report,
+	err error) bool {
 	took := time.Since(run.began)
 	e.mu.Lock()
 	if err != nil {
@@ -123,7 +125,8 @@ func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, 
 	cancelled := ctx.Err() != nil
 	result := "ok"
 	switch {
-	case err == nil && report.Rebuild, errors.Is(err, errTooMuch), err != nil && task.Delta && fault.Is(err, fault.NotFound):
+	case err == nil && report.Rebuild, errors.Is(err, errTooMuch), err != nil && task.Delta &&
+		fault.Is(err, fault.NotFound):
 		result = "rebuild"
 		r.rebuild, r.big = true, r.big || !task.Delta
 	case err != nil && cancelled:
@@ -166,12 +169,14 @@ func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, 
 	if result == "failed" {
 		e.retry(r, err, took)
 	}
-	e.log.Debug("indexed a repository", "repository", r.path.String(), "kind", run.kind, "result", result, "files", report.GetDocuments(),
+	e.log.Debug("indexed a repository", "repository", r.path.String(), "kind", run.kind, "result", result, "files",
+		report.GetDocuments(),
 		"bytes", report.GetBytes(), "took", took.Round(time.Millisecond).String())
 	return result == "ok" && mine
 }
 
-// dropLate removes what a job put into the index whose repository was gone by then, or another one. The caller holds e.mu.
+// dropLate removes what a job put into the index whose repository was gone by then, or another one. The caller holds
+// e.mu.
 func (e *Engine) dropLate(path git.RepoPath) {
 	for other := range e.jobs {
 		if other.path == path {
@@ -186,7 +191,8 @@ func (e *Engine) dropLate(path git.RepoPath) {
 	}
 }
 
-// clean removes the files that are not whole which a job left that did not end well. The job still counts as running. The caller holds e.mu.
+// clean removes the files that are not whole which a job left that did not end well. The job still counts as running.
+// The caller holds e.mu.
 func (e *Engine) clean(r *repository) {
 	for other := range e.jobs {
 		if other != r && other.path == r.path {
@@ -205,8 +211,9 @@ func (e *Engine) clean(r *repository) {
 	}
 }
 
-// retry has a repository indexed again after a failure. When the process died in the middle of its files' renaming they do not belong together, so none
-// is kept; when it died again, then without symbols, because ctags is a program that others' files are given to.
+// retry has a repository indexed again after a failure. When the process died in the middle of its files' renaming they
+// do not belong together, so none is kept; when it died again, then without symbols, because ctags is a program that
+// others' files are given to.
 func (e *Engine) retry(r *repository, err error, took time.Duration) {
 	if errors.Is(err, errDied) {
 		e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()

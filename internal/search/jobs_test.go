@@ -30,7 +30,8 @@ func TestManyJobsTakeFewProcesses(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
-	if got := ended.Load(); got < 3 || got > n/2 { // one has looked at the index, one searches, and one has done the rest, unless it had to wait for long
+	// one has looked at the index, one searches, and one has done the rest, unless it had to wait for long
+	if got := ended.Load(); got < 3 || got > n/2 {
 		t.Errorf("%d processes have ended, for %d jobs", got, n)
 	}
 }
@@ -87,7 +88,8 @@ func TestIdleIndexerIsKilled(t *testing.T) {
 		unix.Kill(pid, unix.SIGSTOP)
 	}
 	s.push("two", main, files{"f": "needle"})
-	for end := time.Now().Add(10 * time.Second); len(e.Status(nil).Jobs) == 0 && time.Now().Before(end); { // or it is being retired
+	// or it is being retired
+	for end := time.Now().Add(10 * time.Second); len(e.Status(nil).Jobs) == 0 && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for _, pid := range idle {

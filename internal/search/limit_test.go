@@ -33,7 +33,10 @@ func TestLimited(t *testing.T) {
 				all = has(12)
 			}
 			await(t, e, "needle", all)
-			await(t, e, "needle", func(f *found) bool { return all(f) && e.Status(nil).Repositories == 3 && len(f.Missing) == 0 })
+			await(t, e, "needle", func(f *found) bool {
+				return all(f) && e.Status(nil).Repositories == 3 &&
+					len(f.Missing) == 0
+			})
 			for _, test := range []struct {
 				query          string
 				limit, results int

@@ -10,10 +10,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// The process that searches watches the directory of shards and loads new ones, a moment after they are there: more than a moment on a machine with much
-// to do, and within a minute where the kernel told it of them between its first look and its beginning to watch. So what was indexed for the first
-// time goes on being searched without an index until that process says that it has all of it: nothing found there would be a lie.
-// What was indexed before is found at the commit of its old shards meanwhile, and said to be.
+// The process that searches watches the directory of shards and loads new ones, a moment after they are there: more
+// than a moment on a machine with much to do, and within a minute where the kernel told it of them between its first
+// look and its beginning to watch. So what was indexed for the first time goes on being searched without an index until
+// that process says that it has all of it: nothing found there would be a lie. What was indexed before is found at the
+// commit of its old shards meanwhile, and said to be.
 
 const (
 	firstLoadCheck = 10 * time.Millisecond
@@ -68,7 +69,8 @@ func (e *Engine) awaitLoads() {
 	}
 }
 
-// checkLoads asks the process that searches what it has loaded of what is missing, and tells whether any of it is missing still.
+// checkLoads asks the process that searches what it has loaded of what is missing, and tells whether any of it is
+// missing still.
 func (e *Engine) checkLoads() bool {
 	var set ipc.Set
 	e.mu.Lock()
@@ -85,7 +87,8 @@ func (e *Engine) checkLoads() bool {
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, loadTimeout*time.Millisecond)
 	defer cancel()
-	request := &workerv1.SearchRequest{ListShards: true, Repositories: &workerv1.RepositorySet{Bits: set}, TimeoutMs: loadTimeout}
+	request := &workerv1.SearchRequest{ListShards: true, Repositories: &workerv1.RepositorySet{Bits: set},
+		TimeoutMs: loadTimeout}
 	end, err := e.searching.ask(ctx, request, func(Batch) error { return nil })
 	e.mu.Lock()
 	defer e.mu.Unlock()

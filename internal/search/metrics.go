@@ -30,29 +30,36 @@ func NewMetrics() *Metrics {
 			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30},
 		}),
 		linkSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_search_link_seconds", Help: "Of searches, the time of asking the process that searches and of having its results, without its own.",
+			Name:    "packhorse_search_link_seconds",
+			Help:    "Of searches, the time of asking the process that searches and of having its results, without its own.",
 			Buckets: []float64{.00003, .0001, .0003, .001, .003, .01, .03, .1, 1},
 		}),
-		results: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_results_total", Help: "Results of searches: files and repositories."}),
+		results: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_results_total",
+			Help: "Results of searches: files and repositories."}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_result_bytes_total",
 			Help: "Bytes of results, as the searching process wrote them."}),
 		jobs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_search_index_jobs_total",
-			Help: "Jobs that index a repository: kind full, delta or anew; result ok, failed, rebuild (to be done as a whole, and not beside another one), cancelled.",
+			Help: "Jobs that index a repository: kind full, delta or anew; result ok, failed, rebuild (to be done as a " +
+				"whole, and not beside another one), cancelled.",
 		}, []string{"kind", "result"}),
 		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "packhorse_search_index_seconds", Help: "Time of jobs that index.", Buckets: []float64{.03, .1, .3, 1, 3, 10, 30, 100, 300, 1000},
+			Name: "packhorse_search_index_seconds", Help: "Time of jobs that index.",
+			Buckets: []float64{.03, .1, .3, 1, 3, 10, 30, 100, 300, 1000},
 		}, []string{"kind"}),
-		documents: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_indexed_files_total", Help: "Files that were indexed."}),
+		documents: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_indexed_files_total",
+			Help: "Files that were indexed."}),
 		documentBytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_search_indexed_bytes_total", Help: "Bytes of files that were indexed.",
 		}),
 		freshSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_search_freshness_seconds", Help: "Time from a change of a repository that was indexed before to the index that has it.",
+			Name:    "packhorse_search_freshness_seconds",
+			Help:    "Time from a change of a repository that was indexed before to the index that has it.",
 			Buckets: []float64{.1, .3, 1, 2, 5, 10, 30, 100, 300, 1000},
 		}),
 		deaths: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_search_process_deaths_total", Help: "Processes that ended and should not have, by work: search, index.",
+			Name: "packhorse_search_process_deaths_total",
+			Help: "Processes that ended and should not have, by work: search, index.",
 		}, []string{"work"}),
 		running: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_search_running", Help: "Searches that run."}),
 		unwatched: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_search_unwatched_repositories",
@@ -63,6 +70,7 @@ func NewMetrics() *Metrics {
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		m.searches, m.seconds, m.linkSeconds, m.results, m.bytes, m.jobs, m.jobSeconds, m.documents, m.documentBytes, m.freshSeconds, m.deaths, m.running, m.unwatched,
+		m.searches, m.seconds, m.linkSeconds, m.results, m.bytes, m.jobs, m.jobSeconds, m.documents, m.documentBytes,
+		m.freshSeconds, m.deaths, m.running, m.unwatched,
 	}
 }

@@ -6,8 +6,9 @@ import (
 	"syscall"
 )
 
-// startNiced starts a process that is nicer than this one from its first instruction on: here each thread has a priority of its own, and a process
-// begins with that of the thread which starts it. That thread ends with its goroutine, because it could not become as it was.
+// startNiced starts a process that is nicer than this one from its first instruction on: here each thread has a
+// priority of its own, and a process begins with that of the thread which starts it. That thread ends with its
+// goroutine, because it could not become as it was.
 func startNiced(program string, args []string, attr *os.ProcAttr, nice int) (*os.Process, error) {
 	if nice == 0 {
 		return os.StartProcess(program, args, attr)

@@ -30,7 +30,9 @@ func (e *Engine) notices(ctx context.Context, request Request) []Notice {
 	q := request.Query
 	var list []Notice
 	for _, name := range q.Unknown {
-		list = append(list, Notice{"filter", fmt.Sprintf("%s: is not a filter here; it was searched for as text. To search for text without this notice, put it in quotes.", name)})
+		list = append(list, Notice{"filter",
+			fmt.Sprintf("%s: is not a filter here; it was searched for as text. To search for text without this notice, put "+
+				"it in quotes.", name)})
 	}
 	var branches []*query.Node
 	var content bool
@@ -58,8 +60,10 @@ func (e *Engine) notices(ctx context.Context, request Request) []Notice {
 		total += r.namesOnly
 	}
 	if content && len(branches) == 0 && total > 0 {
-		list = append(list, Notice{"files", fmt.Sprintf("Of about %d %s the names were searched and not the content: larger than %d KiB (index.max_file), binary, or in an encoding such as UTF-16.",
-			total, plural(total, "file", "files"), e.o.MaxFile>>10)})
+		list = append(list, Notice{"files",
+			fmt.Sprintf("Of about %d %s the names were searched and not the content: larger than %d KiB (index.max_file), "+
+				"binary, or in an encoding such as UTF-16.",
+				total, plural(total, "file", "files"), e.o.MaxFile>>10)})
 	}
 	return list
 }
@@ -77,9 +81,9 @@ func positive(n *query.Node, each func(*query.Node)) {
 	}
 }
 
-// scoped lists the indexed repositories that the caller may read and that the query's conditions are about, in the order of
-// their paths. Unless all, it looks at those alone that have files without content, at maxCounted of them at most, and leaves
-// out their branches: most searches ask for nothing else.
+// scoped lists the indexed repositories that the caller may read and that the query's conditions are about, in the
+// order of their paths. Unless all, it looks at those alone that have files without content, at maxCounted of them at
+// most, and leaves out their branches: most searches ask for nothing else.
 func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped {
 	e.mu.Lock()
 	var list []scoped
@@ -117,8 +121,8 @@ func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped
 	return list
 }
 
-// branchNotice says that a branch is not searched where there is one of that name, or that there is none. It is empty if the
-// branch is indexed wherever it was looked for.
+// branchNotice says that a branch is not searched where there is one of that name, or that there is none. It is empty
+// if the branch is indexed wherever it was looked for.
 func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories []scoped) string {
 	var of []condition
 	if n.Of != nil {
@@ -131,7 +135,10 @@ func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories [
 	for _, r := range repositories {
 		switch {
 		case !holdsAll(of, schema.Name(r.path.String())):
-		case slices.ContainsFunc(r.branches, func(name string) bool { return name == n.Pattern || !n.Exact && strings.Contains(name, n.Pattern) }):
+		case slices.ContainsFunc(r.branches, func(name string) bool {
+			return name == n.Pattern || !n.Exact &&
+				strings.Contains(name, n.Pattern)
+		}):
 			indexed++
 		case asked == maxBranchLooks || ctx.Err() != nil:
 			more = true
@@ -145,9 +152,11 @@ func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories [
 	}
 	switch {
 	case len(exists) > 0:
-		return fmt.Sprintf("The branch or tag %q of %s is not indexed, and was not searched. Searches see what HEAD names, and what index.branches lists.", n.Pattern, strings.Join(exists, ", "))
+		return fmt.Sprintf("The branch or tag %q of %s is not indexed, and was not searched. Searches see what HEAD "+
+			"names, and what index.branches lists.", n.Pattern, strings.Join(exists, ", "))
 	case indexed == 0 && more:
-		return fmt.Sprintf("No repository has the branch %q in its index; of the first %d that were looked at, none has such a branch or tag.", n.Pattern, asked)
+		return fmt.Sprintf("No repository has the branch %q in its index; of the first %d that were looked at, none has "+
+			"such a branch or tag.", n.Pattern, asked)
 	case indexed == 0:
 		return fmt.Sprintf("No repository that was searched has a branch or tag %q.", n.Pattern)
 	}

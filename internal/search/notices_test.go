@@ -9,7 +9,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
-// TestNotices asks for what is not searched: the answer says so, also after a restart, and nothing of what the caller may not read.
+// TestNotices asks for what is not searched: the answer says so, also after a restart, and nothing of what the caller
+// may not read.
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -19,7 +20,8 @@ func TestNotices(t *testing.T) {
 	s.push("team/a", "refs/heads/release", files{"x": "needle"})
 	s.push("team/a", "refs/heads/feature", files{"x": "needle onlyhere"})
 	s.push("other", main, files{
-		"x": "needle", "utf16.txt": "n\x00e\x00e\x00d\x00l\x00e\x00", "large": strings.Repeat("large ", int(o.MaxFile)/6+2), "tiny": "ab", "empty": "",
+		"x": "needle", "utf16.txt": "n\x00e\x00e\x00d\x00l\x00e\x00", "large": strings.Repeat("large ", int(o.MaxFile)/6+2),
+		"tiny": "ab", "empty": "",
 	})
 	e := search.New(o)
 	await(t, e, "needle", has(2))
@@ -35,7 +37,8 @@ func TestNotices(t *testing.T) {
 			{"rev:release needle", "", "", nil},
 			{"repo:a@release needle", "", "", nil},
 			{"repo:a -rev:feature needle", "", "", nil},
-			{"rev:feature onlyhere", "branch", `No repository that was searched has a branch or tag "feature"`, func(p git.RepoPath) bool { return p.String() == "other" }},
+			{"rev:feature onlyhere", "branch", `No repository that was searched has a branch or tag "feature"`,
+				func(p git.RepoPath) bool { return p.String() == "other" }},
 			{"repo:other needle", "files", "Of about 2 files the names were searched and not the content", nil},
 			{"repo:team/ needle", "", "", nil},
 			{"repo:other needle", "", "", func(p git.RepoPath) bool { return p.String() != "other" }},

@@ -42,7 +42,8 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	}
 	limit, timeout := bound(request.Limit, 1, e.o.Results), bound(request.Timeout, time.Millisecond, e.o.Timeout)
 	ask := &workerv1.SearchRequest{
-		Query: request.Query.Text, Format: int32(request.Format), Limit: int32(limit), TimeoutMs: int32(timeout.Milliseconds()),
+		Query: request.Query.Text, Format: int32(request.Format), Limit: int32(limit),
+		TimeoutMs: int32(timeout.Milliseconds()),
 	}
 	set, bares, whole, why := e.scope(request.May)
 	if why != "" {
@@ -51,7 +52,8 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	if request.May != nil {
 		ask.Repositories = &workerv1.RepositorySet{Bits: set}
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout+time.Second) // the process keeps to the time; this is for one that does not
+	// the process keeps to the time; this is for one that does not
+	ctx, cancel := context.WithTimeout(ctx, timeout+time.Second)
 	defer cancel()
 
 	var s Summary
@@ -108,8 +110,8 @@ func bound[T int | time.Duration](asked, least, most T) T {
 	return max(least, min(asked, most))
 }
 
-// scope finds the repositories that the caller may read: those with an index, unless these are all, and those without. May is asked without a lock: it
-// may have to ask somebody else. whole: false: it did not find out all.
+// scope finds the repositories that the caller may read: those with an index, unless these are all, and those without.
+// May is asked without a lock: it may have to ask somebody else. whole: false: it did not find out all.
 func (e *Engine) scope(may Readable) (set ipc.Set, bares []bare, whole bool, why string) {
 	e.mu.Lock()
 	e.count()
@@ -156,7 +158,8 @@ func (e *Engine) scope(may Readable) (set ipc.Set, bares []bare, whole bool, why
 	return set, bares, whole, ""
 }
 
-// paths are those of repositories in which something was found. One that had no number when the search began may have one by now.
+// paths are those of repositories in which something was found. One that had no number when the search began may have
+// one by now.
 func (e *Engine) paths(found []*workerv1.FoundRepository) map[git.RepoPath]bool {
 	paths := make(map[git.RepoPath]bool, len(found))
 	e.mu.Lock()
@@ -196,8 +199,8 @@ func (e *Engine) indexed(set ipc.Set, limited bool) int {
 	return e.with
 }
 
-// count lists and counts the repositories with an index, and those without one that have something to index, if that may have changed. The caller
-// holds e.mu; nobody changes a list that was made.
+// count lists and counts the repositories with an index, and those without one that have something to index, if that
+// may have changed. The caller holds e.mu; nobody changes a list that was made.
 func (e *Engine) count() {
 	if !e.stale {
 		return
@@ -220,12 +223,14 @@ func (e *Engine) count() {
 }
 
 const (
-	// maxAsked is how many repositories are asked where their branches are while a search waits, and askedTime for how long.
+	// maxAsked is how many repositories are asked where their branches are while a search waits, and askedTime for how
+	// long.
 	maxAsked  = 100
 	askedTime = time.Second
 )
 
-// freshness says how fresh repositories with results are. What is to be looked at, because its refs have changed, is asked.
+// freshness says how fresh repositories with results are. What is to be looked at, because its refs have changed, is
+// asked.
 func (e *Engine) freshness(ctx context.Context, found []*workerv1.FoundRepository) []Freshness {
 	list := make([]Freshness, 0, len(found))
 	unsure := make(map[int]git.RepoPath) // by their places in list
@@ -258,7 +263,8 @@ func (e *Engine) freshness(ctx context.Context, found []*workerv1.FoundRepositor
 	return list
 }
 
-// freshness says how fresh what was found in a repository is, as it was when it was looked at. The caller holds Engine.mu.
+// freshness says how fresh what was found in a repository is, as it was when it was looked at. The caller holds
+// Engine.mu.
 func (r *repository) freshness(f *workerv1.FoundRepository) Freshness {
 	for _, b := range r.indexed {
 		if b.Commit == f.Commit {
@@ -266,9 +272,11 @@ func (r *repository) freshness(f *workerv1.FoundRepository) Freshness {
 			break
 		}
 	}
-	fresh := Freshness{Repository: schema.Name(r.path.String()), Indexed: f.Commit, Branch: f.Branch, Lag: -1, Error: r.err}
+	fresh := Freshness{Repository: schema.Name(r.path.String()), Indexed: f.Commit, Branch: f.Branch, Lag: -1,
+		Error: r.err}
 	fresh.now(r.current)
-	if len(r.current) > 0 && fresh.Lag < 0 && branchName(r.current[0].Name) == f.Branch && len(r.indexed) > 0 && r.indexed[0].Commit == f.Commit {
+	if len(r.current) > 0 && fresh.Lag < 0 && branchName(r.current[0].Name) == f.Branch && len(r.indexed) > 0 &&
+		r.indexed[0].Commit == f.Commit {
 		fresh.Lag = r.lag
 	}
 	return fresh

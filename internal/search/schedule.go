@@ -17,9 +17,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 )
 
-// lane is where a repository waits for work: to be looked at, and, if its index is behind, for a process that indexes. There are two of these at
-// most: one for what was never indexed, or is indexed anew, which takes long; and one for changes on top of an index, which is quick, and for so
-// long the other one is stopped. While the slow one has long been busy with one repository, the fast one also takes small ones that wait for it.
+// lane is where a repository waits for work: to be looked at, and, if its index is behind, for a process that indexes.
+// There are two of these at most: one for what was never indexed, or is indexed anew, which takes long; and one for
+// changes on top of an index, which is quick, and for so long the other one is stopped. While the slow one has long
+// been busy with one repository, the fast one also takes small ones that wait for it.
 type lane int
 
 const (
@@ -42,7 +43,8 @@ const quiet = 30 * time.Second
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// waiting is a lane's queue, by the times when repositories are due. An entry counts if its repository still is due then.
+// waiting is a lane's queue, by the times when repositories are due. An entry counts if its repository still is due
+// then.
 type waiting []waiter
 
 type waiter struct {
@@ -63,9 +65,9 @@ func (w *waiting) Pop() any {
 	return x
 }
 
-// enqueue has a repository wait in a lane until a time, or until it is due there already, if that is sooner. It waits in one of the lanes that index;
-// whether it is to be looked at has nothing to do with that: what changes while it is looked at or indexed is looked at afterwards. The caller holds
-// e.mu.
+// enqueue has a repository wait in a lane until a time, or until it is due there already, if that is sooner. It waits
+// in one of the lanes that index; whether it is to be looked at has nothing to do with that: what changes while it is
+// looked at or indexed is looked at afterwards. The caller holds e.mu.
 func (e *Engine) enqueue(r *repository, l lane, due time.Time) {
 	if old := r.due[l]; !old.IsZero() && !old.After(due) {
 		return
@@ -144,7 +146,8 @@ func (e *Engine) next(l lane) (*repository, time.Duration) {
 }
 
 const (
-	// helpAfter is for how long one repository is indexed before the fast lane takes others, of up to smallFiles files, that wait behind it.
+	// helpAfter is for how long one repository is indexed before the fast lane takes others, of up to smallFiles files,
+	// that wait behind it.
 	helpAfter  = 5 * time.Second
 	smallFiles = 2000
 	// stopFirst is how long the process in the slow lane may be stopped, besides stopShare times as long as it ran.
@@ -152,7 +155,8 @@ const (
 	stopShare = 4
 )
 
-// nextSmall takes a repository out of the slow lane that was not indexed yet and may be small, if that lane has long been busy; nil: there is none.
+// nextSmall takes a repository out of the slow lane that was not indexed yet and may be small, if that lane has long
+// been busy; nil: there is none.
 func (e *Engine) nextSmall() *repository {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -178,7 +182,8 @@ type slowChild struct {
 	stopped time.Duration // before that
 }
 
-// stop stops the process, but for not much more than so much of its time: pushes all day long must not keep it from its end.
+// stop stops the process, but for not much more than so much of its time: pushes all day long must not keep it from its
+// end.
 func (s *slowChild) stop() {
 	now := time.Now()
 	if ran := now.Sub(s.began) - s.stopped; s.since.IsZero() && s.stopped <= stopFirst+stopShare*ran {
@@ -246,7 +251,8 @@ func (e *Engine) event(path git.RepoPath, _ git.Version, gone bool) {
 	}
 }
 
-// Touch says that a repository's refs have changed: until it was looked at, searches that find something in it ask where its branches are.
+// Touch says that a repository's refs have changed: until it was looked at, searches that find something in it ask
+// where its branches are.
 func (e *Engine) Touch(path git.RepoPath) {
 	short := strings.TrimSuffix(path.String(), ".git")
 	for _, name := range []string{short, short + ".git", short + "/.git"} {
@@ -286,7 +292,8 @@ func (e *Engine) look(r *repository) {
 		wait := backoff(&r.unseen)
 		e.enqueue(r, laneLook, r.seen.Add(wait))
 		e.mu.Unlock()
-		e.log.Log(e.ctx, level, "a repository to index could not be looked at", "repository", r.path.String(), "error", err, "in", wait.String())
+		e.log.Log(e.ctx, level, "a repository to index could not be looked at", "repository", r.path.String(), "error", err,
+			"in", wait.String())
 		return
 	}
 	if r.unseen > 0 {
@@ -402,10 +409,11 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// deltaFits tells whether what is new can be put on top of the shards there are: zoekt can for the same branches, and we know what has changed if
-// there is one.
+// deltaFits tells whether what is new can be put on top of the shards there are: zoekt can for the same branches, and
+// we know what has changed if there is one.
 func (e *Engine) deltaFits(r *repository, want []*workerv1.Branch) bool {
-	return len(want) == 1 && len(r.indexed) == 1 && want[0].Name == r.indexed[0].Name && r.shards > 0 && !r.rebuild && r.deltas < 2*e.o.Deltas
+	return len(want) == 1 && len(r.indexed) == 1 && want[0].Name == r.indexed[0].Name && r.shards > 0 && !r.rebuild &&
+		r.deltas < 2*e.o.Deltas
 }
 
 // anew gives a repository that another one has taken the place of a new number, later. The caller holds e.mu.
@@ -424,7 +432,8 @@ func (e *Engine) anew(r *repository) {
 	}
 }
 
-// forget removes a repository that is gone. The watch tells if it comes back, and may have done so since it was looked at.
+// forget removes a repository that is gone. The watch tells if it comes back, and may have done so since it was looked
+// at.
 func (e *Engine) forget(r *repository) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -456,7 +465,8 @@ func (e *Engine) reason(err error) string {
 	return strings.NewReplacer(e.shards()+"/", "", e.o.Dir+"/", "").Replace(text)
 }
 
-// failed has a repository that could not be indexed wait until that is tried again: at least for as long as it kept others waiting.
+// failed has a repository that could not be indexed wait until that is tried again: at least for as long as it kept
+// others waiting.
 func (e *Engine) failed(r *repository, err error, took time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package search finds code in the repositories of a server: it keeps an index of each, has child processes search them, and says of every
-// repository how fresh that is.
+// Package search finds code in the repositories of a server: it keeps an index of each, has child processes search
+// them, and says of every repository how fresh that is.
 package search
 
 import (
@@ -21,8 +21,8 @@ type Request struct {
 	Timeout time.Duration // unless the query says; 0: as long as it may take
 }
 
-// Readable tells of each of many repositories whether a caller may read it. That may have to be asked for elsewhere; whole: false: of some it could not
-// be found out in time, and they count as others'.
+// Readable tells of each of many repositories whether a caller may read it. That may have to be asked for elsewhere;
+// whole: false: of some it could not be found out in time, and they count as others'.
 type Readable = func(repositories []git.RepoPath) (may []bool, whole bool)
 
 // Each makes a Readable of what decides about one repository at a time.
@@ -52,19 +52,21 @@ type Sink interface {
 
 // Summary is what became of a search so far.
 type Summary struct {
-	Done         bool
-	Results      int // files, or repositories
-	Matches      int
-	Limited      bool // what was searched has, or may have, more results than were given
-	TimedOut     bool // or it could not be found out in time which repositories the caller may read
-	Elapsed      time.Duration
-	Index        time.Duration // of it, the time of the process that searches itself
-	Link         time.Duration // and of asking that process and having its results, without the time that Sink took
-	Repositories []Freshness   // that were searched and have results, in the order of their paths; at the end of a search only
-	Searched     int           // repositories
-	Unindexed    []string      // repositories that were searched without an index
-	Missing      []string      // repositories that were not searched: without an index, and more than may be searched without
-	Notices      []Notice      // what the query asked for that was not searched; at the end of a search only
+	Done     bool
+	Results  int // files, or repositories
+	Matches  int
+	Limited  bool // what was searched has, or may have, more results than were given
+	TimedOut bool // or it could not be found out in time which repositories the caller may read
+	Elapsed  time.Duration
+	Index    time.Duration // of it, the time of the process that searches itself
+	Link     time.Duration // and of asking that process and having its results, without the time that Sink took
+	// that were searched and have results, in the order of their paths; at the end of a search only
+	Repositories []Freshness
+	Searched     int      // repositories
+	Unindexed    []string // repositories that were searched without an index
+	// repositories that were not searched: without an index, and more than may be searched without
+	Missing []string
+	Notices []Notice // what the query asked for that was not searched; at the end of a search only
 }
 
 // Notice says what of a query was not searched, and why.
@@ -75,19 +77,21 @@ type Notice struct {
 
 // Freshness says what of a repository was searched.
 type Freshness struct {
-	Repository string `json:"repository"`      // its wire.Name
-	Indexed    string `json:"indexed"`         // commit; empty: it was searched without an index, at Current
-	Current    string `json:"current"`         // commit that the branch is at; empty: it has just changed, and could not be found out in time
-	Lag        int    `json:"lag"`             // commits that Current has and Indexed has not; -1: it could not be counted
-	Branch     string `json:"branch"`          // short name
-	Error      string `json:"error,omitempty"` // why it is not indexed
+	Repository string `json:"repository"` // its wire.Name
+	Indexed    string `json:"indexed"`    // commit; empty: it was searched without an index, at Current
+	// commit that the branch is at; empty: it has just changed, and could not be found out in time
+	Current string `json:"current"`
+	Lag     int    `json:"lag"`             // commits that Current has and Indexed has not; -1: it could not be counted
+	Branch  string `json:"branch"`          // short name
+	Error   string `json:"error,omitempty"` // why it is not indexed
 }
 
 // Status is what an index has, and what is left to do.
 type Status struct {
-	Searching    bool           `json:"searching"`       // the process that searches runs
-	Error        string         `json:"error,omitempty"` // why there is no index, or no process
-	Complete     bool           `json:"complete"`        // every repository is known, and has an index if it has anything to index
+	Searching bool   `json:"searching"`       // the process that searches runs
+	Error     string `json:"error,omitempty"` // why there is no index, or no process
+	// every repository is known, and has an index if it has anything to index
+	Complete     bool           `json:"complete"`
 	Repositories int            `json:"repositories"`
 	Fresh        int            `json:"fresh"`   // have an index that has all
 	Behind       int            `json:"behind"`  // have one, and have changed
@@ -116,8 +120,9 @@ type IndexFailure struct {
 
 // Searcher searches. Safe for concurrent use.
 type Searcher interface {
-	// Search gives results to sink until there are no more, the limit or the time is reached, or ctx ends; what it was, the summary says. Errors:
-	// Invalid for what cannot be searched for, Unavailable while no search process runs, Exhausted.
+	// Search gives results to sink until there are no more, the limit or the time is reached, or ctx ends; what it was,
+	// the summary says. Errors: Invalid for what cannot be searched for, Unavailable while no search process runs,
+	// Exhausted.
 	Search(ctx context.Context, request Request, sink Sink) (Summary, error)
 }
 
@@ -131,18 +136,21 @@ type Visitor interface {
 	Failed(err error)
 }
 
-// Source is where repositories and their content come from: the node in this process, or nodes elsewhere. Safe for concurrent use.
+// Source is where repositories and their content come from: the node in this process, or nodes elsewhere. Safe for
+// concurrent use.
 type Source interface {
 	// Repositories gives the paths of all repositories; with an error, of those that could be found out.
 	Repositories(ctx context.Context, each func(git.RepoPath) error) error
 	// Heads tells where branches are, by their full names or HEAD; NotFound in its place for one that does not exist.
 	Heads(ctx context.Context, repository git.RepoPath, branches []string) ([]Head, git.Version, error)
-	// Watch tells of each change of a repository's refs until ctx ends or send fails. It begins with one call for each repository. gone: there is no
-	// such repository (any more).
-	Watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error
-	// Files gives the files of a commit in the order of their paths: with a base, another commit, only what differs between them. Content is cut off
-	// where it is longer than limit bytes: such a file has none.
-	Files(ctx context.Context, repository git.RepoPath, commit, base git.ObjectID, limit int64, send func(File) error) error
+	// Watch tells of each change of a repository's refs until ctx ends or send fails. It begins with one call for each
+	// repository. gone: there is no such repository (any more).
+	Watch(ctx context.Context, repositories []git.RepoPath,
+		send func(path git.RepoPath, version git.Version, gone bool) error) error
+	// Files gives the files of a commit in the order of their paths: with a base, another commit, only what differs
+	// between them. Content is cut off where it is longer than limit bytes: such a file has none.
+	Files(ctx context.Context, repository git.RepoPath, commit, base git.ObjectID, limit int64,
+		send func(File) error) error
 	// Behind counts the commits that new reaches and old does not, up to limit.
 	Behind(ctx context.Context, repository git.RepoPath, old, new git.ObjectID, limit int) (int, error)
 	// Grep searches a commit's files without an index, in the order of their paths.

@@ -64,7 +64,8 @@ func (s *searching) run(ctx context.Context) {
 		s.deaths++
 		s.why = err.Error()
 		s.mu.Unlock()
-		s.spec.log.Warn("the process that searches has ended; another one is started", "error", err, "after", time.Since(began).Round(time.Millisecond).String(), "in", backoff.String())
+		s.spec.log.Warn("the process that searches has ended; another one is started", "error", err, "after",
+			time.Since(began).Round(time.Millisecond).String(), "in", backoff.String())
 		s.died()
 		select {
 		case <-ctx.Done():
@@ -184,7 +185,8 @@ func (s *searching) give(c *conversation) {
 }
 
 // ask sends a request to the search worker and calls each for every batch of results.
-func (s *searching) ask(ctx context.Context, request *workerv1.SearchRequest, each func(Batch) error) (*workerv1.SearchEnd, error) {
+func (s *searching) ask(ctx context.Context, request *workerv1.SearchRequest,
+	each func(Batch) error) (*workerv1.SearchEnd, error) {
 	c, err := s.take()
 	if err != nil {
 		return nil, err
@@ -236,5 +238,6 @@ func endError(end *workerv1.SearchEnd) error {
 
 // lost is what a search fails with whose process has gone.
 func lost(err error) error {
-	return &fault.Error{Kind: fault.Unavailable, Msg: "the search process ended during the search; try again", RetryAfter: fault.RetrySoon, Err: err}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the search process ended during the search; try again",
+		RetryAfter: fault.RetrySoon, Err: err}
 }

@@ -117,10 +117,12 @@ func (e *Engine) Collectors() []prometheus.Collector {
 	}
 	for state, value := range map[string]func(Status) int{
 		stateFresh: func(s Status) int { return s.Fresh }, stateBehind: func(s Status) int { return s.Behind },
-		stateWaiting: func(s Status) int { return s.Waiting }, stateEmpty: func(s Status) int { return s.Empty }, "failed": func(s Status) int { return s.Failed },
+		stateWaiting: func(s Status) int { return s.Waiting }, stateEmpty: func(s Status) int { return s.Empty },
+		"failed": func(s Status) int { return s.Failed },
 	} {
 		list = append(list, gauge("packhorse_search_repositories",
-			"Repositories by state: fresh, behind, waiting (no index yet), empty (nothing to index); and failed, of behind and waiting.",
+			"Repositories by state: fresh, behind, waiting (no index yet), empty (nothing to index); and failed, of behind "+
+				"and waiting.",
 			prometheus.Labels{"state": state}, value))
 	}
 	return list

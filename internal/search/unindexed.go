@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// maxUnindexed is how many repositories without an index one search may search, and grepTime how long it may take for that.
+	// maxUnindexed is how many repositories without an index one search may search, and grepTime how long it may take for
+	// that.
 	maxUnindexed = 20
 	grepTime     = 10 * time.Second
 	// grepLines bounds the lines that are found in one such repository.
@@ -46,7 +47,8 @@ type grepping struct {
 	possible     bool
 }
 
-// newGrepping takes apart a query. Conditions for repositories are found in any query, so that others are not told of as missing.
+// newGrepping takes apart a query. Conditions for repositories are found in any query, so that others are not told of
+// as missing.
 func newGrepping(q *query.Query) (g grepping) {
 	g.possible = true
 	if q.Root == nil {
@@ -94,7 +96,8 @@ func (g *grepping) take(n *query.Node, not bool) {
 		g.repos = append(g.repos, condition{re, names, not})
 	case n.Field == query.Path:
 		g.paths = append(g.paths, condition{re, nil, not})
-	case (n.Field == query.Any || n.Field == query.Content) && !not && g.grep.Pattern == "" && (!n.Regexp || isPOSIX(n.Pattern)) &&
+	case (n.Field == query.Any || n.Field == query.Content) && !not && g.grep.Pattern == "" &&
+		(!n.Regexp || isPOSIX(n.Pattern)) &&
 		!strings.ContainsAny(n.Pattern, "\n\x00"):
 		g.grep, g.find = Grep{Pattern: n.Pattern, Regexp: n.Regexp, IgnoreCase: !n.Case, Limit: grepLines}, re
 	default:
@@ -104,7 +107,8 @@ func (g *grepping) take(n *query.Node, not bool) {
 
 // isPOSIX tells whether an expression of RE2 surely means the same to POSIX.
 func isPOSIX(pattern string) bool {
-	if strings.Contains(pattern, "(?") || strings.Contains(pattern, "*?") || strings.Contains(pattern, "+?") || strings.Contains(pattern, "??") {
+	if strings.Contains(pattern, "(?") || strings.Contains(pattern, "*?") || strings.Contains(pattern, "+?") ||
+		strings.Contains(pattern, "??") {
 		return false
 	}
 	for i := 0; i < len(pattern); i++ {
@@ -129,7 +133,8 @@ type bare struct {
 }
 
 // searchBare searches repositories without an index, as far as there is time and room for results.
-func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, request Request, limit int, sink Sink, s *Summary) error {
+func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, request Request, limit int, sink Sink,
+	s *Summary) error {
 	ctx, cancel := context.WithTimeout(ctx, grepTime)
 	defer cancel()
 	for i, b := range list {
@@ -154,14 +159,16 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 			s.Searched++
 		}
 		r.close()
-		s.Limited = s.Limited || r.full || r.hits == grepLines && (request.Query.Select != query.Repositories || r.batch.Results == 0)
+		s.Limited = s.Limited || r.full || r.hits == grepLines &&
+			(request.Query.Select != query.Repositories || r.batch.Results == 0)
 		if r.batch.Results == 0 {
 			continue
 		}
 		s.Results += r.batch.Results
 		s.Matches += r.batch.Matches
 		s.Repositories = append(s.Repositories, Freshness{
-			Repository: schema.Name(b.path.String()), Current: b.head.Commit.String(), Branch: branchName(b.head.Name), Error: b.why,
+			Repository: schema.Name(b.path.String()), Current: b.head.Commit.String(), Branch: branchName(b.head.Name),
+			Error: b.why,
 		})
 		if err := sink.Matches(r.batch); err != nil {
 			return err
@@ -196,7 +203,8 @@ func (r *bareResults) hit(h Hit) error {
 			return nil
 		}
 		r.file = schema.File{
-			Kind: schema.Content, Repository: r.path.String(), Path: string(h.Path), Commit: r.head.Commit.String(), Branches: []string{branchName(r.head.Name)},
+			Kind: schema.Content, Repository: r.path.String(), Path: string(h.Path), Commit: r.head.Commit.String(),
+			Branches:  []string{branchName(r.head.Name)},
 			Unindexed: true,
 		}
 	}

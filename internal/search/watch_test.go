@@ -37,13 +37,17 @@ func TestMoreThanIsWatched(t *testing.T) {
 		}
 	}
 	await(t, e, "needle", has(n/100))
-	if text := said.String(); strings.Count(text, "more repositories than can be watched") != 1 || strings.Contains(text, "has ended") {
+	if text := said.String(); strings.Count(text, "more repositories than can be watched") != 1 ||
+		strings.Contains(text, "has ended") {
 		t.Errorf("the log says %s", text)
 	}
 	s.mu.Lock()
 	s.room = 0
 	s.mu.Unlock()
-	eventually(t, "all are watched", func() bool { return unwatched() == 0 && strings.Contains(said.String(), "are watched again") })
+	eventually(t, "all are watched", func() bool {
+		return unwatched() == 0 &&
+			strings.Contains(said.String(), "are watched again")
+	})
 }
 
 // gathered is the value of a metric without labels.

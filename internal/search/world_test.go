@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if os.Getenv("GORACE") == "" { // a process that finds races waits for a second before it ends, and there is one for each job
+	// a process that finds races waits for a second before it ends, and there is one for each job
+	if os.Getenv("GORACE") == "" {
 		os.Setenv("GORACE", "atexit_sleep_ms=0")
 	}
 	os.Exit(m.Run())
@@ -93,7 +94,8 @@ func (s *source) push(name, ref string, f files) git.ObjectID {
 	r := s.repos[repoPath(name)]
 	if r == nil {
 		s.made++
-		r = &memoryRepo{incarnation: fmt.Sprint("made ", s.made), heads: map[string]git.ObjectID{}, head: "refs/heads/main", commits: map[git.ObjectID]files{}}
+		r = &memoryRepo{incarnation: fmt.Sprint("made ", s.made), heads: map[string]git.ObjectID{}, head: "refs/heads/main",
+			commits: map[git.ObjectID]files{}}
 		s.repos[repoPath(name)] = r
 	}
 	r.generation++
@@ -169,7 +171,8 @@ func (s *source) heads(path git.RepoPath, branches []string) ([]search.Head, git
 	return heads, git.Version{Incarnation: r.incarnation, Generation: r.generation}, nil
 }
 
-func (s *source) Watch(ctx context.Context, paths []git.RepoPath, send func(git.RepoPath, git.Version, bool) error) error {
+func (s *source) Watch(ctx context.Context, paths []git.RepoPath,
+	send func(git.RepoPath, git.Version, bool) error) error {
 	s.mu.Lock()
 	full := s.room > 0 && s.watched+len(paths) > s.room
 	if !full {
@@ -221,7 +224,8 @@ func blobID(content string) git.ObjectID {
 	return git.RawObjectID(sum[:])
 }
 
-func (s *source) Files(ctx context.Context, path git.RepoPath, commit, base git.ObjectID, limit int64, send func(search.File) error) error {
+func (s *source) Files(ctx context.Context, path git.RepoPath, commit, base git.ObjectID, limit int64,
+	send func(search.File) error) error {
 	s.mu.Lock()
 	r, hold := s.repos[path], s.hold
 	broken := s.broken
@@ -281,7 +285,8 @@ func (s *source) Behind(_ context.Context, path git.RepoPath, old, new git.Objec
 	return min(limit, slices.Index(r.order, new)-slices.Index(r.order, old)), nil
 }
 
-func (s *source) Grep(_ context.Context, path git.RepoPath, commit git.ObjectID, g search.Grep, send func(search.Hit) error) error {
+func (s *source) Grep(_ context.Context, path git.RepoPath, commit git.ObjectID, g search.Grep,
+	send func(search.Hit) error) error {
 	s.mu.Lock()
 	s.grepping++
 	var f files

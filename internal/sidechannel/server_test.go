@@ -162,7 +162,8 @@ func TestUpgradeRefusals(t *testing.T) {
 			"Content-Length: 3\r\n\r\nabc": 400,
 		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\n" + upgrade +
 			"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n": 400,
-		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/2, packhorse-channel/11\r\n\r\n": 426,
+		"GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/2, " +
+			"packhorse-channel/11\r\n\r\n": 426,
 	} {
 		answer, text, _ := ask(t, w, request)
 		if answer.StatusCode != status || len(text) < 10 {
@@ -199,7 +200,8 @@ func TestBytesBeforeTheClaim(t *testing.T) {
 		string(headerBytes(header{kind: end, transfer: 1, length: 3000}))
 	for _, early := range []int{0, 1, 23, 24, 25, 1000, 3024, 3030, len(whole)} {
 		w := newWorld(t, "tcp", Options{}, PoolOptions{})
-		request := "GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nCaller: me\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\n\r\n"
+		request := "GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nCaller: me\r\nConnection: Upgrade\r\nUpgrade: " +
+			"packhorse-channel/1\r\n\r\n"
 		answer, _, c := ask(t, w, request+whole[:early])
 		node, err := w.server.Claim(t.Context(), answer.Header.Get(nameHeader), 1, "me")
 		if err != nil {
@@ -256,7 +258,8 @@ func TestHostilePeers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "tcp", Options{}, PoolOptions{})
-			request := "GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nCaller: me\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\n\r\n"
+			request := "GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nCaller: me\r\nConnection: Upgrade\r\nUpgrade: " +
+				"packhorse-channel/1\r\n\r\n"
 			answer, _, c := ask(t, w, request)
 			if !test.claimed {
 				_, _ = io.WriteString(c, test.bytes)
@@ -284,7 +287,8 @@ func TestHostilePeers(t *testing.T) {
 // A gateway's pool meets nodes that answer anything.
 func TestHostileNodes(t *testing.T) {
 	t.Parallel()
-	const good = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\nPackhorse-Channel: "
+	const good = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " +
+		"packhorse-channel/1\r\nPackhorse-Channel: "
 	for answer, kind := range map[string]fault.Kind{
 		"":                         fault.Unavailable,
 		"HTTP/1.1 101 Switching":   fault.Unavailable,

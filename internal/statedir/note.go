@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StateNote is the content of ROOT/.packhorse/state.json, by which commands find the state directory of a server that has
-// --state. It stays when the server ends, since its tokens stay, too, and the next server on the root replaces it.
+// StateNote is the content of ROOT/.packhorse/state.json, by which commands find the state directory of a server that
+// has --state. It stays when the server ends, since its tokens stay, too, and the next server on the root replaces it.
 type StateNote struct {
 	State string `json:"state"` // an absolute path
 }
@@ -24,8 +24,8 @@ const maxStateNote = 16 << 10
 
 func NoteFile(root string) string { return filepath.Join(root, ".packhorse", "state.json") }
 
-// WriteNote writes into the root where its server keeps its state, or removes the note if that is the default place. What it
-// creates belongs to the owner of the root, but a note of a state directory of root's to root.
+// WriteNote writes into the root where its server keeps its state, or removes the note if that is the default place.
+// What it creates belongs to the owner of the root, but a note of a state directory of root's to root.
 func WriteNote(root, state string) error {
 	file := NoteFile(root)
 	if sameFile(state, filepath.Dir(file)) {
@@ -63,8 +63,8 @@ func WriteNote(root, state string) error {
 	return err
 }
 
-// ReadNote reads the note in a root, and who wrote it; "" if there is none. The command may run as root, so it believes only a
-// regular file of the root's owner, of its own user or of root.
+// ReadNote reads the note in a root, and who wrote it; "" if there is none. The command may run as root, so it believes
+// only a regular file of the root's owner, of its own user or of root.
 func ReadNote(root string) (state string, by Owner, err error) {
 	file := NoteFile(root)
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -85,15 +85,19 @@ func ReadNote(root string) (state string, by Owner, err error) {
 	}
 	writer := info.Sys().(*syscall.Stat_t)
 	by = Owner{int(writer.Uid), int(writer.Gid)}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || by.Uid != ofRoot.Uid && by.Uid != 0 && by.Uid != os.Geteuid() {
-		return "", by, fmt.Errorf("%s: others than the owner of the root may have written it; remove it, or name the state directory with --state DIR", file)
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || by.Uid != ofRoot.Uid && by.Uid != 0 &&
+		by.Uid != os.Geteuid() {
+		return "", by, fmt.Errorf("%s: others than the owner of the root may have written it; remove it, or name the "+
+			"state directory with --state DIR", file)
 	}
 	var note StateNote
 	if err := json.NewDecoder(io.LimitReader(f, maxStateNote)).Decode(&note); err != nil || !filepath.IsAbs(note.State) {
-		return "", by, fmt.Errorf("%s does not name a state directory; remove it, or name the state directory with --state DIR", file)
+		return "", by, fmt.Errorf("%s does not name a state directory; remove it, or name the state directory with "+
+			"--state DIR", file)
 	}
 	if _, err := os.Stat(note.State); errors.Is(err, fs.ErrNotExist) {
-		return "", by, fmt.Errorf("the last server on %s had its state in %s, which does not exist here; name it with --state DIR, or remove %s", root, note.State, file)
+		return "", by, fmt.Errorf("the last server on %s had its state in %s, which does not exist here; name it with "+
+			"--state DIR, or remove %s", root, note.State, file)
 	}
 	return note.State, by, nil
 }

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Owner is whose files a command makes. A command that root runs for a server of another user makes files that the server can
-// read and remove.
+// Owner is whose files a command makes. A command that root runs for a server of another user makes files that the
+// server can read and remove.
 type Owner struct{ Uid, Gid int }
 
 // Self is whom this process runs as.

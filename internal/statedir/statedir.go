@@ -1,8 +1,9 @@
-// Package statedir is the directory in which a server keeps what is its own: who has it, where that process listens, and whose its files are.
+// Package statedir is the directory in which a server keeps what is its own: who has it, where that process listens,
+// and whose its files are.
 //
-// One process at a time has a state directory (Open, Take). While it runs, serve.json tells what it is and where it listens (Server). A note in the
-// root of the repositories (WriteNote) leads commands to a state directory that is elsewhere. A command that root runs makes files that the server's
-// user can use (Owner).
+// One process at a time has a state directory (Open, Take). While it runs, serve.json tells what it is and where it
+// listens (Server). A note in the root of the repositories (WriteNote) leads commands to a state directory that is
+// elsewhere. A command that root runs makes files that the server's user can use (Owner).
 package statedir
 
 import (
@@ -42,8 +43,8 @@ func Running(state string) (s Server, err error) {
 	return s, nil
 }
 
-// Signal is what the process writes a dump at. It is another one than people send: two SIGQUITs soon after each other end it, though two who
-// ask did not know of each other.
+// Signal is what the process writes a dump at. It is another one than people send: two SIGQUITs soon after each other
+// end it, though two who ask did not know of each other.
 func (s Server) Signal() syscall.Signal {
 	if s.DumpSignal == int(DumpSignal) {
 		return DumpSignal
@@ -51,9 +52,9 @@ func (s Server) Signal() syscall.Signal {
 	return syscall.SIGQUIT // an older server
 }
 
-// Dir is the hold on a state directory. It is the file "serve.json" in it, locked as long as the process lives, however it
-// ends; its content tells who holds it and where that process listens. A clean end leaves it empty: removing it would let
-// two processes lock two files of the same name.
+// Dir is the hold on a state directory. It is the file "serve.json" in it, locked as long as the process lives, however
+// it ends; its content tells who holds it and where that process listens. A clean end leaves it empty: removing it
+// would let two processes lock two files of the same name.
 type Dir struct{ file *os.File }
 
 // Server is what a running process tells of itself, in serve.json and at the start.
@@ -72,7 +73,8 @@ type Server struct {
 	// Leaving says that the process ends, and that its state directory will be free after it has finished its requests.
 	Leaving bool `json:"leaving,omitempty"`
 
-	DumpSignal int `json:"dump_signal,omitempty"` // asks for a dump; 0: SIGQUIT does, of which a second one ends the process
+	// asks for a dump; 0: SIGQUIT does, of which a second one ends the process
+	DumpSignal int `json:"dump_signal,omitempty"`
 
 	HostKeys []string `json:"host_keys,omitempty"` // fingerprints of the SSH host keys, each after its kind
 }
@@ -97,7 +99,8 @@ type TakenError struct {
 }
 
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("the state directory %s is in use by %s; stop it, or give this one a directory of its own with --state", e.dir, e.who)
+	return fmt.Sprintf("the state directory %s is in use by %s; stop it, or give this one a directory of its own with "+
+		"--state", e.dir, e.who)
 }
 
 // Open takes the state directory, making it if need be. If another process has it, the error names that process.

@@ -245,8 +245,9 @@ func (t *Top) git(s *State, most int) {
 		s.Git.List = append(s.Git.List, Command{
 			PID: c.Pid, Class: string(c.Class), Subcommand: c.Subcommand, Arguments: t.Redact(c.Args),
 			Repository: t.Redact(c.Repository),
-			Caller:     t.Redact(string(c.Caller)), Request: c.Request, AgeMS: c.Age.Milliseconds(), QueueMS: c.Queue.Milliseconds(),
-			CPUMS: cpu, RSS: c.RSS, In: c.In, Out: c.Out, Processes: c.Processes,
+			Caller:     t.Redact(string(c.Caller)), Request: c.Request, AgeMS: c.Age.Milliseconds(),
+			QueueMS: c.Queue.Milliseconds(),
+			CPUMS:   cpu, RSS: c.RSS, In: c.In, Out: c.Out, Processes: c.Processes,
 		})
 	}
 }

@@ -134,7 +134,8 @@ func TestObjectInfoRefused(t *testing.T) {
 func TestBundleURI(t *testing.T) {
 	t.Parallel()
 	p := newPolicyTest(t)
-	text := "[uploadpack]\nadvertiseBundleURIs = true\n[bundle]\nversion = 1\nmode = all\n[bundle \"Day.1\"]\nuri = https://x.example/a\ncreationToken = 7\n" +
+	text := "[uploadpack]\nadvertiseBundleURIs = true\n[bundle]\nversion = 1\nmode = all\n[bundle \"Day.1\"]\nuri = " +
+		"https://x.example/a\ncreationToken = 7\n" +
 		"[bundle \"two\"]\nuri = bundles/two.bundle\n"
 	s, err := p.configure(text, nil)
 	if err != nil {

@@ -45,7 +45,8 @@ func (stream) ReserveMemory(int64) error { return nil }
 // uploadPack serves one session with state.
 func uploadPack(dir, scratch string) error {
 	ctx := context.Background()
-	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{packsource.ClassPack: {Slots: 1, Queue: 1}}})
+	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{packsource.ClassPack: {Slots: 1,
+		Queue: 1}}})
 	if err != nil {
 		return err
 	}

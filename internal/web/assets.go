@@ -26,7 +26,8 @@ type asset struct {
 }
 
 // assetTypes are the kinds of assets that there are.
-var assetTypes = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+var assetTypes = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+	".svg": "image/svg+xml"}
 
 // loadAssets reads what is embedded. names gives the URL of each by its name.
 func loadAssets() (byURL map[string]asset, names map[string]string, err error) {
@@ -63,7 +64,8 @@ func (p *Pages) asset(w http.ResponseWriter, r *http.Request) error {
 }
 
 // securityPolicy lets pages load what they come with, from here, and nothing else: no script or style stands in a page.
-const securityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
+const securityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src " +
+	"'self'; form-action 'self'; " +
 	"base-uri 'none'; frame-ancestors 'none'"
 
 // secure sets the headers of all that a browser shows.

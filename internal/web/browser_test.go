@@ -36,9 +36,11 @@ func browser(t *testing.T) context.Context {
 		if os.Getenv("CI") != "" {
 			t.Fatal("there is no chromium; install the package chromium")
 		}
-		t.Skip("*** There is no chromium: pages are NOT looked at in a browser. Install the package chromium to have that. ***")
+		t.Skip("*** There is no chromium: pages are NOT looked at in a browser. Install the package chromium to have " +
+			"that. ***")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()),
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox,
+		chromedp.UserDataDir(t.TempDir()),
 		chromedp.WSURLReadTimeout(browserTime))
 	limit, cancel := context.WithTimeout(t.Context(), browserTime)
 	t.Cleanup(cancel)
@@ -163,7 +165,8 @@ type look struct {
 	phone, dark   bool
 }
 
-var looks = []look{{"phone-light", 390, 844, true, false}, {"phone-dark", 390, 844, true, true}, {"wide-light", 1600, 1000, false, false}, {"wide-dark", 1600, 1000, false, true}}
+var looks = []look{{"phone-light", 390, 844, true, false}, {"phone-dark", 390, 844, true, true},
+	{"wide-light", 1600, 1000, false, false}, {"wide-dark", 1600, 1000, false, true}}
 
 func (b *tab) wear(l look) {
 	b.Helper()
@@ -171,8 +174,10 @@ func (b *tab) wear(l look) {
 	if l.dark {
 		scheme = "dark"
 	}
-	call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: l.width, Height: l.height, DeviceScaleFactor: 1, Mobile: l.phone})
-	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: l.width, Height: l.height,
+		DeviceScaleFactor: 1, Mobile: l.phone})
+	call(b, emulation.SetEmulatedMedia,
+		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 }
 
 // shot writes a picture of the window, if somebody wants to see it.
@@ -217,9 +222,11 @@ func TestBrowser(t *testing.T) {
 	t.Run("looks", func(t *testing.T) {
 		b := newTab(t, chromium, base)
 		pages := []struct{ name, path string }{
-			{"start", "/-/search"}, {"results", "/-/search?q=error"}, {"few", "/-/search?q=repo:pages+painter"}, {"nothing", "/-/search?q=xyzzyplugh"},
+			{"start", "/-/search"}, {"results", "/-/search?q=error"}, {"few", "/-/search?q=repo:pages+painter"},
+			{"nothing", "/-/search?q=xyzzyplugh"},
 			{"hostile", "/-/search?q=needle"}, {"file", "/-/blob/packhorse/server/" + commitA + "/fault/fault.go#L40-L52"},
-			{"style", "/-/blob/packhorse/pages/" + commitA + "/assets/page.js#L20"}, {"binary", "/-/blob/hostile/" + commitA + "/binary.bin"},
+			{"style", "/-/blob/packhorse/pages/" + commitA + "/assets/page.js#L20"},
+			{"binary", "/-/blob/hostile/" + commitA + "/binary.bin"},
 			{"missing", "/-/blob/hostile/" + commitA + "/none"},
 		}
 		for _, l := range looks {
@@ -249,7 +256,8 @@ func TestBrowser(t *testing.T) {
 			b.press(string(key))
 			went = append(went, eval[string](b, "document.activeElement.href"))
 		}
-		if went[0] != went[4] || went[1] != went[3] || went[0] == went[1] || went[1] == went[2] || !strings.Contains(went[0], "/-/blob/") {
+		if went[0] != went[4] || went[1] != went[3] || went[0] == went[1] || went[1] == went[2] ||
+			!strings.Contains(went[0], "/-/blob/") {
 			t.Errorf("j and k went %q", went)
 		}
 		b.press("n")
@@ -257,8 +265,10 @@ func TestBrowser(t *testing.T) {
 			t.Error("n went to no file")
 		}
 		// Without the event that would type it: browsers send none after a key that a page takes.
-		for _, kind := range []input.DispatchKeyEventType{input.DispatchKeyEventTypeRawKeyDown, input.DispatchKeyEventTypeKeyUp} {
-			call(b, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: kind, Key: "/", Code: "Slash", WindowsVirtualKeyCode: 191})
+		for _, kind := range []input.DispatchKeyEventType{input.DispatchKeyEventTypeRawKeyDown,
+			input.DispatchKeyEventTypeKeyUp} {
+			call(b, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: kind, Key: "/", Code: "Slash",
+				WindowsVirtualKeyCode: 191})
 		}
 		b.until(`document.activeElement.name == "q"`)
 		b.press("kindNames" + kb.Enter) // in the place of what was there
@@ -296,7 +306,8 @@ func TestBrowser(t *testing.T) {
 			t.Fatal(links)
 		}
 		for _, link := range links {
-			if u, err := url.Parse(link); err != nil || !strings.HasPrefix(link, base+"/-/blob/hostile/") || u.Fragment != "" || u.RawQuery != "" {
+			if u, err := url.Parse(link); err != nil || !strings.HasPrefix(link, base+"/-/blob/hostile/") || u.Fragment != "" ||
+				u.RawQuery != "" {
 				t.Errorf("a link to %s", link)
 			}
 			b.do(chromedp.Navigate(link))

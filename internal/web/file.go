@@ -26,8 +26,8 @@ type namedFile struct {
 	commit           git.ObjectID
 }
 
-// parseFile reads the path of a file's page: the first component that is a full object ID is the commit, before it stands the repository, behind it
-// the file.
+// parseFile reads the path of a file's page: the first component that is a full object ID is the commit, before it
+// stands the repository, behind it the file.
 func parseFile(path string) (f namedFile, err error) {
 	rest := strings.TrimPrefix(path, filePath)
 	for at := 0; at < len(rest); {
@@ -40,7 +40,8 @@ func parseFile(path string) (f namedFile, err error) {
 		}
 		at += end + 1
 	}
-	return f, fault.New(fault.NotFound, "The address of a file is %sREPOSITORY/COMMIT/PATH, with the full ID of the commit.", filePath)
+	return f, fault.New(fault.NotFound,
+		"The address of a file is %sREPOSITORY/COMMIT/PATH, with the full ID of the commit.", filePath)
 }
 
 // filePage shows a file.
@@ -89,7 +90,8 @@ func (p *Pages) file(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	return p.render(w, r, http.StatusOK, "file", p.newFilePage(named, file, v.Name()))
 }
 
-// absent names what is in nobody's repository: what begins so is a node's own, and never served. It is as deep as a repository's path.
+// absent names what is in nobody's repository: what begins so is a node's own, and never served. It is as deep as a
+// repository's path.
 func absent(repository git.RepoPath) git.RepoPath {
 	name := repository.String()
 	path, err := git.ParseRepoPath(".packhorse/absent/" + name[:min(len(name), git.MaxRepoPath/2)])
@@ -103,9 +105,11 @@ func (p *Pages) newFilePage(named namedFile, file git.File, visitor string) file
 	dirs := strings.Split(named.path, "/")
 	name := dirs[len(dirs)-1]
 	f := filePage{
-		page: page{Kind: "file", Title: name + " - " + schema.Name(named.repository), Query: inRepository(named.repository) + " ", Visitor: visitor},
-		Repo: schema.Name(named.repository), RepoURL: searchURL(inRepository(named.repository) + " select:file"), Name: name, Commit: named.commit.String(),
-		Short: short(named.commit.String()), Size: sizeOf(file.Size),
+		page: page{Kind: "file", Title: name + " - " + schema.Name(named.repository), Query: inRepository(named.repository) +
+			" ", Visitor: visitor},
+		Repo: schema.Name(named.repository), RepoURL: searchURL(inRepository(named.repository) + " select:file"), Name: name,
+		Commit: named.commit.String(),
+		Short:  short(named.commit.String()), Size: sizeOf(file.Size),
 	}
 	for i, dir := range dirs[:len(dirs)-1] {
 		below := inRepository(named.repository) + " file:^" + pattern(strings.Join(dirs[:i+1], "/")+"/") + " select:file"
@@ -119,7 +123,8 @@ func (p *Pages) newFilePage(named namedFile, file git.File, visitor string) file
 	}
 	switch {
 	case file.Data == nil && file.Size > 0:
-		f.Why, f.Advice = "This file is too large to show", "It has "+f.Size+"; at most "+sizeOf(maxShown)+" are shown. Clone the repository to read it."
+		f.Why, f.Advice = "This file is too large to show", "It has "+f.Size+"; at most "+sizeOf(maxShown)+" are shown. "+
+			"Clone the repository to read it."
 	case file.Size == 0:
 		f.Why, f.Advice = "This file is empty", "It has no bytes."
 	case bytes.IndexByte(file.Data[:min(len(file.Data), binarySign)], 0) >= 0:
@@ -142,7 +147,8 @@ func (p *Pages) newFilePage(named namedFile, file git.File, visitor string) file
 
 func writeLineStart(b *strings.Builder, n int) {
 	number := strconv.Itoa(n)
-	b.WriteString(`<p id="L` + number + `"><a href="#L` + number + `" data-n="` + number + `" aria-label="line ` + number + `"></a><code>`)
+	b.WriteString(`<p id="L` + number + `"><a href="#L` + number + `" data-n="` + number + `" aria-label="line ` + number +
+		`"></a><code>`)
 }
 
 // short is an object ID for people.

@@ -26,11 +26,12 @@ const (
 	paintBusy  = "busy"
 )
 
-// The lexers are read when a process of ours begins, whatever it is for: 5 ms and 3 MB. Their package does so where its variables are made, from files
-// that are embedded in it and nowhere else, so without a copy of these there is no later moment for it.
+// The lexers are read when a process of ours begins, whatever it is for: 5 ms and 3 MB. Their package does so where its
+// variables are made, from files that are embedded in it and nowhere else, so without a copy of these there is no later
+// moment for it.
 
-// painter finds out what is what in a file's text. The regular expressions that it does so with go back and forth, and there are texts on which they
-// do so for long: it works within limits, and text without colours is always to be had.
+// painter finds out what is what in a file's text. The regular expressions that it does so with go back and forth, and
+// there are texts on which they do so for long: it works within limits, and text without colours is always to be had.
 type painter struct {
 	metrics *PageMetrics
 	seats   chan struct{}
@@ -38,7 +39,8 @@ type painter struct {
 }
 
 func newPainter(m *PageMetrics) *painter {
-	return &painter{metrics: m, seats: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))} // the rest is for those who fetch
+	// the rest is for those who fetch
+	return &painter{metrics: m, seats: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
 func (p *painter) wait() { p.running.Wait() }
@@ -46,8 +48,8 @@ func (p *painter) wait() { p.running.Wait() }
 // span is text of one class; "": no special one.
 type span struct{ class, text string }
 
-// spans cuts a file's text into spans, and tells what became of that: one span is what is left where it was not done. The language may be known all
-// the same.
+// spans cuts a file's text into spans, and tells what became of that: one span is what is left where it was not done.
+// The language may be known all the same.
 func (p *painter) spans(name, text string) (spans []span, language, result string) {
 	spans = []span{{text: text}}
 	lexer := lexers.Match(path.Base(name))

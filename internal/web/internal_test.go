@@ -30,8 +30,10 @@ func TestCodeIsTheText(t *testing.T) {
 	t.Parallel()
 	p := newPainter(NewPageMetrics())
 	defer p.wait()
-	names := []string{"a.go", "a.py", "a.js", "a.html", "a.md", "Makefile", "a.c", "a.yaml", "a.php", "a.unknown", "a.sh", "a.rb", "a.diff"}
-	pieces := []string{"func f() {\n", "\n", "\"", "'", "/*", "*/", "#", "<b>&amp;", "\r\n", "\t x := 1", "{{", "```go\n", "\u00e9", "<?php", "\\", "0x1f", "EOF\n", "<<EOF\n"}
+	names := []string{"a.go", "a.py", "a.js", "a.html", "a.md", "Makefile", "a.c", "a.yaml", "a.php", "a.unknown", "a.sh",
+		"a.rb", "a.diff"}
+	pieces := []string{"func f() {\n", "\n", "\"", "'", "/*", "*/", "#", "<b>&amp;", "\r\n", "\t x := 1", "{{", "```go\n",
+		"\u00e9", "<?php", "\\", "0x1f", "EOF\n", "<<EOF\n"}
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 0, 40).Draw(t, "pieces"), "")
 		spans, _, _ := p.spans(rapid.SampledFrom(names).Draw(t, "name"), text)
@@ -43,7 +45,8 @@ func TestCodeIsTheText(t *testing.T) {
 			want.WriteString(strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r") + "\n")
 			lines++
 		}
-		if got := html.UnescapeString(tags.ReplaceAllString(b.String(), "")); got != want.String() && !strings.Contains(got, "U+000D") || n != lines {
+		if got := html.UnescapeString(tags.ReplaceAllString(b.String(), "")); got != want.String() &&
+			!strings.Contains(got, "U+000D") || n != lines {
 			t.Fatalf("%d lines for %d:\n%q\n%q", n, lines, got, want.String())
 		}
 	})
@@ -59,7 +62,8 @@ func TestPaintEnds(t *testing.T) {
 	for range cap(p.seats) {
 		p.seats <- struct{}{}
 	}
-	if spans, language, result := p.spans("a.go", "package a\n"); len(spans) != 1 || language != "Go" || result != paintBusy {
+	if spans, language, result := p.spans("a.go", "package a\n"); len(spans) != 1 || language != "Go" ||
+		result != paintBusy {
 		t.Error(spans, language, result)
 	}
 	if spans, _, result := p.spans("a.go", strings.Repeat("x ", maxPainted)); len(spans) != 1 || result != paintLarge {
@@ -71,10 +75,12 @@ func TestFileURLs(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-z#?%:@ü]{1,8}(/[a-z0-9.#%]{1,8}){0,3}`)
-		repository, path := name.Draw(t, "repository"), string(rapid.SliceOfN(rapid.ByteRange('/', 0xff), 1, 20).Draw(t, "path"))
+		repository, path := name.Draw(t, "repository"), string(rapid.SliceOfN(rapid.ByteRange('/', 0xff), 1, 20).Draw(t,
+			"path"))
 		id := git.MustParseObjectID(rapid.StringMatching(`[1-9a-f]{40}`).Draw(t, "commit"))
 		var m match
-		if err := json.Unmarshal(schema.API.Append(nil, &schema.File{Repository: repository, Commit: id.String(), Path: path}), &m); err != nil {
+		if err := json.Unmarshal(schema.API.Append(nil, &schema.File{Repository: repository, Commit: id.String(),
+			Path: path}), &m); err != nil {
 			t.Fatal(err)
 		}
 		u := newFileResult(&m).URL

@@ -17,10 +17,12 @@ func NewPageMetrics() *PageMetrics {
 		}, []string{"page", "status"}),
 		painted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_pages_highlights_total",
-			Help: "Files shown, by what became of their highlighting: ok, none (no language known), large, late (it took too long), busy (others were being highlighted).",
+			Help: "Files shown, by what became of their highlighting: ok, none (no language known), large, late (it took too " +
+				"long), busy (others were being highlighted).",
 		}, []string{"result"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_pages_highlight_seconds", Help: "Time that the highlighting of a file took.", Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8),
+			Name: "packhorse_pages_highlight_seconds", Help: "Time that the highlighting of a file took.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8),
 		}),
 	}
 	for _, result := range []string{paintOK, paintNone, paintLarge, paintLate, paintBusy} {

@@ -20,8 +20,8 @@ const (
 
 // Files reads files of commits. Safe for concurrent use.
 type Files interface {
-	// File gives a file of a commit that a visible ref reaches; of one that has more than limit bytes no data. NotFound: there is no such
-	// repository, commit or file, or it cannot be seen; Invalid: what is there is no file.
+	// File gives a file of a commit that a visible ref reaches; of one that has more than limit bytes no data. NotFound:
+	// there is no such repository, commit or file, or it cannot be seen; Invalid: what is there is no file.
 	File(ctx context.Context, repository git.RepoPath, commit git.ObjectID, path string, limit int64) (git.File, error)
 }
 
@@ -32,7 +32,8 @@ type PageOptions struct {
 	Metrics  *PageMetrics    // nil: none that anybody sees
 }
 
-// Pages are for people with browsers. They work without JavaScript, and load nothing from elsewhere. The owner closes them.
+// Pages are for people with browsers. They work without JavaScript, and load nothing from elsewhere. The owner closes
+// them.
 type Pages struct {
 	PageOptions
 	assets    map[string]asset // by path
@@ -60,7 +61,8 @@ func (p *Pages) Close() { p.paint.wait() }
 
 // Has tells whether a path below /-/ is that of a page.
 func (p *Pages) Has(path string) bool {
-	return path == "/" || path == "/-/" || path == searchPath || strings.HasPrefix(path, filePath) || strings.HasPrefix(path, assetPath)
+	return path == "/" || path == "/-/" || path == searchPath || strings.HasPrefix(path, filePath) ||
+		strings.HasPrefix(path, assetPath)
 }
 
 // Visitor is who asks. Not safe for concurrent use.

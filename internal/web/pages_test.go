@@ -42,11 +42,14 @@ func send(t *testing.T, method, url string) (*http.Response, string) {
 
 // ours are the elements that pages are made of.
 var ours = []string{
-	"html", "head", "meta", "title", "link", "script", "body", "div", "form", "a", "img", "span", "label", "input", "kbd", "button", "main", "h1", "h2", "h3", "p",
-	"ul", "li", "code", "dl", "dt", "dd", "footer", "section", "header", "article", "i", "b", "mark", "hr", "aside", "details", "summary", "small", "pre", "strong",
+	"html", "head", "meta", "title", "link", "script", "body", "div", "form", "a", "img", "span", "label", "input", "kbd",
+	"button", "main", "h1", "h2", "h3", "p",
+	"ul", "li", "code", "dl", "dt", "dd", "footer", "section", "header", "article", "i", "b", "mark", "hr", "aside",
+	"details", "summary", "small", "pre", "strong",
 }
 
-// clean holds a page to elements of ours, without scripts, styles and addresses from elsewhere, and gives its text and where it links to.
+// clean holds a page to elements of ours, without scripts, styles and addresses from elsewhere, and gives its text and
+// where it links to.
 func clean(t *testing.T, page string) (text string, links []string) {
 	t.Helper()
 	doc, err := html.Parse(strings.NewReader(page))
@@ -77,7 +80,8 @@ func clean(t *testing.T, page string) (text string, links []string) {
 			if a.Key != "href" && a.Key != "src" && a.Key != "action" {
 				continue
 			}
-			if u, err := url.Parse(a.Val); err != nil || u.Host != "" || u.Scheme != "" || u.Path != "" && !strings.HasPrefix(u.Path, "/-/") {
+			if u, err := url.Parse(a.Val); err != nil || u.Host != "" || u.Scheme != "" || u.Path != "" &&
+				!strings.HasPrefix(u.Path, "/-/") {
 				t.Errorf("%s leads to %q", n.Data, a.Val)
 			}
 			links = append(links, a.Val)

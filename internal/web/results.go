@@ -118,7 +118,8 @@ func (f *found) add(batch []byte) error {
 func (f *found) addMatch(m *match) {
 	if m.Type == "repo" {
 		f.Thing, f.Things = "repository", "repositories"
-		f.Names = append(f.Names, nameResult{Name: schema.Name(m.Repository), repository: m.Repository, URL: searchURL(inRepository(m.Repository) + " select:file")})
+		f.Names = append(f.Names, nameResult{Name: schema.Name(m.Repository), repository: m.Repository,
+			URL: searchURL(inRepository(m.Repository) + " select:file")})
 		return
 	}
 	r := f.byName[m.Repository]
@@ -145,7 +146,8 @@ func newFileResult(m *match) fileResult {
 			continue
 		}
 		l := lineResult{
-			Number: line.Number, URL: r.URL + "#L" + strconv.Itoa(line.Number), Pieces: marked(line.Text, inBytes(line.Text, line.Ranges)), Kind: line.Symbol,
+			Number: line.Number, URL: r.URL + "#L" + strconv.Itoa(line.Number),
+			Pieces: marked(line.Text, inBytes(line.Text, line.Ranges)), Kind: line.Symbol,
 			Gap: last > 0 && line.Number > last+1, Context: len(line.Ranges) == 0,
 		}
 		last = line.Number
@@ -244,7 +246,8 @@ func (f *found) end(s search.Summary) {
 		f.Names[i].Fresh = f.freshByName[f.Names[i].repository]
 	}
 	if s.TimedOut {
-		f.Notes = append(f.Notes, "The search was ended by its time limit: there may be more to find. timeout:20s gives it longer.")
+		f.Notes = append(f.Notes, "The search was ended by its time limit: there may be more to find. timeout:20s gives "+
+			"it longer.")
 	}
 	for _, n := range s.Notices {
 		f.Notes = append(f.Notes, n.Message)

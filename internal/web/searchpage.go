@@ -72,7 +72,8 @@ func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error 
 	if v.Name() == "" && v.Reader() != nil { // there may be more for those whom the server knows
 		s.SignIn = signInURL(text)
 		if values.Has("sign-in") {
-			return fault.New(fault.Unauthenticated, "authentication required: use an access token as the password (any user name)")
+			return fault.New(fault.Unauthenticated,
+				"authentication required: use an access token as the password (any user name)")
 		}
 	}
 	if values.Has("sign-in") {
@@ -133,7 +134,8 @@ func (c *collector) Progress(search.Summary) error { return nil }
 // find searches.
 func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*found, error) {
 	if len(text) > maxPageQuery {
-		return nil, fault.New(fault.Invalid, "query too long: this page accepts up to %d bytes, and the API more", maxPageQuery)
+		return nil, fault.New(fault.Invalid, "query too long: this page accepts up to %d bytes, and the API more",
+			maxPageQuery)
 	}
 	parsed, err := query.Parse(text)
 	if err != nil {
@@ -153,7 +155,8 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	timeout := cmp.Or(q.Timeout, pageTime)
 	q.Count, q.Timeout = 0, 0
 	c := &collector{found: newFound()}
-	summary, err := p.Searcher.Search(ctx, search.Request{Query: &q, Format: schema.API, May: v.Reader(), Limit: limit, Timeout: timeout}, c)
+	summary, err := p.Searcher.Search(ctx, search.Request{Query: &q, Format: schema.API, May: v.Reader(), Limit: limit,
+		Timeout: timeout}, c)
 	if errors.Is(err, errFull) {
 		c.found.Notes = append(c.found.Notes, "What was found is too much for a page: the rest is not shown.")
 		err = nil

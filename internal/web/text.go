@@ -14,8 +14,8 @@ type piece struct {
 	Control bool // it stands for a character that cannot be seen
 }
 
-// deceives tells whether a character changes how those around it are shown, so that text reads differently from what it is (CVE-2021-42574), or
-// is shown as nothing at all.
+// deceives tells whether a character changes how those around it are shown, so that text reads differently from what it
+// is (CVE-2021-42574), or is shown as nothing at all.
 func deceives(r rune) bool {
 	switch {
 	case r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0x200e, r == 0x200f, r == 0x061c: // order of writing

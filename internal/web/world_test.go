@@ -60,7 +60,8 @@ func newWorld(t testing.TB) *world {
 	add("packhorse/server", "../fault/*.go", "../search/*.go", "../resolve/*.go", "../credfile/*.go")
 	add("packhorse/pages", "*.go", "assets/*", "templates/*")
 	add("team/a-name-that-is-rather-long-for-a-phone/with-parts/application", "../git/*.go")
-	w.fresh["packhorse/pages"] = search.Freshness{Repository: "packhorse/pages", Indexed: commitA, Current: commitB, Branch: "main", Lag: 3}
+	w.fresh["packhorse/pages"] = search.Freshness{Repository: "packhorse/pages", Indexed: commitA, Current: commitB,
+		Branch: "main", Lag: 3}
 	w.fresh["team/a-name-that-is-rather-long-for-a-phone/with-parts/application"] = search.Freshness{
 		Repository: "team/a-name-that-is-rather-long-for-a-phone/with-parts/application", Current: commitB, Branch: "trunk", Lag: -1}
 	w.files["hostile"] = map[string]string{

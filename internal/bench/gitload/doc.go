@@ -12,7 +12,8 @@ import (
 // Commands returns the commands of this package, with the hidden ones that they start as processes of their own.
 func Commands(env loadgen.Env) []*cobra.Command {
 	return []*cobra.Command{
-		FetchCommand(env), RefsCommand(env), MakeRefsCommand(env), NeighbourCommand(env), StormCommand(env), LimitCommand(env),
+		FetchCommand(env), RefsCommand(env), MakeRefsCommand(env), NeighbourCommand(env), StormCommand(env),
+		LimitCommand(env),
 		BackendCommand(env),
 		LoadCommand(env), RelayCommand(env), EchoCommand(env), loadgen.StandstillCommand(env),
 	}

@@ -108,8 +108,10 @@ func TestWhatRefusedCallersGet(t *testing.T) {
 		"GET /team/app/info/refs?service=git-upload-pack HTTP/1.1\r\n",
 		"GET /team/app/info/refs?service=git-receive-pack HTTP/1.1\r\n",
 		"HEAD /team/app/info/refs?service=git-upload-pack HTTP/1.1\r\n",
-		"POST /team/app/git-upload-pack HTTP/1.1\r\nContent-Type: application/x-git-upload-pack-request\r\nContent-Length: 0\r\n",
-		"POST /team/app/git-receive-pack HTTP/1.1\r\nContent-Type: application/x-git-receive-pack-request\r\nContent-Length: 0\r\n",
+		"POST /team/app/git-upload-pack HTTP/1.1\r\nContent-Type: " +
+			"application/x-git-upload-pack-request\r\nContent-Length: 0\r\n",
+		"POST /team/app/git-receive-pack HTTP/1.1\r\nContent-Type: " +
+			"application/x-git-receive-pack-request\r\nContent-Length: 0\r\n",
 	} {
 		for who, want := range map[string]struct {
 			status            int
@@ -176,12 +178,15 @@ func TestHiddenRepositories(t *testing.T) {
 		return response.Status + "\n" + head.String() + body
 	}
 	for _, request := range []string{
-		"GET /team/NAME/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\nAuthorization: Bearer bob\r\n\r\n",
+		"GET /team/NAME/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: " +
+			"version=2\r\nAuthorization: Bearer bob\r\n\r\n",
 		"GET /team/NAME/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer bob\r\n\r\n",
 		"GET /team/NAME/info/refs?service=git-receive-pack HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer bob\r\n\r\n",
 		strings.Replace(post("Content-Length: 24", "Authorization: Bearer bob"), "/repo/", "/team/NAME/", 1) + lsRefs,
-		"POST /team/NAME/git-receive-pack HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-git-receive-pack-request\r\nAuthorization: Bearer bob\r\nContent-Length: 4\r\n\r\n0000",
-		"POST /team/NAME/git-upload-pack HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nAuthorization: Bearer bob\r\nContent-Length: 4\r\n\r\n0000",
+		"POST /team/NAME/git-receive-pack HTTP/1.1\r\nHost: h\r\nContent-Type: " +
+			"application/x-git-receive-pack-request\r\nAuthorization: Bearer bob\r\nContent-Length: 4\r\n\r\n0000",
+		"POST /team/NAME/git-upload-pack HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nAuthorization: Bearer " +
+			"bob\r\nContent-Length: 4\r\n\r\n0000",
 	} {
 		n.asked = nil
 		hidden, missing := get(strings.Replace(request, "NAME", "secret", 1)),
@@ -200,7 +205,8 @@ func TestHiddenRepositories(t *testing.T) {
 		!strings.Contains(s.log.String(), "hidden=true") || !strings.Contains(s.log.String(), "user=bob") {
 		t.Errorf("the log does not tell what was asked for:\n%s", s.log)
 	}
-	if all := get("GET /team/app/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer bob\r\n\r\n"); !strings.HasPrefix(all, "200") {
+	if all := get("GET /team/app/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " +
+		"bob\r\n\r\n"); !strings.HasPrefix(all, "200") {
 		t.Error(all)
 	}
 }

@@ -397,7 +397,8 @@ func TestOneCallersShare(t *testing.T) {
 	c := s.dial()
 	ask := func(caller string) (status int) {
 		t.Helper()
-		c.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\nAuthorization: Bearer " + caller + "\r\n\r\n")
+		c.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: " +
+			"version=2\r\nAuthorization: Bearer " + caller + "\r\n\r\n")
 		response, _, err := c.answer()
 		if err != nil {
 			t.Fatal(err)

@@ -30,16 +30,18 @@ func TestWhatEachRequestGets(t *testing.T) {
 			200, "version 2", [2]string{}},
 		"slashes": {"GET //repo//info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=2", 200,
 			"version 2", [2]string{}},
-		"several keys": {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: a:version=1:version=2:b=c", 200, "version 2", [2]string{}},
-		"HEAD":         {"HEAD /repo/info/refs?service=git-upload-pack HTTP/1.1", 200, "", [2]string{}},
+		"several keys": {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: a:version=1:version=2:b=c",
+			200, "version 2", [2]string{}},
+		"HEAD": {"HEAD /repo/info/refs?service=git-upload-pack HTTP/1.1", 200, "", [2]string{}},
 		"version 0": {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1", 200,
 			"001e# service=git-upload-pack\n0000000eversion 0\n0000", [2]string{"Content-Length", "52"}},
 		"version 1": {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=1", 200,
 			"001e# service=git-upload-pack\n0000000eversion 1\n0000", [2]string{}},
-		"odd version": {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: ::version=22;version=2\x80", 200, "version 0\n0000", [2]string{}},
-		"dumb refs":   {"GET /repo/info/refs HTTP/1.1", 403, "dumb HTTP", [2]string{}},
-		"dumb HEAD":   {"GET /repo/HEAD HTTP/1.1", 403, "dumb HTTP", [2]string{}},
-		"dumb packs":  {"GET /repo/objects/info/packs HTTP/1.1", 403, "dumb HTTP", [2]string{}},
+		"odd version": {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: ::version=22;version=2\x80",
+			200, "version 0\n0000", [2]string{}},
+		"dumb refs":  {"GET /repo/info/refs HTTP/1.1", 403, "dumb HTTP", [2]string{}},
+		"dumb HEAD":  {"GET /repo/HEAD HTTP/1.1", 403, "dumb HTTP", [2]string{}},
+		"dumb packs": {"GET /repo/objects/info/packs HTTP/1.1", 403, "dumb HTTP", [2]string{}},
 		"push, discovery": {"GET /repo/info/refs?service=git-receive-pack HTTP/1.1", 403, "does not accept pushes",
 			[2]string{}},
 		"push": {"POST /repo/git-receive-pack HTTP/1.1\r\nContent-Length: 4\r\n\r\n0000", 403,
@@ -52,11 +54,14 @@ func TestWhatEachRequestGets(t *testing.T) {
 		"OPTIONS":          {"OPTIONS /repo/git-upload-pack HTTP/1.1", 405, "use POST", [2]string{"Allow", "POST"}},
 		"GET of a session": {"GET /repo/git-upload-pack HTTP/1.1", 405, "use POST", [2]string{"Allow", "POST"}},
 		"odd method":       {"BREW /repo/info/refs HTTP/1.1", 405, "use GET", [2]string{}},
-		"content type":     {"POST /repo/git-upload-pack HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\n0000", 415, "bad content type", [2]string{}},
-		"session in v0":    {"POST /repo/git-upload-pack HTTP/1.1\r\nContent-Type: application/x-git-upload-pack-request\r\nContent-Length: 4\r\n\r\n0000", 200, "0005\n0000", [2]string{"Content-Type", "application/x-git-upload-pack-result"}},
-		"root":             {"GET / HTTP/1.1", 404, "git clone http://git.example/team/app", [2]string{}},
-		"ours":             {"GET /-/metrics HTTP/1.1", 404, "private listener", [2]string{}},
-		"ours, session":    {"GET /-/x/info/refs?service=git-upload-pack HTTP/1.1", 404, "", [2]string{}},
+		"content type": {"POST /repo/git-upload-pack HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: " +
+			"4\r\n\r\n0000", 415, "bad content type", [2]string{}},
+		"session in v0": {"POST /repo/git-upload-pack HTTP/1.1\r\nContent-Type: " +
+			"application/x-git-upload-pack-request\r\nContent-Length: 4\r\n\r\n0000", 200, "0005\n0000",
+			[2]string{"Content-Type", "application/x-git-upload-pack-result"}},
+		"root":          {"GET / HTTP/1.1", 404, "git clone http://git.example/team/app", [2]string{}},
+		"ours":          {"GET /-/metrics HTTP/1.1", 404, "private listener", [2]string{}},
+		"ours, session": {"GET /-/x/info/refs?service=git-upload-pack HTTP/1.1", 404, "", [2]string{}},
 		"ours, disguised": {"GET //-/x/info/refs?service=git-upload-pack HTTP/1.1", 404, "no such repository",
 			[2]string{}},
 		"a page": {"GET /repo HTTP/1.1", 404, "git clone", [2]string{}},
@@ -241,7 +246,8 @@ func TestPipelinedRequests(t *testing.T) {
 	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{})
 	c := s.dial()
 	one := post("Content-Length: 24") + lsRefs
-	c.send(strings.Repeat(one+"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n", 20))
+	c.send(strings.Repeat(one+"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: "+
+		"version=2\r\n\r\n", 20))
 	for i := range 20 {
 		if _, body, err := c.answer(); err != nil || !strings.Contains(body, "command=ls-refs") {
 			t.Fatalf("answer %d: %q, %v", i, body, err)

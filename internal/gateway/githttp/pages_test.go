@@ -96,7 +96,8 @@ func TestPages(t *testing.T) {
 		{"GET", "/.api/search/stream", "Authorization: Bearer wrong", "", 401,
 			"event: error\ndata: {\"name\":\"Error\",\"message\":\"wrong\"}\n\nevent: done\ndata: {}\n\n"},
 		{"GET", "/.api/search/stream", "", "", 404,
-			"event: error\ndata: {\"name\":\"Error\",\"message\":\"no page /.api/search/stream here\"}\n\nevent: done\ndata: {}\n\n"},
+			"event: error\ndata: {\"name\":\"Error\",\"message\":\"no page /.api/search/stream here\"}\n\nevent: done\ndata: " +
+				"{}\n\n"},
 		{"POST", "/.api/graphql", "Authorization: Bearer wrong", "", 401, "wrong\n"},
 		{"POST", "/.api/graphql", "", "query", 200, "query"},
 		{"POST", "/.api/graphql", "Content-Encoding: gzip", bomb.String(), 200, "\x00\x00"}, // cut off
@@ -176,7 +177,8 @@ func TestPagesLane(t *testing.T) {
 		response.Header.Get("Retry-After") == "" {
 		t.Errorf("%d %q", response.StatusCode, body)
 	}
-	second.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: git.example\r\nGit-Protocol: version=2\r\n\r\n")
+	second.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: git.example\r\nGit-Protocol: " +
+		"version=2\r\n\r\n")
 	if response, body, _ := second.answer(); response.StatusCode != http.StatusOK {
 		t.Errorf("%d %q", response.StatusCode, body)
 	}

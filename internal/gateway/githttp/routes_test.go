@@ -30,7 +30,8 @@ func named(name string) *router.Replica {
 func (s *server) get(repo string) (response *http.Response, body string) {
 	s.t.Helper()
 	c := s.dial()
-	c.send("GET /" + repo + "/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nConnection: close\r\nGit-Protocol: version=2\r\n\r\n")
+	c.send("GET /" + repo + "/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nConnection: " +
+		"close\r\nGit-Protocol: version=2\r\n\r\n")
 	response, body, err := c.answer()
 	if err != nil {
 		s.t.Fatal(err)
@@ -158,16 +159,20 @@ func TestNodesThatTakeNoRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expect("x", "no storage node that has this repository takes requests now: a cannot be reached and b is being taken out of service; try again", "1")
-	expect("many", "no storage node that has this repository takes requests now: a cannot be reached, b is being taken out of service, "+
-		"c is being taken out of service, d is being taken out of service, e is being taken out of service and 2 more; try again", "1")
+	expect("x", "no storage node that has this repository takes requests now: a cannot be reached and b is being taken "+
+		"out of service; try again", "1")
+	expect("many", "no storage node that has this repository takes requests now: a cannot be reached, b is being taken "+
+		"out of service, "+
+		"c is being taken out of service, d is being taken out of service, e is being taken out of service and 2 more; "+
+		"try again", "1")
 	aDown.Store(false)
 	expect("x", "a", "")
 	if err := s.router.Drain("a"); err != nil {
 		t.Fatal(err)
 	}
 	expect("one", "the storage node a, which has this repository, is being taken out of service; try again later", "10")
-	expect("x", "the storage nodes a and b, which have this repository, are being taken out of service; try again later", "10")
+	expect("x", "the storage nodes a and b, which have this repository, are being taken out of service; try again later",
+		"10")
 	bDown.Store(false)
 	if err := s.router.Undrain("b"); err != nil {
 		t.Fatal(err)

@@ -298,7 +298,8 @@ const lsRefs = "0014command=ls-refs\n0000"
 
 // post is the head of a fetch or ls-refs request.
 func post(headers ...string) string {
-	return "POST /repo/git-upload-pack HTTP/1.1\r\nHost: git.example\r\nContent-Type: application/x-git-upload-pack-request\r\n" +
+	return "POST /repo/git-upload-pack HTTP/1.1\r\nHost: git.example\r\nContent-Type: " +
+		"application/x-git-upload-pack-request\r\n" +
 		"Git-Protocol: version=2\r\n" + strings.Join(append(headers, "", ""), "\r\n")
 }
 

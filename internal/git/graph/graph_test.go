@@ -108,7 +108,8 @@ func newModel(r *gittest.Repo) *model {
 	for _, s := range strings.Fields(r.Git("for-each-ref", "--format=%(objectname)")) {
 		m.tips = append(m.tips, git.MustParseObjectID(s))
 	}
-	for line := range strings.SplitSeq(r.Git("cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)"), "\n") {
+	for line := range strings.SplitSeq(r.Git("cat-file", "--batch-all-objects",
+		"--batch-check=%(objectname) %(objecttype)"), "\n") {
 		if name, isTag := strings.CutSuffix(line, " tag"); isTag {
 			object, _, _ := strings.Cut(r.Git("cat-file", "tag", name), "\n")
 			m.tags[git.MustParseObjectID(name)] = git.MustParseObjectID(strings.TrimPrefix(object, "object "))
@@ -183,7 +184,8 @@ var checks = []struct {
 	run  func(*testing.T, fixture)
 }{
 	{"Commit", checkCommit}, {"Unreachable", checkUnreachable}, {"AllReach", checkAllReach}, {"Maximal", checkMaximal},
-	{"Missing", checkMissing}, {"Met", checkMet}, {"Ready", checkReady}, {"Depth", checkDepth}, {"DepthRelative", checkDepthRelative}, {"Since", checkSince},
+	{"Missing", checkMissing}, {"Met", checkMet}, {"Ready", checkReady}, {"Depth", checkDepth},
+	{"DepthRelative", checkDepthRelative}, {"Since", checkSince},
 }
 
 func TestRandomRepositories(t *testing.T) {
@@ -261,7 +263,8 @@ func TestPeel(t *testing.T) {
 	r := gittest.Random(t, 1, gittest.Shape{})
 	g := openGraph(t, r, Options{})
 	for range 2 { // read, then remembered
-		for line := range strings.SplitSeq(r.Git("for-each-ref", "--format=%(objectname) %(objecttype) %(*objectname) %(*objecttype)"), "\n") {
+		for line := range strings.SplitSeq(r.Git("for-each-ref",
+			"--format=%(objectname) %(objecttype) %(*objectname) %(*objecttype)"), "\n") {
 			id := git.MustParseObjectID(strings.Fields(line)[0])
 			want := r.ID(id.String() + "^{}")
 			typ := r.Git("cat-file", "-t", want.String())
@@ -440,7 +443,8 @@ func checkMet(t *testing.T, f fixture) {
 		if err != nil || !maps.Equal(got, want) {
 			t.Fatalf("starts %v, shallow %v: %v\ngot  %v\nwant %v", starts, shallow.IDs(), err, got.IDs(), want.IDs())
 		}
-		if got, err = f.g.Met(context.Background(), starts, shallow, 0); err != nil || len(reached) > 0 && !maps.Equal(got, shallow) {
+		if got, err = f.g.Met(context.Background(), starts, shallow, 0); err != nil || len(reached) > 0 &&
+			!maps.Equal(got, shallow) {
 			t.Fatalf("with a limit of 0: got %v, %v; want %v", got.IDs(), err, shallow.IDs())
 		}
 	}
@@ -453,7 +457,8 @@ func TestLyingClocks(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 3))
 	var in strings.Builder
 	for i := 1; i <= 80; i++ {
-		fmt.Fprintf(&in, "commit refs/heads/b%d\nmark :%d\ncommitter C <c@x> %d +0000\ndata 1\nx\n", i, i, rnd.IntN(1_700_000_000))
+		fmt.Fprintf(&in, "commit refs/heads/b%d\nmark :%d\ncommitter C <c@x> %d +0000\ndata 1\nx\n", i, i,
+			rnd.IntN(1_700_000_000))
 		if i > 1 {
 			fmt.Fprintf(&in, "from :%d\nmerge :%d\n", max(1, i-1-rnd.IntN(3)), 1+rnd.IntN(i-1))
 		}
@@ -466,7 +471,8 @@ func TestLyingClocks(t *testing.T) {
 		m.tips = nil
 		for range 50 {
 			a, b, shallow := m.some(rnd, 3), m.some(rnd, 3), m.someCommits(rnd, 2)
-			if _, found, err := g.Unreachable(t.Context(), a, b[:1], shallow); err != nil || found == m.reach(shallow, a...).Has(b[0]) {
+			if _, found, err := g.Unreachable(t.Context(), a, b[:1], shallow); err != nil ||
+				found == m.reach(shallow, a...).Has(b[0]) {
 				t.Fatalf("%s: unreachable %v from %v: got %v, %v", variant, b[0], a, found, err)
 			}
 			max, err := g.Maximal(t.Context(), a, shallow)

@@ -55,7 +55,8 @@ func TestLogIsGits(t *testing.T) {
 			}
 			for range 25 {
 				starts, o := pick(1+rnd.IntN(2)), LogOptions{Limit: 1 + rnd.IntN(80), Skip: rnd.IntN(3), MaxVisited: 1000}
-				args := []string{"--literal-pathspecs", "log", "--format=%H", fmt.Sprint("-", o.Limit), fmt.Sprint("--skip=", o.Skip)}
+				args := []string{"--literal-pathspecs", "log", "--format=%H", fmt.Sprint("-", o.Limit),
+					fmt.Sprint("--skip=", o.Skip)}
 				if o.Exclude = pick(rnd.IntN(3)); len(o.Exclude) > 0 && shape.Skew {
 					o.Exclude = o.Exclude[:1]
 				}
@@ -96,15 +97,18 @@ func TestLogEndsAtShallowCommitsAndBounds(t *testing.T) {
 	if err != nil || fmt.Sprint(have) != fmt.Sprint([]git.ObjectID{ids[5], ids[4], ids[3]}) {
 		t.Errorf("a shallow history is %v, %v", have, err)
 	}
-	if _, err := g.Log(context.Background(), ids[5:], nil, LogOptions{Limit: 10, MaxVisited: 5}); !fault.Is(err, fault.Invalid) {
+	if _, err := g.Log(context.Background(), ids[5:], nil, LogOptions{Limit: 10, MaxVisited: 5}); !fault.Is(err,
+		fault.Invalid) {
 		t.Errorf("a walk beyond its bound gave %v", err)
 	}
-	if have, err := g.Log(context.Background(), ids[5:], nil, LogOptions{Limit: 5, MaxVisited: 5}); err != nil || len(have) != 5 {
+	if have, err := g.Log(context.Background(), ids[5:], nil, LogOptions{Limit: 5, MaxVisited: 5}); err != nil ||
+		len(have) != 5 {
 		t.Errorf("a walk within its bound gave %v, %v", have, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := openGraph(t, r, Options{}).Log(ctx, ids[5:], nil, LogOptions{Limit: 5, MaxVisited: 5}); !fault.Is(err, fault.Cancelled) {
+	if _, err := openGraph(t, r, Options{}).Log(ctx, ids[5:], nil, LogOptions{Limit: 5, MaxVisited: 5}); !fault.Is(err,
+		fault.Cancelled) {
 		t.Errorf("a cancelled walk gave %v", err)
 	}
 }

@@ -79,7 +79,8 @@ func TestAlternates(t *testing.T) {
 	pool := gittest.Random(t, 4, gittest.Shape{Merge: 0.3})
 	writeGraph(pool, "chain")
 	fork := gittest.Init(t)
-	if err := os.WriteFile(filepath.Join(fork.Dir, "objects", "info", "alternates"), []byte(pool.Dir+"/objects\n"), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(fork.Dir, "objects", "info", "alternates"), []byte(pool.Dir+"/objects\n"),
+		0o666); err != nil {
 		t.Fatal(err)
 	}
 	top := fork.Commit("in the fork", pool.ID("HEAD"))
@@ -515,7 +516,8 @@ func FuzzChain(f *testing.F) {
 				t.Errorf("%q is no checksum", s)
 			}
 		}
-		if err == nil && len(sums) != bytes.Count(append(b, '\n'), []byte("\n"))-btoi(bytes.HasSuffix(b, []byte("\n")) || len(b) == 0) {
+		if err == nil && len(sums) != bytes.Count(append(b, '\n'), []byte("\n"))-btoi(bytes.HasSuffix(b, []byte("\n")) ||
+			len(b) == 0) {
 			t.Errorf("%d checksums from %q", len(sums), b)
 		}
 	})

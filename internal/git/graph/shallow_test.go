@@ -19,8 +19,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// ask sends a version 2 fetch to git upload-pack and returns the text lines before the packfile. lines are the request's
-// arguments; refused is true if git says that the limits leave nothing.
+// ask sends a version 2 fetch to git upload-pack and returns the text lines before the packfile. lines are the
+// request's arguments; refused is true if git says that the limits leave nothing.
 func ask(t *testing.T, r *gittest.Repo, lines []string) (answer []string, refused bool) {
 	t.Helper()
 	var in bytes.Buffer
@@ -121,13 +121,15 @@ func TestShallowServer(t *testing.T) {
 			r := gittest.Random(t, uint64(depth), gittest.Shape{Commits: 60, Merge: 0.3, Skew: true})
 			addOctopus(r)
 			dir := filepath.Join(t.TempDir(), "shallow.git")
-			gittest.Run(t, "", "", "clone", "-q", "--bare", "--no-single-branch", "--depth", strconv.Itoa(depth), "file://"+r.Dir, dir)
+			gittest.Run(t, "", "", "clone", "-q", "--bare", "--no-single-branch", "--depth", strconv.Itoa(depth), "file://"+
+				r.Dir, dir)
 			s := gittest.At(t, dir)
 			file, err := os.ReadFile(filepath.Join(dir, "shallow"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			f := fixture{Repo: s, model: newModel(s), g: openGraph(t, s, Options{}), rnd: rand.New(rand.NewPCG(uint64(depth), 0))}
+			f := fixture{Repo: s, model: newModel(s), g: openGraph(t, s, Options{}),
+				rnd: rand.New(rand.NewPCG(uint64(depth), 0))}
 			f.server = NewCommits(parseIDs(strings.Fields(string(file)))...)
 			checkReady(t, f)
 			checkDepth(t, f)
@@ -170,7 +172,8 @@ func checkDepth(t *testing.T, f fixture) {
 	}
 }
 
-// checkDepthRelative has clients that have cloned with a depth: what they get then is what git gives for the sum of both.
+// checkDepthRelative has clients that have cloned with a depth: what they get then is what git gives for the sum of
+// both.
 func checkDepthRelative(t *testing.T, f fixture) {
 	for range 8 {
 		wants, depth, more := f.some(f.rnd, 3), 1+f.rnd.IntN(4), 1+f.rnd.IntN(5)
@@ -189,7 +192,8 @@ func checkDepthRelative(t *testing.T, f fixture) {
 	}
 }
 
-// TestDepthRelative has boundaries that no one depth makes. History is a - b - c - d - e - f, with g - h - i on b, and m merges f and i.
+// TestDepthRelative has boundaries that no one depth makes. History is a - b - c - d - e - f, with g - h - i on b, and
+// m merges f and i.
 func TestDepthRelative(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
@@ -233,7 +237,8 @@ func TestDepthRelative(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		compare(t, []string{fmt.Sprintf("%+v", test)}, got, Boundary{Shallow: list(test.shallow), Unshallow: list(test.opens)})
+		compare(t, []string{fmt.Sprintf("%+v", test)}, got, Boundary{Shallow: list(test.shallow),
+			Unshallow: list(test.opens)})
 	}
 }
 

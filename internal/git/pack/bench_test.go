@@ -76,7 +76,8 @@ func BenchmarkHeader(b *testing.B) {
 	}
 }
 
-// BenchmarkWalk reads and parses every commit once, from a store just opened: `git rev-list --all` without commit-graph.
+// BenchmarkWalk reads and parses every commit once, from a store just opened: `git rev-list --all` without
+// commit-graph.
 func BenchmarkWalk(b *testing.B) {
 	first, ids := benchStore(b)
 	for b.Loop() {

@@ -36,7 +36,8 @@ func TestCount(t *testing.T) {
 				key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 				want[key], _ = strconv.ParseInt(value, 10, 64)
 			}
-			if got.Loose != want["count"] || got.Packed != want["in-pack"] || got.Packs != want["packs"] || got.PackBytes/1024 != want["size-pack"] {
+			if got.Loose != want["count"] || got.Packed != want["in-pack"] || got.Packs != want["packs"] ||
+				got.PackBytes/1024 != want["size-pack"] {
 				t.Errorf("%+v, git says %v", got, want)
 			}
 			if got.MultiPackIndex != midx || got.Bitmap != bitmap || got.CommitGraph != graph {

@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// readAll reads every object from a store that may be damaged: what comes must be right, or an error of a kind that says
-// so. It returns how many were right.
+// readAll reads every object from a store that may be damaged: what comes must be right, or an error of a kind that
+// says so. It returns how many were right.
 func readAll(t *testing.T, dir string, all []object) int {
 	t.Helper()
 	s, err := Open(filepath.Join(dir, "objects"), Options{Format: git.SHA1})
@@ -73,12 +73,19 @@ var damages = []struct {
 	build         func(t testing.TB, r *gittest.Repo)
 }{
 	{"idx", "pack/*.idx", func(t testing.TB, r *gittest.Repo) { r.Git("repack", "-adfq") }},
-	{"idx version 1", "pack/*.idx", func(t testing.TB, r *gittest.Repo) { r.Git("-c", "pack.indexVersion=1", "repack", "-adfq") }},
+	{"idx version 1", "pack/*.idx", func(t testing.TB,
+		r *gittest.Repo) {
+		r.Git("-c", "pack.indexVersion=1", "repack", "-adfq")
+	}},
 	{"pack", "pack/*.pack", func(t testing.TB, r *gittest.Repo) { r.Git("repack", "-adfq", "--depth=30") }},
 	{"pack with ref deltas", "pack/*.pack", func(t testing.TB, r *gittest.Repo) {
 		r.Git("-c", "repack.useDeltaBaseOffset=false", "repack", "-adfq", "--depth=30")
 	}},
-	{"midx", "pack/multi-pack-index", func(t testing.TB, r *gittest.Repo) { manyPacks(t, r, 4); r.Git("multi-pack-index", "write") }},
+	{"midx", "pack/multi-pack-index", func(t testing.TB,
+		r *gittest.Repo) {
+		manyPacks(t, r, 4)
+		r.Git("multi-pack-index", "write")
+	}},
 	{"loose", "[0-9a-f][0-9a-f]/*", unpackAll},
 }
 

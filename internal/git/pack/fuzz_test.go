@@ -142,7 +142,8 @@ func FuzzEntries(f *testing.F) {
 }
 
 func FuzzParseCommit(f *testing.F) {
-	f.Add([]byte("tree " + someID + "\nparent " + someID + "\nparent " + someID + "\nauthor A <a> 1 +0\ncommitter C <c> 12 +0\n\nx"))
+	f.Add([]byte("tree " + someID + "\nparent " + someID + "\nparent " + someID +
+		"\nauthor A <a> 1 +0\ncommitter C <c> 12 +0\n\nx"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := ParseCommit(data, git.SHA1)
 		if err != nil {
@@ -175,7 +176,8 @@ func FuzzParseTag(f *testing.F) {
 }
 
 func FuzzLooseHeader(f *testing.F) {
-	for _, s := range []string{"blob 12\x00x", "commit 0\x00", "tree 007\x00", "tag 99999999999999999999\x00", "blob  1\x00", "blob 1"} {
+	for _, s := range []string{"blob 12\x00x", "commit 0\x00", "tree 007\x00", "tag 99999999999999999999\x00",
+		"blob  1\x00", "blob 1"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

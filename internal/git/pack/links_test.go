@@ -31,7 +31,8 @@ func glob(t *testing.T, pattern string) string {
 	return found[0]
 }
 
-// TestLinksStayInsideRoot puts symbolic links in the place of what an object directory is made of, of its own and of an alternate's.
+// TestLinksStayInsideRoot puts symbolic links in the place of what an object directory is made of, of its own and of an
+// alternate's.
 func TestLinksStayInsideRoot(t *testing.T) {
 	t.Parallel()
 	outer := t.TempDir()
@@ -50,10 +51,16 @@ func TestLinksStayInsideRoot(t *testing.T) {
 			p := glob(t, other+"/pack/*.idx")
 			return o + "/pack/" + filepath.Base(p), p
 		}},
-		"a multi-pack-index":      {func(o, other string) (string, string) { return o + "/pack/multi-pack-index", other + "/info/packs" }},
-		"loose objects":           {func(o, other string) (string, string) { return o + "/00", other + "/info" }},
-		"objects/info":            {func(o, other string) (string, string) { return o + "/info", other + "/info" }},
-		"objects/info/alternates": {func(o, other string) (string, string) { return o + "/info/alternates", other + "/info/alternates" }},
+		"a multi-pack-index": {func(o, other string) (string, string) {
+			return o + "/pack/multi-pack-index", other +
+				"/info/packs"
+		}},
+		"loose objects": {func(o, other string) (string, string) { return o + "/00", other + "/info" }},
+		"objects/info":  {func(o, other string) (string, string) { return o + "/info", other + "/info" }},
+		"objects/info/alternates": {func(o, other string) (string, string) {
+			return o + "/info/alternates", other +
+				"/info/alternates"
+		}},
 	} {
 		for _, nested := range []bool{false, true} {
 			dir := t.TempDir() + "/r" // as a name that is not taken
@@ -79,7 +86,8 @@ func TestLinksStayInsideRoot(t *testing.T) {
 				} else {
 					err = s.Refresh()
 				}
-				if denied := other != filepath.Join(root, "inside/objects"); denied != fault.Is(err, fault.Denied) || !denied && err != nil {
+				if denied := other != filepath.Join(root, "inside/objects"); denied != fault.Is(err, fault.Denied) || !denied &&
+					err != nil {
 					t.Errorf("%s, nested %v: a link to %s: %v", name, nested, other, err)
 				}
 				if err != nil {

@@ -24,7 +24,8 @@ func TestParse(t *testing.T) {
 			t.Parallel()
 			r := gittest.Random(t, 11, gittest.Shape{Merge: 0.4, Skew: true, Format: format.String()})
 			tags := map[git.ObjectID]string{}
-			for line := range strings.SplitSeq(r.Git("for-each-ref", "--format=%(objectname) %(object) %(type)", "refs/tags"), "\n") {
+			for line := range strings.SplitSeq(r.Git("for-each-ref", "--format=%(objectname) %(object) %(type)", "refs/tags"),
+				"\n") {
 				if f := strings.Fields(line); len(f) == 3 {
 					tags[git.MustParseObjectID(f[0])] = f[1] + " " + f[2]
 				}
@@ -93,8 +94,10 @@ func TestResolve(t *testing.T) {
 	r := gittest.Random(t, 12, gittest.Shape{})
 	s := openStore(t, r.Dir, git.SHA1)
 	tree := r.ID("HEAD^{tree}")
-	paths := []string{"", "none", "dir/none", "dir/", "dir//x", "/dir", "README/", "README/x", "deep/er/and/deeper/f", "dir/sub", "./dir", "../x"}
-	paths = append(paths, strings.Split(strings.TrimSuffix(r.Git("ls-tree", "-rtz", "--name-only", "HEAD"), "\x00"), "\x00")...)
+	paths := []string{"", "none", "dir/none", "dir/", "dir//x", "/dir", "README/", "README/x", "deep/er/and/deeper/f",
+		"dir/sub", "./dir", "../x"}
+	paths = append(paths, strings.Split(strings.TrimSuffix(r.Git("ls-tree", "-rtz", "--name-only", "HEAD"), "\x00"),
+		"\x00")...)
 	for _, path := range paths {
 		want, gitErr := r.Try("rev-parse", "--verify", "--end-of-options", tree.String()+":"+path)
 		if strings.HasPrefix(path, ".") {
@@ -168,7 +171,8 @@ func TestBogusObjects(t *testing.T) {
 	for _, data := range []string{
 		"", "tree", "tree " + someID, "tree " + someID[1:] + "\n\n", "tree " + someID + "x\n", "tree x" + someID[1:] + "\n\n",
 		"tree " + someID + "\n",
-		"tree " + someID + "\nparent " + someID[1:] + "\nauthor\n", "tree " + someID + "\nparent x" + someID[1:] + "\nauthor\n",
+		"tree " + someID + "\nparent " + someID[1:] + "\nauthor\n", "tree " + someID + "\nparent x" + someID[1:] +
+			"\nauthor\n",
 		"parent " + someID + "\n\n",
 	} {
 		if c, err := ParseCommit([]byte(data), git.SHA1); !fault.Is(err, fault.Corrupt) {
@@ -176,7 +180,8 @@ func TestBogusObjects(t *testing.T) {
 		}
 	}
 	for _, data := range []string{
-		"", "object", "object " + someID + "\n", "object " + someID + "\ntype commit\n", "object " + someID + "\ntype commit\ntag x",
+		"", "object", "object " + someID + "\n", "object " + someID + "\ntype commit\n", "object " + someID +
+			"\ntype commit\ntag x",
 		"object " + someID + "\ntype thing\ntag x\n", "type commit\nobject " + someID + "\ntag x\n",
 	} {
 		if id, _, err := ParseTag([]byte(data), git.SHA1); !fault.Is(err, fault.Corrupt) {
@@ -207,7 +212,8 @@ func TestEntriesEnds(t *testing.T) {
 			return nil
 		}
 	}
-	if err := Entries(tree, git.SHA1, visit("b", fs.SkipAll)); err != nil || !slices.Equal(seen, []string{"100644 a", "40000 b"}) {
+	if err := Entries(tree, git.SHA1, visit("b", fs.SkipAll)); err != nil ||
+		!slices.Equal(seen, []string{"100644 a", "40000 b"}) {
 		t.Errorf("Entries until SkipAll: %v, %q", err, seen)
 	}
 	if err := Entries(tree, git.SHA1, visit("a", exec.ErrNotFound)); err != exec.ErrNotFound {

@@ -30,7 +30,8 @@ func flipByte(t *testing.T, path string, at int64) {
 	}
 }
 
-// TestVerifier damages a pack in several places. The verdict is remembered until the file changes, also through alternates.
+// TestVerifier damages a pack in several places. The verdict is remembered until the file changes, also through
+// alternates.
 func TestVerifier(t *testing.T) {
 	t.Parallel()
 	for _, format := range []git.ObjectFormat{git.SHA1, git.SHA256} {
@@ -73,7 +74,8 @@ func TestVerifier(t *testing.T) {
 				at     int64
 				object bool
 			}{
-				"object": {path, 14, true}, "checksum": {path, -1, false}, "index": {indexOf(path), -70, false}, "index's checksum": {indexOf(path), -1, false},
+				"object": {path, 14, true}, "checksum": {path, -1, false}, "index": {indexOf(path), -70, false},
+				"index's checksum": {indexOf(path), -1, false},
 			} {
 				flipByte(t, test.path, test.at)
 				d := verify()
@@ -92,7 +94,8 @@ func TestVerifier(t *testing.T) {
 				t.Error("a pack that was cut is not damaged")
 			}
 			read := func() float64 {
-				return testutil.ToFloat64(metrics.verified.WithLabelValues("ok")) + testutil.ToFloat64(metrics.verified.WithLabelValues("damaged"))
+				return testutil.ToFloat64(metrics.verified.WithLabelValues("ok")) +
+					testutil.ToFloat64(metrics.verified.WithLabelValues("damaged"))
 			}
 			before := read()
 			if d := verify(); d == nil || read() != before {
@@ -106,8 +109,8 @@ func TestVerifier(t *testing.T) {
 	}
 }
 
-// TestVerifierReplaced has a pack's index replaced between the looks at both files, as `git repack` does: that is not damage. And a large
-// pack that is being read does not hold up small ones.
+// TestVerifierReplaced has a pack's index replaced between the looks at both files, as `git repack` does: that is not
+// damage. And a large pack that is being read does not hold up small ones.
 func TestVerifierReplaced(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)

@@ -33,18 +33,21 @@ func TestCgroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics := cgroup.NewMetrics()
-	tree, err := cgroup.Open(cgroup.Options{Path: path, Metrics: metrics, Groups: map[string]cgroup.Limits{cgroup.Server: {}, "test": {}}})
+	tree, err := cgroup.Open(cgroup.Options{Path: path, Metrics: metrics,
+		Groups: map[string]cgroup.Limits{cgroup.Server: {}, "test": {}}})
 	if err != nil {
 		t.Skipf("*** This process may not be moved: starts in a real cgroup are NOT tested: %v ***", err)
 	}
 	defer func() {
 		for line := range strings.Lines(string(was)) {
 			if at, ok := strings.CutPrefix(line, "0::"); ok {
-				os.WriteFile(filepath.Join(filepath.Dir(path), strings.TrimSpace(at), "cgroup.procs"), fmt.Append(nil, os.Getpid()), 0)
+				os.WriteFile(filepath.Join(filepath.Dir(path), strings.TrimSpace(at), "cgroup.procs"), fmt.Append(nil, os.Getpid()),
+					0)
 			}
 		}
 	}()
-	r, err := New(Options{Git: fakeGitPath, Classes: map[Class]Limits{"test": {Slots: 2}}, Cgroups: tree, Groups: map[Class]string{"test": "test"}})
+	r, err := New(Options{Git: fakeGitPath, Classes: map[Class]Limits{"test": {Slots: 2}}, Cgroups: tree,
+		Groups: map[Class]string{"test": "test"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +159,10 @@ func TestRefusals(t *testing.T) {
 		err  syscall.Errno
 		want bool
 	}{
-		{here, syscall.ENOENT, false}, {gone, syscall.ENOENT, true}, {here, syscall.EACCES, true}, {here, syscall.EBUSY, true}, {here, syscall.ENOSYS, true},
-		{here, syscall.EAGAIN, false}, {here, syscall.ENOMEM, false}, {here, syscall.EMFILE, false}, {here, syscall.ETXTBSY, false}, {here, syscall.ENOTDIR, false},
+		{here, syscall.ENOENT, false}, {gone, syscall.ENOENT, true}, {here, syscall.EACCES, true},
+		{here, syscall.EBUSY, true}, {here, syscall.ENOSYS, true},
+		{here, syscall.EAGAIN, false}, {here, syscall.ENOMEM, false}, {here, syscall.EMFILE, false},
+		{here, syscall.ETXTBSY, false}, {here, syscall.ENOTDIR, false},
 		{here, syscall.EIO, false}, {here, syscall.ENOEXEC, false}, {here, syscall.ESTALE, false},
 	} {
 		if got := refusedBy(test.dir, &os.PathError{Op: "fork/exec", Path: "/usr/bin/git", Err: test.err}); got != test.want {

@@ -13,7 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// TestManyAtOnce: of 10,000 who want a slot at once, those get one for whom there is room, the others a clean error, and nothing is left behind.
+// TestManyAtOnce: of 10,000 who want a slot at once, those get one for whom there is room, the others a clean error,
+// and nothing is left behind.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	const slots, queue, all = 2, 50, 10_000
@@ -58,7 +59,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestStderrFlood: a command that writes without end to its standard error costs no memory, and is not kept from its work.
+// TestStderrFlood: a command that writes without end to its standard error costs no memory, and is not kept from its
+// work.
 func TestStderrFlood(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{})
@@ -73,12 +75,14 @@ func TestStderrFlood(t *testing.T) {
 	if err != nil || string(out) != "out\n" {
 		t.Errorf("%q, %v", out, err)
 	}
-	if _, err := p.Wait(); err == nil || !strings.HasSuffix(err.Error(), "last") || len(err.Error()) > 2*tailSize || told.Load() != 50_000_006 {
+	if _, err := p.Wait(); err == nil || !strings.HasSuffix(err.Error(), "last") || len(err.Error()) > 2*tailSize ||
+		told.Load() != 50_000_006 {
 		t.Errorf("%d bytes; %.200v", told.Load(), err)
 	}
 }
 
-// TestStdinIsNotRead: a command that reads nothing of an endless input runs into its time limit, and whoever waits for it gets on.
+// TestStdinIsNotRead: a command that reads nothing of an endless input runs into its time limit, and whoever waits for
+// it gets on.
 func TestStdinIsNotRead(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{Time: 100 * time.Millisecond})
@@ -120,7 +124,8 @@ func TestResults(t *testing.T) {
 	_, _ = p.Wait()
 	want := map[string]string{"ok": "1", "failed": "1", "signal": "1", "cancelled": "1"}
 	if limit > 0 { // git itself, which wants a buffer for all that it reads
-		c := Command{Class: "test", Subcommand: "stripspace", Args: []string{"stripspace"}, Stdin: io.LimitReader(endless{}, 1<<30)}
+		c := Command{Class: "test", Subcommand: "stripspace", Args: []string{"stripspace"},
+			Stdin: io.LimitReader(endless{}, 1<<30)}
 		_, u, err := output(t, r, c)
 		if err == nil || u.Exit != "exit 128" {
 			t.Errorf("%+v, %v", u, err)

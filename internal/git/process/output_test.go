@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// TestSmallPipe reads one that the system gave too few bytes for: Read is woken by what comes, by the end, and is no later than its deadline and Close.
+// TestSmallPipe reads one that the system gave too few bytes for: Read is woken by what comes, by the end, and is no
+// later than its deadline and Close.
 func TestSmallPipe(t *testing.T) {
 	t.Parallel()
 	small := func() (*Output, *os.File) {

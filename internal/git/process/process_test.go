@@ -155,7 +155,8 @@ func TestKillsGroup(t *testing.T) {
 		ok     bool
 	}{
 		{name: "context", tail: "wait", end: func(_ *Process, cancel context.CancelFunc) { cancel() }, kind: fault.Cancelled},
-		{name: "kill", tail: "wait", end: func(p *Process, _ context.CancelFunc) { p.Kill(); p.Kill() }, kind: fault.Cancelled},
+		{name: "kill", tail: "wait", end: func(p *Process, _ context.CancelFunc) { p.Kill(); p.Kill() },
+			kind: fault.Cancelled},
 		{name: "time limit", limits: Limits{Time: 200 * time.Millisecond}, tail: "wait", kind: fault.Deadline},
 		{name: "leader ends", tail: "exit 0", ok: true},
 		{name: "leader fails", tail: "exit 3", kind: fault.Internal},
@@ -209,7 +210,9 @@ func TestEscaped(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{})
 	file := filepath.Join(t.TempDir(), "pid")
-	p, err := r.Start(t.Context(), script("setsid sleep 60 & while [ \"$(cat /proc/$!/comm)\" != sleep ]; do :; done; echo $! >"+file+".new; mv "+file+".new "+file+"; wait"))
+	p, err := r.Start(t.Context(),
+		script("setsid sleep 60 & while [ \"$(cat /proc/$!/comm)\" != sleep ]; do :; done; echo $! >"+file+".new; mv "+
+			file+".new "+file+"; wait"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +310,8 @@ func TestEnvironment(t *testing.T) {
 	}
 	parts := strings.Split(out, "\n\n")
 	env := strings.Split(parts[0], "\n")
-	for _, want := range []string{"GIT_DIR=/there", "LC_ALL=POSIX", "GIT_NO_LAZY_FETCH=1", "GIT_CONFIG_KEY_0=core.hooksPath"} {
+	for _, want := range []string{"GIT_DIR=/there", "LC_ALL=POSIX", "GIT_NO_LAZY_FETCH=1",
+		"GIT_CONFIG_KEY_0=core.hooksPath"} {
 		if !slices.Contains(env, want) {
 			t.Errorf("no %s in\n%s", want, parts[0])
 		}
@@ -368,7 +372,8 @@ func TestMemory(t *testing.T) {
 		for _, line := range []string{hungry, "sh -c '" + strings.ReplaceAll(hungry, "'", `'\''`) + "'"} {
 			wait := "until [ \"$(ulimit -d)\" = " + want + " ]; do :; done; " // as long as the command is its own
 			out, _, err := output(t, r, script(wait+fmt.Sprintf(line, want)))
-			if limit == 0 && (err != nil || strings.TrimSpace(out) != "50000000") || limit > 0 && (err == nil || strings.Contains(out, "50000000")) {
+			if limit == 0 && (err != nil || strings.TrimSpace(out) != "50000000") || limit > 0 &&
+				(err == nil || strings.Contains(out, "50000000")) {
 				t.Errorf("with %d: %q, %v", limit, out, err)
 			}
 		}
@@ -450,8 +455,9 @@ func TestMetrics(t *testing.T) {
 	got := gather(t, r.metrics)
 	for name, want := range map[string]string{
 		"packhorse_git_commands_total test ok script": "1", "packhorse_git_commands_total test failed script": "1",
-		"packhorse_git_commands_in_flight test script": "0", "packhorse_git_slots test": "2", "packhorse_git_slots_used test": "0",
-		"packhorse_git_queued test": "0",
+		"packhorse_git_commands_in_flight test script": "0", "packhorse_git_slots test": "2",
+		"packhorse_git_slots_used test": "0",
+		"packhorse_git_queued test":     "0",
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %q, want %s", name, got[name], want)
@@ -467,7 +473,8 @@ func TestTail(t *testing.T) {
 	}
 	tl.add([]byte("Counting objects:  10%\rCounting objects: 100%, done.\nfatal: bad \x1b[31mobject\xff\n"))
 	text := tl.text()
-	if len(tl.buf) > tailSize || strings.Contains(text, "Counting") || !strings.HasSuffix(text, "fatal: bad ?[31mobject?") {
+	if len(tl.buf) > tailSize || strings.Contains(text, "Counting") ||
+		!strings.HasSuffix(text, "fatal: bad ?[31mobject?") {
 		t.Errorf("%q", text)
 	}
 }
@@ -482,9 +489,12 @@ func TestGrace(t *testing.T) {
 		grace  time.Duration
 		locked bool
 	}{
-		"ends":    {"trap 'rm " + lock + "; exit 1' TERM; touch " + lock + "; echo ready; while :; do sleep 0.01; done", time.Hour, false},
-		"ignores": {"trap '' TERM; touch " + lock + "; echo ready; while :; do sleep 0.01; done", 10 * time.Millisecond, true},
-		"none":    {"trap 'rm " + lock + "; exit 1' TERM; touch " + lock + "; echo ready; while :; do sleep 0.01; done", 0, true},
+		"ends": {"trap 'rm " + lock + "; exit 1' TERM; touch " + lock + "; echo ready; while :; do sleep 0.01; done",
+			time.Hour, false},
+		"ignores": {"trap '' TERM; touch " + lock + "; echo ready; while :; do sleep 0.01; done", 10 * time.Millisecond,
+			true},
+		"none": {"trap 'rm " + lock + "; exit 1' TERM; touch " + lock + "; echo ready; while :; do sleep 0.01; done", 0,
+			true},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		c := script(test.script)

@@ -10,7 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
-// TestRunning: a command that runs is seen with what it and what it has started have used, and what it used counts for its request.
+// TestRunning: a command that runs is seen with what it and what it has started have used, and what it used counts for
+// its request.
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{})
@@ -37,8 +38,10 @@ func TestRunning(t *testing.T) {
 		t.Fatalf("%d run", len(all))
 	}
 	one := all[0]
-	if one.Pid != p.Pid() || one.Subcommand != "script" || one.Class != "test" || one.Caller != "ada" || one.Repository != "team/app" ||
-		one.Request != request.ID() || one.Stage != request.Stage().String() || one.Age <= 0 || one.In != 9 || one.Out != 15 || !strings.Contains(one.Args, "wait; echo ready") {
+	if one.Pid != p.Pid() || one.Subcommand != "script" || one.Class != "test" || one.Caller != "ada" ||
+		one.Repository != "team/app" ||
+		one.Request != request.ID() || one.Stage != request.Stage().String() || one.Age <= 0 || one.In != 9 ||
+		one.Out != 15 || !strings.Contains(one.Args, "wait; echo ready") {
 		t.Errorf("%+v", one)
 	}
 	if runtime.GOOS == "linux" && (one.RSS <= 0 || one.Processes != 2 || one.User <= 0) {
@@ -137,7 +140,8 @@ func BenchmarkRunning(b *testing.B) {
 	}
 	defer r.Close(context.Background())
 	for range 20 {
-		if _, err := r.Start(b.Context(), Command{Class: "test", Subcommand: "sleep", Program: "/bin/sleep", Args: []string{"1000"}}); err != nil {
+		if _, err := r.Start(b.Context(), Command{Class: "test", Subcommand: "sleep", Program: "/bin/sleep",
+			Args: []string{"1000"}}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -19,7 +19,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// TestShortage: many who want a process while there is no room for one ask one at a time, and all have theirs once there is.
+// TestShortage: many who want a process while there is no room for one ask one at a time, and all have theirs once
+// there is.
 func TestShortage(t *testing.T) {
 	t.Parallel()
 	s := newStarter(NewMetrics())
@@ -70,7 +71,8 @@ func TestShortageLasts(t *testing.T) {
 		s.patient = 10 * time.Millisecond
 		err := startError(script(""), s.start(t.Context(), func() error { return os.NewSyscallError("fork", errno) }))
 		short, ok := errors.AsType[*Shortage](err)
-		if !ok || short.Of != of || !errors.Is(err, errno) || !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 {
+		if !ok || short.Of != of || !errors.Is(err, errno) || !fault.Is(err, fault.Unavailable) ||
+			fault.RetryAfter(err) == 0 {
 			t.Errorf("%v: %v", errno, err)
 		}
 		if m := fault.Message(err); m != "cannot start git script" {
@@ -192,12 +194,14 @@ func TestNoProcesses(t *testing.T) {
 	}
 }
 
-// noProcesses becomes a user of its own, since the limit counts all threads of one, and does not hold for root (getrlimit(2), RLIMIT_NPROC).
+// noProcesses becomes a user of its own, since the limit counts all threads of one, and does not hold for root
+// (getrlimit(2), RLIMIT_NPROC).
 func noProcesses(r *Runner, run func() error) error {
 	if err := spareThreads(16); err != nil { // Go ends a program that gets no thread
 		return err
 	}
-	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(1<<30+os.Getpid()), syscall.Setuid(1<<30+os.Getpid())); err != nil {
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(1<<30+os.Getpid()),
+		syscall.Setuid(1<<30+os.Getpid())); err != nil {
 		fmt.Println("SKIPPED: this root cannot become any user:", err) // in a user namespace
 		return nil
 	}
@@ -234,7 +238,8 @@ func spareThreads(n int) error {
 	for range n {
 		waiting.Go(func() { _, _ = syscall.Read(fds[0], make([]byte, 1)) })
 	}
-	for tasks, err := os.ReadDir("/proc/self/task"); len(tasks) < n && err == nil; tasks, err = os.ReadDir("/proc/self/task") {
+	for tasks, err := os.ReadDir("/proc/self/task"); len(tasks) < n &&
+		err == nil; tasks, err = os.ReadDir("/proc/self/task") {
 		time.Sleep(time.Millisecond)
 	}
 	syscall.Close(fds[1])

@@ -32,7 +32,8 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// TestSlow: a command that takes long is in the log while it runs and at its end, on one line each, whatever clients have named things.
+// TestSlow: a command that takes long is in the log while it runs and at its end, on one line each, whatever clients
+// have named things.
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	const forged = "x\nlevel=ERROR msg=forged \x1b[2J\u2028\u202e"
@@ -43,7 +44,8 @@ func TestSlow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log lockedBuffer
-			r, err := New(Options{Git: fakeGitPath, Classes: map[Class]Limits{"test": {Slots: 1, Slow: time.Millisecond}}, Log: slog.New(handler(&log))})
+			r, err := New(Options{Git: fakeGitPath, Classes: map[Class]Limits{"test": {Slots: 1, Slow: time.Millisecond}},
+				Log: slog.New(handler(&log))})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,13 +74,15 @@ func TestSlow(t *testing.T) {
 				t.Fatalf("%d lines\n%s", len(lines), text)
 			}
 			for i, want := range []string{"slow git still runs", "slow git"} {
-				if !strings.Contains(lines[i], want) || !strings.Contains(lines[i], request.ID()) || !strings.Contains(lines[i], "script") {
+				if !strings.Contains(lines[i], want) || !strings.Contains(lines[i], request.ID()) ||
+					!strings.Contains(lines[i], "script") {
 					t.Errorf("line %d: %s", i, lines[i])
 				}
 			}
 			if name == "json" {
 				var end struct{ Level, Exit, Class, Stage string }
-				if err := json.Unmarshal([]byte(lines[1]), &end); err != nil || end.Level != "WARN" || end.Exit != "ok" || end.Class != "test" || end.Stage == "" {
+				if err := json.Unmarshal([]byte(lines[1]), &end); err != nil || end.Level != "WARN" || end.Exit != "ok" ||
+					end.Class != "test" || end.Stage == "" {
 					t.Errorf("%+v, %v", end, err)
 				}
 			}
@@ -94,7 +98,8 @@ func TestNotSlow(t *testing.T) {
 	t.Parallel()
 	for _, slow := range []time.Duration{0, time.Hour} {
 		var log lockedBuffer
-		r, err := New(Options{Git: fakeGitPath, Classes: map[Class]Limits{"test": {Slots: 1, Slow: slow}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		r, err := New(Options{Git: fakeGitPath, Classes: map[Class]Limits{"test": {Slots: 1, Slow: slow}},
+			Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestStartsByVfork looks at the system calls of a process that runs git: what has our page tables copied would take longer the greater we are.
+// TestStartsByVfork looks at the system calls of a process that runs git: what has our page tables copied would take
+// longer the greater we are.
 func TestStartsByVfork(t *testing.T) {
 	t.Parallel()
 	strace, err := exec.LookPath("strace")
@@ -31,7 +32,8 @@ func TestStartsByVfork(t *testing.T) {
 	}
 	started := 0
 	for line := range strings.Lines(string(trace)) {
-		if !strings.Contains(line, "clone") && !strings.Contains(line, "fork(") || strings.Contains(line, "CLONE_THREAD") || strings.Contains(line, "resumed>") {
+		if !strings.Contains(line, "clone") && !strings.Contains(line, "fork(") || strings.Contains(line, "CLONE_THREAD") ||
+			strings.Contains(line, "resumed>") {
 			continue
 		}
 		started++
@@ -51,7 +53,8 @@ func TestNoThreadPerChild(t *testing.T) {
 	r := newRunner(t, "", Limits{Slots: commands})
 	before := threadsOf(t)
 	for range commands {
-		p, err := r.Start(t.Context(), Command{Class: "test", Subcommand: "sleep", Program: "/bin/sleep", Args: []string{"1000"}})
+		p, err := r.Start(t.Context(), Command{Class: "test", Subcommand: "sleep", Program: "/bin/sleep",
+			Args: []string{"1000"}})
 		if err != nil {
 			t.Fatal(err)
 		}

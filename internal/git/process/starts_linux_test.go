@@ -9,7 +9,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestStartingOnStoppedDisk: a start that waits for a disk is seen, keeps no other start waiting, and is not seen any more once it has come to nothing.
+// TestStartingOnStoppedDisk: a start that waits for a disk is seen, keeps no other start waiting, and is not seen any
+// more once it has come to nothing.
 func TestStartingOnStoppedDisk(t *testing.T) {
 	t.Parallel()
 	disk := gittest.NewDisk(t)
@@ -17,7 +18,8 @@ func TestStartingOnStoppedDisk(t *testing.T) {
 	disk.Stop()
 	started := make(chan error, 1)
 	go func() {
-		_, err := r.Start(t.Context(), Command{Class: "test", Subcommand: "version", Args: []string{"version"}, Dir: disk.Dir + "/repository"})
+		_, err := r.Start(t.Context(), Command{Class: "test", Subcommand: "version", Args: []string{"version"},
+			Dir: disk.Dir + "/repository"})
 		started <- err
 	}()
 	for r.Starting() < 10*time.Millisecond {
@@ -28,7 +30,8 @@ func TestStartingOnStoppedDisk(t *testing.T) {
 		}
 	}
 	// Others start meanwhile, as many as there may be at the same time.
-	if out, _, err := output(t, r, Command{Class: "test", Subcommand: "version", Args: []string{"version"}, Dir: t.TempDir()}); err != nil || out == "" {
+	if out, _, err := output(t, r, Command{Class: "test", Subcommand: "version", Args: []string{"version"},
+		Dir: t.TempDir()}); err != nil || out == "" {
 		t.Errorf("%q, %v", out, err)
 	}
 	disk.Release()
@@ -40,7 +43,8 @@ func TestStartingOnStoppedDisk(t *testing.T) {
 	}
 }
 
-// TestStoppedDiskKeepsNoSlot: a command on a disk that hangs gives up, and its slot goes to another; so does one whose caller goes away.
+// TestStoppedDiskKeepsNoSlot: a command on a disk that hangs gives up, and its slot goes to another; so does one whose
+// caller goes away.
 func TestStoppedDiskKeepsNoSlot(t *testing.T) {
 	t.Parallel()
 	disk := gittest.NewDisk(t)
@@ -58,7 +62,8 @@ func TestStoppedDiskKeepsNoSlot(t *testing.T) {
 	if _, err := r.Start(ctx, there); !fault.Is(err, fault.Cancelled) {
 		t.Errorf("given up: %v", err)
 	}
-	if out, _, err := output(t, r, Command{Class: "test", Subcommand: "version", Args: []string{"version"}, Dir: t.TempDir()}); err != nil || out == "" {
+	if out, _, err := output(t, r, Command{Class: "test", Subcommand: "version", Args: []string{"version"},
+		Dir: t.TempDir()}); err != nil || out == "" {
 		t.Errorf("%q, %v", out, err)
 	}
 }

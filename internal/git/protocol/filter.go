@@ -137,8 +137,8 @@ func parseCombine(s string, limits Limits, depth int, members *int) (*Filter, er
 	return f, nil
 }
 
-// canonical sorts the members of a combination: all have to pass, so their order has no meaning, nor has a repeat. A sparse filter is
-// another matter: git leaves out trees that each of two equal ones lets pass, so that two are not one.
+// canonical sorts the members of a combination: all have to pass, so their order has no meaning, nor has a repeat. A
+// sparse filter is another matter: git leaves out trees that each of two equal ones lets pass, so that two are not one.
 func (f *Filter) canonical() {
 	slices.SortFunc(f.Sub, func(a, b *Filter) int { return strings.Compare(a.String(), b.String()) })
 	f.Sub = slices.CompactFunc(f.Sub, func(a, b *Filter) bool { return a.String() == b.String() && !a.hasSparse() })

@@ -30,7 +30,8 @@ func TestParseVersion(t *testing.T) {
 
 func TestNeeds(t *testing.T) {
 	got, err := readNeeds(request(
-		"want "+idB+" multi_ack_detailed no-done side-band-64k thin-pack ofs-delta include-tag no-progress deepen-relative filter agent=git/2\x01 session-id=7",
+		"want "+idB+" multi_ack_detailed no-done side-band-64k thin-pack ofs-delta include-tag no-progress "+
+			"deepen-relative filter agent=git/2\x01 session-id=7",
 		"want "+idA, "want "+idB, "shallow "+idA, "deepen 3", "filter blob:none", "."), Limits{})
 	if err != nil {
 		t.Fatal(err)

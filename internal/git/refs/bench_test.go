@@ -12,7 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// bigRepo makes the files that refs are made of, without objects: packed refs in a thousand directories, loose ones in fifty.
+// bigRepo makes the files that refs are made of, without objects: packed refs in a thousand directories, loose ones in
+// fifty.
 func bigRepo(b testing.TB, packed, loose int) *Store {
 	dir := b.TempDir()
 	write(b, filepath.Join(dir, "HEAD"), "ref: refs/heads/main\n")

@@ -218,8 +218,8 @@ func TestNeverQuiet(t *testing.T) {
 	}
 }
 
-// TestConcurrentWriters runs transactions and pack-refs against readers: a ref that exists throughout is never missed, and
-// no value is seen that it never had, nor an older one after a newer one.
+// TestConcurrentWriters runs transactions and pack-refs against readers: a ref that exists throughout is never missed,
+// and no value is seen that it never had, nor an older one after a newer one.
 func TestConcurrentWriters(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)

@@ -29,7 +29,8 @@ func state(t *testing.T, s *Snapshot) map[git.RefName]Ref {
 	return all
 }
 
-// TestDiff changes a repository at random: what Diff tells, applied to the old state, is the new one, and it tells no more.
+// TestDiff changes a repository at random: what Diff tells, applied to the old state, is the new one, and it tells no
+// more.
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	const seed = 11
@@ -71,7 +72,8 @@ func TestDiff(t *testing.T) {
 		got, want := state(t, was), state(t, now)
 		last := git.RefName("")
 		err = Diff(was, now, func(c Change) error {
-			if c.Old.Name != c.New.Name || c.New.Name <= last || c.Old.ID != got[c.Old.Name].ID || c.Old.Target != got[c.Old.Name].Target {
+			if c.Old.Name != c.New.Name || c.New.Name <= last || c.Old.ID != got[c.Old.Name].ID ||
+				c.Old.Target != got[c.Old.Name].Target {
 				t.Errorf("seed %d, step %d: %+v after %s, old is %+v", seed, step, c, last, got[c.Old.Name])
 			}
 			if now := (Ref{ID: c.New.ID, Target: c.New.Target}); now == (Ref{}) {

@@ -14,7 +14,8 @@ func TestHidden(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)
 	id := g.Commit("x")
-	for _, name := range []string{"refs/heads/main", "refs/heads/open", "refs/secret/one", "refs/secret/two", "refs/tags/secret"} {
+	for _, name := range []string{"refs/heads/main", "refs/heads/open", "refs/secret/one", "refs/secret/two",
+		"refs/tags/secret"} {
 		g.Git("update-ref", name, id.String())
 	}
 	g.Git("symbolic-ref", "refs/link", "refs/secret/one")
@@ -43,7 +44,8 @@ func TestHidden(t *testing.T) {
 		if err := s.EachHidden(func(ref Ref) error { seen = append(seen, string(ref.Name)); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if want := []string{"HEAD", "refs/heads/main", "refs/secret/one", "refs/secret/two", "refs/tags/secret"}; !slices.Equal(seen, want) {
+		if want := []string{"HEAD", "refs/heads/main", "refs/secret/one", "refs/secret/two",
+			"refs/tags/secret"}; !slices.Equal(seen, want) {
 			t.Errorf("packed %t: hidden are %q, want %q", packed, seen, want)
 		}
 		if head := s.Head(); head != (Head{}) {

@@ -31,7 +31,8 @@ func packedOnly(text string) (*Snapshot, error) {
 
 func TestPeelTraits(t *testing.T) {
 	t.Parallel()
-	body := id1 + " refs/heads/a\n" + id1 + " refs/tags/a\n" + id1 + " refs/tags/b\n^" + id2 + "\n" + id1 + " refs/z\n^" + id3 + "\n"
+	body := id1 + " refs/heads/a\n" + id1 + " refs/tags/a\n" + id1 + " refs/tags/b\n^" + id2 + "\n" + id1 + " refs/z\n^" +
+		id3 + "\n"
 	for _, c := range []struct{ traits, want string }{
 		{"", "? ? 2 3"},
 		{"# pack-refs with: sorted \n", "? ? 2 3"},
@@ -63,7 +64,8 @@ func TestPeelTraits(t *testing.T) {
 
 func TestUnsortedPackedRefs(t *testing.T) {
 	t.Parallel()
-	text := "# pack-refs with: peeled \n" + id1 + " refs/tags/b\n^" + id2 + "\n" + id3 + " refs/heads/z\n" + id2 + " refs/heads/a\n"
+	text := "# pack-refs with: peeled \n" + id1 + " refs/tags/b\n^" + id2 + "\n" + id3 + " refs/heads/z\n" + id2 +
+		" refs/heads/a\n"
 	snap, err := packedOnly(text)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +110,8 @@ func TestDamagedPackedRefs(t *testing.T) {
 			if err == nil {
 				err = snap.Each("", func(Ref) error { return nil })
 			}
-			if !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), fmt.Sprintf("packed-refs is damaged at byte %d:", c.at)) {
+			if !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(),
+				fmt.Sprintf("packed-refs is damaged at byte %d:", c.at)) {
 				t.Errorf("got %v, want an error at byte %d", err, c.at)
 			}
 		})
@@ -118,7 +121,8 @@ func TestDamagedPackedRefs(t *testing.T) {
 // TestPackedRefsNobodyMayHave: names that git would not have packed are left out.
 func TestPackedRefsNobodyMayHave(t *testing.T) {
 	t.Parallel()
-	snap, err := packedOnly(id1 + " HEAD\n" + id1 + " refs/../x\n" + id1 + " refs/heads/a b\n" + id1 + " refs/heads/good\n" +
+	snap, err := packedOnly(id1 + " HEAD\n" + id1 + " refs/../x\n" + id1 + " refs/heads/a b\n" + id1 +
+		" refs/heads/good\n" +
 		strings.Repeat("0", 40) + " refs/heads/null\n" + id1 + " refs/heads/x.lock\n")
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +130,8 @@ func TestPackedRefsNobodyMayHave(t *testing.T) {
 	if got := dump(t, snap); got != "HEAD  -\nrefs/heads/good "+id1+" \n" {
 		t.Error(got)
 	}
-	for _, name := range []git.RefName{"refs/../x", "refs/heads/a b", "refs/heads/null", "refs/heads/x.lock", "refs/heads/goo", "refs/heads/good2"} {
+	for _, name := range []git.RefName{"refs/../x", "refs/heads/a b", "refs/heads/null", "refs/heads/x.lock",
+		"refs/heads/goo", "refs/heads/good2"} {
 		if _, ok, err := snap.Lookup(name); ok || err != nil {
 			t.Errorf("%s: %v %v", name, ok, err)
 		}
@@ -203,15 +208,18 @@ func FuzzPackedRefs(f *testing.F) {
 
 // FuzzLoose checks what may come out of a loose ref.
 func FuzzLoose(f *testing.F) {
-	for _, s := range []string{"", "\n", id1, id1 + "\n", id1 + " x", id1 + "x", id1[1:], "ref: refs/heads/main\n", "ref:HEAD",
-		"ref: \t\n", "ref: refs/heads/a\nb", "ref: ../x", "refs/heads/main", "ref: refs/heads/.invalid", id1 + id1[:24] + "\n"} {
+	for _, s := range []string{"", "\n", id1, id1 + "\n", id1 + " x", id1 + "x", id1[1:], "ref: refs/heads/main\n",
+		"ref:HEAD",
+		"ref: \t\n", "ref: refs/heads/a\nb", "ref: ../x", "refs/heads/main", "ref: refs/heads/.invalid", id1 + id1[:24] +
+			"\n"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, format := range []git.ObjectFormat{git.SHA1, git.SHA256} {
 			switch c := parseLoose(b, format); c.kind {
 			case direct:
-				if !strings.HasPrefix(strings.ToLower(string(b)), c.id.String()) || c.id.Format() != format || c.id.IsZero() || c.link != "" {
+				if !strings.HasPrefix(strings.ToLower(string(b)), c.id.String()) || c.id.Format() != format || c.id.IsZero() ||
+					c.link != "" {
 					t.Errorf("%q: %+v", b, c)
 				}
 			case symbolic:
@@ -230,7 +238,8 @@ func FuzzLoose(f *testing.F) {
 
 // FuzzIsRefName: the quick check says what the careful one says.
 func FuzzIsRefName(f *testing.F) {
-	for _, s := range []string{"", "refs/", "refs/a", "refs//a", "refs/a/", "refs/a.1", "refs/a.lock", "refs/a.1lock", "refs/.1", "refs/a..1",
+	for _, s := range []string{"", "refs/", "refs/a", "refs//a", "refs/a/", "refs/a.1", "refs/a.lock", "refs/a.1lock",
+		"refs/.1", "refs/a..1",
 		"refs/a.", "refs/a@{1", "refs/@", "HEAD", "refs/é", "refs/heads/x.lock/y", "refs/a\x7f", "refs/a/.1"} {
 		f.Add(s)
 	}

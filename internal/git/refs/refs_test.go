@@ -147,7 +147,8 @@ func comparePeeled(t *testing.T, r *gittest.Repo, snap *Snapshot) {
 
 func compareExpand(t *testing.T, r *gittest.Repo, snap *Snapshot) {
 	t.Helper()
-	for _, short := range []string{"HEAD", "main", "v1", "heads/main", "tags/v1", "refs/heads/main", "feature/a", "origin", "alias",
+	for _, short := range []string{"HEAD", "main", "v1", "heads/main", "tags/v1", "refs/heads/main", "feature/a", "origin",
+		"alias",
 		"nothing", "x", "remotes/origin", "", "-dash", "a..b"} {
 		refs, err := snap.Expand(short)
 		if err != nil {
@@ -200,8 +201,10 @@ func TestHead(t *testing.T) {
 	if want := (Ref{Name: git.HEAD, ID: id}); err != nil || !ok || ref != want {
 		t.Errorf("Lookup(HEAD): %+v, %v, %v", ref, ok, err)
 	}
-	for _, junk := range []string{"", "junk\n", "ref: refs/heads/..\n", "ref: \n", "ref: HEAD\n", "ref: heads/main\n", strings.Repeat("0", 40),
-		strings.Repeat("a", 40) + "b", strings.Repeat("a", 39), "ref: refs/" + strings.Repeat("x", 5000), "ref:refs/heads/a/../b"} {
+	for _, junk := range []string{"", "junk\n", "ref: refs/heads/..\n", "ref: \n", "ref: HEAD\n", "ref: heads/main\n",
+		strings.Repeat("0", 40),
+		strings.Repeat("a", 40) + "b", strings.Repeat("a", 39), "ref: refs/" +
+			strings.Repeat("x", 5000), "ref:refs/heads/a/../b"} {
 		write(t, filepath.Join(r.Dir, "HEAD"), junk)
 		snap, err := s.Snapshot(t.Context())
 		_, gitErr := r.Try("upload-pack", "--advertise-refs", ".")
@@ -311,7 +314,8 @@ func TestOddLooseRefs(t *testing.T) {
 	// Links that do not name a ref: we follow none of them.
 	outside := t.TempDir()
 	write(t, filepath.Join(outside, "secret"), b+"\n")
-	for name, target := range map[string]string{"tolink": "../../HEAD", "out": filepath.Join(outside, "secret"), "outdir": outside} {
+	for name, target := range map[string]string{"tolink": "../../HEAD", "out": filepath.Join(outside, "secret"),
+		"outdir": outside} {
 		if err := os.Symlink(target, filepath.Join(r.Dir, "refs/heads", name)); err != nil {
 			t.Fatal(err)
 		}
@@ -358,7 +362,8 @@ func TestEachPrefixAndStop(t *testing.T) {
 	}
 	slices.Sort(all)
 	snap := snapshot(t, s)
-	for _, prefix := range []string{"", "refs/", "refs/heads/1", "refs/heads/14/", "refs/heads/14/l", "refs/tags/299", "refs/tags/3", "refs/tags0", "r", "z"} {
+	for _, prefix := range []string{"", "refs/", "refs/heads/1", "refs/heads/14/", "refs/heads/14/l", "refs/tags/299",
+		"refs/tags/3", "refs/tags0", "r", "z"} {
 		var got, want []string
 		for _, name := range all {
 			if strings.HasPrefix(name, prefix) {
@@ -392,7 +397,8 @@ func TestReftableIsRefused(t *testing.T) {
 	write(t, filepath.Join(r.Dir, "refs/heads"), "this repository uses the reftable format\n")
 	write(t, filepath.Join(r.Dir, "HEAD"), "ref: refs/heads/.invalid\n")
 	for range 2 {
-		if _, err := s.Snapshot(context.Background()); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "reftable") {
+		if _, err := s.Snapshot(context.Background()); !fault.Is(err, fault.Unavailable) ||
+			!strings.Contains(err.Error(), "reftable") {
 			t.Errorf("a reftable repository: %v", err)
 		}
 	}
@@ -471,7 +477,10 @@ func TestPeeledMemo(t *testing.T) {
 	if n := len(s.memo.young) + len(s.memo.old); n > 2*minMemo {
 		t.Errorf("%d answers kept", n)
 	}
-	if _, err := s.Peeled(Ref{ID: ids[0]}, func(git.ObjectID) (git.ObjectID, error) { return git.ObjectID{}, os.ErrClosed }); err != os.ErrClosed {
+	if _, err := s.Peeled(Ref{ID: ids[0]}, func(git.ObjectID) (git.ObjectID, error) {
+		return git.ObjectID{},
+			os.ErrClosed
+	}); err != os.ErrClosed {
 		t.Errorf("error of peel: %v", err)
 	}
 }

@@ -41,7 +41,8 @@ func TestFailedListingIsKept(t *testing.T) {
 	check := func(what string, want int) {
 		t.Helper()
 		_, err := s.Snapshot(t.Context())
-		if failed := fault.Is(err, fault.Deadline) && fault.RetryAfter(err) >= time.Second; failed != fails || !fails && err != nil {
+		if failed := fault.Is(err, fault.Deadline) && fault.RetryAfter(err) >= time.Second; failed != fails || !fails &&
+			err != nil {
 			t.Errorf("%s: %v, to be tried again after %v", what, err, fault.RetryAfter(err))
 		}
 		if listings != want {
@@ -81,7 +82,8 @@ func TestListingKnowsWhoAsked(t *testing.T) {
 	}
 }
 
-// TestWaitingForAListing: so many may wait, and they leave when they like; the rest is refused at once, and one failure is everybody's.
+// TestWaitingForAListing: so many may wait, and they leave when they like; the rest is refused at once, and one failure
+// is everybody's.
 func TestWaitingForAListing(t *testing.T) {
 	t.Parallel()
 	dir := tablesRepo(t)

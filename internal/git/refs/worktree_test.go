@@ -34,14 +34,16 @@ func TestLinkedWorktree(t *testing.T) {
 		{"update-ref", "refs/rewritten/deep/er", two.String()}, {"update-ref", "refs/heads/side", two.String()},
 		{"symbolic-ref", "refs/worktree/sym", "refs/bisect/bad"}, {"symbolic-ref", "HEAD", "refs/bisect/bad"},
 		{"pack-refs", "--all"}, {"update-ref", "-d", "refs/bisect/bad"}, {"update-ref", "--no-deref", "HEAD", one.String()},
-		{"update-ref", "-d", "refs/worktree/both"}, {"update-ref", "-d", "refs/worktree/sym"}, {"update-ref", "-d", "refs/rewritten/deep/er"},
+		{"update-ref", "-d", "refs/worktree/both"}, {"update-ref", "-d", "refs/worktree/sym"},
+		{"update-ref", "-d", "refs/rewritten/deep/er"},
 	} {
 		tree.Git(args...)
 		check(fmt.Sprint(i, args))
 	}
 	// The main worktree sees its own.
 	main := Open(r.Dir, r.Dir, Options{})
-	if got, want := dump(t, snapshot(t, main)), dumpGit(t, r); got != want || !strings.Contains(got, "refs/bisect/theirs") {
+	if got, want := dump(t, snapshot(t, main)), dumpGit(t, r); got != want ||
+		!strings.Contains(got, "refs/bisect/theirs") {
 		t.Errorf("the main worktree:\n%s\nwant\n%s", got, want)
 	}
 }

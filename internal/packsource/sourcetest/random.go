@@ -20,7 +20,8 @@ var seeds = []struct {
 	format string
 	layout string // what is done to the repository before
 }{
-	{1, "sha1", "as it is"}, {2, "sha256", "as it is"}, {3, "sha1", "bitmap"}, {4, "sha1", "alternate"}, {5, "sha1", "multi-pack-index"},
+	{1, "sha1", "as it is"}, {2, "sha256", "as it is"}, {3, "sha1", "bitmap"}, {4, "sha1", "alternate"},
+	{5, "sha1", "multi-pack-index"},
 }
 
 const specsPerRepository = 6
@@ -78,14 +79,16 @@ type generator struct {
 }
 
 func newGenerator(r *gittest.Repo, seed uint64) *generator {
-	g := &generator{r: r, rnd: rand.New(rand.NewPCG(seed, 1)), repo: Repository(r), parents: make(map[git.ObjectID][]git.ObjectID)}
+	g := &generator{r: r, rnd: rand.New(rand.NewPCG(seed, 1)), repo: Repository(r),
+		parents: make(map[git.ObjectID][]git.ObjectID)}
 	g.tips = ids(r.Git("for-each-ref", "--format=%(objectname)"))
 	for line := range strings.Lines(r.Git("rev-list", "--parents", "--all")) {
 		list := ids(strings.ReplaceAll(strings.TrimSpace(line), " ", "\n"))
 		g.commits = append(g.commits, list[0])
 		g.parents[list[0]] = list[1:]
 	}
-	for line := range strings.Lines(r.Git("for-each-ref", "--format=%(objecttype) %(refname) %(objectname)", "refs/tags")) {
+	for line := range strings.Lines(r.Git("for-each-ref", "--format=%(objecttype) %(refname) %(objectname)",
+		"refs/tags")) {
 		if f := strings.Fields(line); f[0] == "tag" {
 			g.tags = append(g.tags, packsource.Tag{ID: git.MustParseObjectID(f[2]), Peeled: r.ID(f[1] + "^{}")})
 		}
@@ -117,7 +120,8 @@ func (g *generator) spec(i int) *packsource.Spec {
 	if commitsOnly {
 		s.Shallow = g.boundary(s.Wants, 1+g.rnd.IntN(3))
 	}
-	if filters := []string{"", "", "blob:none", "blob:limit=100", "tree:0", "tree:2", "object:type=commit"}; g.rnd.IntN(2) == 0 {
+	if filters := []string{"", "", "blob:none", "blob:limit=100", "tree:0", "tree:2",
+		"object:type=commit"}; g.rnd.IntN(2) == 0 {
 		s.Filter = filters[g.rnd.IntN(len(filters))]
 	}
 	s.Wants, s.Haves = sorted(s.Wants), sorted(s.Haves)
@@ -206,7 +210,8 @@ func check(t *testing.T, r *gittest.Repo, spec *packsource.Spec, pack []byte) {
 		for _, id := range strings.Fields(r.Git("rev-list", "--objects", "--no-object-names", "--no-walk", tag.ID.String())) {
 			allowed[id] = true
 		}
-		if allowed[tag.Peeled.String()] && !slices.Contains(got, tag.ID.String()) && slices.Contains(needed, tag.Peeled.String()) {
+		if allowed[tag.Peeled.String()] && !slices.Contains(got, tag.ID.String()) &&
+			slices.Contains(needed, tag.Peeled.String()) {
 			t.Errorf("tag %v of %v was not added", tag.ID, tag.Peeled)
 		}
 	}
@@ -215,7 +220,8 @@ func check(t *testing.T, r *gittest.Repo, spec *packsource.Spec, pack []byte) {
 		t.Errorf("%d objects that nobody asked for: %v", len(extra), extra)
 	}
 	if spec.Filter == "" {
-		if _, err := client.Try(append([]string{"--shallow-file", grafts, "rev-list", "--objects", "--quiet"}, hex(spec.Wants)...)...); err != nil {
+		if _, err := client.Try(append([]string{"--shallow-file", grafts, "rev-list", "--objects", "--quiet"},
+			hex(spec.Wants)...)...); err != nil {
 			t.Errorf("the client's repository is not connected: %v", err)
 		}
 	}

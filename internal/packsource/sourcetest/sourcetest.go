@@ -26,7 +26,8 @@ type Make func(t testing.TB, program string) packsource.Source
 // FromGit is packsource.Git over a runner of its own, for a Make.
 func FromGit(t testing.TB, program string, l process.Limits) *packsource.Git {
 	t.Helper()
-	runner, err := process.New(process.Options{Git: program, Classes: map[process.Class]process.Limits{packsource.ClassPack: l}})
+	runner, err := process.New(process.Options{Git: program,
+		Classes: map[process.Class]process.Limits{packsource.ClassPack: l}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,8 @@ func FromGit(t testing.TB, program string, l process.Limits) *packsource.Git {
 			t.Error(err)
 		}
 	})
-	g, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: filepath.Join(t.TempDir(), "scratch"), Window: 5, ShallowWindow: 1})
+	g, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: filepath.Join(t.TempDir(), "scratch"), Window: 5,
+		ShallowWindow: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,9 @@ import (
 type Kind string
 
 const (
-	// Auto takes a word as a regular expression if it has what hardly anybody writes in code that is looked for: .* or .+, a backslash, | between
-	// alternatives, ^ at the begin, $ at the end, a repeated class or group; and if it can be read as one. Else it is literal.
+	// Auto takes a word as a regular expression if it has what hardly anybody writes in code that is looked for: .* or .+,
+	// a backslash, | between alternatives, ^ at the begin, $ at the end, a repeated class or group; and if it can be read
+	// as one. Else it is literal.
 	Auto Kind = "auto"
 	// Literal takes words as they are, but for /re/, which is a regular expression.
 	Literal Kind = "literal"
@@ -24,14 +25,19 @@ const (
 )
 
 // kinds are the names that Kinds have, Sourcegraph's included.
-var kinds = map[string]Kind{"auto": Auto, "literal": Literal, "standard": Literal, "keyword": Literal, "regexp": Regexp, "regex": Regexp}
+var kinds = map[string]Kind{"auto": Auto, "literal": Literal, "standard": Literal, "keyword": Literal, "regexp": Regexp,
+	"regex": Regexp}
 
 // fields are the names of filters; their second name is the one in messages.
 var fields = map[string]string{
-	"r": "repo", "repo": "repo", "f": "file", "file": "file", "path": "file", "l": "lang", "lang": "lang", "language": "lang",
-	"c": "content", "content": "content", "regex": "regex", "sym": "sym", "symbol": "sym", "b": "branch", "branch": "branch",
-	"rev": "rev", "revision": "rev", "case": "case", "count": "count", "timeout": "timeout", "select": "select", "t": "type", "type": "type",
-	"patterntype": "patterntype", "context": "context", "fork": "fork", "archived": "archived", "public": "public", "visibility": "visibility",
+	"r": "repo", "repo": "repo", "f": "file", "file": "file", "path": "file", "l": "lang", "lang": "lang",
+	"language": "lang",
+	"c":        "content", "content": "content", "regex": "regex", "sym": "sym", "symbol": "sym", "b": "branch",
+	"branch": "branch",
+	"rev":    "rev", "revision": "rev", "case": "case", "count": "count", "timeout": "timeout", "select": "select",
+	"t": "type", "type": "type",
+	"patterntype": "patterntype", "context": "context", "fork": "fork", "archived": "archived", "public": "public",
+	"visibility": "visibility",
 }
 
 // settings say how the query is answered, as far as they were met.
@@ -87,7 +93,8 @@ func (p *parser) setting(name string, v token) {
 		p.timeout(text, v)
 	case "select":
 		chosen, ok := map[string]Select{
-			"repo": Repositories, "repository": Repositories, "file": Files, "file.path": Files, "path": Files, "content": Matches, "symbol": Matches,
+			"repo": Repositories, "repository": Repositories, "file": Files, "file.path": Files, "path": Files,
+			"content": Matches, "symbol": Matches,
 		}[text]
 		if !ok {
 			p.fail(v, "select: is repo, file or content")
@@ -98,7 +105,8 @@ func (p *parser) setting(name string, v token) {
 		}
 	case "type":
 		kind, ok := map[string]string{
-			"file": "file", "content": "file", "filematch": "any", "path": "path", "filename": "path", "repo": "repo", "symbol": "symbol",
+			"file": "file", "content": "file", "filematch": "any", "path": "path", "filename": "path", "repo": "repo",
+			"symbol": "symbol",
 		}[text]
 		if !ok {
 			p.fail(v, "type: is file, path, repo or symbol here")
@@ -140,9 +148,11 @@ func (p *parser) timeout(text string, v token) {
 	p.q.Timeout = max(d, time.Millisecond)
 }
 
-// repo reads repo:, with Sourcegraph's way to name a branch behind an @. Names of repositories may have an @ themselves: then both are meant.
+// repo reads repo:, with Sourcegraph's way to name a branch behind an @. Names of repositories may have an @
+// themselves: then both are meant.
 func (p *parser) repo(v token) *Node {
-	if i := strings.IndexByte(v.text, '('); i > 0 && (strings.HasPrefix(v.text, "has") || strings.HasPrefix(v.text, "contains")) {
+	if i := strings.IndexByte(v.text, '('); i > 0 && (strings.HasPrefix(v.text, "has") ||
+		strings.HasPrefix(v.text, "contains")) {
 		p.fail(v, "repo:%s(...) is not known here", v.text[:i])
 	}
 	at := -1
@@ -163,7 +173,8 @@ func (p *parser) repo(v token) *Node {
 		return whole
 	}
 	named := p.repoPattern(left)
-	branch := &Node{Field: Branch, Pattern: strings.TrimPrefix(right.text, "refs/heads/"), Exact: true, At: right.at, Of: named}
+	branch := &Node{Field: Branch, Pattern: strings.TrimPrefix(right.text, "refs/heads/"), Exact: true, At: right.at,
+		Of: named}
 	return &Node{Op: Or, Kids: []*Node{whole, {Op: And, Kids: []*Node{named, branch}}}}
 }
 
@@ -174,7 +185,8 @@ func (p *parser) repoPattern(v token) *Node {
 	return p.pattern(v, Repo, true)
 }
 
-// listOfNames reads ^(a|b|c)$ or ^a$, with nothing in it that has a meaning but escapes. It may be longer than other expressions.
+// listOfNames reads ^(a|b|c)$ or ^a$, with nothing in it that has a meaning but escapes. It may be longer than other
+// expressions.
 func listOfNames(text string) []string {
 	text, begins := strings.CutPrefix(text, "^")
 	text, ends := strings.CutSuffix(text, "$")
@@ -225,7 +237,8 @@ func (p *parser) word(v token, field Field) *Node {
 	if name, ok := likeFilter(v.text); ok && field == Any && len(p.q.Unknown) < maxUnknown {
 		p.q.Unknown = append(p.q.Unknown, name)
 	}
-	p.later = append(p.later, &Node{Field: field, Pattern: v.text, At: v.at}) // what kind of words these are may be said behind it
+	// what kind of words these are may be said behind it
+	p.later = append(p.later, &Node{Field: field, Pattern: v.text, At: v.at})
 	return p.later[len(p.later)-1]
 }
 
@@ -264,8 +277,8 @@ func (p *parser) checkRegexp(n *Node) {
 	p.fail(v, "bad regular expression (%s)", message)
 }
 
-// compiledSize is about what an expression takes when it is compiled, which is done anew for each part of an index: its runes, and ranges of
-// runes, where what is repeated is written out. At most a little above maxCompiled.
+// compiledSize is about what an expression takes when it is compiled, which is done anew for each part of an index: its
+// runes, and ranges of runes, where what is repeated is written out. At most a little above maxCompiled.
 func compiledSize(re *syntax.Regexp) int {
 	n := 1
 	switch re.Op {
@@ -338,11 +351,13 @@ func hasUpper(n *Node) bool {
 
 // looksLikeRegexp is the rule of Auto.
 func looksLikeRegexp(s string) bool {
-	signs := strings.HasPrefix(s, "^") || len(s) > 1 && strings.HasSuffix(s, "$") && !strings.HasSuffix(s, "$$") || strings.Contains(s, `\`)
+	signs := strings.HasPrefix(s, "^") || len(s) > 1 && strings.HasSuffix(s, "$") && !strings.HasSuffix(s, "$$") ||
+		strings.Contains(s, `\`)
 	for _, sign := range []string{".*", ".+", "]+", "]*", "]?", "]{", ")+", ")*", ")?", "(?"} {
 		signs = signs || strings.Contains(s, sign)
 	}
-	signs = signs || strings.Contains(s, "|") && !strings.Contains(s, "||") && !strings.HasPrefix(s, "|") && !strings.HasSuffix(s, "|")
+	signs = signs || strings.Contains(s, "|") && !strings.Contains(s, "||") && !strings.HasPrefix(s, "|") &&
+		!strings.HasSuffix(s, "|")
 	if !signs {
 		return false
 	}

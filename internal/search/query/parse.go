@@ -86,7 +86,8 @@ func (p *parser) fail(v token, format string, args ...any) {
 	e := &Error{Message: fmt.Sprintf(format, args...), Offset: v.at, Length: v.length}
 	if v.length > 0 && v.at < len(p.text) {
 		end := min(len(p.text), v.at+min(v.length, excerptLength))
-		e.excerpt = fmt.Sprintf("character %d: %s", utf8.RuneCountInString(p.text[:v.at])+1, strconv.Quote(strings.ToValidUTF8(p.text[v.at:end], "\ufffd")))
+		e.excerpt = fmt.Sprintf("character %d: %s", utf8.RuneCountInString(p.text[:v.at])+1,
+			strconv.Quote(strings.ToValidUTF8(p.text[v.at:end], "\ufffd")))
 	}
 	panic(e)
 }
@@ -254,8 +255,8 @@ func (p *parser) one() *Node {
 	return p.word(p.term(), Any)
 }
 
-// isGroup tells whether the parenthesis at p.pos groups: the one that closes it stands at the end of a word. Otherwise it begins a word, as in
-// (a|b)c and (*ptr.
+// isGroup tells whether the parenthesis at p.pos groups: the one that closes it stands at the end of a word. Otherwise
+// it begins a word, as in (a|b)c and (*ptr.
 func (p *parser) isGroup() bool {
 	depth, quote := 0, byte(0)
 	for i := p.pos; i < len(p.text); i++ {
@@ -289,7 +290,8 @@ func delimiter(s string) bool {
 func (p *parser) peekKeyword(word string) bool {
 	p.space()
 	end := p.pos + len(word)
-	return end <= len(p.text) && strings.EqualFold(p.text[p.pos:end], word) && (end == len(p.text) || strings.IndexByte("()", p.text[end]) >= 0 || delimiter(p.text[end:]))
+	return end <= len(p.text) && strings.EqualFold(p.text[p.pos:end], word) &&
+		(end == len(p.text) || strings.IndexByte("()", p.text[end]) >= 0 || delimiter(p.text[end:]))
 }
 
 func (p *parser) keyword(word string) bool {
@@ -376,7 +378,8 @@ func (p *parser) since(begin int) token {
 	return token{text: p.text[begin:p.pos], at: begin, length: p.pos - begin}
 }
 
-// enclosed reads what stands between two of the same bytes. Behind a backslash such a byte, and in quotes a backslash, stand for themselves.
+// enclosed reads what stands between two of the same bytes. Behind a backslash such a byte, and in quotes a backslash,
+// stand for themselves.
 func enclosed(s string, quote byte) (text string, length int, ok bool) {
 	var b strings.Builder
 	for i := 1; i < len(s); i++ {

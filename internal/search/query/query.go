@@ -1,8 +1,9 @@
 // Package query reads search queries as users of zoekt and Sourcegraph write them.
 //
-// A query is words and filters, and, or, not and parentheses between them; what stands side by side has to hold together. A word is literal, unless it is
-// plainly a regular expression: see Auto. Filters narrow down what is searched (repo:, file:, lang:, branch:), say what a word is (content:, sym:), or say how
-// the whole query is answered (count:, timeout:, select:, case:, type:, patterntype:). docs/how-to/search.md tells it all.
+// A query is words and filters, and, or, not and parentheses between them; what stands side by side has to hold
+// together. A word is literal, unless it is plainly a regular expression: see Auto. Filters narrow down what is
+// searched (repo:, file:, lang:, branch:), say what a word is (content:, sym:), or say how the whole query is answered
+// (count:, timeout:, select:, case:, type:, patterntype:). docs/how-to/search.md tells it all.
 package query
 
 import (

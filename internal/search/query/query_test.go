@@ -25,7 +25,8 @@ func show(n *Node) string {
 		}
 		return [...]string{And: "and", Or: "or", Not: "not"}[n.Op] + "(" + strings.Join(kids, " ") + ")"
 	}
-	text := [...]string{Any: "", Content: "content:", Path: "file:", Symbol: "sym:", Repo: "repo:", Branch: "branch:", Language: "lang:"}[n.Field]
+	text := [...]string{Any: "", Content: "content:", Path: "file:", Symbol: "sym:", Repo: "repo:", Branch: "branch:",
+		Language: "lang:"}[n.Field]
 	switch {
 	case n.Names != nil:
 		text += "=" + strings.Join(n.Names, ",")
@@ -238,9 +239,12 @@ func TestLimits(t *testing.T) {
 		t.Errorf("10,000 repositories in a filter: %v", err)
 	}
 	for _, text := range []string{
-		strings.Repeat("x", 1<<20), strings.Repeat("x ", maxAtoms+1), strings.Repeat("(", maxDepth+1) + "a b" + strings.Repeat(")", maxDepth+1),
-		strings.Repeat("-(a ", 100_000), strings.Repeat("not ", 100_000) + "a", "f:" + strings.Repeat("a", maxRegexp+1), strings.Repeat("a or ", 100_000) + "a",
-		`/\pL{900}/`, strings.Repeat(`/.{0,999}y/ or `, 300) + "a", `repo:((\pL{9}){9}){9}`, strings.Repeat(`(\pN\pM{50,}){3}|`, 70) + "a", `patterntype:regexp \pL{900}`,
+		strings.Repeat("x", 1<<20), strings.Repeat("x ", maxAtoms+1), strings.Repeat("(", maxDepth+1) + "a b" +
+			strings.Repeat(")", maxDepth+1),
+		strings.Repeat("-(a ", 100_000), strings.Repeat("not ", 100_000) + "a", "f:" + strings.Repeat("a", maxRegexp+1),
+		strings.Repeat("a or ", 100_000) + "a",
+		`/\pL{900}/`, strings.Repeat(`/.{0,999}y/ or `, 300) + "a", `repo:((\pL{9}){9}){9}`,
+		strings.Repeat(`(\pN\pM{50,}){3}|`, 70) + "a", `patterntype:regexp \pL{900}`,
 	} {
 		if _, err := Parse(text); err == nil || len(err.Error()) > 200 {
 			t.Errorf("%.20s (%d bytes): %v", text, len(text), err)
@@ -251,7 +255,8 @@ func TestLimits(t *testing.T) {
 func TestExpressionsOfUsualSize(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
-		`/\pL{1,100}/`, `/.{0,999}x/`, `/[[:word:]]{1000}/`, `/\w{1,64}@\w{1,255}\.\w{2,10}/`, strings.Repeat("repo:a.*b ", 900), "/" + strings.Repeat("word|", 3000) + "x/",
+		`/\pL{1,100}/`, `/.{0,999}x/`, `/[[:word:]]{1000}/`, `/\w{1,64}@\w{1,255}\.\w{2,10}/`,
+		strings.Repeat("repo:a.*b ", 900), "/" + strings.Repeat("word|", 3000) + "x/",
 	} {
 		if _, err := Parse(text); err != nil {
 			t.Errorf("%.40s: %v", text, err)

@@ -10,15 +10,18 @@ const maxUnknown = 10
 
 // foreign are filters of Sourcegraph and of Git hosts that there are not here.
 var foreign = []string{
-	"author", "before", "after", "since", "until", "committer", "message", "msg", "diff", "org", "user", "owner", "filename", "extension", "ext", "size", "path_regex",
-	"repohasfile", "repohascommitafter", "repogroup", "index", "stable", "rule", "license", "topic", "is", "in", "project", "tag", "commit", "symbols",
+	"author", "before", "after", "since", "until", "committer", "message", "msg", "diff", "org", "user", "owner",
+	"filename", "extension", "ext", "size", "path_regex",
+	"repohasfile", "repohascommitafter", "repogroup", "index", "stable", "rule", "license", "topic", "is", "in", "project",
+	"tag", "commit", "symbols",
 }
 
-// likeFilter reports whether a word looks like a filter that there is not: NAME:VALUE, where NAME is a filter elsewhere or one
-// letter away from one here.
+// likeFilter reports whether a word looks like a filter that there is not: NAME:VALUE, where NAME is a filter elsewhere
+// or one letter away from one here.
 func likeFilter(word string) (name string, ok bool) {
 	name, value, ok := strings.Cut(word, ":")
-	if name = strings.ToLower(name); !ok || len(name) < 2 || value == "" || strings.HasPrefix(value, ":") || strings.HasPrefix(value, "//") {
+	if name = strings.ToLower(name); !ok || len(name) < 2 || value == "" || strings.HasPrefix(value, ":") ||
+		strings.HasPrefix(value, "//") {
 		return "", false
 	}
 	for _, other := range foreign {
@@ -53,9 +56,9 @@ func nearly(a, b string) bool {
 	return x[1:] == y[1:] || len(x) > 1 && x[0] == y[1] && x[1] == y[0] && x[2:] == y[2:]
 }
 
-// scope makes filters hold for all alternatives where they stand before the first or behind the last, as in
-// `repo:x a or b` and `a or b file:y`, and no other alternative has filters: Sourcegraph reads such queries in the same way.
-// It takes the alternatives and returns the filters, which hold together with one of the alternatives that are left.
+// scope makes filters hold for all alternatives where they stand before the first or behind the last, as in `repo:x a
+// or b` and `a or b file:y`, and no other alternative has filters: Sourcegraph reads such queries in the same way. It
+// takes the alternatives and returns the filters, which hold together with one of the alternatives that are left.
 func scope(kids []*Node) (filters, alternatives []*Node) {
 	last := len(kids) - 1
 	leading, first := cutFilters(kids[0], false)
@@ -72,7 +75,8 @@ func scope(kids []*Node) (filters, alternatives []*Node) {
 	return slices.Concat(leading, trailing), alternatives
 }
 
-// cutFilters takes the filters from the begin or the end of what has to hold together. The rest is nil if there is nothing else.
+// cutFilters takes the filters from the begin or the end of what has to hold together. The rest is nil if there is
+// nothing else.
 func cutFilters(n *Node, fromEnd bool) (filters []*Node, rest *Node) {
 	if n.Op != And {
 		if isFilter(n) {

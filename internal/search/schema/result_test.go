@@ -17,22 +17,28 @@ import (
 func some() []*File {
 	const commit = "0123456789abcdef0123456789abcdef01234567"
 	return []*File{
-		{Kind: Content, Repository: "team/app", Path: "cmd/main.go", Commit: commit, Branches: []string{"HEAD", "main"}, Language: "Go",
-			Whole: []byte("package main\n\nfunc héllo() {}\nfunc main() { héllo() }\n"),
+		{Kind: Content, Repository: "team/app", Path: "cmd/main.go", Commit: commit, Branches: []string{"HEAD", "main"},
+			Language: "Go",
+			Whole:    []byte("package main\n\nfunc héllo() {}\nfunc main() { héllo() }\n"),
 			Chunks: []Chunk{
 				{Content: []byte("func héllo() {}\nfunc main() { héllo() }\n"), Start: Position{14, 2, 0}, Ranges: []Range{
 					{Start: Position{19, 2, 5}, End: Position{25, 2, 10}}, {Start: Position{45, 3, 14}, End: Position{51, 3, 19}}}},
 			}},
-		{Kind: Content, Repository: "a \"b\"/ünï", Path: "x y/<&>#?.txt", Commit: commit, Branches: []string{"main"}, Unindexed: true,
-			Whole: []byte("one\r\ntwo\tthree\xff\r\n\u2028"),
+		{Kind: Content, Repository: "a \"b\"/ünï", Path: "x y/<&>#?.txt", Commit: commit, Branches: []string{"main"},
+			Unindexed: true,
+			Whole:     []byte("one\r\ntwo\tthree\xff\r\n\u2028"),
 			Chunks: []Chunk{
-				{Content: []byte("one\r\ntwo\tthree\xff\r\n"), Start: Position{0, 0, 0}, Ranges: []Range{{Start: Position{1, 0, 1}, End: Position{8, 1, 3}}}},
+				{Content: []byte("one\r\ntwo\tthree\xff\r\n"), Start: Position{0, 0, 0},
+					Ranges: []Range{{Start: Position{1, 0, 1}, End: Position{8, 1, 3}}}},
 			}},
-		{Kind: Path, Repository: "team/app", Path: "cmd/main.go", Commit: commit, Branches: []string{"main"}, Language: "Go", Whole: []byte("x"),
+		{Kind: Path, Repository: "team/app", Path: "cmd/main.go", Commit: commit, Branches: []string{"main"}, Language: "Go",
+			Whole:      []byte("x"),
 			PathRanges: []Range{{Start: Position{4, 0, 4}, End: Position{8, 0, 8}}}},
-		{Kind: Symbol, Repository: "team/app", Path: "cmd/main.go", Commit: commit, Branches: []string{"main"}, Language: "Go", Whole: []byte("func main() {}"),
+		{Kind: Symbol, Repository: "team/app", Path: "cmd/main.go", Commit: commit, Branches: []string{"main"},
+			Language: "Go", Whole: []byte("func main() {}"),
 			Chunks: []Chunk{{Content: []byte("func main() {}"), Ranges: []Range{
-				{Start: Position{5, 0, 5}, End: Position{9, 0, 9}, Symbol: &Sym{Name: "main", Kind: "function", Container: "main"}}}}}},
+				{Start: Position{5, 0, 5}, End: Position{9, 0, 9}, Symbol: &Sym{Name: "main", Kind: "function",
+					Container: "main"}}}}}},
 		{Kind: Repository, Repository: "team/app"},
 	}
 }
@@ -139,10 +145,12 @@ func TestBounds(t *testing.T) {
 	long := bytes.Repeat([]byte("é\x00"), 2<<20)
 	at := 3 << 20
 	r := &File{Chunks: []Chunk{{Content: long, Start: Position{100, 1, 0}, Ranges: []Range{
-		{Start: Position{100 + at, 1, at / 3 * 2}, End: Position{103 + at, 1, at/3*2 + 2}}, {Start: Position{100 + at + (2 << 20), 1, 1}, End: Position{103 + at + (2 << 20), 1, 3}}}}}}
+		{Start: Position{100 + at, 1, at / 3 * 2}, End: Position{103 + at, 1, at/3*2 + 2}}, {Start: Position{100 + at +
+			(2 << 20), 1, 1}, End: Position{103 + at + (2 << 20), 1, 3}}}}}}
 	many := &File{}
 	for i := range 200_000 {
-		many.Chunks = append(many.Chunks, Chunk{Content: []byte("a line\n"), Start: Position{i * 7, i, 0}, Ranges: []Range{{Start: Position{i * 7, i, 0}, End: Position{i*7 + 1, i, 1}}}})
+		many.Chunks = append(many.Chunks, Chunk{Content: []byte("a line\n"), Start: Position{i * 7, i, 0},
+			Ranges: []Range{{Start: Position{i * 7, i, 0}, End: Position{i*7 + 1, i, 1}}}})
 	}
 	for f := API; f <= GraphQL; f++ {
 		for _, r := range []*File{r, many} {
@@ -164,16 +172,20 @@ func TestBounds(t *testing.T) {
 	if err := json.Unmarshal(chunks.ChunkMatches[0], &chunk); err != nil {
 		t.Fatal(err)
 	}
-	if skip := chunk.ContentStart.Offset - 100; len(chunk.Content) > maxChunk || !strings.HasPrefix(string(long[skip:]), chunk.Content) ||
-		chunk.ContentStart.Column != utf8.RuneCount(long[:skip]) || len(chunk.Ranges) != 1 || chunk.Ranges[0].Start.Offset-chunk.ContentStart.Offset > maxBefore+4 {
+	if skip := chunk.ContentStart.Offset - 100; len(chunk.Content) > maxChunk ||
+		!strings.HasPrefix(string(long[skip:]), chunk.Content) ||
+		chunk.ContentStart.Column != utf8.RuneCount(long[:skip]) || len(chunk.Ranges) != 1 ||
+		chunk.Ranges[0].Start.Offset-chunk.ContentStart.Offset > maxBefore+4 {
 		t.Errorf("%+v, %d bytes, %+v", chunk.ContentStart, len(chunk.Content), chunk.Ranges)
 	}
 }
 
 // typical is a result as searches have many.
 func typical(i int) *File {
-	line := []byte(fmt.Sprintf("\treturn fmt.Errorf(\"reading %%s, part %d of what there is: %%w\", name, err) // and some more\n", i))
-	return &File{Repository: "team/application", Path: fmt.Sprintf("internal/package%d/some_file.go", i%100), Commit: "0123456789abcdef0123456789abcdef01234567",
+	line := []byte(fmt.Sprintf("\treturn fmt.Errorf(\"reading %%s, part %d of what there is: %%w\", name, err) // and "+
+		"some more\n", i))
+	return &File{Repository: "team/application", Path: fmt.Sprintf("internal/package%d/some_file.go", i%100),
+		Commit:   "0123456789abcdef0123456789abcdef01234567",
 		Branches: []string{"HEAD"}, Language: "Go", Chunks: []Chunk{{Content: line, Start: Position{1000, 40, 0},
 			Ranges: []Range{{Start: Position{1009, 40, 8}, End: Position{1019, 40, 18}}}}}}
 }
@@ -198,10 +210,12 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// Results have the name by which a repository is cloned, and links the path where it is: both "a" and "a.git" may be there.
+// Results have the name by which a repository is cloned, and links the path where it is: both "a" and "a.git" may be
+// there.
 func TestNames(t *testing.T) {
 	t.Parallel()
-	for path, want := range map[string]string{"team/app.git": "team/app", "app": "app", "app/.git": "app/.git", ".git": ".git", "a.git.git": "a.git"} {
+	for path, want := range map[string]string{"team/app.git": "team/app", "app": "app", "app/.git": "app/.git",
+		".git": ".git", "a.git.git": "a.git"} {
 		if got := Name(path); got != want {
 			t.Errorf("%s is called %s, want %s", path, got, want)
 		}

@@ -98,7 +98,8 @@ type asked struct {
 	timeout time.Duration
 }
 
-// own answers /-/api/v1/search?q=QUERY, or the same as a form or as JSON: by JSON, or by server-sent events if that is what is accepted.
+// own answers /-/api/v1/search?q=QUERY, or the same as a form or as JSON: by JSON, or by server-sent events if that is
+// what is accepted.
 func (a *API) own(w http.ResponseWriter, r *http.Request, v search.Visitor) error {
 	if r.Method == http.MethodHead {
 		return methods(w, "GET, POST")
@@ -166,7 +167,8 @@ func parameters(r *http.Request) (url.Values, error) {
 		}
 		return values, nil
 	}
-	return nil, fault.New(fault.Invalid, "unsupported content type: use application/json or application/x-www-form-urlencoded")
+	return nil, fault.New(fault.Invalid,
+		"unsupported content type: use application/json or application/x-www-form-urlencoded")
 }
 
 // readOwn reads the parameters of our own API.
@@ -283,8 +285,10 @@ type Summary struct {
 
 func newSummary(s search.Summary) Summary {
 	return Summary{
-		Results: s.Results, Matches: s.Matches, Limited: s.Limited, TimedOut: s.TimedOut, Elapsed: float64(s.Elapsed.Microseconds()) / 1000, Searched: s.Searched,
-		Repositories: append([]search.Freshness{}, s.Repositories...), Unindexed: append([]string{}, s.Unindexed...), Missing: append([]string{}, s.Missing...),
+		Results: s.Results, Matches: s.Matches, Limited: s.Limited, TimedOut: s.TimedOut,
+		Elapsed: float64(s.Elapsed.Microseconds()) / 1000, Searched: s.Searched,
+		Repositories: append([]search.Freshness{}, s.Repositories...), Unindexed: append([]string{}, s.Unindexed...),
+		Missing: append([]string{}, s.Missing...),
 		Notices: append([]search.Notice{}, s.Notices...),
 	}
 }
@@ -319,10 +323,11 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 	return whole.end(end)
 }
 
-// serverTiming says in milliseconds what a search took: in the process that searches, and until it was asked and its results were here (W3C Server
-// Timing).
+// serverTiming says in milliseconds what a search took: in the process that searches, and until it was asked and its
+// results were here (W3C Server Timing).
 func serverTiming(s search.Summary) string {
-	text := strconv.AppendFloat(append(make([]byte, 0, 48), "index;dur="...), float64(s.Index.Nanoseconds())/1e6, 'f', 3, 64)
+	text := strconv.AppendFloat(append(make([]byte, 0, 48), "index;dur="...), float64(s.Index.Nanoseconds())/1e6, 'f', 3,
+		64)
 	return string(strconv.AppendFloat(append(text, ", link;dur="...), float64(s.Link.Nanoseconds())/1e6, 'f', 3, 64))
 }
 

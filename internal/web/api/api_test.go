@@ -37,7 +37,8 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 	s.mu.Lock()
 	s.asked = append(s.asked, r)
 	s.mu.Unlock()
-	summary := search.Summary{Elapsed: 12 * time.Millisecond, Index: 2500 * time.Microsecond, Link: 125 * time.Microsecond, Searched: 3}
+	summary := search.Summary{Elapsed: 12 * time.Millisecond, Index: 2500 * time.Microsecond, Link: 125 * time.Microsecond,
+		Searched: 3}
 	word := r.Query.Root.Pattern
 	switch word {
 	case "unavailable":
@@ -83,7 +84,8 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 			return summary, err
 		}
 	default:
-		if err := send(mainFile(), &schema.File{Kind: schema.Path, Repository: "team/app", Path: "main/x.go", Commit: commit, Branches: []string{"main"}, Whole: []byte("x"),
+		if err := send(mainFile(), &schema.File{Kind: schema.Path, Repository: "team/app", Path: "main/x.go", Commit: commit,
+			Branches: []string{"main"}, Whole: []byte("x"),
 			PathRanges: []schema.Range{{End: schema.Position{Offset: 4, Column: 4}}}}); err != nil {
 			return summary, err
 		}
@@ -93,9 +95,12 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 		if err := sink.Progress(summary); err != nil {
 			return summary, err
 		}
-		if err := send(&schema.File{Kind: schema.Symbol, Repository: "team/other", Path: "a b.go", Commit: commit, Branches: []string{"main"}, Whole: []byte("func main() {}\n"),
-			Chunks: []schema.Chunk{{Content: []byte("func main() {}\n"), Ranges: []schema.Range{{Start: schema.Position{Offset: 5, Column: 5}, End: schema.Position{Offset: 9, Column: 9},
-				Symbol: &schema.Sym{Name: "main", Kind: "function", Container: "main"}}}}}}, &schema.File{Kind: schema.Repository, Repository: "team/app"}); err != nil {
+		if err := send(&schema.File{Kind: schema.Symbol, Repository: "team/other", Path: "a b.go", Commit: commit,
+			Branches: []string{"main"}, Whole: []byte("func main() {}\n"),
+			Chunks: []schema.Chunk{{Content: []byte("func main() {}\n"),
+				Ranges: []schema.Range{{Start: schema.Position{Offset: 5, Column: 5}, End: schema.Position{Offset: 9, Column: 9},
+					Symbol: &schema.Sym{Name: "main", Kind: "function",
+						Container: "main"}}}}}}, &schema.File{Kind: schema.Repository, Repository: "team/app"}); err != nil {
 			return summary, err
 		}
 		summary.Repositories = []search.Freshness{
@@ -109,9 +114,11 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 }
 
 func mainFile() *schema.File {
-	return &schema.File{Repository: "team/app", Path: "cmd/main.go", Commit: commit, Branches: []string{"main"}, Language: "Go", Whole: []byte("package main\n\nfunc main() {}\n"),
+	return &schema.File{Repository: "team/app", Path: "cmd/main.go", Commit: commit, Branches: []string{"main"},
+		Language: "Go", Whole: []byte("package main\n\nfunc main() {}\n"),
 		Chunks: []schema.Chunk{{Content: []byte("func main() {}\n"), Start: schema.Position{Offset: 14, Line: 2},
-			Ranges: []schema.Range{{Start: schema.Position{Offset: 19, Line: 2, Column: 5}, End: schema.Position{Offset: 23, Line: 2, Column: 9}}}}}}
+			Ranges: []schema.Range{{Start: schema.Position{Offset: 19, Line: 2, Column: 5},
+				End: schema.Position{Offset: 23, Line: 2, Column: 9}}}}}}
 }
 
 type list []string
@@ -149,7 +156,8 @@ func (v *visitor) Failed(err error)        { v.failed = err }
 func server(t testing.TB) (*httptest.Server, *searcher) {
 	t.Helper()
 	s := &searcher{}
-	a, err := api.NewAPI(api.APIOptions{Searcher: s, Repositories: list{"team/b", "team/a", "other/c", "team/a-b"}, Version: "1.2.3", Built: time.Date(2026, 11, 20, 23, 0, 0, 0, time.UTC),
+	a, err := api.NewAPI(api.APIOptions{Searcher: s, Repositories: list{"team/b", "team/a", "other/c", "team/a-b"},
+		Version: "1.2.3", Built: time.Date(2026, 11, 20, 23, 0, 0, 0, time.UTC),
 		Status: func(may search.Readable) search.Status {
 			return search.Status{Searching: may != nil, Jobs: []search.Job{}, Failures: []search.IndexFailure{}}
 		}})
@@ -250,8 +258,9 @@ func TestGolden(t *testing.T) {
 	_, _ = z.Write([]byte(post(srcSearch, map[string]any{"query": "main"}).body))
 	z.Close()
 	for name, c := range map[string]conversation{
-		"own":            {"GET", "/-/api/v1/search?q=main", "", ""},
-		"own-form":       {"POST", "/-/api/v1/search", "Content-Type: application/x-www-form-urlencoded", "q=nothing&count=7"},
+		"own": {"GET", "/-/api/v1/search?q=main", "", ""},
+		"own-form": {"POST", "/-/api/v1/search", "Content-Type: application/x-www-form-urlencoded",
+			"q=nothing&count=7"},
 		"own-json":       {"POST", "/-/api/v1/search", "Content-Type: application/json", `{"q":"nothing","count":7}`},
 		"own-bad":        {"GET", "/-/api/v1/search?q=main+f:a(b", "", ""},
 		"own-missing":    {"GET", "/-/api/v1/search", "", ""},
@@ -266,20 +275,23 @@ func TestGolden(t *testing.T) {
 		"stream-bad":     {"GET", "/.api/search/stream?q=" + url.QueryEscape("main case:perhaps"), "", ""},
 		"stream-down":    {"GET", "/.api/search/stream?q=unavailable", "", ""},
 		"stream-crash":   {"GET", "/.api/search/stream?q=crash", "", ""},
-		"login":          {"POST", "/.api/graphql?CurrentUser", "Authorization: token alice", `{"query":"query CurrentUser { currentUser { username } }","variables":null}`},
-		"login-nobody":   {"POST", "/.api/graphql", "", `{"query":"query CurrentUser { currentUser { username } }"}`},
-		"version":        {"POST", "/.api/graphql", "", `{"query":"query { site { productVersion buildVersion } }"}`},
-		"src-search":     {"POST", "/.api/graphql", "Content-Type: application/json\nContent-Encoding: gzip", packed.String()},
+		"login": {"POST", "/.api/graphql?CurrentUser", "Authorization: token alice",
+			`{"query":"query CurrentUser { currentUser { username } }","variables":null}`},
+		"login-nobody": {"POST", "/.api/graphql", "", `{"query":"query CurrentUser { currentUser { username } }"}`},
+		"version":      {"POST", "/.api/graphql", "", `{"query":"query { site { productVersion buildVersion } }"}`},
+		"src-search": {"POST", "/.api/graphql", "Content-Type: application/json\nContent-Encoding: gzip",
+			packed.String()},
 		"src-search-bad": post(srcSearch, map[string]any{"query": "main (x y"}),
 		"src-down":       post(srcSearch, map[string]any{"query": "unavailable"}),
 		"src-panic":      post(srcSearch, map[string]any{"query": "panic"}),
 		"src-missing":    post(srcSearch, nil),
 		"repositories":   post(`query { repositories(first: 2) { nodes { id name url externalURLs { serviceKind serviceType url } } totalCount pageInfo { hasNextPage endCursor } } }`, nil),
 		"more":           post(`query { repositories(first: 2, after: "team/a-b", query: "TEAM") { nodes { name } totalCount pageInfo { hasNextPage endCursor } } }`, nil),
-		"src-counts":     post(`{ search(query: "twice") { results { resultCount matchCount approximateResultCount } } }`, nil),
-		"no-json":        {"POST", "/.api/graphql", "", "query"},
-		"get":            {"GET", "/.api/graphql?query=x", "", ""},
-		"other":          {"GET", "/.api/src-cli/version", "", ""},
+		"src-counts": post(`{ search(query: "twice") { results { resultCount matchCount approximateResultCount } } }`,
+			nil),
+		"no-json": {"POST", "/.api/graphql", "", "query"},
+		"get":     {"GET", "/.api/graphql?query=x", "", ""},
+		"other":   {"GET", "/.api/src-cli/version", "", ""},
 	} {
 		got := say(t, h, c)
 		path := filepath.Join("testdata", name+".golden")
@@ -346,10 +358,12 @@ func TestFraming(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	h, _ := server(t)
-	if got := say(t, h, conversation{"GET", "/.api/search/stream?q=unread", "", ""}); !strings.Contains(got, "Give a token") {
+	if got := say(t, h, conversation{"GET", "/.api/search/stream?q=unread", "", ""}); !strings.Contains(got,
+		"Give a token") {
 		t.Error(got)
 	}
-	if got := say(t, h, conversation{"GET", "/.api/search/stream?q=unread", "Authorization: token alice", ""}); strings.Contains(got, "Give a token") {
+	if got := say(t, h, conversation{"GET", "/.api/search/stream?q=unread", "Authorization: token alice",
+		""}); strings.Contains(got, "Give a token") {
 		t.Error(got)
 	}
 }
@@ -374,7 +388,8 @@ func TestLimits(t *testing.T) {
 	} {
 		s.asked = nil
 		say(t, h, conversation{"GET", target, "", ""})
-		if len(s.asked) != 1 || s.asked[0].Limit != want.limit || s.asked[0].Timeout != want.timeout || s.asked[0].May == nil {
+		if len(s.asked) != 1 || s.asked[0].Limit != want.limit || s.asked[0].Timeout != want.timeout ||
+			s.asked[0].May == nil {
 			t.Errorf("%s: %+v", target, s.asked)
 		}
 	}
@@ -414,14 +429,17 @@ func TestBombs(t *testing.T) {
 			t.Errorf("%s: %d searches, %.500s", name, len(s.asked), got)
 		}
 	}
-	for kind, body := range map[string]string{"application/json": `{"q":"` + strings.Repeat("x", 3<<20) + `"}`, "application/x-www-form-urlencoded": "q=" + strings.Repeat("x", 3<<20)} {
+	for kind, body := range map[string]string{"application/json": `{"q":"` + strings.Repeat("x", 3<<20) + `"}`,
+		"application/x-www-form-urlencoded": "q=" + strings.Repeat("x", 3<<20)} {
 		got := say(t, h, conversation{"POST", "/-/api/v1/search", "Content-Type: " + kind, body})
 		if !strings.HasPrefix(got, "400 ") || !strings.Contains(got, "at most") {
 			t.Errorf("%s: %.200s", kind, got)
 		}
 	}
-	for name, body := range map[string]string{"a large body": `{"query":"` + strings.Repeat("x", 2<<20) + `"}`, "nested": strings.Repeat("[", 1<<20), "empty": ""} {
-		if got := say(t, h, conversation{"POST", "/.api/graphql", "", body}); !strings.HasPrefix(got, "418 ") || !strings.Contains(got, "invalid: ") {
+	for name, body := range map[string]string{"a large body": `{"query":"` + strings.Repeat("x", 2<<20) + `"}`,
+		"nested": strings.Repeat("[", 1<<20), "empty": ""} {
+		if got := say(t, h, conversation{"POST", "/.api/graphql", "", body}); !strings.HasPrefix(got, "418 ") ||
+			!strings.Contains(got, "invalid: ") {
 			t.Errorf("%s: %.200s", name, got)
 		}
 	}
@@ -442,7 +460,8 @@ func TestClientThatStopsReading(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := a.Serve(httptest.NewRecorder(), httptest.NewRequest("GET", "/.api/search/stream?q=slow", nil).WithContext(ctx), &visitor{}); !fault.Is(err, fault.Cancelled) {
+	if err := a.Serve(httptest.NewRecorder(), httptest.NewRequest("GET", "/.api/search/stream?q=slow",
+		nil).WithContext(ctx), &visitor{}); !fault.Is(err, fault.Cancelled) {
 		t.Error(err)
 	}
 }

@@ -16,7 +16,8 @@ func BenchmarkAnswers(b *testing.B) {
 	}
 	src := post(srcSearch, map[string]any{"query": "many count:11000"})
 	for name, c := range map[string]conversation{
-		"json": {"GET", "/-/api/v1/search?q=many+count:11000", "", ""}, "stream": {"GET", "/.api/search/stream?q=many+count:11000&cm=t", "", ""}, "graphql": src,
+		"json":   {"GET", "/-/api/v1/search?q=many+count:11000", "", ""},
+		"stream": {"GET", "/.api/search/stream?q=many+count:11000&cm=t", "", ""}, "graphql": src,
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

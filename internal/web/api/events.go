@@ -26,7 +26,8 @@ const (
 	eventStream = "text/event-stream"
 )
 
-// stream answers Sourcegraph's GET /.api/search/stream?q=QUERY, with t=KIND of pattern, display=N results, cm=t for chunks. Errors are events.
+// stream answers Sourcegraph's GET /.api/search/stream?q=QUERY, with t=KIND of pattern, display=N results, cm=t for
+// chunks. Errors are events.
 func (a *API) stream(w http.ResponseWriter, r *http.Request, v search.Visitor) error {
 	if r.Method != http.MethodGet {
 		return methods(w, "GET")
@@ -48,7 +49,8 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, v search.Visitor) e
 }
 
 // events answers by server-sent events: matches, progress, filters, alert, error, and done at the end.
-func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q asked, api string, format schema.Format) (err error) {
+func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q asked, api string,
+	format schema.Format) (err error) {
 	var failed error // that the events tell of
 	defer func() { a.Metrics.count(api, cmp.Or(err, failed)) }()
 	request, err := a.request(q, v, format)
@@ -57,7 +59,8 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 		w.Header().Set("Cache-Control", "no-cache")
 	}
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would wait for more
-	e := &events{w: w, control: http.NewResponseController(w), own: format == schema.APIEvents, stranger: v.Name() == "" && v.Reader() != nil, began: time.Now(), counts: map[string]int{}}
+	e := &events{w: w, control: http.NewResponseController(w), own: format == schema.APIEvents, stranger: v.Name() == "" &&
+		v.Reader() != nil, began: time.Now(), counts: map[string]int{}}
 	summary := search.Summary{}
 	if err == nil {
 		alive := e.keepAlive()
@@ -104,16 +107,19 @@ func noticeAlert(notices []search.Notice) (schema.Alert, bool) {
 			messages = append(messages, n.Message)
 		}
 	}
-	return schema.Alert{Title: "Not all of the query was searched for", Description: strings.Join(messages, " "), ProposedQueries: []schema.ProposedQuery{}}, len(messages) > 0
+	return schema.Alert{Title: "Not all of the query was searched for", Description: strings.Join(messages, " "),
+		ProposedQueries: []schema.ProposedQuery{}}, len(messages) > 0
 }
 
 // newAlert says what is wrong with a query.
 func newAlert(text string, err error) schema.Alert {
-	alert := schema.Alert{Title: "Unable to process the query", Description: fault.Message(err), ProposedQueries: []schema.ProposedQuery{}}
+	alert := schema.Alert{Title: "Unable to process the query", Description: fault.Message(err),
+		ProposedQueries: []schema.ProposedQuery{}}
 	if text = strings.TrimSpace(text); text != "" && len(text) < 200 && !strings.ContainsAny(text, "\"\\\x00") {
 		literal := `content:"` + text + `"`
 		if _, err := query.Parse(literal); err == nil {
-			alert.ProposedQueries = append(alert.ProposedQueries, schema.ProposedQuery{Description: "search for it as it is", Query: literal})
+			alert.ProposedQueries = append(alert.ProposedQueries,
+				schema.ProposedQuery{Description: "search for it as it is", Query: literal})
 		}
 	}
 	return alert
@@ -248,7 +254,8 @@ func (e *events) flush() error {
 func (e *events) filters(s search.Summary) []schema.Filter {
 	list := []schema.Filter{}
 	for name, n := range e.counts {
-		list = append(list, schema.Filter{Value: "repo:^" + quoteMeta(name) + "$", Label: name, Count: n, LimitHit: s.Limited, Kind: "repo"})
+		list = append(list, schema.Filter{Value: "repo:^" + quoteMeta(name) + "$", Label: name, Count: n, LimitHit: s.Limited,
+			Kind: "repo"})
 	}
 	slices.SortFunc(list, func(a, b schema.Filter) int {
 		if a.Count != b.Count {
@@ -273,30 +280,37 @@ func quoteMeta(name string) string {
 
 // What Sourcegraph's clients are told of notices.
 var (
-	noticeReasons    = map[string]string{"branch": "branch-unindexed", "filter": "unknown-filter", "files": "document-match-limit"}
-	noticeTitles     = map[string]string{"branch": "branch not searched", "filter": "not a filter", "files": "files not searched"}
+	noticeReasons = map[string]string{"branch": "branch-unindexed", "filter": "unknown-filter",
+		"files": "document-match-limit"}
+	noticeTitles = map[string]string{"branch": "branch not searched", "filter": "not a filter",
+		"files": "files not searched"}
 	noticeSeverities = map[string]string{"branch": "warn", "filter": "warn", "files": "info"}
 )
 
 // newProgress says how far a search is, and what it left out.
 func newProgress(s search.Summary) schema.Progress {
 	p := schema.Progress{
-		Done: s.Done, MatchCount: s.Matches, DurationMs: s.Elapsed.Milliseconds(), RepositoriesCount: s.Searched, Skipped: []schema.Skipped{},
+		Done: s.Done, MatchCount: s.Matches, DurationMs: s.Elapsed.Milliseconds(), RepositoriesCount: s.Searched,
+		Skipped: []schema.Skipped{},
 	}
 	skip := func(reason, title, message, severity string) {
 		p.Skipped = append(p.Skipped, schema.Skipped{Reason: reason, Title: title, Message: message, Severity: severity})
 	}
 	if s.Limited {
-		skip("shard-match-limit", "limit reached", "There is more than was asked for. Use count:N or count:all, or a query for less.", "info")
+		skip("shard-match-limit", "limit reached",
+			"There is more than was asked for. Use count:N or count:all, or a query for less.", "info")
 	}
 	if s.TimedOut {
-		skip("shard-timeout", "time limit reached", "There may be more. Use timeout: to search for longer, or a query for less.", "warn")
+		skip("shard-timeout", "time limit reached",
+			"There may be more. Use timeout: to search for longer, or a query for less.", "warn")
 	}
 	if n := len(s.Missing); n > 0 {
-		skip("repository-missing", counted(n, "repository", "repositories")+" not searched", "There is no index yet of "+listed(s.Missing)+".", "warn")
+		skip("repository-missing", counted(n, "repository", "repositories")+" not searched", "There is no index yet of "+
+			listed(s.Missing)+".", "warn")
 	}
 	if n := len(s.Unindexed); n > 0 {
-		skip("repository-unindexed", counted(n, "repository", "repositories")+" searched without an index", "There is no index yet of "+listed(s.Unindexed)+".", "info")
+		skip("repository-unindexed", counted(n, "repository", "repositories")+" searched without an index",
+			"There is no index yet of "+listed(s.Unindexed)+".", "info")
 	}
 	for _, n := range s.Notices {
 		skip(noticeReasons[n.Reason], noticeTitles[n.Reason], n.Message, noticeSeverities[n.Reason])
@@ -308,7 +322,8 @@ func newProgress(s search.Summary) schema.Progress {
 		}
 	}
 	if len(late) > 0 {
-		skip("repository-stale", counted(len(late), "index", "indexes")+" behind", "Newer commits are not searched yet of "+listed(late)+".", "info")
+		skip("repository-stale", counted(len(late), "index", "indexes")+" behind", "Newer commits are not searched yet of "+
+			listed(late)+".", "info")
 	}
 	return p
 }

@@ -45,7 +45,8 @@ func newSchema(a *API) (*rootResolver, error) {
 	s := &rootResolver{api: a}
 	var err error
 	s.Schema, err = graphql.ParseSchema(schemaText, s, graphql.UseStringDescriptions(), graphql.UseFieldResolvers(),
-		graphql.MaxQueryLength(maxDocument), graphql.MaxSelections(maxFields), graphql.MaxDepth(maxDepth), graphql.OverlapValidationLimit(maxOverlaps), graphql.MaxParallelism(maxAtOnce), graphql.DisableFieldSelections(),
+		graphql.MaxQueryLength(maxDocument), graphql.MaxSelections(maxFields), graphql.MaxDepth(maxDepth),
+		graphql.OverlapValidationLimit(maxOverlaps), graphql.MaxParallelism(maxAtOnce), graphql.DisableFieldSelections(),
 		graphql.PanicHandler(panics{}), graphql.Logger(panics{}))
 	return s, err
 }
@@ -74,14 +75,16 @@ func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v search.Visi
 	var q graphQLRequest
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	if err := decoder.Decode(&q); err != nil || q.Query == "" {
-		return fault.Wrap(fault.Invalid, "the request body is not a JSON object with a query", errors.Join(err, errors.New("no query")))
+		return fault.Wrap(fault.Invalid, "the request body is not a JSON object with a query",
+			errors.Join(err, errors.New("no query")))
 	}
 	caller := &caller{Visitor: v}
 	response := a.graphql.Exec(context.WithValue(r.Context(), callerKey{}, caller), q.Query, q.OperationName, q.Variables)
 	if err := r.Context().Err(); err != nil {
 		return err
 	}
-	if caller.failed != nil && fault.Is(caller.failed, fault.Exhausted) { // the status is what says that it is worth trying again
+	// the status is what says that it is worth trying again
+	if caller.failed != nil && fault.Is(caller.failed, fault.Exhausted) {
 		return caller.failed
 	}
 	if failed = caller.failed; failed != nil {

@@ -25,7 +25,8 @@ import (
 type panics struct{}
 
 func (panics) MakePanicError(ctx context.Context, value any) *gqlerrors.QueryError {
-	return gqlerrors.Errorf("%s", callerOf(ctx).fail(fault.New(fault.Internal, "internal error; the server's log says more")))
+	return gqlerrors.Errorf("%s",
+		callerOf(ctx).fail(fault.New(fault.Internal, "internal error; the server's log says more")))
 }
 
 func (panics) LogPanic(ctx context.Context, value any) {
@@ -41,9 +42,11 @@ type site struct {
 	BuildVersion   string
 }
 
-// Site tells the version. Sourcegraph's programs read the date in buildVersion, and find out by it what the server can do.
+// Site tells the version. Sourcegraph's programs read the date in buildVersion, and find out by it what the server can
+// do.
 func (s *rootResolver) Site() site {
-	return site{ID: "site", ProductVersion: s.api.Version, BuildVersion: "0_" + s.api.Built.UTC().Format("2006-01-02") + "_packhorse"}
+	return site{ID: "site", ProductVersion: s.api.Version, BuildVersion: "0_" + s.api.Built.UTC().Format("2006-01-02") +
+		"_packhorse"}
 }
 
 type user struct {
@@ -146,7 +149,8 @@ func readable(all []git.RepoPath, may search.Readable) ([]string, error) {
 	if may != nil {
 		var whole bool
 		if allowed, whole = may(all); !whole {
-			return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "the server could not determine in time which repositories you may read; try again")
+			return nil, fault.Retry(fault.Unavailable, fault.RetrySoon,
+				"the server could not determine in time which repositories you may read; try again")
 		}
 	}
 	var names []string
@@ -241,9 +245,11 @@ func (r *results) Results() []*result {
 	return list
 }
 
-func (r *results) LimitHit() bool             { return r.summary.Limited }
-func (r *results) MatchCount() int32          { return int32(r.summary.Matches) }
-func (r *results) ResultCount() int32         { return r.MatchCount() } // an older name: what was found, not the files that have it
+func (r *results) LimitHit() bool    { return r.summary.Limited }
+func (r *results) MatchCount() int32 { return int32(r.summary.Matches) }
+
+// an older name: what was found, not the files that have it
+func (r *results) ResultCount() int32         { return r.MatchCount() }
 func (r *results) ElapsedMilliseconds() int32 { return int32(r.summary.Elapsed.Milliseconds()) }
 func (r *results) RepositoriesCount() int32   { return int32(r.summary.Searched) }
 
@@ -289,7 +295,8 @@ func (r *results) Alert() *alert {
 	return &alert{Title: r.alert.Title, Description: &r.alert.Description, ProposedQueries: &list}
 }
 
-// result is one of either kind, as wire.GraphQL writes it. What is asked for of each of thousands is in fields: they cost less than methods.
+// result is one of either kind, as wire.GraphQL writes it. What is asked for of each of thousands is in fields: they
+// cost less than methods.
 type result struct {
 	Typename string `json:"__typename"`
 	Name     string // of a repository

@@ -1,2 +1,3 @@
-// Package internalv1connect contains clients and handlers of the services between gateways, storage nodes and search processes.
+// Package internalv1connect contains clients and handlers of the services between gateways, storage nodes and search
+// processes.
 package internalv1connect
