@@ -82,9 +82,7 @@ func (l connectionLimits) tell(log *slog.Logger) {
 	attributes := []any{"descriptors", l.descriptors, "http_connections", l.http, "ssh_connections", l.ssh}
 	switch {
 	case l.lowered:
-		log.Warn("connection limits lowered: the process may open too few files; raise LimitNOFILE (ulimit -n), or lower "+
-			"http.connections and ssh.connections",
-			attributes...)
+		log.Warn("connection limits lowered: too few file descriptors", attributes...)
 	case l.descriptors < fewDescriptors:
 		log.Warn("the process may open few files, and takes few connections; raise LimitNOFILE (ulimit -n)", attributes...)
 	default:

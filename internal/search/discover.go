@@ -190,8 +190,7 @@ func (e *Engine) countUnwatched(n int) {
 	e.metrics.unwatched.Set(float64(now))
 	switch {
 	case before == 0:
-		e.log.Warn("there are more repositories than can be watched: some are looked at again and again instead, and "+
-			"indexed later", "every", (lookScans * e.o.Scan).String())
+		e.log.Warn("too many repositories to watch: some are polled", "every", (lookScans * e.o.Scan).String())
 	case now == 0 && e.ctx.Err() == nil:
 		e.log.Info("all repositories to index are watched again")
 	}

@@ -37,7 +37,7 @@ func TestMoreThanIsWatched(t *testing.T) {
 		}
 	}
 	await(t, e, "needle", has(n/100))
-	if text := said.String(); strings.Count(text, "more repositories than can be watched") != 1 ||
+	if text := said.String(); strings.Count(text, "too many repositories to watch") != 1 ||
 		strings.Contains(text, "has ended") {
 		t.Errorf("the log says %s", text)
 	}
