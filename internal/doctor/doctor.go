@@ -1,5 +1,5 @@
-// Package doctor examines a machine and the repositories below a root for what keeps a server from working well, and
-// says for each fault what to do about it. It reads; it changes and creates nothing.
+// Package doctor examines a machine and the repositories below a root for problems, and gives a remedy for each. It
+// only reads: it changes and creates nothing.
 package doctor
 
 import (
@@ -8,16 +8,16 @@ import (
 	"sync"
 )
 
-// Severity says how bad a finding is.
+// Severity is the importance of a finding.
 type Severity string
 
 // Severities of findings.
 const (
-	Problem Severity = "problem" // something does not work, or will not for long
+	Problem Severity = "problem" // something does not work, or soon will not
 	Hint    Severity = "hint"    // something could work better
 )
 
-// The groups of findings, in the order in which they are shown.
+// The groups of findings, in their order in a report.
 const (
 	GroupConfiguration = "configuration"
 	GroupServer        = "server"
@@ -34,21 +34,21 @@ const (
 var Groups = []string{GroupConfiguration, GroupServer, GroupRepositories, GroupGit, GroupLimits, GroupCertificates,
 	GroupClock, GroupDisk, GroupCgroups}
 
-// Finding is one thing that was found.
+// Finding is one problem or hint.
 type Finding struct {
 	Group    string   `json:"group"`
 	Severity Severity `json:"severity"`
-	Kind     string   `json:"kind"`              // what kind of fault it is, a word that stays
+	Kind     string   `json:"kind"`              // stable name of the kind of finding
 	Subject  string   `json:"subject,omitempty"` // a repository's path below the root, a file, a setting
-	Text     string   `json:"message"`           // what is wrong
-	Advice   string   `json:"advice"`            // what to do
+	Text     string   `json:"message"`           // the problem
+	Advice   string   `json:"advice"`            // the remedy
 }
 
-// Report is what an examination has found. Safe for concurrent use until it is sorted.
+// Report is the result of an examination. It is safe for concurrent use until it is sorted.
 type Report struct {
 	mu       sync.Mutex
 	Findings []Finding
-	Facts    map[string]string // by group: what was looked at, and is there
+	Facts    map[string]string // by group: what was examined, and its state
 }
 
 // Add adds a finding.
@@ -58,7 +58,7 @@ func (r *Report) Add(f Finding) {
 	r.Findings = append(r.Findings, f)
 }
 
-// Fact says what is there in a group.
+// Fact adds a fact to a group.
 func (r *Report) Fact(group, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,20 +71,20 @@ func (r *Report) Fact(group, text string) {
 	r.Facts[group] = text
 }
 
-// Sort puts the findings into the order of groups, problems first, and of subjects.
+// Sort sorts the findings by group, severity (problems first), kind and subject.
 func (r *Report) Sort() {
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
 		byKind := cmp.Or(cmp.Compare(slices.Index(Groups, a.Group), slices.Index(Groups, b.Group)),
 			-cmp.Compare(a.Severity, b.Severity),
 			cmp.Compare(a.Kind, b.Kind))
-		if a.Group == GroupConfiguration { // they come in the order of the file's lines
+		if a.Group == GroupConfiguration { // they are in the order of the file's lines
 			return byKind
 		}
 		return cmp.Or(byKind, cmp.Compare(a.Subject, b.Subject))
 	})
 }
 
-// Problems counts the findings that are problems.
+// Problems returns the number of problems.
 func (r *Report) Problems() (n int) {
 	for _, f := range r.Findings {
 		if f.Severity == Problem {

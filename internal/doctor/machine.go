@@ -16,11 +16,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// MinimumGit is the oldest git that a server runs with: core.fsync, by which pushes are on disk before clients are
-// told, came with it.
+// MinimumGit is the oldest supported git. It introduced core.fsync, which puts pushes on disk before they are reported.
 var MinimumGit = process.Version{2, 36}
 
-// gitFeatures need a newer git than the minimum.
+// gitFeatures are features that need a newer git than the minimum.
 var gitFeatures = []struct {
 	since process.Version
 	what  string
@@ -28,7 +27,7 @@ var gitFeatures = []struct {
 	{process.Version{2, 45}, "repositories with reftables"},
 }
 
-// TooOld is the error of a git that is older than the minimum; nil if it is not.
+// TooOld returns an error if a git is older than the minimum.
 func TooOld(program string, v process.Version) error {
 	if !v.Before(MinimumGit) {
 		return nil
@@ -98,8 +97,8 @@ func limitText(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// Disk examines the file systems of some directories, named for messages. One that does not exist is looked at where it
-// would be.
+// Disk examines the file systems of directories; the keys name them in messages. For a missing directory it examines
+// its closest existing parent.
 func Disk(dirs map[string]string, r *Report) {
 	seen := map[unix.Fsid]bool{}
 	for _, name := range []string{"root", "state", "cache"} {
@@ -127,10 +126,10 @@ func Disk(dirs map[string]string, r *Report) {
 	}
 }
 
-// leastFree is the least space in bytes that a server needs for pushes and packs.
+// leastFree is the minimum free space for pushes and packs, in bytes.
 const leastFree = 1 << 30
 
-// diskFaults finds what is short on a file system. Some have no number of inodes.
+// diskFaults returns findings about a file system. Some file systems have no number of inodes.
 func diskFaults(name string, free, size, inodesFree, inodes uint64) (list []Finding) {
 	if free < leastFree || free < size/50 {
 		list = append(list, Finding{Group: GroupDisk, Severity: Problem, Kind: "space",
@@ -153,7 +152,7 @@ func sizeText(n uint64) string {
 	return fmt.Sprintf("%.1f %s", value, unit)
 }
 
-// maxSkew is how far a file's time may be from the clock.
+// maxSkew is the maximum difference between a file's time and the clock.
 const maxSkew = 2 * time.Second
 
 // Clock examines this machine's clock, and that of the file system below dir.
@@ -162,10 +161,10 @@ func Clock(dir string, r *Report) {
 	case known && synchronised:
 		r.Fact(GroupClock, "synchronised")
 	case known:
-		r.Fact(GroupClock, "not synchronised, as the kernel knows")
+		r.Fact(GroupClock, "not synchronised, according to the kernel")
 		r.Add(Finding{Group: GroupClock, Severity: Hint, Kind: "unsynchronised",
-			Text:   "nothing keeps the clock right, as the kernel knows: tokens and certificates expire by it",
-			Advice: "run chrony or systemd-timesyncd; in a container look at the host's clock"})
+			Text:   "the kernel reports that the clock is not synchronised: tokens and certificates expire by it",
+			Advice: "run chrony or systemd-timesyncd; in a container check the host's clock"})
 	}
 	if skew, ok := fileSkew(dir); ok && skew.Abs() > maxSkew {
 		r.Add(Finding{Group: GroupClock, Severity: Problem, Kind: "skew", Subject: dir,
@@ -174,8 +173,8 @@ func Clock(dir string, r *Report) {
 	}
 }
 
-// Cgroups examines which control groups a server could have, or has if pid is a running one's. A path is cgroup.path;
-// wanted says that the configuration asks for limits.
+// Cgroups examines the control groups that a server can use, or uses if pid is that of a running one. path is
+// cgroup.path; wanted reports whether the configuration sets limits.
 func Cgroups(pid int, path string, enabled, wanted bool, r *Report) {
 	if !enabled {
 		r.Fact(GroupCgroups, "turned off (cgroup.enabled)")
@@ -194,11 +193,11 @@ func Cgroups(pid int, path string, enabled, wanted bool, r *Report) {
 	}
 	switch {
 	case err != nil:
-		r.Fact(GroupCgroups, "no setting of cgroup.* can be used by a process like this one")
-		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup", Text: "no limits of cgroup.* hold: " +
+		r.Fact(GroupCgroups, "this process cannot use control groups")
+		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup", Text: "limits of cgroup.* do not apply: " +
 			err.Error(),
 			Advice: "Delegate=cpu memory in the unit of systemd, or set cgroup.path (docs/explanation/processes.md); " +
-				"without, rlimits and niceness stand in"})
+				"otherwise rlimits and niceness apply"})
 	case len(missing) > 0:
 		r.Fact(GroupCgroups, dir)
 		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup-controller", Subject: dir,

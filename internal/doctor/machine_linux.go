@@ -14,7 +14,7 @@ func limitsOf(pid int) (files, processes uint64, err error) {
 	return f.Max, p.Max, err
 }
 
-// clockState is what the kernel knows of the clock (adjtimex(2)).
+// clockState returns the kernel's state of the clock (adjtimex(2)).
 func clockState() (synchronised, known bool) {
 	const timeError = 5 // TIME_ERROR
 	var t unix.Timex
@@ -22,8 +22,8 @@ func clockState() (synchronised, known bool) {
 	return state != timeError && t.Status&unix.STA_UNSYNC == 0, err == nil
 }
 
-// fileSkew is by how much the time of a new file without a name, which is gone when it is closed, differs from the
-// clock.
+// fileSkew returns the difference between the clock and the time of a new file. The file has no name and disappears
+// when it is closed.
 func fileSkew(dir string) (time.Duration, bool) {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 const rlimitProcesses = 7 // RLIMIT_NPROC of the BSDs and macOS
 
-// limitsOf returns the hard limits of this process: those of others cannot be read.
+// limitsOf returns the hard limits of this process, because those of others cannot be read.
 func limitsOf(int) (files, processes uint64, err error) {
 	var f, p unix.Rlimit
 	err = errors.Join(unix.Getrlimit(unix.RLIMIT_NOFILE, &f), unix.Getrlimit(rlimitProcesses, &p))

@@ -23,15 +23,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// User is whom the server runs as.
+// User is the user of the server process.
 type User struct {
 	UID    int
 	Groups []int
 	Name   string // for messages
-	Login  string // "": it has none, as in a container
+	Login  string // login name; empty if it has none, as in a container
 }
 
-// Chown is the command that gives the user a file, or a directory with all in it.
+// Chown returns the command that makes the user the owner of a file, or of a directory and its content.
 func (u *User) Chown(path string) string {
 	return fmt.Sprintf("chown -R %s %s", shellWord(cmp.Or(u.Login, strconv.Itoa(u.UID))), shellWord(path))
 }
@@ -59,37 +59,37 @@ func (u *User) may(info fs.FileInfo, mask fs.FileMode) bool {
 	return perm&mask == mask
 }
 
-// Hooks says what a server does with hooks that repositories have themselves.
+// Hooks is the handling of hooks of repositories: push.repository_hooks.
 type Hooks string
 
-// What becomes of the hooks of a repository: push.repository_hooks.
+// Values of Hooks.
 const (
-	HooksRefuse  Hooks = "refuse" // pushes to it are refused
+	HooksRefuse  Hooks = "refuse" // refuse pushes
 	HooksRun     Hooks = "run"
 	HooksIgnored Hooks = "ignore"
 )
 
-// RepositoryOptions say which repositories are examined, and how.
+// RepositoryOptions configure an examination of repositories.
 type RepositoryOptions struct {
 	Root     string
 	Open     repo.Options
 	User     User
-	Hooks    Hooks          // what becomes of the repositories' own hooks
-	Objects  int64          // as many need indexes; 0: 5000
-	Progress func(done int) // called from several goroutines; nil: not
+	Hooks    Hooks          // handling of the repositories' own hooks
+	Objects  int64          // number of objects from which indexes matter, by default 5000
+	Progress func(done int) // called from several goroutines; may be nil
 }
 
-// What is worth a hint.
+// Limits for hints.
 const (
 	manyObjects = 5000
 	manyPacks   = 50
 	manyLoose   = 10_000
-	maxEntries  = 20_000 // of a repository whose rights are looked at
+	maxEntries  = 20_000 // of a repository whose rights are checked
 	future      = time.Minute
 )
 
-// Repositories examines repositories, a few at a time, by their paths below the root as they are on disk. It returns
-// how many it examined, and the error that ended the list.
+// Repositories examines repositories, a few at a time. paths are paths on disk below the root. It returns the number of
+// examined repositories, and the error that ended the list.
 func Repositories(ctx context.Context, paths func(func(string, error) bool), o RepositoryOptions,
 	r *Report) (int, error) {
 	work, done := make(chan string), atomic.Int64{}
@@ -116,11 +116,11 @@ func Repositories(ctx context.Context, paths func(func(string, error) bool), o R
 	return int(done.Load()), failed
 }
 
-// plainShell are the characters that mean themselves to every shell, anywhere in a word.
+// plainShell has the characters without a special meaning in any shell.
 const plainShell = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+,"
 
-// shellWord is a word of a command that advice tells, in quotes if need be. Clients choose the names of branches and,
-// with the control API, of repositories: "a;reboot" is one.
+// shellWord returns a word of a command for advice, in quotes if necessary. Clients choose names of branches and, with
+// the control API, of repositories: "a;reboot" is a valid one.
 func shellWord(s string) string {
 	if s != "" && strings.Trim(s, plainShell) == "" {
 		return s
@@ -128,7 +128,7 @@ func shellWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// branchArgument names a branch for a command: one that begins with "-" would be an option.
+// branchArgument returns the name of a branch as an argument: a name with a leading "-" would be an option.
 func branchArgument(branch string) string {
 	if strings.HasPrefix(branch, "-") {
 		return "refs/heads/" + branch
@@ -136,7 +136,7 @@ func branchArgument(branch string) string {
 	return branch
 }
 
-// examination is that of one repository.
+// examination is the examination of one repository.
 type examination struct {
 	*RepositoryOptions
 	report *Report
@@ -166,28 +166,28 @@ func (x *examination) add(severity Severity, kind, text, advice string) {
 		Advice: advice})
 }
 
-// served is the path by which clients know the repository.
+// served returns the path of the repository for clients.
 func (x *examination) served() string {
 	return strings.TrimSuffix(strings.TrimSuffix(x.path, "/.git"), ".git")
 }
 
-// refused says why requests to the repository are.
+// refused adds a finding with the reason for which requests are refused.
 func (x *examination) refused(err error) {
 	text := fault.Message(err)
 	switch {
 	case strings.Contains(text, "includes another file"):
 		x.add(Problem, "config-include",
-			"its config includes another file, and requests are refused, since that might hide refs",
+			"its config includes another file, so requests are refused: that file might hide refs",
 			"copy the settings into "+shellWord(filepath.Join(x.dir, "config"))+", and remove include.path and includeIf.*.path")
 	case strings.Contains(text, "http.uploadpack"):
-		x.add(Hint, "turned-off", text, "remove http.uploadpack from its config if it is to be served")
+		x.add(Hint, "turned-off", text, "remove http.uploadpack from its config to serve it")
 	default:
 		x.add(Problem, "refused", "requests are refused: "+err.Error(),
-			"mend it, or restore it from a backup; run git fsck in "+shellWord(x.dir))
+			"repair it, or restore it from a backup; run git fsck in "+shellWord(x.dir))
 	}
 }
 
-// head finds a HEAD whose branch does not exist while others do: clones of such a repository check out nothing.
+// head finds a HEAD whose branch does not exist although others do. Clones of such a repository check out nothing.
 func (x *examination) head(ctx context.Context, r *repo.Repo) {
 	snap, err := r.Refs.Snapshot(ctx)
 	if err != nil {
@@ -215,7 +215,7 @@ func (x *examination) head(ctx context.Context, r *repo.Repo) {
 			shellWord(x.Root)))
 }
 
-// alternates finds lenders that are missing, and reports whether there are any.
+// alternates finds missing lenders and lenders outside the root, and reports whether there are any.
 func (x *examination) alternates(objects string) (faults bool) {
 	real, err := filepath.EvalSymlinks(objects)
 	if err != nil {
@@ -250,7 +250,7 @@ func errno(err error) error {
 	return err
 }
 
-// objects finds what makes fetches slow.
+// objects finds causes of slow fetches.
 func (x *examination) objects(ctx context.Context, r *repo.Repo) {
 	c, err := r.Objects.Count(ctx)
 	if err != nil {
@@ -283,7 +283,7 @@ var pushHooks = []repo.HookEvent{
 	repo.PostUpdate,
 }
 
-// hooks finds hooks that would not run: the server does not run them, or nobody made them executable.
+// hooks finds hooks that do not run, because of the configuration or because they are not executable.
 func (x *examination) hooks() {
 	hooks, err := repo.PushHooks(x.dir, x.Open)
 	if err != nil {
@@ -318,8 +318,8 @@ func (x *examination) hooks() {
 	}
 }
 
-// rights finds what the server's user may not read or write, and what everybody may write. Only the first file of each
-// kind is told, with how many there are.
+// rights finds files that the server's user may not read or write, and files that everybody may write. A finding names
+// the first file of each kind and their number.
 func (x *examination) rights() {
 	faults := map[string]*struct {
 		first string

@@ -1,6 +1,6 @@
-// Package top tells what a process does now: which requests run and at which stage, the git commands that run for them,
-// slots and lanes, the cache, and who was heavy in the last minutes. It is JSON on the private listener, and what
-// `packhorse top` shows (package tui).
+// Package top reports the current activity of a process: running requests, git commands, slots, lanes, the cache, and
+// the heaviest repositories and callers. The private listener serves it as JSON, and `packhorse top` displays it
+// (package tui).
 package top
 
 import (
@@ -19,11 +19,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packcache"
 )
 
-// Path is where the private listener has it.
+// Path is the path of the report on the private listener.
 const Path = "/debug/top"
 
-// State is what a process does at one moment. All of its lists are bounded; Requests.Running and Git.Running count what
-// was left out too.
+// State is the activity of a process at one moment. All lists are bounded; Requests.Running and Git.Running also count
+// requests and commands that are not listed.
 type State struct {
 	Time     time.Time `json:"time"`
 	Role     string    `json:"role"`
@@ -36,36 +36,36 @@ type State struct {
 	Heavy    Heavy     `json:"heavy"`
 }
 
-// Requests are those that run, the oldest first.
+// Requests are the running requests, the oldest first.
 type Requests struct {
 	Running int            `json:"running"`
-	Stages  map[string]int `json:"stages"` // how many of those that are listed are at which
+	Stages  map[string]int `json:"stages"` // number of listed requests by stage
 	List    []Request      `json:"list"`
 }
 
-// Request is one that runs.
+// Request is a running request.
 type Request struct {
-	ID         string  `json:"id"` // "request" in log lines
+	ID         string  `json:"id"` // field "request" of log lines
 	Operation  string  `json:"operation"`
 	Stage      string  `json:"stage"` // reading, queued, working, packing, sending, remote
 	AgeMS      int64   `json:"age_ms"`
-	StageMS    int64   `json:"stage_ms"` // since it came to its stage
+	StageMS    int64   `json:"stage_ms"` // time in the stage
 	Repository string  `json:"repository,omitempty"`
 	Caller     string  `json:"caller,omitempty"`
 	Bytes      int64   `json:"bytes"`         // sent to the client
-	GitCPUMS   float64 `json:"git_cpu_ms"`    // of its git commands, those included that run now
-	GitRSS     int64   `json:"git_rss_bytes"` // of those that run now
+	GitCPUMS   float64 `json:"git_cpu_ms"`    // of its git commands, including running ones
+	GitRSS     int64   `json:"git_rss_bytes"` // of the running ones
 	Commands   int     `json:"git_commands"`  // that have ended
 }
 
-// Git is the git commands that run, the oldest first, and the slots that they have.
+// Git has the running git commands, the oldest first, and their slots.
 type Git struct {
 	Running int       `json:"running"`
 	List    []Command `json:"list"`
 	Slots   []Slots   `json:"slots"`
 }
 
-// Command is a git command, or a hook, that runs.
+// Command is a running git command or hook.
 type Command struct {
 	PID        int     `json:"pid"`
 	Class      string  `json:"class"`
@@ -73,7 +73,7 @@ type Command struct {
 	Arguments  string  `json:"arguments"`
 	Repository string  `json:"repository,omitempty"`
 	Caller     string  `json:"caller,omitempty"`
-	Request    string  `json:"request,omitempty"` // ID of that which it works for
+	Request    string  `json:"request,omitempty"` // ID of its request
 	AgeMS      int64   `json:"age_ms"`
 	QueueMS    int64   `json:"queue_ms"`
 	CPUMS      float64 `json:"cpu_ms"`
@@ -83,7 +83,7 @@ type Command struct {
 	Processes  int     `json:"processes"`
 }
 
-// Slots are those of one class of git commands.
+// Slots are the slots of one class of git commands.
 type Slots struct {
 	Class  string `json:"class"`
 	Used   int    `json:"used"`
@@ -91,7 +91,7 @@ type Slots struct {
 	Size   int    `json:"size"`
 }
 
-// Lane is a kind of requests. What ends in Total has been counted since the process began.
+// Lane is a class of requests. Totals count from the start of the process.
 type Lane struct {
 	Name          string `json:"name"`
 	Running       int64  `json:"running"`
@@ -101,26 +101,26 @@ type Lane struct {
 	RefusedTotal  int64  `json:"refused_total"`
 }
 
-// Cache is the pack cache. What ends in Total has been counted since the process began.
+// Cache is the pack cache. Totals count from the start of the process.
 type Cache struct {
 	Bytes        int64 `json:"bytes"`
 	MaxBytes     int64 `json:"max_bytes"`
 	Entries      int   `json:"entries"`
-	Fills        int   `json:"fills"` // packs that are being made
+	Fills        int   `json:"fills"` // running cache fills
 	HitsTotal    int64 `json:"hits_total"`
 	MissesTotal  int64 `json:"misses_total"`
 	FollowsTotal int64 `json:"follows_total"`
 }
 
-// Heavy are the heaviest of the last minutes: of each measure the first ten.
+// Heavy lists the ten heaviest repositories and callers of the last minutes for each measure.
 type Heavy struct {
 	Minutes      int      `json:"minutes"`
 	Repositories []Hitter `json:"repositories"`
 	Callers      []Hitter `json:"callers"`
 }
 
-// Hitter is a repository or a caller, and what it cost: see activity.Heavy. What stands under the same name with
-// "_over" is its Over.
+// Hitter is a repository or a caller with its cost. Fields with "_over" are the maximum error of the field before them
+// (inflight.Heavy).
 type Hitter struct {
 	Name         string  `json:"name"`
 	Requests     int64   `json:"requests"`
@@ -131,28 +131,28 @@ type Hitter struct {
 	GitCPUOverMS float64 `json:"git_cpu_over_ms,omitempty"`
 }
 
-// Sources are where a State comes from. What is nil there is not in it.
+// Sources are the parts that a State is made from. A State has no data of a nil source.
 type Sources struct {
 	Role, Version string
 	Board         *inflight.Board
 	Runner        *process.Runner
 	Lanes         *admit.Metrics
 	Cache         func() packcache.Stats
-	// Redact takes out of names what no screen may show.
+	// Redact removes secrets from names.
 	Redact func(string) string
 	Log    *slog.Logger
 }
 
 const (
-	// defaultShown and maxShown bound how many requests, and git commands, a State lists.
+	// defaultShown and maxShown are limits of listed requests and of listed git commands.
 	defaultShown = 200
 	maxShown     = 2000
 	maxHeavy     = 10 // of each measure
-	// freshFor is for how long a State is good: more who look do not cost more.
+	// freshFor is the time for which a State is reused, so that several callers cost no more than one.
 	freshFor = 200 * time.Millisecond
 )
 
-// Top tells what a process does. Safe for concurrent use: one State is made at a time.
+// Top makes States of a process. It is safe for concurrent use and makes one State at a time.
 type Top struct {
 	Sources
 	began time.Time
@@ -163,10 +163,10 @@ type Top struct {
 	text  []byte
 }
 
-// New makes a Top of a process that begins now.
+// New returns a Top of a process that starts now.
 func New(s Sources) *Top { return &Top{Sources: s, began: time.Now()} }
 
-// State looks at everything once, and lists no more than a number of requests and as many git commands.
+// State returns the current activity. It lists at most the given number of requests, and as many git commands.
 func (t *Top) State(most int) *State {
 	now := time.Now()
 	s := &State{
@@ -254,8 +254,8 @@ func (t *Top) git(s *State, most int) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// ServeHTTP answers with a State as JSON. The parameter "most" says how many requests, and how many git commands, are
-// listed.
+// ServeHTTP answers with a State as JSON. The query parameter "most" is the maximum number of listed requests, and of
+// listed git commands.
 func (t *Top) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	most := defaultShown
 	if text := r.URL.Query().Get("most"); text != "" {
@@ -268,8 +268,8 @@ func (t *Top) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	text, err := t.encoded(most)
 	if err != nil {
-		t.Log.Error("what the process does cannot be told", "error", err)
-		http.Error(w, "internal error; the server's log says more", http.StatusInternalServerError)
+		t.Log.Error("cannot report the activity of the process", "error", err)
+		http.Error(w, "internal error; see the server's log", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -277,7 +277,7 @@ func (t *Top) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(text)
 }
 
-// encoded is a State that is not old.
+// encoded returns a State as JSON, at most freshFor old.
 func (t *Top) encoded(most int) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,10 +14,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/top"
 )
 
-// Page is what a frame shows below its first lines.
+// Page is a table below the first lines of a frame.
 type Page int
 
-// The pages, in the order in which the tab key shows them.
+// The pages, in the order of the tab key.
 const (
 	Requests Page = iota
 	Commands
@@ -28,27 +28,27 @@ const (
 
 var pageNames = [...]string{"Requests", "Git", "Repositories", "Callers"}
 
-// View says how a State is shown.
+// View configures the display of a State.
 type View struct {
-	Width, Height int // Height 0: as many lines as there are, all pages after each other
+	Width, Height int // Height 0 means all lines of all pages
 	Page          Page
 	Sort          top.Sort // of requests
 	Reversed      bool
-	Offset        int // rows that have been scrolled by
+	Offset        int // rows above the first visible one
 	Paused, Help  bool
 	Bold          bool   // the terminal can show bold and inverse text
-	From          string // where the State comes from
-	Error         string // why there is no newer one; "": there is
+	From          string // source of the State
+	Error         string // the last failure; empty if the State is current
 }
 
 const (
 	leastWidth = 80
 	mostWidth  = 300
-	wide       = 120 // from here on there is room for more columns
+	wide       = 120 // minimum width for more columns
 )
 
-// Frame draws a State in lines that fit. Before, unless nil, is an earlier State: rates are what happened since. What
-// names contain that could move a cursor is replaced.
+// Frame returns the lines of a State, cut to the view. Rates cover the time since before, or since the start if it is
+// nil. Control characters in names are replaced.
 func Frame(now, before *top.State, v View) string {
 	f := &frame{View: v, now: now, before: before}
 	f.Width = min(max(v.Width, leastWidth), mostWidth)
@@ -76,19 +76,19 @@ func Frame(now, before *top.State, v View) string {
 	return strings.Join(f.lines, "\n")
 }
 
-// frame is one that is being drawn.
+// frame is a frame under construction.
 type frame struct {
 	View
 	now, before *top.State
 	lines       []string
 }
 
-// line adds one, cut to the width.
+// line adds a line, cut to the width.
 func (f *frame) line(format string, args ...any) {
 	f.lines = append(f.lines, ansi.Truncate(strings.TrimRight(fmt.Sprintf(format, args...), " "), f.Width, "…"))
 }
 
-// strong makes a line stand out.
+// strong emphasizes a line.
 func (f *frame) strong(code, text string) string {
 	if !f.Bold {
 		return text
@@ -96,7 +96,7 @@ func (f *frame) strong(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// head is what all pages have above them.
+// head adds the lines above all pages.
 func (f *frame) head() {
 	s := f.now
 	f.line("packhorse %s %s at %s   up %s   %s", clean(s.Role), clean(s.Version), clean(f.From), age(s.UptimeMS),
@@ -134,7 +134,7 @@ func (f *frame) head() {
 	}
 }
 
-// refused is how many requests a lane has refused since the State before.
+// refused returns the number of requests that a lane refused since the previous State.
 func (f *frame) refused(l top.Lane) int64 {
 	if f.before == nil {
 		return 0
@@ -146,7 +146,7 @@ func (f *frame) refused(l top.Lane) int64 {
 	return max(0, l.RefusedTotal-f.before.Lanes[i].RefusedTotal)
 }
 
-// hits is the part of packs that were there already, or were being made, since the State before, or since the start.
+// hits returns the share of requests whose pack was in the cache or being filled, since the previous State.
 func (f *frame) hits() string {
 	c, since := *f.now.Cache, "since the start"
 	if f.before != nil && f.before.Cache != nil && c.MissesTotal >= f.before.Cache.MissesTotal {
@@ -175,7 +175,7 @@ func occupied(name string, used, limit, queued, refused int64) string {
 	return text
 }
 
-// wrap writes parts in as many lines as they need.
+// wrap writes parts on as many lines as necessary.
 func (f *frame) wrap(title string, parts []string) {
 	line := title
 	for _, part := range parts {
@@ -190,7 +190,7 @@ func (f *frame) wrap(title string, parts []string) {
 	}
 }
 
-// tabs names the pages.
+// tabs adds the line with the names of the pages.
 func (f *frame) tabs() {
 	f.line("")
 	var names []string
@@ -212,14 +212,14 @@ func (f *frame) tabs() {
 	f.line("%s", text)
 }
 
-// column of a table. One has no width: it takes what the others leave.
+// column is a column of a table. The column with width 0 takes the remaining width.
 type column struct {
 	name  string
 	width int
 	left  bool
 }
 
-// rows are the table of the page.
+// rows returns the columns and rows of the page's table.
 func (f *frame) rows() (columns []column, rows [][]string) {
 	switch f.Page {
 	case Commands:
@@ -275,7 +275,7 @@ func hitters(title string, list []top.Hitter) (columns []column, rows [][]string
 	return columns, rows
 }
 
-// table writes rows below their columns' names, as many as there is room for.
+// table writes the column names and as many rows as fit.
 func (f *frame) table(columns []column, rows [][]string) {
 	rest := f.Width - len(columns) + 1
 	for _, c := range columns {
@@ -352,7 +352,7 @@ numbers may be too great, by what the JSON says.
   q, esc, ctrl+c   quit
 `
 
-// clean replaces what could move a terminal's cursor, or be taken for something else than it is.
+// clean replaces control characters and characters that look like others.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -362,7 +362,7 @@ func clean(text string) string {
 	}, strings.ToValidUTF8(text, "?"))
 }
 
-// age is a time in three or four characters.
+// age formats a time in three or four characters.
 func age(ms int64) string {
 	d := time.Duration(ms) * time.Millisecond
 	switch {
@@ -380,7 +380,7 @@ func age(ms int64) string {
 	return fmt.Sprintf("%dd", int(d.Hours())/24)
 }
 
-// cpu is a CPU time; nothing for none.
+// cpu formats a CPU time; it returns an empty text for zero.
 func cpu(ms float64) string {
 	if ms == 0 {
 		return ""
@@ -388,7 +388,7 @@ func cpu(ms float64) string {
 	return age(int64(ms))
 }
 
-// size is a number of bytes; nothing for none.
+// size formats a number of bytes; it returns an empty text for zero.
 func size(n int64) string {
 	if n == 0 {
 		return ""

@@ -1,5 +1,5 @@
-// Package tui shows on a terminal what package top tells: frames, drawn anew each second, until somebody has seen
-// enough. A frame is a function of what is shown and how (Frame).
+// Package tui displays States of package top on a terminal, as frames that are redrawn each second until the user
+// quits. A frame is a pure function of a State and a View (Frame).
 package tui
 
 import (
@@ -13,21 +13,21 @@ import (
 	"github.com/packhorse-git/packhorse/internal/top"
 )
 
-// Options say what is shown, and where.
+// Options configure Run.
 type Options struct {
 	In       io.Reader // a terminal
 	Out      io.Writer
 	Environ  []string // of the terminal: TERM
 	Source   func(context.Context) (*top.State, error)
-	From     string // where the States come from, for people
+	From     string // source of the States, for the user
 	Sort     top.Sort
 	Interval time.Duration
 }
 
-// sourceLimit is how long a State may take.
+// sourceLimit is the time limit for a State.
 const sourceLimit = 5 * time.Second
 
-// Run shows State after State until the user quits or ctx ends; that is no error. The first State is there already.
+// Run displays first and then further States until the user quits or ctx ends. Neither is an error.
 func Run(ctx context.Context, first *top.State, o Options) error {
 	m := &model{ctx: ctx, options: o, now: first, view: View{Width: leastWidth, Height: 24, Sort: o.Sort, Bold: true,
 		From: o.From}}
@@ -36,14 +36,14 @@ func Run(ctx context.Context, first *top.State, o Options) error {
 		options = append(options, tea.WithEnvironment(o.Environ))
 	}
 	p := tea.NewProgram(m, options...)
-	// The end of ctx is a q, not tea.WithContext: a program whose context ends does not wait for its reader of keys before
-	// it closes what that one reads.
+	// The end of ctx sends the key q. With tea.WithContext, the program would close the terminal while its reader of keys
+	// still uses it.
 	defer context.AfterFunc(ctx, p.Quit)()
 	_, err := p.Run()
 	return err
 }
 
-// model is what is shown, for bubbletea: one goroutine uses it.
+// model is bubbletea's model; only one goroutine uses it.
 type model struct {
 	ctx         context.Context
 	options     Options
@@ -51,9 +51,9 @@ type model struct {
 	view        View
 }
 
-// told is an answer of the source; next asks for one.
+// received is an answer of the source; next requests one.
 type (
-	told struct {
+	received struct {
 		state *top.State
 		err   error
 	}
@@ -62,7 +62,7 @@ type (
 
 func (m *model) Init() tea.Cmd { return m.later() }
 
-// later asks again after a while.
+// later requests the next answer after a pause.
 func (m *model) later() tea.Cmd {
 	return tea.Tick(m.options.Interval, func(time.Time) tea.Msg { return next{} })
 }
@@ -71,7 +71,7 @@ func (m *model) ask() tea.Msg {
 	ctx, cancel := context.WithTimeout(m.ctx, sourceLimit)
 	defer cancel()
 	state, err := m.options.Source(ctx)
-	return told{state, err}
+	return received{state, err}
 }
 
 func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
@@ -81,7 +81,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			return m, m.later()
 		}
 		return m, m.ask
-	case told:
+	case received:
 		m.view.Error = ""
 		if msg.err != nil {
 			m.view.Error = msg.err.Error()
@@ -97,7 +97,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// key does what a key is for.
+// key performs the action of a key.
 func (m *model) key(key string) tea.Cmd {
 	v := &m.view
 	page := max(1, v.Height/2)
@@ -135,13 +135,13 @@ func (m *model) key(key string) tea.Cmd {
 	return nil
 }
 
-// length is how many rows the page has.
+// length returns the number of rows of the page.
 func (m *model) length() int {
 	_, rows := (&frame{View: m.view, now: m.now}).rows()
 	return len(rows)
 }
 
-// after is the order that comes so many after another.
+// after returns the order that is n steps after another.
 func after(by top.Sort, n int) top.Sort {
 	i := max(0, slices.Index(top.Sorts, by)) + n + len(top.Sorts)
 	return top.Sorts[i%len(top.Sorts)]

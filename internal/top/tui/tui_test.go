@@ -178,20 +178,20 @@ func TestAnswers(t *testing.T) {
 	t.Parallel()
 	m := &model{now: busy(), view: View{Sort: top.ByAge}}
 	one, two := busy(), busy()
-	m.Update(told{state: one})
+	m.Update(received{state: one})
 	if m.now != one || m.before == nil {
 		t.Error("a new state is not shown")
 	}
-	m.Update(told{err: errors.New("gone")})
+	m.Update(received{err: errors.New("gone")})
 	if m.now != one || m.view.Error != "gone" {
 		t.Errorf("after an error: %+v", m.view)
 	}
-	m.Update(told{state: two})
+	m.Update(received{state: two})
 	if m.now != two || m.view.Error != "" {
 		t.Errorf("after the error: %+v", m.view)
 	}
 	m.view.Paused = true
-	m.Update(told{state: one})
+	m.Update(received{state: one})
 	if _, ask := m.Update(next{}); m.now != two || ask == nil {
 		t.Error("it is paused")
 	}
