@@ -16,14 +16,14 @@ import (
 // Watch yields changes of refs in some repositories until ctx ends or the loop is left.
 //
 // It begins with one event for each repository, with its current version. If the connection breaks, it yields the error
-// with a nil event, and resumes after 0.1 to 10 seconds from the last version of each repository, so that no change is
-// lost. Until the next event of a repository, information about it may be stale. If an event has Reset_ set, discard
+// with a nil event. It resumes after 0.1 to 10 seconds from the last version of each repository, so no change is lost.
+// Until the next event of a repository, information about it may be stale. If an event has Reset_ set, discard
 // everything about its repository. A long event has several parts, and all except the last have Continued set. If the
 // connection breaks between them, all parts are sent again.
 //
-// After a permanent error the loop ends: an invalid request, a caller without permission (by KindOf: INVALID, DENIED,
-// NOT_FOUND, and by code: UNAUTHENTICATED), a node without watches (UNIMPLEMENTED) or with a corrupt disk (DATA_LOSS),
-// or the end of ctx.
+// The loop ends with ctx and after a permanent error. These are an invalid request and a caller without permission (by
+// KindOf: INVALID, DENIED, NOT_FOUND, and by code: UNAUTHENTICATED). A node without watches (UNIMPLEMENTED) or with a
+// corrupt disk (DATA_LOSS) ends it, too.
 func (c *Client) Watch(ctx context.Context,
 	request *packhorsev1.WatchRequest) iter.Seq2[*packhorsev1.WatchResponse, error] {
 	request = proto.CloneOf(request)

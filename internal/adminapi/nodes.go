@@ -7,12 +7,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/router"
 )
 
-// NodeStatus is how a node is, as the admin socket tells it.
+// NodeStatus is the state of a node.
 type NodeStatus struct {
 	Name     string   `json:"name"`
 	Weight   int      `json:"weight"`
 	Up       bool     `json:"up"`
-	Down     string   `json:"down,omitempty"` // why it cannot be reached
+	Down     string   `json:"down,omitempty"` // why it is unreachable
 	Draining bool     `json:"draining"`
 	InFlight int      `json:"in_flight"`
 	Served   uint64   `json:"served"`
@@ -58,13 +58,13 @@ func Nodes(routes *router.Router) http.Handler {
 					return
 				}
 			}
-			Refuse(w, http.StatusNotFound, "the node went away meanwhile")
+			Refuse(w, http.StatusNotFound, "the node was removed meanwhile")
 		})
 	}
 	return mux
 }
 
-// State is a word for people: up, down, draining or drained.
+// State returns up, down, draining or drained.
 func (n *NodeStatus) State() string {
 	switch {
 	case n.Draining && n.InFlight == 0:

@@ -8,7 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// WorkerStatus is how a worker of the application is, as the admin socket tells it.
+// WorkerStatus is the state of a worker of the application.
 type WorkerStatus struct {
 	Name     string  `json:"name"`
 	Pool     string  `json:"pool"`
@@ -21,7 +21,7 @@ type WorkerStatus struct {
 	Slots    int     `json:"slots"`
 	Served   uint64  `json:"served"`
 	Failed   uint64  `json:"failed"`
-	Drain    float64 `json:"drain_seconds"` // for which who has it drained waits for what it has
+	Drain    float64 `json:"drain_seconds"` // maximum time that a drain waits for its requests
 }
 
 func workerStatusOf(w app.State, drain time.Duration) WorkerStatus {
@@ -32,8 +32,8 @@ func workerStatusOf(w app.State, drain time.Duration) WorkerStatus {
 	}
 }
 
-// Workers answers for the application's workers on the admin socket, and leaves other paths to h, which may be nil; so
-// may the application. Drain is how long who has a worker drained waits for what it has.
+// Workers serves the application's workers, and passes other paths to h. Both application and h may be nil. drain is
+// the maximum time that a drain waits for the requests of a worker.
 //
 //	GET  /workers                            []WorkerStatus
 //	POST /workers/{name}/drain[?force=true]  WorkerStatus; 409: too many would be out of service

@@ -111,7 +111,7 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 		d.examineConfig(ctx, cmp.Or(running.Role, role), r)
 	}
 	if running.PID != 0 {
-		r.Fact(doctor.GroupServer, running.Who())
+		r.Fact(doctor.GroupServer, running.Describe())
 	} else {
 		r.Fact(doctor.GroupServer, "none runs with the state directory "+cfg.State)
 	}

@@ -6,14 +6,15 @@ import (
 	"log/slog"
 )
 
-// Trust is what proves who is who between a gateway and a node, at either end; what was not configured is nil.
+// Trust has the credentials of one side of a connection between a gateway and a node. A field that is not configured is
+// nil.
 type Trust struct {
 	Secret      *Secret
 	Certificate *Certificate
 	Authorities *Authorities // of the other side's certificates
 }
 
-// LoadTrust reads the files that have a name. Its error joins those of all files.
+// LoadTrust reads the files with a non-empty name. Its error joins those of all files.
 func LoadTrust(secretFile, certFile, keyFile, caFile string, log *slog.Logger) (t Trust, err error) {
 	var errOfSecret, errOfCert, errOfCA error
 	if secretFile != "" {
@@ -28,7 +29,7 @@ func LoadTrust(secretFile, certFile, keyFile, caFile string, log *slog.Logger) (
 	return t, errors.Join(errOfSecret, errOfCert, errOfCA)
 }
 
-// ClientTLS is what a gateway speaks with a node.
+// ClientTLS returns the TLS configuration of a gateway for a node.
 func (t Trust) ClientTLS(serverName string) *tls.Config {
 	config := &tls.Config{RootCAs: t.Authorities.Pool(), ServerName: serverName, MinVersion: tls.VersionTLS12}
 	if t.Certificate != nil {
@@ -37,8 +38,8 @@ func (t Trust) ClientTLS(serverName string) *tls.Config {
 	return config
 }
 
-// ServerTLS is what a node's port speaks. Each handshake looks at the authorities of now; none is skipped by a ticket
-// of before.
+// ServerTLS returns the TLS configuration of a node's port. Each handshake uses the current authorities; session
+// tickets are off, so that no handshake is skipped.
 func (t Trust) ServerTLS() *tls.Config {
 	config := &tls.Config{
 		GetCertificate: t.Certificate.Get, NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12,

@@ -117,7 +117,7 @@ func Message(err error) string {
 	case Deadline:
 		return "the request took too long"
 	}
-	return "internal error; the server's log says more"
+	return "internal error; see the server's log"
 }
 
 // RetryAfter returns the retry hint of an error, or zero.

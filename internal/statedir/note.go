@@ -13,19 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StateNote is the content of ROOT/.packhorse/state.json, by which commands find the state directory of a server that
-// has --state. It stays when the server ends, since its tokens stay, too, and the next server on the root replaces it.
+// StateNote is the content of ROOT/.packhorse/state.json, with which commands find the state directory of a server with
+// --state. It remains when the server ends, as its tokens do, and the next server on the root replaces it.
 type StateNote struct {
 	State string `json:"state"` // an absolute path
 }
 
-// maxStateNote is more than the bytes of the longest note.
+// maxStateNote is the maximum size of a note in bytes.
 const maxStateNote = 16 << 10
 
+// NoteFile returns the path of the note in a root.
 func NoteFile(root string) string { return filepath.Join(root, ".packhorse", "state.json") }
 
-// WriteNote writes into the root where its server keeps its state, or removes the note if that is the default place.
-// What it creates belongs to the owner of the root, but a note of a state directory of root's to root.
+// WriteNote records the state directory of the server in the root, or removes the note if it is the default one.
+// Created files belong to the owner of the root, or to root if the state directory does.
 func WriteNote(root, state string) error {
 	file := NoteFile(root)
 	if sameFile(state, filepath.Dir(file)) {
@@ -63,13 +64,13 @@ func WriteNote(root, state string) error {
 	return err
 }
 
-// ReadNote reads the note in a root, and who wrote it; "" if there is none. The command may run as root, so it believes
-// only a regular file of the root's owner, of its own user or of root.
+// ReadNote returns the content of the note in a root, empty if there is none, and its owner. The command may run as
+// root, so the note has to be a regular file of the root's owner, of the command's user or of root.
 func ReadNote(root string) (state string, by Owner, err error) {
 	file := NoteFile(root)
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrPermission) {
-		return "", by, nil // one that this user may not read is of a server that this user may not administer
+		return "", by, nil // a user who may not read the note may not administer the server
 	}
 	if err != nil {
 		return "", by, fmt.Errorf("find the state directory: %w; name it with --state DIR", err)
@@ -102,7 +103,7 @@ func ReadNote(root string) (state string, by Owner, err error) {
 	return note.State, by, nil
 }
 
-// sameFile reports whether two paths lead to the same file, or are the same if there is none.
+// sameFile reports whether two paths lead to the same file, or are equal if there is no file.
 func sameFile(a, b string) bool {
 	if a == b {
 		return true

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Owner is whose files a command makes. A command that root runs for a server of another user makes files that the
-// server can read and remove.
+// Owner is the owner of the files that a command creates. A command that runs as root for a server of another user
+// creates files that the server can read and remove.
 type Owner struct{ Uid, Gid int }
 
-// Self is whom this process runs as.
+// Self returns the user of this process.
 func Self() Owner { return Owner{os.Geteuid(), os.Getegid()} }
 
-// OwnerOf is the owner of a file.
+// OwnerOf returns the owner of a file.
 func OwnerOf(path string) (Owner, error) {
 	var s unix.Stat_t
 	if err := unix.Stat(path, &s); err != nil {
@@ -29,11 +29,11 @@ func OwnerOf(path string) (Owner, error) {
 	return Owner{int(s.Uid), int(s.Gid)}, nil
 }
 
-// IsOther reports whether this process is root's and the owner is somebody else.
+// IsOther reports whether this process runs as root and the owner is another user.
 func (o Owner) IsOther() bool { return os.Geteuid() == 0 && o.Uid != 0 }
 
-// own gives a new file or directory to the owner, if this process may do so. Somebody else may have write access to the
-// directory that it is in, and put something else in its place: what has a second name there is not given away.
+// own makes the owner the owner of a new file or directory, if this process may do so. Another user may be able to
+// replace the file in its directory. Therefore a file with a second name is refused.
 func (o Owner) own(path string) error {
 	if !o.IsOther() {
 		return nil
@@ -73,17 +73,17 @@ func (o Owner) mkdirAll(dir string) error {
 	return err
 }
 
-// MakeStateDir makes a state directory for its owner only: its cache holds the content of repositories.
+// MakeStateDir creates a state directory. Only its owner may read it, because the cache has content of repositories.
 func (o Owner) MakeStateDir(dir string) error {
 	if err := o.mkdirAll(dir); err != nil {
-		return fmt.Errorf("make the state directory: %w; name a directory that can be written with --state", err)
+		return fmt.Errorf("make the state directory: %w; name a writable directory with --state", err)
 	}
 	return nil
 }
 
-// TrustedFile returns where a path leads, without symbolic links, if nobody but root and this process's user can change
-// the file there or put another one in its place. A command of root must not believe what a server's user may write: a
-// configuration names programs.
+// TrustedFile resolves the symbolic links of a path. It fails if users other than root and this process's user can
+// change or replace the file. A command of root must not trust a configuration that the server's user may write,
+// because a configuration names programs.
 func TrustedFile(path string) (string, error) {
 	file, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -91,7 +91,7 @@ func TrustedFile(path string) (string, error) {
 	}
 	me, others := os.Geteuid(), fs.FileMode(0o022)
 	if me != 0 {
-		others = 0o002 // many users have a group of their own, and give it all rights
+		others = 0o002 // many users have a group of their own with all rights
 	}
 	for at := file; ; at = filepath.Dir(at) {
 		info, err := os.Lstat(at)
@@ -109,7 +109,7 @@ func TrustedFile(path string) (string, error) {
 	}
 }
 
-// Name is the owner for a message.
+// Name returns the owner's name for a message.
 func (o Owner) Name() string {
 	if u, err := user.LookupId(strconv.Itoa(o.Uid)); err == nil {
 		return u.Username
@@ -117,12 +117,12 @@ func (o Owner) Name() string {
 	return fmt.Sprintf("user %d", o.Uid)
 }
 
-// Become has the process run as the owner from now on, with the owner's groups. Only root can.
+// Become makes the process run as the owner with the owner's groups. Only root can do so.
 func (o Owner) Become() error {
 	groups, gid := []int{}, o.Gid
 	if u, err := user.LookupId(strconv.Itoa(o.Uid)); err == nil {
 		gid, _ = strconv.Atoi(u.Gid)
-		ids, _ := u.GroupIds() // a user without more groups has those of the passwd file
+		ids, _ := u.GroupIds() // a user without further groups has that of the passwd file
 		for _, id := range ids {
 			if n, err := strconv.Atoi(id); err == nil {
 				groups = append(groups, n)

@@ -1,9 +1,8 @@
-// Package statedir is the directory in which a server keeps what is its own: who has it, where that process listens,
-// and whose its files are.
+// Package statedir manages state directories: their lock, the record of the process that uses one, and their owner.
 //
-// One process at a time has a state directory (Open, Take). While it runs, serve.json tells what it is and where it
-// listens (Server). A note in the root of the repositories (WriteNote) leads commands to a state directory that is
-// elsewhere. A command that root runs makes files that the server's user can use (Owner).
+// At most one process uses a state directory at a time (Open, Take). While it runs, serve.json describes the process
+// (Server). If the state directory is not below the root of the repositories, a note in the root leads commands to it
+// (WriteNote). A command that runs as root creates files that the server's user can use (Owner).
 package statedir
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/config"
 )
 
-// Running tells which process has a state directory.
+// Running returns the process that uses a state directory.
 func Running(state string) (s Server, err error) {
 	nobody := fmt.Errorf("no server runs with the state directory %s; name another one with --state DIR", state)
 	f, err := os.Open(filepath.Join(state, "serve.json"))
@@ -43,8 +42,8 @@ func Running(state string) (s Server, err error) {
 	return s, nil
 }
 
-// Signal is what the process writes a dump at. It is another one than people send: two SIGQUITs soon after each other
-// end it, though two who ask did not know of each other.
+// Signal returns the signal that makes the process write a dump. It is not SIGQUIT, because two SIGQUITs in short
+// succession end the process, even if they come from two independent commands.
 func (s Server) Signal() syscall.Signal {
 	if s.DumpSignal == int(DumpSignal) {
 		return DumpSignal
@@ -52,12 +51,11 @@ func (s Server) Signal() syscall.Signal {
 	return syscall.SIGQUIT // an older server
 }
 
-// Dir is the hold on a state directory. It is the file "serve.json" in it, locked as long as the process lives, however
-// it ends; its content tells who holds it and where that process listens. A clean end leaves it empty: removing it
-// would let two processes lock two files of the same name.
+// Dir is the lock on a state directory: the file "serve.json" in it, locked until the process ends. Its content is a
+// Server. A clean end leaves the file empty, because without it two processes could lock two files of the same name.
 type Dir struct{ file *os.File }
 
-// Server is what a running process tells of itself, in serve.json and at the start.
+// Server describes a running process, in serve.json and in the log at the start.
 type Server struct {
 	PID    int         `json:"pid"`
 	Role   config.Role `json:"role"`
@@ -70,32 +68,32 @@ type Server struct {
 	Admin  string      `json:"admin,omitempty"`  // path of the admin socket
 	Dumps  string      `json:"dumps,omitempty"`  // directory of the watchdog's dumps; without it SIGQUIT ends the process
 
-	// Leaving says that the process ends, and that its state directory will be free after it has finished its requests.
+	// Leaving reports that the process is shutting down. Its state directory is free once its requests have ended.
 	Leaving bool `json:"leaving,omitempty"`
 
-	// asks for a dump; 0: SIGQUIT does, of which a second one ends the process
+	// DumpSignal requests a dump. Zero means SIGQUIT, of which a second one ends the process.
 	DumpSignal int `json:"dump_signal,omitempty"`
 
 	HostKeys []string `json:"host_keys,omitempty"` // fingerprints of the SSH host keys, each after its kind
 }
 
-// Who tells of a running process for a message.
-func (s Server) Who() string {
+// Describe returns a description of the process for messages.
+func (s Server) Describe() string {
 	switch s.Role {
 	case config.RoleGateway:
 		return fmt.Sprintf("process %d, a gateway at %s", s.PID, s.HTTP)
 	case config.RoleSearch:
-		return fmt.Sprintf("process %d, which searches at %s", s.PID, s.Listen)
+		return fmt.Sprintf("process %d, a search process at %s", s.PID, s.Listen)
 	case config.RoleStorage:
 		return fmt.Sprintf("process %d, which serves %s at %s", s.PID, s.Root, s.Listen)
 	}
 	return fmt.Sprintf("process %d, which serves %s at %s", s.PID, s.Root, s.HTTP)
 }
 
-// TakenError is that another process has the state directory.
+// TakenError reports that another process uses the state directory.
 type TakenError struct {
 	dir, who string
-	leaving  bool // it is about to end, or nothing is known of it: it is on its way in or out
+	leaving  bool // it is about to end, or it is starting or ending and has not written its record
 }
 
 func (e *TakenError) Error() string {
@@ -103,7 +101,7 @@ func (e *TakenError) Error() string {
 		"--state", e.dir, e.who)
 }
 
-// Open takes the state directory, making it if need be. If another process has it, the error names that process.
+// Open locks the state directory and creates it if necessary. If another process uses it, the error is a *TakenError.
 func Open(dir string) (*Dir, error) {
 	if err := Self().MakeStateDir(dir); err != nil {
 		return nil, err
@@ -118,7 +116,7 @@ func Open(dir string) (*Dir, error) {
 		var other Server
 		who := "another process"
 		if json.NewDecoder(io.LimitReader(f, 4096)).Decode(&other) == nil && other.PID != 0 {
-			who = other.Who()
+			who = other.Describe()
 		}
 		return nil, &TakenError{dir, who, other.Leaving || other.PID == 0}
 	}
@@ -142,7 +140,7 @@ func (s *Dir) Write(st Server) error {
 	return err
 }
 
-// Close empties the file and lets go of the directory. It may be called again, and does nothing then.
+// Close empties the file and releases the directory. Further calls do nothing.
 func (s *Dir) Close() error {
 	if s.file == nil {
 		return nil
@@ -152,19 +150,19 @@ func (s *Dir) Close() error {
 	return errors.Join(file.Truncate(0), file.Close())
 }
 
-// pollInterval is how long to wait before the next look at a state directory that a process is about to leave.
+// pollInterval is the pause between attempts to lock a state directory that a process is about to release.
 const pollInterval = 20 * time.Millisecond
 
-// Take is openState that waits for a process that is about to end, for as long as patience says.
+// Take is Open, but waits up to patience for a process that is about to end.
 func Take(ctx context.Context, dir string, patience time.Duration, log *slog.Logger) (*Dir, error) {
 	end := time.Now().Add(patience)
-	for told := false; ; told = true {
+	for isLogged := false; ; isLogged = true {
 		s, err := Open(dir)
 		taken, ok := errors.AsType[*TakenError](err)
 		if !ok || !taken.leaving || time.Now().After(end) {
 			return s, err
 		}
-		if !told {
+		if !isLogged {
 			log.Info("waiting for the state directory", "dir", dir, "holder", taken.who)
 		}
 		select {
@@ -175,5 +173,5 @@ func Take(ctx context.Context, dir string, patience time.Duration, log *slog.Log
 	}
 }
 
-// DumpSignal asks for a dump, and for nothing else however often it comes.
+// DumpSignal requests a dump. It never ends the process.
 const DumpSignal = syscall.SIGUSR1

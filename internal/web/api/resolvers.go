@@ -26,7 +26,7 @@ type panics struct{}
 
 func (panics) MakePanicError(ctx context.Context, value any) *gqlerrors.QueryError {
 	return gqlerrors.Errorf("%s",
-		callerOf(ctx).fail(fault.New(fault.Internal, "internal error; the server's log says more")))
+		callerOf(ctx).fail(fault.New(fault.Internal, "internal error; see the server's log")))
 }
 
 func (panics) LogPanic(ctx context.Context, value any) {
