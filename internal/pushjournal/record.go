@@ -58,8 +58,8 @@ func (r *Record) write(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	var line []byte
 	text := func(word, value string) {
-		line = strconv.AppendQuoteToASCII(append(append(line[:0], word...), ' '), value)
-		_, _ = b.Write(append(line, '\n'))
+		line = append(strconv.AppendQuoteToASCII(append(append(line[:0], word...), ' '), value), '\n')
+		_, _ = b.Write(line)
 	}
 	ids := func(word string, values map[git.RefName]git.ObjectID) {
 		for name, id := range values {
@@ -69,8 +69,8 @@ func (r *Record) write(w io.Writer) error {
 			} else {
 				line = id.AppendHex(line)
 			}
-			line = strconv.AppendQuoteToASCII(append(line, ' '), string(name))
-			_, _ = b.Write(append(line, '\n'))
+			line = append(strconv.AppendQuoteToASCII(append(line, ' '), string(name)), '\n')
+			_, _ = b.Write(line)
 		}
 	}
 	_, _ = b.WriteString(version + "\n")
