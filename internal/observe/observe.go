@@ -1,6 +1,5 @@
-// Package observe is how the process is watched: its log, its metrics registry, and the private listener for metrics,
-// health and profiles. It knows nothing of Git; what there is to tell comes from the packages, as collectors and log
-// records.
+// Package observe has the log of the process, its metrics registry, and the private listener for metrics, health and
+// profiles. It has no knowledge of Git: other packages supply collectors and log records.
 package observe
 
 import (
@@ -20,7 +19,7 @@ import (
 	"golang.org/x/term"
 )
 
-// IsTerminal reports whether a person probably reads w.
+// IsTerminal reports whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
@@ -35,7 +34,7 @@ func ParseLevel(level string) (slog.Level, error) {
 	return l, nil
 }
 
-// LogFormat is the format that "auto" stands for on w, "terminal" or "json"; another format is returned as it is.
+// LogFormat resolves "auto" to "terminal" or "json", depending on w. It returns other formats unchanged.
 func LogFormat(format string, w io.Writer) string {
 	switch {
 	case format != "auto":
@@ -46,9 +45,9 @@ func LogFormat(format string, w io.Writer) string {
 	return "json"
 }
 
-// NewLogger makes the process's log. The level may change while it runs. The format is "json", "text" (key=value),
-// "terminal" (short lines for people) or "auto": terminal on a terminal, JSON elsewhere; color is for terminal alone.
-// All text goes through redact, which takes out what no log may show.
+// NewLogger returns a logger. The level may change while it is in use. The format is "json", "text" (key=value),
+// "terminal" (short lines for people) or "auto": terminal on a terminal, JSON elsewhere. color applies to terminal
+// only. redact removes secrets from all text.
 func NewLogger(w io.Writer, level slog.Leveler, format string, color bool,
 	redact func(string) string) (*slog.Logger, error) {
 	opts := &slog.HandlerOptions{Level: level}
@@ -63,11 +62,11 @@ func NewLogger(w io.Writer, level slog.Leveler, format string, color bool,
 	return nil, fmt.Errorf("log format %q: use auto, terminal, text or json", format)
 }
 
-// lines writes lines of the log, redacted as a whole: that costs less than each value by itself, and misses none.
+// lines writes lines of the log. It redacts whole lines, which costs less than redacting each value and misses none.
 //
-// In lines of JSON all that is no visible character is escaped. JSON allows it as it is, beyond ASCII, and slog leaves
-// it: U+009B begins a terminal's commands as ESC [ does, and U+202E turns around what follows it. Clients choose what
-// repositories and agents are called. The other formats quote it.
+// In JSON it escapes all invisible characters. JSON allows them and slog writes them, but U+009B starts a terminal
+// command as ESC [ does, and U+202E reverses the following text. Clients choose names of repositories and user agents.
+// The other formats quote such characters.
 type lines struct {
 	to     io.Writer
 	redact func(string) string // keeps nothing of what it is given
@@ -75,7 +74,7 @@ type lines struct {
 }
 
 func (l lines) Write(line []byte) (int, error) {
-	same := unsafe.String(unsafe.SliceData(line), len(line)) // nobody keeps it beyond the call, or changes line meanwhile
+	same := unsafe.String(unsafe.SliceData(line), len(line)) // not used after the call, and line does not change meanwhile
 	text := l.redact(same)
 	if l.escape && !isASCII(text) {
 		text = escaped(text)
@@ -92,14 +91,14 @@ func (l lines) Write(line []byte) (int, error) {
 
 func isASCII(text string) bool {
 	for i := range len(text) {
-		if text[i] >= 0x7f { // DEL is no visible character
+		if text[i] >= 0x7f { // DEL is not visible
 			return false
 		}
 	}
 	return true
 }
 
-// escaped is a text of JSON without invisible characters.
+// escaped returns a text of JSON without invisible characters.
 func escaped(text string) string {
 	hidden := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
 	if strings.IndexFunc(text, hidden) < 0 {
@@ -120,16 +119,16 @@ func escaped(text string) string {
 	return string(clean)
 }
 
-// NewRegistry makes the process's metrics registry, with the Go runtime, the process and the build in it.
+// NewRegistry returns a metrics registry with collectors of the Go runtime, the process and the build.
 func NewRegistry(version string) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "packhorse_build_info",
-		Help:        "Always 1; the label says which version runs.",
+		Help:        "Always 1, with the version as a label.",
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
-	// What the garbage collector costs is not among what the collector shows by itself.
+	// The collector does not show the cost of garbage collection by default.
 	runtime := collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(
 		collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/cpu/classes/gc/total:cpu-seconds$`)}))
 	reg.MustRegister(build, runtime, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -18,20 +18,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// Ops answers on the private listener. Profiles tell much about a process and cost it CPU time, so this is never the
-// public listener, and it has its own mux: nothing that registers itself on http.DefaultServeMux is reachable.
+// Ops is the server of the private listener. Profiles reveal much about a process and cost CPU time, so it is never the
+// public listener. It has its own mux, so nothing that registers itself on http.DefaultServeMux is reachable.
 type Ops struct {
 	server  *http.Server
 	metrics *OpsMetrics
 }
 
-// OpsOptions say what there is to watch.
+// OpsOptions configure Ops.
 type OpsOptions struct {
 	Log      *slog.Logger
 	Registry *prometheus.Registry
 	Metrics  *OpsMetrics             // of the listener itself; may be nil
 	More     map[string]http.Handler // by path or pattern of http.ServeMux
-	Ready    func() error            // nil: send requests here; an error says why not. Called concurrently
+	Ready    func() error            // nil means ready, otherwise the error has the reason; called concurrently
 	Notes    func() []string         // lines for the answer of /readyz, though it is ready; nil: none. Called concurrently
 }
 
@@ -43,7 +43,7 @@ const (
 	metricsAtOnce   = 4
 )
 
-// NewOps makes the private server.
+// NewOps returns the private server.
 func NewOps(o OpsOptions) *Ops {
 	m := o.Metrics
 	if m == nil {
@@ -60,8 +60,8 @@ func NewOps(o OpsOptions) *Ops {
 	}, m}
 }
 
-// Serve answers until Close, and then returns nil. On a listener that only this machine reaches, requests have to name
-// it as such.
+// Serve answers requests until Close, and then returns nil. On a loopback listener, requests have to name this machine
+// as their host.
 func (s *Ops) Serve(l net.Listener) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok && a.IP.IsLoopback() {
 		s.server.Handler = localOnly(s.server.Handler)
@@ -74,7 +74,7 @@ func (s *Ops) Serve(l net.Listener) error {
 	return nil
 }
 
-// Close stops at once, except for answers under way, which get until ctx ends.
+// Close stops accepting at once. Running requests may end until ctx ends.
 func (s *Ops) Close(ctx context.Context) error {
 	if err := s.server.Shutdown(ctx); err != nil {
 		return s.server.Close()
@@ -104,7 +104,7 @@ func opsHandler(o OpsOptions) http.Handler {
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: metricsAtOnce,
 		Timeout:             metricsTimeout,
-		EnableOpenMetrics:   true, // for who asks for it: exemplars
+		EnableOpenMetrics:   true, // for scrapers that request it: exemplars
 	}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -133,7 +133,7 @@ func opsHandler(o OpsOptions) http.Handler {
 	return handler
 }
 
-// WriteMetrics writes what /metrics answers.
+// WriteMetrics writes the content of /metrics.
 func WriteMetrics(w io.Writer, from prometheus.Gatherer) error {
 	r, err := http.NewRequest(http.MethodGet, "/metrics", nil)
 	if err != nil {
@@ -144,7 +144,7 @@ func WriteMetrics(w io.Writer, from prometheus.Gatherer) error {
 	return nil
 }
 
-// plainWriter is a response without a client.
+// plainWriter is a response that is not sent to a client.
 type plainWriter struct {
 	io.Writer
 	header http.Header
@@ -153,7 +153,7 @@ type plainWriter struct {
 func (p plainWriter) Header() http.Header { return p.header }
 func (p plainWriter) WriteHeader(int)     {}
 
-// localOnly keeps web pages away. A request of HTTP/1.0 without Host is no browser's: HAProxy's health checks are such.
+// localOnly refuses requests of web pages. A browser always sends Host; HAProxy's health checks by HTTP/1.0 do not.
 func localOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "" && !origin.IsLoopback(r.Host) {

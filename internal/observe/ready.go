@@ -12,11 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Check is something that has to hold for a process to be ready.
+// Check is a condition for readiness.
 type Check struct {
 	Name string // of a metric's label, and in the answer of /readyz
-	// Look returns why it does not hold; nil if it does. It is called by one goroutine at a time. One that hangs, as on
-	// a disk that does not answer, fails.
+	// Look returns the reason for which the condition does not hold, or nil. It is called by one goroutine at a time. A
+	// call that hangs, for example on a disk that does not respond, counts as a failure.
 	Look func() error
 }
 
@@ -25,7 +25,7 @@ const (
 	checkLimit = 2 * time.Second // a look may take
 )
 
-// Readiness runs checks when it is asked, and each at most once a second. Safe for concurrent use.
+// Readiness runs checks on demand, each at most once a second. It is safe for concurrent use.
 type Readiness struct {
 	log    *slog.Logger
 	now    func() time.Time
@@ -45,7 +45,7 @@ type checked struct {
 	err     error
 }
 
-// NewReadiness makes what runs the checks. It is a prometheus.Collector.
+// NewReadiness returns a Readiness, which is also a prometheus.Collector.
 func NewReadiness(log *slog.Logger, checks ...Check) *Readiness {
 	r := &Readiness{log: log, now: time.Now, limit: checkLimit, failed: prometheus.NewDesc("packhorse_ready_check_failed",
 		"1 while a check of /readyz fails, else 0.", []string{"check"}, nil)}
@@ -55,13 +55,13 @@ func NewReadiness(log *slog.Logger, checks ...Check) *Readiness {
 	return r
 }
 
-// Collectors lists what to register.
+// Collectors returns the collectors to register.
 func (r *Readiness) Collectors() []prometheus.Collector { return []prometheus.Collector{r} }
 
-// Describe is of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (r *Readiness) Describe(to chan<- *prometheus.Desc) { to <- r.failed }
 
-// Collect is of prometheus.Collector. It runs the checks.
+// Collect implements prometheus.Collector and runs the checks.
 func (r *Readiness) Collect(to chan<- prometheus.Metric) {
 	for _, result := range r.run() {
 		value := 0.0
@@ -72,7 +72,7 @@ func (r *Readiness) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Err runs the checks, and returns those that fail, one on a line.
+// Err runs the checks and returns the failing ones, one on each line.
 func (r *Readiness) Err() error {
 	var all []error
 	for _, result := range r.run() {
@@ -83,13 +83,13 @@ func (r *Readiness) Err() error {
 	return errors.Join(all...)
 }
 
-// checkResult is what a look found.
+// checkResult is the result of a check.
 type checkResult struct {
 	name string
 	err  error
 }
 
-// run looks at what was not looked at within checkFresh, at all at the same time, and waits for the limit at most.
+// run runs all checks without a recent result concurrently, and waits for at most the time limit.
 func (r *Readiness) run() []checkResult {
 	limit, cancel := context.WithTimeout(context.Background(), r.limit)
 	defer cancel()
@@ -124,7 +124,7 @@ func (r *Readiness) run() []checkResult {
 	return all
 }
 
-// begin starts the looks that are due, and returns the ends of all that run.
+// begin starts the checks that are due, and returns channels for the ends of all running checks.
 func (r *Readiness) begin() (running []chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +148,7 @@ func (r *Readiness) look(c *checked, end chan struct{}) {
 	close(end)
 }
 
-// Close waits for looks that run, but for one that hangs no longer than its limit.
+// Close waits for running checks, but not longer than the time limit of a check.
 func (r *Readiness) Close() {
 	limit := time.After(r.limit)
 	r.mu.Lock()

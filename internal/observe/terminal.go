@@ -14,22 +14,22 @@ import (
 	"unicode"
 )
 
-// Colored reports whether lines of the log on w may have colors: on a terminal that has them, unless the user says no
-// (https://no-color.org). getenv gives variables of the environment.
+// Colored reports whether log lines on w should have colors: on a terminal with colors, unless the user turns them off
+// (https://no-color.org). getenv returns environment variables.
 func Colored(w io.Writer, getenv func(string) string) bool {
 	return IsTerminal(w) && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }
 
-// shortLines are the messages that every request writes, and what a terminal shows of them, in this order. Attributes
-// that are not there, or say the usual, are left out.
+// shortLines are the messages of requests, with the attributes that a terminal shows, in this order. Missing attributes
+// and usual values are omitted.
 var shortLines = map[string][]string{
 	"request":  {"operation", "method", "path", "repository", "result", "status", "ms", "bytes", "pack", "user", "error"},
 	"transfer": {"operation", "repository", "result", "ms", "bytes", "pack", "caller", "error"},
 	"call":     {"procedure", "code", "ms", "caller", "error"},
 }
 
-// terminal is a slog.Handler for people: the time of day, the level, the message and key=value, in one line. Control
-// characters are quoted. It is used by several goroutines at once.
+// terminal is a slog.Handler for people: time of day, level, message and key=value in one line. It quotes control
+// characters and is safe for concurrent use.
 type terminal struct {
 	to    io.Writer // one Write for each line
 	level slog.Leveler
@@ -86,7 +86,7 @@ func (t *terminal) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
-// writeLevel writes the level in five columns, in its color.
+// writeLevel writes the level in five columns and in its color.
 func (t *terminal) writeLevel(line *bytes.Buffer, level slog.Level) {
 	color := "36" // cyan
 	switch {
@@ -104,7 +104,7 @@ func (t *terminal) writeLevel(line *bytes.Buffer, level slog.Level) {
 	fmt.Fprintf(line, "\x1b[%sm%-5s\x1b[0m", color, level)
 }
 
-// writeShort writes the values of some attributes, without the keys that their form makes clear.
+// writeShort writes values of attributes, and omits keys that are clear from the value.
 func writeShort(line *bytes.Buffer, keys []string, attrs []slog.Attr) {
 	value := func(key string) (v slog.Value, ok bool) {
 		i := slices.IndexFunc(attrs, func(a slog.Attr) bool { return a.Key == key })
@@ -147,7 +147,7 @@ func asFloat(v slog.Value) float64 {
 	return 0
 }
 
-// sizeText is a number of bytes for people.
+// sizeText formats a number of bytes for people.
 func sizeText(n int64) string {
 	const unit = 1024
 	if n < unit {
@@ -160,7 +160,7 @@ func sizeText(n int64) string {
 	return strconv.FormatFloat(value, 'f', 1, 64) + "KMGT"[prefix:prefix+1] + "iB"
 }
 
-// flatten adds an attribute, or those of a group with the group's name in front of their keys.
+// flatten adds an attribute. Keys in a group get the name of the group as a prefix.
 func flatten(list []slog.Attr, prefix string, a slog.Attr) []slog.Attr {
 	a.Value = a.Value.Resolve()
 	if a.Value.Kind() != slog.KindGroup {
@@ -179,7 +179,7 @@ func flatten(list []slog.Attr, prefix string, a slog.Attr) []slog.Attr {
 	return list
 }
 
-// valueText is a value in one word, quoted if need be.
+// valueText returns a value as one word, quoted if necessary.
 func valueText(v slog.Value) string {
 	text := v.String()
 	if v.Kind() == slog.KindTime {
@@ -194,7 +194,7 @@ func valueText(v slog.Value) string {
 	return text
 }
 
-// printable is a text without control characters.
+// printable returns a text without control characters.
 func printable(text string) string {
 	if !strings.ContainsFunc(text, hidden) {
 		return text
@@ -202,7 +202,7 @@ func printable(text string) string {
 	return strings.Trim(strconv.Quote(text), `"`)
 }
 
-// hidden reports whether a character is none that a terminal shows as itself, among them bytes that are not UTF-8.
+// hidden reports whether a terminal does not show a character as itself. This includes bytes that are not UTF-8.
 func hidden(r rune) bool {
 	return r < ' ' || r == unicode.ReplacementChar || r >= 0x7f && !unicode.IsPrint(r)
 }

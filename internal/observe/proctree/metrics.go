@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics looks when it is collected.
+// metrics scans when it is collected.
 type metrics struct {
 	tree *Tree
 
@@ -26,24 +26,24 @@ func newMetrics(t *Tree) *metrics {
 				"each).",
 			"part", "kind"),
 		disk: desc("disk_bytes_total",
-			"Bytes read from disks, and written: handed to the page cache, to be on a disk later.", "part", "direction"),
+			"Bytes read from disks, and bytes written to the page cache.", "part", "direction"),
 		cancelled: desc("disk_cancelled_bytes_total",
-			"Bytes written by the server and all that it started, but deleted or cut off before they reached a disk."),
+			"Bytes written by the server and its children that were deleted before they reached a disk."),
 		cache: desc("page_cache_bytes",
-			"Page cache that counts as our cgroup's: all of it, dirty, and on its way to a disk.", "state"),
+			"Page cache of the server's cgroup: all, dirty, and being written to a disk.", "state"),
 		cgroup: desc("cgroup_memory_bytes",
-			"Memory that counts as our cgroup's, page cache included: used, and the limit if there is one.", "kind"),
+			"Memory of the server's cgroup with page cache: used, and the limit if there is one.", "kind"),
 		network: desc("network_bytes_total",
-			"Bytes through the network interfaces that we see, those of other processes included.", "device", "direction"),
+			"Bytes through the visible network interfaces, including those of other processes.", "device", "direction"),
 		pressure: desc("pressure_seconds_total",
-			"Time in which some or all (full) tasks waited for cpu, memory or io, on the machine and in our cgroup, "+
-				"where the kernel tells.", "resource", "kind", "of"),
-		took: desc("scan_seconds", "How long it took to look at all processes for these metrics."),
-		cut:  desc("scans_cut_total", "Looks that met more processes than they read, so that not all are counted."),
+			"Time in which some or all (full) tasks waited for cpu, memory or io, on the machine and in the server's cgroup.",
+			"resource", "kind", "of"),
+		took: desc("scan_seconds", "Duration of the last scan of processes for these metrics."),
+		cut:  desc("scans_cut_total", "Scans that met more processes than they read, so that not all are counted."),
 	}
 }
 
-// Collectors lists what to register.
+// Collectors returns the collectors to register.
 func (t *Tree) Collectors() []prometheus.Collector { return []prometheus.Collector{t.metrics} }
 
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {

@@ -1,13 +1,12 @@
-// Package proctree measures a server together with what it has started: CPU, memory and disk of both at one moment and
-// under one name, so that a graph shows what a request costs in all. Git's processes do most of the work, and their own
-// children much of it, so they count while they run and not only when they have ended: each look reads /proc for the
-// server's children, and for the processes of its session that descend from it. What a child has started and has left
-// that session (setsid(2)) is not seen while it runs. Page cache, pressure and network are the cgroup's, the machine's
-// and the network namespace's: the kernel tells no less.
+// Package proctree measures a server together with the processes that it starts. CPU, memory and disk of all of them
+// have one moment and one name, so that a graph shows the total cost. Git's processes and their children do most of the
+// work, so running processes count as well. A scan reads /proc for the server's children and their descendants in its
+// session. A descendant that has left the session (setsid(2)) is not seen while it runs. Page cache and pressure are
+// those of the cgroup and the machine, network that of the network namespace.
 //
-// CPU and disk of a process that has ended come from who waited for it (Ended), those of what nobody told of from the
-// kernel's account of the server's children. Sums never go back: while a process passes from the one to the other it
-// may be missing, and the sum stands still.
+// CPU and disk of ended processes are reported by the code that waited for them (Ended). Those of others come from the
+// kernel's account of the server's children. Sums never decrease: while a process moves from one account to the other
+// it may be missing, and the sum stays the same.
 package proctree
 
 import (
@@ -19,22 +18,22 @@ import (
 	"time"
 )
 
-// Parts of the tree. Who starts a program of another kind names it in Options.
+// Parts of the tree. Options can name further ones.
 const (
 	Server = "server"
-	Git    = "git"   // git, hooks, and what they started
-	Other  = "other" // ended without having been told of
+	Git    = "git"   // git, hooks, and their children
+	Other  = "other" // ended without a call of Ended
 )
 
-// Options of a Tree.
+// Options configure a Tree.
 type Options struct {
-	// Workers are the commands of this program that it starts itself, by the part that they are. A child of the server
-	// that is another program is Git's.
+	// Workers maps commands of this program that it starts itself to their part. A child of the server that runs another
+	// program belongs to Git.
 	Workers map[string]string
 	Log     *slog.Logger
 }
 
-// Tree is the process that it was made in, and what it has started. It is safe for concurrent use.
+// Tree is this process with all that it starts. It is safe for concurrent use.
 type Tree struct {
 	workers map[string]string
 	cgroup  ownCgroup
@@ -42,18 +41,18 @@ type Tree struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	// held for a step: whoever waits for a process must not wait for a look, which may hang with a process that does
+	// held for short steps only, because a scan may hang with a process
 	mu    sync.Mutex
 	ended map[string]use // by part
 
 	looking sync.Mutex     // taken before mu
-	shown   map[string]use // what was told last
+	shown   map[string]use // last reported values
 	last    snapshot
 	at      time.Time // of last
 	cut     int       // looks that met more processes than they may read
 }
 
-// use is what processes have used. It only grows.
+// use is the total resource use of processes. It never decreases.
 type use struct {
 	user, system  time.Duration
 	read, written int64 // bytes, from and to disks
@@ -67,12 +66,12 @@ func (u use) minus(v use) use {
 	return use{max(u.user-v.user, 0), max(u.system-v.system, 0), max(u.read-v.read, 0), max(u.written-v.written, 0)}
 }
 
-// atLeast is u where it has grown since v, else v.
+// atLeast returns the maximum of u and v for each field.
 func (u use) atLeast(v use) use {
 	return use{max(u.user, v.user), max(u.system, v.system), max(u.read, v.read), max(u.written, v.written)}
 }
 
-// running is what one part holds now.
+// running is the current resource use of one part.
 type running struct {
 	processes       int
 	anonymous, file int64 // bytes of memory: its own; of files and shared
@@ -96,8 +95,8 @@ type snapshot struct {
 	took      time.Duration
 }
 
-// New makes the tree of this process. Call it before the process moves to another cgroup: the one it is in now is what
-// is measured.
+// New returns the tree of this process. Call it before the process moves to another cgroup, because it measures the
+// current one.
 func New(o Options) *Tree {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -108,7 +107,7 @@ func New(o Options) *Tree {
 	return t
 }
 
-// Ended counts a process that was waited for. It does not wait for a look.
+// Ended counts a process that was waited for. It does not wait for a scan.
 func (t *Tree) Ended(part string, state *os.ProcessState) {
 	usage, ok := state.SysUsage().(*syscall.Rusage)
 	if !ok {
@@ -119,8 +118,8 @@ func (t *Tree) Ended(part string, state *os.ProcessState) {
 	t.ended[part] = t.ended[part].plus(fromRusage(usage))
 }
 
-// blockSize is the unit of ru_inblock and ru_oublock in bytes, whatever the disk has (getrusage(2); task_io_get_inblock
-// in Linux).
+// blockSize is the unit of ru_inblock and ru_oublock in bytes, for every disk (getrusage(2); task_io_get_inblock in
+// Linux).
 const blockSize = 512
 
 func fromRusage(r *syscall.Rusage) use {
@@ -138,10 +137,11 @@ func rusage(who int) use {
 	return fromRusage(&r)
 }
 
-// fresh is how long a look is good for: several who ask at once cost one.
+// fresh is the time for which a scan is reused.
 const fresh = 500 * time.Millisecond
 
-// look tells what there is. First what has ended is read and then what runs, so that nothing is counted twice.
+// look returns the current resource use. It reads ended processes before running ones, so that no process is counted
+// twice.
 func (t *Tree) look() (s snapshot, cut int) {
 	t.looking.Lock()
 	defer t.looking.Unlock()
@@ -160,7 +160,7 @@ func (t *Tree) look() (s snapshot, cut int) {
 	var whole bool
 	if s.now, whole = t.scan(); !whole {
 		t.cut++
-		t.log.Debug("there are more processes than are looked at: their CPU, memory and disk are not all counted", "most",
+		t.log.Debug("too many processes to scan", "most",
 			maxProcesses)
 	}
 	own := s.now[Server]

@@ -4,7 +4,7 @@ package proctree
 
 const maxProcesses = 0
 
-// scan sees nothing: there is no /proc. What has ended is counted.
+// scan finds no processes, because there is no /proc. Ended processes are counted.
 func (t *Tree) scan() (now map[string]running, whole bool) {
 	return map[string]running{Server: {processes: 1}}, true
 }

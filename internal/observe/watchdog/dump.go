@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// Dump is what was written.
+// Dump describes a written dump.
 type Dump struct {
 	Dir   string   `json:"dir"`
 	Files []string `json:"files"` // in Dir
-	Notes []string `json:"notes"` // what is missing, and why
+	Notes []string `json:"notes"` // missing parts with reasons
 }
 
-// partPatience is how long making one part of a dump may take, and writing it.
+// partPatience is the time limit for making one part of a dump, and for writing it.
 const partPatience = 10 * time.Second
 
-// Bounds of parts, in bytes: what is longer is cut off, or, where half of it is of no use, left out.
+// Limits of parts in bytes. A longer part is cut off, or omitted if half of it is useless.
 const (
 	stackLimit   = 16 << 20
 	profileLimit = 8 << 20
@@ -31,13 +31,13 @@ const (
 	lastWords    = 64 << 10 // on standard error, when no directory takes a dump
 )
 
-// notesName is the file that says what is missing, and why. There is always room for it.
+// notesName is the file with missing parts and reasons. There is always space for it.
 const notesName = "notes.txt"
 
-// manyGoroutines are too many for a stack of each: the process would stand still for too long.
+// manyGoroutines is the number above which stacks are only counted, because the process would stop for too long.
 const manyGoroutines = 20_000
 
-// piece is a part with its bounds.
+// piece is a part with its limits.
 type piece struct {
 	Part
 	limit int
@@ -46,7 +46,7 @@ type piece struct {
 	extra time.Duration
 }
 
-// pieces are the parts of a dump, those first that matter most should the process be killed meanwhile.
+// pieces returns the parts of a dump, the most important ones first in case the process is killed meanwhile.
 func (w *Watchdog) pieces() []piece {
 	list := []piece{
 		{Part: Part{"processes.txt", func(to io.Writer) error { return WriteProcesses(to, os.Getpid()) }}, limit: textLimit,
@@ -66,7 +66,7 @@ func (w *Watchdog) pieces() []piece {
 	}
 	return append(list,
 		piece{Part: Part{"cpu.pprof", w.writeCPU}, limit: profileLimit, extra: w.Profile},
-		// Last: reading a command line waits for a lock of the process that it is of, which may be stuck.
+		// Last, because reading a command line waits for a lock of that process, which may be stuck.
 		piece{Part: Part{"commands.txt", func(to io.Writer) error { return WriteCommands(to, os.Getpid(), w.Redact) }},
 			limit: textLimit, text: true})
 }
@@ -77,7 +77,7 @@ type file struct {
 	data []byte
 }
 
-// writing is a dump on its way to a place.
+// writing is a dump that is being written to a place.
 type writing struct {
 	w     *Watchdog
 	name  string
@@ -88,7 +88,7 @@ type writing struct {
 	errs  []error
 }
 
-// write makes a dump.
+// write makes and writes a dump.
 func (w *Watchdog) write(cause string, why []string) (Dump, error) {
 	began := time.Now()
 	d := &writing{w: w, left: w.places}
@@ -116,7 +116,7 @@ func (w *Watchdog) write(cause string, why []string) (Dump, error) {
 	return d.end()
 }
 
-// reasons is the text that says why there is a dump.
+// reasons returns the text with the reasons for a dump.
 func (w *Watchdog) reasons(now time.Time, cause string, why []string) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, process %d, %s\n\ncause: %s\n", w.About, os.Getpid(), now.UTC().Format(time.RFC3339Nano), cause)
@@ -131,7 +131,7 @@ func (d *writing) note(format string, args ...any) {
 	d.notes = append(d.notes, fmt.Sprintf(format, args...))
 }
 
-// next goes to the next place that takes the dump.
+// next selects the next place that accepts the dump.
 func (d *writing) next() {
 	d.at = nil
 	for len(d.left) > 0 {
@@ -162,7 +162,7 @@ func (d *writing) failed(p *place, err error) {
 	d.errs = append(d.errs, fmt.Errorf("%s: %w", p.dir, err))
 }
 
-// put writes a part, to another place if it has to be.
+// put writes a part, to another place if necessary.
 func (d *writing) put(f file) {
 	d.made = append(d.made, f)
 	if d.at == nil {
@@ -194,7 +194,7 @@ func (d *writing) stacks() []byte {
 	return nil
 }
 
-// lastWords are stacks on standard error. It may hang, too.
+// lastWords writes stacks to standard error, which may hang as well.
 func (d *writing) lastWords(text []byte) {
 	text = text[:min(len(text), lastWords)]
 	go func() {
@@ -202,7 +202,7 @@ func (d *writing) lastWords(text []byte) {
 	}()
 }
 
-// end gives the dump its name.
+// end gives the dump its final name.
 func (d *writing) end() (Dump, error) {
 	if d.at == nil {
 		return Dump{}, errors.Join(append(d.errs, errors.New("no directory takes the dump"))...)
@@ -218,7 +218,7 @@ func (d *writing) end() (Dump, error) {
 	return out, nil
 }
 
-// collect makes a part in memory. After an error, too, what there is of it is returned if it is of use.
+// collect makes a part in memory. After an error it still returns a part that is useful.
 func (w *Watchdog) collect(p piece) ([]byte, error) {
 	w.mu.Lock()
 	busy := w.busy[p.Name]
@@ -254,7 +254,7 @@ func (w *Watchdog) collect(p piece) ([]byte, error) {
 	return data, err
 }
 
-// buffer takes the beginning of what is written to it, until it is closed.
+// buffer keeps the first bytes written to it, until it is closed.
 type buffer struct {
 	limit int
 

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics count what the watchdog saw and wrote.
+// Metrics are the metrics of a Watchdog.
 type Metrics struct {
 	dumps   *prometheus.CounterVec
 	failed  prometheus.Counter
@@ -21,7 +21,7 @@ type Metrics struct {
 	probes  *probeCollector
 }
 
-// NewMetrics makes them; Collectors are to be registered.
+// NewMetrics returns metrics that are not yet registered.
 func NewMetrics() *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
@@ -58,7 +58,7 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Collectors lists what to register.
+// Collectors returns the collectors to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.dumps, m.failed, m.skipped, m.bytes, m.stuck, m.late, m.tracing, m.locks, m.calls,
 		m.probes}
@@ -101,7 +101,7 @@ func (m *Metrics) looked(r reading, found []finding) {
 	}
 }
 
-// probeCollector tells how old the questions of probes are when it is collected.
+// probeCollector reports the age of unanswered probes when it is collected.
 type probeCollector struct {
 	desc *prometheus.Desc
 	mu   sync.Mutex

@@ -16,7 +16,7 @@ func profile(name string, debug int) func(io.Writer) error {
 	return func(to io.Writer) error { return pprof.Lookup(name).WriteTo(to, debug) }
 }
 
-// writeStacks writes the stack of each goroutine, with what it waits for and how long it has.
+// writeStacks writes the stack of each goroutine, with the reason and duration of its wait.
 func writeStacks(to io.Writer) error {
 	n := runtime.NumGoroutine()
 	if n > manyGoroutines {
@@ -31,7 +31,7 @@ func writeStacks(to io.Writer) error {
 	}
 }
 
-// writeCPU profiles the CPU for a while. It fails where somebody does so already.
+// writeCPU writes a CPU profile. It fails if another profile is running.
 func (w *Watchdog) writeCPU(to io.Writer) error {
 	if err := pprof.StartCPUProfile(to); err != nil {
 		return err
@@ -48,10 +48,9 @@ func (w *Watchdog) writeTrace(to io.Writer) error {
 	return w.recorder.writeTo(w.stopped, to, w.Profile)
 }
 
-// recorder keeps the last seconds of the execution trace, as long as that costs little. An event costs about as much as
-// switching to another goroutine does, so that a process which switches very often is traced only while a dump is made:
-// one that gets nothing done does not switch, and is traced again before the sign has lasted long enough. The methods
-// of nil do nothing.
+// recorder keeps the last seconds of the execution trace while that is cheap. An event costs about as much as a
+// goroutine switch, so a process that switches very often is traced only during a dump. A process without progress does
+// not switch, so tracing resumes before a sign has lasted long enough. Methods of a nil recorder do nothing.
 type recorder struct {
 	config trace.FlightRecorderConfig
 
@@ -61,16 +60,16 @@ type recorder struct {
 	ended  bool
 }
 
-// Pauses of the recorder: at maxSwitches a second for each CPU it costs about 2 % of the CPU time where each comes with
-// a dozen system calls, which are events with a stack (small fetches: 9 % at 8,000), and less elsewhere. It resumes
-// when there have been half as many for resumeAfter.
+// Pauses of the recorder. At maxSwitches per second and CPU, tracing costs about 2 % of the CPU time if each switch
+// comes with a dozen system calls. These are events with a stack: small fetches cost 9 % at 8,000 switches. Elsewhere
+// tracing costs less. It resumes after half that rate for resumeAfter.
 const (
 	maxSwitches = 2_000
 	resumeAfter = 3 * time.Second
 )
 
-// newRecorder starts one that has about as many bytes. There may be one in a process. What came before a sign had
-// lasted for stall is in it still, if there is room.
+// newRecorder starts a recorder of about the given number of bytes. A process may have one. If there is space, the
+// trace still contains the time before a sign that has lasted for stall.
 func newRecorder(bytes int64, stall time.Duration) (*recorder, error) {
 	r := &recorder{config: trace.FlightRecorderConfig{MinAge: stall + 5*time.Second, MaxBytes: uint64(bytes)}}
 	if err := r.start(); err != nil {
@@ -79,7 +78,7 @@ func newRecorder(bytes int64, stall time.Duration) (*recorder, error) {
 	return r, nil
 }
 
-// start begins to trace. The lock is held, or nobody else knows of r.
+// start starts tracing. The caller holds the lock, or r is not shared yet.
 func (r *recorder) start() error {
 	flight := trace.NewFlightRecorder(r.config)
 	if err := flight.Start(); err != nil {
@@ -89,8 +88,8 @@ func (r *recorder) start() error {
 	return nil
 }
 
-// pace pauses or resumes for the number of switches to goroutines in a second on each CPU, unless a dump is being made.
-// It reports whether it traces.
+// pace pauses or resumes tracing according to the goroutine switches per second and CPU, except during a dump. It
+// reports whether the recorder traces.
 func (r *recorder) pace(now time.Time, switches float64) bool {
 	if r == nil || !r.mu.TryLock() {
 		return r != nil
@@ -111,7 +110,7 @@ func (r *recorder) pace(now time.Time, switches float64) bool {
 	return r.flight != nil
 }
 
-// writeTo writes what there is. A recorder that is paused traces for a while first, until ctx ends at most.
+// writeTo writes the trace. A paused recorder traces for a while first, at most until ctx ends.
 func (r *recorder) writeTo(ctx context.Context, to io.Writer, while time.Duration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +134,7 @@ func (r *recorder) writeTo(ctx context.Context, to io.Writer, while time.Duratio
 	return err
 }
 
-// stop ends it, unless a dump that hangs has it: the process ends, then.
+// stop stops tracing, unless a dump that hangs uses the recorder. The process is ending then.
 func (r *recorder) stop() {
 	if r == nil || !r.mu.TryLock() {
 		return

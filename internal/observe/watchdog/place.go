@@ -17,22 +17,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place is a directory that holds dumps, each a directory of its own: TIME-CAUSE-PID, with ".part" behind it until it
-// is whole. What has other names is left alone. Everything that touches the disk may hang there; see do.
+// place is a directory of dumps. Each dump is a directory named TIME-CAUSE-PID, with the suffix ".part" until it is
+// complete. Other names are ignored. Disk operations may hang; see do.
 type place struct {
 	dir      string
 	count    int
 	maxBytes int64
 	minFree  int64
-	// of the disk's size, that stays free at most: a half of a small one, for the spare place; 0: minFree holds
+	// share of the disk that stays free, for a small spare disk: one of so many parts; zero means minFree
 	part     int64
 	patience time.Duration
 	metrics  *Metrics
-	shared   bool        // others of this user have their dumps there too
-	busy     atomic.Bool // something hangs in it
+	shared   bool        // other processes of this user have their dumps there, too
+	busy     atomic.Bool // an operation hangs in it
 }
 
-// spareBytes is what the spare place may hold: it is memory, most likely.
+// spareBytes is the maximum size of dumps in the spare place, which is usually memory.
 const spareBytes = 64 << 20
 
 func newPlace(dir string, o *Options, spare bool) *place {
@@ -44,7 +44,7 @@ func newPlace(dir string, o *Options, spare bool) *place {
 	return p
 }
 
-// nameTime is the time in the name of a dump; names are in its order.
+// nameTime is the format of the time in the name of a dump. Names sort by time.
 const nameTime = "20060102T150405.000Z"
 
 var dumpName = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[a-z]+-[0-9]+(\.part)?$`)
@@ -56,8 +56,8 @@ var (
 	errFull  = errors.New("there is no room for it within the bounds of dumps")
 )
 
-// do does something on the disk, from a goroutine that is left behind if it hangs. Until it returns nothing else is
-// tried.
+// do performs a disk operation in a goroutine, which is left behind if it hangs. Until it returns, no other operation
+// is attempted.
 func (p *place) do(what func() error) error {
 	if !p.busy.CompareAndSwap(false, true) {
 		return errHangs
@@ -85,10 +85,10 @@ type draft struct {
 	root *os.Root // of the place
 }
 
-// draft makes the directory of a dump.
+// draft creates the directory of a dump.
 func (p *place) draft(name string) (*draft, error) {
 	made := make(chan *os.Root, 1)
-	var given atomic.Bool // to the caller, or, if it waits no more, to nobody
+	var given atomic.Bool // whether the caller has taken the result or has given up
 	err := p.do(func() error {
 		root, err := p.open()
 		if err != nil {
@@ -101,7 +101,7 @@ func (p *place) draft(name string) (*draft, error) {
 		return errors.Join(err, root.Close())
 	})
 	if err != nil {
-		if !given.CompareAndSwap(false, true) { // it came just now
+		if !given.CompareAndSwap(false, true) { // the result arrived just now
 			(<-made).Close()
 		}
 		return nil, err
@@ -109,7 +109,7 @@ func (p *place) draft(name string) (*draft, error) {
 	return &draft{place: p, name: name, root: <-made}, nil
 }
 
-// ready makes room for a dump, and its directory.
+// ready makes space for a dump and creates its directory.
 func (p *place) ready(root *os.Root, name string) error {
 	if err := p.prune(root, p.count-1, p.maxBytes, ""); err != nil {
 		return err
@@ -120,17 +120,17 @@ func (p *place) ready(root *os.Root, name string) error {
 	return root.Mkdir(name+partSuffix, 0o700)
 }
 
-// drop gives up a draft that its place does not take.
+// drop abandons a draft.
 func (d *draft) drop() { go d.root.Close() }
 
-// open opens the directory, which nobody else may look into: a dump holds what repositories and people are called.
+// open opens the directory with mode 0700, because dumps contain names of repositories and users.
 func (p *place) open() (*os.Root, error) {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return nil, err
 	}
-	// A link could lead anywhere, and whose it is would say nothing of what it leads to.
+	// A link could lead anywhere, and its owner may not be that of its target.
 	if info, err := os.Lstat(p.dir); err != nil || !info.IsDir() {
-		return nil, errors.Join(err, fmt.Errorf("%s is no directory", p.dir))
+		return nil, errors.Join(err, fmt.Errorf("%s is not a directory", p.dir))
 	}
 	root, err := os.OpenRoot(p.dir)
 	if err != nil {
@@ -150,7 +150,7 @@ func (p *place) open() (*os.Root, error) {
 	return root, nil
 }
 
-// free is how many bytes of the disk are free for us, and how many have to stay so.
+// free returns the free bytes of the disk, and how many have to stay free.
 func (p *place) free() (free, floor int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(p.dir, &s); err != nil {
@@ -163,7 +163,7 @@ func (p *place) free() (free, floor int64, err error) {
 	return free, floor, nil
 }
 
-// put writes a file. errFull: it is too large for what may be used, and left out.
+// put writes a file. It returns errFull if the file is too large, and omits it.
 func (d *draft) put(f file) error {
 	return d.do(func() error {
 		size := int64(len(f.data))
@@ -188,7 +188,7 @@ func (d *draft) put(f file) error {
 	})
 }
 
-// end takes the suffix off the directory's name, and returns its path.
+// end removes the suffix from the directory's name and returns its path.
 func (d *draft) end() (string, error) {
 	err := d.do(func() error {
 		defer d.root.Close()
@@ -197,15 +197,15 @@ func (d *draft) end() (string, error) {
 	return filepath.Join(d.dir, d.name), err
 }
 
-// runsElse tells whether a dump is another process's that runs.
+// runsElse reports whether a dump belongs to another process that is running.
 func runsElse(dump string) bool {
 	name := strings.TrimSuffix(dump, partSuffix)
 	pid, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
 	return err == nil && pid != os.Getpid() && unix.Kill(pid, 0) != unix.ESRCH
 }
 
-// prune removes the oldest dumps, but for those of others that run, until there are so many at most, of as many bytes.
-// The one to keep stays, whatever it has: errFull if that is too much.
+// prune removes the oldest dumps until there are at most count dumps of at most bytes bytes. It keeps dumps of other
+// running processes and the dump named keep. It returns errFull if keep alone is too large.
 func (p *place) prune(root *os.Root, count int, bytes int64, keep string) error {
 	f, err := root.Open(".")
 	if err != nil {
@@ -250,7 +250,7 @@ func (p *place) prune(root *os.Root, count int, bytes int64, keep string) error 
 	return nil
 }
 
-// sizeOf is the sum of the sizes of a directory's files.
+// sizeOf returns the sum of the sizes of a directory's files.
 func sizeOf(root *os.Root, dir string) (sum int64) {
 	f, err := root.Open(dir)
 	if err != nil {
@@ -266,14 +266,14 @@ func sizeOf(root *os.Root, dir string) (sum int64) {
 	return sum
 }
 
-// owned reports whether a file is this user's.
+// owned reports whether a file belongs to this user.
 func owned(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(s.Uid) == os.Geteuid()
 }
 
-// DefaultSpare is where dumps go when the state directory does not take them: memory, where the system has a directory
-// in it.
+// DefaultSpare returns the directory for dumps that the state directory cannot hold: in memory, if the system has such
+// a directory.
 func DefaultSpare() string {
 	base := os.TempDir()
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
@@ -282,11 +282,11 @@ func DefaultSpare() string {
 	return filepath.Join(base, fmt.Sprintf("packhorse-dumps-%d", os.Geteuid()))
 }
 
-// coarse is how far the times of files lag behind the clock at most (ktime_get_coarse_real_ts64: a tick).
+// coarse is the maximum delay of file times behind the clock (ktime_get_coarse_real_ts64: a tick).
 const coarse = 20 * time.Millisecond
 
-// Find is a whole dump of a process, in a directory of dumps, that was begun at a time or later, or became whole then:
-// who asks while one is being written gets that.
+// Find returns a complete dump of a process in a directory of dumps that was started or completed at a time or later. A
+// caller that asks while a dump is being written thus gets that dump.
 func Find(dir string, pid int, began time.Time) (Dump, bool) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -300,7 +300,7 @@ func Find(dir string, pid int, began time.Time) (Dump, bool) {
 		}
 		if name[:len(nameTime)] < from {
 			var s unix.Stat_t
-			// of its last name
+			// of the last change of its name
 			if unix.Lstat(filepath.Join(dir, name), &s) != nil || time.Unix(s.Ctim.Unix()).Before(began.Add(-coarse)) {
 				continue
 			}

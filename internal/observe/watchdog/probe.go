@@ -16,22 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probe is something that a process which gets work done answers soon. An error is an answer, too, unless it is the
-// context's or says that there are no more descriptors: who is refused has met somebody. Do is called again when it has
-// returned, or never more if it does not.
+// Probe is an operation that a process with progress answers soon. An error is an answer, too, unless it is that of the
+// context or a lack of descriptors. Do is not called again before it returns.
 type Probe struct {
 	Name string // a label of metrics
 	Do   func(context.Context) error
 }
 
-// probe is one that is asked again and again.
+// probe is a Probe that is repeated.
 type probe struct {
 	Probe
 	made  time.Time
 	since atomic.Int64 // when the first question without an answer was asked, ns after made; 0: all are answered
 }
 
-// waiting is for how long it has had no answer.
+// waiting returns the time without an answer.
 func (p *probe) waiting(now time.Time) time.Duration {
 	since := p.since.Load()
 	if since == 0 {
@@ -40,7 +39,7 @@ func (p *probe) waiting(now time.Time) time.Duration {
 	return max(now.Sub(p.made)-time.Duration(since), 0)
 }
 
-// run asks until ctx ends, with a pause between questions, each of which is given up after a limit.
+// run repeats the probe until ctx ends, with a pause in between. Each attempt has a time limit.
 func (p *probe) run(ctx context.Context, pause, limit time.Duration) {
 	for ctx.Err() == nil {
 		p.since.CompareAndSwap(0, max(int64(time.Since(p.made)), 1))
@@ -57,18 +56,18 @@ func (p *probe) run(ctx context.Context, pause, limit time.Duration) {
 	}
 }
 
-// isAnswer tells whether somebody was met. Who has no descriptor left, we or the whole machine, has asked nobody.
+// isAnswer reports whether an error shows that the process answered. A lack of descriptors does not.
 func isAnswer(err error) bool {
 	return !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE)
 }
 
-// HTTP is a probe through a listener that speaks HTTP/1.1, by TLS if it does. It asks for nothing ("OPTIONS *", RFC
-// 9110, section 9.3.7), which a server answers from the goroutine of the connection: the listener, the scheduler and
-// the network have to work for it, and no handler counts or logs it.
+// HTTP returns a probe over a listener that speaks HTTP/1.1, with TLS if it does. The request "OPTIONS *" (RFC 9110,
+// section 9.3.7) is answered by the connection's goroutine. The listener, the scheduler and the network have to work
+// for it, and no handler counts or logs it.
 func HTTP(name string, to net.Addr, overTLS bool) Probe {
 	return overListener(name, to, func(conn net.Conn) error {
 		if overTLS {
-			// Nothing is said that a stranger may not know, and whoever answers lives.
+			// The probe reveals nothing, and any answer shows that the process is alive.
 			conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 		}
 		if _, err := io.WriteString(conn, "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
@@ -79,8 +78,8 @@ func HTTP(name string, to net.Addr, overTLS bool) Probe {
 	})
 }
 
-// SSH is a probe through a listener that speaks SSH: its greeting comes without being asked for (RFC 4253, section
-// 4.2), and is read. A refusal is a line, too.
+// SSH returns a probe over a listener that speaks SSH. The server sends its greeting first (RFC 4253, section 4.2), and
+// the probe reads it. A refusal is a line as well.
 func SSH(name string, to net.Addr) Probe {
 	return overListener(name, to, func(conn net.Conn) error {
 		_, err := bufio.NewReader(io.LimitReader(conn, 1<<10)).ReadString('\n')
@@ -88,7 +87,7 @@ func SSH(name string, to net.Addr) Probe {
 	})
 }
 
-// overListener is a probe by a new connection to a listener, for as long as the probe may take.
+// overListener returns a probe over a new connection to a listener. Its deadline is that of the probe.
 func overListener(name string, to net.Addr, talk func(net.Conn) error) Probe {
 	return Probe{name, func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, to.Network(), Reachable(to))
@@ -104,7 +103,7 @@ func overListener(name string, to net.Addr, talk func(net.Conn) error) Probe {
 	}}
 }
 
-// Reachable is where this machine reaches a listener: one on all addresses is on the loopback ones.
+// Reachable returns the address of a listener for this machine: a loopback address if it listens on all.
 func Reachable(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsUnspecified() {
@@ -117,7 +116,7 @@ func Reachable(a net.Addr) string {
 	return (&net.TCPAddr{IP: loopback, Port: tcp.Port}).String()
 }
 
-// Readable is a probe of a directory: it is found, and its beginning read.
+// Readable returns a probe that opens a directory and reads its first entry.
 func Readable(name, dir string) Probe {
 	return Probe{name, func(context.Context) error {
 		f, err := os.Open(dir)
@@ -130,16 +129,16 @@ func Readable(name, dir string) Probe {
 	}}
 }
 
-// Writable is a probe of a directory: a byte is written into a small file. The directory is made if it is not there:
-// where there is none yet, a disk that hangs would not be noticed. Links are not followed, for what they lead to may be
-// anybody's, and a pipe that nobody reads is no disk that hangs.
+// Writable returns a probe that writes a byte into a small file of a directory. It creates a missing directory, because
+// a disk that hangs would not be noticed otherwise. It does not follow links, because their target may belong to
+// another user, and a pipe without a reader is not a disk that hangs.
 func Writable(name, dir string) Probe {
 	return Probe{name, func(context.Context) error {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 		if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
-			return errors.Join(err, fmt.Errorf("%s is no directory", dir))
+			return errors.Join(err, fmt.Errorf("%s is not a directory", dir))
 		}
 		f, err := os.OpenFile(filepath.Join(dir, "probe"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK,
 			0o600)

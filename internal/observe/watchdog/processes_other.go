@@ -7,9 +7,9 @@ import (
 	"io"
 )
 
-var errNoProc = errors.New("processes are told of on Linux alone")
+var errNoProc = errors.New("processes can be listed only on Linux")
 
-// WriteProcesses tells what a process and those below it do. Linux only.
+// WriteProcesses writes the state of a process and its descendants. It works only on Linux.
 func WriteProcesses(io.Writer, int) error { return errNoProc }
 
 // WriteCommands writes the command lines of a process and those below it. Linux only.

@@ -10,44 +10,44 @@ import (
 	"time"
 )
 
-// Signs that nothing gets done; the causes of dumps, and values of a label.
+// Signs of missing progress. They are causes of dumps and values of a metric label.
 const (
-	signScheduler = "scheduler" // goroutines that can run do not
-	signSpawn     = "spawn"     // a git process is started and does not come to be
-	signMutex     = "mutex"     // many wait for locks
-	signSyscall   = "syscall"   // many are in system calls
-	signProbe     = "probe"     // a probe is not answered
+	signScheduler = "scheduler" // runnable goroutines do not run
+	signSpawn     = "spawn"     // the start of a git process takes too long
+	signMutex     = "mutex"     // many goroutines wait for locks
+	signSyscall   = "syscall"   // many goroutines are in system calls
+	signProbe     = "probe"     // a probe gets no answer
 )
 
 var allSigns = []string{signScheduler, signSpawn, signMutex, signSyscall, signProbe}
 
-// reading is what the process looks like at one moment.
+// reading has the measurements of one moment.
 type reading struct {
 	at   time.Time
-	late time.Duration // how long after its time our own timer woke us
-	// part of what was scheduled since the last reading that had waited for a second and more: 0 to 1
+	late time.Duration // delay of the watchdog's own timer
+	// share of goroutine switches that came after a wait of a second or more: 0 to 1
 	slow     float64
-	switches float64 // to goroutines since the last reading, in a second on each CPU
+	switches float64 // goroutine switches since the last reading, per second and CPU
 	locks    int     // goroutines that wait for locks
-	syscalls int     // goroutines that are in system calls, or in C
+	syscalls int     // goroutines in system calls or in C
 	starting time.Duration
 	probes   []probing
 }
 
-// probing is for how long a probe has not been answered.
+// probing is the time since when a probe has had no answer.
 type probing struct {
 	name string
 	d    time.Duration
 }
 
-// slowPart is how much of what is scheduled may wait for a second.
+// slowPart is the share of switches that may come after a wait of a second.
 const slowPart = 0.01
 
-// finding is a sign that is worth a dump.
+// finding is a sign that deserves a dump.
 type finding struct{ sign, why string }
 
-// signs remembers since when there are which. What lasts by its nature (a probe, a start) counts as soon as it has
-// lasted for stall; numbers, which come and go, when each reading for as long was bad.
+// signs records since when each sign has been present. A sign that lasts by its nature (a probe, a start) counts as
+// soon as it has lasted for stall. Numbers vary, so they count when each reading was bad for that long.
 type signs struct {
 	stall   time.Duration
 	blocked int
@@ -58,8 +58,8 @@ func newSigns(stall time.Duration, blocked int) signs {
 	return signs{stall, blocked, map[string]time.Time{}}
 }
 
-// judge tells which signs are worth a dump now, those that say most about the cause first.
-func (s *signs) judge(r reading) (found []finding) {
+// findings returns the signs that deserve a dump now, the most specific ones first.
+func (s *signs) findings(r reading) (found []finding) {
 	add := func(bad bool, sign, format string, args ...any) {
 		if bad {
 			found = append(found, finding{sign, fmt.Sprintf(format, args...)})
@@ -78,7 +78,7 @@ func (s *signs) judge(r reading) (found []finding) {
 	return found
 }
 
-// lasts reports whether something has been bad for stall.
+// lasts reports whether a sign has been present for stall.
 func (s *signs) lasts(sign string, now time.Time, bad bool) bool {
 	if !bad {
 		delete(s.since, sign)
@@ -91,18 +91,18 @@ func (s *signs) lasts(sign string, now time.Time, bad bool) bool {
 	return now.Sub(began) >= s.stall
 }
 
-// ruler reads what the runtime tells of itself.
+// ruler reads the runtime's measurements.
 type ruler struct {
 	stall   time.Duration
 	samples []metrics.Sample
 	at      time.Time
 	counts  []uint64 // of the histogram of latencies
-	waited  float64  // seconds, all waits for locks that are over
+	waited  float64  // seconds of all completed waits for locks
 
 	records  []runtime.StackRecord
-	waits    map[uintptr]bool // whether an address is in a function in which one waits for a lock
+	waits    map[uintptr]bool // whether an address is in a function that waits for a lock
 	nextLook time.Time
-	locks    int // what the last look found
+	locks    int // result of the last reading of stacks
 }
 
 const (
@@ -111,7 +111,7 @@ const (
 	inSyscalls = "/sched/goroutines/not-in-go:goroutines"
 )
 
-// read takes a reading; with stacks, which stop the world for a moment, or without.
+// read takes a reading. Reading stacks stops the world for a moment.
 func (l *ruler) read(now time.Time, blocked int, stacks bool) reading {
 	if l.samples == nil {
 		l.samples = []metrics.Sample{{Name: latencies}, {Name: lockWaits}, {Name: inSyscalls}}
@@ -128,7 +128,7 @@ func (l *ruler) read(now time.Time, blocked int, stacks bool) reading {
 	if v := l.samples[2].Value; v.Kind() == metrics.KindUint64 {
 		r.syscalls = int(v.Uint64())
 	}
-	// What waits still is not in the runtime's sum, and what has waited is in no stack: whichever is more.
+	// Current waits are not in the runtime's sum, and completed ones are in no stack. The larger number counts.
 	if stacks {
 		r.locks = l.waiting(now, blocked)
 	}
@@ -142,10 +142,10 @@ func (l *ruler) read(now time.Time, blocked int, stacks bool) reading {
 	return r
 }
 
-// sampled is of how many switches the runtime notes one (gTrackingPeriod).
+// sampled is the number of switches of which the runtime records one (gTrackingPeriod).
 const sampled = 8
 
-// scheduled tells of the latencies since the last call how many there are, and which part is a second and more.
+// scheduled returns the number of latencies since the last call, and the share of those of a second or more.
 func (l *ruler) scheduled(h *metrics.Float64Histogram) (all uint64, part float64) {
 	var slow uint64
 	first := l.counts == nil
@@ -165,18 +165,18 @@ func (l *ruler) scheduled(h *metrics.Float64Histogram) (all uint64, part float64
 	return all, float64(slow) / float64(all)
 }
 
-// What looking at stacks costs: a part of the time in so many, or of a busy machine's, where a look takes long and what
-// it finds is wanted soon.
+// Limits for the cost of reading stacks: a share of the time, and a larger one on a busy machine, where reading takes
+// long and its result is needed soon.
 const (
 	lookCost     = 500
 	lookCostBusy = 50
 )
 
-// manyStacks are too many to look at: 29 MB of memory, and a pause for all of them. What has waited for locks still
-// tells.
+// manyStacks is the number of goroutines above which stacks are not read, because that would take 29 MB of memory and a
+// pause for all of them. Completed waits for locks still count.
 const manyStacks = 100_000
 
-// waiting counts the goroutines that wait for locks now, as soon as there are enough goroutines for too many.
+// waiting returns the number of goroutines that wait for locks, if there are enough goroutines for a sign.
 func (l *ruler) waiting(now time.Time, blocked int) int {
 	n := runtime.NumGoroutine()
 	if n < blocked {
@@ -211,10 +211,10 @@ func (l *ruler) waiting(now time.Time, blocked int) int {
 	return l.locks
 }
 
-// lockFunctions are where one waits for a sync.Mutex or a sync.RWMutex.
+// lockFunctions are the functions that wait for a sync.Mutex or a sync.RWMutex.
 var lockFunctions = []string{"runtime_SemacquireMutex", "runtime_SemacquireRWMutex", "runtime_SemacquireRWMutexR"}
 
-// waitsForLock looks at the innermost functions of a stack.
+// waitsForLock checks the innermost functions of a stack.
 func (l *ruler) waitsForLock(r *runtime.StackRecord) bool {
 	for _, pc := range r.Stack0[:6] {
 		if pc == 0 {

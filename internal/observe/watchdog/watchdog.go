@@ -1,20 +1,18 @@
-// Package watchdog notices that its process gets no work done, and writes down what it looked like at that moment:
-// stacks, profiles, the last seconds of the execution trace, the tree of processes. Afterwards is too late: a process
-// that is locked up accepts no connection for a profiler.
+// Package watchdog detects that its process makes no progress, and writes a dump of it: stacks, profiles, the last
+// seconds of the execution trace, and the tree of processes. Afterwards would be too late, because a process that is
+// locked up accepts no connection of a profiler.
 //
-// It looks every second or two at signs that cost next to nothing (see signs): goroutines that were runnable and did
-// not run, goroutines that wait for locks, threads that are in the kernel, the start of a git process that does not
-// come to an end, and probes: small requests through the process's own listeners, small accesses to its disks. A sign
-// that lasts makes a dump.
+// Every second or two the watchdog reads cheap signs. These are runnable goroutines that do not run, goroutines that
+// wait for locks, threads in system calls, and a git process whose start takes too long. It also sends probes: small
+// requests through the process's own listeners, and small accesses to its disks. A sign that lasts causes a dump.
 //
-// It has to work when nothing else does. So it shares no lock with anything it watches; what it writes is put together
-// in memory first; each part has a time limit and is given up when it is over; files are written by goroutines that may
-// hang in a disk, and then another directory is tried; and it logs last, from a goroutine of its own. What it cannot
-// survive is a runtime that runs no goroutine at all, as with a thread that waits in a page fault while the collector
-// stops the world: docs/explanation/watchdog.md says what helps then.
+// The watchdog has to work when nothing else does. It shares no lock with the code that it watches. It assembles a dump
+// in memory first, and gives up a part after a time limit. Goroutines that may hang in a disk write the files; if they
+// do, another directory is used. It logs last, from a goroutine of its own. It cannot work if the runtime runs no
+// goroutine at all, for example with a thread in a page fault while the collector stops the world.
+// docs/explanation/watchdog.md names the remedy.
 //
-// Dumps are bounded in number and bytes, leave a part of the disk free, and come at intervals that grow while a sign
-// lasts.
+// Dumps are limited in number and bytes, leave free space on the disk, and become rarer while a sign lasts.
 package watchdog
 
 import (
@@ -30,42 +28,43 @@ import (
 	"time"
 )
 
-// Options of a Watchdog.
+// Options configure a Watchdog.
 type Options struct {
-	Dir   string // for dumps; made with mode 0700
-	Spare string // for those that Dir does not take; "": there is none
+	Dir   string // directory of dumps, created with mode 0700
+	Spare string // directory to use if Dir fails, may be empty
 
-	Stall    time.Duration // how long a sign lasts before there is a dump
-	Blocked  int           // goroutines that wait for locks, or are in system calls, so many of them are a sign
-	Interval time.Duration // the least time between two dumps that nobody asked for; it doubles while signs last
-	Count    int           // of dumps that are kept
-	MaxBytes int64         // of them all
-	MinFree  int64         // bytes that stay free on their disk
-	Trace    int64         // bytes of memory for the last seconds of the execution trace; 0: none is kept
-	Profile  time.Duration // how long a dump's CPU profile takes
+	Stall    time.Duration // time that a sign lasts before a dump
+	Blocked  int           // number of goroutines in locks or system calls that is a sign
+	Interval time.Duration // minimum time between two automatic dumps, doubles while signs last
+	Count    int           // maximum number of dumps
+	MaxBytes int64         // maximum size of all dumps
+	MinFree  int64         // bytes that stay free on the disk
+	Trace    int64         // bytes of memory for the execution trace, zero turns it off
+	Profile  time.Duration // duration of a dump's CPU profile
 
 	Probes   []Probe
-	Starting func() time.Duration // for how long a git process has been started and is not; nil: there are none
-	Parts    []Part               // more for each dump
-	Redact   func(string) string  // takes out of command lines what no log may show; nil: nothing
-	About    string               // the process, for people: its role and version
+	Starting func() time.Duration // age of the oldest unfinished start of a git process, may be nil
+	Parts    []Part               // further parts of each dump
+	Redact   func(string) string  // removes secrets from command lines, may be nil
+	About    string               // role and version of the process
 	Log      *slog.Logger
-	Stderr   io.Writer // gets stacks that no directory takes; nil: nobody does
-	Metrics  *Metrics  // nil: nobody looks
+	Stderr   io.Writer // receives stacks if no directory works, may be nil
+	Metrics  *Metrics  // may be nil
 
-	patience     time.Duration // how long making a part of a dump may take; 0: partPatience
-	diskPatience time.Duration // how long a directory may take for anything; 0: partPatience
+	patience     time.Duration // time limit for one part of a dump, by default partPatience
+	diskPatience time.Duration // time limit for one disk operation, by default partPatience
 }
 
-// Part is a file of a dump. Write is given up when it takes too long, and not called again before it has returned.
+// Part is a file of a dump. A call of Write that takes too long is abandoned. Write is not called again before it
+// returns.
 type Part struct {
 	Name  string
 	Write func(io.Writer) error
 }
 
-// The causes of dumps that have no sign.
+// Causes of dumps without a sign.
 const (
-	CauseAsked  = "asked"  // over the admin socket, or the private listener
+	CauseAsked  = "asked"  // requested over the admin socket or the private listener
 	CauseSignal = "signal" // SIGQUIT
 )
 
@@ -79,21 +78,21 @@ type Watchdog struct {
 	stop    context.CancelFunc
 	stopped context.Context
 	work    sync.WaitGroup // goroutines that end soon after stop
-	lines   chan func()    // for the log, in order
+	lines   chan func()    // log lines, in order
 
-	mu      sync.Mutex // held for steps only
+	mu      sync.Mutex // held for short steps only
 	running *attempt
-	busy    map[string]bool // parts that are being written, perhaps since an earlier dump
+	busy    map[string]bool // parts that are being written, possibly since an earlier dump
 
-	// Of the goroutine that looks.
+	// Used by the goroutine that reads signs.
 	signs     signs
-	bad       bool // the last look found a sign
+	bad       bool // the last reading had a sign
 	notBefore time.Time
-	lasted    int       // dumps in a row without a quiet interval between them
-	lastSign  time.Time // when one was seen that is worth a dump
+	lasted    int       // consecutive dumps without a quiet interval
+	lastSign  time.Time // time of the last sign that deserved a dump
 }
 
-// Start begins to watch.
+// Start starts a watchdog.
 func Start(o Options) *Watchdog {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
@@ -127,20 +126,20 @@ func Start(o Options) *Watchdog {
 	return w
 }
 
-// sampleLocks has the runtime note who waits for whom: one of a hundred waits for a lock, and what was blocked for 10
-// ms and more (of what was for less, a part that is as large as it is to 10 ms).
+// sampleLocks makes the runtime sample waits for locks: one of a hundred waits for a mutex. Of blocking operations it
+// samples those of 10 ms and more, and shorter ones in proportion to their length.
 func sampleLocks() {
 	runtime.SetMutexProfileFraction(100)
 	runtime.SetBlockProfileRate(int((10 * time.Millisecond).Nanoseconds()))
 }
 
-// closePatience is how long Close waits for what may hang.
+// closePatience is the time limit of Close for operations that may hang.
 const closePatience = 2 * time.Second
 
-// Close ends the watching. It waits for a dump that is being written, and for probes, but not for those that hang.
+// Close stops the watchdog. It waits for a running dump and for probes, but not for operations that hang.
 func (w *Watchdog) Close() {
 	w.mu.Lock()
-	w.stop() // no dump begins after it
+	w.stop() // no dump starts afterwards
 	w.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
@@ -156,12 +155,12 @@ func (w *Watchdog) Close() {
 	w.recorder.stop()
 }
 
-// tick is the time between two looks.
+// tick returns the time between two readings.
 func (w *Watchdog) tick() time.Duration {
 	return min(max(w.Stall/5, 50*time.Millisecond), 2*time.Second)
 }
 
-// look takes a reading at each tick, and has a dump written when it is bad for too long.
+// look takes a reading at each tick, and starts a dump when a sign lasts too long.
 func (w *Watchdog) look() {
 	w.signs = newSigns(w.Stall, w.Blocked)
 	ruler := ruler{stall: w.Stall}
@@ -182,18 +181,18 @@ func (w *Watchdog) look() {
 			r.probes = append(r.probes, probing{p.Name, p.waiting(now)})
 		}
 		w.Metrics.traces(w.recorder.pace(now, r.switches))
-		found := w.signs.judge(r)
+		found := w.signs.findings(r)
 		w.Metrics.looked(r, found)
 		w.bark(now, found)
 	}
 }
 
-// startHangs reports whether the start of a process takes long. While it does, the goroutine that starts it cannot be
-// stopped (a child of vfork(2) has its memory), and whatever stops the world waits for it, with all others: that must
-// not be ours.
+// startHangs reports whether the start of a process takes long. Meanwhile its goroutine cannot be stopped, because a
+// child of vfork(2) has its memory. An operation that stops the world would wait for it together with all goroutines,
+// so the watchdog must not start one.
 func (w *Watchdog) startHangs() bool { return w.Starting != nil && w.Starting() >= time.Second }
 
-// bark has a dump written for signs, unless there was one for them a short time ago.
+// bark starts a dump for signs, unless there was a recent one.
 func (w *Watchdog) bark(now time.Time, found []finding) {
 	begins := !w.bad
 	if w.bad = len(found) > 0; !w.bad {
@@ -201,7 +200,7 @@ func (w *Watchdog) bark(now time.Time, found []finding) {
 	}
 	again := now.Sub(w.lastSign) < w.Interval && !w.lastSign.IsZero()
 	w.lastSign = now
-	if again && now.Before(w.notBefore) { // after a quiet interval it is another incident, and gets a dump
+	if again && now.Before(w.notBefore) { // after a quiet interval it is a new incident, which gets a dump
 		if begins {
 			w.Metrics.skipped.Inc()
 		}
@@ -219,7 +218,7 @@ func (w *Watchdog) bark(now time.Time, found []finding) {
 	w.begin(found[0].sign, slices.Clip(why))
 }
 
-// Dump writes one now, or waits for the one that is being written, until ctx ends.
+// Dump writes a dump, or waits for the running one, until ctx ends.
 func (w *Watchdog) Dump(ctx context.Context, cause, why string) (Dump, error) {
 	a := w.begin(cause, []string{why})
 	select {
@@ -230,7 +229,7 @@ func (w *Watchdog) Dump(ctx context.Context, cause, why string) (Dump, error) {
 	}
 }
 
-// attempt is a dump that is being written.
+// attempt is a running dump.
 type attempt struct {
 	dump Dump
 	err  error
@@ -239,7 +238,7 @@ type attempt struct {
 
 var errEnded = errors.New("the watchdog has ended")
 
-// begin starts to write a dump unless one is being written, or the watchdog has ended.
+// begin starts a dump, unless one is running or the watchdog is closed.
 func (w *Watchdog) begin(cause string, why []string) *attempt {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -260,28 +259,28 @@ func (w *Watchdog) begin(cause string, why []string) *attempt {
 		w.mu.Unlock()
 		w.Metrics.wrote(cause, a.err)
 		close(a.done)
-		w.tell(cause, why, a)
+		w.logDump(cause, why, a)
 	})
 	return a
 }
 
-// tell logs a dump.
-func (w *Watchdog) tell(cause string, why []string, a *attempt) {
+// logDump logs a dump.
+func (w *Watchdog) logDump(cause string, why []string, a *attempt) {
 	attrs := []any{"cause", cause, "why", strings.Join(why, "; ")}
 	switch asked := cause == CauseAsked || cause == CauseSignal; {
 	case a.err != nil:
-		w.say(func() { w.Log.Error("cannot write a dump", append(attrs, "error", a.err)...) })
+		w.enqueue(func() { w.Log.Error("cannot write a dump", append(attrs, "error", a.err)...) })
 	case asked:
-		w.say(func() { w.Log.Info("a dump was written", append(attrs, "dir", a.dump.Dir)...) })
+		w.enqueue(func() { w.Log.Info("a dump was written", append(attrs, "dir", a.dump.Dir)...) })
 	default:
-		w.say(func() {
+		w.enqueue(func() {
 			w.Log.Warn("the process gets too little done; a dump was written", append(attrs, "dir", a.dump.Dir)...)
 		})
 	}
 }
 
-// say has a line logged, when the log takes it.
-func (w *Watchdog) say(line func()) {
+// enqueue adds a log line. It is written when the log accepts it.
+func (w *Watchdog) enqueue(line func()) {
 	select {
 	case w.lines <- line:
 	default:
@@ -294,7 +293,7 @@ func (w *Watchdog) logLines() {
 		case line := <-w.lines:
 			line()
 		case <-w.stopped.Done():
-			for { // what was said before the end
+			for { // lines from before the end
 				select {
 				case line := <-w.lines:
 					line()

@@ -119,7 +119,7 @@ func TestJudge(t *testing.T) {
 	} {
 		step.r.at = start.Add(step.after)
 		var got []string
-		for _, f := range s.judge(step.r) {
+		for _, f := range s.findings(step.r) {
 			got = append(got, f.sign)
 		}
 		if !slices.Equal(got, step.want) {

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Bounds of the private listener. What tells of health has room beyond what all else takes.
+// Limits of the private listener. Health checks have room beyond all other requests.
 const (
 	opsConnections = 256 // open at the same time
 	opsRequests    = 64  // answered at the same time, health not counted
 )
 
-// door bounds a listener's connections. When there are too many, the one goes that has had nothing to do for the
-// longest time: whoever opens connections and is silent keeps nobody else out. Use state as http.Server.ConnState.
-type door struct {
+// limitListener limits the connections of a listener. If there are too many, it closes the one that has been idle
+// longest, so that silent clients cannot keep others out. Use state as http.Server.ConnState.
+type limitListener struct {
 	net.Listener
 	most    int
 	metrics *OpsMetrics
@@ -31,12 +31,12 @@ type visit struct {
 	works bool      // a request is being answered
 }
 
-func newDoor(l net.Listener, most int, m *OpsMetrics) *door {
-	return &door{Listener: l, most: most, metrics: m, conns: make(map[net.Conn]*visit)}
+func newDoor(l net.Listener, most int, m *OpsMetrics) *limitListener {
+	return &limitListener{Listener: l, most: most, metrics: m, conns: make(map[net.Conn]*visit)}
 }
 
-// Accept is net.Listener's.
-func (d *door) Accept() (net.Conn, error) {
+// Accept implements net.Listener.
+func (d *limitListener) Accept() (net.Conn, error) {
 	for {
 		c, err := d.Listener.Accept()
 		if err != nil {
@@ -49,8 +49,8 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 }
 
-// enter takes a connection in, perhaps for another; false: all of them work.
-func (d *door) enter(c net.Conn) bool {
+// enter admits a connection, and may close an idle one for it. It returns false if all connections are busy.
+func (d *limitListener) enter(c net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.conns) >= d.most {
@@ -71,7 +71,7 @@ func (d *door) enter(c net.Conn) bool {
 	return true
 }
 
-func (d *door) state(c net.Conn, s http.ConnState) {
+func (d *limitListener) state(c net.Conn, s http.ConnState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v := d.conns[c]
@@ -86,14 +86,14 @@ func (d *door) state(c net.Conn, s http.ConnState) {
 	}
 }
 
-// healthy tells whether a request asks for the process's health.
-func healthy(r *http.Request) bool { return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" }
+// isHealthCheck reports whether a request is a health check.
+func isHealthCheck(r *http.Request) bool { return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" }
 
-// bounded answers so many requests at the same time, and besides those for health.
+// bounded limits the number of concurrent requests, except for health checks.
 func bounded(h http.Handler, most int, m *OpsMetrics) http.Handler {
 	room := make(chan struct{}, most)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !healthy(r) {
+		if !isHealthCheck(r) {
 			select {
 			case room <- struct{}{}:
 				defer func() { <-room }()
@@ -111,8 +111,8 @@ func bounded(h http.Handler, most int, m *OpsMetrics) http.Handler {
 
 var errOpsFull = errors.New("the private listener answers as many requests as it may; try again")
 
-// noPages refuses requests that web pages of other sites make, GET included: a profile costs CPU time even if the page
-// cannot read it.
+// noPages refuses requests from web pages of other sites, including GET, because a profile costs CPU time even if the
+// page cannot read it.
 func noPages(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asUnsafe := *r
