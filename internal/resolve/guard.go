@@ -6,35 +6,35 @@ import (
 	"strconv"
 )
 
-// guarded is a connection to a Redis that may lie about lengths: the client makes room for what it is told will come.
-// What is longer than our own values can be, ends the connection before the client sees it.
+// guarded is a connection to a Redis that may send wrong lengths. The client allocates memory for announced lengths, so
+// a reply that is longer than any value of ours ends the connection before the client reads it.
 type guarded struct {
 	net.Conn
-	line   []byte // as much as has come of the line that says what comes
-	skip   int    // bytes of a value that are left, with its line end
-	left   int    // elements of arrays that are left
+	line   []byte // received part of a line with a type or length
+	skip   int    // remaining bytes of a value, including its line end
+	left   int    // remaining elements of arrays
 	nested int    // elements of arrays in arrays since the last command
 	bytes  int    // since the last command
 	err    error
 }
 
 const (
-	maxLine    = 4096     // of a reply, in bytes; an error is one
-	maxElement = 8192     // of a reply, in bytes; more than maxValue
-	maxArray   = 2048     // elements of a reply; more than readBatch
-	maxNested  = 256      // elements of arrays in a reply to one command: a greeting has some
+	maxLine    = 4096     // of a reply, in bytes; an error is one line
+	maxElement = 8192     // of a reply, in bytes, more than maxValue
+	maxArray   = 2048     // elements of a reply, more than readBatch
+	maxNested  = 256      // nested elements of a reply; a greeting has some
 	maxReply   = 16 << 20 // bytes in reply to one command, or to those of a pipeline
 )
 
 var errTooLong = errors.New("Redis sends more than was asked for")
 
-// Write is a net.Conn's.
+// Write implements net.Conn.
 func (g *guarded) Write(p []byte) (int, error) {
 	g.nested, g.bytes = 0, 0
 	return g.Conn.Write(p)
 }
 
-// Read is a net.Conn's.
+// Read implements net.Conn.
 func (g *guarded) Read(p []byte) (int, error) {
 	if g.err != nil {
 		return 0, g.err
@@ -48,7 +48,7 @@ func (g *guarded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// scan follows the protocol as far as lengths go.
+// scan parses the lengths of the protocol.
 func (g *guarded) scan(p []byte) error {
 	if g.bytes += len(p); g.bytes > maxReply {
 		return errTooLong
@@ -76,14 +76,14 @@ func (g *guarded) scan(p []byte) error {
 	return nil
 }
 
-// element looks at a whole line, which begins an element.
+// element parses a complete line, which starts an element.
 func (g *guarded) element(line []byte) error {
 	inside := g.left > 0
 	if inside {
 		g.left--
 	}
 	if len(line) < 2 {
-		return nil // the client complains
+		return nil // the client reports it
 	}
 	switch line[0] {
 	case '+', '-', ':', '_', '#', ',', '(':

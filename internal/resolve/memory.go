@@ -10,19 +10,19 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// state is one version of a repository's refs, and what was answered from it. When it is over, all its entries are, at
+// state is one version of a repository's refs, with the answers for it. When it ends, all its entries become invalid at
 // once.
 type state struct {
 	version git.Version
-	over    atomic.Bool  // something newer is known, or may be
-	until   atomic.Int64 // when it is over unless it is confirmed; forever: events will tell
-	used    atomic.Bool  // asked for since the last sweep
-	at      int64        // when it was known to be current last, while no events tell; guarded by the lock of the Tiers
+	over    atomic.Bool  // a newer version is, or may be, known
+	until   atomic.Int64 // end unless it is confirmed; forever if events end it
+	used    atomic.Bool  // used since the last sweep
+	at      int64        // last time it was known to be current, without events; guarded by the lock of the Tiers
 }
 
 const forever = math.MaxInt64
 
-// holds tells whether nothing newer can be known; now is asked for the time only if it matters.
+// holds reports whether the state is valid. It calls now only if the time matters.
 func (s *state) holds(now func() int64) bool {
 	if s.over.Load() {
 		return false
@@ -31,36 +31,35 @@ func (s *state) holds(now func() int64) bool {
 	return until == forever || now() < until
 }
 
-// repository is what Tiers know of one. Guarded by their lock.
+// repository is the record of a repository in Tiers. It is guarded by their lock.
 type repository struct {
 	path  git.RepoPath
-	state *state // the newest that is known; nil: none
-	// fence counts what became known: an answer from before and one from after cannot be compared if their versions
-	// cannot.
+	state *state // newest known state, or nil
+	// fence counts new information. Two answers from before and after it cannot be compared if their versions cannot.
 	fence uint64
 
-	stream  *stream     // tells of events; nil: none does
-	joining *stream     // will, when its first event has come
-	queued  bool        // is to be watched
-	heard   git.Version // that of the stream's latest event; zero: the repository is not there
+	stream  *stream     // source of events, or nil
+	joining *stream     // future source, after its first event
+	queued  bool        // waits to be watched
+	heard   git.Version // version of the stream's latest event; zero if the repository does not exist
 
-	flights int // which use this
+	flights int // flights that use the record
 	entries int
 }
 
-// verdict is what becomes of an answer of the node.
+// verdict is the validity of an answer of the node.
 type verdict int
 
 const (
-	current verdict = iota // nothing newer is known
-	old                    // something newer is
-	unsure                 // its version cannot be compared with what became known meanwhile
+	current verdict = iota // no newer version is known
+	old                    // a newer version is known
+	unsure                 // its version cannot be compared with later information
 )
 
-// comparable tells whether two versions' generations can be compared.
+// comparable reports whether the generations of two versions can be compared.
 func comparable(a, b git.Version) bool { return a.Incarnation == b.Incarnation && a.Epoch == b.Epoch }
 
-// learn takes in that a look-up which began at a time, when the fence was this, was answered from a version. t.mu is
+// learn records that a look-up was answered from a version. The look-up started at a time with the given fence. t.mu is
 // held.
 func (t *Tiers) learn(r *repository, fence uint64, v git.Version, began int64) verdict {
 	s := r.state
@@ -77,26 +76,26 @@ func (t *Tiers) learn(r *repository, fence uint64, v git.Version, began int64) v
 		t.begin(r, v, began)
 		return current
 	}
-	t.end(r) // both may be true of a moment since; whoever asks next knows more
+	t.end(r) // both may have been current; the next look-up decides
 	return unsure
 }
 
-// unknownFor is for how long nothing was known of a state that turns out to be old.
+// unknownFor returns the time without information about a state that turns out to be old.
 func (t *Tiers) unknownFor(r *repository, s *state) int64 {
 	if s.until.Load() == forever {
-		return 0 // its event is on the way
+		return 0 // its event will arrive
 	}
 	return min(t.now(), s.until.Load()) - s.at
 }
 
-// begin puts a new state in the place of what was known, as of a time. t.mu is held.
+// begin replaces the state as of a time. t.mu is held.
 func (t *Tiers) begin(r *repository, v git.Version, at int64) {
 	t.end(r)
 	r.state = &state{version: v}
 	t.confirm(r, at)
 }
 
-// confirm notes that the state was current at a time. t.mu is held.
+// confirm records that the state was current at a time. t.mu is held.
 func (t *Tiers) confirm(r *repository, at int64) {
 	s := r.state
 	if r.stream != nil && comparable(r.heard, s.version) {
@@ -110,7 +109,7 @@ func (t *Tiers) confirm(r *repository, at int64) {
 	}
 }
 
-// end forgets a repository's answers. t.mu is held.
+// end drops the answers of a repository. t.mu is held.
 func (t *Tiers) end(r *repository) {
 	if r.state != nil {
 		r.state.over.Store(true)
@@ -119,10 +118,10 @@ func (t *Tiers) end(r *repository) {
 	r.fence++
 }
 
-// hear takes in an event of the repository's stream. t.mu is held.
+// hear processes an event of the repository's stream. t.mu is held.
 //
-// It ends what was known, or confirms it, and never begins a state of another incarnation or epoch: an event may have
-// been on its way for long, and only an answer to a question says where things are now.
+// It ends or confirms the state, and never starts a state of another incarnation or epoch. An event may have been
+// delayed for long, and only an answer of the node has the current version.
 func (t *Tiers) hear(r *repository, e Event) {
 	r.heard = e.Version
 	s := r.state
@@ -151,7 +150,7 @@ func (t *Tiers) hear(r *repository, e Event) {
 	t.o.Metrics.events.WithLabelValues(kind).Inc()
 }
 
-// unwatched notes that no events come from now on. t.mu is held.
+// unwatched records that no further events arrive. t.mu is held.
 func (t *Tiers) unwatched(r *repository) {
 	r.stream, r.heard = nil, git.Version{}
 	if s := r.state; s != nil && s.until.Load() == forever {
@@ -161,13 +160,13 @@ func (t *Tiers) unwatched(r *repository) {
 }
 
 const (
-	// maxKept is the longest path and revision, and ref in the answer, together in bytes, that are remembered.
+	// maxKept is the maximum total length of path, revision and ref of a stored answer, in bytes.
 	maxKept = 2048
-	// missShare is how much of the memory tier errors may take: a quarter.
+	// missShare is the share of the memory tier for errors: a quarter.
 	missShare = 4
 )
 
-// keep remembers an answer that was given at a time from the repository's state. t.mu is held.
+// keep stores an answer that was current at a time for the repository's state. t.mu is held.
 func (t *Tiers) keep(r *repository, q Question, result Result, at int64) {
 	if r.state == nil || r.state.version != result.Version ||
 		len(q.Repository.String())+len(q.Revision)+len(result.Ref) > maxKept {
@@ -186,15 +185,15 @@ func (t *Tiers) keep(r *repository, q Question, result Result, at int64) {
 	t.o.Metrics.entries.Set(float64(len(t.table.ring)))
 }
 
-// over tells whether an entry does not hold any more.
+// over reports whether an entry is no longer valid.
 func (t *Tiers) over(e *entry) bool {
 	return !e.state.holds(t.now) || e.until != 0 && e.until <= t.now()
 }
 
-// until tells how long an answer may be remembered besides while its state holds; 0: as long as that.
+// until returns the time limit of an answer in addition to its state, or zero if there is none.
 //
-// What refs say changes with the state. Objects come and go without one: what is not there, an abbreviation that may
-// become ambiguous, and what begins with an object ID are given again for a bounded time only.
+// Refs change with the state, but objects come and go without it. Missing objects, abbreviations that may become
+// ambiguous, and revisions that begin with an object ID are therefore stored for a limited time only.
 func (t *Tiers) until(q Question, result Result, at int64) (until int64, ok bool) {
 	switch {
 	case fault.Is(result.Err, fault.NotFound), fault.Is(result.Err, fault.Exists), fault.Is(result.Err, fault.Invalid):
@@ -209,7 +208,7 @@ func (t *Tiers) until(q Question, result Result, at int64) (until int64, ok bool
 	return at + int64(t.o.TTL), true
 }
 
-// hexes is how many hexadecimal digits a revision begins with.
+// hexes returns the number of leading hexadecimal digits of a revision.
 func hexes(revision string) (n int) {
 	for n < len(revision) && strings.IndexByte("0123456789abcdefABCDEF", revision[n]) >= 0 {
 		n++
@@ -217,7 +216,7 @@ func hexes(revision string) (n int) {
 	return n
 }
 
-// recall finds an answer in memory. It takes no lock.
+// recall returns an answer from memory. It takes no lock.
 func (t *Tiers) recall(q Question, into *Result) bool {
 	random, began := t.o.Metrics.begin()
 	e := t.table.get(q)
@@ -235,12 +234,12 @@ func (t *Tiers) recall(q Question, into *Result) bool {
 	return true
 }
 
-// repository gives the record of one. t.mu is held.
+// repository returns the record of a repository. t.mu is held.
 func (t *Tiers) repository(path git.RepoPath) *repository {
 	r := t.repos[path]
 	if r == nil {
 		if copied, err := git.ParseRepoPath(strings.Clone(path.String())); err == nil && copied == path {
-			path = copied // it does not keep the request alive that it came from
+			path = copied // so that it does not keep the request in memory
 		}
 		r = &repository{path: path}
 		t.repos[path] = r
@@ -249,7 +248,7 @@ func (t *Tiers) repository(path git.RepoPath) *repository {
 	return r
 }
 
-// release lets go of a record that nothing uses. t.mu is held.
+// release removes an unused record. t.mu is held.
 func (t *Tiers) release(r *repository) {
 	if r.flights > 0 || r.entries > 0 || r.stream != nil || r.joining != nil || r.queued {
 		return

@@ -21,9 +21,9 @@ const (
 		"revision that there is not."
 )
 
-// Metrics counts look-ups by tier.
+// Metrics are the metrics of look-ups, by tier.
 type Metrics struct {
-	hits     stripes // of memory
+	hits     stripes // of the memory tier
 	lookups  *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	compute  prometheus.Histogram
@@ -43,7 +43,7 @@ type Metrics struct {
 	lookup                                             *prometheus.Desc // of lookups
 }
 
-// NewMetrics makes the metrics.
+// NewMetrics returns metrics that are not yet registered.
 func NewMetrics() *Metrics {
 	m := &Metrics{
 		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -57,46 +57,42 @@ func NewMetrics() *Metrics {
 			Buckets: []float64{1e-7, 2.5e-7, 5e-7, 1e-6, 5e-6, 2e-5, 5e-5, .0001, .00025, .0005, .001, .005, .025, .1, 1, 10},
 		}, []string{"tier"}),
 		compute: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_resolve_compute_seconds",
-			Help: "Time until what was not in memory was known, for a batch: Redis, the node, and asking anew because " +
-				"refs changed meanwhile.",
+			Name:    "packhorse_resolve_compute_seconds",
+			Help:    "Time of a batch of look-ups after misses in memory: Redis, the node, and repetitions because refs changed.",
 			Buckets: []float64{2e-5, 5e-5, .0001, .00025, .0005, .001, .005, .025, .1, 1, 10},
 		}),
 		stale: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_resolve_staleness_seconds",
-			Help: "For each change of remembered refs that no event had told of: how long answers from before may have " +
-				"been given at most; 0 for one that an event told of.",
+			Name:    "packhorse_resolve_staleness_seconds",
+			Help:    "Maximum time in which stale answers were possible, for each change of refs; 0 if an event reported it.",
 			Buckets: []float64{0, .001, .01, .1, 1, 5, 15, 30, 60, 120, 300},
 		}),
 		shared: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_resolve_shared_total",
-			Help: "Revisions not looked up because the same look-up was under way already.",
+			Help: "Revisions answered by a look-up that was already running.",
 		}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_resolve_dropped_total",
-			Help: "Answers that were not remembered: older than what is known (old), from a state that cannot be compared " +
-				"(unsure); for Redis: " +
-				"not what was asked for, damaged or not ours (garbage), of another version (version), the queue was full (queue).",
+			Help: "Answers that were not cached: outdated (old) or not comparable (unsure). In Redis: invalid (garbage), " +
+				"of another version (version), or the queue was full (queue).",
 		}, []string{"why"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_resolve_events_total",
-			Help: "Events of nodes about remembered repositories: same (nothing new), change, gone, other (a new epoch or " +
+			Help: "Events of nodes about cached repositories: same (nothing new), change, gone, other (new epoch or " +
 				"incarnation).",
 		}, []string{"kind"}),
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_resolve_unwatched_total",
-			Help: "Times that a repository was not watched because as many are as may be; its answers are remembered for the " +
-				"TTL.",
+			Help: "Repositories that were not watched because of the limit. Their answers are cached for the TTL.",
 		}),
 		entries: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_entries",
 			Help: "Answers in the memory tier."}),
 		repos: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_repositories",
-			Help: "Repositories that the memory tier knows."}),
+			Help: "Repositories in the memory tier."}),
 		watched: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_watched",
-			Help: "Repositories whose events the memory tier gets."}),
+			Help: "Repositories watched by the memory tier."}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_resolve_redis_failures_total",
-			Help: "What failed at Redis: read, write, or probe while it is bypassed.",
+			Help: "Failures of Redis: read, write, or probe while it is bypassed.",
 		}, []string{"what"}),
 		bypassed: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_resolve_redis_bypassed",
 			Help: "Whether Redis is bypassed because it failed: 1, or 0."}),
@@ -109,7 +105,7 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Collectors lists the metrics for registration.
+// Collectors returns the collectors to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		lookupCollector{m}, m.seconds, m.compute, m.stale, m.shared, m.dropped, m.events, m.unknown, m.entries, m.repos,
@@ -118,16 +114,16 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	}
 }
 
-// stripes is a counter that many CPUs add to without taking the memory from one another.
+// stripes is a counter without contention between CPUs.
 type stripes [64]struct {
 	n atomic.Uint64
 	_ [120]byte
 }
 
-// sampled is one in how many memory look-ups is timed: taking the time costs more than the look-up.
+// sampled is the number of memory look-ups of which one is timed, because reading the clock costs more than a look-up.
 const sampled = 1024
 
-// count adds one for a random number.
+// count adds one to the stripe of a random number.
 func (s *stripes) count(random uint32) { s[random%uint32(len(s))].n.Add(1) }
 
 func (s *stripes) sum() (sum uint64) {
@@ -137,7 +133,7 @@ func (s *stripes) sum() (sum uint64) {
 	return sum
 }
 
-// begin tells for a memory look-up a random number, and when it began if it is one that is timed.
+// begin returns a random number for a memory look-up, and its start if it is timed.
 func (m *Metrics) begin() (random uint32, began time.Time) {
 	random = rand.Uint32()
 	if random/64%sampled == 0 {
@@ -153,13 +149,13 @@ func (m *Metrics) hit(random uint32, began time.Time) {
 	}
 }
 
-// lookupCollector tells of look-ups, the memory tier's hits with them.
+// lookupCollector reports look-ups, including hits of the memory tier.
 type lookupCollector struct{ *Metrics }
 
-// Describe is a prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (c lookupCollector) Describe(out chan<- *prometheus.Desc) { c.lookups.Describe(out) }
 
-// Collect is a prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (c lookupCollector) Collect(out chan<- prometheus.Metric) {
 	c.lookups.Collect(out)
 	out <- prometheus.MustNewConstMetric(c.lookup, prometheus.CounterValue, float64(c.hits.sum()), tierMemory, "hit")

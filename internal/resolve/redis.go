@@ -22,8 +22,8 @@ import (
 // RedisOptions configure a Redis.
 type RedisOptions struct {
 	URL      string        // redis://[USER@]HOST[:PORT][/DB], rediss:// for TLS, or unix:///PATH
-	Password func() string // returns the current password; nil, or an empty result: none
-	Secret   []byte        // signs values, and other values are ignored; empty: every writer is trusted
+	Password func() string // returns the current password; nil or an empty result means none
+	Secret   []byte        // signs values; without it every writer is trusted
 	// Authorities are trusted for TLS. Nil means those of the system.
 	Authorities *x509.CertPool
 
@@ -42,33 +42,33 @@ type Redis struct {
 	client  *redis.Client
 	breaker circuitbreaker.CircuitBreaker[any]
 	coder   coder
-	garbage atomic.Int64 // answers in a row with values that were none
+	garbage atomic.Int64 // consecutive replies with invalid values
 
 	writes  chan write
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
 
-// write is a value that is on its way to Redis.
+// write is a value that will be written to Redis.
 type write struct {
-	fence, value string // keys; no value key: the fence alone
+	fence, value string // keys; without a value key only the fence is written
 	order, text  string
 }
 
 const (
 	probeEvery  = time.Second
 	writeLimit  = time.Second      // of one batch of writes
-	writePause  = 10 * time.Second // when Redis takes none, as when it is full
-	maxWrites   = 4096             // on their way
+	writePause  = 10 * time.Second // after Redis refused a write, for example because it is full
+	maxWrites   = 4096             // waiting writes
 	writeBatch  = 128
 	readBatch   = 1000
-	maxGarbage  = 8 // answers with bad values in a row, then it is bypassed
+	maxGarbage  = 8 // consecutive replies with invalid values, after which Redis is bypassed
 	connections = 16
 )
 
-// setNewer writes a value unless there is a newer one, or the repository is known to be at a newer version. KEYS:
-// fence, value. ARGV: order, value, time to live of the value and of the fence in ms. An order has 34 bytes; what
-// stands there and is none counts as oldest.
+// setNewer writes a value unless there is a newer one, or the repository is known to have a newer version. KEYS: fence,
+// value. ARGV: order, value, time to live of the value and of the fence in ms. An order has 34 bytes. An invalid one
+// counts as the oldest.
 var setNewer = redis.NewScript(`
 local function order(key)
 	local s = redis.call("GETRANGE", key, 0, 33)
@@ -103,7 +103,7 @@ func NewRedis(o RedisOptions) (*Redis, error) {
 	client.Protocol, client.MaxRetries = 2, -1
 	client.DialTimeout, client.PoolTimeout = o.Timeout, o.Timeout
 	client.DialerRetries = 1
-	client.ReadTimeout, client.WriteTimeout, client.ContextTimeoutEnabled = -1, -1, true // each call has its own
+	client.ReadTimeout, client.WriteTimeout, client.ContextTimeoutEnabled = -1, -1, true // each call has its own timeout
 	client.PoolSize, client.MaxActiveConns = connections, connections
 	client.DisableIdentity = true
 	client.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -135,12 +135,12 @@ func NewRedis(o RedisOptions) (*Redis, error) {
 	return r, nil
 }
 
-// quiet keeps the client from writing lines of its own to standard error: what it has to say comes as errors, too.
+// quiet discards the client's own log lines, because it returns the same information as errors.
 var quiet = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
 
 type silent struct{}
 
-// Printf writes nothing.
+// Printf discards the line.
 func (silent) Printf(context.Context, string, ...any) {}
 
 // ParseRedisURL parses the address of a Redis. It refuses passwords, because addresses are not secret.
@@ -162,7 +162,7 @@ func ParseRedisURL(address string) (*redis.Options, error) {
 	return options, nil
 }
 
-// Close ends the connections. What is on its way to Redis may not arrive.
+// Close closes the connections. Waiting writes may be lost.
 func (r *Redis) Close() error {
 	r.stop()
 	r.running.Wait()
@@ -172,8 +172,8 @@ func (r *Redis) Close() error {
 // Bypassed reports whether Redis is bypassed after an error.
 func (r *Redis) Bypassed() bool { return !r.breaker.IsClosed() }
 
-// get finds the answers to questions at the versions that stand in their answers, and tells which it found. One
-// question to Redis for all, but of a thousand and more, one for each thousand.
+// get returns the answers to questions for the given versions, and reports which it found. It sends one request for
+// every thousand questions.
 func (r *Redis) get(ctx context.Context, wanted []stored) (found []bool) {
 	found = make([]bool, len(wanted))
 	hits := 0
@@ -226,7 +226,7 @@ func (r *Redis) getSome(ctx context.Context, wanted []stored, found []bool) (hit
 	return hits
 }
 
-// believe bypasses a Redis that goes on to answer with values that are none.
+// believe bypasses a Redis that repeatedly returns invalid values.
 func (r *Redis) believe(bad int) {
 	if bad == 0 {
 		r.garbage.Store(0)
@@ -239,7 +239,7 @@ func (r *Redis) believe(bad int) {
 	}
 }
 
-// failed notes that Redis failed: it is bypassed from now on.
+// failed records a failure. Redis is bypassed from then on.
 func (r *Redis) failed(what string, err error) {
 	r.o.Metrics.failures.WithLabelValues(what).Inc()
 	if !r.breaker.IsClosed() {
@@ -250,7 +250,7 @@ func (r *Redis) failed(what string, err error) {
 	r.o.Log.Warn("Redis failed and is bypassed until it answers again", "what", what, "error", err)
 }
 
-// probe looks for a Redis that is bypassed.
+// probe checks repeatedly whether a bypassed Redis is back.
 func (r *Redis) probe(ctx context.Context, opened <-chan struct{}) {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -280,7 +280,7 @@ func (r *Redis) probe(ctx context.Context, opened <-chan struct{}) {
 	}
 }
 
-// put has answers written in the background.
+// put writes answers in the background.
 func (r *Redis) put(known []stored) {
 	for _, s := range known {
 		if text, ok := r.coder.encode(s); ok {
@@ -290,7 +290,7 @@ func (r *Redis) put(known []stored) {
 	}
 }
 
-// fence makes known in the background that a repository is at a version: no older answer is written from then on.
+// fence writes the current version of a repository in the background. Older answers are not written afterwards.
 func (r *Redis) fence(path git.RepoPath, v git.Version) {
 	r.enqueue(write{fence: r.coder.fenceKey(path), order: order(v)})
 }
@@ -306,7 +306,7 @@ func (r *Redis) enqueue(w write) {
 	}
 }
 
-// write writes what comes, until ctx ends.
+// write performs waiting writes until ctx ends.
 func (r *Redis) write(ctx context.Context) {
 	var paused time.Time
 	for {
@@ -328,8 +328,8 @@ func (r *Redis) write(ctx context.Context) {
 	}
 }
 
-// refused tells until when nothing is written, after an error. Who refuses to write may still be read: it is full, or a
-// replica.
+// refused returns the time until which no values are written after an error. Such a Redis may still be read: it may be
+// full, or a replica.
 func (r *Redis) refused(err error) (until time.Time) {
 	var told redis.Error
 	if !errors.As(err, &told) {

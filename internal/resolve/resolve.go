@@ -15,14 +15,14 @@ import (
 // Question is a revision in a repository.
 type Question struct {
 	Repository git.RepoPath
-	Revision   string // see gitrevisions(7); "": HEAD
+	Revision   string // see gitrevisions(7); empty means HEAD
 }
 
 // Answer is the object that a revision names.
 type Answer struct {
 	ID   git.ObjectID
 	Type git.ObjectType
-	// full name of the ref at the beginning of the revision, after symbolic refs; "": it begins with an object ID
+	// full name of the ref at the start of the revision, after symbolic refs; empty for an object ID
 	Ref     string
 	Version git.Version
 }
@@ -44,7 +44,7 @@ type Event struct {
 // Known is the state of a repository that a watcher knows.
 type Known struct {
 	Repository git.RepoPath
-	Version    git.Version // zero: none
+	Version    git.Version // zero if unknown
 }
 
 // Node owns repositories. It is safe for concurrent use.

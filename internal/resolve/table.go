@@ -5,37 +5,37 @@ import (
 	"sync/atomic"
 )
 
-// table holds what is remembered, by question. Who reads takes no lock, allocates nothing, and writes only a mark that
-// is not set yet. Writers hold the lock of their Tiers.
+// table stores answers by question. Readers take no lock, allocate nothing, and only set a mark. Writers hold the lock
+// of their Tiers.
 //
-// A bucket is an immutable list: whoever found its first node reads on undisturbed, whatever becomes of it. There are
-// as many buckets as entries may be there, so that lists are short. What has to go is found by a hand that goes round:
-// what nobody asked for since it last came by.
+// A bucket is an immutable list, so a reader that has its first node can continue undisturbed. There are as many
+// buckets as entries, so lists are short. Entries are evicted by the clock algorithm: the hand takes those that were
+// not used since its last pass.
 type table struct {
 	seed    maphash.Seed
 	mask    uint64
 	buckets []atomic.Pointer[node]
 
 	// Guarded by the lock of the Tiers.
-	ring     []*entry // each at its place
+	ring     []*entry // each at its own place
 	capacity int
 	hand     int
 	misses   int // entries that are errors
 }
 
-// node is one of a bucket's entries, and those behind it. Immutable.
+// node is an entry of a bucket with the following ones. It is immutable.
 type node struct {
 	entry *entry
 	next  *node
 }
 
-// entry is one answer. Immutable but for the mark, and for what belongs to the table.
+// entry is one answer. It is immutable, except for the mark and the fields of the table.
 type entry struct {
 	question Question
 	result   Result
 	hash     uint64
 	state    *state
-	until    int64 // when it ends, if its state does not end before; 0: with its state
+	until    int64 // end of the entry, if its state does not end before; zero means the end of the state
 	used     atomic.Bool
 
 	repo  *repository
@@ -52,11 +52,11 @@ func newTable(capacity int) *table {
 }
 
 func (t *table) hash(q Question) uint64 {
-	const odd = 0x9e3779b97f4a7c15 // the two strings do not change places
+	const odd = 0x9e3779b97f4a7c15 // makes the hash depend on the order of the strings
 	return maphash.String(t.seed, q.Repository.String())*odd ^ maphash.String(t.seed, q.Revision)
 }
 
-// get finds the entry for a question, whether it still holds or not; nil: there is none.
+// get returns the entry for a question, valid or not, or nil.
 func (t *table) get(q Question) *entry {
 	hash := t.hash(q)
 	for n := t.buckets[hash&t.mask].Load(); n != nil; n = n.next {
@@ -67,8 +67,8 @@ func (t *table) get(q Question) *entry {
 	return nil
 }
 
-// put adds an entry, in the place of one for the same question, and returns which ones had to go; over tells which may
-// go at once.
+// put adds an entry, replaces one for the same question, and returns the evicted entries. over reports entries that may
+// be evicted at once.
 func (t *table) put(e *entry, over func(*entry) bool) (gone []*entry) {
 	e.hash = t.hash(e.question)
 	if old := t.get(e.question); old != nil {
@@ -94,7 +94,7 @@ func (t *table) put(e *entry, over func(*entry) bool) (gone []*entry) {
 	return gone
 }
 
-// victim finds what has to go: the first entry that is over, or was not asked for since the hand came by.
+// victim returns the entry to evict: the first one that is over or was not used since the hand's last pass.
 func (t *table) victim(over func(*entry) bool) *entry {
 	for {
 		e := t.ring[t.hand]
@@ -105,7 +105,7 @@ func (t *table) victim(over func(*entry) bool) *entry {
 	}
 }
 
-// unlink takes an entry out of its bucket.
+// unlink removes an entry from its bucket.
 func (t *table) unlink(e *entry) {
 	if e.result.Err != nil {
 		t.misses--

@@ -14,7 +14,7 @@ import (
 // Options configure Tiers.
 type Options struct {
 	Node Node
-	// Group returns the group of a repository. One call of Watch has repositories of one group only. Nil: all are in one.
+	// Group returns the group of a repository. A call of Watch has repositories of one group only. Nil means one group.
 	Group func(git.RepoPath) string
 
 	Entries    int           // maximum number of answers in memory, about 500 bytes each. Zero means 100,000.
@@ -27,35 +27,35 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Tiers are a caching Resolver.
+// Tiers is a caching Resolver.
 //
-// A repository's answers belong to a state, which carries the version they are true of, and end with it. A state ends
-// when an event or an answer tells of a newer one. One that cannot be compared with what became known while it was on
-// its way counts for nothing: the node is asked anew.
+// The answers of a repository belong to a state, which has the version for which they are valid, and they end with it.
+// A state ends when an event or an answer has a newer version. An answer that cannot be compared with information that
+// arrived meanwhile is ignored, and the node is asked again.
 //
-// Redis is asked only for what is known to be the current version, from the node: what it has of another one is not
-// used, so a value in it cannot be stale, however it came there.
+// Redis is used only for the version that the node reported as current. Values of other versions are ignored, so a
+// value in Redis cannot be stale.
 type Tiers struct {
 	o     Options
 	table *table
-	epoch time.Time // now is counted from here
+	epoch time.Time // start of the clock
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
-	running sync.WaitGroup // fills, streams, and what begins these
+	running sync.WaitGroup // fills, streams, and goroutines that start them
 
 	mu      sync.Mutex
 	repos   map[git.RepoPath]*repository
 	flights map[Question]*flight
 	asks    uint64 // counts calls and flights
 	groups  map[string]*group
-	watched int           // repositories that have a stream, or will
-	crowded bool          // some could not be watched since the last sweep
-	wake    chan struct{} // capacity 1: there is something to watch
+	watched int           // repositories with a present or future stream
+	crowded bool          // some repositories could not be watched since the last sweep
+	wake    chan struct{} // capacity 1; signals repositories to watch
 }
 
-// flight is a look-up that is under way, for all who ask the same. Guarded by the lock of the Tiers until its batch is
-// done.
+// flight is a running look-up, shared by all callers with the same question. It is guarded by the lock of the Tiers
+// until its batch is done.
 type flight struct {
 	question Question
 	repo     *repository
@@ -69,23 +69,23 @@ type flight struct {
 type batch struct {
 	flights []*flight
 	users   int // calls that wait for it
-	// when its time is over, which a node that hangs may not notice: what it answers then is too old for who asks later
+	// deadline, which a node that hangs may miss; its answer is too old for later callers
 	until  int64
 	cancel context.CancelFunc
 	done   chan struct{}
-	err    error // why there is no result; after done
+	err    error // reason for a missing result; valid after done
 }
 
 const (
-	// maxBatch is how many questions one call may have.
+	// maxBatch is the maximum number of questions of one call.
 	maxBatch = 20_000
-	// maxRounds is how often something is asked anew because refs changed meanwhile.
+	// maxRounds is the maximum number of repetitions because refs changed meanwhile.
 	maxRounds = 4
-	// fillLimit bounds one look-up, with all of its rounds.
+	// fillLimit is the time limit of a look-up with all its rounds.
 	fillLimit = 30 * time.Second
 )
 
-// New creates Tiers. The caller has to close them.
+// New creates Tiers. The caller has to call Close.
 func New(o Options) *Tiers {
 	if o.Entries <= 0 {
 		o.Entries = 100_000
@@ -113,7 +113,7 @@ func New(o Options) *Tiers {
 
 // Close ends the work in the background. No call of Resolve may be running.
 func (t *Tiers) Close() error {
-	t.mu.Lock() // nothing begins after this
+	t.mu.Lock() // no work starts afterwards
 	t.stop()
 	t.mu.Unlock()
 	t.running.Wait()
@@ -137,11 +137,11 @@ func (t *Tiers) Forget() {
 	}
 }
 
-// now is the time in nanoseconds, by a clock that nobody sets.
+// now returns the time in nanoseconds of a monotonic clock.
 func (t *Tiers) now() int64 { return int64(time.Since(t.epoch)) }
 
-// Resolve answers questions in their order, from memory where that is current. Answers about one repository are of one
-// state, unless it changes faster than it can be asked. The errors of single questions are those of the node.
+// Resolve answers questions in their order, from memory if possible. Answers about one repository are from one state,
+// unless it changes too fast. Errors of single questions are those of the node.
 func (t *Tiers) Resolve(ctx context.Context, questions []Question) ([]Result, error) {
 	if len(questions) > maxBatch {
 		return nil, fault.New(fault.Invalid, "too many revisions: got %d, one call can resolve %d", len(questions), maxBatch)
@@ -163,7 +163,7 @@ func (t *Tiers) Resolve(ctx context.Context, questions []Question) ([]Result, er
 	return results, nil
 }
 
-// normal is the question in the form in which it is remembered.
+// normal returns the question in its canonical form.
 func normal(q Question) Question {
 	if q.Revision == "" {
 		q.Revision = "HEAD"
@@ -171,7 +171,7 @@ func normal(q Question) Question {
 	return q
 }
 
-// torn lists the questions about repositories of which the answers show more than one state.
+// torn returns the questions about repositories whose answers are from more than one state.
 func torn(questions []Question, results []Result) (again []int) {
 	if len(questions) < 2 {
 		return nil
@@ -200,9 +200,9 @@ func torn(questions []Question, results []Result) (again []int) {
 	return again
 }
 
-// ask finds the answers that are not in memory, together with others who ask for them.
+// ask looks up answers that are not in memory, together with concurrent callers.
 func (t *Tiers) ask(ctx context.Context, questions []Question, missing []int, results []Result) error {
-	var since uint64 // flights from before may have failed for what is mended
+	var since uint64 // earlier flights may have failed for a reason that is gone
 	for {
 		flights, batches, led := t.board(questions, missing, results, &since)
 		if led != nil {
@@ -230,7 +230,7 @@ func (t *Tiers) ask(ctx context.Context, questions []Question, missing []int, re
 	}
 }
 
-// board finds for each question the flight that looks it up, or makes one; led are those that it made.
+// board returns the flight for each question and creates missing ones; led are the created ones.
 func (t *Tiers) board(questions []Question, missing []int, results []Result, since *uint64) (flights []*flight,
 	batches []*batch, led *batch) {
 	flights = make([]*flight, len(missing))
@@ -269,7 +269,7 @@ func (t *Tiers) board(questions []Question, missing []int, results []Result, sin
 	return flights, batches, led
 }
 
-// lead begins to look up a batch. It goes on without whoever began it, as long as anybody waits.
+// lead starts the look-up of a batch. It continues as long as any caller waits.
 func (t *Tiers) lead(b *batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -303,14 +303,14 @@ func (t *Tiers) land(b *batch) {
 	close(b.done)
 }
 
-// leave sees to it that nobody boards a flight any more. t.mu is held.
+// leave closes a flight for further callers. t.mu is held.
 func (t *Tiers) leave(f *flight) {
 	if t.flights[f.question] == f {
 		delete(t.flights, f.question)
 	}
 }
 
-// wait waits for batches. One that nobody waits for any more is ended.
+// wait waits for batches. A batch without waiting callers is cancelled.
 func (t *Tiers) wait(ctx context.Context, batches []*batch) error {
 	defer func() {
 		t.mu.Lock()
@@ -336,7 +336,7 @@ func (t *Tiers) wait(ctx context.Context, batches []*batch) error {
 	return nil
 }
 
-// fill looks up flights in Redis, and what that does not know at the node. The error says why none was answered.
+// fill looks up flights in Redis and then at the node. An error means that no question was answered.
 func (t *Tiers) fill(ctx context.Context, flights []*flight) error {
 	pending := flights
 	if t.o.Redis != nil {
@@ -375,8 +375,8 @@ func (t *Tiers) fill(ctx context.Context, flights []*flight) error {
 	return nil
 }
 
-// take takes in what the node has answered to questions that it was asked at a time, and returns what it has to be
-// asked anew.
+// take processes the answers of the node to questions that were sent at a time, and returns the flights that have to be
+// repeated.
 func (t *Tiers) take(flights []*flight, results []Result, at int64, last bool) (again []*flight) {
 	var known []stored // for Redis
 	hits := 0
@@ -418,8 +418,7 @@ func (t *Tiers) take(flights []*flight, results []Result, at int64, last bool) (
 	return again
 }
 
-// fromRedis looks up flights in Redis as far as the version that is current is known, and returns those that are to be
-// asked of the node.
+// fromRedis looks up flights in Redis whose current version is known, and returns the remaining ones.
 func (t *Tiers) fromRedis(ctx context.Context, flights []*flight) (pending []*flight) {
 	var asked []*flight
 	var states []*state
@@ -442,7 +441,7 @@ func (t *Tiers) fromRedis(ctx context.Context, flights []*flight) (pending []*fl
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, f := range asked {
-		if !found[i] || f.repo.state != states[i] || !states[i].holds(t.now) { // an event came meanwhile
+		if !found[i] || f.repo.state != states[i] || !states[i].holds(t.now) { // an event arrived meanwhile
 			pending = append(pending, f)
 			continue
 		}

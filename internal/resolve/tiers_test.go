@@ -526,7 +526,7 @@ func TestNodeWatchesNoMore(t *testing.T) {
 		synctest.Wait()
 		wantSerial(t, tiers, "a", want)
 		if text := log.String(); strings.Count(text, "level=WARN") != 1 ||
-			!strings.Contains(text, "a node watches no more repositories") {
+			!strings.Contains(text, "a node refuses further watches") {
 			t.Errorf("the log says %s", text)
 		}
 	})

@@ -16,31 +16,31 @@ import (
 //	"P1" | epoch, 16 hex digits | generation, 16 hex digits | length and bytes of the incarnation |
 //	type, 1 byte | length and bytes of the object ID | length (2 bytes) and bytes of the ref | mark, 16 bytes
 //
-// What comes before the incarnation is the order: of two values the one whose order is greater, byte by byte, is newer,
-// also if the repository was made anew between them, because a node's generations go on rising then. The mark is of the
-// question and of all bytes before it: a value that stands under another key, or was changed, is none. With a secret
-// nobody makes one who does not know it.
+// The bytes before the incarnation are the order. The value with the greater order, byte by byte, is newer, also if the
+// repository was created again between them, because a node's generations continue to increase. The mark covers the
+// question and all bytes before it. A value under another key, or a changed one, is invalid. With a secret, only its
+// holders can create valid values.
 const (
 	magic     = "P1"
 	orderSize = len(magic) + 32
 	markSize  = 16
-	// maxValue bounds a value, in bytes.
+	// maxValue is the maximum length of a value in bytes.
 	maxValue = orderSize + 1 + maxIncarnation + 2 + 64 + 2 + maxKept + markSize
 
 	maxIncarnation = 255
 )
 
-// stored is a question, and its answer as Redis has it.
+// stored is a question with its answer in Redis.
 type stored struct {
 	question Question
 	answer   Answer
 }
 
-// coder writes and reads values.
+// coder encodes and decodes values.
 type coder struct{ secret []byte }
 
-// keys are where the newest version of a repository stands, and the answer to a question. They are hashes: no byte of
-// them is a user's. Those of one repository are in one slot of a cluster.
+// keys returns the keys of the newest version of a repository and of the answer to a question. They are hashes, without
+// any byte of a user. Keys of one repository are in one slot of a cluster.
 func (c coder) keys(q Question) (fence, value string) {
 	fence = c.fenceKey(q.Repository)
 	return fence, fence + ":" + name("revision", q.Revision)
@@ -55,10 +55,10 @@ func name(of, text string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:18])
 }
 
-// order is what a value of a version begins with.
+// order returns the first bytes of a value of a version.
 func order(v git.Version) string { return fmt.Sprintf("%s%016x%016x", magic, v.Epoch, v.Generation) }
 
-// encode makes the value of an answer; ok tells whether there is one.
+// encode returns the value of an answer; ok is false if it cannot be stored.
 func (c coder) encode(s stored) (value []byte, ok bool) {
 	a := s.answer
 	if len(a.Version.Incarnation) > maxIncarnation || len(a.Ref) > maxKept || a.ID.IsZero() {
@@ -75,7 +75,7 @@ func (c coder) encode(s stored) (value []byte, ok bool) {
 	return append(value, c.mark(s.question, value)...), true
 }
 
-// mark is of a question and what its value says.
+// mark returns the mark of a question and its value.
 func (c coder) mark(q Question, value []byte) []byte {
 	h := hmac.New(sha256.New, c.secret)
 	var sizes [16]byte
@@ -88,7 +88,7 @@ func (c coder) mark(q Question, value []byte) []byte {
 	return h.Sum(nil)[:markSize]
 }
 
-// decode reads the value of a question.
+// decode parses the value of a question.
 func (c coder) decode(q Question, value string) (a Answer, ok bool) {
 	if len(value) < orderSize+1+3+2+markSize || len(value) > maxValue || value[:len(magic)] != magic {
 		return a, false
@@ -118,10 +118,10 @@ func safe(ref string) bool {
 	return err == nil
 }
 
-// reader reads a value from its beginning.
+// reader reads a value from its start.
 type reader struct {
 	rest string
-	bad  bool // it ended too early, or is no number
+	bad  bool // it ended too early, or is not a number
 }
 
 func (r *reader) take(n int) string {

@@ -10,35 +10,35 @@ import (
 )
 
 const (
-	// gather is how long repositories are collected before they are watched together.
+	// gather is the time in which repositories are collected before they are watched together.
 	gather = 20 * time.Millisecond
-	// The events of a group that broke off are asked for again after retryFirst, then after twice that, up to retryMost.
+	// The events of a group that broke off are requested again after retryFirst, then after twice that, up to retryMost.
 	retryFirst = 500 * time.Millisecond
 	retryMost  = 30 * time.Second
-	// sweepEvery is how often repositories that nobody asks for make room for others that could not be watched.
+	// sweepEvery is the interval at which unused watched repositories make room for others.
 	sweepEvery = time.Minute
 )
 
-// group is repositories whose events come, and break off, together. Guarded by the lock of the Tiers.
+// group is a set of repositories whose events arrive, and break off, together. It is guarded by the lock of the Tiers.
 //
-// A Watch names its repositories when it begins, so there are several: a new one takes in those that are not greater.
-// That makes few of them, and each repository changes from one to another as often as the logarithm of their number.
+// A Watch names its repositories at the start, so there are several. A new one takes over those of smaller ones. That
+// keeps their number small, and each repository changes its stream only logarithmically often.
 type group struct {
 	streams []*stream
 	pending []*repository
-	delay   time.Duration // before the next attempt, if it fails; 0: nothing has failed
-	after   int64         // no attempt before this
-	full    bool          // the node watched no more, the last time
+	delay   time.Duration // pause after a failure; zero if nothing has failed
+	after   int64         // earliest time of the next attempt
+	full    bool          // the node refused further watches last time
 }
 
-// stream is one Watch.
+// stream is one call of Watch.
 type stream struct {
 	group  *group
-	repos  map[git.RepoPath]*repository // those it names, for as long as it is or will be theirs
+	repos  map[git.RepoPath]*repository // named repositories for which it is the present or future source
 	cancel context.CancelFunc
 }
 
-// watchSoon has a repository watched, if there is room. t.mu is held.
+// watchSoon queues a repository to be watched, if there is room. t.mu is held.
 func (t *Tiers) watchSoon(r *repository) {
 	if r.queued || r.joining != nil || r.stream != nil || t.ctx.Err() != nil {
 		return
@@ -53,7 +53,7 @@ func (t *Tiers) watchSoon(r *repository) {
 	t.queue(r)
 }
 
-// queue puts a repository that counts as watched on the list of its group. t.mu is held.
+// queue adds a watched repository to the list of its group. t.mu is held.
 func (t *Tiers) queue(r *repository) {
 	name := t.o.Group(r.path)
 	g := t.groups[name]
@@ -69,13 +69,13 @@ func (t *Tiers) queue(r *repository) {
 	}
 }
 
-// watchAll begins streams until the Tiers are closed.
+// watchAll starts streams until the Tiers are closed.
 func (t *Tiers) watchAll() {
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
 	timer := time.NewTimer(forever)
 	defer timer.Stop()
-	at := int64(forever) // when it fires: what comes later does not put it off
+	at := int64(forever) // when it fires; later requests do not delay it
 	for {
 		select {
 		case <-t.ctx.Done():
@@ -97,7 +97,7 @@ func (t *Tiers) watchAll() {
 	}
 }
 
-// beginStreams begins what may begin now, and tells in how many nanoseconds there is more.
+// beginStreams starts the streams that are due, and returns the nanoseconds until the next one.
 func (t *Tiers) beginStreams() (next int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,7 +119,7 @@ func (t *Tiers) beginStreams() (next int64) {
 	return next
 }
 
-// beginStream begins a stream for what is pending, and for what smaller streams have. t.mu is held.
+// beginStream starts a stream for pending repositories and for those of smaller streams. t.mu is held.
 func (t *Tiers) beginStream(g *group) {
 	if t.ctx.Err() != nil {
 		return
@@ -159,7 +159,7 @@ func (t *Tiers) beginStream(g *group) {
 	})
 }
 
-// join makes a repository move to a stream with that one's first event about it. What it has now serves it until then.
+// join moves a repository to a stream with that stream's first event about it. Its present stream serves it until then.
 // t.mu is held.
 func (t *Tiers) join(s *stream, r *repository) {
 	if before := r.joining; before != nil && before != r.stream {
@@ -169,7 +169,7 @@ func (t *Tiers) join(s *stream, r *repository) {
 	s.repos[r.path] = r
 }
 
-// part takes a repository off a stream, which ends when it has none. t.mu is held.
+// part removes a repository from a stream. A stream without repositories ends. t.mu is held.
 func (t *Tiers) part(s *stream, r *repository) {
 	delete(s.repos, r.path)
 	if len(s.repos) == 0 {
@@ -177,11 +177,11 @@ func (t *Tiers) part(s *stream, r *repository) {
 	}
 }
 
-// deliver takes in an event of a stream. t.mu is held.
+// deliver processes an event of a stream. t.mu is held.
 func (t *Tiers) deliver(s *stream, e Event) {
 	r := s.repos[e.Repository]
 	if r == nil {
-		return // it has moved on
+		return // it has another stream now
 	}
 	s.group.delay = 0
 	if r.joining == s {
@@ -201,7 +201,7 @@ func (t *Tiers) deliver(s *stream, e Event) {
 	}
 }
 
-// ended takes back what a stream has that ended. t.mu is held.
+// ended takes back the repositories of a stream that ended. t.mu is held.
 func (t *Tiers) ended(s *stream, err error) {
 	g := s.group
 	for i, other := range g.streams {
@@ -222,12 +222,11 @@ func (t *Tiers) ended(s *stream, err error) {
 	g.after = t.now() + int64(wait)
 	full := fault.Is(err, fault.Exhausted)
 	switch {
-	case full && g.full: // it was said
+	case full && g.full: // already logged
 	case full:
-		t.o.Log.Warn("a node watches no more repositories: what is remembered of some holds for its TTL", "repositories",
-			len(s.repos), "error", err, "retry", wait)
+		t.o.Log.Warn("a node refuses further watches", "repositories", len(s.repos), "error", err, "retry", wait)
 	default:
-		t.o.Log.Warn("events about refs broke off: what is remembered holds for its TTL", "repositories", len(s.repos),
+		t.o.Log.Warn("events about refs broke off", "repositories", len(s.repos),
 			"error", err, "retry", wait)
 	}
 	g.full = full
@@ -245,7 +244,7 @@ func (t *Tiers) ended(s *stream, err error) {
 	clear(s.repos)
 }
 
-// sweep lets go of watched repositories that nobody has asked for since the last time, if others could not be watched.
+// sweep drops watched repositories that were not used since the last sweep, if others could not be watched.
 func (t *Tiers) sweep() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -269,7 +268,7 @@ func (t *Tiers) sweep() {
 	t.o.Metrics.watched.Set(float64(t.watched))
 }
 
-// Changed says that refs of a repository have changed, before its events tell: the next question is the node's.
+// Changed reports a change of a repository's refs before its events do. The next question goes to the node.
 func (t *Tiers) Changed(path git.RepoPath) {
 	short := strings.TrimSuffix(strings.TrimSuffix(path.String(), ".git"), "/")
 	t.mu.Lock()
