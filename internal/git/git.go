@@ -75,7 +75,7 @@ func ParseObjectID[T string | []byte](s T) (ObjectID, error) {
 	default:
 		return id, fmt.Errorf("bad object ID %.80q: want 40 or 64 hexadecimal digits", string(s))
 	}
-	bad := byte(0) // the high bits of anything that is no digit
+	bad := byte(0) // has its high bits set if a character is not a digit
 	for i := range len(s) / 2 {
 		hi, lo := digitValue[s[2*i]], digitValue[s[2*i+1]]
 		bad |= hi | lo
@@ -120,7 +120,7 @@ var digitValue = func() (t [256]byte) {
 // IsZero reports whether the ID names no object.
 func (id ObjectID) IsZero() bool { return id.raw == [maxRawSize]byte{} }
 
-// Format tells the hash function from the ID's length.
+// Format returns the object format, which follows from the length of the ID.
 func (id ObjectID) Format() ObjectFormat {
 	if id.size == sha256.Size {
 		return SHA256

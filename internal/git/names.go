@@ -60,8 +60,8 @@ func IsSafeRefName(s string) bool {
 	return true
 }
 
-// RepoPath names a repository by its path below the root, as it stands in a URL without its slashes at both ends:
-// "team/app.git". It never escapes: no empty, "." or ".." component, no backslash, no control character.
+// RepoPath is the path of a repository below the root, as in a URL but without slashes at both ends: "team/app.git". It
+// cannot leave the root: it has no empty, "." or ".." component, no backslash and no control character.
 type RepoPath struct{ path string }
 
 // MaxRepoPath bounds a repository path in bytes.

@@ -1,9 +1,9 @@
 package git
 
-// Version says of which state of a repository's refs something is. Of two with the same incarnation and epoch the one
-// with the higher generation is newer, or the same; otherwise nothing that was known before holds.
+// Version is the version of a repository's refs. Of two versions with equal incarnation and epoch, the one with the
+// higher generation is newer. Otherwise they cannot be compared, and everything that is cached is invalid.
 type Version struct {
-	Incarnation string // of the repository: changes when it is made anew, and when it is moved
-	Epoch       uint64 // of the node that owns it: rises when that starts
-	Generation  uint64 // of the refs: rises when they change, and may when the repository is opened anew
+	Incarnation string // of the repository: changes when it is created again or moved
+	Epoch       uint64 // of its node: increases at each start
+	Generation  uint64 // of the refs: increases when they change, and possibly when the repository is opened again
 }

@@ -167,8 +167,8 @@ func describe(s *packsource.Spec) string {
 		s.Wants, s.Haves, s.Shallow, s.Filter, len(s.Tags), s.Thin, s.Offset)
 }
 
-// check gives the pack to a repository that has exactly the haves and compares: all that was missing has come, nothing
-// that was not asked for, and the result is connected.
+// check gives the pack to a repository that has exactly the haves. It checks that no requested object is missing, that
+// no other object has arrived, and that the result is connected.
 func check(t *testing.T, r *gittest.Repo, spec *packsource.Spec, pack []byte) {
 	t.Helper()
 	grafts := filepath.Join(t.TempDir(), "shallow")
@@ -217,7 +217,7 @@ func check(t *testing.T, r *gittest.Repo, spec *packsource.Spec, pack []byte) {
 	}
 	extra := without(without(got, setOf(owned)), allowed)
 	if len(extra) > 0 {
-		t.Errorf("%d objects that nobody asked for: %v", len(extra), extra)
+		t.Errorf("%d objects that were not requested: %v", len(extra), extra)
 	}
 	if spec.Filter == "" {
 		if _, err := client.Try(append([]string{"--shallow-file", grafts, "rev-list", "--objects", "--quiet"},

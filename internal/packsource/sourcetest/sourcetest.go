@@ -20,7 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// Make makes the Source under test over a git program: a path, or "" for the real one. What it needs ends with t.
+// Make creates the Source under test with a git program: a path, or "" for the real one. Its resources end with t.
 type Make func(t testing.TB, program string) packsource.Source
 
 // FromGit is packsource.Git over a runner of its own, for a Make.
@@ -126,7 +126,7 @@ func Fetch(t testing.TB, s packsource.Source, spec *packsource.Spec) []byte {
 	}
 	info := p.Info()
 	if info.Bytes != int64(len(out.Framed)) || size >= 0 && size != info.Bytes {
-		t.Errorf("%d bytes sent; Size said %d, Info says %d", len(out.Framed), size, info.Bytes)
+		t.Errorf("%d bytes sent; Size returned %d, Info has %d", len(out.Framed), size, info.Bytes)
 	}
 	pack := out.Pack(t)
 	if err := whole(spec.Repo.Format, pack); err != nil {
@@ -138,7 +138,7 @@ func Fetch(t testing.TB, s packsource.Source, spec *packsource.Spec) []byte {
 	return pack
 }
 
-// whole tells whether the bytes are a pack with the right checksum.
+// whole reports whether the bytes are a pack with the right checksum.
 func whole(format git.ObjectFormat, pack []byte) error {
 	n := len(pack) - format.Size()
 	if n < 12 || string(pack[:4]) != "PACK" {
@@ -195,7 +195,7 @@ func Full(r *gittest.Repo) *packsource.Spec {
 	return spec
 }
 
-// Repository says where r's objects are.
+// Repository returns the location of r's objects.
 func Repository(r *gittest.Repo) packsource.Repository {
 	format, err := git.ParseObjectFormat(r.Git("rev-parse", "--show-object-format"))
 	if err != nil {
@@ -295,10 +295,10 @@ func testCloseUnsent(t *testing.T, s packsource.Source) {
 	}
 }
 
-// testFault has git fail: Send must say so, and what it sent before must not be a whole pack.
+// testFault makes git fail: Send has to return an error, and the bytes sent before must not be a complete pack.
 func testFault(t *testing.T, s packsource.Source) {
 	_, spec := repository(t)
-	for range 2 { // what failed once is tried anew
+	for range 2 { // a failure is not cached
 		p, err := s.Open(t.Context(), spec)
 		if err != nil {
 			continue
@@ -326,6 +326,6 @@ func testMissing(t *testing.T, s packsource.Source) {
 	if err := p.Send(t.Context(), &out); err == nil {
 		t.Error("a pack of an object that is not there")
 	} else if bytes.Contains([]byte(fault.Message(err)), []byte(r.Dir)) {
-		t.Errorf("the client is told where the repository is: %s", fault.Message(err))
+		t.Errorf("the message has the location of the repository: %s", fault.Message(err))
 	}
 }

@@ -223,12 +223,12 @@ func (x *Index) Status(may search.Readable) search.Status {
 	return s
 }
 
-// status makes the call. If anew is set, it uses a current list.
+// status makes the call. If refresh is set, it uses a current list.
 func (x *Index) status(ctx context.Context, may search.Readable,
-	anew bool) (*connect.Response[internalv1.StatusResponse], error) {
+	refresh bool) (*connect.Response[internalv1.StatusResponse], error) {
 	q := &internalv1.StatusRequest{Scope: &internalv1.StatusRequest_All{All: true}}
 	if may != nil {
-		l, err := x.searched(ctx, anew)
+		l, err := x.searched(ctx, refresh)
 		if err != nil {
 			return nil, err
 		}
@@ -238,9 +238,9 @@ func (x *Index) status(ctx context.Context, may search.Readable,
 	return x.service.Status(ctx, connect.NewRequest(q))
 }
 
-// searched returns a list that is at most listAge old, or, if anew is set, a current one.
-func (x *Index) searched(ctx context.Context, anew bool) (list, error) {
-	if l := x.known(); !anew && time.Since(l.asked) < listAge {
+// searched returns a list that is at most listAge old, or, if refresh is set, a current one.
+func (x *Index) searched(ctx context.Context, refresh bool) (list, error) {
+	if l := x.known(); !refresh && time.Since(l.asked) < listAge {
 		return l, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
@@ -252,11 +252,11 @@ func (x *Index) searched(ctx context.Context, anew bool) (list, error) {
 		return list{}, ctx.Err()
 	}
 	old := x.known()
-	if !anew && time.Since(old.asked) < listAge {
+	if !refresh && time.Since(old.asked) < listAge {
 		return old, nil
 	}
 	state := old.state
-	if anew {
+	if refresh {
 		state = ""
 	}
 	now := time.Now()

@@ -21,8 +21,8 @@ const (
 	maxBehind  = 10_000   // commits
 )
 
-// each gives the messages of a stream, and counts for the request that the context belongs to what git used for it. An
-// error after the first one is no reason to ask another node.
+// each calls do for the messages of a stream, and adds the git usage of the call to the request in the context. After
+// the first message, an error does not cause a request to another node.
 func each[Message any](ctx context.Context, stream *connect.ServerStreamForClient[Message], cancel context.CancelFunc,
 	do func(*Message) error) error {
 	defer stream.Close()

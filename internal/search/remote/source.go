@@ -217,25 +217,25 @@ func versionOf(v *packhorsev1.Version) git.Version {
 	return git.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
 }
 
-// maxWatched is how many repositories one call watches: as many as a node takes.
+// maxWatched is the maximum number of repositories of one call, which is that of a node.
 const maxWatched = 10_000
 
-// substitute is for how long the events of another node than a route's first one are taken, before that is tried again;
-// roundPause is how long to wait after no node of a route could be reached.
+// substitute is the time for which events of another node than a route's first one are used before the first one is
+// tried again. roundPause is the pause after all nodes of a route were unreachable.
 const (
 	substitute = 20 * time.Second
 	roundPause = time.Second
 )
 
-// group is repositories that the same nodes have.
+// group has repositories of the same nodes.
 type group struct {
 	nodes []Node
 	from  []*packhorsev1.WatchedRepository
 }
 
-// Watch is search.Source's. While no node of a route can be reached it tells nothing of its repositories, and then what
-// became of them meanwhile. Exhausted: a node watches no more; then some may be watched that are asked for in smaller
-// parts.
+// Watch implements search.Source. While all nodes of a route are unreachable it reports nothing about its repositories,
+// and later the changes in that time. Exhausted means that a node refuses further watches; a call with fewer
+// repositories may succeed.
 func (s *Source) Watch(ctx context.Context, repositories []git.RepoPath,
 	send func(path git.RepoPath, version git.Version, gone bool) error) error {
 	for {
