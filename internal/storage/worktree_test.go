@@ -137,10 +137,10 @@ func TestGitFilesThatLeadAway(t *testing.T) {
 		"hidden":          {"gitdir: ../state/hidden.git", fault.Denied, away},
 		"hidden, missing": {"gitdir: ../state/no.git", fault.Denied, away},
 		"loop":            {"gitdir: ../knot", fault.Unavailable, "cannot follow"},
-		"itself":          {"gitdir: .git", fault.NotFound, "no repository"},
+		"itself":          {"gitdir: .git", fault.NotFound, "not a repository"},
 		"missing":         {"gitdir: ../no.git", fault.NotFound, none},
-		"plain directory": {"gitdir: ..", fault.NotFound, "no repository"},
-		"file":            {"gitdir: ../in.git/config", fault.NotFound, "no repository"},
+		"plain directory": {"gitdir: ..", fault.NotFound, "not a repository"},
+		"file":            {"gitdir: ../in.git/config", fault.NotFound, "not a repository"},
 		"below a file":    {"gitdir: ../in.git/HEAD/x", fault.NotFound, none},
 		"nothing":         {"", fault.Corrupt, "gitdir: PATH"}, "no path": {"gitdir: \n", fault.Corrupt, "gitdir: PATH"},
 		"junk":      {"junk\n", fault.Corrupt, "gitdir: PATH"},
@@ -166,7 +166,7 @@ func TestGitFilesThatLeadAway(t *testing.T) {
 	}
 	r.write("to-a-file", "gitdir: to-another-file")
 	r.write("to-another-file", "gitdir: in.git")
-	r.refuses("to-a-file", fault.NotFound, "no repository")
+	r.refuses("to-a-file", fault.NotFound, "not a repository")
 	r.write("readme", "no git directory: this is text\n")
 	r.refuses("readme", fault.NotFound, "no repository readme here")
 	r.write("in.git/inner", "gitdir: .")

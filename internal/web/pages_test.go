@@ -254,7 +254,7 @@ func TestSearchPage(t *testing.T) {
 	}
 	say("/-/search?q=nothinghasthis", 200, "Nothing found")
 	say("/-/search?q="+url.QueryEscape("needle count:x lang:go"), 400, "^")
-	say("/-/search?q="+strings.Repeat("x", 20_000), 400, "the API takes longer ones")
+	say("/-/search?q="+strings.Repeat("x", 20_000), 400, "this page accepts up to 10000 bytes")
 	w.fail = fault.Retry(fault.Unavailable, 0, "the search process is being started")
 	say("/-/search?q=needle", 503, "The search process is being started.")
 	w.fail = fault.New(fault.Exhausted, "too many searches")

@@ -10,25 +10,25 @@ import (
 	"unicode"
 )
 
-// Kind is how words are understood.
+// Kind is the interpretation of words.
 type Kind string
 
 const (
-	// Auto takes a word as a regular expression if it has what hardly anybody writes in code that is looked for: .* or .+,
-	// a backslash, | between alternatives, ^ at the begin, $ at the end, a repeated class or group; and if it can be read
-	// as one. Else it is literal.
+	// Auto takes a word as a regular expression if it is a valid one and contains something that is rare in source code.
+	// That is .* or .+, a backslash, | between alternatives, ^ at the start, $ at the end, or a repeated class or group.
+	// Otherwise the word is literal.
 	Auto Kind = "auto"
-	// Literal takes words as they are, but for /re/, which is a regular expression.
+	// Literal takes words literally, except for /re/, which is a regular expression.
 	Literal Kind = "literal"
-	// Regexp takes words as regular expressions, but for those in quotes.
+	// Regexp takes words as regular expressions, except for those in quotes.
 	Regexp Kind = "regexp"
 )
 
-// kinds are the names that Kinds have, Sourcegraph's included.
+// kinds are the names of Kinds, including Sourcegraph's.
 var kinds = map[string]Kind{"auto": Auto, "literal": Literal, "standard": Literal, "keyword": Literal, "regexp": Regexp,
 	"regex": Regexp}
 
-// fields are the names of filters; their second name is the one in messages.
+// fields are the names of filters with their names in messages.
 var fields = map[string]string{
 	"r": "repo", "repo": "repo", "f": "file", "file": "file", "path": "file", "l": "lang", "lang": "lang",
 	"language": "lang",
@@ -40,15 +40,15 @@ var fields = map[string]string{
 	"visibility": "visibility",
 }
 
-// settings say how the query is answered, as far as they were met.
+// settings are the settings of the query found so far.
 type settings struct {
 	kind   Kind
 	casing string // "yes", "no" or "auto"
 	types  []string
-	given  map[string]string // what was given already
+	given  map[string]string // settings that already have a value
 }
 
-// field reads one filter's value. It gives nil for those that say how the query is answered.
+// field parses the value of a filter. It returns nil for settings.
 func (p *parser) field(name string, v token) *Node {
 	switch name {
 	case "repo":
@@ -78,7 +78,7 @@ func (p *parser) field(name string, v token) *Node {
 	return nil
 }
 
-// setting takes a filter that says how the query is answered.
+// setting stores a setting.
 func (p *parser) setting(name string, v token) {
 	text := strings.ToLower(v.text)
 	switch name {
@@ -148,8 +148,8 @@ func (p *parser) timeout(text string, v token) {
 	p.q.Timeout = max(d, time.Millisecond)
 }
 
-// repo reads repo:, with Sourcegraph's way to name a branch behind an @. Names of repositories may have an @
-// themselves: then both are meant.
+// repo parses repo:, with Sourcegraph's syntax for a branch after an @. Names of repositories may contain an @
+// themselves; then both meanings apply.
 func (p *parser) repo(v token) *Node {
 	if i := strings.IndexByte(v.text, '('); i > 0 && (strings.HasPrefix(v.text, "has") ||
 		strings.HasPrefix(v.text, "contains")) {
@@ -169,7 +169,7 @@ func (p *parser) repo(v token) *Node {
 	}
 	left, right := v, v
 	left.text, right.text, right.at = v.text[:at], v.text[at+1:], v.at+at+1
-	if strings.ContainsAny(right.text, `$|()[]*+?\`) { // of a regular expression for the name
+	if strings.ContainsAny(right.text, `$|()[]*+?\`) { // the name is a regular expression
 		return whole
 	}
 	named := p.repoPattern(left)
@@ -185,7 +185,7 @@ func (p *parser) repoPattern(v token) *Node {
 	return p.pattern(v, Repo, true)
 }
 
-// listOfNames reads ^(a|b|c)$ or ^a$, with nothing in it that has a meaning but escapes. It may be longer than other
+// listOfNames parses ^(a|b|c)$ or ^a$ without any special characters except escapes. It may be longer than other
 // expressions.
 func listOfNames(text string) []string {
 	text, begins := strings.CutPrefix(text, "^")
@@ -226,7 +226,7 @@ func isWord(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_'
 }
 
-// word reads something that is looked for.
+// word parses a search word.
 func (p *parser) word(v token, field Field) *Node {
 	switch {
 	case v.slashed:
@@ -237,12 +237,12 @@ func (p *parser) word(v token, field Field) *Node {
 	if name, ok := likeFilter(v.text); ok && field == Any && len(p.q.Unknown) < maxUnknown {
 		p.q.Unknown = append(p.q.Unknown, name)
 	}
-	// what kind of words these are may be said behind it
+	// a later setting may define their kind
 	p.later = append(p.later, &Node{Field: field, Pattern: v.text, At: v.at})
 	return p.later[len(p.later)-1]
 }
 
-// pattern makes an atom.
+// pattern returns an atom.
 func (p *parser) pattern(v token, field Field, isRegexp bool) *Node {
 	n := &Node{Field: field, Pattern: v.text, Regexp: isRegexp, At: v.at}
 	if isRegexp {
@@ -252,7 +252,7 @@ func (p *parser) pattern(v token, field Field, isRegexp bool) *Node {
 	return n
 }
 
-// Flags are those with which the regular expressions of queries are read.
+// Flags are the flags with which regular expressions of queries are parsed.
 const Flags = syntax.ClassNL | syntax.PerlX | syntax.UnicodeGroups
 
 func (p *parser) checkRegexp(n *Node) {
@@ -277,8 +277,8 @@ func (p *parser) checkRegexp(n *Node) {
 	p.fail(v, "bad regular expression (%s)", message)
 }
 
-// compiledSize is about what an expression takes when it is compiled, which is done anew for each part of an index: its
-// runes, and ranges of runes, where what is repeated is written out. At most a little above maxCompiled.
+// compiledSize estimates the size of a compiled expression, which is compiled for each part of an index. It counts
+// runes and ranges of runes, with repetitions expanded. The result exceeds maxCompiled only slightly.
 func compiledSize(re *syntax.Regexp) int {
 	n := 1
 	switch re.Op {
@@ -298,14 +298,15 @@ func compiledSize(re *syntax.Regexp) int {
 	return min(n, maxCompiled+1)
 }
 
-// decide settles what could only be known at the end of the query: kinds of words, case, what results are.
+// decide resolves properties that are known only at the end of the query: kinds of words, case, and the kind of
+// results.
 func (p *parser) decide() {
 	for _, n := range p.later {
 		switch kind := cmp.Or(p.kind, Auto); {
 		case kind == Regexp || kind == Auto && looksLikeRegexp(n.Pattern):
 			n.Regexp = true
 			p.checkRegexp(n)
-		case strings.Contains(n.Pattern, `\ `): // the way to write a space
+		case strings.Contains(n.Pattern, `\ `): // an escaped space
 			n.Pattern = strings.ReplaceAll(n.Pattern, `\ `, " ")
 		}
 	}
@@ -328,7 +329,7 @@ func (p *parser) decide() {
 	}
 }
 
-// anyIs is where words are looked for, if the query says so.
+// anyIs returns the field of words if the query sets it.
 func (p *parser) anyIs() (field Field, ok bool) {
 	if len(p.types) != 1 {
 		return 0, false
@@ -337,7 +338,7 @@ func (p *parser) anyIs() (field Field, ok bool) {
 	return field, ok
 }
 
-// hasUpper tells whether somebody who wrote this cares for case.
+// hasUpper reports whether a word has upper-case letters, so that case matters.
 func hasUpper(n *Node) bool {
 	escaped := false
 	for _, r := range n.Pattern {

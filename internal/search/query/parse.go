@@ -9,20 +9,20 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of queries.
+// Limits of queries.
 const (
 	maxText   = 512 << 10 // bytes: enough for the names of 10,000 repositories
 	maxAtoms  = 1000
 	maxDepth  = 100 // parentheses and negations
 	maxRegexp = 16 << 10
-	// maxCompiled bounds the regular expressions of a query together: see compiledSize.
+	// maxCompiled is the maximum size of all regular expressions of a query; see compiledSize.
 	maxCompiled = 200_000
 )
 
-// Parse reads a query. Errors are of type *Error.
+// Parse parses a query. Errors are of type *Error.
 func Parse(text string) (*Query, error) { return ParseAs(Auto, text) }
 
-// ParseAs reads a query whose words are of a kind, unless it says itself.
+// ParseAs parses a query. Its words have the given kind, unless the query sets another one.
 func ParseAs(kind Kind, text string) (q *Query, err error) {
 	p := &parser{text: text, q: &Query{Text: text}, settings: settings{given: map[string]string{}}}
 	defer func() {
@@ -51,23 +51,23 @@ func ParseAs(kind Kind, text string) (q *Query, err error) {
 	return p.q, nil
 }
 
-// KindOf reads the name of a kind, as patterntype: has it.
+// KindOf parses the name of a kind, as in patterntype:.
 func KindOf(name string) (Kind, bool) {
 	kind, ok := kinds[strings.ToLower(name)]
 	return kind, ok
 }
 
-// parser reads one query. It gives up by a panic of *Error.
+// parser parses one query. It reports errors by a panic of *Error.
 type parser struct {
 	text  string
 	pos   int
 	depth int
-	open  []byte // what the parser is in: '(' for parentheses, '-' for negations, '|' for alternatives
+	open  []byte // enclosing constructs: '(' for parentheses, '-' for negations, '|' for alternatives
 	terms int
 	// compiled is the size of all regular expressions so far.
 	compiled int
 	atoms    []*Node
-	later    []*Node // words whose kind is not known yet
+	later    []*Node // words whose kind is not yet known
 	q        *Query
 	settings
 }
@@ -79,7 +79,7 @@ type token struct {
 	quoted, slashed bool
 }
 
-// excerptLength is how much of a query an error shows, in bytes.
+// excerptLength is the maximum length of a query's excerpt in an error, in bytes.
 const excerptLength = 40
 
 func (p *parser) fail(v token, format string, args ...any) {
@@ -92,7 +92,7 @@ func (p *parser) fail(v token, format string, args ...any) {
 	panic(e)
 }
 
-// check refuses what is no text.
+// check refuses a query that is not text.
 func (p *parser) check() {
 	if len(p.text) > maxText {
 		p.fail(token{}, "the query has %d bytes; %d is the most", len(p.text), maxText)
@@ -112,7 +112,7 @@ func (p *parser) check() {
 	}
 }
 
-// inNot tells whether what is read now is negated.
+// inNot reports whether the current position is negated.
 func (p *parser) inNot() bool { return strings.Contains(string(p.open), "-") }
 
 func (p *parser) enter(what byte) {
@@ -137,7 +137,7 @@ func (p *parser) space() {
 	}
 }
 
-// or reads alternatives. It gives nil where there were only filters that say how the query is answered.
+// or parses alternatives. It returns nil if there are only settings.
 func (p *parser) or() *Node {
 	first := p.and()
 	var kids []*Node
@@ -167,7 +167,7 @@ func (p *parser) or() *Node {
 	return join(And, append(slices.Clone(filters), join(Or, kids)))
 }
 
-// and reads what has to hold together.
+// and parses terms that all have to match.
 func (p *parser) and() *Node {
 	var kids []*Node
 	for first := true; ; first = false {
@@ -188,7 +188,7 @@ func (p *parser) and() *Node {
 	}
 }
 
-// endsHere tells whether the query or the parentheses end.
+// endsHere reports whether the query or the parentheses end.
 func (p *parser) endsHere() bool {
 	p.space()
 	return p.pos == len(p.text) || p.text[p.pos] == ')' && p.inParentheses()
@@ -196,7 +196,7 @@ func (p *parser) endsHere() bool {
 
 func (p *parser) inParentheses() bool { return strings.Contains(string(p.open), "(") }
 
-// not reads one thing, or its negation.
+// not parses a term or its negation.
 func (p *parser) not() *Node {
 	at := p.pos
 	negated := p.keyword("not")
@@ -225,13 +225,13 @@ func (p *parser) not() *Node {
 	return &Node{Op: Not, Kids: []*Node{n}, At: at}
 }
 
-// negates tells whether a minus before this means not: before -> and --flag it does not.
+// negates reports whether a minus before this text means not. It does not before -> and --flag.
 func negates(s string) bool {
 	r, _ := utf8.DecodeRuneInString(s)
 	return r == '_' || r == '"' || r == '\'' || r == '/' || r == '(' || unicode.IsLetter(r) || unicode.IsDigit(r)
 }
 
-// one reads parentheses, a filter, or a word.
+// one parses parentheses, a filter, or a word.
 func (p *parser) one() *Node {
 	if p.terms++; p.terms > maxAtoms {
 		p.fail(token{at: p.pos, length: 1}, "the query has too many parts: %d is the most", maxAtoms)
@@ -255,8 +255,8 @@ func (p *parser) one() *Node {
 	return p.word(p.term(), Any)
 }
 
-// isGroup tells whether the parenthesis at p.pos groups: the one that closes it stands at the end of a word. Otherwise
-// it begins a word, as in (a|b)c and (*ptr.
+// isGroup reports whether the parenthesis at p.pos groups: its closing one ends a word. Otherwise it starts a word, as
+// in (a|b)c and (*ptr.
 func (p *parser) isGroup() bool {
 	depth, quote := 0, byte(0)
 	for i := p.pos; i < len(p.text); i++ {
@@ -280,13 +280,13 @@ func (p *parser) isGroup() bool {
 	return strings.ContainsAny(p.text[p.pos:], " \t\n") // "(a b" misses its end; "(*ptr" is a word
 }
 
-// delimiter tells whether a word may end before s.
+// delimiter reports whether a word may end before s.
 func delimiter(s string) bool {
 	r, _ := utf8.DecodeRuneInString(s)
 	return s == "" || r == ')' || unicode.IsSpace(r)
 }
 
-// peekKeyword tells whether a keyword stands here.
+// peekKeyword reports whether a keyword follows.
 func (p *parser) peekKeyword(word string) bool {
 	p.space()
 	end := p.pos + len(word)
@@ -303,7 +303,7 @@ func (p *parser) keyword(word string) bool {
 	return true
 }
 
-// fieldName reads a filter's name and its colon.
+// fieldName parses the name of a filter and its colon.
 func (p *parser) fieldName() (name string, ok bool) {
 	end := p.pos
 	for end < len(p.text) && isWord(p.text[end]) {
@@ -318,7 +318,7 @@ func (p *parser) fieldName() (name string, ok bool) {
 	return name, ok
 }
 
-// value reads what stands behind the colon of a filter that begins at begin.
+// value parses the value of a filter that starts at begin.
 func (p *parser) value(name string, begin int) token {
 	if p.pos == len(p.text) || delimiter(p.text[p.pos:]) {
 		p.fail(token{at: begin, length: p.pos - begin}, "%s: has to be followed by what it is about, without a space", name)
@@ -333,7 +333,7 @@ func (p *parser) value(name string, begin int) token {
 	return v
 }
 
-// term reads a word, something in quotes, or /re/.
+// term parses a word, a quoted text, or /re/.
 func (p *parser) term() token {
 	begin := p.pos
 	switch c := p.text[p.pos]; c {
@@ -378,8 +378,8 @@ func (p *parser) since(begin int) token {
 	return token{text: p.text[begin:p.pos], at: begin, length: p.pos - begin}
 }
 
-// enclosed reads what stands between two of the same bytes. Behind a backslash such a byte, and in quotes a backslash,
-// stand for themselves.
+// enclosed parses the text between two equal delimiters. After a backslash a delimiter, and in quotes a backslash,
+// stands for itself.
 func enclosed(s string, quote byte) (text string, length int, ok bool) {
 	var b strings.Builder
 	for i := 1; i < len(s); i++ {
@@ -399,7 +399,7 @@ func enclosed(s string, quote byte) (text string, length int, ok bool) {
 	return "", 0, false
 }
 
-// join makes a node of several.
+// join returns one node for several.
 func join(op Op, kids []*Node) *Node {
 	switch len(kids) {
 	case 0:

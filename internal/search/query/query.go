@@ -1,9 +1,9 @@
-// Package query reads search queries as users of zoekt and Sourcegraph write them.
+// Package query parses search queries in the syntax of zoekt and Sourcegraph.
 //
-// A query is words and filters, and, or, not and parentheses between them; what stands side by side has to hold
-// together. A word is literal, unless it is plainly a regular expression: see Auto. Filters narrow down what is
-// searched (repo:, file:, lang:, branch:), say what a word is (content:, sym:), or say how the whole query is answered
-// (count:, timeout:, select:, case:, type:, patterntype:). docs/how-to/search.md tells it all.
+// A query has words and filters, combined by and, or, not and parentheses; neighbours all have to match. A word is
+// literal, unless it is clearly a regular expression (see Auto). Some filters restrict the search (repo:, file:, lang:,
+// branch:), and some define the kind of a word (content:, sym:). The others are settings of the whole query (count:,
+// timeout:, select:, case:, type:, patterntype:). docs/reference/search.md has the complete syntax.
 package query
 
 import (
@@ -12,52 +12,52 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Query is a search query that could be read.
+// Query is a parsed search query.
 type Query struct {
-	Text    string // reading it again gives the same query
-	Root    *Node  // nil: everything
-	Count   int    // results that are asked for; 0: the query does not say; All
+	Text    string // parsing it again returns the same query
+	Root    *Node  // nil means everything
+	Count   int    // requested number of results, or All; zero if the query does not set it
 	Timeout time.Duration
 	Select  Select
-	Unknown []string // words that look like a filter which there is not, as they stand in the text
+	Unknown []string // words that look like unknown filters, unchanged
 }
 
 // All is the Count of count:all.
 const All = -1
 
-// Select is what results are.
+// Select is the kind of results.
 type Select string
 
 const (
-	Matches      Select = ""     // files, and where in them
-	Repositories Select = "repo" // repositories that have some; also of a query that has filters for repositories alone
-	Files        Select = "file" // files, but not where in them
+	Matches      Select = ""     // files with their matches
+	Repositories Select = "repo" // repositories with matches; also for a query that only has filters for repositories
+	Files        Select = "file" // files without their matches
 )
 
-// Op is how a node is put together.
+// Op is the operation of a node.
 type Op uint8
 
 const (
 	Atom Op = iota
 	And
 	Or
-	Not // of its only kid
+	Not // of its only child
 )
 
-// Field is where an atom's pattern is looked for.
+// Field is the text with which an atom's pattern is compared.
 type Field uint8
 
 const (
 	Any      Field = iota // content or path
 	Content               // of a file
 	Path                  // of a file
-	Symbol                // the name of one in a file
+	Symbol                // the name of a symbol in a file
 	Repo                  // the repository's path
 	Branch                // the short name of a branch that has the file, or HEAD
-	Language              // of a file; the pattern is its name or another that it has
+	Language              // of a file; the pattern is one of its names
 )
 
-// Node is a part of a query. All is in exported fields; nobody changes it once it is read.
+// Node is a part of a query. It is immutable after parsing.
 type Node struct {
 	Op   Op
 	Kids []*Node // of And, Or and Not; at least one
@@ -65,22 +65,22 @@ type Node struct {
 	// Of an atom.
 	Field   Field
 	Pattern string
-	Regexp  bool     // of RE2, that could be read; else Pattern is literal
-	Exact   bool     // Branch: the whole name
-	Case    bool     // upper and lower case differ
-	Names   []string // Repo: in place of the pattern, the paths of which it has to be one
-	At      int      // the byte of the text that it begins with
-	Of      *Node    // Branch, in repo:RE@BRANCH: the atom of the repository
+	Regexp  bool     // Pattern is a valid RE2 expression; otherwise it is literal
+	Exact   bool     // for Branch: the whole name
+	Case    bool     // case matters
+	Names   []string // for Repo: a list of paths instead of the pattern
+	At      int      // its offset in the text, in bytes
+	Of      *Node    // for Branch in repo:RE@BRANCH: the atom of the repository
 }
 
-// Error says what is wrong with a query, and where. It is a fault of kind Invalid.
+// Error is a syntax error of a query with its position. It is a fault of kind Invalid.
 type Error struct {
 	Message        string
-	Offset, Length int // the bytes of the text that are wrong
+	Offset, Length int // the invalid part of the text, in bytes
 	excerpt        string
 }
 
-// Error quotes the place.
+// Error returns the message with the invalid part.
 func (e *Error) Error() string {
 	if e.excerpt == "" {
 		return e.Message
@@ -88,7 +88,7 @@ func (e *Error) Error() string {
 	return e.Message + " at " + e.excerpt
 }
 
-// Unwrap makes it a fault.
+// Unwrap returns the fault.
 func (e *Error) Unwrap() error { return fault.New(fault.Invalid, "%s", e.Error()) }
 
 // Atoms calls each for every atom, from left to right.

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// maxUnknown is how many words are reported that look like filters.
+// maxUnknown is the maximum number of reported words that look like filters.
 const maxUnknown = 10
 
-// foreign are filters of Sourcegraph and of Git hosts that there are not here.
+// foreign are filters of Sourcegraph and of Git hosts that are not supported.
 var foreign = []string{
 	"author", "before", "after", "since", "until", "committer", "message", "msg", "diff", "org", "user", "owner",
 	"filename", "extension", "ext", "size", "path_regex",
@@ -16,8 +16,8 @@ var foreign = []string{
 	"tag", "commit", "symbols",
 }
 
-// likeFilter reports whether a word looks like a filter that there is not: NAME:VALUE, where NAME is a filter elsewhere
-// or one letter away from one here.
+// likeFilter reports whether a word looks like an unsupported filter NAME:VALUE, where NAME is a filter elsewhere or
+// differs by one letter from a supported one.
 func likeFilter(word string) (name string, ok bool) {
 	name, value, ok := strings.Cut(word, ":")
 	if name = strings.ToLower(name); !ok || len(name) < 2 || value == "" || strings.HasPrefix(value, ":") ||
@@ -37,7 +37,7 @@ func likeFilter(word string) (name string, ok bool) {
 	return "", false
 }
 
-// nearly reports whether one letter was added, left out, changed, or swapped with the next.
+// nearly reports whether one letter was added, omitted, changed, or swapped with the next.
 func nearly(a, b string) bool {
 	if a == b || len(a)-len(b) > 1 || len(b)-len(a) > 1 {
 		return false
@@ -56,9 +56,9 @@ func nearly(a, b string) bool {
 	return x[1:] == y[1:] || len(x) > 1 && x[0] == y[1] && x[1] == y[0] && x[2:] == y[2:]
 }
 
-// scope makes filters hold for all alternatives where they stand before the first or behind the last, as in `repo:x a
-// or b` and `a or b file:y`, and no other alternative has filters: Sourcegraph reads such queries in the same way. It
-// takes the alternatives and returns the filters, which hold together with one of the alternatives that are left.
+// scope applies filters before the first or after the last alternative to all alternatives, as in `repo:x a or b` and
+// `a or b file:y`. It does so only if no other alternative has filters. Sourcegraph interprets such queries in the same
+// way. It takes the alternatives and returns the filters, which apply to each of the remaining alternatives.
 func scope(kids []*Node) (filters, alternatives []*Node) {
 	last := len(kids) - 1
 	leading, first := cutFilters(kids[0], false)
@@ -75,8 +75,7 @@ func scope(kids []*Node) (filters, alternatives []*Node) {
 	return slices.Concat(leading, trailing), alternatives
 }
 
-// cutFilters takes the filters from the begin or the end of what has to hold together. The rest is nil if there is
-// nothing else.
+// cutFilters removes the filters from the start or the end of the terms. The rest is nil if there are no other terms.
 func cutFilters(n *Node, fromEnd bool) (filters []*Node, rest *Node) {
 	if n.Op != And {
 		if isFilter(n) {
@@ -100,7 +99,7 @@ func cutFilters(n *Node, fromEnd bool) (filters []*Node, rest *Node) {
 	return filters, join(And, n.Kids[begin:end])
 }
 
-// isFilter reports whether a node only narrows down what is searched.
+// isFilter reports whether a node only restricts the search.
 func isFilter(n *Node) bool {
 	filter := true
 	n.Atoms(func(n *Node) { filter = filter && n.narrows() })
