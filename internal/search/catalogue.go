@@ -15,19 +15,19 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// catalogue gives repositories their numbers, by which shards and searches know them. A number is never given twice:
-// what a repository's shards hold is nobody else's to read. The file has a line for each number, and before any of them
-// is used one that says from where on none is. A line that was lost means that a repository is indexed anew. After each
-// job a line says what the repository's shards are like that are on the disk then: others, as a power cut in the middle
-// of their renaming leaves them, are not trusted.
+// catalogue assigns numbers to repositories, by which shards and searches identify them. A number is never used twice,
+// because the shards of a repository must not be read as another one's. The file has a line for each number. Before
+// numbers are used, a line reserves them. If a line is lost, its repository is indexed again. After each job a line has
+// the seal of the repository's shards on disk. Shards with another seal, for example after a power failure during their
+// renaming, are not trusted.
 type catalogue struct {
 	path string
 
 	mu       sync.Mutex
 	file     *os.File
 	next     uint32
-	reserved uint32 // below it numbers may be given
-	torn     bool   // the last line may not be whole
+	reserved uint32 // numbers below it may be assigned
+	torn     bool   // the last line may be incomplete
 	known    map[uint32]entry
 	lines    int
 }
@@ -44,17 +44,17 @@ type entry struct {
 }
 
 const (
-	// reserve is how many numbers are set aside at once.
+	// reserve is how many numbers are reserved at once.
 	reserve = 1000
-	// maxNumber bounds the numbers that a catalogue is believed to have.
+	// maxNumber is the largest number that is accepted from a catalogue.
 	maxNumber = 1 << 31
-	// maxLine is longer than any line, in bytes.
+	// maxLine is the maximum length of a line in bytes.
 	maxLine = 64 << 10
-	// maxLines is how many lines there may be, besides four for each repository, before the file is written anew.
+	// maxLines is the number of lines, besides four for each repository, after which the file is rewritten.
 	maxLines = 10_000
 )
 
-// readLines gives the lines of a file, but for those that are too long.
+// readLines yields the lines of a file, except for those that are too long.
 func readLines(r io.Reader, each func([]byte)) error {
 	lines := bufio.NewReaderSize(r, maxLine)
 	for whole := true; ; {
@@ -72,7 +72,7 @@ func readLines(r io.Reader, each func([]byte)) error {
 	}
 }
 
-// openCatalogue reads the catalogue in a directory and writes it anew, without what is gone.
+// openCatalogue reads the catalogue in a directory and rewrites it without removed repositories.
 func openCatalogue(dir string) (*catalogue, map[uint32]entry, error) {
 	known := map[uint32]entry{}
 	c := &catalogue{path: filepath.Join(dir, "catalogue"), next: 1, known: known}
@@ -85,7 +85,7 @@ func openCatalogue(dir string) (*catalogue, map[uint32]entry, error) {
 		err = readLines(f, func(line []byte) {
 			var e entry
 			if json.Unmarshal(line, &e) != nil || e.ID > maxNumber || e.Next > maxNumber {
-				return // cut off when the machine went down, or not of ours: what it was about is indexed anew
+				return // incomplete after a crash, or not a line of ours: its repository is indexed again
 			}
 			c.next = max(c.next, e.Next, e.ID+1)
 			if e.Gone {
@@ -105,7 +105,7 @@ func openCatalogue(dir string) (*catalogue, map[uint32]entry, error) {
 	return c, maps.Clone(known), nil
 }
 
-// rewrite writes the file anew, without what is gone.
+// rewrite replaces the file by one without removed repositories.
 func (c *catalogue) rewrite() error {
 	f, err := os.OpenFile(c.path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -122,7 +122,7 @@ func (c *catalogue) rewrite() error {
 		w.Flush, f.Sync, func() error { return os.Rename(c.path+".new", c.path) },
 		func() error { return syncFile(filepath.Dir(c.path)) },
 	} {
-		if err := step(); err != nil { // before the renaming, the old one stays
+		if err := step(); err != nil { // before the renaming, the old file remains
 			f.Close()
 			return err
 		}
@@ -134,7 +134,7 @@ func (c *catalogue) rewrite() error {
 	return nil
 }
 
-// syncFile waits until a file or directory is on the disk.
+// syncFile waits until a file or directory is on disk.
 func syncFile(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -143,7 +143,7 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// add gives a repository a number.
+// add assigns a number to a repository.
 func (c *catalogue) add(path git.RepoPath, incarnation string) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,13 +162,13 @@ func (c *catalogue) add(path git.RepoPath, incarnation string) (uint32, error) {
 	return e.ID, nil
 }
 
-// seal says what a repository's shards are like.
+// seal records the seal of a repository's shards.
 func (c *catalogue) seal(id uint32, seal string, namesOnly int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, there := c.known[id]
 	if !there || e.Seal == seal {
-		return nil // gone meanwhile
+		return nil // removed meanwhile
 	}
 	e.Seal, e.NamesOnly = seal, namesOnly
 	if err := c.write(e); err != nil {
@@ -178,7 +178,7 @@ func (c *catalogue) seal(id uint32, seal string, namesOnly int) error {
 	return nil
 }
 
-// remove says that a number is nobody's any more.
+// remove records that a number is no longer in use.
 func (c *catalogue) remove(id uint32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Work is what a process of ours is started for. The program finds it as its last arguments; see worker.
+// Work is the task of a child process. The program gets it as its last arguments; see worker.
 type Work string
 
 // Kinds of work.
@@ -23,37 +23,37 @@ const (
 	WorkIndex  Work = "index"
 )
 
-// child is a process of our own program: niced, in a process group of its own, ended with its group. Its standard error
-// goes to the log.
+// child is a process of this program. It is niced, has a process group of its own, and is killed with its group. Its
+// standard error goes to the log.
 type child struct {
 	process *os.Process
-	stdin   *os.File // our ends
+	stdin   *os.File // the ends of this process
 	stdout  *os.File
 
 	logging sync.WaitGroup
-	mu      sync.Mutex // signals go only to a process that is not reaped
+	mu      sync.Mutex // signals are sent only to a process that is not reaped
 	reaped  bool
 	done    chan struct{} // closed when it is reaped and its log was read
-	exit    string        // then: how it ended
+	exit    string        // how it ended; valid after done
 
 	saying sync.Mutex
-	said   []string // of what it said, what may be why it ended
+	said   []string // log lines that may explain its end
 }
 
-// childSpec says what to start.
+// childSpec describes a process to start.
 type childSpec struct {
 	program string
 	args    []string // arguments before the work
 	work    Work
 	rest    []string // arguments after it
 	nice    int
-	cpus    int // 0: all
+	cpus    int // zero means all
 	control *os.File
 	account func(*os.ProcessState)
 	log     *slog.Logger
 }
 
-// startChild starts a process. With control that is its standard input, and it has no output; else both are pipes.
+// startChild starts a process. With control, that is its standard input and it has no output; otherwise both are pipes.
 func startChild(s childSpec) (*child, error) {
 	c := &child{done: make(chan struct{})}
 	var files []*os.File
@@ -92,7 +92,7 @@ func startChild(s childSpec) (*child, error) {
 	}
 	keep(stderr, nil)
 	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/", "LC_ALL=C.UTF-8", "TMPDIR=" + os.TempDir()}
-	if race := os.Getenv("GORACE"); race != "" { // of a program that was built to find races
+	if race := os.Getenv("GORACE"); race != "" { // the program was built with the race detector
 		env = append(env, "GORACE="+race)
 	}
 	if s.cpus > 0 {
@@ -121,7 +121,7 @@ func (c *child) closePipes() {
 	}
 }
 
-// readLog takes what the process says: of zoekt, and of the runtime when it dies.
+// readLog reads the log of the process: lines of zoekt, and of the runtime when it crashes.
 func (c *child) readLog(r *os.File, log *slog.Logger) {
 	defer r.Close()
 	lines := bufio.NewScanner(r)
@@ -143,7 +143,7 @@ func (c *child) readLog(r *os.File, log *slog.Logger) {
 	}
 }
 
-// why tells how the process ended, and what it said before; it is done.
+// why returns how the process ended with its last log lines. The process has ended.
 func (c *child) why() string {
 	c.saying.Lock()
 	defer c.saying.Unlock()
@@ -161,7 +161,7 @@ func (c *child) reap(account func(*os.ProcessState)) {
 	c.mu.Lock()
 	c.reaped = true
 	c.mu.Unlock()
-	// Whoever of its group holds the log open is ctags, which ends when its input does.
+	// Only ctags may still have the log open. It ends when its input does.
 	gone := make(chan struct{})
 	go func() {
 		c.logging.Wait()
@@ -182,7 +182,7 @@ func (c *child) reap(account func(*os.ProcessState)) {
 	close(c.done)
 }
 
-// kill ends the process and its group, if it still runs.
+// kill kills the process and its group, if it still runs.
 func (c *child) kill() { c.signal(unix.SIGKILL) }
 
 func (c *child) signal(s unix.Signal) {

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// stock is how many files of the index a repository has, and their bytes together.
+// stock is the number of index files of a repository, and their total size in bytes.
 type stock struct {
 	files int
 	bytes int64
 }
 
-// compareShards has the repositories indexed anew whose files of the index are not as they were written: zoekt leaves
-// out, and tells nobody, what somebody has cut off or removed.
+// compareShards schedules repositories whose index files have changed since they were written. zoekt silently ignores
+// files that were truncated or removed.
 func (e *Engine) compareShards() {
 	e.mu.Lock()
 	jobs := make(map[*repository]int, len(e.repos))
@@ -51,7 +51,7 @@ func (e *Engine) compareShards() {
 	for _, r := range e.repos {
 		begun, idle := jobs[r]
 		if !idle || begun != r.jobs || len(r.indexed) == 0 || there[shardPrefix(r.path)] == (stock{r.shards, r.size}) {
-			continue // as it was, or looked at while it changed
+			continue // unchanged, or it changed meanwhile
 		}
 		e.log.Warn("a part of the search index is not as it was written; its repository is indexed anew", "repository",
 			r.path.String())
@@ -63,7 +63,8 @@ func (e *Engine) compareShards() {
 	}
 }
 
-// sealOf sums up the names, sizes and times of some files of the index and of what zoekt keeps beside each (".meta").
+// sealOf returns a checksum of the names, sizes and times of index files and of the files that zoekt keeps beside them
+// (".meta").
 func (e *Engine) sealOf(shards []string) (string, error) {
 	h := sha256.New()
 	for _, name := range shards {
@@ -81,8 +82,8 @@ func (e *Engine) sealOf(shards []string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:12]), nil
 }
 
-// secure sees that a repository's shards are on the disk, and notes in the catalogue what they are like. Where that
-// fails, or power does before, the repository is indexed anew at the next start.
+// secure writes a repository's shards to disk and records their seal in the catalogue. If this fails, or a power
+// failure comes before, the repository is indexed again at the next start.
 func (e *Engine) secure(id uint32, shards []string, namesOnly int) error {
 	seal, err := e.sealOf(shards)
 	if err != nil {

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// watchTogether is how many repositories one watch names at most.
+	// watchTogether is the maximum number of repositories of one watch.
 	watchTogether = 5000
-	// maxWatches is how many watches there are before they are made one again.
+	// maxWatches is the number of watches above which they are combined.
 	maxWatches = 16
-	// slowWatch is how long to wait until a watch is tried again that has ended.
+	// slowWatch is the pause before a watch that ended is repeated.
 	slowWatch = 2 * time.Second
-	// fewWatched is how many repositories are not asked for in smaller parts where a source watches no more.
+	// fewWatched is the number of repositories below which a refused watch is not split.
 	fewWatched = 500
-	// lookScans is how many times as long as a scan is between two looks at a repository that is not watched.
+	// lookScans is the interval between checks of a repository that is not watched, in scans.
 	lookScans = 5
 )
 
-// discover lists the repositories again and again and has those watched that are new.
+// discover lists the repositories periodically and watches new ones.
 func (e *Engine) discover() {
 	watched := map[git.RepoPath]bool{}
-	var now struct { // the watches there are
+	var now struct { // the running watches
 		ctx context.Context
 		end context.CancelFunc
 		n   int
@@ -76,7 +76,7 @@ func (e *Engine) discover() {
 	}
 }
 
-// forgetOthers has a look at what is known and was not listed.
+// forgetOthers checks known repositories that were not listed.
 func (e *Engine) forgetOthers(there map[git.RepoPath]bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,8 +88,7 @@ func (e *Engine) forgetOthers(there map[git.RepoPath]bool) {
 	e.ready = true
 }
 
-// watch follows some repositories until ctx ends. Of more than the source has watched some are: the rest is looked at
-// again and again.
+// watch follows repositories until ctx ends. If there are more than the source can watch, the others are polled.
 func (e *Engine) watch(ctx context.Context, paths []git.RepoPath) {
 	e.running.Go(func() {
 		unwatched := 0
@@ -127,8 +126,7 @@ func (e *Engine) watch(ctx context.Context, paths []git.RepoPath) {
 	})
 }
 
-// lookInstead has repositories looked at for some time, in place of a watch. It tells whether the time is over, and not
-// ctx.
+// lookInstead polls repositories for some time instead of watching them. It returns false if ctx ended.
 func (e *Engine) lookInstead(ctx context.Context, paths []git.RepoPath, d time.Duration) bool {
 	for end := time.Now().Add(d); ; {
 		e.mu.Lock()
@@ -146,7 +144,7 @@ func (e *Engine) lookInstead(ctx context.Context, paths []git.RepoPath, d time.D
 	}
 }
 
-// expect has a repository looked at that may be new. The caller holds e.mu.
+// expect schedules a check of a repository that may be new. The caller holds e.mu.
 func (e *Engine) expect(path git.RepoPath) {
 	r := e.repos[path]
 	if r == nil {
@@ -156,7 +154,7 @@ func (e *Engine) expect(path git.RepoPath) {
 	e.enqueue(r, laneLook, time.Now())
 }
 
-// Refresh lists the repositories, so that Status knows of those that were just made.
+// Refresh lists the repositories, so that Status includes new ones.
 func (e *Engine) Refresh(ctx context.Context) error {
 	var paths []git.RepoPath
 	err := e.o.Source.Repositories(ctx, func(path git.RepoPath) error {
@@ -176,8 +174,8 @@ func (e *Engine) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// countUnwatched counts repositories that the source does not watch for us, and says when there are some, and when
-// there are none any more.
+// countUnwatched counts repositories that the source does not watch, and logs when there are some and when there are
+// none again.
 func (e *Engine) countUnwatched(n int) {
 	if n == 0 {
 		return

@@ -13,32 +13,32 @@ import (
 	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 )
 
-// Options say what an engine indexes and searches, and with what.
+// Options configure an Engine.
 type Options struct {
-	Dir      string // the index; made if it is not there
+	Dir      string // directory of the index; created if it is missing
 	Source   Source
-	Program  string   // our own, which finds Arguments and a Work among its arguments and does it; see worker
-	Argument []string // before the work
-	Branches []string // full names of refs that are indexed, of those there are; HEAD is one always
+	Program  string   // this program, which performs the Work in its arguments; see worker
+	Argument []string // arguments before the work
+	Branches []string // full names of indexed refs, besides HEAD
 
-	MaxFile      int64 // bytes; of greater files only the path is indexed
-	ShardSize    int64 // bytes of content in a file of the index
-	SearchMemory int64 // bytes of heap for the process that searches
-	IndexMemory  int64 // and for the one that indexes
+	MaxFile      int64 // maximum size of an indexed file in bytes; of larger ones only the path is indexed
+	ShardSize    int64 // bytes of content in one index file
+	SearchMemory int64 // heap limit of the searching process in bytes
+	IndexMemory  int64 // heap limit of an indexing process in bytes
 	SearchNice   int
 	IndexNice    int
-	Ctags        string // program; empty: no symbols
+	Ctags        string // program; empty means no symbols
 
-	Delay    time.Duration // until the first process is started
-	Debounce time.Duration // from a change to the index that has it, at least
-	Scan     time.Duration // between looks for repositories that are new
-	Deltas   int           // so many times changes are put on top of an index before it is made anew
-	Results  int           // the most that a search may ask for
-	Timeout  time.Duration // the most that a search may take
+	Delay    time.Duration // time before the first process is started
+	Debounce time.Duration // minimum time from a change to its index
+	Scan     time.Duration // interval between scans for new repositories
+	Deltas   int           // number of deltas before an index is rebuilt
+	Results  int           // maximum number of results of a search
+	Timeout  time.Duration // maximum time of a search
 
 	Log     *slog.Logger
 	Metrics *Metrics
-	Account func(*os.ProcessState) // unless nil, is told of each process that has ended; it must not block
+	Account func(*os.ProcessState) // called with each process that has ended; must not block; may be nil
 }
 
 // Engine indexes the repositories of a source and searches them. It is a Searcher.
@@ -48,67 +48,67 @@ type Engine struct {
 	metrics   *Metrics
 	searching *searching
 	indexSpec childSpec
-	catalogue *catalogue // set once the directory is there
+	catalogue *catalogue // set once the directory exists
 
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	wake    [lanes]chan struct{}
-	load    chan struct{}    // there is something to load
-	spare   [lanes]*indexing // waits for the lane's next job; the goroutine of the lane alone uses it
+	load    chan struct{}    // signals shards to load
+	spare   [lanes]*indexing // waits for the lane's next job; used only by the lane's goroutine
 
 	mu            sync.Mutex
 	repos         map[git.RepoPath]*repository
 	byID          map[uint32]*repository
-	ready         bool                 // every repository that there was at the start is in repos
-	why           string               // there is no index
-	slow          *slowChild           // runs in the slow lane
-	fast          bool                 // the fast lane works: the slow one is stopped
-	stale         bool                 // what follows is to be counted again
-	with, without int                  // repositories with an index, and without one that have something to index
+	ready         bool                 // all repositories that existed at the start are in repos
+	why           string               // reason for a missing index
+	slow          *slowChild           // process in the slow lane
+	fast          bool                 // the fast lane works, so the slow one is stopped
+	stale         bool                 // the following fields have to be counted again
+	with, without int                  // repositories with an index, and non-empty ones without
 	candidates    []git.RepoPath       // both
-	ids           []uint32             // their numbers; 0: it has no index
-	jobs          map[*repository]*job // that run
+	ids           []uint32             // their numbers; zero without an index
+	jobs          map[*repository]*job // running jobs
 	// that were indexed first, and so many shards of them are not searched yet; see load.go
 	unloaded  map[*repository]int
 	queues    [lanes]waiting
 	unwatched int // repositories
 }
 
-// repository is what is known of one. Guarded by Engine.mu.
+// repository is the record of a repository. It is guarded by Engine.mu.
 type repository struct {
-	id          uint32 // 0: none yet
+	id          uint32 // zero if not yet assigned
 	path        git.RepoPath
 	incarnation string
-	seal        string // at the start: what its shards are to be like
+	seal        string // expected seal of its shards at the start
 	version     git.Version
 
-	indexed []*workerv1.Branch // that its shards hold
+	indexed []*workerv1.Branch // branches in its shards
 	shards  int
-	size    int64 // of its shards, in bytes
-	jobs    int   // that were begun for it
-	// files that are found by their names only; one that changed since the last full index may count again
+	size    int64 // size of its shards in bytes
+	jobs    int   // number of started jobs
+	// number of files that are found by name only; a file that changed since the last full index may count twice
 	namesOnly int
-	deltas    int              // times that changes were put on top
-	current   []Head           // where branches are
-	looked    bool             // current is known
-	looking   bool             // and is being found out
-	lag       int              // commits that the first branch has and its index has not; -1: not counted
-	changed   time.Time        // first change that is not in the index; zero: none
-	due       [lanes]time.Time // when its turn is in each lane; zero: it does not wait there
-	seen      time.Time        // when it was looked at last
-	unseen    int              // times in a row that it could not be looked at
-	failed    int              // times in a row that it could not be indexed
-	again     time.Time        // when that may be tried again
-	err       string           // the last time
-	big       bool             // more than the fast lane is for
+	deltas    int              // number of deltas
+	current   []Head           // current branches
+	looked    bool             // current is valid
+	looking   bool             // current is being determined
+	lag       int              // commits of the first branch that are not in the index; -1 if unknown
+	changed   time.Time        // first change that is not in the index; zero if none
+	due       [lanes]time.Time // due time in each lane; zero if it does not wait there
+	seen      time.Time        // last check
+	unseen    int              // consecutive failed checks
+	failed    int              // consecutive failures of indexing
+	again     time.Time        // time of the next attempt
+	err       string           // last error
+	big       bool             // too large for the fast lane
 	died      bool             // the process did, the last time
-	plain     bool             // without symbols: with them the process that indexes died
-	rebuild   bool             // its shards cannot be built upon, or have no symbols
+	plain     bool             // index without symbols, because the indexing process crashed with them
+	rebuild   bool             // its shards cannot be extended, or have no symbols
 }
 
-// New makes an engine and starts it. What is wrong with its directory does not fail: the engine tries again and says
-// so.
+// New creates and starts an Engine. It does not fail if its directory is unusable: the engine tries again and reports
+// it.
 func New(o Options) *Engine {
 	e := &Engine{
 		o: o, log: o.Log, metrics: o.Metrics, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{},
@@ -141,15 +141,14 @@ func (e *Engine) Close() error {
 }
 
 const (
-	// retryDir is how long an index waits whose directory cannot be used.
+	// retryDir is the pause before an unusable directory is tried again.
 	retryDir = 15 * time.Second
-	// retryFailed is how long a repository waits that could not be indexed, the first time; then twice that, up to
-	// maxRetry.
+	// retryFailed is the pause before a failed repository is indexed again. It doubles with each failure, up to maxRetry.
 	retryFailed = 2 * time.Second
 	maxRetry    = 10 * time.Minute
 )
 
-// run starts the parts, once there is a directory, and waits for their end.
+// run starts the parts once the directory exists, and waits for their end.
 func (e *Engine) run() {
 	if e.o.Delay > 0 && !e.sleep(e.o.Delay) {
 		return
@@ -186,7 +185,7 @@ func (e *Engine) say(why string) {
 	e.mu.Unlock()
 }
 
-// sleep tells whether the time is over, and not the engine.
+// sleep waits. It returns false if the engine is closed.
 func (e *Engine) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -198,8 +197,7 @@ func (e *Engine) sleep(d time.Duration) bool {
 	}
 }
 
-// open makes the directory, reads the catalogue and takes stock of the shards. What does not fit is removed, and made
-// anew later.
+// open creates the directory, reads the catalogue and examines the shards. Invalid ones are removed and rebuilt later.
 func (e *Engine) open() error {
 	if err := os.MkdirAll(e.shards(), 0o700); err != nil {
 		return err
@@ -227,7 +225,7 @@ func (e *Engine) open() error {
 	return e.takeStock()
 }
 
-// takeStock looks at every shard and removes what is broken or nobody's. No process that indexes runs.
+// takeStock examines every shard and removes broken and unused ones. No indexing process runs meanwhile.
 func (e *Engine) takeStock() error {
 	e.sweep()
 	shards, err := e.inspect(e.ctx)
@@ -259,7 +257,7 @@ func (e *Engine) takeStock() error {
 			r.indexed, r.shards, r.deltas, r.size = group[0].Branches, len(group), builds(group)-1, 0
 			for _, s := range group {
 				r.size += s.Bytes
-				r.rebuild = r.rebuild || e.o.Ctags != "" && !s.Symbols // ctags was not there then
+				r.rebuild = r.rebuild || e.o.Ctags != "" && !s.Symbols // ctags was missing then
 			}
 			continue
 		}
@@ -282,7 +280,7 @@ func names(group []*workerv1.Shard) []string {
 	return list
 }
 
-// shardGroup is what the names of a repository's shards have in common.
+// shardGroup returns the common part of the names of a repository's shards.
 func shardGroup(file string) string {
 	if len(file) > len(shardSuffix) {
 		return file[:len(file)-len(shardSuffix)]
@@ -290,10 +288,10 @@ func shardGroup(file string) string {
 	return file
 }
 
-// shardSuffix is as long as what follows in zoekt's names of shards: the number, which has five digits.
+// shardSuffix has the length of the suffix in zoekt's names of shards: the number has five digits.
 const shardSuffix = "00000.zoekt"
 
-// unsound tells what is wrong with the shards of one repository, in the order of their names.
+// unsound returns the fault of a repository's shards, which are sorted by name.
 func unsound(group []*workerv1.Shard) string {
 	for i, s := range group {
 		switch {
@@ -320,7 +318,7 @@ func sameBranches(a, b []*workerv1.Branch) bool {
 	return slices.EqualFunc(a, b, func(a, b *workerv1.Branch) bool { return a.Name == b.Name && a.Commit == b.Commit })
 }
 
-// searcherDied looks for what may have killed the process that searches: a shard that somebody has cut off.
+// searcherDied searches for a truncated shard, which may have crashed the searching process.
 func (e *Engine) searcherDied() {
 	e.metrics.deaths.WithLabelValues(string(WorkSearch)).Inc()
 	shards, err := e.inspect(e.ctx)
@@ -338,8 +336,8 @@ func (e *Engine) searcherDied() {
 	}
 }
 
-// removeBroken removes a broken shard with those that it belongs to, and has its repository indexed anew. If that is
-// being indexed, its files may just change their places: the next death finds what is broken for good.
+// removeBroken removes a broken shard with its group, and schedules its repository. If the repository is being indexed,
+// its files may only be changing places. The next crash then finds the broken shard.
 func (e *Engine) removeBroken(file string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -14,13 +14,13 @@ import (
 const (
 	modeType    = 0o170000
 	modeGitlink = 0o160000
-	// maxBranches is how many branches of a repository can be told apart.
+	// maxBranches is the maximum number of branches of a repository.
 	maxBranches = 64
-	// maxDiffering bounds the files that differ between the branches of one repository.
+	// maxDiffering is the maximum number of files that differ between the branches of a repository.
 	maxDiffering = 1_000_000
 )
 
-// document writes a file; what is no file has no place in the index.
+// document writes a file. Entries other than files are not indexed.
 func document(w io.Writer, f *File, branches uint64) error {
 	if f.Gone || f.Mode&modeType == modeGitlink || len(f.Path) == 0 {
 		return nil
@@ -30,8 +30,8 @@ func document(w io.Writer, f *File, branches uint64) error {
 	}})
 }
 
-// full feeds all files of some branches: those of the first, then what is different in each other one. A file that is
-// the same in several branches is one document.
+// full feeds all files of branches: those of the first one, and then the differences of each other one. A file that is
+// equal in several branches is one document.
 func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 	return func(ctx context.Context, w io.Writer) error {
 		commits := make([]git.ObjectID, len(heads))
@@ -72,8 +72,8 @@ func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 
 func versionKey(f *File) string { return string(f.Path) + "\x00" + string(f.ID.Raw()) }
 
-// differences tells of each path in which branches it differs from the first, and of each version of it there in which
-// it is.
+// differences returns for each path the branches in which it differs from the first one, and the branches of each of
+// its versions.
 func (e *Engine) differences(ctx context.Context, repository git.RepoPath,
 	commits []git.ObjectID) (differs, versions map[string]uint64, err error) {
 	differs, versions = map[string]uint64{}, map[string]uint64{}
@@ -98,7 +98,7 @@ func (e *Engine) differences(ctx context.Context, repository git.RepoPath,
 	return differs, versions, nil
 }
 
-// delta feeds what differs between two commits of the only branch, up to so many files.
+// delta feeds the differences between two commits of the only branch, up to a number of files.
 func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, run *job, limit int) feeder {
 	return func(ctx context.Context, w io.Writer) error {
 		n := 0
@@ -118,7 +118,7 @@ func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, run *job,
 	}
 }
 
-// errTooMuch marks that there are more files than the fast lane is for.
+// errTooMuch reports more files than the fast lane accepts.
 var errTooMuch = errors.New("there are more files than are indexed at once beside others")
 
 // feed is called after each document.
@@ -129,7 +129,7 @@ func (run *job) feed(err error) error {
 	return err
 }
 
-// finish has the process put the new files in their places. If it is killed while it does, they do not belong together.
+// finish makes the process move the new files to their places. If it is killed meanwhile, the files are inconsistent.
 func (run *job) finish(w io.Writer) error {
 	run.finishing.Store(true)
 	return ipc.Write(w, &workerv1.IndexRequest{Finish: true})

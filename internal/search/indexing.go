@@ -13,27 +13,27 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// indexing is one process that does one job after the other.
+// indexing is a process that performs jobs one after the other.
 type indexing struct {
 	child *child
 	w     *bufio.Writer
 	out   *bufio.Reader
-	jobs  int   // that it has done
-	bytes int64 // of content in them
+	jobs  int   // completed jobs
+	bytes int64 // bytes of content in them
 }
 
 const (
-	// mostJobs is how many jobs a process does, and mostBytes about how much content it is given: what it has of memory is
-	// given back then. To start one costs several times as much as to index a small repository.
+	// mostJobs is the maximum number of jobs of a process, and mostBytes the approximate amount of content. Its memory is
+	// released then. Starting a process costs several times as much as indexing a small repository.
 	mostJobs  = 200
 	mostBytes = 64 << 20
-	// jobTime bounds a job that indexes; its process is killed then.
+	// jobTime is the time limit of an indexing job. Its process is killed then.
 	jobTime = 2 * time.Hour
-	// spareTime is for how long a process waits for the next job.
+	// spareTime is the time that a process waits for the next job.
 	spareTime = 5 * time.Second
 )
 
-// hire has a process take a job: the one that waits for work in a lane, or a new one. The error says why none did.
+// hire sends a job to the waiting process of a lane, or to a new one. The error has the reason for which none took it.
 func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing, error) {
 	if x := e.spare[l]; x != nil {
 		e.spare[l] = nil
@@ -44,7 +44,7 @@ func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing
 		if x.end(true); ctx.Err() != nil {
 			return nil, abandoned(ctx)
 		}
-		// It has ended while it waited, which is not the repository's doing.
+		// It ended while it waited. The repository is not the cause.
 		e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()
 		e.log.Warn("a process that waited for something to index has ended; another one takes its place", "error",
 			x.crash(err))
@@ -63,7 +63,7 @@ func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing
 	return x, nil
 }
 
-// take gives the process a job, and waits until it has it.
+// take sends a job to the process, and waits until it is received.
 func (x *indexing) take(ctx context.Context, job *workerv1.Job) error {
 	defer context.AfterFunc(ctx, x.child.kill)()
 	if err := errors.Join(ipc.Write(x.w, &workerv1.IndexRequest{Job: job}), x.w.Flush()); err != nil {
@@ -81,7 +81,7 @@ func abandoned(ctx context.Context) error {
 	return fault.Wrap(fault.KindOf(ctx.Err()), "indexing was cancelled", ctx.Err())
 }
 
-// retire ends the process that waits for work in a lane, if there is one. The lane's own goroutine calls it.
+// retire ends the waiting process of a lane, if there is one. Only the lane's goroutine calls it.
 func (e *Engine) retire(l lane) {
 	if x := e.spare[l]; x != nil {
 		e.spare[l] = nil
@@ -89,14 +89,14 @@ func (e *Engine) retire(l lane) {
 	}
 }
 
-// more counts a job that was reported on, and tells whether the process can do another one.
+// more counts a completed job, and reports whether the process can do another one.
 func (x *indexing) more(r *workerv1.Report) bool {
 	x.jobs++
 	x.bytes += r.Bytes
 	return r.Error == "" && !r.Rebuild && x.jobs < mostJobs && x.bytes < mostBytes
 }
 
-// end waits for the process, which has nothing more to do, or kills it.
+// end waits for the idle process, or kills it.
 func (x *indexing) end(kill bool) {
 	x.child.stdin.Close()
 	if kill {
@@ -106,7 +106,7 @@ func (x *indexing) end(kill bool) {
 	x.child.stdout.Close()
 }
 
-// report reads the responses to a job, up to its report, and calls each for every shard.
+// report reads the responses to a job up to its report, and calls each for every shard.
 func (x *indexing) report(each func(*workerv1.Shard)) (*workerv1.Report, error) {
 	for {
 		var response workerv1.IndexResponse
@@ -122,19 +122,19 @@ func (x *indexing) report(each func(*workerv1.Shard)) (*workerv1.Report, error) 
 	}
 }
 
-// errDied marks that the process ended by itself, which is not the source's fault.
+// errDied reports that the process ended by itself. The source is not the cause.
 var errDied = errors.New("no report came")
 
-// crash is why a process that indexes ended without a report.
+// crash is the reason for which an indexing process ended without a report.
 func (x *indexing) crash(err error) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that indexes has ended: " + x.child.why(),
 		Err: errors.Join(errDied, err)}
 }
 
-// feeder writes what belongs to a job.
+// feeder writes the data of a job.
 type feeder func(context.Context, io.Writer) error
 
-// do has a process do a job, in a lane; each takes what it says before its report.
+// do performs a job in a lane. each receives the responses before the report.
 func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder,
 	each func(*workerv1.Shard)) (*workerv1.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, jobTime)
@@ -152,7 +152,7 @@ func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder,
 			err = x.w.Flush()
 		}
 	}
-	if err != nil && !isBrokenPipe(err) { // of the source: the process must not take what came for all
+	if err != nil && !isBrokenPipe(err) { // an error of the source: the process must not use the incomplete data
 		x.end(true)
 		return nil, err
 	}

@@ -15,21 +15,21 @@ import (
 	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 )
 
-// job is one that runs.
+// job is a running job.
 type job struct {
 	kind   string
 	began  time.Time
-	files  atomic.Int64 // given to it
+	files  atomic.Int64 // files sent to it
 	cancel context.CancelFunc
 
-	most      int64       // files that it may have; 0: any number
-	finishing atomic.Bool // it has all, and may be putting files in their places
+	most      int64       // maximum number of files; zero means no limit
+	finishing atomic.Bool // all data is sent, so it may be moving files to their places
 }
 
-// deltaLimit is how many files at most are put on top of an index at once.
+// deltaLimit is the maximum number of files of one delta.
 const deltaLimit = 20_000
 
-// index brings a repository's index up to date.
+// index updates a repository's index.
 func (e *Engine) index(r *repository, l lane) {
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
@@ -52,7 +52,7 @@ func (e *Engine) index(r *repository, l lane) {
 	}
 }
 
-// prepare makes a job for a repository; none, if it has become pointless.
+// prepare returns a job for a repository, or nil if there is nothing to do.
 func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task *workerv1.Job, feed feeder, run *job) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -60,7 +60,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 	if _, busy := e.jobs[r]; busy || e.repos[r.path] != r || !r.looked {
 		return task, nil, nil
 	}
-	if len(want) == 0 { // an empty repository, or a HEAD that leads nowhere
+	if len(want) == 0 { // an empty repository, or a HEAD without a commit
 		if err := e.dropShards(r.path); err != nil {
 			e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
 		}
@@ -84,7 +84,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		MaxFile: e.o.MaxFile, ShardSize: e.o.ShardSize, Ctags: e.o.Ctags, First: r.shards == 0 && len(r.indexed) == 0,
 	}
 	for other := range e.jobs {
-		task.First = task.First && other.path != r.path // of one that is gone, whose job is not over
+		task.First = task.First && other.path != r.path // a job of a removed repository that is still running
 	}
 	if r.plain {
 		task.Ctags = ""
@@ -112,7 +112,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 	return task, feed, run
 }
 
-// settle notes what became of a job, and tells whether the repository has a new index.
+// settle records the result of a job, and reports whether the repository has a new index.
 func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, run *job, report *workerv1.Report,
 	err error) bool {
 	took := time.Since(run.began)
@@ -175,12 +175,11 @@ func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, 
 	return result == "ok" && mine
 }
 
-// dropLate removes what a job put into the index whose repository was gone by then, or another one. The caller holds
-// e.mu.
+// dropLate removes the result of a job whose repository was removed or replaced meanwhile. The caller holds e.mu.
 func (e *Engine) dropLate(path git.RepoPath) {
 	for other := range e.jobs {
 		if other.path == path {
-			return // which puts its own in the place of these
+			return // that job replaces these
 		}
 	}
 	if r := e.repos[path]; r != nil && len(r.indexed) > 0 {
@@ -191,12 +190,11 @@ func (e *Engine) dropLate(path git.RepoPath) {
 	}
 }
 
-// clean removes the files that are not whole which a job left that did not end well. The job still counts as running.
-// The caller holds e.mu.
+// clean removes incomplete files of a failed job. The job still counts as running. The caller holds e.mu.
 func (e *Engine) clean(r *repository) {
 	for other := range e.jobs {
 		if other != r && other.path == r.path {
-			return // they may be its
+			return // they may belong to that job
 		}
 	}
 	entries, err := os.ReadDir(e.shards())
@@ -211,9 +209,9 @@ func (e *Engine) clean(r *repository) {
 	}
 }
 
-// retry has a repository indexed again after a failure. When the process died in the middle of its files' renaming they
-// do not belong together, so none is kept; when it died again, then without symbols, because ctags is a program that
-// others' files are given to.
+// retry schedules a repository again after a failure. If the process crashed while it renamed its files, they are
+// inconsistent, so none is kept. After a second crash the index is made without symbols, because ctags parses untrusted
+// files.
 func (e *Engine) retry(r *repository, err error, took time.Duration) {
 	if errors.Is(err, errDied) {
 		e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()

@@ -10,24 +10,23 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// The process that searches watches the directory of shards and loads new ones, a moment after they are there: more
-// than a moment on a machine with much to do, and within a minute where the kernel told it of them between its first
-// look and its beginning to watch. So what was indexed for the first time goes on being searched without an index until
-// that process says that it has all of it: nothing found there would be a lie. What was indexed before is found at the
-// commit of its old shards meanwhile, and said to be.
+// The searching process watches the directory of shards and loads new ones after a moment. This takes longer on a busy
+// machine, and up to a minute for a change between its first scan and the start of its watch. A new index is therefore
+// used only when that process reports all of it as loaded: until then the repository is searched without an index,
+// because an empty result would be wrong. Meanwhile an updated index returns results of the old commit, and says so.
 
 const (
 	firstLoadCheck = 10 * time.Millisecond
 	lastLoadCheck  = 2 * time.Second
-	// pokeAfter is how long something may not have been loaded before the process is made to look at the directory again.
+	// pokeAfter is the time after which the process is made to scan the directory again.
 	pokeAfter = 300 * time.Millisecond
-	// pokeFile is made for that, and removed. To zoekt it is what is known of a shard, which it looks for; there is none.
+	// pokeFile is created and removed for that. zoekt takes it for the metadata of a shard, and does not find that shard.
 	pokeFile = "look.meta"
-	// loadTimeout bounds one question, in ms.
+	// loadTimeout is the time limit of one request in ms.
 	loadTimeout = 5000
 )
 
-// unload notes that a repository's shards, of which there was none before, are to be loaded. The caller holds e.mu.
+// unload records that the first shards of a repository have to be loaded. The caller holds e.mu.
 func (e *Engine) unload(r *repository, shards int) {
 	e.unloaded[r], e.stale = shards, true
 	select {
@@ -36,13 +35,13 @@ func (e *Engine) unload(r *repository, shards int) {
 	}
 }
 
-// searchable tells whether a repository has an index that is searched. The caller holds e.mu.
+// searchable reports whether a repository has a loaded index. The caller holds e.mu.
 func (e *Engine) searchable(r *repository) bool {
 	_, unloaded := e.unloaded[r]
 	return len(r.indexed) > 0 && !unloaded
 }
 
-// awaitLoads asks, as long as something is not loaded, whether it is.
+// awaitLoads checks for loaded shards as long as some are missing.
 func (e *Engine) awaitLoads() {
 	for {
 		select {
@@ -59,7 +58,7 @@ func (e *Engine) awaitLoads() {
 			select {
 			case <-e.ctx.Done():
 				return
-			case <-e.load: // more
+			case <-e.load: // further shards
 				wait = firstLoadCheck
 			case <-time.After(wait):
 				slept += wait
@@ -69,8 +68,7 @@ func (e *Engine) awaitLoads() {
 	}
 }
 
-// checkLoads asks the process that searches what it has loaded of what is missing, and tells whether any of it is
-// missing still.
+// checkLoads asks the searching process which missing shards it has loaded, and reports whether any is still missing.
 func (e *Engine) checkLoads() bool {
 	var set ipc.Set
 	e.mu.Lock()
@@ -104,7 +102,7 @@ func (e *Engine) checkLoads() bool {
 	return len(e.unloaded) > 0
 }
 
-// poke makes the process that searches look at the directory. If it cannot, that looks each minute.
+// poke makes the searching process scan the directory. If this fails, the process scans every minute.
 func (e *Engine) poke() {
 	name := filepath.Join(e.shards(), pokeFile)
 	if f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o600); err == nil {

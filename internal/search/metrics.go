@@ -2,7 +2,7 @@ package search
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts searches, and what is done for the index.
+// Metrics are the metrics of searches and of the index.
 type Metrics struct {
 	searches      *prometheus.CounterVec
 	seconds       prometheus.Histogram
@@ -19,7 +19,7 @@ type Metrics struct {
 	unwatched     prometheus.Gauge
 }
 
-// NewMetrics makes the metrics.
+// NewMetrics returns metrics that are not yet registered.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		searches: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -67,7 +67,7 @@ func NewMetrics() *Metrics {
 	}
 }
 
-// Collectors lists the metrics for registration.
+// Collectors returns the collectors to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.searches, m.seconds, m.linkSeconds, m.results, m.bytes, m.jobs, m.jobSeconds, m.documents, m.documentBytes,

@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// startNiced starts a process that is nicer than this one from its first instruction on: here each thread has a
-// priority of its own, and a process begins with that of the thread which starts it. That thread ends with its
-// goroutine, because it could not become as it was.
+// startNiced starts a process that is niced from its first instruction on. On Linux each thread has a priority of its
+// own, and a process inherits that of the thread that starts it. The thread ends with its goroutine, because its
+// priority cannot be restored.
 func startNiced(program string, args []string, attr *os.ProcAttr, nice int) (*os.Process, error) {
 	if nice == 0 {
 		return os.StartProcess(program, args, attr)
@@ -21,7 +21,7 @@ func startNiced(program string, args []string, attr *os.ProcAttr, nice int) (*os
 	go func() {
 		runtime.LockOSThread()
 		if n, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0); err == nil {
-			syscall.Setpriority(syscall.PRIO_PROCESS, 0, 20-n+nice) // what cannot be nice runs as it is
+			syscall.Setpriority(syscall.PRIO_PROCESS, 0, 20-n+nice) // without it, the process runs with normal priority
 		}
 		p, err := os.StartProcess(program, args, attr)
 		result <- started{p, err}

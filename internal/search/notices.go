@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// maxBranchLooks is how many repositories without an index of a branch are asked whether they have it.
+	// maxBranchLooks is the maximum number of repositories that are checked for a branch that is not indexed.
 	maxBranchLooks = 20
-	// maxCounted is how many repositories a count of files that are not searched looks at.
+	// maxCounted is the maximum number of repositories in a count of files that are not searched.
 	maxCounted = 2000
 )
 
-// scoped is a repository that a query is about.
+// scoped is a repository within the scope of a query.
 type scoped struct {
 	path      git.RepoPath
-	branches  []string // that are indexed; short names
+	branches  []string // short names of indexed branches
 	namesOnly int
 }
 
-// notices says what of the query was not searched: filters that there are not, branches, files without their content.
+// notices returns the parts of the query that were not searched: unknown filters, branches, files without content.
 func (e *Engine) notices(ctx context.Context, request Request) []Notice {
 	q := request.Query
 	var list []Notice
@@ -81,9 +81,9 @@ func positive(n *query.Node, each func(*query.Node)) {
 	}
 }
 
-// scoped lists the indexed repositories that the caller may read and that the query's conditions are about, in the
-// order of their paths. Unless all, it looks at those alone that have files without content, at maxCounted of them at
-// most, and leaves out their branches: most searches ask for nothing else.
+// scoped returns the indexed repositories that the caller may read and that match the query's conditions, sorted by
+// path. Unless all is set, it returns at most maxCounted repositories that have files without content, and omits their
+// branches. This is enough for most searches.
 func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped {
 	e.mu.Lock()
 	var list []scoped
@@ -121,8 +121,8 @@ func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped
 	return list
 }
 
-// branchNotice says that a branch is not searched where there is one of that name, or that there is none. It is empty
-// if the branch is indexed wherever it was looked for.
+// branchNotice returns a notice about a branch that is not indexed or does not exist. It is empty if the branch is
+// indexed in all examined repositories.
 func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories []scoped) string {
 	var of []condition
 	if n.Of != nil {
@@ -163,7 +163,7 @@ func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories [
 	return ""
 }
 
-// namesOnly is how many files of a repository are found by their names only.
+// namesOnly returns the number of files of a repository that are found by name only.
 func (e *Engine) namesOnly(r *repository) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

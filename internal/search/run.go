@@ -14,10 +14,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
-// progressEvery is how often a search says how far it is, at most.
+// progressEvery is the minimum interval between progress reports of a search.
 const progressEvery = 100 * time.Millisecond
 
-// Search finds what a query asks for. See Searcher.
+// Search performs a search. See Searcher.
 func (e *Engine) Search(ctx context.Context, request Request, sink Sink) (Summary, error) {
 	began := time.Now()
 	e.metrics.running.Inc()
@@ -52,13 +52,13 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	if request.May != nil {
 		ask.Repositories = &workerv1.RepositorySet{Bits: set}
 	}
-	// the process keeps to the time; this is for one that does not
+	// the process observes the time limit; this is a safeguard
 	ctx, cancel := context.WithTimeout(ctx, timeout+time.Second)
 	defer cancel()
 
 	var s Summary
 	var said time.Time
-	var sunk time.Duration // time of sink
+	var sunk time.Duration // time spent in sink
 	asked := time.Now()
 	end, err := e.searching.ask(ctx, ask, func(b Batch) error {
 		came := time.Now()
@@ -81,7 +81,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 		return s, err
 	}
 	s.Index = time.Duration(end.DurationUs) * time.Microsecond
-	s.Link = max(0, time.Since(asked)-s.Index-sunk) // none, where the process went on while sink took results
+	s.Link = max(0, time.Since(asked)-s.Index-sunk) // zero if the process worked while sink took results
 	e.metrics.linkSeconds.Observe(s.Link.Seconds())
 	if end.Crashed {
 		e.log.Warn("a part of the index could not be searched", "query", request.Query.Text)
@@ -102,7 +102,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	return s, nil
 }
 
-// bound takes what was asked for, or the most there is.
+// bound returns the requested value, or the maximum.
 func bound[T int | time.Duration](asked, least, most T) T {
 	if asked <= 0 {
 		return most
@@ -110,13 +110,14 @@ func bound[T int | time.Duration](asked, least, most T) T {
 	return max(least, min(asked, most))
 }
 
-// scope finds the repositories that the caller may read: those with an index, unless these are all, and those without.
-// May is asked without a lock: it may have to ask somebody else. whole: false: it did not find out all.
+// scope returns the repositories that the caller may read, with and without an index. May is called without a lock,
+// because it may need a request to another process. If whole is false, access to some repositories could not be
+// determined.
 func (e *Engine) scope(may Readable) (set ipc.Set, bares []bare, whole bool, why string) {
 	e.mu.Lock()
 	e.count()
 	list, ids, without, why := e.candidates, e.ids, e.without, e.why
-	if why == "" && !e.ready && len(e.repos) == 0 { // nothing found would be a lie
+	if why == "" && !e.ready && len(e.repos) == 0 { // an empty result would be wrong
 		why = "it is not known yet which repositories there are; try again in a moment"
 	}
 	e.mu.Unlock()
@@ -146,7 +147,7 @@ func (e *Engine) scope(may Readable) (set ipc.Set, bares []bare, whole bool, why
 	for _, path := range unindexed {
 		switch r := e.repos[path]; {
 		case r == nil:
-		case e.searchable(r): // since
+		case e.searchable(r): // loaded since
 			if may != nil {
 				set.Add(r.id)
 			}
@@ -158,8 +159,8 @@ func (e *Engine) scope(may Readable) (set ipc.Set, bares []bare, whole bool, why
 	return set, bares, whole, ""
 }
 
-// paths are those of repositories in which something was found. One that had no number when the search began may have
-// one by now.
+// paths returns the paths of repositories with results. A repository without a number at the start of the search may
+// have one by now.
 func (e *Engine) paths(found []*workerv1.FoundRepository) map[git.RepoPath]bool {
 	paths := make(map[git.RepoPath]bool, len(found))
 	e.mu.Lock()
@@ -172,7 +173,7 @@ func (e *Engine) paths(found []*workerv1.FoundRepository) map[git.RepoPath]bool 
 	return paths
 }
 
-// settled asks of every repository whether it may be read, while nobody waits for the lock. Nil stays nil.
+// settled evaluates may for every repository without the lock. Nil stays nil.
 func (e *Engine) settled(may Readable) func(git.RepoPath) bool {
 	if may == nil {
 		return nil
@@ -188,7 +189,7 @@ func (e *Engine) settled(may Readable) func(git.RepoPath) bool {
 	return func(path git.RepoPath) bool { return readable[path] }
 }
 
-// indexed counts the repositories with an index, of a set or of all.
+// indexed returns the number of repositories with an index, in a set or in all.
 func (e *Engine) indexed(set ipc.Set, limited bool) int {
 	if limited {
 		return set.Len()
@@ -199,8 +200,8 @@ func (e *Engine) indexed(set ipc.Set, limited bool) int {
 	return e.with
 }
 
-// count lists and counts the repositories with an index, and those without one that have something to index, if that
-// may have changed. The caller holds e.mu; nobody changes a list that was made.
+// count lists and counts repositories with an index, and non-empty ones without, if this may have changed. The caller
+// holds e.mu. Lists are immutable.
 func (e *Engine) count() {
 	if !e.stale {
 		return
@@ -223,22 +224,21 @@ func (e *Engine) count() {
 }
 
 const (
-	// maxAsked is how many repositories are asked where their branches are while a search waits, and askedTime for how
-	// long.
+	// maxAsked is the maximum number of repositories whose branches are determined while a search waits, and askedTime the
+	// time limit.
 	maxAsked  = 100
 	askedTime = time.Second
 )
 
-// freshness says how fresh repositories with results are. What is to be looked at, because its refs have changed, is
-// asked.
+// freshness returns the freshness of repositories with results. It checks those whose refs have changed.
 func (e *Engine) freshness(ctx context.Context, found []*workerv1.FoundRepository) []Freshness {
 	list := make([]Freshness, 0, len(found))
-	unsure := make(map[int]git.RepoPath) // by their places in list
+	unsure := make(map[int]git.RepoPath) // by their index in list
 	e.mu.Lock()
 	for _, f := range found {
 		r := e.byID[f.Id]
 		if r == nil {
-			continue // gone meanwhile
+			continue // removed meanwhile
 		}
 		if r.looking || !r.due[laneLook].IsZero() {
 			unsure[len(list)] = r.path
@@ -263,12 +263,11 @@ func (e *Engine) freshness(ctx context.Context, found []*workerv1.FoundRepositor
 	return list
 }
 
-// freshness says how fresh what was found in a repository is, as it was when it was looked at. The caller holds
-// Engine.mu.
+// freshness returns the freshness of a result as of the last check of its repository. The caller holds Engine.mu.
 func (r *repository) freshness(f *workerv1.FoundRepository) Freshness {
 	for _, b := range r.indexed {
 		if b.Commit == f.Commit {
-			f.Branch = b.Name // a file that several branches have is of the first
+			f.Branch = b.Name // a file in several branches counts for the first one
 			break
 		}
 	}
@@ -282,7 +281,7 @@ func (r *repository) freshness(f *workerv1.FoundRepository) Freshness {
 	return fresh
 }
 
-// now says where the branch is, and that nothing is behind, if nothing is.
+// now sets the current commit of the branch, and a lag of zero if the index is current.
 func (f *Freshness) now(heads []Head) {
 	current := ""
 	for _, h := range heads {

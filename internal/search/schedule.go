@@ -17,10 +17,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 )
 
-// lane is where a repository waits for work: to be looked at, and, if its index is behind, for a process that indexes.
-// There are two of these at most: one for what was never indexed, or is indexed anew, which takes long; and one for
-// changes on top of an index, which is quick, and for so long the other one is stopped. While the slow one has long
-// been busy with one repository, the fast one also takes small ones that wait for it.
+// lane is a queue of repositories: for checks, or for indexing if the index is behind. At most two lanes index. The
+// slow one makes new indexes and rebuilds, which takes long. The fast one adds changes to an index, and the slow one is
+// stopped meanwhile. While the slow one has long been busy with one repository, the fast one also takes small ones that
+// wait for it.
 type lane int
 
 const (
@@ -35,16 +35,15 @@ const (
 const (
 	kindFull  = "full"
 	kindDelta = "delta"
-	kindAnew  = "anew" // of a repository whose index is not behind, but has become slow
+	kindAnew  = "anew" // rebuild of a current index that has become slow
 )
 
-// quiet is for how long a repository has not changed before its index is made anew.
+// quiet is the time without changes before an index is rebuilt.
 const quiet = 30 * time.Second
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// waiting is a lane's queue, by the times when repositories are due. An entry counts if its repository still is due
-// then.
+// waiting is the queue of a lane, by due time. An entry is valid if its repository is still due at that time.
 type waiting []waiter
 
 type waiter struct {
@@ -65,9 +64,9 @@ func (w *waiting) Pop() any {
 	return x
 }
 
-// enqueue has a repository wait in a lane until a time, or until it is due there already, if that is sooner. It waits
-// in one of the lanes that index; whether it is to be looked at has nothing to do with that: what changes while it is
-// looked at or indexed is looked at afterwards. The caller holds e.mu.
+// enqueue puts a repository into a lane until a time, or until an earlier one at which it is already due. A repository
+// waits in one of the indexing lanes only. Checks are independent: a change during a check or a job is checked
+// afterwards. The caller holds e.mu.
 func (e *Engine) enqueue(r *repository, l lane, due time.Time) {
 	if old := r.due[l]; !old.IsZero() && !old.After(due) {
 		return
@@ -90,7 +89,7 @@ func (e *Engine) wakeUp(l lane) {
 	}
 }
 
-// work does what waits in a lane, one repository after the other.
+// work processes a lane, one repository after the other.
 func (e *Engine) work(l lane) {
 	defer e.retire(l)
 	for e.ctx.Err() == nil {
@@ -123,7 +122,7 @@ func (e *Engine) work(l lane) {
 	}
 }
 
-// next takes the repository that is due out of a lane; nil: none is for so long.
+// next removes and returns the due repository of a lane, or nil with the time until one is due.
 func (e *Engine) next(l lane) (*repository, time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -146,17 +145,18 @@ func (e *Engine) next(l lane) (*repository, time.Duration) {
 }
 
 const (
-	// helpAfter is for how long one repository is indexed before the fast lane takes others, of up to smallFiles files,
+	// helpAfter is the time that one repository is indexed before the fast lane takes others of up to smallFiles files
 	// that wait behind it.
 	helpAfter  = 5 * time.Second
 	smallFiles = 2000
-	// stopFirst is how long the process in the slow lane may be stopped, besides stopShare times as long as it ran.
+	// stopFirst is the time for which the process in the slow lane may be stopped, besides stopShare times its running
+	// time.
 	stopFirst = 10 * time.Second
 	stopShare = 4
 )
 
-// nextSmall takes a repository out of the slow lane that was not indexed yet and may be small, if that lane has long
-// been busy; nil: there is none.
+// nextSmall takes a repository without an index that may be small out of the slow lane, if that lane has long been
+// busy. It returns nil if there is none.
 func (e *Engine) nextSmall() *repository {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,16 +174,15 @@ func (e *Engine) nextSmall() *repository {
 	return nil
 }
 
-// slowChild is the process in the slow lane. Guarded by Engine.mu.
+// slowChild is the process in the slow lane. It is guarded by Engine.mu.
 type slowChild struct {
 	*child
 	began   time.Time
-	since   time.Time     // it is stopped; zero: it is not
-	stopped time.Duration // before that
+	since   time.Time     // start of the stop; zero if it runs
+	stopped time.Duration // earlier stops together
 }
 
-// stop stops the process, but for not much more than so much of its time: pushes all day long must not keep it from its
-// end.
+// stop stops the process, but only for a limited share of its time, so that frequent pushes cannot prevent its end.
 func (s *slowChild) stop() {
 	now := time.Now()
 	if ran := now.Sub(s.began) - s.stopped; s.since.IsZero() && s.stopped <= stopFirst+stopShare*ran {
@@ -200,7 +199,7 @@ func (s *slowChild) goOn() {
 	}
 }
 
-// begin notes what works in a lane. While the fast one works, the process in the slow one is stopped.
+// begin records the work of a lane. While the fast one works, the process in the slow one is stopped.
 func (e *Engine) begin(l lane, c *child) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -225,15 +224,15 @@ func (e *Engine) finish(l lane) {
 			e.slow.goOn()
 		}
 	case laneSlow:
-		e.slow.goOn() // it may have been stopped when it had just reported, and there may be more for it to do
+		e.slow.goOn() // it may have been stopped just after its report, with further work waiting
 		e.slow = nil
 	}
 }
 
-// lookEvery is how often a repository is looked at because its refs have changed, at most.
+// lookEvery is the minimum interval between checks of a repository because its refs changed.
 const lookEvery = 100 * time.Millisecond
 
-// event takes what the source says of a repository.
+// event processes an event of the source.
 func (e *Engine) event(path git.RepoPath, _ git.Version, gone bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -251,8 +250,8 @@ func (e *Engine) event(path git.RepoPath, _ git.Version, gone bool) {
 	}
 }
 
-// Touch says that a repository's refs have changed: until it was looked at, searches that find something in it ask
-// where its branches are.
+// Touch reports that a repository's refs have changed. Until it is checked, searches with results in it determine its
+// branches themselves.
 func (e *Engine) Touch(path git.RepoPath) {
 	short := strings.TrimSuffix(path.String(), ".git")
 	for _, name := range []string{short, short + ".git", short + "/.git"} {
@@ -266,7 +265,7 @@ func (e *Engine) Touch(path git.RepoPath) {
 	}
 }
 
-// look finds out where a repository's branches are, and has it indexed if its index is behind.
+// look determines the branches of a repository, and schedules indexing if its index is behind.
 func (e *Engine) look(r *repository) {
 	defer func() {
 		e.mu.Lock()
@@ -286,7 +285,7 @@ func (e *Engine) look(r *repository) {
 	if err != nil {
 		r.err = e.reason(err)
 		level := slog.LevelDebug
-		if r.unseen == 0 { // of many repositories that are away one line each is enough
+		if r.unseen == 0 { // one line for each unreachable repository is enough
 			level = slog.LevelWarn
 		}
 		wait := backoff(&r.unseen)
@@ -314,10 +313,10 @@ func (e *Engine) look(r *repository) {
 	}
 }
 
-// maxLag is up to where commits are counted by which an index is behind.
+// maxLag is the maximum number of counted commits by which an index is behind.
 const maxLag = 10_000
 
-// countLag counts by how many commits an index is behind.
+// countLag counts the commits by which an index is behind.
 func (e *Engine) countLag(r *repository, from string, to git.ObjectID) {
 	old, err := git.ParseObjectID(from)
 	if err != nil {
@@ -327,7 +326,7 @@ func (e *Engine) countLag(r *repository, from string, to git.ObjectID) {
 	defer cancel()
 	n, err := e.o.Source.Behind(ctx, r.path, old, to, maxLag)
 	if err != nil {
-		return // the commit may be gone; the lag stays unknown
+		return // the commit may be removed; the lag stays unknown
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -336,7 +335,7 @@ func (e *Engine) countLag(r *repository, from string, to git.ObjectID) {
 	}
 }
 
-// heads finds the branches to index, the one that HEAD names first.
+// heads returns the branches to index, HEAD's branch first.
 func (e *Engine) heads(ctx context.Context, path git.RepoPath) ([]Head, git.Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -360,7 +359,7 @@ func (e *Engine) heads(ctx context.Context, path git.RepoPath) ([]Head, git.Vers
 	return heads, version, nil
 }
 
-// branchName is how a ref is called in the index.
+// branchName returns the name of a ref in the index.
 func branchName(ref string) string { return strings.TrimPrefix(ref, "refs/heads/") }
 
 func branches(heads []Head) []*workerv1.Branch {
@@ -371,7 +370,7 @@ func branches(heads []Head) []*workerv1.Branch {
 	return list
 }
 
-// judge decides what a repository waits for. The caller holds e.mu.
+// judge puts a repository into the right lane. The caller holds e.mu.
 func (e *Engine) judge(r *repository) {
 	want, now := branches(r.current), time.Now()
 	e.stale = true
@@ -390,7 +389,7 @@ func (e *Engine) judge(r *repository) {
 	r.lag = -1
 	if j, busy := e.jobs[r]; busy {
 		if j.kind == kindAnew && r.deltas < 2*e.o.Deltas && !j.finishing.Load() {
-			j.cancel() // what is new can be had sooner
+			j.cancel() // the new state can be indexed sooner
 		}
 		return // judged again at its end
 	}
@@ -409,14 +408,14 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// deltaFits tells whether what is new can be put on top of the shards there are: zoekt can for the same branches, and
-// we know what has changed if there is one.
+// deltaFits reports whether the change can be added to the existing shards. zoekt supports this for unchanged branches,
+// and the differences are known for a single one.
 func (e *Engine) deltaFits(r *repository, want []*workerv1.Branch) bool {
 	return len(want) == 1 && len(r.indexed) == 1 && want[0].Name == r.indexed[0].Name && r.shards > 0 && !r.rebuild &&
 		r.deltas < 2*e.o.Deltas
 }
 
-// anew gives a repository that another one has taken the place of a new number, later. The caller holds e.mu.
+// anew assigns a new number to a repository that replaced another one. The caller holds e.mu.
 func (e *Engine) anew(r *repository) {
 	e.stale = true
 	delete(e.byID, r.id)
@@ -432,8 +431,8 @@ func (e *Engine) anew(r *repository) {
 	}
 }
 
-// forget removes a repository that is gone. The watch tells if it comes back, and may have done so since it was looked
-// at.
+// forget removes a repository that no longer exists. The watch reports when it comes back, which may have happened
+// since its last check.
 func (e *Engine) forget(r *repository) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -449,14 +448,14 @@ func (e *Engine) forget(r *repository) {
 	delete(e.repos, r.path)
 }
 
-// backoff is how long to wait after so many failures in a row, and counts one more.
+// backoff returns the pause after consecutive failures, and counts one more.
 func backoff(failures *int) time.Duration {
 	wait := min(retryFailed<<min(*failures, 16), maxRetry)
 	*failures++
 	return wait
 }
 
-// reason is what readers of a repository may see of a failure: nothing of the server's directories.
+// reason returns the part of an error that readers of a repository may see, without directories of the server.
 func (e *Engine) reason(err error) string {
 	text := err.Error()
 	if _, ok := errors.AsType[*fault.Error](err); ok {
@@ -465,8 +464,8 @@ func (e *Engine) reason(err error) string {
 	return strings.NewReplacer(e.shards()+"/", "", e.o.Dir+"/", "").Replace(text)
 }
 
-// failed has a repository that could not be indexed wait until that is tried again: at least for as long as it kept
-// others waiting.
+// failed schedules a repository that could not be indexed for a later attempt: at least after the time for which it
+// kept others waiting.
 func (e *Engine) failed(r *repository, err error, took time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package search finds code in the repositories of a server: it keeps an index of each, has child processes search
-// them, and says of every repository how fresh that is.
+// Package search searches the code in the repositories of a server. It keeps an index of each, runs child processes
+// that search them, and reports the freshness of every result.
 package search
 
 import (
@@ -16,16 +16,16 @@ import (
 type Request struct {
 	Query   *query.Query
 	Format  schema.Format // of the results
-	May     Readable      // nil: the caller may read all repositories
-	Limit   int           // results, unless the query says; 0: as many as there may be
-	Timeout time.Duration // unless the query says; 0: as long as it may take
+	May     Readable      // nil means that the caller may read all repositories
+	Limit   int           // number of results unless the query sets it; zero means the maximum
+	Timeout time.Duration // time limit unless the query sets it; zero means the maximum
 }
 
-// Readable tells of each of many repositories whether a caller may read it. That may have to be asked for elsewhere;
-// whole: false: of some it could not be found out in time, and they count as others'.
+// Readable reports for each of many repositories whether a caller may read it. This may need a request to another
+// process. If whole is false, access to some could not be determined in time, and they are reported as unreadable.
 type Readable = func(repositories []git.RepoPath) (may []bool, whole bool)
 
-// Each makes a Readable of what decides about one repository at a time.
+// Each returns a Readable for a function that decides about one repository at a time.
 func Each(may func(git.RepoPath) bool) Readable {
 	return func(repositories []git.RepoPath) ([]bool, bool) {
 		list := make([]bool, len(repositories))
@@ -36,9 +36,9 @@ func Each(may func(git.RepoPath) bool) Readable {
 	}
 }
 
-// Batch is some results. Its memory is used again when Sink.Matches returns.
+// Batch has results. Its memory is reused when Sink.Matches returns.
 type Batch struct {
-	// JSON is the results in the request's format, with commas between them: the elements of an array.
+	// JSON has the results in the request's format as elements of an array, separated by commas.
 	JSON    []byte
 	Results int // how many these are
 	Matches int // in them
