@@ -147,7 +147,6 @@ type rawWorker struct {
 	address string
 	dials   atomic.Int32
 	open    atomic.Int32
-	most    atomic.Int32
 }
 
 // serveRaw starts a worker; n counts its connections.
@@ -173,8 +172,7 @@ func serveOn(t *testing.T, l net.Listener, address string,
 				return
 			}
 			w.dials.Add(1)
-			now := w.open.Add(1)
-			w.most.Store(max(w.most.Load(), now))
+			w.open.Add(1)
 			mu.Lock()
 			conns[c] = true
 			mu.Unlock()
