@@ -340,10 +340,19 @@ func (r *registers) probe() {
 					r.describe())
 			}
 			r.retries++
+			r.removeSharedLocks()
 		}
 	}
 	if left := r.left(); len(left) > 0 {
 		r.Fatalf("after kill %d and pushes, there are %q", r.kills, left)
+	}
+}
+
+// removeSharedLocks removes the lock files for all refs that a killed push has left, as the error of a refused push
+// advises. The server removes them only when they are a minute old.
+func (r *registers) removeSharedLocks() {
+	for _, name := range []string{"packed-refs.lock", "packed-refs.new", "shallow.lock"} {
+		_ = os.Remove(filepath.Join(r.repo, name))
 	}
 }
 
