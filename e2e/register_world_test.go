@@ -343,6 +343,7 @@ func (r *registers) probe() {
 			r.removeSharedLocks()
 		}
 	}
+	r.removeSharedLocks()
 	if left := r.left(); len(left) > 0 {
 		r.Fatalf("after kill %d and pushes, there are %q", r.kills, left)
 	}
