@@ -70,14 +70,14 @@ test-stories: ## Run all stories and the matrix of shapes with a server without 
 zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
 	CGO_ENABLED=0 go build -C bench/zoekt -buildvcs=false -o $(abspath bin)/ github.com/sourcegraph/zoekt/cmd/zoekt-webserver
 
-test-browser: ## Look at the pages in a Chromium, with pictures in SCREENSHOTS (bin/screenshots)
+test-browser: ## Check the pages in a Chromium, with screenshots in SCREENSHOTS (bin/screenshots)
 	PACKHORSE_TEST_BROWSER=1 PACKHORSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 10m ./internal/web -run '^TestBrowser$$'
 
-clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the matrix with all that can be had
+clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the matrix with all available ones
 	@.ci/clients $(CLIENTDIR)
 	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients'
 
-clients-doc: ## Write docs/reference/clients.md anew from a run with all clients
+clients-doc: ## Regenerate docs/reference/clients.md from a run with all clients
 	@.ci/clients $(CLIENTDIR)
 	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$' -update
 
@@ -92,7 +92,7 @@ vet:
 	CGO_ENABLED=0 go vet ./...
 	CGO_ENABLED=0 GOOS=darwin go vet ./...
 
-proto: ## Generate Go code from proto/ anew
+proto: ## Regenerate Go code from proto/
 	@.ci/proto write
 
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
@@ -110,7 +110,7 @@ soak-push: ## Check pushes that race, with kills in between, for an order that e
 	PACKHORSE_PUSHES=$(PUSHES) go test -count=1 -timeout 12h ./internal/receivepack -run '^TestRegister$$'
 	PACKHORSE_PUSH_TIME=$(SOAK) PACKHORSE_SEED=$(SEED) go test -count=1 -timeout 12h ./e2e -run '^TestRegister$$' -v
 
-docs: ## Write the generated pages anew (docs/reference/config.md)
+docs: ## Regenerate the generated pages (docs/reference/config.md, metrics.md)
 	go test ./internal/config ./internal/roles -run '^TestDocs' -update
 
 bench: build ## Clone URL with CLIENTS for DURATION from a running server

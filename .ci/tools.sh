@@ -1,7 +1,7 @@
 # Functions for scripts that install tools below bin/tools; source it at the root of the repository.
 
 # unavailable REASON ends a check that a missing tool prevents: with a failure if CI is set, and otherwise with a warning
-# and 0, so that tests can be run without a network. The script defines CHECK, which names what is not checked.
+# and 0, so that tests can be run without a network. The script defines CHECK, the name of the check.
 unavailable() {
 	if [ -z "${CI-}" ]; then
 		echo "*** $CHECK NOT checked: $1. ***" >&2
