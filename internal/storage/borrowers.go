@@ -31,12 +31,10 @@ const (
 // search fails. Each search reads every directory below the root except those inside repositories. Searches run one at
 // a time.
 func (n *Node) checkBorrowers(ctx context.Context, dir string) error {
-	select {
-	case n.searching <- struct{}{}:
-		defer func() { <-n.searching }()
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := n.searching.lock(ctx); err != nil {
+		return err
 	}
+	defer n.searching.unlock()
 	s := borrowerSearch{node: n, ctx: ctx, lender: dir, left: n.borrowerEntries, known: make(map[string]bool)}
 	if err := s.dir(n.root, false); err != nil {
 		if ctx.Err() != nil {
@@ -103,7 +101,7 @@ func (s *borrowerSearch) dir(dir string, worktree bool) error {
 		path := filepath.Join(dir, e.Name())
 		switch {
 		case e.IsDir():
-			if e.Name() != ownDir && s.node.options.Allows(path) {
+			if e.Name() != privateDir && s.node.options.Allows(path) {
 				err = s.dir(path, worktree)
 			}
 		case e.Type().IsRegular() && (e.Name() == ".git" || !worktree) && repo.IsGitFile(path):
@@ -209,7 +207,7 @@ func leadsThrough(path, dir string) (bool, error) {
 			}
 			rest = target + "/" + rest
 			continue
-		case errors.Is(err, syscall.EINVAL): // no link
+		case errors.Is(err, syscall.EINVAL): // next is not a link
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
 		default:
 			return false, err

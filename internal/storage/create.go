@@ -38,6 +38,15 @@ const (
 // errors are those of Git.
 func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (d Description, err error) {
 	defer func() { n.changedRepository("create", path, err) }()
+	if err := o.check(); err != nil {
+		return d, err
+	}
+	return n.createAt(ctx, path, func(ctx context.Context, dir string) error { return n.initialize(ctx, dir, o) })
+}
+
+// createAt has fill create the repository of a path in a directory, moves it to its place, and describes it.
+func (n *Node) createAt(ctx context.Context, path git.RepoPath, fill func(ctx context.Context, dir string) error) (
+	d Description, err error) {
 	if n.runner == nil {
 		return d, fault.New(fault.Unavailable, "this node does not create repositories")
 	}
@@ -45,13 +54,10 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (
 	if err != nil {
 		return d, err
 	}
-	if err := o.check(); err != nil {
-		return d, err
-	}
 	if err := n.checkVacant(ctx, name); err != nil { // checked again before the repository is moved to its place
 		return d, err
 	}
-	created, err := n.place(ctx, name, func(ctx context.Context, dir string) error { return n.initialize(ctx, dir, o) })
+	created, err := n.place(ctx, name, fill)
 	if !created {
 		return d, err
 	}
@@ -146,7 +152,7 @@ func (n *Node) checkVacant(ctx context.Context, name git.RepoPath) error {
 // is an error, the repository may not be on disk.
 func (n *Node) place(ctx context.Context, name git.RepoPath,
 	fill func(ctx context.Context, dir string) error) (created bool, err error) {
-	dir, err := tempDir(filepath.Join(n.root, ownDir))
+	dir, err := tempDir(filepath.Join(n.root, privateDir))
 	if err != nil {
 		return false, writeError(err)
 	}
@@ -154,12 +160,10 @@ func (n *Node) place(ctx context.Context, name git.RepoPath,
 	if err := fill(ctx, dir); err != nil {
 		return false, err
 	}
-	select {
-	case n.placing <- struct{}{}:
-		defer func() { <-n.placing }()
-	case <-ctx.Done():
-		return false, ctx.Err()
+	if err := n.placing.lock(ctx); err != nil {
+		return false, err
 	}
+	defer n.placing.unlock()
 	if err := n.checkVacant(ctx, name); err != nil {
 		return false, err
 	}
@@ -185,7 +189,7 @@ func (n *Node) place(ctx context.Context, name git.RepoPath,
 // placeElsewhere is place for a file system other than the root's. The caller holds Node.placing.
 func (n *Node) placeElsewhere(ctx context.Context, parent, target string,
 	fill func(ctx context.Context, dir string) error) error {
-	own, err := n.ownDirectory(parent)
+	own, err := n.privateDirectory(parent)
 	if err != nil {
 		return err
 	}
@@ -220,15 +224,14 @@ func writeError(err error) error {
 
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// gitError returns the error of a Git command that has failed to write below dir. It names a
-// full disk as the cause, which Git reports in many ways.
+// gitError returns the error of a Git command that failed to write below dir. Git reports a full disk in many ways;
+// the returned error names it as the cause.
 func gitError(dir string, failed error) error {
 	if !fault.Is(failed, fault.Internal) {
 		return failed
 	}
 	text := strings.ToLower(failed.Error())
-	// the last one is Git's
-	for _, full := range []string{syscall.ENOSPC.Error(), syscall.EDQUOT.Error(), "out of diskspace"} {
+	for _, full := range []string{syscall.ENOSPC.Error(), syscall.EDQUOT.Error(), "out of diskspace" /* Git's own */} {
 		if strings.Contains(text, full) {
 			return writeError(errors.Join(syscall.ENOSPC, errors.New(failed.Error())))
 		}
@@ -247,7 +250,7 @@ func gitError(dir string, failed error) error {
 // probeBytes is the size of a test file: more than the largest file of a new repository.
 const probeBytes = 64 << 10
 
-// tempDir returns the path of a new directory to be created in an own directory. Its parent is temporary.
+// tempDir returns the path of a new directory to be created in a private directory. Its parent is temporary.
 func tempDir(own string) (string, error) {
 	base := filepath.Join(own, newKind)
 	if err := os.MkdirAll(base, 0o700); err != nil {
@@ -313,12 +316,12 @@ func (n *Node) makeParents(below string) (string, error) {
 		if info, err := os.Stat(real); err == nil && !info.IsDir() {
 			return "", fault.New(fault.Exists, "%s is a file, not a directory", component)
 		}
-		if !n.options.Allows(real) || isOwn(real[len(n.root):]) || repo.IsGitDir(real) {
+		if !n.options.Allows(real) || isPrivate(real[len(n.root):]) || repo.IsGitDir(real) {
 			return "", fault.New(fault.Denied, "repositories are not allowed below %s", component)
 		}
 		dir = real
 	}
-	for above := dir; above != n.root; above = filepath.Dir(above) { // links can lead into another repository's directory
+	for above := dir; above != n.root; above = filepath.Dir(above) { // a link can lead into another repository
 		if repo.IsGitDir(filepath.Dir(above)) || isRepository(filepath.Join(above, ".git")) {
 			return "", fault.New(fault.Denied, "a repository cannot be below another one")
 		}
@@ -326,8 +329,8 @@ func (n *Node) makeParents(below string) (string, error) {
 	return dir, nil
 }
 
-// renameUnlessExists is for systems whose rename always replaces. It can replace an empty directory that another
-// process creates at the same time.
+// renameUnlessExists is renameNew for systems whose rename always replaces. It can replace an empty directory that
+// another process creates at the same time.
 func renameUnlessExists(from, to string) error {
 	if _, err := os.Lstat(to); err == nil {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: fs.ErrExist}

@@ -26,9 +26,8 @@ type DeleteOptions struct {
 // necessary after the next start. Concurrent fetches from the repository may fail.
 //
 // The error is Denied if other repositories below the root borrow objects, unless Force is set. It is also Denied for a
-// repository with linked worktrees, a work tree or extensions.preciousObjects, and for a link. It is
-// NotFound also for another incarnation, Exhausted during maintenance, and Unavailable if the search for borrowers
-// failed.
+// repository with linked worktrees, a work tree or extensions.preciousObjects, and for a link. It is NotFound also for
+// another incarnation, Exhausted during maintenance, and Unavailable if the search for borrowers failed.
 func (n *Node) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) (err error) {
 	defer func() { n.changedRepository("delete", path, err) }()
 	if !o.Force {
@@ -42,12 +41,10 @@ func (n *Node) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) (
 			return err
 		}
 	}
-	select {
-	case n.placing <- struct{}{}:
-		defer func() { <-n.placing }()
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := n.placing.lock(ctx); err != nil {
+		return err
 	}
+	defer n.placing.unlock()
 	h, err := n.findDeletable(path, o)
 	if err != nil {
 		return err
@@ -115,16 +112,16 @@ func checkDeletable(h *handle) error {
 	return nil
 }
 
-// moveToTrash moves a repository's directory to the trash of an own directory, which it returns. The caller holds
+// moveToTrash moves a repository's directory to the trash of a private directory, which it returns. The caller holds
 // Node.placing.
 func (n *Node) moveToTrash(dir string) (own string, err error) {
 	for _, parent := range []string{n.root, filepath.Dir(dir)} {
-		if own, err = n.ownDirectory(parent); err != nil {
+		if own, err = n.privateDirectory(parent); err != nil {
 			return "", err
 		}
 		to := filepath.Join(own, trashKind)
 		if err = os.MkdirAll(to, 0o700); err == nil {
-			err = os.Rename(dir, filepath.Join(to, rand.Text())) // directly in the trash: a subdirectory could be removed before
+			err = os.Rename(dir, filepath.Join(to, rand.Text()))
 		}
 		if !errors.Is(err, syscall.EXDEV) { // otherwise try the repository's own file system
 			break
@@ -133,7 +130,7 @@ func (n *Node) moveToTrash(dir string) (own string, err error) {
 	return own, err
 }
 
-// leftoverAge is the age from which an incomplete repository was left by an earlier node.
+// leftoverAge is the age at which an incomplete repository counts as left by an earlier node.
 const leftoverAge = time.Hour
 
 // trash removes deleted repositories, one after the other.
@@ -142,7 +139,7 @@ type trash struct {
 	metrics *Metrics
 
 	mu      sync.Mutex
-	queue   []string // own directories
+	queue   []string // private directories
 	running bool
 	closed  bool
 	stop    chan struct{}
@@ -153,7 +150,7 @@ func newTrash(log *slog.Logger, m *Metrics) *trash {
 	return &trash{log: log, metrics: m, stop: make(chan struct{})}
 }
 
-// add empties the trash of an own directory in the background.
+// add empties the trash of a private directory in the background.
 func (t *trash) add(own string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,7 +22,7 @@ type Description struct {
 	Head    refs.Head
 	Version git.Version
 	Size    int64 // bytes of its files; -1: too many to count
-	Refs    int64 // visible refs without HEAD
+	Refs    int64 // number of visible refs, not counting HEAD
 	Objects pack.Counts
 	Hooks   []string          // names of its own hooks that Git would run on a push (repo.Hook)
 	Config  map[string]string // its own settings for serving; several values of a key are lines

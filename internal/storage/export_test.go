@@ -11,8 +11,8 @@ import (
 // FailSync lets all further syncs of directories fail.
 func (n *Node) FailSync(err error) { n.sync = func(string) error { return err } }
 
-// Own is the own directory in a directory, written down as if another file system were mounted there.
-func (n *Node) Own(parent string) (string, error) { return n.ownDirectory(parent) }
+// Own is the private directory in a directory, written down as if another file system were mounted there.
+func (n *Node) Own(parent string) (string, error) { return n.privateDirectory(parent) }
 
 // Discard moves a directory into the trash. One call at a time.
 func (n *Node) Discard(dir string) error {
@@ -37,7 +37,7 @@ func (n *Node) HoldWalks() (release func()) {
 // Walks is how many who wait wait for a slot.
 func (n *Node) Walks() int { return n.walks.Queued() }
 
-// Sweep empties the trash of an own directory.
+// Sweep empties the trash of a private directory.
 func (n *Node) Sweep(own string) error { return n.trash.empty(own) }
 
 // Hang is a look at a watched repository that lasts until the result is called.

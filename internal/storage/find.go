@@ -83,7 +83,7 @@ func (n *Node) checkPlace(dir string) (string, error) {
 		return "", fault.Wrap(fault.NotFound, "no such repository", err)
 	}
 	outside := fault.New(fault.NotFound, "no such repository")
-	if !n.options.Allows(real) || isOwn(real[len(n.root):]) {
+	if !n.options.Allows(real) || isPrivate(real[len(n.root):]) {
 		return "", outside
 	}
 	for parent := real; parent != n.root; {

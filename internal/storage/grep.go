@@ -94,7 +94,7 @@ func (n *Node) Grep(ctx context.Context, path git.RepoPath, q GrepQuery, send fu
 		return limited, nil
 	case usage.Exit == "exit 1" && message.Len() == 0: // no match
 		return false, nil
-	// what regcomp(3) does not like
+	// regcomp(3) refuses the pattern
 	case usage.Exit == "exit 128" && strings.HasPrefix(message.String(), "fatal: -e option, "):
 		return false, fault.New(fault.Invalid, "invalid pattern for git grep: %.300s",
 			strings.TrimSpace(strings.TrimPrefix(message.String(), "fatal: -e option, ")))

@@ -154,8 +154,8 @@ func isEmpty(snap *refs.Snapshot) (bool, error) {
 	return empty, err
 }
 
-// adoptHead sets the unborn HEAD of a repository that was empty before a push to one of the pushed branches: main,
-// master or the first one. It does nothing if HEAD's own branch is among them. Of several first pushes one does so.
+// adoptHead sets the unborn HEAD of a repository to one of the branches that its first push created: main, master or
+// the first one. It does nothing if HEAD's own branch is among them. If several pushes are first, one of them does so.
 func (n *Node) adoptHead(ctx context.Context, h *handle, path git.RepoPath, updates []receivepack.Update) {
 	var created []git.RefName
 	for _, u := range updates {

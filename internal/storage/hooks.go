@@ -69,7 +69,7 @@ func (s *hookScan) walk(dir string) error {
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		switch {
-		case e.IsDir() && e.Name() != ownDir:
+		case e.IsDir() && e.Name() != privateDir:
 			err = s.walk(path)
 		case e.Type()&fs.ModeSymlink != 0:
 			for _, path := range []string{path, filepath.Join(path, ".git")} {
@@ -133,9 +133,8 @@ func (n *Node) logHooks(ctx context.Context) {
 	if n.hooks == receivepack.IgnoreHooks {
 		level = slog.LevelInfo
 	}
-	n.log.Log(ctx, level, "repositories have hooks that are not run", "push.repository_hooks", string(n.hooks), "hooked",
-		hooked,
-		"repositories", checked, "complete", complete, "examples", examples)
+	n.log.Log(ctx, level, "repositories have hooks that are not run", "push.repository_hooks", string(n.hooks),
+		"hooked", hooked, "repositories", checked, "complete", complete, "examples", examples)
 }
 
 // startHookScan runs logHooks in the background, if the log has its level.

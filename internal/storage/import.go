@@ -63,33 +63,11 @@ func (o ImportOptions) transports() (string, error) {
 // durable if there is no error. The errors are those of Create, and Corrupt if its objects are refused.
 func (n *Node) Import(ctx context.Context, path git.RepoPath, o ImportOptions) (d Description, err error) {
 	defer func() { n.changedRepository("import", path, err) }()
-	if n.runner == nil {
-		return d, fault.New(fault.Unavailable, "this node does not create repositories")
-	}
-	name, err := newPath(path)
-	if err != nil {
-		return d, err
-	}
 	transports, err := o.transports()
 	if err != nil {
 		return d, err
 	}
-	if err := n.checkVacant(ctx, name); err != nil {
-		return d, err
-	}
-	created, err := n.place(ctx, name, func(ctx context.Context,
-		dir string) error {
-		return n.clone(ctx, dir, o, transports)
-	})
-	if !created {
-		return d, err
-	}
-	n.RefsChanged(path)
-	if err != nil {
-		return d, err
-	}
-	d, err = n.Describe(ctx, name)
-	return d, fault.Wrap(fault.KindOf(err), "the repository was created, but cannot be described", err)
+	return n.createAt(ctx, path, func(ctx context.Context, dir string) error { return n.clone(ctx, dir, o, transports) })
 }
 
 // touchInterval is how often a directory in use is touched.
@@ -99,7 +77,7 @@ const touchInterval = leftoverAge / 6
 func (n *Node) clone(ctx context.Context, dir string, o ImportOptions, transports string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // or another process could remove the directory as a leftover
+	go func() { // otherwise another process could remove the directory as a leftover
 		for tick := time.NewTicker(touchInterval); ; {
 			select {
 			case now := <-tick.C:
@@ -125,12 +103,11 @@ func (n *Node) clone(ctx context.Context, dir string, o ImportOptions, transport
 	env := append([]string{"GIT_CONFIG_GLOBAL=" + settings, "GIT_ALLOW_PROTOCOL=" + transports}, o.Environ...)
 	run := func(args ...string) error {
 		return n.runGit(ctx, process.Command{Class: ClassUpstream, Subcommand: args[0], Env: env, Stderr: o.Progress,
-			Grace: maintainGrace,
-			Dir:   filepath.Dir(dir), Repository: dir, Args: append([]string{"-c", "transfer.fsckObjects=" + strict, "-c",
-				"core.fsync=all"}, args...)})
+			Grace: maintainGrace, Dir: filepath.Dir(dir), Repository: dir,
+			Args: append([]string{"-c", "transfer.fsckObjects=" + strict, "-c", "core.fsync=all"}, args...)})
 	}
-	if err := run("clone", "--mirror", "--no-local", "--template=", progress, "--end-of-options", o.Source,
-		dir); err != nil {
+	err := run("clone", "--mirror", "--no-local", "--template=", progress, "--end-of-options", o.Source, dir)
+	if err != nil {
 		return fault.Wrap(fault.KindOf(err), "cannot clone the repository", err)
 	}
 	env = append(env, "GIT_DIR="+dir)

@@ -143,7 +143,7 @@ func (l *lister) mayHold(path string) bool {
 		return false
 	}
 	_, err := git.ParseRepoPath(path)
-	return err == nil && utf8.ValidString(path) && !isOwn(path)
+	return err == nil && utf8.ValidString(path) && !isPrivate(path)
 }
 
 // entry lists a repository, or walks a directory.

@@ -42,11 +42,12 @@ const (
 	maintainWindow = 256 << 20
 )
 
-// Maintain repacks a repository geometrically (git-repack(1), --geometric), writes a multi-pack-index, a bitmap and its
-// commit-graph, and packs its refs. The Git commands stop when ctx ends. Readers are not disturbed. Unreachable objects
-// are kept: only copies of objects that are in another pack are removed. In a repository with alternates only its own
-// objects are repacked, without a bitmap. With extensions.preciousObjects no pack is removed. Reftables are left to
-// Git.
+// Maintain repacks a repository geometrically (git-repack(1), --geometric). It writes a multi-pack-index, a bitmap and
+// its commit-graph, and packs its refs. The Git commands stop when ctx ends. Readers are not disturbed.
+//
+// Unreachable objects are kept: only copies of objects that are in another pack are removed. In a repository with
+// alternates only its own objects are repacked, without a bitmap. With extensions.preciousObjects no pack is removed.
+// Reftables are not compacted; Git does that.
 //
 // Files are removed only after their replacements are on disk, also for refs.
 //
@@ -92,9 +93,8 @@ func (n *Node) maintainHandle(ctx context.Context, h *handle, path git.RepoPath,
 	if m.After, err = h.Objects.Count(ctx); err != nil {
 		return m, err
 	}
-	n.log.Info("maintained a repository", "repository", path.String(), "packs_before", m.Before.Packs, "loose_before",
-		m.Before.Loose,
-		"packs", m.After.Packs, "seconds", time.Since(start).Seconds())
+	n.log.Info("maintained a repository", "repository", path.String(), "packs_before", m.Before.Packs,
+		"loose_before", m.Before.Loose, "packs", m.After.Packs, "seconds", time.Since(start).Seconds())
 	return m, nil
 }
 
@@ -199,7 +199,7 @@ func (n *Node) runPreferred(ctx context.Context, h *handle, s maintenanceStep) e
 	if !s.ownOnly {
 		return n.runMaintenance(ctx, h, s.args)
 	}
-	view, err := tempDir(filepath.Join(n.root, ownDir))
+	view, err := tempDir(filepath.Join(n.root, privateDir))
 	if err != nil {
 		return writeError(err)
 	}
@@ -244,19 +244,17 @@ func (n *Node) runMaintenance(ctx context.Context, h *handle, args []string, env
 	if memory := n.runner.Limits(ClassMaintain).Memory; memory > 0 { // a quarter of it for all windows together
 		window = min(window, max(memory/4/int64(threads), 1))
 	}
-	config := []string{
+	var all []string
+	for _, setting := range []string{
 		"safe.directory=*", // the operator decides whose repositories are served
 		"pack.threads=" + strconv.Itoa(threads), "pack.windowMemory=" + strconv.FormatInt(window, 10), "pack.packSizeLimit=0",
 		"repack.packKeptObjects=false", "repack.writeBitmaps=false", "core.fsync=objects,derived-metadata,reference",
-	}
-	var all []string
-	for _, setting := range config {
+	} {
 		all = append(all, "-c", setting)
 	}
 	err := n.runGit(ctx, process.Command{
 		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+h.Common), args...), Env: env,
-		Grace:  maintainGrace,
-		Config: h.HooksOff(), Repository: h.Common,
+		Grace: maintainGrace, Config: h.HooksOff(), Repository: h.Common,
 	})
 	if err != nil && !fault.Is(err, fault.Internal) { // it was cancelled
 		n.removeStaleLocks(h, start.Add(-time.Second), time.Now())
@@ -279,7 +277,7 @@ func (n *Node) removeStaleLocks(h *handle, after, before time.Time) {
 	}
 }
 
-// removeAbandoned removes temporary files that git left among the packs when it was killed.
+// removeTemporaryFiles removes temporary files that git left among the packs when it was killed.
 func removeTemporaryFiles(packDir string) {
 	entries, err := os.ReadDir(packDir)
 	if err != nil {

@@ -146,7 +146,7 @@ func TestCreateAtTheSameTime(t *testing.T) {
 	}
 }
 
-// What is in the node's own directories is not there for anybody.
+// What is in the node's private directories is not there for anybody.
 func TestOwnDirectoryIsHidden(t *testing.T) {
 	t.Parallel()
 	r := newManager(t)

@@ -73,9 +73,8 @@ func NewMetrics() *Metrics {
 		}, []string{"result"}),
 		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_maintenance_checks_total",
-			Help: "Repositories checked after changes of their refs, by outcome: not_due, due (maintained), paused (failed or " +
-				"declined " +
-				"recently), declined (by a pre-auto-gc hook), failed, dropped (too many waited).",
+			Help: "Repositories checked after changes of their refs, by outcome: not_due, due (maintained), " +
+				"paused (failed or declined recently), declined (by a pre-auto-gc hook), failed, dropped (too many waited).",
 		}, []string{"outcome"}),
 		pending: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "packhorse_maintenance_pending", Help: "Repositories that wait for a check after a change of their refs.",

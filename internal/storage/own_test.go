@@ -100,7 +100,7 @@ func TestDeleteBesideTheSweep(t *testing.T) {
 // the same.
 func TestChangesThatAreNotOnDisk(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Runner: newRunner(t), Look: time.Hour})
+	r := newRoot(t, storage.Options{Runner: newRunner(t), CheckInterval: time.Hour})
 	w := r.watch(storage.WatchFrom{Path: r.path("app.git")})
 	if e := w.next(); !e.Gone {
 		t.Errorf("at first: %+v", e)

@@ -32,7 +32,7 @@ func newPushed(t *testing.T) *root {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newRoot(t, storage.Options{Pushes: pushes, Look: time.Hour})
+	return newRoot(t, storage.Options{Pushes: pushes, CheckInterval: time.Hour})
 }
 
 // push sends commands, without a pack.

@@ -46,27 +46,19 @@ func (n *Node) ResolveMany(ctx context.Context, questions []Question, answer fun
 		return fault.New(fault.Invalid, "too many names: got %d, one call can resolve %d", len(questions), MaxResolve)
 	}
 	n.metrics.lookups.resolveMany.Add(float64(len(questions)))
-	order := make([]git.RepoPath, 0, 1)
-	byPath := make(map[git.RepoPath][]int, 1)
-	for i, q := range questions {
-		if byPath[q.Path] == nil {
-			order = append(order, q.Path)
-		}
-		byPath[q.Path] = append(byPath[q.Path], i)
-	}
 	seen := make(map[string]state)
-	for _, path := range order {
+	for _, group := range groupByPath(len(questions), func(i int) git.RepoPath { return questions[i].Path }) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		h, snap, version, err := n.snapshot(ctx, path)
+		h, snap, version, err := n.snapshot(ctx, questions[group[0]].Path)
 		if err != nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err == nil {
 			snap, version = oneState(seen, snap, version)
 		}
-		for _, i := range byPath[path] {
+		for _, i := range group {
 			if err != nil {
 				answer(i, Resolved{}, err)
 				continue
@@ -79,6 +71,24 @@ func (n *Node) ResolveMany(ctx context.Context, questions []Question, answer fun
 		}
 	}
 	return nil
+}
+
+// groupByPath returns the indexes below n, grouped by their path and in the order of its first occurrence.
+func groupByPath(n int, path func(i int) git.RepoPath) (groups [][]int) {
+	if n == 1 { // the most frequent case needs no map
+		return [][]int{{0}}
+	}
+	groupOf := make(map[git.RepoPath]int)
+	for i := range n {
+		group, ok := groupOf[path(i)]
+		if !ok {
+			group = len(groups)
+			groupOf[path(i)] = group
+			groups = append(groups, nil)
+		}
+		groups[group] = append(groups[group], i)
+	}
+	return groups
 }
 
 // resolveRef finds a name in a snapshot.

@@ -47,19 +47,8 @@ func (n *Node) ResolveRevisions(ctx context.Context, questions []resolve.Questio
 		}
 		return ctx.Err()
 	}
-	if len(questions) == 1 {
-		return results, answer([]int{0})
-	}
-	var order []git.RepoPath
-	byPath := make(map[git.RepoPath][]int)
-	for i, q := range questions {
-		if byPath[q.Repository] == nil {
-			order = append(order, q.Repository)
-		}
-		byPath[q.Repository] = append(byPath[q.Repository], i)
-	}
-	for _, path := range order {
-		if err := answer(byPath[path]); err != nil {
+	for _, group := range groupByPath(len(questions), func(i int) git.RepoPath { return questions[i].Repository }) {
+		if err := answer(group); err != nil {
 			return nil, err
 		}
 	}

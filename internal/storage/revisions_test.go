@@ -132,7 +132,7 @@ func TestResolveRevisionsOfAFork(t *testing.T) {
 
 func TestResolverWatches(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Look: 10 * time.Millisecond})
+	r := newRoot(t, storage.Options{CheckInterval: 10 * time.Millisecond})
 	app := r.repo("app.git", "one")
 	node, q := storage.Resolver{Node: r.Node}, question(t, "app", "main")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

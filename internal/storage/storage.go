@@ -35,24 +35,24 @@ import (
 type Options struct {
 	Root   string   // directory below which the repositories are
 	Hidden []string // directories below the root without repositories, such as the state directory
-	Open   int      // repositories that are kept open. Zero means 1,000.
+	// MaxOpen is the maximum number of repositories that are kept open without a watch. Zero means 1,000.
+	MaxOpen int
 
-	// ReadOnly leaves what earlier nodes have left below the root. The caller must not change repositories.
+	// ReadOnly disables the removal of leftovers of earlier nodes. The caller must not change repositories.
 	ReadOnly bool
 
-	Policy *repo.Policy // for repositories whose configuration is silent; nil: repo.DefaultPolicy
+	Policy *repo.Policy // applies to keys that a repository does not configure; nil: repo.DefaultPolicy
 	Log    *slog.Logger // nil: not logged
 
-	Epoch uint64 // of versions, see NextEpoch. Zero means the current time in nanoseconds since 1970.
-	// creates and maintains repositories, with limits for ClassManage and ClassMaintain; nil: disabled
-	Runner  *process.Runner
-	Metrics *Metrics // nil: not counted
+	Epoch   uint64          // of versions, see NextEpoch. Zero means the current time in nanoseconds since 1970.
+	Runner  *process.Runner // runs the Git commands of the node's classes (ClassManage, ...); nil: they are refused
+	Metrics *Metrics        // nil: not counted
 
 	Upkeep *Upkeep // when repositories are maintained automatically; nil: never. It needs Runner.
 
-	Watchers int           // concurrent calls of Watch. Zero means 1,000.
-	Watched  int           // repositories watched at the same time. Zero means 10,000.
-	Look     time.Duration // interval in which a watched repository is checked. Zero means one second.
+	MaxWatches    int           // concurrent calls of Watch. Zero means 1,000.
+	MaxWatched    int           // repositories watched at the same time. Zero means 10,000.
+	CheckInterval time.Duration // of watched repositories. Zero means one second.
 
 	Pushes  *receivepack.Server // nil: pushes are not accepted
 	SetHead bool                // the first push to an empty repository may set HEAD to a pushed branch
@@ -98,12 +98,29 @@ type Node struct {
 	trash    *trash
 	hookScan backgroundTask
 
-	placing        chan struct{}   // has one token, which is taken to move a repository to or from its place
-	ownDirectories map[string]bool // own directories on other file systems; guarded by placing
+	placing            contextMutex    // held to move a repository to or from its place
+	privateDirectories map[string]bool // private directories on other file systems; guarded by placing
 
-	searching       chan struct{} // has one token, which is taken to search for borrowers, before placing
-	borrowerEntries int           // maxBorrowerEntries, except in tests
+	searching       contextMutex // held to search for borrowers; locked before placing
+	borrowerEntries int          // maxBorrowerEntries, except in tests
 }
+
+// contextMutex is a mutex with a lock method that gives up when a context ends. It has room for one token, which the
+// holder puts there.
+type contextMutex chan struct{}
+
+func newContextMutex() contextMutex { return make(contextMutex, 1) }
+
+func (m contextMutex) lock(ctx context.Context) error {
+	select {
+	case m <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (m contextMutex) unlock() { <-m }
 
 // backgroundTask is a goroutine that ends with the node.
 type backgroundTask struct {
@@ -140,9 +157,9 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 			Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics,
 		},
 		server: server, pushes: o.Pushes, setHead: o.SetHead, hooks: o.RepositoryHooks, packs: o.Packs, verifier: o.Verifier,
-		lookups: lookup.New(o.Lookups), runner: o.Runner, handles: newHandleTable(o.Open),
-		placing: make(chan struct{}, 1), ownDirectories: make(map[string]bool),
-		searching: make(chan struct{}, 1), borrowerEntries: maxBorrowerEntries,
+		lookups: lookup.New(o.Lookups), runner: o.Runner, handles: newHandleTable(o.MaxOpen),
+		placing: newContextMutex(), privateDirectories: make(map[string]bool),
+		searching: newContextMutex(), borrowerEntries: maxBorrowerEntries,
 	}
 	for _, dir := range o.Hidden {
 		if dir, err = realPath(dir); err != nil {

@@ -337,7 +337,7 @@ func TestUnreadableRepositoryIsNotMissing(t *testing.T) {
 
 func TestHandlesAreEvictedUnderUse(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Open: 2})
+	r := newRoot(t, storage.Options{MaxOpen: 2})
 	const repos = 20
 	var ids [repos]git.ObjectID
 	for i := range repos {

@@ -13,14 +13,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// Upkeep configures when a node maintains a repository automatically. That is after changes of its refs, if it has at
-// least so many new files since the last time. Zero values stand for the defaults.
+// Upkeep configures when a node maintains a repository automatically. After changes of its refs the node counts the
+// files that are new since the last maintenance. One count that is reached is enough. Zero values mean the defaults.
 type Upkeep struct {
 	Loose     int           // new loose objects. Default 1,000.
 	Packs     int           // new packs. Default 20.
 	LooseRefs int           // Default 500.
-	Quiet     time.Duration // time without changes of refs before the check, up to ten times that. Default 10 s.
-	Pause     time.Duration // time until the next try after a failure. Default one hour.
+	Quiet     time.Duration // time without changes of refs before a check; it waits at most 10 times that. Default 10 s.
+	Pause     time.Duration // time until the next attempt after a failure. Default one hour.
 }
 
 const (

@@ -20,7 +20,7 @@ import (
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	const epoch = 7
-	r := newRoot(t, storage.Options{Open: 2, Epoch: epoch})
+	r := newRoot(t, storage.Options{MaxOpen: 2, Epoch: epoch})
 	repo := r.repo("app.git", "x")
 	id := repo.ID("main").String()
 	r.do(os.Symlink("app.git", filepath.Join(r.dir, "link.git")))
@@ -69,7 +69,7 @@ func TestVersions(t *testing.T) {
 // Many look at a repository while it changes: whoever sees a higher generation sees a later state.
 func TestVersionsUnderConcurrency(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Open: 2})
+	r := newRoot(t, storage.Options{MaxOpen: 2})
 	repo := r.repo("app.git", "0")
 	r.repo("other.git", "x")
 	r.repo("third.git", "x")

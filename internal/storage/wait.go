@@ -58,7 +58,7 @@ func waitError(err error) error {
 	if err == errVisible {
 		return nil
 	}
-	if kind := fault.KindOf(err); kind == fault.Deadline {
+	if fault.Is(err, fault.Deadline) {
 		return fault.Wrap(fault.Deadline, "the state is not visible yet", err)
 	}
 	return err

@@ -18,7 +18,7 @@ import (
 // time is over.
 func TestWait(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Look: 5 * time.Millisecond})
+	r := newRoot(t, storage.Options{CheckInterval: 5 * time.Millisecond})
 	repo := r.repo("app.git", "x")
 	path := r.path("app")
 	next := repo.Commit("next", repo.ID("main"))

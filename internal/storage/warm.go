@@ -19,17 +19,16 @@ type warmer struct {
 	ctx     context.Context
 	end     context.CancelFunc
 	running sync.WaitGroup
-	wake    chan struct{} // has a token while queue has new repositories
 
 	mu      sync.Mutex
-	started bool
+	started bool // run is running
 	queue   []git.RepoPath
 	current git.RepoPath
 	stop    context.CancelFunc // of the current one; nil: none
 }
 
 func newWarmer(n *Node) *warmer {
-	w := &warmer{node: n, wake: make(chan struct{}, 1)}
+	w := &warmer{node: n}
 	w.ctx, w.end = context.WithCancel(context.Background())
 	return w
 }
@@ -50,30 +49,18 @@ func (w *warmer) changed(path git.RepoPath) {
 	w.queue = append(w.queue, path)
 	if !w.started {
 		w.started = true
-		w.running.Go(w.run)
-	}
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (w *warmer) run() {
-	for {
-		select {
-		case <-w.ctx.Done():
-			return
-		case <-w.wake:
-		}
-		for w.next() {
-		}
+		w.running.Go(func() {
+			for w.next() {
+			}
+		})
 	}
 }
 
-// next warms up the first repository of the queue. It reports false if the queue is empty.
+// next warms up the first repository of the queue. It reports false if the queue is empty or the node closes.
 func (w *warmer) next() bool {
 	w.mu.Lock()
 	if len(w.queue) == 0 || w.ctx.Err() != nil {
+		w.started = false
 		w.mu.Unlock()
 		return false
 	}

@@ -42,8 +42,8 @@ const (
 	// the maximum for one event: with more changes it becomes a reset.
 	maxHistory = 64
 	maxChanges = 10_000
-	// maxChecks is the maximum number of concurrent checks. A check that takes longer than the interval hangs, as on a
-	// file system that does not respond. It does not count, up to maxHanging of them.
+	// maxChecks is the maximum number of concurrent checks. A check that takes longer than the interval counts as hanging,
+	// for example on a file system that does not respond. Up to maxHanging of these do not count towards maxChecks.
 	maxChecks  = 4
 	maxHanging = 64
 	// patientChecks is the number of repositories with only patient watchers that are checked in one round. A check
@@ -77,7 +77,7 @@ type hub struct {
 // watchedRepo is one repository with its state at the last check.
 type watchedRepo struct {
 	path git.RepoPath
-	turn chan struct{} // has room for one token, which is put there during a check; it guards the fields below
+	turn contextMutex // held during a check; it guards the fields below
 
 	handle  *handle // pinned; nil: the repository does not exist or was not checked yet
 	snap    *refs.Snapshot
@@ -100,7 +100,7 @@ type watchedRepo struct {
 
 func newHub(n *Node, o Options) *hub {
 	h := &hub{
-		node: n, interval: o.Look, maxSubscriptions: o.Watchers, maxRepos: o.Watched, metrics: n.metrics,
+		node: n, interval: o.CheckInterval, maxSubscriptions: o.MaxWatches, maxRepos: o.MaxWatched, metrics: n.metrics,
 		repos: make(map[git.RepoPath]*watchedRepo),
 	}
 	if h.interval <= 0 {
@@ -236,7 +236,7 @@ func (h *hub) subscribe(from []WatchFrom) (*subscription, error) {
 		w := h.repos[f.Path]
 		if w == nil {
 			h.created++
-			w = &watchedRepo{path: f.Path, turn: make(chan struct{}, 1), number: h.created}
+			w = &watchedRepo{path: f.Path, turn: newContextMutex(), number: h.created}
 			h.repos[f.Path] = w
 		}
 		w.users++
@@ -376,8 +376,8 @@ func (h *hub) work(next <-chan *watchedRepo, done func(), fn func(*watchedRepo))
 
 // endWatch releases a repository.
 func (h *hub) endWatch(w *watchedRepo) {
-	w.turn <- struct{}{}
-	defer func() { <-w.turn }()
+	_ = w.turn.lock(context.Background())
+	defer w.turn.unlock()
 	w.ended = true
 	h.pin(w, nil)
 }

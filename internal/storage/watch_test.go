@@ -90,7 +90,7 @@ func (w *watch) want(ids map[git.ObjectID]string, changes ...string) storage.Eve
 
 func TestWatchSeesWhatOthersDo(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Look: often})
+	r := newRoot(t, storage.Options{CheckInterval: often})
 	repo := r.repo("app.git", "a")
 	a := repo.ID("main")
 	b := repo.Commit("b", a)
@@ -134,7 +134,7 @@ func TestWatchSeesWhatOthersDo(t *testing.T) {
 
 func TestWatchComesAndGoes(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Look: often, Runner: newRunner(t)})
+	r := newRoot(t, storage.Options{CheckInterval: often, Runner: newRunner(t)})
 	w := r.watch(storage.WatchFrom{Path: r.path("app")}, storage.WatchFrom{Path: r.path("other")})
 	for range 2 {
 		if e := w.next(); !e.Gone || e.Reset || e.Version.Incarnation != "" || e.Version.Epoch == 0 {
@@ -170,7 +170,7 @@ func TestWatchComesAndGoes(t *testing.T) {
 // TestWatchResumes goes away and comes back with every version that was seen, and some that were not.
 func TestWatchResumes(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Look: often})
+	r := newRoot(t, storage.Options{CheckInterval: often})
 	repo := r.repo("app.git", "a")
 	a := repo.ID("main")
 	b := repo.Commit("b")
@@ -229,7 +229,7 @@ func TestWatchResumes(t *testing.T) {
 func TestWatchAfterARestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first := newRoot(t, storage.Options{Root: dir, Look: often, Epoch: 1})
+	first := newRoot(t, storage.Options{Root: dir, CheckInterval: often, Epoch: 1})
 	first.repo("app.git", "a")
 	w := first.watch(storage.WatchFrom{Path: first.path("app")})
 	known := w.next().Version
@@ -240,7 +240,7 @@ func TestWatchAfterARestart(t *testing.T) {
 	if err := first.Watch(t.Context(), nil, nil); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("a watch of a node that has ended: %v", err)
 	}
-	second := newRoot(t, storage.Options{Root: dir, Look: often, Epoch: 2})
+	second := newRoot(t, storage.Options{Root: dir, CheckInterval: often, Epoch: 2})
 	w = second.watch(storage.WatchFrom{Path: second.path("app"), Known: &known})
 	if e := w.next(); !e.Reset || e.Version.Epoch != 2 || e.Version.Incarnation != known.Incarnation {
 		t.Errorf("%+v after %+v", e, known)
@@ -251,7 +251,7 @@ func TestWatchAfterARestart(t *testing.T) {
 // Who does not read gets a reset, not all that happened.
 func TestSlowWatch(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Look: often})
+	r := newRoot(t, storage.Options{CheckInterval: often})
 	repo := r.repo("app.git", "a")
 	a, b := repo.ID("main").String(), repo.Commit("b").String()
 	slow, quick := r.watch(storage.WatchFrom{Path: r.path("app")}), r.watch(storage.WatchFrom{Path: r.path("app")})
@@ -303,7 +303,7 @@ func TestSlowWatch(t *testing.T) {
 
 func TestWatchLimits(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Look: often, Watchers: 2, Watched: 3})
+	r := newRoot(t, storage.Options{CheckInterval: often, MaxWatches: 2, MaxWatched: 3})
 	from := func(names ...string) (all []storage.WatchFrom) {
 		for _, name := range names {
 			all = append(all, storage.WatchFrom{Path: r.path(name)})
@@ -342,7 +342,7 @@ func TestWatchesShareLooks(t *testing.T) {
 	metrics, loads := storage.NewMetrics(), refs.NewMetrics()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(append(metrics.Collectors(), loads.Collectors()...)...)
-	r := newRoot(t, storage.Options{Look: time.Hour, Open: 2, Metrics: metrics, RefsMetrics: loads})
+	r := newRoot(t, storage.Options{CheckInterval: time.Hour, MaxOpen: 2, Metrics: metrics, RefsMetrics: loads})
 	var from []storage.WatchFrom
 	for i := range 5 {
 		r.repo(fmt.Sprintf("r%d.git", i), "x")
@@ -401,7 +401,7 @@ func TestWatchesShareLooks(t *testing.T) {
 // A repository that cannot be read is neither gone nor empty.
 func TestWatchOfDamagedRefs(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Look: often})
+	r := newRoot(t, storage.Options{CheckInterval: often})
 	repo := r.repo("app.git", "a")
 	repo.Git("pack-refs", "--all")
 	file := filepath.Join(repo.Dir, "packed-refs")
@@ -430,7 +430,7 @@ func TestWatchOfDamagedRefs(t *testing.T) {
 // A repository that hangs, as on a file system that does not answer, delays no other.
 func TestWatchBesideARepositoryThatHangs(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Look: often})
+	r := newRoot(t, storage.Options{CheckInterval: often})
 	r.repo("bad.git", "x")
 	good := r.repo("good.git", "x")
 	old := good.ID("main")
@@ -451,7 +451,7 @@ func TestWatchBesideARepositoryThatHangs(t *testing.T) {
 // A round ends without the looks that hang, if they are not too many.
 func TestRoundsWithoutLooksThatHang(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{Look: often})
+	r := newRoot(t, storage.Options{CheckInterval: often})
 	hang, looked := make(chan struct{}), make(chan int, 1000)
 	r.Rounds(1000, func(i int) {
 		looked <- i

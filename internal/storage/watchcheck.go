@@ -11,19 +11,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// takeTurn waits until the repository is not being checked.
-func (w *watchedRepo) takeTurn(ctx context.Context) bool {
-	select {
-	case w.turn <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // check checks a repository after all checks in progress.
 func (h *hub) check(ctx context.Context, w *watchedRepo) {
-	if w.takeTurn(ctx) {
+	if w.turn.lock(ctx) == nil {
 		h.checkInTurn(ctx, w)
 	}
 }
@@ -39,7 +29,7 @@ func (h *hub) checkIfIdle(w *watchedRepo) {
 
 // checkInTurn checks a repository and gives up the turn, which the caller took.
 func (h *hub) checkInTurn(ctx context.Context, w *watchedRepo) {
-	defer func() { <-w.turn }()
+	defer w.turn.unlock()
 	h.mu.Lock()
 	w.triggered = false
 	h.mu.Unlock()
@@ -51,10 +41,10 @@ func (h *hub) checkInTurn(ctx context.Context, w *watchedRepo) {
 // join checks a repository for a new subscription and sends its state. If the repository cannot be read, a later check
 // does that.
 func (h *hub) join(ctx context.Context, w *watchedRepo, s *subscription) {
-	if !w.takeTurn(ctx) {
+	if w.turn.lock(ctx) != nil {
 		return
 	}
-	defer func() { <-w.turn }()
+	defer w.turn.unlock()
 	h.update(ctx, w)
 	if w.isKnown {
 		s.push(w.firstEvent(s.known[w.path]), "first")

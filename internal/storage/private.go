@@ -1,0 +1,73 @@
+package storage
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	// privateDir is the name of the directories with new and deleted repositories, which are not served or listed. There
+	// is one in the root, and one on each other file system that is mounted below it.
+	privateDir = ".packhorse"
+	newKind    = "new"   // repositories being created
+	trashKind  = "trash" // deleted repositories
+	// elsewhereFile, in the root's private directory, lists the others by their paths below the root, each followed by a
+	// NUL.
+	elsewhereFile = "elsewhere"
+)
+
+// isPrivate reports whether a path leads through a private directory.
+func isPrivate(path string) bool {
+	for component := range strings.SplitSeq(path, "/") {
+		if component == privateDir {
+			return true
+		}
+	}
+	return false
+}
+
+// privateDirectory returns the private directory in a directory below the root. It records those outside the root
+// itself, so that the next node finds them. The caller holds Node.placing.
+func (n *Node) privateDirectory(parent string) (string, error) {
+	own := filepath.Join(parent, privateDir)
+	below, err := filepath.Rel(n.root, own)
+	if err != nil || parent == n.root || n.privateDirectories[below] {
+		return own, err
+	}
+	home := filepath.Join(n.root, privateDir)
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return "", err
+	}
+	f, err := os.OpenFile(filepath.Join(home, elsewhereFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(below + "\x00")
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return "", err
+	}
+	n.privateDirectories[below] = true
+	return own, n.sync(home)
+}
+
+// removeLeftovers empties the private directories of earlier nodes in the background.
+func (n *Node) removeLeftovers() {
+	home := filepath.Join(n.root, privateDir)
+	n.trash.add(home)
+	list, err := os.ReadFile(filepath.Join(home, elsewhereFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.log.Warn("cannot read the list of private directories", "error", err)
+	}
+	for below := range strings.SplitSeq(string(list), "\x00") {
+		own := filepath.Join(n.root, below)
+		real, err := filepath.EvalSymlinks(own)
+		if err != nil || real != own || filepath.Base(own) != privateDir || !filepath.IsLocal(below) {
+			continue // not mounted, or not a private directory
+		}
+		n.privateDirectories[below] = true
+		n.trash.add(own)
+	}
+}
