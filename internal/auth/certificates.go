@@ -2,7 +2,6 @@ package auth
 
 import (
 	"bytes"
-	"crypto/rsa"
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
@@ -19,9 +18,8 @@ import (
 
 // certificateSignatures are the accepted signature algorithms of authorities. SHA-1 is not among them.
 var certificateSignatures = []string{
-	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA256,
-	ssh.KeyAlgoRSASHA512,
-	ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256,
+	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
+	ssh.KeyAlgoRSASHA256, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256,
 }
 
 const sourceAddress = "source-address"
@@ -36,22 +34,21 @@ func (r *keyring) certificate(login string, cert *ssh.Certificate, from netip.Ad
 	if cert.CertType != ssh.UserCert {
 		return fail("the certificate is not for a user")
 	}
-	if r.revoked.certificate(cert) {
+	if r.revoked.content.certificate(cert) {
 		return fail("the certificate is revoked")
 	}
 	if r.authority.err != nil {
 		return id, unreadableKeys(r.authority.err)
 	}
 	wire := string(cert.SignatureKey.Marshal())
-	lines := r.authority.authorities[wire]
-	if len(lines) == 0 && r.authorized.err != nil {
-		return id, unreadableKeys(r.authorized.err)
-	}
+	lines := r.authority.content.authorities[wire]
 	if len(lines) == 0 {
-		lines = r.authorized.authorities[wire]
-	}
-	if len(lines) == 0 {
-		return fail("the certificate is signed by an unknown authority")
+		if r.authorized.err != nil {
+			return id, unreadableKeys(r.authorized.err)
+		}
+		if lines = r.authorized.content.authorities[wire]; len(lines) == 0 {
+			return fail("the certificate is signed by an unknown authority")
+		}
 	}
 	if !slices.Contains(certificateSignatures, cert.Signature.Format) {
 		return fail("the certificate is signed with %.40q, which is not accepted", cert.Signature.Format)
@@ -113,29 +110,21 @@ type revocations struct {
 	keys    map[string]bool // by fingerprint
 	serials [][2]uint64     // from, to
 	ids     map[string]bool
-	bytes   int // of the file
 }
 
-func readRevoked(path string) (*revocations, error) {
-	r := &revocations{keys: map[string]bool{}, ids: map[string]bool{}}
-	if path == "" {
-		return r, nil
-	}
+func readRevoked(path string) (r *revocations, size int, err error) {
+	r = &revocations{keys: map[string]bool{}, ids: map[string]bool{}}
 	text, err := readKeyFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("the revoked keys: %w", err)
-	}
 	if bytes.HasPrefix(text, []byte("SSHKRL")) {
-		return nil, fault.New(fault.Invalid,
-			"%s: binary revocation lists (KRL) are not supported: write keys or fingerprints as lines of text", path)
+		return nil, 0, fault.New(fault.Invalid,
+			"binary revocation lists (KRL) are not supported: write keys or fingerprints as lines of text")
 	}
-	r.bytes = len(text)
 	for number, line := range keyLines(text) {
 		if err := r.add(line); err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", path, number, err)
+			return nil, 0, fmt.Errorf("line %d: %w", number, err)
 		}
 	}
-	return r, nil
+	return r, len(text), err
 }
 
 func (r *revocations) add(line string) error {
@@ -182,14 +171,4 @@ func (r *revocations) key(key ssh.PublicKey) bool { return r.keys[ssh.Fingerprin
 func (r *revocations) certificate(cert *ssh.Certificate) bool {
 	return r.key(cert.Key) || r.key(cert.SignatureKey) || r.ids[cert.KeyId] ||
 		slices.ContainsFunc(r.serials, func(s [2]uint64) bool { return s[0] <= cert.Serial && cert.Serial <= s[1] })
-}
-
-// rsaBits returns the length of an RSA key in bits, and zero for other keys.
-func rsaBits(key ssh.PublicKey) int {
-	if k, ok := key.(ssh.CryptoPublicKey); ok {
-		if r, ok := k.CryptoPublicKey().(*rsa.PublicKey); ok {
-			return r.N.BitLen()
-		}
-	}
-	return 0
 }

@@ -2,10 +2,9 @@ package auth
 
 import (
 	"context"
+	"crypto/rsa"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -16,7 +15,9 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
 
+	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -29,22 +30,20 @@ type KeyOptions struct {
 	Revoked    string   // file with revoked keys; see revocations
 	Sources    *Sources // gets the files as identity sources; nil means none
 	Log        *slog.Logger
-	Now        func() time.Time // nil: time.Now
+	Now        func() time.Time // nil means time.Now
 }
 
 // Keys authenticates callers by SSH keys and certificates. It checks its files at most once a second while it is used.
 // Safe for concurrent use.
 //
-// While a file is missing, unreadable, or empty although it was not before, nobody about whom it decides can log in
-// (Unavailable), because keys may have been removed from it. Without the file of revoked keys that is everybody. A file
-// without keys needs a comment.
+// While a file is missing, unreadable, or empty although it was not before, its users cannot log in (Unavailable),
+// because keys may have been removed from it. The file of revoked keys concerns all users. A file without keys needs a
+// comment.
 type Keys struct {
-	o                              KeyOptions
-	authorized, authority, revoked *source // nil if not configured
+	o KeyOptions
 
 	mu         sync.Mutex
-	checked    time.Time
-	state      string // of the files when they were read; empty to read them again
+	watcher    credfile.Watcher
 	ring       *keyring
 	complaints []complaint // those in the log
 }
@@ -56,46 +55,49 @@ type complaint struct {
 	error string
 }
 
-// keyring is the content of the files. It is immutable. The content of a failing file stays, to know about whom it
-// decides, but permits no login.
+// keyring is the content of the files. It is immutable.
 type keyring struct {
-	authorized keyList
-	authority  keyList
-	revoked    *revocations
-	revokedErr error
+	authorized, authority keyFile[keyList]
+	revoked               keyFile[*revocations]
 }
 
-// keyList is the content of a file, or of a directory of files.
+func (r *keyring) err() error { return errors.Join(r.authorized.err, r.authority.err, r.revoked.err) }
+
+// keyFile is the content of a file, or of the files of a directory. The content of a failing file stays, to know which
+// users it concerns, but permits no login.
+type keyFile[T any] struct {
+	name, path string // path is empty if the file is not configured
+	source     *source
+	content    T
+	size       int   // bytes of text
+	err        error // the reason why the file fails
+}
+
+// replace returns the file with a new content, or with the previous one and an error.
+func (f keyFile[T]) replace(content T, size int, err error) keyFile[T] {
+	if err == nil && size == 0 && f.size > 0 { // for example after an interrupted write, or without its mount
+		err = errors.New("it has become empty: write a comment into it if no key is intended")
+	}
+	f.err = nil
+	if err != nil {
+		f.err = fmt.Errorf("%s %s: %w", f.name, f.path, err)
+	} else {
+		f.content, f.size = content, size
+	}
+	f.source.report(f.err)
+	return f
+}
+
+// keyList is the keys of a keyFile.
 type keyList struct {
 	users       map[string][]grantee // by the key in wire format
 	authorities map[string][]grantee // keys that sign certificates; a grantee without a name is for all users
-	bytes       int                  // of text
-	lines, bad  int                  // valid and invalid ones
-	err         error                // the reason why the file fails
+	lines       int                  // valid ones
 }
 
 func newKeyList() keyList {
 	return keyList{users: map[string][]grantee{}, authorities: map[string][]grantee{}}
 }
-
-// after returns the list if it may replace an earlier one, and otherwise the earlier one with an error.
-func (l keyList) after(before keyList, err error) keyList {
-	switch {
-	case err != nil:
-	case l.bytes == 0 && before.bytes > 0:
-		err = errEmptied
-	case l.lines == 0 && l.bad > 0 && before.lines > 0:
-		err = errors.New("no line is valid any more")
-	default:
-		return l
-	}
-	before.err = err
-	return before
-}
-
-// errEmptied is the error for a file that has become empty, for example after an interrupted write or without its
-// mount.
-var errEmptied = errors.New("it has become empty: write a comment into it if no key is intended")
 
 // grantee is the user of a line.
 type grantee struct {
@@ -111,8 +113,6 @@ const (
 	maxKeyFile  = 16 << 20 // bytes of a file
 	maxKeyFiles = 100_000  // files in a directory
 	keyInterval = time.Second
-	// keyClock is the time within which two changes of a file may look like one.
-	keyClock = 2 * time.Second
 )
 
 // LoadKeys reads the files. It fails if a file as a whole is invalid, and logs invalid lines.
@@ -120,39 +120,37 @@ func LoadKeys(o KeyOptions) (*Keys, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	k := &Keys{o: o, watcher: credfile.Watcher{
+		Paths: []string{o.Authorized, o.Authority, o.Revoked}, Interval: keyInterval,
+	}}
+	k.watcher.Check(o.Now())
+	r := &keyring{
+		authorized: keyFile[keyList]{name: "authorized keys", path: o.Authorized},
+		authority:  keyFile[keyList]{name: "certificate authorities", path: o.Authority},
+		revoked:    keyFile[*revocations]{name: "revoked keys", path: o.Revoked},
 	}
-	k := &Keys{o: o}
-	k.state, _ = k.look()
-	k.ring = k.load(&keyring{})
-	if err := errors.Join(k.ring.authorized.err, k.ring.authority.err, k.ring.revokedErr); err != nil {
+	k.ring = k.load(r)
+	if err := k.ring.err(); err != nil {
 		return nil, err
 	}
-	k.checked = o.Now()
-	if o.Sources == nil {
-		return k, nil
-	}
-	look := func() { k.current(k.o.Now()) }
-	for _, file := range []struct {
-		path, name string
-		source     **source
-	}{
-		{o.Authorized, SourceAuthorizedKeys, &k.authorized},
-		{o.Authority, SourceUserCA, &k.authority},
-		{o.Revoked, SourceRevokedKeys, &k.revoked},
-	} {
-		if file.path != "" {
-			*file.source = o.Sources.add(file.name, look)
-		}
-	}
+	k.ring.authorized.source = k.addSource(SourceAuthorizedKeys, o.Authorized)
+	k.ring.authority.source = k.addSource(SourceUserCA, o.Authority)
+	k.ring.revoked.source = k.addSource(SourceRevokedKeys, o.Revoked)
 	return k, nil
+}
+
+// addSource adds a configured file to the identity sources.
+func (k *Keys) addSource(name, path string) *source {
+	if k.o.Sources == nil || path == "" {
+		return nil
+	}
+	return k.o.Sources.add(name, func() { k.current(k.o.Now()) })
 }
 
 // Accepts reports whether the credential is an SSH key or certificate.
 func (k *Keys) Accepts(c *Credential) bool { return c.Key != nil }
 
-// Configured reports that users can have keys.
+// Configured reports whether users can have keys.
 func (k *Keys) Configured() bool { return k.o.Authorized != "" || k.o.Authority != "" }
 
 // Close does nothing.
@@ -164,8 +162,8 @@ func (k *Keys) Identify(_ context.Context, c *Credential) (id Identity, err erro
 	now := k.o.Now()
 	from, _ := netip.ParseAddr(c.Address)
 	ring := k.current(now)
-	if ring.revokedErr != nil {
-		return id, unreadableKeys(ring.revokedErr)
+	if ring.revoked.err != nil {
+		return id, unreadableKeys(ring.revoked.err)
 	}
 	if err := checkStrength(c.Key); err != nil {
 		return id, err
@@ -173,10 +171,10 @@ func (k *Keys) Identify(_ context.Context, c *Credential) (id Identity, err erro
 	if cert, ok := c.Key.(*ssh.Certificate); ok {
 		return ring.certificate(c.User, cert, from, now)
 	}
-	if ring.revoked.key(c.Key) {
+	if ring.revoked.content.key(c.Key) {
 		return id, unknownKey("the key is revoked")
 	}
-	lines, listed := ring.authorized.users[string(c.Key.Marshal())]
+	lines, listed := ring.authorized.content.users[string(c.Key.Marshal())]
 	if err := ring.authorized.err; err != nil {
 		if err = unreadableKeys(err); !listed {
 			err = notKnown(err)
@@ -190,7 +188,7 @@ func (k *Keys) Identify(_ context.Context, c *Credential) (id Identity, err erro
 	return Identity{Name: g.name, By: ByKey, Credential: ssh.FingerprintSHA256(c.Key), noTouch: g.noTouch}, nil
 }
 
-// unreadableKeys returns the error for callers about whom a failing file decides.
+// unreadableKeys returns the error for users whom a failing file concerns.
 func unreadableKeys(err error) error {
 	return unavailable("the server cannot read its SSH keys at present; try again later", err)
 }
@@ -201,16 +199,16 @@ func unknownKey(format string, args ...any) error {
 
 // choose returns the line that permits a login. If several users have the key, the login name selects one.
 func choose(lines []grantee, login string, from netip.Addr, now time.Time) (*grantee, error) {
-	why := unknownKey("unknown key")
+	reason := unknownKey("unknown key")
 	var found *grantee
 	several := false
 	for i := range lines {
 		g := &lines[i]
 		switch {
 		case !g.expires.IsZero() && !now.Before(g.expires):
-			why = unknownKey("the key has expired")
+			reason = unknownKey("the key has expired")
 		case g.restricted && !g.from.match(from):
-			why = unknownKey("the key is not for this address")
+			reason = unknownKey("the key is not for this address")
 		case g.name == login:
 			return g, nil
 		case found == nil:
@@ -223,7 +221,7 @@ func choose(lines []grantee, login string, from netip.Addr, now time.Time) (*gra
 	case several:
 		return nil, unknownKey("several users have this key: use one of their names to log in")
 	case found == nil:
-		return nil, why
+		return nil, reason
 	}
 	return found, nil
 }
@@ -231,97 +229,49 @@ func choose(lines []grantee, login string, from netip.Addr, now time.Time) (*gra
 // minRSA is the minimum length of an RSA key in bits.
 const minRSA = 2048
 
+// checkStrength fails for an RSA key, or a certificate of one, that is too short.
 func checkStrength(key ssh.PublicKey) error {
 	if cert, ok := key.(*ssh.Certificate); ok {
 		key = cert.Key
 	}
-	if n := rsaBits(key); n > 0 && n < minRSA {
-		return unknownKey("the RSA key has %[2]d bits: at least %[1]d are required", minRSA, n)
+	if k, ok := key.(ssh.CryptoPublicKey); ok {
+		if k, ok := k.CryptoPublicKey().(*rsa.PublicKey); ok && k.N.BitLen() < minRSA {
+			return unknownKey("the RSA key has %d bits: at least %d are required", k.N.BitLen(), minRSA)
+		}
 	}
 	return nil
 }
 
-// current returns the keyring, and reads the files again if they changed.
+// current returns the keyring, and reads the files again if necessary.
 func (k *Keys) current(now time.Time) *keyring {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if since := now.Sub(k.checked); since >= 0 && since < keyInterval {
+	read, changed := k.watcher.Check(now)
+	if !read {
 		return k.ring
 	}
-	k.checked = now
-	state, young := k.look()
-	if state == k.state && k.state != "" {
-		return k.ring
+	k.ring = k.load(k.ring)
+	switch {
+	case k.ring.err() != nil:
+		k.watcher.Retry()
+	case changed:
+		k.o.Log.Info("SSH keys reloaded", "lines", k.ring.authorized.content.lines,
+			"authorities", k.ring.authority.content.lines)
 	}
-	ring := k.load(k.ring)
-	k.authorized.report(ring.authorized.err)
-	k.authority.report(ring.authority.err)
-	k.revoked.report(ring.revokedErr)
-	failed := ring.authorized.err != nil || ring.authority.err != nil || ring.revokedErr != nil
-	if k.state != "" && !failed {
-		k.o.Log.Info("SSH keys reloaded", "lines", ring.authorized.lines, "authorities", ring.authority.lines)
-	}
-	k.ring, k.state = ring, state
-	if young || failed {
-		k.state = ""
-	}
-	return ring
+	return k.ring
 }
 
-// look returns a text that changes with the files. young reports a change so recent that another one may leave the text
-// unchanged.
-func (k *Keys) look() (state string, young bool) {
-	var b strings.Builder
-	now := k.o.Now()
-	note := func(path string, info fs.FileInfo, err error) {
-		if err != nil {
-			fmt.Fprintf(&b, "%s\x00%v\n", path, err)
-			return
-		}
-		young = young || now.Sub(info.ModTime()) < keyClock
-		fmt.Fprintf(&b, "%s\x00%d %d %o\n", path, info.Size(), info.ModTime().UnixNano(), info.Mode())
-	}
-	for _, path := range []string{k.o.Authorized, k.o.Authority, k.o.Revoked} {
-		if path == "" {
-			continue
-		}
-		info, err := os.Stat(path)
-		note(path, info, err)
-		if err != nil || !info.IsDir() {
-			continue
-		}
-		entries, err := os.ReadDir(path)
-		if err != nil {
-			note(path, nil, err)
-		}
-		for _, e := range entries {
-			info, err := os.Stat(filepath.Join(path, e.Name()))
-			note(e.Name(), info, err)
-		}
-	}
-	return b.String(), young
-}
-
-// load reads all files. For a file that fails it keeps the previous content, with the error.
+// load reads all files.
 func (k *Keys) load(before *keyring) *keyring {
 	var complaints []complaint
-	authorized, err := k.readAuthorized(&complaints)
-	if err != nil {
-		err = fmt.Errorf("the authorized keys: %w", err)
+	authorized, size, err := readAuthorized(k.o.Authorized, &complaints)
+	badLine := slices.ContainsFunc(complaints, func(c complaint) bool { return c.line > 0 })
+	if err == nil && authorized.lines == 0 && badLine && before.authorized.content.lines > 0 {
+		err = errors.New("it has no valid line any more")
 	}
-	r := &keyring{authorized: authorized.after(before.authorized, err)}
-	authority, err := k.readAuthority()
-	if err != nil {
-		err = fmt.Errorf("the certificate authorities: %w", err)
-	}
-	r.authority = authority.after(before.authority, err)
-	r.revoked, r.revokedErr = readRevoked(k.o.Revoked)
-	if r.revokedErr == nil && before.revoked != nil && r.revoked.bytes == 0 && before.revoked.bytes > 0 {
-		r.revokedErr = fmt.Errorf("the revoked keys in %s: %w", k.o.Revoked, errEmptied)
-	}
-	if r.revokedErr != nil {
-		r.revoked = before.revoked
-	}
+	r := &keyring{authorized: before.authorized.replace(authorized, size, err)}
+	r.authority = before.authority.replace(readAuthority(k.o.Authority))
+	r.revoked = before.revoked.replace(readRevoked(k.o.Revoked))
 	if !slices.Equal(complaints, k.complaints) {
 		for _, c := range complaints {
 			k.o.Log.Warn("invalid authorized keys ignored", "file", c.file, "line", c.line, "error", c.error)
@@ -332,107 +282,89 @@ func (k *Keys) load(before *keyring) *keyring {
 }
 
 // readAuthority reads the keys that sign certificates of all users.
-func (k *Keys) readAuthority() (keyList, error) {
+func readAuthority(path string) (keyList, int, error) {
 	l := newKeyList()
-	if k.o.Authority == "" {
-		return l, nil
-	}
-	text, err := readKeyFile(k.o.Authority)
-	if err != nil {
-		return l, err
-	}
-	l.bytes = len(text)
+	text, err := readKeyFile(path)
 	for line, text := range keyLines(text) {
 		key, _, options, _, err := ssh.ParseAuthorizedKey([]byte(text))
 		if err == nil && len(options) > 0 {
 			err = fault.New(fault.Invalid, "options are not supported here")
 		}
 		if err != nil {
-			return l, fmt.Errorf("%s:%d: %w", k.o.Authority, line, err)
+			return l, 0, fmt.Errorf("line %d: %w", line, err)
 		}
 		wire := string(key.Marshal())
 		l.authorities[wire] = append(l.authorities[wire], grantee{})
 		l.lines++
 	}
-	return l, nil
+	return l, len(text), err
 }
 
-// readAuthorized reads the keys of users from the file or the files of the directory. It skips invalid lines and files,
-// with a complaint.
-func (k *Keys) readAuthorized(complaints *[]complaint) (keyList, error) {
-	l := newKeyList()
-	if k.o.Authorized == "" {
-		return l, nil
+// readAuthorized reads the keys of users from a file or the files of a directory. It skips invalid lines and files, with
+// a complaint.
+func readAuthorized(path string, complaints *[]complaint) (l keyList, size int, err error) {
+	l = newKeyList()
+	if path == "" {
+		return l, 0, nil
 	}
-	info, err := os.Stat(k.o.Authorized)
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, unix.ENOTDIR) {
+		size, err = l.readUser(path, "", complaints)
+		return l, size, err
+	}
+	if err == nil && len(entries) > maxKeyFiles {
+		err = fault.New(fault.Invalid, "it has more than %d files", maxKeyFiles)
+	}
 	if err != nil {
-		return l, err
-	}
-	if !info.IsDir() {
-		return l, l.readUser(k.o.Authorized, "", complaints)
-	}
-	entries, err := os.ReadDir(k.o.Authorized)
-	if err != nil {
-		return l, err
-	}
-	if len(entries) > maxKeyFiles {
-		return l, fault.New(fault.Invalid, "%s: more than %d files", k.o.Authorized, maxKeyFiles)
+		return l, 0, err
 	}
 	for _, e := range entries {
-		name, path := e.Name(), filepath.Join(k.o.Authorized, e.Name())
+		name, file := e.Name(), filepath.Join(path, e.Name())
 		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, "~") {
 			continue
 		}
-		err := CheckName(name)
+		n, err := 0, CheckName(name)
 		if err == nil {
-			err = l.readUser(path, name, complaints)
+			n, err = l.readUser(file, name, complaints)
 		}
 		if err != nil {
-			*complaints = append(*complaints, complaint{file: path, error: err.Error()})
+			*complaints = append(*complaints, complaint{file: file, error: err.Error()})
 		}
+		size += n
 	}
-	return l, nil
+	return l, size, nil
 }
 
-// readUser adds one file. If name is empty, the comment of each line is the name.
-func (l *keyList) readUser(path, name string, complaints *[]complaint) error {
+// readUser adds the keys of one file. If name is empty, the comment of each line is the name.
+func (l *keyList) readUser(path, name string, complaints *[]complaint) (size int, err error) {
 	text, err := readKeyFile(path)
-	if err != nil {
-		return err
-	}
-	l.bytes += len(text)
 	for number, line := range keyLines(text) {
 		a, err := parseAuthorized(line, name)
 		if err != nil {
 			*complaints = append(*complaints, complaint{path, number, err.Error()})
-			l.bad++
 			continue
 		}
-		to := l.users
+		keys := l.users
 		if a.authority {
-			to = l.authorities
+			keys = l.authorities
 		}
 		wire := string(a.key.Marshal())
-		to[wire] = append(to[wire], a.grantee)
+		keys[wire] = append(keys[wire], a.grantee)
 		l.lines++
 	}
-	return nil
+	return len(text), err
 }
 
+// readKeyFile returns the text of a file, or an empty one if the file is not configured or the read fails.
 func readKeyFile(path string) ([]byte, error) {
-	f, err := openNow(path)
+	if path == "" {
+		return nil, nil
+	}
+	text, _, err := readFile(path, maxKeyFile)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, fault.New(fault.Invalid, "%s: not a regular file", path)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
-	if err == nil && len(text) > maxKeyFile {
-		err = fault.New(fault.Invalid, "%s: longer than %d bytes", path, maxKeyFile)
-	}
-	return text, err
+	return text, nil
 }
 
 // keyLines yields the numbers, from 1, and the texts of lines that are not empty or comments.

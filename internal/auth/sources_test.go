@@ -62,14 +62,12 @@ func TestTokenFileThatIsLost(t *testing.T) {
 	if _, err := w.who("Bearer " + token); err != nil {
 		t.Fatal(err)
 	}
-	again := func() { // what was found broken is looked at again after a second
-		w.tokens.mu.Lock()
-		w.tokens.tried = time.Time{}
-		w.tokens.mu.Unlock()
+	again := func() { // after a failed read the next one is made after a second
+		w.clock = w.clock.Add(time.Second)
 	}
 	put := func(text []byte) func() {
 		return func() {
-			if err := replaceFile(w.file.path, text, false); err != nil {
+			if err := w.file.write(w.file.path, text); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -158,14 +156,14 @@ func TestTokenFileAtTheStart(t *testing.T) {
 	if err := os.Rename(f.path, f.usedPath()); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Check(false); err == nil || !strings.Contains(err.Error(), "is gone") {
+	if err := f.Check(false); err == nil || !strings.Contains(err.Error(), "is missing and existed earlier") {
 		t.Errorf("there was a file once: %v", err)
 	}
 	if _, _, err := f.Create(TokenRequest{Name: "x", Scope: Read}, time.Now()); err == nil ||
-		!strings.Contains(err.Error(), "is gone") {
+		!strings.Contains(err.Error(), "is missing and existed earlier") {
 		t.Errorf("a token in place of a lost file: %v", err)
 	}
-	if all, err := f.List(); err == nil || !strings.Contains(err.Error(), "is gone") {
+	if all, err := f.List(); err == nil || !strings.Contains(err.Error(), "is missing and existed earlier") {
 		t.Errorf("a lost file lists %v, %v", all, err)
 	}
 }

@@ -6,10 +6,8 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,13 +15,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 // Tokens authenticates callers by the access tokens in a TokenFile. It checks the file for each token (one system
-// call), so that a revoked token is refused from the next request on. A file that is missing, unreadable or older than
-// the previous one allows nobody in, because tokens in it may be revoked. The command that revokes the last token
-// leaves a file without tokens. Safe for concurrent use.
+// call), so that a revoked token is refused from the next request on. While the file is missing, unreadable or older
+// than the previous one, no token is accepted, because tokens in it may be revoked. The command that revokes the last
+// token leaves a file without tokens. Safe for concurrent use.
 type Tokens struct {
 	file   TokenFile
 	all    bool // every secret is a token
@@ -34,17 +33,15 @@ type Tokens struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	mu     sync.Mutex
-	byHash map[[sha256.Size]byte]*token
-	seen   fs.FileInfo // of the file when it was read; nil if it was missing or unreadable
-	fresh  bool        // it changed shortly before it was read, so the next change may have the same time
-	there  bool        // the file existed once
-	last   int         // the highest number of a token in the file so far
-	err    error       // of the latest attempt to read it
-	tried  time.Time   // time of that attempt
+	mu      sync.Mutex
+	watcher credfile.Watcher
+	byHash  map[[sha256.Size]byte]*token
+	existed bool  // the file existed once
+	last    int   // the highest number of a token in the file so far
+	err     error // of the latest attempt to read it
 
-	usedMu  sync.Mutex // held while the file is written
-	written map[string]int64
+	usedMu   sync.Mutex       // held while the file of uses is written
+	recorded map[string]int64 // content of that file: Unix times by the ID of the token
 }
 
 // token is a valid token.
@@ -54,12 +51,6 @@ type token struct {
 	expires time.Time
 	used    atomic.Int64 // Unix time; zero means never
 }
-
-// retryInterval is the time between attempts to read a file that could not be read.
-const retryInterval = time.Second
-
-// clockResolution is the time after which the next change of a file surely has another modification time.
-const clockResolution = 50 * time.Millisecond
 
 // TokenOptions of Tokens.
 type TokenOptions struct {
@@ -77,9 +68,9 @@ func NewTokens(o TokenOptions) *Tokens {
 		o.Now = time.Now
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	t := &Tokens{file: o.File, all: o.All, log: o.Log, now: o.Now, written: readUsed(o.File.usedPath()), stop: stop}
-	if t.written == nil {
-		t.written = map[string]int64{}
+	t := &Tokens{
+		file: o.File, all: o.All, log: o.Log, now: o.Now, recorded: readUsed(o.File.usedPath()), stop: stop,
+		watcher: credfile.Watcher{Paths: []string{o.File.path}},
 	}
 	t.source = o.Sources.add(SourceTokens, func() { t.Configured() })
 	t.Configured() // remembers a file that exists, so that its loss is an error
@@ -117,19 +108,14 @@ func (t *Tokens) Accepts(c *Credential) bool {
 	return c.Key == nil && (t.all || strings.HasPrefix(c.Secret, tokenPrefix))
 }
 
-// Identify returns the identity of a token.
+// Identify returns the identity of a token. Errors: Unauthenticated, Unavailable if the file cannot be read.
 func (t *Tokens) Identify(_ context.Context, c *Credential) (Identity, error) {
-	return t.find(c.Secret)
-}
-
-// find returns the identity of a token. Errors: Unauthenticated, Unavailable if the file cannot be read.
-func (t *Tokens) find(text string) (Identity, error) {
-	if !isToken(text) {
+	if !isToken(c.Secret) {
 		return Identity{}, wrongToken()
 	}
-	hash := hashToken(text)
+	hash := hashToken(c.Secret)
 	t.mu.Lock()
-	t.follow()
+	t.reload()
 	found, err := t.byHash[hash], t.err
 	t.mu.Unlock()
 	if err != nil {
@@ -166,52 +152,39 @@ func wrongToken() error {
 func (t *Tokens) Configured() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.follow()
+	t.reload()
 	return t.last > 0 || len(t.byHash) > 0 || t.err != nil
 }
 
-// follow reads the file again if it changed. t.mu is held.
-func (t *Tokens) follow() {
-	if t.err != nil && time.Since(t.tried) < retryInterval {
+// reload reads the file again if necessary. t.mu is held.
+func (t *Tokens) reload() {
+	if read, _ := t.watcher.Check(t.now()); !read {
 		return
 	}
-	info, err := os.Stat(t.file.path)
-	if err != nil {
-		info = nil // the read below reports why
-	}
-	if t.byHash != nil && t.err == nil && !t.fresh && sameFile(t.seen, info) {
-		return
-	}
-	table, seen, err := t.file.read()
-	next := t.byHash
+	table, exists, err := t.file.read()
+	var byHash map[[sha256.Size]byte]*token
 	if err == nil {
-		next, err = t.open(table, seen != nil)
+		byHash, err = t.open(table, exists)
 	}
 	if err == nil {
-		t.byHash, t.last, t.there = next, table.Last, t.there || seen != nil
+		t.byHash, t.last, t.existed = byHash, table.Last, t.existed || exists
+	} else {
+		t.watcher.Retry()
 	}
-	t.seen, t.err, t.tried = seen, err, time.Now()
-	t.fresh = seen != nil && time.Since(seen.ModTime()) < clockResolution
+	t.err = err
 	t.source.report(err)
-}
-
-func sameFile(a, b fs.FileInfo) bool {
-	if a == nil || b == nil {
-		return a == nil && b == nil
-	}
-	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode()
 }
 
 // open prepares the content of a file for use. It fails if the file is missing or older than the previous one. t.mu is
 // held.
 func (t *Tokens) open(table tokenTable, exists bool) (map[[sha256.Size]byte]*token, error) {
 	switch {
-	case !exists && t.there:
-		return nil, fmt.Errorf("the token file %s is missing: restore it", t.file.path)
+	case !exists && t.existed:
+		return nil, fmt.Errorf("token file %s: it is missing: restore it", t.file.path)
 	case table.Last < t.last:
-		return nil, fmt.Errorf("the token file %s is older than before (its latest token is number %d, and was %d): it "+
-			"may contain revoked tokens; "+
-			"restore the newer file, or restart the server to accept this one", t.file.path, table.Last, t.last)
+		return nil, fmt.Errorf("token file %s: it is older than the previous one (its latest token is number %d, and was "+
+			"%d) and may contain revoked tokens: restore the newer file, or restart the server to accept this one",
+			t.file.path, table.Last, t.last)
 	}
 	next := make(map[[sha256.Size]byte]*token, len(table.Tokens))
 	for _, from := range table.Tokens {
@@ -245,24 +218,24 @@ func (t *Tokens) writeUsed() error {
 	defer t.usedMu.Unlock()
 	changed, now := false, map[string]int64{}
 	t.mu.Lock()
-	if t.err != nil { // the directory may be a different one
+	if t.err != nil { // the directory may have been replaced
 		t.mu.Unlock()
 		return nil
 	}
 	for _, one := range t.byHash {
-		at := max(one.used.Load(), t.written[one.id.Credential])
+		at := max(one.used.Load(), t.recorded[one.id.Credential])
 		if at > 0 {
 			now[one.id.Credential] = at
 		}
-		changed = changed || at != t.written[one.id.Credential]
+		changed = changed || at != t.recorded[one.id.Credential]
 	}
 	t.mu.Unlock()
 	if !changed {
 		return nil
 	}
 	for id, at := range readUsed(t.file.usedPath()) { // other servers may use the same file
-		if mine, there := now[id]; there {
-			now[id] = max(mine, at)
+		if own, ok := now[id]; ok {
+			now[id] = max(own, at)
 		}
 	}
 	var text []byte
@@ -270,9 +243,9 @@ func (t *Tokens) writeUsed() error {
 		text = strconv.AppendInt(append(append(text, id...), ' '), now[id], 10)
 		text = append(text, '\n')
 	}
-	if err := replaceFile(t.file.usedPath(), text, false); err != nil {
+	if err := t.file.write(t.file.usedPath(), text); err != nil {
 		return err
 	}
-	t.written = now
+	t.recorded = now
 	return nil
 }

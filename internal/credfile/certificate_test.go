@@ -70,7 +70,6 @@ func TestCertificateFollowsItsFiles(t *testing.T) {
 	}
 	clock := time.Now()
 	c.now = func() time.Time { return clock }
-	c.looked = clock
 
 	serves := func(step, want string, errors int) {
 		t.Helper()

@@ -17,6 +17,8 @@ import (
 	"slices"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // hostKeyKinds are the kinds of host keys, in files named like those of ssh-keygen(1) -A. Clients choose; some support
@@ -30,8 +32,7 @@ var hostKeyKinds = []struct {
 		return key, err
 	}},
 	{"ssh_host_ecdsa_key", func() (crypto.PrivateKey, error) {
-		return ecdsa.GenerateKey(elliptic.P256(),
-			rand.Reader)
+		return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	}},
 	// This one takes about a second.
 	{"ssh_host_rsa_key", func() (crypto.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, rsaBits) }},
@@ -86,7 +87,7 @@ func makeHostKeyDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(dir))
+	return disk.SyncDir(filepath.Dir(dir))
 }
 
 func readHostKey(path string) (ssh.Signer, error) {
@@ -141,36 +142,9 @@ func makeHostKey(path string, generate func() (crypto.PrivateKey, error)) (ssh.S
 	if err != nil {
 		return nil, err
 	}
-	if err := writeNew(path+".pub", ssh.MarshalAuthorizedKey(key.PublicKey()), 0o644); err != nil {
+	readable := func(f *os.File) error { return f.Chmod(0o644) }
+	if err := disk.ReplaceFile(path+".pub", ssh.MarshalAuthorizedKey(key.PublicKey()), readable); err != nil {
 		return nil, err
 	}
-	return key, writeNew(path, text, 0o600)
-}
-
-// writeNew writes a whole file or none.
-func writeNew(path string, text []byte, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
+	return key, disk.ReplaceFile(path, text)
 }

@@ -42,7 +42,7 @@ func Open(path string) (*os.File, error) {
 }
 
 func notRegular(path string) error {
-	return fault.Wrap(fault.Corrupt, "a file of the repository is not a regular file",
+	return fault.Wrap(fault.Corrupt, "a file that the server needs is not a regular file",
 		&fs.PathError{Op: "open", Path: path, Err: errNotRegular})
 }
 
