@@ -131,7 +131,7 @@ var rooms = map[string][]string{
 	"github.com/prometheus/client_golang/prometheus/collectors": {"observe"},
 	"github.com/sourcegraph/zoekt/...":                          {"search/worker"},
 	"github.com/RoaringBitmap/...":                              {"search/worker"},
-	"github.com/graph-gophers/...":                              {"web/api"},
+	"github.com/vektah/gqlparser/...":                           {"web/api"},
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
 	"golang.org/x/crypto/ssh":                                   {"gateway/gitssh", "auth", "roles"},
 	"github.com/coreos/go-systemd/...":                          {"roles"},

@@ -41,7 +41,7 @@ type APIOptions struct {
 // API answers programs that search: our own API, and Sourcegraph's. Safe for concurrent use.
 type API struct {
 	APIOptions
-	graphql *rootResolver
+	graphql *graphQL
 }
 
 // NewAPI makes it.
@@ -51,7 +51,7 @@ func NewAPI(o APIOptions) (*API, error) {
 	}
 	a := &API{APIOptions: o}
 	var err error
-	a.graphql, err = newSchema(a)
+	a.graphql, err = newGraphQL(a)
 	return a, err
 }
 
@@ -301,7 +301,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 		return sendFailure(w, err)
 	}
 	header(w.Header(), "application/json")
-	whole := objects.Get().(*object)
+	whole := objects.Get().(*resultArray)
 	defer whole.release()
 	whole.w, whole.buf = w, append(whole.buf[:0], `{"results":[`...)
 	summary, err := a.Searcher.Search(r.Context(), request, whole)
@@ -353,8 +353,8 @@ func note(v search.Visitor, s search.Summary) {
 	v.Note(slog.Int("results", s.Results), slog.Bool("limited", s.Limited), slog.Bool("timed_out", s.TimedOut))
 }
 
-// object writes results into an array. What is short is sent whole, with its length.
-type object struct {
+// resultArray writes results into an array. What is short is sent whole, with its length.
+type resultArray struct {
 	w     http.ResponseWriter
 	buf   []byte
 	begun bool // something was sent
@@ -362,18 +362,18 @@ type object struct {
 }
 
 // objects are kept for their buffers.
-var objects = sync.Pool{New: func() any { return &object{buf: make([]byte, 0, 16<<10)} }}
+var objects = sync.Pool{New: func() any { return &resultArray{buf: make([]byte, 0, 16<<10)} }}
 
 // release gives the object back, which nobody uses any more.
-func (o *object) release() {
-	*o = object{buf: o.buf}
+func (o *resultArray) release() {
+	*o = resultArray{buf: o.buf}
 	if cap(o.buf) <= 4*firstBytes {
 		objects.Put(o)
 	}
 }
 
 // Matches implements search.Sink.
-func (o *object) Matches(b search.Batch) error {
+func (o *resultArray) Matches(b search.Batch) error {
 	if len(b.JSON) == 0 {
 		return nil
 	}
@@ -395,10 +395,10 @@ func (o *object) Matches(b search.Batch) error {
 }
 
 // Progress implements search.Sink.
-func (o *object) Progress(search.Summary) error { return nil }
+func (o *resultArray) Progress(search.Summary) error { return nil }
 
 // end writes what follows the results.
-func (o *object) end(summary []byte) error {
+func (o *resultArray) end(summary []byte) error {
 	o.buf = append(append(append(o.buf, `],"summary":`...), summary...), "}\n"...)
 	if !o.begun {
 		o.w.Header().Set("Content-Length", strconv.Itoa(len(o.buf)))

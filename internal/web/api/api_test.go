@@ -18,6 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vektah/gqlparser/v2"
+	"github.com/vektah/gqlparser/v2/ast"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search"
@@ -391,6 +394,77 @@ func TestLimits(t *testing.T) {
 		if len(s.asked) != 1 || s.asked[0].Limit != want.limit || s.asked[0].Timeout != want.timeout ||
 			s.asked[0].May == nil {
 			t.Errorf("%s: %+v", target, s.asked)
+		}
+	}
+}
+
+// TestGraphQLHasEachField requests every field of the schema: each has a value where the schema requires one.
+func TestGraphQLHasEachField(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("schema.graphql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema, err := gqlparser.LoadSchema(&ast.Source{Input: string(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fieldsOf func(*ast.Definition) string
+	fieldsOf = func(def *ast.Definition) string {
+		fields := "__typename "
+		if def.Kind == ast.Union {
+			for _, name := range def.Types {
+				fields += "... on " + name + " " + fieldsOf(schema.Types[name])
+			}
+		}
+		for _, f := range def.Fields {
+			if strings.HasPrefix(f.Name, "__") {
+				continue
+			}
+			if fields += f.Name + " "; f.Name == "search" {
+				fields += `(query: "main") `
+			}
+			if below := schema.Types[f.Type.Name()]; below.IsCompositeType() {
+				fields += fieldsOf(below)
+			}
+		}
+		return "{ " + fields + "} "
+	}
+	h, _ := server(t)
+	query := post(fieldsOf(schema.Query), nil)
+	query.headers += "\nAuthorization: token alice"
+	if got := say(t, h, query); strings.Contains(got, `"errors"`) || !strings.Contains(got, `"kind":"function"`) {
+		t.Errorf("response to a request for all fields = %s, want no errors and a symbol of kind function", got)
+	}
+}
+
+func TestGraphQLExecution(t *testing.T) {
+	t.Parallel()
+	h, _ := server(t)
+	variables := map[string]any{"no": false, "n": 1, "q": "team/a"}
+	for document, want := range map[string]string{
+		`{ a: site { id } b: site { id v: productVersion } }`:                                                  `{"data":{"a":{"id":"site"},"b":{"id":"site","v":"1.2.3"}}}`,
+		`{ site { id } ...f } fragment f on Query { site { __typename id productVersion } }`:                   `{"data":{"site":{"id":"site","__typename":"Site","productVersion":"1.2.3"}}}`,
+		`query($no: Boolean!) { site @skip(if: true) { id } currentUser @include(if: $no) { id } __typename }`: `{"data":{"__typename":"Query"}}`,
+		`query($no: Boolean!) { site @include(if: $no) { id } }`:                                               `{"data":{}}`,
+		`query($n: Int, $q: String) { repositories(first: $n, query: $q) { nodes { name } totalCount } }`:      `{"data":{"repositories":{"nodes":[{"name":"team/a"}],"totalCount":2}}}`,
+		`{ repositories(first: -1) { nodes { name } } }`:                                                       `{"data":{"repositories":{"nodes":[]}}}`,
+		`{ repositories(first: null, after: "team/a-b") { nodes { name } } }`:                                  `{"data":{"repositories":{"nodes":[{"name":"team/b"}]}}}`,
+		`{ search(query: "nothing") { results { results { ... on Repository { name } } } } }`:                  `{"data":{"search":{"results":{"results":[]}}}}`,
+		`{ search(query: "main") { results { results { ... on Repository { name } } } } }`:                     `{"data":{"search":{"results":{"results":[{},{},{},{"name":"team/app"}]}}}}`,
+
+		`{ repositories(first: 99999999999999999999) { totalCount } }`:                    `{"errors":[{"message":"`,
+		`{ a: site { id } a: currentUser { id } }`:                                        `{"errors":[{"message":"field \"a\" is requested twice`,
+		`{ repositories(first: 1) { totalCount } repositories(first: 2) { totalCount } }`: `{"errors":[{"message":"field \"repositories\" is requested twice`,
+		`{ site { nothing } }`:                            `{"errors":[{"message":"Cannot query field`,
+		`{ site }`:                                        `{"errors":[{"message":"Field \"site\" of type`,
+		`{ __schema { queryType { name } } }`:             `{"errors":[{"message":"field \"__schema\" is not supported: this server does not describe its schema","path":["__schema"]}],"data":null}`,
+		`query a { site { id } } query b { site { id } }`: `{"errors":[{"message":"no operation with the name`,
+	} {
+		c := post(document, variables)
+		got := strings.TrimSpace(strings.TrimPrefix(say(t, h, c), "200 application/json; charset=utf-8\n\n"))
+		if !strings.HasPrefix(got, want) || strings.HasPrefix(want, `{"data"`) && got != want {
+			t.Errorf("response to %s = %s, want %s", document, got, want)
 		}
 	}
 }

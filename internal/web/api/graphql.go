@@ -7,12 +7,18 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
-	"slices"
-	"sync"
+	"runtime/debug"
 
-	"github.com/graph-gophers/graphql-go"
+	"github.com/vektah/gqlparser/v2"
+	"github.com/vektah/gqlparser/v2/ast"
+	"github.com/vektah/gqlparser/v2/gqlerror"
+	"github.com/vektah/gqlparser/v2/parser"
+	"github.com/vektah/gqlparser/v2/validator"
+	"github.com/vektah/gqlparser/v2/validator/rules"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/search"
@@ -21,41 +27,98 @@ import (
 //go:embed schema.graphql
 var schemaText string
 
-// Bounds of a request for GraphQL: as large as what src sends, some times over.
+// Limits of a GraphQL request: several times what src sends.
 const (
-	maxDocument   = 32 << 10 // bytes; a search's query is a variable
-	maxBody       = 1 << 20
-	maxFields     = 2000 // in it, once fragments are where they are used
-	maxDepth      = 15   // of fields in fields; what asks for the schema itself has 13
-	maxOverlaps   = 10_000
-	maxSearches   = 4 // and lists of repositories, whatever their aliases
-	maxAtOnce     = 2
-	maxLists      = 64 << 20 // bytes of results
-	maxRepos      = 10_000
-	queryResponse = "application/json; charset=utf-8"
+	maxDocument = 32 << 10 // bytes; the search query is a variable
+	maxBody     = 1 << 20
+	maxFields   = 2000 // with fragments counted where they are used
+	maxDepth    = 15   // of fields in fields
+	maxErrors   = 10   // in a response
+	maxSearches = 4    // and lists of repositories
+	maxLists    = 64 << 20
+	maxResponse = 4 * maxLists
+	maxRepos    = 10_000
 )
 
-// rootResolver is what may be asked for.
-type rootResolver struct {
-	*graphql.Schema
-	api *API
+// graphQL answers GraphQL requests. Safe for concurrent use.
+type graphQL struct {
+	schema *ast.Schema
+	rules  *rules.Rules
+	api    *API
 }
 
-func newSchema(a *API) (*rootResolver, error) {
-	s := &rootResolver{api: a}
-	var err error
-	s.Schema, err = graphql.ParseSchema(schemaText, s, graphql.UseStringDescriptions(), graphql.UseFieldResolvers(),
-		graphql.MaxQueryLength(maxDocument), graphql.MaxSelections(maxFields), graphql.MaxDepth(maxDepth),
-		graphql.OverlapValidationLimit(maxOverlaps), graphql.MaxParallelism(maxAtOnce), graphql.DisableFieldSelections(),
-		graphql.PanicHandler(panics{}), graphql.Logger(panics{}))
-	return s, err
+func newGraphQL(a *API) (*graphQL, error) {
+	schema, err := gqlparser.LoadSchema(&ast.Source{Name: "schema.graphql", Input: schemaText})
+	if err != nil {
+		return nil, err
+	}
+	// selectFields checks this: the rule's time grows with the square of the number of fields.
+	set := rules.NewDefaultRules()
+	set.RemoveRule(rules.OverlappingFieldsCanBeMergedRule.Name)
+	return &graphQL{schema, set, a}, nil
 }
 
-// graphQLRequest is one request.
+// graphQLRequest is the body of a request.
 type graphQLRequest struct {
 	Query         string         `json:"query"`
 	OperationName string         `json:"operationName"`
 	Variables     map[string]any `json:"variables"`
+}
+
+// graphQLResponse is the body of a response. Data is missing if the request was not executed.
+type graphQLResponse struct {
+	Errors gqlerror.List   `json:"errors,omitempty"`
+	Data   json.RawMessage `json:"data,omitempty"`
+}
+
+// parse returns the operation to execute and the values of its variables, or what is wrong with the request.
+func (g *graphQL) parse(q graphQLRequest) (*ast.OperationDefinition, map[string]any, gqlerror.List) {
+	fail := func(format string, args ...any) (*ast.OperationDefinition, map[string]any, gqlerror.List) {
+		return nil, nil, gqlerror.List{gqlerror.Errorf(format, args...)}
+	}
+	if len(q.Query) > maxDocument {
+		return fail("query document too long: at most %d bytes", maxDocument)
+	}
+	document, err := parser.ParseQuery(&ast.Source{Input: q.Query})
+	if err != nil {
+		return nil, nil, listErrors(err)
+	}
+	m := measure{document.Fragments, map[string]*extent{}}
+	for _, operation := range document.Operations {
+		size, err := m.set(operation.SelectionSet)
+		switch {
+		case err != nil:
+			return nil, nil, listErrors(err)
+		case size.depth > maxDepth:
+			return fail("query too deep: at most %d levels of fields", maxDepth)
+		case size.fields > maxFields:
+			return fail("too many fields: at most %d", maxFields)
+		}
+	}
+	if list := validator.ValidateWithRules(g.schema, document, g.rules); len(list) > 0 {
+		return nil, nil, list[:min(len(list), maxErrors)]
+	}
+	operation := document.Operations.ForName(q.OperationName)
+	if operation == nil {
+		return fail("no operation with the name %.40q: use operationName", q.OperationName)
+	}
+	variables, err := validator.VariableValues(g.schema, operation, q.Variables)
+	if err != nil {
+		return nil, nil, listErrors(err)
+	}
+	return operation, variables, nil
+}
+
+// listErrors makes the errors of a response from one of package gqlparser.
+func listErrors(err error) gqlerror.List {
+	e, ok := errors.AsType[*gqlerror.Error](err)
+	if !ok {
+		return gqlerror.List{gqlerror.Wrap(err)}
+	}
+	if len(e.Path) > 0 { // it is the path of a variable: in a response it would be that of a field
+		e.Message, e.Path = fmt.Sprintf("%s: %s", e.Path, e.Message), nil
+	}
+	return gqlerror.List{e}
 }
 
 // serveGraphQL answers POST /.api/graphql. What is wrong with a request is in the answer's errors.
@@ -78,64 +141,69 @@ func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v search.Visi
 		return fault.Wrap(fault.Invalid, "the request body is not a JSON object with a query",
 			errors.Join(err, errors.New("no query")))
 	}
-	caller := &caller{Visitor: v}
-	response := a.graphql.Exec(context.WithValue(r.Context(), callerKey{}, caller), q.Query, q.OperationName, q.Variables)
+	c := &caller{Visitor: v, api: a}
+	response := a.graphql.answer(r.Context(), c, q)
 	if err := r.Context().Err(); err != nil {
 		return err
 	}
-	// the status is what says that it is worth trying again
-	if caller.failed != nil && fault.Is(caller.failed, fault.Exhausted) {
-		return caller.failed
+	// The status tells clients that another attempt is worthwhile.
+	if c.failed != nil && fault.Is(c.failed, fault.Exhausted) {
+		return c.failed
 	}
-	if failed = caller.failed; failed != nil {
-		v.Failed(failed)
-	} else if len(response.Errors) > 0 {
+	if failed = c.failed; failed == nil && len(response.Errors) > 0 {
 		failed = fault.New(fault.Invalid, "invalid query: %s", response.Errors[0].Message)
+	}
+	if failed != nil {
 		v.Failed(failed)
 	}
-	header(w.Header(), queryResponse)
-	if len(response.Errors) > 0 || len(response.Data) == 0 {
+	header(w.Header(), "application/json; charset=utf-8")
+	if len(response.Errors) > 0 {
 		return json.NewEncoder(w).Encode(response)
 	}
-	_, err = w.Write(slices.Concat([]byte(`{"data":`), response.Data, []byte("}\n")))
-	return err
+	for _, part := range [][]byte{[]byte(`{"data":`), response.Data, []byte("}\n")} {
+		if _, err = w.Write(part); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// callerKey is where the resolvers of a request, whose only argument is a context, find who asks.
-type callerKey struct{}
+func (g *graphQL) answer(ctx context.Context, c *caller, q graphQLRequest) graphQLResponse {
+	operation, variables, list := g.parse(q)
+	if len(list) > 0 {
+		return graphQLResponse{Errors: list}
+	}
+	e := execution{schema: g.schema, variables: variables, roots: c.roots(), recovered: c.recovered}
+	if err := e.run(ctx, operation); err != nil {
+		return graphQLResponse{Errors: listErrors(err)}
+	}
+	return graphQLResponse{e.errors, e.out}
+}
 
-// caller is who asks, and what was asked so far.
+// caller is the caller of one request and what it has asked for so far. Not safe for concurrent use.
 type caller struct {
 	search.Visitor
-
-	mu       sync.Mutex
+	api      *API
 	searches int
-	failed   error // a search
+	failed   error // the error of a field
 }
 
-func callerOf(ctx context.Context) *caller { return ctx.Value(callerKey{}).(*caller) }
-
-// Reader is the visitor's, for resolvers that run at the same time.
-func (c *caller) Reader() search.Readable {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.Visitor.Reader()
+func (c *caller) roots() map[string]rootField {
+	return map[string]rootField{"site": c.site, "currentUser": c.currentUser, "search": c.search,
+		"repositories": c.repositories}
 }
 
-// enter counts what is dear.
-func (c *caller) enter() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// countSearch counts the expensive fields.
+func (c *caller) countSearch() error {
 	if c.searches++; c.searches > maxSearches {
 		return fault.New(fault.Invalid, "too many searches and lists in one request: at most %d", maxSearches)
 	}
 	return nil
 }
 
-// fail makes an error one that a caller may read.
-func (c *caller) fail(err error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failed = err
-	return errors.New(fault.Message(err))
+// recovered logs a panic.
+func (c *caller) recovered(value any) error {
+	c.Note(slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
+	c.failed = fault.New(fault.Internal, "internal error; see the server's log")
+	return c.failed
 }
