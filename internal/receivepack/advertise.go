@@ -16,11 +16,9 @@ const advertiseSize = 256 << 10
 
 // Advertise begins a push: it sends the capabilities and the refs, except HEAD and hidden ones (gitprotocol-pack(5),
 // "Reference Discovery"). Pushes have no protocol version 2. As with Git, clients that ask for it get version 0. There
-// are no ".have" lines for alternates: they would reveal commits of the lender that those who push to a fork may not
-// read.
+// are no ".have" lines for alternates: they would reveal commits of the lender that a pusher to a fork may not read.
 func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Session, sessionID string,
-	response node.ResponseWriter) (
-	node.Outcome, error) {
+	response node.ResponseWriter) (node.Outcome, error) {
 	outcome := node.Outcome{Command: node.CommandPush}
 	policy, err := r.PushPolicy()
 	if err != nil {
@@ -70,8 +68,8 @@ func (s *Server) capabilities(r *repo.Repo, p *repo.PushPolicy, sessionID string
 		on   bool
 		text string
 	}{
-		{p.Atomic, "atomic"}, {p.OffsetDeltas, "ofs-delta"}, {s.offersOptions(p), "push-options"}, {sessionID != "",
-			"session-id=" + sessionID},
+		{p.Atomic, "atomic"}, {p.OffsetDeltas, "ofs-delta"}, {s.offersOptions(p), "push-options"},
+		{sessionID != "", "session-id=" + sessionID},
 		{true, "object-format=" + r.Format.String()}, {true, "agent=" + s.options.Agent},
 	} {
 		if c.on {

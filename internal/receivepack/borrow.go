@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,15 +20,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// A repository with alternates can read objects that its own users may not know of. Git accepts a push if the objects
-// that it needs exist anywhere. So a user with the ID of an object of the lender could push a ref to it, and then fetch
-// it. Therefore each object that the new refs reach and the existing refs do not has to be in the push or in the
-// repository's own object directory. Nor may Git have completed the pack with borrowed delta bases, because a delta
-// reveals the content of its base.
+// A repository with alternates can read objects that its users may not read. Git accepts a push if the objects that it
+// needs exist anywhere. So a user who knows the ID of an object of the lender could push a ref to it, and then fetch it.
 //
-// Borrowed objects that the repository's own refs reach belong to its history, and are allowed. Most of them are found
-// in the commits that the push builds on, where they are looked up first, and the others in the whole history, within
-// limits.
+// To prevent that, the objects that only the new refs reach must be in the push or in the repository's own object
+// directory. Git must also not have completed the pack with borrowed delta bases, because a delta reveals the content
+// of its base.
+//
+// Borrowed objects that the repository's own refs reach belong to its history, and are allowed. Most of them are in the
+// commits that the push builds on, which are searched first. Then the whole history is searched, within limits.
 
 const (
 	// maxBorrowed is the maximum number of borrowed objects of one push.
@@ -215,8 +214,7 @@ func (b *borrowCheck) check(ctx context.Context) error {
 		err = b.list(ctx, "", found, "--objects", "--no-object-names", "--use-bitmap-index", "--all")
 	}
 	if err == nil && len(b.open) > 0 {
-		b.log.LogAttrs(ctx, slog.LevelInfo, "a push needs borrowed objects", slog.String("repository", b.push.Repo.String()),
-			slog.Int("objects", len(b.open)))
+		b.log.Info("a push needs borrowed objects", "repository", b.push.Repo.String(), "objects", len(b.open))
 		return errBorrowed()
 	}
 	return err

@@ -61,7 +61,7 @@ func (p *pushSession) refusal() (reason string, err error) {
 	if failed == 0 && unpacked {
 		return "", nil
 	}
-	details := p.complaints.text()
+	details := p.gitErrors.text()
 	if p.report.unpack == noQuarantine {
 		details = cmp.Or(details, p.whyNoQuarantine())
 	}
@@ -93,10 +93,10 @@ func (p *pushSession) refusal() (reason string, err error) {
 	return reason, fault.New(kind, "%s", message)
 }
 
-// minLockAge is the age from which a lock file is not one of a push that is just changing the same ref.
+// minLockAge is the age from which a lock file is reported. Concurrent pushes hold their locks for a shorter time.
 const minLockAge = 5 * time.Second
 
-// describeLock returns a message about the lock file that Git met, and "" if there is none any more.
+// describeLock returns a message about the lock file that made Git fail; "" if there is no old one.
 func (p *pushSession) describeLock() string {
 	name, age := pushrecovery.FindLock(&p.record)
 	if age < minLockAge {
@@ -143,7 +143,7 @@ func (p *pushSession) explain(reason string) error {
 	return nil
 }
 
-// systemErrors are the server's faults in Git's messages, in lower case. The texts are those of the C library.
+// systemErrors recognizes faults of the server by the texts of the C library in Git's messages, in lower case.
 var systemErrors = []struct {
 	text   string
 	reason string
@@ -207,9 +207,9 @@ func classify(unpack, ref, messages string) (reason string, kind fault.Kind) {
 		return reasonInternal, fault.Internal
 	case unpack != "" && unpack != "ok":
 		return reasonDamaged, fault.Invalid
-	case strings.Contains(messages, "cannot lock ref"), strings.Contains(ref,
-		"failed to update ref"), strings.Contains(ref, "failed to delete"),
-		strings.Contains(ref, "lock"), strings.Contains(ref, "transaction"), strings.Contains(ref, "atomic"):
+	case strings.Contains(messages, "cannot lock ref"), strings.Contains(ref, "failed to update ref"),
+		strings.Contains(ref, "failed to delete"), strings.Contains(ref, "lock"), strings.Contains(ref, "transaction"),
+		strings.Contains(ref, "atomic"):
 		return reasonConflict, fault.Denied
 	}
 	return reasonInternal, fault.Internal

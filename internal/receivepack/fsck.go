@@ -78,7 +78,7 @@ const maxExplained = 3
 // explainFsck sends the client the settings that accept the refused objects, if Git named these.
 func (p *pushSession) explainFsck() error {
 	explained := make(map[string]bool)
-	for _, m := range fsckFailure.FindAllStringSubmatch(p.complaints.text(), -1) {
+	for _, m := range fsckFailure.FindAllStringSubmatch(p.gitErrors.text(), -1) {
 		id, check := m[1], m[2]
 		if explained[check] || len(explained) == maxExplained {
 			continue

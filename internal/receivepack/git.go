@@ -20,16 +20,16 @@ func (p *pushSession) startGit(ctx context.Context, body io.Reader, q *hookQuest
 	f := newFeed(body)
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(q.scripts), Env: p.environment(), Stdin: f.out,
-		Config: p.target.HooksOff(), Stderr: func(b []byte) { _, _ = p.complaints.Write(b) },
+		Config: p.target.HooksOff(), Stderr: func(b []byte) { _, _ = p.gitErrors.Write(b) },
 		Files: slices.Concat(q.files, p.journaled.Files()), Grace: gracePeriod, Caller: p.caller, Repository: p.target.Common,
 	})
 	q.closeChildFiles()
 	return child, f, err
 }
 
-// attend passes on Git's output and answers its hooks until it has ended. exit is nil if Git succeeded. err is the
+// supervise passes on Git's output and answers its hooks until it has ended. exit is nil if Git succeeded. err is the
 // error of passing on the output.
-func (p *pushSession) attend(ctx context.Context, cancel func(), child *process.Process, f *feed,
+func (p *pushSession) supervise(ctx context.Context, cancel func(), child *process.Process, f *feed,
 	q *hookQuestions) (_ process.Usage, exit, err error) {
 	var answering sync.WaitGroup
 	if p.hooks.active = q.scripts != ""; p.hooks.active {
@@ -53,7 +53,7 @@ type feed struct {
 	in   *io.PipeWriter
 	out  *io.PipeReader // read by Git
 	n    atomic.Int64   // bytes that Git has read
-	done chan struct{}  // closed when nothing is read any more
+	done chan struct{}  // closed when run ends
 	err  error          // of body; valid when done is closed
 }
 
@@ -63,34 +63,25 @@ func newFeed(body io.Reader) *feed {
 	return f
 }
 
+// run copies until the body ends, or Git has ended.
 func (f *feed) run() {
 	defer close(f.done)
-	body := &errorKeeper{r: f.body}
-	_, err := io.CopyBuffer(f, body, make([]byte, readSize))
-	f.err = body.err
-	f.in.CloseWithError(err) // nil is the end
-}
-
-// errorKeeper keeps the error of a reader, except the end.
-type errorKeeper struct {
-	r   io.Reader
-	err error
-}
-
-func (k *errorKeeper) Read(b []byte) (int, error) {
-	n, err := k.r.Read(b)
-	if err != nil && err != io.EOF {
-		err = errCutOff(err)
-		k.err = err
+	for buf := make([]byte, readSize); ; {
+		n, err := f.body.Read(buf)
+		written, writeErr := f.in.Write(buf[:n])
+		f.n.Add(int64(written))
+		switch {
+		case writeErr != nil:
+			return
+		case err == io.EOF:
+			f.in.Close()
+			return
+		case err != nil:
+			f.err = errCutOff(err)
+			f.in.CloseWithError(f.err)
+			return
+		}
 	}
-	return n, err
-}
-
-// Write is called by run.
-func (f *feed) Write(b []byte) (int, error) {
-	n, err := f.in.Write(b)
-	f.n.Add(int64(n))
-	return n, err
 }
 
 // failed returns the error of the body if it has ended with one.

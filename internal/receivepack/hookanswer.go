@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,10 +27,10 @@ type hookState struct {
 	active    bool        // Git runs our scripts
 	hasUpdate bool        // also for each ref
 
-	consulted         bool   // Git has asked about the push
-	pendingUpdates    int    // refs that Git still asks about; negative: not known
+	consulted         bool   // Git has run the pre-receive script
+	pendingUpdates    int    // refs for which the update script was not run yet; negative: not known
 	transactionFailed bool   // a reference-transaction hook has failed, which can make Git exit
-	rejection         error  // why the last question was answered with no
+	rejection         error  // of the last question that was answered with no
 	outputBytes       int    // bytes of output that the client got
 	lateOutput        []byte // output that the client gets when Git has ended
 }
@@ -45,8 +44,8 @@ type hookQuestions struct {
 	out     *os.File   // what they read
 }
 
-// prepareHooks chooses the scripts that Git runs, and creates the pipes. Git also runs them to check borrowed objects,
-// and to note in the journal when an atomic push was accepted.
+// prepareHooks chooses the scripts that Git runs, and creates the pipes. Scripts also run without hooks: to check
+// borrowed objects, to ask the Decider, and to note in the journal that an atomic push was accepted.
 func (p *pushSession) prepareHooks() (*hookQuestions, error) {
 	q := &hookQuestions{}
 	dirs := scriptDirs()
@@ -173,8 +172,8 @@ func (p *pushSession) answerProcReceive(ctx context.Context, in *bufio.Reader, o
 	}
 	if p.options.HookTime > 0 {
 		defer time.AfterFunc(p.options.HookTime, func() {
-			p.log.LogAttrs(ctx, slog.LevelInfo, "a hook failed", slog.String("hook", string(repo.ProcReceive)),
-				slog.String("repository", p.push.Repo.String()), slog.String("error", "it exceeded its time limit"))
+			p.log.Info("a hook failed", "hook", string(repo.ProcReceive), "repository", p.push.Repo.String(),
+				"error", "it exceeded its time limit")
 			kill()
 		}).Stop()
 	}
@@ -243,16 +242,15 @@ func (p *pushSession) decide(ctx context.Context, quarantine string, updates []U
 		push.Updates = updates
 		if err := p.options.Decider.Decide(ctx, &push); err != nil {
 			output.write([]byte(fault.Message(err) + "\n"))
-			p.log.LogAttrs(ctx, slog.LevelInfo, "a push was refused", slog.String("repository", p.push.Repo.String()),
-				slog.Any("error", err))
+			p.log.Info("a push was refused", "repository", p.push.Repo.String(), "error", err)
 			return err
 		}
 	}
 	return p.runHooks(ctx, hookRun{event: repo.PreReceive, input: input, quarantine: quarantine}, output)
 }
 
-// markAccepted is called when the push was accepted as a whole. If Git itself has refused some updates of an atomic
-// push, it must not be completed after a crash.
+// markAccepted is called when the push was accepted as a whole. An atomic push of which Git itself refused some updates
+// must not be completed after a crash, so it is not marked.
 func (p *pushSession) markAccepted(updates []Update) error {
 	p.hooks.pendingUpdates = -1
 	if !p.journaled.IsAtomic() || len(updates) != len(p.request.commands) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -50,8 +49,8 @@ func (p *pushSession) runHook(ctx context.Context, hook program, run hookRun, ou
 		output.write(fmt.Appendf(nil, "\n%s %s hook exceeded its time limit of %v\n", hook.owner, run.event,
 			p.options.HookTime))
 	}
-	p.log.LogAttrs(ctx, slog.LevelInfo, "a hook failed", slog.String("hook", string(run.event)),
-		slog.String("program", hook.path), slog.String("repository", p.push.Repo.String()), slog.Any("error", err))
+	p.log.Info("a hook failed", "hook", string(run.event), "program", hook.path, "repository", p.push.Repo.String(),
+		"error", err)
 	return err
 }
 
@@ -73,8 +72,8 @@ func (p *pushSession) startHook(ctx context.Context, hook program, run hookRun, 
 	return err
 }
 
-// runPostHooks runs the post-receive and post-update hooks. Their failures change nothing, nor does a client that goes
-// away, except that a hook without time limit then has finalizeTimeout left.
+// runPostHooks runs the post-receive and post-update hooks. Their failures are ignored. They continue if the client
+// disconnects, but hooks without a time limit then end after finalizeTimeout.
 func (p *pushSession) runPostHooks(client context.Context, updates []Update) {
 	if len(p.hooks.programs[repo.PostReceive]) == 0 && len(p.hooks.programs[repo.PostUpdate]) == 0 {
 		return

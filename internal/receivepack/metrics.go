@@ -27,14 +27,12 @@ func NewMetrics() *Metrics {
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_push_failures_total",
 			Help: "Pushes of which at least one ref was not changed, by reason. Refusals: hook, fsck, policy, conflict, " +
-				"too_large, incomplete, " +
-				"damaged, disabled, busy, timeout, cancelled. Faults of the server: locked, disk_full, permission, read_only, " +
-				"memory, " +
-				"storage, internal.",
+				"too_large, incomplete, damaged, disabled, busy, timeout, cancelled. Faults of the server: locked, " +
+				"disk_full, permission, read_only, memory, storage, internal.",
 		}, []string{"reason"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_push_seconds", Help: "Duration of pushes, from the first byte of the request to the last byte of " +
-				"the report.",
+			Name:    "packhorse_push_seconds",
+			Help:    "Duration of pushes, from the first byte of the request to the last byte of the report.",
 			Buckets: []float64{.01, .03, .1, .3, 1, 3, 10, 30, 100, 300, 1000},
 		}),
 		updates: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -45,8 +43,7 @@ func NewMetrics() *Metrics {
 		recovered: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_push_swept_total",
 			Help: "Cleanup after killed pushes: files removed (lock, keep, quarantine), atomic pushes completed (push), and " +
-				"unreadable journal " +
-				"files moved aside (note). Counts keep also after successful pushes.",
+				"unreadable journal files moved aside (note). Counts keep also after successful pushes.",
 		}, []string{"what"}),
 	}
 	for _, reason := range reasons {

@@ -31,7 +31,7 @@ type output struct {
 	kept     []byte          // the report as packets, without sidebands
 	begun    bool            // something was written
 	hidden   []string        // paths that are removed from text, each with a slash at its end
-	heard    io.Writer       // gets the text too; may be nil
+	copyTo   io.Writer       // gets the text too; may be nil
 	tail     []byte          // text that may be the start of a hidden path
 }
 
@@ -98,8 +98,8 @@ func (o *output) gitText(b []byte) error {
 
 // text sends text in packets.
 func (o *output) text(b []byte) error {
-	if o.heard != nil {
-		_, _ = o.heard.Write(b)
+	if o.copyTo != nil {
+		_, _ = o.copyTo.Write(b)
 	}
 	for piece := range slices.Chunk(b, readSize/2) {
 		if err := o.pass(append([]byte{byte(pktline.BandProgress)}, piece...)); err != nil {
@@ -176,9 +176,9 @@ func (o *output) finish() error {
 	return o.write(b)
 }
 
-// fail sends an error to the client instead of a report, if it accepts sidebands. Before anything was written, errors
-// after which the client may try again are left to the transport: Git shows only the status code, but other clients act
-// on it.
+// fail sends an error to the client instead of a report, if it accepts sidebands. An error after which the client may
+// try again is returned to the transport if nothing was written yet: Git shows only its status code, but other clients
+// act on it.
 func (o *output) fail(err error) error {
 	canRetry := fault.RetryAfter(err) > 0 || fault.Is(err, fault.Exhausted) || fault.Is(err, fault.Cancelled)
 	if _, broken := errors.AsType[*node.ClientConnError](err); broken || !o.sideband || !o.begun && canRetry {

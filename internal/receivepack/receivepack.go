@@ -117,9 +117,8 @@ func (s *Server) Close() { s.recovery.Close() }
 // RepositoryHooks returns what happens to the hooks of repositories.
 func (s *Server) RepositoryHooks() RepositoryHooks { return s.options.RepositoryHooks }
 
-// BeforeMaintenance runs the repository's own pre-auto-gc hooks, if hooks of repositories are run at all. git
-// receive-pack does so before it maintains a repository after a push, which is left to the caller here. After an error
-// the repository must not be maintained now.
+// BeforeMaintenance runs the repository's own pre-auto-gc hooks, if hooks of repositories are run at all, as git
+// receive-pack does before automatic maintenance. After an error the repository must not be maintained now.
 func (s *Server) BeforeMaintenance(ctx context.Context, r *repo.Repo, path git.RepoPath) error {
 	if s.options.RepositoryHooks != RunHooks {
 		return nil

@@ -260,7 +260,7 @@ func (r *requestReader) readLine(line []byte, at int, format git.ObjectFormat, f
 	return nil
 }
 
-// parseCommand reads "OLD NEW NAME". Git refuses an invalid ref name by itself, without the other commands. Only names
+// parseCommand reads "OLD NEW NAME". Most invalid ref names are left to Git, which refuses them one by one. Only names
 // that could be read as another line of a report, a log or a hook's input fail the whole push.
 func parseCommand[T string | []byte](text T, format git.ObjectFormat) (c command, err error) {
 	n := format.HexSize()
@@ -338,7 +338,7 @@ func (f *capabilities) read(list string) {
 	}
 }
 
-// printable replaces the characters of a client's name for itself that do not belong into a log.
+// printable replaces the characters of a client's agent or session ID that do not belong into a log.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r <= ' ' || r >= 0x7f {

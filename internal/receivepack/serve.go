@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"slices"
 	"strconv"
@@ -33,18 +32,18 @@ type pushSession struct {
 	request *pushRequest
 	pack    *packStart // follows the commands
 	push    *Push
-	caller  balance.Caller // whose work it is, for fair queues
+	caller  balance.Caller // for fair queues
 	author  identity       // of the pusher, for Git
 	out     output
 	outcome *node.Outcome
 
-	before     *refs.Snapshot // refs before the push, hidden ones too; nil until Git is started
-	directory  fs.FileInfo    // of the repository then
-	record     pushjournal.Record
-	journaled  *pushrecovery.Push
-	hooks      hookState
-	complaints complaints // error messages of Git
-	report     report     // of Git, after it has ended
+	before    *refs.Snapshot // refs before the push, hidden ones too; nil until Git is started
+	directory fs.FileInfo    // of the repository when Git was started
+	record    pushjournal.Record
+	journaled *pushrecovery.Push
+	hooks     hookState
+	gitErrors gitErrors // error messages of Git
+	report    report    // of Git, after it has ended
 
 	lockMessage string // about a lock file of another process
 }
@@ -57,8 +56,7 @@ type pushSession struct {
 // after Serve returns: a Read may be pending until then. In a stateless one nothing is read after Serve returns, and
 // nothing is written before the request was read to its end.
 func (s *Server) Serve(ctx context.Context, t Target, session node.Session, pusher node.Pusher, body io.Reader,
-	response node.ResponseWriter) (
-	outcome node.Outcome, err error) {
+	response node.ResponseWriter) (outcome node.Outcome, err error) {
 	start := time.Now()
 	defer func() {
 		if err != nil && outcome.Reason == "" {
@@ -98,7 +96,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session node.Session, push
 		},
 		out: output{response: response, sideband: request.sideband, report: request.report, hidden: t.hiddenPaths()},
 	}
-	p.out.heard = &p.complaints
+	p.out.copyTo = &p.gitErrors
 	if p.hooks.programs, err = s.programs(t.Repo); err != nil {
 		p.setResults(nil, true)
 		return outcome, p.out.fail(err)
@@ -114,7 +112,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session node.Session, push
 // finalizeTimeout bounds what is done after Git has ended.
 const finalizeTimeout = time.Minute
 
-// serve runs git receive-pack, and sends its report when the changes are on disk and known to everybody.
+// serve runs git receive-pack, and sends its report when the changes are on disk and visible to all requests.
 func (p *pushSession) serve(ctx context.Context, body io.Reader, stateless bool) error {
 	var record Record
 	if p.options.Recorder != nil {
@@ -125,7 +123,7 @@ func (p *pushSession) serve(ctx context.Context, body io.Reader, stateless bool)
 	}
 	usage, gitErr := p.receive(ctx, body, stateless)
 	p.outcome.Wait, p.outcome.ChildCPU, p.outcome.ChildMaxRSS = usage.Queue, usage.User+usage.System, usage.MaxRSS
-	// From here on the push is done or not, even if the client goes away.
+	// Git has ended. The remaining work does not stop if the client disconnects.
 	finalizing, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalizeTimeout)
 	defer cancel()
 	updates, err := p.finalize(finalizing, record, gitErr)
@@ -182,7 +180,7 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 	if stateless {
 		p.out.after = f.done // nothing may be written while the request is being read
 	}
-	usage, exit, err := p.attend(ctx, cancel, child, f, questions)
+	usage, exit, err := p.supervise(ctx, cancel, child, f, questions)
 	if p.request.hasPack() {
 		p.recovery.RemoveKeepFile(p.target.Common, child.Pid(), p.record.Start)
 	}
@@ -202,8 +200,8 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 func (p *pushSession) newRecord(before *refs.Snapshot) (pushjournal.Record, error) {
 	updates := p.push.Updates
 	r := pushjournal.Record{
-		GitDir: p.target.Dir, CommonDir: p.target.Common, Start: time.Now(), Refs: make(map[git.RefName]git.ObjectID,
-			len(updates)),
+		GitDir: p.target.Dir, CommonDir: p.target.Common, Start: time.Now(),
+		Refs: make(map[git.RefName]git.ObjectID, len(updates)),
 	}
 	for _, u := range updates {
 		r.Refs[u.Ref] = u.New
@@ -225,8 +223,8 @@ func (p *pushSession) newRecord(before *refs.Snapshot) (pushjournal.Record, erro
 	}
 	old := make(map[git.RefName]git.ObjectID, len(updates))
 	for _, u := range updates {
-		is, err := value(before, u.Ref)
-		if err != nil || is != u.Old && !(is.IsZero() && u.Old.IsZero()) {
+		current, err := value(before, u.Ref)
+		if err != nil || current != u.Old && !(current.IsZero() && u.Old.IsZero()) {
 			return r, err // Git is going to refuse the push
 		}
 		old[u.Ref] = u.Old
@@ -235,7 +233,7 @@ func (p *pushSession) newRecord(before *refs.Snapshot) (pushjournal.Record, erro
 	return r, nil
 }
 
-// isAtomic reports whether all of several refs change or none does. A proc-receive hook may do otherwise.
+// isAtomic reports whether several refs change, all or none. A proc-receive hook is not bound to that.
 func (p *pushSession) isAtomic() bool {
 	return len(p.hooks.programs[repo.ProcReceive]) == 0 && p.request.atomic && p.policy.Atomic && len(p.push.Updates) > 1
 }
@@ -246,14 +244,13 @@ func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error)
 	isKnown := err == nil
 	p.setResults(updates, isKnown)
 	if len(updates) > 0 && p.hooks.active && !p.hooks.consulted { // a bug, which must be noticed
-		p.log.LogAttrs(ctx, slog.LevelError, "git changed refs without running hooks",
-			slog.String("repository", p.push.Repo.String()))
+		p.log.Error("git changed refs without running hooks", "repository", p.push.Repo.String())
 	}
 	if err == nil && len(updates) > 0 {
 		err = p.persist(ctx, updates)
 	}
 	refused := max(len(p.request.commands)-len(updates), 0)
-	updates = p.withoutIdleDeletions(updates)
+	updates = p.withoutNoopDeletions(updates)
 	if record != nil && isKnown { // otherwise the record stays open until the next start
 		if endErr := record.End(updates); endErr != nil && err == nil {
 			err = fault.Wrap(fault.Unavailable, "refs were changed, but the deliveries of webhooks cannot be recorded", endErr)
@@ -292,24 +289,24 @@ func (p *pushSession) changes(ctx context.Context, gitErr error) ([]Update, erro
 		return nil, err
 	}
 	for _, u := range p.push.Updates {
-		was, err := value(p.before, u.Ref)
+		old, err := value(p.before, u.Ref)
 		if err != nil {
 			return nil, err
 		}
-		is, err := value(after.Unhidden(), u.Ref)
+		current, err := value(after.Unhidden(), u.Ref)
 		if err != nil {
 			return nil, err
 		}
-		if was != is && (is == u.New || is.IsZero() && u.New.IsZero()) {
+		if old != current && (current == u.New || current.IsZero() && u.New.IsZero()) {
 			updates = append(updates, u)
 		}
 	}
 	return updates, nil
 }
 
-// withoutIdleDeletions removes deletions of refs that did not exist. Git reports them as done, but hooks and webhooks
+// withoutNoopDeletions removes deletions of refs that did not exist. Git reports them as done, but hooks and webhooks
 // do not get them.
-func (p *pushSession) withoutIdleDeletions(updates []Update) []Update {
+func (p *pushSession) withoutNoopDeletions(updates []Update) []Update {
 	return slices.DeleteFunc(updates, func(u Update) bool {
 		if !u.New.IsZero() {
 			return false
@@ -345,7 +342,7 @@ func (p *pushSession) gitError(f *feed, exit, err error) error {
 	if _, broken := errors.AsType[*node.ClientConnError](err); broken || exit == nil {
 		return err
 	}
-	if err := f.failed(); err != nil { // the cause for which Git ended
+	if err := f.failed(); err != nil { // Git ended because of this error
 		return err
 	}
 	if p.hooks.transactionFailed {
@@ -369,7 +366,7 @@ func (p *pushSession) maxPackSize() int64 {
 
 // arguments returns the command line of Git. Nothing in it comes from a client.
 //
-// core.fsync: what Git keeps of a push is on disk before a ref names it, and the ref is before the report.
+// core.fsync: objects are on disk before a ref names them, and refs are before the report.
 // receive.unpackLimit: a pack is kept and never unpacked into loose objects. It has two files to sync instead of up to
 // a hundred in as many directories, which Git does not sync. Maintenance combines small packs.
 // receive.denyCurrentBranch: a working tree is never written to, because its filters are programs.

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// complaints keeps the first error messages in the output of Git. It is safe for concurrent use.
-type complaints struct {
+// gitErrors keeps the first error messages in the output of Git. It is safe for concurrent use.
+type gitErrors struct {
 	mu    sync.Mutex
 	line  []byte
 	lines []string
@@ -16,12 +16,12 @@ type complaints struct {
 }
 
 const (
-	maxComplaints    = 2 << 10 // bytes
-	maxComplaintLine = 1 << 10
+	maxGitErrors    = 2 << 10 // bytes
+	maxGitErrorLine = 1 << 10
 )
 
 // Write adds output, which may end within a line.
-func (c *complaints) Write(b []byte) (int, error) {
+func (c *gitErrors) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for rest := b; len(rest) > 0; {
@@ -30,7 +30,7 @@ func (c *complaints) Write(b []byte) (int, error) {
 		if end >= 0 {
 			part = rest[:end]
 		}
-		c.line = append(c.line, part[:min(len(part), maxComplaintLine-len(c.line))]...)
+		c.line = append(c.line, part[:min(len(part), maxGitErrorLine-len(c.line))]...)
 		if end < 0 {
 			break
 		}
@@ -41,19 +41,19 @@ func (c *complaints) Write(b []byte) (int, error) {
 }
 
 // flush ends a line, and keeps it if it is a new error message.
-func (c *complaints) flush() {
+func (c *gitErrors) flush() {
 	line := string(c.line)
 	c.line = c.line[:0]
 	isError := strings.HasPrefix(line, "error: ") || strings.HasPrefix(line, "fatal: ")
-	if !isError || c.size+len(line) > maxComplaints || slices.Contains(c.lines, line) {
+	if !isError || c.size+len(line) > maxGitErrors || slices.Contains(c.lines, line) {
 		return
 	}
 	c.size += len(line)
-	c.lines = append(c.lines, clean(line, maxComplaintLine))
+	c.lines = append(c.lines, clean(line, maxGitErrorLine))
 }
 
 // text returns the messages in one line.
-func (c *complaints) text() string {
+func (c *gitErrors) text() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.flush()
