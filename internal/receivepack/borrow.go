@@ -21,7 +21,7 @@ import (
 )
 
 // A repository with alternates can read objects that its users may not read. Git accepts a push if the objects that it
-// needs exist anywhere. So a user who knows the ID of an object of the lender could push a ref to it, and then fetch it.
+// needs exist anywhere. So a user who knows the ID of a lender's object could push a ref to it, and then fetch it.
 //
 // To prevent that, the objects that only the new refs reach must be in the push or in the repository's own object
 // directory. Git must also not have completed the pack with borrowed delta bases, because a delta reveals the content

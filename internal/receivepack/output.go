@@ -176,8 +176,8 @@ func (o *output) finish() error {
 	return o.write(b)
 }
 
-// fail sends an error to the client instead of a report, if it accepts sidebands. An error after which the client may
-// try again is returned to the transport if nothing was written yet: Git shows only its status code, but other clients
+// fail sends an error to the client instead of a report, if it accepts sidebands. If nothing was written yet, an error
+// after which the client may try again is returned to the transport. Git shows only its status code, but other clients
 // act on it.
 func (o *output) fail(err error) error {
 	canRetry := fault.RetryAfter(err) > 0 || fault.Is(err, fault.Exhausted) || fault.Is(err, fault.Cancelled)
