@@ -1,12 +1,5 @@
 package config
 
-import (
-	"math"
-	"time"
-
-	"github.com/packhorse-git/packhorse/internal/balance"
-)
-
 // AppConfig is the application behind a gateway or serve (docs/how-to/app.md). Requests that are not Git's and not
 // below /-/ or /.api/ go to its workers. Without workers they are answered with 404.
 type AppConfig struct {
@@ -16,13 +9,13 @@ type AppConfig struct {
 	Workers []string `toml:"workers"`
 
 	// Number of requests that a worker is given at the same time. It must not be more than the threads of a worker.
-	Slots Slots `toml:"slots"`
+	Slots int `toml:"slots" default:"1" range:"1..65536"`
 
 	// Maximum number of requests that wait for a worker. Further requests get 503 with Retry-After.
-	Queue int `toml:"queue"`
+	Queue int `toml:"queue" default:"1000" range:"0.."`
 
 	// Maximum time that a request waits for a worker.
-	Wait Duration `toml:"wait"`
+	Wait Duration `toml:"wait" default:"30s" range:">0s"`
 
 	// Path patterns of requests that are answered at once, such as readiness checks. A "*" stands for any text. Only they
 	// may use the reserved slots.
@@ -34,7 +27,7 @@ type AppConfig struct {
 
 	// Number of slots in each pool that are reserved for fast requests, if there are patterns for them. One slot is always
 	// left for others. "auto" reserves one of four or more slots, and none of fewer.
-	Reserve Reserve `toml:"reserve"`
+	Reserve Reserve `toml:"reserve" default:"auto" range:"..65536"`
 
 	// Path patterns below /-/ and /.api/ that go to the application.
 	Also []string `toml:"also"`
@@ -44,69 +37,69 @@ type AppConfig struct {
 	Health string `toml:"health"`
 
 	// Time between two health checks of a worker.
-	HealthInterval Duration `toml:"health_interval"`
+	HealthInterval Duration `toml:"health_interval" default:"1s" range:">0s"`
 
 	// Timeout of a health check.
-	HealthTimeout Duration `toml:"health_timeout"`
+	HealthTimeout Duration `toml:"health_timeout" default:"5s" range:">0s"`
 
 	// Number of consecutive health checks without a response after which a worker is down. A worker that responds that it
 	// is not ready is drained at once.
-	HealthFailures int `toml:"health_failures"`
+	HealthFailures int `toml:"health_failures" default:"3" range:"1..100"`
 
 	// Number of consecutive good health checks before a worker that was down or not ready gets requests again. The number
 	// doubles for a worker that fails again within a minute.
-	HealthPasses int `toml:"health_passes"`
+	HealthPasses int `toml:"health_passes" default:"2" range:"1..100"`
 
 	// Maximum time that "packhorse drain worker --wait" waits for the requests of a worker.
-	Drain Duration `toml:"drain"`
+	Drain Duration `toml:"drain" default:"1m" range:">0s"`
 
 	// Time that a drained worker has to be idle before it is reported as drained, so that others that send it requests
 	// notice the drain.
-	Blackout Duration `toml:"blackout"`
+	Blackout Duration `toml:"blackout" default:"1s"`
 
 	// Part of a pool's workers, from 0 to 1, that may be out of service at the same time, drained or not ready. One always
 	// may.
-	DrainShare float64 `toml:"drain_share"`
+	DrainShare float64 `toml:"drain_share" default:"0.34" range:"0..1"`
 
 	// Timeout of connecting to a worker.
-	ConnectTimeout Duration `toml:"connect_timeout"`
+	ConnectTimeout Duration `toml:"connect_timeout" default:"5s" range:">0s"`
 
 	// Timeout for the header of a worker's response.
-	AnswerTimeout Duration `toml:"answer_timeout"`
+	AnswerTimeout Duration `toml:"answer_timeout" default:"1m" range:">0s"`
 
 	// Maximum pause of a worker within its response, or while it receives a request. The limit for clients is
 	// http.write_stall.
-	Stall Duration `toml:"stall"`
+	Stall Duration `toml:"stall" default:"1m" range:">0s"`
 
 	// Time that an unused connection to a worker is kept. An open connection can occupy a thread of the worker.
-	KeepIdle Duration `toml:"keep_idle"`
+	KeepIdle Duration `toml:"keep_idle" default:"1s" range:">0s"`
 
 	// Maximum size of a request body. A body is received before a worker is chosen; a long one goes to a file in
 	// STATE/app. A client may pause for http.read_stall, and has ten times that for each 64 KiB.
-	MaxBody Size `toml:"max_body"`
+	MaxBody Size `toml:"max_body" default:"1GiB" range:"64KiB.."`
 
 	// Maximum stored size of a response when the client is slower than the worker. Beyond it the worker waits.
-	MaxAnswer Size `toml:"max_answer"`
+	MaxAnswer Size `toml:"max_answer" default:"1GiB" range:"64KiB.."`
 
 	// Maximum size of all bodies in memory. The rest goes to files.
-	MaxMemory Size `toml:"max_memory"`
+	MaxMemory Size `toml:"max_memory" default:"256MiB" range:"64KiB.."`
 
 	// Maximum size of all bodies in files.
-	MaxSpool Size `toml:"max_spool"`
+	MaxSpool Size `toml:"max_spool" default:"8GiB" range:"64KiB.."`
 
 	// Response header by which a worker names a file to send: "X-Sendfile" or "X-Accel-Redirect". Empty: none. Clients do
 	// not see the header.
-	SendFile string `toml:"send_file"`
+	SendFile string `toml:"send_file" values:"X-Sendfile X-Accel-Redirect"`
 
 	// Directories of such files. For X-Accel-Redirect, each has the path that stands for it, as in
 	// "/protected/=/srv/files".
 	SendFileRoots []string `toml:"send_file_roots"`
 
 	// Maximum number of upgraded connections, such as WebSocket. 0: none.
-	Upgrades int `toml:"upgrades"`
+	Upgrades int `toml:"upgrades" default:"1000" range:"0.."`
 
 	// Maximum time that both sides of an upgraded connection may be silent.
-	UpgradeIdle Duration `toml:"upgrade_idle"`
+	UpgradeIdle Duration `toml:"upgrade_idle" default:"10m" range:">0s"`
 
 	Pool []PoolConfig `toml:"pool"`
 }
@@ -119,56 +112,11 @@ type PoolConfig struct {
 
 	// Percentage of the requests. The shares of all pools add up to 100. The share of a pool without a usable worker goes
 	// to the others.
-	Share int `toml:"share"`
+	Share int `toml:"share" range:"0..100"`
 
 	// Addresses of the pool's workers, instead of app.workers.
 	Workers []string `toml:"workers"`
 
 	// Number of requests that a worker of this pool is given at the same time. 0: app.slots.
-	Slots Slots `toml:"slots"`
+	Slots int `toml:"slots" range:"0..65536"`
 }
-
-func defaultApp() AppConfig {
-	return AppConfig{
-		Workers: []string{}, Fast: []string{}, Slow: []string{}, Also: []string{}, SendFileRoots: []string{},
-		Slots: 1, Queue: 1000, Wait: Duration{30 * time.Second}, Reserve: balance.AutoReserve,
-		HealthInterval: Duration{time.Second}, HealthTimeout: Duration{5 * time.Second}, HealthFailures: 3, HealthPasses: 2,
-		Drain: Duration{time.Minute}, Blackout: Duration{time.Second}, DrainShare: 0.34,
-		ConnectTimeout: Duration{5 * time.Second}, AnswerTimeout: Duration{time.Minute}, Stall: Duration{time.Minute},
-		KeepIdle: Duration{time.Second},
-		MaxBody:  1 << 30, MaxAnswer: 1 << 30, MaxMemory: 256 << 20, MaxSpool: 8 << 30, Upgrades: 1000,
-		UpgradeIdle: Duration{10 * time.Minute},
-	}
-}
-
-func defaultPool() PoolConfig { return PoolConfig{Workers: []string{}} }
-
-func (c *AppConfig) checkNumbers(b bounds) {
-	b.number("app.slots", int(c.Slots), 1, maxSlots)
-	b.number("app.queue", c.Queue, 0, many)
-	if c.Reserve != balance.AutoReserve {
-		b.number("app.reserve", int(c.Reserve), 0, maxSlots)
-	}
-	b.number("app.health_failures", c.HealthFailures, 1, 100)
-	b.number("app.health_passes", c.HealthPasses, 1, 100)
-	b.time("app.wait", c.Wait)
-	b.time("app.health_interval", c.HealthInterval)
-	b.time("app.health_timeout", c.HealthTimeout)
-	b.time("app.drain", c.Drain)
-	b.time("app.connect_timeout", c.ConnectTimeout)
-	b.time("app.answer_timeout", c.AnswerTimeout)
-	b.time("app.stall", c.Stall)
-	b.time("app.keep_idle", c.KeepIdle)
-	b.time("app.upgrade_idle", c.UpgradeIdle)
-	b.number("app.upgrades", c.Upgrades, 0, many)
-	b.size("app.max_body", c.MaxBody, 64<<10)
-	b.size("app.max_answer", c.MaxAnswer, 64<<10)
-	b.size("app.max_memory", c.MaxMemory, 64<<10)
-	b.size("app.max_spool", c.MaxSpool, 64<<10)
-	if math.IsNaN(c.DrainShare) || c.DrainShare < 0 || c.DrainShare > 1 {
-		b.bad("app.drain_share is %v; it has to be from 0 to 1", c.DrainShare)
-	}
-}
-
-// maxSlots is the maximum of app.slots.
-const maxSlots = 1 << 16

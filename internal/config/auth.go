@@ -1,19 +1,16 @@
 package config
 
-import "time"
-
 // AuthConfig says who may do what (docs/how-to/auth.md). A gateway and serve authenticate callers. A storage node
 // trusts its gateways.
 type AuthConfig struct {
 	// Tokens is the file with the hashes of the tokens that "packhorse token" creates and revokes. Changes apply at
 	// once. Empty means STATE/tokens. Any other file must exist when the server starts.
-	Tokens string `toml:"tokens"`
+	Tokens string `toml:"tokens" path:"yes"`
 
 	// Guesses is the number of wrong credentials that are not delayed, for each client address and for each user name.
 	// After them one is answered each minute, and others get 429 with Retry-After. Right tokens are never delayed. Empty
 	// passwords, a repeated wrong credential, and wrong credentials before a right one do not count. Zero means no limit.
-	// Default 10.
-	Guesses int `toml:"guesses"`
+	Guesses int `toml:"guesses" default:"10" range:"0.."`
 
 	Rule []RuleConfig `toml:"rule"`
 	Hook HookConfig   `toml:"hook"`
@@ -45,17 +42,17 @@ type HookConfig struct {
 
 	// SecretFile is the file with the secret that is sent as "Authorization: Bearer SECRET": one word of at least 16
 	// bytes. Only its owner may read the file (mode 0600). Changes apply at once.
-	SecretFile string `toml:"secret_file"`
+	SecretFile string `toml:"secret_file" path:"yes"`
 
 	// Timeout is how long the hook may take to answer. After that the request gets 503 with Retry-After.
-	Timeout Duration `toml:"timeout"`
+	Timeout Duration `toml:"timeout" default:"2s" range:">0s"`
 
 	// CacheTTL is how long an answer is cached. A refusal is cached for at most 10 seconds.
-	CacheTTL Duration `toml:"cache_ttl"`
+	CacheTTL Duration `toml:"cache_ttl" default:"1m"`
 
 	// CacheSize is the maximum number of cached answers. For answers about which repositories a caller may search, it
 	// is 20 times as many.
-	CacheSize int `toml:"cache_size"`
+	CacheSize int `toml:"cache_size" default:"10000" range:"0.."`
 
 	// Many says that the hook understands questions about many repositories at once, which searches ask ("readable",
 	// docs/how-to/auth.md). Otherwise each repository is a question of its own.
@@ -63,27 +60,11 @@ type HookConfig struct {
 
 	// Fail is the result when the hook fails: "closed" refuses, "stale" uses a cached answer that expired within the
 	// last hour.
-	Fail string `toml:"fail"`
+	Fail string `toml:"fail" default:"closed" values:"closed stale"`
 
 	// PerAddress caches answers for each client address separately.
 	PerAddress bool `toml:"per_address"`
 }
 
-// Values of auth.hook.fail.
-const (
-	failClosed = "closed"
-	FailStale  = "stale"
-)
-
-func defaultAuth() AuthConfig {
-	return AuthConfig{
-		Guesses: 10,
-		Hook: HookConfig{Timeout: Duration{2 * time.Second}, CacheTTL: Duration{time.Minute}, CacheSize: 10_000,
-			Fail: failClosed},
-	}
-}
-
-func (c *AuthConfig) checkNumbers(b bounds) {
-	b.number("auth.guesses", c.Guesses, 0, many)
-	b.number("auth.hook.cache_size", c.Hook.CacheSize, 0, many)
-}
+// FailStale is the value of auth.hook.fail that uses cached answers.
+const FailStale = "stale"

@@ -1,44 +1,27 @@
 package config
 
-import "time"
-
 // CacheConfig is the pack cache.
 type CacheConfig struct {
 	// Enabled keeps packs, so that identical requests get a copy.
-	Enabled bool `toml:"enabled"`
+	Enabled bool `toml:"enabled" default:"true"`
 
 	// Dir is the directory of the cache. A tmpfs works. Empty means STATE/cache.
-	Dir string `toml:"dir"`
+	Dir string `toml:"dir" path:"yes"`
 
 	// MaxBytes is the maximum size of the cache. 0 means 10 GiB or a tenth of the file system, whichever is less.
 	MaxBytes Size `toml:"max_bytes"`
 
 	// MaxIdle is how long an entry without a request is kept.
-	MaxIdle Duration `toml:"max_idle"`
+	MaxIdle Duration `toml:"max_idle" default:"5m" range:">0s"`
 
 	// Probation is how long an entry with only one request is kept, so that packs that nobody shares cost little disk
 	// space.
-	Probation Duration `toml:"probation"`
+	Probation Duration `toml:"probation" default:"20s"`
 
 	// MinFree is the space of the file system that the cache leaves free, whatever max_bytes is. 0 means a twentieth of
 	// it, at least 1 GiB (or a tenth, if that is less) and at most 5 GiB.
 	MinFree Size `toml:"min_free"`
 
 	// Grace is how long a pack without a reader is still being made, in case another reader comes.
-	Grace Duration `toml:"grace"`
-}
-
-func defaultCache() CacheConfig {
-	return CacheConfig{
-		Enabled:   true,
-		MaxIdle:   Duration{5 * time.Minute},
-		Probation: Duration{20 * time.Second},
-		Grace:     Duration{10 * time.Second},
-	}
-}
-
-func (c *CacheConfig) checkNumbers(b bounds) {
-	b.size("cache.max_bytes", c.MaxBytes, 0)
-	b.size("cache.min_free", c.MinFree, 0)
-	b.time("cache.max_idle", c.MaxIdle)
+	Grace Duration `toml:"grace" default:"10s"`
 }

@@ -10,11 +10,11 @@ import (
 // level.
 type CgroupConfig struct {
 	// Enabled creates the control groups where that is possible.
-	Enabled bool `toml:"enabled"`
+	Enabled bool `toml:"enabled" default:"true"`
 
 	// Path is the directory of the control group that contains the groups. Empty means the group of this process, if it
 	// is delegated.
-	Path string `toml:"path"`
+	Path string `toml:"path" path:"yes"`
 
 	// Server is the group of the server process.
 	Server CgroupLimits `toml:"server"`
@@ -40,36 +40,26 @@ type CgroupLimits struct {
 	MemoryMax Size `toml:"memory_max"`
 
 	// CPUWeight is the share of CPU time relative to the other groups when the CPU is busy, from 1 to 10000.
-	CPUWeight int `toml:"cpu_weight"`
+	CPUWeight int `toml:"cpu_weight" default:"100" range:"1..10000"`
 }
 
-func defaultCgroup() CgroupConfig {
-	return CgroupConfig{
-		Enabled: true,
-		Server:  CgroupLimits{CPUWeight: 300},
-		Pack:    CgroupLimits{CPUWeight: 100}, Receive: CgroupLimits{CPUWeight: 100},
-		Maintenance: CgroupLimits{CPUWeight: 30}, Search: CgroupLimits{CPUWeight: 30}, Other: CgroupLimits{CPUWeight: 300},
-	}
-}
+// leastCgroup is the least memory in which the processes of a group can run.
+const leastCgroup Size = 32 << 20
 
-// leastCgroup is memory in bytes without which nothing runs in a group.
-const leastCgroup = 32 << 20
-
-func (c *CgroupConfig) checkNumbers(b bounds) {
+func (c *CgroupConfig) check(bad func(format string, args ...any)) {
 	for name, l := range c.Groups() {
-		key := "cgroup." + name
-		b.number(key+".cpu_weight", l.CPUWeight, 1, 10000)
-		for what, size := range map[string]Size{".memory_high": l.MemoryHigh, ".memory_max": l.MemoryMax} {
-			if size != 0 {
-				b.size(key+what, size, leastCgroup)
+		for what, size := range map[string]Size{"memory_high": l.MemoryHigh, "memory_max": l.MemoryMax} {
+			if size != 0 && size < leastCgroup {
+				bad("cgroup.%s.%s is %s; it has to be 0 or at least %s", name, what, size, leastCgroup)
 			}
 		}
 		if l.MemoryMax != 0 && l.MemoryHigh > l.MemoryMax {
-			b.bad("%s.memory_high is %s, and more than memory_max, %s", key, l.MemoryHigh, l.MemoryMax)
+			bad("cgroup.%s.memory_high is %s, more than memory_max, %s", name, l.MemoryHigh, l.MemoryMax)
 		}
 	}
 }
 
+// Groups returns the limits by the name of the group.
 func (c *CgroupConfig) Groups() map[string]CgroupLimits {
 	return map[string]CgroupLimits{
 		cgroup.Server: c.Server, "pack": c.Pack, "receive": c.Receive, "maintenance": c.Maintenance, "search": c.Search,

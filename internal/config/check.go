@@ -11,7 +11,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
-	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // Check finds the values that cannot be right by themselves or together. Every message says what to do.
@@ -32,10 +31,17 @@ func (c *Config) checkValues(f *Findings) {
 	c.App.check(f)
 	c.checkSearch(f.bad)
 	c.checkWebhooks(f)
-	c.checkChoices(f.bad)
-	c.checkNumbers(bounds{f.bad})
+	c.Cgroup.check(f.bad)
+	c.Index.check(f.bad)
+	c.Resolver.check(f.bad)
 	c.checkMemory(f.bad)
 	c.Tracing.check(f.bad)
+	for _, err := range receivepack.ValidateFsck(c.Push.Fsck) {
+		f.bad("push.fsck: %w", err)
+	}
+	for _, s := range Settings(c) {
+		s.check(f)
+	}
 }
 
 // checkListeners finds addresses that would let in more than is meant.
@@ -55,76 +61,6 @@ func (c *Config) checkListeners(f *Findings) {
 	if (c.HTTP.TLSCert == "") != (c.HTTP.TLSKey == "") {
 		f.at("http.tls_cert")("TLS needs both --tls-cert and --tls-key (http.tls_cert, http.tls_key)")
 	}
-}
-
-// checkChoices finds words that are none of those which may stand there.
-func (c *Config) checkChoices(bad func(format string, args ...any)) {
-	oneOf := func(key, value string, allowed ...string) {
-		for _, a := range allowed {
-			if value == a {
-				return
-			}
-		}
-		bad("%s is %q; it has to be one of %q", key, value, allowed)
-	}
-	oneOf("auth.hook.fail", c.Auth.Hook.Fail, failClosed, FailStale)
-	oneOf("push.repository_hooks", c.Push.RepositoryHooks, string(receivepack.RefuseHooks), string(receivepack.RunHooks),
-		string(receivepack.IgnoreHooks))
-	oneOf("git.reaper", c.Git.Reaper, ReaperAuto, ReaperOn, ReaperOff)
-	oneOf("fetch.wants", c.Fetch.Wants, "auto", "any", "reachable", "tip")
-	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow),
-		string(repo.UnbornIgnore))
-	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
-	oneOf("log.format", c.Log.Format, "auto", "terminal", "text", "json")
-	oneOf("tracing.protocol", c.Tracing.Protocol, otlpHTTP, OtlpGRPC)
-}
-
-// many is more of anything than makes sense.
-const many = 1 << 24
-
-// bounds finds numbers, sizes and times outside of what makes sense.
-type bounds struct {
-	bad func(format string, args ...any)
-}
-
-// number is for one from low to high.
-func (b bounds) number(key string, n, low, high int) {
-	if n < low || n > high {
-		b.bad("%s is %d; it has to be from %d to %d", key, n, low, high)
-	}
-}
-
-func (b bounds) size(key string, s, least Size) {
-	if s < least {
-		b.bad("%s is %d; it has to be at least %s", key, int64(s), least)
-	}
-}
-
-// time is for one that may not be without end, nor none at all.
-func (b bounds) time(key string, d Duration) {
-	if d.Duration <= 0 {
-		b.bad("%s is %s; it has to be more than 0s", key, d)
-	}
-}
-
-func (c *Config) checkNumbers(b bounds) {
-	b.size("limits.memory", c.Limits.Memory, 0)
-	c.HTTP.checkNumbers(b)
-	c.App.checkNumbers(b)
-	c.Auth.checkNumbers(b)
-	c.Storage.checkNumbers(b)
-	c.Cache.checkNumbers(b)
-	c.Git.checkNumbers(b)
-	c.Cgroup.checkNumbers(b)
-	c.Fetch.checkNumbers(b)
-	c.Push.checkNumbers(b)
-	c.Lanes.checkNumbers(b)
-	c.Maintenance.checkNumbers(b)
-	c.Warmup.checkNumbers(b)
-	c.Index.checkNumbers(b)
-	c.Resolver.checkNumbers(b)
-	c.Watchdog.checkNumbers(b)
-	b.number("tracing.callers", c.Tracing.Callers, 0, many)
 }
 
 // checkRole finds what a role needs and was not told.

@@ -29,9 +29,6 @@ func (c *AppConfig) check(f *Findings) {
 	}
 	before := len(f.All)
 	c.checkPools(f)
-	if c.SendFile != "" && c.SendFile != sendByName && c.SendFile != sendByRedirect {
-		bad("app.send_file is %q; it has to be %q or %q", c.SendFile, sendByName, sendByRedirect)
-	}
 	if _, err := c.Routing(); err != nil && len(f.All) == before { // pools are a part of it
 		f.at("app")("%w", err)
 	}
@@ -73,13 +70,6 @@ func (c *AppConfig) checkPools(f *Findings) {
 		if len(p.Workers) == 0 {
 			f.at(table+".workers")("app.pool %q has no workers; name them with workers = [\"unix:/run/app/w0.sock\"], or "+
 				"leave the pool out", p.Name)
-		}
-		if p.Share < 0 || p.Share > 100 {
-			f.at(table+".share")("app.pool %q: share is %d; it is a percentage, from 0 to 100", p.Name, p.Share)
-		}
-		if p.Slots < 0 || p.Slots > maxSlots {
-			f.at(table+".slots")("app.pool %q: slots is %d; it has to be from 1 to %d, or 0 for app.slots", p.Name, int(p.Slots),
-				maxSlots)
 		}
 		shares += p.Share
 		for _, text := range p.Workers {
@@ -126,7 +116,7 @@ func (c *AppConfig) Routing() (o app.Routing, err error) {
 			if err != nil {
 				return o, err
 			}
-			w.Slots = int(cmp.Or(p.Slots, c.Slots))
+			w.Slots = cmp.Or(p.Slots, c.Slots)
 			pool.Workers = append(pool.Workers, w)
 		}
 		o.Pools = append(o.Pools, pool)

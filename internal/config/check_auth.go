@@ -70,9 +70,6 @@ func (c *Config) checkAuth(f *Findings) {
 		bad("auth.hook.url holds a user name or a password; put the secret into a file, and name it with " +
 			"auth.hook.secret_file")
 	}
-	if h.Timeout.Duration <= 0 {
-		bad("auth.hook.timeout is %s; it has to be more than 0s", h.Timeout)
-	}
 }
 
 // CheckOpen refuses to let in more than is meant: from other machines everybody reaches the listener.

@@ -66,23 +66,4 @@ func (c *Config) checkSSH(f *Findings) {
 			}
 		}
 	}
-	for _, n := range []struct {
-		key   string
-		value int
-		least int
-	}{
-		{"ssh.auth_tries", s.AuthTries, 1}, {"ssh.sessions", s.Sessions, 1}, {"ssh.connections", s.Connections, 0},
-		{"ssh.address_connections", s.AddressConnections, 0}, {"ssh.logins", s.Logins, 0},
-		{"ssh.address_logins", s.AddressLogins, 0},
-		{"ssh.address_rate", s.AddressRate, 0},
-	} {
-		if n.value < n.least || n.value > 1<<20 {
-			bad("%s is %d; it has to be from %d to %d", n.key, n.value, n.least, 1<<20)
-		}
-	}
-	if s.LoginGrace.Duration <= 0 || s.IdleTimeout.Duration <= 0 || s.SessionIdleTimeout.Duration <= 0 ||
-		s.KeepAlive.Duration < 0 {
-		bad("ssh.login_grace, ssh.idle_timeout and ssh.session_idle_timeout have to be more than 0s, and ssh.keep_alive " +
-			"not less")
-	}
 }

@@ -42,11 +42,5 @@ func (c *Config) checkWebhooks(f *Findings) {
 		if _, err := auth.ParsePatterns(w.Repositories); err != nil {
 			at("repositories")("%s: repositories: %w", key, err)
 		}
-		if w.OnFailure != failClosed && w.OnFailure != FailOpen {
-			at("on_failure")("%s: on_failure is %q; it has to be %q or %q", key, w.OnFailure, failClosed, FailOpen)
-		}
-		if w.Timeout.Duration <= 0 || w.GiveUp.Duration <= 0 {
-			at("timeout")("%s: timeout and give_up have to be more than 0s", key)
-		}
 	}
 }

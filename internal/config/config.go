@@ -1,15 +1,24 @@
-// Package config is the configuration: its keys, where their values come from, and the checks of them.
+// Package config is the configuration: its keys, the origins of their values, and their checks.
 //
-// Config has every key as a field, and the field's comment is its documentation. A Source loads it: the defaults, a
-// TOML file over them, and flags over both. Findings are all that is wrong with it, each with its place in the file.
-// Methods turn values into the plain options of the packages that take them; what has files opened or anything started
-// is in package roles.
+// Config has a field for every key. The comment of a field is its documentation, and its tags have the name, the
+// default and the bounds:
+//
+//	default  the default as a configuration file has it; zero without this tag
+//	range    the bounds of a number, a size or a duration: "1..100", "64KiB..", ">0s", ">0..1"
+//	values   the words that a text may have
+//	path     marks a path, which is made absolute
+//
+// A Source loads a Config: the defaults, a TOML file over them, and flags over both. Findings collects all mistakes in
+// it, each with its line. Methods turn values into the plain options of other packages. Code that opens files for a
+// server or starts something is in package roles.
 package config
 
 import (
 	"fmt"
 	"path/filepath"
-	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/gitssh"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
 // Config is everything that can be set, in the order in which docs/reference/config.md shows it. The comments on the
@@ -18,13 +27,13 @@ import (
 type Config struct {
 	// Root is the directory that contains the repositories, at any depth: bare repositories and ".git" directories. It
 	// must exist.
-	Root string `toml:"root"`
+	Root string `toml:"root" path:"yes"`
 
 	// State is the directory for the process's own files: lock, pack cache, tokens, admin socket. One process uses it
 	// at a time. Empty means ROOT/.packhorse. A gateway or a search process has no root: empty means packhorse/gateway
 	// or packhorse/search below $XDG_STATE_HOME or ~/.local/state. A server notes another directory in
 	// ROOT/.packhorse/state.json, where commands find it.
-	State string `toml:"state"`
+	State string `toml:"state" path:"yes"`
 
 	// TrustedProxies lists the networks of the proxies in front of this server, as in "10.0.0.0/8". The server believes
 	// their X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host, and with http.proxy_protocol and
@@ -65,19 +74,19 @@ type Config struct {
 type OpsConfig struct {
 	// Address is the host and port of the private listener. Empty means none. It serves profiles to everybody who can
 	// connect.
-	Address string `toml:"address"`
+	Address string `toml:"address" default:"127.0.0.1:9090"`
 
 	// Expose allows an address that other machines can reach. Set it only if the network is trusted.
 	Expose bool `toml:"expose"`
 
 	// Tree makes each scrape measure all child processes, for the metrics packhorse_tree_*
 	// (docs/explanation/observability.md). It needs Linux.
-	Tree bool `toml:"tree"`
+	Tree bool `toml:"tree" default:"true"`
 
 	// Activity lists the requests in flight and the repositories and callers that were most expensive in the last
 	// minutes, for /debug/top and "packhorse top". It also provides the IDs in log lines and the totals of Git
 	// commands. It costs about a microsecond for each request.
-	Activity bool `toml:"activity"`
+	Activity bool `toml:"activity" default:"true"`
 }
 
 // ShutdownConfig sets how the process stops.
@@ -87,69 +96,33 @@ type ShutdownConfig struct {
 	Delay Duration `toml:"delay"`
 
 	// Grace is how long running requests may take to finish. Then they are cut off.
-	Grace Duration `toml:"grace"`
+	Grace Duration `toml:"grace" default:"30s"`
 }
 
 // LogConfig is the log on standard error.
 type LogConfig struct {
 	// Level is the least severe level that is logged: "debug", "info", "warn" or "error".
-	Level string `toml:"level"`
+	Level string `toml:"level" default:"info" values:"debug info warn error"`
 
 	// Format is "json", "text" (key=value), "terminal" (short lines for people) or "auto": terminal on a terminal, JSON
 	// elsewhere. Lines on a terminal are colored unless NO_COLOR is set or TERM is "dumb".
-	Format string `toml:"format"`
+	Format string `toml:"format" default:"auto" values:"auto terminal text json"`
 }
 
-// DefaultConfig is what holds where nothing was said.
+// DefaultConfig returns the defaults: those in the tags of the fields, and the lists that other packages define.
 func DefaultConfig() Config {
-	return Config{
-		TrustedProxies: []string{},
-
-		HTTP:     defaultHTTP(),
-		SSH:      defaultSSH(),
-		App:      defaultApp(),
-		Auth:     defaultAuth(),
-		Storage:  defaultStorage(),
-		Ops:      OpsConfig{Address: "127.0.0.1:9090", Tree: true, Activity: true},
-		Shutdown: ShutdownConfig{Grace: Duration{30 * time.Second}},
-		Cache:    defaultCache(),
-		Git:      defaultGit(),
-		Cgroup:   defaultCgroup(),
-		Fetch:    defaultFetch(),
-		Push:     defaultPush(),
-		Lanes:    defaultLanes(),
-		Log:      LogConfig{Level: "info", Format: "auto"},
-
-		Warmup:      defaultWarmup(),
-		Maintenance: defaultMaintenance(),
-		Search:      defaultSearch(),
-		Index:       defaultIndex(),
-		Resolver:    defaultResolver(),
-		SLI:         defaultSLI(),
-		Watchdog:    defaultWatchdog(),
-		Tracing:     defaultTracing(),
-	}
+	var c Config
+	setDefaults(&c)
+	algorithms := gitssh.DefaultAlgorithms()
+	c.SSH.KeyExchanges, c.SSH.Ciphers = algorithms.KeyExchanges, algorithms.Ciphers
+	c.Push.Fsck = receivepack.DefaultFsck()
+	c.Cgroup.Server.CPUWeight, c.Cgroup.Other.CPUWeight = 300, 300
+	c.Cgroup.Maintenance.CPUWeight, c.Cgroup.Search.CPUWeight = 30, 30
+	return c
 }
 
-// defaultElement is what holds in a table of an array where nothing was said.
-func defaultElement(array string) any {
-	switch array {
-	case "node":
-		return defaultNode()
-	case "route":
-		return RouteConfig{}
-	case "webhook":
-		return defaultWebhook()
-	case "auth.rule":
-		return RuleConfig{}
-	case "app.pool":
-		return defaultPool()
-	}
-	panic("no array " + array)
-}
-
-// automatic tells for the keys whose value leaves the choice to serve what is chosen, as far as it is known before a
-// start.
+// automatic returns the choices of the server for keys whose value leaves the choice to it. A choice that depends on a
+// disk is known at the start only.
 func (c *Config) automatic() map[string]string {
 	auto := map[string]string{}
 	add := func(key string, left bool, choice string) {
@@ -165,7 +138,8 @@ func (c *Config) automatic() map[string]string {
 	return auto
 }
 
-// Complete fills in what follows from other values and makes paths absolute, so that `config show` tells what is used.
+// Complete fills in values that follow from others and makes paths absolute, so that `config show` prints the values
+// that are used.
 func (c *Config) Complete(role Role, getenv func(string) string) {
 	if c.State == "" {
 		c.State = DefaultState(role, c.Root, getenv)
@@ -179,32 +153,16 @@ func (c *Config) Complete(role Role, getenv func(string) string) {
 	if c.Index.Dir == "" && c.State != "" && role != RoleStorage && role != RoleGateway {
 		c.Index.Dir = filepath.Join(c.State, "search")
 	}
-	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.Index.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey, &c.Cgroup.Path,
-		&c.SSH.HostKeys, &c.SSH.AuthorizedKeys, &c.SSH.TrustedUserCA, &c.SSH.RevokedKeys,
-		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey,
-		&c.Storage.ClientCA,
-		&c.Push.HooksDir, &c.Push.HooksGitConfig, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey,
-		&c.Search.ClientCA, &c.Search.TLSCA,
-		&c.Resolver.RedisCA, &c.Resolver.RedisPasswordFile, &c.Resolver.RedisSecretFile,
-		&c.Watchdog.Dir}
-	for i := range c.Webhook {
-		paths = append(paths, &c.Webhook[i].SecretFile)
-	}
-	for i := range c.Node {
-		n := &c.Node[i]
-		paths = append(paths, &n.SecretFile, &n.TLSCA, &n.TLSCert, &n.TLSKey)
-	}
-	for _, p := range paths {
-		if *p == "" {
-			continue
-		}
-		if abs, err := filepath.Abs(*p); err == nil {
-			*p = abs
+	for _, s := range Settings(c) {
+		if path := s.Value.String(); s.tag.Get("path") != "" && path != "" {
+			if abs, err := filepath.Abs(path); err == nil {
+				s.Value.SetString(abs)
+			}
 		}
 	}
 }
 
-// DefaultState is the state directory of a process that was told of none; "" if there is no place for it.
+// DefaultState returns the state directory of a process without a configured one, or "" if there is no place for it.
 func DefaultState(role Role, root string, getenv func(string) string) string {
 	if role != RoleGateway && role != RoleSearch {
 		if root == "" {
@@ -213,7 +171,7 @@ func DefaultState(role Role, root string, getenv func(string) string) string {
 		return filepath.Join(root, ".packhorse")
 	}
 	home := getenv("XDG_STATE_HOME")
-	if !filepath.IsAbs(home) { // as its specification has it
+	if !filepath.IsAbs(home) { // The XDG Base Directory Specification ignores relative paths.
 		home = getenv("HOME")
 		if home == "" {
 			return ""

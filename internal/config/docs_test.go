@@ -10,12 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"strings"
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the generated documentation anew")
+var update = flag.Bool("update", false, "write the generated documentation")
 
 // TestDocsConfig holds docs/reference/config.md to the comments on Config's fields.
 func TestDocsConfig(t *testing.T) {
@@ -119,20 +118,20 @@ func (p *page) row(field *ast.Field, prefix, first string) string {
 	if rest, ok := strings.CutPrefix(about, field.Names[0].Name+" "); ok {
 		about = "`" + name + "` " + rest
 	}
-	about = trailingDefault.ReplaceAllString(about, "")
 	if first != prefix {
 		about = fmt.Sprintf("see `[%s]`", strings.TrimSuffix(first, "."))
 	}
 	if flag, ok := p.flags[key]; ok {
 		about += " Flag: `" + flag + "`."
 	}
-	return fmt.Sprintf("| `%s` | %s | `%s` | %s |\n", name, kindOf(s), s.TOML(), strings.ReplaceAll(about, "|", `\|`))
+	return fmt.Sprintf("| `%s` | %s | `%s` | %s |\n", name, kindOf(s)+rangeOf(s), s.TOML(),
+		strings.ReplaceAll(about, "|", `\|`))
 }
 
-// trailingDefault is the default at the end of a comment, which has a column of its own.
-var trailingDefault = regexp.MustCompile(` Default [^ ]+\.$`)
-
 func kindOf(s Setting) string {
+	if s.tag.Get("path") != "" {
+		return "path"
+	}
 	switch s.Value.Kind() {
 	case reflect.Slice:
 		return "list"
@@ -142,6 +141,23 @@ func kindOf(s Setting) string {
 		return "number"
 	}
 	return s.Type()
+}
+
+// rangeOf describes the bounds of a number or a size. All whole numbers have the same maximum if they have no other.
+func rangeOf(s Setting) string {
+	low, high, ok := strings.Cut(s.tag.Get("range"), "..")
+	low, exclusive := strings.CutPrefix(low, ">")
+	switch {
+	case !ok, high == "" && low == "0":
+		return ""
+	case high == "":
+		return ", at least " + low
+	case low == "":
+		return ", at most " + high
+	case exclusive:
+		return fmt.Sprintf(", above %s, at most %s", low, high)
+	}
+	return fmt.Sprintf(", %s to %s", low, high)
 }
 
 func tagOf(field *ast.Field) string {

@@ -9,22 +9,22 @@ type FetchConfig struct {
 	// or only the "tip" of a visible ref. "auto" means "reachable" if callers are authenticated (docs/how-to/auth.md),
 	// otherwise "any". In a repository with alternates or hidden refs "any" means "reachable", unless the repository
 	// sets uploadpack.allowAnySHA1InWant.
-	Wants string `toml:"wants"`
+	Wants string `toml:"wants" default:"auto" values:"auto any reachable tip"`
 
 	// MaxWants is the maximum number of "want" lines in a request.
-	MaxWants int `toml:"max_wants"`
+	MaxWants int `toml:"max_wants" default:"1000000" range:"1.."`
 
 	// MaxHaves is the maximum number of "have" lines in a request.
-	MaxHaves int `toml:"max_haves"`
+	MaxHaves int `toml:"max_haves" default:"1000000" range:"1.."`
 
 	// MaxShallow is the maximum number of "shallow" and "deepen-not" lines in a request.
-	MaxShallow int `toml:"max_shallow"`
+	MaxShallow int `toml:"max_shallow" default:"100000" range:"1.."`
 
 	// AllowFilter allows partial clones. In Git: uploadpack.allowFilter.
-	AllowFilter bool `toml:"allow_filter"`
+	AllowFilter bool `toml:"allow_filter" default:"true"`
 
 	// AllowRefInWant allows clients of protocol version 2 to request refs by name. In Git: uploadpack.allowRefInWant.
-	AllowRefInWant bool `toml:"allow_ref_in_want"`
+	AllowRefInWant bool `toml:"allow_ref_in_want" default:"true"`
 
 	// AllowTip allows clients of protocol version 0 or 1 to request tips of hidden refs. In Git:
 	// uploadpack.allowTipSHA1InWant.
@@ -39,51 +39,23 @@ type FetchConfig struct {
 	AllowAny bool `toml:"allow_any"`
 
 	// Unborn says how a HEAD without commits is advertised: "advertise", "allow" or "ignore". In Git: lsrefs.unborn.
-	Unborn string `toml:"unborn"`
+	Unborn string `toml:"unborn" default:"advertise" values:"advertise allow ignore"`
 
 	// KeepAlive is how long a response may be silent while its pack is made. Then an empty packet is sent. 0 means no
 	// packets. In Git: uploadpack.keepAlive.
-	KeepAlive Duration `toml:"keep_alive"`
+	KeepAlive Duration `toml:"keep_alive" default:"5s"`
 
 	// SessionID makes server and client exchange session IDs for their logs. In Git: transfer.advertiseSID.
-	SessionID bool `toml:"session_id"`
+	SessionID bool `toml:"session_id" default:"true"`
 
 	// ObjectInfo allows clients of protocol version 2 to ask for the sizes of objects. In Git:
 	// transfer.advertiseObjectInfo.
-	ObjectInfo bool `toml:"object_info"`
+	ObjectInfo bool `toml:"object_info" default:"true"`
 
 	// VerifyPacks compares the packs of a repository with their checksums when a pack is made from them, once for each
 	// state of the files (docs/explanation/cache.md). Git does not do that. Without it only clients notice damage, and
 	// damaged packs stay in the cache.
-	VerifyPacks bool `toml:"verify_packs"`
-}
-
-func defaultFetch() FetchConfig {
-	policy := repo.DefaultPolicy()
-	return FetchConfig{
-		Wants:      "auto",
-		MaxWants:   1_000_000,
-		MaxHaves:   1_000_000,
-		MaxShallow: 100_000,
-
-		VerifyPacks: true,
-
-		AllowFilter:    policy.Filter,
-		AllowRefInWant: policy.RefInWant,
-		AllowTip:       policy.AllowTip,
-		AllowReachable: policy.AllowReachable,
-		AllowAny:       policy.AllowAny,
-		Unborn:         string(policy.Unborn),
-		KeepAlive:      Duration{policy.KeepAlive},
-		SessionID:      policy.SessionID,
-		ObjectInfo:     policy.ObjectInfo,
-	}
-}
-
-func (c *FetchConfig) checkNumbers(b bounds) {
-	b.number("fetch.max_wants", c.MaxWants, 1, many)
-	b.number("fetch.max_haves", c.MaxHaves, 1, many)
-	b.number("fetch.max_shallow", c.MaxShallow, 1, many)
+	VerifyPacks bool `toml:"verify_packs" default:"true"`
 }
 
 // Policy is what holds where a repository's own config says nothing.

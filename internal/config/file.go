@@ -116,7 +116,8 @@ func (d *decoder) tables(key string, value any, to reflect.Value) {
 	for i, element := range list {
 		name := fmt.Sprintf("%s[%d]", key, i)
 		d.locate(name)
-		to.Set(reflect.Append(to, reflect.ValueOf(defaultElement(key))))
+		to.Set(reflect.Append(to, reflect.Zero(to.Type().Elem())))
+		setDefaults(to.Index(i).Addr().Interface())
 		for _, s := range settingsOf(name+".", to.Index(i)) {
 			d.from[s.Key] = "default"
 		}

@@ -14,100 +14,68 @@ import (
 // GitConfig sets the Git processes that make packs.
 type GitConfig struct {
 	// Program is the Git program: a name to look up in PATH, or a path.
-	Program string `toml:"program"`
+	Program string `toml:"program" default:"git"`
 
 	// Slots is the number of Git processes that make packs at the same time. 0 means one for each CPU.
-	Slots int `toml:"slots"`
+	Slots int `toml:"slots" range:"0..1024"`
 
 	// PerRepository is how many slots one repository may use while other repositories have requests, or had some within
 	// the last minute. It keeps a busy repository from using all slots. Of the slots for pushes (push.slots) and for
 	// searches without an index, one repository may use all but one. 0 means all but one, -1 means all.
-	PerRepository int `toml:"per_repository"`
+	PerRepository int `toml:"per_repository" range:"-1..1024"`
 
 	// Queue is the maximum number of packs that wait for a slot. Further requests are refused.
-	Queue int `toml:"queue"`
+	Queue int `toml:"queue" default:"256" range:"0.."`
 
 	// Wait is how long a pack may wait for a slot. Then its request is refused.
-	Wait Duration `toml:"wait"`
+	Wait Duration `toml:"wait" default:"1m" range:">0s"`
 
 	// TimeLimit is how long a Git process may run. Then it is killed. 0 means no limit.
-	TimeLimit Duration `toml:"time_limit"`
+	TimeLimit Duration `toml:"time_limit" default:"1h"`
 
 	// Slow is the duration after which a running Git process is logged, once while it runs and once at its end. For
 	// repacks it is twenty times as long. 0 means never.
-	Slow Duration `toml:"slow"`
+	Slow Duration `toml:"slow" default:"30s" range:">0s"`
 
 	// Nice is the niceness of the Git processes, from 0 to 19. With 10, responses from the cache and small requests
 	// come first.
-	Nice int `toml:"nice"`
+	Nice int `toml:"nice" default:"5" range:"0..19"`
 
 	// Reaper says whether a second, small process ends the git commands if this one is killed: "on", "off", or "auto",
 	// which is off where systemd or the end of the container does so (docs/explanation/processes.md). It needs Linux.
-	// Default auto.
-	Reaper string `toml:"reaper"`
+	Reaper string `toml:"reaper" default:"auto" values:"auto on off"`
 
 	// Threads is the number of threads of each Git process. 0 means the number of CPUs, or the CPU quota of the control
 	// group, divided by the slots.
-	Threads int `toml:"threads"`
+	Threads int `toml:"threads" range:"0..1024"`
 
 	// Window is the delta window (pack.window of Git) for packs with the whole history and for incremental fetches. -1
 	// means Git's own choice, 10. See docs/decisions/0001-pack-objects-settings.md.
-	Window int `toml:"window"`
+	Window int `toml:"window" default:"5" range:"-1..10000"`
 
 	// ShallowWindow is the delta window for shallow clones. They have few similar versions of a file, so a small window
 	// is enough.
-	ShallowWindow int `toml:"shallow_window"`
+	ShallowWindow int `toml:"shallow_window" default:"1" range:"-1..10000"`
 
 	// SnapshotWindow is the delta window for shallow clones of depth 1. They have one version of each file, so deltas
 	// save almost nothing.
-	SnapshotWindow int `toml:"snapshot_window"`
+	SnapshotWindow int `toml:"snapshot_window" range:"-1..10000"`
 
 	// ShallowCompression is the zlib level of newly compressed objects in shallow packs, from 1 to 9. -1 means Git's
 	// own choice.
-	ShallowCompression int `toml:"shallow_compression"`
+	ShallowCompression int `toml:"shallow_compression" default:"3" range:"-1..9"`
 
 	// WindowMemory is the maximum memory of the delta window of one thread. It is lower if the windows of all threads
 	// of all slots could use more than an eighth of the memory of the machine or control group, or a quarter of a
 	// process's share of limits.memory.
-	WindowMemory Size `toml:"window_memory"`
+	WindowMemory Size `toml:"window_memory" default:"256MiB"`
 }
 
 // Values of git.reaper.
 const (
 	ReaperAuto = "auto"
-	ReaperOn   = "on"
 	ReaperOff  = "off"
 )
-
-func defaultGit() GitConfig {
-	return GitConfig{
-		Program:            "git",
-		Queue:              256,
-		Wait:               Duration{time.Minute},
-		TimeLimit:          Duration{time.Hour},
-		Slow:               Duration{30 * time.Second},
-		Nice:               5,
-		Reaper:             ReaperAuto,
-		Window:             5,
-		ShallowWindow:      1,
-		ShallowCompression: 3,
-		WindowMemory:       256 << 20,
-	}
-}
-
-func (c *GitConfig) checkNumbers(b bounds) {
-	b.number("git.slots", c.Slots, 0, 1024)
-	b.number("git.per_repository", c.PerRepository, -1, 1024)
-	b.number("git.queue", c.Queue, 0, many)
-	b.number("git.nice", c.Nice, 0, 19)
-	b.number("git.threads", c.Threads, 0, 1024)
-	b.number("git.window", c.Window, -1, 10000)
-	b.number("git.shallow_window", c.ShallowWindow, -1, 10000)
-	b.number("git.snapshot_window", c.SnapshotWindow, -1, 10000)
-	b.number("git.shallow_compression", c.ShallowCompression, -1, 9)
-	b.time("git.wait", c.Wait)
-	b.time("git.slow", c.Slow)
-}
 
 // slots is how many git processes run at the same time.
 func (c *GitConfig) slots() int {

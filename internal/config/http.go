@@ -1,11 +1,9 @@
 package config
 
-import "time"
-
 // HTTPConfig is the public listener.
 type HTTPConfig struct {
 	// Address is the host and port of the public listener. Port 0 chooses a free port, which is printed at the start.
-	Address string `toml:"address"`
+	Address string `toml:"address" default:"127.0.0.1:8080"`
 
 	// PublicRead lets everybody read every repository that no [[auth.rule]] covers. Without it an address that other
 	// machines can reach needs a token, a rule or a hook (docs/how-to/auth.md). On a loopback address everybody may
@@ -15,10 +13,10 @@ type HTTPConfig struct {
 	// TLSCert is the PEM file with the TLS certificate and its chain. With it and tls_key the listener only accepts
 	// TLS. Both files are read again when they change. If they cannot be loaded, the log says why and the previous
 	// certificate stays in use.
-	TLSCert string `toml:"tls_cert"`
+	TLSCert string `toml:"tls_cert" path:"yes"`
 
 	// TLSKey is the PEM file with the private key of tls_cert.
-	TLSKey string `toml:"tls_key"`
+	TLSKey string `toml:"tls_key" path:"yes"`
 
 	// ProxyProtocol requires a PROXY protocol header (version 1 or 2) on each connection from trusted_proxies; it
 	// contains the address of the client. Connections with a header from other addresses are refused.
@@ -27,58 +25,34 @@ type HTTPConfig struct {
 	// Connections is the maximum number of connections. At the limit, the connection that has been idle for the longest
 	// time is closed for a new one. If all have a running request, the new one is refused. 0 means half of the file
 	// descriptors that the process may open (RLIMIT_NOFILE), at most 32768.
-	Connections int `toml:"connections"`
+	Connections int `toml:"connections" range:"0.."`
 
 	// AddressConnections is the maximum number of connections from one address (IPv6: from one /64 network). It closes
 	// and refuses connections as the key connections does. 0 means a quarter of connections.
-	AddressConnections int `toml:"address_connections"`
+	AddressConnections int `toml:"address_connections" range:"0.."`
 
 	// HeaderTimeout is how long a client may take to send the headers of a request, and to finish a TLS handshake.
-	HeaderTimeout Duration `toml:"header_timeout"`
+	HeaderTimeout Duration `toml:"header_timeout" default:"10s" range:">0s"`
 
 	// IdleTimeout is how long a connection may stay open without a request.
-	IdleTimeout Duration `toml:"idle_timeout"`
+	IdleTimeout Duration `toml:"idle_timeout" default:"2m" range:">0s"`
 
 	// ReadStall is how long a client may take to send the next 64 KiB of a request's body, or its end. The whole body may
 	// take ten times that. A push may be silent for that long, and the body of a request for the application ends as
 	// docs/how-to/app.md says.
-	ReadStall Duration `toml:"read_stall"`
+	ReadStall Duration `toml:"read_stall" default:"1m" range:">0s"`
 
 	// WriteStall is how long a client may take to receive the next 64 KiB of a response, or its end. Then its
 	// connection is cut.
-	WriteStall Duration `toml:"write_stall"`
+	WriteStall Duration `toml:"write_stall" default:"1m" range:">0s"`
 
 	// MaxHeader is the maximum size of the headers of a request.
-	MaxHeader Size `toml:"max_header"`
+	MaxHeader Size `toml:"max_header" default:"64KiB" range:"4KiB.."`
 
 	// MaxBody is the maximum size of the body of a request, after decompression.
-	MaxBody Size `toml:"max_body"`
+	MaxBody Size `toml:"max_body" default:"64MiB" range:"64KiB.."`
 
 	// Pages serves pages for browsers: /-/search, and the files that its results link to (docs/reference/pages.md).
 	// They show only repositories that the visitor may read.
-	Pages bool `toml:"pages"`
-}
-
-func defaultHTTP() HTTPConfig {
-	return HTTPConfig{
-		Address:       "127.0.0.1:8080",
-		HeaderTimeout: Duration{10 * time.Second},
-		IdleTimeout:   Duration{2 * time.Minute},
-		ReadStall:     Duration{time.Minute},
-		WriteStall:    Duration{time.Minute},
-		MaxHeader:     64 << 10,
-		MaxBody:       64 << 20,
-		Pages:         true,
-	}
-}
-
-func (c *HTTPConfig) checkNumbers(b bounds) {
-	b.number("http.connections", c.Connections, 0, many)
-	b.number("http.address_connections", c.AddressConnections, 0, many)
-	b.size("http.max_header", c.MaxHeader, 4<<10)
-	b.size("http.max_body", c.MaxBody, 64<<10)
-	b.time("http.header_timeout", c.HeaderTimeout)
-	b.time("http.idle_timeout", c.IdleTimeout)
-	b.time("http.read_stall", c.ReadStall)
-	b.time("http.write_stall", c.WriteStall)
+	Pages bool `toml:"pages" default:"true"`
 }

@@ -2,7 +2,6 @@ package config
 
 import (
 	"log/slog"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/credfile"
 )
@@ -19,36 +18,36 @@ type NodeConfig struct {
 
 	// Weight is the share of requests among the nodes of a route, from 1 to 1000. A node with weight 2 gets twice as
 	// many requests as one with 1.
-	Weight int `toml:"weight"`
+	Weight int `toml:"weight" default:"1" range:"1..1000"`
 
 	// Transport is how packs come from the node: "channel" uses connections of their own; "inband" uses the control
 	// call, for a proxy in between that supports nothing else. "inband" costs several times the CPU.
-	Transport string `toml:"transport"`
+	Transport string `toml:"transport" default:"channel" values:"channel inband"`
 
 	// Files lets a node pass the files of packs over a Unix socket, so that the gateway sends them itself. That halves
 	// the CPU time of a clone, and needs one open file for each transfer. Set it to false if the socket is forwarded to
 	// another machine.
-	Files bool `toml:"files"`
+	Files bool `toml:"files" default:"true"`
 
 	// ChannelIdle is how long a side channel to the node is kept for the next transfer, at most half of the node's
 	// storage.channel_idle.
-	ChannelIdle Duration `toml:"channel_idle"`
+	ChannelIdle Duration `toml:"channel_idle" default:"10s" range:">0s"`
 
 	// Stall is how long the node may pause in the middle of a transfer. Then the side channel is cut.
-	Stall Duration `toml:"stall"`
+	Stall Duration `toml:"stall" default:"1m" range:">0s"`
 
 	// SecretFile is the file with the secret of the node; see storage.secret_file.
-	SecretFile string `toml:"secret_file"`
+	SecretFile string `toml:"secret_file" path:"yes"`
 
 	// TLSCA is the PEM file with the certificates of the authorities that sign the node's certificate. With it the
 	// gateway uses TLS.
-	TLSCA string `toml:"tls_ca"`
+	TLSCA string `toml:"tls_ca" path:"yes"`
 
 	// TLSCert is the PEM file with the certificate and chain that the gateway shows to the node.
-	TLSCert string `toml:"tls_cert"`
+	TLSCert string `toml:"tls_cert" path:"yes"`
 
 	// TLSKey is the PEM file with the private key of tls_cert.
-	TLSKey string `toml:"tls_key"`
+	TLSKey string `toml:"tls_key" path:"yes"`
 
 	// ServerName is the name in the node's certificate, if it is not the host of the address.
 	ServerName string `toml:"server_name"`
@@ -67,17 +66,10 @@ type RouteConfig struct {
 	Nodes []string `toml:"nodes"`
 }
 
-// Values of node.transport.
-const (
-	TransportChannel = "channel"
-	TransportInBand  = "inband"
-)
+// TransportInBand is the value of node.transport for packs within the control call.
+const TransportInBand = "inband"
 
-func defaultNode() NodeConfig {
-	return NodeConfig{Weight: 1, Transport: TransportChannel, Files: true, ChannelIdle: Duration{10 * time.Second},
-		Stall: Duration{time.Minute}}
-}
-
+// LoadTrust loads the secret and the certificates of the connection to the node.
 func (n *NodeConfig) LoadTrust(log *slog.Logger) (credfile.Trust, error) {
 	return credfile.LoadTrust(n.SecretFile, n.TLSCert, n.TLSKey, n.TLSCA, log)
 }

@@ -53,8 +53,8 @@ func (f nodeFlags) addTo(cfg *Config, from Origins) {
 		i := slices.IndexFunc(cfg.Node, func(n NodeConfig) bool { return n.Name == flag.name })
 		if i < 0 {
 			i = len(cfg.Node)
-			n := defaultElement("node").(NodeConfig)
-			n.Name = flag.name
+			n := NodeConfig{Name: flag.name}
+			setDefaults(&n)
 			cfg.Node = append(cfg.Node, n)
 			for _, s := range Settings(cfg) {
 				if strings.HasPrefix(s.Key, fmt.Sprintf("node[%d].", i)) {
@@ -152,17 +152,6 @@ func (n *NodeConfig) check(table string, f *Findings) {
 		f.at(table+".address")("node %q is on another machine (%s) and nothing proves who is who: set its tls_ca (and "+
 			"tls_cert and tls_key) or its "+
 			"secret_file in a [[node]] table", n.Name, n.Address)
-	}
-	if n.Weight < 1 || n.Weight > maxWeight {
-		f.at(table+".weight")("node %q: weight is %d; it has to be from 1 to %d", n.Name, n.Weight, maxWeight)
-	}
-	if n.Transport != TransportChannel && n.Transport != TransportInBand {
-		f.at(table+".transport")("node %q: transport is %q; it has to be %q or %q", n.Name, n.Transport, TransportChannel,
-			TransportInBand)
-	}
-	if n.ChannelIdle.Duration <= 0 || n.Stall.Duration <= 0 {
-		f.at(table+".channel_idle")("node %q: channel_idle is %s and stall is %s; both have to be more than 0s", n.Name,
-			n.ChannelIdle, n.Stall)
 	}
 	if (n.TLSCert == "") != (n.TLSKey == "") {
 		f.at(table+".tls_cert")("node %q: tls_cert and tls_key need each other", n.Name)

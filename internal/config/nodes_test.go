@@ -109,8 +109,8 @@ func TestArrayMistakes(t *testing.T) {
 		{"[storage]\nsocket_mode = \"0999\"", `"0999" are no rights on a file`},
 
 		{node + "weight = 0", `node "a": weight is 0; it has to be from 1 to 1000`},
-		{node + "stall = \"0s\"", `node "a": channel_idle is 10s and stall is 0s; both have to be more than 0s`},
-		{node + "transport = \"pigeon\"", `transport is "pigeon"; it has to be "channel" or "inband"`},
+		{node + "stall = \"0s\"", `node "a": stall is 0s; it has to be more than 0s`},
+		{node + "transport = \"pigeon\"", `transport is "pigeon"; it has to be one of ["channel" "inband"]`},
 		{node + "tls_cert = \"x\"", "tls_cert and tls_key need each other"},
 		{node + "server_name = \"x\"", "need tls_ca"},
 		{"[[node]]\nname = \"a\"\naddress = \"unix:/run/a\"\ntls_ca = \"x\"", "set server_name"},

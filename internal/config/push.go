@@ -2,7 +2,6 @@ package config
 
 import (
 	"runtime"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -11,20 +10,20 @@ import (
 // PushConfig sets how pushes are received. A push needs write permission.
 type PushConfig struct {
 	// Enabled accepts pushes.
-	Enabled bool `toml:"enabled"`
+	Enabled bool `toml:"enabled" default:"true"`
 
 	// SetHead lets the first push to an empty repository set HEAD if HEAD names a branch that is not pushed: to main,
 	// else to master, else to the first branch that is pushed. Otherwise clones of such a repository check out nothing.
-	SetHead bool `toml:"set_head"`
+	SetHead bool `toml:"set_head" default:"true"`
 
 	// MaxSize is the maximum size of the pack of a push. 0 means no limit. A lower receive.maxInputSize of a repository
 	// wins.
-	MaxSize Size `toml:"max_size"`
+	MaxSize Size `toml:"max_size" default:"4GiB"`
 
 	// MaxMemory is the maximum size of one memory allocation of Git while it receives a push. 0 means no limit. It
 	// limits the size of objects that are stored as deltas or are not blobs, and so protects against packs that expand
 	// to many GB.
-	MaxMemory Size `toml:"max_memory"`
+	MaxMemory Size `toml:"max_memory" default:"1GiB"`
 
 	// Fsck sets the severities of Git's checks of pushed objects (git-fsck(1), "FSCK MESSAGES"), by name: "error"
 	// refuses the push, "warn" tells the client, "ignore" is silent. A table [push.fsck] sets single checks and keeps
@@ -33,74 +32,41 @@ type PushConfig struct {
 	Fsck fsckSeverities `toml:"fsck"`
 
 	// MaxCommands is the maximum number of refs that one push may change.
-	MaxCommands int `toml:"max_commands"`
+	MaxCommands int `toml:"max_commands" default:"100000" range:"1.."`
 
 	// MaxOptions is the maximum number of options (git push -o) of one push. 0 allows none, as
 	// receive.advertisePushOptions = false does in a repository.
-	MaxOptions int `toml:"max_options"`
+	MaxOptions int `toml:"max_options" default:"100" range:"0..10000"`
 
 	// Slots is the number of pushes that are received at the same time, each with one Git process. 0 means two for each
 	// CPU.
-	Slots int `toml:"slots"`
+	Slots int `toml:"slots" range:"0..1024"`
 
 	// Queue is the maximum number of pushes that wait for a slot. Further pushes are refused.
-	Queue int `toml:"queue"`
+	Queue int `toml:"queue" default:"256" range:"0.."`
 
 	// Wait is how long a push may wait for a slot. Then it is refused.
-	Wait Duration `toml:"wait"`
+	Wait Duration `toml:"wait" default:"1m" range:">0s"`
 
 	// TimeLimit is how long a push may take. Then it is aborted.
-	TimeLimit Duration `toml:"time_limit"`
+	TimeLimit Duration `toml:"time_limit" default:"1h" range:">0s"`
 
 	// HooksDir is the directory of the administrator's hooks for all repositories: pre-receive, update,
 	// reference-transaction, post-receive and post-update (docs/how-to/push.md). Empty means none.
-	HooksDir string `toml:"hooks_dir"`
+	HooksDir string `toml:"hooks_dir" path:"yes"`
 
 	// HooksGitConfig is the global Git configuration of hooks (GIT_CONFIG_GLOBAL): signature verification, credential
 	// helpers. Programs in it win over those in the configuration of a repository. Empty means none.
-	HooksGitConfig string `toml:"hooks_git_config"`
+	HooksGitConfig string `toml:"hooks_git_config" path:"yes"`
 
 	// HookTimeLimit is how long a hook may run. Then it is killed, which counts as a refusal if the hook can refuse.
-	HookTimeLimit Duration `toml:"hook_time_limit"`
+	HookTimeLimit Duration `toml:"hook_time_limit" default:"1m" range:">0s"`
 
 	// RepositoryHooks says how hooks of a repository are treated, which are executable files in its hooks directory or
 	// hook.* keys of its configuration: "refuse" refuses pushes to such a repository, "run" runs them after the
 	// administrator's hooks, "ignore" does not run them. With "run", everybody who can write to the directory of a
 	// repository can run programs as the server's user.
-	RepositoryHooks string `toml:"repository_hooks"`
-}
-
-func defaultPush() PushConfig {
-	return PushConfig{
-		Enabled:       true,
-		SetHead:       true,
-		MaxSize:       4 << 30,
-		MaxMemory:     1 << 30,
-		Fsck:          receivepack.DefaultFsck(),
-		MaxCommands:   100_000,
-		MaxOptions:    100,
-		Queue:         256,
-		Wait:          Duration{time.Minute},
-		TimeLimit:     Duration{time.Hour},
-		HookTimeLimit: Duration{time.Minute},
-
-		RepositoryHooks: string(receivepack.RefuseHooks),
-	}
-}
-
-func (c *PushConfig) checkNumbers(b bounds) {
-	b.size("push.max_size", c.MaxSize, 0)
-	b.size("push.max_memory", c.MaxMemory, 0)
-	for _, err := range receivepack.ValidateFsck(c.Fsck) {
-		b.bad("push.fsck: %w", err)
-	}
-	b.number("push.max_commands", c.MaxCommands, 1, many)
-	b.number("push.max_options", c.MaxOptions, 0, 10_000)
-	b.number("push.slots", c.Slots, 0, 1024)
-	b.number("push.queue", c.Queue, 0, many)
-	b.time("push.wait", c.Wait)
-	b.time("push.time_limit", c.TimeLimit)
-	b.time("push.hook_time_limit", c.HookTimeLimit)
+	RepositoryHooks string `toml:"repository_hooks" default:"refuse" values:"refuse run ignore"`
 }
 
 // slots is how many pushes are taken at the same time.

@@ -10,7 +10,7 @@ import (
 // SearchConfig is code search, in "packhorse serve" or in a process of its own, "packhorse search", for gateways.
 type SearchConfig struct {
 	// Enabled makes "packhorse serve" index its repositories and answer searches.
-	Enabled bool `toml:"enabled"`
+	Enabled bool `toml:"enabled" default:"true"`
 
 	// Address is for gateways: the address of the search process, "HOST:PORT" or "unix:PATH". One on another machine
 	// needs tls_ca or secret_file. Empty means no search.
@@ -21,34 +21,30 @@ type SearchConfig struct {
 	Listen string `toml:"listen"`
 
 	// SocketMode is the file mode of the socket of "unix:PATH". With "0660" processes of its group may connect too.
-	SocketMode FileMode `toml:"socket_mode"`
+	SocketMode FileMode `toml:"socket_mode" default:"0600"`
 
 	// SecretFile is the file with the secret that gateways show to the search process, on both sides; see
 	// storage.secret_file.
-	SecretFile string `toml:"secret_file"`
+	SecretFile string `toml:"secret_file" path:"yes"`
 
 	// TLSCert is the PEM file with a certificate and its chain: of the search process, or the one that a gateway shows
 	// to it.
-	TLSCert string `toml:"tls_cert"`
+	TLSCert string `toml:"tls_cert" path:"yes"`
 
 	// TLSKey is the PEM file with the private key of tls_cert.
-	TLSKey string `toml:"tls_key"`
+	TLSKey string `toml:"tls_key" path:"yes"`
 
 	// ClientCA is for search processes: the PEM file with the certificates of the authorities that sign certificates of
 	// gateways. With it callers without such a certificate are refused.
-	ClientCA string `toml:"client_ca"`
+	ClientCA string `toml:"client_ca" path:"yes"`
 
 	// TLSCA is for gateways: the PEM file with the certificates of the authorities that sign the certificate of the
 	// search process. With it the gateway uses TLS.
-	TLSCA string `toml:"tls_ca"`
+	TLSCA string `toml:"tls_ca" path:"yes"`
 
 	// ServerName is for gateways: the name in the certificate of the search process, if it is not the host of the
 	// address.
 	ServerName string `toml:"server_name"`
-}
-
-func defaultSearch() SearchConfig {
-	return SearchConfig{Enabled: true, SocketMode: 0o600}
 }
 
 // checkSearch finds what is wrong with the way between gateways and a search process.

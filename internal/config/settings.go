@@ -14,51 +14,71 @@ import (
 type Setting struct {
 	Key   string
 	Value reflect.Value
+
+	subject string // the key in messages: `node "a": weight` is better known than "node[0].weight"
+	tag     reflect.StructTag
 }
 
 // Settings lists the keys in the order of the struct. The key of a field in an array of tables contains the index of
 // its table: "node[1].weight".
 func Settings(c *Config) []Setting { return settingsOf("", reflect.ValueOf(c).Elem()) }
 
+// Keys lists every key that a configuration may have, with its default. An array of tables is listed once, without an
+// index.
+func Keys() []Setting {
+	c := DefaultConfig()
+	c.Node, c.Route, c.Webhook = newTables[NodeConfig](), newTables[RouteConfig](), newTables[WebhookConfig]()
+	c.Auth.Rule, c.App.Pool = newTables[RuleConfig](), newTables[PoolConfig]()
+	all := Settings(&c)
+	for i := range all {
+		all[i].Key = PlainKey(all[i].Key)
+	}
+	return all
+}
+
+// newTables returns an array with one table of defaults.
+func newTables[T any]() []T {
+	list := make([]T, 1)
+	setDefaults(&list[0])
+	return list
+}
+
 func settingsOf(prefix string, table reflect.Value) (list []Setting) {
 	for i := range table.NumField() {
-		key, field := prefix+keyOf(table.Type().Field(i)), table.Field(i)
+		field, value := table.Type().Field(i), table.Field(i)
+		key := prefix + keyOf(field)
 		switch {
-		case isTable(field):
-			list = append(list, settingsOf(key+".", field)...)
-		case isTables(field):
-			for j := range field.Len() {
-				list = append(list, settingsOf(fmt.Sprintf("%s[%d].", key, j), field.Index(j))...)
+		case isTable(value):
+			list = append(list, settingsOf(key+".", value)...)
+		case isTables(value):
+			for j := range value.Len() {
+				element := settingsOf(fmt.Sprintf("%s[%d].", key, j), value.Index(j))
+				if name := value.Index(j).FieldByName("Name"); name.IsValid() {
+					for k := range element {
+						element[k].subject = fmt.Sprintf("%s %q: %s", key, name, keyOf(value.Index(j).Type().Field(k)))
+					}
+				}
+				list = append(list, element...)
 			}
 		default:
-			list = append(list, Setting{key, field})
+			list = append(list, Setting{key, value, key, field.Tag})
 		}
 	}
 	return list
 }
 
-// Keys lists every key that a configuration may have, with its default. An array of tables is listed once, without an
-// index.
-func Keys() []Setting {
-	var keys func(prefix string, table reflect.Value) []Setting
-	keys = func(prefix string, table reflect.Value) (list []Setting) {
-		for i := range table.NumField() {
-			key, field := prefix+keyOf(table.Type().Field(i)), table.Field(i)
-			switch {
-			case isTable(field):
-				list = append(list, keys(key+".", field)...)
-			case isTables(field):
-				element := reflect.New(field.Type().Elem()).Elem()
-				element.Set(reflect.ValueOf(defaultElement(key)))
-				list = append(list, keys(key+".", element)...)
-			default:
-				list = append(list, Setting{key, field})
+// setDefaults sets the fields of the struct that table points to. It panics if a tag is not valid.
+func setDefaults(table any) {
+	for _, s := range settingsOf("", reflect.ValueOf(table).Elem()) {
+		text := s.tag.Get("default")
+		if list, ok := s.Value.Addr().Interface().(*[]string); ok {
+			*list = strings.Fields(text)
+		} else if text != "" {
+			if err := s.Set(text); err != nil {
+				panic(fmt.Sprintf("default of %s: %v", s.Key, err))
 			}
 		}
-		return list
 	}
-	defaults := DefaultConfig()
-	return keys("", reflect.ValueOf(&defaults).Elem())
 }
 
 func keyOf(field reflect.StructField) string { return field.Tag.Get("toml") }
@@ -112,6 +132,12 @@ func (s Setting) Set(text string) error {
 			return fmt.Errorf("%q is not true or false", text)
 		}
 		s.Value.SetBool(b)
+	case reflect.Float64:
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return fmt.Errorf("%q is not a number", text)
+		}
+		s.Value.SetFloat(n)
 	case reflect.Slice:
 		return errors.New("a list cannot be set by a flag")
 	case reflect.Map:
@@ -135,7 +161,7 @@ func (s Setting) Type() string {
 		return "duration"
 	case bool:
 		return "bool"
-	case int:
+	case int, Reserve:
 		return "number"
 	}
 	return "text"

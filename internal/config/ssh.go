@@ -1,11 +1,5 @@
 package config
 
-import (
-	"time"
-
-	"github.com/packhorse-git/packhorse/internal/gateway/gitssh"
-)
-
 // SSHConfig is the SSH listener (docs/how-to/ssh.md).
 type SSHConfig struct {
 	// Address is the host and port of the SSH listener. Empty means none. Port 0 chooses a free port, which is printed
@@ -15,20 +9,20 @@ type SSHConfig struct {
 	// HostKeys is the directory of the host keys: ssh_host_ed25519_key, ssh_host_ecdsa_key and ssh_host_rsa_key, files
 	// of ssh-keygen that only their owner can read. If it has none of them, all are created. If it has at least one,
 	// none is added. Empty means STATE/ssh, where missing keys are created at each start.
-	HostKeys string `toml:"host_keys"`
+	HostKeys string `toml:"host_keys" path:"yes"`
 
 	// AuthorizedKeys is the file or directory with the public keys of users, in the format of authorized_keys. A
 	// directory has a file for each user, named after the user. In a single file the comment at the end of each line is
 	// the name of the user. Changes apply at once.
-	AuthorizedKeys string `toml:"authorized_keys"`
+	AuthorizedKeys string `toml:"authorized_keys" path:"yes"`
 
 	// TrustedUserCA is the file with the public keys of the authorities that sign certificates of users. Changes apply
 	// at once.
-	TrustedUserCA string `toml:"trusted_user_ca"`
+	TrustedUserCA string `toml:"trusted_user_ca" path:"yes"`
 
 	// RevokedKeys is the file of revoked keys: public keys, fingerprints, and certificates as "serial: N" or "id:
 	// NAME". Changes apply at once. While the file cannot be read, all keys are refused.
-	RevokedKeys string `toml:"revoked_keys"`
+	RevokedKeys string `toml:"revoked_keys" path:"yes"`
 
 	// Anonymous lets clients without a key log in as "anonymous", or with any name if there are no keys.
 	Anonymous bool `toml:"anonymous"`
@@ -46,24 +40,24 @@ type SSHConfig struct {
 	MACs []string `toml:"macs"`
 
 	// LoginGrace is how long a client may take to log in.
-	LoginGrace Duration `toml:"login_grace"`
+	LoginGrace Duration `toml:"login_grace" default:"30s" range:">0s"`
 
 	// AuthTries is the maximum number of keys that a client may try.
-	AuthTries int `toml:"auth_tries"`
+	AuthTries int `toml:"auth_tries" default:"6" range:"1.."`
 
 	// KeepAlive is how often an idle client is asked whether it is still connected. A client that does not answer for
 	// three intervals is disconnected. 0 means never: then ssh.session_idle_timeout finds dead clients.
-	KeepAlive Duration `toml:"keep_alive"`
+	KeepAlive Duration `toml:"keep_alive" default:"30s"`
 
 	// IdleTimeout is how long a connection may stay open without a session, and a session without a command.
-	IdleTimeout Duration `toml:"idle_timeout"`
+	IdleTimeout Duration `toml:"idle_timeout" default:"2m" range:">0s"`
 
 	// SessionIdleTimeout is how long a client may be silent in the middle of a session, while it runs a pre-push hook
 	// or indexes a pack. ssh.keep_alive finds disconnected clients earlier.
-	SessionIdleTimeout Duration `toml:"session_idle_timeout"`
+	SessionIdleTimeout Duration `toml:"session_idle_timeout" default:"12h" range:">0s"`
 
 	// Sessions is the maximum number of concurrent sessions on one connection.
-	Sessions int `toml:"sessions"`
+	Sessions int `toml:"sessions" default:"10" range:"1.."`
 
 	// ProxyProtocol requires a PROXY protocol header (version 1 or 2) on each connection from trusted_proxies; it
 	// contains the address of the client. Connections with a header from other addresses are refused.
@@ -73,37 +67,21 @@ type SSHConfig struct {
 	// time is closed for a new one. If all have a running command, the new one is refused. A command that has waited
 	// for its client for ssh.idle_timeout counts as idle. 0 means an eighth of the file descriptors that the process
 	// may open (RLIMIT_NOFILE), at most 4096.
-	Connections int `toml:"connections"`
+	Connections int `toml:"connections" range:"0.."`
 
 	// AddressConnections is the maximum number of connections from one address (IPv6: from one /64 network). 0 means a
 	// quarter of connections.
-	AddressConnections int `toml:"address_connections"`
+	AddressConnections int `toml:"address_connections" range:"0.."`
 
 	// Logins is the maximum number of connections that have not logged in yet. Above half of it new connections are
 	// refused at random, more of them the closer it is. 0 means half of connections, at most 256.
-	Logins int `toml:"logins"`
+	Logins int `toml:"logins" range:"0.."`
 
 	// AddressLogins is the maximum number of connections from one address that have not logged in yet. 0 means half of
 	// logins.
-	AddressLogins int `toml:"address_logins"`
+	AddressLogins int `toml:"address_logins" range:"0.."`
 
 	// AddressRate is the maximum number of new connections from one address in a second, on average over ten seconds. 0
 	// means no limit.
-	AddressRate int `toml:"address_rate"`
-}
-
-func defaultSSH() SSHConfig {
-	algorithms := gitssh.DefaultAlgorithms()
-	return SSHConfig{
-		KeyExchanges:       algorithms.KeyExchanges,
-		Ciphers:            algorithms.Ciphers,
-		MACs:               []string{},
-		LoginGrace:         Duration{30 * time.Second},
-		AuthTries:          6,
-		KeepAlive:          Duration{30 * time.Second},
-		IdleTimeout:        Duration{2 * time.Minute},
-		SessionIdleTimeout: Duration{12 * time.Hour},
-		Sessions:           10,
-		AddressRate:        50,
-	}
+	AddressRate int `toml:"address_rate" default:"50" range:"0.."`
 }

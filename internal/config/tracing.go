@@ -11,29 +11,20 @@ type TracingConfig struct {
 	Endpoint string `toml:"endpoint"`
 
 	// Protocol is "http" (protobuf) or "grpc".
-	Protocol string `toml:"protocol"`
+	Protocol string `toml:"protocol" default:"http" values:"http grpc"`
 
 	// Ratio is the share of requests that are traced, from 0 to 1. Nodes trace the requests that their gateways trace.
-	Ratio float64 `toml:"ratio"`
+	Ratio float64 `toml:"ratio" default:"0.01" range:"0..1"`
 
 	// Callers is the maximum number of requests in a second that are traced because their callers trace them (header
 	// traceparent). 0 means none.
-	Callers int `toml:"callers"`
+	Callers int `toml:"callers" default:"10" range:"0.."`
 }
 
-const (
-	otlpHTTP = "http"
-	OtlpGRPC = "grpc"
-)
-
-func defaultTracing() TracingConfig {
-	return TracingConfig{Protocol: otlpHTTP, Ratio: 0.01, Callers: 10}
-}
+// OtlpGRPC is the value of tracing.protocol for gRPC.
+const OtlpGRPC = "grpc"
 
 func (c *TracingConfig) check(bad func(format string, args ...any)) {
-	if c.Ratio < 0 || c.Ratio > 1 || c.Ratio != c.Ratio {
-		bad("tracing.ratio is %v; it has to be from 0 to 1", c.Ratio)
-	}
 	if c.Endpoint == "" {
 		return
 	}

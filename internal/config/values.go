@@ -106,30 +106,6 @@ func (m FileMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil
 
 func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
 
-// Slots is the number of requests that a worker is given at the same time.
-type Slots int
-
-// UnmarshalText parses a number.
-func (s *Slots) UnmarshalText(text []byte) error {
-	switch string(text) {
-	case "auto":
-		return errors.New("\"auto\" was removed: write how many requests a worker handles at the same time, for example 1")
-	case "app":
-		return errors.New("\"app\" was removed: leave the key out to use app.slots")
-	}
-	n, err := strconv.Atoi(string(text))
-	if err != nil {
-		return fmt.Errorf("%q is not a number", text)
-	}
-	*s = Slots(n)
-	return nil
-}
-
-// MarshalText writes the number.
-func (s Slots) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-func (s Slots) String() string { return strconv.Itoa(int(s)) }
-
 // Reserve is how many slots are kept for fast requests: a number, or "auto".
 type Reserve int
 

@@ -1,7 +1,5 @@
 package config
 
-import "time"
-
 // WebhookConfig is a webhook, which is asked about pushes or notified of them by HTTP (docs/how-to/webhooks.md). Each
 // webhook is a table of its own.
 type WebhookConfig struct {
@@ -13,29 +11,24 @@ type WebhookConfig struct {
 
 	// Events lists when requests are sent: "pre-receive" before refs change, and the response decides; "post-receive"
 	// after they have changed.
-	Events []string `toml:"events"`
+	Events []string `toml:"events" default:"post-receive"`
 
 	// Repositories lists patterns of repositories, as in auth.rule. Empty means all.
 	Repositories []string `toml:"repositories"`
 
 	// SecretFile is the file with the secret that signs requests (Packhorse-Signature); see storage.secret_file. Empty
 	// means that they are not signed.
-	SecretFile string `toml:"secret_file"`
+	SecretFile string `toml:"secret_file" path:"yes"`
 
 	// Timeout is how long one request may take, including the response.
-	Timeout Duration `toml:"timeout"`
+	Timeout Duration `toml:"timeout" default:"10s" range:">0s"`
 
 	// OnFailure is the result of a push if the webhook fails: "closed" refuses it, "open" accepts it.
-	OnFailure string `toml:"on_failure"`
+	OnFailure string `toml:"on_failure" default:"closed" values:"closed open"`
 
 	// AllowPrivate allows addresses of private networks and of this machine.
 	AllowPrivate bool `toml:"allow_private"`
 
 	// GiveUp is how long a delivery is retried. Then it is put aside.
-	GiveUp Duration `toml:"give_up"`
-}
-
-func defaultWebhook() WebhookConfig {
-	return WebhookConfig{Events: []string{EventPost}, Timeout: Duration{10 * time.Second}, OnFailure: failClosed,
-		GiveUp: Duration{7 * 24 * time.Hour}}
+	GiveUp Duration `toml:"give_up" default:"168h" range:">0s"`
 }

@@ -61,7 +61,7 @@ func BenchmarkApplication(b *testing.B) {
 			}
 			cfg := config.DefaultConfig()
 			cfg.State = b.TempDir()
-			cfg.App.Workers, cfg.App.Slots, cfg.App.Health = []string{"unix:" + socket}, config.Slots(8), ""
+			cfg.App.Workers, cfg.App.Slots, cfg.App.Health = []string{"unix:" + socket}, 8, ""
 			h := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
 				Router: router.New(), Pump: bulk.NewPump(bulk.PumpOptions{}),
 				Lanes:  admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),

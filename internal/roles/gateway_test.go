@@ -45,7 +45,7 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 		open: map[string]remoteNode{},
 	}
 	node := func(name string, weight int) config.NodeConfig {
-		return config.NodeConfig{Name: name, Address: "127.0.0.1:1", Weight: weight, Transport: config.TransportChannel}
+		return config.NodeConfig{Name: name, Address: "127.0.0.1:1", Weight: weight, Transport: "channel"}
 	}
 	take := func(cfg config.Config, want ...string) {
 		t.Helper()

@@ -95,7 +95,7 @@ func registered(t *testing.T) []metric {
 		cfg.State = t.TempDir()
 		cfg.Storage.Listen = "127.0.0.1:0"
 		cfg.SSH.Address, cfg.SSH.Anonymous, cfg.SSH.HostKeys = "127.0.0.1:0", true, hostKeys
-		cfg.Node = []config.NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: config.TransportChannel}}
+		cfg.Node = []config.NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: "channel"}}
 		cfg.Tracing.Endpoint = "http://127.0.0.1:1"
 		cfg.Complete(role, getenv())
 		reg := &recorder{Registerer: prometheus.NewRegistry()}

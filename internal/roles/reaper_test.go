@@ -15,9 +15,9 @@ func TestReaperProgram(t *testing.T) {
 		want                  []string
 	}{
 		{config.ReaperOff, "/bin/packhorse", "json", nil},
-		{config.ReaperOn, "", "json", nil},
-		{config.ReaperOn, "/bin/packhorse", "json", []string{"/bin/packhorse", "reaper", "json"}},
-		{config.ReaperOn, "/bin/packhorse", "terminal", []string{"/bin/packhorse", "reaper", "text"}},
+		{"on", "", "json", nil},
+		{"on", "/bin/packhorse", "json", []string{"/bin/packhorse", "reaper", "json"}},
+		{"on", "/bin/packhorse", "terminal", []string{"/bin/packhorse", "reaper", "text"}},
 	} {
 		var c config.Config
 		c.Git.Reaper, c.Log.Format = test.mode, test.format
