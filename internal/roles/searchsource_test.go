@@ -50,8 +50,8 @@ func newSourceWorldOf(t *testing.T, watched int) *sourceWorld {
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
 	w := &sourceWorld{t: t, dir: t.TempDir()}
-	if w.node, err = storage.New(nil, storage.Options{Root: w.dir, Runner: runner, Look: 10 * time.Millisecond,
-		Watched: watched}); err != nil {
+	if w.node, err = storage.New(nil, storage.Options{Root: w.dir, Runner: runner, CheckInterval: 10 * time.Millisecond,
+		MaxWatched: watched}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.node.Close() })
