@@ -46,6 +46,7 @@ require (
 	golang.org/x/time v0.16.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
+	maragu.dev/gomponents v1.3.0
 	pgregory.net/rapid v1.3.0
 )
 

@@ -138,6 +138,7 @@ var rooms = map[string][]string{
 	"github.com/pires/go-proxyproto":                            {"origin"},
 	"github.com/redis/...":                                      {"resolve", "bench/search"},
 	"github.com/failsafe-go/...":                                {"resolve"},
+	"maragu.dev/gomponents/...":                                 {"web"},
 	"github.com/alecthomas/chroma/...":                          {"web"},
 	"charm.land/...":                                            {"top/tui"},
 	"github.com/charmbracelet/...":                              {"top/tui"},

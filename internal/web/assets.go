@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"html/template"
 	"net/http"
 	"net/url"
 	"path"
@@ -14,7 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-//go:embed assets/* templates/*
+//go:embed assets/*
 var embedded embed.FS
 
 const assetPath = "/-/assets/"
@@ -75,19 +74,6 @@ func secure(h http.Header) {
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-}
-
-func parseTemplates(assets map[string]string) (*template.Template, error) {
-	return template.New("").Funcs(template.FuncMap{
-		"asset":     func(name string) string { return assets[name] },
-		"searchURL": searchURL,
-		"plural": func(n int, one, many string) string {
-			if n == 1 {
-				return one
-			}
-			return many
-		},
-	}).ParseFS(embedded, "templates/*.html")
 }
 
 // searchURL is the page that shows what a query finds.

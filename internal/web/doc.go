@@ -1,6 +1,6 @@
-// Package web has pages for people with browsers: one to search code in, and one for each file of each commit.
+// Package web serves pages for browsers: one to search code, and one for each file of each commit.
 //
-// What they show anybody may have pushed: html/template writes it, or writeText, and the security policy lets nothing
-// run or load that is not ours. A page is made whole before it is sent. Without JavaScript all works; page.js only
-// saves the browser a page for each search.
+// Repositories and queries may be hostile. gomponents escapes their text in pages; writeText does so for the lines of a
+// file. The Content-Security-Policy lets browsers run and load only the embedded assets. A page is rendered completely
+// before it is sent. Pages work without JavaScript: page.js replaces results without a new page and adds keys.
 package web

@@ -2,11 +2,13 @@ package web
 
 import (
 	"bytes"
-	"html/template"
 	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
+
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -53,8 +55,8 @@ type filePage struct {
 	Size, Language      string
 	Remark              string
 	Lines               int
-	Code                template.HTML // numbered lines
-	Why, Advice         string        // instead of it
+	Code                string // numbered lines, as HTML
+	Why, Advice         string // instead of the code
 }
 
 type crumb struct{ Name, URL string }
@@ -87,7 +89,8 @@ func (p *Pages) file(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if err != nil {
 		return p.apologise(w, r, v, err)
 	}
-	return p.render(w, r, http.StatusOK, "file", p.newFilePage(named, file, v.Name()))
+	f := p.newFilePage(named, file, v.Name())
+	return p.send(w, r, http.StatusOK, "file", p.layout(f.page, f.view()))
 }
 
 // absent names what is in nobody's repository: what begins so is a node's own, and never served. It is as deep as a
@@ -140,9 +143,33 @@ func (p *Pages) newFilePage(named namedFile, file git.File, visitor string) file
 		case paintBusy:
 			f.Remark = strings.TrimPrefix(f.Remark+", not highlighted: the server is busy", ", ")
 		}
-		f.Code = template.HTML(b.String()) //nolint:gosec // made of escaped text
+		f.Code = b.String()
 	}
 	return f
+}
+
+// view returns the main part of the page.
+func (f filePage) view() g.Node {
+	path := g.Group{h.A(href(f.RepoURL), g.Text(f.Repo))}
+	for _, dir := range f.Dirs {
+		path = append(path, h.I(g.Text("/")), h.A(href(dir.URL), g.Text(dir.Name)))
+	}
+	path = append(path, h.I(g.Text("/")), h.B(g.Text(f.Name)))
+	about := g.Group{h.Span(g.Text("at "), h.Code(h.Title(f.Commit), g.Text(f.Short)))}
+	lines := ""
+	if f.Lines > 0 {
+		lines = strconv.Itoa(f.Lines) + " " + plural(f.Lines, "line", "lines")
+	}
+	for _, text := range []string{f.Size, lines, f.Language, f.Remark} {
+		if text != "" {
+			about = append(about, h.Span(g.Text(text)))
+		}
+	}
+	content := card(f.Why, f.Advice)
+	if f.Why == "" {
+		content = h.Div(h.Class("code"), h.Div(g.Raw(f.Code)))
+	}
+	return g.Group{h.H1(h.Class("crumbs"), path), h.P(h.Class("about"), about), content}
 }
 
 func writeLineStart(b *strings.Builder, n int) {

@@ -2,6 +2,7 @@ package web
 
 import (
 	"encoding/json"
+	"fmt"
 	"html"
 	"net/url"
 	"regexp"
@@ -92,6 +93,19 @@ func TestFileURLs(t *testing.T) {
 			t.Fatal(u, f, err)
 		}
 	})
+}
+
+// Links lead to pages of this server, whatever a repository contains.
+func TestLinksStayHere(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"/-/blob/a/b?c=\"d\"": ` href="/-/blob/a/b?c=&#34;d&#34;"`, "#L3": ` href="#L3"`,
+		"javascript:alert(1)": ` href="#"`, "//example.com/-/": ` href="#"`, "https://example.com/": ` href="#"`, "": ` href="#"`,
+	} {
+		if got := fmt.Sprint(href(path)); got != want {
+			t.Errorf("href(%q) = %s, want %s", path, got, want)
+		}
+	}
 }
 
 func TestMarks(t *testing.T) {

@@ -3,10 +3,11 @@ package web
 import (
 	"bytes"
 	"context"
-	"html/template"
 	"net/http"
 	"strconv"
 	"strings"
+
+	g "maragu.dev/gomponents"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -36,9 +37,9 @@ type PageOptions struct {
 // them.
 type Pages struct {
 	PageOptions
-	assets    map[string]asset // by path
-	templates *template.Template
-	paint     *painter
+	assets     map[string]asset  // by path
+	assetPaths map[string]string // by name
+	paint      *painter
 }
 
 // NewPages makes the pages.
@@ -46,14 +47,8 @@ func NewPages(o PageOptions) (*Pages, error) {
 	if o.Metrics == nil {
 		o.Metrics = NewPageMetrics()
 	}
-	p := &Pages{PageOptions: o, paint: newPainter(o.Metrics)}
-	assets, names, err := loadAssets()
-	if err != nil {
-		return nil, err
-	}
-	p.assets = assets
-	p.templates, err = parseTemplates(names)
-	return p, err
+	assets, paths, err := loadAssets()
+	return &Pages{PageOptions: o, assets: assets, assetPaths: paths, paint: newPainter(o.Metrics)}, err
 }
 
 // Close waits for what works for pages.
@@ -93,21 +88,10 @@ func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	}
 }
 
-// page is what all pages have.
-type page struct {
-	Kind  string // search, file or error
-	Title string
-	Query string // in the box
-	Focus bool   // of the box
-
-	Visitor string // who the visitor is, if that is known
-	SignIn  string // where visitors say who they are; empty: it would make no difference
-}
-
-// render sends a page.
-func (p *Pages) render(w http.ResponseWriter, r *http.Request, status int, name string, data any) error {
+// send sends a page. name is its name in metrics.
+func (p *Pages) send(w http.ResponseWriter, r *http.Request, status int, name string, pg g.Node) error {
 	var b bytes.Buffer
-	if err := p.templates.ExecuteTemplate(&b, name, data); err != nil {
+	if err := pg.Render(&b); err != nil {
 		return fault.Wrap(fault.Internal, "cannot render the page", err)
 	}
 	p.Metrics.pages.WithLabelValues(name, strconv.Itoa(status)).Inc()
@@ -122,27 +106,20 @@ func (p *Pages) render(w http.ResponseWriter, r *http.Request, status int, name 
 	return err
 }
 
-// apology is a page that says why there is none.
-type apology struct {
-	page
-	Heading, Message string
-}
-
-// apologise shows errors that a browser has nothing to add to; others are the server's to answer.
+// apologise shows errors to which a browser has nothing to add; others are for the server to answer.
 func (p *Pages) apologise(w http.ResponseWriter, r *http.Request, v Visitor, err error) error {
-	a := apology{page: page{Kind: "error", Title: "Packhorse"}, Message: fault.Message(err)}
-	status := 0
+	status, heading := 0, ""
 	switch fault.KindOf(err) {
 	case fault.NotFound:
-		status, a.Heading = http.StatusNotFound, "Not found"
+		status, heading = http.StatusNotFound, "Not found"
 	case fault.Invalid:
-		status, a.Heading = http.StatusBadRequest, "That cannot be shown"
+		status, heading = http.StatusBadRequest, "That cannot be shown"
 	case fault.Corrupt:
-		status, a.Heading = http.StatusInternalServerError, "The repository is damaged"
+		status, heading = http.StatusInternalServerError, "The repository is damaged"
 	default:
 		return err
 	}
-	a.Title = a.Heading + " - Packhorse"
 	v.Failed(err)
-	return p.render(w, r, status, "error", a)
+	return p.send(w, r, status, "error",
+		p.layout(page{Kind: "error", Title: heading + " - Packhorse"}, card(heading, fault.Message(err))))
 }

@@ -53,24 +53,15 @@ var filters = []example{
 	{"select:repo, select:file", "only the names of what has something in it"},
 }
 
-// searchPage is the box and what was found.
-type searchPage struct {
-	page
-	Start    bool // nothing is searched for
-	Examples []example
-	Filters  []example
-	Found    *found
-}
-
 func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return p.apologise(w, r, v, fault.New(fault.Invalid, "The address of this page has an invalid query string."))
 	}
 	text := strings.TrimSpace(strings.ToValidUTF8(values.Get("q"), "\ufffd"))
-	s := searchPage{page: page{Kind: "search", Title: "Search code - Packhorse", Query: text, Visitor: v.Name()}}
+	pg := page{Kind: "search", Title: "Search code - Packhorse", Query: text, Visitor: v.Name()}
 	if v.Name() == "" && v.Reader() != nil { // there may be more for those whom the server knows
-		s.SignIn = signInURL(text)
+		pg.SignIn = signInURL(text)
 		if values.Has("sign-in") {
 			return fault.New(fault.Unauthenticated,
 				"authentication required: use an access token as the password (any user name)")
@@ -81,17 +72,17 @@ func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error 
 		return nil
 	}
 	if text == "" {
-		s.Start, s.Focus, s.Examples, s.Filters = true, true, examples, filters
-		return p.render(w, r, http.StatusOK, "search", s)
+		pg.Focus = true
+		return p.send(w, r, http.StatusOK, "search", p.layout(pg, startView()))
 	}
 	title, _ := shorten(text, 60)
-	s.Title = title + " - Packhorse"
+	pg.Title = title + " - Packhorse"
 	limit := pageResults
 	if n, err := strconv.Atoi(values.Get("n")); err == nil && n > limit {
 		limit = min(n, morePage)
 	}
 	status := http.StatusOK
-	s.Found, err = p.find(r.Context(), v, text, limit)
+	result, err := p.find(r.Context(), v, text, limit)
 	if err != nil {
 		if kind := fault.KindOf(err); kind != fault.Invalid && kind != fault.Unavailable {
 			return err
@@ -101,13 +92,13 @@ func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error 
 			status = http.StatusServiceUnavailable
 			w.Header().Set("Retry-After", fault.RetryHeader(fault.RetryAfter(err)))
 		}
-		s.Found = &found{Error: sentence(fault.Message(err))}
-		s.Found.point(text, err)
+		result = &found{Error: sentence(fault.Message(err))}
+		result.point(text, err)
 	}
-	if s.Found.MoreCount > 0 {
-		s.Found.MoreURL = searchURL(text) + "&n=" + strconv.Itoa(s.Found.MoreCount)
+	if result.MoreCount > 0 {
+		result.MoreURL = searchURL(text) + "&n=" + strconv.Itoa(result.MoreCount)
 	}
-	return p.render(w, r, status, "search", s)
+	return p.send(w, r, status, "search", p.layout(pg, result.view()))
 }
 
 // signInURL is where browsers ask who somebody is.

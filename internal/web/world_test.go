@@ -58,7 +58,7 @@ func newWorld(t testing.TB) *world {
 		w.fresh[repository] = search.Freshness{Repository: repository, Indexed: commitA, Current: commitA, Branch: "main"}
 	}
 	add("packhorse/server", "../fault/*.go", "../search/*.go", "../resolve/*.go", "../credfile/*.go")
-	add("packhorse/pages", "*.go", "assets/*", "templates/*")
+	add("packhorse/pages", "*.go", "assets/*")
 	add("team/a-name-that-is-rather-long-for-a-phone/with-parts/application", "../git/*.go")
 	w.fresh["packhorse/pages"] = search.Freshness{Repository: "packhorse/pages", Indexed: commitA, Current: commitB,
 		Branch: "main", Lag: 3}
