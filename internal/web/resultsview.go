@@ -48,8 +48,10 @@ func (f *found) summary() g.Node {
 		}))
 	}
 	return h.P(h.Class("sum"), h.Role("status"),
-		h.Span(counted(f.Matches, "match", "matches"), g.Text(" in "), counted(f.Results, f.Thing, f.Things)), g.Text("\n"),
-		h.Span(g.Textf("%d %s searched in %s", f.Searched, plural(f.Searched, "repository", "repositories"), f.Elapsed)), g.Text("\n"),
+		h.Span(counted(f.Matches, "match", "matches"), g.Text(" in "), counted(f.Results, f.Thing, f.Things)),
+		g.Text("\n"),
+		h.Span(g.Textf("%d %s searched in %s", f.Searched, plural(f.Searched, "repository", "repositories"), f.Elapsed)),
+		g.Text("\n"),
 		g.If(f.MoreURL != "", h.A(h.Data("search", ""), href(f.MoreURL), g.Textf("Show up to %d", f.MoreCount))),
 	)
 }
