@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// usual is what git sends before a fetch.
+// usual is a request of git.
 const usual = "GET /team/app.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: git.example.org\r\nUser-Agent: " +
 	"git/2.39.5\r\nAccept: */*\r\n" +
 	"Accept-Encoding: deflate, gzip, br, zstd\r\nAccept-Language: en-US, *;q=0.9\r\nPragma: no-cache\r\nAuthorization: " +
 	"Basic Z2l0OnBoa19hYmNkZWZnaGlqa2xtbm9wcXJzdHV2\r\n" +
 	"Git-Protocol: version=2\r\n\r\n"
 
-// BenchmarkFollow is what a head costs to follow.
+// BenchmarkFollow measures the checks of a head.
 func BenchmarkFollow(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(usual)))
@@ -29,7 +29,7 @@ func BenchmarkFollow(b *testing.B) {
 	}
 }
 
-// serve begins a server that takes bodies in, and connects to it.
+// serve starts a server that reads bodies, and connects to it.
 func serve(b *testing.B, guarded bool) (*net.TCPConn, *bufio.Reader) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -68,7 +68,7 @@ func answered(b *testing.B, r *bufio.Reader) {
 	}
 }
 
-// BenchmarkRequest is the smallest request, over a socket.
+// BenchmarkRequest measures a request without a body, over a socket.
 func BenchmarkRequest(b *testing.B) {
 	for _, guarded := range []bool{false, true} {
 		b.Run(fmt.Sprintf("guarded=%v", guarded), func(b *testing.B) {
@@ -84,7 +84,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// BenchmarkBody is a long body, as that of a push, over a socket.
+// BenchmarkBody measures a long body, as of a push, over a socket.
 func BenchmarkBody(b *testing.B) {
 	const part, parts = 64 << 10, 1 << 10
 	data := strings.Repeat("x", part)

@@ -16,8 +16,7 @@ type follower struct {
 	blanks int    // empty lines before the request line
 	left   int64  // bytes of the body or the chunk
 
-	isHEAD, isOld               bool // method HEAD; HTTP/1.0
-	hasHost, hasLength, chunked bool
+	isOld, hasHost, hasLength, isChunked bool // isOld: HTTP/1.0
 }
 
 type state int
@@ -36,7 +35,6 @@ const (
 	maxBlanks = 2    // some clients send empty lines after a body
 	maxSize   = 1024 // bytes of a line with a chunk's size and its extensions
 	maxPadded = 8    // digits of a chunk's size that begins with 0
-	maxDigits = 18   // of Content-Length
 )
 
 // inHead reports whether the next byte belongs to a head.
@@ -45,104 +43,77 @@ func (f *follower) inHead() bool { return f.state < inBody }
 // isBetween reports whether no byte of a request has come.
 func (f *follower) isBetween() bool { return f.state == requestLine && len(f.line) == 0 }
 
-// follow takes the next bytes. It returns how many of them are correct: all, or those before the end of a request or
-// before a fault.
+// follow takes the next bytes. It returns how many of them are correct: all, or those before a fault.
 func (f *follower) follow(p []byte) (n int, bad *Refusal) {
 	for n < len(p) {
 		if f.state == inBody || f.state == inChunk {
 			took := min(f.left, int64(len(p)-n))
 			n += int(took)
-			if f.left -= took; f.left > 0 {
-				return n, nil
+			if f.left -= took; f.left == 0 {
+				f.endData()
 			}
-			if f.state == inBody {
-				f.reset()
-				return n, nil
-			}
-			f.state = chunkEnd
 			continue
 		}
-		line, took, bad := f.cutLine(p[n:])
-		if n += took; bad != nil || line == nil {
+		line, _, isWhole := bytes.Cut(p[n:], []byte("\n"))
+		if f.isBetween() && (len(line) == 0 || line[0] != '\r' && !httpguts.IsTokenRune(rune(line[0]))) {
+			return n, badLine
+		}
+		f.line = append(f.line, line...)
+		n += len(line)
+		if f.state == sizeLine && len(f.line) >= maxSize || f.state == chunkEnd && len(f.line) > len("\r") {
+			return n, badChunk
+		}
+		if !isWhole {
+			break
+		}
+		if bad = f.check(f.line); bad != nil {
 			return n, bad
 		}
-		if bad = f.check(line); bad != nil {
-			return n, bad
-		}
+		f.line = f.line[:0]
 		n++ // the line feed
-		if f.line = f.line[:0]; f.isBetween() && f.blanks == 0 {
-			return n, nil
-		}
 	}
 	return n, nil
 }
 
-// cutLine returns the next line without its line feed, and how many bytes before that are new. A nil line is not
-// complete yet.
-func (f *follower) cutLine(p []byte) (line []byte, took int, bad *Refusal) {
-	if f.isBetween() && p[0] != '\r' && !httpguts.IsTokenRune(rune(p[0])) {
-		if p[0] == 0 && f.blanks == maxBlanks { // as a PROXY protocol header of version 2 begins
-			return nil, 0, proxyHeader
-		}
-		return nil, 0, badLine
+// endData ends the body or a chunk.
+func (f *follower) endData() {
+	if f.state == inChunk {
+		f.state = chunkEnd
+		return
 	}
-	limit := len(p) + 1
-	switch f.state {
-	case sizeLine:
-		limit = maxSize - len(f.line)
-	case chunkEnd:
-		limit = len("\r\n") - len(f.line)
-	}
-	window := p[:min(limit, len(p))]
-	i := bytes.IndexByte(window, '\n')
-	switch {
-	case i < 0 && len(window) == limit:
-		return nil, len(window), badChunk
-	case i < 0:
-		f.line = append(f.line, window...)
-		return nil, len(window), nil
-	case len(f.line) == 0:
-		return window[:i:i], i, nil
-	}
-	f.line = append(f.line, window[:i]...)
-	return f.line, i, nil
+	f.reset()
 }
+
+// reset prepares for the next request.
+func (f *follower) reset() { *f = follower{line: f.line} }
 
 // check checks a line, which should end with CR.
 func (f *follower) check(line []byte) *Refusal {
-	text, ok := bytes.CutSuffix(line, []byte("\r"))
-	isChunk := f.state == sizeLine || f.state == chunkEnd
-	for _, c := range text {
-		switch {
-		case c == '\r':
-			ok = false
-		case (c < ' ' && c != '\t' || c == 0x7f) && !isChunk:
-			return control
-		case c < ' ' && c != '\t' || c == 0x7f:
-			ok = false
-		}
-	}
+	text, isEnded := bytes.CutSuffix(line, []byte("\r"))
+	i := bytes.IndexFunc(text, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f })
 	switch {
-	case !ok && isChunk:
+	case (f.state == sizeLine || f.state == chunkEnd) && (i >= 0 || !isEnded):
 		return badChunk
-	case !ok:
+	case i >= 0 && text[i] != '\r':
+		return control
+	case i >= 0 || !isEnded:
 		return badEnd
 	}
-	switch f.state {
-	case requestLine:
+	switch {
+	case f.state == requestLine:
 		return f.checkRequestLine(text)
-	case sizeLine:
+	case f.state == sizeLine:
 		return f.checkSize(text)
-	case chunkEnd:
-		if f.state = sizeLine; len(text) > 0 {
-			return badChunk
-		}
-		return nil
-	}
-	if len(text) > 0 {
+	case f.state == chunkEnd:
+		f.state = sizeLine
+	case len(text) > 0:
 		return f.checkField(text)
+	case f.state == trailerLine:
+		f.reset()
+	default:
+		return f.endHead()
 	}
-	return f.endFields()
+	return nil
 }
 
 func (f *follower) checkRequestLine(text []byte) *Refusal {
@@ -151,33 +122,21 @@ func (f *follower) checkRequestLine(text []byte) *Refusal {
 		return nil
 	}
 	method, rest, _ := bytes.Cut(text, []byte(" "))
-	target, version, hasVersion := bytes.Cut(rest, []byte(" "))
-	f.isHEAD = string(method) == "HEAD"
-	switch string(method) {
-	case "PROXY":
-		if !bytes.HasPrefix(target, []byte("/")) {
-			return proxyHeader
-		}
-	case "PRI":
-		if string(target) == "*" {
-			return http2
-		}
-	}
-	if !httpguts.ValidHeaderFieldName(string(method)) || !hasVersion || len(target) == 0 {
-		return badLine
-	}
+	target, version, _ := bytes.Cut(rest, []byte(" "))
+	isPath := bytes.HasPrefix(target, []byte("/"))
 	isAsterisk := string(target) == "*" && string(method) == "OPTIONS"
-	if string(method) == "CONNECT" || target[0] != '/' && !isAsterisk {
+	switch {
+	case string(method) == "PROXY" && !isPath:
+		return proxyHeader
+	case !httpguts.ValidHeaderFieldName(string(method)) || len(target) == 0 || bytes.IndexByte(target, '\t') >= 0 ||
+		len(version) != len("HTTP/1.1") || !bytes.HasPrefix(version, []byte("HTTP/")) || version[6] != '.':
+		return badLine
+	case string(version) != "HTTP/1.1" && string(version) != "HTTP/1.0":
+		return badVersion
+	case string(method) == "CONNECT" || !isPath && !isAsterisk:
 		return badTarget
 	}
-	if bytes.IndexByte(target, '\t') >= 0 || len(version) != len("HTTP/1.1") || !bytes.HasPrefix(version,
-		[]byte("HTTP/")) || version[6] != '.' {
-		return badLine
-	}
-	if v := string(version[5:]); v != "1.1" && v != "1.0" {
-		return badVersion
-	}
-	*f = follower{state: fieldLine, line: f.line, isHEAD: f.isHEAD, isOld: version[7] == '0'}
+	*f = follower{state: fieldLine, line: f.line, isOld: string(version) == "HTTP/1.0"}
 	return nil
 }
 
@@ -186,19 +145,16 @@ func (f *follower) checkField(text []byte) *Refusal {
 	if text[0] == ' ' || text[0] == '\t' {
 		return folded
 	}
-	name, raw, ok := bytes.Cut(text, []byte(":"))
-	if !ok || !httpguts.ValidHeaderFieldName(string(name)) {
+	name, raw, hasColon := bytes.Cut(text, []byte(":"))
+	if !hasColon || !httpguts.ValidHeaderFieldName(string(name)) {
 		return badName
 	}
 	value := bytes.Trim(raw, " \t")
 	is := func(other string) bool { return len(name) == len(other) && bytes.EqualFold(name, []byte(other)) }
 	switch {
 	case f.state == trailerLine:
-		for _, other := range []string{"host", "content-length", "transfer-encoding", "connection", "trailer", "upgrade",
-			"te", "expect"} {
-			if is(other) {
-				return badTrailer
-			}
+		if !httpguts.ValidTrailerHeader(string(name)) {
+			return badTrailer
 		}
 	case is("host"):
 		if f.hasHost || len(value) == 0 {
@@ -206,30 +162,28 @@ func (f *follower) checkField(text []byte) *Refusal {
 		}
 		f.hasHost = true
 	case is("content-length"):
-		n, err := strconv.ParseUint(string(value), 10, 63)
-		if f.hasLength || err != nil || len(value) > maxDigits || value[0] == '0' && len(value) > 1 {
+		n, err := strconv.ParseUint(string(value), 10, 59)
+		if f.hasLength || err != nil || value[0] == '0' && len(value) > 1 {
 			return badLength
 		}
 		f.hasLength, f.left = true, int64(n)
 	case is("transfer-encoding"): // other white space than one space is what some read past, and others do not
-		if f.chunked || f.isOld || !bytes.EqualFold(bytes.TrimPrefix(raw, []byte(" ")), []byte("chunked")) {
-			return badEncoding
+		if f.isChunked || f.isOld || !bytes.EqualFold(bytes.TrimPrefix(raw, []byte(" ")), []byte("chunked")) {
+			return badCoding
 		}
-		f.chunked = true
+		f.isChunked = true
 	}
 	return nil
 }
 
-// endFields ends a head or a trailer.
-func (f *follower) endFields() *Refusal {
+// endHead finds out where the body is.
+func (f *follower) endHead() *Refusal {
 	switch {
-	case f.state == trailerLine:
-		f.reset()
 	case !f.hasHost && !f.isOld:
 		return badHost
-	case f.chunked && f.hasLength:
+	case f.isChunked && f.hasLength:
 		return twoLengths
-	case f.chunked:
+	case f.isChunked:
 		f.state = sizeLine
 	case f.left > 0:
 		f.state = inBody
@@ -251,6 +205,3 @@ func (f *follower) checkSize(text []byte) *Refusal {
 	}
 	return nil
 }
-
-// reset prepares for the next request.
-func (f *follower) reset() { *f = follower{line: f.line} }

@@ -2,18 +2,14 @@
 // past a proxy.
 //
 // net/http accepts many of them: Content-Length together with chunks, folded fields, lines that end with LF alone,
-// targets with a host. So a guarded connection follows the bytes that net/http reads, and checks each line before it
-// passes on the line's last byte. net/http never sees a refused request in full, and no handler sees any of it.
-// Accepted requests have one meaning (RFC 9112), without the leniency that the RFC allows.
+// targets with a host. So a guarded connection follows the bytes that net/http reads. It checks each line outside of
+// bodies before it passes on the line feed. net/http never sees a refused request in full, and no handler sees any of
+// it. Accepted requests have one meaning (RFC 9112), without the leniency that the RFC allows.
 //
-// The guard copies only incomplete lines, and ignores responses. It stops when a connection is hijacked. HTTP/2 is
-// refused (docs/decisions/0007-http1-alone.md).
-//
-// A Read never returns bytes of two requests. So a Read that begins in a head comes from net/http itself, which has
-// then written all previous responses, and the refusal is written at once. There are two exceptions. During a response,
-// net/http reads one byte to notice that a client disconnects: it is passed on, and a refusal waits for the next Read.
-// And chunks come while a handler runs: a bad one ends the body with an error and the context of the request, and the
-// handler answers (RefusedIn).
+// The bytes before a fault are passed on. A Read after them comes from net/http, which has then written all previous
+// responses, and the refusal is written. net/http cannot use the incomplete head. If the fault is in a chunked body,
+// the body ends with an error, and the handler answers (RefusedIn). The guard ignores responses, and stops when a
+// connection is hijacked. HTTP/2 is refused (docs/decisions/0007-http1-alone.md).
 package httpguard
 
 import (
@@ -22,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -34,9 +29,7 @@ import (
 // Options configure a Guard.
 type Options struct {
 	// Refused, if not nil, is called for each refused head, which no handler gets to know. It is called concurrently.
-	Refused  func(client net.Addr, why *Refusal)
-	TLSLimit time.Duration // timeout of a TLS handshake; 0: none
-	Log      *log.Logger   // for failed TLS handshakes, like http.Server.ErrorLog; nil: none
+	Refused func(client net.Addr, why *Refusal)
 }
 
 // Guard makes guarded connections. Safe for concurrent use.
@@ -46,34 +39,40 @@ type Guard struct {
 }
 
 // New returns a Guard.
-func New(o Options) *Guard { return &Guard{Options: o, refused: newCounter()} }
+func New(o Options) *Guard {
+	return &Guard{o, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "packhorse_http_malformed_total",
+		Help: "HTTP requests that were refused because two servers could understand them in two ways, by reason.",
+	}, []string{"reason"})}
+}
+
+// Collectors lists the metrics for registration.
+func (g *Guard) Collectors() []prometheus.Collector { return []prometheus.Collector{g.refused} }
 
 // Listen guards the connections of a listener.
 func (g *Guard) Listen(l net.Listener) net.Listener { return &listener{l, g} }
 
 // State is for http.Server.ConnState.
 func (g *Guard) State(c net.Conn, s http.ConnState) {
-	if c, ok := c.(interface{ release() }); ok && s == http.StateHijacked {
-		c.release()
+	if c, ok := c.(interface{ guarded() *conn }); ok && s == http.StateHijacked {
+		c.guarded().isReleased = true
 	}
 }
 
 // Context is for http.Server.ConnContext.
 func (g *Guard) Context(ctx context.Context, c net.Conn) context.Context {
-	if c, ok := c.(interface {
-		body() *atomic.Pointer[Refusal]
-	}); ok {
-		return context.WithValue(ctx, bodyKey{}, c.body())
+	if c, ok := c.(interface{ guarded() *conn }); ok {
+		return context.WithValue(ctx, connKey{}, c.guarded())
 	}
 	return ctx
 }
 
-type bodyKey struct{}
+type connKey struct{}
 
 // RefusedIn returns why the body of a request was refused, from the context of the request. Nil means that it was not.
 func RefusedIn(ctx context.Context) *Refusal {
-	if bad, ok := ctx.Value(bodyKey{}).(*atomic.Pointer[Refusal]); ok {
-		return bad.Load()
+	if c, ok := ctx.Value(connKey{}).(*conn); ok {
+		return c.body.Load()
 	}
 	return nil
 }
@@ -88,13 +87,14 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	guarded := &conn{Conn: c, guard: l.guard}
 	switch below := c.(type) {
 	case *tls.Conn:
-		return &tlsConn{conn{Conn: c, guard: l.guard}, below}, nil
+		return &tlsConn{guarded, below}, nil
 	case io.ReaderFrom:
-		return &plainConn{conn{Conn: c, guard: l.guard}, below}, nil
+		return &plainConn{guarded, below}, nil
 	}
-	return &conn{Conn: c, guard: l.guard}, nil
+	return guarded, nil
 }
 
 // conn is a guarded connection.
@@ -102,21 +102,22 @@ type conn struct {
 	net.Conn
 	guard      *Guard
 	follower   follower
-	held       []byte                  // came together with the end of a request
-	pending    *Refusal                // of a byte that was passed on
+	isReleased bool                    // nothing is checked any more
+	pending    *Refusal                // of a head, for the next Read
+	held       []byte                  // the bytes from that fault on
+	body       atomic.Pointer[Refusal] // of a body
+	isAnswered atomic.Bool             // a head was refused
+	isRefused  atomic.Bool             // the client has to read a refusal before the connection is closed
 	err        error                   // result of all further Reads
-	isReleased bool                    // nothing is followed any more
-	bad        atomic.Pointer[Refusal] // of a body
-	lingered   atomic.Bool
 }
-
-func (c *conn) body() *atomic.Pointer[Refusal] { return &c.bad }
 
 // plainConn is a connection whose io.ReaderFrom net/http can use.
 type plainConn struct {
-	conn
+	*conn
 	io.ReaderFrom
 }
+
+func (c *conn) guarded() *conn { return c }
 
 // NetConn returns the connection below.
 func (c *conn) NetConn() net.Conn { return c.Conn }
@@ -129,88 +130,75 @@ func (c *conn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-func (c *conn) release() { c.isReleased, c.pending = true, nil }
-
-// Read reads for net/http, at most to the end of a request.
-func (c *conn) Read(p []byte) (n int, err error) {
-	// net/http looks whether the client is still there
-	isWatching := len(p) == 1 && !c.isReleased && c.follower.isBetween()
+// Read reads for net/http.
+func (c *conn) Read(p []byte) (int, error) {
 	switch {
+	case c.isReleased && len(c.held) > 0:
+		n := copy(p, c.held)
+		c.held = c.held[n:]
+		return n, nil
+	case c.isReleased:
+		return c.Conn.Read(p)
 	case c.err != nil:
 		return 0, c.err
-	case c.pending != nil:
-		return 0, c.refuse(c.pending)
-	case isWatching && len(c.held) > 0: // the byte comes after those that are held
-		if n, err = c.Conn.Read(p); n > 0 {
-			c.held = append(c.held, p[0])
-		}
+	case c.pending != nil && len(p) == 1: // net/http watches the connection during a response
+		n, err := c.Conn.Read(p)
+		c.held = append(c.held, p[:n]...)
 		return 0, err
-	case len(c.held) > 0:
-		n = copy(p, c.held)
-	default:
-		n, err = c.Conn.Read(p)
+	case c.pending != nil:
+		return 0, c.refuse()
 	}
-	took := n
-	if n > 0 && !c.isReleased {
-		inHead := c.follower.inHead()
-		var why *Refusal
-		switch took, why = c.follower.follow(p[:n]); {
-		case why == nil && took < n:
-			err = nil // it comes again after the held bytes
-		case why == nil:
-		case isWatching:
-			took, c.pending = n, why
-		case inHead:
-			return 0, c.refuse(why)
-		default:
-			c.guard.count(why)
-			c.bad.Store(why)
-			c.err, err = why, why
-		}
+	isWatch := len(p) == 1 && c.follower.isBetween()
+	n, err := c.Conn.Read(p)
+	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok && record.Conn != nil {
+		io.WriteString(record.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nthis port needs HTTPS: use https:// in the address\n")
+		return 0, io.EOF
 	}
-	c.hold(p[:n], took)
-	return took, err
+	correct, why := c.follower.follow(p[:n])
+	if why == nil {
+		return n, err
+	}
+	if !c.follower.inHead() {
+		c.body.Store(why)
+		return correct, c.note(why, why)
+	}
+	if c.pending = why; isWatch {
+		correct = n
+	}
+	c.held = append(c.held, p[correct:n]...)
+	if correct > 0 {
+		return correct, nil
+	}
+	return 0, c.refuse()
 }
 
-// hold keeps the bytes after the first took bytes of p. These bytes are the first held ones, or new.
-func (c *conn) hold(p []byte, took int) {
-	switch {
-	case len(c.held) > took:
-		c.held = c.held[took:]
-	case c.held != nil:
-		c.held = nil
-	case took < len(p):
-		c.held = append(c.held, p[took:]...)
+// Write writes for net/http. After a refused head it does not, because net/http answers a line that ends with an error.
+func (c *conn) Write(p []byte) (int, error) {
+	if c.isAnswered.Load() {
+		return 0, net.ErrClosed
 	}
+	return c.Conn.Write(p)
 }
 
-// refuse answers a head and returns the error that makes net/http drop the connection.
-func (c *conn) refuse(why *Refusal) error {
-	c.err = &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: why}
-	c.held = nil
-	c.guard.count(why)
+// note counts a refusal. All further Reads return err.
+func (c *conn) note(why *Refusal, err error) error {
+	c.err = err
+	c.isRefused.Store(true)
+	c.guard.refused.WithLabelValues(why.Reason).Inc()
+	return err
+}
+
+// refuse answers the pending head and returns the error that makes net/http drop the connection.
+func (c *conn) refuse() error {
+	why := c.pending
 	if c.guard.Refused != nil {
 		c.guard.Refused(c.RemoteAddr(), why)
 	}
-	body := why.Error() + "\n"
-	response := fmt.Sprintf("HTTP/1.1 %d %s\r\nCache-Control: no-store\r\nConnection: close\r\nContent-Length: %d\r\n"+
-		"Content-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\n\r\n", why.Status,
-		http.StatusText(why.Status), len(body))
-	if !c.follower.isHEAD {
-		response += body
-	}
-	if _, err := io.WriteString(c.Conn, response); err == nil {
-		c.linger()
-	}
-	return c.err
-}
-
-// Close closes the connection; after a refused body, with a delay.
-func (c *conn) Close() error {
-	if c.bad.Load() != nil && !c.lingered.Swap(true) {
-		c.linger()
-	}
-	return c.Conn.Close()
+	fmt.Fprintf(c.Conn, "HTTP/1.1 %d %s\r\nCache-Control: no-store\r\nConnection: close\r\nContent-Length: %d\r\n"+
+		"Content-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\n\r\n%s\n", why.Status,
+		http.StatusText(why.Status), len(why.text)+1, why.text)
+	c.isAnswered.Store(true)
+	return c.note(why, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: why})
 }
 
 // A refused client has lingerTime to read the response. Meanwhile up to lingerBytes of it are read: a connection that
@@ -220,12 +208,20 @@ const (
 	lingerBytes = 256 << 10
 )
 
-func (c *conn) linger() {
-	err := c.CloseWrite()
-	if err == nil {
-		err = c.SetReadDeadline(time.Now().Add(lingerTime))
-	}
-	if err == nil {
+// Close closes the connection; after a refusal, with a delay.
+func (c *conn) Close() error {
+	isRefused := c.isRefused.Swap(false)
+	if isRefused && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
 		_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 	}
+	return c.Conn.Close()
 }
+
+// tlsConn is a guarded connection with TLS. The handshake is made by the first Read, within the time for a head.
+type tlsConn struct {
+	*conn
+	tls *tls.Conn
+}
+
+// ConnectionState is for http.Request.TLS. The handshake need not be complete.
+func (c *tlsConn) ConnectionState() tls.ConnectionState { return c.tls.ConnectionState() }

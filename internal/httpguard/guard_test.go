@@ -21,7 +21,7 @@ import (
 type front struct {
 	t       *testing.T
 	address string
-	reads   chan int // bytes that each Read of the kernel gave; nil: nobody asks
+	reads   chan int // results of Reads below the guard; nil: not wanted
 	mu      sync.Mutex
 	refused []*Refusal
 }
@@ -43,7 +43,7 @@ func newFront(t *testing.T, handler http.HandlerFunc, change func(*front, *http.
 		change(f, h)
 	}
 	served := make(chan struct{})
-	go func() { defer close(served); _ = h.Serve(g.Listen(&tellingListener{l, f.reads})) }()
+	go func() { defer close(served); _ = h.Serve(g.Listen(&countingListener{l, f.reads})) }()
 	t.Cleanup(func() {
 		h.Close()
 		<-served
@@ -51,26 +51,26 @@ func newFront(t *testing.T, handler http.HandlerFunc, change func(*front, *http.
 	return f
 }
 
-// tellingListener makes connections that tell how much was read.
-type tellingListener struct {
+// countingListener makes connections that report how much was read.
+type countingListener struct {
 	net.Listener
 	reads chan int
 }
 
-func (l *tellingListener) Accept() (net.Conn, error) {
+func (l *countingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err == nil && l.reads != nil {
-		c = &tellingConn{c, l.reads}
+		c = &countingConn{c, l.reads}
 	}
 	return c, err
 }
 
-type tellingConn struct {
+type countingConn struct {
 	net.Conn
 	reads chan int
 }
 
-func (c *tellingConn) Read(p []byte) (int, error) {
+func (c *countingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
 		c.reads <- n
@@ -88,7 +88,7 @@ func (f *front) dial() (*net.TCPConn, *bufio.Reader) {
 	return c.(*net.TCPConn), bufio.NewReader(c)
 }
 
-// answer reads one.
+// answer reads a response.
 func (f *front) answer(r *bufio.Reader, method string) (status int, body string) {
 	f.t.Helper()
 	response, err := http.ReadResponse(r, &http.Request{Method: method})
@@ -102,8 +102,8 @@ func (f *front) answer(r *bufio.Reader, method string) (status int, body string)
 	return response.StatusCode, string(text)
 }
 
-// What comes while a request is answered is judged once that is over; of it net/http takes the first byte before, to
-// notice that the client is there.
+// A request that comes during a response is refused after the response. net/http reads only its first byte before, to
+// notice that a client disconnects.
 func TestNextRequestWaits(t *testing.T) {
 	t.Parallel()
 	for next, why := range map[string]*Refusal{
@@ -117,7 +117,7 @@ func TestNextRequestWaits(t *testing.T) {
 				started <- struct{}{}
 				<-release
 				if err := r.Context().Err(); err != nil {
-					t.Errorf("the first request is given up: %v", err)
+					t.Errorf("error of the first request's context = %v, want nil", err)
 				}
 			}, func(f *front, _ *http.Server) { f.reads = make(chan int, 100) })
 			c, r := f.dial()
@@ -126,21 +126,21 @@ func TestNextRequestWaits(t *testing.T) {
 			<-f.reads
 			_, _ = io.WriteString(c, next)
 			if n := <-f.reads; n != 1 {
-				t.Errorf("%d bytes are read ahead", n)
+				t.Errorf("bytes read during the response = %d, want 1", n)
 			}
 			release <- struct{}{}
 			if status, _ := f.answer(r, "GET"); status != http.StatusOK {
-				t.Errorf("before %q: status %d", next, status)
+				t.Errorf("status of the request before %q = %d, want 200", next, status)
 			}
 			if status, text := f.answer(r, "GET"); status != why.Status || text != why.Error()+"\n" {
-				t.Errorf("%q: %d %q", next, status, text)
+				t.Errorf("response to %q = %d %q, want %d %q", next, status, text, why.Status, why.Error()+"\n")
 			}
 			c.Close()
 		})
 	}
 }
 
-// A client that goes away during an answer is noticed, also one that has asked for more with its request.
+// The end of a connection during a response is noticed, also if more came together with the request.
 func TestHangUpIsNoticed(t *testing.T) {
 	t.Parallel()
 	for _, more := range []string{"", "G", get + "\r\n"} {
@@ -158,7 +158,7 @@ func TestHangUpIsNoticed(t *testing.T) {
 	}
 }
 
-// What comes at once, and piece by piece meanwhile, is answered in its order.
+// Pipelined requests get responses in their order.
 func TestPipelined(t *testing.T) {
 	t.Parallel()
 	started, release := make(chan struct{}), make(chan struct{})
@@ -180,12 +180,12 @@ func TestPipelined(t *testing.T) {
 			release <- struct{}{}
 		}
 		if status, text := f.answer(r, "GET"); status != http.StatusOK || text != fmt.Sprint("/", n+1) {
-			t.Errorf("%d: %d %q", n, status, text)
+			t.Errorf("response %d = %d %q, want 200 \"/%d\"", n, status, text, n+1)
 		}
 	}
 }
 
-// A client that begins its next request and does not go on is cut off, as one of the first: it is not idle.
+// The time limit for a head applies to the second request of a connection too.
 func TestSlowHeadsEnd(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, func(http.ResponseWriter, *http.Request) {},
@@ -197,10 +197,10 @@ func TestSlowHeadsEnd(t *testing.T) {
 	}
 }
 
-// A refusal reaches a client that has more to send; one for HEAD has no body.
+// A refusal reaches a client that is still sending.
 func TestRefusalsArrive(t *testing.T) {
 	t.Parallel()
-	f := newFront(t, func(http.ResponseWriter, *http.Request) { t.Error("a handler is asked") }, nil)
+	f := newFront(t, func(http.ResponseWriter, *http.Request) { t.Error("the handler was called, want no call") }, nil)
 	for range 20 {
 		c, r := f.dial()
 		sent := make(chan struct{})
@@ -209,27 +209,19 @@ func TestRefusalsArrive(t *testing.T) {
 			_, _ = c.Write(append([]byte(post+te+"Content-Length: 200000\r\n\r\n"), make([]byte, 200_000)...))
 		}()
 		if status, text := f.answer(r, "POST"); status != http.StatusBadRequest || text != twoLengths.Error()+"\n" {
-			t.Errorf("%d %q", status, text)
+			t.Errorf("response = %d %q, want 400 %q", status, text, twoLengths.Error()+"\n")
 		}
 		c.Close()
 		<-sent
 	}
-	c, r := f.dial()
-	_, _ = io.WriteString(c, "HEAD http://a/ HTTP/1.1\r\nHost: a\r\n\r\n")
-	if status, _ := f.answer(r, "HEAD"); status != http.StatusBadRequest {
-		t.Errorf("status %d", status)
-	}
-	if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
-		t.Errorf("HEAD: %q, %v", rest, err)
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.refused) != 21 || f.refused[20] != badTarget {
-		t.Errorf("told of %v", f.refused)
+	if len(f.refused) != 20 || f.refused[0] != twoLengths {
+		t.Errorf("Refused was called with %v, want 20 times %v", f.refused, twoLengths)
 	}
 }
 
-// A bad chunk that comes during the answer is an error of the body, and has a name.
+// A bad chunk is an error of the body, with a reason.
 func TestBadChunksInABody(t *testing.T) {
 	t.Parallel()
 	bodies := make(chan error, 1)
@@ -237,26 +229,25 @@ func TestBadChunksInABody(t *testing.T) {
 		_, err := io.Copy(io.Discard, r.Body)
 		bodies <- err
 		if bad := RefusedIn(r.Context()); bad != badChunk || !fault.Is(bad, fault.Invalid) {
-			t.Errorf("refused in the context: %v", bad)
+			t.Errorf("RefusedIn = %v, want %v", bad, badChunk)
 		}
 	}, nil)
 	c, r := f.dial()
 	_, _ = io.WriteString(c, post+te+"Expect: 100-continue\r\n\r\n")
 	if status, _ := f.answer(r, "POST"); status != http.StatusContinue {
-		t.Fatalf("status %d", status)
+		t.Fatalf("status = %d, want 100", status)
 	}
 	_, _ = io.WriteString(c, "3\r\nabc\r\n0x3\r\nabc\r\n0\r\n\r\n"+get+"\r\n")
 	if err := <-bodies; !errors.Is(err, badChunk) {
-		t.Errorf("the body ends with %v", err)
+		t.Errorf("error of the body = %v, want %v", err, badChunk)
 	}
 	_, _ = f.answer(r, "POST")
 	if rest, _ := io.ReadAll(r); len(rest) > 0 {
-		t.Errorf("what stands behind is answered: %q", rest)
+		t.Errorf("response to the following request = %q, want none", rest)
 	}
 }
 
-// A client that has sent more when its body is refused reads why, and then the connection's end: no reset takes the
-// answer from it.
+// A client that has sent more than was read receives the refusal, and then the end of the connection. It is not reset.
 func TestRefusedBodyIsAnswered(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, func(w http.ResponseWriter, r *http.Request) {
@@ -268,19 +259,19 @@ func TestRefusedBodyIsAnswered(t *testing.T) {
 	c, r := f.dial()
 	_, _ = io.WriteString(c, post+te+"Expect: 100-continue\r\n\r\n")
 	if status, _ := f.answer(r, "POST"); status != http.StatusContinue {
-		t.Fatal(status)
+		t.Fatalf("status = %d, want 100", status)
 	}
-	_, _ = io.WriteString(c, "1\r\nab"+strings.Repeat("x", 32<<10)) // as much as the kernel takes at once
+	_, _ = io.WriteString(c, "1\r\nab"+strings.Repeat("x", 32<<10)) // fits into the buffers of the kernel
 	if status, text := f.answer(r, "POST"); status != http.StatusBadRequest || text != badChunk.Error()+"\n" {
-		t.Errorf("%d %q", status, text)
+		t.Errorf("response = %d %q, want 400 %q", status, text, badChunk.Error()+"\n")
 	}
 	if rest, err := io.ReadAll(r); len(rest) > 0 || err != nil {
-		t.Errorf("behind the answer: %q, %v", rest, err)
+		t.Errorf("ReadAll after the response = %q, %v, want an empty text, nil", rest, err)
 	}
 	c.Close()
 }
 
-// script is a connection that gives what it is told to, a part with each Read.
+// script is a connection whose Reads return the parts.
 type script struct {
 	net.Conn
 	parts []string
@@ -297,45 +288,49 @@ func (s *script) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// A Read goes to the end of a request, and nothing is lost, whatever comes at once and however much is asked for.
-func TestReadsEndWithRequests(t *testing.T) {
+// Reads pass on accepted requests unchanged, whatever the size of the parts.
+func TestReadsAreComplete(t *testing.T) {
 	t.Parallel()
 	one, two := requests["a body"], requests["trailers"]
 	stream := one + two + one + two
-	for _, length := range []int{2, 3, 10, 4096} { // one is net/http's look after the client
+	for _, length := range []int{1, 2, 3, 10, 4096} {
 		for _, cut := range []int{1, 7, len(one), len(one) + 3, len(stream)} {
 			c := &conn{Conn: &script{parts: []string{stream[:cut], stream[cut:]}}, guard: New(Options{})}
 			var got []byte
 			for p := make([]byte, length); ; {
 				n, err := c.Read(p)
 				got = append(got, p[:n]...)
-				for _, end := range []int{len(one), len(one + two), len(one + two + one)} {
-					if from := len(got) - n; from < end && len(got) > end {
-						t.Fatalf("a Read goes from %d to %d, past %d", from, len(got), end)
-					}
-				}
 				if err != nil {
 					break
 				}
 			}
 			if string(got) != stream {
-				t.Errorf("%d bytes at a time, cut at %d: %q", length, cut, got)
+				t.Errorf("Reads of %d bytes after a part of %d = %q, want %q", length, cut, got, stream)
 			}
 		}
 	}
+}
+
+// After a switch of protocols, nothing is lost of the bytes that follow the request.
+func TestReleasedConnection(t *testing.T) {
+	t.Parallel()
+	one := requests["a body"]
 	c := &conn{Conn: &script{parts: []string{one + "\x00 others", " and more"}}, guard: New(Options{})}
 	p := make([]byte, 4096)
 	if n, err := c.Read(p); err != nil || string(p[:n]) != one {
-		t.Fatalf("%q, %v", p[:n], err)
+		t.Fatalf("Read = %q, %v, want %q, nil", p[:n], err, one)
 	}
-	c.release()
-	if rest, err := io.ReadAll(c); err != nil || string(rest) != "\x00 others and more" {
-		t.Errorf("after a switch: %q, %v", rest, err)
+	if n, err := c.Read(p[:1]); n != 0 || err != nil {
+		t.Fatalf("Read of one byte during the response = %d, %v, want 0, nil", n, err)
+	}
+	New(Options{}).State(c, http.StateHijacked)
+	if got, err := io.ReadAll(c); err != nil || string(got) != "\x00 others and more" {
+		t.Errorf("ReadAll after the switch = %q, %v, want %q, nil", got, err, "\x00 others and more")
 	}
 }
 
-// What net/http and others look for in a connection is still there.
-func TestWhatIsBelowStaysInReach(t *testing.T) {
+// A guarded connection has the methods that net/http and package bulk look for.
+func TestMethods(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -357,9 +352,10 @@ func TestWhatIsBelowStaysInReach(t *testing.T) {
 		_, half := c.(interface{ CloseWrite() error })
 		inner, ok := c.(interface{ NetConn() net.Conn })
 		if !ok || !half || kernel != (name == "TCP") || state != (name == "TLS") {
-			t.Errorf("%s: ReadFrom %v, state %v, half %v, below %v", name, kernel, state, half, ok)
+			t.Errorf("%s: has ReadFrom %v, ConnectionState %v, CloseWrite %v, NetConn %v, want %v, %v, true, true", name, kernel,
+				state, half, ok, name == "TCP", name == "TLS")
 		} else if _, secure := inner.NetConn().(*tls.Conn); secure != state {
-			t.Errorf("%s: below is a %T", name, inner.NetConn())
+			t.Errorf("%s: NetConn is a %T, want a *tls.Conn: %v", name, inner.NetConn(), state)
 		}
 		if n, err := io.Copy(c, bytes.NewReader(nil)); n != 0 || err != nil {
 			t.Error(err)
@@ -368,6 +364,6 @@ func TestWhatIsBelowStaysInReach(t *testing.T) {
 		client.Close()
 	}
 	if !strings.Contains(badChunk.Error(), "hexadecimal") || badChunk.Unwrap() == nil {
-		t.Error("a refusal says nothing")
+		t.Errorf("badChunk = %q, want a text with \"hexadecimal\"", badChunk)
 	}
 }

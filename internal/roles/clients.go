@@ -81,8 +81,7 @@ func (s *server) newHTTPPort(handler *githttp.Handler, clients *clientListeners)
 		MaxHeaderBytes:    int(cfg.HTTP.MaxHeader),
 		ErrorLog:          errorLog.logger(),
 	}
-	guard := httpguard.New(httpguard.Options{Refused: handler.Refused, TLSLimit: cfg.HTTP.HeaderTimeout.Duration,
-		Log: h.ErrorLog})
+	guard := httpguard.New(httpguard.Options{Refused: handler.Refused})
 	s.register(guard)
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return connlimit.Context(guard.Context(bulk.Serve(ctx, c), c), c)

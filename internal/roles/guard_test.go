@@ -362,7 +362,7 @@ func TestGuardedTLS(t *testing.T) {
 		t.Errorf("%+v", state)
 	}
 	for begin, want := range map[string]string{"GET / HTTP/1.1\r\nHost: a\r\n\r\n": "this port needs HTTPS",
-		"PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n": "a PROXY protocol header", "SSH-2.0-x\r\n\r\n\r\n\r\n": ""} {
+		"SSH-2.0-x\r\n\r\n\r\n\r\n": ""} {
 		c, err := net.Dial("tcp", g.address)
 		if err != nil {
 			t.Fatal(err)

@@ -64,6 +64,7 @@ func (q *request) fail(err error) {
 // malformed responds to a request whose body was refused.
 func (q *request) malformed(refusal *httpguard.Refusal) {
 	q.Err, q.Result = refusal, fault.Invalid.String() // whatever else failed because of it
+	q.Outcome.Reason = refusal.Reason
 	q.w.Header().Set("Connection", "close")
 	q.text(refusal.Status, refusal.Error())
 }
