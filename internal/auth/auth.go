@@ -22,15 +22,16 @@ type Options struct {
 	// closes them.
 	Authenticators []Authenticator
 	Rules          []Rule
-	Hook           *Hook // decides where no rule does; nil means nobody does
+	Hook           *Hook // decides if no rule matches; nil means that access is denied then
 	// OpenRead lets everybody read repositories that no rule matches. OpenUntilKnown does so while no caller can be
 	// identified.
 	OpenRead, OpenUntilKnown bool
-	Guesses                  int // wrong credentials that are not delayed; zero means that none are
-	Metrics                  *Metrics
-	Sources                  *Sources
-	Log                      *slog.Logger
-	Now                      func() time.Time // nil means time.Now
+	// Guesses is the number of wrong credentials without a delay. Zero turns delays off.
+	Guesses int
+	Metrics *Metrics
+	Sources *Sources
+	Log     *slog.Logger
+	Now     func() time.Time // nil means time.Now
 }
 
 // Auth identifies callers and decides what they may do. Safe for concurrent use.
@@ -38,7 +39,7 @@ type Auth struct {
 	o          Options
 	rules      atomic.Pointer[[]Rule]
 	ruleSource *source
-	configured atomic.Bool // see Configured
+	configured atomic.Bool // result of Configured
 	guesses    *guesses
 }
 
@@ -65,30 +66,28 @@ func (a *Auth) Close() error {
 // Sources returns the identity sources, for readiness checks.
 func (a *Auth) Sources() *Sources { return a.o.Sources }
 
-// CheckRules refuses an empty list of rules in place of a list with rules. Without rules every identified caller may do
-// what its credential is for, which may be more than before, and a configuration file that lost its rules is more often
-// damaged than intended.
+// CheckRules refuses to replace rules by an empty list. Without rules the credential alone limits an identified caller,
+// which could give more access than before. A configuration file that lost its rules is probably damaged.
 func (a *Auth) CheckRules(rules []Rule) error {
 	if len(rules) > 0 || len(*a.rules.Load()) == 0 {
 		return nil
 	}
 	err := fault.New(fault.Invalid,
-		"the configuration has no [[auth.rule]] tables any more: the previous rules stay in force; restart the server to run "+
-			"without rules")
+		"the configuration has no [[auth.rule]] tables any more: the previous rules stay in force; restart the server to "+
+			"run without rules")
 	a.ruleSource.report(err)
 	return err
 }
 
-// SetRules replaces the rules. CheckRules has accepted them.
+// SetRules replaces the rules by rules that CheckRules has accepted.
 func (a *Auth) SetRules(rules []Rule) {
 	rules = slices.Clone(rules)
 	a.rules.Store(&rules)
 	a.ruleSource.report(nil)
 }
 
-// Configured reports whether callers can be identified: there are or were rules, a hook, SSH keys or tokens. Otherwise,
-// and only then, everybody may read everything. Once true it stays true for the life of the process, so that a lost
-// file opens nothing.
+// Configured reports whether callers can be identified, because there are or were rules, a hook, SSH keys or tokens.
+// Once true it stays true for the life of the process, so that a lost file does not give access.
 func (a *Auth) Configured() bool {
 	if !a.configured.Load() && (len(*a.rules.Load()) > 0 ||
 		slices.ContainsFunc(a.o.Authenticators, Authenticator.Configured)) {

@@ -3,6 +3,7 @@ package auth
 import (
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,27 +12,27 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// authorized is a line of a file of authorized keys.
+// authorized is a line of an authorized_keys file.
 type authorized struct {
 	key       ssh.PublicKey
 	authority bool // the key signs certificates
 	grantee
 }
 
-// parseAuthorized reads a line (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"); without a name its comment is it. A line that
-// asks for more than is done here is an error: it must not let in more than it says.
+// parseAuthorized parses a line (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"). If name is empty, the comment is the name. A
+// line with an unsupported option is invalid, because without the option it could give too much access.
 func parseAuthorized(line, name string) (*authorized, error) {
 	key, comment, options, rest, err := ssh.ParseAuthorizedKey([]byte(line))
 	if err != nil || len(rest) > 0 {
-		return nil, fault.New(fault.Invalid, "it is no public key with its options")
+		return nil, fault.New(fault.Invalid, "not a public key with options")
 	}
 	if _, ok := key.(*ssh.Certificate); ok {
-		return nil, fault.New(fault.Invalid, "it is a certificate; name who signs it, with cert-authority")
+		return nil, fault.New(fault.Invalid, "a certificate: add the key of its authority, with the option cert-authority")
 	}
 	if name == "" {
 		name, _, _ = strings.Cut(comment, " ")
 		if err := CheckName(name); err != nil {
-			return nil, fault.Wrap(fault.Invalid, "the comment after the key has to be the user's name", err)
+			return nil, fault.Wrap(fault.Invalid, "the comment after the key must be the name of the user", err)
 		}
 	}
 	if err := checkStrength(key); err != nil {
@@ -44,28 +45,26 @@ func parseAuthorized(line, name string) (*authorized, error) {
 		}
 	}
 	if len(a.principals) > 0 && !a.authority {
-		return nil, fault.New(fault.Invalid, "principals are for cert-authority")
+		return nil, fault.New(fault.Invalid, "principals= requires cert-authority")
 	}
 	return a, nil
 }
 
-// noEffect are options about what is not offered anyway. Environment variables are never taken from a client's side, as
-// by sshd(8) itself.
-var noEffect = map[string]bool{
-	"restrict": true, "agent-forwarding": true, "no-agent-forwarding": true, "port-forwarding": true,
-	"no-port-forwarding": true, "pty": true,
-	"no-pty": true, "user-rc": true, "no-user-rc": true, "x11-forwarding": true, "no-x11-forwarding": true,
-	"permitlisten": true, "permitopen": true,
-	"tunnel": true, "environment": true,
+// noEffect lists options about features that are not supported. Environment variables of clients are never used, as by
+// default in sshd(8).
+var noEffect = []string{
+	"restrict", "agent-forwarding", "no-agent-forwarding", "port-forwarding", "no-port-forwarding", "pty", "no-pty",
+	"user-rc", "no-user-rc", "x11-forwarding", "no-x11-forwarding", "permitlisten", "permitopen", "tunnel", "environment",
 }
 
+// option applies an option of the line.
 func (a *authorized) option(text string) error {
 	name, value, given := strings.Cut(text, "=")
 	name = strings.ToLower(name)
 	if given {
 		var ok bool
 		if value, ok = unquoteOption(value); !ok {
-			return fault.New(fault.Invalid, "the value of the option %.40q is not in quotes", name)
+			return fault.New(fault.Invalid, "option %.40q: the value is not in quotes", name)
 		}
 	}
 	var err error
@@ -78,23 +77,22 @@ func (a *authorized) option(text string) error {
 		a.principals = strings.Split(value, ",")
 	case name == "from" && given:
 		if a.restricted {
-			return fault.New(fault.Invalid, "from= stands twice; name all addresses in one")
+			return fault.New(fault.Invalid, "from= occurs twice: write all addresses in one")
 		}
 		a.restricted = true
 		a.from, err = parseAddressPattern(value)
 	case name == "expiry-time" && given:
 		var at time.Time
-		// of several the first to come, as in sshd(8)
+		// the earliest of several applies, as in sshd(8)
 		if at, err = parseExpiry(value); a.expires.IsZero() || at.Before(a.expires) {
 			a.expires = at
 		}
 	case name == "command":
 		err = fault.New(fault.Invalid,
-			"command= is for servers that run commands; this one runs none, and lets nobody in by the line: remove the "+
-				"option to let the key in")
-	case noEffect[name]:
+			"command= is not supported, so the line is ignored: remove the option to permit the key")
+	case slices.Contains(noEffect, name):
 	default:
-		err = fault.New(fault.Invalid, "the option %.40q is not known here", name)
+		err = fault.New(fault.Invalid, "unknown option %.40q", name)
 	}
 	return err
 }
@@ -106,7 +104,7 @@ func unquoteOption(s string) (string, bool) {
 	return strings.ReplaceAll(s[1:len(s)-1], `\"`, `"`), true
 }
 
-// parseExpiry reads YYYYMMDD[HHMM[SS]], in UTC with a final Z and else in the machine's time.
+// parseExpiry parses YYYYMMDD[HHMM[SS]], in UTC with a final Z and otherwise in the time zone of the machine.
 func parseExpiry(s string) (time.Time, error) {
 	digits, utc := strings.CutSuffix(s, "Z")
 	zone := time.Local
@@ -124,9 +122,9 @@ func parseExpiry(s string) (time.Time, error) {
 		"expiry-time %.40q is not YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, with or without a final Z", s)
 }
 
-// addressPattern is a list of addresses, networks and patterns of addresses as in from= (ssh_config(5), PATTERNS): one
-// has to match, and none of those with "!". Names of hosts are not looked up: who answers for an address decides what
-// it is called.
+// addressPattern is a list of addresses, networks and address patterns as in from= (ssh_config(5), PATTERNS). An
+// address must match one of them, and none of those with "!". Host names are not supported: the owner of an address
+// controls its name.
 type addressPattern []addressMatch
 
 type addressMatch struct {
@@ -145,18 +143,18 @@ func parseAddressPattern(list string) (addressPattern, error) {
 			m.network = netip.PrefixFrom(address.Unmap(), address.Unmap().BitLen())
 		} else if m.network, err = netip.ParsePrefix(word); err == nil {
 			if a := m.network.Addr(); a.Is4In6() && m.network.Bits() >= 96 {
-				m.network = netip.PrefixFrom(a.Unmap(), m.network.Bits()-96) // as the addresses that come
+				m.network = netip.PrefixFrom(a.Unmap(), m.network.Bits()-96) // match unmaps addresses as well
 			}
 			m.network = m.network.Masked()
 		} else {
 			for _, c := range word {
 				if !strings.ContainsRune("0123456789abcdefABCDEF.:*?", c) {
 					return nil, fault.New(fault.Invalid,
-						"%.80q is no address, network, or pattern of addresses; names of hosts are not looked up", word)
+						"%.80q is not an address, a network or an address pattern; host names are not supported", word)
 				}
 			}
 			if m.glob = strings.ToLower(word); word == "" {
-				return nil, fault.New(fault.Invalid, "an empty pattern of addresses")
+				return nil, fault.New(fault.Invalid, "empty address pattern")
 			}
 		}
 		all = append(all, m)
@@ -164,7 +162,7 @@ func parseAddressPattern(list string) (addressPattern, error) {
 	return all, nil
 }
 
-// match tells whether an address may come in.
+// match reports whether an address matches.
 func (p addressPattern) match(address netip.Addr) bool {
 	address = address.Unmap().WithZone("")
 	if !address.IsValid() {

@@ -17,7 +17,7 @@ import (
 // Credential is what a caller presents to prove an identity. It must never be printed.
 type Credential struct {
 	Scheme  string        // "basic", "bearer" or "key"
-	User    string        // with "basic" and "key": the user name that the caller claims, in any form
+	User    string        // with "basic" and "key": the claimed user name, in any form
 	Secret  string        // with "basic" and "bearer": the password or token
 	Key     ssh.PublicKey // with "key": a public key or certificate, whose signature the caller has verified
 	Address string        // IP address of the caller, without a port
@@ -32,10 +32,10 @@ type Authenticator interface {
 	// Accepts reports whether the authenticator may know the credential, by its form.
 	Accepts(c *Credential) bool
 	// Identify returns the identity that the credential proves. The error is Unauthenticated for a wrong credential,
-	// Unavailable while the authenticator cannot tell, or Exhausted. If it is made by notKnown, the next authenticator
-	// that accepts the credential is asked.
+	// Unavailable while that cannot be determined, or Exhausted. After an error from notKnown, the next authenticator that
+	// accepts the credential is asked.
 	Identify(ctx context.Context, c *Credential) (Identity, error)
-	// Configured reports whether the authenticator can identify any caller, or could earlier.
+	// Configured reports whether the authenticator can identify a caller, or could earlier.
 	Configured() bool
 	// Close ends the authenticator. No call may be running.
 	Close() error
@@ -83,7 +83,7 @@ func fromHeader(h http.Header) (c Credential, ok bool, err error) {
 				"invalid Authorization header: no user name and password, or control characters in them")
 		}
 		c.User, c.Secret = user, secret
-		// as CI systems write it: https://TOKEN@host, TOKEN:x-oauth-basic@host
+		// CI systems use https://TOKEN@host and https://TOKEN:x-oauth-basic@host
 		if isToken(user) && !strings.HasPrefix(secret, tokenPrefix) {
 			c.User, c.Secret = "", user
 		}

@@ -7,9 +7,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// May returns nil if an identity may perform an operation. Errors: Unauthenticated if an identified caller might be
-// allowed, whether the repository exists or not. NotFound, as from NoRepository, if the caller may not know of the
-// repository. Denied if the caller may read it. Unavailable.
+// May returns nil if an identity may perform an operation. Errors:
+//   - Unauthenticated if an identified caller might be allowed, whether the repository exists or not
+//   - NotFound, as from NoRepository, if the caller may not know of the repository
+//   - Denied if the caller may read the repository
+//   - Unavailable
 func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
 	err := a.may(ctx, id, repo, op)
 	a.o.Metrics.decision(op, id, err)
@@ -25,7 +27,7 @@ func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 	if id.Anonymous() {
 		if op != Read && !a.Configured() {
 			return fault.New(fault.Denied,
-				"nobody can push yet: the operator of this server has to create a token with \"packhorse token create\"")
+				"pushes need a token: ask the operator of this server to create one with \"packhorse token create\"")
 		}
 		return fault.New(fault.Unauthenticated,
 			"authentication required: use an access token as the password (any user name)")
@@ -39,13 +41,13 @@ func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 		return NoRepository(repo)
 	}
 	if id.Grant != nil && !id.Grant.allows(path, op) {
-		return fault.New(fault.Denied, "%s may read this repository, but this credential allows no more than that", id.Name)
+		return fault.New(fault.Denied, "%s may read this repository, but the credential does not permit this", id.Name)
 	}
 	return fault.New(fault.Denied, "%s may read this repository, but not %s it", id.Name,
 		[...]string{Write: "push to", Admin: "administer"}[op])
 }
 
-// NoRepository returns the error for a repository that does not exist, or that the caller may not know of.
+// NoRepository returns the error for a repository that does not exist, or whose existence the caller may not know.
 func NoRepository(repo git.RepoPath) error {
 	return fault.New(fault.NotFound, "no repository %s here", repo)
 }
@@ -72,10 +74,10 @@ func (a *Auth) decideIdentified(id Identity, path []string, op Operation) decisi
 		return denied
 	}
 	rules := *a.rules.Load()
-	switch allows := decide(rules, id, path); {
-	case allows >= 0:
-		return decisionOf(int(op) < allows)
-	case a.o.Hook != nil:
+	if d, ok := decide(rules, id, path, op); ok {
+		return d
+	}
+	if a.o.Hook != nil {
 		return hookDecides
 	}
 	return decisionOf(len(rules) == 0) // without rules the credential alone decides
@@ -83,9 +85,10 @@ func (a *Auth) decideIdentified(id Identity, path []string, op Operation) decisi
 
 // decideAnonymous decides whether anonymous callers may read.
 func (a *Auth) decideAnonymous(id Identity, path []string) decision {
-	switch allows := decide(*a.rules.Load(), id, path); {
-	case allows >= 0:
-		return decisionOf(int(Read) < allows)
+	d, ok := decide(*a.rules.Load(), id, path, Read)
+	switch {
+	case ok:
+		return d
 	case a.open():
 		return allowed
 	case a.o.Hook != nil:
@@ -97,7 +100,8 @@ func (a *Auth) decideAnonymous(id Identity, path []string) decision {
 // open reports whether everybody may read repositories that no rule matches.
 func (a *Auth) open() bool { return a.o.OpenRead || a.o.OpenUntilKnown && !a.Configured() }
 
-// allowed decides. Whatever anonymous callers may do, everybody may, because a caller can leave out the credential.
+// allowed decides. Identified callers also have the permissions of anonymous ones, because they can omit the
+// credential.
 func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path []string, op Operation) (bool, error) {
 	if !id.Anonymous() {
 		switch a.decideIdentified(id, path, op) {

@@ -17,14 +17,14 @@ import (
 // guesses limits wrong credentials for each network of callers, and for each user name. The first ones are free, later
 // ones wait.
 //
-// A credential counts once for each network, so that a machine with an old password locks out nobody. A credential that
-// was right from a network is never delayed there. A right credential forgives earlier wrong ones of its network, so
-// that programs may try several; each name forgives a limited number. A network counts once for each user name, so that
-// it cannot lock out the user elsewhere.
+// A credential counts once for each network, so that a machine with an old password does not lock out others. A
+// credential that was right from a network is never delayed there. A right credential forgives earlier wrong ones of
+// its network, so that programs may try several. Each name forgives a limited number. A network counts once for each
+// user name, so that it cannot lock out the user elsewhere.
 //
-// All tables are bounded. The entry that was not used for the longest time is dropped first. Safe for concurrent use.
+// All tables are bounded. The least recently used entry is dropped first. Safe for concurrent use.
 type guesses struct {
-	free   int // wrong credentials that are not delayed; zero means that none are
+	free   int // wrong credentials without a delay; zero turns delays off
 	now    func() time.Time
 	secret [32]byte // key of the hashes of credentials, random for each process
 
@@ -42,8 +42,8 @@ type outcome struct {
 	last  time.Time
 }
 
-// limited is the subject of a limiter: a network, or a user name, or, if forgives is set, the forgiveness for a network
-// by a name or by all.
+// limited is the subject of a limiter: a network or a user name. With forgives it is the forgiveness for a network, by
+// one name or by all.
 type limited struct {
 	network, user string
 	forgives      bool
@@ -53,7 +53,7 @@ const (
 	maxGuessers      = 1 << 16 // entries of each table
 	guessInterval    = time.Minute
 	forgiveInterval  = 10 * time.Minute
-	forgiveAll       = 10 // times free: what all names of a network forgive
+	forgiveAll       = 10 // times free: the limit for all names of a network together
 	rememberWrong    = 10 * time.Minute
 	rememberRight    = 24 * time.Hour
 	maxGuessedName   = 256 // bytes of a user name that are compared
@@ -89,7 +89,7 @@ func (g *guesses) attempt(c *Credential) attempt {
 	return attempt{network: network(c.Address), credential: string(m.Sum(nil))}
 }
 
-// guessedUser returns the user name that a credential guesses at. Tokens have none.
+// guessedUser returns the user name of a credential that could be a guess. It is empty for tokens.
 func guessedUser(c *Credential) string {
 	if isToken(c.Secret) {
 		return ""

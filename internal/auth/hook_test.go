@@ -99,7 +99,7 @@ func newHookWorld(t *testing.T, o Options, h HookOptions,
 	o.Sources = NewSources(o.Metrics, slog.New(slog.NewTextHandler(&w.log, nil)))
 	h.Sources = o.Sources
 	o.Hook = NewHook(h)
-	o.Hook.patience = time.Minute
+	o.Hook.readableTime = time.Minute
 	w.start(o)
 	t.Cleanup(func() { w.Auth.Close() })
 	return w, a

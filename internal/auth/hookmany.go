@@ -15,7 +15,7 @@ const (
 	// readableTime is the maximum time that a caller waits for decisions about many repositories. Running requests
 	// continue after it, and their answers are cached.
 	readableTime = 5 * time.Second
-	// maxTogether is the maximum number of repositories in one question, and maxNameBytes the maximum length of a name in
+	// maxTogether is the maximum number of repositories in one question. maxNameBytes is the maximum length of a name in
 	// its answer.
 	maxTogether  = 500
 	maxNameBytes = 8 << 10
@@ -30,7 +30,7 @@ const (
 type view struct {
 	key     string
 	counted int           // answers; guarded by Hook.mu
-	turn    chan struct{} // held by the one call that asks, so that the next call finds its answers
+	turn    chan struct{} // held by one call while it asks, so that the next call finds its answers
 
 	mu      sync.Mutex
 	answers map[git.RepoPath]viewAnswer
@@ -44,13 +44,13 @@ type viewAnswer struct {
 // readable reports which of many repositories an identity may read. complete is false if it could not determine all of
 // them within readableTime. If the hook supports it, one question is about many repositories.
 func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) (allowed []bool, complete bool) {
-	ctx, cancel := context.WithTimeout(ctx, h.patience)
+	ctx, cancel := context.WithTimeout(ctx, h.readableTime)
 	defer cancel()
 	v := h.view(id)
 	q := &manyQuestion{h: h, id: id, view: v, repos: repos, allowed: make([]bool, len(repos))}
 	missing := q.fromCache(0)
 	if len(missing) == 0 {
-		h.o.Metrics.question("remembered")
+		h.o.Metrics.question("cached")
 		return q.allowed, true
 	}
 	select {
@@ -94,7 +94,7 @@ type manyQuestion struct {
 
 	mu      sync.Mutex
 	allowed []bool // for each repository
-	failed  bool   // the hook failed, or the time is over
+	failed  bool   // the hook failed, or ctx has ended
 }
 
 // result returns the current result. Later answers do not change it.
@@ -114,7 +114,7 @@ func (q *manyQuestion) fromCache(stale time.Duration) (missing []int) {
 	for i, repo := range q.repos {
 		if a, ok := q.view.answers[repo]; ok && now < a.until {
 			q.allowed[i] = a.allow
-		} else if utf8.ValidString(repo.String()) { // several invalid names would be equal in JSON
+		} else if utf8.ValidString(repo.String()) { // different invalid names would be equal in JSON
 			missing = append(missing, i)
 		}
 	}
@@ -136,19 +136,20 @@ func (q *manyQuestion) ask(ctx context.Context, missing []int) bool {
 			}
 		})
 	}
-	for len(missing) > 0 && !q.over(ctx) {
+	for len(missing) > 0 && !q.hasFailed(ctx) {
 		n := min(size, len(missing))
 		parts <- missing[:n]
 		missing = missing[n:]
 	}
 	close(parts)
 	workers.Wait()
-	q.mu.Lock() // a request that goes on after ctx may still write
+	q.mu.Lock() // a request that continues after the end of ctx may still write
 	defer q.mu.Unlock()
 	return !q.failed && len(missing) == 0
 }
 
-func (q *manyQuestion) over(ctx context.Context) bool {
+// hasFailed reports whether the question has failed, also because ctx has ended.
+func (q *manyQuestion) hasFailed(ctx context.Context) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.failed = q.failed || ctx.Err() != nil
@@ -158,25 +159,25 @@ func (q *manyQuestion) over(ctx context.Context) bool {
 // askPart sends one request, and waits for its answer until ctx ends.
 func (q *manyQuestion) askPart(ctx context.Context, part []int) {
 	select {
-	case q.h.crowd <- struct{}{}:
+	case q.h.manySlots <- struct{}{}:
 	case <-ctx.Done():
-		q.over(ctx)
+		q.hasFailed(ctx)
 		return
 	}
-	if q.over(ctx) {
-		<-q.h.crowd
+	if q.hasFailed(ctx) {
+		<-q.h.manySlots
 		return
 	}
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		defer func() { <-q.h.crowd }()
+		defer func() { <-q.h.manySlots }()
 		q.requestPart(part)
 	}()
 	select {
 	case <-answered:
 	case <-ctx.Done():
-		q.over(ctx)
+		q.hasFailed(ctx)
 	}
 }
 
@@ -203,25 +204,23 @@ func (q *manyQuestion) request(part []int) ([]bool, error) {
 	for n, i := range part {
 		names[n] = strings.Join(pathOf(q.repos[i]), "/")
 	}
-	text := question{Operation: Read.String(), Client: q.id.Address, Identity: hookIdentityOf(q.id)}
+	text := question{Question: readable, Repositories: names}
 	if !q.h.o.Many {
-		text.Question, text.Repository = authorize, names[0]
-		a, err := q.h.request(text, nil)
-		if err != nil {
-			return nil, err
-		}
-		return []bool{a.Allow}, nil
+		text = question{Question: authorize, Repository: names[0]}
 	}
-	text.Question, text.Repositories = readable, names
+	text.Operation, text.Client, text.Identity = Read.String(), q.id.Address, hookIdentityOf(q.id)
 	a, err := q.h.request(text, nil)
 	if err != nil {
 		return nil, err
+	}
+	if !q.h.o.Many {
+		return []bool{a.Allow}, nil
 	}
 	listed := make(map[string]bool, len(a.Repositories))
 	for _, name := range a.Repositories {
 		listed[name] = a.Allow
 	}
-	allowed := make([]bool, len(part))
+	allowed := make([]bool, len(names))
 	for n, name := range names {
 		allowed[n] = listed[name]
 	}

@@ -1,23 +1,22 @@
 // Package auth identifies callers and decides what they may do.
 //
-// Auth holds a list of authenticators, each for one kind of credential: Tokens (tokens.go), Keys for SSH keys and
+// Auth has a list of authenticators, each for one kind of credential: Tokens (tokens.go), Keys for SSH keys and
 // certificates (keys.go), and Hook, which asks an application over HTTP (hook.go). A further kind is a type with the
 // methods of Authenticator, and a line in package roles that adds it to the list. Wrong credentials are delayed
 // (guesses.go).
 //
-// Rules decide what an identity may do with a repository. The first matching rule decides (rules.go), and without one
-// the hook (decide.go).
+// The first matching rule decides about the operations of an identity on a repository (rules.go). Without a matching
+// rule, the hook decides (decide.go).
 //
-// A refusal reveals nothing: anonymous callers are asked to authenticate whether the repository exists or not, and
-// identified callers who may not read a repository are told that it does not exist.
+// A refusal reveals nothing. Anonymous callers are asked to authenticate whether the repository exists or not.
+// Identified callers who may not read a repository get the same answer as for one that does not exist.
 package auth
 
 import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Identity is a caller, as far as it has proved who it is. The zero value is an anonymous caller. Handlers get it as an
-// argument.
+// Identity is the proved identity of a caller. The zero value is an anonymous caller. Handlers get it as an argument.
 type Identity struct {
 	Name string // letters, digits and "._-@+", at most 128 bytes; empty for anonymous callers
 	By   string // kind of the credential: ByToken, ByKey, ByCertificate or ByHook

@@ -188,7 +188,7 @@ func (k *Keys) Identify(_ context.Context, c *Credential) (id Identity, err erro
 	return Identity{Name: g.name, By: ByKey, Credential: ssh.FingerprintSHA256(c.Key), noTouch: g.noTouch}, nil
 }
 
-// unreadableKeys returns the error for users whom a failing file concerns.
+// unreadableKeys returns the error for users of a failing file.
 func unreadableKeys(err error) error {
 	return unavailable("the server cannot read its SSH keys at present; try again later", err)
 }
@@ -300,8 +300,8 @@ func readAuthority(path string) (keyList, int, error) {
 	return l, len(text), err
 }
 
-// readAuthorized reads the keys of users from a file or the files of a directory. It skips invalid lines and files, with
-// a complaint.
+// readAuthorized reads the keys of users from a file or the files of a directory. It skips invalid lines and files,
+// with a complaint.
 func readAuthorized(path string, complaints *[]complaint) (l keyList, size int, err error) {
 	l = newKeyList()
 	if path == "" {

@@ -151,10 +151,10 @@ func TestLinesThatAreNotUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, says := range map[string]string{
-		`command="git-shell" ` + key: "command=", `unknown ` + key: "not known here", `from="host.example" ` +
-			key: "names of hosts", `from="" ` + key: "empty",
+		`command="git-shell" ` + key: "command=", `unknown ` + key: "unknown option", `from="host.example" ` +
+			key: "host names", `from="" ` + key: "empty",
 		`expiry-time="soon" ` + key: "expiry-time", `principals="a" ` + key: "cert-authority", `verify-required ` +
-			key: "not known here",
+			key: "unknown option",
 		"ssh-ed25519 AAAA": "public key", "x": "public key", `from=10.0.0.1 ` + key: "quotes",
 		string(ssh.MarshalAuthorizedKey(weak)): "1024 bits",
 	} {

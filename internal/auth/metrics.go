@@ -8,8 +8,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Metrics counts credentials, decisions, and questions to the hook, and says which identity sources fail. No label has
-// a name that a caller chose.
+// Metrics counts credentials, decisions, and questions to the hook, and reports failing identity sources. No label
+// value comes from a caller.
 type Metrics struct {
 	credentials *prometheus.CounterVec
 	decisions   *prometheus.CounterVec
@@ -23,26 +23,26 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		credentials: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_auth_credentials_total",
-			Help: "Credentials that callers offered, by how (basic, bearer, key, other) and result (ok, or the kind of error).",
+			Help: "Credentials from callers, by how (basic, bearer, key, other) and result (ok, or the kind of error).",
 		}, []string{"how", "result"}),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_auth_decisions_total",
-			Help: "Whether callers might do what they asked for, by operation, caller (anonymous, known) and result (ok, or " +
-				"the kind of error).",
+			Help: "Decisions about operations, by operation, caller (anonymous, known) and result (ok, or the kind of " +
+				"error).",
 		}, []string{"operation", "caller", "result"}),
 		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_auth_hook_questions_total",
-			Help: "Questions for the auth hook by result: remembered, stale (an old answer, because the hook failed), or, of " +
-				"those it was asked, ok or failed; skipped while it is not asked.",
+			Help: "Questions to the auth hook by result: ok, failed, cached, stale (an expired answer, because the hook " +
+				"failed), or skipped (not sent).",
 		}, []string{"result"}),
 		hookSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_auth_hook_seconds", Help: "Time until the auth hook answered, or failed.",
+			Name: "packhorse_auth_hook_seconds", Help: "Time until the auth hook answered or failed.",
 			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10},
 		}),
 		sources: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "packhorse_auth_source_failed",
-			Help: "1 while an identity source (tokens, rules, hook, authorized_keys, trusted_user_ca, revoked_keys) cannot " +
-				"be used, else 0.",
+			Help: "1 while an identity source (tokens, rules, hook, authorized_keys, trusted_user_ca, revoked_keys) fails, " +
+				"else 0.",
 		}, []string{"source"}),
 	}
 }
@@ -59,7 +59,7 @@ func result(err error) string {
 	return fault.KindOf(err).String()
 }
 
-// credential counts one that was offered.
+// credential counts a credential of a caller.
 func (m *Metrics) credential(how string, err error) {
 	switch how {
 	case "basic", "bearer", ByKey, ByCertificate:

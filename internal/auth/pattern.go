@@ -9,26 +9,26 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Pattern names repositories by the components of their paths: "team/app" that one, "team/*" those directly in team,
-// "team/**" those at any depth below it, "**" all. In a component "*" stands for any characters, "?" for one. "team/**"
-// is not for teams/app.
+// Pattern selects repositories by the components of their paths: "team/app" is one repository, "team/*" those directly
+// in team, "team/**" those at any depth below team, and "**" all. In a component "*" matches any characters and "?"
+// one.
 type Pattern struct{ components []string }
 
-// maxStars bounds the "**" of a pattern, and with them the work of a match.
+// maxStars is the maximum number of "**" in a pattern. It limits the work of a match.
 const maxStars = 2
 
-// ParsePattern reads a pattern. A final ".git" does not count, as in the names of repositories.
+// ParsePattern parses a pattern. A final ".git" is ignored, as in the names of repositories.
 func ParsePattern(s string) (Pattern, error) {
 	bad := func(why string) (Pattern, error) {
 		return Pattern{}, fault.New(fault.Invalid,
-			"bad pattern %.80q of repositories: %s; write it as in team/app, team/* or team/**", s, why)
+			"invalid pattern of repositories %.80q: %s: use a form like team/app, team/* or team/**", s, why)
 	}
 	if strings.ContainsAny(s, `[]\`) {
-		return bad(`it has one of []\`)
+		return bad(`it contains one of []\`)
 	}
 	repo, err := git.ParseRepoPath(s)
 	if err != nil || repo.String() != s {
-		return bad("it is no path of a repository, without slashes at its ends")
+		return bad("it is not a path of a repository without slashes at its ends")
 	}
 	p := Pattern{pathOf(repo)}
 	stars := 0
@@ -36,7 +36,7 @@ func ParsePattern(s string) (Pattern, error) {
 		if c == "**" {
 			stars++
 		} else if strings.Contains(c, "**") {
-			return bad(`"**" stands for whole components`)
+			return bad(`"**" is not a whole component`)
 		}
 	}
 	if stars > maxStars {
@@ -45,7 +45,7 @@ func ParsePattern(s string) (Pattern, error) {
 	return p, nil
 }
 
-// ParsePatterns reads several.
+// ParsePatterns parses several patterns.
 func ParsePatterns(list []string) (all []Pattern, err error) {
 	for _, s := range list {
 		p, err := ParsePattern(s)
@@ -59,8 +59,8 @@ func ParsePatterns(list []string) (all []Pattern, err error) {
 
 func (p Pattern) String() string { return strings.Join(p.components, "/") }
 
-// pathOf gives the components by which a repository is matched. The names under which one repository can be reached
-// ("app", "app.git", "app/.git", "app.git/.git") all come out as "app": what holds for one of them holds for all.
+// pathOf returns the components of a repository's path for patterns. All names of one repository ("app", "app.git",
+// "app/.git", "app.git/.git") give the same result.
 func pathOf(repo git.RepoPath) []string {
 	components := strings.Split(repo.String(), "/")
 	for {
@@ -78,7 +78,7 @@ func pathOf(repo git.RepoPath) []string {
 	}
 }
 
-// Covers tells whether the pattern is about a repository, by whichever of its names.
+// Covers reports whether the pattern matches a repository, by any of its names.
 func (p Pattern) Covers(repo git.RepoPath) bool { return p.match(pathOf(repo)) }
 
 func (p Pattern) match(components []string) bool { return match(p.components, components) }

@@ -7,67 +7,64 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Words for callers in a rule.
+// Names of groups of callers in a rule.
 const (
-	anonymous = "anonymous" // those whom nobody knows
-	everybody = "*"         // those who are known
+	anonymous  = "anonymous"
+	identified = "*"
 )
 
-// Rule says what some callers may do with some repositories. The first rule that is for both decides; those after it do
-// not count.
+// Rule permits operations of some callers on some repositories. The first matching rule decides.
 type Rule struct {
-	who          []who
+	callers      []callerPattern
 	repositories []Pattern
-	allows       int // operations below it, as a number; 0: none
+	permits      int // the number of permitted operations, from Read on; zero means that no operation is permitted
 }
 
-// who is a caller as a rule names it.
-type who struct {
-	by   string // "" for any
-	name string // of an identity, or one of the words
+// callerPattern matches one identity or a group of callers.
+type callerPattern struct {
+	by   string // kind of credential; empty means any
+	name string // of an identity, or a group
 }
 
-// ParseRule reads a rule as the configuration has it: each of who is "anonymous", "*" for whoever is known, a name, or
-// a name with how it was proved, as in "token:ci" or "key:alice"; may is "none", "read", "write" or "admin". Nobody
-// anonymous may be allowed more than to read.
+// ParseRule parses a rule of the configuration. Each of callers is "anonymous", "*" for all identified callers, a name,
+// or a name with the kind of credential, like "token:ci" or "key:alice". may is "none", "read", "write" or "admin".
+// Anonymous callers can get permission to read only.
 func ParseRule(callers, repositories []string, may string) (Rule, error) {
 	var r Rule
 	if may != "none" {
 		op, err := ParseOperation(may)
 		if err != nil {
-			return r, fault.New(fault.Invalid, "may is %.40q; it has to be none, read, write or admin", may)
+			return r, fault.New(fault.Invalid, "may = %.40q: use none, read, write or admin", may)
 		}
-		r.allows = int(op) + 1
+		r.permits = int(op) + 1
 	}
 	if len(callers) == 0 || len(repositories) == 0 {
 		return r, fault.New(fault.Invalid, "a rule needs who and repositories")
 	}
 	for _, text := range callers {
-		w := who{name: text}
-		if text != anonymous && text != everybody {
-			if by, name, ok := strings.Cut(text, ":"); ok {
-				if !slices.Contains([]string{ByToken, ByKey, ByCertificate, ByHook}, by) {
-					return r, fault.New(fault.Invalid, "who is %.80q; before the colon stands token, key, certificate or hook", text)
-				}
-				w = who{by, name}
+		c := callerPattern{name: text}
+		if by, name, ok := strings.Cut(text, ":"); ok {
+			if !slices.Contains([]string{ByToken, ByKey, ByCertificate, ByHook}, by) {
+				return r, fault.New(fault.Invalid, "who = %.80q: use token, key, certificate or hook before the colon", text)
 			}
-			if w.name != everybody || w.by == "" {
-				if err := CheckName(w.name); err != nil {
-					return r, err
-				}
+			c = callerPattern{by, name}
+		}
+		if c.name != identified && text != anonymous {
+			if err := CheckName(c.name); err != nil {
+				return r, err
 			}
 		}
-		if text == anonymous && r.allows > int(Read)+1 {
-			return r, fault.New(fault.Invalid, "a rule lets anonymous callers %s; they may read at most", may)
+		if text == anonymous && r.permits > int(Read)+1 {
+			return r, fault.New(fault.Invalid, "a rule permits anonymous callers to %s: they may only read", may)
 		}
-		r.who = append(r.who, w)
+		r.callers = append(r.callers, c)
 	}
 	var err error
 	r.repositories, err = ParsePatterns(repositories)
 	return r, err
 }
 
-// How an identity was proved.
+// Kinds of credentials that prove an identity.
 const (
 	ByToken       = "token"
 	ByKey         = "key"
@@ -75,25 +72,24 @@ const (
 	ByHook        = "hook"
 )
 
-func (r *Rule) isFor(id Identity, path []string) bool {
-	return slices.ContainsFunc(r.who, func(w who) bool {
+func (r *Rule) match(id Identity, path []string) bool {
+	return slices.ContainsFunc(r.callers, func(c callerPattern) bool {
 		switch {
 		case id.Anonymous():
-			return w.name == anonymous
-		case w.by != "" && w.by != id.By:
+			return c.name == anonymous
+		case c.by != "" && c.by != id.By:
 			return false
 		}
-		return w.name == everybody || w.name == id.Name
+		return c.name == identified || c.name == id.Name
 	}) && matchAny(r.repositories, path)
 }
 
-// decide gives what the first rule for a caller and a repository allows, as in Rule.allows; -1 if there is no rule for
-// them.
-func decide(rules []Rule, id Identity, path []string) int {
+// decide returns the decision of the first matching rule. ok is false if no rule matches.
+func decide(rules []Rule, id Identity, path []string, op Operation) (d decision, ok bool) {
 	for i := range rules {
-		if rules[i].isFor(id, path) {
-			return rules[i].allows
+		if rules[i].match(id, path) {
+			return decisionOf(int(op) < rules[i].permits), true
 		}
 	}
-	return -1
+	return denied, false
 }

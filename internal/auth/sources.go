@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The places that callers and what they may do are known from, as logs, metrics and readiness checks name them.
+// Names of identity sources in logs, metrics and readiness checks.
 const (
 	SourceTokens         = "tokens"
 	SourceRules          = "rules"
@@ -18,9 +18,9 @@ const (
 	SourceRevokedKeys    = "revoked_keys"
 )
 
-// Sources keeps which identity sources cannot be used at the moment. A source that fails, because it is missing,
-// unreadable, damaged, or empty where it was not before, never lets in anybody whom it kept out: the callers about whom
-// it would have decided get an error of kind Unavailable until it is back. Safe for concurrent use.
+// Sources records which identity sources fail: they are missing, unreadable, damaged, or empty although they were not
+// before. A failing source never gives access to callers that it refused before. Its callers get an error of kind
+// Unavailable until it works again. Safe for concurrent use.
 type Sources struct {
 	log   *slog.Logger
 	gauge *prometheus.GaugeVec
@@ -29,31 +29,31 @@ type Sources struct {
 	all []*source
 }
 
-// NewSources makes an empty list. Auth and Keys add what they use.
+// NewSources makes an empty list. Authenticators and Auth add their sources.
 func NewSources(m *Metrics, log *slog.Logger) *Sources { return &Sources{log: log, gauge: m.sources} }
 
-// Source is one identity source as a readiness check sees it.
+// Source is an identity source for readiness checks.
 type Source struct {
 	Name string
-	// Check reads the source again if it may have changed, and returns why it cannot be used; nil if it can.
+	// Check reads the source again if it may have changed, and returns the reason if it fails.
 	Check func() error
 }
 
-// List returns the sources that are in use.
+// List returns the sources.
 func (s *Sources) List() []Source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []Source
 	for _, one := range s.all {
-		list = append(list, Source{one.name, one.check})
+		list = append(list, Source{one.name, one.status})
 	}
 	return list
 }
 
-// add returns a source that works. look, unless nil, looks at it again, reports what it finds, and may be called at any
-// time.
-func (s *Sources) add(name string, look func()) *source {
-	one := &source{name: name, look: look, log: s.log, failed: s.gauge.WithLabelValues(name)}
+// add adds a source, which works. check examines it again and reports the result. It may be nil and is called at any
+// time. A source with the same name is replaced.
+func (s *Sources) add(name string, check func()) *source {
+	one := &source{name: name, check: check, log: s.log, failed: s.gauge.WithLabelValues(name)}
 	one.failed.Set(0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,18 +64,17 @@ func (s *Sources) add(name string, look func()) *source {
 
 // source is one identity source.
 type source struct {
-	name   string
-	look   func()
-	soft   bool // there are other ways than this source: a failure is no reason to get no requests
-	log    *slog.Logger
-	failed prometheus.Gauge
+	name     string
+	check    func()
+	optional bool // the server is ready even if the source fails
+	log      *slog.Logger
+	failed   prometheus.Gauge
 
 	mu  sync.Mutex
 	err error
 }
 
-// report keeps the state of the source, and logs each change of it once. Nil receivers are for sources that are not
-// configured.
+// report records the state of the source and logs each change once. A nil source is not configured.
 func (s *source) report(err error) {
 	if s == nil {
 		return
@@ -93,13 +92,14 @@ func (s *source) report(err error) {
 	s.err = err
 }
 
-func (s *source) check() error {
-	if s.look != nil {
-		s.look()
+// status implements Source.Check.
+func (s *source) status() error {
+	if s.check != nil {
+		s.check()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.soft {
+	if s.optional {
 		return nil
 	}
 	return s.err

@@ -10,13 +10,11 @@ import (
 	"strings"
 )
 
-// A token is "phk_", and then in 45 letters and digits (base32, lower case) 24 random bytes and a CRC-32 of them and
-// the prefix. The prefix is for those who look for secrets in places where they should not be; the checksum tells them,
-// and us, a token from what resembles one.
+// A token is "phk_" and 45 letters and digits (base32, lower case) with 24 random bytes and a CRC-32 of prefix and
+// bytes. Scanners for leaked secrets find the prefix, and the checksum excludes texts that only look like a token.
 //
-// What is kept of a token is its SHA-256. A slow hash would add nothing: it is for passwords, of which there are few
-// enough to be tried one after the other, and 192 random bits cannot be tried however fast each try is. It would cost
-// though: every request brings its token, and whoever sends wrong ones would make the server work.
+// The server stores the SHA-256 of a token. A slow hash protects passwords, which can be guessed. 192 random bits
+// cannot, and a slow hash for each request would let wrong tokens load the server.
 const (
 	tokenPrefix = "phk_"
 	tokenRandom = 24
@@ -36,7 +34,7 @@ func tokenSum(secret []byte) uint32 {
 	return crc32.ChecksumIEEE(append([]byte(tokenPrefix), secret...))
 }
 
-// isToken tells what has the form of a token.
+// isToken reports whether a text has the form of a token.
 func isToken(s string) bool {
 	if len(s) != tokenLength || !strings.HasPrefix(s, tokenPrefix) {
 		return false
@@ -45,10 +43,10 @@ func isToken(s string) bool {
 	return err == nil && binary.BigEndian.Uint32(p[tokenRandom:]) == tokenSum(p[:tokenRandom])
 }
 
-// hashToken is what is kept of a token.
+// hashToken returns the stored hash of a token.
 func hashToken(s string) [sha256.Size]byte { return sha256.Sum256([]byte(s)) }
 
-// HoldsToken tells whether there is a token in a text, whole and well formed.
+// HoldsToken reports whether a text contains a complete token.
 func HoldsToken(s string) bool {
 	for i := 0; ; i++ {
 		at := strings.Index(s[i:], tokenPrefix)
@@ -61,7 +59,8 @@ func HoldsToken(s string) bool {
 	}
 }
 
-// Redact blots out tokens in what a client sent and a log is to show: people do paste them into the wrong place.
+// Redact replaces the secret part of tokens, also incomplete ones, in a text for a log. Users paste tokens into the
+// wrong places.
 func Redact(s string) string {
 	if !strings.Contains(s, tokenPrefix) {
 		return s

@@ -225,8 +225,8 @@ func (f TokenFile) change(do func(*tokenTable) error) error {
 	return f.write(f.path, append(text, '\n'))
 }
 
-// write replaces the token file, or the file at usedPath. The new file belongs to the owner of its directory, whoever
-// runs the command, because the server has to read it.
+// write replaces the token file, or the file at usedPath. A command of root gives the new file to the owner of its
+// directory, because the server has to read it.
 func (f TokenFile) write(path string, text []byte) error {
 	err := disk.ReplaceFile(path, text, func(file *os.File) error {
 		if os.Geteuid() != 0 {

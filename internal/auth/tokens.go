@@ -135,7 +135,7 @@ func (t *Tokens) Identify(_ context.Context, c *Credential) (Identity, error) {
 	return found.id, nil
 }
 
-// unavailable returns the error for callers whom a failing source would have identified.
+// unavailable returns the error for callers of a failing source.
 func unavailable(msg string, err error) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: fault.RetryLater, Err: err}
 }
@@ -182,8 +182,8 @@ func (t *Tokens) open(table tokenTable, exists bool) (map[[sha256.Size]byte]*tok
 	case !exists && t.existed:
 		return nil, fmt.Errorf("token file %s: it is missing: restore it", t.file.path)
 	case table.Last < t.last:
-		return nil, fmt.Errorf("token file %s: it is older than the previous one (its latest token is number %d, and was "+
-			"%d) and may contain revoked tokens: restore the newer file, or restart the server to accept this one",
+		return nil, fmt.Errorf("token file %s: it is older than the previous one (latest token %d, previously %d), so "+
+			"tokens in it may be revoked: restore the newer file, or restart the server to accept this one",
 			t.file.path, table.Last, t.last)
 	}
 	next := make(map[[sha256.Size]byte]*token, len(table.Tokens))
