@@ -182,8 +182,8 @@ func (t *Tokens) open(table tokenTable, exists bool) (map[[sha256.Size]byte]*tok
 	case !exists && t.existed:
 		return nil, fmt.Errorf("token file %s: it is missing: restore it", t.file.path)
 	case table.Last < t.last:
-		return nil, fmt.Errorf("token file %s: it is older than the previous one (latest token %d, previously %d), so "+
-			"tokens in it may be revoked: restore the newer file, or restart the server to accept this one",
+		return nil, fmt.Errorf("token file %s: it is older than the previous one and may contain revoked tokens (latest "+
+			"token %d, previously %d): restore the newer file, or restart the server",
 			t.file.path, table.Last, t.last)
 	}
 	next := make(map[[sha256.Size]byte]*token, len(table.Tokens))
