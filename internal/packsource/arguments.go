@@ -1,0 +1,103 @@
+package packsource
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// gitBigFile is core.bigFileThreshold as git has it: from there on no file is in memory as a whole.
+const gitBigFile = 512 << 20
+
+// gitDeltaCache is pack.deltaCacheSize as git has it.
+const gitDeltaCache = 256 << 20
+
+// windowMemory is for one thread of a process that should have so much memory: all windows together have a quarter of
+// that at most. 0 or less: no bound.
+func (o *GitOptions) windowMemory(share int64) int64 {
+	if share == 0 {
+		return o.WindowMemory
+	}
+	most := max(share/4/int64(max(o.Threads, 1)), 1)
+	if o.WindowMemory <= 0 {
+		return most
+	}
+	return min(o.WindowMemory, most)
+}
+
+// arguments is the command line. Nothing in it comes from a client but the filter, which is canonical.
+func (g *Git) arguments(dir string, spec *Spec) []string {
+	args := []string{"--git-dir=" + dir}
+	set := func(key string, value int64) { args = append(args, "-c", key+"="+strconv.FormatInt(value, 10)) }
+	set("pack.threads", int64(g.options.Threads))
+	share := g.options.Memory
+	if share == 0 {
+		share = g.options.Machine / 2 / int64(max(1, g.runner.Slots(ClassPack)))
+		if share > 0 && share/8 < gitDeltaCache {
+			set("pack.deltaCacheSize", share/8)
+		}
+	}
+	if window := g.options.windowMemory(share); window > 0 {
+		set("pack.windowMemory", window)
+	}
+	if m := g.options.Memory; m > 0 { // the rest is for the lists of objects
+		set("pack.deltaCacheSize", m/8)
+		set("core.deltaBaseCacheLimit", m/8)
+		set("core.bigFileThreshold", min(m/8, gitBigFile))
+	}
+	if window := g.window(spec); window != WindowDefault {
+		set("pack.window", int64(window))
+	}
+	if len(spec.Shallow) > 0 {
+		if g.options.ShallowCompression > 0 {
+			set("pack.compression", int64(g.options.ShallowCompression))
+		}
+		args = append(args, "--shallow-file", "") // git takes its value only as an argument of its own
+	}
+	args = append(args, "pack-objects", "--revs", "--stdout", "--progress")
+	for _, flag := range []struct {
+		on   bool
+		name string
+	}{
+		{spec.Thin, "--thin"}, {len(spec.Shallow) > 0, "--shallow"}, {spec.Offset, "--delta-base-offset"},
+		{len(spec.Tags) > 0, "--include-tag"}, {spec.Filter != "", "--filter=" + spec.Filter},
+	} {
+		if flag.on {
+			args = append(args, flag.name)
+		}
+	}
+	return args
+}
+
+func (g *Git) window(spec *Spec) int {
+	if len(spec.Shallow) == 0 || len(spec.Haves) > 0 {
+		return g.options.Window
+	}
+	for _, want := range spec.Wants {
+		if _, shallow := slices.BinarySearchFunc(spec.Shallow, want, git.ObjectID.Compare); !shallow {
+			return g.options.ShallowWindow
+		}
+	}
+	return g.options.SnapshotWindow
+}
+
+// revisions is the input of pack-objects: grafts, objects to reach, objects to leave out.
+func revisions(spec *Spec) []byte {
+	b := make([]byte, 0,
+		(len(spec.Shallow)+len(spec.First)+len(spec.Wants)+len(spec.Haves)+1)*(spec.Repo.Format.HexSize()+12))
+	for _, id := range spec.Shallow {
+		b = append(id.AppendHex(append(b, "--shallow "...)), '\n')
+	}
+	for _, id := range spec.First {
+		b = append(id.AppendHex(b), '\n')
+	}
+	for _, id := range spec.Wants {
+		b = append(id.AppendHex(b), '\n')
+	}
+	b = append(b, "--not\n"...)
+	for _, id := range spec.Haves {
+		b = append(id.AppendHex(b), '\n')
+	}
+	return append(b, '\n')
+}

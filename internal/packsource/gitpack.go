@@ -1,0 +1,226 @@
+package packsource
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+)
+
+// gitPack is one run of pack-objects.
+type gitPack struct {
+	child        *process.Process
+	verification *pack.Verification // of the repository's packs; nil: none, or reported
+	opened       time.Time
+	cancel       context.CancelFunc
+	abandoned    func() error // the error of Open's context
+	pauses       pauses
+	trailer      int    // length of the checksum that ends the pack
+	temporary    string // scratch git directory of this run; "" for none
+	progress     progressText
+	info         Info
+	ended        bool // Wait was called
+}
+
+// Size is unknown until the end.
+func (p *gitPack) Size() int64 { return -1 }
+
+func (p *gitPack) Info() Info {
+	p.info.Result = Uncached
+	p.info.Wait = p.child.Waited()
+	return p.info
+}
+
+// Send frames git's output on its way to out.
+func (p *gitPack) Send(ctx context.Context, out Output) error {
+	defer context.AfterFunc(ctx, p.child.Kill)()
+	f := newFramer(p.trailer)
+	defer f.release()
+	err := p.copy(f, out)
+	if err != nil {
+		p.child.Kill()
+	}
+	usage, exit := p.child.Wait()
+	p.ended, p.info.Child = true, usage
+	gone := cmp.Or(ctx.Err(), p.abandoned())
+	switch {
+	case gone != nil:
+		return fault.Wrap(fault.KindOf(gone), "the pack was abandoned", gone)
+	case errors.Is(err, errGit):
+		if exit != nil && !fault.Is(exit, fault.Cancelled) { // git's own error is more specific, unless we cancelled it
+			err = exit
+		}
+		return packError(err)
+	case err != nil: // out's
+		return err
+	case exit != nil:
+		return packError(exit)
+	}
+	if err := p.tell(out); err != nil {
+		return err
+	}
+	if err := p.warn(ctx, out); err != nil {
+		return err
+	}
+	return p.write(out, f.last()) // kept back until git had ended well
+}
+
+// warn waits for the verification and warns the client if the repository's packs are damaged.
+func (p *gitPack) warn(ctx context.Context, out Output) error {
+	if p.verification == nil {
+		return nil
+	}
+	patience := time.NewTimer(min(verifyPatience, max(leastVerifyPatience, time.Since(p.opened))))
+	defer patience.Stop()
+	select {
+	case <-p.verification.Done():
+	case <-patience.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return p.warnIfKnown(out)
+}
+
+// warnIfKnown warns the client, once, that the repository's packs are damaged. The pack is still sent, because it may
+// not contain the damaged object, and clients check every object.
+func (p *gitPack) warnIfKnown(out Output) error {
+	if p.verification == nil {
+		return nil
+	}
+	select {
+	case <-p.verification.Done():
+	default:
+		return nil
+	}
+	damage := p.verification.Damage()
+	p.verification = nil
+	if damage == nil {
+		return nil
+	}
+	what := "a pack"
+	if !damage.Object.IsZero() {
+		what = "object " + damage.Object.String()
+	}
+	return out.Progress(fmt.Appendf(nil,
+		"warning: %s of this repository is damaged on the server; tell its administrator\n", what))
+}
+
+// errGit marks an error of git's output.
+var errGit = errors.New("git pack-objects gave no pack")
+
+// copy sends git's output but for its last bytes. Its errors are out's, or errGit.
+func (p *gitPack) copy(f *framer, out Output) error {
+	stdout := p.child.Stdout()
+	sent := time.Now()
+	told, spoke, after := sent, sent, out.KeepAliveAfter()
+	pauses := newGathering(stdout.Capacity())
+	for {
+		before, room := f.total, f.room()
+		idle, err := p.fill(f, stdout)
+		p.info.Objects = f.objects
+		if err == io.EOF {
+			if err = f.whole(); err != nil {
+				p.letEnd()
+			}
+			return err
+		} else if err != nil {
+			return err
+		}
+		if err := p.warnIfKnown(out); err != nil {
+			return err
+		}
+		now := time.Now()
+		if idle || now.Sub(told) >= p.pauses.flush {
+			told = now
+			if err := p.tell(out); err != nil {
+				return err
+			}
+		}
+		if packets := f.take(idle || now.Sub(sent) >= p.pauses.flush); len(packets) > 0 {
+			if err := p.write(out, packets); err != nil {
+				return err
+			}
+			f.sent()
+			sent = time.Now()
+			spoke = sent
+		} else if after > 0 && now.Sub(spoke) >= after { // progress does not count: a reader may drop it
+			if err := out.KeepAlive(); err != nil {
+				return err
+			}
+			spoke = now
+		}
+		if read := f.total - before; !idle && f.total > gatherAfter {
+			time.Sleep(pauses.emptied(read, read < int64(room)))
+		}
+	}
+}
+
+// letEnd waits for a git that closed its output too early, because its exit status explains more. If we killed it, the
+// status would be ours.
+func (p *gitPack) letEnd() {
+	patience := time.NewTimer(p.pauses.linger)
+	defer patience.Stop()
+	select {
+	case <-p.child.Done():
+	case <-patience.C:
+	}
+}
+
+// fill reads once; idle means that nothing came for a while. An error is io.EOF or errGit.
+func (p *gitPack) fill(f *framer, stdout *process.Output) (idle bool, err error) {
+	pause, ended := p.pauses.flush, false
+	select {
+	case <-p.child.Done():
+		pause, ended = p.pauses.linger, true
+	default:
+	}
+	stdout.SetReadDeadline(time.Now().Add(pause))
+	err = f.fill(stdout)
+	switch {
+	case err == nil || err == io.EOF || errors.Is(err, errGit):
+		return false, err
+	case errors.Is(err, os.ErrDeadlineExceeded) && !ended:
+		return true, nil
+	}
+	return false, fmt.Errorf("%w: %w", errGit, err)
+}
+
+func (p *gitPack) tell(out Output) error {
+	text := p.progress.take()
+	if len(text) == 0 {
+		return nil
+	}
+	return out.Progress(text)
+}
+
+func (p *gitPack) write(out Output, packets []byte) error {
+	n, err := out.Write(packets)
+	p.info.Bytes += int64(n)
+	return err
+}
+
+func (p *gitPack) removeTemporary() {
+	if p.temporary != "" {
+		_ = os.RemoveAll(p.temporary) // swept at the next start if it fails
+		p.temporary = ""
+	}
+}
+
+// Close kills git if it still runs, and waits for its end.
+func (p *gitPack) Close() error {
+	p.cancel()
+	if !p.ended {
+		p.child.Kill()
+		usage, _ := p.child.Wait()
+		p.ended, p.info.Child = true, usage
+	}
+	p.removeTemporary()
+	return nil
+}
