@@ -68,13 +68,7 @@ func (s *Scraper) Read(ctx context.Context) (*ServerCounters, error) {
 func (s *Scraper) get(ctx context.Context) (*ServerCounters, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
-	if err != nil {
-		return nil, err
-	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	defer transport.CloseIdleConnections()
-	resp, err := transport.RoundTrip(req)
+	resp, err := OpsGet(ctx, s.URL)
 	if err != nil {
 		return nil, err
 	}

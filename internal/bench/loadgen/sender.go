@@ -23,14 +23,15 @@ type Sender struct {
 	Requests [][]byte  // chosen by Arrivals
 	Arrivals *Arrivals // when they are due; in a closed loop only which one is next
 	Open     bool
-	Conns    int           // at the same time, at most
-	Connect  bool          // make all connections before the start
-	Keep     bool          // use connections for several requests
-	Count    int           // requests in all; 0: until Duration
-	Duration time.Duration // no request starts later; 0: until Count
-	Timeout  time.Duration // for each answer
-	Pause    time.Duration // of a connection after a failure
-	Urgent   bool          // run at a higher priority, if that is permitted
+	Conns    int             // at the same time, at most
+	Connect  bool            // make all connections before the start
+	Keep     bool            // use connections for several requests
+	Count    int             // requests in all; 0: until Duration
+	Duration time.Duration   // no request starts later; 0: until Count
+	Stop     <-chan struct{} // when closed, no request starts except for the first; nil: never
+	Timeout  time.Duration   // for each answer
+	Pause    time.Duration   // of a connection after a failure
+	Urgent   bool            // run at a higher priority, if that is permitted
 
 	StartAt func() time.Time // when to start, asked once connections are made; nil: at once
 
@@ -68,6 +69,13 @@ func (s *Sender) Run(ctx context.Context) (*Sent, error) {
 
 // more reports whether a request that is due, or may be sent, at a time belongs to the run.
 func (s *Sender) more(begun int, at time.Duration) bool {
+	select {
+	case <-s.Stop:
+		if begun > 0 {
+			return false
+		}
+	default:
+	}
 	return (s.Count == 0 || begun < s.Count) && (s.Duration == 0 || at < s.Duration)
 }
 

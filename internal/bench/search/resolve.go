@@ -132,7 +132,8 @@ func (o *searchOptions) finder(ctx context.Context,
 	s *searched) (find func(context.Context, searchMatch) error, undo func(), err error) {
 	switch o.resolve {
 	case "process":
-		return o.byProcess(s), func() {}, nil
+		transport := s.target.Transport()
+		return o.byProcess(s, transport), transport.CloseIdleConnections, nil
 	case "redis":
 		return o.byRedis(ctx, s)
 	case "memory":
@@ -151,7 +152,7 @@ func (o *searchOptions) finder(ctx context.Context,
 }
 
 // byProcess does for each result what the study's front end did.
-func (o *searchOptions) byProcess(s *searched) func(context.Context, searchMatch) error {
+func (o *searchOptions) byProcess(s *searched, transport *http.Transport) func(context.Context, searchMatch) error {
 	list := s.String() + "/-/api/v1/search/status"
 	return func(ctx context.Context, m searchMatch) error {
 		dir, err := o.repository(m.repository)
@@ -168,7 +169,7 @@ func (o *searchOptions) byProcess(s *searched) func(context.Context, searchMatch
 		if credential := s.target.Auth; credential != "" {
 			request.Header.Set("Authorization", credential)
 		}
-		answer, err := http.DefaultClient.Do(request)
+		answer, err := transport.RoundTrip(request)
 		if err != nil {
 			return err
 		}

@@ -126,12 +126,12 @@ func (j *spawnJob) starter() (starter, error) {
 func (j *spawnJob) row(ctx context.Context, goroutines int, lasts time.Duration, s starter, n *spawnNeighbour,
 	run func(context.Context, *starts)) spawnRow {
 	t := &starts{starter: s}
-	ctx, cancel := context.WithTimeout(ctx, lasts+j.Patience)
-	defer cancel()
 	done := make(chan struct{})
 	latency := make(chan loadgen.Samples, 1)
-	go func() { latency <- n.run(done) }()
-	run(ctx, t)
+	go func() { latency <- n.run(ctx, done) }()
+	limited, cancel := context.WithTimeout(ctx, lasts+j.Patience)
+	defer cancel()
+	run(limited, t)
 	close(done)
 	t.running.Wait()
 	r := spawnRow{Method: j.Method, HeapBytes: j.Heap, Goroutines: goroutines, Starts: len(t.latency) - t.gaveUp,
@@ -265,11 +265,11 @@ const (
 	neighbourTouches = 4
 )
 
-// spawnNeighbour is who asks the same process for something else: a server and its client.
+// spawnNeighbour is a server in the measured process, and its client. Their requests show what starting children costs
+// other users of the process.
 type spawnNeighbour struct {
 	server   *http.Server
-	client   *http.Client
-	url      string
+	target   *loadgen.Target
 	failures loadgen.Failures
 }
 
@@ -290,51 +290,30 @@ func newSpawnNeighbour(heap [][]byte) (*spawnNeighbour, error) {
 		mu.Unlock()
 		io.WriteString(w, "refs/heads/main\n") //nolint:errcheck // the client notices
 	})
-	n := &spawnNeighbour{
-		server: &http.Server{Handler: answer, ReadHeaderTimeout: time.Minute}, url: "http://" + l.Addr().String() + "/",
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: loadgen.ProbeConns}, Timeout: 10 * time.Minute},
+	n := &spawnNeighbour{server: &http.Server{Handler: answer, ReadHeaderTimeout: time.Minute}}
+	if n.target, err = loadgen.ParseTarget("http://"+l.Addr().String(), false); err != nil {
+		l.Close()
+		return nil, err
 	}
 	go n.server.Serve(l) //nolint:errcheck // until close
-	return n, n.ask()
+	return n, nil
 }
 
-func (n *spawnNeighbour) ask() error {
-	resp, err := n.client.Get(n.url)
-	if err != nil {
-		return err
+// run sends requests at a fixed rate until stop is closed, at least one, and returns the latencies of the good ones.
+func (n *spawnNeighbour) run(ctx context.Context, stop <-chan struct{}) loadgen.Samples {
+	s := &loadgen.Sender{Target: n.target, Requests: [][]byte{n.target.Plain("/", true)}, Open: true,
+		Arrivals: loadgen.FixedRate(spawnNeighbourRate), Conns: loadgen.ProbeConns, Connect: true, Keep: true, Stop: stop,
+		Timeout: 10 * time.Minute, Check: loadgen.CheckStatus}
+	sent, err := s.Run(ctx)
+	if err != nil && ctx.Err() == nil {
+		n.failures.Add(err)
 	}
-	defer resp.Body.Close()
-	_, err = io.Copy(io.Discard, resp.Body)
-	return err
-}
-
-// run sends requests, each when it is due, until done is closed, and waits for their answers. One is made in any case.
-func (n *spawnNeighbour) run(done <-chan struct{}) loadgen.Samples {
-	var running sync.WaitGroup
-	var mu sync.Mutex
+	n.failures.Join(sent.Failures)
 	var latency loadgen.Samples
-	begin := time.Now()
-	for i := 0; ; i++ {
-		due := begin.Add(time.Duration(i) * time.Second / spawnNeighbourRate)
-		loadgen.PreciseSleep(context.Background(), time.Until(due))
-		running.Go(func() {
-			err := n.ask()
-			took := time.Since(due)
-			if err != nil {
-				n.failures.Add(err)
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			latency = append(latency, took)
-		})
-		select {
-		case <-done:
-			running.Wait()
-			return latency
-		default:
-		}
+	for _, a := range sent.Answers {
+		latency = append(latency, a.Took)
 	}
+	return latency
 }
 
 func (n *spawnNeighbour) err() error {
@@ -344,7 +323,4 @@ func (n *spawnNeighbour) err() error {
 	return nil
 }
 
-func (n *spawnNeighbour) close() {
-	n.server.Close()
-	n.client.CloseIdleConnections()
-}
+func (n *spawnNeighbour) close() { n.server.Close() }
