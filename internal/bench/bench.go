@@ -25,12 +25,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/compare"
 )
 
-// Main runs the command that args name until it ends or ctx does, and returns the exit code.
+// Main runs the command in args until the command or ctx ends, and returns the exit code.
 func Main(ctx context.Context, env loadgen.Env, args []string, stdin io.Reader) int {
 	return cli.Run(ctx, Command(env), args, stdin, env.Stdout, env.Stderr)
 }
 
-// Command is `packhorse-bench` with its subcommands. Every one ends cleanly when its context does.
+// Command returns `packhorse-bench` with its subcommands. All of them end cleanly when their context ends.
 func Command(env loadgen.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "packhorse-bench",
@@ -46,7 +46,7 @@ A first tour, with a server at 127.0.0.1:8080 whose process ID is 4711:
   packhorse-bench storm http://127.0.0.1:8080/demo.git --server-pid 4711
   packhorse-bench ci --repo /srv/git/demo.git --html report.html
 
-A gateway and a storage node, started for the purpose:
+A gateway and a storage node that the command starts:
 
   packhorse-bench matrix --repo /srv/git/demo.git --html matrix.html
 
@@ -54,7 +54,7 @@ An application server, with requests at random times:
 
   packhorse-bench app http://127.0.0.1:3000/work --rate 27
 
-The best that this machine could do:
+The limit of this machine:
 
   packhorse-bench limit BIGFILE &
   packhorse-bench fetch --raw http://127.0.0.1:8081/ --clients 30
@@ -75,7 +75,7 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 	}
 	lab := &cobra.Command{
 		Use:   "lab",
-		Short: "Experiments behind design decisions: simulations, and what starting git costs",
+		Short: "Experiments behind design decisions: simulations, and the cost of starting git",
 		Args:  cli.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -91,7 +91,7 @@ td.cell:hover .card, td.cell:focus .card { display: block } .card span { display
 `
 
 var comparePage = template.Must(template.New("page").Funcs(template.FuncMap{
-	"style": func() template.CSS { return page.Style + gridStyle },
+	"style": func() template.CSS { return template.CSS(page.Style + gridStyle) },
 	"n":     thousands[uint64], "lines": thousands[int], "ms": duration, "part": part,
 	"files": func(s []string) string { return strings.Join(s, " ") },
 	"side":  func(i int) string { return string(rune('A' + i)) },

@@ -33,33 +33,32 @@ type appOptions struct {
 	json     bool
 }
 
-// appReport is what `packhorse-bench app --json` prints of a server; of several {"rows": [...]}, in the order of the
-// arguments. Times are of requests that were answered well.
+// appReport is the output of `packhorse-bench app --json` for one server. For several servers the output is {"rows":
+// [...]} in the order of the arguments. Times are those of requests with a correct response.
 type appReport struct {
 	URL          string               `json:"url"`
 	Arrivals     string               `json:"arrivals"` // poisson, constant, or closed
-	Rate         float64              `json:"rate"`     // asked for; 0 in a closed loop
+	Rate         float64              `json:"rate"`     // of --rate; 0 in a closed loop
 	Seed         uint64               `json:"seed"`
 	Requests     int                  `json:"n"` // answered with status 200
 	Failures     int                  `json:"failures"`
 	RequestsPerS float64              `json:"requests_per_s"`
 	Latency      loadgen.LatencyStats `json:"latency_ms"`
 	Paths        []appPath            `json:"paths,omitempty"` // if there is more than one
-	// Ideal is of the same arrivals at that many workers which are always given out right (--ideal).
+	// Ideal is the latency of the same arrivals with ideal workers (--ideal).
 	Ideal *loadgen.LatencyStats `json:"ideal_ms,omitempty"`
-	// Late is the p99 of how long after its time a request was sent; only in an open loop.
+	// Late is the p99 of the delays with which requests were sent. It is zero in a closed loop.
 	Late float64 `json:"late_p99_ms"`
-	// CPU is what the load generator itself used for each request.
+	// CPU is the CPU time of the load generator for each request.
 	CPU float64 `json:"own_cpu_ms"`
-	// Standstill is how long the machine did not run: a server is late then, and what comes meanwhile waits. Null: not
-	// known.
+	// Standstill is the time when the machine did not run. It delays every server. Null: unknown.
 	Standstill *loadgen.Standstill `json:"standstill"`
 	Turns      int                 `json:"turns"`
-	Again      int                 `json:"again"`    // turns that were made again, because of such a time
-	Unsteady   int                 `json:"unsteady"` // turns that count although there was one
+	Again      int                 `json:"again"`    // turns that were repeated because of standstills
+	Unsteady   int                 `json:"unsteady"` // turns that count in spite of a standstill
 }
 
-// appPath is one of several paths.
+// appPath is the result of one of several paths.
 type appPath struct {
 	Path     string               `json:"path"`
 	Requests int                  `json:"n"`
@@ -71,26 +70,30 @@ func Command(env loadgen.Env) *cobra.Command {
 	o := appOptions{}
 	cmd := &cobra.Command{
 		Use:   "app URL...",
-		Short: "Measure application servers: requests that come at random, as users send them",
-		Long: `Sends GET requests for the URL, whatever the server does (open loop), at random times: from one to the next pass exponential times, so that some come
-together and some alone (Poisson). Who comes while all are busy waits, which a constant rate hides. The same seed is the same pattern at every rate and for
-every server, in as many turns.
+		Short: "Measure application servers with requests at random times, as users send them",
+		Long: `Sends GET requests for the URL at random times, regardless of the server's speed (open loop). The times
+		between requests are exponential (Poisson), so that some requests arrive together. A request waits while all
+		workers are busy, which a constant rate hides. The same seed is the same pattern at every rate and for every
+		server, with the same number of turns.
 
-Latency counts from the time at which a request was due to the end of its answer, also if it could only be sent later. An answer has to be whole and
-to have status 200. Each request has a connection of its own, as those of ab, unless --keep is given.
+		The latency is the time from when a request was due to the end of its response, even if it was sent later. A
+		response must be complete and have status 200. Each request has its own connection, as with ab, unless --keep
+		is given.
 
-With --rate 0 the loop is closed: each of the clients asks again as soon as it is answered.
+		With --rate 0 the loop is closed: each client sends the next request as soon as a response is complete.
 
-Several paths at once: --path /work=3 --path /ready=1, which stand in place of the URL's own.
+		Several paths at once: --path /work=3 --path /ready=1. They replace the path of the URL.
 
-Several URLs are several servers to compare. They get the same requests, in turns: --turns 6 sends a sixth to each, and then the next sixth, so that a
-machine whose speed changes changes it for all of them.
+		Several URLs compare servers. The servers get the same requests in turns: --turns 6 sends a sixth to each server,
+		and then the next sixth. So a change of the machine's speed affects all of them.
 
-A virtual machine stands still while its host runs others; how often and how long it did is said, for then each server is late. With --again N a turn in
-which it did, for more than 20 ms at once or for more than a thousandth of the time and 5 ms, is made again, up to N times (after three for which that was in
-vain, no more); the one with the least counts. A turn with failures always counts.
+		A virtual machine stands still while its host runs other machines, and every server is late then. The report shows
+		how often and for how long. With --again N a turn is repeated, up to N times, if the machine stood still for more
+		than 20 ms at once, or for more than 5 ms and a thousandth of the turn. The try with the shortest standstill counts.
+		A turn with failures always counts. After three turns for which repetition did not help, no turn is repeated.
 
-With --ideal N the report also says what the same arrivals would have taken at N workers of --service each, which are always given out right.`,
+		With --ideal N the report also has the latency of the same arrivals with N ideal workers. Each request takes
+		--service and never waits while a worker is free.`,
 		Example: `  packhorse-bench app http://127.0.0.1:3000/work --rate 0 --duration 5s
   packhorse-bench app http://127.0.0.1:3000/work --rate 27 --count 1000 --ideal 2 --service 36ms
   packhorse-bench app http://127.0.0.1:3000/work http://127.0.0.1:3001/work --rate 27 --count 600 --turns 6 --again 5
@@ -98,20 +101,20 @@ With --ideal N the report also says what the same arrivals would have taken at N
 		Args: cobra.RangeArgs(1, maxAppServers),
 	}
 	f := cmd.Flags()
-	f.Float64Var(&o.rate, "rate", 0, "requests a second; 0: closed loop")
+	f.Float64Var(&o.rate, "rate", 0, "requests per second; 0: closed loop")
 	f.StringVar(&o.arrivals, "arrivals", "poisson", "poisson or constant")
-	f.Uint64Var(&o.seed, "seed", 1, "of the arrivals and the choice of paths")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of the arrivals and of the choice of paths")
 	f.IntVar(&o.count, "count", 0, "end after this many requests; 0: after the duration")
-	f.DurationVar(&o.duration, "duration", 10*time.Second, "how long new requests are begun, without --count")
-	f.IntVar(&o.clients, "clients", 0, "connections at the same time; 0: 1 in a closed loop, else 512")
+	f.DurationVar(&o.duration, "duration", 10*time.Second, "how long the run starts requests, without --count")
+	f.IntVar(&o.clients, "clients", 0, "maximum number of connections; 0: 1 in a closed loop, else 512")
 	f.BoolVar(&o.keep, "keep", false, "keep connections for later requests")
-	f.DurationVar(&o.timeout, "timeout", time.Minute, "an answer that takes longer is a failure")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "timeout of a response")
 	f.StringArrayVar(&o.paths, "path", nil, "PATH or PATH=WEIGHT, instead of the URL's; may be repeated")
-	f.IntVar(&o.workers, "ideal", 0, "compare with this many workers that are always given out right")
-	f.DurationVar(&o.service, "service", 0, "how long each of those works for a request")
-	f.IntVar(&o.turns, "turns", 1, "in how many parts each server gets its requests")
-	f.IntVar(&o.again, "again", 0, "make a turn again, up to so many times, in which the machine stood still")
-	f.BoolVar(&o.json, "json", false, "print one JSON object; of several servers, their objects in \"rows\"")
+	f.IntVar(&o.workers, "ideal", 0, "compare with this number of ideal workers")
+	f.DurationVar(&o.service, "service", 0, "time of an ideal worker for one request")
+	f.IntVar(&o.turns, "turns", 1, "number of parts in which each server gets its requests")
+	f.IntVar(&o.again, "again", 0, "repeat a turn up to this many times if the machine stood still")
+	f.BoolVar(&o.json, "json", false, "print one JSON object; for several servers, an array \"rows\" of such objects")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		race, err := o.race(args)
 		if err != nil {
@@ -137,25 +140,25 @@ func (o *appOptions) load(url string) (*appLoad, error) {
 	}
 	switch {
 	case t.TLS != nil:
-		return nil, errors.New("bad URL: want http://, this measures what is behind TLS")
+		return nil, errors.New("bad URL: want http://, because this command does not measure TLS")
 	case !(o.rate >= 0) || o.rate > loadgen.MaxSearchRate:
 		return nil, fmt.Errorf("--rate %v: from 0 to %d", o.rate, loadgen.MaxSearchRate)
 	case o.arrivals != "poisson" && o.arrivals != "constant":
-		return nil, fmt.Errorf("--arrivals %q: poisson or constant", o.arrivals)
+		return nil, fmt.Errorf("--arrivals %q: want poisson or constant", o.arrivals)
 	case o.clients < 0 || o.clients > loadgen.MaxClients:
 		return nil, fmt.Errorf("--clients %d: from 1 to %d", o.clients, loadgen.MaxClients)
 	case o.count < 0:
-		return nil, fmt.Errorf("--count %d: has to be positive", o.count)
+		return nil, fmt.Errorf("--count %d: must be positive", o.count)
 	case o.duration <= 0 || o.timeout <= 0:
-		return nil, errors.New("--duration and --timeout have to be positive")
+		return nil, errors.New("--duration and --timeout must be positive")
 	case o.turns < 1 || o.turns > maxAppTurns || o.count > 0 && o.count < o.turns:
 		return nil, fmt.Errorf("--turns %d: from 1 to %d, and no more than --count", o.turns, maxAppTurns)
 	case o.count == 0 && o.duration/time.Duration(o.turns) < minAppTurn:
-		return nil, fmt.Errorf("--duration %v in %d turns: a turn takes %v at the least", o.duration, o.turns, minAppTurn)
+		return nil, fmt.Errorf("--duration %v in %d turns: the minimum for a turn is %v", o.duration, o.turns, minAppTurn)
 	case o.again < 0 || o.again > maxAppTurns:
 		return nil, fmt.Errorf("--again %d: up to %d", o.again, maxAppTurns)
 	case o.workers < 0 || o.workers > 0 && (o.service <= 0 || o.rate == 0):
-		return nil, errors.New("--ideal: needs --rate, and --service above 0")
+		return nil, errors.New("--ideal: needs --rate, and a positive --service")
 	}
 	l := &appLoad{target: t, open: o.rate > 0, clients: o.clients, timeout: o.timeout, keep: o.keep}
 	paths := o.paths
@@ -175,7 +178,7 @@ func (o *appOptions) load(url string) (*appLoad, error) {
 }
 
 const (
-	maxAppCount   = 10_000_000 // of all servers; bounds what is kept in memory: some 40 bytes for each request
+	maxAppCount   = 10_000_000 // of all servers; limits memory, about 40 bytes for each request
 	maxAppServers = 100
 	maxAppTurns   = 1000
 	minAppTurn    = 10 * time.Millisecond
@@ -195,7 +198,7 @@ func parseWeighted(s string) (path string, weight int, err error) {
 	return path, weight, nil
 }
 
-// appLoad is what one server gets, for one turn.
+// appLoad is the load of one server in one turn.
 type appLoad struct {
 	target   *loadgen.Target
 	open     bool
@@ -204,13 +207,13 @@ type appLoad struct {
 	weights  []int    // as paths
 	requests [][]byte // as paths
 	clients  int
-	count    int           // requests in all; 0: until the duration is over
+	count    int           // total requests; 0: until the end of the duration
 	duration time.Duration // 0: until count
 	timeout  time.Duration
 	keep     bool
 }
 
-// appOutcome is what one turn measured, or several.
+// appOutcome is the result of one or several turns.
 type appOutcome struct {
 	latency  []loadgen.Samples // by path
 	failed   []int             // by path
@@ -228,7 +231,7 @@ func (l *appLoad) outcome() *appOutcome {
 func (l *appLoad) run(ctx context.Context) (*appOutcome, error) {
 	s := &loadgen.Sender{Target: l.target, Requests: l.requests, Arrivals: l.arrivals, Open: l.open, Conns: l.clients,
 		Keep: l.keep,
-		// if not urgent it waits for CPU as others do, which is seen in late
+		// without the higher priority it waits for a CPU like other processes, which Late shows
 		Count: l.count, Duration: l.duration, Timeout: l.timeout, Urgent: true, Check: loadgen.CheckStatus}
 	sent, err := s.Run(ctx)
 	if err != nil {
@@ -243,7 +246,7 @@ func (l *appLoad) run(ctx context.Context) (*appOutcome, error) {
 	return out, nil
 }
 
-// report says what a server did.
+// report returns the report of a server.
 func (o *appOptions) report(s *appServer) *appReport {
 	l, out := s.load, s.out
 	r := &appReport{URL: l.target.String(), Arrivals: "closed", Rate: o.rate, Seed: o.seed, Failures: out.failures.Count(),
@@ -289,7 +292,7 @@ func (r *appReport) print(w io.Writer) {
 	if r.Ideal != nil {
 		line("at best", "%v", *r.Ideal)
 	}
-	line("generator", "%.3f ms CPU for each request; p99 of sending late %.3f ms", r.CPU, r.Late)
+	line("generator", "%.3f ms CPU for each request, p99 of the delay of sending %.3f ms", r.CPU, r.Late)
 	line("machine", "%v", r.Standstill)
 	if r.Turns > 1 || r.Again > 0 {
 		line("turns", "%d, and %d made again; %d count although the machine stood still for long", r.Turns, r.Again,

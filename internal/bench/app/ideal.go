@@ -7,11 +7,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// ideal is what the same arrivals would have taken if each of the workers served one request at a time, each in the
-// same time, and every request took the first that is free: for requests that are alike nothing that cannot look ahead
-// is faster.
+// ideal returns the latencies of the same arrivals with ideal workers. Each worker serves one request at a time, in the
+// service time, and each request takes the first free worker. If all requests are alike, no scheduler without knowledge
+// of the future is faster.
 func ideal(due []time.Duration, workers int, service time.Duration) loadgen.Samples {
-	free := make(instants, workers) // when each worker is: all now, which is a heap
+	free := make(instants, workers) // when each worker is free; zero values are a heap
 	took := make(loadgen.Samples, 0, len(due))
 	for _, at := range due {
 		end := max(at, free[0]) + service

@@ -10,33 +10,32 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// appRace is one run of `packhorse-bench app`: servers that get the same requests, in turns. What they are compared on
-// changes its speed from one minute to the next where it is a virtual machine, by as much as they differ; a turn takes
-// seconds.
+// appRace is one run of `packhorse-bench app`: servers that get the same requests, in turns. The speed of a virtual
+// machine changes within minutes by as much as the servers differ. A turn takes seconds.
 type appRace struct {
 	appOptions
 	servers  []*appServer
 	unsteady int // of all servers
 }
 
-// appServer is one of the servers, and what its turns measured together.
+// appServer is one of the servers, with the joint results of its turns.
 type appServer struct {
 	load  *appLoad
 	out   *appOutcome
 	ideal loadgen.Samples
 	cpu   time.Duration
 	still loadgen.Standstill
-	known bool // still is
+	known bool // still is valid
 
-	again, unsteady int // turns that were made again because the machine stood still, and ones that count although it did
+	again, unsteady int // repeated turns, and turns that count in spite of a standstill
 }
 
-// appTurn is what one turn measured.
+// appTurn is the result of one turn.
 type appTurn struct {
 	out   *appOutcome
 	cpu   time.Duration // of the generator
 	still loadgen.Standstill
-	known bool // still is
+	known bool // still is valid
 }
 
 // race checks the flags.
@@ -56,7 +55,7 @@ func (o *appOptions) race(urls []string) (*appRace, error) {
 	return r, nil
 }
 
-// run takes the arguments of the process that watches the machine.
+// run measures all turns. machine has the arguments of the process that watches for standstills.
 func (r *appRace) run(ctx context.Context, env loadgen.Env, machine []string) error {
 	began := time.Now()
 	var turn atomic.Int64
@@ -71,7 +70,7 @@ func (r *appRace) run(ctx context.Context, env loadgen.Env, machine []string) er
 		for n := range r.turns {
 			turn.Store(int64(n + 1))
 			for i := range r.servers {
-				s := r.servers[(i+n)%len(r.servers)] // who comes first has another one before it each time
+				s := r.servers[(i+n)%len(r.servers)] // each turn begins with another server
 				if err := r.turn(ctx, s, n, machine); err != nil {
 					return fmt.Errorf("%v: %w", s.load.target, err)
 				}
@@ -86,7 +85,7 @@ func (r *appRace) run(ctx context.Context, env loadgen.Env, machine []string) er
 	return r.report(env)
 }
 
-// turn is the n-th of a server.
+// turn runs the n-th turn of a server.
 func (r *appRace) turn(ctx context.Context, s *appServer, n int, machine []string) error {
 	t, err := r.steady(s, func() (*appTurn, error) {
 		r.prepare(s.load, n)
@@ -102,8 +101,8 @@ func (r *appRace) turn(ctx context.Context, s *appServer, n int, machine []strin
 	return nil
 }
 
-// steady makes a turn, and makes it again while the machine stands still. The one in which it did least counts; one
-// with failures always does.
+// steady runs a turn, and repeats it if the machine stood still. The try with the shortest standstill counts. A turn
+// with failures always counts.
 func (r *appRace) steady(s *appServer, turn func() (*appTurn, error)) (best *appTurn, err error) {
 	for try := 0; ; try++ {
 		t, err := turn()
@@ -128,11 +127,11 @@ func (r *appRace) steady(s *appServer, turn func() (*appTurn, error)) (best *app
 	}
 }
 
-// maxUnsteady is after how many turns that were in vain made again none is any more: a machine that never is quiet is
-// measured as it is.
+// maxUnsteady is the number of turns for which repetition may fail. After that no turn is repeated, because the machine
+// is never quiet.
 const maxUnsteady = 3
 
-// prepare gives a load its part of the requests: the same for all servers.
+// prepare assigns a part of the requests to a load. All servers get the same requests.
 func (r *appRace) prepare(l *appLoad, n int) {
 	l.count, l.duration = 0, r.duration/time.Duration(r.turns)
 	if r.count > 0 {
@@ -141,7 +140,7 @@ func (r *appRace) prepare(l *appLoad, n int) {
 			l.count++
 		}
 	}
-	// A closed loop takes paths, but no times, from the arrivals.
+	// A closed loop uses the paths of the arrivals, and ignores their times.
 	rate := r.rate
 	if !l.open {
 		rate = 1
@@ -149,8 +148,8 @@ func (r *appRace) prepare(l *appLoad, n int) {
 	l.arrivals = loadgen.NewArrivals(rate, r.arrivals == "constant", r.seed+uint64(n)<<32, l.weights)
 }
 
-// turn runs once. machine is how to start the process that watches the machine: for each turn its own, which says what
-// it saw when it ends.
+// turn runs once. machine has the arguments of the process that watches for standstills. Each turn has its own process,
+// because the process reports when it ends.
 func (l *appLoad) turn(ctx context.Context, machine []string) (*appTurn, error) {
 	watch := loadgen.WatchStandstills(ctx, machine)
 	defer watch.Kill()
@@ -168,7 +167,7 @@ func (l *appLoad) turn(ctx context.Context, machine []string) (*appTurn, error) 
 	return t, nil
 }
 
-// add joins a turn to those before it.
+// add joins a turn to the earlier turns.
 func (s *appServer) add(t *appTurn) {
 	for i := range s.out.latency {
 		s.out.latency[i] = append(s.out.latency[i], t.out.latency[i]...)
@@ -181,14 +180,14 @@ func (s *appServer) add(t *appTurn) {
 	s.still, s.known = s.still.Plus(t.still), s.known && t.known
 }
 
-// report prints what was measured, and what went wrong.
+// report prints the results and the failures.
 func (r *appRace) report(env loadgen.Env) error {
 	var all loadgen.Failures
 	rows := make([]*appReport, len(r.servers))
 	for i, s := range r.servers {
 		rows[i] = r.appOptions.report(s)
 		if rows[i].Requests+rows[i].Failures == 0 {
-			return errors.New("no request was due in this time; give more of it, a higher --rate, or --count")
+			return errors.New("no request was due in this time: raise --duration, --rate or --count")
 		}
 		if len(rows) > 1 && s.out.failures.Count() > 0 {
 			fmt.Fprintf(env.Stderr, "%s:\n", rows[i].URL)

@@ -67,7 +67,7 @@ func TestAppTurns(t *testing.T) {
 	}
 }
 
-// TestAppTurnsFail says which server failed.
+// TestAppTurnsFail checks that the error names the failed server.
 func TestAppTurnsFail(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

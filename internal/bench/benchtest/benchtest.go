@@ -27,7 +27,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// Run runs a command and returns what it printed.
+// Run runs a command and returns its output.
 func Run(t *testing.T, ctx context.Context, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -39,7 +39,7 @@ func Run(t *testing.T, ctx context.Context, args ...string) (stdout, stderr stri
 	return out.String(), errs.String(), err
 }
 
-// JSON runs the command with --json, which has to succeed, and checks that it prints just these keys.
+// JSON runs the command with --json, which must succeed, and checks that its output has exactly these keys.
 func JSON(t *testing.T, keys string, args ...string) map[string]any {
 	t.Helper()
 	out, errs, err := Run(t, t.Context(), append(args, "--json")...)
@@ -104,7 +104,7 @@ func Backend(t *testing.T, root string, tls bool) *httptest.Server {
 	return s
 }
 
-// History makes a repository with a linear history, a branch beside it and tags, and returns the directory above it.
+// History makes a repository with a linear history, side branches and tags, and returns the directory above it.
 func History(t *testing.T, commits int) (root string, repo *gittest.Repo) {
 	t.Helper()
 	root = t.TempDir()
@@ -123,18 +123,18 @@ func History(t *testing.T, commits int) (root string, repo *gittest.Repo) {
 	return root, repo
 }
 
-// commands are those of the package under test, and those that they start as processes of their own.
+// commands returns the commands of the package under test, and those that they start as child processes.
 var commands func(loadgen.Env) []*cobra.Command
 
-// Program is a packhorse-bench with nothing but commands.
+// Program returns a packhorse-bench with only these commands.
 func Program(env loadgen.Env) *cobra.Command {
 	root := &cobra.Command{Use: "packhorse-bench", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(commands(env)...)
 	return root
 }
 
-// Main runs the tests of a package whose commands are those. With a command as its first argument the test binary is
-// that program: benchmarks start themselves for parts of their work.
+// Main runs the tests of a package with these commands. If the first argument is a command, the test binary runs it,
+// because benchmarks start themselves for parts of their work.
 func Main(m *testing.M, all func(loadgen.Env) []*cobra.Command) {
 	commands = all
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {

@@ -1,4 +1,4 @@
-// Package chart draws curves as SVG and formats tables for the HTML reports.
+// Package chart draws curves as SVG and formats tables for HTML reports.
 package chart
 
 import (
@@ -15,19 +15,19 @@ import (
 type Chart struct {
 	Title, Unit string
 	Curves      []Curve
-	Top         float64 // of the scale; 0: from the values
+	Top         float64 // of the scale; 0: the maximum of the values
 	Axis        string  // the unit below; "": s
-	KeyBelow    bool    // the legend is below the chart, for more curves than fit beside the title
+	KeyBelow    bool    // place the legend below the chart, for more curves than fit beside the title
 }
 
 type Curve struct {
 	Name   string
 	Class  string // of its colour
 	Points []Point
-	top    float64 // where the curve leaves the chart; 0: nowhere
+	top    float64 // where the curve leaves the chart; 0: it does not
 }
 
-type Point struct{ X, Y float64 } // y is not a number where there is none: the curve has a gap
+type Point struct{ X, Y float64 } // y is NaN in a gap of the curve
 
 func (d *Chart) Add(curve int, x, y float64) {
 	d.Curves[curve].Points = append(d.Curves[curve].Points, Point{x, y})
@@ -77,8 +77,8 @@ func (d *Chart) SVG(elapsed time.Duration) string {
 	return b.String()
 }
 
-// legend names the curves, if there are several: beside the title, or in lines below. Height is that of the drawing
-// with it.
+// legend returns the names of the curves, if there are several, beside the title or in lines below. height is that of
+// the drawing with the legend.
 func (d *Chart) legend() (key string, height float64) {
 	var b strings.Builder
 	write := func(c Curve, x, y float64) {
@@ -123,7 +123,8 @@ func (d *Chart) above(top float64) bool {
 	return false
 }
 
-// draw draws one curve, and a dot for each value, which says it, where there are few or where it has no neighbours.
+// draw draws one curve. It draws a dot with the value for each point if there are few points, or if a point has no
+// neighbours.
 func (c *Curve) draw(b *strings.Builder, px, py func(float64) float64, axis string) {
 	for rest := c.Points; len(rest) > 0; {
 		n := 0
@@ -167,7 +168,7 @@ func NiceStep(x float64) float64 {
 	return power * 10
 }
 
-// ScaleLabel writes a label of a scale with as many decimals as its step needs.
+// ScaleLabel formats a label of a scale with the decimals that its step needs.
 func ScaleLabel(x, step float64) string {
 	decimals := 0
 	for ; step < 0.999 && decimals < 4; step *= 10 {
@@ -176,7 +177,7 @@ func ScaleLabel(x, step float64) string {
 	return fmt.Sprintf("%.*f", decimals, x)
 }
 
-// CutAt ends a curve where it leaves the chart at the top. A later part within the chart is a curve of its own.
+// CutAt ends a curve where it leaves the chart at the top. A later part within the chart becomes another curve.
 func (c *Curve) CutAt(top float64) {
 	var points []Point
 	for i, p := range c.Points {
@@ -197,14 +198,14 @@ func (c *Curve) CutAt(top float64) {
 
 var Classes = []string{"a", "b", "c"}
 
-// Table is a table whose columns hold numbers but for the first few.
+// Table is a table whose first columns hold text and whose other columns hold numbers.
 type Table struct {
 	Head   []string
 	Rows   [][]string
 	Naming int
 }
 
-// Class is a column's.
+// Class is the CSS class of a column.
 func (t Table) Class(column int) string {
 	if column < t.Naming {
 		return ""
@@ -223,7 +224,7 @@ const gridLines = 4
 
 const legendLine = 18.0
 
-// The legend: a piece of the curve, its name.
+// The legend: a piece of the curve, and its name.
 const legendMark, letterWidth = 32.0, 6.5
 
 const marginLeft, marginRight = 52.0, 12.0
@@ -238,8 +239,8 @@ const svgWidth, svgHeight = 560.0, 220.0
 
 const timeLabels = 6
 
-// Row is a line of the report for people.
+// Row is a line of a report.
 type Row struct{ Name, Value string }
 
-// MaxSlices is in how many stretches a run is drawn at most.
+// MaxSlices is the maximum number of slices of a run in a drawing.
 const MaxSlices = 60

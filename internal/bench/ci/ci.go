@@ -1,4 +1,4 @@
-// Package ci measures what a fleet of CI machines asks of a Git server: pipelines that start many jobs while the branch
+// Package ci simulates a fleet of CI machines and measures the Git server: pipelines start many jobs while the branch
 // moves.
 package ci
 
@@ -21,71 +21,75 @@ import (
 // ciOptions are the flags of `packhorse-bench ci`.
 type ciOptions struct {
 	url       string // empty: a server of our own
-	repo      string // the served repository's path; empty: the tip stays
+	repo      string // the served repository's path; empty: the tip does not move
 	runners   int
 	jobs      int
 	every     time.Duration
 	profile   string
-	fresh     float64 // share of jobs on new machines; -1: the profile's
+	fresh     float64 // share of jobs on new machines; -1: that of the profile
 	html      string
 	serverPID int
 	ops       string
-	push      string // how commits come to the repository: by its path, or over HTTP
-	noWarmup  bool   // the server of our own makes no pack before it is asked for
-	noSearch  bool   // it keeps no index for search
+	push      string // how commits reach the repository: by path or over HTTP
+	noWarmup  bool   // our own server makes no pack before a request
+	noSearch  bool   // our own server keeps no search index
 	common    loadgen.Common
 
 	server gitload.Server
 }
 
-const ciHelp = `Simulates a fleet of CI machines. Every few seconds new commits come to the default branch, and a pipeline starts: a herd
-of jobs on the newest commit, all within a second, each taken by a free machine, which then builds for a second. A job is what
-git does for it: the capabilities, ls-refs, and the fetch with its rounds of negotiation, on a connection of its own.
+const ciHelp = `Simulates a fleet of CI machines. Every few seconds new commits reach the default branch and a pipeline
+starts. A pipeline is a group of jobs on the newest commit that start within a second. Each job is taken by a free
+machine, which then builds for a second. A job does the work of git on its own connection: the capabilities, ls-refs,
+and the fetch with its rounds of negotiation.
 
-The machines speak the protocol themselves and remember of their repositories only which commits they are at and where
-history ends, so that the fleet costs little beside the server. What they send is, byte for byte, what git 2.39 sends. One job of
-each kind goes first and is checked by git: the pack is indexed in a repository of that state, and all has to be connected. Of
-every answer the status, the framing, the side-bands and the final flush are checked.
+The machines implement the protocol themselves. Of their repositories they keep only the commits of their refs and the
+boundary of the history, so that the fleet costs little beside the server. Their requests are byte for byte those of
+git 2.39. One job of each kind runs first and is checked by git: it indexes the pack in a repository of that state, and
+checks that all objects are connected. For every response the status, the framing, the side-bands and the final flush
+are checked.
 
-What is measured:
+The measured server:
 
-  --repo PATH       a Packhorse started for this run, on a copy of PATH (any repository on this machine); the run begins when it has
-                    made its first index for search
-  URL --repo PATH   the server at URL, whose repository is PATH on this machine. PATH IS CHANGED: commits are pushed to its
-                    default branch, and refs/pipelines/N are made
-  URL               the server at URL as it is: nothing is pushed, the tip stays, and machines become stale at random
+  --repo PATH       a Packhorse started for this run, on a copy of PATH, which is any repository on this machine; the
+                    run starts after the server's first search index
+  URL --repo PATH   the server at URL, whose repository is PATH on this machine. THIS CHANGES PATH: the run pushes
+                    commits to its default branch and makes refs/pipelines/N
+  URL               the server at URL without pushes: the tip does not move, and machines become stale at random
 
-What the fleet is (--profile):
+The fleet (--profile):
 
-  gitlab   GitLab Runner's "fetch" strategy: depth 20, the pipeline's commit and its branch. Half of the jobs are on new machines, as
-           autoscaled ones are; the others find the repository that the machine's last job left, at first 0 to 50 commits
-           behind. One machine in five runs with --no-tags
-  actions  GitHub's checkout action, always on new machines: nine of ten jobs depth 1 by commit, without tags, one all
-           branches and tags (fetch-depth: 0)
-  mixed    of 20 machines 9 as gitlab, 6 as actions, 4 keep the whole history of the branch (Jenkins), one clones everything
+  gitlab   GitLab Runner's "fetch" strategy: depth 20, the pipeline's commit and its branch. Half of the jobs are on new
+           machines, as with autoscaling. The others find the repository of the machine's last job, at first 0 to 50
+           commits behind. One machine in five uses --no-tags
+  actions  GitHub's checkout action, always on new machines. Nine of ten jobs fetch depth 1 by commit, without tags. One
+           fetches all branches and tags (fetch-depth: 0)
+  mixed    of 20 machines, 9 as gitlab, 6 as actions, 4 that keep the whole history of the branch (Jenkins), 1 that
+           clones everything
 
---fresh SHARE puts another share of the jobs of machines that keep their repository on new ones: 0 is a fleet that stays, 1 one that
-never does. A new machine costs a server that keeps nothing most, so compare figures of the same share only.
+--fresh SHARE sets the share of jobs on new machines, for machines that keep their repository. With 0 all machines are
+old, with 1 all are new. New machines are the most expensive for a server without a cache, so compare only figures of
+the same share.
 
-Chance is drawn from the same seed in each run. Only who is free when may differ.
+Random choices use the same seed in each run. Only the free machine for a job may differ.
 
-What the report says (--json has the same under stable keys):
+The report (--json has the same under stable keys):
 
-  jobs              "not begun" are those of pipelines that were due for which no machine was free, or whose push came too late, before
-                    the run ended: the server (or this machine) does not keep up, and a larger --every compares better
-  job time          from the first byte of a job's connection to the last of its pack
-  first job         from the first byte of the connection of a pipeline's first job to the first byte of its pack, for the pipelines from
-                    the second on. --push http pushes through the server of our own, which then makes popular packs beforehand
-                    ([warmup]); --no-warmup turns that off
-  server CPU        of the process --server-pid and all below it (of a server of our own always). Ours brings its index for search up to
-                    date after each push; a server that has no search is to be compared with --no-search
-  cache             how packs were answered, by the server's own metrics (a Packhorse on this machine, or --ops); in the first
-                    pipeline nearly every machine is behind by another number of commits, so "later" leaves it out
-  distinct          the different requests among those that brought a pack, from the bench's own log of them: by their bytes, as a
-                    cache keys them that hashes the request, and by what they mean: the same objects for the same
-                    repository. Beside each the share of packs that a cache with that key and no limit would have had
-  pack-objects      git pack-objects runs by the server's metrics, for each request of distinct meaning
-  ls-refs           a small request ten times a second meanwhile, from the time that it was due
+  jobs              "not started" counts jobs for which no machine was free before the end of the run, or whose push was
+                    late. Then the server or this machine is too slow, and a larger --every gives a better comparison
+  job time          from the first byte of a job's connection to the last byte of its pack
+  first job         from the first byte of the connection of a pipeline's first job to the first byte of its pack, without
+                    the first pipeline. --push http pushes through the server, which then makes popular packs in advance
+                    ([warmup]). --no-warmup turns that off
+  server CPU        of the process --server-pid and its descendants, or of the server of this run. That server updates its
+                    search index after each push. Use --no-search to compare it with a server without search
+  cache             results of the pack cache, from the metrics of a Packhorse on this machine or at --ops. In the first
+                    pipeline most machines are behind by different numbers of commits, so "later" excludes it
+  distinct          the distinct requests among those with a pack. By bytes is for a cache that hashes the request, and by
+                    meaning for the same objects of the same repository. The share is the hit rate of an unlimited cache
+                    with such a key
+  pack-objects      runs of git pack-objects by the server's metrics, for each request of distinct meaning
+  ls-refs           a small request ten times per second during the run, measured from the time when it was due
 
 --html writes the same as one page with curves over time.`
 
@@ -93,7 +97,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	var o ciOptions
 	cmd := &cobra.Command{
 		Use:   "ci [URL] [--repo PATH]",
-		Short: "Measure a fleet of CI machines: pipelines that start herds of jobs while the tip moves",
+		Short: "Measure a fleet of CI machines: pipelines that start many jobs while the branch moves",
 		Long:  ciHelp,
 		Example: `  packhorse-bench ci --repo /srv/git/demo.git --html report.html
   packhorse-bench ci --repo . --profile mixed --runners 60 --duration 1m
@@ -102,23 +106,23 @@ func Command(env loadgen.Env) *cobra.Command {
 		Args: cobra.MaximumNArgs(1),
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.repo, "repo", "", "path of the repository; with URL the one behind it, which is pushed to")
-	f.StringVar(&o.profile, "profile", "gitlab", "what the machines run: gitlab, actions or mixed")
-	f.Float64Var(&o.fresh, "fresh", -1, "share of jobs on new machines, 0 to 1 (default: the profile's)")
+	f.StringVar(&o.repo, "repo", "", "path of the repository; with URL, the repository of the URL, which gets pushes")
+	f.StringVar(&o.profile, "profile", "gitlab", "the kinds of machines: gitlab, actions or mixed")
+	f.Float64Var(&o.fresh, "fresh", -1, "share of jobs on new machines, 0 to 1 (default: that of the profile)")
 	f.IntVar(&o.runners, "runners", 30, "machines")
 	f.IntVar(&o.jobs, "jobs", 30, "jobs of each pipeline")
 	f.DurationVar(&o.every, "every", 3*time.Second, "time from one pipeline to the next")
-	f.DurationVar(&o.common.Duration, "duration", 30*time.Second, "how long new jobs are begun")
-	f.DurationVar(&o.common.Timeout, "timeout", 2*time.Minute, "give up on a request that takes this long")
+	f.DurationVar(&o.common.Duration, "duration", 30*time.Second, "how long the run starts jobs")
+	f.DurationVar(&o.common.Timeout, "timeout", 2*time.Minute, "timeout of a request")
 	f.BoolVar(&o.common.Insecure, "insecure", false, "accept any TLS certificate, self-signed ones too")
 	f.BoolVar(&o.common.JSON, "json", false, "print one JSON object")
 	f.StringVar(&o.html, "html", "", "write a page with curves to this file")
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
 	f.StringVar(&o.ops, "ops", "",
 		"the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
-	f.StringVar(&o.push, "push", "path", "how commits come to the repository of a server of our own: path or http")
-	f.BoolVar(&o.noWarmup, "no-warmup", false, "have the server of our own make no pack before it is asked for")
-	f.BoolVar(&o.noSearch, "no-search", false, "have the server of our own keep no index for search")
+	f.StringVar(&o.push, "push", "path", "how commits reach the repository of the server of this run: path or http")
+	f.BoolVar(&o.noWarmup, "no-warmup", false, "the server of this run makes no pack before a request")
+	f.BoolVar(&o.noSearch, "no-search", false, "the server of this run keeps no search index")
 	o.server.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -141,7 +145,7 @@ func (o *ciOptions) check() error {
 	o.common.Clients = o.runners
 	switch {
 	case o.url == "" && o.repo == "":
-		return errors.New("what is to be measured? give the URL of a repository, or --repo PATH, or both (see --help)")
+		return errors.New("no server: give the URL of a repository, or --repo PATH, or both (see --help)")
 	case o.runners < 1 || o.runners > loadgen.MaxClients:
 		return fmt.Errorf("--runners %d: from 1 to %d", o.runners, loadgen.MaxClients)
 	case o.jobs < 1 || o.jobs > loadgen.MaxClients:
@@ -149,22 +153,22 @@ func (o *ciOptions) check() error {
 	case o.every < 100*time.Millisecond:
 		return fmt.Errorf("--every %v: at least 100ms", o.every)
 	case o.url == "" && (o.serverPID != 0 || o.ops != ""):
-		return errors.New("--server-pid and --ops are for a server with a URL: the one that is started for the run is " +
-			"watched anyway")
+		return errors.New("--server-pid and --ops need a URL: the server that is started for the run is always " +
+			"watched")
 	case o.push != "path" && o.push != "http":
-		return fmt.Errorf("--push %.40q: path or http", o.push)
+		return fmt.Errorf("--push %.40q: want path or http", o.push)
 	case o.url != "" && (o.push != "path" || o.noWarmup || o.noSearch):
 		return errors.New("--push, --no-warmup and --no-search are for a server that is started for the run: give --repo " +
 			"PATH alone")
 	case o.fresh != -1 && !(o.fresh >= 0 && o.fresh <= 1):
-		return fmt.Errorf("--fresh %v: a share is from 0 to 1", o.fresh)
+		return fmt.Errorf("--fresh %v: want a share from 0 to 1", o.fresh)
 	case ciProfiles[o.profile] == nil:
 		return fmt.Errorf("--profile %.40q: want gitlab, actions or mixed", o.profile)
 	}
 	return o.common.Check()
 }
 
-// run sets the scene in a directory of its own, measures, and reports.
+// run prepares a directory, measures, and reports.
 func (o *ciOptions) run(ctx context.Context, env loadgen.Env) (err error) {
 	dir, err := os.MkdirTemp("", "packhorse-bench-")
 	if err != nil {
@@ -181,7 +185,7 @@ func (o *ciOptions) run(ctx context.Context, env loadgen.Env) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, server.Stop()) }()
-		title = "a Packhorse of its own on a copy of " + filepath.Base(gitload.Absolute(o.repo))
+		title = "a new Packhorse on a copy of " + filepath.Base(gitload.Absolute(o.repo))
 		o.url, o.ops, o.serverPID, o.repo = server.URL, server.Ops, server.Pid, server.Repo
 		if !o.noSearch {
 			stop()
@@ -223,7 +227,7 @@ func (o *ciOptions) run(ctx context.Context, env loadgen.Env) (err error) {
 	return o.report(env, title, result, verified)
 }
 
-// settings is the configuration of the server of our own.
+// settings is the configuration of the server of this run.
 func (o *ciOptions) settings() string {
 	var text string
 	if o.noWarmup {
@@ -235,7 +239,7 @@ func (o *ciOptions) settings() string {
 	return text
 }
 
-// report writes what the fleet did, as was asked for; its error has the failures of jobs.
+// report writes the result. Its error has the failures of jobs.
 func (o *ciOptions) report(env loadgen.Env, title string, result *ciResult, verified int) (err error) {
 	report := newCIReport(o, result)
 	result.failures.Print(env.Stderr)
@@ -258,10 +262,10 @@ func (o *ciOptions) report(env loadgen.Env, title string, result *ciResult, veri
 type part struct {
 	tool   fleet.Tool
 	weight int
-	fresh  float64 // share of the jobs that are on a new machine
+	fresh  float64 // share of the jobs on a new machine
 }
 
-// ciProfiles are the fleets; --help describes them.
+// ciProfiles are the fleets. --help describes them.
 var ciProfiles = map[string][]part{
 	"gitlab":  {{fleet.GitLab, 4, 0.5}, {fleet.GitLabNoTags, 1, 0.5}},
 	"actions": {{fleet.Checkout, 9, 1}, {fleet.CheckoutAll, 1, 1}},
@@ -269,7 +273,7 @@ var ciProfiles = map[string][]part{
 		{fleet.Jenkins, 4, 0.05}, {fleet.Clone, 1, 1}},
 }
 
-// fleet is the profile with the share of new machines that was asked for.
+// fleet returns the profile with the share of new machines of --fresh.
 func (o *ciOptions) fleet() []part {
 	parts := slices.Clone(ciProfiles[o.profile])
 	for i, p := range parts {
@@ -280,5 +284,5 @@ func (o *ciOptions) fleet() []part {
 	return parts
 }
 
-// maxBehind is by how many commits machines are stale at most when a run begins.
+// maxBehind is the maximum number of commits that machines are behind at the start of a run.
 const maxBehind = 50

@@ -138,22 +138,22 @@ func TestCIMisuse(t *testing.T) {
 	empty := gittest.Init(t)
 	url := peer(t, filepath.Dir(empty.Dir)) + "/" + filepath.Base(empty.Dir)
 	for want, args := range map[string][]string{
-		"what is to be measured?":    nil,
+		"no server: give the URL":    nil,
 		"shows no branch":            {url},
 		"want gitlab, actions":       {url, "--profile", "jenkins"},
 		"--runners 0":                {url, "--runners", "0"},
 		"--every 1ms":                {url, "--every", "1ms"},
 		"--fresh 1.5":                {url, "--fresh", "1.5"},
 		"--fresh NaN":                {url, "--fresh", "NaN"},
-		"for a server with a URL":    {"--repo", ".", "--server-pid", "1"},
+		"need a URL: the server":     {"--repo", ".", "--server-pid", "1"},
 		"--push \"ssh\"":             {"--repo", ".", "--push", "ssh"},
 		"give --repo PATH alone":     {url, "--push", "http"},
 		"--no-search are for":        {url, "--no-search"},
 		"does not exist":             {"--repo", filepath.Join(t.TempDir(), "none")},
 		"HTTP status 404":            {url + "/none"},
-		"is not in --repo":           {demoURL(t), "--repo", empty.Dir},
+		"--repo does not contain":    {demoURL(t), "--repo", empty.Dir},
 		"accepts at most 1 arg(s)":   {url, url},
-		"has to be positive":         {url, "--duration", "0s"},
+		"must be positive":           {url, "--duration", "0s"},
 		"want http:// or https://":   {"ssh://host/x"},
 		"open /none/x.html: no such": {demoURL(t), "--duration", "200ms", "--every", "100ms", "--html", "/none/x.html"},
 	} {
@@ -180,8 +180,8 @@ func TestAwaitIndex(t *testing.T) {
 	}{
 		"made":      {[]string{repositories(0, 0, 0), repositories(0, 1, 0), repositories(1, 0, 0)}, ""},
 		"no search": {[]string{"packhorse_up 1\n"}, ""},
-		"failed":    {[]string{repositories(0, 1, 0), repositories(0, 1, 1)}, "cannot make its index"},
-		"ended":     {[]string{repositories(0, 1, 0), ""}, "has ended"},
+		"failed":    {[]string{repositories(0, 1, 0), repositories(0, 1, 1)}, "cannot make its search index"},
+		"ended":     {[]string{repositories(0, 1, 0), ""}, "server ended"},
 		"never":     {[]string{repositories(0, 1, 0)}, context.DeadlineExceeded.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {

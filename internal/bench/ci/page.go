@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
-// writeHTML writes the report as one page that needs nothing else.
+// writeHTML writes the report as one self-contained page.
 func writeHTML(file, title string, o *ciOptions, r *ciReport, c *ciResult) error {
 	var b bytes.Buffer
 	page := struct {
@@ -40,13 +40,13 @@ func writeHTML(file, title string, o *ciOptions, r *ciReport, c *ciResult) error
 	return os.WriteFile(file, b.Bytes(), 0o666)
 }
 
-// charts are what changes over a run. Those of what was not measured are left out.
+// charts are the curves over a run, without those that were not measured.
 func charts(c *ciResult) []chart.Chart {
 	jobs := chart.Chart{Title: "Jobs", Unit: "ended each second", Curves: []chart.Curve{{Name: "jobs", Class: "a"}}}
 	took := chart.Chart{Title: "Job time", Unit: "ms", Curves: []chart.Curve{{Name: "p95", Class: "b"},
 		{Name: "p50", Class: "a"}}}
 	cpus := chart.Chart{Title: "Server CPU", Unit: "CPUs busy", Curves: []chart.Curve{{Name: "CPU", Class: "a"}}}
-	saved := chart.Chart{Title: "Packs not made anew", Unit: "% hit or follow",
+	saved := chart.Chart{Title: "Packs from the cache", Unit: "% hit or follow",
 		Curves: []chart.Curve{{Name: "share", Class: "a"}}, Top: 100}
 	for _, s := range curves(c) {
 		x, gap := s.at.Seconds(), math.NaN()
@@ -76,9 +76,8 @@ func orElse(v *float64, other float64) float64 {
 	return *v
 }
 
-// The drawing's measures, in its own units.
 var ciPage = template.Must(template.New("page").Funcs(template.FuncMap{
-	"style": func() template.CSS { return page.Style },
+	"style": func() template.CSS { return template.CSS(page.Style) },
 	"name":  func(r chart.Row) string { return r.Name }, "value": func(r chart.Row) string { return r.Value },
 	"kind": func(k kindReport) string { return k.name() },
 	"each": func(k kindReport) string { return fmt.Sprintf("%.3f", k.MB/float64(max(k.Jobs, 1))) },

@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// ciReport is what `packhorse-bench ci --json` prints. What could not be measured is null.
+// ciReport is the output of `packhorse-bench ci --json`. Values that were not measured are null.
 type ciReport struct {
 	Profile   string              `json:"profile"`
 	Runners   int                 `json:"runners"`
@@ -24,29 +24,30 @@ type ciReport struct {
 	JobsPerS  float64             `json:"jobs_per_s"`
 	Job       loadgen.Percentiles `json:"job_ms"`
 	First     loadgen.Percentiles `json:"first_job_first_byte_ms"` // of the pipelines from the second on
-	MB        float64             `json:"mb"`                      // 10^6 bytes received, all of the jobs' answers
+	MB        float64             `json:"mb"`                      // 10^6 received bytes of all responses to jobs
 	MBPerS    float64             `json:"mb_per_s"`
 	Small     loadgen.Percentiles `json:"ls_refs_ms"`
 
-	CPUPerJob       *float64 `json:"cpu_s_per_job"` // the server's user and system time, whole process tree
+	CPUPerJob       *float64 `json:"cpu_s_per_job"` // user and system time of the server's process tree
 	CPUPerGB        *float64 `json:"cpu_s_per_gb"`
 	AnonRSS         *float64 `json:"anon_rss_mb"`
 	ClientCPUPerJob float64  `json:"client_cpu_s_per_job"`
 
-	Cache            *cacheShares `json:"cache"`
-	Settled          *cacheShares `json:"cache_after_first_pipeline"` // which finds the machines up to 50 commits behind
+	Cache *cacheShares `json:"cache"`
+	// in the first pipeline machines are up to 50 commits behind
+	Settled          *cacheShares `json:"cache_after_first_pipeline"`
 	PackRuns         *int         `json:"pack_objects_runs"`
 	RunsPerDistinct  *float64     `json:"pack_objects_runs_per_distinct_request"`
 	DiskWritePerByte *float64     `json:"disk_write_per_byte"`
 
-	Packs     int      `json:"packs"`              // answers that held one
-	Canonical keyShare `json:"distinct_canonical"` // what requests mean
-	Raw       keyShare `json:"distinct_raw"`       // their bytes
+	Packs     int      `json:"packs"`              // responses with a pack
+	Canonical keyShare `json:"distinct_canonical"` // by meaning
+	Raw       keyShare `json:"distinct_raw"`       // by bytes
 
 	Kinds []kindReport `json:"kinds"`
 }
 
-// cacheShares are how the server answered packs, by its own count.
+// cacheShares are the shares of results of the server's pack cache.
 type cacheShares struct {
 	Hit    float64 `json:"hit"`
 	Follow float64 `json:"follow"`
@@ -54,13 +55,13 @@ type cacheShares struct {
 	Saved  float64 `json:"hit_and_follow"`
 }
 
-// keyShare is what a cache with a key would have got without any bound.
+// keyShare is the result of an unlimited cache with some key.
 type keyShare struct {
 	Requests int     `json:"requests"`
 	HitShare float64 `json:"hit_share"`
 }
 
-// kindReport is one kind of job.
+// kindReport is the result of one kind of job.
 type kindReport struct {
 	Tool  string              `json:"tool"`
 	Fresh bool                `json:"fresh"` // on a new machine
@@ -111,11 +112,11 @@ func newCIReport(o *ciOptions, c *ciResult) *ciReport {
 	return r
 }
 
-// metrics adds what the server says of itself.
+// metrics adds figures from the server's metrics.
 func (r *ciReport) metrics(c *ciResult, bytes float64) {
 	before, after := c.before, c.after
 	if before == nil || after == nil || after.Served-before.Served < bytes/2 || after.Alloc < before.Alloc {
-		return // there are none, or they are another server's, or it was restarted
+		return // no metrics, those of another server, or a restart
 	}
 	r.Cache = shares(before, after)
 	if c.settled != nil {
@@ -131,7 +132,7 @@ func (r *ciReport) metrics(c *ciResult, bytes float64) {
 	}
 }
 
-// shares are those of the packs between two looks; nil if there were none.
+// shares are those of the packs between two samples, or nil without packs.
 func shares(before, after *loadgen.ServerCounters) *cacheShares {
 	hit, follow, miss := after.Hit-before.Hit, after.Follow-before.Follow, after.Miss-before.Miss
 	all := hit + follow + miss
@@ -142,7 +143,7 @@ func shares(before, after *loadgen.ServerCounters) *cacheShares {
 		loadgen.Round((hit+follow)/all, 4)}
 }
 
-// kinds sums jobs up by tool and state.
+// kinds adds up jobs by tool and state.
 func kinds(jobs []doneJob) []kindReport {
 	type kind struct {
 		tool  fleet.Tool
@@ -171,13 +172,13 @@ func kinds(jobs []doneJob) []kindReport {
 	return list
 }
 
-// rows are what both the terminal and the page show.
+// rows are the lines of the report on the terminal and on the page.
 func (r *ciReport) rows() []chart.Row {
 	var rows []chart.Row
 	add := func(name, format string, args ...any) {
 		rows = append(rows, chart.Row{Name: name, Value: fmt.Sprintf(format, args...)})
 	}
-	add("jobs", "%d (%.2f/s) of %d pipelines, %d errors, %d not begun", r.Jobs, r.JobsPerS, r.Pipelines, r.Errors,
+	add("jobs", "%d (%.2f/s) of %d pipelines, %d errors, %d not started", r.Jobs, r.JobsPerS, r.Pipelines, r.Errors,
 		r.Waiting)
 	add("job time", "%v", r.Job)
 	add("first job", "%v to the first byte of its pack, after each push", r.First)
@@ -227,7 +228,7 @@ func (r *ciReport) print(w io.Writer) {
 	}
 }
 
-// name says what a kind of job is.
+// name describes a kind of job.
 func (k *kindReport) name() string {
 	if k.Fresh {
 		return k.Tool + ", new"
@@ -235,16 +236,16 @@ func (k *kindReport) name() string {
 	return k.Tool
 }
 
-// slice is a stretch of a run, for the curves.
+// slice is a part of a run, one point of the curves.
 type slice struct {
 	at       time.Duration // its middle
 	jobsPerS float64
 	p50, p95 float64  // of the jobs that ended in it, milliseconds
 	cpus     *float64 // CPUs that the server kept busy
-	saved    *float64 // percent of the packs that were not made anew
+	saved    *float64 // percent of the packs that came from the cache
 }
 
-// curves cuts a run into stretches of at least a second.
+// curves cuts a run into slices of at least a second.
 func curves(c *ciResult) []slice {
 	n := min(max(int(c.elapsed/time.Second), 1), chart.MaxSlices)
 	width := c.elapsed / time.Duration(n)
@@ -274,7 +275,7 @@ func curves(c *ciResult) []slice {
 	return list
 }
 
-// momentAt is the look nearest to a time.
+// momentAt returns the sample nearest to a time.
 func momentAt(moments []moment, at time.Duration) *moment {
 	var best *moment
 	for i := range moments {

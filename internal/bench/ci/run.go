@@ -14,67 +14,67 @@ import (
 )
 
 const (
-	// ciProbeRate is how many small requests a second are sent meanwhile: few, because with git http-backend each is a
-	// process, and all of them count as the server's CPU time.
+	// ciProbeRate is the rate of small requests during a run. It is low because each of them is a process with git
+	// http-backend, and all of them count as the server's CPU time.
 	ciProbeRate = 10
-	// herd is within what time the jobs of a pipeline begin. A machine that has fetched then builds for as long, so that
-	// another one takes the next job of the same pipeline.
+	// herd is the time within which the jobs of a pipeline start. A machine builds for the same time after its fetch, so
+	// that another machine takes the next job of the pipeline.
 	herd = time.Second
 )
 
-// doneJob is what is known of a job that has ended well.
+// doneJob is the record of a successful job.
 type doneJob struct {
-	end   time.Duration // since the run began
+	end   time.Duration // since the start of the run
 	took  time.Duration
 	bytes int64
 	tool  fleet.Tool
 	fresh bool          // on a new machine
-	first time.Duration // of the first job of a pipeline, to the first byte of its pack; 0: of another
+	first time.Duration // time to the first byte of the pack, for the first job of a pipeline; otherwise 0
 }
 
-// moment is a look at the server while the fleet works.
+// moment is a sample of the server during a run.
 type moment struct {
 	at       time.Duration
 	cpu      time.Duration
 	counters *loadgen.ServerCounters // nil: none
 }
 
-// ciResult is what a fleet did.
+// ciResult is the result of a fleet.
 type ciResult struct {
 	jobs      []doneJob
 	pipelines int
-	waiting   int // jobs that had not begun when the run ended, for want of a machine or of a push in time
+	waiting   int // jobs that had not started at the end of the run, because no machine was free or the push was late
 	elapsed   time.Duration
 	keys      *fleet.Keys
 	failures  *loadgen.Failures
 	usage     *loadgen.TreeUsage
 	clientCPU time.Duration
 	before    *loadgen.ServerCounters
-	settled   *loadgen.ServerCounters // when the second pipeline began; nil if there was none
+	settled   *loadgen.ServerCounters // at the start of the second pipeline; nil without one
 	after     *loadgen.ServerCounters
 	moments   []moment
 	small     *loadgen.Outcome
 }
 
-// crew is a fleet at work.
+// crew is a working fleet.
 type crew struct {
 	scene *scene
 	start time.Time
-	build time.Duration // how long a machine is busy after its fetch
+	build time.Duration // time that a machine builds after its fetch
 	ended chan struct{} // closed by finish
 	work  sync.WaitGroup
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	idle   []*runner
 	queue  []fleet.Job
-	over   bool // no job is begun any more
+	over   bool // no further job starts
 	begun  int  // jobs
 	rng    *rand.Rand
 	result *ciResult
 }
 
-// newCrew hires the machines: kinds by the profile's shares, those that keep their repositories up to maxBehind commits
-// behind.
+// newCrew makes the machines. Their kinds follow the shares of the profile. Machines that keep their repositories are
+// up to maxBehind commits behind.
 func newCrew(s *scene, runners int, every time.Duration) (*crew, error) {
 	c := &crew{scene: s, build: min(herd, every/2), ended: make(chan struct{}), rng: rand.New(rand.NewPCG(1, 0)),
 		result: &ciResult{keys: fleet.NewKeys(), failures: &loadgen.Failures{}}}
@@ -105,7 +105,7 @@ func newCrew(s *scene, runners int, every time.Duration) (*crew, error) {
 	return c, nil
 }
 
-// age leaves a machine as a job of a while ago did.
+// age puts a machine into the state after an earlier job.
 func (c *crew) age(r *runner) error {
 	if !r.machine.Tool.Keeps() {
 		return nil
@@ -117,7 +117,7 @@ func (c *crew) age(r *runner) error {
 	return r.machine.Leave(fleet.Job{Pipeline: "refs/pipelines/1", Commit: at, Branch: c.scene.branch})
 }
 
-// submit gives a job to any free machine, or else to the first that will be.
+// submit gives a job to a free machine, or to the first one that becomes free.
 func (c *crew) submit(ctx context.Context, job fleet.Job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +132,8 @@ func (c *crew) submit(ctx context.Context, job fleet.Job) {
 	c.work.Go(func() { c.serve(ctx, r, job) })
 }
 
-// ready decides whether the machine is a new one; where the tip stays, the others become stale again. mu is held.
+// ready decides whether the machine is a new one. If the tip does not move, other machines become stale again. The
+// caller holds mu.
 func (c *crew) ready(r *runner) {
 	switch {
 	case c.rng.Float64() < r.fresh:
@@ -142,7 +143,7 @@ func (c *crew) ready(r *runner) {
 	}
 }
 
-// serve does jobs until none is waiting.
+// serve runs jobs until the queue is empty.
 func (c *crew) serve(ctx context.Context, r *runner, job fleet.Job) {
 	for {
 		c.mu.Lock()
@@ -182,7 +183,7 @@ func (c *crew) serve(ctx context.Context, r *runner, job fleet.Job) {
 	}
 }
 
-// finish takes no more jobs and waits for those that run.
+// finish accepts no further jobs and waits for the running ones.
 func (c *crew) finish() {
 	c.mu.Lock()
 	c.over, c.queue = true, nil
@@ -192,15 +193,15 @@ func (c *crew) finish() {
 	c.work.Wait()
 }
 
-// progress is how many jobs are done, how many machines are busy, and how many jobs wait for one.
+// progress returns the numbers of finished jobs, busy machines and waiting jobs.
 func (c *crew) progress(runners int) (done, busy, waiting int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.result.jobs), runners - len(c.idle), len(c.queue)
 }
 
-// pipelines starts one after the other until the time is over. Where the machine is too busy for the pushes they are
-// late, and jobs that have not begun by the end count as waiting.
+// pipelines starts one pipeline after the other until the end of the duration. On a busy machine pushes may be late.
+// Jobs that have not started by the end count as waiting.
 func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *loadgen.Scraper) (err error) {
 	var herds sync.WaitGroup
 	defer herds.Wait()
@@ -211,7 +212,7 @@ func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *loadgen.Scr
 		if due >= o.common.Duration {
 			return nil
 		}
-		c.result.waiting += o.jobs // until they begin
+		c.result.waiting += o.jobs // until they start
 		if !loadgen.Sleep(ctx, time.Until(c.start.Add(due))) {
 			return nil
 		}
@@ -247,7 +248,7 @@ func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *loadgen.Scr
 	}
 }
 
-// measure lets the fleet work and looks at the server meanwhile.
+// measure runs the fleet and samples the server.
 func (o *ciOptions) measure(ctx context.Context, env loadgen.Env, s *scene) (*ciResult, error) {
 	c, err := newCrew(s, o.runners, o.every)
 	if err != nil {
@@ -304,7 +305,7 @@ func (o *ciOptions) measure(ctx context.Context, env loadgen.Env, s *scene) (*ci
 	return result, err
 }
 
-// look notes what the server has used and answered so far, if that is wanted.
+// look samples the usage and the counters of the server, if wanted.
 func (c *crew) look(ctx context.Context, scraper *loadgen.Scraper, tree *loadgen.TreeWatch, wanted bool) []moment {
 	var moments []moment
 	every := time.Second
@@ -322,5 +323,5 @@ func (c *crew) look(ctx context.Context, scraper *loadgen.Scraper, tree *loadgen
 	return moments
 }
 
-// maxMoments bounds them: beyond it a run is longer than a page can show.
+// maxMoments limits the samples. A page cannot show a longer run.
 const maxMoments = 100_000

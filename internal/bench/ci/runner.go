@@ -20,7 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// runner is one machine of the fleet at work. One goroutine uses it.
+// runner is one working machine of the fleet. One goroutine uses it.
 type runner struct {
 	scene    *scene
 	machine  *fleet.Machine
@@ -32,22 +32,23 @@ type runner struct {
 	zipped bytes.Buffer
 	answer []byte
 
-	data    func([]byte)                               // gets the pack's bytes, if not nil
-	packed  func(f *fleet.Fetch, request []byte) error // is told that a fetch brought its pack, before the machine knows
-	rounds  int                                        // of the last job
-	timed   bool                                       // note when the first byte of the pack comes
-	began   time.Time                                  // when it came in the last job
-	fetched bool                                       // the last job brought a pack
+	data func([]byte) // receives the pack's bytes, if not nil
+	// called after a fetch with a pack, before the machine's state changes
+	packed  func(f *fleet.Fetch, request []byte) error
+	rounds  int       // of the last job
+	timed   bool      // record the time of the first byte of the pack
+	began   time.Time // that time, of the last job
+	fetched bool      // the last job received a pack
 }
 
 const (
-	// compressFrom is from which length on git compresses a request.
+	// compressFrom is the length from which git compresses a request.
 	compressFrom = 1024
-	// maxRounds bounds the negotiation of one fetch.
+	// maxRounds limits the negotiation of one fetch.
 	maxRounds = 100
 )
 
-// connected runs what a git process does: on a connection of its own, which is broken off when the context ends.
+// connected runs the work of one git process on its own connection, which is aborted when the context ends.
 func (r *runner) connected(ctx context.Context, do func() error) error {
 	c, err := r.scene.target.DialConn(ctx, &r.received)
 	if err != nil {
@@ -63,7 +64,7 @@ func (r *runner) connected(ctx context.Context, do func() error) error {
 	return err
 }
 
-// ask sends a request and has its answer read.
+// ask sends a request and calls read for its response.
 func (r *runner) ask(ctx context.Context, request []byte, read func(b *loadgen.Body, h loadgen.Head) error) error {
 	if r.scene.timeout > 0 {
 		r.conn.SetDeadline(time.Now().Add(r.scene.timeout)) //nolint:errcheck // the write fails too
@@ -81,7 +82,7 @@ func (r *runner) ask(ctx context.Context, request []byte, read func(b *loadgen.B
 	return read(r.conn.Body(h), h)
 }
 
-// small reads an answer that is held in memory. It is valid until the next one.
+// small reads a response into memory. It is valid until the next one.
 func (r *runner) small(b *loadgen.Body, h loadgen.Head) error {
 	if h.Status != 200 {
 		return gitload.StatusError(b, h)
@@ -102,7 +103,7 @@ func (r *runner) small(b *loadgen.Body, h loadgen.Head) error {
 	}
 }
 
-// advertisement asks for the server's capabilities; see, if not nil, gets their lines.
+// advertisement requests the server's capabilities and calls see, if not nil, for each line.
 func (r *runner) advertisement(see func(line string)) error {
 	err := r.ask(context.Background(), r.scene.target.Get("/info/refs?service=git-upload-pack"), r.small)
 	if err != nil {
@@ -129,12 +130,12 @@ func (r *runner) advertisement(see func(line string)) error {
 		}
 	}
 	if !v2 {
-		return errors.New("the server does not speak protocol v2")
+		return errors.New("the server does not support protocol v2")
 	}
 	return nil
 }
 
-// job does one job from the connection to the last byte.
+// job runs one job from the connection to the last byte.
 func (r *runner) job(ctx context.Context, job fleet.Job) error {
 	r.rounds, r.fetched, r.timed, r.began = 0, false, job.First, time.Time{}
 	return r.connected(ctx, func() error {
@@ -159,7 +160,7 @@ func (r *runner) job(ctx context.Context, job fleet.Job) error {
 	})
 }
 
-// refs asks for the refs that the tool wants to see.
+// refs requests the refs that the tool needs.
 func (r *runner) refs(ctx context.Context, branch string) ([]fleet.Ref, error) {
 	request := r.machine.LsRefs(&r.scene.caps, branch)
 	if request == nil {
@@ -194,7 +195,7 @@ func (r *runner) refs(ctx context.Context, branch string) ([]fleet.Ref, error) {
 	}
 }
 
-// round sends one request of a fetch; done tells that its pack has come.
+// round sends one request of a fetch. done reports whether the response has the pack.
 func (r *runner) round(ctx context.Context, f *fleet.Fetch) (done bool, err error) {
 	request := f.Request()
 	sent, encoding := request, ""
@@ -229,7 +230,7 @@ func (r *runner) round(ctx context.Context, f *fleet.Fetch) (done bool, err erro
 	return true, nil
 }
 
-// compress is what git does with a longer request.
+// compress compresses a request as git does.
 func (r *runner) compress(b []byte) ([]byte, error) {
 	r.zipped.Reset()
 	if r.zip == nil {
@@ -244,8 +245,7 @@ func (r *runner) compress(b []byte) ([]byte, error) {
 	return r.zipped.Bytes(), nil
 }
 
-// verify does one job of each kind that the profile has and lets git check what came; it returns how many kinds there
-// are.
+// verify runs one job of each kind in the profile and lets git check the result. It returns the number of kinds.
 func (s *scene) verify(ctx context.Context, dir string) (kinds int, err error) {
 	old, err := s.history.Behind(s.tip, 7)
 	if err != nil {
@@ -271,7 +271,7 @@ func (s *scene) verify(ctx context.Context, dir string) (kinds int, err error) {
 	return kinds, nil
 }
 
-// verifyOne has git index the pack of one job in a repository of the machine's state, and check that all is connected.
+// verifyOne lets git index the pack of one job in a repository of the machine's state, and check its connectivity.
 func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at git.ObjectID) error {
 	defer os.RemoveAll(repo)
 	if _, err := gitload.RunGit(ctx, filepath.Dir(repo), nil, "init", "-q", "--bare", "--object-format="+
@@ -295,7 +295,7 @@ func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at 
 		indexed <- err
 	}()
 	var wants, shallow strings.Builder
-	r.data = func(p []byte) { pw.Write(p) } //nolint:errcheck // index-pack's own error says why it stopped reading
+	r.data = func(p []byte) { pw.Write(p) } //nolint:errcheck // index-pack's own error has the reason
 	r.packed = func(f *fleet.Fetch, _ []byte) error {
 		for _, id := range f.Wants() {
 			fmt.Fprintln(&wants, id)
@@ -312,7 +312,7 @@ func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at 
 	case err != nil:
 		return err
 	case !r.fetched:
-		return nil // the repository has too few commits for one to be behind
+		return nil // the repository is too short for a machine that is behind
 	case bad != nil:
 		return fmt.Errorf("git does not accept the pack: %w", bad)
 	}
@@ -324,12 +324,12 @@ func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at 
 	}
 	if _, err := gitload.RunGit(ctx, repo, strings.NewReader(wants.String()), "rev-list", "--objects", "--quiet",
 		"--stdin"); err != nil {
-		return fmt.Errorf("the pack does not make the machine's repository whole: %w", err)
+		return fmt.Errorf("the machine's repository is incomplete with the pack: %w", err)
 	}
 	return nil
 }
 
-// leave has git make the repository that a job of the tool leaves.
+// leave lets git make the repository after a job of the tool.
 func (s *scene) leave(ctx context.Context, repo string, tool fleet.Tool, at git.ObjectID) error {
 	proxy, err := gitload.StartRecorder(s.target)
 	if err != nil {

@@ -20,19 +20,19 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// scene is what a fleet works on.
+// scene is the server and the repository that a fleet works on.
 type scene struct {
 	target  *loadgen.Target
 	caps    fleet.Capabilities
 	branch  string // full name of the default branch
 	history *fleet.History
 	tip     git.ObjectID
-	pusher  *pusher // nil: the tip stays
+	pusher  *pusher // nil: the tip does not move
 	profile []part
 	timeout time.Duration
 }
 
-// prepare learns what the server offers, and the history of its default branch.
+// prepare reads the server's capabilities, and the history of its default branch.
 func (o *ciOptions) prepare(ctx context.Context, t *loadgen.Target, dir string) (*scene, error) {
 	s := &scene{target: t, history: fleet.NewHistory(), profile: o.fleet(), timeout: o.common.Timeout}
 	if err := s.discover(ctx); err != nil {
@@ -49,7 +49,7 @@ func (o *ciOptions) prepare(ctx context.Context, t *loadgen.Target, dir string) 
 		return nil, err
 	}
 	if s.branch, err = gitload.DefaultRef(refs); err != nil {
-		return nil, errors.New("the server shows no branch: there is nothing to build")
+		return nil, errors.New("the server shows no branch: nothing to build")
 	}
 	for _, r := range refs {
 		if r.Name == s.branch {
@@ -70,7 +70,7 @@ func (o *ciOptions) prepare(ctx context.Context, t *loadgen.Target, dir string) 
 	return s, err
 }
 
-// discover reads the capability advertisement as a machine gets it.
+// discover reads the capability advertisement as a machine receives it.
 func (s *scene) discover(ctx context.Context) error {
 	format, err := gitload.Discover(ctx, s.target)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *scene) discover(ctx context.Context) error {
 	})
 }
 
-// readHistory reads it from the repository's path, or from a clone without trees.
+// readHistory reads the history from the repository's path, or from a clone without trees.
 func (s *scene) readHistory(ctx context.Context, repo, dir string) error {
 	if repo == "" {
 		proxy, err := gitload.StartRecorder(s.target)
@@ -94,13 +94,13 @@ func (s *scene) readHistory(ctx context.Context, repo, dir string) error {
 		repo = filepath.Join(dir, "history.git")
 		if _, err := gitload.RunGit(ctx, dir, nil, "clone", "-q", "--bare", "--single-branch", "--no-tags", "--filter=tree:0",
 			"--", proxy.URL, repo); err != nil {
-			return fmt.Errorf("reading the history: %w", err)
+			return fmt.Errorf("read the history: %w", err)
 		}
 	}
 	log, err := gitload.RunGit(ctx, repo, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat,
 		s.tip.String(), "--")
 	if err != nil {
-		return fmt.Errorf("the tip that the server shows is not in --repo: %w", err)
+		return fmt.Errorf("--repo does not contain the tip that the server shows: %w", err)
 	}
 	return s.history.Read(strings.NewReader(log))
 }
@@ -108,22 +108,22 @@ func (s *scene) readHistory(ctx context.Context, repo, dir string) error {
 // pusher makes commits and pushes them by file path.
 type pusher struct {
 	dir, repo string   // repo is a path or a URL
-	env       []string // beside the usual, for the push
+	env       []string // additional environment of the push
 	branch    string
 	history   *fleet.History
 	every     time.Duration
 	tip       git.ObjectID // of the commits made so far
-	dirs      []string     // of the first tip's tree, where files change
+	dirs      []string     // of the first tip's tree; their files change
 	rng       *rand.Rand
-	run       int64 // when this run began, in seconds: begins the names of its pipelines
+	run       int64 // start of the run in seconds, the prefix of the names of its pipelines
 	made      int   // pipelines that have commits
 	ready     []fleet.Job
 }
 
-// maxDirs bounds in how many places the commits change files.
+// maxDirs limits the directories in which the commits change files.
 const maxDirs = 1000
 
-// newPusher makes a small repository that borrows the served one's objects.
+// newPusher makes a small repository that borrows the objects of the served one.
 func newPusher(ctx context.Context, s *scene, repo, dir string, every time.Duration) (*pusher, error) {
 	repo = gitload.Absolute(repo)
 	p := &pusher{dir: dir, repo: repo, branch: s.branch, history: s.history, tip: s.tip, every: every,
@@ -159,7 +159,7 @@ func newPusher(ctx context.Context, s *scene, repo, dir string, every time.Durat
 	return p, p.commit(ctx)
 }
 
-// next pushes the next pipeline's commits and returns the job that all of its jobs are.
+// next pushes the next pipeline's commits and returns the job for all its machines.
 func (p *pusher) next(ctx context.Context) (fleet.Job, error) {
 	if len(p.ready) == 0 {
 		if err := p.commit(ctx); err != nil {
@@ -171,18 +171,18 @@ func (p *pusher) next(ctx context.Context) (fleet.Job, error) {
 	id := job.Commit.String()
 	if _, err := gitload.RunGitWith(ctx, p.env, p.dir, nil, "push", "-q", "--", p.repo, id+":"+p.branch, id+":"+
 		job.Pipeline); err != nil {
-		return job, fmt.Errorf("pushing to %s: %w", p.repo, err)
+		return job, fmt.Errorf("push to %s: %w", p.repo, err)
 	}
 	return job, nil
 }
 
-// overHTTP has the commits pushed to the server of our own, with a token.
+// overHTTP changes the pusher to push to our own server over HTTP, with a token.
 func (p *pusher) overHTTP(ctx context.Context, program, url, state string) error {
 	out, err := exec.CommandContext(ctx, program, "token", "create", "bench", "--scope", "write", "--state",
 		state).Output()
 	token := tokenText.FindString(string(out))
 	if err != nil || token == "" {
-		return fmt.Errorf("make a token to push with: %w", cmp.Or(err, errors.New("none was printed")))
+		return fmt.Errorf("make a token for pushes: %w", cmp.Or(err, errors.New("no token was printed")))
 	}
 	p.repo = url
 	p.env = []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader",
@@ -193,18 +193,18 @@ func (p *pusher) overHTTP(ctx context.Context, program, url, state string) error
 var tokenText = regexp.MustCompile(`phk_[0-9A-Za-z]+`)
 
 const (
-	// madeAhead is for how many pipelines commits are made at once: what is left to do for a pipeline on a busy machine is
-	// the push.
+	// madeAhead is the number of pipelines for which commits are made at once. On a busy machine a pipeline then only
+	// needs the push.
 	madeAhead = 100
-	// maxCommits is how many commits a pipeline has at most.
+	// maxCommits is the maximum number of commits of a pipeline.
 	maxCommits = 3
 )
 
-// commit makes the commits of the next pipelines. Their dates are those of the times they are due at.
+// commit makes the commits of the next pipelines. Their dates are the times when the pipelines are due.
 func (p *pusher) commit(ctx context.Context) error {
 	var in bytes.Buffer
 	commits, parents := 0, p.tip.String()
-	var ends []int // by pipeline, how many commits there are up to its last
+	var ends []int // by pipeline, the number of commits including its own
 	for range madeAhead {
 		p.made++
 		date := p.run + int64(float64(p.made-1)*p.every.Seconds())

@@ -1,12 +1,12 @@
-// Package fleet models what CI machines have and ask for: the requests of protocol v2 that stock git writes for them,
-// without a repository and without a git process.
+// Package fleet models the repositories and requests of CI machines. It writes the requests of protocol v2 that stock
+// git writes, without a repository and without a git process.
 //
-// A Machine knows which commits its refs are at and where its history ends, and no more; a History knows how the
-// commits hang together. From both follow, byte for byte, the requests of git 2.39 (gitprotocol-v2(5), "ls-refs" and
-// "fetch"), whose negotiation walk is rebuilt in negotiator.go. The order in which a second round repeats the common
-// commits is the one thing that differs: git has that from a hash table.
+// A Machine has the commits of its refs and the boundary of its history. A History has the graph of the commits.
+// Together they determine, byte for byte, the requests of git 2.39 (gitprotocol-v2(5), "ls-refs" and "fetch").
+// negotiator.go implements its negotiation walk. One detail differs: a second round repeats the common commits in the
+// order of a hash table in git.
 //
-// A Machine and its Fetch belong to one goroutine at a time. A History may be read and extended by many.
+// A Machine and its Fetch belong to one goroutine at a time. A History is safe for concurrent use.
 package fleet
 
 import (
@@ -18,41 +18,48 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// Tool is a program that CI systems fetch with, and how they set it up.
+// Tool is a program that CI systems use to fetch, with its settings.
 type Tool uint8
 
 const (
 	// GitLab is GitLab Runner's "fetch" strategy with its default depth of 20 and its default flags, which follow tags:
-	// git fetch origin --no-recurse-submodules +SHA:refs/pipelines/ID +refs/heads/BRANCH:refs/remotes/origin/BRANCH
-	// --depth 20 --prune --quiet Where new tags lie within the depth git then fetches them by a second session, which is
-	// not modelled.
+	//
+	//	git fetch origin --no-recurse-submodules +SHA:refs/pipelines/ID \
+	//		+refs/heads/BRANCH:refs/remotes/origin/BRANCH --depth 20 --prune --quiet
+	//
+	// If new tags are within the depth, git fetches them in a second session, which is not modelled.
 	GitLab Tool = iota
 	// GitLabNoTags is the same with --no-tags (GIT_FETCH_EXTRA_FLAGS).
 	GitLabNoTags
-	// Checkout is GitHub's checkout action as it comes:
-	// git fetch --no-tags --prune --no-recurse-submodules --progress --depth=1 origin +SHA:refs/remotes/origin/BRANCH
+	// Checkout is GitHub's checkout action with its defaults:
+	//
+	//	git fetch --no-tags --prune --no-recurse-submodules --progress --depth=1 origin \
+	//		+SHA:refs/remotes/origin/BRANCH
 	Checkout
-	// CheckoutAll is the same action with fetch-depth: 0: git fetch --prune --no-recurse-submodules --progress origin
-	// +refs/heads/*:refs/remotes/origin/* +refs/tags/*:refs/tags/*
+	// CheckoutAll is the same action with fetch-depth: 0:
+	//
+	//	git fetch --prune --no-recurse-submodules --progress origin +refs/heads/*:refs/remotes/origin/* \
+	//		+refs/tags/*:refs/tags/*
 	CheckoutAll
 	// Jenkins keeps the whole history of one branch:
-	// git fetch --no-tags --force --progress -- URL +refs/heads/BRANCH:refs/remotes/origin/BRANCH
+	//
+	//	git fetch --no-tags --force --progress -- URL +refs/heads/BRANCH:refs/remotes/origin/BRANCH
 	Jenkins
-	// Clone is git clone --quiet, everything anew.
+	// Clone is git clone --quiet of everything.
 	Clone
 )
 
-// Tools lists all of them.
+// Tools lists all tools.
 var Tools = []Tool{GitLab, GitLabNoTags, Checkout, CheckoutAll, Jenkins, Clone}
 
 func (t Tool) String() string {
 	return [...]string{"gitlab", "gitlab-no-tags", "checkout", "checkout-all", "jenkins", "clone"}[t]
 }
 
-// Keeps tells whether the tool leaves its repository for the machine's next job.
+// Keeps reports whether the tool leaves its repository for the machine's next job.
 func (t Tool) Keeps() bool { return t == GitLab || t == GitLabNoTags || t == Jenkins }
 
-// depth is the --depth that the tool asks for; 0 is the whole history.
+// depth is the --depth of the tool. 0 is the whole history.
 func (t Tool) depth() int {
 	switch t {
 	case GitLab, GitLabNoTags:
@@ -66,16 +73,16 @@ func (t Tool) depth() int {
 func (t Tool) quiet() bool      { return t == GitLab || t == GitLabNoTags || t == Clone }
 func (t Tool) includeTag() bool { return t == GitLab || t == CheckoutAll }
 
-// Capabilities are what a server advertises, as far as it changes what git asks for.
+// Capabilities are the capabilities of a server that change git's requests.
 type Capabilities struct {
-	Agent       string // what the client calls itself; empty: the server does not ask
+	Agent       string // the client's agent; empty: the server does not advertise agent
 	Format      git.ObjectFormat
 	Unborn      bool // ls-refs=unborn
 	RefInWant   bool // fetch=ref-in-want
 	SidebandAll bool // fetch=sideband-all
 }
 
-// Read takes one line of the advertisement (gitprotocol-v2(5), "Capability Advertisement").
+// Read parses one line of the advertisement (gitprotocol-v2(5), "Capability Advertisement").
 func (c *Capabilities) Read(line, agent string) {
 	name, value, _ := strings.Cut(line, "=")
 	switch name {
@@ -93,8 +100,8 @@ func (c *Capabilities) Read(line, agent string) {
 	}
 }
 
-// command begins a request. Where git ends a line with a newline and where not is without meaning, but caches may hash
-// it.
+// command begins a request. A newline at the end of a line has no meaning, and git writes it for some lines. The model
+// writes the same, because caches may hash the bytes.
 func (c *Capabilities) command(line string) []byte {
 	b := pktline.Append(nil, line)
 	if c.Agent != "" {
@@ -104,7 +111,7 @@ func (c *Capabilities) command(line string) []byte {
 	return pktline.AppendDelim(b)
 }
 
-// Job is what a machine is to check out.
+// Job is the task of a machine.
 type Job struct {
 	Pipeline string // name of the pipeline's ref
 	Commit   git.ObjectID
@@ -112,37 +119,37 @@ type Job struct {
 	First    bool   // the first of its pipeline
 }
 
-// Ref is one line of a server's answer to ls-refs.
+// Ref is one line of a response to ls-refs.
 type Ref struct {
 	Name string
 	ID   git.ObjectID
 }
 
-// Machine is one CI machine's repository, as far as it decides what git asks for.
+// Machine is the repository of one CI machine, reduced to the state that determines git's requests.
 type Machine struct {
 	Tool    Tool
 	history *History
 	refs    map[string]node // remote-tracking and pipeline refs
-	tags    map[string]node // the commits of its tags, by the tags' names
+	tags    map[string]node // the commits of its tags, by the names of the tags
 	shallow map[node]bool   // the boundary of its history
 }
 
-// NewMachine is a machine without a repository.
+// NewMachine returns a machine without a repository.
 func NewMachine(h *History, tool Tool) *Machine {
 	m := &Machine{Tool: tool, history: h}
 	m.Reset()
 	return m
 }
 
-// Reset takes the repository away.
+// Reset removes the repository.
 func (m *Machine) Reset() {
 	m.refs, m.tags, m.shallow = map[string]node{}, map[string]node{}, map[node]bool{}
 }
 
-// Fresh tells whether the machine has no repository.
+// Fresh reports whether the machine has no repository.
 func (m *Machine) Fresh() bool { return len(m.refs) == 0 }
 
-// Leave puts the machine into the state in which a single job before left it.
+// Leave puts the machine into the state after one job.
 func (m *Machine) Leave(job Job) error {
 	m.Reset()
 	at, err := m.history.find(job.Commit)
@@ -160,12 +167,12 @@ func (m *Machine) Leave(job Job) error {
 	return nil
 }
 
-// tracking is where a branch of the server is kept.
+// tracking is the remote-tracking ref of a branch.
 func tracking(branch string) string {
 	return "refs/remotes/origin/" + strings.TrimPrefix(branch, "refs/heads/")
 }
 
-// LsRefs is the request for the server's refs; nil if the tool asks for nothing but object IDs and git leaves it out.
+// LsRefs returns the request for the server's refs, or nil if the tool fetches only object IDs and git skips it.
 func (m *Machine) LsRefs(c *Capabilities, branch string) []byte {
 	var prefixes []string
 	switch m.Tool {
@@ -175,7 +182,7 @@ func (m *Machine) LsRefs(c *Capabilities, branch string) []byte {
 		prefixes = []string{"refs/heads/", "refs/tags/", "refs/tags/"}
 	case Clone:
 		prefixes = []string{"HEAD", "refs/heads/", "refs/tags/"}
-	default: // a name could be short: git asks for all that it could mean (gitrevisions(7))
+	default: // the name may be abbreviated: git requests all possible meanings (gitrevisions(7))
 		prefixes = []string{branch, "refs/" + branch, "refs/tags/" + branch, "refs/heads/" + branch, "refs/remotes/" + branch,
 			"refs/remotes/" + branch + "/HEAD"}
 		if m.Tool == GitLab {
@@ -194,17 +201,17 @@ func (m *Machine) LsRefs(c *Capabilities, branch string) []byte {
 	return pktline.AppendFlush(b)
 }
 
-// Needs tells which refs of the answer to LsRefs Fetch wants to know: all, or the branch.
+// Needs reports whether Fetch needs all refs of the response to LsRefs, or only the branch.
 func (m *Machine) Needs() (all bool) { return m.Tool == CheckoutAll || m.Tool == Clone }
 
 // want is one thing that a request wants.
 type want struct {
 	id  git.ObjectID
-	ref string // empty: asked for by its ID
+	ref string // empty: wanted by its ID
 }
 
-// wants lists what git would ask for, in its order: the refs as the server has them, then what was given as an ID. It
-// is empty where the machine has it all.
+// wants returns git's wants in its order: the server's refs, then the IDs of the command line. It is empty if the
+// machine is up to date.
 func (m *Machine) wants(job Job, refs []Ref) ([]want, error) {
 	if m.Tool == Checkout {
 		return []want{{id: job.Commit}}, nil
@@ -231,43 +238,43 @@ func (m *Machine) wants(job Job, refs []Ref) ([]want, error) {
 	if !m.at(tracking(job.Branch), branch.id) {
 		list = append(list, branch)
 	}
-	if m.Tool == GitLab { // a tag of what is wanted comes along as a ref of its own
+	if m.Tool == GitLab { // a tag of a wanted commit becomes a ref of its own
 		list = append(list, m.history.tagsAt(m, branch.id, job.Commit)...)
 	}
 	if !m.at(job.Pipeline, job.Commit) {
 		list = append(list, want{id: job.Commit})
 	}
-	if len(list) == 0 { // with --depth git asks even so, and then for all
+	if len(list) == 0 { // with --depth git sends the request even so, and then for all refs
 		list = []want{branch, {id: job.Commit}}
 	}
 	return list, nil
 }
 
-// at tells whether a ref of the machine is at a commit.
+// at reports whether a ref of the machine is at a commit.
 func (m *Machine) at(ref string, id git.ObjectID) bool {
 	at, ok := m.refs[ref]
 	return ok && m.history.id(at) == id
 }
 
-// Fetch is one fetch of a machine: requests in rounds, until an answer holds a pack.
+// Fetch is one fetch of a machine: requests in rounds, until a response has a pack.
 type Fetch struct {
 	m          *Machine
 	caps       *Capabilities
 	job        Job
 	wants      []want
 	negotiator *negotiator
-	batch      int // how many haves the next round sends
+	batch      int // number of haves of the next round
 
 	common    []git.ObjectID
-	boundary  []git.ObjectID // shallow lines of the answer
+	boundary  []git.ObjectID // shallow lines of the response
 	unshallow []git.ObjectID
 	resolved  []Ref // wanted-refs lines
 }
 
-// initialHaves is how many haves git sends in the first round; each further one over HTTP doubles them.
+// initialHaves is the number of haves of the first round. Each further round over HTTP doubles it.
 const initialHaves = 16
 
-// Fetch begins a fetch; nil if there is nothing to fetch. refs are those of LsRefs' answer that the tool needs.
+// Fetch starts a fetch, or returns nil if the machine is up to date. refs are the needed ones of LsRefs' response.
 func (m *Machine) Fetch(job Job, refs []Ref, c *Capabilities) (*Fetch, error) {
 	wants, err := m.wants(job, refs)
 	if err != nil || len(wants) == 0 {
@@ -319,7 +326,7 @@ func (f *Fetch) Request() []byte {
 	return pktline.AppendFlush(b)
 }
 
-// Line takes a line of the answer before its pack, without its end and its band.
+// Line parses a line of the response before its pack, without its line end and its band.
 func (f *Fetch) Line(line []byte) error {
 	word, rest, _ := bytes.Cut(line, []byte(" "))
 	var to *[]git.ObjectID
@@ -354,7 +361,7 @@ func (f *Fetch) Line(line []byte) error {
 	return nil
 }
 
-// Shallow is the boundary of the machine's history once the pack is there, sorted.
+// Shallow returns the boundary of the machine's history after the fetch, sorted.
 func (f *Fetch) Shallow() []git.ObjectID {
 	list := slices.Concat(f.m.Shallow(), f.boundary)
 	list = slices.DeleteFunc(list, func(id git.ObjectID) bool { return slices.Contains(f.unshallow, id) })
@@ -362,7 +369,7 @@ func (f *Fetch) Shallow() []git.ObjectID {
 	return slices.Compact(list)
 }
 
-// Wants lists what the pack was asked to make whole, sorted: want-ref lines as the server has resolved them.
+// Wants returns the wanted objects, sorted. want-ref lines are resolved as by the server.
 func (f *Fetch) Wants() []git.ObjectID {
 	names := map[string]git.ObjectID{}
 	for _, r := range f.resolved {
@@ -380,8 +387,8 @@ func (f *Fetch) Wants() []git.ObjectID {
 	return slices.Compact(ids)
 }
 
-// Finish says that the pack came: the machine now has what it asked for. Where that is nothing that the history knows
-// (somebody else has pushed) the machine begins anew with its next job.
+// Finish updates the machine after the pack. If the history does not contain a wanted commit, because another client
+// has pushed, the machine has no repository for its next job.
 func (f *Fetch) Finish() {
 	m := f.m
 	if !m.Tool.Keeps() {
@@ -410,7 +417,7 @@ func (f *Fetch) Finish() {
 	m.history.follow(m)
 }
 
-// branch is what the branch was when the server answered.
+// branch returns the value of the branch in the response.
 func (f *Fetch) branch() git.ObjectID {
 	for _, r := range f.resolved {
 		if r.Name == f.job.Branch {
@@ -422,10 +429,10 @@ func (f *Fetch) branch() git.ObjectID {
 			return w.id
 		}
 	}
-	return f.m.history.id(f.m.refs[tracking(f.job.Branch)]) // it was there already
+	return f.m.history.id(f.m.refs[tracking(f.job.Branch)]) // the machine is up to date
 }
 
-// Refs lists the machine's refs but for its tags, sorted by name.
+// Refs returns the machine's refs without its tags, sorted by name.
 func (m *Machine) Refs() []Ref {
 	list := make([]Ref, 0, len(m.refs))
 	for name, at := range m.refs {
@@ -435,7 +442,7 @@ func (m *Machine) Refs() []Ref {
 	return list
 }
 
-// Shallow is the boundary of the machine's history, sorted.
+// Shallow returns the boundary of the machine's history, sorted.
 func (m *Machine) Shallow() []git.ObjectID {
 	list := make([]git.ObjectID, 0, len(m.shallow))
 	for at := range m.shallow {

@@ -138,7 +138,7 @@ func (u *upstream) grow(n int) {
 
 func (u *upstream) tip() git.ObjectID { return u.repo.ID(main) }
 
-// read tells the model what is new.
+// read adds the new commits to the model.
 func (u *upstream) read() {
 	log := u.repo.Git("log", "--topo-order", "--reverse", "--format="+fleet.LogFormat, main)
 	if err := u.history.Read(strings.NewReader(log)); err != nil {
@@ -367,8 +367,8 @@ func TestWantRef(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "0011command=fetch0014agent=git/2.39.50016object-format=sha10001000dthin-pack000fno-progress000finclude-tag000dofs-delta" +
-		"0010sideband-all000ddeepen 20001dwant-ref refs/heads/main\n0032want " +
+	want := "0011command=fetch0014agent=git/2.39.50016object-format=sha10001000dthin-pack" +
+		"000fno-progress000finclude-tag000dofs-delta0010sideband-all000ddeepen 20001dwant-ref refs/heads/main\n0032want " +
 		"0ed6af7b72964796e4ca635222b9ef2a2afe35c0\n0009done\n0000"
 	if got := f.Request(); string(got) != want {
 		t.Errorf("got\n%q\nwant\n%q", got, want)

@@ -13,13 +13,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// node is a commit's place in a History.
+// node is the index of a commit in a History.
 type node int32
 
 type commit struct {
 	id      git.ObjectID
 	date    int64 // of the committer, seconds
-	level   int32 // one more than that of the highest parent
+	level   int32 // one more than the highest level of a parent
 	parents []node
 }
 
@@ -29,21 +29,21 @@ type tag struct {
 	annotated bool
 }
 
-// History is the history of a branch, its tags, and what is pushed to it. Safe for concurrent use.
+// History is the history of a branch with its tags and later pushes. Safe for concurrent use.
 type History struct {
-	mu      sync.RWMutex // guards all
+	mu      sync.RWMutex // guards all fields
 	index   map[git.ObjectID]node
 	commits []commit // parents come before their children
 	tags    map[node][]tag
 }
 
-// NewHistory knows no commit yet.
+// NewHistory returns an empty history.
 func NewHistory() *History { return &History{index: map[git.ObjectID]node{}, tags: map[node][]tag{}} }
 
 // LogFormat is the --format of `git log --topo-order --reverse` for Read.
 const LogFormat = "%H %ct %P"
 
-// Read adds the commits in the output of git log.
+// Read adds the commits in the output of git log with LogFormat.
 func (h *History) Read(r io.Reader) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
@@ -74,7 +74,7 @@ func (h *History) Read(r io.Reader) error {
 	return lines.Err()
 }
 
-// Add adds a commit, whose parents have to be there. One that is there already is left alone.
+// Add adds a commit, whose parents must exist. It ignores an existing commit.
 func (h *History) Add(id git.ObjectID, date int64, parents ...git.ObjectID) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -95,8 +95,8 @@ func (h *History) Add(id git.ObjectID, date int64, parents ...git.ObjectID) erro
 	return nil
 }
 
-// Tag adds a tag of a commit; peeled is zero for one that is not annotated. A tag of anything else is left out: no
-// machine here ever meets it.
+// Tag adds a tag of a commit. peeled is zero for a tag that is not annotated. Tags of other objects are ignored,
+// because no machine meets them.
 func (h *History) Tag(name string, id, peeled git.ObjectID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,7 +116,7 @@ func (h *History) Len() int {
 	return len(h.commits)
 }
 
-// Behind is the commit n first parents before another, or the root.
+// Behind returns the n-th ancestor of a commit by first parents, or the root.
 func (h *History) Behind(tip git.ObjectID, n int) (git.ObjectID, error) {
 	at, err := h.find(tip)
 	if err != nil {
@@ -135,7 +135,7 @@ func (h *History) find(id git.ObjectID) (node, error) {
 	defer h.mu.RUnlock()
 	at, ok := h.index[id]
 	if !ok {
-		return 0, fmt.Errorf("commit %s is not in the history: somebody else has pushed", id)
+		return 0, fmt.Errorf("commit %s is not in the history: another client has pushed", id)
 	}
 	return at, nil
 }
@@ -146,7 +146,7 @@ func (h *History) id(at node) git.ObjectID {
 	return h.commits[at].id
 }
 
-// boundary is where a fetch of this depth cuts the history of a commit off (git-fetch(1), "--depth").
+// boundary is the shallow boundary of a fetch with this depth (git-fetch(1), "--depth").
 func (h *History) boundary(at node, depth int) map[node]bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -170,8 +170,7 @@ func (h *History) boundary(at node, depth int) map[node]bool {
 	return cut
 }
 
-// walk visits what is reachable from starts in a history that is cut off at the commits of cut, and nothing below
-// level.
+// walk visits the commits that are reachable from starts in a history with the boundary cut, down to the given level.
 func (h *History) walk(starts []node, cut map[node]bool, level int32) map[node]bool {
 	seen := map[node]bool{}
 	stack := slices.Clone(starts)
@@ -189,7 +188,7 @@ func (h *History) walk(starts []node, cut map[node]bool, level int32) map[node]b
 	return seen
 }
 
-// tagsAt lists, sorted by name, the tags of these commits that a machine does not have.
+// tagsAt returns the tags of these commits that a machine does not have, sorted by name.
 func (h *History) tagsAt(m *Machine, ids ...git.ObjectID) []want {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -209,8 +208,8 @@ func (h *History) tagsAt(m *Machine, ids ...git.ObjectID) []want {
 	return list
 }
 
-// follow gives a machine whose tool follows tags those of all that it reaches. It keeps them where a later boundary
-// hides their commits.
+// follow adds the tags of all reachable commits to a machine whose tool follows tags. The machine keeps them when a
+// later boundary hides their commits.
 func (h *History) follow(m *Machine) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -224,7 +223,7 @@ func (h *History) follow(m *Machine) {
 	}
 }
 
-// tips are the commits that the machine's refs are at, in the order of the refs' names: those of tags come last.
+// tips are the commits of the machine's refs, in the order of the refs' names. Those of tags come last.
 func (m *Machine) tips() []node {
 	tips := make([]node, 0, len(m.refs)+len(m.tags))
 	for _, refs := range []map[string]node{m.refs, m.tags} {

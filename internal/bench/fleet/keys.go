@@ -12,21 +12,21 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Keys counts under which keys the packs of a run could have been shared. Not safe for concurrent use.
+// Keys counts the distinct keys of the packs of a run in shared caches. Not safe for concurrent use.
 type Keys struct {
-	raw       map[string]string // the key of a request's bytes, and the canonical key that goes with it
+	raw       map[string]string // the canonical key by the key of a request's bytes
 	canonical map[string]int
 	Packs     int
 }
 
-// NewKeys counts nothing yet.
+// NewKeys returns an empty Keys.
 func NewKeys() *Keys { return &Keys{raw: map[string]string{}, canonical: map[string]int{}} }
 
-// Raw is the number of distinct requests by their bytes, Canonical by what they mean.
+// Raw is the number of distinct requests by bytes, Canonical that by meaning.
 func (k *Keys) Raw() int       { return len(k.raw) }
 func (k *Keys) Canonical() int { return len(k.canonical) }
 
-// Share is the share of the packs that a cache with so many distinct keys, without any bound, would not have made.
+// Share is the hit rate of an unlimited cache with this number of distinct keys.
 func (k *Keys) Share(distinct int) float64 {
 	if k.Packs == 0 {
 		return 0
@@ -34,12 +34,12 @@ func (k *Keys) Share(distinct int) float64 {
 	return 1 - float64(distinct)/float64(k.Packs)
 }
 
-// Count takes a fetch whose answer held a pack, with the request that it answered, before Finish.
+// Count adds a fetch with the request whose response had the pack. Call it before Finish.
 func (k *Keys) Count(f *Fetch, request []byte) {
 	k.Packs++
 	sum := sha256.New()
 	sum.Write(request)
-	for _, r := range f.resolved { // a want-ref line means something else whenever the ref moves
+	for _, r := range f.resolved { // a want-ref line changes its meaning when the ref moves
 		fmt.Fprintf(sum, "%s %s\n", r.ID, r.Name)
 	}
 	raw := sumText(sum)
@@ -53,9 +53,9 @@ func (k *Keys) Count(f *Fetch, request []byte) {
 
 func sumText(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
-// canonical is a key of what the pack has to hold: what is wanted without regard to order and names, the greatest
-// common commits, the boundaries that the walk between the two meets, the annotated tags that come along, and whether
-// deltas may be against what the client has.
+// canonical returns a key of the pack's contents. It covers the wanted objects without order and names, the maximal
+// common commits, and the boundaries that the walk meets. It also covers the annotated tags in the pack, and whether
+// deltas may use the client's objects.
 func (f *Fetch) canonical() string {
 	h := f.m.history
 	h.mu.RLock()
@@ -104,8 +104,7 @@ func (h *History) nodes(ids []git.ObjectID) []node {
 	return list
 }
 
-// maximal drops the common commits that others imply, in the history that the machine sees and in that which it will
-// see.
+// maximal drops the common commits that others imply, in the machine's history before and after the fetch.
 func (f *Fetch) maximal(cut map[node]bool) []git.ObjectID {
 	h := f.m.history
 	lowest := int32(1 << 30)
@@ -130,7 +129,7 @@ func (f *Fetch) maximal(cut map[node]bool) []git.ObjectID {
 	return slices.Compact(list)
 }
 
-// sentTags lists the annotated tags that are not wanted themselves and whose commits are sent.
+// sentTags lists the annotated tags that are not wanted and whose commits are sent.
 func (h *History) sentTags(wants, haves []git.ObjectID, cut map[node]bool) []git.ObjectID {
 	var tags []git.ObjectID
 	has := h.walk(h.nodes(haves), cut, 0)

@@ -6,15 +6,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// negotiator chooses the commits that are named as haves, as git's default algorithm does (git-config(1),
-// fetch.negotiationAlgorithm "consecutive"): all that is reachable from the refs, the youngest first, but nothing
-// behind what is known to be common.
+// negotiator chooses the commits for have lines as git's default algorithm does (git-config(1),
+// fetch.negotiationAlgorithm "consecutive"). It visits all commits that are reachable from the refs, the youngest
+// first, without the ancestors of common commits.
 type negotiator struct {
 	h         *History
-	cut       map[node]bool // the machine's boundary: these commits have no parents
+	cut       map[node]bool // the machine's boundary: commits without parents
 	flags     map[node]flag
 	queue     queue
-	nonCommon int // commits in the queue that are not known to be common
+	nonCommon int // commits in the queue that may be not common
 }
 
 type flag uint8
@@ -22,10 +22,10 @@ type flag uint8
 const (
 	seen   flag = 1 << iota // was in the queue
 	common                  // the server has it
-	popped                  // is in the queue no more
+	popped                  // was taken from the queue
 )
 
-// negotiate begins with the machine's refs.
+// negotiate starts with the machine's refs.
 func (h *History) negotiate(m *Machine) *negotiator {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -55,7 +55,7 @@ func (n *negotiator) parents(at node) []node {
 	return n.h.commits[at].parents
 }
 
-// markCommon says that the server has a commit and so all behind it, or with ancestorsOnly all behind it.
+// markCommon marks a commit and its ancestors as common, or only the ancestors.
 func (n *negotiator) markCommon(at node, ancestorsOnly bool) {
 	for stack := []node{at}; len(stack) > 0; ancestorsOnly = false {
 		at := stack[len(stack)-1]
@@ -108,7 +108,7 @@ func (n *negotiator) next(max int) []git.ObjectID {
 	return haves
 }
 
-// acknowledged says that the server has a commit.
+// acknowledged records that the server has a commit.
 func (n *negotiator) acknowledged(id git.ObjectID) {
 	n.h.mu.RLock()
 	defer n.h.mu.RUnlock()
@@ -117,7 +117,7 @@ func (n *negotiator) acknowledged(id git.ObjectID) {
 	}
 }
 
-// queue gives the youngest commit first, and of equally old ones the first that came.
+// queue returns the youngest commit first, and the first added of equally old ones.
 type queue struct {
 	list   []entry
 	pushed int

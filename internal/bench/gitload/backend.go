@@ -22,18 +22,18 @@ func BackendCommand(env loadgen.Env) *cobra.Command {
 	var addr string
 	cmd := &cobra.Command{
 		Use:   "backend DIR",
-		Short: "Serve a directory with git http-backend: the peer to compare with",
-		Long: `Serves the repositories below DIR read-only with git's own CGI program, git http-backend, which starts git upload-pack
-and git pack-objects for each fetch: what a web server in front of a plain git does. The processes are descendants of this one and
-are waited for, so that --server-pid with its process ID counts their CPU time too.
+		Short: "Serve a directory with git http-backend, the peer to compare with",
+		Long: `Serves the repositories below DIR read-only with git's own CGI program, git http-backend. Like a web server in front
+		of plain git, it starts git upload-pack and git pack-objects for each fetch. The processes are descendants of this one,
+		so that --server-pid with its process ID counts their CPU time too.
 
-It runs until it is interrupted.`,
+		It runs until it is interrupted.`,
 		Example: `  packhorse-bench backend /srv/git --http 127.0.0.1:8081 &
   packhorse-bench ci http://127.0.0.1:8081/demo.git --repo /srv/git/demo.git --server-pid PID
   packhorse-bench fetch http://127.0.0.1:8081/demo.git --server-pid PID`,
 		Args: cobra.ExactArgs(1),
 	}
-	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 takes a free one")
+	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 chooses a free one")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return serveBackend(cmd.Context(), env, args[0], addr) }
 	return cmd
 }
@@ -47,7 +47,7 @@ func serveBackend(ctx context.Context, env loadgen.Env, dir, addr string) error 
 	if info, err := os.Stat(root); err != nil {
 		return err
 	} else if !info.IsDir() {
-		return fmt.Errorf("%s is no directory", dir)
+		return fmt.Errorf("%s: not a directory", dir)
 	}
 	handler, err := BackendHandler(ctx, root)
 	if err != nil {

@@ -145,12 +145,12 @@ func TestNeighbour(t *testing.T) {
 	}
 }
 
-// fakeRefs resolves names of one repository for who knows the secret.
+// fakeRefs resolves names of one repository for callers with the secret.
 type fakeRefs struct {
 	packhorsev1connect.UnimplementedRefServiceHandler
 	repo   *gittest.Repo
 	answer atomic.Int64
-	wrong  atomic.Int64 // all answers but so many have each another object ID; zero: none has
+	wrong  atomic.Int64 // from this response on each has another object ID; zero: no change
 }
 
 func (f *fakeRefs) Resolve(_ context.Context,
@@ -238,7 +238,7 @@ func TestNeighbourRPC(t *testing.T) {
 	}
 	refs.wrong.Store(1)
 	if _, _, err := benchtest.Run(t, t.Context(), append(args, "--secret-file", secret)...); err == nil ||
-		!strings.Contains(err.Error(), "two answers differ") {
+		!strings.Contains(err.Error(), "two responses differ") {
 		t.Error(err)
 	}
 	refs.wrong.Store(refs.answer.Load() + 5)
@@ -247,13 +247,13 @@ func TestNeighbourRPC(t *testing.T) {
 		t.Errorf("wrong answers: %v %s", err, errs)
 	}
 	for want, more := range map[string][]string{
-		"no secret":                  nil,
-		"go with --rpc only":         {"--rpc", "", "--secret-file", secret},
-		"resolving refs/heads/side0": {"--secret-file", secret, "--ref", "refs/heads/side0"},
-		"no such file":               {"--secret-file", secret + "2"},
-		"no certificate in PEM":      {"--tls-ca", secret},
-		"go with --tls-ca":           {"--tls-cert", secret, "--tls-key", secret},
-		"invalid address":            {"--rpc", "nowhere"},
+		"no secret":                nil,
+		"need --rpc":               {"--rpc", "", "--secret-file", secret},
+		"resolve refs/heads/side0": {"--secret-file", secret, "--ref", "refs/heads/side0"},
+		"no such file":             {"--secret-file", secret + "2"},
+		"no PEM certificate":       {"--tls-ca", secret},
+		"need --tls-ca":            {"--tls-cert", secret, "--tls-key", secret},
+		"invalid address":          {"--rpc", "nowhere"},
 	} {
 		if _, _, err := benchtest.Run(t, t.Context(), append(args, more...)...); err == nil ||
 			!strings.Contains(err.Error(), want) {

@@ -11,30 +11,30 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// Walker follows a fetch answer through its framing (gitprotocol-v2(5), "fetch"; gitprotocol-pack(5), "packfile data"):
-// sections of text packets, then the packfile section's side-bands, then a flush. Before version 2 there are lines
-// instead of sections, maybe with a flush among them, and the first packet with a band begins the pack. It is fed the
-// stream in any pieces and may be told that bytes of a packet's payload went by unseen.
+// Walker parses a fetch response (gitprotocol-v2(5), "fetch"; gitprotocol-pack(5), "packfile data"). A response has
+// sections of text packets, then the side-bands of the packfile section, then a flush. Before version 2 it has lines
+// instead of sections, possibly with a flush between them, and the first packet with a band starts the pack. The stream
+// is fed in pieces of any size. Bytes of a packet's payload may be skipped.
 type Walker struct {
-	Data  func([]byte) // gets band 1's bytes; with it nothing is skippable
+	Data  func([]byte) // receives the bytes of band 1; if set, no byte is skippable
 	older bool         // before version 2
-	// section, if not nil, gets the lines before the pack, without their ends and bands; an answer without a pack is then
-	// allowed.
+	// Section, if not nil, receives the lines before the pack, without line ends and bands. A response without a pack is
+	// then valid.
 	Section func(line []byte) error
 
 	state   walkState
 	head    [5]byte // four digits and, in the packfile section, the band
 	nhead   int
-	left    int    // payload bytes of the running packet still to come
-	band    byte   // of the running packet
-	text    []byte // payload of the running text, progress or error packet, as far as it is kept
+	left    int    // remaining payload bytes of the current packet
+	band    byte   // of the current packet
+	text    []byte // beginning of the payload of the current text, progress or error packet
 	magic   [12]byte
-	nmagic  int   // bytes of the pack's own head that were seen
+	nmagic  int   // bytes of the pack's own header so far
 	HasPack bool  // the packfile section has begun
 	pack    int64 // bytes of the pack so far
 	size    int64 // bytes of the answer so far
 	packets int64
-	last    [2]int64 // where the last two data packets of band 1 began
+	last    [2]int64 // offsets of the last two data packets of band 1
 }
 
 type walkState uint8
@@ -45,10 +45,11 @@ const (
 	atEnd
 )
 
-// maxText bounds how much of a text packet is kept: section headers are short, and so is what people read of an error.
+// maxText limits the stored part of a text packet. Section headers are short, and people read only the start of an
+// error.
 const maxText = 1000
 
-// feed takes the next bytes of the answer.
+// feed parses the next bytes of the response.
 func (w *Walker) feed(p []byte) error {
 	for len(p) > 0 {
 		if w.state == atEnd {
@@ -78,9 +79,8 @@ func (w *Walker) feed(p []byte) error {
 	return nil
 }
 
-// headLen is how many bytes have to be seen before a packet's payload: in the packfile section every packet but the
-// special ones has a band, which is known only from the digits. Before version 2 a band is what the section begins
-// with.
+// headLen returns the number of bytes before a packet's payload. In the packfile section every packet except for
+// special ones has a band, which only the length digits show. Before version 2 the first band starts the section.
 func (w *Walker) headLen() int {
 	if (w.state == inPack || w.older) && w.nhead >= 4 {
 		return 5
@@ -88,7 +88,7 @@ func (w *Walker) headLen() int {
 	return 4
 }
 
-// beginPacket acts on a packet's head once it is complete.
+// beginPacket handles the complete head of a packet.
 func (w *Walker) beginPacket() error {
 	if w.nhead < 4 {
 		return nil
@@ -141,23 +141,23 @@ func (w *Walker) beginPacket() error {
 	return nil
 }
 
-// special acts on flush, delim and response-end.
+// special handles flush, delim and response-end.
 func (w *Walker) special(n int) error {
 	switch {
 	case n == 0 && (w.state == inPack || w.Section != nil):
 		w.state = atEnd
 		return nil
-	case n == 0 && w.older: // after shallow lines
+	case n == 0 && w.older: // after the shallow lines
 		return nil
 	case n == 0:
-		return errors.New("the answer ends without a packfile section")
+		return errors.New("the response ends without a packfile section")
 	case n == 1 && w.state == inSections:
 		return nil
 	}
-	return fmt.Errorf("special packet %04d where none belongs", n)
+	return fmt.Errorf("unexpected special packet %04d", n)
 }
 
-// payload looks at a part of the running packet.
+// payload handles a part of the current packet.
 func (w *Walker) payload(p []byte) {
 	if pktline.Band(w.band) == pktline.BandData {
 		w.pack += int64(len(p))
@@ -174,14 +174,14 @@ func (w *Walker) payload(p []byte) {
 	}
 }
 
-// endPacket acts on a packet that is complete.
+// endPacket handles the end of a packet.
 func (w *Walker) endPacket() error {
 	switch {
 	case w.state == inPack && pktline.Band(w.band) == pktline.BandError:
 		return ServerError(loadgen.Clean(w.text))
 	case w.state == inPack:
 		if w.nmagic == len(w.magic) && !bytes.HasPrefix(w.magic[:], []byte("PACK")) {
-			return errors.New("band 1 holds no pack")
+			return errors.New("band 1 does not contain a pack")
 		}
 		return nil
 	}
@@ -210,7 +210,7 @@ func (w *Walker) endPacket() error {
 	return nil
 }
 
-// skippable is how many of the next bytes are bulk that need not be seen.
+// skippable returns how many of the next bytes are bulk data that need not be parsed.
 func (w *Walker) skippable() int64 {
 	if w.Data == nil && w.state == inPack && pktline.Band(w.band) == pktline.BandData && w.nmagic == len(w.magic) {
 		return int64(w.left)
@@ -218,7 +218,7 @@ func (w *Walker) skippable() int64 {
 	return 0
 }
 
-// skip says that n bytes, at most skippable, went by unseen.
+// skip accounts for n skipped bytes, at most skippable.
 func (w *Walker) skip(n int64) error {
 	w.pack += n
 	w.size += n
@@ -229,27 +229,27 @@ func (w *Walker) skip(n int64) error {
 	return nil
 }
 
-// finish is to be called at the end of the stream.
+// finish checks the end of the stream.
 func (w *Walker) finish() error {
 	switch {
 	case w.state != atEnd:
-		return fmt.Errorf("the answer ends after %d bytes without its final flush", w.size)
+		return fmt.Errorf("the response ends after %d bytes without its final flush", w.size)
 	case w.nmagic < len(w.magic) && (w.HasPack || w.Section == nil):
-		return errors.New("the packfile section holds no pack")
+		return errors.New("the packfile section does not contain a pack")
 	}
 	return nil
 }
 
-// Reference is the layout of an answer whose every packet has been walked and whose pack has been verified. An answer
-// of the same length is expected to have it too.
+// Reference is the layout of a response with a verified pack. A response of the same length is expected to have the
+// same layout.
 type Reference struct {
-	Size    int64 // of the whole answer
-	tail    int64 // offset of a band-1 packet near its end; from there on everything is looked at again
+	Size    int64 // of the whole response
+	tail    int64 // offset of a band-1 packet near the end, from which every packet is parsed again
 	objects uint32
 	pack    int64 // bytes of the pack
 }
 
-// reference is valid once finish has returned nil.
+// reference is valid after finish has returned nil.
 func (w *Walker) reference() *Reference {
 	tail := w.last[0]
 	if tail == 0 {
@@ -258,17 +258,17 @@ func (w *Walker) reference() *Reference {
 	return &Reference{Size: w.size, tail: tail, objects: binary.BigEndian.Uint32(w.magic[8:]), pack: w.pack}
 }
 
-// ServerError is what the server said in an error band or an ERR packet.
+// ServerError is the text of an error band or an ERR packet.
 type ServerError string
 
 func (e ServerError) Error() string { return "the server sent an error: " + string(e) }
 
-// errLayout says that the end of an answer as long as the reference could not be followed.
-var errLayout = errors.New("the answer is as long as the verified one but laid out in another way")
+// errLayout is the error of a response that has the length of the reference but not its layout at the end.
+var errLayout = errors.New("the response has the length of the verified one but a different layout")
 
-// CheckFetch reads one answer to the end and checks it. With a reference of the same length it looks at the beginning
-// and the end and lets the middle go by; otherwise it follows every packet. firstByte is called once the body has
-// begun.
+// CheckFetch reads one response to its end and checks it. If it has the length of the reference, CheckFetch parses the
+// beginning and the end and skips the middle. Otherwise it parses every packet. firstByte is called at the start of
+// the body.
 func CheckFetch(b *loadgen.Body, h loadgen.Head, ref *Reference, w *Walker, firstByte func()) error {
 	if h.Status != 200 {
 		return StatusError(b, h)
@@ -292,7 +292,7 @@ func CheckFetch(b *loadgen.Body, h loadgen.Head, ref *Reference, w *Walker, firs
 	}
 }
 
-// walk follows every packet to the end.
+// walk parses every packet to the end.
 func walk(b *loadgen.Body, w *Walker, firstByte func()) error {
 	for {
 		if done, err := walkStep(b, w, firstByte); done || err != nil {
@@ -301,7 +301,7 @@ func walk(b *loadgen.Body, w *Walker, firstByte func()) error {
 	}
 }
 
-// walkStep takes one piece of the body.
+// walkStep parses one piece of the body.
 func walkStep(b *loadgen.Body, w *Walker, firstByte func()) (done bool, err error) {
 	if n := w.skippable(); n > 0 {
 		n, err := b.Skip(n)
@@ -344,7 +344,7 @@ func skipTo(b *loadgen.Body, offset int64) error {
 	return nil
 }
 
-// StatusError reports an answer other than 200 with the beginning of what it says.
+// StatusError returns an error for a response with a status other than 200, with the beginning of its body.
 func StatusError(b *loadgen.Body, h loadgen.Head) error {
 	p, err := b.Next(1000)
 	text := ""

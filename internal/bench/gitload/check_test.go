@@ -159,7 +159,7 @@ func TestCheckBad(t *testing.T) {
 		{"chunks without their end", "unexpected EOF", bytes.TrimSuffix(chunked(good, 1000),
 			[]byte("0\r\nTrailer: x\r\n\r\n"))},
 		{"no flush", "without its final flush", sized(good[:len(good)-4])},
-		{"other bytes for the flush", "laid out in another way",
+		{"other bytes for the flush", "a different layout",
 			sized(edit(func(b []byte) []byte { copy(b[len(b)-4:], "zzzz"); return b }))},
 		{"a packet for the flush", "without its final flush",
 			sized(edit(func(b []byte) []byte { copy(b[len(b)-4:], "0005"); return b }))},
@@ -168,8 +168,8 @@ func TestCheckBad(t *testing.T) {
 		{"unknown band", "unknown band 4", sized(band(4, "what"))},
 		{"ERR", "the server sent an error: go  away", sized(pktline.AppendLine(nil, "ERR go\x1b away"))},
 		{"no pack", "without a packfile section", sized(pktline.AppendFlush(pktline.AppendLine(nil, "acknowledgments")))},
-		{"empty pack", "holds no pack", sized([]byte("000dpackfile\n0000"))},
-		{"not a pack", "band 1 holds no pack",
+		{"empty pack", "does not contain a pack", sized([]byte("000dpackfile\n0000"))},
+		{"not a pack", "band 1 does not contain a pack",
 			sized(edit(func(b []byte) []byte { return bytes.Replace(b, []byte("PACK"), []byte("KCAP"), 1) }))},
 		{"delim in the pack", "special packet 0001", sized([]byte("000dpackfile\n00010000"))},
 		{"no band", "without a band", sized([]byte("000dpackfile\n00040000"))},
@@ -181,7 +181,7 @@ func TestCheckBad(t *testing.T) {
 	} {
 		for _, ref := range []*Reference{nil, ref} {
 			want := c.want
-			if want == "laid out in another way" && ref == nil {
+			if want == "a different layout" && ref == nil {
 				want = "bad pkt-line"
 			}
 			if _, err := check(t, c.response, ref); err == nil || !strings.Contains(err.Error(), want) {

@@ -13,13 +13,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// refList is a repository's refs as the server shows them.
+// refList is the list of refs that a server shows.
 type refList struct {
 	format git.ObjectFormat
 	Refs   []ref
 }
 
-// ListRefs asks for HEAD, branches, tags and pull requests.
+// ListRefs requests HEAD, branches, tags and pull requests.
 func ListRefs(ctx context.Context, t *loadgen.Target, timeout time.Duration) (*refList, error) {
 	format, err := Discover(ctx, t)
 	if err != nil {
@@ -37,10 +37,10 @@ func ListRefs(ctx context.Context, t *loadgen.Target, timeout time.Duration) (*r
 
 var coldPrefixes = [...]string{"refs/heads/", "refs/tags/", "refs/pull/"}
 
-// maxTips bounds what the load process is told; a thousand tips give half a million pairs.
+// maxTips limits the tips in the job of the load process. A thousand tips give half a million pairs.
 const maxTips = 1000
 
-// coldTips chooses different objects for the shapes of a cold load, evenly spread over all refs.
+// coldTips chooses different objects for the shapes of a cold load, evenly distributed over all refs.
 func coldTips(refs []ref) []string {
 	seen := map[git.ObjectID]bool{}
 	var all []string
@@ -66,11 +66,11 @@ func coldTips(refs []ref) []string {
 	return tips
 }
 
-// MaxColdDepth bounds the depth of the shapes: a shallow clone by a CI runner, not a whole history.
+// MaxColdDepth limits the depth of the shapes. It is that of a shallow clone by a CI runner.
 const MaxColdDepth = 20
 
-// shapes makes requests that differ from each other: two tips of the repository, at random, and a depth, unless
-// histories are to be whole. The seed makes two runs differ as well. Safe for concurrent use.
+// shapes makes requests that differ from each other. Each is for two random tips of the repository and a random depth,
+// or the whole history. The seed makes two runs differ. Safe for concurrent use.
 type shapes struct {
 	target *loadgen.Target
 	format git.ObjectFormat
@@ -78,8 +78,8 @@ type shapes struct {
 	full   bool // whole histories instead of shallow ones
 
 	mu        sync.Mutex
-	rng       *rand.Rand      // guarded by mu, as all below
-	used      map[string]bool // keys of the shapes handed out
+	rng       *rand.Rand      // guarded by mu, like the fields below
+	used      map[string]bool // keys of the shapes so far
 	exhausted bool
 }
 
@@ -87,7 +87,7 @@ func newShapes(t *loadgen.Target, format git.ObjectFormat, tips []string, seed u
 	return &shapes{target: t, format: format, tips: tips, rng: rand.New(rand.NewPCG(seed, 0)), used: map[string]bool{}}
 }
 
-// next makes a request that was not made before; nil if none is found any more.
+// next returns a new request, or nil if it does not find one.
 func (s *shapes) next() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +107,7 @@ func (s *shapes) next() []byte {
 	return nil
 }
 
-// body is a v2 fetch as stock git makes it for a clone without a terminal, a full one if the depth is 0.
+// body is a v2 fetch like that of a git clone without a terminal. Depth 0 is a full clone.
 func (s *shapes) body(depth int, wants ...string) []byte {
 	b := pktline.AppendLine(nil, "command=fetch")
 	b = pktline.AppendLine(b, "agent="+loadgen.UserAgent)

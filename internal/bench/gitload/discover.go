@@ -13,7 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// Discover asks for the capability advertisement (gitprotocol-v2(5), "Capability Advertisement") and returns the
+// Discover requests the capability advertisement (gitprotocol-v2(5), "Capability Advertisement") and returns the
 // repository's object format.
 func Discover(ctx context.Context, t *loadgen.Target) (git.ObjectFormat, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -64,7 +64,7 @@ func readAdvertisement(r *pktline.Reader) (git.ObjectFormat, error) {
 		}
 	}
 	if !v2 {
-		return 0, errors.New("the server does not speak protocol v2")
+		return 0, errors.New("the server does not support protocol v2")
 	}
 	return format, nil
 }
@@ -84,15 +84,15 @@ func LsRefs(format git.ObjectFormat, prefixes ...string) []byte {
 	return pktline.AppendFlush(b)
 }
 
-// ref is one line of an ls-refs answer.
+// ref is one line of a response to ls-refs.
 type ref struct {
 	Id     git.ObjectID
 	Name   string
-	symref string // what a symbolic ref points to
+	symref string // target of a symbolic ref
 	Peeled git.ObjectID
 }
 
-// ParseRefs reads a whole ls-refs answer, its flush included.
+// ParseRefs parses a whole response to ls-refs, including its flush.
 func ParseRefs(answer []byte) ([]ref, error) {
 	var refs []ref
 	for {

@@ -1,6 +1,5 @@
-// Package gitload measures Git servers that speak smart HTTP, Packhorse or another: bulk fetches, ref look-ups, small
-// requests beside clones, and storms of cold clones. It also has the peers to compare with: a static file server, and
-// git http-backend.
+// Package gitload measures Git servers with smart HTTP: bulk fetches, ref look-ups, small requests beside clones, and
+// storms of cold clones. It also has peers to compare with: a static file server, and git http-backend.
 package gitload
 
 import (
@@ -9,7 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// Commands returns the commands of this package, with the hidden ones that they start as processes of their own.
+// Commands returns the commands of this package, including the hidden ones that run as child processes.
 func Commands(env loadgen.Env) []*cobra.Command {
 	return []*cobra.Command{
 		FetchCommand(env), RefsCommand(env), MakeRefsCommand(env), NeighbourCommand(env), StormCommand(env),

@@ -8,10 +8,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// What a small request waits for beside a load is the server's doing or the machine's: a bare echo between two
-// processes that do nothing else, at the same rate and in the same run, tells how much is the machine's.
+// A small request beside a load waits for the server or for the machine. A bare echo between two processes that do
+// nothing else, at the same rate and in the same run, shows the share of the machine.
 
-// echoJob says where the process that answers listens.
+// echoJob has the address of the echoing process.
 type echoJob struct{ Socket string }
 
 const (
@@ -19,13 +19,13 @@ const (
 	echoAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\necho\n"
 )
 
-// bareEcho is the process that answers. Nil: there is none.
+// bareEcho is the echoing process. A nil *bareEcho measures nothing.
 type bareEcho struct {
 	process *loadgen.LoadProcess
 	pings   *loadgen.Pings
 }
 
-// startEcho starts the process that answers. args are those of the program that does.
+// startEcho starts the echoing process. args are its arguments.
 func startEcho(ctx context.Context, args []string) *bareEcho {
 	t := &loadgen.Target{Scheme: "http", Host: "localhost", Socket: "@packhorse-bench-" + rand.Text()}
 	process, err := loadgen.StartLoad(ctx, echoJob{t.Socket}, args)
@@ -40,8 +40,9 @@ func startEcho(ctx context.Context, args []string) *bareEcho {
 		Timeout: time.Minute, Urgent: true}}
 }
 
-// measure asks for a duration, half a period after another generator at the same rate: on few CPUs neither is to wait
-// for the other. begun tells when that one began. wait is for the end, or that of ctx; nil: not known.
+// measure sends echoes for a duration, half a period after another generator at the same rate, because on few CPUs
+// neither should wait for the other. begun receives the start of the other generator. wait waits for the end, or for
+// that of ctx. Its result is nil if unknown.
 func (e *bareEcho) measure(ctx context.Context, duration time.Duration,
 	begun <-chan time.Time) (wait func() *loadgen.Percentiles) {
 	if e == nil {
@@ -77,7 +78,7 @@ func (e *bareEcho) kill() {
 
 func echoText(p *loadgen.Percentiles) string {
 	if p == nil {
-		return "is not known (Linux)"
+		return "unknown (needs Linux)"
 	}
 	return p.String()
 }

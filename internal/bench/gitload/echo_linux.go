@@ -12,12 +12,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// EchoCommand is the process that answers, until its standard input is closed. It has a thread for each connection,
-// blocked in read(2): nothing but the kernel is between a request and its answer.
+// EchoCommand is the process that echoes until its standard input is closed. It has a thread for each connection,
+// blocked in read(2), so that only the kernel is between a request and its response.
 func EchoCommand(env loadgen.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:    "echo",
-		Short:  "Answer the bare echo of \"packhorse-bench neighbour\"",
+		Short:  "Echo for \"packhorse-bench neighbour\"",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -47,7 +47,7 @@ func EchoCommand(env loadgen.Env) *cobra.Command {
 	}
 }
 
-// echo answers what comes on a connection.
+// echo echoes the bytes of a connection.
 func echo(c *net.UnixConn) {
 	f, err := c.File() // its reads block
 	c.Close()

@@ -19,7 +19,7 @@ import (
 // fetchOptions are the flags of `packhorse-bench fetch`.
 type fetchOptions struct {
 	loadgen.Common
-	what      What
+	what      FetchSpec
 	rate      float64
 	serverPID int
 	ops       string
@@ -32,24 +32,29 @@ func FetchCommand(env loadgen.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fetch URL",
 		Short: "Measure bulk: replay one fetch on many connections",
-		Long: `Records one fetch as stock git makes it, has git verify the pack, and replays the request on many
-connections. Bodies are dropped, but of every response the status, the length, the side-bands and the final flush are
-checked. One request that is not measured goes first, so a cache is warm.
+		Long: `Records one fetch of stock git, lets git verify the pack, and replays the request on many connections. Bodies are
+		dropped, but for every response the status, the length, the side-bands and the final flush are checked. One request
+		before the measurement warms a cache.
 
-Without --depth and --have it is a clone of all heads and tags; with --depth a shallow clone of the default branch; with
---have REV what a repository that is at REV fetches to be at the default branch's tip (REV is anything that a full clone
-resolves: a branch, HEAD~20, an object ID). Both together: the same in a shallow repository. --protocol is the version of Git's
-protocol that the fetch is recorded and replayed in.
+		The recorded fetch:
 
-The loop is closed (each client asks again when it has its answer) unless --rate is given: then requests are due at fixed
-times whatever the server does, and latency counts from the time that a request was due. ttfb_ms runs to the first byte of
-the response's body. latency_ms to its last.
+  (default)       a clone of all branches and tags
+  --depth N       a shallow clone of the default branch
+  --have REV      a fetch of the default branch into a repository that is at REV, which is a branch, HEAD~20, or an
+                  object ID
+  both            the same in a shallow repository
 
-With --server-pid the CPU seconds and the anonymous memory of that process and all below it are measured as well. From a
-Packhorse server on this machine allocations and disk writes are read from its metrics (--ops tells where they are).
+		--protocol is the version of Git's protocol for the recording and the replay.
 
-With --raw URL names any resource: it is POSTed to without a body, and status and length alone are checked. That is how
-"packhorse-bench limit" is measured with the same client.`,
+		The loop is closed (each client sends a request after the last response) unless --rate is given. Then requests are due
+		at fixed times regardless of the server, and latency counts from the time when a request was due. ttfb_ms is the time
+		to the first byte of the response's body, latency_ms the time to its last.
+
+		With --server-pid the report has the CPU time and the anonymous memory of that process and its descendants. For a
+		Packhorse server on this machine, or with --ops, it has allocations and disk writes from the server's metrics.
+
+		With --raw URL names any resource. It gets POST requests without a body, and only status and length are checked. Use it
+		to measure "packhorse-bench limit" with the same client.`,
 		Example: `  packhorse-bench fetch http://127.0.0.1:8080/demo.git
   packhorse-bench fetch http://127.0.0.1:8080/demo.git --clients 30 --duration 30s --server-pid 4711 --json
   packhorse-bench fetch https://git.example.com/demo.git --depth 1 --rate 5
@@ -60,8 +65,8 @@ With --raw URL names any resource: it is POSTed to without a body, and status an
 	o.Flags(cmd)
 	f := cmd.Flags()
 	f.IntVar(&o.what.depth, "depth", 0, "record a shallow fetch of this depth")
-	f.StringVar(&o.what.have, "have", "", "record an incremental fetch by a client that is at this revision")
-	f.Float64Var(&o.rate, "rate", 0, "open loop: this many requests a second in all")
+	f.StringVar(&o.what.have, "have", "", "record an incremental fetch by a client at this revision")
+	f.Float64Var(&o.rate, "rate", 0, "open loop: this many requests per second on all connections")
 	f.StringVar(&o.protocol, "protocol", "2", "Git's protocol version: 0, 1 or 2")
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
 	f.StringVar(&o.ops, "ops", "",
@@ -84,13 +89,13 @@ With --raw URL names any resource: it is POSTed to without a body, and status an
 func (o *fetchOptions) check() error {
 	switch {
 	case o.what.depth < 0:
-		return fmt.Errorf("--depth %d: has to be positive", o.what.depth)
+		return fmt.Errorf("--depth %d: must be positive", o.what.depth)
 	case o.rate < 0:
-		return fmt.Errorf("--rate %v: has to be positive", o.rate)
+		return fmt.Errorf("--rate %v: must be positive", o.rate)
 	case o.protocol != "0" && o.protocol != "1" && o.protocol != "2":
 		return fmt.Errorf("--protocol %s: want 0, 1 or 2", o.protocol)
-	case o.raw && o.what != (What{}):
-		return errors.New("--raw goes without --depth and --have: nothing is fetched as git does it")
+	case o.raw && o.what != (FetchSpec{}):
+		return errors.New("--raw excludes --depth and --have: it does not fetch with git")
 	}
 	return o.Common.Check()
 }
@@ -140,7 +145,7 @@ func (o *fetchOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 	return errors.Join(err, out.Failures.Err())
 }
 
-// prepare makes the load: what is asked for and how an answer is checked.
+// prepare returns the load: the request, and the check of its responses.
 func (o *fetchOptions) prepare(ctx context.Context, env loadgen.Env,
 	t *loadgen.Target) (load *loadgen.Replay, about string, err error) {
 	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "recording the request with git" })
@@ -155,8 +160,8 @@ func (o *fetchOptions) prepare(ctx context.Context, env loadgen.Env,
 	return load, fmt.Sprintf("pack of %.3f MB with %d objects, verified by git", float64(ref.pack)/1e6, ref.objects), nil
 }
 
-// prepareFetch records a fetch, verifies its pack, and asks once by itself, which leaves caches warm.
-func prepareFetch(ctx context.Context, t *loadgen.Target, w What,
+// prepareFetch records a fetch, verifies its pack, and sends one request, which warms caches.
+func prepareFetch(ctx context.Context, t *loadgen.Target, w FetchSpec,
 	timeout time.Duration) (*loadgen.Replay, *Reference, error) {
 	dir, err := os.MkdirTemp("", "packhorse-bench-")
 	if err != nil {
@@ -175,8 +180,8 @@ func prepareFetch(ctx context.Context, t *loadgen.Target, w What,
 	return &loadgen.Replay{Target: t, Next: func() []byte { return request }, Check: FetchChecker(t, ref)}, ref, nil
 }
 
-// FetchChecker makes a check of fetch answers. Without a reference, or from the first answer on that does not have its
-// layout, every packet is followed. The check is safe for concurrent use.
+// FetchChecker returns a check of fetch responses. Without a reference, or after the first response with another
+// layout, it parses every packet. The check is safe for concurrent use.
 func FetchChecker(t *loadgen.Target, ref *Reference) func(*loadgen.Body, loadgen.Head, func()) error {
 	var walkAll atomic.Bool
 	return func(b *loadgen.Body, h loadgen.Head, firstByte func()) error {
@@ -193,15 +198,14 @@ func FetchChecker(t *loadgen.Target, ref *Reference) func(*loadgen.Body, loadgen
 	}
 }
 
-// Warm asks once. A pack that differs from the one that git has verified while it was recorded (a server without a
-// cache may pack anew) goes through git index-pack, so what the measurement is compared with is always a verified
-// answer.
+// Warm sends one request. The pack may differ from the one that git verified during the recording, if the server has no
+// cache. Then git index-pack checks it, so that the reference of the measurement is always a verified response.
 func Warm(ctx context.Context, t *loadgen.Target, request []byte, rec *Recording, repo string,
 	timeout time.Duration) (*Reference, error) {
 	hash := sha256.New()
 	w := Walker{older: t.Older(), Data: func(p []byte) { hash.Write(p) }}
 	if err := askOnce(ctx, t, request, timeout, &w); err != nil {
-		return nil, fmt.Errorf("asking the server again for what git got: %w", err)
+		return nil, fmt.Errorf("repeat the recorded request: %w", err)
 	}
 	if [sha256.Size]byte(hash.Sum(nil)) == rec.pack {
 		return w.reference(), nil
@@ -213,7 +217,7 @@ func Warm(ctx context.Context, t *loadgen.Target, request []byte, rec *Recording
 		pr.CloseWithError(io.ErrClosedPipe)
 		verified <- err
 	}()
-	//nolint:errcheck // index-pack's own error says why it stopped reading
+	//nolint:errcheck // index-pack's own error has the reason
 	w = Walker{older: t.Older(), Data: func(p []byte) { pw.Write(p) }}
 	err := askOnce(ctx, t, request, timeout, &w)
 	pw.CloseWithError(err)
@@ -226,7 +230,7 @@ func Warm(ctx context.Context, t *loadgen.Target, request []byte, rec *Recording
 	return w.reference(), nil
 }
 
-// askOnce sends one request on a connection of its own and follows every packet of the answer.
+// askOnce sends one request on its own connection and parses every packet of the response.
 func askOnce(ctx context.Context, t *loadgen.Target, request []byte, timeout time.Duration, w *Walker) error {
 	return single(ctx, t, request, timeout, func(b *loadgen.Body, h loadgen.Head, firstByte func()) error {
 		return CheckFetch(b, h, nil, w, firstByte)
@@ -250,7 +254,7 @@ func single(ctx context.Context, t *loadgen.Target, request []byte, timeout time
 	return err
 }
 
-// PrepareRaw makes a load without Git.
+// PrepareRaw returns a load without Git.
 func PrepareRaw(ctx context.Context, t *loadgen.Target, timeout time.Duration) (*loadgen.Replay, string, error) {
 	request := t.Post("", "", nil)
 	var size int64
@@ -277,7 +281,7 @@ func PrepareRaw(ctx context.Context, t *loadgen.Target, timeout time.Duration) (
 			return err
 		}
 		if b.Size != size {
-			return fmt.Errorf("%d bytes, the first answer had %d", b.Size, size)
+			return fmt.Errorf("%d bytes, want %d as in the first response", b.Size, size)
 		}
 		return nil
 	}

@@ -31,16 +31,16 @@ func LimitCommand(env loadgen.Env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "limit FILE",
-		Short: "Serve one file with Go's own HTTP server: the ceiling on this machine",
-		Long: `Answers every GET and POST, at any path, with FILE: net/http, Content-Length, and the kernel's sendfile. What this
-gives is what a Go server can give on this machine at best. For a comparison of like with like take a file as long as
-the answer of the fetch that you compare with (an entry of Packhorse's pack cache is such a file), and load it with the same
-client, "packhorse-bench fetch --raw". With --tls it speaks TLS 1.3 with a certificate made for this run.
+		Short: "Serve one file with Go's own HTTP server: the limit of this machine",
+		Long: `Answers every GET and POST, at any path, with FILE: net/http, Content-Length, and the kernel's sendfile. Its figures
+		are the best that a Go server can reach on this machine. For a fair comparison use a file of the length of the fetch's
+		response, such as an entry of Packhorse's pack cache. Load it with the same client, "packhorse-bench fetch --raw". With
+		--tls it uses TLS 1.3 with a certificate for this run.
 
-With --relay it is the ceiling for two processes (Linux only): one sends FILE by sendfile, the other, its child, moves it from socket to
-socket by splice, as a gateway in front of a node at best can, without turns or checks.
+		With --relay it shows the limit of two processes (Linux only). One sends FILE with sendfile. The other, its child, moves
+		it from socket to socket with splice, like a gateway without turns and checks in front of a node.
 
-It runs until it is interrupted.`,
+		It runs until it is interrupted.`,
 		Example: `  packhorse-bench limit /tmp/pack.framed &
   packhorse-bench fetch --raw http://127.0.0.1:8081/ --clients 30 --server-pid PID
   packhorse-bench limit /tmp/pack.framed --tls --http 127.0.0.1:8443
@@ -48,13 +48,13 @@ It runs until it is interrupted.`,
   packhorse-bench limit /tmp/pack.framed --relay`,
 		Args: cobra.ExactArgs(1),
 	}
-	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 takes a free one")
+	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 chooses a free one")
 	cmd.Flags().BoolVar(&withTLS, "tls", false, "TLS 1.3 with a self-signed certificate")
 	cmd.Flags().BoolVar(&relay, "relay", false, "two processes: a sender and a splicing relay")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if relay {
 			if withTLS {
-				return errors.New("--relay goes without --tls: bytes that are encrypted cannot be moved by splice")
+				return errors.New("--relay excludes --tls: splice cannot move encrypted bytes")
 			}
 			return serveRelay(cmd.Context(), env, []string{"relay"}, args[0], addr)
 		}
@@ -73,7 +73,7 @@ func serveLimit(ctx context.Context, env loadgen.Env, file, addr string, withTLS
 	if err != nil {
 		return err
 	}
-	l = bulk.Unpaced(l) // as our own server's is
+	l = bulk.Unpaced(l) // like our own server
 	scheme := "http"
 	if withTLS {
 		config, err := selfSigned(l.Addr())
@@ -97,7 +97,7 @@ func serveLimit(ctx context.Context, env loadgen.Env, file, addr string, withTLS
 func regularFile(file string) (os.FileInfo, error) {
 	info, err := os.Stat(file)
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file", file)
+		err = fmt.Errorf("%s: not a regular file", file)
 	}
 	return info, err
 }
@@ -116,7 +116,7 @@ func fileHandler(file string) http.Handler {
 	})
 }
 
-// WriteSelfSigned makes a certificate for the loopback and writes it and its key as PEM.
+// WriteSelfSigned makes a certificate for the loopback and writes it and its key as PEM files.
 func WriteSelfSigned(certFile, keyFile string) error {
 	config, err := selfSigned(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -131,7 +131,7 @@ func WriteSelfSigned(certFile, keyFile string) error {
 		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
 }
 
-// selfSigned makes a server's TLS settings with a certificate that lives in memory only.
+// selfSigned returns TLS settings of a server with a certificate that exists only in memory.
 func selfSigned(addr net.Addr) (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -15,29 +15,29 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// LoadJob is what `packhorse-bench neighbour` tells its child process, on standard input and not as arguments, because
-// the requests hold credentials.
+// LoadJob is the job of the child process of `packhorse-bench neighbour`. It comes on standard input, because the
+// requests contain credentials, which must not be visible as arguments.
 type LoadJob struct {
 	URL      string // without user and password
 	Auth     string
 	Insecure bool
 	Clients  int
 	Timeout  time.Duration
-	// BytesPerS is the pace of all clients together; zero: none.
+	// BytesPerS is the pace of all clients together in bytes per second. Zero means no limit.
 	BytesPerS float64
-	// Rate is of requests a second in all, due at fixed times; zero: each client asks as soon as it can.
+	// Rate is the rate of all clients together in requests per second, due at fixed times. Zero is a closed loop.
 	Rate float64
 
 	// A warm load replays one request.
 	Request    []byte
-	Size, Tail int64 // the verified answer's layout
+	Size, Tail int64 // the layout of the verified response
 
-	// A cold load makes its own.
+	// A cold load makes its own requests.
 	Format string
 	Tips   []string
 	Seed   uint64
 	Full   bool // whole histories
-	// A load that ends by itself begins no request after Duration, or makes so many in all. Refusals are no errors in it.
+	// A load with one of these ends by itself. Refusals do not count as its errors.
 	Duration time.Duration
 	Count    int
 }
@@ -46,7 +46,7 @@ func NewLoadJob(t *loadgen.Target) *LoadJob {
 	return &LoadJob{URL: t.String(), Auth: t.Auth, Insecure: t.TLS != nil && t.TLS.InsecureSkipVerify}
 }
 
-// Cold has the job make clones that no cache has, of a repository with these refs.
+// Cold makes the job a cold load: clones of a repository with these refs that are in no cache.
 func (j *LoadJob) Cold(refs *refList) error {
 	j.Format, j.Tips, j.Seed = refs.format.String(), coldTips(refs.Refs), uint64(time.Now().UnixNano())
 	if len(j.Tips) == 0 {
@@ -55,8 +55,8 @@ func (j *LoadJob) Cold(refs *refList) error {
 	return nil
 }
 
-// LoadCommand is the child of `packhorse-bench neighbour`. It reads a job from standard input and works until that is
-// closed, which also happens when its parent dies.
+// LoadCommand is the child of `packhorse-bench neighbour`. It reads a job from standard input and works until standard
+// input is closed, which also happens when its parent dies.
 func LoadCommand(env loadgen.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:    "load",
@@ -71,7 +71,7 @@ func LoadCommand(env loadgen.Env) *cobra.Command {
 				return err
 			}
 			stop := make(chan struct{})
-			go func() { // ends with the process at the latest: nothing stops a read from standard input
+			go func() { // ends with the process: reads of standard input cannot be interrupted
 				defer close(stop)
 				io.Copy(io.Discard, in) //nolint:errcheck // any end is the end
 			}()
@@ -84,7 +84,7 @@ func LoadCommand(env loadgen.Env) *cobra.Command {
 	}
 }
 
-// run is the child's work.
+// run runs the job.
 func (j *LoadJob) run(ctx context.Context, stop <-chan struct{}, flowing func()) (*loadgen.LoadResult, error) {
 	t, err := loadgen.ParseTarget(j.URL, j.Insecure)
 	if err != nil {

@@ -21,14 +21,14 @@ func MakeRefsCommand(env loadgen.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mkrefs REPO",
 		Short: "Make the test case of \"packhorse-bench refs\": a bare repository with very many refs",
-		Long: `Gives a bare repository COUNT refs besides those that it has, packed. Half of them stand in directories of a
-thousand (refs/heads/bench/012/012345), the other half as code review leaves them (refs/pull/12345/head). A repository that
-is not there is made, and an empty one gets a commit on refs/heads/main. Refs of an earlier run are kept.`,
+		Long: `Adds COUNT packed refs to a bare repository. Half of them are in directories of a thousand
+		(refs/heads/bench/012/012345), the other half are like those of code review (refs/pull/12345/head). A missing repository
+		is created, and an empty one gets a commit on refs/heads/main. Refs of an earlier run are kept.`,
 		Example: `  packhorse-bench mkrefs /srv/git/refs.git --count 200000
   packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main`,
 		Args: cobra.ExactArgs(1),
 	}
-	cmd.Flags().IntVar(&count, "count", 200000, "how many refs to make")
+	cmd.Flags().IntVar(&count, "count", 200000, "number of refs to make")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if count < 1 || count > maxMkrefs {
 			return fmt.Errorf("--count %d: from 1 to %d", count, maxMkrefs)
@@ -55,11 +55,11 @@ func refName(i int) string {
 	return fmt.Sprintf("refs/heads/bench/%03d/%06d", i/1000, i)
 }
 
-// refsAtOnce is the size of one transaction: git makes a file for each ref until they are packed, and the fewer of them
-// there are the faster that goes.
+// refsAtOnce is the size of one transaction. Git makes a file for each ref until they are packed, and fewer files are
+// faster.
 const refsAtOnce = 20_000
 
-// mkrefs works through git alone, so it holds for every ref format.
+// mkrefs uses only git, so that it works with every ref format.
 func mkrefs(ctx context.Context, env loadgen.Env, repo string, count int) error {
 	stop := loadgen.Progress(ctx, env.Stderr, func() string { return fmt.Sprintf("making %d refs", count) })
 	defer stop()
@@ -86,8 +86,8 @@ func mkrefs(ctx context.Context, env loadgen.Env, repo string, count int) error 
 	return nil
 }
 
-// newWithRefs makes a new repository by cloning a bundle (gitformat-bundle(5)) whose header names all the refs: a clone
-// writes packed refs at once, which takes seconds where a file for each ref takes minutes.
+// newWithRefs makes a new repository by cloning a bundle (gitformat-bundle(5)) whose header has all the refs. A clone
+// writes packed refs directly, which takes seconds. A file for each ref would take minutes.
 func newWithRefs(ctx context.Context, repo string, count int) error {
 	dir, err := os.MkdirTemp("", "packhorse-bench-")
 	if err != nil {
@@ -115,7 +115,7 @@ func newWithRefs(ctx context.Context, repo string, count int) error {
 	if _, err := RunGit(ctx, repo, nil, "symbolic-ref", "HEAD", "refs/heads/main"); err != nil {
 		return err
 	}
-	// The bundle is no upstream, and its path is gone.
+	// The bundle is temporary, and not a remote.
 	_, err = RunGit(ctx, repo, nil, "config", "--remove-section", "remote.origin")
 	return err
 }
@@ -138,7 +138,7 @@ func writeBundle(path, commit string, count int, pack string) error {
 	return f.Close()
 }
 
-// updateRefs points refs from..to-1 at the commit in one transaction.
+// updateRefs sets refs from..to-1 to the commit in one transaction.
 func updateRefs(ctx context.Context, repo, commit string, from, to int) error {
 	pr, pw := io.Pipe()
 	go func() {
@@ -153,7 +153,7 @@ func updateRefs(ctx context.Context, repo, commit string, from, to int) error {
 	return err
 }
 
-// anyCommit finds the commit for the refs to point at, and makes one in an empty repository.
+// anyCommit returns a commit for the refs, and makes one in an empty repository.
 func anyCommit(ctx context.Context, repo string) (string, error) {
 	for _, args := range [][]string{
 		{"rev-parse", "--verify", "--quiet", "HEAD^{commit}"},

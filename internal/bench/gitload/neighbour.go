@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// apdexSatisfied is the small request's target time; up to four times that is tolerable.
+	// apdexSatisfied is the target latency of the small request. Up to four times that is tolerable.
 	apdexSatisfied = 20 * time.Millisecond
 )
 
@@ -25,11 +25,11 @@ type neighbourOptions struct {
 	ref  string
 	rpc  RPCOptions
 
-	// arguments of the processes beside this one: loadCommand, standstillCommand, echoCommand
+	// Arguments of the processes beside this one: LoadCommand, StandstillCommand, EchoCommand.
 	clones, machine, echo []string
 }
 
-// neighbourReport is what `packhorse-bench neighbour --json` prints. requests and errors count the small requests of
+// neighbourReport is the output of `packhorse-bench neighbour --json`. requests and errors count the small requests of
 // both phases and the clones.
 type neighbourReport struct {
 	Alone    loadgen.Percentiles `json:"alone_ms"`
@@ -39,7 +39,7 @@ type neighbourReport struct {
 	Requests int                 `json:"requests"`
 	Errors   int                 `json:"errors"`
 
-	Echo       *loadgen.Percentiles      `json:"echo_ms"`    // of the loaded phase; null: not known
+	Echo       *loadgen.Percentiles      `json:"echo_ms"`    // of the loaded phase; null: unknown
 	Standstill *loadgen.StandstillReport `json:"standstill"` // likewise
 }
 
@@ -48,28 +48,30 @@ func NeighbourCommand(env loadgen.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "neighbour URL",
 		Aliases: []string{"neighbor"},
-		Short:   "Measure what many clones do to somebody's small request",
-		Long: `Sends a small request (ls-refs of one ref) 50 times a second, whatever the server does, on connections of its own;
-latency counts from the time that a request was due. For a third of the duration it is alone, for the rest CLIENTS clones
-run beside it:
+		Short:   "Measure the effect of many clones on small requests",
+		Long: `Sends a small request (ls-refs of one ref) 50 times per second on its own connections, regardless of the server.
+		Latency counts from the time when a request was due. For a third of the duration it runs alone, and for the rest beside
+		CLIENTS clones:
 
-  (default)  full clones, as fast as they go; the server may answer them from a cache
-  --mbps M   full clones that read M MB/s in all
-  --cold     shallow clones that differ from each other and from those of earlier runs, so that no cache has them
+  (default)  full clones, as fast as possible; the server may answer them from a cache
+  --mbps M   full clones that read M MB/s together
+  --cold     shallow clones that differ from each other and from earlier runs, so that they are in no cache
 
-With --rpc the small request is RefService.Resolve at a storage node, by the control API, and the clones still go to URL: to the gateway in front of the
-node, or to any server beside it. The repository's path is the same in both.
+		With --rpc the small request is RefService.Resolve at a storage node, with the control API. The clones still go to URL,
+		which is the gateway in front of the node, or any server beside it. The repository's path is the same in both.
 
-apdex is that of the loaded phase: answers within 20 ms count 1, within 80 ms a half, others and errors nothing.
+		apdex is that of the loaded phase. A response within 20 ms counts 1, within 80 ms a half, others and errors 0.
 
-Clients are other machines in real life; here they may share the CPUs with the server. So the clones run in a child process
-at a lower priority (nice 5), and the small requests are sent at a higher one (nice -5) where that is permitted; the report
-says so. A bare echo beside the clones, 50 times a second between two processes that do nothing else, shows what the machine itself costs a small request
-then. A virtual machine stands still while its host runs others, and each server on it is late then: when that was beside the clones is shown, with the
-percentiles of the small requests that it did not meet.
+		In practice clients run on other machines. Here they may share the CPUs with the server. So the clones run in a child
+		process at a lower priority (nice 5), and the small requests at a higher one (nice -5) if that is permitted. The report
+		shows the priorities. A bare echo beside the clones, 50 times per second between two processes that do nothing else,
+		shows the share of the machine in the latency. A virtual machine stands still while its host runs other machines, and
+		every server is late then. The report has these times beside the clones, and the percentiles without the requests that
+		met them.
 
-Linux may give each session an equal share of the CPUs, whatever the priorities (autogroup). With server and bench in two terminals, priorities do little and
-everyone waits longer: start them from one shell, or set kernel.sched_autogroup_enabled = 0 before the servers start.`,
+		Linux may give each session an equal share of the CPUs, regardless of priorities (autogroup). Then priorities have
+		little effect if server and bench run in two terminals, and all requests wait longer. Start both from one shell, or set
+		kernel.sched_autogroup_enabled = 0 before the servers start.`,
 		Example: `  packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --duration 30s
   packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
   packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 8 --cold --json
@@ -78,9 +80,9 @@ everyone waits longer: start them from one shell, or set kernel.sched_autogroup_
 	}
 	o.Flags(cmd)
 	f := cmd.Flags()
-	f.Float64Var(&o.mbps, "mbps", 0, "let the clones read this many MB/s in all (0: as fast as they can)")
-	f.BoolVar(&o.cold, "cold", false, "every clone asks for something that no cache has")
-	f.StringVar(&o.ref, "ref", "", "the ref that the small request asks for (default: what HEAD points to)")
+	f.Float64Var(&o.mbps, "mbps", 0, "the clones read this many MB/s together (0: no limit)")
+	f.BoolVar(&o.cold, "cold", false, "every clone requests objects that are in no cache")
+	f.StringVar(&o.ref, "ref", "", "the ref of the small request (default: the target of HEAD)")
 	o.rpc.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		t, err := loadgen.ParseTarget(args[0], o.Insecure)
@@ -91,7 +93,7 @@ everyone waits longer: start them from one shell, or set kernel.sched_autogroup_
 			return err
 		}
 		if o.mbps < 0 {
-			return fmt.Errorf("--mbps %v: has to be positive", o.mbps)
+			return fmt.Errorf("--mbps %v: must be positive", o.mbps)
 		}
 		if err := o.rpc.Check(); err != nil {
 			return err
@@ -176,15 +178,15 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 		fmt.Fprintf(env.Stderr, "error: clone: %s\n", msg)
 	}
 	if load.Exhausted {
-		fmt.Fprintf(env.Stderr, "note: the repository's refs gave no more new shapes: the load ended early\n")
+		fmt.Fprintf(env.Stderr, "note: the repository's refs gave no further shapes: the load ended early\n")
 	}
 	if !loaded.Urgent {
-		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the small requests wait for CPU as others do\n",
+		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the small requests have no priority\n",
 			loadgen.UrgentNice)
 	}
 	if t.Loopback() && loadgen.SessionsShare() {
 		fmt.Fprintf(env.Stderr, "note: the kernel shares the CPUs between sessions: these figures hold for servers that "+
-			"were started in this one (see --help)\n")
+			"were started in this session (see --help)\n")
 	}
 	var err error
 	if o.JSON {
@@ -211,7 +213,7 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 	return err
 }
 
-// small makes the small request.
+// small returns the load of small requests.
 func (o *neighbourOptions) small(ctx context.Context, t *loadgen.Target) (p *loadgen.Pings, err error) {
 	if o.rpc.Address != "" {
 		p, err = o.rpc.prepareResolve(ctx, t, o.ref, o.Timeout)
@@ -224,7 +226,7 @@ func (o *neighbourOptions) small(ctx context.Context, t *loadgen.Target) (p *loa
 	return p, err
 }
 
-// prepare makes the small request and the job of the child process.
+// prepare returns the small requests and the job of the child process.
 func (o *neighbourOptions) prepare(ctx context.Context, env loadgen.Env,
 	t *loadgen.Target) (*loadgen.Pings, *LoadJob, error) {
 	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "preparing" })
@@ -245,7 +247,7 @@ func (o *neighbourOptions) prepare(ctx context.Context, env loadgen.Env,
 			return nil, nil, fmt.Errorf("--cold: %w", err)
 		}
 	} else {
-		load, ref, err := prepareFetch(ctx, t, What{}, o.Timeout)
+		load, ref, err := prepareFetch(ctx, t, FetchSpec{}, o.Timeout)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -255,7 +257,7 @@ func (o *neighbourOptions) prepare(ctx context.Context, env loadgen.Env,
 	return probe, job, err
 }
 
-// DefaultRef is what HEAD points to, or the first branch.
+// DefaultRef returns the target of HEAD, or the first branch.
 func DefaultRef(refs []ref) (string, error) {
 	for _, r := range refs {
 		if r.Name == "HEAD" && r.symref != "" && !r.Id.IsZero() {
@@ -267,5 +269,5 @@ func DefaultRef(refs []ref) (string, error) {
 			return r.Name, nil
 		}
 	}
-	return "", errors.New("the repository has no branch; say with --ref what to ask for")
+	return "", errors.New("the repository has no branch: choose a ref with --ref")
 }

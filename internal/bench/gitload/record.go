@@ -17,7 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// Recording is one fetch as stock git asked for it.
+// Recording is one recorded fetch of stock git.
 type Recording struct {
 	Encoding string // Content-Encoding of the request
 	Body     []byte // of the request, as it was sent
@@ -25,8 +25,8 @@ type Recording struct {
 	packSize int64
 }
 
-// recorder is a reverse proxy on the loopback through which git talks to the target. Of the answers with a packfile it
-// keeps the greatest one's request: git may fetch tags in a second, small request.
+// recorder is a reverse proxy on the loopback between git and the target. It keeps the request whose response has the
+// largest packfile, because git may fetch tags in a second, small request.
 type recorder struct {
 	target    *loadgen.Target
 	transport *http.Transport
@@ -36,7 +36,7 @@ type recorder struct {
 
 	mu    sync.Mutex
 	best  *Recording
-	cause error // why the target is of no use, where that was seen here and not by git
+	cause error // the first failure of the target, if the proxy detected one
 }
 
 func StartRecorder(t *loadgen.Target) (*recorder, error) {
@@ -49,7 +49,7 @@ func StartRecorder(t *loadgen.Target) (*recorder, error) {
 	r.server = &http.Server{Handler: http.HandlerFunc(r.relay)}
 	go func() {
 		defer close(r.done)
-		r.server.Serve(l) //nolint:errcheck // ends when it is closed
+		r.server.Serve(l) //nolint:errcheck // ends with Close
 	}()
 	return r, nil
 }
@@ -68,7 +68,7 @@ func (r *recorder) fail(err error) {
 	}
 }
 
-// relay passes one request on, as git made it, and its answer back.
+// relay forwards one request of git, and its response.
 func (r *recorder) relay(w http.ResponseWriter, req *http.Request) {
 	request, err := io.ReadAll(req.Body)
 	if err != nil {
@@ -98,12 +98,12 @@ func (r *recorder) relay(w http.ResponseWriter, req *http.Request) {
 		if req.Context().Err() == nil {
 			r.fail(err)
 		}
-		http.Error(w, "the server does not answer", http.StatusBadGateway)
+		http.Error(w, "the server does not respond", http.StatusBadGateway)
 		return
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 && resp.StatusCode < 400 {
-		r.fail(fmt.Errorf("HTTP status %d: the server redirects; give the URL that it redirects to", resp.StatusCode))
+		r.fail(fmt.Errorf("HTTP status %d: the server redirects: use the URL of the redirect", resp.StatusCode))
 		http.Error(w, "redirect", http.StatusBadGateway)
 		return
 	}
@@ -118,7 +118,7 @@ func (r *recorder) relay(w http.ResponseWriter, req *http.Request) {
 	copyFlushed(w, resp.Body, func([]byte) {})
 }
 
-// observe passes an answer on and keeps its request if it holds a whole pack.
+// observe forwards a response and keeps its request if the response has a whole pack.
 func (r *recorder) observe(w http.ResponseWriter, body io.Reader, rec *Recording) {
 	hash := sha256.New()
 	followed := Walker{older: r.target.Older(), Data: func(p []byte) { hash.Write(p) }}
@@ -129,7 +129,7 @@ func (r *recorder) observe(w http.ResponseWriter, body io.Reader, rec *Recording
 		}
 	})
 	if bad != nil || followed.finish() != nil {
-		return // an answer without a pack (ls-refs, negotiation), or a broken one, which git itself complains about
+		return // no pack (ls-refs, negotiation), or a broken response, which git reports
 	}
 	hash.Sum(rec.pack[:0])
 	rec.packSize = followed.pack
@@ -140,7 +140,7 @@ func (r *recorder) observe(w http.ResponseWriter, body io.Reader, rec *Recording
 	}
 }
 
-// copyFlushed copies without holding anything back: git waits for what it asked.
+// copyFlushed copies and flushes after every read, because git waits for each response.
 func copyFlushed(w http.ResponseWriter, body io.Reader, see func([]byte)) {
 	buf := make([]byte, 64<<10)
 	control := http.NewResponseController(w)
@@ -157,22 +157,22 @@ func copyFlushed(w http.ResponseWriter, body io.Reader, see func([]byte)) {
 			return
 		}
 		if err != nil {
-			panic(http.ErrAbortHandler) // a broken answer stays a broken one
+			panic(http.ErrAbortHandler) // the client must not receive a complete response
 		}
 	}
 }
 
-// What says which fetch to record.
-type What struct {
+// FetchSpec describes the fetch to record.
+type FetchSpec struct {
 	depth int    // 0: whole history
-	have  string // a revision that the client has already; empty: nothing
+	have  string // a revision that the client has; empty: none
 }
 
-// Record has stock git make the fetch, which also verifies the pack: git index-pack reads it and git checks that all is
-// connected. Without depth and have that is a bare clone with all heads and tags; with depth a clone of the default
-// branch alone, as git does it; with have a fetch of the default branch into a repository that is at that revision.
-// dir is an empty directory, and afterwards holds the repository, "repo.git".
-func Record(ctx context.Context, t *loadgen.Target, w What, dir string) (*Recording, error) {
+// Record runs the fetch with stock git, which also verifies the pack: git index-pack reads it and git checks that all
+// objects are connected. Without depth and have it is a bare clone with all branches and tags. With depth it is a clone
+// of the default branch. With have it is a fetch of the default branch into a repository at that revision. dir is an
+// empty directory, which afterwards contains the repository "repo.git".
+func Record(ctx context.Context, t *loadgen.Target, w FetchSpec, dir string) (*Recording, error) {
 	r, err := StartRecorder(t)
 	if err != nil {
 		return nil, err
@@ -187,15 +187,15 @@ func Record(ctx context.Context, t *loadgen.Target, w What, dir string) (*Record
 	case err != nil:
 		return nil, err
 	case r.best == nil && w.have != "":
-		return nil, errors.New("the fetch brought no pack: there is nothing new beyond --have")
+		return nil, errors.New("the fetch brought no pack: the server has no newer commits than --have")
 	case r.best == nil:
-		return nil, errors.New("no answer held a packfile section: is the repository empty, or the server without this " +
-			"protocol version?")
+		return nil, errors.New("no response had a packfile section: the repository may be empty, or the server may not " +
+			"support this protocol version")
 	}
 	return r.best, nil
 }
 
-func (r *recorder) fetch(ctx context.Context, w What, dir string) error {
+func (r *recorder) fetch(ctx context.Context, w FetchSpec, dir string) error {
 	repo := filepath.Join(dir, "repo.git")
 	if w.have == "" {
 		args := []string{"clone", "-q", "--bare"}
@@ -205,7 +205,7 @@ func (r *recorder) fetch(ctx context.Context, w What, dir string) error {
 		_, err := r.git(ctx, dir, append(args, "--", r.URL, repo)...)
 		return err
 	}
-	// Whatever names the revision (a branch, HEAD~20, an object ID), a full clone resolves it.
+	// A full clone resolves any name of a revision: a branch, HEAD~20, an object ID.
 	full := filepath.Join(dir, "full.git")
 	if _, err := r.git(ctx, dir, "clone", "-q", "--bare", "--", r.URL, full); err != nil {
 		return err
@@ -232,7 +232,7 @@ func (r *recorder) fetch(ctx context.Context, w What, dir string) error {
 		return err
 	}
 	r.mu.Lock()
-	r.best = nil // the full clone is not what was asked for
+	r.best = nil // drop the recording of the full clone
 	r.mu.Unlock()
 	_, err = r.git(ctx, repo, append(append([]string(nil), fetch...), r.URL, "+HEAD:refs/heads/tip")...)
 	return err
@@ -246,13 +246,13 @@ func (r *recorder) git(ctx context.Context, dir string, args ...string) (string,
 	return RunGit(ctx, dir, nil, args...)
 }
 
-// IndexPack verifies a pack: git index-pack has to accept it in the repository that the recording left.
+// IndexPack verifies a pack with git index-pack in the repository of the recording.
 func IndexPack(ctx context.Context, repo string, pack io.Reader) error {
 	_, err := RunGit(ctx, repo, pack, "index-pack", "--stdin", "--fix-thin")
 	return err
 }
 
-// gitEnv is an environment in which git depends on nothing of the user's: no configuration, no proxy, no repository.
+// gitEnv is an environment that isolates git from the user's configuration, proxies and repositories.
 func gitEnv() []string {
 	var env []string
 	for _, kv := range os.Environ() {

@@ -12,9 +12,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// refsReport is what `packhorse-bench refs --json` prints.
+// refsReport is the output of `packhorse-bench refs --json`.
 type refsReport struct {
-	MBPerS       float64             `json:"mb_per_s"` // 0 with --rpc: not counted
+	MBPerS       float64             `json:"mb_per_s"` // 0 with --rpc: not measured
 	RequestsPerS float64             `json:"requests_per_s"`
 	Requests     int                 `json:"requests"` // without the failed ones
 	Errors       int                 `json:"errors"`
@@ -31,14 +31,14 @@ func RefsCommand(env loadgen.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "refs URL --prefix REF",
 		Short: "Measure ref look-ups: ls-refs of one ref, many times",
-		Long: `Asks for the refs that begin with REF (protocol v2, ls-refs with peel and symrefs) again and again on many
-connections. The first answer has to hold such a ref, and all later ones have to be the same, byte for byte.
+		Long: `Requests the refs that begin with REF (protocol v2, ls-refs with peel and symrefs) repeatedly on many connections.
+		The first response must have such a ref, and all later ones must be identical.
 
-The loop is closed unless --rate is given; then latency counts from the time that a request was due. "packhorse-bench mkrefs" makes a
-repository with very many refs.
+		The loop is closed unless --rate is given. Then latency counts from the time when a request was due. "packhorse-bench
+		mkrefs" makes a repository with very many refs.
 
-With --rpc a storage node is asked by the control API as the Go client makes it: RefService.Resolve of REF, which is a name then. URL only says
-which repository; nothing is asked there.`,
+		With --rpc the requests go to a storage node, with the control API like the Go client: RefService.Resolve of REF, which
+		is a full name then. URL only names the repository and gets no requests.`,
 		Example: `  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
   packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/pull/77/ --clients 1 --json
   packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main --rate 1000
@@ -46,8 +46,8 @@ which repository; nothing is asked there.`,
 		Args: cobra.ExactArgs(1),
 	}
 	o.Flags(cmd)
-	cmd.Flags().StringVar(&prefix, "prefix", "", "ask for the refs that begin with this (required)")
-	cmd.Flags().Float64Var(&perSecond, "rate", 0, "open loop: this many requests a second in all")
+	cmd.Flags().StringVar(&prefix, "prefix", "", "beginning of the names of the refs (required)")
+	cmd.Flags().Float64Var(&perSecond, "rate", 0, "open loop: this many requests per second on all connections")
 	rpc.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		t, err := loadgen.ParseTarget(args[0], o.Insecure)
@@ -59,9 +59,9 @@ which repository; nothing is asked there.`,
 		}
 		switch {
 		case prefix == "" || strings.ContainsAny(prefix, " \n\x00") || len(prefix) > 1000:
-			return errors.New("--prefix: want a ref's name or its beginning, such as refs/heads/main")
+			return errors.New("--prefix: want the name of a ref or its beginning, such as refs/heads/main")
 		case perSecond < 0:
-			return fmt.Errorf("--rate %v: has to be positive", perSecond)
+			return fmt.Errorf("--rate %v: must be positive", perSecond)
 		}
 		if err := rpc.Check(); err != nil {
 			return err
@@ -72,7 +72,7 @@ which repository; nothing is asked there.`,
 	return cmd
 }
 
-// runRefs asks for refs, or for one ref by the control API.
+// runRefs measures ls-refs, or the control API.
 func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen.Common, rpc *RPCOptions, prefix string,
 	perSecond float64) error {
 	var p *loadgen.Pings
@@ -81,7 +81,7 @@ func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen
 	if rpc.Address != "" {
 		p, err = rpc.prepareResolve(ctx, t, prefix, o.Timeout)
 	} else if p, err = prepareRefs(ctx, t, prefix, o.Timeout); err == nil {
-		about = fmt.Sprintf("ls-refs of %s, answers of %d bytes", prefix, len(p.Want))
+		about = fmt.Sprintf("ls-refs of %s, responses of %d bytes", prefix, len(p.Want))
 	}
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen
 	return errors.Join(err, out.Failures.Err())
 }
 
-// prepareRefs asks once and makes the load that compares every answer with this one.
+// prepareRefs sends one request and returns the load that compares every response with this one.
 func prepareRefs(ctx context.Context, t *loadgen.Target, prefix string, timeout time.Duration) (*loadgen.Pings, error) {
 	format, err := Discover(ctx, t)
 	if err != nil {

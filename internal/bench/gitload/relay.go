@@ -21,13 +21,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 )
 
-// The relay is the least that two processes can do: for each request a sender sends one file by sendfile(2), and the
-// relay, in a process of its own, moves it from one socket to the other by splice(2). No turns, no checks, no metrics.
-// A client's connection has one to the sender, on which a request is one byte and an answer the whole response, whose
-// length both know.
+// The relay does the minimum of a pair of processes. For each request a sender sends one file with sendfile(2), and the
+// relay, in another process, moves it from socket to socket with splice(2). It has no turns, checks or metrics. Each
+// client connection has a connection to the sender. On it a request is one byte, and a response is the whole HTTP
+// response, whose length both processes have.
 
-// RelayCommand is the relaying child of `packhorse-bench limit --relay`: it serves clients until its standard input is
-// closed, which also happens when its parent dies.
+// RelayCommand is the relay of `packhorse-bench limit --relay`. It serves clients until its standard input is closed,
+// which also happens when its parent dies.
 func RelayCommand(env loadgen.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:    "relay LISTEN SENDER LENGTH",
@@ -53,8 +53,8 @@ func RelayCommand(env loadgen.Env) *cobra.Command {
 	}
 }
 
-// acceptEach serves each connection on a goroutine of its own until the listener is closed; then it closes those that
-// are left.
+// acceptEach serves each connection on its own goroutine until the listener is closed. Then it closes the open
+// connections.
 func acceptEach(l net.Listener, serve func(c *net.TCPConn) error) error {
 	var (
 		mu      sync.Mutex
@@ -80,7 +80,7 @@ func acceptEach(l net.Listener, serve func(c *net.TCPConn) error) error {
 		open[c] = true
 		mu.Unlock()
 		serving.Go(func() {
-			serve(c.(*net.TCPConn)) //nolint:errcheck // whoever is at the other end notices
+			serve(c.(*net.TCPConn)) //nolint:errcheck // the peer notices
 			c.Close()
 			mu.Lock()
 			delete(open, c)
@@ -119,7 +119,7 @@ func relayConn(client *net.TCPConn, sender string, length int64) error {
 	}
 }
 
-// sender sends a file for each byte that it gets.
+// sender sends a file for each received byte.
 type sender struct {
 	file string
 	head []byte // of the response
@@ -131,7 +131,7 @@ func newSender(file string, size int64) *sender {
 		"HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-result\r\nContent-Length: %d\r\n\r\n", size), size}
 }
 
-// length is that of a response.
+// length is the length of a response.
 func (s *sender) length() int64 { return int64(len(s.head)) + s.size }
 
 func (s *sender) conn(c *net.TCPConn) error {
@@ -156,7 +156,7 @@ func (s *sender) conn(c *net.TCPConn) error {
 	}
 }
 
-// serveRelay sends the file, and has a child relay it to clients, until the context ends.
+// serveRelay serves the file through a relaying child until the context ends.
 func serveRelay(ctx context.Context, env loadgen.Env, args []string, file, addr string) (err error) {
 	info, err := regularFile(file)
 	if err != nil {

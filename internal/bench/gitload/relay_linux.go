@@ -11,7 +11,7 @@ import (
 
 func canSplice() error { return nil }
 
-// splicePipe is how much a relay's pipe holds, where the limits permit: what Go's own splice asks for.
+// splicePipe is the size of a relay's pipe if the limits permit. Go's own splice requests the same.
 const splicePipe = 1 << 20
 
 // splicer moves bytes from one connection to another through a pipe, which is empty between two moves. Not safe for
@@ -19,7 +19,7 @@ const splicePipe = 1 << 20
 type splicer struct {
 	from, to syscall.RawConn
 	r, w     int // the pipe
-	step     int // what fits into it
+	step     int // capacity of the pipe
 }
 
 func newSplicer(from, to *net.TCPConn) (*splicer, error) {
@@ -69,7 +69,7 @@ func (s *splicer) move(n int64) error {
 	return nil
 }
 
-// splice calls until the socket is ready: wait is the Read or Write of its RawConn.
+// splice retries call until the socket is ready. wait is the Read or Write of its RawConn.
 func splice(wait func(func(fd uintptr) bool) error, call func(fd int) (int64, error)) (n int64, err error) {
 	waited := wait(func(fd uintptr) bool {
 		for {

@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// fetchReport is what `packhorse-bench fetch --json` prints. What could not be measured is null.
+// fetchReport is the output of `packhorse-bench fetch --json`. Values that were not measured are null.
 type fetchReport struct {
 	MBPerS           float64             `json:"mb_per_s"` // 10^6 bytes
 	RequestsPerS     float64             `json:"requests_per_s"`
@@ -16,7 +16,7 @@ type fetchReport struct {
 	TTFB             loadgen.Percentiles `json:"ttfb_ms"`
 	Latency          loadgen.Percentiles `json:"latency_ms"`
 	CPUPerGB         *float64            `json:"cpu_s_per_gb"`        // user and system, whole process tree
-	AnonRSS          *float64            `json:"anon_rss_mb"`         // greatest, whole process tree
+	AnonRSS          *float64            `json:"anon_rss_mb"`         // maximum of the whole process tree
 	AllocPerGB       *float64            `json:"alloc_mb_per_gb"`     // heap allocated by our server
 	DiskWritePerByte *float64            `json:"disk_write_per_byte"` // written to the cache for each byte served
 }
@@ -32,7 +32,7 @@ func newFetchReport(out *loadgen.Outcome) *fetchReport {
 	}
 }
 
-// usage adds what the server's processes used.
+// usage adds the usage of the server's processes.
 func (r *fetchReport) usage(out *loadgen.Outcome, u *loadgen.TreeUsage) {
 	if u == nil {
 		return
@@ -43,14 +43,14 @@ func (r *fetchReport) usage(out *loadgen.Outcome, u *loadgen.TreeUsage) {
 	r.AnonRSS = new(loadgen.Round(float64(u.Anon)/1e6, 2))
 }
 
-// metrics adds what the server says of itself.
+// metrics adds figures from the server's metrics.
 func (r *fetchReport) metrics(out *loadgen.Outcome, before, after *loadgen.ServerCounters) {
 	if before == nil || after == nil || out.Bytes == 0 {
 		return
 	}
 	served := after.Served - before.Served
 	if served < float64(out.Bytes)/2 || after.Alloc < before.Alloc {
-		return // these are another server's metrics, or it was restarted
+		return // metrics of another server, or a restart
 	}
 	r.AllocPerGB = new(loadgen.Round((after.Alloc-before.Alloc)/1e6/(float64(out.Bytes)/1e9), 3))
 	r.DiskWritePerByte = new(loadgen.Round((after.Written-before.Written)/served, 5))

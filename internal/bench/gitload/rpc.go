@@ -24,7 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// RPCOptions say which node the small request goes to; address is empty if it goes by Git's protocol.
+// RPCOptions choose the node of the small request. Without an address the request uses Git's protocol.
 type RPCOptions struct {
 	Address            string
 	secretFile         string
@@ -36,28 +36,28 @@ type RPCOptions struct {
 func (o *RPCOptions) Flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.Address, "rpc", "",
-		"ask the node at HOST:PORT or unix:PATH instead, by its control API: RefService.Resolve")
+		"send the requests to the node at HOST:PORT or unix:PATH, with its control API: RefService.Resolve")
 	f.StringVar(&o.secretFile, "secret-file", "", "with --rpc: file with the node's secret")
-	f.StringVar(&o.tlsCA, "tls-ca", "", "with --rpc: speak TLS, and trust the certificates (PEM) in this file")
+	f.StringVar(&o.tlsCA, "tls-ca", "", "with --rpc: use TLS, and trust the certificates (PEM) in this file")
 	f.StringVar(&o.serverName, "server-name", "",
 		"with --tls-ca: the name in the node's certificate (default: the host of its address)")
-	f.StringVar(&o.certFile, "tls-cert", "", "with --rpc: the certificate (PEM) to show the node")
+	f.StringVar(&o.certFile, "tls-cert", "", "with --rpc: the client certificate (PEM)")
 	f.StringVar(&o.certsKey, "tls-key", "", "with --rpc: the private key of --tls-cert (PEM)")
 }
 
 func (o *RPCOptions) Check() error {
 	switch {
 	case o.Address == "" && *o != (RPCOptions{}):
-		return errors.New("--secret-file, --tls-ca, --server-name, --tls-cert and --tls-key go with --rpc only")
+		return errors.New("--secret-file, --tls-ca, --server-name, --tls-cert and --tls-key need --rpc")
 	case (o.certFile == "") != (o.certsKey == ""):
-		return errors.New("--tls-cert and --tls-key go together")
+		return errors.New("--tls-cert and --tls-key need each other")
 	case (o.certFile != "" || o.serverName != "") && o.tlsCA == "":
-		return errors.New("--tls-cert and --server-name go with --tls-ca: without it the node is not spoken to by TLS")
+		return errors.New("--tls-cert and --server-name need --tls-ca, which turns on TLS")
 	}
 	return nil
 }
 
-// options are those of the node's client.
+// options returns the options of the node's client.
 func (o *RPCOptions) options() (options nodeclient.Options, err error) {
 	if o.secretFile != "" {
 		b, err := os.ReadFile(o.secretFile)
@@ -74,7 +74,7 @@ func (o *RPCOptions) options() (options nodeclient.Options, err error) {
 		}
 		options.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool(), ServerName: o.serverName}
 		if !options.TLS.RootCAs.AppendCertsFromPEM(b) {
-			return options, fmt.Errorf("--tls-ca %s: no certificate in PEM in it", o.tlsCA)
+			return options, fmt.Errorf("--tls-ca %s: no PEM certificate", o.tlsCA)
 		}
 	}
 	if o.certFile != "" {
@@ -87,7 +87,7 @@ func (o *RPCOptions) options() (options nodeclient.Options, err error) {
 	return options, nil
 }
 
-// Client makes one of the node.
+// Client returns a client of the node.
 func (o *RPCOptions) Client() (*nodeclient.Client, error) {
 	options, err := o.options()
 	if err != nil {
@@ -96,7 +96,7 @@ func (o *RPCOptions) Client() (*nodeclient.Client, error) {
 	return nodeclient.New(o.Address, options)
 }
 
-// target is the node, as the generator of small requests has it. The address is one that the client takes.
+// target returns the node for the generator of small requests. The client must accept the address.
 func (o *RPCOptions) target() (*loadgen.Target, error) {
 	options, err := o.options()
 	if err != nil {
@@ -134,11 +134,11 @@ func (o *RPCOptions) target() (*loadgen.Target, error) {
 	return t, nil
 }
 
-// prepareResolve asks for a ref by RefService.Resolve, and returns the load that repeats the call and compares every
-// answer with the first.
+// prepareResolve calls RefService.Resolve once, and returns the load that repeats the call and compares every response
+// with the first.
 func (o *RPCOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref string,
 	timeout time.Duration) (*loadgen.Pings, error) {
-	node, err := o.Client() // its errors say more than a status
+	node, err := o.Client() // its errors are more specific than a status
 	if err != nil {
 		return nil, err
 	}
@@ -152,19 +152,19 @@ func (o *RPCOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref 
 	defer cancel()
 	response, err := node.Refs().Resolve(limited, connect.NewRequest(request))
 	if err != nil {
-		return nil, fmt.Errorf("resolving %s at the node: %w", ref, err)
+		return nil, fmt.Errorf("resolve %s at the node: %w", ref, err)
 	}
 	p, err := o.Pings(ctx, packhorsev1connect.RefServiceResolveProcedure, request, timeout)
 	if err != nil {
-		return nil, fmt.Errorf("resolving %s at the node: %w", ref, err)
+		return nil, fmt.Errorf("resolve %s at the node: %w", ref, err)
 	}
 	if !bytes.Contains(p.Want, []byte(response.Msg.GetRef().GetOid())) {
-		return nil, fmt.Errorf("resolving %s at the node: two answers differ: is it being pushed to?", ref)
+		return nil, fmt.Errorf("resolve %s at the node: two responses differ, perhaps because of a push", ref)
 	}
 	return p, nil
 }
 
-// Pings calls a procedure of the node once, by the Connect protocol, and returns the load that repeats the call.
+// Pings calls a procedure of the node once, with the Connect protocol, and returns the load that repeats the call.
 func (o *RPCOptions) Pings(ctx context.Context, procedure string, request proto.Message,
 	timeout time.Duration) (*loadgen.Pings, error) {
 	node, err := o.target()
@@ -180,7 +180,7 @@ func (o *RPCOptions) Pings(ctx context.Context, procedure string, request proto.
 	return p, err
 }
 
-// RepositoryOf returns the path of the repository that a target's URL names.
+// RepositoryOf returns the path of the repository in a target's URL.
 func RepositoryOf(t *loadgen.Target) (string, error) {
 	path, err := url.PathUnescape(t.Path)
 	return strings.Trim(path, "/"), err

@@ -16,14 +16,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// OwnServer is a Packhorse that was started for the run.
+// OwnServer is a Packhorse server that a benchmark has started.
 type OwnServer struct {
 	*loadgen.Child
 	URL, Ops string
-	Repo     string // the copy that it serves
+	Repo     string // the served copy
 }
 
-// StartServer serves a mirror of a repository, with a configuration file of that text unless it is empty.
+// StartServer serves a mirror of a repository. settings is the text of its configuration file; "" for none.
 func StartServer(ctx context.Context, dir, repo, program string, args []string, settings string) (*OwnServer, error) {
 	root, state := filepath.Join(dir, "root"), filepath.Join(dir, "state")
 	s := &OwnServer{Repo: filepath.Join(root, "bench.git")}
@@ -57,15 +57,15 @@ func StartServer(ctx context.Context, dir, repo, program string, args []string, 
 	return s, nil
 }
 
-// Server is the packhorse program that runs the servers which a benchmark starts.
+// Server is the packhorse program of the servers that a benchmark starts.
 type Server struct{ Program string }
 
 func (s *Server) Flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.Program, "packhorse", "",
-		"the server `PROGRAM` to start (default: packhorse beside this program, or else in the PATH)")
+		"the server `PROGRAM` to start (default: packhorse beside this program, or in the PATH)")
 }
 
-// Find looks for the program, unless it is given.
+// Find finds the program, unless it is given.
 func (s *Server) Find() (err error) {
 	if s.Program != "" {
 		return nil
@@ -77,7 +77,7 @@ func (s *Server) Find() (err error) {
 		}
 	}
 	if s.Program, err = exec.LookPath("packhorse"); err != nil {
-		return fmt.Errorf("no packhorse program to start as a server: name it with --packhorse: %w", err)
+		return fmt.Errorf("no packhorse program to start as a server: set --packhorse: %w", err)
 	}
 	return nil
 }
@@ -89,12 +89,12 @@ func Absolute(path string) string {
 	return path
 }
 
-// RunGit runs the real git with no configuration but the repository's and returns its output.
+// RunGit runs git without configuration except for the repository's, and returns its output.
 func RunGit(ctx context.Context, dir string, stdin io.Reader, args ...string) (string, error) {
 	return RunGitWith(ctx, nil, dir, stdin, args...)
 }
 
-// RunGitWith is runGit with more in the environment.
+// RunGitWith is RunGit with additional environment variables.
 func RunGitWith(ctx context.Context, env []string, dir string, stdin io.Reader, args ...string) (string, error) {
 	settings := []string{"-c", "protocol.version=2", "-c", "fetch.unpackLimit=1", "-c", "gc.auto=0", "-c",
 		"maintenance.auto=false",
@@ -118,18 +118,18 @@ func RunGitWith(ctx context.Context, env []string, dir string, stdin io.Reader, 
 	return out.String(), nil
 }
 
-// AwaitIndex waits until the server has made its index for search, as a server that a fleet asks has: the first one
-// costs more than all pushes that follow.
+// AwaitIndex waits until the server has made its search index, as a server in use has. The first index costs more than
+// all later pushes.
 func (s *OwnServer) AwaitIndex(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, indexPatience,
-		fmt.Errorf("the server made no index for search in %v: --no-search does without", indexPatience))
+		fmt.Errorf("the server made no search index within %v: --no-search turns search off", indexPatience))
 	defer cancel()
 	metrics := &loadgen.Scraper{URL: s.Ops + "/metrics", Wanted: true}
 	for {
 		c, err := metrics.Read(ctx)
 		select {
 		case <-s.Ended:
-			return errors.New("the server has ended while it made its index" + s.LastWords())
+			return errors.New("the server ended while it made its search index" + s.LastWords())
 		default:
 		}
 		switch {
@@ -137,8 +137,8 @@ func (s *OwnServer) AwaitIndex(ctx context.Context) error {
 			return context.Cause(ctx)
 		case err != nil:
 			return err
-		case c.Failed > 0: // it would try again, and again, while the fleet is measured
-			return errors.New("the server cannot make its index for search: --no-search does without" + s.LastWords())
+		case c.Failed > 0: // its retries would disturb the measurement
+			return errors.New("the server cannot make its search index: --no-search turns search off" + s.LastWords())
 		case !c.Searches || c.Indexed > 0 && c.Unindexed == 0:
 			return nil
 		}
@@ -146,5 +146,5 @@ func (s *OwnServer) AwaitIndex(ctx context.Context) error {
 	}
 }
 
-// indexPatience is how long a first index may take.
+// indexPatience is the timeout of the first index.
 const indexPatience = 10 * time.Minute

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// hitRate is how many fetches of a cached pack are begun each second: enough for a median, too few to be a load.
+	// hitRate is the rate of fetches of a cached pack per second: enough for a median, too low to be a load.
 	hitRate = 5
-	// hitClients are on how many connections.
+	// hitClients is the number of their connections.
 	hitClients = 8
-	// stormRound is how long the probes run at a time, at most, beside a load whose end nobody knows.
+	// stormRound is the maximum duration of a round of the probes beside a load of unknown length.
 	stormRound = 3 * time.Second
 )
 
@@ -31,33 +31,34 @@ type stormOptions struct {
 	ref       string
 	depth     int
 	serverPID []int
-	memory    byteCount // 0: none was given
+	memory    byteCount // 0: no limit
 }
 
-// stormPhase is what was measured while a load ran, or none.
+// stormPhase is the result of one phase.
 type stormPhase struct {
 	Small     loadgen.Percentiles `json:"small_ms"`
 	Hit       loadgen.Percentiles `json:"hit_ms"`
-	Completed int                 `json:"completed"` // clones
+	Completed int                 `json:"completed"` // successful clones
 	Refused   int                 `json:"refused"`   // clones that got 429 or 503 with Retry-After
-	Failed    int                 `json:"failed"`    // clones and probes that ended in any other way
-	Seconds   float64             `json:"seconds"`   // from the first clone's begin to the last one's end
+	Failed    int                 `json:"failed"`    // clones and probes with any other result
+	Seconds   float64             `json:"seconds"`   // from the start of the first clone to the end of the last
 	PerSecond float64             `json:"per_second"`
-	PeakAnon  int64               `json:"peak_anon_bytes"` // of the server and all below it: what limits.memory is about
-	// With mapped files: of the server, and of git's processes below it together, where those may count more than once.
+	// of the server and its descendants; compare it with limits.memory
+	PeakAnon int64 `json:"peak_anon_bytes"`
+	// With mapped files: of the server, and of its git processes together, where they may count several times.
 	PeakServer   int64 `json:"peak_server_rss_bytes"`
 	PeakChildren int64 `json:"peak_children_rss_bytes"`
 }
 
-// stormReport is what `packhorse-bench storm --json` prints.
+// stormReport is the output of `packhorse-bench storm --json`.
 type stormReport struct {
 	Alone   stormPhase `json:"alone"`
 	Enough  stormPhase `json:"enough"`
 	Storm   stormPhase `json:"storm"`
 	Clients int        `json:"clients"`
-	Few     int        `json:"few"`   // clients of the phase with just enough
-	Ratio   float64    `json:"ratio"` // of clones a second, storm to just enough
-	Hits    float64    `json:"hits"`  // p50 of hits, storm to alone
+	Few     int        `json:"few"`   // number of clients of the second phase
+	Ratio   float64    `json:"ratio"` // clones per second, storm to second phase
+	Hits    float64    `json:"hits"`  // p50 of hits, storm to first phase
 	Memory  int64      `json:"memory_limit_bytes,omitempty"`
 	Below   *bool      `json:"below_memory_limit,omitempty"` // peak_anon_bytes of all phases; absent without a limit
 }
@@ -66,19 +67,25 @@ func StormCommand(env loadgen.Env) *cobra.Command {
 	var o stormOptions
 	cmd := &cobra.Command{
 		Use:   "storm URL",
-		Short: "Measure a storm: hundreds of cold full clones at once, and what it does to everybody",
-		Long: `Three phases. Alone: a small request (ls-refs of one ref), 50 times a second whatever the server does, and a fetch that the cache has (a clone of depth
---depth), 5 times a second. Enough: beside them as many full clones at the same time as keep the server busy (--enough), one after the other,
-for the duration. Storm: beside them CLIENTS full clones at once, one each.
+		Short: "Measure the effect of hundreds of cold full clones at once",
+		Long: `The command has three phases:
 
-Each clone asks for the whole history of other tips, in this run and in earlier ones, so that no cache has its pack. It ends well, or is refused with 429 or
-503 and Retry-After; anything else is an error, and makes this command fail. Nobody tries again.
+  alone   a small request (ls-refs of one ref) 50 times per second regardless of the server, and a fetch from the cache
+          (a clone of depth --depth) 5 times per second
+  enough  beside them, --enough full clones at the same time, one after the other, which keep the server busy
+  storm   beside them, CLIENTS full clones at once, one for each client
 
-URL may be that of a gateway: everything is measured through it. With --server-pid the greatest anonymous memory of that process and all below it is shown,
-git's children included, and what is resident of either with mapped files; of several, as of a gateway and its nodes, the sums. With --memory, as limits.memory
-of the server has it, the run says whether anonymous memory stayed below that, and fails if not. Mapped files do not count: the system drops them.
+		Each clone requests the whole history of other tips, in this run and in earlier ones, so that its pack is in no cache.
+		It succeeds, or the server refuses it with 429 or 503 and Retry-After. Any other result is an error and makes this
+		command fail. Clients do not retry.
 
-The clones run in a child process at a lower priority (nice 5), the small requests at a higher one (nice -5) where that is permitted.`,
+		URL may be that of a gateway. With --server-pid the report has the maximum anonymous memory of that process and its
+		descendants, including git, and the resident memory with mapped files. With several processes, such as a gateway and
+		its nodes, it has their sums. With --memory, which takes values like limits.memory, the command fails if anonymous
+		memory was not below that. Mapped files do not count, because the system can drop them.
+
+		The clones run in a child process at a lower priority (nice 5), and the small requests at a higher one (nice -5) if that
+		is permitted.`,
 		Example: `  packhorse-bench storm http://127.0.0.1:8080/demo.git --clients 500 --server-pid 4711
   packhorse-bench storm http://127.0.0.1:8080/demo.git --server-pid 4711,4712 --memory 1GiB   # a gateway and its node
   packhorse-bench storm http://127.0.0.1:8080/demo.git --clients 100 --enough 2 --duration 10s --json`,
@@ -87,11 +94,11 @@ The clones run in a child process at a lower priority (nice 5), the small reques
 	o.Flags(cmd)
 	f := cmd.Flags()
 	f.Lookup("clients").DefValue, o.Clients = "500", 500
-	f.IntVar(&o.enough, "enough", 2*runtime.NumCPU(), "clones at the same time that keep the server busy")
-	f.IntVar(&o.depth, "depth", 1, "depth of the clone that the cache has; 0: a full one")
-	f.StringVar(&o.ref, "ref", "", "the ref that the small request asks for (default: what HEAD points to)")
+	f.IntVar(&o.enough, "enough", 2*runtime.NumCPU(), "number of parallel clones that keep the server busy")
+	f.IntVar(&o.depth, "depth", 1, "depth of the clone from the cache; 0: a full clone")
+	f.StringVar(&o.ref, "ref", "", "the ref of the small request (default: the target of HEAD)")
 	f.IntSliceVar(&o.serverPID, "server-pid", nil, "measure the memory of these processes and their descendants")
-	f.Var(&o.memory, "memory", "what the server's memory has to stay below, as in 2GiB; needs --server-pid")
+	f.Var(&o.memory, "memory", "limit of the server's memory, such as 2GiB; needs --server-pid")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		t, err := loadgen.ParseTarget(args[0], o.Insecure)
 		if err != nil {
@@ -101,17 +108,17 @@ The clones run in a child process at a lower priority (nice 5), the small reques
 			return err
 		}
 		if o.enough < 1 || o.depth < 0 {
-			return errors.New("--enough has to be at least 1, and --depth at least 0")
+			return errors.New("--enough must be at least 1, and --depth at least 0")
 		}
 		if o.memory > 0 && len(o.serverPID) == 0 {
-			return errors.New("--memory needs --server-pid, to see what the server takes")
+			return errors.New("--memory needs --server-pid")
 		}
 		return loadgen.Interrupted(cmd.Context(), o.run(cmd.Context(), env, t, []string{"load"}))
 	}
 	return cmd
 }
 
-// byteCount is a flag: a number of bytes, or with KiB, MiB or GiB.
+// byteCount is a flag: a number of bytes, with KiB, MiB or GiB if needed.
 type byteCount int64
 
 func (b *byteCount) Set(s string) error {
@@ -123,7 +130,7 @@ func (b *byteCount) Set(s string) error {
 	}
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || n <= 0 || n > math.MaxInt64/unit {
-		return errors.New("want a number of bytes, as in 512MiB or 2GiB")
+		return errors.New("want a number of bytes, such as 512MiB or 2GiB")
 	}
 	*b = byteCount(n * unit)
 	return nil
@@ -132,7 +139,7 @@ func (b *byteCount) Set(s string) error {
 func (b *byteCount) String() string { return strconv.FormatInt(int64(*b), 10) }
 func (b *byteCount) Type() string   { return "size" }
 
-// storm is a run that was prepared.
+// storm is a prepared run.
 type storm struct {
 	*stormOptions
 	env   loadgen.Env
@@ -189,14 +196,15 @@ func (o *stormOptions) prepare(ctx context.Context, env loadgen.Env, t *loadgen.
 	o.ref = n.ref
 	job.Full = true
 	s := &storm{stormOptions: o, env: env, small: small, job: *job, args: childArgs}
-	if s.hit, _, err = prepareFetch(ctx, t, What{depth: o.depth}, o.Timeout); err != nil {
+	if s.hit, _, err = prepareFetch(ctx, t, FetchSpec{depth: o.depth}, o.Timeout); err != nil {
 		return nil, err
 	}
 	s.hit.Clients, s.hit.Rate, s.hit.Timeout = hitClients, hitRate, o.Timeout
 	return s, nil
 }
 
-// clones is a job for so many clients: for a duration, or for one clone each. Each has other shapes.
+// clones returns a job for this number of clients. It lasts for the duration, or for one clone each. Each has other
+// shapes.
 func (s *storm) clones(clients int, duration time.Duration) *LoadJob {
 	job := s.job
 	job.Clients, job.Duration = clients, duration
@@ -207,7 +215,7 @@ func (s *storm) clones(clients int, duration time.Duration) *LoadJob {
 	return &job
 }
 
-// measure runs the probes until the load has ended; without one, for the duration.
+// measure runs the probes until the load has ended, or for the duration without a load.
 func (s *storm) measure(ctx context.Context, job *LoadJob) (p stormPhase, err error) {
 	var trees []*loadgen.TreeWatch
 	for _, pid := range s.serverPID {
@@ -257,7 +265,9 @@ func (s *storm) measure(ctx context.Context, job *LoadJob) (p stormPhase, err er
 	p.Small, p.Hit = small.Summarize(), hits.Summarize()
 	for _, tree := range trees {
 		if usage := tree.Stop(); usage != nil {
-			p.PeakAnon, p.PeakServer, p.PeakChildren = p.PeakAnon+usage.Anon, p.PeakServer+usage.Rss, p.PeakChildren+usage.ChildRSS
+			p.PeakAnon += usage.Anon
+			p.PeakServer += usage.Rss
+			p.PeakChildren += usage.ChildRSS
 		}
 	}
 	if result == nil {
@@ -267,7 +277,7 @@ func (s *storm) measure(ctx context.Context, job *LoadJob) (p stormPhase, err er
 		fmt.Fprintf(s.env.Stderr, "error: clone: %s\n", msg)
 	}
 	if result.Exhausted {
-		fmt.Fprintf(s.env.Stderr, "note: the repository's refs gave no more new shapes: there were fewer clones\n")
+		fmt.Fprintf(s.env.Stderr, "note: the repository's refs gave no further shapes: fewer clones ran\n")
 	}
 	p.Completed, p.Refused, p.Seconds = result.Requests, result.Refused, loadgen.Round(result.Elapsed.Seconds(), 2)
 	p.Failed += result.Errors
@@ -300,7 +310,8 @@ func (s *storm) report(t *loadgen.Target, r *stormReport) error {
 	if s.JSON {
 		err = loadgen.WriteJSON(s.env.Stdout, r)
 	} else {
-		fmt.Fprintf(s.env.Stdout, "%s\n%d full clones at once, each of a shape of its own; just enough: %d at the same time\n", t, r.Clients, r.Few)
+		fmt.Fprintf(s.env.Stdout, "%s\n%d full clones at once, each of a different shape; enough: %d at the same time\n", t,
+			r.Clients, r.Few)
 		fmt.Fprintf(s.env.Stdout, "  %-8s %22s %22s %10s %8s %8s %9s %10s\n", "", "small p50 / p99 ms", "hit p50 / p99 ms",
 			"completed", "refused", "failed", "clones/s", "anon MB")
 		for _, row := range []struct {
@@ -326,7 +337,7 @@ func (s *storm) report(t *loadgen.Target, r *stormReport) error {
 		err = errors.Join(err, fmt.Errorf("%d requests failed", n))
 	}
 	if r.Below != nil && !*r.Below {
-		err = errors.Join(err, fmt.Errorf("the server took more memory than %d bytes", r.Memory))
+		err = errors.Join(err, fmt.Errorf("the server used more memory than %d bytes", r.Memory))
 	}
 	return err
 }

@@ -5,27 +5,26 @@ import (
 	"time"
 )
 
-// Arrivals says when the requests of an open loop are due, and which request each is. The pattern depends on the seed
-// alone and is stretched by the rate: a server that is asked at another rate meets the same bursts. It is not safe for
-// concurrent use.
+// Arrivals generates the times of the requests of an open loop, and chooses each request. The pattern depends only on
+// the seed and is stretched by the rate, so a server meets the same bursts at every rate. Not safe for concurrent use.
 type Arrivals struct {
 	gap      float64 // mean seconds from one request to the next
 	constant bool    // each gap is the mean
 	weights  []int
 	total    int
 	times    *rand.Rand
-	which    *rand.Rand // a stream of its own: weights do not move the times
+	which    *rand.Rand // weights do not change the times
 	at       float64    // seconds
 }
 
-// Arrival is one request of an open loop.
+// Arrival is the time of one request of an open loop.
 type Arrival struct {
 	Due     time.Duration // from the start
-	Request int           // index of its weight
+	Request int           // index in the weights
 }
 
-// NewArrivals returns arrivals at a rate a second whose requests are chosen by weight. The times between them are
-// independent and exponential (Poisson arrivals), or all the same.
+// NewArrivals returns arrivals at a rate in requests per second. The weights choose the requests. The times between
+// arrivals are constant, or independent and exponential (Poisson arrivals).
 func NewArrivals(rate float64, constant bool, seed uint64, weights []int) *Arrivals {
 	a := &Arrivals{gap: 1 / rate, constant: constant, weights: weights,
 		times: rand.New(rand.NewPCG(seed, 1)), which: rand.New(rand.NewPCG(seed, 2))}

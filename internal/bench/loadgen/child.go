@@ -23,14 +23,14 @@ type Child struct {
 	err    error // valid once ended is closed
 	log    string
 
-	// Foreign says that it is no program of ours: it ends by the signal that it is stopped with.
+	// Foreign is set for a program that is not ours. Such a program may end by the signal that stops it.
 	Foreign bool
 }
 
 // childGrace is how long a child may take to end.
 const childGrace = 45 * time.Second
 
-// StartChild runs a program. What it prints goes to the file log. Whoever starts it has to stop it.
+// StartChild runs a program. Its output goes to the file log. The caller has to call Stop.
 func StartChild(ctx context.Context, name, program string, args []string, log string) (*Child, error) {
 	file, err := os.Create(log)
 	if err != nil {
@@ -64,7 +64,7 @@ func StartChild(ctx context.Context, name, program string, args []string, log st
 	return c, nil
 }
 
-// Await asks again and again until something is so. A child that ends before that is an error.
+// Await polls until so is true. It is an error if the child ends before that.
 func (c *Child) Await(ctx context.Context, so func() bool) error {
 	for !so() {
 		select {
@@ -79,10 +79,10 @@ func (c *Child) Await(ctx context.Context, so func() bool) error {
 	return nil
 }
 
-// Addresses are those that a role writes into its state directory.
+// Addresses are the contents of the file that a role writes into its state directory.
 type Addresses struct{ HTTP, SSH, Listen, Ops string }
 
-// Addresses waits until the child has written them, and is ready.
+// Addresses waits until the child has written its addresses and is ready.
 func (c *Child) Addresses(ctx context.Context, state string) (a Addresses, err error) {
 	err = c.Await(ctx, func() bool {
 		files, _ := filepath.Glob(filepath.Join(state, "*.json"))
@@ -97,7 +97,7 @@ func (c *Child) Addresses(ctx context.Context, state string) (a Addresses, err e
 	return a, err
 }
 
-// isReady asks a private listener whether requests should come.
+// isReady reports whether the process with this private listener is ready.
 func isReady(ctx context.Context, ops string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -109,7 +109,7 @@ func isReady(ctx context.Context, ops string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// OpsGet asks a private listener on a connection that is not kept.
+// OpsGet sends a GET request to a private listener, on a connection of its own.
 func OpsGet(ctx context.Context, url string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -119,7 +119,7 @@ func OpsGet(ctx context.Context, url string) (*http.Response, error) {
 	return transport.RoundTrip(req)
 }
 
-// Stop ends the child. What goes wrong with it is an error with the end of its log. It may be called again.
+// Stop ends the child. The error of a child that failed contains the end of its log. Stop may be called again.
 func (c *Child) Stop() error {
 	c.cancel()
 	<-c.Ended
@@ -129,7 +129,7 @@ func (c *Child) Stop() error {
 	return nil
 }
 
-// How says how a child that has ended did.
+// How describes the end of a child that has ended.
 func (c *Child) How() string {
 	if c.err == nil {
 		return "exit status 0"
@@ -137,10 +137,10 @@ func (c *Child) How() string {
 	return c.err.Error()
 }
 
-// lastLog is how much of a child's log an error repeats.
+// lastLog is the number of bytes of a child's log in an error.
 const lastLog = 1000
 
-// LastWords are the end of the child's log, to be put behind an error.
+// LastWords returns the end of the child's log, as the end of an error message.
 func (c *Child) LastWords() string {
 	b, err := os.ReadFile(c.log)
 	if err != nil || len(b) == 0 {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Env is what the commands have of the world outside. Reports go to Stdout, progress and complaints to Stderr.
+// Env is the environment of a command. Reports go to Stdout, progress and warnings to Stderr.
 type Env struct {
 	Stdout, Stderr io.Writer
 	Version        string // of the program
@@ -32,8 +32,8 @@ type Common struct {
 func (o *Common) Flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVar(&o.Clients, "clients", 8, "connections that work at the same time")
-	f.DurationVar(&o.Duration, "duration", 10*time.Second, "how long new requests are begun")
-	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up on a response that brings no byte for this long")
+	f.DurationVar(&o.Duration, "duration", 10*time.Second, "how long the run starts requests")
+	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up on a response when no byte arrives for this long")
 	f.BoolVar(&o.Insecure, "insecure", false, "accept any TLS certificate, self-signed ones too")
 	f.BoolVar(&o.JSON, "json", false, "print one JSON object")
 }
@@ -43,15 +43,15 @@ func (o *Common) Check() error {
 	case o.Clients < 1 || o.Clients > MaxClients:
 		return fmt.Errorf("--clients %d: from 1 to %d", o.Clients, MaxClients)
 	case o.Duration <= 0:
-		return fmt.Errorf("--duration %v: has to be positive", o.Duration)
+		return fmt.Errorf("--duration %v: must be positive", o.Duration)
 	case o.Timeout <= 0:
-		return fmt.Errorf("--timeout %v: has to be positive", o.Timeout)
+		return fmt.Errorf("--timeout %v: must be positive", o.Timeout)
 	}
 	return nil
 }
 
-// MaxClients bounds the connections of one run: beyond it one machine's ports and file descriptors are what is
-// measured.
+// MaxClients is the maximum number of connections of one run. Beyond it a run would measure the ports and file
+// descriptors of this machine.
 const MaxClients = 10000
 
 func WriteJSON(w io.Writer, v any) error {
@@ -60,7 +60,7 @@ func WriteJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// Failures counts errors and keeps the first few to print. Safe for concurrent use.
+// Failures counts errors and keeps the first ones for the report. Safe for concurrent use.
 type Failures struct {
 	mu    sync.Mutex
 	N     int
@@ -80,7 +80,7 @@ func (f *Failures) Add(err error) {
 	}
 }
 
-// Join adds those of another, which nobody uses any more.
+// Join adds the errors of another Failures, which is no longer in use.
 func (f *Failures) Join(other *Failures) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,12 +105,12 @@ func (f *Failures) Print(w io.Writer) {
 	}
 }
 
-// only is the error of a run of one request.
+// only returns the first error, for runs of one request.
 func (f *Failures) only() error {
 	return f.first
 }
 
-// Err is the command's own result: a measurement with errors is not a good one, and scripts should notice.
+// Err returns the error of a run with failed requests, so that scripts notice them.
 func (f *Failures) Err() error {
 	if n := f.Count(); n > 0 {
 		return fmt.Errorf("%d requests failed", n)
@@ -118,11 +118,11 @@ func (f *Failures) Err() error {
 	return nil
 }
 
-// keptFailures is how many errors of a run are printed.
+// keptFailures is the number of errors of a run that the report prints.
 const keptFailures = 5
 
-// Progress shows on a terminal that something happens; elsewhere it says nothing. The function that it returns clears
-// the line and waits until nothing more is written.
+// Progress shows a line of progress on a terminal, and does nothing elsewhere. The returned function clears the line
+// and waits for the last write.
 func Progress(ctx context.Context, w io.Writer, line func() string) (stop func()) {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -147,7 +147,7 @@ func Progress(ctx context.Context, w io.Writer, line func() string) (stop func()
 	return func() { cancel(); <-done }
 }
 
-// Interrupted turns the errors that a cancelled context causes all over into one plain sentence.
+// Interrupted replaces the errors that a cancelled context causes by one short error.
 func Interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
@@ -155,5 +155,5 @@ func Interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// MaxSearchRate bounds what one run may ask for: beyond it this machine's clocks are what is measured.
+// MaxSearchRate is the maximum rate of one run. Beyond it a run would measure the clocks of this machine.
 const MaxSearchRate = 100_000

@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// ConnBuffer holds a response's head and what is read of its body.
+	// ConnBuffer is the size of the buffer for a response's head and the parts of its body that are parsed.
 	ConnBuffer = 64 << 10
-	// discardStep bounds one discarding receive, so that one connection does not keep a CPU for long.
+	// discardStep limits one discarding receive, so that one connection does not occupy a CPU for long.
 	discardStep = 1 << 20
-	// FrameRead is how much is read where a few framing bytes are wanted between bulk that will be dropped.
+	// FrameRead limits a read of framing bytes between bulk data that is dropped.
 	FrameRead = 256
 )
 
-// Conn is one HTTP/1.1 connection of a bulk load: a buffer for what is looked at and a way to drop what is not.
-// One goroutine uses it; received and abort are for others.
+// Conn is one HTTP/1.1 connection of a bulk load. It buffers parsed bytes and drops the others. One goroutine uses it;
+// other goroutines may read received and call Abort.
 type Conn struct {
 	net.Conn
 	drop     dropper
 	buf      []byte
-	r, w     int           // buf[r:w] is read and not yet used
+	r, w     int           // buf[r:w] is read and not consumed
 	received *atomic.Int64 // bytes of this connection and its owner's earlier ones, heads included
-	pace     *pace         // nil: as fast as they come
+	pace     *pace         // nil: no limit
 }
 
 func NewConn(c net.Conn, received *atomic.Int64) *Conn {
@@ -60,7 +60,7 @@ func (c *Conn) account(n int64) {
 	}
 }
 
-// fill reads once, at most limit bytes, behind what is in the buffer. io.EOF only if there was nothing more.
+// fill reads once, at most limit bytes, and appends them to the buffer. The error is io.EOF only if no byte was read.
 func (c *Conn) fill(limit int) error {
 	if c.r == c.w {
 		c.r, c.w = 0, 0
@@ -99,13 +99,13 @@ func (c *Conn) discard(n int64) (int64, error) {
 	return 0, err
 }
 
-// Head is what counts of a response's status line and headers.
+// Head contains the parts of a response's status line and headers that the load generators use.
 type Head struct {
 	Status  int
-	Length  int64 // of the body; -1: not told
+	Length  int64 // of the body; -1: unknown
 	chunked bool
 	Close   bool // the connection ends with this response
-	Retry   bool // it says when to try again
+	Retry   bool // it has the header Retry-After
 }
 
 // ReadHead reads up to the body of the next final response.
@@ -193,7 +193,7 @@ func parseHead(b []byte) (h Head, n int, err error) {
 	return h, n, nil
 }
 
-// equalFold compares ASCII without regard to case; lower is in lower case.
+// equalFold compares ASCII text without regard to case. lower is in lower case.
 func equalFold(b []byte, lower string) bool {
 	if len(b) != len(lower) {
 		return false
@@ -227,9 +227,9 @@ func parseDecimal(b []byte) (int64, error) {
 type Body struct {
 	c       *Conn
 	chunked bool
-	toEOF   bool  // ends where the connection does
-	left    int64 // of the body, or of the running chunk
-	begun   bool  // a chunk has been read: its line end is still there
+	toEOF   bool  // the end of the connection ends the body
+	left    int64 // remaining bytes of the body, or of the current chunk
+	begun   bool  // a chunk was read, but not the end of its line
 	done    bool
 	Size    int64 // bytes read so far
 }
@@ -239,8 +239,8 @@ func (c *Conn) Body(h Head) *Body {
 		done: !h.chunked && h.Length == 0}
 }
 
-// Next returns the next bytes of the body, read at most limit at once if none are there. They are valid until the next
-// call. At the body's end it is io.EOF; a connection that ends before is io.ErrUnexpectedEOF.
+// Next returns the next bytes of the body, which are valid until the next call. It reads at most limit bytes if the
+// buffer is empty. The error is io.EOF at the end of the body, and io.ErrUnexpectedEOF if the connection ends before.
 func (b *Body) Next(limit int) ([]byte, error) {
 	if err := b.prepare(); err != nil {
 		return nil, err
@@ -263,7 +263,8 @@ func (b *Body) Next(limit int) ([]byte, error) {
 	return p, nil
 }
 
-// Skip drops up to n bytes of the body, at least one, and returns how many. Errors are those of next.
+// Skip drops up to n bytes of the body, at least one, and returns the number of dropped bytes. The errors are those of
+// Next.
 func (b *Body) Skip(n int64) (int64, error) {
 	if err := b.prepare(); err != nil {
 		return 0, err
@@ -298,8 +299,8 @@ func (b *Body) ended(err error) error {
 	return io.ErrUnexpectedEOF
 }
 
-// prepare makes sure that there is something to read: in a chunked body it reads the next chunk's head (RFC 9112,
-// section 7.1), and at its end the trailer.
+// prepare makes sure that bytes of the body follow. In a chunked body it reads the head of the next chunk (RFC 9112,
+// section 7.1), and the trailer at the end.
 func (b *Body) prepare() error {
 	if b.done {
 		return io.EOF
@@ -313,7 +314,7 @@ func (b *Body) prepare() error {
 			return err
 		}
 		if len(line) != 0 {
-			return errors.New("bad chunked body: a chunk is longer than it said")
+			return errors.New("bad chunked body: a chunk is longer than its size")
 		}
 	}
 	line, err := b.line()
@@ -339,7 +340,7 @@ func (b *Body) prepare() error {
 	}
 }
 
-// line reads a line of framing without its end.
+// line reads a line of framing and returns it without its line end.
 func (b *Body) line() ([]byte, error) {
 	c := b.c
 	for {

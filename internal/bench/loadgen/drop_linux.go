@@ -8,15 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropper discards what a connection receives. On plain TCP the kernel drops it (tcp(7), MSG_TRUNC) and nothing is
-// copied.
+// dropper discards received bytes. With plain TCP the kernel drops them (tcp(7), MSG_TRUNC) without copying.
 type dropper struct {
 	raw *rawDrop // nil: read into buf
 	c   net.Conn
 	buf []byte
 }
 
-// rawDrop keeps one receive's arguments and results, so that the function given to RawConn is made once.
+// rawDrop has the arguments and results of one receive, so that the function for RawConn is allocated once.
 type rawDrop struct {
 	conn syscall.RawConn
 	recv func(fd uintptr) bool
@@ -37,7 +36,7 @@ func newDropper(c net.Conn) dropper {
 	d := &rawDrop{conn: rc}
 	d.recv = func(fd uintptr) bool {
 		for {
-			// No buffer is given: with MSG_TRUNC TCP writes none.
+			// The call needs no buffer: with MSG_TRUNC, TCP writes no bytes.
 			n, _, errno := unix.Syscall6(unix.SYS_RECVFROM, fd, 0, uintptr(d.want), unix.MSG_TRUNC|unix.MSG_DONTWAIT, 0, 0)
 			switch errno {
 			case 0:

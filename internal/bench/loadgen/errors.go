@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Clean makes text from a server fit for one line of a terminal.
+// Clean returns text from a server as one line that is safe for a terminal.
 func Clean(b []byte) string {
 	s := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || 0x80 <= r && r < 0xa0 {
@@ -17,7 +17,7 @@ func Clean(b []byte) string {
 	return strings.TrimSpace(s)
 }
 
-// HTTPError is a whole answer with a status other than 200; the connection can be used again.
+// HTTPError is a complete response with a status other than 200. The connection can be used again.
 type HTTPError struct {
 	Status int
 	Text   string
@@ -42,5 +42,5 @@ func (b *Body) Drain() error {
 	}
 }
 
-// refusal tells whether it is one that a client may try again later.
+// refusal reports whether the client may try again later.
 func (e *HTTPError) refusal() bool { return e.Retry && (e.Status == 429 || e.Status == 503) }

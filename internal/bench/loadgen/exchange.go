@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Exchange is one connection's running request and what has come of its answer.
+// Exchange is the current request of a connection, with the part of its response that has arrived.
 type Exchange struct {
 	buf  []byte
 	n    int
@@ -15,16 +15,16 @@ type Exchange struct {
 	at   int // length of the head, 0 until it is complete
 	Body []byte
 
-	chunks []byte // holds the body where it came chunked
+	chunks []byte // the body of a chunked response
 }
 
-// MaxSmall bounds a small answer.
+// MaxSmall limits the size of a response in bytes.
 const MaxSmall = 256 << 20
 
-// begin gets ready for the next answer.
+// begin prepares for the next response.
 func (x *Exchange) begin() { x.n, x.at = 0, 0 }
 
-// space is where to read on.
+// space returns the buffer for the next read.
 func (x *Exchange) space() []byte {
 	if x.n == len(x.buf) {
 		grown := make([]byte, max(2*len(x.buf), 16<<10))
@@ -34,7 +34,8 @@ func (x *Exchange) space() []byte {
 	return x.buf[x.n:]
 }
 
-// took says that n bytes were read into space. It is done when the answer is complete; then body holds it until begin.
+// took accounts for n bytes that were read into space. After the last byte of a response it returns true, and Body is
+// valid until begin.
 func (x *Exchange) took(n int) (done bool, err error) {
 	x.n += n
 	if x.at == 0 {
@@ -82,7 +83,7 @@ func (x *Exchange) bounded() error {
 	return nil
 }
 
-// ended says that the connection has ended.
+// ended accounts for the end of the connection.
 func (x *Exchange) ended() error {
 	if x.at > 0 && !x.Head.chunked && x.Head.Length < 0 {
 		x.Body = x.buf[x.at:x.n]
@@ -91,7 +92,7 @@ func (x *Exchange) ended() error {
 	return io.ErrUnexpectedEOF
 }
 
-// dechunk reads a chunked body that seems complete.
+// dechunk decodes a chunked body that may be complete.
 func (x *Exchange) dechunk(b []byte) (bool, error) {
 	x.chunks = x.chunks[:0]
 	for {
@@ -109,17 +110,17 @@ func (x *Exchange) dechunk(b []byte) (bool, error) {
 			return true, nil
 		}
 		if int64(len(b)) < n+2 {
-			return false, x.bounded() // the data only looked like the end
+			return false, x.bounded() // these bytes are data, and not the end of the body
 		}
 		if b[n] != '\r' || b[n+1] != '\n' {
-			return false, errors.New("bad chunked body: a chunk is longer than it said")
+			return false, errors.New("bad chunked body: a chunk is longer than its size")
 		}
 		x.chunks = append(x.chunks, b[:n]...)
 		b = b[n+2:]
 	}
 }
 
-// CheckStatus is a Sender's Check that wants status 200.
+// CheckStatus is a Check for Sender that requires status 200.
 func CheckStatus(x *Exchange) error {
 	if x.Head.Status != 200 {
 		return &HTTPError{Status: x.Head.Status, Text: Clean(x.Body[:min(len(x.Body), 200)])}
@@ -127,7 +128,7 @@ func CheckStatus(x *Exchange) error {
 	return nil
 }
 
-// Header returns the value of a header of the answer, or "".
+// Header returns the value of a header of the response, or "".
 func (x *Exchange) Header(name string) string {
 	for line := range bytes.Lines(x.buf[:x.at]) {
 		key, value, ok := bytes.Cut(line, []byte{':'})

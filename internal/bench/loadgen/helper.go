@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// LoadProcess is the running child: a load, or another that works until its standard input is closed.
+// LoadProcess is a child process that generates a load, or does other work, until its standard input is closed.
 type LoadProcess struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
@@ -25,7 +25,7 @@ type LoadProcess struct {
 	ended  bool
 }
 
-// Ready waits until every clone receives.
+// Ready waits until every client receives data.
 func (p *LoadProcess) Ready(ctx context.Context) error {
 	line, err := p.stdout.ReadString('\n')
 	if err == nil && strings.TrimSpace(line) == LoadReady {
@@ -51,7 +51,7 @@ func (p *LoadProcess) Await() (*LoadResult, error) {
 	return &result, err
 }
 
-// Finish stops the load and takes what it measured.
+// Finish stops the load and reads its result.
 func (p *LoadProcess) Finish(result any) error {
 	p.stdin.Close()
 	line, err := p.stdout.ReadBytes('\n')
@@ -70,7 +70,7 @@ func (p *LoadProcess) failed(err error) error {
 	return fmt.Errorf("the load process failed: %w %s", err, Clean(p.stderr.Bytes()))
 }
 
-// Kill makes sure that the child is gone.
+// Kill ends the child.
 func (p *LoadProcess) Kill() {
 	if p.ended {
 		return
@@ -105,8 +105,7 @@ func StartLoad(ctx context.Context, job any, args []string) (*LoadProcess, error
 	return p, nil
 }
 
-// ReadJob reads the line of JSON that startLoad has written. in is the rest of standard input: nothing, until it is
-// closed.
+// ReadJob reads the line of JSON that StartLoad has written. The returned reader blocks until standard input is closed.
 func ReadJob(cmd *cobra.Command, job any) (in io.Reader, err error) {
 	r := bufio.NewReader(cmd.InOrStdin())
 	line, err := r.ReadBytes('\n')
@@ -119,16 +118,16 @@ func ReadJob(cmd *cobra.Command, job any) (in io.Reader, err error) {
 	return r, nil
 }
 
-// LoadReady is the child's first line: every client receives.
+// LoadReady is the child's first line: every client receives data.
 const LoadReady = "flowing"
 
-// LoadResult is the child's answer: a line of JSON.
+// LoadResult is the child's result: a line of JSON.
 type LoadResult struct {
 	Bytes     int64
 	Elapsed   time.Duration
 	Requests  int
 	Refused   int
 	Errors    int
-	First     []string // of the errors
-	Exhausted bool     // a cold load had no more shapes
+	First     []string // the first errors
+	Exhausted bool     // a cold load had no further shapes
 }

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Urgent raises the calling thread's priority; false if that is not permitted. The thread has to be locked and is not
-// to be given back.
+// Urgent raises the calling thread's priority. It returns false if that is not permitted. The caller has locked the
+// thread and never unlocks it.
 func Urgent() bool { return unix.Setpriority(unix.PRIO_PROCESS, 0, UrgentNice) == nil }
 
 // Yielding lowers the priority of the whole process.
-func Yielding() { ProcessNice(LoadNice) } // the figures are a little worse without
+func Yielding() { ProcessNice(LoadNice) } // the figures are slightly worse without
 
-// ProcessNice sets the priority of the whole process; false if that is not permitted. On Linux each thread has its own,
-// and new ones have that of the thread which starts them: the second pass finds those that were started during the
-// first.
+// ProcessNice sets the priority of the whole process. It returns false if that is not permitted. On Linux each thread
+// has a priority, and a new thread inherits that of its creator. The second pass finds threads that were started during
+// the first.
 func ProcessNice(nice int) bool {
 	all := true
 	for range 2 {
@@ -37,8 +37,8 @@ func ProcessNice(nice int) bool {
 	return all
 }
 
-// SessionsShare says whether the scheduler gives this session a share of the CPUs that is as large as another's,
-// whatever the priorities of its threads (sched(7), autogroup). In a control group for CPU time it does not.
+// SessionsShare reports whether the scheduler gives this session the same share of the CPUs as other sessions,
+// regardless of the priorities of its threads (sched(7), autogroup). It does not in a control group for CPU time.
 func SessionsShare() bool {
 	on, err := os.ReadFile("/proc/sys/kernel/sched_autogroup_enabled")
 	if err != nil || strings.TrimSpace(string(on)) != "1" {
@@ -60,8 +60,8 @@ func SessionsShare() bool {
 	return true
 }
 
-// PreciseSleep is sleep without the runtime's timers, which are a millisecond coarse. It notices the context's end when
-// the time is over.
+// PreciseSleep sleeps without the runtime's timers, which are a millisecond coarse. The end of the context does not
+// wake it. It reports whether the context is still valid after the sleep.
 func PreciseSleep(ctx context.Context, d time.Duration) bool {
 	if d > 0 {
 		left := unix.NsecToTimespec(int64(d))

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Yielding does nothing: priorities are measured on Linux only.
+// Yielding does nothing. Priorities are used on Linux only.
 func Yielding() {}
 
 func ProcessNice(int) bool { return false }

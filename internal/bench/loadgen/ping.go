@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// Pings sends one small request again and again and compares every answer with the first.
+// Pings sends one small request repeatedly and compares every response with the first.
 type Pings struct {
 	Target  *Target
 	Request []byte
-	Want    []byte // the body that every answer has to have
+	Want    []byte // the expected body of every response
 	Conns   int
-	// requests a second in all, due at fixed times (open loop); zero: each connection asks as soon as it can
+	// Rate is in requests per second on all connections, due at fixed times (open loop). Zero is a closed loop.
 	Rate     float64
 	Duration time.Duration
 	Timeout  time.Duration
-	Urgent   bool             // run the generator at a higher priority, where that is permitted
-	StartAt  func() time.Time // when a run begins, asked once its connections are made; nil: then
+	Urgent   bool             // run the generator at a higher priority, if that is permitted
+	StartAt  func() time.Time // called after the connections are made, returns the start of the run; nil: now
 }
 
-// verify compares a complete answer. An answer that is wrong leaves the connection fit for use.
+// verify compares a complete response. A wrong response leaves the connection usable.
 func (p *Pings) verify(x *Exchange) error {
 	if err := CheckStatus(x); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (p *Pings) verify(x *Exchange) error {
 	return nil
 }
 
-// Run asks for the duration.
+// Run sends requests for the duration.
 func (p *Pings) Run(ctx context.Context) (*Outcome, error) {
 	s := &Sender{Target: p.Target, Requests: [][]byte{p.Request}, Open: p.Rate > 0, Arrivals: FixedRate(cmp.Or(p.Rate, 1)),
 		Conns: p.Conns, Connect: true, Keep: true,
@@ -54,7 +54,7 @@ func (p *Pings) Run(ctx context.Context) (*Outcome, error) {
 	return out, nil
 }
 
-// First asks once and returns the answer's body.
+// First sends one request and returns the body of the response.
 func (p *Pings) First(ctx context.Context) ([]byte, error) {
 	var body []byte
 	keep := func(x *Exchange) error {
@@ -71,16 +71,16 @@ func (p *Pings) First(ctx context.Context) ([]byte, error) {
 }
 
 const (
-	// ProbeRate is how many small requests a second are sent beside a load: enough for a p99 in half a minute, too few to
-	// be a load themselves.
+	// ProbeRate is the rate of small requests beside a load, in requests per second. It is enough for a p99 in half a
+	// minute, and too low to be a load itself.
 	ProbeRate = 50
-	// ProbeConns is on how many connections: a late answer does not delay the next request.
+	// ProbeConns is the number of connections of small requests. A late response does not delay the next request.
 	ProbeConns = 16
 
-	// LoadNice is the priority of a load, and UrgentNice that of the small requests beside it. Clients are other machines
-	// in real life. Here they share the CPUs with the server, and without priorities a small request waits behind the
-	// receiving end of the clones. Measured on two CPUs with a plain sendfile server and 30 clones at full speed, medians
-	// of three runs: p50 with clones in the same process 10 ms; in a child process 9 ms; in a child at nice 5 4 ms; always
-	// at 8 to 9 GB/s.
+	// LoadNice is the priority of a load, and UrgentNice that of the small requests beside it. In practice clients run
+	// on other machines. Here they share the CPUs with the server, and without priorities a small request waits for the
+	// receivers of the clones. Measured on two CPUs with a plain sendfile server and 30 clones at full speed, always at
+	// 8 to 9 GB/s. The p50 is 10 ms with clones in the same process, 9 ms with clones in a child process, and 4 ms with
+	// a child at nice 5.
 	LoadNice, UrgentNice = 5, -5
 )

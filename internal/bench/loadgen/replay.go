@@ -10,46 +10,46 @@ import (
 	"time"
 )
 
-// Replay sends bulk requests on many connections, each with one goroutine, and has every answer checked.
+// Replay sends bulk requests on many connections, one goroutine each, and checks every response.
 type Replay struct {
 	Target   *Target
 	Clients  int
-	Duration time.Duration // no request begins after it; zero: until stop
-	Timeout  time.Duration // without a byte
-	Rate     float64       // requests a second in all, due at fixed times (open loop); zero: one after the other
-	Pace     float64       // bytes a second of each client; zero: no bound
+	Duration time.Duration // no request starts after it; zero: until stop
+	Timeout  time.Duration // maximum time without a byte
+	Rate     float64       // requests per second on all connections, due at fixed times (open loop); zero: closed loop
+	Pace     float64       // bytes per second of each client; zero: no limit
 
-	// Next gives a client's next request, nil if there is none. Called by many goroutines.
+	// Next returns a client's next request, or nil at the end. Goroutines call it concurrently.
 	Next func() []byte
-	// Check reads one answer to the end. Called by many goroutines, each with a body of its own.
+	// Check reads one response to its end. Goroutines call it concurrently, each with its own body.
 	Check    func(b *Body, h Head, firstByte func()) error
-	Refusals bool // refusals that say when to try again are no failures
-	// flowing, if not nil, is called once every client has received something.
+	Refusals bool // refusals with Retry-After do not count as failures
+	// Flowing, if not nil, is called once every client has received data.
 	Flowing func()
 }
 
-// RetryAfter keeps a client whose request failed from asking again at once: failing is cheap, and a loop of it
-// would be a load of its own.
+// RetryAfter is the pause of a client after a failed request. A failure is cheap, and a loop of failures would be a
+// load itself.
 const RetryAfter = 100 * time.Millisecond
 
-// Outcome is what a load measured.
+// Outcome is the result of a load.
 type Outcome struct {
-	Requests      int // answered and found right
+	Requests      int // with a correct response
 	Refused       int
 	Bytes         int64
 	Elapsed       time.Duration
 	TTFB, Latency Samples
-	Began         time.Duration // by the system's monotonic clock; of an open loop, as timed
-	Timed         []Answered    // the same as latency, with when each was due
+	Began         time.Duration // by the system's monotonic clock; only for an open loop
+	Timed         []Answered    // the latencies, with the times when the requests were due; only for an open loop
 	Failures      *Failures
-	Urgent        bool // the generator had the higher priority that it asked for
+	Urgent        bool // the generator ran at the higher priority
 }
 
-// client is one connection's state.
+// client is the state of one connection.
 type client struct {
 	run      *replayRun
 	received atomic.Int64
-	busy     atomic.Bool // a request is on its way
+	busy     atomic.Bool // a request is in flight
 	stalled  atomic.Bool
 	requests int
 	ttfb     Samples
@@ -72,9 +72,9 @@ type replayRun struct {
 	arrivals *Arrivals
 }
 
-// Run works until the duration is over and the last answer is in, or, what comes first, until stop is closed or the
-// context ends: then running requests are broken off and count neither as requests nor as errors, but their bytes
-// count.
+// Run works until the duration has passed and the last response has arrived, until stop is closed, or until the context
+// ends. In the last two cases it aborts the running requests. Their bytes count, and they are neither requests nor
+// errors.
 func (r *Replay) Run(ctx context.Context, stop <-chan struct{}) (*Outcome, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -138,7 +138,7 @@ func (run *replayRun) bytes() int64 {
 	return n
 }
 
-// watch breaks off requests that bring nothing.
+// watch aborts requests that receive no data for the timeout.
 func (run *replayRun) watch(done <-chan struct{}) {
 	type seen struct {
 		bytes int64
@@ -166,7 +166,7 @@ func (run *replayRun) watch(done <-chan struct{}) {
 	}
 }
 
-// waitFlowing polls, a few times a second, whether every client has received something.
+// waitFlowing polls until every client has received data.
 func (run *replayRun) waitFlowing(done <-chan struct{}) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -187,7 +187,7 @@ func (run *replayRun) waitFlowing(done <-chan struct{}) {
 	}
 }
 
-// abort breaks off what the client is doing.
+// abort aborts the client's request.
 func (c *client) abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +202,7 @@ func (c *client) setConn(conn *Conn) {
 	c.conn = conn
 }
 
-// work is the client's loop.
+// work is the loop of the client.
 func (c *client) work(ctx context.Context) {
 	defer c.close()
 	for {
@@ -249,8 +249,8 @@ func (c *client) close() {
 	}
 }
 
-// slot waits for the time of the next request. It is false when there is none any more. In a closed loop the time is
-// zero.
+// slot waits for the time of the next request and returns it. It returns false at the end of the run. In a closed loop
+// the time is zero.
 func (run *replayRun) slot(ctx context.Context) (time.Time, bool) {
 	if ctx.Err() != nil {
 		return time.Time{}, false
@@ -268,7 +268,7 @@ func (run *replayRun) slot(ctx context.Context) (time.Time, bool) {
 	return due, Sleep(ctx, time.Until(due))
 }
 
-// once sends one request and reads its answer.
+// once sends one request and reads its response.
 func (c *client) once(ctx context.Context, request []byte, due time.Time) error {
 	c.busy.Store(true)
 	defer c.busy.Store(false)
@@ -305,7 +305,7 @@ func (c *client) once(ctx context.Context, request []byte, due time.Time) error 
 	return nil
 }
 
-// Sleep waits; it is false if the context ended first.
+// Sleep sleeps for d. It returns false if the context ends first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

@@ -11,30 +11,30 @@ import (
 	"time"
 )
 
-// ServerCounters are the counters that a Packhorse server has of itself.
+// ServerCounters are counters from the metrics of a Packhorse server.
 type ServerCounters struct {
 	Alloc   float64 // bytes allocated on the heap since the start
 	Written float64 // bytes written into the pack cache
 	Served  float64 // bytes sent to clients
 	Gc      float64 // CPU seconds of the garbage collector, as of its last run
 
-	Kernel, User float64 // bytes by the way that they were copied
+	Kernel, User float64 // bytes by the path of the copy
 
-	Hit, Miss, Follow float64 // packs asked of the cache
+	Hit, Miss, Follow float64 // requests to the pack cache
 	PackRuns          float64 // git pack-objects processes
 
-	Searches bool // it keeps an index
-	// repositories that have an index, or need none; that wait for their first; whose index could not be made
+	Searches bool // it keeps a search index
+	// Numbers of repositories: with an index or without need of one, waiting for their first index, and failed.
 	Indexed, Unindexed, Failed float64
 }
 
-// defaultOps is where a Packhorse server on this machine shows its metrics unless it is told otherwise.
+// defaultOps is the default URL of the metrics of a Packhorse server on this machine.
 const defaultOps = "http://127.0.0.1:9090/metrics"
 
 // Scraper reads a server's metrics.
 type Scraper struct {
-	URL    string // empty: there are none
-	Wanted bool   // by a flag: then it is an error if they cannot be read
+	URL    string // empty: no metrics
+	Wanted bool   // set by a flag: failing to read the metrics is an error
 }
 
 func NewScraper(t *Target, ops string) *Scraper {
@@ -53,7 +53,7 @@ func NewScraper(t *Target, ops string) *Scraper {
 	return &Scraper{}
 }
 
-// Read returns nil where there are no metrics of a Packhorse server.
+// Read returns nil if no metrics of a Packhorse server are available.
 func (s *Scraper) Read(ctx context.Context) (*ServerCounters, error) {
 	if s.URL == "" {
 		return nil, nil
@@ -79,7 +79,7 @@ func (s *Scraper) get(ctx context.Context) (*ServerCounters, error) {
 	return parseMetrics(io.LimitReader(resp.Body, 64<<20))
 }
 
-// parseMetrics reads the Prometheus text format as far as it is needed: one sample a line, label values summed up.
+// parseMetrics reads the subset of the Prometheus text format that servers use. It adds up the samples of a metric.
 func parseMetrics(r io.Reader) (*ServerCounters, error) {
 	var c ServerCounters
 	ours := false
@@ -116,7 +116,7 @@ func parseMetrics(r io.Reader) (*ServerCounters, error) {
 	return &c, nil
 }
 
-// of is where the value of a metric's line is added; nil: it is of no interest.
+// of returns the counter for a metric's line, or nil for other metrics.
 func (c *ServerCounters) of(name, line string) *float64 {
 	has := func(label string) bool { return strings.Contains(line, label) }
 	switch name {
@@ -150,7 +150,7 @@ func (c *ServerCounters) of(name, line string) *float64 {
 		switch {
 		case has(`state="waiting"`):
 			return &c.Unindexed
-		case has(`state="failed"`): // they wait, too, or have an old one
+		case has(`state="failed"`): // they also wait, or have an old index
 			return &c.Failed
 		}
 		c.Searches = true
@@ -161,7 +161,7 @@ func (c *ServerCounters) of(name, line string) *float64 {
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:"
 
-// Since is how much the counters of a cell grew.
+// Since returns the increase of the counters.
 func (c *ServerCounters) Since(before *ServerCounters) ServerCounters {
 	return ServerCounters{Alloc: c.Alloc - before.Alloc, Gc: c.Gc - before.Gc, Kernel: c.Kernel - before.Kernel,
 		User: c.User - before.User}

@@ -11,63 +11,63 @@ import (
 	"time"
 )
 
-// Sender sends small requests at the times when they are due, and measures the answers. It is the one generator of open
-// loops. In a closed loop each connection asks again as soon as it is answered.
+// Sender sends small requests at the times when they are due, and measures the responses. All open loops of small
+// requests use it. In a closed loop each connection sends the next request as soon as a response is complete.
 //
-// On Linux, without TLS, one thread drives all connections with ppoll(2): its timers are exact, nothing is allocated
-// for a request, and a request costs one write, one read and a share of a poll. Against a trivial server on the same
-// two CPUs that gives 40,000 requests a second on 8 connections (goroutines: 28,000), and in an open loop at 50/s a p50
-// of 0.36 ms (goroutines: 1.0 ms, most of it the late timer). Elsewhere each connection has a goroutine.
+// On Linux without TLS, one thread drives all connections with ppoll(2). Its timers are exact and a request needs no
+// allocation. With a trivial server on the same two CPUs it sends 40,000 requests per second on 8 connections
+// (goroutines: 28,000). In an open loop at 50 requests per second its p50 is 0.36 ms (goroutines: 1.0 ms, mostly
+// because of late timers). In other cases each connection has a goroutine.
 type Sender struct {
 	Target   *Target
 	Requests [][]byte  // chosen by Arrivals
-	Arrivals *Arrivals // when they are due; in a closed loop only which one is next
+	Arrivals *Arrivals // the times of an open loop; a closed loop only chooses requests
 	Open     bool
-	Conns    int             // at the same time, at most
+	Conns    int             // maximum number of connections
 	Connect  bool            // make all connections before the start
 	Keep     bool            // use connections for several requests
 	Count    int             // requests in all; 0: until Duration
-	Duration time.Duration   // no request starts later; 0: until Count
-	Stop     <-chan struct{} // when closed, no request starts except for the first; nil: never
-	Timeout  time.Duration   // for each answer
-	Pause    time.Duration   // of a connection after a failure
+	Duration time.Duration   // no request starts after it; 0: until Count
+	Stop     <-chan struct{} // after it is closed, no request starts except for the first; nil: never closed
+	Timeout  time.Duration   // for each response
+	Pause    time.Duration   // pause of a connection after a failure
 	Urgent   bool            // run at a higher priority, if that is permitted
 
-	StartAt func() time.Time // when to start, asked once connections are made; nil: at once
+	StartAt func() time.Time // called after the connections are made, returns the start; nil: now
 
-	// Check says what is wrong with a complete answer. Calls do not overlap. It runs on the thread that sends, which it
-	// keeps from sending. An *HTTPError leaves the connection fit for use.
+	// Check returns an error for a wrong response. Calls do not overlap. They run on the sending thread and delay it. An
+	// *HTTPError leaves the connection usable.
 	Check func(x *Exchange) error
 }
 
-// Answer is one good answer.
+// Answer is one correct response.
 type Answer struct {
-	Request int           // index
-	Due     time.Duration // after the start; in a closed loop when it was sent
-	Took    time.Duration // from when it was due to its end
+	Request int           // index of the request
+	Due     time.Duration // after the start; in a closed loop the time when it was sent
+	Took    time.Duration // from due to the end of the response
 }
 
-// Sent is what a Sender measured.
+// Sent is the result of a Sender.
 type Sent struct {
 	Answers  []Answer
-	Dues     []time.Duration // of all requests of an open loop, failed ones too
-	Late     Samples         // how long after they were due they were sent
-	Failed   []int           // by request
+	Dues     []time.Duration // of all requests of an open loop, including failed ones
+	Late     Samples         // delays of sending
+	Failed   []int           // by index of the request
 	Failures *Failures
-	Bytes    int64 // of answers, heads included
+	Bytes    int64 // of responses, including their heads
 	Elapsed  time.Duration
 	Began    time.Duration // by the system's monotonic clock
 	Urgent   bool          // the higher priority was permitted
 }
 
-// Run sends until the count or the duration is reached and all answers are in, or ctx ends.
+// Run sends until the count or the duration is reached and all responses have arrived, or until ctx ends.
 func (s *Sender) Run(ctx context.Context) (*Sent, error) {
 	out := &Sent{Failed: make([]int, len(s.Requests)), Failures: &Failures{}}
 	err := s.run(ctx, out)
 	return out, err
 }
 
-// more reports whether a request that is due, or may be sent, at a time belongs to the run.
+// more reports whether a request at the given time belongs to the run.
 func (s *Sender) more(begun int, at time.Duration) bool {
 	select {
 	case <-s.Stop:
@@ -79,7 +79,7 @@ func (s *Sender) more(begun int, at time.Duration) bool {
 	return (s.Count == 0 || begun < s.Count) && (s.Duration == 0 || at < s.Duration)
 }
 
-// starting returns the start by our clock and by the one that processes have in common.
+// starting returns the start by this process's clock and by the clock that all processes share.
 func (s *Sender) starting() (start time.Time, began time.Duration) {
 	start = time.Now()
 	if s.StartAt != nil {
@@ -88,8 +88,8 @@ func (s *Sender) starting() (start time.Time, began time.Duration) {
 	return start, Monotonic() + time.Until(start)
 }
 
-// goroutines is the portable form of run: one goroutine for each connection. The whole process has the higher priority:
-// a goroutine runs on any of its threads.
+// goroutines is the portable form of run, with one goroutine for each connection. It raises the priority of the whole
+// process, because a goroutine runs on any of its threads.
 func (s *Sender) goroutines(ctx context.Context, out *Sent) error {
 	run := &senderRun{Sender: s, out: out}
 	workers := make([]*senderConn, s.Conns)
@@ -127,12 +127,12 @@ type senderRun struct {
 	start    time.Time
 	checking sync.Mutex // held by calls of Check
 
-	mu    sync.Mutex // guards all below, and Arrivals
+	mu    sync.Mutex // guards the fields below, and Arrivals
 	begun int
 	out   *Sent
 }
 
-// next returns the next request; false if there is none any more.
+// next returns the next request. It returns false at the end of the run.
 func (r *senderRun) next() (Arrival, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,12 +156,12 @@ func (r *senderRun) next() (Arrival, bool) {
 type senderConn struct {
 	run     *senderRun
 	c       net.Conn
-	release func() bool // ends the connection's tie to the context
+	release func() bool // detaches the connection from the context
 	x       Exchange
 	used    bool
 }
 
-// work sends what is due.
+// work sends requests when they are due.
 func (w *senderConn) work(ctx context.Context) {
 	r := w.run
 	for ctx.Err() == nil {
@@ -218,8 +218,8 @@ func (w *senderConn) connect(ctx context.Context) error {
 	return nil
 }
 
-// once sends a request and waits for its whole answer. A kept connection that the server has closed is replaced (RFC
-// 9110, section 9.2.2).
+// once sends a request and waits for its complete response. If the server has closed a kept connection, once sends the
+// request on a new one (RFC 9110, section 9.2.2).
 func (w *senderConn) once(ctx context.Context, request []byte) error {
 	for {
 		if err := w.connect(ctx); err != nil {
@@ -265,7 +265,7 @@ func (w *senderConn) exchange(request []byte) error {
 	}
 }
 
-// resolve looks the target's host up and returns the address of one connection: IPv4 first.
+// resolve looks up the target's host and returns the address for all connections, an IPv4 address if there is one.
 func (s *Sender) resolve(ctx context.Context) (net.Addr, error) {
 	if s.Target.Socket != "" {
 		return &net.UnixAddr{Name: s.Target.Socket, Net: "unix"}, nil

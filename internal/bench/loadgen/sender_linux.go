@@ -23,7 +23,7 @@ func (s *Sender) run(ctx context.Context, out *Sent) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good: a thread with another priority is not given back
+		runtime.LockOSThread() // never unlocked: the thread keeps its other priority
 		if s.Urgent {
 			out.Urgent = Urgent()
 		}
@@ -33,7 +33,7 @@ func (s *Sender) run(ctx context.Context, out *Sent) error {
 	return err
 }
 
-// socketAddress is addr for system calls.
+// socketAddress returns addr in the form of system calls.
 func socketAddress(addr net.Addr) unix.Sockaddr {
 	switch a := addr.(type) {
 	case *net.UnixAddr:
@@ -47,7 +47,7 @@ func socketAddress(addr net.Addr) unix.Sockaddr {
 	panic(fmt.Sprintf("an address of type %T", addr))
 }
 
-// sendLoop is one run; one thread uses it.
+// sendLoop is one run. One thread uses it.
 type sendLoop struct {
 	*Sender
 	ctx   context.Context
@@ -55,14 +55,14 @@ type sendLoop struct {
 	out   *Sent
 	start time.Time
 	begun int     // requests so far
-	next  Arrival // in an open loop: the one that is not yet sent
+	next  Arrival // in an open loop: the next request to send
 
-	active []*sendConn // wait for an answer, or to be connected
+	active []*sendConn // waiting for a connection or a response
 	poll   []unix.PollFd
-	idle   []*sendConn // kept connections, the one last used at the end
-	spare  []*sendConn // closed ones, for their buffers
-	looked time.Time   // for answers that do not come
-	rests  []time.Time // until when connections pause after a failure, the earliest first
+	idle   []*sendConn // kept connections, the last used one at the end
+	spare  []*sendConn // closed connections, kept for their buffers
+	looked time.Time   // time of the last search for responses that are overdue
+	rests  []time.Time // ends of the pauses after failures, the earliest first
 	ts     unix.Timespec
 }
 
@@ -73,8 +73,8 @@ type sendConn struct {
 	request int
 	due     time.Duration
 	sent    time.Time
-	used    bool   // it may be closed by now, as it was idle
-	left    []byte // of the request: to be written
+	used    bool   // it was idle, so the server may have closed it
+	left    []byte // unwritten bytes of the request
 }
 
 func (l *sendLoop) run() error {
@@ -103,7 +103,7 @@ func (l *sendLoop) run() error {
 		if err != nil && err != unix.EINTR {
 			return fmt.Errorf("ppoll: %w", err)
 		}
-		for i := len(l.poll) - 1; i >= 0 && n > 0; i-- { // from the end: one that is done changes places with the last
+		for i := len(l.poll) - 1; i >= 0 && n > 0; i-- { // from the end: a finished connection is replaced by the last one
 			if l.poll[i].Revents != 0 {
 				n--
 				l.ready(i)
@@ -118,7 +118,7 @@ func (l *sendLoop) run() error {
 	return l.ctx.Err()
 }
 
-// begin sends what is due. It returns how long until something else is, and whether anything is to come at all.
+// begin sends the requests that are due. It returns the time until the next one, and whether the run has more requests.
 func (l *sendLoop) begin() (wait time.Duration, more bool) {
 	for {
 		now := time.Now()
@@ -139,7 +139,7 @@ func (l *sendLoop) begin() (wait time.Duration, more bool) {
 			if len(l.rests) > 0 {
 				return l.rests[0].Sub(now), true
 			}
-			return time.Hour, true // an answer will wake it
+			return time.Hour, true // a response will wake the loop
 		}
 		l.begun++
 		if l.Open {
@@ -153,7 +153,7 @@ func (l *sendLoop) begin() (wait time.Duration, more bool) {
 	}
 }
 
-// connection returns a kept connection, or one that is not open yet.
+// connection returns a kept connection, or one that is not open.
 func (l *sendLoop) connection() *sendConn {
 	from := &l.idle
 	if len(*from) == 0 {
@@ -168,7 +168,7 @@ func (l *sendLoop) connection() *sendConn {
 	return c
 }
 
-// send begins a request.
+// send starts a request.
 func (l *sendLoop) send(c *sendConn, request int, due time.Duration) {
 	c.Exchange.begin()
 	c.request, c.due, c.left, c.sent = request, due, l.Requests[request], time.Now()
@@ -185,8 +185,8 @@ func (l *sendLoop) send(c *sendConn, request int, due time.Duration) {
 	}
 }
 
-// connect opens a socket that the Go runtime's poller does not know: it would wake for every answer. mode 0 waits until
-// it is connected.
+// connect opens a socket that the Go runtime's poller does not watch, because the poller would wake for every response.
+// With mode 0 it waits until the socket is connected.
 func (c *sendConn) connect(to unix.Sockaddr, mode int) error {
 	family := unix.AF_INET
 	switch to.(type) {
@@ -209,8 +209,8 @@ func (c *sendConn) connect(to unix.Sockaddr, mode int) error {
 	return unix.SetNonblock(fd, true)
 }
 
-// write sends what is left of the request, as far as the socket takes it. On loopback a connection that was just begun
-// takes it at once.
+// write sends the remaining bytes of the request, as many as the socket accepts. On loopback a new connection accepts
+// them at once.
 func (l *sendLoop) write(i int) {
 	c := l.active[i]
 	l.poll[i].Fd = int32(c.fd)
@@ -233,8 +233,7 @@ func (l *sendLoop) write(i int) {
 	l.poll[i].Events = unix.POLLIN
 }
 
-// again repeats a request for which a kept connection was closed before any of its answer came (RFC 9110, section
-// 9.2.2).
+// again repeats a request after the server has closed a kept connection without a response (RFC 9110, section 9.2.2).
 func (l *sendLoop) again(i int) bool {
 	c := l.active[i]
 	if !c.used || c.n > 0 {
@@ -250,7 +249,7 @@ func (l *sendLoop) again(i int) bool {
 	return true
 }
 
-// ready goes on with a connection on which something happened.
+// ready handles an event of a connection.
 func (l *sendLoop) ready(i int) {
 	c := l.active[i]
 	if len(c.left) > 0 {
@@ -284,7 +283,7 @@ func (l *sendLoop) ready(i int) {
 	}
 }
 
-// answered ends a request whose answer is whole.
+// answered ends a request with a complete response.
 func (l *sendLoop) answered(i int) {
 	c := l.active[i]
 	took := time.Since(l.start) - c.due
@@ -298,7 +297,7 @@ func (l *sendLoop) answered(i int) {
 	l.keep(c)
 }
 
-// keep has a connection for later requests, or closes it.
+// keep stores a connection for later requests, or closes it.
 func (l *sendLoop) keep(c *sendConn) {
 	if !l.Keep || c.Head.Close {
 		c.drop()
@@ -309,7 +308,7 @@ func (l *sendLoop) keep(c *sendConn) {
 	l.idle = append(l.idle, c)
 }
 
-// fail ends a request that went wrong. Its connection is kept if the answer was whole.
+// fail ends a failed request. Its connection is kept if the response was complete.
 func (l *sendLoop) fail(i int, err error) {
 	c := l.active[i]
 	l.out.Failures.Add(err)
@@ -331,7 +330,7 @@ func (l *sendLoop) remove(i int) {
 	l.active, l.poll = l.active[:last], l.poll[:last]
 }
 
-// expire gives up requests whose answer does not come.
+// expire fails the requests that are overdue.
 func (l *sendLoop) expire(now time.Time) {
 	for i := len(l.active) - 1; i >= 0; i-- {
 		if now.Sub(l.active[i].sent) > l.Timeout {

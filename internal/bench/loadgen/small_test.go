@@ -72,7 +72,7 @@ func TestApdex(t *testing.T) {
 	}
 }
 
-// TestPace reads with an invented clock: what is read keeps to the rate, and after a pause there is no burst.
+// TestPace reads with an invented clock. The reads keep the rate, and no burst follows a pause.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	const perSecond = 10e6
@@ -180,8 +180,8 @@ func TestPost(t *testing.T) {
 	}
 }
 
-// TestTreeGrandchildren lets a grandchild spin and end before the tree is looked at again: its time counts by way of
-// its parents.
+// TestTreeGrandchildren lets a grandchild spin and end between two scans. Its time counts as part of its parents'
+// times. its parents.
 func TestTreeGrandchildren(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command("sh", "-c",

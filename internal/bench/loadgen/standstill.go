@@ -7,36 +7,36 @@ import (
 	"time"
 )
 
-// A virtual machine stands still while its host runs others, and any server on it is late then. To tell one from the
-// other, a process beside the run has a thread on each CPU that sleeps for standstillTick at a time, at a real-time
-// priority: when it wakes very late, no program of ours can be the cause. Where the kernel counts stolen time, that
-// says how much in all, but not when.
+// A virtual machine stands still while its host runs other machines, and then every server on it is late. To detect
+// this, a process beside the run has a thread on each CPU. The thread repeatedly sleeps for standstillTick, at a
+// real-time priority. If it wakes very late, the cause is outside the machine. The kernel may count stolen time, but
+// without the times when it was stolen.
 const (
 	standstillTick = 5 * time.Millisecond
-	// standstillLeast is how late a thread has to be: where the kernel is built without preemption, it ends a system call
-	// of another's first, which may copy megabytes.
+	// standstillLeast is the shortest delay that counts. A kernel without preemption first ends a system call of
+	// another thread, which may copy megabytes.
 	standstillLeast = 3 * time.Millisecond
 )
 
-// Span is a time in which a CPU did not run us, by the system's monotonic clock.
+// Span is a time in which a CPU did not run this machine, by the system's monotonic clock.
 type Span struct{ From, To time.Duration }
 
-// Standstill is how long the machine stood still in a run: part of the JSON of `packhorse-bench app`.
+// Standstill is the time that the machine stood still during a run. It is part of the JSON of `packhorse-bench app`.
 type Standstill struct {
 	Count     int     `json:"count"`
 	TotalMS   float64 `json:"total_ms"`
 	LongestMS float64 `json:"longest_ms"`
 }
 
-// StandstillReport is also what that did to it: part of the JSON of `packhorse-bench lab exists` and `packhorse-bench
-// neighbour`.
+// StandstillReport also contains the effect on the run. It is part of the JSON of `packhorse-bench lab exists` and
+// `packhorse-bench neighbour`.
 type StandstillReport struct {
 	Standstill
-	Requests int         `json:"requests"`   // that were due or under way meanwhile
-	Without  Percentiles `json:"without_ms"` // of all the others
+	Requests int         `json:"requests"`   // requests that were due or in flight during a standstill
+	Without  Percentiles `json:"without_ms"` // of the other requests
 }
 
-// Between counts the spans that touch a time, as far as they are in it. It works in place.
+// Between returns the parts of the spans within a time, and their sum. It changes spans.
 func Between(spans []Span, from, to time.Duration) (within []Span, s Standstill) {
 	within = slices.DeleteFunc(union(spans), func(s Span) bool { return s.To < from || s.From > to })
 	var total, longest time.Duration
@@ -47,11 +47,11 @@ func Between(spans []Span, from, to time.Duration) (within []Span, s Standstill)
 	return within, Standstill{len(within), Milliseconds(total), Milliseconds(longest)}
 }
 
-// Answered is one request's: when it was due after the run's begin, and how long after that it was answered.
+// Answered has the time when a request was due, after the start of the run, and its latency.
 type Answered struct{ Due, Took time.Duration }
 
-// NewStandstillReport sets apart the answers that a standstill hit. began is the run's begin by the system's monotonic
-// clock.
+// NewStandstillReport separates the requests that met a standstill. began is the start of the run by the system's
+// monotonic clock.
 func NewStandstillReport(spans []Span, began time.Duration, answers []Answered) *StandstillReport {
 	var last time.Duration
 	for _, a := range answers {
@@ -72,7 +72,7 @@ func NewStandstillReport(spans []Span, began time.Duration, answers []Answered) 
 	return r
 }
 
-// union sorts spans and joins those that overlap, as the ones of several CPUs do. It works in place.
+// union sorts spans and joins those that overlap, as the spans of several CPUs do. It changes spans.
 func union(spans []Span) []Span {
 	slices.SortFunc(spans, func(a, b Span) int { return int(a.From - b.From) })
 	out := spans[:0]
@@ -86,14 +86,14 @@ func union(spans []Span) []Span {
 	return out
 }
 
-// Plus joins those of two runs.
+// Plus adds up two runs.
 func (s Standstill) Plus(t Standstill) Standstill {
 	return Standstill{s.Count + t.Count, Round(s.TotalMS+t.TotalMS, 3), max(s.LongestMS, t.LongestMS)}
 }
 
 func (s *Standstill) String() string {
 	if s == nil {
-		return "whether the machine stood still is not known (Linux, and CAP_SYS_NICE)"
+		return "standstills of the machine: unknown (needs Linux and CAP_SYS_NICE)"
 	}
 	if s.Count == 0 {
 		return "never stood still"
@@ -111,10 +111,10 @@ func (r *StandstillReport) String() string {
 	return fmt.Sprintf("%v; without the %d requests meanwhile: %v", &r.Standstill, r.Requests, r.Without)
 }
 
-// standstills is the process that watches. Nil: there is none.
+// standstills is the watching process. A nil *standstills watches nothing.
 type standstills struct{ process *LoadProcess }
 
-// WatchStandstills begins to watch. args are those of the program that does.
+// WatchStandstills starts watching. args are the arguments of the watching process.
 func WatchStandstills(ctx context.Context, args []string) *standstills {
 	p, err := StartLoad(ctx, nil, args)
 	if err != nil {
@@ -142,8 +142,8 @@ func (s *standstills) Kill() {
 	}
 }
 
-// Disturbs tells whether a turn of that length is better made again: for the time that the machine stands still, and
-// then until the queues are gone, all servers are alike.
+// Disturbs reports whether a turn of this length should be repeated. During a standstill, and until the queues are
+// empty again, all servers look alike.
 func (s Standstill) Disturbs(turn time.Duration) bool {
 	return s.LongestMS > 20 || s.TotalMS > max(5, Milliseconds(turn)/1000)
 }

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Monotonic reads the clock that processes have in common.
+// Monotonic reads the clock that all processes share.
 func Monotonic() time.Duration {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
@@ -24,7 +24,7 @@ func Monotonic() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// StandstillCommand is the process that watches, until its standard input is closed.
+// StandstillCommand is the process that watches until its standard input is closed.
 func StandstillCommand(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use:    "standstills",
@@ -32,7 +32,7 @@ func StandstillCommand(env Env) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			in, err := ReadJob(cmd, new(any)) // one that says nothing
+			in, err := ReadJob(cmd, new(any)) // an empty job
 			if err != nil {
 				return err
 			}
@@ -49,20 +49,20 @@ func StandstillCommand(env Env) *cobra.Command {
 	}
 }
 
-// standStills watches each CPU that this process may run on, while during runs.
+// standStills watches each CPU of this process while during runs.
 func standStills(during func() error) ([]Span, error) {
 	cpus, err := allowedCPUs()
 	if err != nil {
 		return nil, err
 	}
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(len(cpus) + 2)) // a thread that wakes waits for nobody
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(len(cpus) + 2)) // a thread that wakes never waits for another
 	found, errs := make([][]Span, len(cpus)), make([]error, len(cpus))
 	var stop atomic.Bool
 	var up, watching sync.WaitGroup
 	for i, cpu := range cpus {
 		up.Add(1)
 		watching.Go(func() {
-			runtime.LockOSThread() // for good: a thread of this priority is not given back
+			runtime.LockOSThread() // never unlocked: the thread keeps its real-time priority
 			errs[i] = pin(cpu)
 			up.Done()
 			if errs[i] == nil {
@@ -80,7 +80,7 @@ func standStills(during func() error) ([]Span, error) {
 	return union(slices.Concat(found...)), err
 }
 
-// allowedCPUs are those that this process may run on.
+// allowedCPUs returns the CPUs that this process may use.
 func allowedCPUs() (list []int, err error) {
 	var cpus unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
@@ -94,7 +94,7 @@ func allowedCPUs() (list []int, err error) {
 	return list, nil
 }
 
-// pin has the calling thread run on one CPU, before all that is not of real time.
+// pin binds the calling thread to one CPU, with a real-time priority.
 func pin(cpu int) error {
 	var one unix.CPUSet
 	one.Set(cpu)
@@ -108,7 +108,7 @@ func pin(cpu int) error {
 	return nil
 }
 
-// lateTicks is when the calling thread was woken late.
+// lateTicks returns the times when the calling thread woke late.
 func lateTicks(stop *atomic.Bool) []Span {
 	found := make([]Span, 0, 1<<10)
 	for due := Monotonic(); !stop.Load(); {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStandstill has somebody else take a CPU at a higher priority still, as a host does; again, where the runtime
-// interrupted that, as it does on a busy machine.
+// TestStandstill takes a CPU at a higher priority, as a host does. It retries if the runtime interrupted that, as on a
+// busy machine.
 func TestStandstill(t *testing.T) {
 	const long = 50 * time.Millisecond
 	var began time.Duration
@@ -28,7 +28,7 @@ func TestStandstill(t *testing.T) {
 	t.Errorf("a CPU was taken from %v on for %v; seen: %v", began, long, spans)
 }
 
-// takeCPU takes the first CPU for a while, and gives when that began and what was seen of it.
+// takeCPU takes the first CPU for a while. It returns the time when that began and the spans that standStills found.
 func takeCPU(t *testing.T, long time.Duration) (began time.Duration, spans []Span) {
 	t.Helper()
 	spans, err := standStills(func() error {

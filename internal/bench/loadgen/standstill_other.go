@@ -11,9 +11,9 @@ import (
 
 func Monotonic() time.Duration { return 0 }
 
-// StandstillCommand says that it cannot tell.
+// StandstillCommand always fails.
 func StandstillCommand(Env) *cobra.Command {
 	return &cobra.Command{Use: "standstills", Hidden: true, RunE: func(*cobra.Command, []string) error {
-		return errors.New("when the machine stands still is found out on Linux only")
+		return errors.New("standstills are measured on Linux only")
 	}}
 }

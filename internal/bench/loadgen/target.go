@@ -14,22 +14,22 @@ import (
 	"time"
 )
 
-// UserAgent is what the requests call themselves; servers that look at it see a git client.
+// UserAgent is the User-Agent of the requests. Servers that check it see a git client.
 const UserAgent = "git/2.39.5-packhorse-bench"
 
 // Target is the repository (or, raw, the resource) under test. Its String never shows a user name or password.
 type Target struct {
 	Scheme   string
-	Host     string // as the Host header has it
+	Host     string // for the Host header
 	Addr     string // host:port to dial
-	Socket   string // a Unix socket to dial instead
-	Path     string // percent-encoded, without a slash at its end
-	Auth     string // value of the Authorization header, or empty
+	Socket   string // a Unix socket to use instead of Addr
+	Path     string // percent-encoded, without a trailing slash
+	Auth     string // value of the Authorization header, or ""
 	TLS      *tls.Config
 	Protocol string // Git's protocol version: "0", "1", "2"; "" is 2
 }
 
-// ParseTarget reads an http or https URL. Its errors never repeat the URL, which may hold a secret.
+// ParseTarget parses an http or https URL. Its errors never contain the URL, which may contain a secret.
 func ParseTarget(raw string, insecure bool) (*Target, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -72,7 +72,7 @@ func ParseTarget(raw string, insecure bool) (*Target, error) {
 // String is the URL without its user and password.
 func (t *Target) String() string { return t.Scheme + "://" + t.Host + t.Path }
 
-// Loopback tells whether the server is on this machine.
+// Loopback reports whether the server is on this machine.
 func (t *Target) Loopback() bool {
 	host, _, err := net.SplitHostPort(t.Addr)
 	if err != nil {
@@ -82,7 +82,7 @@ func (t *Target) Loopback() bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// dial opens one connection, with its TLS handshake done.
+// dial opens a connection and completes its TLS handshake.
 func (t *Target) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -102,7 +102,7 @@ func (t *Target) dial(ctx context.Context) (net.Conn, error) {
 	return tc, nil
 }
 
-// Transport is for the few requests that are not measured.
+// Transport returns a client for the few requests that are not measured.
 func (t *Target) Transport() *http.Transport {
 	return &http.Transport{
 		TLSClientConfig:    t.TLS,
@@ -112,10 +112,10 @@ func (t *Target) Transport() *http.Transport {
 	}
 }
 
-// Older tells that the protocol version is one in which a fetch has no sections (gitprotocol-pack(5)).
+// Older reports whether the responses of this protocol version have no sections (gitprotocol-pack(5)).
 func (t *Target) Older() bool { return t.Protocol == "0" || t.Protocol == "1" }
 
-// gitProtocol is the header that asks for the version; "" for none.
+// gitProtocol returns the value of the header Git-Protocol, or "".
 func (t *Target) gitProtocol() string {
 	switch t.Protocol {
 	case "0":
@@ -126,8 +126,7 @@ func (t *Target) gitProtocol() string {
 	return "version=" + t.Protocol
 }
 
-// Post makes the bytes of one POST to the path's service ("git-upload-pack"), or to the path itself when service is
-// empty.
+// Post encodes a POST request to a service of the path ("git-upload-pack"), or to the path itself if service is empty.
 func (t *Target) Post(service, encoding string, body []byte) []byte {
 	path := t.Path
 	if service != "" {
@@ -164,7 +163,7 @@ func (t *Target) Post(service, encoding string, body []byte) []byte {
 	return append(b, body...)
 }
 
-// Get makes the bytes of one GET of what is below the path.
+// Get encodes a GET request to the path with tail appended.
 func (t *Target) Get(tail string) []byte {
 	b := fmt.Appendf(nil, "GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\nAccept: */*\r\nPragma: "+
 		"no-cache\r\nGit-Protocol: version=2\r\n",
@@ -175,7 +174,7 @@ func (t *Target) Get(tail string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// Call makes the bytes of one unary call by the Connect protocol.
+// Call encodes a unary call of the Connect protocol.
 func (t *Target) Call(procedure string, message []byte) []byte {
 	b := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\nConnect-Protocol-Version: "+
 		"1\r\nContent-Type: application/proto\r\nContent-Length: %d\r\n",
@@ -186,7 +185,7 @@ func (t *Target) Call(procedure string, message []byte) []byte {
 	return append(append(b, "\r\n"...), message...)
 }
 
-// Plain makes the bytes of one GET as a browser without a cache would send it.
+// Plain encodes a GET request as a browser without a cache would send it.
 func (t *Target) Plain(path string, keep bool) []byte {
 	b := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: packhorse-bench\r\nAccept: */*\r\n", path, t.Host)
 	if t.Auth != "" {

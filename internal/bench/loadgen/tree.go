@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// TreeUsage is what a process and its descendants used while they were watched.
+// TreeUsage is the resource usage of a process and its descendants.
 type TreeUsage struct {
 	Cpu  time.Duration // user and system
-	Anon int64         // greatest sum of anonymous resident bytes
-	// The most resident bytes, mapped files included, of the process itself, and of all below it together, which may count
-	// a file more than once.
+	Anon int64         // maximum sum of anonymous resident bytes
+	// Rss is the maximum number of resident bytes of the process, including mapped files. ChildRSS is that of all its
+	// descendants together, and may count a file several times.
 	Rss, ChildRSS int64
 }
 
-// TreeSample is how often a process tree is looked at: often enough for git's children, seldom enough to cost nothing.
+// TreeSample is the interval of samples. It is short enough for git's children, and long enough to cost nothing.
 const TreeSample = 100 * time.Millisecond
 
 // TreeWatch samples a process tree until it is stopped.
@@ -25,10 +25,10 @@ type TreeWatch struct {
 	quit   chan struct{}
 	done   chan struct{}
 	result *TreeUsage
-	cpu    atomic.Int64 // used so far, nanoseconds
+	cpu    atomic.Int64 // used so far, in nanoseconds
 }
 
-// WatchTree begins to watch; pid 0 watches nothing.
+// WatchTree starts watching a process. With pid 0 it watches nothing.
 func WatchTree(pid int) (*TreeWatch, error) {
 	w := &TreeWatch{}
 	if pid == 0 {
@@ -66,7 +66,7 @@ func WatchTree(pid int) (*TreeWatch, error) {
 	return w, nil
 }
 
-// Stop ends the watch and returns what was used; nil if nothing was watched. It may be called again.
+// Stop ends the watch and returns the usage, or nil if nothing was watched. It may be called again.
 func (w *TreeWatch) Stop() *TreeUsage {
 	if w.quit == nil {
 		return nil
@@ -76,7 +76,7 @@ func (w *TreeWatch) Stop() *TreeUsage {
 	return w.result
 }
 
-// Sofar is the CPU time used so far; false if nothing is watched. It is as old as a sample.
+// Sofar returns the CPU time as of the last sample. It returns false if nothing is watched.
 func (w *TreeWatch) Sofar() (time.Duration, bool) {
 	return time.Duration(w.cpu.Load()), w.quit != nil
 }

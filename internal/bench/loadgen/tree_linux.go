@@ -8,43 +8,43 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// tick is the unit of times in /proc/PID/stat; Linux shows hundredths of a second on every architecture.
+// tick is the unit of times in /proc/PID/stat. On Linux it is 10 ms on every architecture.
 const tick = 10 * time.Millisecond
 
-// ProcTree reads a process tree from proc(5). A child that has ended and was waited for stands in its parent's cutime
-// and cstime, so the sum of all four times over the living does not lose it.
+// ProcTree reads a process tree from proc(5). The times of a child that has ended and was waited for are part of its
+// parent's cutime and cstime. Thus the sum of all four times over the living processes includes them.
 type ProcTree struct {
 	root    int
 	procs   map[int]*proc
-	foreign map[int]bool // processes that were looked at and are not of the tree
+	foreign map[int]bool // processes outside the tree
 	scans   int
-	rootCPU time.Duration // of the root alone, as last seen
-	gone    time.Duration // of processes that had lost their parent before they ended: nobody in the tree waited for them
+	rootCPU time.Duration // of the root alone, as of the last scan
+	gone    time.Duration // of processes that had lost their parent before they ended, so that no parent counts them
 }
 
 type proc struct {
-	start  uint64 // with the PID it names the process for good
+	start  uint64 // identifies the process together with the PID
 	Parent int
-	cpu    time.Duration // with children that ended and were waited for
-	own    time.Duration // without
+	cpu    time.Duration // includes children that ended and were waited for
+	own    time.Duration // without children
 }
 
 func NewProcTree(pid int) (*ProcTree, error) {
 	p := ReadStat(pid)
 	if p == nil {
-		return nil, fmt.Errorf("--server-pid %d: there is no such process", pid)
+		return nil, fmt.Errorf("--server-pid %d: no such process", pid)
 	}
 	t := &ProcTree{root: pid, procs: map[int]*proc{pid: p}}
 	t.Scan()
 	return t, nil
 }
 
-// forget is after how many scans processes that were foreign are looked at again, because a PID may have been used
-// anew.
+// forget is the number of scans after which foreign processes are examined again, because their PID may have been
+// reused.
 const forget = 20
 
-// Scan looks at every process of the tree and finds new ones. A process belongs to the tree if its parent did when it
-// was first seen; it stays in it when its parent ends.
+// Scan reads every process of the tree and finds new ones. A process belongs to the tree if its parent did when the
+// process was first seen. It stays in the tree after its parent ends.
 func (t *ProcTree) Scan() {
 	old := t.procs
 	t.procs = make(map[int]*proc, len(old))
@@ -69,7 +69,7 @@ func (t *ProcTree) Scan() {
 			fresh[pid] = p
 		}
 	}
-	for found := true; found; { // a child may stand before its parent
+	for found := true; found; { // a child may come before its parent
 		found = false
 		for pid, p := range fresh {
 			if t.procs[p.Parent] != nil {
@@ -86,7 +86,7 @@ func (t *ProcTree) Scan() {
 
 // Pids lists all processes.
 func Pids() (list []int) {
-	all, _ := procfs.AllProcs() // no processes, if it fails
+	all, _ := procfs.AllProcs() // empty if it fails
 	for _, p := range all {
 		list = append(list, p.PID)
 	}
@@ -101,7 +101,7 @@ func (t *ProcTree) Cpu() time.Duration {
 	return sum
 }
 
-// Own is the CPU time of the tree's root alone.
+// Own returns the CPU time of the root alone.
 func (t *ProcTree) Own() time.Duration {
 	if p := t.procs[t.root]; p != nil {
 		t.rootCPU = p.own
@@ -109,12 +109,12 @@ func (t *ProcTree) Own() time.Duration {
 	return t.rootCPU
 }
 
-// Runnable is how many threads of the tree run, or would if they got a CPU, or wait for a disk: what the load average
-// counts.
+// Runnable returns the number of threads of the tree that are runnable or wait for a disk. The load average counts the
+// same.
 func (t *ProcTree) Runnable() int {
 	n := 0
 	for pid := range t.procs {
-		threads, _ := procfs.AllThreads(pid) // none, if the process has ended
+		threads, _ := procfs.AllThreads(pid) // empty if the process has ended
 		for _, thread := range threads {
 			if stat, err := thread.Stat(); err == nil && (stat.State == "R" || stat.State == "D") {
 				n++
@@ -124,8 +124,8 @@ func (t *ProcTree) Runnable() int {
 	return n
 }
 
-// MachineRunnable is how many threads run or would if they got a CPU on the whole machine, but for the caller's
-// (proc(5), loadavg).
+// MachineRunnable returns the number of runnable threads of the whole machine except for the caller's (proc(5),
+// loadavg).
 func MachineRunnable() int {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -171,12 +171,12 @@ func ReadStat(pid int) *proc {
 	return &proc{start: s.Starttime, Parent: s.PPID, own: own, cpu: own + time.Duration(s.CUTime+s.CSTime)*tick}
 }
 
-// readStatus reads /proc/PID/status. It is zero if the process has ended.
+// readStatus reads /proc/PID/status. It returns zero if the process has ended.
 func readStatus(pid int) procfs.ProcStatus {
 	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return procfs.ProcStatus{}
 	}
-	s, _ := p.NewStatus() // zero, if it fails
+	s, _ := p.NewStatus() // zero if it fails
 	return s
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// OwnCPU is what this process has used, user and system.
+// OwnCPU returns the user and system time of this process.
 func OwnCPU() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -25,14 +25,14 @@ import (
 type station struct {
 	*loadgen.Child
 	label string // "gateway"
-	kids  string // what its children are
-	ops   string // URL of its private listener; "": none
+	kids  string // name of its children in the report
+	ops   string // URL of its private listener, or ""
 }
 
-// lineup are the processes of a cell, up and ready: those that clients reach first stand first.
+// lineup has the processes of a cell, which are ready. The first ones are those that clients connect to.
 type lineup struct {
-	url      string      // of what is asked for
-	ssh      *sshAddress // where it is asked for over SSH; nil: it is not
+	url      string      // of the repository
+	ssh      *sshAddress // its address over SSH, or nil
 	stations []*station
 }
 
@@ -44,7 +44,7 @@ func (l *lineup) stop() error {
 	return errors.Join(errs...)
 }
 
-// cellResult is what a cell measured.
+// cellResult is the result of a cell.
 type cellResult struct {
 	cell
 	out       *loadgen.Outcome
@@ -56,7 +56,7 @@ type cellResult struct {
 type stationResult struct {
 	label, kids   string
 	usage         loadgen.TreeUsage
-	own           time.Duration // of the CPU time, without children
+	own           time.Duration // its part without children
 	before, after *loadgen.ServerCounters
 }
 
@@ -106,7 +106,7 @@ func (o *matrixOptions) cell(ctx context.Context, env loadgen.Env, c cell, dir s
 	return r, err
 }
 
-// load makes what the clients do. It asks once, which leaves caches warm.
+// load returns the load of the clients. It sends one request, which warms caches.
 func (o *matrixOptions) load(ctx context.Context, c cell, l *lineup) (loader, error) {
 	if l.ssh != nil {
 		return o.loadSSH(ctx, c, l)
@@ -120,7 +120,7 @@ func (o *matrixOptions) load(ctx context.Context, c cell, l *lineup) (loader, er
 		load, _, err = gitload.PrepareRaw(ctx, t, o.Timeout)
 	} else {
 		if s.clone == nil {
-			if s.clone, err = gitload.Record(ctx, t, gitload.What{}, s.dir); err != nil {
+			if s.clone, err = gitload.Record(ctx, t, gitload.FetchSpec{}, s.dir); err != nil {
 				return nil, err
 			}
 		}
@@ -136,12 +136,12 @@ func (o *matrixOptions) load(ctx context.Context, c cell, l *lineup) (loader, er
 	return load, nil
 }
 
-// loader is what the clients do.
+// loader is the load of the clients.
 type loader interface {
 	Run(ctx context.Context, stop <-chan struct{}) (*loadgen.Outcome, error)
 }
 
-// loadSSH makes what clients over SSH do.
+// loadSSH returns the load of clients over SSH.
 func (o *matrixOptions) loadSSH(ctx context.Context, c cell, l *lineup) (loader, error) {
 	load, err := prepareSSH(ctx, l.ssh, c.subject)
 	if err != nil {
@@ -151,7 +151,7 @@ func (o *matrixOptions) loadSSH(ctx context.Context, c cell, l *lineup) (loader,
 	return load, nil
 }
 
-// measure runs the load and watches the processes meanwhile.
+// measure runs the load and samples the processes during it.
 func (o *matrixOptions) measure(ctx context.Context, c cell, l *lineup, load loader) (*cellResult, error) {
 	r := &cellResult{cell: c}
 	for _, s := range l.stations {
@@ -197,8 +197,8 @@ func ignoreCancelled(err error) error {
 	return err
 }
 
-// counters reads the metrics right after a garbage collection, which is when the runtime sums up what collections have
-// cost. Nil for a process that has none.
+// counters reads the metrics after a garbage collection, because the runtime then updates the cost of collections. The
+// result is nil for a process without metrics.
 func (s *station) counters(ctx context.Context) (*loadgen.ServerCounters, error) {
 	if s.ops == "" {
 		return nil, nil
@@ -209,11 +209,11 @@ func (s *station) counters(ctx context.Context) (*loadgen.ServerCounters, error)
 	return loadgen.NewScraper(nil, s.ops).Read(ctx)
 }
 
-// keep reads what the private listener has at a path, into a file unless its name is empty.
+// keep reads a path of the private listener, and stores it in a file unless the name is empty.
 func (s *station) keep(ctx context.Context, path, file string) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("reading %s of %s: %w", path, s.Name, err)
+			err = fmt.Errorf("read %s of %s: %w", path, s.Name, err)
 		}
 	}()
 	resp, err := loadgen.OpsGet(ctx, s.ops+path)
@@ -236,10 +236,10 @@ func (s *station) keep(ctx context.Context, path, file string) (err error) {
 	return errors.Join(err, f.Close())
 }
 
-// longestProfile is what the private listener allows.
+// longestProfile is the limit of the private listener.
 const longestProfile = 100 * time.Second
 
-// profileCPU begins to take CPU profiles, if they are wanted, and returns what waits for them.
+// profileCPU starts CPU profiles, if wanted. The returned function waits for them.
 func (o *matrixOptions) profileCPU(ctx context.Context, c cell, l *lineup) (wait func() error) {
 	seconds := math.Ceil(max(min(o.Duration, longestProfile).Seconds(), 1))
 	errs := make([]error, len(l.stations))
@@ -271,7 +271,7 @@ func (o *matrixOptions) profileHeap(ctx context.Context, c cell, l *lineup) erro
 
 var unfit = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// profile names a profile's file.
+// profile returns the file name of a profile.
 func (o *matrixOptions) profile(c cell, s *station, kind string) string {
 	name := fmt.Sprintf("%s-%s-cache-%s-%s.%s.pprof", c.subject.name, c.transport, onOff(c.cache), s.label, kind)
 	return filepath.Join(o.profiles, strings.TrimLeft(unfit.ReplaceAllString(name, "_"), "_"))
@@ -282,7 +282,7 @@ func (o *matrixOptions) start(ctx context.Context, c cell, dir string) (l *lineu
 	l = &lineup{}
 	defer func() {
 		if err != nil {
-			l.stop() //nolint:errcheck // why it has to end is known
+			l.stop() //nolint:errcheck // the start has failed
 		}
 	}()
 	if o.ssh {
@@ -341,7 +341,7 @@ func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, dir str
 	return o.setSSH(c, l, gateway.SSH, dir, c.subject.path)
 }
 
-// role starts one process of this program with a configuration, as the last station of the lineup.
+// role starts one process with a configuration, as the last station of the lineup.
 func (o *matrixOptions) role(ctx context.Context, l *lineup, dir, label, role string,
 	config []section) (loadgen.Addresses, error) {
 	state, file := filepath.Join(dir, label), filepath.Join(dir, label+".toml")
@@ -361,7 +361,7 @@ func (o *matrixOptions) role(ctx context.Context, l *lineup, dir, label, role st
 	return a, err
 }
 
-// startRelay serves a file as long as the answers of the repository's cells.
+// startRelay serves a file with the length of the responses in the repository's cells.
 func (o *matrixOptions) startRelay(ctx context.Context, c cell, l *lineup, dir string) error {
 	file, log := filepath.Join(dir, "answer"), filepath.Join(dir, "relay.log")
 	f, err := os.Create(file)
@@ -392,10 +392,10 @@ func (o *matrixOptions) startRelay(ctx context.Context, c cell, l *lineup, dir s
 	})
 }
 
-// A configuration file in TOML, as far as the roles' need it here.
+// A configuration file in TOML, with the features that the roles need here.
 type (
 	section struct {
-		name string // "" for the top
+		name string // "" at the top of the file
 		keys table
 	}
 	table []struct {
@@ -411,17 +411,17 @@ func toml(config []section) []byte {
 			b = fmt.Appendf(b, "[%s]\n", s.name)
 		}
 		for _, k := range s.keys {
-			value, _ := json.Marshal(k.value) // such strings, numbers and truth values are TOML's too
+			value, _ := json.Marshal(k.value) // JSON has the same syntax for such strings, numbers and booleans
 			b = fmt.Appendf(b, "%s = %s\n", k.key, value)
 		}
 	}
 	return b
 }
 
-// ample is more than a cell's clients ask for at once: a cell measures how fast, not whom it refuses.
+// ample is more than the requests of a cell's clients, because a cell measures speed and not refusals.
 func (o *matrixOptions) ample() int { return 1000 + 2*o.Clients }
 
-// nodeConfig is that of a storage node, or with a nil table that of the one process.
+// nodeConfig is the configuration of a storage node, or with a nil table that of the single process.
 func (o *matrixOptions) nodeConfig(c cell, storage table) []section {
 	config := []section{
 		{"", table{{"root", c.subject.root}}},
@@ -430,7 +430,7 @@ func (o *matrixOptions) nodeConfig(c cell, storage table) []section {
 		{"git", table{{"queue", o.ample()}, {"wait", "1h"}}},
 		{"log", table{{"level", "warn"}, {"format", "json"}}},
 	}
-	if storage == nil { // without an index for search, which the others have not, either
+	if storage == nil { // without a search index, like the other processes
 		return append(config, section{"search", table{{"enabled", false}}},
 			section{"http", table{{"address", "127.0.0.1:0"}, {"public_read", true}}})
 	}

@@ -1,5 +1,5 @@
-// Package matrix measures a gateway and a storage node, with and without the cache, and by each way in which packs
-// travel.
+// Package matrix measures a gateway and a storage node, with and without the cache, and with each way of transferring
+// packs.
 package matrix
 
 import (
@@ -22,55 +22,60 @@ type matrixOptions struct {
 	loadgen.Common
 	repos          []string
 	tcp, tls, ssh  bool
-	files          bool // by a Unix socket
+	files          bool // with a Unix socket: the node hands over the files of packs
 	profiles, html string
 
 	server gitload.Server
 }
 
-const matrixHelp = `Starts a storage node and a gateway of this program as two processes, on free ports of the loopback and with state of their own,
-and has clients clone a repository in full, one clone after the other, each as fast as it goes. That four times: packs within the control
-call ("inband") or on a side channel ("channel"), each with the node's pack cache off and on. With the cache on it is warm.
-Nothing is written to the repository: a bare one, or a directory with ".git".
+const matrixHelp = `Starts a storage node and a gateway as two processes, on free ports of the loopback and with their own state
+directories. Clients clone a repository in full, one clone after the other, as fast as possible. The run has four cells:
+packs within the control call ("inband") or on a side channel ("channel"), each with the node's pack cache off and on.
+With the cache on it is warm. The run does not write to the repository, which is bare or a directory with ".git".
 
-Beside them, in the same run and with the same client, stand what to compare with: one process that does all ("packhorse serve", cache
-on), and the least that two processes can do with the same bytes ("relay": a sender and a splicing relay, see "packhorse-bench limit --relay").
+In the same run and with the same client, two peers are measured. "serve" is one process ("packhorse serve", cache on).
+"relay" is the minimum of two processes with the same bytes: a sender and a splicing relay (see "packhorse-bench limit
+--relay").
 
-With --ssh the clients clone over SSH, each clone by a process of OpenSSH's client with AES-GCM, as git would start it: its CPU time is not in the
-table, and its speed bounds that of few clients. What it is compared with is OpenSSH's sshd with git upload-pack, if this machine has it: started for
-this run as the user who runs it, once with AES-GCM and once with chacha20-poly1305, which OpenSSH's clients prefer.
+With --ssh the clients clone over SSH. Each clone is a process of OpenSSH's client with AES-GCM, as git would start it.
+Its CPU time is not in the table, and its speed limits that of few clients. The peer is OpenSSH's sshd with git
+upload-pack, if this machine has it. It runs as the current user, once with AES-GCM and once with chacha20-poly1305,
+which OpenSSH's clients prefer.
 
-Gateway and node talk over a Unix socket, as they do where they share a machine: the node hands the gateway the files of packs. --files=false has it send their
-bytes; --tcp has them go as between two machines.
+Gateway and node use a Unix socket, as on one machine, and the node hands the gateway the files of packs. With
+--files=false it sends their bytes. With --tcp they communicate as between two machines.
 
-With --tls the bytes between gateway and node are encrypted, which takes them through user space in both processes; the one process and the
-relay have no such way, and stay as they are.
+With --tls the bytes between gateway and node are encrypted, which takes them through user space in both processes. This
+does not change the two peers.
 
-The clone is recorded once as git makes it. Git verifies its pack, and again the first answer in each cell where it is another pack. Of
-every answer the status, the length, the side-bands and the final flush are checked.
+The clone is recorded once with git. Git verifies its pack, and the first response in each cell if its pack differs. For
+every response the status, the length, the side-bands and the final flush are checked.
 
-What the table says:
+The table:
 
-  MB/s       bytes that the clients received, from the first request to the end of the last answer. None begins after --duration
-  load       threads of gateway, node and their children that ran or waited for a CPU (or a disk), on average, for each CPU. Above 1
-             more is to do than there are CPUs. The clients' own are not in it; --json has the whole machine's as machine_load
-  CPU %      CPU time of gateway, node and their children; 100 is all CPUs of the machine, on which the clients run too
-  s/GB       the same for each GB that the clients received, and below it for each process; git's is that of the node's children
+  MB/s       bytes that the clients received, from the first request to the end of the last response. No request starts
+             after --duration
+  load       average number of running and runnable threads of gateway, node and their children, for each CPU. Above 1
+             there is more work than CPUs. The clients' threads do not count. --json has the load of the whole machine
+             as machine_load
+  CPU %      CPU time of gateway, node and their children. 100 is all CPUs of the machine, which the clients also use
+  s/GB       the same for each GB that the clients received, and below it for each process. That of git is of the node's
+             children
   MB/GB      bytes allocated on the heap for each GB, of both processes and of each
   GC %       share of the garbage collector in the CPU time of gateway and node, without children
-  kernel     share of the bytes that the process sent which were copied by the kernel alone
+  kernel     share of the sent bytes that only the kernel copied
 
-CPU time is read from /proc ten times a second (Linux only), the rest from the processes' private listeners.
+CPU time is read from /proc ten times per second (Linux only), the other values from the processes' private listeners.
 
---html writes one page with the table and, for each cell, the CPU time of each process and its children over time, in one chart.
---profiles keeps a CPU profile (of the cell's first 100 seconds at most) and a heap profile of each process in each cell, for "go tool pprof".
-Profiling costs some CPU time itself.`
+--html writes one page with the table and a chart for each cell: the CPU time of each process and its children over time.
+--profiles keeps a CPU profile (of the first 100 seconds of a cell at most) and a heap profile of each process in each
+cell, for "go tool pprof". Profiling costs some CPU time itself.`
 
 func Command(env loadgen.Env) *cobra.Command {
 	var o matrixOptions
 	cmd := &cobra.Command{
 		Use:   "matrix --repo PATH",
-		Short: "Measure a gateway and a node: how packs travel between them, and the cache, two by two",
+		Short: "Measure a gateway and a node with each transfer of packs, with and without the cache",
 		Long:  matrixHelp,
 		Example: `  packhorse-bench matrix --repo /srv/git/www.git --repo /srv/git/app.git --clients 30 --duration 60s --html matrix.html
   packhorse-bench matrix --repo . --duration 10s --json
@@ -81,13 +86,13 @@ func Command(env loadgen.Env) *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&o.repos, "repo", nil, "path of a repository; may be given again (required)")
+	f.StringArrayVar(&o.repos, "repo", nil, "path of a repository; may be repeated (required)")
 	f.IntVar(&o.Clients, "clients", 30, "clients that clone at the same time")
-	f.DurationVar(&o.Duration, "duration", time.Minute, "how long new clones are begun, in each cell")
-	f.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "give up on a response that brings no byte for this long")
-	f.BoolVar(&o.tcp, "tcp", false, "gateway and node talk over TCP instead of a Unix socket")
-	f.BoolVar(&o.files, "files", true, "by a Unix socket: the node hands the gateway the files of packs")
-	f.BoolVar(&o.tls, "tls", false, "gateway and node talk by TLS, with a certificate made for this run")
+	f.DurationVar(&o.Duration, "duration", time.Minute, "how long each cell starts clones")
+	f.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "give up on a response when no byte arrives for this long")
+	f.BoolVar(&o.tcp, "tcp", false, "gateway and node use TCP instead of a Unix socket")
+	f.BoolVar(&o.files, "files", true, "with a Unix socket: the node hands the gateway the files of packs")
+	f.BoolVar(&o.tls, "tls", false, "gateway and node use TLS, with a certificate for this run")
 	f.BoolVar(&o.ssh, "ssh", false, "clone over SSH, and compare with OpenSSH's sshd and git upload-pack")
 	f.StringVar(&o.profiles, "profiles", "", "keep profiles in this directory")
 	f.BoolVar(&o.JSON, "json", false, "print one JSON object")
@@ -95,11 +100,11 @@ func Command(env loadgen.Env) *cobra.Command {
 	o.server.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(o.repos) == 0 {
-			return errors.New("which repository? give its path with --repo PATH")
+			return errors.New("no repository: give its path with --repo PATH")
 		}
 		bytes := o.tcp || o.tls
 		if bytes && o.files && cmd.Flags().Changed("files") {
-			return errors.New("--files is for Unix sockets without TLS: only there can files be handed over")
+			return errors.New("--files needs a Unix socket without TLS: other connections cannot hand over files")
 		}
 		o.files = o.files && !bytes
 		if err := o.Check(); err != nil {
@@ -113,17 +118,17 @@ func Command(env loadgen.Env) *cobra.Command {
 	return cmd
 }
 
-// subject is a repository that is measured.
+// subject is a measured repository.
 type subject struct {
 	name       string // in reports
 	root, path string // its directory is root/path
 
 	dir     string             // of the recording
-	clone   *gitload.Recording // nil until the first cell has made it
-	request *gitload.Reference // the layout of the answer in the latest cell
+	clone   *gitload.Recording // nil before the first cell
+	request *gitload.Reference // the layout of the response in the latest cell
 }
 
-// findSubjects looks at the paths of --repo.
+// findSubjects checks the paths of --repo.
 func findSubjects(paths []string) ([]*subject, error) {
 	var list []*subject
 	seen := map[string]bool{}
@@ -137,7 +142,7 @@ func findSubjects(paths []string) ([]*subject, error) {
 		}
 		_, bare := os.Stat(filepath.Join(dir, "objects"))
 		if _, err := os.Stat(filepath.Join(dir, ".git")); err != nil && bare != nil {
-			return nil, fmt.Errorf("--repo %s: no bare repository and no directory with .git", path)
+			return nil, fmt.Errorf("--repo %s: not a bare repository and not a directory with .git", path)
 		}
 		s := &subject{root: filepath.Dir(dir), path: filepath.Base(dir), name: strings.TrimSuffix(filepath.Base(dir), ".git")}
 		if s.root == dir {
@@ -158,7 +163,7 @@ func findSubjects(paths []string) ([]*subject, error) {
 // cell is one measurement.
 type cell struct {
 	subject   *subject
-	transport string // "inband", "channel"; of what is compared with: "serve", "relay"
+	transport string // "inband", "channel", or a peer: "serve", "relay"
 	cache     bool
 }
 
@@ -170,8 +175,8 @@ const (
 	relaying = "relay"
 )
 
-// plan is the order of a repository's cells: what is compared stands side by side, so that a machine that changes its
-// speed does little harm.
+// plan returns a repository's cells in their order. Cells that are compared are neighbours, so that a change of the
+// machine's speed does little harm.
 func plan(s *subject) []cell {
 	return []cell{{s, oneServe, true}, {s, relaying, true}, {s, channel, true}, {s, inband, true}, {s, channel, false},
 		{s, inband, false}}
@@ -196,7 +201,7 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// run measures all cells in a directory of its own, and reports.
+// run measures all cells in a temporary directory, and reports.
 func (o *matrixOptions) run(ctx context.Context, env loadgen.Env) error {
 	if _, err := loadgen.NewProcTree(os.Getpid()); err != nil {
 		return errors.New("packhorse-bench matrix reads CPU times from /proc: it needs Linux")
@@ -226,7 +231,7 @@ func (o *matrixOptions) run(ctx context.Context, env loadgen.Env) error {
 		if o.ssh {
 			_, err := findSSHD()
 			if err != nil {
-				fmt.Fprintln(env.Stderr, "There is no sshd to compare with (openssh-server).")
+				fmt.Fprintln(env.Stderr, "note: no sshd to compare with (openssh-server)")
 			}
 			cells = planSSH(s, err == nil)
 		}

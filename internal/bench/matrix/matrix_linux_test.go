@@ -108,12 +108,12 @@ func TestMatrixMisuse(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "broken")
 	repo.Git("clone", "-q", "--bare", repo.Dir, filepath.Join(broken, "demo.git"))
 	for want, args := range map[string][]string{
-		"which repository":   nil,
-		"no such file":       {"--repo", "/none/such"},
-		"no bare repository": {"--repo", t.TempDir()},
-		"given twice":        {"--repo", repo.Dir, "--repo", repo.Dir, "--repo", repo.Dir},
-		"--clients 0":        {"--repo", repo.Dir, "--clients", "0"},
-		"--files is for":     {"--repo", repo.Dir, "--tcp", "--files"},
+		"no repository":         nil,
+		"no such file":          {"--repo", "/none/such"},
+		"not a bare repository": {"--repo", t.TempDir()},
+		"given twice":           {"--repo", repo.Dir, "--repo", repo.Dir, "--repo", repo.Dir},
+		"--clients 0":           {"--repo", repo.Dir, "--clients", "0"},
+		"--files needs":         {"--repo", repo.Dir, "--tcp", "--files"},
 		"the server did not start; the end of its log: fake: the root is broken": {"--repo",
 			filepath.Join(broken, "demo.git")},
 	} {

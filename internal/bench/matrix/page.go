@@ -13,24 +13,24 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
-// chartStretch is over how much of a cell CPU time is averaged for a point of its chart, at the least: /proc counts
-// hundredths of a second.
+// chartStretch is the minimum time over which a point of a chart averages CPU time, because /proc counts hundredths of
+// a second.
 const chartStretch = 500 * time.Millisecond
 
-// chart draws the CPU time of the cell's processes and of their children over time, all on the same scale.
+// chart draws the CPU time of the cell's processes and of their children over time. All charts have the same scale.
 func (c *cellResult) chart() chart.Chart {
 	d := chart.Chart{Title: c.cell.String(), Unit: "CPU %", Top: 100}
 	for i, s := range c.stations {
 		d.Curves = append(d.Curves, chart.Curve{Name: s.label, Class: chart.Classes[i]})
 	}
-	kids := len(d.Curves) // one curve for the children of all: only one process has any
+	kids := len(d.Curves) // one curve for all children, because only one process has any
 	d.Curves = append(d.Curves, chart.Curve{Name: c.stations[kids-1].kids, Class: chart.Classes[kids]})
-	last := look{cpu: make([]cpuTimes, len(c.stations))}
+	last := sample{cpu: make([]cpuTimes, len(c.stations))}
 	width := max(chartStretch, c.out.Elapsed/chart.MaxSlices)
-	for i, k := range c.watch.looks {
+	for i, k := range c.watch.samples {
 		over := k.at - last.at
-		if short := last.at == 0 && i == len(c.watch.looks)-1; over < width && !short || over <= 0 {
-			continue // but of a cell that is over sooner there is a point nevertheless
+		if short := last.at == 0 && i == len(c.watch.samples)-1; over < width && !short || over <= 0 {
+			continue // a short cell has at least one point
 		}
 		x, children := (last.at + over/2).Seconds(), time.Duration(0)
 		for i := range c.stations {
@@ -41,18 +41,18 @@ func (c *cellResult) chart() chart.Chart {
 		last = k
 	}
 	if busy := func(p chart.Point) bool { return p.Y > 0 }; !slices.ContainsFunc(d.Curves[kids].Points, busy) {
-		d.Curves = d.Curves[:kids] // there were none
+		d.Curves = d.Curves[:kids] // no children
 	}
 	return d
 }
 
-// percent is CPU time as a share of all CPUs. Times of one process are rounded, so that little may seem to be less than
-// nothing.
+// percent returns CPU time as a share of all CPUs. Times of one process are rounded, so that a small value may seem to
+// be negative.
 func percent(cpu, over time.Duration) float64 {
 	return math.Max(100*cpu.Seconds()/over.Seconds()/float64(runtime.NumCPU()), 0)
 }
 
-// writeMatrixHTML writes the report as one page that needs nothing else.
+// writeMatrixHTML writes the report as one self-contained page.
 func writeMatrixHTML(file string, r *matrixReport, results []*cellResult) error {
 	page := struct {
 		About, When string
@@ -67,7 +67,7 @@ func writeMatrixHTML(file string, r *matrixReport, results []*cellResult) error 
 	for _, c := range results {
 		d := c.chart()
 		//nolint:gosec // made here of numbers and escaped text
-		page.Charts = append(page.Charts, template.HTML(d.SVG(c.watch.looks[len(c.watch.looks)-1].at)))
+		page.Charts = append(page.Charts, template.HTML(d.SVG(c.watch.samples[len(c.watch.samples)-1].at)))
 	}
 	var b bytes.Buffer
 	if err := matrixPage.Execute(&b, page); err != nil {
@@ -77,7 +77,7 @@ func writeMatrixHTML(file string, r *matrixReport, results []*cellResult) error 
 }
 
 var matrixPage = template.Must(template.New("page").Funcs(template.FuncMap{
-	"style": func() template.CSS { return page.Style },
+	"style": func() template.CSS { return template.CSS(page.Style) },
 	"lines": func(r matrixRatios) []chart.Row { return r.lines() },
 	"name":  func(r chart.Row) string { return r.Name }, "value": func(r chart.Row) string { return r.Value },
 }).Parse(`<!doctype html>
@@ -92,8 +92,8 @@ var matrixPage = template.Must(template.New("page").Funcs(template.FuncMap{
 {{end}}{{range .Ratios}}<div class="wide"><table><caption>{{.Repo}}, with the cache on</caption>
 {{range lines .}}<tr><th scope="row">{{name .}}</th><td class="n">{{value .}}</td></tr>
 {{end}}</table></div>
-{{end}}<p>CPU time of each process and of its children, 100 being all CPUs. Load: threads that ran or wanted to, for each CPU. s/GB, MB/GB: CPU
-seconds and megabytes of heap allocated, for each GB that the clients received. GC: the garbage collector's share of the CPU time.</p>
+{{end}}<p>CPU time of each process and of its children, 100 being all CPUs. Load: running and runnable threads for each CPU. s/GB, MB/GB:
+CPU seconds and megabytes of allocated heap for each GB that the clients received. GC: the garbage collector's share of the CPU time.</p>
 <div class="charts">{{range .Charts}}{{.}}
 {{end}}</div>
 </body></html>

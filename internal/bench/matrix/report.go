@@ -11,17 +11,18 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// matrixReport is what `packhorse-bench matrix --json` prints. What could not be measured is null.
+// matrixReport is the output of `packhorse-bench matrix --json`. Values that were not measured are null.
 type matrixReport struct {
 	Clients   int         `json:"clients"`
 	DurationS float64     `json:"duration_s"`
 	CPUs      int         `json:"cpus"`
 	Socket    string      `json:"socket"` // between gateway and node: "tcp" or "unix"
-	Files     bool        `json:"files"`  // handed over
+	Files     bool        `json:"files"`  // the node hands over the files of packs
 	TLS       bool        `json:"tls"`
 	SSH       bool        `json:"ssh,omitempty"` // clients clone over SSH
 	Rows      []matrixRow `json:"rows"`
-	// transport "serve": one process; "relay": a bare splice relay; "sshd", "sshd-default"
+	// References are the peers. Their transports are "serve" (one process), "relay" (a bare splice relay), "sshd" and
+	// "sshd-default".
 	References []matrixRow    `json:"references"`
 	Ratios     []matrixRatios `json:"ratios"`
 }
@@ -42,7 +43,7 @@ type matrixRow struct {
 	Errors           int                 `json:"errors"`
 	ElapsedS         float64             `json:"elapsed_s"`
 	Latency          loadgen.Percentiles `json:"latency_ms"`
-	MachineLoad      float64             `json:"machine_load"`       // of everything on the machine, for each CPU
+	MachineLoad      float64             `json:"machine_load"`       // of all threads on the machine, for each CPU
 	ClientCPUPercent float64             `json:"client_cpu_percent"` // of the clients
 	Processes        []processRow        `json:"processes"`
 }
@@ -54,8 +55,8 @@ type processRow struct {
 	ChildPerGB  *float64 `json:"child_cpu_s_per_gb"`
 	AllocPerGB  *float64 `json:"alloc_mb_per_gb"`
 	GCPercent   *float64 `json:"gc_cpu_percent"`
-	KernelShare *float64 `json:"kernel_share"` // of the bytes that it sent
-	AnonRSS     float64  `json:"anon_rss_mb"`  // with its children, the most
+	KernelShare *float64 `json:"kernel_share"` // of the sent bytes
+	AnonRSS     float64  `json:"anon_rss_mb"`  // maximum, with its children
 }
 
 // matrixRatios compare the cells of one repository, with the cache on.
@@ -131,7 +132,7 @@ func newMatrixRow(c *cellResult) matrixRow {
 	return row
 }
 
-// share is a part of a whole; nil where there is no whole.
+// share returns part divided by whole, or nil if whole is zero.
 func share(part, whole float64, decimals int) *float64 {
 	if whole <= 0 {
 		return nil
@@ -139,7 +140,7 @@ func share(part, whole float64, decimals int) *float64 {
 	return new(loadgen.Round(part/whole, decimals))
 }
 
-// find is a row with the cache on; nil if there is none.
+// find returns a row with the cache on, or nil.
 func find(rows []matrixRow, repo, transport string) *matrixRow {
 	for i, r := range rows {
 		if r.Repo == repo && r.Transport == transport && r.Cache == "on" {
@@ -172,7 +173,7 @@ func (r *matrixReport) compare(to *matrixRatios) {
 	}
 }
 
-// compareSSHD holds one process to the faster of sshd's cells.
+// compareSSHD compares one process with the faster of sshd's cells.
 func (r *matrixReport) compareSSHD(to *matrixRatios, one *matrixRow) {
 	var best *matrixRow
 	for i, row := range r.References {
@@ -187,8 +188,8 @@ func (r *matrixReport) compareSSHD(to *matrixRatios, one *matrixRow) {
 	to.ToSSHD, to.CPUToSSHD = share(one.MBPerS, best.MBPerS, 3), share(*one.CPUPerGB, *best.CPUPerGB, 4)
 }
 
-// matrixColumns are those of the table of cells, processColumns those of the table of processes. The first named ones
-// name the row.
+// matrixColumns are the columns of the table of cells, processColumns those of the table of processes. The first
+// columns identify the row.
 var (
 	matrixColumns = []string{"repository", "transport", "cache", "MB/s", "load", "CPU %", "s/GB", "MB/GB", "GC %",
 		"clones", "errors"}
@@ -198,7 +199,7 @@ var (
 
 const matrixNamed, processNamed = 3, 4
 
-// columns are a row's values for the table of cells.
+// columns returns the row's values for the table of cells.
 func (r *matrixRow) columns() []string {
 	return []string{r.Repo, r.name(), r.Cache, fmt.Sprintf("%.*f", decimals(r.MBPerS), r.MBPerS),
 		fmt.Sprintf("%.2f", r.Load),
@@ -207,7 +208,7 @@ func (r *matrixRow) columns() []string {
 		fmt.Sprint(r.Requests), fmt.Sprint(r.Errors)}
 }
 
-// processes are a row's lines of the table of processes.
+// processes returns the row's lines for the table of processes.
 func (r *matrixRow) processes() [][]string {
 	var lines [][]string
 	for _, p := range r.Processes {
@@ -222,7 +223,7 @@ func (r *matrixRow) processes() [][]string {
 	return lines
 }
 
-// tables are both, without their heads.
+// tables returns the rows of both tables without their heads.
 func (r *matrixReport) tables() (cells, processes [][]string) {
 	for _, rows := range [][]matrixRow{r.Rows, r.References} {
 		for i := range rows {
@@ -233,7 +234,7 @@ func (r *matrixReport) tables() (cells, processes [][]string) {
 	return cells, processes
 }
 
-// decimals are as many as a throughput needs.
+// decimals returns the number of decimals of a throughput.
 func decimals(mbPerS float64) int {
 	if mbPerS < 10 {
 		return 2
@@ -255,7 +256,7 @@ func (r *matrixRow) name() string {
 	return r.Transport
 }
 
-// about says what the table is of.
+// about describes the run.
 func (r *matrixReport) about() string {
 	way := map[string]string{"tcp": "TCP on the loopback", "unix": "a Unix socket"}[r.Socket]
 	if r.Socket == "unix" && !r.Files && !r.TLS {
@@ -270,7 +271,7 @@ func (r *matrixReport) about() string {
 	return fmt.Sprintf("%d clients, %.4g s each, %d CPUs, gateway and node over %s", r.Clients, r.DurationS, r.CPUs, way)
 }
 
-// lines are the ratios in words.
+// lines returns the ratios as lines of the report.
 func (r *matrixRatios) lines() []chart.Row {
 	rows := []chart.Row{
 		{Name: "channel to inband, MB/s", Value: chart.OrDash("%.2f", r.ToInBand)},

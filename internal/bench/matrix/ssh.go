@@ -22,8 +22,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// The transports of what is compared with over SSH: OpenSSH's sshd with git upload-pack, with the cipher that Packhorse
-// offers and with the one that OpenSSH's clients prefer.
+// The transports of the peers over SSH: OpenSSH's sshd with git upload-pack, with the cipher that Packhorse offers and
+// with the cipher that OpenSSH's clients prefer.
 const (
 	openSSH        = "sshd"
 	openSSHDefault = "sshd-default"
@@ -34,7 +34,7 @@ const (
 	cipherChaCha = "chacha20-poly1305@openssh.com"
 )
 
-// isOpenSSH tells a cell that is not of this program.
+// isOpenSSH reports whether the cell measures sshd.
 func (c cell) isOpenSSH() bool { return c.transport == openSSH || c.transport == openSSHDefault }
 
 func (c cell) cipher() string {
@@ -44,7 +44,7 @@ func (c cell) cipher() string {
 	return cipherAES
 }
 
-// planSSH is plan for --ssh. Without sshd there is nothing to compare with.
+// planSSH is plan for --ssh. Without sshd it has no peer.
 func planSSH(s *subject, sshd bool) []cell {
 	cells := []cell{{s, oneServe, true}}
 	if sshd {
@@ -53,20 +53,20 @@ func planSSH(s *subject, sshd bool) []cell {
 	return append(cells, cell{s, channel, true}, cell{s, inband, true}, cell{s, channel, false}, cell{s, inband, false})
 }
 
-// findSSHD finds the server's program, which is not in the PATH of users.
+// findSSHD finds sshd, which is not in the PATH of users.
 func findSSHD() (string, error) {
 	if path, err := exec.LookPath("sshd"); err == nil {
-		return filepath.Abs(path) // it starts itself again, and wants to be called by its whole path
+		return filepath.Abs(path) // sshd starts itself again and requires an absolute path
 	}
 	for _, path := range []string{"/usr/sbin/sshd", "/usr/local/sbin/sshd"} {
 		if _, err := os.Stat(path); err == nil {
 			return path, nil
 		}
 	}
-	return "", errors.New("there is no sshd")
+	return "", errors.New("sshd not found")
 }
 
-// sshKeys makes the client's key and a host key of sshd's in a directory.
+// makeSSHKeys makes the client's key and a host key for sshd in a directory.
 func makeSSHKeys(ctx context.Context, dir string) error {
 	for _, name := range []string{"client", "host"} {
 		cmd := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bench", "-f",
@@ -78,15 +78,15 @@ func makeSSHKeys(ctx context.Context, dir string) error {
 	return nil
 }
 
-// sshAddress is where a cell's clients connect, and what they ask for.
+// sshAddress has the address of a cell's SSH server and the path of the repository.
 type sshAddress struct {
 	host, port, user string
-	path             string // of the repository, as the server knows it
+	path             string // of the repository, on the server
 	cipher           string
 	key              string
 }
 
-// sshConfig is the part of a role's configuration that lets the clients in.
+// sshConfig is the part of a role's configuration that accepts the clients.
 func (o *matrixOptions) sshConfig(dir string) []section {
 	if !o.ssh {
 		return nil
@@ -98,21 +98,21 @@ func (o *matrixOptions) sshConfig(dir string) []section {
 	}}}
 }
 
-// setSSH tells the lineup where its clients connect.
+// setSSH sets the SSH address of the lineup.
 func (o *matrixOptions) setSSH(c cell, l *lineup, url, dir, path string) error {
 	if !o.ssh {
 		return nil
 	}
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(url, "ssh://"))
 	if err != nil {
-		return fmt.Errorf("the server does not say where it listens for SSH: %w", err)
+		return fmt.Errorf("the server's SSH address is missing in its state directory: %w", err)
 	}
 	l.ssh = &sshAddress{host: host, port: port, user: "git", path: path, cipher: c.cipher(),
 		key: filepath.Join(dir, "client")}
 	return nil
 }
 
-// startSSHD starts OpenSSH's server as the user who runs this, on a free port, with a configuration of its own.
+// startSSHD starts OpenSSH's server as the current user, on a free port, with its own configuration.
 func (o *matrixOptions) startSSHD(ctx context.Context, c cell, l *lineup, dir string) error {
 	program, err := findSSHD()
 	if err != nil {
@@ -122,7 +122,7 @@ func (o *matrixOptions) startSSHD(ctx context.Context, c cell, l *lineup, dir st
 	if err != nil {
 		return err
 	}
-	if me.Uid == "0" { // what starts it on a machine would have made it
+	if me.Uid == "0" { // normally the service manager makes it
 		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ LogLevel ERROR
 	})
 }
 
-// freePort is a port that was free a moment ago: sshd cannot be told to pick one.
+// freePort returns a port that was free a moment ago, because sshd cannot choose one.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -180,19 +180,19 @@ func freePort() (string, error) {
 	return port, err
 }
 
-// sshLoad are clients that clone over SSH, one clone after the other, each by a process of OpenSSH's client, as git
-// would start it.
+// sshLoad is a load of clients that clone over SSH, one clone after the other. Each clone is a process of OpenSSH's
+// client, as git would start it.
 type sshLoad struct {
 	to       *sshAddress
-	request  []byte // of version 2: all that git asks for, and the end of the session
+	request  []byte // a whole clone in version 2, with the end of the session
 	clients  int
 	duration time.Duration
 	timeout  time.Duration
 
-	size int64 // of the first answer
+	size int64 // of the first response
 }
 
-// cloneRequest is what git asks for in a clone of all refs of a repository, in the words that every server knows, and
+// cloneRequest returns the requests of a clone of all refs of a repository, in a form that every server supports, with
 // the end of the session.
 func cloneRequest(ctx context.Context, dir string) ([]byte, error) {
 	format, err := gitload.RunGit(ctx, dir, nil, "rev-parse", "--show-object-format")
@@ -220,7 +220,7 @@ func cloneRequest(ctx context.Context, dir string) ([]byte, error) {
 	return pktline.AppendFlush(pktline.AppendFlush(pktline.AppendLine(b, "done"))), nil
 }
 
-// prepareSSH makes the load, and has git verify the first answer's pack.
+// prepareSSH returns the load. It lets git verify the pack of the first response.
 func prepareSSH(ctx context.Context, to *sshAddress, s *subject) (*sshLoad, error) {
 	request, err := cloneRequest(ctx, filepath.Join(s.root, s.path))
 	if err != nil {
@@ -248,9 +248,9 @@ func prepareSSH(ctx context.Context, to *sshAddress, s *subject) (*sshLoad, erro
 	})
 	pw.CloseWithError(err)
 	if bad := <-verified; err == nil && bad != nil {
-		err = fmt.Errorf("git does not accept the pack of an answer of %d bytes: %w", l.size, bad)
+		err = fmt.Errorf("git does not accept the pack of a response of %d bytes: %w", l.size, bad)
 	}
-	if err == nil { // once more: a cache keeps for long what was asked for twice
+	if err == nil { // again, because a cache keeps repeated packs for longer
 		err = l.ask(ctx, func(answer io.Reader) error {
 			return l.drain(answer, make([]byte, 256<<10), new(atomic.Int64), func() {})
 		})
@@ -258,7 +258,7 @@ func prepareSSH(ctx context.Context, to *sshAddress, s *subject) (*sshLoad, erro
 	return l, err
 }
 
-// packOf writes the pack in an answer, which follows the server's capabilities, to w.
+// packOf copies the pack in a response, which follows the server's capabilities, to w.
 func packOf(answer io.Reader, w io.Writer) error {
 	packets := pktline.NewReader(answer)
 	flushes, inPack := 0, false
@@ -274,7 +274,7 @@ func packOf(answer io.Reader, w io.Writer) error {
 		case kind == pktline.Flush:
 			flushes++
 		case kind == pktline.Data && bytes.HasPrefix(p, []byte("ERR ")):
-			return fmt.Errorf("the server says %s", loadgen.Clean(p))
+			return fmt.Errorf("server error: %s", loadgen.Clean(p))
 		case kind == pktline.Data && inPack && len(p) > 0 && pktline.Band(p[0]) == pktline.BandData:
 			if _, err := w.Write(p[1:]); err != nil {
 				return err
@@ -296,7 +296,7 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ask runs one client, and has its answer read to the end.
+// ask runs one client and reads its response to the end.
 func (l *sshLoad) ask(ctx context.Context, read func(answer io.Reader) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -328,11 +328,11 @@ func (l *sshLoad) ask(ctx context.Context, read func(answer io.Reader) error) er
 	return err
 }
 
-// tolerated is by which part an answer may be longer or shorter than the first: OpenSSH's end makes each pack anew.
+// tolerated is the relative difference of a response's length from the first, because sshd makes each pack again.
 const tolerated = 0.1
 
-// run works until the duration is over and the last answer is in. Each client clones at least once, however late it got
-// to run: a cell without a clone says nothing.
+// Run works until the end of the duration and of the last response. Each client clones at least once, because a cell
+// without a clone has no result.
 func (l *sshLoad) Run(ctx context.Context, _ <-chan struct{}) (*loadgen.Outcome, error) {
 	out := &loadgen.Outcome{Failures: &loadgen.Failures{}}
 	var mu sync.Mutex
@@ -366,7 +366,7 @@ func (l *sshLoad) Run(ctx context.Context, _ <-chan struct{}) (*loadgen.Outcome,
 	return out, ctx.Err()
 }
 
-// drain reads an answer, and holds it to the first one's length and to a flush packet at its end.
+// drain reads a response, and checks its length and its final flush.
 func (l *sshLoad) drain(answer io.Reader, buf []byte, received *atomic.Int64, firstByte func()) error {
 	var n int64
 	var end []byte
@@ -389,7 +389,8 @@ func (l *sshLoad) drain(answer io.Reader, buf []byte, received *atomic.Int64, fi
 		}
 	}
 	if off := float64(n-l.size) / float64(l.size); off > tolerated || off < -tolerated || string(end) != "0000" {
-		return fmt.Errorf("an answer of %d bytes, where the first had %d, and %q at its end", n, l.size, end)
+		return fmt.Errorf("a response of %d bytes that ends with %q, want %d bytes as in the first and a flush", n, end,
+			l.size)
 	}
 	return nil
 }

@@ -7,29 +7,29 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// look is one look at the processes of a cell.
-type look struct {
-	at   time.Duration // since the watch began
+// sample has the usage of a cell's processes at one time.
+type sample struct {
+	at   time.Duration // since the start of the watch
 	cpu  []cpuTimes    // of each station, since the watch began
-	run  int           // threads of all stations that run or want to
+	run  int           // running and runnable threads of all stations
 	busy int           // the same of the whole machine
 }
 
 // cpuTimes are the CPU times of a process and of its children.
 type cpuTimes struct{ own, children time.Duration }
 
-// cellWatch looks at a cell's processes again and again until it is stopped.
+// cellWatch samples at a cell's processes again and again until it is stopped.
 type cellWatch struct {
 	quit chan struct{}
 	done chan struct{}
 	once sync.Once
 
-	// Below: to be read once done is closed.
-	looks []look
-	anon  []int64
+	// The fields below may be read after done is closed.
+	samples []sample
+	anon    []int64
 }
 
-// watchCell begins to watch.
+// watchCell starts watching.
 func watchCell(l *lineup) (*cellWatch, error) {
 	w := &cellWatch{quit: make(chan struct{}), done: make(chan struct{}), anon: make([]int64, len(l.stations))}
 	var trees []*loadgen.ProcTree
@@ -52,7 +52,7 @@ func watchCell(l *lineup) (*cellWatch, error) {
 				running = false
 			case <-tick.C:
 			}
-			k := look{at: time.Since(start), busy: loadgen.MachineRunnable()}
+			k := sample{at: time.Since(start), busy: loadgen.MachineRunnable()}
 			for i, tree := range trees {
 				tree.Scan()
 				k.run += tree.Runnable()
@@ -60,7 +60,7 @@ func watchCell(l *lineup) (*cellWatch, error) {
 				k.cpu = append(k.cpu, cpuTimes{now.own - first[i].own, max(now.children-first[i].children, 0)})
 				w.anon[i] = max(w.anon[i], tree.Anon())
 			}
-			w.looks = append(w.looks, k)
+			w.samples = append(w.samples, k)
 		}
 	}()
 	return w, nil
@@ -71,29 +71,29 @@ func treeTimes(t *loadgen.ProcTree) cpuTimes {
 	return cpuTimes{own, max(t.Cpu()-own, 0)}
 }
 
-// stop ends the watch with a last look. It may be called again.
+// stop ends the watch with a last sample. It may be called again.
 func (w *cellWatch) stop() {
 	w.once.Do(func() { close(w.quit) })
 	<-w.done
 }
 
-// usage is what a station used in all, and how much of the CPU time without its children.
+// usage returns the usage of a station, and its CPU time without its children.
 func (w *cellWatch) usage(station int) (loadgen.TreeUsage, time.Duration) {
-	t := w.looks[len(w.looks)-1].cpu[station]
+	t := w.samples[len(w.samples)-1].cpu[station]
 	return loadgen.TreeUsage{Cpu: t.own + t.children, Anon: w.anon[station]}, t.own
 }
 
-// load is how many threads ran or wanted to on average: of the stations, and of the whole machine. The last look, at
-// the end of the last answer, does not count if there are others.
+// load returns the average number of running and runnable threads of the stations and of the whole machine. The last
+// sample, at the end of the last response, does not count if there are others.
 func (w *cellWatch) load() (stations, machine float64) {
-	looks := w.looks
-	if len(looks) > 1 {
-		looks = looks[:len(looks)-1]
+	samples := w.samples
+	if len(samples) > 1 {
+		samples = samples[:len(samples)-1]
 	}
-	for _, k := range looks {
+	for _, k := range samples {
 		stations += float64(k.run)
 		machine += float64(k.busy)
 	}
-	n := float64(len(looks))
+	n := float64(len(samples))
 	return stations / n, machine / n
 }

@@ -6,14 +6,14 @@ import (
 	"os"
 )
 
-// File is where a page will be. It is opened before what takes long, so that a name where nothing can be written costs
-// no results. An existing file is kept until the page is written.
+// File is the future file of a page. It is opened before a long run, so that a name that is not writable is an error
+// before the run. An existing file is kept until Write.
 type File struct {
 	file  *os.File
-	fresh bool // it was not there, and nothing is in it
+	fresh bool // the file is new and empty
 }
 
-// Open opens the file; without a name there is none, and nothing is written.
+// Open opens the file. Without a name the file writes nothing.
 func Open(name string) (*File, error) {
 	if name == "" {
 		return nil, nil
@@ -27,7 +27,7 @@ func Open(name string) (*File, error) {
 	return &File{file, fresh}, nil
 }
 
-// Write writes the page in place of all that was there.
+// Write replaces the contents of the file with the page.
 func (f *File) Write(page []byte) error {
 	if f == nil {
 		return nil
@@ -42,7 +42,7 @@ func (f *File) Write(page []byte) error {
 	return errors.Join(err, f.file.Close())
 }
 
-// Close closes the file; one that was made for a page that never came is removed.
+// Close closes the file. It removes a new file without a page.
 func (f *File) Close() {
 	if f == nil {
 		return

@@ -14,17 +14,17 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// searchMatch is what a result says of where it is.
+// searchMatch is the location of a search result.
 type searchMatch struct{ repository, commit string }
 
-// request is one without what depends on the server.
+// request is a request without the parts that depend on the server.
 type request struct {
 	line   string // method and path
 	header string
 	body   []byte
 }
 
-// bytes returns the request for a server.
+// bytes encodes the request for a server.
 func (r request) bytes(t *loadgen.Target) []byte {
 	method, path, _ := strings.Cut(r.line, " ")
 	b := fmt.Appendf(nil, "%s %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: packhorse-bench\r\nAccept-Encoding: identity\r\n%s",
@@ -38,20 +38,20 @@ func (r request) bytes(t *loadgen.Target) []byte {
 	return append(append(b, "\r\n"...), r.body...)
 }
 
-// searchAPI is a way to search.
+// searchAPI is a search API.
 type searchAPI struct {
-	// request is the one for some results.
+	// request returns a request for a number of results.
 	request func(query string, results int) (request, error)
-	// parse reads the first answer whole.
+	// parse parses the first response completely.
 	parse func(body []byte) ([]searchMatch, error)
-	// mark occurs once in each result, and end ends each whole answer: later answers are looked at with these alone, which
-	// costs the CPU little.
+	// mark occurs once in each result, and end ends each complete response. Later responses are checked with these alone,
+	// which costs little CPU time.
 	mark, end string
 }
 
 func (a *searchAPI) count(body []byte) (int, error) {
 	if !bytes.HasSuffix(bytes.TrimRight(body, "\n"), []byte(a.end)) {
-		return 0, fmt.Errorf("an answer of %d bytes that does not end with %q", len(body), a.end)
+		return 0, fmt.Errorf("a response of %d bytes that does not end with %q", len(body), a.end)
 	}
 	return bytes.Count(body, []byte(a.mark)), nil
 }
@@ -84,7 +84,8 @@ func jsonRequest(query string, results int) (request, error) {
 }
 
 func streamRequest(query string, results int) (request, error) {
-	return get("/.api/search/stream", url.Values{"q": {withCount(query, results)}, "v": {"V3"}, "cm": {"t"}}, "text/event-stream")
+	values := url.Values{"q": {withCount(query, results)}, "v": {"V3"}, "cm": {"t"}}
+	return get("/.api/search/stream", values, "text/event-stream")
 }
 
 func graphQLRequest(query string, results int) (request, error) {
@@ -92,10 +93,11 @@ func graphQLRequest(query string, results int) (request, error) {
 repository { name, url } file { name, path, url, commit { oid } } lineMatches { preview, lineNumber, offsetAndLengths,
 	limitHit } } }
 limitHit, cloning { name }, missing { name }, timedout { name }, resultCount, elapsedMilliseconds } } }`
-	return post("/.api/graphql", map[string]any{"query": search, "variables": map[string]string{"query": withCount(query, results)}})
+	variables := map[string]string{"query": withCount(query, results)}
+	return post("/.api/graphql", map[string]any{"query": search, "variables": variables})
 }
 
-// zoektRequest asks for the same: so many files, with a search as deep as that needs.
+// zoektRequest requests the same number of files, with a search of the depth that this needs.
 func zoektRequest(query string, results int) (request, error) {
 	return post("/api/search", map[string]any{"Q": query, "Opts": map[string]any{
 		"ChunkMatches": true, "NumContextLines": 0, "MaxDocDisplayCount": results,
@@ -136,7 +138,7 @@ func parseStream(body []byte) ([]searchMatch, error) {
 				all = append(all, searchMatch{r.Repository, r.Commit})
 			}
 		case name == "data" && event == "error":
-			return nil, fmt.Errorf("the server says %.200s", value)
+			return nil, fmt.Errorf("server error: %.200s", value)
 		}
 	}
 	return all, lines.Err()
@@ -179,7 +181,7 @@ func parseZoekt(body []byte) ([]searchMatch, error) {
 		return nil, err
 	}
 	if answer.Result == nil {
-		return nil, errors.New("no Result in it")
+		return nil, errors.New("the response has no Result")
 	}
 	var all []searchMatch
 	for _, f := range answer.Result.Files {

@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
-// print writes the report, as text or JSON, and the page if it was asked for.
+// print writes the report as text or JSON, and the page with --html.
 func (o *searchOptions) print(env loadgen.Env, url string, r *searchReport) error {
 	if o.html != "" {
 		if err := o.writeHTML(url, r); err != nil {
@@ -33,7 +33,7 @@ func (o *searchOptions) print(env loadgen.Env, url string, r *searchReport) erro
 		fmt.Fprintf(env.Stdout, "\nobject IDs took %.3f of the time of the requests\n", *r.Share)
 	}
 	if o.sustained {
-		fmt.Fprintf(env.Stdout, "\nhighest rate that is sustained: %.1f/s", r.Sustained)
+		fmt.Fprintf(env.Stdout, "\nhighest sustained rate: %.1f/s", r.Sustained)
 		if r.Peer != nil {
 			fmt.Fprintf(env.Stdout, "; peer %.1f/s; ratio %.2f", r.Peer.Sustained, r.ToPeer)
 		}
@@ -66,7 +66,7 @@ func (r *searchReport) table(w io.Writer) error {
 	return t.Flush()
 }
 
-// writeHTML writes one page that needs nothing else: the table, and latency over time for each rate.
+// writeHTML writes one self-contained page: the table, and the latency over time for each rate.
 func (o *searchOptions) writeHTML(url string, r *searchReport) error {
 	page := struct {
 		URL, About, When string
@@ -93,7 +93,7 @@ func (o *searchOptions) writeHTML(url string, r *searchReport) error {
 }
 
 var searchPage = template.Must(template.New("page").Funcs(template.FuncMap{
-	"style": func() template.CSS { return page.Style },
+	"style": func() template.CSS { return template.CSS(page.Style) },
 	"ms":    func(x float64) string { return fmt.Sprintf("%.2f", x) },
 	"ratio": func(x *float64) string { return chart.OrDash("%.2f", x) },
 	"peer":  func(r *searchReport, i int) *searchRate { return &r.Peer.Rates[i] },

@@ -21,7 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// oldWorld is a search front end that finds the object ID of each result anew, before it passes an answer on.
+// oldWorld is a search front end that finds the object ID of each result before it forwards a response.
 type oldWorld struct {
 	resolve string
 	root    string // of the repositories, for git
@@ -33,7 +33,7 @@ func (o *oldWorld) flags(f *pflag.FlagSet) {
 		"find the object ID of each result: process, redis, memory or none (default: without a proxy)")
 	f.StringVar(&o.root, "root", "", "directory of the server's repositories, for --resolve process")
 	f.StringVar(&o.redis, "redis", "",
-		"redis://HOST:PORT/DB, for --resolve redis; keys that begin with packhorse-bench: are written there")
+		"redis://HOST:PORT/DB, for --resolve redis; the run writes keys with the prefix packhorse-bench:")
 }
 
 func (o *oldWorld) check() error {
@@ -48,18 +48,18 @@ func (o *oldWorld) check() error {
 			return errors.New("--resolve redis needs --redis redis://HOST:PORT")
 		}
 	default:
-		return fmt.Errorf("--resolve %q: process, redis, memory or none", o.resolve)
+		return fmt.Errorf("--resolve %q: want process, redis, memory or none", o.resolve)
 	}
 	return nil
 }
 
-// front is the proxy that stands for it.
+// front is the proxy in the role of the front end.
 type front struct {
-	searched *searched // the server as it is seen through the proxy
+	searched *searched // the server behind the proxy
 	server   *http.Server
 	undo     func()
 
-	finding, total atomic.Int64 // ns in all requests: finding object IDs, and everything
+	finding, total atomic.Int64 // nanoseconds of all requests: finding object IDs, and in total
 }
 
 // begin starts the proxy on a free port of the loopback.
@@ -88,7 +88,7 @@ func (o *searchOptions) begin(ctx context.Context, s *searched) (*front, error) 
 			}
 			began := time.Now()
 			defer func() { f.finding.Add(int64(time.Since(began))) }()
-			for _, m := range s.matches { // those of the first answer, as each answer has
+			for _, m := range s.matches { // those of the first response; all responses have the same
 				if err := find(r.Request.Context(), m); err != nil {
 					return err
 				}
@@ -117,7 +117,7 @@ func (f *front) close() {
 	f.undo()
 }
 
-// share is the part of the requests' time that finding object IDs took; nil without requests.
+// share is the share of finding object IDs in the time of the requests, or nil without requests.
 func (f *front) share() *float64 {
 	total := f.total.Load()
 	if total == 0 {
@@ -127,7 +127,7 @@ func (f *front) share() *float64 {
 	return &share
 }
 
-// finder finds a result's object ID in the way that was asked for.
+// finder returns the function that finds a result's object ID as --resolve requires.
 func (o *searchOptions) finder(ctx context.Context,
 	s *searched) (find func(context.Context, searchMatch) error, undo func(), err error) {
 	switch o.resolve {
@@ -151,7 +151,7 @@ func (o *searchOptions) finder(ctx context.Context,
 	return func(context.Context, searchMatch) error { return nil }, func() {}, nil
 }
 
-// byProcess does for each result what the study's front end did.
+// byProcess works like the front end of the study for each result.
 func (o *searchOptions) byProcess(s *searched, transport *http.Transport) func(context.Context, searchMatch) error {
 	list := s.String() + "/-/api/v1/search/status"
 	return func(ctx context.Context, m searchMatch) error {
@@ -186,7 +186,7 @@ func (o *searchOptions) byProcess(s *searched, transport *http.Transport) func(c
 	}
 }
 
-// repository is where a repository of the server is.
+// repository returns the directory of a repository of the server.
 func (o *searchOptions) repository(name string) (string, error) {
 	for _, suffix := range []string{"", ".git"} {
 		dir := filepath.Join(o.root, filepath.FromSlash(name)+suffix)

@@ -33,30 +33,30 @@ type searchOptions struct {
 	json bool
 }
 
-// searchReport is what `packhorse-bench search --json` prints.
+// searchReport is the output of `packhorse-bench search --json`.
 type searchReport struct {
 	Query   string       `json:"query"`
 	API     string       `json:"api"`
-	Results int          `json:"results"` // of one answer
+	Results int          `json:"results"` // of one response
 	Resolve string       `json:"resolve"`
 	Rates   []searchRate `json:"rates"`
 	Peer    *searchPeer  `json:"peer,omitempty"`
-	// Sustained is the highest rate that was answered without a failure and without falling behind; 0: not measured.
+	// Sustained is the highest rate without failures and without a growing delay. 0: not measured.
 	Sustained float64 `json:"sustained_qps,omitempty"`
-	// ToPeer is Sustained against the peer's.
+	// ToPeer is Sustained divided by the peer's.
 	ToPeer float64 `json:"sustained_to_peer,omitempty"`
-	// Share is the part of a request's time that finding object IDs took, at the lowest rate; with --resolve only.
+	// Share is the share of finding object IDs in a request's time, at the lowest rate. Only with --resolve.
 	Share *float64 `json:"resolve_share,omitempty"`
 }
 
-// searchPeer is the zoekt-webserver beside which a server was measured.
+// searchPeer has the results of the zoekt-webserver that was measured beside a server.
 type searchPeer struct {
 	Results   int          `json:"results"`
 	Rates     []searchRate `json:"rates"`
 	Sustained float64      `json:"sustained_qps,omitempty"`
 }
 
-// searchRate is what was measured at one rate.
+// searchRate is the result at one rate.
 type searchRate struct {
 	QPS      float64 `json:"qps"`
 	Requests int     `json:"requests"`
@@ -66,12 +66,12 @@ type searchRate struct {
 	P95      float64 `json:"p95_ms"`
 	P99      float64 `json:"p99_ms"`
 	Max      float64 `json:"max_ms"`
-	Bytes    int64   `json:"bytes"` // of all answers
-	// Link50 and Link95 are of the time between a server and the process of its own that searches, of which its answers
-	// tell (Server-Timing).
+	Bytes    int64   `json:"bytes"` // of all responses
+	// Link50 and Link95 are percentiles of the time between a server and its search worker process, from the header
+	// Server-Timing.
 	Link50 *float64 `json:"link_p50_ms,omitempty"`
 	Link95 *float64 `json:"link_p95_ms,omitempty"`
-	// ToPeer is p95 against the peer's at this rate; the median of rounds, as the rest.
+	// ToPeer is p95 divided by the peer's at this rate. Like the other values it is that of the median round.
 	ToPeer *float64 `json:"p95_to_peer,omitempty"`
 
 	points []chart.Point // of the median round: latency in ms over the seconds of the run
@@ -81,31 +81,33 @@ func Command(env loadgen.Env) *cobra.Command {
 	var o searchOptions
 	cmd := &cobra.Command{
 		Use:   "search URL --query QUERY",
-		Short: "Measure code search at fixed rates, as users ask and not as the server answers",
-		Long: `Sends a query at each of the rates, whatever the server does (open loop): a server that falls behind is seen as latency, and not as fewer requests.
-Every answer has to be whole and to have as many results as the first one. Latency counts from the time at which a request was due to the end of its answer.
+		Short: "Measure code search at fixed rates",
+		Long: `Sends a query at each of the rates, regardless of the server (open loop). A slow server shows as latency, and not as
+		fewer requests. Every response must be complete and have as many results as the first one. Latency is the time from
+		when a request was due to the end of its response.
 
   --api json      GET /-/api/v1/search
   --api stream    GET /.api/search/stream, chunk matches
   --api graphql   POST /.api/graphql, the query of src search
   --api zoekt     POST /api/search of zoekt-webserver
 
-With --peer a zoekt-webserver is asked for the same, in turn with the server, and p95 is compared rate by rate. "make bench-search" builds one and does all of
-this over an index.
+		With --peer a zoekt-webserver gets the same requests, in turn with the server, and the p95 values are compared for each
+		rate. "make bench-search" builds a zoekt-webserver and does all of this with one index.
 
---sustained looks for the highest rate that is answered without a failure and without falling behind.
+		--sustained finds the highest rate without failures and without a growing delay.
 
---resolve shows what it costs to find the object ID of each result: a proxy in this process stands in front of the server, which does for each result in turn
+		--resolve shows the cost of finding the object ID of each result. A proxy in this process does for each result:
 
-  process    what a search front end did with a Git server: git symbolic-ref HEAD, the index's list of repositories over HTTP, git rev-parse
+  process    the work of a search front end with a Git server: git symbolic-ref HEAD, the index's list of repositories
+             over HTTP, git rev-parse
   redis      one GET from --redis
   memory     one look-up in a map
-  none       nothing: the server's results carry the commit that was indexed
+  none       nothing, because the server's results have the indexed commit
 
-resolve_share is the part of a request's time that this took.
+		resolve_share is the share of this in a request's time.
 
-link is the time between the server and the process of its own that searches, as the server's answers tell it (json alone, of answers up to 64 KiB):
-sending the request, and having the results of a search that is over.`,
+		link is the time between the server and its search worker process, as reported by the server (only json, and responses up
+		to 64 KiB): sending the request, and receiving the results after the search.`,
 		Example: `  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5,50 --duration 60s
   packhorse-bench search http://127.0.0.1:8080 --query 'func main' --results 1000 --sustained --peer http://127.0.0.1:6070
   packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5 --resolve process --root /srv/git --html study.html`,
@@ -113,14 +115,14 @@ sending the request, and having the results of a search that is over.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.query, "query", "", "what to search for (required)")
-	f.StringVar(&o.rates, "rates", "1,5,50", "requests a second, one run after the other")
-	f.DurationVar(&o.duration, "duration", time.Minute, "how long each rate is kept up")
-	f.DurationVar(&o.timeout, "timeout", time.Minute, "an answer that takes longer is a failure")
+	f.StringVar(&o.rates, "rates", "1,5,50", "requests per second, one run for each")
+	f.DurationVar(&o.duration, "duration", time.Minute, "duration of the run at each rate")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "timeout of a response")
 	f.IntVar(&o.rounds, "rounds", 1, "measure each rate this often, and show the round with the median p95")
 	f.StringVar(&o.api, "api", "json", "json, stream, graphql or zoekt")
-	f.IntVar(&o.results, "results", 10, "ask for this many results")
+	f.IntVar(&o.results, "results", 10, "number of results to request")
 	f.StringVar(&o.peer, "peer", "", "URL of a zoekt-webserver to compare with")
-	f.BoolVar(&o.sustained, "sustained", false, "look for the highest rate that is sustained, too")
+	f.BoolVar(&o.sustained, "sustained", false, "also find the highest sustained rate")
 	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	o.oldWorld.flags(f)
@@ -138,20 +140,20 @@ sending the request, and having the results of a search that is over.`,
 func (o *searchOptions) check() ([]float64, error) {
 	switch {
 	case o.query == "":
-		return nil, errors.New("--query: what is to be searched for?")
+		return nil, errors.New("--query: missing")
 	case o.duration <= 0 || o.timeout <= 0:
-		return nil, errors.New("--duration and --timeout have to be positive")
+		return nil, errors.New("--duration and --timeout must be positive")
 	case o.rounds < 1 || o.results < 1:
-		return nil, errors.New("--rounds and --results have to be at least 1")
+		return nil, errors.New("--rounds and --results must be at least 1")
 	}
 	if _, ok := searchAPIs[o.api]; !ok {
-		return nil, fmt.Errorf("--api %q: json, stream, graphql or zoekt", o.api)
+		return nil, fmt.Errorf("--api %q: want json, stream, graphql or zoekt", o.api)
 	}
 	var rates []float64
 	for s := range strings.SplitSeq(o.rates, ",") {
 		r, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
 		if err != nil || !(r > 0) || r > loadgen.MaxSearchRate {
-			return nil, fmt.Errorf("--rates %q: want numbers above 0, such as 1,5,50", o.rates)
+			return nil, fmt.Errorf("--rates %q: want positive numbers, such as 1,5,50", o.rates)
 		}
 		rates = append(rates, r)
 	}
@@ -212,7 +214,7 @@ func (o *searchOptions) run(ctx context.Context, env loadgen.Env, url string, ra
 	return fails.Err()
 }
 
-// atRate measures all servers in turn, round by round, and gives each one's round with the median p95.
+// atRate measures all servers in turn, round by round, and returns each server's round with the median p95.
 func (o *searchOptions) atRate(ctx context.Context, all []*searched, rate float64,
 	fails *loadgen.Failures) ([]searchRate, error) {
 	rounds := make([][]searchRate, len(all))
@@ -247,23 +249,23 @@ func (o *searchOptions) atRate(ctx context.Context, all []*searched, rate float6
 }
 
 const (
-	// probeTime is how long one rate is tried by --sustained, and closedTime how long the server is asked as fast as it
-	// answers, for a first guess.
+	// probeTime is the duration of one try of --sustained. closedTime is that of the closed loop that gives the first
+	// guess.
 	probeTime  = 5 * time.Second
 	closedTime = 2 * time.Second
-	// closedClients ask meanwhile.
+	// closedClients is the number of clients of that closed loop.
 	closedClients = 8
-	// behind is how far latencies may grow in a rate that is sustained: the mean of the last quarter against that of the
-	// second, and what does not count as growth.
+	// behind is the maximum growth of latencies at a sustained rate: the mean of the last quarter divided by that of the
+	// second quarter. Latencies below noGrowth do not count as growth.
 	behind, noGrowth = 2.0, 100 * time.Millisecond
-	// step is by which the rate is lowered until it is sustained.
+	// step is the factor by which the rate is lowered until it is sustained.
 	step = 0.95
 )
 
-// sustain finds the highest rates, of all servers in turn.
+// sustain finds the highest rates of all servers in turn.
 func (o *searchOptions) sustain(ctx context.Context, env loadgen.Env, all []*searched, r *searchReport) error {
 	for i, s := range all {
-		stop := loadgen.Progress(ctx, env.Stderr, func() string { return "looking for the highest rate of " + s.String() })
+		stop := loadgen.Progress(ctx, env.Stderr, func() string { return "searching for the highest rate of " + s.String() })
 		best, err := s.sustained(ctx)
 		stop()
 		if err != nil {
@@ -279,8 +281,7 @@ func (o *searchOptions) sustain(ctx context.Context, env loadgen.Env, all []*sea
 	return nil
 }
 
-// sustained begins a little above what the server answers when asked as fast as it can, and lowers the rate until it is
-// kept up.
+// sustained starts slightly above the rate of a closed loop, and lowers the rate until it is sustained.
 func (s *searched) sustained(ctx context.Context) (float64, error) {
 	_, n, err := s.drive(ctx, 0, closedTime, closedClients, &loadgen.Failures{})
 	if err != nil {
@@ -299,19 +300,19 @@ func (s *searched) sustained(ctx context.Context) (float64, error) {
 	return 0, nil
 }
 
-// searched is a server that searches are sent to.
+// searched is a server that gets searches.
 type searched struct {
 	target  *loadgen.Target
 	api     searchAPI
 	request request
 	timeout time.Duration
-	results int // of the first answer
+	results int // of the first response
 	matches []searchMatch
 }
 
 func (s *searched) String() string { return s.target.String() }
 
-// newSearched asks a server once.
+// newSearched sends one request to a server.
 func newSearched(ctx context.Context, base string, api searchAPI, o *searchOptions) (*searched, error) {
 	t, err := loadgen.ParseTarget(base, false)
 	if err != nil {
@@ -335,7 +336,7 @@ func newSearched(ctx context.Context, base string, api searchAPI, o *searchOptio
 		return nil, fmt.Errorf("%w: %s", err, strings.Join(sent.Failures.First, "; "))
 	}
 	if s.matches, err = api.parse(first); err != nil {
-		return nil, fmt.Errorf("the answer of %v is none of this API: %w", s, err)
+		return nil, fmt.Errorf("%v: the response does not match the API: %w", s, err)
 	}
 	if s.results = len(s.matches); s.results == 0 {
 		return nil, fmt.Errorf("%v finds nothing for %q", s, o.query)
@@ -359,7 +360,7 @@ type measured struct {
 
 func (m *measured) requests() int { return len(m.points) }
 
-// fellBehind tells whether latencies grew while the run went on.
+// fellBehind reports whether latencies grew during the run.
 func (m *measured) fellBehind() bool {
 	if len(m.points) < 8 {
 		return false
@@ -375,7 +376,7 @@ func (m *measured) fellBehind() bool {
 	return late > behind*early && late-early > float64(noGrowth)/1e6
 }
 
-// drive sends requests at a rate and sums up. At rate 0 each of the connections asks again as soon as it is answered.
+// drive sends requests at a rate and adds up the results. Rate 0 is a closed loop.
 func (s *searched) drive(ctx context.Context, rate float64, duration time.Duration, conns int,
 	fails *loadgen.Failures) (searchRate, *measured, error) {
 	var link loadgen.Samples
@@ -412,7 +413,7 @@ func (s *searched) drive(ctx context.Context, rate float64, duration time.Durati
 	return r, m, nil
 }
 
-// linkTime reads what a server says of the way to its process that searches and back.
+// linkTime parses the time between the server and its search worker from the header Server-Timing.
 func linkTime(timing string) (time.Duration, bool) {
 	for part := range strings.SplitSeq(timing, ",") {
 		if text, ok := strings.CutPrefix(strings.TrimSpace(part), "link;dur="); ok {
@@ -423,25 +424,25 @@ func linkTime(timing string) (time.Duration, bool) {
 	return 0, false
 }
 
-// maxSearchConns bounds the connections of an open loop: a server that stands still must not take all of this machine's
-// ports.
+// maxSearchConns limits the connections of an open loop, so that a stalled server does not use up the ports of this
+// machine.
 const maxSearchConns = 5000
 
-// sender returns a closed loop of searches. Answers may be checked by several goroutines, but never at the same time.
+// sender returns a closed loop of searches. Calls of check do not overlap.
 func (s *searched) sender(check func(x *loadgen.Exchange) error) *loadgen.Sender {
 	return &loadgen.Sender{Target: s.target, Requests: [][]byte{s.request.bytes(s.target)}, Arrivals: loadgen.FixedRate(1),
 		Keep: true, Timeout: s.timeout,
 		Pause: loadgen.RetryAfter, Check: check}
 }
 
-// verify says what is wrong with an answer.
+// verify checks a response.
 func (s *searched) verify(x *loadgen.Exchange) error {
 	if err := loadgen.CheckStatus(x); err != nil {
 		return err
 	}
 	n, err := s.api.count(x.Body)
 	if err == nil && s.results > 0 && n != s.results {
-		err = fmt.Errorf("an answer with %d results, where the first had %d", n, s.results)
+		err = fmt.Errorf("a response with %d results, want %d as in the first", n, s.results)
 	}
 	return err
 }

@@ -29,12 +29,15 @@ func searchAnswers(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		w.Header().Set("Server-Timing", "index;dur=2.5, link;dur=0.125")
-		io.WriteString(w, `{"results":[{"repository":"a","path":"x","commit":"1"},{"repository":"b","path":"y","commit":"2"}]}`+"\n")
+		io.WriteString(w, `{"results":[{"repository":"a","path":"x","commit":"1"},`+
+			`{"repository":"b","path":"y","commit":"2"}]}`+"\n")
 	case "/.api/search/stream":
 		io.WriteString(w, "event: matches\ndata: "+
-			"[{\"type\":\"content\",\"repository\":\"a\",\"commit\":\"1\"},{\"repository\":\"b\",\"commit\":\"2\"}]\n\nevent: done\ndata: {}\n\n")
+			`[{"type":"content","repository":"a","commit":"1"},{"repository":"b","commit":"2"}]`+
+			"\n\nevent: done\ndata: {}\n\n")
 	case "/.api/graphql":
-		io.WriteString(w, `{"data":{"search":{"results":{"results":[{"repository":{"name":"a"},"file":{"commit":{"oid":"1"}}},{"repository":{"name":"b"},"file":{"commit":{"oid":"2"}}}]}}}}`)
+		io.WriteString(w, `{"data":{"search":{"results":{"results":[`+
+			`{"repository":{"name":"a"},"file":{"commit":{"oid":"1"}}},{"repository":{"name":"b"},"file":{"commit":{"oid":"2"}}}]}}}}`)
 	case "/api/search":
 		var asked struct{ Q string }
 		if json.Unmarshal(body, &asked) != nil || asked.Q != "needle" {

@@ -34,10 +34,10 @@ type existsOptions struct {
 	rpc      gitload.RPCOptions
 
 	server        gitload.Server
-	load, machine []string // arguments of the process that makes clones, and of the one that watches the machine
+	load, machine []string // arguments of the process that makes clones, and of the one that watches for standstills
 }
 
-// existsReport is what `packhorse-bench lab exists --json` prints.
+// existsReport is the output of `packhorse-bench lab exists --json`.
 type existsReport struct {
 	All      loadgen.Percentiles `json:"exists_ms"`
 	First    loadgen.Percentiles `json:"first_ms"` // of the first WindowS seconds
@@ -47,30 +47,33 @@ type existsReport struct {
 	PerS     float64             `json:"exists_per_s"`
 	Requests int                 `json:"requests"`
 	Errors   int                 `json:"errors"` // of both kinds
-	// git pack-objects started, by the server's metrics; null: not known
+	// ChildPerS is the rate of git pack-objects, from the server's metrics. Null: unknown.
 	ChildPerS *float64 `json:"children_per_s"`
 	Clones    int      `json:"clones"`
 
-	Standstill *loadgen.StandstillReport `json:"standstill"` // null: not known
+	Standstill *loadgen.StandstillReport `json:"standstill"` // null: unknown
 }
 
-const existsHelp = `Asks a storage node whether a ref exists (RefService.Exists, by the control API as the Go client makes it) at a fixed rate, whatever the node does (open loop),
-while the node starts git children at a fixed rate. Latency counts from the time that a question was due. Beside the whole, the first ten seconds are shown
-against the last ten: a node whose children leave something behind becomes slower.
+const existsHelp = `Sends RefService.Exists to a storage node at a fixed rate, with the control API like the Go client, regardless of the
+node (open loop). Meanwhile the node starts git processes at a fixed rate. Latency counts from the time when a request
+was due. The report compares the first ten seconds with the last ten, because a node that does not clean up after its
+children becomes slower.
 
-Each child is the git pack-objects of a shallow clone that differs from all others, so that no cache has its pack.
+Each child is the git pack-objects of a shallow clone that differs from all others, so that its pack is in no cache.
 
-Without arguments a server is started for the run, with a small repository made for it, of which a pack takes milliseconds. With URL the clones go there, and the
-questions to the node that --rpc names; the repository's path is the same in both, and it needs branches enough for clones that differ.
+Without arguments the command starts a server with a small repository, whose packs take milliseconds. With URL the
+clones go there, and the requests to the node of --rpc. The repository's path is the same in both, and the repository
+needs enough branches for clones that differ.
 
-The clones are made by a process at a lower priority (nice 5), the questions at a higher one (nice -5) where that is permitted. A virtual machine stands still
-while its host runs others, and each server on it is late then: when that was is shown, with the percentiles of the questions that it did not meet.`
+The clones run in a process at a lower priority (nice 5), and the requests at a higher one (nice -5) if that is
+permitted. A virtual machine stands still while its host runs other machines, and every server is late then. The report
+has these times, and the percentiles without the requests that met them.`
 
 func Command(env loadgen.Env) *cobra.Command {
 	var o existsOptions
 	cmd := &cobra.Command{
 		Use:   "exists [URL --rpc ADDRESS]",
-		Short: "Measure small questions to a node while it starts git children at a fixed rate",
+		Short: "Measure small requests to a node while it starts git processes at a fixed rate",
 		Long:  existsHelp,
 		Example: `  packhorse-bench lab exists
   packhorse-bench lab exists --rate 500 --children 10 --duration 30s --json
@@ -78,11 +81,11 @@ func Command(env loadgen.Env) *cobra.Command {
 		Args: cobra.MaximumNArgs(1),
 	}
 	f := cmd.Flags()
-	f.Float64Var(&o.rate, "rate", 1000, "questions a second")
-	f.Float64Var(&o.children, "children", 20, "git children a second")
-	f.DurationVar(&o.duration, "duration", time.Minute, "how long new questions are asked")
-	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up on a question or a clone that takes this long")
-	f.StringVar(&o.ref, "ref", "", "the ref that is asked for (default: what HEAD points to)")
+	f.Float64Var(&o.rate, "rate", 1000, "requests per second")
+	f.Float64Var(&o.children, "children", 20, "git processes per second")
+	f.DurationVar(&o.duration, "duration", time.Minute, "how long the run starts requests")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "timeout of a request or a clone")
+	f.StringVar(&o.ref, "ref", "", "the ref of the requests (default: the target of HEAD)")
 	f.StringVar(&o.ops, "ops", "",
 		"the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
 	f.BoolVar(&o.insecure, "insecure", false, "accept any TLS certificate of URL")
@@ -105,24 +108,24 @@ func Command(env loadgen.Env) *cobra.Command {
 	return cmd
 }
 
-// maxExistsRate bounds both rates.
+// maxExistsRate limits both rates.
 const maxExistsRate = 100_000
 
 func (o *existsOptions) check(args []string) error {
 	switch {
 	case !(o.rate > 0 && o.rate <= maxExistsRate) || !(o.children > 0 && o.children <= maxExistsRate):
-		return fmt.Errorf("--rate and --children: above 0, and %d at most", maxExistsRate)
+		return fmt.Errorf("--rate and --children: want positive numbers up to %d", maxExistsRate)
 	case o.duration <= 0 || o.timeout <= 0:
-		return errors.New("--duration and --timeout have to be positive")
+		return errors.New("--duration and --timeout must be positive")
 	case len(args) > 0 && o.rpc.Address == "":
-		return errors.New("with URL say with --rpc which node is to be asked")
+		return errors.New("URL needs --rpc with the address of the node")
 	case len(args) == 0 && (o.rpc.Address != "" || o.ops != "" || o.ref != ""):
-		return errors.New("--rpc, --ops and --ref are for a server with a URL: the one that is started for the run is known")
+		return errors.New("--rpc, --ops and --ref need a URL: without it the command starts its own server")
 	}
 	return o.rpc.Check()
 }
 
-// run measures, at a server of its own if none is given.
+// run measures the given server, or its own.
 func (o *existsOptions) run(ctx context.Context, env loadgen.Env, args []string) (err error) {
 	phase := "preparing"
 	stop := loadgen.Progress(ctx, env.Stderr, func() string { return phase })
@@ -137,7 +140,7 @@ func (o *existsOptions) run(ctx context.Context, env loadgen.Env, args []string)
 		if err != nil {
 			return err
 		}
-		defer server.Stop() //nolint:errcheck // what it answered was found right
+		defer server.Stop() //nolint:errcheck // its responses were correct
 		args = []string{server.URL}
 		o.ops = server.Ops
 	}
@@ -158,7 +161,7 @@ func (o *existsOptions) run(ctx context.Context, env loadgen.Env, args []string)
 	return o.print(env, out, r, clones)
 }
 
-// measure asks while another process makes the clones.
+// measure sends the requests while another process makes the clones.
 func (o *existsOptions) measure(ctx context.Context, q *loadgen.Pings, job *gitload.LoadJob,
 	counters *loadgen.Scraper) (*existsReport, *loadgen.Outcome, *loadgen.LoadResult, error) {
 	load, err := loadgen.StartLoad(ctx, job, o.load)
@@ -206,7 +209,7 @@ func (o *existsOptions) measure(ctx context.Context, q *loadgen.Pings, job *gitl
 	return r, out, &clones, nil
 }
 
-// warmUp is how long questions are asked before they count.
+// warmUp is the duration of requests before the measurement.
 const warmUp = 2 * time.Second
 
 // start serves a repository that is made for the run.
@@ -224,10 +227,10 @@ func (o *existsOptions) start(ctx context.Context, dir string) (*gitload.OwnServ
 	return gitload.StartServer(ctx, dir, seed, o.server.Program, []string{"--listen", o.rpc.Address}, quiet)
 }
 
-// The repository for the run: clones of two of the branches, by depth, make 40,000 that differ.
+// The size of the run's repository. Clones of two of its branches with a depth give 40,000 different packs.
 const seedBranches, seedDepth = 64, gitload.MaxColdDepth
 
-// branchesStream is what git fast-import makes the repository of (git-fast-import(1)).
+// branchesStream is the input of git fast-import for the repository (git-fast-import(1)).
 func branchesStream() string {
 	var b strings.Builder
 	for i := range seedBranches {
@@ -244,10 +247,10 @@ func branchesStream() string {
 	return b.String()
 }
 
-// existsConns is on how many connections clones are made.
+// existsConns is the number of connections of the clones.
 const existsConns = 8
 
-// prepare asks once, and makes the job of the process that makes clones.
+// prepare sends one request, and makes the job of the process that makes clones.
 func (o *existsOptions) prepare(ctx context.Context, t *loadgen.Target) (*loadgen.Pings, *gitload.LoadJob, error) {
 	refs, err := gitload.ListRefs(ctx, t, o.timeout)
 	if err != nil {
@@ -267,7 +270,7 @@ func (o *existsOptions) prepare(ctx context.Context, t *loadgen.Target) (*loadge
 	if err != nil {
 		return nil, nil, err
 	}
-	node, err := o.rpc.Client() // its errors say more than a status
+	node, err := o.rpc.Client() // its errors are more specific than a status
 	if err != nil {
 		return nil, nil, err
 	}
@@ -277,23 +280,23 @@ func (o *existsOptions) prepare(ctx context.Context, t *loadgen.Target) (*loadge
 	request := &packhorsev1.ExistsRequest{Repository: repository, Name: o.ref}
 	response, err := node.Refs().Exists(limited, connect.NewRequest(request))
 	if err == nil && !response.Msg.GetExists() {
-		err = errors.New("there is no such ref")
+		err = errors.New("the ref does not exist")
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("asking the node for %s: %w", o.ref, err)
+		return nil, nil, fmt.Errorf("request %s from the node: %w", o.ref, err)
 	}
 	q, err := o.rpc.Pings(ctx, packhorsev1connect.RefServiceExistsProcedure, request, o.timeout)
 	if err != nil {
-		return nil, nil, fmt.Errorf("asking the node for %s: %w", o.ref, err)
+		return nil, nil, fmt.Errorf("request %s from the node: %w", o.ref, err)
 	}
 	q.Conns, q.Rate, q.Urgent = questionConns, o.rate, true
 	return q, job, nil
 }
 
-// questionConns is on how many connections questions are asked: a late answer does not delay the next question.
+// questionConns is the number of connections of the requests. A late response does not delay the next request.
 const questionConns = 128
 
-// existsWindow is the length of the run's begin and end that are compared; a sixth of short runs.
+// existsWindow is the length of the compared parts at the start and end of the run. It is a sixth of short runs.
 const existsWindow = 10 * time.Second
 
 func newReport(out *loadgen.Outcome, duration time.Duration) *existsReport {
@@ -325,10 +328,10 @@ func (o *existsOptions) print(env loadgen.Env, out *loadgen.Outcome, r *existsRe
 		fmt.Fprintf(env.Stderr, "error: clone: %s\n", msg)
 	}
 	if clones.Exhausted {
-		fmt.Fprintln(env.Stderr, "note: the repository's refs gave no more clones that differ: children ended early")
+		fmt.Fprintln(env.Stderr, "note: the repository's refs gave no further clones: git processes ended early")
 	}
 	if !out.Urgent {
-		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the questions wait for CPU as others do\n",
+		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the requests have no priority\n",
 			loadgen.UrgentNice)
 	}
 	if o.json {
@@ -339,7 +342,8 @@ func (o *existsOptions) print(env loadgen.Env, out *loadgen.Outcome, r *existsRe
 				"first)\n"+
 				"  %-12s %v\n  %-12s %d (%.1f/s)\n  %-12s %d clones; git pack-objects: %s\n", o.ref, o.rpc.Address, o.rate,
 			o.duration, "all", r.All, "first", r.First, "last", r.Last,
-			"ratio", r.P99Ratio, r.WindowS, "machine", r.Standstill, "answers", r.Requests, r.PerS, "children", r.Clones, chart.OrDash("%.2f/s", r.ChildPerS))
+			"ratio", r.P99Ratio, r.WindowS, "machine", r.Standstill, "answers", r.Requests, r.PerS,
+			"children", r.Clones, chart.OrDash("%.2f/s", r.ChildPerS))
 	}
 	if r.Errors > 0 {
 		err = errors.Join(err, fmt.Errorf("%d requests failed", r.Errors))

@@ -14,12 +14,12 @@ func TestExistsRefuses(t *testing.T) {
 		"--children -1":                          "--rate and --children",
 		"--duration 0s":                          "positive",
 		"http://127.0.0.1:1/x":                   "--rpc",
-		"--rpc 127.0.0.1:1":                      "for a server with a URL",
+		"--rpc 127.0.0.1:1":                      "need a URL",
 		"http://127.0.0.1:1/x --rpc 127.0.0.1:1": "connection refused",
 	} {
 		_, _, err := benchtest.Run(t, t.Context(), append([]string{"exists"}, strings.Fields(args)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", args, err)
+			t.Errorf("%s: error %v, want %q", args, err, want)
 		}
 	}
 }

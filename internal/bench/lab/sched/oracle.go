@@ -6,26 +6,26 @@ import (
 	"math"
 )
 
-// oracle is a bound of what workers with slots can do together: it knows what each request still needs, and always has
-// those go on that need least (shortest remaining processing time, Schrage 1968). Locks do not matter to it: whatever
-// runs may be stopped, and go on elsewhere, at no cost.
+// oracle is a bound for workers with slots. It knows the remaining time of each request, and always runs those with the
+// shortest remaining time (shortest remaining processing time, Schrage 1968). It ignores locks, and may stop a running
+// request and continue it elsewhere at no cost.
 //
-// Two things can be short, and each gives a bound of its own; the greater one counts:
+// Two resources can be scarce, and each gives a bound. The greater one counts:
 //
-//   - the CPUs that the workers can keep busy, as if there were slots without end: those compute that need least of
-//     computing;
-//   - the slots, as if there were CPUs without end: those have a slot that need least in all.
+//   - the CPUs that the workers can keep busy, with unlimited slots: the requests with the least remaining computing
+//     run;
+//   - the slots, with unlimited CPUs: the requests with the least remaining time have a slot.
 //
-// Of fixed durations it is the central queue, first come first served, and no order is better. Else its mean is the
-// least, or as good as that: with several CPUs nothing that is simple is proved to be. High percentiles of it are no
-// bounds where durations differ: those who need most wait for all.
+// For fixed durations it is the central queue in order of arrival, and no order is better. Otherwise its mean is close
+// to the minimum: no simple policy is proved to be optimal for several CPUs. Its high percentiles are not bounds if
+// durations differ, because the longest requests wait for all others.
 type oracle struct {
 	slots, cpus int
-	need        func(*schedJob) float64 // what it still needs of what is short, in s
-	in          []*schedJob             // those that have a slot, by what they need
-	out         needs                   // those that have none
-	at          float64                 // when it was looked at last
-	changes     int                     // says which timer counts
+	need        func(*schedJob) float64 // remaining need of the scarce resource, in seconds
+	in          []*schedJob             // requests with a slot, by their need
+	out         needs                   // requests without a slot
+	at          float64                 // time of the last update
+	changes     int                     // identifies the current timer
 }
 
 func newOracle(s *schedSim) schedPolicy {
@@ -36,17 +36,17 @@ func newOracle(s *schedSim) schedPolicy {
 		p.slots, p.cpus = s.cell.workers*s.cell.slots, math.MaxInt
 		p.need = func(j *schedJob) float64 { return j.parts[0] + j.parts[1] + j.parts[2] }
 	case s.o.cpu == 1:
-		p.slots = p.cpus // who has none of them needs no slot, and heaps are faster
+		p.slots = p.cpus // a request without CPU needs no slot, and heaps are faster
 	}
 	p.out.need = p.need
 	return p
 }
 
-// soon is a time in which nothing happens, in s: less is what rounding leaves.
+// soon is the time in seconds below which a duration is a rounding error.
 const soon = 1e-10
 
-// settle passes over parts that are done, and tells whether all are. Late in a simulation the clock's own steps are
-// longer than soon: what they cannot tell from now is done, too, or the time for it would never come.
+// settle skips finished parts, and reports whether all parts are finished. Late in a simulation the clock's own steps
+// are longer than soon. A part that ends within such a step is also finished, because its end would never come.
 func (j *schedJob) settle(now float64) bool {
 	least := max(soon, 4*(math.Nextafter(now, math.Inf(1))-now))
 	for j.phase < len(j.parts) && j.parts[j.phase] < least {
@@ -93,7 +93,7 @@ func (p *oracle) wake(s *schedSim, what int) {
 	p.plan(s)
 }
 
-// admit gives one that came a slot, if need be that of the one that needs most.
+// admit gives a new request a slot, possibly that of the request with the greatest need.
 func (p *oracle) admit(j *schedJob) {
 	if len(p.in) < p.slots {
 		p.in = append(p.in, j)
@@ -105,7 +105,7 @@ func (p *oracle) admit(j *schedJob) {
 	heap.Push(&p.out, j)
 }
 
-// goesOn calls f with each that goes on. Those that have slots are in order.
+// goesOn calls f for each running request. The requests with slots are in order.
 func (p *oracle) goesOn(f func(j *schedJob)) {
 	computing := 0
 	for _, j := range p.in {
@@ -118,7 +118,7 @@ func (p *oracle) goesOn(f func(j *schedJob)) {
 	}
 }
 
-// catchUp takes what was done since the last look from what is needed.
+// catchUp subtracts the progress since the last update from the needs.
 func (p *oracle) catchUp(s *schedSim) {
 	if passed := s.now - p.at; passed > 0 {
 		p.goesOn(func(j *schedJob) { j.parts[j.phase] = max(j.parts[j.phase]-passed, 0) })
@@ -127,7 +127,7 @@ func (p *oracle) catchUp(s *schedSim) {
 	p.sort()
 }
 
-// sort brings those that have slots in order. They are nearly so already.
+// sort sorts the requests with slots, which are almost sorted.
 func (p *oracle) sort() {
 	for i := 1; i < len(p.in); i++ {
 		for k := i; k > 0 && p.need(p.in[k]) < p.need(p.in[k-1]); k-- {
@@ -136,7 +136,7 @@ func (p *oracle) sort() {
 	}
 }
 
-// plan has the oracle woken when the first part of what goes on ends.
+// plan schedules an event at the first end of a running part.
 func (p *oracle) plan(s *schedSim) {
 	p.sort()
 	p.changes++
@@ -149,7 +149,7 @@ func (p *oracle) plan(s *schedSim) {
 	}
 }
 
-// needs is a heap of requests: the one that needs least in front.
+// needs is a heap of requests with the least need first.
 type needs struct {
 	jobs []*schedJob
 	need func(*schedJob) float64

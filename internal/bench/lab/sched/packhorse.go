@@ -8,15 +8,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
-// packhorse is the gateway's own scheduler with the simulation's clock. Its queue has no bound here, and there is no
-// limit on the time in it.
+// packhorse is the gateway's own scheduler with the simulation's clock. Its queue and the time in it are unlimited
+// here.
 type packhorse struct {
 	core    *balance.Core
 	index   map[*balance.Worker]int
 	tickets map[*schedJob]*balance.Ticket
 	waiting map[*balance.Ticket]*schedJob
-	granted []*balance.Ticket // by the call that is made now
-	alarm   float64           // when it is to be woken next
+	granted []*balance.Ticket // by the current call
+	alarm   float64           // time of its next event
 }
 
 func newPackhorse(s *schedSim) schedPolicy {
@@ -38,13 +38,13 @@ func newPackhorse(s *schedSim) schedPolicy {
 	return p
 }
 
-// time is the simulation's, as the scheduler counts it.
+// time returns the simulation's time for the scheduler.
 func (s *schedSim) time() time.Duration { return time.Duration(s.now * float64(time.Second)) }
 
 func (p *packhorse) arrive(s *schedSim, j *schedJob) {
 	t, err := p.core.Enter(s.time(), balance.Work{})
 	if err != nil {
-		panic(fmt.Sprintf("sched: a queue without bounds refuses: %v", err))
+		panic(fmt.Sprintf("sched: an unlimited queue refuses a request: %v", err))
 	}
 	p.tickets[j] = t
 	if t.Worker() != nil {
@@ -70,7 +70,7 @@ func (p *packhorse) wake(s *schedSim, _ int) {
 	p.follow(s)
 }
 
-// follow does what the last call has led to.
+// follow handles the effects of the last call.
 func (p *packhorse) follow(s *schedSim) {
 	for len(p.granted) > 0 {
 		t := p.granted[0]

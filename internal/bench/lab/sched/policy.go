@@ -15,7 +15,7 @@ const (
 	schedPumaDelay  = "puma-delay"
 	schedLeastBusy  = "least-busy"
 	schedPackhorse  = "packhorse"
-	schedSomeSlots  = "packhorse:N" // a number of slots instead of N
+	schedSomeSlots  = "packhorse:N" // with a number of slots for N
 	schedOracle     = "oracle"
 )
 
@@ -43,7 +43,7 @@ func schedPolicies() []schedKind {
 	}
 }
 
-// findPolicy finds a policy by its name, and the slots that the name limits it to; 0: none.
+// findPolicy returns a policy by its name, and the slots that the name limits it to, or 0.
 func findPolicy(name string) (kind schedKind, slots int, ok bool) {
 	if before, number, cut := strings.Cut(name, ":"); cut && before == schedPackhorse {
 		if n, err := strconv.Atoi(number); err == nil && n > 0 && n <= maxSchedSlots {
@@ -76,8 +76,8 @@ func (f *fifo) pop() *schedJob {
 	return j
 }
 
-// randomAccept is what a socket does on which the slots of all workers wait: each that is free is as likely to get the
-// next connection.
+// randomAccept is a socket on which the slots of all workers wait. Each free slot is equally likely to get the next
+// connection.
 type randomAccept struct{ queue fifo }
 
 func newRandom(*schedSim) schedPolicy { return new(randomAccept) }
@@ -105,11 +105,11 @@ func (p *randomAccept) leave(s *schedSim, j *schedJob) {
 
 func (p *randomAccept) wake(*schedSim, int) {}
 
-// pushing gives each request to a worker as it comes, to wait there if all slots are taken.
+// pushing assigns each request to a worker on arrival. The request waits there if all slots are taken.
 type pushing struct {
 	queues []fifo
 	has    []int    // in flight and queued
-	last   []uint64 // when it was chosen last
+	last   []uint64 // time of its last choice
 	turn   uint64
 	choose func(s *schedSim, p *pushing) int
 }
@@ -172,13 +172,13 @@ func (p *pushing) leave(s *schedSim, j *schedJob) {
 
 func (p *pushing) wake(*schedSim, int) {}
 
-// pumaDelay is a Puma cluster with wait_for_less_busy_worker: all workers watch one socket. One that has nothing to do
-// accepts at once what is there; a busy one that sees a connection first waits for a moment, or until one of its
-// requests is done, and then takes the oldest that is still there; a full one waits until it is not.
+// pumaDelay is a Puma cluster with wait_for_less_busy_worker, in which all workers watch one socket. An idle worker
+// accepts a connection at once. A busy worker first waits for a moment, or for the end of one of its requests, and then
+// takes the oldest connection if there is one. A full worker waits for a free slot.
 type pumaDelay struct {
 	queue  fifo
 	states []pumaState
-	delays []int // how many delays each worker has begun: which of its timers counts
+	delays []int // number of delays of each worker, to identify the current timer
 	order  []int
 }
 
@@ -201,7 +201,7 @@ func (p *pumaDelay) arrive(s *schedSim, j *schedJob) {
 		p.order[i] = i
 	}
 	s.rnd.Shuffle(len(p.order), func(a, b int) { p.order[a], p.order[b] = p.order[b], p.order[a] })
-	slices.SortStableFunc(p.order, func(a, b int) int { // those without work are the first at the socket
+	slices.SortStableFunc(p.order, func(a, b int) int { // idle workers are the first at the socket
 		return cmp.Compare(min(s.workers[a].inFlight, 1), min(s.workers[b].inFlight, 1))
 	})
 	for _, w := range p.order {
@@ -211,7 +211,7 @@ func (p *pumaDelay) arrive(s *schedSim, j *schedJob) {
 	}
 }
 
-// look has a worker that is not in a delay see what there is.
+// look lets a worker that is not in a delay react to a waiting connection.
 func (p *pumaDelay) look(s *schedSim, w int) {
 	for {
 		switch in := s.workers[w].inFlight; {

@@ -18,7 +18,7 @@ import (
 var schedColumns = []string{"workers", "slots", "policy", "load", "mean", "p50", "p95", "p99", "saturation",
 	"requests/s", "shared while idle"}
 
-// schedNamed is how many columns say what a row is about.
+// schedNamed is the number of columns that identify a row.
 const schedNamed = 3
 
 func (r schedRow) cells() []string {
@@ -28,7 +28,7 @@ func (r schedRow) cells() []string {
 		fmt.Sprintf("%.3f", r.Saturation), tenth(r.PerS), strconv.Itoa(r.Shared)}
 }
 
-// about says what was simulated.
+// about describes the simulations.
 func (r *schedReport) about() string {
 	lock := "one lock for each worker"
 	if !r.GVL {
@@ -38,10 +38,10 @@ func (r *schedReport) about() string {
 		r.CPUs, lock, r.Arrivals, r.ServiceMS, r.Distribution, loadgen.Round(100*r.CPU, 2), r.Requests, r.Seed)
 }
 
-// longList is how many rows are no longer printed one by one.
+// longList is the number of rows from which they are no longer printed one by one.
 const longList = 30
 
-// print writes a table: all figures of few rows, or of many, mean and p99 of all policies side by side.
+// print writes a table with all figures of few rows, or with mean and p99 of all policies side by side.
 func (o *schedOptions) print(w io.Writer, r *schedReport) error {
 	fmt.Fprintf(w, "%s\n", r.about())
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -91,7 +91,7 @@ func (s schedShape) String() string {
 	return fmt.Sprintf("%d workers, %d %s each", s.workers, s.slots, slots)
 }
 
-// shapes are the configurations, in their order.
+// shapes returns the configurations in their order.
 func (r *schedReport) shapes() (list []schedShape) {
 	for _, row := range r.Rows {
 		if s := (schedShape{row.Workers, row.Slots}); !slices.Contains(list, s) {
@@ -101,7 +101,7 @@ func (r *schedReport) shapes() (list []schedShape) {
 	return list
 }
 
-// policies are those that were simulated, in their order.
+// policies returns the simulated policies in their order.
 func (r *schedReport) policies() (list []string) {
 	for _, row := range r.Rows {
 		if !slices.Contains(list, row.Policy) {
@@ -120,11 +120,11 @@ func (r *schedReport) of(s schedShape) (rows []schedRow) {
 	return rows
 }
 
-// Charts end a little above what there is up to schedCalm: beyond that a queue that grows would leave no room for the
-// rest.
+// Charts end slightly above the maximum of the loads up to schedCalm. Beyond that a growing queue would leave no space
+// for the other values.
 const schedCalm, schedHeadroom = 0.85, 1.3
 
-// chart draws a figure over the load, as a multiple of a lone request's, a curve for each policy.
+// chart draws a figure over the load, relative to single requests, with a curve for each policy.
 func (r *schedReport) chart(shape schedShape, name string, figure func(schedRow) float64) chart.Chart {
 	c := chart.Chart{Title: shape.String() + ": " + name, Unit: "times a lone request", Axis: "%", KeyBelow: true}
 	rows := r.of(shape)
@@ -153,7 +153,7 @@ func (r *schedReport) chart(shape schedShape, name string, figure func(schedRow)
 	return c
 }
 
-// schedClass is the class of a policy's colour.
+// schedClass is the CSS class of a policy's colour.
 func schedClass(policy string) string {
 	if _, n, _ := findPolicy(policy); n > 0 {
 		return []string{"j", "k"}[n%2]
@@ -163,7 +163,7 @@ func schedClass(policy string) string {
 		schedPackhorse: "a", schedOracle: "m"}[policy]
 }
 
-// writeHTML writes one page that needs nothing else.
+// writeHTML writes one self-contained page.
 func (o *schedOptions) writeHTML(to *page.File, r *schedReport) error {
 	if to == nil {
 		return nil
@@ -183,7 +183,7 @@ func (o *schedOptions) writeHTML(to *page.File, r *schedReport) error {
 	for _, row := range r.Rows {
 		data.Table.Rows = append(data.Table.Rows, row.cells())
 	}
-	// time is what charts have below: a percent is a second
+	// the horizontal axis of charts is time: a percent is a second
 	width := time.Duration(100 * o.loads[len(o.loads)-1] * float64(time.Second))
 	for _, shape := range r.shapes() {
 		for _, c := range []chart.Chart{
@@ -202,18 +202,18 @@ func (o *schedOptions) writeHTML(to *page.File, r *schedReport) error {
 }
 
 var schedPage = template.Must(template.New("page").Funcs(template.FuncMap{
-	"style": func() template.CSS { return page.Style },
+	"style": func() template.CSS { return template.CSS(page.Style) },
 	"name":  func(k schedKind) string { return k.name }, "does": func(k schedKind) string { return k.does },
 }).Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>packhorse-bench lab sched</title>
 <style>
 {{style}}</style></head><body>
-<h1>Latency by load, and by who chooses the worker</h1><p>packhorse-bench lab sched &middot; {{.About}}</p>
+<h1>Latency by load, and by the policy that chooses the worker</h1><p>packhorse-bench lab sched &middot; {{.About}}</p>
 <div class="charts">{{range .Charts}}{{.}}
 {{end}}</div>
-<p>Load: what comes as a part of what the workers can do at most. Curves end where they leave the chart. The table has all figures, in ms;
-saturation is the mean as a multiple of a lone request's.</p>
+<p>Load: relative to the capacity of the workers. Curves end where they leave the chart. The table has all figures, in ms. Saturation is the
+mean divided by that of single requests.</p>
 <div class="wide"><table>{{range .Policies}}<tr><th scope="row">{{name .}}</th><td>{{does .}}</td></tr>
 {{end}}</table></div>
 <div class="wide"><table><tr>{{range $i, $c := .Table.Head}}<th scope="col" class="{{$.Table.Class $i}}">{{$c}}</th>{{end}}</tr>

@@ -1,4 +1,4 @@
-// Package sched simulates how long requests take at application workers, by load and by the policy that chooses the
+// Package sched simulates the latency of requests to application workers, by load and by the policy that chooses the
 // worker.
 package sched
 
@@ -41,27 +41,27 @@ type schedOptions struct {
 
 	closed bool
 	loads  []float64
-	size   func(*rand.Rand) float64 // of mean 1
+	size   func(*rand.Rand) float64 // with mean 1
 }
 
-// schedRow is what was found for one policy.
+// schedRow is the result for one policy.
 type schedRow struct {
 	Workers    int     `json:"workers"`
 	Slots      int     `json:"slots"`
 	Policy     string  `json:"policy"`
-	Load       float64 `json:"load"` // of what the workers can do at most
-	Mean       float64 `json:"mean"` // ms, as all that follow
+	Load       float64 `json:"load"` // relative to the capacity of the workers
+	Mean       float64 `json:"mean"` // in ms, like the following
 	P50        float64 `json:"p50"`
 	P95        float64 `json:"p95"`
 	P99        float64 `json:"p99"`
-	Saturation float64 `json:"saturation"` // the mean as a multiple of a lone request's
+	Saturation float64 `json:"saturation"` // the mean divided by that of single requests
 
-	PerS    float64 `json:"requests_per_s"` // that were answered, while the simulation ran
+	PerS    float64 `json:"requests_per_s"` // answered during the simulation
 	Clients int     `json:"clients,omitempty"`
-	Shared  int     `json:"shared_while_idle"` // requests that were given to a busy worker while another was idle
+	Shared  int     `json:"shared_while_idle"` // requests that a busy worker got while another was idle
 }
 
-// schedReport is what `packhorse-bench lab sched --json` prints.
+// schedReport is the output of `packhorse-bench lab sched --json`.
 type schedReport struct {
 	CPUs         int        `json:"cpus"`
 	GVL          bool       `json:"gvl"`
@@ -75,31 +75,30 @@ type schedReport struct {
 	Rows         []schedRow `json:"rows"`
 }
 
-// studied are the workers and slots that are simulated unless others are asked for: those of the study that compared
-// Puma with Unicorn.
+// studied are the default numbers of workers and slots. They are those of a study that compared Puma with Unicorn.
 var studied = [][2]int{{14, 4}, {18, 2}, {25, 2}, {30, 1}, {16, 2}, {8, 4}, {16, 4}}
 
-var schedHelp = `Simulates how long requests take at application workers that run several of them each, by
-who chooses the worker. Nothing is measured: the same flags print the same figures anywhere.
+var schedHelp = `Simulates the latency of requests to application workers with several slots each, by the policy
+that chooses the worker. Nothing is measured: the same flags print the same figures anywhere.
 
-A request computes (--cpu is that share of its time; what waits for others is in the
-middle) and needs a slot from its begin to its end. With --gvl those in one worker share
-one lock, and so one CPU, in turns; without, each may have a CPU. Locks that are in use
+A request computes (--cpu is the share of its time; it waits for other services in the
+middle) and needs a slot from its start to its end. With --gvl the requests in one worker
+share one lock, and so one CPU, in turns. Without it each may have a CPU. Locks in use
 share the CPUs of the machine in turns.
 
---load is what comes, as a part of what the workers can do at most: of the CPUs that they
-can keep busy, min(workers, cpus) with --gvl, or of the slots, if these are less. From
-1.0 on the figures are those of a queue that has grown for --requests.
+--load is relative to the capacity of the workers: the CPUs that they can keep busy,
+min(workers, cpus) with --gvl, or the slots if these are fewer. From 1.0 on the figures
+are those of a queue that has grown for --requests.
 
-  open     requests come at random (Poisson), whatever happened to those before
-  closed   as many clients as would keep that part busy, each of which asks again
-           when it has its answer: ab -n 20*i -c i, again and again
+  open     requests arrive at random (Poisson), regardless of earlier ones
+  closed   as many clients as would keep that part busy, each of which sends the next
+           request after a response: ab -n 20*i -c i, repeatedly
 
 Policies:
 
 ` + schedPolicyHelp() + `
-Figures are milliseconds from a request's coming to its end, queueing included. The
-saturation factor is their mean as a multiple of a lone request's: 1 is no loss.`
+Figures are milliseconds from the arrival of a request to its end, including queueing. The
+saturation factor is their mean divided by that of single requests. Its optimum is 1.`
 
 func schedPolicyHelp() string {
 	var b strings.Builder
@@ -113,7 +112,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	var o schedOptions
 	cmd := &cobra.Command{
 		Use:   "sched",
-		Short: "Simulate which worker gets a request: latency by load and policy",
+		Short: "Simulate the choice of a worker for each request: latency by load and policy",
 		Long:  schedHelp,
 		Example: `  packhorse-bench lab sched --html sched.html
   packhorse-bench lab sched --workers 16 --slots 2 --load 0.4
@@ -133,27 +132,27 @@ func Command(env loadgen.Env) *cobra.Command {
 	f := cmd.Flags()
 	f.IntVar(&o.workers, "workers", 0,
 		"worker processes; 0: those of the study, with --slots: 14/4, 18/2, 25/2, 30/1, 16/2, 8/4, 16/4")
-	f.IntVar(&o.slots, "slots", 0, "requests that a worker may have at a time (its threads)")
+	f.IntVar(&o.slots, "slots", 0, "parallel requests of a worker (its threads)")
 	f.IntVar(&o.cpus, "cpus", 16, "CPUs of the machine")
 	f.BoolVar(&o.gvl, "gvl", true, "the requests of a worker share one lock; --gvl=false: they do not")
 	f.StringVar(&o.arrivals, "arrivals", "open", "open or closed")
 	f.StringVar(&o.load, "load", "0.1..1.0",
 		"loads: a list such as 0.3,0.4, or FROM..TO in steps of 0.1, or FROM..TO:STEP")
-	f.StringSliceVar(&o.policies, "policies", usual, "who chooses the worker, as a list")
-	f.DurationVar(&o.service, "service", 100*time.Millisecond, "how long a lone request takes, on average")
+	f.StringSliceVar(&o.policies, "policies", usual, "list of policies")
+	f.DurationVar(&o.service, "service", 100*time.Millisecond, "mean time of a single request")
 	f.StringVar(&o.distribution, "distribution", "fixed",
-		"of that time: fixed, exponential, lognormal, or lognormal:SIGMA (1.5)")
-	f.Float64Var(&o.cpu, "cpu", 1, "the share of it that is computing, from 0 to 1; the rest is waiting")
-	f.DurationVar(&o.delay, "delay", 5*time.Millisecond, "how long a busy worker waits with puma-delay")
-	f.IntVar(&o.requests, "requests", 20_000, "requests that are looked at for each figure")
-	f.Uint64Var(&o.seed, "seed", 1, "of all that is random")
+		"distribution of that time: fixed, exponential, lognormal, or lognormal:SIGMA (1.5)")
+	f.Float64Var(&o.cpu, "cpu", 1, "share of computing in that time, from 0 to 1; the rest is waiting")
+	f.DurationVar(&o.delay, "delay", 5*time.Millisecond, "wait of a busy worker with puma-delay")
+	f.IntVar(&o.requests, "requests", 20_000, "number of requests for each figure")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of all random values")
 	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	for flag, values := range map[string][]string{"policies": all, "arrivals": {"open", "closed"},
 		"distribution": {"fixed", "exponential", "lognormal"}} {
 		err := cmd.RegisterFlagCompletionFunc(flag, completeList(values, flag == "policies"))
 		if err != nil {
-			panic(err) // there is no such flag
+			panic(err) // the flag is missing
 		}
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -165,7 +164,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	return cmd
 }
 
-// completeList completes one of values, or the last of a list of them.
+// completeList completes one of values, or the last element of a list of them.
 func completeList(values []string, list bool) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		before := ""
@@ -182,7 +181,7 @@ func completeList(values []string, list bool) cobra.CompletionFunc {
 	}
 }
 
-// The bounds of what may be asked for.
+// The limits of the flags.
 const (
 	maxSchedWorkers  = 1000
 	maxSchedSlots    = 100
@@ -199,7 +198,7 @@ const (
 func (o *schedOptions) check() error {
 	switch {
 	case (o.workers == 0) != (o.slots == 0):
-		return fmt.Errorf("--workers %d --slots %d: give both, or neither for those of the study", o.workers, o.slots)
+		return fmt.Errorf("--workers %d --slots %d: set both, or neither for those of the study", o.workers, o.slots)
 	case o.workers < 0 || o.workers > maxSchedWorkers:
 		return fmt.Errorf("--workers %d: from 1 to %d", o.workers, maxSchedWorkers)
 	case o.slots < 0 || o.slots > maxSchedSlots:
@@ -207,11 +206,11 @@ func (o *schedOptions) check() error {
 	case o.cpus < 1 || o.cpus > maxSchedCPUs:
 		return fmt.Errorf("--cpus %d: from 1 to %d", o.cpus, maxSchedCPUs)
 	case o.arrivals != "open" && o.arrivals != "closed":
-		return fmt.Errorf("--arrivals %.40q: open or closed", o.arrivals)
+		return fmt.Errorf("--arrivals %.40q: want open or closed", o.arrivals)
 	case o.service < time.Microsecond || o.service > maxSchedService:
 		return fmt.Errorf("--service %v: from 1us to %v", o.service, maxSchedService)
 	case !(o.cpu >= 0 && o.cpu <= 1):
-		return fmt.Errorf("--cpu %v: a share, from 0 to 1", o.cpu)
+		return fmt.Errorf("--cpu %v: want a share from 0 to 1", o.cpu)
 	case o.delay < 0 || o.delay > time.Minute:
 		return fmt.Errorf("--delay %v: from 0s to 1m", o.delay)
 	case o.requests < minSchedRequests || o.requests > maxSchedRequests:
@@ -223,16 +222,16 @@ func (o *schedOptions) check() error {
 	for _, name := range o.policies {
 		kind, slots, ok := findPolicy(name)
 		if !ok {
-			return fmt.Errorf("--policies: there is no %.40q; there are %s", name, schedNames())
+			return fmt.Errorf("--policies: unknown policy %.40q: choose from %s", name, schedNames())
 		}
-		same := fmt.Sprint(kind.name, slots) // packhorse:01 is packhorse:1
+		same := fmt.Sprint(kind.name, slots) // packhorse:01 equals packhorse:1
 		if seen[same] {
-			return fmt.Errorf("--policies: %s is there twice", name)
+			return fmt.Errorf("--policies: duplicate %s", name)
 		}
 		seen[same] = true
 	}
 	if len(o.policies) == 0 {
-		return fmt.Errorf("--policies: give some of %s", schedNames())
+		return fmt.Errorf("--policies: choose from %s", schedNames())
 	}
 	var err error
 	if o.size, err = parseDistribution(o.distribution); err == nil {
@@ -249,7 +248,7 @@ func schedNames() string {
 	return strings.Join(names, ", ")
 }
 
-// parseDistribution reads how durations of mean 1 are distributed.
+// parseDistribution returns the distribution of durations with mean 1.
 func parseDistribution(name string) (func(*rand.Rand) float64, error) {
 	kind, parameter, given := strings.Cut(name, ":")
 	sigma := usualSchedSigma
@@ -269,16 +268,16 @@ func parseDistribution(name string) (func(*rand.Rand) float64, error) {
 	case "lognormal":
 		return func(r *rand.Rand) float64 { return math.Exp(float64(sigma*r.NormFloat64()) - float64(sigma*sigma)/2) }, nil
 	}
-	return nil, fmt.Errorf("--distribution %.40q: fixed, exponential, lognormal or lognormal:SIGMA", name)
+	return nil, fmt.Errorf("--distribution %.40q: want fixed, exponential, lognormal or lognormal:SIGMA", name)
 }
 
-// parseLoads reads loads, in ascending order: a list, or a range. They are whole hundredths of a percent.
+// parseLoads parses a list or a range of loads in ascending order. They are whole hundredths of a percent.
 func parseLoads(list string) ([]float64, error) {
 	bad := fmt.Errorf("--load %.60q: want loads above 0 and up to %d, such as 0.3,0.4 or 0.1..1.0 or 0.3..0.5:0.05, "+
 		"and %d at most", list, maxSchedLoad, maxSchedLoads)
 	read := func(s string) (int, bool) {
 		x, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
-		n := int(math.Round(min(x, 10) * schedLoadUnit)) // a NaN becomes something that is out of bounds
+		n := int(math.Round(min(x, 10) * schedLoadUnit)) // a NaN becomes a value outside the limits
 		return n, err == nil && x > 0 && n > 0 && n <= maxSchedLoad*schedLoadUnit
 	}
 	var units []int
@@ -315,7 +314,7 @@ func parseLoads(list string) ([]float64, error) {
 
 const schedLoadUnit = 10_000
 
-// cores is how many CPUs the workers can keep busy.
+// cores is the number of CPUs that the workers can keep busy.
 func (o *schedOptions) cores(c schedCell) int {
 	if o.gvl {
 		return min(c.workers, o.cpus)
@@ -323,7 +322,7 @@ func (o *schedOptions) cores(c schedCell) int {
 	return min(c.workers*c.slots, o.cpus)
 }
 
-// places is how many requests at once the workers can go on with at full speed, at most.
+// places is the maximum number of requests that progress at full speed.
 func (o *schedOptions) places(c schedCell) float64 {
 	places := float64(c.workers * c.slots)
 	if o.cpu > 0 {
@@ -332,13 +331,13 @@ func (o *schedOptions) places(c schedCell) float64 {
 	return places
 }
 
-// rate is how many requests come in a second.
+// rate is the arrival rate in requests per second.
 func (o *schedOptions) rate(c schedCell) float64 { return c.load * o.places(c) / o.service.Seconds() }
 
-// clients is how many ask at once in the closed loop.
+// clients is the number of clients of the closed loop.
 func (o *schedOptions) clients(c schedCell) int { return max(int(math.Round(c.load*o.places(c))), 1) }
 
-// cells are all simulations, in the order of the report.
+// cells returns all simulations in the order of the report.
 func (o *schedOptions) cells() (cells []schedCell) {
 	shapes := studied
 	if o.workers > 0 {
@@ -372,7 +371,7 @@ func (o *schedOptions) run(ctx context.Context, env loadgen.Env) error {
 	return cmp.Or(err, o.writeHTML(to, r))
 }
 
-// all runs all simulations, several at a time: none knows of another.
+// all runs all simulations, several at a time, because they are independent.
 func (o *schedOptions) all(ctx context.Context, env loadgen.Env) (*schedReport, error) {
 	r := &schedReport{CPUs: o.cpus, GVL: o.gvl, Arrivals: o.arrivals, ServiceMS: loadgen.Milliseconds(o.service),
 		Distribution: o.distribution, CPU: o.cpu, DelayMS: loadgen.Milliseconds(o.delay),
@@ -400,7 +399,7 @@ func (o *schedOptions) all(ctx context.Context, env loadgen.Env) (*schedReport, 
 	return r, group.Wait()
 }
 
-// row is what a simulation found.
+// row returns the result of a simulation.
 func (s *schedSim) row() schedRow {
 	mean := s.mean()
 	slices.Sort(s.took)
@@ -414,7 +413,7 @@ func (s *schedSim) row() schedRow {
 	}
 }
 
-// lone is what those that are measured would have taken on average if each had come alone, in s.
+// lone returns the mean time of the measured requests if each had run alone, in seconds.
 func (s *schedSim) lone() float64 {
 	sum := 0.0
 	for _, size := range s.load.sizes[s.load.warm : s.load.warm+s.load.measured] {

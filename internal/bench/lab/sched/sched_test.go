@@ -77,7 +77,8 @@ func TestSchedExact(t *testing.T) {
 		{"M/D/1-PS", 1 / (1 - 0.6), "--workers 1 --slots 100 --load 0.6 --policies least-busy"},
 		{"M/D/1", 1 + 0.7/(2*(1-0.7)),
 			"--workers 1 --slots 1 --load 0.7 --policies random,oracle,puma-delay,packhorse,packhorse:1"},
-		{"M/M/1", 1 / (1 - 0.6), "--workers 1 --slots 1 --load 0.6 --distribution exponential --policies least-busy,packhorse"},
+		{"M/M/1", 1 / (1 - 0.6),
+			"--workers 1 --slots 1 --load 0.6 --distribution exponential --policies least-busy,packhorse"},
 		{"M/M/4", 1 + erlangC(4, 0.7)/(4*(1-0.7)),
 			"--workers 4 --slots 1 --load 0.7 --distribution exponential --policies random,packhorse"},
 		{"M/M/4, one slot used", 1 + erlangC(4, 0.7)/(4*(1-0.7)),
@@ -108,9 +109,9 @@ func TestSchedExact(t *testing.T) {
 	}
 }
 
-// The study's shape: with a lock and several slots, accepting at random costs a fifth of the latency at loads about 40
-// %, more with more slots; little when nearly idle, and nothing when all is busy. Whoever prefers a free worker loses
-// next to nothing.
+// TestSchedShape checks the result of the study. With a lock and several slots, accepting at random costs a fifth of
+// the latency at loads of about 40 %, and more with more slots. It costs little if the workers are almost idle, and
+// nothing if all are busy. Policies that prefer a free worker lose almost nothing.
 func TestSchedShape(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -135,7 +136,7 @@ func TestSchedShape(t *testing.T) {
 	for _, policy := range []string{schedLeastBusy, schedPumaDelay, schedPackhorse, schedOracle} {
 		within(policy, 1, 1.01, "--workers 16 --slots 2 --load 0.35..0.45:0.05")
 	}
-	// What it prevents, at the 99th percentile too.
+	// The scheduler also prevents this at the 99th percentile.
 	for _, row := range sched(t, strings.Fields("--load 0.4 --policies random,packhorse")...) {
 		if row.Policy == schedPackhorse && row.P99 > 150 || row.Policy == schedRandom && row.Slots > 1 && row.P99 < 190 {
 			t.Errorf("%+v", row)
@@ -189,8 +190,8 @@ func schedNamesList() string {
 	return strings.NewReplacer(" ", "", schedSomeSlots, "packhorse:1,packhorse:3").Replace(schedNames())
 }
 
-// Whatever is simulated ends: each request is answered, no worker has more than its slots, and none is idle while
-// something waits. (start panics at the second.)
+// Every simulation ends: each request is answered, no worker has more requests than slots (start panics), and no worker
+// is idle while a request waits.
 func TestSchedAnything(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -303,7 +304,8 @@ func TestSchedTables(t *testing.T) {
 	}
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Log("there is no /dev/full here")
-	} else if out, _, err = benchtest.Run(t, t.Context(), "sched", "--requests", "200", "--html", "/dev/full"); err == nil || strings.Count(out, " / ") < 7*7*10 {
+	} else if out, _, err = benchtest.Run(t, t.Context(), "sched", "--requests", "200", "--html",
+		"/dev/full"); err == nil || strings.Count(out, " / ") < 7*7*10 {
 		t.Errorf("a page that cannot be written: %v\n%s", err, out)
 	}
 	if out, _, err = benchtest.Run(t, t.Context(), "sched", "--workers", "1", "--slots", "1", "--load", "0.5",
@@ -319,8 +321,8 @@ func TestSchedTables(t *testing.T) {
 func TestSchedRefuses(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"--workers 2":                             "give both",
-		"--slots 2":                               "give both",
+		"--workers 2":                             "set both",
+		"--slots 2":                               "set both",
 		"--workers -1 --slots 1":                  "--workers -1",
 		"--workers 1001 --slots 1":                "from 1 to 1000",
 		"--workers 1 --slots 101":                 "from 1 to 100",
@@ -334,14 +336,14 @@ func TestSchedRefuses(t *testing.T) {
 		"--delay -1ms":                            "from 0s",
 		"--requests 99":                           "from 100",
 		"--requests 2000001":                      "from 100",
-		"--policies fastest":                      "there is no \"fastest\"; there are random, round-robin",
-		"--policies random,oracle,random":         "random is there twice",
-		"--policies packhorse:1,packhorse:01":     "packhorse:01 is there twice",
-		"--policies packhorse:2,packhorse:+2":     "packhorse:+2 is there twice",
-		"--policies packhorse:N":                  "there is no \"packhorse:N\"",
-		"--policies packhorse:0":                  "there is no \"packhorse:0\"",
-		"--policies random:1":                     "there is no \"random:1\"",
-		"--policies=":                             "give some of",
+		"--policies fastest":                      "unknown policy \"fastest\": choose from random, round-robin",
+		"--policies random,oracle,random":         "duplicate random",
+		"--policies packhorse:1,packhorse:01":     "duplicate packhorse:01",
+		"--policies packhorse:2,packhorse:+2":     "duplicate packhorse:+2",
+		"--policies packhorse:N":                  "unknown policy \"packhorse:N\"",
+		"--policies packhorse:0":                  "unknown policy \"packhorse:0\"",
+		"--policies random:1":                     "unknown policy \"random:1\"",
+		"--policies=":                             "choose from",
 		"--distribution normal":                   "fixed, exponential",
 		"--distribution fixed:1":                  "only lognormal",
 		"--distribution lognormal:9":              "only lognormal",
@@ -362,7 +364,7 @@ func TestSchedRefuses(t *testing.T) {
 	} {
 		_, _, err := benchtest.Run(t, t.Context(), append([]string{"sched"}, strings.Fields(args)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", args, err)
+			t.Errorf("%s: error %v, want %q", args, err, want)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())

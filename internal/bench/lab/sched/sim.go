@@ -7,45 +7,44 @@ import (
 	"math/rand/v2"
 )
 
-// A discrete-event simulation of workers with slots on a machine with CPUs. Times are seconds, as floats.
+// schedSim is a discrete-event simulation of workers with slots on a machine with CPUs. Times are seconds, as floats.
 //
-// What a request computes it does in turns with all that compute beside it, in turns that are infinitely short
-// (processor sharing), on two levels: the CPUs are shared by the locks that are held by somebody, and a lock by those
-// of its worker that want it. A worker has one lock (the interpreter's); without --gvl each request has one of its own.
-// A lock never has more than one CPU.
+// Requests compute in infinitely short turns (processor sharing) on two levels. The held locks share the CPUs, and the
+// requests of a worker that compute share its lock. A worker has one lock (that of the interpreter). Without --gvl each
+// request has its own lock. A lock never has more than one CPU.
 //
-// Two kinds of virtual time make each event cost a logarithm. V is the CPU time that each held lock has had since the
-// begin: it grows at the rate min(1, CPUs / held locks), so that a change of that rate changes no order. Within a lock,
-// had is what each of its requests has had of it.
+// Two kinds of virtual time make the cost of each event logarithmic. V is the CPU time of each held lock since the
+// start. It grows at the rate min(1, CPUs / held locks), so that a change of the rate changes no order. Within a lock,
+// had is the part of each of its requests.
 type schedSim struct {
 	o      *schedOptions
 	cell   schedCell
 	policy schedPolicy
 	load   *schedLoad
-	rnd    *rand.Rand // of the policy
+	rnd    *rand.Rand // for the policy
 
 	slotsShort bool // the oracle's second bound
 
 	now, v   float64
 	rate     float64   // of v
-	locks    lockHeap  // those that are held
-	events   eventHeap // all but the ends of computing
+	locks    lockHeap  // held locks
+	events   eventHeap // all events except for ends of computing
 	seq      uint64
 	workers  []schedWorker
 	idle     int // workers with nothing in flight
 	inFlight int
 
-	next    int // the request that comes next
+	next    int // the next request to arrive
 	done    int
 	spare   []*schedJob
-	took    []float64 // latencies of those that are measured
-	shared  int       // of these: were given to a busy worker while another was idle
+	took    []float64 // latencies of measured requests
+	shared  int       // of these: a busy worker got them while another was idle
 	clients int       // closed loop
-	round   int       // closed loop: what is left to begin of this run
-	running int       // closed loop: clients that wait for an answer
+	round   int       // closed loop: remaining requests of this run
+	running int       // closed loop: clients that wait for a response
 }
 
-// schedCell is one simulation: workers with slots, how many requests come, and who chooses.
+// schedCell is one simulation: workers with slots, a load and a policy.
 type schedCell struct {
 	workers, slots int
 	load           float64
@@ -64,35 +63,35 @@ type schedJob struct {
 	parts  [3]float64 // computing, waiting for I/O, computing
 	phase  int
 	worker int
-	end    float64   // of its computing, in the lock's time
+	end    float64   // of its computing, in the lock's virtual time
 	own    schedLock // without --gvl
 }
 
-// schedLock is what its jobs share.
+// schedLock is the lock that its jobs share.
 type schedLock struct {
 	jobs  []*schedJob
-	had   float64 // by each of jobs, as of V = at
+	had   float64 // CPU time of each of jobs, as of V = at
 	at    float64
-	ends  float64 // V at which the first of them has what it needs
+	ends  float64 // V at which the first job has finished
 	index int     // in the heap
 }
 
-// schedPolicy chooses workers. It is told of everything and begins requests with start; all on one goroutine.
+// schedPolicy chooses workers. It gets all events and starts requests with start, all on one goroutine.
 type schedPolicy interface {
 	arrive(s *schedSim, j *schedJob)
-	leave(s *schedSim, j *schedJob) // j.worker has one less
-	wake(s *schedSim, what int)     // what was asked for with at
+	leave(s *schedSim, j *schedJob) // j.worker has one request less
+	wake(s *schedSim, what int)     // an event of at
 }
 
-// schedLoad is what comes: the same for all policies. A request has the next gap before it (open), and the next size.
+// schedLoad is the sequence of requests, the same for all policies. Each request has a gap before it (open) and a size.
 type schedLoad struct {
-	gaps, sizes []float64 // of mean 1
-	warm        int       // so many come before those that are measured
+	gaps, sizes []float64 // with mean 1
+	warm        int       // number of requests before the measured ones
 	measured    int
 }
 
-// schedParts are the shares of requests that come before those that are measured, and after them so that these end as
-// they began: among others.
+// schedWarm and schedTail are the shares of requests before and after the measured ones, so that these start and end
+// among others.
 const schedWarm, schedTail = 0.1, 0.1
 
 func newSchedLoad(o *schedOptions) *schedLoad {
@@ -119,7 +118,7 @@ func (o *schedOptions) simulate(ctx context.Context, cell schedCell, load *sched
 	return other, nil
 }
 
-// mean is that of the latencies that were measured, in s.
+// mean returns the mean of the measured latencies in seconds.
 func (s *schedSim) mean() float64 {
 	sum := 0.0
 	for _, t := range s.took {
@@ -141,10 +140,10 @@ func newSchedSim(o *schedOptions, cell schedCell, load *schedLoad, slotsShort bo
 	return s
 }
 
-// The kinds of events that are not an end of computing.
+// The kinds of events other than the end of computing.
 const (
 	eventArrival = iota
-	eventIO      // a request has what it waited for
+	eventIO      // a request has finished waiting for I/O
 	eventWake    // of the policy
 )
 
@@ -156,7 +155,7 @@ type schedEvent struct {
 	what int
 }
 
-// run simulates until all that come are done.
+// run simulates until all requests have ended.
 func (s *schedSim) run(ctx context.Context) error {
 	s.begin()
 	for steps := 0; s.done < len(s.load.sizes); steps++ {
@@ -196,12 +195,12 @@ func (s *schedSim) push(e schedEvent) {
 	s.events.push(e)
 }
 
-// at has the policy woken. It cannot be undone: whoever asked knows whether it still matters.
+// at schedules an event of the policy. It cannot be cancelled: the policy has to know whether it still matters.
 func (s *schedSim) at(when float64, what int) {
 	s.push(schedEvent{at: max(when, s.now), kind: eventWake, what: what})
 }
 
-// begin has the first requests come.
+// begin schedules the first requests.
 func (s *schedSim) begin() {
 	if !s.o.closed {
 		s.push(schedEvent{at: s.load.gaps[0] / s.o.rate(s.cell), kind: eventArrival})
@@ -211,7 +210,7 @@ func (s *schedSim) begin() {
 	s.beginRun()
 }
 
-// beginRun begins one more run of the closed loop, as `ab -n 20*i -c i` does: all clients at once.
+// beginRun starts a run of the closed loop with all clients at once, like `ab -n 20*i -c i`.
 func (s *schedSim) beginRun() {
 	s.round = schedRound * s.clients
 	for range s.clients {
@@ -221,13 +220,13 @@ func (s *schedSim) beginRun() {
 	s.running = s.clients
 }
 
-// schedRound is how many requests a client of the closed loop makes in a run.
+// schedRound is the number of requests of a client of the closed loop in a run.
 const schedRound = 20
 
-// arrive has the next request come.
+// arrive handles the arrival of the next request.
 func (s *schedSim) arrive() {
 	if s.next == len(s.load.sizes) {
-		return // a run of the closed loop that is longer than what is left
+		return // a run of the closed loop that is longer than the rest of the load
 	}
 	j := new(schedJob)
 	if n := len(s.spare); n > 0 {
@@ -255,7 +254,7 @@ func (s *schedSim) start(j *schedJob, worker int) {
 		s.shared++
 	}
 	if w.inFlight >= s.cell.slots {
-		panic("sched: a worker was given more than it has slots")
+		panic("sched: a worker got more requests than it has slots")
 	}
 	w.inFlight++
 	s.inFlight++
@@ -263,12 +262,12 @@ func (s *schedSim) start(j *schedJob, worker int) {
 	s.proceed(j)
 }
 
-// counts tells whether a request is measured.
+// counts reports whether a request is measured.
 func (s *schedSim) counts(j *schedJob) bool {
 	return j.number >= s.load.warm && j.number < s.load.warm+s.load.measured
 }
 
-// proceed has a request begin its next part that takes time, or end.
+// proceed starts the next part of a request that takes time, or ends the request.
 func (s *schedSim) proceed(j *schedJob) {
 	for j.phase++; j.phase < len(j.parts); j.phase++ {
 		switch work := j.parts[j.phase]; {
@@ -295,7 +294,7 @@ func (s *schedSim) end(j *schedJob) {
 	s.answer(j)
 }
 
-// answer ends a request, which is forgotten.
+// answer ends a request and forgets it.
 func (s *schedSim) answer(j *schedJob) {
 	s.done++
 	if s.counts(j) {
@@ -307,7 +306,7 @@ func (s *schedSim) answer(j *schedJob) {
 	}
 }
 
-// again has the client that was answered ask again, in the next run if this one is over.
+// again starts the next request of a client, in the next run if this one has ended.
 func (s *schedSim) again() {
 	if s.round > 0 {
 		s.round--
@@ -317,7 +316,7 @@ func (s *schedSim) again() {
 	}
 }
 
-// compute has a request want its lock.
+// compute makes a request use its lock.
 func (s *schedSim) compute(j *schedJob, work float64) {
 	l := &s.workers[j.worker].lock
 	if !s.o.gvl {
@@ -338,7 +337,7 @@ func (s *schedSim) compute(j *schedJob, work float64) {
 	s.held()
 }
 
-// computed ends the computing of the first of a lock's requests, for which it is time.
+// computed ends the computing of the first of a lock's requests.
 func (s *schedSim) computed(l *schedLock) {
 	first := 0
 	for i, j := range l.jobs {
@@ -399,8 +398,8 @@ func (h *lockHeap) Pop() any {
 	return l
 }
 
-// eventHeap has what happens first in front; of what happens at the same time, what was asked for first. By hand,
-// because container/heap allocates for each event.
+// eventHeap has the earliest event first, and of simultaneous events the one that was scheduled first. It does not use
+// container/heap, which allocates for each event.
 type eventHeap []schedEvent
 
 func (h eventHeap) before(a, b int) bool {

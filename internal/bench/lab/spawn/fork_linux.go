@@ -15,26 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canFork tells whether forks can be made here.
+// canFork returns an error if this command cannot fork on this machine.
 func canFork() error {
-	if runtime.GOARCH == "s390x" { // whose clone(2) has its arguments in another order
-		return errors.New("plain fork is not made on this architecture; give --method spawn")
+	if runtime.GOARCH == "s390x" { // its clone(2) has another order of arguments
+		return errors.New("plain fork is not supported on this architecture: use --method spawn")
 	}
 	return nil
 }
 
-// forks starts children with plain fork(2), the way Go did before version 1.9: under a lock that whoever makes
-// descriptors takes too, with a pipe that tells when the child runs the program, or why not.
+// forks starts children with plain fork(2), as Go did before version 1.9. It holds the lock that also protects the
+// creation of descriptors, and a pipe reports when the child runs the program, or its error.
 type forks struct {
 	program    *byte
 	argv, envp []*byte
 	null       *os.File
-	// copies bounds the children that have not run the program yet: each has a copy of this process's page tables.
+	// copies limits the children that have not run the program yet. Each of them has a copy of this process's page tables.
 	copies chan struct{}
 }
 
-// mostCopies bounds the children with copies of the page tables in any case, and copiesShare the part of free memory
-// that these may take.
+// mostCopies is the maximum number of children with copies of the page tables. copiesShare is the maximum share of free
+// memory for these copies.
 const (
 	mostCopies  = 1024
 	copiesShare = 4
@@ -98,7 +98,7 @@ func (f *forks) start(ctx context.Context) (func() error, error) {
 	}, nil
 }
 
-// forkExec returns when the child runs the program. Whose context ended while it waited for the lock starts none.
+// forkExec returns when the child runs the program. It starts no child if ctx ends while it waits for the lock.
 func (f *forks) forkExec(ctx context.Context) (pid int, err error) {
 	syscall.ForkLock.Lock()
 	if err := ctx.Err(); err != nil {
@@ -141,8 +141,8 @@ func wait4(pid int, ws *unix.WaitStatus) error {
 	return err
 }
 
-// fork makes the child, which runs the program or writes to the descriptor why it cannot. In the child there is one thread, and Go's runtime is in the middle of whatever
-// it was at: it makes system calls, and nothing else.
+// fork makes the child, which runs the program or writes its error to the descriptor. The child has one thread, and the
+// Go runtime is in an arbitrary state there. So the child makes only system calls.
 //
 //go:noinline
 //go:norace
@@ -153,12 +153,12 @@ func (f *forks) fork(report int) (pid int, errno syscall.Errno) {
 		program    = uintptr(unsafe.Pointer(f.program))
 		argv       = uintptr(unsafe.Pointer(unsafe.SliceData(f.argv)))
 		envp       = uintptr(unsafe.Pointer(unsafe.SliceData(f.envp)))
-		all, old   [2]uint64 // signal sets, of the kernel's size (rt_sigprocmask(2)) and more
+		all, old   [2]uint64 // signal sets, of at least the kernel's size (rt_sigprocmask(2))
 		size       = unsafe.Sizeof(all[0])
 		child, why uintptr
 	)
 	all[0] = ^uint64(0)
-	runtime.LockOSThread() // its signals are blocked: the runtime must not interrupt the child
+	runtime.LockOSThread() // its signals are blocked, so that the runtime does not interrupt the child
 	unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)),
 		uintptr(unsafe.Pointer(&old)), size, 0, 0)
 	child, _, errno = syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
@@ -183,25 +183,25 @@ func (f *forks) fork(report int) (pid int, errno syscall.Errno) {
 	return int(child), errno
 }
 
-// enoughFiles refuses so many children at once that this process has too few descriptors for.
+// enoughFiles refuses more children at once than this process has descriptors for.
 func enoughFiles(goroutines int) error {
-	const each, others = 8, 128 // pipes at both ends, while a child is being started; a descriptor of the process
+	const each, others = 8, 128 // pipes at both ends while a child starts; other descriptors of the process
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return nil
 	}
 	if need := uint64(goroutines*each + others); limit.Max < need {
-		return fmt.Errorf("--goroutines %d: that takes up to %d open files, and %d are allowed here (ulimit -Hn)", goroutines,
+		return fmt.Errorf("--goroutines %d: needs up to %d open files, and the limit is %d (ulimit -Hn)", goroutines,
 			need, limit.Max)
 	}
 	return nil
 }
 
-// killFirst has the kernel end this process before others when memory runs out.
+// killFirst makes the kernel end this process before others when memory runs out.
 func killFirst() { os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0) } //nolint:errcheck // as it is, then
 
-// smallPages keeps huge pages from a piece of memory: with them page tables are 512 times smaller, and there is no
-// telling who gets how many.
+// smallPages excludes memory from huge pages. With them page tables are 512 times smaller, and their number is not
+// predictable.
 func smallPages(b []byte) {
 	page := os.Getpagesize()
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (page - 1)

@@ -4,7 +4,7 @@ package spawn
 
 import "errors"
 
-func canFork() error { return errors.New("plain fork is made on Linux only; give --method spawn") }
+func canFork() error { return errors.New("plain fork needs Linux: use --method spawn") }
 
 func newForks(string, int64) (starter, error) { return nil, canFork() }
 

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// freeMemory is what this process and its children can still have, in bytes: of the machine, and of each of its
-// cgroups, version 1 or 2.
+// freeMemory returns the free memory for this process and its children in bytes. The machine and each of its control
+// groups, version 1 or 2, limit it.
 func freeMemory() (int64, bool) { return freeMemoryIn("/") }
 
-// freeMemoryIn looks below another root directory.
+// freeMemoryIn is freeMemory with another root directory.
 func freeMemoryIn(root string) (int64, bool) {
 	least, known := int64(math.MaxInt64), false
 	found := func(n int64, ok bool) {
@@ -40,7 +40,7 @@ func freeMemoryIn(root string) (int64, bool) {
 		default:
 			continue
 		}
-		// A limit of any group above holds, too; in a container the path may be the host's, and the mount its own group.
+		// Limits of all parent groups apply. In a container the path may be the host's, and the mount the container's group.
 		for path := parts[2]; ; path = filepath.Dir(path) {
 			found(files.free(filepath.Join(root, dir, path)))
 			if path == "/" || path == "." {
@@ -51,14 +51,14 @@ func freeMemoryIn(root string) (int64, bool) {
 	return least, known
 }
 
-// cgroupFiles are the names by which a version of cgroups tells of memory.
+// cgroupFiles are the names of the memory files of a version of control groups.
 type cgroupFiles struct{ limit, usage, inactive string }
 
-// free is what a group may still take. What the kernel would drop first does not count.
+// free returns the free memory of a group. Memory that the kernel can drop counts as free.
 func (f cgroupFiles) free(dir string) (int64, bool) {
 	limit, ok := fileNumber(filepath.Join(dir, f.limit))
 	if !ok {
-		return 0, false // "max", or there is none
+		return 0, false // "max", or no limit
 	}
 	usage, ok := fileNumber(filepath.Join(dir, f.usage))
 	if !ok {
@@ -78,7 +78,7 @@ func fileNumber(file string) (int64, bool) {
 	return n, err == nil
 }
 
-// keyed finds a number behind its key at the begin of a line.
+// keyed returns the number after a key at the start of a line.
 func keyed(text []byte, key string) (int64, bool) {
 	for line := range bytes.Lines(text) {
 		fields := bytes.Fields(line)

@@ -19,7 +19,7 @@ import (
 var spawnColumns = []string{"method", "heap", "goroutines", "p50 us", "p99 us", "max us", "neighbour p99 us", "starts",
 	"gave up", "errors"}
 
-// spawnNamed is how many columns say what a row is about.
+// spawnNamed is the number of columns that identify a row.
 const spawnNamed = 3
 
 func (r spawnRow) cells() []string {
@@ -38,11 +38,11 @@ func (r spawnRatio) String() string {
 	if r.Goroutines > 1 {
 		with = fmt.Sprintf("%d at once", r.Goroutines)
 	}
-	return fmt.Sprintf("%s, %s: p99 with a heap of %s against the least one: %.2f", r.Method, with, gib(r.HeapBytes),
+	return fmt.Sprintf("%s, %s: p99 with a heap of %s against the smallest one: %.2f", r.Method, with, gib(r.HeapBytes),
 		r.P99)
 }
 
-// report writes what was found, as was asked for; its error has the children that could not be started.
+// report writes the result. Its error has the number of children that failed.
 func (o *spawnOptions) report(env loadgen.Env, r *spawnReport) (err error) {
 	if o.html != "" {
 		if err := o.writeHTML(r); err != nil {
@@ -88,8 +88,8 @@ func (o *spawnOptions) asking() string {
 	return fmt.Sprintf(", then %d goroutines at once", o.goroutines)
 }
 
-// chart draws a figure over the size of the heap, one curve for each method. Time is what charts have below: a GiB is a
-// second.
+// chart draws a figure over the size of the heap, with one curve for each method. The horizontal axis of charts is
+// time, so that a GiB is a second.
 func (r *spawnReport) chart(title string, methods []string, goroutines int, figure func(spawnRow) float64) chart.Chart {
 	c := chart.Chart{Title: title, Unit: "ms by GiB"}
 	for i, method := range methods {
@@ -106,7 +106,7 @@ func (r *spawnReport) chart(title string, methods []string, goroutines int, figu
 	return c
 }
 
-// writeHTML writes one page that needs nothing else.
+// writeHTML writes one self-contained page.
 func (o *spawnOptions) writeHTML(r *spawnReport) error {
 	page := struct {
 		About, When string
@@ -149,20 +149,20 @@ func (o *spawnOptions) writeHTML(r *spawnReport) error {
 }
 
 var spawnPage = template.Must(template.New("page").Funcs(template.FuncMap{
-	"style": func() template.CSS { return page.Style },
+	"style": func() template.CSS { return template.CSS(page.Style) },
 }).Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>packhorse-bench lab spawn</title>
 <style>
 {{style}}</style></head><body>
-<h1>What starting git costs, by the heap of the process that starts it</h1><p>packhorse-bench lab spawn &middot; {{.About}} &middot; {{.When}}</p>
+<h1>The cost of starting git, by the heap of the starting process</h1><p>packhorse-bench lab spawn &middot; {{.About}} &middot; {{.When}}</p>
 <div class="charts">{{range .Charts}}{{.}}
 {{end}}</div>
 <div class="wide"><table><tr>{{range $i, $c := .Table.Head}}<th scope="col" class="{{$.Table.Class $i}}">{{$c}}</th>{{end}}</tr>
 {{range .Table.Rows}}<tr>{{range $i, $v := .}}<td class="{{$.Table.Class $i}}">{{$v}}</td>{{end}}</tr>
 {{end}}</table></div>
 {{range .Ratios}}<p>{{.}}</p>
-{{end}}<p>spawn: as the server starts git (the child borrows the parent's memory). fork: plain fork(2), which copies the page tables. A start counts from the asking until
-the child runs git, or until who asked gave up; the other request, over HTTP to the same process, from the time that it was due.</p>
+{{end}}<p>spawn: as the server starts git (the child borrows the parent's memory). fork: plain fork(2), which copies the page tables. A start counts from the call until
+the child runs git, or until the caller gave up. The other request, over HTTP to the same process, counts from the time when it was due.</p>
 </body></html>
 `))

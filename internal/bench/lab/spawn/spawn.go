@@ -20,10 +20,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// The ways in which `packhorse-bench lab spawn` starts a process.
+// The methods of starting a process in `packhorse-bench lab spawn`.
 const (
 	methodSpawn = "spawn" // as the server starts git
-	methodFork  = "fork"  // as programs did before: with a copy of the page tables
+	methodFork  = "fork"  // with a copy of the page tables, as older programs
 )
 
 // spawnOptions are the flags of `packhorse-bench lab spawn`.
@@ -41,24 +41,24 @@ type spawnOptions struct {
 
 	heaps   []int64 // bytes, ascending
 	methods []string
-	worker  []string // arguments of the processes that are measured
+	worker  []string // arguments of the measured processes
 }
 
-// spawnRow is what was measured of one method, size and number of goroutines: the medians of all runs.
+// spawnRow is the result for one method, size and number of goroutines: the medians of all runs.
 type spawnRow struct {
 	Method       string  `json:"method"`
 	HeapBytes    int64   `json:"heap_bytes"`
-	Goroutines   int     `json:"goroutines"` // that ask at once; 1: starts at --rate, each alone
+	Goroutines   int     `json:"goroutines"` // that start children at once; 1: single starts at --rate
 	P50          float64 `json:"p50_us"`
 	P99          float64 `json:"p99_us"`
 	Max          float64 `json:"max_us"`
 	NeighbourP99 float64 `json:"neighbour_p99_us"`
 	Starts       int     `json:"starts"`  // of all runs
-	GaveUp       int     `json:"gave_up"` // of all runs; their latency is how long they had waited: at the least
+	GaveUp       int     `json:"gave_up"` // of all runs; their waiting time counts as their latency
 	Errors       int     `json:"errors"`
 }
 
-// spawnRatio compares the largest heap with none.
+// spawnRatio compares the largest heap with the smallest.
 type spawnRatio struct {
 	Method     string  `json:"method"`
 	Goroutines int     `json:"goroutines"`
@@ -66,40 +66,41 @@ type spawnRatio struct {
 	P99        float64 `json:"p99"`
 }
 
-// spawnReport is what `packhorse-bench lab spawn --json` prints.
+// spawnReport is the output of `packhorse-bench lab spawn --json`.
 type spawnReport struct {
 	Runs   int          `json:"runs"`
 	Rows   []spawnRow   `json:"rows"`
 	Ratios []spawnRatio `json:"ratios"`
 }
 
-const spawnHelp = `Measures how long it takes to start a trivial git child ("git version") from a process that has a heap of each size, all of it touched; in pages
-of the usual size, as a heap that grew bit by bit has them. Each figure is of a process of its own, which gets
+const spawnHelp = `Measures the time of starting a trivial git process ("git version") from a process with a heap of each size. The heap is
+touched, and in pages of the usual size, like a heap that grew slowly. Each figure is from a separate process, which
+gets
 
-  alone        --rate starts a second, whatever they take (open loop), for --duration
-  GOROUTINES   then that many goroutines ask for a child at the same moment, once
+  alone        --rate starts per second regardless of their time (open loop), for --duration
+  GOROUTINES   then a start from this many goroutines at the same moment, once
 
-A start's latency counts from the asking until the child runs git, the waiting for others that start included; who has waited for --patience gives up, and
-counts with that time. Meanwhile an unrelated request, over HTTP to the same process and 200 times a second, touches the heap here and there; its latency
-counts from the time that it was due.
+The latency of a start counts from the call until the child runs git. It includes the wait for other starts. A call that
+waits for --patience gives up, and counts with that time. Meanwhile another request, over HTTP to the same process and
+200 times per second, writes to parts of the heap. Its latency counts from the time when it was due.
 
-The processes differ by how they start children:
+The methods of starting children:
 
-  spawn   as our server does, pipes and all: the child borrows the parent's memory until it runs git (CLONE_VM, CLONE_VFORK)
-  fork    plain fork(2), as Go did before version 1.9: the child gets a copy of the page tables first, which takes longer the
-          larger the parent is. Linux only
+  spawn   as our server, including pipes: the child borrows the parent's memory until it runs git (CLONE_VM, CLONE_VFORK)
+  fork    plain fork(2), as Go did before version 1.9: the child first gets a copy of the page tables, which takes longer
+          for a larger parent. Linux only
 
-A run measures each size and method once, in turn; figures are the medians of all --runs. A ratio is the p99 with the largest heap against that with the
-least one.
+A run measures each size and method once, in turn. Figures are the medians of all --runs. A ratio is the p99 with the
+largest heap divided by that with the smallest.
 
-Heaps are touched only as far as memory is free, with a reserve for others; else the bench refuses. The processes end with this one, and are the first that
-the kernel would kill.`
+The command refuses heaps that do not fit into free memory with a reserve. The processes end with this one, and the
+kernel would kill them before others.`
 
 func Command(env loadgen.Env) *cobra.Command {
 	var o spawnOptions
 	cmd := &cobra.Command{
 		Use:   "spawn",
-		Short: "Measure what starting git costs by the size of the process that starts it, and what others feel of it",
+		Short: "Measure the cost of starting git by the size of the starting process, and its effect on other requests",
 		Long:  spawnHelp,
 		Example: `  packhorse-bench lab spawn --html spawn.html
   packhorse-bench lab spawn --heap 0,8G --runs 5 --json
@@ -108,10 +109,10 @@ func Command(env loadgen.Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.heap, "heap", "0,1G,4G,8G", "sizes of the heap: bytes, or with M or G (2^20, 2^30)")
-	f.Float64Var(&o.rate, "rate", 20, "starts a second, alone")
-	f.IntVar(&o.goroutines, "goroutines", 1400, "goroutines that ask for a child at once; 0: none do")
+	f.Float64Var(&o.rate, "rate", 20, "single starts per second")
+	f.IntVar(&o.goroutines, "goroutines", 1400, "number of starts at once; 0: only single starts")
 	f.DurationVar(&o.duration, "duration", 10*time.Second, "how long children are started at --rate")
-	f.DurationVar(&o.patience, "patience", time.Minute, "who waits longer than this for others' starts gives up")
+	f.DurationVar(&o.patience, "patience", time.Minute, "timeout of the wait for other starts")
 	f.IntVar(&o.runs, "runs", 1, "measure everything this often, and show the medians")
 	f.StringVar(&o.method, "method", "both", "spawn, fork or both")
 	f.StringVar(&o.git, "git", "git", "the git program")
@@ -127,7 +128,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	return cmd
 }
 
-// The bounds of what may be asked for.
+// The limits of the flags.
 const (
 	maxSpawnRate       = 1000
 	maxSpawnGoroutines = 10_000
@@ -137,11 +138,11 @@ const (
 func (o *spawnOptions) check() (err error) {
 	switch {
 	case !(o.rate > 0 && o.rate <= maxSpawnRate):
-		return fmt.Errorf("--rate %v: above 0, and %d at most", o.rate, maxSpawnRate)
+		return fmt.Errorf("--rate %v: want a positive number up to %d", o.rate, maxSpawnRate)
 	case o.goroutines < 0 || o.goroutines > maxSpawnGoroutines:
 		return fmt.Errorf("--goroutines %d: from 0 to %d", o.goroutines, maxSpawnGoroutines)
 	case o.duration <= 0 || o.patience <= 0:
-		return errors.New("--duration and --patience have to be positive")
+		return errors.New("--duration and --patience must be positive")
 	case o.runs < 1 || o.runs > maxSpawnRuns:
 		return fmt.Errorf("--runs %d: from 1 to %d", o.runs, maxSpawnRuns)
 	}
@@ -153,7 +154,7 @@ func (o *spawnOptions) check() (err error) {
 			o.methods = append(o.methods, methodFork)
 		}
 	default:
-		return fmt.Errorf("--method %.40q: spawn, fork or both", o.method)
+		return fmt.Errorf("--method %.40q: want spawn, fork or both", o.method)
 	}
 	if o.method == methodFork {
 		if err := canFork(); err != nil {
@@ -170,7 +171,7 @@ func (o *spawnOptions) check() (err error) {
 	return enoughMemory(largest)
 }
 
-// parseHeaps reads sizes, and gives them in ascending order.
+// parseHeaps parses sizes and returns them in ascending order.
 func parseHeaps(list string) ([]int64, error) {
 	var heaps []int64
 	for s := range strings.SplitSeq(list, ",") {
@@ -193,13 +194,13 @@ func parseHeaps(list string) ([]int64, error) {
 }
 
 const (
-	// memoryReserve is how much free memory is left to others, and for the children.
+	// memoryReserve is the free memory that remains for other processes and for the children.
 	memoryReserve = 1 << 30
-	// pageTables is a process's memory for each byte of its page tables.
+	// pageTables is the number of bytes of a process for each byte of its page tables.
 	pageTables = 512
 )
 
-// enoughMemory refuses a heap that would take what others need. What is not known is not refused.
+// enoughMemory refuses a heap that does not fit into free memory. It accepts any heap if free memory is unknown.
 func enoughMemory(heap int64) error {
 	if heap == 0 {
 		return nil
@@ -208,7 +209,7 @@ func enoughMemory(heap int64) error {
 	if !ok || heap+heap/pageTables+memoryReserve <= free {
 		return nil
 	}
-	return fmt.Errorf("--heap %s: there are %.1f GiB of free memory here, and 1 GiB is to stay free; give smaller sizes",
+	return fmt.Errorf("--heap %s: free memory is %.1f GiB, and 1 GiB must remain free: use smaller sizes",
 		gib(heap), float64(free)/(1<<30))
 }
 
@@ -262,7 +263,7 @@ func (o *spawnOptions) run(ctx context.Context, env loadgen.Env) error {
 	return o.report(env, r)
 }
 
-// medianRow takes each figure's median by itself.
+// medianRow takes the median of each figure separately.
 func medianRow(runs []spawnRow) spawnRow {
 	median := func(of func(spawnRow) float64) float64 {
 		var all []float64
@@ -282,7 +283,7 @@ func medianRow(runs []spawnRow) spawnRow {
 	return r
 }
 
-// medianOf sorts all in place; of an even number it is the mean of the two in the middle.
+// medianOf sorts all. For an even number of values it returns the mean of the two middle ones.
 func medianOf(all []float64) float64 {
 	if len(all) == 0 {
 		return 0
@@ -295,7 +296,7 @@ func medianOf(all []float64) float64 {
 	return loadgen.Round((all[half-1]+all[half])/2, 1)
 }
 
-// compare works out the ratios.
+// compare computes the ratios.
 func (r *spawnReport) compare() {
 	type key struct {
 		method     string
@@ -322,10 +323,10 @@ func (r *spawnReport) compare() {
 	}
 }
 
-// measure has a process of its own measure one method and size. It ends with this one: its standard input breaks.
+// measure measures one method and size in a child process, which ends when its standard input is closed.
 func (o *spawnOptions) measure(ctx context.Context, env loadgen.Env, method string, heap int64) ([]spawnRow, error) {
 	if err := enoughMemory(heap); err != nil {
-		return nil, err // it may have become less since the beginning
+		return nil, err // it may have changed since the start
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -351,10 +352,10 @@ func (o *spawnOptions) measure(ctx context.Context, env loadgen.Env, method stri
 	if err := errors.Join(err, sent); err != nil {
 		return nil, fmt.Errorf("the measured process failed: %w %s", err, loadgen.Clean(stderr.Bytes()))
 	}
-	io.Copy(env.Stderr, &stderr) //nolint:errcheck // complaints
+	io.Copy(env.Stderr, &stderr) //nolint:errcheck // warnings
 	var rows []spawnRow
 	if err := json.Unmarshal(stdout.Bytes(), &rows); err != nil {
-		return nil, fmt.Errorf("reading what the measured process found: %w", err)
+		return nil, fmt.Errorf("read the result of the measured process: %w", err)
 	}
 	return rows, nil
 }

@@ -83,15 +83,15 @@ func TestSpawnRefuses(t *testing.T) {
 	} {
 		_, _, err := benchtest.Run(t, t.Context(), append([]string{"spawn"}, strings.Fields(args)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", args, err)
+			t.Errorf("%s: error %v, want %q", args, err, want)
 		}
 	}
 	if _, ok := freeMemory(); !ok {
-		t.Skip("how much memory is free is not known here")
+		t.Skip("free memory is unknown on this machine")
 	}
 	_, _, err := benchtest.Run(t, t.Context(), "spawn", "--heap", "0,500000G")
-	if err == nil || !strings.Contains(err.Error(), "free memory here") {
-		t.Errorf("a heap of 500,000 GiB: %v", err)
+	if err == nil || !strings.Contains(err.Error(), "free memory is") {
+		t.Errorf("a heap of 500,000 GiB: error %v, want one about free memory", err)
 	}
 }
 

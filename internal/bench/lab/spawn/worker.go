@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// spawnJob is what `packhorse-bench lab spawn` tells a process that is measured.
+// spawnJob is the job of a measured process.
 type spawnJob struct {
 	Method     string
 	Heap       int64 // bytes to touch
@@ -34,11 +34,11 @@ type spawnJob struct {
 	Git        string
 }
 
-// WorkerCommand is that process. It reads a job from standard input, and ends when that is closed, which also happens
-// when its parent dies.
+// WorkerCommand is the measured process. It reads a job from standard input, and ends when standard input is closed,
+// which also happens when its parent dies.
 func WorkerCommand(env loadgen.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "spawn-worker", Short: "The process that \"packhorse-bench lab spawn\" measures", Hidden: true,
+		Use: "spawn-worker", Short: "The measured process of \"packhorse-bench lab spawn\"", Hidden: true,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			killFirst()
@@ -53,7 +53,7 @@ func WorkerCommand(env loadgen.Env) *cobra.Command {
 			}
 			go func() {
 				io.Copy(io.Discard, in) //nolint:errcheck // any end is the end
-				os.Exit(1)              // nobody wants the result any more
+				os.Exit(1)              // no process reads the result
 			}()
 			rows, err := job.run(cmd.Context())
 			if err != nil {
@@ -64,15 +64,15 @@ func WorkerCommand(env loadgen.Env) *cobra.Command {
 	}
 }
 
-// starter starts a child and returns when it runs git. The context ends the waiting for others, and may end the child.
-// Wait waits for the child to end.
+// starter starts a child and returns when it runs git. The end of ctx ends the wait for other starts, and may end the
+// child. wait waits for the end of the child.
 type starter interface {
 	start(ctx context.Context) (wait func() error, err error)
 	close() error
 }
 
 func (j *spawnJob) run(ctx context.Context) ([]spawnRow, error) {
-	debug.SetMemoryLimit(math.MaxInt64) // one of the environment's would have the collector run all the time
+	debug.SetMemoryLimit(math.MaxInt64) // a limit in the environment could keep the collector running
 	heap, err := touch(j.Heap)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (j *spawnJob) run(ctx context.Context) ([]spawnRow, error) {
 		return nil, err
 	}
 	defer n.close()
-	if wait, err := s.start(ctx); err != nil { // the first one finds nothing warm
+	if wait, err := s.start(ctx); err != nil { // the first start finds cold caches
 		return nil, fmt.Errorf("starting git: %w", err)
 	} else if err := wait(); err != nil {
 		return nil, fmt.Errorf("git version: %w", err)
@@ -103,7 +103,7 @@ func (j *spawnJob) run(ctx context.Context) ([]spawnRow, error) {
 	}
 	for _, r := range rows {
 		if r.Starts == 0 && ctx.Err() == nil {
-			return nil, fmt.Errorf("not one of %d children could be started", r.Errors+r.GaveUp)
+			return nil, fmt.Errorf("none of %d children could be started", r.Errors+r.GaveUp)
 		}
 	}
 	return rows, errors.Join(ctx.Err(), n.err())
@@ -122,7 +122,7 @@ func (j *spawnJob) starter() (starter, error) {
 	return spawns{runner}, nil
 }
 
-// row runs what starts children for a time, beside the neighbour.
+// row runs a number of starts beside the neighbour.
 func (j *spawnJob) row(ctx context.Context, goroutines int, lasts time.Duration, s starter, n *spawnNeighbour,
 	run func(context.Context, *starts)) spawnRow {
 	t := &starts{starter: s}
@@ -142,7 +142,7 @@ func (j *spawnJob) row(ctx context.Context, goroutines int, lasts time.Duration,
 	return r
 }
 
-// us turns the milliseconds of a summary into microseconds.
+// us converts the milliseconds of a summary to microseconds.
 func us(ms float64) float64 { return math.Round(ms * 1000) }
 
 // starts collects latencies.
@@ -152,11 +152,11 @@ type starts struct {
 	failures loadgen.Failures
 
 	mu      sync.Mutex
-	latency loadgen.Samples // guarded by mu, as all below
-	gaveUp  int             // of them: how long these had waited
+	latency loadgen.Samples // guarded by mu, like the fields below
+	gaveUp  int             // number of starts in latency that gave up
 }
 
-// one starts a child that was asked for at a time, and returns when it runs.
+// one starts a child and returns when it runs. asked is the time of the request.
 func (t *starts) one(ctx context.Context, asked time.Time) {
 	wait, err := t.start(ctx)
 	took := time.Since(asked)
@@ -188,12 +188,12 @@ func (t *starts) open(ctx context.Context, rate float64, duration time.Duration)
 		if after >= duration && n > 0 || !loadgen.PreciseSleep(ctx, time.Until(begin.Add(after))) {
 			return
 		}
-		asked := time.Now() // not when it was due: how late this loop is belongs to nobody
+		asked := time.Now() // not the time when it was due, because delays of this loop do not count
 		asking.Go(func() { t.one(ctx, asked) })
 	}
 }
 
-// atOnce has many goroutines ask at the same moment, and returns when the last child runs.
+// atOnce starts children from many goroutines at the same moment, and returns when the last child runs.
 func (t *starts) atOnce(ctx context.Context, goroutines int) {
 	var ready, asking sync.WaitGroup
 	ready.Add(goroutines)
@@ -236,7 +236,7 @@ func (s spawns) close() error {
 	return s.runner.Close(ctx)
 }
 
-// heapPiece is in which pieces the heap is made: after each the free memory is looked at.
+// heapPiece is the size of the pieces of the heap. Free memory is checked after each.
 const heapPiece = 64 << 20
 
 // touch makes a heap, and writes to each of its pages.
@@ -259,14 +259,14 @@ func touch(size int64) (heap [][]byte, err error) {
 }
 
 const (
-	// spawnNeighbourRate is how many requests a second the neighbour sends.
+	// spawnNeighbourRate is the rate of the neighbour in requests per second.
 	spawnNeighbourRate = 200
-	// neighbourTouches is how many places of the heap each changes.
+	// neighbourTouches is the number of places in the heap that each request changes.
 	neighbourTouches = 4
 )
 
-// spawnNeighbour is a server in the measured process, and its client. Their requests show what starting children costs
-// other users of the process.
+// spawnNeighbour is a server in the measured process, and its client. Their requests show the effect of starting
+// children on other work of the process.
 type spawnNeighbour struct {
 	server   *http.Server
 	target   *loadgen.Target
@@ -299,7 +299,8 @@ func newSpawnNeighbour(heap [][]byte) (*spawnNeighbour, error) {
 	return n, nil
 }
 
-// run sends requests at a fixed rate until stop is closed, at least one, and returns the latencies of the good ones.
+// run sends requests at a fixed rate until stop is closed, at least one, and returns the latencies of correct
+// responses.
 func (n *spawnNeighbour) run(ctx context.Context, stop <-chan struct{}) loadgen.Samples {
 	s := &loadgen.Sender{Target: n.target, Requests: [][]byte{n.target.Plain("/", true)}, Open: true,
 		Arrivals: loadgen.FixedRate(spawnNeighbourRate), Conns: loadgen.ProbeConns, Connect: true, Keep: true, Stop: stop,
