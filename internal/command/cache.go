@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"connectrpc.com/connect"
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/client"
@@ -13,14 +14,7 @@ import (
 )
 
 func cacheCommand(env Env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "cache",
-		Short: "Remove packs from the pack cache",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(cacheDrop(env))
-	return cmd
+	return group(&cobra.Command{Use: "cache", Short: "Remove packs from the pack cache"}, cacheDrop(env))
 }
 
 func cacheDrop(env Env) *cobra.Command {
@@ -53,7 +47,7 @@ after the repair of a damaged repository.`,
 				return printJSON(cmd.OutOrStdout(), dropped.Msg)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "dropped %d packs, %s\n", dropped.Msg.GetPacks(),
-				bytesOf(dropped.Msg.GetBytes()))
+				humanize.IBytes(uint64(dropped.Msg.GetBytes())))
 			return err
 		})
 }

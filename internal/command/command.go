@@ -126,17 +126,24 @@ and copied to every other client with the same request. So many identical clones
 		Example: `  packhorse serve --root /srv/git        # http://127.0.0.1:8080/<path of the repository>
   packhorse config show --root /srv/git  # every setting, and the origin of its value
   packhorse help serve`,
-		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version: versionOf(env).Version, // for --version
 	}
 	root.SetVersionTemplate(versionOf(env).line())
-	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env),
+	return group(root, serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env),
 		workersCommand(env), drainCommand(env), undrainCommand(env),
 		repoCommand(env), cacheCommand(env), resolveCommand(env), topCommand(env), doctorCommand(env), tokenCommand(env),
 		configCommand(env), debugCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(),
 		movedCommand("bench"), movedCommand("compare"))
-	return root
+}
+
+// group completes a command that only has subcommands: without one it prints its help.
+func group(cmd *cobra.Command, sub ...*cobra.Command) *cobra.Command {
+	if cmd.Args == nil {
+		cmd.Args = noArgs
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(sub...)
+	return cmd
 }
 
 // movedCommand is the place where packhorse-bench's commands were: it says where they are now.

@@ -13,14 +13,8 @@ import (
 )
 
 func configCommand(env Env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Write, check and show the configuration",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(configInitCommand(), configCheckCommand(env), configShowCommand(env))
-	return cmd
+	return group(&cobra.Command{Use: "config", Short: "Write, check and show the configuration"},
+		configInitCommand(), configCheckCommand(env), configShowCommand(env))
 }
 
 func configInitCommand() *cobra.Command {
@@ -56,7 +50,8 @@ file. It does not replace a file that exists.`,
 }
 
 func configCheckCommand(env Env) *cobra.Command {
-	var valuesOnly, connect, asJSON bool
+	var valuesOnly, connect bool
+	var asJSON *bool
 	role := config.RoleServe
 	cmd := &cobra.Command{
 		Use:   "check FILE",
@@ -80,7 +75,7 @@ patterns of repositories that match none. Host names of webhooks are looked up; 
 			}
 			f.Sort()
 			err := usage(f.Err())
-			if asJSON {
+			if *asJSON {
 				list := append([]*config.Mistake{}, f.All...)
 				if failed := encodeJSON(cmd.OutOrStdout(), struct {
 					Good     bool              `json:"good"`
@@ -110,7 +105,7 @@ patterns of repositories that match none. Host names of webhooks are looked up; 
 	}
 	cmd.Flags().BoolVar(&valuesOnly, "values-only", false, "check the values only, and not this machine")
 	cmd.Flags().BoolVar(&connect, "connect", false, "connect to the hosts of webhooks")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON = jsonFlag(cmd)
 	cmd.Flags().Var(&role, "role", "check for `ROLE`: serve, storage, gateway or search")
 	return cmd
 }

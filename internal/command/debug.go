@@ -1,18 +1,14 @@
 package command
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -27,18 +23,13 @@ import (
 )
 
 func debugCommand(env Env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "debug", Short: "Diagnose a running server",
-		Example: "  packhorse debug dump --root /srv/git",
-		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(debugDump(env))
-	return cmd
+	return group(&cobra.Command{Use: "debug", Short: "Diagnose a running server",
+		Example: "  packhorse debug dump --root /srv/git"}, debugDump(env))
 }
 
 func debugDump(env Env) *cobra.Command {
 	d := &dumper{target: target{env: env}}
+	var asJSON *bool
 	cmd := &cobra.Command{
 		Use: "dump", Short: "Make a server dump its stacks, profiles and processes",
 		Long: `Dump makes a running server write a dump to STATE/dumps: the stacks of its goroutines, profiles, the last seconds of its
@@ -56,7 +47,7 @@ printed.`,
 			if err != nil {
 				return err
 			}
-			if d.json {
+			if *asJSON {
 				return encodeJSON(cmd.OutOrStdout(), dump)
 			}
 			for _, note := range dump.Notes {
@@ -66,10 +57,10 @@ printed.`,
 			return err
 		},
 	}
+	asJSON = jsonFlag(cmd)
 	flags := cmd.Flags()
 	d.addFlags(flags, "the server's state directory, `DIR` (default of the server on the root)")
 	flags.StringVar(&d.ops, "ops", "", "ask on the private listener at `HOST:PORT`")
-	flags.BoolVar(&d.json, "json", false, "print JSON")
 	flags.DurationVar(&d.patience, "patience", time.Minute,
 		"how long to wait for an answer, and then for the signal's effect (`DURATION`)")
 	return cmd
@@ -79,7 +70,6 @@ printed.`,
 type dumper struct {
 	target
 	ops      string
-	json     bool
 	patience time.Duration
 }
 
@@ -89,9 +79,9 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 			return watchdog.Dump{}, usage(errors.New("--ops says which server is meant, and so do --state, --root and " +
 				"--config: give one"))
 		}
-		address := strings.TrimSuffix(strings.TrimPrefix(d.ops, "http://"), "/")
-		if _, err := config.SplitAddress(address); err != nil {
-			return watchdog.Dump{}, usage(fmt.Errorf("--ops: %w", err))
+		address, err := opsAddress(d.ops)
+		if err != nil {
+			return watchdog.Dump{}, usage(err)
 		}
 		dump, err := d.ask(cmd.Context(), "tcp", address)
 		if err != nil {
@@ -112,7 +102,7 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 		return watchdog.Dump{}, err
 	}
 	dump, err := d.ask(cmd.Context(), "unix", config.AdminSocket(state))
-	if err == nil || isAnswer(err) {
+	if _, isRefused := errors.AsType[*refusal](err); err == nil || isRefused {
 		return dump, err
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending %s to process %d\n", config.AdminSocket(state), err,
@@ -133,47 +123,13 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 		server.PID, server.PID), err)
 }
 
-// answered is what a server has said: there is no other way to ask it.
-type answered struct{ text string }
-
-func (a answered) Error() string { return a.text }
-
-func isAnswer(err error) bool {
-	_, ok := errors.AsType[answered](err)
-	return ok
-}
-
-// ask asks for a dump over a socket.
+// ask requests a dump over a socket.
 func (d *dumper) ask(ctx context.Context, network, address string) (dump watchdog.Dump, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.patience)
 	defer cancel()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}}
-	defer transport.CloseIdleConnections()
-	host := address
-	if network == "unix" {
-		host = "localhost"
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+host+adminapi.DumpPath, nil)
+	text, err := ask(ctx, network, address, http.MethodPost, adminapi.DumpPath)
 	if err != nil {
 		return dump, err
-	}
-	response, err := (&http.Client{Transport: transport}).Do(request)
-	if err != nil {
-		return dump, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
-	if err != nil {
-		return dump, err
-	}
-	if response.StatusCode != http.StatusOK {
-		var refused adminapi.Error
-		if json.Unmarshal(text, &refused) != nil || refused.Error == "" {
-			refused.Error = response.Status + " " + string(bytes.TrimSpace(text[:min(len(text), 200)]))
-		}
-		return dump, answered{refused.Error}
 	}
 	return dump, json.Unmarshal(text, &dump)
 }

@@ -129,8 +129,8 @@ func TestDoctorOfARunningServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	startServe(t, "--root", root, "--config", file)
-	if code, kinds := doctored(t, root); code != 0 || len(kinds) > 0 {
-		t.Errorf("hooks are run: %d %q", code, kinds)
+	if _, kinds := doctored(t, root); len(kinds) > 0 {
+		t.Errorf("a server that runs hooks: got findings of the kinds %q, want none", kinds)
 	}
 	if err := os.Chmod(file, 0o602); err != nil {
 		t.Fatal(err)

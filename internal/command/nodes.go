@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -24,15 +23,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/config"
 )
 
-// adminClient asks a running gateway, or serve, over its admin socket.
+// adminClient sends requests to the admin socket of a running gateway or serve.
 type adminClient struct{ target }
 
 func (c *adminClient) addFlags(flags *pflag.FlagSet) {
 	c.target.addFlags(flags, "the state directory, `DIR` (default ~/.local/state/packhorse/gateway, or of the server on the root)")
 }
 
-// socket is the path of the admin socket. A configuration file with a root may be for serve or for a gateway: the
-// gateway's is taken if there is one.
+// socket returns the path of the admin socket. A configuration file with a root may be for serve or for a gateway: if
+// there is a socket of a gateway, it is used.
 func (c *adminClient) socket() (string, error) {
 	if c.root == "" && c.state == "" {
 		gateway := config.DefaultState(config.RoleGateway, "", c.env.Getenv)
@@ -52,7 +51,7 @@ func (c *adminClient) socket() (string, error) {
 	return config.AdminSocket(state), err
 }
 
-// do asks for one thing and reads the answer into v.
+// do sends a request and reads the JSON of the response into v. A refusal of the server is a *refusal.
 func (c *adminClient) do(ctx context.Context, method, path string, v any) error {
 	socket, err := c.socket()
 	if err != nil {
@@ -60,46 +59,34 @@ func (c *adminClient) do(ctx context.Context, method, path string, v any) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminapi.Timeout)
 	defer cancel()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}
-	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, method, "http://gateway"+path, nil)
-	if err != nil {
-		return err
-	}
-	response, err := (&http.Client{Transport: transport}).Do(request)
+	text, err := ask(ctx, "unix", socket, method, path)
+	refused, isRefused := errors.AsType[*refusal](err)
 	switch {
+	case isRefused:
+		return refused
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
-		return fmt.Errorf("no gateway answers at %s; is it running, and with this state directory? Name it with --state "+
+		return fmt.Errorf("no gateway answers at %s: is it running, and with this state directory? Name it with --state "+
 			"DIR or --config FILE", socket)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s is not for this user; run the command as the gateway's user", socket)
+		return fmt.Errorf("%s: permission denied: run the command as the user of the gateway", socket)
 	case err != nil:
 		return fmt.Errorf("ask the gateway at %s: %w", socket, err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 16<<20))
-	if err != nil {
-		return fmt.Errorf("ask the gateway at %s: %w", socket, err)
-	}
-	if response.StatusCode != http.StatusOK {
-		var answer adminapi.Error
-		if json.Unmarshal(text, &answer) != nil || answer.Error == "" {
-			answer.Error = response.Status
-		}
-		if response.StatusCode == http.StatusConflict {
-			return &notNow{answer.Error}
-		}
-		return errors.New(answer.Error)
 	}
 	return json.Unmarshal(text, v)
 }
 
-// notNow is the refusal of what may be done later.
-type notNow struct{ why string }
-
-func (e *notNow) Error() string { return e.why }
+// completeName completes the first argument with the names in a list of the admin socket.
+func completeName[T any](client *adminClient, path string, name func(T) string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+		var list []T
+		if len(args) == 0 && client.do(cmd.Context(), http.MethodGet, path, &list) == nil {
+			for _, element := range list {
+				names = append(names, name(element))
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
 
 func nodesCommand(env Env) *cobra.Command {
 	client := &adminClient{target{env: env}}
@@ -116,9 +103,9 @@ number of answered and failed requests. It asks the gateway over the admin socke
 	return cmd
 }
 
-// listing has a command print what the admin socket lists below a path, as a table or, with --json, as JSON.
+// listing completes a command that prints a list of the admin socket, as a table or, with --json, as JSON.
 func listing[T any](cmd *cobra.Command, client *adminClient, path string, table func(io.Writer, []T) error) {
-	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	asJSON := jsonFlag(cmd)
 	client.addFlags(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var list []T
@@ -178,25 +165,14 @@ func drainingCommand(env Env, verb, about, short, long string) *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	node := &cobra.Command{
-		Use:     "node NAME",
-		Short:   short,
-		Long:    long,
-		Example: "  packhorse " + verb + " node a\n  packhorse nodes",
-		Args:    exactArgs(1, "one NAME"),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			var list []adminapi.NodeStatus
-			if len(args) > 0 || client.do(cmd.Context(), http.MethodGet, "/nodes", &list) != nil {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			var names []string
-			for _, n := range list {
-				names = append(names, n.Name)
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
-		},
+		Use:               "node NAME",
+		Short:             short,
+		Long:              long,
+		Example:           "  packhorse " + verb + " node a\n  packhorse nodes",
+		Args:              exactArgs(1, "one NAME"),
+		ValidArgsFunction: completeName(client, "/nodes", func(n adminapi.NodeStatus) string { return n.Name }),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var now adminapi.NodeStatus
 			if err := client.do(cmd.Context(), http.MethodPost, "/nodes/"+url.PathEscape(args[0])+"/"+verb, &now); err != nil {
@@ -207,6 +183,5 @@ func drainingCommand(env Env, verb, about, short, long string) *cobra.Command {
 		},
 	}
 	client.addFlags(cmd.PersistentFlags())
-	cmd.AddCommand(node, drainWorkerCommand(client, verb))
-	return cmd
+	return group(cmd, node, drainWorkerCommand(client, verb))
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -33,7 +34,7 @@ import (
 )
 
 func repoCommand(env Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "repo",
 		Short: "Create, import, list, describe, maintain and remove repositories",
 		Long: `Repo manages the repositories below --root, or below the root of a configuration. It asks the running server over the
@@ -41,12 +42,8 @@ socket in its state directory; if none runs, it does the work itself. With --nod
 		Example: `  packhorse repo create team/app --root /srv/git
   packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
   packhorse repo list team/ --node storage-1:9100 --secret-file /etc/packhorse/secret --tls-ca ca.pem`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(repoCreate(env), repoImport(env), repoList(env), repoInfo(env), repoSetHead(env), repoMaintain(env),
+	}, repoCreate(env), repoImport(env), repoList(env), repoInfo(env), repoSetHead(env), repoMaintain(env),
 		repoRemove(env))
-	return cmd
 }
 
 // repoCall is what a command does with the node and its arguments.
@@ -228,9 +225,9 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 	}
 	line("refs", "%d", r.GetRefs())
 	if r.GetSize() >= 0 {
-		line("size", "%s", bytesOf(r.GetSize()))
+		line("size", "%s", humanize.IBytes(uint64(r.GetSize())))
 	}
-	line("objects", "%d in %d packs (%s), %d loose", o.GetPacked(), o.GetPacks(), bytesOf(o.GetPackBytes()), o.GetLoose())
+	line("objects", "%d in %d packs (%s), %d loose", o.GetPacked(), o.GetPacks(), humanize.IBytes(uint64(o.GetPackBytes())), o.GetLoose())
 	var has []string
 	for name, there := range map[string]bool{"multi-pack-index": o.GetMultiPackIndex(), "bitmap": o.GetBitmap(),
 		"commit-graph": o.GetCommitGraph()} {
@@ -257,20 +254,6 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 		line(key, "%s", strings.ReplaceAll(r.GetConfig()[key], "\n", ", "))
 	}
 	return table.Flush()
-}
-
-// bytesOf is a size as a person reads it.
-func bytesOf(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d bytes", n)
-	}
-	value, prefix := float64(n)/unit, 0
-	for value >= unit && prefix < 3 {
-		value /= unit
-		prefix++
-	}
-	return fmt.Sprintf("%.1f %ciB", value, "KMGT"[prefix])
 }
 
 func repoSetHead(env Env) *cobra.Command {
@@ -418,7 +401,7 @@ clone it with git clone --mirror first.`,
 			})
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %s: %d refs, %d objects, %s\n", made.Path, made.Refs,
-			made.Objects.Packed, bytesOf(made.Size))
+			made.Objects.Packed, humanize.IBytes(uint64(made.Size)))
 		return err
 	}
 	return cmd

@@ -3,8 +3,10 @@ package command
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -83,6 +85,15 @@ func (t *target) stateDir(role config.Role) (string, error) {
 			"--root DIR"))
 	}
 	return filepath.Abs(state)
+}
+
+// opsAddress returns the HOST:PORT of a private listener that a flag names, also as a URL.
+func opsAddress(flag string) (string, error) {
+	address := strings.TrimSuffix(strings.TrimPrefix(flag, "http://"), "/")
+	if _, err := config.SplitAddress(address); err != nil {
+		return "", fmt.Errorf("--ops: %w", err)
+	}
+	return address, nil
 }
 
 // stateOwner is the owner of the state directory or, before there is one, of the root. Where a note or a link in the

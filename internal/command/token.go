@@ -63,18 +63,15 @@ name. Changes apply to the next request; the server need not run. Only hashes ar
   packhorse token create ci --repo 'team/**' --expires 90d --config /etc/packhorse.toml
   packhorse token list --root /srv/git
   packhorse token revoke ci/2 --root /srv/git`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	place.addFlags(cmd.PersistentFlags(), "the server's state directory, `DIR` (default what the server on the root uses)")
-	cmd.AddCommand(tokenCreateCommand(place), tokenListCommand(place), tokenRevokeCommand(place))
-	return cmd
+	return group(cmd, tokenCreateCommand(place), tokenListCommand(place), tokenRevokeCommand(place))
 }
 
 func tokenCreateCommand(place *tokenPlace) *cobra.Command {
 	var scope, expires string
 	var repositories []string
-	var asJSON bool
+	var asJSON *bool
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a token and print it once",
@@ -103,7 +100,7 @@ Without rules a token allows what its scope says.`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
+			if *asJSON {
 				return encodeJSON(cmd.OutOrStdout(), struct {
 					Token string `json:"token"`
 					tokenJSON
@@ -125,7 +122,7 @@ Without rules a token allows what its scope says.`,
 	cmd.Flags().StringArrayVar(&repositories, "repo", nil,
 		"limit it to repositories that match `PATTERN`, like team/app, team/* or team/**; can be repeated (default all)")
 	cmd.Flags().StringVar(&expires, "expires", "never", "expire after a `DURATION` like 90d or 12h")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON = jsonFlag(cmd)
 	return cmd
 }
 
@@ -174,7 +171,7 @@ func jsonOf(t auth.Token) tokenJSON {
 }
 
 func tokenListCommand(place *tokenPlace) *cobra.Command {
-	var asJSON bool
+	var asJSON *bool
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List tokens",
@@ -190,7 +187,7 @@ func tokenListCommand(place *tokenPlace) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON {
+			if *asJSON {
 				list := []tokenJSON{}
 				for _, t := range all {
 					list = append(list, jsonOf(t))
@@ -200,7 +197,7 @@ func tokenListCommand(place *tokenPlace) *cobra.Command {
 			return writeTokens(cmd.OutOrStdout(), all, time.Now())
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON = jsonFlag(cmd)
 	return cmd
 }
 

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -22,23 +20,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/top/tui"
 )
 
-// topLimits: how long an answer may take, and be, in bytes.
 const (
-	topPatience = 10 * time.Second
-	maxTop      = 64 << 20
-	leastTop    = 200 * time.Millisecond // between two answers
+	topTimeout  = 10 * time.Second // of one request
+	minInterval = 200 * time.Millisecond
 )
 
-// topAsker asks a running process what it does.
+// topAsker asks a running process for its requests.
 type topAsker struct {
 	target
-	ops    string
-	most   int
-	client http.Client
+	ops  string
+	most int
 }
 
 func topCommand(env Env) *cobra.Command {
-	asker := &topAsker{target: target{env: env}, client: http.Client{Timeout: topPatience, Transport: &http.Transport{}}}
+	asker := &topAsker{target: target{env: env}}
 	var asJSON, once bool
 	interval, sort := time.Second, string(top.ByAge)
 	cmd := &cobra.Command{
@@ -56,26 +51,25 @@ slots and the cache, and the most expensive repositories and callers of the last
 			if !slices.Contains(top.Sorts, top.Sort(sort)) {
 				return usage(fmt.Errorf("--sort is one of %s", strings.Trim(fmt.Sprint(top.Sorts), "[]")))
 			}
-			if interval < leastTop || asker.most < 0 {
-				return usage(fmt.Errorf("--interval is at least %v, and --most not less than 0", leastTop))
+			if interval < minInterval || asker.most < 0 {
+				return usage(fmt.Errorf("--interval has to be at least %v, and --most at least 0", minInterval))
 			}
-			defer asker.client.CloseIdleConnections()
 			return asker.show(cmd.Context(), env, asJSON, once, interval, top.Sort(sort))
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&asker.ops, "ops", "",
-		"the process's private listener, `HOST:PORT` (default 127.0.0.1:9090, or what --root, --state or --config says)")
+		"the process's private listener, `HOST:PORT` (default 127.0.0.1:9090, or that of the server with --root, --state or --config)")
 	asker.addFlags(flags, "ask the process that has the state directory `DIR`")
-	flags.BoolVar(&asJSON, "json", false, "write what the process says, once")
-	flags.BoolVar(&once, "once", false, "write one frame as text")
+	flags.BoolVar(&asJSON, "json", false, "print one response as JSON")
+	flags.BoolVar(&once, "once", false, "print one frame as text")
 	flags.DurationVar(&interval, "interval", interval, "`TIME` between two frames")
 	flags.StringVar(&sort, "sort", sort, "order of requests: `ORDER` is age, bytes, cpu, repository, caller or stage")
-	flags.IntVar(&asker.most, "most", 200, "list this many requests and git commands at most, `N`")
+	flags.IntVar(&asker.most, "most", 200, "maximum number `N` of listed requests and Git commands")
 	return cmd
 }
 
-// show asks once for JSON or text, else until the user has seen enough.
+// show prints one response as JSON or text, or shows frames on a terminal until the user ends it.
 func (a *topAsker) show(ctx context.Context, env Env, asJSON, once bool, interval time.Duration, by top.Sort) error {
 	address, err := a.address()
 	if err != nil {
@@ -93,14 +87,13 @@ func (a *topAsker) show(ctx context.Context, env Env, asJSON, once bool, interva
 	if err != nil {
 		return err
 	}
-	from := strings.TrimPrefix(address, "http://")
 	in, isFile := env.Stdin.(*os.File)
 	if once || !isFile || !observe.IsTerminal(in) || !observe.IsTerminal(env.Stdout) || env.Getenv("TERM") == "dumb" {
-		_, err := fmt.Fprintln(env.Stdout, tui.Frame(first, nil, tui.View{Width: 120, Sort: by, From: from}))
+		_, err := fmt.Fprintln(env.Stdout, tui.Frame(first, nil, tui.View{Width: 120, Sort: by, From: address}))
 		return err
 	}
 	return tui.Run(ctx, first, tui.Options{
-		In: in, Out: env.Stdout, Environ: env.Environ, From: from, Sort: by, Interval: interval,
+		In: in, Out: env.Stdout, Environ: env.Environ, From: address, Sort: by, Interval: interval,
 		Source: func(ctx context.Context) (*top.State, error) {
 			text, err := a.ask(ctx, address)
 			if err != nil {
@@ -114,12 +107,12 @@ func (a *topAsker) show(ctx context.Context, env Env, asJSON, once bool, interva
 func decodeTop(text []byte) (*top.State, error) {
 	var s top.State
 	if err := json.Unmarshal(text, &s); err != nil {
-		return nil, fmt.Errorf("the process's answer is not what this version of packhorse understands: %w", err)
+		return nil, fmt.Errorf("this version of packhorse does not understand the response of the server: %w", err)
 	}
 	return &s, nil
 }
 
-// address is the URL of the private listener.
+// address returns the host and port of the private listener.
 func (a *topAsker) address() (string, error) {
 	ops := a.ops
 	if ops == "" {
@@ -139,37 +132,25 @@ func (a *topAsker) address() (string, error) {
 		}
 	}
 	if ops == "" {
-		return "", errors.New("the process has no private listener; ops.address turns it on")
+		return "", errors.New("the server has no private listener: set ops.address")
 	}
-	if strings.HasPrefix(ops, "http://") {
-		return strings.TrimSuffix(ops, "/"), nil
-	}
-	if _, _, err := net.SplitHostPort(ops); err != nil {
-		return "", usage(fmt.Errorf("--ops is HOST:PORT, as in 127.0.0.1:9090: %w", err))
-	}
-	return "http://" + ops, nil
+	ops, err := opsAddress(ops)
+	return ops, usage(err)
 }
 
 func (a *topAsker) ask(ctx context.Context, address string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%s?most=%d", address, top.Path, a.most),
-		nil)
-	if err != nil {
-		return nil, usage(err)
-	}
-	answer, err := a.client.Do(request)
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, topTimeout)
+	defer cancel()
+	text, err := ask(ctx, "tcp", address, http.MethodGet, fmt.Sprintf("%s?most=%d", top.Path, a.most))
+	refused, isRefused := errors.AsType[*refusal](err)
+	switch {
+	case isRefused && refused.status == http.StatusNotFound:
+		return nil, fmt.Errorf("%s is not the private listener of packhorse, or of an older version", address)
+	case isRefused:
+		return nil, fmt.Errorf("ask %s: %w", address, err)
+	case err != nil:
 		return nil, fmt.Errorf("%w; is the server running? Name its private listener with --ops HOST:PORT or its state "+
 			"directory with --state DIR", err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxTop))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("ask %s: %w", address, err)
-	case answer.StatusCode == http.StatusNotFound:
-		return nil, fmt.Errorf("what answers at %s is no private listener of packhorse, or of an older version", address)
-	case answer.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("ask %s: %s: %.200s", address, answer.Status, strings.TrimSpace(string(text)))
 	}
 	return text, nil
 }

@@ -60,8 +60,7 @@ func TestTopThatCannotBe(t *testing.T) {
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
 	odd := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_,
-			_ = w.Write([]byte("<html>"))
+		_, _ = w.Write([]byte("<html>"))
 	}))
 	defer odd.Close()
 	for _, c := range []struct {
@@ -70,17 +69,17 @@ func TestTopThatCannotBe(t *testing.T) {
 		says string
 	}{
 		{[]string{"--ops", "127.0.0.1:1"}, exitFailed, "is the server running?"},
-		{[]string{"--ops", "nothing"}, exitUsage, "--ops is HOST:PORT"},
-		{[]string{"--ops", other.URL}, exitFailed, "is no private listener of packhorse"},
-		{[]string{"--ops", odd.URL}, exitFailed, "not what this version of packhorse understands"},
+		{[]string{"--ops", "nothing"}, exitUsage, "is not HOST:PORT"},
+		{[]string{"--ops", other.URL}, exitFailed, "is not the private listener of packhorse"},
+		{[]string{"--ops", odd.URL}, exitFailed, "this version of packhorse does not understand the response"},
 		{[]string{"--state", t.TempDir()}, exitFailed, "no server runs with the state directory"},
 		{[]string{"--sort", "size"}, exitUsage, "--sort is one of age bytes cpu"},
-		{[]string{"--interval", "1ms"}, exitUsage, "--interval is at least"},
+		{[]string{"--interval", "1ms"}, exitUsage, "--interval has to be at least"},
 		{[]string{"--most", "-1"}, exitUsage, "--most"},
 	} {
 		if code, out, errs := runMain(append([]string{"top"}, c.args...)...); code != c.code || out != "" ||
 			!strings.Contains(errs, c.says) {
-			t.Errorf("%q: %d, %s%s", c.args, code, out, errs)
+			t.Errorf("top %q = %d, %s%s, want %d and an error with %q", c.args, code, out, errs, c.code, c.says)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func (v Version) line() string {
 }
 
 func versionCommand(env Env) *cobra.Command {
-	var asJSON bool
+	var asJSON *bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
@@ -57,13 +57,13 @@ func versionCommand(env Env) *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versionOf(env)
-			if asJSON {
+			if *asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
 			}
 			_, err := io.WriteString(cmd.OutOrStdout(), v.line())
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON = jsonFlag(cmd)
 	return cmd
 }

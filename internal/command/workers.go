@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -49,14 +50,14 @@ func writeWorkers(w io.Writer, list []adminapi.WorkerStatus) error {
 		}
 		given := ""
 		if s.Given {
-			given = " (it is given requests: too many others are out of service)"
+			given = " (it gets requests because too many others are out of service)"
 		}
 		fmt.Fprintf(w, "%s: %s%s\n", s.Name, s.Why, given)
 	}
 	return nil
 }
 
-// pollWorkers is how often --wait looks.
+// pollWorkers is the interval in which --wait reads the state of the worker.
 const pollWorkers = 100 * time.Millisecond
 
 // drainWorkerCommand is "drain worker" or "undrain worker".
@@ -72,19 +73,9 @@ undrain worker NAME", or until the gateway stops. It is refused if too many work
 
 With --wait the command first waits until the drain is allowed, then until the worker is idle and app.blackout is over.
 Then the worker can be stopped. It fails if that takes longer than --timeout.`,
-		Example: "  packhorse drain worker w0 --wait && systemctl restart app@w0 && packhorse undrain worker w0 --wait",
-		Args:    exactArgs(1, "one NAME"),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			var list []adminapi.WorkerStatus
-			if len(args) > 0 || client.do(cmd.Context(), http.MethodGet, "/workers", &list) != nil {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			var names []string
-			for _, s := range list {
-				names = append(names, s.Name)
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
-		},
+		Example:           "  packhorse drain worker w0 --wait && systemctl restart app@w0 && packhorse undrain worker w0 --wait",
+		Args:              exactArgs(1, "one NAME"),
+		ValidArgsFunction: completeName(client, "/workers", func(s adminapi.WorkerStatus) string { return s.Name }),
 	}
 	what := "until the worker can be stopped"
 	if verb == "undrain" {
@@ -97,14 +88,11 @@ With --wait the command waits for that.`
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait "+what)
 	cmd.Flags().DurationVar(&limit, "timeout", 0,
 		"maximum `DURATION` of the wait from the start of the drain (default app.drain)")
-	path := "drain"
 	if verb == "drain" {
 		cmd.Flags().BoolVar(&force, "force", false, "drain it even if too many workers are out of service")
-	} else {
-		path = "undrain"
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		target := "/workers/" + url.PathEscape(args[0]) + "/" + path
+		target := "/workers/" + url.PathEscape(args[0]) + "/" + verb
 		if force {
 			target += "?force=true"
 		}
@@ -121,17 +109,18 @@ With --wait the command waits for that.`
 	return cmd
 }
 
-// whenAllowed asks for a change until it is not refused for now; if it is not to wait, once.
+// whenAllowed requests a change. With wait, it repeats the request while the server answers that the change is not
+// possible yet.
 func (c *adminClient) whenAllowed(ctx context.Context, log io.Writer, target string,
 	wait bool) (now adminapi.WorkerStatus, err error) {
-	for told := false; ; told = true {
+	for attempt := 0; ; attempt++ {
 		err = c.do(ctx, http.MethodPost, target, &now)
-		refused, ok := errors.AsType[*notNow](err)
-		if !ok || !wait {
+		refused, ok := errors.AsType[*refusal](err)
+		if !ok || refused.status != http.StatusConflict || !wait {
 			return now, err
 		}
-		if !told {
-			fmt.Fprintf(log, "waiting: %s\n", refused.why)
+		if attempt == 0 {
+			fmt.Fprintf(log, "waiting: %s\n", refused.text)
 		}
 		if err := sleep(ctx, pollWorkers); err != nil {
 			return now, err
@@ -139,7 +128,7 @@ func (c *adminClient) whenAllowed(ctx context.Context, log io.Writer, target str
 	}
 }
 
-// untilWorker waits until a worker is as it is to be.
+// untilWorker waits until a worker is drained, or up again after undrain.
 func (c *adminClient) untilWorker(ctx context.Context, now adminapi.WorkerStatus, verb string,
 	limit time.Duration) (adminapi.WorkerStatus, error) {
 	limit = cmp.Or(limit, time.Duration(now.Drain*float64(time.Second)))
@@ -149,11 +138,11 @@ func (c *adminClient) untilWorker(ctx context.Context, now adminapi.WorkerStatus
 		}
 		if time.Now().After(end) {
 			if verb == "drain" {
-				return now, fmt.Errorf("%s still has %d requests, or its blackout is not over, after %v: it is drained and they "+
-					"go on; wait longer with --timeout, "+
-					"or end that with \"packhorse undrain worker %s\"", now.Name, now.InFlight, limit, now.Name)
+				return now, fmt.Errorf("%s still has %d requests, or its blackout is not over, after %v: the drain continues; "+
+					"wait longer with --timeout, or end it with \"packhorse undrain worker %s\"", now.Name, now.InFlight, limit,
+					now.Name)
 			}
-			return now, fmt.Errorf("%s is %s after %v: %s", now.Name, now.State, limit, cmp.Or(now.Why, "it says no more"))
+			return now, fmt.Errorf("%s is %s after %v: %s", now.Name, now.State, limit, cmp.Or(now.Why, "no reason known"))
 		}
 		if err := sleep(ctx, pollWorkers); err != nil {
 			return now, err
@@ -162,15 +151,11 @@ func (c *adminClient) untilWorker(ctx context.Context, now adminapi.WorkerStatus
 		if err := c.do(ctx, http.MethodGet, "/workers", &list); err != nil {
 			return now, err
 		}
-		found := false
-		for _, s := range list {
-			if s.Name == now.Name {
-				now, found = s, true
-			}
+		i := slices.IndexFunc(list, func(s adminapi.WorkerStatus) bool { return s.Name == now.Name })
+		if i < 0 {
+			return now, fmt.Errorf("%s is not a worker of the application any more", now.Name)
 		}
-		if !found {
-			return now, fmt.Errorf("%s is no worker of the application any more", now.Name)
-		}
+		now = list[i]
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
@@ -118,7 +119,7 @@ func Disk(dirs map[string]string, r *Report) {
 		}
 		seen[s.Fsid] = true
 		free, size := s.Bavail*uint64(s.Bsize), s.Blocks*uint64(s.Bsize)
-		r.Fact(GroupDisk, fmt.Sprintf("%s: %s of %s free", name, sizeText(free), sizeText(size)))
+		r.Fact(GroupDisk, fmt.Sprintf("%s: %s of %s free", name, humanize.IBytes(free), humanize.IBytes(size)))
 		for _, f := range diskFaults(name, free, size, uint64(s.Ffree), uint64(s.Files)) {
 			f.Subject = dir
 			r.Add(f)
@@ -133,7 +134,7 @@ const leastFree = 1 << 30
 func diskFaults(name string, free, size, inodesFree, inodes uint64) (list []Finding) {
 	if free < leastFree || free < size/50 {
 		list = append(list, Finding{Group: GroupDisk, Severity: Problem, Kind: "space",
-			Text:   fmt.Sprintf("%s of %s are free for the %s", sizeText(free), sizeText(size), name),
+			Text:   fmt.Sprintf("%s of %s are free for the %s", humanize.IBytes(free), humanize.IBytes(size), name),
 			Advice: "free some; a full disk refuses pushes and turns the cache off (cache.max_bytes bounds that)"})
 	}
 	if inodes > 0 && (inodesFree < 10_000 || inodesFree < inodes/50) {
@@ -142,14 +143,6 @@ func diskFaults(name string, free, size, inodesFree, inodes uint64) (list []Find
 			Advice: "remove files, or pack the loose objects of large repositories (packhorse repo maintain)"})
 	}
 	return list
-}
-
-func sizeText(n uint64) string {
-	value, unit := float64(n)/(1<<30), "GiB"
-	if n < 1<<30 {
-		value, unit = float64(n)/(1<<20), "MiB"
-	}
-	return fmt.Sprintf("%.1f %s", value, unit)
 }
 
 // maxSkew is the maximum difference between a file's time and the clock.

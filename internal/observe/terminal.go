@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 	"unicode"
+
+	"github.com/dustin/go-humanize"
 )
 
 // Colored reports whether log lines on w should have colors: on a terminal with colors, unless the user turns them off
@@ -126,7 +128,7 @@ func writeShort(line *bytes.Buffer, keys []string, attrs []slog.Attr) {
 		case "ms":
 			text = strings.TrimSuffix(strconv.FormatFloat(asFloat(v), 'f', 1, 64), ".0") + "ms"
 		case "bytes":
-			text = sizeText(int64(asFloat(v)))
+			text = strings.ReplaceAll(humanize.IBytes(uint64(asFloat(v))), " ", "")
 		case "pack", "user", "caller", "error":
 			text = key + "=" + text
 		}
@@ -145,19 +147,6 @@ func asFloat(v slog.Value) float64 {
 		return float64(v.Uint64())
 	}
 	return 0
-}
-
-// sizeText formats a number of bytes for people.
-func sizeText(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return strconv.FormatInt(n, 10) + "B"
-	}
-	value, prefix := float64(n)/unit, 0
-	for ; value >= unit && prefix < 3; prefix++ {
-		value /= unit
-	}
-	return strconv.FormatFloat(value, 'f', 1, 64) + "KMGT"[prefix:prefix+1] + "iB"
 }
 
 // flatten adds an attribute. Keys in a group get the name of the group as a prefix.

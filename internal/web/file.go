@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dustin/go-humanize"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
@@ -112,7 +113,7 @@ func (p *Pages) newFilePage(named namedFile, file git.File, visitor string) file
 			" ", Visitor: visitor},
 		Repo: schema.Name(named.repository), RepoURL: searchURL(inRepository(named.repository) + " select:file"), Name: name,
 		Commit: named.commit.String(),
-		Short:  short(named.commit.String()), Size: sizeOf(file.Size),
+		Short:  short(named.commit.String()), Size: humanize.IBytes(uint64(file.Size)),
 	}
 	for i, dir := range dirs[:len(dirs)-1] {
 		below := inRepository(named.repository) + " file:^" + pattern(strings.Join(dirs[:i+1], "/")+"/") + " select:file"
@@ -126,7 +127,7 @@ func (p *Pages) newFilePage(named namedFile, file git.File, visitor string) file
 	}
 	switch {
 	case file.Data == nil && file.Size > 0:
-		f.Why, f.Advice = "This file is too large to show", "It has "+f.Size+"; at most "+sizeOf(maxShown)+" are shown. "+
+		f.Why, f.Advice = "This file is too large to show", "It has "+f.Size+"; at most "+humanize.IBytes(maxShown)+" are shown. "+
 			"Clone the repository to read it."
 	case file.Size == 0:
 		f.Why, f.Advice = "This file is empty", "It has no bytes."

@@ -78,16 +78,3 @@ func shorten(text string, limit int) (string, bool) {
 	}
 	return text[:limit], true
 }
-
-// sizeOf is a number of bytes for people.
-func sizeOf(n int64) string {
-	switch {
-	case n < 1<<10:
-		return fmt.Sprintf("%d B", n)
-	case n < 1<<20:
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	case n < 1<<30:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-}
