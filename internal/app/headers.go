@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
@@ -9,16 +10,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/origin"
-)
-
-const (
-	maxFields = 200 // of a request header
-
-	// Beyond these limits a worker may take a request for malformed. Puma's are 20, 8 KiB when three bytes stand for
-	// one, and 256.
-	plainMethod = 20
-	plainTarget = 2 << 10
-	plainField  = 255
 )
 
 // refusal is the answer to a request that is not passed on.
@@ -43,16 +34,6 @@ func (e *exchange) check() *refusal {
 	case !origin.ValidHost(r.Host):
 		return bad("invalid Host")
 	}
-	n := 0
-	isOther := func(c rune) bool { return (c < 'A' || c > 'Z') && c != '-' && c != '_' }
-	e.isOdd = len(r.Method) > plainMethod || len(r.RequestURI) > plainTarget || strings.ContainsFunc(r.Method, isOther)
-	for name, values := range r.Header {
-		n += len(values)
-		e.isOdd = e.isOdd || len(name) > plainField
-	}
-	if n > maxFields {
-		return &refusal{http.StatusRequestHeaderFieldsTooLarge, "too many header fields"}
-	}
 	if r.Header["Upgrade"] != nil {
 		return e.checkUpgrade()
 	}
@@ -64,7 +45,7 @@ func (e *exchange) check() *refusal {
 func (e *exchange) rewrite(r *httputil.ProxyRequest) {
 	out := r.Out
 	out.URL.Scheme = "http"
-	out.URL.RawQuery = escapeQuery(r.In.URL.RawQuery) // ReverseProxy has dropped what it cannot parse
+	out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy has dropped what it cannot parse
 	out.Host = r.In.Host
 	header := out.Header
 	for name := range header {
@@ -78,37 +59,22 @@ func (e *exchange) rewrite(r *httputil.ProxyRequest) {
 		delete(header, "Connection")
 		delete(header, "Upgrade")
 	}
-	setOrigin(header, &e.from, out.Host)
-	header["X-Request-Id"] = []string{e.id}
-	header["X-Request-Start"] = []string{"t=" + startTime(e.received)}
+	values := make([]string, 0, 8) // of all fields, in one allocation
+	set := func(name, value string) {
+		values = append(values, value)
+		header[name] = values[len(values)-1 : len(values) : len(values)]
+	}
+	setOrigin(set, &e.from, out.Host)
+	set("X-Request-Id", e.id)
+	set("X-Request-Start", startTime(e.received))
 	e.p.announceFiles(header)
 }
 
-// startTime formats a time in seconds as nginx does.
+// startTime formats a time as nginx's "t=${msec}": in seconds, with milliseconds.
 func startTime(t time.Time) string {
-	ms := strconv.FormatInt(t.UnixMilli(), 10)
-	return ms[:len(ms)-3] + "." + ms[len(ms)-3:]
-}
-
-// escapeQuery escapes the bytes of a query that are not valid in a URL.
-func escapeQuery(query string) string {
-	isInvalid := func(c byte) bool { return c <= ' ' || c >= 0x7f || strings.IndexByte("#\"<>", c) >= 0 }
-	var b []byte
-	for i := range len(query) {
-		if c := query[i]; isInvalid(c) {
-			if b == nil {
-				b = append(make([]byte, 0, len(query)+8), query[:i]...)
-			}
-			const hex = "0123456789ABCDEF"
-			b = append(b, '%', hex[c>>4], hex[c&15])
-		} else if b != nil {
-			b = append(b, c)
-		}
-	}
-	if b == nil {
-		return query
-	}
-	return string(b)
+	b := strconv.AppendInt(append(make([]byte, 0, 24), "t="...), t.UnixMilli(), 10)
+	n := len(b) - 3
+	return string(append(append(b[:n:n], '.'), b[n:]...))
 }
 
 // mayReachWorker reports whether a client's field is passed on. Workers believe some fields that only this server or a
@@ -171,36 +137,35 @@ func isPlainName(name string) bool {
 }
 
 // setOrigin sets the fields that tell a worker where a request came from.
-func setOrigin(header http.Header, o *origin.Origin, host string) {
-	if o.Host != "" {
-		host = o.Host
-	}
+func setOrigin(set func(name, value string), o *origin.Origin, host string) {
+	host = cmp.Or(o.Host, host)
 	proto := "http"
 	if o.HTTPS {
 		proto = "https"
 	}
-	forwarded := append(make([]byte, 0, 128), "for="...)
-	forwarded = appendNode(forwarded, o.Client)
+	forwarded := appendNode(append(make([]byte, 0, 128), "for="...), o.Client)
 	if host != "" {
-		header["X-Forwarded-Host"] = []string{host}
+		set("X-Forwarded-Host", host)
 		forwarded = append(append(append(forwarded, `;host="`...), host...), '"')
 	}
+	set("X-Forwarded-Proto", proto)
 	forwarded = append(append(forwarded, ";proto="...), proto...)
-	header["X-Forwarded-Proto"] = []string{proto}
+	addresses := ""
 	if o.Client.IsValid() {
-		client := o.Client.String()
-		header["X-Real-Ip"] = []string{client}
-		for _, hop := range o.Hops {
-			client += ", " + hop.String()
-		}
-		header["X-Forwarded-For"] = []string{client}
+		addresses = o.Client.String()
+		set("X-Real-Ip", addresses)
 	}
 	for _, hop := range o.Hops {
+		addresses += ", " + hop.String()
 		forwarded = appendNode(append(forwarded, ", for="...), hop)
 	}
-	header["Forwarded"] = []string{string(forwarded)}
+	if o.Client.IsValid() {
+		set("X-Forwarded-For", addresses)
+	}
+	set("Forwarded", string(forwarded))
 }
 
+// appendNode appends an address as in RFC 7239, section 6.
 func appendNode(b []byte, a netip.Addr) []byte {
 	switch {
 	case !a.IsValid():

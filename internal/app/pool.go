@@ -94,6 +94,9 @@ func (p *pool) find(name string) *worker {
 // choose draws a pool at random, in proportion to the shares. Pools without a usable worker leave their share to the
 // others. If there is none with a share, another usable one is taken; if there is no usable one, any.
 func choose(pools []*pool) *pool {
+	if len(pools) == 1 {
+		return pools[0]
+	}
 	var usable []*pool
 	sum := int64(0)
 	for _, p := range pools {

@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
-	"net/textproto"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -41,17 +40,16 @@ type exchange struct {
 	id       string
 	upgrade  string // protocol that the client wants to switch to
 	tunnel   tunnel // after the upgrade
-	isOdd    bool   // workers may take the request for malformed
 	body     body
 	received time.Time
 
+	proxy  httputil.ReverseProxy
 	pool   *pool                // of the last worker
 	sent   int                  // times that a worker may have got the request
 	heard  atomic.Bool          // a worker began to respond
 	stored *stored              // body of the response, if it is long
 	conn   atomic.Pointer[conn] // to the worker
 	wrote  atomic.Bool          // the request was sent in full
-	hints  int                  // 1xx responses
 }
 
 // Serve answers a request, unless ctx ends first, and describes what happened. If Record.Cut is set, the caller has to
@@ -118,26 +116,26 @@ var discardLog = log.New(io.Discard, "", 0)
 // relay has a worker answer the request. The request at the worker outlives a client that disconnects, because the
 // worker goes on with it and would not be free for another one.
 func (e *exchange) relay() {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(e.ctx))
+	ctx, cancel := context.WithCancel(e.p.running)
 	e.cancel = cancel
 	defer cancel()
-	defer context.AfterFunc(e.p.running, cancel)()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn:              e.gotConn,
-		WroteRequest:         func(httptrace.WroteRequestInfo) { e.wrote.Store(true) },
-		GotFirstResponseByte: func() { e.heard.Store(true) },
-		Got1xxResponse:       e.countHint,
-	})
 	in := e.r.WithContext(ctx)
 	in.Body, in.ContentLength, in.TransferEncoding, in.Trailer = nil, 0, nil, nil // it was received
-	proxy := httputil.ReverseProxy{
+	e.proxy = httputil.ReverseProxy{
 		Rewrite: e.rewrite, Transport: e, ErrorHandler: e.handleError, BufferPool: &e.p.buffers, ErrorLog: discardLog,
-		FlushInterval: -1, // what the client is too slow for is stored before
 	}
-	proxy.ServeHTTP(&e.w, in)
+	e.proxy.ServeHTTP(&e.w, in)
 	if e.Upgraded {
 		e.tunnel.finish(e)
 	}
+}
+
+// observe has the transport report the progress of a request, beside what it reports to ReverseProxy.
+func (e *exchange) observe(r *http.Request) {
+	trace := httptrace.ContextClientTrace(r.Context())
+	trace.GotConn = e.gotConn
+	trace.WroteRequest = func(httptrace.WroteRequestInfo) { e.wrote.Store(true) }
+	trace.GotFirstResponseByte = func() { e.heard.Store(true) }
 }
 
 // gotConn notes that a worker may get the request.
@@ -154,17 +152,6 @@ func (e *exchange) endRequest() {
 	}
 }
 
-// maxHints is the maximum number of 1xx responses before the final one.
-const maxHints = 8
-
-func (e *exchange) countHint(int, textproto.MIMEHeader) error {
-	e.heard.Store(true)
-	if e.hints++; e.hints > maxHints {
-		return errors.New("too many 1xx responses")
-	}
-	return nil
-}
-
 // A request that kills its workers must not kill all of them.
 const (
 	maxTries = 16 // workers that are asked
@@ -173,6 +160,7 @@ const (
 
 // RoundTrip lets a worker answer, and another one if the first cannot and the request may be sent again.
 func (e *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
+	e.observe(r)
 	a := ask{path: e.r.URL.Path, client: e.from.Client}
 	var last error // of a worker
 	for {
@@ -215,20 +203,17 @@ func (e *exchange) canRetry(err error) bool {
 // try lets one worker answer. The seat is released when the response has been read from the worker.
 func (e *exchange) try(s *seat, r *http.Request) (*http.Response, error) {
 	b := s.worker.backend
-	if e.isOdd {
-		// On a kept connection, Puma 5.6 does not respond to a malformed request for 20 seconds. On a new one it
-		// responds at once.
-		b.transport.CloseIdleConnections()
+	if e.Tries > 1 { // the last try may still use the request
+		r = r.Clone(r.Context())
 	}
-	out, u := *r, *r.URL // the last try may still use r
-	out.URL, u.Host = &u, b.host
+	r.URL.Host = b.host
 	if e.body.size > 0 {
-		out.ContentLength = e.body.size
-		out.Body = e.body.open()
-		out.GetBody = func() (io.ReadCloser, error) { return e.body.open(), nil }
+		r.ContentLength = e.body.size
+		r.Body = e.body.open()
+		r.GetBody = func() (io.ReadCloser, error) { return e.body.open(), nil }
 	}
 	defer context.AfterFunc(e.ctx, e.endRequest)()
-	response, err := b.transport.RoundTrip(&out)
+	response, err := b.transport.RoundTrip(r)
 	if err != nil {
 		hasLeft := e.ctx.Err() != nil && !e.heard.Load() && !isTimeout(err)
 		if isExhausted(err) || hasLeft || e.p.running.Err() != nil {
@@ -279,6 +264,7 @@ func (e *exchange) accept(s *seat, response *http.Response) (*http.Response, err
 		response.Body = body
 	default:
 		e.stored = &stored{newSpool(e, s, response.Body, isStream), e, response}
+		e.proxy.FlushInterval = -1 // what the client is too slow for is stored before
 		response.Body = e.stored
 	}
 	return response, nil
