@@ -28,7 +28,7 @@ help: ## List the targets
 	@echo
 	@echo '  make serve ROOT=/srv/git HTTP=127.0.0.1:8080 OPS=127.0.0.1:9090 ARGS="--log-level debug"'
 
-build: ## Build bin/packhorse and bin/packhorse-bench, static binaries
+build: ## Build packhorse, packhorse-search and packhorse-bench in bin, static binaries
 	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/...
 
 serve: build ## Build, and serve ROOT (./repos with a demo repository unless given)

@@ -55,7 +55,7 @@ func run(m *testing.M) int {
 		return code
 	}
 	if given := os.Getenv("PACKHORSE_BINARY"); given != "" { // hold a binary that was built already to the stories
-		for _, name := range []string{"packhorse", "packhorse-bench"} {
+		for _, name := range []string{"packhorse", "packhorse-search", "packhorse-bench"} {
 			if err := os.Symlink(filepath.Join(filepath.Dir(given), name), filepath.Join(dir, name)); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 1

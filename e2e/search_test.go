@@ -125,7 +125,7 @@ func cmdKillIndex(ts *testscript.TestScript, neg bool, args []string) {
 	for _, p := range storyOf(ts).all() {
 		for _, pid := range allChildrenOf(p.cmd.Process.Pid) {
 			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-			if strings.Contains(string(command), "search-worker") && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			if strings.HasPrefix(string(command), "packhorse-search\x00") && syscall.Kill(pid, syscall.SIGKILL) == nil {
 				killed++
 			}
 		}

@@ -301,7 +301,7 @@ func (p *serverProcess) checkDraining(ts *testscript.TestScript) {
 func childrenOf(pid int) []int {
 	return slices.DeleteFunc(allChildrenOf(pid), func(child int) bool {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))
-		return strings.Contains(string(text), "\x00search-worker\x00") || strings.Contains(string(text), "\x00reaper\x00")
+		return strings.HasPrefix(string(text), "packhorse-search\x00") || strings.Contains(string(text), "\x00reaper\x00")
 	})
 }
 

@@ -72,12 +72,13 @@ const allowedImports = `
 	bench/app, bench/ci, bench/matrix, bench/search, bench/lab/exists, bench/lab/sched, bench/lab/spawn, compare < bench;
 	admit, packcache < top;
 	top < top/tui;
-	gateway/gitssh, storage, webhook, credfile, app, observe, observe/tracing, cli < config;
+	gateway/gitssh, storage, webhook, credfile, app, observe, observe/tracing, cli, search/ipc < config;
 	config < statedir;
 	app, router < adminapi;
 	adminapi, statedir, control, remote, gateway/githttp, observe/proctree, observe/watchdog, search/remote, web, web/api, top, doctor < roles;
-	roles, search/worker, top/tui < command;
+	roles, top/tui < command;
 	command < cmd/packhorse;
+	search/worker, cli < cmd/packhorse-search;
 	bench < cmd/packhorse-bench;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
@@ -149,7 +150,7 @@ var rooms = map[string][]string{
 	"go.opentelemetry.io/otel/exporters/...":                    {"observe/tracing"},
 	"net/http/pprof":                                            {"observe"},
 	"os/exec": {"git/process", "gittest", "config", "roles", "bench/...",
-		"search/worker"},
+		"search/worker", "search/ipc"},
 }
 
 // noNetwork are the packages that read repositories; they and all below them never import net.
@@ -284,8 +285,8 @@ func checkRooms(t *testing.T, name, imported string) {
 	}
 }
 
-// The server is small and has no load generators in it: those are packhorse-bench's.
-func TestServerHasNoBench(t *testing.T) {
+// The server stays small: load generators are in packhorse-bench, and zoekt is in packhorse-search.
+func TestServerImports(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "../cmd/packhorse")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.Output()
@@ -294,9 +295,13 @@ func TestServerHasNoBench(t *testing.T) {
 	}
 	for path := range strings.Lines(string(out)) {
 		path = strings.TrimSpace(path)
-		for _, barred := range []string{module + "internal/bench", module + "internal/compare", "github.com/chromedp"} {
+		for barred, user := range map[string]string{
+			module + "internal/bench": "packhorse-bench", module + "internal/compare": "packhorse-bench",
+			"github.com/sourcegraph/zoekt": "packhorse-search", "github.com/go-enry": "packhorse-search",
+			module + "internal/search/worker": "packhorse-search", "github.com/chromedp": "tests",
+		} {
 			if strings.HasPrefix(path, barred) {
-				t.Errorf("cmd/packhorse imports %s, which only packhorse-bench and tests may", path)
+				t.Errorf("cmd/packhorse imports %s, which only %s may", path, user)
 			}
 		}
 	}

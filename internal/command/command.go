@@ -95,7 +95,8 @@ func (e Env) Getenv(name string) string {
 
 // process is what a role needs to know of it.
 func (e Env) process() roles.Process {
-	return roles.Process{Stderr: e.Stderr, Getenv: e.Getenv, Version: versionOf(e).Version, Program: e.Program,
+	v := versionOf(e)
+	return roles.Process{Stderr: e.Stderr, Getenv: e.Getenv, Version: v.Version, Revision: v.Revision, Program: e.Program,
 		Hangups: e.Hangups, Quits: e.Quits, Sockets: e.Sockets}
 }
 
@@ -132,7 +133,7 @@ and copied to every other client with the same request. So many identical clones
 	return group(root, serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env),
 		workersCommand(env), drainCommand(env), undrainCommand(env),
 		repoCommand(env), cacheCommand(env), resolveCommand(env), topCommand(env), doctorCommand(env), tokenCommand(env),
-		configCommand(env), debugCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(),
+		configCommand(env), debugCommand(env), versionCommand(env), reaperCommand(),
 		movedCommand("bench"), movedCommand("compare"))
 }
 

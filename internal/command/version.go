@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -24,25 +23,17 @@ type Version struct {
 }
 
 func versionOf(env Env) Version {
-	v := Version{
-		Version: cmp.Or(env.Version, cli.Version), Revision: env.Revision,
+	return Version{
+		Version: cmp.Or(env.Version, cli.Version), Revision: cli.Revision(env.Revision),
 		Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 	}
-	if info, ok := debug.ReadBuildInfo(); ok && v.Revision == "" {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				v.Revision = s.Value
-			}
-		}
-	}
-	return v
 }
 
 // line is the version for people: "packhorse 0.1.0 (b730bdf0c1d2, go1.26.8, linux/amd64)".
 func (v Version) line() string {
 	about := []string{v.Go, v.OS + "/" + v.Arch}
 	if v.Revision != "" {
-		about = slices.Insert(about, 0, v.Revision[:min(len(v.Revision), 12)])
+		about = slices.Insert(about, 0, v.Revision)
 	}
 	return fmt.Sprintf("packhorse %s (%s)\n", v.Version, strings.Join(about, ", "))
 }

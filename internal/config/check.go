@@ -113,6 +113,12 @@ func (c *Config) checkDisk(role Role, f *Findings) {
 	if role.OwnsRepositories() {
 		c.checkRepositoriesDisk(f, quiet)
 	}
+	if role == RoleSearch || role == RoleServe && c.Search.Enabled {
+		program, _ := os.Executable() // if it is unknown, PATH is left
+		if _, err := FindSearchProgram(role, program); err != nil {
+			f.at("search.enabled")("%w", err)
+		}
+	}
 	if role == RoleGateway {
 		if file := c.Resolver.RedisPasswordFile; file != "" {
 			_, err := credfile.LoadSecret(file, quiet)

@@ -1,10 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"log/slog"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/credfile"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 // SearchConfig is code search, in "packhorse serve" or in a process of its own, "packhorse search", for gateways.
@@ -86,4 +88,14 @@ func (s *SearchConfig) LoadTrust(role Role, log *slog.Logger) (credfile.Trust, e
 		authorities = s.ClientCA
 	}
 	return credfile.LoadTrust(s.SecretFile, s.TLSCert, s.TLSKey, authorities, log)
+}
+
+// FindSearchProgram returns the path of packhorse-search, which a server of the given path and role starts to index and
+// to search. An empty path is unknown.
+func FindSearchProgram(role Role, server string) (string, error) {
+	program, err := ipc.FindProgram(server)
+	if err != nil && role == RoleServe {
+		err = fmt.Errorf("%w, or set search.enabled = false", err)
+	}
+	return program, err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe/proctree"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/observe/tracing"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 // lanes is what all requests of a process share: limits, and what observes them.
@@ -51,8 +52,8 @@ func (s *server) addLanes() error {
 		s.register(l.sli)
 	}
 	if cfg.Ops.Tree {
-		l.tree = proctree.New(proctree.Options{Workers: map[string]string{SearchWorker: searches, reaper.Name: "reaper"},
-			Log: s.log})
+		l.tree = proctree.New(proctree.Options{Workers: map[string]string{reaper.Name: "reaper"},
+			Programs: map[string]string{ipc.Program: searches}, Log: s.log})
 		s.register(l.tree)
 	}
 	if cfg.Tracing.Endpoint != "" {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 // recorder keeps what is registered.
@@ -89,6 +91,10 @@ func registered(t *testing.T) []metric {
 	t.Helper()
 	var collectors []prometheus.Collector
 	hostKeys := t.TempDir() // of all: to make an RSA key takes time
+	programs := t.TempDir()
+	if err := os.WriteFile(filepath.Join(programs, ipc.Program), []byte("#!/bin/false\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for _, role := range []config.Role{config.RoleServe, config.RoleStorage, config.RoleGateway, config.RoleSearch} {
 		cfg := config.DefaultConfig()
 		cfg.Root = t.TempDir()
@@ -109,7 +115,7 @@ func registered(t *testing.T) []metric {
 		w := newWatching(prometheus.NewRegistry(), log)
 		parts.push("readiness", infallible(w.closeReadiness))
 		parts.push("private listener", func() error { return w.close(context.Background()) })
-		srv, err := build(role, cfg, log, reg, Process{Version: "test", Program: "/bin/false"}, parts)
+		srv, err := build(role, cfg, log, reg, Process{Version: "test", Program: filepath.Join(programs, "packhorse")}, parts)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,10 @@ type Process struct {
 	Stderr  io.Writer                // of the log, and of where the process listens
 	Getenv  func(name string) string // variables of the environment
 	Version string                   // of the program
-	Program string                   // file of the program, for processes of its own; empty: there are none
+	// Revision is the commit of the program's source. Empty means unknown.
+	Revision string
+	// Program is the path of the program, which also runs the reaper. Empty means unknown: there is no reaper.
+	Program string
 
 	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. The configuration is read
 	// again at each.

@@ -2,7 +2,6 @@ package roles
 
 import (
 	"cmp"
-	"errors"
 	"log/slog"
 	"os/exec"
 	"time"
@@ -12,21 +11,21 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
 )
 
 // buildSearch builds a process that indexes the repositories of storage nodes and searches for gateways.
 func (s *server) buildSearch() error {
-	if s.process.Program == "" {
-		return errors.New("the path of this program is unknown, so the search worker processes cannot be started")
-	}
 	nodes := &searchNodes{source: searchremote.NewSource(nil), log: s.log}
 	s.closers.push("connections to storage nodes", nodes.close)
 	if err := nodes.apply(s.cfg); err != nil {
 		return err
 	}
 	s.reloads = append(s.reloads, reloadStep{apply: nodes.apply})
-	s.addSearch(nodes.source)
+	if err := s.addSearch(nodes.source); err != nil {
+		return err
+	}
 	s.checks = append(s.checks, observe.Check{Name: "search", Look: s.checkSearch})
 	s.addLocal()
 	trust, err := s.cfg.Search.LoadTrust(config.RoleSearch, s.log)
@@ -58,14 +57,15 @@ const (
 const searchNice = 2
 
 // addSearch starts an engine that indexes the repositories of source. It closes before the source.
-func (s *server) addSearch(source search.Source) {
-	if s.process.Program == "" {
-		s.log.Warn("search is disabled: the path of this program is unknown, so its worker processes cannot be started")
-		return
+func (s *server) addSearch(source search.Source) error {
+	program, err := config.FindSearchProgram(s.role, s.process.Program)
+	if err != nil {
+		return err
 	}
 	metrics, cfg := search.NewMetrics(), s.cfg.Index
 	s.search = search.New(search.Options{
-		Dir: cfg.Dir, Source: source, Program: s.process.Program, Argument: []string{SearchWorker}, Branches: cfg.Branches,
+		Dir: cfg.Dir, Source: source, Program: program, Branches: cfg.Branches,
+		Build:   ipc.Build{Version: s.process.Version, Revision: s.process.Revision},
 		MaxFile: int64(cfg.MaxFile), ShardSize: cfg.ShardSize(), SearchMemory: 2 * int64(cfg.Memory),
 		IndexMemory: int64(cfg.Memory),
 		IndexNice:   cfg.Nice, SearchNice: min(cfg.Nice, searchNice), Ctags: findCtags(cfg.Ctags, s.log),
@@ -74,6 +74,7 @@ func (s *server) addSearch(source search.Source) {
 	})
 	s.register(metrics, s.search)
 	s.closers.push("search engine", s.search.Close)
+	return nil
 }
 
 // checkSearch returns an error while searches cannot be answered.

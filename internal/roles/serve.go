@@ -17,13 +17,12 @@ func (s *server) buildServe() error {
 	var searchAPI *api.API
 	if s.cfg.Search.Enabled {
 		source := searchNode{s.node, s.lanes.Cold}
-		s.addSearch(source)
-		o := api.APIOptions{Repositories: source}
-		if s.search != nil {
-			s.node.OnChange(s.search.Touch)
-			o.Searcher, o.Status = s.search, s.search.Status
+		err := s.addSearch(source)
+		if err != nil {
+			return err
 		}
-		var err error
+		s.node.OnChange(s.search.Touch)
+		o := api.APIOptions{Repositories: source, Searcher: s.search, Status: s.search.Status}
 		if searchAPI, err = s.newSearchAPI(o); err != nil {
 			return err
 		}

@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// Work is the task of a child process. The program gets it as its last arguments; see worker.
+// Work is the task of a worker: the first argument of packhorse-search.
 type Work string
 
 // Kinds of work.
@@ -23,7 +25,7 @@ const (
 	WorkIndex  Work = "index"
 )
 
-// child is a process of this program. It is niced, has a process group of its own, and is killed with its group. Its
+// child is a process of packhorse-search. It is niced, has a process group of its own, and is killed with its group. Its
 // standard error goes to the log.
 type child struct {
 	process *os.Process
@@ -43,7 +45,6 @@ type child struct {
 // childSpec describes a process to start.
 type childSpec struct {
 	program string
-	args    []string // arguments before the work
 	work    Work
 	rest    []string // arguments after it
 	nice    int
@@ -98,8 +99,7 @@ func startChild(s childSpec) (*child, error) {
 	if s.cpus > 0 {
 		env = append(env, "GOMAXPROCS="+strconv.Itoa(s.cpus))
 	}
-	args := append(append([]string{"packhorse"}, s.args...), string(s.work))
-	args = append(args, s.rest...)
+	args := append([]string{ipc.Program, string(s.work)}, s.rest...)
 	c.process, err = startNiced(s.program, args, &os.ProcAttr{
 		Dir: "/", Env: env, Files: []*os.File{stdin, stdout, stderr}, Sys: &syscall.SysProcAttr{Setpgid: true},
 	}, s.nice)

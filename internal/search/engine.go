@@ -11,15 +11,16 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 // Options configure an Engine.
 type Options struct {
 	Dir      string // directory of the index; created if it is missing
 	Source   Source
-	Program  string   // this program, which performs the Work in its arguments; see worker
-	Argument []string // arguments before the work
-	Branches []string // full names of indexed refs, besides HEAD
+	Program  string    // path of packhorse-search, which runs the workers
+	Build    ipc.Build // build of this program; workers of another one are refused
+	Branches []string  // full names of indexed refs, besides HEAD
 
 	MaxFile      int64 // maximum size of an indexed file in bytes; of larger ones only the path is indexed
 	ShardSize    int64 // bytes of content in one index file
@@ -113,16 +114,16 @@ func New(o Options) *Engine {
 	e := &Engine{
 		o: o, log: o.Log, metrics: o.Metrics, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{},
 		jobs: map[*repository]*job{}, unloaded: map[*repository]int{}, load: make(chan struct{}, 1),
-		indexSpec: childSpec{program: o.Program, args: o.Argument, work: WorkIndex, rest: []string{itoa(o.IndexMemory)},
+		indexSpec: childSpec{program: o.Program, work: WorkIndex, rest: []string{itoa(o.IndexMemory)},
 			nice: o.IndexNice, cpus: 1, log: o.Log, account: o.Account},
 	}
 	for l := range e.wake {
 		e.wake[l] = make(chan struct{}, 1)
 	}
 	e.searching = &searching{
-		spec: childSpec{program: o.Program, args: o.Argument, work: WorkSearch,
-			rest: []string{itoa(o.SearchMemory), e.shards()}, nice: o.SearchNice, log: o.Log, account: o.Account},
-		died: e.searcherDied,
+		spec: childSpec{program: o.Program, work: WorkSearch, rest: []string{itoa(o.SearchMemory), e.shards()},
+			nice: o.SearchNice, log: o.Log, account: o.Account},
+		build: o.Build, died: e.searcherDied,
 	}
 	e.why = "the index is being opened; try again in a moment"
 	e.ctx, e.cancel = context.WithCancel(context.Background())
@@ -162,7 +163,7 @@ func (e *Engine) run() {
 			return
 		}
 		e.say("the index cannot be used; the server's log says why")
-		e.log.Warn("the directory of the search index cannot be used; searches are refused until it can", "dir", e.o.Dir,
+		e.log.Warn("search index cannot be opened; searches are refused until then", "dir", e.o.Dir,
 			"error", err)
 		if !e.sleep(retryDir) {
 			return

@@ -16,8 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 // children are the processes of ours that do some work in a directory's index; Linux tells.
@@ -30,9 +32,9 @@ func children(t *testing.T, what search.Work, dir string) (pids []int) {
 		status, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "stat"))
 		_, after, _ := bytes.Cut(status, []byte(") "))
 		fields := bytes.Fields(after)
-		if len(args) > 3 && args[1] == work && args[2] == string(what) && len(fields) > 1 &&
+		if len(args) > 2 && args[0] == ipc.Program && args[1] == string(what) && len(fields) > 1 &&
 			string(fields[1]) == strconv.Itoa(os.Getpid()) &&
-			(what != search.WorkSearch || args[4] == filepath.Join(dir, "shards")) {
+			(what != search.WorkSearch || args[3] == filepath.Join(dir, "shards")) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
 			pids = append(pids, pid)
 		}
@@ -75,6 +77,22 @@ func TestSearcherIsKilled(t *testing.T) {
 	}
 }
 
+// Workers of another build than the server's are refused, with the reason in the log.
+func TestOtherBuild(t *testing.T) {
+	t.Parallel()
+	o := options(t, newSource())
+	o.Build.Version = "other"
+	said := newSaying(o.Log)
+	o.Log = slog.New(said)
+	e := start(t, o)
+	eventually(t, "the log has the reason", func() bool {
+		return strings.Contains(said.String(), "packhorse-search test does not match packhorse other: install both")
+	})
+	if _, err := ask(t, e, "needle"); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("search: got error %v, want one of kind %v", err, fault.Unavailable)
+	}
+}
+
 // saying writes to a log, and keeps it.
 type saying struct {
 	slog.Handler
@@ -89,6 +107,10 @@ func newSaying(log *slog.Logger) saying {
 func (s saying) Handle(ctx context.Context, r slog.Record) error {
 	s.mu.Lock()
 	fmt.Fprintln(s.kept, r.Level, r.Message)
+	r.Attrs(func(a slog.Attr) bool {
+		fmt.Fprintln(s.kept, a)
+		return true
+	})
 	s.mu.Unlock()
 	return s.Handler.Handle(ctx, r)
 }

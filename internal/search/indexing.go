@@ -54,9 +54,18 @@ func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing
 		return nil, fault.Wrap(fault.Unavailable, "cannot index", err)
 	}
 	x := &indexing{child: c, w: bufio.NewWriterSize(c.stdin, 256<<10), out: bufio.NewReaderSize(c.stdout, 64<<10)}
-	if err := x.take(ctx, job); err != nil {
+	stop := context.AfterFunc(ctx, c.kill)
+	err = ipc.ReadHello(x.out, e.o.Build)
+	stop()
+	if err == nil {
+		err = x.take(ctx, job)
+	}
+	if err != nil {
 		if x.end(true); ctx.Err() != nil {
 			return nil, abandoned(ctx)
+		}
+		if mismatch, ok := errors.AsType[*ipc.MismatchError](err); ok {
+			return nil, fault.Wrap(fault.Unavailable, "cannot index", mismatch)
 		}
 		return nil, x.crash(err)
 	}

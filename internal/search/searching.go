@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"sync"
@@ -29,7 +28,8 @@ const (
 // searching keeps one process that searches running.
 type searching struct {
 	spec  childSpec
-	died  func() // is told each time that the process has ended by itself
+	build ipc.Build // of this program
+	died  func()    // is told each time that the process has ended by itself
 	ready chan struct{}
 
 	mu      sync.Mutex
@@ -94,12 +94,22 @@ func (s *searching) once(ctx context.Context) error {
 		<-c.done
 		ours.SetReadDeadline(time.Unix(1, 0))
 	}()
-	var ready [1]byte
-	if _, err := io.ReadFull(ours, ready[:]); err == nil {
+	r := bufio.NewReader(ours)
+	if err = ipc.ReadHello(r, s.build); err == nil {
+		_, err = r.ReadByte() // it has loaded the index
+	}
+	mismatch, ok := errors.AsType[*ipc.MismatchError](err)
+	switch {
+	case ok:
+		c.kill()
+	case err == nil:
 		s.begin(ours)
 	}
 	<-c.done
 	s.end()
+	if ok {
+		return mismatch
+	}
 	return errors.New(c.why())
 }
 

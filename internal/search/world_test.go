@@ -19,16 +19,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 	"github.com/packhorse-git/packhorse/internal/search/query"
 	"github.com/packhorse-git/packhorse/internal/search/worker"
 )
 
-// work is the first argument of this program when it is one of its own children.
-const work = "search-work"
-
+// TestMain lets this program be a worker: the name of its process is that of packhorse-search then.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == work {
-		if err := worker.Main(os.Args[2:], os.Stdin, os.Stdout); err != nil {
+	if os.Args[0] == ipc.Program {
+		if err := worker.Main(ipc.Build{Version: "test"}, os.Args[1:], os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -340,7 +339,7 @@ func options(t testing.TB, s search.Source) search.Options {
 		log.mu.Unlock()
 	})
 	return search.Options{
-		Dir: filepath.Join(t.TempDir(), "search"), Source: s, Program: program, Argument: []string{work},
+		Dir: filepath.Join(t.TempDir(), "search"), Source: s, Program: program, Build: ipc.Build{Version: "test"},
 		MaxFile: 1 << 20, ShardSize: 16 << 20, SearchMemory: 1 << 30, IndexMemory: 1 << 30, IndexNice: 1,
 		Debounce: 10 * time.Millisecond, Scan: 50 * time.Millisecond, Deltas: 10, Results: 100_000, Timeout: time.Minute,
 		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), Metrics: search.NewMetrics(),

@@ -27,19 +27,20 @@ const (
 
 // Options configure a Tree.
 type Options struct {
-	// Workers maps commands of this program that it starts itself to their part. A child of the server that runs another
-	// program belongs to Git.
-	Workers map[string]string
-	Log     *slog.Logger
+	// Workers maps commands of this program that it starts itself to their part, and Programs the names of other
+	// programs. A child of the server that runs any other program belongs to Git.
+	Workers, Programs map[string]string
+	Log               *slog.Logger
 }
 
 // Tree is this process with all that it starts. It is safe for concurrent use.
 type Tree struct {
-	workers map[string]string
-	cgroup  ownCgroup
-	self    string // the name of the program, as the kernel has it
-	log     *slog.Logger
-	metrics *metrics
+	workers  map[string]string // by command
+	programs map[string]string // by name, as the kernel has it
+	cgroup   ownCgroup
+	self     string // the name of the program, as the kernel has it
+	log      *slog.Logger
+	metrics  *metrics
 
 	// held for short steps only, because a scan may hang with a process
 	mu    sync.Mutex
@@ -95,14 +96,20 @@ type snapshot struct {
 	took      time.Duration
 }
 
+// maxName is the length to which Linux cuts the name of a program (proc_pid_comm(5)).
+const maxName = 15
+
 // New returns the tree of this process. Call it before the process moves to another cgroup, because it measures the
 // current one.
 func New(o Options) *Tree {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	t := &Tree{workers: o.Workers, cgroup: findCgroup(), self: ownName(), log: o.Log, ended: make(map[string]use),
-		shown: make(map[string]use)}
+	t := &Tree{workers: o.Workers, programs: make(map[string]string), cgroup: findCgroup(), self: ownName(), log: o.Log,
+		ended: make(map[string]use), shown: make(map[string]use)}
+	for name, part := range o.Programs {
+		t.programs[name[:min(len(name), maxName)]] = part
+	}
 	t.metrics = newMetrics(t)
 	return t
 }

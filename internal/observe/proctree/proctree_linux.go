@@ -30,8 +30,10 @@ const noPart = "-"
 // scan reads the processes that run now. If there are more than maxProcesses, whole is false.
 func (t *Tree) scan() (now map[string]running, whole bool) {
 	now = map[string]running{Server: {}, Git: {}}
-	for _, part := range t.workers {
-		now[part] = running{}
+	for _, parts := range []map[string]string{t.workers, t.programs} {
+		for _, part := range parts {
+			now[part] = running{}
+		}
 	}
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -82,6 +84,9 @@ const selfExe = "exe"
 
 // partOfChild returns the part of a child of the server. Before its exec a child is still the server, with its memory.
 func (t *Tree) partOfChild(m *member) string {
+	if part, ok := t.programs[m.stat.Comm]; ok {
+		return part
+	}
 	if m.stat.Comm != t.self && m.stat.Comm != selfExe {
 		return Git
 	}

@@ -156,6 +156,19 @@ func TestOwnWorkersAreNotGit(t *testing.T) {
 	})
 }
 
+// TestOtherPrograms: a program is known by its name, of which the kernel has the first 15 bytes.
+func TestOtherPrograms(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "packhorse-search")
+	if err := os.Symlink(os.Args[0], program); err != nil {
+		t.Fatal(err)
+	}
+	tree := New(Options{Programs: map[string]string{"packhorse-search": "search"}})
+	start(t, program, "test-worker")
+	until(t, tree, "a program", func(v map[string]float64) bool {
+		return v["processes search"] == 1 && v["processes git"] == 0
+	})
+}
+
 // TestWorkerLikeTheReaper: it is started as what runs, whatever is in the file's place, and has a session of its own.
 func TestWorkerLikeTheReaper(t *testing.T) {
 	tree := New(Options{Workers: map[string]string{"test-worker": "reaper"}})

@@ -21,6 +21,61 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Hello is the first message of every worker. It names the build of the worker's program. The server refuses a worker of another
+// build, so this message must stay compatible.
+type Hello struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version string                 `protobuf:"bytes,1,opt,name=version" json:"version,omitempty"`
+	// The commit of the source. Empty: unknown.
+	Revision      string `protobuf:"bytes,2,opt,name=revision" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hello) Reset() {
+	*x = Hello{}
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hello) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hello) ProtoMessage() {}
+
+func (x *Hello) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hello.ProtoReflect.Descriptor instead.
+func (*Hello) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Hello) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Hello) GetRevision() string {
+	if x != nil {
+		return x.Revision
+	}
+	return ""
+}
+
 // SearchRequest asks a search worker for results. The response is a stream of SearchResponse that ends with one whose end is set.
 type SearchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -41,7 +96,7 @@ type SearchRequest struct {
 
 func (x *SearchRequest) Reset() {
 	*x = SearchRequest{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[0]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -53,7 +108,7 @@ func (x *SearchRequest) String() string {
 func (*SearchRequest) ProtoMessage() {}
 
 func (x *SearchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[0]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -66,7 +121,7 @@ func (x *SearchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchRequest.ProtoReflect.Descriptor instead.
 func (*SearchRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{0}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *SearchRequest) GetQuery() string {
@@ -122,7 +177,7 @@ type RepositorySet struct {
 
 func (x *RepositorySet) Reset() {
 	*x = RepositorySet{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[1]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -134,7 +189,7 @@ func (x *RepositorySet) String() string {
 func (*RepositorySet) ProtoMessage() {}
 
 func (x *RepositorySet) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[1]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -147,7 +202,7 @@ func (x *RepositorySet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepositorySet.ProtoReflect.Descriptor instead.
 func (*RepositorySet) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{1}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RepositorySet) GetBits() []uint64 {
@@ -168,7 +223,7 @@ type SearchResponse struct {
 
 func (x *SearchResponse) Reset() {
 	*x = SearchResponse{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[2]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -180,7 +235,7 @@ func (x *SearchResponse) String() string {
 func (*SearchResponse) ProtoMessage() {}
 
 func (x *SearchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[2]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -193,7 +248,7 @@ func (x *SearchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchResponse.ProtoReflect.Descriptor instead.
 func (*SearchResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SearchResponse) GetBatch() *SearchBatch {
@@ -224,7 +279,7 @@ type SearchBatch struct {
 
 func (x *SearchBatch) Reset() {
 	*x = SearchBatch{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[3]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +291,7 @@ func (x *SearchBatch) String() string {
 func (*SearchBatch) ProtoMessage() {}
 
 func (x *SearchBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[3]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,7 +304,7 @@ func (x *SearchBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchBatch.ProtoReflect.Descriptor instead.
 func (*SearchBatch) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SearchBatch) GetResults() int32 {
@@ -297,7 +352,7 @@ type SearchEnd struct {
 
 func (x *SearchEnd) Reset() {
 	*x = SearchEnd{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +364,7 @@ func (x *SearchEnd) String() string {
 func (*SearchEnd) ProtoMessage() {}
 
 func (x *SearchEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +377,7 @@ func (x *SearchEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchEnd.ProtoReflect.Descriptor instead.
 func (*SearchEnd) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SearchEnd) GetError() string {
@@ -403,7 +458,7 @@ type FoundRepository struct {
 
 func (x *FoundRepository) Reset() {
 	*x = FoundRepository{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +470,7 @@ func (x *FoundRepository) String() string {
 func (*FoundRepository) ProtoMessage() {}
 
 func (x *FoundRepository) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +483,7 @@ func (x *FoundRepository) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoundRepository.ProtoReflect.Descriptor instead.
 func (*FoundRepository) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FoundRepository) GetId() uint32 {
@@ -475,7 +530,7 @@ type IndexRequest struct {
 
 func (x *IndexRequest) Reset() {
 	*x = IndexRequest{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -487,7 +542,7 @@ func (x *IndexRequest) String() string {
 func (*IndexRequest) ProtoMessage() {}
 
 func (x *IndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -500,7 +555,7 @@ func (x *IndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexRequest.ProtoReflect.Descriptor instead.
 func (*IndexRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *IndexRequest) GetJob() *Job {
@@ -558,7 +613,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +625,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +638,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Job) GetDir() string {
@@ -668,7 +723,7 @@ type Branch struct {
 
 func (x *Branch) Reset() {
 	*x = Branch{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +735,7 @@ func (x *Branch) String() string {
 func (*Branch) ProtoMessage() {}
 
 func (x *Branch) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +748,7 @@ func (x *Branch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Branch.ProtoReflect.Descriptor instead.
 func (*Branch) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Branch) GetName() string {
@@ -725,7 +780,7 @@ type Document struct {
 
 func (x *Document) Reset() {
 	*x = Document{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +792,7 @@ func (x *Document) String() string {
 func (*Document) ProtoMessage() {}
 
 func (x *Document) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +805,7 @@ func (x *Document) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Document.ProtoReflect.Descriptor instead.
 func (*Document) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Document) GetBranches() uint64 {
@@ -794,7 +849,7 @@ type IndexResponse struct {
 
 func (x *IndexResponse) Reset() {
 	*x = IndexResponse{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +861,7 @@ func (x *IndexResponse) String() string {
 func (*IndexResponse) ProtoMessage() {}
 
 func (x *IndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +874,7 @@ func (x *IndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexResponse.ProtoReflect.Descriptor instead.
 func (*IndexResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *IndexResponse) GetAccepted() bool {
@@ -865,7 +920,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[11]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +932,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[11]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +945,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Report) GetError() string {
@@ -969,7 +1024,7 @@ type Shard struct {
 
 func (x *Shard) Reset() {
 	*x = Shard{}
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +1036,7 @@ func (x *Shard) String() string {
 func (*Shard) ProtoMessage() {}
 
 func (x *Shard) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,7 +1049,7 @@ func (x *Shard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shard.ProtoReflect.Descriptor instead.
 func (*Shard) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Shard) GetFile() string {
@@ -1057,7 +1112,10 @@ var File_packhorse_internal_worker_v1_worker_proto protoreflect.FileDescriptor
 
 const file_packhorse_internal_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	")packhorse/internal/worker/v1/worker.proto\x12\x1cpackhorse.internal.worker.v1\"\xe4\x01\n" +
+	")packhorse/internal/worker/v1/worker.proto\x12\x1cpackhorse.internal.worker.v1\"=\n" +
+	"\x05Hello\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\tR\brevision\"\xe4\x01\n" +
 	"\rSearchRequest\x12\x14\n" +
 	"\x05query\x18\x01 \x01(\tR\x05query\x12\x16\n" +
 	"\x06format\x18\x02 \x01(\x05R\x06format\x12\x14\n" +
@@ -1159,33 +1217,34 @@ func file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP() []byte {
 	return file_packhorse_internal_worker_v1_worker_proto_rawDescData
 }
 
-var file_packhorse_internal_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_packhorse_internal_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_packhorse_internal_worker_v1_worker_proto_goTypes = []any{
-	(*SearchRequest)(nil),   // 0: packhorse.internal.worker.v1.SearchRequest
-	(*RepositorySet)(nil),   // 1: packhorse.internal.worker.v1.RepositorySet
-	(*SearchResponse)(nil),  // 2: packhorse.internal.worker.v1.SearchResponse
-	(*SearchBatch)(nil),     // 3: packhorse.internal.worker.v1.SearchBatch
-	(*SearchEnd)(nil),       // 4: packhorse.internal.worker.v1.SearchEnd
-	(*FoundRepository)(nil), // 5: packhorse.internal.worker.v1.FoundRepository
-	(*IndexRequest)(nil),    // 6: packhorse.internal.worker.v1.IndexRequest
-	(*Job)(nil),             // 7: packhorse.internal.worker.v1.Job
-	(*Branch)(nil),          // 8: packhorse.internal.worker.v1.Branch
-	(*Document)(nil),        // 9: packhorse.internal.worker.v1.Document
-	(*IndexResponse)(nil),   // 10: packhorse.internal.worker.v1.IndexResponse
-	(*Report)(nil),          // 11: packhorse.internal.worker.v1.Report
-	(*Shard)(nil),           // 12: packhorse.internal.worker.v1.Shard
+	(*Hello)(nil),           // 0: packhorse.internal.worker.v1.Hello
+	(*SearchRequest)(nil),   // 1: packhorse.internal.worker.v1.SearchRequest
+	(*RepositorySet)(nil),   // 2: packhorse.internal.worker.v1.RepositorySet
+	(*SearchResponse)(nil),  // 3: packhorse.internal.worker.v1.SearchResponse
+	(*SearchBatch)(nil),     // 4: packhorse.internal.worker.v1.SearchBatch
+	(*SearchEnd)(nil),       // 5: packhorse.internal.worker.v1.SearchEnd
+	(*FoundRepository)(nil), // 6: packhorse.internal.worker.v1.FoundRepository
+	(*IndexRequest)(nil),    // 7: packhorse.internal.worker.v1.IndexRequest
+	(*Job)(nil),             // 8: packhorse.internal.worker.v1.Job
+	(*Branch)(nil),          // 9: packhorse.internal.worker.v1.Branch
+	(*Document)(nil),        // 10: packhorse.internal.worker.v1.Document
+	(*IndexResponse)(nil),   // 11: packhorse.internal.worker.v1.IndexResponse
+	(*Report)(nil),          // 12: packhorse.internal.worker.v1.Report
+	(*Shard)(nil),           // 13: packhorse.internal.worker.v1.Shard
 }
 var file_packhorse_internal_worker_v1_worker_proto_depIdxs = []int32{
-	1,  // 0: packhorse.internal.worker.v1.SearchRequest.repositories:type_name -> packhorse.internal.worker.v1.RepositorySet
-	3,  // 1: packhorse.internal.worker.v1.SearchResponse.batch:type_name -> packhorse.internal.worker.v1.SearchBatch
-	4,  // 2: packhorse.internal.worker.v1.SearchResponse.end:type_name -> packhorse.internal.worker.v1.SearchEnd
-	5,  // 3: packhorse.internal.worker.v1.SearchEnd.repositories:type_name -> packhorse.internal.worker.v1.FoundRepository
-	7,  // 4: packhorse.internal.worker.v1.IndexRequest.job:type_name -> packhorse.internal.worker.v1.Job
-	9,  // 5: packhorse.internal.worker.v1.IndexRequest.document:type_name -> packhorse.internal.worker.v1.Document
-	8,  // 6: packhorse.internal.worker.v1.Job.branches:type_name -> packhorse.internal.worker.v1.Branch
-	12, // 7: packhorse.internal.worker.v1.IndexResponse.shard:type_name -> packhorse.internal.worker.v1.Shard
-	11, // 8: packhorse.internal.worker.v1.IndexResponse.report:type_name -> packhorse.internal.worker.v1.Report
-	8,  // 9: packhorse.internal.worker.v1.Shard.branches:type_name -> packhorse.internal.worker.v1.Branch
+	2,  // 0: packhorse.internal.worker.v1.SearchRequest.repositories:type_name -> packhorse.internal.worker.v1.RepositorySet
+	4,  // 1: packhorse.internal.worker.v1.SearchResponse.batch:type_name -> packhorse.internal.worker.v1.SearchBatch
+	5,  // 2: packhorse.internal.worker.v1.SearchResponse.end:type_name -> packhorse.internal.worker.v1.SearchEnd
+	6,  // 3: packhorse.internal.worker.v1.SearchEnd.repositories:type_name -> packhorse.internal.worker.v1.FoundRepository
+	8,  // 4: packhorse.internal.worker.v1.IndexRequest.job:type_name -> packhorse.internal.worker.v1.Job
+	10, // 5: packhorse.internal.worker.v1.IndexRequest.document:type_name -> packhorse.internal.worker.v1.Document
+	9,  // 6: packhorse.internal.worker.v1.Job.branches:type_name -> packhorse.internal.worker.v1.Branch
+	13, // 7: packhorse.internal.worker.v1.IndexResponse.shard:type_name -> packhorse.internal.worker.v1.Shard
+	12, // 8: packhorse.internal.worker.v1.IndexResponse.report:type_name -> packhorse.internal.worker.v1.Report
+	9,  // 9: packhorse.internal.worker.v1.Shard.branches:type_name -> packhorse.internal.worker.v1.Branch
 	10, // [10:10] is the sub-list for method output_type
 	10, // [10:10] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
@@ -1204,7 +1263,7 @@ func file_packhorse_internal_worker_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_worker_v1_worker_proto_rawDesc), len(file_packhorse_internal_worker_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

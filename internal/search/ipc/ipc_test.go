@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -53,6 +55,56 @@ func TestMessagesAreLimited(t *testing.T) {
 	var tooLarge *protodelim.SizeTooLargeError
 	if err := Read(r, &workerv1.Document{}); !errors.As(err, &tooLarge) {
 		t.Errorf("got %v, want a SizeTooLargeError", err)
+	}
+}
+
+func TestHello(t *testing.T) {
+	t.Parallel()
+	server := Build{"0.1.0", "abc"}
+	for _, test := range []struct {
+		worker Build
+		want   string // the error
+	}{
+		{server, ""},
+		{Build{"0.1.0", ""}, ""},
+		{Build{"0.1.0", "def"}, "packhorse-search 0.1.0 (def) does not match packhorse 0.1.0 (abc): install both programs " +
+			"from the same release, and restart the server"},
+		{Build{"0.2.0", ""}, "packhorse-search 0.2.0 does not match packhorse 0.1.0 (abc): install both programs from the " +
+			"same release, and restart the server"},
+	} {
+		var b bytes.Buffer
+		if err := WriteHello(&b, test.worker); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := ReadHello(bufio.NewReader(&b), server); err != nil {
+			got = err.Error()
+		}
+		if got != test.want {
+			t.Errorf("ReadHello from worker %v: got error %q, want %q", test.worker, got, test.want)
+		}
+	}
+}
+
+func TestFindProgram(t *testing.T) {
+	beside, path := t.TempDir(), t.TempDir()
+	t.Setenv("PATH", path)
+	server := filepath.Join(beside, "packhorse")
+	check := func(server, want string) {
+		t.Helper()
+		got, err := FindProgram(server)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("FindProgram(%q) = %q, %v; want %q", server, got, err, want)
+		}
+	}
+	check(server, "")
+	check("", "")
+	for _, dir := range []string{path, beside} { // beside the server it is found first
+		if err := os.WriteFile(filepath.Join(dir, Program), nil, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		check(server, filepath.Join(dir, Program))
+		check("", filepath.Join(path, Program))
 	}
 }
 

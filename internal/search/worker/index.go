@@ -22,6 +22,7 @@ import (
 
 // IndexOptions sets how an index worker runs.
 type IndexOptions struct {
+	Build  ipc.Build
 	Memory int64 // bytes of heap; 0: no limit
 	In     io.Reader
 	Out    io.Writer
@@ -33,6 +34,9 @@ func Index(o IndexOptions) error {
 	limitMemory(o.Memory)
 	log.SetFlags(0)
 	in, out := bufio.NewReaderSize(o.In, 256<<10), bufio.NewWriterSize(o.Out, 64<<10)
+	if err := errors.Join(ipc.WriteHello(out, o.Build), out.Flush()); err != nil {
+		return err
+	}
 	var tags *symbols
 	defer func() { tags.close() }()
 	for jobs := 0; ; jobs++ {

@@ -1,22 +1,26 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// Main does the work that args name: "search" and the limit of its memory and the directory, or "index" and the limit.
-func Main(args []string, in *os.File, out io.Writer) error {
+// Main runs a worker of the given build. The arguments are "search", the memory limit in bytes and the directory of the
+// shards, or "index" and the memory limit.
+func Main(build ipc.Build, args []string, in *os.File, out io.Writer) error {
 	if len(args) < 2 {
-		return fmt.Errorf("this is for the server alone: it starts these processes")
+		return errors.New("no task: packhorse starts this program itself, to index and to search")
 	}
 	memory, err := strconv.ParseInt(args[1], 10, 64)
 	if err != nil {
-		return fmt.Errorf("bad limit of memory %q", args[1])
+		return fmt.Errorf("invalid memory limit %q: it has to be a number of bytes", args[1])
 	}
 	// When memory is short the kernel is to end this process before the server.
 	os.WriteFile("/proc/self/oom_score_adj", []byte("500"), 0)
@@ -24,9 +28,9 @@ func Main(args []string, in *os.File, out io.Writer) error {
 	unix.Umask(0o077)
 	switch {
 	case args[0] == "search" && len(args) == 3:
-		return Search(SearchOptions{Memory: memory, Dir: args[2], Control: in})
+		return Search(SearchOptions{Build: build, Memory: memory, Dir: args[2], Control: in})
 	case args[0] == "index" && len(args) == 2:
-		return Index(IndexOptions{Memory: memory, In: in, Out: out})
+		return Index(IndexOptions{Build: build, Memory: memory, In: in, Out: out})
 	}
-	return fmt.Errorf("bad arguments %q", args)
+	return fmt.Errorf("invalid arguments %q", args)
 }

@@ -44,6 +44,7 @@ const (
 
 // SearchOptions sets what a search worker searches.
 type SearchOptions struct {
+	Build   ipc.Build
 	Dir     string
 	Memory  int64    // bytes of heap; 0: no limit
 	Control *os.File // a socket; sockets come over it
@@ -63,6 +64,9 @@ func Search(o SearchOptions) error {
 	unixControl, ok := control.(*net.UnixConn)
 	if !ok {
 		return fault.New(fault.Invalid, "the standard input of a process that searches is a socket from the server")
+	}
+	if err := ipc.WriteHello(control, o.Build); err != nil {
+		return nil // the server has gone
 	}
 	streamer, err := shards.NewDirectorySearcher(o.Dir)
 	if err != nil {
