@@ -5,11 +5,11 @@ import (
 	"math/bits"
 )
 
-// Blocks are stretches of a log of equal length in lines. Requests that come together are slow together, so that
-// neighbours tell less than as many requests that have nothing to do with each other would: how much less is seen in
-// how far apart the blocks lie (dispersion). For this a coarse histogram of each block is enough, coarsePerOctave
-// buckets for each power of two from 2^coarseFrom ns to 2^coarseTo, and the sketch's own buckets around the median: of
-// a route whose durations are nearly all the same, the coarse ones show nothing.
+// Blocks are consecutive parts of a log with the same number of lines. Requests that arrive together are slow together,
+// so that neighbouring requests contain less information than independent ones. The differences between blocks show how
+// much less (dispersion). For this each block needs only a coarse histogram: coarsePerOctave buckets for each power of
+// two from 2^coarseFrom ns to 2^coarseTo, and the sketch's own buckets around the median. If almost all durations of a
+// route are the same, only the latter show differences.
 const (
 	maxBlocks       = 64
 	coarseBits      = 2
@@ -17,17 +17,17 @@ const (
 	coarseFrom      = 13 // 8 µs
 	coarseTo        = 43 // 2.4 hours
 	coarseBuckets   = (coarseTo-coarseFrom)*coarsePerOctave + 2
-	nearBuckets     = 64  // about a quarter more and less than the median
-	blocksFrom      = 128 // requests of a route; fewer show no dispersion
-	leastBlocks     = 8   // that show some
+	nearBuckets     = 64  // about 25 % below and above the median
+	blocksFrom      = 128 // minimum number of requests of a route for a dispersion
+	leastBlocks     = 8   // minimum number of blocks with differences
 )
 
 type block struct {
 	coarse [coarseBuckets]uint32
-	near   [nearBuckets + 2]uint32 // the first and the last one are for all that is faster, and slower
+	near   [nearBuckets + 2]uint32 // the first and the last one count all faster and slower requests
 }
 
-// add counts a duration, which is in so many buckets after the first near one.
+// add counts a duration. near is the index of its bucket after the first near one.
 func (b *block) add(ns int64, near int) {
 	b.coarse[coarseOf(ns)]++
 	b.near[min(max(near+1, 0), nearBuckets+1)]++
@@ -53,7 +53,7 @@ func coarseOf(ns int64) int {
 	return 1 + (octave-coarseFrom)<<coarseBits + int(ns>>(octave-coarseBits))&(coarsePerOctave-1)
 }
 
-// spans is in how many blocks there are requests.
+// spans returns the number of blocks with requests.
 func (s *sketch) spans() (n int) {
 	for _, b := range s.blocks {
 		if b != nil {
@@ -63,13 +63,13 @@ func (s *sketch) spans() (n int) {
 	return n
 }
 
-// edge is a duration that buckets begin with: it tells requests that are faster from others.
+// edge is a duration between two buckets. It separates faster requests from others.
 type edge struct {
 	near bool
-	at   int // the first bucket of those that are not
+	at   int // the first bucket of the slower requests
 }
 
-// count counts a block's requests, and the faster ones of them.
+// count returns the number of requests of a block that are faster than the edge, and of all its requests.
 func (b *block) count(e edge) (fast, all float64) {
 	buckets := b.coarse[:]
 	if e.near {
@@ -84,12 +84,11 @@ func (b *block) count(e edge) (fast, all float64) {
 	return fast, all
 }
 
-// farthest is how far, in log odds, the share of requests that an edge tells apart may be from the percentile in
-// question. Where there is none so near, so many requests take the same time that the percentile is that, whatever
-// their share.
+// farthest is the maximum distance, in log odds, of an edge's share of requests from the percentile. Without an edge so
+// near, many requests have the same duration, which is the percentile.
 var farthest = math.Log(9)
 
-// edgeFor is the edge that tells apart as near to a share p of a route's requests as there is; false: none is near.
+// edgeFor returns the edge that is nearest to a share p of a route's requests. It returns false if no edge is near.
 func (s *sketch) edgeFor(p float64) (best edge, ok bool) {
 	var sum block
 	for _, b := range s.blocks {
@@ -119,15 +118,15 @@ func (s *sketch) edgeFor(p float64) (best edge, ok bool) {
 	return best, ok
 }
 
-// dispersion tells how much wider the faster share p of requests scatters over the blocks of a log than that of
-// independent ones would: the design effect of a ratio estimator over clusters. 1 is independence, and the least that
-// is returned; a sample of n requests is worth n/dispersion. ok is false where there are too few requests or blocks to
-// tell, or no scatter.
+// dispersion returns how much more the number of requests below the percentile p scatters over the blocks of a log than
+// for independent requests. It is the design effect of a ratio estimator over clusters. The minimum is 1, which is
+// independence. A sample of n requests is worth n/dispersion independent ones. ok is false if there are too few
+// requests or blocks, or no scatter.
 //
-// Of independent requests chance makes it less or more than 1. Less would make intervals narrower than the requests
-// alone do, and is not believed; more is. So theirs are about 8 % too wide; with the blur (judge.go), another 2 to 7 %
-// of samples of 1,500, those of 95 % have the truth in them in 96 to 98 of 100. To err this way costs a verdict here
-// and there, and the other way makes one of nothing.
+// For independent requests the estimate is randomly below or above 1. Values below 1 are replaced by 1, because they
+// would make intervals narrower than the requests alone do. Thus the intervals of independent requests are about 8 %
+// too wide. With the blur (judge.go) another 2 to 7 % come on top for samples of 1,500 requests, and intervals of 95 %
+// contain the truth in 96 to 98 of 100 cases. This error sometimes hides a difference, but never invents one.
 func dispersion(s *sketch, p float64) (effect float64, ok bool) {
 	e, ok := s.edgeFor(p)
 	if !ok {
@@ -154,12 +153,12 @@ func dispersion(s *sketch, p float64) (effect float64, ok bool) {
 	return max(b/(b-1)*scatter(faster)/(n*share*(1-share)), 1), true
 }
 
-// lags are how many blocks apart some are looked at together.
+// lags is the number of neighbouring blocks that scatter takes into account.
 const lags = 4
 
-// scatter is the variance of the sum of what blocks, in the order of the log, are off by. A slow phase may be longer
-// than a block: so it counts, too, how much those near each other are off the same way, the less the further apart they
-// are (Newey and West 1987).
+// scatter returns the variance of the sum of the deviations of blocks, which are in the order of the log. A slow phase
+// may be longer than a block. So it also counts how much neighbouring blocks deviate in the same direction, with
+// weights that decrease with their distance (Newey and West 1987).
 func scatter(off []float64) float64 {
 	sum, together := 0.0, 0.0
 	for i, x := range off {

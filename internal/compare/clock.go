@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// within looks whether the line is in the window of time.
+// within checks whether the line is in the window of time.
 func (p *parser) within() error {
 	if p.since.IsZero() && p.until.IsZero() {
 		return nil
@@ -22,7 +22,7 @@ func (p *parser) within() error {
 
 const commonTime = "02/Jan/2006:15:04:05 -0700"
 
-// parseTime reads what logs write: RFC 3339, seconds since 1970, or the Common Log Format's.
+// parseTime parses the times of logs: RFC 3339, seconds since 1970, or those of the Common Log Format.
 func parseTime(text []byte) (time.Time, error) {
 	s := string(text)
 	if len(s) > 64 {

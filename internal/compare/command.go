@@ -19,7 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/cli"
 )
 
-// comparison is the command line of
+// comparison is the command line of `packhorse-bench compare`.
 type comparison struct {
 	stderr              io.Writer
 	options             Options
@@ -29,21 +29,23 @@ type comparison struct {
 	html                string
 	json                bool
 	confidence          float64
-	shown               time.Time // the last progress
+	shown               time.Time // time of the last progress message
 }
 
-// Command is `packhorse-bench compare`.
+// Command returns `packhorse-bench compare`.
 func Command() *cobra.Command {
 	c := &comparison{}
 	cmd := &cobra.Command{
 		Use:   "compare A B | compare LOG --split FIELD",
 		Short: "Compare the latencies of two access logs, route by route",
-		Long: `Compare reads two access logs, or one whose lines say which of two pools answered, and tells on which routes B is slower or faster than A: p50, p95
-and p99 with the size of both samples and a confidence interval, and a verdict only where that excludes zero, for all routes at once. What is
-only another mix of routes is shown apart. Requests that were refused, failed or given up are counted, and not mixed in.
+		Long: `Compare reads two access logs, or one whose lines name one of two pools. It reports on which routes B is slower or
+		faster than A. For p50, p95 and p99 it has the sizes of both samples and a confidence interval. A verdict requires that
+		the interval excludes zero, for all routes at once. The effect of a different mix of routes is shown separately. Refused,
+		failed and cancelled requests are counted, and excluded from the latencies.
 
-Logs are ours or GitLab Workhorse's as JSON, nginx's with a log_format of JSON, or Common Log Format with a duration at the end; plain, gzip or zstd; a
-file, a quoted pattern for a rotated set, or - for standard input. docs/how-to/compare.md has the keys and the method.`,
+		Logs are JSON of Packhorse or GitLab Workhorse, nginx's with a log_format of JSON, or Common Log Format with a duration
+		at the end. They may be compressed with gzip or zstd. A log is a file, a quoted pattern for a rotated set, or - for
+		standard input. docs/how-to/compare.md has the keys and the method.`,
 		Example: `  packhorse-bench compare old.log new.log
   packhorse-bench compare 'old/access.log*' 'new/access.log*' --html report.html
   packhorse-bench compare access.log --split pool
@@ -59,38 +61,38 @@ file, a quoted pattern for a rotated set, or - for standard input. docs/how-to/c
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&c.by, "by", "path",
-		"what is alike: requests for one `path|operation`; operations are those of our log")
-	flags.StringVar(&c.html, "html", "", "write a page with a grid chart to `FILE`, too")
+		"routes by `path|operation`; only Packhorse's log has operations")
+	flags.StringVar(&c.html, "html", "", "also write a page with a grid chart to `FILE`")
 	flags.BoolVar(&c.json, "json", false, "print JSON")
 	flags.StringVar(&c.options.Split, "split", "", "compare requests of one log by its `FIELD`, such as pool")
 	flags.StringSliceVar(&c.pools, "pools", nil,
-		"with --split: which two values, `A,B` (default those that there are, in order)")
-	flags.StringArrayVar(&c.a, "a", nil, "a `FILE` of side A; give one for each")
-	flags.StringArrayVar(&c.b, "b", nil, "a `FILE` of side B")
+		"with --split: the two values, `A,B` (default: the two values of the log, in order)")
+	flags.StringArrayVar(&c.a, "a", nil, "a `FILE` of side A; may be repeated")
+	flags.StringArrayVar(&c.b, "b", nil, "a `FILE` of side B; may be repeated")
 	flags.StringVar(&c.format, "format", "auto", "the logs' format: `auto|packhorse|nginx|workhorse|common`")
-	flags.StringVar(&c.options.Duration, "duration", "", "the `FIELD` that has the duration (default the format's own)")
+	flags.StringVar(&c.options.Duration, "duration", "", "the `FIELD` of the duration (default: that of the format)")
 	flags.StringVar(&c.unit, "unit", "auto", "the unit of durations: `auto|s|ms|us|ns`")
 	flags.StringArrayVar(&c.routes, "route", nil,
-		"fold paths that fit a `PATTERN` like /users/*/avatar or /assets/**; give one for each")
-	flags.IntVar(&c.options.Rows, "rows", 30, "show `N` routes, the others together")
+		"fold paths that match a `PATTERN` like /users/*/avatar or /assets/**; may be repeated")
+	flags.IntVar(&c.options.Rows, "rows", 30, "show `N` routes, and the others as one")
 	flags.StringVar(&c.since, "since", "",
 		"only requests from this `TIME` on: 2026-11-22T04:00:00Z, or 2h for two hours ago")
 	flags.StringVar(&c.until, "until", "", "only requests before this `TIME`")
-	flags.BoolVar(&c.options.Failures, "failures", false, "mix in requests that were refused, failed or given up")
-	flags.Float64Var(&c.confidence, "confidence", 95, "how sure all verdicts together have to be, in `PERCENT`")
+	flags.BoolVar(&c.options.Failures, "failures", false, "include refused, failed and cancelled requests")
+	flags.Float64Var(&c.confidence, "confidence", 95, "confidence of all verdicts together, in `PERCENT`")
 	for name, values := range map[string][]string{
 		"by": {"path", "operation"}, "format": {"auto", "packhorse", "nginx", "workhorse", "common"},
 		"unit": {"auto", "s", "ms", "us", "ns"},
 	} {
 		fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 		if err := cmd.RegisterFlagCompletionFunc(name, fixed); err != nil {
-			panic(err) // the flag is above
+			panic(err) // the flag is missing above
 		}
 	}
 	return cmd
 }
 
-// arguments takes the logs.
+// arguments sets the logs.
 func (c *comparison) arguments(args []string) error {
 	a, b := slices.Clone(c.a), slices.Clone(c.b)
 	split := c.options.Split != ""
@@ -98,25 +100,26 @@ func (c *comparison) arguments(args []string) error {
 	case split && len(args) == 1 && len(a)+len(b) == 0:
 		a = args
 	case split && (len(args) > 1 || len(b) > 0):
-		return errors.New("with --split there is one LOG: its lines say what is A and what B")
+		return errors.New("--split needs one LOG, whose lines name the side")
 	case !split && len(args) == 2 && len(a)+len(b) == 0:
 		a, b = args[:1], args[1:]
 	case len(args) > 0 && len(a)+len(b) > 0:
-		return errors.New("name the logs by --a and --b, or as arguments, but not both")
+		return errors.New("use --a and --b, or arguments, but not both")
 	case !split && len(args) == 1:
-		return errors.New("compare takes two logs, A and B; or one with --split FIELD, whose lines say which pool they are of")
+		return errors.New("compare needs two logs, A and B, or one with --split FIELD, whose lines name a pool")
 	case len(args) > 2:
-		return fmt.Errorf("compare takes two logs, got %d; a set of files is a quoted pattern, or --a FILE --a FILE --b FILE",
+		return fmt.Errorf("compare needs two logs, got %d: quote the pattern of a set of files, or use --a FILE --a FILE "+
+			"--b FILE",
 			len(args))
 	}
 	if len(a) == 0 || len(b) == 0 && !split {
-		return errors.New("compare takes two logs, A and B; or one with --split FIELD")
+		return errors.New("compare needs two logs, A and B, or one with --split FIELD")
 	}
 	c.options.A, c.options.B = a, b
 	return nil
 }
 
-// parse reads the flags that are texts.
+// parse parses the flags that are texts.
 func (c *comparison) parse() (err error) {
 	o := &c.options
 	if c.by != "path" && c.by != "operation" {
@@ -146,19 +149,19 @@ func (c *comparison) parse() (err error) {
 	switch {
 	case len(c.pools) > 0 && (o.Split == "" || len(c.pools) != 2 || c.pools[0] == c.pools[1] || c.pools[0] == "" ||
 		c.pools[1] == ""):
-		return errors.New("--pools are two values of the field that --split names, as in --split pool --pools old,new")
+		return errors.New("--pools: want two values of the field of --split, as in --split pool --pools old,new")
 	case o.Rows < 1 || o.Rows > MaxRows:
 		return fmt.Errorf("--rows %d: from 1 to %d", o.Rows, MaxRows)
 	case !(c.confidence >= 50 && c.confidence <= 99.99):
 		return fmt.Errorf("--confidence %g: from 50 to 99.99", c.confidence)
 	case !o.Since.IsZero() && !o.Until.IsZero() && !o.Since.Before(o.Until):
-		return errors.New("--since has to be before --until")
+		return errors.New("--since must be before --until")
 	}
 	o.Pools, o.Confidence = c.pools, c.confidence/100
 	return nil
 }
 
-// parseWhen reads a time, or how long ago it was; empty is the zero time.
+// parseWhen parses a time, or a duration before now. An empty text is the zero time.
 func parseWhen(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -172,10 +175,10 @@ func parseWhen(text string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
 		return now.Add(-d), nil
 	}
-	return time.Time{}, fmt.Errorf("%q is no time like 2026-11-22T04:00:00Z or 2026-11-22, and no duration like 2h", text)
+	return time.Time{}, fmt.Errorf("%q: want a time like 2026-11-22T04:00:00Z or 2026-11-22, or a duration like 2h", text)
 }
 
-// run compares, and writes what was found.
+// run compares the logs and writes the report.
 func (c *comparison) run(cmd *cobra.Command) error {
 	to, err := page.Open(c.html)
 	if err != nil {
@@ -202,11 +205,11 @@ func (c *comparison) run(cmd *cobra.Command) error {
 		if clear(); err != nil && ctx.Err() == nil {
 			return err
 		}
-	case <-ctx.Done(): // what has to come from a pipe may never come: to wait for it is to be deaf
+	case <-ctx.Done(): // a read from a pipe may block forever
 	}
 	if ctx.Err() != nil {
 		clear()
-		return errors.New("interrupted before all was read; nothing was compared")
+		return errors.New("interrupted before the end of the logs: nothing was compared")
 	}
 	write := r.WriteText
 	if c.json {
@@ -226,7 +229,7 @@ func writePage(to *page.File, r *Report) error {
 	return to.Write(b.Bytes())
 }
 
-// progress shows how far it is, for people who wait.
+// progress shows the progress on a terminal.
 func (c *comparison) progress(p Progress) {
 	if time.Since(c.shown) < 200*time.Millisecond {
 		return

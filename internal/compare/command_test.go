@@ -18,7 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/cli"
 )
 
-// compareLog is a log of nginx's with the given duration, in milliseconds, give or take.
+// compareLog is a log of nginx with durations around ms milliseconds.
 func compareLog(t *testing.T, name string, ms int) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -32,7 +32,7 @@ func compareLog(t *testing.T, name string, ms int) string {
 	return file
 }
 
-// runCommand is the command with args.
+// runCommand runs the command with args.
 func runCommand(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ...string) int {
 	root := &cobra.Command{Use: "packhorse-bench"}
 	root.AddCommand(Command())
@@ -87,7 +87,7 @@ func TestCompareCommand(t *testing.T) {
 	}{
 		{[]string{a}, cli.ExitUsage, "two logs"},
 		{nil, cli.ExitUsage, "two logs"},
-		{[]string{a, b, a}, cli.ExitUsage, "a quoted pattern"},
+		{[]string{a, b, a}, cli.ExitUsage, "quote the pattern"},
 		{[]string{a, "--b", b}, cli.ExitUsage, "but not both"},
 		{[]string{"--a", a}, cli.ExitUsage, "two logs"},
 		{[]string{a, b, "--split", "pool"}, cli.ExitUsage, "one LOG"},
@@ -107,12 +107,12 @@ func TestCompareCommand(t *testing.T) {
 		{[]string{a, b, "--html", "/nowhere/x.html"}, cli.ExitFailed, "/nowhere/x.html"},
 	} {
 		if _, errs, code := main(c.args...); code != c.code || !strings.Contains(errs, c.says) {
-			t.Errorf("%q: exit %d, %s; wanted %d and %q", c.args, code, errs, c.code, c.says)
+			t.Errorf("%q: exit %d, %s; want %d and %q", c.args, code, errs, c.code, c.says)
 		}
 	}
 }
 
-// mutePipe is a pipe into which nobody writes. Its first reader is told of.
+// mutePipe is a pipe without a writer. It signals its first read.
 type mutePipe struct {
 	*io.PipeReader
 	asked func()
@@ -123,7 +123,7 @@ func (s mutePipe) Read(p []byte) (int, error) {
 	return s.PipeReader.Read(p)
 }
 
-// Who waits for a pipe that says nothing can be interrupted.
+// A read from a silent pipe can be interrupted.
 func TestCompareIsInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

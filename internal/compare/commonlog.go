@@ -2,8 +2,8 @@ package compare
 
 import "bytes"
 
-// common reads Common Log Format: host ident user [time] "request" status bytes, then anything, and at the end the
-// duration.
+// common parses Common Log Format: host ident user [time] "request" status bytes, then other fields, with the duration
+// at the end.
 func (p *parser) common(line []byte) error {
 	from := bytes.Index(line, []byte(" ["))
 	to := bytes.Index(line, []byte("] \""))
@@ -44,14 +44,14 @@ func (p *parser) common(line []byte) error {
 	return nil
 }
 
-// Ranks of what may be the duration, besides what is known by its name.
+// Ranks of fields that may be the duration but do not have its name.
 const (
 	rankNumber = 254 // without a name
-	rankNamed  = 255 // with another one
+	rankNamed  = 255 // with another name
 )
 
-// extra takes what follows the bytes: NAME=VALUE, or a number. The referrer and the agent are neither, though they may
-// look so.
+// extra handles a field after the bytes: NAME=VALUE, or a number. The referrer and the agent are neither of these, even
+// if they look like it.
 func (p *parser) extra(token []byte, plain bool) {
 	name, value, named := bytes.Cut(token, []byte("="))
 	if !named {
@@ -59,7 +59,7 @@ func (p *parser) extra(token []byte, plain bool) {
 	}
 	value = bytes.Trim(value, `"`)
 	switch {
-	case !plain: // what stands before these is no duration
+	case !plain: // fields before quoted ones are not the duration
 		if p.rank[fieldTook] >= rankNumber {
 			p.got[fieldTook] = nil
 		}
@@ -78,7 +78,7 @@ func startsNumber(s []byte) bool {
 	return len(s) > 0 && s[0] >= '0' && s[0] <= '9'
 }
 
-// quoted cuts a string in quotes, in which \" is none, off the front.
+// quoted cuts a quoted string off the front. \" does not end it.
 func quoted(s []byte) (text, rest []byte, ok bool) {
 	for i := 1; i < len(s); i++ {
 		switch s[i] {
@@ -91,7 +91,7 @@ func quoted(s []byte) (text, rest []byte, ok bool) {
 	return nil, nil, false
 }
 
-// unescaped undoes what nginx and Apache do to bytes that they think of as dangerous: \x1b, \", \\.
+// unescaped removes the escapes of nginx and Apache: \x1b, \", \\.
 func unescaped(s []byte) []byte {
 	clean := make([]byte, 0, len(s))
 	for i := 0; i < len(s); i++ {

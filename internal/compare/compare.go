@@ -1,16 +1,15 @@
-// Package compare compares the latencies of two access logs, or of two pools in one, so that what it says is so.
+// Package compare compares the latencies of two access logs, or of two pools in one, with statistical confidence.
 //
-// Like is compared with like: requests are sorted into routes (route.go), and each route's percentiles stand beside
-// those of the same route on the other side, with the sizes of both samples. A difference is a verdict only where its
-// confidence interval excludes zero, at a level at which all intervals of the table hold together. What a change of the
-// mix of routes does to the whole is shown apart (mix.go).
+// It sorts requests into routes (route.go) and compares each route's percentiles between the sides, with the sizes of
+// both samples. A difference gets a verdict only if its confidence interval excludes zero. All intervals of the table
+// hold together. The effect of a change in the mix of routes is shown separately (mix.go).
 //
-// Memory does not grow with the log: a route's durations are a sketch (sketch.go), with a relative error of 0.8 %, and
-// there are maxRoutes routes at most; what is met least goes into "other". The intervals are the bootstrap's for
-// percentiles, computed and not drawn (stats.go): nothing depends on a seed. They allow for requests that are slow
-// together, by how far stretches of the log lie apart.
+// Memory does not grow with the log. A route's durations are a sketch (sketch.go) with a relative error of 0.8 %. The
+// number of routes is limited to maxRoutes, and the rarest ones go into "other". The intervals are those of the
+// bootstrap for percentiles, computed without random numbers (stats.go). They take into account that requests are slow
+// together, by the differences between parts of the log.
 //
-// Logs are hostile: their lines, paths and numbers are what clients chose.
+// Logs are untrusted: clients choose the contents of lines, paths and numbers.
 package compare
 
 import (
@@ -25,39 +24,39 @@ import (
 	"time"
 )
 
-// Options says what is compared, and how.
+// Options describe a comparison.
 type Options struct {
-	A, B  []string // files, patterns, or Stdin; B is empty if Split is not
-	Split string   // the field of A's lines that tells the sides apart
-	Pools []string // its two values; empty: the two that there are
+	A, B  []string // files, patterns, or Stdin; B is empty if Split is set
+	Split string   // the field of A's lines that names the side
+	Pools []string // its two values; empty: those of the log
 
-	Format       Format // empty: found out
+	Format       Format // empty: detected
 	Operations   bool   // by operation instead of path
 	Patterns     []Pattern
-	Duration     string // the field with the duration; empty: the format's
+	Duration     string // the field of the duration; empty: that of the format
 	Unit         Unit
 	Since, Until time.Time // empty: all
-	Failures     bool      // failed, refused and given up requests count, too
+	Failures     bool      // include failed, refused and cancelled requests
 	Rows         int       // routes with a row of their own
 	Confidence   float64   // e.g. 0.95
 
-	Workers  int // that parse
+	Workers  int // number of parsing goroutines
 	Stdin    io.Reader
-	Progress func(Progress) // nil: none; called often, in one goroutine
+	Progress func(Progress) // called often, on one goroutine; may be nil
 }
 
-// Progress is how far a comparison is.
+// Progress is the progress of a comparison.
 type Progress struct {
 	File  string
 	Lines int   // of all files so far
 	Read  int64 // bytes of this file, as stored
-	Size  int64 // 0: not known
+	Size  int64 // 0: unknown
 }
 
-// MaxRows is the most that Options.Rows may be.
+// MaxRows is the maximum of Options.Rows.
 const MaxRows = maxRoutes / 2
 
-// Run reads the logs and compares them. It takes memory that does not depend on their size: some tens of megabytes.
+// Run reads the logs and compares them. Its memory does not depend on their size: some tens of megabytes.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	include := [classes]bool{answered: true}
 	if o.Failures {
@@ -90,7 +89,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return t.report(by, o.Confidence, o.Rows), nil
 }
 
-// sideLog are the files of a side. The first is open from the start, to find out the format.
+// sideLog has the files of a side. The first file is open from the start, to detect the format.
 type sideLog struct {
 	side    int
 	files   []string
@@ -122,7 +121,7 @@ func prepare(o *Options, t *table) (logs []*sideLog, err error) {
 			}
 		}
 		if inputs > 1 {
-			return logs, errors.New("standard input can be one log only")
+			return logs, errors.New("only one log can be standard input")
 		}
 		s, err := openFirst(files, o.Stdin)
 		if err != nil {
@@ -146,8 +145,8 @@ func prepare(o *Options, t *table) (logs []*sideLog, err error) {
 	return logs, nil
 }
 
-// openFirst opens the first file of some that has anything in it, or else the last one: of a rotated set the newest may
-// be empty.
+// openFirst opens the first file that is not empty, or else the last one. The newest file of a rotated set may be
+// empty.
 func openFirst(files []string, stdin io.Reader) (*source, error) {
 	for i, name := range files {
 		s, err := open(name, stdin)
@@ -156,12 +155,12 @@ func openFirst(files []string, stdin io.Reader) (*source, error) {
 		}
 		s.Close()
 	}
-	return nil, errors.New("there is no file")
+	return nil, errors.New("no file")
 }
 
 // readAll reads a side's files, one after the other.
 func (l *sideLog) readAll(ctx context.Context, o *Options, t *table) error {
-	first := slices.Index(l.files, l.source.name) // those before it are empty
+	first := slices.Index(l.files, l.source.name) // the earlier ones are empty
 	for i, name := range l.files[first:] {
 		if i > 0 {
 			next, err := open(name, o.Stdin)
@@ -172,8 +171,8 @@ func (l *sideLog) readAll(ctx context.Context, o *Options, t *table) error {
 			if o.Format == "" {
 				f, err := l.source.sniff()
 				if err == nil && f != l.reading.format {
-					return fmt.Errorf("%s is a log of the format %s, and %s of %s: one side has to be alike, or --format says what "+
-						"all are", name, f, l.files[0], l.reading.format)
+					return fmt.Errorf("%s is a log of the format %s, and %s of %s: use logs of one format for a side, or name the "+
+						"format with --format", name, f, l.files[0], l.reading.format)
 				}
 			}
 		}
@@ -195,7 +194,7 @@ func (l *sideLog) readAll(ctx context.Context, o *Options, t *table) error {
 	return nil
 }
 
-// enough fails if there is nothing to compare, and says why.
+// enough returns an error if there is nothing to compare.
 func (t *table) enough() error {
 	for i := range t.sides {
 		s := &t.sides[i]
@@ -227,23 +226,23 @@ func (t *table) noSplit(side int) error {
 	s := &t.sides[0]
 	switch {
 	case t.without > 0 && t.sides[0].name == "" || t.fixed && t.foreign+t.without > 0:
-		return fmt.Errorf("no request has what --split %s needs: %s have no such field, %s another value%s",
+		return fmt.Errorf("no request has the field of --split %s: %s have no such field, %s another value%s",
 			printable([]byte(t.split)),
 			thousands(t.without), thousands(t.foreign), describe(s))
 	case t.sides[1].name == "":
-		return fmt.Errorf("all requests have the same %s, %q: there is nothing to compare it with%s",
+		return fmt.Errorf("all requests have the same %s, %q: no second side to compare it with%s",
 			printable([]byte(t.split)), t.sides[0].name, describe(s))
 	}
 	return fmt.Errorf("no request of %q was answered%s", t.sides[side].name, describe(s))
 }
 
-// describe tells what is wrong with lines that could not be read.
+// describe describes the malformed lines.
 func describe(s *sideData) string {
 	var b strings.Builder
 	for _, reason := range slices.Sorted(maps.Keys(s.malformed)) {
 		fmt.Fprintf(&b, "\n%s malformed lines: %s", thousands(s.malformed[reason]), reason)
 		if reason == errNoDuration.Error() {
-			b.WriteString("; --duration FIELD says what has it")
+			b.WriteString("; name its field with --duration FIELD")
 		}
 	}
 	for _, e := range s.examples {

@@ -89,7 +89,7 @@ func packed(t *testing.T, data []byte, with string) []byte {
 	return b.Bytes()
 }
 
-// Whatever the way by which a log comes, and however many workers read it, the report is the same.
+// The report does not depend on how a log is stored, nor on the number of workers.
 func TestWaysIn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -156,7 +156,7 @@ func TestOneLogOfTwoPools(t *testing.T) {
 	o = options(third, "")
 	o.Split = "pool"
 	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(),
-		`falcon, puma, x\u001b[2J; choose two with --pools falcon,puma`) {
+		`falcon, puma, x\u001b[2J: choose two with --pools falcon,puma`) {
 		t.Errorf("three pools: %v", err)
 	}
 	o.Pools = []string{"puma", "falcon"}
@@ -169,7 +169,7 @@ func TestOneLogOfTwoPools(t *testing.T) {
 	}
 }
 
-// Pools may have long names that differ at their end only, such as those of Kubernetes.
+// Pools may have long names that differ only at the end, such as those of Kubernetes.
 func TestPoolsOfLongNames(t *testing.T) {
 	t.Parallel()
 	common := strings.Repeat("production-eu-central-1-", 10)
@@ -200,26 +200,26 @@ func TestErrorsTeach(t *testing.T) {
 	b := write(t, "b.log", good)
 	cut := packed(t, nginxLines(1, 50000, "", func(int) float64 { return 1 }), "gzip")
 	for want, data := range map[string][]byte{
-		"is empty":                 []byte("\n \n"),
-		"no line at its beginning": []byte("hello\nworld\n"),
+		"is empty":       []byte("\n \n"),
+		"unknown format": []byte("hello\nworld\n"),
 		"log.format = \"json\"": []byte(`time=2026-11-22T04:05:06Z level=INFO msg=request operation=fetch ms=1` +
 			"\n"),
-		"in the middle of what was comp":  cut[:len(cut)/2],
-		"packed with xz":                  []byte("\xfd7zXZ\x00abc"),
-		"packed with bzip2":               []byte("BZh9abc"),
-		"escape=json":                     []byte(`{"request":"GET / HTTP/1.1","agent":"a\x22b","status":200,"request_time":"0.1"}` + "\n"),
-		"something else follows":          append(packed(t, good, "gzip"), make([]byte, 100)...),
-		"no duration; --duration FIELD":   []byte(strings.Repeat(`{"request":"GET / HTTP/1.1","status":200}`+"\n", 10)),
-		"malformed lines: a negative dur": []byte(strings.Repeat(`{"request":"GET / HTTP/1.1","status":200,"request_time":-1}`+"\n", 10)),
+		"the compressed file is truncated": cut[:len(cut)/2],
+		"xz is not supported":              []byte("\xfd7zXZ\x00abc"),
+		"bzip2 is not supported":           []byte("BZh9abc"),
+		"escape=json":                      []byte(`{"request":"GET / HTTP/1.1","agent":"a\x22b","status":200,"request_time":"0.1"}` + "\n"),
+		"other data follows":               append(packed(t, good, "gzip"), make([]byte, 100)...),
+		"name its field with --duration":   []byte(strings.Repeat(`{"request":"GET / HTTP/1.1","status":200}`+"\n", 10)),
+		"malformed lines: a negative dur":  []byte(strings.Repeat(`{"request":"GET / HTTP/1.1","status":200,"request_time":-1}`+"\n", 10)),
 	} {
 		if _, err := Run(t.Context(), options(write(t, "a.log", data), b)); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	// After a whole gzip file: nothing that it could go on with, and the beginning of what could be another.
-	for more, want := range map[string]string{"junk\n": "something else follows", "\x00": "something else follows",
-		"\x1f": "in the middle of what was comp", "\x1f\x8b\x08": "in the middle of what was comp"} {
+	// After a whole gzip file: data that cannot be a member, and the beginning of possible members.
+	for more, want := range map[string]string{"junk\n": "other data follows", "\x00": "other data follows",
+		"\x1f": "the compressed file is truncated", "\x1f\x8b\x08": "the compressed file is truncated"} {
 		if _, err := Run(t.Context(), options(write(t, "a.gz", append(packed(t, good, "gzip"), more...)), b)); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("gzip and %q: %v, not %q", more, err, want)
@@ -230,7 +230,7 @@ func TestErrorsTeach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // in two, so that the writer does not know that it is short
+	for range 2 { // in two writes, so that the writer does not know the length
 		if _, err := w.Write(good); err != nil {
 			t.Fatal(err)
 		}
@@ -246,16 +246,16 @@ func TestErrorsTeach(t *testing.T) {
 		t.Errorf("a large window: %v", err)
 	}
 	dir := t.TempDir()
-	for want, name := range map[string]string{"is a directory": dir, "no file is named like": dir + "/*.log",
+	for want, name := range map[string]string{"is a directory": dir, "no file matches": dir + "/*.log",
 		"no such file": dir + "/x"} {
 		if _, err := Run(t.Context(), options(name, b)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	for want, bad := range map[string]string{ // of several files, a later one
+	for want, bad := range map[string]string{ // the second of two files
 		"no such file": filepath.Join(dir, "none"), "is a directory": dir,
-		"packed with bzip2": write(t, "c.log", []byte("BZh9abc")),
-		"unexpected EOF":    write(t, "d.log", []byte("\x1f\x8bnone")),
+		"bzip2 is not supported": write(t, "c.log", []byte("BZh9abc")),
+		"unexpected EOF":         write(t, "d.log", []byte("\x1f\x8bnone")),
 	} {
 		o := options(b, b)
 		o.A = []string{b, bad}
@@ -265,7 +265,7 @@ func TestErrorsTeach(t *testing.T) {
 	}
 	o := options(Stdin, Stdin)
 	o.Stdin = bytes.NewReader(good)
-	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "one log only") {
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "only one log can be") {
 		t.Errorf("standard input twice: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -291,12 +291,12 @@ func TestPeriod(t *testing.T) {
 	}
 }
 
-// endless makes lines with ever new paths, a block at a time.
+// endless generates lines with new paths, a block at a time.
 type endless struct {
 	made, lines, blocks int
 	cut                 int // lines too long
 	block, rest, long   []byte
-	at                  []int // where in the block each path begins that changes
+	at                  []int // offsets of the changing paths in the block
 }
 
 const blockLines = 500
@@ -339,13 +339,14 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Two million lines, each with another path, and lines longer than memory should be. Not parallel: the heap is that of all tests that run.
+// TestMemoryIsBounded reads two million lines, each with another path, and lines longer than the memory limit. It is
+// not parallel, because the heap is that of all running tests.
 func TestMemoryIsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
 	lines := 2_000_000
-	if raceEnabled { // which makes it ten times as long
+	if raceEnabled { // which takes ten times as long
 		lines = 200_000
 	}
 	log := newEndless(lines)
@@ -370,7 +371,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	if n := r.Inputs[0].Malformed[errLine.Error()]; n != log.cut || n < 4 {
 		t.Errorf("%d lines too long: %v", n, r.Inputs[0].Malformed)
 	}
-	if !strings.Contains(strings.Join(r.Notes, "\n"), "There are more than 512 routes") {
+	if !strings.Contains(strings.Join(r.Notes, "\n"), "The logs have more than 512 routes") {
 		t.Errorf("notes: %q", r.Notes)
 	}
 	sum := uint64(0)
@@ -385,7 +386,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// A path is what its sender likes: it must not get at the terminal, nor into the page.
+// Clients choose paths: they must not control the terminal or inject HTML into the page.
 func TestHostilePaths(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
@@ -439,7 +440,7 @@ func TestHostilePaths(t *testing.T) {
 	}
 }
 
-// wellFormed checks that all that is opened is closed in its order; HTML's empty elements are closed first.
+// wellFormed checks that elements are closed in their order. It closes HTML's empty elements first.
 func wellFormed(t *testing.T, page string) {
 	t.Helper()
 	page = regexp.MustCompile(`<meta[^>]*>`).ReplaceAllString(strings.TrimPrefix(page, "<!doctype html>"), "")
@@ -461,13 +462,14 @@ func TestRoomForRoutes(t *testing.T) {
 		for i := range routes {
 			name := fmt.Appendf(nil, "GET /%d", i)
 			end := uint32(len(name))
-			if err := table.add(&batch{names: name, records: []record{{ns: 1e6, routeEnd: end, poolEnd: end}}, lines: 1}, i%2); err != nil {
+			records := []record{{ns: 1e6, routeEnd: end, poolEnd: end}}
+			if err := table.add(&batch{names: name, records: records, lines: 1}, i%2); err != nil {
 				t.Fatal(err)
 			}
 		}
 		table.sides[0].files, table.sides[1].files = []string{"a"}, []string{"b"}
-		notes := strings.Join(table.report(byPath, 0.95, 30).Notes, "\n") // which has rows for 30 only
-		if got := strings.Contains(notes, "when room was short"); got != want {
+		notes := strings.Join(table.report(byPath, 0.95, 30).Notes, "\n") // with rows for 30 routes
+		if got := strings.Contains(notes, "rows may lack requests"); got != want {
 			t.Errorf("%d routes: %q", routes, notes)
 		}
 	}
@@ -490,7 +492,7 @@ func TestFailuresAreApart(t *testing.T) {
 	if s.Answered != 3000 || s.Failed != 500 || s.Gone != 250 || s.Refused != 250 || r.Rows[0].Cells[0].Verdict != Even {
 		t.Errorf("%+v: %+v", s, r.Rows[0].Cells[0])
 	}
-	if !strings.Contains(strings.Join(r.Notes, "\n"), "who fails the slow ones looks fast") {
+	if !strings.Contains(strings.Join(r.Notes, "\n"), "a server that fails slow requests looks fast") {
 		t.Errorf("notes: %q", r.Notes)
 	}
 	o.Failures = true

@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// dist is a distribution of durations, ready to be asked: the buckets that are not empty, by value. Within a bucket
-// values are taken to be spread evenly.
+// dist is a distribution of durations: the buckets that are not empty, by value. The values within a bucket are assumed
+// to be evenly distributed.
 type dist struct {
 	n         uint64
 	low, high []float64 // nanoseconds
-	until     []float64 // the share of requests that are in this bucket or below
+	until     []float64 // the share of requests in this bucket or lower ones
 	mean      float64
 	variance  float64
-	from      *sketch // whose blocks these are; nil for a mixture
+	from      *sketch // has the blocks of these requests; nil for a mixture
 }
 
-// dist makes a distribution of what was counted; step is that of the clock by which it was measured, in nanoseconds.
+// dist returns the distribution of a sketch. step is the resolution of the clock in nanoseconds.
 func (s *sketch) dist(step float64) *dist {
 	d := &dist{n: s.n, from: s}
 	if s.n == 0 {
@@ -45,7 +45,7 @@ func (s *sketch) dist(step float64) *dist {
 	return d
 }
 
-// withinBucket is the least duration of a bucket that the clock can show, and the greatest.
+// withinBucket returns the minimum and the maximum duration of a bucket that the clock can show.
 func withinBucket(at, sub int, step float64) (low, high float64) {
 	low, high = bucketRange(at, sub)
 	if first, last := math.Ceil(low/step)*step, math.Floor((high-1)/step)*step; first <= last {
@@ -54,19 +54,19 @@ func withinBucket(at, sub int, step float64) (low, high float64) {
 	return low, high
 }
 
-// at is where in the distribution a share p of the requests ends.
+// at returns the index of the bucket with the quantile p.
 func (d *dist) at(p float64) int {
 	i, _ := slices.BinarySearch(d.until, p)
 	return min(i, len(d.until)-1)
 }
 
-// width is how far apart two durations may be, in nanoseconds, that are not told apart where the share p ends.
+// width returns the resolution at the quantile p, in nanoseconds.
 func (d *dist) width(p float64) float64 {
 	i := d.at(p)
 	return d.high[i] - d.low[i]
 }
 
-// quantile is the duration that a share p of the requests do not exceed.
+// quantile returns the duration that a share p of the requests does not exceed.
 func (d *dist) quantile(p float64) float64 {
 	i := d.at(p)
 	below := 0.0
@@ -77,7 +77,7 @@ func (d *dist) quantile(p float64) float64 {
 	return d.low[i] + min(max(part, 0), 1)*(d.high[i]-d.low[i])
 }
 
-// below is the share of requests that are faster than a duration.
+// below returns the share of requests that are faster than a duration.
 func (d *dist) below(ns float64) float64 {
 	i, found := slices.BinarySearch(d.low, ns)
 	if !found {
@@ -97,7 +97,7 @@ func (d *dist) below(ns float64) float64 {
 	return before + part*(d.until[i]-before)
 }
 
-// mixture is what requests of several routes would be like together, with the given weights, which add up to 1.
+// mixture returns the distribution of several routes together. The weights add up to 1.
 func mixture(parts []*dist, weights []float64) *dist {
 	type piece struct{ low, high, share float64 }
 	var all []piece
@@ -127,7 +127,7 @@ func mixture(parts []*dist, weights []float64) *dist {
 	sum := 0.0
 	for _, p := range all {
 		sum += p.share
-		// the same bucket, but for its ends
+		// the same bucket with other ends
 		if last := len(m.low) - 1; last >= 0 && (p.low < m.high[last] || p.low == m.low[last]) {
 			m.high[last], m.until[last] = max(m.high[last], p.high), sum
 			continue

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Unit is that of a log's durations, in nanoseconds.
+// Unit is the unit of a log's durations in nanoseconds.
 type Unit int64
 
 // The units.
@@ -21,7 +21,7 @@ const (
 	Seconds      Unit = 1e9
 )
 
-// ParseUnit reads "auto", "s", "ms", "us" or "ns".
+// ParseUnit parses "auto", "s", "ms", "us" or "ns".
 func ParseUnit(text string) (Unit, error) {
 	switch text {
 	case "auto":
@@ -35,18 +35,18 @@ func ParseUnit(text string) (Unit, error) {
 	case "ns":
 		return Nanoseconds, nil
 	}
-	return Auto, errors.New("a unit is s, ms, us, ns, or auto")
+	return Auto, errors.New("want s, ms, us, ns or auto")
 }
 
 var (
 	errNoDuration = errors.New("no duration")
-	errDuration   = errors.New("a duration that is no number")
+	errDuration   = errors.New("the duration is not a number")
 	errNegative   = errors.New("a negative duration")
 	errTooLong    = errors.New("a duration of more than 30 days")
 )
 
-// parseDuration reads a decimal number of a unit as nanoseconds. step is the worth of its last digit, in nanoseconds:
-// of a log with milliseconds 1e6.
+// parseDuration parses a decimal number of a unit and returns nanoseconds. step is the value of its last digit in
+// nanoseconds, such as 1e6 for a log with milliseconds.
 func parseDuration(text []byte, unit Unit) (ns, step int64, err error) {
 	if len(text) == 0 || len(text) == 1 && text[0] == '-' {
 		return 0, 0, errNoDuration
@@ -80,7 +80,7 @@ func parseDuration(text []byte, unit Unit) (ns, step int64, err error) {
 	return whole*int64(unit) + fraction, step, nil
 }
 
-// parseRareDuration reads what has a sign, an exponent or very many digits.
+// parseRareDuration parses numbers with a sign, an exponent or very many digits.
 func parseRareDuration(text []byte, unit Unit) (ns, step int64, err error) {
 	x, err := strconv.ParseFloat(string(text), 64)
 	switch {
@@ -94,11 +94,11 @@ func parseRareDuration(text []byte, unit Unit) (ns, step int64, err error) {
 	return int64(math.Round(x * float64(unit))), 1, nil
 }
 
-// steps are durations by how exact they are: of a log that was converted, the digits tell less than the durations. A
-// step is a power of ten of nanoseconds; its length in bits tells it from others.
+// steps counts durations by their resolution. In a converted log the digits show a finer resolution than the clock had.
+// A step is a power of ten of nanoseconds, and its bit length is the index.
 type steps [31]int
 
-// add counts a duration whose last digit is worth a step. That of none tells nothing.
+// add counts a duration whose last digit is worth a step. A duration of zero is not counted.
 func (s *steps) add(ns, step int64) {
 	switch {
 	case ns == 0:
@@ -117,8 +117,8 @@ func (s *steps) merge(o *steps) {
 	}
 }
 
-// usual is the step that most durations are whole multiples of, and no finer one is that of as many: some odd lines do
-// not make a clock finer.
+// usual returns the coarsest step of which most durations are whole multiples. A few odd lines do not make the clock
+// finer.
 func (s *steps) usual() int64 {
 	all, finer := 0, 0
 	for _, n := range s {
@@ -135,19 +135,19 @@ func (s *steps) usual() int64 {
 	return int64(Seconds)
 }
 
-// measure reads the duration.
+// measure parses the duration.
 func (p *parser) measure() error {
 	if p.got[fieldTook] == nil {
 		p.got[fieldTook] = p.got[fieldUpstream]
 	}
 	unit := p.unit
-	if unit == Auto { // of Common Log Format only
+	if unit == Auto { // only for the Common Log Format
 		unit = Microseconds // Apache's %D
 		if bytes.IndexByte(p.got[fieldTook], '.') >= 0 {
 			unit = Seconds // nginx's $request_time
 		}
 	}
-	if p.format == Nginx && bytes.ContainsAny(p.got[fieldTook], ",:") { // one for each server that was asked
+	if p.format == Nginx && bytes.ContainsAny(p.got[fieldTook], ",:") { // one for each upstream server
 		return p.sum(unit)
 	}
 	if p.format == Common { // 0.012s, rt=0.012
@@ -166,7 +166,7 @@ func (p *parser) measure() error {
 	return err
 }
 
-// settle finds the unit of durations: that of the field's name, or the one the format has.
+// settle sets the unit of durations: that of the field's name, or the one of the format.
 func (r *reading) settle() {
 	if r.unit != Auto {
 		return
@@ -185,7 +185,7 @@ func (r *reading) settle() {
 	}
 }
 
-// sum adds up the times of nginx's $upstream_response_time: "0.010, 0.020 : -".
+// sum adds up nginx's $upstream_response_time: "0.010, 0.020 : -".
 func (p *parser) sum(unit Unit) error {
 	took := p.got[fieldTook]
 	for len(took) > 0 {

@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// Format is how a log's lines are written.
+// Format is the format of a log.
 type Format string
 
 // The formats. See docs/how-to/compare.md for the keys that are read.
 const (
 	Packhorse Format = "packhorse" // our log, as JSON
-	Nginx     Format = "nginx"     // a log_format of JSON, with nginx's variables as keys
+	Nginx     Format = "nginx"     // JSON of Packhorse
 	Workhorse Format = "workhorse" // GitLab Workhorse's, as JSON
 	Common    Format = "common"    // Common or Combined Log Format with a duration at the end
 )
 
-// Formats are all of them, the one with less marks of its own after the one with more.
+// Formats lists all formats. A format with fewer specific keys comes after one with more.
 var Formats = []Format{Packhorse, Workhorse, Nginx, Common}
 
-// ParseFormat reads "auto", which is empty, or one of Formats.
+// ParseFormat parses "auto", which is the empty format, or one of Formats.
 func ParseFormat(text string) (Format, error) {
 	if text == "auto" {
 		return "", nil
@@ -27,22 +27,22 @@ func ParseFormat(text string) (Format, error) {
 	if f := Format(text); slices.Contains(Formats, f) {
 		return f, nil
 	}
-	return "", fmt.Errorf("the format %q: use auto, packhorse, nginx, workhorse or common", text)
+	return "", fmt.Errorf("format %q: want auto, packhorse, nginx, workhorse or common", text)
 }
 
-// field is something that is read of a line.
+// field is a part of a line that the parser reads.
 type field uint8
 
 const (
 	fieldTime field = iota
 	fieldTook
-	fieldUpstream // how long all servers took that nginx asked: it counts where there is nothing else
+	fieldUpstream // time of all upstream servers of nginx; used if there is no other duration
 	fieldStatus
 	fieldMethod
 	fieldTarget
 	fieldLine // method and target, as in "GET / HTTP/1.1"
 	fieldMsg
-	fieldPool // which side the line is of, if one log is split
+	fieldPool // names the side of the line, if one log is split
 	fieldOperation
 	fieldResult
 	fieldTransport
@@ -51,15 +51,15 @@ const (
 	fields
 )
 
-// layout is how a format names its fields.
+// layout describes the fields of a format.
 type layout struct {
-	msg   string           // that of lines about requests; empty: all lines are
-	keys  [fields][]string // the best ones first
-	needs [][]field        // of each one at least has to be there: by this the format is told from others
-	unit  Unit             // of durations; Auto: each line shows it
+	msg   string           // the message of lines about requests; empty: all lines are about requests
+	keys  [fields][]string // preferred keys first
+	needs [][]field        // at least one of each is required; identifies the format
+	unit  Unit             // of durations; Auto: depends on the line
 }
 
-// layouts are those of the formats.
+// layouts has the layouts of the formats.
 var layouts = map[Format]*layout{
 	Packhorse: {
 		msg: "request",
@@ -90,21 +90,21 @@ var layouts = map[Format]*layout{
 		needs: [][]field{{fieldStatus}, {fieldTarget, fieldLine}},
 		unit:  Seconds,
 	},
-	// Its fields have places. These are names in what follows, as in rt=0.012.
+	// The fields have fixed positions. The keys are for the following fields, as in rt=0.012.
 	Common: {keys: [fields][]string{fieldTook: {"rt", "request_time", "duration"}}},
 }
 
-// key names a field in a line. Of two keys for a field, the one of the lower rank counts.
+// key names a field of a line. If two keys of a field occur, the one of the lower rank counts.
 type key struct {
 	text  string
 	field field
 	rank  uint8
 }
 
-// keys are those to look for, by their length: most of what stands in a line is none of them.
+// keys are the keys to find, by their length, because most keys of a line are others.
 type keys [][]key
 
-// keysOf are the keys of a format, and those that the command line names.
+// keysOf returns the keys of a format, and those of the command line.
 func keysOf(r *reading) keys {
 	var all keys
 	add := func(text string, f field, rank int) {
@@ -131,12 +131,12 @@ func keysOf(r *reading) keys {
 	return all
 }
 
-// have tells whether a text is one of the keys.
+// have reports whether a text is one of the keys.
 func (k keys) have(text []byte) bool {
 	return len(text) < len(k) && slices.ContainsFunc(k[len(text)], func(k key) bool { return k.text == string(text) })
 }
 
-// detector finds out the format of lines. Not safe for concurrent use.
+// detector detects the format of lines. Not safe for concurrent use.
 type detector []*parser
 
 func newDetector() detector {
@@ -147,7 +147,7 @@ func newDetector() detector {
 	return d
 }
 
-// formatOf is the format that has a line as that of a request; empty: none has.
+// formatOf returns the format in which a line is a request, or "".
 func (d detector) formatOf(line []byte) Format {
 	for _, p := range d {
 		if p.gather(line) == nil && p.fits() {
@@ -157,7 +157,7 @@ func (d detector) formatOf(line []byte) Format {
 	return ""
 }
 
-// fits tells whether what was gathered is a request.
+// fits reports whether the fields of the last line are those of a request.
 func (p *parser) fits() bool {
 	for _, one := range p.layout.needs {
 		if !slices.ContainsFunc(one, func(f field) bool { return p.got[f] != nil }) {

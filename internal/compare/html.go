@@ -2,6 +2,7 @@ package compare
 
 import (
 	"bytes"
+	_ "embed"
 	"fmt"
 	"html/template"
 	"io"
@@ -12,8 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
-// WriteHTML writes the report as one page that needs nothing else and runs no script. Rows are routes, columns
-// percentiles; red is slower, blue faster, by the logarithm of the ratio, and grey says nothing.
+// WriteHTML writes the report as one self-contained page without scripts. Rows are routes, columns percentiles. Red is
+// slower, blue faster, by the logarithm of the ratio, and grey means no verdict.
 func (r *Report) WriteHTML(w io.Writer, now time.Time) error {
 	var b bytes.Buffer
 	if err := comparePage.Execute(&b, struct {
@@ -26,10 +27,10 @@ func (r *Report) WriteHTML(w io.Writer, now time.Time) error {
 	return err
 }
 
-// fullColour is the ratio, or its inverse, from which on a cell has all of its colour.
+// fullColour is the ratio, or its inverse, from which a cell has its full colour.
 const fullColour = 2.0
 
-// Class is the cell's, in the page.
+// Class returns the CSS class of the cell.
 func (c *Cell) Class() string {
 	if c.Verdict == Slower || c.Verdict == Faster {
 		return string(c.Verdict)
@@ -37,7 +38,7 @@ func (c *Cell) Class() string {
 	return "grey"
 }
 
-// Strength is how much of its colour a cell has, as CSS.
+// Strength returns the strength of the cell's colour as CSS.
 func (c *Cell) Strength() template.CSS {
 	part := math.Abs(math.Log(float64(c.Ratio))) / math.Log(fullColour)
 	if math.IsNaN(part) {
@@ -46,7 +47,7 @@ func (c *Cell) Strength() template.CSS {
 	return template.CSS(fmt.Sprintf("--s:%.0f%%", 15+70*min(part, 1))) //nolint:gosec // a number
 }
 
-// Says is the cell's text.
+// Says returns the text of the cell.
 func (c *Cell) Says() string {
 	if c.Verdict == Few || c.Verdict == OneSided {
 		return "–"
@@ -54,7 +55,7 @@ func (c *Cell) Says() string {
 	return percent(float64(c.Ratio))
 }
 
-// Lines are what one reads when pointing at a cell.
+// Lines returns the details that the page shows for the pointed cell.
 func (c *Cell) Lines() []string {
 	lines := []string{fmt.Sprintf("%s: %s, then %s", c.Of, duration(float64(c.A)), duration(float64(c.B)))}
 	switch c.Verdict {
@@ -63,7 +64,7 @@ func (c *Cell) Lines() []string {
 	case OneSided:
 		return append(lines, "only on one side")
 	case NotAlike:
-		return append(lines, "no verdict: these are not alike")
+		return append(lines, "no verdict: the requests are not comparable")
 	case Even:
 		lines = append(lines, "no verdict")
 	default:
@@ -74,21 +75,10 @@ func (c *Cell) Lines() []string {
 		fmt.Sprintf("worth %s and %s independent requests", thousands(c.WorthA), thousands(c.WorthB)))
 }
 
-const gridStyle = `:root { --slow: #d33a2c; --fast: #2b6cd4; --grey: #eceff2 }
-@media (prefers-color-scheme: dark) { :root { --slow: #e5533f; --fast: #4a86e8; --grey: #222a33 } }
-table.grid { border-collapse: separate; border-spacing: 3px } table.grid td, table.grid th { border: 0; padding: .35rem .6rem }
-table.grid th[scope=row] { font: 13px ui-monospace, monospace; white-space: normal; overflow-wrap: anywhere; max-width: 34rem }
-table.grid td.cell { position: relative; text-align: center; min-width: 5.2rem; border-radius: 5px; font-variant-numeric: tabular-nums; background: var(--grey) }
-td.slower { background: color-mix(in srgb, var(--slow) var(--s), var(--bg)) !important } td.faster { background: color-mix(in srgb, var(--fast) var(--s), var(--bg)) !important }
-td.grey { color: var(--dim) } td.cell:focus { outline: 2px solid var(--fg) }
-td.cell .card { display: none; position: absolute; z-index: 1; top: 105%; right: 0; width: max-content; max-width: 24rem; text-align: left; padding: .5rem .7rem;
-  color: var(--fg); background: var(--bg); border: 1px solid var(--line); border-radius: 6px; box-shadow: 0 3px 12px #0004; font-size: 13px }
-td.cell:hover .card, td.cell:focus .card { display: block } .card span { display: block }
-@media (min-width: 48rem) { .cards { overflow: visible } } /* else what scrolls would cut the cards */
-@media (max-width: 48rem) { .cards { padding-bottom: 8rem } td.cell .card { max-width: 16rem } table.grid th[scope=row] { min-width: 9rem } }
-.key span { display: inline-block; padding: 0 .6rem; border-radius: 4px; margin-right: .4rem; color: var(--fg) }
-.mix th { border-bottom: 2px solid var(--line) !important } code { overflow-wrap: anywhere } ul { padding-left: 1.2rem }
-`
+// gridStyle is the style sheet of the grid chart.
+//
+//go:embed grid.css
+var gridStyle string
 
 var comparePage = template.Must(template.New("page").Funcs(template.FuncMap{
 	"style": func() template.CSS { return template.CSS(page.Style + gridStyle) },
@@ -115,10 +105,10 @@ var comparePage = template.Must(template.New("page").Funcs(template.FuncMap{
 Point at a cell for its interval. All {{.Judged}} intervals together hold {{of100 .Confidence}} of the time, each {{of100 .Each}}.</p>
 <div class="wide cards"><table class="grid"><tr><th scope="col">route</th><th class="n" scope="col">A</th><th class="n" scope="col">B</th><th scope="col">p50</th><th scope="col">p95</th><th scope="col">p99</th></tr>
 {{with .SameMix}}{{template "row" .}}{{end}}{{range .Rows}}{{template "row" .}}{{end}}</table></div>
-<div class="wide"><table><caption>All requests, as they came</caption><tr><th></th><th class="n">A</th><th class="n">B</th><th class="n">change</th><th class="n">= routes</th><th class="n">+ mix</th></tr>
+<div class="wide"><table><caption>All requests, including the effect of the mix</caption><tr><th></th><th class="n">A</th><th class="n">B</th><th class="n">change</th><th class="n">= routes</th><th class="n">+ mix</th></tr>
 {{range .All}}<tr><th scope="row">{{.Of}}</th><td class="n">{{ms .A}}</td><td class="n">{{ms .B}}</td><td class="n">{{part .Change .A}}</td><td class="n">{{part .Within .A}}</td><td class="n">{{part .Mix .A}}</td></tr>
 {{end}}</table></div>
-<div class="wide"><table><caption>What was read</caption><tr><th scope="col">files</th><th scope="col">format</th><th class="n">lines</th><th class="n">malformed</th><th scope="col">from</th><th scope="col">to</th></tr>
+<div class="wide"><table><caption>The logs</caption><tr><th scope="col">files</th><th scope="col">format</th><th class="n">lines</th><th class="n">malformed</th><th scope="col">from</th><th scope="col">to</th></tr>
 {{range .Inputs}}<tr><td><code>{{files .Files}}</code></td><td>{{.Format}}</td><td class="n">{{lines .Lines}}</td><td class="n">{{lines (bad .)}}</td>{{if .First.IsZero}}<td></td><td></td>{{else}}<td>{{day .First}}</td><td>{{day .Last}}</td>{{end}}</tr>
 {{if .Malformed}}<tr><td colspan="6">malformed: {{.Reasons}}</td></tr>
 {{end}}{{range .Examples}}<tr><td colspan="6">line {{.Line}} of {{.File}}, {{.Reason}}: <code>{{.Text}}</code></td></tr>

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Right after it was rotated a log is empty.
+// A log is empty after its rotation.
 func TestRotatedSetBeginsEmpty(t *testing.T) {
 	t.Parallel()
 	lines := nginxLines(1, 3000, "", func(int) float64 { return 100 })
@@ -25,7 +25,7 @@ func TestRotatedSetBeginsEmpty(t *testing.T) {
 	}
 }
 
-// What pzstd writes begins with a frame that says how long the next one is.
+// The output of pzstd begins with a frame that has the length of the next one.
 func TestSkippableFrames(t *testing.T) {
 	t.Parallel()
 	lines := nginxLines(1, 100, "", func(int) float64 { return 100 })
@@ -50,7 +50,7 @@ func TestSplitByYesAndNo(t *testing.T) {
 	}
 }
 
-// By operation, requests that are none of Git's have nothing in common but that.
+// By operation, requests other than Git's are not comparable.
 func TestOtherOperationsAreNotAlike(t *testing.T) {
 	t.Parallel()
 	var a, b bytes.Buffer
@@ -67,7 +67,7 @@ func TestOtherOperationsAreNotAlike(t *testing.T) {
 		r.Rows[1].A.Compared != 2000 || r.SameMix != nil {
 		t.Errorf("%+v, in the same mix %+v", r.Rows, r.SameMix)
 	}
-	if len(r.Notes) != 2 || r.Notes[1] != `50 % of all requests are in "other"; --by path tells them apart.` {
+	if len(r.Notes) != 2 || r.Notes[1] != `50 % of all requests are in "other"; --by path separates them.` {
 		t.Errorf("notes: %q", r.Notes)
 	}
 }

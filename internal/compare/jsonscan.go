@@ -9,19 +9,19 @@ import (
 
 var errJSON = errors.New("no JSON object")
 
-// fieldKind says what a value is.
+// fieldKind is the kind of a JSON value.
 type fieldKind uint8
 
 const (
-	kindString fieldKind = iota // the text, without quotes; escapes are undone
-	kindNumber                  // as written
+	kindString fieldKind = iota // the text without quotes and escapes
+	kindNumber                  // as in the line
 	kindOther                   // null, an object, an array
 	kindBool                    // true, false
 )
 
-// scanObject calls field for each member of a JSON object, which is all of line, in its order. Lines of logs are flat
-// and plain, and are read in one pass without allocation; what is not, encoding/json reads. What is not JSON is an
-// error, whatever field was called for before.
+// scanObject calls field for each member of a JSON object, which is the whole line, in order. Simple flat lines, as
+// logs have them, are read in one pass without allocation. Other lines are read with encoding/json. If the line is not
+// JSON, it returns an error, possibly after some calls.
 func scanObject(line []byte, field func(key, value []byte, kind fieldKind)) error {
 	if scanPlain(line, field) {
 		return nil
@@ -49,8 +49,8 @@ func scanObject(line []byte, field func(key, value []byte, kind fieldKind)) erro
 	return nil
 }
 
-// scanPlain reads an object whose strings have no escapes and are UTF-8, and whose values are neither objects nor
-// arrays. false: it may be JSON all the same.
+// scanPlain scans an object whose strings are UTF-8 without escapes, and whose values are not objects or arrays. If it
+// returns false, the line may still be JSON.
 func scanPlain(line []byte, field func(key, value []byte, kind fieldKind)) bool {
 	i := space(line, 0)
 	if i >= len(line) || line[i] != '{' {
@@ -112,7 +112,7 @@ func space(line []byte, i int) int {
 	return i
 }
 
-// plainString reads a string without escapes that begins at i, and returns where it ends, or -1.
+// plainString scans a string without escapes that begins at i. It returns the index after its end, or -1.
 func plainString(line []byte, i int) (text []byte, next int) {
 	if i >= len(line) || line[i] != '"' {
 		return nil, -1
@@ -135,7 +135,7 @@ func plainString(line []byte, i int) (text []byte, next int) {
 	return text, i + n + 2
 }
 
-// numberEnd returns where a JSON number that begins at i ends, or -1.
+// numberEnd returns the index after a JSON number that begins at i, or -1.
 func numberEnd(line []byte, i int) int {
 	digits := func() bool {
 		from := i

@@ -2,20 +2,20 @@ package compare
 
 import "math"
 
-// sample is a distribution on one side, and how many independent requests it is worth at each percentile.
+// sample is a distribution on one side, with the number of independent requests that it is worth at each percentile.
 type sample struct {
 	dist  *dist
 	worth []float64
 }
 
-// judged is a row on its way to verdicts.
+// judged is a row without its verdicts.
 type judged struct {
 	row    Row
 	a, b   sample
-	reason Verdict // why there is none; empty: there are some
+	reason Verdict // the reason for no verdict; empty: verdicts follow
 }
 
-// judge gathers rows, because how sure each verdict has to be depends on how many there are.
+// judge collects rows, because the required confidence of each verdict depends on their number.
 type judge struct {
 	rows []*judged
 	step float64 // nanoseconds
@@ -75,11 +75,11 @@ func (j *judge) open() (n int) {
 	return n
 }
 
-// floor is what durations that the clocks show as nothing count as in ratios.
+// floor is the duration that replaces zero durations in ratios.
 func (j *judge) floor() float64 { return max(j.step/2, 1) }
 
-// decide finds the intervals, and the verdicts of those that exclude zero; alpha is the chance of an error of each,
-// alone that of a reader who looks at no other.
+// decide computes the intervals, and the verdicts of those that exclude zero. alpha is the error probability of each
+// interval, and alone that of an interval for readers of only one.
 func (j *judge) decide(alpha, alone float64) {
 	for _, row := range j.rows {
 		for i, q := range percentiles {
@@ -103,9 +103,9 @@ func (j *judge) decide(alpha, alone float64) {
 	}
 }
 
-// blur is up to which difference the percentile p of two samples may be the same, in nanoseconds: a step of the coarser
-// clock, or the width of the bucket that it is in. Durations are whole nanoseconds, so a little more than that is no
-// more.
+// blur returns the difference in nanoseconds up to which the percentiles p of two samples may be equal. It is a step of
+// the coarser clock, or the width of the percentile's bucket. Durations are whole nanoseconds, so that half of one more
+// includes the step itself.
 func (j *judge) blur(a, b *dist, p float64) float64 { return max(j.step, a.width(p), b.width(p)) + 0.5 }
 
 func (i interval) pair() [2]float64 { return [2]float64{i.low, i.high} }

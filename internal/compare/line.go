@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// class says how a request ended.
+// class is the outcome of a request.
 type class uint8
 
 const (
 	answered class = iota // status below 400
-	refused               // 4xx: the client's doing
-	failed                // 5xx, or refused for want of room (429)
-	gone                  // the client went away before the end
+	refused               // 4xx
+	failed                // 5xx, or 429
+	gone                  // the client disconnected before the end
 	classes
 )
 
@@ -29,7 +29,7 @@ func classOf(status int) class {
 	return answered
 }
 
-// classOfResult is for requests of ours that have no status: those over SSH.
+// classOfResult is for requests of Packhorse without a status: those over SSH.
 func classOfResult(result []byte) class {
 	switch string(result) {
 	case "ok":
@@ -40,14 +40,14 @@ func classOfResult(result []byte) class {
 	return refused
 }
 
-// reading says what is read of a line, and how. It does not change.
+// reading describes how lines are read. It does not change.
 type reading struct {
 	format       Format
 	operations   bool // route by operation
-	exact        bool // what a request to upload-pack was for is known on both sides
+	exact        bool // both sides have the kind of requests to upload-pack
 	patterns     []Pattern
-	split        string // the field that tells the sides apart; empty: none does
-	duration     string // the field that has the duration; empty: the format's own
+	split        string // the field that names the side; empty: none
+	duration     string // the field of the duration; empty: that of the format
 	unit         Unit
 	since, until time.Time
 }
@@ -55,22 +55,22 @@ type reading struct {
 var (
 	errOther   = errors.New("a line about something else") // not malformed
 	errOutside = errors.New("outside the window of time")  // not malformed
-	errTime    = errors.New("a time that cannot be read")
+	errTime    = errors.New("invalid time")
 	errStatus  = errors.New("no status")
 	errTarget  = errors.New("no path")
 	errCommon  = errors.New("neither JSON nor Common Log Format")
 )
 
-// parser reads lines of one format. Not safe for concurrent use.
+// parser parses lines of one format. Not safe for concurrent use.
 type parser struct {
 	*reading
 	layout *layout
 	keys   keys
 	take   func(text, value []byte, kind fieldKind) // the method, bound once
 
-	// Of the line that was read last. Slices are the line's, and good until the next one.
+	// The fields of the last line. Slices point into the line, and are valid until the next one.
 	got      [fields][]byte
-	rank     [fields]uint8 // of the keys under which these were found
+	rank     [fields]uint8 // of the keys of these
 	ns, step int64
 	class    class
 }
@@ -81,7 +81,7 @@ func newParser(r *reading) *parser {
 	return p
 }
 
-// parse reads a line; errOther and errOutside say that it is not looked at, all other errors that it is malformed.
+// parse parses a line. errOther and errOutside exclude the line, and all other errors mean that it is malformed.
 func (p *parser) parse(line []byte) error {
 	if err := p.gather(line); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (p *parser) parse(line []byte) error {
 	return p.within()
 }
 
-// gather finds the fields of a line.
+// gather collects the fields of a line.
 func (p *parser) gather(line []byte) error {
 	*p = parser{reading: p.reading, layout: p.layout, keys: p.keys, take: p.take}
 	if p.format == Common {
@@ -110,7 +110,7 @@ func (p *parser) gather(line []byte) error {
 	return scanObject(line, p.take)
 }
 
-// member takes a member of a JSON object, if it is one of the keys.
+// member handles a member of a JSON object, if it has one of the keys.
 func (p *parser) member(text, value []byte, kind fieldKind) {
 	if len(text) >= len(p.keys) {
 		return
@@ -124,14 +124,14 @@ func (p *parser) member(text, value []byte, kind fieldKind) {
 	}
 }
 
-// put notes a field, unless a better key has named it.
+// put stores a field, unless it has a value from a better key.
 func (p *parser) put(f field, value []byte, rank uint8) {
 	if p.got[f] == nil || rank <= p.rank[f] {
 		p.got[f], p.rank[f] = value, rank
 	}
 }
 
-// requestLine takes a method and a target from "GET /path HTTP/1.1".
+// requestLine parses a method and a target like "GET /path HTTP/1.1".
 func (p *parser) requestLine(line []byte) {
 	method, rest, ok := bytes.Cut(line, []byte(" "))
 	if !ok {
@@ -155,7 +155,7 @@ func (p *parser) classify() error {
 		status = status*10 + int(c-'0')
 	}
 	switch {
-	case status == 101: // an upgrade lasts as long as both sides like
+	case status == 101: // the peers choose the duration of an upgraded connection
 		return errOther
 	case string(p.got[fieldResult]) == "cancelled":
 		p.class = gone

@@ -106,7 +106,7 @@ func TestLines(t *testing.T) {
 		{"negative", reading{format: Nginx}, `{"request":"GET / HTTP/1.1","status":"200","request_time":-0.5}`,
 			"error: a negative duration"},
 		{"not a number", reading{format: Nginx}, `{"request":"GET / HTTP/1.1","status":"200","request_time":"NaN"}`,
-			"error: a duration that is no number"},
+			"error: the duration is not a number"},
 		{"infinite", reading{format: Nginx}, `{"request":"GET / HTTP/1.1","status":"200","request_time":"+Inf"}`,
 			"error: a duration of more than 30 days"},
 		{"huge", reading{format: Nginx}, `{"request":"GET / HTTP/1.1","status":"200","request_time":1e400}`,
@@ -140,7 +140,7 @@ func TestLines(t *testing.T) {
 			got = "error: " + err.Error()
 		}
 		if got != c.want {
-			t.Errorf("%s: %s\nwanted %s", c.what, got, c.want)
+			t.Errorf("%s: %s\nwant %s", c.what, got, c.want)
 		}
 		if f := newDetector().formatOf([]byte(c.line)); err == nil && c.r.duration == "" && f != c.r.format {
 			t.Errorf("%s is taken for %q, not %s", c.what, f, c.r.format)
@@ -148,7 +148,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// Each key that is read stands in the documentation.
+// The documentation has every key.
 func TestKeysAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "how-to", "compare.md"))
@@ -179,7 +179,7 @@ func TestWindow(t *testing.T) {
 		r.settle()
 		line := fmt.Sprintf(`{"time":%q,"request":"GET / HTTP/1.1","status":200,"request_time":1}`, when)
 		if err := newParser(r).parse([]byte(line)); !errors.Is(err, want) {
-			t.Errorf("%s: %v, wanted %v", when, err, want)
+			t.Errorf("%s: %v, want %v", when, err, want)
 		}
 	}
 }
@@ -229,7 +229,7 @@ func TestRoutes(t *testing.T) {
 	} {
 		got := string(appendRoute(nil, []byte(path), patterns))
 		if got != want && want != "" || len(got) > maxRouteBytes {
-			t.Errorf("%.80s: %s, wanted %s", path, got, want)
+			t.Errorf("%.80s: %s, want %s", path, got, want)
 		}
 	}
 	for _, bad := range []string{"users", "/a/**/b", "/" + strings.Repeat("x", 300)} {
@@ -271,7 +271,7 @@ func FuzzScan(f *testing.F) {
 			}
 		}
 		if !maps.Equal(got, want) {
-			t.Fatalf("%q: %q, wanted %q", line, got, want)
+			t.Fatalf("%q: %q, want %q", line, got, want)
 		}
 	})
 }

@@ -2,7 +2,7 @@ package compare
 
 import "math"
 
-// weightsOf are the routes' shares of a side's requests.
+// weightsOf returns the routes' shares of a side's requests.
 func weightsOf(pairs []pair, side int) []float64 {
 	w, sum := make([]float64, len(pairs)), 0.0
 	for i := range pairs {
@@ -22,10 +22,11 @@ func (p *pair) side(i int) *dist {
 	return p.b
 }
 
-// shift tells what of a change is from routes that changed, and what from a change of the mix. Four mixtures are looked
-// at: each side's durations, weighted as on each side. What the durations change is the mean of what they change in A's
-// mix and in B's, and so for the mix: the two add up, and neither side is the measure (Shapley's values of a game of
-// two). Of a route that one side has not, the other's durations stand for both: all of it is mix.
+// shift splits a change of all requests into the effect of changed routes and that of a changed mix. It uses four
+// mixtures: each side's durations, weighted as on each side. The effect of the durations is the mean of their effects
+// in A's mix and in B's, and likewise for the mix. The two add up, and no side is preferred (Shapley's values of a game
+// of two). If a side does not have a route, the other side's durations replace it, and the whole effect is that of the
+// mix.
 func shift(pairs []pair) []Change {
 	var times [2][]*dist
 	for i := range pairs {
@@ -37,7 +38,7 @@ func shift(pairs []pair) []Change {
 		}
 		times[0], times[1] = append(times[0], a), append(times[1], b)
 	}
-	var m [2][2]*dist // durations of, weights of
+	var m [2][2]*dist // the first index is for durations, the second for weights
 	for i := range m {
 		for k := range m[i] {
 			m[i][k] = mixture(times[i], weightsOf(pairs, k))
@@ -54,8 +55,8 @@ func shift(pairs []pair) []Change {
 	return list
 }
 
-// sameMix is both sides' requests as if each had asked for the routes as often as the other: the weights are the means
-// of both. Only routes that both have are in it; share is their part of all requests. nil: these are fewer than two.
+// sameMix compares both sides' requests with the same weight of each route, which is the mean of both sides. It uses
+// only routes that both sides have, and share is their part of all requests. row is nil for fewer than two such routes.
 func sameMix(pairs []pair) (row *judged, share float64) {
 	var both []pair
 	var total, in uint64
@@ -102,16 +103,16 @@ func (o *Outcomes) add(more Outcomes) {
 	o.Gone += more.Gone
 }
 
-// worthOfMixture is how many independent requests tell as much of a mixture's percentile p, which is at ns, as the
-// weighted samples do. Routes are slow together: what they scatter over the blocks of the log is added up block by
-// block.
+// worthOfMixture returns the number of independent requests with as much information about a mixture's percentile p,
+// which is at ns, as the weighted samples have. Routes are slow together, so their scatter is added up for each block
+// of the log.
 func worthOfMixture(parts []*dist, weights []float64, ns, p float64) float64 {
 	independent, few := 0.0, 0.0
 	var off [maxBlocks]float64
 	used := map[int]bool{}
 	for i, d := range parts {
 		n := float64(d.n)
-		below := (d.below(ns)*n + 1) / (n + 2) // a route of which none is slower may have slower ones
+		below := (d.below(ns)*n + 1) / (n + 2) // a route without slower requests in the sample may have some
 		alone := weights[i] * weights[i] * below * (1 - below) / n
 		independent += alone
 		e, ok := edge{}, false
@@ -131,7 +132,7 @@ func worthOfMixture(parts []*dist, weights []float64, ns, p float64) float64 {
 				allFast, total = allFast+fast[at], total+all[at]
 			}
 		}
-		for at := range off { // blocks have those after the first blocksFrom, which tell how all n scatter
+		for at := range off { // blocks lack the first blocksFrom requests, and represent all n
 			off[at] += weights[i] * (fast[at] - allFast/total*all[at]) / math.Sqrt(total*n)
 		}
 	}

@@ -2,10 +2,10 @@ package compare
 
 import "bytes"
 
-// noRequest is the route of what was no request: connections that ended before there was one.
+// noRequest is the route of connections that ended before a request.
 const noRequest = "(no request)"
 
-// appendName appends the route of the request that was read last.
+// appendName appends the route of the last line's request.
 func (p *parser) appendName(to []byte) ([]byte, error) {
 	if p.format == Packhorse && len(p.got[fieldOperation]) == 0 {
 		p.got[fieldOperation] = []byte("other")
@@ -31,7 +31,7 @@ func (p *parser) appendName(to []byte) ([]byte, error) {
 	return appendRoute(append(to, ' '), p.got[fieldTarget], p.patterns), nil
 }
 
-// appendOurs names what git clients asked for, of which our log has the operation and no path.
+// appendOurs appends the operation of a git client, for which Packhorse's log has no path.
 func (p *parser) appendOurs(to []byte) []byte {
 	if p.operations {
 		switch string(p.got[fieldOperation]) {
@@ -67,7 +67,7 @@ func (p *parser) appendOurs(to []byte) []byte {
 	return append(append(to, '/'), p.got[fieldOperation][:min(len(p.got[fieldOperation]), maxSegment)]...)
 }
 
-// operationOf is the operation that a path shows, named as in our log.
+// operationOf returns the operation of a path, with the name of Packhorse's log.
 func operationOf(method, target []byte) string {
 	path := pathOf(target)
 	switch {

@@ -35,7 +35,7 @@ http {
 }
 `
 
-// startNginx starts a real one in a directory of its own, and returns a client for it, and what ends it.
+// startNginx starts nginx in a new directory. It returns a client, and a function that ends nginx.
 func startNginx(t *testing.T) (dir string, client *http.Client, stop func()) {
 	t.Helper()
 	program, err := exec.LookPath("nginx")
@@ -96,7 +96,7 @@ func startNginx(t *testing.T) (dir string, client *http.Client, stop func()) {
 	return dir, &http.Client{Transport: transport}, stop
 }
 
-// Two logs that a real nginx wrote of the same requests, in two formats, are alike.
+// Two logs of the same requests that nginx wrote in two formats are alike.
 func TestRealNginx(t *testing.T) {
 	t.Parallel()
 	dir, client, stop := startNginx(t)
@@ -107,7 +107,7 @@ func TestRealNginx(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request.URL.Opaque = target // as it is
+		request.URL.Opaque = target // not normalized
 		request.Header.Set("User-Agent", "a \"quoted\" \x80 agent 0.5")
 		answer, err := client.Do(request)
 		if err != nil {

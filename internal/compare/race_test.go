@@ -2,5 +2,5 @@
 
 package compare
 
-// raceEnabled: each access to memory is looked at.
+// raceEnabled reports whether the race detector checks each access to memory.
 const raceEnabled = true

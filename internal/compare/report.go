@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// Verdict is what can be said of B against A.
+// Verdict is the result of comparing B with A.
 type Verdict string
 
 // The verdicts.
 const (
 	Slower   Verdict = "slower"
 	Faster   Verdict = "faster"
-	Even     Verdict = "none"      // the interval has zero in it
+	Even     Verdict = "none"      // the interval contains zero
 	Few      Verdict = "few"       // too few requests for an interval
 	NotAlike Verdict = "not alike" // requests of several routes
 	OneSided Verdict = "one side"
 )
 
-// What a Report may be by.
+// The values of Report.By.
 const (
 	byPath      = "path"
 	byOperation = "operation"
@@ -34,14 +34,14 @@ const (
 // Report is the comparison. Durations are milliseconds.
 type Report struct {
 	Sides      [2]Side  `json:"sides"`
-	Inputs     []Input  `json:"inputs"` // of A and of B; one, if one log was split
+	Inputs     []Input  `json:"inputs"` // of A and of B, or of the split log
 	By         string   `json:"by"`
-	Confidence float64  `json:"confidence"` // that all intervals hold at once
-	Judged     int      `json:"judged"`     // how many intervals there are
+	Confidence float64  `json:"confidence"` // of all intervals together
+	Judged     int      `json:"judged"`     // the number of intervals
 	Each       float64  `json:"confidence_each"`
-	StepMS     float64  `json:"step_ms"` // of the coarser clock; no interval is narrower
-	All        []Change `json:"all"`     // of all requests as they came
-	// all routes that both have, each with the same weight on both sides; nil: fewer than two
+	StepMS     float64  `json:"step_ms"` // of the coarser clock; the minimum width of intervals
+	All        []Change `json:"all"`     // of all requests, without the effect of the mix removed
+	// All routes that both sides have, with the same weight on both sides. Nil: fewer than two.
 	SameMix  *Row     `json:"same_mix"`
 	MixShare float64  `json:"same_mix_share"`
 	Rows     []Row    `json:"rows"` // routes by traffic; the last one is "other"
@@ -53,17 +53,17 @@ type Side struct {
 	Name string `json:"name"`
 	Outcomes
 	PerSecond float64 `json:"per_second"` // 0: the log has no times
-	InFlight  float64 `json:"in_flight"`  // on average
+	InFlight  float64 `json:"in_flight"`  // mean
 }
 
-// Outcomes are requests by how they ended.
+// Outcomes are numbers of requests by outcome.
 type Outcomes struct {
 	Requests uint64 `json:"requests"`
 	Compared uint64 `json:"compared"` // the sample
 	Answered uint64 `json:"answered"` // below 400
 	Refused  uint64 `json:"refused"`  // 4xx
 	Failed   uint64 `json:"failed"`   // 5xx and 429
-	Gone     uint64 `json:"gone"`     // the client left
+	Gone     uint64 `json:"gone"`     // the client disconnected
 }
 
 // Input is a log.
@@ -71,9 +71,9 @@ type Input struct {
 	Files     []string       `json:"files"`
 	Format    Format         `json:"format"`
 	Lines     int            `json:"lines"`
-	Other     int            `json:"other_lines"`   // about something else than a request
-	Outside   int            `json:"outside_lines"` // of the window of time
-	Unsplit   int            `json:"unsplit_lines"` // without the field that tells sides apart, or of a third side
+	Other     int            `json:"other_lines"`   // not about a request
+	Outside   int            `json:"outside_lines"` // outside the window of time
+	Unsplit   int            `json:"unsplit_lines"` // without the field of --split, or of a third side
 	Malformed map[string]int `json:"malformed"`     // by reason
 	Examples  []Malformed    `json:"examples"`
 	First     time.Time      `json:"first,omitzero"`
@@ -87,7 +87,7 @@ func (in *Input) malformed() (n int) {
 	return n
 }
 
-// Reasons tells why lines are malformed, the most frequent reason first.
+// Reasons lists the reasons of malformed lines, the most frequent one first.
 func (in *Input) Reasons() string {
 	var list []string
 	for _, reason := range slices.SortedFunc(maps.Keys(in.Malformed), func(a, b string) int {
@@ -98,17 +98,17 @@ func (in *Input) Reasons() string {
 	return strings.Join(list, ", ")
 }
 
-// Change is a figure of all requests, and where its change is from: Change = Within + Mix.
+// Change is a figure of all requests with the causes of its change: Change = Within + Mix.
 type Change struct {
 	Of     string  `json:"of"` // mean, p50, p95, p99
 	A      float64 `json:"a_ms"`
 	B      float64 `json:"b_ms"`
 	Change float64 `json:"change_ms"`
-	Within float64 `json:"within_ms"` // routes that became slower or faster
-	Mix    float64 `json:"mix_ms"`    // slow routes that are asked for more, or less
+	Within float64 `json:"within_ms"` // because routes became slower or faster
+	Mix    float64 `json:"mix_ms"`    // because the shares of slow routes changed
 }
 
-// Row is a route.
+// Row is the comparison of a route.
 type Row struct {
 	Route string   `json:"route"`
 	A     Outcomes `json:"a"`
@@ -116,7 +116,7 @@ type Row struct {
 	Cells []Cell   `json:"cells"`
 }
 
-// Cell is a percentile of a route.
+// Cell is the comparison of a percentile of a route.
 type Cell struct {
 	Of                 string     `json:"of"`
 	A                  Number     `json:"a_ms"`
@@ -125,13 +125,13 @@ type Cell struct {
 	RatioInterval      [2]float64 `json:"ratio_interval"`      // at confidence_each
 	DifferenceInterval [2]float64 `json:"difference_interval"` // likewise, B-A in milliseconds
 	RatioAlone         [2]float64 `json:"ratio_interval_alone"`
-	WorthA             uint64     `json:"worth_a"` // how many independent requests the sample is worth
+	WorthA             uint64     `json:"worth_a"` // number of independent requests that the sample is worth
 	WorthB             uint64     `json:"worth_b"`
-	Needs              uint64     `json:"needs"` // requests on each side
+	Needs              uint64     `json:"needs"` // required requests on each side
 	Verdict            Verdict    `json:"verdict"`
 }
 
-// Number is a figure that may be unknown: not a number, and null in JSON.
+// Number is a figure that may be unknown, which is NaN, and null in JSON.
 type Number float64
 
 // MarshalJSON writes a number, or null.
@@ -142,23 +142,23 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	return []byte("null"), nil
 }
 
-// percentiles are those that are compared.
+// percentiles are the compared percentiles.
 var percentiles = []struct {
 	name string
 	p    float64
 }{{"p50", 0.50}, {"p95", 0.95}, {"p99", 0.99}}
 
-// leastInMix is how many requests a route needs on each side to be in the row of the same mix.
+// leastInMix is the minimum number of requests of a route on each side in the row of the same mix.
 const leastInMix = 20
 
-// pair is a route as both sides have it.
+// pair is a route with the data of both sides.
 type pair struct {
 	route *routeData
 	a, b  *dist
 	alike bool // not "other"
 }
 
-// report judges what the table has. rows bounds the routes with a row of their own.
+// report compares the sides of the table. rows limits the routes with their own row.
 func (t *table) report(by string, confidence float64, rows int) *Report {
 	t.order()
 	t.prune(rows)
@@ -246,21 +246,22 @@ func (t *table) inputReports() (list []Input) {
 	return list
 }
 
-// notes say what stands in the way of a fair comparison.
+// notes describes conditions that make the comparison unfair.
 func (t *table) notes(r *Report, pairs []pair) []string {
 	notes := []string{}
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	a, b := &r.Sides[0], &r.Sides[1]
 	if x, y := a.InFlight, b.InFlight; x > 0 && y > 0 && max(x, y) > 1.25*min(x, y) {
-		note("Unequal load: %.3g requests in flight on average against %.3g. What is asked more waits more.", x, y)
+		note("Unequal load: %.3g requests in flight on average against %.3g. A higher load causes longer waits.", x, y)
 	}
 	if t.split == "" && !r.Inputs[0].First.IsZero() && !r.Inputs[1].First.IsZero() &&
 		(r.Inputs[0].Last.Before(r.Inputs[1].First) || r.Inputs[1].Last.Before(r.Inputs[0].First)) {
-		note("The logs are of different times: what else was different then, nobody can tell from them.")
+		note("The logs cover different times: other conditions may also have changed.")
 	}
 	if failuresDiffer(a, b) {
-		note("A failed %.2f %% of its requests, B %.2f %%: latencies are of those that were answered, and who fails the "+
-			"slow ones looks fast.",
+		note("A failed %.2f %% of its requests, B %.2f %%: latencies are those of answered requests, and a server that "+
+			"fails "+
+			"slow requests looks fast.",
 			100*share(a.Failed+a.Gone, a.Requests), 100*share(b.Failed+b.Gone, b.Requests))
 	}
 	for i := range r.Inputs {
@@ -270,19 +271,19 @@ func (t *table) notes(r *Report, pairs []pair) []string {
 		}
 	}
 	if r.StepMS >= 0.1 {
-		note("A log's durations are in steps of %s: no interval is narrower than that, and smaller differences get no "+
+		note("The durations of a log have steps of %s: no interval is narrower than that, and smaller differences get no "+
 			"verdict.", duration(r.StepMS))
 	}
 	if n := t.other.total(); 10*n > a.Requests+b.Requests {
 		instead := "--route PATTERN folds paths, --rows shows more"
 		if r.By == byOperation {
-			instead = "--by path tells them apart"
+			instead = "--by path separates them"
 		}
 		note("%.0f %% of all requests are in \"other\"; %s.", 100*share(n, a.Requests+b.Requests), instead)
 	}
 	if t.folded {
-		note("There are more than %d routes: rows may lack requests that went into \"other\" when room was short; --route "+
-			"PATTERN folds paths.", maxRoutes)
+		note("The logs have more than %d routes: rows may lack requests that went into \"other\"; --route PATTERN folds "+
+			"paths.", maxRoutes)
 	}
 	if t.without > 0 {
 		note("%s requests have no %q, and are on neither side.", thousands(t.without), printable([]byte(t.split)))
@@ -296,7 +297,7 @@ func (t *table) notes(r *Report, pairs []pair) []string {
 				continue
 			}
 			if effect, ok := dispersion(d.from, 0.95); ok && effect > 3 && len(notes) < maxNotes {
-				note("%c's %s come in slow and fast stretches: %s requests are worth %s at p95, and the interval is as wide.",
+				note("%c's %s has slow and fast phases: %s requests are worth %s at p95, and the interval is as wide.",
 					'A'+i, printable([]byte(p.route.name)), thousands(d.n), thousands(uint64(float64(d.n)/effect)))
 			}
 		}
@@ -308,7 +309,7 @@ const maxNotes = 10
 
 func share(n, of uint64) float64 { return float64(n) / float64(max(of, 1)) }
 
-// failuresDiffer tells whether one side fails so much more often that chance does not explain it, and that it matters.
+// failuresDiffer reports whether one side fails more often, significantly and to a relevant extent.
 func failuresDiffer(a, b *Side) bool {
 	x, y := share(a.Failed+a.Gone, a.Requests), share(b.Failed+b.Gone, b.Requests)
 	p := share(a.Failed+a.Gone+b.Failed+b.Gone, a.Requests+b.Requests)
@@ -316,7 +317,7 @@ func failuresDiffer(a, b *Side) bool {
 	return math.Abs(x-y) > 0.002 && math.Abs(x-y) > 4*scatter
 }
 
-// WriteJSON writes the report for programs. What is not known is null.
+// WriteJSON writes the report as JSON. Unknown values are null.
 func (r *Report) WriteJSON(w io.Writer) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")

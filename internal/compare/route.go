@@ -6,37 +6,37 @@ import (
 	"strings"
 )
 
-// Bounds of a route's name.
+// Limits of a route's name.
 const (
 	maxSegments   = 10
 	maxSegment    = 48
 	maxRouteBytes = 200
 )
 
-// Pattern is a path whose segments may be "*", any one, and whose last may be "**", all that follows. It names the
-// route of all paths that it fits.
+// Pattern is a path in which a segment may be "*", which matches any segment. The last one may be "**", which matches
+// the rest. It is the route of all paths that it matches.
 type Pattern struct {
 	text     string
 	segments []string
 }
 
-// ParsePattern reads a pattern like /users/*/avatar or /assets/**.
+// ParsePattern parses a pattern like /users/*/avatar or /assets/**.
 func ParsePattern(text string) (Pattern, error) {
 	rest, absolute := strings.CutPrefix(text, "/")
 	segments := strings.Split(rest, "/")
 	for i, s := range segments {
 		if s == "**" && i < len(segments)-1 {
-			return Pattern{}, fmt.Errorf("the route pattern %q has ** before its end", text)
+			return Pattern{}, fmt.Errorf("route pattern %q: ** must be at the end", text)
 		}
 	}
 	if !absolute || len(text) > maxRouteBytes {
-		return Pattern{}, fmt.Errorf("the route pattern %q is no path like /users/*/avatar or /assets/** of at most %d bytes",
+		return Pattern{}, fmt.Errorf("route pattern %q: want a path like /users/*/avatar or /assets/** of at most %d bytes",
 			text, maxRouteBytes)
 	}
 	return Pattern{text, segments}, nil
 }
 
-// fits takes a path without its first slash.
+// fits reports whether the pattern matches a path without its first slash.
 func (p *Pattern) fits(path []byte) bool {
 	for i, want := range p.segments {
 		if want == "**" {
@@ -54,13 +54,13 @@ func (p *Pattern) fits(path []byte) bool {
 	return true
 }
 
-// Where a repository's name ends in paths of git clients (gitprotocol-http(5), and git-lfs's).
+// The ends of paths after a repository's name (gitprotocol-http(5), and git-lfs).
 var gitEndings = [][]byte{[]byte("/info/refs"), []byte("/git-upload-pack"), []byte("/git-receive-pack"),
 	[]byte("/info/lfs/"), []byte("/objects/"), []byte("/HEAD")}
 
-// appendRoute appends the route that a request's target belongs to: its path, in which what differs from request to
-// request is folded. Numbers become {id}, hexadecimal ones {hash}, UUIDs {uuid}, repositories {repo}, revisions and
-// files in them {ref}, what looks random {token}. target is as the client sent it.
+// appendRoute appends the route of a request's target: its path with placeholders for variable parts. Numbers become
+// {id}, hexadecimal ones {hash}, UUIDs {uuid}, repositories {repo}, revisions and files in them {ref}, and random text
+// {token}. target is the client's text.
 func appendRoute(to, target []byte, patterns []Pattern) []byte {
 	path := pathOf(target)
 	for i := range patterns {
@@ -100,7 +100,7 @@ func clipRoute(to []byte, from int) []byte {
 	return to
 }
 
-// pathOf drops the query, and the scheme and host of a target in absolute form. What is left begins with a slash.
+// pathOf removes the query, and the scheme and host of a target in absolute form. The result begins with a slash.
 func pathOf(target []byte) []byte {
 	if i := bytes.IndexAny(target, "?#"); i >= 0 {
 		target = target[:i]
@@ -117,7 +117,7 @@ func pathOf(target []byte) []byte {
 	return append([]byte("/"), target...)
 }
 
-// gitRest is what follows a repository in the path of a git client.
+// gitRest returns the part of a path after the repository, if it is that of a git client.
 func gitRest(path []byte) (rest []byte, is bool) {
 	if i := bytes.Index(path, []byte(".git/")); i > 0 && path[i-1] != '/' {
 		return path[i+4:], true
@@ -135,13 +135,13 @@ func gitRest(path []byte) (rest []byte, is bool) {
 	return nil, false
 }
 
-// isObject tells objects of dumb clients (gitprotocol-http(5), "Dumb Clients") from other things of that name.
+// isObject reports whether the path is an object of dumb clients (gitprotocol-http(5), "Dumb Clients").
 func isObject(rest []byte) bool {
 	return bytes.HasPrefix(rest, []byte("info/")) || bytes.HasPrefix(rest, []byte("pack/")) || len(rest) > 3 &&
 		rest[2] == '/' && isHex(rest[:2])
 }
 
-// projectPages are pages of a project, as GitLab writes their paths after "/-/", that go on with a revision and a file.
+// projectPages are the pages of a project in GitLab's paths after "/-/" that continue with a revision and a file.
 const projectPages = " blob tree raw blame commits find_file archive compare network graphs refs edit create file " +
 	"preview "
 
@@ -155,7 +155,7 @@ func appendProject(to, rest []byte) []byte {
 	return appendSegments(to, more)
 }
 
-// appendOwn folds our own pages: those of files name the repository, a commit and a file.
+// appendOwn folds the paths of Packhorse's pages. Those of files name the repository, a commit and a file.
 func appendOwn(to, rest []byte) []byte {
 	to = append(to, "/-"...)
 	page, more, _ := bytes.Cut(rest, []byte("/"))
@@ -243,7 +243,7 @@ func isHex(s []byte) bool {
 	return true
 }
 
-// looksRandomHex tells an abbreviated or whole hash from a word: feedbed is one, 5eedbed is not.
+// looksRandomHex reports whether a text is a hash and not a word: 5eedbed is a hash, feedbed is not.
 func looksRandomHex(s []byte) bool {
 	return len(s) >= 7 && isHex(s) && bytes.ContainsAny(s, "0123456789")
 }
@@ -260,7 +260,7 @@ func isUUID(s []byte) bool {
 	return true
 }
 
-// looksLikeToken tells long mixtures of letters and digits, as base64 makes them, from names.
+// looksLikeToken reports whether a text is a long mixture of letters and digits, like base64.
 func looksLikeToken(s []byte) bool {
 	if len(s) < 16 {
 		return false

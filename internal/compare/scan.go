@@ -9,22 +9,22 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// record is a request as the workers hand it to the table. Its texts are in the batch.
+// record is a request from a worker for the table. Its texts are in the batch.
 type record struct {
 	ns              int64
 	route, routeEnd uint32
-	poolEnd         uint32 // its pool follows the route
+	poolEnd         uint32 // the end of its pool, which follows the route
 	class           class
 }
 
-// batch is what a worker made of a chunk. It is used again, with its chunk's buffer.
+// batch is the result of a worker for a chunk. It is reused, with its chunk's buffer.
 type batch struct {
 	buffer    []byte
 	records   []record
 	names     []byte
 	lines     int
-	other     int // about something else than a request
-	outside   int // of the window of time
+	other     int // lines that are not about a request
+	outside   int // lines outside the window of time
 	malformed map[string]int
 	examples  []Malformed
 	steps     steps
@@ -33,18 +33,18 @@ type batch struct {
 	when      []byte
 }
 
-// job is a chunk on its way through a worker. out gets its batch.
+// job is a chunk for a worker. out receives its batch.
 type job struct {
 	chunk chunk
 	batch *batch
 	out   chan *batch
 }
 
-// scan reads a log with some workers, and gives what they make of it to add, in the log's order. add may not keep the
+// scan reads a log with several workers, and calls add for their batches in the log's order. add must not keep the
 // batch.
 func scan(ctx context.Context, s *source, r *reading, workers int, add func(*batch) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	free := make(chan *batch, 2*workers+3) // as many megabytes are under way at most
+	free := make(chan *batch, 2*workers+3) // the maximum number of megabytes in use
 	for range cap(free) {
 		free <- &batch{buffer: make([]byte, maxLine)}
 	}
@@ -77,7 +77,7 @@ func scan(ctx context.Context, s *source, r *reading, workers int, add func(*bat
 	return group.Wait()
 }
 
-// feed cuts the log into jobs.
+// feed splits the log into jobs.
 func feed(ctx context.Context, s *source, free <-chan *batch, jobs, order chan<- *job) error {
 	taken := []*batch{}
 	fresh := func() []byte {
@@ -87,24 +87,24 @@ func feed(ctx context.Context, s *source, free <-chan *batch, jobs, order chan<-
 			return b.buffer
 		case <-ctx.Done():
 			taken = append(taken, &batch{})
-			return make([]byte, maxLine) // chunks will see that it is over
+			return make([]byte, maxLine) // chunks detects the end of ctx
 		}
 	}
 	return s.chunks(ctx, fresh, func(c chunk) error {
 		j := &job{chunk: c, batch: taken[0], out: make(chan *batch, 1)}
 		taken = taken[1:]
-		jobs <- j // there is room for each batch
+		jobs <- j // buffered: never blocks
 		order <- j
 		return nil
 	})
 }
 
-// Malformed is a line that could not be read.
+// Malformed is a line that could not be parsed.
 type Malformed struct {
-	Line   int    `json:"line"` // from 1; of the file
+	Line   int    `json:"line"` // in the file, from 1
 	File   string `json:"file"`
 	Reason string `json:"reason"`
-	Text   string `json:"text"` // its beginning, without what would move a terminal's cursor
+	Text   string `json:"text"` // its beginning, without control characters
 }
 
 const (
@@ -112,12 +112,12 @@ const (
 	exampleBytes = 120
 )
 
-// reset makes a batch empty.
+// reset empties a batch.
 func (b *batch) reset() {
 	*b = batch{buffer: b.buffer, records: b.records[:0], names: b.names[:0], when: b.when[:0]}
 }
 
-// read makes a batch of a chunk.
+// read parses a chunk into a batch.
 func (p *parser) read(c chunk, b *batch) {
 	b.reset()
 	for len(c.text) > 0 {
@@ -133,7 +133,7 @@ func (p *parser) read(c chunk, b *batch) {
 		}
 		switch err := p.record(line, b); err {
 		case nil:
-		case errOther: //nolint:errorlint // these are ours, as they are
+		case errOther: //nolint:errorlint // these errors are never wrapped
 			b.other++
 		case errOutside: //nolint:errorlint // likewise
 			b.outside++
@@ -147,12 +147,12 @@ func (p *parser) read(c chunk, b *batch) {
 }
 
 var (
-	errLine = errors.New("a line of more than 1 MiB")
-	errPool = errors.New("a value to split by of more than 1 KiB")
+	errLine = errors.New("line longer than 1 MiB")
+	errPool = errors.New("value of --split longer than 1 KiB")
 )
 
-// maxPool is how long a value may be that tells the sides apart. It is kept whole: two that differ at their end are
-// two.
+// maxPool is the maximum length of a value that names the side. It is stored completely, because two values may differ
+// at the end.
 const maxPool = 1 << 10
 
 func (p *parser) record(line []byte, b *batch) error {
@@ -174,7 +174,7 @@ func (p *parser) record(line []byte, b *batch) error {
 	b.records = append(b.records, r)
 	b.steps.add(p.ns, p.step)
 	b.when = append(b.when[:0], p.got[fieldTime]...)
-	if len(b.records) == 1 { // of the first and the last one the time is read
+	if len(b.records) == 1 { // the times of the first and the last line are parsed
 		if t, err := parseTime(p.got[fieldTime]); err == nil {
 			b.span(t)
 		}
@@ -182,7 +182,7 @@ func (p *parser) record(line []byte, b *batch) error {
 	return nil
 }
 
-// span notes the time of a line. Lines of one chunk are taken to be in order, more or less.
+// span records the time of a line. The lines of a chunk are roughly in order.
 func (b *batch) span(t time.Time) {
 	if b.first.IsZero() || t.Before(b.first) {
 		b.first = t

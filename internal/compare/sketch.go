@@ -2,10 +2,10 @@ package compare
 
 import "math/bits"
 
-// A sketch keeps durations as HdrHistogram does: buckets that grow with the value, so that the error is relative. Below
-// twice subBuckets nanoseconds each has its own; above, each power of two is cut into subBuckets, so that a bucket is
-// at most 1/subBuckets (0.8 %) of its values wide. Pages of buckets are made as they are met: a route takes some 12
-// KiB, whatever its number of requests.
+// A sketch stores durations like HdrHistogram, in buckets that grow with the value, so that the error is relative.
+// Below twice subBuckets nanoseconds each value has its own bucket. Above, each power of two has subBuckets buckets, so
+// that the width of a bucket is at most 1/subBuckets (0.8 %) of its values. Pages of buckets are allocated when needed.
+// A route needs about 12 KiB, regardless of its number of requests.
 const (
 	subBits    = 7
 	subBuckets = 1 << subBits
@@ -15,7 +15,7 @@ const (
 
 type buckets [subBuckets]uint64
 
-// bucketOf returns the page of a duration and its place there. It is within [0, maxNanos].
+// bucketOf returns the page of a duration and the index in the page. ns is within [0, maxNanos].
 func bucketOf(ns int64) (at, sub int) {
 	exponent := bits.Len64(uint64(ns)) - subBits - 1
 	if exponent <= 0 {
@@ -24,7 +24,7 @@ func bucketOf(ns int64) (at, sub int) {
 	return exponent + 1, int(ns>>exponent) & (subBuckets - 1)
 }
 
-// bucketRange is the inverse: the durations of a bucket, from low up to but without high.
+// bucketRange returns the durations of a bucket, from low up to and excluding high.
 func bucketRange(at, sub int) (low, high float64) {
 	if at <= 1 {
 		low = float64(at<<subBits + sub)
@@ -42,12 +42,12 @@ type sketch struct {
 	squares  float64
 	min, max int64
 	fine     [pages]*buckets
-	blocks   []*block // nil until there are blocksFrom requests, and each where there is none
-	nearFrom int      // the number of the first bucket that blocks have apart
-	mixed    bool     // these are not the same buckets in all blocks
+	blocks   []*block // nil below blocksFrom requests; elements are nil if a block has no requests
+	nearFrom int      // the first bucket that blocks count separately
+	mixed    bool     // blocks have different near buckets
 }
 
-// add counts a duration, in a block.
+// add counts a duration in a block.
 func (s *sketch) add(ns int64, in int, pool *pool) {
 	if s.n == 0 || ns < s.min {
 		s.min = ns
@@ -74,7 +74,7 @@ func (s *sketch) add(ns int64, in int, pool *pool) {
 	s.blocks[in].add(ns, at*subBuckets+sub-s.nearFrom)
 }
 
-// middle is the number of the bucket with the median.
+// middle returns the number of the bucket with the median.
 func (s *sketch) middle() int {
 	left := s.n / 2
 	for at, p := range s.fine {
@@ -88,7 +88,7 @@ func (s *sketch) middle() int {
 	return 0
 }
 
-// merge adds what o has; o is not used afterwards. Its pages go back to the pool.
+// merge adds o, which must not be used afterwards. Its pages go back to the pool.
 func (s *sketch) merge(o *sketch, pool *pool) {
 	if o.n == 0 {
 		return
@@ -132,7 +132,7 @@ func (s *sketch) addBlock(at int, from *block) {
 	}
 }
 
-// halve makes one block of each two, for a log that is longer than was thought.
+// halve joins pairs of blocks, for a log that is longer than expected.
 func (s *sketch) halve() {
 	if s.blocks == nil {
 		return
@@ -144,7 +144,7 @@ func (s *sketch) halve() {
 	}
 }
 
-// pool keeps pages for the next route: of a million paths most are seen once.
+// pool keeps pages for later routes, because most of a million paths occur once.
 type pool struct{ free []*buckets }
 
 func (p *pool) take() *buckets {

@@ -16,17 +16,17 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Bounds of what is read.
+// Limits of logs.
 const (
-	maxLine    = 1 << 20   // longer lines are malformed, and skipped
-	sniffBytes = 256 << 10 // of a log's beginning, to find out its format
-	maxWindow  = 128 << 20 // of zstd: what its own program takes without being asked
+	maxLine    = 1 << 20   // longer lines are malformed
+	sniffBytes = 256 << 10 // length of the beginning that is used to detect the format
+	maxWindow  = 128 << 20 // of zstd, the default limit of its own program
 )
 
 // Stdin is the name of standard input.
 const Stdin = "-"
 
-// expand makes files of what was named: a name, "-", or a pattern such as access.log*.
+// expand returns the files of a name, "-", or a pattern such as access.log*.
 func expand(names []string) ([]string, error) {
 	var files []string
 	for _, name := range names {
@@ -40,27 +40,27 @@ func expand(names []string) ([]string, error) {
 		}
 		found, err := filepath.Glob(name)
 		if err != nil {
-			return nil, fmt.Errorf("the pattern %q: %w", name, err)
+			return nil, fmt.Errorf("pattern %q: %w", name, err)
 		}
 		if len(found) == 0 {
-			return nil, fmt.Errorf("no file is named like %q", name)
+			return nil, fmt.Errorf("no file matches %q", name)
 		}
 		files = append(files, found...)
 	}
 	return files, nil
 }
 
-// source is one log that is read: a file, perhaps compressed.
+// source is an open log: a file, possibly compressed.
 type source struct {
 	name   string
-	size   int64 // in bytes as stored; 0: not known
+	size   int64 // in bytes as stored; 0: unknown
 	raw    *counter
-	text   *bufio.Reader // unpacked
+	text   *bufio.Reader // uncompressed
 	format Format
 	close  []func()
 }
 
-// counter counts what was read. One goroutine reads; others may ask how much.
+// counter counts the bytes that one goroutine reads. Other goroutines may read the count.
 type counter struct {
 	from io.Reader
 	n    atomic.Int64
@@ -72,12 +72,12 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// open opens a log and unpacks it if it is compressed, which its first bytes tell, and not its name.
+// open opens a log and decompresses it if its first bytes are those of a compressed file, regardless of its name.
 func open(name string, stdin io.Reader) (*source, error) {
 	s := &source{name: name}
 	if name == Stdin {
 		if stdin == nil {
-			return nil, errors.New("there is no standard input")
+			return nil, errors.New("no standard input")
 		}
 		s.raw = &counter{from: stdin}
 	} else {
@@ -88,7 +88,7 @@ func open(name string, stdin io.Reader) (*source, error) {
 		s.close = append(s.close, func() { f.Close() })
 		info, err := f.Stat()
 		if err == nil && info.IsDir() {
-			err = fmt.Errorf("%s is a directory; name its files, or a pattern like '%s'", name,
+			err = fmt.Errorf("%s is a directory: give its files, or a pattern like '%s'", name,
 				filepath.Join(name, "access.log*"))
 		}
 		if err != nil {
@@ -138,17 +138,17 @@ func (s *source) unpack(packed *bufio.Reader) error {
 		s.close = append(s.close, z.Close)
 		text = z
 	case bytes.HasPrefix(head, []byte("\xfd7zXZ")):
-		return errors.New("it is packed with xz, which is not read here; use xz -dc FILE | packhorse-bench compare - OTHER")
+		return errors.New("xz is not supported: use xz -dc FILE | packhorse-bench compare - OTHER")
 	case bytes.HasPrefix(head, []byte("BZh")):
-		return errors.New("it is packed with bzip2, which is not read here; use bzip2 -dc FILE | packhorse-bench compare " +
+		return errors.New("bzip2 is not supported: use bzip2 -dc FILE | packhorse-bench compare " +
 			"- OTHER")
 	}
 	s.text = bufio.NewReaderSize(text, sniffBytes)
 	return nil
 }
 
-// members reads the members of a gzip file, one after the other. gzip's reader does so itself, but takes a few bytes of
-// something else after one for the cut beginning of another.
+// members reads the members of a gzip file one after the other. gzip.Reader does the same, but mistakes a few other
+// bytes after a member for a truncated one.
 type members struct {
 	packed *bufio.Reader
 	member *gzip.Reader
@@ -157,7 +157,7 @@ type members struct {
 func (m *members) Read(p []byte) (int, error) {
 	for {
 		n, err := m.member.Read(p)
-		if n > 0 || err != io.EOF { //nolint:errorlint // a file that was cut is another error, which wraps none
+		if n > 0 || err != io.EOF { //nolint:errorlint // the error of a truncated file is another one, and wraps none
 			if err == io.EOF { //nolint:errorlint // likewise
 				err = nil
 			}
@@ -177,19 +177,19 @@ func (m *members) Read(p []byte) (int, error) {
 	}
 }
 
-// isZstd tells a frame of zstd's, or one to be skipped, as pzstd begins with (RFC 8878, section 3.1).
+// isZstd reports whether the data begins with a zstd frame, or a skippable frame as of pzstd (RFC 8878, section 3.1).
 func isZstd(head []byte) bool {
 	return bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}) || len(head) > 3 && head[0]&0xf0 == 0x50 &&
 		bytes.HasPrefix(head[1:], []byte{0x2a, 0x4d, 0x18})
 }
 
-// empty tells whether there is nothing at all.
+// empty reports whether the log is empty.
 func (s *source) empty() bool {
 	_, err := s.text.Peek(1)
 	return errors.Is(err, io.EOF)
 }
 
-// sniff finds out the format by the log's first lines.
+// sniff detects the format from the log's first lines.
 func (s *source) sniff() (Format, error) {
 	head, err := s.text.Peek(sniffBytes)
 	if err != nil && err != io.EOF { //nolint:errorlint // as in chunks
@@ -221,24 +221,23 @@ func (s *source) sniff() (Format, error) {
 	case best != "":
 		return best, nil
 	case texts > 0:
-		return "", fmt.Errorf("%s is a log as text; only that of log.format = \"json\" can be compared", s.name)
+		return "", fmt.Errorf("%s is a log in text form: compare needs log.format = \"json\"", s.name)
 	}
 	if escaped > 0 {
-		return "", fmt.Errorf("%s has quotes as \\x22, which is no JSON: nginx writes it if its log_format has escape=json",
+		return "", fmt.Errorf("%s is not JSON, because its quotes are \\x22: set escape=json in nginx's log_format",
 			s.name)
 	}
-	return "", fmt.Errorf("%s: no line at its beginning is a request that we know: lines are our log, nginx's or "+
-		"Workhorse's as JSON, "+
-		"or Common Log Format with a duration at the end; --format says which", s.name)
+	return "", fmt.Errorf("%s: unknown format: want JSON of Packhorse, nginx or Workhorse, or Common Log Format with a "+
+		"duration at the end, or choose with --format", s.name)
 }
 
-// chunk is a piece of a log: whole lines, but for one that is too long, of which it has the beginning.
+// chunk is a piece of a log: whole lines, and possibly the beginning of a line that is too long.
 type chunk struct {
 	text    []byte
-	tooLong bool // the last line of text is cut
+	tooLong bool // the last line of text is truncated
 }
 
-// chunks reads the log in pieces that end with a line. next may keep what it gets; buffers come from fresh.
+// chunks reads the log in pieces that end with a line. next may keep its argument. Buffers come from fresh.
 func (s *source) chunks(ctx context.Context, fresh func() []byte, next func(chunk) error) error {
 	buffer, kept := fresh(), 0
 	for {
@@ -247,7 +246,7 @@ func (s *source) chunks(ctx context.Context, fresh func() []byte, next func(chun
 		}
 		n, err := fill(s.text, buffer[kept:maxLine])
 		text := buffer[:kept+n]
-		if err == io.EOF { //nolint:errorlint // a log that was cut is another error, which wraps none
+		if err == io.EOF { //nolint:errorlint // the error of a truncated log is another one, and wraps none
 			return next(chunk{text: text})
 		}
 		if err != nil {
@@ -273,7 +272,7 @@ func (s *source) chunks(ctx context.Context, fresh func() []byte, next func(chun
 	}
 }
 
-// fill reads until p is full. io.EOF is the log's proper end.
+// fill reads until p is full. io.EOF is the regular end of the log.
 func fill(r io.Reader, p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		var more int
@@ -283,22 +282,22 @@ func fill(r io.Reader, p []byte) (n int, err error) {
 	return n, err
 }
 
-// brokenPack says what is wrong with a compressed log.
+// brokenPack describes the error of a compressed log.
 func brokenPack(err error) error {
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("it ends in the middle of what was compressed: %w", err)
+		return fmt.Errorf("the compressed file is truncated: %w", err)
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, zstd.ErrMagicMismatch):
-		return fmt.Errorf("something else follows what was compressed; use gzip -dc FILE, or zstd -dc FILE, | "+
+		return fmt.Errorf("other data follows the compressed data: use gzip -dc FILE, or zstd -dc FILE, | "+
 			"packhorse-bench compare - OTHER: %w", err)
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
-		return fmt.Errorf("its zstd window is larger than %d MiB; use zstd -dc --long=31 FILE | packhorse-bench compare - "+
+		return fmt.Errorf("its zstd window is larger than %d MiB: use zstd -dc --long=31 FILE | packhorse-bench compare - "+
 			"OTHER: %w", maxWindow>>20, err)
 	}
 	return err
 }
 
-// skipLine drops all up to the end of a line.
+// skipLine skips the rest of a line.
 func (s *source) skipLine(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// least says how many requests a percentile needs on each side, so that its interval holds what it promises: about ten
-// beyond it.
+// least returns the minimum number of requests on each side for a percentile's interval. About ten requests must be
+// beyond the percentile.
 func least(p float64) uint64 { return uint64(math.Ceil(10/(1-p) - 1e-9)) }
 
-// spread is the bootstrap distribution of a percentile: what it would be in samples drawn anew from the sample. In such
-// a sample of n the percentile is the empirical quantile of a Beta(p(n+1), (1-p)(n+1)) variable (of the order statistic
-// of n uniform ones), so that nothing has to be drawn: the variable is cut into pieces, and each is mapped to its
-// quantile. It is what resampling approaches with ever more resamples, and the same in each run.
+// spread is the bootstrap distribution of a percentile: its distribution over samples drawn from the sample. In such a
+// sample of n requests the percentile is the empirical quantile of a Beta(p(n+1), (1-p)(n+1)) variable (the order
+// statistic of n uniform ones). So no sample is drawn: the variable is cut into pieces, and each is mapped to its
+// quantile. The result is the limit of many resamples, and the same in each run.
 type spread struct {
 	value  []float64 // nanoseconds, ascending
 	weight []float64 // sums to 1
@@ -23,10 +23,10 @@ const (
 	spreadReach  = 9.0 // standard deviations, on the scale of log odds
 )
 
-// spreadOf makes the distribution for the percentile p of a sample that is worth n independent requests.
+// spreadOf returns the distribution for the percentile p of a sample that is worth n independent requests.
 func spreadOf(d *dist, p, n float64) spread {
 	a, b := p*(n+1), (1-p)*(n+1)
-	// On the log odds t the density is x^a (1-x)^b: close to a normal one around log(a/b).
+	// With log odds t, the density is x^a (1-x)^b, which is close to a normal density around log(a/b).
 	middle, step := math.Log(a/b), 2*spreadReach*math.Sqrt(1/a+1/b)/spreadPieces
 	s := spread{make([]float64, spreadPieces), make([]float64, spreadPieces)}
 	top := a*math.Log(a/(a+b)) + b*math.Log(b/(a+b))
@@ -44,8 +44,8 @@ func spreadOf(d *dist, p, n float64) spread {
 	return s
 }
 
-// atMost is the probability that b-a is at most x, of two independent variables; with ratio, that b is at most x times
-// a.
+// atMost returns the probability that b-a is at most x for two independent variables. With ratio it is the probability
+// that b is at most x times a.
 func atMost(a, b spread, x float64, ratio bool) float64 {
 	sum, below, j := 0.0, 0.0, 0
 	for i, v := range a.value {
@@ -62,11 +62,11 @@ func atMost(a, b spread, x float64, ratio bool) float64 {
 	return sum
 }
 
-// interval is where a difference, or a ratio, lies.
+// interval is the interval of a difference or a ratio.
 type interval struct{ low, high float64 }
 
-// differenceOf is the central interval of b-a with the given probability outside it. Differences up to blur, in
-// nanoseconds, are not seen in what was measured: the interval is wider by that on both sides.
+// differenceOf returns the central interval of b-a with the probability alpha outside it. It is wider by blur, in
+// nanoseconds, on both sides, because the measurement does not show such differences.
 func differenceOf(a, b spread, alpha, blur float64) interval {
 	first, last := b.value[0]-a.value[len(a.value)-1], b.value[len(b.value)-1]-a.value[0]
 	find := func(share float64) float64 {
@@ -75,7 +75,8 @@ func differenceOf(a, b spread, alpha, blur float64) interval {
 	return interval{find(alpha/2) - blur, find(1-alpha/2) + blur}
 }
 
-// ratioOf is the same for b/a: it has 1 in it where that of the difference has 0. Durations below floor count as floor.
+// ratioOf is differenceOf for b/a. It contains 1 if that of the difference contains 0. Durations below floor count as
+// floor.
 func ratioOf(a, b spread, alpha, blur, floor float64) interval {
 	find := func(a, b spread, share float64) float64 {
 		a, b = a.above(floor), b.above(floor)
@@ -85,7 +86,7 @@ func ratioOf(a, b spread, alpha, blur, floor float64) interval {
 	return interval{find(a.plus(blur), b, alpha/2), find(a, b.plus(blur), 1-alpha/2)}
 }
 
-// above has values below floor count as floor.
+// above replaces values below floor by floor.
 func (s spread) above(floor float64) spread {
 	if s.value[0] >= floor {
 		return s
@@ -97,7 +98,7 @@ func (s spread) above(floor float64) spread {
 	return spread{values, s.weight}
 }
 
-// plus has all values greater by some nanoseconds.
+// plus adds some nanoseconds to all values.
 func (s spread) plus(ns float64) spread {
 	values := slices.Clone(s.value)
 	for i := range values {
@@ -106,7 +107,7 @@ func (s spread) plus(ns float64) spread {
 	return spread{values, s.weight}
 }
 
-// bisect finds where an ascending condition begins to hold.
+// bisect returns the smallest x for which a monotonic condition holds.
 func bisect(low, high float64, holds func(float64) bool) float64 {
 	if holds(low) {
 		return low

@@ -31,7 +31,7 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// exact sorts durations and gives a quantile of them.
+// exact sorts durations and returns a quantile.
 func exact(values []int64, p float64) float64 {
 	slices.Sort(values)
 	return float64(values[min(int(p*float64(len(values))), len(values)-1)])
@@ -94,7 +94,7 @@ func TestMergedAndHalved(t *testing.T) {
 	}
 }
 
-// What is computed instead of drawn is what drawing many resamples would have given.
+// The computed distribution equals that of many random resamples.
 func TestSpreadIsTheBootstrap(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -122,7 +122,7 @@ func TestSpreadIsTheBootstrap(t *testing.T) {
 	}
 }
 
-// tableOf has one route for each entry, with what draw gives for each side.
+// tableOf has one route for each entry, with durations from draw for each side.
 func tableOf(r *rand.Rand, routes, n int, draw func(r *rand.Rand, side, route, i int) int64) *table {
 	t := newTable([classes]bool{answered: true}, "", nil)
 	for side := range 2 {
@@ -139,10 +139,11 @@ func tableOf(r *rand.Rand, routes, n int, draw func(r *rand.Rand, side, route, i
 	return t
 }
 
-// Two samples of the same: at most one table in twenty has any verdict, whatever the number of its cells; and the
-// interval of one cell alone has the truth in it in 95 of 100 at least. That it is not too wide is seen in widths, as
-// chance makes any share of 95 to 99 % of so few tables: it is the bootstrap's, wider by the design effect, which is 1
-// at least, and by the width of a bucket, together by a fifth at most (dispersion).
+// Two samples of the same distribution: at most one table in twenty has a verdict, regardless of the number of its
+// cells. The interval of a single cell contains the truth in at least 95 of 100 cases. The widths show that it is not
+// too wide, because for so few tables chance gives any share from 95 to 99 %. It is the interval of the bootstrap,
+// wider by the design effect, which is at least 1, and by the width of a bucket. Together that is at most a fifth
+// (dispersion).
 func TestNothingIsFoundWhereNothingIs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -197,7 +198,7 @@ func TestNothingIsFoundWhereNothingIs(t *testing.T) {
 	}
 }
 
-// Requests that are slow together are no independent witnesses, be it by much or by little.
+// Requests that are slow together do not count as independent, even if they differ little.
 func TestBurstsAreNoWitnesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -248,8 +249,8 @@ func TestBurstsAreNoWitnesses(t *testing.T) {
 	}
 }
 
-// Phases of about a fifteenth of the log, each longer than several blocks: another log of the same is seldom said to
-// differ.
+// Phases of about a fifteenth of the log are longer than several blocks. Another log with such phases rarely gets a
+// verdict.
 func TestLongPhases(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -274,7 +275,7 @@ func TestLongPhases(t *testing.T) {
 		}
 	}
 	t.Logf("verdicts in %d of %d", wrong, runs)
-	if wrong > runs/5 { // 22 without a look at neighbours
+	if wrong > runs/5 { // 22 without neighbouring blocks
 		t.Errorf("%d of %d pairs of logs of the same differ", wrong, runs)
 	}
 }
@@ -302,18 +303,18 @@ func TestDifferencesAreFound(t *testing.T) {
 	}
 }
 
-// A clock of milliseconds does not show microseconds.
+// A clock with milliseconds does not show microseconds.
 func TestClockStepsAreNoDifference(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(6, 6))
 	table := tableOf(r, 1, 20000, func(r *rand.Rand, side, _, _ int) int64 {
 		x := 3e6 + int64(r.Float64()*1e6)
-		if side == 0 { // nginx cuts
+		if side == 0 { // nginx truncates
 			x = x / 1e6 * 1e6
 		}
 		return x
 	})
-	report := table.report(byPath, 0.95, 30) // which finds the steps in the durations
+	report := table.report(byPath, 0.95, 30) // also detects the steps of the durations
 	table.sides[0].steps = steps{}
 	table.sides[0].steps.add(1, 1)
 	if v := table.report(byPath, 0.95, 30).Rows[0].Cells[0].Verdict; v != Slower {
@@ -326,8 +327,8 @@ func TestClockStepsAreNoDifference(t *testing.T) {
 	}
 }
 
-// Where nearly all requests take the same time, chance has no width: what is left is what the clocks and the buckets do
-// not tell apart.
+// If nearly all requests take the same time, the interval of chance has no width. Its remaining width is the resolution
+// of the clocks and buckets.
 func TestNarrow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -382,7 +383,7 @@ func TestNarrow(t *testing.T) {
 		got := &report.Rows[0].Cells[0]
 		d, ratio := got.DifferenceInterval, got.RatioInterval
 		if got.Verdict != c.want || report.StepMS != c.step || d[1]-d[0] < 2*c.step {
-			t.Errorf("%s: %s by %.4f in steps of %g, %g against %g; wanted %s", name, got.Verdict, d, report.StepMS, got.A,
+			t.Errorf("%s: %s by %.4f in steps of %g, %g against %g; want %s", name, got.Verdict, d, report.StepMS, got.A,
 				got.B, c.want)
 		}
 		if outside := ratio[0] > 1 || ratio[1] < 1; outside != (c.want != Even) {
@@ -391,7 +392,7 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// What a clock tells is in the durations, and not in their digits; some odd lines do not make it finer.
+// The resolution of a clock comes from the durations and not from their digits. A few odd lines do not change it.
 func TestSteps(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -420,7 +421,7 @@ func TestSteps(t *testing.T) {
 		}
 		log := write(t, "a.log", b.Bytes())
 		if r := run(t, options(log, log)); r.StepMS != c.want {
-			t.Errorf("%s: steps of %g ms, wanted %g", name, r.StepMS, c.want)
+			t.Errorf("%s: steps of %g ms, want %g", name, r.StepMS, c.want)
 		}
 	}
 }
@@ -432,7 +433,7 @@ func TestTooFew(t *testing.T) {
 		0.95, 30)
 	for i, want := range []Verdict{Slower, Few, Few} {
 		if c := report.Rows[0].Cells[i]; c.Verdict != want {
-			t.Errorf("%s of 150: %s, wanted %s", c.Of, c.Verdict, want)
+			t.Errorf("%s of 150: %s, want %s", c.Of, c.Verdict, want)
 		}
 	}
 	if report.Judged != 1 || least(0.5) != 20 || least(0.95) != 200 || least(0.99) != 1000 {
@@ -440,7 +441,7 @@ func TestTooFew(t *testing.T) {
 	}
 }
 
-// More requests are worth more in the same mix, also where blocks have the last few of them only.
+// More requests are worth more in the same mix, even if blocks contain only the last few of them.
 func TestMoreAreWorthMore(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -471,7 +472,7 @@ func TestMoreAreWorthMore(t *testing.T) {
 	}
 }
 
-// Simpson's paradox: each route is faster, and all together are slower, because the slow one is asked for more.
+// Simpson's paradox: each route is faster, and all together are slower, because the slow route has a larger share.
 func TestMixIsShownApart(t *testing.T) {
 	t.Parallel()
 	table := newTable([classes]bool{answered: true}, "", nil)
@@ -503,7 +504,8 @@ func TestMixIsShownApart(t *testing.T) {
 		t.Errorf("in the same mix p95 is %s, %.3f", c.Verdict, c.Ratio)
 	}
 	mean := report.All[0]
-	// By hand: A 28 ms, B 51.2 ms; A's durations in B's mix 64 ms, B's in A's 22.4 ms (times the lognormal's mean, 1.02).
+	// Computed by hand: A 28 ms, B 51.2 ms; A's durations in B's mix 64 ms, B's in A's 22.4 ms (times the lognormal's
+	// mean, 1.02).
 	const factor = 1.0202
 	if math.Abs(mean.Within-(-9.2*factor)) > 0.5 || math.Abs(mean.Mix-32.4*factor) > 0.8 {
 		t.Errorf("of the mean: within %.2f, mix %.2f", mean.Within, mean.Mix)

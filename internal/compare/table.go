@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// maxRoutes is how many routes are known at a time. When one more comes, the half that was met least goes into "other".
+// maxRoutes is the maximum number of routes at a time. For one more, the rarer half goes into "other".
 const maxRoutes = 512
 
-// Other is the route of all requests that have no row of their own. They are not alike.
+// Other is the route of all requests without a row of their own. They are not comparable.
 const Other = "other"
 
-// counts are requests by how they ended.
+// counts are numbers of requests by outcome.
 type counts [classes]uint64
 
 func (c *counts) total() (n uint64) {
@@ -31,7 +31,7 @@ func (c *counts) add(o counts) {
 	}
 }
 
-// routeData is what is known of a route, by side.
+// routeData has the requests of a route, by side.
 type routeData struct {
 	name   string
 	counts [2]counts
@@ -40,15 +40,15 @@ type routeData struct {
 
 func (r *routeData) total() uint64 { return r.counts[0].total() + r.counts[1].total() }
 
-// stream is a sequence of lines; blocks are counted in it.
+// stream is a sequence of lines that is divided into blocks.
 type stream struct {
 	position, blockLines int
 }
 
-// firstBlock is how many requests the blocks of a log have at first.
+// firstBlock is the initial number of requests of a block.
 const firstBlock = 64
 
-// next returns the block of the next request. halve: each two have to become one before.
+// next returns the block of the next request. If halve is true, pairs of blocks must be joined before.
 func (s *stream) next() (block int, halve bool) {
 	if s.position >= s.blockLines*maxBlocks {
 		s.blockLines *= 2
@@ -59,36 +59,36 @@ func (s *stream) next() (block int, halve bool) {
 	return block, halve
 }
 
-// sideData is what is known of a side beyond its routes.
+// sideData has the data of a side that is not in its routes.
 type sideData struct {
 	name        string
 	files       []string
 	format      Format
-	lines       int // all of them
+	lines       int // all lines
 	other       int
 	outside     int
 	malformed   map[string]int
 	examples    []Malformed
 	steps       steps
 	first, last time.Time
-	busy        float64 // sum of durations, of requests that failed too, in nanoseconds
+	busy        float64 // sum of durations in nanoseconds, including failed requests
 }
 
-// table gathers what both sides have. Not safe for concurrent use.
+// table collects the data of both sides. Not safe for concurrent use.
 type table struct {
 	sides   [2]sideData
 	include [classes]bool
 	split   string
-	fixed   bool // the pools' names were given
+	fixed   bool // the names of the pools are given
 	streams [2]stream
 	routes  map[string]*routeData
 	other   routeData
-	folded  bool // routes went into other for want of room, and may have come again
+	folded  bool // routes went into other because of maxRoutes, and may have occurred again
 	foreign int  // requests of other pools
-	without int  // requests without the field that tells sides apart
+	without int  // requests without the field of --split
 	pool    pool
-	file    string // that is read
-	before  int    // its lines that were read
+	file    string // current file
+	before  int    // number of its lines so far
 }
 
 func newTable(include [classes]bool, split string, pools []string) *table {
@@ -103,10 +103,10 @@ func newTable(include [classes]bool, split string, pools []string) *table {
 	return t
 }
 
-// begin names the file whose batches follow.
+// begin sets the file of the following batches.
 func (t *table) begin(file string) { t.file, t.before = file, 0 }
 
-// add takes what a worker read, for a side; with split, for both.
+// add adds the batch of a worker to a side, or with split to both.
 func (t *table) add(b *batch, side int) error {
 	s := &t.sides[side]
 	s.lines += b.lines
@@ -155,7 +155,7 @@ func (t *table) count(r *record, name []byte, side, in int) {
 		t.halve(in)
 	}
 	route := t.routes[string(name)]
-	if string(name) == Other { // the operation of all requests that are none of Git's
+	if string(name) == Other { // the operation of all requests other than Git's
 		route = &t.other
 	} else if route == nil {
 		route = t.meet(string(name))
@@ -167,7 +167,7 @@ func (t *table) count(r *record, name []byte, side, in int) {
 	}
 }
 
-// halve makes one block of each two, of the sides of a stream.
+// halve joins pairs of blocks for the sides of a stream.
 func (t *table) halve(in int) {
 	each := func(r *routeData) {
 		for side := range r.times {
@@ -184,7 +184,7 @@ func (t *table) halve(in int) {
 
 var errPools = errors.New("more than two values")
 
-// sideOf is the side of a pool; -1: none.
+// sideOf returns the side of a pool, or -1.
 func (t *table) sideOf(pool []byte) (int, error) {
 	if len(pool) == 0 {
 		t.without++
@@ -208,11 +208,11 @@ func (t *table) sideOf(pool []byte) (int, error) {
 	for i := range names {
 		names[i] = printable([]byte(names[i]))
 	}
-	return -1, fmt.Errorf("%q has %w: %s; choose two with --pools %s,%s", t.split, errPools, strings.Join(names, ", "),
+	return -1, fmt.Errorf("%q has %w: %s: choose two with --pools %s,%s", t.split, errPools, strings.Join(names, ", "),
 		names[0], names[1])
 }
 
-// meet makes room for a route that was not known.
+// meet adds a new route.
 func (t *table) meet(name string) *routeData {
 	if len(t.routes) >= maxRoutes {
 		t.prune(maxRoutes / 2)
@@ -223,7 +223,7 @@ func (t *table) meet(name string) *routeData {
 	return r
 }
 
-// byTraffic are the routes, most requests first.
+// byTraffic returns the routes, most requests first.
 func (t *table) byTraffic() []*routeData {
 	return slices.SortedFunc(maps.Values(t.routes), func(a, b *routeData) int {
 		if x, y := a.total(), b.total(); x != y {
@@ -236,7 +236,7 @@ func (t *table) byTraffic() []*routeData {
 	})
 }
 
-// prune keeps some routes, and makes the others one.
+// prune keeps some routes, and merges the others into one.
 func (t *table) prune(keep int) {
 	all := t.byTraffic()
 	for _, r := range all[min(keep, len(all)):] {
@@ -248,7 +248,7 @@ func (t *table) prune(keep int) {
 	}
 }
 
-// order puts the sides of a split log into the order of their names: which came first is chance.
+// order sorts the sides of a split log by name, because their order in the log is random.
 func (t *table) order() {
 	if t.split == "" || t.fixed || t.sides[1].name == "" || t.sides[0].name < t.sides[1].name {
 		return

@@ -10,8 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// printable is text of a log as a terminal may show it: what is no visible character is escaped, as nothing else would
-// be.
+// printable returns text of a log in a form that is safe for a terminal: only invisible characters are escaped.
 func printable(text []byte) string {
 	var b strings.Builder
 	for len(text) > 0 {
@@ -29,7 +28,7 @@ func printable(text []byte) string {
 	return b.String()
 }
 
-// duration writes milliseconds with three digits and a unit.
+// duration formats milliseconds with three digits and a unit.
 func duration(ms float64) string {
 	switch {
 	case math.IsNaN(ms):
@@ -56,7 +55,7 @@ func digits(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// percent writes a ratio as a change: 1.18 is +18 %.
+// percent formats a ratio as a change: 1.18 is +18 %.
 func percent(ratio float64) string {
 	if ratio >= 10 {
 		return fmt.Sprintf("x%.0f", ratio)
@@ -76,7 +75,7 @@ func signed(x float64) string {
 	return fmt.Sprintf("%+.0f %%", x)
 }
 
-// thousands writes a count with commas.
+// thousands formats a count with commas.
 func thousands[N int | uint64](n N) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -85,7 +84,7 @@ func thousands[N int | uint64](n N) string {
 	return s
 }
 
-// clip makes a text of at most n runes of it, from both ends.
+// clip shortens a text to at most n runes by removing its middle.
 func clip(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
@@ -107,7 +106,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "\nB against A. Intervals hold %g %% for all %d together (each by itself %.4g %%); no verdict "+
 		"where one has zero in it.\n",
 		100*r.Confidence, r.Judged, 100*r.Each)
-	fmt.Fprintf(&b, "\n%-30s%10s%10s%10s%12s%12s\n", "all requests, as they came", "A", "B", "change", "= routes", "+ mix")
+	fmt.Fprintf(&b, "\n%-30s%10s%10s%10s%12s%12s\n", "all requests", "A", "B", "change", "= routes", "+ mix")
 	for _, c := range r.All {
 		fmt.Fprintf(&b, "  %-28s%10s%10s%10s%12s%12s\n", c.Of, duration(c.A), duration(c.B), part(c.Change, c.A),
 			part(c.Within, c.A), part(c.Mix, c.A))
@@ -155,7 +154,7 @@ func (r *Report) writeSides(b *strings.Builder) {
 	}
 }
 
-// period writes from when to when a log is. The end's day is there if it is another one.
+// period formats the times of the first and the last line. It repeats the day only if it changes.
 func period(first, last time.Time) string {
 	end := "15:04:05 Z07:00"
 	if first.Format(time.DateOnly) != last.Format(time.DateOnly) {
@@ -164,7 +163,7 @@ func period(first, last time.Time) string {
 	return first.Format(time.DateTime) + " to " + last.Format(end)
 }
 
-// everyRow are the rows of the table: that of the same mix first.
+// everyRow returns the rows of the table, beginning with that of the same mix.
 func (r *Report) everyRow() []*Row {
 	var rows []*Row
 	if r.SameMix != nil {
@@ -190,7 +189,7 @@ func (row *Row) write(b *strings.Builder) {
 		case Few:
 			fmt.Fprintf(b, "%10s  %s", "", c.tooFew())
 		case NotAlike:
-			fmt.Fprintf(b, "%10s  no verdict: these are not alike", percent(float64(c.Ratio)))
+			fmt.Fprintf(b, "%10s  no verdict: the requests are not comparable", percent(float64(c.Ratio)))
 		case OneSided:
 			fmt.Fprintf(b, "%10s  only on one side", "")
 		case Even:
@@ -203,7 +202,7 @@ func (row *Row) write(b *strings.Builder) {
 	}
 }
 
-// tooFew says why there is no interval.
+// tooFew explains why a cell has no interval.
 func (c *Cell) tooFew() string {
 	return fmt.Sprintf("too few: %s on each side are needed, these are worth %s and %s", thousands(c.Needs),
 		thousands(c.WorthA), thousands(c.WorthB))
