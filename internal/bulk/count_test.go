@@ -14,8 +14,8 @@ type counter struct{ n atomic.Int64 }
 
 func (c *counter) Sent(n int64) { c.n.Add(n) }
 
-// What has gone is counted while the rest waits for a peer that does not read, and is the whole in the end: by the
-// kernel and without, from files and from connections.
+// TestCountsAsItGoes checks that sent bytes count while the rest waits for a slow peer, and that the sum is right at
+// the end. It covers kernel copies and others, from files and from connections.
 func TestCountsAsItGoes(t *testing.T) {
 	t.Parallel()
 	const size = 16 << 20

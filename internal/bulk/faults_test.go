@@ -122,7 +122,7 @@ func TestTricklingPeerIsCutOff(t *testing.T) {
 	}
 }
 
-// What passes between writes is not held against a peer.
+// Time between writes does not count as time of the peer.
 func TestTimeBetweenWritesIsNotThePeers(t *testing.T) {
 	t.Parallel()
 	const stall = 2 * time.Second

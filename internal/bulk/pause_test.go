@@ -59,7 +59,7 @@ func TestPauseEndsWithTheRequest(t *testing.T) {
 			t.Errorf("counted a pause of %v s, want 0.001", s)
 		}
 
-		// What it has left is the next one's.
+		// The rest of its time is that of the next answer.
 		p.Began()
 		taken = turn(p, p.take)
 		time.Sleep(pauseMost - time.Millisecond - 1)
@@ -78,7 +78,7 @@ func TestPauseIsShort(t *testing.T) {
 		expectTaken(t, running, true, "before a pause")
 		p.Began()
 		waits := turn(p, p.take)
-		p.give() // its turn is over, and no other begins
+		p.give() // its turn has ended, and no other turn starts
 		expectTaken(t, waits, false, "in a pause")
 		time.Sleep(pauseMost)
 		expectTaken(t, waits, true, "after the longest pause, while a request lasts")
@@ -116,7 +116,7 @@ func TestPauseBesideOneThatLasts(t *testing.T) {
 		expectTaken(t, waits, true, "when the small request was answered, and the long one was not")
 		p.give()
 
-		// Who comes soon after another has no pause of its own.
+		// An answer soon after another one has no pause of its own.
 		p.Began()
 		time.Sleep(pauseMost + 4*pauseLeast)
 		p.Began()
@@ -164,7 +164,7 @@ func TestPausesAreFew(t *testing.T) {
 	})
 }
 
-// A turn that lasts, as one does that meets a slow disk, keeps nobody waiting after a pause but for its own place.
+// A long turn, as with a slow disk, blocks others after a pause only for its own slot.
 func TestPauseBesideATurnThatLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewPump(PumpOptions{Width: 4, Narrow: 3})

@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// Without a descriptor for a pipe, the bytes take the other road.
+// Without a descriptor for a pipe, the bytes are copied through user space.
 func TestRelayWithoutDescriptors(t *testing.T) {
 	const size = 4 << 20
 	f, data := tempFile(t, size)
@@ -164,7 +164,7 @@ func TestPeersThatTakeNothing(t *testing.T) {
 	pump := NewPump(PumpOptions{})
 	count := func() int { return pump.pipes.count(small) + pump.pipes.count(large) }
 	var wg sync.WaitGroup
-	roads := make([]*road, peers)
+	roads := make([]*chain, peers)
 	for i := range roads {
 		r := newRoad(t, networks[i%len(networks)], pump, time.Minute)
 		roads[i] = r

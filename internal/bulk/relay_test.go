@@ -42,14 +42,14 @@ func pair(t testing.TB, network string, pump *Pump, stall time.Duration) (server
 	return s.(*Conn), client
 }
 
-// road is what a file passes on its way through a gateway: node -> in, out -> end.
-type road struct {
+// chain is the path of a file through a gateway: node -> in, out -> end.
+type chain struct {
 	pump               *Pump
 	node, in, out, end *Conn
 }
 
-func newRoad(t testing.TB, networks [2]string, pump *Pump, stall time.Duration) *road {
-	r := &road{pump: pump}
+func newRoad(t testing.TB, networks [2]string, pump *Pump, stall time.Duration) *chain {
+	r := &chain{pump: pump}
 	r.node, r.in = pair(t, networks[0], pump, stall)
 	r.out, r.end = pair(t, networks[1], pump, stall)
 	return r
@@ -122,32 +122,32 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// Whatever ends a relay, the error says which side it was, and nothing stays behind: no turn, and no bytes in a pipe
-// that others get.
+// TestRelayEnds ends a relay in every way. The error names the side, and nothing stays behind: no turn, and no bytes in
+// a pipe that other relays use.
 func TestRelayEnds(t *testing.T) {
 	t.Parallel()
 	const size = 32 << 20 // more than the sockets and the pipe hold
 	type test struct {
 		full   bool // the destination, else the source is empty
 		stall  time.Duration
-		end    func(r *road)
+		end    func(r *chain)
 		source bool // it is the source that fails
 		want   error
 	}
 	for name, test := range map[string]test{
-		"source closed by its peer": {end: func(r *road) { r.node.Close() }, source: true,
+		"source closed by its peer": {end: func(r *chain) { r.node.Close() }, source: true,
 			want: io.ErrUnexpectedEOF},
-		"source closed by ourselves": {end: func(r *road) { r.in.Close() }, source: true,
+		"source closed by ourselves": {end: func(r *chain) { r.in.Close() }, source: true,
 			want: net.ErrClosed},
 		"source is silent": {stall: 100 * time.Millisecond, source: true,
 			want: os.ErrDeadlineExceeded},
-		"destination closed, source empty": {end: func(r *road) { r.out.Close() }, want: net.ErrClosed},
-		"destination closed by ourselves":  {full: true, end: func(r *road) { r.out.Close() }, want: net.ErrClosed},
-		"destination closed by its peer":   {full: true, end: func(r *road) { r.end.Close() }},
+		"destination closed, source empty": {end: func(r *chain) { r.out.Close() }, want: net.ErrClosed},
+		"destination closed by ourselves":  {full: true, end: func(r *chain) { r.out.Close() }, want: net.ErrClosed},
+		"destination closed by its peer":   {full: true, end: func(r *chain) { r.end.Close() }},
 		"destination takes nothing": {full: true, stall: 200 * time.Millisecond,
 			want: os.ErrDeadlineExceeded},
 		"source closed while destination full": {full: true,
-			end: func(r *road) { r.node.Close(); r.in.Close(); r.out.Close() }},
+			end: func(r *chain) { r.node.Close(); r.in.Close(); r.out.Close() }},
 	} {
 		for _, n := range networks {
 			t.Run(name+"/"+n[0]+" to "+n[1], func(t *testing.T) {

@@ -188,7 +188,7 @@ func TestServedClientGoesAway(t *testing.T) {
 	}
 }
 
-// What comes while a long answer is made is the next request, and nobody is taken to have gone away.
+// Data that arrives while a long answer is sent is the next request, and not a disconnect.
 func TestServedKeepsConnections(t *testing.T) {
 	t.Parallel()
 	address := serve(t, func(w http.ResponseWriter, r *http.Request) {

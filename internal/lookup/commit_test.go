@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// fields are what git says of commits, each ended by a NUL.
+// fields is a format of git log. Each field ends with a NUL.
 const fields = "--format=tformat:%H%x00%T%x00%P%x00%an%x00%ae%x00%ad%x00%cn%x00%ce%x00%cd%x00%e%x00%B%x00"
 
 // asGit is a commit as git log writes it.
@@ -76,8 +76,8 @@ func TestOddCommitsAreGits(t *testing.T) {
 	}
 }
 
-// clean makes git's output comparable: it says nothing of a date that it cannot read, where we say 0, and cuts empty
-// lines off at the message's begin.
+// clean makes git's output comparable. For an invalid date git prints nothing and we return 0. Git removes empty lines
+// at the beginning of a message.
 func clean(s string) string {
 	f := strings.Split(s, "\x00")
 	for _, i := range []int{5, 8} {

@@ -87,7 +87,7 @@ func TestDiffStatIsGits(t *testing.T) {
 	})
 }
 
-// What is odd about files, and about lines.
+// TestDiffStatOfOddFiles has unusual files and lines.
 func TestDiffStatOfOddFiles(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)

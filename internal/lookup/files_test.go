@@ -36,7 +36,7 @@ func files(l *Reader, r *repo.Repo, q FilesRequest) (list []string, contents map
 	return list, contents, err
 }
 
-// TestFilesAreGits compares all files of commits, and what differs between them, with git.
+// TestFilesAreGits compares all files of commits, and their differences, with git.
 func TestFilesAreGits(t *testing.T) {
 	t.Parallel()
 	everyHome(t, func(t *testing.T, r *gittest.Repo) {

@@ -25,7 +25,7 @@ func revisionsOf(t testing.TB, r *repo.Repo) *Revisions {
 	return New(Options{}).Revisions(context.Background(), r, snap)
 }
 
-// asBatchCheck is a result as git cat-file --batch-check tells it.
+// asBatchCheck formats a result like git cat-file --batch-check.
 func asBatchCheck(revision string, found Revision, err error) string {
 	switch fault.KindOf(err) {
 	case fault.Exists:

@@ -153,7 +153,7 @@ func (c *Cache) readersOf(s *packsource.Spec) int {
 	return len(f.readers)
 }
 
-// A fill that fails at any point fails for all its readers, and the next request makes the pack anew.
+// A fill that fails at any point fails for all its readers, and the next request makes the pack again.
 func TestFailureInMidFill(t *testing.T) {
 	t.Parallel()
 	broken := fault.New(fault.Internal, "git pack-objects was killed")
@@ -466,7 +466,7 @@ func TestCloseEndsFills(t *testing.T) {
 	c.checkAtRest(t)
 }
 
-// A reader has cancelled nothing when the making of its pack was given up: it is told to come back.
+// When a fill was cancelled without the reader's doing, the reader gets an error that asks for a retry.
 func TestGivenUpFillIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, given := range map[string]error{"context": context.Canceled,

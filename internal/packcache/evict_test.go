@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// What nobody asks for twice leaves early; what comes back is kept at once.
+// Entries with one request are evicted early. Entries with a second request are kept at once.
 func TestProbation(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
@@ -116,7 +116,7 @@ func TestEvictionUnderReaders(t *testing.T) {
 	}
 }
 
-// The reader of a fill is a reader of the entry that comes of it.
+// The reader of a fill is a reader of the resulting entry.
 func TestEvictionUnderFollower(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 500_000}
@@ -204,7 +204,7 @@ func TestCloseUnderLoad(t *testing.T) {
 	}
 }
 
-// What was asked for again stays when packs that were asked for once want its place.
+// Entries with several requests stay when packs with one request need space.
 func TestProbationGoesFirst(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 100_000}
@@ -263,7 +263,7 @@ func TestSuccessorMakesTheEntry(t *testing.T) {
 	src := &fakeSource{size: 1000, ended: make(chan error, 2)}
 	src.after = func(int64, packsource.Output) error {
 		if src.opens.Load() == 1 {
-			<-first // and pay no heed to being cancelled
+			<-first // and ignore the cancellation
 		}
 		return nil
 	}

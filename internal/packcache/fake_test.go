@@ -228,7 +228,7 @@ func newCache(t testing.TB, inner packsource.Source, o Options, change ...func(*
 	return c
 }
 
-// checkAtRest compares the books with the directory. Nobody uses the cache any more.
+// checkAtRest compares the cache's records with the directory. The cache must be idle.
 func (c *Cache) checkAtRest(t testing.TB) {
 	t.Helper()
 	if len(c.fills) != 0 || c.filling != 0 || len(c.unlinking) != 0 || c.index.zombies != 0 {
@@ -340,7 +340,7 @@ func metric(m prometheus.Metric) float64 {
 	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
 }
 
-// panickingSource panics where it is told to.
+// panickingSource panics at a given point.
 type panickingSource struct {
 	fakeSource
 	mu    sync.Mutex

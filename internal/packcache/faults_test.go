@@ -35,8 +35,8 @@ func (d *fullDisk) system(s *system) {
 	}
 }
 
-// Whatever goes wrong with the disk, and wherever in the pack: all readers get the pack, nothing is kept, and nothing
-// stays.
+// TestBrokenDisk fails disk operations at every position of the pack. All readers get the pack, and no entry and no
+// file remains.
 func TestBrokenDisk(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []error{syscall.ENOSPC, syscall.EIO, syscall.EDQUOT} {
@@ -86,7 +86,7 @@ func TestBrokenDisk(t *testing.T) {
 	}
 }
 
-// A full disk gives back what nobody reads before anything goes uncached.
+// On a full disk, idle entries are evicted before packs go uncached.
 func TestFullDiskEvictsFirst(t *testing.T) {
 	t.Parallel()
 	disk := &fullDisk{err: syscall.ENOSPC}
@@ -144,7 +144,7 @@ func TestNoFile(t *testing.T) {
 	}
 }
 
-// The directory is gone, or its parts: the cache makes it anew.
+// The cache creates its directory or parts of it again if they were removed.
 func TestDirectoryRemoved(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 1000}
@@ -187,7 +187,7 @@ func TestHitWithoutDescriptor(t *testing.T) {
 	}
 }
 
-// An entry that was cut or removed while the server runs is made anew for the reader who finds it so.
+// An entry that was truncated or removed while the server runs is made again for its reader.
 func TestDamagedEntry(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(path string) error{
@@ -303,7 +303,7 @@ func TestStreamWithSlowAndLeavingReaders(t *testing.T) {
 	}
 }
 
-// A pack larger than half of the budget is streamed; its file goes as soon as nobody needs it, and others stay.
+// A pack larger than half of the budget is streamed. Its file is removed after its last reader, and other entries stay.
 func TestLargerThanBudget(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 3_000_000}

@@ -124,8 +124,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// What goes wrong while an entry is verified, other than with the entry, does not cost it: the pack is made past the
-// cache.
+// Errors of the verification that are not due to the entry do not remove it. The pack is made without the cache.
 func TestVerifyLater(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -34,7 +34,7 @@ func TestWarm(t *testing.T) {
 	}
 }
 
-// Who gives up ends the making, unless somebody follows it.
+// A cancelled warming cancels the fill, unless the fill has a follower.
 func TestWarmGivenUp(t *testing.T) {
 	t.Parallel()
 	for _, followed := range []bool{false, true} {
@@ -70,7 +70,7 @@ func TestWarmGivenUp(t *testing.T) {
 	}
 }
 
-// What the source says reaches who warms.
+// Warming returns the error of the source.
 func TestWarmFails(t *testing.T) {
 	t.Parallel()
 	want := errors.New("no slot")

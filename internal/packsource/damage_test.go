@@ -8,7 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// What git says of objects that it cannot read becomes an error that names one, and no path of the server.
+// Git's messages about unreadable objects become an error that names an object, and no path of the server.
 func TestUnreadableObjects(t *testing.T) {
 	t.Parallel()
 	const id, other = "0123456789abcdef0123456789abcdef01234567", "76543210fedcba9876543210fedcba9876543210"

@@ -2,7 +2,7 @@ package packsource
 
 import "time"
 
-// Hurry shortens the pauses after which something is done, for tests that look at it.
+// Hurry shortens the pauses of the source for tests.
 func (g *Git) Hurry() {
 	g.pauses = pauses{flush: 5 * time.Millisecond, linger: time.Second}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// TestFramer feeds packs in pieces of any size, with and without pauses in between: what comes out is the same bytes in
-// packets, and the last ones come at the end only.
+// TestFramer feeds packs in pieces of any size, with and without pauses. The result is the same bytes in packets, and
+// the last ones come only at the end.
 func TestFramer(t *testing.T) {
 	t.Parallel()
 	data := make([]byte, 8*pktline.MaxLine)

@@ -31,7 +31,7 @@ func TestGathering(t *testing.T) {
 			now, there, written = now+seconds, there+n, written+n
 		}
 		pauses := 0.0
-		for done := 0.0; done < length-1; { // what is left of a byte is rounding
+		for done := 0.0; done < length-1; { // the rest of a byte is rounding
 			n := min(there, pktline.MaxBandData)
 			there, done = there-n, done+n
 			pass(5e-6 + n/5e9)

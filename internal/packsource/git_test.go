@@ -28,8 +28,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The tests here write programs and run them, so none is parallel: a process forked meanwhile would hold a program open
-// for writing, and exec refuses that.
+// The tests here write programs and run them, so they are not parallel. A process that is forked at the same time would
+// have the program open for writing, and exec would fail.
 
 func program(t *testing.T, script string) string {
 	t.Helper()
@@ -101,7 +101,7 @@ func TestGitRunsNoProgram(t *testing.T) {
 	}
 }
 
-// TestGitUsesBitmaps looks at git's own account: parts of a pack are reused as they are only where a bitmap says which.
+// TestGitUsesBitmaps checks git's statistics: it copies parts of a pack unchanged only with a bitmap.
 func TestGitUsesBitmaps(t *testing.T) {
 	s := sourcetest.FromGit(t, "", limits)
 	r := gittest.Random(t, 1, gittest.Shape{})
@@ -124,8 +124,8 @@ func TestGitUsesBitmaps(t *testing.T) {
 	}
 }
 
-// TestGitTrueHistory has replace refs and grafts in the served repository: a fetch sees neither, as with git's
-// upload-pack for the first; a client would be told another history otherwise.
+// TestGitTrueHistory has replace refs and grafts in the served repository. A fetch ignores them, because a client would
+// otherwise get another history. git's upload-pack also ignores replace refs.
 func TestGitTrueHistory(t *testing.T) {
 	s := sourcetest.FromGit(t, "", limits)
 	r := gittest.Init(t)
@@ -164,8 +164,7 @@ func TestGitTags(t *testing.T) {
 	}
 }
 
-// TestGitLeavesNothing: the repository stays untouched, and the scratch directory as it was, whatever became of the
-// packs.
+// TestGitLeavesNothing checks that the repository and the scratch directory are unchanged after any result.
 func TestGitLeavesNothing(t *testing.T) {
 	scratch := filepath.Join(t.TempDir(), "scratch")
 	write(t, filepath.Join(scratch, "tags-123.git/HEAD"), "left by one that was killed")
@@ -275,7 +274,7 @@ type slowOutput struct {
 
 func (o *slowOutput) KeepAlive() error { o.alive(); return o.Output.KeepAlive() }
 
-// TestGitHeldOpen: git has ended, but somebody who left its process group holds the output open.
+// TestGitHeldOpen has a process outside the process group that holds the output open after git has ended.
 func TestGitHeldOpen(t *testing.T) {
 	holder := filepath.Join(t.TempDir(), "holder")
 	s := sourcetest.FromGit(t, program(t, `setsid sleep 1000 2>/dev/null & echo $! >`+holder+`
@@ -348,7 +347,7 @@ func TestGitSettings(t *testing.T) {
 	}
 }
 
-// What git keeps in memory fits into what it may have.
+// The memory settings of git fit into its limit.
 func TestGitSettingsForMemory(t *testing.T) {
 	s := sourcetest.FromGit(t, "", limits)
 	spec := packsource.Spec{Wants: []git.ObjectID{git.MustParseObjectID(strings.Repeat("a", 40))}}
@@ -402,7 +401,7 @@ func TestGitSettingsForMachine(t *testing.T) {
 	}
 }
 
-// A git that fails before it gave anything is told apart from one that died, and its own words are in the log.
+// A git that fails before its first output is distinguished from one that dies later, and its message is in the log.
 func TestGitFailsAtOnce(t *testing.T) {
 	spec := sourcetest.Full(gittest.Random(t, 1, gittest.Shape{}))
 	for _, test := range []struct {

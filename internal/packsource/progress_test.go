@@ -48,7 +48,7 @@ func TestProgressText(t *testing.T) {
 	}
 }
 
-// What is taken is the taker's, lines are never torn, and what nobody takes stays within its bound.
+// Text belongs to the caller that takes it, lines are never split, and text that no caller takes is limited.
 func TestProgressShared(t *testing.T) {
 	t.Parallel()
 	var p progressText

@@ -28,7 +28,7 @@ func TestAllows(t *testing.T) {
 	}
 }
 
-// A root that cannot be followed is no reason to say that what is below it lies outside.
+// If a root cannot be resolved, paths below it do not count as outside.
 func TestRootThatCannotBeFollowed(t *testing.T) {
 	t.Parallel()
 	made := gittest.Init(t)
@@ -54,8 +54,8 @@ func TestRootThatCannotBeFollowed(t *testing.T) {
 	}
 }
 
-// TestFilesThatAreLinks puts a link in the place of each file: within the root it is as good as what it leads to,
-// beyond it is refused, and a commit-graph there does without.
+// TestFilesThatAreLinks replaces each file by a link. A link within the root works like its target. A link to the
+// outside is refused, and a commit-graph there is ignored.
 func TestFilesThatAreLinks(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{

@@ -17,7 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// gitPolicy is what git does where nothing is said.
+// gitPolicy is git's policy without configuration.
 func gitPolicy() Policy {
 	return Policy{KeepAlive: 5 * time.Second, Unborn: UnbornAdvertise, ObjectInfo: true}
 }
@@ -42,7 +42,9 @@ func TestPolicy(t *testing.T) {
 		"[uploadpack]\nallowRefInWant = on":                                        func(p *Policy) { p.RefInWant = true },
 		"[uploadpack]\nallowSidebandAll = -1":                                      func(p *Policy) { p.SidebandAll = true },
 		"[uploadpack]\nallowTipSHA1InWant":                                         func(p *Policy) { p.AllowTip = true },
-		"[uploadpack]\nallowReachableSHA1InWant":                                   func(p *Policy) { p.AllowReachable = true },
+		"[uploadpack]\nallowReachableSHA1InWant": func(p *Policy) {
+			p.AllowReachable = true
+		},
 		"[uploadpack]\nallowAnySHA1InWant": func(p *Policy) {
 			p.AllowTip, p.AllowReachable, p.AllowAny, p.OwnAny = true, true, true, true
 		},
@@ -62,7 +64,9 @@ func TestPolicy(t *testing.T) {
 		"[transfer]\nadvertiseSID = true":                              func(p *Policy) { p.SessionID = true },
 		"[transfer]\nadvertiseObjectInfo = x\nadvertiseObjectInfo = 0": func(p *Policy) { p.ObjectInfo = false },
 		"[uploadpackfilter]\nallow = false":                            func(p *Policy) { p.Filters.refuseOthers = true },
-		"[uploadpackfilter \"blob:none\"]\nallow = false":              func(p *Policy) { p.Filters.named = map[string]bool{"blob:none": false} },
+		"[uploadpackfilter \"blob:none\"]\nallow = false": func(p *Policy) {
+			p.Filters.named = map[string]bool{"blob:none": false}
+		},
 		"[uploadpackfilter \"tree\"]\nmaxDepth = 3\n[uploadpackfilter \"x\"]\nmaxDepth = y": func(p *Policy) {
 			p.Filters = FilterRules{named: map[string]bool{"tree": true}, treeLimited: true, maxTree: 3}
 		},
@@ -93,8 +97,8 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// The server's defaults hold where a repository says nothing, and its word against hidden refs and alternates is the
-// repository's own.
+// TestPolicyOverDefaults checks that the server's defaults apply without the repository's settings. Its settings for
+// hidden refs and alternates override them.
 func TestPolicyOverDefaults(t *testing.T) {
 	t.Parallel()
 	any := gitPolicy()
@@ -119,7 +123,8 @@ func TestValuesAsGit(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	values := []string{"", "0", "1", "-1", "+5", "010", "08", "0x1F", "0x", "1k", "1K", "2m", "3g", "1kk", "k", "-k",
 		"1_0", "0b1", "0o7", "2147483647", "2147483648",
-		"-2147483647", "-2147483648", "2097151k", "2097152k", "1g", "2g", " 7", "7 ", "1.5", "true", "TRUE", "yes", "on", "No", "off", "false", "tru", "١"}
+		"-2147483647", "-2147483648", "2097151k", "2097152k", "1g", "2g", " 7", "7 ", "1.5",
+		"true", "TRUE", "yes", "on", "No", "off", "false", "tru", "١"}
 	for range 200 {
 		var b strings.Builder
 		for range 1 + rnd.IntN(5) {

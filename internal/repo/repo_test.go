@@ -55,7 +55,7 @@ func TestShallowFile(t *testing.T) {
 	}
 }
 
-// Opening any of these would hang if it were done without care: nobody ever writes to the pipes.
+// TestPipesInsteadOfFiles would hang if a file were opened without O_NONBLOCK, because the pipes have no writer.
 func TestPipesInsteadOfFiles(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"config", "config.worktree", "shallow", "packed-refs", "objects/info/alternates",
@@ -82,7 +82,7 @@ func TestPipesInsteadOfFiles(t *testing.T) {
 	}
 }
 
-// visit opens a repository and asks for everything that is read of it besides objects.
+// visit opens a repository and reads everything except for objects.
 func visit(t *testing.T, dir string, o Options) error {
 	t.Helper()
 	r, err := Open(dir, o)

@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// What was read of the shallow file counts for no longer than the file is the same.
+// TestShallowFileChanges checks that the shallow file is read again after each change.
 func TestShallowFileChanges(t *testing.T) {
 	t.Parallel()
 	made, r := opened(t)
@@ -49,7 +49,7 @@ func TestShallowFileChanges(t *testing.T) {
 	}
 }
 
-// Git keeps no order in the file, nor does it mind a repeat. What is told is what clients are told.
+// TestShallowIsSorted has a file without order and with duplicates, which git accepts. The result is that of clients.
 func TestShallowIsSorted(t *testing.T) {
 	t.Parallel()
 	made, r := opened(t)

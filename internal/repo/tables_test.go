@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// FuzzReadRefs reads what git might say of refs. What is taken for a ref says the same again when it is written as git
-// writes it.
+// FuzzReadRefs parses possible output of git about refs. Each parsed ref gives the same result after it is formatted as
+// git does.
 func FuzzReadRefs(f *testing.F) {
 	a, b := strings.Repeat("a1", 20), strings.Repeat("b2", 20)
 	for _, lines := range [][]string{

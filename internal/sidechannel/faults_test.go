@@ -125,7 +125,7 @@ func TestKilledPeer(t *testing.T) {
 				gateway.Release()
 				until(t, "the node to be idle", func() bool { return value(w.node.idle) == 1 })
 				node.line.below.Close()
-				if kind == "tls" { // the pool cannot look at those
+				if kind == "tls" { // the pool cannot examine those
 					until(t, "the pool to notice", func() bool { return value(w.gateway.idle) == 0 })
 				}
 				next, err := w.pool.Get(t.Context())
@@ -139,7 +139,7 @@ func TestKilledPeer(t *testing.T) {
 	}
 }
 
-// What a full pool gets back, and what is idle for too long, it closes.
+// TestPoolLimits checks that a pool closes returned connections when it is full, and idle ones after the timeout.
 func TestPoolLimits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "unix", Options{}, PoolOptions{MaxIdle: 2, Idle: time.Second})
@@ -231,7 +231,7 @@ func (p *proxy) Dial(t *testing.T, ctx context.Context, dial func(context.Contex
 			case 2: // half-closed, for a while
 				_ = to.(interface{ CloseWrite() error }).CloseWrite()
 				_, _ = io.Copy(io.Discard, from)
-			case 3: // nothing passes, nobody is told
+			case 3: // the connection is silent, without an error at either end
 				<-p.stop
 			}
 		})
@@ -241,7 +241,8 @@ func (p *proxy) Dial(t *testing.T, ctx context.Context, dial func(context.Contex
 	return near, nil
 }
 
-// Whatever happens to connections, a transfer that looks whole is whole, and none has a byte of another.
+// TestCutConnections breaks connections at random. A transfer that seems complete is complete, and no transfer has
+// bytes of another.
 func TestCutConnections(t *testing.T) {
 	t.Parallel()
 	_, content := tempFile(t, 1<<20)
@@ -286,7 +287,7 @@ func TestCutConnections(t *testing.T) {
 	}
 }
 
-// cutTransfer makes one transfer down and perhaps up, and tells whether it ended well at the gateway.
+// cutTransfer runs one transfer down and possibly up, and reports whether it succeeded at the gateway.
 func cutTransfer(t *testing.T, w *world, rnd *rand.Rand, f io.ReaderAt, content []byte) bool {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -305,8 +306,8 @@ func cutTransfer(t *testing.T, w *world, rnd *rand.Rand, f io.ReaderAt, content 
 	if err != nil {
 		return false
 	}
-	// Nothing may pass any more, in either direction, and nobody be told: the control call's limit ends it on both
-	// sides.
+	// Possibly no byte passes in either direction, without an error at either end. The limit of the control call then ends
+	// the transfer on both sides.
 	limit := time.AfterFunc(3*time.Second, func() {
 		gateway.Abort()
 		node.Abort()

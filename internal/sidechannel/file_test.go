@@ -84,8 +84,7 @@ type counter struct{ n atomic.Int64 }
 
 func (c *counter) Sent(n int64) { c.n.Add(n) }
 
-// A client may take its file for longer than the limit, as long as the gateway tells of it; the node sees how far it
-// is.
+// A client may take longer for a file than the limit, if the gateway reports progress. The node receives the progress.
 func TestSlowClientOfAFile(t *testing.T) {
 	t.Parallel()
 	const size, stall = 1 << 20, 200 * time.Millisecond
@@ -147,7 +146,7 @@ func TestSlowClientOfAFile(t *testing.T) {
 	}
 }
 
-// A gateway that takes a file and then says nothing is cut off.
+// A gateway that takes a file and is then silent is disconnected.
 func TestSilentWithAFile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "unix", Options{Stall: 100 * time.Millisecond}, PoolOptions{})
@@ -247,7 +246,7 @@ func TestFileGivenUp(t *testing.T) {
 	node.Release()
 }
 
-// Where something forwards a Unix socket, no file gets through, and none is sent.
+// Through a forwarded Unix socket no file is sent.
 func TestForwardedSocket(t *testing.T) {
 	t.Parallel()
 	dials := 0
@@ -292,7 +291,7 @@ func TestForwardedSocket(t *testing.T) {
 	}
 }
 
-// What a gateway says of files out of place.
+// TestWrongTaken has invalid messages of a gateway about files.
 func TestWrongTaken(t *testing.T) {
 	t.Parallel()
 	f, _ := tempFile(t, 1<<20)
@@ -376,7 +375,7 @@ func TestFilesThatAreNotHanded(t *testing.T) {
 	node.Release()
 }
 
-// What a node sends in place of a file that has what its header says.
+// TestWrongFiles has invalid files from a node.
 func TestWrongFiles(t *testing.T) {
 	t.Parallel()
 	f, _ := tempFile(t, 1<<20)

@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Once the peer has said elsewhere that all was sent, silence has a limit, wherever it begins.
+// After the peer has reported the end elsewhere, silence has a limit at every position.
 func TestSilenceAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {
@@ -49,7 +49,7 @@ func TestSilenceAfterTheEnd(t *testing.T) {
 	}
 }
 
-// What comes in time after Due is whole, and leaves no limit behind.
+// A transfer that completes in time after Due succeeds, and leaves no limit behind.
 func TestDueLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "tcp", Options{}, PoolOptions{})
@@ -85,7 +85,7 @@ func (h hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return h.conn, bufio.NewReadWriter(bufio.NewReader(h.conn), bufio.NewWriter(h.conn)), nil
 }
 
-// A peer that does not take the answer holds nobody up.
+// A peer that does not read the answer blocks no other.
 func TestAnswerThatIsNotTaken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "tcp", Options{Stall: time.Hour}, PoolOptions{})
@@ -139,7 +139,7 @@ func TestTheNodeSaysHowLong(t *testing.T) {
 	c.Release()
 }
 
-// A retired pool keeps nothing, but what runs goes on.
+// A retired pool keeps no connection, but running transfers continue.
 func TestRetiredPool(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "tcp", Options{}, PoolOptions{})

@@ -78,7 +78,7 @@ func TestClaims(t *testing.T) {
 	refused("unknown", fault.Unavailable, name, 2, "gateway")
 }
 
-// Who claims waits for the transfer before to be acknowledged; only one of many gets the channel.
+// A claim waits until the earlier transfer is acknowledged. Of many claims only one gets the channel.
 func TestClaimWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "unix", Options{Wait: time.Minute}, PoolOptions{})
@@ -192,7 +192,7 @@ func TestUpgradeRefusals(t *testing.T) {
 	})
 }
 
-// What a peer sends with its request, or before anybody has claimed, is kept for the transfer if it belongs to it.
+// Bytes that a peer sends with its request, or before a claim, are kept for the transfer if they belong to it.
 func TestBytesBeforeTheClaim(t *testing.T) {
 	t.Parallel()
 	body := strings.Repeat("x", 3000)
@@ -221,7 +221,7 @@ func TestBytesBeforeTheClaim(t *testing.T) {
 	}
 }
 
-// Whatever breaks the rules closes the channel, at the node and at the gateway.
+// TestHostilePeers checks that every violation of the protocol closes the channel, at the node and at the gateway.
 func TestHostilePeers(t *testing.T) {
 	t.Parallel()
 	head := func(h header) string { return string(headerBytes(h)) }

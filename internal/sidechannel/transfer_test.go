@@ -253,7 +253,7 @@ func TestFailuresTravel(t *testing.T) {
 	}
 }
 
-// What goes wrong on either side closes the channel: nothing is used again, and nobody waits.
+// A failure on either side closes the channel. It is not reused, and no caller waits.
 func TestGivenUpTransfers(t *testing.T) {
 	t.Parallel()
 	f, _ := tempFile(t, 100)

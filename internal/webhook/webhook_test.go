@@ -70,7 +70,7 @@ func newTarget(t *testing.T, answer http.HandlerFunc) *target {
 	return s
 }
 
-// seen lists the pushes that it was told of.
+// seen lists the pushes that the target received.
 func (s *target) seen() (ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ func value(c prometheus.Collector) (sum float64) {
 	return sum
 }
 
-// dead tells whether exactly one delivery was given up, by the metric.
+// dead reports whether the metric counts exactly one abandoned delivery.
 func dead(h *Hooks) bool {
 	d, err := h.o.Metrics.deliveries.CurryWith(prometheus.Labels{"result": "dead"})
 	return err == nil && value(d.WithLabelValues("a")) == 1
@@ -186,7 +186,7 @@ func dead(h *Hooks) bool {
 
 func eventually(is func() bool) bool { return gittest.Eventually(is) }
 
-// files lists what is in the outbox, without the directories.
+// files lists the files in the outbox, without the directories.
 func files(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
@@ -246,7 +246,7 @@ func TestDeliveries(t *testing.T) {
 	}
 }
 
-// What waits is delivered after a restart, in order, and nothing is lost while a target is away.
+// Pending pushes are delivered after a restart in order, and nothing is lost while a target is down.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	var up atomic.Bool
@@ -312,7 +312,7 @@ func TestCrash(t *testing.T) {
 		}
 	}
 	h.Close()
-	// What was being written is no push.
+	// A file that was being written is not a push.
 	if err := os.WriteFile(filepath.Join(dir, pushesDir, "Half"+".123"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +352,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// What cannot be noted is noted later, though nothing is left of the push but what the server knows.
+// A push that could not be recorded is recorded later, although only the server's memory has it.
 func TestOutboxThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	a, b := newTarget(t, nil), newTarget(t, nil)
@@ -421,7 +421,7 @@ func TestDeadLetters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	for i := range 20 { // nobody delivers
+	for i := range 20 { // without deliveries
 		p := push(fmt.Sprint("P", i), "1", "2")
 		do(t, h, p, p.Updates)
 	}
@@ -523,7 +523,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestBytes: names and options that are no UTF-8 come to the target, and over a crash, as they are.
+// TestBytes checks that names and options that are not UTF-8 reach the target unchanged, also after a crash.
 func TestBytes(t *testing.T) {
 	t.Parallel()
 	s := newTarget(t, nil)
@@ -632,7 +632,7 @@ func TestDecisions(t *testing.T) {
 		}
 	}
 	close(hang)
-	// A client that goes away is no failure of the target's.
+	// A client that disconnects does not count as a failure of the target.
 	ctx, cancel := context.WithCancel(t.Context())
 	s := newTarget(t, func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() })
 	to := asked("t", s.URL)

@@ -90,7 +90,7 @@ func TestAlternates(t *testing.T) {
 	if n := g.view.Load().total; n == 0 {
 		t.Error("the pool's commit-graph is not used")
 	}
-	// The fork's own chain stands on layers in the pool.
+	// The fork's own chain is on top of layers in the pool.
 	fork.Git("commit-graph", "write", "--reachable", "--split=no-merge")
 	if err := g.Refresh(); err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func graphFiles(t *testing.T, r *gittest.Repo) []string {
 	return files
 }
 
-// TestCorrupt writes over commit-graphs; answers stay as they are, or what is wrong with them does not show.
+// TestCorrupt overwrites commit-graphs. Answers stay the same, unless the damage cannot be detected.
 func TestCorrupt(t *testing.T) {
 	t.Parallel()
 	for _, variant := range []string{"full", "chain"} {
@@ -231,7 +231,7 @@ func checkCorrupt(t *testing.T, what string, g *Graph, m *model) {
 	}
 }
 
-// TestTruncated shortens a commit-graph that is mapped: the walk is done again from the objects, and Refresh tells.
+// TestTruncated shortens a mapped commit-graph. The walk is repeated from the objects, and Refresh reports the damage.
 func TestTruncated(t *testing.T) {
 	t.Parallel()
 	r := gittest.Random(t, 7, gittest.Shape{Commits: 300})
@@ -301,7 +301,7 @@ func TestChangeThatHides(t *testing.T) {
 	}
 }
 
-// TestPipesInsteadOfFiles would hang if a file were opened without care: nobody ever writes to the pipes.
+// TestPipesInsteadOfFiles would hang if a file were opened without O_NONBLOCK, because the pipes have no writer.
 func TestPipesInsteadOfFiles(t *testing.T) {
 	t.Parallel()
 	for _, variant := range []string{"full", "chain"} {
@@ -329,7 +329,7 @@ func TestPipesInsteadOfFiles(t *testing.T) {
 	}
 }
 
-// TestLinks has links in the place of commit-graph files: those that lead to where none may be are put aside.
+// TestLinks replaces commit-graph files by links. Links to places outside the root are ignored.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	for _, variant := range []string{"full", "chain"} {

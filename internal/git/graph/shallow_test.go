@@ -39,7 +39,7 @@ func ask(t *testing.T, r *gittest.Repo, lines []string) (answer []string, refuse
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	refused = strings.Contains(errs.String(), "no commits selected")
-	// A shallow server may fail to make the pack of a request with deepen-since; what it said before is of use.
+	// A shallow server may fail to make the pack of a request with deepen-since. Its earlier output is still valid.
 	if err != nil && !refused && !strings.Contains(errs.String(), "pack-objects died") {
 		t.Fatalf("upload-pack %v: %v\n%s", lines, err, errs.String())
 	}
@@ -62,7 +62,7 @@ func ask(t *testing.T, r *gittest.Repo, lines []string) (answer []string, refuse
 	return answer, refused
 }
 
-// askShallow is what git tells in shallow-info; ok is false if it refuses.
+// askShallow returns git's shallow-info. ok is false if git refuses.
 func askShallow(t *testing.T, r *gittest.Repo, lines []string) (b Boundary, ok bool) {
 	t.Helper()
 	answer, refused := ask(t, r, append(slices.Clone(lines), "done"))
@@ -158,7 +158,7 @@ func checkDepth(t *testing.T, f fixture) {
 	if len(f.server) == 0 {
 		return
 	}
-	// Nothing to deepen: git tells its own boundary.
+	// Nothing to deepen: git reports its own boundary.
 	for range 8 {
 		wants, client := f.some(f.rnd, 3), f.someCommits(f.rnd, 3)
 		lines := append(named("shallow", client.IDs()), named("want", wants)...)

@@ -2,7 +2,7 @@ package graph
 
 import "testing"
 
-// TestPlace: entries fill one chunk after the other, and none is in two places.
+// TestPlace checks that entries fill one chunk after the other, and that no entry has two places.
 func TestPlace(t *testing.T) {
 	t.Parallel()
 	chunk, at := 0, 0

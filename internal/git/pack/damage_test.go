@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// readAll reads every object from a store that may be damaged: what comes must be right, or an error of a kind that
-// says so. It returns how many were right.
+// readAll reads every object from a store that may be damaged. Each result must be correct or an error of the right
+// kind. It returns the number of correct ones.
 func readAll(t *testing.T, dir string, all []object) int {
 	t.Helper()
 	s, err := Open(filepath.Join(dir, "objects"), Options{Format: git.SHA1})

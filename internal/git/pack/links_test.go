@@ -31,8 +31,7 @@ func glob(t *testing.T, pattern string) string {
 	return found[0]
 }
 
-// TestLinksStayInsideRoot puts symbolic links in the place of what an object directory is made of, of its own and of an
-// alternate's.
+// TestLinksStayInsideRoot replaces the parts of an object directory and of an alternate's by symbolic links.
 func TestLinksStayInsideRoot(t *testing.T) {
 	t.Parallel()
 	outer := t.TempDir()
@@ -120,7 +119,7 @@ func TestHTTPAlternatesAreIgnored(t *testing.T) {
 	}
 }
 
-// TestLookups looks at the directories once for many misses, and once more for each time that something new was there.
+// TestLookups checks that many misses scan the directories once, and once more after each change.
 func TestLookups(t *testing.T) {
 	t.Parallel()
 	r, _ := withPack(t, filepath.Join(t.TempDir(), "r"))

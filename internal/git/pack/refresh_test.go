@@ -13,7 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// coarse is a file system whose clock moves on when the test says so.
+// coarse is a file system whose clock is controlled by the test.
 type coarse struct {
 	clock atomic.Int64 // nanoseconds
 	tick  time.Duration
@@ -47,7 +47,7 @@ func TestCoarseClock(t *testing.T) {
 		r.GitIn(ids[i].String()+"\n", "pack-objects", "-q", "objects/pack/pack")
 	}
 	addPack(0)
-	dirs := func() { // only packs are looked at here
+	dirs := func() { // only packs matter here
 		loose, _ := filepath.Glob(filepath.Join(r.Dir, "objects/[0-9a-f][0-9a-f]"))
 		for _, d := range loose {
 			if err := os.RemoveAll(d); err != nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestPipesInsteadOfFiles would hang if any file were opened without care: nobody ever writes to the pipes.
+// TestPipesInsteadOfFiles would hang if a file were opened without O_NONBLOCK, because the pipes have no writer.
 func TestPipesInsteadOfFiles(t *testing.T) {
 	t.Parallel()
 	for pattern, want := range map[string]fault.Kind{
 		"pack/*.pack":           fault.Corrupt,
-		"pack/*.idx":            fault.NotFound, // of the pack nothing is known then; Damaged tells
+		"pack/*.idx":            fault.NotFound, // without its index the pack is unknown; Damaged reports it
 		"pack/multi-pack-index": fault.Internal, // none: each pack's own index answers
 		"info/alternates":       fault.Corrupt,
 		"??/*":                  fault.Corrupt,

@@ -109,8 +109,8 @@ func TestVerifier(t *testing.T) {
 	}
 }
 
-// TestVerifierReplaced has a pack's index replaced between the looks at both files, as `git repack` does: that is not
-// damage. And a large pack that is being read does not hold up small ones.
+// TestVerifierReplaced replaces a pack's index between the reads of both files, as `git repack` does. That is not
+// damage. A large pack that is being read does not block small ones.
 func TestVerifierReplaced(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)

@@ -92,7 +92,8 @@ func TestTooLongPacketPanics(t *testing.T) {
 	}
 }
 
-// What is read is what was written: packets written again give the bytes that were read, but for the case of digits.
+// FuzzReader encodes the packets that it reads. The result has the same bytes, except for the case of hexadecimal
+// digits.
 func FuzzReader(f *testing.F) {
 	for _, s := range []string{"", "0000", "0001", "0002", "0003", "0004", "0006a\n", "000Aabcdef", "fff0", "ffff",
 		"00-1", "0014command=ls-refs\n0000"} {

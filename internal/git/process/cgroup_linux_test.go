@@ -109,7 +109,7 @@ func TestCgroup(t *testing.T) {
 	if n := refused(t, metrics); n != 1 {
 		t.Errorf("%v commands were refused", n)
 	}
-	// An error of its own is told as such, and is not tried twice.
+	// An error of the command itself is returned, and is not retried.
 	if _, err := r.Start(t.Context(), absent); err == nil || refused(t, metrics) != 1 {
 		t.Errorf("%v, %v commands were refused", err, refused(t, metrics))
 	}

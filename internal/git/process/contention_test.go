@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestContention: what commands that run did is told once.
+// TestContention checks that the usage of running commands is reported once.
 func TestContention(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

@@ -13,8 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// TestManyAtOnce: of 10,000 who want a slot at once, those get one for whom there is room, the others a clean error,
-// and nothing is left behind.
+// TestManyAtOnce requests 10,000 slots at once. As many as possible succeed, the others get an error, and nothing is
+// left behind.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	const slots, queue, all = 2, 50, 10_000
@@ -81,8 +81,8 @@ func TestStderrFlood(t *testing.T) {
 	}
 }
 
-// TestStdinIsNotRead: a command that reads nothing of an endless input runs into its time limit, and whoever waits for
-// it gets on.
+// TestStdinIsNotRead runs a command that does not read its endless input. It reaches its time limit, and its caller
+// continues.
 func TestStdinIsNotRead(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{Time: 100 * time.Millisecond})

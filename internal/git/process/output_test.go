@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// TestSmallPipe reads one that the system gave too few bytes for: Read is woken by what comes, by the end, and is no
-// later than its deadline and Close.
+// TestSmallPipe reads a pipe with a small buffer. Data and the end wake Read, and its deadline and Close are exact.
 func TestSmallPipe(t *testing.T) {
 	t.Parallel()
 	small := func() (*Output, *os.File) {

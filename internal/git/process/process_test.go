@@ -205,7 +205,7 @@ func awaitGone(t *testing.T, pid int) {
 	})
 }
 
-// TestEscaped has a grandchild leave the group with the pipes in its hands: nobody may wait for it.
+// TestEscaped has a grandchild that leaves the group and keeps the pipes. No caller may wait for it.
 func TestEscaped(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{})
@@ -517,7 +517,7 @@ func TestGrace(t *testing.T) {
 	}
 }
 
-// TestCallersShareSlots: who has none yet is next, however much others have waiting.
+// TestCallersShareSlots checks that a caller without a slot is next, regardless of the queues of others.
 func TestCallersShareSlots(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{Slots: 1, Queue: 10})

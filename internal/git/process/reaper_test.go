@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// TestReaperMetrics: whether the reaper is up is not said before one is wanted, and what failed is counted by cause,
-// from 0 on.
+// TestReaperMetrics checks that the state of the reaper is absent before it is started, and that failures are counted
+// by cause, from 0 on.
 func TestReaperMetrics(t *testing.T) {
 	t.Parallel()
 	m := newReaperMetrics()

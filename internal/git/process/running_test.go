@@ -61,7 +61,7 @@ func TestRunning(t *testing.T) {
 	}
 }
 
-// TestLateOutput: what is read after a command has ended counts as well.
+// TestLateOutput checks that bytes count even if they are read after the end of the command.
 func TestLateOutput(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{})
@@ -111,7 +111,8 @@ func TestSanitised(t *testing.T) {
 	}
 }
 
-// TestRunningIsBounded: who starts processes without end is not looked at without end.
+// TestRunningIsBounded checks that a caller that starts very many processes does not make the report longer than its
+// limit.
 func TestRunningIsBounded(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

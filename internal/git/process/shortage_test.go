@@ -19,8 +19,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// TestShortage: many who want a process while there is no room for one ask one at a time, and all have theirs once
-// there is.
+// TestShortage has many callers that need a process during a shortage. They retry one at a time, and all succeed after
+// the shortage.
 func TestShortage(t *testing.T) {
 	t.Parallel()
 	s := newStarter(NewMetrics())
@@ -61,7 +61,7 @@ func TestShortage(t *testing.T) {
 	}
 }
 
-// TestShortageLasts: who has waited long enough is told what there is too little of.
+// TestShortageLasts checks that callers get an error that names the shortage after their wait.
 func TestShortageLasts(t *testing.T) {
 	t.Parallel()
 	for errno, of := range map[syscall.Errno]string{
@@ -93,7 +93,7 @@ func TestShortageAbandoned(t *testing.T) {
 	if err := startError(script(""), err); !fault.Is(err, fault.Cancelled) {
 		t.Error(err)
 	}
-	// What is wrong with one command says nothing about the system.
+	// The error of one command does not mean a shortage of the system.
 	if err := s.start(t.Context(), func() error { return syscall.ENOENT }); err != syscall.ENOENT || s.why() == nil {
 		t.Errorf("%v, %v", err, s.why())
 	}
@@ -177,13 +177,13 @@ func beHelper(what string) error {
 	return run()
 }
 
-// TestNoDescriptors: a server that has no descriptor left says so, and starts processes again once there are some.
+// TestNoDescriptors checks that a server without free descriptors reports that, and starts processes again later.
 func TestNoDescriptors(t *testing.T) {
 	t.Parallel()
 	helper(t, "descriptors")
 }
 
-// TestNoProcesses: a server whose user may have no more processes says so, and starts some again once it may.
+// TestNoProcesses checks that a server at its limit of processes reports that, and starts processes again later.
 func TestNoProcesses(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {

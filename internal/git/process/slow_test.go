@@ -93,7 +93,7 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestNotSlow: what is fast, and what nobody wants to know, is not told.
+// TestNotSlow checks that fast commands, and slow ones without a callback, are not reported.
 func TestNotSlow(t *testing.T) {
 	t.Parallel()
 	for _, slow := range []time.Duration{0, time.Hour} {

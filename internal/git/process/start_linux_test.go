@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestStartsByVfork looks at the system calls of a process that runs git: what has our page tables copied would take
-// longer the greater we are.
+// TestStartsByVfork checks the system calls of a process that runs git. A call that copies the page tables would take
+// longer in a larger process.
 func TestStartsByVfork(t *testing.T) {
 	t.Parallel()
 	strace, err := exec.LookPath("strace")

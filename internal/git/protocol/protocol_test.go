@@ -205,7 +205,7 @@ func (r *repeats) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// What a request says again and again takes no memory.
+// TestRepeatsTakeNoMemory checks that repeated arguments of a request take no memory.
 func TestRepeatsTakeNoMemory(t *testing.T) {
 	const many = 300_000
 	long := strings.Repeat("x", 65000)

@@ -46,7 +46,7 @@ func BenchmarkSnapshotValid(b *testing.B) {
 	}
 }
 
-// BenchmarkSnapshotLoad opens the repository anew each time.
+// BenchmarkSnapshotLoad opens the repository for each snapshot.
 func BenchmarkSnapshotLoad(b *testing.B) {
 	for _, n := range []struct{ packed, loose int }{{200_000, 3}, {200_000, 5_000}} {
 		b.Run(fmt.Sprintf("packed=%d/loose=%d", n.packed, n.loose), func(b *testing.B) {

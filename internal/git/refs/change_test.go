@@ -84,7 +84,7 @@ func TestEveryStepAgainstGit(t *testing.T) {
 	}
 }
 
-// TestWritesWithinOneTick rewrites files in place so that only their content tells.
+// TestWritesWithinOneTick rewrites files in place, so that only their contents differ.
 func TestWritesWithinOneTick(t *testing.T) {
 	t.Parallel()
 	ids := [2]git.ObjectID{git.MustParseObjectID(strings.Repeat("1", 40)), git.MustParseObjectID(strings.Repeat("2", 40))}
@@ -142,7 +142,7 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 	}
 }
 
-// TestPackedBetweenTheLooks moves refs to packed-refs after the loose refs were looked at and before packed-refs is.
+// TestPackedBetweenTheLooks moves refs to packed-refs after the loose refs were read and before packed-refs is read.
 func TestPackedBetweenTheLooks(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
@@ -218,8 +218,8 @@ func TestNeverQuiet(t *testing.T) {
 	}
 }
 
-// TestConcurrentWriters runs transactions and pack-refs against readers: a ref that exists throughout is never missed,
-// and no value is seen that it never had, nor an older one after a newer one.
+// TestConcurrentWriters runs transactions and pack-refs against readers. A ref that always exists is never missing, and
+// readers see only values that it had, in their order.
 func TestConcurrentWriters(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
@@ -326,7 +326,7 @@ func tryIn(r *gittest.Repo, stdin string, args ...string) error {
 	return cmd.Run()
 }
 
-// TestLateCallersShareTheNextLook holds a look up and checks who gets which result.
+// TestLateCallersShareTheNextLook blocks a read of the refs and checks which result each caller gets.
 func TestLateCallersShareTheNextLook(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -400,7 +400,7 @@ func count(t *testing.T, c prometheus.Counter) float64 {
 	return m.GetCounter().GetValue()
 }
 
-// waitForRound returns when somebody waits for the next look.
+// waitForRound returns when a caller waits for the next read.
 func waitForRound(s *Store) {
 	for {
 		s.mu.Lock()

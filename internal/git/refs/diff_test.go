@@ -29,8 +29,8 @@ func state(t *testing.T, s *Snapshot) map[git.RefName]Ref {
 	return all
 }
 
-// TestDiff changes a repository at random: what Diff tells, applied to the old state, is the new one, and it tells no
-// more.
+// TestDiff changes a repository at random. The result of Diff, applied to the old state, is the new one, and Diff
+// reports no other changes.
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	const seed = 11
@@ -131,7 +131,7 @@ func TestDiffOfDamagedRefs(t *testing.T) {
 	}
 }
 
-// TestEachAfter goes on after every name, and after some that are none.
+// TestEachAfter continues after every name, and after some names without a ref.
 func TestEachAfter(t *testing.T) {
 	t.Parallel()
 	repo := gittest.Init(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// What is hidden is absent whichever way one asks, loose or packed; symbolic refs to it stay.
+// TestHidden checks that hidden refs are absent in every query, loose or packed. Symbolic refs to them stay.
 func TestHidden(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)

@@ -83,7 +83,7 @@ func TestUnsortedPackedRefs(t *testing.T) {
 	}
 }
 
-// TestDamagedPackedRefs: a damaged line that an answer depends on is an error that says where, never an answer.
+// TestDamagedPackedRefs checks that an answer that depends on a damaged line is an error with the location.
 func TestDamagedPackedRefs(t *testing.T) {
 	t.Parallel()
 	head := "# pack-refs with: peeled fully-peeled sorted \n"
@@ -176,7 +176,7 @@ func FuzzPackedRefs(f *testing.F) {
 			return nil
 		})
 		if eachErr != nil || !slices.IsSorted(seen) {
-			return // damaged, or not sorted though it says so
+			return // damaged, or not sorted in spite of the header
 		}
 		if lookupErr != nil || prefixErr != nil {
 			t.Fatalf("Each works, but %v, %v", lookupErr, prefixErr)
@@ -236,7 +236,7 @@ func FuzzLoose(f *testing.F) {
 	})
 }
 
-// FuzzIsRefName: the quick check says what the careful one says.
+// FuzzIsRefName compares the fast check with the complete one.
 func FuzzIsRefName(f *testing.F) {
 	for _, s := range []string{"", "refs/", "refs/a", "refs//a", "refs/a/", "refs/a.1", "refs/a.lock", "refs/a.1lock",
 		"refs/.1", "refs/a..1",

@@ -389,7 +389,7 @@ func TestReftableIsRefused(t *testing.T) {
 	r := gittest.Init(t)
 	s := openBare(r, Options{})
 	snapshot(t, s)
-	// What a migration leaves behind.
+	// Leftovers of a migration.
 	write(t, filepath.Join(r.Dir, "reftable/tables.list"), "")
 	if err := os.RemoveAll(filepath.Join(r.Dir, "refs/heads")); err != nil {
 		t.Fatal(err)
@@ -402,7 +402,7 @@ func TestReftableIsRefused(t *testing.T) {
 			t.Errorf("a reftable repository: %v", err)
 		}
 	}
-	// What is left behind in a repository of files has no say.
+	// Leftovers in a repository of files have no effect.
 	write(t, filepath.Join(r.Dir, "HEAD"), "ref: refs/heads/main\n")
 	snapshot(t, s)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// TestPackedRefsIsAPipe would hang if the file were opened without care: nobody ever writes to the pipe.
+// TestPackedRefsIsAPipe would hang if the file were opened without O_NONBLOCK, because the pipe has no writer.
 func TestPackedRefsIsAPipe(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

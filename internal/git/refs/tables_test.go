@@ -25,7 +25,7 @@ func tablesRepo(t *testing.T) (dir string) {
 
 var errHangs = fault.New(fault.Deadline, "git cannot list the repository's refs")
 
-// TestFailedListingIsKept: a listing that failed is not tried again at once, but as soon as the tables change.
+// TestFailedListingIsKept checks that a failed listing is not repeated before the tables change.
 func TestFailedListingIsKept(t *testing.T) {
 	t.Parallel()
 	dir := tablesRepo(t)
