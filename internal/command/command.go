@@ -127,14 +127,22 @@ and copied to every other client with the same request. So many identical clones
 		Example: `  packhorse serve --root /srv/git        # http://127.0.0.1:8080/<path of the repository>
   packhorse config show --root /srv/git  # every setting, and the origin of its value
   packhorse help serve`,
-		Version: versionOf(env).Version, // for --version
 	}
-	root.SetVersionTemplate(versionOf(env).line())
-	return group(root, serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env),
+	group(root, serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env),
 		workersCommand(env), drainCommand(env), undrainCommand(env),
 		repoCommand(env), cacheCommand(env), resolveCommand(env), topCommand(env), doctorCommand(env), tokenCommand(env),
 		configCommand(env), debugCommand(env), versionCommand(env), reaperCommand(),
 		movedCommand("bench"), movedCommand("compare"))
+	// Not cobra's own flag: its text is a template, and with templates the linker keeps all methods of the program.
+	version := root.Flags().BoolP("version", "v", false, "version for packhorse")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *version {
+			_, err := io.WriteString(cmd.OutOrStdout(), versionOf(env).line())
+			return err
+		}
+		return cmd.Help()
+	}
+	return root
 }
 
 // group completes a command that only has subcommands: without one it prints its help.
