@@ -123,7 +123,7 @@ const forbidden = `
 var rooms = map[string][]string{
 	"connectrpc.com/...": {"proto/packhorse/v1/packhorsev1connect",
 		"proto/internalv1/internalv1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench/...",
-		"command"},
+		"command", "observe/tracing"},
 	"github.com/spf13/...": {"config", "command", "bench", "bench/...", "compare",
 		"cli"},
 	"github.com/pelletier/go-toml/...":                          {"config"},

@@ -17,8 +17,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
@@ -90,15 +88,7 @@ func New(o Options) (*Exporter, error) {
 	if o.Every == 0 {
 		o.Every = defaultEvery
 	}
-	client := otlptracehttp.NewClient(otlptracehttp.WithEndpointURL(u.String()), otlptracehttp.WithTimeout(o.Timeout),
-		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: o.Timeout / 20,
-			MaxInterval: o.Timeout / 4, MaxElapsedTime: o.Timeout}))
-	if o.GRPC {
-		client = otlptracegrpc.NewClient(otlptracegrpc.WithEndpointURL(u.String()), otlptracegrpc.WithTimeout(o.Timeout),
-			otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: true, InitialInterval: o.Timeout / 20,
-				MaxInterval: o.Timeout / 4, MaxElapsedTime: o.Timeout}))
-	}
-	exporter, err := otlptrace.New(context.Background(), client) // connects later
+	exporter, err := otlptrace.New(context.Background(), newCollector(u, o)) // connects later
 	if err != nil {
 		return nil, fmt.Errorf("make the exporter of traces: %w", err)
 	}

@@ -3,6 +3,7 @@ package tracing
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,7 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -27,18 +28,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // receiver is a collector, over HTTP and gRPC.
 type receiver struct {
-	collector.UnimplementedTraceServiceServer
+	collectorpb.UnimplementedTraceServiceServer
 	mu   sync.Mutex
-	got  []*collector.ExportTraceServiceRequest
+	got  []*collectorpb.ExportTraceServiceRequest
 	hold chan struct{} // unless nil: answers wait for it
 }
 
 func (r *receiver) Export(_ context.Context,
-	request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	request *collectorpb.ExportTraceServiceRequest) (*collectorpb.ExportTraceServiceResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.got = append(r.got, request)
-	return &collector.ExportTraceServiceResponse{}, nil
+	return &collectorpb.ExportTraceServiceResponse{}, nil
 }
 
 func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
@@ -46,7 +47,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		<-r.hold
 	}
 	body, err := io.ReadAll(request.Body)
-	m := new(collector.ExportTraceServiceRequest)
+	m := new(collectorpb.ExportTraceServiceRequest)
 	if err == nil {
 		err = proto.Unmarshal(body, m)
 	}
@@ -149,7 +150,7 @@ func TestSpansArrive(t *testing.T) {
 					t.Fatal(err)
 				}
 				s := grpc.NewServer()
-				collector.RegisterTraceServiceServer(s, r)
+				collectorpb.RegisterTraceServiceServer(s, r)
 				go s.Serve(l)
 				t.Cleanup(s.Stop)
 				url = "http://" + l.Addr().String()
@@ -228,6 +229,54 @@ func TestNobodyWaits(t *testing.T) {
 				t.Errorf("%s: said %d times: %s", name, n, &log)
 			}
 		}
+	}
+}
+
+// An export is repeated if the collector asks for it, and fails with the collector's reason otherwise.
+func TestCollectorErrors(t *testing.T) {
+	t.Parallel()
+	var status, calls int
+	var body []byte
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if calls++; calls > 1 {
+			return
+		}
+		w.WriteHeader(status)
+		w.Write(body)
+	}))
+	t.Cleanup(s.Close)
+	u, err := ParseEndpoint(s.URL, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCollector(u, Options{Timeout: 20 * time.Millisecond})
+	partial, err := proto.Marshal(&collectorpb.ExportTraceServiceResponse{
+		PartialSuccess: &collectorpb.ExportTracePartialSuccess{RejectedSpans: 3, ErrorMessage: "too old"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		status    int
+		body      []byte
+		wantCalls int
+		wantError string
+	}{
+		{200, nil, 1, "<nil>"},
+		{503, nil, 2, "<nil>"},
+		{429, nil, 2, "<nil>"},
+		{400, []byte("bad spans"), 1, `collector: HTTP status 400 Bad Request: "bad spans"`},
+		{200, partial, 1, `collector: rejected 3 spans: "too old"`},
+		{200, []byte("\xff\xff"), 1, "<nil>"},
+	} {
+		status, body, calls = test.status, test.body, 0
+		err := c.UploadTraces(t.Context(), nil)
+		if got := fmt.Sprint(err); got != test.wantError || calls != test.wantCalls {
+			t.Errorf("status %d: got error %s after %d calls, want %s after %d", test.status, got, calls, test.wantError,
+				test.wantCalls)
+		}
+	}
+	if err := c.Stop(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
