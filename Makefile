@@ -21,7 +21,7 @@ BINARY   := bin/packhorse
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser check vet proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser check vet vet-darwin proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,7 +57,7 @@ test-short:
 	@[ -n '$(RACE)' ] || echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'
 	$(GOTEST) -short -timeout 15m ./...
 
-test-all: test test-long test-browser clients ## Run all tests: also long ones, the browser, other git clients, and soaks
+test-all: test vet-darwin test-long test-browser clients ## Run all tests: also long ones, the browser, other git clients, and soaks
 	$(MAKE) soak-protocol SESSIONS=2000
 	$(MAKE) soak-push SOAK=1m
 
@@ -81,15 +81,19 @@ clients-doc: ## Regenerate docs/reference/clients.md from a run with all clients
 	@.ci/clients $(CLIENTDIR)
 	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$' -update
 
-check: vet ## Check formatting, vet for Linux and macOS, the API's definitions, the language, and commit subjects
+check: vet ## Check formatting, go vet, types for macOS, the API's definitions, the language, and commit subjects
 	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go' 2>/dev/null || find . -name '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "Not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	@.ci/proto check
 	@.ci/prose
 	@.ci/commits
 
+# vet compiles packages as the tests do, so that each is compiled once.
 vet:
-	CGO_ENABLED=0 go vet ./...
+	CGO_ENABLED=$(if $(RACE),1,0) go vet $(RACE) ./...
+	CGO_ENABLED=0 go run -buildvcs=false ./.ci/typecheck -goos darwin ./...
+
+vet-darwin:
 	CGO_ENABLED=0 GOOS=darwin go vet ./...
 
 proto: ## Regenerate Go code from proto/
