@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -30,7 +31,8 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
-	for _, failure := range failures {
+	slices.Sort(failures)
+	for _, failure := range slices.Compact(failures) { // a package and its test variant have the same errors
 		fmt.Fprintln(os.Stderr, failure)
 	}
 	if err != nil || len(failures) > 0 {
@@ -53,7 +55,7 @@ type listedPackage struct {
 }
 
 // check returns the errors in the packages of the patterns.
-func check(system string, patterns []string) ([]error, error) {
+func check(system string, patterns []string) ([]string, error) {
 	list, err := list(system, patterns)
 	if err != nil {
 		return nil, err
@@ -108,7 +110,7 @@ type checker struct {
 	packages map[string]*listedPackage // by import path
 
 	mu       sync.Mutex
-	failures []error
+	failures []string
 }
 
 // check sets the types of a package.
@@ -158,7 +160,7 @@ func (c *checker) parse(p *listedPackage) ([]*ast.File, error) {
 func (c *checker) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failures = append(c.failures, err)
+	c.failures = append(c.failures, err.Error())
 }
 
 // imported returns the package that p imports by this path.
