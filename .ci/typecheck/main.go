@@ -1,5 +1,6 @@
 // Command typecheck checks the types of packages and their tests for another operating system. It reads dependencies
-// from source and skips their function bodies. go vet compiles them, which takes minutes of CPU time instead of seconds.
+// from source and skips their function bodies. go vet compiles them, which takes minutes of CPU time instead of
+// seconds.
 package main
 
 import (
