@@ -126,10 +126,10 @@ func TestWarnings(t *testing.T) {
 		{rule("**"), ""},
 		{rule("tem/**"), `:4: warning: auth.rule.repositories: "tem/**" matches no repository below ` + root},
 		{hook("http://127.0.0.1:1/x"),
-			`:4: warning: webhook "w" cannot be delivered: its host has an address of a private network`},
+			`:4: warning: webhook "w" cannot be delivered: its host only has addresses of a private network`},
 		{hook("http://no-such-host.invalid/x"), "the host no-such-host.invalid has no address"},
 		{hook("http://127.0.0.1:1/x") + "allow_private = true\n", ""},
-		{"[auth.hook]\nurl = \"http://no-such-host.invalid/\"\n", "auth.hook.url: the hook cannot be asked"},
+		{"[auth.hook]\nurl = \"http://no-such-host.invalid/\"\n", "auth.hook.url: the hook is unreachable"},
 	} {
 		file := filepath.Join(t.TempDir(), "packhorse.toml")
 		if err := os.WriteFile(file, fmt.Appendf(nil, "root = %q\n%s", root, test.text), 0o600); err != nil {

@@ -1,7 +1,7 @@
 package config
 
-// AuthConfig says who may do what (docs/how-to/auth.md). A gateway and serve authenticate callers. A storage node
-// trusts its gateways.
+// AuthConfig sets authentication and permissions (docs/how-to/auth.md). A gateway and serve authenticate callers. A
+// storage node trusts its gateways.
 type AuthConfig struct {
 	// Tokens is the file with the hashes of the tokens that "packhorse token" creates and revokes. Changes apply at
 	// once. Empty means STATE/tokens. Any other file must exist when the server starts.
@@ -16,13 +16,13 @@ type AuthConfig struct {
 	Hook HookConfig   `toml:"hook"`
 }
 
-// RuleConfig is a rule: what some callers may do with some repositories. Each rule is a table of its own. The first
+// RuleConfig is a rule, which gives callers a permission for repositories. Each rule is a table of its own. The first
 // rule that matches a caller and a repository decides. If none matches, the hook decides; without a hook the request is
 // refused. Without rules and hook, a token allows what its scope says. SIGHUP reads the rules again, but not if all of
 // them are gone.
 type RuleConfig struct {
-	// Who lists callers: "anonymous" for callers without credentials, "*" for all others, a name ("alice"), or a name
-	// with its kind of credential: "token:ci", "key:alice", "certificate:alice", "hook:alice".
+	// Who lists callers: "anonymous" for callers without credentials, "*" for all others, a name ("alice"), or a
+	// name with its kind of credential: "token:ci", "key:alice", "certificate:alice", "hook:alice".
 	Who []string `toml:"who"`
 
 	// Repositories lists patterns of whole path components: "team/app" is one repository, "team/*" are those directly
@@ -35,7 +35,7 @@ type RuleConfig struct {
 }
 
 // HookConfig is the auth hook: an application that checks credentials other than our tokens over HTTP, and decides
-// about callers whom no rule matches.
+// about requests that no rule matches.
 type HookConfig struct {
 	// URL is the URL to which questions are sent with POST: "http://..." or "https://...". Empty means no hook.
 	URL string `toml:"url"`
@@ -54,8 +54,8 @@ type HookConfig struct {
 	// is 20 times as many.
 	CacheSize int `toml:"cache_size" default:"10000" range:"0.."`
 
-	// Many says that the hook understands questions about many repositories at once, which searches ask ("readable",
-	// docs/how-to/auth.md). Otherwise each repository is a question of its own.
+	// Many reports that the hook answers questions about many repositories at once ("readable", docs/how-to/auth.md).
+	// Searches ask them. If it is false, each repository is a question of its own.
 	Many bool `toml:"many"`
 
 	// Fail is the result when the hook fails: "closed" refuses, "stale" uses a cached answer that expired within the

@@ -3,16 +3,15 @@ package config
 import (
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"os"
 	"time"
 )
 
-// expiresSoon is how long before its end a certificate is worth a warning.
+// expiresSoon is the remaining time of a certificate below which there is a warning.
 const expiresSoon = 14 * 24 * time.Hour
 
-// CertificateFile is a TLS certificate that the configuration names.
+// CertificateFile is a TLS certificate in the configuration.
 type CertificateFile struct {
 	Key     string // of the configuration
 	What    string // the metric's label
@@ -20,7 +19,7 @@ type CertificateFile struct {
 	Private string // file of its private key
 }
 
-// Certificates are the TLS certificates that a role shows to others.
+// Certificates returns the TLS certificates that a role presents to other processes.
 func (c *Config) Certificates(role Role) (list []CertificateFile) {
 	add := func(on bool, key, what, file, private string) {
 		if on && file != "" {
@@ -38,7 +37,7 @@ func (c *Config) Certificates(role Role) (list []CertificateFile) {
 	return list
 }
 
-// ReadLeaf reads the first certificate of a PEM file, which is the server's own.
+// ReadLeaf reads the first certificate of a PEM file, which belongs to the server.
 func ReadLeaf(file string) (*x509.Certificate, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -49,17 +48,17 @@ func ReadLeaf(file string) (*x509.Certificate, error) {
 			return x509.ParseCertificate(block.Bytes)
 		}
 	}
-	return nil, errors.New("no certificate in it")
+	return nil, fmt.Errorf("%s contains no certificate", file)
 }
 
-// Validity says what is wrong with the time of a certificate; "" if nothing is.
+// Validity describes the problem with the period of a certificate. It returns "" if there is none.
 func Validity(c *x509.Certificate, now time.Time) string {
 	day := func(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 	switch {
 	case now.After(c.NotAfter):
 		return fmt.Sprintf("the certificate expired on %s; renew it: clients refuse the connection", day(c.NotAfter))
 	case now.Before(c.NotBefore):
-		return fmt.Sprintf("the certificate is valid from %s on; look at the clock: clients refuse the connection until then",
+		return fmt.Sprintf("the certificate is valid from %s on: check the clock; clients refuse the connection until then",
 			day(c.NotBefore))
 	case c.NotAfter.Sub(now) < expiresSoon:
 		return fmt.Sprintf("the certificate expires on %s, in %d days; renew it", day(c.NotAfter),

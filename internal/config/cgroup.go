@@ -39,13 +39,14 @@ type CgroupLimits struct {
 	// MemoryMax is the memory above which a process of the group is killed. 0 means no limit.
 	MemoryMax Size `toml:"memory_max"`
 
-	// CPUWeight is the share of CPU time relative to the other groups when the CPU is busy, from 1 to 10000.
+	// CPUWeight is the share of CPU time relative to the other groups when the CPU is busy.
 	CPUWeight int `toml:"cpu_weight" default:"100" range:"1..10000"`
 }
 
 // leastCgroup is the least memory in which the processes of a group can run.
 const leastCgroup Size = 32 << 20
 
+// check reports limits with which no process could run.
 func (c *CgroupConfig) check(bad func(format string, args ...any)) {
 	for name, l := range c.Groups() {
 		for what, size := range map[string]Size{"memory_high": l.MemoryHigh, "memory_max": l.MemoryMax} {

@@ -9,11 +9,13 @@ import (
 func TestCgroupLimits(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(c *CgroupConfig){
-		"cgroup.pack.cpu_weight is 0;":        func(c *CgroupConfig) { c.Pack.CPUWeight = 0 },
-		"cgroup.server.cpu_weight is 10001;":  func(c *CgroupConfig) { c.Server.CPUWeight = 10001 },
-		"cgroup.search.memory_max is 1MiB;":   func(c *CgroupConfig) { c.Search.MemoryMax = 1 << 20 },
-		"cgroup.other.memory_high is 1;":      func(c *CgroupConfig) { c.Other.MemoryHigh = 1 },
-		"cgroup.receive.memory_high is 2GiB,": func(c *CgroupConfig) { c.Receive.MemoryHigh, c.Receive.MemoryMax = 2<<30, 1<<30 },
+		"cgroup.pack.cpu_weight is 0;":       func(c *CgroupConfig) { c.Pack.CPUWeight = 0 },
+		"cgroup.server.cpu_weight is 10001;": func(c *CgroupConfig) { c.Server.CPUWeight = 10001 },
+		"cgroup.search.memory_max is 1MiB;":  func(c *CgroupConfig) { c.Search.MemoryMax = 1 << 20 },
+		"cgroup.other.memory_high is 1;":     func(c *CgroupConfig) { c.Other.MemoryHigh = 1 },
+		"cgroup.receive.memory_high is 2GiB,": func(c *CgroupConfig) {
+			c.Receive.MemoryHigh, c.Receive.MemoryMax = 2<<30, 1<<30
+		},
 	} {
 		c := DefaultConfig()
 		if err := c.Check(); err != nil {

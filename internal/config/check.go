@@ -13,14 +13,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
-// Check finds the values that cannot be right by themselves or together. Every message says what to do.
+// Check reports values that are wrong alone or in combination. The error joins all of them, each with its remedy.
 func (c *Config) Check() error {
 	f := &Findings{}
 	c.checkValues(f)
 	return f.Err()
 }
 
-// checkValues is check for a configuration whose places in files are known.
+// checkValues is Check for a configuration with known lines.
 func (c *Config) checkValues(f *Findings) {
 	c.checkListeners(f)
 	c.checkProxies(f)
@@ -44,7 +44,7 @@ func (c *Config) checkValues(f *Findings) {
 	}
 }
 
-// checkListeners finds addresses that would let in more than is meant.
+// checkListeners checks the addresses of the public and the private listener.
 func (c *Config) checkListeners(f *Findings) {
 	bad := f.bad
 	if _, err := SplitAddress(c.HTTP.Address); err != nil {
@@ -54,8 +54,8 @@ func (c *Config) checkListeners(f *Findings) {
 		if host, err := SplitAddress(c.Ops.Address); err != nil {
 			bad("ops.address: %w", err)
 		} else if !IsLoopback(host) && !c.Ops.Expose {
-			bad("ops.address %q can be reached by other machines, and it serves profiles to whoever reaches it: "+
-				"add --ops-expose (ops.expose = true) if that network is trusted, or listen on 127.0.0.1", c.Ops.Address)
+			bad("ops.address %q is reachable from other machines and serves profiles without authentication: listen on "+
+				"127.0.0.1, or add --ops-expose (ops.expose = true) if the network is trusted", c.Ops.Address)
 		}
 	}
 	if (c.HTTP.TLSCert == "") != (c.HTTP.TLSKey == "") {
@@ -63,14 +63,14 @@ func (c *Config) checkListeners(f *Findings) {
 	}
 }
 
-// checkRole finds what a role needs and was not told.
+// checkRole reports missing keys that a role needs.
 func (c *Config) checkRole(role Role) error {
 	if role == RoleGateway || role == RoleSearch {
 		if len(c.Node) == 0 {
 			return errors.New("which nodes? name each with --node NAME=ADDRESS (or a [[node]] table in the configuration)")
 		}
 		if c.State == "" {
-			return errors.New("there is no home directory for the admin socket; name a state directory with --state DIR")
+			return errors.New("there is no home directory for the admin socket: name a state directory with --state DIR")
 		}
 		if role == RoleSearch && c.Search.Listen == "" {
 			return errors.New("where do gateways reach this process? give --listen 127.0.0.1:9200 or --listen unix:PATH (or " +
@@ -89,7 +89,7 @@ func (c *Config) checkRole(role Role) error {
 	return nil
 }
 
-// checkDisk finds what the machine lacks for these values in this role.
+// checkDisk checks the files, directories and programs that a role uses.
 func (c *Config) checkDisk(role Role, f *Findings) {
 	quiet := slog.New(slog.DiscardHandler)
 	if role.FacesClients() {
@@ -141,7 +141,7 @@ func (c *Config) checkDisk(role Role, f *Findings) {
 	}
 }
 
-// checkRepositoriesDisk is checkDisk for what serves repositories.
+// checkRepositoriesDisk is checkDisk for roles with repositories.
 func (c *Config) checkRepositoriesDisk(f *Findings, quiet *slog.Logger) {
 	if err := CheckRoot(c.Root); err != nil {
 		f.at("root")("%w", err)
@@ -173,6 +173,7 @@ func (c *Config) checkRepositoriesDisk(f *Findings, quiet *slog.Logger) {
 	}
 }
 
+// SplitAddress returns the host of HOST:PORT. The port may be a name.
 func SplitAddress(address string) (host string, err error) {
 	host, port, err := net.SplitHostPort(address)
 	if err == nil {
@@ -184,8 +185,8 @@ func SplitAddress(address string) (host string, err error) {
 	return host, nil
 }
 
-// IsLoopback reports whether only this machine reaches the host. An empty host is every address of the machine. Of
-// names, only localhost counts; what others resolve to may change.
+// IsLoopback reports whether the host is only reachable from this machine. An empty host is every address of the
+// machine. The only name that counts is localhost, because the addresses of other names may change.
 func IsLoopback(host string) bool {
 	if host == "localhost" {
 		return true
@@ -199,12 +200,12 @@ func CheckRoot(root string) error {
 	info, err := os.Stat(root)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("the root %s does not exist; make the directory, or name the one that holds your bare repositories",
+		return fmt.Errorf("the root %s does not exist: create it, or name the directory that contains your bare repositories",
 			root)
 	case err != nil:
 		return fmt.Errorf("the root: %w", err)
 	case !info.IsDir():
-		return fmt.Errorf("the root %s is not a directory; name the directory above your bare repositories", root)
+		return fmt.Errorf("the root %s is not a directory: name the directory that contains your bare repositories", root)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
-// Enabled tells whether there is an application.
+// Enabled reports whether there is an application.
 func (c *AppConfig) Enabled() bool { return len(c.Workers) > 0 || len(c.Pool) > 0 }
 
 const (
@@ -19,11 +19,11 @@ const (
 	maxWorkers      = 1000 // of all pools
 )
 
-// check finds what is wrong with the application's workers, and what is said of its requests.
+// check reports mistakes in the application's workers and in the patterns of requests.
 func (c *AppConfig) check(f *Findings) {
 	bad := f.bad
 	if len(c.Workers) > 0 && len(c.Pool) > 0 {
-		f.at("app.workers")("the application's workers stand in app.workers and in [[app.pool]] tables; move those of " +
+		f.at("app.workers")("the application has workers in app.workers and in [[app.pool]] tables: move those of " +
 			"app.workers into a pool")
 		return
 	}
@@ -37,7 +37,8 @@ func (c *AppConfig) check(f *Findings) {
 	}
 	for _, p := range c.Also {
 		if !strings.HasPrefix(p, "/-/") && !strings.HasPrefix(p, "/.api/") {
-			bad("app.also: %q begins with neither /-/ nor /.api/; all else that is not Git is the application's anyway", p)
+			bad("app.also: %q has to begin with /-/ or /.api/: all other paths without Git requests belong to the application",
+				p)
 		}
 	}
 	if c.Health != "" && (!strings.HasPrefix(c.Health, "/") ||
@@ -46,7 +47,7 @@ func (c *AppConfig) check(f *Findings) {
 	}
 	if (c.SendFile == "") != (len(c.SendFileRoots) == 0) {
 		bad("app.send_file and app.send_file_roots need each other: the header that names a file, and the directories " +
-			"where it may be")
+			"of such files")
 	}
 }
 
@@ -68,8 +69,8 @@ func (c *AppConfig) checkPools(f *Findings) {
 		}
 		names[p.Name] = true
 		if len(p.Workers) == 0 {
-			f.at(table+".workers")("app.pool %q has no workers; name them with workers = [\"unix:/run/app/w0.sock\"], or "+
-				"leave the pool out", p.Name)
+			f.at(table+".workers")("app.pool %q has no workers: name them with workers = [\"unix:/run/app/w0.sock\"], or "+
+				"remove the pool", p.Name)
 		}
 		shares += p.Share
 		for _, text := range p.Workers {
@@ -80,26 +81,26 @@ func (c *AppConfig) checkPools(f *Findings) {
 				continue
 			}
 			if other, taken := workers[w.Name]; taken {
-				f.at(table+".workers")("two workers of the application would be called %q, %s and %s; name one, as in \"b=%s\"",
-					w.Name, other, w.Address, w.Address)
+				f.at(table+".workers")("%q would be the name of two workers of the application, %s and %s: name one, as in "+
+					"\"b=%s\"", w.Name, other, w.Address, w.Address)
 			}
 			if other, taken := addresses[w.Address]; taken {
-				f.at(table+".workers")("%s is the worker %q and %q; it would be given more requests than it has slots", w.Address,
+				f.at(table+".workers")("%s is the worker %q and %q: it would get more requests than it has slots", w.Address,
 					other, w.Name)
 			}
 			workers[w.Name], addresses[w.Address] = w.Address, w.Name
 		}
 	}
 	if all > maxWorkers {
-		f.at("app.workers")("the application has %d workers; there may be %d", all, maxWorkers)
+		f.at("app.workers")("the application has %d workers: at most %d are allowed", all, maxWorkers)
 	}
 	if len(c.Pool) > 0 && shares != 100 {
-		f.at("app.pool[0].share")("the shares of the application's pools add up to %d; they are percentages, and have to "+
-			"add up to 100", shares)
+		f.at("app.pool[0].share")("the shares of the application's pools add up to %d: the percentages have to add up to 100",
+			shares)
 	}
 }
 
-// allPools are the pools that there are, with that of app.workers.
+// allPools returns the pools, including the pool of app.workers.
 func (c *AppConfig) allPools() []PoolConfig {
 	if len(c.Workers) > 0 && len(c.Pool) == 0 {
 		return []PoolConfig{{Name: defaultPoolName, Share: 100, Workers: c.Workers}}
@@ -107,7 +108,7 @@ func (c *AppConfig) allPools() []PoolConfig {
 	return c.Pool
 }
 
-// Routing is what of the table may change while the proxy runs.
+// Routing returns the options that may change while the proxy runs.
 func (c *AppConfig) Routing() (o app.Routing, err error) {
 	for _, p := range c.allPools() {
 		pool := app.PoolOptions{Name: p.Name, Share: p.Share}
@@ -141,33 +142,30 @@ func (c *AppConfig) Routing() (o app.Routing, err error) {
 	return o, nil
 }
 
-// files are the directories of send_file_roots.
+// files returns the directories of send_file_roots.
 func (c *AppConfig) files() (list []app.FileRoot, err error) {
 	for _, text := range c.SendFileRoots {
 		root := app.FileRoot{Dir: text}
 		if c.SendFile == sendByRedirect {
 			uri, dir, ok := strings.Cut(text, "=")
 			if !ok || !strings.HasPrefix(uri, "/") || !strings.HasSuffix(uri, "/") || len(uri) < 2 {
-				return nil, fmt.Errorf("app.send_file_roots: %q does not say by which path %s names the directory; write it "+
-					"before it, as in \"/protected/=/srv/files\"", text, sendByRedirect)
+				return nil, fmt.Errorf("app.send_file_roots: %q has no path that %s uses for the directory: write it before "+
+					"the directory, as in \"/protected/=/srv/files\"", text, sendByRedirect)
 			}
 			root = app.FileRoot{URI: uri, Dir: dir}
 		}
 		if !filepath.IsAbs(root.Dir) {
-			return nil, fmt.Errorf("app.send_file_roots: %q is no absolute path", root.Dir)
+			return nil, fmt.Errorf("app.send_file_roots: %q is not an absolute path", root.Dir)
 		}
 		list = append(list, root)
 	}
 	return list, nil
 }
 
-// The headers by which a worker names a file.
-const (
-	sendByName     = "X-Sendfile"
-	sendByRedirect = "X-Accel-Redirect"
-)
+// sendByRedirect is the header that names a file by a path that stands for its directory.
+const sendByRedirect = "X-Accel-Redirect"
 
-// Options are those of the proxy.
+// Options returns the options of the proxy.
 func (c *AppConfig) Options(cfg Config) (o app.Options, err error) {
 	o = app.Options{
 		Health: app.Health{
@@ -193,8 +191,8 @@ func (c *AppConfig) Options(cfg Config) (o app.Options, err error) {
 	return o, err
 }
 
-// Reloaded copies from a configuration that was read again what is taken from it while the application is served;
-// false: whether there is one at all takes a restart.
+// Reloaded copies the keys that apply to a running application from a new configuration. It returns false if an
+// application appears or disappears, which needs a restart.
 func (c *AppConfig) Reloaded(next *AppConfig) bool {
 	if !c.Enabled() || !next.Enabled() {
 		return c.Enabled() == next.Enabled()

@@ -22,7 +22,7 @@ func (c *AuthConfig) Rules() ([]auth.Rule, error) {
 	return all, nil
 }
 
-// check finds what is wrong with a rule: each of its words by itself, and if none is, all together.
+// check reports the mistakes in a rule: first in each of its words, then in their combination.
 func (r *RuleConfig) check(i int, f *Findings) {
 	wrong := false
 	look := func(key string, who, repositories []string, may string) {
@@ -43,7 +43,7 @@ func (r *RuleConfig) check(i int, f *Findings) {
 	}
 }
 
-// KnowsCallers tells whether the configuration or the machine has what callers can be told from one another by.
+// KnowsCallers reports whether callers can be identified: there is a rule, a hook or a token.
 func (c *AuthConfig) KnowsCallers() bool {
 	if len(c.Rule) > 0 || c.Hook.URL != "" {
 		return true
@@ -52,7 +52,7 @@ func (c *AuthConfig) KnowsCallers() bool {
 	return err == nil && info.Size() > 0
 }
 
-// checkAuth finds what cannot be right about who may do what.
+// checkAuth reports mistakes in rules and in the hook.
 func (c *Config) checkAuth(f *Findings) {
 	bad := f.bad
 	for i := range c.Auth.Rule {
@@ -65,29 +65,27 @@ func (c *Config) checkAuth(f *Findings) {
 	u, err := url.Parse(h.URL)
 	switch {
 	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
-		bad("auth.hook.url is no URL with http or https and a host") // it may hold a secret: it is not shown
+		bad("auth.hook.url is not a URL with http or https and a host") // not shown, because it may contain a secret
 	case u.User != nil:
-		bad("auth.hook.url holds a user name or a password; put the secret into a file, and name it with " +
+		bad("auth.hook.url contains a user name or a password: put the secret into a file, and name it with " +
 			"auth.hook.secret_file")
 	}
 }
 
-// CheckOpen refuses to let in more than is meant: from other machines everybody reaches the listener.
+// CheckOpen returns an error if callers on other machines could read every repository without authentication.
 func (c *Config) CheckOpen() error {
 	host, err := SplitAddress(c.HTTP.Address)
 	if err != nil || IsLoopback(host) || c.HTTP.PublicRead || c.Auth.KnowsCallers() || c.SSH.Address != "" &&
 		c.SSH.KnowsKeys() {
 		return nil
 	}
-	return fmt.Errorf("http.address %q can be reached by other machines, and nobody has to say who they are, so "+
-		"everybody could read every repository: "+
-		"add --public-read (http.public_read = true) if that is meant, make a token (packhorse token create NAME) or "+
-		"write [[auth.rule]] tables if not, "+
-		"or listen on 127.0.0.1", c.HTTP.Address)
+	return fmt.Errorf("http.address %q is reachable from other machines, and there is no authentication, so everybody "+
+		"could read every repository. Create a token (packhorse token create NAME), write [[auth.rule]] tables, listen on "+
+		"127.0.0.1, or make reading public with --public-read (http.public_read = true)", c.HTTP.Address)
 }
 
-// CheckTokens refuses a file of tokens that cannot be read, or is not there where it was named or had been: without
-// it everybody might be let in.
+// CheckTokens returns an error if the file of tokens cannot be read, or is missing although it was configured or had
+// existed. Without the file, callers might need no authentication.
 func (c *Config) CheckTokens() error {
 	if c.Auth.Tokens == "" {
 		return nil

@@ -10,15 +10,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/gitssh"
 )
 
-// KnowsKeys tells whether files say whose keys are whose.
+// KnowsKeys reports whether there are files with the keys of users or of their authorities.
 func (c *SSHConfig) KnowsKeys() bool { return c.AuthorizedKeys != "" || c.TrustedUserCA != "" }
 
-// Algorithms are those that clients may use.
+// Algorithms returns the algorithms that clients may use.
 func (c *SSHConfig) Algorithms() gitssh.Algorithms {
 	return gitssh.Algorithms{KeyExchanges: c.KeyExchanges, Ciphers: c.Ciphers, MACs: c.MACs}
 }
 
-// LoadKeys reads the files of keys, and adds them to the sources; nil if the configuration names none.
+// LoadKeys reads the files of keys and adds them to the sources. It returns nil if the configuration has none.
 func (c *SSHConfig) LoadKeys(sources *auth.Sources, log *slog.Logger) (*auth.Keys, error) {
 	if !c.KnowsKeys() && c.RevokedKeys == "" {
 		return nil, nil
@@ -31,7 +31,7 @@ func (c *SSHConfig) LoadKeys(sources *auth.Sources, log *slog.Logger) (*auth.Key
 	return keys, nil
 }
 
-// checkSSH finds what could not work, or would let in more than is meant.
+// checkSSH reports an SSH listener without users, or open to other machines, and unknown algorithms.
 func (c *Config) checkSSH(f *Findings) {
 	bad := f.bad
 	s := &c.SSH
@@ -43,13 +43,12 @@ func (c *Config) checkSSH(f *Findings) {
 	case err != nil:
 		bad("ssh.address: %w", err)
 	case !s.KnowsKeys() && c.Auth.Hook.URL == "" && !s.Anonymous:
-		f.at("ssh.address")("who may come in by SSH? name a file or a directory of public keys with --ssh-keys " +
-			"(ssh.authorized_keys), or who signs users' certificates " +
-			"with ssh.trusted_user_ca, or have an auth hook (auth.hook.url); ssh.anonymous = true lets everybody in to read")
+		f.at("ssh.address")("no user could log in by SSH. Name a file or a directory of public keys with --ssh-keys " +
+			"(ssh.authorized_keys), or the authorities of certificates with ssh.trusted_user_ca, or use an auth hook " +
+			"(auth.hook.url). With ssh.anonymous = true everybody may log in and read")
 	case s.Anonymous && !IsLoopback(host) && !c.HTTP.PublicRead:
-		bad("ssh.address %q can be reached by other machines, and with ssh.anonymous everybody who reaches it could read "+
-			"every repository: "+
-			"add --public-read (http.public_read = true) if that is meant", s.Address)
+		bad("ssh.address %q is reachable from other machines, and with ssh.anonymous everybody could read every "+
+			"repository: add --public-read (http.public_read = true) if that is intended", s.Address)
 	}
 	known := gitssh.SupportedAlgorithms()
 	for _, list := range []struct {
@@ -62,7 +61,7 @@ func (c *Config) checkSSH(f *Findings) {
 	} {
 		for _, name := range list.named {
 			if !slices.Contains(list.known, name) {
-				bad("%s: unknown algorithm %.40q: known ones are %s", list.key, name, strings.Join(list.known, ", "))
+				bad("%s: unknown algorithm %.40q: use one of %s", list.key, name, strings.Join(list.known, ", "))
 			}
 		}
 	}

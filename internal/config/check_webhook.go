@@ -16,11 +16,11 @@ const (
 	maxTargets = 16
 )
 
-// checkWebhooks finds tables that cannot be right.
+// checkWebhooks reports mistakes in [[webhook]] tables.
 func (c *Config) checkWebhooks(f *Findings) {
 	names := map[string]bool{}
 	if len(c.Webhook) > maxTargets {
-		f.at("webhook")("there are %d webhooks; there may be %d", len(c.Webhook), maxTargets)
+		f.at("webhook")("there are %d webhooks: at most %d are allowed", len(c.Webhook), maxTargets)
 	}
 	for i := range c.Webhook {
 		w := &c.Webhook[i]

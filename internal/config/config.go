@@ -72,8 +72,8 @@ type Config struct {
 
 // OpsConfig is the private listener for metrics, health and profiles.
 type OpsConfig struct {
-	// Address is the host and port of the private listener. Empty means none. It serves profiles to everybody who can
-	// connect.
+	// Address is the host and port of the private listener. Empty means none. All processes that can
+	// connect to it can read profiles.
 	Address string `toml:"address" default:"127.0.0.1:9090"`
 
 	// Expose allows an address that other machines can reach. Set it only if the network is trusted.

@@ -110,8 +110,8 @@ func TestLoadMistakes(t *testing.T) {
 		{"entirely_different = 3",
 			`FILE:1: unknown key "entirely_different"; docs/reference/config.md and "packhorse config show" list the keys`},
 		{"\n[chace]\nenabled = true", `FILE:2: unknown key "chace"; did you mean "cache"?`},
-		{"[shutdown]\ngrace = 30", `FILE:2: shutdown.grace: "30" is not a duration; write a number and a unit`},
-		{"[shutdown]\ngrace = \"30\"", `FILE:2: shutdown.grace: "30" is not a duration; write a number and a unit`},
+		{"[shutdown]\ngrace = 30", `FILE:2: shutdown.grace: "30" is not a duration: write a number and a unit`},
+		{"[shutdown]\ngrace = \"30\"", `FILE:2: shutdown.grace: "30" is not a duration: write a number and a unit`},
 		{"[shutdown]\ngrace = \"-3s\"", `is not a duration`},
 		{"[cache]\nmax_bytes = \"many\"", `"many" is not a size`},
 		{"[cache]\nmax_bytes = \"9999999TiB\"", `is not a size`},
@@ -173,8 +173,8 @@ func TestCheckSSHAlgorithms(t *testing.T) {
 		`ciphers = ["aes128-gcm@openssh.com", "aes256-ctr"]`:          "",
 		`macs = ["hmac-sha2-256"]`:                                    "",
 		`key_exchanges = ["diffie-hellman-group14-sha256"]`:           "",
-		`ciphers = ["aes128-cbc"]`:                                    `ssh.ciphers: unknown algorithm "aes128-cbc": known ones are aes128-gcm`,
-		`macs = ["hmac-md5"]`:                                         `ssh.macs: unknown algorithm "hmac-md5": known ones are hmac-sha2-256-etm`,
+		`ciphers = ["aes128-cbc"]`:                                    `ssh.ciphers: unknown algorithm "aes128-cbc": use one of aes128-gcm`,
+		`macs = ["hmac-md5"]`:                                         `ssh.macs: unknown algorithm "hmac-md5": use one of hmac-sha2-256-etm`,
 		`key_exchanges = ["curve25519-sha256", "curve25519-sha256 "]`: `ssh.key_exchanges: unknown algorithm "curve25519-sha256 "`,
 	} {
 		cfg, _, err := loadText(t, listens+text)
@@ -187,7 +187,7 @@ func TestCheckSSHAlgorithms(t *testing.T) {
 	}
 }
 
-// What config show prints is a configuration file that gives the same values.
+// TestShowIsAConfiguration checks that the output of config show is a configuration file with the same values.
 func TestShowIsAConfiguration(t *testing.T) {
 	t.Parallel()
 	cfg, from, err := loadText(t, "root = \"/srv/a \\\"b\\\"\"\n[cache]\nmax_idle = \"36h\"", "--git", "/opt/git")
@@ -255,7 +255,9 @@ func TestSizeAndDurationRoundTrip(t *testing.T) {
 func FuzzLoad(f *testing.F) {
 	for _, seed := range []string{"", "root = \"x\"", "[http]\naddress = 3", "http.address = \"a:1\"",
 		"http = {address = \"a:1\", x = [{}]}", "[[http]]\n", "[a.b]\nc.d=1",
-		"[[node]]\nname = \"a\"\n[[node]]\nweight = 2\n", "node = [{name = \"a\"}]", "[[route]]\nnodes = [\"a\", 3]", "[[node.x]]\n[node.y]", "git.slots = 3\n[push.fsck]\nbadName = 1", "root = \"\"\"\n[http]\naddress = 1\n\"\"\""} {
+		"[[node]]\nname = \"a\"\n[[node]]\nweight = 2\n", "node = [{name = \"a\"}]",
+		"[[route]]\nnodes = [\"a\", 3]", "[[node.x]]\n[node.y]",
+		"git.slots = 3\n[push.fsck]\nbadName = 1", "root = \"\"\"\n[http]\naddress = 1\n\"\"\""} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

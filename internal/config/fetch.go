@@ -5,10 +5,10 @@ import "github.com/packhorse-git/packhorse/internal/repo"
 // FetchConfig limits fetches. Where a key names one of Git's, the configuration of a repository wins
 // (docs/reference/protocol.md).
 type FetchConfig struct {
-	// Wants says which objects a client may request by ID: "any" existing object, those "reachable" from visible refs,
-	// or only the "tip" of a visible ref. "auto" means "reachable" if callers are authenticated (docs/how-to/auth.md),
-	// otherwise "any". In a repository with alternates or hidden refs "any" means "reachable", unless the repository
-	// sets uploadpack.allowAnySHA1InWant.
+	// Wants selects the objects that a client may request by ID: "any" existing object, those "reachable" from visible
+	// refs, or only the "tip" of a visible ref. "auto" means "reachable" if callers are authenticated
+	// (docs/how-to/auth.md), otherwise "any". In a repository with alternates or hidden refs "any" means "reachable",
+	// unless the repository sets uploadpack.allowAnySHA1InWant.
 	Wants string `toml:"wants" default:"auto" values:"auto any reachable tip"`
 
 	// MaxWants is the maximum number of "want" lines in a request.
@@ -30,7 +30,7 @@ type FetchConfig struct {
 	// uploadpack.allowTipSHA1InWant.
 	AllowTip bool `toml:"allow_tip"`
 
-	// AllowReachable tells clients of protocol version 0 or 1 that they may request any reachable object. In Git:
+	// AllowReachable allows clients of protocol version 0 or 1 to request any reachable object. In Git:
 	// uploadpack.allowReachableSHA1InWant.
 	AllowReachable bool `toml:"allow_reachable"`
 
@@ -38,7 +38,7 @@ type FetchConfig struct {
 	// uploadpack.allowAnySHA1InWant.
 	AllowAny bool `toml:"allow_any"`
 
-	// Unborn says how a HEAD without commits is advertised: "advertise", "allow" or "ignore". In Git: lsrefs.unborn.
+	// Unborn selects how a HEAD without commits is advertised: "advertise", "allow" or "ignore". In Git: lsrefs.unborn.
 	Unborn string `toml:"unborn" default:"advertise" values:"advertise allow ignore"`
 
 	// KeepAlive is how long a response may be silent while its pack is made. Then an empty packet is sent. 0 means no
@@ -58,7 +58,7 @@ type FetchConfig struct {
 	VerifyPacks bool `toml:"verify_packs" default:"true"`
 }
 
-// Policy is what holds where a repository's own config says nothing.
+// Policy returns the policy for repositories whose configuration does not change it.
 func (c *FetchConfig) Policy() *repo.Policy {
 	p := repo.DefaultPolicy()
 	p.Filter, p.RefInWant, p.SessionID, p.ObjectInfo = c.AllowFilter, c.AllowRefInWant, c.SessionID, c.ObjectInfo

@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// Mistake is something wrong with a configuration, or, as a warning, something that is probably not meant.
+// Mistake is a mistake in a configuration, or, as a warning, a value that is probably not intended.
 type Mistake struct {
 	Warning bool   `json:"warning"`
-	File    string `json:"file,omitempty"` // "": it is not of a file
+	File    string `json:"file,omitempty"` // "" if the mistake is not in a file
 	Line    int    `json:"line,omitempty"`
-	Column  int    `json:"column,omitempty"` // 0: the whole line
+	Column  int    `json:"column,omitempty"` // 0 means the whole line
 	Key     string `json:"key,omitempty"`
 	Text    string `json:"message"`
 
-	fatal bool // what stands behind it in the file is not known
+	fatal bool // the rest of the file could not be read
 }
 
 func (m *Mistake) Error() string {
@@ -38,13 +38,12 @@ func (m *Mistake) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", m.File, m.Line, m.Column, text)
 }
 
-// IsOfCertificate reports whether it is about the time of a certificate.
+// IsOfCertificate reports whether the mistake is about the period of a certificate.
 func (m *Mistake) IsOfCertificate() bool { return m.Warning && strings.HasSuffix(m.Key, "tls_cert") }
 
-// Findings collects what is wrong with a configuration. Its messages begin with the key that they are about, or name it
-// with at.
+// Findings collects the mistakes in a configuration.
 type Findings struct {
-	from Origins // where the keys stand; nil: nowhere
+	from Origins // lines of the keys; nil if there is no file
 	All  []*Mistake
 }
 
@@ -57,17 +56,17 @@ func (f *Findings) bad(format string, args ...any) {
 // leadingKey is a dotted key at the beginning of a message.
 var leadingKey = regexp.MustCompile(`^[a-z_]+(\.[a-z_]+)*`)
 
-// at is bad for mistakes of a key or a table, whatever their message begins with.
+// at returns a function like bad for mistakes of a key or a table whose messages begin with other words.
 func (f *Findings) at(key string) func(format string, args ...any) {
 	return func(format string, args ...any) {
 		f.place(&Mistake{Key: key, Text: fmt.Errorf(format, args...).Error()})
 	}
 }
 
-// add adds an error about a key, unless it is nil; of joined ones each.
+// add adds an error about a key unless it is nil, and each of joined errors.
 func (f *Findings) add(key string, err error) { f.addAbout(key, PlainKey(key), err) }
 
-// addAbout is add with other words for the key.
+// addAbout is add with other words for the key in messages.
 func (f *Findings) addAbout(key, about string, err error) {
 	switch e := err.(type) {
 	case nil:
@@ -85,7 +84,7 @@ func (f *Findings) warn(key, format string, args ...any) {
 	f.place(&Mistake{Warning: true, Key: key, Text: fmt.Sprintf(format, args...)})
 }
 
-// take adds mistakes that were found elsewhere, and other errors.
+// take adds an error, and each of joined errors.
 func (f *Findings) take(err error) {
 	var one *Mistake
 	switch e := err.(type) {
@@ -104,7 +103,7 @@ func (f *Findings) take(err error) {
 	f.All = append(f.All, one)
 }
 
-// place adds a mistake with the line of its key, or of the table where the key is missing.
+// place adds a mistake with the line of its key, or of the table if the key is missing.
 func (f *Findings) place(m *Mistake) {
 	for key := m.Key; key != ""; key = above(key) {
 		file, line, ok := cutLast(f.from[key], ":")
@@ -119,7 +118,7 @@ func (f *Findings) place(m *Mistake) {
 	f.All = append(f.All, m)
 }
 
-// above is the table that a key is in, or the array of a table; "" if there is none.
+// above returns the table of a key, or the array of a table, or "" at the top level.
 func above(key string) string {
 	if strings.HasSuffix(key, "]") {
 		return key[:strings.LastIndexByte(key, '[')]
@@ -135,7 +134,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// Err is all mistakes without the warnings, a line each; nil if there are none.
+// Err returns all mistakes without the warnings, one on each line, or nil if there are none.
 func (f *Findings) Err() error {
 	f.Sort()
 	var all []error
@@ -147,14 +146,14 @@ func (f *Findings) Err() error {
 	return errors.Join(all...)
 }
 
-// Sort puts the findings into the order of their lines; those without a line are last.
+// Sort sorts the findings by their lines. Those without a line are last.
 func (f *Findings) Sort() {
 	slices.SortStableFunc(f.All, func(a, b *Mistake) int {
 		return cmp.Or(cmp.Compare(uint(a.Line-1), uint(b.Line-1)), cmp.Compare(a.Column, b.Column))
 	})
 }
 
-// Fatal reports whether the configuration is not known whole.
+// Fatal reports whether a part of the configuration could not be read.
 func (f *Findings) Fatal() bool {
 	for _, m := range f.All {
 		if m.fatal {

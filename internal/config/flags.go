@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Which roles a flag is for.
+// Roles that have a flag.
 const (
 	inServe = 1 << iota
 	inStorage
@@ -18,7 +18,7 @@ const (
 	everywhere   = repositories | public | inSearch
 )
 
-// configFlags are the flags that stand for a key; everything else is in the file.
+// configFlags are the flags that set a key. Other keys are set in the file only.
 var configFlags = []struct {
 	flag, key string
 	roles     int
@@ -49,7 +49,7 @@ var configFlags = []struct {
 	{"log-format", "log.format", everywhere, "`FORMAT`: terminal, text, json or auto"},
 }
 
-// AddFlags defines the flags of a role on a command; those of no role are all.
+// AddFlags defines the flags of a role on a command. RoleAny defines those of all roles with clients or repositories.
 func AddFlags(flags *pflag.FlagSet, role Role, getenv func(string) string) *Source {
 	s := &Source{Role: role, defined: role, getenv: getenv, flags: flags, values: DefaultConfig()}
 	flags.StringVar(&s.File, "config", "", "read the configuration from `FILE` (TOML); flags win over it")

@@ -41,8 +41,9 @@ type GitConfig struct {
 	// come first.
 	Nice int `toml:"nice" default:"5" range:"0..19"`
 
-	// Reaper says whether a second, small process ends the git commands if this one is killed: "on", "off", or "auto",
-	// which is off where systemd or the end of the container does so (docs/explanation/processes.md). It needs Linux.
+	// Reaper starts a second, small process, which ends the Git commands if this one is killed: "on", "off", or "auto".
+	// With "auto" it is off where systemd or the end of the container does so (docs/explanation/processes.md). It needs
+	// Linux.
 	Reaper string `toml:"reaper" default:"auto" values:"auto on off"`
 
 	// Threads is the number of threads of each Git process. 0 means the number of CPUs, or the CPU quota of the control
@@ -66,8 +67,8 @@ type GitConfig struct {
 	ShallowCompression int `toml:"shallow_compression" default:"3" range:"-1..9"`
 
 	// WindowMemory is the maximum memory of the delta window of one thread. It is lower if the windows of all threads
-	// of all slots could use more than an eighth of the memory of the machine or control group, or a quarter of a
-	// process's share of limits.memory.
+	// of all slots could use more than an eighth of the memory of the machine or control group. It is also at most a
+	// quarter of the share of a process in limits.memory.
 	WindowMemory Size `toml:"window_memory" default:"256MiB"`
 }
 
@@ -77,7 +78,7 @@ const (
 	ReaperOff  = "off"
 )
 
-// slots is how many git processes run at the same time.
+// slots returns the number of Git processes that make packs at the same time.
 func (c *GitConfig) slots() int {
 	if c.Slots == 0 {
 		return runtime.GOMAXPROCS(0)
@@ -85,7 +86,7 @@ func (c *GitConfig) slots() int {
 	return c.Slots
 }
 
-// ThreadsPerPack is how many threads each of them has.
+// ThreadsPerPack returns the number of threads of each of them.
 func (c *GitConfig) ThreadsPerPack() int {
 	if c.Threads == 0 {
 		return max(1, runtime.GOMAXPROCS(0)/c.slots())
@@ -93,30 +94,29 @@ func (c *GitConfig) ThreadsPerPack() int {
 	return c.Threads
 }
 
-// RefsLimits bound the git commands that list refs: short ones, of repositories with reftables alone, one for each
-// change.
+// RefsLimits are the limits of Git commands that list refs. They are short, and run for repositories with reftables
+// only, once after each change.
 func RefsLimits() process.Limits {
 	return process.Limits{Slots: 4, Queue: 256, Wait: 10 * time.Second, Time: 15 * time.Second}
 }
 
-// ManageLimits bound the git commands that make repositories, which take milliseconds.
+// ManageLimits are the limits of Git commands that create repositories, which take milliseconds.
 func ManageLimits() process.Limits {
 	return process.Limits{Slots: 2, Queue: 64, Wait: 10 * time.Second, Time: 30 * time.Second}
 }
 
-// maintainLimits bound those that repack, out of everybody's way.
+// maintainLimits are the limits of repacks, which have a low priority.
 func maintainLimits(slots int) process.Limits {
 	return process.Limits{Slots: slots, Queue: 64, Nice: 10, Time: 2 * time.Hour}
 }
 
-// GrepLimits bound those that search in repositories without an index, behind everything that a client of git waits
-// for.
+// GrepLimits are the limits of searches in repositories without an index. Commands for Git clients come first.
 func GrepLimits(nice int) process.Limits {
 	return process.Limits{Slots: max(1, runtime.GOMAXPROCS(0)/2), Queue: 64, Wait: 5 * time.Second, Nice: min(nice+5, 19),
 		Time: 20 * time.Second}
 }
 
-// GitClasses bound the git commands of a server.
+// GitClasses returns the limits of the Git commands of a server.
 func (c *Config) GitClasses() map[process.Class]process.Limits {
 	memory := c.MemoryShares()
 	classes := map[process.Class]process.Limits{
@@ -141,7 +141,7 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 	return classes
 }
 
-// UpstreamLimits bound those that fetch a repository from elsewhere, for `packhorse repo import`.
+// UpstreamLimits are the limits of `packhorse repo import`, which fetches a repository from another server.
 func UpstreamLimits() process.Limits {
 	return process.Limits{Slots: 1, Queue: 64, Nice: 5}
 }

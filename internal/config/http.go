@@ -11,8 +11,8 @@ type HTTPConfig struct {
 	PublicRead bool `toml:"public_read"`
 
 	// TLSCert is the PEM file with the TLS certificate and its chain. With it and tls_key the listener only accepts
-	// TLS. Both files are read again when they change. If they cannot be loaded, the log says why and the previous
-	// certificate stays in use.
+	// TLS. Both files are read again when they change. If they cannot be loaded, the log has the
+	// reason, and the previous certificate stays in use.
 	TLSCert string `toml:"tls_cert" path:"yes"`
 
 	// TLSKey is the PEM file with the private key of tls_cert.

@@ -45,6 +45,5 @@ func (c *IndexConfig) check(bad func(format string, args ...any)) {
 	}
 }
 
-// ShardSize is how many bytes of content a file of the index has at most: what is put together in memory takes several
-// times that.
+// ShardSize returns the maximum content of a file of the index, in bytes. Building it takes several times the memory.
 func (c *IndexConfig) ShardSize() int64 { return max(16<<20, int64(c.Memory)/16) }

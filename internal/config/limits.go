@@ -14,25 +14,26 @@ type LimitsConfig struct {
 }
 
 const (
-	// leastGit is memory in bytes without which git is of no use.
+	// leastGit is the least memory in bytes with which git is useful.
 	leastGit = 32 << 20
-	// quarters of a share are what a git process has that makes no pack, takes no push, and does not repack.
+	// quarters is the divisor of the share of small Git processes: they do not make packs, receive pushes or repack.
 	quarters = 4
 )
 
-// MemoryShares say who may have what of limits.memory, in bytes; 0: there is no limit.
+// MemoryShares divides limits.memory among processes, in bytes. Zero means no limit.
 type MemoryShares struct {
 	Server int64
-	Git    int64 // of one process that makes a pack, takes a push or repacks
-	small  int64 // of one that does something else
+	Git    int64 // of one process that makes a pack, receives a push or repacks
+	small  int64 // of one other Git process
 }
 
+// MemoryShares returns the shares of limits.memory.
 func (c *Config) MemoryShares() MemoryShares {
 	all := int64(c.Limits.Memory)
 	if all == 0 {
 		return MemoryShares{}
 	}
-	// Of two processes of a push, and of a repack, one only starts the other.
+	// A push and a repack have two processes each, and one of them only starts the other.
 	large, both := c.Git.slots(), c.Lanes.Maintenance
 	if c.Push.Enabled {
 		both += c.Push.slots()
@@ -44,13 +45,13 @@ func (c *Config) MemoryShares() MemoryShares {
 	return s
 }
 
-// of gives the commands of a class their share.
+// of returns limits with the memory of a share.
 func (s MemoryShares) of(l process.Limits, share int64) process.Limits {
 	l.Memory = share
 	return l
 }
 
-// AtMost is n, or what a share leaves of it; 0 shares leave all.
+// AtMost returns the smaller of n and a share. A share of zero does not limit.
 func AtMost(n, share int64) int64 {
 	if share == 0 {
 		return n
@@ -58,11 +59,11 @@ func AtMost(n, share int64) int64 {
 	return min(n, share)
 }
 
-// checkMemory finds a limit in which nothing could run.
+// checkMemory reports a memory limit in which no Git process could run.
 func (c *Config) checkMemory(bad func(format string, args ...any)) {
 	if s := c.MemoryShares(); s.Git < leastGit && c.Limits.Memory != 0 {
-		bad("limits.memory is %s, of which a git process would have %d MiB, and it needs %d at least: give more, or make "+
-			"git.slots and push.slots fewer",
+		bad("limits.memory is %s: a git process would have %d MiB of it, and needs at least %d. Increase it, or reduce "+
+			"git.slots and push.slots",
 			c.Limits.Memory, s.Git>>20, leastGit>>20)
 	}
 }

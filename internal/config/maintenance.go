@@ -45,7 +45,7 @@ type WarmupConfig struct {
 	MaxBytes Size `toml:"max_bytes" default:"1GiB" range:"1.."`
 }
 
-// Upkeep is nil if there is none.
+// Upkeep returns the options of maintenance, or nil if it is off.
 func (c *MaintenanceConfig) Upkeep() *storage.Upkeep {
 	if !c.Enabled {
 		return nil

@@ -53,7 +53,7 @@ type NodeConfig struct {
 	ServerName string `toml:"server_name"`
 }
 
-// RouteConfig says which nodes have the repositories below a path. Each route is a table of its own. Without routes
+// RouteConfig names the nodes that have the repositories below a path. Each route is a table of its own. Without routes
 // every node has all repositories. SIGHUP reads the tables again.
 type RouteConfig struct {
 	// Prefix selects the repositories whose paths begin with it, by whole path components: "team" includes team/app and
@@ -74,7 +74,7 @@ func (n *NodeConfig) LoadTrust(log *slog.Logger) (credfile.Trust, error) {
 	return credfile.LoadTrust(n.SecretFile, n.TLSCert, n.TLSKey, n.TLSCA, log)
 }
 
-// AskedNodes are the names of the nodes that are asked for any repository.
+// AskedNodes returns the names of the nodes that get requests: those with a route, or all if there is no route.
 func (c *Config) AskedNodes() map[string]bool {
 	asked := map[string]bool{}
 	for _, r := range c.Route {

@@ -14,12 +14,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// nodeFlags are the --node flags: NAME=ADDRESS, and ",WEIGHT" behind it if there is one.
+// nodeFlags are the --node flags: NAME=ADDRESS or NAME=ADDRESS,WEIGHT.
 type nodeFlags []nodeFlag
 
 type nodeFlag struct {
 	name, address string
-	weight        int // 0: not said
+	weight        int // 0 if the flag has none
 }
 
 // Set, String and Type make the flags a pflag.Value.
@@ -47,7 +47,7 @@ func (f *nodeFlags) Set(text string) error {
 func (f *nodeFlags) String() string { return "" }
 func (f *nodeFlags) Type() string   { return "node" }
 
-// addTo puts the flags over the nodes of a file: what they say of a node that is there holds, others are added.
+// addTo applies the flags to the nodes of a file: they change nodes with the same names and add others.
 func (f nodeFlags) addTo(cfg *Config, from Origins) {
 	for _, flag := range f {
 		i := slices.IndexFunc(cfg.Node, func(n NodeConfig) bool { return n.Name == flag.name })
@@ -80,14 +80,14 @@ const (
 // A node's name is a metric label and a part of the admin socket's URLs.
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// checkStorage finds what is wrong with a node's port.
+// checkStorage checks the port of a node.
 func (c *Config) checkStorage(bad func(format string, args ...any)) {
 	s := &c.Storage
 	if (s.TLSCert == "") != (s.TLSKey == "") {
 		bad("storage.tls_cert and storage.tls_key need each other")
 	}
 	if s.ClientCA != "" && s.TLSCert == "" {
-		bad("storage.client_ca needs storage.tls_cert and storage.tls_key: gateways show their certificates in TLS only")
+		bad("storage.client_ca needs storage.tls_cert and storage.tls_key: gateways present their certificates only with TLS")
 	}
 	if s.Listen == "" {
 		return
@@ -96,13 +96,12 @@ func (c *Config) checkStorage(bad func(format string, args ...any)) {
 	if err != nil {
 		bad("storage.listen: %w", err)
 	} else if !local && s.ClientCA == "" && s.SecretFile == "" {
-		bad("storage.listen %q can be reached by other machines, and everybody who reaches it could read and delete every "+
-			"repository: "+
-			"set storage.client_ca (mutual TLS) or storage.secret_file, or listen on 127.0.0.1 or unix:PATH", s.Listen)
+		bad("storage.listen %q is reachable from other machines, which could read and delete every repository: set "+
+			"storage.client_ca (mutual TLS) or storage.secret_file, or listen on 127.0.0.1 or unix:PATH", s.Listen)
 	}
 }
 
-// checkNodes finds what is wrong with nodes and routes.
+// checkNodes checks nodes and routes.
 func (c *Config) checkNodes(f *Findings) {
 	if len(c.Node) > maxNodes {
 		f.at("node")("there are %d nodes; a gateway has at most %d", len(c.Node), maxNodes)
@@ -131,11 +130,11 @@ func (c *Config) checkNodes(f *Findings) {
 		}
 		prefixes[prefix] = true
 		if len(r.Nodes) == 0 {
-			f.at(table+".nodes")("route %q leads to no node; name them with nodes = [\"NAME\"]", r.Prefix)
+			f.at(table+".nodes")("route %q has no nodes: name them with nodes = [\"NAME\"]", r.Prefix)
 		}
 		for j, name := range r.Nodes {
 			if !known[name] {
-				f.at(table+".nodes")("route %q leads to the node %q, which there is not", r.Prefix, name)
+				f.at(table+".nodes")("route %q names the node %q, which does not exist", r.Prefix, name)
 			}
 			if slices.Contains(r.Nodes[:j], name) {
 				f.at(table+".nodes")("route %q names the node %q twice", r.Prefix, name)
@@ -149,23 +148,22 @@ func (n *NodeConfig) check(table string, f *Findings) {
 	if err != nil {
 		f.at(table+".address")("node %q: address: %w", n.Name, err)
 	} else if !local && n.SecretFile == "" && n.TLSCA == "" {
-		f.at(table+".address")("node %q is on another machine (%s) and nothing proves who is who: set its tls_ca (and "+
-			"tls_cert and tls_key) or its "+
-			"secret_file in a [[node]] table", n.Name, n.Address)
+		f.at(table+".address")("node %q is on another machine (%s) without authentication: set its tls_ca (and tls_cert "+
+			"and tls_key) or its secret_file in a [[node]] table", n.Name, n.Address)
 	}
 	if (n.TLSCert == "") != (n.TLSKey == "") {
 		f.at(table+".tls_cert")("node %q: tls_cert and tls_key need each other", n.Name)
 	}
 	if n.TLSCA != "" && n.ServerName == "" && strings.HasPrefix(n.Address, UnixPrefix) {
-		f.at(table+".tls_ca")("node %q: a socket has no name to look for in the node's certificate: set server_name, or "+
-			"leave tls_ca out", n.Name)
+		f.at(table+".tls_ca")("node %q: a socket has no name to compare with the certificate: set server_name, or "+
+			"remove tls_ca", n.Name)
 	}
 	if n.TLSCA == "" && (n.TLSCert != "" || n.ServerName != "") {
 		f.at(table+".tls_cert")("node %q: tls_cert and server_name need tls_ca, which turns TLS on", n.Name)
 	}
 }
 
-// PathPrefix is the route's prefix in the one form in which prefixes are compared.
+// PathPrefix returns the prefix of the route in canonical form, without slashes around it.
 func (r *RouteConfig) PathPrefix() (string, error) {
 	trimmed := strings.TrimSuffix(strings.Trim(r.Prefix, "/"), ".git")
 	if trimmed == "" {
@@ -177,12 +175,13 @@ func (r *RouteConfig) PathPrefix() (string, error) {
 	return trimmed, nil
 }
 
+// UnixPrefix is the beginning of addresses that are Unix sockets.
 const UnixPrefix = "unix:"
 
 // maxSocketPath is the longest path of a Unix socket in bytes (unix(7); some systems have less room than Linux).
 const maxSocketPath = 103
 
-// splitNodeAddress tells whether only this machine reaches an address: HOST:PORT or unix:PATH.
+// splitNodeAddress reports whether an address, HOST:PORT or unix:PATH, is only reachable from this machine.
 func splitNodeAddress(address string) (local bool, err error) {
 	file, isUnix := strings.CutPrefix(address, UnixPrefix)
 	if !isUnix {
@@ -196,14 +195,15 @@ func splitNodeAddress(address string) (local bool, err error) {
 		return IsLoopback(host), nil
 	}
 	if file == "" || path.Base(file) == "." {
-		return true, fmt.Errorf("%q names no socket; write unix:PATH, as in unix:/run/packhorse/node.sock", address)
+		return true, fmt.Errorf("%q does not name a socket: write unix:PATH, as in unix:/run/packhorse/node.sock", address)
 	}
 	return true, CheckSocketPath(file)
 }
 
+// CheckSocketPath returns an error if a path is too long for a Unix socket.
 func CheckSocketPath(file string) error {
 	if len(file) > maxSocketPath {
-		return fmt.Errorf("%s is longer than the %d bytes that the path of a socket may have", file, maxSocketPath)
+		return fmt.Errorf("%s: too long for a socket, whose path has at most %d bytes", file, maxSocketPath)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func TestLoadArrays(t *testing.T) {
 	}
 }
 
-// What config show prints of arrays of tables gives the same values again.
+// TestShowArrays checks that the output of config show has the arrays of tables.
 func TestShowArrays(t *testing.T) {
 	t.Parallel()
 	cfg, from, err := loadTextAs(t, RoleGateway, twoNodes)
@@ -106,7 +106,7 @@ func TestArrayMistakes(t *testing.T) {
 		{"[node]\nname = \"a\"", "FILE:1: there may be several tables node; write [[node]]"},
 		{"[[route]]\nnodes = \"a\"", "FILE:2"},
 		{"[storage]\nstall = 3", `FILE:2: storage.stall: "3" is not a duration`},
-		{"[storage]\nsocket_mode = \"0999\"", `"0999" are no rights on a file`},
+		{"[storage]\nsocket_mode = \"0999\"", `"0999" is not a file mode`},
 
 		{node + "weight = 0", `node "a": weight is 0; it has to be from 1 to 1000`},
 		{node + "stall = \"0s\"", `node "a": stall is 0s; it has to be more than 0s`},
@@ -117,21 +117,21 @@ func TestArrayMistakes(t *testing.T) {
 		{node + node, `there are two nodes "a"`},
 		{"[[node]]\nname = \"a b\"", `node "a b" needs a name of letters`},
 		{"[[node]]\nname = \"a\"", `node "a": address: "" is neither HOST:PORT`},
-		{"[[node]]\nname = \"a\"\naddress = \"unix:\"", "names no socket"},
-		{"[[node]]\nname = \"a\"\naddress = \"unix:/" + strings.Repeat("x", 103) + "\"", "longer than the 103 bytes"},
+		{"[[node]]\nname = \"a\"\naddress = \"unix:\"", "does not name a socket"},
+		{"[[node]]\nname = \"a\"\naddress = \"unix:/" + strings.Repeat("x", 103) + "\"", "too long for a socket"},
 		{"[[node]]\nname = \"a\"\naddress = \"10.0.0.7:1\"",
-			`node "a" is on another machine (10.0.0.7:1) and nothing proves who is who: set its tls_ca`},
-		{"[[node]]\nname = \"a\"\naddress = \"node.example.com:1\"", "nothing proves who is who"},
-		{node + "[[route]]\nnodes = [\"b\"]", `leads to the node "b", which there is not`},
+			`node "a" is on another machine (10.0.0.7:1) without authentication: set its tls_ca`},
+		{"[[node]]\nname = \"a\"\naddress = \"node.example.com:1\"", "without authentication"},
+		{node + "[[route]]\nnodes = [\"b\"]", `names the node "b", which does not exist`},
 		{node + "[[route]]\nnodes = [\"a\", \"a\"]", `names the node "a" twice`},
-		{node + "[[route]]\nprefix = \"x\"", `route "x" leads to no node`},
+		{node + "[[route]]\nprefix = \"x\"", `route "x" has no nodes`},
 		{node + "[[route]]\nprefix = \"/x/\"\nnodes = [\"a\"]\n[[route]]\nprefix = \"x.git\"\nnodes = [\"a\"]",
 			`there are two routes for "x"`},
 		{node + "[[route]]\nprefix = \"../x\"\nnodes = [\"a\"]", `route "../x": `},
 
 		{"[storage]\nlisten = \"0.0.0.0:9100\"",
 			"set storage.client_ca (mutual TLS) or storage.secret_file, or listen on 127.0.0.1"},
-		{"[storage]\nlisten = \":9100\"", "can be reached by other machines"},
+		{"[storage]\nlisten = \":9100\"", "is reachable from other machines"},
 		{"[storage]\nlisten = \"9100\"", "neither HOST:PORT"},
 		{"[storage]\nclient_ca = \"x\"", "storage.client_ca needs storage.tls_cert"},
 		{"[storage]\nchannels = 0", "storage.channels is 0"},
@@ -197,7 +197,7 @@ func TestRoleNeeds(t *testing.T) {
 		{RoleStorage, "--root /x --listen unix:/x", ""},
 		{RoleGateway, "", "which nodes?"},
 		{RoleGateway, "--node a=unix:/x", ""},
-		{RoleGateway, "--node a=unix:/x --state /" + strings.Repeat("x", 100), "longer than the 103 bytes"},
+		{RoleGateway, "--node a=unix:/x --state /" + strings.Repeat("x", 100), "too long for a socket"},
 	} {
 		cfg, _, err := loadTextAs(t, test.role, "", strings.Fields(test.args)...)
 		if err == nil {

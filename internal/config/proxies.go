@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// Proxies are the networks of trusted_proxies.
+// Proxies returns the networks of trusted_proxies.
 func (c *Config) Proxies() (list origin.Proxies, err error) {
 	for _, text := range c.TrustedProxies {
 		network, err := parseNetwork(text)
@@ -26,12 +26,12 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil || a.Zone() != "" {
-		return netip.Prefix{}, fmt.Errorf("%q is no network; write one as in \"10.0.0.0/8\", or an address", text)
+		return netip.Prefix{}, fmt.Errorf("%q is not a network: write one as in \"10.0.0.0/8\", or an address", text)
 	}
 	return netip.PrefixFrom(a, a.BitLen()), nil
 }
 
-// checkProxies finds what could not work with the proxies in front.
+// checkProxies checks trusted_proxies and the keys that need it.
 func (c *Config) checkProxies(f *Findings) {
 	if _, err := c.Proxies(); err != nil {
 		f.bad("%w", err)
@@ -41,8 +41,8 @@ func (c *Config) checkProxies(f *Findings) {
 		on  bool
 	}{{"http.proxy_protocol", c.HTTP.ProxyProtocol}, {"ssh.proxy_protocol", c.SSH.ProxyProtocol}} {
 		if s.on && len(c.TrustedProxies) == 0 {
-			f.bad("%s is on, and trusted_proxies is empty: nobody may send the header; name the proxies' networks in "+
-				"trusted_proxies", s.key)
+			f.bad("%s is on, and trusted_proxies is empty, so every connection would be refused: name the networks of the "+
+				"proxies in trusted_proxies", s.key)
 		}
 	}
 }

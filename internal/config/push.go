@@ -12,8 +12,9 @@ type PushConfig struct {
 	// Enabled accepts pushes.
 	Enabled bool `toml:"enabled" default:"true"`
 
-	// SetHead lets the first push to an empty repository set HEAD if HEAD names a branch that is not pushed: to main,
-	// else to master, else to the first branch that is pushed. Otherwise clones of such a repository check out nothing.
+	// SetHead lets the first push to an empty repository set HEAD if HEAD names a branch that is not pushed. It is set to
+	// main, else to master, else to the first branch that is pushed. Without it, clones of such a repository check out
+	// nothing.
 	SetHead bool `toml:"set_head" default:"true"`
 
 	// MaxSize is the maximum size of the pack of a push. 0 means no limit. A lower receive.maxInputSize of a repository
@@ -25,8 +26,8 @@ type PushConfig struct {
 	// to many GB.
 	MaxMemory Size `toml:"max_memory" default:"1GiB"`
 
-	// Fsck sets the severities of Git's checks of pushed objects (git-fsck(1), "FSCK MESSAGES"), by name: "error"
-	// refuses the push, "warn" tells the client, "ignore" is silent. A table [push.fsck] sets single checks and keeps
+	// Fsck sets the severities of Git's checks of pushed objects (git-fsck(1), "FSCK MESSAGES"), by name: "error" refuses
+	// the push, "warn" sends the client a warning, "ignore" is silent. A table [push.fsck] sets single checks and keeps
 	// the other defaults. Checks without a severity are errors. The receive.fsck.* keys of a repository win
 	// (docs/how-to/push.md).
 	Fsck fsckSeverities `toml:"fsck"`
@@ -62,14 +63,14 @@ type PushConfig struct {
 	// HookTimeLimit is how long a hook may run. Then it is killed, which counts as a refusal if the hook can refuse.
 	HookTimeLimit Duration `toml:"hook_time_limit" default:"1m" range:">0s"`
 
-	// RepositoryHooks says how hooks of a repository are treated, which are executable files in its hooks directory or
-	// hook.* keys of its configuration: "refuse" refuses pushes to such a repository, "run" runs them after the
-	// administrator's hooks, "ignore" does not run them. With "run", everybody who can write to the directory of a
-	// repository can run programs as the server's user.
+	// RepositoryHooks sets the treatment of hooks in a repository: executable files in its hooks directory, and hook.*
+	// keys of its configuration. "refuse" refuses pushes to such a repository. "run" runs the hooks after those of the
+	// administrator. "ignore" does not run them. With "run", users who can write to the directory of a repository can
+	// run programs as the server's user.
 	RepositoryHooks string `toml:"repository_hooks" default:"refuse" values:"refuse run ignore"`
 }
 
-// slots is how many pushes are taken at the same time.
+// slots returns the number of pushes that are received at the same time.
 func (c *PushConfig) slots() int {
 	if c.Slots == 0 {
 		return 2 * runtime.GOMAXPROCS(0)
@@ -77,18 +78,18 @@ func (c *PushConfig) slots() int {
 	return c.Slots
 }
 
-// limits bound the git commands that take pushes.
+// limits returns the limits of the Git commands that receive pushes.
 func (c *PushConfig) limits(nice int, anonymous float64) process.Limits {
 	return process.Limits{Slots: c.slots(), Queue: c.Queue, Wait: c.Wait.Duration, Nice: nice, Time: c.TimeLimit.Duration,
 		Anonymous: anonymous}
 }
 
-// hookLimits bound hooks: each belongs to a push, which has had to wait already.
+// hookLimits returns the limits of hooks. They do not wait, because their pushes have waited.
 func (c *PushConfig) hookLimits(nice int) process.Limits {
 	return process.Limits{Slots: 2 * c.slots(), Queue: c.Queue, Nice: nice, PerRepository: -1}
 }
 
-// HookPolicy is what becomes of repositories' own hooks; "": no pushes are taken.
+// HookPolicy returns the treatment of hooks of repositories, or "" if pushes are off.
 func (c *PushConfig) HookPolicy() receivepack.RepositoryHooks {
 	if !c.Enabled {
 		return ""

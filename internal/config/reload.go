@@ -1,8 +1,6 @@
 package config
 
-import (
-	"slices"
-)
+import "slices"
 
 // ChangedKeys lists the keys whose values differ, without those of arrays of tables.
 func ChangedKeys(a, b *Config) (list []string) {

@@ -4,18 +4,18 @@ import (
 	"fmt"
 )
 
-// Role is what a process is.
+// Role is the role of a process.
 type Role string
 
 const (
 	RoleServe   Role = "serve"   // gateway and node in one
-	RoleStorage Role = "storage" // a node: owns repositories
-	RoleGateway Role = "gateway" // owns listeners, and no repository
-	RoleSearch  Role = "search"  // owns the index, for gateways
-	RoleAny     Role = ""        // not said; for flags only
+	RoleStorage Role = "storage" // a storage node
+	RoleGateway Role = "gateway" // listeners, without repositories
+	RoleSearch  Role = "search"  // the index, for gateways
+	RoleAny     Role = ""        // unknown; for flags only
 )
 
-// flags tells which of configFlags are for the role.
+// flags returns the bits of the role in configFlags.
 func (r Role) flags() int {
 	switch r {
 	case RoleServe:
@@ -30,7 +30,7 @@ func (r Role) flags() int {
 	return repositories | public
 }
 
-// FacesClients reports whether clients of git reach the role.
+// FacesClients reports whether Git clients connect to the role.
 func (r Role) FacesClients() bool { return r.flags()&public != 0 }
 
 // OwnsRepositories reports whether the role has repositories of its own.
@@ -46,7 +46,7 @@ func (r *Role) Set(text string) error {
 		*r = is
 		return nil
 	}
-	return fmt.Errorf("%q is no role; there are serve, storage, gateway and search", text)
+	return fmt.Errorf("%q is not a role: use serve, storage, gateway or search", text)
 }
 
 func (r *Role) String() string { return string(*r) }

@@ -49,21 +49,21 @@ type SearchConfig struct {
 	ServerName string `toml:"server_name"`
 }
 
-// checkSearch finds what is wrong with the way between gateways and a search process.
+// checkSearch checks the connection between gateways and a search process.
 func (c *Config) checkSearch(bad func(format string, args ...any)) {
 	s := &c.Search
 	if (s.TLSCert == "") != (s.TLSKey == "") {
 		bad("search.tls_cert and search.tls_key need each other")
 	}
 	if s.ClientCA != "" && s.TLSCert == "" {
-		bad("search.client_ca needs search.tls_cert and search.tls_key: gateways show their certificates in TLS only")
+		bad("search.client_ca needs search.tls_cert and search.tls_key: gateways present their certificates only with TLS")
 	}
 	if s.Listen != "" {
 		if local, err := splitNodeAddress(s.Listen); err != nil {
 			bad("search.listen: %w", err)
 		} else if !local && s.ClientCA == "" && s.SecretFile == "" {
-			bad("search.listen %q can be reached by other machines, and everybody who reaches it could read every repository: "+
-				"set search.client_ca (mutual TLS) or search.secret_file, or listen on 127.0.0.1 or unix:PATH", s.Listen)
+			bad("search.listen %q is reachable from other machines, which could read every repository: set "+
+				"search.client_ca (mutual TLS) or search.secret_file, or listen on 127.0.0.1 or unix:PATH", s.Listen)
 		}
 	}
 	if s.Address == "" {
@@ -72,16 +72,17 @@ func (c *Config) checkSearch(bad func(format string, args ...any)) {
 	if local, err := splitNodeAddress(s.Address); err != nil {
 		bad("search.address: %w", err)
 	} else if !local && s.SecretFile == "" && s.TLSCA == "" {
-		bad("search.address %q is on another machine and nothing proves who is who: set search.tls_ca (and tls_cert and "+
+		bad("search.address %q is on another machine without authentication: set search.tls_ca (and tls_cert and "+
 			"tls_key) or search.secret_file", s.Address)
 	}
 	if s.TLSCA != "" && s.ServerName == "" && strings.HasPrefix(s.Address, UnixPrefix) {
-		bad("search.address is a socket, which has no name to look for in a certificate: set search.server_name, or leave " +
-			"search.tls_ca out")
+		bad("search.address is a socket, which has no name to compare with a certificate: set search.server_name, or " +
+			"remove search.tls_ca")
 	}
 }
 
-// LoadTrust is what proves who is who between a gateway and a search process, at either end.
+// LoadTrust loads the secret and the certificates of the connection between a gateway and a search process, for the
+// role.
 func (s *SearchConfig) LoadTrust(role Role, log *slog.Logger) (credfile.Trust, error) {
 	authorities := s.TLSCA
 	if role == RoleSearch {

@@ -6,6 +6,7 @@ import (
 	"strings"
 )
 
+// ShowConfig prints a configuration as a file. Each line ends with the origin of the value.
 func ShowConfig(w io.Writer, cfg *Config, from Origins) error {
 	table, auto := "", cfg.automatic()
 	var out strings.Builder

@@ -4,30 +4,30 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Source tells what the configuration is read from: a file, and flags over it. It can be read again.
+// Source is a file and flags from which a configuration is loaded. It can be loaded again.
 type Source struct {
 	Role    Role
 	getenv  func(string) string // variables of the environment
 	File    string
 	flags   *pflag.FlagSet
-	defined Role   // whose flags these are
-	values  Config // where the flags are parsed to
+	defined Role   // the role of the flags
+	values  Config // of the flags
 	noCache bool
-	anyRoot bool // a file without a root is fine: --root will name it
+	anyRoot bool // a missing root is not a mistake
 	nodes   nodeFlags
 }
 
-// FromFile is the source that is a file alone. A file without a root is fine: a flag will name it.
+// FromFile returns a source without flags. A missing root is not a mistake, because --root can set it.
 func FromFile(role Role, file string, getenv func(string) string) *Source {
 	return &Source{Role: role, defined: role, getenv: getenv, File: file,
 		flags: pflag.NewFlagSet("", pflag.ContinueOnError), values: DefaultConfig(), anyRoot: true}
 }
 
-// Origins tells for each key where its value came from: "default", "FILE:LINE" or "--FLAG".
+// Origins are the origins of values by key: "default", "FILE:LINE" or "--FLAG".
 type Origins map[string]string
 
-// Load reads the configuration: defaults, then the file, then flags. The error has all that is wrong with the file, as
-// mistakes.
+// Load reads the configuration: defaults, then the file, then flags. The error joins every mistake in
+// the file.
 func (s *Source) Load() (cfg Config, from Origins, wrong error) {
 	cfg, from = DefaultConfig(), Origins{}
 	for _, f := range Settings(&cfg) {
@@ -59,14 +59,14 @@ func (s *Source) Load() (cfg Config, from Origins, wrong error) {
 	return cfg, from, wrong
 }
 
-// LoadChecked reads the configuration and finds what the role could not run with.
+// LoadChecked reads the configuration. The error joins everything that prevents the role from running.
 func (s *Source) LoadChecked() (Config, error) {
 	cfg, f := s.Inspect(true)
 	return cfg, f.Err()
 }
 
-// Inspect reads the configuration and finds all that the role could not run with; with machine also what this machine
-// lacks.
+// Inspect reads the configuration and finds all mistakes that prevent the role from running. With machine it also
+// checks the files and programs of this machine.
 func (s *Source) Inspect(machine bool) (Config, *Findings) {
 	cfg, from, err := s.Load()
 	f := &Findings{from: from}

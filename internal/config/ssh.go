@@ -7,8 +7,8 @@ type SSHConfig struct {
 	Address string `toml:"address"`
 
 	// HostKeys is the directory of the host keys: ssh_host_ed25519_key, ssh_host_ecdsa_key and ssh_host_rsa_key, files
-	// of ssh-keygen that only their owner can read. If it has none of them, all are created. If it has at least one,
-	// none is added. Empty means STATE/ssh, where missing keys are created at each start.
+	// of ssh-keygen that only their owner can read. If none of them exists, all are created. If at least one exists, no
+	// other is created. Empty means STATE/ssh, where missing keys are created at each start.
 	HostKeys string `toml:"host_keys" path:"yes"`
 
 	// AuthorizedKeys is the file or directory with the public keys of users, in the format of authorized_keys. A

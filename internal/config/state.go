@@ -4,6 +4,5 @@ import (
 	"path/filepath"
 )
 
-// AdminSocket is the path of the socket on which a process with this state directory answers its operator (package
-// adminapi).
+// AdminSocket returns the path of the admin socket of a process with a state directory (package adminapi).
 func AdminSocket(state string) string { return filepath.Join(state, "admin.sock") }

@@ -19,7 +19,7 @@ type Size int64
 var sizeUnits = []struct {
 	name  string
 	bytes int64
-}{ // the longer name first, where one ends in the other
+}{ // a name that ends in another comes first
 	{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
 	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1},
 }
@@ -35,7 +35,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 	}
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64/factor {
-		return fmt.Errorf("%q is not a size; write a whole number and a unit, as in \"64KiB\" or \"10GiB\"", text)
+		return fmt.Errorf("%q is not a size: write a whole number and a unit, as in \"64KiB\" or \"10GiB\"", text)
 	}
 	*s = Size(n * factor)
 	return nil
@@ -57,8 +57,8 @@ func (s Size) String() string {
 	return shortest
 }
 
-// Duration is a span of time, written as a string: "500ms", "30s", "5m", "2h". It is a struct so that a bare number,
-// whose unit nobody can see, is refused.
+// Duration is a span of time, written as a string: "500ms", "30s", "5m", "2h". It is a struct so that a number
+// without a unit is refused.
 type Duration struct{ time.Duration }
 
 // UnmarshalText reads a duration as time.ParseDuration does; negative ones are refused.
@@ -68,7 +68,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 		err = errors.New("negative")
 	}
 	if err != nil {
-		return fmt.Errorf("%q is not a duration; write a number and a unit, as in \"30s\" or \"5m\"", text)
+		return fmt.Errorf("%q is not a duration: write a number and a unit, as in \"30s\" or \"5m\"", text)
 	}
 	d.Duration = v
 	return nil
@@ -88,14 +88,14 @@ func (d Duration) String() string {
 	return s
 }
 
-// FileMode is the rights on a file, written as a string in octal: "0600".
+// FileMode is the mode of a file, written as a string in octal: "0600".
 type FileMode uint32
 
 // UnmarshalText reads three or four octal digits.
 func (m *FileMode) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 8, 32)
 	if err != nil || n > 0o777 {
-		return fmt.Errorf("%q are no rights on a file; write them in octal, as in \"0600\"", text)
+		return fmt.Errorf("%q is not a file mode: write it in octal, as in \"0600\"", text)
 	}
 	*m = FileMode(n)
 	return nil
@@ -106,7 +106,7 @@ func (m FileMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil
 
 func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
 
-// Reserve is how many slots are kept for fast requests: a number, or "auto".
+// Reserve is the number of slots that are reserved for fast requests, or "auto".
 type Reserve int
 
 // UnmarshalText reads a number from 0, or "auto".
@@ -117,13 +117,13 @@ func (r *Reserve) UnmarshalText(text []byte) error {
 	}
 	n, err := strconv.Atoi(string(text))
 	if err != nil || n < 0 {
-		return fmt.Errorf("%q is no number of slots to keep in reserve; write one from 0, or \"auto\"", text)
+		return fmt.Errorf("%q is not a number of slots: write a number from 0, or \"auto\"", text)
 	}
 	*r = Reserve(n)
 	return nil
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText returns the text that UnmarshalText reads.
 func (r Reserve) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 func (r Reserve) String() string {
@@ -136,7 +136,7 @@ func (r Reserve) String() string {
 // fsckSeverities are severities of git's checks of objects, by their names.
 type fsckSeverities map[string]string
 
-// TOML is the table in one line.
+// TOML returns the table in one line.
 func (f fsckSeverities) TOML() string {
 	pairs := make([]string, 0, len(f))
 	for _, check := range slices.Sorted(maps.Keys(f)) {

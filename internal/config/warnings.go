@@ -20,14 +20,14 @@ import (
 
 const (
 	lookupTimeout   = 3 * time.Second // of a name, and of a connection
-	maxPatternsSeen = 100_000         // repositories that patterns are compared with
+	maxPatternsSeen = 100_000         // repositories with which patterns are compared
 )
 
-// Warnings finds what a server would start with and is probably not meant. It looks up names, and connects only if told
-// to.
+// Warnings reports values with which a server would start, but which are probably not intended. It looks up names, and
+// connects to hosts only with connect.
 func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findings) {
 	for _, cert := range c.Certificates(role) {
-		if leaf, err := ReadLeaf(cert.File); err == nil { // what cannot be read is an error already
+		if leaf, err := ReadLeaf(cert.File); err == nil { // an unreadable file is a mistake already
 			if text := Validity(leaf, time.Now()); text != "" {
 				f.warn(cert.Key, "%s: %s: %s", PlainKey(cert.Key), cert.File, text)
 			}
@@ -48,15 +48,15 @@ func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findi
 	}
 	if u, err := url.Parse(c.Auth.Hook.URL); role.FacesClients() && err == nil && u.Hostname() != "" {
 		if err := deliverable(ctx, u, true, connect); err != nil {
-			f.warn("auth.hook.url", "auth.hook.url: the hook cannot be asked: %s", err)
+			f.warn("auth.hook.url", "auth.hook.url: the hook is unreachable: %s", err)
 		}
 	}
-	if role.OwnsRepositories() && c.Root != "." { // whose root is not said in the file
+	if role.OwnsRepositories() && c.Root != "." { // "." stands for a missing root
 		c.warnOfPatterns(ctx, f)
 	}
 }
 
-// deliverable reports why requests to a URL cannot arrive.
+// deliverable returns the reason for which requests cannot reach a URL, or nil.
 func deliverable(ctx context.Context, u *url.URL, private, connect bool) error {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -65,8 +65,8 @@ func deliverable(ctx context.Context, u *url.URL, private, connect bool) error {
 		return fmt.Errorf("the host %s has no address (%w)", u.Hostname(), err)
 	}
 	if !private && !slices.ContainsFunc(addresses, webhook.IsPublic) {
-		return errors.New("its host has an address of a private network or of this machine alone; set allow_private = " +
-			"true if that is meant")
+		return errors.New("its host only has addresses of a private network or of this machine; set allow_private = " +
+			"true if that is intended")
 	}
 	if !connect {
 		return nil
@@ -82,7 +82,7 @@ func deliverable(ctx context.Context, u *url.URL, private, connect bool) error {
 	return err
 }
 
-// warnOfPatterns finds patterns of rules and webhooks that match no repository below the root.
+// warnOfPatterns reports patterns of rules and webhooks that match no repository below the root.
 func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
 	type unmatched struct {
 		key, text string
@@ -109,7 +109,7 @@ func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
 	for found, err := range c.RepositoriesBelow(ctx) {
 		path, wrong := git.ParseRepoPath(strings.TrimSuffix(strings.TrimSuffix(found, "/.git"), ".git"))
 		if seen++; err != nil || wrong != nil || seen > maxPatternsSeen {
-			return // not all is known
+			return // the list is not complete
 		}
 		left = slices.DeleteFunc(left, func(u unmatched) bool { return u.pattern.Covers(path) })
 		if len(left) == 0 {
@@ -151,7 +151,7 @@ func (c *Config) RepositoriesBelow(ctx context.Context) iter.Seq2[string, error]
 	}
 }
 
-// Hidden are the directories below the root that hold no repositories.
+// Hidden returns the directories below the root that have no repositories.
 func (c *Config) Hidden() (dirs []string) {
 	for _, dir := range []string{c.State, c.Cache.Dir} {
 		if dir != "" {

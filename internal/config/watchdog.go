@@ -4,15 +4,15 @@ import (
 	"path/filepath"
 )
 
-// WatchdogConfig sets the watchdog, which notices that the process is stalled and writes a dump: stacks, profiles, the
-// last seconds of the execution trace (docs/explanation/watchdog.md).
+// WatchdogConfig sets the watchdog, which writes a dump when the process is stalled (docs/explanation/watchdog.md). A
+// dump has stacks, profiles, and the last seconds of the execution trace.
 type WatchdogConfig struct {
 	// Enabled starts the watchdog. It also writes a dump at SIGQUIT and for "packhorse debug dump". Without it SIGQUIT
 	// ends the process.
 	Enabled bool `toml:"enabled" default:"true"`
 
-	// Stall is how long a stall must last before a dump is written: a probe without an answer, a Git process that does
-	// not start, goroutines that do not run or wait for locks.
+	// Stall is how long a stall must last before a dump is written. A stall is a probe without an answer, a Git process
+	// that does not start, or goroutines that do not run or wait for locks.
 	Stall Duration `toml:"stall" default:"10s" range:"100ms.."`
 
 	// Blocked is the number of goroutines that wait for locks, or are in system calls, above which the process counts
@@ -40,7 +40,7 @@ type WatchdogConfig struct {
 	Trace Size `toml:"trace" default:"4MiB" range:"..256MiB"`
 }
 
-// DumpDir is where dumps of a process with a state directory are.
+// DumpDir returns the directory of the dumps of a process with a state directory.
 func (c *WatchdogConfig) DumpDir(state string) string {
 	if c.Dir != "" {
 		return c.Dir

@@ -21,7 +21,7 @@ func TestAppMistakes(t *testing.T) {
 	t.Parallel()
 	const one = "[app]\nworkers = [\"unix:/run/w0.sock\"]\n"
 	for text, want := range map[string]string{
-		"trusted_proxies = [\"10.0.0.0/64\"]": `trusted_proxies: "10.0.0.0/64" is no network`,
+		"trusted_proxies = [\"10.0.0.0/64\"]": `trusted_proxies: "10.0.0.0/64" is not a network`,
 		"[http]\nproxy_protocol = true": "http.proxy_protocol is on, and " +
 			"trusted_proxies is empty",
 		"[ssh]\nproxy_protocol = true": "ssh.proxy_protocol is on, and " +
@@ -31,7 +31,7 @@ func TestAppMistakes(t *testing.T) {
 		one + "max_slots = 4":         "app.max_slots was removed: ",
 		one + "slow_start = \"10s\"":  "app.slow_start was removed: ",
 		one + "sticky = \"cookie:a\"": "app.sticky was removed: ",
-		one + "reserve = -2":          `app.reserve: "-2" is no number of slots to keep in reserve`,
+		one + "reserve = -2":          `app.reserve: "-2" is not a number of slots`,
 		one + "slots = 0":             "app.slots is 0",
 		one + "slots = -3":            "app.slots is -3",
 		"[app]\nworkers = [\"10.0.0.1:80\"]": "must be like unix:/run/app/w0.sock or " +
@@ -43,14 +43,14 @@ func TestAppMistakes(t *testing.T) {
 		"[app]\nworkers = [\"a=http://A\", \"b=http://a:80/\"]":                  `http://a is the worker "a" and "b"`,
 		"[app]\nworkers = [\"unix:/" + strings.Repeat("x", 104) + "\"]":          "longer than the 103 bytes",
 		one + "fast = [\"readiness\"]":                                           `app.fast: pattern "readiness": must begin with "/" or "*"`,
-		one + "also = [\"/x\"]":                                                  "app.also: \"/x\" begins with neither",
+		one + "also = [\"/x\"]":                                                  "app.also: \"/x\" has to begin with",
 		one + "health = \"ready\"":                                               "it has to be a path",
 		one + "drain_share = 2.0":                                                "app.drain_share is 2",
 		one + "send_file = \"X-Sendfile\"":                                       "need each other",
 		one + "send_file = \"X-File\"\nsend_file_roots = [\"/srv\"]":             `it has to be one of ["X-Sendfile" "X-Accel-Redirect"]`,
-		one + "send_file = \"X-Accel-Redirect\"\nsend_file_roots = [\"/srv\"]":   `write it before it, as in "/protected/=/srv/files"`,
+		one + "send_file = \"X-Accel-Redirect\"\nsend_file_roots = [\"/srv\"]":   `write it before the directory, as in "/protected/=/srv/files"`,
 		one + "[[app.pool]]\nname = \"b\"\nshare = 100\nworkers = [\"unix:/b\"]": "move those of app.workers into a pool",
-		"[[app.pool]]\nname = \"a\"\nshare = 60\nworkers = [\"unix:/a\"]":        "add up to 60; they are percentages",
+		"[[app.pool]]\nname = \"a\"\nshare = 60\nworkers = [\"unix:/a\"]":        "add up to 60: the percentages have to",
 		"[[app.pool]]\nname = \"a\"\nshare = 100":                                `app.pool "a" has no workers`,
 		"[[app.pool]]\nname = \"a/b\"\nshare = 100\nworkers = [\"unix:/a\"]":     `app.pool "a/b" needs a name`,
 		"[app.pool]\nname = \"a\"\nshare = 100\nworkers = [\"unix:/a\"]":         "write [[app.pool]]",

@@ -104,7 +104,7 @@ func TestInheritedAddresses(t *testing.T) {
 		"public": {config.RoleServe, httpSocket, "192.0.2.1:80",
 			func(c *config.Config) { c.HTTP.PublicRead = true }, ""},
 		"loopback": {config.RoleServe, httpSocket, "127.0.0.1:80", as, ""},
-		"profiles": {config.RoleGateway, opsSocket, "192.0.2.1:90", as, "serves profiles to whoever reaches it"},
+		"profiles": {config.RoleGateway, opsSocket, "192.0.2.1:90", as, "serves profiles without authentication"},
 		"anonymous SSH": {config.RoleServe, sshSocket, "192.0.2.1:22", func(c *config.Config) {
 			c.SSH.Address, c.SSH.Anonymous = "127.0.0.1:22", true
 		}, reads},
