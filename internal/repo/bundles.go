@@ -11,8 +11,8 @@ import (
 type Bundles struct {
 	Offered bool
 	Lines   []string // "key=value" in the order of the config
-	// Err is why a configured list is not advertised. Clients pass its URIs to other programs, some of which end a URI
-	// at a line break or a space. So a URI that could be misread is not sent.
+	// Err is the reason why a configured list is not advertised. Clients pass its URIs to other programs, some of which end
+	// a URI at a line break or a space. So a URI that could be misread is not sent.
 	Err error
 }
 
@@ -21,7 +21,7 @@ const (
 	bundleSection    = "bundle."
 )
 
-// bundles reads the list. Git takes a damaged uploadpack.advertiseBundleURIs for true; here it offers nothing.
+// bundles reads the list. Git treats an invalid uploadpack.advertiseBundleURIs as true; here it is an error.
 func bundles(c Config) Bundles {
 	offered, err := c.Bool(advertiseBundles, false)
 	if err != nil {
@@ -46,20 +46,20 @@ func bundles(c Config) Bundles {
 // maxBundleLine is the maximum length of a line in bytes: it must fit into a pkt-line.
 const maxBundleLine = 65516
 
-// checkBundle refuses a key that a client could read as something else.
+// checkBundle returns an error if a client could misread the line.
 func (v variable) checkBundle() error {
 	refuse := func(why string) error { return fmt.Errorf("%.200q in the repository's config %s", v.key, why) }
 	switch {
 	case v.bare:
 		return refuse("has no value")
 	case strings.ContainsFunc(v.key+v.value, unicode.IsControl):
-		return refuse("holds a control character")
+		return refuse("contains a control character")
 	case strings.Contains(v.key, "="):
-		return refuse(`holds a "="`)
+		return refuse(`contains a "="`)
 	case len(v.key)+1+len(v.value) > maxBundleLine:
 		return refuse(fmt.Sprintf("is longer than %d bytes with its value", maxBundleLine))
 	case strings.HasSuffix(v.key, ".uri") && !isBundleURI(v.value):
-		return refuse(`has to be an "http://" or "https://" URI of printable ASCII without spaces, or one relative to the repository's`)
+		return refuse(`must be an "http://" or "https://" URI, or a relative one, of printable ASCII without spaces`)
 	}
 	return nil
 }

@@ -11,14 +11,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// maxConfig bounds a repository's config file in bytes.
+// maxConfig is the maximum size of a repository's config file in bytes.
 const maxConfig = 1 << 20
 
-// Config is a repository's own configuration file (git-config(1), "Syntax"). Includes are not followed: a repository
-// must not make us read other files. Keys are "section.key" or "section.subsection.key", section and key in lower case.
+// Config is a repository's own configuration file (git-config(1), "Syntax"). Includes are not followed, because a
+// repository must not make the server read other files. Keys are "section.key" or "section.subsection.key", with section
+// and key in lower case.
 type Config struct {
 	variables []variable     // in the order of the file
-	last      map[string]int // where a key's last value is
+	last      map[string]int // index of each key's last value
 }
 
 // variable is one line of a config.
@@ -35,7 +36,7 @@ func (c *Config) add(v variable) {
 	c.variables = append(c.variables, v)
 }
 
-// Get returns a key's last value.
+// Get returns the last value of a key.
 func (c Config) Get(key string) (string, bool) {
 	i, ok := c.last[key]
 	if !ok {
@@ -44,14 +45,14 @@ func (c Config) Get(key string) (string, bool) {
 	return c.variables[i].value, true
 }
 
-// Bool is a key's last value as a truth value, or otherwise if there is none (git-config(1), "Values").
-func (c Config) Bool(key string, otherwise bool) (bool, error) {
+// Bool returns the last value of a key as a boolean, or the default if it has none (git-config(1), "Values").
+func (c Config) Bool(key string, standard bool) (bool, error) {
 	i, ok := c.last[key]
 	if !ok {
-		return otherwise, nil
+		return standard, nil
 	}
-	err := c.variables[i].readBool(&otherwise)
-	return otherwise, err
+	err := c.variables[i].readBool(&standard)
+	return standard, err
 }
 
 // All iterates over all keys and values in the order of the file.
@@ -70,7 +71,7 @@ func (v variable) damaged(want string) error {
 	return fault.New(fault.Corrupt, "the repository's config has a %.80s that is not %s", v.key, want)
 }
 
-// readBool reads a truth value: a word, or a number that is not 0 for true. A key without a value is true.
+// readBool reads a boolean: a word, or a number, of which 0 is false. A key without a value is true.
 func (v variable) readBool(to *bool) error {
 	switch strings.ToLower(v.value) {
 	case "true", "yes", "on":
@@ -88,7 +89,7 @@ func (v variable) readBool(to *bool) error {
 	return nil
 }
 
-// int reads a whole number of 32 bits.
+// int reads an integer of 32 bits.
 func (v variable) int() (int32, error) {
 	n, ok := parseInt(v.value)
 	if !ok || v.bare {
@@ -97,7 +98,7 @@ func (v variable) int() (int32, error) {
 	return n, nil
 }
 
-// unsigned reads a whole number of 64 bits without a sign.
+// unsigned reads an unsigned integer of 64 bits.
 func (v variable) unsigned() (uint64, error) {
 	digits, unit, ok := splitNumber(v.value)
 	n, err := strconv.ParseUint(strings.TrimPrefix(digits, "+"), 0, 64)
@@ -107,7 +108,7 @@ func (v variable) unsigned() (uint64, error) {
 	return n * uint64(unit), nil
 }
 
-// parseInt reads a number as git's configuration has it: C's, with an optional k, m or g behind it.
+// parseInt reads a number as git does: in C's syntax, with an optional suffix k, m or g.
 func parseInt(s string) (int32, bool) {
 	digits, unit, ok := splitNumber(s)
 	n, err := strconv.ParseInt(digits, 0, 64)
@@ -117,8 +118,8 @@ func parseInt(s string) (int32, bool) {
 	return int32(n * unit), true
 }
 
-// splitNumber takes the unit off a number, and the spaces before it that C skips; ok is false for what Go takes for a
-// number and C does not.
+// splitNumber removes the suffix of a number, and leading spaces, as C does. ok is false for numbers that are valid in Go
+// but not in C.
 func splitNumber(s string) (digits string, unit int64, ok bool) {
 	digits, unit = strings.TrimLeft(s, " \t\n\v\f\r"), 1
 	if n := len(digits); n > 0 {
@@ -135,11 +136,11 @@ func splitNumber(s string) (digits string, unit int64, ok bool) {
 		}
 	}
 	plain := strings.ToLower(strings.TrimLeft(digits, "+-"))
-	return digits, unit, !strings.Contains(plain, "_") && !strings.HasPrefix(plain, "0b") && !strings.HasPrefix(plain,
-		"0o")
+	return digits, unit,
+		!strings.Contains(plain, "_") && !strings.HasPrefix(plain, "0b") && !strings.HasPrefix(plain, "0o")
 }
 
-// ParseConfig reads a config file's text.
+// ParseConfig parses the text of a config file.
 func ParseConfig(text string) (Config, error) {
 	p := &configParser{text: strings.TrimPrefix(text, "\ufeff"), line: 1}
 	if err := p.parse(); err != nil {
@@ -152,11 +153,11 @@ type configParser struct {
 	text    string
 	at      int
 	line    int
-	section string // with the dot behind it; "" before the first header
+	section string // ends with a dot; "" before the first header
 	config  Config
 }
 
-// eof is the result of peek at the end; no config holds it as a character.
+// eof is the result of peek at the end. A config does not contain it.
 const eof = 0
 
 func (p *configParser) peek() byte {
@@ -187,7 +188,7 @@ func (p *configParser) bad(what string) error { return fmt.Errorf("line %d: %s",
 
 func (p *configParser) parse() error {
 	if i := strings.IndexByte(p.text, 0); i >= 0 {
-		return errors.New("it holds a NUL byte")
+		return errors.New("it contains a NUL byte")
 	}
 	for {
 		switch c := p.next(); {
@@ -205,7 +206,7 @@ func (p *configParser) parse() error {
 				return err
 			}
 		default:
-			return p.bad("neither a section, a key nor a comment")
+			return p.bad("invalid line: want a section, a key or a comment")
 		}
 	}
 }
@@ -236,7 +237,7 @@ func (p *configParser) header() error {
 		case isSpace(c) && c != '\n':
 			return p.subsection(strings.ToLower(name.String()))
 		default:
-			return p.bad("bad section header")
+			return p.bad("invalid section header")
 		}
 	}
 }
@@ -246,22 +247,22 @@ func (p *configParser) subsection(section string) error {
 		p.next()
 	}
 	if p.next() != '"' {
-		return p.bad("bad section header")
+		return p.bad("invalid section header")
 	}
 	var name strings.Builder
 	for {
 		switch c := p.next(); c {
 		case eof, '\n':
-			return p.bad("a subsection's name is not closed")
+			return p.bad("unterminated subsection name")
 		case '"':
 			if p.next() != ']' {
-				return p.bad("bad section header")
+				return p.bad("invalid section header")
 			}
 			p.section = section + "." + name.String() + "."
 			return nil
 		case '\\':
 			if c = p.next(); c == eof || c == '\n' {
-				return p.bad("a subsection's name is not closed")
+				return p.bad("unterminated subsection name")
 			}
 			name.WriteByte(c)
 		default:
@@ -287,7 +288,7 @@ func (p *configParser) variable(first byte) error {
 		return nil
 	case '=':
 	default:
-		return p.bad("bad key")
+		return p.bad("invalid key")
 	}
 	value, err := p.value()
 	if err != nil {
@@ -297,7 +298,8 @@ func (p *configParser) variable(first byte) error {
 	return nil
 }
 
-// value reads to the end of the line: quotes, escapes, continuation lines, comments; outer spaces fall away.
+// value reads a value to the end of the line, with quotes, escapes, continuation lines and comments. Outer spaces are
+// removed.
 func (p *configParser) value() (string, error) {
 	var b strings.Builder
 	quoted, spaces := false, 0
@@ -305,7 +307,7 @@ func (p *configParser) value() (string, error) {
 		c := p.next()
 		switch {
 		case (c == eof || c == '\n') && quoted:
-			return "", p.bad("a quote is not closed")
+			return "", p.bad("unterminated quote")
 		case c == eof || c == '\n':
 			return b.String(), nil
 		case isSpace(c) && !quoted:
@@ -346,7 +348,7 @@ func (p *configParser) escape(b *strings.Builder) error {
 	case '\\', '"':
 		b.WriteByte(c)
 	default:
-		return p.bad("bad escape")
+		return p.bad("invalid escape sequence")
 	}
 	return nil
 }

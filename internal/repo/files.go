@@ -13,14 +13,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// fileState is a small file as it was read.
+// fileState is the state of a small file when it was read.
 type fileState struct {
-	id      disk.ID // zero: it was not there
-	settled bool    // while id stays, so does the text
+	id      disk.ID // zero: it did not exist
+	settled bool    // the content cannot change without a change of id
 	sum     [sha256.Size]byte
 }
 
-// watchedFile is a small file whose changes are detected. Safe for concurrent use once it was read.
+// watchedFile is a small file whose changes are detected. It is safe for concurrent use after it was read.
 type watchedFile struct {
 	path  string
 	limit int64 // in bytes
@@ -35,9 +35,9 @@ func (w *watchedFile) read(path string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// same reports whether the file is unchanged, by its identity. A file that was very young when it was read is read
-// again.
-func (w *watchedFile) same() bool {
+// isUnchanged reports whether the file is unchanged, by its identity. A file that was very young when it was read is
+// read again.
+func (w *watchedFile) isUnchanged() bool {
 	known := w.known.Load()
 	if id, err := disk.Stat(w.path); err != nil || id != known.id {
 		return false
@@ -73,9 +73,9 @@ func readFile(path string, limit int64) ([]byte, *fileState, error) {
 // configFile is a config file that is watched.
 type configFile struct{ watchedFile }
 
-// read reads the file as the repository is opened; one that is not there is empty.
+// read reads the file when the repository is opened. A missing file is empty.
 func (c *configFile) read(path string, o Options) (Config, error) {
-	if err := o.contained(path, "config"); err != nil {
+	if err := o.checkContained(path, "config"); err != nil {
 		return Config{}, err
 	}
 	text, err := c.watchedFile.read(path, maxConfig)
@@ -85,7 +85,7 @@ func (c *configFile) read(path string, o Options) (Config, error) {
 	return ParseConfig(string(text))
 }
 
-// readAll reads a regular file, but no more than limit bytes.
+// readAll reads at most limit bytes of a regular file.
 func readAll(path string, limit int64) ([]byte, error) {
 	f, err := disk.Open(path)
 	if err != nil {
@@ -95,7 +95,7 @@ func readAll(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-// tooLong is the error of a file of more bytes than that.
+// tooLong is the error for a file of more bytes.
 type tooLong int64
 
 func (n tooLong) Error() string { return fmt.Sprintf("longer than %d bytes", int64(n)) }

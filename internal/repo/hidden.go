@@ -14,10 +14,10 @@ type hideRule struct {
 	shows  bool   // "!": matching refs are not hidden
 }
 
-// hideRules are a repository's rules in the order of its config; the last that covers a name decides.
+// hideRules are a repository's rules in the order of its config. The last rule that covers a name decides.
 type hideRules []hideRule
 
-// Sections whose hideRefs count beside those of "transfer".
+// Sections whose hideRefs apply in addition to those of "transfer".
 const (
 	hideFetch = "uploadpack"
 	hidePush  = "receive"
@@ -36,7 +36,7 @@ func hiddenRefs(c Config, section string) (hideRules, error) {
 		}
 		name, shows := strings.CutPrefix(v.value, "!")
 		name = strings.TrimRight(strings.TrimPrefix(name, "^"), "/")
-		if name != "" { // which would cover nothing
+		if name != "" { // an empty name would cover nothing
 			rules = append(rules, hideRule{name, shows})
 		}
 	}

@@ -26,19 +26,19 @@ const (
 	PreAutoGC            HookEvent = "pre-auto-gc"
 )
 
-// Hook is a program that a repository wants to be run at an event: a file, or a command of its configuration.
+// Hook is a repository's program for an event: a file, or a command of its configuration.
 type Hook struct {
 	Event   HookEvent
 	File    string // absolute path; "" if Command is set
 	Command string // for sh -c
-	// How messages call it, without the path of the repository: "hooks/update", "hook.lint.command: update".
+	// Name is its name in messages, without the path of the repository: "hooks/update", "hook.lint.command: update".
 	Name string
 }
 
 // Hooks lists the repository's own hooks that git receive-pack would run on a push, in the order in which it would run
-// them. Files that are not executable, as the samples of git init, are not hooks. It costs one system call for each
-// event. Errors: Denied for a core.hooksPath that cannot be resolved, Corrupt for a configuration that git would not
-// take, Unavailable if the disk fails.
+// them. Files that are not executable, such as the samples of git init, are not hooks. It costs one system call for each
+// event. Errors: Denied for a core.hooksPath that cannot be resolved, Corrupt for a configuration that git would refuse,
+// Unavailable if the disk fails.
 func (r *Repo) Hooks() ([]Hook, error) {
 	events, err := r.pushEvents()
 	if err != nil {
@@ -60,7 +60,7 @@ func (r *Repo) Hooks() ([]Hook, error) {
 			}
 		}
 		path := filepath.Join(dir, string(event))
-		if err := unix.Access(path, unix.X_OK); err == nil { // as git asks
+		if err := unix.Access(path, unix.X_OK); err == nil { // as in git
 			hooks = append(hooks, Hook{Event: event, File: path, Name: name + string(event)})
 		} else if err := CannotTell(err); err != nil {
 			return nil, fault.Wrap(fault.Unavailable, "cannot look for hooks of the repository", err)
@@ -69,13 +69,13 @@ func (r *Repo) Hooks() ([]Hook, error) {
 	return hooks, nil
 }
 
-// PushHooks is Repo.Hooks for the repository at path, which is not opened otherwise. Errors also as of Open.
+// PushHooks is Repo.Hooks for the repository at path, without opening it. The errors are also those of Open.
 func PushHooks(path string, o Options) ([]Hook, error) {
-	where, err := locate(path, o)
+	l, err := locate(path, o)
 	if err != nil {
 		return nil, err
 	}
-	r := &Repo{Dir: where.gitDir, Common: where.commonDir, options: o, where: where}
+	r := &Repo{Dir: l.gitDir, Common: l.commonDir, options: o, layout: l}
 	if err := r.configure(); err != nil {
 		return nil, err
 	}
@@ -126,12 +126,12 @@ func (r *Repo) hooksDir() (dir, name string, err error) {
 			"the repository's core.hooksPath (%.80q) cannot be resolved: use a path without ~USER and %%(prefix)",
 			value)
 	case value == "":
-		value = "/" // so git puts it together
+		value = "/" // as in git
 	}
 	return relativeTo(r.Dir, value), "core.hooksPath: ", nil
 }
 
-// configuredHooks are the commands that the configuration names for events (git-hook(1)), in its order.
+// configuredHooks returns the commands that the configuration names for events (git-hook(1)), in its order.
 func (r *Repo) configuredHooks() ([]Hook, error) {
 	var hooks []Hook
 	commands, disabled := make(map[string]string), make(map[string]bool)
@@ -179,8 +179,8 @@ func hookKey(full string) (name, key string, ok bool) {
 	return rest[:dot], rest[dot+1:], true
 }
 
-// HooksOff is configuration that keeps git from running the commands that the repository's configuration names for
-// events: core.hooksPath is not about them. Nil if there are none.
+// HooksOff returns configuration that keeps git from running the commands that the repository's configuration names for
+// events, which core.hooksPath does not affect. It is nil if there are none.
 func (r *Repo) HooksOff() [][2]string {
 	var off [][2]string
 	seen := make(map[string]bool)

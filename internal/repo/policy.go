@@ -2,52 +2,52 @@ package repo
 
 import (
 	"cmp"
+	"maps"
 	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Policy is what a client may request of a repository. It is the repository's own config (git-config(1), uploadpack.*,
-// uploadpackfilter.*, lsrefs.* and transfer.*), with the server's defaults for missing keys. Immutable once the
-// repository is open.
+// Policy lists what clients may request of a repository. It is the repository's own config (git-config(1), uploadpack.*,
+// uploadpackfilter.*, lsrefs.* and transfer.*), with the server's defaults for missing keys. It is immutable after the
+// repository was opened.
 //
-// An invalid value is an error, as in git: a rule that cannot be read might have refused something. Git reads most of
-// these keys value by value and fails on any invalid one. Of lsrefs.unborn and transfer.advertiseObjectInfo it reads
-// only the last value. This package does the same.
+// An invalid value is an error, as in git, because the rule may be a restriction. Git reads all values of most keys, and
+// fails on any invalid one. Of lsrefs.unborn and transfer.advertiseObjectInfo it reads only the last value. This package
+// does the same.
 type Policy struct {
-	Filter      bool        // uploadpack.allowFilter: the client may leave objects out
-	Filters     FilterRules // uploadpackfilter.*: by which filters
+	Filter      bool        // uploadpack.allowFilter: clients may use filters
+	Filters     FilterRules // uploadpackfilter.*: the allowed filters
 	RefInWant   bool        // uploadpack.allowRefInWant: wants may be names of refs
-	SidebandAll bool        // uploadpack.allowSidebandAll: the whole answer may travel in a side-band
+	SidebandAll bool        // uploadpack.allowSidebandAll: clients may request a side-band for the whole response
 
 	// Wants that are allowed besides the advertised refs, in versions 0 and 1.
 	AllowTip       bool // uploadpack.allowTipSHA1InWant: the tips of hidden refs
 	AllowReachable bool // uploadpack.allowReachableSHA1InWant: objects that refs reach
-	AllowAny       bool // uploadpack.allowAnySHA1InWant: every object that exists; the two above are set with it
+	AllowAny       bool // uploadpack.allowAnySHA1InWant: every object that exists; implies the two above
 
-	// OwnAny reports whether AllowAny comes from the repository's own config. Then it holds for every protocol version.
-	// It also holds where the server would not allow as much: with hidden refs, and with objects borrowed from other
-	// repositories.
+	// OwnAny reports whether AllowAny is set by the repository's own config. Then it applies to every protocol version,
+	// also with hidden refs or with objects borrowed from other repositories.
 	OwnAny bool
 
-	KeepAlive  time.Duration // uploadpack.keepAlive: the longest silence in a pack; 0: no limit
+	KeepAlive  time.Duration // uploadpack.keepAlive: maximum time without output in a pack; 0: no limit
 	Unborn     Unborn        // lsrefs.unborn
 	SessionID  bool          // transfer.advertiseSID
 	ObjectInfo bool          // transfer.advertiseObjectInfo: the sizes of objects may be requested
 	Bundles    Bundles       // uploadpack.advertiseBundleURIs; only a repository's own config has one
 }
 
-// Unborn is whether the server reports the branch of an unborn HEAD to clients (git-config(1), lsrefs.unborn).
+// Unborn determines whether clients get the branch of an unborn HEAD (git-config(1), lsrefs.unborn).
 type Unborn string
 
 const (
-	UnbornAdvertise Unborn = "advertise" // yes, and the server advertises it
-	UnbornAllow     Unborn = "allow"     // only if they request it
-	UnbornIgnore    Unborn = "ignore"    // they are not
+	UnbornAdvertise Unborn = "advertise" // on request, and the server advertises that
+	UnbornAllow     Unborn = "allow"     // on request
+	UnbornIgnore    Unborn = "ignore"    // never
 )
 
-// ParseUnborn reads it as git does, which is exacting about letter case.
+// ParseUnborn parses a value in lower case, as git does.
 func ParseUnborn(s string) (Unborn, error) {
 	switch u := Unborn(s); u {
 	case UnbornAdvertise, UnbornAllow, UnbornIgnore:
@@ -56,8 +56,8 @@ func ParseUnborn(s string) (Unborn, error) {
 	return "", fault.New(fault.Invalid, `%.40q is not "advertise", "allow" or "ignore"`, s)
 }
 
-// DefaultPolicy is what holds where neither the server's configuration nor a repository's says anything. It is what git
-// clients make the most of; git's own defaults turn Filter, RefInWant, SidebandAll and SessionID off.
+// DefaultPolicy returns the policy without any configuration. Unlike in git's own defaults, Filter, RefInWant,
+// SidebandAll and SessionID are on, because git clients benefit from them.
 func DefaultPolicy() Policy {
 	return Policy{
 		Filter: true, RefInWant: true, SidebandAll: true, KeepAlive: 5 * time.Second, Unborn: UnbornAdvertise,
@@ -67,11 +67,11 @@ func DefaultPolicy() Policy {
 
 // policyKey reads one key of a config into a Policy.
 type policyKey struct {
-	last bool // git reads the last value only: earlier ones may be invalid
+	last bool // only the last value is read: earlier ones may be invalid
 	read func(p *Policy, v variable) error
 }
 
-// policyKeys are the keys with a fixed name; wantKeys and FilterRules.read have the others.
+// policyKeys returns the keys with fixed names. The others are in wantKeys and FilterRules.read.
 func policyKeys() map[string]policyKey {
 	each := func(field func(p *Policy) *bool) policyKey {
 		return policyKey{read: func(p *Policy, v variable) error { return v.readBool(field(p)) }}
@@ -140,7 +140,7 @@ func (w *wantSet) read(v variable, part wantSet) error {
 	return err
 }
 
-// wants is the set that the fields stand for.
+// wants returns the set for the fields.
 func (p *Policy) wants() (set wantSet) {
 	if p.AllowTip {
 		set |= allowTip
@@ -154,7 +154,7 @@ func (p *Policy) wants() (set wantSet) {
 	return set
 }
 
-// wantKeys are those three.
+// wantKeys returns the three keys.
 func wantKeys() map[string]wantSet {
 	return map[string]wantSet{
 		"uploadpack.allowtipsha1inwant": allowTip, "uploadpack.allowreachablesha1inwant": allowReachable,
@@ -200,17 +200,15 @@ func (p *Policy) readUnborn(v variable) error {
 // FilterRules are the allowed filters, by git's name of their kind: "blob:none", "blob:limit", "tree", "sparse:oid",
 // "object:type", "combine". The zero value allows all.
 type FilterRules struct {
-	refuseOthers bool // kinds that are not in named
+	refuseOthers bool // refuse kinds that are not in named
 	named        map[string]bool
 	treeLimited  bool
-	maxTree      uint64 // the deepest "tree" filter, if treeLimited
+	maxTree      uint64 // maximum depth of a "tree" filter, if treeLimited
 }
 
 func (r FilterRules) clone() FilterRules {
 	named := make(map[string]bool, len(r.named))
-	for kind, allowed := range r.named {
-		named[kind] = allowed
-	}
+	maps.Copy(named, r.named)
 	r.named = named
 	return r
 }
@@ -218,7 +216,7 @@ func (r FilterRules) clone() FilterRules {
 // filterSection is the prefix of the keys of single kinds.
 const filterSection = "uploadpackfilter."
 
-// read takes uploadpackfilter.KIND.allow and uploadpackfilter.tree.maxDepth, which allows that kind too.
+// read reads uploadpackfilter.KIND.allow and uploadpackfilter.tree.maxDepth, which also allows its kind.
 func (r *FilterRules) read(v variable) error {
 	name, ok := strings.CutPrefix(v.key, filterSection)
 	if !ok {
@@ -238,7 +236,7 @@ func (r *FilterRules) read(v variable) error {
 	return err
 }
 
-// Check refuses a filter of a kind that may not be used. Depth is that of a "tree" filter.
+// Check returns an error if a filter of this kind is not allowed. depth is that of a "tree" filter.
 func (r *FilterRules) Check(kind string, depth uint64) error {
 	allowed, named := r.named[kind]
 	if !named {

@@ -8,7 +8,7 @@ import (
 )
 
 // PushPolicy is the part of a repository's own config about pushes that is needed outside git (git-config(1),
-// receive.*, http.receivepack). Nil pointers: not set.
+// receive.*, http.receivepack). A nil pointer means that the key is not set.
 type PushPolicy struct {
 	Atomic        bool  // receive.advertiseAtomic
 	OffsetDeltas  bool  // repack.useDeltaBaseOffset
@@ -26,8 +26,8 @@ type PushPolicy struct {
 // Hides reports whether a ref is hidden from clients that push.
 func (p *PushPolicy) Hides(name git.RefName) bool { return p.hidden.hides(name) }
 
-// PushPolicy returns the config about pushes. Errors: Denied if it turns pushes off, Corrupt for a value that git would
-// refuse.
+// PushPolicy returns the configuration of pushes. Errors: Denied if it disables pushes, Corrupt for a value that git
+// would refuse.
 func (r *Repo) PushPolicy() (*PushPolicy, error) {
 	p := &PushPolicy{Atomic: true, OffsetDeltas: true}
 	allowed, checks, transferChecks := true, (*bool)(nil), true

@@ -15,30 +15,30 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// Options sets how repositories are opened.
+// Options configure how repositories are opened.
 type Options struct {
-	Root         string   // all parts of a repository have to lie below it; "" means no limit
-	Hidden       []string // directories below the root where none may be, without symbolic links
+	Root         string   // all parts of a repository must be below it; "": no limit
+	Hidden       []string // directories below the root without repositories; the paths have no symbolic links
 	Policy       *Policy  // defaults for keys that a repository's config does not set; nil: DefaultPolicy
-	Tables       *Tables  // lists refs in reftables; nil: repositories that have them are refused
+	Tables       *Tables  // lists refs in reftables; nil: repositories with reftables are refused
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
 }
 
-// Repo is one open repository. Safe for concurrent use.
+// Repo is one open repository. It is safe for concurrent use.
 type Repo struct {
 	Dir         string // the git directory, without symbolic links if a ".git" file named it
-	Common      string // the directory that a linked worktree shares with others; else Dir
+	Common      string // the directory that a linked worktree shares with others; otherwise Dir
 	Format      git.ObjectFormat
-	Incarnation string // changes when the repository is deleted and made again under the same path
+	Incarnation string // changes when the repository is deleted and created again under the same path
 	Objects     *pack.Store
 	Refs        *refs.Store
 	Graph       *graph.Graph
 	options     Options
-	where       *place
+	layout      *layout
 	config      configFile
 	settings    Config
-	worktree    *configFile // config.worktree; nil: that is not read
+	worktree    *configFile // config.worktree; nil: not used
 	hidden      hideRules
 	tables      bool // the refs are in reftables
 	policy      *Policy
@@ -47,7 +47,8 @@ type Repo struct {
 }
 
 // Open opens the repository at path: a git directory, or a ".git" file that names one. Errors: NotFound if there is
-// none, Denied if parts of it lie where the options do not allow it, Corrupt and Unavailable as its files say.
+// none, Denied if the options do not allow the place of one of its parts, Corrupt if its files are invalid, Unavailable
+// if they cannot be read or are not supported.
 func Open(path string, o Options) (*Repo, error) {
 	if o.Root != "" {
 		root, err := filepath.EvalSymlinks(o.Root)
@@ -56,12 +57,12 @@ func Open(path string, o Options) (*Repo, error) {
 		}
 		o.Root = root
 	}
-	where, err := locate(path, o)
+	l, err := locate(path, o)
 	if err != nil {
 		return nil, err
 	}
-	r := &Repo{Dir: where.gitDir, Common: where.commonDir, options: o, where: where}
-	if r.Incarnation, err = where.identity(); err != nil {
+	r := &Repo{Dir: l.gitDir, Common: l.commonDir, options: o, layout: l}
+	if r.Incarnation, err = l.identity(); err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot open the repository", err)
 	}
 	if err := r.configure(); err != nil {
@@ -69,7 +70,7 @@ func Open(path string, o Options) (*Repo, error) {
 	}
 	if r.tables && o.Tables == nil {
 		return nil, fault.New(fault.Unavailable,
-			"this repository's refs are stored as reftables, which are not read here")
+			"this repository's refs are stored as reftables, which this node does not read")
 	}
 	objects := filepath.Join(r.Common, "objects")
 	if r.objects, err = identity(objects); err != nil {
@@ -97,14 +98,14 @@ func (r *Repo) configure() error {
 	if err != nil {
 		return err
 	}
-	if r.Format, r.tables, err = supported(config); err != nil {
+	if r.Format, r.tables, err = checkFormat(config); err != nil {
 		return err
 	}
 	if err := r.worktreeConfig(&config); err != nil {
 		return err
 	}
 	r.settings = config
-	if err := served(config); err != nil {
+	if err := checkServed(config); err != nil {
 		return err
 	}
 	if r.hidden, err = hiddenRefs(config, hideFetch); err != nil {
@@ -118,11 +119,11 @@ func (r *Repo) configure() error {
 	return err
 }
 
-// supported checks the repository format as git does (gitrepository-layout(5), "repositoryformatversion"). A repository
-// with an unknown extension is refused, because the extension may mean anything. Version 0 has only the extensions that
-// are older than version 1, and a configuration without a version has none. Tables reports whether the refs are in
+// checkFormat checks the repository format as git does (gitrepository-layout(5), "repositoryformatversion"). A repository
+// with an unknown extension is refused, because the extension may change anything. Version 0 has only the extensions
+// that are older than version 1, and a configuration without a version has none. tables reports whether the refs are in
 // reftables.
-func supported(c Config) (format git.ObjectFormat, tables bool, err error) {
+func checkFormat(c Config) (format git.ObjectFormat, tables bool, err error) {
 	version, ok := c.Get("core.repositoryformatversion")
 	if !ok {
 		return git.SHA1, false, nil
@@ -183,8 +184,8 @@ func (r *Repo) worktreeConfig(c *Config) error {
 	return err
 }
 
-// served refuses a repository whose config forbids serving it, or may do so in a file that is not read.
-func served(c Config) error {
+// checkServed returns an error if the config forbids serving the repository, or includes a file that might do so.
+func checkServed(c Config) error {
 	for key := range c.last {
 		if key == "include.path" || strings.HasPrefix(key, "includeif.") && strings.HasSuffix(key, ".path") {
 			return fault.New(fault.Unavailable,
@@ -198,31 +199,31 @@ func served(c Config) error {
 	return err
 }
 
-// HidesRefs reports whether the repository's config may hide refs. No Snapshot contains hidden refs.
+// HidesRefs reports whether the repository's config may hide refs. Snapshots do not contain hidden refs.
 func (r *Repo) HidesRefs() bool { return r.hidden.any() }
 
-// Config is the repository's own configuration.
+// Config returns the repository's own configuration.
 func (r *Repo) Config() Config { return r.settings }
 
-// Policy returns what clients may request. After a change of the config a new handle has a new Policy.
+// Policy returns what clients may request. It does not change: a change of the config requires another Repo.
 func (r *Repo) Policy() *Policy { return r.policy }
 
-// Fresh reports whether the handle still represents the repository at path, which may contain symbolic links and a
-// ".git" file. The directories, the object directory and the configuration must be the same. It costs four stats, some
+// Fresh reports whether the Repo still represents the repository at path, which may contain symbolic links and a ".git"
+// file. The directories, the object directory and the configuration must be the same. It makes four stat calls, some
 // more for worktrees and submodules, and reads files that are very young.
 func (r *Repo) Fresh(path string) bool {
-	if !r.where.leads(path, r.Incarnation) {
+	if !r.layout.isCurrent(path, r.Incarnation) {
 		return false
 	}
 	objects, err := identity(filepath.Join(r.Common, "objects"))
-	if err != nil || objects != r.objects || !r.config.same() {
+	if err != nil || objects != r.objects || !r.config.isUnchanged() {
 		return false
 	}
-	return r.worktree == nil || r.worktree.same()
+	return r.worktree == nil || r.worktree.isUnchanged()
 }
 
-// Refresh updates the view of objects and history. Refs are checked by each snapshot anyway. A commit-graph that cannot
-// be used is not an error: history is then read from the objects, and the graph's metrics count it.
+// Refresh updates the view of objects and history. Snapshots check refs themselves. A commit-graph that cannot be used is
+// not an error: history is then read from the objects, and the graph's metrics count it.
 func (r *Repo) Refresh() error {
 	if err := r.Objects.Refresh(); err != nil {
 		return err

@@ -14,10 +14,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 )
 
-// maxShallowFile bounds the shallow file in bytes: 1.6 million commits.
+// maxShallowFile is the maximum size of the shallow file in bytes: 1.6 million commits.
 const maxShallowFile = 64 << 20
 
-// shallowFile caches the content of the shallow file. Safe for concurrent use.
+// shallowFile caches the content of the shallow file. It is safe for concurrent use.
 type shallowFile struct{ known atomic.Pointer[shallowState] }
 
 type shallowState struct {
@@ -46,7 +46,7 @@ func (r *Repo) ShallowSet() (graph.Commits, error) {
 	return state.set(), nil
 }
 
-// shallowState is nil where there is no such file.
+// shallowState returns the content of the shallow file; nil if there is none.
 func (r *Repo) shallowState() (*shallowState, error) {
 	path := filepath.Join(r.Common, "shallow")
 	id, err := disk.Stat(path)
@@ -59,7 +59,7 @@ func (r *Repo) shallowState() (*shallowState, error) {
 	if known := r.shallow.known.Load(); known != nil && known.id == id {
 		return known, nil
 	}
-	if err := r.options.contained(path, "shallow file"); err != nil {
+	if err := r.options.checkContained(path, "shallow file"); err != nil {
 		return nil, err
 	}
 	text, file, err := readFile(path, maxShallowFile)
@@ -70,8 +70,8 @@ func (r *Repo) shallowState() (*shallowState, error) {
 	for line := range strings.Lines(string(text)) {
 		id, err := git.ParseObjectID(strings.TrimSuffix(line, "\n"))
 		if err != nil || id.Format() != r.Format {
-			return nil, fault.Wrap(fault.Corrupt, "the repository's shallow file is damaged", fmt.Errorf("line %.80q",
-				line))
+			return nil, fault.Wrap(fault.Corrupt, "the repository's shallow file is damaged",
+				fmt.Errorf("line %.80q", line))
 		}
 		ids = append(ids, id)
 	}

@@ -24,15 +24,15 @@ const ClassRefs process.Class = "refs"
 const (
 	// maxListing is the maximum size of git's list of a repository's refs in bytes: one to two million refs.
 	maxListing = 128 << 20
-	// versionAge is for how long a git that is too old is taken to be so still.
+	// versionAge is the time after which the version of a git that is too old is checked again.
 	versionAge = 10 * time.Second
 )
 
 // tablesSince is the first git that knows reftables.
 var tablesSince = [2]int{2, 45}
 
-// Tables lists the refs of repositories that keep them in reftables, by asking git: the one thing besides packs that
-// takes a process, one for each change of a repository. Safe for concurrent use.
+// Tables lists the refs of repositories with reftables by running git, once for each change of a repository. It is safe
+// for concurrent use.
 type Tables struct {
 	runner *process.Runner
 
@@ -42,7 +42,7 @@ type Tables struct {
 	checked time.Time // when tooOld was found
 }
 
-// NewTables asks the git program of a runner, which has limits for ClassRefs.
+// NewTables creates a Tables that runs the git program of a runner with limits for ClassRefs.
 func NewTables(runner *process.Runner) *Tables { return &Tables{runner: runner} }
 
 // lister lists the refs of the repository with a git directory.
@@ -55,8 +55,8 @@ func (t *Tables) lister(gitDir string, format git.ObjectFormat) refs.Lister {
 	}
 }
 
-// list asks git upload-pack as a client would (gitprotocol-v2(5), "ls-refs"): it says all there is to know, of HEAD
-// too, in one process, and by definition just what git shows.
+// list requests the refs from git upload-pack, like a client (gitprotocol-v2(5), "ls-refs"). One process lists all refs
+// and HEAD, exactly as git shows them.
 func (t *Tables) list(ctx context.Context, gitDir string, format git.ObjectFormat, add func(refs.Ref)) error {
 	request := pktline.AppendLine(nil, "command=ls-refs")
 	request = pktline.AppendDelim(pktline.AppendLine(request, "object-format="+format.String()))
@@ -109,7 +109,7 @@ func cannotList(err error) error {
 		Err: err}
 }
 
-// readRefs reads the answer to ls-refs.
+// readRefs reads the response to ls-refs.
 func readRefs(out io.Reader, format git.ObjectFormat, add func(refs.Ref)) error {
 	limited := &io.LimitedReader{R: out, N: maxListing}
 	r := pktline.NewReader(limited)
@@ -118,9 +118,9 @@ func readRefs(out io.Reader, format git.ObjectFormat, add func(refs.Ref)) error 
 		switch {
 		case err != nil && limited.N == 0:
 			return fault.New(fault.Unavailable,
-				"the repository has more refs than can be listed: over %d bytes of them", maxListing)
+				"the repository has too many refs: their list is longer than %d bytes", maxListing)
 		case err != nil:
-			return cannotList(fmt.Errorf("its answer ends early: %w", err))
+			return cannotList(fmt.Errorf("its response ends early: %w", err))
 		case typ == pktline.Flush:
 			_, err := io.Copy(io.Discard, limited)
 			return err
@@ -137,7 +137,7 @@ func readRefs(out io.Reader, format git.ObjectFormat, add func(refs.Ref)) error 
 	}
 }
 
-// parseRef reads one line of an answer to ls-refs: "<object ID or unborn> SP <name>" and attributes.
+// parseRef reads one line of a response to ls-refs: "<object ID or unborn> SP <name>" and attributes.
 func parseRef(line string, format git.ObjectFormat) (refs.Ref, error) {
 	bad := func(err error) (refs.Ref, error) {
 		return refs.Ref{}, fmt.Errorf("invalid ref line %.200q: %w", line, err)
@@ -146,7 +146,7 @@ func parseRef(line string, format git.ObjectFormat) (refs.Ref, error) {
 	name, attributes, _ := strings.Cut(rest, " ")
 	ref := refs.Ref{Name: git.RefName(name), PeelKnown: true}
 	if name != string(git.HEAD) && !git.IsSafeRefName(name) {
-		return bad(errors.New("no ref has that name"))
+		return bad(errors.New("invalid ref name"))
 	}
 	var err error
 	if id != "unborn" {

@@ -116,17 +116,17 @@ func (s *borrowerSearch) dir(dir string, worktree bool) error {
 
 // repository checks the repository at path, which is a Git directory or a ".git" file.
 func (s *borrowerSearch) repository(path string) error {
-	ways, err := repo.Ways(path)
+	dirs, err := repo.LinkedDirs(path)
 	if fault.Is(err, fault.NotFound) { // it is broken already
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	objects := ways[len(ways)-1]
+	objects := dirs[len(dirs)-1]
 	needs := false
-	for _, way := range append(ways, objects+"/pack", objects+"/info/alternates") {
-		through, err := leadsThrough(way, s.lender)
+	for _, dir := range append(dirs, objects+"/pack", objects+"/info/alternates") {
+		through, err := leadsThrough(dir, s.lender)
 		if err != nil {
 			return err
 		}

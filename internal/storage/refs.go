@@ -113,10 +113,8 @@ func resolveRef(r *repo.Repo, snap *refs.Snapshot, version git.Version, name str
 		return Resolved{}, fault.New(fault.NotFound, "no ref %q in this repository", name)
 	}
 	ref := found[0]
-	if err := peel(r, &ref); err != nil {
-		return Resolved{}, err
-	}
-	return Resolved{ref, version}, nil
+	ref.Peeled, ref.PeelKnown, err = r.PeelRef(ref)
+	return Resolved{ref, version}, err
 }
 
 // checkName refuses invalid names. A short name is valid if it makes a valid ref below refs/.
@@ -125,28 +123,6 @@ func checkName(name string) error {
 		return nil
 	}
 	return fault.New(fault.Invalid, "invalid ref name %.80q", name)
-}
-
-// peel fills in what a ref peels to. Like Git, it does not report missing or damaged objects.
-func peel(r *repo.Repo, ref *refs.Ref) error {
-	if ref.PeelKnown {
-		return nil
-	}
-	peeled, err := r.Refs.Peeled(*ref, func(id git.ObjectID) (git.ObjectID, error) {
-		peeled, _, err := r.Graph.Peel(id)
-		if err == nil && peeled == id {
-			return git.ObjectID{}, nil
-		}
-		return peeled, err
-	})
-	switch fault.KindOf(err) {
-	case fault.NotFound, fault.Corrupt, fault.Invalid:
-		return nil
-	}
-	if err == nil {
-		ref.Peeled, ref.PeelKnown = peeled, true
-	}
-	return err
 }
 
 // Exists reports whether a ref with this full name exists. A broken one does not. The errors are those of Resolve.
@@ -249,7 +225,8 @@ func (l *refList) add(ref refs.Ref) error {
 		l.batch.Refs = l.batch.Refs[:0]
 	}
 	if l.query.Peel {
-		if err := peel(l.repo, &ref); err != nil {
+		var err error
+		if ref.Peeled, ref.PeelKnown, err = l.repo.PeelRef(ref); err != nil {
 			return err
 		}
 	} else {

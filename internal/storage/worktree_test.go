@@ -144,7 +144,7 @@ func TestGitFilesThatLeadAway(t *testing.T) {
 		"below a file":    {"gitdir: ../in.git/HEAD/x", fault.NotFound, none},
 		"nothing":         {"", fault.Corrupt, "gitdir: PATH"}, "no path": {"gitdir: \n", fault.Corrupt, "gitdir: PATH"},
 		"junk":      {"junk\n", fault.Corrupt, "gitdir: PATH"},
-		"zero byte": {"gitdir: a\x00b", fault.Corrupt, "names no path"},
+		"zero byte": {"gitdir: a\x00b", fault.Corrupt, "contains a NUL byte"},
 		"long":      {"gitdir: " + strings.Repeat("x", 1<<20), fault.Corrupt, "longer than"},
 		"long name": {"gitdir: " + strings.Repeat("x", 300), fault.Unavailable, "cannot follow"},
 	} {

@@ -13,8 +13,7 @@ import (
 
 // Advertise begins a session: with the capabilities in version 2, with all refs before that.
 func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Session, sessionID string,
-	response node.ResponseWriter) (
-	node.Outcome, error) {
+	response node.ResponseWriter) (node.Outcome, error) {
 	offer := s.offer(r, session)
 	outcome := node.Outcome{}
 	if offer.Session {
@@ -33,14 +32,13 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 	if err != nil {
 		return outcome, err
 	}
-	a := advertiser{refWriter: newRefWriter(response, &outcome), server: s, repo: r}
+	a := advertiser{refWriter: newRefWriter(response, &outcome), repo: r}
 	defer a.release()
 	a.stateful = !session.Stateless
 	head := snapshot.Head()
 	a.features = protocol.Features{
 		Agent: s.options.Agent, Format: r.Format, SessionID: outcome.Session, NoDone: session.Stateless,
-		Filter:   offer.Filter,
-		AllowTip: r.Policy().AllowTip, AllowReachable: r.Policy().AllowReachable && s.wantRule(r, session) != WantsTip,
+		Filter: offer.Filter, AllowTip: r.Policy().AllowTip, AllowReachable: r.Policy().AllowReachable && s.wantRule(r, session) != WantsTip,
 	}
 	if !head.ID.IsZero() {
 		a.features.Head = head.Target
@@ -58,7 +56,6 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 // advertiser makes the reference discovery of versions 0 and 1 (gitprotocol-pack(5), "Reference Discovery").
 type advertiser struct {
 	refWriter
-	server   *Server
 	repo     *repo.Repo
 	features protocol.Features
 }
@@ -85,7 +82,7 @@ func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
 		lines := protocol.Lines{Buf: a.buf}
 		lines.ID("shallow", id)
 		a.buf = lines.Buf
-		if err := a.room(); err != nil {
+		if err := a.flushFull(); err != nil {
 			return err
 		}
 	}
@@ -94,7 +91,7 @@ func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
 
 func (a *advertiser) ref(ref refs.Ref) (err error) {
 	line := protocol.RefLine{Name: ref.Name, ID: ref.ID}
-	if line.Peeled, err = a.server.peeled(a.repo, ref); err != nil {
+	if line.Peeled, _, err = a.repo.PeelRef(ref); err != nil {
 		return err
 	}
 	features := ""
@@ -102,17 +99,17 @@ func (a *advertiser) ref(ref refs.Ref) (err error) {
 		features = a.features.String()
 	}
 	a.buf = protocol.AppendAdvertised(a.buf, line, features)
-	return a.added()
+	return a.endRef()
 }
 
-// refWriter writes a list of refs: a short one at once with its length known, a long one in pieces.
+// refWriter writes a list of refs: a short one at once with its length, a long one in pieces.
 type refWriter struct {
 	response node.ResponseWriter
 	outcome  *node.Outcome
 	scratch  *scratch
 	buf      []byte
-	written  bool // a piece of it
-	stateful bool // no lengths
+	written  bool // a piece was written
+	stateful bool // responses have no length
 }
 
 func newRefWriter(response node.ResponseWriter, outcome *node.Outcome) refWriter {
@@ -125,19 +122,19 @@ func (w *refWriter) release() {
 	putScratch(w.scratch)
 }
 
-// added counts a ref that was put into the buffer, and makes room for the next one.
-func (w *refWriter) added() error {
+// endRef counts a ref that was put into the buffer, and makes room for the next one.
+func (w *refWriter) endRef() error {
 	w.outcome.Refs++
-	return w.room()
+	return w.flushFull()
 }
 
-// room makes room for the next line in the buffer.
-func (w *refWriter) room() error {
+// flushFull writes the buffer unless there is room for another line.
+func (w *refWriter) flushFull() error {
 	if len(w.buf) < bufferSize-2*git.MaxRefName {
 		return nil
 	}
 	if !w.written {
-		// A client that is slow to take it must not hold a place among the small requests.
+		// A client that reads slowly must not keep a slot of the small lane.
 		if err := w.response.StartBulk(false); err != nil {
 			return err
 		}

@@ -18,129 +18,124 @@ import (
 )
 
 const (
-	maxQuestion = 256 << 10 // longest request that is remembered, in bytes
-	maxAnswers  = 16 << 20  // bytes of requests and answers together
-	maxAnswer   = 1 << 20   // bytes of one of them
-	answerCost  = 1 << 10   // bytes that one takes beside its request and answer, generously
+	maxCachedRequest = 256 << 10 // longest request that is remembered, in bytes
+	maxCachedBytes   = 16 << 20  // bytes of requests and answers together
+	maxCachedAnswer  = 1 << 20   // bytes of one of them
+	cachedAnswerCost = 1 << 10   // bytes of one besides its request and sections, an upper bound
 )
 
-// answers caches the results of the latest fetches of fresh clients, by the bytes of the request. It caches no pack,
-// only the negotiation. A clone of 1,500 refs takes 2 ms to parse, look up and bring into canonical form. That is a
-// third of the cost of sending 67 MB from the cache.
+// answerCache caches the negotiations of recent clones, by the bytes of the request. It does not cache packs. A clone of
+// 1,500 refs takes 2 ms to parse, look up and bring into canonical form. That is a third of the cost of sending 67 MB
+// from the pack cache.
 //
 // An answer is reused only for the same bytes, in the same repository, while the ref snapshot is the same object. Only
 // requests without haves and boundary, whose wants are all tips of that snapshot, are cached. So a new negotiation
-// would give the same answer. Safe for concurrent use; the zero value is ready.
-type answers struct {
+// would give the same answer. It is safe for concurrent use, and the zero value is empty.
+type answerCache struct {
 	once sync.Once
 	seed maphash.Seed
 
 	mu     sync.Mutex
-	byHash map[uint64]*knownAnswer
+	byHash map[uint64]*cachedAnswer
 	bytes  int
 }
 
-// knownAnswer is what a request led to. Immutable.
-type knownAnswer struct {
+// cachedAnswer is the result of one negotiation. It is immutable.
+type cachedAnswer struct {
 	request     []byte
 	session     node.Session
 	incarnation string
 	snapshot    weak.Pointer[refs.Snapshot]
 
-	sections []byte // without spare capacity: what is appended goes elsewhere
+	sections []byte // without spare capacity, so that append copies them
 	spec     *packsource.Spec
-	form     form
+	form     packFormat
 	outcome  node.Outcome
 	shape    *shape // nil: none
 }
 
-func (a *knownAnswer) size() int {
-	return answerCost + len(a.request) + len(a.sections) +
+func (a *cachedAnswer) size() int {
+	return cachedAnswerCost + len(a.request) + len(a.sections) +
 		(len(a.spec.Wants)+len(a.spec.Shallow)+2*len(a.spec.Tags))*git.SHA256.Size()
 }
 
-// question is a request that may be remembered.
-type question struct {
-	raw      []byte // in the request's buffer; nil: not a candidate
+// cacheLookup is a request whose answer may be cached, with the cached answer if there is one.
+type cacheLookup struct {
+	raw      []byte // in the request's buffer; nil: not to be cached
 	session  node.Session
 	hash     uint64
 	snapshot *refs.Snapshot
-	answer   *knownAnswer // nil: not known yet
+	answer   *cachedAnswer // nil: not cached
 }
 
 // fetchBegins is the text after the first packet's length in a fetch.
 var fetchBegins = [...]string{protocol.V0: "want ", protocol.V1: "want ", protocol.V2: "command=fetch"}
 
-// ask looks whether a request was answered before. The request stays unread.
-func (a *answers) ask(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader) (question,
+// lookUp looks for a cached answer to a request. The request stays unread.
+func (a *answerCache) lookUp(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader) (cacheLookup,
 	error) {
 	if !session.Stateless {
-		return question{}, nil // it has no end before it is answered
+		return cacheLookup{}, nil // the client sends the rest after our responses
 	}
-	raw, whole := request.Whole(maxQuestion)
+	raw, whole := request.Whole(maxCachedRequest)
 	if !whole || len(raw) < 4 || !bytes.HasPrefix(raw[4:], []byte(fetchBegins[session.Version])) {
-		return question{}, nil
+		return cacheLookup{}, nil
 	}
 	if shallow, err := r.Shallow(); err != nil || len(shallow) > 0 {
-		return question{}, err
+		return cacheLookup{}, err
 	}
 	snapshot, err := r.Refs.Snapshot(ctx)
 	if err != nil {
-		return question{}, err
+		return cacheLookup{}, err
 	}
 	a.once.Do(func() { a.seed = maphash.MakeSeed() })
-	q := question{raw: raw, session: session, hash: maphash.Bytes(a.seed, raw), snapshot: snapshot}
+	q := cacheLookup{raw: raw, session: session, hash: maphash.Bytes(a.seed, raw), snapshot: snapshot}
 	a.mu.Lock()
 	known := a.byHash[q.hash]
 	a.mu.Unlock()
 	if known != nil && known.session == session && known.incarnation == r.Incarnation &&
-		known.snapshot == weak.Make(snapshot) &&
-		bytes.Equal(known.request, raw) {
-		if err := r.Objects.Refresh(); err != nil { // alternates may lead out of the root now
-			return question{}, err
+		known.snapshot == weak.Make(snapshot) && bytes.Equal(known.request, raw) {
+		if err := r.Objects.Refresh(); err != nil { // it fails if alternates now lead out of the root
+			return cacheLookup{}, err
 		}
 		q.answer = known
 	}
 	return q, nil
 }
 
-// keep remembers an answer if it may be used again.
-func (a *answers) keep(f *fetch, spec *packsource.Spec, form form, shape *shape) {
-	q, req := f.question, f.request
-	if f.outcome.Session != "" || f.tagsMissing {
-		// such a request never comes again, or those tags may be mended before it does
+// add caches an answer if it may be used again.
+func (a *answerCache) add(f *fetch, spec *packsource.Spec, form packFormat, shape *shape) {
+	q, req := f.lookup, f.request
+	switch {
+	case f.outcome.Session != "": // the request contains a random session ID, so it is not repeated
+		return
+	case f.tagsMissing: // they may be repaired without a change of the refs
+		return
+	case q.raw == nil || q.snapshot != f.snapshot || f.outcome.Haves+len(req.Shallow)+len(f.serverShallow) > 0:
+		return
+	case maphash.Bytes(a.seed, q.raw) != q.hash: // the buffer was reused
 		return
 	}
-	if q.raw == nil || q.snapshot != f.snapshot || f.outcome.Haves+len(req.Shallow)+len(f.serverShallow) > 0 {
+	if tips, err := f.visibleTips(); err != nil || len(notIn(f.wants, tips)) > 0 {
 		return
 	}
-	if maphash.Bytes(a.seed, q.raw) != q.hash {
-		return // the buffer has been used for something else
-	}
-	tips, err := f.visibleTips()
-	if err != nil {
-		return
-	}
-	if len(others(f.wants, tips)) > 0 {
-		return
-	}
-	known := &knownAnswer{
+	known := &cachedAnswer{
 		request: bytes.Clone(q.raw), session: q.session, incarnation: f.repo.Incarnation,
 		snapshot: weak.Make(f.snapshot),
 		sections: slices.Clip(bytes.Clone(f.lines.Buf)), spec: spec, form: form, shape: shape,
 		outcome: node.Outcome{Command: protocol.CommandFetch, Agent: f.outcome.Agent, Wants: f.outcome.Wants},
 	}
-	if known.size() > maxAnswer {
+	if known.size() > maxCachedAnswer {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.byHash == nil {
-		a.byHash = make(map[uint64]*knownAnswer)
+		a.byHash = make(map[uint64]*cachedAnswer)
 	}
 	a.forget(q.hash)
-	for hash := range a.byHash { // any will do: those in demand come back at once
-		if a.bytes+known.size() <= maxAnswers {
+	for hash := range a.byHash { // in any order: frequent requests are soon cached again
+		if a.bytes+known.size() <= maxCachedBytes {
 			break
 		}
 		a.forget(hash)
@@ -149,7 +144,7 @@ func (a *answers) keep(f *fetch, spec *packsource.Spec, form form, shape *shape)
 	a.bytes += known.size()
 }
 
-func (a *answers) forget(hash uint64) {
+func (a *answerCache) forget(hash uint64) {
 	if old := a.byHash[hash]; old != nil {
 		a.bytes -= old.size()
 		delete(a.byHash, hash)

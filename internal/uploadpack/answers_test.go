@@ -44,7 +44,7 @@ func newAnswersTest(t *testing.T) answersTest {
 // known tells whether the request would be answered from memory now.
 func (a answersTest) known(r *repo.Repo, request []byte) bool {
 	a.t.Helper()
-	q, err := a.answers.ask(a.t.Context(), r, version2, pktline.NewReader(bytes.NewReader(request)))
+	q, err := a.answers.lookUp(a.t.Context(), r, version2, pktline.NewReader(bytes.NewReader(request)))
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -270,10 +270,10 @@ func TestAnswersBound(t *testing.T) {
 		}
 		sum := 0
 		for _, known := range a.answers.byHash {
-			sum += answerCost + len(known.request) + len(known.sections)
+			sum += cachedAnswerCost + len(known.request) + len(known.sections)
 		}
-		if a.answers.bytes < sum || a.answers.bytes > maxAnswers {
-			t.Fatalf("%d bytes are counted of %d; at most %d may be", a.answers.bytes, sum, maxAnswers)
+		if a.answers.bytes < sum || a.answers.bytes > maxCachedBytes {
+			t.Fatalf("%d bytes are counted of %d; at most %d may be", a.answers.bytes, sum, maxCachedBytes)
 		}
 		forgotten = forgotten || len(a.answers.byHash) <= last
 		last = len(a.answers.byHash)

@@ -8,13 +8,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// bufferSize is how much of an answer is collected before it is written.
+// bufferSize is the size from which a buffered response is written.
 const bufferSize = 64 << 10
 
-// maxPooled is the largest buffer that is kept for the next answer: wanted-refs of a thousand refs, not of a million.
+// maxPooled is the maximum size of a buffer that is kept for other requests. The wanted-refs section of a thousand refs
+// fits.
 const maxPooled = 1 << 20
 
-// scratch is what one answer needs for as long as it is made.
+// scratch has the buffers of one response.
 type scratch struct {
 	buf []byte
 	ids []git.ObjectID
@@ -22,7 +23,7 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return &scratch{buf: make([]byte, 0, bufferSize)} }}
 
-// getScratch lends empty buffers that grow as they need; they go back by putScratch.
+// getScratch returns empty buffers. The caller returns them with putScratch.
 func getScratch() *scratch {
 	s := scratches.Get().(*scratch)
 	s.buf, s.ids = s.buf[:0], s.ids[:0]

@@ -20,8 +20,8 @@ func TestChecksAreBounded(t *testing.T) {
 	r := openRepo(t, g.Dir)
 	c := &conversation{
 		fetch: &fetch{Server: New(keySource{}, Options{}), repo: r, outcome: &node.Outcome{},
-			hold: newRecorder().ReserveMemory},
-		needs: &protocol.Needs{Acks: protocol.MultiAckDetailed}, session: olderSessions[0],
+			reserve: newRecorder().ReserveMemory, session: olderSessions[0]},
+		needs:   &protocol.Needs{Acks: protocol.MultiAckDetailed},
 		lookups: r.Objects.Lookups(),
 		reach:   []git.ObjectID{orphan}, known: make(map[git.ObjectID]struct{}), implied: graph.Commits{},
 		budget: budget,

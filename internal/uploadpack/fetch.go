@@ -16,36 +16,36 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// fetch is one fetch in any version of the protocol: the wants, the haves of both sides, and the end of the client's
-// history. v0.go and v2.go have the words of each version.
+// fetch is one fetch in any version of the protocol: the wants, the common haves, and the boundary of the client's
+// history. v0.go and v2.go implement the versions.
 type fetch struct {
 	*Server
 	repo     *repo.Repo
-	caller   balance.Caller // the caller that the work counts for
+	caller   balance.Caller // for fair queues
 	session  node.Session
 	request  *protocol.Fetch
-	question question
+	lookup   cacheLookup
 	outcome  *node.Outcome
 	start    time.Time
-	hold     func(n int64) error // see node.ResponseWriter
+	reserve  func(n int64) error // ReserveMemory of node.ResponseWriter
 	snapshot *refs.Snapshot
 
-	wants  []git.ObjectID // sorted: want lines and what the want-refs point at
-	wanted []git.ObjectID // what each of the want-refs points at; pooled
+	wants  []git.ObjectID // sorted: want lines and the values of want-refs
+	wanted []git.ObjectID // values of the want-refs; pooled
 	common []git.ObjectID // haves that exist here
-	not    []git.ObjectID // what the deepen-not lines name
+	not    []git.ObjectID // values of the deepen-not lines
 
-	lines protocol.Lines // the answer up to the packfile section; pooled
+	lines protocol.Lines // the response up to the packfile section; pooled
 
 	clientShallow graph.Commits // the client's boundary before this fetch
 	serverShallow graph.Commits // commits whose parents are missing here too; shared by all fetches
 	boundary      graph.Boundary
 
-	tagsMissing bool // some tags are missing or damaged, so that it is not known whether they should come along
+	tagsMissing bool // some tags are missing or damaged, so the list of included tags may be incomplete
 }
 
-// Bytes of memory for the answer to a line, beside the parsed line: copies of its ID in lists that are sorted, reduced
-// and walked, and lines about it. TestHeldIsWhatIsAllocated compares them with the allocations.
+// Bytes of memory that a line of the request needs besides its parsed form: copies of its ID in several lists, and lines
+// of the response. TestHeldIsWhatIsAllocated compares them with the allocations.
 const (
 	wantCost   = 128
 	commonCost = 512 // of a have that exists here
@@ -67,7 +67,7 @@ func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (er
 	if err := rule(ctx); err != nil {
 		return err
 	}
-	if err := f.shallows(); err != nil {
+	if err := f.readShallow(); err != nil {
 		return err
 	}
 	return f.deepenNot()
@@ -76,7 +76,7 @@ func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (er
 // findWants resolves want-refs, and fails if a want does not exist.
 func (f *fetch) findWants(ctx context.Context) error {
 	f.wants = f.request.Wants
-	if err := f.hold(int64(len(f.wants)+len(f.request.WantRefs)) * wantCost); err != nil {
+	if err := f.reserve(int64(len(f.wants)+len(f.request.WantRefs)) * wantCost); err != nil {
 		return err
 	}
 	if n := len(f.request.WantRefs); n > 0 {
@@ -95,7 +95,7 @@ func (f *fetch) findWants(ctx context.Context) error {
 	}
 	err = f.has(ctx, f.wants, func(id git.ObjectID, ok bool) error {
 		if !ok {
-			return cmp.Or(f.repo.Objects.MissingAlternate(), notOurs(id))
+			return cmp.Or(f.repo.Objects.MissingAlternate(), errMissingWant(id))
 		}
 		return nil
 	})
@@ -108,7 +108,7 @@ func (f *fetch) findWants(ctx context.Context) error {
 	return nil
 }
 
-// lookupsPerCheck is after how many look-ups a request asks whether its client is still there.
+// lookupsPerCheck is the number of look-ups after which a request checks whether it was cancelled.
 const lookupsPerCheck = 1024
 
 // has calls fn for each of the IDs, and reports whether the object exists.
@@ -131,12 +131,12 @@ func (f *fetch) has(ctx context.Context, ids []git.ObjectID, fn func(id git.Obje
 	return nil
 }
 
-func notOurs(id git.ObjectID) error {
+func errMissingWant(id git.ObjectID) error {
 	return fault.New(fault.NotFound, "upload-pack: not our ref %s", id)
 }
 
-// shallows sorts out which commits have no parents for the client and for us.
-func (f *fetch) shallows() error {
+// readShallow sets the boundaries of the client's history and of ours.
+func (f *fetch) readShallow() error {
 	f.clientShallow = graph.Commits{}
 	lookups := f.repo.Objects.Lookups()
 	for _, id := range f.request.Shallow {
@@ -146,13 +146,13 @@ func (f *fetch) shallows() error {
 		}
 		switch {
 		case err == nil && !ok || fault.Is(err, fault.NotFound):
-			// the client has a boundary in history that we do not know
+			// the client's boundary is in history that does not exist here
 		case fault.Is(err, fault.Invalid):
 			return fault.New(fault.Invalid, "invalid shallow object %s", id)
 		case err != nil:
 			return err
 		default:
-			if err := f.hold(knownCost); err != nil {
+			if err := f.reserve(knownCost); err != nil {
 				return err
 			}
 			f.clientShallow[id] = struct{}{}
@@ -163,7 +163,7 @@ func (f *fetch) shallows() error {
 	return err
 }
 
-// deepen works out the client's new boundary, if it asks for one.
+// deepen computes the client's new boundary, if it asks for one.
 func (f *fetch) deepen(ctx context.Context) (err error) {
 	req, g := f.request, f.repo.Graph
 	switch {
@@ -181,7 +181,7 @@ func (f *fetch) deepen(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return f.ownBoundary(ctx)
+	return f.addServerBoundary(ctx)
 }
 
 // deepenNot resolves the names of deepen-not lines.

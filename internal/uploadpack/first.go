@@ -10,18 +10,17 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
-// Limits for the search for wanted trees inside other wanted trees. Further wanted trees are in any order.
+// Limits of the search for wanted trees inside other wanted trees. Beyond them the order is arbitrary.
 const (
 	maxOrdered      = 10_000   // trees
-	maxOrderedBytes = 32 << 20 // of trees in all; those of a chain are in memory at the same time
+	maxOrderedBytes = 32 << 20 // of trees; a tree stays in memory while its subtrees are read
 )
 
-// first lists the blobs and trees that the client wants by ID or by a tag, in the order in which git must visit them. A
-// filter does not apply to them (git-rev-list(1), "--filter-provided-objects"). But git applies the filter to an object
-// that it has visited inside a tree before: with the tree first, the blob is omitted. So blobs come before trees, and
-// trees before those that contain them. The list is nil without a filter, and if all wants lead to commits, which git
-// visits before trees.
-func (f *fetch) first(ctx context.Context, wants []git.ObjectID, filter string) ([]git.ObjectID, error) {
+// orderedObjects lists the blobs and trees that the client wants by ID or by a tag, in the order in which git must visit
+// them. A filter does not apply to them (git-rev-list(1), "--filter-provided-objects"). But if git visits a wanted blob
+// inside a tree first, it applies the filter and omits the blob. So blobs come before trees, and trees before those that
+// contain them. The list is nil without a filter, and if all wants lead to commits, which git visits before trees.
+func (f *fetch) orderedObjects(ctx context.Context, wants []git.ObjectID, filter string) ([]git.ObjectID, error) {
 	if filter == "" {
 		return nil, nil
 	}
@@ -29,7 +28,7 @@ func (f *fetch) first(ctx context.Context, wants []git.ObjectID, filter string) 
 	for _, id := range wants {
 		peeled, typ, err := f.repo.Graph.Peel(id)
 		switch {
-		case fault.Is(err, fault.NotFound): // a tag of something that is missing, which git reports
+		case fault.Is(err, fault.NotFound): // a tag of a missing object, which git reports
 		case err != nil:
 			return nil, err
 		case typ == git.Blob:
@@ -53,7 +52,7 @@ func omitsTrees(filter string) bool {
 	return !strings.HasPrefix(filter, "blob:") && !strings.HasPrefix(filter, "sparse:")
 }
 
-// innerFirst orders sorted trees so that none comes behind one that it lies in.
+// innerFirst orders sorted trees so that each comes before the trees that contain it.
 func (f *fetch) innerFirst(ctx context.Context, trees []git.ObjectID) ([]git.ObjectID, error) {
 	wanted := make(map[git.ObjectID]bool, len(trees))
 	for _, id := range trees {
@@ -72,7 +71,7 @@ func (f *fetch) innerFirst(ctx context.Context, trees []git.ObjectID) ([]git.Obj
 			return err
 		}
 		typ, data, err := f.repo.Objects.Read(id, left)
-		if left -= int64(len(data)); fault.Is(err, fault.Invalid) { // it is longer than that
+		if left -= int64(len(data)); fault.Is(err, fault.Invalid) { // it exceeds the limit
 			left = 0
 			return nil
 		}

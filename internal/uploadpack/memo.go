@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// memoEntries bounds how many live snapshots a memo remembers something of.
+// memoEntries is the maximum number of live snapshots in a memo.
 const memoEntries = 256
 
 // memo caches one value for each of the latest ref snapshots. Snapshots are immutable, so the value never goes stale.

@@ -12,8 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// objectInfo answers the object-info command (gitprotocol-v2(5), "object-info"). As with git, an object that is missing
-// or damaged has a line without a size, and a request for nothing an empty answer.
+// objectInfo answers the object-info command (gitprotocol-v2(5), "object-info"). As with git, a missing or damaged
+// object has a line without a size, and a request without objects has an empty response.
 func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, response node.ResponseWriter) error {
 	if err := r.Refresh(); err != nil {
 		return err
@@ -44,8 +44,8 @@ func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, res
 	return sendWhole(b, response)
 }
 
-// sizeOf returns the size of an object, less than 0 if it is missing or damaged. It reads the header only of objects
-// that exist: a missing header costs a check of the directories.
+// sizeOf returns the size of an object; -1 if it is missing or damaged. It looks the object up first, because reading
+// the header of a missing object checks the directories.
 func sizeOf(objects *pack.Store, lookups *pack.Lookups, id git.ObjectID) (int64, error) {
 	found, err := lookups.Has(id)
 	if found {
@@ -60,8 +60,8 @@ func sizeOf(objects *pack.Store, lookups *pack.Lookups, id git.ObjectID) (int64,
 	return -1, err
 }
 
-// sendWhole sends an answer of known length. A client that is slow to take a long one must not hold a place among the
-// small requests.
+// sendWhole sends a response with its length. A client that reads a long one slowly must not keep a slot of the small
+// lane.
 func sendWhole(b []byte, response node.ResponseWriter) error {
 	if len(b) > bufferSize {
 		if err := response.StartBulk(false); err != nil {

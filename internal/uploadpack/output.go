@@ -14,19 +14,19 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// form is how a client takes its pack.
-type form struct {
-	quiet    bool // no text for people
+// packFormat is the form in which a client receives its pack.
+type packFormat struct {
+	quiet    bool // without progress messages
 	sideband protocol.Sideband
 }
 
-// send writes the sections and then the pack. Sections are nil if they have been sent, in a session with state: the
-// answer then has no length.
-func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form form,
+// send writes the sections and then the pack. In a stateful session the sections were sent before and are nil, and the
+// response has no length.
+func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form packFormat,
 	response node.ResponseWriter) error {
 	f.outcome.Key = spec.Key().String()
 	out := newOutput(response, sections, form, f.start)
-	if form.sideband != protocol.NoSideband { // which has no place for keep-alives
+	if form.sideband != protocol.NoSideband { // keep-alives need a side-band
 		out.keepAlive = f.repo.Policy().KeepAlive
 	}
 	if err := response.StartBulk(f.keeper == nil || !f.keeper.Has(spec.Key())); err != nil {
@@ -64,8 +64,7 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 // whyNoPack returns git's error for a pack that could not be made, or a known problem of the repository.
 func (f *fetch) whyNoPack(err error) error {
 	if fault.KindOf(err) == fault.Internal {
-		// what was seen before may be older than the failure; it fails for reasons of its own
-		_ = f.repo.Objects.Refresh()
+		_ = f.repo.Objects.Refresh() // the known alternates may be out of date; a failure here is not the cause
 		if missing := f.repo.Objects.MissingAlternate(); missing != nil {
 			return fault.Wrap(fault.Corrupt, fault.Message(missing), errors.Join(errors.Unwrap(missing), err))
 		}
@@ -73,28 +72,28 @@ func (f *fetch) whyNoPack(err error) error {
 	return err
 }
 
-// output writes the sections and the packfile section to the reply.
+// output writes the sections and the packfile section to the response.
 type output struct {
 	response  node.ResponseWriter
-	head      []byte // sections and notes that stand before the first packet of the pack
-	form      form
-	fixed     bool // the length is announced: nothing but the pack may follow
+	head      []byte // sections and messages before the first packet of the pack; nil: written
+	form      packFormat
+	fixed     bool // the length was announced: only the pack may follow
 	start     time.Time
 	keepAlive time.Duration
 	firstByte time.Duration
-	err       error // of the reply
+	err       error // of the response
 	buf       []byte
 }
 
-func newOutput(response node.ResponseWriter, sections []byte, form form, start time.Time) *output {
+func newOutput(response node.ResponseWriter, sections []byte, form packFormat, start time.Time) *output {
 	if form.sideband == protocol.NoSideband {
-		form.quiet = true // there is no place for text
+		form.quiet = true // messages need a side-band
 	}
 	return &output{response: response, head: sections, form: form, start: start}
 }
 
-// announce fixes the length of the answer with a pack of size bytes and returns it. A line for people is put before the
-// pack if that comes from the cache.
+// announce fixes the length of the response with a pack of size bytes, and returns it. If the pack comes from the cache,
+// a message about that precedes it.
 func (o *output) announce(info packsource.Info, size int64) int64 {
 	o.fixed = true
 	if !o.form.quiet && info.Result == packsource.Hit {
@@ -104,8 +103,8 @@ func (o *output) announce(info packsource.Info, size int64) int64 {
 	return int64(len(o.head)) + size + int64(len("0000"))
 }
 
-// begin sends the sections before the pack.
-func (o *output) begin() error {
+// writeHead sends the sections before the pack, unless they were sent.
+func (o *output) writeHead() error {
 	if o.head == nil {
 		return o.err
 	}
@@ -113,10 +112,10 @@ func (o *output) begin() error {
 	o.head = nil
 	o.firstByte = time.Since(o.start)
 	_, err := o.response.Write(head)
-	return o.keep(err)
+	return o.keepError(err)
 }
 
-func (o *output) keep(err error) error {
+func (o *output) keepError(err error) error {
 	if o.err == nil {
 		o.err = err
 	}
@@ -125,49 +124,49 @@ func (o *output) keep(err error) error {
 
 // Write sends whole packets of the pack.
 func (o *output) Write(p []byte) (int, error) {
-	if err := o.begin(); err != nil {
+	if err := o.writeHead(); err != nil {
 		return 0, err
 	}
 	n, err := o.response.Write(p)
-	return n, o.keep(err)
+	return n, o.keepError(err)
 }
 
-// ReadFrom hands a part of a file on whole.
+// ReadFrom passes a part of a file to the response, which can have the kernel copy it.
 func (o *output) ReadFrom(r io.Reader) (int64, error) {
-	if err := o.begin(); err != nil {
+	if err := o.writeHead(); err != nil {
 		return 0, err
 	}
 	if err := o.flush(); err != nil {
 		return 0, err
 	}
 	n, err := io.Copy(o.response, r)
-	return n, o.keep(err)
+	return n, o.keepError(err)
 }
 
-func (o *output) flush() error { return o.keep(o.response.Flush()) }
+func (o *output) flush() error { return o.keepError(o.response.Flush()) }
 
-// Progress sends text for people on side-band 2, unless the client wants none or the length of the answer is promised.
+// Progress sends a message on side-band 2, unless the client wants none or the length was announced.
 func (o *output) Progress(text []byte) error {
 	if o.form.quiet || o.fixed {
 		return o.err
 	}
-	return o.small(pktline.BandProgress, text)
+	return o.writeSmall(pktline.BandProgress, text)
 }
 
-// KeepAliveAfter is how long the answer may be silent.
+// KeepAliveAfter returns the time without output after which a keep-alive is due.
 func (o *output) KeepAliveAfter() time.Duration { return o.keepAlive }
 
-// KeepAlive sends an empty packet on side-band 1, as git does. An answer whose length is promised needs none: its pack
-// is whole.
+// KeepAlive sends an empty packet on side-band 1, as git does. It does nothing if the length was announced, because then
+// the pack is complete.
 func (o *output) KeepAlive() error {
 	if o.fixed {
 		return o.err
 	}
-	return o.small(pktline.BandData, nil)
+	return o.writeSmall(pktline.BandData, nil)
 }
 
-func (o *output) small(band pktline.Band, text []byte) error {
-	if err := o.begin(); err != nil {
+func (o *output) writeSmall(band pktline.Band, text []byte) error {
+	if err := o.writeHead(); err != nil {
 		return err
 	}
 	o.buf = o.buf[:0]
@@ -177,21 +176,21 @@ func (o *output) small(band pktline.Band, text []byte) error {
 		o.buf = o.appendBand(o.buf, band, text)
 	}
 	if _, err := o.response.Write(o.buf); err != nil {
-		return o.keep(err)
+		return o.keepError(err)
 	}
 	return o.flush()
 }
 
-// finish ends a whole pack.
+// finish ends a complete pack.
 func (o *output) finish() error {
-	if err := o.begin(); err != nil {
+	if err := o.writeHead(); err != nil {
 		return err
 	}
 	if o.form.sideband == protocol.NoSideband {
 		return nil
 	}
 	if _, err := o.response.Write(pktline.AppendFlush(nil)); err != nil {
-		return &node.ClientConnError{Err: o.keep(err)}
+		return &node.ClientConnError{Err: o.keepError(err)}
 	}
 	return nil
 }
@@ -205,12 +204,12 @@ func (o *output) fail(cause error) error {
 	message := "packhorse: the pack could not be finished: " + fault.Message(cause) + "\n"
 	packet := o.appendBand(nil, pktline.BandError, []byte(message))
 	if _, err := o.response.Write(packet); err != nil {
-		return &node.ClientConnError{Err: o.keep(err)}
+		return &node.ClientConnError{Err: o.keepError(err)}
 	}
 	return &node.ReportedError{Err: cause}
 }
 
-// maxMini is the greatest payload of a packet in the small side-band, its band byte excluded.
+// maxMini is the maximum payload of a packet in the small side-band, without its band byte.
 const maxMini = 1000 - 5
 
 // appendBand appends data as packets that are small enough for the client.
@@ -224,11 +223,11 @@ func (o *output) appendBand(b []byte, band pktline.Band, data []byte) []byte {
 	return pktline.AppendBand(b, band, data)
 }
 
-// reframer is the output for a client without side-band-64k: it sends the data of the packets in smaller packets, or
-// bare. It is not an io.ReaderFrom, so that it gets only whole packets.
+// reframer is the output for a client without side-band-64k. It splits packets into smaller ones, or sends their data
+// without packets. It is not an io.ReaderFrom, so that it gets only whole packets.
 type reframer struct {
 	out *output
-	buf []byte // for the smaller packets that one makes
+	buf []byte // smaller packets
 }
 
 func (r *reframer) Progress(text []byte) error    { return r.out.Progress(text) }
@@ -240,7 +239,7 @@ func (r *reframer) Write(p []byte) (int, error) {
 	for done := 0; done < len(p); {
 		n, err := pktline.ParseLength(p[done:])
 		if err == nil && (n < 5 || n > len(p)-done) {
-			err = fmt.Errorf("a packet of %d bytes in a pack, of which %d are there", n, len(p)-done)
+			err = fmt.Errorf("pack source: invalid packet: got %d of %d bytes", len(p)-done, n)
 		}
 		if err != nil {
 			return done, err

@@ -202,7 +202,7 @@ func TestOutputWithoutSideband64k(t *testing.T) {
 func TestReframingAllocatesNothing(t *testing.T) {
 	packets := pktline.AppendBand(nil, pktline.BandData, strings.Repeat("x", 200_000))
 	for _, sideband := range []protocol.Sideband{protocol.SidebandMini, protocol.NoSideband} {
-		out := &reframer{out: newOutput(discard{}, nil, form{sideband: sideband}, time.Now())}
+		out := &reframer{out: newOutput(discard{}, nil, packFormat{sideband: sideband}, time.Now())}
 		out.Write(packets)
 		if n := testing.AllocsPerRun(10, func() { out.Write(packets) }); n > 0 {
 			t.Errorf("side-band %d: %v allocations", sideband, n)
@@ -232,7 +232,7 @@ func TestReframerRefuses(t *testing.T) {
 	for _, bad := range []string{"0000", "0001", "0004", "0006\x01", "001", "zzzz", "fff0\x01PACK"} {
 		for _, sideband := range []protocol.Sideband{protocol.NoSideband, protocol.SidebandMini} {
 			response := newRecorder()
-			out := &reframer{out: newOutput(response, nil, form{sideband: sideband}, time.Now())}
+			out := &reframer{out: newOutput(response, nil, packFormat{sideband: sideband}, time.Now())}
 			n, err := out.Write(append(bytes.Clone(good), bad...))
 			if n != len(good) || err == nil || !bytes.HasSuffix(response.Bytes(), []byte("PACK")) {
 				t.Errorf("%q: %d, %v, %q was sent", bad, n, err, response)

@@ -6,21 +6,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// offer is what clients may ask of a repository.
+// offer returns the optional features that clients may use with a repository.
 func (s *Server) offer(r *repo.Repo, session node.Session) protocol.Offer {
 	p := r.Policy()
 	return protocol.Offer{
 		Filter: p.Filter, RefInWant: p.RefInWant, SidebandAll: p.SidebandAll, Unborn: p.Unborn == repo.UnbornAdvertise,
 		Session: p.SessionID,
-		// A size reveals that the object exists. So only objects that may be fetched by ID may be asked for.
+		// A size reveals that the object exists, so clients must be allowed to fetch every object by its ID.
 		ObjectInfo: p.ObjectInfo && s.wantRule(r, session) == WantsAny,
 		BundleURI:  p.Bundles.Offered,
 	}
 }
 
-// wantRule returns which objects of a repository a client of version 2 may want. "Any" is reduced if the object store
-// has objects of other repositories, which it borrows, or objects that only hidden refs reach. If the repository's
-// config has uploadpack.allowAnySHA1InWant, its owner has decided.
+// wantRule returns which objects of a repository a client of version 2 may want. WantsAny is reduced to WantsReachable
+// if the repository borrows objects or has hidden refs, unless its own configuration has uploadpack.allowAnySHA1InWant.
 func (s *Server) wantRule(r *repo.Repo, session node.Session) Wants {
 	rule := s.options.Wants
 	switch {
@@ -37,7 +36,7 @@ func (s *Server) wantRule(r *repo.Repo, session node.Session) Wants {
 	return rule
 }
 
-// checkFilter refuses a filter that may not be used, or has a member that may not.
+// checkFilter returns an error if a filter or one of its members is not allowed.
 func checkFilter(rules *repo.FilterRules, f *protocol.Filter) error {
 	if f == nil {
 		return nil

@@ -16,96 +16,100 @@ import (
 )
 
 const (
-	maxShaped     = 1000   // repositories whose shapes are known
-	maxShapes     = 16     // of each of them
-	maxShapeNames = 16     // refs that a shape names
-	maxShapeIDs   = 256    // haves, and boundary commits, of one
-	maxNamedRefs  = 50_000 // of a repository with more refs no shapes are kept
+	maxShapeRepos = 1000   // repositories with shapes
+	maxShapes     = 16     // shapes of each repository
+	maxShapeNames = 16     // refs of a shape
+	maxShapeIDs   = 256    // haves of a shape, and boundary commits
+	maxNamedRefs  = 50_000 // repositories with more refs have no shapes
 )
 
-// scope is which refs a request wants.
+// scope is the set of refs that a request wants.
 type scope uint8
 
 const (
-	byName   scope = iota // those that shape.names holds
+	byName   scope = iota // those in shape.names
 	branches              // refs/heads/
 	cloned                // refs/heads/ and refs/tags/, as git clone does
 	all                   // every ref, as git clone --mirror does
 )
 
-// shape is what a request would be like for other tips: what it wants by the refs' names, and what else its pack
-// depends on. Guarded by shapes.mu but for what never changes: all up to the haves.
+// shape is a request with ref names instead of object IDs, so that it can be applied to later tips. The fields up to
+// isReturning do not change; the others are guarded by shapes.mu.
 type shape struct {
-	scope    scope
-	names    []git.RefName // sorted
-	depth    int
-	since    int64
-	not      []string
-	filter   string // with all names resolved
-	thin     bool
-	offset   bool
-	tags     bool
-	comeBack bool // the client had something, and is taken to have the tips that it was sent when it comes again
+	scope       scope
+	names       []git.RefName // sorted
+	depth       int
+	since       int64
+	not         []string
+	filter      string // with all names resolved
+	thin        bool
+	offset      bool
+	tags        bool
+	isReturning bool // the client had commits. Its next request is assumed to have the tips that it was sent.
 
-	haves   []git.ObjectID // that the client has now
-	shallow []git.ObjectID // its boundary now
-	wants   []git.ObjectID // tips that it has asked for last, or that were made for it
-	count   int            // requests, none of them longer ago than the window from the next
-	last    time.Time
-	bytes   int64 // of the last pack
+	haves   []git.ObjectID // of the next request
+	shallow []git.ObjectID // boundary of the client at the next request
+	wants   []git.ObjectID // tips of the last request, or of the last warm-up
+	count   int            // requests without a pause longer than the window
+	last    time.Time      // of the last request
+	bytes   int64          // size of the last pack
 }
 
-// shapes knows what has been asked for lately. Safe for concurrent use.
+// shapes keeps the shapes of recent requests. It is safe for concurrent use.
 type shapes struct {
 	window time.Duration
 	now    func() time.Time
 
 	mu    sync.Mutex
-	repos map[string]map[string]*shape // by incarnation, then by what makes shapes alike
-	used  map[string]time.Time         // by incarnation
+	repos map[string]*repoShapes // by incarnation
+}
+
+// repoShapes are the shapes of one repository.
+type repoShapes struct {
+	used  time.Time
+	byKey map[string]*shape
 }
 
 func newShapes(window time.Duration) *shapes {
-	return &shapes{window: window, now: time.Now, repos: map[string]map[string]*shape{}, used: map[string]time.Time{}}
+	return &shapes{window: window, now: time.Now, repos: map[string]*repoShapes{}}
 }
 
 // key identifies a shape. Clients with other haves get other packs.
 func (one *shape) key() string {
 	key := fmt.Sprint(one.scope, one.names, one.depth, one.since, one.not, one.filter, one.thin, one.offset, one.tags,
-		one.comeBack)
-	if one.comeBack {
+		one.isReturning)
+	if one.isReturning {
 		key += fmt.Sprint(one.haves, one.shallow)
 	}
 	return key
 }
 
-// add counts a shape, and gives the one that is kept.
+// add counts a shape, and returns the kept one with the same key.
 func (s *shapes) add(incarnation string, new *shape) *shape {
 	key := new.key()
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of := s.repos[incarnation]
-	if of == nil {
-		forgetOldest(s.repos, maxShaped, func(i string, _ map[string]*shape) time.Time { return s.used[i] },
-			func(i string) { delete(s.used, i) })
-		of = map[string]*shape{}
-		s.repos[incarnation] = of
+	r := s.repos[incarnation]
+	if r == nil {
+		dropOldest(s.repos, maxShapeRepos, func(r *repoShapes) time.Time { return r.used })
+		r = &repoShapes{byKey: map[string]*shape{}}
+		s.repos[incarnation] = r
 	}
-	s.used[incarnation] = now
-	kept := of[key]
+	r.used = now
+	kept := r.byKey[key]
 	if kept == nil {
-		forgetOldest(of, maxShapes, func(_ string, one *shape) time.Time { return one.last }, func(string) {})
+		dropOldest(r.byKey, maxShapes, func(one *shape) time.Time { return one.last })
 		kept = new
-		of[key] = kept
+		r.byKey[key] = kept
 	}
 	s.count(kept, now)
 	kept.wants = new.wants
 	return kept
 }
 
-// again counts a shape whose request came in the very same bytes.
-func (s *shapes) again(one *shape) {
+// countRepeat counts a request that was answered from the answer cache.
+func (s *shapes) countRepeat(one *shape) {
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,20 +123,23 @@ func (s *shapes) count(one *shape, now time.Time) {
 	one.count, one.last = one.count+1, now
 }
 
-// sent notes how large a shape's pack was.
-func (s *shapes) sent(one *shape, bytes int64) {
+// setBytes sets the size of a shape's last pack.
+func (s *shapes) setBytes(one *shape, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one.bytes = bytes
 }
 
-// popular lists copies of a repository's shapes that were asked for often enough, beginning with the most popular, and
-// the shapes themselves.
+// popular returns the shapes of a repository with at least so many requests, the most popular first, and copies of them.
 func (s *shapes) popular(incarnation string, least int) (copies []shape, shapes []*shape) {
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, one := range s.repos[incarnation] {
+	r := s.repos[incarnation]
+	if r == nil {
+		return nil, nil
+	}
+	for _, one := range r.byKey {
 		if one.count >= least && now.Sub(one.last) <= s.window {
 			shapes = append(shapes, one)
 		}
@@ -149,45 +156,46 @@ func (s *shapes) popular(incarnation string, least int) (copies []shape, shapes 
 	return copies, shapes
 }
 
-// moved notes what was made for a shape: the next change begins there.
-func (s *shapes) moved(incarnation string, one *shape, to shape) {
+// advance moves a shape to the tips for which its pack was made.
+func (s *shapes) advance(incarnation string, one *shape, to shape) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of, before := s.repos[incarnation], one.key()
+	before := one.key()
 	one.wants, one.haves, one.shallow = to.wants, to.haves, to.shallow
-	if after := one.key(); after != before && of[before] == one {
-		delete(of, before)
-		if there := of[after]; there != nil { // clients were faster
-			one.count = max(one.count, there.count)
-		}
-		of[after] = one
+	after, r := one.key(), s.repos[incarnation]
+	if after == before || r == nil || r.byKey[before] != one {
+		return
 	}
+	delete(r.byKey, before)
+	if other := r.byKey[after]; other != nil { // a client was faster
+		one.count = max(one.count, other.count)
+	}
+	r.byKey[after] = one
 }
 
-// forgetOldest makes room for one more.
-func forgetOldest[V any](m map[string]V, most int, used func(string, V) time.Time, also func(string)) {
-	if len(m) < most {
+// dropOldest makes room for one more entry in a map of limited size.
+func dropOldest[V any](m map[string]V, limit int, used func(V) time.Time) {
+	if len(m) < limit {
 		return
 	}
 	oldest, at := "", time.Time{}
 	for key, value := range m {
-		if t := used(key, value); oldest == "" || t.Before(at) {
+		if t := used(value); oldest == "" || t.Before(at) {
 			oldest, at = key, t
 		}
 	}
 	delete(m, oldest)
-	also(oldest)
 }
 
-// tipSets are a snapshot's tips by the refs that clients want together.
+// tipSets are a snapshot's tips by scope.
 type tipSets struct {
-	sets  [all + 1][]git.ObjectID // sorted; of byName none
+	sets  [all + 1][]git.ObjectID // sorted; byName is empty
 	names map[git.ObjectID]git.RefName
 }
 
 var errManyRefs = errors.New("too many refs")
 
-// tipSets returns which tips belong together, or nil if there are too many.
+// tipSets returns the tips of a snapshot by scope; nil if there are too many.
 func (s *Server) tipSets(snapshot *refs.Snapshot) (*tipSets, error) {
 	sets, _, err := s.sets.get(snapshot, func() (*tipSets, bool, error) {
 		t := &tipSets{names: map[git.ObjectID]git.RefName{}}
@@ -223,7 +231,7 @@ func (s *Server) tipSets(snapshot *refs.Snapshot) (*tipSets, error) {
 	return sets, err
 }
 
-// tips are what a shape wants of a snapshot; not ok: a ref of its is gone.
+// tipsOf returns the tips of a snapshot that a shape wants. ok is false if one of its refs does not exist any more.
 func (s *Server) tipsOf(snapshot *refs.Snapshot, one *shape) (ids []git.ObjectID, ok bool, err error) {
 	if one.scope != byName {
 		sets, err := s.tipSets(snapshot)
@@ -233,8 +241,8 @@ func (s *Server) tipsOf(snapshot *refs.Snapshot, one *shape) (ids []git.ObjectID
 		return sets.sets[one.scope], len(sets.sets[one.scope]) > 0, nil
 	}
 	for _, name := range one.names {
-		ref, there, err := snapshot.Lookup(name)
-		if err != nil || !there {
+		ref, ok, err := snapshot.Lookup(name)
+		if err != nil || !ok {
 			return nil, false, err
 		}
 		ids = append(ids, ref.ID)
@@ -242,8 +250,8 @@ func (s *Server) tipsOf(snapshot *refs.Snapshot, one *shape) (ids []git.ObjectID
 	return protocol.SortIDs(ids), true, nil
 }
 
-// shape returns the shape of a request, which can be applied to other tips. It is nil if the request has none, or is
-// unlikely to be repeated.
+// shape returns the shape of a request. It is nil if the request cannot be applied to other tips, or is unlikely to be
+// repeated.
 func (f *fetch) shape(ctx context.Context, spec *packsource.Spec) *shape {
 	req := f.request
 	if req.DeepenRelative || strings.Contains(spec.Filter, "sparse:") || len(spec.Haves) > maxShapeIDs {
@@ -255,8 +263,8 @@ func (f *fetch) shape(ctx context.Context, spec *packsource.Spec) *shape {
 	}
 	one := &shape{depth: req.Depth, since: req.DeepenSince, not: slices.Clone(req.DeepenNot), filter: spec.Filter,
 		thin: req.ThinPack, offset: req.OfsDelta, tags: req.IncludeTag, wants: slices.Clone(f.wants)}
-	one.comeBack = len(spec.Haves)+len(f.clientShallow) > 0
-	if len(f.wants) > 1 && !one.comeBack {
+	one.isReturning = len(spec.Haves)+len(f.clientShallow) > 0
+	if len(f.wants) > 1 && !one.isReturning {
 		for _, scope := range []scope{cloned, branches, all} {
 			if slices.Equal(f.wants, sets.sets[scope]) {
 				one.scope = scope
@@ -275,8 +283,8 @@ func (f *fetch) shape(ctx context.Context, spec *packsource.Spec) *shape {
 		one.names = append(one.names, name)
 	}
 	slices.Sort(one.names)
-	if one.comeBack {
-		one.haves, one.shallow, err = f.comesBackWith(ctx, spec)
+	if one.isReturning {
+		one.haves, one.shallow, err = f.nextHaves(ctx, spec)
 		if err != nil || len(one.shallow) > maxShapeIDs || len(one.haves) > maxShapeIDs {
 			return nil
 		}
@@ -284,9 +292,9 @@ func (f *fetch) shape(ctx context.Context, spec *packsource.Spec) *shape {
 	return one
 }
 
-// comesBackWith is what the client says it has when it comes again: of commits whose descendants it has, it is silent,
-// also where its own history ends between them.
-func (f *fetch) comesBackWith(ctx context.Context, spec *packsource.Spec) (haves, shallow []git.ObjectID, err error) {
+// nextHaves predicts the haves and the boundary of the client's next request. Clients do not send commits whose
+// descendants they have, even if their boundary lies between them.
+func (f *fetch) nextHaves(ctx context.Context, spec *packsource.Spec) (haves, shallow []git.ObjectID, err error) {
 	haves, err = f.repo.Graph.Maximal(ctx, slices.Concat(spec.Haves, f.wants), f.serverShallow)
 	for id := range f.clientShallow {
 		if !slices.Contains(f.boundary.Unshallow, id) {

@@ -14,15 +14,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// tagWalk is the maximum number of commits of the pack to walk for the tags that it includes. Beyond that every visible
-// annotated tag is part of the key: correct, but fewer requests share it.
-const tagWalk = 5000
+const (
+	// tagWalk is the maximum number of commits of the pack to walk for the tags that it includes. Beyond that, all visible
+	// annotated tags are part of the key. That is correct, but fewer requests share the pack.
+	tagWalk = 5000
+	// graftWalk is the maximum number of commits to walk for the boundaries that affect the pack. Beyond that, all are part
+	// of the key. That is correct, but fewer requests share the pack.
+	graftWalk = 5000
+)
 
-// graftWalk is the maximum number of commits to walk for the boundaries that matter. Beyond that all are part of the
-// key: correct, but fewer requests share it.
-const graftWalk = 5000
-
-// spec brings what was negotiated into canonical form.
+// spec brings the negotiated pack into canonical form.
 func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	spec := &packsource.Spec{
 		Repo: packsource.Repository{
@@ -31,8 +32,8 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 		Wants: f.wants, Thin: f.request.ThinPack, Offset: f.request.OfsDelta,
 	}
 	grafts := f.grafts()
-	// The client's haves are closed under the history that the client sees, and the pack's exclusions under the history
-	// that git sees when it makes the pack. Only an ancestor in both histories is implied.
+	// A have implies its ancestors in the history that the client sees. The pack excludes its ancestors in the history that
+	// git sees when it makes the pack. So only an ancestor in both histories can be omitted.
 	haves, err := f.repo.Graph.Maximal(ctx, f.common, grafts)
 	if err != nil {
 		return nil, err
@@ -41,8 +42,8 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	if err := f.unshallow(spec); err != nil {
 		return nil, err
 	}
-	// A CI machine that fetches with --depth repeatedly keeps every boundary that it ever had. Boundaries that the walk
-	// does not meet do not affect the pack.
+	// A CI machine that fetches with --depth repeatedly keeps all its boundaries. Those that the walk does not meet do not
+	// affect the pack.
 	met, err := f.repo.Graph.Met(ctx, slices.Concat(spec.Wants, spec.Haves), grafts, graftWalk)
 	if err != nil {
 		return nil, err
@@ -55,18 +56,19 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 		spec.Tags, err = f.includedTags(ctx, spec, grafts)
 	}
 	if len(spec.Haves) == 0 {
-		spec.Thin = false // nothing to be thin against: the same pack as without
+		spec.Thin = false // without haves a thin pack is the same
 	}
 	return spec, err
 }
 
-// grafts is the set of commits without parents for as long as a pack is made: in the client's repository before and
-// after this fetch, and in ours. Others share it: it is only read.
+// grafts returns the commits that have no parents while the pack is made: in the client's repository before and after
+// this fetch, and in ours. The result may be shared and must not be modified.
 func (f *fetch) grafts() graph.Commits {
 	return f.clientView().With(slices.Values(f.boundary.Shallow))
 }
 
-// clientView is the set of commits without parents in the client's repository. Others share it: it is only read.
+// clientView returns the commits without parents in the client's repository. The result may be shared and must not be
+// modified.
 func (f *fetch) clientView() graph.Commits {
 	if len(f.clientShallow) > len(f.serverShallow) {
 		return f.clientShallow.With(maps.Keys(f.serverShallow))
@@ -74,9 +76,9 @@ func (f *fetch) clientView() graph.Commits {
 	return f.serverShallow.With(maps.Keys(f.clientShallow))
 }
 
-// ownBoundary adds to the client's new boundary what it meets of our own. Git forgets that where the client asks for
-// deepen-since, deepen-not or deepen-relative, and its clients then find their history broken.
-func (f *fetch) ownBoundary(ctx context.Context) error {
+// addServerBoundary adds the commits of our own boundary that are in the client's new history. Git omits that for
+// deepen-since, deepen-not and deepen-relative, and the client's history is then broken.
+func (f *fetch) addServerBoundary(ctx context.Context) error {
 	if len(f.serverShallow) == 0 || !f.request.Deepens() {
 		return nil
 	}
@@ -101,7 +103,7 @@ func (f *fetch) unshallow(spec *packsource.Spec) error {
 	return err
 }
 
-// behindUnshallow lists the parents of former boundary commits.
+// behindUnshallow returns the parents of former boundary commits.
 func (f *fetch) behindUnshallow() (parents []git.ObjectID, err error) {
 	for _, id := range f.boundary.Unshallow {
 		commit, err := f.repo.Graph.Commit(id)
@@ -124,7 +126,7 @@ func (f *fetch) filter(ctx context.Context, spec *packsource.Spec) error {
 	}
 	spec.Filter = f.request.Filter.String()
 	var err error
-	spec.First, err = f.first(ctx, spec.Wants, spec.Filter)
+	spec.First, err = f.orderedObjects(ctx, spec.Wants, spec.Filter)
 	return err
 }
 
@@ -185,8 +187,8 @@ func (f *fetch) treeEntry(id git.ObjectID, path string) (git.ObjectID, error) {
 	return id, err
 }
 
-// includedTags lists the annotated tags that may go with the pack: those that peel to a commit in it. Hidden refs are
-// not in the snapshot, so that nothing of theirs is added.
+// includedTags lists the annotated tags that the pack may include: those that peel to a commit in it. Hidden refs are
+// not in the snapshot, so their tags are not included.
 func (f *fetch) includedTags(ctx context.Context, spec *packsource.Spec, grafts graph.Commits) ([]packsource.Tag,
 	error) {
 	all, whole, err := f.tags.get(f.snapshot, f.annotatedTags)
@@ -212,16 +214,16 @@ func (f *fetch) includedTags(ctx context.Context, spec *packsource.Spec, grafts 
 			return false
 		}
 		_, err := f.repo.Graph.Commit(tag.Peeled)
-		return err == nil // a commit that is not sent; a tag of a tree or blob may still go with it
+		return err == nil // a commit that is not sent. Tags of trees and blobs stay candidates.
 	}), nil
 }
 
-// annotatedTags lists the annotated tags below refs/tags/, sorted by ID. The list is not whole if some are missing or
-// damaged, which may be mended without a change of the refs.
+// annotatedTags lists the annotated tags below refs/tags/, sorted by ID. whole is false if some are missing or damaged.
+// These may be repaired without a change of the refs.
 func (f *fetch) annotatedTags() (tags []packsource.Tag, whole bool, err error) {
 	whole = true
 	err = f.snapshot.Each("refs/tags/", func(ref refs.Ref) error {
-		peeled, known, err := f.peel(f.repo, ref)
+		peeled, known, err := f.repo.PeelRef(ref)
 		whole = whole && known
 		if err == nil && !peeled.IsZero() {
 			tags = append(tags, packsource.Tag{ID: ref.ID, Peeled: peeled})

@@ -11,20 +11,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// Bounds of the search for a tree or blob below the refs: a partial clone mostly asks for what its checkout needs, and
-// that is found in the first trees.
+// Limits of the search for a tree or blob below the refs. A partial clone mostly needs objects of its checkout, which
+// are found in the first trees.
 const (
 	searchCommits = 20_000
 	searchTrees   = 200_000
 )
 
-// maxTagDepth bounds how many tags of tags are followed.
+// maxTagDepth is the maximum length of a chain of tags.
 const maxTagDepth = 32
 
-// insideTrees fails if a wanted tree, blob or tag is not part of the history of the tips. It searches the trees of HEAD
-// and of the tips first and then those of the history, the newest first, up to the limits above. A search can use a CPU
-// for seconds, so few run at once; others wait.
-func (f *fetch) insideTrees(ctx context.Context, tips, wants []git.ObjectID) error {
+// checkInsideTrees returns an error if a wanted tree, blob or tag is not part of the history of the tips. It searches the
+// trees of HEAD and of the tips first and then those of the history, the newest first, up to the limits above. A search
+// can use a CPU for seconds, so the number of concurrent searches is limited and others wait.
+func (f *fetch) checkInsideTrees(ctx context.Context, tips, wants []git.ObjectID) error {
 	select {
 	case f.searches <- struct{}{}:
 		defer func() { <-f.searches }()
@@ -50,20 +50,20 @@ func (f *fetch) insideTrees(ctx context.Context, tips, wants []git.ObjectID) err
 	}
 	for _, id := range wants {
 		if _, left := s.left[id]; left {
-			return notAllowed(id)
+			return errForbiddenWant(id)
 		}
 	}
 	return nil
 }
 
-// treeSearch crosses off what it finds.
+// treeSearch is a search for objects in trees.
 type treeSearch struct {
 	*fetch
 	left map[git.ObjectID]struct{} // wanted and not found yet
 	seen map[git.ObjectID]struct{} // visited trees
 }
 
-// tip searches below what a ref points at: tags down to their object, then its tree.
+// tip searches the object that a ref points to, following tags, and its tree.
 func (s *treeSearch) tip(ctx context.Context, id git.ObjectID) error {
 	for range maxTagDepth {
 		delete(s.left, id)
@@ -170,7 +170,7 @@ func (s *treeSearch) tree(ctx context.Context, root git.ObjectID) error {
 	return nil
 }
 
-// rootTree reads which tree a commit has.
+// rootTree returns the tree of a commit.
 func (f *fetch) rootTree(id git.ObjectID) (git.ObjectID, error) {
 	_, data, err := f.repo.Objects.Read(id, 0)
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -27,8 +26,8 @@ import (
 type Wants string
 
 const (
-	// WantsAny allows every object that exists, like git's own version 2 server. It is only right if all callers may
-	// read all of the repository's object store.
+	// WantsAny allows every object that exists, like git's own version 2 server. It is safe only if all callers may read
+	// the whole object store of the repository.
 	WantsAny Wants = "any"
 	// WantsReachable allows objects that visible refs reach.
 	WantsReachable Wants = "reachable"
@@ -44,7 +43,7 @@ type Options struct {
 	Agent  string // how the server names itself
 	Wants  Wants  // WantsAny falls back to WantsReachable in a repository that borrows objects from others
 	Limits protocol.Limits
-	Warmup *Warmup // nil: no pack is made before a client asks. The source must be a Warmer.
+	Warmup *Warmup // nil: packs are made only on request. The source must be a Warmer.
 }
 
 // Server serves sessions. Safe for concurrent use.
@@ -53,21 +52,21 @@ type Server struct {
 	keeper  keeper // the source, if it keeps packs; else nil
 	options Options
 	tags    memo[[]packsource.Tag] // annotated tags, sorted by ID
-	tips    memo[[]git.ObjectID]   // what the refs point at, sorted
-	allTips memo[[]git.ObjectID]   // the same with the hidden ones
+	tips    memo[[]git.ObjectID]   // objects that visible refs point to, sorted
+	allTips memo[[]git.ObjectID]   // the same with hidden refs
 	sets    memo[*tipSets]
-	answers answers
+	answers answerCache
 	warmth  *warmth // nil: none
 
 	searches chan struct{} // slots of searches in trees
 }
 
-// keeper is a source that can report whether it has a pack already.
+// keeper is a source that keeps packs.
 type keeper interface {
 	Has(key packsource.Key) bool
 }
 
-// New makes a Server that takes its packs from source.
+// New creates a Server that gets its packs from source.
 func New(source packsource.Source, o Options) *Server {
 	if o.Wants == "" {
 		o.Wants = WantsReachable
@@ -77,38 +76,37 @@ func New(source packsource.Source, o Options) *Server {
 		searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
-// Serve answers one request. In a session of version 0 or 1 with state the request is everything after the
-// advertisement. If Serve fails before the first byte, the transport can report the error as it likes. After that Serve
-// reports the error in the response where the protocol allows it, and returns a node.ReportedError. After any other
-// error the response is incomplete.
+// Serve answers one request. In a stateful session of version 0 or 1 the request is everything after the advertisement.
+// If Serve fails before the first byte, the transport has to report the error. After that Serve reports the error in the
+// response if the protocol allows it, and returns a node.ReportedError. After any other error the response is
+// incomplete.
 func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader,
-	response node.ResponseWriter) (
-	node.Outcome, error) {
+	response node.ResponseWriter) (node.Outcome, error) {
 	start := time.Now()
 	caller := balance.Caller(session.Caller)
-	session.Caller = "" // the answer is the same for all callers
-	question, err := s.answers.ask(ctx, r, session, request)
-	if err != nil { // of a fetch: nothing else is cached
+	session.Caller = "" // cached answers are for all callers
+	lookup, err := s.answers.lookUp(ctx, r, session, request)
+	if err != nil { // only fetches are cached
 		return node.Outcome{Command: protocol.CommandFetch}, err
 	}
-	if known := question.answer; known != nil {
+	if known := lookup.answer; known != nil {
 		outcome := known.outcome
 		outcome.Negotiate = time.Since(start)
 		f := &fetch{Server: s, repo: r, caller: caller, outcome: &outcome, start: start}
 		if known.shape != nil {
-			s.warmth.shapes.again(known.shape)
+			s.warmth.shapes.countRepeat(known.shape)
 		}
 		err := f.send(ctx, known.spec, known.sections, known.form, response) // fills the outcome
-		f.noted(known.shape, known.spec)
+		f.recordResult(known.shape, known.spec)
 		return outcome, err
 	}
 	outcome := node.Outcome{}
-	f := &fetch{Server: s, repo: r, session: session, caller: caller, question: question, outcome: &outcome,
-		start: start, hold: response.ReserveMemory}
+	f := &fetch{Server: s, repo: r, session: session, caller: caller, lookup: lookup, outcome: &outcome,
+		start: start, reserve: response.ReserveMemory}
 	limits := s.options.Limits
 	limits.Hold = response.ReserveMemory
 	if session.Version != protocol.V2 {
-		err := f.serveV0(ctx, session, request, limits, response) // fills the outcome
+		err := f.serveV0(ctx, request, limits, response) // fills the outcome
 		return outcome, err
 	}
 	req, err := protocol.ReadRequest(request, r.Format, s.offer(r, session), limits)
@@ -145,7 +143,7 @@ func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs,
 	if err != nil {
 		return err
 	}
-	l := refLister{refWriter: newRefWriter(response, outcome), server: s, repo: r, request: req}
+	l := refLister{refWriter: newRefWriter(response, outcome), repo: r, request: req}
 	defer l.release()
 	if err := l.head(snapshot); err != nil {
 		return err
@@ -176,12 +174,11 @@ func isDangling(snapshot *refs.Snapshot) (dangling bool, err error) {
 // refLister writes an ls-refs response.
 type refLister struct {
 	refWriter
-	server  *Server
 	repo    *repo.Repo
 	request *protocol.LsRefs
 }
 
-// head lists HEAD, if a prefix covers it; an unborn one only if the client asked for that and, as with git, for
+// head lists HEAD if a prefix covers it. An unborn HEAD is listed only if the client asked for it and, as with git, for
 // symrefs.
 func (l *refLister) head(snapshot *refs.Snapshot) error {
 	if !covers(l.request.Prefixes, string(git.HEAD)) {
@@ -198,7 +195,7 @@ func (l *refLister) head(snapshot *refs.Snapshot) error {
 		line.Target = head.Target
 	}
 	if l.request.Peel && !head.ID.IsZero() {
-		peeled, err := l.server.peeled(l.repo, refs.Ref{Name: git.HEAD, ID: head.ID})
+		peeled, _, err := l.repo.PeelRef(refs.Ref{Name: git.HEAD, ID: head.ID})
 		if err != nil {
 			return err
 		}
@@ -213,7 +210,7 @@ func (l *refLister) ref(ref refs.Ref) error {
 		line.Target = ref.Target
 	}
 	if l.request.Peel {
-		peeled, err := l.server.peeled(l.repo, ref)
+		peeled, _, err := l.repo.PeelRef(ref)
 		if err != nil {
 			return err
 		}
@@ -224,34 +221,7 @@ func (l *refLister) ref(ref refs.Ref) error {
 
 func (l *refLister) add(line protocol.RefLine) error {
 	l.buf = protocol.AppendRef(l.buf, line)
-	return l.added()
-}
-
-// peeled returns the object that an annotated tag peels to; zero for anything else. Like git, it lists a ref to a
-// missing or damaged object without a peeled value: one such tag must not hide the others. That result is not cached,
-// because the object may be repaired.
-func (s *Server) peeled(r *repo.Repo, ref refs.Ref) (git.ObjectID, error) {
-	peeled, _, err := s.peel(r, ref)
-	return peeled, err
-}
-
-// peel is peeled. known is false if the object is missing or damaged.
-func (s *Server) peel(r *repo.Repo, ref refs.Ref) (peeled git.ObjectID, known bool, err error) {
-	if ref.PeelKnown {
-		return ref.Peeled, true, nil
-	}
-	peeled, err = r.Refs.Peeled(ref, func(id git.ObjectID) (git.ObjectID, error) {
-		peeled, _, err := r.Graph.Peel(id)
-		if err == nil && peeled == id {
-			return git.ObjectID{}, nil
-		}
-		return peeled, err
-	})
-	switch fault.KindOf(err) {
-	case fault.NotFound, fault.Corrupt, fault.Invalid:
-		return git.ObjectID{}, false, nil
-	}
-	return peeled, err == nil, err
+	return l.endRef()
 }
 
 // covers reports whether a name begins with one of the prefixes; no prefixes cover all names.

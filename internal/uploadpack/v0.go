@@ -15,37 +15,36 @@ import (
 )
 
 // conversation is a fetch in version 0 or 1 (gitprotocol-pack(5), "Packfile Negotiation"): the client sends its wants,
-// and then its haves until one side has enough.
+// and then its haves until the common commits suffice.
 type conversation struct {
 	*fetch
-	session  node.Session
 	needs    *protocol.Needs
 	haves    *protocol.HaveReader
 	response node.ResponseWriter
 	lookups  pack.Lookups // of haves
 
-	reach []git.ObjectID // what has to reach the common commits for a pack to be possible
-	cut   graph.Commits  // commits without parents on that way
+	reach []git.ObjectID // each must reach a common commit before a pack is possible
+	cut   graph.Commits  // commits without parents for that walk
 
-	known map[git.ObjectID]struct{} // the common commits
-	last  git.ObjectID              // of them
-	got   bool                      // one was named since the client last waited
-	other bool                      // and something that does not exist here
-	ready bool                      // the client knows that a pack is possible
+	known      map[git.ObjectID]struct{} // the common commits
+	last       git.ObjectID              // the last common have
+	gotCommon  bool                      // a common have came since the client last waited
+	gotUnknown bool                      // a have that does not exist here came since then
+	ready      bool                      // the client knows that a pack is possible
 
-	budget  int  // what may still be spent on working out whether the common commits suffice; see exactWork
-	checked int  // for how many of them it was worked out the last time
-	enough  bool // they do
+	budget  int  // remaining work for finding whether the common commits suffice; see exactWork
+	checked int  // number of common commits at the last check
+	enough  bool // they suffice
 
-	// For a client without multi_ack, like have_obj and THEY_HAVE in git: how many of its haves were not implied by
-	// others, and the commits that are known or implied.
+	// For a client without multi_ack, like have_obj and THEY_HAVE in git: the number of haves that others did not imply,
+	// and the commits that are known or implied.
 	named   int
 	implied graph.Commits
 }
 
-// serveV0 answers in versions 0 and 1. Without state the response is sent when it is complete. With state each part is
-// sent when the client waits for it.
-func (f *fetch) serveV0(ctx context.Context, session node.Session, request *pktline.Reader, limits protocol.Limits,
+// serveV0 answers in versions 0 and 1. A stateless response is sent when it is complete, a stateful one in parts, when
+// the client waits for them.
+func (f *fetch) serveV0(ctx context.Context, request *pktline.Reader, limits protocol.Limits,
 	response node.ResponseWriter) error {
 	needs, err := protocol.ReadNeeds(request, f.repo.Format, f.offer(f.repo, f.session), limits)
 	f.outcome.Parse = time.Since(f.start)
@@ -61,7 +60,7 @@ func (f *fetch) serveV0(ctx context.Context, session node.Session, request *pktl
 	f.lines = protocol.Lines{Buf: pooled.buf}
 	defer func() { pooled.buf = f.lines.Buf; putScratch(pooled) }()
 	c := &conversation{
-		fetch: f, session: session, needs: needs, response: response,
+		fetch: f, needs: needs, response: response,
 		haves: protocol.NewHaveReader(request, f.repo.Format, limits), lookups: f.repo.Objects.Lookups(),
 		budget: exactWork,
 	}
@@ -74,28 +73,16 @@ func (f *fetch) serveV0(ctx context.Context, session node.Session, request *pktl
 	if !send {
 		return c.end()
 	}
-	spec, err := f.spec(ctx)
-	f.outcome.Negotiate = time.Since(negotiated)
-	if err != nil {
-		return err
+	form := packFormat{quiet: needs.NoProgress, sideband: needs.Sideband}
+	if f.session.Stateless {
+		return f.sendNegotiated(ctx, form, response, nil)
 	}
-	spec.Seal()
-	form := form{quiet: needs.NoProgress, sideband: needs.Sideband}
-	shape := f.note(ctx, spec)
-	f.answers.keep(f, spec, form, shape)
-	defer func() { f.noted(shape, spec) }()
-	if session.Stateless {
-		return f.send(ctx, spec, f.lines.Buf, form, response)
-	}
-	if err := c.say(); err != nil {
-		return err
-	}
-	return f.send(ctx, spec, nil, form, response)
+	return f.sendNegotiated(ctx, form, response, c.flushLines)
 }
 
 // negotiate sends the client its new boundary, and reads its haves. send reports whether a pack follows.
 func (c *conversation) negotiate(ctx context.Context) (send bool, err error) {
-	if err := c.begin(ctx, c.allowedByV0(c.session)); err != nil {
+	if err := c.begin(ctx, c.checkWantsV0); err != nil {
 		return false, err
 	}
 	if err := c.deepen(ctx); err != nil {
@@ -109,7 +96,7 @@ func (c *conversation) negotiate(ctx context.Context) (send bool, err error) {
 			c.lines.Boundary("unshallow", id)
 		}
 		c.lines.Flush()
-		if err := c.say(); err != nil {
+		if err := c.flushLines(); err != nil {
 			return false, err
 		}
 	}
@@ -122,11 +109,11 @@ func (c *conversation) negotiate(ctx context.Context) (send bool, err error) {
 	}
 	c.reach, c.cut = slices.Concat(c.wants, behind), c.grafts()
 	c.known, c.implied = make(map[git.ObjectID]struct{}), graph.Commits{}
-	return c.hear(ctx)
+	return c.readHaves(ctx)
 }
 
-// hear takes turns with the client until it is done, or wants no more of a session without state.
-func (c *conversation) hear(ctx context.Context) (send bool, err error) {
+// readHaves reads haves and answers them until a pack is to be sent, or a stateless request ends.
+func (c *conversation) readHaves(ctx context.Context) (send bool, err error) {
 	for n := 0; ; n++ {
 		if n%lookupsPerCheck == 0 {
 			if err := ctx.Err(); err != nil {
@@ -147,7 +134,7 @@ func (c *conversation) hear(ctx context.Context) (send bool, err error) {
 		case protocol.TurnDone:
 			c.done()
 			return true, nil
-		case protocol.TurnEnd: // a client without state that has heard of its boundary comes back with its haves
+		case protocol.TurnEnd: // a stateless client sends its haves in another request, after the response with its boundary
 			if !c.session.Stateless {
 				err = fault.New(fault.Invalid, "the request ends early")
 			}
@@ -159,7 +146,7 @@ func (c *conversation) hear(ctx context.Context) (send bool, err error) {
 	}
 }
 
-// have takes one have line.
+// have processes one have line.
 func (c *conversation) have(ctx context.Context, id git.ObjectID) error {
 	c.outcome.Haves++
 	ok, err := c.lookups.Has(id)
@@ -169,25 +156,25 @@ func (c *conversation) have(ctx context.Context, id git.ObjectID) error {
 	case ok:
 		err = c.commonHave(id)
 	case c.needs.Acks == protocol.SingleAck:
-		c.other = true
-	default: // the client has left what both know: it may stop if that suffices
-		c.other = true
+		c.gotUnknown = true
+	default: // the client is past the common history, and may stop if that suffices
+		c.gotUnknown = true
 		suffices, failed := c.suffices(ctx)
 		if err = failed; suffices {
 			c.acknowledge(id, "ready")
 		}
 	}
 	if err == nil && len(c.lines.Buf) > bufferSize {
-		err = c.say()
+		err = c.flushLines()
 	}
 	return err
 }
 
-// commonHave takes one that exists here.
+// commonHave processes a have that exists here.
 func (c *conversation) commonHave(id git.ObjectID) error {
-	c.got, c.last = true, id
+	c.gotCommon, c.last = true, id
 	if _, repeat := c.known[id]; !repeat {
-		if err := c.hold(commonCost); err != nil {
+		if err := c.reserve(commonCost); err != nil {
 			return err
 		}
 		c.known[id] = struct{}{}
@@ -204,7 +191,7 @@ func (c *conversation) commonHave(id git.ObjectID) error {
 	return err
 }
 
-// acknowledge adds an ACK in the words that the client understands.
+// acknowledge adds an ACK with a status that the client understands.
 func (c *conversation) acknowledge(id git.ObjectID, status string) {
 	if c.needs.Acks == protocol.MultiAck {
 		status = "continue"
@@ -214,7 +201,7 @@ func (c *conversation) acknowledge(id git.ObjectID, status string) {
 	c.lines.Ack(id, status)
 }
 
-// isFirst reports whether a common have is the first, or implied by it.
+// isFirst reports whether a common have is the first one, or is implied by it.
 func (c *conversation) isFirst(id git.ObjectID) (bool, error) {
 	if c.named > 1 {
 		return false, nil
@@ -224,7 +211,7 @@ func (c *conversation) isFirst(id git.ObjectID) (bool, error) {
 	}
 	commit, err := c.repo.Graph.Commit(id)
 	switch {
-	case fault.Is(err, fault.Invalid): // another object, which implies nothing
+	case fault.Is(err, fault.Invalid): // not a commit, so it implies no others
 		return c.named == 1, nil
 	case err != nil:
 		return false, err
@@ -238,9 +225,9 @@ func (c *conversation) isFirst(id git.ObjectID) (bool, error) {
 	return c.named == 1, nil
 }
 
-// exactWork is how many commits may be visited, named or grafted to find exactly when the common commits suffice. A
-// client that names known and unknown commits in turn would have history walked for each. After that many commits the
-// next walk comes when there are twice as many common commits.
+// exactWork is the number of commits that may be visited, named or grafted to find exactly when the common commits
+// suffice. Otherwise a client that names known and unknown commits in turn would cause a walk for each. Beyond it, a walk
+// begins only when the number of common commits has doubled.
 const exactWork = 1_000_000
 
 // suffices reports whether a pack can be made: whether all wants reach a common commit.
@@ -255,9 +242,9 @@ func (c *conversation) suffices(ctx context.Context) (bool, error) {
 	return enough, err
 }
 
-// flush answers a client that waits. send reports whether it gets its pack without "done".
+// flush answers a client that waits. send reports whether it gets its pack before it sends "done".
 func (c *conversation) flush(ctx context.Context) (send bool, err error) {
-	if c.needs.Acks == protocol.MultiAckDetailed && c.got && !c.other {
+	if c.needs.Acks == protocol.MultiAckDetailed && c.gotCommon && !c.gotUnknown {
 		suffices, err := c.suffices(ctx)
 		if err != nil {
 			return false, err
@@ -273,11 +260,11 @@ func (c *conversation) flush(ctx context.Context) (send bool, err error) {
 		c.lines.Ack(c.last, "")
 		return true, nil
 	}
-	c.got, c.other = false, false
-	return false, c.say()
+	c.gotCommon, c.gotUnknown = false, false
+	return false, c.flushLines()
 }
 
-// done answers a client that wants its pack.
+// done answers "done".
 func (c *conversation) done() {
 	switch {
 	case len(c.common) == 0:
@@ -287,8 +274,8 @@ func (c *conversation) done() {
 	}
 }
 
-// say sends the pending lines. Without state they wait for the end of the response.
-func (c *conversation) say() error {
+// flushLines sends the pending lines of a stateful session. In a stateless one they wait for the end of the response.
+func (c *conversation) flushLines() error {
 	if c.session.Stateless || len(c.lines.Buf) == 0 {
 		return nil
 	}
@@ -303,10 +290,10 @@ func (c *conversation) say() error {
 	return nil
 }
 
-// end ends an answer without a pack.
+// end ends a response without a pack.
 func (c *conversation) end() error {
 	if !c.session.Stateless {
-		return c.say()
+		return c.flushLines()
 	}
 	c.response.SetLength(int64(len(c.lines.Buf)))
 	_, err := c.response.Write(c.lines.Buf)

@@ -11,8 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// serveV2 answers the fetch command of version 2 (gitprotocol-v2(5), "fetch"). A request is complete in itself, and was
-// read before the response begins.
+// serveV2 answers the fetch command of version 2 (gitprotocol-v2(5), "fetch"). The request was read completely.
 func (f *fetch) serveV2(ctx context.Context, response node.ResponseWriter) error {
 	pooled := getScratch()
 	f.lines = protocol.Lines{Buf: pooled.buf, Sideband: f.request.SidebandAll}
@@ -29,35 +28,48 @@ func (f *fetch) serveV2(ctx context.Context, response node.ResponseWriter) error
 		_, err := response.Write(f.lines.Buf)
 		return err
 	}
+	form := packFormat{quiet: f.request.NoProgress, sideband: protocol.Sideband64k}
+	return f.sendNegotiated(ctx, form, response, nil)
+}
+
+// sendNegotiated sends the negotiated pack after the pending lines. If flush is not nil, it sends these lines first.
+func (f *fetch) sendNegotiated(ctx context.Context, form packFormat, response node.ResponseWriter,
+	flush func() error) error {
+	start := time.Now()
 	spec, err := f.spec(ctx)
-	f.outcome.Negotiate = time.Since(negotiated)
+	f.outcome.Negotiate += time.Since(start)
 	if err != nil {
 		return err
 	}
 	spec.Seal()
-	form := form{quiet: f.request.NoProgress, sideband: protocol.Sideband64k}
-	shape := f.note(ctx, spec)
-	f.answers.keep(f, spec, form, shape)
-	err = f.send(ctx, spec, f.lines.Buf, form, response)
-	f.noted(shape, spec)
-	return err
+	shape := f.countShape(ctx, spec)
+	f.answers.add(f, spec, form, shape)
+	defer func() { f.recordResult(shape, spec) }()
+	sections := f.lines.Buf
+	if flush != nil {
+		if err := flush(); err != nil {
+			return err
+		}
+		sections = nil
+	}
+	return f.send(ctx, spec, sections, form, response)
 }
 
-// negotiate makes the response up to the packfile section. send reports whether there is one.
+// negotiate writes the response up to the packfile section. send reports whether that section follows.
 func (f *fetch) negotiate(ctx context.Context) (send bool, err error) {
 	f.outcome.Haves = len(f.request.Haves)
 	if len(f.request.Wants)+len(f.request.WantRefs) == 0 && !f.request.WaitForDone {
-		return false, nil // nothing wanted, nothing sent: as git
+		return false, nil // like git, an empty response
 	}
-	if err := f.begin(ctx, f.allowedByV2); err != nil {
+	if err := f.begin(ctx, f.checkWantsV2); err != nil {
 		return false, err
 	}
-	ready, err := f.acknowledge(ctx)
+	ready, err := f.findCommon(ctx)
 	if err != nil {
 		return false, err
 	}
 	if len(f.request.Haves) > 0 && !f.request.Done {
-		f.acknowledgments(ready)
+		f.acknowledgmentsSection(ready)
 		if !ready {
 			f.lines.Flush()
 			return false, nil
@@ -67,7 +79,7 @@ func (f *fetch) negotiate(ctx context.Context) (send bool, err error) {
 	if len(f.wants) == 0 {
 		return false, fault.New(fault.Invalid, "the request asks for a pack but wants nothing")
 	}
-	if err := f.boundaries(ctx); err != nil {
+	if err := f.computeBoundary(ctx); err != nil {
 		return false, err
 	}
 	if f.request.Deepens() || len(f.clientShallow) > 0 || len(f.serverShallow) > 0 {
@@ -82,14 +94,14 @@ func (f *fetch) negotiate(ctx context.Context) (send bool, err error) {
 	return true, nil
 }
 
-// acknowledge finds the common haves; ready means that they suffice to make a pack.
-func (f *fetch) acknowledge(ctx context.Context) (ready bool, err error) {
+// findCommon finds the common haves. ready reports whether they suffice to make a pack.
+func (f *fetch) findCommon(ctx context.Context) (ready bool, err error) {
 	err = f.has(ctx, f.request.Haves, func(id git.ObjectID, ok bool) error {
 		if !ok {
 			return nil
 		}
 		f.common = append(f.common, id)
-		return f.hold(commonCost)
+		return f.reserve(commonCost)
 	})
 	if err != nil || f.request.Done || f.request.WaitForDone || len(f.common) == 0 {
 		return false, err
@@ -98,7 +110,7 @@ func (f *fetch) acknowledge(ctx context.Context) (ready bool, err error) {
 	return ready, err
 }
 
-func (f *fetch) acknowledgments(ready bool) {
+func (f *fetch) acknowledgmentsSection(ready bool) {
 	f.lines.Text("acknowledgments")
 	if len(f.common) == 0 {
 		f.lines.Text("NAK")
@@ -127,7 +139,7 @@ func (f *fetch) wantedRefsSection() error {
 	for _, name := range f.request.WantRefs {
 		size += len("0000 \n") + f.repo.Format.HexSize() + len(name)
 	}
-	if err := f.hold(int64(size)); err != nil {
+	if err := f.reserve(int64(size)); err != nil {
 		return err
 	}
 	f.lines.Buf = slices.Grow(f.lines.Buf, size)

@@ -8,8 +8,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// Visible reports whether a visible ref reaches an object. It calls turn before a walk, and release after it. An object
-// that does not exist needs no walk.
+// Visible reports whether a visible ref reaches an object. It calls turn before a walk through history, and release
+// after it. An object that does not exist needs no walk.
 func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID,
 	turn func() (release func(), err error)) (bool, error) {
 	if id.Format() != r.Format {
@@ -24,9 +24,7 @@ func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID,
 	if f.snapshot, err = r.Refs.Snapshot(ctx); err != nil {
 		return false, err
 	}
-	there := false
-	err = f.has(ctx, []git.ObjectID{id}, func(_ git.ObjectID, ok bool) error { there = ok; return nil })
-	if err != nil || !there {
+	if ok, err := r.Objects.Has(id); err != nil || !ok {
 		return false, err
 	}
 	release, err := turn()

@@ -8,10 +8,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
-	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// visibleTips lists what the refs point at, sorted.
+// visibleTips lists the objects that the refs point to, sorted.
 func (f *fetch) visibleTips() ([]git.ObjectID, error) {
 	tips, _, err := f.tips.get(f.snapshot, func() ([]git.ObjectID, bool, error) {
 		var ids []git.ObjectID
@@ -24,9 +23,9 @@ func (f *fetch) visibleTips() ([]git.ObjectID, error) {
 	return tips, err
 }
 
-// ownTips lists what the refs point at, sorted; the hidden ones too where the policy allows to want their tips or what
-// they reach: as with git, either does.
-func (f *fetch) ownTips() ([]git.ObjectID, error) {
+// wantableTips lists the objects that the refs point to, sorted. As with git, it includes hidden refs if the policy
+// allows clients to want tips or reachable objects.
+func (f *fetch) wantableTips() ([]git.ObjectID, error) {
 	tips, err := f.visibleTips()
 	if policy := f.repo.Policy(); err != nil || !f.repo.HidesRefs() || !policy.AllowTip && !policy.AllowReachable {
 		return tips, err
@@ -39,44 +38,42 @@ func (f *fetch) ownTips() ([]git.ObjectID, error) {
 	return tips, err
 }
 
-// allowedByV2 is the rule of version 2: as git, nothing but what holds for the repository as a whole.
-func (f *fetch) allowedByV2(ctx context.Context) error {
+// checkWantsV2 applies the rule of version 2, which is the repository's.
+func (f *fetch) checkWantsV2(ctx context.Context) error {
 	if rule := f.wantRule(f.repo, f.session); rule != WantsAny {
 		return f.checkReachable(ctx, rule, f.wants)
 	}
 	return nil
 }
 
-// allowedByV0 returns the rule of versions 0 and 1, which never allows more than that of version 2. It allows
+// checkWantsV0 applies the rule of versions 0 and 1, which never allows more than that of version 2. It allows
 // advertised objects. It also allows objects that they reach, which a client without state may have from an earlier
 // advertisement, and those that the repository's policy adds (gitprotocol-capabilities(5), "allow-tip-sha1-in-want").
-func (f *fetch) allowedByV0(session node.Session) func(context.Context) error {
-	return func(ctx context.Context) error {
-		rule, policy := f.wantRule(f.repo, f.session), f.repo.Policy()
-		if rule == WantsAny && policy.AllowAny {
-			return nil
-		}
-		tips, err := f.ownTips()
-		if err != nil {
+func (f *fetch) checkWantsV0(ctx context.Context) error {
+	rule, policy := f.wantRule(f.repo, f.session), f.repo.Policy()
+	if rule == WantsAny && policy.AllowAny {
+		return nil
+	}
+	tips, err := f.wantableTips()
+	if err != nil {
+		return err
+	}
+	rest := notIn(f.wants, tips)
+	switch {
+	case len(rest) == 0:
+		return nil
+	case rule == WantsTip || !f.session.Stateless && !policy.AllowReachable:
+		return errForbiddenWant(rest[0])
+	case rule == WantsAny:
+		if rest, err = f.commitsOf(rest); err != nil {
 			return err
 		}
-		rest := others(f.wants, tips)
-		switch {
-		case len(rest) == 0:
-			return nil
-		case rule == WantsTip || !session.Stateless && !policy.AllowReachable:
-			return notAllowed(rest[0])
-		case rule == WantsAny:
-			if rest, err = f.commitsOf(rest); err != nil {
-				return err
-			}
-		}
-		return f.reachableFrom(ctx, tips, rest)
 	}
+	return f.checkReachableFrom(ctx, tips, rest)
 }
 
-// others gives the IDs that are not in a sorted list.
-func others(ids, sorted []git.ObjectID) (rest []git.ObjectID) {
+// notIn returns the IDs that are not in a sorted list.
+func notIn(ids, sorted []git.ObjectID) (rest []git.ObjectID) {
 	for _, id := range ids {
 		if _, in := slices.BinarySearchFunc(sorted, id, git.ObjectID.Compare); !in {
 			rest = append(rest, id)
@@ -100,29 +97,29 @@ func (f *fetch) commitsOf(ids []git.ObjectID) (commits []git.ObjectID, err error
 	return commits, nil
 }
 
-// checkReachable allows only objects that a visible ref points at or, with WantsReachable, reaches.
+// checkReachable returns an error unless visible refs point to all objects or, with WantsReachable, reach them.
 func (f *fetch) checkReachable(ctx context.Context, rule Wants, ids []git.ObjectID) error {
 	tips, err := f.visibleTips()
 	if err != nil {
 		return err
 	}
-	rest := others(ids, tips)
+	rest := notIn(ids, tips)
 	if len(rest) == 0 {
 		return nil
 	}
 	if rule == WantsTip {
-		return notAllowed(rest[0])
+		return errForbiddenWant(rest[0])
 	}
-	return f.reachableFrom(ctx, tips, rest)
+	return f.checkReachableFrom(ctx, tips, rest)
 }
 
-func notAllowed(id git.ObjectID) error {
+func errForbiddenWant(id git.ObjectID) error {
 	return fault.New(fault.Denied, "upload-pack: not our ref %s", id)
 }
 
-// reachableFrom fails if the tips do not reach all wants.
-func (f *fetch) reachableFrom(ctx context.Context, tips, wants []git.ObjectID) error {
-	var commits, others []git.ObjectID
+// checkReachableFrom returns an error unless the tips reach all wants.
+func (f *fetch) checkReachableFrom(ctx context.Context, tips, wants []git.ObjectID) error {
+	var commits, rest []git.ObjectID
 	for _, id := range wants {
 		typ, _, err := f.repo.Objects.Header(id)
 		switch {
@@ -131,7 +128,7 @@ func (f *fetch) reachableFrom(ctx context.Context, tips, wants []git.ObjectID) e
 		case typ == git.Commit:
 			commits = append(commits, id)
 		default:
-			others = append(others, id)
+			rest = append(rest, id)
 		}
 	}
 	if len(commits) > 0 {
@@ -140,11 +137,11 @@ func (f *fetch) reachableFrom(ctx context.Context, tips, wants []git.ObjectID) e
 			return err
 		}
 		if found {
-			return notAllowed(first)
+			return errForbiddenWant(first)
 		}
 	}
-	if len(others) > 0 {
-		return f.insideTrees(ctx, tips, others)
+	if len(rest) > 0 {
+		return f.checkInsideTrees(ctx, tips, rest)
 	}
 	return nil
 }

@@ -31,35 +31,35 @@ type Warmer interface {
 
 // Warmup configures which packs are made for a new tip before a client asks. Zero values mean the defaults.
 type Warmup struct {
-	Window   time.Duration // in which requests count. Default 10 minutes.
-	Least    int           // requests of a popular shape. Default 2.
-	Packs    int           // maximum after one change. Default 4.
-	MaxBytes int64         // of a pack for the previous tip. Default 1 GiB.
-	Patience time.Duration // for an idle slot. Default 5 s.
-	// Idle reports whether a slot for making packs is idle, and Crowded whether clients wait for a slot. Then warm-up
-	// packs make room. Nil means idle and not crowded.
+	Window      time.Duration // requests that are older do not count. Default 10 minutes.
+	MinRequests int           // requests of a popular shape. Default 2.
+	Packs       int           // maximum after one change. Default 4.
+	MaxBytes    int64         // of a pack for the previous tip. Default 1 GiB.
+	MaxWait     time.Duration // for an idle slot. Default 5 s.
+	// Idle reports whether a slot for making packs is idle. Crowded reports whether clients wait for a slot, which stops
+	// fills of the warm-up without readers. Nil means idle and not crowded.
 	Idle, Crowded func() bool
 	Metrics       *WarmupMetrics // nil: not counted
 }
 
-// warmth is the part of a Server that makes packs before anybody asks.
+// warmth is the part of a Server that makes packs before clients request them.
 type warmth struct {
 	Warmup
 	warmer Warmer
 	shapes *shapes
 
-	any  atomic.Bool // there may be some in made
-	mu   sync.Mutex
-	made map[packsource.Key]time.Time // without a request so far
+	hasMade atomic.Bool // made is not empty
+	mu      sync.Mutex
+	made    map[packsource.Key]time.Time // packs that were not requested yet
 }
 
 const (
-	maxMade     = 1000 // packs that are waited for
-	crowdedLook = 20 * time.Millisecond
-	idleLook    = 20 * time.Millisecond
+	maxMade         = 1000 // entries of warmth.made
+	crowdedInterval = 20 * time.Millisecond
+	idleInterval    = 20 * time.Millisecond
 )
 
-// newWarmth returns nil if no packs should be made, or the source keeps none.
+// newWarmth returns nil if there is no warm-up, or the source does not keep packs.
 func newWarmth(source packsource.Source, o *Warmup) *warmth {
 	warmer, ok := source.(Warmer)
 	if o == nil || !ok {
@@ -67,12 +67,12 @@ func newWarmth(source packsource.Source, o *Warmup) *warmth {
 	}
 	w := &warmth{Warmup: *o, warmer: warmer, made: map[packsource.Key]time.Time{}}
 	for value, standard := range map[*time.Duration]time.Duration{&w.Window: 10 * time.Minute,
-		&w.Patience: 5 * time.Second} {
+		&w.MaxWait: 5 * time.Second} {
 		if *value <= 0 {
 			*value = standard
 		}
 	}
-	for value, standard := range map[*int]int{&w.Least: 2, &w.Packs: 4} {
+	for value, standard := range map[*int]int{&w.MinRequests: 2, &w.Packs: 4} {
 		if *value <= 0 {
 			*value = standard
 		}
@@ -93,8 +93,8 @@ func newWarmth(source packsource.Source, o *Warmup) *warmth {
 	return w
 }
 
-// note counts the shape of a request that is about to be answered; nil if there is none.
-func (f *fetch) note(ctx context.Context, spec *packsource.Spec) *shape {
+// countShape counts the shape of a request, and returns it; nil if it has none.
+func (f *fetch) countShape(ctx context.Context, spec *packsource.Spec) *shape {
 	if f.warmth == nil {
 		return nil
 	}
@@ -104,22 +104,22 @@ func (f *fetch) note(ctx context.Context, spec *packsource.Spec) *shape {
 	return nil
 }
 
-// noted notes how a request was answered whose shape is known.
-func (f *fetch) noted(one *shape, spec *packsource.Spec) {
+// recordResult records the outcome of a request for its shape, which may be nil, and for the warm-up metrics.
+func (f *fetch) recordResult(one *shape, spec *packsource.Spec) {
 	w := f.warmth
 	if w == nil {
 		return
 	}
 	if one != nil && f.outcome.Bytes > 0 {
-		w.shapes.sent(one, f.outcome.Bytes)
+		w.shapes.setBytes(one, f.outcome.Bytes)
 	}
-	if w.any.Load() {
-		w.ask(spec.Key(), packsource.Result(f.outcome.Pack))
+	if w.hasMade.Load() {
+		w.countUse(spec.Key(), packsource.Result(f.outcome.Pack))
 	}
 }
 
-// ask notes that a pack was asked for which may have been made before.
-func (w *warmth) ask(key packsource.Key, result packsource.Result) {
+// countUse counts a request for a pack if the warm-up made it.
+func (w *warmth) countUse(key packsource.Key, result packsource.Result) {
 	if result != packsource.Hit && result != packsource.Follow {
 		return
 	}
@@ -133,11 +133,11 @@ func (w *warmth) ask(key packsource.Key, result packsource.Result) {
 
 func (w *warmth) forget(key packsource.Key) {
 	delete(w.made, key)
-	w.any.Store(len(w.made) > 0)
+	w.hasMade.Store(len(w.made) > 0)
 }
 
-// expect waits for a request for a pack, and gives up packs without one.
-func (w *warmth) expect(key packsource.Key) {
+// addMade adds a pack of the warm-up, and counts those that were not requested within the window as wasted.
+func (w *warmth) addMade(key packsource.Key) {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -148,21 +148,20 @@ func (w *warmth) expect(key packsource.Key) {
 		}
 	}
 	w.made[key] = now
-	w.any.Store(true)
+	w.hasMade.Store(true)
 }
 
 // WarmsUp reports whether WarmUp does anything.
 func (s *Server) WarmsUp() bool { return s.warmth != nil }
 
-// WarmUp makes the packs that were popular in the last minutes for the current tips: once for each tip, one after the
-// other, and only while slots are idle. It ends with ctx. Failures are only counted: a client's request will report
-// them.
+// WarmUp makes recently popular packs for the current tips, one after the other, while slots are idle. It makes each
+// only once for a tip. It ends with ctx. Failures are only counted, because a client's request will report them.
 func (s *Server) WarmUp(ctx context.Context, r *repo.Repo) {
 	w := s.warmth
 	if w == nil {
 		return
 	}
-	copies, kept := w.shapes.popular(r.Incarnation, w.Least)
+	copies, kept := w.shapes.popular(r.Incarnation, w.MinRequests)
 	if len(copies) == 0 {
 		return
 	}
@@ -190,7 +189,7 @@ func (s *Server) WarmUp(ctx context.Context, r *repo.Repo) {
 		}
 		one.wants = tips
 		if did, err := s.warm(ctx, r, snapshot, &one); err == nil {
-			w.shapes.moved(r.Incarnation, kept[i], one)
+			w.shapes.advance(r.Incarnation, kept[i], one)
 			if did {
 				made++
 			}
@@ -201,13 +200,13 @@ func (s *Server) WarmUp(ctx context.Context, r *repo.Repo) {
 	}
 }
 
-// wait waits until a slot is idle, but not for long.
+// wait waits until a slot is idle, at most MaxWait. It reports whether one is.
 func (w *warmth) wait(ctx context.Context) bool {
-	for end := time.Now().Add(w.Patience); !w.Idle(); {
+	for end := time.Now().Add(w.MaxWait); !w.Idle(); {
 		if time.Now().After(end) || ctx.Err() != nil {
 			return false
 		}
-		time.Sleep(idleLook)
+		time.Sleep(idleInterval)
 	}
 	return ctx.Err() == nil
 }
@@ -215,7 +214,7 @@ func (w *warmth) wait(ctx context.Context) bool {
 // errCrowded ends the fill of a pack without readers.
 var errCrowded = errors.New("clients wait for a slot")
 
-// warm makes the pack of one shape, and moves the shape on.
+// warm makes the pack of one shape, and updates the shape.
 func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot, one *shape) (made bool, err error) {
 	w, start := s.warmth, time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -224,7 +223,7 @@ func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot
 	defer func() { cancel(nil); <-watched }()
 	go func() {
 		defer close(watched)
-		for look := time.NewTicker(crowdedLook); ; {
+		for look := time.NewTicker(crowdedInterval); ; {
 			select {
 			case <-look.C:
 				if w.Crowded() {
@@ -241,7 +240,7 @@ func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot
 		w.Metrics.skip(reasonOf(ctx))
 		return false, err
 	}
-	w.expect(spec.Key()) // before it is made: a client that asks meanwhile follows the fill
+	w.addMade(spec.Key()) // before the fill, because a client may follow it
 	bytes, made, err := w.warmer.Warm(ctx, spec)
 	if err != nil || !made {
 		w.mu.Lock()
@@ -275,14 +274,13 @@ func reasonOf(ctx context.Context) string {
 	return "failed"
 }
 
-// specOf is what the request of a shape comes to, by the very way that a request goes, and the shape after it.
+// specOf negotiates the request of a shape as if a client had sent it. It returns the pack's Spec and the next shape.
 func (s *Server) specOf(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot, one *shape) (*packsource.Spec,
 	shape, error) {
 	req := &protocol.Fetch{
 		Wants: slices.Clone(one.wants), Haves: slices.Clone(one.haves), Shallow: slices.Clone(one.shallow),
-		Depth:       one.depth,
-		DeepenSince: one.since, DeepenNot: one.not, Done: true, ThinPack: one.thin, OfsDelta: one.offset,
-		IncludeTag: one.tags,
+		Depth: one.depth, DeepenSince: one.since, DeepenNot: one.not, Done: true, ThinPack: one.thin,
+		OfsDelta: one.offset, IncludeTag: one.tags,
 	}
 	if one.filter != "" {
 		filter, err := protocol.ParseFilter(strings.Clone(one.filter), s.options.Limits)
@@ -291,23 +289,23 @@ func (s *Server) specOf(ctx context.Context, r *repo.Repo, snapshot *refs.Snapsh
 		}
 		req.Filter = filter
 	}
-	if one.comeBack { // it wants nothing that it has
+	if one.isReturning { // clients do not want commits that they have
 		req.Wants = slices.DeleteFunc(req.Wants, func(id git.ObjectID) bool { return slices.Contains(one.haves, id) })
 		if len(req.Wants) == 0 {
 			return nil, *one, fault.New(fault.Invalid, "nothing is new")
 		}
 	}
-	f := &fetch{Server: s, repo: r, request: req, outcome: &node.Outcome{}, start: time.Now(), hold: free}
+	f := &fetch{Server: s, repo: r, request: req, outcome: &node.Outcome{}, start: time.Now(), reserve: reserveNothing}
 	if err := f.begin(ctx, func(context.Context) error { return nil }); err != nil {
 		return nil, *one, err
 	}
 	if f.snapshot != snapshot {
 		return nil, *one, fault.New(fault.Unavailable, "the refs have changed meanwhile")
 	}
-	if _, err := f.acknowledge(ctx); err != nil {
+	if _, err := f.findCommon(ctx); err != nil {
 		return nil, *one, err
 	}
-	if err := f.boundaries(ctx); err != nil {
+	if err := f.computeBoundary(ctx); err != nil {
 		return nil, *one, err
 	}
 	spec, err := f.spec(ctx)
@@ -316,14 +314,14 @@ func (s *Server) specOf(ctx context.Context, r *repo.Repo, snapshot *refs.Snapsh
 	}
 	spec.Seal()
 	next := *one
-	if next.comeBack {
-		next.haves, next.shallow, err = f.comesBackWith(ctx, spec)
+	if next.isReturning {
+		next.haves, next.shallow, err = f.nextHaves(ctx, spec)
 	}
 	return spec, next, err
 }
 
-// boundaries works out where the client's history ends after this fetch.
-func (f *fetch) boundaries(ctx context.Context) error {
+// computeBoundary computes the boundary of the client's history after this fetch.
+func (f *fetch) computeBoundary(ctx context.Context) error {
 	if err := f.deepen(ctx); err != nil {
 		return err
 	}
@@ -335,29 +333,29 @@ func (f *fetch) boundaries(ctx context.Context) error {
 	return err
 }
 
-// WarmupMetrics counts packs that are made before anybody asks.
+// WarmupMetrics counts packs that are made before clients request them.
 type WarmupMetrics struct {
 	made, used, wasted, bytes prometheus.Counter
 	skipped                   *prometheus.CounterVec
 	seconds                   prometheus.Histogram
 }
 
-// NewWarmupMetrics makes counters that start at zero.
+// NewWarmupMetrics creates the metrics.
 func NewWarmupMetrics() *WarmupMetrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_warmup_" + name, Help: help})
 	}
 	m := &WarmupMetrics{
-		made:   counter("made_total", "Packs made for new tips before anybody asked."),
-		used:   counter("used_total", "Packs made before anybody asked, and then asked for; each counts once."),
-		wasted: counter("wasted_total", "Packs made before anybody asked, and not asked for within warmup.window."),
-		bytes:  counter("bytes_total", "Framed bytes of packs made before anybody asked."),
+		made:   counter("made_total", "Packs made for new tips before a client requested them."),
+		used:   counter("used_total", "Packs of the warm-up that a client requested; each counts once."),
+		wasted: counter("wasted_total", "Packs of the warm-up that no client requested within warmup.window."),
+		bytes:  counter("bytes_total", "Framed bytes of packs that the warm-up made."),
 		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_warmup_skipped_total",
 			Help: "Popular packs not made for a new tip, by reason: there (a client was faster), busy (no slot was " +
 				"idle), crowded (clients waited for a slot), large, limit, ended, failed."},
 			[]string{"reason"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_warmup_seconds",
-			Help: "Time to make a pack before anybody asks.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 8)}),
+			Help: "Duration of making a pack for the warm-up.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 8)}),
 	}
 	for _, reason := range []string{"there", "busy", "crowded", "large", "limit", "ended", "failed"} {
 		m.skipped.WithLabelValues(reason)
@@ -367,10 +365,10 @@ func NewWarmupMetrics() *WarmupMetrics {
 
 func (m *WarmupMetrics) skip(reason string) { m.skipped.WithLabelValues(reason).Inc() }
 
-// Collectors is what there is to register.
+// Collectors returns the metrics to register.
 func (m *WarmupMetrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.made, m.used, m.wasted, m.bytes, m.skipped, m.seconds}
 }
 
-// free holds nothing of the memory that clients' requests share: a pack that is made ahead of requests has none.
-func free(int64) error { return nil }
+// reserveNothing reserves none of the memory that clients' requests share.
+func reserveNothing(int64) error { return nil }

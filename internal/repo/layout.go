@@ -17,29 +17,29 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// place holds the paths of a repository's parts (gitrepository-layout(5), ".git" as a file, "commondir";
-// git-worktree(1), "Details"). A submodule and a linked worktree have a file named ".git" that names their git
-// directory. The git directory of a worktree names the common directory.
-type place struct {
-	gitDir    string // HEAD and all that belongs to one worktree
-	commonDir string // all else; mostly the same
+// layout has the directories of a repository (gitrepository-layout(5), ".git" as a file, "commondir"; git-worktree(1),
+// "Details"). A submodule and a linked worktree have a file named ".git" that names their git directory. The git
+// directory of a worktree names the common directory.
+type layout struct {
+	gitDir    string // HEAD and the other files of one worktree
+	commonDir string // the other files; mostly the same directory
 
-	pointer    *watchedFile // the ".git" file; nil: there is none
-	pointed    string       // the target in the file, which may lead to gitDir by symbolic links
-	common     watchedFile  // the commondir file, which need not be there
-	commonFrom string       // the target in the file, likewise
+	gitFile      *watchedFile // the ".git" file; nil: there is none
+	gitFileTo    string       // the path in it, which may lead to gitDir by symbolic links
+	commonFile   watchedFile  // the commondir file, which may be missing
+	commonFileTo string       // the path in it, likewise
 }
 
 const (
-	// maxPointer bounds a ".git" file and a commondir file in bytes: the longest path that a system takes and some
-	// white space.
+	// maxPointer is the maximum size of a ".git" file and a commondir file in bytes: the longest path of the system and
+	// some white space.
 	maxPointer    = unix.PathMax + 1024
 	pointerPrefix = "gitdir: "
-	commonFile    = "commondir"
+	commonName    = "commondir"
 )
 
 // locate finds the parts of the repository at path: a git directory, or a file that names one.
-func locate(path string, o Options) (*place, error) {
+func locate(path string, o Options) (*layout, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Wrap(fault.NotFound, "no such repository", err)
@@ -47,50 +47,50 @@ func locate(path string, o Options) (*place, error) {
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot open the repository", err)
 	}
-	p := &place{gitDir: path}
+	p := &layout{gitDir: path}
 	if !info.IsDir() {
 		if err := p.follow(path, o); err != nil {
 			return nil, err
 		}
 	}
 	p.commonDir = p.gitDir
-	commonPath := filepath.Join(p.gitDir, commonFile)
-	if err := o.contained(commonPath, commonFile+" file"); err != nil {
+	commonPath := filepath.Join(p.gitDir, commonName)
+	if err := o.checkContained(commonPath, commonName+" file"); err != nil {
 		return nil, err
 	}
-	text, err := p.common.read(commonPath, maxPointer)
+	text, err := p.commonFile.read(commonPath, maxPointer)
 	if err != nil {
-		return nil, cannotRead(commonFile+" file", err)
+		return nil, cannotRead(commonName+" file", err)
 	}
-	if p.common.known.Load().id == (disk.ID{}) {
+	if p.commonFile.known.Load().id == (disk.ID{}) {
 		return p, nil
 	}
-	p.commonFrom = relativeTo(p.gitDir, trimLineEnds(text))
-	p.commonDir, err = o.resolve(p.commonFrom, commonFile+" file")
+	p.commonFileTo = relativeTo(p.gitDir, trimLineEnds(text))
+	p.commonDir, err = o.resolve(p.commonFileTo, commonName+" file")
 	return p, err
 }
 
-// Ways returns the directories that the files of the repository at path name, its object directory last. The path is a
-// git directory or a ".git" file. The returned paths may pass through symbolic links. The error is NotFound if one of
-// the directories does not exist.
-func Ways(path string) ([]string, error) {
+// LinkedDirs returns the directories that the ".git" and commondir files of the repository at path name, and its object
+// directory last. The path is a git directory or a ".git" file. The returned paths may pass through symbolic links. The
+// error is NotFound if one of the directories does not exist.
+func LinkedDirs(path string) ([]string, error) {
 	p, err := locate(path, Options{})
 	if err != nil {
 		return nil, err
 	}
-	var ways []string
-	for _, way := range []string{p.pointed, p.commonFrom} {
-		if way != "" {
-			ways = append(ways, way)
+	var dirs []string
+	for _, dir := range []string{p.gitFileTo, p.commonFileTo} {
+		if dir != "" {
+			dirs = append(dirs, dir)
 		}
 	}
-	return append(ways, filepath.Join(p.commonDir, "objects")), nil
+	return append(dirs, filepath.Join(p.commonDir, "objects")), nil
 }
 
 // follow reads the ".git" file at path.
-func (p *place) follow(path string, o Options) error {
-	p.pointer = new(watchedFile)
-	text, err := p.pointer.read(path, maxPointer)
+func (p *layout) follow(path string, o Options) error {
+	p.gitFile = new(watchedFile)
+	text, err := p.gitFile.read(path, maxPointer)
 	if err != nil {
 		return cannotRead(".git file", err)
 	}
@@ -99,21 +99,21 @@ func (p *place) follow(path string, o Options) error {
 		return fault.Wrap(fault.Corrupt, "the repository's .git file does not name its directory (gitdir: PATH)",
 			errors.New(path))
 	}
-	p.pointed = relativeTo(filepath.Dir(path), target)
-	if p.gitDir, err = o.resolve(p.pointed, ".git file"); err != nil {
+	p.gitFileTo = relativeTo(filepath.Dir(path), target)
+	if p.gitDir, err = o.resolve(p.gitFileTo, ".git file"); err != nil {
 		return err
 	}
 	if !IsGitDir(p.gitDir) {
 		return fault.Wrap(fault.NotFound, "the repository's .git file names a directory that is not a repository",
-			errors.New(p.pointed))
+			errors.New(p.gitFileTo))
 	}
 	return nil
 }
 
 func trimLineEnds(text []byte) string { return string(bytes.TrimRight(text, "\r\n")) }
 
-// relativeTo is a path as a file in dir names it. It is not cleaned: ".." after a symbolic link is the parent of where
-// that leads, as for git.
+// relativeTo returns the path for a path in a file of dir. It is not cleaned, because ".." after a symbolic link is the
+// parent of the link's target, as in git.
 func relativeTo(dir, path string) string {
 	if filepath.IsAbs(path) {
 		return path
@@ -125,7 +125,7 @@ func relativeTo(dir, path string) string {
 // directories is refused, whether it exists or not.
 func (o Options) resolve(path, file string) (string, error) {
 	if strings.IndexByte(path, 0) >= 0 {
-		return "", fault.New(fault.Corrupt, "the repository's %s names no path", file)
+		return "", fault.New(fault.Corrupt, "the repository's %s contains a NUL byte", file)
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if real == "" {
@@ -152,9 +152,9 @@ func (o Options) Allows(real string) bool {
 	return !slices.ContainsFunc(o.Hidden, func(hidden string) bool { return disk.Below(hidden, real) })
 }
 
-// contained refuses a repository's file if it is a link to outside the allowed directories. Call it before the file is
-// read, so that no error reveals whether the target exists. The error contains the name file.
-func (o Options) contained(path, file string) error {
+// checkContained returns an error if a repository's file is a link to outside the allowed directories. Call it before
+// the file is read, so that no error reveals whether the target exists. The error contains the name file.
+func (o Options) checkContained(path, file string) error {
 	if o.Root == "" {
 		return nil
 	}
@@ -171,8 +171,8 @@ func (o Options) contained(path, file string) error {
 	return nil
 }
 
-// identity distinguishes this repository from another one at the same path later.
-func (p *place) identity() (string, error) {
+// identity returns an identity that a later repository at the same path does not have.
+func (p *layout) identity() (string, error) {
 	id, err := identity(p.gitDir)
 	if err == nil && p.commonDir != p.gitDir {
 		var common string
@@ -182,20 +182,20 @@ func (p *place) identity() (string, error) {
 	return id, err
 }
 
-// leads reports whether the path still leads to the same directories, through unchanged files.
-func (p *place) leads(path, incarnation string) bool {
-	if p.pointer != nil {
-		if path != p.pointer.path || !p.pointer.same() {
+// isCurrent reports whether the path still leads to the same directories, through unchanged files.
+func (p *layout) isCurrent(path, incarnation string) bool {
+	if p.gitFile != nil {
+		if path != p.gitFile.path || !p.gitFile.isUnchanged() {
 			return false
 		}
-		path = p.pointed
+		path = p.gitFileTo
 	}
 	now, err := identity(path)
-	if err != nil || !p.common.same() {
+	if err != nil || !p.commonFile.isUnchanged() {
 		return false
 	}
 	if p.commonDir != p.gitDir {
-		common, err := identity(p.commonFrom)
+		common, err := identity(p.commonFileTo)
 		if err != nil {
 			return false
 		}
@@ -219,20 +219,20 @@ func IsGitFile(path string) bool {
 	return string(head[:n]) == pointerPrefix
 }
 
-// IsGitDir reports whether git would take dir for a git directory. It needs a valid HEAD, and objects and refs, perhaps
-// in the directory that its commondir file names (gitrepository-layout(5)).
+// IsGitDir reports whether dir is a git directory. It needs a valid HEAD, and objects and refs, which may be in the
+// directory that its commondir file names (gitrepository-layout(5)).
 func IsGitDir(dir string) bool {
 	is, _ := LooksLikeGitDir(dir)
 	return is
 }
 
-// LooksLikeGitDir is IsGitDir, with an error where that could not be found out: for want of file descriptors or memory,
-// or because the disk failed.
+// LooksLikeGitDir is IsGitDir with an error if that cannot be determined: for lack of file descriptors or memory, or
+// because the disk failed.
 func LooksLikeGitDir(dir string) (bool, error) {
 	if is, err := isHead(filepath.Join(dir, "HEAD")); !is {
 		return false, err
 	}
-	text, err := readAll(filepath.Join(dir, commonFile), maxPointer)
+	text, err := readAll(filepath.Join(dir, commonName), maxPointer)
 	if err == nil {
 		dir = relativeTo(dir, trimLineEnds(text))
 	} else if err := CannotTell(err); err != nil {
@@ -246,7 +246,7 @@ func LooksLikeGitDir(dir string) (bool, error) {
 	return true, nil
 }
 
-// isHead reports whether git would take the file at path for a HEAD.
+// isHead reports whether the file at path is a valid HEAD.
 func isHead(path string) (bool, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
