@@ -11,8 +11,8 @@ import (
 type Bundles struct {
 	Offered bool
 	Lines   []string // "key=value" in the order of the config
-	// Err is the reason why a configured list is not advertised. Clients pass its URIs to other programs, some of which end
-	// a URI at a line break or a space. So a URI that could be misread is not sent.
+	// Err is the reason why a configured list is not advertised. Clients pass its URIs to other programs, some of which
+	// end a URI at a line break or a space. So a URI that could be misread is not sent.
 	Err error
 }
 

@@ -15,8 +15,8 @@ import (
 const maxConfig = 1 << 20
 
 // Config is a repository's own configuration file (git-config(1), "Syntax"). Includes are not followed, because a
-// repository must not make the server read other files. Keys are "section.key" or "section.subsection.key", with section
-// and key in lower case.
+// repository must not make the server read other files. Keys are "section.key" or "section.subsection.key", with
+// section and key in lower case.
 type Config struct {
 	variables []variable     // in the order of the file
 	last      map[string]int // index of each key's last value
@@ -118,8 +118,8 @@ func parseInt(s string) (int32, bool) {
 	return int32(n * unit), true
 }
 
-// splitNumber removes the suffix of a number, and leading spaces, as C does. ok is false for numbers that are valid in Go
-// but not in C.
+// splitNumber removes the suffix of a number, and leading spaces, as C does. ok is false for numbers that are valid in
+// Go but not in C.
 func splitNumber(s string) (digits string, unit int64, ok bool) {
 	digits, unit = strings.TrimLeft(s, " \t\n\v\f\r"), 1
 	if n := len(digits); n > 0 {

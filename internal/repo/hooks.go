@@ -36,9 +36,9 @@ type Hook struct {
 }
 
 // Hooks lists the repository's own hooks that git receive-pack would run on a push, in the order in which it would run
-// them. Files that are not executable, such as the samples of git init, are not hooks. It costs one system call for each
-// event. Errors: Denied for a core.hooksPath that cannot be resolved, Corrupt for a configuration that git would refuse,
-// Unavailable if the disk fails.
+// them. Files that are not executable, such as the samples of git init, are not hooks. It costs one system call for
+// each event. Errors: Denied for a core.hooksPath that cannot be resolved, Corrupt for a configuration that git would
+// refuse, Unavailable if the disk fails.
 func (r *Repo) Hooks() ([]Hook, error) {
 	events, err := r.pushEvents()
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Policy lists what clients may request of a repository. It is the repository's own config (git-config(1), uploadpack.*,
-// uploadpackfilter.*, lsrefs.* and transfer.*), with the server's defaults for missing keys. It is immutable after the
-// repository was opened.
+// Policy lists what clients may request of a repository. It is the repository's own config (git-config(1),
+// uploadpack.*, uploadpackfilter.*, lsrefs.* and transfer.*), with the server's defaults for missing keys. It is
+// immutable after the repository was opened.
 //
-// An invalid value is an error, as in git, because the rule may be a restriction. Git reads all values of most keys, and
-// fails on any invalid one. Of lsrefs.unborn and transfer.advertiseObjectInfo it reads only the last value. This package
-// does the same.
+// An invalid value is an error, as in git, because the rule may be a restriction. Git reads all values of most keys,
+// and fails on any invalid one. Of lsrefs.unborn and transfer.advertiseObjectInfo it reads only the last value. This
+// package does the same.
 type Policy struct {
 	Filter      bool        // uploadpack.allowFilter: clients may use filters
 	Filters     FilterRules // uploadpackfilter.*: the allowed filters

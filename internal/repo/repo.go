@@ -119,10 +119,10 @@ func (r *Repo) configure() error {
 	return err
 }
 
-// checkFormat checks the repository format as git does (gitrepository-layout(5), "repositoryformatversion"). A repository
-// with an unknown extension is refused, because the extension may change anything. Version 0 has only the extensions
-// that are older than version 1, and a configuration without a version has none. tables reports whether the refs are in
-// reftables.
+// checkFormat checks the repository format as git does (gitrepository-layout(5), "repositoryformatversion"). A
+// repository with an unknown extension is refused, because the extension may change anything. Version 0 has only the
+// extensions that are older than version 1, and a configuration without a version has none. tables reports whether the
+// refs are in reftables.
 func checkFormat(c Config) (format git.ObjectFormat, tables bool, err error) {
 	version, ok := c.Get("core.repositoryformatversion")
 	if !ok {
@@ -222,8 +222,8 @@ func (r *Repo) Fresh(path string) bool {
 	return r.worktree == nil || r.worktree.isUnchanged()
 }
 
-// Refresh updates the view of objects and history. Snapshots check refs themselves. A commit-graph that cannot be used is
-// not an error: history is then read from the objects, and the graph's metrics count it.
+// Refresh updates the view of objects and history. Snapshots check refs themselves. A commit-graph that cannot be used
+// is not an error: history is then read from the objects, and the graph's metrics count it.
 func (r *Repo) Refresh() error {
 	if err := r.Objects.Refresh(); err != nil {
 		return err

@@ -38,7 +38,8 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 	head := snapshot.Head()
 	a.features = protocol.Features{
 		Agent: s.options.Agent, Format: r.Format, SessionID: outcome.Session, NoDone: session.Stateless,
-		Filter: offer.Filter, AllowTip: r.Policy().AllowTip, AllowReachable: r.Policy().AllowReachable && s.wantRule(r, session) != WantsTip,
+		Filter: offer.Filter, AllowTip: r.Policy().AllowTip, AllowReachable: r.Policy().AllowReachable &&
+			s.wantRule(r, session) != WantsTip,
 	}
 	if !head.ID.IsZero() {
 		a.features.Head = head.Target

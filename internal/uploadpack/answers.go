@@ -24,9 +24,9 @@ const (
 	cachedAnswerCost = 1 << 10   // bytes of one besides its request and sections, an upper bound
 )
 
-// answerCache caches the negotiations of recent clones, by the bytes of the request. It does not cache packs. A clone of
-// 1,500 refs takes 2 ms to parse, look up and bring into canonical form. That is a third of the cost of sending 67 MB
-// from the pack cache.
+// answerCache caches the negotiations of recent clones, by the bytes of the request. It does not cache packs. A clone
+// of 1,500 refs takes 2 ms to parse, look up and bring into canonical form. That is a third of the cost of sending 67
+// MB from the pack cache.
 //
 // An answer is reused only for the same bytes, in the same repository, while the ref snapshot is the same object. Only
 // requests without haves and boundary, whose wants are all tips of that snapshot, are cached. So a new negotiation
@@ -72,7 +72,8 @@ type cacheLookup struct {
 var fetchBegins = [...]string{protocol.V0: "want ", protocol.V1: "want ", protocol.V2: "command=fetch"}
 
 // lookUp looks for a cached answer to a request. The request stays unread.
-func (a *answerCache) lookUp(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader) (cacheLookup,
+func (a *answerCache) lookUp(ctx context.Context, r *repo.Repo, session node.Session,
+	request *pktline.Reader) (cacheLookup,
 	error) {
 	if !session.Stateless {
 		return cacheLookup{}, nil // the client sends the rest after our responses

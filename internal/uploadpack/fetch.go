@@ -44,8 +44,8 @@ type fetch struct {
 	tagsMissing bool // some tags are missing or damaged, so the list of included tags may be incomplete
 }
 
-// Bytes of memory that a line of the request needs besides its parsed form: copies of its ID in several lists, and lines
-// of the response. TestHeldIsWhatIsAllocated compares them with the allocations.
+// Bytes of memory that a line of the request needs besides its parsed form: copies of its ID in several lists, and
+// lines of the response. TestHeldIsWhatIsAllocated compares them with the allocations.
 const (
 	wantCost   = 128
 	commonCost = 512 // of a have that exists here

@@ -16,10 +16,11 @@ const (
 	maxOrderedBytes = 32 << 20 // of trees; a tree stays in memory while its subtrees are read
 )
 
-// orderedObjects lists the blobs and trees that the client wants by ID or by a tag, in the order in which git must visit
-// them. A filter does not apply to them (git-rev-list(1), "--filter-provided-objects"). But if git visits a wanted blob
-// inside a tree first, it applies the filter and omits the blob. So blobs come before trees, and trees before those that
-// contain them. The list is nil without a filter, and if all wants lead to commits, which git visits before trees.
+// orderedObjects lists the blobs and trees that the client wants by ID or by a tag, in the order in which git must
+// visit them. A filter does not apply to them (git-rev-list(1), "--filter-provided-objects"). But if git visits a
+// wanted blob inside a tree first, it applies the filter and omits the blob. So blobs come before trees, and trees
+// before those that contain them. The list is nil without a filter, and if all wants lead to commits, which git visits
+// before trees.
 func (f *fetch) orderedObjects(ctx context.Context, wants []git.ObjectID, filter string) ([]git.ObjectID, error) {
 	if filter == "" {
 		return nil, nil

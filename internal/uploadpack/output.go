@@ -92,8 +92,8 @@ func newOutput(response node.ResponseWriter, sections []byte, form packFormat, s
 	return &output{response: response, head: sections, form: form, start: start}
 }
 
-// announce fixes the length of the response with a pack of size bytes, and returns it. If the pack comes from the cache,
-// a message about that precedes it.
+// announce fixes the length of the response with a pack of size bytes, and returns it. If the pack comes from the
+// cache, a message about that precedes it.
 func (o *output) announce(info packsource.Info, size int64) int64 {
 	o.fixed = true
 	if !o.form.quiet && info.Result == packsource.Hit {
@@ -156,8 +156,8 @@ func (o *output) Progress(text []byte) error {
 // KeepAliveAfter returns the time without output after which a keep-alive is due.
 func (o *output) KeepAliveAfter() time.Duration { return o.keepAlive }
 
-// KeepAlive sends an empty packet on side-band 1, as git does. It does nothing if the length was announced, because then
-// the pack is complete.
+// KeepAlive sends an empty packet on side-band 1, as git does. It does nothing if the length was announced, because
+// then the pack is complete.
 func (o *output) KeepAlive() error {
 	if o.fixed {
 		return o.err

@@ -18,8 +18,8 @@ const (
 	// tagWalk is the maximum number of commits of the pack to walk for the tags that it includes. Beyond that, all visible
 	// annotated tags are part of the key. That is correct, but fewer requests share the pack.
 	tagWalk = 5000
-	// graftWalk is the maximum number of commits to walk for the boundaries that affect the pack. Beyond that, all are part
-	// of the key. That is correct, but fewer requests share the pack.
+	// graftWalk is the maximum number of commits to walk for the boundaries that affect the pack. Beyond that, all are
+	// part of the key. That is correct, but fewer requests share the pack.
 	graftWalk = 5000
 )
 
@@ -32,8 +32,8 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 		Wants: f.wants, Thin: f.request.ThinPack, Offset: f.request.OfsDelta,
 	}
 	grafts := f.grafts()
-	// A have implies its ancestors in the history that the client sees. The pack excludes its ancestors in the history that
-	// git sees when it makes the pack. So only an ancestor in both histories can be omitted.
+	// A have implies its ancestors in the history that the client sees. The pack excludes its ancestors in the history
+	// that git sees when it makes the pack. So only an ancestor in both histories can be omitted.
 	haves, err := f.repo.Graph.Maximal(ctx, f.common, grafts)
 	if err != nil {
 		return nil, err

@@ -21,9 +21,9 @@ const (
 // maxTagDepth is the maximum length of a chain of tags.
 const maxTagDepth = 32
 
-// checkInsideTrees returns an error if a wanted tree, blob or tag is not part of the history of the tips. It searches the
-// trees of HEAD and of the tips first and then those of the history, the newest first, up to the limits above. A search
-// can use a CPU for seconds, so the number of concurrent searches is limited and others wait.
+// checkInsideTrees returns an error if a wanted tree, blob or tag is not part of the history of the tips. It searches
+// the trees of HEAD and of the tips first and then those of the history, the newest first, up to the limits above. A
+// search can use a CPU for seconds, so the number of concurrent searches is limited and others wait.
 func (f *fetch) checkInsideTrees(ctx context.Context, tips, wants []git.ObjectID) error {
 	select {
 	case f.searches <- struct{}{}:

@@ -77,8 +77,8 @@ func New(source packsource.Source, o Options) *Server {
 }
 
 // Serve answers one request. In a stateful session of version 0 or 1 the request is everything after the advertisement.
-// If Serve fails before the first byte, the transport has to report the error. After that Serve reports the error in the
-// response if the protocol allows it, and returns a node.ReportedError. After any other error the response is
+// If Serve fails before the first byte, the transport has to report the error. After that Serve reports the error in
+// the response if the protocol allows it, and returns a node.ReportedError. After any other error the response is
 // incomplete.
 func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader,
 	response node.ResponseWriter) (node.Outcome, error) {

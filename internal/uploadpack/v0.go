@@ -112,7 +112,7 @@ func (c *conversation) negotiate(ctx context.Context) (send bool, err error) {
 	return c.readHaves(ctx)
 }
 
-// readHaves reads haves and answers them until a pack is to be sent, or a stateless request ends.
+// readHaves reads haves and answers them until a pack follows, or a stateless request ends.
 func (c *conversation) readHaves(ctx context.Context) (send bool, err error) {
 	for n := 0; ; n++ {
 		if n%lookupsPerCheck == 0 {
@@ -226,8 +226,8 @@ func (c *conversation) isFirst(id git.ObjectID) (bool, error) {
 }
 
 // exactWork is the number of commits that may be visited, named or grafted to find exactly when the common commits
-// suffice. Otherwise a client that names known and unknown commits in turn would cause a walk for each. Beyond it, a walk
-// begins only when the number of common commits has doubled.
+// suffice. Otherwise a client that names known and unknown commits in turn would cause a walk for each. Beyond it, a
+// walk begins only when the number of common commits has doubled.
 const exactWork = 1_000_000
 
 // suffices reports whether a pack can be made: whether all wants reach a common commit.
