@@ -205,7 +205,7 @@ func cutPeel(text string) (base string, to target, ok bool) {
 // look finds the type of a Revision out, and what it names if it is a tag. inside: it is the repository that says there
 // is such an object.
 func (v *Revisions) look(r *Revision, inside bool) (named git.ObjectID, err error) {
-	r.Type, named, err = v.repo.Graph.Look(v.ctx, r.ID)
+	r.Type, named, err = v.repo.Graph.TypeOf(v.ctx, r.ID)
 	if inside && fault.Is(err, fault.NotFound) {
 		of := "object " + r.ID.String()
 		if r.Ref != "" {
@@ -312,7 +312,7 @@ func (v *Revisions) visible(ids []git.ObjectID) ([]git.ObjectID, error) {
 	if err := v.graft(); err != nil {
 		return nil, err
 	}
-	hidden, err := v.repo.Graph.Unreached(v.ctx, v.tips, ids, v.shallow)
+	hidden, err := v.repo.Graph.Unreachable(v.ctx, v.tips, ids, v.shallow)
 	return slices.DeleteFunc(slices.Clone(ids), hidden.Has), err
 }
 

@@ -108,7 +108,7 @@ func (v variable) unsigned() (uint64, error) {
 	return n * uint64(unit), nil
 }
 
-// parseInt reads a number as git does: in C's syntax, with an optional suffix k, m or g.
+// parseInt reads a number as git does: in the syntax of C, with an optional suffix (k, m or g).
 func parseInt(s string) (int32, bool) {
 	digits, unit, ok := splitNumber(s)
 	n, err := strconv.ParseInt(digits, 0, 64)

@@ -46,9 +46,9 @@ type Repo struct {
 	objects     string // identity of the object directory
 }
 
-// Open opens the repository at path: a git directory, or a ".git" file that names one. Errors: NotFound if there is
-// none, Denied if the options do not allow the place of one of its parts, Corrupt if its files are invalid, Unavailable
-// if they cannot be read or are not supported.
+// Open opens the repository at path: a git directory, or a ".git" file that names one. The error is NotFound if there
+// is none, and Denied if the options do not allow the place of one of its parts. It is Corrupt if its files are
+// invalid, and Unavailable if they cannot be read or are not supported.
 func Open(path string, o Options) (*Repo, error) {
 	if o.Root != "" {
 		root, err := filepath.EvalSymlinks(o.Root)

@@ -132,7 +132,7 @@ func (f *fetch) checkReachableFrom(ctx context.Context, tips, wants []git.Object
 		}
 	}
 	if len(commits) > 0 {
-		first, found, err := f.repo.Graph.Unreachable(ctx, tips, commits, f.serverShallow)
+		first, found, err := f.repo.Graph.FirstUnreachable(ctx, tips, commits, f.serverShallow)
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/mmap"
 )
 
-// maxChain bounds the layers of a split commit-graph; a layer counts those below it in one byte.
+// maxChain is the maximum number of layers of a split commit-graph. A layer has the number of those below it in a byte.
 const maxChain = 256
 
 func singlePath(objectDir string) string { return filepath.Join(objectDir, "info", "commit-graph") }
@@ -34,8 +34,8 @@ type files struct {
 	inside func(path string) bool // nil: anywhere
 }
 
-// load opens the commit-graph of one object directory: the single file, as git does, else the chain. It returns the
-// usable layers, bottom first, and an error for the rest.
+// load opens the commit-graph of one object directory: like git, the single file if it exists, otherwise the chain. It
+// returns the usable layers, bottom first, and an error for the others.
 func (f files) load(dir string) ([]layer, error) {
 	single, err := f.openLayer(singlePath(dir))
 	if err == nil && single.bases == 0 {
@@ -44,14 +44,14 @@ func (f files) load(dir string) ([]layer, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	} else if err == nil {
-		err = badFile("the single file names layers below itself")
+		err = badFile("the single file has layers below it")
 	}
 	layers, chainErr := f.loadChain(dir)
 	return layers, errors.Join(err, chainErr)
 }
 
-// loadChain opens a split commit-graph (gitformat-commit-graph(5), "Split commit-graphs"). Layers may lie in any of the
-// object directories. As in git, the layers up to the first bad one are used.
+// loadChain opens a split commit-graph (gitformat-commit-graph(5), "Split commit-graphs"). Its layers may be in any of
+// the object directories. As in git, the layers below the first bad one are used.
 func (f files) loadChain(dir string) ([]layer, error) {
 	text, err := f.readChain(chainPath(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -72,9 +72,9 @@ func (f files) loadChain(dir string) ([]layer, error) {
 	return layers, err
 }
 
-// readChain reads no more of the file than a chain of the most layers and one has.
+// readChain reads at most one line more of the file than a valid chain has.
 func (f files) readChain(path string) ([]byte, error) {
-	if err := f.contained(path); err != nil {
+	if err := f.checkContained(path); err != nil {
 		return nil, err
 	}
 	file, err := disk.Open(path)
@@ -85,7 +85,7 @@ func (f files) readChain(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, int64((maxChain+1)*(f.format.HexSize()+1))))
 }
 
-// parseChain reads the list of checksums, bottom first; it returns those before the first bad line.
+// parseChain reads the list of checksums, bottom first. It returns those before the first invalid line.
 func parseChain(text []byte, format git.ObjectFormat) ([]string, error) {
 	var sums []string
 	for len(text) > 0 {
@@ -119,7 +119,7 @@ func (f files) openBelow(sum string, below []layer) (layer, error) {
 		return l, badFile("layer %s has the checksum %s", sum, l.sum)
 	}
 	if l.bases != len(below) {
-		return l, badFile("layer %s stands on %d others, not on %d", sum, l.bases, len(below))
+		return l, badFile("layer %s has %d layers below it, the chain has %d", sum, l.bases, len(below))
 	}
 	err = l.file.Do(func(b []byte) error {
 		for i := range below {
@@ -139,9 +139,9 @@ func (f files) openBelow(sum string, below []layer) (layer, error) {
 	return l, err
 }
 
-// openLayer maps one file; fs.ErrNotExist if there is none.
+// openLayer maps one file. The error is fs.ErrNotExist if there is none.
 func (f files) openLayer(path string) (layer, error) {
-	if err := f.contained(path); err != nil {
+	if err := f.checkContained(path); err != nil {
 		return layer{}, err
 	}
 	file, err := mmap.Open(path)
@@ -160,8 +160,9 @@ func (f files) openLayer(path string) (layer, error) {
 	return l, err
 }
 
-// contained refuses a file that is a link to where none may be; fs.ErrNotExist if there is none.
-func (f files) contained(path string) error {
+// checkContained returns an error if a file is a link to outside the allowed directories, and fs.ErrNotExist if there
+// is no such file.
+func (f files) checkContained(path string) error {
 	if f.inside == nil {
 		return nil
 	}

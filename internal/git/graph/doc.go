@@ -3,9 +3,9 @@
 //
 // # Where commits come from
 //
-// First from the commit-graph, mapped (gitformat-commit-graph(5)): the single file info/commit-graph, else the chain
-// info/commit-graphs/commit-graph-chain with its graph-<checksum>.graph layers, which may lie in alternates. Among the
-// object directories the commit-graph with the most commits is used. The format of the file:
+// Commits are read from the mapped commit-graph if it has them (gitformat-commit-graph(5)). That is the single file
+// info/commit-graph, or else the chain info/commit-graphs/commit-graph-chain with its layers graph-<checksum>.graph,
+// which may be in alternates. Among the object directories the commit-graph with the most commits is used. The format:
 //
 //	header  "CGPH", version 1, hash version (1: SHA-1, 2: SHA-256), number of chunks, number of layers below
 //	table   for each chunk, and once more for the end: 4 bytes of name, 8 bytes of offset
@@ -15,17 +15,17 @@
 //	        level, 34 bits of commit date
 //	EDGE    parents of octopus merges from the second on; the high bit ends a list
 //	GDA2    for each commit: corrected commit date - commit date (high bit: position in GDO2)
-//	GDO2    64-bit offsets that GDA2 has no room for
+//	GDO2    64-bit offsets that do not fit into GDA2
 //	BASE    checksums of the layers below, bottom first
 //	end     checksum of all before, which names the file in a chain
 //
-// Commits that are in no commit-graph are parsed once and remembered in a bounded table, about 45 bytes each.
-// A commit-graph that is broken is put aside and counted; the walk is done again from the objects.
+// Other commits are parsed once and kept in a bounded table, about 45 bytes each. A damaged commit-graph is ignored and
+// counted, and the walk is repeated from the objects.
 //
 // # Nodes
 //
-// Inside a walk a commit is a node, a uint32: its position in the commit-graph, or behind those its number in the
-// table. Marks of a walk are a byte slice indexed by node. Nodes never leave the package; they change meaning when the
+// Inside a walk a commit is a node, a uint32: its position in the commit-graph, or after those its number in the table.
+// The marks of a walk are a byte slice indexed by node. Nodes are not exported, because their meaning changes when the
 // commit-graph is replaced.
 //
 // # Dates and generations

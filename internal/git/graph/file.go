@@ -23,7 +23,7 @@ const (
 	recordExtra = 16         // CDAT: two parents, generation and date
 )
 
-// errBadGraph means that the commit-graph is broken. The walk is repeated without the file.
+// errBadGraph means that the commit-graph is damaged. The walk is repeated without it.
 var errBadGraph = fault.New(fault.Corrupt, "the commit-graph contradicts itself")
 
 // span is a part of a file.
@@ -31,13 +31,13 @@ type span struct{ off, len int }
 
 func (s span) in(b []byte) []byte { return b[s.off : s.off+s.len : s.off+s.len] }
 
-// layer is one commit-graph file, checked in its measures but not in its records: readers check those.
+// layer is one commit-graph file. The sizes of its chunks were checked. Its records are checked when they are read.
 type layer struct {
-	file  *mmap.File // nil where only bytes were parsed
+	file  *mmap.File // nil if only bytes were parsed
 	base  uint32     // commits in the layers below
 	n     uint32     // commits in this one
 	size  int        // bytes of a raw object ID
-	bases int        // number of layers below, as the file says
+	bases int        // number of layers below, according to the file
 	sum   string     // the file's checksum, which is its name in a chain, in hexadecimal
 
 	fan, ids, data, edges, dates, bigDates, below span
@@ -73,7 +73,7 @@ func badFile(format string, args ...any) error {
 func (l *layer) chunks(b []byte, count, end int) error {
 	table := b[headerSize:end]
 	if len(table) < (count+1)*chunkRow {
-		return badFile("the table of %d chunks is cut off", count)
+		return badFile("the table of %d chunks is truncated", count)
 	}
 	at := uint64(headerSize + (count+1)*chunkRow)
 	for i := range count {
@@ -114,7 +114,7 @@ func (l *layer) check(b []byte) error {
 	for i := range 256 {
 		n := binary.BigEndian.Uint32(fan[4*i:])
 		if n < last {
-			return badFile("the fan-out table falls")
+			return badFile("the fan-out table is not sorted")
 		}
 		last = n
 	}
@@ -139,19 +139,18 @@ func (l *layer) check(b []byte) error {
 	return nil
 }
 
-// sumBelow is the checksum that the file gives for the layer below at depth i, counted from the bottom.
+// sumBelow returns the checksum, according to the file, of the i-th layer from the bottom.
 func (l *layer) sumBelow(b []byte, i int) string {
 	return hex.EncodeToString(l.below.in(b)[i*l.size:][:l.size])
 }
 
-// same reports whether two layers were made from the same file, as far as its checksum and its measures tell.
-func (l layer) same(o layer) bool {
-	return l.sum == o.sum && l.base == o.base && l.n == o.n && l.bases == o.bases && l.data == o.data &&
-		l.edges == o.edges &&
-		l.dates == o.dates && l.bigDates == o.bigDates && l.fan == o.fan && l.ids == o.ids && l.below == o.below
+// equals reports whether two layers are of the same file, by its checksum and the sizes of its parts.
+func (l layer) equals(o layer) bool {
+	l.file, o.file = nil, nil
+	return l == o
 }
 
-// hasLevels reports whether generation numbers were computed at all: the first versions of the format left them zero.
+// hasLevels reports whether the file has generation numbers. Early versions of git left them zero.
 func (l *layer) hasLevels(b []byte) bool {
 	return l.n == 0 || binary.BigEndian.Uint32(l.data.in(b)[l.size+8:])>>2 != 0
 }
@@ -162,15 +161,15 @@ func (l *layer) bytesOf(b []byte) layerBytes {
 		edges: l.edges.in(b), dates: l.dates.in(b), bigDates: l.bigDates.in(b)}
 }
 
-// layerBytes is a layer under mmap.File.Do. Positions are global: from base to base+n. The lengths of the slices are
-// checked; everything read from them is not, for the file may be wrong or written to.
+// layerBytes is a layer during a call of mmap.File.Do. Positions are global: from base to base+n. The lengths of the
+// slices were checked. Their content must be checked, because the file may be damaged or be written to.
 type layerBytes struct {
 	base, n                                uint32
 	size                                   int
 	fan, ids, data, edges, dates, bigDates []byte
 }
 
-// find looks a raw object ID up.
+// find returns the position of a raw object ID.
 func (l *layerBytes) find(raw []byte) (pos uint32, ok bool) {
 	first := int(raw[0])
 	var lo uint32
@@ -200,7 +199,7 @@ func (l *layerBytes) tree(pos uint32) git.ObjectID {
 	return git.RawObjectID(l.data[int(pos-l.base)*(l.size+recordExtra):][:l.size])
 }
 
-// record is a commit's row in CDAT, without the tree.
+// record returns a commit's row in CDAT, without the tree.
 func (l *layerBytes) record(pos uint32) []byte {
 	return l.data[int(pos-l.base)*(l.size+recordExtra)+l.size:][:recordExtra]
 }
@@ -209,12 +208,12 @@ func (l *layerBytes) date(pos uint32) int64 {
 	return int64(binary.BigEndian.Uint64(l.record(pos)[8:]) & (1<<34 - 1))
 }
 
-// level is the topological level (generation number v1); 0: not computed.
+// level returns the topological level (generation number v1); 0: not computed.
 func (l *layerBytes) level(pos uint32) uint64 {
 	return uint64(binary.BigEndian.Uint32(l.record(pos)[8:]) >> 2)
 }
 
-// corrected is the corrected commit date (generation number v2).
+// corrected returns the corrected commit date (generation number v2).
 func (l *layerBytes) corrected(pos uint32) (uint64, error) {
 	offset := uint64(binary.BigEndian.Uint32(l.dates[4*int(pos-l.base):]))
 	if offset&edgeFlag != 0 {
@@ -230,7 +229,7 @@ func (l *layerBytes) corrected(pos uint32) (uint64, error) {
 	return uint64(l.date(pos)) + offset, nil
 }
 
-// parents appends the positions of a commit's parents. They may lie in this layer and in those below, not above.
+// parents appends the positions of a commit's parents, which are in this layer or in those below.
 func (l *layerBytes) parents(pos uint32, to []uint32) ([]uint32, error) {
 	r := l.record(pos)
 	first, second := binary.BigEndian.Uint32(r), binary.BigEndian.Uint32(r[4:])

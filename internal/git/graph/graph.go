@@ -18,12 +18,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// Objects is the part of an object store that the package needs. Safe for concurrent use.
+// Objects is the part of an object store that the package needs. It is safe for concurrent use.
 type Objects interface {
-	// Read returns an object's type and content; an error of kind NotFound if there is none, Invalid if it has more
-	// than limit bytes. The caller does not change the bytes and keeps none of them.
+	// Read returns an object's type and content. The error is NotFound if there is no such object, and Invalid if it has
+	// more than limit bytes. The caller must not change or keep the bytes.
 	Read(id git.ObjectID, limit int64) (git.ObjectType, []byte, error)
-	// Header returns an object's type and size. The errors are Read's.
+	// Header returns an object's type and size. The errors are those of Read.
 	Header(id git.ObjectID) (git.ObjectType, int64, error)
 	// Has reports whether the object exists.
 	Has(id git.ObjectID) (bool, error)
@@ -35,8 +35,9 @@ type Objects interface {
 type Options struct {
 	Format git.ObjectFormat // the zero value is SHA-1
 
-	// MaxCommits bounds the commits that are remembered from one walk to the next, about 45 bytes each; those in a
-	// commit-graph do not count. 0 means a million. One walk that needs more holds more until the next begins.
+	// MaxCommits is the maximum number of parsed commits that are kept for later walks, about 45 bytes each. Commits in a
+	// commit-graph do not count. Zero means 1,048,576. A walk may exceed it; the table is then emptied before the next
+	// one.
 	MaxCommits int
 
 	// Inside reports whether a path without symbolic links may contain commit-graphs. Links to other paths are not
@@ -48,11 +49,11 @@ type Options struct {
 
 const defaultMaxCommits = 1 << 20
 
-// Commits is a set of commits, such as the grafts of a walk. nil is the empty set. A set that is given to this package
-// is only read: it may be shared.
+// Commits is a set of commits, such as the grafts of a walk. nil is the empty set. This package does not modify the
+// sets that it gets, so they may be shared.
 type Commits map[git.ObjectID]struct{}
 
-// NewCommits makes a set.
+// NewCommits creates a set.
 func NewCommits(ids ...git.ObjectID) Commits {
 	c := make(Commits, len(ids))
 	for _, id := range ids {
@@ -67,7 +68,7 @@ func (c Commits) Has(id git.ObjectID) bool {
 	return ok
 }
 
-// With returns a set with more commits: the same set if it has them already, else a copy. It is read-only.
+// With returns a set with more commits: the same set if it has them already, otherwise a copy. It must not be modified.
 func (c Commits) With(more iter.Seq[git.ObjectID]) Commits {
 	own := false
 	for id := range more {
@@ -89,7 +90,7 @@ func (c Commits) IDs() []git.ObjectID {
 	return slices.SortedFunc(maps.Keys(c), git.ObjectID.Compare)
 }
 
-// Graph is one repository's history. Safe for concurrent use.
+// Graph is one repository's history. It is safe for concurrent use.
 type Graph struct {
 	objects    Objects
 	objectDirs func() []string
@@ -98,18 +99,18 @@ type Graph struct {
 	maxCommits int
 	metrics    *Metrics
 
-	view  atomic.Pointer[view]
-	walks sync.Pool // of *walk
-	hops  hops
+	view         atomic.Pointer[view]
+	walks        sync.Pool // of *walk
+	otherObjects otherObjects
 
 	mu     sync.Mutex // guards the following fields and every change of view
 	stamps []disk.ID  // of the files that the view was made from
 	young  bool       // the files may have changed without a change of the stamps
 	failed bool       // some of the files could not be used
-	bad    error      // an error of a walk that no Refresh has returned yet
+	bad    error      // an error of a walk that Refresh has to return
 }
 
-// view is the commit-graph of one moment and the commits parsed beside it. Layers never change; the table grows.
+// view is the commit-graph at one time, with the other commits that were parsed. Layers never change; the table grows.
 type view struct {
 	layers []layer
 	total  uint32 // commits in layers
@@ -126,8 +127,8 @@ const (
 	corrected                 // corrected commit dates
 )
 
-// New makes the Graph of a repository. objectDirs lists its object directory first, then its alternates. Nothing is
-// read before the first question or Refresh.
+// New creates the Graph of a repository. objectDirs lists its object directory first, then its alternates. It does not
+// read files; the first walk or Refresh does.
 func New(objects Objects, objectDirs func() []string, o Options) *Graph {
 	if o.Format == 0 {
 		o.Format = git.SHA1
@@ -140,13 +141,13 @@ func New(objects Objects, objectDirs func() []string, o Options) *Graph {
 	}
 	g := &Graph{objects: objects, objectDirs: objectDirs, format: o.Format, inside: o.Inside, maxCommits: o.MaxCommits,
 		metrics: o.Metrics}
-	g.hops.max = max(1<<12, min(1<<18, o.MaxCommits/4))
+	g.otherObjects.max = max(1<<12, min(1<<18, o.MaxCommits/4))
 	return g
 }
 
-// Refresh checks for new, removed and changed commit-graph files: two stat calls for each object directory. Call it
-// once for each request. Its error, of kind Corrupt, reports once a file that is damaged or failed during a walk. The
-// Graph works without it.
+// Refresh checks for new, removed and changed commit-graph files with two stat calls for each object directory. Call it
+// once for each request. It reports a damaged file once, with an error of kind Corrupt. The Graph works without the
+// file.
 func (g *Graph) Refresh() error {
 	dirs := g.objectDirs()
 	stamps, young := stampsOf(dirs)
@@ -165,20 +166,20 @@ func (g *Graph) Refresh() error {
 		errs = append(errs, err)
 	}
 	failed := len(errs) > 0
-	told := same && failed && g.failed
+	isReported := same && failed && g.failed
 	g.stamps, g.young, g.failed = stamps, young, failed
-	if !same || !slices.EqualFunc(best, known.layers, layer.same) {
+	if !same || !slices.EqualFunc(best, known.layers, layer.equals) {
 		g.view.Store(v)
 	}
-	if !failed || told {
+	if !failed || isReported {
 		return bad
 	}
 	g.metrics.badFiles.Add(float64(len(errs)))
-	return fault.Wrap(fault.Corrupt, "a commit-graph file is put aside", errors.Join(errs...))
+	return fault.Wrap(fault.Corrupt, "a damaged commit-graph is ignored", errors.Join(errs...))
 }
 
-// stampsOf reads the IDs of the two files in each directory, and reports whether any is too young to be trusted. A file
-// that cannot be examined counts as missing, which costs time but keeps results correct.
+// stampsOf reads the IDs of the two files in each directory. young reports whether one of the files may change without
+// a change of its ID. A file that cannot be read counts as missing: results stay correct, but walks take longer.
 func stampsOf(dirs []string) (stamps []disk.ID, young bool) {
 	now := time.Now()
 	for _, dir := range dirs {
@@ -194,7 +195,7 @@ func stampsOf(dirs []string) (stamps []disk.ID, young bool) {
 	return stamps, young
 }
 
-// load opens the files and returns the layers that hold the most commits.
+// load opens the files and returns the layers with the most commits.
 func (g *Graph) load(dirs []string, stamps []disk.ID) (best []layer, errs []error) {
 	opener := files{dirs, g.format, g.inside}
 	for i, dir := range dirs {
@@ -220,7 +221,8 @@ func count(layers []layer) uint32 {
 	return top.base + top.n
 }
 
-// newView looks which generation numbers the layers can give. If they cannot be read, the view is one without layers.
+// newView creates a view with the kind of generation number that all layers have. If a layer cannot be read, the view
+// has no layers.
 func (g *Graph) newView(layers []layer) (*view, error) {
 	v := &view{layers: layers, total: count(layers), gens: corrected}
 	var err error
@@ -243,7 +245,7 @@ func (g *Graph) newView(layers []layer) (*view, error) {
 	return v, err
 }
 
-// current is the view that a walk begins with.
+// current returns the view for a new walk.
 func (g *Graph) current() *view {
 	v := g.view.Load()
 	if v == nil {
@@ -268,19 +270,19 @@ func (g *Graph) current() *view {
 	return &fresh
 }
 
-// putAside drops a commit-graph that a walk found broken. Refresh reads the files again when they change.
-func (g *Graph) putAside(v *view, err error) {
+// dropView replaces a view whose commit-graph proved damaged during a walk. Refresh reads the files when they change.
+func (g *Graph) dropView(v *view, err error) {
 	g.metrics.badFiles.Inc()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.view.Load() == v {
-		g.bad = fault.Wrap(fault.Corrupt, "a commit-graph file is put aside", err)
-		g.young = false // not to be tried again before it changes visibly
+		g.bad = fault.Wrap(fault.Corrupt, "a damaged commit-graph is ignored", err)
+		g.young = false // do not read the file again before its ID changes
 		g.view.Store(&view{table: newTable(0, g.format.Size())})
 	}
 }
 
-// run calls fn with a walk, and again without the commit-graph if that proves broken. fn must start from the beginning
+// run calls fn with a walk, and again without the commit-graph if that proves damaged. fn must start from the beginning
 // each time.
 func (g *Graph) run(ctx context.Context, shallow Commits, fn func(w *walk) error) error {
 	for {
@@ -298,14 +300,14 @@ func (g *Graph) run(ctx context.Context, shallow Commits, fn func(w *walk) error
 		})
 		g.release(w)
 		if err != nil && len(v.layers) > 0 && (!returned || errors.Is(err, errBadGraph)) {
-			g.putAside(v, err)
+			g.dropView(v, err)
 			continue
 		}
 		return err
 	}
 }
 
-// open calls fn with all layers' bytes, bottom first, under mmap.File.Do of each.
+// open calls fn with the bytes of all layers, bottom first, inside mmap.File.Do of each.
 func (v *view) open(opened []layerBytes, fn func([]layerBytes) error) error {
 	if len(opened) == len(v.layers) {
 		return fn(opened)
@@ -314,7 +316,7 @@ func (v *view) open(opened []layerBytes, fn func([]layerBytes) error) error {
 	return l.file.Do(func(b []byte) error { return v.open(append(opened, l.bytesOf(b)), fn) })
 }
 
-// NoGeneration is the generation of a commit that no commit-graph holds.
+// NoGeneration is the generation of a commit that is not in a commit-graph.
 const NoGeneration uint64 = math.MaxUint64
 
 // Commit is the part of a commit that a history walk needs.
@@ -322,23 +324,20 @@ type Commit struct {
 	ID         git.ObjectID
 	Parents    []git.ObjectID
 	Date       int64  // committer's, in seconds since the epoch
-	Generation uint64 // comparable within one moment only; NoGeneration if not in a commit-graph, 0 if not known there
+	Generation uint64 // NoGeneration: not in a commit-graph. 0: unknown. Comparable until the commit-graph changes.
 }
 
-// Commit looks a commit up, with its real parents. The error is NotFound if the object does not exist and Invalid if it
-// is something else.
+// Commit returns a commit with its real parents. The error is NotFound if the object does not exist, and Invalid if it
+// is not a commit.
 func (g *Graph) Commit(id git.ObjectID) (Commit, error) {
 	if err := g.exists(id); err != nil {
 		return Commit{}, err
 	}
 	var c Commit
 	err := g.run(context.Background(), nil, func(w *walk) error {
-		node, ok, err := w.commit(id)
+		node, err := w.start(id)
 		if err != nil {
 			return err
-		}
-		if !ok {
-			return fault.New(fault.Invalid, "object %s is not a commit", id)
 		}
 		parents, err := w.parents(node)
 		if err != nil {
@@ -367,8 +366,8 @@ func (g *Graph) exists(id git.ObjectID) error {
 	return err
 }
 
-// Peel follows annotated tags to the object that they name at last, and returns its type. The error is NotFound if an
-// object on the way does not exist.
+// Peel follows annotated tags to an object that is not a tag, and returns its type. The error is NotFound if one of the
+// objects does not exist.
 func (g *Graph) Peel(id git.ObjectID) (git.ObjectID, git.ObjectType, error) {
 	if err := g.exists(id); err != nil {
 		return git.ObjectID{}, 0, err
@@ -387,7 +386,7 @@ func sorted(ids []git.ObjectID) []git.ObjectID {
 	return slices.Compact(ids)
 }
 
-// byAge sorts nodes so that ancestors come late, as far as the age shows. Nodes of the same age are sorted by ID.
+// byAge sorts nodes by age, so that ancestors come late. Nodes of the same age are sorted by ID.
 func (w *walk) byAge(nodes []uint32) {
 	type keyed struct {
 		key  uint64

@@ -291,7 +291,7 @@ func checkUnreachable(t *testing.T, f fixture) {
 				break
 			}
 		}
-		got, found, err := f.g.Unreachable(context.Background(), tips, targets, shallow)
+		got, found, err := f.g.FirstUnreachable(context.Background(), tips, targets, shallow)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -302,7 +302,7 @@ func checkUnreachable(t *testing.T, f fixture) {
 	for range 10 { // and git's own word
 		a, b := f.ids[f.rnd.IntN(len(f.ids))], f.ids[f.rnd.IntN(len(f.ids))]
 		_, err := f.Try("merge-base", "--is-ancestor", a.String(), b.String())
-		_, found, _ := f.g.Unreachable(context.Background(), []git.ObjectID{b}, []git.ObjectID{a}, nil)
+		_, found, _ := f.g.FirstUnreachable(context.Background(), []git.ObjectID{b}, []git.ObjectID{a}, nil)
 		if found != (err != nil) {
 			t.Errorf("is %s an ancestor of %s: got %v, git says %v", a, b, !found, err)
 		}
@@ -471,7 +471,7 @@ func TestLyingClocks(t *testing.T) {
 		m.tips = nil
 		for range 50 {
 			a, b, shallow := m.some(rnd, 3), m.some(rnd, 3), m.someCommits(rnd, 2)
-			if _, found, err := g.Unreachable(t.Context(), a, b[:1], shallow); err != nil ||
+			if _, found, err := g.FirstUnreachable(t.Context(), a, b[:1], shallow); err != nil ||
 				found == m.reach(shallow, a...).Has(b[0]) {
 				t.Fatalf("%s: unreachable %v from %v: got %v, %v", variant, b[0], a, found, err)
 			}

@@ -16,15 +16,15 @@ const logBottom uint8 = 1 << 1
 type LogOptions struct {
 	Exclude     []git.ObjectID // commits reachable from these are not listed
 	FirstParent bool           // follow only first parents of listed commits
-	Skip, Limit int            // the first commits are passed over; no more than Limit are listed
+	Skip, Limit int            // number of commits to skip, and maximum number of commits to list
 
-	// Same reports whether two trees are equal in the part that the caller needs. The zero ID is the empty tree.
+	// Same reports whether two trees are equal in the relevant part. The zero ID is the empty tree.
 	// History is then simplified as by "git log -- path" (git-log(1), "History Simplification", default mode). A commit
 	// that equals a parent is not listed. Of a merge that equals a parent only that parent is followed. Nil: all
 	// commits are listed.
 	Same func(a, b git.ObjectID) (bool, error)
 
-	MaxVisited int // the walk gives up with an error of kind Invalid once it has met more commits
+	MaxVisited int // maximum number of commits to visit; beyond it the error is Invalid
 }
 
 // Log lists the commits that starts reach, in the default order of git log. The next commit is always the one with the
@@ -79,7 +79,7 @@ func (s *selection) enough() bool {
 func (s *selection) followed(n uint32, parents []uint32) (follow []uint32, same bool, err error) {
 	o, relevant := s.log, 0
 	if o.FirstParent && len(parents) > 1 {
-		if s.relevant(parents[1]) { // git has counted it when it stops comparing
+		if s.relevant(parents[1]) { // git counts it too
 			relevant++
 		}
 		parents = parents[:1]

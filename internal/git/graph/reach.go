@@ -11,7 +11,7 @@ import (
 
 // floor is a lower limit for commits that can reach one of a set of commits.
 type floor struct {
-	generation uint64 // the lowest; 0: not known of all, proves nothing
+	generation uint64 // the lowest; 0: unknown for some, so it proves nothing
 	date       int64  // the earliest
 }
 
@@ -48,13 +48,13 @@ const (
 	reachTarget uint8 = 1 << 1
 )
 
-// Unreachable reports whether every target is reachable from some tip, and returns the first that is not. Tips and
+// FirstUnreachable reports whether every target is reachable from some tip, and returns the first that is not. Tips and
 // targets may be any objects. A target that is not a commit is reachable if it is a tip, or if a chain of tags from a
 // tip passes through it. Trees and blobs inside commits are not reachable. Missing tips are ignored; a missing target
 // is not reachable. The result is exact.
-func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (
+func (g *Graph) FirstUnreachable(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (
 	first git.ObjectID, found bool, err error) {
-	left, err := g.Unreached(ctx, tips, targets, shallow)
+	left, err := g.Unreachable(ctx, tips, targets, shallow)
 	if err != nil {
 		return git.ObjectID{}, false, err
 	}
@@ -66,8 +66,8 @@ func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, s
 	return git.ObjectID{}, false, nil
 }
 
-// Unreached returns all targets that Unreachable would find.
-func (g *Graph) Unreached(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (Commits, error) {
+// Unreachable returns all targets for which FirstUnreachable returns true.
+func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (Commits, error) {
 	open := NewCommits(targets...)
 	for _, tip := range tips {
 		if len(open) == 0 {
@@ -122,7 +122,7 @@ func (w *walk) unreachable(tips []git.ObjectID, left Commits) error {
 		}
 		return nil
 	}
-	others := len(left) - len(nodes) // tags, trees and blobs: only the tips' chains can show them
+	others := len(left) - len(nodes) // tags, trees and blobs, which only the chains of tags can reach
 	return w.reach(starts, nodes, func(n uint32) bool {
 		delete(left, commits[n])
 		return others > 0 || len(left) > 0
@@ -158,7 +158,7 @@ func (w *walk) reach(starts func(yield func(uint32) bool) error, targets []uint3
 	}
 	err = starts(func(n uint32) bool { return drain(n, false) })
 	for i := 0; i < len(later) && open > 0 && more && walkErr == nil && err == nil; i++ {
-		f.date = math.MinInt64 / 2 // no more patience: every date is allowed
+		f.date = math.MinInt64 / 2 // from here on dates do not end the walk
 		drain(later[i], true)
 	}
 	if err == nil {
@@ -227,7 +227,7 @@ func (g *Graph) AllReach(ctx context.Context, wants, haves []git.ObjectID, shall
 			return err
 		}
 		w.byAge(starts)
-		for _, n := range slices.Backward(starts) { // ancestors first: a want that was found to reach helps the others
+		for _, n := range slices.Backward(starts) { // ancestors first, because their results help the others
 			if reaches, err := w.reachesHave(n, f); err != nil || !reaches {
 				return err
 			}
@@ -270,11 +270,11 @@ func (w *walk) markHaves(haves []git.ObjectID) (floor, error) {
 	return floor{f.generation, oldest.date}, err
 }
 
-// frame is a commit on the way down and which of its parents is next.
+// frame is a commit of the current path, and the index of its next parent.
 type frame struct{ node, next uint32 }
 
-// reachesHave walks down one way at a time, so that all on the way are known to reach when one does, and all that were
-// left are known not to.
+// reachesHave searches depth first. If it finds a have, it marks all commits of the current path as reaching one.
+// Commits that it has left do not reach a have.
 func (w *walk) reachesHave(start uint32, f floor) (bool, error) {
 	if w.has(start, allHave|allReaches) {
 		return true, nil

@@ -7,19 +7,19 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// maximalBudget bounds the commits that one reduction of haves visits.
+// maximalBudget is the maximum number of commits that one reduction of haves visits.
 const maximalBudget = 1 << 18
 
 // Marks of Maximal.
 const (
 	maxSeen   uint8 = 1 << 0
 	maxHave   uint8 = 1 << 1
-	maxBehind uint8 = 1 << 2 // a have that another have reaches
+	maxBehind uint8 = 1 << 2 // a have that another have can reach
 )
 
-// Maximal drops every have that is a proper ancestor of another have, in the graph in which the commits of shallow have
-// no parents. The result is sorted and has no duplicates. It reaches exactly the same commits as all haves. Tags, trees
-// and blobs are kept, and tags are not followed.
+// Maximal omits every have that is a proper ancestor of another have, where the commits of shallow have no parents. The
+// result is sorted and has no duplicates. It reaches exactly the same commits as all haves. Tags, trees and blobs are
+// kept, and tags are not followed.
 //
 // The work is bounded. It visits at most 262,144 commits, and no commit that is older than all open haves by a day if
 // there is no generation number. Beyond that limit, haves that are ancestors may stay. The result is the same for the
@@ -63,10 +63,10 @@ func (g *Graph) maximal(ctx context.Context, haves []git.ObjectID, shallow Commi
 	return left, err
 }
 
-// reduction walks down from the haves, the newest first, and stops where no open have can be.
+// reduction walks from the haves, the newest first. It does not walk below all open haves.
 type reduction struct {
 	w      *walk
-	open   []uint32 // haves, oldest last, without those at the end that were reached
+	open   []uint32 // haves, oldest last, without reached ones at the end
 	floors []floor  // of the first 1, 2, ... haves of open
 	budget int
 }
@@ -94,7 +94,7 @@ func (m *reduction) run() error {
 			break
 		}
 		if w.has(n, maxSeen) {
-			continue // walked through already
+			continue
 		}
 		w.mark(n, maxSeen)
 		w.stack = w.stack[:0]
@@ -108,7 +108,7 @@ func (m *reduction) run() error {
 	return nil
 }
 
-// age orders haves so that an ancestor comes late: those without generation first, by date.
+// age returns a key that is lower for ancestors: the generation, or a higher key from the date for commits without one.
 func (w *walk) age(n uint32) uint64 {
 	if !w.inGraph(n) || w.v.gens == noGenerations {
 		return 1<<63 | uint64(w.date(n))
@@ -148,7 +148,7 @@ func (m *reduction) drain() error {
 func (m *reduction) expand(n uint32) error {
 	w := m.w
 	if len(m.open) == 0 {
-		return errBadGraph // each have behind another: a circle
+		return errBadGraph // every have is an ancestor of another one, so there is a cycle
 	}
 	if err := w.load(n); err != nil {
 		return err
@@ -204,7 +204,7 @@ func (g *Graph) Missing(ctx context.Context, wants, haves []git.ObjectID, shallo
 
 type difference struct {
 	w      *walk
-	found  []uint32 // reached from wants only, at that time; haves may turn out to reach some
+	found  []uint32 // reached from wants; those that haves reach are marked later
 	oldest int64    // date of the oldest found outside of the commit-graph
 	open   int      // nodes in the queue that haves may not reach
 }
@@ -238,7 +238,7 @@ func (m *difference) push(n uint32) {
 	}
 }
 
-// run takes commits off the queue, descendants before ancestors as far as generations and dates tell.
+// run visits the queued commits, descendants before ancestors by generation or date.
 func (m *difference) run(limit int) (more bool, err error) {
 	w := m.w
 	for w.queue.len() > 0 && !m.done() {
@@ -290,7 +290,7 @@ func (m *difference) done() bool {
 	return m.w.date(top) < m.oldest-daySlop || m.oldest == math.MaxInt64
 }
 
-// have marks a commit as had, and all behind it that were walked over before that was known.
+// have marks a commit as reachable from a have, with those of its ancestors that were visited before.
 func (m *difference) have(n uint32) error {
 	w := m.w
 	pending := []uint32{n}

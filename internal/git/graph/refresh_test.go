@@ -214,7 +214,7 @@ func checkCorrupt(t *testing.T, what string, g *Graph, m *model) {
 	if _, _, err := g.Missing(t.Context(), m.ids, nil, nil, 0); err != nil {
 		t.Errorf("%s: Missing: %v", what, err)
 	}
-	if _, _, err := g.Unreachable(t.Context(), heads, m.ids, nil); err != nil {
+	if _, _, err := g.FirstUnreachable(t.Context(), heads, m.ids, nil); err != nil {
 		t.Errorf("%s: Unreachable: %v", what, err)
 	}
 	if _, err := g.Maximal(t.Context(), m.ids, nil); err != nil {
@@ -444,7 +444,7 @@ func TestConcurrent(t *testing.T) {
 				if _, err := g.Depth(t.Context(), ids, 1+j%5, nil, nil); err != nil {
 					t.Error(err)
 				}
-				if _, found, err := g.Unreachable(t.Context(), m.ids, ids, nil); err != nil || found {
+				if _, found, err := g.FirstUnreachable(t.Context(), m.ids, ids, nil); err != nil || found {
 					t.Error(found, err)
 				}
 			}

@@ -9,14 +9,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Infinite is the depth that git sends to have a whole history ("deepen 2147483647", `git fetch --unshallow`).
+// Infinite is the depth that git sends for the whole history ("deepen 2147483647", `git fetch --unshallow`).
 const Infinite = math.MaxInt32
 
 // Boundary is upload-pack's response to a client that deepens (gitprotocol-v2, "shallow-info"), both lists sorted.
 // After it, the client's shallow commits are its previous ones, without Unshallow, and with Shallow.
 //
-// The pack differs: for it, git keeps the client's former shallow commits as grafts, Unshallow too, and treats the real
-// parents of Unshallow as additional wants.
+// While git makes the pack, the client's former shallow commits stay grafts, also those of Unshallow, whose real
+// parents are additional wants.
 type Boundary struct {
 	Shallow   []git.ObjectID // the new ends of history that are not in the client's shallow set
 	Unshallow []git.ObjectID // commits of the client's shallow set that have their parents from now on
@@ -26,18 +26,18 @@ type Boundary struct {
 const (
 	depthSeen   uint8 = 1 << 0
 	depthEnd    uint8 = 1 << 1 // at the boundary
-	depthInner  uint8 = 1 << 2 // its parents are within
+	depthInner  uint8 = 1 << 2 // its parents are in the client's history
 	depthClient uint8 = 1 << 3 // of the client's boundary
 	depthBelow  uint8 = 1 << 4 // reached from the client's boundary
 )
 
-// Depth implements "deepen": history ends depth commits below the wants, by the shortest way; the wants are at depth 1.
-// As in git, a commit at that depth is a boundary even if it has no parents, and so is a commit of serverShallow above
-// it. Wants are peeled. Wants that are not commits are ignored. With depth Infinite and an empty serverShallow, all of
-// the client's shallow commits that exist get their parents, without a walk.
+// Depth implements "deepen": history ends at commits whose shortest path from a want has depth commits, the want
+// included. As in git, a commit at that depth is a boundary even if it has no parents, and so is a commit of
+// serverShallow above it. Wants are peeled. Wants that are not commits are ignored. With depth Infinite and an empty
+// serverShallow, all of the client's shallow commits that exist get their parents, without a walk.
 //
-// If the repository itself is shallow and the client does not deepen, git reports its boundary as well. That is depth
-// Infinite, with the client's shallow commits added to serverShallow.
+// If the repository itself is shallow and the client does not deepen, git reports the repository's boundary. The caller
+// gets it with depth Infinite, and the client's shallow commits added to serverShallow.
 func (g *Graph) Depth(ctx context.Context, wants []git.ObjectID, depth int, serverShallow, clientShallow Commits) (
 	Boundary, error) {
 	if depth >= Infinite && len(serverShallow) == 0 {
@@ -52,13 +52,12 @@ func (g *Graph) Depth(ctx context.Context, wants []git.ObjectID, depth int, serv
 	})
 }
 
-// DepthRelative implements "deepen" with "deepen-relative": depth more commits below each of the client's shallow
-// commits that the wants reach, in the history that the client has. Where the wants reach down without one on the way,
-// history ends depth below the level of the farthest of them. Without any, the client is not shallow there, and its
-// history does not change.
+// DepthRelative implements "deepen" with "deepen-relative": history ends depth commits below each of the client's
+// shallow commits that the wants reach in the client's history. On paths without a shallow commit, it ends depth below
+// the level of the farthest one. If the wants reach none, the client's history does not change.
 //
-// For a client whose boundary is on one level, git does the same since 2.54. If the boundary is on several levels, git
-// counts from the nearest and makes the client forget history.
+// If the client's boundary is on one level, git does the same since 2.54. If it is on several levels, git counts from
+// the nearest one, and the client loses history.
 func (g *Graph) DepthRelative(ctx context.Context, wants []git.ObjectID, depth int, serverShallow,
 	clientShallow Commits) (Boundary, error) {
 	if depth >= Infinite {
@@ -73,10 +72,9 @@ func (g *Graph) DepthRelative(ctx context.Context, wants []git.ObjectID, depth i
 	})
 }
 
-// boundaryOf is what Depth and DepthRelative share: ends walks, and returns the commits where history ends.
+// boundaryOf returns the boundary for the commits at which history ends, which ends returns.
 func (g *Graph) boundaryOf(ctx context.Context, depth int, serverShallow, clientShallow Commits,
-	ends func(w *walk) ([]uint32, error)) (
-	b Boundary, err error) {
+	ends func(w *walk) ([]uint32, error)) (b Boundary, err error) {
 	if depth <= 0 {
 		return Boundary{}, fault.New(fault.Invalid, "cannot deepen to %d commits", depth)
 	}
@@ -106,137 +104,111 @@ func (g *Graph) unshallowAll(clientShallow Commits) (Boundary, error) {
 	return b, nil
 }
 
-// descend goes level by level and returns the commits where history ends: on the last level, and grafted ones above.
-func (w *walk) descend(level []uint32, depth int) (ends []uint32, err error) {
-	for _, n := range level {
-		w.mark(n, depthSeen)
-	}
-	var next []uint32
-	for d := 1; len(level) > 0; d++ {
-		next = next[:0]
-		for _, n := range level {
+// visitLevels visits commits level by level, from starts on level 1. visit reports whether to continue with the parents
+// of a commit. A commit is visited again only if it is a start that was not marked as seen before.
+func (w *walk) visitLevels(starts []uint32, seen uint8, visit func(n uint32, level int) (descend bool)) error {
+	current, next := slices.Clone(starts), []uint32(nil)
+	for level := 1; len(current) > 0; level++ {
+		for _, n := range current {
 			if err := w.step(); err != nil {
-				return nil, err
+				return err
 			}
-			if d >= depth && depth < Infinite || w.has(n, grafted) {
-				w.mark(n, depthEnd)
-				ends = append(ends, n)
+			if !visit(n, level) {
 				continue
 			}
-			w.mark(n, depthInner)
 			parents, err := w.parents(n)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			for _, p := range parents {
-				if w.visit(p, depthSeen) {
+				if w.visit(p, seen) {
 					next = append(next, p)
 				}
 			}
 		}
-		level, next = next, level
+		current, next = next, current[:0]
 	}
-	return ends, nil
+	return nil
+}
+
+// descend returns the commits where history ends: those on the last level, and grafted ones above it.
+func (w *walk) descend(starts []uint32, depth int) (ends []uint32, err error) {
+	for _, n := range starts {
+		w.mark(n, depthSeen)
+	}
+	err = w.visitLevels(starts, depthSeen, func(n uint32, level int) bool {
+		if level >= depth && depth < Infinite || w.has(n, grafted) {
+			w.mark(n, depthEnd)
+			ends = append(ends, n)
+			return false
+		}
+		w.mark(n, depthInner)
+		return true
+	})
+	return ends, err
 }
 
 // descendRelative returns the commits where history ends. That is depth below each of the client's boundary commits
-// that the tips reach. On other ways it is depth below the level of the farthest of those.
+// that the tips reach. On other paths it is depth below the level of the farthest of those.
 func (w *walk) descendRelative(tips []uint32, depth int, clientShallow Commits) ([]uint32, error) {
 	if err := w.markAll(clientShallow, depthClient); err != nil {
 		return nil, err
 	}
-	// The levels below the tips, down to the client's boundary.
-	var above, starts []uint32
-	var levels []int // where in above each level begins
+	type leveled struct {
+		node  uint32
+		level int
+	}
+	var above []leveled // commits above the client's boundary
+	var starts []uint32 // the client's boundary
 	deepest := 0
-	level := slices.Clone(tips)
-	for _, n := range level {
+	for _, n := range tips {
 		w.mark(n, depthSeen)
 	}
-	for d := 1; len(level) > 0; d++ {
-		levels = append(levels, len(above))
-		var next []uint32
-		for _, n := range level {
-			if err := w.step(); err != nil {
-				return nil, err
-			}
-			if w.has(n, depthClient) {
-				starts, deepest = append(starts, n), d
-				continue
-			}
-			above = append(above, n)
-			if w.has(n, grafted) {
-				continue
-			}
-			parents, err := w.parents(n)
-			if err != nil {
-				return nil, err
-			}
-			for _, p := range parents {
-				if w.visit(p, depthSeen) {
-					next = append(next, p)
-				}
-			}
+	err := w.visitLevels(tips, depthSeen, func(n uint32, level int) bool {
+		if w.has(n, depthClient) {
+			starts, deepest = append(starts, n), level
+			return false
 		}
-		level = next
-	}
-	if len(starts) == 0 {
-		return nil, nil
+		above = append(above, leveled{n, level})
+		return !w.has(n, grafted)
+	})
+	if err != nil || len(starts) == 0 {
+		return nil, err
 	}
 	last := deepest + depth // the level on which history ends
 	var ends []uint32
-	for i, begin := range levels {
-		if i+1 > last {
-			break
-		}
-		end := len(above)
-		if i+1 < len(levels) {
-			end = levels[i+1]
-		}
-		for _, n := range above[begin:end] {
-			if i+1 == last || w.has(n, grafted) {
-				w.mark(n, depthEnd)
-				ends = append(ends, n)
-			} else {
-				w.mark(n, depthInner)
-			}
+	for _, c := range above {
+		switch {
+		case c.level > last:
+		case c.level == last || w.has(c.node, grafted):
+			w.mark(c.node, depthEnd)
+			ends = append(ends, c.node)
+		default:
+			w.mark(c.node, depthInner)
 		}
 	}
 	below, err := w.descendBelow(starts, depth)
 	return slices.DeleteFunc(append(ends, below...), func(n uint32) bool { return w.has(n, depthInner) }), err
 }
 
-// descendBelow marks depth levels of commits from starts on as inner, and returns those of the next level and where
-// history ends before.
+// descendBelow marks depth levels of commits from starts on as inner. It returns the commits of the next level, and
+// those above it where history ends.
 func (w *walk) descendBelow(starts []uint32, depth int) (ends []uint32, err error) {
-	level := starts
-	for d := 0; len(level) > 0; d++ {
-		var next []uint32
-		for _, n := range level {
-			if err := w.step(); err != nil {
-				return nil, err
+	err = w.visitLevels(starts, depthBelow, func(n uint32, level int) bool {
+		switch {
+		case w.has(n, depthInner):
+			return false
+		case level > depth || w.has(n, grafted):
+			if !w.has(n, depthEnd) {
+				w.mark(n, depthEnd)
+				ends = append(ends, n)
 			}
-			if d == depth || w.has(n, grafted) {
-				if !w.has(n, depthInner) && !w.has(n, depthEnd) {
-					w.mark(n, depthEnd)
-					ends = append(ends, n)
-				}
-				continue
-			}
-			w.mark(n, depthInner)
-			parents, err := w.parents(n)
-			if err != nil {
-				return nil, err
-			}
-			for _, p := range parents {
-				if !w.has(p, depthInner) && w.visit(p, depthBelow) {
-					next = append(next, p)
-				}
-			}
+			return false
 		}
-		level = next
-	}
-	return ends, nil
+		w.mark(n, depthInner)
+		return true
+	})
+	return ends, err
 }
 
 // boundary compares the marks of a walk with the client's shallow commits.

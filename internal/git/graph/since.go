@@ -8,7 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Marks of Since; depthEnd and depthInner are used by what it shares with Depth.
+// Marks of Since, which also uses depthEnd and depthInner.
 const (
 	sinceSeen     uint8 = 1 << 0
 	sinceParsed   uint8 = 1 << 3
@@ -18,7 +18,7 @@ const (
 )
 
 // sincePatience is the number of commits that git visits after the last selectable one.
-const sincePatience = 5
+const sincePatience = 5 // SLOP in git
 
 // Since implements "deepen-since" and "deepen-not" (gitprotocol-v2, "fetch"). History is the selection of `git rev-list
 // --max-age=since wants --not not`. A boundary is a selected commit with a parent that is not selected. A since of 0
@@ -33,7 +33,7 @@ func (g *Graph) Since(ctx context.Context, wants []git.ObjectID, since int64, no
 	var b Boundary
 	err := g.run(ctx, serverShallow, func(w *walk) error {
 		s := selection{w: w, since: since, date: math.MaxInt64}
-		if err := s.know(clientShallow); err != nil {
+		if err := s.markParsed(clientShallow); err != nil {
 			return err
 		}
 		if err := s.start(wants, not, false); err != nil {
@@ -59,16 +59,16 @@ type selection struct {
 	w       *walk
 	since   int64
 	limited bool     // something is excluded by name
-	in      []uint32 // selected when they were met; sinceOut may have come later
-	date    int64    // of the last one in it
+	in      []uint32 // selected when they were visited; some may have got the mark sinceOut later
+	date    int64    // of the last commit in it
 	open    int      // queued commits that are not out
 
-	log *LogOptions // nil: all parents are followed, and all commits counted
+	log *LogOptions // nil: no log, all parents are followed
 }
 
-// know marks the client's shallow commits as read already. Git has read them, and excludes through what it has read at
-// once.
-func (s *selection) know(clientShallow Commits) error {
+// markParsed marks the client's shallow commits as parsed, because git has parsed them. Git excludes the ancestors of
+// parsed commits at once.
+func (s *selection) markParsed(clientShallow Commits) error {
 	for id := range clientShallow {
 		n, ok, err := s.w.commit(id)
 		switch {
@@ -204,8 +204,8 @@ func (s *selection) run() error {
 	return nil
 }
 
-// expand queues a commit's parents. If the commit is out, its parents and their known ancestors become out. Same means
-// that a log omits the commit.
+// expand queues a commit's parents. If the commit is out, its parents and their visited ancestors become out. same
+// reports whether a log omits the commit.
 func (s *selection) expand(n uint32) (same bool, err error) {
 	w := s.w
 	if !w.visit(n, sinceExpanded) {

@@ -7,8 +7,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Look returns an object's type, and the target if it is a tag. The error is NotFound if the object does not exist.
-func (g *Graph) Look(ctx context.Context, id git.ObjectID) (typ git.ObjectType, target git.ObjectID, err error) {
+// TypeOf returns an object's type, and the target if it is a tag. The error is NotFound if the object does not exist.
+func (g *Graph) TypeOf(ctx context.Context, id git.ObjectID) (typ git.ObjectType, target git.ObjectID, err error) {
 	if err := g.exists(id); err != nil {
 		return 0, target, err
 	}
@@ -20,8 +20,8 @@ func (g *Graph) Look(ctx context.Context, id git.ObjectID) (typ git.ObjectType, 
 	return typ, target, err
 }
 
-// Ancestor goes n times from a commit to its first parent, and returns how often that was possible: fewer times if it
-// reaches a root, which it then returns. Shallow commits have no parents. The error is Invalid if id is not a commit.
+// Ancestor goes n times from a commit to its first parent, fewer times if it reaches a root. It returns the last commit
+// and the number of steps. Shallow commits have no parents. The error is Invalid if id is not a commit.
 func (g *Graph) Ancestor(ctx context.Context, id git.ObjectID, n int, shallow Commits) (ancestor git.ObjectID,
 	steps int, err error) {
 	err = g.run(ctx, nil, func(w *walk) error {
@@ -71,8 +71,8 @@ func (w *walk) start(id git.ObjectID) (uint32, error) {
 	return node, err
 }
 
-// parentsUnless is realParents for a commit that is not shallow. It costs less than grafts for a walk that meets few
-// commits.
+// parentsUnless returns the real parents of a commit that is not shallow. For a walk over few commits it costs less
+// than grafts.
 func (w *walk) parentsUnless(shallow Commits, node uint32) ([]uint32, error) {
 	if len(shallow) > 0 && shallow.Has(w.id(node)) {
 		return nil, nil

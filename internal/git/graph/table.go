@@ -10,9 +10,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// commitTable remembers the commits that no commit-graph holds, about 45 bytes for each with SHA-1 (16 for dates and
-// parents, 20 for the ID, 5 to 11 for the index). Its entries are numbered from 0 as they come and never leave; a
-// commitTable that has grown too large is replaced as a whole. Parsed entries are read without a lock.
+// commitTable keeps the commits that are not in a commit-graph. With SHA-1 each takes about 45 bytes: 16 for dates and
+// parents, 20 for the ID, 5 to 11 for the index. Entries have consecutive numbers from 0 and are never removed. A table
+// that has grown too large is replaced. Parsed entries are read without a lock.
 type commitTable struct {
 	base uint32 // added to an entry's number to make it a node
 	size int    // bytes of a raw object ID
@@ -26,8 +26,8 @@ type commitTable struct {
 	octopus map[uint32][]uint32 // all parents of entries with more than two
 }
 
-// Entries are in chunks, which stay where they are. The first has few: there are many tables of few commits. Those
-// after it double what there is, up to chunkLen; all others have chunkLen.
+// Entries are in chunks, which do not move. The first one is small, because many tables have few commits. Each of the
+// next ones doubles the number of entries, up to chunkLen; all others have chunkLen.
 const (
 	firstBits = 4
 	chunkBits = 10
@@ -46,7 +46,7 @@ func place(i uint32) (chunk, at int) {
 	return k, int(i) - 1<<(firstBits+k-1)
 }
 
-// chunkSize is how many entries a chunk has.
+// chunkSize returns the number of entries of a chunk.
 func chunkSize(k int) int { return 1 << min(firstBits+max(k-1, 0), chunkBits) }
 
 type chunk struct {
@@ -56,8 +56,8 @@ type chunk struct {
 
 // commitEntry is one commit. first is written last: a reader that finds it set may read the other fields.
 type commitEntry struct {
-	first  atomic.Uint32 // 0: not parsed. 1: no parents. Else: node of the first parent + 2
-	second uint32        // 0: no second parent. manyParents: see octopus. Else: node of the second parent + 1
+	first  atomic.Uint32 // 0: not parsed. 1: no parents. Otherwise: node of the first parent + 2
+	second uint32        // 0: no second parent. manyParents: see octopus. Otherwise: node of the second parent + 1
 	date   int64
 }
 
@@ -70,7 +70,7 @@ func newTable(base uint32, size int) *commitTable {
 	return t
 }
 
-// len is the number of entries, parsed or not.
+// len returns the number of entries, parsed or not.
 func (t *commitTable) len() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -97,7 +97,7 @@ func (t *commitTable) find(raw []byte) (node uint32, ok bool) {
 	return t.base + i - 1, i != 0
 }
 
-// slot is where raw stands or would stand. The caller holds mu.
+// slot returns the slot of a raw object ID, or the free slot for it. The caller holds mu.
 func (t *commitTable) slot(raw []byte) int {
 	mask := len(t.slots) - 1
 	at := int(maphash.Bytes(t.seed, raw)) & mask

@@ -10,19 +10,19 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// Bounds of a walk.
+// Limits of a walk.
 const (
 	maxCommitSize = 64 << 20 // bytes of a commit or tag object
-	usualSize     = 1 << 20  // bytes that hardly any has more of
+	usualSize     = 1 << 20  // bytes that almost all of them fit into
 	maxNestedTags = 1000
 	checkEvery    = 1 << 10 // commits between two checks of the context
 	daySlop       = 24 * 60 * 60
 )
 
-// grafted marks commits that are treated as having no parents. The lower bits are for the walk at hand.
+// grafted marks commits that are treated as having no parents. The lower bits are for the kinds of walks.
 const grafted uint8 = 1 << 7
 
-// walk is the state of one walk over one view. For one goroutine, inside view.open.
+// walk is the state of one walk over one view. It is used by one goroutine, inside view.open.
 type walk struct {
 	g      *Graph
 	v      *view
@@ -34,7 +34,7 @@ type walk struct {
 	queue   queue
 	stack   []uint32
 	path    []frame
-	scratch []uint32 // parents' last answer
+	scratch []uint32 // last result of realParents
 	steps   int
 }
 
@@ -86,7 +86,7 @@ func (w *walk) mark(n uint32, bits uint8) {
 
 func (w *walk) unmark(n uint32, bits uint8) {
 	if int(n) < len(w.marks) {
-		w.marks[n] &^= bits // it stays in touched, which may then hold it twice: no harm
+		w.marks[n] &^= bits // it stays in touched, which may contain it twice
 	}
 }
 
@@ -102,8 +102,8 @@ func (w *walk) visit(n uint32, bits uint8) bool {
 // graft has the shallow commits treated as having no parents.
 func (w *walk) graft(shallow Commits) error { return w.markAll(shallow, grafted) }
 
-// markAll marks commits. Those that the repository does not have cannot be met and are left out, so that no
-// client fills the table with inventions.
+// markAll marks the commits that exist in the repository. Others cannot be reached, and a client could fill the table
+// with invented IDs.
 func (w *walk) markAll(commits Commits, bits uint8) error {
 	lookups, looked := w.g.objects.Lookups(), 0
 	for id := range commits {
@@ -160,7 +160,7 @@ func (w *walk) id(n uint32) git.ObjectID {
 	return w.v.table.id(n)
 }
 
-// date is the commit date of a node that is in the graph or loaded.
+// date returns the commit date of a node that is in the graph or loaded.
 func (w *walk) date(n uint32) int64 {
 	if w.inGraph(n) {
 		return w.layer(n).date(n)
@@ -168,7 +168,7 @@ func (w *walk) date(n uint32) int64 {
 	return w.v.table.date(n)
 }
 
-// generation is NoGeneration outside of the commit-graph and 0 where it is not known.
+// generation returns the generation of a node: NoGeneration outside of the commit-graph, 0 if it is unknown.
 func (w *walk) generation(n uint32) (uint64, error) {
 	if !w.inGraph(n) {
 		return NoGeneration, nil
@@ -182,8 +182,8 @@ func (w *walk) generation(n uint32) (uint64, error) {
 	return 0, nil
 }
 
-// realParents returns a commit's parents, grafts or not. The slice is good until the next call. An object that is
-// missing inside history is an error of kind Corrupt.
+// realParents returns a commit's parents without regard to grafts. The slice is valid until the next call. The error is
+// Corrupt if a commit is missing.
 func (w *walk) realParents(n uint32) ([]uint32, error) {
 	var err error
 	if w.inGraph(n) {
@@ -197,7 +197,7 @@ func (w *walk) realParents(n uint32) ([]uint32, error) {
 	return w.scratch, nil
 }
 
-// parents is realParents in the grafted graph.
+// parents returns a commit's parents; none if it is grafted. See realParents.
 func (w *walk) parents(n uint32) ([]uint32, error) {
 	if w.has(n, grafted) {
 		return nil, nil
@@ -205,7 +205,7 @@ func (w *walk) parents(n uint32) ([]uint32, error) {
 	return w.realParents(n)
 }
 
-// load makes sure that a node's date and parents are known.
+// load parses a node's commit unless its date and parents are known.
 func (w *walk) load(n uint32) error {
 	if w.inGraph(n) || w.v.table.parsed(n) {
 		return nil
@@ -225,7 +225,7 @@ func (w *walk) load(n uint32) error {
 	return w.remember(n, id, data)
 }
 
-// read reads commits and tags. Of other objects, which may be large, it may return only the type.
+// read reads a commit or a tag. For other objects, which may be large, it may return only the type.
 func (w *walk) read(id git.ObjectID) (git.ObjectType, []byte, error) {
 	if err := w.ctx.Err(); err != nil {
 		return 0, nil, err
@@ -259,7 +259,7 @@ func (w *walk) remember(n uint32, id git.ObjectID, data []byte) error {
 	return nil
 }
 
-// object is the target of a tag; node is set for commits, which are loaded then.
+// object is an object with its type. node is set for commits, which are then loaded.
 type object struct {
 	id   git.ObjectID
 	typ  git.ObjectType
@@ -272,19 +272,19 @@ func (w *walk) commit(id git.ObjectID) (node uint32, ok bool, err error) {
 	return o.node, err == nil && o.typ == git.Commit, err
 }
 
-// look returns an object's type without following it, and for a tag also the next hop.
-func (w *walk) look(id git.ObjectID) (object, hop, error) {
+// look returns an object's type, and for a tag its target, without following it.
+func (w *walk) look(id git.ObjectID) (object, otherObject, error) {
 	if n, ok := w.find(id); ok && (w.inGraph(n) || w.v.table.parsed(n)) {
-		return object{id, git.Commit, n}, hop{}, nil
+		return object{id, git.Commit, n}, otherObject{}, nil
 	}
-	if h, ok := w.g.hops.get(id); ok {
+	if h, ok := w.g.otherObjects.get(id); ok {
 		return object{id: id, typ: h.typ}, h, nil
 	}
 	typ, data, err := w.read(id)
 	if err != nil {
-		return object{}, hop{}, err
+		return object{}, otherObject{}, err
 	}
-	o, h := object{id: id, typ: typ}, hop{typ: typ}
+	o, h := object{id: id, typ: typ}, otherObject{typ: typ}
 	switch typ {
 	case git.Commit:
 		o.node = w.v.table.intern(id.Raw())
@@ -294,11 +294,11 @@ func (w *walk) look(id git.ObjectID) (object, hop, error) {
 			return o, h, fault.Wrap(fault.Corrupt, "tag "+id.String()+" is damaged", err)
 		}
 	}
-	w.g.hops.put(id, h)
+	w.g.otherObjects.put(id, h)
 	return o, h, nil
 }
 
-// peel follows tags; each is called, if not nil, with every object on the way, the first and the last too.
+// peel follows tags. It calls each, unless nil, with every object, including the first and the last one.
 func (w *walk) peel(id git.ObjectID, each func(git.ObjectID)) (object, error) {
 	for range maxNestedTags {
 		if each != nil {
@@ -316,11 +316,11 @@ func (w *walk) peel(id git.ObjectID, each func(git.ObjectID)) (object, error) {
 		}
 		id = h.target
 	}
-	return object{}, fault.New(fault.Invalid, "tag %s hides behind more than %d others", id, maxNestedTags)
+	return object{}, fault.New(fault.Invalid, "tag %s: more than %d nested tags", id, maxNestedTags)
 }
 
-// peelCommits returns the nodes of the commits that ids name, directly or through tags, each once. Other objects are
-// left out; missing ones too if missingOK.
+// peelCommits returns the nodes of the commits that ids name, directly or through tags, each once. It omits other
+// objects, and missing ones if missingOK is set.
 func (w *walk) peelCommits(ids []git.ObjectID, missingOK bool) ([]uint32, error) {
 	nodes := make([]uint32, 0, len(ids))
 	seen := make(map[uint32]struct{}, len(ids))
@@ -343,32 +343,34 @@ func (w *walk) peelCommits(ids []git.ObjectID, missingOK bool) ([]uint32, error)
 	return nodes, nil
 }
 
-// hop is an object that is not a commit: its type and, for a tag, its target and the type that it claims for it.
-type hop struct {
+// otherObject is an object that is not a commit. For a tag it has the target and the target's type as the tag states
+// it.
+type otherObject struct {
 	target  git.ObjectID
 	typ, of git.ObjectType
 }
 
-// hops remembers tags, so that thousands of them are not read again for each request. A full memory is emptied.
-type hops struct {
+// otherObjects caches objects that are not commits, so that thousands of tags are not read again for each request. It
+// is emptied when it is full.
+type otherObjects struct {
 	max int
 
 	mu sync.RWMutex
-	m  map[git.ObjectID]hop
+	m  map[git.ObjectID]otherObject
 }
 
-func (h *hops) get(id git.ObjectID) (hop, bool) {
+func (h *otherObjects) get(id git.ObjectID) (otherObject, bool) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	v, ok := h.m[id]
 	return v, ok
 }
 
-func (h *hops) put(id git.ObjectID, v hop) {
+func (h *otherObjects) put(id git.ObjectID, v otherObject) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.m == nil || len(h.m) >= h.max {
-		h.m = map[git.ObjectID]hop{}
+		h.m = map[git.ObjectID]otherObject{}
 	}
 	h.m[id] = v
 }
