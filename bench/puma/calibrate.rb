@@ -1,4 +1,5 @@
-# Prints how many steps of config.ru's work take so many milliseconds of CPU here: the median of a few tries, so that other work on the machine counts little.
+# Prints the number of steps of config.ru's work that take the given milliseconds of CPU time. It is the median of several
+# tries, so that other work on the machine has little effect.
 wanted = Float(ARGV.fetch(0)) / 1000
 def run(_) = nil
 load File.join(__dir__, "config.ru")

@@ -1,5 +1,6 @@
-# The application of `.ci/workers`: what a request needs is fixed, and so are the answers. WORK is how many steps of counting one request is (calibrate.rb finds
-# how many take as long as wanted on this machine: the work is a number of steps and not a time, so that who shares a CPU takes longer), PAUSE how many seconds it waits.
+# The application of `.ci/workers`. WORK is the number of steps of a request. It is a number of steps and not a time, so
+# that a request takes longer if it shares a CPU. calibrate.rb finds the number for a time. PAUSE is the number of seconds
+# that a request waits.
 WORK = Integer(ENV.fetch("WORK", "1000000"))
 PAUSE = Float(ENV.fetch("PAUSE", "0.036"))
 LOCK = Mutex.new
@@ -24,21 +25,21 @@ ANSWER = "ok\n".freeze
 
 run lambda { |env|
   case env["PATH_INFO"]
-  when "/ready" then nil # the trivial one
+  when "/ready" then nil
   when "/work" then work(WORK)
   when "/sleep" then wait
   when "/mixed" # half of each
     sleep PAUSE / 2
     work(WORK / 2)
-  when "/lock" # one at a time in a process, in ten turns: as with the interpreter's lock and a request of ten of its time slices, but without the CPU
+  when "/lock" # ten turns with a lock of the process, like ten time slices of the interpreter's lock, but without CPU time
     left = PAUSE
     while left > 0.0002
       LOCK.synchronize do
         began = now
         sleep [left, PAUSE / 10].min
-        left -= now - began # it wakes a little late each time
+        left -= now - began # sleep takes slightly longer
       end
-      Thread.pass # who waits for the lock is next
+      Thread.pass # the next waiting thread gets the lock
     end
   else
     next [404, { "Content-Type" => "text/plain", "Content-Length" => "10" }, ["not found\n"]]

@@ -1,5 +1,6 @@
-# Puma, by the environment: THREADS, WORKERS (0: a single process), BIND, DELAY for wait_for_less_busy_worker, and QUEUE=false for threads that read requests
-# themselves, which is enough where they come whole. The rest is as Debian ships it.
+# The configuration of Puma comes from the environment: THREADS, WORKERS (0: a single process), BIND, and DELAY for
+# wait_for_less_busy_worker. With QUEUE=false threads read requests themselves, which is enough for requests that arrive
+# completely. All other settings are Debian's.
 threads_count = Integer(ENV.fetch("THREADS", "2"))
 threads threads_count, threads_count
 workers Integer(ENV.fetch("WORKERS", "0"))
