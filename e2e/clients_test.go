@@ -95,24 +95,24 @@ func clients(installed string) []*client {
 		protocol: "2", ssh: true})
 	list = append(list, gits("git, newer Debian", bin("git-newer"), "2", "0")...)
 	old := gits("git, Debian 11", bin("git-bullseye"), "2", "0")
-	old[1].limits = map[string]string{"SHA-256": "in protocol 0 it knows SHA-1 alone"}
+	old[1].limits = map[string]string{"SHA-256": "in protocol 0 it supports only SHA-1"}
 	list = append(list, old...)
 	const (
-		noFilter  = "it cannot ask for a filter"
-		sha1Alone = "it knows SHA-1 alone"
-		noEmpty   = "to it an empty repository is an error"
-		wantsHEAD = "its clone wants a HEAD, which protocol 0 does not tell of an empty repository"
-		noDepth   = "it cannot ask for a depth"
+		noFilter  = "it does not support filters"
+		sha1Alone = "it supports only SHA-1"
+		noEmpty   = "it rejects empty repositories"
+		wantsHEAD = "its clone needs HEAD, which protocol 0 does not advertise for an empty repository"
+		noDepth   = "it does not support depths"
 	)
 	return append(list,
 		&client{name: "go-git", program: bin("go-git"), protocol: "0", limits: map[string]string{
-			"deepen":  "it keeps the old boundary beside the new one",
+			"deepen":  "it keeps the old boundary in addition to the new one",
 			"partial": noFilter,
 			"empty":   noEmpty,
 			"SHA-256": sha1Alone,
 		}},
 		&client{name: "go-git, older", program: bin("go-git-old"), protocol: "0", limits: map[string]string{
-			"deepen":  "it asks for nothing where it has the tip",
+			"deepen":  "it sends no request if it has the tip",
 			"partial": noFilter,
 			"empty":   noEmpty,
 			"SHA-256": sha1Alone,
@@ -130,10 +130,10 @@ func clients(installed string) []*client {
 		}},
 		&client{name: "libgit2 (pygit2)", program: bin("pygit2"), protocol: "0", limits: map[string]string{
 			"partial": noFilter,
-			"SHA-256": sha1Alone + " unless built otherwise",
+			"SHA-256": sha1Alone + " unless it is built with SHA-256",
 		}},
 		&client{name: "libgit2 (pygit2), older", program: bin("pygit2-old"), protocol: "0", limits: map[string]string{
-			"deepen":  "it leaves the boundary where it is",
+			"deepen":  "it does not move the boundary",
 			"partial": noFilter,
 			"SHA-256": sha1Alone,
 		}},
@@ -150,7 +150,7 @@ func clients(installed string) []*client {
 		&client{name: "isomorphic-git", program: bin("isomorphic-git"), protocol: "0, 2", limits: map[string]string{
 			"partial":     noFilter,
 			"SHA-256":     sha1Alone,
-			"push by SSH": "it speaks HTTP alone",
+			"push by SSH": "it supports only HTTP",
 		}},
 	)
 }
@@ -281,7 +281,7 @@ func (m *matrix) cell(t *testing.T, c *client, op operation) string {
 	case onGits == nil:
 		t.Errorf("%s fails, and does not with git http-backend: %v", c.name, err)
 	case reason == "":
-		t.Errorf("%s fails with any server; look why, and say so in its limits: %v\nand with git http-backend: %v", c.name,
+		t.Errorf("%s fails with any server: find the reason and add it to its limits: %v\nand with git http-backend: %v", c.name,
 			err, onGits)
 	}
 	return reason

@@ -14,21 +14,26 @@ const clientsIntro = `# Clients
 
 <!-- Written by "make clients-doc" from a run of the matrix; do not edit. -->
 
-Every change on the main branch is held to these git clients: each operation runs against Packhorse, and the refs, objects and
-shallow boundary that come of it are compared with those of a clone that git makes by file path; git fsck has to be content. The versions
-are those of the run that wrote this page. "make clients" installs the clients and runs the matrix.
+Every change on the main branch is tested with these git clients. Each operation runs against Packhorse. The resulting
+refs, objects and shallow boundary must equal those of a clone that git makes from the file path, and git fsck must find
+no error. The versions are those of the run that wrote this page. "make clients" installs the clients and runs the
+tests.
 
 `
 
 const clientsLegend = `
-- **fetch**: commits, a merge, a branch and two tags are new. **shallow**: depth 3; **deepen**: from there to 7. **partial**: blob:none.
-  **tags**: all of them into a clone of one branch. **2,000 refs** and **SHA-256**: listing and cloning such repositories.
-- **push**: main moves by commits with a merge, and a branch is new; over HTTP with a token, by SSH with a key. With git-lfs installed, its
-  hook before a push finds that there is no LFS here.
-- Each client also clones a repository that not everybody may read, with a token as the password of its URL, and where it runs ssh (git,
-  dulwich) with a key; with wrong ones it fails.
-- "no" is what the client cannot do with any server; that it fails with git http-backend, too, is part of the run:
+- **fetch**: new commits, a merge, a branch and two tags. **shallow**: depth 3. **deepen**: from depth 3 to 7.
+  **partial**: blob:none. **tags**: all tags into a clone of one branch. **2,000 refs** and **SHA-256**: list and clone
+  such repositories.
+- **push**: main moves by commits with a merge, and a branch is new. It uses HTTP with a token, and SSH with a key. With
+  git-lfs, its pre-push hook finds that the server has no LFS.
+- Each client also clones a repository with restricted access. It uses a token as the password in the URL, and with ssh
+  (git, dulwich) a key. With wrong credentials it fails.
+- "no" is an operation that the client does not support with any server. The run checks that it also fails with git
+  http-backend.
 
+| client | not supported | reason |
+|---|---|---|
 `
 
 // page renders the rows: one for each client and protocol version, then the reasons.
@@ -49,26 +54,18 @@ func page(ran []*client, cells map[*client]map[string]string) string {
 	return out.String()
 }
 
-// reasons explains what clients cannot do, with one line for each client that has limits.
+// reasons returns a table row for each operation that a client does not support.
 func reasons(ran []*client, cells map[*client]map[string]string) []string {
-	var names []string
-	told := map[string][]string{}
+	var rows []string
 	for _, c := range ran {
 		for _, op := range operations {
-			reason := fmt.Sprintf("%s (%s)", op.name, cells[c][op.name])
-			if cells[c][op.name] == "ok" || slices.Contains(told[c.name], reason) {
-				continue
+			row := fmt.Sprintf("| %s | %s | %s |\n", c.name, op.name, cells[c][op.name])
+			if cells[c][op.name] != "ok" && !slices.Contains(rows, row) {
+				rows = append(rows, row)
 			}
-			if told[c.name] == nil {
-				names = append(names, c.name)
-			}
-			told[c.name] = append(told[c.name], reason)
 		}
 	}
-	for i, name := range names {
-		names[i] = fmt.Sprintf("  - %s: %s\n", name, strings.Join(told[name], ", "))
-	}
-	return names
+	return rows
 }
 
 func marks(cells map[string]string) string {
@@ -83,7 +80,8 @@ func marks(cells map[string]string) string {
 	return out.String()
 }
 
-// checkPage holds docs/reference/clients.md to the run, whatever the clients' versions; with -update it writes it.
+// checkPage compares docs/reference/clients.md with the run, except for the clients' versions. With -update it writes the
+// page.
 func checkPage(t *testing.T, ran []*client, cells map[*client]map[string]string) {
 	if *update {
 		if err := os.WriteFile(clientsPage, []byte(page(ran, cells)), 0o644); err != nil {
@@ -106,13 +104,13 @@ func checkPage(t *testing.T, ran []*client, cells map[*client]map[string]string)
 	}
 	for _, c := range ran {
 		if got, want := rows[c.name+"/"+c.protocol], marks(cells[c]); got != want {
-			t.Errorf("docs/reference/clients.md says of %s in protocol %s:%q\nand the run says:%q\nrun make clients-doc", c.name,
-				c.protocol, got, want)
+			t.Errorf("docs/reference/clients.md: %s in protocol %s has%q, want%q: run make clients-doc", c.name, c.protocol,
+				got, want)
 		}
 	}
 	for _, line := range reasons(ran, cells) {
 		if !strings.Contains(string(text), line) {
-			t.Errorf("docs/reference/clients.md does not say: %srun make clients-doc", strings.TrimLeft(line, " "))
+			t.Errorf("docs/reference/clients.md has no line %q: run make clients-doc", line)
 		}
 	}
 }
