@@ -281,7 +281,7 @@ func (m *matrix) cell(t *testing.T, c *client, op operation) string {
 	case onGits == nil:
 		t.Errorf("%s fails, and does not with git http-backend: %v", c.name, err)
 	case reason == "":
-		t.Errorf("%s fails with any server: find the reason and add it to its limits: %v\nand with git http-backend: %v", c.name,
+		t.Errorf("%s fails with any server: add the reason to its limits: %v\nand with git http-backend: %v", c.name,
 			err, onGits)
 	}
 	return reason

@@ -80,8 +80,8 @@ func marks(cells map[string]string) string {
 	return out.String()
 }
 
-// checkPage compares docs/reference/clients.md with the run, except for the clients' versions. With -update it writes the
-// page.
+// checkPage compares docs/reference/clients.md with the run, except for the clients' versions. With -update it writes
+// the page.
 func checkPage(t *testing.T, ran []*client, cells map[*client]map[string]string) {
 	if *update {
 		if err := os.WriteFile(clientsPage, []byte(page(ran, cells)), 0o644); err != nil {
