@@ -141,7 +141,7 @@ func TestDescriptorLimits(t *testing.T) {
 		}
 		return http, p.logged()
 	}
-	const few = "the process may open few files"
+	const few = "few file descriptors limit the number of connections"
 	if n, log := limits("ulimit -Sn 300 && ulimit -Hn 8000"); n < 3900 || n > 4000 || strings.Contains(log, few) {
 		t.Errorf("with a hard limit of 8,000 descriptors: %v connections\n%s", n, log)
 	}

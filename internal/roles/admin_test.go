@@ -30,7 +30,7 @@ func TestListenNodeAtASocket(t *testing.T) {
 		accepted <- err
 	}()
 	if _, err := listenNode("unix:"+file, 0o600); err == nil ||
-		!strings.Contains(err.Error(), "another process answers at") {
+		!strings.Contains(err.Error(), "another process listens at") {
 		t.Errorf("a socket in use: %v", err)
 	}
 	if err := <-accepted; err != nil {
@@ -43,7 +43,7 @@ func TestListenNodeAtASocket(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenNode("unix:"+file, 0o600); err == nil || !strings.Contains(err.Error(), "is no socket") {
+	if _, err := listenNode("unix:"+file, 0o600); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("a file: %v", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// addApp adds the application that the configuration names, if there is one.
+// addApp adds the application proxy, if one is configured.
 func (s *server) addApp(handler *githttp.Handler) error {
 	metrics := app.NewMetrics()
 	s.register(metrics)
@@ -55,10 +55,10 @@ func (s *server) addApp(handler *githttp.Handler) error {
 	return nil
 }
 
-// application is the proxy as a gateway sees it.
+// application adapts the proxy to githttp.
 type application struct{ *app.Proxy }
 
-// Serve answers a request.
+// Serve passes a request to the application.
 func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request,
 	from origin.Origin) githttp.Served {
 	record := a.Proxy.Serve(ctx, w, r, from)
@@ -91,7 +91,7 @@ func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.R
 	return served
 }
 
-// milliseconds logs a duration as a number that can be summed.
+// milliseconds returns a log field with a duration as a number, which log tools can sum.
 func milliseconds(key string, d time.Duration) slog.Attr {
 	return slog.Float64(key, float64(d.Microseconds())/1000)
 }

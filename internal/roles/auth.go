@@ -9,8 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/credfile"
 )
 
-// newAuth makes the Auth of a gateway. A further authenticator is added to the list here. Rules follow the
-// configuration.
+// newAuth makes the Auth of a gateway. Add a further authenticator to the list here. Rules follow the configuration.
 func (s *server) newAuth() (*auth.Auth, error) {
 	cfg, log := s.cfg, s.log
 	rules, err := cfg.Auth.Rules()
@@ -35,8 +34,7 @@ func (s *server) newAuth() (*auth.Auth, error) {
 	}
 	o := auth.Options{
 		Rules: rules, Hook: hook, OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host),
-		Guesses: cfg.Auth.Guesses,
-		Metrics: metrics, Sources: sources, Log: log,
+		Guesses: cfg.Auth.Guesses, Metrics: metrics, Sources: sources, Log: log,
 	}
 	tokens := auth.NewTokens(auth.TokenOptions{File: auth.NewTokenFile(cfg.Auth.Tokens), All: hook == nil,
 		Sources: sources, Log: log})
@@ -72,15 +70,15 @@ func (s *server) newAuth() (*auth.Auth, error) {
 	return callers, nil
 }
 
-// newHook makes the auth hook. It is nil if there is none.
+// newHook makes the auth hook, or returns nil if auth.hook.url is empty.
 func newHook(h config.HookConfig, log *slog.Logger, metrics *auth.Metrics, sources *auth.Sources) (*auth.Hook, error) {
 	if h.URL == "" {
 		return nil, nil
 	}
 	o := auth.HookOptions{
 		URL: h.URL, Timeout: h.Timeout.Duration, TTL: h.CacheTTL.Duration, Size: h.CacheSize,
-		Stale:      h.Fail == config.FailStale,
-		PerAddress: h.PerAddress, Many: h.Many, Metrics: metrics, Sources: sources, Log: log,
+		Stale: h.Fail == config.FailStale, PerAddress: h.PerAddress, Many: h.Many,
+		Metrics: metrics, Sources: sources, Log: log,
 	}
 	if h.SecretFile != "" {
 		secret, err := credfile.LoadSecret(h.SecretFile, log)

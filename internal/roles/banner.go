@@ -58,7 +58,8 @@ func startOf(srv *server, configFile string, l listeners) statedir.Server {
 	return s
 }
 
-// dialable is an address that a person can paste: a listener on all addresses is shown by the machine's name.
+// dialable returns the address of a listener for a client. It replaces the unspecified address by the name of the
+// machine.
 func dialable(addr net.Addr) string {
 	host, port, err := net.SplitHostPort(addr.String())
 	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
@@ -70,8 +71,8 @@ func dialable(addr net.Addr) string {
 	return addr.String()
 }
 
-// announce tells on the log's stream where the process listens and what to try: a few lines for people, one record
-// where the log is JSON.
+// announce writes the addresses of the process and an example command to w. If the log is JSON, it logs one record
+// instead.
 func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Config) {
 	clone := ""
 	if s.Role == config.RoleServe {
@@ -124,7 +125,7 @@ func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Confi
 	}
 }
 
-// recordStart tells it in one line of the log; what there is not is left out.
+// recordStart logs the same in one record, without empty fields.
 func recordStart(s statedir.Server, log *slog.Logger, clone string, cfg config.Config) {
 	attributes := []slog.Attr{slog.String("role", string(s.Role))}
 	for _, a := range []struct{ key, value string }{
@@ -141,17 +142,16 @@ func recordStart(s statedir.Server, log *slog.Logger, clone string, cfg config.C
 	log.LogAttrs(context.Background(), slog.LevelInfo, "serving", attributes...)
 }
 
-// How far the search for an example goes, whatever the size of the root.
+// Limits of the search for an example.
 const (
-	exampleDirs    = 200 // directories looked into
-	exampleEntries = 200 // entries read of each
+	exampleDirs    = 200 // directories
+	exampleEntries = 200 // entries of each directory
 )
 
-// exampleRepository finds a repository below root, the nearest first, and returns its path in a URL; "" if a short
-// search finds none.
+// exampleRepository returns the URL path of a repository that is close below root, or "" if a short search fails.
 func exampleRepository(root, state string) string {
 	queue := []string{root}
-	for looked := 0; len(queue) > 0 && looked < exampleDirs; looked++ {
+	for n := 0; len(queue) > 0 && n < exampleDirs; n++ {
 		dir := queue[0]
 		queue = queue[1:]
 		for _, e := range readSome(dir) {
@@ -175,7 +175,7 @@ func exampleRepository(root, state string) string {
 	return ""
 }
 
-// readSome lists the first entries of a directory, by name; what cannot be read is empty.
+// readSome returns some entries of a directory, sorted by name. A directory that cannot be read has no entries.
 func readSome(dir string) []fs.DirEntry {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -187,7 +187,7 @@ func readSome(dir string) []fs.DirEntry {
 	return entries
 }
 
-// isRepository applies git's own test, roughly: HEAD, objects and refs.
+// isRepository reports whether a directory looks like a repository: it has HEAD, objects and refs.
 func isRepository(dir string) bool {
 	for _, name := range []string{"HEAD", "objects", "refs"} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {

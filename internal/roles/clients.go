@@ -18,8 +18,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/web/api"
 )
 
-// addGateway adds everything that clients reach: authentication, Git over HTTP and SSH, pages and the application.
-// Without tiers the router resolves revisions. SearchAPI may be nil.
+// addGateway adds the parts for clients: authentication, Git over HTTP and SSH, pages and the application. Without
+// tiers the router resolves revisions. searchAPI may be nil.
 func (s *server) addGateway(routes *router.Router, tiers *resolve.Tiers, searchAPI *api.API) error {
 	callers, err := s.newAuth()
 	if err != nil {
@@ -57,10 +57,9 @@ func (s *server) newGitHandler(routes *router.Router, tiers *resolve.Tiers, call
 	lanes := &s.lanes
 	g := gateway.Gateway{
 		Router: routes, Resolver: routes, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory,
-		Metrics: metrics, Log: s.log,
-		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, MaxBody: int64(s.cfg.HTTP.MaxBody),
-		ReadStall: s.cfg.HTTP.ReadStall.Duration,
-		MaxPush:   int64(s.cfg.Push.MaxSize), PushTime: s.cfg.Push.TimeLimit.Duration,
+		Metrics: metrics, Log: s.log, Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer,
+		MaxBody: int64(s.cfg.HTTP.MaxBody), ReadStall: s.cfg.HTTP.ReadStall.Duration,
+		MaxPush: int64(s.cfg.Push.MaxSize), PushTime: s.cfg.Push.TimeLimit.Duration,
 	}
 	if tiers != nil {
 		g.Resolver, g.Changed = tiers, tiers.Changed
@@ -68,8 +67,8 @@ func (s *server) newGitHandler(routes *router.Router, tiers *resolve.Tiers, call
 	return githttp.New(githttp.Options{Gateway: &g})
 }
 
-// newHTTPPort is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but
-// TLS and a guard; what stands below them has to be a bulk.Socket.
+// newHTTPPort makes the HTTP server of a handler. Its listener wraps those of the handler in TLS and a guard only.
+// Below them, each connection must be a bulk.Socket.
 func (s *server) newHTTPPort(handler *githttp.Handler, clients *clientListeners) (*port, error) {
 	cfg, log := s.cfg, s.log
 	errorLog := newHTTPLog(log)

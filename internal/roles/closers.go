@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// closers is a stack of what a process closes at its end. What was pushed last closes first. The zero value is empty.
+// closers is a stack of the parts that a process closes at its end. The part that was pushed last closes first. The
+// zero value is empty.
 type closers struct{ stack []closer }
 
 type closer struct {
@@ -31,7 +32,7 @@ func (c *closers) close() error {
 	return errors.Join(failed...)
 }
 
-// infallible makes a closer of a function that cannot fail.
+// infallible returns a closer for a function that cannot fail.
 func infallible(close func()) func() error {
 	return func() error {
 		close()

@@ -1,8 +1,6 @@
 package roles
 
 import (
-	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
-
 	"log/slog"
 
 	"github.com/packhorse-git/packhorse/client"
@@ -13,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/remote"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 	"github.com/packhorse-git/packhorse/internal/router"
+	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/web/api"
 )
@@ -24,7 +23,7 @@ func (s *server) buildGateway() error {
 	s.register(metrics, channelMetrics)
 	nodes := &remoteNodes{
 		router: routes, metrics: metrics, channels: channelMetrics, log: s.log, pump: s.lanes.pump,
-		open: map[string]remoteNode{},
+		table: nodeTable[remoteNode]{log: s.log},
 	}
 	s.closers.push("connections to storage nodes", nodes.close)
 	if err := nodes.apply(s.cfg); err != nil {
@@ -51,8 +50,8 @@ func (s *server) buildGateway() error {
 	return s.addGateway(routes, tiers, searchAPI)
 }
 
-// newTiers stacks the resolver of a gateway: memory over Redis, if it is configured, over the nodes. It returns nil if
-// the nodes alone resolve.
+// newTiers makes the resolver of a gateway: memory over Redis, if it is configured, over the nodes. It returns nil if
+// caching is off.
 func (s *server) newTiers(nodes *router.Router) (*resolve.Tiers, error) {
 	cfg := s.cfg.Resolver
 	if cfg.Entries == 0 {
@@ -101,7 +100,7 @@ func newRedis(c *config.ResolverConfig, metrics *resolve.Metrics, log *slog.Logg
 	return resolve.NewRedis(o)
 }
 
-// addRemoteIndex connects to the search process of the configuration. It returns nil if there is none.
+// addRemoteIndex connects to the configured search process and returns its API, or nil if search.address is empty.
 func (s *server) addRemoteIndex() (*api.API, error) {
 	cfg := s.cfg.Search
 	if cfg.Address == "" {

@@ -42,8 +42,8 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	var logged lockedLog
 	n := &remoteNodes{
 		router: router.New(), metrics: remote.NewMetrics(), log: slog.New(slog.NewTextHandler(&logged, nil)),
-		open: map[string]remoteNode{},
 	}
+	n.table.log = n.log
 	node := func(name string, weight int) config.NodeConfig {
 		return config.NodeConfig{Name: name, Address: "127.0.0.1:1", Weight: weight, Transport: "channel"}
 	}
@@ -61,14 +61,14 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 		}
 	}
 	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("b", 1)}}, "a", "b")
-	a, b := n.open["a"].node, n.open["b"].node
+	a, b := n.table.nodes["a"].connection, n.table.nodes["b"].connection
 	patient := node("c", 1)
 	patient.ChannelIdle, patient.Stall = config.Duration{Duration: time.Minute}, config.Duration{Duration: time.Hour}
 	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("b", 2), patient}}, "a", "b", "c")
-	if n.open["a"].node != a || n.open["b"].node == b {
+	if n.table.nodes["a"].connection != a || n.table.nodes["b"].connection == b {
 		t.Error("a node that did not change has other connections, or one that did the same")
 	}
-	if c := n.open["c"].node; c.ChannelIdle != time.Minute || c.ChannelStall != time.Hour {
+	if c := n.table.nodes["c"].connection; c.ChannelIdle != time.Minute || c.ChannelStall != time.Hour {
 		t.Errorf("side channels to c are kept for %s and stall after %s", c.ChannelIdle, c.ChannelStall)
 	}
 	bad := node("d", 1)
@@ -76,13 +76,13 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	if err := n.apply(config.Config{Node: []config.NodeConfig{node("e", 1), bad}}); err == nil {
 		t.Error("took a node whose secret cannot be read")
 	}
-	if n.open["a"].node != a || len(n.router.Status()) != 3 {
+	if n.table.nodes["a"].connection != a || len(n.router.Status()) != 3 {
 		t.Error("a configuration that was refused has changed something")
 	}
 	// A route leads to one of them alone.
 	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("f", 1)},
 		Route: []config.RouteConfig{{Prefix: "team", Nodes: []string{"a"}}}}, "a")
-	if !strings.Contains(logged.String(), "no route leads to a storage node: it is not asked\" node=f") {
+	if !strings.Contains(logged.String(), "storage node without a route ignored\" node=f") {
 		t.Errorf("the log says nothing of f:\n%s", logged.String())
 	}
 	if err := n.close(); err != nil {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// holdLimit is how long the log is held back at a start. A start that takes longer has something to tell.
+// holdLimit is the maximum time for which log lines are held back. The log of a slower start could help its operator.
 const holdLimit = 2 * time.Second
 
-// heldLog is where the log is written. While a server with people in front of it starts, its lines are held back, so
-// that the first thing they read is where it listens.
+// heldLog is the destination of the log. While a server with a log for people starts, it holds lines back, so that the
+// addresses of the server come first. Safe for concurrent use.
 type heldLog struct {
 	to io.Writer
 
@@ -21,7 +21,7 @@ type heldLog struct {
 	limit   *time.Timer
 }
 
-// hold begins to hold lines back, until release or for holdLimit.
+// hold holds lines back until release, for at most holdLimit.
 func (h *heldLog) hold() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -29,7 +29,7 @@ func (h *heldLog) hold() {
 	h.limit = time.AfterFunc(holdLimit, func() { _ = h.release() })
 }
 
-// release writes what was held back, and from then on all at once.
+// release writes the lines that were held back. Later lines are written at once.
 func (h *heldLog) release() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// acceptWarnings is how often at most a failed accept is worth a line: while file descriptors are out, each attempt
-// fails.
+// acceptWarnings is the minimum time between two warnings about failed accepts. Without free file descriptors, each
+// attempt fails.
 const acceptWarnings = time.Second
 
-// httpLog takes what net/http has to say of itself, as lines of text. Almost all is about what clients do wrong, and
-// goes to the debug level; that no connection can be accepted is the operator's. Safe for concurrent use.
+// httpLog is the error log of net/http, which writes lines of text. Almost all of them are about mistakes of clients
+// and go to the debug level. Failed accepts are warnings. Safe for concurrent use.
 type httpLog struct {
 	log    *slog.Logger
 	failed prometheus.Counter
@@ -28,17 +28,17 @@ type httpLog struct {
 func newHTTPLog(log *slog.Logger) *httpLog {
 	return &httpLog{log: log, now: time.Now, failed: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "packhorse_accept_errors_total",
-		Help: "Attempts to accept a connection that failed, for want of file descriptors most likely.",
+		Help: "Failed attempts to accept a connection, mostly for lack of file descriptors.",
 	})}
 }
 
 // Collectors lists the metrics for registration.
 func (h *httpLog) Collectors() []prometheus.Collector { return []prometheus.Collector{h.failed} }
 
-// logger is for http.Server.ErrorLog.
+// logger returns the value for http.Server.ErrorLog.
 func (h *httpLog) logger() *log.Logger { return log.New(h, "", 0) }
 
-// Write takes one line.
+// Write logs one line.
 func (h *httpLog) Write(line []byte) (int, error) {
 	text := string(bytes.TrimSpace(line))
 	if !bytes.HasPrefix(line, []byte("http: Accept error")) {

@@ -15,17 +15,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// lanes is what all requests of a process share: limits, and what observes them.
+// lanes has the limits that all requests of a process share, and the parts that observe requests.
 type lanes struct {
 	pump *bulk.Pump
 	admit.Lanes
 	memory  *admit.Budget // of large requests
 	metrics *admit.Metrics
-	board   *inflight.Board   // nil: requests in flight are not listed
-	sli     *sli.Set          // nil: requests are not judged
-	tree    *proctree.Tree    // nil: child processes are not measured
-	tracing *tracing.Exporter // nil, as tracer: no spans are exported
-	tracer  *inflight.Tracer
+	board   *inflight.Board  // running requests; nil if disabled
+	sli     *sli.Set         // service levels; nil if disabled
+	tree    *proctree.Tree   // child processes; nil if disabled
+	tracer  *inflight.Tracer // nil if disabled
 }
 
 // addLanes makes the limits that all requests share.
@@ -36,7 +35,7 @@ func (s *server) addLanes() error {
 		Lanes: admit.NewLanes(admit.Sizes{
 			Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages,
 		}),
-		// The memory of finished requests stays until it is collected, and may be as much again.
+		// Memory of finished requests that is not collected yet can double this.
 		memory: admit.NewBudget("requests", config.AtMost(int64(cfg.Lanes.RequestBytes), cfg.MemoryShares().Server/4)),
 		sli:    newSLI(&cfg.SLI),
 	}
@@ -64,7 +63,7 @@ func (s *server) addLanes() error {
 		if err != nil {
 			return err
 		}
-		l.tracing, l.tracer = exporter, inflight.NewTracer(exporter.Tracer(), cfg.Tracing.Ratio, cfg.Tracing.Callers)
+		l.tracer = inflight.NewTracer(exporter.Tracer(), cfg.Tracing.Ratio, cfg.Tracing.Callers)
 		s.register(exporter)
 		s.closers.push("trace exporter", exporter.Close)
 	}
@@ -72,23 +71,22 @@ func (s *server) addLanes() error {
 	return nil
 }
 
-// newSLI returns the objectives of the configuration, or nil if requests are not judged.
+// newSLI returns the objectives of the configuration, or nil if service levels are disabled.
 func newSLI(c *config.SLIConfig) *sli.Set {
 	if !c.Enabled {
 		return nil
 	}
 	return sli.New(map[sli.Class]time.Duration{
 		sli.Small: c.Small.Duration, sli.Hit: c.Hit.Duration, sli.Cold: c.Cold.Duration, sli.Push: c.Push.Duration,
-		sli.Search: c.Search.Duration,
-		sli.Page:   c.Page.Duration, sli.Resolve: c.Resolve.Duration, sli.App: c.App.Duration, sli.Call: c.Call.Duration,
-		sli.Heavy: c.Heavy.Duration,
+		sli.Search: c.Search.Duration, sli.Page: c.Page.Duration, sli.Resolve: c.Resolve.Duration,
+		sli.App: c.App.Duration, sli.Call: c.Call.Duration, sli.Heavy: c.Heavy.Duration,
 	})
 }
 
 // searches names the search processes among the child processes.
 const searches = "search"
 
-// account returns a function that adds ended processes to a part of the process tree, or nil if it is not measured.
+// account returns a function that adds ended processes to a part of the process tree, or nil without a tree.
 func (l *lanes) account(part string) func(*os.ProcessState) {
 	if l.tree == nil {
 		return nil
@@ -96,8 +94,8 @@ func (l *lanes) account(part string) func(*os.ProcessState) {
 	return func(state *os.ProcessState) { l.tree.Ended(part, state) }
 }
 
-// reserveForKnown limits anonymous callers to a share of each lane once known reports that callers can be told apart.
-// That can change while the server runs: with the first token, or with new rules.
+// reserveForKnown limits anonymous callers to a share of each lane once known reports that callers can be identified.
+// That can change while the server runs, with the first token or with new rules.
 func (l *lanes) reserveForKnown(share float64, known func() bool) {
 	if share >= 1 {
 		return

@@ -19,16 +19,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/config"
 )
 
-// listeners are where a process listens; what it does not is nil.
+// listeners are the listeners of a process. Some are nil, depending on the role.
 type listeners struct {
 	public  net.Listener // clients
 	ssh     net.Listener // clients
 	node    net.Listener // gateways, control API
 	private net.Listener // metrics, health, profiles
-	admin   net.Listener // drain and the like; of a node the control API
+	admin   net.Listener // admin socket
 }
 
-// openListeners opens what the role has, or takes it from the inherited sockets. On an error nothing stays open.
+// openListeners opens the listeners of a role, or takes them from the inherited sockets. After an error all are closed.
 func openListeners(role config.Role, cfg config.Config, inherited sockets) (l listeners, err error) {
 	defer func() {
 		if err != nil {
@@ -70,18 +70,18 @@ func openListeners(role config.Role, cfg config.Config, inherited sockets) (l li
 	if err = inherited.unused(role); err != nil {
 		return l, err
 	}
-	// Whoever holds the state directory is alone: what lies there is of a process that was killed.
+	// The process has locked the state directory, so this socket belongs to a process that was killed.
 	if err = os.Remove(config.AdminSocket(cfg.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return l, fmt.Errorf("remove the old admin socket: %w", err)
 	}
 	l.admin, err = listenUnix(config.AdminSocket(cfg.State), 0o600)
-	if err != nil && role != config.RoleGateway { // as on a file system without sockets: a node serves all the same
+	if err != nil && role != config.RoleGateway { // for example on a file system without sockets; a node can do without
 		l.admin, err = nil, nil
 	}
 	return l, err
 }
 
-// close closes what is open; it may be called again.
+// close closes all listeners. It may be called again.
 func (l listeners) close() {
 	for _, one := range []net.Listener{l.public, l.ssh, l.node, l.private, l.admin} {
 		if one != nil {
@@ -93,12 +93,12 @@ func (l listeners) close() {
 func listen(address, flag string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("%w; stop what uses the address, or give another one with %s", err, flag)
+		return nil, fmt.Errorf("%w: stop the program that uses the address, or set another one with %s", err, flag)
 	}
-	return bulk.Unpaced(l), nil // before anybody connects who would be paced for good
+	return bulk.Unpaced(l), nil // before the first connection, which would stay paced
 }
 
-// listenNode opens a node's port. A socket that nobody answers at is one that a killed process left, and is replaced.
+// listenNode opens the port of a node. A Unix socket of a process that was killed is replaced.
 func listenNode(address string, mode os.FileMode) (net.Listener, error) {
 	file, isUnix := strings.CutPrefix(address, config.UnixPrefix)
 	if !isUnix {
@@ -106,19 +106,19 @@ func listenNode(address string, mode os.FileMode) (net.Listener, error) {
 	}
 	if info, err := os.Lstat(file); err == nil {
 		if info.Mode().Type() != fs.ModeSocket {
-			return nil, fmt.Errorf("%s is there and is no socket; remove it, or give another path with --listen", file)
+			return nil, fmt.Errorf("%s exists and is not a socket: remove it, or set another path with --listen", file)
 		}
 		if answers(file) {
-			return nil, fmt.Errorf("another process answers at %s; stop it, or give another path with --listen", file)
+			return nil, fmt.Errorf("another process listens at %s: stop it, or set another path with --listen", file)
 		}
 		if err := os.Remove(file); err != nil {
-			return nil, fmt.Errorf("remove the socket that another process left: %w", err)
+			return nil, fmt.Errorf("remove the socket of a killed process: %w", err)
 		}
 	}
 	return listenUnix(file, mode)
 }
 
-// answers reports whether a process listens at a Unix socket. One that is too busy to say so counts.
+// answers reports whether a process listens at a Unix socket, even if it is too busy to accept the connection.
 func answers(file string) bool {
 	conn, err := net.DialTimeout("unix", file, time.Second)
 	if err == nil {
@@ -127,11 +127,10 @@ func answers(file string) bool {
 	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist)
 }
 
-// listenUnix makes a socket that only who has these rights may connect to, from its beginning on. It is removed when it
-// is closed.
+// listenUnix makes a socket with the given mode, which applies from the start. The socket is removed when it is closed.
 //
-// On Linux the file gets the rights that the socket has when it is bound. Elsewhere a socket has none, and for a moment
-// all new files of the process get fewer.
+// On Linux the file gets the mode of the socket that is bound. Elsewhere a socket has no mode, and the umask of the
+// process is changed for a moment.
 func listenUnix(file string, mode os.FileMode) (net.Listener, error) {
 	var config net.ListenConfig
 	if runtime.GOOS == "linux" {
@@ -146,9 +145,9 @@ func listenUnix(file string, mode os.FileMode) (net.Listener, error) {
 	}
 	l, err := config.Listen(context.Background(), "unix", file)
 	if err != nil {
-		return nil, fmt.Errorf("%w; the directory has to exist and be writable", err)
+		return nil, fmt.Errorf("%w: the directory must exist and be writable", err)
 	}
-	if err := os.Chmod(file, mode); err != nil { // what the process's umask took away
+	if err := os.Chmod(file, mode); err != nil { // the umask may have removed bits
 		l.Close()
 		return nil, err
 	}

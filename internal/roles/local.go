@@ -17,10 +17,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// ServeNode runs a node on the repositories for as long as do takes. It answers on the admin socket, where a server
-// would, so that a command, and another one that comes meanwhile, find it. The caller has the state directory.
+// ServeNode runs a node on the repositories while do runs. Like a server, it listens on the admin socket, so that the
+// caller and other commands find it. The caller has locked the state directory.
 func ServeNode(ctx context.Context, p Process, cfg config.Config, cache bool, do func() error) (err error) {
-	cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Cgroup.Enabled, cfg.Storage.Listen, cfg.Ops.Address = false, false, false, "", ""
+	cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Cgroup.Enabled = false, false, false
+	cfg.Storage.Listen, cfg.Ops.Address = "", ""
 	cfg.Cache.Enabled = cfg.Cache.Enabled && cache
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	var parts closers
@@ -45,8 +46,8 @@ func ServeNode(ctx context.Context, p Process, cfg config.Config, cache bool, do
 	return errors.Join(err, s.local.shutdown(limit), <-served)
 }
 
-// ReadNode runs a node on the repositories for as long as do takes, which reaches it by dial. It creates nothing, not
-// even a socket.
+// ReadNode runs a read-only node on the repositories while do runs. do connects to it with dial. ReadNode creates no
+// file.
 func ReadNode(ctx context.Context, p Process, cfg config.Config,
 	do func(dial func(context.Context) (net.Conn, error)) error) error {
 	cfg.Ops.Tree, cfg.Ops.Activity, cfg.Tracing.Endpoint = false, false, ""
@@ -71,10 +72,9 @@ func ReadNode(ctx context.Context, p Process, cfg config.Config,
 	return errors.Join(err, s.local.shutdown(limit), <-served, closeNode())
 }
 
-// OpenNode is a node on the repositories that sends and takes no packs.
+// OpenNode opens a node on the repositories without fetches and pushes.
 func OpenNode(program string, cfg config.Config, log *slog.Logger, o storage.Options,
-	classes map[process.Class]process.Limits) (
-	node *storage.Node, closeAll func() error, err error) {
+	classes map[process.Class]process.Limits) (node *storage.Node, closeAll func() error, err error) {
 	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: reaperProgram(&cfg, program, log),
 		Classes: classes})
 	if err != nil {
@@ -85,16 +85,15 @@ func OpenNode(program string, cfg config.Config, log *slog.Logger, o storage.Opt
 		defer cancel()
 		return runner.Close(limit)
 	}
-	o.Root, o.Hidden, o.Policy, o.Log, o.Runner = cfg.Root, []string{cfg.State,
-		cfg.Cache.Dir}, cfg.Fetch.Policy(), log, runner
-	o.Tables = repo.NewTables(runner)
+	o.Root, o.Hidden, o.Policy = cfg.Root, []string{cfg.State, cfg.Cache.Dir}, cfg.Fetch.Policy()
+	o.Log, o.Runner, o.Tables = log, runner, repo.NewTables(runner)
 	if node, err = storage.New(nil, o); err != nil {
 		return nil, nil, errors.Join(err, closeRunner())
 	}
 	return node, func() error { return errors.Join(closeRunner(), node.Close()) }, nil
 }
 
-// pairs is a listener within the process: each connection is a pair of sockets.
+// pairs is a listener for connections within the process. Each connection is a pair of sockets.
 type pairs struct {
 	conns  chan net.Conn
 	closed chan struct{}

@@ -19,11 +19,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/top"
 )
 
-// opsLinger is how long an answer of the private listener may take after everything else has ended.
+// opsLinger is the maximum time of a response of the private listener after all other parts have ended.
 const opsLinger = time.Second
 
-// watching is the private listener, the admin socket of a process without a local port, and the watchdog. They show a
-// server's parts, and outlive them.
+// watching has the private listener, the admin socket of a process without a local port, and the watchdog. They show
+// the parts of a server, and close after them.
 type watching struct {
 	reg      *prometheus.Registry
 	log      *slog.Logger
@@ -41,15 +41,17 @@ func newWatching(reg *prometheus.Registry, log *slog.Logger) *watching {
 	return &watching{reg: reg, log: log}
 }
 
-// start shows the parts of a server.
+// start starts the private listener, the admin socket and the watchdog for a server.
 func (w *watching) start(s *server, l listeners) {
 	w.ready = observe.NewReadiness(w.log, s.checks...)
 	metrics := observe.NewOpsMetrics()
 	s.register(metrics, w.ready)
 	w.ops = observe.NewOps(observe.OpsOptions{
 		Log: w.log, Registry: w.reg, Metrics: metrics, Notes: s.notes, Ready: w.isReady,
-		More: map[string]http.Handler{adminapi.DumpPath: s.dumps.handler(opsAgain), "GET " +
-			top.Path: top.New(s.topSources())},
+		More: map[string]http.Handler{
+			adminapi.DumpPath: s.dumps.handler(opsDumpInterval),
+			"GET " + top.Path: top.New(s.topSources()),
+		},
 	})
 	if l.private != nil {
 		if host, _ := config.SplitAddress(l.private.Addr().String()); !config.IsLoopback(host) {
@@ -105,7 +107,7 @@ func (w *watching) close(ctx context.Context) error {
 	return err
 }
 
-// topSources are the parts that "packhorse top" shows.
+// topSources returns the parts that "packhorse top" shows.
 func (s *server) topSources() top.Sources {
 	shown := top.Sources{
 		Role: string(s.role), Version: s.process.Version, Board: s.lanes.board, Lanes: s.lanes.metrics, Redact: auth.Redact,

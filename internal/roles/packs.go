@@ -22,11 +22,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// packSources are the sources of packs, each over the next: the cache, git pack-objects, and the processes that run it.
+// packSources has the sources of packs, each over the next one: the cache, git pack-objects, and the runner of git.
 type packSources struct {
-	source   packsource.Source // the top: the cache, or git without one
-	cache    *packcache.Cache  // nil: turned off
-	verifier *pack.Verifier    // nil: turned off
+	source   packsource.Source // the topmost source
+	cache    *packcache.Cache  // nil if disabled
+	verifier *pack.Verifier    // nil if disabled
 	runner   *process.Runner
 }
 
@@ -56,13 +56,13 @@ func (s *server) newPackSources() (*packSources, error) {
 	return p, p.open(&s.cfg, s.log, cacheMetrics)
 }
 
-// open puts git over the runner, and the cache over git.
+// open makes the source over the runner, and the cache over the source.
 func (p *packSources) open(cfg *config.Config, log *slog.Logger, metrics *packcache.Metrics) error {
 	fromGit, err := packsource.NewGit(p.runner, packsource.GitOptions{
 		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.ThreadsPerPack(), Window: cfg.Git.Window,
 		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow,
-		ShallowCompression: cfg.Git.ShallowCompression,
-		WindowMemory:       int64(cfg.Git.WindowMemory), Memory: cfg.MemoryShares().Git, Machine: admit.Memory(),
+		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory),
+		Memory: cfg.MemoryShares().Git, Machine: admit.Memory(),
 		Verifier: p.verifier, Damaged: func(r packsource.Repository) {
 			if p.cache != nil {
 				p.cache.Drop(r.Incarnation, packcache.Damaged)
@@ -88,8 +88,8 @@ func (p *packSources) open(cfg *config.Config, log *slog.Logger, metrics *packca
 	return err
 }
 
-// orNever converts a duration of zero, which means none in the configuration, to the value that means none in
-// packcache.Options.
+// orNever converts a duration of zero, which disables a feature in the configuration, to a negative one, which does so
+// in packcache.Options.
 func orNever(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1
@@ -97,7 +97,7 @@ func orNever(d time.Duration) time.Duration {
 	return d
 }
 
-// close ends the cache's fills with their git processes, then the verifications.
+// close ends the fills of the cache with their git processes, and then the verifications.
 func (p *packSources) close() error {
 	closeCache := func() error { return nil }
 	if p.cache != nil {
@@ -111,7 +111,7 @@ func (p *packSources) close() error {
 }
 
 // closeBelow closes the cache, which ends its fills and their git processes, and then the runner. After patience the
-// runner kills the processes that still run. The limit bounds both together.
+// runner kills the remaining processes. limit is the maximum time for both together.
 func closeBelow(closeCache func() error, closeRunner func(context.Context) error, patience, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -133,7 +133,7 @@ func closeBelow(closeCache func() error, closeRunner func(context.Context) error
 	}
 }
 
-// openCgroups makes the control groups. It returns nil if there are none, which is logged.
+// openCgroups makes the control groups. If that fails, it logs the error and returns nil.
 func openCgroups(c *config.CgroupConfig, log *slog.Logger, metrics *cgroup.Metrics) *cgroup.Tree {
 	if !c.Enabled {
 		return nil
@@ -148,21 +148,21 @@ func openCgroups(c *config.CgroupConfig, log *slog.Logger, metrics *cgroup.Metri
 		if wanted {
 			level = slog.LevelWarn
 		}
-		log.Log(context.Background(), level, "there are no cgroups for git commands: rlimits and niceness stand in", "error",
-			err)
+		log.Log(context.Background(), level, "git commands run without control groups, with rlimits and niceness instead",
+			"error", err)
 		return nil
 	}
 	return tree
 }
 
-// commandGroups names the group of each class of git commands.
+// commandGroups has the control group of each class of git commands.
 var commandGroups = map[process.Class]string{
 	packsource.ClassPack: "pack", receivepack.ClassReceive: "receive", receivepack.ClassHook: "receive",
 	storage.ClassMaintain: "maintenance",
 	storage.ClassGrep:     "search", repo.ClassRefs: "other", storage.ClassManage: "other",
 }
 
-// reaperProgram returns the command that runs the reaper, or nil if none is to run.
+// reaperProgram returns the command that runs the reaper, or nil if it is disabled or not needed.
 func reaperProgram(c *config.Config, program string, log *slog.Logger) []string {
 	if program == "" || c.Git.Reaper == config.ReaperOff {
 		return nil

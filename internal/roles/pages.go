@@ -12,14 +12,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/web/api"
 )
 
-// newSearchAPI makes the code search API of a public listener.
+// newSearchAPI makes the code search API for the public listener.
 func (s *server) newSearchAPI(o api.APIOptions) (*api.API, error) {
 	o.Version, o.Metrics, o.Built = s.process.Version, api.NewMetrics(), built()
 	s.register(o.Metrics)
 	return api.NewAPI(o)
 }
 
-// newPages serves the pages for browsers and the search API beside Git. It returns nil if both are disabled.
+// newPages makes the handler of pages for browsers and of the search API. It returns nil if both are disabled.
 func (s *server) newPages(files web.Files, searchAPI *api.API) (githttp.Pages, error) {
 	var pages *web.Pages
 	if s.cfg.HTTP.Pages {
@@ -51,7 +51,7 @@ func (s *server) newPages(files web.Files, searchAPI *api.API) (githttp.Pages, e
 	}, nil
 }
 
-// built is when this program was made, as far as it is known: the time of its commit, else of its file.
+// built returns the time of the commit from which this program was built, or the modification time of its file.
 func built() time.Time {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {

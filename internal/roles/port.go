@@ -13,9 +13,9 @@ import (
 
 // port is the server on one listener.
 type port struct {
-	// serve accepts on l until shutdown; it then returns nil.
+	// serve accepts connections from l until shutdown, and then returns nil.
 	serve func(l net.Listener) error
-	// shutdown stops accepting, waits for running requests, and cuts off those that still run when ctx ends.
+	// shutdown stops accepting and waits for running requests. When ctx ends, it cancels the remaining ones.
 	shutdown func(ctx context.Context) error
 }
 
@@ -25,7 +25,7 @@ type servedPort struct {
 	listener net.Listener
 }
 
-// newPort is an HTTP server on a listener that is wrapped.
+// newPort makes the port of an HTTP server. wrap wraps its listener.
 func newPort(h *http.Server, wrap func(net.Listener) net.Listener) *port {
 	e := &entrance{}
 	e.watch(h)
@@ -48,30 +48,30 @@ func newPort(h *http.Server, wrap func(net.Listener) net.Listener) *port {
 }
 
 const (
-	// freshPatience is how long a connection that was accepted has to send its first request once no more are accepted. It
-	// is as long as http.Server.Shutdown takes a new connection to be busy.
+	// freshPatience is the maximum wait for the first requests of accepted connections at a shutdown. It is the time for
+	// which http.Server.Shutdown regards a new connection as busy.
 	freshPatience = 5 * time.Second
 	freshPause    = time.Millisecond
 )
 
-// entrance is where connections come in. Its end comes before that of the HTTP server, which, from the begin of its
-// shutdown on, drops requests on connections that it has accepted.
+// entrance tracks new connections of an HTTP server. It closes before the server, because a server that shuts down
+// drops requests on connections that it has accepted.
 type entrance struct {
 	mu       sync.Mutex
 	listener net.Listener
 	closed   bool
 	serving  sync.WaitGroup // accepts
 
-	fresh   sync.Map     // net.Conn to *freshConn: connections that are open
-	waiting atomic.Int64 // those of them whose first request has not begun
+	fresh   sync.Map     // open connections: net.Conn to *freshConn
+	waiting atomic.Int64 // open connections without a first request
 }
 
-// freshConn is a connection until its first request has begun.
+// freshConn is the state of a connection.
 type freshConn struct{ begun atomic.Bool }
 
 type freshKey struct{}
 
-// watch follows the server's connections.
+// watch tracks the connections of the server.
 func (e *entrance) watch(h *http.Server) {
 	connContext, connState, handler := h.ConnContext, h.ConnState, h.Handler
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
@@ -107,7 +107,7 @@ func (e *entrance) begin(f *freshConn) {
 	}
 }
 
-// open says that what comes to l is accepted until the caller says that it is not any more.
+// open records that connections from l are accepted until the caller calls done.
 func (e *entrance) open(l net.Listener) (done func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -124,7 +124,7 @@ func (e *entrance) isClosed() bool {
 	return e.closed
 }
 
-// close accepts nothing more, and waits until what was accepted has sent its first request, for a while.
+// close stops accepting and waits, for a limited time, for the first requests of accepted connections.
 func (e *entrance) close(ctx context.Context) {
 	e.mu.Lock()
 	e.closed = true
@@ -132,7 +132,7 @@ func (e *entrance) close(ctx context.Context) {
 		e.listener.Close()
 	}
 	e.mu.Unlock()
-	e.serving.Wait() // or its listener would be closed twice, which is an error of the shutdown's
+	e.serving.Wait() // otherwise Shutdown could close the listener a second time and return the error
 	ctx, cancel := context.WithTimeout(ctx, freshPatience)
 	defer cancel()
 	for e.waiting.Load() > 0 && ctx.Err() == nil {

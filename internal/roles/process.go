@@ -1,6 +1,6 @@
 // Package roles wires the parts of a server. Each role (serve, storage, gateway, search) is one function in a file of
-// its own. It builds the parts in order, and pushes what closes them on one stack. Run (run.go) is the life of a
-// process: log, state directory, listeners, parts, serve, drain, close.
+// its own. It builds the parts in order and pushes their closers on one stack. Run (run.go) is the life of a process:
+// log, state directory, listeners, parts, serve, drain, close.
 package roles
 
 import (
@@ -8,9 +8,9 @@ import (
 	"os"
 )
 
-// Process is what a role knows of the process that it runs in.
+// Process has the properties of the process that a role runs in.
 type Process struct {
-	Stderr  io.Writer                // of the log, and of where the process listens
+	Stderr  io.Writer                // for the log and the addresses of the process
 	Getenv  func(name string) string // variables of the environment
 	Version string                   // of the program
 	// Revision is the commit of the program's source. Empty means unknown.
@@ -18,14 +18,13 @@ type Process struct {
 	// Program is the path of the program, which also runs the reaper. Empty means unknown: there is no reaper.
 	Program string
 
-	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. The configuration is read
-	// again at each.
+	// Hangups delivers SIGHUPs until stop is called. Each reloads the configuration. Nil means no reloads.
 	Hangups func() (signals <-chan os.Signal, stop func())
-	// Quits is the same for SIGQUIT, at which a dump is written, and for SIGUSR1, by which "packhorse debug dump" asks for
-	// one. Once stop is called SIGQUIT has its default effect again, and SIGUSR1 none.
+	// Quits does the same for SIGQUIT and for SIGUSR1, the signal of "packhorse debug dump". Each writes a dump. After
+	// stop SIGQUIT has its default effect again, and SIGUSR1 has no effect.
 	Quits func() (signals <-chan os.Signal, stop func())
 
-	// Sockets are listening sockets that the service manager opened for this process, by the names of sockets.go. The role
-	// closes them.
+	// Sockets are listening sockets that the service manager opened for this process. Their names are those of sockets.go.
+	// The role closes them.
 	Sockets []*os.File
 }

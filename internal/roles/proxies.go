@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// clientListeners wraps the listeners for clients: it counts connections, and reads PROXY headers of trusted proxies.
+// clientListeners wraps the listeners for clients. It limits connections and reads PROXY headers of trusted proxies.
 type clientListeners struct {
 	limits    connectionLimits
 	http, ssh *connlimit.Limiter // ssh is nil without a listener
@@ -26,12 +26,12 @@ func (s *server) newClientListeners() (*clientListeners, error) {
 	metrics := connlimit.NewMetrics()
 	s.register(metrics)
 	c := &clientListeners{limits: limitsOf(cfg, descriptors()), proxies: proxies, warnings: origin.NewWarnings(log)}
-	c.limits.tell(log)
+	c.limits.report(log)
 	answer := []byte(tooManyConnections)
 	if cfg.HTTP.TLSCert != "" {
-		answer = nil // it could not be read
+		answer = nil // a TLS client could not read it
 	}
-	// The connections of a proxy are those of many clients, and say nothing of any.
+	// A proxy has the connections of many clients, so it is exempt.
 	c.http = connlimit.New(connlimit.Options{
 		Name: "http", Connections: c.limits.http, PerAddress: c.limits.httpAddress, Exempt: proxies.Contain, Answer: answer,
 		Metrics: metrics, Log: log,
@@ -39,19 +39,18 @@ func (s *server) newClientListeners() (*clientListeners, error) {
 	if cfg.SSH.Address != "" {
 		c.ssh = connlimit.New(connlimit.Options{
 			Name: "ssh", Connections: c.limits.ssh, PerAddress: c.limits.sshAddress, Exempt: proxies.Contain, Metrics: metrics,
-			Log:    log,
-			Answer: []byte("too many connections; try again\r\n"),
+			Log: log, Answer: []byte("too many connections; try again\r\n"),
 		})
 	}
 	return c, nil
 }
 
-// listenHTTP and listenSSH wrap a listener: all connections are counted, PROXY headers are read, and connections are
-// counted by the client's address.
+// listenHTTP and listenSSH wrap a listener: they count all connections, read PROXY headers, and count connections by
+// the address of the client.
 func (c *clientListeners) listenHTTP(l net.Listener, cfg config.HTTPConfig) net.Listener {
 	answer := badHeaderHTTP
 	if cfg.TLSCert != "" {
-		answer = nil // it could not be read
+		answer = nil // a TLS client could not read it
 	}
 	return c.http.ByAddress(c.proxied(c.http.Listen(l), cfg.ProxyProtocol, answer))
 }
@@ -68,11 +67,11 @@ func (c *clientListeners) proxied(l net.Listener, on bool, answer func(string) [
 	return p.Listen(l)
 }
 
-// badHeaderHTTP tells a proxy in HTTP that it has sent no good PROXY header.
+// badHeaderHTTP returns the HTTP response to a proxy without a valid PROXY header.
 func badHeaderHTTP(why string) []byte {
 	return fmt.Appendf(nil, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nCache-Control: no-store\r\n"+
 		"Content-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n\r\n%s\n", len(why)+1, why)
 }
 
-// badHeaderSSH tells it a proxy in one line, which SSH servers may send before their banner (RFC 4253, section 4.2).
+// badHeaderSSH returns the same as a line, which SSH servers may send before their banner (RFC 4253, section 4.2).
 func badHeaderSSH(why string) []byte { return []byte(why + "\r\n") }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,14 +13,14 @@ import (
 )
 
 const (
-	leastRoom  = 16 << 20         // bytes: a file system with less is full, as no push is sure to fit
-	leastFiles = 16               // inodes
-	probeEvery = 10 * time.Second // between two probes that succeed
-	probeBytes = 4 << 10
-	probeFile  = "ready.probe" // in the state directory; removed at once
+	minRoom       = 16 << 20         // bytes; a file system with less is full
+	minFiles      = 16               // inodes
+	probeInterval = 10 * time.Second // minimum time between two successful probes
+	probeBytes    = 4 << 10
+	probeFile     = "ready.probe" // in the state directory; removed at once
 )
 
-// room is what a file system has free for this process. Files is negative where the file system has no such number.
+// room is the free space of a file system for this process. files is negative if the file system has no limit of files.
 type room struct{ bytes, files int64 }
 
 func roomOf(dir string) (room, error) {
@@ -36,25 +35,25 @@ func roomOf(dir string) (room, error) {
 	return r, nil
 }
 
-// check returns an error if there is too little to go on with.
+// check returns an error if the file system of dir is full.
 func (r room) check(dir string) error {
 	switch {
-	case r.bytes < leastRoom:
-		return fmt.Errorf("the file system of %s is full: it has %d KiB free; free some space", dir, r.bytes>>10)
-	case r.files >= 0 && r.files < leastFiles:
-		return fmt.Errorf("the file system of %s has room for %d more files; remove some, or make it with more inodes", dir,
-			r.files)
+	case r.bytes < minRoom:
+		return fmt.Errorf("the file system of %s has only %d KiB free: delete files", dir, r.bytes>>10)
+	case r.files >= 0 && r.files < minFiles:
+		return fmt.Errorf("the file system of %s has only %d inodes free: delete files, or create it with more inodes",
+			dir, r.files)
 	}
 	return nil
 }
 
-// stateCheck checks that the state directory can be written to, which cold fetches and pushes need. How full the cache
-// is does not matter: it keeps cache.min_free free.
+// stateCheck checks that the state directory is writable, which cold fetches and pushes need. A full cache does not
+// matter, because it keeps cache.min_free free.
 type stateCheck struct {
 	dir    string
 	start  os.FileInfo
 	room   func(dir string) (room, error)
-	probed time.Time // successfully
+	probed time.Time // latest successful probe; zero after a failure
 }
 
 func newStateCheck(dir string) (*stateCheck, error) {
@@ -68,14 +67,14 @@ func (c *stateCheck) look() error {
 		return fmt.Errorf("the state directory cannot be used: %w", err)
 	}
 	if !os.SameFile(now, c.start) {
-		return fmt.Errorf("the state directory %s is another one than at the start; mount its file system again, or "+
-			"restart the server", c.dir)
+		return fmt.Errorf("the state directory %s was replaced: mount its file system again, or restart the "+
+			"server", c.dir)
 	}
 	free, err := c.room(c.dir)
 	if err == nil {
 		err = free.check(c.dir)
 	}
-	if err == nil && time.Since(c.probed) >= probeEvery {
+	if err == nil && time.Since(c.probed) >= probeInterval {
 		if err = probe(filepath.Join(c.dir, probeFile)); err == nil {
 			c.probed = time.Now()
 		}
@@ -86,12 +85,12 @@ func (c *stateCheck) look() error {
 	return err
 }
 
-// probe writes a small file: that finds quotas and file systems that turned read-only, of which statfs(2) does not
-// tell.
+// probe writes a small file. That detects quotas and file systems that became read-only, which statfs(2) does not
+// report.
 func probe(path string) error {
 	err := os.WriteFile(path, make([]byte, probeBytes), 0o600)
-	if gone := os.Remove(path); err == nil {
-		err = gone
+	if removed := os.Remove(path); err == nil {
+		err = removed
 	}
 	if err != nil {
 		return fmt.Errorf("the state directory cannot be written to: %w", err)
@@ -99,16 +98,16 @@ func probe(path string) error {
 	return nil
 }
 
-// pushCheck returns a check that pushes find a root directory that can be written to; nil if this process cannot do so
-// in the first place, as for a mirror on a read-only mount.
+// pushCheck returns a check that the root directory is writable for pushes. It returns nil if the directory is not
+// writable at the start, for example a mirror on a read-only mount.
 func pushCheck(dir string) func() error {
 	if unix.Access(dir, unix.W_OK) != nil {
 		return nil
 	}
 	return func() error {
-		// that it is gone is for another check
+		// another check reports a missing directory
 		if err := unix.Access(dir, unix.W_OK); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("the root directory %s can no longer be written to: %w", dir, err)
+			return fmt.Errorf("the root directory %s is not writable any more: %w", dir, err)
 		}
 		free, err := roomOf(dir)
 		if errors.Is(err, unix.ENOENT) {
@@ -121,7 +120,7 @@ func pushCheck(dir string) func() error {
 	}
 }
 
-// addNodeChecks has readiness depend on what a node's fetches and pushes need.
+// addNodeChecks adds the readiness checks of a node.
 func (s *server) addNodeChecks() error {
 	state, err := newStateCheck(s.cfg.State)
 	if err != nil {
@@ -133,16 +132,4 @@ func (s *server) addNodeChecks() error {
 		s.checks = append(s.checks, observe.Check{Name: "push", Look: look})
 	}
 	return nil
-}
-
-// sticky returns a function that is true for ever once is was.
-func sticky(is func() bool) func() bool {
-	var mu sync.Mutex
-	was := false
-	return func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		was = was || is()
-		return was
-	}
 }

@@ -32,18 +32,18 @@ func TestStateCheck(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("a probe leaves %v, %v", left, err)
 	}
-	free = room{leastRoom - 1, 1 << 20}
-	says("is full: it has 16383 KiB free")
+	free = room{minRoom - 1, 1 << 20}
+	says("has only 16383 KiB free")
 	free = room{1 << 40, 0}
-	says("room for 0 more files")
+	says("has only 0 inodes free")
 	free = room{1 << 40, 1 << 20}
 	says("")
 	// What statfs(2) does not know: a quota, or a file system that turned read-only.
 	if err := os.Mkdir(filepath.Join(dir, probeFile), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	says("") // within probeEvery
-	c.probed = c.probed.Add(-probeEvery)
+	says("") // within probeInterval
+	c.probed = c.probed.Add(-probeInterval)
 	says("cannot be written to")
 	if err := os.RemoveAll(filepath.Join(dir, probeFile)); err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestStateCheck(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	says("another one than at the start")
+	says("was replaced")
 	if real, err := roomOf(t.TempDir()); err != nil || real.bytes <= 0 {
 		t.Errorf("%+v, %v", real, err)
 	}

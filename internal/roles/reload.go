@@ -10,19 +10,19 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe"
 )
 
-// reloader reads the configuration again at each SIGHUP. Nodes, routes, rules, the application's workers and pools, and
-// the log's level change at once; of what needs a restart the log tells the keys. A configuration that the process
-// would not start with changes nothing.
+// reloader reads the configuration again at each SIGHUP. Nodes, routes, rules, workers and pools of the application,
+// and the log level change at once. The log names the changed keys that need a restart. An invalid configuration
+// changes nothing.
 type reloader struct {
 	source  *config.Source
-	hangups func() (signals <-chan os.Signal, stop func()) // see Env
-	running config.Config                                  // what holds now
+	hangups func() (signals <-chan os.Signal, stop func()) // as Process.Hangups
+	running config.Config                                  // in force
 	level   *slog.LevelVar
 	log     *slog.Logger
 	apply   func(config.Config) error
 }
 
-// untilDone waits for ctx to end, and reloads meanwhile.
+// untilDone reloads the configuration until ctx ends.
 func (r *reloader) untilDone(ctx context.Context) {
 	if r.hangups == nil {
 		<-ctx.Done()
@@ -50,7 +50,7 @@ func (r *reloader) reload() {
 		err = r.apply(cfg)
 	}
 	if err != nil {
-		r.log.Error("the configuration stays as it was: it cannot be used as it is now", "file", r.source.File, "error", err)
+		r.log.Error("cannot reload the configuration: the previous one stays in force", "file", r.source.File, "error", err)
 		return
 	}
 	if err := setLevel(r.level, cfg.Log.Level); err == nil {

@@ -20,19 +20,19 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// heapFloor is the size of an allocation that is never touched. It costs no memory. It makes the garbage collector wait
-// until there is as much garbage more: each collection empties the pools of buffers, too. The heap of a role has 20 to 40
-// MiB. Without a floor a storage node under load gave 3 to 5 % of its CPU time to collections. With a larger one a server
-// grows beyond 100 MB under 30 clients (docs/reference/benchmarks.md). A gateway before an application has many short
-// requests, which leave about 10 KB of garbage each, and 15 % more throughput with appHeapFloor.
+// heapFloor is the size of an allocation that is never touched. It needs no memory, but delays garbage collections,
+// which also empty the pools of buffers, until there is as much more garbage. The heap of a role has 20 to 40 MiB.
+// Without the floor a storage node under load spent 3 to 5 % of its CPU time on collections. With a larger one a server
+// exceeds 100 MB under 30 clients (docs/reference/benchmarks.md). A gateway before an application has many short
+// requests with about 10 KB of garbage each, and 15 % more throughput with appHeapFloor.
 const (
 	heapFloor    = 16 << 20
 	appHeapFloor = 64 << 20
 )
 
-// Run runs a role until ctx ends or a part fails. The end has four steps: readiness turns red; after shutdown.delay the
-// listeners close; running requests get shutdown.grace; then everything closes in the reverse order of its start, the
-// private listener last, so that the end can be observed.
+// Run runs a role until ctx ends or a part fails. The shutdown has four steps. Readiness turns red. After
+// shutdown.delay the listeners close. Running requests get shutdown.grace. Then all parts close in the reverse order of
+// their start, the private listener last, so that operators can observe the shutdown.
 func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) (err error) {
 	floorSize := heapFloor
 	if cfg.App.Enabled() {
@@ -44,7 +44,7 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(share + int64(floorSize)))
 	}
 
-	// What closes at the end, in the order of this function from the bottom up.
+	// The parts close at the end, in the reverse order of this function.
 	var parts closers
 	defer func() { err = errors.Join(err, parts.close()) }()
 
@@ -66,7 +66,7 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 		return cli.Usage(err)
 	}
 	parts.push("inherited sockets", infallible(inherited.close))
-	loaded := cfg // a configuration that is read again is compared with this one
+	loaded := cfg // reloads compare their configuration with this one
 	if cfg, err = inherited.addressed(cfg, role); err != nil {
 		return cli.Usage(err)
 	}
@@ -85,11 +85,11 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	parts.push("listeners", infallible(listeners.close))
 	if role.OwnsRepositories() {
 		if err := statedir.WriteNote(cfg.Root, cfg.State); err != nil {
-			log.Warn("cannot note the state directory below the root: commands need --state", "error", err)
+			log.Warn("cannot record the state directory below the root: commands need --state", "error", err)
 		}
 	}
 
-	// The private listener, the admin socket and the watchdog are above the parts that they show, and close after them.
+	// The private listener, the admin socket and the watchdog show the other parts, and close after them.
 	reg := observe.NewRegistry(p.Version)
 	if observe.LogFormat(cfg.Log.Format, p.Stderr) != "json" {
 		held.hold()
@@ -117,7 +117,7 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	serving := new(errgroup.Group)
 	for _, one := range ports {
 		serving.Go(func() error {
-			defer stop() // one that fails ends the process
+			defer stop() // a failing port ends the process
 			return one.serve(one.listener)
 		})
 	}
@@ -128,24 +128,24 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	w.draining.Store(true)
 	start.Leaving = true
 	if err := state.Write(start); err != nil {
-		log.Warn("cannot write to the state directory that this process leaves it", "error", err)
+		log.Warn("cannot record in the state directory that this process is stopping", "error", err)
 	}
 	for _, drain := range srv.drains {
 		drain()
 	}
-	if ctx.Err() != nil { // asked to stop; no listener failed
+	if ctx.Err() != nil { // a regular stop, not a failed port
 		log.Info("draining", "delay", cfg.Shutdown.Delay.String(), "grace", cfg.Shutdown.Grace.String())
 		time.Sleep(cfg.Shutdown.Delay.Duration)
 	}
-	cut := shutdown(ctx, cfg.Shutdown.Grace.Duration, ports)
+	ended := shutdown(ctx, cfg.Shutdown.Grace.Duration, ports)
 	if handover {
 		// The next gateway can start while this one finishes its requests. It needs the state directory and the private
 		// address, which only one process can have.
 		_ = serving.Wait()
 		err = errors.Join(w.close(context.WithoutCancel(ctx)), state.Close())
 	}
-	if failed := <-cut; errors.Is(failed, context.DeadlineExceeded) {
-		log.Warn("requests still ran after shutdown.grace and were cut off", "grace", cfg.Shutdown.Grace.String())
+	if failed := <-ended; errors.Is(failed, context.DeadlineExceeded) {
+		log.Warn("requests were canceled after shutdown.grace", "grace", cfg.Shutdown.Grace.String())
 	} else {
 		err = errors.Join(err, failed)
 	}
@@ -156,7 +156,8 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	return err
 }
 
-// shutdown closes the listeners of ports. The result is sent when all requests have ended, or were cut off after grace.
+// shutdown closes the listeners of ports. It sends the result when all requests have ended or were canceled after
+// grace.
 func shutdown(ctx context.Context, grace time.Duration, ports []servedPort) <-chan error {
 	result := make(chan error, 1)
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
@@ -171,18 +172,18 @@ func shutdown(ctx context.Context, grace time.Duration, ports []servedPort) <-ch
 	return result
 }
 
-// checkGit refuses a git program that is too old. One that does not tell its version may be new enough.
+// checkGit returns an error if the git program is too old. An unknown version is only logged.
 func checkGit(ctx context.Context, program string, log *slog.Logger) error {
 	v, text, err := process.VersionOf(ctx, program)
 	if err != nil {
-		log.Warn("cannot find out the version of git", "error", err)
+		log.Warn("cannot determine the version of git", "error", err)
 		return nil
 	}
 	log.Debug("found git", "program", program, "version", text)
 	return doctor.TooOld(program, v)
 }
 
-// newLog makes the log, which is written to w, and what changes its level.
+// newLog makes a log that writes to w, with a variable level.
 func newLog(p Process, cfg config.LogConfig, w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
 	level := new(slog.LevelVar)
 	if err := setLevel(level, cfg.Level); err != nil {

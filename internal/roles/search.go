@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"time"
 
+	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -17,13 +18,11 @@ import (
 
 // buildSearch builds a process that indexes the repositories of storage nodes and searches for gateways.
 func (s *server) buildSearch() error {
-	nodes := &searchNodes{source: searchremote.NewSource(nil), log: s.log}
-	s.closers.push("connections to storage nodes", nodes.close)
-	if err := nodes.apply(s.cfg); err != nil {
+	source, err := s.addSearchedNodes()
+	if err != nil {
 		return err
 	}
-	s.reloads = append(s.reloads, reloadStep{apply: nodes.apply})
-	if err := s.addSearch(nodes.source); err != nil {
+	if err := s.addSearch(source); err != nil {
 		return err
 	}
 	s.checks = append(s.checks, observe.Check{Name: "search", Look: s.checkSearch})
@@ -40,21 +39,53 @@ func (s *server) buildSearch() error {
 	return nil
 }
 
-const (
-	// searchDelay is how long after the start of a server its processes for searches are started: first come those who
-	// fetch.
-	searchDelay = time.Second
-	// indexDebounce is how long a change waits for others before it is indexed, searchScan how long until a new repository
-	// is found.
-	indexDebounce = 200 * time.Millisecond
-	searchScan    = 2 * time.Second
-	// maxDeltas is how often what has changed is put on top of an index before it is made anew.
-	maxDeltas = 20
-)
+// addSearchedNodes connects the search process to its storage nodes. They follow the configuration.
+func (s *server) addSearchedNodes() (*searchremote.Source, error) {
+	source, table := searchremote.NewSource(nil), &nodeTable[searchremote.Node]{log: s.log}
+	closeNode := func(n searchremote.Node) { n.Client.Close() }
+	connect := func(c config.NodeConfig) (searchremote.Node, error) {
+		n := searchremote.Node{Name: c.Name}
+		trust, err := c.LoadTrust(s.log)
+		if err == nil {
+			n.Client, err = client.New(c.Address, ClientOptions(trust, c.ServerName))
+		}
+		return n, err
+	}
+	apply := func(cfg config.Config) error {
+		unused, err := table.apply(cfg, connect, closeNode, func(to []nodeRoute[searchremote.Node]) error {
+			routes := make([]searchremote.Route, len(to))
+			for i, r := range to {
+				routes[i] = searchremote.Route{Prefix: r.prefix, Nodes: r.nodes}
+			}
+			source.Set(routes)
+			return nil
+		})
+		for _, n := range unused {
+			closeNode(n)
+		}
+		return err
+	}
+	s.closers.push("connections to storage nodes", infallible(func() {
+		for n := range table.all() {
+			closeNode(n)
+		}
+	}))
+	s.reloads = append(s.reloads, reloadStep{apply: apply})
+	return source, apply(s.cfg)
+}
 
-// searchNice is the priority of searches: what git's clients wait for comes first, and they come well before what
-// indexes.
-const searchNice = 2
+const (
+	// searchDelay is the time from the start of a server to that of its search processes. Fetches have priority.
+	searchDelay = time.Second
+	// indexDebounce is the time for which a change waits for further ones before it is indexed.
+	indexDebounce = 200 * time.Millisecond
+	// searchScan is the time between two scans for new repositories.
+	searchScan = 2 * time.Second
+	// maxDeltas is the maximum number of additions to an index before it is rebuilt.
+	maxDeltas = 20
+	// searchNice is the niceness of searches: below that of Git requests, and well above that of indexing.
+	searchNice = 2
+)
 
 // addSearch starts an engine that indexes the repositories of source. It closes before the source.
 func (s *server) addSearch(source search.Source) error {
@@ -67,8 +98,8 @@ func (s *server) addSearch(source search.Source) error {
 		Dir: cfg.Dir, Source: source, Program: program, Branches: cfg.Branches,
 		Build:   ipc.Build{Version: s.process.Version, Revision: s.process.Revision},
 		MaxFile: int64(cfg.MaxFile), ShardSize: cfg.ShardSize(), SearchMemory: 2 * int64(cfg.Memory),
-		IndexMemory: int64(cfg.Memory),
-		IndexNice:   cfg.Nice, SearchNice: min(cfg.Nice, searchNice), Ctags: findCtags(cfg.Ctags, s.log),
+		IndexMemory: int64(cfg.Memory), IndexNice: cfg.Nice, SearchNice: min(cfg.Nice, searchNice),
+		Ctags: findCtags(cfg.Ctags, s.log),
 		Delay: searchDelay, Debounce: indexDebounce, Scan: searchScan, Deltas: maxDeltas, Results: cfg.Results,
 		Timeout: cfg.Timeout.Duration, Log: s.log, Metrics: metrics, Account: s.lanes.account(searches),
 	})
@@ -80,13 +111,13 @@ func (s *server) addSearch(source search.Source) error {
 // checkSearch returns an error while searches cannot be answered.
 func (s *server) checkSearch() error {
 	if status := s.search.Status(nil); !status.Searching {
-		return fault.New(fault.Unavailable, "the process that searches does not run: %s",
-			cmp.Or(status.Error, "it is being started"))
+		return fault.New(fault.Unavailable, "the search process is not running: %s",
+			cmp.Or(status.Error, "it is starting"))
 	}
 	return nil
 }
 
-// findCtags finds the program; Debian turns its name around.
+// findCtags returns the path of the program, or "". Debian has another name for it.
 func findCtags(name string, log *slog.Logger) string {
 	names := []string{name}
 	if name == "universal-ctags" {
@@ -98,7 +129,7 @@ func findCtags(name string, log *slog.Logger) string {
 		}
 	}
 	if name != "" {
-		log.Info("without universal-ctags searches for symbols find nothing", "index.ctags", name)
+		log.Info("universal-ctags is missing: searches for symbols have no results", "index.ctags", name)
 	}
 	return ""
 }

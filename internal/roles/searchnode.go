@@ -11,10 +11,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// searchNode is the node in this process as a search.Source.
+// searchNode is a search.Source over the node in this process.
 type searchNode struct {
 	node *storage.Node
-	cold *admit.Lane // for what git has to search
+	cold *admit.Lane // for git grep
 }
 
 var _ search.Source = searchNode{}
@@ -53,15 +53,15 @@ func (s searchNode) Heads(ctx context.Context, repository git.RepoPath,
 			version = r.Version
 		}
 	})
-	if err == nil && version == (git.Version{}) { // of no branch, or because the repository itself is not there
+	if err == nil && version == (git.Version{}) { // no branch exists, or the repository does not
 		_, version, err = s.node.Exists(ctx, repository, "refs/heads/main")
 	}
 	return heads, version, err
 }
 
-// headOf is where a branch is: the ref that was found under its name.
-func headOf(asked string, ref refs.Ref, err error) search.Head {
-	h := search.Head{Name: asked, Commit: ref.ID, Err: err}
+// headOf returns the head of a branch from the ref that its name resolved to.
+func headOf(branch string, ref refs.Ref, err error) search.Head {
+	h := search.Head{Name: branch, Commit: ref.ID, Err: err}
 	if !ref.Peeled.IsZero() {
 		h.Commit = ref.Peeled
 	}

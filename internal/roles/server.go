@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// server is the parts of a process with a role. The function of the role (buildServe, buildStorage, buildGateway,
-// buildSearch) builds them in order; a part that is nil does not exist in the role.
+// server has the parts of a process with a role. The function of the role (buildServe, buildStorage, buildGateway,
+// buildSearch) builds them in order. Parts that the role does not need are nil.
 type server struct {
 	role    config.Role
 	cfg     config.Config // of the start
@@ -33,25 +33,25 @@ type server struct {
 	packs       *packSources
 	node        *storage.Node
 	search      *search.Engine
-	remoteIndex *searchremote.Index // of the search process that a gateway asks
+	remoteIndex *searchremote.Index // in another process
 	app         *app.Proxy
 
 	hostKeys []string // fingerprints of the SSH host keys, each after its kind
 	dumps    dumps
 	checks   []observe.Check // readiness needs all of them
-	notes    func() []string // warnings for an operator while requests are answered; may be nil
-	drains   []func()        // tell clients and gateways to send no more requests
+	notes    func() []string // warnings for the response of /readyz; may be nil
+	drains   []func()        // announce the shutdown to clients and gateways
 	reloads  []reloadStep    // in the order in which they are applied
 	closers  *closers
 }
 
-// reloadStep applies a part of a configuration that was read again.
+// reloadStep applies a part of a reloaded configuration.
 type reloadStep struct {
 	check func(config.Config) error // must not change anything; may be nil
 	apply func(config.Config) error
 }
 
-// build builds the parts of a role and pushes their closers. After an error the closers hold what was built until then.
+// build builds the parts of a role and pushes their closers, also those of the parts that exist before an error.
 func build(role config.Role, cfg config.Config, log *slog.Logger, reg prometheus.Registerer, p Process,
 	c *closers) (*server, error) {
 	s := &server{role: role, cfg: cfg, log: log, reg: reg, process: p, closers: c}
@@ -70,8 +70,7 @@ func build(role config.Role, cfg config.Config, log *slog.Logger, reg prometheus
 	return s, s.buildServe()
 }
 
-// reload applies a configuration that was read again. After an error of a check, or of the first step, everything is as
-// it was.
+// reload applies a reloaded configuration. After an error of a check, or of the first step, nothing has changed.
 func (s *server) reload(cfg config.Config) error {
 	for _, step := range s.reloads {
 		if step.check != nil {
@@ -88,7 +87,7 @@ func (s *server) reload(cfg config.Config) error {
 	return nil
 }
 
-// ports lists the servers with the listeners that they answer on.
+// ports returns the ports of the server with their listeners.
 func (s *server) ports(l listeners) []servedPort {
 	var list []servedPort
 	for _, one := range []servedPort{{s.public, l.public}, {s.ssh, l.ssh}, {s.control, l.node}, {s.local, l.admin}} {
@@ -99,7 +98,7 @@ func (s *server) ports(l listeners) []servedPort {
 	return list
 }
 
-// metricSet is the metrics of a package.
+// metricSet has the metrics of a package.
 type metricSet interface{ Collectors() []prometheus.Collector }
 
 func (s *server) register(all ...metricSet) { register(s.reg, all...) }

@@ -24,15 +24,14 @@ const (
 	opsSocket  = "ops"
 )
 
-// sockets are the listening sockets that the process has from its service manager and has not taken yet, by name. They
-// stay open there when this process closes its own, so that the kernel goes on queueing connections for the next
-// process.
+// sockets are the listening sockets from the service manager that no part of the process uses yet, by name. The manager
+// keeps them open when the process closes its own, so that the kernel queues connections for the next process.
 type sockets map[string]net.Listener
 
-// InheritedSockets are the files of LISTEN_FDS, if they are for this process. It removes the variables.
+// InheritedSockets returns the files of LISTEN_FDS if they are for this process. It unsets the variables.
 func InheritedSockets() []*os.File { return activation.Files(true) }
 
-// inherit makes listeners of inherited files, and closes the files.
+// inherit makes listeners from inherited files, and closes the files.
 func inherit(files []*os.File) (s sockets, err error) {
 	s = sockets{}
 	for _, f := range files {
@@ -50,11 +49,11 @@ func inherit(files []*os.File) (s sockets, err error) {
 func (s sockets) add(f *os.File) error {
 	name := f.Name()
 	if names := []string{httpSocket, sshSocket, nodeSocket, opsSocket}; !slices.Contains(names, name) {
-		return fmt.Errorf("inherited socket %q: unknown name; set FileDescriptorName= of the socket unit to one of %s", name,
-			strings.Join(names, ", "))
+		return fmt.Errorf("inherited socket %q: unknown name: set FileDescriptorName= of the socket unit to one of %s",
+			name, strings.Join(names, ", "))
 	}
 	if s[name] != nil {
-		return fmt.Errorf("inherited socket %q: there are two of this name; a socket unit has one ListenStream=", name)
+		return fmt.Errorf("inherited socket %q: the name occurs twice: use one ListenStream= in the socket unit", name)
 	}
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -67,9 +66,8 @@ func (s sockets) add(f *os.File) error {
 	return nil
 }
 
-// addressed returns a configuration whose listeners have the addresses of the inherited sockets. An error says what
-// such an address would let in that is not meant: other machines may reach the socket, though they do not reach the
-// address of the configuration. Unix sockets change nothing.
+// addressed returns the configuration with the addresses of the inherited sockets. It checks that they do not give
+// access to more machines than the configuration permits. Unix sockets change nothing.
 func (s sockets) addressed(cfg config.Config, role config.Role) (config.Config, error) {
 	if len(s) == 0 {
 		return cfg, nil
@@ -99,7 +97,7 @@ func (s sockets) addressed(cfg config.Config, role config.Role) (config.Config, 
 	return cfg, nil
 }
 
-// listen gives the inherited socket of a name, or opens one.
+// listen returns the inherited socket with a name, or else the result of open.
 func (s sockets) listen(name string, open func() (net.Listener, error)) (net.Listener, error) {
 	if l := s[name]; l != nil {
 		delete(s, name)
@@ -108,11 +106,11 @@ func (s sockets) listen(name string, open func() (net.Listener, error)) (net.Lis
 	return open()
 }
 
-// unused is an error if a socket was not taken: its clients would wait for ever.
+// unused returns an error if a socket is not used by the role, because its clients would wait forever.
 func (s sockets) unused(role config.Role) error {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
-		return fmt.Errorf("inherited socket %q: packhorse %s does not listen there; set the address in the configuration, "+
-			"or remove the socket unit", name, role)
+		return fmt.Errorf("inherited socket %q: packhorse %s does not use it: set the address in the configuration, or "+
+			"remove the socket unit", name, role)
 	}
 	return nil
 }

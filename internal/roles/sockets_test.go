@@ -47,8 +47,8 @@ func TestInherit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for says, files := range map[string][]*os.File{
-		`"packhorse.socket": unknown name; set FileDescriptorName=`: {file("http"), file("packhorse.socket")},
-		`"http": there are two of this name`:                        {file("http"), file("http")},
+		`"packhorse.socket": unknown name: set FileDescriptorName=`: {file("http"), file("packhorse.socket")},
+		`"http": the name occurs twice`:                             {file("http"), file("http")},
 		`"http": not a listening stream socket`:                     {noSocket},
 	} {
 		if _, err := inherit(files); err == nil || !strings.Contains(err.Error(), says) {
@@ -62,7 +62,7 @@ func TestInherit(t *testing.T) {
 	cfg := config.DefaultConfig()
 	cfg.State, cfg.Ops.Address = t.TempDir(), ""
 	if _, err := openListeners(config.RoleGateway, cfg, s); err == nil ||
-		!strings.Contains(err.Error(), `"ssh": packhorse gateway does not listen there`) {
+		!strings.Contains(err.Error(), `"ssh": packhorse gateway does not use it`) {
 		t.Errorf("a socket that nobody asked for: %v", err)
 	}
 	if s, err = inherit([]*os.File{file("http")}); err != nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/gitssh"
 )
 
-// loadHostKeys reads the host keys. In a directory that the configuration names, the kinds that are there are a choice;
-// the state directory gets all.
+// loadHostKeys reads the host keys. It adds missing kinds in the state directory, but not in a configured directory.
 func loadHostKeys(c *config.Config, log *slog.Logger) ([]ssh.Signer, error) {
 	if c.SSH.HostKeys != "" {
 		return gitssh.LoadHostKeys(c.SSH.HostKeys, false, log)
@@ -47,9 +46,8 @@ func (s *server) addSSH(core *gateway.Gateway, callers *auth.Auth, clients *clie
 			Exempt: clients.ssh.Exempt,
 		},
 		LoginGrace: cfg.LoginGrace.Duration, AuthTries: cfg.AuthTries, KeepAlive: cfg.KeepAlive.Duration,
-		Idle:        cfg.IdleTimeout.Duration,
-		SessionIdle: cfg.SessionIdleTimeout.Duration,
-		WriteStall:  s.cfg.HTTP.WriteStall.Duration, Sessions: cfg.Sessions,
+		Idle: cfg.IdleTimeout.Duration, SessionIdle: cfg.SessionIdleTimeout.Duration,
+		WriteStall: s.cfg.HTTP.WriteStall.Duration, Sessions: cfg.Sessions,
 	})
 	if err != nil {
 		return err

@@ -1,5 +1,26 @@
 package roles
 
+import (
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/control"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/lookup"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
+	"github.com/packhorse-git/packhorse/internal/repo"
+	"github.com/packhorse-git/packhorse/internal/sidechannel"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/uploadpack"
+	"github.com/packhorse-git/packhorse/internal/webhook"
+)
+
 // buildStorage builds a storage node for gateways in other processes.
 func (s *server) buildStorage() error {
 	// Rules and a hook are known if node and gateways have the same configuration file.
@@ -9,4 +30,159 @@ func (s *server) buildStorage() error {
 	}
 	s.addLocal()
 	return nil
+}
+
+// CloseLimit is the maximum time for git processes to end when no request reads from them. After closePatience they are
+// killed.
+const (
+	CloseLimit    = 5 * time.Second
+	closePatience = CloseLimit / 2
+)
+
+// addNode adds a storage node, and its port for gateways if it has one.
+func (s *server) addNode() error {
+	hooks, err := s.newWebhooks()
+	if err != nil {
+		return err
+	}
+	s.closers.push("repositories", func() error { // closes after the git processes that read from them
+		if s.node == nil {
+			return nil
+		}
+		return s.node.Close()
+	})
+	if s.packs, err = s.newPackSources(); err != nil {
+		return err
+	}
+	runner := s.packs.runner
+	if s.cfg.Lanes.Adaptive {
+		pressure := admit.NewPressure(runner.Contention, runner.Queue(packsource.ClassPack),
+			runner.Queue(receivepack.ClassReceive))
+		s.register(pressure)
+		s.closers.push("measurement of CPU pressure", infallible(pressure.Close))
+	}
+	if s.node, err = s.newNode(hooks); err != nil {
+		return err
+	}
+	s.closers.push("background work of the node", infallible(s.node.StopBackground))
+	if err := s.addNodeChecks(); err != nil {
+		return err
+	}
+	completePushes(s.node, s.log)
+	if hooks != nil {
+		if err := startWebhooks(hooks, s.node); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Storage.Listen == "" {
+		return nil
+	}
+	return s.addNodePort()
+}
+
+// newNode makes the node over the pack sources.
+func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
+	cfg, runner := s.cfg, s.packs.runner
+	refMetrics, graphMetrics := refs.NewMetrics(), graph.NewMetrics()
+	lookups, metrics := lookup.NewMetrics(), storage.NewMetrics()
+	s.register(refMetrics, graphMetrics, lookups, metrics)
+	epoch, err := storage.NextEpoch(cfg.State)
+	if err != nil {
+		return nil, err
+	}
+	sessions := uploadpack.New(s.packs.source, uploadpack.Options{
+		Agent: "packhorse/" + s.process.Version, Wants: uploadpack.Wants(cfg.Fetch.Wants), Warmup: s.newWarmup(),
+		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow,
+			DeepenNot: cfg.Fetch.MaxShallow},
+	})
+	pushes, err := s.newPushes(hooks)
+	if err != nil {
+		return nil, err
+	}
+	return storage.New(sessions, storage.Options{
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), Log: s.log, Epoch: epoch,
+		Pushes: pushes, SetHead: cfg.Push.SetHead, Packs: s.packs.cache, Verifier: s.packs.verifier,
+		Runner: runner, Upkeep: cfg.Maintenance.Upkeep(), Tables: repo.NewTables(runner),
+		Metrics: metrics, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
+		Lookups: lookup.Options{
+			Metrics: lookups, Memory: admit.NewBudget("objects",
+				config.AtMost(lookup.DefaultMemory, cfg.MemoryShares().Server/4)),
+		},
+	})
+}
+
+// newWarmup returns nil if warm-up is disabled.
+func (s *server) newWarmup() *uploadpack.Warmup {
+	cfg := s.cfg.Warmup
+	if !cfg.Enabled {
+		return nil
+	}
+	slots := s.packs.runner.Queue(packsource.ClassPack)
+	w := &uploadpack.Warmup{
+		Window: cfg.Window.Duration, MinRequests: cfg.Least, Packs: cfg.Packs, MaxBytes: int64(cfg.MaxBytes),
+		Metrics: uploadpack.NewWarmupMetrics(),
+		Idle:    func() bool { return slots.Queued() == 0 && slots.InUse() < slots.Size() },
+		Crowded: func() bool { return slots.Queued() > 0 },
+	}
+	s.register(w.Metrics)
+	return w
+}
+
+// newPushes returns nil if pushes are disabled.
+func (s *server) newPushes(hooks *webhook.Hooks) (*receivepack.Server, error) {
+	push := s.cfg.Push
+	if !push.Enabled {
+		return nil, nil
+	}
+	metrics := receivepack.NewMetrics()
+	s.register(metrics)
+	o := receivepack.Options{
+		Runner: s.packs.runner, Agent: "packhorse/" + s.process.Version, SessionID: s.cfg.Fetch.SessionID, Fsck: push.Fsck,
+		MaxSize: int64(push.MaxSize), MaxMemory: int64(push.MaxMemory), MaxCommands: push.MaxCommands,
+		MaxOptions: push.MaxOptions,
+		Hooks:      push.HooksDir, HookTime: push.HookTimeLimit.Duration, HooksConfig: push.HooksGitConfig,
+		RepositoryHooks: push.HookPolicy(),
+		Scripts:         filepath.Join(s.cfg.State, "hooks"), Journal: filepath.Join(s.cfg.State, "pushes"), Metrics: metrics,
+		Log: s.log,
+	}
+	if hooks != nil && hooks.Decides() {
+		o.Decider = hooks
+	}
+	if hooks != nil && hooks.Delivers() {
+		o.Recorder = hooks
+	}
+	return receivepack.New(o)
+}
+
+// addNodePort adds the port for gateways: the control API, and side channels for packs.
+func (s *server) addNodePort() error {
+	cfg, lanes := s.cfg.Storage, &s.lanes
+	trust, err := cfg.LoadTrust(s.log)
+	if err != nil {
+		return err
+	}
+	metrics, channelMetrics := control.NewMetrics(), sidechannel.NewMetrics()
+	s.register(metrics, channelMetrics)
+	channels := sidechannel.NewServer(sidechannel.Options{
+		Pump: lanes.pump, Max: cfg.Channels, Idle: cfg.ChannelIdle.Duration, Stall: cfg.Stall.Duration,
+		Metrics: channelMetrics, Log: s.log,
+	})
+	s.closers.push("side channels", channels.Close)
+	o := s.controlOptions(metrics)
+	o.Node, o.Channels, o.Lookups, o.MaxRequest = s.node, channels, s.cfg.Lanes.Search, int64(s.cfg.HTTP.MaxBody)
+	handler := s.addControl(o, trust)
+	lanes.memory.Anonymous(s.cfg.Lanes.Anonymous, handler.CallersKnown)
+	lanes.metrics.Queue("search", handler.Slots())
+	return nil
+}
+
+// sticky returns a function that returns true from the first time on that condition does.
+func sticky(condition func() bool) func() bool {
+	var met atomic.Bool
+	return func() bool {
+		if !met.Load() && condition() {
+			met.Store(true)
+		}
+		return met.Load()
+	}
 }

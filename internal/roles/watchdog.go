@@ -23,11 +23,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// cpuProfile is how long the CPU profile of a dump takes.
+// cpuProfile is the duration of the CPU profile of a dump.
 const cpuProfile = 3 * time.Second
 
-// quitAgain is how soon after a SIGQUIT a second one has its default effect: Go prints all stacks and ends the process.
-const quitAgain = 5 * time.Second
+// quitInterval is the time after a SIGQUIT in which a second one has its default effect: Go prints all stacks and ends
+// the process.
+const quitInterval = 5 * time.Second
 
 // startWatchdog starts the watchdog unless it is disabled. The returned function stops it.
 func (s *server) startWatchdog(l listeners, reg prometheus.Gatherer) (end func()) {
@@ -66,7 +67,7 @@ func (s *server) startWatchdog(l listeners, reg prometheus.Gatherer) (end func()
 	}
 }
 
-// probes are small requests to each listener, and accesses to the directories.
+// probes returns a small request to each listener, and an access to each directory.
 func (s *server) probes(l listeners) (all []watchdog.Probe) {
 	role, cfg := s.role, &s.cfg
 	nodeTLS := cfg.Storage.TLSCert != ""
@@ -92,12 +93,12 @@ func (s *server) probes(l listeners) (all []watchdog.Probe) {
 	return append(all, watchdog.Writable("state", cfg.Watchdog.DumpDir(cfg.State)))
 }
 
-// manyRequests are as many as a dump tells of.
-const manyRequests = 10_000
+// maxDumpRequests is the maximum number of requests in a dump.
+const maxDumpRequests = 10_000
 
-// writeRequests lists the requests that run, the oldest first, for a dump.
+// writeRequests writes the running requests, the oldest first.
 func writeRequests(to io.Writer, board *inflight.Board) error {
-	all, running := board.Requests(manyRequests)
+	all, running := board.Requests(maxDumpRequests)
 	if _, err := fmt.Fprintf(to, "%d requests run\n", running); err != nil {
 		return err
 	}
@@ -111,12 +112,12 @@ func writeRequests(to io.Writer, board *inflight.Board) error {
 	return nil
 }
 
-// writeRunning lists the git commands that run, for a dump.
+// writeRunning writes the running git commands.
 func writeRunning(to io.Writer, all []process.Running) error {
 	for _, r := range all {
-		_, err := fmt.Fprintf(to, "%d %s %v: git %s\n  repository %q request %q stage %q queued %v; CPU %v, waited for "+
-			"one %v; %d processes, %d bytes; in %d out %d\n",
-			r.Pid, r.Class, r.Age, r.Args, r.Repository, r.Request, r.Stage, r.Queue, r.User+r.System, r.Delay, r.Processes, r.RSS, r.In, r.Out)
+		_, err := fmt.Fprintf(to, "%d %s %v: git %s\n  repository %q request %q stage %q queued %v; CPU %v, CPU wait %v; "+
+			"%d processes, %d bytes; in %d out %d\n", r.Pid, r.Class, r.Age, r.Args, r.Repository, r.Request, r.Stage,
+			r.Queue, r.User+r.System, r.Delay, r.Processes, r.RSS, r.In, r.Out)
 		if err != nil {
 			return err
 		}
@@ -124,8 +125,8 @@ func writeRunning(to io.Writer, all []process.Running) error {
 	return nil
 }
 
-// followQuits has a dump written at each SIGQUIT, and at each SIGUSR1. A SIGQUIT that comes soon after another is
-// somebody's who means it, and has its default effect, which needs nothing of us.
+// followQuits writes a dump at each SIGQUIT and SIGUSR1. A second SIGQUIT within quitInterval has its default effect,
+// which works even if this process hangs.
 func followQuits(p Process, w *watchdog.Watchdog) (end func()) {
 	if p.Quits == nil {
 		return func() {}
@@ -145,13 +146,13 @@ func followQuits(p Process, w *watchdog.Watchdog) (end func()) {
 					continue
 				}
 			}
-			if !last.IsZero() && time.Since(last) < quitAgain {
+			if !last.IsZero() && time.Since(last) < quitInterval {
 				stop()
 				syscall.Kill(os.Getpid(), syscall.SIGQUIT)
 				return
 			}
 			last = time.Now()
-			go w.Dump(context.Background(), watchdog.CauseSignal, "SIGQUIT") // what comes of it is logged
+			go w.Dump(context.Background(), watchdog.CauseSignal, "SIGQUIT") // logs its result
 		}
 	})
 	return func() {
@@ -161,11 +162,11 @@ func followQuits(p Process, w *watchdog.Watchdog) (end func()) {
 	}
 }
 
-// dumps gives a server's handlers the watchdog, which begins after them.
+// dumps passes the watchdog to the handlers of a server, which exist before it. Safe for concurrent use.
 type dumps struct {
 	mu   sync.Mutex
 	w    *watchdog.Watchdog
-	last time.Time // when one was written for who is not known
+	last time.Time // of the latest request for a dump
 }
 
 func (d *dumps) set(w *watchdog.Watchdog) {
@@ -174,25 +175,25 @@ func (d *dumps) set(w *watchdog.Watchdog) {
 	d.w = w
 }
 
-// take is the watchdog; nil if there is none. It is refused who may not ask again so soon after.
-func (d *dumps) take(again time.Duration) (w *watchdog.Watchdog, soon bool) {
+// take returns the watchdog for a dump, or nil if there is none. tooSoon reports a previous request within interval.
+func (d *dumps) take(interval time.Duration) (w *watchdog.Watchdog, tooSoon bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if again > 0 && !d.last.IsZero() && time.Since(d.last) < again {
+	if interval > 0 && !d.last.IsZero() && time.Since(d.last) < interval {
 		return nil, true
 	}
 	d.last = time.Now()
 	return d.w, false
 }
 
-// dumpLimit is how long a dump may take: each of its parts has a limit of its own.
+// dumpLimit is the maximum time of a dump. Its parts have limits of their own.
 const dumpLimit = 5 * time.Minute
 
-// opsAgain is the least time between two dumps for the private listener, whose callers nobody knows.
-const opsAgain = 10 * time.Second
+// opsDumpInterval is the minimum time between two dumps for the private listener, which does not authenticate callers.
+const opsDumpInterval = 10 * time.Second
 
-// handler writes a dump for whoever asks.
-func (d *dumps) handler(again time.Duration) http.Handler {
+// handler returns a handler that writes a dump, at most one for each interval.
+func (d *dumps) handler(interval time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		refuse := func(status int, why string) { adminapi.Refuse(w, status, why) }
 		if r.Method != http.MethodPost {
@@ -201,21 +202,21 @@ func (d *dumps) handler(again time.Duration) http.Handler {
 			return
 		}
 		if new(http.CrossOriginProtection).Check(r) != nil {
-			refuse(http.StatusForbidden, "a dump is not for web pages to ask for")
+			refuse(http.StatusForbidden, "web pages may not request a dump")
 			return
 		}
-		dog, soon := d.take(again)
+		dog, tooSoon := d.take(interval)
 		switch {
-		case soon:
-			w.Header().Set("Retry-After", fmt.Sprint(int(again.Seconds())))
-			refuse(http.StatusTooManyRequests, fmt.Sprintf("there was a dump less than %v ago", again))
+		case tooSoon:
+			w.Header().Set("Retry-After", fmt.Sprint(int(interval.Seconds())))
+			refuse(http.StatusTooManyRequests, fmt.Sprintf("the previous dump was less than %v ago", interval))
 			return
 		case dog == nil:
 			refuse(http.StatusNotFound,
-				"no dumps are written: watchdog.enabled is false, or the process is about to start or to end")
+				"dumps are not available: watchdog.enabled is false, or the process is starting or stopping")
 			return
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(dumpLimit)) // where there is one
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(dumpLimit)) // ignored if not supported
 		ctx, cancel := context.WithTimeout(r.Context(), dumpLimit)
 		defer cancel()
 		dump, err := dog.Dump(ctx, watchdog.CauseAsked, "packhorse debug dump")
@@ -227,7 +228,7 @@ func (d *dumps) handler(again time.Duration) http.Handler {
 	})
 }
 
-// within answers requests for dumps, and leaves others to h, which may be nil.
+// within returns a handler for requests for dumps. It passes others to h, which may be nil.
 func (d *dumps) within(h http.Handler) http.Handler {
 	dump := d.handler(0)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/webhook"
 )
 
-// newWebhooks makes the webhooks and pushes their closer. It returns nil if there are none.
+// newWebhooks makes the webhooks and pushes their closer. It returns nil if the configuration has no webhook.
 func (s *server) newWebhooks() (*webhook.Hooks, error) {
 	cfg, log := s.cfg, s.log
 	if len(cfg.Webhook) == 0 || !cfg.Push.Enabled {
@@ -27,9 +27,9 @@ func (s *server) newWebhooks() (*webhook.Hooks, error) {
 	for _, w := range cfg.Webhook {
 		t := webhook.Target{
 			Name: w.Name, URL: w.URL, Pre: slices.Contains(w.Events, config.EventPre),
-			Post:    slices.Contains(w.Events, config.EventPost),
-			Timeout: w.Timeout.Duration, Open: w.OnFailure == config.FailOpen, AllowPrivate: w.AllowPrivate,
-			GiveUp: w.GiveUp.Duration,
+			Post: slices.Contains(w.Events, config.EventPost), Timeout: w.Timeout.Duration, Open: w.OnFailure == config.FailOpen,
+			AllowPrivate: w.AllowPrivate,
+			GiveUp:       w.GiveUp.Duration,
 		}
 		patterns, err := auth.ParsePatterns(w.Repositories)
 		if err != nil {
@@ -56,24 +56,23 @@ func (s *server) newWebhooks() (*webhook.Hooks, error) {
 	return hooks, err
 }
 
-// settlePatience is how long a start waits for pushes to the server before it.
+// settlePatience is the maximum wait at the start for pushes to the previous server.
 const settlePatience = 10 * time.Second
 
-// completePatience is how long a start waits for atomic pushes to be done to their ends. A lock has to be seen for some
+// completePatience is the maximum wait at the start for the completion of atomic pushes. Locks are observed for some
 // seconds.
 const completePatience = 30 * time.Second
 
-// completePushes sees to it that the first request finds no half of an atomic push that a crash cut off.
+// completePushes completes atomic pushes that a crash interrupted, so that no request sees a part of them.
 func completePushes(node *storage.Node, log *slog.Logger) {
 	patience, cancel := context.WithTimeout(context.Background(), completePatience)
 	defer cancel()
 	if left := node.CompleteAtomicPushes(patience); len(left) > 0 {
-		log.Warn("atomic pushes to the server before this one may be done by half; the server starts, and goes on with them",
-			"pushes", left)
+		log.Warn("atomic pushes to the previous server may be incomplete; their completion continues", "pushes", left)
 	}
 }
 
-// startWebhooks settles what a crash left, and delivers. Before the first push.
+// startWebhooks recovers deliveries after a crash and starts to deliver. It is called before the first push.
 func startWebhooks(hooks *webhook.Hooks, node *storage.Node) error {
 	var alive []string
 	if hooks.Delivers() {

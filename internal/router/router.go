@@ -120,11 +120,11 @@ func New() *Router {
 
 // Set replaces all routes. Later requests use the new routes; requests in flight continue. A node that stays, by its
 // name, keeps its counters and stays drained if it is; if it is another Replica of that name, the previous one goes.
-// Idle nodes need no route; they have a Status and can be drained. After an error the routes are as before.
-func (r *Router) Set(routes []Route, idle ...*Replica) error {
+// After an error the routes are as before.
+func (r *Router) Set(routes []Route) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	replicas, prefixes, err := checkRoutes(routes, idle)
+	replicas, prefixes, err := checkRoutes(routes)
 	if err != nil {
 		return err
 	}
@@ -176,21 +176,9 @@ func (r *Router) newMember(previous *member, replica *Replica, worker *balance.W
 }
 
 // checkRoutes returns the replicas, sorted by name, and for each name the prefixes that lead to it.
-func checkRoutes(routes []Route, idle []*Replica) (replicas []*Replica, prefixes map[string][]string, err error) {
+func checkRoutes(routes []Route) (replicas []*Replica, prefixes map[string][]string, err error) {
 	byName := map[string]*Replica{}
 	prefixes = map[string][]string{}
-	add := func(p *Replica) error {
-		if p.Name == "" || byName[p.Name] != nil && byName[p.Name] != p {
-			return fault.New(fault.Invalid, "nodes need distinct names: there are two called %.80q", p.Name)
-		}
-		byName[p.Name] = p
-		return nil
-	}
-	for _, p := range idle {
-		if err := add(p); err != nil {
-			return nil, nil, err
-		}
-	}
 	seen := map[string]bool{}
 	for _, route := range routes {
 		prefix := trimPrefix(route.Prefix)
@@ -207,9 +195,10 @@ func checkRoutes(routes []Route, idle []*Replica) (replicas []*Replica, prefixes
 			return nil, nil, fault.New(fault.Invalid, "the route for %.80q names no node", prefix)
 		}
 		for _, p := range route.Replicas {
-			if err := add(p); err != nil {
-				return nil, nil, err
+			if p.Name == "" || byName[p.Name] != nil && byName[p.Name] != p {
+				return nil, nil, fault.New(fault.Invalid, "nodes need distinct names: there are two called %.80q", p.Name)
 			}
+			byName[p.Name] = p
 			if slices.Contains(prefixes[p.Name], prefix) {
 				return nil, nil, fault.New(fault.Invalid, "the route for %.80q names the node %s twice", prefix, p.Name)
 			}

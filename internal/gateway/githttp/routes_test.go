@@ -101,9 +101,6 @@ func TestBadRoutes(t *testing.T) {
 			t.Errorf("want %s, got: %v", says, err)
 		}
 	}
-	if err := r.Set([]router.Route{{Replicas: []*router.Replica{a}}}, b, named("a")); !fault.Is(err, fault.Invalid) {
-		t.Errorf("two called a, one of them idle: %v", err)
-	}
 	if n := r.Status(); len(n) != 2 || n[0].Name != "a" || n[1].Name != "b" {
 		t.Errorf("the routes are no longer as they were: %+v", n)
 	}
@@ -212,38 +209,19 @@ func TestNodesThatAreNotReady(t *testing.T) {
 	}
 }
 
-// A node without a route is known, and is asked nothing.
-func TestIdleNodes(t *testing.T) {
+// TestDrainOutlastsRoutes drains a node and changes the routes.
+func TestDrainOutlastsRoutes(t *testing.T) {
 	t.Parallel()
-	var gone atomic.Bool
 	b := named("b")
-	b.Gone = func() { gone.Store(true) }
-	s := serveRoutes(t, nil, options{})
-	set := func(prefix string, replicas []*router.Replica, idle ...*router.Replica) {
-		t.Helper()
-		if err := s.router.Set([]router.Route{{Prefix: prefix, Replicas: replicas}}, idle...); err != nil {
-			t.Fatal(err)
-		}
+	s := serveRoutes(t, []router.Route{{Replicas: []*router.Replica{named("a"), b}}}, options{})
+	if err := s.router.Drain("b"); err != nil {
+		t.Fatal(err)
 	}
-	set("team", []*router.Replica{named("a")}, b)
-	if n := s.router.Status(); len(n) != 2 || n[1].Name != "b" || len(n[1].Prefixes) != 0 ||
-		s.router.Drain("b") != nil {
-		t.Errorf("%+v", n)
+	if err := s.router.Set([]router.Route{{Replicas: []*router.Replica{b}}}); err != nil {
+		t.Fatal(err)
 	}
-	if response, _ := s.get("other"); response.StatusCode != 404 {
-		t.Error(response.Status)
-	}
-	set("", []*router.Replica{b}, b)
-	if response, _ := s.get("other"); response.StatusCode != 503 {
-		t.Errorf("the drain mark is lost: %s", response.Status)
-	}
-	set("", []*router.Replica{named("a")}, b)
-	if gone.Load() {
-		t.Error("an idle node went")
-	}
-	set("", []*router.Replica{named("a")})
-	if !gone.Load() {
-		t.Error("an idle node that nobody names stays")
+	if response, _ := s.get("other"); response.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("status with only a drained node = %d, want %d", response.StatusCode, http.StatusServiceUnavailable)
 	}
 }
 
