@@ -23,12 +23,13 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.text }
 
-// ask sends a request without a body to the server at an address ("unix" and a path, or "tcp" and HOST:PORT) and returns
-// its response. The error is a *refusal if there is a response.
+// ask sends a request without a body and returns the response. The network is "unix" with a path as the address, or
+// "tcp" with HOST:PORT. The error is a *refusal if the response is not 200.
 func ask(ctx context.Context, network, address, method, path string) ([]byte, error) {
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, address)
-	}}
+	}
+	transport := &http.Transport{DialContext: dial}
 	defer transport.CloseIdleConnections()
 	host := address
 	if network == "unix" {

@@ -20,9 +20,9 @@ func cacheCommand(env Env) *cobra.Command {
 func cacheDrop(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "drop REPOSITORY|--all", Short: "Remove a repository's packs from the pack cache",
-		Long: `Drop removes the packs of a repository, or with --all of all repositories, from the pack cache. The packs of the
-repositories are verified again. Running transfers are not affected, and the next fetch makes its pack again. Use it
-after the repair of a damaged repository.`,
+		Long: `Drop removes the cached packs of a repository, or with --all those of all repositories. The next fetch makes its pack
+again, and verifies the packs of the repository again. Running transfers are not affected. Use it after the repair of a
+damaged repository.`,
 		Example: "  packhorse cache drop team/app --root /srv/git\n  packhorse cache drop --all --config /etc/packhorse.toml",
 	}
 	all := cmd.Flags().Bool("all", false, "drop the packs of all repositories")

@@ -1,9 +1,9 @@
-// Package command is the command line of packhorse: one file for each command.
+// Package command is the command line of packhorse, with one file for each command.
 //
-// The program is a function of its environment: Main gets the arguments, the streams and the variables, and returns the
-// exit code, so that tests start the same thing that users do. Commands that start a server hand its configuration to
-// package roles. Others ask a running server over the admin socket in its state directory (target, adminClient,
-// nodeFinder), or look at files themselves.
+// The program is a function of its environment. Main gets the arguments, the streams and the variables, and returns the
+// exit code, so tests start what users start. Commands that run a server pass its configuration to package roles. Other
+// commands send requests to a running server over the admin socket in its state directory (target, adminClient,
+// nodeFinder), or read files themselves.
 package command
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// Env is what the program knows of the world.
+// Env is the environment of the program.
 type Env struct {
 	Args     []string // without the program's name
 	Stdin    io.Reader
@@ -31,34 +31,33 @@ type Env struct {
 	Stderr   io.Writer
 	Environ  []string // "NAME=value"
 	Version  string   // of the program; empty means cli.Version
-	Revision string   // commit of the source; empty: what the build info knows
-	// this program's file, for processes of its own, which search, or end what a killed server leaves; empty: there are
-	// none
+	Revision string   // commit of the source; empty means that of the build info
+	// Program is the file of this program, for its search processes and its reaper. Empty means that there are none.
 	Program string
 
-	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. A server reads its
-	// configuration again at each; other commands leave the signal its default effect.
+	// Hangups delivers the SIGHUPs of the process until stop is called. A server reads its configuration again at each.
+	// Other commands do not call it, so the signal has its default effect. Nil means no signals.
 	Hangups func() (signals <-chan os.Signal, stop func())
-	// Quits is the same for SIGQUIT, at which a server writes a dump, and for SIGUSR1, by which "packhorse debug dump"
-	// asks for one. Once stop is called SIGQUIT has its default effect again, and SIGUSR1 none.
+	// Quits does the same for SIGQUIT and SIGUSR1, at which a server writes a dump ("packhorse debug dump" sends SIGUSR1).
+	// After stop, SIGQUIT has its default effect again, and SIGUSR1 has none.
 	Quits func() (signals <-chan os.Signal, stop func())
 
-	// Sockets are listening sockets that the service manager opened for this process, by the names in package roles.
-	// Whoever runs a server closes them.
+	// Sockets are listening sockets that the service manager opened for this process, named as in package roles. The
+	// server closes them.
 	Sockets []*os.File
 
-	// Become has the process run as another user from now on, for commands that root runs on files of a server's user;
-	// nil: they are run as root.
+	// Become switches the process to another user, for commands that root runs on files of the server's user. Nil means
+	// that they run as root.
 	Become func(statedir.Owner) error
 }
 
-// OSEnv is the environment of the running process.
+// OSEnv returns the environment of the running process.
 func OSEnv(version, revision string) Env {
 	program, err := os.Executable()
 	if err != nil {
 		program = ""
 	}
-	files := roles.InheritedSockets() // before Environ: commands that this process starts have no part in them
+	files := roles.InheritedSockets() // before Environ, so that child processes do not inherit them
 	return Env{
 		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(),
 		Version: version, Revision: revision, Program: program,
@@ -69,21 +68,21 @@ func OSEnv(version, revision string) Env {
 func hangups() (<-chan os.Signal, func()) { return signals(syscall.SIGHUP) }
 
 func signals(which ...os.Signal) (<-chan os.Signal, func()) {
-	signals := make(chan os.Signal, len(which)) // one that waits stands for all that come before it is read
+	signals := make(chan os.Signal, len(which)) // further signals are dropped until one is received
 	signal.Notify(signals, which...)
 	return signals, func() { signal.Stop(signals) }
 }
 
-// quits delivers the process's SIGQUITs, and what asks for a dump.
+// quits delivers SIGQUIT and the signal that requests a dump.
 func quits() (<-chan os.Signal, func()) {
 	signals, stop := signals(syscall.SIGQUIT, statedir.DumpSignal)
 	return signals, func() {
-		signal.Ignore(statedir.DumpSignal) // it would end the process
+		signal.Ignore(statedir.DumpSignal) // its default effect would end the process
 		stop()
 	}
 }
 
-// Getenv is the value of a variable; the last one counts, as for exec.Cmd.
+// Getenv returns the value of a variable. The last one counts, as for exec.Cmd.
 func (e Env) Getenv(name string) string {
 	for i := len(e.Environ) - 1; i >= 0; i-- {
 		if value, ok := strings.CutPrefix(e.Environ[i], name+"="); ok {
@@ -93,14 +92,14 @@ func (e Env) Getenv(name string) string {
 	return ""
 }
 
-// process is what a role needs to know of it.
+// process returns the part of the environment that a role needs.
 func (e Env) process() roles.Process {
 	v := versionOf(e)
 	return roles.Process{Stderr: e.Stderr, Getenv: e.Getenv, Version: v.Version, Revision: v.Revision, Program: e.Program,
 		Hangups: e.Hangups, Quits: e.Quits, Sockets: e.Sockets}
 }
 
-// What package cli has for all commands.
+// Exit codes and checks of arguments that both command lines share.
 const (
 	exitOK     = cli.ExitOK
 	exitFailed = cli.ExitFailed
@@ -113,7 +112,7 @@ var (
 	exactArgs = cli.ExactArgs
 )
 
-// Main runs the command that env.Args name until it ends or ctx does, and returns the exit code.
+// Main runs the command in env.Args until it or ctx ends, and returns the exit code.
 func Main(ctx context.Context, env Env) int {
 	return cli.Run(ctx, rootCommand(env), env.Args, env.Stdin, env.Stdout, env.Stderr)
 }
@@ -145,7 +144,7 @@ and copied to every other client with the same request. So many identical clones
 	return root
 }
 
-// group completes a command that only has subcommands: without one it prints its help.
+// group completes a command that only has subcommands. Without a subcommand it prints its help.
 func group(cmd *cobra.Command, sub ...*cobra.Command) *cobra.Command {
 	if cmd.Args == nil {
 		cmd.Args = noArgs
@@ -155,7 +154,7 @@ func group(cmd *cobra.Command, sub ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// movedCommand is the place where packhorse-bench's commands were: it says where they are now.
+// movedCommand names the command of packhorse-bench that replaces a former command.
 func movedCommand(name string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,
@@ -170,7 +169,7 @@ func movedCommand(name string) *cobra.Command {
 			case len(args) > 0 && slices.Contains([]string{"sched", "spawn", "exists"}, args[0]):
 				line = append(line, "lab")
 			}
-			return usage(fmt.Errorf("packhorse %s moved to a program of its own: run %q", name,
+			return usage(fmt.Errorf("packhorse %s moved to another program: run %q", name,
 				strings.Join(append(line, args...), " ")))
 		},
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Who asks for help with a command that there is not is told so.
+// TestHelp checks the help of commands, and the errors of help with unknown commands.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -15,7 +15,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// What a server logs of an application with two pools is compared by pool: all requests are found, on their side.
+// TestComparePoolsOfAServer compares the log of an application with two pools by pool, and expects all requests on the
+// right side.
 func TestComparePoolsOfAServer(t *testing.T) {
 	t.Parallel()
 	root := socketDir(t)

@@ -66,7 +66,7 @@ printed.`,
 	return cmd
 }
 
-// dumper gets a dump of a server in one of several ways.
+// dumper requests a dump: over the admin socket, on the private listener, or with a signal.
 type dumper struct {
 	target
 	ops      string
@@ -76,8 +76,9 @@ type dumper struct {
 func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	if d.ops != "" {
 		if d.state+d.root+d.config != "" {
-			return watchdog.Dump{}, usage(errors.New("--ops says which server is meant, and so do --state, --root and " +
-				"--config: give one"))
+			return watchdog.Dump{}, usage(errors.New("--ops cannot be combined with --state, --root or --config: name the " +
+				"server " +
+				"with one of them"))
 		}
 		address, err := opsAddress(d.ops)
 		if err != nil {
@@ -114,13 +115,13 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	if dump, ok := d.await(cmd.Context(), server, began); ok {
 		return dump, nil
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "the process has written no dump within %v; what the system tells of it follows\n",
+	fmt.Fprintf(cmd.ErrOrStderr(),
+		"the process has not written a dump within %v; information of the system about the process follows\n",
 		d.patience)
 	err = errors.Join(watchdog.WriteProcesses(cmd.OutOrStdout(), server.PID),
 		watchdog.WriteCommands(cmd.OutOrStdout(), server.PID, auth.Redact))
-	return watchdog.Dump{}, errors.Join(fmt.Errorf("process %d runs no goroutine, or cannot write: kill -ABRT %d has "+
-		"it print its stacks to standard error, and end",
-		server.PID, server.PID), err)
+	return watchdog.Dump{}, errors.Join(fmt.Errorf("process %d is stuck, or cannot write: \"kill -ABRT %d\" ends it "+
+		"and prints its stacks to its standard error", server.PID, server.PID), err)
 }
 
 // ask requests a dump over a socket.
@@ -134,15 +135,15 @@ func (d *dumper) ask(ctx context.Context, network, address string) (dump watchdo
 	return dump, json.Unmarshal(text, &dump)
 }
 
-// signalServer asks the process that has a state directory for a dump, and nobody else: a process ID in a file may be
-// one of another container, or of a process that has ended.
+// signalServer sends a signal to the process that has a state directory, so that it writes a dump. It first checks that
+// the process has the directory open: a process ID in a file may belong to another container or to another process.
 func signalServer(s statedir.Server, state string) error {
 	if s.Dumps == "" {
 		return fmt.Errorf("process %d writes no dumps (watchdog.enabled is false): a signal would end it", s.PID)
 	}
 	holds, err := holdsFile(s.PID, filepath.Join(state, "serve.json"))
 	if err == nil && !holds {
-		err = errors.New("it is not the one that has the state directory open; run the command where the server runs, in " +
+		err = errors.New("the process does not have the state directory open: run the command where the server runs, in " +
 			"its container")
 	}
 	if err == nil {
@@ -154,7 +155,7 @@ func signalServer(s statedir.Server, state string) error {
 	return nil
 }
 
-// await waits for a dump that a process has begun after a time, or was about to write then.
+// await waits for a dump that a process began after a time.
 func (d *dumper) await(ctx context.Context, s statedir.Server, began time.Time) (watchdog.Dump, bool) {
 	ctx, cancel := context.WithTimeout(ctx, d.patience)
 	defer cancel()
@@ -172,7 +173,7 @@ func (d *dumper) await(ctx context.Context, s statedir.Server, began time.Time) 
 	}
 }
 
-// holdsFile reports whether a process has a file open. Where the system does not tell, it is believed.
+// holdsFile reports whether a process has a file open. It returns true on systems without /proc.
 func holdsFile(pid int, file string) (bool, error) {
 	want, err := os.Stat(file)
 	if err != nil {
@@ -188,7 +189,7 @@ func holdsFile(pid int, file string) (bool, error) {
 	}
 	return slices.ContainsFunc(open, func(e os.DirEntry) bool {
 		to, err := os.Readlink(filepath.Join(fds, e.Name()))
-		if err != nil || filepath.Base(to) != filepath.Base(file) { // what else is open may be on a disk that hangs
+		if err != nil || filepath.Base(to) != filepath.Base(file) { // other open files may be on a disk that hangs
 			return false
 		}
 		info, err := os.Stat(filepath.Join(fds, e.Name()))

@@ -14,8 +14,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// TestDebugDumpFindsNobody: what it says where no server runs, and that it sends no signal to who is not one.
-func TestDebugDumpFindsNobody(t *testing.T) {
+// TestDebugDumpWithoutServer checks the errors of debug dump if no server runs, and that it sends no signal to another
+// process.
+func TestDebugDumpWithoutServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	say := func(args ...string) (int, string) {
@@ -30,7 +31,7 @@ func TestDebugDumpFindsNobody(t *testing.T) {
 		says string
 	}{
 		{nil, exitUsage, "which server?"},
-		{[]string{"--ops", "127.0.0.1:1", "--state", dir}, exitUsage, "give one"},
+		{[]string{"--ops", "127.0.0.1:1", "--state", dir}, exitUsage, "cannot be combined"},
 		{[]string{"--ops", "nowhere"}, exitUsage, "--ops"},
 		{[]string{"--ops", "127.0.0.1:1"}, exitFailed, "127.0.0.1:1"},
 		{[]string{"--state", dir}, exitFailed, "no server runs with the state directory " + dir},
@@ -55,7 +56,7 @@ func TestDebugDumpFindsNobody(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("what processes have open is not told here")
 	}
-	for dumps, says := range map[string]string{"/nowhere": "not the one that has the state directory open",
+	for dumps, says := range map[string]string{"/nowhere": "does not have the state directory open",
 		"": "a signal would end it"} {
 		if err := state.Write(statedir.Server{PID: stranger.Process.Pid, Role: config.RoleServe, Dumps: dumps}); err != nil {
 			t.Fatal(err)

@@ -28,7 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// errProblems is what doctor fails with once it has shown them.
+// errProblems is the error of doctor after a report with problems.
 var errProblems = errors.New("there are problems")
 
 func doctorCommand(env Env) *cobra.Command {
@@ -36,13 +36,14 @@ func doctorCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [ROOT]",
 		Short: "Report problems of a server, its machine and its repositories",
-		Long: `Doctor examines the repositories below ROOT and the machine, and reports problems with their remedies: owners and modes,
-hooks that would not run, invalid configurations, HEADs without a branch, missing alternates, missing indexes, the
-version of Git, limits, certificates, clocks, disks and control groups. With --config it also checks the configuration.
-The server may run or not.
+		Long: `Doctor examines the repositories below ROOT and the machine, and reports problems with their remedies. The server may
+run or not. With --config it also checks the configuration.
 
-Doctor changes nothing. It exits with 1 if there are problems; hints do not count. It sees most as root or as the user of
-the server.`,
+Repositories: owners and modes, hooks that would not run, invalid configurations, HEADs without a branch, missing
+alternates, missing indexes. Machine: version of Git, limits, certificates, clock, disks, control groups.
+
+Doctor changes nothing. It exits with 1 if there are problems; hints do not count. Run it as root or as
+the user of the server, so that it can read all files.`,
 		Example: `  packhorse doctor /srv/git
   packhorse doctor --config /etc/packhorse.toml
   packhorse doctor /srv/git --json | jq '.findings[] | select(.severity == "problem")'`,
@@ -85,7 +86,7 @@ the server.`,
 	return cmd
 }
 
-// examiner looks at a server for doctor.
+// examiner collects the findings of doctor.
 type examiner struct{ target }
 
 func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Report, error) {
@@ -94,7 +95,7 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	cfg, err := d.load()
 	var wrong *config.Mistake
 	switch {
-	case errors.As(err, &wrong): // of the file, which is reported; the rest is looked at all the same
+	case errors.As(err, &wrong): // in the file: it is reported, and the rest is examined
 		cfg.Root, cfg.State = cmp.Or(d.root, cfg.Root), cmp.Or(d.state, cfg.State)
 	case err != nil:
 		return nil, err
@@ -113,7 +114,7 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	if running.PID != 0 {
 		r.Fact(doctor.GroupServer, running.Describe())
 	} else {
-		r.Fact(doctor.GroupServer, "none runs with the state directory "+cfg.State)
+		r.Fact(doctor.GroupServer, "not running with the state directory "+cfg.State)
 	}
 	user := userOf(&cfg)
 	r.Fact(doctor.GroupServer, "its files are "+user.Name+"'s")
@@ -139,8 +140,8 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	return r, nil
 }
 
-// useConfigOfServer has the running server's configuration file examined, unless --config names one. It returns the
-// zero value if none runs.
+// useConfigOfServer selects the configuration file of the running server, unless --config names one. It returns the
+// zero value if no server runs.
 func (d *examiner) useConfigOfServer(r *doctor.Report) statedir.Server {
 	if d.config != "" {
 		return statedir.Server{}
@@ -152,7 +153,7 @@ func (d *examiner) useConfigOfServer(r *doctor.Report) statedir.Server {
 	running, err := statedir.Running(cfg.State)
 	switch {
 	case err != nil:
-		r.Fact(doctor.GroupConfiguration, "none was named, so defaults are assumed; name one with --config FILE")
+		r.Fact(doctor.GroupConfiguration, "unknown, so the defaults are assumed; name the file with --config FILE")
 		return statedir.Server{}
 	case running.Config == "":
 		return running
@@ -163,16 +164,15 @@ func (d *examiner) useConfigOfServer(r *doctor.Report) statedir.Server {
 	}
 	if err != nil {
 		r.Fact(doctor.GroupConfiguration,
-			fmt.Sprintf("the server's file %s is not read, so defaults are assumed; name it with --config FILE if that is "+
-				"meant: %v",
-				running.Config, err))
+			fmt.Sprintf("the server's file %s was not read, so the defaults are assumed; name it with --config FILE to use "+
+				"it: %v", running.Config, err))
 		return running
 	}
 	d.config, d.root, d.state = file, cfg.Root, cfg.State
 	return running
 }
 
-// examineConfig reports what config check does.
+// examineConfig reports the mistakes that config check finds.
 func (d *examiner) examineConfig(ctx context.Context, role config.Role, r *doctor.Report) {
 	src := config.FromFile(role, d.config, d.env.Getenv)
 	cfg, f := src.Inspect(true)
@@ -185,7 +185,7 @@ func (d *examiner) examineConfig(ctx context.Context, role config.Role, r *docto
 		if m.Warning {
 			severity = doctor.Hint
 		}
-		if m.IsOfCertificate() { // the group of certificates tells them
+		if m.IsOfCertificate() { // reported in the group of certificates
 			continue
 		}
 		one := *m
@@ -198,7 +198,7 @@ func (d *examiner) examineConfig(ctx context.Context, role config.Role, r *docto
 	}
 }
 
-// userOf is whom a server runs as: the owner of the state directory or, before there is one, of the root.
+// userOf returns the user of a server: the owner of the state directory or, if there is none yet, of the root.
 func userOf(cfg *config.Config) doctor.User {
 	o := statedir.Self()
 	for _, dir := range []string{cfg.State, cfg.Root} {
@@ -220,15 +220,15 @@ func userOf(cfg *config.Config) doctor.User {
 	return u
 }
 
-// examineState finds files of the state directory that the server's user cannot use: a command of root's made them
-// once.
+// examineState reports files in the state directory that the user of the server cannot use, because root created them,
+// and secrets that others can read.
 func examineState(cfg *config.Config, u doctor.User, r *doctor.Report) {
 	entries, err := os.ReadDir(cfg.State)
 	if errors.Is(err, os.ErrNotExist) {
 		return
 	}
 	if err != nil {
-		r.Fact(doctor.GroupServer, "its state directory cannot be read by this user")
+		r.Fact(doctor.GroupServer, "this user cannot read its state directory")
 		return
 	}
 	if euid := os.Geteuid(); cfg.Auth.Tokens != "" && (euid == 0 || euid == u.UID) {
@@ -252,13 +252,13 @@ func examineState(cfg *config.Config, u doctor.User, r *doctor.Report) {
 		}
 		if secret := e.Name() == "tokens" || e.Name() == "ssh"; secret && info.Mode().Perm()&0o077 != 0 {
 			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "state-mode", Subject: path,
-				Text:   fmt.Sprintf("others may use it (mode %04o)", info.Mode().Perm()),
+				Text:   fmt.Sprintf("others can read it (mode %04o)", info.Mode().Perm()),
 				Advice: "chmod -R go-rwx " + path})
 		}
 	}
 }
 
-// examineRepositories looks at the repositories, and shows on a terminal how far it is.
+// examineRepositories examines the repositories, and shows its progress on a terminal.
 func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, u doctor.User, progress io.Writer,
 	r *doctor.Report) error {
 	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: slog.New(slog.DiscardHandler),
@@ -293,7 +293,7 @@ func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, 
 	if err != nil && ctx.Err() == nil {
 		r.Add(doctor.Finding{Group: doctor.GroupRepositories, Severity: doctor.Problem, Kind: "list", Subject: cfg.Root,
 			Text:   "cannot list all repositories: " + err.Error(),
-			Advice: "look at the error; if rights are missing, run doctor as root or as the server's user"})
+			Advice: "if permission is denied, run doctor as root or as the user of the server"})
 		err = nil
 	}
 	return err
@@ -304,7 +304,7 @@ func examineCertificates(cfg *config.Config, role config.Role, r *doctor.Report)
 		add := func(text string) {
 			r.Add(doctor.Finding{Group: doctor.GroupCertificates, Severity: doctor.Problem, Kind: "certificate", Subject: c.File,
 				Text:   text,
-				Advice: "renew the certificate; a running server reads it again by itself"})
+				Advice: "renew the certificate; a running server loads it without a restart"})
 		}
 		leaf, err := config.ReadLeaf(c.File)
 		if err != nil {
@@ -319,7 +319,7 @@ func examineCertificates(cfg *config.Config, role config.Role, r *doctor.Report)
 	}
 }
 
-// mostOfAKind is how many findings of one kind are shown; --json shows all.
+// mostOfAKind is the maximum number of shown findings of one kind; --json shows all.
 const mostOfAKind = 20
 
 func writeReport(w io.Writer, r *doctor.Report) error {

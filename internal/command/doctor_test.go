@@ -146,7 +146,7 @@ func TestDoctorOfARunningServer(t *testing.T) {
 	}
 }
 
-// A server does not start with a git that is too old, and says which one it needs.
+// TestOldGit checks that a server does not start with an old git, and names the version that it needs.
 func TestOldGit(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "git")

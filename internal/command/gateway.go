@@ -10,7 +10,7 @@ func gatewayCommand(env Env) *cobra.Command {
 	return roleCommand(config.RoleGateway, env, &cobra.Command{
 		Short: "Answer Git clients, and send their requests to storage nodes",
 		Long: `Gateway answers Git clients on --http and sends their requests to storage nodes: those of --node, or of the [[node]]
-tables of the configuration. It has no repositories. [[route]] tables say which nodes have the repositories below a
+tables of the configuration. It has no repositories. [[route]] tables name the nodes that have the repositories below a
 path. Without routes every node has all repositories, and the least busy node that is up gets the request. A node on
 another machine needs tls_ca or secret_file in its [[node]] table.
 

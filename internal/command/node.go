@@ -21,35 +21,35 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// nodeFinder finds the node that a repo command asks.
+// nodeFinder finds the node for a command on repositories.
 type nodeFinder struct {
 	target
 	node  config.NodeConfig // --node; its address is empty without one
-	cache bool              // the command works on the pack cache
+	cache bool              // the command needs the pack cache
 }
 
 func (f *nodeFinder) addFlags(flags *pflag.FlagSet, elsewhere bool) {
-	f.target.addFlags(flags, "the server's state directory, `DIR` (default what the last server on the root used)")
+	f.target.addFlags(flags, "the server's state directory, `DIR` (default that of the last server on the root)")
 	if !elsewhere {
 		return
 	}
-	flags.StringVar(&f.node.Address, "node", "", "ask the storage node at `ADDRESS`, HOST:PORT or unix:PATH")
-	flags.StringVar(&f.node.SecretFile, "secret-file", "", "`FILE` with the secret that the node wants")
+	flags.StringVar(&f.node.Address, "node", "", "use the storage node at `ADDRESS`, HOST:PORT or unix:PATH")
+	flags.StringVar(&f.node.SecretFile, "secret-file", "", "`FILE` with the secret of the node")
 	flags.StringVar(&f.node.TLSCA, "tls-ca", "",
-		"speak TLS, and trust a node whose certificate those in the PEM `FILE` signed")
-	flags.StringVar(&f.node.TLSCert, "tls-cert", "", "certificate and chain to show the node, PEM `FILE`")
-	flags.StringVar(&f.node.TLSKey, "tls-key", "", "private key of --tls-cert, PEM `FILE`")
+		"use TLS, and trust certificates signed by the authorities in the PEM `FILE`")
+	flags.StringVar(&f.node.TLSCert, "tls-cert", "", "PEM `FILE` with the certificate and chain for the node")
+	flags.StringVar(&f.node.TLSKey, "tls-key", "", "PEM `FILE` with the private key of --tls-cert")
 	flags.StringVar(&f.node.ServerName, "server-name", "",
-		"the `NAME` in the node's certificate, where it is not the host of its address")
+		"`NAME` in the node's certificate, if it is not the host of the address")
 }
 
-// load is the configuration of the repositories on this machine.
+// load returns the configuration of the repositories on this machine.
 func (f *nodeFinder) load() (config.Config, error) {
 	return f.server(", or a node with --node ADDRESS")
 }
 
-// read calls do with a client of the node, for calls that change nothing. It creates nothing: where no server answers,
-// the command looks at the repositories itself, without a state directory.
+// read calls do with a client of the node, for calls that do not change repositories. If no server answers, the command
+// reads the repositories itself, without a state directory.
 func (f *nodeFinder) read(ctx context.Context, do func(*client.Client) error) error {
 	if f.node.Address != "" {
 		return f.withElsewhere(do)
@@ -68,8 +68,8 @@ func (f *nodeFinder) read(ctx context.Context, do func(*client.Client) error) er
 	})
 }
 
-// change is read for calls that change repositories: only one process at a time does, the one that has the state
-// directory.
+// change is read for calls that change repositories. Only the process that has the state directory may change them, so
+// the command takes it if no server has it.
 func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) error {
 	if f.node.Address != "" {
 		return f.withElsewhere(do)
@@ -80,7 +80,7 @@ func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) 
 	}
 	socket := config.AdminSocket(cfg.State)
 	if err := config.CheckSocketPath(socket); err != nil {
-		return fmt.Errorf("%w; name a shorter directory with --state, here and for the server", err)
+		return fmt.Errorf("%w: name a shorter directory with --state, here and for the server", err)
 	}
 	if err := f.actAsOwner(&cfg); err != nil {
 		return err
@@ -107,8 +107,8 @@ func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) 
 	}
 }
 
-// actAsOwner has a command of root's run as the owner of the state directory or, before there is one, of the root: what
-// it makes, and what git makes for it, is the server's then.
+// actAsOwner switches a command that root started to the owner of the state directory or, if there is none yet, of the
+// root. Files that it or Git creates then belong to the user of the server.
 func (f *nodeFinder) actAsOwner(cfg *config.Config) error {
 	owner, err := f.stateOwner(cfg)
 	if err != nil || !owner.IsOther() || f.env.Become == nil {
@@ -117,14 +117,14 @@ func (f *nodeFinder) actAsOwner(cfg *config.Config) error {
 	if err := f.env.Become(owner); err != nil {
 		return err
 	}
-	if unix.Access(f.env.Program, unix.X_OK) != nil { // as below /root: git runs without a reaper then
+	if unix.Access(f.env.Program, unix.X_OK) != nil { // for example below /root: Git runs without a reaper
 		f.env.Program = ""
 	}
 	return nil
 }
 
-// A state directory can be taken for a moment by a process that does not answer yet, or any more: another command, a
-// server at its start.
+// Another command, or a server that starts or stops, may have the state directory for a moment without an answer on the
+// socket.
 const (
 	commandPatience = 10 * time.Second
 	commandPause    = 20 * time.Millisecond
@@ -147,8 +147,8 @@ func withClient(address string, o client.Options, do func(*client.Client) error)
 	return do(node)
 }
 
-// importer is a node for one import, beside the server if one runs: what it brings in appears below the root at once,
-// and no lock is needed.
+// importer returns a node for one import. It works beside a running server and needs no lock, because the imported
+// repository appears below the root at once.
 func (f *nodeFinder) importer(log *slog.Logger) (node *storage.Node, closeAll func() error, err error) {
 	cfg, err := f.load()
 	if err != nil {

@@ -27,7 +27,8 @@ import (
 type adminClient struct{ target }
 
 func (c *adminClient) addFlags(flags *pflag.FlagSet) {
-	c.target.addFlags(flags, "the state directory, `DIR` (default ~/.local/state/packhorse/gateway, or of the server on the root)")
+	c.target.addFlags(flags,
+		"the state directory, `DIR` (default ~/.local/state/packhorse/gateway, or that of the server on the root)")
 }
 
 // socket returns the path of the admin socket. A configuration file with a root may be for serve or for a gateway: if
@@ -142,7 +143,8 @@ func writeNodes(w io.Writer, list []adminapi.NodeStatus) error {
 }
 
 func drainCommand(env Env) *cobra.Command {
-	return drainingCommand(env, "drain", "Stop new requests to a storage node or a worker", "Stop new requests to a storage node", `Drain node stops new requests to a storage node; requests in flight finish. It lasts until "packhorse undrain node NAME",
+	return drainingCommand(env, "drain", "Stop new requests to a storage node or a worker",
+		"Stop new requests to a storage node", `Drain node stops new requests to a storage node; requests in flight finish. It lasts until "packhorse undrain node NAME",
 or until the gateway stops. "packhorse nodes" shows when the node is drained.`)
 }
 
@@ -159,7 +161,8 @@ func drainingCommand(env Env, verb, about, short, long string) *cobra.Command {
 		Long:  about + ": see \"packhorse " + verb + " node --help\" and \"packhorse " + verb + " worker --help\".",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("%s what? for a node: %s node %s; for a worker of the application: %s worker %s",
+				return fmt.Errorf("%s needs node or worker: \"%s node %s\" for a storage node, \"%s worker %s\" for a worker of "+
+					"the application",
 					cmd.CommandPath(), cmd.CommandPath(), args[len(args)-1],
 					cmd.CommandPath(), args[len(args)-1])
 			}

@@ -127,7 +127,7 @@ func TestAdminCommandsWithoutAGateway(t *testing.T) {
 	}
 }
 
-// leave makes a socket file that nobody listens at, as a killed process leaves it.
+// leave makes a socket file without a listener, like one of a killed process.
 func leave(t *testing.T, file string) {
 	t.Helper()
 	l, err := net.Listen("unix", file)

@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// A server that comes after one that was killed in the middle of an atomic push answers nobody before the push is
-// whole.
+// TestAtomicPushIsWholeBeforeTheStart starts a server after one that was killed during an atomic push. The server
+// completes the push before it answers requests.
 func TestAtomicPushIsWholeBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	root := socketDir(t)
@@ -21,7 +21,8 @@ func TestAtomicPushIsWholeBeforeTheStart(t *testing.T) {
 	repo.Git("update-ref", "refs/heads/b", before.String())
 	note := fmt.Sprintf("push 1\ngit-dir %q\ncommon-dir %[1]q\nstart %d\nref %s \"refs/heads/a\"\nref %[3]s "+
 		"\"refs/heads/b\"\n"+
-		"old %[4]s \"refs/heads/a\"\nold %[4]s \"refs/heads/b\"\nend\nagreed\n", repo.Dir, time.Now().UnixNano(), after, before)
+		"old %[4]s \"refs/heads/a\"\nold %[4]s \"refs/heads/b\"\nend\nagreed\n", repo.Dir,
+		time.Now().UnixNano(), after, before)
 	journal := filepath.Join(root, ".packhorse/pushes")
 	if err := os.MkdirAll(journal, 0o700); err != nil {
 		t.Fatal(err)

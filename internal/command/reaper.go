@@ -8,14 +8,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 )
 
-// reaperCommand is what is left to say of the command as which a process that runs git starts this program again: with
-// a pipe to it, package reaper has begun before.
+// reaperCommand explains a command that users do not run. A server starts this program with it and a pipe, and package
+// reaper then takes over before the command line is parsed.
 func reaperCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: reaper.Name + " LOG-FORMAT", Hidden: true, DisableFlagParsing: true, Args: exactArgs(1, "the log's format"),
-		Short: "End what the git commands of a killed server leave, for that server",
+		Short: "End the Git commands of a killed server",
 		RunE: func(*cobra.Command, []string) error {
-			return usage(errors.New("a server starts the reaper by itself, with a pipe to it; there is no other use for it"))
+			return usage(errors.New("only a server starts the reaper, with a pipe"))
 		},
 	}
 }

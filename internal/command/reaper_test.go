@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A reaper that no server started says so.
+// TestReaperNeedsAServer runs the reaper command without a server.
 func TestReaperNeedsAServer(t *testing.T) {
 	t.Parallel()
 	null, err := os.Open(os.DevNull)

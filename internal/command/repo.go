@@ -46,10 +46,10 @@ socket in its state directory; if none runs, it does the work itself. With --nod
 		repoRemove(env))
 }
 
-// repoCall is what a command does with the node and its arguments.
+// repoCall is the work of a command with the node and its arguments.
 type repoCall func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error
 
-// Whether a command changes repositories.
+// Values of the argument changes.
 const (
 	reads   = false
 	changes = true
@@ -60,7 +60,7 @@ func onRepository(env Env, cmd *cobra.Command, changes bool, call repoCall) *cob
 	return onNode(&nodeFinder{target: target{env: env}}, cmd, changes, call)
 }
 
-// onNode is onRepository for a finder of the command's own.
+// onNode is onRepository with a given finder.
 func onNode(to *nodeFinder, cmd *cobra.Command, changes bool, call repoCall) *cobra.Command {
 	to.addFlags(cmd.Flags(), true)
 	with := to.read
@@ -86,7 +86,7 @@ func onNode(to *nodeFinder, cmd *cobra.Command, changes bool, call repoCall) *co
 	return cmd
 }
 
-// answerOf is the error of a call as a person reads it: without the code in front.
+// answerOf returns the error of a call without the code of Connect in front.
 func answerOf(err error) error {
 	if answer, ok := errors.AsType[*connect.Error](err); ok && answer.Message() != "" {
 		return errors.New(answer.Message())
@@ -97,13 +97,13 @@ func answerOf(err error) error {
 // jsonFlag adds --json.
 func jsonFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("json", false, "print JSON") }
 
-// printJSON prints a message of the API as curl would show it.
+// printJSON prints a message of the API as its JSON response.
 func printJSON(w io.Writer, m proto.Message) error {
 	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
 	if err != nil {
 		return err
 	}
-	var value any // protojson spaces its text at random
+	var value any // protojson writes random spaces
 	if err := json.Unmarshal(text, &value); err != nil {
 		return err
 	}
@@ -227,7 +227,8 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 	if r.GetSize() >= 0 {
 		line("size", "%s", humanize.IBytes(uint64(r.GetSize())))
 	}
-	line("objects", "%d in %d packs (%s), %d loose", o.GetPacked(), o.GetPacks(), humanize.IBytes(uint64(o.GetPackBytes())), o.GetLoose())
+	line("objects", "%d in %d packs (%s), %d loose", o.GetPacked(), o.GetPacks(),
+		humanize.IBytes(uint64(o.GetPackBytes())), o.GetLoose())
 	var has []string
 	for name, there := range map[string]bool{"multi-pack-index": o.GetMultiPackIndex(), "bitmap": o.GetBitmap(),
 		"commit-graph": o.GetCommitGraph()} {
@@ -238,12 +239,12 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 	slices.Sort(has)
 	line("has", "%s", cmp.Or(strings.Join(has, ", "), "no multi-pack-index, bitmap or commit-graph"))
 	if hooks := r.GetHooks(); len(hooks) > 0 {
-		become := map[string]string{"refuse": "pushes are refused", "run": "run on pushes",
+		use := map[string]string{"refuse": "pushes are refused", "run": "run on pushes",
 			"ignore": "not run"}[r.GetRepositoryHooks()]
-		if become == "" {
-			become = "no pushes are taken"
+		if use == "" {
+			use = "pushes are off"
 		}
-		line("hooks", "%s (%s)", strings.Join(hooks, ", "), become)
+		line("hooks", "%s (%s)", strings.Join(hooks, ", "), use)
 	}
 	keys := make([]string, 0, len(r.GetConfig()))
 	for key := range r.GetConfig() {
@@ -305,7 +306,8 @@ refs. Fetches and pushes continue meanwhile, and no object is removed. A server 
 		}
 		before, after := done.Msg.GetBefore(), done.Msg.GetAfter()
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d packs and %d loose objects, before %d and %d; %s\n", args[0],
-			after.GetPacks(), after.GetLoose(), before.GetPacks(), before.GetLoose(), done.Msg.GetDuration().AsDuration().Round(time.Millisecond))
+			after.GetPacks(), after.GetLoose(), before.GetPacks(), before.GetLoose(),
+			done.Msg.GetDuration().AsDuration().Round(time.Millisecond))
 		return err
 	})
 }
@@ -313,18 +315,18 @@ refs. Fetches and pushes continue meanwhile, and no object is removed. A server 
 func repoRemove(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "remove PATH", Short: "Remove a repository",
-		Long: `Remove deletes a bare repository for good. It asks first, unless --yes is given. It refuses repositories with linked
-worktrees or extensions.preciousObjects, and those whose objects other repositories below the root borrow
-(objects/info/alternates). Only the last can be forced.`,
+		Long: `Remove deletes a bare repository for good. It asks for confirmation, unless --yes is given. It refuses repositories with
+linked worktrees or extensions.preciousObjects. It also refuses repositories whose objects other repositories below the
+root borrow (objects/info/alternates); --force removes these.`,
 		Example: "  packhorse repo remove team/old --yes --root /srv/git",
 		Args:    exactArgs(1, "one PATH"),
 	}
 	yes := cmd.Flags().Bool("yes", false, "do not ask")
-	force := cmd.Flags().Bool("force", false, "remove it though other repositories borrow its objects, which damages them")
+	force := cmd.Flags().Bool("force", false, "remove it even if that damages repositories that borrow its objects")
 	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
 		args []string) error {
 		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
-		if err != nil && !*yes { // one that cannot be described may be removed all the same
+		if err != nil && !*yes { // with --yes, remove even a damaged repository
 			return err
 		}
 		r := found
@@ -333,11 +335,11 @@ worktrees or extensions.preciousObjects, and those whose objects other repositor
 			request.Incarnation = r.Msg.GetRepository().GetVersion().GetIncarnation()
 		}
 		if !*yes {
-			fmt.Fprintf(cmd.OutOrStderr(), "Remove %s, %d refs, for good? Say its path to confirm: ",
+			fmt.Fprintf(cmd.OutOrStderr(), "Remove %s, %d refs, for good? Enter its path to confirm: ",
 				r.Msg.GetRepository().GetPath(), r.Msg.GetRepository().GetRefs())
 			said, _ := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), 8<<10)).ReadString('\n')
 			if said = strings.TrimSpace(said); said != args[0] && said != r.Msg.GetRepository().GetPath() {
-				return errors.New("nothing was removed; --yes removes without asking")
+				return errors.New("the repository was not removed; --yes removes it without a question")
 			}
 		}
 		if _, err := node.Repositories().Delete(ctx, connect.NewRequest(request)); err != nil {
@@ -369,7 +371,8 @@ clone it with git clone --mirror first.`,
 	}
 	to.addFlags(cmd.Flags(), false)
 	asJSON := jsonFlag(cmd)
-	unchecked := cmd.Flags().Bool("no-fsck", false, "take objects that git fsck refuses, as old repositories have them")
+	unchecked := cmd.Flags().Bool("no-fsck", false,
+		"accept objects that git fsck refuses, which old repositories may have")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		path, err := git.ParseRepoPath(args[0])
 		if err != nil {
@@ -407,7 +410,7 @@ clone it with git clone --mirror first.`,
 	return cmd
 }
 
-// sourceOf makes the path of a file that is there absolute; what has a scheme is a URL.
+// sourceOf makes the path of an existing file absolute. A source with a scheme is a URL.
 func sourceOf(source string) string {
 	if strings.Contains(source, "://") {
 		return source
@@ -422,16 +425,17 @@ func sourceOf(source string) string {
 	return abs
 }
 
-// readable reports a file that the user of the repositories, whom a command of root's acts as, may not read.
+// readable returns an error if the user of the repositories, to which a command of root switches, cannot read a file.
 func readable(source string) error {
 	if !filepath.IsAbs(source) || !errors.Is(unix.Access(source, unix.R_OK), fs.ErrPermission) {
 		return nil
 	}
-	return fmt.Errorf("%s may not be read by %s, who owns the repositories; copy it to where it may", source,
+	return fmt.Errorf("%s: the owner of the repositories, %s, cannot read it: copy it to a directory that this user "+
+		"can read", source,
 		statedir.Self().Name())
 }
 
-// sshEnviron is what ssh needs of the environment. It asks nothing: nobody could answer.
+// sshEnviron returns the variables that ssh needs. BatchMode keeps it from asking questions.
 func sshEnviron(env Env) []string {
 	environ := []string{"GIT_SSH_COMMAND=ssh -o BatchMode=yes"}
 	for _, name := range []string{"HOME", "SSH_AUTH_SOCK", "USER"} {

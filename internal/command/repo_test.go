@@ -95,21 +95,23 @@ func TestRepoCommands(t *testing.T) {
 			}
 			repo("hooks/update (pushes are refused)", 0, "info", "team/tool")
 			repo("team/tool: 1 packs and 0 loose objects", 0, "maintain", "team/tool")
-			repo("nothing was removed", exitFailed, "remove", "team/two")
+			repo("was not removed", exitFailed, "remove", "team/two")
 			repo("removed team/two\n", 0, "remove", "team/two", "--yes")
 			repo("no repository team/two here", exitFailed, "remove", "team/two", "--yes")
 			repo("takes one PATH", exitUsage, "maintain")
-			if _, out, _ := runMain(append(append([]string{"__complete", "repo", "info"}, to...), "team/t")...); !strings.HasPrefix(out, "team/tool.git\n:4") {
-				t.Errorf("paths are completed with %q", out)
+			complete := append(append([]string{"__complete", "repo", "info"}, to...), "team/t")
+			if _, out, _ := runMain(complete...); !strings.HasPrefix(out, "team/tool.git\n:4") {
+				t.Errorf("completion of team/t = %q, want team/tool.git", out)
 			}
 		})
 	}
 	if code, _, errs := runMain("repo", "list"); code != exitUsage || !strings.Contains(errs, "--root DIR") {
-		t.Errorf("without a root: %d %s", code, errs)
+		t.Errorf("repo list without a root = %d, %s, want %d and --root DIR", code, errs, exitUsage)
 	}
 }
 
-// A server in a directory too deep for a socket serves, and its commands say what is wrong.
+// TestRepoWithoutASocket checks that a server in a directory too deep for a socket serves, and that commands report the
+// problem.
 func TestRepoWithoutASocket(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(socketDir(t), strings.Repeat("deep/", 30))

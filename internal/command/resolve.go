@@ -33,14 +33,13 @@ func resolveCommand(env Env) *cobra.Command {
 followed by any of ^{TYPE}, ^{}, ~N and ^N. Without a revision it resolves HEAD. Of several revisions, those that do not
 exist are printed as "-".
 
-It asks the server on the repositories below --root over the socket in its state directory, and reads the repositories
-itself if none runs. With --node it asks a storage node, with --url a server by its public address, which may cache
-revisions.`,
+It asks the running server of --root over the socket in its state directory. If none runs, it reads the repositories
+itself. With --node it asks a storage node, with --url a server by its public address, which may cache revisions.`,
 		Example: `  packhorse resolve team/app main --root /srv/git
   packhorse resolve team/app v1.0^{commit} main~3 --json --url https://git.example --token-file token`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("which repository? as in packhorse resolve team/app main")
+				return errors.New("which repository? Name it, as in packhorse resolve team/app main")
 			}
 			return nil
 		},
@@ -48,8 +47,8 @@ revisions.`,
 	var server, tokenFile string
 	to := &nodeFinder{target: target{env: env}}
 	to.addFlags(cmd.Flags(), true)
-	cmd.Flags().StringVar(&server, "url", "", "ask the server at `URL`, as in https://git.example")
-	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token to show the server at --url")
+	cmd.Flags().StringVar(&server, "url", "", "use the server at `URL`, as in https://git.example")
+	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the access token for --url")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		revisions := args[1:]
@@ -74,7 +73,7 @@ revisions.`,
 	return cmd
 }
 
-// printResolved prints the answers, and fails if there is none to a question.
+// printResolved prints the results. It returns the errors of revisions that could not be resolved.
 func printResolved(w io.Writer, all githttp.ResolveResponse, asJSON bool) error {
 	var failed []error
 	var lines strings.Builder
@@ -100,7 +99,7 @@ func printResolved(w io.Writer, all githttp.ResolveResponse, asJSON bool) error 
 	return errors.Join(encodeJSON(w, all), err)
 }
 
-// resolveAt asks a node.
+// resolveAt resolves revisions on a node.
 func resolveAt(ctx context.Context, node *client.Client, repository string,
 	revisions []string) (all githttp.ResolveResponse, err error) {
 	request := &packhorsev1.ResolveRevisionsRequest{}
@@ -113,7 +112,7 @@ func resolveAt(ctx context.Context, node *client.Client, repository string,
 	}
 	results := answer.Msg.GetResults()
 	if len(results) != len(revisions) {
-		return all, fmt.Errorf("the node gave %d answers to %d questions", len(results), len(revisions))
+		return all, fmt.Errorf("invalid response of the node: %d results for %d revisions", len(results), len(revisions))
 	}
 	for i, r := range results {
 		resolved := githttp.ResolveResult{RevisionQuestion: gateway.RevisionQuestion{Repository: repository,
@@ -133,15 +132,15 @@ func resolveAt(ctx context.Context, node *client.Client, repository string,
 
 const (
 	resolveTimeout = time.Minute
-	maxResolved    = 16 << 20 // bytes of an answer
+	maxResolved    = 16 << 20 // bytes of a response
 )
 
-// resolveByURL asks a server by its public address.
+// resolveByURL resolves revisions with the public API of a server.
 func resolveByURL(ctx context.Context, server, tokenFile, repository string,
 	revisions []string) (all githttp.ResolveResponse, err error) {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return all, usage(fmt.Errorf("--url %q is no address of a server, as in https://git.example", server))
+		return all, usage(fmt.Errorf("--url %q is not the URL of a server, as in https://git.example", server))
 	}
 	var asked githttp.ResolveRequest
 	for _, revision := range revisions {
@@ -176,10 +175,10 @@ func resolveByURL(ctx context.Context, server, tokenFile, repository string,
 		return all, err
 	}
 	if response.StatusCode != http.StatusOK {
-		return all, fmt.Errorf("the server says %s: %.500q", response.Status, strings.TrimSpace(string(text)))
+		return all, fmt.Errorf("response of the server: %s: %.500q", response.Status, strings.TrimSpace(string(text)))
 	}
 	if err := json.Unmarshal(text, &all); err != nil || len(all.Results) != len(revisions) {
-		return all, errors.New("the server's answer cannot be understood; is it Packhorse?")
+		return all, errors.New("invalid response of the server: is it Packhorse?")
 	}
 	return all, nil
 }

@@ -75,10 +75,10 @@ func TestResolveCommand(t *testing.T) {
 		})
 	}
 	if code, _, errs := runMain("resolve"); code != exitUsage || !strings.Contains(errs, "which repository?") {
-		t.Errorf("%d %s", code, errs)
+		t.Errorf("resolve = %d, %s, want %d and the question for a repository", code, errs, exitUsage)
 	}
 	if code, _, errs := runMain("resolve", "app", "--url", "git.example"); code != exitUsage ||
-		!strings.Contains(errs, "no address of a server") {
-		t.Errorf("%d %s", code, errs)
+		!strings.Contains(errs, "not the URL of a server") {
+		t.Errorf("resolve --url git.example = %d, %s, want %d and an error about the URL", code, errs, exitUsage)
 	}
 }

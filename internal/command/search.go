@@ -13,9 +13,9 @@ func searchCommand(env Env) *cobra.Command {
 of --node, or of the [[node]] and [[route]] tables of the configuration. The index is below the state directory; a lost
 index is rebuilt.
 
-The process reads every repository. Everybody who can connect to --listen can search all of them, and gateways decide
-what a caller may see. So an address that other machines can reach needs search.client_ca (mutual TLS) or
-search.secret_file in the configuration.
+The process reads every repository, and callers on --listen can search all of them: gateways check permissions. An
+address that other machines can reach therefore needs search.client_ca (mutual TLS) or search.secret_file in the
+configuration.
 
 SIGTERM or SIGINT stops the process: running searches may finish within shutdown.grace. A second signal stops it at once.
 SIGHUP reads the configuration again: nodes and routes change without failed searches.`,

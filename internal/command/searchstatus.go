@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
-// statusEvery is how often a command that waits for an index asks how far it is.
+// statusEvery is the interval in which --wait reads the status.
 const statusEvery = 500 * time.Millisecond
 
 func searchStatusCommand(env Env) *cobra.Command {
@@ -51,9 +51,8 @@ repository is indexed, and shows the progress on a terminal.`,
 		socket := config.AdminSocket(state)
 		conn, err := net.DialTimeout("unix", socket, adminapi.Timeout)
 		if err != nil {
-			return fmt.Errorf("no server answers at %s (%w); is it running, and with this state directory? Name it with "+
-				"--state DIR, --root DIR or --config FILE",
-				socket, err)
+			return fmt.Errorf("no server answers at %s (%w): is it running, and with this state directory? Name it with "+
+				"--state DIR, --root DIR or --config FILE", socket, err)
 		}
 		conn.Close()
 		return withClient("unix:"+socket, client.Options{}, func(c *client.Client) error {
@@ -73,7 +72,7 @@ repository is indexed, and shows the progress on a terminal.`,
 	return cmd
 }
 
-// searchStatus asks for the status of a server's index; with refresh, after it has listed the repositories.
+// searchStatus returns the status of the index of a server. With refresh the server lists its repositories first.
 func searchStatus(ctx context.Context, c *client.Client, refresh bool) (status search.Status, err error) {
 	ctx, cancel := context.WithTimeout(ctx, adminapi.Timeout)
 	defer cancel()
@@ -90,7 +89,7 @@ func searchStatus(ctx context.Context, c *client.Client, refresh bool) (status s
 	return status, json.Unmarshal(answer.Msg.GetJson(), &status)
 }
 
-// waitForIndex waits until an index is complete. On a terminal it shows a line meanwhile.
+// waitForIndex waits until an index is complete. On a terminal it shows the progress.
 func waitForIndex(ctx context.Context, c *client.Client, status search.Status, w io.Writer) (search.Status, error) {
 	terminal := observe.IsTerminal(w)
 	if terminal {
@@ -113,7 +112,7 @@ func waitForIndex(ctx context.Context, c *client.Client, status search.Status, w
 	return status, nil
 }
 
-// progressOf is one line about an index that is being made.
+// progressOf describes the progress of an index in one line.
 func progressOf(s *search.Status) string {
 	line := fmt.Sprintf("%d of %d repositories are indexed", s.Repositories-s.Waiting, s.Repositories)
 	if s.Failed > 0 {
@@ -131,16 +130,16 @@ func writeStatus(w io.Writer, s search.Status) error {
 	case s.Searching && s.Complete:
 		fmt.Fprintln(w, "searches are answered from the index")
 	case s.Searching:
-		fmt.Fprintln(w, "searches are answered; the first index is being made: "+progressOf(&s))
+		fmt.Fprintln(w, "searches are answered; the first index is in progress: "+progressOf(&s))
 	default:
-		fmt.Fprintln(w, "searches are refused: "+cmp.Or(s.Error, "the process that searches is being started"))
+		fmt.Fprintln(w, "searches are refused: "+cmp.Or(s.Error, "the search process starts"))
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "STATE\tREPOSITORIES\tMEANING")
-	fmt.Fprintf(table, "fresh\t%d\tthe index has all\n", s.Fresh)
-	fmt.Fprintf(table, "behind\t%d\tthey have changed since\n", s.Behind)
-	fmt.Fprintf(table, "waiting\t%d\tthey have no index yet\n", s.Waiting)
-	fmt.Fprintf(table, "empty\t%d\tthere is nothing to index\n", s.Empty)
+	fmt.Fprintf(table, "fresh\t%d\tthe index is up to date\n", s.Fresh)
+	fmt.Fprintf(table, "behind\t%d\tchanged since they were indexed\n", s.Behind)
+	fmt.Fprintf(table, "waiting\t%d\tnot indexed yet\n", s.Waiting)
+	fmt.Fprintf(table, "empty\t%d\twithout files to index\n", s.Empty)
 	if err := table.Flush(); err != nil {
 		return err
 	}

@@ -18,18 +18,18 @@ func TestSearchStatusReads(t *testing.T) {
 	if err := writeStatus(&out, s); err != nil {
 		t.Fatal(err)
 	}
-	want := `searches are answered; the first index is being made: 2322 of 2412 repositories are indexed, 2 failed; team/app.git: 1204 files
+	want := `searches are answered; the first index is in progress: 2322 of 2412 repositories are indexed, 2 failed; team/app.git: 1204 files
 STATE    REPOSITORIES  MEANING
-fresh    2300          the index has all
-behind   12            they have changed since
-waiting  90            they have no index yet
-empty    10            there is nothing to index
+fresh    2300          the index is up to date
+behind   12            changed since they were indexed
+waiting  90            not indexed yet
+empty    10            without files to index
 indexing team/app.git (full): 1204 files in 12 s
 cannot index team/odd.git: a tree is damaged
 and 1 more
 `
 	if out.String() != want {
-		t.Errorf("it reads\n%s", out.String())
+		t.Errorf("writeStatus = %s\nwant %s", out.String(), want)
 	}
 	for _, test := range []struct {
 		status search.Status
@@ -37,11 +37,11 @@ and 1 more
 	}{
 		{search.Status{Searching: true, Complete: true}, "searches are answered from the index\n"},
 		{search.Status{Error: "no space left on device"}, "searches are refused: no space left on device\n"},
-		{search.Status{}, "searches are refused: the process that searches is being started\n"},
+		{search.Status{}, "searches are refused: the search process starts\n"},
 	} {
 		out.Reset()
 		if err := writeStatus(&out, test.status); err != nil || !strings.HasPrefix(out.String(), test.want) {
-			t.Errorf("%+v reads %v\n%s", test.status, err, out.String())
+			t.Errorf("writeStatus(%+v) = %v, %s\nwant %s", test.status, err, out.String(), test.want)
 		}
 	}
 }

@@ -14,14 +14,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// target is the server that a command is about: --root, --state and --config, as the server itself was given them. The
-// flags override the file.
+// target identifies a server by its flags --root, --state and --config. The first two override the file.
 type target struct {
 	env                 Env
 	root, state, config string
 
 	named bool            // the flags or the file name the state directory
-	noter *statedir.Owner // who noted the state directory in the root; nil: nobody, or root
+	noter *statedir.Owner // owner of the note about the state directory in the root; nil if there is none, or it is root
 }
 
 // addFlags defines --root, --state and --config. The usage text of --state says the default.
@@ -31,8 +30,8 @@ func (t *target) addFlags(flags *pflag.FlagSet, stateUsage string) {
 	flags.StringVar(&t.config, "config", "", "read the server's root and state directory from its configuration `FILE`")
 }
 
-// load reads the target's configuration and creates nothing. A root that is given has to exist. Without a state
-// directory in the flags or the file, it is the one that the last server on the root noted there, or ROOT/.packhorse.
+// load reads the configuration of the target. A root in the flags has to exist. If neither the flags nor the file name
+// a state directory, it is the one in the note of the last server on the root, or ROOT/.packhorse.
 func (t *target) load() (config.Config, error) {
 	cfg := config.DefaultConfig()
 	if t.config != "" {
@@ -56,8 +55,8 @@ func (t *target) load() (config.Config, error) {
 	return cfg, usage(err)
 }
 
-// server is load for commands about "packhorse serve" or a storage node, which have a root; ask completes the question
-// "which repositories?" with the ways to answer it.
+// server is load for servers with repositories. The text ask completes the error of a missing root with other ways to
+// name a server.
 func (t *target) server(ask string) (config.Config, error) {
 	cfg, err := t.load()
 	switch {
@@ -72,8 +71,8 @@ func (t *target) server(ask string) (config.Config, error) {
 	return cfg, err
 }
 
-// stateDir is the absolute path of the state directory of a server with the role, or of "packhorse serve" if the target
-// has a root.
+// stateDir returns the absolute path of the state directory of a server with the role, or of "packhorse serve" if the
+// target has a root.
 func (t *target) stateDir(role config.Role) (string, error) {
 	cfg, err := t.load()
 	if err != nil {
@@ -96,9 +95,9 @@ func opsAddress(flag string) (string, error) {
 	return address, nil
 }
 
-// stateOwner is the owner of the state directory or, before there is one, of the root. Where a note or a link in the
-// root says which directory it is, that is who wrote it: whoever may write to the root does not have root's commands
-// run as root by naming a directory of root's.
+// stateOwner returns the owner of the state directory or, if there is none yet, of the root. If a note or a link in the
+// root names the directory, it returns the owner of the note or the link. Otherwise users who can write to the root
+// could make a command of root run as root by naming a directory that belongs to root.
 func (t *target) stateOwner(cfg *config.Config) (statedir.Owner, error) {
 	if t.noter != nil {
 		return *t.noter, nil

@@ -17,10 +17,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// tokenPlace finds the file with the tokens of a server, which need not run.
+// tokenPlace finds the file with the tokens of a server. The server need not run.
 type tokenPlace struct{ target }
 
-// file names the tokens of serve where a root is known, of a gateway otherwise. It creates nothing.
+// file returns the token file of serve if there is a root, else that of a gateway. It does not create the file.
 func (p *tokenPlace) file() (auth.TokenFile, config.Config, error) {
 	cfg, err := p.load()
 	if err != nil {
@@ -37,7 +37,7 @@ func (p *tokenPlace) file() (auth.TokenFile, config.Config, error) {
 	return auth.NewTokenFile(cfg.Auth.Tokens), cfg, err
 }
 
-// prepared is file, and makes the directory that the file is in. A new one belongs to the owner of the root.
+// prepared is file, and also creates the directory of the file. A new directory belongs to the owner of the root.
 func (p *tokenPlace) prepared() (auth.TokenFile, config.Config, error) {
 	file, cfg, err := p.file()
 	if err != nil {
@@ -76,8 +76,8 @@ func tokenCreateCommand(place *tokenPlace) *cobra.Command {
 		Use:   "create NAME",
 		Short: "Create a token and print it once",
 		Long: `Create creates a token for NAME and prints it to standard output. It is not stored, and cannot be shown again. A name may
-have several tokens: to replace one, create another and revoke the first. The [[auth.rule]] tables say what NAME may do.
-Without rules a token allows what its scope says.`,
+have several tokens: to replace one, create another and revoke the first. The [[auth.rule]] tables set the permissions of
+NAME. Without rules a token has the permission of its scope.`,
 		Example: `  packhorse token create alice --scope write --root /srv/git
   packhorse token create ci --repo 'team/**' --repo tools/build --expires 90d --state /var/lib/packhorse`,
 		Args: exactArgs(1, "one NAME"),
@@ -107,11 +107,11 @@ Without rules a token allows what its scope says.`,
 				}{token, jsonOf(made)})
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(),
-				"%s: may %s %s, %s. It is shown this once; git asks for it as the password, with any user name.\n",
+				"%s: may %s %s, %s. The token is not shown again. Use it as the password, with any user name.\n",
 				made.ID, made.Scope, strings.Join(orAll(made.Repositories), " "), expiryText(made))
 			if made.ID == made.Name+"/1" && !cfg.HTTP.PublicRead && len(cfg.Auth.Rule) == 0 && cfg.Auth.Hook.URL == "" {
 				fmt.Fprintln(cmd.ErrOrStderr(),
-					"This is the server's first token: from now on reading needs one, too, unless the server has --public-read "+
+					"This is the first token of the server: reading now needs a token, unless the server has --public-read "+
 						"(http.public_read = true).")
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
@@ -126,7 +126,7 @@ Without rules a token allows what its scope says.`,
 	return cmd
 }
 
-// parseExpiry reads how long something is good for: days, a duration, or "never", which is the zero time.
+// parseExpiry parses a period from now: days, a duration, or "never", which is the zero time.
 func parseExpiry(text string, now time.Time) (time.Time, error) {
 	if text == "never" {
 		return time.Time{}, nil
@@ -138,7 +138,7 @@ func parseExpiry(text string, now time.Time) (time.Time, error) {
 	} else if d, err := time.ParseDuration(text); err == nil && d > 0 {
 		return now.Add(d), nil
 	}
-	return time.Time{}, fmt.Errorf("%q is no time that is to come; write it as in 90d or 12h, or never", text)
+	return time.Time{}, fmt.Errorf("%q is not a period: write it as in 90d or 12h, or never", text)
 }
 
 func orAll(repositories []string) []string {
@@ -155,7 +155,7 @@ func expiryText(t auth.Token) string {
 	return "until " + t.Expires.Format(time.DateTime) + " UTC"
 }
 
-// tokenJSON is a token as --json shows it: without its hash.
+// tokenJSON is a token in the output of --json, without its hash.
 type tokenJSON struct {
 	ID           string    `json:"id"`
 	Name         string    `json:"name"`

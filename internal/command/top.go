@@ -39,9 +39,10 @@ func topCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show the requests and Git processes of a running server",
-		Long: `Top shows every second what a server does: requests in flight with their stage and caller, running Git processes, lanes,
-slots and the cache, and the most expensive repositories and callers of the last minutes. It asks the private listener
-(--ops). If standard output is not a terminal, it prints one frame as text.`,
+		Long: `Top shows the work of a server, every second: requests in flight with their stage and caller, and running Git
+processes. It also shows lanes, slots, the cache, and the most expensive repositories and callers of the last minutes.
+
+It reads them from the private listener (--ops). If standard output is not a terminal, it prints one frame as text.`,
 		Example: `  packhorse top
   packhorse top --ops 127.0.0.1:9091 --sort cpu
   packhorse top --state /var/lib/packhorse --once
@@ -60,10 +61,10 @@ slots and the cache, and the most expensive repositories and callers of the last
 	flags := cmd.Flags()
 	flags.StringVar(&asker.ops, "ops", "",
 		"the process's private listener, `HOST:PORT` (default 127.0.0.1:9090, or that of the server with --root, --state or --config)")
-	asker.addFlags(flags, "ask the process that has the state directory `DIR`")
+	asker.addFlags(flags, "use the server with the state directory `DIR`")
 	flags.BoolVar(&asJSON, "json", false, "print one response as JSON")
 	flags.BoolVar(&once, "once", false, "print one frame as text")
-	flags.DurationVar(&interval, "interval", interval, "`TIME` between two frames")
+	flags.DurationVar(&interval, "interval", interval, "`DURATION` between two frames")
 	flags.StringVar(&sort, "sort", sort, "order of requests: `ORDER` is age, bytes, cpu, repository, caller or stage")
 	flags.IntVar(&asker.most, "most", 200, "maximum number `N` of listed requests and Git commands")
 	return cmd

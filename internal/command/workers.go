@@ -22,9 +22,9 @@ func workersCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "workers",
 		Short: "Show the state of the application's workers",
-		Long: `Workers shows the state of each worker of the application behind a running gateway or serve: up, starting, not ready,
-down, draining or drained, the requests in flight, the slots, and the number of answered and failed requests. It asks
-the server over the admin socket in its state directory.`,
+		Long: `Workers shows each worker of the application behind a running gateway or serve: its state, its requests in flight, its
+slots, and the number of answered and failed requests. A worker is up, starting, not ready, down, draining or drained.
+The command asks the server over the admin socket in its state directory.`,
 		Example: `  packhorse workers
   packhorse workers --json --config /etc/packhorse.toml
   packhorse workers --root /srv/git                      # of serve`,
@@ -71,9 +71,10 @@ func drainWorkerCommand(client *adminClient, verb string) *cobra.Command {
 undrain worker NAME", or until the gateway stops. It is refused if too many workers of the pool would be out of service
 (app.drain_share).
 
-With --wait the command first waits until the drain is allowed, then until the worker is idle and app.blackout is over.
-Then the worker can be stopped. It fails if that takes longer than --timeout.`,
-		Example:           "  packhorse drain worker w0 --wait && systemctl restart app@w0 && packhorse undrain worker w0 --wait",
+With --wait the command waits until the drain is allowed, the worker is idle, and app.blackout has passed. Then the
+worker can be stopped. The command fails if that takes longer than --timeout.`,
+		Example: "  packhorse drain worker w0 --wait && systemctl restart app@w0 && packhorse undrain worker w0 " +
+			"--wait",
 		Args:              exactArgs(1, "one NAME"),
 		ValidArgsFunction: completeName(client, "/workers", func(s adminapi.WorkerStatus) string { return s.Name }),
 	}

@@ -110,11 +110,11 @@ func TestNoApplication(t *testing.T) {
 	serveAdmin(t, state, adminapi.Workers(nil, 0, nil))
 	if code, _, errs := runMain("workers", "--state", state); code != exitFailed ||
 		!strings.Contains(errs, "there is no application") {
-		t.Errorf("%d %q", code, errs)
+		t.Errorf("workers = %d, %q, want %d and the error of a missing application", code, errs, exitFailed)
 	}
 }
 
-// appWorker answers on a socket; ready tells whether it says so.
+// appWorker answers health checks on a socket. The flag is its readiness.
 func appWorker(t *testing.T, socket string) (ready *atomic.Bool) {
 	t.Helper()
 	ready = new(atomic.Bool)
