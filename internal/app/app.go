@@ -19,6 +19,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
@@ -52,26 +54,25 @@ type Options struct {
 
 // Bodies limits what is stored of requests and responses.
 type Bodies struct {
-	MaxRequest    int64 // bytes of a request body; default 1 GiB
-	RequestMemory int64 // bytes of a request body in memory; default 64 KiB
-	// how long a client may pause within a body, and a tenth of the time for 64 KiB of it; default 30s
-	ReadStall   time.Duration
-	MaxMemory   int64  // bytes of all bodies in memory, the rest goes to files; default 256 MiB
-	MaxResponse int64  // stored bytes of a response before the worker waits; default 1 GiB
-	Dir         string // directory for files; empty: no files
-	MaxDir      int64  // bytes of all files; default 8 GiB
+	MaxRequest    int64         // bytes of a request body; default 1 GiB
+	RequestMemory int64         // bytes of a request body in memory; default 64 KiB
+	ReadStall     time.Duration // how long a client may pause within a body; default 30s
+	MaxMemory     int64         // bytes of all bodies in memory, the rest goes to files; default 256 MiB
+	MaxResponse   int64         // stored bytes of a response before the worker waits; default 1 GiB
+	Dir           string        // directory for files; empty: no files
+	MaxDir        int64         // bytes of all files; default 8 GiB
 }
 
 // Proxy passes requests to workers. Safe for concurrent use.
 type Proxy struct {
 	Options
-	table     atomic.Pointer[table]
-	roots     []root
-	memory    budget // of bodies, beyond the first bytes of each
-	disk      budget
-	buffers   bufferPool
-	upgrades  atomic.Int64 // requested or established
-	diskError atomic.Int64 // last log message about files: Unix time in nanoseconds
+	table    atomic.Pointer[table]
+	roots    []root
+	memory   budget // of bodies, beyond the first bytes of each
+	disk     budget
+	buffers  bufferPool
+	upgrades atomic.Int64 // requested or established
+	diskLog  rate.Sometimes
 
 	running  context.Context // ends with the proxy
 	end      context.CancelFunc
@@ -105,7 +106,7 @@ type Record struct {
 // New returns a Proxy. Without health checks it does not connect to workers before the first request.
 func New(o Options) (*Proxy, error) {
 	o.setDefaults()
-	p := &Proxy{Options: o, backends: map[string]*backend{}}
+	p := &Proxy{Options: o, diskLog: rate.Sometimes{Interval: time.Minute}, backends: map[string]*backend{}}
 	p.disk.limit, p.memory.limit = o.Bodies.MaxDir, o.Bodies.MaxMemory
 	err := openDir(o.Bodies.Dir)
 	if err != nil {

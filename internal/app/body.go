@@ -14,12 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-const (
-	firstBody = 4 << 10 // first allocation for a body of unknown length: most are short
-	// a client has slowest times Bodies.ReadStall for so many bytes, so that it cannot send single bytes for ever
-	pace    = 64 << 10
-	slowest = 10
-)
+const firstBody = 4 << 10 // first allocation for a body of unknown length: most are short
 
 var (
 	errTooLong = errors.New("the request body is too long")
@@ -104,15 +99,13 @@ func (e *exchange) refuseBody(err error) {
 
 // receiveAll reads the body into memory as far as there is room, and then into a file.
 func (e *exchange) receiveAll() error {
-	limit := newReadLimit(&e.w, e.p.Bodies.ReadStall)
+	control := http.NewResponseController(&e.w)
 	e.reserve(e.r.ContentLength)
 	b := &e.body
 	var scratch []byte
 	defer func() { e.p.buffers.Put(scratch) }()
 	for {
-		if err := limit.renew(b.size); err != nil {
-			return err
-		}
+		_ = control.SetReadDeadline(time.Now().Add(e.p.Bodies.ReadStall))
 		if len(b.memory) == cap(b.memory) && b.file == nil {
 			e.reserve(-1)
 		}
@@ -139,50 +132,12 @@ func (e *exchange) receiveAll() error {
 			}
 		}
 		if err == io.EOF {
-			return limit.end()
+			_ = control.SetReadDeadline(time.Time{})
+			return nil
 		} else if err != nil { // the limit stays: net/http would wait for the rest before it sends a response
 			return err
 		}
 	}
-}
-
-// readLimit bounds the pauses and the pace of a client that sends a body.
-type readLimit struct {
-	control *http.ResponseController
-	stall   time.Duration
-	goal    int64     // bytes that have to be there by due
-	due     time.Time //
-	renewed time.Time // when the deadline was set
-}
-
-func newReadLimit(w http.ResponseWriter, stall time.Duration) *readLimit {
-	return &readLimit{control: http.NewResponseController(w), stall: stall}
-}
-
-// renew sets the deadline for the next read, after size bytes.
-func (l *readLimit) renew(size int64) error {
-	now, grace := time.Now(), l.stall/16 // one deadline serves many reads
-	if size >= l.goal {
-		l.goal, l.due, l.renewed = size+pace, now.Add(slowest*l.stall), time.Time{}
-	}
-	if now.Sub(l.renewed) < grace {
-		return nil
-	}
-	l.renewed = now
-	deadline := now.Add(l.stall + grace)
-	if l.due.Before(deadline) {
-		deadline = l.due
-	}
-	return l.set(deadline)
-}
-
-func (l *readLimit) end() error { return l.set(time.Time{}) }
-
-func (l *readLimit) set(t time.Time) error {
-	if err := l.control.SetReadDeadline(t); !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	return nil
 }
 
 // reserve makes room in memory for a body of so many bytes; -1: unknown. It makes none if there is none left.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -11,33 +12,18 @@ type Class string
 
 // The classes.
 const (
-	Fast   Class = "fast"   // may use the reserved slots
 	Normal Class = "normal" // matches no pattern
 	Slow   Class = "slow"
 )
 
-// Classes assigns classes to paths. A path that is in both lists is Fast.
-type Classes struct{ Fast, Slow []Pattern }
-
 // Pattern matches paths. A "*" matches any text, including slashes and no text.
 type Pattern string
-
-const (
-	maxPattern = 1024 // bytes
-	maxStars   = 8
-)
 
 // ParsePattern checks a pattern.
 func ParsePattern(text string) (Pattern, error) {
 	switch {
 	case !strings.HasPrefix(text, "/") && !strings.HasPrefix(text, "*"):
-		return "", fault.New(fault.Invalid, "pattern %.80q: must begin with \"/\" or \"*\", as in \"/-/readiness*\"", text)
-	case len(text) > maxPattern:
-		return "", fault.New(fault.Invalid, "pattern %.80q...: longer than %d bytes", text, maxPattern)
-	case strings.Count(text, "*") > maxStars:
-		return "", fault.New(fault.Invalid, "pattern %.80q: more than %d stars", text, maxStars)
-	case strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 0x7f }):
-		return "", fault.New(fault.Invalid, "pattern %.80q: contains a control character", text)
+		return "", fault.New(fault.Invalid, "pattern %.80q: must begin with \"/\" or \"*\", as in \"*/export\"", text)
 	case strings.Contains(text, "?"):
 		return "", fault.New(fault.Invalid, "pattern %.80q: contains a \"?\"; patterns match paths without the query", text)
 	}
@@ -65,28 +51,21 @@ func (p Pattern) Match(path string) bool {
 	return path == ""
 }
 
-// MatchAny reports whether one of the patterns matches a path.
-func MatchAny(patterns []Pattern, path string) bool {
-	for _, p := range patterns {
-		if p.Match(path) {
-			return true
-		}
-	}
-	return false
+// matchAny reports whether one of the patterns matches a path.
+func matchAny(patterns []Pattern, path string) bool {
+	return slices.ContainsFunc(patterns, func(p Pattern) bool { return p.Match(path) })
 }
 
-// of returns the class of a path. A path that a worker may read as another path is not Fast.
-func (c *Classes) of(path string) Class {
-	switch {
-	case len(c.Fast) > 0 && MatchAny(c.Fast, path) && isPlain(path):
-		return Fast
-	case len(c.Slow) > 0 && MatchAny(c.Slow, path):
+// classOf returns the class of a path.
+func (r *Routing) classOf(path string) Class {
+	if matchAny(r.Slow, path) {
 		return Slow
 	}
 	return Normal
 }
 
-// isPlain reports whether a path has no empty segments and no segments that begin with a dot.
+// isPlain reports whether a path has no empty segments and no segments that begin with a dot. A worker could read others
+// as another path.
 func isPlain(path string) bool {
 	return !strings.Contains(path, "//") && !strings.Contains(path, "/.") && !strings.Contains(path, "\\")
 }

@@ -1,9 +1,6 @@
 package app
 
-import (
-	"strings"
-	"testing"
-)
+import "testing"
 
 func TestPatterns(t *testing.T) {
 	t.Parallel()
@@ -26,25 +23,27 @@ func TestPatterns(t *testing.T) {
 	} {
 		p, err := ParsePattern(c.pattern)
 		if err != nil || p.Match(c.path) != c.want {
-			t.Errorf("%s for %s: %v, %v", c.pattern, c.path, !c.want, err)
+			t.Errorf("ParsePattern(%q).Match(%q) = %v, %v, want %v, nil", c.pattern, c.path, p.Match(c.path), err, c.want)
 		}
 	}
-	for _, bad := range []string{"", "a", "/a?b", "/a\n", "/" + strings.Repeat("a", 2000), "/" + strings.Repeat("*", 9)} {
+	for _, bad := range []string{"", "a", "/a?b"} {
 		if p, err := ParsePattern(bad); err == nil {
-			t.Errorf("%.40q is taken for %q", bad, p)
+			t.Errorf("ParsePattern(%q) = %q, nil, want an error", bad, p)
 		}
 	}
 }
 
 func TestClasses(t *testing.T) {
 	t.Parallel()
-	classes := Classes{Fast: []Pattern{"/-/readiness*"}, Slow: []Pattern{"/export/*", "/-/readiness/slow"}}
-	for path, want := range map[string]Class{
-		"/-/readiness": Fast, "/-/readiness/slow": Fast, "/export/1": Slow, "/": Normal,
-		"/-/readiness/../../export/1": Normal, "/-/readiness//x": Normal, `/-/readiness\..\x`: Normal,
-	} {
-		if got := classes.of(path); got != want {
-			t.Errorf("%s is %s, not %s", path, got, want)
+	r := Routing{Slow: []Pattern{"/export/*"}}
+	for path, want := range map[string]Class{"/export/1": Slow, "/": Normal} {
+		if got := r.classOf(path); got != want {
+			t.Errorf("classOf(%q) = %s, want %s", path, got, want)
+		}
+	}
+	for path, want := range map[string]bool{"/a/b": true, "/a/../b": false, "/a//b": false, `/a\..\b`: false} {
+		if got := isPlain(path); got != want {
+			t.Errorf("isPlain(%q) = %v, want %v", path, got, want)
 		}
 	}
 }

@@ -44,7 +44,6 @@ func (p *pool) settle() {
 	for _, w := range candidates {
 		if len(p.othersOut(w)) < p.allowed() {
 			w.isResting = true
-			p.metrics.countDrain(w, byReadiness)
 			p.logChange(w, slog.LevelWarn, "application worker not ready", "why", w.why)
 		}
 	}
@@ -63,11 +62,9 @@ func (p *pool) settle() {
 func (p *pool) record(w *worker, r result, why string, h *Health) (isDoubtful bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.logDropped(w)
 	was := w.health
-	if w.vitals.record(r, why, h, p.now()) {
+	if w.vitals.record(r, why, h) {
 		w.changed = p.now()
-		p.metrics.countHealth(w)
 		switch {
 		case w.health == down:
 			p.logChange(w, slog.LevelWarn, "application worker down", "why", w.why)
@@ -79,34 +76,10 @@ func (p *pool) record(w *worker, r result, why string, h *Health) (isDoubtful bo
 	return w.deaths > 0 && w.serves()
 }
 
-// logBudget bounds the log lines about a worker in a minute, because a worker can change all the time.
-type logBudget struct {
-	minute        time.Time
-	lines, unsaid int
-}
-
-const maxLines = 6 // in a minute
-
-// logChange logs a change of a worker, within its budget. The caller holds mu.
+// logChange logs a change of a worker, unless it changes all the time. The caller holds mu.
 func (p *pool) logChange(w *worker, level slog.Level, message string, attrs ...any) {
-	b := &w.logBudget
-	if now := p.now(); now.Sub(b.minute) >= time.Minute {
-		b.minute, b.lines = now, 0
-	}
-	if b.lines >= maxLines {
-		b.unsaid++
-		return
-	}
-	b.lines++
-	p.log.Log(context.Background(), level, message, append([]any{"worker", w.Name, "pool", p.name}, attrs...)...)
-}
-
-// logDropped logs after the minute how many changes were not logged. The caller holds mu.
-func (p *pool) logDropped(w *worker) {
-	if n := w.logBudget.unsaid; n > 0 && p.now().Sub(w.logBudget.minute) >= time.Minute {
-		w.logBudget.unsaid = 0
-		p.logChange(w, slog.LevelWarn, "application worker unstable", "more_changes", n, "now", w.health.String(), "why",
-			w.why)
+	if w.logs.AllowN(p.now(), 1) {
+		p.log.Log(context.Background(), level, message, append([]any{"worker", w.Name, "pool", p.name}, attrs...)...)
 	}
 }
 
@@ -133,7 +106,6 @@ func (p *pool) drain(w *worker, force bool) error {
 	}
 	w.isDrained, w.changed = true, p.now()
 	w.idleSince = w.changed
-	p.metrics.countDrain(w, byOperator)
 	p.settle()
 	w.backend.transport.CloseIdleConnections() // they could keep the process from ending
 	return nil

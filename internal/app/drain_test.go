@@ -173,9 +173,6 @@ func TestReadiness(t *testing.T) {
 	until(t, "w1 comes next", isState(p, "+up -not ready +up"))
 	b[1].red.Store(false)
 	until(t, "all are back", isState(p, "+up +up +up"))
-	if n := testutil.ToFloat64(p.Metrics.drains.WithLabelValues("w1", byReadiness)); n != 1 {
-		t.Errorf("w1 was drained %v times", n)
-	}
 }
 
 func TestDrain(t *testing.T) {
@@ -353,7 +350,7 @@ func TestReload(t *testing.T) {
 	more := Routing{Queue: queue,
 		Pools: []PoolOptions{{Name: "app", Share: 100, Workers: []WorkerOptions{workers[1], workers[2],
 			{Name: "w0", Address: workers[0].Address, Slots: 2}}}},
-		Classes: Classes{Fast: []Pattern{"/ready"}}}
+		Slow: []Pattern{"/ready"}}
 	for i := range 20 {
 		r := two
 		if i%2 == 1 {
@@ -383,7 +380,7 @@ func TestFullQueue(t *testing.T) {
 	o.Health.Interval = 0
 	f := newFront(t, o)
 	p, s := f.Proxy, f.server
-	first, _, err := p.take(t.Context(), ask{path: "/"})
+	first, err := takeSlot(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,29 +401,5 @@ func TestFullQueue(t *testing.T) {
 	first.done(balance.OK)
 	if n := testutil.ToFloat64(p.Metrics.refused.WithLabelValues("app", "full")); n != 1 {
 		t.Errorf("%v were refused", n)
-	}
-}
-
-// Slots in reserve are for fast requests alone.
-func TestReserve(t *testing.T) {
-	t.Parallel()
-	_, o := backs(t, 2)
-	o.Routing.Queue.Reserve = 1
-	o.Routing.Classes = Classes{Fast: []Pattern{"/ready"}}
-	o.Health.Interval = 0
-	p, s := served(t, o)
-	first, _, err := p.take(t.Context(), ask{path: "/"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.done(balance.OK)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if second, _, err := p.take(ctx, ask{path: "/"}); err == nil {
-		second.done(balance.OK)
-		t.Error("a request has the slot in reserve")
-	}
-	if status, text := get(t, s.URL+"/ready"); status != 200 {
-		t.Error(status, text)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // budget bounds the bytes of all requests together.
@@ -145,8 +144,5 @@ func (f *file) close() {
 
 // logDiskError logs, at most once a minute, that files cannot be written.
 func (p *Proxy) logDiskError(message string, err error) {
-	last, now := p.diskError.Load(), time.Now().UnixNano()
-	if (last == 0 || now-last >= int64(time.Minute)) && p.diskError.CompareAndSwap(last, now) {
-		p.Log.Warn(message, "dir", p.Bodies.Dir, "error", err)
-	}
+	p.diskLog.Do(func() { p.Log.Warn(message, "dir", p.Bodies.Dir, "error", err) })
 }

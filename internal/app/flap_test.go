@@ -216,7 +216,7 @@ func TestFlappingWorkers(t *testing.T) {
 			if most != 1 {
 				t.Errorf("%d of 3 workers were out of service for not being ready; it should be 1", most)
 			}
-			if lines, may := len(log.all()), 3*maxLines*(2+int(time.Since(began)/time.Minute)); lines > may || lines == 0 {
+			if lines, may := len(log.all()), 3*logBurst*(2+int(time.Since(began)/time.Minute)); lines > may || lines == 0 {
 				t.Errorf("the log has %d lines; it may have %d", lines, may)
 			}
 		})

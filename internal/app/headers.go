@@ -12,32 +12,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// refusal is the answer to a request that is not passed on.
-type refusal struct {
-	status int
-	text   string
-}
-
-// check finds requests that net/http accepts and that workers may take for something else.
-func (e *exchange) check() *refusal {
-	r := e.r
-	bad := func(text string) *refusal { return &refusal{http.StatusBadRequest, text} }
+// check finds requests that are not passed on. It returns status 0 for all others. Package httpguard has refused those
+// that are ambiguous, or whose target is not a path.
+func (e *exchange) check() (status int, text string) {
 	switch {
-	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
-		return &refusal{http.StatusMethodNotAllowed, "this method is not supported"}
-	case r.URL.Opaque != "" || r.URL.User != nil || r.URL.Scheme != "" && r.URL.Scheme != "http" &&
-		r.URL.Scheme != "https":
-		return bad("invalid request target")
-	case r.URL.Path == "*" && r.Method != http.MethodOptions || r.URL.Path != "*" && r.URL.Path != "" &&
-		r.URL.Path[0] != '/':
-		return bad("the request target is not a path")
-	case !origin.ValidHost(r.Host):
-		return bad("invalid Host")
+	case e.r.Method == http.MethodTrace:
+		return http.StatusMethodNotAllowed, "this method is not supported"
+	case !origin.ValidHost(e.r.Host):
+		return http.StatusBadRequest, "invalid Host"
+	case e.r.Header["Upgrade"] != nil:
+		if text := e.checkUpgrade(); text != "" {
+			return http.StatusBadRequest, text
+		}
 	}
-	if r.Header["Upgrade"] != nil {
-		return e.checkUpgrade()
-	}
-	return nil
+	return 0, ""
 }
 
 // rewrite makes the request for a worker. ReverseProxy has removed the fields of the connection (RFC 9110, section

@@ -51,26 +51,17 @@ type vitals struct {
 	health
 	why            string // reason for not being up
 	passes, deaths int    // consecutive checks
-	flaps          int    // consecutive times that it was up only briefly
-	upSince        time.Time
 }
 
-// A worker that leaves the state up within calm has to pass twice as many checks to return, up to 2^maxFlaps times as
-// many.
-const (
-	calm     = time.Minute
-	maxFlaps = 5
-)
-
 // record adds the result of a check and reports whether the health changed.
-func (v *vitals) record(r result, why string, h *Health, now time.Time) bool {
+func (v *vitals) record(r result, why string, h *Health) bool {
 	before := v.health
 	if r == passed {
 		v.deaths = 0
-		if v.passes++; before == up || before != starting && v.passes < max(h.Passes, 1)<<v.flaps {
+		if v.passes++; before == up || before != starting && v.passes < max(h.Passes, 1) {
 			return false
 		}
-		*v = vitals{health: up, flaps: v.flaps, upSince: now}
+		*v = vitals{health: up}
 		return true
 	}
 	v.passes = 0
@@ -82,13 +73,7 @@ func (v *vitals) record(r result, why string, h *Health, now time.Time) bool {
 	} else {
 		return false
 	}
-	v.why = why
-	if v.health = next; before == up {
-		if v.flaps++; now.Sub(v.upSince) >= calm {
-			v.flaps = 0
-		}
-		v.flaps = min(v.flaps, maxFlaps)
-	}
+	v.health, v.why = next, why
 	return v.health != before
 }
 

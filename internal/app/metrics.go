@@ -6,18 +6,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Metrics counts what is done with requests for the application. Pools and workers are named in the configuration, and
-// there are three classes: that bounds the labels.
+// Metrics counts requests for the application. The labels are pools and workers of the configuration, and two classes.
 type Metrics struct {
-	queue, service                 *prometheus.HistogramVec
-	assigned, refused, answers     *prometheus.CounterVec
-	failures, drains, changes      *prometheus.CounterVec
-	inFlight, slots, used          *prometheus.Desc
-	busy, queued, workerUp, beyond *prometheus.Desc
+	queue, service             *prometheus.HistogramVec
+	refused, answers, failures *prometheus.CounterVec
+	slots, busy, queued        *prometheus.Desc
+	workerUp, outOfService     *prometheus.Desc
 
 	mu    sync.Mutex
 	proxy *Proxy // whose workers and queues are reported
@@ -38,70 +35,50 @@ func NewMetrics() *Metrics {
 		return prometheus.NewDesc("packhorse_app_"+name, help, labels, nil)
 	}
 	return &Metrics{
-		queue: seconds("queue_seconds", "Time that requests waited for a worker, by pool and class (fast, normal, slow)."),
+		queue: seconds("queue_seconds", "Time that requests waited for a worker, by pool and class (normal, slow)."),
 		service: seconds("service_seconds",
 			"Time from the choice of a worker until it had sent its response, by pool and class."),
-		assigned: counter("assignments_total", "Requests given to a worker, by pool and reason of the choice: only "+
-			"(no other worker was available), free (nothing in flight), least_busy, queued (the first free slot).",
-			"pool", "reason"),
 		refused: counter("refused_total", "Requests that got no worker, by pool and reason: full (too many wait), late (the "+
 			"wait was too long), no_worker (none is available), left (the client disconnected).", "pool", "why"),
 		answers: counter("answers_total", "Responses of workers, by pool and class of status (2xx).", "pool", "status"),
 		failures: counter("worker_failures_total",
 			"Requests that a worker failed: no connection, an incomplete response, or a timeout.", "worker"),
-		drains: counter("drains_total", "Drains of a worker, by cause: operator, or readiness.", "worker", "by"),
-		changes: counter("health_changes_total",
-			"Health state changes of a worker, by new state: up, unready (it responds so), or down.", "worker", "to"),
-
-		inFlight: gauge("in_flight", "Requests in flight at a worker.", "worker", "pool"),
-		slots:    gauge("worker_slots", "Requests that a worker is given at the same time.", "worker", "pool"),
 		workerUp: gauge("worker_up", "Whether a worker is given requests: 1, or 0 if it is down, not ready or drained.",
 			"worker", "pool"),
-		used:   gauge("slots", "Slots of the workers that are given requests.", "pool"),
+		slots:  gauge("slots", "Slots of the workers that are given requests.", "pool"),
 		busy:   gauge("slots_busy", "Slots that are taken.", "pool"),
 		queued: gauge("queued", "Requests that wait for a worker.", "pool"),
-		beyond: gauge("out_of_service",
+		outOfService: gauge("out_of_service",
 			"Workers out of service, as a part of how many may be so at the same time. Above 1 there are too many.", "pool"),
 	}
 }
 
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.queue, m.service, m.assigned, m.refused, m.answers, m.failures, m.drains, m.changes, m}
+	return []prometheus.Collector{m.queue, m.service, m.refused, m.answers, m.failures, m}
 }
 
 // count counts an answer, and notes the class of its request if that is not known.
 func (e *exchange) count() {
 	if e.Class == "" {
-		e.Class = e.p.table.Load().Routing.Classes.of(e.r.URL.Path)
+		e.Class = e.p.table.Load().classOf(e.r.URL.Path)
 	}
 	if e.pool != nil && e.Status != 0 && !e.pool.isGone.Load() {
 		e.pool.counts.answered(e.Status)
 	}
 }
 
-// The causes of a drain.
-const (
-	byOperator  = "operator"
-	byReadiness = "readiness"
-)
-
 // poolCounts are the series of a pool.
 type poolCounts struct {
-	assigned       map[balance.Reason]prometheus.Counter
 	queue, service map[Class]prometheus.Observer
 	answers        [6]prometheus.Counter // by the first digit of the status
 }
 
 func (m *Metrics) ofPool(name string) *poolCounts {
-	c := &poolCounts{assigned: map[balance.Reason]prometheus.Counter{}, queue: map[Class]prometheus.Observer{},
-		service: map[Class]prometheus.Observer{}}
-	for _, reason := range []balance.Reason{balance.Only, balance.Free, balance.LeastBusy, balance.Queued} {
-		c.assigned[reason] = m.assigned.WithLabelValues(name, string(reason))
-	}
-	for _, class := range []Class{Fast, Normal, Slow} {
-		c.queue[class], c.service[class] = m.queue.WithLabelValues(name, string(class)), m.service.WithLabelValues(name,
-			string(class))
+	c := &poolCounts{queue: map[Class]prometheus.Observer{}, service: map[Class]prometheus.Observer{}}
+	for _, class := range []Class{Normal, Slow} {
+		c.queue[class] = m.queue.WithLabelValues(name, string(class))
+		c.service[class] = m.service.WithLabelValues(name, string(class))
 	}
 	for i, status := range [6]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"} {
 		c.answers[i] = m.answers.WithLabelValues(name, status)
@@ -115,10 +92,6 @@ func (c *poolCounts) answered(status int) {
 	}
 	c.answers[status].Inc()
 }
-
-func (m *Metrics) countDrain(w *worker, by string) { m.drains.WithLabelValues(w.Name, by).Inc() }
-
-func (m *Metrics) countHealth(w *worker) { m.changes.WithLabelValues(w.Name, w.health.String()).Inc() }
 
 // countRefused counts a request that got no worker.
 func (m *Metrics) countRefused(pool string, err error, waited, limit time.Duration) {
@@ -138,13 +111,11 @@ func (m *Metrics) countRefused(pool string, err error, waited, limit time.Durati
 
 // forgetWorker drops the series of a worker that is gone, forgetPool those of a pool.
 func (m *Metrics) forgetWorker(name string) {
-	for _, v := range []*prometheus.CounterVec{m.failures, m.drains, m.changes} {
-		v.DeletePartialMatch(prometheus.Labels{"worker": name})
-	}
+	m.failures.DeleteLabelValues(name)
 }
 
 func (m *Metrics) forgetPool(name string) {
-	for _, v := range []*prometheus.CounterVec{m.assigned, m.refused, m.answers} {
+	for _, v := range []*prometheus.CounterVec{m.refused, m.answers} {
 		v.DeletePartialMatch(prometheus.Labels{"pool": name})
 	}
 	for _, v := range []*prometheus.HistogramVec{m.queue, m.service} {
@@ -161,7 +132,7 @@ func (m *Metrics) observe(p *Proxy) {
 
 // Describe is a prometheus.Collector's.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.inFlight, m.slots, m.workerUp, m.used, m.busy, m.queued, m.beyond} {
+	for _, d := range []*prometheus.Desc{m.slots, m.busy, m.queued, m.workerUp, m.outOfService} {
 		out <- d
 	}
 }
@@ -192,13 +163,11 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 				away++
 			}
 			busy += s.InFlight
-			gauge(m.inFlight, float64(s.InFlight), w.Name, pool.name)
-			gauge(m.slots, float64(s.Slots), w.Name, pool.name)
 			gauge(m.workerUp, given, w.Name, pool.name)
 		}
-		gauge(m.used, float64(slots), pool.name)
+		gauge(m.slots, float64(slots), pool.name)
 		gauge(m.busy, float64(busy), pool.name)
 		gauge(m.queued, float64(pool.scheduler.Queued()), pool.name)
-		gauge(m.beyond, float64(away)/float64(allowed), pool.name)
+		gauge(m.outOfService, float64(away)/float64(allowed), pool.name)
 	}
 }

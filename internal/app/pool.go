@@ -5,11 +5,12 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -55,7 +56,7 @@ type worker struct {
 	isResting bool      // it is given no requests because it is not ready
 	changed   time.Time // last change of the health or the drain
 	idleSince time.Time // while it is drained: a lower bound for the time since it has nothing in flight
-	logBudget logBudget
+	logs      *rate.Limiter
 }
 
 var errNotReady = errors.New("not ready")
@@ -124,7 +125,6 @@ func choose(pools []*pool) *pool {
 type seat struct {
 	worker *worker
 	class  Class
-	reason balance.Reason
 	taken  time.Time
 	seat   *balance.Seat
 	isDone atomic.Bool
@@ -153,36 +153,29 @@ func (s *seat) done(how balance.Outcome) {
 	s.seat.Done(how)
 }
 
-// ask is what the choice of a worker depends on.
-type ask struct {
-	path   string
-	client netip.Addr // invalid: on a Unix socket
-	tried  []*worker  // that failed this request
-}
-
-// take waits for a slot of a worker. It returns the name of the pool also with an error. The errors are of kind
-// Exhausted if too many requests wait, or this one did for too long, and Unavailable if there is no worker.
-func (p *Proxy) take(ctx context.Context, a ask) (s *seat, pool string, err error) {
-	began := time.Now()
+// take waits for a slot of a worker that was not tried. The errors are of kind Exhausted if too many requests wait, or
+// this one did for too long, and Unavailable if there is no worker.
+func (e *exchange) take(tried []*worker) (*seat, error) {
+	p, stage, began := e.p, inflight.From(e.ctx), time.Now()
+	work := balance.Work{}
+	if p.Caller != nil {
+		work.Caller = p.Caller(e.from.Client)
+	}
+	for _, w := range tried {
+		work.Tried = append(work.Tried, w.Address)
+	}
 	for {
 		t := p.table.Load()
-		class := t.Routing.Classes.of(a.path)
-		work := balance.Work{Fast: class == Fast}
-		if p.Caller != nil {
-			work.Caller = p.Caller(a.client)
-		}
-		for _, w := range a.tried {
-			work.Tried = append(work.Tried, w.Address)
-		}
 		if len(t.pools) == 0 {
-			return nil, "", errNoWorker
+			return nil, errNoWorker
 		}
 		chosen := choose(t.pools)
-		if len(a.tried) > 0 && !a.tried[0].pool.isGone.Load() {
-			chosen = a.tried[0].pool
+		if len(tried) > 0 && !tried[0].pool.isGone.Load() {
+			chosen = tried[0].pool
 		}
-		inflight.From(ctx).SetStage(inflight.Queued)
-		got, err := chosen.scheduler.Acquire(ctx, work)
+		e.Pool = chosen.name
+		stage.SetStage(inflight.Queued)
+		got, err := chosen.scheduler.Acquire(e.ctx, work)
 		switch {
 		case err != nil && chosen.isGone.Load() && fault.Is(err, fault.Unavailable):
 			continue
@@ -191,19 +184,19 @@ func (p *Proxy) take(ctx context.Context, a ask) (s *seat, pool string, err erro
 			if fault.Is(err, fault.Unavailable) {
 				err = chosen.unavailable()
 			}
-			return nil, chosen.name, err
+			return nil, err
 		}
 		w := chosen.workerOf(got)
 		if w == nil { // it was just removed
 			got.Done(balance.Cut)
 			continue
 		}
-		inflight.From(ctx).SetStage(inflight.Remote)
+		stage.SetStage(inflight.Remote)
 		w.backend.requests.Add(1)
 		now := time.Now()
-		chosen.counts.assigned[got.Reason()].Inc()
-		chosen.counts.queue[class].Observe(now.Sub(began).Seconds())
-		return &seat{worker: w, class: class, reason: got.Reason(), taken: now, seat: got}, chosen.name, nil
+		e.Class = t.classOf(e.r.URL.Path)
+		chosen.counts.queue[e.Class].Observe(now.Sub(began).Seconds())
+		return &seat{worker: w, class: e.Class, taken: now, seat: got}, nil
 	}
 }
 

@@ -88,8 +88,8 @@ func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Reques
 
 func (e *exchange) serve() {
 	began := time.Now()
-	if err := e.check(); err != nil {
-		e.refuse(err.status, err.text)
+	if status, text := e.check(); status != 0 {
+		e.refuse(status, text)
 		return
 	}
 	e.id = e.from.ID
@@ -161,12 +161,11 @@ const (
 // RoundTrip lets a worker answer, and another one if the first cannot and the request may be sent again.
 func (e *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	e.observe(r)
-	a := ask{path: e.r.URL.Path, client: e.from.Client}
+	var tried []*worker
 	var last error // of a worker
 	for {
 		waiting := time.Now()
-		s, pool, err := e.p.take(e.ctx, a)
-		e.Pool = pool
+		s, err := e.take(tried)
 		e.Queue += time.Since(waiting)
 		if err != nil {
 			if last != nil && fault.Is(err, fault.Unavailable) {
@@ -174,7 +173,7 @@ func (e *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			return nil, err
 		}
-		e.Worker, e.Class, e.Reason, e.pool = s.worker.Name, s.class, s.reason, s.worker.pool
+		e.Worker, e.Reason, e.pool = s.worker.Name, s.seat.Reason(), s.worker.pool
 		e.Tries++
 		response, err := e.try(s, r)
 		if e.stored == nil { // else its Close adds the time
@@ -184,7 +183,7 @@ func (e *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 			return response, err
 		}
 		last = err
-		a.tried = append(a.tried, s.worker)
+		tried = append(tried, s.worker)
 	}
 }
 

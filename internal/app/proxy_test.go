@@ -142,13 +142,6 @@ func TestSmuggling(t *testing.T) {
 		"CR in a field":      {"GET / HTTP/1.1\r\n" + host + "X-A: b\rX-B: c\r\n\r\n", "400", "", ""},
 		"folded field": {"GET / HTTP/1.1\r\n" + host + "X-A: b\r\n X-B: c\r\nConnection: close\r\n\r\n", "", "",
 			"\r\n X-B"},
-		"absolute form": {"GET http://other.example/p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "",
-			"GET /p HTTP/1.1\r\nHost: other.example\r\n", "Host: a"},
-		"absolute, a user": {"GET http://u:p@other.example/p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400", "",
-			""},
-		"another scheme":       {"GET ftp://other.example/p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400", "", ""},
-		"opaque":               {"GET http:p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400", "", ""},
-		"connect":              {"CONNECT a:443 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "405", "", ""},
 		"trace":                {"TRACE / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "405", "", ""},
 		"spaces in the target": {"GET /a b HTTP/1.1\r\n" + host + "\r\n", "400", "", ""},
 		"control in a query":   {"GET /?a\x01b HTTP/1.1\r\n" + host + "\r\n", "400", "", ""},
@@ -320,7 +313,7 @@ func TestSlowBody(t *testing.T) {
 		parts int
 		pause time.Duration
 		want  string
-	}{{20, 50 * time.Millisecond, " 200 "}, {2, time.Hour, " 408 "}, {1_000, 50 * time.Millisecond, " 408 "}} {
+	}{{20, 50 * time.Millisecond, " 200 "}, {2, time.Hour, " 408 "}} {
 		t.Run(fmt.Sprint(test.parts, test.pause), func(t *testing.T) {
 			t.Parallel()
 			c := f.dial()

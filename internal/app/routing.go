@@ -5,15 +5,17 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
 // Routing is the part of the options that can change while a proxy runs.
 type Routing struct {
-	Pools   []PoolOptions
-	Queue   balance.Limits // of each pool
-	Classes Classes
-	Also    []Pattern // paths below /-/ and /.api/ that are the application's
+	Pools []PoolOptions
+	Queue balance.Limits // of each pool
+	Slow  []Pattern      // paths of requests of class Slow
+	Also  []Pattern      // paths below /-/ and /.api/ that are the application's
 }
 
 // PoolOptions describe a pool.
@@ -31,8 +33,7 @@ type table struct {
 
 // Has reports whether a path below /-/ or /.api/ is the application's.
 func (p *Proxy) Has(path string) bool {
-	t := p.table.Load()
-	return len(t.Also) > 0 && MatchAny(t.Also, path) && isPlain(path)
+	return matchAny(p.table.Load().Also, path) && isPlain(path)
 }
 
 var errClosed = errors.New("the proxy was closed")
@@ -76,6 +77,12 @@ func (p *Proxy) Set(r Routing) error {
 	return nil
 }
 
+// The log has at most so many lines about a worker.
+const (
+	logRate  = rate.Limit(0.1) // a second
+	logBurst = 6
+)
+
 // makeWorkers returns the workers of each pool, and makes those that are new.
 func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (pools [][]*worker, err error) {
 	byName, byAddress := map[string]*worker{}, map[string]*worker{}
@@ -92,7 +99,7 @@ func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (pools [][]*work
 				list = append(list, old)
 				continue
 			}
-			next := &worker{WorkerOptions: w, due: make(chan struct{}, 1)}
+			next := &worker{WorkerOptions: w, due: make(chan struct{}, 1), logs: rate.NewLimiter(logRate, logBurst)}
 			next.reset(p.Health.Interval > 0, time.Now())
 			if next.backend, err = p.backend(w.Address); err != nil {
 				return nil, err

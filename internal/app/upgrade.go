@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -17,31 +18,29 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// checkUpgrade finds the protocol that a client wants to switch to (RFC 9110, section 7.8). An upgrade to HTTP/2 is
-// ignored, because a worker could be sent other requests on that connection.
-func (e *exchange) checkUpgrade() *refusal {
+// checkUpgrade finds the protocol that a client wants to switch to (RFC 9110, section 7.8), or returns why it may not. An
+// upgrade to HTTP/2 is ignored, because a worker could be sent other requests on that connection.
+func (e *exchange) checkUpgrade() (problem string) {
 	r := e.r
-	bad := func(text string) *refusal { return &refusal{http.StatusBadRequest, text} }
 	protocols := origin.List(r.Header["Upgrade"])
 	if !r.ProtoAtLeast(1, 1) || e.p.MaxUpgrades < 0 || len(protocols) == 1 && strings.EqualFold(protocols[0], "h2c") {
-		return nil
+		return ""
 	}
 	name, _, _ := strings.Cut(protocols[0], "/")
 	switch {
 	case !httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade"):
-		return bad("Upgrade without Connection: Upgrade")
+		return "Upgrade without Connection: Upgrade"
 	case len(protocols) > 1 || !httpguts.ValidHeaderFieldName(strings.Replace(protocols[0], "/", "", 1)):
-		return bad("Upgrade must name one protocol")
-	case strings.EqualFold(name, "h2c") || strings.EqualFold(name, "h2") || strings.EqualFold(name, "HTTP") ||
-		strings.EqualFold(name, "TLS"):
-		return bad("Upgrade to this protocol is not supported")
+		return "Upgrade must name one protocol"
+	case slices.Contains([]string{"h2c", "h2", "http", "tls"}, strings.ToLower(name)):
+		return "Upgrade to this protocol is not supported"
 	case r.Method != http.MethodGet:
-		return bad("Upgrade needs GET")
+		return "Upgrade needs GET"
 	case r.ContentLength != 0:
-		return bad("Upgrade with a request body")
+		return "Upgrade with a request body"
 	}
 	e.upgrade = protocols[0]
-	return nil
+	return ""
 }
 
 // acceptUpgrade takes a response with status 101. The worker is free for other requests from now on.
@@ -63,36 +62,23 @@ func (e *exchange) acceptUpgrade(s *seat, response *http.Response) (*http.Respon
 	return response, nil
 }
 
-// tunnel is an upgraded connection: the client's side of it.
+// tunnel is the client's side of an upgraded connection. It fails when neither side sends anything for the idle time.
 type tunnel struct {
 	net.Conn
-	early    *bufio.Reader // what the client sent before the switch
-	idle     time.Duration
-	last     atomic.Int64 // when a byte was read or written: Unix time in nanoseconds
-	in, out  atomic.Int64
-	timer    *time.Timer
-	timedOut atomic.Bool
-	err      atomic.Pointer[error] // the first one
+	early   *bufio.Reader // the bytes that the client sent before the switch
+	idle    time.Duration
+	in, out atomic.Int64
+	err     atomic.Pointer[error] // the first one
 }
 
-// start starts the tunnel. It is closed when neither side sends anything for the idle time.
 func (t *tunnel) start(c net.Conn, early *bufio.Reader, idle time.Duration) *tunnel {
 	t.Conn, t.early, t.idle = c, early, idle
-	t.touch()
-	t.timer = time.AfterFunc(idle, t.checkIdle)
+	t.renew()
 	return t
 }
 
-func (t *tunnel) touch() { t.last.Store(time.Now().UnixNano()) }
-
-func (t *tunnel) checkIdle() {
-	if left := time.Until(time.Unix(0, t.last.Load()).Add(t.idle)); left > 0 {
-		t.timer.Reset(left)
-		return
-	}
-	t.timedOut.Store(true)
-	t.Conn.Close()
-}
+// renew sets the deadline of both directions, also for a Read that waits.
+func (t *tunnel) renew() { _ = t.SetDeadline(time.Now().Add(t.idle)) }
 
 func (t *tunnel) Read(p []byte) (n int, err error) {
 	if n = t.early.Buffered(); n > 0 {
@@ -105,17 +91,17 @@ func (t *tunnel) Read(p []byte) (n int, err error) {
 }
 
 func (t *tunnel) Write(p []byte) (int, error) {
-	if err := t.SetWriteDeadline(time.Now().Add(t.idle)); err != nil {
-		return 0, t.note(err)
-	}
+	t.renew()
 	n, err := t.Conn.Write(p)
 	t.out.Add(int64(n))
 	return n, t.note(err)
 }
 
+// note renews the deadline, or keeps an error.
 func (t *tunnel) note(err error) error {
-	t.touch()
-	if err != nil && err != io.EOF && !errors.Is(err, net.ErrClosed) {
+	if err == nil {
+		t.renew()
+	} else if err != io.EOF && !errors.Is(err, net.ErrClosed) {
 		t.err.CompareAndSwap(nil, &err)
 	}
 	return err
@@ -131,13 +117,10 @@ func (t *tunnel) CloseWrite() error {
 
 // finish adds what happened to the record.
 func (t *tunnel) finish(e *exchange) {
-	t.timer.Stop()
 	e.In, e.Out, e.Cut = t.in.Load(), t.out.Load(), false
 	switch err := t.err.Load(); {
-	case t.timedOut.Load():
-		e.Err = fault.New(fault.Deadline, "the upgraded connection was idle for too long")
 	case err != nil && isTimeout(*err):
-		e.Err = fault.Wrap(fault.Deadline, "the client took too long to receive data", *err)
+		e.Err = fault.New(fault.Deadline, "the upgraded connection was idle for too long")
 	case err != nil:
 		e.Err = fault.Wrap(fault.Cancelled, "the upgraded connection was cut", *err)
 	}

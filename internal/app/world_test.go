@@ -275,3 +275,8 @@ func writeFile(t *testing.T, path, content string) string {
 	}
 	return path
 }
+
+// takeSlot takes a slot of a worker as a request does.
+func takeSlot(ctx context.Context, p *Proxy) (*seat, error) {
+	return (&exchange{p: p, ctx: ctx, r: httptest.NewRequest(http.MethodGet, "/", nil)}).take(nil)
+}

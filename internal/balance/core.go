@@ -30,7 +30,7 @@ func NewCore(l Limits, answer func(*Ticket)) *Core {
 
 // Limit replaces the limits. A shorter queue evicts no work, and a new wait limit applies to later work.
 func (c *Core) Limit(now time.Duration, l Limits) {
-	l.Queue, l.Each, l.Reserve = max(l.Queue, 0), max(l.Each, 0), max(l.Reserve, AutoReserve)
+	l.Queue, l.Each = max(l.Queue, 0), max(l.Each, 0)
 	if l.Anonymous <= 0 || l.Anonymous >= 1 {
 		l.Anonymous = 0.5
 	}
@@ -118,7 +118,7 @@ func (c *Core) Enter(now time.Duration, work Work) (*Ticket, error) {
 	c.queue.subjects.note(work.Subject, now)
 	t := &Ticket{Work: work, came: now, since: now}
 	w, candidates := c.choose(t, now)
-	if w != nil && !c.isHeld(t, now) {
+	if w != nil && !c.queue.subjects.isBounded(t.Subject, c.slotsOfSubject(now), now) {
 		c.queue.open(t)
 		c.assign(t, w, candidates, now)
 		return t, nil
@@ -188,7 +188,6 @@ func (c *Core) refuseLongWait(t *Ticket, isFull bool, retry, now time.Duration) 
 type capacity struct {
 	slots     int // in use
 	all       int // in use or not
-	slow      int // taken by work that is not Fast
 	unlimited bool
 }
 
@@ -197,7 +196,7 @@ func (c *Core) capacity(now time.Duration) (n capacity) {
 		if w.rank(now) == unavailable {
 			continue
 		}
-		n.slots, n.all, n.slow = n.slots+w.slots(), n.all+w.member.Slots, n.slow+w.slow
+		n.slots, n.all = n.slots+w.slots(), n.all+w.member.Slots
 		n.unlimited = n.unlimited || w.member.Slots == 0
 	}
 	return n
@@ -207,24 +206,6 @@ func (c *Core) capacity(now time.Duration) (n capacity) {
 func (c *Core) retryAfter(now time.Duration) time.Duration {
 	d := c.queue.held * time.Duration(len(c.queue.waiting)+1) / time.Duration(max(c.capacity(now).slots, 1))
 	return min(max(d, time.Second), time.Minute)
-}
-
-// isHeld reports whether work has to wait although a worker has a free slot.
-func (c *Core) isHeld(t *Ticket, now time.Duration) bool {
-	return !t.Fast && !t.Check && c.isReserved(now) || c.queue.subjects.isBounded(t.Subject, c.slotsOfSubject(now), now)
-}
-
-// isReserved reports whether all free slots are reserved for Fast work.
-func (c *Core) isReserved(now time.Duration) bool {
-	reserve := c.limits.Reserve
-	if reserve == 0 {
-		return false
-	}
-	n := c.capacity(now)
-	if reserve == AutoReserve {
-		reserve = min(n.slots/4, 1)
-	}
-	return reserve > 0 && !n.unlimited && n.slow >= max(n.slots-reserve, 1)
 }
 
 // slotsOfSubject returns how many slots one subject may have, fewer than there are; 0: all.
@@ -273,9 +254,9 @@ func (c *Core) next(now time.Duration) *Ticket {
 		return nil
 	}
 	anyone, _ := c.choose(&Ticket{}, now)
-	reserved, each := c.isReserved(now), c.slotsOfSubject(now)
+	each := c.slotsOfSubject(now)
 	return c.queue.next(func(t *Ticket) bool {
-		if reserved && !t.Fast || c.queue.subjects.isBounded(t.Subject, each, now) {
+		if c.queue.subjects.isBounded(t.Subject, each, now) {
 			return false
 		}
 		w := anyone
@@ -304,9 +285,6 @@ func (c *Core) assign(t *Ticket, w *Worker, candidates int, now time.Duration) {
 	w.last = c.turn
 	w.inFlight++
 	c.inUse++
-	if !t.Fast && !t.Check {
-		w.slow++
-	}
 }
 
 // Leave ends a wait or a piece of work. Further calls do nothing.
@@ -321,9 +299,6 @@ func (c *Core) Leave(now time.Duration, t *Ticket, how Outcome) {
 		c.queue.settle(t, now)
 		w.inFlight--
 		c.inUse--
-		if !t.Fast && !t.Check {
-			w.slow--
-		}
 		if how == Failed {
 			w.restsUntil = now + restAfterFailure
 		}

@@ -19,8 +19,8 @@ var update = flag.Bool("update", false, "write what happens into the transcripts
 // line that begins with # is a comment.
 //
 //	members NAME[*WEIGHT][/SLOTS]...   who the workers are
-//	limits [queue=N] [reserve=N] [each=N] [wait=D]
-//	work ID [for=CALLER] [on=SUBJECT] [among=NAME,NAME] [not=NAME,NAME] [fast] [check]
+//	limits [queue=N] [each=N] [wait=D]
+//	work ID [for=CALLER] [on=SUBJECT] [among=NAME,NAME] [not=NAME,NAME] [check]
 //	end ID, fail ID, cut ID    it ends well, by its worker's fault, or too early
 //	assign [not NAME...]       work that does not wait for one of all members
 //	done NAME, fail NAME       the first of what was assigned ends
@@ -120,7 +120,7 @@ func (p *play) command(out *strings.Builder, command string, args []string) {
 			case "wait":
 				l.Wait = duration(value)
 			default:
-				*map[string]*int{"queue": &l.Queue, "reserve": &l.Reserve, "each": &l.Each}[key] = number(value)
+				*map[string]*int{"queue": &l.Queue, "each": &l.Each}[key] = number(value)
 			}
 		}
 		p.Limit(p.now, l)
@@ -183,8 +183,6 @@ func (p *play) begin(out *strings.Builder, id string, args []string) {
 			w.Among = p.named(value)
 		case "not":
 			w.Tried = strings.Split(value, ",")
-		case "fast":
-			w.Fast = true
 		case "check":
 			w.Check = true
 		}

@@ -75,29 +75,9 @@ func (m *crowd) candidates(t *Ticket) (all, open []*Worker) {
 	return all, open
 }
 
-// overReserve tells whether more that is not fast runs, at workers that can be given work, than may; with so many more.
-func (m *crowd) overReserve(more int) bool {
-	slow, slots := more, 0
-	for _, w := range m.list {
-		if w.isDraining || m.down[w.Name()] && !m.usable[w.Name()] {
-			continue
-		}
-		if w.member.Slots == 0 {
-			return false
-		}
-		slots += w.slots()
-		slow += w.slow
-	}
-	reserve := m.limits.Reserve
-	if reserve == AutoReserve && slots >= 4 {
-		reserve = 1
-	}
-	return reserve > 0 && slow > max(1, slots-reserve)
-}
-
-// held tells whether work waits for slots in reserve, or those of its subject.
-func (m *crowd) held(t *Ticket) bool {
-	return !t.Fast && !t.Check && m.overReserve(1) || m.queue.subjects.isBounded(t.Subject, m.slotsOfSubject(m.now), m.now)
+// isHeld reports whether work waits for a slot of its subject.
+func (m *crowd) isHeld(t *Ticket) bool {
+	return m.queue.subjects.isBounded(t.Subject, m.slotsOfSubject(m.now), m.now)
 }
 
 // assigned holds an assignment, just made, to the rules.
@@ -115,8 +95,6 @@ func (m *crowd) assigned(t *Ticket) {
 		m.err = w.Name() + " was not to have it"
 	case m.down[w.Name()] && !m.usable[w.Name()]:
 		m.err = w.Name() + " is down"
-	case !t.Fast && !t.Check && m.overReserve(0):
-		m.err = "it has a slot that is in reserve"
 	}
 	if m.down[w.Name()] || m.now < w.restsUntil {
 		return
@@ -207,7 +185,7 @@ func (m *crowd) check(t *rapid.T) {
 	m.settle()
 	for _, tk := range m.waiting {
 		_, open := m.candidates(tk)
-		if len(open) > 0 && !m.held(tk) {
+		if len(open) > 0 && !m.isHeld(tk) {
 			t.Fatalf("%s is free while something waits", open[0].Name())
 		}
 	}
@@ -223,7 +201,7 @@ func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := func() Limits {
 			return Limits{Queue: rapid.IntRange(0, 12).Draw(t, "queue"),
-				Reserve: rapid.IntRange(AutoReserve, 4).Draw(t, "reserve"), Each: rapid.IntRange(0, 3).Draw(t, "each"),
+				Each: rapid.IntRange(0, 3).Draw(t, "each"),
 				Wait: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "wait")}
 		}
 		members := func() (all []Member) {
@@ -239,8 +217,7 @@ func TestInvariants(t *testing.T) {
 			"enter": func(t *rapid.T) {
 				w := Work{Caller: rapid.SampledFrom(callers).Draw(t, "caller"),
 					Subject: rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(t, "subject"),
-					Check:   rapid.IntRange(0, 9).Draw(t, "check") == 0, Fast: rapid.Bool().Draw(t, "fast"), NoWait: rapid.IntRange(0,
-						9).Draw(t, "no wait") == 0}
+					Check:   rapid.IntRange(0, 9).Draw(t, "check") == 0, NoWait: rapid.IntRange(0, 9).Draw(t, "no wait") == 0}
 				if rapid.IntRange(0, 3).Draw(t, "some") == 0 {
 					w.Tried = rapid.SliceOfN(rapid.SampledFrom(names), 0, 2).Draw(t, "tried")
 				}
@@ -253,7 +230,7 @@ func TestInvariants(t *testing.T) {
 					}
 				}
 				tk := m.enter(w)
-				if all, open := m.candidates(&Ticket{Work: w}); tk == nil && len(open) > 0 && !m.held(&Ticket{Work: w}) {
+				if all, open := m.candidates(&Ticket{Work: w}); tk == nil && len(open) > 0 && !m.isHeld(&Ticket{Work: w}) {
 					t.Fatalf("refused, though %s is free; %d could", open[0].Name(), len(all))
 				}
 			},
@@ -328,13 +305,11 @@ func (m *crowd) comesToAnEnd(t *rapid.T) {
 	}
 }
 
-// TestEverybodyHasATurn: with ever new work, a reserve, weights, callers and subjects, nobody is passed by for long by
-// what came later and has to do with the same slots.
+// TestEverybodyHasATurn checks that no work waits for long behind later work on the same subject.
 func TestEverybodyHasATurn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		m := newCrowd(Limits{Queue: 1000, Reserve: rapid.IntRange(AutoReserve, 3).Draw(t, "reserve"),
-			Each: rapid.IntRange(0, 2).Draw(t, "each")})
+		m := newCrowd(Limits{Queue: 1000, Each: rapid.IntRange(0, 2).Draw(t, "each")})
 		var members []Member
 		for i := range rapid.IntRange(1, 4).Draw(t, "workers") {
 			members = append(members, Member{Name: strconv.Itoa(i), Weight: rapid.IntRange(1, 4).Draw(t, "weight"),
@@ -343,7 +318,7 @@ func TestEverybodyHasATurn(t *testing.T) {
 		m.set(members...)
 		passed := map[*Ticket]int{}
 		enter := func() {
-			w := Work{Caller: rapid.SampledFrom(callers).Draw(t, "caller"), Fast: rapid.IntRange(0, 2).Draw(t, "fast") > 0,
+			w := Work{Caller: rapid.SampledFrom(callers).Draw(t, "caller"),
 				Subject: rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "subject")}
 			m.enter(w)
 		}
@@ -356,7 +331,7 @@ func TestEverybodyHasATurn(t *testing.T) {
 			m.leave(m.running[0], OK)
 			for _, given := range m.answered {
 				for _, tk := range m.waiting {
-					if tk.arrival < given.arrival && tk.Fast == given.Fast && tk.Subject == given.Subject {
+					if tk.arrival < given.arrival && tk.Subject == given.Subject {
 						passed[tk]++
 					}
 					if passed[tk] > 100 && tk.worker == nil {
@@ -379,7 +354,7 @@ func TestTenThousandLeave(t *testing.T) {
 	m := newCrowd(Limits{Queue: 10_000})
 	m.set(Member{Name: "a", Slots: 1}, Member{Name: "b", Slots: 1})
 	for i := range 10_002 {
-		if m.enter(Work{Caller: Caller(strconv.Itoa(i % 5000)), Fast: i%3 == 0}) == nil {
+		if m.enter(Work{Caller: Caller(strconv.Itoa(i % 5000))}) == nil {
 			t.Fatal("refused")
 		}
 	}

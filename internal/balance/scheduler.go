@@ -8,7 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Limits bound the queue and the parts of the slots.
+// Limits bound the queue and the shares of the slots.
 type Limits struct {
 	Queue int // maximum number of pieces of work that wait; 0: none
 	// Anonymous is the part of the slots for all anonymous callers together while others wait, between 0 and 1,
@@ -18,13 +18,7 @@ type Limits struct {
 	// Each is how many slots work on one subject may have while there is work on other subjects, or was within the last
 	// minute. It is at most one less than there are. 0 means no bound.
 	Each int
-	// Reserve is how many slots are reserved for Fast work. One is always left for other work. AutoReserve reserves one
-	// of four or more.
-	Reserve int
 }
-
-// AutoReserve is a value for Limits.Reserve.
-const AutoReserve = -1
 
 // Clock is a source of time. Tests have their own. The zero Clock is the real one.
 type Clock struct {

@@ -19,7 +19,7 @@ import (
 func TestSchedulerAtOnce(t *testing.T) {
 	t.Parallel()
 	const slots = 2
-	s := New(Options{Limits: Limits{Queue: 1000, Reserve: 1}})
+	s := New(Options{Limits: Limits{Queue: 1000}})
 	var down atomic.Bool
 	members := []Member{{Name: "a", Slots: slots}, {Name: "b", Slots: slots, Weight: 3}, {Name: "c", Slots: slots,
 		Ready: func() error {
@@ -43,7 +43,7 @@ func TestSchedulerAtOnce(t *testing.T) {
 			s.Changed()
 			_ = s.Drain("b", i%2 == 0)
 			s.Narrow(all[0], 1+i%2)
-			s.Limit(Limits{Queue: 1000, Reserve: i % 3})
+			s.Limit(Limits{Queue: 1000, Each: i % 3})
 			_ = s.State(all[0])
 		}
 	})
@@ -55,7 +55,7 @@ func TestSchedulerAtOnce(t *testing.T) {
 				if i%5 == 0 {
 					go cancel()
 				}
-				seat, err := s.Acquire(ctx, Work{Caller: Caller(strconv.Itoa(g % 3)), Fast: i%2 == 0})
+				seat, err := s.Acquire(ctx, Work{Caller: Caller(strconv.Itoa(g % 3))})
 				if err == nil {
 					at := int(seat.Worker().Name()[0] - 'a')
 					if n := running[at].Add(1); n > slots {

@@ -6,7 +6,6 @@ import "time"
 type Work struct {
 	Caller  Caller
 	Subject string // what the work is on, for Limits.Each; empty: nothing
-	Fast    bool   // it may use the reserved slots
 	// Among lists the workers that can do the work. Nil means all of them. It must not change while the work waits.
 	Among  []*Worker
 	Tried  []string // names of workers that must not be given the work

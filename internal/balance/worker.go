@@ -34,7 +34,6 @@ type Worker struct {
 	isRemoved  bool
 	isDraining bool
 	inFlight   int
-	slow       int           // work in flight that is not Fast
 	narrowed   int           // slots in use for now; 0: all
 	last       uint64        // the turn of its last assignment
 	restsUntil time.Duration // after a failure

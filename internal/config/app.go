@@ -18,17 +18,9 @@ type AppConfig struct {
 	// Wait is the maximum time that a request waits for a worker.
 	Wait Duration `toml:"wait" default:"30s" range:">0s"`
 
-	// Fast lists path patterns of requests that are answered at once, such as readiness checks. A "*" stands for any text.
-	// Only they may use the reserved slots.
-	Fast []string `toml:"fast"`
-
-	// Slow lists path patterns of requests that take long. Metrics and the log show them separately, and they do not count
-	// for the SLI.
+	// Slow lists path patterns of requests that take long. A "*" stands for any text. Metrics and the log show these
+	// requests separately, and they do not count for the SLI.
 	Slow []string `toml:"slow"`
-
-	// Reserve is the number of slots in each pool that are reserved for fast requests, if there are patterns for them. One
-	// slot is always left for others. "auto" reserves one of four or more slots, and none of fewer.
-	Reserve Reserve `toml:"reserve" default:"auto" range:"..65536"`
 
 	// Also lists path patterns below /-/ and /.api/ that go to the application.
 	Also []string `toml:"also"`
@@ -48,7 +40,7 @@ type AppConfig struct {
 	HealthFailures int `toml:"health_failures" default:"3" range:"1..100"`
 
 	// HealthPasses is the number of consecutive good health checks before a worker that was down or not ready gets
-	// requests again. The number doubles for a worker that fails again within a minute.
+	// requests again.
 	HealthPasses int `toml:"health_passes" default:"2" range:"1..100"`
 
 	// Drain is the maximum time that "packhorse drain worker --wait" waits for the requests of a worker.
@@ -77,7 +69,7 @@ type AppConfig struct {
 	KeepIdle Duration `toml:"keep_idle" default:"1s" range:">0s"`
 
 	// MaxBody is the maximum size of a request body. A body is received before a worker is chosen; a long one goes to a
-	// file in STATE/app. A client may pause for http.read_stall, and has ten times that for each 64 KiB.
+	// file in STATE/app. A client may pause for http.read_stall.
 	MaxBody Size `toml:"max_body" default:"1GiB" range:"64KiB.."`
 
 	// MaxAnswer is the maximum part of a response that is stored when the client is slower than the worker. Beyond it the

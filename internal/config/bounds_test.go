@@ -50,7 +50,6 @@ func TestBounds(t *testing.T) {
 		{"lanes.anonymous", "1", ""},
 		{"lanes.anonymous", "0", "lanes.anonymous is 0; it has to be more than 0 and at most 1"},
 		{"app.drain_share", "NaN", "app.drain_share is NaN; it has to be from 0 to 1"},
-		{"app.reserve", "auto", ""},
 		{"log.level", "loud", `log.level is "loud"; it has to be one of ["debug" "info" "warn" "error"]`},
 		{"app.send_file", "", ""},
 	} {

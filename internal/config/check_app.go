@@ -126,7 +126,7 @@ func (c *AppConfig) Routing() (o app.Routing, err error) {
 		key  string
 		from []string
 		to   *[]app.Pattern
-	}{{"fast", c.Fast, &o.Classes.Fast}, {"slow", c.Slow, &o.Classes.Slow}, {"also", c.Also, &o.Also}} {
+	}{{"slow", c.Slow, &o.Slow}, {"also", c.Also, &o.Also}} {
 		for _, text := range list.from {
 			p, err := app.ParsePattern(text)
 			if err != nil {
@@ -136,9 +136,6 @@ func (c *AppConfig) Routing() (o app.Routing, err error) {
 		}
 	}
 	o.Queue = balance.Limits{Queue: c.Queue, Wait: c.Wait.Duration}
-	if len(o.Classes.Fast) > 0 {
-		o.Queue.Reserve = int(c.Reserve)
-	}
 	return o, nil
 }
 
@@ -198,6 +195,6 @@ func (c *AppConfig) Reloaded(next *AppConfig) bool {
 		return c.Enabled() == next.Enabled()
 	}
 	c.Workers, c.Pool, c.Slots, c.Queue, c.Wait = next.Workers, next.Pool, next.Slots, next.Queue, next.Wait
-	c.Fast, c.Slow, c.Reserve, c.Also = next.Fast, next.Slow, next.Reserve, next.Also
+	c.Slow, c.Also = next.Slow, next.Also
 	return true
 }

@@ -253,6 +253,8 @@ func keyLines(text []byte) map[string]int {
 
 // removedKeys are keys of earlier versions, with what to do instead.
 var removedKeys = map[string]string{
+	"app.fast":       "no slots are reserved any more; delete the key",
+	"app.reserve":    "no slots are reserved any more; delete the key",
 	"app.max_slots":  "it belonged to slots = \"auto\"; set app.slots",
 	"app.slow_start": "a worker that comes back gets its share at once; delete the key",
 	"app.sticky":     "requests are split at random; delete the key",

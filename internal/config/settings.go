@@ -161,7 +161,7 @@ func (s Setting) Type() string {
 		return "duration"
 	case bool:
 		return "bool"
-	case int, Reserve:
+	case int:
 		return "number"
 	}
 	return "text"

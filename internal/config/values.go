@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
 // Size is a number of bytes. In the configuration it is a number, or a string with a unit: "64KiB", "10GiB", "2GB".
@@ -105,33 +103,6 @@ func (m *FileMode) UnmarshalText(text []byte) error {
 func (m FileMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
 func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
-
-// Reserve is the number of slots that are reserved for fast requests, or "auto".
-type Reserve int
-
-// UnmarshalText reads a number from 0, or "auto".
-func (r *Reserve) UnmarshalText(text []byte) error {
-	if string(text) == "auto" {
-		*r = balance.AutoReserve
-		return nil
-	}
-	n, err := strconv.Atoi(string(text))
-	if err != nil || n < 0 {
-		return fmt.Errorf("%q is not a number of slots: write a number from 0, or \"auto\"", text)
-	}
-	*r = Reserve(n)
-	return nil
-}
-
-// MarshalText returns the text that UnmarshalText reads.
-func (r Reserve) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
-
-func (r Reserve) String() string {
-	if r == balance.AutoReserve {
-		return "auto"
-	}
-	return strconv.Itoa(int(r))
-}
 
 // fsckSeverities are severities of git's checks of objects, by their names.
 type fsckSeverities map[string]string

@@ -31,7 +31,8 @@ func TestAppMistakes(t *testing.T) {
 		one + "max_slots = 4":         "app.max_slots was removed: ",
 		one + "slow_start = \"10s\"":  "app.slow_start was removed: ",
 		one + "sticky = \"cookie:a\"": "app.sticky was removed: ",
-		one + "reserve = -2":          `app.reserve: "-2" is not a number of slots`,
+		one + "reserve = 2":           "app.reserve was removed: ",
+		one + "fast = [\"/ready\"]":   "app.fast was removed: ",
 		one + "slots = 0":             "app.slots is 0",
 		one + "slots = -3":            "app.slots is -3",
 		"[app]\nworkers = [\"10.0.0.1:80\"]": "must be like unix:/run/app/w0.sock or " +
@@ -42,7 +43,7 @@ func TestAppMistakes(t *testing.T) {
 		"[app]\nworkers = [\"a=unix:/a/w0\", \"b=unix:/a/w0\"]":                  `unix:/a/w0 is the worker "a" and "b"`,
 		"[app]\nworkers = [\"a=http://A\", \"b=http://a:80/\"]":                  `http://a is the worker "a" and "b"`,
 		"[app]\nworkers = [\"unix:/" + strings.Repeat("x", 104) + "\"]":          "longer than the 103 bytes",
-		one + "fast = [\"readiness\"]":                                           `app.fast: pattern "readiness": must begin with "/" or "*"`,
+		one + "slow = [\"readiness\"]":                                           `app.slow: pattern "readiness": must begin with "/" or "*"`,
 		one + "also = [\"/x\"]":                                                  "app.also: \"/x\" has to begin with",
 		one + "health = \"ready\"":                                               "it has to be a path",
 		one + "drain_share = 2.0":                                                "app.drain_share is 2",
@@ -72,8 +73,7 @@ func TestAppRouting(t *testing.T) {
 	cfg, err := loadTextAs(t, config.RoleServe, `
 [app]
 slots = 2
-fast = ["/-/readiness*"]
-reserve = 2
+slow = ["*/export"]
 [[app.pool]]
 name = "puma"
 share = 90
@@ -91,7 +91,7 @@ workers = ["http://127.0.0.1:3001"]
 	if err != nil || errOfRouting != nil {
 		t.Fatal(err, errOfRouting)
 	}
-	if len(r.Pools) != 2 || r.Queue.Reserve != 2 || len(r.Classes.Fast) != 1 {
+	if len(r.Pools) != 2 || len(r.Slow) != 1 {
 		t.Fatalf("%+v", r)
 	}
 	if got := r.Pools[0].Workers; got[0] != (app.WorkerOptions{Name: "w0", Address: "unix:/run/app/w0.sock", Slots: 2}) || got[1].Name != "x" {
