@@ -115,7 +115,8 @@ func TestApplication(t *testing.T) {
 	config := filepath.Join(home, "packhorse.toml")
 	text := fmt.Sprintf("root = %q\nstate = %q\n[http]\naddress = \"127.0.0.1:0\"\n[ops]\naddress = "+
 		"\"\"\n[app]\nworkers = [%s]\nslots = 1\nhealth = \"/ready\"\n"+
-		"health_interval = \"20ms\"\nhealth_timeout = \"1m\"\nblackout = \"20ms\"\n", t.TempDir(), filepath.Join(home, ".local/state/packhorse/gateway"),
+		"health_interval = \"20ms\"\nhealth_timeout = \"1m\"\nblackout = \"20ms\"\n", t.TempDir(),
+		filepath.Join(home, ".local/state/packhorse/gateway"),
 		strings.Join(workers, ", "))
 	systemctl := "#!/bin/sh\nw=" + home +
 		"/${2#app@}\nold=$(cat $w.pid)\nkill -TERM $old\nwhile [ \"$(cat $w.pid)\" = \"$old\" ]; do sleep 0.02; done\n"

@@ -64,8 +64,8 @@ func (r *Routing) classOf(path string) Class {
 	return Normal
 }
 
-// isPlain reports whether a path has no empty segments and no segments that begin with a dot. A worker could read others
-// as another path.
+// isPlain reports whether a path has no empty segments and no segments that begin with a dot. A worker could read
+// others as another path.
 func isPlain(path string) bool {
 	return !strings.Contains(path, "//") && !strings.Contains(path, "/.") && !strings.Contains(path, "\\")
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// checkUpgrade finds the protocol that a client wants to switch to (RFC 9110, section 7.8), or returns why it may not. An
-// upgrade to HTTP/2 is ignored, because a worker could be sent other requests on that connection.
+// checkUpgrade finds the protocol that a client wants to switch to (RFC 9110, section 7.8), or returns why it may not.
+// An upgrade to HTTP/2 is ignored, because a worker could be sent other requests on that connection.
 func (e *exchange) checkUpgrade() (problem string) {
 	r := e.r
 	protocols := origin.List(r.Header["Upgrade"])
