@@ -80,7 +80,7 @@ func TestManyConnectionsShareOneFile(t *testing.T) {
 	}
 	wg.Wait()
 	if n := pump.Running(); n != 0 {
-		t.Errorf("%d turns were not given back", n)
+		t.Errorf("%d turns were not given back, want 0", n)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestReaderThatTakesNothingIsCutOff(t *testing.T) {
 				t.Errorf("got %v, want a time-out", err)
 			}
 			if n := pump.Running(); n != 0 {
-				t.Errorf("%d turns were not given back", n)
+				t.Errorf("%d turns were not given back, want 0", n)
 			}
 		})
 	}
@@ -120,7 +120,7 @@ func TestPumpWidth(t *testing.T) {
 	t.Parallel()
 	p := NewPump(PumpOptions{Width: 3, Narrow: 1})
 	if p.Width() != 3 {
-		t.Errorf("width %d while nobody else is about, want 3", p.Width())
+		t.Errorf("width %d of a single sender, want 3", p.Width())
 	}
 	p.Served()
 	if p.Width() != 1 || p.step() != narrowStep {

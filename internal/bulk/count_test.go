@@ -37,7 +37,7 @@ func TestCountsAsItGoes(t *testing.T) {
 				}
 				var c counter
 				if !CountTo(src, &c) {
-					t.Fatal("it does not count")
+					t.Fatal("CountTo = false, want true")
 				}
 				done := make(chan error, 1)
 				go func() {
@@ -59,6 +59,6 @@ func TestCountsAsItGoes(t *testing.T) {
 		}
 	}
 	if CountTo(strings.NewReader("x"), &counter{}) {
-		t.Error("a string counts")
+		t.Error("CountTo of a string = true, want false")
 	}
 }

@@ -37,7 +37,7 @@ func TestConnectionClosedDuringASend(t *testing.T) {
 			go func() {
 				n, err := server.ReadFrom(section)
 				if err == nil {
-					t.Error("the whole file was sent into a closed connection")
+					t.Error("sent the whole file into a closed connection, want an error")
 				}
 				sent <- n
 			}()
@@ -52,7 +52,7 @@ func TestConnectionClosedDuringASend(t *testing.T) {
 				t.Errorf("%d bytes sent, but the section is at %d with %d left", n, section.Offset, section.N)
 			}
 			if pump.Running() != 0 {
-				t.Error("a turn was not given back")
+				t.Error("a turn is still in use, want none")
 			}
 		})
 	}

@@ -206,7 +206,7 @@ func TestOwnBytesInAPause(t *testing.T) {
 		expectTaken(t, waits, true, "after that")
 		p.give()
 		if n := p.Running(); n != 0 {
-			t.Errorf("%d turns left over", n)
+			t.Errorf("%d turns left over, want 0", n)
 		}
 	})
 }
@@ -231,7 +231,7 @@ func TestNoPause(t *testing.T) {
 		expectTaken(t, waits, true, "after it")
 		p.give()
 		if n := p.Running(); n != 0 {
-			t.Errorf("%d turns left over", n)
+			t.Errorf("%d turns left over, want 0", n)
 		}
 	})
 }

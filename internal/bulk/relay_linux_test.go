@@ -61,7 +61,7 @@ func TestPipePool(t *testing.T) {
 	}
 	p.put(all[0], true)
 	if len(p.idle[small]) != 0 {
-		t.Error("a pipe with bytes in it was kept")
+		t.Error("kept a pipe that contains bytes, want it closed")
 	}
 	for _, one := range all[1:] {
 		p.put(one, false)
@@ -112,7 +112,7 @@ func TestPipeSuitsThePeer(t *testing.T) {
 		r.took(step.took)
 		r.kept(step.kept)
 		if got := r.size(); got != step.want {
-			t.Errorf("after %+v the pipe's size is %d", step, got)
+			t.Errorf("after %+v the pipe's size is %d, want %d", step, got, step.want)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func TestSlowPeerGetsSmallPipe(t *testing.T) {
 		}
 	}
 	if r.out.pump.pipes.count(small) == 0 {
-		t.Error("a slow peer never had a small pipe")
+		t.Error("a slow peer never got a small pipe, want one")
 	}
 	for _, c := range []*Conn{r.out, r.in, r.node, r.end} {
 		c.Close()
@@ -174,7 +174,7 @@ func TestPeersThatTakeNothing(t *testing.T) {
 		wg.Go(func() { _, _ = r.node.ReadFrom(&Section{File: f, N: size}) })
 		wg.Go(func() {
 			if _, err := r.out.ReadFrom(&Stream{From: r.in, N: size}); err == nil {
-				t.Error("a peer that takes nothing was sent everything")
+				t.Error("sent everything to a peer that reads nothing, want an error")
 			}
 		})
 	}

@@ -116,7 +116,7 @@ func TestRelay(t *testing.T) {
 			}
 			wg.Wait()
 			if r.pump.Running() != 0 {
-				t.Error("a turn was not given back")
+				t.Error("a turn is still in use, want none")
 			}
 		})
 	}
@@ -185,7 +185,7 @@ func TestRelayEnds(t *testing.T) {
 				r.node.Close()
 				wg.Wait()
 				if r.pump.Running() != 0 {
-					t.Error("a turn was not given back")
+					t.Error("a turn is still in use, want none")
 				}
 				// The next one gets none of these bytes.
 				next := newRoad(t, n, r.pump, time.Minute)

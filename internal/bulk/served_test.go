@@ -57,7 +57,7 @@ func TestServedReadLimits(t *testing.T) {
 	time.Sleep(60 * time.Millisecond) // the limit before it has passed
 	select {
 	case err := <-got:
-		t.Fatal("a read ends without bytes:", err)
+		t.Fatal("a read ended without bytes, want it to block:", err)
 	default:
 	}
 	write(t, client, "b")

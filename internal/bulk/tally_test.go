@@ -16,7 +16,7 @@ func TestTally(t *testing.T) {
 	}
 	tally.Announce(10)
 	if err := tally.Check(0); err == nil {
-		t.Error("an answer of 3 bytes where 10 were announced passed")
+		t.Error("an answer of 3 bytes instead of the announced 10: got no error, want one")
 	}
 	if err := tally.Check(7); err != nil {
 		t.Errorf("an answer that has the announced length once all is sent: %v", err)
@@ -27,7 +27,7 @@ func TestTally(t *testing.T) {
 	}
 	tally.AddFrom(strings.NewReader("ab"), 2)
 	if err := tally.Check(0); err == nil {
-		t.Error("an answer of 12 bytes where 10 were announced passed")
+		t.Error("an answer of 12 bytes instead of the announced 10: got no error, want one")
 	}
 	tally.Retract()
 	if err := tally.Check(0); err != nil {

@@ -105,7 +105,7 @@ func TestUnpacedLeavesOthers(t *testing.T) {
 	t.Parallel()
 	l := listenHaving(t, plain)
 	if Unpaced(l) != l {
-		t.Error("a listener that does not pace is not left as it is")
+		t.Error("a listener without pacing was wrapped, want it unchanged")
 	}
 	unixListener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -113,11 +113,11 @@ func TestUnpacedLeavesOthers(t *testing.T) {
 	}
 	defer unixListener.Close()
 	if Unpaced(unixListener) != unixListener {
-		t.Error("a Unix socket is not left as it is")
+		t.Error("a Unix socket was wrapped, want it unchanged")
 	}
 	hidden := struct{ net.Listener }{l}
 	if Unpaced(hidden) != net.Listener(hidden) {
-		t.Error("a listener that has no descriptor for us is not left as it is")
+		t.Error("a listener without a descriptor was wrapped, want it unchanged")
 	}
 }
 
@@ -167,7 +167,7 @@ func TestWithin(t *testing.T) {
 		{&net.UnixAddr{Name: "a"}, &net.UnixAddr{Name: "a"}, false},
 	} {
 		if got := within(c.local, c.remote); got != c.want {
-			t.Errorf("within(%v, %v) = %v", c.local, c.remote, got)
+			t.Errorf("within(%v, %v) = %v, want %v", c.local, c.remote, got, c.want)
 		}
 	}
 }

@@ -161,7 +161,7 @@ func TestOneLogOfTwoPools(t *testing.T) {
 	}
 	o.Pools = []string{"puma", "falcon"}
 	if r := run(t, o); r.Inputs[0].Unsplit != 10 {
-		t.Errorf("%d lines of others", r.Inputs[0].Unsplit)
+		t.Errorf("%d lines of others, want 10", r.Inputs[0].Unsplit)
 	}
 	o.Split, o.Pools = "nothing", nil
 	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "no such field") {
@@ -420,11 +420,11 @@ func TestHostilePaths(t *testing.T) {
 		}
 	}
 	if strings.Contains(page.String(), "<script") || strings.Contains(page.String(), `"onmouseover`) {
-		t.Error("a path is code in the page")
+		t.Error("the page contains a path as HTML, want it escaped")
 	}
 	wellFormed(t, page.String())
 	if tables := strings.Count(page.String(), "<table"); tables != 4 || strings.Count(page.String(), `<div class="wide`) != tables {
-		t.Error("a table is not in what scrolls where the screen is narrow")
+		t.Error("a table is outside of a scrolling element, want it inside")
 	}
 	for name, out := range map[string]string{"text": text.String(), "page": page.String()} {
 		if !strings.Contains(out, "malformed: no JSON object (2)") {

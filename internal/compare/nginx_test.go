@@ -43,7 +43,7 @@ func startNginx(t *testing.T) (dir string, client *http.Client, stop func()) {
 		if _, err = os.Stat("/usr/sbin/nginx"); err == nil {
 			program = "/usr/sbin/nginx"
 		} else if os.Getenv("CI") != "" {
-			t.Fatal("there is no nginx")
+			t.Fatal("nginx is not installed")
 		} else {
 			t.Skip("*** There is no nginx: its logs are NOT compared. ***")
 		}

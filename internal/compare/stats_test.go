@@ -318,7 +318,7 @@ func TestClockStepsAreNoDifference(t *testing.T) {
 	table.sides[0].steps = steps{}
 	table.sides[0].steps.add(1, 1)
 	if v := table.report(byPath, 0.95, 30).Rows[0].Cells[0].Verdict; v != Slower {
-		t.Fatalf("with clocks that are believed: %s", v)
+		t.Fatalf("with clocks that are believed: %s, want %s", v, Slower)
 	}
 	for _, c := range report.Rows[0].Cells {
 		if c.Verdict != Even {
@@ -437,7 +437,8 @@ func TestTooFew(t *testing.T) {
 		}
 	}
 	if report.Judged != 1 || least(0.5) != 20 || least(0.95) != 200 || least(0.99) != 1000 {
-		t.Errorf("judged %d; needed are %d, %d and %d", report.Judged, least(0.5), least(0.95), least(0.99))
+		t.Errorf("judged %d; needed are %d, %d and %d, want 1, 20, 200, 1000", report.Judged, least(0.5), least(0.95),
+			least(0.99))
 	}
 }
 

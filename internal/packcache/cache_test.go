@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -41,11 +42,11 @@ func TestMissThenHit(t *testing.T) {
 	p.Close()
 	p.Close()
 	if n := src.opens.Load(); n != 1 {
-		t.Errorf("inner opened %d times", n)
+		t.Errorf("inner opened %d times, want 1", n)
 	}
 	for result, want := range map[string]float64{"hit": 2, "miss": 1, "follow": 0} {
 		if n := metric(m.requests.WithLabelValues(result)); n != want {
-			t.Errorf("%s: %v", result, n)
+			t.Errorf("%s: %v, want %v", result, n, want)
 		}
 	}
 	st, err := os.Stat(c.path(spec("a").Key(), dataExt))
@@ -106,7 +107,7 @@ func TestHerd(t *testing.T) {
 		close(src.gate)
 		wg.Wait()
 		if n := src.opens.Load(); n != 1 {
-			t.Errorf("round %d: inner opened %d times", round, n)
+			t.Errorf("round %d: inner opened %d times, want 1", round, n)
 		}
 	}
 }
@@ -125,11 +126,11 @@ func TestOpenErrorReachesAllAndIsNotKept(t *testing.T) {
 			errs <- err
 		}()
 	}
-	eventually(t, "all wait", func() bool { return c.readersOf(spec("a")) == cap(errs) })
+	gittest.WaitFor(t, "all wait", func() bool { return c.readersOf(spec("a")) == cap(errs) })
 	close(release)
 	for range cap(errs) {
 		if err := <-errs; err != busy {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want %v", err, busy)
 		}
 	}
 	src.open = nil
@@ -137,7 +138,7 @@ func TestOpenErrorReachesAllAndIsNotKept(t *testing.T) {
 		t.Errorf("afterwards: %+v", info)
 	}
 	if src.opens.Load() != 2 {
-		t.Errorf("inner opened %d times", src.opens.Load())
+		t.Errorf("inner opened %d times, want 2", src.opens.Load())
 	}
 }
 
@@ -178,11 +179,11 @@ func TestFailureInMidFill(t *testing.T) {
 				defer p.Close()
 				var out output
 				if err := p.Send(t.Context(), &out); err != broken {
-					t.Errorf("reader %d: %v", i, err)
+					t.Errorf("reader %d: %v, want %v", i, err, broken)
 				}
 			})
 		}
-		eventually(t, "all are there", func() bool { return c.readersOf(spec("a")) == 10 })
+		gittest.WaitFor(t, "all are there", func() bool { return c.readersOf(spec("a")) == 10 })
 		close(src.gate)
 		wg.Wait()
 		src.after = nil
@@ -278,7 +279,7 @@ func TestGrace(t *testing.T) {
 		close(src.gate)
 		finish(t, q, spec("a"), src)
 		if src.opens.Load() != 1 {
-			t.Errorf("inner opened %d times", src.opens.Load())
+			t.Errorf("inner opened %d times, want 1", src.opens.Load())
 		}
 	})
 	for name, grace := range map[string]time.Duration{"ends": time.Millisecond, "none": -1} {
@@ -298,7 +299,7 @@ func TestGrace(t *testing.T) {
 			}
 			c.settled(t)
 			if metric(m.cancelled) == 0 {
-				t.Error("no bytes counted as cancelled")
+				t.Error("counted no cancelled bytes, want some")
 			}
 			close(src.gate)
 			src.ended = nil
@@ -314,7 +315,7 @@ func TestGrace(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		got := make(chan error)
 		go func() { _, err := c.Open(ctx, spec("a")); got <- err }()
-		eventually(t, "it waits", func() bool { return c.readersOf(spec("a")) == 1 })
+		gittest.WaitFor(t, "it waits", func() bool { return c.readersOf(spec("a")) == 1 })
 		cancel()
 		if err := <-got; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
@@ -397,7 +398,7 @@ func TestProgress(t *testing.T) {
 	} {
 		var out output
 		if err := x.p.Send(t.Context(), &out); err != nil || out.progress.String() != x.want {
-			t.Errorf("%v, progress %q", err, out.progress.String())
+			t.Errorf("%v, progress %q, want %q", err, out.progress.String(), x.want)
 		}
 		x.p.Close()
 	}
@@ -493,7 +494,7 @@ func TestGivenUpFillIsUnavailable(t *testing.T) {
 						errs <- err
 					}()
 				}
-				eventually(t, "both are there", func() bool { return c.readersOf(spec("a")) == 2 })
+				gittest.WaitFor(t, "both are there", func() bool { return c.readersOf(spec("a")) == 2 })
 				close(release)
 				for range 2 {
 					if err := <-errs; !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) <= 0 {
@@ -539,7 +540,7 @@ func TestPanicInFill(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			c.settled(t)
-			eventually(t, "it is logged", func() bool { return strings.Contains(log.String(), "panickingSource") })
+			gittest.WaitFor(t, "it is logged", func() bool { return strings.Contains(log.String(), "panickingSource") })
 			src.set("")
 			fetch(t, c, spec("a"), &src.fakeSource)
 		})
@@ -573,6 +574,6 @@ func TestNoKeepAlive(t *testing.T) {
 		t.Errorf("%v, %d signs of life", err, impatient.alive)
 	}
 	if err := <-done; err != nil || quiet.alive != 0 {
-		t.Errorf("%v, %d signs of life where none are asked for", err, quiet.alive)
+		t.Errorf("%v, %d signs of life where none are asked for, want 0", err, quiet.alive)
 	}
 }

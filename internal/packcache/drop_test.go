@@ -38,7 +38,7 @@ func TestDrop(t *testing.T) {
 		t.Errorf("the file: %v", err)
 	}
 	if info := fetch(t, c, other, src); info.Result != packsource.Hit {
-		t.Errorf("the other: %v", info.Result)
+		t.Errorf("the other: %v, want %v", info.Result, packsource.Hit)
 	}
 	if d := c.DropAll(); d.Entries != 1 {
 		t.Errorf("dropped %+v", d)
@@ -68,7 +68,7 @@ func TestDropWhileFilling(t *testing.T) {
 		}
 		c.settled(t)
 	}
-	t.Error("a pack that was made afterwards is not kept")
+	t.Error("a later pack was not kept, want it kept")
 }
 
 // TestDamagedSourceDrops has a source find its repository damaged: what it made before goes, too.
@@ -91,10 +91,10 @@ func TestDamagedSourceDrops(t *testing.T) {
 	c.settled(t)
 	src.after = nil
 	if n := metric(m.evictions.WithLabelValues(evictDamaged)); n != 1 {
-		t.Errorf("%v entries dropped", n)
+		t.Errorf("%v entries dropped, want 1", n)
 	}
 	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Miss {
-		t.Errorf("afterwards: %v", info.Result)
+		t.Errorf("afterwards: %v, want %v", info.Result, packsource.Miss)
 	}
 }
 

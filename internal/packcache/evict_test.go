@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -55,12 +56,13 @@ func TestProbation(t *testing.T) {
 	clock.add(DefaultProbation)
 	c.sweep()
 	if !has("once") {
-		t.Error("a key that came back is on probation again")
+		t.Error("a repeated key is on probation again, want it kept")
 	}
 	clock.add(DefaultMaxIdle)
 	c.sweep()
 	if metric(m.entries) != 0 || metric(m.evictions.WithLabelValues(evictIdle)) != 3 {
-		t.Errorf("%v entries, %v idle ones removed", metric(m.entries), metric(m.evictions.WithLabelValues(evictIdle)))
+		t.Errorf("%v entries, %v idle ones removed, want 0, 3", metric(m.entries),
+			metric(m.evictions.WithLabelValues(evictIdle)))
 	}
 }
 
@@ -74,7 +76,7 @@ func TestNoProbation(t *testing.T) {
 	clock.add(DefaultMaxIdle - 1)
 	c.sweep()
 	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Hit {
-		t.Errorf("got %v", info.Result)
+		t.Errorf("got %v, want %v", info.Result, packsource.Hit)
 	}
 }
 
@@ -108,7 +110,7 @@ func TestEvictionUnderReaders(t *testing.T) {
 	finish(t, last, spec("c"), src)
 	for i, s := range []string{"a", "b"} {
 		if info := finish(t, packs[i], spec(s), src); info.Result != packsource.Hit {
-			t.Errorf("reader of %s: %v", s, info.Result)
+			t.Errorf("reader of %s: %v, want %v", s, info.Result, packsource.Hit)
 		}
 	}
 	if n := metric(m.bytes); n > 1_200_000 {
@@ -170,7 +172,7 @@ func TestChurn(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "the budget is kept", func() bool {
+	gittest.WaitFor(t, "the budget is kept", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.index.bytes+c.filling+c.index.zombies <= c.max
@@ -214,7 +216,7 @@ func TestProbationGoesFirst(t *testing.T) {
 		c.settled(t)
 	}
 	if info := fetch(t, c, spec("twice"), src); info.Result != packsource.Hit {
-		t.Errorf("got %v", info.Result)
+		t.Errorf("got %v, want %v", info.Result, packsource.Hit)
 	}
 }
 
@@ -272,7 +274,7 @@ func TestSuccessorMakesTheEntry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the pack is written", func() bool {
+	gittest.WaitFor(t, "the pack is written", func() bool {
 		f := p.(*follower).f
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -284,7 +286,7 @@ func TestSuccessorMakesTheEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	finish(t, q, spec("a"), src)
-	eventually(t, "the second fill is kept",
+	gittest.WaitFor(t, "the second fill is kept",
 		func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.index.entries) == 1 })
 	c.mu.Lock()
 	e := c.index.entries[spec("a").Key()]
@@ -293,10 +295,10 @@ func TestSuccessorMakesTheEntry(t *testing.T) {
 	<-p.(*follower).f.done
 	c.mu.Lock()
 	if c.index.entries[spec("a").Key()] != e || e.gone {
-		t.Error("the fill that was given up has replaced the entry")
+		t.Error("the abandoned fill replaced the entry, want the entry")
 	}
 	c.mu.Unlock()
 	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Hit {
-		t.Errorf("afterwards: %v", info.Result)
+		t.Errorf("afterwards: %v, want %v", info.Result, packsource.Hit)
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -232,21 +233,21 @@ func newCache(t testing.TB, inner packsource.Source, o Options, change ...func(*
 func (c *Cache) checkAtRest(t testing.TB) {
 	t.Helper()
 	if len(c.fills) != 0 || c.filling != 0 || len(c.unlinking) != 0 || c.index.zombies != 0 {
-		t.Errorf("at rest: %d fills, %d bytes in fills, %d names, %d bytes of zombies",
+		t.Errorf("at rest: %d fills, %d bytes in fills, %d names, %d bytes of zombies, want 0, 0, 0, 0",
 			len(c.fills), c.filling, len(c.unlinking), c.index.zombies)
 	}
 	var cost int64
 	for _, e := range c.index.entries {
 		cost += e.cost
 		if e.refs != 0 {
-			t.Errorf("at rest: entry %v has %d readers", e.key, e.refs)
+			t.Errorf("at rest: entry %v has %d readers, want 0", e.key, e.refs)
 		}
 	}
 	if cost != c.index.bytes {
-		t.Errorf("at rest: %d bytes counted, entries have %d", c.index.bytes, cost)
+		t.Errorf("at rest: %d bytes counted, want %d as the entries have", c.index.bytes, cost)
 	}
 	if n := metric(c.m.fills); n != 0 {
-		t.Errorf("at rest: %v fills in flight", n)
+		t.Errorf("at rest: %v fills in flight, want 0", n)
 	}
 	if n := metric(c.m.bytes); n != float64(c.index.bytes) {
 		t.Errorf("at rest: bytes metric %v, counted %d", n, c.index.bytes)
@@ -309,22 +310,10 @@ func receive(ctx context.Context, p packsource.Pack, s *packsource.Spec, src *fa
 	return info, err
 }
 
-// eventually waits for a condition that nothing signals: how the cache looks from inside.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for range 2000 {
-		if f() {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-	t.Fatalf("never: %s", what)
-}
-
 // settled waits until no fill is registered.
 func (c *Cache) settled(t testing.TB) {
 	t.Helper()
-	eventually(t, "fills end", func() bool {
+	gittest.WaitFor(t, "fills end", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.fills) == 0 && c.filling == 0

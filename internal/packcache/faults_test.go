@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -62,7 +63,7 @@ func TestBrokenDisk(t *testing.T) {
 					wg.Go(func() {
 						info := finish(t, p, spec("a"), src)
 						if want := []packsource.Result{packsource.Uncached, packsource.Follow}[min(i, 1)]; info.Result != want {
-							t.Errorf("reader %d: %v", i, info.Result)
+							t.Errorf("reader %d: %v, want %v", i, info.Result, want)
 						}
 					})
 				}
@@ -72,14 +73,14 @@ func TestBrokenDisk(t *testing.T) {
 				}
 				c.settled(t)
 				if fetch(t, c, spec("a"), src); src.opens.Load() != 2 {
-					t.Errorf("inner opened %d times afterwards", src.opens.Load())
+					t.Errorf("inner opened %d times afterwards, want 2", src.opens.Load())
 				}
 				c.settled(t)
 				disk.limit.Store(1 << 30)
 				fetch(t, c, spec("a"), src)
 				c.settled(t)
 				if info := fetch(t, c, spec("a"), src); info.Result != packsource.Hit {
-					t.Errorf("with a good disk again: %v", info.Result)
+					t.Errorf("with a good disk again: %v, want %v", info.Result, packsource.Hit)
 				}
 			})
 		}
@@ -106,15 +107,15 @@ func TestFullDiskEvictsFirst(t *testing.T) {
 	})
 	for i := range 5 {
 		if info := fetch(t, c, spec(fmt.Sprint(i)), src); info.Result != packsource.Miss {
-			t.Errorf("pack %d: %v", i, info.Result)
+			t.Errorf("pack %d: %v, want %v", i, info.Result, packsource.Miss)
 		}
 		c.settled(t)
 	}
 	if n := metric(m.evictions.WithLabelValues(evictSpace)); n != 3 {
-		t.Errorf("%v entries evicted", n)
+		t.Errorf("%v entries evicted, want 3", n)
 	}
 	if info := fetch(t, c, spec("4"), src); info.Result != packsource.Hit {
-		t.Errorf("the last pack: %v", info.Result)
+		t.Errorf("the last pack: %v, want %v", info.Result, packsource.Hit)
 	}
 }
 
@@ -138,7 +139,7 @@ func TestNoFile(t *testing.T) {
 				c.settled(t)
 			}
 			if src.opens.Load() != 2 {
-				t.Errorf("inner opened %d times", src.opens.Load())
+				t.Errorf("inner opened %d times, want 2", src.opens.Load())
 			}
 		})
 	}
@@ -156,7 +157,7 @@ func TestDirectoryRemoved(t *testing.T) {
 	}
 	for i, want := range []packsource.Result{packsource.Miss, packsource.Hit} {
 		if info := fetch(t, c, spec("a"), src); info.Result != want {
-			t.Errorf("request %d: %v", i, info.Result)
+			t.Errorf("request %d: %v, want %v", i, info.Result, want)
 		}
 		c.settled(t)
 	}
@@ -179,11 +180,11 @@ func TestHitWithoutDescriptor(t *testing.T) {
 	c.settled(t)
 	broken.Store(true)
 	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Uncached {
-		t.Errorf("without descriptors: %v", info.Result)
+		t.Errorf("without descriptors: %v, want %v", info.Result, packsource.Uncached)
 	}
 	broken.Store(false)
 	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Hit {
-		t.Errorf("with descriptors: %v", info.Result)
+		t.Errorf("with descriptors: %v, want %v", info.Result, packsource.Hit)
 	}
 }
 
@@ -206,7 +207,7 @@ func TestDamagedEntry(t *testing.T) {
 			}
 			for i, want := range []packsource.Result{packsource.Miss, packsource.Hit} {
 				if info := fetch(t, c, spec("a"), src); info.Result != want {
-					t.Errorf("request %d: %v", i, info.Result)
+					t.Errorf("request %d: %v, want %v", i, info.Result, want)
 				}
 				c.settled(t)
 			}
@@ -238,7 +239,7 @@ func TestDamageFoundWhileSending(t *testing.T) {
 	}
 	p.Close()
 	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Miss {
-		t.Errorf("afterwards: %v", info.Result)
+		t.Errorf("afterwards: %v, want %v", info.Result, packsource.Miss)
 	}
 }
 
@@ -270,11 +271,11 @@ func TestStreamWithSlowAndLeavingReaders(t *testing.T) {
 		}
 		fast.Close()
 	}()
-	eventually(t, "the file's part is sent", func() bool { return reached.Load() >= 100_000 })
-	eventually(t, "the fill is detached", func() bool { return c.readersOf(spec("a")) == 0 })
+	gittest.WaitFor(t, "the file's part is sent", func() bool { return reached.Load() >= 100_000 })
+	gittest.WaitFor(t, "the fill is detached", func() bool { return c.readersOf(spec("a")) == 0 })
 	select {
 	case <-done:
-		t.Error("the fast reader did not wait for the others")
+		t.Error("the fast reader finished first, want it to wait for the others")
 	case <-time.After(20 * time.Millisecond):
 	}
 	silent.Close()
@@ -296,10 +297,10 @@ func TestStreamWithSlowAndLeavingReaders(t *testing.T) {
 	}
 
 	alone := open()
-	eventually(t, "the fill is detached", func() bool { return c.readersOf(spec("a")) == 0 })
+	gittest.WaitFor(t, "the fill is detached", func() bool { return c.readersOf(spec("a")) == 0 })
 	alone.Close()
 	if err := <-src.ended; err == nil {
-		t.Error("the fill went on without readers")
+		t.Error("the fill continued without readers, want it cancelled")
 	}
 }
 
@@ -317,14 +318,14 @@ func TestLargerThanBudget(t *testing.T) {
 	}
 	c.inner = src
 	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Uncached {
-		t.Errorf("got %v", info.Result)
+		t.Errorf("got %v, want %v", info.Result, packsource.Uncached)
 	}
 	c.settled(t)
 	if n := metric(m.degraded.WithLabelValues("size")); n != 1 {
-		t.Errorf("degraded %v times", n)
+		t.Errorf("degraded %v times, want 1", n)
 	}
 	if n := metric(m.entries); n != 1 { // half of the budget was for the large one, as long as it might have been kept
-		t.Errorf("%v entries left", n)
+		t.Errorf("%v entries left, want 1", n)
 	}
 }
 
@@ -355,21 +356,21 @@ func TestFreeSpaceFloor(t *testing.T) {
 	clock.add(statInterval)
 	c.sweep()
 	if n := metric(m.entries); n != 2 {
-		t.Errorf("%v entries above the floor", n)
+		t.Errorf("%v entries above the floor, want 2", n)
 	}
 	taken.Store(size)
 	clock.add(statInterval)
 	if info := fetch(t, c, spec("new"), src); info.Result != packsource.Uncached {
-		t.Errorf("below the floor: %v", info.Result)
+		t.Errorf("below the floor: %v, want %v", info.Result, packsource.Uncached)
 	}
 	if n := metric(m.entries); n != 0 {
-		t.Errorf("%v entries below the floor", n)
+		t.Errorf("%v entries below the floor, want 0", n)
 	}
 	taken.Store(0)
 	clock.add(statWhileLow)
 	fetch(t, c, spec("new"), src)
 	c.settled(t)
 	if info := fetch(t, c, spec("new"), src); info.Result != packsource.Hit {
-		t.Errorf("with space again: %v", info.Result)
+		t.Errorf("with space again: %v, want %v", info.Result, packsource.Hit)
 	}
 }

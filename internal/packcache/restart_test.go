@@ -118,7 +118,7 @@ func TestRestart(t *testing.T) {
 			}
 			d.settled(t)
 			if info := fetch(t, d, spec("a"), src); info.Result != packsource.Hit {
-				t.Errorf("in the end: %v", info.Result)
+				t.Errorf("in the end: %v, want %v", info.Result, packsource.Hit)
 			}
 		})
 	}
@@ -147,16 +147,16 @@ func TestVerifyLater(t *testing.T) {
 			})
 			for range 2 {
 				if info := fetch(t, d, spec("a"), src); info.Result != packsource.Uncached {
-					t.Errorf("%v at %s: %v", errno, ext, info.Result)
+					t.Errorf("%v at %s: %v, want %v", errno, ext, info.Result, packsource.Uncached)
 				}
 			}
 			healed.Store(true)
 			if info := fetch(t, d, spec("a"), src); info.Result != packsource.Hit {
-				t.Errorf("%v at %s, afterwards: %v", errno, ext, info.Result)
+				t.Errorf("%v at %s, afterwards: %v, want %v", errno, ext, info.Result, packsource.Hit)
 			}
 			if busy, bad := metric(m.verified.WithLabelValues("busy")), metric(m.verified.WithLabelValues("bad")); busy != 2 ||
 				bad != 0 {
-				t.Errorf("%v busy, %v bad", busy, bad)
+				t.Errorf("%v busy, %v bad, want 2, 0", busy, bad)
 			}
 			d.Close()
 			d.checkAtRest(t)
@@ -182,14 +182,14 @@ func TestPanicInVerify(t *testing.T) {
 		}
 	})
 	if info := fetch(t, d, spec("a"), src); info.Result != packsource.Miss {
-		t.Errorf("got %v", info.Result)
+		t.Errorf("got %v, want %v", info.Result, packsource.Miss)
 	}
 	if !strings.Contains(log.String(), "a strange disk") {
 		t.Errorf("log: %s", log.String())
 	}
 	d.settled(t)
 	if info := fetch(t, d, spec("a"), src); info.Result != packsource.Hit {
-		t.Errorf("afterwards: %v", info.Result)
+		t.Errorf("afterwards: %v, want %v", info.Result, packsource.Hit)
 	}
 }
 
@@ -219,13 +219,13 @@ func TestRestartKeepsOrder(t *testing.T) {
 	d := newCache(t, src, Options{Dir: dir, Now: clock.now, MaxBytes: 220_000})
 	for s, want := range map[string]bool{"a": true, "b": false, "c": true} {
 		if _, ok := d.index.entries[spec(s).Key()]; ok != want {
-			t.Errorf("%s is there: %v", s, ok)
+			t.Errorf("%s is there: %v, want %v", s, ok, want)
 		}
 	}
 	clock.add(DefaultMaxIdle)
 	d.sweep()
 	if len(d.index.entries) != 0 {
-		t.Error("entries of the last run never leave")
+		t.Error("entries of the last run were not evicted, want evictions")
 	}
 }
 
@@ -240,7 +240,7 @@ func TestOneProcessOnly(t *testing.T) {
 		t.Errorf("second Open: %v", err)
 	}
 	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Hit {
-		t.Errorf("the first one: %v", info.Result)
+		t.Errorf("the first one: %v, want %v", info.Result, packsource.Hit)
 	}
 	c.Close()
 	newCache(t, src, Options{Dir: dir})

@@ -68,17 +68,17 @@ func testFullFileSystem(t *testing.T, dir string) {
 				wg.Wait()
 				c.settled(t)
 				if info := fetch(t, c, s, src); info.Result != packsource.Hit {
-					t.Errorf("round %d, pack %d: %v", round, i, info.Result)
+					t.Errorf("round %d, pack %d: %v, want %v", round, i, info.Result, packsource.Hit)
 				}
 			}
 		}
 		if metric(m.evictions.WithLabelValues(evictSpace)) == 0 {
-			t.Error("nothing was evicted")
+			t.Error("no entry was evicted, want some")
 		}
 		big := &fakeSource{size: 6_000_000}
 		c.inner = big
 		if info := fetch(t, c, spec("big"), big); info.Result != packsource.Uncached {
-			t.Errorf("a pack larger than the file system: %v", info.Result)
+			t.Errorf("a pack larger than the file system: %v, want %v", info.Result, packsource.Uncached)
 		}
 	})
 	t.Run("inodes", func(t *testing.T) {

@@ -22,10 +22,10 @@ func TestWarm(t *testing.T) {
 	}
 	c.settled(t)
 	if n := metric(c.m.miss) + metric(c.m.hit) + metric(c.m.follow); n != 0 {
-		t.Errorf("%v requests", n)
+		t.Errorf("%v requests, want 0", n)
 	}
 	if _, made, err := c.Warm(t.Context(), spec("a")); made || err != nil {
-		t.Error("made twice", err)
+		t.Error("the pack was made twice, want once:", err)
 	}
 	now.add(DefaultProbation + time.Second)
 	c.sweep()
@@ -83,6 +83,6 @@ func TestWarmFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := c.Warm(t.Context(), spec("a")); err == nil {
-		t.Error("a closed cache makes packs")
+		t.Error("a closed cache made a pack, want an error")
 	}
 }

@@ -59,7 +59,7 @@ func TestFramer(t *testing.T) {
 		}
 		framed = append(framed, f.last()...)
 		if !bytes.Equal(deframe(t, framed), data[:size]) {
-			t.Fatal("other bytes came out")
+			t.Fatal("the output has other bytes than the input")
 		}
 	})
 }

@@ -97,7 +97,7 @@ func TestGitRunsNoProgram(t *testing.T) {
 		p.Close()
 	}
 	if _, err := os.Stat(witness); err == nil {
-		t.Error("a program of the repository was run")
+		t.Error("ran a program of the repository, want none")
 	}
 }
 
@@ -137,7 +137,7 @@ func TestGitTrueHistory(t *testing.T) {
 	write(t, filepath.Join(r.Dir, "info/grafts"), second.String()+"\n")
 	client := unpack(t, sourcetest.Fetch(t, s, sourcetest.Full(r)))
 	if text := client.Git("cat-file", "-p", second.String()+":file"); text != "second" {
-		t.Errorf("the file is %q", text)
+		t.Errorf("the file is %q, want %q", text, "second")
 	}
 	if n := client.Git("rev-list", "--count", second.String()); n != "2" {
 		t.Errorf("%s commits, want 2", n)
@@ -193,7 +193,7 @@ func TestGitLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if send && p.Send(t.Context(), new(sourcetest.Output)) == nil {
-			t.Error("a pack of nothing")
+			t.Error("Send without the wanted objects succeeded, want an error")
 		}
 		p.Close()
 		p.Close()
@@ -263,7 +263,7 @@ printf 'Thinking: 50%%\rThink' >&2
 		t.Errorf("progress %q", out.Text)
 	}
 	if got := unpack(t, out.Pack(t)); got.Git("cat-file", "-t", r.ID("main").String()) != "commit" {
-		t.Error("no pack")
+		t.Error("got no pack, want one")
 	}
 }
 

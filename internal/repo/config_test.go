@@ -107,7 +107,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		config, err := ParseConfig(text)
 		if err != nil && config.variables != nil {
-			t.Error("an error and a configuration")
+			t.Error("got an error and a configuration, want one of them")
 		}
 		policy, err := newPolicy(config, DefaultPolicy())
 		if (policy == nil) != (err != nil) || err != nil && !fault.Is(err, fault.Corrupt) {

@@ -87,7 +87,7 @@ func TestWorktreeConfig(t *testing.T) {
 	r := hides(true)
 	write("[transfer]\nhideRefs = !refs\n")
 	if r.Fresh(made.Dir) {
-		t.Error("a change goes unnoticed")
+		t.Error("hidden refs are those before the change, want the new ones")
 	}
 	r = hides(false)
 	write("[include]\npath = x")

@@ -80,7 +80,7 @@ func TestStalls(t *testing.T) {
 				until(t, "the channel to be closed",
 					func() bool { return value(w.node.busy)+value(w.gateway.busy) == 0 })
 				if value(w.node.closed.WithLabelValues("stall"))+value(w.gateway.closed.WithLabelValues("stall")) == 0 {
-					t.Error("no stall was counted")
+					t.Error("counted no stall, want one")
 				}
 			})
 		}

@@ -72,7 +72,7 @@ func TestHandedFiles(t *testing.T) {
 				t.Error("the kernel did not copy the file")
 			}
 			if again, _ := w.transfer(); again.Name() != gateway.Name() {
-				t.Error("the channel was not used again")
+				t.Error("the channel was not reused, want it reused")
 			} else {
 				again.Release()
 			}
@@ -140,7 +140,7 @@ func TestSlowClientOfAFile(t *testing.T) {
 	node.Release()
 	gateway.Release()
 	if again, _ := w.transfer(); again.Name() != gateway.Name() {
-		t.Error("the channel was not used again")
+		t.Error("the channel was not reused, want it reused")
 	} else {
 		again.Release()
 	}
@@ -157,7 +157,7 @@ func TestSilentWithAFile(t *testing.T) {
 		t.Errorf("sent %d bytes: %v", n, err)
 	}
 	if value(w.node.closed.WithLabelValues(string(closeStall))) != 1 {
-		t.Error("the channel was not closed for it")
+		t.Error("the channel is still open, want it closed")
 	}
 	node.Release()
 	gateway.Release()
@@ -240,7 +240,7 @@ func TestFileGivenUp(t *testing.T) {
 		t.Errorf("%d bytes more were sent", n)
 	}
 	if err := <-got; err == nil {
-		t.Error("the client's file was given up without an error")
+		t.Error("the client's file ended early without an error, want one")
 	}
 	gateway.Release()
 	node.Release()
@@ -281,7 +281,7 @@ func TestForwardedSocket(t *testing.T) {
 	for range 2 {
 		gateway, node := w.transfer()
 		if gateway.line.files || node.line.files {
-			t.Error("files were agreed on")
+			t.Error("the peers agreed to hand over files, want bytes")
 		}
 		gateway.Abort()
 		node.Release()
@@ -369,7 +369,7 @@ func TestFilesThatAreNotHanded(t *testing.T) {
 		t.Errorf("received %d bytes: %v", len(got), err)
 	}
 	if r.section.File != nil || value(w.gateway.gotUser) != 1<<20+1000 {
-		t.Error("a file was handed over")
+		t.Error("handed over a file, want bytes")
 	}
 	gateway.Release()
 	node.Release()

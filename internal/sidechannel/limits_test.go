@@ -42,7 +42,7 @@ func TestSilenceAfterTheEnd(t *testing.T) {
 					t.Errorf("got %v", err)
 				}
 				if value(w.gateway.closed.WithLabelValues("stall")) != 1 {
-					t.Error("not counted as a stall")
+					t.Error("counted no stall, want one")
 				}
 			})
 		}
@@ -71,7 +71,7 @@ func TestDueLeavesNothingBehind(t *testing.T) {
 		gateway.Release()
 	}
 	if n := value(w.gateway.opened.WithLabelValues("ok")); n != 1 {
-		t.Errorf("%v channels were opened", n)
+		t.Errorf("%v channels were opened, want 1", n)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestTheNodeSaysHowLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.line.idle != 100*time.Millisecond {
-		t.Errorf("it may be idle for %v", c.line.idle)
+		t.Errorf("it may be idle for %v, want %v", c.line.idle, 100*time.Millisecond)
 	}
 	c.Release()
 }
@@ -145,7 +145,7 @@ func TestRetiredPool(t *testing.T) {
 	w := newWorld(t, "tcp", Options{}, PoolOptions{})
 	gateway, node := w.transfer()
 	if w.pool.Retire() {
-		t.Error("nothing is left while a transfer runs")
+		t.Error("Retire() = true during a transfer, want false")
 	}
 	go func() {
 		s := node.Send(4)
@@ -159,7 +159,7 @@ func TestRetiredPool(t *testing.T) {
 	gateway.Release()
 	until(t, "the pool to be empty", w.pool.Retire)
 	if n := value(w.gateway.closed.WithLabelValues("surplus")); n != 1 {
-		t.Errorf("%v channels were closed", n)
+		t.Errorf("%v channels were closed, want 1", n)
 	}
 }
 

@@ -119,7 +119,7 @@ func TestClaimWaits(t *testing.T) {
 		}
 	}
 	if won != 1 {
-		t.Errorf("%d claims of one transfer went well", won)
+		t.Errorf("%d claims of one transfer went well, want 1", won)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestUpgradeRefusals(t *testing.T) {
 		t.Errorf("one channel too many: %v", err)
 	}
 	if n := value(w.node.opened.WithLabelValues("full")) + value(w.gateway.opened.WithLabelValues("full")); n != 2 {
-		t.Errorf("counted %v times", n)
+		t.Errorf("counted %v times, want 2", n)
 	}
 	one.Release()
 	until(t, "room for another", func() bool {
@@ -333,7 +333,7 @@ func TestHostileNodes(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := c.Receive().Length(); err == nil {
-				t.Error("anything is a transfer")
+				t.Error("accepted a header that is not a transfer, want an error")
 			}
 			c.Release()
 		})

@@ -132,7 +132,7 @@ func TestTransfers(t *testing.T) {
 				return value(w.node.transfers.WithLabelValues("ok")) == workers*each
 			})
 			if n := value(w.gateway.transfers.WithLabelValues("ok")); n != workers*each {
-				t.Errorf("%v transfers ended well at the gateway", n)
+				t.Errorf("%v transfers ended well at the gateway, want %v", n, workers*each)
 			}
 			kernel := value(w.node.sentKernel)
 			if kind == "tls" && kernel != 0 || kind != "tls" && kernel == 0 {
@@ -205,10 +205,10 @@ func checkReceived(t *testing.T, r *Receiver, whole []byte, length int64, some b
 		t.Errorf("length %d, want %d: %v", announced, length, err)
 	}
 	if length == unknown && len(whole) > 0 && to.flushes == 0 {
-		t.Error("nothing was flushed")
+		t.Error("no byte was flushed, want some")
 	}
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("after the end: %v, want %v", err, io.EOF)
 	}
 }
 
@@ -235,8 +235,8 @@ func TestFailuresTravel(t *testing.T) {
 						want = fault.Unavailable // the channel was closed
 					} else if len(got) != sent || fault.Message(err) != "no more  today" ||
 						fault.RetryAfter(err) != 3*time.Second {
-						t.Errorf("%d bytes, then %q, retry after %v", len(got), fault.Message(err),
-							fault.RetryAfter(err))
+						t.Errorf("%d bytes, then %q, retry after %v, want %d, %q, %v", len(got), fault.Message(err),
+							fault.RetryAfter(err), sent, "no more  today", 3*time.Second)
 					}
 					if !fault.Is(err, want) || gateway.Receive().Err() == nil {
 						t.Errorf("got %v (%v), want %v", fault.KindOf(err), err, want)
@@ -245,7 +245,7 @@ func TestFailuresTravel(t *testing.T) {
 					until(t, "the channel to be closed",
 						func() bool { return value(w.node.busy)+value(w.gateway.busy) == 0 })
 					if n := value(w.gateway.idle); n != 0 {
-						t.Errorf("%v channels were kept", n)
+						t.Errorf("%v channels were kept, want 0", n)
 					}
 				})
 			}
@@ -266,17 +266,17 @@ func TestGivenUpTransfers(t *testing.T) {
 			s := node.Send(10)
 			_, _ = s.Write([]byte("123"))
 			if s.End(nil) == nil {
-				t.Error("a short transfer ended well")
+				t.Error("a short transfer succeeded, want an error")
 			}
 		},
 		"nothing where bytes were announced": func(_, node *Channel) {
 			if node.Send(10).End(nil) == nil {
-				t.Error("a short transfer ended well")
+				t.Error("a short transfer succeeded, want an error")
 			}
 		},
 		"more bytes than announced": func(_, node *Channel) {
 			if _, err := node.Send(10).Write(make([]byte, 11)); err == nil {
-				t.Error("a long transfer went well")
+				t.Error("a long transfer succeeded, want an error")
 			}
 		},
 		"a file that is too short": func(_, node *Channel) {
@@ -308,14 +308,14 @@ func TestGivenUpTransfers(t *testing.T) {
 				gateway, node := w.transfer()
 				give(gateway, node)
 				if _, err := io.ReadAll(gateway.Receive()); err == nil {
-					t.Error("the gateway received something whole")
+					t.Error("the gateway received a complete transfer, want an error")
 				}
 				s := node.Send
 				if node.sending == untouched {
 					_, _ = s(unknown).Write(make([]byte, 1<<20))
 				}
 				if ended := node.sender.ended; node.sender.End(nil) == nil && !ended {
-					t.Error("the node sent into a closed channel")
+					t.Error("the node sent into a closed channel without an error, want one")
 				}
 				gateway.Release()
 				node.Release()
@@ -323,7 +323,7 @@ func TestGivenUpTransfers(t *testing.T) {
 				until(t, "the channel to be closed",
 					func() bool { return value(w.node.busy)+value(w.gateway.busy) == 0 })
 				if n := value(w.gateway.idle) + value(w.node.idle); n != 0 {
-					t.Errorf("%v channels were kept", n)
+					t.Errorf("%v channels were kept, want 0", n)
 				}
 			})
 		}

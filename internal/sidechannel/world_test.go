@@ -101,7 +101,7 @@ func newWorld(t testing.TB, kind string, o Options, p PoolOptions) *world {
 		<-served
 		for _, m := range []*Metrics{w.node, w.gateway} {
 			if idle, busy := value(m.idle), value(m.busy); idle != 0 || busy != 0 {
-				t.Errorf("%v idle and %v busy channels after the end", idle, busy)
+				t.Errorf("%v idle and %v busy channels after the end, want 0, 0", idle, busy)
 			}
 		}
 	})

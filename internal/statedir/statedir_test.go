@@ -24,7 +24,7 @@ func TestStateIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Take(t.Context(), cfg.State, time.Minute, log); err == nil {
-		t.Fatal("two processes have the directory")
+		t.Fatal("two processes locked the directory, want an error")
 	}
 	if err := old.Write(Server{PID: 1, Role: config.RoleServe, Leaving: true}); err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestStateIsWaitedFor(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Take(ctx, cfg.State, time.Minute, log); err == nil {
-		t.Fatal("two processes have the directory")
+		t.Fatal("two processes locked the directory, want an error")
 	}
 	taken := make(chan error, 1)
 	go func() {

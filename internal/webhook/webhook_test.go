@@ -368,7 +368,7 @@ func TestOutboxThatCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.End(push("", "1", "2").Updates); err == nil {
-		t.Error("it was noted where there is no directory")
+		t.Error("recorded the push without a directory, want an error")
 	}
 	a.wait(t, 1)
 	if err := os.Rename(away, filepath.Join(dir, "b")); err != nil {
@@ -658,7 +658,7 @@ func TestGuard(t *testing.T) {
 		}
 	}
 	if len(s.seen()) > 0 {
-		t.Error("the target was reached")
+		t.Error("the target received a request, want none")
 	}
 	for address, public := range map[string]bool{
 		"8.8.8.8": true, "2606:4700::1111": true, "::ffff:8.8.8.8": true,
@@ -672,7 +672,7 @@ func TestGuard(t *testing.T) {
 		"5f00::1": false,
 	} {
 		if got := IsPublic(netip.MustParseAddr(address)); got != public {
-			t.Errorf("%s: public is %v", address, got)
+			t.Errorf("%s: public is %v, want %v", address, got, public)
 		}
 	}
 }

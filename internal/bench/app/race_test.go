@@ -168,7 +168,7 @@ func TestAppAdd(t *testing.T) {
 		}
 		s.add(turn)
 		if s.known != known {
-			t.Errorf("after turn %d known is %v", i, s.known)
+			t.Errorf("after turn %d known is %v, want %v", i, s.known, known)
 		}
 	}
 	got := fmt.Sprint(s.out.latency, s.out.failed, s.out.late, s.out.elapsed, s.out.failures.Count(),

@@ -308,7 +308,7 @@ func TestCurves(t *testing.T) {
 	}
 	drawn := charts(c)
 	if len(drawn) != 4 {
-		t.Fatalf("%d charts", len(drawn))
+		t.Fatalf("%d charts, want 4", len(drawn))
 	}
 	for _, d := range drawn {
 		svg := d.SVG(c.elapsed)
@@ -317,11 +317,11 @@ func TestCurves(t *testing.T) {
 		}
 	}
 	if n := strings.Count(drawn[1].SVG(c.elapsed), "<circle"); n != 2 {
-		t.Errorf("%d dots for one stretch with jobs, of two curves", n)
+		t.Errorf("%d dots for one stretch with jobs, of two curves, want 2", n)
 	}
 	c.moments, c.jobs = nil, nil
 	if drawn := charts(c); len(drawn) != 1 {
-		t.Errorf("%d charts of nothing", len(drawn))
+		t.Errorf("%d charts of nothing, want 1", len(drawn))
 	}
 }
 

@@ -413,7 +413,7 @@ func TestKeys(t *testing.T) {
 	count(old, "refs/pipelines/2", 150)
 	count(young, "refs/pipelines/2", 150)
 	if keys.Packs != 3 || keys.Raw() != 3 || keys.Canonical() != 3 {
-		t.Errorf("%d packs, %d by their bytes, %d by what they mean", keys.Packs, keys.Raw(), keys.Canonical())
+		t.Errorf("%d packs, %d by their bytes, %d by what they mean, want 3, 3, 3", keys.Packs, keys.Raw(), keys.Canonical())
 	}
 	count(old, "refs/pipelines/3", 153)
 	count(young, "refs/pipelines/3", 153)

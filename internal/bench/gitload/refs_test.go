@@ -17,7 +17,7 @@ func TestReportLeavesForeignMetricsOut(t *testing.T) {
 	r := newFetchReport(out)
 	r.metrics(out, &loadgen.ServerCounters{}, &loadgen.ServerCounters{Alloc: 1e6, Served: 1e6})
 	if r.AllocPerGB != nil {
-		t.Error("metrics of a server that served less than was received were used")
+		t.Error("used the metrics of a server that served less than the clients received, want none")
 	}
 	r.metrics(out, &loadgen.ServerCounters{Alloc: 1e6, Served: 5},
 		&loadgen.ServerCounters{Alloc: 3e6, Served: 5 + 1e9, Written: 1e6})
@@ -41,7 +41,7 @@ func TestParseRefs(t *testing.T) {
 		t.Errorf("default ref %q, %v", got, err)
 	}
 	if tips := coldTips(refs); len(tips) != 1 {
-		t.Errorf("tips %v", tips)
+		t.Errorf("tips %v, want 1 of them", tips)
 	}
 	for n := range b {
 		if _, err := ParseRefs(b[:n]); err == nil {
@@ -82,6 +82,6 @@ func TestShapes(t *testing.T) {
 	}
 	if a, b := newShapes(target, git.SHA1, tips, 5).next(), newShapes(target, git.SHA1, tips, 6).next(); bytes.Equal(a,
 		b) {
-		t.Error("two seeds begin with the same shape")
+		t.Error("two seeds begin with the same shape, want different ones")
 	}
 }

@@ -60,6 +60,6 @@ func TestArrivalsAreStretched(t *testing.T) {
 		same = same && other.Next().Due == a
 	}
 	if same {
-		t.Error("another seed has the same arrivals")
+		t.Error("another seed has the same arrivals, want different ones")
 	}
 }

@@ -22,7 +22,7 @@ func TestPercentiles(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if got, want := (Samples{7 * time.Microsecond}).Summarize(), (Percentiles{0.007, 0.007, 0.007, 0.007}); got != want {
-		t.Errorf("one sample: %v", got)
+		t.Errorf("one sample: %v, want %v", got, want)
 	}
 	if got := Samples(nil).Summarize(); got != (Percentiles{}) {
 		t.Errorf("no samples: %v", got)
@@ -68,7 +68,7 @@ func TestApdex(t *testing.T) {
 		t.Errorf("with failures: apdex %v, want 0.25", got)
 	}
 	if got := Samples(nil).Apdex(time.Second, 0); got != 0 {
-		t.Errorf("of nothing: %v", got)
+		t.Errorf("of nothing: %v, want 0", got)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestPace(t *testing.T) {
 		t.Errorf("%d bytes at once after a pause, want at most %.0f", total, 2*burst)
 	}
 	if n, _ := p.take(1, now.Add(time.Second)); n != 1 {
-		t.Errorf("asked for a byte, got %d", n)
+		t.Errorf("asked for a byte, got %d, want 1", n)
 	}
 }
 
@@ -125,7 +125,7 @@ packhorse_search_repositories{state="waiting"} 4
 		t.Errorf("%+v, %v", c, err)
 	}
 	if _, err := parseMetrics(strings.NewReader("go_memstats_alloc_bytes_total 1\n")); err == nil {
-		t.Error("another program's metrics were taken for ours")
+		t.Error("accepted another program's metrics, want an error")
 	}
 }
 
@@ -157,7 +157,7 @@ func TestTree(t *testing.T) {
 		t.Errorf("used %+v", u)
 	}
 	if _, err := WatchTree(1 << 30); err == nil {
-		t.Error("a process that does not exist is watched")
+		t.Error("watching a process that does not exist: got no error, want one")
 	}
 }
 

@@ -74,7 +74,7 @@ func TestMatrix(t *testing.T) {
 		t.Errorf("page: %v\n%s", err, html)
 	}
 	if outside := regexp.MustCompile(`src=|href=|url\(|@import|<script`).FindString(string(html)); outside != "" {
-		t.Errorf("the page has %s", outside)
+		t.Errorf("the page has %s, want %q", outside, "")
 	}
 }
 

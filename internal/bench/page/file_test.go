@@ -39,11 +39,11 @@ func TestFile(t *testing.T) {
 	open().Close()
 	has("a page")
 	if _, err := Open(filepath.Join(name, "y")); err == nil {
-		t.Error("a file in a file was opened")
+		t.Error("opened a file below a file, want an error")
 	}
 	none, err := Open("")
 	if err != nil || none.Write([]byte("a page")) != nil {
-		t.Error("without a name something is written")
+		t.Error("wrote a page without a name, want no file")
 	}
 	none.Close()
 }

@@ -60,11 +60,11 @@ func TestSearchAPIs(t *testing.T) {
 			api, "--results", "2",
 			"--rates", "50,100", "--duration", "100ms", "--rounds", "3", "--peer", server.URL, "--html", page)
 		if n := benchtest.Number(t, got, "results"); n != 2 {
-			t.Errorf("%s: %v results", api, n)
+			t.Errorf("%s: %v results, want 2", api, n)
 		}
 		rates := got["rates"].([]any)
 		if len(rates) != 2 {
-			t.Fatalf("%s: %d rates", api, len(rates))
+			t.Fatalf("%s: %d rates, want 2", api, len(rates))
 		}
 		for _, r := range rates {
 			m := r.(map[string]any)
@@ -164,7 +164,7 @@ func TestFellBehind(t *testing.T) {
 		growing.points = append(growing.points, chart.Point{X: float64(i), Y: float64(10 * i)})
 	}
 	if flat.fellBehind() || !growing.fellBehind() {
-		t.Error("steady latencies are seen as growing, or growing ones as steady")
+		t.Error("fellBehind is wrong, want false for steady latencies and true for growing ones")
 	}
 }
 
@@ -173,7 +173,7 @@ func startRedis(t *testing.T) string {
 	program, err := exec.LookPath("redis-server")
 	if err != nil {
 		if os.Getenv("CI") != "" {
-			t.Fatal("there is no redis-server; install it")
+			t.Fatal("redis-server is not installed")
 		}
 		t.Log("*** There is no redis-server: --resolve redis is NOT tested. ***")
 		return ""

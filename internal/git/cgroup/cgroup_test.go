@@ -127,7 +127,7 @@ func TestFake(t *testing.T) {
 		t.Errorf("directory %v", dir)
 	}
 	if tree.Directory("none") != nil {
-		t.Error("a group that is not there")
+		t.Error("Directory(none) is a directory, want nil")
 	}
 	if got := tree.Directories(); len(got) != 2 || !strings.HasSuffix(got[0], "/other") || !strings.HasSuffix(got[1],
 		"/pack") {
@@ -283,15 +283,15 @@ func TestOwn(t *testing.T) {
 func TestDelegated(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" || os.Geteuid() == 0 {
-		t.Skip("not for root, who owns what is nobody's too")
+		t.Skip("root owns every group")
 	}
 	f := newFake(t, "")
 	f.put(f.dir, "cgroup.procs", fmt.Sprintf("%d\n", os.Getpid()))
 	if !delegated(f.dir, "/a") {
-		t.Error("a service's cgroup is not")
+		t.Error("delegated = false for the group of a service, want true")
 	}
 	f.put(f.dir, "cgroup.procs", fmt.Sprintf("1\n%d\n", os.Getpid()))
 	if delegated(f.dir, "/a") {
-		t.Error("a terminal's cgroup is")
+		t.Error("delegated = true for the group of a terminal, want false")
 	}
 }

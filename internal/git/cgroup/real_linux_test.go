@@ -62,7 +62,7 @@ func TestReal(t *testing.T) {
 		}
 	}()
 	if _, err := os.Stat(stale); err == nil {
-		t.Error("what an earlier run left is still there")
+		t.Error("the group of an earlier run still exists, want it removed")
 	}
 	now, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil || !strings.Contains(string(now), "/"+filepath.Base(tree.dir)+"/server\n") {
@@ -110,7 +110,7 @@ func TestReal(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(group); err == nil {
-		t.Error("the group is still there")
+		t.Error("the group still exists, want it removed")
 	}
 }
 

@@ -89,7 +89,7 @@ func TestStat(t *testing.T) {
 		t.Errorf("another file: %v, %v", other, err)
 	}
 	if _, err := Stat("a\x00b"); err == nil {
-		t.Error("a path with a NUL byte is no error")
+		t.Error("a path with a NUL byte: got no error, want one")
 	}
 }
 
@@ -112,11 +112,11 @@ func TestSettled(t *testing.T) {
 	} {
 		id := ID{Ino: 1, Mtime: c.mtime, Ctime: c.ctime}
 		if got := id.Settled(time.Unix(0, c.now)); got != c.want {
-			t.Errorf("mtime +%d ctime +%d now +%d: settled %v", c.mtime-base, c.ctime-base, c.now-base, got)
+			t.Errorf("mtime +%d ctime +%d now +%d: settled %v, want %v", c.mtime-base, c.ctime-base, c.now-base, got, c.want)
 		}
 	}
 	if !(ID{}).Settled(time.Unix(0, 0)) {
-		t.Error("nothing does not settle")
+		t.Error("no change is not settled, want it settled")
 	}
 }
 

@@ -48,7 +48,7 @@ func TestRefresh(t *testing.T) {
 		return int(g.view.Load().total)
 	}
 	if n := inGraph(); n != 0 {
-		t.Errorf("without commit-graph: %d commits in it", n)
+		t.Errorf("without commit-graph: %d commits in it, want 0", n)
 	}
 	writeGraph(r, "partial")
 	part := inGraph()
@@ -57,20 +57,20 @@ func TestRefresh(t *testing.T) {
 	}
 	old := g.view.Load()
 	if inGraph(); g.view.Load() != old {
-		t.Error("nothing changed, but the view did")
+		t.Error("got a new view without a change, want the same")
 	}
 	writeGraph(r, "chain")
 	if n := inGraph(); n != len(m.ids) {
 		t.Errorf("chain: %d of %d commits in it", n, len(m.ids))
 	}
 	if g.view.Load().gens != corrected {
-		t.Error("chain: no corrected commit dates")
+		t.Error("the chain has no corrected commit dates, want some")
 	}
 	if err := os.RemoveAll(filepath.Join(r.Dir, "objects", "info", "commit-graphs")); err != nil {
 		t.Fatal(err)
 	}
 	if n := inGraph(); n != 0 {
-		t.Errorf("chain removed: %d commits in it", n)
+		t.Errorf("chain removed: %d commits in it, want 0", n)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestAlternates(t *testing.T) {
 	g, m := openGraph(t, fork, Options{}), newModel(fork)
 	checkWhole(t, g, m)
 	if n := g.view.Load().total; n == 0 {
-		t.Error("the pool's commit-graph is not used")
+		t.Error("the pool's commit-graph is unused, want it used")
 	}
 	// The fork's own chain is on top of layers in the pool.
 	fork.Git("commit-graph", "write", "--reachable", "--split=no-merge")
@@ -255,7 +255,7 @@ func TestTruncated(t *testing.T) {
 	}
 	checkWhole(t, g, m)
 	if g.view.Load().total == 0 {
-		t.Error("the new file is not used")
+		t.Error("the new file is unused, want it used")
 	}
 }
 

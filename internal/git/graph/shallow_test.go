@@ -313,7 +313,7 @@ func TestGraftsEndWithTheirClient(t *testing.T) {
 		invented[git.MustParseObjectID(fmt.Sprintf("%040x", i+1))] = struct{}{}
 	}
 	if all, _, err := g.AllReach(t.Context(), nil, nil, invented); err != nil || !all {
-		t.Errorf("commits that nobody has: %v, %v", all, err)
+		t.Errorf("commits that do not exist: %v, %v", all, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -199,7 +199,7 @@ func TestSoundBase(t *testing.T) {
 			baseLoc := location{loc.pack, 12} // the base comes first
 			id, found := s.snap.Load().idAt(baseLoc)
 			if !found {
-				t.Fatal("idAt finds nothing at the first offset")
+				t.Fatal("idAt finds no object at the first offset, want one")
 			}
 			path := files(t, r.Dir, "pack/*.pack")[0]
 			b, _ := os.ReadFile(path)
@@ -269,7 +269,7 @@ func TestTruncatedWhileOpen(t *testing.T) {
 				}
 			}
 			if failed == 0 && pattern != "pack/multi-pack-index" { // the packs' own indexes may be found instead
-				t.Error("everything can be read from a truncated file")
+				t.Error("read every object of a truncated file, want an error")
 			}
 		})
 	}

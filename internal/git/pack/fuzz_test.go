@@ -61,7 +61,7 @@ func FuzzIdx(f *testing.F) {
 		for i := range min(l.count, 1000) {
 			id := b[l.ids+i*l.stride:][:l.hash]
 			if at, ok := l.position(b, id); ok && !bytes.Equal(b[l.ids+at*l.stride:][:l.hash], id) {
-				t.Fatal("position gives another ID's place")
+				t.Fatal("position returned the place of another ID")
 			}
 			if o, err := l.offset(b, i); err == nil && o < 0 {
 				t.Fatal("negative offset")
@@ -111,7 +111,7 @@ func FuzzDelta(f *testing.F) {
 		tail := dst[size : size+8]
 		err = applyDelta(dst, base, rest)
 		if err == nil && size > 0 && len(rest) == 0 {
-			t.Error("a delta without instructions makes something")
+			t.Error("a delta without instructions made bytes, want none")
 		}
 		if !bytes.Equal(tail, make([]byte, 8)) {
 			t.Error("applyDelta wrote beyond its target")
@@ -136,7 +136,7 @@ func FuzzEntries(f *testing.F) {
 			return nil
 		})
 		if err == nil && used == 0 && len(data) > 0 {
-			t.Error("nothing read from something")
+			t.Error("read no bytes of a non-empty object")
 		}
 	})
 }
@@ -198,7 +198,7 @@ func FuzzAlternates(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, path := range parseAlternates(b) {
 			if path == "" {
-				t.Error("an empty path")
+				t.Error("got an empty path")
 			}
 		}
 	})

@@ -157,7 +157,7 @@ func TestLookups(t *testing.T) {
 		}
 	}
 	if n := misses(&l, 3); n == 0 {
-		t.Error("nothing was looked at, though all there was had been new")
+		t.Error("no directory was read after a change, want a read")
 	}
 	// A single look-up looks each time.
 	id := r.Commit("C")

@@ -164,7 +164,7 @@ func TestDescriptorsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := s.files.recent.Len(); n != 0 {
-		t.Errorf("%d packs are open that are gone", n)
+		t.Errorf("%d packs are open that are gone, want 0", n)
 	}
 	expect(t, s, all)
 	if err := s.Close(); err != nil || s.files.recent.Len() != 0 {

@@ -91,7 +91,7 @@ func TestVerifier(t *testing.T) {
 				t.Fatal(err)
 			}
 			if d := verify(); d == nil {
-				t.Error("a pack that was cut is not damaged")
+				t.Error("a truncated pack is not damaged, want damage")
 			}
 			read := func() float64 {
 				return testutil.ToFloat64(metrics.verified.WithLabelValues("ok")) +
@@ -143,6 +143,6 @@ func TestVerifierReplaced(t *testing.T) {
 	y := v.Begin(objects, git.SHA1, func(*Damage) {})
 	<-y.Done()
 	if y.Damage() == nil {
-		t.Error("the index is damaged, and stays as it is: that is not found")
+		t.Error("the damage of an index that is not replaced was not found")
 	}
 }

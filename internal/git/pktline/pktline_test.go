@@ -70,7 +70,7 @@ func TestAppendBandSplits(t *testing.T) {
 		got = append(got, p[1:]...)
 	}
 	if !bytes.Equal(got, data) {
-		t.Error("the data came out changed")
+		t.Error("the data changed")
 	}
 }
 
@@ -84,7 +84,7 @@ func TestTooLongPacketPanics(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%s wrote a packet that nobody can read", name)
+					t.Errorf("%s wrote a packet that is not readable", name)
 				}
 			}()
 			f()

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/git/cgroup"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // TestCgroup starts commands in a group, and when it has gone, outside of it.
@@ -70,7 +70,7 @@ func TestCgroup(t *testing.T) {
 	absent.Dir, notOne.Dir = filepath.Join(t.TempDir(), "none"), fakeGitPath
 	for _, c := range []Command{absent, notOne} { // no fault of the group
 		if _, err := r.Start(t.Context(), c); err == nil {
-			t.Error("started in a directory that is none")
+			t.Error("started a command in a directory that does not exist, want an error")
 		}
 	}
 
@@ -83,9 +83,7 @@ func TestCgroup(t *testing.T) {
 		text, _ := os.ReadFile(filepath.Join(tree.Directories()[0], "cgroup.procs"))
 		return strings.Count(string(text), "\n")
 	}
-	for procs() < 5 {
-		time.Sleep(time.Millisecond)
-	}
+	gittest.WaitFor(t, "the group has five processes", func() bool { return procs() >= 5 })
 	if err := os.WriteFile(filepath.Join(tree.Directories()[0], "cgroup.kill"), []byte("1"), 0); err != nil {
 		t.Errorf("no cgroup.kill: %v", err)
 		p.Kill()
@@ -93,21 +91,19 @@ func TestCgroup(t *testing.T) {
 	if u, err := p.Wait(); err == nil || u.Exit != "signal: killed" {
 		t.Errorf("%+v, %v", u, err)
 	}
-	for procs() > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	gittest.WaitFor(t, "the group is empty", func() bool { return procs() == 0 })
 
 	if err := syscall.Rmdir(tree.Directories()[0]); err != nil {
 		t.Fatal(err)
 	}
 	if n := refused(t, metrics); n != 0 {
-		t.Errorf("%v commands were refused by a group that is there", n)
+		t.Errorf("%v commands were refused by a group that is there, want 0", n)
 	}
 	if at := where(); strings.Contains(at, "/test\n") {
 		t.Errorf("a command is in %s, which has gone", at)
 	}
 	if n := refused(t, metrics); n != 1 {
-		t.Errorf("%v commands were refused", n)
+		t.Errorf("%v commands were refused, want 1", n)
 	}
 	// An error of the command itself is returned, and is not retried.
 	if _, err := r.Start(t.Context(), absent); err == nil || refused(t, metrics) != 1 {
@@ -166,7 +162,7 @@ func TestRefusals(t *testing.T) {
 		{here, syscall.EIO, false}, {here, syscall.ENOEXEC, false}, {here, syscall.ESTALE, false},
 	} {
 		if got := refusedBy(test.dir, &os.PathError{Op: "fork/exec", Path: "/usr/bin/git", Err: test.err}); got != test.want {
-			t.Errorf("%v: %v", test.err, got)
+			t.Errorf("%v: %v, want %v", test.err, got, test.want)
 		}
 	}
 }

@@ -14,7 +14,7 @@ func TestContention(t *testing.T) {
 	}
 	r := newRunner(t, fakeGitPath, Limits{Slots: 2, Nice: 10})
 	if ran, waited := r.Contention(); ran != 0 || waited != 0 {
-		t.Errorf("nothing runs: %v, %v", ran, waited)
+		t.Errorf("nothing runs: %v, %v, want 0, 0", ran, waited)
 	}
 	began := time.Now()
 	p, err := r.Start(t.Context(), script("sh -c 'while :; do :; done'; :")) // a grandchild
@@ -33,6 +33,6 @@ func TestContention(t *testing.T) {
 	p.Kill()
 	_, _ = p.Wait()
 	if ran, waited := r.Contention(); ran != 0 || waited != 0 {
-		t.Errorf("after the end: %v, %v", ran, waited)
+		t.Errorf("after the end: %v, %v, want 0, 0", ran, waited)
 	}
 }

@@ -52,10 +52,10 @@ func TestManyAtOnce(t *testing.T) {
 	close(begin)
 	done.Wait()
 	if ran.Load() != slots+queue || refused.Load() != all-slots-queue {
-		t.Errorf("%d ran, %d were refused", ran.Load(), refused.Load())
+		t.Errorf("%d ran, %d were refused, want %d, %d", ran.Load(), refused.Load(), slots+queue, all-slots-queue)
 	}
 	if q := r.Queue("test"); q.InUse() != 0 || q.Queued() != 0 || len(r.Running()) != 0 {
-		t.Errorf("%d slots are taken, %d wait, %d run", q.InUse(), q.Queued(), len(r.Running()))
+		t.Errorf("%d slots are taken, %d wait, %d run, want 0, 0, 0", q.InUse(), q.Queued(), len(r.Running()))
 	}
 }
 

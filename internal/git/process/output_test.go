@@ -51,6 +51,6 @@ func TestSmallPipe(t *testing.T) {
 			t.Errorf("closed: %v", err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("a Read goes on after Close")
+		t.Error("Read continued after Close, want an error")
 	}
 }

@@ -127,10 +127,10 @@ func TestFailure(t *testing.T) {
 		t.Errorf("standard error: %q", errs.String())
 	}
 	if m := fault.Message(err); m != "git cat-file failed" {
-		t.Errorf("the client is told %q", m)
+		t.Errorf("the client is told %q, want %q", m, "git cat-file failed")
 	}
 	if _, err := r.Start(t.Context(), Command{Class: "none"}); err == nil {
-		t.Error("a class that is not there")
+		t.Error("started a command of an unknown class, want an error")
 	}
 }
 
@@ -217,16 +217,16 @@ func TestEscaped(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pid int
-	for pid == 0 {
+	gittest.WaitFor(t, "the grandchild has written its process ID", func() bool {
 		b, _ := os.ReadFile(file)
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
-		time.Sleep(time.Millisecond)
-	}
+		return pid != 0
+	})
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
 	began := time.Now()
 	p.Kill()
 	if _, err := io.Copy(io.Discard, p.Stdout()); err == nil {
-		t.Error("output of a killed command ended as if it was whole")
+		t.Error("the output of a killed command ended without an error, want one")
 	}
 	if _, err := p.Wait(); !fault.Is(err, fault.Cancelled) {
 		t.Error(err)
@@ -249,9 +249,7 @@ func TestSlots(t *testing.T) {
 		_, err := r.Start(ctx, script("echo never"))
 		queued <- err
 	}()
-	for r.classes["test"].slots.Queued() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	gittest.WaitFor(t, "a command waits", func() bool { return r.classes["test"].slots.Queued() > 0 })
 	if _, err := r.Start(t.Context(), script("echo never")); !fault.Is(err, fault.Exhausted) {
 		t.Errorf("a full queue: %v", err)
 	}
@@ -392,9 +390,7 @@ func TestClose(t *testing.T) {
 		_, err := r.Start(t.Context(), script("echo never"))
 		queued <- err
 	}()
-	for r.classes["test"].slots.Queued() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	gittest.WaitFor(t, "a command waits", func() bool { return r.classes["test"].slots.Queued() > 0 })
 	if err := r.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -412,7 +408,7 @@ func TestClose(t *testing.T) {
 func TestCannotStart(t *testing.T) {
 	t.Parallel()
 	if _, err := New(Options{Git: "/nonexistent/git"}); err == nil {
-		t.Error("a Runner without git")
+		t.Error("made a Runner without git, want an error")
 	}
 	r := newRunner(t, fakeGitPath, Limits{Slots: 1})
 	c := script("echo")
@@ -550,16 +546,14 @@ func TestCallersShareSlots(t *testing.T) {
 					_, _ = p.Wait()
 				}
 			}()
-			for r.Queue("test").Queued() <= i {
-				time.Sleep(time.Millisecond)
-			}
+			gittest.WaitFor(t, "the command waits", func() bool { return r.Queue("test").Queued() > i })
 		}
 		p.Kill()
 		_, _ = p.Wait()
 	}()
 	<-held
 	if first := <-order; first != "quiet" {
-		t.Errorf("%s was next", first)
+		t.Errorf("%s was next, want %s", first, "quiet")
 	}
 	for range 3 {
 		<-order
@@ -591,9 +585,7 @@ func TestPerRepository(t *testing.T) {
 		_, err := r.Start(waits, c)
 		third <- err
 	}()
-	for r.Queue("test").Queued() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	gittest.WaitFor(t, "a command waits", func() bool { return r.Queue("test").Queued() > 0 })
 	all = append(all, start("small")) // while one of the other's waits
 	cancel()
 	if err := <-third; !fault.Is(err, fault.Cancelled) {
@@ -606,7 +598,7 @@ func TestPerRepository(t *testing.T) {
 	for each, want := range map[int]int{0: 2, 1: 1, -1: 0} {
 		l := Limits{Slots: 3, PerRepository: each}
 		if got := l.queue().Each; got != want {
-			t.Errorf("%d: %d", each, got)
+			t.Errorf("%d: %d, want %d", each, got, want)
 		}
 	}
 }

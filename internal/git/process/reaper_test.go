@@ -14,7 +14,7 @@ func TestReaperMetrics(t *testing.T) {
 	failures := func(want map[string]float64) {
 		t.Helper()
 		if n := testutil.CollectAndCount(m.failures); n != len(want) {
-			t.Errorf("%d causes", n)
+			t.Errorf("%d causes, want %d", n, len(want))
 		}
 		for cause, n := range want {
 			if got := testutil.ToFloat64(m.failures.WithLabelValues(cause)); got != n {
@@ -23,7 +23,7 @@ func TestReaperMetrics(t *testing.T) {
 		}
 	}
 	if n := testutil.CollectAndCount(m.up, "packhorse_reaper_up"); n != 0 {
-		t.Error("there is a reaper at once")
+		t.Error("the reaper runs at once, want it stopped")
 	}
 	failures(map[string]float64{"start": 0, "ended": 0})
 	m.Failed("start")

@@ -35,7 +35,7 @@ func TestRunning(t *testing.T) {
 	}
 	all := r.Running()
 	if len(all) != 1 {
-		t.Fatalf("%d run", len(all))
+		t.Fatalf("%d run, want 1", len(all))
 	}
 	one := all[0]
 	if one.Pid != p.Pid() || one.Subcommand != "script" || one.Class != "test" || one.Caller != "ada" ||
@@ -54,7 +54,7 @@ func TestRunning(t *testing.T) {
 		t.Errorf("%+v, %v", u, err)
 	}
 	if len(r.Running()) != 0 {
-		t.Error("it runs after its end")
+		t.Error("Running lists the command after its end, want none")
 	}
 	if g := request.Usage(); g.Commands != 1 || g.In != 9 || g.Out != 15 || g.User != u.User || g.MaxRSS != u.MaxRSS {
 		t.Errorf("the request: %+v, %+v", g, u)

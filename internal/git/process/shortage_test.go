@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // TestShortage has many callers that need a process during a shortage. They retry one at a time, and all succeed after
@@ -29,7 +30,7 @@ func TestShortage(t *testing.T) {
 	var tries, at atomic.Int32
 	spawn := func() error {
 		if tries.Add(1) > 4 && at.Add(1) > 1 && !room.Load() { // the first may be as many as there is room for
-			t.Error("two try at once")
+			t.Error("two callers try at once, want one")
 		}
 		defer at.Add(-1)
 		if room.Load() {
@@ -45,16 +46,14 @@ func TestShortage(t *testing.T) {
 			}
 		})
 	}
-	for tries.Load() < 10 {
-		time.Sleep(time.Millisecond)
-	}
+	gittest.WaitFor(t, "ten tries", func() bool { return tries.Load() >= 10 })
 	if s.why() == nil {
-		t.Error("there is a shortage, and nobody knows")
+		t.Error("why is nil during a shortage, want its error")
 	}
 	room.Store(true)
 	all.Wait()
 	if s.why() != nil || s.pause != 0 {
-		t.Errorf("the shortage is over: %v, %v", s.why(), s.pause)
+		t.Errorf("the shortage is over: %v, %v, want 0", s.why(), s.pause)
 	}
 	if n := gather(t, s.metrics)["packhorse_git_start_shortages_total processes"]; n != fmt.Sprint(tries.Load()-50) {
 		t.Errorf("%s of %d tries were counted", n, tries.Load())
@@ -76,7 +75,7 @@ func TestShortageLasts(t *testing.T) {
 			t.Errorf("%v: %v", errno, err)
 		}
 		if m := fault.Message(err); m != "cannot start git script" {
-			t.Errorf("the client is told %q", m)
+			t.Errorf("the client is told %q, want %q", m, "cannot start git script")
 		}
 	}
 }
@@ -98,7 +97,7 @@ func TestShortageAbandoned(t *testing.T) {
 		t.Errorf("%v, %v", err, s.why())
 	}
 	if len(s.try) != 0 || len(s.room) != 0 {
-		t.Error("a place is lost")
+		t.Error("a place was not returned")
 	}
 }
 
@@ -110,9 +109,7 @@ func TestHangingStart(t *testing.T) {
 	end := make(chan struct{})
 	var hanging sync.WaitGroup
 	hanging.Go(func() { _ = s.start(t.Context(), func() error { <-end; return nil }) })
-	for len(s.room) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	gittest.WaitFor(t, "the first start hangs", func() bool { return len(s.room) > 0 })
 	err := startError(script(""), s.start(t.Context(), func() error { return nil }))
 	if !fault.Is(err, fault.Unavailable) {
 		t.Error(err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
@@ -60,9 +61,7 @@ func TestSlow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for !strings.Contains(log.String(), "\n") {
-				time.Sleep(time.Millisecond)
-			}
+			gittest.WaitFor(t, "the log has a line", func() bool { return strings.Contains(log.String(), "\n") })
 			feed.Close()
 			io.Copy(io.Discard, p.Stdout())
 			if _, err := p.Wait(); err != nil {
@@ -87,7 +86,7 @@ func TestSlow(t *testing.T) {
 				}
 			}
 			if n := gather(t, r.metrics)["packhorse_git_slow_total test script"]; n != "1" {
-				t.Errorf("%s were counted", n)
+				t.Errorf("%s were counted, want %s", n, "1")
 			}
 		})
 	}
@@ -105,7 +104,7 @@ func TestNotSlow(t *testing.T) {
 		}
 		output(t, r, script("echo"))
 		if err := r.Close(t.Context()); err != nil || log.String() != "" {
-			t.Errorf("%v, %s", err, log.String())
+			t.Errorf("%v, %s, want %q", err, log.String(), "")
 		}
 	}
 }

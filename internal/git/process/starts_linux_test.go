@@ -36,10 +36,10 @@ func TestStartingOnStoppedDisk(t *testing.T) {
 	}
 	disk.Release()
 	if err := <-started; err == nil {
-		t.Error("started where there is no disk")
+		t.Error("started a command without the disk, want an error")
 	}
 	if d := r.Starting(); d != 0 {
-		t.Errorf("still starts, for %v", d)
+		t.Errorf("still starts, for %v, want 0", d)
 	}
 }
 

@@ -9,7 +9,7 @@ func TestStarting(t *testing.T) {
 	t.Parallel()
 	r := new(Runner)
 	if d := r.Starting(); d != 0 {
-		t.Errorf("nothing starts, for %v", d)
+		t.Errorf("nothing starts, for %v, want 0", d)
 	}
 	endOne, endOther := r.starts.begin(new(Process)), r.starts.begin(new(Process))
 	began := time.Now()
@@ -20,6 +20,6 @@ func TestStarting(t *testing.T) {
 	}
 	endOther()
 	if d := r.Starting(); d != 0 {
-		t.Errorf("nothing starts any more, for %v", d)
+		t.Errorf("nothing starts any more, for %v, want 0", d)
 	}
 }

@@ -75,10 +75,10 @@ func TestFetchRequest(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", req.Fetch, want)
 	}
 	if got := req.Fetch.Filter.String(); got != "combine:blob:none+tree:1" {
-		t.Errorf("filter %q is not in canonical order", got)
+		t.Errorf("filter %q is not in canonical order, want %q", got, "combine:blob:none+tree:1")
 	}
 	if req.Agent != "git/2.39.x." || req.ServerOptions != 1 {
-		t.Errorf("agent %q, %d server options", req.Agent, req.ServerOptions)
+		t.Errorf("agent %q, %d server options, want %q, 1", req.Agent, req.ServerOptions, "git/2.39.x.")
 	}
 }
 
@@ -293,7 +293,7 @@ func TestFilterForms(t *testing.T) {
 func TestErrorPacketHoldsNoControlCharacters(t *testing.T) {
 	got := string(AppendError(nil, "no\x1b[31m such\nref\x00"))
 	if got != "0019ERR no [31m such ref " {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want %q", got, "0019ERR no [31m such ref ")
 	}
 }
 
@@ -321,7 +321,7 @@ func FuzzReadRequest(f *testing.F) {
 			}
 		}
 		if commands != 1 {
-			t.Errorf("%d commands", commands)
+			t.Errorf("%d commands, want 1", commands)
 		}
 	})
 }

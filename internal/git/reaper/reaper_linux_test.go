@@ -246,7 +246,7 @@ func TestStrangers(t *testing.T) {
 		t.Errorf("log: %s", log)
 	}
 	if !runs(other.Process.Pid) {
-		t.Error("a stranger was killed")
+		t.Error("killed a process of another program, want it alive")
 	}
 
 	// Of our session, with a command's old number, started after the server's end; and found, but not there any more.
@@ -262,7 +262,7 @@ func TestStrangers(t *testing.T) {
 	}()
 	p, ok := readProcess(pid)
 	if !ok {
-		t.Fatal("not found")
+		t.Fatal("the process was not found")
 	}
 	r := &reaper{mark: []byte(Mark + "=none"), session: p.session, groups: map[int]time.Duration{pid: 0},
 		end: p.start - 1}
@@ -276,10 +276,10 @@ func TestStrangers(t *testing.T) {
 	was := p
 	was.start--
 	if was.signal(unix.SIGKILL) || !runs(pid) {
-		t.Error("killed another that has the number")
+		t.Error("killed another process with the same ID, want it alive")
 	}
 	if !p.signal(unix.SIGKILL) {
-		t.Error("not killed")
+		t.Error("the process still runs, want it killed")
 	}
 }
 
@@ -345,7 +345,7 @@ func TestAgain(t *testing.T) {
 			return k.child != nil && k.child != first && k.child.process != nil
 		})
 		if _, n, _ := m.is(); n != i+1 {
-			t.Errorf("%d failures", n)
+			t.Errorf("%d failures, want %d", n, i+1)
 		}
 	}
 	if !strings.Contains(log.String(), "no reaper runs") {
@@ -408,7 +408,7 @@ func TestHungStart(t *testing.T) {
 					return k.child != nil && k.child.process != nil && !k.child.stopped && k.sendErr == nil
 				})
 				if syscall.Kill(cmd.Process.Pid, 0) != nil {
-					t.Error("the command was ended")
+					t.Error("the reaper ended the command, want it running")
 				}
 				k.Abandon()
 				<-ended
@@ -417,7 +417,7 @@ func TestHungStart(t *testing.T) {
 				if test.alive {
 					select {
 					case <-ended:
-						t.Error("the command was ended")
+						t.Error("the reaper ended the command, want it running")
 						ended <- errors.New("so it was")
 					default:
 					}

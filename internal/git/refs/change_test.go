@@ -113,7 +113,7 @@ func TestWritesWithinOneTick(t *testing.T) {
 					a, _, err := snap.Lookup("refs/heads/a")
 					b, _, err2 := snap.Lookup("refs/heads/b")
 					if err := errors.Join(err, err2); err != nil || a.ID != id || b.ID != other {
-						t.Fatalf("step %d: %v, a %s, b %s", i, err, a.ID, b.ID)
+						t.Fatalf("step %d: %v, a %s, b %s, want %s, %s", i, err, a.ID, b.ID, id, other)
 					}
 					if snap.Head().Target != git.RefName("refs/heads/"+"ab"[i%2:i%2+1]) || snap == last {
 						t.Fatalf("step %d: HEAD %v", i, snap.Head())
@@ -138,7 +138,7 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 	first := snapshot(t, s)
 	write(t, filepath.Join(dir, "refs/heads/a"), strings.Repeat("2", 40)+"\n")
 	if snapshot(t, s) != first {
-		t.Error("a file whose identity did not change was read again long after")
+		t.Error("read an unchanged file again, want no read")
 	}
 }
 
@@ -384,7 +384,7 @@ func TestLateCallersShareTheNextLook(t *testing.T) {
 		}
 	}
 	if loaded, reused := count(t, m.loaded), count(t, m.reused); loaded != 2 || reused != 9 {
-		t.Errorf("%v loaded, %v reused", loaded, reused)
+		t.Errorf("%v loaded, %v reused, want 2, 9", loaded, reused)
 	}
 	if _, err := s.Snapshot(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("called with a context that has ended: %v", err)

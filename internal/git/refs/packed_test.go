@@ -75,7 +75,7 @@ func TestUnsortedPackedRefs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []string{"refs/heads/a", "refs/heads/z", "refs/tags/b"}; !slices.Equal(got, want) {
-		t.Errorf("%v", got)
+		t.Errorf("%v, want %v", got, want)
 	}
 	ref, ok, err := snap.Lookup("refs/tags/b")
 	if err != nil || !ok || ref.Peeled.String() != id2 {

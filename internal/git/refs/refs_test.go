@@ -112,7 +112,7 @@ func TestStatesAgainstGit(t *testing.T) {
 				snap = compareWithGit(t, r, s, "mixed")
 				comparePeeled(t, r, snap)
 				if fresh := openBare(r, Options{Format: f}); dump(t, snapshot(t, fresh)) != dump(t, snap) {
-					t.Error("a fresh store sees something else")
+					t.Error("a new store returned other refs, want the same")
 				}
 				compareExpand(t, r, snap)
 			})
@@ -377,10 +377,10 @@ func TestEachPrefixAndStop(t *testing.T) {
 	}
 	n := 0
 	if err := snap.Each("refs/", func(Ref) error { n++; return ErrStop }); err != nil || n != 1 {
-		t.Errorf("ErrStop: %v after %d", err, n)
+		t.Errorf("ErrStop: %v after %d, want 1", err, n)
 	}
 	if err := snap.Each("refs/", func(Ref) error { return os.ErrClosed }); err != os.ErrClosed {
-		t.Errorf("another error: %v", err)
+		t.Errorf("another error: %v, want %v", err, os.ErrClosed)
 	}
 }
 
@@ -481,6 +481,6 @@ func TestPeeledMemo(t *testing.T) {
 		return git.ObjectID{},
 			os.ErrClosed
 	}); err != os.ErrClosed {
-		t.Errorf("error of peel: %v", err)
+		t.Errorf("error of peel: %v, want %v", err, os.ErrClosed)
 	}
 }

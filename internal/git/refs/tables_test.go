@@ -135,7 +135,7 @@ func TestWaitingForAListing(t *testing.T) {
 		}
 	}
 	if n := listings.Load(); n != 1 {
-		t.Errorf("%d listings", n)
+		t.Errorf("%d listings, want 1", n)
 	}
 	waiting(0)
 }

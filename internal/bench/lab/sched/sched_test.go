@@ -160,7 +160,7 @@ func TestSchedFreeWorkerFirst(t *testing.T) {
 		}
 	}
 	if rows := sched(t, "--workers", "4", "--slots", "2", "--load", "0.4", "--policies", "random"); rows[0].Shared == 0 {
-		t.Error("at random it is never noticed")
+		t.Error("the random policy never shared while idle, want some requests")
 	}
 }
 
@@ -283,10 +283,10 @@ func TestSchedTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := strings.Count(string(html), "<svg"); n != 14 {
-		t.Errorf("%d charts", n)
+		t.Errorf("%d charts, want 14", n)
 	}
 	if !strings.Contains(string(html), "<title>packhorse: 1") || strings.Contains(string(html), "NaN") {
-		t.Error("no dot says its value, or one says that it has none")
+		t.Error("a dot has no value or NaN, want a value for each dot")
 	}
 	d := xml.NewDecoder(strings.NewReader(string(html)))
 	d.Strict, d.AutoClose, d.Entity = false, xml.HTMLAutoClose, xml.HTMLEntity

@@ -112,6 +112,6 @@ func TestSpawnWorkerEndsWithItsParent(t *testing.T) {
 	}
 	in.Close()
 	if err := cmd.Wait(); err == nil {
-		t.Error("it ended well, a day early")
+		t.Error("got no error a day early, want one")
 	}
 }
