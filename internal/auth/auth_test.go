@@ -151,8 +151,7 @@ func TestTokensExpire(t *testing.T) {
 	}
 }
 
-// TestTokenFileThatCannotBeRead: nobody is let in by what was known before, and it works again as soon as the file
-// does.
+// TestTokenFileThatCannotBeRead damages the token file. Earlier tokens are not accepted until it is repaired.
 func TestTokenFileThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{OpenUntilKnown: true})
@@ -212,7 +211,7 @@ func TestLastUse(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].Used.Unix() != used || !list[1].Used.IsZero() {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	// A server that starts anew and sees no use of it keeps what was known.
+	// A restarted server keeps the record although it sees no use of the token.
 	next := NewTokens(TokenOptions{File: w.file, Sources: NewSources(NewMetrics(), discard), Log: discard})
 	defer next.Close()
 	if err := next.writeUsed(); err != nil {
@@ -223,7 +222,7 @@ func TestLastUse(t *testing.T) {
 	}
 }
 
-// TestHeaders: what comes in the header is bounded and checked, and never shown.
+// TestHeaders sends invalid Authorization headers. All are refused, and errors never contain them.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})
@@ -292,7 +291,7 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// TestMay goes through who may do what: by rules, by what a token is for, and without either.
+// TestMay checks the permissions of callers by rules, by the scope of a token, and without either.
 func TestMay(t *testing.T) {
 	t.Parallel()
 	alice := Identity{Name: "alice", By: ByKey}

@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// TestLockout: wrong tokens are answered later and later, and nobody with a right one is held up.
+// TestLockout sends wrong tokens, which are delayed. Right tokens are not.
 func TestLockoutOfTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{Guesses: 3})
@@ -48,7 +48,7 @@ func TestLockoutOfTokens(t *testing.T) {
 	if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
 		t.Errorf("what was long ago counts: %v", err)
 	}
-	// Whoever has a /64 has all addresses in it.
+	// A client with a /64 has all addresses in it.
 	for i := range 3 {
 		wrong(fmt.Sprintf("2001:db8::%x", i))
 	}
@@ -92,7 +92,7 @@ func TestLockoutOfPasswords(t *testing.T) {
 	if err := login("198.51.100.1", "right"); err != nil {
 		t.Errorf("alice is locked out by others: %v", err)
 	}
-	// Being right once is no licence to guess.
+	// One right credential does not permit guesses.
 	w.clock = w.clock.Add(rememberWrong)
 	for i := range 6 {
 		err := login("198.51.100.1", fmt.Sprintf("another guess %d", i))
@@ -100,7 +100,7 @@ func TestLockoutOfPasswords(t *testing.T) {
 			t.Fatalf("%d: %v", i, err)
 		}
 	}
-	// What is right no more is a guess as any other.
+	// A revoked token counts as a guess.
 	app.answers(func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": false}`) })
 	w.clock = w.clock.Add(2 * time.Second)
 	if err := login("198.51.100.1", "right"); err == nil {
@@ -139,7 +139,7 @@ func TestGuessesAreBounded(t *testing.T) {
 	}
 }
 
-// TestWrongHeadersCount: what is no credential at all is a guess as well.
+// TestWrongHeadersCount sends invalid headers, which count as guesses.
 func TestWrongHeadersCount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{Guesses: 2})
@@ -151,8 +151,7 @@ func TestWrongHeadersCount(t *testing.T) {
 	}
 }
 
-// TestLockoutOfNames: whoever guesses at a name, as one that all jobs of a build system share, locks it for nobody
-// else.
+// TestLockoutOfNames guesses at a user name that others use, like all jobs of a build system. They are not locked out.
 func TestLockoutOfNames(t *testing.T) {
 	t.Parallel()
 	w, _ := newHookWorld(t, Options{Guesses: 3}, HookOptions{TTL: time.Second}, decides)
@@ -174,7 +173,7 @@ func TestLockoutOfNames(t *testing.T) {
 	}
 }
 
-// TestEmptyPasswords: curl sends the user name of a URL with an empty password first. That is no attempt to log in.
+// TestEmptyPasswords sends user names without a password, as curl does first for a URL with one. They are not guesses.
 func TestEmptyPasswords(t *testing.T) {
 	t.Parallel()
 	w, app := newHookWorld(t, Options{Guesses: 3}, HookOptions{}, decides)
@@ -193,8 +192,8 @@ func TestEmptyPasswords(t *testing.T) {
 	}
 }
 
-// TestFailuresBeforeASuccess: programs that try what they have one after the other, and machines with a stale password
-// beside others, lock nobody out.
+// TestFailuresBeforeASuccess has programs that try several credentials in turn, and machines with a stale password.
+// They do not lock out other callers.
 func TestFailuresBeforeASuccess(t *testing.T) {
 	t.Parallel()
 	w, _ := newHookWorld(t, Options{Guesses: 3}, HookOptions{TTL: time.Second}, decides)
@@ -230,7 +229,7 @@ func TestFailuresBeforeASuccess(t *testing.T) {
 	}
 }
 
-// TestGuessesBetweenSuccesses: one right credential is no licence to guess at others.
+// TestGuessesBetweenSuccesses alternates a right credential with guesses, which are still limited.
 func TestGuessesBetweenSuccesses(t *testing.T) {
 	t.Parallel()
 	w, app := newHookWorld(t, Options{Guesses: 10}, HookOptions{}, decides)

@@ -58,7 +58,8 @@ func (a *application) answers(answer func(w http.ResponseWriter, q question)) {
 	a.answer = answer
 }
 
-// decides lets alice, whose password is "right", read what is not "none" and write "team/app".
+// decides answers for alice, whose password is "right". She may read all repositories except "none", and write
+// "team/app".
 func decides(w http.ResponseWriter, q question) {
 	switch {
 	case q.Question == identify:
@@ -131,7 +132,7 @@ func TestHook(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// identify; read and write of each of the three; anonymous reading of pub, a and none.
+	// One question to identify, six about reads and writes of three repositories, three about anonymous reads.
 	if n := app.questions(); n != 1+6+3 {
 		t.Errorf("asked %d times: %+v", n, app.asked)
 	}
@@ -210,7 +211,7 @@ func TestHookAndRules(t *testing.T) {
 	}
 }
 
-// TestHookAnswers: what is no answer is a failure, and lets nobody in.
+// TestHookAnswers has a hook with invalid answers. Each is a failure and does not give access.
 func TestHookAnswers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(w http.ResponseWriter, q question){
@@ -299,7 +300,8 @@ func TestHookRests(t *testing.T) {
 	}
 }
 
-// TestHookIsAskedOnce: equal questions at the same time are one; whoever goes away does not end it for others.
+// TestHookIsAskedOnce asks equal questions at the same time, which share a request. A caller that leaves does not end
+// it.
 func TestHookIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -339,7 +341,7 @@ func TestHookIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestHookThatHangs: nobody waits longer than the time limit.
+// TestHookThatHangs has a hook that does not answer. Callers wait for its timeout only.
 func TestHookThatHangs(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
@@ -386,7 +388,7 @@ func fill(t *testing.T, h *Hook, address string) (leave func()) {
 	}
 }
 
-// TestHookIsShared: a crowd from one network keeps the hook from nobody else, and is no failure of the hook's.
+// TestHookIsShared has many callers from one network. Others can still use the hook, and the excess is not its failure.
 func TestHookIsShared(t *testing.T) {
 	t.Parallel()
 	w, app := newHookWorld(t, Options{}, HookOptions{Timeout: 10 * time.Millisecond, Stale: true}, decides)

@@ -95,7 +95,7 @@ func TestReadableRules(t *testing.T) {
 	}
 }
 
-// A hook that fails, or is slow, leaves it open what may be read; what it said before holds.
+// TestReadableFails has a hook that fails or is slow. The result is incomplete; cached answers stay valid.
 func TestReadableFails(t *testing.T) {
 	t.Parallel()
 	for _, stale := range []bool{false, true} {
@@ -160,7 +160,7 @@ func TestReadableIsBounded(t *testing.T) {
 	}
 }
 
-// TestReadableIsBoundedWithoutAnswers has many callers of a hook that does not answer: nothing is remembered of them.
+// TestReadableIsBoundedWithoutAnswers has many callers of a hook that fails. Their views are bounded.
 func TestReadableIsBoundedWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	w, _ := newHookWorld(t, Options{}, HookOptions{Size: 10, Many: true}, func(w http.ResponseWriter, _ question) {

@@ -55,7 +55,7 @@ func newKeyWorld(t *testing.T) *keyWorld {
 	return w
 }
 
-// write makes a file, and lets time pass until it is looked at again.
+// write writes a file and advances the clock to the next check.
 func (w *keyWorld) write(name string, lines ...string) {
 	w.t.Helper()
 	if err := os.WriteFile(filepath.Join(w.dir, name), []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
@@ -120,7 +120,7 @@ func TestKeys(t *testing.T) {
 			t.Errorf("the log does not say %q:\n%s", want, &w.log)
 		}
 	}
-	// What changes holds within a second.
+	// Changes apply within a second.
 	w.write("keys/alice", line(shared))
 	w.is("git", alice.PublicKey(), someAddress, "", "unknown key")
 	w.write("revoked", ssh.FingerprintSHA256(shared.PublicKey()))
@@ -129,7 +129,7 @@ func TestKeys(t *testing.T) {
 	w.is("alice", shared.PublicKey(), someAddress, "", "revoked")
 	w.write("revoked")
 	w.is("alice", shared.PublicKey(), someAddress, "alice", "")
-	// Without the list nobody knows what is revoked, and so nobody comes in.
+	// Without the list of revoked keys no key is accepted.
 	if err := os.Remove(filepath.Join(w.dir, "revoked")); err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func FuzzAuthorizedKeys(f *testing.F) {
 	})
 }
 
-// TestRevokedWhileOthersAreBroken: what is wrong with one file keeps no key from being revoked.
+// TestRevokedWhileOthersAreBroken revokes a key while another file is damaged.
 func TestRevokedWhileOthersAreBroken(t *testing.T) {
 	t.Parallel()
 	w := newKeyWorld(t)
@@ -284,7 +284,7 @@ func TestMappedNetworks(t *testing.T) {
 	}
 }
 
-// TestOptionsTwice: what stands twice lets in nobody whom one of both keeps out.
+// TestOptionsTwice has options that occur twice. The stricter value applies, or the line is invalid.
 func TestOptionsTwice(t *testing.T) {
 	t.Parallel()
 	key := line(newSSHKey(t))

@@ -19,7 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// failed is what the gauge says of a source.
+// failed reports whether the gauge of a source is 1.
 func failed(m *Metrics, name string) bool {
 	return testutil.ToFloat64(m.sources.WithLabelValues(name)) == 1
 }
@@ -34,8 +34,8 @@ func checkSource(s *Sources, name string) error {
 	return os.ErrNotExist
 }
 
-// TestTokenFileThatIsLost: whatever becomes of the file, nobody is let in who was not before, and a right token is not
-// called wrong.
+// TestTokenFileThatIsLost removes or damages the token file. That never gives access, and a valid token is not reported
+// as wrong.
 func TestTokenFileThatIsLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{OpenUntilKnown: true})
@@ -113,7 +113,7 @@ func TestTokenFileThatIsLost(t *testing.T) {
 			t.Errorf("once it is back after %s: %v", name, err)
 		}
 	}
-	// That the last token is revoked is no failure.
+	// Revoking the last token is not a failure.
 	for _, name := range []string{"ci", "later"} {
 		if _, err := w.file.Revoke(name); err != nil {
 			t.Fatal(err)
@@ -168,7 +168,7 @@ func TestTokenFileAtTheStart(t *testing.T) {
 	}
 }
 
-// TestRulesThatVanish: a configuration that lost its rules gives nobody what their token alone would.
+// TestRulesThatVanish reloads a configuration without its rules. The previous rules stay in force.
 func TestRulesThatVanish(t *testing.T) {
 	t.Parallel()
 	table := rules(t, "ci team/** read")
@@ -235,8 +235,8 @@ func TestHookThatFails(t *testing.T) {
 	}
 }
 
-// TestKeyFilesThatAreLost: no key comes in by a file that is lost, nor by another one because of it; and none is called
-// unknown.
+// TestKeyFilesThatAreLost removes or damages key files. Keys in them are neither accepted nor reported as unknown, also
+// not by another authenticator.
 func TestKeyFilesThatAreLost(t *testing.T) {
 	t.Parallel()
 	alice, bob, ca := newSSHKey(t), newSSHKey(t), newSSHKey(t)
@@ -318,7 +318,7 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 			strings.Count(text, "ignored") > 2 {
 			t.Errorf("%s: not logged once:\n%s", step.name, text)
 		}
-		// Whom a file that fails decides about nobody else is asked about.
+		// The next authenticator is not asked about a key of a failing file.
 		if _, err := w.identify("git", alice.PublicKey(), someAddress); isNotKnown(err) {
 			t.Errorf("%s: the next authenticator is asked about a key of a failing file", step.name)
 		}
@@ -328,7 +328,7 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 			t.Errorf("after %s: the source is said to fail", step.name)
 		}
 	}
-	// Who means that nobody is left says so with a comment.
+	// A comment states that a file without keys is intended.
 	os.Remove(path("keys/carol"))
 	w.write("keys/alice", "# left")
 	w.now = w.now.Add(keyInterval)

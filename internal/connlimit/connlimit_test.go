@@ -151,7 +151,7 @@ func TestOldestIdle(t *testing.T) {
 	w.want(2, 0, 1, 1)
 }
 
-// TestByAddress: one address closes its own idle connections, and nobody else's.
+// TestByAddress exceeds the limit of an address, which closes idle connections of this address only.
 func TestByAddress(t *testing.T) {
 	w := newWorld(t, Options{
 		Connections: 100, PerAddress: 2, Exempt: func(a netip.Addr) bool { return a == netip.MustParseAddr("127.0.0.9") },
@@ -198,7 +198,7 @@ func TestReceiving(t *testing.T) {
 	}
 }
 
-// TestServer: net/http tells which connections have a running request.
+// TestServer uses the connection states of net/http, so that connections with a running request stay open.
 func TestServer(t *testing.T) {
 	w := newWorld(t, Options{Connections: 2, PerAddress: 2})
 	running, finish := make(chan *Conn), make(chan struct{})

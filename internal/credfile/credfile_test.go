@@ -101,7 +101,7 @@ func TestSecretAndAuthoritiesFollowTheirFiles(t *testing.T) {
 	}
 }
 
-// TestPipesAreNotWaitedFor: who puts a named pipe in the place of a file holds up nobody who uses it.
+// TestPipesAreNotWaitedFor replaces a file by a named pipe. The previous value stays in use, without a wait.
 func TestPipesAreNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "secret")

@@ -51,8 +51,8 @@ func TestHeaviest(t *testing.T) {
 	}
 }
 
-// Of names without end only so many are held; what is heavy among them is found, never counted too low, and too high by
-// no more than is said.
+// TestSketch counts an endless sequence of names. Their number is bounded. Heavy names are found. Their counts are
+// never too low, and too high by the reported error at most.
 func TestSketch(t *testing.T) {
 	t.Parallel()
 	var s sketch

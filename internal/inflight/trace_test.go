@@ -85,7 +85,7 @@ func TestCallersTraces(t *testing.T) {
 	}
 }
 
-// TestCallersAreBounded: whoever asks for all of his requests to be traced is not heard.
+// TestCallersAreBounded has a caller that asks to trace all of its requests. Most are not traced.
 func TestCallersAreBounded(t *testing.T) {
 	t.Parallel()
 	h := http.Header{"Traceparent": {traceparent}}
@@ -144,7 +144,7 @@ func TestTracesAreLinked(t *testing.T) {
 	}
 }
 
-// What tracing costs a request that is not traced.
+// BenchmarkUntraced measures the cost of tracing for a request that is not traced.
 func BenchmarkUntraced(b *testing.B) {
 	ctx, r := NewBoard().Begin(b.Context(), "fetch", "")
 	defer r.End()

@@ -32,7 +32,7 @@ func trust(networks ...string) (p Proxies) {
 	return p
 }
 
-// TestOf: the nearest address that is no trusted proxy is the client, and what stands before it is nobody's word.
+// TestOf determines the client: the nearest address that is not a trusted proxy. Addresses before it are ignored.
 func TestOf(t *testing.T) {
 	t.Parallel()
 	proxies := trust("10.0.0.0/8", "127.0.0.0/8")
@@ -150,7 +150,7 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// TestBadHeaders: a trusted proxy that sends no good header is told so, and nobody waits for it.
+// TestBadHeaders has a trusted proxy that sends invalid headers. It gets an error, and others do not wait for it.
 func TestBadHeaders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ProxyProtocol{Timeout: 300 * time.Millisecond}) // of which the good ones need some on a busy machine
@@ -210,7 +210,7 @@ func (f *failing) Accept() (net.Conn, error) {
 	return nil, errNoFiles
 }
 
-// TestNoSpin: an error of accept is given to the caller, who waits before the next try; none is made meanwhile.
+// TestNoSpin has an accept that fails. The caller gets the error, and no further accept is made before its next call.
 func TestNoSpin(t *testing.T) {
 	t.Parallel()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")

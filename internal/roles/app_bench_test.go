@@ -23,9 +23,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/router"
 )
 
-// BenchmarkApplication is a trivial request to the application on its whole way: from a client's kept connection over
-// net/http's server, the gateway and the proxy to a worker that answers at once, and back. What client and worker do is
-// in it, too.
+// BenchmarkApplication measures a trivial request to the application on a kept connection: through the server of
+// net/http, the gateway and the proxy to a worker that answers at once. It includes the work of client and worker.
 func BenchmarkApplication(b *testing.B) {
 	const (
 		request = "GET /ready HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\n\r\n"

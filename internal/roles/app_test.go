@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/router"
 )
 
-// Each mistake is told with what to write instead.
+// Errors of the configuration tell the correct form.
 func TestAppMistakes(t *testing.T) {
 	t.Parallel()
 	const one = "[app]\nworkers = [\"unix:/run/w0.sock\"]\n"
@@ -56,7 +56,8 @@ func TestAppMistakes(t *testing.T) {
 		"[[app.pool]]\nname = \"a/b\"\nshare = 100\nworkers = [\"unix:/a\"]":     `app.pool "a/b" needs a name`,
 		"[app.pool]\nname = \"a\"\nshare = 100\nworkers = [\"unix:/a\"]":         "write [[app.pool]]",
 		"[[app.pool]]\nname = \"a\"\nshares = 100\nworkers = [\"unix:/a\"]":      `unknown key "app.pool.shares"; did you mean "app.pool.share"?`,
-		"[[app.pool]]\nname=\"a\"\nshare=50\nworkers=[\"unix:/a\"]\n[[app.pool]]\nname=\"a\"\nshare=50\nworkers=[\"unix:/b\"]": `there are two pools "a"`,
+		"[[app.pool]]\nname=\"a\"\nshare=50\nworkers=[\"unix:/a\"]\n" +
+			"[[app.pool]]\nname=\"a\"\nshare=50\nworkers=[\"unix:/b\"]": `there are two pools "a"`,
 	} {
 		cfg, err := loadTextAs(t, config.RoleServe, text)
 		if err == nil {
@@ -94,7 +95,8 @@ workers = ["http://127.0.0.1:3001"]
 	if len(r.Pools) != 2 || len(r.Slow) != 1 {
 		t.Fatalf("%+v", r)
 	}
-	if got := r.Pools[0].Workers; got[0] != (app.WorkerOptions{Name: "w0", Address: "unix:/run/app/w0.sock", Slots: 2}) || got[1].Name != "x" {
+	want := app.WorkerOptions{Name: "w0", Address: "unix:/run/app/w0.sock", Slots: 2}
+	if got := r.Pools[0].Workers; got[0] != want || got[1].Name != "x" {
 		t.Errorf("%+v", got)
 	}
 	if got := r.Pools[1].Workers[0]; got != (app.WorkerOptions{Name: "127.0.0.1:3001", Address: "http://127.0.0.1:3001", Slots: 8}) {
@@ -119,7 +121,8 @@ func TestAppReload(t *testing.T) {
 	file := filepath.Join(state, "packhorse.toml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte("state = \""+state+"\"\n[[node]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n"+text), 0o600); err != nil {
+		text = "state = \"" + state + "\"\n[[node]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n" + text
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -135,7 +138,10 @@ func TestAppReload(t *testing.T) {
 	}
 	s := appServer(t, cfg)
 	var logged bytes.Buffer
-	r := &reloader{source: src, running: cfg, level: new(slog.LevelVar), log: slog.New(slog.NewTextHandler(&logged, nil)), apply: s.reload}
+	r := &reloader{
+		source: src, running: cfg, level: new(slog.LevelVar), log: slog.New(slog.NewTextHandler(&logged, nil)),
+		apply: s.reload,
+	}
 	names := func() string {
 		var list []string
 		for _, w := range s.app.Workers() {
@@ -144,7 +150,9 @@ func TestAppReload(t *testing.T) {
 		return strings.Join(list, " ")
 	}
 	for _, step := range []struct{ text, want, says string }{
-		{"[[app.pool]]\nname=\"x\"\nshare=50\nworkers=[\"unix:/w1\"]\n[[app.pool]]\nname=\"y\"\nshare=50\nworkers=[\"unix:/w2\",\"unix:/w3\"]\n", "x/w1 y/w2 y/w3", "read the configuration again"},
+		{"[[app.pool]]\nname=\"x\"\nshare=50\nworkers=[\"unix:/w1\"]\n" +
+			"[[app.pool]]\nname=\"y\"\nshare=50\nworkers=[\"unix:/w2\",\"unix:/w3\"]\n", "x/w1 y/w2 y/w3",
+			"read the configuration again"},
 		{"[[app.pool]]\nname=\"x\"\nshare=60\nworkers=[\"unix:/w1\"]\n", "x/w1 y/w2 y/w3", "add up to 60"},
 		{"[app]\nworkers = [\"unix:/w4\"]\nmax_body = \"1MiB\"\n", "app/w4", "app.max_body"},
 		{"", "app/w4", "app.workers"},

@@ -75,7 +75,7 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// What a start logs comes after the banner, if it is for people.
+// TestHeldLog: a log for people begins after the banner.
 func TestHeldLog(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -44,7 +44,7 @@ func socketDir(t *testing.T) string {
 	return dir
 }
 
-// leave makes a socket file that nobody listens at, as a killed process leaves it.
+// leave makes a socket file like that of a killed process.
 func leave(t *testing.T, file string) {
 	t.Helper()
 	l, err := net.Listen("unix", file)

@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe"
 )
 
-// dashboard is what tests look at of a Grafana dashboard.
+// dashboard has the parts of a Grafana dashboard that the tests check.
 type dashboard struct {
 	UID, Title, Description string
 	Panels                  []struct {
@@ -223,7 +223,7 @@ var (
 	targetLabels   = []string{"instance", "job"} // that Prometheus adds
 )
 
-// complaints says what is wrong with a query.
+// complaints returns the errors in a query.
 func (v *vocabulary) complaints(query string) (wrong []string) {
 	found := metricInQuery.FindAllStringSubmatch(query, -1)
 	if len(found) == 0 {
@@ -282,7 +282,7 @@ func (v *vocabulary) lookUp(name string) (metric, bool) {
 	return metric{}, false
 }
 
-// The check above finds what is wrong.
+// TestVocabulary checks that the check above finds errors.
 func TestVocabulary(t *testing.T) {
 	t.Parallel()
 	v := newVocabulary(t)

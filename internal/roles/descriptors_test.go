@@ -60,8 +60,7 @@ func TestDescriptorsRaised(t *testing.T) {
 	}
 }
 
-// TestTooManyConnections: a client whose connection is refused is told so in HTTP, and so is who asks whether the
-// server is ready.
+// TestTooManyConnections refuses a connection. The client gets a response in HTTP, and /readyz has a warning.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	cfg := config.DefaultConfig()

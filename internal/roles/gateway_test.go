@@ -35,8 +35,8 @@ func (l *lockedLog) String() string {
 	return string(l.text)
 }
 
-// Nodes keep their connections as long as nothing is said of them that is new, and nothing is left of those that go.
-// Not parallel: it looks at all goroutines.
+// TestRemoteNodesFollowTheConfiguration applies several configurations. Nodes that do not change keep their
+// connections, and removed nodes are closed. It checks all goroutines, so it is not parallel.
 func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	var logged lockedLog

@@ -40,8 +40,8 @@ type guarded struct {
 	seen []string // the first bytes of each connection to the application's worker
 }
 
-// serveGuarded begins a gateway whose application's worker answers each connection once with answer, and then says what
-// it is told.
+// serveGuarded starts a gateway whose application worker answers each connection once with answer, and then sends the
+// bytes that it receives.
 func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 	t.Helper()
 	dir := socketDir(t)
@@ -125,7 +125,7 @@ func (g *guarded) work(c net.Conn, answer string) {
 	}
 }
 
-// dial connects. All that is written and read has time until the test is over.
+// dial connects. Reads and writes have no deadline before the end of the test.
 func (g *guarded) dial() net.Conn {
 	g.t.Helper()
 	c, err := net.Dial("tcp", g.address)
@@ -155,7 +155,7 @@ func (g *guarded) counted(reason string) (sum float64) {
 	return sum
 }
 
-// writeCertificate makes a certificate that nobody trusts.
+// writeCertificate writes a self-signed certificate.
 func writeCertificate(t *testing.T) (certificate, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -195,7 +195,8 @@ var headShapes = []struct{ reason, request string }{
 	{"encoding", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding:\tchunked\r\n\r\n0\r\n\r\n"},
 	{"folded", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 4\r\nX: a\r\n Transfer-Encoding: " +
 		"chunked\r\n\r\n0000"},
-	{"header_name", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding : chunked\r\nContent-Length: 4\r\n\r\n0000"},
+	{"header_name", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding : chunked\r\n" +
+		"Content-Length: 4\r\n\r\n0000"},
 	{"line_end", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nX: a\rContent-Length: 4\r\n\r\n0000"},
 	{"line_end", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nX: a\nContent-Length: 4\r\n\r\n0000"},
 	{"control", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nX: \x00\r\nContent-Length: 4\r\n\r\n0000"},
@@ -221,8 +222,8 @@ var bodyShapes = []struct{ reason, body string }{
 
 const chunkedHead = "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding: chunked\r\n"
 
-// Requests that two servers could understand in two ways are refused by name, on all paths and wherever they stand on
-// their connection; nothing of them, or behind them, gets to the application.
+// TestMalformedRequests sends requests that two servers could interpret differently, on all paths and at each position
+// in a connection. They are refused with their reason. The application gets neither them nor later requests.
 func TestMalformedRequests(t *testing.T) {
 	t.Parallel()
 	const good, hidden = "GET /-/nothing HTTP/1.1\r\nHost: a\r\n\r\n", "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -317,8 +318,7 @@ func TestMalformedRequests(t *testing.T) {
 	}
 }
 
-// A connection that speaks another protocol since a request for that is not looked at any more: what stands behind the
-// request reaches the worker as well.
+// TestUpgradesAreNotFollowed upgrades a connection. The guard passes all later bytes, which reach the worker.
 func TestUpgradesAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	for _, secure := range []bool{false, true} {

@@ -28,9 +28,8 @@ var noLimits = map[string]bool{
 	"app.health_passes": true,
 }
 
-// TestDocsLimits holds docs/reference/limits.md to the code: every limit of the configuration is there with its
-// default, or in a table of the same form on the page of what it belongs to, and every error that
-// docs/reference/limits.md promises exists.
+// TestDocsLimits checks docs/reference/limits.md. It has every limit of the configuration with its default, or another
+// page has it in such a table. Every error in it exists in the code.
 func TestDocsLimits(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/limits.md")
 	if err != nil {
@@ -91,7 +90,7 @@ func TestDocsLimits(t *testing.T) {
 	}
 	texts := literals(t)
 	for _, want := range errors {
-		// What stands for a number is a verb in the code; and what is promised may be a part of a longer text.
+		// Numbers of the page are formatting verbs in the code, and the error can be a part of a longer text.
 		words := regexp.MustCompile(strings.ReplaceAll(regexp.QuoteMeta(want), "N", "%[ds]"))
 		if !slices.ContainsFunc(texts, func(l literal) bool {
 			return l.pattern.MatchString(want) ||

@@ -50,7 +50,7 @@ func TestDocsMetrics(t *testing.T) {
 	}
 }
 
-// What dashboards and alerts of others rely on.
+// Dashboards and alerts of users rely on these.
 func TestPromisedMetricsExist(t *testing.T) {
 	have := map[string]metric{}
 	for _, m := range registered(t) {

@@ -38,7 +38,7 @@ func TestStateCheck(t *testing.T) {
 	says("has only 0 inodes free")
 	free = room{1 << 40, 1 << 20}
 	says("")
-	// What statfs(2) does not know: a quota, or a file system that turned read-only.
+	// statfs(2) does not report quotas and file systems that became read-only.
 	if err := os.Mkdir(filepath.Join(dir, probeFile), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(a + "[http]\naddress = \"127.0.0.1:1\"\nmax_body = \"1MiB\"\n[ops]\naddress = \"\"\n")
-	for range 2 { // it is said again as long as it is so; the flag stands above the file
+	for range 2 { // each reload reports it; the flag has priority over the file
 		if got := reload(); len(taken) != 1 || !strings.Contains(got, `level=WARN`) ||
 			!strings.Contains(got, `keys="http.max_body ops.address"`) {
 			t.Errorf("what needs a restart: %v\n%s", taken, got)

@@ -28,7 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// sourceWorld is a node with repositories, for what reads them as a search.Source.
+// sourceWorld is a node with repositories for tests of a search.Source.
 type sourceWorld struct {
 	t    *testing.T
 	dir  string
@@ -149,7 +149,7 @@ func TestSearchSources(t *testing.T) {
 	}
 }
 
-// TestSearchSourcesAreFull has each form say so when its node watches no more.
+// TestSearchSourcesAreFull fills the watches of a node. Each source reports that.
 func TestSearchSourcesAreFull(t *testing.T) {
 	t.Parallel()
 	for name, make := range sources {
@@ -165,7 +165,7 @@ func TestSearchSourcesAreFull(t *testing.T) {
 	}
 }
 
-// TestSearchSourceFollowsRoutes has a watch go over to the nodes of new routes. What no route leads to is gone.
+// TestSearchSourceFollowsRoutes changes routes during a watch. Repositories without a route are missing.
 func TestSearchSourceFollowsRoutes(t *testing.T) {
 	t.Parallel()
 	one, two := newSourceWorld(t), newSourceWorld(t)

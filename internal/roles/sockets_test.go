@@ -79,7 +79,7 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// at is a listener at an address that nobody listens at.
+// at is a listener with an address, without a socket.
 type at struct {
 	net.Listener
 	address string
@@ -131,8 +131,7 @@ func TestInheritedAddresses(t *testing.T) {
 	}
 }
 
-// TestAcceptedConnectionsAreServed: who has connected before the end gets an answer, though the request comes after it
-// began.
+// TestAcceptedConnectionsAreServed connects before a shutdown and sends a request after its start, which is answered.
 func TestAcceptedConnectionsAreServed(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -169,7 +168,7 @@ func TestAcceptedConnectionsAreServed(t *testing.T) {
 	}
 }
 
-// tellClose tells when Accept has ended.
+// tellClose reports the end of Accept.
 type tellClose struct {
 	net.Listener
 	closed chan struct{}

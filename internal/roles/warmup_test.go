@@ -188,7 +188,7 @@ func TestWarmUpIsWhatClientsAskFor(t *testing.T) {
 	}
 }
 
-// TestWarmUpHasBounds counts what is not made, and why.
+// TestWarmUpHasBounds counts packs that are not made, by reason.
 func TestWarmUpHasBounds(t *testing.T) {
 	t.Parallel()
 	never := func() bool { return false }
@@ -204,7 +204,7 @@ func TestWarmUpHasBounds(t *testing.T) {
 		}
 		w.push(0)
 		skipped := func() bool { return w.metric("packhorse_warmup_skipped_total", reason) > 0 }
-		if reason == "there" { // the clients are as they were after the same change
+		if reason == "there" { // the clients already have the state after this change
 			until(t, "made", func() bool { return w.metric("packhorse_warmup_made_total") == 2 })
 			w.repo.Git("update-ref", "refs/heads/main", "main~1")
 			w.changed()

@@ -29,7 +29,7 @@ func quietWatchdog(t *testing.T) (w *watchdog.Watchdog, dir string) {
 	return w, dir
 }
 
-// TestDumpHandler: who may ask for a dump, and how often.
+// TestDumpHandler checks the permission and the interval of requests for dumps.
 func TestDumpHandler(t *testing.T) {
 	t.Parallel()
 	w, dir := quietWatchdog(t)

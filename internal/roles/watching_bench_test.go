@@ -46,7 +46,7 @@ func (answering) ReceivePack(context.Context, git.RepoPath, node.Session, node.P
 	return node.Outcome{}, nil
 }
 
-// silent is a response that nobody reads.
+// silent is a response writer that discards everything.
 type silent struct{ header http.Header }
 
 func (s silent) Header() http.Header         { return s.header }

@@ -143,7 +143,7 @@ func TestServerClosed(t *testing.T) {
 	t.Parallel()
 	seen := make(chan struct{}, 1)
 	w := script(t, func(n int, c net.Conn, r *http.Request) {
-		if n == 1 && r.ContentLength == 6 { // "second": it has come, and nobody answers
+		if n == 1 && r.ContentLength == 6 { // "second": it arrives and is not answered
 			c.Close()
 			seen <- struct{}{}
 			return
@@ -200,7 +200,7 @@ func TestSilentConnection(t *testing.T) {
 	}
 }
 
-// What is no answer, or not a whole one, is an error, and its connection is not used again.
+// TestBadAnswers has invalid and incomplete answers. They are errors, and their connections are not used again.
 func TestBadAnswers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
@@ -277,7 +277,7 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// A body that nobody reads to its end costs its connection, and no more.
+// TestUnreadBody closes bodies before their end, which closes the connection.
 func TestUnreadBody(t *testing.T) {
 	t.Parallel()
 	_, w := serve(t, echo)
@@ -325,7 +325,7 @@ func TestAbortAndClose(t *testing.T) {
 	}
 }
 
-// The error of a dial is the caller's to look at.
+// TestDialError returns the error of the dial to the caller.
 func TestDialError(t *testing.T) {
 	t.Parallel()
 	mine := errors.New("mine")

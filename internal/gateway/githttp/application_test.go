@@ -34,8 +34,8 @@ func (application) Serve(_ context.Context, w http.ResponseWriter, r *http.Reque
 	return served
 }
 
-// What is Git's, whether there is such a repository or not, and what is the gateway's own never reaches the
-// application; all else does, with its credentials, and without what the gateway says of caches.
+// TestApplication sends requests to a gateway with an application. Git requests and those of the gateway never reach
+// the application. All others do, with their credentials and without the gateway's cache headers.
 func TestApplication(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{}, options{auth: onlyApp, pages: sitePages, application: application{}})

@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// callers is a gateway.Auth of functions. Whoever has a Bearer token has its name.
+// callers is a gateway.Auth of functions. A Bearer token is the name of its caller.
 type callers struct {
 	may func(id auth.Identity, repo git.RepoPath, op auth.Operation) error
 }
@@ -153,8 +153,8 @@ func TestWhatRefusedCallersGet(t *testing.T) {
 	}
 }
 
-// TestHiddenRepositories: what is hidden from a caller is asked for under a name that no repository has, on the same
-// way, and the answer is the node's own for one that does not exist, byte for byte.
+// TestHiddenRepositories requests repositories that are hidden from the caller. The node is asked for a name that
+// cannot exist, so that its answer is the same, byte for byte, as for a missing repository.
 func TestHiddenRepositories(t *testing.T) {
 	t.Parallel()
 	n := &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}}

@@ -168,7 +168,8 @@ func TestSlowBodies(t *testing.T) {
 	}
 }
 
-// Large requests share the memory: who finds none left is told to come back, and small ones are not touched.
+// TestRequestsShareTheMemory fills the memory of large requests. Further ones are refused with Retry-After, and small
+// ones are answered.
 func TestRequestsShareTheMemory(t *testing.T) {
 	t.Parallel()
 	entered, release := make(chan struct{}), make(chan struct{})
@@ -198,7 +199,7 @@ func TestRequestsShareTheMemory(t *testing.T) {
 	first := bomb()
 	<-entered
 	if n := s.value("packhorse_request_memory_bytes"); n != float64(len(zipped(large))+180<<10-64<<10) {
-		// what was received and what the session holds, but for what is free
+		// the received bytes and those of the session, beyond the free amount
 		t.Errorf("%v bytes are counted", n)
 	}
 	for name, c := range map[string]*connection{"gzip": bomb(), "plain": func() *connection {
@@ -217,7 +218,7 @@ func TestRequestsShareTheMemory(t *testing.T) {
 	if response, body, _ := c.answer(); body != "0000" {
 		t.Errorf("a small request beside it: %s, %q", response.Status, body)
 	}
-	if runtime.GOOS == "linux" { // somebody else has room: the first caller could not take it all
+	if runtime.GOOS == "linux" { // another caller has room, because the first one cannot use all of it
 		other := s.dialFrom("127.9.9.9")
 		go func() {
 			<-entered
@@ -239,7 +240,7 @@ func TestRequestsShareTheMemory(t *testing.T) {
 	}
 }
 
-// Whatever the command is, a body that is damaged behind the request gets no answer.
+// TestDamagedEndIsRefused damages bodies after the request. The commands are not answered.
 func TestDamagedEndIsRefused(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{serve: echo}, options{})

@@ -91,7 +91,7 @@ func TestAnotherNodeAnswers(t *testing.T) {
 	longZip := zipped(random(500_000))
 	for name, test := range map[string]struct {
 		request string
-		long    bool // longer than what is held
+		long    bool // longer than the retained part
 	}{
 		"short":         {post(length(lsRefs)) + lsRefs, false},
 		"chunked":       {post(te) + chunked(lsRefs, 3), false},
@@ -165,7 +165,8 @@ func TestAnotherNodeAdvertises(t *testing.T) {
 	}
 }
 
-// A length that was announced by the first node says nothing of the second one's answer.
+// TestAnnouncedLengthIsForgotten has a first node that announces a length and fails. The answer of the second one
+// differs.
 func TestAnnouncedLengthIsForgotten(t *testing.T) {
 	t.Parallel()
 	s := replicas(t, options{}, failAt("read, bulk, length", fault.New(fault.Unavailable, "a is gone")),
@@ -178,7 +179,7 @@ func TestAnnouncedLengthIsForgotten(t *testing.T) {
 	}
 }
 
-// A node whose own connection broke says so as if it was the client's.
+// TestConnectionThatBreaksAtTheNode has a node that reports its own broken connection like one of the client.
 func TestConnectionThatBreaksAtTheNode(t *testing.T) {
 	t.Parallel()
 	s := replicas(t, options{}, failAt("read", &node.ClientConnError{Err: fault.New(fault.Unavailable, "a is gone")}),
@@ -221,7 +222,8 @@ func TestWhichErrorsAskAnotherNode(t *testing.T) {
 	}
 }
 
-// Nobody can answer: the client is told what gives it the most hope, and each node was asked once, up to a bound.
+// TestAllNodesFail has only failing nodes. The client gets the most hopeful error. Each node is asked once, up to a
+// limit.
 func TestAllNodesFail(t *testing.T) {
 	t.Parallel()
 	gone, full, bad := fault.New(fault.Unavailable, "gone"), fault.Retry(fault.Exhausted, 7*time.Second, "full"),
@@ -273,7 +275,8 @@ func TestAllNodesFail(t *testing.T) {
 	}
 }
 
-// What the gateway refuses, or the client did, is no reason to ask another node, and none to blame the first.
+// TestNotTheNodesFault has failures of the gateway and of clients. They cause no retry and do not count against the
+// node.
 func TestNotTheNodesFault(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}), make(chan struct{})
@@ -314,7 +317,7 @@ func TestNotTheNodesFault(t *testing.T) {
 	}
 }
 
-// What a session that failed had read no longer counts when another one reads it.
+// TestMemoryAcrossNodes has a session that fails. Its memory is released before another one reads the body.
 func TestMemoryAcrossNodes(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat(string(pktline.Append(nil, strings.Repeat("x", 9996))), 30) + "0000" // 300,000 bytes
@@ -365,8 +368,8 @@ func TestStaleConnections(t *testing.T) {
 	}
 }
 
-// TestOneCallersShare: a caller who has had his share of a node is refused, and no other node is asked for more of it;
-// for others the node is as good as before. A node that is full is another matter.
+// TestOneCallersShare has a caller that exceeds its share of a node. It is refused without a retry on another node, and
+// the node stays healthy for others. A node that is full is different.
 func TestOneCallersShare(t *testing.T) {
 	t.Parallel()
 	lane, ann, alone := laneOfThree(t)
@@ -425,8 +428,8 @@ func TestOneCallersShare(t *testing.T) {
 	ann()
 }
 
-// laneOfThree is a lane of three places, of which ann has two until she leaves. Alone tells whether somebody else finds
-// the third.
+// laneOfThree returns a lane of three places. ann has two of them until leave. alone reports whether a caller gets the
+// third.
 func laneOfThree(t *testing.T) (lane *admit.Lane, leave func(), alone func(caller balance.Caller) bool) {
 	lane = admit.NewLane("small", 3)
 	one, err1 := lane.Enter("ann")
@@ -447,8 +450,7 @@ func laneOfThree(t *testing.T) (lane *admit.Lane, leave func(), alone func(calle
 	}
 }
 
-// TestFailoverTellsNoTokens: a token that somebody put into a path does not come into the log when a node fails or
-// panics.
+// TestFailoverTellsNoTokens has a token in the path of a request. It is not logged when a node fails or panics.
 func TestFailoverTellsNoTokens(t *testing.T) {
 	t.Parallel()
 	const token = "phk_abcdefghijklmnopqrstuvwxyz234567abcdefghijklm"

@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// What real git prints is all that a user sees.
+// TestWhatGitPrints checks the messages of real git, because its users see nothing else.
 func TestWhatGitPrints(t *testing.T) {
 	t.Parallel()
 	capabilities := func(node.Session) ([]byte, error) {

@@ -258,8 +258,8 @@ func TestPipelinedRequests(t *testing.T) {
 	}
 }
 
-// What can be understood in two ways is refused by name, and nothing that a proxy took for a body is answered. Package
-// httpguard has all shapes.
+// TestSmugglingShapes sends ambiguous requests. They are refused by name, and a smuggled request is not answered.
+// Package httpguard tests all shapes.
 func TestSmugglingShapes(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{})

@@ -36,7 +36,7 @@ func session(send func(ctx context.Context, reply node.ResponseWriter) error) *f
 	}}
 }
 
-// Whatever shape the body had, a client that goes away while a pack is being made ends the wait.
+// TestHangUpWhileWaiting disconnects clients while their pack is made. That ends the wait, for each form of the body.
 func TestHangUpWhileWaiting(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat(string(pktline.Append(nil, strings.Repeat("x", 9996))), 20) + "0000"

@@ -188,7 +188,8 @@ func TestPagesLane(t *testing.T) {
 	}
 }
 
-// TestPagesReaderThatStops gives the place in the lane back: who takes nothing of an answer is cut off.
+// TestPagesReaderThatStops has a client that does not read its answer. It is disconnected, and its place in the lane is
+// free again.
 func TestPagesReaderThatStops(t *testing.T) {
 	t.Parallel()
 	ended := make(chan error, 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// knownMayRead lets callers who are known read what is not hidden, and nobody else.
+// knownMayRead permits identified callers to read repositories that are not hidden.
 func knownMayRead(id auth.Identity, repo git.RepoPath, _ auth.Operation) error {
 	switch name := strings.TrimSuffix(repo.String(), ".git"); {
 	case id.Anonymous() && name != "open":
@@ -22,8 +22,8 @@ func knownMayRead(id auth.Identity, repo git.RepoPath, _ auth.Operation) error {
 	return nil
 }
 
-// TestNobodyStoresPrivatePages: what is answered to a caller who is known stays out of caches and off browsers' disks.
-// Git's answers say what git's do.
+// TestNobodyStoresPrivatePages checks the cache headers of answers to identified callers: caches and browsers must not
+// store them. Answers to Git have the headers of git http-backend.
 func TestNobodyStoresPrivatePages(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}},

@@ -19,7 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// writers lets everybody in who names themselves, and nobody else push.
+// writers is a gateway.Auth that accepts all names. Only identified callers may push.
 type writers struct{}
 
 func (writers) HTTP(r *http.Request) (auth.Identity, error) {
@@ -135,7 +135,7 @@ type zeroes struct{}
 
 func (zeroes) Read(p []byte) (int, error) { return len(p), nil }
 
-// Who stops in the middle of a push is given up, and told.
+// TestPushStalls has clients that stop in the middle of a push. They get an error.
 func TestPushStalls(t *testing.T) {
 	t.Parallel()
 	s := serve(t, counting(), options{auth: writers{}, readStall: 100 * time.Millisecond})
@@ -150,7 +150,7 @@ func TestPushStalls(t *testing.T) {
 	}
 }
 
-// A push goes to the first node of its route, and nowhere else whatever becomes of it.
+// TestPushesGoToOneNode sends pushes, which go to the first node of their route only, even if they fail.
 func TestPushesGoToOneNode(t *testing.T) {
 	t.Parallel()
 	var fail atomic.Pointer[error]

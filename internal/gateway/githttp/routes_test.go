@@ -225,7 +225,7 @@ func TestDrainOutlastsRoutes(t *testing.T) {
 	}
 }
 
-// What real git shows of it.
+// TestGitShowsTheSentence checks the error messages of real git.
 func TestGitShowsTheSentence(t *testing.T) {
 	t.Parallel()
 	a, down := switched(&router.Replica{Name: "n1", Node: &fakeNode{advertise: func(node.Session) ([]byte, error) {
@@ -243,7 +243,7 @@ func TestGitShowsTheSentence(t *testing.T) {
 		}
 	}
 	lsRemote("work", "remote: no storage node serves repositories at work; check the path", "not found")
-	lsRemote("team/app", "503") // of what comes with the status of a POST, git shows the number only
+	lsRemote("team/app", "503") // for a failed POST git shows the status only
 	down.Store(true)
 	lsRemote("team/app", "remote: the storage node n1, which has this repository, cannot be reached; try again",
 		"error: 503")

@@ -287,7 +287,7 @@ func (c *connection) answer() (*http.Response, string, error) {
 	return response, string(body), err
 }
 
-// closed tells whether the server ends the connection without sending anything more.
+// closed reports whether the server ends the connection without further bytes.
 func (c *connection) closed() bool {
 	_, err := c.r.ReadByte()
 	timeout, ok := err.(net.Error)

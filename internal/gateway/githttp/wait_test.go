@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// TestWaitersAreBounded lets nobody take all places.
+// TestWaitersAreBounded fills the places of one caller. Others have places left.
 func TestWaitersAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWaiters()

@@ -177,7 +177,7 @@ func TestSSHCommandWithAToken(t *testing.T) {
 	}
 }
 
-// What is taken is written in one form, and read again the same.
+// FuzzSSHCommand writes valid commands in their canonical form and parses that again.
 func FuzzSSHCommand(f *testing.F) {
 	for _, s := range []string{
 		"git-upload-pack 'team/app'", "git receive-pack '/app'", `git-upload-pack 'it'\''s'\!''`,

@@ -66,7 +66,7 @@ func TestSSHSilentBetweenRequests(t *testing.T) {
 	}
 }
 
-// TestSSHCut: the user of a client whose session is ended is told why, and the exit status is none of a success.
+// TestSSHCut ends sessions. The users see the reason, and the exit status is not zero.
 func TestSSHCut(t *testing.T) {
 	t.Parallel()
 	entered := make(chan struct{}, 1)

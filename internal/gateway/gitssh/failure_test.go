@@ -13,7 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// TestFailureLimit: one address has its lines, all together have theirs, and what is not logged is counted.
+// TestFailureLimit exceeds the log lines for one address and for all addresses. The others are counted.
 func TestFailureLimit(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)

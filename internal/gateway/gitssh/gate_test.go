@@ -91,7 +91,7 @@ func TestRekeyLimit(t *testing.T) {
 	}
 }
 
-// TestSSHGateForgets: who comes from ever new addresses takes no more memory than ten seconds of them.
+// TestSSHGateForgets connects from many addresses. The gate stores those of the last ten seconds only.
 func TestSSHGateForgets(t *testing.T) {
 	t.Parallel()
 	g, now := newGate(Limits{Logins: 10, AddressLogins: 10}), time.Unix(1000, 0)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// TestHostKeys: all kinds are made where there is none, stay what they are, and come back if one is missing; a
-// directory that is somebody's own is left alone.
+// TestHostKeys loads host keys from an empty directory, which makes all kinds, and from one with some kinds. Missing
+// kinds are made only if add is set.
 func TestHostKeys(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)

@@ -13,7 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// TestSSHSessionAfterSession: who has seen a session end has the place for the next one.
+// TestSSHSessionAfterSession starts a session after the end of another one, which must have released its place.
 func TestSSHSessionAfterSession(t *testing.T) {
 	t.Parallel()
 	client := serveSSH(t, func(o *gitssh.Options) { o.Sessions = 1 }, brackets("")).mustDial(nil)
@@ -22,7 +22,7 @@ func TestSSHSessionAfterSession(t *testing.T) {
 			t.Fatalf("session %d: %q, status %d", i, out, status)
 		}
 	}
-	// Sessions that the client closes, and with a command that nobody has read.
+	// Sessions that the client closes, also with an unread command.
 	for i := range 200 {
 		session, err := client.NewSession()
 		if err != nil {
@@ -49,7 +49,7 @@ func TestSSHSessionBehindEnding(t *testing.T) {
 		most.Store(max(most.Load(), running.Add(1)))
 		defer running.Add(-1)
 		begun <- struct{}{}
-		<-release // whatever becomes of its client
+		<-release // even if its client leaves
 		return node.Outcome{}, nil
 	}
 	client := serveSSH(t, func(o *gitssh.Options) { o.Sessions = 1 }, n).mustDial(nil)

@@ -49,8 +49,8 @@ func TestSSHExitStatusBeforeEOF(t *testing.T) {
 	}
 }
 
-// TestSSHSilenceDuringAnswers: a client that has said all may be silent for as long as its answer takes, and nobody
-// else.
+// TestSSHSilenceDuringAnswers has silent clients. They are disconnected unless they have sent a complete request and
+// wait for its answer.
 func TestSSHSilenceDuringAnswers(t *testing.T) {
 	t.Parallel()
 	for _, push := range []bool{false, true} {
@@ -113,7 +113,7 @@ func TestSSHSilenceDuringAnswers(t *testing.T) {
 	}
 }
 
-// TestBacklog: what is read makes room for more, and what all have together leaves each its least.
+// TestBacklog fills the backlog. Reads make room for more, and each session keeps its minimum.
 func TestBacklog(t *testing.T) {
 	t.Parallel()
 	var all atomic.Int64
@@ -124,7 +124,7 @@ func TestBacklog(t *testing.T) {
 		}
 		b.read(1 << 18)
 	}
-	for range 3 { // what nobody reads
+	for range 3 { // unread bytes
 		if err := b.received(2<<20, 1); err != nil {
 			t.Fatal(err)
 		}

@@ -245,13 +245,13 @@ func TestSSHCutsSessionsIntoRequests(t *testing.T) {
 		broken+first); out != "v2:["+broken+"]["+first+"]" || status != 0 {
 		t.Errorf("%q, status %d", out, status)
 	}
-	// Both fail: the client is told in the protocol, and the session ends.
+	// Both fail: the client gets a protocol error, and the session ends.
 	broken = lines("command=fetch", "fail a", "fail b", "flush")
 	out, _, status = run(t, client, "version=2", "git-upload-pack 'app'", broken+first)
 	if !strings.HasPrefix(out, "v2:") || !strings.Contains(out, "ERR this node has failed") || status != 1 {
 		t.Errorf("%q, status %d", out, status)
 	}
-	// What is no request, or only a part of one.
+	// Invalid and incomplete requests.
 	for in, want := range map[string]string{
 		"zzzz": "ERR the request", "0003": "ERR the request", "00": "ERR the request",
 		lines("command=fetch"):                                "ERR the request",
@@ -392,7 +392,7 @@ func TestSSHWhoIsKnown(t *testing.T) {
 	if _, err := s.dial(func(c *ssh.ClientConfig) { c.Auth = []ssh.AuthMethod{ssh.Password("x")} }); err == nil {
 		t.Error("a password lets in")
 	}
-	// Who has one user's public key, and not the private one, is nobody.
+	// A public key without the private one is not accepted.
 	bob := newKey(t)
 	s.keys.set(bob.PublicKey(), "bob")
 	if _, err := s.dial(func(c *ssh.ClientConfig) {
@@ -401,7 +401,7 @@ func TestSSHWhoIsKnown(t *testing.T) {
 	}); err == nil {
 		t.Error("a signature by another key lets in")
 	}
-	// A key that is taken away is of no use for what comes next on the connection.
+	// A removed key is not accepted for further sessions of a connection.
 	client := s.mustDial(nil)
 	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); out != "v2:" || status != 0 {
 		t.Errorf("%q, status %d", out, status)
@@ -499,7 +499,7 @@ func TestSSHRefusesWhatIsNoFetch(t *testing.T) {
 	}
 }
 
-// Who sends what nobody reads, in many small packets, is cut off.
+// TestSSHUnreadBytes has a client that sends many small packets that are not read. It is disconnected.
 func TestSSHUnreadBytes(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, nil, brackets(""))
@@ -523,7 +523,7 @@ func TestSSHUnreadBytes(t *testing.T) {
 	}
 }
 
-// Who only looks whether there is a server gets the greeting, and nobody speaks of it.
+// TestSSHSilent connects without a login, like a health check. It gets the greeting and is not logged.
 func TestSSHSilent(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, nil, brackets(""))
@@ -577,8 +577,8 @@ func TestSSHBadBanners(t *testing.T) {
 	s.mustDial(nil)
 }
 
-// Thousands of connections that never log in are refused while that is cheap; who has a key comes in as soon as some
-// are gone.
+// TestSSHManyWhoNeverLogIn opens thousands of connections without a login, which are refused early. A client with a key
+// can log in when some of them have ended.
 func TestSSHManyWhoNeverLogIn(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, func(o *gitssh.Options) { o.Limits.Logins, o.Limits.AddressLogins = 8, 8 }, brackets(""))
@@ -624,7 +624,7 @@ func TestSSHLoginGrace(t *testing.T) {
 	}
 }
 
-// A client that takes nothing, or says nothing, holds no place for longer than it may.
+// TestSSHClientsThatStall has clients that neither read nor write. They lose their places after a time limit.
 func TestSSHClientsThatStall(t *testing.T) {
 	t.Parallel()
 	n := &fakeNode{
@@ -654,7 +654,7 @@ func TestSSHClientsThatStall(t *testing.T) {
 	}
 }
 
-// begin begins a fetch whose answer nobody reads, and says no more than input.
+// begin starts a fetch, sends only input, and does not read the answer.
 func (s *sshServer) begin(input string) error {
 	client, err := s.dial(nil)
 	if err != nil {

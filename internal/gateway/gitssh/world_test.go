@@ -51,7 +51,7 @@ func (n *fakeNode) ReceivePack(ctx context.Context, _ git.RepoPath, _ node.Sessi
 	return n.serve(ctx, request, response)
 }
 
-// server is what tests look at of a gateway.
+// server is a gateway for tests.
 type server struct {
 	t       *testing.T
 	addr    string
@@ -113,7 +113,7 @@ func eventually(is func() bool) bool {
 	return is()
 }
 
-// writers lets everybody in who names themselves, and nobody else push.
+// writers is a gateway.Auth that accepts all names. Only identified callers may push.
 type writers struct{}
 
 func (writers) HTTP(r *http.Request) (auth.Identity, error) {
