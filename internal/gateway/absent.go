@@ -11,23 +11,23 @@ import (
 	"github.com/packhorse-git/packhorse/internal/router"
 )
 
-// seenBy returns a node as the caller of this request may see it.
-func (r *Request) seenBy(n router.Node) router.Node {
+// visibleNode returns the node, or one without the repository if the caller may not know of it.
+func (r *Request) visibleNode(n router.Node) router.Node {
 	if r.hidden {
 		return absent{n, r.Repo}
 	}
 	return n
 }
 
-// absent is a node for a caller who may not know of a repository. It asks the node for one that does not exist, and
-// reports the result as if it were for the repository that the caller named.
+// absent is a node for a caller who may not know of a repository. It passes calls to the node with the path of a
+// repository that does not exist, and returns the result for the path that the caller named.
 type absent struct {
 	node router.Node
 	repo git.RepoPath
 }
 
-// path returns a path that no repository has: the prefix is the node's own and is never served. It is as deep and as
-// long as the repository's path, so that looking for it takes as long.
+// path returns a path that no repository has, because nodes do not serve its first directory. Its depth and length are
+// similar to those of the repository's path, so that the search takes as long.
 func (a absent) path() git.RepoPath {
 	const own = ".packhorse/absent/"
 	name := a.repo.String()
@@ -54,16 +54,14 @@ func (a absent) Advertise(ctx context.Context, _ git.RepoPath, session node.Sess
 
 // UploadPack implements router.Node.
 func (a absent) UploadPack(ctx context.Context, _ git.RepoPath, session node.Session, request io.Reader,
-	response node.ResponseWriter) (
-	node.Outcome, error) {
+	response node.ResponseWriter) (node.Outcome, error) {
 	outcome, err := a.node.UploadPack(ctx, a.path(), session, request, response)
 	return outcome, a.hide(err)
 }
 
 // ReceivePack implements router.Node.
 func (a absent) ReceivePack(ctx context.Context, _ git.RepoPath, session node.Session, pusher node.Pusher,
-	request io.Reader,
-	response node.ResponseWriter) (node.Outcome, error) {
+	request io.Reader, response node.ResponseWriter) (node.Outcome, error) {
 	outcome, err := a.node.ReceivePack(ctx, a.path(), session, pusher, request, response)
 	return outcome, a.hide(err)
 }

@@ -16,16 +16,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// bufferSize is how many bytes of a body are read at once. Almost all bodies are shorter; from then on the connection
-// is watched for a client that disconnects.
+// bufferSize is the size of the pieces in which a body is read, in bytes. Almost all bodies are shorter. After the end
+// of the body the connection is watched for a client that disconnects.
 const bufferSize = 64 << 10
 
-// freeMemory is how many bytes of memory each request may use for its body and for what a session makes of it. The
-// concurrency limits bound the number of requests. More than that counts against the budget that all requests share.
+// freeMemory is the number of bytes of memory that each request may use for its body and its session. The concurrency
+// limits bound the number of requests. Further memory counts against the budget that all requests share.
 const freeMemory = bufferSize
 
-// maxBuffers is how many buffers of a body are read before the request is admitted, so that slow clients do not
-// use up the concurrency limits.
+// maxBuffers is the maximum number of buffers of a body that are read before the request is admitted. Reading first
+// keeps slow clients from using up the concurrency limits.
 const maxBuffers = 4
 
 var (
@@ -33,13 +33,13 @@ var (
 	gzipReaders = sync.Pool{New: func() any { return new(gzip.Reader) }}
 )
 
-// Source is where a request's body comes from.
+// Source is the source of a request's body.
 type Source struct {
 	Reader      io.Reader
 	SetDeadline func(time.Time) error // for a Read; the zero time means none
 	Encoding    string                // Content-Encoding; "": none
-	Stall       time.Duration         // instead of BodyLimit.Stall; 0: that
-	// Stateful means that the request does not end by itself: it is over when the node has read enough.
+	Stall       time.Duration         // 0: BodyLimit.Stall
+	// Stateful means that the client does not end the request: it ends when the node has read enough.
 	Stateful bool
 }
 
@@ -50,7 +50,7 @@ type Body struct {
 	memory   admit.Holding
 	ahead    []*[bufferSize]byte
 	last     int            // bytes in the last buffer; the others are full
-	rest     *patientReader // what follows the buffers; nil: nothing
+	rest     *patientReader // the body after the buffers; nil: there is none
 	gzip     *gzip.Reader
 	finished bool
 	damage   error // of the end of the body
@@ -59,7 +59,7 @@ type Body struct {
 // EmptyBody returns the body of a request without one.
 func EmptyBody() *Body { return &Body{finished: true} }
 
-// ReadBody reads the beginning of the request's body, in almost all cases all of it.
+// ReadBody reads the beginning of the request's body. In almost all cases this is the whole body.
 func (r *Request) ReadBody(from Source) (*Body, error) {
 	limit := r.Op.Limit(r.Gateway)
 	b := &Body{memory: r.Memory.Hold(r.Caller(), freeMemory)}
@@ -72,7 +72,7 @@ func (r *Request) ReadBody(from Source) (*Body, error) {
 	return b.open(from, limit)
 }
 
-// StreamBody returns the request's body without reading anything of it.
+// StreamBody returns the request's body without reading from it.
 func (r *Request) StreamBody(from Source) (*Body, error) {
 	limit := r.Op.Limit(r.Gateway)
 	b := &Body{memory: r.Memory.Hold(r.Caller(), freeMemory), rest: newPatientReader(from, limit),
@@ -112,7 +112,7 @@ func (b *Body) begin() error {
 	return nil
 }
 
-// raw returns the body as it was sent: the buffers and what follows them.
+// raw returns the body as the client sends it: the buffers, and the part after them.
 func (b *Body) raw() io.Reader {
 	switch {
 	case len(b.ahead) == 1 && b.rest == nil:
@@ -134,8 +134,8 @@ func (b *Body) raw() io.Reader {
 	return io.MultiReader(parts...)
 }
 
-// rewind returns to the first byte for another node, if the body is not damaged. No reader may be left. It reports
-// false if bytes were read that are not in the buffers.
+// rewind returns to the first byte for another node, if the body is not damaged. No other goroutine may read. It
+// reports false if bytes were read that are not in the buffers.
 func (b *Body) rewind() bool {
 	if b.rest != nil && (b.rest.used || b.rest.interrupted.Load()) {
 		return false
@@ -159,7 +159,7 @@ func (b *Body) receive(in *patientReader) error {
 		buf := buffers.Get().(*[bufferSize]byte)
 		b.ahead = append(b.ahead, buf)
 		n, err := 0, error(nil)
-		for m := 0; n < bufferSize && err == nil; n += m { // not io.ReadFull: it hides a body that was cut off
+		for m := 0; n < bufferSize && err == nil; n += m { // not io.ReadFull, which hides an interrupted body
 			m, err = in.Read(buf[n:])
 		}
 		if b.last = n; len(b.ahead) == 1 {
@@ -201,7 +201,7 @@ func (b *Body) finish() error {
 // failed reports whether a Read has failed.
 func (b *Body) failed() bool { return b.limitedReader.failed.Load() }
 
-// Close returns the buffers and the memory. No reader may be left.
+// Close returns the buffers and the memory. No other goroutine may read.
 func (b *Body) Close() {
 	if b.gzip != nil {
 		gzipReaders.Put(b.gzip)
@@ -217,7 +217,8 @@ func (b *Body) Close() {
 // ReleaseMemory returns the memory of a body that a node may still read from.
 func (b *Body) ReleaseMemory() { b.memory.Shrink(0) }
 
-// Interrupt ends a Read that waits for the client, and fails later ones: a node was lost in the middle of a push.
+// Interrupt ends a Read that waits for the client, and makes later ones fail. It is called when a node was lost during
+// a push.
 func (b *Body) Interrupt() {
 	if b.rest != nil {
 		b.rest.interrupted.Store(true)
@@ -234,8 +235,8 @@ type patientReader struct {
 	end         time.Time
 	used        bool // something was read
 
-	left     int           // bytes of the step that are still to come
-	patience time.Duration // for how long
+	left     int           // remaining bytes of the step
+	patience time.Duration // remaining time of the step
 
 	interrupted atomic.Bool
 }
@@ -275,7 +276,7 @@ func (p *patientReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// limitedReader is what a session reads of a body. Beyond the limit it fails.
+// limitedReader reads a body up to a limit. Beyond it a Read fails.
 type limitedReader struct {
 	r           io.Reader
 	left, limit int64       // left is negative after the limit was exceeded

@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// FrontEnd is what a front end adds to the end of a request.
+// FrontEnd is the part of a front end in the end of a request.
 type FrontEnd interface {
 	// Transport is the name of the front end in logs and traces: "http", "ssh".
 	Transport() string
@@ -24,13 +24,13 @@ type FrontEnd interface {
 	Panicked()
 }
 
-// End ends the request: it counts it, rates it, writes its log line, ends its trace, and takes it from the board. It is
-// deferred, and recovers a panic.
+// End ends the request: it counts it, rates it, writes its log line, ends its trace, and removes it from the board.
+// Call it with defer: it recovers a panic.
 func (r *Request) End(front FrontEnd) {
 	defer r.running.End()
 	if cause := recover(); cause != nil {
-		r.Log.Error("panic while answering a request",
-			"repository", auth.Redact(r.Repo.String()), "panic", cause, "stack", string(debug.Stack()))
+		r.Log.Error("panic while answering a request", "repository", auth.Redact(r.Repo.String()), "panic", cause,
+			"stack", string(debug.Stack()))
 		r.Err = fault.New(fault.Internal, "internal error; see the server's log")
 		front.Panicked()
 	}
@@ -144,7 +144,7 @@ func (r *Request) log(result string, took time.Duration, front FrontEnd) {
 	attributeLists.Put(kept)
 }
 
-// attributeLists holds lists of attributes for log lines. Handlers keep none of them.
+// attributeLists has lists of attributes for log lines. Handlers do not keep them.
 var attributeLists = sync.Pool{New: func() any {
 	const usual = 24 // a few more than the line of a small request has
 	list := make([]slog.Attr, 0, usual)
@@ -181,8 +181,7 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 	if o.Pack != "" {
 		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]),
 			slog.Uint64("objects", uint64(o.Objects)), slog.Int64("pack_bytes", o.Bytes),
-			milliseconds("parse_ms", o.Parse), milliseconds("negotiate_ms", o.Negotiate),
-			milliseconds("wait_ms", o.Wait),
+			milliseconds("parse_ms", o.Parse), milliseconds("negotiate_ms", o.Negotiate), milliseconds("wait_ms", o.Wait),
 			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy))
 	}
 	a = append(a, r.gitAttributes()...)

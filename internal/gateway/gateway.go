@@ -2,7 +2,7 @@
 // to the concurrency limit of its operation. It relays the request to a storage node, and to another one if that fails.
 // It ends the request in one place, with its log line, its metrics and its trace.
 //
-// Packages githttp and gitssh are the front ends. They accept clients, parse what they ask for, and turn the kind of a
+// Packages githttp and gitssh are the front ends. They accept clients, parse their requests, and turn the kind of a
 // fault into an HTTP status or an exit code.
 //
 // The life of a request: Gateway.Begin, Request.Authorize, Request.Enter, one of the calls of a node (Advertise,
@@ -25,10 +25,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/router"
 )
 
-// Gateway is what all requests share. Its fields are set before the first request.
+// Gateway has the parts that all requests share. Its fields are set before the first request.
 type Gateway struct {
 	Router   *router.Router
-	Auth     Auth // nil: everybody may read, and pushes are denied
+	Auth     Auth // nil: all callers may read, and pushes are denied
 	Pump     *bulk.Pump
 	Lanes    admit.Lanes
 	Memory   *admit.Budget // for requests that need more than freeMemory
@@ -38,17 +38,17 @@ type Gateway struct {
 	Board    *inflight.Board  // of the requests in flight; nil: there is none
 	Tracer   *inflight.Tracer // nil: nothing is traced
 	Resolver resolve.Resolver // resolves revisions; nil: they are not resolved
-	// Changed, unless nil, is called when a push may have changed a repository's refs, before the client hears of it.
+	// Changed, unless nil, is called when a push may have changed a repository's refs, before the client gets a response.
 	// It must not block.
 	Changed func(git.RepoPath)
 
 	MaxBody   int64         // maximum size of a request's unpacked body in bytes, except for pushes
-	ReadStall time.Duration // how long a client may send nothing of a body
+	ReadStall time.Duration // maximum time without a byte of a body
 	MaxPush   int64         // maximum size of a push's pack in bytes; 0: no limit
 	PushTime  time.Duration // maximum time to receive a push; 0: one day
 }
 
-// Auth identifies callers and authorizes them. Safe for concurrent use.
+// Auth identifies callers and authorizes them. It is safe for concurrent use.
 type Auth interface {
 	// HTTP identifies the caller of a request by its Authorization header. Without one the caller is anonymous. It
 	// fails with Unauthenticated if the credentials are wrong, Exhausted after too many guesses, or Unavailable.

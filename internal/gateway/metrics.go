@@ -22,7 +22,7 @@ type Metrics struct {
 
 var latencyBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100}
 
-// NewMetrics makes the metrics of a gateway.
+// NewMetrics creates the metrics.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -44,7 +44,7 @@ func NewMetrics() *Metrics {
 	}
 }
 
-// Collectors returns the metrics for registration.
+// Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.seconds, m.stages, m.served}
 }
@@ -75,7 +75,7 @@ func (r *Request) rate(result string, took time.Duration) {
 	if rating == nil {
 		rating = &Rating{Class: r.Op.Class, Latency: took}
 		if r.Op == Fetch && r.Outcome.Pack != "" {
-			rating.Class, rating.Latency = sli.Cold, r.Outcome.FirstByte // the rest takes as long as the client does
+			rating.Class, rating.Latency = sli.Cold, r.Outcome.FirstByte // the client determines the rest
 			if r.Outcome.Pack == "hit" {
 				rating.Class = sli.Hit
 			}

@@ -9,16 +9,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 )
 
-// Operation is a kind of request. All that depends on it is in the table below.
+// Operation is a kind of request. The table below has everything that depends on it.
 type Operation struct {
 	Name  string      // value of "operation" in metrics, logs and traces
 	Lane  concurrency // the concurrency limit that the request enters first; nil: it enters none
-	Short bool        // the request never needs another limit, and is over soon
-	Class sli.Class   // the service level that the request is rated by; Fetch: as long as it has sent no pack
+	Short bool        // the request is short and needs no other limit
+	Class sli.Class   // service level of the request; a Fetch with a pack has another one
 	Limit limit       // of the request's body; nil: it has none
-	InGit bool        // git shows the user an ERR packet, but only the number of an HTTP status
+	InGit bool        // errors are sent as ERR packets, whose text git shows; of HTTP errors it shows only the status
 	Web   bool        // not a request for one repository: the log has its method and path
-	Quiet bool        // a refusal that says "unavailable" was logged where it was made
+	Quiet bool        // the cause of an Unavailable error was logged where it occurred
 }
 
 type (
@@ -39,7 +39,7 @@ var (
 	Search     = &Operation{Name: "search", Lane: pageLane, Class: sli.Search, Limit: requestLimit, Web: true,
 		Quiet: true}
 	Page  = &Operation{Name: "page", Lane: pageLane, Class: sli.Page, Limit: requestLimit, Web: true, Quiet: true}
-	App   = &Operation{Name: "app", Web: true} // the application has limits and a class of its own
+	App   = &Operation{Name: "app", Web: true} // package app has the limits and the class
 	Other = &Operation{Name: "other", Web: true}
 )
 
@@ -60,22 +60,22 @@ func smallLane(l *admit.Lanes) *admit.Lane { return l.Small }
 func pushLane(l *admit.Lanes) *admit.Lane  { return l.Push }
 func pageLane(l *admit.Lanes) *admit.Lane  { return l.Pages }
 
-// BodyLimit bounds a request's body.
+// BodyLimit has the limits of a request's body.
 type BodyLimit struct {
 	Size  int64         // of the unpacked body, in bytes
-	Stall time.Duration // how long the client may send nothing
-	Total time.Duration // how long the whole body may take
+	Stall time.Duration // maximum time without a byte
+	Total time.Duration // maximum time for the whole body
 }
 
-// maxStalls is how many times Stall most bodies may take in all.
+// maxStalls is the maximum time for the whole body of most requests, as a multiple of Stall.
 const maxStalls = 10
 
 func requestLimit(g *Gateway) BodyLimit {
 	return BodyLimit{Size: g.MaxBody, Stall: g.ReadStall, Total: maxStalls * g.ReadStall}
 }
 
-// pushOverhead is how many bytes a push's body may have beside its pack. Git itself refuses a pack that is too large,
-// and reports it.
+// pushOverhead is the maximum number of bytes in a push's body besides its pack. Git itself refuses a pack that is too
+// large, and reports it.
 const pushOverhead = 64 << 20
 
 func pushLimit(g *Gateway) BodyLimit {

@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/router"
 )
 
-// Advertise has a node begin a session. The caller of the session is the caller of the request.
+// Advertise has a node begin a session for the caller of the request.
 func (r *Request) Advertise(session node.Session, response *Response) {
 	r.complete(&session)
 	r.relay(response, func(n router.Node) (node.Outcome, error) {
@@ -31,8 +31,8 @@ func (r *Request) UploadPack(session node.Session, body *Body, response *Respons
 	r.Op = operationOf(r.Outcome.Command)
 }
 
-// ReceivePack has the first node of the route take a push. A push is not sent twice: once a byte of it was read, no
-// other node is asked.
+// ReceivePack has the first node of the route receive a push. A push is not sent twice: after its first byte was read,
+// no other node is tried.
 func (r *Request) ReceivePack(session node.Session, body *Body, response *Response) {
 	r.complete(&session)
 	pusher := node.Pusher{Name: r.ID.Name, Address: hostOf(r.Client)}
@@ -48,13 +48,12 @@ func (r *Request) complete(session *node.Session) {
 
 // waiter is a node on which callers can wait for a state of a repository.
 type waiter interface {
-	// Wait returns as soon as readers of the repository see what is waited for. Errors: NotFound if there is no such
-	// repository, Deadline or Cancelled when ctx ends, Invalid if it will never be seen, Exhausted if too many callers
-	// wait.
+	// Wait returns when requests see the state. Errors: NotFound if there is no such repository, Deadline or Cancelled
+	// when ctx ends, Invalid if the state is impossible, Exhausted if too many callers wait.
 	Wait(ctx context.Context, repo git.RepoPath, condition node.WaitCondition) (git.Version, error)
 }
 
-// Wait waits until ctx ends for a state of the repository. The version that was seen is valid if Err is nil.
+// Wait waits for a state of the repository until ctx ends. seen is valid if Err is nil.
 func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen git.Version) {
 	condition.Caller = string(r.Caller())
 	r.relay(nil, func(n router.Node) (o node.Outcome, err error) {
@@ -63,7 +62,7 @@ func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen 
 			return o, fault.New(fault.Invalid, "this storage node does not support waiting")
 		}
 		seen, err = w.Wait(ctx, r.Repo, condition)
-		if ctx.Err() != nil && r.Ctx.Err() == nil && fault.Is(err, fault.Cancelled) { // the node did not give up
+		if ctx.Err() != nil && r.Ctx.Err() == nil && fault.Is(err, fault.Cancelled) { // the node did not cancel it
 			err = fault.Wrap(fault.Deadline, "the change is not visible yet", err)
 		}
 		return o, err
@@ -71,21 +70,22 @@ func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen 
 	return seen
 }
 
-// relay asks a node for the response, and another one if that fails while the client has received nothing of it. A nil
-// response means that nothing is sent to the client meanwhile.
+// relay has a node answer the request. If that fails before a byte was sent to the client, it tries another one. A nil
+// response means that nothing is sent to the client.
 //
-// NotFound, Denied and Invalid are answers of a node: replicas agree on them, and asking another one would hide that
-// they do not. Deadline is final too, because the next node would take as long. Another node is asked in these cases:
+// NotFound, Denied and Invalid are final: replicas agree on them, and a second node would hide that they do not.
+// Deadline is final too, because the next node would take as long. So are errors of the gateway itself. Another node is
+// tried in these cases:
 //
-// Unavailable and Internal. Exhausted, because another node may have room, unless the caller's own share is used up.
-// Corrupt, because another node has another disk. Cancelled, if the client is still there, because a node that shuts
-// down cancels its requests.
+//   - Unavailable and Internal.
+//   - Exhausted, because another node may have room, unless the caller's own share is used up.
+//   - Corrupt, because another node has another disk.
+//   - Cancelled by the node, which does that when it shuts down.
 //
-// Refusals of the gateway itself are final. After an error of a reused connection (node.StaleConnError) the same node
-// may be asked once more.
-func (r *Request) relay(response *Response, ask func(router.Node) (node.Outcome, error)) {
+// After an error of a reused connection (node.StaleConnError) the same node may be tried once more.
+func (r *Request) relay(response *Response, call func(router.Node) (node.Outcome, error)) {
 	if !r.authorized {
-		r.Err = fault.New(fault.Internal, "a node was about to be asked for a request that is not authorized")
+		r.Err = fault.New(fault.Internal, "the request was not authorized before it was sent to a node")
 		return
 	}
 	assign := r.Router.Assign
@@ -101,10 +101,10 @@ func (r *Request) relay(response *Response, ask func(router.Node) (node.Outcome,
 	stale := false
 	for {
 		r.node = current.Name
-		if !r.try(current, response, ask) {
+		if !r.try(current, response, call) {
 			return
 		}
-		if best == nil || passes(r.Err) && !passes(best) {
+		if best == nil || isTemporary(r.Err) && !isTemporary(best) {
 			best = r.Err
 		}
 		failed := append(r.failed, current.Name)
@@ -119,22 +119,22 @@ func (r *Request) relay(response *Response, ask func(router.Node) (node.Outcome,
 			break
 		}
 		r.failed = failed
-		r.failover(current, next)
+		r.recordFailover(current, next)
 		current = next
 	}
 	r.Err = best
 }
 
-// try asks one node. It reports whether another one may be asked.
+// try tries one node. It reports whether another one may be tried.
 func (r *Request) try(a *router.Assignment, response *Response,
-	ask func(router.Node) (node.Outcome, error)) (again bool) {
+	call func(router.Node) (node.Outcome, error)) (again bool) {
 	blame := router.Panicked
 	defer func() { a.Done(blame) }()
 	r.At(inflight.Working)
 	defer r.trace(a.Name)()
-	r.Outcome, r.Err = ask(r.seenBy(a.Node))
+	r.Outcome, r.Err = call(r.visibleNode(a.Node))
 	if broken, ok := errors.AsType[*node.ClientConnError](r.Err); ok && !response.Begun() {
-		r.Err = broken.Err // the connection that broke is not the client's
+		r.Err = broken.Err // nothing was sent to the client, so another connection broke
 	}
 	if blame = (router.Blame{}); r.Err == nil || r.failedHere(response) {
 		return false
@@ -177,13 +177,13 @@ func (r *Request) trace(name string) (end func()) {
 	}
 }
 
-// passes reports whether the client may succeed if it tries again.
-func passes(err error) bool {
+// isTemporary reports whether the client may succeed if it tries again.
+func isTemporary(err error) bool {
 	return fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Exhausted)
 }
 
-// failover counts and logs that another node is asked. The request's own log line has only the last result.
-func (r *Request) failover(from, to *router.Assignment) {
+// recordFailover counts and logs that another node is tried. The request's own log line has only the last result.
+func (r *Request) recordFailover(from, to *router.Assignment) {
 	kind := fault.KindOf(r.Err)
 	r.Router.CountFailover(from, kind)
 	level := slog.LevelWarn
@@ -197,7 +197,7 @@ func (r *Request) failover(from, to *router.Assignment) {
 }
 
 // announceChange returns the response to a push. It announces the change to caches of revisions before the client gets
-// a byte, because the client may ask for the new revisions at once.
+// a byte, because the client may request the new revisions at once.
 func (r *Request) announceChange(response node.ResponseWriter) node.ResponseWriter {
 	if r.Changed == nil {
 		return response

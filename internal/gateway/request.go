@@ -18,7 +18,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 )
 
-// Request is one request of a client and its result. Gateway.Begin makes it, End ends it. Not safe for concurrent use.
+// Request is one request of a client and its result. Gateway.Begin creates it, and End ends it. It is not safe for
+// concurrent use.
 type Request struct {
 	*Gateway
 	Ctx    context.Context // ends when the client disconnects
@@ -29,26 +30,26 @@ type Request struct {
 
 	Outcome node.Outcome // of the node
 	Bytes   bulk.Tally   // of the response
-	Err     error        // why the request failed; nil: it did not
+	Err     error        // nil: the request has not failed
 	Status  int          // the HTTP status of the response; 0: not sent
 
-	// For front ends that know better than this package how the request is counted.
-	Result   string  // the result in metrics and logs; "": what Err and Ctx say
+	// Front ends set these fields if the request is counted in another way.
+	Result   string  // result in metrics and logs; "": determined by Err and Ctx
 	Rating   *Rating // nil: by the operation's class
-	WarnOnly bool    // Err is in the log of its cause, and is a warning here
+	WarnOnly bool    // Err was logged where it occurred, and is a warning here
 
 	running    *inflight.Request
 	span       *inflight.Span // nil: the request is not traced
 	start      time.Time
-	caller     balance.Caller // see Caller; "" until it was asked for
+	caller     balance.Caller // see Caller; "": not determined yet
 	callerName string         // the name of ID when caller was determined
 
-	authorized bool     // Authorize let the request through; no node is asked before
+	authorized bool     // Authorize has allowed the request; nodes get no other requests
 	primary    bool     // the request is for the one node of the route that takes pushes
 	hidden     bool     // the caller may not know whether the repository exists
 	reachable  bool     // see node.Session
-	node       string   // the node that was asked last; "" for none
-	failed     []string // the nodes that were asked before it
+	node       string   // the node that was tried last; "": none
+	failed     []string // the nodes that were tried before it
 }
 
 // Rating is how a request is rated against the service levels.
@@ -83,7 +84,7 @@ func (r *Request) At(stage inflight.Stage) { r.running.SetStage(stage) }
 // RequestID returns the ID that the request has in the log; "" without a board.
 func (r *Request) RequestID() string { return r.running.ID() }
 
-// Caller returns the caller that the request counts for, where callers share capacity fairly. It depends on ID.
+// Caller returns the caller to whose share of the capacity the request counts. It depends on ID.
 func (r *Request) Caller() balance.Caller {
 	if r.caller == "" || r.callerName != r.ID.Name {
 		r.caller, r.callerName = r.Lanes.CallerOf(r.ID.Name, r.Client), r.ID.Name
@@ -91,10 +92,10 @@ func (r *Request) Caller() balance.Caller {
 	return r.caller
 }
 
-// Authorize fails if the caller may not perform an operation. It is the one place where requests are authorized,
-// whichever front end they come through; no node is asked before. A caller who may not know of the repository passes as
-// well: the request is served as for a repository that does not exist (see seenBy). Neither the response nor its
-// duration reveals that the repository exists.
+// Authorize returns an error if the caller may not perform an operation. Requests of all front ends are authorized only
+// here, before they are sent to a node. There is no error for a caller who may not know of the repository. Its request
+// is served as for a repository that does not exist (see visibleNode), so that neither the response nor its duration
+// reveals that the repository exists.
 func (r *Request) Authorize(op auth.Operation) error {
 	err := error(nil)
 	switch {
@@ -112,8 +113,8 @@ func (r *Request) Authorize(op auth.Operation) error {
 	return err
 }
 
-// Enter admits the request to the concurrency limit of its operation, or fails with Exhausted. The caller leaves the
-// seat.
+// Enter admits the request to the concurrency limit of its operation. The error is Exhausted if the limit is reached.
+// The caller has to leave the seat.
 func (r *Request) Enter() (*admit.Seat, error) {
 	seat, err := r.Op.Lane(&r.Lanes).Enter(r.Caller())
 	if err == nil && r.Op.Short {

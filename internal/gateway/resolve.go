@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
-// RevisionQuestion asks which object a revision names. Repository is the path as the client sent it.
+// RevisionQuestion is a revision to resolve. Repository is the path as the client sent it.
 type RevisionQuestion struct {
 	Repository string `json:"repo"`
 	Revision   string `json:"rev"`
@@ -59,7 +59,7 @@ func (r *Request) Resolve(ctx context.Context, questions []RevisionQuestion) ([]
 type readableRepo struct {
 	path   git.RepoPath
 	hidden bool  // the caller may not know of it
-	err    error // why it may not be read
+	err    error // nil: it may be read
 }
 
 func (r *Request) readable(name string) *readableRepo {
@@ -81,7 +81,7 @@ func ParseRepo(name string) (git.RepoPath, error) {
 	if err != nil {
 		return path, fault.Wrap(fault.NotFound, "no such repository: "+err.Error(), err)
 	}
-	if auth.HoldsToken(name) { // it would get into the logs of nodes
+	if auth.HoldsToken(name) { // it would be in the logs of nodes
 		return git.RepoPath{}, fault.New(fault.NotFound,
 			"no such repository: its path contains an access token; revoke the token, and use a new one as the password")
 	}

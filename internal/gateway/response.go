@@ -9,21 +9,21 @@ import (
 
 // Sink sends a response to a client. Each front end has one.
 type Sink interface {
-	// Begin is called once, before the first part of a response: it sends HTTP's header, for example.
+	// Begin is called once, before the first part of a response, for example to send the header of HTTP.
 	Begin() error
 	io.Writer
 	io.ReaderFrom
-	// Flush sends what is buffered.
+	// Flush sends buffered bytes.
 	Flush() error
-	// SetLength announces the length of the whole response; less than 0 takes an announced length back.
+	// SetLength announces the length of the whole response. A negative length revokes an earlier one.
 	SetLength(n int64)
-	// ExpectSilence is called before a long response: nothing more is to come from the client.
+	// ExpectSilence is called before a long response, when the client does not send any more.
 	ExpectSilence()
 }
 
 // Response is the response to a request, on its way from a node to a client. It is a node.ResponseWriter, and counts
-// the bytes. It keeps the request in the right concurrency limit. That is the limit of its operation, and from
-// StartBulk on that of hits or of cold packs. A nil Response sends nothing.
+// the bytes. At StartBulk it moves the request from the concurrency limit of its operation to that of hits or of cold
+// packs. A nil Response sends nothing.
 type Response struct {
 	request *Request
 	sink    Sink
@@ -31,10 +31,10 @@ type Response struct {
 	body    *Body
 
 	started bool  // something may have been sent
-	refused error // why the gateway refused to go on; no fault of the node
+	refused error // error of the gateway, not of the node
 }
 
-// NewResponse makes the response to a request that was admitted with a seat. It owns neither the seat nor the body.
+// NewResponse creates the response to a request that was admitted with a seat. It does not close the seat or the body.
 func NewResponse(r *Request, sink Sink, seat *admit.Seat, body *Body) *Response {
 	return &Response{request: r, sink: sink, seat: seat, body: body}
 }
@@ -105,8 +105,8 @@ func (p *Response) Flush() error {
 // Begun reports whether anything may have been sent to the client.
 func (p *Response) Begun() bool { return p != nil && p.started }
 
-// rewind takes back what a node announced, and returns to the first byte of the request's body, so that another node
-// can answer. It reports whether that is possible.
+// rewind revokes an announced length, and returns to the first byte of the request's body, so that another node can
+// answer. It reports whether that is possible.
 func (p *Response) rewind() bool {
 	if p == nil {
 		return true
@@ -118,13 +118,13 @@ func (p *Response) rewind() bool {
 	return true
 }
 
-// failedHere reports whether the gateway or the request's body, and not the node, caused a failure.
+// failedHere reports whether the gateway or the request's body caused a failure, and not the node.
 func (p *Response) failedHere() bool {
 	return p != nil && (p.refused != nil || p.body.failed())
 }
 
-// Finish ends the response when the node is done. If the request has not failed so far, it sends the header of an empty
-// response, and checks that all that was announced was sent. It returns the request's error.
+// Finish ends the response after the node has ended. If the request has not failed, it sends the header of an empty
+// response, and checks that the response has the announced length. It returns the request's error.
 func (p *Response) Finish() error {
 	r := p.request
 	if r.Err == nil {

@@ -15,10 +15,10 @@ import (
 
 // BlobRequest requests the bytes of a blob.
 type BlobRequest struct {
-	ID     git.ObjectID // zero: the file of that path
+	ID     git.ObjectID // zero: use In
 	In     PathIn
-	Offset int64 // the first byte
-	Length int64 // at most so many bytes; 0: to the end
+	Offset int64 // of the first byte
+	Length int64 // maximum number of bytes; 0: to the end
 }
 
 // BlobHeader describes a blob.
@@ -28,10 +28,10 @@ type BlobHeader struct {
 	Mode uint32 // of the tree's entry, if the request has a path
 }
 
-// Piece is the most bytes of a blob that are given at once.
+// Piece is the maximum number of bytes in one call of Blob's data function.
 const Piece = 128 << 10
 
-// maxDelta is the largest blob that is read if it is stored as a delta, for then it has to be rebuilt in memory.
+// maxDelta is the maximum size in bytes of a blob that is stored as a delta, because it is rebuilt in memory.
 const maxDelta = 128 << 20
 
 var pieces = sync.Pool{New: func() any { return new([Piece]byte) }}

@@ -26,8 +26,8 @@ type Commit struct {
 	Parents           []git.ObjectID
 	Author, Committer Signature
 	Message           []byte
-	Encoding          string // of message and names, as the commit says; empty: UTF-8
-	Truncated         bool   // something was longer than above, and was cut
+	Encoding          string // of message and names, according to the commit; empty: UTF-8
+	Truncated         bool   // a part exceeded its maximum size and was cut
 }
 
 // Signature is the author or committer with a time. An unreadable name is empty, an unreadable time 0.
@@ -51,7 +51,7 @@ func (l *Reader) Commit(ctx context.Context, r *repo.Repo, revision string) (Com
 	return c.commit(id)
 }
 
-// commit reads a commit. It keeps nothing of a large object but what it gives.
+// commit reads a commit. The result does not keep the memory of a large object.
 func (c *operation) commit(id git.ObjectID) (Commit, error) {
 	data, err := c.read(id, git.Commit, maxObject)
 	if err != nil {
@@ -69,7 +69,8 @@ func (c *operation) commit(id git.ObjectID) (Commit, error) {
 	return commit, err
 }
 
-// parseCommit reads as leniently as git does: only tree and parents have to be right. The result shares data's memory.
+// parseCommit parses a commit as leniently as git: only tree and parents must be valid. The result shares data's
+// memory.
 func parseCommit(id git.ObjectID, data []byte, format git.ObjectFormat) (Commit, error) {
 	c := Commit{ID: id}
 	headers, err := pack.ParseCommit(data, format)
@@ -87,11 +88,11 @@ func parseCommit(id git.ObjectID, data []byte, format git.ObjectFormat) (Commit,
 		if len(line) == 0 {
 			break
 		}
-		if ident, ok := bytes.CutPrefix(line, []byte("author ")); ok { // of several, the last counts
+		if ident, ok := bytes.CutPrefix(line, []byte("author ")); ok { // the last one counts
 			c.Author = c.signature(ident)
 		} else if ident, ok := bytes.CutPrefix(line, []byte("committer ")); ok {
 			c.Committer = c.signature(ident)
-		} else if name, ok := bytes.CutPrefix(line, []byte("encoding ")); ok && !encoded { // the first
+		} else if name, ok := bytes.CutPrefix(line, []byte("encoding ")); ok && !encoded { // the first one counts
 			c.Encoding, encoded = string(c.cut(name, maxField)), true
 		}
 	}
@@ -99,16 +100,16 @@ func parseCommit(id git.ObjectID, data []byte, format git.ObjectFormat) (Commit,
 	return c, nil
 }
 
-func (c *Commit) cut(b []byte, most int) []byte {
-	if len(b) > most {
+func (c *Commit) cut(b []byte, limit int) []byte {
+	if len(b) > limit {
 		c.Truncated = true
-		return b[:most:most]
+		return b[:limit:limit]
 	}
 	return b
 }
 
-// signature reads "name <email> seconds offset" as git's split_ident_line does: the name ends before the first '<', the
-// address at the first '>' behind it, and the date stands behind the last '>'.
+// signature parses "name <email> seconds offset" like git's split_ident_line: the name ends before the first '<', the
+// address before the next '>', and the date follows the last '>'.
 func (c *Commit) signature(line []byte) (s Signature) {
 	open := bytes.IndexByte(line, '<')
 	if open < 0 {

@@ -15,10 +15,10 @@ import (
 const (
 	binaryProbe = 8000    // bytes in which git looks for a NUL
 	maxStats    = 1000    // files in a batch
-	statsBytes  = 1 << 20 // a batch that has so many bytes of paths is full
+	statsBytes  = 1 << 20 // bytes of paths at which a batch is full
 )
 
-// FileStat describes the difference of a file. On a side that does not have it, mode and ID are zero.
+// FileStat describes the difference of a file. On a side without the file, mode and ID are zero.
 type FileStat struct {
 	Path             []byte
 	OldMode, NewMode uint32
@@ -61,8 +61,7 @@ func (l *Reader) DiffStat(ctx context.Context, r *repo.Repo, old, new string, se
 	return s.flush()
 }
 
-// parentTree is the tree of a commit's first parent; zero if there is none. In a shallow repository parents may be
-// missing.
+// parentTree returns the tree of a commit's first parent; zero if there is none, or if the commit is shallow.
 func (c *operation) parentTree(revision string) (git.ObjectID, error) {
 	id, typ, err := c.resolve(revision)
 	if err != nil || typ != git.Commit {
@@ -97,7 +96,7 @@ type stats struct {
 	size  int // bytes of paths in batch
 }
 
-// side is a tree on one side of a comparison and the entry it is at.
+// side is a tree on one side of a comparison, with its current entry.
 type side struct {
 	tree git.ObjectID
 	data []byte
@@ -179,7 +178,8 @@ func (d *differ) trees(old, new git.ObjectID, depth int) error {
 	return nil
 }
 
-// compareEntries orders names as trees do, directories as if a slash stood behind them; the end comes last.
+// compareEntries compares names in the order of trees, in which the names of directories end in a slash. The end of a
+// side comes last.
 func compareEntries(a, b *side) int {
 	switch {
 	case a.name == nil:
@@ -203,7 +203,7 @@ func compareEntries(a, b *side) int {
 	if x, y := after(a), after(b); x != y {
 		return x - y
 	}
-	return len(a.name) - len(b.name) // both 0 but for names that git would not write
+	return len(a.name) - len(b.name) // not 0 only for invalid names
 }
 
 // pair compares the entries of one name on both sides. A missing entry is zero.
@@ -270,7 +270,7 @@ func (s *stats) count(f *FileStat) error {
 	case old.binary || new.binary:
 		f.Binary = true
 		return nil
-	case same: // a submodule and a blob of one ID: git looks no further
+	case same: // a submodule and a blob with the same ID are equal for git
 		return nil
 	case old.large || new.large:
 		f.TooLarge = true
@@ -285,10 +285,10 @@ func (s *stats) count(f *FileStat) error {
 type content struct {
 	data   []byte
 	binary bool
-	large  bool // data is not there
+	large  bool // data is nil because the blob is too large
 }
 
-// content reads a blob, or the text for a submodule. A missing entry is empty. Its data counts as held.
+// content reads a blob, or the text for a submodule. A missing entry is empty. The data counts as held memory.
 func (s *stats) content(e treeEntry) (content, error) {
 	switch {
 	case e.id.IsZero() && e.mode == 0:

@@ -12,11 +12,11 @@ import (
 // FilesRequest requests the files of a commit.
 type FilesRequest struct {
 	Commit git.ObjectID
-	Base   git.ObjectID // another commit: only the differences from it; zero: all files
-	Limit  int64        // content of more bytes is left out; at most MaxContent
+	Base   git.ObjectID // commit to compare with: only differing files are sent; zero: all files
+	Limit  int64        // files of more bytes are sent without content; at most MaxContent
 }
 
-// MaxContent is the most content that Files gives of a file, in bytes.
+// MaxContent is the maximum of FilesRequest.Limit in bytes.
 const MaxContent = maxObject
 
 // File is one file of a commit.
@@ -25,8 +25,8 @@ type File struct {
 	Mode    uint32
 	ID      git.ObjectID
 	Size    int64  // bytes of the whole blob. 0: not a blob. -1: missing or damaged
-	Content []byte // nil: larger than the limit, no blob, missing, damaged, or gone
-	Gone    bool   // the base has it, the commit has not; the rest is zero
+	Content []byte // nil: larger than the limit, not a blob, missing, damaged, or gone
+	Gone    bool   // the base has the file and the commit does not; the other fields except Path are zero
 }
 
 // Files calls send with the files of a commit in the order of git ls-tree -r, or with the differences from a base in
@@ -56,11 +56,11 @@ func (l *Reader) Files(ctx context.Context, r *repo.Repo, q FilesRequest, send f
 	if err != nil {
 		return err
 	}
-	d := &differ{operation: c, each: f.differs}
+	d := &differ{operation: c, each: f.sendDifference}
 	return d.trees(from, to, 0)
 }
 
-// rootOf is the tree of a commit that is named by its ID.
+// rootOf returns the tree of a commit ID.
 func (c *operation) rootOf(commit git.ObjectID) (git.ObjectID, error) {
 	if commit.IsZero() || commit.Format() != c.repo.Format {
 		return git.ObjectID{}, fault.New(fault.Invalid, "%s is not a commit ID of the repository's format, %s", commit,
@@ -82,10 +82,10 @@ type filer struct {
 	*operation
 	limit int64
 	send  func(*File) error
-	file  File // used again
+	file  File // reused
 }
 
-// all goes through a tree.
+// all sends all files of a tree.
 func (f *filer) all(root git.ObjectID) error {
 	t := &lister{operation: f.operation, recursive: true, root: root}
 	if err := t.enter(root, 0); err != nil {
@@ -97,7 +97,7 @@ func (f *filer) all(root git.ObjectID) error {
 			return err
 		}
 		for _, e := range entries {
-			if err := f.give(e.Path, treeEntry{e.ID, e.Mode}); err != nil {
+			if err := f.sendFile(e.Path, treeEntry{e.ID, e.Mode}); err != nil {
 				return err
 			}
 		}
@@ -108,16 +108,16 @@ func (f *filer) all(root git.ObjectID) error {
 	}
 }
 
-// differs handles the differences of a comparison.
-func (f *filer) differs(path []byte, _, new treeEntry) error {
+// sendDifference sends one difference of a comparison.
+func (f *filer) sendDifference(path []byte, _, new treeEntry) error {
 	if new.mode == 0 {
 		f.file = File{Path: path, Gone: true}
 		return f.send(&f.file)
 	}
-	return f.give(path, new)
+	return f.sendFile(path, new)
 }
 
-func (f *filer) give(path []byte, e treeEntry) error {
+func (f *filer) sendFile(path []byte, e treeEntry) error {
 	f.file = File{Path: path, Mode: e.mode, ID: e.id}
 	if e.mode == pack.ModeGitlink {
 		return f.send(&f.file)
@@ -135,9 +135,9 @@ func (f *filer) give(path []byte, e treeEntry) error {
 	return f.send(&f.file)
 }
 
-// content reads a blob of up to the limit. Its bytes are held.
+// content reads a blob of up to the limit. Its data counts as held memory.
 func (f *filer) content(id git.ObjectID) (data []byte, size int64, err error) {
-	typ, data, err := f.repo.Objects.Read(id, max(1, min(f.limit, small))) // 0 is another limit there
+	typ, data, err := f.repo.Objects.Read(id, max(1, min(f.limit, small))) // a limit of 0 means the default
 	if fault.Is(err, fault.Invalid) {
 		if typ, size, err = f.repo.Objects.Header(id); err == nil {
 			if size > f.limit || typ != git.Blob {
@@ -164,7 +164,7 @@ func (f *filer) content(id git.ObjectID) (data []byte, size int64, err error) {
 	return data, int64(len(data)), f.hold(int64(len(data)))
 }
 
-// sizeOf returns a blob's size, or -1 if the object is not a blob though a tree names it as one. It counts those.
+// sizeOf returns the size of a blob. For an object that is not a blob, or is unreadable, it returns -1 and counts it.
 func (f *filer) sizeOf(typ git.ObjectType, size int64) int64 {
 	if typ != git.Blob || size < 0 {
 		f.metrics.unreadable.Inc()

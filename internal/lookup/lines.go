@@ -7,8 +7,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// lineCount counts the lines that a minimal difference deletes from a and adds to make b. ok is false if it is too much
-// to tell. A line has its newline with it, so that one without it at the end differs.
+// lineCount counts the lines that a minimal difference deletes from a and adds to make b. ok is false if that is too
+// much work. A line includes its newline, so a last line without newline differs from one with it.
 func (c *operation) lineCount(a, b []byte) (added, deleted int64, ok bool, err error) {
 	a, b = trimCommon(a, b)
 	inA, inB := lines(a), lines(b)
@@ -18,7 +18,7 @@ func (c *operation) lineCount(a, b []byte) (added, deleted int64, ok bool, err e
 	case inA > c.bounds.diffLines || inB > c.bounds.diffLines:
 		return 0, 0, false, nil
 	}
-	memory := 64 * int64(inA+inB) // numbers, and the table that gives them
+	memory := 64 * int64(inA+inB) // of the numbers and their table
 	if err := c.hold(memory); err != nil {
 		return 0, 0, false, err
 	}
@@ -33,7 +33,7 @@ func (c *operation) lineCount(a, b []byte) (added, deleted int64, ok bool, err e
 	return added + int64((distance+surplus)/2), deleted + int64((distance-surplus)/2), true, nil
 }
 
-// lines counts lines; the last need not have a newline.
+// lines counts lines. The last one may lack a newline.
 func lines(b []byte) int {
 	n := bytes.Count(b, []byte{'\n'})
 	if len(b) > 0 && b[len(b)-1] != '\n' {
@@ -42,7 +42,7 @@ func lines(b []byte) int {
 	return n
 }
 
-// trimCommon takes away the lines that both begin with, and those that both end with.
+// trimCommon removes the lines with which both begin, and those with which both end.
 func trimCommon(a, b []byte) ([]byte, []byte) {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {
@@ -57,7 +57,7 @@ func trimCommon(a, b []byte) ([]byte, []byte) {
 	for n < len(a) && n < len(b) && a[len(a)-1-n] == b[len(b)-1-n] {
 		n++
 	}
-	// Both have the same whole lines behind it.
+	// keep the rest of the line in which the common end begins
 	if first := bytes.IndexByte(a[len(a)-n:], '\n'); first >= 0 {
 		n -= first + 1
 		a, b = a[:len(a)-n], b[:len(b)-n]
@@ -106,20 +106,20 @@ func cutLine[T string | []byte](s T) (line, rest T) {
 
 // editDistance returns the minimum number of insertions and deletions that turn a into b. It is the greedy algorithm of
 // Myers, "An O(ND) Difference Algorithm and Its Variations" (1986), which needs one row for the distance. If it takes
-// more than most steps, ok is false.
-func editDistance(ctx context.Context, a, b []int32, most int) (distance int, ok bool, err error) {
+// more than limit steps, ok is false.
+func editDistance(ctx context.Context, a, b []int32, limit int) (distance int, ok bool, err error) {
 	n, m := len(a), len(b)
-	furthest := make([]int32, 2*(n+m)+3) // by diagonal x-y: the furthest x that is reached
+	furthest := make([]int32, 2*(n+m)+3) // by diagonal x-y: the highest reached x
 	at := n + m + 1
 	work := 0
 	for d := 0; d <= n+m; d++ {
-		if work += d; work > most {
+		if work += d; work > limit {
 			return 0, false, nil
 		}
 		if d%64 == 0 && ctx.Err() != nil {
 			return 0, false, ctx.Err()
 		}
-		for k := -min(d, 2*m-d); k <= min(d, 2*n-d); k += 2 { // diagonals beyond the ends are of no use
+		for k := -min(d, 2*m-d); k <= min(d, 2*n-d); k += 2 { // without diagonals beyond the ends
 			var x int
 			if k == -d || k != d && furthest[at+k-1] < furthest[at+k+1] {
 				x = int(furthest[at+k+1])

@@ -15,17 +15,17 @@ const (
 	maxVisited   = 2_000_000 // commits that one log visits
 	maxRevisions = 1000
 	maxBatch     = 100       // commits
-	batchBytes   = 256 << 10 // a batch that has so many bytes of messages is full
+	batchBytes   = 256 << 10 // bytes of messages at which a batch is full
 )
 
 // LogRequest requests history.
 type LogRequest struct {
 	Revisions   []string // list commits reachable from these; none: HEAD
-	Exclude     []string // but not from these
-	Path        string   // only commits that change it, simplified as by git log -- path; empty: all
-	FirstParent bool     // only first parents are followed
-	Limit       int      // at most so many, and at most 10,000; 0: 100
-	Skip        int      // pass over as many first
+	Exclude     []string // do not list commits reachable from these
+	Path        string   // list only commits that change it, simplified as by git log -- path; empty: all
+	FirstParent bool     // follow only first parents
+	Limit       int      // maximum number of commits, up to 10,000; 0: 100
+	Skip        int      // number of commits to skip
 }
 
 // Log calls send with the commits in batches of up to 100, in the default order of git log. The next commit is always

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	small     = 1 << 20   // objects up to this size are read without asking for memory
+	small     = 1 << 20   // objects up to this size do not count against the budget
 	maxObject = 64 << 20  // bytes of a commit or a tree
 	maxPath   = 64 << 10  // bytes of the path in a request
 	maxHeld   = 512 << 20 // maximum memory of one call
@@ -36,11 +36,11 @@ const (
 
 // Options of a Reader.
 type Options struct {
-	Memory  *admit.Budget // bytes of large objects that all calls together may hold; nil: 512 MiB
-	Metrics *Metrics      // nil: none that anybody sees
+	Memory  *admit.Budget // limits the memory of large objects of all calls together; nil: 512 MiB
+	Metrics *Metrics      // nil: not counted
 }
 
-// Reader answers look-ups. Safe for concurrent use.
+// Reader answers look-ups. It is safe for concurrent use.
 type Reader struct {
 	budget  *admit.Budget
 	metrics *Metrics
@@ -50,12 +50,12 @@ type Reader struct {
 // bounds are limits that tests lower.
 type bounds struct {
 	whole     int64 // bytes of a blob that is not streamed
-	piece     int   // bytes of a blob that are given at once
-	pageTrees int   // trees that one page of a listing goes through: they may hold nothing but other trees
-	depth     int   // directories within one another
+	piece     int   // bytes of a blob in one call
+	pageTrees int   // trees that are read for one page, which may contain only other trees
+	depth     int   // nested directories
 	diffTrees int   // trees that one comparison reads
 	diffBlob  int64 // bytes of a file whose lines are counted
-	diffLines int   // lines of either side, without those that both begin or end with
+	diffLines int   // lines of each side, without common lines at the beginning and the end
 	diffWork  int   // steps of one comparison of lines
 }
 
@@ -64,7 +64,7 @@ var usualBounds = bounds{
 	diffTrees: 1_000_000, diffBlob: 8 << 20, diffLines: 500_000, diffWork: 100_000_000, /* about half a second */
 }
 
-// New makes a Reader.
+// New creates a Reader.
 func New(o Options) *Reader {
 	if o.Memory == nil {
 		o.Memory = admit.NewBudget("objects", DefaultMemory)
@@ -75,7 +75,7 @@ func New(o Options) *Reader {
 	return &Reader{budget: o.Memory, metrics: o.Metrics, bounds: usualBounds}
 }
 
-// operation is one question on its way. For one goroutine.
+// operation is one call of a Reader. It is used by one goroutine.
 type operation struct {
 	*Reader
 	ctx   context.Context
@@ -86,7 +86,7 @@ type operation struct {
 	revisions *Revisions // nil: no ref was requested
 }
 
-// begin starts a call on the repository as it is now. The caller ends it.
+// begin begins an operation on the current state of the repository. The caller has to end it.
 func (l *Reader) begin(ctx context.Context, r *repo.Repo) (*operation, error) {
 	if err := r.Refresh(); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (l *Reader) begin(ctx context.Context, r *repo.Repo) (*operation, error) {
 
 func (c *operation) end() { c.drop(c.held) }
 
-// hold counts n more bytes of memory, or refuses them.
+// hold counts n more bytes of memory. The error is Invalid above the limit of the call, and Exhausted above the budget.
 func (c *operation) hold(n int64) error {
 	if c.held+n > maxHeld {
 		return fault.New(fault.Invalid, "the objects to be read together have more than %d bytes", int64(maxHeld))
@@ -123,8 +123,8 @@ func (c *operation) drop(n int64) {
 	}
 }
 
-// read reads an object that the repository refers to, whole and verified. When the caller does not need the bytes any
-// more, it subtracts their number from held.
+// read reads a whole object that the repository refers to, and verifies it. The bytes count as held memory: the caller
+// calls drop when it does not need them any more.
 func (c *operation) read(id git.ObjectID, want git.ObjectType, limit int64) ([]byte, error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
@@ -152,8 +152,7 @@ func (c *operation) read(id git.ObjectID, want git.ObjectType, limit int64) ([]b
 	return data, c.hold(int64(len(data)))
 }
 
-// unpacking is how many times its size an object takes in memory while it is rebuilt: itself, the base of its delta,
-// one base more.
+// unpacking is the memory for rebuilding an object, as a multiple of its size: the object and two bases of deltas.
 const unpacking = 3
 
 // resolve resolves a revision and peels the result.
@@ -174,8 +173,8 @@ func (c *operation) resolve(revision string) (git.ObjectID, git.ObjectType, erro
 	}
 	id, typ, err := c.repo.Graph.Peel(found.ID)
 	if fault.Is(err, fault.NotFound) {
-		err = fault.Wrap(fault.Corrupt, fmt.Sprintf("the repository is incomplete: what tag %s names is missing",
-			found.ID), err)
+		err = fault.Wrap(fault.Corrupt,
+			fmt.Sprintf("the repository is incomplete: the target of tag %s is missing", found.ID), err)
 	}
 	return id, typ, err
 }

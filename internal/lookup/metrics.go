@@ -2,7 +2,7 @@ package lookup
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts lookups. One serves all Readers of a process.
+// Metrics counts look-ups. All Readers of a process share one.
 type Metrics struct {
 	blobBytes  prometheus.Counter
 	trees      prometheus.Counter
@@ -12,11 +12,11 @@ type Metrics struct {
 	refused    prometheus.Counter
 }
 
-// NewMetrics makes metrics.
+// NewMetrics creates the metrics.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		blobBytes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_lookup_blob_bytes_total", Help: "Bytes of blobs given to callers.",
+			Name: "packhorse_lookup_blob_bytes_total", Help: "Bytes of blobs sent to callers.",
 		}),
 		trees: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_lookup_trees_total", Help: "Trees read for listings and comparisons.",
@@ -27,19 +27,19 @@ func NewMetrics() *Metrics {
 		}),
 		unreadable: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_lookup_unreadable_files_total",
-			Help: "Files given without content because their blobs are missing or damaged.",
+			Help: "Files sent without content because their blobs are missing or damaged.",
 		}),
 		memory: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "packhorse_lookup_memory_bytes", Help: "Bytes of large objects in memory for look-ups now.",
 		}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_lookup_memory_refused_total",
-			Help: "Look-ups refused because others held the memory for large objects.",
+			Help: "Look-ups refused because other look-ups used the memory for large objects.",
 		}),
 	}
 }
 
-// Collectors are the metrics to register.
+// Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.blobBytes, m.trees, m.tooLarge, m.unreadable, m.memory, m.refused}
 }

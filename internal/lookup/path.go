@@ -8,16 +8,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// PathIn is a file or directory in a revision. The empty path is the root; a slash may stand behind a directory.
+// PathIn is a file or directory in a revision. The empty path is the root. The path of a directory may end in a slash.
 type PathIn struct{ Revision, Path string }
 
-// treeEntry is a name in a tree. A zero ID: there is none.
+// treeEntry is an entry of a tree. The zero ID means that it does not exist.
 type treeEntry struct {
 	id   git.ObjectID
 	mode uint32
 }
 
-// find looks a path up.
+// find finds the entry of a path.
 func (c *operation) find(in PathIn) (treeEntry, error) {
 	root, err := c.treeOf(in.Revision)
 	if err != nil {
@@ -48,8 +48,8 @@ func checkPath(path string) error {
 	return nil
 }
 
-// child finds a name in a directory. It returns the zero entry if in is not a directory, or if a slash follows and the
-// name is not one.
+// child finds a name in a directory. It returns the zero entry if in is not a directory. If slash is set, the entry
+// must be a directory too.
 func (c *operation) child(in treeEntry, name string, slash bool) (found treeEntry, err error) {
 	if in.mode != pack.ModeTree {
 		return treeEntry{}, nil
@@ -85,7 +85,7 @@ func damagedTree(id git.ObjectID, err error) error {
 	return fault.Wrap(fault.Corrupt, "tree "+id.String()+" is damaged", err)
 }
 
-// pathMemo looks one path up in many trees.
+// pathMemo finds one path in many trees, and caches the results.
 type pathMemo struct {
 	c     *operation
 	names []string
@@ -98,7 +98,7 @@ type pathKey struct {
 	depth int
 }
 
-// maxMemo bounds a pathMemo, at about 150 bytes each.
+// maxMemo is the maximum number of cached entries of a pathMemo, about 150 bytes each.
 const maxMemo = 1 << 14
 
 func newPathMemo(c *operation, path string) *pathMemo {

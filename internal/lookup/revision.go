@@ -15,23 +15,23 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// MaxRevision bounds a revision in bytes.
+// MaxRevision is the maximum length of a revision in bytes.
 const MaxRevision = 8 << 10
 
 const (
 	leastDigits = 4         // of an abbreviated object ID
 	maxSteps    = 5_000_000 // from commits to their parents, for all revisions of one Revisions
-	maxTags     = 10_000    // that one revision goes through
-	maxTold     = 10        // candidates in an error
+	maxTags     = 10_000    // nested tags of one revision
+	maxListed   = 10        // candidates in an error
 	maxSorted   = 1000      // candidates that are read to sort them
-	maxWalks    = 100       // through history, to see whether IDs are visible, for all revisions of one Revisions
+	maxWalks    = 100       // walks through history for the visibility of IDs, for all revisions of one Revisions
 )
 
 // Revision is a resolved revision.
 type Revision struct {
 	ID   git.ObjectID
 	Type git.ObjectType
-	Ref  git.RefName // that the revision begins with, after symbolic refs; empty: it begins with an object ID
+	Ref  git.RefName // at the beginning of the revision, after symbolic refs; empty: it begins with an object ID
 }
 
 // Revisions resolves revisions of one repository, all in one state of its refs (gitrevisions(7)). It resolves object
@@ -42,7 +42,7 @@ type Revision struct {
 // Git's other forms are Invalid: ranges, paths in a commit, reflogs, upstreams, and searches by message. Of the names
 // outside refs/ only HEAD exists. An ID without an object is not a revision.
 //
-// Used by one goroutine.
+// It is used by one goroutine.
 type Revisions struct {
 	*operation
 	// Own excludes objects that the repository borrows from others, except for commits and tags that its visible refs
@@ -52,12 +52,12 @@ type Revisions struct {
 	snapshot *refs.Snapshot
 	shallow  graph.Commits
 	grafted  bool           // shallow was read
-	steps    int            // from commits to their parents, until now
+	steps    int            // from commits to their parents
 	tips     []git.ObjectID // of visible refs; nil: not read yet
-	walks    int            // to see whether IDs are visible, until now
+	walks    int            // walks for the visibility of IDs
 }
 
-// Revisions begins to resolve. The snapshot is one of the repository's.
+// Revisions creates a Revisions for a snapshot of a repository.
 func (l *Reader) Revisions(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot) *Revisions {
 	return &Revisions{operation: &operation{Reader: l, ctx: ctx, repo: r}, snapshot: snapshot}
 }
@@ -78,7 +78,7 @@ func (v *Revisions) Resolve(revision string) (Revision, error) {
 		return Revision{}, err
 	}
 	if found.Type == 0 {
-		_, err = v.look(&found, found.Ref != "")
+		_, err = v.readType(&found, found.Ref != "")
 	}
 	return found, err
 }
@@ -88,16 +88,16 @@ type wanted uint8
 
 const (
 	anyType    wanted = iota
-	commitOnly        // no tag
-	committish        // or a tag of one
+	commitOnly        // a commit, not a tag
+	committish        // a commit, or a tag of one
 	treeish           // a tree, a commit, or a tag of either
-	treeOnly          // for core.disambiguate alone, as blobOnly
+	treeOnly          // used only for core.disambiguate, like blobOnly
 	blobOnly
 )
 
-// usually is what a repository's core.disambiguate wants where the revision itself wants nothing (git-config(1));
-// nothing if git would not know it.
-func usually(config repo.Config) wanted {
+// defaultWanted returns the set of core.disambiguate (git-config(1)), which applies if the revision does not determine
+// one. It is anyType for unknown values.
+func defaultWanted(config repo.Config) wanted {
 	value, _ := config.Get("core.disambiguate")
 	switch strings.ToLower(value) {
 	case "commit":
@@ -144,7 +144,7 @@ func (v *Revisions) find(text string, want wanted) (Revision, error) {
 	return v.name(text, want)
 }
 
-// cutStep cuts ~N or ^N off. Without one, op is 0. If it has too many digits, n is math.MaxInt.
+// cutStep removes ~N or ^N from the end. Without one, op is 0. If it has too many digits, n is math.MaxInt.
 func cutStep(text string) (base string, op byte, n int) {
 	at := len(text)
 	for at > 0 && '0' <= text[at-1] && text[at-1] <= '9' {
@@ -177,7 +177,7 @@ const (
 	untagged        = target(255) // nothing: no tag
 )
 
-// cutPeel cuts ^{...} off. As in git, text after the first closing brace is ignored.
+// cutPeel removes ^{...} from the end. As in git, text after the first closing brace is ignored.
 func cutPeel(text string) (base string, to target, ok bool) {
 	at := strings.LastIndex(text, "^{")
 	if at < 0 || text[len(text)-1] != '}' {
@@ -202,25 +202,25 @@ func cutPeel(text string) (base string, to target, ok bool) {
 	return text[:at], to, true
 }
 
-// look finds the type of a Revision out, and what it names if it is a tag. inside: it is the repository that says there
-// is such an object.
-func (v *Revisions) look(r *Revision, inside bool) (named git.ObjectID, err error) {
+// readType sets the type of a Revision, and returns its target if it is a tag. referenced reports whether the
+// repository refers to the object, so that a missing one is damage.
+func (v *Revisions) readType(r *Revision, referenced bool) (named git.ObjectID, err error) {
 	r.Type, named, err = v.repo.Graph.TypeOf(v.ctx, r.ID)
-	if inside && fault.Is(err, fault.NotFound) {
+	if referenced && fault.Is(err, fault.NotFound) {
 		of := "object " + r.ID.String()
 		if r.Ref != "" {
-			of += ", to which " + string(r.Ref) + " leads,"
+			of += ", to which " + string(r.Ref) + " points,"
 		}
 		err = fault.Wrap(fault.Corrupt, "the repository is incomplete: "+of+" is missing", err)
 	}
 	return named, err
 }
 
-// peel follows tags, and commits to their trees, until it has what is wanted.
+// peel follows tags, and commits to their trees, to an object of the wanted type.
 func (v *Revisions) peel(r *Revision, text string, to target) error {
 	first := git.ObjectType(0)
 	for i := range maxTags {
-		named, err := v.look(r, i > 0 || r.Ref != "")
+		named, err := v.readType(r, i > 0 || r.Ref != "")
 		if err != nil {
 			return err
 		}
@@ -268,8 +268,7 @@ func (v *Revisions) step(r *Revision, text string, op byte, n int) error {
 	case err != nil:
 		return err
 	case steps < n && steps == most:
-		return fault.New(fault.Invalid, "more than %d commits would have to be passed; name commits by their IDs",
-			maxSteps)
+		return fault.New(fault.Invalid, "more than %d steps through history: name commits by their IDs", maxSteps)
 	case steps < n:
 		return fault.New(fault.NotFound, "the history of %.200q has no more than %d commits before it", text, steps)
 	}
@@ -277,7 +276,7 @@ func (v *Revisions) step(r *Revision, text string, op byte, n int) error {
 	return nil
 }
 
-// graft reads where a shallow repository's history ends.
+// graft reads the boundary of a shallow repository.
 func (v *Revisions) graft() (err error) {
 	if !v.grafted {
 		v.shallow, err = v.repo.ShallowSet()
@@ -296,18 +295,14 @@ func (v *Revisions) visible(ids []git.ObjectID) ([]git.ObjectID, error) {
 		if head := v.snapshot.Head(); !head.ID.IsZero() {
 			v.tips = append(v.tips, head.ID)
 		}
-		if err := v.snapshot.Each("", func(ref refs.Ref) error {
-			v.tips = append(v.tips,
-				ref.ID)
-			return nil
-		}); err != nil {
+		err := v.snapshot.Each("", func(ref refs.Ref) error { v.tips = append(v.tips, ref.ID); return nil })
+		if err != nil {
 			return nil, err
 		}
 	}
 	if v.walks++; v.walks > maxWalks {
 		return nil, fault.New(fault.Invalid,
-			"the repository borrows objects, so that at most %d object IDs can be looked for at once; ask for fewer",
-			maxWalks)
+			"too many object IDs: the repository borrows objects, so one call can resolve %d", maxWalks)
 	}
 	if err := v.graft(); err != nil {
 		return nil, err
@@ -316,7 +311,7 @@ func (v *Revisions) visible(ids []git.ObjectID) ([]git.ObjectID, error) {
 	return slices.DeleteFunc(slices.Clone(ids), hidden.Has), err
 }
 
-// name resolves what nothing stands behind: an ID, a ref's name, what git describe writes, or an abbreviation.
+// name resolves a revision without operators: an ID, the name of a ref, the output of git describe, or an abbreviation.
 func (v *Revisions) name(text string, want wanted) (Revision, error) {
 	format := v.repo.Format
 	if len(text) == format.HexSize() {
@@ -362,7 +357,7 @@ func (v *Revisions) name(text string, want wanted) (Revision, error) {
 	return Revision{}, notRevision(text)
 }
 
-// notRevision returns an error that describes a malformed revision.
+// notRevision returns the error for a malformed revision.
 func notRevision(text string) error {
 	why := "it can be an object ID, HEAD or the name of a ref, with ^{TYPE}, ~N and ^N behind it"
 	switch {
@@ -399,7 +394,7 @@ func (v *Revisions) abbreviated(digits string, want wanted) (Revision, error) {
 		return Revision{ID: ids[0]}, nil
 	}
 	if want == anyType {
-		want = usually(v.repo.Config())
+		want = defaultWanted(v.repo.Config())
 	}
 	var fit []git.ObjectID
 	for _, id := range ids {
@@ -446,18 +441,18 @@ func (v *Revisions) fits(id git.ObjectID, want wanted) (bool, error) {
 
 // ambiguous lists the objects of an abbreviation in git's order: tags, commits, trees, blobs.
 func (v *Revisions) ambiguous(digits string, ids []git.ObjectID) error {
-	var told []string
+	var listed []string
 	for _, want := range []git.ObjectType{git.Tag, git.Commit, git.Tree, git.Blob} {
 		for _, id := range ids[:min(len(ids), maxSorted)] {
-			if typ, _, err := v.repo.Objects.Header(id); err == nil && typ == want && len(told) < maxTold {
-				told = append(told, fmt.Sprintf("%s %s", typ, id))
+			if typ, _, err := v.repo.Objects.Header(id); err == nil && typ == want && len(listed) < maxListed {
+				listed = append(listed, fmt.Sprintf("%s %s", typ, id))
 			}
 		}
 	}
 	more := ""
-	if n := len(ids) - len(told); n > 0 {
+	if n := len(ids) - len(listed); n > 0 {
 		more = fmt.Sprintf(", and %d more", n)
 	}
-	return fault.New(fault.Exists, "the object ID %s is ambiguous; it may be %s%s", digits, strings.Join(told, ", "),
-		more)
+	return fault.New(fault.Exists, "the object ID %s is ambiguous; it may be %s%s", digits,
+		strings.Join(listed, ", "), more)
 }

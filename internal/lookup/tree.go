@@ -14,14 +14,14 @@ import (
 const (
 	usualPage    = 1000
 	maxPage      = 10_000
-	maxPageBytes = 1 << 20 // of paths in one page, but for the last one
+	maxPageBytes = 1 << 20 // bytes of paths at which a page is full
 )
 
 // TreeRequest requests the entries of a directory.
 type TreeRequest struct {
 	In        PathIn
-	Recursive bool   // all files below it, at any depth, without the directories
-	PageSize  int    // at most so many entries, and at most 10,000; 0: 1,000
+	Recursive bool   // list all files below it, at any depth, but not the directories
+	PageSize  int    // maximum number of entries, up to 10,000; 0: 1,000
 	Token     string // TreePage.Next of the previous page; In is then ignored
 }
 
@@ -40,7 +40,7 @@ type TreeEntry struct {
 	ID   git.ObjectID
 }
 
-// Type is the type of the object that the entry names; a submodule is a commit of another repository.
+// Type returns the type of the entry's object. A submodule is a commit of another repository.
 func (e TreeEntry) Type() git.ObjectType {
 	switch e.Mode {
 	case pack.ModeTree:
@@ -51,8 +51,7 @@ func (e TreeEntry) Type() git.ObjectType {
 	return git.Blob
 }
 
-// Tree lists a page of a directory, in git's order. All pages are of the one that the first was of, wherever the
-// revision has gone since.
+// Tree lists a page of a directory, in git's order. All pages are of the same tree, even if the revision changes.
 func (l *Reader) Tree(ctx context.Context, r *repo.Repo, q TreeRequest) (TreePage, error) {
 	if q.PageSize < 0 {
 		return TreePage{}, fault.New(fault.Invalid, "the page size %d is less than 0", q.PageSize)
@@ -91,26 +90,26 @@ func (l *Reader) Tree(ctx context.Context, r *repo.Repo, q TreeRequest) (TreePag
 	return page, nil
 }
 
-// lister goes through a directory, and through those below it if it is recursive.
+// lister lists a directory, and those below it if it is recursive.
 type lister struct {
 	*operation
 	recursive bool
 	root      git.ObjectID
-	stack     []open // the directory, and on the way down to where the listing is
-	path      []byte // of the last of them, with a slash behind it
-	trees     int    // entered
+	stack     []open // the directory, and those below it down to the current one
+	path      []byte // of the current directory, with a slash at its end
+	trees     int    // entered directories
 }
 
 // open is a directory that is being listed.
 type open struct {
 	id     git.ObjectID
 	data   []byte
-	rest   []byte // of data, the entries to come
+	rest   []byte // remaining entries of data
 	next   uint64 // number of the first of these
-	prefix int    // bytes of lister.path that are above it
+	prefix int    // length of lister.path without the directory
 }
 
-// enter goes down into a directory. prefix is how much of the path was there above it.
+// enter makes a directory the current one. prefix is the length of the path without it.
 func (t *lister) enter(id git.ObjectID, prefix int) error {
 	if len(t.stack) == t.bounds.depth {
 		return fault.New(fault.Invalid, "directories are nested more than %d deep, at %.200q", t.bounds.depth, t.path)
@@ -124,7 +123,7 @@ func (t *lister) enter(id git.ObjectID, prefix int) error {
 	return nil
 }
 
-// leave goes up.
+// leave returns to the directory above.
 func (t *lister) leave() {
 	top := t.stack[len(t.stack)-1]
 	t.path = t.path[:top.prefix]
@@ -132,7 +131,7 @@ func (t *lister) leave() {
 	t.stack = t.stack[:len(t.stack)-1]
 }
 
-// cut takes the next entry of the directory at hand.
+// cut removes and returns the next entry of the current directory.
 func (t *lister) cut() (mode uint32, name []byte, id git.ObjectID, err error) {
 	top := &t.stack[len(t.stack)-1]
 	mode, name, id, rest, err := pack.CutEntry(top.rest, t.repo.Format)
@@ -144,8 +143,8 @@ func (t *lister) cut() (mode uint32, name []byte, id git.ObjectID, err error) {
 	return mode, name, id, nil
 }
 
-// list returns the next entries, up to the limits of a page. Directories that are at their end are left.
-func (t *lister) list(most int) ([]TreeEntry, error) {
+// list returns the next entries, up to the limits of a page. It leaves directories at their end.
+func (t *lister) list(limit int) ([]TreeEntry, error) {
 	var entries []TreeEntry
 	var paths []byte
 	for len(t.stack) > 0 {
@@ -153,7 +152,7 @@ func (t *lister) list(most int) ([]TreeEntry, error) {
 			t.leave()
 			continue
 		}
-		if len(entries) == most || len(paths) >= maxPageBytes || t.trees > t.bounds.pageTrees {
+		if len(entries) == limit || len(paths) >= maxPageBytes || t.trees > t.bounds.pageTrees {
 			break
 		}
 		mode, name, id, err := t.cut()
@@ -169,7 +168,7 @@ func (t *lister) list(most int) ([]TreeEntry, error) {
 			}
 			continue
 		}
-		start := len(paths) // one buffer for all: those before stay where they are when it grows
+		start := len(paths) // one buffer for all; earlier slices stay valid when it grows
 		paths = append(append(paths, t.path...), name...)
 		entries = append(entries, TreeEntry{Path: paths[start:len(paths):len(paths)], Mode: mode, ID: id})
 	}
@@ -204,7 +203,7 @@ func (t *lister) token() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// resume goes to where a token says. Nothing in it is trusted.
+// resume restores the position of a token, which is not trusted.
 func (t *lister) resume(token string) (root git.ObjectID, err error) {
 	if len(token) > 16*t.bounds.depth {
 		return root, errToken
@@ -216,7 +215,7 @@ func (t *lister) resume(token string) (root git.ObjectID, err error) {
 	}
 	if t.recursive != (b[1] == 1) {
 		return root, fault.New(fault.Invalid,
-			"the page token is of another listing: recursive has to be the same for all pages")
+			"the page token is of another listing: recursive must be the same for all pages")
 	}
 	root = git.RawObjectID(b[2 : 2+size])
 	typ, _, err := t.repo.Objects.Header(root)
@@ -237,7 +236,7 @@ func (t *lister) resume(token string) (root git.ObjectID, err error) {
 			return root, err
 		}
 		prefix = len(t.path)
-		if e, err = t.pass(done, len(b) > 0); err != nil {
+		if e, err = t.skip(done, len(b) > 0); err != nil {
 			return root, err
 		}
 	}
@@ -245,9 +244,9 @@ func (t *lister) resume(token string) (root git.ObjectID, err error) {
 	return root, nil
 }
 
-// pass skips the entries of earlier pages and returns the last of them. If entered is set, the position is inside that
+// skip skips the entries of earlier pages and returns the last of them. If entered is set, the position is inside that
 // entry.
-func (t *lister) pass(done uint64, entered bool) (e treeEntry, err error) {
+func (t *lister) skip(done uint64, entered bool) (e treeEntry, err error) {
 	var name []byte
 	for range done {
 		if len(t.stack[len(t.stack)-1].rest) == 0 {

@@ -24,10 +24,9 @@ const (
 	gracePeriod = 10 * time.Second
 )
 
-// complete sets the remaining refs of an atomic push whose Git was killed between two refs. It does so only if every
-// hook had accepted the push. The journal says that, or the lock files of the remaining refs: Git makes them only then.
-// To undo the push instead would be wrong, because clients may have seen it. After an error the push stays in the
-// journal, for the next server.
+// complete sets the remaining refs of an atomic push whose Git was killed between two refs, if every hook had accepted
+// the push. The journal shows that, or the lock files of the remaining refs, which Git creates only then. The push is
+// not undone, because clients may have seen it. After an error the push stays in the journal, for the next server.
 func (r *Recovery) complete(p *Push) error {
 	if !p.IsAtomic() || r.Runner == nil {
 		return nil
@@ -68,7 +67,7 @@ func (r *Recovery) remainingUpdates(ctx context.Context, p *Push) (string, error
 		switch {
 		case equal(oldID, newID):
 		case equal(current[i], newID):
-			// A ref that is gone proves nothing by itself, because others may have deleted it.
+			// A deleted ref alone proves nothing, because another push may have deleted it.
 			begun = begun || !newID.IsZero() || isLocked || p.Agreed
 		case !equal(current[i], oldID) || !mayChange:
 			return "", nil

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveKeepFile removes the .keep file of a push that has ended, given the process ID of its git receive-pack and when
-// it began. Git removes it itself, except for some versions after 2.55, which look for it in the quarantine. It would
-// stay for ever, and make Git refuse the same pack later.
+// RemoveKeepFile removes the .keep file of a push that has ended, given the process ID of its git receive-pack and the
+// start of the push. Some versions of Git after 2.55 search it in the quarantine and do not remove it. It would make
+// Git refuse the same pack later.
 func (r *Recovery) RemoveKeepFile(common string, pid int, began time.Time) {
 	recent := func(info fs.FileInfo) bool { return !info.ModTime().Before(began.Add(-clockSkew)) }
 	for path, owner := range keepFiles(common, recent) {
@@ -35,7 +35,7 @@ func (r *Recovery) RemoveKeepFile(common string, pid int, began time.Time) {
 func keepFiles(common string, include func(fs.FileInfo) bool) map[string]int {
 	here, err := os.Hostname()
 	if err != nil {
-		here = "localhost" // as Git writes then
+		here = "localhost" // as in Git
 	}
 	dir := filepath.Join(common, "objects/pack")
 	d, err := os.Open(dir)

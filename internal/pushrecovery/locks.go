@@ -13,7 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/pushjournal"
 )
 
-// Lock files that are not of a single ref, relative to the common directory; of HEAD, relative to the Git directory.
+// Lock files that do not belong to a single ref, relative to the common directory. HEAD's is relative to the Git
+// directory.
 const (
 	headLock       = "HEAD.lock"
 	shallowLock    = "shallow.lock"
@@ -95,7 +96,7 @@ func (p *Push) covers(info fs.FileInfo) bool {
 	return !at.Before(p.Start.Add(-clockSkew)) && !at.After(p.ended.Add(clockSkew))
 }
 
-// wrote reports whether the content of a lock file is what the push writes: nothing yet, or the ref's new value.
+// wrote reports whether the push can have written the content of a lock file: it is empty, or has the ref's new value.
 func (p *Push) wrote(l lockFile, info fs.FileInfo) bool {
 	if l.ref == "" || info.Size() == 0 {
 		return true
@@ -115,8 +116,8 @@ func unchanged(path string, before fs.FileInfo) bool {
 		info.Size() == before.Size()
 }
 
-// removeLocksBeforeBoot removes lock files in the way of a push that are older than the boot of the machine: their
-// processes are gone, also those of other programs. It does nothing for pushes of very many refs.
+// removeLocksBeforeBoot removes lock files that would block a push and are older than the boot of the machine, because
+// no process can hold them. It does nothing for pushes of very many refs.
 func (r *Recovery) removeLocksBeforeBoot(record *pushjournal.Record) {
 	const maxRefs = 10_000
 	boot := bootTime()
@@ -131,7 +132,7 @@ func (r *Recovery) removeLocksBeforeBoot(record *pushjournal.Record) {
 	}
 }
 
-// FindLock finds the oldest lock file in the way of a push that Git refused. The name is relative to the repository.
+// FindLock finds the oldest lock file that blocks a push. The name is relative to the repository.
 // The age is zero if there is none.
 func FindLock(record *pushjournal.Record) (name string, age time.Duration) {
 	for l := range lockFiles(record) {

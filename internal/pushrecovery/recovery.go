@@ -4,11 +4,15 @@
 // memory is short. A lock file that stays makes every later push to its ref fail, and an atomic push can end between
 // two refs. The journal (package pushjournal) has the running pushes, so that both are known, also to the next server.
 //
-// A lock file is removed only if a killed push of this server can have made it. Its path, content, owner and time have
-// to match. The push must have no process left, and no other push of that time can have made the file. It has to stay
-// unchanged for two seconds, and the repository is not maintained meanwhile. The lock of a ref contains the ref's new
-// value. Lock files for all refs have no such content, and another Git process may hold them. So they have to be a
-// minute old. All other lock files stay. FindLock finds the one that a push met.
+// A lock file is removed only if a killed push of this server can have created it:
+//
+//   - Its path, content, owner and time match.
+//   - The push has no processes any more, and no other push of that time can have created the file.
+//   - It stays unchanged for two seconds, in which the repository is not maintained.
+//   - A lock file for all refs is a minute old, because its content does not identify the push, and another Git process
+//     may hold it. The lock file of a ref contains the ref's new value.
+//
+// All other lock files stay. FindLock finds the one that blocks a push.
 package pushrecovery
 
 import (
@@ -59,7 +63,7 @@ type Recovery struct {
 
 	earlier []*Push // pushes of earlier servers; read-only after Start
 
-	removing sync.Mutex // held while quarantines are removed: half of one looks as if it were in use
+	removing sync.Mutex // held while quarantines are removed, because a partly removed one seems to be in use
 
 	mu      sync.Mutex
 	running map[*Push]bool
@@ -70,17 +74,18 @@ type Recovery struct {
 // Push is one push in the journal.
 type Push struct {
 	*pushjournal.Entry
-	ended      time.Time              // when Git was known to have ended; younger files are not of this push
+	ended      time.Time              // a time after Git's end; younger files do not belong to this push
 	concurrent []*Push                // pushes to the same repository that ran at this time
 	lasting    map[string]fs.FileInfo // lock files that an atomic push left; used by its own sweep only
 	unlocked   chan struct{}          // closed when no lock file is left
 	blocked    chan struct{}          // closed when a lock file could not be removed yet
 }
 
-// lockPatience bounds how long a push waits for the lock files of a killed one.
+// lockPatience is the maximum time that a push waits for the removal of a killed push's lock files.
 const lockPatience = 10 * time.Second
 
-// repositoryClaim keeps maintenance from a repository for all sweeps of it: many pushes can be killed together.
+// repositoryClaim keeps maintenance from a repository during all its sweeps. There are several if many pushes were
+// killed together.
 type repositoryClaim struct {
 	sweeps  int
 	release func()

@@ -93,8 +93,8 @@ func (r *Recovery) unlock(p *Push) bool {
 	return true
 }
 
-// observeLocks notes which lock files of an atomic push stay unchanged for a while. A lock file that exists for a
-// moment may be of another push, and proves nothing.
+// observeLocks records the lock files of an atomic push that stay unchanged for some time. A lock file that exists only
+// briefly may belong to another push.
 func (r *Recovery) observeLocks(p *Push) bool {
 	locks := p.staleLocks()
 	if len(locks) > 0 && !r.sleep(r.Delays.Stable) {
@@ -171,7 +171,7 @@ func (r *Recovery) removeFiles(p *Push) bool {
 		if isDead(pid) {
 			r.removed("keep", path, os.Remove(path))
 		} else {
-			keeping = true // the process may be another one, or not be reaped yet
+			keeping = true // another process may have the ID, or the process is a zombie
 		}
 	}
 	if r.hasConcurrent(p) {
@@ -184,7 +184,8 @@ func (r *Recovery) removeFiles(p *Push) bool {
 	return !used && !keeping
 }
 
-// hasConcurrent reports whether a push runs whose quarantine looks like one that p left: hooks can run for any time.
+// hasConcurrent reports whether a push runs whose quarantine cannot be distinguished from that of p. Its hooks may run
+// for any time.
 func (r *Recovery) hasConcurrent(p *Push) bool {
 	if slices.ContainsFunc(p.concurrent, func(other *Push) bool { return other.IsActive() }) {
 		return true

@@ -15,11 +15,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 )
 
-// errorTimeout is how long a node whose channel broke may take to report why.
+// errorTimeout is how long to wait for a node's error after its side channel broke.
 const errorTimeout = 2 * time.Second
 
-// copyFromChannel copies a response from a side channel to the client. Meanwhile it waits for the end of the call,
-// where the node reports a failure.
+// copyFromChannel copies a response from a side channel to the client. At the same time it waits for the end of the
+// call, in which the node reports a failure.
 func (r *response) copyFromChannel() (*internalv1.End, error) {
 	c, err := r.openChannel()
 	if err != nil {
@@ -87,7 +87,7 @@ func (r *response) sendChannel(c *sidechannel.Channel) error {
 	return r.sendPath(&internalv1.DataPath{Path: &internalv1.DataPath_SideChannel{SideChannel: channel}})
 }
 
-// channelError returns the error of a side channel for the client. Its kind is not about the repository.
+// channelError returns the error of a side channel for the client. Its kind does not describe the repository.
 func (r *response) channelError(err error) error {
 	switch {
 	case r.ctx.Err() != nil:
@@ -126,7 +126,7 @@ func (r *response) awaitEnd(c *sidechannel.Channel) error {
 	end := r.part.other.GetEnd()
 	if end == nil {
 		c.Abort()
-		return r.invalid("a part that is not the end, beside a side channel")
+		return r.invalid("got another part than the end after a side channel")
 	}
 	if end.GetFault() != nil && !end.GetFaultReported() {
 		c.Abort()
@@ -159,7 +159,7 @@ func (c *clientWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom passes src on as it is, so that the kernel can copy.
+// ReadFrom passes src to the response unchanged, so that the kernel can copy.
 func (c *clientWriter) ReadFrom(src io.Reader) (n int64, err error) {
 	if to, ok := c.w.(io.ReaderFrom); ok {
 		n, err = to.ReadFrom(src)

@@ -2,21 +2,22 @@ package remote
 
 import (
 	"fmt"
-	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
-// codec is Protobuf's, but for the parts of an answer: their bytes go into a buffer that is used again for the next
-// part. Bulk bytes inside the calls cost one allocation for each byte otherwise.
+// codec encodes messages as Protobuf. The bytes of a response's parts are decoded into a buffer that is reused for the
+// next part. Otherwise bulk data in calls would allocate as many bytes as it has.
 type codec struct{}
 
 func (codec) Name() string { return "proto" }
 
 func (codec) Marshal(m any) ([]byte, error) { return proto.Marshal(m.(proto.Message)) }
 
-// MarshalAppend lets Connect use its own buffers again.
+// MarshalAppend lets Connect reuse its buffers.
 func (codec) MarshalAppend(b []byte, m any) ([]byte, error) {
 	return proto.MarshalOptions{}.MarshalAppend(b, m.(proto.Message))
 }
@@ -31,24 +32,24 @@ func (codec) Unmarshal(b []byte, m any) error {
 	return fmt.Errorf("cannot unmarshal %T", m)
 }
 
-// part is one part of an answer. It takes the place of AdvertiseResponse and UploadPackResponse, which look the same on
-// the wire.
+// part is one part of a response. It is decoded from an AdvertiseResponse or an UploadPackResponse, which have the same
+// encoding.
 type part struct {
-	data  []byte                   // bytes of the answer; good until the next part is received
+	data  []byte                   // bytes of the response; valid until the next part is received
 	other *internalv1.ResponsePart // any other part
 	buf   []byte
 }
 
-// The numbers of transfer.proto's fields.
+// Field numbers in session.proto.
 const (
-	fieldAnswer = 1 // of the responses
-	fieldData   = 2 // of Answer
+	fieldPart = 1 // of the responses
+	fieldData = 2 // of ResponsePart
 )
 
 func (p *part) unmarshal(b []byte) error {
 	p.data, p.other = nil, nil
-	if answer, ok := only(b, fieldAnswer); ok {
-		if data, ok := only(answer, fieldData); ok {
+	if inner, ok := onlyField(b, fieldPart); ok {
+		if data, ok := onlyField(inner, fieldData); ok {
 			p.buf = append(p.buf[:0], data...)
 			p.data = p.buf
 			return nil
@@ -65,8 +66,8 @@ func (p *part) unmarshal(b []byte) error {
 	return nil
 }
 
-// only gives the bytes of a message's field if that is all that the message holds.
-func only(b []byte, field protowire.Number) ([]byte, bool) {
+// onlyField returns the bytes of a field if the message has no other field.
+func onlyField(b []byte, field protowire.Number) ([]byte, bool) {
 	number, kind, n := protowire.ConsumeTag(b)
 	if n < 0 || number != field || kind != protowire.BytesType {
 		return nil, false

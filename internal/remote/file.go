@@ -10,10 +10,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
-// File is storage.Node's, over the node's control API.
+// File is File of storage.Node, through the node's control API.
 func (n *Node) File(ctx context.Context, repo git.RepoPath, commit git.ObjectID, name string,
 	limit int64) (file git.File, err error) {
-	defer func() { n.Metrics.called(n.Name, err) }()
+	defer func() { n.Metrics.count(n.Name, err) }()
 	if s := n.state.Load(); !s.reachable {
 		return file, s.err
 	}
@@ -33,14 +33,14 @@ func (n *Node) File(ctx context.Context, repo git.RepoPath, commit git.ObjectID,
 			file.Size, file.Mode = message.GetSize(), message.GetMode()
 		}
 		if file.Data = append(file.Data, message.GetData()...); int64(len(file.Data)) > min(limit, file.Size) {
-			return git.File{}, n.invalidResponse(errors.New("more bytes than the file has, or were wanted"))
+			return git.File{}, n.invalidResponse(errors.New("more bytes than the size of the file or the limit"))
 		}
 	}
 	if err := stream.Err(); err != nil {
 		return git.File{}, n.failed(ctx, err)
 	}
 	if file.Size <= limit && int64(len(file.Data)) != file.Size {
-		return git.File{}, n.invalidResponse(errors.New("fewer bytes than the file has"))
+		return git.File{}, n.invalidResponse(errors.New("fewer bytes than the size of the file"))
 	}
 	return file, nil
 }

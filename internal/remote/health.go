@@ -13,17 +13,17 @@ import (
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 )
 
-// state is the node's state after a health check. Immutable.
+// state is the node's state after a health check. It is immutable.
 type state struct {
-	reachable bool  // it answers
+	reachable bool  // it responded
 	untrusted bool  // the node rejects our credentials, or we reject its certificate
-	silent    bool  // it did not answer
-	err       error // why the node cannot be asked, or should not be if there is another one; nil: it is ready
+	silent    bool  // it did not respond in time
+	err       error // why the node is not ready; nil: it is ready
 }
 
 const (
 	checkInterval = time.Second            // between health checks of a node that can be reached
-	downInterval  = 300 * time.Millisecond // of a node that cannot be reached
+	downInterval  = 300 * time.Millisecond // between those of a node that cannot be reached
 	// untrustedInterval is for a node that rejects our credentials: an operator has to act first, and each check is a
 	// line in the node's log. After our own secret or certificate has changed, the next check does not wait.
 	untrustedInterval = 5 * time.Second
@@ -34,10 +34,10 @@ const (
 	maxDownChecks = int(checkTimeout/downInterval) + 1
 )
 
-// Ready returns from memory why the node should not be asked now, or nil.
+// Ready returns why the node is not ready for sessions; nil: it is. It does not contact the node.
 func (n *Node) Ready() error { return n.state.Load().err }
 
-// Reachable reports from memory whether the node can be asked, ready or not.
+// Reachable reports whether the node responded to the last health check, ready or not. It does not contact the node.
 func (n *Node) Reachable() bool { return n.state.Load().reachable }
 
 // healthCheckResult is the result of a health check over a link.
@@ -72,7 +72,7 @@ func (n *Node) checkHealth(ctx context.Context) {
 		case l := <-checks:
 			running--
 			n.apply(ctx, l)
-		case <-n.kick: // not at once: many failures together must not use up all checks
+		case <-n.kick: // not at once, because many failures together must not use up all checks
 			every = downInterval
 			timer.Reset(every - time.Since(ticked))
 			continue
@@ -140,7 +140,7 @@ func (n *Node) check(ctx context.Context, l *link) *state {
 func isMistrust(err error) bool {
 	_, ours := errors.AsType[*tls.CertificateVerificationError](err)
 	theirs, ok := errors.AsType[*net.OpError](err)
-	return ours || ok && theirs.Op == "remote error" // as crypto/tls calls the peer's alerts
+	return ours || ok && theirs.Op == "remote error" // the name of the peer's alerts in crypto/tls
 }
 
 // untrusted returns the error of a node that rejects our credentials.
@@ -165,8 +165,7 @@ func (n *Node) apply(ctx context.Context, l healthCheckResult) {
 		n.setState(l.state)
 	}
 	if now := n.state.Load(); l.state.silent && !now.reachable {
-		// a check that began before the node came back may have failed after that unary sessions do not notice by
-		// themselves; one may have begun since the previous check
+		// unary sessions that began since the previous check do not notice that the node is silent
 		current.unaryClient.Abort()
 	}
 	if l.link != current {
@@ -192,8 +191,8 @@ func (n *Node) setState(s *state) {
 	}
 }
 
-// dropIdleChannels closes the idle side channels if the node cannot be reached. They may be dead without notice, and
-// each would fail the transfer that it is used for.
+// dropIdleChannels closes the idle side channels if the node cannot be reached, because they may be dead without an
+// error.
 func (n *Node) dropIdleChannels(s *state) {
 	if s.reachable {
 		return
@@ -204,7 +203,7 @@ func (n *Node) dropIdleChannels(s *state) {
 	}
 }
 
-// markLost notes that a call failed because of its connection, and triggers a health check.
+// markLost is called when a call failed because of its connection. It triggers a health check.
 func (n *Node) markLost(err error) {
 	if now := n.state.Load(); now.reachable && isDialError(err) && !errors.Is(err, context.Canceled) {
 		down := &state{err: n.unreachable(err)}
@@ -235,7 +234,7 @@ func (n *Node) closeRetired() {
 	defer n.mu.Unlock()
 	kept := n.retired[:0]
 	for _, l := range n.retired {
-		if rests := l.closeIdle(); !rests || time.Since(l.retired) < idleLimit {
+		if empty := l.closeIdle(); !empty || time.Since(l.retired) < idleLimit {
 			kept = append(kept, l)
 		}
 	}

@@ -20,13 +20,13 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// link is the connections to the node that use the same client certificate. It has one HTTP/2 connection, or several if
-// there are more calls than one can carry, connections for unary sessions, and side channels. Only the caller that
-// opened a channel can claim it in a call.
+// link has the connections to the node with one client certificate. These are an HTTP/2 connection, or several if there
+// are more calls than one can carry, connections for unary sessions, and side channels. A channel can be claimed only
+// in a call with the certificate that opened it.
 type link struct {
 	certificate *tls.Certificate // nil: none
 	transport   *http.Transport
-	pool        *sidechannel.Pool // nil: bulk data is part of the calls
+	pool        *sidechannel.Pool // nil: bulk data is in the calls
 	sessions    internalv1connect.SessionServiceClient
 	refs        packhorsev1connect.RefServiceClient
 	node        internalv1connect.NodeServiceClient
@@ -62,15 +62,14 @@ func (n *Node) newLink() *link {
 	}
 	if !n.InBand && n.Channels != nil {
 		l.pool = sidechannel.NewPool(sidechannel.PoolOptions{
-			Dial:   func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) },
-			Host:   n.host,
-			Header: n.credentials, NoFiles: n.NoFiles, Pump: n.Pump, Idle: n.ChannelIdle, Stall: n.ChannelStall,
-			Metrics: n.Channels, Log: n.Log,
+			Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) },
+			Host: n.host, Header: n.credentials, NoFiles: n.NoFiles, Pump: n.Pump, Idle: n.ChannelIdle,
+			Stall: n.ChannelStall, Metrics: n.Channels, Log: n.Log,
 		})
 	}
 	client := &http.Client{Transport: t}
 	options := connect.WithClientOptions(
-		connect.WithGRPC(), connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxAnswer),
+		connect.WithGRPC(), connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxMessage),
 		connect.WithAcceptCompression("gzip", nil, nil),
 		connect.WithInterceptors(connect.UnaryInterceptorFunc(countUsage)),
 	)
@@ -78,7 +77,7 @@ func (n *Node) newLink() *link {
 	l.unaryClient = &unaryhttp.Client{Limit: unaryTimeout, Silence: unarySilence,
 		Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
 	l.unary = internalv1connect.NewSessionServiceClient(l.unaryClient, base,
-		connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
+		connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil))
 	l.sessions = internalv1connect.NewSessionServiceClient(client, base, options)
 	l.refs = packhorsev1connect.NewRefServiceClient(client, base, options, connect.WithReadMaxBytes(maxRefs))
 	l.node = internalv1connect.NewNodeServiceClient(client, base, options)
@@ -112,7 +111,7 @@ func (l *link) hasCertificate(c *tls.Certificate) bool {
 	return slices.EqualFunc(l.certificate.Certificate, c.Certificate, bytes.Equal)
 }
 
-// healthCheck is gRPC's method (github.com/grpc/grpc, doc/health-checking.md).
+// healthCheck is the method of gRPC's health checking protocol (github.com/grpc/grpc, doc/health-checking.md).
 const healthCheck = "/grpc.health.v1.Health/Check"
 
 // close closes all connections. No session may be in flight.
@@ -124,7 +123,7 @@ func (l *link) close() {
 	}
 }
 
-// closeIdle closes the connections that no session uses. It reports whether none are left.
+// closeIdle closes the connections that no session uses. It reports whether all are closed.
 func (l *link) closeIdle() bool {
 	l.transport.CloseIdleConnections()
 	empty := l.unaryClient.CloseIdle()
@@ -137,8 +136,8 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// dialFailed returns the error of a step whose timeout is limit's deadline. If ctx's own deadline was earlier, the node
-// is not to blame.
+// dialFailed returns the error of a step whose timeout is limit's deadline. It is not a dialError if ctx's own deadline
+// was earlier, because then the node is not the cause.
 func dialFailed(ctx, limit context.Context, err error) error {
 	if own, ok := ctx.Deadline(); ok && errors.Is(err, context.DeadlineExceeded) {
 		if end, _ := limit.Deadline(); end.Equal(own) {
@@ -165,8 +164,7 @@ func (n *Node) dial(ctx context.Context, protocol string, certificate *tls.Certi
 	}
 	config.NextProtos = []string{protocol}
 	if certificate != nil {
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate,
-			error) {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return certificate, nil
 		}
 	}

@@ -8,31 +8,31 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Metrics counts what happens between a gateway and its nodes; router.Router knows which are up. All nodes share one.
+// Metrics counts sessions with nodes and their failures. All nodes of a gateway share one.
 type Metrics struct {
 	calls *prometheus.CounterVec
 	downs *prometheus.CounterVec
 
 	mu    sync.Mutex
-	nodes map[string]int // by name: after a reload a node may be counted twice for a moment
+	nodes map[string]int // number of Nodes by name, which can be two during a reload
 	ready map[string]bool
 }
 
-// NewMetrics makes the metrics.
+// NewMetrics creates the metrics.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_node_calls_total",
-			Help: "Sessions asked of a storage node, by result (ok, or the kind of error).",
+			Help: "Sessions with a storage node, by result (ok, or the kind of error).",
 		}, []string{"node", "result"}),
 		downs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_node_lost_total", Help: "How often a storage node went away.",
+			Name: "packhorse_node_lost_total", Help: "Times that a storage node became unreachable or not ready.",
 		}, []string{"node"}),
 		nodes: make(map[string]int), ready: make(map[string]bool),
 	}
 }
 
-// Collectors lists the metrics for registration.
+// Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.calls, m.downs}
 }
@@ -58,8 +58,8 @@ func (m *Metrics) close(node string) {
 	}
 }
 
-// called counts a session.
-func (m *Metrics) called(node string, err error) {
+// count counts a session.
+func (m *Metrics) count(node string, err error) {
 	result := "ok"
 	if err != nil {
 		result = fault.KindOf(err).String()

@@ -1,5 +1,5 @@
-// Package remote is the gateway's side of a storage node in another process. It has the same methods as the node, and
-// carries them over the node's control API (package control).
+// Package remote is the client of a storage node in another process. It has the same methods as the node, and calls
+// them through the node's control API (package control).
 //
 // Control calls share one HTTP/2 connection. If it is silent, it is pinged, so that calls fail when a node was stopped
 // or disconnected. Bulk data uses the data path in the options. A session with a short response, such as ls-refs of a
@@ -27,7 +27,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 )
 
-// Options configures a Node.
+// Options configure a Node.
 type Options struct {
 	Name    string // in messages to clients, logs, and metric labels
 	Address string // "host:port" or "unix:PATH"
@@ -36,7 +36,7 @@ type Options struct {
 	// replace the old ones.
 	TLS    func() *tls.Config
 	Secret func() string // returns the current shared secret; nil or "": none
-	InBand bool          // bulk data is part of the calls, and does not use side channels
+	InBand bool          // bulk data is in the calls, without side channels
 	// Channels are the metrics of the side channels; nil means InBand.
 	Channels     *sidechannel.Metrics
 	ChannelIdle  time.Duration // how long an idle channel stays open; 0: sidechannel's default
@@ -47,7 +47,7 @@ type Options struct {
 	Log          *slog.Logger
 }
 
-// Node is a storage node in another process. Safe for concurrent use.
+// Node is a storage node in another process. It is safe for concurrent use.
 type Node struct {
 	Options
 	network, address string
@@ -56,7 +56,7 @@ type Node struct {
 
 	link  atomic.Pointer[link]
 	state atomic.Pointer[state]
-	kick  chan struct{} // capacity 1: check the node's health now
+	kick  chan struct{} // has room for one token, which triggers a health check
 	stop  context.CancelFunc
 	done  sync.WaitGroup
 
@@ -72,17 +72,17 @@ const (
 	pingAfter   = 5 * time.Second
 	pingTimeout = 5 * time.Second
 
-	// streamWindow is how many bytes of one response may be in flight. With InBand a slow client makes the gateway hold
-	// that much.
+	// streamWindow is the maximum number of bytes of one response in flight. With InBand the gateway buffers that much for
+	// a slow client.
 	streamWindow = 1 << 20
 	// frameSize is the maximum size of an HTTP/2 frame in bytes. With the default of 16 KiB the node uses a third more
 	// CPU time.
 	frameSize = 256 << 10
 	// maxHeader is the maximum size of the header and of the trailer of a response in bytes. Errors are there.
 	maxHeader = 256 << 10
-	// maxAnswer is the maximum size of a message of the node in bytes, maxRefs of one with refs.
-	maxAnswer = 1 << 20
-	maxRefs   = 4 << 20
+	// maxMessage is the maximum size of a message of the node in bytes, maxRefs of one with refs.
+	maxMessage = 1 << 20
+	maxRefs    = 4 << 20
 
 	idleLimit = 90 * time.Second
 	// unaryTimeout is the maximum duration of a unary session.
@@ -91,7 +91,7 @@ const (
 	unarySilence = 5 * time.Second
 )
 
-// New makes a Node and starts its health checks. Until the first one has ended, the node counts as reachable.
+// New creates a Node and starts its health checks. Until the first one has ended, the node counts as reachable.
 func New(o Options) (*Node, error) {
 	n, err := newNode(o)
 	if err != nil {
@@ -101,7 +101,7 @@ func New(o Options) (*Node, error) {
 	return n, nil
 }
 
-// newNode makes a Node without starting its health checks.
+// newNode creates a Node without starting its health checks.
 func newNode(o Options) (*Node, error) {
 	n := &Node{Options: o, network: "tcp", address: o.Address, host: o.Address, kick: make(chan struct{}, 1)}
 	if path, ok := strings.CutPrefix(o.Address, "unix:"); ok {

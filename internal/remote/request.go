@@ -34,7 +34,7 @@ type requestParts struct {
 func (p *requestParts) next() (*internalv1.RequestData, error) {
 	k, err := 0, error(nil)
 	for m := 0; k < len(p.buf) && err == nil && (k == 0 || !p.stateful); k += m {
-		// not io.ReadFull: it hides a request that was cut off
+		// not io.ReadFull, which hides the error of an interrupted request
 		if p.call != nil && p.call.Err() != nil {
 			return nil, p.call.Err()
 		}
@@ -47,7 +47,7 @@ func (p *requestParts) next() (*internalv1.RequestData, error) {
 	return &p.part, nil
 }
 
-// sendRequest sends the start and the whole request, or the first part of the request of a session with state.
+// sendRequest sends the start and the whole request, or the first part of the request of a stateful session.
 func sendRequest(call connect.StreamingClientConn, start *internalv1.UploadPackStart, parts *requestParts) error {
 	err := call.Send(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{Start: start}})
 	for err == nil && !parts.part.Last && !parts.stateful {
@@ -59,9 +59,9 @@ func sendRequest(call connect.StreamingClientConn, start *internalv1.UploadPackS
 	return err
 }
 
-// requestStream is a request that is sent while its response may arrive: the request of a session with state after its
-// first part, or a push. A goroutine reads it from the client, and holds one part of it. The goroutine ends with the
-// request, with the call, or with an error of either. While a client with state is silent, it waits until the client's
+// requestStream is a request that is sent while its response may arrive: the request of a stateful session after its
+// first part, or a push. A goroutine reads it from the client, and buffers one part of it. The goroutine ends with the
+// request, with the call, or with an error of either. While a stateful client is silent, it waits until the client's
 // connection ends.
 type requestStream struct {
 	request  io.Reader
@@ -80,7 +80,7 @@ type requestStream struct {
 	unwatch func() bool          // stops the abort of the channel with the call
 }
 
-// streamFailure is why the node did not get the whole request.
+// streamFailure is the reason why the node did not get the whole request.
 type streamFailure struct{ err error }
 
 func newRequestStream(request io.Reader, session node.Session,
@@ -91,7 +91,7 @@ func newRequestStream(request io.Reader, session node.Session,
 // start begins to send.
 func (s *requestStream) start() error {
 	if s.started {
-		return s.response.invalid("a second request for the client's data")
+		return s.response.invalid("it requested the client's data twice")
 	}
 	s.started = true
 	go s.run()
@@ -194,8 +194,8 @@ func (s *requestStream) sendByChannel(parts *requestParts, part *internalv1.Requ
 	}
 }
 
-// wait waits until a stateless request was sent whole: an HTTP client reads no response before, and writing to it reads
-// the rest of the request.
+// wait waits until a stateless request was sent completely. An HTTP client does not read the response before, and
+// writing the response would read the rest of the request.
 func (s *requestStream) wait() error {
 	if s == nil || s.stateful || !s.started {
 		return nil
@@ -208,7 +208,7 @@ func (s *requestStream) wait() error {
 	}
 }
 
-// err returns why the node did not get the whole request, as far as that is known.
+// err returns why the node did not get the whole request; nil if that is not known.
 func (s *requestStream) err() error {
 	if failure := s.failure.Load(); failure != nil {
 		return failure.err

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"connectrpc.com/connect"
 
@@ -15,9 +16,10 @@ import (
 
 var _ resolve.Node = (*Node)(nil)
 
-// Resolve is storage.Resolver's, over the node's control API: for up to 10,000 revisions of 1 MiB.
+// Resolve is Resolve of storage.Resolver, through the node's control API. One call can have up to 10,000 revisions of
+// 1 MiB together.
 func (n *Node) Resolve(ctx context.Context, questions []resolve.Question) (results []resolve.Result, err error) {
-	defer func() { n.Metrics.called(n.Name, err) }()
+	defer func() { n.Metrics.count(n.Name, err) }()
 	if s := n.state.Load(); !s.reachable {
 		return nil, s.err
 	}
@@ -33,7 +35,7 @@ func (n *Node) Resolve(ctx context.Context, questions []resolve.Question) (resul
 	}
 	answers := response.Msg.GetResults()
 	if len(answers) != len(questions) {
-		return nil, n.invalidResponse(errors.New("another number of answers than of questions"))
+		return nil, n.invalidResponse(fmt.Errorf("got %d results, want %d", len(answers), len(questions)))
 	}
 	results = make([]resolve.Result, len(questions))
 	for i, answer := range answers {
@@ -53,17 +55,17 @@ func (n *Node) Resolve(ctx context.Context, questions []resolve.Question) (resul
 	return results, nil
 }
 
-// nonsense is the error of an answer that cannot be right.
+// invalidResponse returns the error for a response that violates the protocol.
 func (n *Node) invalidResponse(err error) error {
-	return fault.Wrap(fault.Internal, "the storage node "+n.Name+" gave an answer that cannot be understood", err)
+	return fault.Wrap(fault.Internal, "the storage node "+n.Name+" sent an invalid response", err)
 }
 
 func versionOf(v *packhorsev1.Version) git.Version {
 	return git.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
 }
 
-// Watch is storage.Resolver's, over the node's control API: for up to 10,000 repositories. It ends with the connection,
-// and is not resumed.
+// Watch is Watch of storage.Resolver, through the node's control API. One call can have up to 10,000 repositories. It
+// ends with the connection, and is not resumed.
 func (n *Node) Watch(ctx context.Context, from []resolve.Known, send func(resolve.Event) error) error {
 	if s := n.state.Load(); !s.reachable {
 		return s.err
@@ -87,7 +89,7 @@ func (n *Node) Watch(ctx context.Context, from []resolve.Known, send func(resolv
 	defer stream.Close()
 	for stream.Receive() {
 		m := stream.Msg()
-		if m.GetContinued() { // the last message of the event says as much
+		if m.GetContinued() { // the last message of the event has the same fields
 			continue
 		}
 		path, err := git.ParseRepoPath(m.GetRepository())

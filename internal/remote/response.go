@@ -22,7 +22,7 @@ type response struct {
 	node     *Node
 	pool     *sidechannel.Pool // of the link that the call uses; nil: bulk data is part of the call
 	ctx      context.Context   // of the client's request
-	callCtx  context.Context   // of the call, which may go on for a moment after the client has disconnected
+	callCtx  context.Context   // of the call, which may continue for disconnectDelay after the client has disconnected
 	hangUp   func()            // cancels the call
 	complete *atomic.Bool      // the client has the whole response, and may disconnect
 	call     connect.StreamingClientConn
@@ -37,7 +37,7 @@ type response struct {
 	hasLength bool
 	sent      int64
 	bulk      bool // the data path has been named
-	cutOff    bool // the call ended without an error of the node
+	cutOff    bool // the call ended without an error from the node
 }
 
 // run forwards parts until the last one. Its error is nil only after a complete response.
@@ -63,7 +63,7 @@ func (r *response) run() error {
 			err = r.write(r.part.data)
 		case *internalv1.ResponsePart_Length:
 			if r.hasLength || r.sent > 0 || p.Length > 1<<62 {
-				return r.invalid("an unexpected length")
+				return r.invalid("unexpected length")
 			}
 			r.hasLength, r.length = true, int64(p.Length)
 		case *internalv1.ResponsePart_DataPathRequest:
@@ -80,7 +80,7 @@ func (r *response) run() error {
 		case *internalv1.ResponsePart_End:
 			return r.end(p.End)
 		default:
-			return r.invalid("an unknown part")
+			return r.invalid("unknown part")
 		}
 		if err != nil {
 			return err
@@ -101,7 +101,7 @@ func (r *response) addUpdates(m *internalv1.RefUpdates) error {
 		before, okBefore := objectID(u.GetOldId())
 		after, okAfter := objectID(u.GetNewId())
 		if !okBefore || !okAfter || len(u.GetRef()) > 64<<10 || len(u.GetResult()) > 1<<10 {
-			return r.invalid("an invalid ref update")
+			return r.invalid("invalid ref update")
 		}
 		r.updates = append(r.updates, node.RefUpdate{Ref: u.GetRef(), Old: before, New: after, Result: u.GetResult()})
 	}
@@ -131,7 +131,7 @@ func (r *response) begin() {
 	}
 }
 
-// write sends bytes that are part of the call to the client. It flushes what the node did not wait to fill up.
+// write sends bytes of the call to the client. It flushes after a part that is not full, because the node may wait.
 func (r *response) write(p []byte) error {
 	if err := r.request.wait(); err != nil {
 		return err
@@ -156,14 +156,14 @@ func (r *response) count(n int64) {
 	}
 }
 
-// fullPart is the length in bytes from which the node has filled a part.
+// fullPart is the length of a full part in bytes.
 const fullPart = 128 << 10
 
 // startBulk admits a long response, and names the data path to the node. From a side channel it copies the response,
 // and returns the last part of the call.
 func (r *response) startBulk(cold bool) (*internalv1.End, error) {
 	if r.bulk || r.sent > 0 && (r.request == nil || !r.request.stateful) {
-		return nil, r.invalid("an unexpected request for a data path")
+		return nil, r.invalid("unexpected request for a data path")
 	}
 	if err := r.w.StartBulk(cold); err != nil {
 		return nil, err
@@ -206,17 +206,18 @@ func (r *response) end(end *internalv1.End) error {
 			return result
 		}
 	} else if r.hasLength && r.sent != r.length {
-		return r.invalid("not as long as announced")
+		return r.invalid("another length than announced")
 	} else {
 		r.begin()
 	}
 	if err := r.receive(); !errors.Is(err, io.EOF) && r.ctx.Err() == nil {
-		return r.invalid("more after the end")
+		return r.invalid("a part after the end")
 	}
 	return result
 }
 
-// outcomeOf converts an outcome, once. The resources that git used on the node count for the request of the context.
+// outcomeOf converts an outcome. Call it once, because it adds the resources that git used on the node to the request
+// of the context.
 func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
 	if u := o.GetGit(); u != nil {
 		inflight.From(ctx).AddUsage(inflight.Usage{

@@ -17,9 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
-// requestPartSize is how many bytes of a request go with the call's first message, and the maximum size of the messages
-// that follow. A clone of a repository with 1,500 branches sends a request of 75 KB: the node need not join one
-// message.
+// requestPartSize is the maximum number of bytes of a request in one message. The request for a clone of 1,500 branches
+// has 75 KB, and fits into the first message.
 const requestPartSize = 128 << 10
 
 var (
@@ -30,7 +29,7 @@ var (
 // Advertise implements router.Node.
 func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Session, w node.ResponseWriter) (
 	o node.Outcome, err error) {
-	defer func() { n.Metrics.called(n.Name, err) }()
+	defer func() { n.Metrics.count(n.Name, err) }()
 	if n.usesUnary(session) {
 		if o, err, done := n.unarySession(ctx, repo, session, nil, w); done {
 			return o, err
@@ -55,7 +54,7 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Se
 // UploadPack implements router.Node. A stateless request is sent whole before the response is read.
 func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader,
 	w node.ResponseWriter) (o node.Outcome, err error) {
-	defer func() { n.Metrics.called(n.Name, err) }()
+	defer func() { n.Metrics.count(n.Name, err) }()
 	buf := requestBuffers.Get().(*[requestPartSize]byte)
 	defer requestBuffers.Put(buf)
 	parts := &requestParts{request: request, buf: buf, stateful: !session.Stateless}
@@ -89,13 +88,12 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.S
 	})
 }
 
-// ReceivePack implements router.Node. The request is not read before the node has admitted the push: until then another
-// node may be asked. Its bytes pass through user space: they come from net/http's body or an SSH channel, which the
-// kernel does not know.
+// ReceivePack implements router.Node. The request is not read before the node has admitted the push, because until then
+// another node may take it. Its bytes pass through user space, because they come from a body of net/http or an SSH
+// channel.
 func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.Session, pusher node.Pusher,
-	request io.Reader,
-	w node.ResponseWriter) (o node.Outcome, err error) {
-	defer func() { n.Metrics.called(n.Name, err) }()
+	request io.Reader, w node.ResponseWriter) (o node.Outcome, err error) {
+	defer func() { n.Metrics.count(n.Name, err) }()
 	session.Service = protocol.ReceivePack
 	stream := newRequestStream(request, session, func(d *internalv1.RequestData) any {
 		return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Data{Data: d}}
@@ -129,9 +127,9 @@ func sessionMessage(s node.Session) *internalv1.Session {
 // pathMessage returns the message of a call that names the path of its bulk data.
 type pathMessage func(*internalv1.DataPath) any
 
-// disconnectDelay is how long a call goes on after its client has disconnected. A client that has its whole response
-// disconnects at once, maybe before this side knows that the response was complete. To cancel the call then would cost
-// the side channel, and count a complete response as cancelled.
+// disconnectDelay is how long a call continues after its client has disconnected. A client may disconnect as soon as it
+// has its whole response, before the end of the call arrives here. Cancelling the call then would close the side
+// channel, and count a complete response as cancelled.
 const disconnectDelay = 50 * time.Millisecond
 
 // session runs one session. begin opens the call and sends the request, except for the part that stream sends while the
@@ -207,7 +205,7 @@ func (n *Node) session(client context.Context, w node.ResponseWriter, stream *re
 	return r.outcome, err
 }
 
-// failed returns the error of a call: the node's own, or that the node did not answer.
+// failed returns the error of a call: the node's own, or that the node is unreachable.
 func (n *Node) failed(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:

@@ -18,7 +18,7 @@ import (
 // maxUnary is the maximum size in bytes of a request that is one message.
 const maxUnary = 64 << 10
 
-// isFetch reports whether a request of protocol version 2 asks for a pack, or may lead to one. Its response is long.
+// isFetch reports whether a request of protocol version 2 may be for a pack. Its response is long.
 func isFetch(request []byte) bool {
 	const lengthDigits = 4
 	return len(request) < lengthDigits || bytes.HasPrefix(request[lengthDigits:], []byte("command=fetch"))
@@ -34,8 +34,7 @@ func (n *Node) usesUnary(session node.Session) bool {
 // unarySession runs a session of one message each way. data is the whole request, or nil for an advertisement. done is
 // false if the response is too long: then nothing was sent to the client.
 func (n *Node) unarySession(ctx context.Context, repo git.RepoPath, session node.Session, data []byte,
-	w node.ResponseWriter) (
-	o node.Outcome, err error, done bool) {
+	w node.ResponseWriter) (o node.Outcome, err error, done bool) {
 	if s := n.state.Load(); !s.reachable {
 		return o, s.err, true
 	}
@@ -59,7 +58,7 @@ func (n *Node) unarySession(ctx context.Context, repo git.RepoPath, session node
 	}
 	r := response{node: n, ctx: ctx, w: w}
 	if m.GetEnd() == nil {
-		return o, r.invalid("no end"), true
+		return o, r.invalid("missing end"), true
 	}
 	if m.GetEnd().GetFault() == nil {
 		w.SetLength(int64(len(m.GetData())))

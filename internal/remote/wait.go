@@ -10,9 +10,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
-// Wait is storage.Node's, over the node's control API.
+// Wait is Wait of storage.Node, through the node's control API.
 func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what node.WaitCondition) (seen git.Version, err error) {
-	defer func() { n.Metrics.called(n.Name, err) }()
+	defer func() { n.Metrics.count(n.Name, err) }()
 	if s := n.state.Load(); !s.reachable {
 		return seen, s.err
 	}

@@ -193,7 +193,7 @@ func (s *Source) Heads(ctx context.Context, repository git.RepoPath,
 }
 
 func errAnswer(format string, args ...any) error {
-	return errBegun{fault.Wrap(fault.Internal, "the storage node answered with what cannot be understood",
+	return errBegun{fault.Wrap(fault.Internal, "the storage node sent an invalid response",
 		fmt.Errorf(format, args...))}
 }
 
