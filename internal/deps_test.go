@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -299,11 +300,45 @@ func TestServerImports(t *testing.T) {
 			module + "internal/bench": "packhorse-bench", module + "internal/compare": "packhorse-bench",
 			"github.com/sourcegraph/zoekt": "packhorse-search", "github.com/go-enry": "packhorse-search",
 			module + "internal/search/worker": "packhorse-search", "github.com/chromedp": "tests",
+			"google.golang.org/grpc": "tests", "golang.org/x/net/trace": "packhorse-search",
 		} {
 			if strings.HasPrefix(path, barred) {
 				t.Errorf("cmd/packhorse imports %s, which only %s may", path, user)
 			}
 		}
+	}
+}
+
+// The server is small because the linker removes methods that are never called. It keeps all exported methods as soon as
+// one function that is linked looks up methods by name with reflection, and the server then has 54 instead of 31 MB.
+// Templates do so (text/template, html/template, cobra's SetVersionTemplate), the debug pages of golang.org/x/net/trace
+// and thus grpc-go, and GraphQL libraries that call resolvers by name (graph-gophers). An import alone is harmless.
+func TestServerIsSmall(t *testing.T) {
+	const most = 35_000_000 // bytes
+	program := filepath.Join(t.TempDir(), "packhorse")
+	cmd := exec.Command("go", "build", "-ldflags=-s -w -dumpdep", "-o", program, "../cmd/packhorse")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	graph, err := cmd.CombinedOutput() // lines "FUNCTION <FLAGS> -> FUNCTION" of what is linked
+	if err != nil {
+		t.Fatalf("go build: %v\n%.2000s", err, graph)
+	}
+	if !bytes.Contains(graph, []byte("main.main -> ")) {
+		t.Fatalf("the linker printed no dependencies: %.2000s", graph)
+	}
+	found := map[string]bool{}
+	for line := range bytes.Lines(graph) {
+		if name, _, ok := bytes.Cut(line, []byte(" <ReflectMethod>")); ok && !found[string(name)] {
+			found[string(name)] = true
+			t.Errorf("cmd/packhorse links %s, which looks up methods by name: find its caller with go build -ldflags=-dumpdep",
+				name)
+		}
+	}
+	info, err := os.Stat(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > most {
+		t.Errorf("cmd/packhorse has %d bytes, want at most %d", info.Size(), most)
 	}
 }
 
