@@ -18,17 +18,17 @@ var embedded embed.FS
 
 const assetPath = "/-/assets/"
 
-// asset is a file that pages refer to, by a name that changes with its content.
+// asset is a file that pages load. Its URL changes with its content.
 type asset struct {
 	contentType string
 	data        []byte
 }
 
-// assetTypes are the kinds of assets that there are.
+// assetTypes are the content types by extension.
 var assetTypes = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
 	".svg": "image/svg+xml"}
 
-// loadAssets reads what is embedded. names gives the URL of each by its name.
+// loadAssets reads the embedded files. names maps the name of each to its URL.
 func loadAssets() (byURL map[string]asset, names map[string]string, err error) {
 	entries, err := embedded.ReadDir("assets")
 	if err != nil {
@@ -62,12 +62,12 @@ func (p *Pages) asset(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// securityPolicy lets pages load what they come with, from here, and nothing else: no script or style stands in a page.
+// securityPolicy lets pages load files of this server and nothing else. Inline scripts and styles are forbidden.
 const securityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src " +
 	"'self'; form-action 'self'; " +
 	"base-uri 'none'; frame-ancestors 'none'"
 
-// secure sets the headers of all that a browser shows.
+// secure sets the headers of all pages and assets.
 func secure(h http.Header) {
 	h.Set("Content-Security-Policy", securityPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -76,5 +76,5 @@ func secure(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// searchURL is the page that shows what a query finds.
+// searchURL returns the path of the page with the results of a query.
 func searchURL(query string) string { return searchPath + "?q=" + url.QueryEscape(query) }

@@ -22,10 +22,10 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// browserTime is for everything that a browser does in a test; it is there so that one that hangs ends.
+// browserTime limits the whole test, for browsers that hang.
 const browserTime = 2 * time.Minute
 
-// browser starts a Chromium, or says why there is none. `make test-browser` asks for it.
+// browser starts Chromium for `make test-browser`. Otherwise it skips the test.
 func browser(t *testing.T) context.Context {
 	t.Helper()
 	if os.Getenv("PACKHORSE_TEST_BROWSER") == "" {
@@ -50,7 +50,7 @@ func browser(t *testing.T) context.Context {
 	if err := chromedp.Do(first); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = chromedp.Cancel(first) }) // what it has to say of its end is no news
+	t.Cleanup(func() { _ = chromedp.Cancel(first) }) // its error at the end does not matter
 	return first
 }
 
@@ -78,7 +78,7 @@ func newTab(t *testing.T, in context.Context, base string) *tab {
 		switch e := event.(type) {
 		case *runtime.EventExceptionThrown:
 			complain("exception", e.ExceptionDetails.Text)
-		case *log.EventEntryAdded: // also what the security policy forbade
+		case *log.EventEntryAdded: // also violations of the security policy
 			if e.Entry.Source != log.EntrySourceNetwork {
 				complain("console", e.Entry.Text)
 			}
@@ -103,7 +103,7 @@ func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// eval gives what an expression is.
+// eval returns the value of an expression.
 func eval[V any](b *tab, expression string) V {
 	b.Helper()
 	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[V](expression))
@@ -113,7 +113,7 @@ func eval[V any](b *tab, expression string) V {
 	return v
 }
 
-// until waits for an expression to be true, on whichever page there is by then.
+// until waits until an expression is true, also on a later page.
 func (b *tab) until(expression string) {
 	b.Helper()
 	limit, cancel := context.WithTimeout(b.ctx, browserTime/5)
@@ -158,7 +158,7 @@ func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	return r
 }
 
-// look is a size of window and a scheme of colours.
+// look is a window size and a colour scheme.
 type look struct {
 	name          string
 	width, height int64
@@ -180,7 +180,7 @@ func (b *tab) wear(l look) {
 		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 }
 
-// shot writes a picture of the window, if somebody wants to see it.
+// shot writes a screenshot if PACKHORSE_SCREENSHOTS is set.
 func (b *tab) shot(name string) {
 	b.Helper()
 	dir := os.Getenv("PACKHORSE_SCREENSHOTS")
@@ -199,7 +199,7 @@ func (b *tab) shot(name string) {
 	}
 }
 
-// fits holds a page to the window's width.
+// fits checks that a page is not wider than the window.
 func (b *tab) fits(what string) {
 	b.Helper()
 	if wide := eval[float64](b, "document.documentElement.scrollWidth - document.documentElement.clientWidth"); wide > 0 {
@@ -271,7 +271,7 @@ func TestBrowser(t *testing.T) {
 				WindowsVirtualKeyCode: 191})
 		}
 		b.until(`document.activeElement.name == "q"`)
-		b.press("kindNames" + kb.Enter) // in the place of what was there
+		b.press("kindNames" + kb.Enter) // replaces the query
 		b.until(`document.querySelector("mark")?.textContent == "kindNames"`)
 		eval[chromedp.Void](b, "history.back()")
 		b.until(`document.querySelector("mark")?.textContent == "RetryAfter" && document.querySelector("input[name=q]").value == "RetryAfter"`)

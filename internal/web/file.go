@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	maxShown   = 2 << 20 // bytes of a file that is shown
-	binarySign = 8000    // bytes at the begin of a file among which a NUL makes it binary, as git has it
+	maxShown   = 2 << 20 // bytes of a file
+	binarySign = 8000    // a NUL among so many first bytes makes a file binary, as in Git
 	modeLink   = 0o120000
 	modeProg   = 0o100755
 )
 
-// namedFile is what a URL of a file names.
+// namedFile is the file that a URL names.
 type namedFile struct {
 	repository, path string
 	commit           git.ObjectID
 }
 
-// parseFile reads the path of a file's page: the first component that is a full object ID is the commit, before it
-// stands the repository, behind it the file.
+// parseFile parses the path of a file's page: repository, commit, path of the file. The first component that is a full
+// object ID is the commit.
 func parseFile(path string) (f namedFile, err error) {
 	rest := strings.TrimPrefix(path, filePath)
 	for at := 0; at < len(rest); {
@@ -47,7 +47,7 @@ func parseFile(path string) (f namedFile, err error) {
 		"The address of a file is %sREPOSITORY/COMMIT/PATH, with the full ID of the commit.", filePath)
 }
 
-// filePage shows a file.
+// filePage is the content of a file's page.
 type filePage struct {
 	page
 	Repo, RepoURL, Name string
@@ -62,7 +62,7 @@ type filePage struct {
 
 type crumb struct{ Name, URL string }
 
-// errNoFile is the same for what is not there and what may not be known of.
+// errNoFile is the error for files that do not exist and for those that the visitor may not read.
 func errNoFile() error {
 	return fault.New(fault.NotFound, "This commit does not have this file, or is no longer on a branch.")
 }
@@ -70,14 +70,14 @@ func errNoFile() error {
 func (p *Pages) file(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	named, err := parseFile(r.URL.Path)
 	if err != nil {
-		return p.apologise(w, r, v, err)
+		return p.showError(w, r, v, err)
 	}
 	repository, err := git.ParseRepoPath(named.repository)
 	if err != nil || p.Files == nil {
-		return p.apologise(w, r, v, errNoFile())
+		return p.showError(w, r, v, errNoFile())
 	}
 	err = v.May(r.Context(), repository)
-	if fault.Is(err, fault.NotFound) { // of what may not be known the answer takes as long as of what is not there
+	if fault.Is(err, fault.NotFound) { // equal work, so that time does not reveal hidden repositories
 		repository, err = absent(repository), nil
 	}
 	var file git.File
@@ -85,17 +85,17 @@ func (p *Pages) file(w http.ResponseWriter, r *http.Request, v Visitor) error {
 		file, err = p.Files.File(r.Context(), repository, named.commit, named.path, maxShown)
 	}
 	if fault.Is(err, fault.NotFound) {
-		return p.apologise(w, r, v, errNoFile())
+		return p.showError(w, r, v, errNoFile())
 	}
 	if err != nil {
-		return p.apologise(w, r, v, err)
+		return p.showError(w, r, v, err)
 	}
 	f := p.newFilePage(named, file, v.Name())
 	return p.send(w, r, http.StatusOK, "file", p.layout(f.page, f.view()))
 }
 
-// absent names what is in nobody's repository: what begins so is a node's own, and never served. It is as deep as a
-// repository's path.
+// absent returns the path of a repository that does not exist, about as long as another path. Nodes never serve paths
+// with this prefix.
 func absent(repository git.RepoPath) git.RepoPath {
 	name := repository.String()
 	path, err := git.ParseRepoPath(".packhorse/absent/" + name[:min(len(name), git.MaxRepoPath/2)])
@@ -127,10 +127,10 @@ func (p *Pages) newFilePage(named namedFile, file git.File, visitor string) file
 	}
 	switch {
 	case file.Data == nil && file.Size > 0:
-		f.Why, f.Advice = "This file is too large to show", "It has "+f.Size+"; at most "+humanize.IBytes(maxShown)+" are shown. "+
-			"Clone the repository to read it."
+		f.Why, f.Advice = "This file is too large to show", "It has "+f.Size+"; at most "+humanize.IBytes(maxShown)+
+			" are shown. Clone the repository to read it."
 	case file.Size == 0:
-		f.Why, f.Advice = "This file is empty", "It has no bytes."
+		f.Why, f.Advice = "This file is empty", "It has 0 bytes."
 	case bytes.IndexByte(file.Data[:min(len(file.Data), binarySign)], 0) >= 0:
 		f.Why, f.Advice = "This file is binary", "Clone the repository to read it."
 	default:
@@ -179,7 +179,7 @@ func writeLineStart(b *strings.Builder, n int) {
 		`"></a><code>`)
 }
 
-// short is an object ID for people.
+// short returns the start of an object ID.
 func short(id string) string {
 	if len(id) > 10 {
 		return id[:10]
@@ -187,10 +187,10 @@ func short(id string) string {
 	return id
 }
 
-// inRepository is a query for one repository.
+// inRepository returns a query for one repository.
 func inRepository(repository string) string { return "repo:^" + pattern(schema.Name(repository)) + "$" }
 
-// pattern is a regular expression for a text, without what ends a word of a query.
+// pattern returns a regular expression that matches text and is one word of a query.
 func pattern(text string) string {
 	return strings.NewReplacer(" ", `\x20`, `"`, `\x22`, "'", `\x27`, "\t", `\x09`).Replace(regexp.QuoteMeta(text))
 }

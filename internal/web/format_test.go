@@ -6,7 +6,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
-// result is a result as the API has it; n: how many matches.
+// result returns a result in the format of the API and its number of matches.
 func result(repository, name, text, word string, fold bool) (element []byte, n int) {
 	f := schema.File{Repository: repository, Path: name, Commit: commitA, Branches: []string{"main"}}
 	if strings.HasSuffix(name, ".go") {
@@ -40,7 +40,7 @@ func result(repository, name, text, word string, fold bool) (element []byte, n i
 	return schema.API.Append(nil, &f), n
 }
 
-// lower keeps every byte in its place.
+// lower converts ASCII letters and keeps the offsets of bytes.
 func lower(s string) string {
 	b := []byte(s)
 	for i, c := range b {

@@ -13,11 +13,11 @@ import (
 
 const (
 	maxPainted = 256 << 10   // bytes of a file that is highlighted
-	paintTime  = time.Second // how long a page waits for that
-	maxLine    = 8 << 10     // bytes of a line that are shown
+	paintTime  = time.Second // for the highlighting of one file
+	maxLine    = 8 << 10     // bytes shown of a line
 )
 
-// What became of a file's highlighting.
+// Results of highlighting.
 const (
 	paintOK    = "ok"
 	paintNone  = "none"
@@ -26,12 +26,9 @@ const (
 	paintBusy  = "busy"
 )
 
-// The lexers are read when a process of ours begins, whatever it is for: 5 ms and 3 MB. Their package does so where its
-// variables are made, from files that are embedded in it and nowhere else, so without a copy of these there is no later
-// moment for it.
-
-// painter finds out what is what in a file's text. The regular expressions that it does so with go back and forth, and
-// there are texts on which they do so for long: it works within limits, and text without colours is always to be had.
+// painter highlights files with the lexers of chroma. Their regular expressions backtrack, and some texts take very
+// long. So time and the number of files at once are limited, and a file is shown without colours if a limit is reached.
+// Chroma parses its lexers when the process starts, which takes 5 ms and 3 MB.
 type painter struct {
 	metrics *PageMetrics
 	seats   chan struct{}
@@ -39,17 +36,17 @@ type painter struct {
 }
 
 func newPainter(m *PageMetrics) *painter {
-	// the rest is for those who fetch
+	// the other processors are for Git clients
 	return &painter{metrics: m, seats: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
 func (p *painter) wait() { p.running.Wait() }
 
-// span is text of one class; "": no special one.
+// span is text of one class of the style sheet; "" is plain text.
 type span struct{ class, text string }
 
-// spans cuts a file's text into spans, and tells what became of that: one span is what is left where it was not done.
-// The language may be known all the same.
+// spans splits a file's text into spans and returns its language, if known, and the result: paintOK and so on. Without
+// highlighting the whole text is one span.
 func (p *painter) spans(name, text string) (spans []span, language, result string) {
 	spans = []span{{text: text}}
 	lexer := lexers.Match(path.Base(name))
@@ -68,7 +65,7 @@ func (p *painter) spans(name, text string) (spans []span, language, result strin
 	return spans, language, result
 }
 
-// paint waits for a lexer, and for its turn, but not for long.
+// paint runs a lexer. It waits for a seat and for the lexer for at most paintTime.
 func (p *painter) paint(lexer chroma.Lexer, text string) (spans []span, result string) {
 	plain := []span{{text: text}}
 	late := time.NewTimer(paintTime)
@@ -95,10 +92,10 @@ func (p *painter) paint(lexer chroma.Lexer, text string) (spans []span, result s
 	return spans, paintOK
 }
 
-// tokens runs a lexer over a text; nil: it did not come to its end in time, or to another text than it was given.
+// tokens runs a lexer over a text. It returns nil if the lexer fails, is late, or changes the text.
 func tokens(lexer chroma.Lexer, text string, end time.Time) (spans []span) {
 	defer func() {
-		if recover() != nil { // a lexer with a bug in it is no reason to show nothing
+		if recover() != nil { // a lexer has a bug: the file is shown without colours
 			spans = nil
 		}
 	}()
@@ -113,7 +110,7 @@ func tokens(lexer chroma.Lexer, text string, end time.Time) (spans []span) {
 			return nil
 		}
 		value := token.Value
-		if at+len(value) > len(text) { // lexers may want a newline at the end
+		if at+len(value) > len(text) { // some lexers add a newline at the end
 			value = value[:len(text)-at]
 		}
 		if text[at:at+len(value)] != value {
@@ -133,14 +130,15 @@ func tokens(lexer chroma.Lexer, text string, end time.Time) (spans []span) {
 	return spans
 }
 
-// classOf is the style sheet's name for a kind of token.
+// classOf returns the class of a kind of token in the style sheet.
 func classOf(t chroma.TokenType) string {
 	switch t {
 	case chroma.KeywordType, chroma.NameClass, chroma.NameNamespace, chroma.NameException:
 		return "t"
 	case chroma.NameFunction, chroma.NameFunctionMagic, chroma.NameTag:
 		return "f"
-	case chroma.NameBuiltin, chroma.NameBuiltinPseudo, chroma.NameDecorator, chroma.NameAttribute, chroma.NameConstant, chroma.NameEntity, chroma.NameLabel:
+	case chroma.NameBuiltin, chroma.NameBuiltinPseudo, chroma.NameDecorator, chroma.NameAttribute, chroma.NameConstant,
+		chroma.NameEntity, chroma.NameLabel:
 		return "b"
 	case chroma.GenericDeleted, chroma.GenericError, chroma.Error:
 		return "x"
@@ -170,7 +168,7 @@ func classOf(t chroma.TokenType) string {
 	return ""
 }
 
-// writeCode writes text as numbered lines. It gives their number.
+// writeCode writes text as numbered lines and returns their number.
 func writeCode(b *strings.Builder, spans []span) (lines int) {
 	l := lineWriter{b: b}
 	for _, s := range spans {
@@ -194,8 +192,8 @@ func writeCode(b *strings.Builder, spans []span) (lines int) {
 type lineWriter struct {
 	b     *strings.Builder
 	lines int
-	open  bool // a line
-	bytes int  // of it
+	open  bool // a line has begun
+	bytes int  // of the line
 }
 
 func (l *lineWriter) begin() {

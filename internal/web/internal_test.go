@@ -20,13 +20,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The clock of the regular expressions that highlight runs for a while after the last of them.
+	// The clock of regexp2 runs for a while after its last use.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/dlclark/regexp2/v2.runClock"))
 }
 
 var tags = regexp.MustCompile(`<[^>]*>`)
 
-// Highlighting changes nothing of the text, whatever that is.
+// Highlighting does not change the text.
 func TestCodeIsTheText(t *testing.T) {
 	t.Parallel()
 	p := newPainter(NewPageMetrics())
@@ -53,11 +53,11 @@ func TestCodeIsTheText(t *testing.T) {
 	})
 }
 
-// What takes too long, or has no place, is shown without colours.
+// A file is shown without colours if highlighting is late, busy or refused.
 func TestPaintEnds(t *testing.T) {
 	t.Parallel()
 	if spans := tokens(lexers.Get("go"), "package a\n", time.Now().Add(-time.Second)); spans != nil {
-		t.Error("it went on after its time")
+		t.Errorf("tokens after the deadline = %v, want nil", spans)
 	}
 	p := newPainter(NewPageMetrics())
 	for range cap(p.seats) {
@@ -65,10 +65,10 @@ func TestPaintEnds(t *testing.T) {
 	}
 	if spans, language, result := p.spans("a.go", "package a\n"); len(spans) != 1 || language != "Go" ||
 		result != paintBusy {
-		t.Error(spans, language, result)
+		t.Errorf("spans without a free seat = %v, %q, %q; want 1 span, Go, busy", spans, language, result)
 	}
 	if spans, _, result := p.spans("a.go", strings.Repeat("x ", maxPainted)); len(spans) != 1 || result != paintLarge {
-		t.Error("a large file is highlighted")
+		t.Errorf("large file: %d spans, result %q; want 1 and large", len(spans), result)
 	}
 }
 
@@ -139,12 +139,12 @@ func TestMarks(t *testing.T) {
 			"…" + strings.Repeat("x", leadBytes) + "[needle]" + strings.Repeat("y", shownBytes-leadBytes-6) + "…"},
 	} {
 		if got := show(marked(test.text, inBytes(test.text, test.ranges))); got != test.want {
-			t.Errorf("%.20q: %q", test.text, got)
+			t.Errorf("marked(%.20q) = %q, want %q", test.text, got, test.want)
 		}
 	}
 }
 
-// unescape is what a server finds in Request.URL.Path.
+// unescape returns the path that a server receives in Request.URL.Path.
 func unescape(t rapid.TB, address string) string {
 	t.Helper()
 	u, err := url.Parse(address)
@@ -154,7 +154,7 @@ func unescape(t rapid.TB, address string) string {
 	return u.Path
 }
 
-// The examples are queries, and mean what is said of them.
+// The examples are valid queries.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	for _, e := range examples {
@@ -168,7 +168,7 @@ func TestExamples(t *testing.T) {
 			q.Root.Atoms(func(n *query.Node) { expression = expression || n.Regexp })
 		}
 		if strings.Contains(e.Says, "regular expression") && !expression {
-			t.Errorf("%s is no regular expression", e.Query)
+			t.Errorf("example %q has no regular expression, but its description mentions one", e.Query)
 		}
 	}
 }

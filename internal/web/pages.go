@@ -21,20 +21,19 @@ const (
 
 // Files reads files of commits. Safe for concurrent use.
 type Files interface {
-	// File gives a file of a commit that a visible ref reaches; of one that has more than limit bytes no data. NotFound:
-	// there is no such repository, commit or file, or it cannot be seen; Invalid: what is there is no file.
+	// File returns a file of a commit that a visible ref reaches, without data if it has more than limit bytes. Errors:
+	// NotFound if the repository, commit or file does not exist or is hidden; Invalid if the path is not a file.
 	File(ctx context.Context, repository git.RepoPath, commit git.ObjectID, path string, limit int64) (git.File, error)
 }
 
-// PageOptions is what pages show.
+// PageOptions are the options of Pages.
 type PageOptions struct {
-	Searcher search.Searcher // nil: nothing is searched
-	Files    Files           // nil: no file is shown
-	Metrics  *PageMetrics    // nil: none that anybody sees
+	Searcher search.Searcher // nil: searches fail as unavailable
+	Files    Files           // nil: no file exists
+	Metrics  *PageMetrics    // nil: not exported
 }
 
-// Pages are for people with browsers. They work without JavaScript, and load nothing from elsewhere. The owner closes
-// them.
+// Pages serves the pages for browsers. Safe for concurrent use. The owner closes it.
 type Pages struct {
 	PageOptions
 	assets     map[string]asset  // by path
@@ -42,7 +41,7 @@ type Pages struct {
 	paint      *painter
 }
 
-// NewPages makes the pages.
+// NewPages returns Pages.
 func NewPages(o PageOptions) (*Pages, error) {
 	if o.Metrics == nil {
 		o.Metrics = NewPageMetrics()
@@ -51,23 +50,23 @@ func NewPages(o PageOptions) (*Pages, error) {
 	return &Pages{PageOptions: o, assets: assets, assetPaths: paths, paint: newPainter(o.Metrics)}, err
 }
 
-// Close waits for what works for pages.
+// Close waits until highlighting has ended.
 func (p *Pages) Close() { p.paint.wait() }
 
-// Has tells whether a path below /-/ is that of a page.
+// Has reports whether a path belongs to a page.
 func (p *Pages) Has(path string) bool {
 	return path == "/" || path == "/-/" || path == searchPath || strings.HasPrefix(path, filePath) ||
 		strings.HasPrefix(path, assetPath)
 }
 
-// Visitor is who asks. Not safe for concurrent use.
+// Visitor is the user of a page. Not safe for concurrent use.
 type Visitor interface {
 	search.Visitor
 	// May fails as a fetch of the repository would: Unauthenticated, NotFound, Unavailable.
 	May(ctx context.Context, repository git.RepoPath) error
 }
 
-// Serve answers a request for a page. What it returns an error for, it did not answer.
+// Serve answers a request for a page. If it returns an error, it has sent no response.
 func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -106,14 +105,14 @@ func (p *Pages) send(w http.ResponseWriter, r *http.Request, status int, name st
 	return err
 }
 
-// apologise shows errors to which a browser has nothing to add; others are for the server to answer.
-func (p *Pages) apologise(w http.ResponseWriter, r *http.Request, v Visitor, err error) error {
+// showError sends a page for errors that another request or credentials cannot change. It returns others to the caller.
+func (p *Pages) showError(w http.ResponseWriter, r *http.Request, v Visitor, err error) error {
 	status, heading := 0, ""
 	switch fault.KindOf(err) {
 	case fault.NotFound:
 		status, heading = http.StatusNotFound, "Not found"
 	case fault.Invalid:
-		status, heading = http.StatusBadRequest, "That cannot be shown"
+		status, heading = http.StatusBadRequest, "Invalid request"
 	case fault.Corrupt:
 		status, heading = http.StatusInternalServerError, "The repository is damaged"
 	default:

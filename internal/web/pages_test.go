@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
-// get asks for a page, and follows no redirect.
+// get requests a page. It does not follow redirects.
 func get(t *testing.T, url string) (*http.Response, string) {
 	t.Helper()
 	return send(t, http.MethodGet, url)
@@ -40,7 +40,7 @@ func send(t *testing.T, method, url string) (*http.Response, string) {
 	return r, string(body)
 }
 
-// ours are the elements that pages are made of.
+// ours are the elements that pages may contain.
 var ours = []string{
 	"html", "head", "meta", "title", "link", "script", "body", "div", "form", "a", "img", "span", "label", "input", "kbd",
 	"button", "main", "h1", "h2", "h3", "p",
@@ -48,8 +48,8 @@ var ours = []string{
 	"details", "summary", "small", "pre", "strong",
 }
 
-// clean holds a page to elements of ours, without scripts, styles and addresses from elsewhere, and gives its text and
-// where it links to.
+// clean checks that a page has only our elements, no inline scripts or styles, and no addresses of other hosts. It
+// returns its text and links.
 func clean(t *testing.T, page string) (text string, links []string) {
 	t.Helper()
 	doc, err := html.Parse(strings.NewReader(page))
@@ -65,12 +65,12 @@ func clean(t *testing.T, page string) (text string, links []string) {
 			continue
 		}
 		if !slices.Contains(ours, n.Data) {
-			t.Errorf("there is an element %s", n.Data)
+			t.Errorf("the page has an element %s, want only %q", n.Data, ours)
 		}
 		if n.Data == "script" {
 			scripts++
 			if n.FirstChild != nil {
-				t.Error("a script stands in the page")
+				t.Error("the page has an inline script")
 			}
 		}
 		for _, a := range n.Attr {
@@ -82,13 +82,13 @@ func clean(t *testing.T, page string) (text string, links []string) {
 			}
 			if u, err := url.Parse(a.Val); err != nil || u.Host != "" || u.Scheme != "" || u.Path != "" &&
 				!strings.HasPrefix(u.Path, "/-/") {
-				t.Errorf("%s leads to %q", n.Data, a.Val)
+				t.Errorf("%s has the address %q, want a path below /-/", n.Data, a.Val)
 			}
 			links = append(links, a.Val)
 		}
 	}
 	if scripts != 1 {
-		t.Errorf("%d scripts", scripts)
+		t.Errorf("the page has %d scripts, want 1", scripts)
 	}
 	return text, links
 }
@@ -98,8 +98,10 @@ func TestPagesAreSafe(t *testing.T) {
 	w := newWorld(t)
 	base := serve(t, w, visitor{name: `<img src=x onerror=alert(1)>"'`}).URL
 	hostile := `"><script>alert(1)</script>'<!--{{.}}` + "\u202e\x00\xff"
-	paths := []string{"/-/search", "/-/search?q=needle", "/-/search?q=%3Cscript%3E&n=999999999999", "/-/search?q=" + url.QueryEscape(hostile), "/-/search?%zz",
-		"/-/search?q=" + strings.Repeat("x", 20_000), "/-/blob/", "/-/blob/%3Cscript%3E/x", "/-/search?q=)(", "/-/blob/hostile/" + commitA + "/%3Cimg%20src=x%20onerror=alert(1)%3E"}
+	paths := []string{"/-/search", "/-/search?q=needle", "/-/search?q=%3Cscript%3E&n=999999999999",
+		"/-/search?q=" + url.QueryEscape(hostile), "/-/search?%zz",
+		"/-/search?q=" + strings.Repeat("x", 20_000), "/-/blob/", "/-/blob/%3Cscript%3E/x", "/-/search?q=)(",
+		"/-/blob/hostile/" + commitA + "/%3Cimg%20src=x%20onerror=alert(1)%3E"}
 	for name := range w.files["hostile"] {
 		u := url.URL{Path: "/-/blob/hostile/" + commitA + "/" + name}
 		paths = append(paths, u.EscapedPath())
@@ -111,14 +113,15 @@ func TestPagesAreSafe(t *testing.T) {
 			t.Fatalf("on %s", path)
 		}
 		h := r.Header
-		if policy := h.Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") ||
+		if policy := h.Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") ||
+			strings.Contains(policy, "unsafe") ||
 			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Content-Type") != "text/html; charset=utf-8" {
 			t.Fatalf("%s: %s %v", path, r.Status, h)
 		}
 	}
 }
 
-// What is linked to is there: assets, examples, and each file that was found, whatever its name.
+// All links work: assets, examples, and each file in the results, whatever its name.
 func TestLinksLead(t *testing.T) {
 	t.Parallel()
 	base := serve(t, newWorld(t), visitor{}).URL
@@ -135,14 +138,14 @@ func TestLinksLead(t *testing.T) {
 			}
 			r, body := get(t, base+link)
 			if r.StatusCode != http.StatusOK {
-				t.Errorf("%s: %s %s", link, r.Status, body)
+				t.Errorf("link %s: status %s, want 200: %s", link, r.Status, body)
 			}
 			if strings.HasPrefix(link, "/-/assets/") && !strings.Contains(r.Header.Get("Cache-Control"), "immutable") {
-				t.Errorf("%s is not to be kept", link)
+				t.Errorf("%s: Cache-Control = %q, want immutable", link, r.Header.Get("Cache-Control"))
 			}
 		}
 		if files == 0 && strings.Contains(path, "needle") {
-			t.Error("no file was found")
+			t.Error("results have no link to a file")
 		}
 	}
 }
@@ -162,7 +165,8 @@ func TestFiles(t *testing.T) {
 		{"hostile/" + commitA + "/bidi.go", 200, []string{"U+202E", "U+2066", "U+001B", "Go"}},
 		{"hostile/" + commitA + "/long.js", 200, []string{"the rest of this line is not shown"}},
 		{"hostile/" + commitA + "/utf8.txt", 200, []string{"needle \ufffd"}},
-		{"packhorse/server/" + commitA + "/fault/fault.go", 200, []string{"package fault", "Go", "fault.go - packhorse/server"}},
+		{"packhorse/server/" + commitA + "/fault/fault.go", 200,
+			[]string{"package fault", "Go", "fault.go - packhorse/server"}},
 		{"hostile/" + commitA + "/none", 404, []string{"Not found"}},
 		{"hostile/" + commitB + "/crlf.txt", 404, []string{"Not found"}},
 		{"none/" + commitA + "/crlf.txt", 404, []string{"Not found"}},
@@ -174,7 +178,7 @@ func TestFiles(t *testing.T) {
 	} {
 		r, page := get(t, base+"/-/blob/"+test.path)
 		if r.StatusCode != test.status {
-			t.Errorf("%s: %s", test.path, r.Status)
+			t.Errorf("%s: status %s, want %d", test.path, r.Status, test.status)
 			continue
 		}
 		if test.says == nil {
@@ -183,13 +187,13 @@ func TestFiles(t *testing.T) {
 		text, _ := clean(t, page)
 		for _, says := range test.says {
 			if !strings.Contains(text, says) {
-				t.Errorf("%s does not say %q", test.path, says)
+				t.Errorf("%s: text without %q: %.500s", test.path, says, text)
 			}
 		}
 	}
 }
 
-// Who may not know of a repository is told what they would be told if it did not exist.
+// A hidden repository has the same response as one that does not exist.
 func TestHiddenRepositories(t *testing.T) {
 	t.Parallel()
 	only := search.Each(func(r git.RepoPath) bool { return r.String() == "packhorse/server" })
@@ -197,7 +201,8 @@ func TestHiddenRepositories(t *testing.T) {
 	hidden, page := get(t, base+"/-/blob/hostile/"+commitA+"/crlf.txt")
 	none, other := get(t, base+"/-/blob/nothing/"+commitA+"/crlf.txt")
 	if hidden.StatusCode != none.StatusCode || page != other || strings.Contains(page, "needle") {
-		t.Errorf("%s and %s, or another text", hidden.Status, none.Status)
+		t.Errorf("hidden repository: %s %.300s, want the response for a missing one: %s %.300s", hidden.Status, page,
+			none.Status, other)
 	}
 	if r, _ := get(t, base+"/-/blob/packhorse/server/"+commitA+"/fault/fault.go"); r.StatusCode != http.StatusOK {
 		t.Error(r.Status)
@@ -210,7 +215,8 @@ func TestHiddenRepositories(t *testing.T) {
 		t.Error(r.Status)
 	}
 	known := serve(t, newWorld(t), visitor{name: "ada", reader: only}).URL
-	if r, _ := get(t, known+"/-/search?q=a+b&sign-in="); r.StatusCode != http.StatusSeeOther || r.Header.Get("Location") != "/-/search?q=a+b" {
+	if r, _ := get(t, known+"/-/search?q=a+b&sign-in="); r.StatusCode != http.StatusSeeOther ||
+		r.Header.Get("Location") != "/-/search?q=a+b" {
 		t.Error(r.Status, r.Header)
 	}
 	_, page = get(t, known+"/-/search")
@@ -228,11 +234,11 @@ func TestSearchPage(t *testing.T) {
 		r, page := get(t, base+path)
 		text, _ := clean(t, page)
 		if r.StatusCode != status {
-			t.Errorf("%s: %s", path, r.Status)
+			t.Errorf("%s: status %s, want %d", path, r.Status, status)
 		}
 		for _, s := range says {
 			if !strings.Contains(text, s) {
-				t.Errorf("%s does not say %q: %s", path, s, text)
+				t.Errorf("%s: text without %q: %s", path, s, text)
 			}
 		}
 	}
@@ -250,7 +256,7 @@ func TestSearchPage(t *testing.T) {
 		delete(w.files["many"], fmt.Sprint(name))
 	}
 	if _, page := get(t, base+"/-/search?q=manyhavethis"); strings.Contains(page, "Show up to") {
-		t.Error("more is offered than there is")
+		t.Error("50 results: the page offers more, want no such link")
 	}
 	say("/-/search?q=nothinghasthis", 200, "Nothing found")
 	say("/-/search?q="+url.QueryEscape("needle count:x lang:go"), 400, "^")
@@ -258,7 +264,7 @@ func TestSearchPage(t *testing.T) {
 	w.fail = fault.Retry(fault.Unavailable, 0, "the search process is being started")
 	say("/-/search?q=needle", 503, "The search process is being started.")
 	w.fail = fault.New(fault.Exhausted, "too many searches")
-	if r, _ := get(t, base+"/-/search?q=needle"); r.StatusCode != http.StatusInternalServerError { // the gateway's to answer
+	if r, _ := get(t, base+"/-/search?q=needle"); r.StatusCode != http.StatusInternalServerError { // by the gateway
 		t.Error(r.Status)
 	}
 	for _, path := range []string{"/", "/-/"} {
@@ -274,7 +280,7 @@ func TestSearchPage(t *testing.T) {
 	}
 }
 
-// A page has its size before it is sent, and stays small where much was found.
+// Pages have a Content-Length and stay small if there are many results.
 func TestPagesAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -284,10 +290,12 @@ func TestPagesAreBounded(t *testing.T) {
 	}
 	w.files["many"] = many
 	base := serve(t, w, visitor{}).URL
-	for path, most := range map[string]int64{"/-/search?q=repo:many+needle": 1 << 20, "/-/search?q=repo:many+needle&n=500": 4 << 20} {
+	for path, most := range map[string]int64{"/-/search?q=repo:many+needle": 1 << 20,
+		"/-/search?q=repo:many+needle&n=500": 4 << 20} {
 		r, page := get(t, base+path)
 		if r.ContentLength != int64(len(page)) || r.ContentLength > most || r.StatusCode != http.StatusOK {
-			t.Errorf("%s: %s, %d bytes", path, r.Status, r.ContentLength)
+			t.Errorf("%s: status %s, Content-Length %d for %d bytes; want 200 and at most %d", path, r.Status,
+				r.ContentLength, len(page), most)
 		}
 	}
 }

@@ -17,13 +17,13 @@ const (
 	leadBytes  = 32  // of them before the first hit
 )
 
-// match is a result as the API has it.
+// match is a result in the format of the API.
 type match struct {
 	Type       string      `json:"type"` // content, path, symbol or repo
 	Repository string      `json:"repository"`
 	Path       string      `json:"path"`
 	Commit     string      `json:"commit"`
-	URL        string      `json:"url"` // of the file's page; it has each byte of the path, also where Path has U+FFFD
+	URL        string      `json:"url"` // path of the file's page; it keeps bytes that are U+FFFD in Path
 	Branches   []string    `json:"branches"`
 	Language   string      `json:"language"`
 	Unindexed  bool        `json:"unindexed"`
@@ -31,7 +31,7 @@ type match struct {
 	Lines      []matchLine `json:"lines"`
 }
 
-// matchLine is a line of a file with something in it.
+// matchLine is a line with matches, or one next to it.
 type matchLine struct {
 	Number int      `json:"line"` // from 1
 	Text   string   `json:"text"`
@@ -39,9 +39,9 @@ type matchLine struct {
 	Symbol string   `json:"symbol"`
 }
 
-// found is what a search found, as its page shows it.
+// found is the content of the page with the results of a search.
 type found struct {
-	Thing, Things  string // what results are
+	Thing, Things  string // the noun for results
 	Results        int
 	Matches        int
 	Searched       int
@@ -54,7 +54,7 @@ type found struct {
 	Fresh          []*freshness
 	Nothing        bool
 	Error          string
-	Pointed        bool // the error is at a place in the query
+	Pointed        bool // the error has a position in the query
 	Before, At     string
 	After, Indent  string
 	byName         map[string]*repoResults
@@ -82,8 +82,8 @@ type lineResult struct {
 	URL     string
 	Pieces  []piece
 	Kind    string // of a symbol
-	Gap     bool   // lines are left out before
-	Context bool   // nothing was found in it
+	Gap     bool   // lines before it are omitted
+	Context bool   // it has no match
 }
 
 type nameResult struct {
@@ -92,7 +92,7 @@ type nameResult struct {
 	repository string
 }
 
-// freshness says how much of a repository was searched.
+// freshness describes which commit of a repository was searched.
 type freshness struct {
 	Repository, Anchor string
 	Branch, Short      string
@@ -103,7 +103,7 @@ func newFound() *found {
 	return &found{Thing: "file", Things: "files", byName: map[string]*repoResults{}, freshByName: map[string]*freshness{}}
 }
 
-// add takes a batch of results.
+// add adds a batch of results.
 func (f *found) add(batch []byte) error {
 	var matches []match
 	if err := json.Unmarshal(slices.Concat([]byte("["), batch, []byte("]")), &matches); err != nil {
@@ -156,12 +156,12 @@ func newFileResult(m *match) fileResult {
 	return r
 }
 
-// inBytes turns ranges of a text's code points into ranges of its bytes.
+// inBytes converts ranges of code points into ranges of bytes.
 func inBytes(text string, ranges [][2]int) [][2]int {
 	if len(ranges) == 0 {
 		return nil
 	}
-	points := make([]int, 0, utf8.RuneCountInString(text)+1) // where each begins
+	points := make([]int, 0, utf8.RuneCountInString(text)+1) // offset of each
 	for i := range text {
 		points = append(points, i)
 	}
@@ -174,7 +174,7 @@ func inBytes(text string, ranges [][2]int) [][2]int {
 	return bytes
 }
 
-// marked cuts a line at what was found in it, and leaves out what is far from the first of it.
+// marked splits a line at its matches. Of a long line it keeps the part around the first match.
 func marked(text string, ranges [][2]int) (pieces []piece) {
 	text = strings.TrimRight(text, "\r\n")
 	at := 0
@@ -201,7 +201,7 @@ func marked(text string, ranges [][2]int) (pieces []piece) {
 	return pieces
 }
 
-// markedPath cuts a path at what was found in it, directory and name apart.
+// markedPath splits a path at its matches, separately for directory and name.
 func markedPath(path string, ranges [][2]int) (dir, base []piece) {
 	slash := strings.LastIndexByte(path, '/') + 1
 	part := func(from, to int) (pieces []piece) {
@@ -217,7 +217,7 @@ func markedPath(path string, ranges [][2]int) (dir, base []piece) {
 	return part(0, slash), part(slash, len(path))
 }
 
-// end takes what became of the search.
+// end adds the summary of the search.
 func (f *found) end(s search.Summary) {
 	f.Results, f.Matches, f.Searched = s.Results, s.Matches, s.Searched
 	f.Elapsed = elapsed(s.Elapsed)
@@ -235,7 +235,7 @@ func (f *found) end(s search.Summary) {
 		}
 	}
 	for _, r := range f.Repos {
-		for i := range r.Files { // where the repository's branch is meant, it need not be said
+		for i := range r.Files { // the repository's own branch is not repeated
 			file := &r.Files[i]
 			if len(file.branches) > 0 && (r.Fresh == nil || len(file.branches) > 1 || file.branches[0] != r.Fresh.Branch) {
 				file.About = strings.TrimSuffix(strings.Join(file.branches, ", ")+" · "+file.About, " · ")
@@ -246,21 +246,21 @@ func (f *found) end(s search.Summary) {
 		f.Names[i].Fresh = f.freshByName[f.Names[i].repository]
 	}
 	if s.TimedOut {
-		f.Notes = append(f.Notes, "The search was ended by its time limit: there may be more to find. timeout:20s gives "+
-			"it longer.")
+		f.Notes = append(f.Notes, "The search reached its time limit: there may be more results. Use timeout:20s to "+
+			"search for longer.")
 	}
 	for _, n := range s.Notices {
 		f.Notes = append(f.Notes, n.Message)
 	}
 	if n := len(s.Unindexed); n > 0 {
-		f.Notes = append(f.Notes, "Searched without an index, for there is none yet: "+names(s.Unindexed)+".")
+		f.Notes = append(f.Notes, "Searched without an index (there is none yet): "+names(s.Unindexed)+".")
 	}
 	if n := len(s.Missing); n > 0 {
-		f.Notes = append(f.Notes, "Not searched, for there is no index yet: "+names(s.Missing)+".")
+		f.Notes = append(f.Notes, "Not searched (there is no index yet): "+names(s.Missing)+".")
 	}
 }
 
-// names lists some repositories.
+// names returns the first of some repositories and the number of the others.
 func names(all []string) string {
 	const most = 5
 	some := make([]string, 0, most)

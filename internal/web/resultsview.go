@@ -31,7 +31,7 @@ func (f *found) view() g.Node {
 			g.Map(f.Repos, (*repoResults).view),
 			g.If(len(f.Names) > 0, h.Ul(h.Class("plain"), g.Map(f.Names, nameResult.view))),
 			g.If(f.Nothing, h.Div(h.Class("none-found"), h.H2(g.Text("Nothing found")),
-				h.P(g.Text("Look for less, or without a filter; searches ignore case unless they have an uppercase letter or "),
+				h.P(g.Text("Try fewer words or filters. Searches ignore case unless they contain an uppercase letter or "),
 					h.Code(g.Text("case:yes")), g.Text(".")))),
 		),
 		g.If(len(f.Fresh) > 0 && len(f.Repos) > 0, h.Aside(h.Class("side"), h.Details(h.Open(),

@@ -23,44 +23,44 @@ const (
 	pageResults    = 50
 	morePage       = 500 // results of a page that shows more
 	pageTime       = 10 * time.Second
-	maxPageQuery   = 10_000  // bytes: of longer ones there is the API
+	maxPageQuery   = 10_000  // bytes; the API accepts longer queries
 	maxPageResults = 8 << 20 // bytes
 )
 
-// example is a query, and what it looks for.
+// example is a query or a filter and its meaning.
 type example struct{ Query, Says string }
 
 var examples = []example{
 	{`http.Handler lang:go`, "both words, in Go"},
-	{`"not found" file:\.md$`, "these words beside each other, in Markdown"},
-	{`sym:New.*Server`, "where something of that name is defined"},
-	{`repo:team/ TODO -file:vendor/`, "in some repositories, without some files"},
+	{`"not found" file:\.md$`, "a phrase, in Markdown files"},
+	{`sym:New.*Server`, "definitions with such a name"},
+	{`repo:team/ TODO -file:vendor/`, "some repositories, without some files"},
 	{`func\s+\w+Context\( count:200`, "a regular expression, and more results than usual"},
-	{`select:repo lang:rust`, "the repositories that have Rust in them"},
+	{`select:repo lang:rust`, "repositories with code in Rust"},
 }
 
 var filters = []example{
-	{"repo:PATTERN", "repositories whose path matches a regular expression; -repo: those that do not. r: is the same"},
-	{"file:PATTERN", "files whose path matches. f: is the same"},
+	{"repo:PATTERN", "repositories whose path matches a regular expression; -repo: excludes them. Short form: r:"},
+	{"file:PATTERN", "files whose path matches a regular expression. Short form: f:"},
 	{"lang:NAME", "files in a language"},
 	{"sym:PATTERN", "definitions: functions, types, variables"},
-	{"content:PATTERN", "what would be read as a filter otherwise"},
-	{"branch:NAME", "another branch than the default one, where it is indexed"},
-	{"case:yes", "uppercase is not lowercase, as in a query with an uppercase letter"},
-	{"a and (b or not c)", "two words without anything between them mean and"},
-	{"count:N, count:all", "how many results"},
-	{"timeout:DURATION", "how long to search, as in 20s"},
-	{"select:repo, select:file", "only the names of what has something in it"},
+	{"content:PATTERN", "text that looks like a filter"},
+	{"branch:NAME", "a branch other than the default one, if it is indexed"},
+	{"case:yes", "case-sensitive, like a query with an uppercase letter"},
+	{"a and (b or not c)", "operators; and can be omitted"},
+	{"count:N, count:all", "maximum number of results"},
+	{"timeout:DURATION", "maximum duration, as in 20s"},
+	{"select:repo, select:file", "only the names of repositories or files with results"},
 }
 
 func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return p.apologise(w, r, v, fault.New(fault.Invalid, "The address of this page has an invalid query string."))
+		return p.showError(w, r, v, fault.New(fault.Invalid, "The address of this page has an invalid query string."))
 	}
 	text := strings.TrimSpace(strings.ToValidUTF8(values.Get("q"), "\ufffd"))
 	pg := page{Kind: "search", Title: "Search code - Packhorse", Query: text, Visitor: v.Name()}
-	if v.Name() == "" && v.Reader() != nil { // there may be more for those whom the server knows
+	if v.Name() == "" && v.Reader() != nil { // with credentials there may be more to search
 		pg.SignIn = signInURL(text)
 		if values.Has("sign-in") {
 			return fault.New(fault.Unauthenticated,
@@ -101,13 +101,13 @@ func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error 
 	return p.send(w, r, status, "search", p.layout(pg, result.view()))
 }
 
-// signInURL is where browsers ask who somebody is.
+// signInURL returns the path for which browsers ask for credentials.
 func signInURL(query string) string { return searchURL(query) + "&sign-in=" }
 
-// errFull ends a search that has found more than a page shows.
+// errFull ends a search whose results are too large for a page.
 var errFull = errors.New("the page is full")
 
-// collector takes what a search finds.
+// collector collects the results of a search.
 type collector struct {
 	found *found
 	bytes int
@@ -122,7 +122,7 @@ func (c *collector) Matches(b search.Batch) error {
 
 func (c *collector) Progress(search.Summary) error { return nil }
 
-// find searches.
+// find runs a search.
 func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*found, error) {
 	if len(text) > maxPageQuery {
 		return nil, fault.New(fault.Invalid, "query too long: this page accepts up to %d bytes, and the API more",
@@ -132,12 +132,12 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	if err != nil {
 		return nil, err
 	}
-	q := *parsed // what it says of limits is settled here
+	q := *parsed // a copy without limits: they are in the request
 	if p.Searcher == nil {
 		return nil, fault.New(fault.Unavailable, "this server has no search")
 	}
-	said := q.Count != 0
-	if said {
+	hasCount := q.Count != 0
+	if hasCount {
 		limit = morePage
 	}
 	if q.Count > 0 {
@@ -149,7 +149,7 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	summary, err := p.Searcher.Search(ctx, search.Request{Query: &q, Format: schema.API, May: v.Reader(), Limit: limit,
 		Timeout: timeout}, c)
 	if errors.Is(err, errFull) {
-		c.found.Notes = append(c.found.Notes, "What was found is too much for a page: the rest is not shown.")
+		c.found.Notes = append(c.found.Notes, "The results are too large for a page: the rest is not shown.")
 		err = nil
 	}
 	if err != nil {
@@ -157,13 +157,13 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	}
 	v.Note(slog.Int("results", summary.Results))
 	c.found.end(summary)
-	if summary.Limited && limit < morePage && !said {
+	if summary.Limited && limit < morePage && !hasCount {
 		c.found.MoreCount = morePage
 	}
 	return c.found, nil
 }
 
-// point shows where in a query an error is.
+// point shows the position of an error in the query.
 func (f *found) point(text string, err error) {
 	at, ok := errors.AsType[*query.Error](err)
 	if !ok {
@@ -179,12 +179,12 @@ func (f *found) point(text string, err error) {
 	if short, cut := shorten(after, around); cut {
 		after = short + "…"
 	}
-	f.Error = sentence(at.Message) // without a quotation: the place is shown
+	f.Error = sentence(at.Message) // without a quotation: the position is shown
 	f.Pointed, f.Before, f.At, f.After = true, oneLine(before), oneLine(text[from:to]), oneLine(after)
 	f.Indent = strings.Repeat(" ", utf8.RuneCountInString(f.Before))
 }
 
-// oneLine makes characters that cannot be seen spaces.
+// oneLine replaces invisible characters by spaces.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if deceives(r) || r == '\t' {
@@ -194,12 +194,13 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// sentence makes a message one.
+// sentence turns an error message into a sentence.
 func sentence(message string) string {
 	if message == "" {
 		return ""
 	}
-	if first, _, _ := strings.Cut(message, " "); !strings.ContainsAny(first, ":.()") { // it is no part of a query
+	// the first word is not a part of a query
+	if first, _, _ := strings.Cut(message, " "); !strings.ContainsAny(first, ":.()") {
 		r, n := utf8.DecodeRuneInString(message)
 		message = strings.ToUpper(string(r)) + message[n:]
 	}
@@ -209,7 +210,7 @@ func sentence(message string) string {
 	return message
 }
 
-// elapsed is how long something took, for people.
+// elapsed formats a duration for a page.
 func elapsed(d time.Duration) string {
 	switch {
 	case d < 10*time.Millisecond:

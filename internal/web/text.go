@@ -10,26 +10,27 @@ import (
 // piece is a part of a line.
 type piece struct {
 	Text    string
-	Hit     bool // it was searched for
-	Control bool // it stands for a character that cannot be seen
+	Hit     bool // a match
+	Control bool // the name of an invisible character
 }
 
-// deceives tells whether a character changes how those around it are shown, so that text reads differently from what it
-// is (CVE-2021-42574), or is shown as nothing at all.
+// deceives reports whether a character is invisible or changes the order in which browsers show its neighbours, so that
+// code reads differently from what it does (CVE-2021-42574).
 func deceives(r rune) bool {
 	switch {
-	case r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0x200e, r == 0x200f, r == 0x061c: // order of writing
+	// writing direction
+	case r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0x200e, r == 0x200f, r == 0x061c:
 		return true
-	case r >= 0x200b && r <= 0x200d, r == 0x2060, r == 0xfeff, r == 0x00ad: // nothing to see
+	case r >= 0x200b && r <= 0x200d, r == 0x2060, r == 0xfeff, r == 0x00ad: // zero width
 		return true
 	}
 	return r < ' ' && r != '\t' || r == 0x7f
 }
 
-// named is how such a character is shown.
+// named returns the text that is shown for such a character.
 func named(r rune) string { return fmt.Sprintf("U+%04X", r) }
 
-// appendPieces cuts text into what can be shown. What is no UTF-8 becomes U+FFFD.
+// appendPieces appends the pieces of text. Invalid UTF-8 becomes U+FFFD.
 func appendPieces(to []piece, text string, hit bool) []piece {
 	for len(text) > 0 {
 		i := strings.IndexFunc(text, deceives)
@@ -43,7 +44,7 @@ func appendPieces(to []piece, text string, hit bool) []piece {
 			break
 		}
 		r, n := utf8.DecodeRuneInString(text[i:])
-		if r != '\r' || i+n < len(text) { // of a line's end nobody wants to know
+		if r != '\r' || i+n < len(text) { // the end of a line is not shown
 			to = append(to, piece{Text: named(r), Control: true})
 		}
 		text = text[i+n:]
@@ -68,7 +69,7 @@ func writeText(b *strings.Builder, text string) {
 	}
 }
 
-// shorten cuts text off behind limit bytes, between two characters.
+// shorten returns at most the first limit bytes of text, in whole characters, and whether it removed any.
 func shorten(text string, limit int) (string, bool) {
 	if len(text) <= limit {
 		return text, false

@@ -24,13 +24,13 @@ const (
 	commitB = "89abcdef0123456789abcdef0123456789abcdef"
 )
 
-// world is a few repositories with real files and hostile ones, the searcher and the node of a test.
+// world has repositories with real files and hostile ones. It is the searcher and the node of a test.
 type world struct {
 	files map[string]map[string]string // by repository and path
 	fresh map[string]search.Freshness
 	fail  error // of searches
 
-	noScript bool // browsers get none
+	noScript bool // scripts are not served
 }
 
 func newWorld(t testing.TB) *world {
@@ -44,7 +44,7 @@ func newWorld(t testing.TB) *world {
 				t.Fatal(pattern, err)
 			}
 			for _, name := range names {
-				if strings.HasSuffix(name, "_test.go") { // they hold what tests look for
+				if strings.HasSuffix(name, "_test.go") { // they contain the words that tests search for
 					continue
 				}
 				data, err := os.ReadFile(name)
@@ -63,11 +63,13 @@ func newWorld(t testing.TB) *world {
 	w.fresh["packhorse/pages"] = search.Freshness{Repository: "packhorse/pages", Indexed: commitA, Current: commitB,
 		Branch: "main", Lag: 3}
 	w.fresh["team/a-name-that-is-rather-long-for-a-phone/with-parts/application"] = search.Freshness{
-		Repository: "team/a-name-that-is-rather-long-for-a-phone/with-parts/application", Current: commitB, Branch: "trunk", Lag: -1}
+		Repository: "team/a-name-that-is-rather-long-for-a-phone/with-parts/application", Current: commitB,
+		Branch: "trunk", Lag: -1}
 	w.files["hostile"] = map[string]string{
 		`"><script>alert(1)</script>.html`: "<script>alert('needle')</script> & needle\n\"needle\" 'needle' </mark><img src=x onerror=alert(1)>\n",
 		"javascript:alert(1)//needle":      "needle\n",
-		"bidi.go":                          "/* needle \u202e } \u2066if isAdmin\u2069 \u2066 begin */\nneedle \x01\x1b[31m\u200b\n",
+		"bidi.go": "/* needle \u202e } \u2066if isAdmin\u2069 \u2066 begin */\n" +
+			"needle \x01\x1b[31m\u200b\n",
 		"a b/%2e%2e/#L3?q=\u00fc\u00f1.md": "needle\n",
 		"long.js":                          strings.Repeat("x ", 5000) + "needle" + strings.Repeat(" y", 5000) + "\n",
 		"utf8.txt":                         "needle \xff\xfe needle\n",
@@ -77,11 +79,12 @@ func newWorld(t testing.TB) *world {
 		"large.txt":                        strings.Repeat("0123456789abcdef\n", 1<<17),
 		"crlf.txt":                         "one needle\r\ntwo\r\n",
 	}
-	w.fresh["hostile"] = search.Freshness{Repository: "hostile", Indexed: commitA, Current: commitA, Branch: "<b>&main", Error: "<i>bad</i>"}
+	w.fresh["hostile"] = search.Freshness{Repository: "hostile", Indexed: commitA, Current: commitA,
+		Branch: "<b>&main", Error: "<i>bad</i>"}
 	return w
 }
 
-// Search finds the words of a query in files; repo:, file: and select: are looked at.
+// Search finds the words of a query in files. It supports repo: and file:.
 func (w *world) Search(_ context.Context, r search.Request, sink search.Sink) (search.Summary, error) {
 	if w.fail != nil {
 		return search.Summary{}, w.fail
@@ -100,7 +103,8 @@ func (w *world) Search(_ context.Context, r search.Request, sink search.Sink) (s
 	}
 	fold := strings.IndexFunc(word, unicode.IsUpper) < 0
 	for _, repository := range sorted(w.files) {
-		if path, err := git.ParseRepoPath(repository); err != nil || !mayRead(r.May, path) || !strings.Contains(repository, repo) {
+		if path, err := git.ParseRepoPath(repository); err != nil || !mayRead(r.May, path) ||
+			!strings.Contains(repository, repo) {
 			continue
 		}
 		s.Searched++
@@ -140,7 +144,8 @@ func sorted[V any](m map[string]V) []string {
 	return keys
 }
 
-func (w *world) File(_ context.Context, repository git.RepoPath, commit git.ObjectID, path string, limit int64) (git.File, error) {
+func (w *world) File(_ context.Context, repository git.RepoPath, commit git.ObjectID, path string,
+	limit int64) (git.File, error) {
 	data, ok := w.files[repository.String()][path]
 	if !ok || commit.String() != commitA {
 		return git.File{}, fault.New(fault.NotFound, "not there")
@@ -160,7 +165,7 @@ func mayRead(readable search.Readable, path git.RepoPath) bool {
 	return may[0]
 }
 
-// visitor is somebody.
+// visitor is a user of the pages.
 type visitor struct {
 	name   string
 	reader search.Readable
@@ -177,7 +182,7 @@ func (v visitor) May(_ context.Context, r git.RepoPath) error {
 	return nil
 }
 
-// serve has pages of a world answer.
+// serve serves the pages of a world.
 func serve(t testing.TB, w *world, v web.Visitor) *httptest.Server {
 	t.Helper()
 	p, err := web.NewPages(web.PageOptions{Searcher: w, Files: w})

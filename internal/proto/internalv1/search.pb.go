@@ -33,7 +33,7 @@ const (
 	SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS SearchFormat = 2
 	// Sourcegraph's GraphQL.
 	SearchFormat_SEARCH_FORMAT_GRAPHQL SearchFormat = 3
-	// Packhorse's own, for results that are sent as they are found: later results may rank higher.
+	// Packhorse's own, for results that are sent as soon as they are found: later results may rank higher.
 	SearchFormat_SEARCH_FORMAT_EVENTS SearchFormat = 4
 )
 

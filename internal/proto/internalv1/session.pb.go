@@ -33,7 +33,7 @@ type Session struct {
 	// Both sides talk in turn on one stream, as over SSH. Otherwise each request repeats the earlier ones, as over HTTP.
 	Stateful bool `protobuf:"varint,3,opt,name=stateful,proto3" json:"stateful,omitempty"`
 	// The caller whose share of the node the session uses: the name of an identity, or the network of an anonymous client, such as
-	// "192.0.2.0/24". At most 128 bytes. Empty means nobody in particular.
+	// "192.0.2.0/24". At most 128 bytes. Empty means no caller in particular.
 	Caller string `protobuf:"bytes,4,opt,name=caller,proto3" json:"caller,omitempty"`
 	// Some callers may not read everything. Objects that no visible ref reaches are not for this client, unless fetch.wants of the node
 	// is "any".

@@ -586,7 +586,7 @@ func (x *IndexRequest) GetFinish() bool {
 	return false
 }
 
-// Job says what to index.
+// Job describes one indexing job.
 type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The directory of the shards.

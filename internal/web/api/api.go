@@ -22,29 +22,30 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
-// Repositories lists what there is. Safe for concurrent use.
+// Repositories lists all repositories. Safe for concurrent use.
 type Repositories interface {
 	Repositories(ctx context.Context, each func(git.RepoPath) error) error
 }
 
-// APIOptions is what the APIs of code search need.
+// APIOptions are the options of an API.
 type APIOptions struct {
-	Searcher     search.Searcher // nil: nothing is searched
-	Repositories Repositories    // nil: GraphQL lists none
-	// Status tells how far the index is; may tells which repositories may be named. Nil: nobody here knows.
+	Searcher     search.Searcher // nil: searches fail as unavailable
+	Repositories Repositories    // nil: GraphQL lists no repositories
+	// Status returns the state of the index, restricted to the repositories that may reports as readable. Nil means
+	// that this server has no index.
 	Status  func(may search.Readable) search.Status
 	Version string    // of the server
-	Built   time.Time // the server
+	Built   time.Time // build time of the server
 	Metrics *Metrics
 }
 
-// API answers programs that search: our own API, and Sourcegraph's. Safe for concurrent use.
+// API serves Packhorse's and Sourcegraph's search APIs. Safe for concurrent use.
 type API struct {
 	APIOptions
 	graphql *graphQL
 }
 
-// NewAPI makes it.
+// NewAPI returns an API.
 func NewAPI(o APIOptions) (*API, error) {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
@@ -63,22 +64,22 @@ const (
 )
 
 const (
-	defaultResults = 500     // where neither the query nor the request says how many
-	allResults     = 1 << 20 // what count:all asks for; the searcher has a limit of its own
+	defaultResults = 500     // if neither the query nor the request has a limit
+	allResults     = 1 << 20 // for count:all; the searcher has its own limit
 	firstBytes     = 64 << 10
-	maxOwn         = 2 << 20 // bytes of a body: the longest query, written as a form
+	maxForm        = 2 << 20 // bytes of a request body: the longest query, encoded as a form
 )
 
-// Has tells whether a path is that of an API.
+// Has reports whether a path belongs to an API.
 func (a *API) Has(path string) bool {
 	return path == apiPath || path == statusPath || strings.HasPrefix(path, "/.api/")
 }
 
-// Serve answers a request. What it returns an error for, it did not answer, or not to the end.
+// Serve answers a request. If it returns an error, it has sent no response or an incomplete one.
 func (a *API) Serve(w http.ResponseWriter, r *http.Request, v search.Visitor) error {
 	switch r.URL.Path {
 	case apiPath:
-		return a.own(w, r, v)
+		return a.serveSearch(w, r, v)
 	case statusPath:
 		return a.status(w, r, v)
 	case streamPath:
@@ -86,49 +87,50 @@ func (a *API) Serve(w http.ResponseWriter, r *http.Request, v search.Visitor) er
 	case graphqlPath:
 		return a.serveGraphQL(w, r, v)
 	}
-	return fault.New(fault.NotFound, "of Sourcegraph's APIs this server has %s and %s", streamPath, graphqlPath)
+	return fault.New(fault.NotFound, "unknown API: this server has %s and %s of Sourcegraph's APIs", streamPath,
+		graphqlPath)
 }
 
-// asked is one search as a request asks for it.
-type asked struct {
+// parameters are the parameters of one search request. Zero values are not set.
+type parameters struct {
 	text    string
 	kind    query.Kind
-	limit   int // 0: it does not say
-	most    int // 0: no limit but that
+	limit   int // if the query has no count:
+	most    int // also if the query has a higher count:
 	timeout time.Duration
 }
 
-// own answers /-/api/v1/search?q=QUERY, or the same as a form or as JSON: by JSON, or by server-sent events if that is
-// what is accepted.
-func (a *API) own(w http.ResponseWriter, r *http.Request, v search.Visitor) error {
+// serveSearch answers /-/api/v1/search. The parameters are in the URL, in a form or in JSON. The response is JSON, or
+// server-sent events if the client accepts them.
+func (a *API) serveSearch(w http.ResponseWriter, r *http.Request, v search.Visitor) error {
 	if r.Method == http.MethodHead {
-		return methods(w, "GET, POST")
+		return refuseMethod(w, "GET, POST")
 	}
-	values, err := parameters(r)
+	values, err := readValues(r)
 	if err == nil {
-		var q asked
-		if q, err = readOwn(values); err == nil && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
+		var q parameters
+		if q, err = readParameters(values); err == nil && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
 			return a.events(w, r, v, q, "events", schema.APIEvents)
 		} else if err == nil {
 			return a.answer(w, r, v, q)
 		}
 	}
 	if errors.Is(err, errMethod) {
-		return methods(w, "GET, POST")
+		return refuseMethod(w, "GET, POST")
 	}
 	return sendFailure(w, err)
 }
 
 var errMethod = errors.New("method not allowed")
 
-func methods(w http.ResponseWriter, allowed string) error {
+func refuseMethod(w http.ResponseWriter, allowed string) error {
 	w.Header().Set("Allow", allowed)
 	http.Error(w, "use "+allowed, http.StatusMethodNotAllowed)
 	return nil
 }
 
-// parameters reads the address, a form, or an object of JSON.
-func parameters(r *http.Request) (url.Values, error) {
+// readValues reads parameters from the URL, a form or a JSON object.
+func readValues(r *http.Request) (url.Values, error) {
 	switch r.Method {
 	case http.MethodGet:
 		values, err := url.ParseQuery(r.URL.RawQuery)
@@ -137,12 +139,12 @@ func parameters(r *http.Request) (url.Values, error) {
 	default:
 		return nil, errMethod
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxOwn+1))
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxForm+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(body) > maxOwn {
-		return nil, fault.New(fault.Invalid, "search too long: at most %d bytes", maxOwn)
+	if len(body) > maxForm {
+		return nil, fault.New(fault.Invalid, "search too long: at most %d bytes", maxForm)
 	}
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch kind {
@@ -171,8 +173,8 @@ func parameters(r *http.Request) (url.Values, error) {
 		"unsupported content type: use application/json or application/x-www-form-urlencoded")
 }
 
-// readOwn reads the parameters of our own API.
-func readOwn(values url.Values) (q asked, err error) {
+// readParameters reads the parameters of /-/api/v1/search.
+func readParameters(values url.Values) (q parameters, err error) {
 	for key, list := range values {
 		if len(list) != 1 {
 			return q, fault.New(fault.Invalid, "parameter %.20q is set %d times", key, len(list))
@@ -206,8 +208,8 @@ func readOwn(values url.Values) (q asked, err error) {
 	return q, nil
 }
 
-// request makes a search of it.
-func (a *API) request(q asked, v search.Visitor, format schema.Format) (search.Request, error) {
+// request returns the request for the searcher.
+func (a *API) request(q parameters, v search.Visitor, format schema.Format) (search.Request, error) {
 	if a.Searcher == nil {
 		return search.Request{}, fault.New(fault.Unavailable, "this server has no search")
 	}
@@ -215,7 +217,7 @@ func (a *API) request(q asked, v search.Visitor, format schema.Format) (search.R
 	if err != nil {
 		return search.Request{}, err
 	}
-	own := *parsed // what it says of limits is settled here
+	own := *parsed // a copy without limits: they are in r
 	r := search.Request{Query: &own, Format: format, May: v.Reader(), Timeout: q.timeout}
 	if own.Timeout > 0 {
 		r.Timeout = own.Timeout
@@ -237,10 +239,10 @@ func (a *API) request(q asked, v search.Visitor, format schema.Format) (search.R
 	return r, nil
 }
 
-// failure is an error of our own API.
+// failure is an error in a response of Packhorse's API.
 type failure struct {
 	Message string `json:"message"`
-	Offset  *int   `json:"offset,omitempty"` // of the bytes of the query that are wrong
+	Offset  *int   `json:"offset,omitempty"` // of the invalid part of the query, in bytes
 	Length  int    `json:"length,omitempty"`
 }
 
@@ -252,7 +254,7 @@ func newFailure(err error) failure {
 	return f
 }
 
-// sendFailure answers requests that cannot be right; other errors are not for this package to answer.
+// sendFailure answers invalid requests with 400. It returns other errors to the caller, which answers them.
 func sendFailure(w http.ResponseWriter, err error) error {
 	if !fault.Is(err, fault.Invalid) {
 		return err
@@ -269,18 +271,18 @@ func header(h http.Header, contentType string) {
 	h.Set("X-Content-Type-Options", "nosniff")
 }
 
-// Summary says in our own API what became of a search.
+// Summary is the summary of a search in a response of Packhorse's API.
 type Summary struct {
 	Results      int                `json:"result_count"`
 	Matches      int                `json:"match_count"`
-	Limited      bool               `json:"limited"` // what was searched has, or may have, more results
+	Limited      bool               `json:"limited"` // there are or may be more results
 	TimedOut     bool               `json:"timed_out"`
 	Elapsed      float64            `json:"elapsed_ms"`
 	Searched     int                `json:"repositories_searched"`
-	Repositories []search.Freshness `json:"repositories"` // those with results, and how fresh their indexes are
+	Repositories []search.Freshness `json:"repositories"` // with results, and the state of their indexes
 	Unindexed    []string           `json:"unindexed"`
 	Missing      []string           `json:"missing"`
-	Notices      []search.Notice    `json:"notices"` // what the query asked for that was not searched
+	Notices      []search.Notice    `json:"notices"` // ignored parts of the query
 }
 
 func newSummary(s search.Summary) Summary {
@@ -293,15 +295,15 @@ func newSummary(s search.Summary) Summary {
 	}
 }
 
-// answer answers by one object: {"results":[...],"summary":{...}}.
-func (a *API) answer(w http.ResponseWriter, r *http.Request, v search.Visitor, q asked) (err error) {
+// answer sends one JSON object: {"results":[...],"summary":{...}}.
+func (a *API) answer(w http.ResponseWriter, r *http.Request, v search.Visitor, q parameters) (err error) {
 	defer func() { a.Metrics.count("json", err) }()
 	request, err := a.request(q, v, schema.API)
 	if err != nil {
 		return sendFailure(w, err)
 	}
 	header(w.Header(), "application/json")
-	whole := objects.Get().(*resultArray)
+	whole := resultArrays.Get().(*resultArray)
 	defer whole.release()
 	whole.w, whole.buf = w, append(whole.buf[:0], `{"results":[`...)
 	summary, err := a.Searcher.Search(r.Context(), request, whole)
@@ -323,18 +325,18 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 	return whole.end(end)
 }
 
-// serverTiming says in milliseconds what a search took: in the process that searches, and until it was asked and its
-// results were here (W3C Server Timing).
+// serverTiming returns the durations of a search in milliseconds (W3C Server Timing): "index" in the search process,
+// and "link" on the way to it and back.
 func serverTiming(s search.Summary) string {
 	text := strconv.AppendFloat(append(make([]byte, 0, 48), "index;dur="...), float64(s.Index.Nanoseconds())/1e6, 'f', 3,
 		64)
 	return string(strconv.AppendFloat(append(text, ", link;dur="...), float64(s.Link.Nanoseconds())/1e6, 'f', 3, 64))
 }
 
-// status answers how far the index is.
+// status sends the state of the index.
 func (a *API) status(w http.ResponseWriter, r *http.Request, v search.Visitor) error {
 	if r.Method != http.MethodGet {
-		return methods(w, "GET")
+		return refuseMethod(w, "GET")
 	}
 	if a.Status == nil {
 		return fault.New(fault.NotFound, "this server has no search index")
@@ -348,27 +350,27 @@ func (a *API) status(w http.ResponseWriter, r *http.Request, v search.Visitor) e
 	return err
 }
 
-// note tells the log what became of a search.
+// note adds the result of a search to the log line.
 func note(v search.Visitor, s search.Summary) {
 	v.Note(slog.Int("results", s.Results), slog.Bool("limited", s.Limited), slog.Bool("timed_out", s.TimedOut))
 }
 
-// resultArray writes results into an array. What is short is sent whole, with its length.
+// resultArray writes results into a JSON array. A short response is sent at once, with its length.
 type resultArray struct {
 	w     http.ResponseWriter
 	buf   []byte
-	begun bool // something was sent
+	begun bool // a part was sent
 	comma bool
 }
 
-// objects are kept for their buffers.
-var objects = sync.Pool{New: func() any { return &resultArray{buf: make([]byte, 0, 16<<10)} }}
+// resultArrays keeps buffers for other requests.
+var resultArrays = sync.Pool{New: func() any { return &resultArray{buf: make([]byte, 0, 16<<10)} }}
 
-// release gives the object back, which nobody uses any more.
+// release returns the array to the pool. The caller must not use it afterwards.
 func (o *resultArray) release() {
 	*o = resultArray{buf: o.buf}
 	if cap(o.buf) <= 4*firstBytes {
-		objects.Put(o)
+		resultArrays.Put(o)
 	}
 }
 
@@ -397,7 +399,7 @@ func (o *resultArray) Matches(b search.Batch) error {
 // Progress implements search.Sink.
 func (o *resultArray) Progress(search.Summary) error { return nil }
 
-// end writes what follows the results.
+// end writes the rest of the response.
 func (o *resultArray) end(summary []byte) error {
 	o.buf = append(append(append(o.buf, `],"summary":`...), summary...), "}\n"...)
 	if !o.begun {

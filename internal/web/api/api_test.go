@@ -30,7 +30,7 @@ import (
 
 const commit = "0123456789abcdef0123456789abcdef01234567"
 
-// searcher finds what a query's name says. It is what a server has, too, in its place.
+// searcher returns results or errors by the pattern of the query.
 type searcher struct {
 	mu    sync.Mutex
 	asked []search.Request
@@ -139,7 +139,7 @@ func (l list) Repositories(_ context.Context, each func(git.RepoPath) error) err
 	return nil
 }
 
-// visitor may read what begins with team/.
+// visitor may read the repositories below team/.
 type visitor struct {
 	name   string
 	notes  []slog.Attr
@@ -155,7 +155,7 @@ func (v *visitor) Reader() search.Readable {
 func (v *visitor) Note(attrs ...slog.Attr) { v.notes = append(v.notes, attrs...) }
 func (v *visitor) Failed(err error)        { v.failed = err }
 
-// server answers as a gateway has it.
+// server serves the API as a gateway does.
 func server(t testing.TB) (*httptest.Server, *searcher) {
 	t.Helper()
 	s := &searcher{}
@@ -187,7 +187,7 @@ func server(t testing.TB) (*httptest.Server, *searcher) {
 // conversation is a request.
 type conversation struct{ method, target, headers, body string }
 
-// say sends a request, and gives the answer as text.
+// say sends a request and returns the response as text.
 func say(t testing.TB, h *httptest.Server, c conversation) string {
 	t.Helper()
 	request, err := http.NewRequest(c.method, h.URL+c.target, strings.NewReader(c.body))
@@ -253,7 +253,7 @@ func post(document string, variables map[string]any) conversation {
 	return conversation{"POST", "/.api/graphql", "Content-Type: application/json", string(body)}
 }
 
-// TestGolden holds conversations to what clients are known to read, byte by byte.
+// TestGolden compares responses byte by byte with those that clients are known to read.
 func TestGolden(t *testing.T) {
 	h, _ := server(t)
 	var packed bytes.Buffer
@@ -305,13 +305,11 @@ func TestGolden(t *testing.T) {
 		}
 		want, err := os.ReadFile(path)
 		if err != nil || got != string(want) {
-			t.Errorf("%s: %v\n%s\nwant\n%s", name, err, got, want)
+			t.Errorf("%s: response\n%s\nwant (error %v)\n%s", name, got, err, want)
 		}
 	}
 }
 
-// TestFraming reads a stream as clients do: an event is two lines and an empty one, with the event's first.
-// TestServerTiming has a search say what it took.
 func TestServerTiming(t *testing.T) {
 	t.Parallel()
 	h, _ := server(t)
@@ -321,10 +319,11 @@ func TestServerTiming(t *testing.T) {
 	}
 	response.Body.Close()
 	if got := response.Header.Get("Server-Timing"); got != "index;dur=2.500, link;dur=0.125" {
-		t.Errorf("the timing is %q", got)
+		t.Errorf("Server-Timing = %q, want %q", got, "index;dur=2.500, link;dur=0.125")
 	}
 }
 
+// TestFraming reads a stream as clients do: an event has the two lines event and data, and an empty one.
 func TestFraming(t *testing.T) {
 	t.Parallel()
 	h, _ := server(t)
@@ -336,42 +335,42 @@ func TestFraming(t *testing.T) {
 		name, isEvent := strings.CutPrefix(event, "event: ")
 		text, isData := strings.CutPrefix(data, "data: ")
 		if !ok || !isEvent || !isData || strings.Contains(text, "\n") || !json.Valid([]byte(text)) || len(block) > 10<<20 {
-			t.Fatalf("%.200q", block)
+			t.Fatalf("block %d of the stream = %.200q, want an event: line and a data: line with JSON", i, block)
 		}
 		seen[name]++
 		switch name {
 		case "matches":
 			var list []struct{ Type, Path, Repository, Commit string }
 			if err := json.Unmarshal([]byte(text), &list); err != nil || list[0].Type != "content" || list[0].Commit != commit {
-				t.Fatal(err, list)
+				t.Fatalf("matches = %.300s (%v), want results of type content at %s", text, err, commit)
 			}
 			results += len(list)
 		case "done":
 			if text != "{}" || i != len(blocks)-1 {
-				t.Errorf("%q is event %d of %d", text, i, len(blocks))
+				t.Errorf("done with data %q is event %d of %d, want {} at the end", text, i+1, len(blocks))
 			}
 		}
 	}
 	if results != 11_000 || seen["done"] != 1 || seen["progress"] == 0 || seen["filters"] != 1 {
-		t.Errorf("%d results, %v", results, seen)
+		t.Errorf("%d results and events %v, want 11000 results, progress, 1 filters and 1 done", results, seen)
 	}
 }
 
-// TestStrangers are told why nothing is found.
-func TestStrangers(t *testing.T) {
+// TestAnonymousCallers receive the advice to use a token if nothing was searched.
+func TestAnonymousCallers(t *testing.T) {
 	t.Parallel()
 	h, _ := server(t)
 	if got := say(t, h, conversation{"GET", "/.api/search/stream?q=unread", "", ""}); !strings.Contains(got,
-		"Give a token") {
-		t.Error(got)
+		"Use an access token") {
+		t.Errorf("stream for an anonymous caller = %s, want the advice to use an access token", got)
 	}
 	if got := say(t, h, conversation{"GET", "/.api/search/stream?q=unread", "Authorization: token alice",
-		""}); strings.Contains(got, "Give a token") {
-		t.Error(got)
+		""}); strings.Contains(got, "Use an access token") {
+		t.Errorf("stream for alice = %s, want no advice to use an access token", got)
 	}
 }
 
-// TestLimits: who says how many results there are, and for how long to search.
+// TestLimits checks which parameter determines the number of results and the time limit.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	h, s := server(t)
@@ -393,7 +392,8 @@ func TestLimits(t *testing.T) {
 		say(t, h, conversation{"GET", target, "", ""})
 		if len(s.asked) != 1 || s.asked[0].Limit != want.limit || s.asked[0].Timeout != want.timeout ||
 			s.asked[0].May == nil {
-			t.Errorf("%s: %+v", target, s.asked)
+			t.Errorf("%s: requests to the searcher = %+v, want one with limit %d and timeout %v", target, s.asked, want.limit,
+				want.timeout)
 		}
 	}
 }
@@ -469,7 +469,7 @@ func TestGraphQLExecution(t *testing.T) {
 	}
 }
 
-// TestBombs are requests for GraphQL that ask for more than anybody needs.
+// TestBombs sends GraphQL requests that are cheap to write and expensive to answer.
 func TestBombs(t *testing.T) {
 	t.Parallel()
 	h, s := server(t)
@@ -500,26 +500,27 @@ func TestBombs(t *testing.T) {
 		s.asked = nil
 		got := say(t, h, post(document, nil))
 		if !strings.Contains(got, `"errors":[{`) || len(s.asked) > 4 || len(got) > 16<<10 {
-			t.Errorf("%s: %d searches, %.500s", name, len(s.asked), got)
+			t.Errorf("%s: %d searches, response %.500s; want at most 4 searches and a short response with errors", name,
+				len(s.asked), got)
 		}
 	}
 	for kind, body := range map[string]string{"application/json": `{"q":"` + strings.Repeat("x", 3<<20) + `"}`,
 		"application/x-www-form-urlencoded": "q=" + strings.Repeat("x", 3<<20)} {
 		got := say(t, h, conversation{"POST", "/-/api/v1/search", "Content-Type: " + kind, body})
 		if !strings.HasPrefix(got, "400 ") || !strings.Contains(got, "at most") {
-			t.Errorf("%s: %.200s", kind, got)
+			t.Errorf("3 MiB of %s: response %.200s, want 400 with the limit", kind, got)
 		}
 	}
 	for name, body := range map[string]string{"a large body": `{"query":"` + strings.Repeat("x", 2<<20) + `"}`,
 		"nested": strings.Repeat("[", 1<<20), "empty": ""} {
 		if got := say(t, h, conversation{"POST", "/.api/graphql", "", body}); !strings.HasPrefix(got, "418 ") ||
 			!strings.Contains(got, "invalid: ") {
-			t.Errorf("%s: %.200s", name, got)
+			t.Errorf("%s: response %.200s, want an error of kind invalid", name, got)
 		}
 	}
 }
 
-// TestClientThatStopsReading ends the search: what is sent to it fails.
+// TestClientThatStopsReading checks that a failed write ends the search.
 func TestClientThatStopsReading(t *testing.T) {
 	t.Parallel()
 	a, err := api.NewAPI(api.APIOptions{Searcher: &searcher{}})
@@ -529,18 +530,18 @@ func TestClientThatStopsReading(t *testing.T) {
 	for _, target := range []string{"/.api/search/stream?q=many+count:all", "/-/api/v1/search?q=many+count:all"} {
 		w := &stuck{ResponseRecorder: httptest.NewRecorder()}
 		if err := a.Serve(w, httptest.NewRequest("GET", target, nil), &visitor{}); err == nil || w.writes > 3 {
-			t.Errorf("%s: %v after %d writes", target, err, w.writes)
+			t.Errorf("%s: error %v after %d writes, want an error after at most 3", target, err, w.writes)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := a.Serve(httptest.NewRecorder(), httptest.NewRequest("GET", "/.api/search/stream?q=slow",
 		nil).WithContext(ctx), &visitor{}); !fault.Is(err, fault.Cancelled) {
-		t.Error(err)
+		t.Errorf("cancelled search: error %v, want one of kind cancelled", err)
 	}
 }
 
-// stuck is a connection to somebody who has stopped to read.
+// stuck is a connection whose client has stopped reading.
 type stuck struct {
 	*httptest.ResponseRecorder
 	writes int

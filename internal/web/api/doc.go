@@ -1,4 +1,4 @@
-// Package api answers programs that search code, over HTTP: by our own API, below /-/api/v1/search, and by those two of
-// Sourcegraph's that its command line src uses, below /.api/. What goes over the wire is package search/schema's, and
-// docs/how-to/search.md tells it.
+// Package api serves programs that search code over HTTP: with Packhorse's API below /-/api/v1/search, and with the two
+// APIs of Sourcegraph below /.api/ that its command line src uses. Package search/schema defines the results, and
+// docs/reference/search.md describes requests and responses.
 package api

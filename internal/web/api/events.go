@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	maxEvent    = 10 << 20 // bytes of one event that clients read; none has as many
+	maxEvent    = 10 << 20 // bytes of one event: Sourcegraph's clients read no longer ones
 	aliveEvery  = time.Second
 	maxFilters  = 30
 	maxNames    = 5 // in a message
 	eventStream = "text/event-stream"
 )
 
-// stream answers Sourcegraph's GET /.api/search/stream?q=QUERY, with t=KIND of pattern, display=N results, cm=t for
-// chunks. Errors are events.
+// stream answers Sourcegraph's GET /.api/search/stream. Parameters: q, t (kind of patterns), display (number of
+// results) and cm (chunks instead of lines). Errors are events.
 func (a *API) stream(w http.ResponseWriter, r *http.Request, v search.Visitor) error {
 	if r.Method != http.MethodGet {
-		return methods(w, "GET")
+		return refuseMethod(w, "GET")
 	}
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return a.events(w, r, v, asked{}, "stream", schema.StreamLines)
+		return a.events(w, r, v, parameters{}, "stream", schema.StreamLines)
 	}
-	q := asked{text: values.Get("q")}
+	q := parameters{text: values.Get("q")}
 	q.kind, _ = query.KindOf(values.Get("t"))
 	if n, err := strconv.Atoi(values.Get("display")); err == nil && n > 0 {
 		q.most = n
@@ -48,19 +48,19 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, v search.Visitor) e
 	return a.events(w, r, v, q, "stream", format)
 }
 
-// events answers by server-sent events: matches, progress, filters, alert, error, and done at the end.
-func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q asked, api string,
+// events sends server-sent events: matches, progress, filters, alert, error, and done at the end.
+func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q parameters, api string,
 	format schema.Format) (err error) {
-	var failed error // that the events tell of
+	var failed error // reported as an event
 	defer func() { a.Metrics.count(api, cmp.Or(err, failed)) }()
 	request, err := a.request(q, v, format)
 	header(w.Header(), eventStream)
-	if w.Header().Get("Cache-Control") == "" { // the gateway knows better for whom it is
+	if w.Header().Get("Cache-Control") == "" { // the gateway may have set it
 		w.Header().Set("Cache-Control", "no-cache")
 	}
-	w.Header().Set("X-Accel-Buffering", "no") // nginx would wait for more
-	e := &events{w: w, control: http.NewResponseController(w), own: format == schema.APIEvents, stranger: v.Name() == "" &&
-		v.Reader() != nil, began: time.Now(), counts: map[string]int{}}
+	w.Header().Set("X-Accel-Buffering", "no") // nginx would buffer events
+	e := &events{w: w, control: http.NewResponseController(w), own: format == schema.APIEvents,
+		anonymous: v.Name() == "" && v.Reader() != nil, began: time.Now(), counts: map[string]int{}}
 	summary := search.Summary{}
 	if err == nil {
 		alive := e.keepAlive()
@@ -75,7 +75,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 		return r.Context().Err()
 	}
 	if failed = err; failed != nil {
-		err, e.stranger = nil, false
+		err, e.anonymous = nil, false
 		v.Failed(failed)
 		if !e.own {
 			if fault.Is(failed, fault.Invalid) {
@@ -99,7 +99,8 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 	return e.broken
 }
 
-// noticeAlert shows what of a query was not searched for; files without their content are no reason for an alert.
+// noticeAlert returns an alert about ignored parts of a query, and whether there are any. Files that are searched only
+// by name do not count.
 func noticeAlert(notices []search.Notice) (schema.Alert, bool) {
 	var messages []string
 	for _, n := range notices {
@@ -107,11 +108,11 @@ func noticeAlert(notices []search.Notice) (schema.Alert, bool) {
 			messages = append(messages, n.Message)
 		}
 	}
-	return schema.Alert{Title: "Not all of the query was searched for", Description: strings.Join(messages, " "),
+	return schema.Alert{Title: "Parts of the query were ignored", Description: strings.Join(messages, " "),
 		ProposedQueries: []schema.ProposedQuery{}}, len(messages) > 0
 }
 
-// newAlert says what is wrong with a query.
+// newAlert describes an invalid query.
 func newAlert(text string, err error) schema.Alert {
 	alert := schema.Alert{Title: "Unable to process the query", Description: fault.Message(err),
 		ProposedQueries: []schema.ProposedQuery{}}
@@ -119,7 +120,7 @@ func newAlert(text string, err error) schema.Alert {
 		literal := `content:"` + text + `"`
 		if _, err := query.Parse(literal); err == nil {
 			alert.ProposedQueries = append(alert.ProposedQueries,
-				schema.ProposedQuery{Description: "search for it as it is", Query: literal})
+				schema.ProposedQuery{Description: "search for the text itself", Query: literal})
 		}
 	}
 	return alert
@@ -127,11 +128,11 @@ func newAlert(text string, err error) schema.Alert {
 
 // events writes the events of one search.
 type events struct {
-	w        http.ResponseWriter
-	control  *http.ResponseController
-	own      bool // our own form
-	stranger bool // nobody knows who asks, and it could make a difference
-	began    time.Time
+	w         http.ResponseWriter
+	control   *http.ResponseController
+	own       bool // the format of Packhorse's API
+	anonymous bool // the caller sent no credentials, and they might give access to more
+	began     time.Time
 
 	mu     sync.Mutex
 	buf    []byte
@@ -140,7 +141,7 @@ type events struct {
 	broken error          // of the connection
 }
 
-// keepAlive says how far the search is where nothing else is said, until it is told to stop.
+// keepAlive sends the progress once a second until the caller stops it.
 func (e *events) keepAlive() (stop func()) {
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -183,7 +184,8 @@ func (e *events) Matches(b search.Batch) error {
 	return e.flush()
 }
 
-// countRepositories counts results. In a string of JSON the name of a field cannot stand as it does before its value.
+// countRepositories counts results by repository. It need not parse JSON: in a JSON string the quotes of mark would be
+// escaped.
 func (e *events) countRepositories(results []byte) {
 	mark := []byte(`"repository":"`)
 	for {
@@ -211,9 +213,9 @@ func (e *events) Progress(s search.Summary) error {
 		}{s.Done, newSummary(s)})
 	} else {
 		p := newProgress(s)
-		if s.Done && e.stranger && s.Searched == 0 {
+		if s.Done && e.anonymous && s.Searched == 0 {
 			p.Skipped = append(p.Skipped, schema.Skipped{Reason: "repository-missing", Title: "nothing was searched",
-				Message: "There is no repository that everybody may read. Give a token to search others.", Severity: "warn"})
+				Message: "No repository is public. Use an access token to search others.", Severity: "warn"})
 		}
 		e.send("progress", p)
 	}
@@ -230,7 +232,7 @@ func (e *events) send(name string, data any) {
 	e.write(name, text)
 }
 
-// write sends an event whose data is JSON, and so has no line's end in it.
+// write sends an event. Its data is JSON and contains no line break.
 func (e *events) write(name string, data []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -239,7 +241,7 @@ func (e *events) write(name string, data []byte) {
 	_ = e.flush()
 }
 
-// flush sends what is in buf. The caller holds e.mu.
+// flush sends buf. The caller holds e.mu.
 func (e *events) flush() error {
 	if e.broken == nil {
 		_, e.broken = e.w.Write(e.buf)
@@ -250,7 +252,7 @@ func (e *events) flush() error {
 	return e.broken
 }
 
-// filters offers to look into one repository of several.
+// filters offers filters for the repositories with most results.
 func (e *events) filters(s search.Summary) []schema.Filter {
 	list := []schema.Filter{}
 	for name, n := range e.counts {
@@ -266,7 +268,7 @@ func (e *events) filters(s search.Summary) []schema.Filter {
 	return list[:min(len(list), maxFilters)]
 }
 
-// quoteMeta makes a name one that a filter takes literally.
+// quoteMeta escapes a name for a filter.
 func quoteMeta(name string) string {
 	var b strings.Builder
 	for _, r := range name {
@@ -278,7 +280,7 @@ func quoteMeta(name string) string {
 	return b.String()
 }
 
-// What Sourcegraph's clients are told of notices.
+// Reason, title and severity of notices in Sourcegraph's format.
 var (
 	noticeReasons = map[string]string{"branch": "branch-unindexed", "filter": "unknown-filter",
 		"files": "document-match-limit"}
@@ -287,7 +289,7 @@ var (
 	noticeSeverities = map[string]string{"branch": "warn", "filter": "warn", "files": "info"}
 )
 
-// newProgress says how far a search is, and what it left out.
+// newProgress returns the progress of a search and what was skipped, in Sourcegraph's format.
 func newProgress(s search.Summary) schema.Progress {
 	p := schema.Progress{
 		Done: s.Done, MatchCount: s.Matches, DurationMs: s.Elapsed.Milliseconds(), RepositoriesCount: s.Searched,
@@ -298,19 +300,19 @@ func newProgress(s search.Summary) schema.Progress {
 	}
 	if s.Limited {
 		skip("shard-match-limit", "limit reached",
-			"There is more than was asked for. Use count:N or count:all, or a query for less.", "info")
+			"There are more results. Use count:N or count:all, or a narrower query.", "info")
 	}
 	if s.TimedOut {
 		skip("shard-timeout", "time limit reached",
-			"There may be more. Use timeout: to search for longer, or a query for less.", "warn")
+			"There may be more results. Use timeout: to search for longer, or a narrower query.", "warn")
 	}
 	if n := len(s.Missing); n > 0 {
-		skip("repository-missing", counted(n, "repository", "repositories")+" not searched", "There is no index yet of "+
+		skip("repository-missing", counted(n, "repository", "repositories")+" not searched", "No index yet: "+
 			listed(s.Missing)+".", "warn")
 	}
 	if n := len(s.Unindexed); n > 0 {
 		skip("repository-unindexed", counted(n, "repository", "repositories")+" searched without an index",
-			"There is no index yet of "+listed(s.Unindexed)+".", "info")
+			"No index yet: "+listed(s.Unindexed)+".", "info")
 	}
 	for _, n := range s.Notices {
 		skip(noticeReasons[n.Reason], noticeTitles[n.Reason], n.Message, noticeSeverities[n.Reason])
@@ -322,7 +324,7 @@ func newProgress(s search.Summary) schema.Progress {
 		}
 	}
 	if len(late) > 0 {
-		skip("repository-stale", counted(len(late), "index", "indexes")+" behind", "Newer commits are not searched yet of "+
+		skip("repository-stale", counted(len(late), "index", "indexes")+" behind", "Newer commits are not searched yet: "+
 			listed(late)+".", "info")
 	}
 	return p
@@ -342,7 +344,7 @@ func counted(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
-// listed names a few of many.
+// listed returns the first of some names and the number of the others.
 func listed(list []string) string {
 	if len(list) <= maxNames {
 		return strings.Join(list, ", ")

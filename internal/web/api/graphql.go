@@ -71,7 +71,7 @@ type graphQLResponse struct {
 	Data   json.RawMessage `json:"data,omitempty"`
 }
 
-// parse returns the operation to execute and the values of its variables, or what is wrong with the request.
+// parse returns the operation to execute and the values of its variables, or the errors of the request.
 func (g *graphQL) parse(q graphQLRequest) (*ast.OperationDefinition, map[string]any, gqlerror.List) {
 	fail := func(format string, args ...any) (*ast.OperationDefinition, map[string]any, gqlerror.List) {
 		return nil, nil, gqlerror.List{gqlerror.Errorf(format, args...)}
@@ -121,12 +121,12 @@ func listErrors(err error) gqlerror.List {
 	return gqlerror.List{e}
 }
 
-// serveGraphQL answers POST /.api/graphql. What is wrong with a request is in the answer's errors.
+// serveGraphQL answers POST /.api/graphql. Errors are in the response, except for overload.
 func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v search.Visitor) (err error) {
-	var failed error // that the answer tells of
+	var failed error // reported in the response
 	defer func() { a.Metrics.count("graphql", cmp.Or(err, failed)) }()
 	if r.Method != http.MethodPost {
-		return methods(w, "POST")
+		return refuseMethod(w, "POST")
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	if err != nil {
@@ -146,7 +146,7 @@ func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v search.Visi
 	if err := r.Context().Err(); err != nil {
 		return err
 	}
-	// The status tells clients that another attempt is worthwhile.
+	// The status shows clients that another attempt is worthwhile.
 	if c.failed != nil && fault.Is(c.failed, fault.Exhausted) {
 		return c.failed
 	}

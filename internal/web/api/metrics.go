@@ -6,18 +6,19 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Metrics counts searches by who answered them.
+// Metrics counts searches by API.
 type Metrics struct{ searches *prometheus.CounterVec }
 
-// NewMetrics makes them.
+// NewMetrics returns unregistered metrics.
 func NewMetrics() *Metrics {
 	return &Metrics{prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "packhorse_search_api_requests_total",
-		Help: "Searches by API (json, events: our own; stream, graphql: Sourcegraph's) and result (ok, or the kind of error).",
+		Help: "Searches by API (json and events of Packhorse, stream and graphql of Sourcegraph) and by result (ok, or the " +
+			"kind of error).",
 	}, []string{"api", "result"})}
 }
 
-// Collectors lists what to register.
+// Collectors returns the collectors to register.
 func (m *Metrics) Collectors() []prometheus.Collector { return []prometheus.Collector{m.searches} }
 
 func (m *Metrics) count(api string, err error) {

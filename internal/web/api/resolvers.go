@@ -104,7 +104,7 @@ func (c *caller) search(ctx context.Context, arguments map[string]any) (any, err
 	if err := c.countSearch(); err != nil {
 		return nil, err
 	}
-	q := asked{text: stringOf(arguments["query"])}
+	q := parameters{text: stringOf(arguments["query"])}
 	q.kind, _ = query.KindOf(stringOf(arguments["patternType"]))
 	request, err := c.api.request(q, c, schema.GraphQL)
 	found := &collector{}

@@ -1028,8 +1028,8 @@ func (x *WatchedRepository) GetLowPriority() bool {
 type WatchResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// The version after the changes. If continued is set, it is the version before the event: a watch that resumes from it receives the whole
-	// event again, so that a connection that breaks within an event loses nothing.
+	// The version after the changes. If continued is set, it is the version before the event. If the connection breaks within an event, a watch
+	// that resumes from this version receives the whole event again.
 	Version *Version `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// The changes since the caller's version are unknown. Discard everything about this repository.
 	Reset_ bool `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"`

@@ -53,13 +53,13 @@ type NodeServiceClient interface {
 	Wait(context.Context, *connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error)
 	// File streams a file of a commit. NOT_FOUND unless a visible ref reaches the commit. A file that is larger than the limit has no data.
 	File(context.Context, *connect.Request[internalv1.FileRequest]) (*connect.ServerStreamForClient[internalv1.FileResponse], error)
-	// Files streams the files of a commit with their content in the order of git ls-tree -r, or those that differ from another commit in the
-	// order of git diff-tree -r.
+	// Files streams the files of a commit with their content, or only the files that differ from another commit. They are in the order of git
+	// ls-tree -r.
 	Files(context.Context, *connect.Request[internalv1.FilesRequest]) (*connect.ServerStreamForClient[internalv1.FilesResponse], error)
 	// CountCommits counts the commits that one commit reaches and another does not.
 	CountCommits(context.Context, *connect.Request[internalv1.CountCommitsRequest]) (*connect.Response[internalv1.CountCommitsResponse], error)
-	// Grep searches the files of a commit with git grep. Few calls run at the same time, so that they do not delay packs: RESOURCE_EXHAUSTED
-	// if no slot becomes free within 5 s, DEADLINE_EXCEEDED after 20 s. Binary files are left out.
+	// Grep searches the files of a commit with git grep, except for binary files. Few calls run at the same time, so that they do not delay
+	// packs. RESOURCE_EXHAUSTED if no slot becomes free within 5 s, DEADLINE_EXCEEDED after 20 s.
 	Grep(context.Context, *connect.Request[internalv1.GrepRequest]) (*connect.ServerStreamForClient[internalv1.GrepResponse], error)
 }
 
@@ -153,13 +153,13 @@ type NodeServiceHandler interface {
 	Wait(context.Context, *connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error)
 	// File streams a file of a commit. NOT_FOUND unless a visible ref reaches the commit. A file that is larger than the limit has no data.
 	File(context.Context, *connect.Request[internalv1.FileRequest], *connect.ServerStream[internalv1.FileResponse]) error
-	// Files streams the files of a commit with their content in the order of git ls-tree -r, or those that differ from another commit in the
-	// order of git diff-tree -r.
+	// Files streams the files of a commit with their content, or only the files that differ from another commit. They are in the order of git
+	// ls-tree -r.
 	Files(context.Context, *connect.Request[internalv1.FilesRequest], *connect.ServerStream[internalv1.FilesResponse]) error
 	// CountCommits counts the commits that one commit reaches and another does not.
 	CountCommits(context.Context, *connect.Request[internalv1.CountCommitsRequest]) (*connect.Response[internalv1.CountCommitsResponse], error)
-	// Grep searches the files of a commit with git grep. Few calls run at the same time, so that they do not delay packs: RESOURCE_EXHAUSTED
-	// if no slot becomes free within 5 s, DEADLINE_EXCEEDED after 20 s. Binary files are left out.
+	// Grep searches the files of a commit with git grep, except for binary files. Few calls run at the same time, so that they do not delay
+	// packs. RESOURCE_EXHAUSTED if no slot becomes free within 5 s, DEADLINE_EXCEEDED after 20 s.
 	Grep(context.Context, *connect.Request[internalv1.GrepRequest], *connect.ServerStream[internalv1.GrepResponse]) error
 }
 

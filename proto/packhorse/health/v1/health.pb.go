@@ -30,7 +30,7 @@ const (
 	HealthCheckResponse_UNKNOWN     HealthCheckResponse_ServingStatus = 0
 	HealthCheckResponse_SERVING     HealthCheckResponse_ServingStatus = 1
 	HealthCheckResponse_NOT_SERVING HealthCheckResponse_ServingStatus = 2
-	// No such service. Only a watch says so.
+	// No such service. Only Watch returns this; Check fails.
 	HealthCheckResponse_SERVICE_UNKNOWN HealthCheckResponse_ServingStatus = 3
 )
 
