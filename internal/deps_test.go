@@ -329,8 +329,8 @@ func TestServerIsSmall(t *testing.T) {
 	for line := range bytes.Lines(graph) {
 		if name, _, ok := bytes.Cut(line, []byte(" <ReflectMethod>")); ok && !found[string(name)] {
 			found[string(name)] = true
-			t.Errorf("cmd/packhorse links %s, which looks up methods by name: find its caller with go build -ldflags=-dumpdep",
-				name)
+			t.Errorf("cmd/packhorse links %s, which looks up methods by name: find its caller in the output of go build "+
+				"-ldflags=-dumpdep", name)
 		}
 	}
 	info, err := os.Stat(program)
