@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +21,7 @@ type found struct {
 	gone                        bool  // it has ended, and waits to be reaped
 }
 
-// writeEnd lists the processes that the server's commands left.
+// remaining lists the processes that the server's commands left.
 func (r *reaper) remaining() (list []found) {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -73,12 +74,7 @@ func (r *reaper) hasMark(pid int) bool {
 	if err != nil {
 		return false
 	}
-	for v := range bytes.SplitSeq(env, []byte{0}) {
-		if bytes.Equal(v, r.mark) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool { return bytes.Equal(v, r.mark) })
 }
 
 // readProcess reads /proc/PID/stat.

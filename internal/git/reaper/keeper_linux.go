@@ -15,7 +15,7 @@ func makePipe() (reader, writer *os.File, err error) {
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, os.NewSyscallError("pipe2", err)
 	}
-	// Created in blocking mode, so that the runtime does not poll it; see write.
+	// Created in blocking mode, so that the runtime does not poll it; see Keeper.send.
 	reader, writer = os.NewFile(uintptr(fds[0]), "|0"), os.NewFile(uintptr(fds[1]), "|1")
 	if err := unix.SetNonblock(fds[1], true); err != nil {
 		reader.Close()
@@ -23,12 +23,6 @@ func makePipe() (reader, writer *os.File, err error) {
 		return nil, nil, os.NewSyscallError("setnonblock", err)
 	}
 	return reader, writer, nil
-}
-
-// write writes all or nothing: no line is longer than PIPE_BUF (pipe(7)).
-func write(f *os.File, b []byte) error {
-	_, err := f.Write(b)
-	return err
 }
 
 func session() int {

@@ -177,13 +177,13 @@ func (k *Keeper) Remove(pid int) {
 	k.send(fmt.Appendf(nil, "-%d\n", pid))
 }
 
-// send writes to the reaper without waiting. If the pipe is full, the reaper does not read. It is killed, and the next
-// one gets the complete state.
+// send writes to the reaper without waiting, all or nothing: no line is longer than PIPE_BUF (pipe(7)). If the pipe is
+// full, the reaper does not read. It is killed, and the next one gets the complete state.
 func (k *Keeper) send(line []byte) {
 	if k.child == nil || k.child.stopped {
 		return
 	}
-	if err := write(k.child.pipe, line); err != nil {
+	if _, err := k.child.pipe.Write(line); err != nil {
 		k.sendErr = err
 		k.child.stop(true)
 	}
@@ -272,16 +272,21 @@ func (k *Keeper) begin() (c *child, readEnd *os.File, err error) {
 
 // writeState writes the complete state for a reaper that starts.
 func (k *Keeper) writeState(pipe *os.File) error {
-	errs := []error{write(pipe, fmt.Appendf(nil, "run %s %d\n", k.mark, session()))}
+	lines := [][]byte{fmt.Appendf(nil, "run %s %d\n", k.mark, session())}
 	for _, dir := range k.options.Cgroups {
 		if !strings.Contains(dir, "\n") {
-			errs = append(errs, write(pipe, []byte("cgroup "+dir+"\n")))
+			lines = append(lines, []byte("cgroup "+dir+"\n"))
 		}
 	}
 	for pid, grace := range k.groups {
-		errs = append(errs, write(pipe, addLine(pid, grace)))
+		lines = append(lines, addLine(pid, grace))
 	}
-	return errors.Join(errs...)
+	for _, line := range lines {
+		if _, err := pipe.Write(line); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // keep waits for the reaper to end, and starts the next.
