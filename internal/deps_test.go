@@ -309,10 +309,10 @@ func TestServerImports(t *testing.T) {
 	}
 }
 
-// The server is small because the linker removes methods that are never called. It keeps all exported methods as soon as
-// one function that is linked looks up methods by name with reflection, and the server then has 54 instead of 31 MB.
-// Templates do so (text/template, html/template, cobra's SetVersionTemplate), the debug pages of golang.org/x/net/trace
-// and thus grpc-go, and GraphQL libraries that call resolvers by name (graph-gophers). An import alone is harmless.
+// The linker removes methods that are never called. It keeps all exported methods as soon as one linked function looks
+// up methods by name with reflection, and the server then has 54 instead of 31 MB. Templates do so (text/template,
+// html/template, cobra's SetVersionTemplate), and with them the debug pages of golang.org/x/net/trace, which grpc-go
+// imports. GraphQL libraries that call resolvers by name (graph-gophers) do so, too. An import alone is harmless.
 func TestServerIsSmall(t *testing.T) {
 	const most = 35_000_000 // bytes
 	program := filepath.Join(t.TempDir(), "packhorse")

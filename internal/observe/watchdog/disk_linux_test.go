@@ -39,14 +39,14 @@ func TestStoppedDisk(t *testing.T) {
 	})
 	disk.Release()
 	w.Close()
-	// What hung goes on now, and would make directories below the mount point once the disk is taken away.
+	// Operations that hung continue now. They would create directories below the mount point after the unmount.
 	w.work.Wait()
 	for _, p := range w.places {
 		eventually(t, "nothing to hang in "+p.dir, func() bool { return !p.busy.Load() })
 	}
 }
 
-// TestPlaceHangsMeanwhile: what was written so far is written to the other place too.
+// TestPlaceHangsMeanwhile checks that the finished parts are written to the other place as well.
 func TestPlaceHangsMeanwhile(t *testing.T) {
 	t.Parallel()
 	o := options(t)

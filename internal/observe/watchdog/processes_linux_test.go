@@ -40,9 +40,9 @@ func TestProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(text.String(), `"a\nline ***"`) {
-		t.Error(text.String())
+		t.Errorf("WriteProcesses wrote %s, want the tree of this process", text.String())
 	}
 	if err := WriteProcesses(&text, 1<<30); err == nil {
-		t.Error("told of a process that is not there")
+		t.Error("WriteProcesses of a missing process succeeded, want an error")
 	}
 }

@@ -128,7 +128,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestBark: dumps that nobody asks for become rare while a sign lasts.
+// TestBark checks that automatic dumps become rare while a sign lasts.
 func TestBark(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -168,7 +168,7 @@ func TestBark(t *testing.T) {
 	other.work.Wait()
 }
 
-// TestNoDumpAfterTheEnd: whoever asks later is told, and nothing goes on behind Close.
+// TestNoDumpAfterTheEnd checks that Close waits for the running dump, and that later ones fail.
 func TestNoDumpAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	w := start(t, options(t))
@@ -178,7 +178,7 @@ func TestNoDumpAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestDump: what is in it, and who may read it.
+// TestDump checks the files of a dump and their modes.
 func TestDump(t *testing.T) {
 	o := options(t)
 	o.Trace = 1 << 20
@@ -213,7 +213,7 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// TestTogether: who asks while one is written gets that one.
+// TestTogether checks that callers share the dump that is being written.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -256,7 +256,7 @@ func holdsTheLockTooLong(mu *sync.Mutex, held chan<- struct{}, until <-chan stru
 	<-until
 }
 
-// TestLockUp: 1,400 goroutines on one lock, and nobody asks for a dump.
+// TestLockUp checks that 1,400 goroutines that wait for one lock cause a dump.
 func TestLockUp(t *testing.T) {
 	o := options(t)
 	o.Stall, o.Blocked, o.Trace = 100*time.Millisecond, 1400, 1<<20
@@ -293,7 +293,7 @@ func TestLockUp(t *testing.T) {
 		t.Error(text)
 	}
 	if text := read(t, d, "goroutines.txt"); !strings.Contains(text, "holdsTheLockTooLong") {
-		t.Error("goroutines.txt has no culprit")
+		t.Error("goroutines.txt does not contain the function that holds the lock")
 	}
 }
 
@@ -312,7 +312,7 @@ func TestRulerSeesWaitsThatAreOver(t *testing.T) {
 	l.read(began, 1<<30, true)
 }
 
-// TestProbe: a listener that nobody accepts at.
+// TestProbe checks that a listener without accepts causes a dump.
 func TestProbe(t *testing.T) {
 	o := options(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -352,7 +352,7 @@ func TestWritable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Writable("state", link).Do(t.Context()); err == nil {
-		t.Error("a link was taken for the directory")
+		t.Error("Writable followed a link to a directory, want an error")
 	}
 	victim := filepath.Join(top, "victim")
 	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
@@ -362,7 +362,7 @@ func TestWritable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Writable("state", dir).Do(t.Context()); err == nil {
-		t.Error("a link was taken for the file")
+		t.Error("Writable followed a link to a file, want an error")
 	}
 	if text, err := os.ReadFile(victim); err != nil || string(text) != "precious" {
 		t.Errorf("%q %v", text, err)
@@ -374,11 +374,11 @@ func TestWritable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Writable("state", dir).Do(t.Context()); err == nil { // and does not wait for a reader
-		t.Error("a pipe was taken for the file")
+		t.Error("Writable accepted a pipe, want an error")
 	}
 }
 
-// TestRefusedIsAnswered: a listener that is closed, as in the end of a process, is none that hangs.
+// TestRefusedIsAnswered checks that a refused connection counts as an answer, as when the process ends.
 func TestRefusedIsAnswered(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -418,7 +418,7 @@ func TestPartThatHangs(t *testing.T) {
 		<-proceed
 		_, err := io.WriteString(w, "too late\n")
 		if err == nil {
-			t.Error("a part may write after its dump")
+			t.Error("a part wrote after its dump had ended, want os.ErrClosed")
 		}
 		return nil
 	}}}
@@ -451,7 +451,7 @@ func TestLogThatHangs(t *testing.T) {
 	}
 }
 
-// TestBounds: number, bytes, and a disk that is full. What is not a dump is left alone.
+// TestBounds checks the limits of number and bytes, and a full disk. Other files are kept.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -477,7 +477,7 @@ func TestBounds(t *testing.T) {
 	small.Count = 100
 	d := start(t, small).mustDump(t)
 	if notes := read(t, d, "notes.txt"); !strings.Contains(notes, errFull.Error()) {
-		t.Error(notes)
+		t.Errorf("notes = %v, want one for each missing part", notes)
 	}
 	var sum int64
 	files, _ := os.ReadDir(d.Dir)
@@ -520,7 +520,7 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
 
-// TestStrangersDirectory: a link, or a directory of somebody else, gets no dump.
+// TestStrangersDirectory checks that a link and a directory of another user get no dump.
 func TestStrangersDirectory(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -553,8 +553,7 @@ func TestStrangersDirectory(t *testing.T) {
 	}
 }
 
-// TestSSHProbe: a greeting is an answer, and so is a refusal; silence is none. Nor is it one that there are no
-// descriptors left.
+// TestSSHProbe checks that a greeting and a refusal count as answers, unlike silence and a lack of descriptors.
 func TestSSHProbe(t *testing.T) {
 	t.Parallel()
 	for says, want := range map[string]bool{"SSH-2.0-packhorse\r\n": true, "too many connections; try again\r\n": true,
@@ -646,7 +645,7 @@ func TestDraftsAreClosed(t *testing.T) {
 	}
 	for range 3 {
 		if _, err := p.draft("20200101T000000.000Z-mutex-1"); err == nil {
-			t.Fatal("a draft where there is no room")
+			t.Fatal("draft succeeded on a full disk, want an error")
 		}
 	}
 	if n := open(); n != 0 {
@@ -707,7 +706,7 @@ func TestStartHangs(t *testing.T) {
 		t.Error(text)
 	}
 	if _, err := os.Stat(filepath.Join(d.Dir, "stacks.txt")); err == nil {
-		t.Error("the world was stopped")
+		t.Error("a part that stops the world was written during the start of a process")
 	}
 	read(t, d, "processes.txt")
 }

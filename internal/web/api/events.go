@@ -280,14 +280,12 @@ func quoteMeta(name string) string {
 	return b.String()
 }
 
-// Reason, title and severity of notices in Sourcegraph's format.
-var (
-	noticeReasons = map[string]string{"branch": "branch-unindexed", "filter": "unknown-filter",
-		"files": "document-match-limit"}
-	noticeTitles = map[string]string{"branch": "branch not searched", "filter": "not a filter",
-		"files": "files not searched"}
-	noticeSeverities = map[string]string{"branch": "warn", "filter": "warn", "files": "info"}
-)
+// notices are the notices in Sourcegraph's format, without messages.
+var notices = map[string]schema.Skipped{
+	"branch": {Reason: "branch-unindexed", Title: "branch not searched", Severity: "warn"},
+	"filter": {Reason: "unknown-filter", Title: "not a filter", Severity: "warn"},
+	"files":  {Reason: "document-match-limit", Title: "files not searched", Severity: "info"},
+}
 
 // newProgress returns the progress of a search and what was skipped, in Sourcegraph's format.
 func newProgress(s search.Summary) schema.Progress {
@@ -315,7 +313,8 @@ func newProgress(s search.Summary) schema.Progress {
 			"No index yet: "+listed(s.Unindexed)+".", "info")
 	}
 	for _, n := range s.Notices {
-		skip(noticeReasons[n.Reason], noticeTitles[n.Reason], n.Message, noticeSeverities[n.Reason])
+		notice := notices[n.Reason]
+		skip(notice.Reason, notice.Title, n.Message, notice.Severity)
 	}
 	var late []string
 	for _, r := range s.Repositories {
