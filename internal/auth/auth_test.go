@@ -85,11 +85,11 @@ func TestTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})
 	if w.Configured() {
-		t.Error("callers are known before there is a token")
+		t.Error("Configured() = true before the first token, want false")
 	}
 	token := w.token("ci", Write)
 	if !w.Configured() {
-		t.Error("there is a token, and callers are not known")
+		t.Error("Configured() = false with a token, want true")
 	}
 	for name, header := range map[string]string{
 		"basic": basic("whoever", token), "basic, no user": basic("", token), "bearer": "Bearer " + token, "token": "token " +
@@ -98,36 +98,36 @@ func TestTokens(t *testing.T) {
 	} {
 		id, err := w.who(header)
 		if err != nil || id.Name != "ci" || id.By != ByToken || id.Credential != "ci/1" || id.Address != "192.0.2.1" {
-			t.Errorf("%s: %+v, %v", name, id, err)
+			t.Errorf("%s: identity = %+v, error = %v, want ci/1 by token", name, id, err)
 		}
 	}
 	text, err := os.ReadFile(w.file.path)
 	if err != nil || strings.Contains(string(text), token) || strings.Contains(string(text), token[len(tokenPrefix):]) {
-		t.Errorf("the token itself is on disk (%v)", err)
+		t.Errorf("the token file contains the token itself, want its hash only (read error: %v)", err)
 	}
 	if info, err := os.Stat(w.file.path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info.Mode(), err)
+		t.Errorf("mode of the token file = %v (error %v), want 0600", info.Mode(), err)
 	}
 	// Each change holds from the very next look on, however fast one follows the other.
 	for i := range 50 {
 		other := w.token("other", Read)
 		if _, err := w.who(basic("x", other)); err != nil {
-			t.Fatalf("%d: %v", i, err)
+			t.Fatalf("round %d: error with a new token = %v, want none", i, err)
 		}
 		if _, err := w.file.Revoke("other"); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.from("192.0.2.99", basic("x", other)); !fault.Is(err, fault.Unauthenticated) {
-			t.Fatalf("%d: a revoked token is worth something: %v", i, err)
+			t.Fatalf("round %d: error with a revoked token = %v, want kind %v", i, err, fault.Unauthenticated)
 		}
 	}
 	if _, err := w.file.Revoke("other"); !fault.Is(err, fault.NotFound) {
-		t.Error(err)
+		t.Errorf("Revoke error = %v, want kind %v", err, fault.NotFound)
 	}
 	if again := w.token("ci", Read); again == token {
-		t.Error("the same token twice")
+		t.Error("Create returned an earlier token, want a new one")
 	} else if id, err := w.who("Bearer " + again); err != nil || id.Credential != "ci/52" {
-		t.Errorf("%+v, %v: numbers are not used again", id, err)
+		t.Errorf("identity = %+v, error = %v, want credential ci/52: numbers are not used again", id, err)
 	}
 }
 
@@ -139,15 +139,15 @@ func TestTokensExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := w.who("Bearer " + token); err != nil {
-		t.Error(err)
+		t.Errorf("who error = %v, want none", err)
 	}
 	w.clock = w.clock.Add(time.Hour)
 	if _, err := w.who("Bearer " + token); !fault.Is(err, fault.Unauthenticated) ||
 		!strings.Contains(err.Error(), "expired") {
-		t.Error(err)
+		t.Errorf("who error = %v, want kind %v", err, fault.Unauthenticated)
 	}
 	if _, _, err := w.file.Create(TokenRequest{Name: "ci", Expires: w.clock}, w.clock); !fault.Is(err, fault.Invalid) {
-		t.Error(err)
+		t.Errorf("Create error = %v, want kind %v", err, fault.Invalid)
 	}
 }
 
@@ -181,14 +181,14 @@ func TestTokenFileThatCannotBeRead(t *testing.T) {
 		replace(string(good), 0o600)
 		w.clock = w.clock.Add(time.Second) // after a failed read the next one is made after a second
 		if _, err := w.who("Bearer " + token); err != nil {
-			t.Fatalf("before %s: %v", name, err)
+			t.Fatalf("before %s: error = %v, want none", name, err)
 		}
 		bad()
 		if _, err := w.who("Bearer " + token); !fault.Is(err, fault.Unavailable) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: error = %v, want kind %v", name, err, fault.Unavailable)
 		}
 		if err := w.May(context.Background(), Identity{}, repoPath(t, "a"), Read); !fault.Is(err, fault.Unauthenticated) {
-			t.Errorf("%s: anonymous: %v", name, err)
+			t.Errorf("%s: error for anonymous callers = %v, want kind %v", name, err, fault.Unauthenticated)
 		}
 	}
 	if !strings.Contains(w.log.String(), "an identity source failed") || strings.Contains(w.log.String(), token) {
@@ -209,7 +209,7 @@ func TestLastUse(t *testing.T) {
 	w.Auth.Close()
 	list, err := w.file.List()
 	if err != nil || len(list) != 2 || list[0].Used.Unix() != used || !list[1].Used.IsZero() {
-		t.Fatalf("%+v, %v", list, err)
+		t.Fatalf("List() = %+v, %v, want ci used at %d and idle never", list, err, used)
 	}
 	// A restarted server keeps the record although it sees no use of the token.
 	next := NewTokens(TokenOptions{File: w.file, Sources: NewSources(NewMetrics(), discard), Log: discard})
@@ -218,7 +218,7 @@ func TestLastUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if list, err := w.file.List(); err != nil || list[0].Used.Unix() != used {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("List() after a restart = %+v, %v, want ci used at %d", list, err, used)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestHeaders(t *testing.T) {
 	w := newWorld(t, Options{})
 	token := w.token("ci", Read)
 	if id, err := w.who(); err != nil || !id.Anonymous() {
-		t.Errorf("%+v, %v", id, err)
+		t.Errorf("without a header: identity = %+v, error = %v, want an anonymous caller", id, err)
 	}
 	wrong := token[:10] + strings.Map(func(r rune) rune {
 		if r == 'a' {
@@ -268,10 +268,10 @@ func TestHeaders(t *testing.T) {
 		}
 		id, err := w.who(headers...)
 		if !fault.Is(err, want) || !id.Anonymous() {
-			t.Errorf("%s: %+v, %v", name, id, err)
+			t.Errorf("%s: identity = %+v, error = %v, want kind %v", name, id, err, want)
 		}
 		if err != nil && strings.Contains(err.Error(), token[4:20]) {
-			t.Errorf("%s: the error shows the token: %v", name, err)
+			t.Errorf("%s: error = %v, want one without the token", name, err)
 		}
 	}
 }
@@ -360,7 +360,7 @@ func TestMay(t *testing.T) {
 			may, _ = reads([]git.RepoPath{repoPath(t, test.repo)})
 		}
 		if may[0] != (test.want[Read] == "ok") {
-			t.Errorf("%s is told it may read %s: %v", test.id.Name, test.repo, may[0])
+			t.Errorf("Reader(%s)(%s) = %v, want %v", test.id.Name, test.repo, may[0], !may[0])
 		}
 	}
 }
@@ -379,11 +379,11 @@ func TestOpenUntilThereIsAToken(t *testing.T) {
 	w := newWorld(t, Options{OpenUntilKnown: true})
 	may := func() error { return w.May(context.Background(), Identity{}, repoPath(t, "a"), Read) }
 	if err := may(); err != nil {
-		t.Error(err)
+		t.Errorf("may error = %v, want none", err)
 	}
 	w.token("ci", Read)
 	if err := may(); !fault.Is(err, fault.Unauthenticated) {
-		t.Error(err)
+		t.Errorf("may error = %v, want kind %v", err, fault.Unauthenticated)
 	}
 }
 
@@ -407,7 +407,7 @@ func TestKeysAreCallersToo(t *testing.T) {
 		Authenticators: []Authenticator{&Keys{o: KeyOptions{Authorized: "keys"}}}})
 	if err := w.May(context.Background(), Identity{}, repoPath(t, "a"), Read); !fault.Is(err, fault.Unauthenticated) ||
 		!w.Configured() {
-		t.Error(err)
+		t.Errorf("May error = %v, want kind %v", err, fault.Unauthenticated)
 	}
 }
 
@@ -417,16 +417,16 @@ func TestLastTokenRevoked(t *testing.T) {
 	w := newWorld(t, Options{OpenUntilKnown: true})
 	may := func() string { return says(w.May(context.Background(), Identity{}, repoPath(t, "a"), Read)) }
 	if got := may(); got != "ok" {
-		t.Errorf("before there is a token: %s", got)
+		t.Errorf("before the first token: result = %s, want ok", got)
 	}
 	w.token("ci", Read)
 	if got := may(); got != "unauthenticated" {
-		t.Errorf("with a token: %s", got)
+		t.Errorf("with a token: result = %s, want unauthenticated", got)
 	}
 	if _, err := w.file.Revoke("ci"); err != nil {
 		t.Fatal(err)
 	}
 	if got := may(); got != "unauthenticated" || !w.Configured() {
-		t.Errorf("once it is revoked: %s", got)
+		t.Errorf("after its revocation: result = %s, want unauthenticated", got)
 	}
 }

@@ -17,17 +17,17 @@ func FuzzHeader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		c, ok, err := fromHeader(http.Header{"Authorization": {value}})
 		if ok != (err == nil) || !ok && c.Secret != "" {
-			t.Fatalf("%q: %v, %v", value, ok, err)
+			t.Fatalf("fromHeader(%q) = %v, %v, want ok or an error", value, ok, err)
 		}
 		for _, s := range []string{c.User, c.Secret, c.Scheme} {
 			if strings.ContainsFunc(s, unicode.IsControl) || len(s) > maxCredential {
-				t.Errorf("%q got through", s)
+				t.Errorf("fromHeader accepts %q, want no control characters and at most %d bytes", s, maxCredential)
 			}
 		}
 		if c.Scheme == "basic" && ok {
 			if again, ok, err := fromHeader(http.Header{"Authorization": {basic(c.User, c.Secret)}}); !ok || err != nil ||
 				again.User != c.User || again.Secret != c.Secret {
-				t.Errorf("%q comes back as %+v, %v", value, again, err)
+				t.Errorf("%+v encoded and parsed again = %+v, %v, want the same", c, again, err)
 			}
 		}
 	})
@@ -47,14 +47,14 @@ func FuzzPattern(f *testing.F) {
 		}
 		again, err := ParsePattern(p.String())
 		if err != nil || again.String() != p.String() {
-			t.Fatalf("%q is %q, and then %q (%v)", text, p, again, err)
+			t.Fatalf("%q parsed = %q, parsed again = %q, %v, want the same", text, p, again, err)
 		}
 		if !strings.ContainsAny(text, "*?") && !p.match(p.components) {
-			t.Errorf("%q is not for itself", text)
+			t.Errorf("match(%q, itself) = false, want true", text)
 		}
 		components := strings.Split(other, "/")
 		if first := p.components[0]; p.match(components) && !strings.ContainsAny(first, "*?") && components[0] != first {
-			t.Errorf("%q is for %q", text, other)
+			t.Errorf("match(%q, %q) = true, want false", text, other)
 		}
 	})
 }

@@ -21,7 +21,7 @@ func TestLockoutOfTokens(t *testing.T) {
 	}
 	for i := range 3 {
 		if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
-			t.Fatalf("%d: %v", i, err)
+			t.Fatalf("guess %d: error = %v, want kind %v", i, err, fault.Unauthenticated)
 		}
 	}
 	for i := range 10 {
@@ -31,32 +31,32 @@ func TestLockoutOfTokens(t *testing.T) {
 			t.Fatalf("%d: %v after %v, want %v", i, err, after, guessInterval)
 		}
 		if err := wrong("192.0.2.2"); i == 0 && !fault.Is(err, fault.Unauthenticated) {
-			t.Fatalf("%d: from elsewhere: %v", i, err)
+			t.Fatalf("guess %d from another address: error = %v, want kind %v", i, err, fault.Unauthenticated)
 		}
 		w.clock = w.clock.Add(guessInterval + time.Millisecond)
 		if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
-			t.Fatalf("%d: after the wait: %v", i, err)
+			t.Fatalf("guess %d after the wait: error = %v, want kind %v", i, err, fault.Unauthenticated)
 		}
 	}
 	if _, err := w.from("192.0.2.1", "Bearer "+token); err != nil {
-		t.Fatalf("a right token from there: %v", err)
+		t.Fatalf("right token from the same address: error = %v, want none", err)
 	}
 	w.clock = w.clock.Add(rememberWrong)
 	if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
-		t.Error(err)
+		t.Errorf("wrong error = %v, want kind %v", err, fault.Unauthenticated)
 	}
 	if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
-		t.Errorf("what was long ago counts: %v", err)
+		t.Errorf("second guess after %v: error = %v, want kind %v", rememberWrong, err, fault.Unauthenticated)
 	}
 	// A client with a /64 has all addresses in it.
 	for i := range 3 {
 		wrong(fmt.Sprintf("2001:db8::%x", i))
 	}
 	if err := wrong("2001:db8::ffff"); !fault.Is(err, fault.Exhausted) {
-		t.Error(err)
+		t.Errorf("wrong error = %v, want kind %v", err, fault.Exhausted)
 	}
 	if err := wrong("2001:db8:0:1::1"); !fault.Is(err, fault.Unauthenticated) {
-		t.Error(err)
+		t.Errorf("wrong error = %v, want kind %v", err, fault.Unauthenticated)
 	}
 }
 
@@ -76,43 +76,45 @@ func TestLockoutOfPasswords(t *testing.T) {
 	for i := range 100 { // from everywhere
 		err := login(fmt.Sprintf("192.0.2.%d", i), fmt.Sprintf("guess %d", i))
 		if i < 5 && !fault.Is(err, fault.Unauthenticated) || i >= 5 && !fault.Is(err, fault.Exhausted) {
-			t.Fatalf("%d: %v", i, err)
+			t.Fatalf("guess %d: error = %v, want 5 of kind %v and then %v", i, err, fault.Unauthenticated, fault.Exhausted)
 		}
 	}
 	if n := app.questions(); n != 1+5 {
-		t.Errorf("the hook was asked %d times", n)
+		t.Errorf("questions to the hook = %d, want 6", n)
 	}
 	if err := login("203.0.113.9", "right"); !fault.Is(err, fault.Exhausted) {
-		t.Errorf("a new address goes on guessing: %v", err)
+		t.Errorf("from a new address: error = %v, want kind %v", err, fault.Exhausted)
 	}
 	w.clock = w.clock.Add(2 * time.Second)
 	for i := range 100 { // from behind the same address, at other names
 		w.from("198.51.100.1", basic("bob", fmt.Sprintf("guess %d", i)))
 	}
 	if err := login("198.51.100.1", "right"); err != nil {
-		t.Errorf("alice is locked out by others: %v", err)
+		t.Errorf("alice after guesses at bob: error = %v, want none", err)
 	}
 	// One right credential does not permit guesses.
 	w.clock = w.clock.Add(rememberWrong)
 	for i := range 6 {
 		err := login("198.51.100.1", fmt.Sprintf("another guess %d", i))
 		if i < 5 && !fault.Is(err, fault.Unauthenticated) || i >= 5 && !fault.Is(err, fault.Exhausted) {
-			t.Fatalf("%d: %v", i, err)
+			t.Fatalf("guess %d: error = %v, want 5 of kind %v and then %v", i, err, fault.Unauthenticated, fault.Exhausted)
 		}
 	}
 	// A revoked token counts as a guess.
 	app.answers(func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": false}`) })
 	w.clock = w.clock.Add(2 * time.Second)
 	if err := login("198.51.100.1", "right"); err == nil {
-		t.Error("a password that is right no more lets in")
+		t.Error("error with an old password = nil, want one")
 	}
 	w.clock = w.clock.Add(time.Millisecond)
 	before := app.questions()
 	if err := login("198.51.100.1", "right"); !fault.Is(err, fault.Unauthenticated) || app.questions() != before {
-		t.Errorf("the same again, which is no guess: %v, asked %d times", err, app.questions()-before)
+		t.Errorf("same password again: error = %v, questions = %d, want kind %v and 0", err, app.questions()-before,
+			fault.Unauthenticated)
 	}
 	if err := login("198.51.100.1", "something else"); !fault.Is(err, fault.Exhausted) || app.questions() != before {
-		t.Errorf("%v, asked %d times", err, app.questions()-before)
+		t.Errorf("another guess: error = %v, questions = %d, want kind %v and 0", err, app.questions()-before,
+			fault.Exhausted)
 	}
 }
 
@@ -146,7 +148,7 @@ func TestWrongHeadersCount(t *testing.T) {
 	for i, want := range []fault.Kind{fault.Unauthenticated, fault.Unauthenticated, fault.Exhausted} {
 		if _, err := w.HTTP(&http.Request{RemoteAddr: "192.0.2.1:1",
 			Header: http.Header{"Authorization": {"Basic x"}}}); !fault.Is(err, want) {
-			t.Errorf("%d: %v", i, err)
+			t.Errorf("header %d: error = %v, want kind %v", i, err, want)
 		}
 	}
 }
@@ -158,18 +160,18 @@ func TestLockoutOfNames(t *testing.T) {
 	for i := range 50 {
 		for _, guess := range []string{"first", "second"} {
 			if _, err := w.from("192.0.2.1", basic("alice", fmt.Sprint(guess, i))); err == nil {
-				t.Fatalf("%d: the %s guess is right", i, guess)
+				t.Fatalf("round %d: error of the %s guess = nil, want one", i, guess)
 			}
 		}
 		if i > 10 {
 			if _, err := w.from("192.0.2.1", basic("alice", "right")); !fault.Is(err, fault.Exhausted) {
-				t.Fatalf("%d: who guesses is not held up: %v", i, err)
+				t.Fatalf("round %d: error = %v, want kind %v", i, err, fault.Exhausted)
 			}
 		}
 		w.clock = w.clock.Add(guessInterval)
 	}
 	if id, err := w.from("198.51.100.1", basic("alice", "right")); err != nil || id.Name != "alice" {
-		t.Errorf("%+v, %v", id, err)
+		t.Errorf("from another address: identity = %+v, error = %v, want alice", id, err)
 	}
 }
 
@@ -180,15 +182,15 @@ func TestEmptyPasswords(t *testing.T) {
 	for range 100 {
 		for _, header := range []string{basic("alice", ""), basic("", "")} {
 			if id, err := w.who(header); err != nil || !id.Anonymous() {
-				t.Fatalf("%+v, %v", id, err)
+				t.Fatalf("without a password: identity = %+v, error = %v, want an anonymous caller", id, err)
 			}
 		}
 	}
 	if n := app.questions(); n != 0 {
-		t.Errorf("the hook is asked %d times about no password", n)
+		t.Errorf("questions to the hook without a password = %d, want 0", n)
 	}
 	if id, err := w.who(basic("alice", "right")); err != nil || id.Name != "alice" {
-		t.Errorf("%+v, %v", id, err)
+		t.Errorf("identity = %+v, error = %v, want alice", id, err)
 	}
 }
 
@@ -207,12 +209,12 @@ func TestFailuresBeforeASuccess(t *testing.T) {
 		for name, wrong := range map[string]string{"stale": stale, "password": basic("alice", "stale"), "expired": "Bearer " +
 			expired} {
 			if _, err := w.who(wrong); !fault.Is(err, fault.Unauthenticated) {
-				t.Fatalf("%d: %s: %v", i, name, err)
+				t.Fatalf("round %d: %s: error = %v, want kind %v", i, name, err, fault.Unauthenticated)
 			}
 		}
 		for _, right := range []string{"Bearer " + token, basic("alice", "right")} {
 			if _, err := w.who(right); err != nil {
-				t.Fatalf("%d: %v", i, err)
+				t.Fatalf("round %d: error with a right credential = %v, want none", i, err)
 			}
 		}
 		w.clock = w.clock.Add(10 * time.Second)
@@ -221,7 +223,7 @@ func TestFailuresBeforeASuccess(t *testing.T) {
 	w.clock = w.clock.Add(rememberWrong)
 	for i := range 12 {
 		if _, err := w.who("Bearer " + newToken()); !fault.Is(err, fault.Unauthenticated) {
-			t.Fatalf("%d: %v", i, err)
+			t.Fatalf("job %d: error = %v, want kind %v", i, err, fault.Unauthenticated)
 		}
 		if _, err := w.who("Bearer " + w.token(fmt.Sprint("job", i), Read)); err != nil {
 			t.Fatal(err)
@@ -243,7 +245,7 @@ func TestGuessesBetweenSuccesses(t *testing.T) {
 	}
 	// 10 are free, 10 are forgiven, and then one each minute at most after the first.
 	if n := app.questions(); n > 10+10+6+int(rememberWrong/guessInterval) {
-		t.Errorf("%d guesses in %s", n, rememberWrong)
+		t.Errorf("guesses in %v = %d, want at most %d", rememberWrong, n, 10+10+6+int(rememberWrong/guessInterval))
 	}
 	// Nor are many of them.
 	w.clock, start = w.clock.Add(2*rememberWrong), w.clock.Add(2*rememberWrong)
@@ -258,6 +260,7 @@ func TestGuessesBetweenSuccesses(t *testing.T) {
 		w.clock = w.clock.Add(100 * time.Millisecond)
 	}
 	if n := app.questions() - before; n > 10+forgiveAll*10+6+int(rememberWrong/guessInterval) {
-		t.Errorf("%d guesses in %s with many right tokens", n, rememberWrong)
+		t.Errorf("guesses in %v with many right tokens = %d, want at most %d", rememberWrong, n,
+			10+forgiveAll*10+6+int(rememberWrong/guessInterval))
 	}
 }

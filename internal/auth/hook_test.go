@@ -113,7 +113,7 @@ func TestHook(t *testing.T) {
 	for range 3 {
 		id, err := w.who(basic("alice", "right"))
 		if err != nil || id.Name != "alice" || id.By != ByHook || id.Address != "192.0.2.1" {
-			t.Fatalf("%+v, %v", id, err)
+			t.Fatalf("identity = %+v, error = %v, want alice by hook", id, err)
 		}
 		for repo, want := range map[string][2]string{"a": {"ok", "denied"}, "team/app": {"ok", "ok"},
 			"none": {"not_found", "not_found"}} {
@@ -129,26 +129,26 @@ func TestHook(t *testing.T) {
 			}
 		}
 		if err := w.May(ctx, Identity{}, repoPath(t, "pub"), Write); says(err) != "unauthenticated" {
-			t.Error(err)
+			t.Errorf("anonymous write: error = %v, want unauthenticated", err)
 		}
 	}
 	// One question to identify, six about reads and writes of three repositories, three about anonymous reads.
 	if n := app.questions(); n != 1+6+3 {
-		t.Errorf("asked %d times: %+v", n, app.asked)
+		t.Errorf("questions = %d, want 10: %+v", n, app.asked)
 	}
 	if q := app.asked[0]; q.Question != identify || q.Credential.Type != "basic" || q.Client != "192.0.2.1" ||
 		q.Repository != "" {
-		t.Errorf("%+v", q)
+		t.Errorf("first question = %+v, want identify with Basic from 192.0.2.1", q)
 	}
 	if h := app.header[0]; h.Get("Authorization") != "Bearer a-secret-of-the-hook" ||
 		h.Get("Content-Type") != "application/json" {
-		t.Errorf("%v", h)
+		t.Errorf("header = %v, want the secret and JSON", h)
 	}
 	// A wrong password is remembered as well, for a shorter time.
 	before := app.questions()
 	for range 3 {
 		if _, err := w.from("198.51.100.1", basic("alice", "wrong")); !fault.Is(err, fault.Unauthenticated) {
-			t.Fatal(err)
+			t.Fatalf("from error = %v, want kind %v", err, fault.Unauthenticated)
 		}
 	}
 	w.clock = w.clock.Add(refusalTTL)
@@ -160,22 +160,22 @@ func TestHook(t *testing.T) {
 	w.clock = w.clock.Add(time.Minute)
 	w.who(basic("alice", "right"))
 	if n := app.questions() - before; n != 3 {
-		t.Errorf("an answer holds for longer than it should: %d", n)
+		t.Errorf("questions after the TTL = %d, want 3", n)
 	}
 	// Tokens of ours, and what looks like one, are not for the hook.
 	token := w.token("ci", Write)
 	before = app.questions()
 	if id, err := w.who(basic("x", token)); err != nil || id.Name != "ci" {
-		t.Errorf("%+v, %v", id, err)
+		t.Errorf("identity = %+v, error = %v, want ci", id, err)
 	}
 	w.who(basic("x", newToken()))
 	w.who(basic("x", token[:30]))
 	if n := app.questions() - before; n != 0 {
-		t.Errorf("the hook was told a token %d times", n)
+		t.Errorf("questions to the hook about tokens = %d, want 0", n)
 	}
 	for _, hash := range w.o.Hook.answers.Keys() {
 		if strings.Contains(hash, "right") || strings.Contains(hash, "alice") || len(hash) != 32 {
-			t.Errorf("%q is what an answer is remembered by", hash)
+			t.Errorf("key in the cache = %q, want a hash of 32 bytes", hash)
 		}
 	}
 }
@@ -206,7 +206,7 @@ func TestHookAndRules(t *testing.T) {
 	}
 	for _, q := range app.asked {
 		if q.Repository == "pub/x" || q.Identity != nil && q.Repository != "a/b" {
-			t.Errorf("asked in vain: %+v, %+v", q, q.Identity)
+			t.Errorf("question = %+v of %+v, want none: a rule decides", q, q.Identity)
 		}
 	}
 }
@@ -250,10 +250,11 @@ func TestHookAnswers(t *testing.T) {
 		id, err := w.who(basic("alice", "right"))
 		if !fault.Is(err, fault.Unavailable) || !id.Anonymous() || fault.RetryAfter(err) <= 0 ||
 			strings.Contains(fault.Message(err), app.URL) {
-			t.Errorf("%s: %+v, %v", name, id, err)
+			t.Errorf("%s: identity = %+v, error = %v, want kind %v with Retry-After and without the URL", name, id, err,
+				fault.Unavailable)
 		}
 		if app.questions() != 1 {
-			t.Errorf("%s: asked %d times", name, app.questions())
+			t.Errorf("%s: questions = %d, want 1", name, app.questions())
 		}
 	}
 }
@@ -271,7 +272,7 @@ func TestHookRests(t *testing.T) {
 		for range 3 * failuresToPause {
 			id, err := w.who(basic("alice", "right"))
 			if stale != (err == nil && id.Name == "alice") || !stale && !fault.Is(err, fault.Unavailable) {
-				t.Errorf("stale %v: %+v, %v", stale, id, err)
+				t.Errorf("stale = %v: identity = %+v, error = %v, want alice only with stale answers", stale, id, err)
 			}
 		}
 		if n := app.questions(); n != 1+failuresToPause {
@@ -286,16 +287,16 @@ func TestHookRests(t *testing.T) {
 		w.clock = w.clock.Add(hookPause)
 		for range 2 {
 			if id, err := w.who(basic("alice", "right")); err != nil || id.Name != "alice" {
-				t.Errorf("%+v, %v", id, err)
+				t.Errorf("identity = %+v, error = %v, want alice", id, err)
 			}
 		}
 		if n := app.questions(); n != 3+failuresToPause {
-			t.Errorf("asked %d times in all", n)
+			t.Errorf("questions = %d, want %d", n, 3+failuresToPause)
 		}
 		w.clock = w.clock.Add(time.Minute + maxStale)
 		app.answers(fails)
 		if _, err := w.who(basic("alice", "right")); !fault.Is(err, fault.Unavailable) {
-			t.Errorf("an answer holds for longer than an hour: %v", err)
+			t.Errorf("error after %v = %v, want kind %v", maxStale, err, fault.Unavailable)
 		}
 	}
 }
@@ -304,9 +305,9 @@ func TestHookRests(t *testing.T) {
 // it.
 func TestHookIsAskedOnce(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
-	w, app := newHookWorld(t, Options{}, HookOptions{}, func(w http.ResponseWriter,
-		q question) {
+	asked, release := make(chan struct{}, 50), make(chan struct{})
+	w, app := newHookWorld(t, Options{}, HookOptions{}, func(w http.ResponseWriter, q question) {
+		asked <- struct{}{}
 		<-release
 		decides(w, q)
 	})
@@ -325,19 +326,17 @@ func TestHookIsAskedOnce(t *testing.T) {
 			if err == nil {
 				good.Add(1)
 			} else if i != 0 || !errors.Is(err, context.Canceled) {
-				t.Errorf("%d: %v", i, err)
+				t.Errorf("caller %d: error = %v, want none", i, err)
 			}
 		})
 	}
 	waiting.Wait()
-	for app.questions() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	<-asked
 	goAway()
 	close(release)
 	all.Wait()
 	if n := app.questions(); n != 1 || good.Load() < 49 {
-		t.Errorf("asked %d times, %d were let in", n, good.Load())
+		t.Errorf("questions = %d, identified callers = %d, want 1 and at least 49", n, good.Load())
 	}
 }
 
@@ -349,10 +348,10 @@ func TestHookThatHangs(t *testing.T) {
 		func(http.ResponseWriter, question) { <-hang })
 	t.Cleanup(func() { close(hang) })
 	if _, err := w.who(basic("alice", "right")); !fault.Is(err, fault.Unavailable) {
-		t.Error(err)
+		t.Errorf("who error = %v, want kind %v", err, fault.Unavailable)
 	}
 	if err := w.May(context.Background(), Identity{}, repoPath(t, "a"), Read); !fault.Is(err, fault.Unavailable) {
-		t.Error(err)
+		t.Errorf("May error = %v, want kind %v", err, fault.Unavailable)
 	}
 }
 
@@ -363,10 +362,10 @@ func TestHookForgets(t *testing.T) {
 		w.from(fmt.Sprintf("192.0.2.%d", i), basic("alice", "right"))
 	}
 	if n := w.o.Hook.answers.Len(); n != 10 {
-		t.Errorf("%d answers are remembered", n)
+		t.Errorf("cached answers = %d, want 10", n)
 	}
 	if app.questions() != 100 {
-		t.Errorf("an answer for one address was taken for another: %d", app.questions())
+		t.Errorf("questions = %d, want one for each of 100 addresses", app.questions())
 	}
 }
 
@@ -396,20 +395,20 @@ func TestHookIsShared(t *testing.T) {
 	leave := fill(t, h, "192.0.2.1")
 	for i := range 2 * failuresToPause {
 		if _, err := w.who(basic("alice", fmt.Sprint(i))); !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) == 0 {
-			t.Error(err)
+			t.Errorf("who error = %v, want kind %v", err, fault.Exhausted)
 		}
 	}
 	if h.failures != 0 || app.questions() != 0 {
-		t.Errorf("%d failures of a hook that was asked %d times", h.failures, app.questions())
+		t.Errorf("failures = %d, questions = %d, want 0 and 0", h.failures, app.questions())
 	}
 	other, err := h.enter("198.51.100.1")
 	if err != nil {
-		t.Fatal("callers from elsewhere: ", err)
+		t.Fatalf("error for callers of another network = %v, want none", err)
 	}
 	other()
 	leave()
 	if len(h.slots) != 0 || len(h.networks) != 0 {
-		t.Errorf("%d slots and %d networks are left", len(h.slots), len(h.networks))
+		t.Errorf("%d slots and %d networks in use, want none", len(h.slots), len(h.networks))
 	}
 }
 
@@ -423,7 +422,7 @@ func TestLockoutOfGuessesAtOnce(t *testing.T) {
 	for i := range 50 {
 		all.Go(func() {
 			if _, err := w.who(basic("alice", fmt.Sprint(i))); !fault.Is(err, fault.Exhausted) {
-				t.Errorf("%d: %v", i, err)
+				t.Errorf("guess %d: error = %v, want kind %v", i, err, fault.Exhausted)
 			}
 		})
 	}
@@ -433,7 +432,7 @@ func TestLockoutOfGuessesAtOnce(t *testing.T) {
 	leave()
 	all.Wait()
 	if n := app.questions(); n != 0 {
-		t.Errorf("the hook was asked %d times", n)
+		t.Errorf("questions = %d, want 0", n)
 	}
 }
 
@@ -445,14 +444,14 @@ func TestHookIsAskedByOneName(t *testing.T) {
 	alice := Identity{Name: "alice", By: ByHook}
 	for _, name := range []string{"team/app", "team/app.git", "team/app/.git", "team/app.git.git", "team/app.git/.git"} {
 		if err := w.May(context.Background(), alice, repoPath(t, name), Write); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("May(%s) = %v, want nil", name, err)
 		}
 	}
 	if err := w.May(context.Background(), alice, repoPath(t, "team/\xff"), Read); !fault.Is(err, fault.NotFound) {
-		t.Error(err)
+		t.Errorf("May error = %v, want kind %v", err, fault.NotFound)
 	}
 	if app.questions() != 1 || app.asked[0].Repository != "team/app" {
-		t.Errorf("asked %+v", app.asked)
+		t.Errorf("questions = %+v, want one about team/app", app.asked)
 	}
 }
 
@@ -469,6 +468,6 @@ func TestHookURLIsNotShown(t *testing.T) {
 	})
 	if _, err := h.ask(context.Background(), question{}, nil); err == nil ||
 		strings.Contains(err.Error()+log.String(), "hush") || log.Len() == 0 {
-		t.Errorf("%v\n%s", err, &log)
+		t.Errorf("error = %v, want one without the secret; log:\n%s", err, &log)
 	}
 }

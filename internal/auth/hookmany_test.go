@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,11 +57,11 @@ func TestReadableMany(t *testing.T) {
 			}
 			may, whole := w.Reader(context.Background(), alice)(repos)
 			if !whole {
-				t.Error("it is not known of all")
+				t.Error("complete = false, want true")
 			}
 			for i := range repos {
 				if may[i] != (i%10 == 0 || i == 7) {
-					t.Fatalf("%v: alice may read %v: %v", test.together, repos[i], may[i])
+					t.Fatalf("many = %v: readable(%v) = %v, want %v", test.together, repos[i], may[i], !may[i])
 				}
 			}
 			if n := app.questions(); n != want {
@@ -80,18 +79,18 @@ func TestReadableRules(t *testing.T) {
 	may, whole := w.Reader(context.Background(), Identity{Name: "alice", By: ByToken})(manyRepos(t, 30))
 	for i, ok := range may {
 		if ok != (i == 0 || i == 10 || i == 3 || i == 7) {
-			t.Errorf("%d: %v", i, ok)
+			t.Errorf("readable(repository %d) = %v, want %v", i, ok, !ok)
 		}
 	}
 	for _, q := range app.asked {
 		for _, name := range q.Repositories {
 			if q.Identity != nil && (name == "team/r3" || name == "team/r20") {
-				t.Errorf("asked about %s", name)
+				t.Errorf("question about %s, want none: a rule decides", name)
 			}
 		}
 	}
 	if !whole {
-		t.Error("it is not known of all")
+		t.Error("complete = false, want true")
 	}
 }
 
@@ -102,24 +101,23 @@ func TestReadableFails(t *testing.T) {
 		w, app := newHookWorld(t, Options{}, HookOptions{Many: true, Stale: stale}, decidesAboutMany)
 		reads := w.Reader(context.Background(), Identity{Name: "alice", By: ByToken})
 		if _, whole := reads(manyRepos(t, 20)); !whole {
-			t.Error("it is not known of all")
+			t.Error("complete = false, want true")
 		}
 		app.answers(fails)
 		if may, whole := reads(manyRepos(t, 20)); !whole || !may[10] {
-			t.Error("what was said is forgotten")
+			t.Error("a cached answer is missing, want it while the hook fails")
 		}
 		if may, whole := reads(manyRepos(t, 40)); whole || !may[10] || may[30] {
-			t.Errorf("with a hook that fails: %v, %v", may, whole)
+			t.Errorf("while the hook fails: readable = %v, complete = %v, want cached answers only", may, whole)
 		}
 		w.clock = w.clock.Add(time.Minute)
 		if may, whole := reads(manyRepos(t, 20)); whole != stale || may[10] != stale {
-			t.Errorf("stale %v: with a hook that fails: %v, %v", stale, may, whole)
+			t.Errorf("stale = %v: readable = %v, complete = %v, want expired answers only if stale", stale, may, whole)
 		}
 	}
-	var asked atomic.Int64
-	release := make(chan struct{})
+	asked, release := make(chan struct{}, 10_000), make(chan struct{})
 	w, _ := newHookWorld(t, Options{}, HookOptions{}, func(w http.ResponseWriter, _ question) {
-		asked.Add(1)
+		asked <- struct{}{}
 		<-release
 		io.WriteString(w, `{"allow": true}`)
 	})
@@ -129,16 +127,16 @@ func TestReadableFails(t *testing.T) {
 		_, whole := w.Reader(ctx, Identity{Name: "alice", By: ByToken})(manyRepos(t, 10_000))
 		done <- whole
 	}()
-	for asked.Load() < maxCallerRequests {
-		time.Sleep(time.Millisecond)
+	for range maxCallerRequests {
+		<-asked
 	}
 	cancel()    // as readableTime does
 	if <-done { // without an answer to what is on its way
-		t.Error("it is known of all")
+		t.Error("complete = true, want false")
 	}
 	close(release)
-	if n := asked.Load(); n > 4*maxCallerRequests {
-		t.Errorf("asked %d times", n)
+	if n := maxCallerRequests + len(asked); n > 4*maxCallerRequests {
+		t.Errorf("questions = %d, want at most %d", n, 4*maxCallerRequests)
 	}
 }
 
@@ -156,7 +154,8 @@ func TestReadableIsBounded(t *testing.T) {
 		n += len(v.answers)
 	}
 	if n > 200 || n != w.o.Hook.viewAnswers {
-		t.Errorf("%d answers of %d callers are cached, and %d counted", n, w.o.Hook.views.Len(), w.o.Hook.viewAnswers)
+		t.Errorf("%d answers of %d callers are cached, want at most 200 and the count %d", n, w.o.Hook.views.Len(),
+			w.o.Hook.viewAnswers)
 	}
 }
 
@@ -169,7 +168,7 @@ func TestReadableIsBoundedWithoutAnswers(t *testing.T) {
 	for i := range 50 {
 		if _, whole := w.Reader(context.Background(), Identity{Name: fmt.Sprint("user", i), By: ByToken})(manyRepos(t,
 			50)); whole {
-			t.Fatal("it is known of all")
+			t.Fatal("complete = true, want false")
 		}
 	}
 	w.o.Hook.mu.Lock()

@@ -163,10 +163,10 @@ func TestLinesThatAreNotUsed(t *testing.T) {
 		}
 	}
 	if _, err := parseAuthorized(key+" ../x", ""); err == nil {
-		t.Error("a comment that is no name is taken for one")
+		t.Error("error for an invalid name as the comment = nil, want one")
 	}
 	if a, err := parseAuthorized(key+" alice@laptop of hers", ""); err != nil || a.name != "alice@laptop" {
-		t.Errorf("%v, %v", a, err)
+		t.Errorf("line = %v, error = %v, want the name alice@laptop", a, err)
 	}
 }
 
@@ -246,7 +246,7 @@ func FuzzAuthorizedKeys(f *testing.F) {
 			return
 		}
 		if a.key == nil || a.name != "alice" || strings.Contains(s, "command=") && strings.HasPrefix(s, "command=") {
-			t.Errorf("%q: %+v", s, a)
+			t.Errorf("parseAuthorized(%q) = %+v, want a key of alice without command=", s, a)
 		}
 		a.from.match(someAddress)
 	})
@@ -289,13 +289,13 @@ func TestOptionsTwice(t *testing.T) {
 	t.Parallel()
 	key := line(newSSHKey(t))
 	if a, err := parseAuthorized(`from="10.0.0.1",from="*" `+key, "alice"); err == nil {
-		t.Errorf("taken for %+v", a)
+		t.Errorf("two from= options = %+v, want an error", a)
 	}
 	for _, options := range []string{`expiry-time="20200101Z",expiry-time="20990101Z" `,
 		`expiry-time="20990101Z",expiry-time="20200101Z" `} {
 		a, err := parseAuthorized(options+key, "alice")
 		if err != nil || a.expires.Year() != 2020 {
-			t.Errorf("%s%v, %v", options, a, err)
+			t.Errorf("%s= %v, %v, want an expiry in 2020", options, a, err)
 		}
 	}
 }

@@ -23,14 +23,14 @@ func TestNames(t *testing.T) {
 	for _, good := range []string{"a", "alice", "Alice.B", "ci-runner_7", "a@example.org", "a+b", "9",
 		strings.Repeat("n", MaxName)} {
 		if err := CheckName(good); err != nil {
-			t.Errorf("%q: %v", good, err)
+			t.Errorf("CheckName(%q) = %v, want nil", good, err)
 		}
 	}
 	for _, bad := range []string{"", "-x", "--upload-pack=x", ".a", "@", "a b", "a\n", "a\r\nX-Header: y", "a\x00", "a\tb",
 		"a;b", "a=b", "a/b", "a:b", "a'b", "ä",
 		"*", "anonymous", strings.Repeat("n", MaxName+1)} {
 		if CheckName(bad) == nil {
-			t.Errorf("%q is a good name", bad)
+			t.Errorf("CheckName(%q) = nil, want an error", bad)
 		}
 	}
 }
@@ -54,19 +54,19 @@ func TestPatterns(t *testing.T) {
 	} {
 		p, err := ParsePattern(pattern)
 		if err != nil {
-			t.Errorf("%q: %v", pattern, err)
+			t.Errorf("ParsePattern(%q) error = %v, want none", pattern, err)
 			continue
 		}
 		for repo, want := range repos {
 			if got := p.match(pathOf(repoPath(t, repo))); got != want {
-				t.Errorf("%s is for %s: %v", pattern, repo, got)
+				t.Errorf("match(%s, %s) = %v, want %v", pattern, repo, got, want)
 			}
 		}
 	}
 	for _, bad := range []string{"", "/", "/team", "team/", "a//b", "../x", "a/../b", "a/**b", "a***", "**/**/**", "a[b]",
 		`a\*`, "-/x", "a\nb"} {
 		if _, err := ParsePattern(bad); err == nil {
-			t.Errorf("%q is a good pattern", bad)
+			t.Errorf("ParsePattern(%q) error = nil, want one", bad)
 		}
 	}
 }
@@ -120,14 +120,14 @@ func TestParseRule(t *testing.T) {
 		"al;ice ** read", "token:anonymous ** read"} {
 		f := strings.Fields(bad)
 		if _, err := ParseRule(strings.Split(f[0], ","), strings.Split(f[1], ","), f[2]); err == nil {
-			t.Errorf("%s is a good rule", bad)
+			t.Errorf("ParseRule(%s) error = nil, want one", bad)
 		}
 	}
 	if _, err := ParseRule(nil, []string{"**"}, "read"); err == nil {
-		t.Error("a rule for nobody")
+		t.Error("ParseRule without callers: error = nil, want one")
 	}
 	if _, err := ParseRule([]string{"*"}, nil, "read"); err == nil {
-		t.Error("a rule for nothing")
+		t.Error("ParseRule without repositories: error = nil, want one")
 	}
 	rules(t, "token:* ** read", "key:alice,certificate:alice,hook:bob ** admin", "anonymous ** none",
 		"*,anonymous pub/** read")

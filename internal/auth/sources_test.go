@@ -43,7 +43,7 @@ func TestTokenFileThatIsLost(t *testing.T) {
 		return says(w.May(context.Background(), Identity{}, repoPath(t, "a"), Read))
 	}
 	if got := anonymous(); got != "ok" {
-		t.Fatalf("before there is a token: %s", got)
+		t.Fatalf("before the first token: result = %s, want ok", got)
 	}
 	w.token("gone", Read)
 	token := w.token("ci", Read)
@@ -88,17 +88,17 @@ func TestTokenFileThatIsLost(t *testing.T) {
 		for range 3 {
 			again()
 			if _, err := w.who("Bearer " + token); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) <= 0 {
-				t.Errorf("%s: a right token: %v", name, err)
+				t.Errorf("%s: error with a valid token = %v, want kind %v with Retry-After", name, err, fault.Unavailable)
 			}
 			if got := anonymous(); got != "unauthenticated" || !w.Configured() {
-				t.Errorf("%s: anonymous: %s", name, got)
+				t.Errorf("%s: result for anonymous callers = %s, want unauthenticated", name, got)
 			}
 		}
 		if err := checkSource(w.Sources(), SourceTokens); err == nil || !failed(w.o.Metrics, SourceTokens) {
-			t.Errorf("%s: the source is said to work", name)
+			t.Errorf("%s: the source works, want a failure", name)
 		}
 		if text := w.log.String(); strings.Count(text, "level=ERROR") != 1 {
-			t.Errorf("%s: not logged once:\n%s", name, text)
+			t.Errorf("%s: %d errors logged, want 1:\n%s", name, strings.Count(text, "level=ERROR"), text)
 		}
 		os.Rename(filepath.Dir(w.file.path)+".away", filepath.Dir(w.file.path))
 		if info, err := os.Stat(w.file.path); err == nil && info.IsDir() {
@@ -107,10 +107,10 @@ func TestTokenFileThatIsLost(t *testing.T) {
 		put(good)()
 		again()
 		if _, err := w.who("Bearer " + token); err != nil {
-			t.Errorf("once it is back after %s: %v", name, err)
+			t.Errorf("after %s: error with a valid token = %v, want none", name, err)
 		}
 		if err := checkSource(w.Sources(), SourceTokens); err != nil || failed(w.o.Metrics, SourceTokens) {
-			t.Errorf("once it is back after %s: %v", name, err)
+			t.Errorf("after %s: status of the source = %v, want nil", name, err)
 		}
 	}
 	// Revoking the last token is not a failure.
@@ -120,13 +120,13 @@ func TestTokenFileThatIsLost(t *testing.T) {
 		}
 	}
 	if _, err := w.who("Bearer " + token); !fault.Is(err, fault.Unauthenticated) {
-		t.Error(err)
+		t.Errorf("who error = %v, want kind %v", err, fault.Unauthenticated)
 	}
 	if err := checkSource(w.Sources(), SourceTokens); err != nil {
-		t.Errorf("all are revoked: %v", err)
+		t.Errorf("all tokens revoked: status of the source = %v, want nil", err)
 	}
 	if got := anonymous(); got != "unauthenticated" {
-		t.Errorf("all are revoked: anonymous: %s", got)
+		t.Errorf("all tokens revoked: result for anonymous callers = %s, want unauthenticated", got)
 	}
 }
 
@@ -134,37 +134,37 @@ func TestTokenFileAtTheStart(t *testing.T) {
 	t.Parallel()
 	f := NewTokenFile(filepath.Join(t.TempDir(), "tokens"))
 	if err := f.Check(false); err != nil {
-		t.Errorf("none yet: %v", err)
+		t.Errorf("Check(false) without a file = %v, want nil", err)
 	}
 	if err := f.Check(true); err == nil || !strings.Contains(err.Error(), "packhorse token create") {
-		t.Errorf("a file that is named and does not exist: %v", err)
+		t.Errorf("Check(true) without a file = %v, want a hint at packhorse token create", err)
 	}
 	if _, _, err := f.Create(TokenRequest{Name: "ci"}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Check(true); err != nil {
-		t.Error(err)
+		t.Errorf("Check error = %v, want none", err)
 	}
 	for _, text := range []string{"", "{", `{"version": 1, "last": 1, "tokens": [{"id": "x/1"}]}`} {
 		if err := os.WriteFile(f.path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := f.Check(false); err == nil {
-			t.Errorf("%q is taken", text)
+			t.Errorf("Check with the file %q = nil, want an error", text)
 		}
 	}
 	if err := os.Rename(f.path, f.usedPath()); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Check(false); err == nil || !strings.Contains(err.Error(), "is missing and existed earlier") {
-		t.Errorf("there was a file once: %v", err)
+		t.Errorf("Check without the earlier file = %v, want an error that it is missing", err)
 	}
 	if _, _, err := f.Create(TokenRequest{Name: "x", Scope: Read}, time.Now()); err == nil ||
 		!strings.Contains(err.Error(), "is missing and existed earlier") {
-		t.Errorf("a token in place of a lost file: %v", err)
+		t.Errorf("Create without the earlier file: error = %v, want one that it is missing", err)
 	}
 	if all, err := f.List(); err == nil || !strings.Contains(err.Error(), "is missing and existed earlier") {
-		t.Errorf("a lost file lists %v, %v", all, err)
+		t.Errorf("List without the earlier file = %v, %v, want an error that it is missing", all, err)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestRulesThatVanish(t *testing.T) {
 	ci := Identity{Name: "ci", By: ByToken, Grant: &Grant{Operation: Admin}}
 	if err := w.CheckRules(nil); !fault.Is(err, fault.Invalid) || !failed(w.o.Metrics, SourceRules) ||
 		checkSource(w.Sources(), SourceRules) == nil {
-		t.Errorf("%v", err)
+		t.Errorf("CheckRules(nil) = %v, want kind %v and a failing source", err, fault.Invalid)
 	}
 	for repo, want := range map[string]string{"team/a": "denied", "other": "not_found"} {
 		if err := w.May(context.Background(), ci, repoPath(t, repo), Write); says(err) != want {
@@ -184,15 +184,15 @@ func TestRulesThatVanish(t *testing.T) {
 		}
 	}
 	if err := w.CheckRules(table); err != nil {
-		t.Error(err)
+		t.Errorf("CheckRules error = %v, want none", err)
 	}
 	w.SetRules(table)
 	if failed(w.o.Metrics, SourceRules) || checkSource(w.Sources(), SourceRules) != nil {
-		t.Error("rules that are back are said to fail")
+		t.Error("the source of rules fails, want it to work again")
 	}
 	none := newWorld(t, Options{})
 	if err := none.CheckRules(nil); err != nil {
-		t.Errorf("there never were any: %v", err)
+		t.Errorf("CheckRules(nil) without earlier rules = %v, want nil", err)
 	}
 }
 
@@ -205,18 +205,18 @@ func TestHookThatFails(t *testing.T) {
 	}
 	for i := range failuresToPause {
 		if failed(w.o.Metrics, SourceHook) || checkSource(w.Sources(), SourceHook) != nil {
-			t.Fatalf("after %d failures", i)
+			t.Fatalf("the source fails after %d failures, want %d", i, failuresToPause)
 		}
 		if err := ask("a"); !fault.Is(err, fault.Unavailable) {
-			t.Error(err)
+			t.Errorf("ask error = %v, want kind %v", err, fault.Unavailable)
 		}
 	}
 	if checkSource(w.Sources(), SourceHook) == nil || !failed(w.o.Metrics, SourceHook) {
-		t.Error("it is said to work")
+		t.Error("the source works, want a failure")
 	}
 	app.answers(func(w http.ResponseWriter, q question) {
 		if q.Question != authorize || q.Repository == "" || q.Operation != "read" || q.Client == "" {
-			t.Errorf("%+v", q)
+			t.Errorf("question = %+v, want authorize of a read", q)
 		}
 		io.WriteString(w, `{"allow": false}`)
 	})
@@ -224,14 +224,14 @@ func TestHookThatFails(t *testing.T) {
 	checkSource(w.Sources(), SourceHook)
 	w.o.Hook.trials.Wait()
 	if app.questions() != before {
-		t.Error("it is asked while it rests")
+		t.Error("a question during the pause, want none")
 	}
 	w.clock = w.clock.Add(hookPause)
 	checkSource(w.Sources(), SourceHook)
 	w.o.Hook.trials.Wait()
 	if err := checkSource(w.Sources(), SourceHook); err != nil || failed(w.o.Metrics, SourceHook) ||
 		app.questions() != before+1 {
-		t.Errorf("%v, asked %d times", err, app.questions()-before)
+		t.Errorf("status = %v, questions = %d, want nil and 1", err, app.questions()-before)
 	}
 }
 
@@ -265,7 +265,7 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 			id, err := w.identify("git", key, someAddress)
 			want := strings.Contains(" "+strings.Join(in, " ")+" ", " "+name+" ")
 			if want && (err != nil || id.Name != name) || !want && !fault.Is(err, fault.Unavailable) {
-				t.Errorf("%s: %s: %q, %v", step, name, id.Name, err)
+				t.Errorf("%s: identity of %s = %q, error = %v, want accepted: %v", step, name, id.Name, err, want)
 			}
 		}
 	}
@@ -312,20 +312,20 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 			check(step.name, step.in...)
 		}
 		if !failed(metrics, step.source) || checkSource(sources, step.source) == nil {
-			t.Errorf("%s: the source is said to work", step.name)
+			t.Errorf("%s: the source works, want a failure", step.name)
 		}
 		if text := w.log.String(); strings.Count(text, "an identity source failed") != 1 ||
 			strings.Count(text, "ignored") > 2 {
-			t.Errorf("%s: not logged once:\n%s", step.name, text)
+			t.Errorf("%s: more than one log line for the failure:\n%s", step.name, text)
 		}
 		// The next authenticator is not asked about a key of a failing file.
 		if _, err := w.identify("git", alice.PublicKey(), someAddress); isNotKnown(err) {
-			t.Errorf("%s: the next authenticator is asked about a key of a failing file", step.name)
+			t.Errorf("%s: the next authenticator is asked about a key of a failing file, want not", step.name)
 		}
 		step.back()
 		check("after "+step.name, "alice", "carol", "dave")
 		if failed(metrics, step.source) {
-			t.Errorf("after %s: the source is said to fail", step.name)
+			t.Errorf("after %s: the source fails, want it to work", step.name)
 		}
 	}
 	// A comment states that a file without keys is intended.

@@ -262,6 +262,6 @@ func TestKernelPath(t *testing.T) {
 		t.Errorf("%d bytes sent, %d of them by the kernel: %v", n, section.KernelBytes(), err)
 	}
 	if _, err := io.CopyN(io.Discard, out, 100_000); err != nil {
-		t.Error(err)
+		t.Errorf("CopyN error = %v, want none", err)
 	}
 }

@@ -76,7 +76,7 @@ func newServer(t testing.TB, role config.Role, cfg config.Config, log *slog.Logg
 	}
 	t.Cleanup(func() {
 		if err := s.closers.close(); err != nil {
-			t.Error(err)
+			t.Errorf("close error = %v, want none", err)
 		}
 	})
 	return s

@@ -86,7 +86,7 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 		t.Errorf("the log says nothing of f:\n%s", logged.String())
 	}
 	if err := n.close(); err != nil {
-		t.Error(err)
+		t.Errorf("close error = %v, want none", err)
 	}
 	goleak.VerifyNone(t, before)
 }

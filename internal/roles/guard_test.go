@@ -91,17 +91,17 @@ func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 	g.address = listener.Addr().String()
 	running.Go(func() {
 		if err := front.serve(listener); err != nil {
-			t.Error(err)
+			t.Errorf("serve error = %v, want none", err)
 		}
 	})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := front.shutdown(ctx); err != nil {
-			t.Error(err)
+			t.Errorf("shutdown error = %v, want none", err)
 		}
 		if err := s.closers.close(); err != nil {
-			t.Error(err)
+			t.Errorf("close error = %v, want none", err)
 		}
 		worker.Close()
 		running.Wait()

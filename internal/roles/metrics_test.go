@@ -108,7 +108,7 @@ func registered(t *testing.T) []metric {
 		log, parts := slog.New(slog.DiscardHandler), new(closers)
 		t.Cleanup(func() {
 			if err := parts.close(); err != nil {
-				t.Error(err)
+				t.Errorf("close error = %v, want none", err)
 			}
 		})
 		cfg.Watchdog.Enabled = false

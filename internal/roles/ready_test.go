@@ -91,7 +91,7 @@ func TestTokensThatAreNamed(t *testing.T) {
 	cfg.State = t.TempDir()
 	cfg.Complete(config.RoleGateway, getenv())
 	if err := cfg.CheckTokens(); err != nil {
-		t.Error(err)
+		t.Errorf("CheckTokens error = %v, want none", err)
 	}
 	cfg.Auth.Tokens = filepath.Join(t.TempDir(), "tokens")
 	if err := cfg.CheckTokens(); err == nil || !strings.Contains(err.Error(), "does not exist") {

@@ -88,7 +88,7 @@ func newStorage(t *testing.T, root string) *storage.Node {
 		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := runner.Close(limit); err != nil {
-			t.Error(err)
+			t.Errorf("Close error = %v, want none", err)
 		}
 		node.Close()
 	})

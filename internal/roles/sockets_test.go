@@ -164,7 +164,7 @@ func TestAcceptedConnectionsAreServed(t *testing.T) {
 		t.Errorf("%v, %v", response, err)
 	}
 	if err := errors.Join(<-ended, <-served); err != nil {
-		t.Error(err)
+		t.Errorf("Join error = %v, want none", err)
 	}
 }
 

@@ -315,7 +315,7 @@ func TestManyAtOnce(t *testing.T) {
 		wg.Go(func() {
 			for range 3 {
 				if _, err := io.WriteString(c, post("Content-Length: 24")+lsRefs); err != nil {
-					t.Error(err)
+					t.Errorf("WriteString error = %v, want none", err)
 					return
 				}
 				response, err := http.ReadResponse(c.r, nil)

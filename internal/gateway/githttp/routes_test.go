@@ -177,7 +177,7 @@ func TestNodesThatTakeNoRequests(t *testing.T) {
 	expect("x", "b", "")
 	if err := s.router.Drain("y"); !fault.Is(err, fault.NotFound) ||
 		!strings.Contains(err.Error(), `"y" does not exist: known are a, b, c, d, e, f, g`) {
-		t.Error(err)
+		t.Errorf("Drain error = %v, want kind %v", err, fault.NotFound)
 	}
 	if !eventually(func() bool { return strings.Contains(s.log.String(), "connection refused") }) {
 		t.Errorf("the log does not tell why a node is down:\n%s", s.log)
@@ -366,14 +366,14 @@ func TestChangesUnderLoad(t *testing.T) {
 			}
 			for _, name := range []string{"comes and goes", "stays"} {
 				if err := s.router.Drain(name); err != nil {
-					t.Error(err)
+					t.Errorf("Drain error = %v, want none", err)
 				}
 			}
 			if n := s.router.Status(); len(n) != 4 {
 				t.Errorf("%+v", n)
 			}
 			if err := s.router.Undrain("stays"); err != nil {
-				t.Error(err)
+				t.Errorf("Undrain error = %v, want none", err)
 			}
 		}
 	})

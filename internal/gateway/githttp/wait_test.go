@@ -23,7 +23,7 @@ func TestWaitersAreBounded(t *testing.T) {
 		leaves = append(leaves, leave)
 	}
 	if _, err := w.enter("one"); !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) == 0 {
-		t.Error(err)
+		t.Errorf("enter error = %v, want kind %v", err, fault.Exhausted)
 	}
 	for i := range maxWaiters - maxCallerWaiters {
 		leave, err := w.enter([]balance.Caller{"a", "b", "c"}[i%3])
@@ -33,7 +33,7 @@ func TestWaitersAreBounded(t *testing.T) {
 		leaves = append(leaves, leave)
 	}
 	if _, err := w.enter("d"); !fault.Is(err, fault.Exhausted) {
-		t.Error(err)
+		t.Errorf("enter error = %v, want kind %v", err, fault.Exhausted)
 	}
 	for _, leave := range leaves {
 		leave()
@@ -56,7 +56,7 @@ func TestWaitersWhoAreAnonymous(t *testing.T) {
 		leaves = append(leaves, leave)
 	}
 	if _, err := w.enter("2001:db8::/64"); !fault.Is(err, fault.Exhausted) {
-		t.Error(err)
+		t.Errorf("enter error = %v, want kind %v", err, fault.Exhausted)
 	}
 	leave, err := w.enter("alice")
 	if err != nil {

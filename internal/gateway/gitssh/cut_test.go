@@ -104,7 +104,7 @@ func TestSSHCut(t *testing.T) {
 		}, waits)
 		r := s.start(c.command)
 		if _, err := io.WriteString(r.in, c.input); err != nil {
-			t.Error(err)
+			t.Errorf("WriteString error = %v, want none", err)
 		}
 		if name == "shutdown" {
 			<-entered

@@ -134,7 +134,7 @@ func TestBacklog(t *testing.T) {
 	}
 	b.ended()
 	if err := b.received(1, 1); err != nil {
-		t.Error(err)
+		t.Errorf("received error = %v, want none", err)
 	}
 	all.Add(allBacklog)
 	if err := b.received(1, 1); err == nil {

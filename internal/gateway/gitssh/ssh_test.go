@@ -331,7 +331,7 @@ func TestSSHSilentIsIdle(t *testing.T) {
 	}
 	input.Close()
 	if err := session.Wait(); err != nil {
-		t.Error(err)
+		t.Errorf("Wait error = %v, want none", err)
 	}
 	if !idle() || running() {
 		t.Error("the connection is not idle in the end")
