@@ -194,7 +194,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// What a node says of an error arrives, kind by kind.
+// TestErrors checks that errors of a node keep their kind and message.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	var next error
@@ -431,7 +431,7 @@ func TestWatchComesBack(t *testing.T) {
 	}
 }
 
-// What cannot pass is said once, and not asked for again.
+// TestWatchGivesUp checks that a permanent error ends a watch, without another call.
 func TestWatchGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, code := range []connect.Code{connect.CodeUnauthenticated, connect.CodeUnimplemented, connect.CodeDataLoss,

@@ -116,7 +116,7 @@ func ExampleClient_OpenBlob() {
 	// Hello, world.
 }
 
-// A cache of refs follows what happens to a repository, whoever does it.
+// A cache of refs follows all changes of a repository.
 func ExampleClient_Watch() {
 	address, stop := startNode()
 	defer stop()
@@ -140,7 +140,7 @@ func ExampleClient_Watch() {
 				log.Fatal(err)
 			}
 		case event.GetReset_():
-			fmt.Println(event.GetRepository(), "has to be looked at anew")
+			fmt.Println(event.GetRepository(), "has to be read again")
 			return
 		default:
 			for _, change := range event.GetChanges() {
@@ -150,5 +150,5 @@ func ExampleClient_Watch() {
 	}
 	// Output:
 	// soon is not there
-	// soon has to be looked at anew
+	// soon has to be read again
 }

@@ -26,7 +26,7 @@ func (*counted) Resolve(context.Context,
 	return connect.NewResponse(&packhorsev1.ResolveResponse{}), nil
 }
 
-// Look-ups go by HTTP/1.1, and where that leads nowhere by HTTP/2.
+// TestLookupsFindAWay checks that look-ups use HTTP/1.1, and HTTP/2 if that fails.
 func TestLookupsFindAWay(t *testing.T) {
 	t.Parallel()
 	for name, http1 := range map[string]bool{"both": true, "HTTP/2 alone": false} {

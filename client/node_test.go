@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// history is what is in the examples' repository "demo".
+// history is the content of the repository "demo" of the examples, for git fast-import.
 const history = `commit refs/heads/main
 mark :1
 committer Ada <ada@example.com> 1700000000 +0000

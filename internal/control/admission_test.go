@@ -158,7 +158,7 @@ func TestSlowReadersKeepNoSlot(t *testing.T) {
 	var other func()
 	err = p.send(t.Context(), func() error { // an answer that has begun goes on, though others have the slots
 		other, _, err = s.slots.Acquire(t.Context(), "")
-		s.slots.Resize(1, balance.Limits{}) // nobody may wait
+		s.slots.Resize(1, balance.Limits{}) // no request may wait
 		return err
 	})
 	if err != nil || p.slot != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// Whatever names come, what is made and removed lies below the root, and under the name that was given.
+// TestHostileNames checks that Create and Delete, for every name, change only the named repository below the root.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	p := newPort(t)
@@ -150,7 +150,7 @@ func post(t *testing.T, client *http.Client, url, body string) (int, string) {
 	return response.StatusCode, string(text)
 }
 
-// What is wrong in JSON is said in the caller's words, and what is mistyped is not taken for absent.
+// TestBadJSON checks that errors in JSON use the names of the caller, and that a mistyped field is an error.
 func TestBadJSON(t *testing.T) {
 	t.Parallel()
 	_, address := realPort(t, "tcp", Options{})
@@ -203,7 +203,7 @@ func TestBadJSON(t *testing.T) {
 	}
 }
 
-// say sends bytes over a connection of their own, and gives what comes until it is closed.
+// say sends bytes over a new connection, and returns all bytes that it receives until the connection is closed.
 func say(t *testing.T, address, text string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -222,7 +222,7 @@ func say(t *testing.T, address, text string) string {
 	return string(answer)
 }
 
-// Chunks that are none are the caller's mistake.
+// TestBadChunks checks that invalid chunks are reported as mistakes of the caller.
 func TestBadChunks(t *testing.T) {
 	t.Parallel()
 	_, address := realPort(t, "tcp", Options{})

@@ -91,7 +91,7 @@ func TestObjectService(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	r := gittest.InitAt(t, filepath.Join(root, "team", "app.git"))
-	text := strings.Repeat("0123456789abcde\n", 70_000) // larger than what is read whole
+	text := strings.Repeat("0123456789abcde\n", 70_000) // too large to be read whole
 	big := r.GitIn(text, "hash-object", "-w", "--stdin")
 	empty := r.GitIn("", "hash-object", "-w", "--stdin")
 	tree := r.GitIn("100644 blob "+big+"\tbig\n100755 blob "+empty+"\tempty\n", "mktree")

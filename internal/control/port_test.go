@@ -37,7 +37,7 @@ import (
 // patience is for what has to come.
 const patience = time.Minute
 
-// realPort serves a root with one repository, app, on a port of its own. What o leaves out is filled in.
+// realPort serves a root with one repository, app, on a port of its own. It sets missing options.
 func realPort(t *testing.T, network string, o Options) (s *Server, address string) {
 	t.Helper()
 	root := t.TempDir()
@@ -164,7 +164,8 @@ func TestRefusedCallersAreNotWaitedFor(t *testing.T) {
 	}
 }
 
-// What stands behind a chunked request is not taken for another one, whatever length a proxy in front saw.
+// TestNothingIsSmuggledBehindChunks checks that bytes after a chunked request are not another request, even if a proxy
+// in front saw another length.
 func TestNothingIsSmuggledBehindChunks(t *testing.T) {
 	t.Parallel()
 	_, address := realPort(t, "tcp", Options{})
@@ -186,7 +187,7 @@ func TestNothingIsSmuggledBehindChunks(t *testing.T) {
 	}
 }
 
-// Connections of nobody push out each other, and not those of who is known.
+// TestTooManyStrangers checks that unidentified connections only displace each other, never identified ones.
 func TestTooManyStrangers(t *testing.T) {
 	t.Parallel()
 	s, address := realPort(t, "tcp", Options{})
@@ -338,8 +339,8 @@ func issue(t *testing.T, name string, parent *tls.Certificate, until time.Time) 
 	return &tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key, Leaf: leaf}
 }
 
-// A connection outlives what was known of its caller when it began.
-func TestCertificatesAreLookedAtAgain(t *testing.T) {
+// TestCertificatesAreCheckedAgain checks that a certificate that was revoked during a connection ends its permission.
+func TestCertificatesAreCheckedAgain(t *testing.T) {
 	t.Parallel()
 	pool := func(of *tls.Certificate) *x509.CertPool {
 		p := x509.NewCertPool()
@@ -377,19 +378,21 @@ func TestCertificatesAreLookedAtAgain(t *testing.T) {
 
 // uploadPack begins a transfer by a connection of its own.
 func uploadPack(t *testing.T, address string,
-	data *internalv1.RequestData) *connect.BidiStreamForClient[internalv1.UploadPackRequest, internalv1.UploadPackResponse] {
+	data *internalv1.RequestData,
+) *connect.BidiStreamForClient[internalv1.UploadPackRequest, internalv1.UploadPackResponse] {
 	t.Helper()
 	client := internalv1connect.NewSessionServiceClient(http2Client(t, "tcp", address), "http://"+address,
 		connect.WithGRPC())
 	stream := client.UploadPack(t.Context())
 	start := &internalv1.UploadPackStart{Repository: "app", Session: &internalv1.Session{Version: 2}, Data: data}
-	if err := stream.Send(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{Start: start}}); err != nil {
+	if err := stream.Send(
+		&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{Start: start}}); err != nil {
 		t.Fatal(err)
 	}
 	return stream
 }
 
-// Who never ends his request fills no lane, and his call ends.
+// TestRequestsWithoutAnEnd checks that a request without an end occupies no lane, and that its call ends.
 func TestRequestsWithoutAnEnd(t *testing.T) {
 	t.Parallel()
 	lanes := admit.NewLanes(admit.Sizes{Small: 1})
@@ -433,7 +436,8 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 	if _, err := small.Receive(); err != nil {
 		t.Errorf("a small one: %v", err)
 	}
-	if err := first.Send(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{Data: &internalv1.RequestData{Last: true}}}); err != nil {
+	last := &internalv1.UploadPackRequest_Data{Data: &internalv1.RequestData{Last: true}}
+	if err := first.Send(&internalv1.UploadPackRequest{Part: last}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := first.Receive(); connect.CodeOf(err) == connect.CodeResourceExhausted {
@@ -446,7 +450,7 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 func TestShortMessagesToWhoTakesNothing(t *testing.T) {
 	t.Parallel()
 	s, address := realPort(t, "tcp", Options{Stall: 100 * time.Millisecond})
-	for path, flush := range map[string]bool{"/mute": false, "/flushed": true} { // either may be what waits
+	for path, flush := range map[string]bool{"/mute": false, "/flushed": true} { // the headers or the body may be blocked
 		failed := make(chan error, 1)
 		s.mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			for {

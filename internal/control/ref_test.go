@@ -16,7 +16,7 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// grpcMessage is what a caller takes that says nothing of it.
+// grpcMessage is the default maximum of a message at gRPC callers.
 const grpcMessage = 4 << 20
 
 // packRefs makes refs of a repository: n with names of nearly 2 KiB each, beside main.
@@ -41,8 +41,7 @@ func longRef(i int) string {
 	return "refs/heads/" + strings.Repeat(strings.Repeat("a", 240)+"/", 8) + fmt.Sprintf("%05d", i)
 }
 
-// An event that is too long for a message comes in parts, and a watch that broke off within them is told all of it
-// again.
+// An event that is too long for a message comes in parts. A watch that broke off within them receives all parts again.
 func TestLongEventsComeInParts(t *testing.T) {
 	t.Parallel()
 	const n = 2000
@@ -157,7 +156,8 @@ func TestLongNamesInLists(t *testing.T) {
 	}
 }
 
-// What ResolveMany answers fits into a message of every caller, or is an error that says what to do.
+// TestResolveManyIsBounded checks that a response of ResolveMany fits into a message of every caller, or is an error
+// with a remedy.
 func TestResolveManyIsBounded(t *testing.T) {
 	t.Parallel()
 	p := newPort(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// somebody has the rights that everybody has on the files of the test.
-const somebody = 54321
+// otherUser is the ID of a user with the permissions of others on the files of the test.
+const otherUser = 54321
 
 // repository makes one at root/app.git with a branch main.
 func repository(t *testing.T) (root string, r *gittest.Repo) {
@@ -62,7 +62,7 @@ func TestPlantedFaults(t *testing.T) {
 		kind  string // of the finding; "" for none
 		text  string // a part of its text, or advice
 		plant func(r *gittest.Repo) error
-		user  int // of the server; 0: root, who may do all
+		user  int // of the server; 0 is root, which has all permissions
 		hooks Hooks
 	}{
 		{name: "healthy"},
@@ -121,7 +121,7 @@ func TestPlantedFaults(t *testing.T) {
 			}
 			return write(r.Dir+"/mine/post-receive", "#!/bin/sh\n", 0o755)
 		}},
-		{name: "another owner", kind: "not-writable", text: "pushes and maintenance fail", user: somebody,
+		{name: "another owner", kind: "not-writable", text: "pushes and maintenance fail", user: otherUser,
 			plant: func(r *gittest.Repo) error {
 				return filepath.WalkDir(r.Dir, func(path string, e os.DirEntry, err error) error {
 					if err == nil && e.IsDir() {
@@ -171,7 +171,7 @@ func TestPlantedFaults(t *testing.T) {
 	}
 }
 
-// Files that others own and keep to themselves are told once, with how many there are.
+// TestUnreadable checks that unreadable files of other users are one finding, with their number.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	root, r := repository(t)
@@ -181,7 +181,7 @@ func TestUnreadable(t *testing.T) {
 		}
 	}
 	kinds := map[string]string{}
-	for _, f := range examined(t, RepositoryOptions{Root: root, User: User{UID: somebody, Name: "git"}}) {
+	for _, f := range examined(t, RepositoryOptions{Root: root, User: User{UID: otherUser, Name: "git"}}) {
 		kinds[f.Kind] = f.Text
 	}
 	if !strings.Contains(kinds["not-readable"], "HEAD and 2 more") {
@@ -261,7 +261,7 @@ func TestDiskFaults(t *testing.T) {
 	}
 }
 
-// What depends on the machine says something, and finds a clock that is right.
+// TestMachine runs the checks of the machine. The clock has to be right.
 func TestMachine(t *testing.T) {
 	t.Parallel()
 	var r Report
@@ -286,7 +286,7 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// TestAdvice: commands that advice tells can be pasted into a shell, whatever clients have named their branches.
+// TestAdvice checks that commands in advice can be pasted into a shell, for all names of branches.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -301,7 +301,7 @@ func TestAdvice(t *testing.T) {
 		t.Errorf("a branch like an option is named as %s", got)
 	}
 	for login, want := range map[string]string{"git": "chown -R git '/srv/a b'", "": "chown -R 54321 '/srv/a b'"} {
-		u := User{UID: somebody, Name: "user 54321", Login: login}
+		u := User{UID: otherUser, Name: "user 54321", Login: login}
 		if got := u.Chown("/srv/a b"); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}

@@ -15,8 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestOpsIsBounded: who opens connections and is silent, and who scrapes too much, is in nobody's way who asks for
-// health.
+// TestOpsIsBounded checks that silent connections and too many scrapes do not delay health checks.
 func TestOpsIsBounded(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

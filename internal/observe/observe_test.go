@@ -67,7 +67,7 @@ func TestOps(t *testing.T) {
 	}
 }
 
-// TestOpenMetrics: who asks for it gets exemplars, and a text that ends as it says.
+// TestOpenMetrics checks that a scraper that accepts OpenMetrics gets exemplars and the end mark of the format.
 func TestOpenMetrics(t *testing.T) {
 	t.Parallel()
 	reg := NewRegistry("v1")
@@ -88,7 +88,7 @@ func TestOpenMetrics(t *testing.T) {
 	}
 }
 
-// What other packages register on the default mux is not served.
+// TestOpsHasItsOwnMux checks that the listener does not serve handlers of the default mux.
 func TestOpsHasItsOwnMux(t *testing.T) {
 	old := http.DefaultServeMux
 	http.DefaultServeMux = http.NewServeMux()
@@ -150,7 +150,7 @@ func TestOpsServesUntilClosed(t *testing.T) {
 func TestLogger(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ level, format, want string }{
-		{"info", "auto", `"msg":"shown"`}, // a buffer is no terminal
+		{"info", "auto", `"msg":"shown"`}, // a buffer is not a terminal
 		{"info", "json", `"msg":"shown"`},
 		{"info", "text", "msg=shown"},
 		{"error", "text", ""},
@@ -179,7 +179,7 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// TestLogIsRedacted: whatever form a text has, it does not stand in the log as it came.
+// TestLogIsRedacted checks that secrets are removed from texts of all forms.
 func TestLogIsRedacted(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
 		var out bytes.Buffer

@@ -52,7 +52,7 @@ func TestReadiness(t *testing.T) {
 		t.Errorf("the log has no line for each change:\n%s", text)
 	}
 
-	// One that hangs holds up nobody for long, and is not begun again.
+	// A check that hangs delays responses only for a short time, and is not started again.
 	begun := 0
 	stuck := NewReadiness(slog.New(slog.DiscardHandler), Check{"root", func() error { begun++; <-hangs; return nil }},
 		Check{"state", func() error { return nil }})

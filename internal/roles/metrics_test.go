@@ -46,7 +46,7 @@ func TestDocsMetrics(t *testing.T) {
 		return
 	}
 	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("docs/reference/metrics.md is not what the metrics say of themselves (%v); run \"make docs\"", err)
+		t.Errorf("docs/reference/metrics.md differs from the registered metrics (%v): run \"make docs\"", err)
 	}
 }
 
@@ -168,33 +168,69 @@ func kindOf(c prometheus.Collector, name string) string {
 }
 
 func metricsPage(t *testing.T) string {
-	var out strings.Builder
-	out.WriteString(metricsIntroduction)
+	t.Helper()
+	rows := map[string]string{} // by heading
 	for _, m := range registered(t) {
 		labels := ""
 		if len(m.labels) > 0 {
 			labels = "{" + strings.Join(m.labels, ", ") + "}"
 		}
-		fmt.Fprintf(&out, "| `%s%s` | %s | %s |\n", m.name, labels, m.kind, strings.ReplaceAll(m.help, "|", `\|`))
+		rows[headingOf(t, m.name)] += fmt.Sprintf("| `%s%s` | %s | %s |\n", m.name, labels, m.kind,
+			strings.ReplaceAll(m.help, "|", `\|`))
+	}
+	var out strings.Builder
+	out.WriteString(metricsIntroduction)
+	for _, g := range metricGroups {
+		fmt.Fprintf(&out, "\n## %s\n\n| metric | kind | meaning |\n|---|---|---|\n%s", g.heading, rows[g.heading])
 	}
 	return out.String()
 }
 
+// metricGroups are the sections of the page, with the beginnings of names after packhorse_, separated by spaces.
+var metricGroups = []struct{ heading, names string }{
+	{"Do requests succeed, and how long do they take?", "http request served sli stage requests_ relay"},
+	{"Are requests refused, or do they wait?", "lane pressure accept connections auth ssh"},
+	{"Does the cache save work?", "cache copy warmup channel packs"},
+	{"What do Git processes cost?", "git cgroup reaper tree"},
+	{"Do pushes and maintenance work?", "push maintenance trash webhook"},
+	{"How are refs, revisions and objects read?", "ref resolve revisions lookup graph repositories watch"},
+	{"Are storage nodes healthy?", "node route control"},
+	{"Do search and pages work?", "search pages"},
+	{"Does the application work?", "app"},
+	{"Is the process itself healthy?", "ready ops watchdog trace certificate build"},
+}
+
+// headingOf returns the section of a metric: that with the longest beginning of its name.
+func headingOf(t *testing.T, name string) (heading string) {
+	t.Helper()
+	longest := 0
+	for _, g := range metricGroups {
+		for start := range strings.FieldsSeq(g.names) {
+			if strings.HasPrefix(name, "packhorse_"+start) && len(start) > longest {
+				heading, longest = g.heading, len(start)
+			}
+		}
+	}
+	if heading == "" {
+		t.Errorf("%s is in no section: add the beginning of its name to metricGroups", name)
+	}
+	return heading
+}
+
 const metricsIntroduction = `# Metrics
 
-<!-- Written by "make docs" from what the metrics say of themselves. -->
+<!-- Written by "make docs" from the help texts of the metrics. -->
 
-The private listener (` + "`--ops`, 127.0.0.1:9090" + ` by default) serves them at ` + "`/metrics`" + ` for Prometheus, beside Go's own (` + "`go_*`" + `) and the process's
-(` + "`process_*`" + `). Labels are bounded: none holds the name of a repository, a user or an address; the log has those.
-` + "`packhorse_build_info{version}`" + ` says what runs.
+The private listener (` + "`--ops`" + `, 127.0.0.1:9090 by default) serves these metrics at ` + "`/metrics`" + ` for Prometheus.
+It also serves those of Go (` + "`go_*`" + `) and of the process (` + "`process_*`" + `). Labels have few values, never
+names of repositories, users or addresses. The log has those. ` + "`packhorse_build_info{version}`" + ` is the version.
 
 Questions to begin with:
 
-- How much of the work does the cache save? ` + "`sum by (result) (rate(packhorse_cache_requests_total[5m]))`" + `
-- Do answers go by the kernel? ` + "`sum by (path) (rate(packhorse_copy_bytes_total[5m]))`" + `; "user" is right for TLS and small answers.
-- How much CPU do git processes take? ` + "`sum by (subcommand) (rate(packhorse_git_cpu_seconds_total[5m]))`" + `
-- Is anybody refused, or waiting? ` + "`sum by (lane, outcome) (rate(packhorse_lane_requests_total[5m]))`" + `
-
-| metric | kind | meaning |
-|---|---|---|
+| question | query |
+|---|---|
+| How much work does the cache save? | ` + "`sum by (result) (rate(packhorse_cache_requests_total[5m]))`" + ` |
+| Does the kernel copy the bytes? "user" is right for TLS and small responses. | ` + "`sum by (path) (rate(packhorse_copy_bytes_total[5m]))`" + ` |
+| How much CPU time do Git processes use? | ` + "`sum by (subcommand) (rate(packhorse_git_cpu_seconds_total[5m]))`" + ` |
+| Are requests refused, or do they wait? | ` + "`sum by (lane, outcome) (rate(packhorse_lane_requests_total[5m]))`" + ` |
 `

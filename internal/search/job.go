@@ -99,7 +99,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 	case sameBranches(want, r.indexed) && r.deltas == 0 && !r.rebuild:
 		return task, nil, nil
 	case sameBranches(want, r.indexed):
-		run.kind = kindAnew
+		run.kind = kindCompact
 	}
 	if feed == nil {
 		if l == laneFast {

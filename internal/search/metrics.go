@@ -40,8 +40,8 @@ func NewMetrics() *Metrics {
 			Help: "Bytes of results, as the searching process wrote them."}),
 		jobs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_search_index_jobs_total",
-			Help: "Jobs that index a repository: kind full, delta or anew; result ok, failed, rebuild (to be done as a " +
-				"whole, and not beside another one), cancelled.",
+			Help: "Jobs that index a repository: kind full, delta or compact (a rebuild of a slow index); result ok, " +
+				"failed, rebuild (has to be repeated as a full job, without a job beside it), cancelled.",
 		}, []string{"kind", "result"}),
 		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "packhorse_search_index_seconds", Help: "Time of jobs that index.",
@@ -63,7 +63,7 @@ func NewMetrics() *Metrics {
 		}, []string{"work"}),
 		running: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_search_running", Help: "Searches that run."}),
 		unwatched: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_search_unwatched_repositories",
-			Help: "Repositories that are looked at again and again, because a node watches no more."}),
+			Help: "Repositories that are checked at intervals, because their node has reached its limit of watched ones."}),
 	}
 }
 

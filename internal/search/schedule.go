@@ -33,9 +33,9 @@ const (
 
 // Kinds of jobs.
 const (
-	kindFull  = "full"
-	kindDelta = "delta"
-	kindAnew  = "anew" // rebuild of a current index that has become slow
+	kindFull    = "full"
+	kindDelta   = "delta"
+	kindCompact = "compact" // rebuild of a current index that has become slow
 )
 
 // quiet is the time without changes before an index is rebuilt.
@@ -388,7 +388,7 @@ func (e *Engine) judge(r *repository) {
 	}
 	r.lag = -1
 	if j, busy := e.jobs[r]; busy {
-		if j.kind == kindAnew && r.deltas < 2*e.o.Deltas && !j.finishing.Load() {
+		if j.kind == kindCompact && r.deltas < 2*e.o.Deltas && !j.finishing.Load() {
 			j.cancel() // the new state can be indexed sooner
 		}
 		return // judged again at its end

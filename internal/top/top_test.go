@@ -119,7 +119,7 @@ func TestState(t *testing.T) {
 	}
 }
 
-// A process in which nobody looks at requests tells the rest.
+// TestStateOfNothing checks the state of a process without a list of requests.
 func TestStateOfNothing(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()

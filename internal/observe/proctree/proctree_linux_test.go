@@ -103,7 +103,7 @@ func end(t *testing.T, tree *Tree, part string, cmd *exec.Cmd) {
 func TestChildrenCountWhileTheyRun(t *testing.T) {
 	tree := New(Options{})
 	const spin = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
-	// What runs in the background reads from /dev/null unless it is told otherwise, and would not stay.
+	// Without a redirection, a command in the background reads from /dev/null and would end at once.
 	cmd, _ := start(t, "/bin/sh", "-c", "exec 3<&0; /bin/sh -c '"+spin+"; read x' <&3 & "+spin+"; read x")
 	before := until(t, tree, "two processes that worked", func(v map[string]float64) bool {
 		return v["processes git"] == 2 && v["cpu_seconds_total git user"] >= .1
@@ -156,7 +156,7 @@ func TestOwnWorkersAreNotGit(t *testing.T) {
 	})
 }
 
-// TestOtherPrograms: a program is known by its name, of which the kernel has the first 15 bytes.
+// TestOtherPrograms checks that a program is identified by its name, of which the kernel has the first 15 bytes.
 func TestOtherPrograms(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "packhorse-search")
 	if err := os.Symlink(os.Args[0], program); err != nil {
@@ -169,7 +169,8 @@ func TestOtherPrograms(t *testing.T) {
 	})
 }
 
-// TestWorkerLikeTheReaper: it is started as what runs, whatever is in the file's place, and has a session of its own.
+// TestWorkerLikeTheReaper checks a worker that is started from the running program, even if its file was replaced, and
+// in a session of its own.
 func TestWorkerLikeTheReaper(t *testing.T) {
 	tree := New(Options{Workers: map[string]string{"test-worker": "reaper"}})
 	cmd := exec.Command("/proc/self/exe", "test-worker")
@@ -205,7 +206,7 @@ func TestNamesOfPrograms(t *testing.T) {
 	end(t, tree, Git, cmd)
 }
 
-// TestDisk: what is written counts, and what is deleted before it comes to a disk is cancelled.
+// TestDisk checks that written bytes count, except those of files that are deleted before they reach a disk.
 func TestDisk(t *testing.T) {
 	dir := t.TempDir()
 	var fs unix.Statfs_t

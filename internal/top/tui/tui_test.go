@@ -103,7 +103,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// Whatever the size of a terminal is, a frame fits.
+// TestFramesOfAllSizes checks that a frame fits into terminals of all sizes.
 func TestFramesOfAllSizes(t *testing.T) {
 	t.Parallel()
 	for width := 1; width < 320; width += 7 {
@@ -248,8 +248,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	master = interruptible(t, master)
-	// On a very slow machine who reads the keys may end a little after Run: their file is closed when nobody has it any
-	// more.
+	// On a very slow machine the reader of the keys may end shortly after Run. It is waited for before its file is closed.
 	keys, err := os.OpenFile(tty.Name(), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -295,7 +294,7 @@ func TestRun(t *testing.T) {
 	await("team/monorepo")
 	await("[Requests]")
 	await("ZZZZZZZZZZZZZ")
-	type_("?") // what was blank is drawn whole: of the rest only what differs
+	type_("?") // blank lines are drawn completely, other lines only where they differ
 	await("by what the JSON says.")
 	type_(" ")
 	await("PAUSED")
