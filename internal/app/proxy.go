@@ -262,9 +262,13 @@ func (e *exchange) accept(s *seat, response *http.Response) (*http.Response, err
 		}
 		response.Body = body
 	default:
-		e.stored = &stored{newSpool(e, s, response.Body, isStream), e, response}
+		// The spool's goroutine writes to the trailer of the received response while the proxy reads the other one's.
+		sent := *response
+		sent.Trailer = maps.Clone(response.Trailer)
+		e.stored = &stored{newSpool(e, s, response.Body, isStream), e, response, &sent}
 		e.proxy.FlushInterval = -1 // what the client is too slow for is stored before
-		response.Body = e.stored
+		sent.Body = e.stored
+		return &sent, nil
 	}
 	return response, nil
 }
@@ -303,7 +307,8 @@ func (e *exchange) readAll(from io.ReadCloser, length int64) (io.ReadCloser, err
 type stored struct {
 	*spool
 	e        *exchange
-	response *http.Response
+	received *http.Response
+	sent     *http.Response // its trailer is set by Close
 }
 
 func (s *stored) Read(p []byte) (int, error) {
@@ -326,7 +331,8 @@ func (s *stored) Close() error {
 	err := s.spool.Close()
 	s.e.Service += s.spool.seat.took
 	s.e.Spooled += s.spool.spooled
-	maps.DeleteFunc(s.response.Trailer, func(name string, _ []string) bool { return !mayReachClient(name) })
+	s.sent.Trailer = s.received.Trailer
+	maps.DeleteFunc(s.sent.Trailer, func(name string, _ []string) bool { return !mayReachClient(name) })
 	return err
 }
 

@@ -191,3 +191,19 @@ func TestAnswers(t *testing.T) {
 		})
 	}
 }
+
+// TestTrailersBesideTheHeader requests short responses with trailers. The race detector checks that the goroutine that
+// reads the trailer from the worker does not write to the map that the client's header is made from.
+func TestTrailersBesideTheHeader(t *testing.T) {
+	t.Parallel()
+	w := serveRaw(t, say("HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\n"+
+		"X-Accel-Redirect: /a\r\n\r\n"))
+	f := newFront(t, Options{Workers: one(w.address)})
+	for range 20 {
+		got := f.raw("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+		if want := "\r\n0\r\nX-Sum: 1\r\n\r\n"; !strings.Contains(got, want) || strings.Contains(got, "Accel") {
+			t.Errorf("response = %q, want %q and no X-Accel-Redirect", got, want)
+		}
+		<-f.records
+	}
+}
