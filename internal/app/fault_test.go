@@ -330,9 +330,10 @@ func TestClientLeavesBusyWorker(t *testing.T) {
 	}
 }
 
-// Ten thousand clients that wait and leave, leave nothing.
+// TestManyLeave makes requests of many clients wait, and cancels them. Their memory is released.
 func TestManyLeave(t *testing.T) {
 	t.Parallel()
+	size := crowdSize()
 	arrived, finish := make(chan bool), make(chan bool)
 	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
 		for request(in) != "" {
@@ -354,28 +355,28 @@ func TestManyLeave(t *testing.T) {
 	<-arrived
 	ctx, cancel := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
-	for range 10_000 {
+	for range size {
 		clients.Go(func() {
 			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 10_000)))
 			if record := f.Serve(r.Context(), httptest.NewRecorder(), r, origin.Origin{}); record.Status != statusClientLeft ||
 				record.Tries != 0 {
-				t.Errorf("%+v", record)
+				t.Errorf("record = %+v, want status %d and no tries", record, statusClientLeft)
 			}
 		})
 	}
-	wait(t, "they wait", func() bool { return f.memory.used.Load() >= 10_000*(10_000-firstBody) })
+	wait(t, "they wait", func() bool { return f.memory.used.Load() >= int64(size)*(10_000-firstBody) })
 	cancel()
 	clients.Wait()
 	if m, d := f.memory.used.Load(), f.disk.used.Load(); m != 0 || d != 0 {
-		t.Errorf("%d bytes of memory and %d of disk are left", m, d)
+		t.Errorf("bytes of memory and of disk = %d, %d, want 0, 0", m, d)
 	}
 	finish <- true
 	if status := <-first; status != 200 {
-		t.Error(status)
+		t.Errorf("status of the first request = %d, want 200", status)
 	}
 	go func() { <-arrived; finish <- true }()
 	if status, _, _, err := f.get("/"); err != nil || status != 200 {
-		t.Error(status, err)
+		t.Errorf("next request = %d, %v, want 200", status, err)
 	}
 }
 

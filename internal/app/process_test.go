@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -44,12 +45,24 @@ func process(t *testing.T, what string, env ...string) (cmd *exec.Cmd, in io.Wri
 	return cmd, in, bufio.NewReader(from)
 }
 
-const crowdSize = 10_000
+// crowdSize returns the number of clients in tests of many clients.
+func crowdSize() int {
+	if testing.Short() {
+		return 2_000
+	}
+	return 10_000
+}
 
-// crowd is so many clients of a server, each with a connection on which it asks once. They leave when they are told to,
-// every other one with a reset.
-func crowd(address string) int {
-	conns := make([]net.Conn, crowdSize)
+// crowd connects clients to a server and sends one request on each connection. Its argument is their number and the
+// server's address. The clients disconnect after a line on standard input, every other one with a reset.
+func crowd(arg string) int {
+	number, address, _ := strings.Cut(arg, " ")
+	size, err := strconv.Atoi(number)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	conns := make([]net.Conn, size)
 	var connecting sync.WaitGroup
 	for part := range 50 {
 		connecting.Go(func() {
@@ -81,14 +94,16 @@ func crowd(address string) int {
 	return 0
 }
 
-// Ten thousand clients on sockets wait, as many as may, and go: what they cost while they wait is bounded, and nothing
-// of them is left.
-func TestTenThousandSocketsLeave(t *testing.T) { // not in parallel: it counts memory and goroutines
+// TestManySocketsLeave connects many clients, more than the queue has places for. Their memory is bounded while they
+// wait, and nothing is left after they disconnect.
+func TestManySocketsLeave(t *testing.T) { // not in parallel: it counts memory and goroutines
+	size := crowdSize()
 	var files unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil || files.Cur < crowdSize+1000 {
-		t.Skipf("*** This process may have %d files open: 10,000 clients are NOT tested. ***", files.Cur)
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil || files.Cur < uint64(size)+1000 {
+		t.Skipf("*** This process may have %d files open: %d clients are NOT tested. ***", files.Cur, size)
 	}
-	const places, each = crowdSize - 1000, 96 << 10 // of memory
+	places := size * 9 / 10
+	const each = 96 << 10 // bytes of memory
 	hold := make(chan bool)
 	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
 		for r := request(in); r != ""; r = request(in) {
@@ -115,35 +130,35 @@ func TestTenThousandSocketsLeave(t *testing.T) { // not in parallel: it counts m
 	}
 	goroutines, before := runtime.NumGoroutine(), memory()
 
-	_, in, out := process(t, "crowd "+f.address)
+	_, in, out := process(t, fmt.Sprintf("crowd %d %s", size, f.address))
 	says := func(want string) {
 		t.Helper()
 		if line, err := out.ReadString('\n'); err != nil || line != want+"\n" {
-			t.Fatalf("the clients say %q, %v", line, err)
+			t.Fatalf("output of the clients = %q, %v, want %q", line, err, want)
 		}
 	}
 	says("asked")
 	scheduler := f.table.Load().pools[0].scheduler
 	refused := func(why string) int { return int(testutil.ToFloat64(f.Metrics.refused.WithLabelValues("app", why))) }
 	wait(t, "all that may wait, and the others are refused",
-		func() bool { return scheduler.Queued() == places && refused("full") == crowdSize-places })
-	if took := memory() - before; took > crowdSize*each {
-		t.Errorf("%d clients take %d MiB", crowdSize, took>>20)
+		func() bool { return scheduler.Queued() == places && refused("full") == size-places })
+	if took := memory() - before; took > size*each {
+		t.Errorf("memory of %d clients = %d bytes, want at most %d", size, took, size*each)
 	} else {
-		t.Logf("%d clients take %d KiB each", crowdSize, took/crowdSize>>10)
+		t.Logf("%d clients take %d KiB each", size, took/size>>10)
 	}
 	_, _ = fmt.Fprintln(in)
 	says("left")
 	wait(t, "nobody waits", func() bool { return scheduler.Queued() == 0 && refused("left") == places })
 	wait(t, "their goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
 	if n, m, d := f.Workers()[0].InFlight, f.memory.used.Load(), f.disk.used.Load(); n != 1 || m != 0 || d != 0 {
-		t.Errorf("%d requests at the worker, %d bytes of memory, %d of disk", n, m, d)
+		t.Errorf("requests at the worker, bytes of memory and of disk = %d, %d, %d, want 1, 0, 0", n, m, d)
 	}
 	hold <- true
 	if status := <-first; status != 200 {
-		t.Errorf("what the worker was at: %d", status)
+		t.Errorf("status of the first request = %d, want 200", status)
 	}
 	if status, _, body, err := f.get("/"); err != nil || status != 200 || body != "done" {
-		t.Errorf("the next one: %d %q, %v", status, body, err)
+		t.Errorf("next request = %d %q, %v, want 200 \"done\"", status, body, err)
 	}
 }
