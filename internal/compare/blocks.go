@@ -125,8 +125,8 @@ func (s *sketch) edgeFor(p float64) (best edge, ok bool) {
 //
 // For independent requests the estimate is randomly below or above 1. Values below 1 are replaced by 1, because they
 // would make intervals narrower than the requests alone do. Thus the intervals of independent requests are about 8 %
-// too wide. With the blur (judge.go) another 2 to 7 % come on top for samples of 1,500 requests, and intervals of 95 %
-// contain the truth in 96 to 98 of 100 cases. This error sometimes hides a difference, but never invents one.
+// too wide. With the blur (verdict.go) another 2 to 7 % come on top for samples of 1,500 requests, and intervals of 95
+// % contain the truth in 96 to 98 of 100 cases. This error sometimes hides a difference, but never invents one.
 func dispersion(s *sketch, p float64) (effect float64, ok bool) {
 	e, ok := s.edgeFor(p)
 	if !ok {

@@ -47,8 +47,8 @@ func (c *Cell) Strength() template.CSS {
 	return template.CSS(fmt.Sprintf("--s:%.0f%%", 15+70*min(part, 1))) //nolint:gosec // a number
 }
 
-// Says returns the text of the cell.
-func (c *Cell) Says() string {
+// Text returns the text of the cell.
+func (c *Cell) Text() string {
 	if c.Verdict == Few || c.Verdict == OneSided {
 		return "–"
 	}
@@ -114,5 +114,5 @@ Point at a cell for its interval. All {{.Judged}} intervals together hold {{of10
 {{end}}{{range .Examples}}<tr><td colspan="6">line {{.Line}} of {{.File}}, {{.Reason}}: <code>{{.Text}}</code></td></tr>
 {{end}}{{end}}</table></div>
 </body></html>
-{{define "row"}}<tr><th scope="row">{{.Route}}</th><td class="n">{{n .A.Compared}}</td><td class="n">{{n .B.Compared}}</td>{{range $c := .Cells}}<td class="cell {{.Class}}" tabindex="0" style="{{.Strength}}">{{.Says}}<span class="card">{{range .Lines}}<span>{{.}}</span>{{end}}</span></td>{{end}}</tr>
+{{define "row"}}<tr><th scope="row">{{.Route}}</th><td class="n">{{n .A.Compared}}</td><td class="n">{{n .B.Compared}}</td>{{range $c := .Cells}}<td class="cell {{.Class}}" tabindex="0" style="{{.Strength}}">{{.Text}}<span class="card">{{range .Lines}}<span>{{.}}</span>{{end}}</span></td>{{end}}</tr>
 {{end}}`))

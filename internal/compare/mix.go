@@ -57,7 +57,7 @@ func shift(pairs []pair) []Change {
 
 // sameMix compares both sides' requests with the same weight of each route, which is the mean of both sides. It uses
 // only routes that both sides have, and share is their part of all requests. row is nil for fewer than two such routes.
-func sameMix(pairs []pair) (row *judged, share float64) {
+func sameMix(pairs []pair) (row *comparedRow, share float64) {
 	var both []pair
 	var total, in uint64
 	for _, p := range pairs {
@@ -75,7 +75,7 @@ func sameMix(pairs []pair) (row *judged, share float64) {
 	for i := range weights {
 		weights[i] = (weights[i] + other[i]) / 2
 	}
-	row = &judged{row: Row{Route: "all routes, in the same mix"}}
+	row = &comparedRow{row: Row{Route: "all routes, in the same mix"}}
 	for side, s := range []*sample{&row.a, &row.b} {
 		var parts []*dist
 		for i := range both {

@@ -180,23 +180,23 @@ func (t *table) report(by string, confidence float64, rows int) *Report {
 	if t.other.total() > 0 {
 		pairs = append(pairs, pair{&t.other, t.other.times[0].dist(steps[0]), t.other.times[1].dist(steps[1]), false})
 	}
-	j := &judge{step: step}
+	v := &verdicts{step: step}
 	for i := range pairs {
-		j.addRow(&pairs[i])
+		v.addRow(&pairs[i])
 	}
 	same, share := sameMix(pairs)
 	r.MixShare = share
 	if same != nil {
-		j.add(same)
+		v.add(same)
 	}
-	r.Judged = j.open()
+	r.Judged = v.open()
 	r.Each = 1 - (1-confidence)/float64(max(r.Judged, 1))
-	j.decide(1-r.Each, 1-confidence)
+	v.decide(1-r.Each, 1-confidence)
 	for i := range pairs {
-		r.Rows = append(r.Rows, j.rows[i].row)
+		r.Rows = append(r.Rows, v.rows[i].row)
 	}
 	if same != nil {
-		r.SameMix = &j.rows[len(pairs)].row
+		r.SameMix = &v.rows[len(pairs)].row
 	}
 	r.All = shift(pairs)
 	r.Notes = t.notes(r, pairs)

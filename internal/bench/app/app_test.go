@@ -137,7 +137,7 @@ func TestAppFailures(t *testing.T) {
 	}
 }
 
-// TestAppCountsFromTheSchedule has requests wait for the only connection: that is part of how long they took.
+// TestAppCountsFromTheSchedule has requests that wait for the only connection. The wait is part of their latency.
 func TestAppCountsFromTheSchedule(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter,
@@ -147,7 +147,7 @@ func TestAppCountsFromTheSchedule(t *testing.T) {
 	defer server.Close()
 	got := benchtest.JSON(t, appKeys, "app", server.URL, "--rate", "1000", "--arrivals", "constant", "--count", "5",
 		"--clients", "1")
-	// Due after 1 to 5 ms, answered after 41, 81 and so on, or later.
+	// Due after 1 to 5 ms; responses after 41, 81 ms and so on, or later.
 	if p50 := benchtest.Number(t, got["latency_ms"].(map[string]any), "p50"); p50 < 110 {
 		t.Errorf("the third answer came after %v ms", p50)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// TestAppTurns has three servers get the same requests, a part each at a time, each time another one first.
+// TestAppTurns sends the same requests to three servers, in parts. Each part begins with another server.
 func TestAppTurns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -46,7 +46,7 @@ func TestAppTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err, errs)
 	}
-	// Each server's last turn is followed by another's first.
+	// Each server's last turn precedes another server's first.
 	if got, want := strings.Join(turns, " "), "a... b... c... b... c... a... c.. a.. b.."; got != want {
 		t.Errorf("turns %s, want %s", got, want)
 	}
@@ -86,7 +86,7 @@ func TestAppTurnsFail(t *testing.T) {
 	}
 }
 
-// TestAppAgain makes turns again in which the machine stood still, but none with failures, and not for ever.
+// TestAppAgain repeats turns in which the machine stood still, up to a limit, but not turns with failures.
 func TestAppAgain(t *testing.T) {
 	t.Parallel()
 	type try struct {
@@ -135,7 +135,7 @@ func TestAppAgain(t *testing.T) {
 	}
 }
 
-// TestAppParts has turns differ, and be the same for each server.
+// TestAppParts checks that turns differ, and that they are the same for each server.
 func TestAppParts(t *testing.T) {
 	t.Parallel()
 	o := appOptions{rate: 10, arrivals: "poisson", seed: 3, count: 5, turns: 2, duration: time.Second,

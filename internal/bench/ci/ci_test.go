@@ -55,10 +55,10 @@ func peer(t *testing.T, root string) string {
 	return strings.TrimSuffix(url, "/")
 }
 
-// patience is how long a run lasts, and how long the next one if a busy machine did no job in that time.
+// patience is the duration of a run, and of the next one if a busy machine finished no job in the first.
 var patience = []string{"2s", "10s", "40s"}
 
-// TestCI lets each profile work on git http-backend, while the tip moves.
+// TestCI runs each profile with git http-backend while the tip moves.
 func TestCI(t *testing.T) {
 	t.Parallel()
 	for _, profile := range []string{"gitlab", "actions", "mixed"} {
@@ -107,7 +107,7 @@ func TestCI(t *testing.T) {
 	}
 }
 
-// TestCIWithoutPath measures a server of which only the URL is known: nothing is pushed.
+// TestCIWithoutPath measures a server with only its URL, without pushes.
 func TestCIWithoutPath(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -164,7 +164,7 @@ func TestCIMisuse(t *testing.T) {
 	}
 }
 
-// TestAwaitIndex holds what is waited for to what a server shows of its index, first this, then that.
+// TestAwaitIndex waits for the index of a server whose metrics change from one text to the next.
 func TestAwaitIndex(t *testing.T) {
 	t.Parallel()
 	repositories := func(fresh, waiting, failed int) string {

@@ -310,7 +310,7 @@ func (c *crew) look(ctx context.Context, scraper *loadgen.Scraper, tree *loadgen
 	var moments []moment
 	every := time.Second
 	for wanted && len(moments) < maxMoments {
-		cpu, _ := tree.Sofar()
+		cpu, _ := tree.CPUSoFar()
 		counters, err := scraper.Read(ctx)
 		if err != nil {
 			counters = nil

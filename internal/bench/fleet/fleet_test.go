@@ -24,10 +24,10 @@ import (
 
 const main = "refs/heads/main"
 
-// exchange is one POST that real git made, and its answer.
+// exchange is one POST of git, and its response.
 type exchange struct{ request, answer []byte }
 
-// recorder is git http-backend behind something that writes down what passes.
+// recorder is git http-backend behind a proxy that records requests and responses.
 type recorder struct {
 	url string
 
@@ -77,7 +77,7 @@ func (r *recorder) take() []exchange {
 	return posts
 }
 
-// upstream is a repository whose main branch grows: merges, tags, and dates that do not always rise.
+// upstream is a repository whose main branch grows, with merges, tags, and dates that sometimes decrease.
 type upstream struct {
 	t       *testing.T
 	repo    *gittest.Repo
@@ -158,7 +158,7 @@ func (u *upstream) read() {
 	}
 }
 
-// command is what the tool runs, from public documentation and from the sources of the tools.
+// command is the command of the tool, from public documentation and from the sources of the tools.
 func command(tool fleet.Tool, job fleet.Job, url string) []string {
 	branch := "+" + main + ":refs/remotes/origin/main"
 	pipeline := fmt.Sprintf("+%s:%s", job.Commit, job.Pipeline)
@@ -180,7 +180,7 @@ func command(tool fleet.Tool, job fleet.Job, url string) []string {
 	return nil
 }
 
-// machine is a model and the real thing beside it.
+// machine is a model beside a real repository.
 type machine struct {
 	t     *testing.T
 	model *fleet.Machine
@@ -209,7 +209,7 @@ func newMachine(t *testing.T, h *fleet.History, tool fleet.Tool, up *recorder, e
 	return m
 }
 
-// run has git do a job and compares each of its requests with the model's.
+// run lets git run a job and compares each of its requests with the model's.
 func (m *machine) run(job fleet.Job) {
 	m.t.Helper()
 	if m.model.Tool == fleet.Clone {
@@ -261,7 +261,7 @@ func (m *machine) run(job fleet.Job) {
 	m.state()
 }
 
-// state compares what the model knows with the repository.
+// state compares the state of the model with the repository.
 func (m *machine) state() {
 	m.t.Helper()
 	if !m.model.Tool.Keeps() {
@@ -291,7 +291,7 @@ func (m *machine) state() {
 	}
 }
 
-// same compares two requests. The common commits that a later round repeats may stand in any order.
+// same compares two requests. The common commits that a later round repeats may be in any order.
 func (m *machine) same(what string, real, model []byte) {
 	m.t.Helper()
 	if bytes.Equal(real, model) {
@@ -320,7 +320,7 @@ func show(request []byte) string {
 	}
 }
 
-// read gives the model the lines of an answer up to the pack; false if there is none.
+// read gives the model the lines of a response up to the pack. It returns false without a pack.
 func (m *machine) read(f *fleet.Fetch, answer []byte) bool {
 	r := pktline.NewReader(bytes.NewReader(answer))
 	for {
@@ -355,8 +355,8 @@ func parseRefs(answer []byte) []fleet.Ref {
 	}
 }
 
-// TestWantRef is what git writes for a server with ref-in-want and sideband-all. Its own upload-pack has the two
-// sections of such an answer in the wrong order, so this was recorded with a server that has them in the right one.
+// TestWantRef has the request of git for a server with ref-in-want and sideband-all. git's own upload-pack sends the
+// two sections of such a response in the wrong order, so another server recorded it.
 func TestWantRef(t *testing.T) {
 	t.Parallel()
 	caps := fleet.Capabilities{Agent: "git/2.39.5", Format: git.SHA1, RefInWant: true, SidebandAll: true}
@@ -375,8 +375,8 @@ func TestWantRef(t *testing.T) {
 	}
 }
 
-// TestKeys has one machine that keeps boundaries of earlier fetches and one that does not: their bytes differ, their
-// meaning not.
+// TestKeys has one machine that keeps boundaries of earlier fetches and one that does not. Their bytes differ, but not
+// their meaning.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	h, ids := fleet.NewHistory(), make([]git.ObjectID, 200)
@@ -423,7 +423,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestRequests compares the requests of every tool, over a life of several jobs, with those that real git makes.
+// TestRequests compares the requests of every tool with those of git, over several jobs.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	if v := gittest.Run(t, t.TempDir(), "", "version"); !strings.HasPrefix(v, "git version 2.39.") {

@@ -72,7 +72,7 @@ func TestFetchTLS(t *testing.T) {
 	}
 }
 
-// TestFetchCompressedRequest has refs enough that git compresses its request.
+// TestFetchCompressedRequest has so many refs that git compresses its request.
 func TestFetchCompressedRequest(t *testing.T) {
 	t.Parallel()
 	root, repo := benchtest.History(t, 40)

@@ -14,12 +14,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// pack is n bytes that begin as a pack does.
+// pack returns n bytes that begin like a pack.
 func pack(n int) []byte {
 	return append([]byte("PACK\x00\x00\x00\x02\x00\x00\x00\x07"), bytes.Repeat([]byte("x"), n-12)...)
 }
 
-// answer frames a pack as a v2 fetch answer.
+// answer frames a pack as the response to a v2 fetch.
 func answer(pack []byte, step int) []byte {
 	b := pktline.AppendLine(nil, "shallow-info")
 	b = pktline.AppendLine(b, "shallow 0123456789012345678901234567890123456789")
@@ -34,7 +34,7 @@ func answer(pack []byte, step int) []byte {
 	return pktline.AppendFlush(b)
 }
 
-// serveOnce gives a connection on which the response stands ready.
+// serveOnce returns a connection with a complete response.
 func serveOnce(t testing.TB, response []byte) *loadgen.Conn {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,7 +74,7 @@ func chunked(b []byte, step int) []byte {
 	return append(out, "0\r\nTrailer: x\r\n\r\n"...)
 }
 
-// check reads one response from a connection of its own.
+// check reads one response from a new connection.
 func check(t testing.TB, response []byte, ref *Reference) (Walker, error) {
 	t.Helper()
 	c := serveOnce(t, response)
@@ -213,7 +213,7 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// FuzzWalker feeds an answer whole, byte by byte, and with bulk skipped: the verdict is the same.
+// FuzzWalker parses a response as a whole, byte by byte, and with skipped bulk. The results are the same.
 func FuzzWalker(f *testing.F) {
 	f.Add(answer(pack(12), 5))
 	f.Add(answer(pack(5000), 1000))
@@ -270,7 +270,7 @@ func FuzzWalker(f *testing.F) {
 	})
 }
 
-// Before version 2 lines come first, and the pack begins with the first packet that has a band.
+// Before version 2 lines come first, and the first packet with a band starts the pack.
 func TestCheckOlderVersions(t *testing.T) {
 	t.Parallel()
 	for name, head := range map[string][]byte{

@@ -17,7 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
 )
 
-// TestStorm counts what is refused with Retry-After, and calls any other end an error.
+// TestStorm counts refusals with Retry-After. Any other result except for success is an error.
 func TestStorm(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestArrivals holds random arrivals to what makes them Poisson's: exponential gaps, and as much variance as mean in
-// counts.
+// TestArrivals checks that random arrivals are a Poisson process: exponential gaps, and counts whose variance equals
+// their mean.
 func TestArrivals(t *testing.T) {
 	t.Parallel()
 	const n, rate = 200_000, 50.0

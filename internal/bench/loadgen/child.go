@@ -101,7 +101,7 @@ func (c *Child) Addresses(ctx context.Context, state string) (a Addresses, err e
 func isReady(ctx context.Context, ops string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	resp, err := OpsGet(ctx, ops+"/readyz")
+	resp, err := GetOps(ctx, ops+"/readyz")
 	if err != nil {
 		return false
 	}
@@ -109,8 +109,8 @@ func isReady(ctx context.Context, ops string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// OpsGet sends a GET request to a private listener, on a connection of its own.
-func OpsGet(ctx context.Context, url string) (*http.Response, error) {
+// GetOps sends a GET request to a private listener, on a connection of its own.
+func GetOps(ctx context.Context, url string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -129,8 +129,8 @@ func (c *Child) Stop() error {
 	return nil
 }
 
-// How describes the end of a child that has ended.
-func (c *Child) How() string {
+// ExitStatus describes the end of a child that has ended.
+func (c *Child) ExitStatus() string {
 	if c.err == nil {
 		return "exit status 0"
 	}

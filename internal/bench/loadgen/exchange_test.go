@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzResponse reads any bytes as responses, both ways: neither hangs nor panics, and where the small reader is done
-// the other agrees on the body.
+// FuzzResponse parses any bytes as responses with both readers. Neither hangs nor panics, and if the small reader
+// completes, the other has the same body.
 func FuzzResponse(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
 	f.Add([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhell\r\n1\r\no\r\n0\r\n\r\n"))
@@ -51,7 +51,7 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
-// bytesConn is a connection that only reads.
+// bytesConn is a connection that supports only reads.
 type bytesConn struct {
 	net.Conn
 	r io.Reader

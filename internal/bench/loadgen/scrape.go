@@ -68,7 +68,7 @@ func (s *Scraper) Read(ctx context.Context) (*ServerCounters, error) {
 func (s *Scraper) get(ctx context.Context) (*ServerCounters, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	resp, err := OpsGet(ctx, s.URL)
+	resp, err := GetOps(ctx, s.URL)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ func TestPercentiles(t *testing.T) {
 	if got := Samples(nil).Summarize(); got != (Percentiles{}) {
 		t.Errorf("no samples: %v", got)
 	}
-	// By definition: the smallest sample that at least so many percent do not exceed.
+	// By definition: the smallest sample that at least this percentage of samples does not exceed.
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
 		s := make(Samples, 1+rng.IntN(50))
@@ -129,7 +129,7 @@ packhorse_search_repositories{state="waiting"} 4
 	}
 }
 
-// TestTree runs a shell that lets a child spin: the child's CPU time counts while it runs and after it has ended.
+// TestTree runs a shell with a spinning child. The child's CPU time counts while it runs and after its end.
 func TestTree(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
@@ -181,7 +181,7 @@ func TestPost(t *testing.T) {
 }
 
 // TestTreeGrandchildren lets a grandchild spin and end between two scans. Its time counts as part of its parents'
-// times. its parents.
+// times.
 func TestTreeGrandchildren(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command("sh", "-c",

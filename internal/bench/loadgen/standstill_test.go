@@ -10,7 +10,7 @@ func TestStandstillReport(t *testing.T) {
 	t.Parallel()
 	at := func(n int) time.Duration { return time.Hour + time.Duration(n)*time.Millisecond }
 	still := func(from, to int) Span { return Span{at(from), at(to)} }
-	// due each 10 ms for a second, answered after 1 ms; those while the machine stood still when it went on
+	// due every 10 ms for a second, with a latency of 1 ms; during the standstill they were answered at its end
 	var answers []Answered
 	for n := 0; n < 1000; n += 10 {
 		took := 1

@@ -76,7 +76,7 @@ func (w *TreeWatch) Stop() *TreeUsage {
 	return w.result
 }
 
-// Sofar returns the CPU time as of the last sample. It returns false if nothing is watched.
-func (w *TreeWatch) Sofar() (time.Duration, bool) {
+// CPUSoFar returns the CPU time as of the last sample. It returns false if nothing is watched.
+func (w *TreeWatch) CPUSoFar() (time.Duration, bool) {
 	return time.Duration(w.cpu.Load()), w.quit != nil
 }

@@ -86,7 +86,7 @@ func (o *matrixOptions) cell(ctx context.Context, env loadgen.Env, c cell, dir s
 		go func() {
 			select {
 			case <-s.Ended:
-				cancel(fmt.Errorf("%s ended before the cell did (%s)%s", s.Name, s.How(), s.LastWords()))
+				cancel(fmt.Errorf("%s ended before the cell did (%s)%s", s.Name, s.ExitStatus(), s.LastWords()))
 			case <-run.Done():
 			}
 		}()
@@ -216,7 +216,7 @@ func (s *station) keep(ctx context.Context, path, file string) (err error) {
 			err = fmt.Errorf("read %s of %s: %w", path, s.Name, err)
 		}
 	}()
-	resp, err := loadgen.OpsGet(ctx, s.ops+path)
+	resp, err := loadgen.GetOps(ctx, s.ops+path)
 	if err != nil {
 		return err
 	}

@@ -78,7 +78,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// TestMatrixPrints has two repositories of one name, one of them not bare.
+// TestMatrixPrints has two repositories of the same name, one of them not bare.
 func TestMatrixPrints(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -124,7 +124,7 @@ func TestMatrixMisuse(t *testing.T) {
 	}
 }
 
-// TestMatrixLosesAProcess kills one in the middle of a cell.
+// TestMatrixLosesAProcess kills a process during a cell.
 func TestMatrixLosesAProcess(t *testing.T) {
 	t.Parallel()
 	_, repo := benchtest.History(t, 1)
@@ -162,7 +162,7 @@ func TestMatrixLosesAProcess(t *testing.T) {
 	}
 }
 
-// TestMatrixInterrupted looks for processes that are left. It is not parallel, so that all that it finds are its own.
+// TestMatrixInterrupted searches for remaining processes. It is not parallel, so that all of them are its own.
 func TestMatrixInterrupted(t *testing.T) {
 	_, repo := benchtest.History(t, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)

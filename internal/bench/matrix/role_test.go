@@ -19,8 +19,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 )
 
-// fakeRole is a role of the program as `packhorse-bench matrix` knows it, from outside: git http-backend as node, a
-// reverse proxy as gateway.
+// fakeRole imitates a role of packhorse for `packhorse-bench matrix`. The node is git http-backend, and the gateway a
+// reverse proxy.
 func fakeRole(role, file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {

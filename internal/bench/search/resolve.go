@@ -21,14 +21,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// oldWorld is a search front end that finds the object ID of each result before it forwards a response.
-type oldWorld struct {
+// resolveOptions is a search front end that finds the object ID of each result before it forwards a response.
+type resolveOptions struct {
 	resolve string
 	root    string // of the repositories, for git
 	redis   string
 }
 
-func (o *oldWorld) flags(f *pflag.FlagSet) {
+func (o *resolveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.resolve, "resolve", "",
 		"find the object ID of each result: process, redis, memory or none (default: without a proxy)")
 	f.StringVar(&o.root, "root", "", "directory of the server's repositories, for --resolve process")
@@ -36,7 +36,7 @@ func (o *oldWorld) flags(f *pflag.FlagSet) {
 		"redis://HOST:PORT/DB, for --resolve redis; the run writes keys with the prefix packhorse-bench:")
 }
 
-func (o *oldWorld) check() error {
+func (o *resolveOptions) check() error {
 	switch o.resolve {
 	case "", "none", "memory":
 	case "process":

@@ -28,7 +28,7 @@ type searchOptions struct {
 	results   int
 	peer      string
 	sustained bool
-	oldWorld
+	resolveOptions
 	html string
 	json bool
 }
@@ -125,7 +125,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.BoolVar(&o.sustained, "sustained", false, "also find the highest sustained rate")
 	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	o.oldWorld.flags(f)
+	o.resolveOptions.flags(f)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		rates, err := o.check()
 		if err != nil {
@@ -157,7 +157,7 @@ func (o *searchOptions) check() ([]float64, error) {
 		}
 		rates = append(rates, r)
 	}
-	return rates, o.oldWorld.check()
+	return rates, o.resolveOptions.check()
 }
 
 func (o *searchOptions) run(ctx context.Context, env loadgen.Env, url string, rates []float64) (err error) {

@@ -19,7 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/chart"
 )
 
-// searchAnswers answers each API with two results, in that API's words.
+// searchAnswers answers each API with two results in the API's format.
 func searchAnswers(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	switch r.URL.Path {
@@ -125,7 +125,7 @@ func TestSearchFailures(t *testing.T) {
 	}
 }
 
-// TestSearchResolve has git find the object IDs, and sees that it costs something.
+// TestSearchResolve finds the object IDs with git, and checks that this takes time.
 func TestSearchResolve(t *testing.T) {
 	t.Parallel()
 	_, repo := benchtest.History(t, 2)
@@ -168,7 +168,7 @@ func TestFellBehind(t *testing.T) {
 	}
 }
 
-// startRedis starts a Redis that keeps nothing, and gives its URL; none if there is no redis-server.
+// startRedis starts a Redis without persistence and returns its URL. Without redis-server it returns "".
 func startRedis(t *testing.T) string {
 	program, err := exec.LookPath("redis-server")
 	if err != nil {

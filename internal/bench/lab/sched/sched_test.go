@@ -25,7 +25,7 @@ import (
 
 var update = flag.Bool("update", false, "write testdata anew")
 
-// sched runs the command and returns what it found.
+// sched runs the command and returns its rows.
 func sched(t *testing.T, args ...string) []schedRow {
 	t.Helper()
 	out, errs, err := benchtest.Run(t, t.Context(), append([]string{"sched", "--json"}, args...)...)
@@ -39,7 +39,7 @@ func sched(t *testing.T, args ...string) []schedRow {
 	return r.Rows
 }
 
-// erlangC is the probability that a request has to wait in M/M/c.
+// erlangC is the probability that a request waits in M/M/c.
 func erlangC(c int, load float64) float64 {
 	term, sum := 1.0, 0.0
 	for k := range c {
@@ -50,8 +50,8 @@ func erlangC(c int, load float64) float64 {
 	return term / (sum + term)
 }
 
-// gim1 is the mean time in E_k/M/1 in service times: 1/(1-x), with x the root of x = A(1-x), A the transform of the
-// gaps.
+// gim1 returns the mean time in E_k/M/1 in service times: 1/(1-x), where x is the root of x = A(1-x), and A is the
+// transform of the gaps.
 func gim1(k int, load float64) float64 {
 	x, a := 0.5, float64(k)*load
 	for range 1000 {
@@ -60,7 +60,7 @@ func gim1(k int, load float64) float64 {
 	return 1 / (1 - x)
 }
 
-// Means are compared with what queueing theory knows. Seeds are fixed, so that errors are the same in each run.
+// Means are compared with queueing theory. Seeds are fixed, so that errors are the same in each run.
 func TestSchedExact(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -144,7 +144,7 @@ func TestSchedShape(t *testing.T) {
 	}
 }
 
-// No request shares a worker while another is idle, whatever the work.
+// No request shares a worker while another worker is idle, for any work.
 func TestSchedFreeWorkerFirst(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -164,7 +164,7 @@ func TestSchedFreeWorkerFirst(t *testing.T) {
 	}
 }
 
-// No policy has a mean below the bound's.
+// No policy has a mean below that of the bound.
 func TestSchedBound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -231,7 +231,7 @@ func TestSchedAnything(t *testing.T) {
 	})
 }
 
-// The report as JSON, figures included: the same seed gives the same.
+// The report as JSON has the figures. The same seed gives the same report.
 func TestSchedJSON(t *testing.T) {
 	t.Parallel()
 	args := strings.Fields("sched --workers 4 --slots 2 --cpus 4 --load 0.5,1 --policies random,least-busy,oracle " +

@@ -95,7 +95,7 @@ func TestSpawnRefuses(t *testing.T) {
 	}
 }
 
-// The process that is measured, and its heap, end with who started it.
+// The measured process and its heap end with its parent.
 func TestSpawnWorkerEndsWithItsParent(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(os.Args[0], "spawn-worker")

@@ -8,23 +8,23 @@ type sample struct {
 	worth []float64
 }
 
-// judged is a row without its verdicts.
-type judged struct {
+// comparedRow is a row without its verdicts.
+type comparedRow struct {
 	row    Row
 	a, b   sample
 	reason Verdict // the reason for no verdict; empty: verdicts follow
 }
 
-// judge collects rows, because the required confidence of each verdict depends on their number.
-type judge struct {
-	rows []*judged
+// verdicts collects rows before it decides, because the required confidence of each verdict depends on their number.
+type verdicts struct {
+	rows []*comparedRow
 	step float64 // nanoseconds
 }
 
-func (j *judge) add(row *judged) { j.rows = append(j.rows, row) }
+func (v *verdicts) add(row *comparedRow) { v.rows = append(v.rows, row) }
 
-func (j *judge) addRow(p *pair) {
-	row := &judged{a: sampleOf(p.a), b: sampleOf(p.b), row: Row{Route: printable([]byte(p.route.name)),
+func (v *verdicts) addRow(p *pair) {
+	row := &comparedRow{a: sampleOf(p.a), b: sampleOf(p.b), row: Row{Route: printable([]byte(p.route.name)),
 		A: outcomesOf(p.route.counts[0], p.a.n), B: outcomesOf(p.route.counts[1], p.b.n)}}
 	if !p.alike {
 		row.reason = NotAlike
@@ -32,7 +32,7 @@ func (j *judge) addRow(p *pair) {
 	if p.a.n == 0 || p.b.n == 0 {
 		row.reason = OneSided
 	}
-	j.add(row)
+	v.add(row)
 }
 
 func sampleOf(d *dist) sample {
@@ -49,8 +49,8 @@ func sampleOf(d *dist) sample {
 }
 
 // open makes the cells, and counts those that will have an interval.
-func (j *judge) open() (n int) {
-	for _, row := range j.rows {
+func (v *verdicts) open() (n int) {
+	for _, row := range v.rows {
 		for i, q := range percentiles {
 			c := Cell{Of: q.name, Needs: least(q.p), Verdict: row.reason, A: Number(math.NaN()), B: Number(math.NaN()),
 				WorthA: uint64(row.a.worth[i]), WorthB: uint64(row.b.worth[i])}
@@ -60,7 +60,7 @@ func (j *judge) open() (n int) {
 			if row.b.dist.n > 0 {
 				c.B = Number(row.b.dist.quantile(q.p) / 1e6)
 			}
-			floor := Number(j.floor() / 1e6)
+			floor := Number(v.floor() / 1e6)
 			c.Ratio = max(c.B, floor) / max(c.A, floor)
 			switch {
 			case row.reason == OneSided:
@@ -76,23 +76,23 @@ func (j *judge) open() (n int) {
 }
 
 // floor is the duration that replaces zero durations in ratios.
-func (j *judge) floor() float64 { return max(j.step/2, 1) }
+func (v *verdicts) floor() float64 { return max(v.step/2, 1) }
 
 // decide computes the intervals, and the verdicts of those that exclude zero. alpha is the error probability of each
 // interval, and alone that of an interval for readers of only one.
-func (j *judge) decide(alpha, alone float64) {
-	for _, row := range j.rows {
+func (v *verdicts) decide(alpha, alone float64) {
+	for _, row := range v.rows {
 		for i, q := range percentiles {
 			c := &row.row.Cells[i]
 			if c.Verdict != "" {
 				continue
 			}
 			a, b := spreadOf(row.a.dist, q.p, row.a.worth[i]), spreadOf(row.b.dist, q.p, row.b.worth[i])
-			blur := j.blur(row.a.dist, row.b.dist, q.p)
+			blur := v.blur(row.a.dist, row.b.dist, q.p)
 			d := differenceOf(a, b, alpha, blur)
 			c.DifferenceInterval = [2]float64{d.low / 1e6, d.high / 1e6}
-			c.RatioInterval = ratioOf(a, b, alpha, blur, j.floor()).pair()
-			c.RatioAlone = ratioOf(a, b, alone, blur, j.floor()).pair()
+			c.RatioInterval = ratioOf(a, b, alpha, blur, v.floor()).pair()
+			c.RatioAlone = ratioOf(a, b, alone, blur, v.floor()).pair()
 			switch c.Verdict = Even; {
 			case d.low > 0:
 				c.Verdict = Slower
@@ -106,6 +106,8 @@ func (j *judge) decide(alpha, alone float64) {
 // blur returns the difference in nanoseconds up to which the percentiles p of two samples may be equal. It is a step of
 // the coarser clock, or the width of the percentile's bucket. Durations are whole nanoseconds, so that half of one more
 // includes the step itself.
-func (j *judge) blur(a, b *dist, p float64) float64 { return max(j.step, a.width(p), b.width(p)) + 0.5 }
+func (v *verdicts) blur(a, b *dist, p float64) float64 {
+	return max(v.step, a.width(p), b.width(p)) + 0.5
+}
 
 func (i interval) pair() [2]float64 { return [2]float64{i.low, i.high} }
