@@ -58,7 +58,7 @@ func TestConnectionClosedDuringASend(t *testing.T) {
 	}
 }
 
-// With one turn in all, a peer that reads nothing must not keep others waiting: no turn is held while a socket is full.
+// With a single turn, a peer that reads nothing does not block others: no turn is held while a socket is full.
 func TestFullSocketHoldsNoTurn(t *testing.T) {
 	t.Parallel()
 	f, data := tempFile(t, 16<<20)
@@ -187,7 +187,7 @@ func TestFileSystemWithoutSendfile(t *testing.T) {
 	t.Logf("the kernel copied %d bytes", section.KernelBytes())
 }
 
-// A copy allocates nothing for each byte: some hundred bytes for a transfer of any length.
+// A copy allocates no memory for each byte: some hundred bytes for a transfer of any length.
 func TestCopiesDoNotAllocate(t *testing.T) {
 	const size = 32 << 20
 	f, _ := tempFile(t, size)

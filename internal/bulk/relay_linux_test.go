@@ -71,7 +71,7 @@ func TestPipePool(t *testing.T) {
 	}
 }
 
-// When there are enough large pipes, small ones have to do.
+// If there are enough large pipes, further transfers use small ones.
 func TestLargePipesAreBounded(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -117,7 +117,7 @@ func TestPipeSuitsThePeer(t *testing.T) {
 	}
 }
 
-// A client that takes some of its bytes now and then comes to have a small pipe.
+// A client that reads slowly gets a small pipe.
 func TestSlowPeerGetsSmallPipe(t *testing.T) {
 	t.Parallel()
 	const size = 256 << 20
@@ -156,7 +156,7 @@ func TestSlowPeerGetsSmallPipe(t *testing.T) {
 	wg.Wait()
 }
 
-// However many clients take nothing, they hold no more large pipes than there may be, and none once they are gone.
+// Clients that read nothing hold at most the allowed number of large pipes, and none after they have disconnected.
 func TestPeersThatTakeNothing(t *testing.T) {
 	t.Parallel()
 	const peers, size = maxLarge + 10, 4 << 20
@@ -234,7 +234,7 @@ func bareSplice(to, from *Conn, left int64) error {
 	return nil
 }
 
-// discard takes all that comes.
+// discard reads and drops everything.
 func discard(c *Conn) {
 	buf := make([]byte, 1<<20)
 	for {

@@ -153,7 +153,7 @@ func TestRelayEnds(t *testing.T) {
 			t.Run(name+"/"+n[0]+" to "+n[1], func(t *testing.T) {
 				t.Parallel()
 				r := newRoad(t, n, NewPump(PumpOptions{Width: 1}), test.stall)
-				_ = r.node.SetStall(0) // its peer is not what is tested
+				_ = r.node.SetStall(0) // the test is not about its peer
 				if test.full {
 					_ = r.in.SetStall(0)
 				}
@@ -187,7 +187,7 @@ func TestRelayEnds(t *testing.T) {
 				if r.pump.Running() != 0 {
 					t.Error("a turn is still in use, want none")
 				}
-				// The next one gets none of these bytes.
+				// The next reader gets none of these bytes.
 				next := newRoad(t, n, r.pump, time.Minute)
 				wg.Go(func() { _, _ = next.node.Write(bytes.Repeat([]byte("x"), 1000)) })
 				if _, err := next.out.ReadFrom(&Stream{From: next.in, N: 1000}); err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// patience is for what has to happen, on whatever machine.
+// patience is the timeout of events that must happen, on any machine.
 const patience = time.Minute
 
 // served is a pair of connections, the first as net/http has it.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pacing is the congestion control that paces which kernels have.
+// pacing is the congestion control with pacing that kernels have.
 const pacing = "bbr"
 
 // controlOf is a socket's congestion control.
@@ -29,7 +29,7 @@ func controlOf(t *testing.T, c syscall.Conn) (name string) {
 	return name
 }
 
-// having is a net.ListenConfig's or net.Dialer's Control, by which sockets have a congestion control.
+// having is the Control of a net.ListenConfig or net.Dialer that sets a congestion control.
 func having(control string) func(_, _ string, raw syscall.RawConn) error {
 	return func(_, _ string, raw syscall.RawConn) (err error) {
 		if cerr := raw.Control(func(fd uintptr) { err = setControl(fd, control) }); cerr != nil {
@@ -39,7 +39,7 @@ func having(control string) func(_, _ string, raw syscall.RawConn) error {
 	}
 }
 
-// listenHaving skips the test if this system does not have the congestion control for us.
+// listenHaving skips the test if this system does not permit the congestion control.
 func listenHaving(t *testing.T, control string) net.Listener {
 	t.Helper()
 	l, err := (&net.ListenConfig{Control: having(control)}).Listen(context.Background(), "tcp", "127.0.0.1:0")

@@ -105,7 +105,8 @@ func TestBlobErrors(t *testing.T) {
 	}
 }
 
-// large makes a repository with blobs beyond what a tight Reader reads whole: stored loose, packed, and as a delta.
+// large makes a repository with blobs that are larger than a Reader with a tight limit reads whole: loose, packed,
+// delta.
 func large(t testing.TB) (r *gittest.Repo, contents map[git.ObjectID][]byte) {
 	t.Helper()
 	r = gittest.Init(t)
@@ -206,7 +207,7 @@ func TestDamagedLargeBlob(t *testing.T) {
 			t.Errorf("%s: %+v, %d bytes, %v", name, h, len(data), err)
 		}
 	}
-	// Another copy, which is whole, is taken as long as nothing was given.
+	// Another, undamaged copy is used until the first byte is sent.
 	if err := os.WriteFile(loosePath(r, id), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// files asks for files, as "mode id size path NUL", and what they contain by their IDs.
+// files reads files as "mode id size path NUL", and their contents by ID.
 func files(l *Reader, r *repo.Repo, q FilesRequest) (list []string, contents map[git.ObjectID][]byte, err error) {
 	contents = make(map[git.ObjectID][]byte)
 	err = l.Files(context.Background(), r, q, func(f *File) error {

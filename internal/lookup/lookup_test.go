@@ -36,7 +36,7 @@ func tight() *Reader {
 	return l
 }
 
-// store writes a loose object as it is, whatever git would say.
+// store writes a loose object without git's checks.
 func store(t testing.TB, r *gittest.Repo, typ git.ObjectType, data []byte) git.ObjectID {
 	t.Helper()
 	object := append(fmt.Appendf(nil, "%s %d\x00", typ, len(data)), data...)
@@ -46,7 +46,7 @@ func store(t testing.TB, r *gittest.Repo, typ git.ObjectType, data []byte) git.O
 	var z bytes.Buffer
 	level := zlib.DefaultCompression
 	if len(object) < 1<<16 {
-		level = zlib.NoCompression // what there are thousands of
+		level = zlib.NoCompression // for thousands of objects
 	}
 	w, err := zlib.NewWriterLevel(&z, level)
 	if err != nil {
@@ -128,7 +128,7 @@ func everyHome(t *testing.T, test func(t *testing.T, r *gittest.Repo)) {
 func TestRevisions(t *testing.T) {
 	t.Parallel()
 	r := gittest.Random(t, 3, gittest.Shape{})
-	r.Git("branch", "v1") // a tag comes first
+	r.Git("branch", "v1") // tags take precedence
 	r.Git("update-ref", "refs/secret/x", "HEAD")
 	r.Git("config", "transfer.hideRefs", "refs/secret")
 	l, opened := New(Options{}), openRepo(t, r)

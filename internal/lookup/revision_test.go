@@ -174,7 +174,7 @@ func TestRevisionsAreGits(t *testing.T) {
 	}
 }
 
-// oddRefs makes refs whose names look like something else.
+// oddRefs makes refs whose names look like other revisions.
 func oddRefs(r *gittest.Repo) {
 	head := r.ID("HEAD").String()
 	r.Git("update-ref", "refs/heads/"+head[:7], "HEAD~2")

@@ -98,7 +98,7 @@ func BenchmarkMiss(b *testing.B) {
 	}
 }
 
-// BenchmarkPlainWrite writes what BenchmarkMiss writes to a file that is then removed: the price of the disk alone.
+// BenchmarkPlainWrite writes the bytes of BenchmarkMiss to a file and removes it: the cost of the disk alone.
 func BenchmarkPlainWrite(b *testing.B) {
 	for _, size := range []int{1000, 1_000_000, 100_000_000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

@@ -55,7 +55,7 @@ func TestMissThenHit(t *testing.T) {
 	}
 }
 
-// A herd on a cold key makes one pack, whatever way its members read it and whenever they come.
+// Parallel requests for a cold key make one pack, for any way and time of reading.
 func TestHerd(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -96,7 +96,7 @@ func TestHerd(t *testing.T) {
 					t.Errorf("reader %d got %d bytes, not the pack of %d", i, len(got), len(want))
 				}
 			})
-			for range rng.IntN(3) { // let the fill go on a little
+			for range rng.IntN(3) { // let the fill continue for a while
 				select {
 				case src.gate <- struct{}{}:
 					writes++
@@ -324,7 +324,7 @@ func TestGrace(t *testing.T) {
 	})
 }
 
-// Readers come and go at random; those who stay get the whole pack.
+// Readers start and stop at random. Those that stay get the whole pack.
 func TestRandomCancellation(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -506,7 +506,7 @@ func TestGivenUpFillIsUnavailable(t *testing.T) {
 	}
 }
 
-// A fill's copy of a sealed Spec is sealed as well: it never computes the key again.
+// The copy of a sealed Spec in a fill is also sealed: it never computes the key again.
 func TestSpecOfKeepsTheKey(t *testing.T) {
 	t.Parallel()
 	s := spec("a")
@@ -547,7 +547,7 @@ func TestPanicInFill(t *testing.T) {
 	}
 }
 
-// A reader that minds no silence hears nothing until there is something.
+// A reader without keep-alives gets no byte before the pack.
 func TestNoKeepAlive(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 100, gate: make(chan struct{})}

@@ -71,7 +71,7 @@ func TestDropWhileFilling(t *testing.T) {
 	t.Error("a later pack was not kept, want it kept")
 }
 
-// TestDamagedSourceDrops has a source find its repository damaged: what it made before goes, too.
+// TestDamagedSourceDrops has a source that finds its repository damaged. Its earlier packs are also dropped.
 func TestDamagedSourceDrops(t *testing.T) {
 	t.Parallel()
 	src, m := &fakeSource{size: 100_000}, NewMetrics()

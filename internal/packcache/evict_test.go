@@ -80,7 +80,7 @@ func TestNoProbation(t *testing.T) {
 	}
 }
 
-// A reader keeps what it reads when the entry goes, and its bytes count until it is done.
+// A reader keeps its file when the entry is evicted, and the bytes count until the reader has finished.
 func TestEvictionUnderReaders(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 500_000}

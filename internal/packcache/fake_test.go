@@ -98,7 +98,7 @@ func (p *fakePack) Send(ctx context.Context, out packsource.Output) (err error) 
 	return nil
 }
 
-// spec makes a Spec whose key is its own.
+// spec returns a Spec with a key of its own.
 func spec(name string) *packsource.Spec {
 	return &packsource.Spec{Repo: packsource.Repository{Incarnation: name}}
 }
@@ -194,7 +194,7 @@ func (c *clock) add(d time.Duration) {
 	c.mu.Unlock()
 }
 
-// newCache opens a cache for one test, which checks at its end that nothing is left over.
+// newCache opens a cache for one test. At the end of the test it checks that nothing is left over.
 func newCache(t testing.TB, inner packsource.Source, o Options, change ...func(*system)) *Cache {
 	t.Helper()
 	if o.Dir == "" {
@@ -219,7 +219,7 @@ func newCache(t testing.TB, inner packsource.Source, o Options, change ...func(*
 	}
 	t.Cleanup(func() {
 		if c.closed {
-			return // by the test, and another cache may have had the directory since
+			return // the test closed it, and another cache may use the directory now
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -269,7 +269,7 @@ func (c *Cache) checkAtRest(t testing.TB) {
 	}
 }
 
-// fetch opens and sends a pack, and checks it against what the fake makes.
+// fetch opens and sends a pack, and compares it with the fake's pack.
 func fetch(t testing.TB, c *Cache, s *packsource.Spec, src *fakeSource) packsource.Info {
 	t.Helper()
 	p, err := c.Open(t.Context(), s)

@@ -95,7 +95,7 @@ func TestFullDiskEvictsFirst(t *testing.T) {
 	src := &fakeSource{size: 300_000}
 	m := NewMetrics()
 	c := newCache(t, src, Options{Metrics: m}, disk.system, func(s *system) {
-		// The fake disk has no idea of unlink: whatever is evicted, give back three packs.
+		// The fake disk ignores removals: each eviction gives back three packs.
 		write := s.write
 		s.write = func(f *os.File, p []byte, off int64) (int, error) {
 			n, err := write(f, p, off)
@@ -324,7 +324,7 @@ func TestLargerThanBudget(t *testing.T) {
 	if n := metric(m.degraded.WithLabelValues("size")); n != 1 {
 		t.Errorf("degraded %v times, want 1", n)
 	}
-	if n := metric(m.entries); n != 1 { // half of the budget was for the large one, as long as it might have been kept
+	if n := metric(m.entries); n != 1 { // half of the budget was for the large one until it was too large
 		t.Errorf("%v entries left, want 1", n)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// modelEntry is what the model of TestIndex knows of an entry.
+// modelEntry is an entry in the model of TestIndex.
 type modelEntry struct {
 	key   packsource.Key
 	cost  int64
@@ -22,7 +22,7 @@ type modelEntry struct {
 	kept  bool
 }
 
-// indexModel does naively what the index does: a plain list, sorted when it matters.
+// indexModel is a simple model of the index: a plain list that is sorted when needed.
 type indexModel struct {
 	entries []*modelEntry
 	zombies map[*cacheEntry]*modelEntry // removed, but read
@@ -53,7 +53,7 @@ func (m *indexModel) remove(es []*cacheEntry) {
 	}
 }
 
-// The index agrees with a naive model on who is there, who leaves and what is counted, whatever happens in what order.
+// The index agrees with a simple model about entries, evictions and counts, for any sequence of operations.
 func TestIndex(t *testing.T) {
 	t.Parallel()
 	keys := make([]packsource.Key, 8)

@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource/sourcetest"
 )
 
-// overGit is a cache over the real git. A budget of one byte makes a cache that can write nothing.
+// overGit is a cache over git. A budget of one byte makes a cache that cannot write.
 func overGit(t testing.TB, program string, budget int64) *packcache.Cache {
 	t.Helper()
 	inner := sourcetest.FromGit(t, program, process.Limits{Slots: 2, Queue: 100})

@@ -13,5 +13,5 @@ func (g *Git) Arguments(spec *Spec) []string { return g.arguments("DIR", spec) }
 // Bound gives the process so many bytes of memory, and so many threads.
 func (g *Git) Bound(memory int64, threads int) { g.options.Memory, g.options.Threads = memory, threads }
 
-// On has the machine have so many bytes of memory.
+// On sets the memory of the machine in bytes.
 func (g *Git) On(machine int64) { g.options.Machine = machine }

@@ -144,7 +144,7 @@ func TestGitTrueHistory(t *testing.T) {
 	}
 }
 
-// TestGitTags: no tag but those of the Spec is added, whatever refs there are, and a tag of a tag brings both.
+// TestGitTags checks that only tags of the Spec are added, for any refs, and that a tag of a tag adds both.
 func TestGitTags(t *testing.T) {
 	s := sourcetest.FromGit(t, "", limits)
 	r := gittest.Init(t)

@@ -57,7 +57,7 @@ func TestProgressShared(t *testing.T) {
 	done := make(chan struct{})
 	var adding sync.WaitGroup
 	adding.Go(func() {
-		for i := range 50 { // less than what may wait
+		for i := range 50 { // fewer than the limit
 			line := fmt.Sprintf("Counting objects: %d\r", i)
 			want.WriteString(line)
 			for _, b := range []byte(line) {

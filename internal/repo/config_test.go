@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// configPieces is what random configurations are made of.
+// configPieces are the parts of random configurations.
 var configPieces = []string{
 	"[core]\n", "[a \"b\"]", "[a.B]", "[a \"x\\\"y\\\\z\"]\n", "[A-1]", "[]", "[a", "[ a]", "[a\r]", "[a \t\"q\"]",
 	"[a \"\"]", "[a \"b\" ]", "\n", "\r\n", "\r",

@@ -22,7 +22,7 @@ func executable(t *testing.T, path string) {
 	}
 }
 
-// pushHooks lists what PushHooks finds, by name, and for commands by what they are.
+// pushHooks lists the result of PushHooks by name, and commands by their kind.
 func pushHooks(t *testing.T, dir string) []string {
 	t.Helper()
 	hooks, err := PushHooks(dir, Options{})
@@ -89,7 +89,7 @@ func TestHooksOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// Hooks are where git looks for them, whatever the repository is like.
+// Hooks are in git's directory for them, in every kind of repository.
 func TestHooksOfPlaces(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	bare := gittest.Init(t)

@@ -172,7 +172,7 @@ func TestCommitGraphCutOff(t *testing.T) {
 	}
 }
 
-// A directory made after another was deleted is another one, even where it is given the same inode.
+// A directory that replaces a deleted one is another one, even with the same inode number.
 func TestIdentityOfADirectoryMadeAnew(t *testing.T) {
 	t.Parallel()
 	for name, parent := range map[string]string{"temporary directory": t.TempDir(), "memory": "/dev/shm"} {

@@ -76,7 +76,7 @@ func TestShallowIsSorted(t *testing.T) {
 	}
 }
 
-// A boundary that was remembered is one set for all.
+// A cached boundary is one set for all callers.
 func TestShallowSetIsShared(t *testing.T) {
 	t.Parallel()
 	made, r := opened(t)

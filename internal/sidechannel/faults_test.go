@@ -165,7 +165,7 @@ func TestPoolLimits(t *testing.T) {
 	}
 }
 
-// A dial that is cancelled leaves nothing behind.
+// A cancelled dial leaves nothing behind.
 func TestCancelledOpening(t *testing.T) {
 	t.Parallel()
 	var far net.Conn
@@ -190,7 +190,7 @@ func TestCancelledOpening(t *testing.T) {
 	}
 }
 
-// proxy stands between a gateway and its node, and does to each connection, in each direction, what rnd says.
+// proxy is between a gateway and its node. rnd determines its behaviour for each connection and direction.
 type proxy struct {
 	mu    sync.Mutex
 	rnd   *rand.Rand

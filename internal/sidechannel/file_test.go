@@ -102,7 +102,7 @@ func TestSlowClientOfAFile(t *testing.T) {
 		}
 		sent <- s.End(nil)
 	}()
-	near, far := net.Pipe() // takes nothing until it is read
+	near, far := net.Pipe() // blocks until the other end reads
 	written := make(chan struct{})
 	go func() {
 		defer close(written)

@@ -50,7 +50,7 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// Faults have the same kind, text and advice at the other end.
+// Faults have the same kind, text and retry hint at the other end.
 func FuzzEnd(f *testing.F) {
 	f.Add(byte(3), "gone", int64(1500))
 	f.Add(byte(9), strings.Repeat("ä", maxMessage), int64(-1))

@@ -75,7 +75,7 @@ func TestDueLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// hijacked is a request's connection whose peer reads nothing.
+// hijacked is the connection of a request whose peer reads nothing.
 type hijacked struct {
 	http.ResponseWriter
 	conn net.Conn
@@ -125,7 +125,7 @@ func TestAnswerThatIsNotTaken(t *testing.T) {
 	<-opened
 }
 
-// A gateway closes an idle channel after half of what the node says, if that is sooner than its own limit.
+// A gateway closes an idle channel after half of the node's limit, if that is sooner than its own limit.
 func TestTheNodeSaysHowLong(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "tcp", Options{Idle: 200 * time.Millisecond}, PoolOptions{Idle: time.Hour})
@@ -163,7 +163,7 @@ func TestRetiredPool(t *testing.T) {
 	}
 }
 
-// One caller cannot take all channels from the others; alone it can have them.
+// One caller cannot take all channels from others, but it may use all channels if it is alone.
 func TestChannelsAreShared(t *testing.T) {
 	t.Parallel()
 	caller := "a"

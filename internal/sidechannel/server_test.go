@@ -66,7 +66,7 @@ func TestClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	gateway.Release()
-	gateway.Abort() // after its end: nothing
+	gateway.Abort() // after the end of the transfer: no effect
 	until(t, "the acknowledgement", func() bool { return value(w.node.idle) == 1 })
 	refused("replayed", fault.Denied, name, 1, "gateway")
 	gateway, err = w.pool.Get(t.Context())
@@ -284,7 +284,7 @@ func TestHostilePeers(t *testing.T) {
 	}
 }
 
-// A gateway's pool meets nodes that answer anything.
+// A gateway's pool meets nodes that send arbitrary answers.
 func TestHostileNodes(t *testing.T) {
 	t.Parallel()
 	const good = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " +

@@ -44,7 +44,7 @@ func (s *sink) Write(p []byte) (int, error)         { return s.to.Write(p) }
 func (s *sink) ReadFrom(r io.Reader) (int64, error) { return io.Copy(s.to, r) }
 func (s *sink) Flush() error                        { s.flushes++; return nil }
 
-// client is a connection to a client, and what the client has received.
+// client is a connection to a client, with the received bytes.
 func client(t testing.TB) (*sink, func() []byte) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -71,7 +71,7 @@ func client(t testing.TB) (*sink, func() []byte) {
 	}
 }
 
-// piece is one step of what a sender does.
+// piece is one step of a sender.
 type piece struct{ offset, n int64 }
 
 // sendParts sends parts of a file in random ways.
@@ -142,7 +142,7 @@ func TestTransfers(t *testing.T) {
 	}
 }
 
-// exchange makes a transfer with bytes in none, one or both directions.
+// exchange runs a transfer with bytes in no, one or both directions.
 func exchange(t *testing.T, w *world, rnd *rand.Rand, f *os.File, content []byte) {
 	gateway, node := w.transfer()
 	up, upWhole := randomParts(rnd, content)
@@ -190,7 +190,7 @@ func exchange(t *testing.T, w *world, rnd *rand.Rand, f *os.File, content []byte
 	gateway.Release()
 }
 
-// checkReceived relays what a gateway receives to a client.
+// checkReceived relays the bytes that a gateway receives to a client.
 func checkReceived(t *testing.T, r *Receiver, whole []byte, length int64, some bool) {
 	if !some {
 		whole = nil

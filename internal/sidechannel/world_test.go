@@ -108,7 +108,7 @@ func newWorld(t testing.TB, kind string, o Options, p PoolOptions) *world {
 	return w
 }
 
-// transfer gets a channel and has the node claim it.
+// transfer gets a channel, and the node claims it.
 func (w *world) transfer() (gateway, node *Channel) {
 	w.t.Helper()
 	gateway, err := w.pool.Get(context.Background())

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestOwnIsNotMisled: root gives away what it has made, and nothing that was put in its place.
+// TestOwnIsNotMisled checks that root changes the owner of its own files, and not of files that replace them.
 func TestOwnIsNotMisled(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/config"
 )
 
-// TestStateIsWaitedFor: a process that leaves its state directory is waited for, another one is not.
+// TestStateIsWaitedFor checks that Open waits for a process that is leaving its state directory, but not for others.
 func TestStateIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	cfg := config.DefaultConfig()

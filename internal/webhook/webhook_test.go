@@ -36,7 +36,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// target is a server that keeps what it was sent.
+// target is a server that stores the received requests.
 type target struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -91,7 +91,7 @@ func (s *target) wait(t *testing.T, n int) {
 	}
 }
 
-// log is what a Hooks logs.
+// log is the output of a Hooks.
 type log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -286,7 +286,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A crash between Begin and End is settled by what the refs say.
+// A crash between Begin and End is resolved by the state of the refs.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	s := newTarget(t, nil)
@@ -643,7 +643,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// Addresses that are not everybody's are refused when the connection is made, whatever name led there.
+// Addresses that are not public are refused when the connection is made, for every name that resolves to them.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	s := newTarget(t, nil)

@@ -179,7 +179,7 @@ func values(t *testing.T, m *Metrics) map[string]float64 {
 	return all
 }
 
-// TestNoControllers has groups of which only some can have limits, or none.
+// TestNoControllers has groups of which some, or all, cannot have limits.
 func TestNoControllers(t *testing.T) {
 	t.Parallel()
 	for _, controllers := range []string{"", "memory hugetlb"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// hierarchy is where the kernel's is mounted; the test is skipped where there is none that can be written.
+// hierarchy returns the mount of the kernel's hierarchy. It skips the test if the hierarchy is not writable.
 func hierarchy(t *testing.T) string {
 	t.Helper()
 	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {

@@ -17,7 +17,7 @@ import (
 // benchEnv names a bare repository to measure with; it is not changed. Without it a small random one is used.
 const benchEnv = "PACKHORSE_BENCH_REPO"
 
-// benchRepo copies the repository, its objects by reference, and gives it a commit-graph or none.
+// benchRepo copies the repository, with its objects by reference, and with or without a commit-graph.
 func benchRepo(b *testing.B, variant string) *gittest.Repo {
 	b.Helper()
 	dir := os.Getenv(benchEnv)
@@ -34,7 +34,7 @@ func benchRepo(b *testing.B, variant string) *gittest.Repo {
 	return r
 }
 
-// history is what the benchmarks ask about.
+// history has the commits of the benchmarks' questions.
 type history struct {
 	head, old git.ObjectID
 	tips      []git.ObjectID // commits of all refs
@@ -127,7 +127,7 @@ func BenchmarkFirstWalk(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/commit")
 }
 
-// BenchmarkTable fills a table and reports what a remembered commit costs.
+// BenchmarkTable fills a table and reports the cost of a stored commit.
 func BenchmarkTable(b *testing.B) {
 	const commits = 1_000_000
 	var before, after runtime.MemStats

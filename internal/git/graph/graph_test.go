@@ -118,7 +118,7 @@ func newModel(r *gittest.Repo) *model {
 	return m
 }
 
-// reach is what starts reach, themselves too.
+// reach returns the commits that are reachable from starts, including starts.
 func (m *model) reach(shallow Commits, starts ...git.ObjectID) Commits {
 	seen := Commits{}
 	stack := slices.Clone(starts)
@@ -149,7 +149,7 @@ func (m *model) some(rnd *rand.Rand, n int) []git.ObjectID {
 	return ids
 }
 
-// someCommits picks up to n commits, perhaps none.
+// someCommits returns up to n random commits.
 func (m *model) someCommits(rnd *rand.Rand, n int) Commits {
 	c := Commits{}
 	for range rnd.IntN(n + 1) {
@@ -321,7 +321,7 @@ func (m *model) chains(tips []git.ObjectID) Commits {
 	return c
 }
 
-// checkAllReach has one have that is older than all, so that the walk goes down to it everywhere.
+// checkAllReach has a have that is older than all other commits, so that every walk reaches it.
 func checkAllReach(t *testing.T, f fixture) {
 	oldest := slices.MinFunc(f.ids, func(a, b git.ObjectID) int { return cmp.Compare(f.dates[a], f.dates[b]) })
 	for range 80 {
@@ -450,7 +450,8 @@ func checkMet(t *testing.T, f fixture) {
 	}
 }
 
-// TestLyingClocks has dates that fall by years: what has to be exact still is, and the rest errs on its safe side.
+// TestLyingClocks has dates that decrease by years. Exact answers stay exact, and the others are wrong in the safe
+// direction.
 func TestLyingClocks(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)

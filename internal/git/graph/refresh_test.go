@@ -207,7 +207,7 @@ func openCorrupt(t *testing.T, r *gittest.Repo) *Graph {
 	return New(s, s.Dirs, Options{})
 }
 
-// checkCorrupt allows answers that a plausible lie in the file leads to, but no panic, no endless walk, and no error.
+// checkCorrupt allows wrong answers due to plausible wrong data in the file, but no panic, endless walk or error.
 func checkCorrupt(t *testing.T, what string, g *Graph, m *model) {
 	t.Helper()
 	heads := m.ids[:1]
@@ -238,13 +238,13 @@ func TestTruncated(t *testing.T) {
 	writeGraph(r, "full")
 	g, m := openGraph(t, r, Options{}), newModel(r)
 	for _, name := range graphFiles(t, r) {
-		if err := os.Truncate(name, 1200); err != nil { // the fan-out table stays, the rest goes
+		if err := os.Truncate(name, 1200); err != nil { // the fan-out table stays, the rest is cut off
 			t.Fatal(err)
 		}
 	}
 	checkWhole(t, g, m)
 	if g.view.Load().total != 0 {
-		t.Skip("pages are larger than the file") // what is mapped then reads as zeros
+		t.Skip("pages are larger than the file") // the mapped rest reads as zeros
 	}
 	if err := g.Refresh(); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("Refresh after a fault: got %v, want Corrupt", err)

@@ -279,7 +279,8 @@ func checkSince(t *testing.T, f fixture) {
 	}
 }
 
-// TestSinceFromShallowServer is where git itself goes wrong: it does not tell that history ends at its own boundary.
+// TestSinceFromShallowServer has a case in which git is wrong: it does not report that history ends at its own
+// boundary.
 func TestSinceFromShallowServer(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
@@ -304,7 +305,7 @@ func TestBadDepth(t *testing.T) {
 	}
 }
 
-// A repository's own boundary may be long, and invented: a client that goes away does not have all of it looked up.
+// A repository's own boundary may be long and invented. The look-up of it ends when the client disconnects.
 func TestGraftsEndWithTheirClient(t *testing.T) {
 	t.Parallel()
 	g := openGraph(t, gittest.Init(t), Options{})

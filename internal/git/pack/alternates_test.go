@@ -52,7 +52,7 @@ func storeSees(t *testing.T, s *Store, ids []git.ObjectID) []bool {
 	return seen
 }
 
-// TestAlternates compares with what the real git sees through an alternates file.
+// TestAlternates compares the store with git for an alternates file.
 func TestAlternates(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

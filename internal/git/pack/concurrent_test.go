@@ -15,7 +15,7 @@ import (
 func TestRepackUnderReaders(t *testing.T) {
 	t.Parallel()
 	r := gittest.Random(t, 8, gittest.Shape{Commits: 40, Merge: 0.2})
-	r.Git("gc", "-q", "--prune=now") // what no ref reaches may go away below
+	r.Git("gc", "-q", "--prune=now") // the test may remove unreachable objects below
 	all := allObjects(t, r.Dir)
 	s := openStore(t, r.Dir, git.SHA1)
 	var stop atomic.Bool

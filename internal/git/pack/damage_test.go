@@ -170,7 +170,7 @@ func TestOtherCopy(t *testing.T) {
 	}
 }
 
-// TestSoundBase damages the base of a delta of which there is a loose copy; of the delta itself there is none.
+// TestSoundBase damages the base of a delta. The base also exists as a loose object, the delta does not.
 func TestSoundBase(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []string{"idx", "midx", "ref delta"} {

@@ -204,7 +204,7 @@ func FuzzAlternates(f *testing.F) {
 	})
 }
 
-// FuzzEntry reads an entry from a pack of which every byte after the header may be anything.
+// FuzzEntry reads an entry from a pack with arbitrary bytes after the header.
 func FuzzEntry(f *testing.F) {
 	var z bytes.Buffer
 	w := zlib.NewWriter(&z)

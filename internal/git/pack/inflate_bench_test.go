@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// inflateObject is an object as it lies in a pack: compressed at zlib's default level, as Git does.
+// inflateObject is an object in the form of a pack: compressed at zlib's default level, as by Git.
 type inflateObject struct {
 	stream string
 	size   int

@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestParse compares what is parsed of every object with what the real git makes of it.
+// TestParse compares the parsed form of every object with git's output.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	for _, format := range []git.ObjectFormat{git.SHA1, git.SHA256} {

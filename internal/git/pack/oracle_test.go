@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// object is what the real git says about one.
+// object is git's description of an object.
 type object struct {
 	id   git.ObjectID
 	typ  git.ObjectType
@@ -59,7 +59,7 @@ func openStore(t testing.TB, dir string, format git.ObjectFormat) *Store {
 	return s
 }
 
-// expect compares a store with what the real git says.
+// expect compares a store with git.
 func expect(t testing.TB, s *Store, all []object) {
 	t.Helper()
 	for _, o := range all {

@@ -109,7 +109,7 @@ func eachFile(t *testing.T, dir string) map[string]bool {
 	return found
 }
 
-// TestMissesDoNotRescan counts what negative look-ups cost once the directory is old enough to be trusted.
+// TestMissesDoNotRescan counts the directory reads of misses after the timestamp of the directory is reliable.
 func TestMissesDoNotRescan(t *testing.T) {
 	t.Parallel()
 	r := gittest.Random(t, 2, gittest.Shape{})

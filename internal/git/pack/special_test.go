@@ -62,7 +62,7 @@ func TestPipesInsteadOfFiles(t *testing.T) {
 	}
 }
 
-// TestLinkedObjectDirectory has repositories whose objects are another's, or only seem to be.
+// TestLinkedObjectDirectory has repositories whose objects belong, or seem to belong, to another repository.
 func TestLinkedObjectDirectory(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -74,7 +74,7 @@ func TestCgroup(t *testing.T) {
 		}
 	}
 
-	// All that a command has started is in its group, whatever it does, and the kernel ends it at once.
+	// All processes of a command are in its group, and the kernel ends them at once.
 	p, err := r.Start(t.Context(), script("setsid sh -c 'env -i setsid sleep 1000 & env -i sleep 1000' & sleep 1000"))
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func refused(t *testing.T, m *cgroup.Metrics) (n float64) {
 	return n
 }
 
-// TestRefusals: only what can be the group's fault is tried again outside of it.
+// TestRefusals checks that only errors that the group may cause are retried outside of it.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	here, err := os.Open(t.TempDir())

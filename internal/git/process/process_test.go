@@ -24,7 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// fakeGit is a stand-in that does to the runner what git should not: its first argument is a shell script.
+// fakeGit replaces git. Its first argument is a shell script.
 const fakeGit = "#!/bin/sh\neval \"$1\"\n"
 
 var fakeGitPath string
@@ -292,7 +292,7 @@ type failingReader struct{}
 func (failingReader) Read([]byte) (int, error) { return 0, errReading }
 
 func TestEnvironment(t *testing.T) {
-	t.Setenv("GIT_DIR", "/somewhere") // nothing of the server's own
+	t.Setenv("GIT_DIR", "/somewhere") // the server's own environment must not reach git
 	t.Setenv("PACKHORSE_SECRET", "x")
 	r := newRunner(t, fakeGitPath, Limits{})
 	leak, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -358,7 +358,7 @@ func TestNiceAndRSS(t *testing.T) {
 	}
 }
 
-// TestMemory: a command that wants more memory than it may have fails, and so do those that it starts.
+// TestMemory checks that a command and its children fail if they exceed the memory limit.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -421,7 +421,7 @@ func TestCannotStart(t *testing.T) {
 	}
 }
 
-// gather is what a Runner's metrics say, histograms left out, by name and labels.
+// gather returns a Runner's metrics without histograms, by name and labels.
 func gather(t *testing.T, m *Metrics) map[string]string {
 	t.Helper()
 	reg := prometheus.NewRegistry()

@@ -131,7 +131,7 @@ func helper(t *testing.T, what string, before ...string) string {
 	return string(out)
 }
 
-// beHelper is what TestMain does in such a process.
+// beHelper runs the helper process of TestMain.
 func beHelper(what string) error {
 	r, err := New(Options{Classes: map[Class]Limits{"test": {Slots: 2}}})
 	if err != nil {
@@ -225,7 +225,7 @@ func noProcesses(r *Runner, run func() error) error {
 	return run()
 }
 
-// spareThreads has the runtime make threads, which it keeps: as many goroutines wait in a system call at the same time.
+// spareThreads makes the runtime create threads, which it keeps: n goroutines wait in a system call at the same time.
 func spareThreads(n int) error {
 	var fds [2]int
 	if err := syscall.Pipe(fds[:]); err != nil {

@@ -29,7 +29,7 @@ func TestStartingOnStoppedDisk(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	// Others start meanwhile, as many as there may be at the same time.
+	// Meanwhile as many other commands start as the limit allows.
 	if out, _, err := output(t, r, Command{Class: "test", Subcommand: "version", Args: []string{"version"},
 		Dir: t.TempDir()}); err != nil || out == "" {
 		t.Errorf("%q, %v", out, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// linesOf is a request with n lines, made as it is read, so that it takes no memory itself.
+// linesOf is a request with n lines that are generated when they are read, so that it takes no memory.
 type linesOf struct {
 	n, at int
 	line  func(b []byte, i int) []byte
@@ -50,7 +50,7 @@ func withID(key string) func(b []byte, i int) []byte {
 	return func(b []byte, i int) []byte { return fmt.Appendf(b, "%s %08x%032x", key, uint32(i)*2654435761, i) }
 }
 
-// TestHeldIsWhatIsTaken: the memory that a request is counted for is what it takes, measured, and not much more.
+// TestHeldIsWhatIsTaken compares the memory that counts for a request with its measured memory.
 func TestHeldIsWhatIsTaken(t *testing.T) { // alone: it measures the heap
 	for _, test := range []struct {
 		name string
@@ -95,7 +95,7 @@ func TestHeldIsWhatIsTaken(t *testing.T) { // alone: it measures the heap
 	}
 }
 
-// TestRefusedMemoryEndsTheParsing: what does not fit is not parsed on, whatever it is.
+// TestRefusedMemoryEndsTheParsing checks that parsing ends at the memory limit for every kind of line.
 func TestRefusedMemoryEndsTheParsing(t *testing.T) {
 	t.Parallel()
 	for name, line := range map[string]func(b []byte, i int) []byte{

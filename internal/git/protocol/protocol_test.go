@@ -37,7 +37,7 @@ func request(lines ...string) string {
 	return string(b)
 }
 
-// everything is what a server can offer.
+// everything has all capabilities of a server.
 var everything = Offer{Filter: true, RefInWant: true, SidebandAll: true, Unborn: true, Session: true, ObjectInfo: true,
 	BundleURI: true}
 
@@ -186,7 +186,7 @@ func TestTooManyPrefixesMeanAllRefs(t *testing.T) {
 	}
 }
 
-// repeats reads one text many times over: a stream that costs its sender nothing.
+// repeats is a reader that returns one text many times, at no cost for the sender.
 type repeats struct {
 	text string
 	n    int
@@ -326,7 +326,7 @@ func FuzzReadRequest(f *testing.F) {
 	})
 }
 
-// FuzzFilter checks that the canonical form is a fixed point: it parses, and to itself.
+// FuzzFilter checks that the canonical form of a filter parses to itself.
 func FuzzFilter(f *testing.F) {
 	for _, s := range []string{"blob:none", "blob:limit=1k", "tree:2", "sparse:oid=x:y", "object:type=tag",
 		"combine:blob:none+tree:0",

@@ -105,7 +105,7 @@ func TestLimitsOfNeeds(t *testing.T) {
 	}
 }
 
-// FuzzConversation: whatever a client sends, the error is its own, and the reader comes to an end.
+// FuzzConversation checks that any input ends with the reader's own error.
 func FuzzConversation(f *testing.F) {
 	f.Add(request("want "+idA+" multi_ack_detailed no-done side-band-64k agent=x", "shallow "+idB, "deepen 1", ".",
 		"have "+idB, ".", "done"))

@@ -163,7 +163,7 @@ func runs(pid int) bool {
 	return ok && !p.gone
 }
 
-// Scripts of commands that leave processes. None of these ends by itself.
+// Scripts of commands that leave processes behind. No process ends by itself.
 const (
 	inGroup    = `sh -c 'echo $$ >>FILE; trap "" TERM INT HUP; while :; do sleep 100; done' & sleep 1000; :`
 	ofSession  = `setsid sh -c 'echo $$ >>FILE; exec sleep 1000' & setsid setsid sh -c 'echo $$ >>FILE; exec sleep 1000' & sleep 1000; :`
@@ -176,7 +176,7 @@ const (
 	onlyItself = `echo $$ >>FILE; exec sleep 1000`
 )
 
-// TestKill kills a server whose commands have left all kinds of processes.
+// TestKill kills a server whose commands have left all kinds of processes behind.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	for _, asUser := range []bool{false, true} {
@@ -226,10 +226,10 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestStrangers has the reaper hold for a command's what has its number meanwhile.
+// TestStrangers has processes that reuse the IDs of a command's processes.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	// In another session: what a terminal or another service started.
+	// In another session, as of a terminal or another service.
 	other := exec.Command("sleep", "1000")
 	other.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := other.Start(); err != nil {
@@ -283,7 +283,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestCloseAndAbandon ends reapers while their server goes on.
+// TestCloseAndAbandon ends reapers while their server continues.
 func TestCloseAndAbandon(t *testing.T) {
 	t.Parallel()
 	for _, abandon := range []bool{false, true} {

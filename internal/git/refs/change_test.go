@@ -31,7 +31,7 @@ func coarse(granularity time.Duration) func(identity) identity {
 	}
 }
 
-// clocks are the file systems that the tests of changes run on; nothing in these tests waits for a clock to tick.
+// clocks are the file systems of the tests of changes. The tests never wait for a clock to tick.
 var clocks = []struct {
 	name        string
 	granularity time.Duration
@@ -243,7 +243,7 @@ func TestConcurrentWriters(t *testing.T) {
 	r.Git("symbolic-ref", "HEAD", "refs/heads/d0/b0")
 	s := openBare(r, Options{})
 
-	var version atomic.Int64 // of the last transaction that is known to have ended
+	var version atomic.Int64 // of the last transaction that has certainly ended
 	done := make(chan struct{})
 	var writers, readers sync.WaitGroup
 	writers.Go(func() {

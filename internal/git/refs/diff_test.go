@@ -123,7 +123,7 @@ func TestDiffOfDamagedRefs(t *testing.T) {
 	}
 	now, err := store.Snapshot(context.Background())
 	if err != nil {
-		return // seen at once: as well
+		return // detected at once, which is also correct
 	}
 	last := git.RefName("")
 	if err := Diff(old, now, func(c Change) error { last = c.New.Name; return nil }); err == nil {

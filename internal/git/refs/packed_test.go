@@ -118,7 +118,7 @@ func TestDamagedPackedRefs(t *testing.T) {
 	}
 }
 
-// TestPackedRefsNobodyMayHave: names that git would not have packed are left out.
+// TestPackedRefsNobodyMayHave checks that names that git does not pack are left out.
 func TestPackedRefsNobodyMayHave(t *testing.T) {
 	t.Parallel()
 	snap, err := packedOnly(id1 + " HEAD\n" + id1 + " refs/../x\n" + id1 + " refs/heads/a b\n" + id1 +
@@ -206,7 +206,7 @@ func FuzzPackedRefs(f *testing.F) {
 	})
 }
 
-// FuzzLoose checks what may come out of a loose ref.
+// FuzzLoose checks the result of parsing a loose ref.
 func FuzzLoose(f *testing.F) {
 	for _, s := range []string{"", "\n", id1, id1 + "\n", id1 + " x", id1 + "x", id1[1:], "ref: refs/heads/main\n",
 		"ref:HEAD",

@@ -55,7 +55,7 @@ func idText(id git.ObjectID) string {
 	return id.String()
 }
 
-// dumpGit is what the real git says: HEAD's target and ID, then every ref.
+// dumpGit returns git's view: HEAD's target and ID, then every ref.
 func dumpGit(t testing.TB, r *gittest.Repo) string {
 	t.Helper()
 	cmd := gitCommand(r, "for-each-ref", "--format=%(refname) %(objectname) %(symref)")
@@ -215,7 +215,7 @@ func TestHead(t *testing.T) {
 			t.Errorf("HEAD %q: %+v, git says %v", junk, snap.Head(), gitErr)
 		}
 	}
-	// HEAD as a symbolic link, as very old repositories have it.
+	// HEAD as a symbolic link, as in very old repositories.
 	remove(t, filepath.Join(r.Dir, "HEAD"))
 	if err := os.Symlink("refs/heads/main", filepath.Join(r.Dir, "HEAD")); err != nil {
 		t.Fatal(err)
@@ -242,7 +242,7 @@ func remove(t testing.TB, path string) {
 	}
 }
 
-// TestOddLooseRefs puts what no git writes below refs/ and compares with git, where git does not follow links.
+// TestOddLooseRefs puts files below refs/ that git does not write, and compares with git, if git does not follow links.
 func TestOddLooseRefs(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
@@ -311,7 +311,7 @@ func TestOddLooseRefs(t *testing.T) {
 		t.Errorf("a link to a ref: %+v, %v, %v", ref, ok, err)
 	}
 
-	// Links that do not name a ref: we follow none of them.
+	// Links whose text does not name a ref are not followed.
 	outside := t.TempDir()
 	write(t, filepath.Join(outside, "secret"), b+"\n")
 	for name, target := range map[string]string{"tolink": "../../HEAD", "out": filepath.Join(outside, "secret"),

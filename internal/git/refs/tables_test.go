@@ -13,7 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// tablesRepo makes what a repository with reftables has for a Store.
+// tablesRepo provides a Store with a repository with reftables.
 func tablesRepo(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -65,7 +65,7 @@ func TestFailedListingIsKept(t *testing.T) {
 	check("known", 5)
 }
 
-// TestListingKnowsWhoAsked: a listing is done for the request that leads it, and does not end with it.
+// TestListingKnowsWhoAsked checks that a listing belongs to the request that starts it, and does not end with it.
 func TestListingKnowsWhoAsked(t *testing.T) {
 	t.Parallel()
 	type key struct{}

@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// A linked worktree has a HEAD and some refs of its own; all others it shares.
+// A linked worktree has its own HEAD and some refs of its own. It shares all other refs.
 func TestLinkedWorktree(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
@@ -40,7 +40,7 @@ func TestLinkedWorktree(t *testing.T) {
 		tree.Git(args...)
 		check(fmt.Sprint(i, args))
 	}
-	// The main worktree sees its own.
+	// The main worktree has its own refs.
 	main := Open(r.Dir, r.Dir, Options{})
 	if got, want := dump(t, snapshot(t, main)), dumpGit(t, r); got != want ||
 		!strings.Contains(got, "refs/bisect/theirs") {
