@@ -126,25 +126,25 @@ func TestOldestIdle(t *testing.T) {
 	_, d := w.accepted("127.0.0.1")
 	w.want(3, 2, 1, 0)
 	if open(third) || !open(first) || !open(second) {
-		t.Error("another connection than the oldest idle one was closed")
+		t.Errorf("open: first %v, second %v, third %v, want only the third closed", open(first), open(second), open(third))
 	}
 	c.Running() // it is gone
 	b.Running()
 	d.Running()
 	w.want(3, 0, 1, 0)
 	if got := w.refused("127.0.0.1"); got != "too many\n" {
-		t.Errorf("the refused client reads %q", got)
+		t.Errorf("answer to the refused client = %q, want %q", got, "too many\n")
 	}
 	w.want(3, 0, 1, 1)
 	if n := w.limiter.Recent(); n != 1 {
-		t.Errorf("%d recent refusals", n)
+		t.Errorf("Recent() = %d, want 1", n)
 	}
 	if log := w.log.String(); strings.Count(log, "connection refused") != 1 ||
 		!strings.Contains(log, "reason=connections") {
-		t.Errorf("the log:\n%s", log)
+		t.Errorf("log = %s, want one refusal for reason=connections", log)
 	}
 	if !open(first) || !open(second) {
-		t.Error("a connection with a running request was closed")
+		t.Error("a connection with a running request was closed, want it open")
 	}
 	a.Close()
 	a.Close()
@@ -163,11 +163,11 @@ func TestByAddress(t *testing.T) {
 	_, c := w.accepted("127.0.0.1")
 	w.want(3, 2, 1, 0)
 	if open(first) || !open(other) {
-		t.Error("another connection than the oldest idle one of the address was closed")
+		t.Errorf("open: first %v, other %v, want only the first closed", open(first), open(other))
 	}
 	c.Running()
 	if got := w.refused("127.0.0.1"); got != "" {
-		t.Errorf("the refused client reads %q", got)
+		t.Errorf("answer to the refused client = %q, want none", got)
 	}
 	w.want(3, 1, 1, 1)
 	for range 5 { // of a proxy, all clients come from one address
@@ -177,7 +177,7 @@ func TestByAddress(t *testing.T) {
 	b.Close()
 	c.Close()
 	if _, there := w.limiter.sources[netip.MustParsePrefix("127.0.0.1/32")]; there {
-		t.Error("an address without connections is remembered")
+		t.Error("an address without connections is in the table, want it removed")
 	}
 }
 
@@ -194,7 +194,7 @@ func TestReceiving(t *testing.T) {
 	}
 	w.accepted("127.0.0.1")
 	if open(slow) || !open(fast) {
-		t.Error("the connection that gets on was closed")
+		t.Errorf("open: fast %v, slow %v, want only the slow one closed", open(fast), open(slow))
 	}
 }
 
@@ -216,17 +216,17 @@ func TestServer(t *testing.T) {
 	}
 	first, second := ask(), ask()
 	if <-running == nil || <-running == nil {
-		t.Fatal("the connection is not in the request's context")
+		t.Fatal("connection in the request's context = nil, want one")
 	}
 	w.want(2, 0, 0, 0)
 	third := w.dial("127.0.0.1")
 	if _, err := third.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("a connection too many: %v", err)
+		t.Errorf("read on a connection too many: error = %v, want EOF", err)
 	}
 	close(finish)
 	for _, c := range []net.Conn{first, second} {
 		if _, err := c.Read(make([]byte, 1)); err != nil {
-			t.Errorf("a running request: %v", err)
+			t.Errorf("read after a running request: error = %v, want none", err)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func TestCertificateFollowsItsFiles(t *testing.T) {
 	var logged bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&logged, nil))
 	if _, err := LoadCertificate(certFile, keyFile, log); err == nil {
-		t.Fatal("loaded without a key")
+		t.Fatal("error without a key = nil, want one")
 	}
 	put(keyFile, key1)
 	c, err := LoadCertificate(certFile, keyFile, log)

@@ -41,11 +41,11 @@ func TestSecret(t *testing.T) {
 		s, err := LoadSecret(file, slog.New(slog.DiscardHandler))
 		switch {
 		case test.want == "" && (err != nil || s.Get() != good):
-			t.Errorf("%q: %q, %v", test.text, s.Get(), err)
+			t.Errorf("secret of %q = %q, error = %v, want %q", test.text, s.Get(), err, good)
 		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
 			t.Errorf("%.20q with mode %o: %v, want %q", test.text, test.mode, err, test.want)
 		case err != nil && strings.Contains(err.Error(), "789abc"):
-			t.Errorf("the error tells the secret: %v", err)
+			t.Errorf("error = %v, want one without the secret", err)
 		}
 	}
 }
@@ -85,19 +85,19 @@ func TestSecretAndAuthoritiesFollowTheirFiles(t *testing.T) {
 	put("ca.pem", "nothing")
 	clock = clock.Add(2 * checkInterval)
 	if secret.Get() != before || list.Pool() != pool || strings.Count(logged.String(), "level=ERROR") != 2 {
-		t.Errorf("bad files were taken, or nothing was said of them:\n%s", &logged)
+		t.Errorf("invalid files: secret or list changed, or not 2 errors logged, want the previous ones:\n%s", &logged)
 	}
 	put("secret", "another-secret-of-ours")
 	put("ca.pem", string(two))
 	clock = clock.Add(2 * checkInterval)
 	if secret.Get() != "another-secret-of-ours" || list.Pool().Equal(pool) {
-		t.Errorf("the new files were not taken:\n%s", &logged)
+		t.Errorf("valid files: the previous secret or list is in use, want the new ones:\n%s", &logged)
 	}
 	if strings.Contains(logged.String(), "another-secret") {
-		t.Errorf("the log tells the secret:\n%s", &logged)
+		t.Errorf("the log contains the secret, want not:\n%s", &logged)
 	}
 	if _, err := LoadAuthorities(filepath.Join(dir, "none"), log); err == nil {
-		t.Error("loaded a file that is not there")
+		t.Error("error for a missing file = nil, want one")
 	}
 }
 
@@ -125,11 +125,11 @@ func TestPipesAreNotWaitedFor(t *testing.T) {
 	for range 2 {
 		now = now.Add(checkInterval)
 		if got := s.Get(); got != "the-very-first-secret" {
-			t.Errorf("with a pipe: %q", got)
+			t.Errorf("with a pipe: secret = %q, want the first one", got)
 		}
 	}
 	if got := logged.String(); strings.Count(got, "has become a named pipe") != 1 {
-		t.Errorf("not logged once: %s", got)
+		t.Errorf("%d lines about the pipe, want 1: %s", strings.Count(got, "has become a named pipe"), got)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
@@ -137,6 +137,6 @@ func TestPipesAreNotWaitedFor(t *testing.T) {
 	write("the-second-secret-of-all")
 	now = now.Add(checkInterval)
 	if got := s.Get(); got != "the-second-secret-of-all" {
-		t.Errorf("with a file again: %q", got)
+		t.Errorf("with a file again: secret = %q, want the second one", got)
 	}
 }

@@ -35,14 +35,14 @@ func TestLinks(t *testing.T) {
 	h, links := seconds(), new(Exemplars)
 	links.Observe(context.Background(), h, time.Second)
 	if all, count := linked(t, h); len(all) != 0 || count != 1 {
-		t.Errorf("of no request: %v, %d", all, count)
+		t.Errorf("without a request: exemplars = %v, count = %d, want none and 1", all, count)
 	}
 	ctx, r := NewBoard().Begin(t.Context(), "fetch", "abc")
 	defer r.End()
 	links.Observe(ctx, h, time.Second)
 	links.Observe(ctx, h, time.Millisecond)
 	if all, count := linked(t, h); strings.Join(all, " ") != "request_id=abc request_id=abc" || count != 3 {
-		t.Errorf("got %v, %d", all, count)
+		t.Errorf("exemplars = %v, count = %d, want two of request abc and 3", all, count)
 	}
 }
 

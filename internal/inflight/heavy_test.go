@@ -39,15 +39,15 @@ func TestHeaviest(t *testing.T) {
 		t.Errorf("%+v, want %+v", repositories, want)
 	}
 	if len(callers) != 1 || callers[0].Name != "bob" || callers[0].Bytes.Value != 1003 || callers[0].Requests.Value != 4 {
-		t.Errorf("%+v", callers)
+		t.Errorf("callers = %+v, want bob with 1003 bytes of 4 requests", callers)
 	}
 	if all, _ := b.Heaviest(10); len(all) != 4 || all[1].Name != "running" || all[1].Bytes.Value != 500 {
-		t.Errorf("%+v", all)
+		t.Errorf("repositories = %+v, want 4, the second one running with 500 bytes", all)
 	}
 	r.End()
 	now = 12 * time.Minute
 	if all, who := b.Heaviest(10); len(all)+len(who) > 0 {
-		t.Errorf("after minutes of rest: %+v, %+v", all, who)
+		t.Errorf("after minutes without requests: %+v, %+v, want none", all, who)
 	}
 }
 
@@ -70,19 +70,19 @@ func TestSketch(t *testing.T) {
 		s.add(name, n)
 	}
 	if len(s.heap) != heavyNames || len(s.at) != heavyNames {
-		t.Fatalf("%d, %d names are held", len(s.heap), len(s.at))
+		t.Fatalf("names in heap = %d, in map = %d, want %d", len(s.heap), len(s.at), heavyNames)
 	}
 	for i, one := range s.heap {
 		if s.at[one.name] != i || i > 0 && s.heap[(i-1)/2].Value > one.Value {
-			t.Fatalf("the heap is none at %d", i)
+			t.Fatalf("the heap is invalid at %d, want its order", i)
 		}
 		if exact := truth[one.name]; exact > one.Value || exact < one.Value-one.Over || one.Over > total/heavyNames {
-			t.Errorf("%s: %+v, exactly %d", one.name, one.Estimate, exact)
+			t.Errorf("estimate of %s = %+v, want bounds of %d", one.name, one.Estimate, exact)
 		}
 	}
 	for i := range 10 {
 		if _, ok := s.at[fmt.Sprint("heavy", i)]; !ok {
-			t.Errorf("heavy%d is not among those that are held", i)
+			t.Errorf("heavy%d is missing in the sketch, want it there", i)
 		}
 	}
 }

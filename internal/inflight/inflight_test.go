@@ -16,7 +16,7 @@ func TestBoard(t *testing.T) {
 	ctx, first := b.Begin(t.Context(), "git", "")
 	_, second := b.Begin(t.Context(), "page", "from-elsewhere")
 	if From(ctx) != first || From(t.Context()) != nil || first.ID() == "" || second.ID() != "from-elsewhere" {
-		t.Errorf("%+v, %+v", first, second)
+		t.Errorf("requests = %+v, %+v, want the first in its context, and the ID from-elsewhere", first, second)
 	}
 	first.Describe("fetch", "app", "alice")
 	first.Describe("", "", "bob")
@@ -26,13 +26,13 @@ func TestBoard(t *testing.T) {
 	first.AddUsage(Usage{Commands: 1, System: time.Second, MaxRSS: 3, Out: 9})
 	all, n := b.Requests(1)
 	if n != 2 || len(all) != 1 {
-		t.Fatalf("%d of %d: %+v", len(all), n, all)
+		t.Fatalf("Requests(1) = %+v of %d, want 1 of 2", all, n)
 	}
 	s := all[0]
 	want := Usage{Commands: 2, User: time.Second, System: time.Second, MaxRSS: 5, Out: 9}
 	if s.Kind != "fetch" || s.Repository != "app" || s.Caller != "bob" || s.Stage.String() != "packing" || s.Bytes != 7 ||
 		s.Git != want || s.InStage > s.Age {
-		t.Errorf("%+v", s)
+		t.Errorf("state = %+v, want a fetch of app by bob with usage %+v", s, want)
 	}
 	if err := testutil.CollectAndCompare(b, strings.NewReader(`# HELP packhorse_requests_running Requests in flight, by stage.
 # TYPE packhorse_requests_running gauge
@@ -48,7 +48,7 @@ packhorse_requests_running{stage="working"} 0
 	first.End()
 	second.End()
 	if all, n := b.Requests(10); n != 0 || len(all) != 0 {
-		t.Errorf("after their end: %+v", all)
+		t.Errorf("requests after their end = %+v, want none", all)
 	}
 }
 
@@ -60,12 +60,12 @@ func TestNobodysRequest(t *testing.T) {
 	r.Describe("a", "b", "c")
 	r.AddUsage(Usage{Commands: 1})
 	if r.Usage() != (Usage{}) || r.Repository() != "" || r.ID() != "" {
-		t.Error("nobody's request knows something")
+		t.Error("a nil request has data, want none")
 	}
 	r.End()
 	var off *Board
 	if ctx, r := off.Begin(t.Context(), "git", "x"); r != nil || ctx != t.Context() || r.WithRequest(ctx) != ctx {
-		t.Error("no board lists a request")
+		t.Error("a nil board returns a request, want none")
 	}
 }
 
@@ -76,17 +76,17 @@ func TestIDs(t *testing.T) {
 		strings.Repeat("a", 64): true, strings.Repeat("a", 65): false,
 	} {
 		if IsID(text) != want {
-			t.Errorf("%q", text)
+			t.Errorf("IsID(%q) = %v, want %v", text, !want, want)
 		}
 	}
 	_, r := NewBoard().Begin(t.Context(), "git", "an ID\n")
 	defer r.End()
 	if !IsID(r.ID()) {
-		t.Errorf("%q is taken for an ID", r.ID())
+		t.Errorf("ID after an invalid one = %q, want a valid one", r.ID())
 	}
 	r.Describe("", strings.Repeat("x", 5000), "")
 	if n := len(r.Repository()); n != maxName {
-		t.Errorf("a name of %d bytes", n)
+		t.Errorf("length of the repository = %d, want %d", n, maxName)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestBoardConcurrently(t *testing.T) {
 	}
 	work.Wait()
 	if _, n := b.Requests(0); n != 0 {
-		t.Errorf("%d left", n)
+		t.Errorf("running requests = %d, want 0", n)
 	}
 }
 

@@ -78,7 +78,8 @@ func TestCallersTraces(t *testing.T) {
 			if TraceID(ctx) != test.want || (span != nil) != (test.want != "") ||
 				(out.Get("Traceparent") != "") != (test.want != "") ||
 				out.Get("Tracestate") != test.state || out.Get("Baggage") != "" {
-				t.Errorf("%s from %s: %q, and %v goes on", what, from, TraceID(ctx), out)
+				t.Errorf("%s from %s: trace = %q, sent on = %v, want trace %q and state %q", what, from, TraceID(ctx), out,
+					test.want, test.state)
 			}
 			span.End("")
 		}
@@ -98,20 +99,20 @@ func TestCallersAreBounded(t *testing.T) {
 			}
 		}
 		if allowed != 10 {
-			t.Errorf("%d traces in a second", allowed)
+			t.Errorf("traces in a second = %d, want 10", allowed)
 		}
 		now = now.Add(time.Second)
 	}
 	deaf := NewTracer(&recording{}, 1, 0)
 	if ctx, _ := deaf.StartPublic(t.Context(), h); TraceID(ctx) == callersTrace || TraceID(ctx) == "" {
-		t.Errorf("where callers' traces are left alone the trace is %s", TraceID(ctx))
+		t.Errorf("trace without traces of callers = %q, want a new one", TraceID(ctx))
 	}
 	var off *Tracer
 	if ctx, span := off.StartPublic(t.Context(), h); span != nil || ctx != t.Context() {
-		t.Error("traced without a tracer")
+		t.Error("StartPublic without a tracer returns a span, want none")
 	}
 	if ctx, span := off.StartInternal(t.Context(), h); span != nil || ctx != t.Context() {
-		t.Error("traced without a tracer")
+		t.Error("StartInternal without a tracer returns a span, want none")
 	}
 }
 
@@ -125,10 +126,10 @@ func TestWorkThatGoesOn(t *testing.T) {
 	on := Continue(ctx, context.Background())
 	end()
 	if on.Err() != nil || From(on) != r || TraceID(on) != TraceID(ctx) || TraceID(on) == "" {
-		t.Errorf("%v, %v, %q", on.Err(), From(on), TraceID(on))
+		t.Errorf("error = %v, request = %v, trace = %q, want nil and those of the caller", on.Err(), From(on), TraceID(on))
 	}
 	if none := Continue(context.Background(), context.Background()); From(none) != nil || TraceID(none) != "" {
-		t.Error("of nobody's request")
+		t.Error("Continue without a request returns one, want none")
 	}
 }
 
@@ -140,7 +141,7 @@ func TestTracesAreLinked(t *testing.T) {
 	h := seconds()
 	new(Exemplars).Observe(ctx, h, time.Second)
 	if all, _ := linked(t, h.(prometheus.Histogram)); len(all) != 1 || !strings.HasPrefix(all[0], "trace_id=01") {
-		t.Errorf("got %v", all)
+		t.Errorf("exemplars = %v, want one with the trace", all)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 func TestTold(t *testing.T) {
 	t.Parallel()
 	if text := (Usage{In: 1}).Header(); text != "" {
-		t.Errorf("nothing ran: %q", text)
+		t.Errorf("header without commands = %q, want none", text)
 	}
 	_, r := NewBoard().Begin(t.Context(), "search", "")
 	defer r.End()
@@ -16,7 +16,7 @@ func TestTold(t *testing.T) {
 		In: 5, Out: 6}
 	r.AddUsageHeader(u.Header())
 	if got := r.Usage(); got != u {
-		t.Errorf("%+v is told as %+v", u, got)
+		t.Errorf("usage = %+v, want %+v", got, u)
 	}
 	for _, text := range []string{
 		"", "1", "1 2 3 4 5 6", "1 2 3 4 5 6 7 8", "-1 2 3 4 5 6 7", "1 2 3 4 5 6 x", "1 2 3 4 5 6 99999999999999999999",
@@ -24,7 +24,7 @@ func TestTold(t *testing.T) {
 	} {
 		r.AddUsageHeader(text)
 		if got := r.Usage(); got != u {
-			t.Fatalf("%q is taken for a usage: %+v", text, got)
+			t.Fatalf("usage after the header %q = %+v, want it unchanged: %+v", text, got, u)
 		}
 	}
 	(*Request)(nil).AddUsageHeader(u.Header())

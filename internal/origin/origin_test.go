@@ -57,7 +57,7 @@ func TestOf(t *testing.T) {
 			hops[i] = h.String()
 		}
 		if at.Client.String() != c.client || strings.Join(hops, " ") != c.hops {
-			t.Errorf("%v: client %s by %v", c, at.Client, hops)
+			t.Errorf("%v: client = %s, hops = %v, want %s and %s", c, at.Client, hops, c.client, c.hops)
 		}
 	}
 }
@@ -145,7 +145,7 @@ func TestProxyProtocol(t *testing.T) {
 		io.WriteString(out, " world")
 		got := make([]byte, len("hello world"))
 		if _, err := io.ReadFull(in, got); err != nil || string(got) != "hello world" {
-			t.Errorf("%s: read %q, %v", name, got, err)
+			t.Errorf("%s: read = %q, error = %v, want %q", name, got, err, "hello world")
 		}
 	}
 }
@@ -173,11 +173,11 @@ func TestBadHeaders(t *testing.T) {
 	good := w.send("PROXY TCP4 192.0.2.7 192.0.2.8 5555 80\r\n")
 	defer good.Close()
 	if got := w.accept().RemoteAddr().String(); got != "192.0.2.7:5555" {
-		t.Errorf("the next client is %s", got)
+		t.Errorf("next client = %s, want 192.0.2.7:5555", got)
 	}
 	w.l.Close()
 	if n := strings.Count(w.log.String(), "no good PROXY protocol header"); n != 1 {
-		t.Errorf("%d lines in the log:\n%s", n, w.log.String())
+		t.Errorf("lines in the log = %d, want 1:\n%s", n, w.log.String())
 	}
 }
 
@@ -189,11 +189,11 @@ func TestStrangers(t *testing.T) {
 	out := w.send(header)
 	in := w.accept()
 	if got := in.RemoteAddr().String(); got != out.LocalAddr().String() {
-		t.Errorf("the client is %s", got)
+		t.Errorf("client = %s, want %s", got, out.LocalAddr())
 	}
 	got := make([]byte, len(header))
 	if _, err := io.ReadFull(in, got); err != nil || string(got) != header || !IsHeader(got) {
-		t.Errorf("read %q, %v", got, err)
+		t.Errorf("read = %q, error = %v, want the header", got, err)
 	}
 }
 
@@ -227,10 +227,10 @@ func TestNoSpin(t *testing.T) {
 	}
 	l.Close()
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("accept after close: %v", err)
+		t.Errorf("Accept after Close: error = %v, want %v", err, net.ErrClosed)
 	}
 	if f.asked > 5 {
-		t.Errorf("%d tries for 3 errors", f.asked)
+		t.Errorf("calls of accept = %d, want at most 5", f.asked)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestKernelPath(t *testing.T) {
 	defer in.Close()
 	section := &bulk.Section{File: file, N: 100_000}
 	if n, err := in.(io.ReaderFrom).ReadFrom(section); err != nil || n != 100_000 || section.KernelBytes() != n {
-		t.Errorf("%d bytes sent, %d of them by the kernel: %v", n, section.KernelBytes(), err)
+		t.Errorf("bytes sent = %d, by the kernel %d, error = %v, want 100000 by the kernel", n, section.KernelBytes(), err)
 	}
 	if _, err := io.CopyN(io.Discard, out, 100_000); err != nil {
 		t.Errorf("CopyN error = %v, want none", err)

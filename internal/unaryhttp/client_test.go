@@ -110,10 +110,10 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 		w.want(fmt.Sprint("text ", i))
 	}
 	if n := w.dials.Load(); n != 1 {
-		t.Errorf("%d connections for calls that follow each other", n)
+		t.Errorf("connections for sequential calls = %d, want 1", n)
 	}
 	if !w.CloseIdle() {
-		t.Error("connections are left though no call runs")
+		t.Error("CloseIdle() = false without a running call, want true")
 	}
 }
 
@@ -127,14 +127,14 @@ func TestManyAtOnce(t *testing.T) {
 			for k := range 20 {
 				text := strings.Repeat(fmt.Sprint(i, ".", k), 1+i*k)
 				if got, err := w.call(context.Background(), text); err != nil || got != text {
-					t.Errorf("call %d.%d: %v", i, k, err)
+					t.Errorf("call %d.%d: error = %v or another answer, want %d bytes", i, k, err, len(text))
 				}
 			}
 		})
 	}
 	running.Wait()
 	if n := len(w.idle); n > maxIdle {
-		t.Errorf("%d connections are kept", n)
+		t.Errorf("idle connections = %d, want at most %d", n, maxIdle)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestServerClosed(t *testing.T) {
 	})
 	for _, text := range []string{"first", "second", "third"} {
 		if got, err := w.call(context.Background(), text); err != nil || got != "ok" {
-			t.Fatalf("%s: %q, %v", text, got, err)
+			t.Fatalf("%s: answer = %q, error = %v, want ok", text, got, err)
 		}
 	}
 	<-seen
@@ -180,20 +180,20 @@ func TestSilentConnection(t *testing.T) {
 	for range 2 { // on a connection each
 		both.Go(func() {
 			if got, err := w.call(context.Background(), "slow"); err != nil || got != "ok" {
-				t.Errorf("on a new connection: %q, %v", got, err)
+				t.Errorf("on a new connection: answer = %q, error = %v, want ok", got, err)
 			}
 		})
 	}
 	both.Wait()
 	began := time.Now()
 	if got, err := w.call(context.Background(), "second"); err != nil || got != "ok" {
-		t.Errorf("on a forgotten one: %q, %v", got, err)
+		t.Errorf("on a silent connection: answer = %q, error = %v, want ok", got, err)
 	}
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("that took %v", took)
+		t.Errorf("duration = %v, want at most 5s", took)
 	}
 	if got, err := w.call(context.Background(), "third"); err != nil || got != "ok" {
-		t.Errorf("afterwards: %q, %v", got, err)
+		t.Errorf("third call: answer = %q, error = %v, want ok", got, err)
 	}
 	if n := w.dials.Load(); n != 3 {
 		t.Errorf("%d connections, want 3", n)
@@ -220,10 +220,10 @@ func TestBadAnswers(t *testing.T) {
 				c.Close()
 			})
 			if got, err := w.call(context.Background(), "x"); err == nil {
-				t.Fatalf("no error, and %q", got)
+				t.Fatalf("answer = %q, want an error", got)
 			}
 			if !w.CloseIdle() {
-				t.Error("the connection was not closed")
+				t.Error("CloseIdle() = false, want true: the connection is closed")
 			}
 		})
 	}
@@ -238,7 +238,7 @@ func TestBytesBehindTheAnswer(t *testing.T) {
 	})
 	for range 5 {
 		if got, err := w.call(context.Background(), "x"); err != nil || got != "ok" {
-			t.Fatalf("%q, %v", got, err)
+			t.Fatalf("answer = %q, error = %v, want ok", got, err)
 		}
 	}
 }
@@ -263,17 +263,17 @@ func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { <-arrived; cancel() }()
 	if _, err := w.call(ctx, "wait"); !errors.Is(err, context.Canceled) {
-		t.Errorf("the error is %v", err)
+		t.Errorf("error = %v, want %v", err, context.Canceled)
 	}
 	w.want("after")
 	limited, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := w.call(limited, "wait"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the error of a deadline is %v", err)
+		t.Errorf("error at the deadline = %v, want %v", err, context.DeadlineExceeded)
 	}
 	w.Limit = 50 * time.Millisecond
 	if _, err := w.call(context.Background(), "wait"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the error of the limit is %v", err)
+		t.Errorf("error at the limit = %v, want %v", err, context.DeadlineExceeded)
 	}
 }
 
@@ -288,7 +288,7 @@ func TestUnreadBody(t *testing.T) {
 	}
 	response.Body.Close()
 	if !w.CloseIdle() {
-		t.Error("the connection is still there")
+		t.Error("CloseIdle() = false, want true: the connection is closed")
 	}
 	w.want("after")
 }
@@ -316,12 +316,12 @@ func TestAbortAndClose(t *testing.T) {
 	w.Abort()
 	for range 2 {
 		if err := <-failed; err == nil {
-			t.Error("a call went on after Abort")
+			t.Error("error after Abort = nil, want one")
 		}
 	}
 	w.Close()
 	if _, err := w.call(context.Background(), "x"); !errors.Is(err, errClosed) {
-		t.Errorf("the error after Close is %v", err)
+		t.Errorf("error after Close = %v, want %v", err, errClosed)
 	}
 }
 
@@ -332,6 +332,6 @@ func TestDialError(t *testing.T) {
 	c := &Client{Dial: func(context.Context) (net.Conn, error) { return nil, mine }}
 	r, _ := http.NewRequest(http.MethodGet, "http://node/", nil)
 	if _, err := c.Do(r); !errors.Is(err, mine) {
-		t.Errorf("the error is %v", err)
+		t.Errorf("error = %v, want %v", err, mine)
 	}
 }
