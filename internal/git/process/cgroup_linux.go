@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// startIn starts a process in a cgroup from its first instruction on (clone3(2), CLONE_INTO_CGROUP), or where this
-// process is if there is no such group. A group that does not take it in, and a kernel or a filter of system calls that
-// knows no clone3, does not keep it from running.
+// startIn starts a process in a cgroup from its first instruction on (clone3(2), CLONE_INTO_CGROUP). Without a group
+// the process starts in the cgroup of this process. So it does if the group refuses it, or if the kernel or a filter of
+// system calls does not support clone3.
 func (r *Runner) startIn(group, program string, args []string, attr *os.ProcAttr) (*os.Process, error) {
 	dir := r.cgroups.Directory(group)
 	if dir == nil {

@@ -17,24 +17,24 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
-// lingerLimit is how long the pipes of an ended process are still read and written. Only a process that left its group
-// can hold them open longer.
+// lingerLimit is the maximum time for which the pipes of an ended process are read and written. Only a process that
+// left its group can keep them open longer.
 const lingerLimit = time.Second
 
 // Usage is the resources that a command used.
 type Usage struct {
 	Wall, User, System time.Duration
 	Queue              time.Duration // waited for a slot
-	MaxRSS             int64         // bytes, of the greatest process; see rssSampler
-	In, Out            int64         // bytes of standard input that it was given, and of standard output that were read
+	MaxRSS             int64         // bytes, of the largest process; see rssSampler
+	In, Out            int64         // bytes of standard input and standard output
 	Exit               string        // "ok", "exit 128", "signal: killed"; "" while it runs
 }
 
 // Process is a command that was started.
 type Process struct {
 	command  Command
-	request  *inflight.Request // that it works for; may be nil
-	span     *inflight.Span    // of that request's trace; may be nil
+	request  *inflight.Request // of the command; may be nil
+	span     *inflight.Span    // of the request's trace; may be nil
 	sampled  sample            // by Contention
 	waited   time.Duration
 	began    time.Time
@@ -45,20 +45,20 @@ type Process struct {
 	stderr   *os.File
 	unwatch  func()
 	tellSlow *time.Timer    // nil: never
-	copying  sync.WaitGroup // the goroutines of stdin and stderr
-	silent   chan struct{}  // closed when no process has standard error open
+	copying  sync.WaitGroup // goroutines that copy stdin and stderr
+	silent   chan struct{}  // closed when no process has standard error open any more
 	tail     tail           // end of standard error
 	in       atomic.Int64   // bytes written to stdin
-	slow     atomic.Bool    // it was logged as slow
+	slow     atomic.Bool    // the command was logged as slow
 	metrics  *Metrics       // of late reads
 	rss      rssSampler
 
-	mu     sync.Mutex // guards the process ID too: signals go only to a process that is not reaped
+	mu     sync.Mutex // also guards the process ID, so that no signal is sent after the process was reaped
 	reaped bool
 	cause  error // why we killed it
 	graced *time.Timer
 
-	done  chan struct{} // closed when the rest is settled
+	done  chan struct{} // closed when the fields above are final
 	state *os.ProcessState
 	usage Usage
 	late  sync.Once // guards usage.Out once done is closed
@@ -136,9 +136,9 @@ func (p *Process) readStderr() {
 
 func (p *Process) writeStdin() {
 	source := &errReader{r: p.command.Stdin}
-	// A failed write means that the command reads no more: its own business.
+	// A failed write is not an error: the command does not read any more.
 	io.Copy(countingWriter{p.stdin, &p.in}, source)
-	if source.err != nil { // the command must not take a part for the whole
+	if source.err != nil { // the command must not mistake a part for the whole
 		p.kill(fault.Wrap(fault.KindOf(source.err), "reading the input of "+p.command.String(), source.err))
 	}
 	p.stdin.Close()
@@ -156,7 +156,7 @@ func (w countingWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// errReader remembers why reading failed.
+// errReader keeps the error of a Read.
 type errReader struct {
 	r   io.Reader
 	err error
@@ -170,19 +170,20 @@ func (r *errReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Stdout is the command's standard output. One goroutine reads it.
+// Stdout returns the command's standard output. Only one goroutine may read it.
 func (p *Process) Stdout() *Output { return p.stdout }
 
-// Pid is the number of the process, and of its group.
+// Pid returns the ID of the process, which is also the ID of its group.
 func (p *Process) Pid() int { return p.process.Pid }
 
-// Waited is the time in the queue before the start.
+// Waited returns the time in the queue before the start.
 func (p *Process) Waited() time.Duration { return p.waited }
 
-// Done is closed when the process has ended and been accounted for. Its output may still lie in the pipe.
+// Done returns a channel that is closed when the process has ended and its use is known. The pipe may still have
+// output.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Kill ends the command and all of its process group. It may be called at any time and by anybody.
+// Kill ends the command and its whole process group. It is safe for concurrent use at any time.
 func (p *Process) Kill() {
 	p.kill(fault.New(fault.Cancelled, "%s was abandoned", &p.command))
 }
@@ -204,7 +205,7 @@ func (p *Process) kill(cause error) {
 	} else {
 		syscall.Kill(-p.process.Pid, syscall.SIGKILL)
 	}
-	p.stdout.SetReadDeadline(time.Unix(1, 0)) // a process outside the group cannot keep the reader waiting
+	p.stdout.SetReadDeadline(time.Unix(1, 0)) // a process outside the group must not keep the reader waiting
 }
 
 // inGrace reports whether the command got SIGTERM instead of SIGKILL.
@@ -223,9 +224,9 @@ func (p *Process) killNow() {
 	}
 }
 
-// awaitExit reaps the process. First it kills the rest of the group: until the leader is reaped, the group's number
-// cannot be reused. After a SIGTERM the rest of the group has the grace period, even if the leader has ended: a child
-// of git may be about to remove a lock.
+// awaitExit reaps the process. Before that it kills the rest of the group, because the group's ID can be reused after
+// the leader was reaped. After a SIGTERM the rest of the group has the grace period, even if the leader has ended,
+// because a child of git may be about to remove a lock.
 func (p *Process) awaitExit(reaper *reaper.Keeper) {
 	p.exit.await(p.process.Pid)
 	p.unwatch()
@@ -249,7 +250,7 @@ func (p *Process) awaitExit(reaper *reaper.Keeper) {
 	}
 }
 
-// finish waits for the copying to end and works out the usage and the error.
+// finish waits for the copying to end, and sets the usage and the error.
 func (p *Process) finish() {
 	linger := time.Now().Add(lingerLimit)
 	p.stderr.SetReadDeadline(linger)
@@ -268,7 +269,7 @@ func (p *Process) finish() {
 	p.err = p.exitError()
 }
 
-// result is how the command has ended, for the metrics.
+// result returns the result of the command for the metrics.
 func (p *Process) result() string {
 	switch {
 	case p.err == nil:
@@ -295,7 +296,7 @@ func exitText(s *os.ProcessState) string {
 	return fmt.Sprintf("exit %d", s.ExitCode())
 }
 
-// exitError runs once the process has ended and its standard error was read.
+// exitError returns the command's error. It is called after the process has ended and its standard error was read.
 func (p *Process) exitError() error {
 	if p.err != nil { // of wait4
 		return fault.Wrap(fault.Internal, "waiting for "+p.command.String(), p.err)
@@ -308,7 +309,7 @@ func (p *Process) exitError() error {
 	}
 	kind, retry := fault.Internal, time.Duration(0)
 	if ws, _ := p.state.Sys().(syscall.WaitStatus); ws.Signaled() {
-		kind, retry = fault.Unavailable, fault.RetrySoon // the kernel, short of memory, or the operator
+		kind, retry = fault.Unavailable, fault.RetrySoon // killed by the kernel for lack of memory, or by the operator
 	}
 	text := p.usage.Exit
 	if t := p.tail.text(); t != "" {

@@ -25,7 +25,7 @@ func (r *Runner) Contention() (ran, waited time.Duration) {
 		if !ok {
 			continue
 		}
-		// Else one of its processes has ended, and has taken its part along.
+		// Otherwise one of its processes has ended, and its use is not included any more.
 		if l.ran >= p.sampled.ran && l.Delay >= p.sampled.waited {
 			ran += l.ran - p.sampled.ran
 			waited += l.Delay - p.sampled.waited

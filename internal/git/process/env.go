@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// overrides is configuration that wins over a repository's own (git-config(1), GIT_CONFIG_COUNT), so that no repository
-// can make git run a program. Drivers by name (filter.*, diff.*, merge.*, alias.*) cannot be listed; no command that
-// would use them is run.
+// overrides is configuration that overrides a repository's own (git-config(1), GIT_CONFIG_COUNT), so that no repository
+// can make git run a program. Drivers by name (filter.*, diff.*, merge.*, alias.*) cannot be listed, but the commands
+// that run here do not use them.
 var overrides = [...][2]string{
 	{"core.hooksPath", "/dev/null"},
 	{"core.fsmonitor", "false"},
@@ -26,15 +26,15 @@ var overrides = [...][2]string{
 	{"gpg.x509.program", "false"},
 	{"gpg.ssh.program", "false"},
 	{"gpg.ssh.defaultKeyCommand", ""},
-	// An empty value would be run; this value runs the command that it should replace.
+	// An empty value would be run as a command, so this is the default command.
 	{"uploadpack.packObjectsHook", "env"},
 	{"protocol.allow", "never"},
 	{"gc.auto", "0"},
 	{"maintenance.auto", "false"},
 }
 
-// environment is the whole environment of a git command, unless Command.Env and Command.Config add to it. See git(1),
-// "Environment variables".
+// environment is the environment of git commands, without Command.Env and Command.Config. See git(1), "Environment
+// variables".
 func environment(tempDir string) map[string]string {
 	env := programEnvironment(tempDir)
 	maps.Copy(env, map[string]string{
@@ -43,15 +43,14 @@ func environment(tempDir string) map[string]string {
 		"GIT_ASKPASS":            "false",
 		"GIT_SSH":                "false",
 		"GIT_SSH_COMMAND":        "false",
-		"GIT_ALLOW_PROTOCOL":     "none", // wins over every protocol.*.allow; no transport has this name
+		"GIT_ALLOW_PROTOCOL":     "none", // overrides every protocol.*.allow; no transport has this name
 		"GIT_PROTOCOL_FROM_USER": "0",
 	})
 	addConfig(env, overrides[:])
 	return env
 }
 
-// programEnvironment is the same for a program of the operator's, as a hook: what git does in there is the operator's
-// choice.
+// programEnvironment is the environment of the operator's programs, such as hooks. It does not restrict git in them.
 func programEnvironment(tempDir string) map[string]string {
 	if tempDir == "" {
 		tempDir = os.TempDir()
@@ -88,7 +87,7 @@ func addConfig(env map[string]string, config [][2]string) {
 	env["GIT_CONFIG_COUNT"] = strconv.Itoa(n)
 }
 
-// Environment is the whole environment that a command is started with.
+// Environment returns the whole environment of a command.
 func (r *Runner) Environment(c Command) []string {
 	env := r.env
 	if c.Program != "" {
@@ -101,11 +100,11 @@ func (r *Runner) Environment(c Command) []string {
 	return withEnv(env, c.Env)
 }
 
-// withEnv is base with KEY=VALUE pairs added or put in its entries' place.
+// withEnv returns base with KEY=VALUE pairs added or replaced.
 func withEnv(base map[string]string, more []string) []string {
 	env := make([]string, 0, len(base)+len(more))
 	set := make(map[string]bool, len(more))
-	for i := len(more) - 1; i >= 0; i-- { // the last of several wins
+	for i := len(more) - 1; i >= 0; i-- { // the last value of a key applies
 		if key, _, ok := strings.Cut(more[i], "="); ok && !set[key] {
 			set[key] = true
 			env = append(env, more[i])

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exitWatch waits for the end of a process. It uses a pidfd (pidfd_open(2)) in the runtime's poller, so that it needs
-// no thread. If the kernel has no pidfds, it uses a thread.
+// exitWatch waits for the end of a process. It uses a pidfd (pidfd_open(2)) in the runtime's poller, which needs no
+// thread. If the kernel has no pidfds, it uses a thread.
 type exitWatch struct{ fd int }
 
 // attributes returns the attributes to start a process with. None of them may keep the runtime from using CLONE_VFORK
@@ -26,7 +26,7 @@ func (w *exitWatch) await(pid int) {
 	}
 }
 
-// poll is await by the descriptor, which it closes; false if that does not work here.
+// poll waits by means of the descriptor, which it closes. It reports false if the system does not support that.
 func (w *exitWatch) poll() bool {
 	nonblock := syscall.SetNonblock(w.fd, true) // os.NewFile gives only non-blocking files to the poller
 	f := os.NewFile(uintptr(w.fd), "pidfd")

@@ -10,10 +10,10 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// ticks of the kernel's clock per second, as user space sees it (USER_HZ, proc(5)).
+// ticks per second of times in /proc (USER_HZ, proc(5)).
 const ticks = 100
 
-// live reads the use of a process that is not reaped, and of its descendants.
+// live reads the resources used by a process that was not reaped, and by its descendants.
 func live(pid int) (l Live) {
 	todo := []int{pid}
 	for i := 0; i < len(todo) && l.Processes < maxProcesses; i++ {
@@ -36,7 +36,7 @@ func (l *Live) add(pid int, isDescendant bool) bool {
 		return false
 	}
 	s, err := p.Stat()
-	if err != nil || isDescendant && s.State == "Z" { // its parent gets its time when it waits for it
+	if err != nil || isDescendant && s.State == "Z" { // its time will be added to its parent's
 		return false
 	}
 	l.User += time.Duration(s.UTime+uint(s.CUTime)) * time.Second / ticks

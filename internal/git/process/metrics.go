@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Metrics watches the git commands of one Runner.
+// Metrics counts the commands of one Runner.
 type Metrics struct {
 	commands *prometheus.CounterVec
 	inFlight *prometheus.GaugeVec
@@ -29,7 +29,7 @@ type Metrics struct {
 	peak map[[2]string]int64 // by class and subcommand
 }
 
-// NewMetrics makes the metrics; the caller registers the Collectors.
+// NewMetrics creates the metrics.
 func NewMetrics() *Metrics {
 	labels := func(more ...string) []string { return append([]string{"class", "subcommand"}, more...) }
 	return &Metrics{
@@ -65,7 +65,7 @@ func NewMetrics() *Metrics {
 	}
 }
 
-// Collectors lists what to register.
+// Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.reaper.up, m.reaper.failures, m.commands, m.inFlight, m.wall, m.cpu, m.bytes,
 		m.maxRSS, m.slow, m.queue, m.starts, m.short, m.slots}

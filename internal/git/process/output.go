@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Output is the read end of a command's standard output. One goroutine reads it; others may set deadlines.
+// Output is the read end of a command's standard output. Only one goroutine may read it. Others may set deadlines.
 //
 // It is not in the runtime's poller. Git writes in pieces of 8 KiB, and with a poller the kernel wakes this process for
 // each of them. That is 8,500 times for a pack of 70 MB, and costs more than copying it. Instead, Read retries after a
@@ -21,9 +21,9 @@ type Output struct {
 	raw      syscall.RawConn // of file; nil: Read retries after pauses
 }
 
-// LargePipe is what a command hardly fills, in bytes, while its reader pauses: pauses are of a millisecond and more,
-// whatever is asked for. Where a large pipe was wanted and the system gave less (fs.pipe-user-pages-soft), Read is
-// woken when something comes.
+// LargePipe is a pipe size in bytes that a command rarely fills during a pause of its reader, which takes a millisecond
+// or more. If a large pipe was requested and the system allowed less (fs.pipe-user-pages-soft), Read waits for a
+// wake-up instead of pausing.
 const LargePipe = 256 << 10
 
 // Pauses before Read retries. The first is for short commands. The last makes 100 retries a second for an idle command.
@@ -59,7 +59,7 @@ func (o *Output) late() bool {
 	return at != 0 && time.Now().UnixNano() >= at
 }
 
-// SetReadDeadline ends a Read that waits, at its next look, and all later ones. The zero time means no deadline.
+// SetReadDeadline sets the time at which a waiting Read and later ones fail. The zero time means no deadline.
 func (o *Output) SetReadDeadline(t time.Time) {
 	if t.IsZero() {
 		o.deadline.Store(0)
@@ -68,13 +68,13 @@ func (o *Output) SetReadDeadline(t time.Time) {
 	o.deadline.Store(t.UnixNano())
 }
 
-// Capacity is how many bytes the pipe holds, if Command.StdoutBuffer was given; 0: not known.
+// Capacity returns the size of the pipe in bytes if Command.StdoutBuffer was set; 0: not known.
 func (o *Output) Capacity() int { return o.capacity }
 
-// Close closes the reader's end: the command is killed by SIGPIPE when it writes on.
+// Close closes the reader's end. SIGPIPE kills the command at its next write.
 func (o *Output) Close() error { return o.file.Close() }
 
-// makeOutput makes the pipe, of size bytes where the system allows it, and returns the child's end too.
+// makeOutput creates the pipe, of size bytes if the system allows that, and also returns the child's end.
 func makeOutput(size int) (*Output, *os.File, error) {
 	fds, err := pipe()
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package process runs git commands and hooks. Each class of commands has a number of slots and a time limit. A command
-// and all processes that it started are killed as soon as its result is not wanted any more.
+// and all processes that it started are killed when its result is not needed any more.
 //
 // A command gets an environment made from scratch (see environment), file descriptors 0, 1 and 2, and Command.Files. It
 // leads a process group, which is killed when the command ends or its context does, so that no grandchild outlives
@@ -39,12 +39,12 @@ type Class string
 
 // Limits bound the commands of one class.
 type Limits struct {
-	Slots int           // how many run at once
-	Queue int           // how many may wait for a slot
-	Wait  time.Duration // how long one may wait for a slot; 0 is as long as its context lives
+	Slots int           // maximum number of running commands
+	Queue int           // maximum number of commands that wait for a slot
+	Wait  time.Duration // maximum time to wait for a slot; 0: as long as its context
 	// Anonymous is as in balance.Limits.
 	Anonymous float64
-	// PerRepository is how many slots commands on one repository may have while others are about (balance.Limits.Each).
+	// PerRepository is the maximum number of slots of one repository while others have commands (balance.Limits.Each).
 	// 0: all but one; negative: all.
 	PerRepository int
 	Nice          int // added to the niceness of the server: 0 to 19
@@ -63,19 +63,19 @@ func (l *Limits) queue() balance.Limits {
 	return balance.Limits{Queue: l.Queue, Wait: l.Wait, Anonymous: l.Anonymous, Each: max(each, 0)}
 }
 
-// Options of a Runner.
+// Options configure a Runner.
 type Options struct {
-	Git     string // path or name of the git program, looked up once; "" is git
+	Git     string // path or name of the git program, looked up once; "": git
 	Classes map[Class]Limits
-	TempDir string // the commands' TMPDIR; "" is the system's
+	TempDir string // the commands' TMPDIR; "": the system's default
 	// Reaper is the command that runs the reaper, which kills the commands if this process is killed
 	// (reaper.Options.Command). Empty: no reaper.
 	Reaper  []string
-	Cgroups *cgroup.Tree     // the Runner closes it; may be nil: the commands are where this process is
-	Groups  map[Class]string // the group of Cgroups that the commands of a class run in
+	Cgroups *cgroup.Tree     // the Runner closes it; nil: commands run in the cgroup of this process
+	Groups  map[Class]string // group of Cgroups for each class
 	Metrics *Metrics         // may be nil
 	Log     *slog.Logger
-	Account func(*os.ProcessState) // called with each ended process, if not nil; it must not block
+	Account func(*os.ProcessState) // called with each ended process; it must not block; may be nil
 }
 
 // Runner starts commands. It is safe for concurrent use.
@@ -93,13 +93,13 @@ type Runner struct {
 
 	programEnv map[string]string // of other programs
 
-	stopping context.Context // ends when Close is called, for those in a queue
+	stopping context.Context // ends when Close is called, for commands in a queue
 	stop     context.CancelFunc
 
 	starter   *starter
 	dirChecks chan struct{} // limits concurrent checks of directories
 
-	mu       sync.Mutex // held for a step in a map, never while a process is started
+	mu       sync.Mutex // held only briefly, not while a process is started
 	closed   bool
 	starting int // starts in progress
 	running  map[*Process]struct{}
@@ -111,8 +111,8 @@ type class struct {
 	slots  *balance.Slots
 }
 
-// New looks up the git program and makes the classes' slots. From here on no file descriptor but 0, 1 and 2 reaches a
-// child of this process by accident, those included that the process was born with.
+// New looks up the git program and creates the slots of the classes. It also marks all inherited file descriptors
+// except 0, 1 and 2 as close-on-exec, so that no child of this process gets them.
 func New(o Options) (*Runner, error) {
 	if o.Git == "" {
 		o.Git = "git"
@@ -157,21 +157,21 @@ func New(o Options) (*Runner, error) {
 // Command is one run of git.
 type Command struct {
 	Class      Class
-	Subcommand string   // "pack-objects": the metrics' label, so never anything a client sent
+	Subcommand string   // "pack-objects"; a metrics label, so it must not come from a client
 	Program    string   // path of the operator's program to run instead of git; Subcommand then names it. "": git
-	Args       []string // all that follows "git"; nothing from a user before "--end-of-options"
-	Env        []string // KEY=VALUE, added to the environment or put in place of what it has
-	// Config is configuration for git, and for git within a Program, that wins over a repository's own: keys and
+	Args       []string // arguments after "git"; a user's text only after "--end-of-options"
+	Env        []string // KEY=VALUE, added to the environment or replacing its values
+	// Config is configuration for git, and for git within a Program, that overrides a repository's own: keys and
 	// values. For git it is added to the server's own, which keeps repositories from running programs.
 	Config [][2]string
-	Dir    string    // working directory; "" is /
-	Stdin  io.Reader // nil is empty; when a Read of it fails, the command is killed
-	// Stderr gets standard error as it comes, from one goroutine. It must not block, nor keep the slice.
+	Dir    string    // working directory; "": /
+	Stdin  io.Reader // nil: empty. If a Read fails, the command is killed
+	// Stderr gets standard error as it arrives, from one goroutine. It must not block or keep the slice.
 	Stderr func([]byte)
-	// StdoutToStderr gives the command one pipe for both outputs, so that what it writes comes in order. Process.Stdout
+	// StdoutToStderr gives the command one pipe for both outputs, which keeps their order. Process.Stdout
 	// is then empty.
 	StdoutToStderr bool
-	// Size of the pipe that Stdout reads, where the system allows it; 0 is the system's default.
+	// StdoutBuffer is the size of the pipe of Stdout, if the system allows it; 0: the system's default.
 	StdoutBuffer int
 	Files        []*os.File // the command's descriptors from 3 on; the caller closes them
 	// Grace is for commands that write into a repository. A kill sends them SIGTERM first, so that git removes its
@@ -217,7 +217,7 @@ func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	return p, nil
 }
 
-// Slots is how many commands of a class run at once; 0 if there is no such class.
+// Slots returns the maximum number of running commands of a class; 0 if there is no such class.
 func (r *Runner) Slots(c Class) int {
 	if slots := r.Queue(c); slots != nil {
 		return slots.Size()
@@ -225,10 +225,10 @@ func (r *Runner) Slots(c Class) int {
 	return 0
 }
 
-// Limits are those of a class.
+// Limits returns the limits of a class.
 func (r *Runner) Limits(c Class) Limits { return r.classes[c].limits }
 
-// Queue is where commands of a class wait for a slot; nil if there is no such class.
+// Queue returns the slots of a class with their queue; nil if there is no such class.
 func (r *Runner) Queue(c Class) *balance.Slots { return r.classes[c].slots }
 
 func (r *Runner) acquire(ctx context.Context, cl class, c *Command) (func(), time.Duration, error) {
@@ -305,8 +305,8 @@ func (r *Runner) begin() error {
 	return nil
 }
 
-// begun ends a start that begin announced; p is nil if it failed. If closed is true, the Runner was closed meanwhile,
-// and the caller must kill p.
+// begun ends a start that begin announced. p is nil if it failed. closed reports whether the Runner was closed during
+// the start: then the caller must kill p.
 func (r *Runner) begun(p *Process) (closed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -318,7 +318,7 @@ func (r *Runner) begun(p *Process) (closed bool) {
 	return r.closed
 }
 
-// settle ends a Close once nothing runs. r.mu is held.
+// settle ends a Close when nothing runs any more. The caller holds r.mu.
 func (r *Runner) settle() {
 	if r.closed && r.starting == 0 && len(r.running) == 0 {
 		close(r.ended)
@@ -328,9 +328,9 @@ func (r *Runner) settle() {
 // maxDirChecks is the maximum number of concurrent checks of directories, including those that hang.
 const maxDirChecks = 64
 
-// checkDir reads the status of the command's directory. If its disk hangs, the check hangs here. In the child it would
-// block a CPU of the Go runtime until the exec. The command keeps its slot, and gives up after a time limit; the check
-// goes on.
+// checkDir reads the status of the command's directory, so that a hanging disk blocks a goroutine here. In the child it
+// would block a CPU of the Go runtime until the exec. The command keeps its slot, and fails after a time limit; the
+// check continues.
 func (r *Runner) checkDir(ctx context.Context, p *Process) error {
 	dir := p.command.Dir
 	if dir == "" {
@@ -356,7 +356,7 @@ func (r *Runner) checkDir(ctx context.Context, p *Process) error {
 	}
 }
 
-// spawn starts the process, or leaves nothing of it.
+// spawn starts the process. After an error nothing remains.
 func (r *Runner) spawn(p *Process) error {
 	defer r.starts.begin(p)()
 	files, err := p.pipes()
@@ -428,8 +428,8 @@ func (r *Runner) reap(p *Process, release func()) {
 	close(p.done)
 }
 
-// Close refuses new commands, kills those that run and waits until they are gone, or for ctx. The reaper goes on with
-// those that are left.
+// Close refuses new commands, kills the running ones and waits until they have ended, or until ctx ends. The reaper
+// continues with the remaining ones.
 func (r *Runner) Close(ctx context.Context) error {
 	if err := r.closeCommands(ctx); err != nil {
 		r.reaper.Abandon()

@@ -4,7 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // reaperMetrics is the reaper.Metrics of one server.
 type reaperMetrics struct {
-	up       *prometheus.GaugeVec // of no labels: there is none before a reaper is wanted
+	up       *prometheus.GaugeVec // without labels; it has no value until a reaper is needed
 	failures *prometheus.CounterVec
 }
 

@@ -11,13 +11,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
-// Running is a command that runs now.
+// Running describes a running command.
 type Running struct {
 	Pid        int // of the process, and of its group
 	Class      Class
 	Subcommand string
-	Args       string         // all that follows "git", as it may stand in a log
-	Repository string         // as the request has it; where there is none, the path of its directory
+	Args       string         // arguments after "git", without secrets, for logs
+	Repository string         // path in the request; without a request, the path of its directory
 	Caller     balance.Caller // "": the server itself
 	Request    string         // inflight.Request.ID of its request; "": none
 	Stage      string         // of that request; ""
@@ -27,15 +27,15 @@ type Running struct {
 	Live
 }
 
-// Live is what a command has used so far, with all processes that it has started, as far as they live or git has waited
-// for them. Zero where the system does not tell.
+// Live has the resources that a command has used, with all its processes that live or were waited for. Fields are zero
+// if the system does not report them.
 type Live struct {
 	User, System time.Duration
-	Delay        time.Duration // processes that live were ready to run, and waited for a CPU
+	Delay        time.Duration // time for which living processes waited for a CPU
 	RSS          int64         // bytes, of all processes together; shared pages count in each
 	Processes    int
 
-	ran time.Duration // processes that live were on a CPU, to the nanosecond
+	ran time.Duration // time for which living processes ran, to the nanosecond
 }
 
 // Limits of the processes of one command that Live counts, and of the threads of each.
@@ -44,8 +44,8 @@ const (
 	maxThreads   = 64
 )
 
-// Running lists the commands that run now, the oldest first. It reads a few files of /proc for each, about 40 µs, so it
-// is for people and for what looks once in a while.
+// Running lists the running commands, the oldest first. It reads a few files of /proc for each, which takes about 40
+// µs. So do not call it often.
 func (r *Runner) Running() []Running {
 	r.mu.Lock()
 	all := make([]*Process, 0, len(r.running))
@@ -109,7 +109,7 @@ const (
 	longestArgs = 1000 // of all
 )
 
-// sanitised is a command line as it may stand in a log: on one line, bounded, without what could be a secret in a URL.
+// sanitised returns a command line for logs: on one line, of limited length, without user names and passwords in URLs.
 func sanitised(args []string) string {
 	var b strings.Builder
 	for i, arg := range args {

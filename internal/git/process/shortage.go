@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Shortage is why a command could not be started: the system had no room for another process, or for its descriptors,
-// also when asked again.
+// Shortage is the error of a command that could not be started, even after retries, because the system had no room for
+// another process or for its descriptors.
 type Shortage struct {
 	Of  string // "processes", "memory", "files"
 	Err error
@@ -21,8 +21,8 @@ type Shortage struct {
 func (s *Shortage) Error() string { return fmt.Sprintf("the system is short of %s: %v", s.Of, s.Err) }
 func (s *Shortage) Unwrap() error { return s.Err }
 
-// shortageOf is what an error of a start says that there is too little of; "" for any other error. The limit of
-// processes may be the user's (RLIMIT_NPROC), the control group's (pids.max) or the machine's (fork(2), "ERRORS").
+// shortageOf returns which resource was short, by the error of a start; "" for other errors. The limit of processes may
+// be that of the user (RLIMIT_NPROC), the control group (pids.max) or the machine (fork(2), "ERRORS").
 func shortageOf(err error) string {
 	switch {
 	case errors.Is(err, syscall.EAGAIN):
@@ -36,18 +36,18 @@ func shortageOf(err error) string {
 }
 
 const (
-	firstPause    = 50 * time.Millisecond // between two tries while there is a shortage; then twice as long each time
+	firstPause    = 50 * time.Millisecond // between the first two attempts during a shortage; it doubles each time
 	longestWait   = 2 * time.Second       // between them
-	startPatience = 5 * time.Second       // for which a command waits for the end of a shortage, holding its slot
-	startLimit    = 30 * time.Second      // for which it waits in all, should starts hang
+	startPatience = 5 * time.Second       // maximum time that a command with a slot waits for the end of a shortage
+	startLimit    = 30 * time.Second      // maximum time that it waits in total, if starts hang
 )
 
 // starter limits how many processes start at the same time, because each start keeps a CPU of the Go runtime until the
 // child's exec. During a shortage it tries one start at a time, with growing pauses. Safe for concurrent use.
 type starter struct {
 	metrics *Metrics
-	room    chan struct{} // a place for each start at the same time
-	try     chan struct{} // one place, for who tries while there is a shortage
+	room    chan struct{} // has room for one token for each concurrent start
+	try     chan struct{} // has room for one token, for the attempt during a shortage
 	longest time.Duration // pause between two tries
 	patient time.Duration
 	limit   time.Duration
@@ -65,14 +65,14 @@ func newStarter(m *Metrics) *starter {
 	}
 }
 
-// start calls spawn, again and again while there is a shortage and patience lasts. Its errors are spawn's, *Shortage,
-// and ctx's.
+// start calls spawn, repeatedly during a shortage until startPatience has passed. The errors are those of spawn and of
+// ctx, and *Shortage.
 func (s *starter) start(ctx context.Context, spawn func() error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.limit, errImpatient)
 	defer cancel()
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	var patience *time.Timer // since it met a shortage
+	var patience *time.Timer // runs from the first shortage on
 	for {
 		if patience == nil && s.why() != nil {
 			patience = time.AfterFunc(s.patient, func() { giveUp(errImpatient) })
@@ -135,7 +135,7 @@ func take(ctx context.Context, places chan<- struct{}) error {
 	}
 }
 
-// why is nil while there is no shortage.
+// why returns the shortage; nil: there is none.
 func (s *starter) why() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *starter) why() error {
 	return s.short
 }
 
-// record learns from an attempt.
+// record records the result of an attempt.
 func (s *starter) record(of string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +157,7 @@ func (s *starter) record(of string, err error) {
 		return
 	}
 	now := time.Now()
-	if s.short == nil || !now.Before(s.next) { // of several that failed at once, the first counts
+	if s.short == nil || !now.Before(s.next) { // of several concurrent failures the first one counts
 		s.pause = min(max(2*s.pause, firstPause), s.longest)
 		s.next = now.Add(s.pause)
 	}

@@ -12,7 +12,7 @@ type starts struct {
 	all map[*Process]time.Time
 }
 
-// begin notes a start, until end is called.
+// begin adds a start. end removes it.
 func (s *starts) begin(p *Process) (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,9 +27,8 @@ func (s *starts) begin(p *Process) (end func()) {
 	}
 }
 
-// Starting is for how long the system has been starting a process that it has not started yet, of several the longest;
-// 0: there is none. A start takes milliseconds, however large we are: one that takes seconds has found a disk or a
-// kernel that does not answer.
+// Starting returns the age of the oldest start in progress; 0: there is none. A start takes milliseconds. If it takes
+// seconds, a disk or the kernel hangs.
 func (r *Runner) Starting() (longest time.Duration) {
 	r.starts.mu.Lock()
 	defer r.starts.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// tailSize bounds how much of standard error is kept for the error.
+// tailSize is the number of bytes of standard error that are kept for the error.
 const tailSize = 4 << 10
 
 // tail keeps the end of a text. It is used by one goroutine at a time.
@@ -29,7 +29,7 @@ func (t *tail) mentions(text string) bool { return bytes.Contains(t.buf, []byte(
 // text returns the kept lines, without overwritten progress and without control characters.
 func (t *tail) text() string {
 	buf := t.buf
-	if t.cut { // the first line is not whole
+	if t.cut { // the first line is incomplete
 		_, buf, _ = bytes.Cut(buf, []byte("\n"))
 	}
 	var lines []string

@@ -21,8 +21,8 @@ func pipe() (fds [2]int, err error) {
 	return fds, err
 }
 
-// setPipeSize makes a pipe larger, or leaves it when fs.pipe-max-size or fs.pipe-user-pages-soft say no. It returns how
-// many bytes fit then; 0: not known.
+// setPipeSize enlarges a pipe if fs.pipe-max-size and fs.pipe-user-pages-soft allow it. It returns the size of the
+// pipe; 0: not known.
 func setPipeSize(fd, n int) int {
 	size, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, n)
 	if err != nil {
@@ -31,7 +31,7 @@ func setPipeSize(fd, n int) int {
 	return max(size, 0)
 }
 
-// awaitReadable waits until there is something to read, or the end of it, for a while at the most. It keeps a thread.
+// awaitReadable waits for a limited time until the file has bytes to read or is at its end. It blocks a thread.
 func awaitReadable(c syscall.RawConn, limit time.Duration) error {
 	return c.Control(func(fd uintptr) {
 		// Ignore the error: read(2) returns it too.
@@ -39,8 +39,8 @@ func awaitReadable(c syscall.RawConn, limit time.Duration) error {
 	})
 }
 
-// limitMemory bounds the memory that a process gets from now on, and those that it starts: private and writable, be it
-// from the heap or mapped (getrlimit(2), RLIMIT_DATA).
+// limitMemory limits the private writable memory of a process and its children, on the heap or mapped (getrlimit(2),
+// RLIMIT_DATA).
 func limitMemory(pid int, bytes int64) error {
 	return unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: uint64(bytes), Max: uint64(bytes)}, nil)
 }
@@ -50,19 +50,18 @@ func limitMemory(pid int, bytes int64) error {
 // requests would wait for the end of git's slice. Older kernels ignore it.
 const longSlice = 20 * time.Millisecond
 
-// setNice makes a process group nice, and has its leader, and what that starts from now on, be interrupted by the
-// server.
+// setNice sets the niceness of a process group, and the time slice of its leader and the leader's later children.
 func setNice(pid, nice int) error {
 	if err := syscall.Setpriority(syscall.PRIO_PGRP, pid, nice); err != nil {
 		return err
 	}
-	_ = unix.SchedSetAttr(pid, &unix.SchedAttr{ // an error does no harm
+	_ = unix.SchedSetAttr(pid, &unix.SchedAttr{ // an error is ignored
 		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Nice: int32(nice), Runtime: uint64(longSlice),
 	}, 0)
 	return nil
 }
 
-// niceness is this process's own.
+// niceness returns the niceness of this process.
 func niceness() int {
 	n, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
 	if err != nil {
@@ -75,7 +74,7 @@ func niceness() int {
 // the server that started the process, because exec counts the memory it replaces. So it is valid only for children
 // larger than the server.
 type rssSampler struct {
-	own int64 // the server's greatest resident size at the start, bytes
+	own int64 // peak resident size of the server at the start in bytes
 
 	mu    sync.Mutex
 	timer *time.Timer
@@ -94,7 +93,7 @@ func (s *rssSampler) start(pid int) {
 	every := 8 * time.Millisecond
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.peak = residentPeak(pid) // the only one of a command that ends before the next
+	s.peak = residentPeak(pid) // the only sample of a short command
 	s.timer = time.AfterFunc(every, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -107,8 +106,7 @@ func (s *rssSampler) start(pid int) {
 	})
 }
 
-// stop ends the sampling; called before the process is reaped, so that its number is not looked up under another's
-// name.
+// stop ends the sampling. Call it before the process is reaped, because then its ID can be reused.
 func (s *rssSampler) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +114,7 @@ func (s *rssSampler) stop() {
 	s.timer.Stop()
 }
 
-// max is the greatest resident size known: the kernel's if the child outgrew the server, else what was sampled.
+// max returns the peak resident size: the kernel's value if the child outgrew the server, otherwise the sampled one.
 func (s *rssSampler) max(state *os.ProcessState) int64 {
 	ru, ok := state.SysUsage().(*syscall.Rusage)
 	if rss := int64(ru.Maxrss) << 10; ok && rss > s.own {

@@ -25,7 +25,7 @@ func pipe() (fds [2]int, err error) {
 
 func setPipeSize(int, int) int { return 0 }
 
-// No capacity is known here: never called.
+// It is never called, because the capacity is not known.
 func awaitReadable(syscall.RawConn, time.Duration) error { return errors.ErrUnsupported }
 
 // exitWatch has no portable form: the reaping itself waits, and a group that outlives its leader is killed only by a
@@ -47,7 +47,7 @@ func niceness() int {
 	return n
 }
 
-// rssSampler trusts the kernel's account.
+// rssSampler uses the kernel's value.
 type rssSampler struct{}
 
 func (*rssSampler) start(int) {}

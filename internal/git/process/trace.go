@@ -6,7 +6,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
-// beginSpan makes the command a part of the trace of the request that it works for, if that is traced.
+// beginSpan adds the command to the trace of its request, if that is traced.
 func (p *Process) beginSpan(ctx context.Context) {
 	if _, p.span = inflight.Trace(ctx, p.command.String()); p.span == nil {
 		return

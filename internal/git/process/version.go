@@ -21,7 +21,7 @@ func (v Version) Before(w Version) bool {
 	return cmp.Or(cmp.Compare(v[0], w[0]), cmp.Compare(v[1], w[1])) < 0
 }
 
-// versionTimeout bounds how long git may take to say its version.
+// versionTimeout is the time limit of git version.
 const versionTimeout = 5 * time.Second
 
 // VersionOf returns the version of a git program, before there is a Runner. The text is git's own, such as "2.47.3".
