@@ -75,7 +75,7 @@ type Options struct {
 	Groups  map[Class]string // group of Cgroups for each class
 	Metrics *Metrics         // may be nil
 	Log     *slog.Logger
-	Account func(*os.ProcessState) // called with each ended process; it must not block; may be nil
+	Account func(*os.ProcessState) // is called with each ended process, and must not block. It may be nil.
 }
 
 // Runner starts commands. It is safe for concurrent use.
