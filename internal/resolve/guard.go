@@ -26,7 +26,7 @@ const (
 	maxReply   = 16 << 20 // bytes in reply to one command, or to those of a pipeline
 )
 
-var errTooLong = errors.New("Redis sends more than was asked for")
+var errTooLong = errors.New("Redis: response too long")
 
 // Write implements net.Conn.
 func (g *guarded) Write(p []byte) (int, error) {
@@ -95,7 +95,7 @@ func (g *guarded) element(line []byte) error {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
-		return errors.New("Redis speaks another protocol")
+		return errors.New("Redis: invalid response")
 	}
 	switch line[0] {
 	case '$', '!', '=':
@@ -117,7 +117,7 @@ func (g *guarded) element(line []byte) error {
 			return errTooLong
 		}
 	default:
-		return errors.New("Redis speaks another protocol")
+		return errors.New("Redis: invalid response")
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func NewMetrics() *Metrics {
 		}, []string{"tier"}),
 		compute: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "packhorse_resolve_compute_seconds",
-			Help:    "Time of a batch of look-ups after misses in memory: Redis, the node, and repetitions because refs changed.",
+			Help:    "Time of look-ups after misses in memory: Redis, the node, and repetitions because refs changed.",
 			Buckets: []float64{2e-5, 5e-5, .0001, .00025, .0005, .001, .005, .025, .1, 1, 10},
 		}),
 		stale: prometheus.NewHistogram(prometheus.HistogramOpts{

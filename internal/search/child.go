@@ -25,8 +25,8 @@ const (
 	WorkIndex  Work = "index"
 )
 
-// child is a process of packhorse-search. It is niced, has a process group of its own, and is killed with its group. Its
-// standard error goes to the log.
+// child is a process of packhorse-search. It is niced, has a process group of its own, and is killed with its group.
+// Its standard error goes to the log.
 type child struct {
 	process *os.Process
 	stdin   *os.File // the ends of this process
@@ -128,7 +128,7 @@ func (c *child) readLog(r *os.File, log *slog.Logger) {
 	lines.Buffer(make([]byte, 4<<10), 64<<10)
 	for lines.Scan() {
 		text := lines.Text()
-		log.Debug("search process", "says", text)
+		log.Debug("search worker output", "output", text)
 		c.saying.Lock()
 		if strings.HasPrefix(text, "fatal error:") || strings.HasPrefix(text, "unexpected fault") ||
 			strings.HasPrefix(text, "panic:") || len(c.said) == 0 {

@@ -53,7 +53,7 @@ func (e *Engine) compareShards() {
 		if !idle || begun != r.jobs || len(r.indexed) == 0 || there[shardPrefix(r.path)] == (stock{r.shards, r.size}) {
 			continue // unchanged, or it changed meanwhile
 		}
-		e.log.Warn("a part of the search index is not as it was written; its repository is indexed anew", "repository",
+		e.log.Warn("index shards have changed or are missing; their repository is indexed again", "repository",
 			r.path.String())
 		if err := e.dropShards(r.path); err != nil {
 			e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)

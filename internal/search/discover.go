@@ -53,7 +53,7 @@ func (e *Engine) discover() {
 			e.forgetOthers(there)
 		} else if err.Error() != complaint && e.ctx.Err() == nil {
 			complaint = err.Error()
-			e.log.Warn("cannot list all repositories to index; it is tried again and again", "error", err)
+			e.log.Warn("cannot list all repositories to index; trying again", "error", err)
 		}
 		if now.end == nil || now.n >= maxWatches && len(fresh) > 0 && err == nil {
 			if now.end != nil {
@@ -117,7 +117,7 @@ func (e *Engine) watch(ctx context.Context, paths []git.RepoPath) {
 			case full:
 				wait = max(wait, fault.RetryAfter(err))
 			default:
-				e.log.Warn("the watch over repositories to index has ended; it is tried again", "error", err, "in", wait.String())
+				e.log.Warn("watch of repositories to index ended; trying again", "error", err, "in", wait.String())
 			}
 			if !e.lookInstead(ctx, paths, wait) {
 				return

@@ -28,7 +28,7 @@ type Options struct {
 	IndexMemory  int64 // heap limit of an indexing process in bytes
 	SearchNice   int
 	IndexNice    int
-	Ctags        string // program; empty means no symbols
+	Ctags        string // path of universal-ctags; empty means no symbols
 
 	Delay    time.Duration // time before the first process is started
 	Debounce time.Duration // minimum time from a change to its index
@@ -39,7 +39,8 @@ type Options struct {
 
 	Log     *slog.Logger
 	Metrics *Metrics
-	Account func(*os.ProcessState) // called with each process that has ended; must not block; may be nil
+	// Account is called with each process that has ended. It must not block. Nil means that none is called.
+	Account func(*os.ProcessState)
 }
 
 // Engine indexes the repositories of a source and searches them. It is a Searcher.
@@ -70,7 +71,7 @@ type Engine struct {
 	candidates    []git.RepoPath       // both
 	ids           []uint32             // their numbers; zero without an index
 	jobs          map[*repository]*job // running jobs
-	// that were indexed first, and so many shards of them are not searched yet; see load.go
+	// number of shards of repositories with a first index that is not loaded yet; see load.go
 	unloaded  map[*repository]int
 	queues    [lanes]waiting
 	unwatched int // repositories
@@ -88,7 +89,7 @@ type repository struct {
 	shards  int
 	size    int64 // size of its shards in bytes
 	jobs    int   // number of started jobs
-	// number of files that are found by name only; a file that changed since the last full index may count twice
+	// number of files that are found by name only. A file that changed since the last full index may count twice.
 	namesOnly int
 	deltas    int              // number of deltas
 	current   []Head           // current branches
@@ -103,7 +104,7 @@ type repository struct {
 	again     time.Time        // time of the next attempt
 	err       string           // last error
 	big       bool             // too large for the fast lane
-	died      bool             // the process did, the last time
+	died      bool             // its last job ended with the death of the process
 	plain     bool             // index without symbols, because the indexing process crashed with them
 	rebuild   bool             // its shards cannot be extended, or have no symbols
 }
@@ -125,7 +126,7 @@ func New(o Options) *Engine {
 			nice: o.SearchNice, log: o.Log, account: o.Account},
 		build: o.Build, died: e.searcherDied,
 	}
-	e.why = "the index is being opened; try again in a moment"
+	e.why = "the search index is being opened; try again in a moment"
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.running.Go(e.run)
 	return e
@@ -162,7 +163,7 @@ func (e *Engine) run() {
 		if e.ctx.Err() != nil {
 			return
 		}
-		e.say("the index cannot be used; the server's log says why")
+		e.say("the search index cannot be opened: see the server's log")
 		e.log.Warn("search index cannot be opened; searches are refused until then", "dir", e.o.Dir,
 			"error", err)
 		if !e.sleep(retryDir) {
@@ -247,11 +248,11 @@ func (e *Engine) takeStock() error {
 		r := e.byID[group[0].Id]
 		reason := unsound(group)
 		if reason == "" && (r == nil || r.path.String() != group[0].Repository) {
-			reason = "it belongs to no repository"
+			reason = "its repository does not exist"
 		}
 		if reason == "" {
 			if seal, err := e.sealOf(names(group)); err != nil || seal != r.seal {
-				reason = "its making was cut off, or somebody has changed it"
+				reason = "it is incomplete, or was changed after it was written"
 			}
 		}
 		if reason == "" {
@@ -262,7 +263,7 @@ func (e *Engine) takeStock() error {
 			}
 			continue
 		}
-		e.log.Warn("a part of the search index is removed; it is made anew if its repository is still there", "file",
+		e.log.Warn("index shards removed; their repository is indexed again if it still exists", "file",
 			group[0].File, "reason", reason)
 		for i := len(group) - 1; i >= 0; i-- {
 			if err := e.removeShard(group[i].File); err != nil {
@@ -299,9 +300,9 @@ func unsound(group []*workerv1.Shard) string {
 		case s.Error != "":
 			return s.Error
 		case s.Id != group[0].Id || s.Repository != group[0].Repository || !sameBranches(s.Branches, group[0].Branches):
-			return "its parts do not belong together"
+			return "its shards are from different jobs"
 		case i >= 100_000 || s.File != shardGroup(s.File)+pad(i)+".zoekt":
-			return "a part is missing"
+			return "a shard is missing"
 		}
 	}
 	return ""
@@ -330,9 +331,9 @@ func (e *Engine) searcherDied() {
 		if s.Error == "" {
 			continue
 		}
-		e.log.Warn("a part of the search index is broken; its repository is indexed anew", "file", s.File, "error", s.Error)
+		e.log.Warn("index shard is damaged; its repository is indexed again", "file", s.File, "error", s.Error)
 		if err := e.removeBroken(s.File); err != nil {
-			e.log.Warn("cannot remove a part of the search index", "error", err)
+			e.log.Warn("cannot remove a damaged index shard", "error", err)
 		}
 	}
 }

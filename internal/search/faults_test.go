@@ -72,7 +72,7 @@ func TestSearcherIsKilled(t *testing.T) {
 	}
 	eventually(t, "the death is known", func() bool { return e.Status(nil).Deaths == 1 })
 	await(t, e, "needle", has(1))
-	if n := strings.Count(said.String(), "the search index is open"); n != 2 {
+	if n := strings.Count(said.String(), "search index is open"); n != 2 {
 		t.Errorf("it is said %d times that searches are answered", n)
 	}
 }

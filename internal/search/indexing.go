@@ -46,7 +46,7 @@ func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing
 		}
 		// It ended while it waited. The repository is not the cause.
 		e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()
-		e.log.Warn("a process that waited for something to index has ended; another one takes its place", "error",
+		e.log.Warn("idle index worker ended; another one is started", "error",
 			x.crash(err))
 	}
 	c, err := startChild(e.indexSpec)

@@ -46,7 +46,7 @@ func (e *Engine) index(r *repository, l lane) {
 	}
 	if e.settle(ctx, r, task, run, report, err) {
 		if err := e.secure(task.Id, report.Shards, e.namesOnly(r)); err != nil {
-			e.log.Warn("it is not certain that a part of the search index is on the disk: it is made anew at the next start",
+			e.log.Warn("index shards may not be on disk; their repository is indexed again at the next start",
 				"repository", r.path.String(), "error", err)
 		}
 	}
@@ -210,8 +210,8 @@ func (e *Engine) clean(r *repository) {
 }
 
 // retry schedules a repository again after a failure. If the process crashed while it renamed its files, they are
-// inconsistent, so none is kept. After a second crash the index is made without symbols, because ctags parses untrusted
-// files.
+// inconsistent, so all are removed. After a second crash the index is made without symbols, because ctags parses
+// untrusted files.
 func (e *Engine) retry(r *repository, err error, took time.Duration) {
 	if errors.Is(err, errDied) {
 		e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()

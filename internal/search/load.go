@@ -10,10 +10,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// The searching process watches the directory of shards and loads new ones after a moment. This takes longer on a busy
-// machine, and up to a minute for a change between its first scan and the start of its watch. A new index is therefore
-// used only when that process reports all of it as loaded: until then the repository is searched without an index,
-// because an empty result would be wrong. Meanwhile an updated index returns results of the old commit, and says so.
+// The search worker watches the directory of shards and loads new ones after a moment. This takes longer on a busy
+// machine. A change between its first scan and the start of its watch takes up to a minute. A new index is therefore
+// used only when the worker reports that all its shards are loaded. Until then the repository is searched without an
+// index, because an empty result would be wrong. An updated index returns results of the old commit meanwhile, and the
+// results have that commit.
 
 const (
 	firstLoadCheck = 10 * time.Millisecond
@@ -68,7 +69,7 @@ func (e *Engine) awaitLoads() {
 	}
 }
 
-// checkLoads asks the searching process which missing shards it has loaded, and reports whether any is still missing.
+// checkLoads asks the search worker which missing shards it has loaded, and reports whether any is still missing.
 func (e *Engine) checkLoads() bool {
 	var set ipc.Set
 	e.mu.Lock()
@@ -102,7 +103,7 @@ func (e *Engine) checkLoads() bool {
 	return len(e.unloaded) > 0
 }
 
-// poke makes the searching process scan the directory. If this fails, the process scans every minute.
+// poke makes the search worker scan the directory. If this fails, the process scans every minute.
 func (e *Engine) poke() {
 	name := filepath.Join(e.shards(), pokeFile)
 	if f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o600); err == nil {

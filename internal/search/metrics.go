@@ -26,42 +26,43 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_search_total", Help: "Searches, by result: ok, or the kind of error.",
 		}, []string{"result"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_search_seconds", Help: "Time of searches, with the time in which clients took the results.",
+			Name:    "packhorse_search_seconds",
+			Help:    "Duration of searches, including the time that clients need to read the results.",
 			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30},
 		}),
 		linkSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "packhorse_search_link_seconds",
-			Help:    "Of searches, the time of asking the process that searches and of having its results, without its own.",
+			Help:    "Time of searches in the protocol with the search worker, without the worker's own time.",
 			Buckets: []float64{.00003, .0001, .0003, .001, .003, .01, .03, .1, 1},
 		}),
 		results: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_results_total",
 			Help: "Results of searches: files and repositories."}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_result_bytes_total",
-			Help: "Bytes of results, as the searching process wrote them."}),
+			Help: "Bytes of results from the search worker."}),
 		jobs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_search_index_jobs_total",
 			Help: "Jobs that index a repository: kind full, delta or compact (a rebuild of a slow index); result ok, " +
 				"failed, rebuild (has to be repeated as a full job, without a job beside it), cancelled.",
 		}, []string{"kind", "result"}),
 		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "packhorse_search_index_seconds", Help: "Time of jobs that index.",
+			Name: "packhorse_search_index_seconds", Help: "Duration of indexing jobs.",
 			Buckets: []float64{.03, .1, .3, 1, 3, 10, 30, 100, 300, 1000},
 		}, []string{"kind"}),
 		documents: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_indexed_files_total",
-			Help: "Files that were indexed."}),
+			Help: "Indexed files."}),
 		documentBytes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_search_indexed_bytes_total", Help: "Bytes of files that were indexed.",
+			Name: "packhorse_search_indexed_bytes_total", Help: "Bytes of indexed files.",
 		}),
 		freshSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "packhorse_search_freshness_seconds",
-			Help:    "Time from a change of a repository that was indexed before to the index that has it.",
+			Help:    "Time from a change of an indexed repository to its new index.",
 			Buckets: []float64{.1, .3, 1, 2, 5, 10, 30, 100, 300, 1000},
 		}),
 		deaths: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_search_process_deaths_total",
-			Help: "Processes that ended and should not have, by work: search, index.",
+			Help: "Worker processes that ended unexpectedly, by work: search, index.",
 		}, []string{"work"}),
-		running: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_search_running", Help: "Searches that run."}),
+		running: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_search_running", Help: "Running searches."}),
 		unwatched: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_search_unwatched_repositories",
 			Help: "Repositories that are checked at intervals, because their node has reached its limit of watched ones."}),
 	}

@@ -155,8 +155,8 @@ func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories [
 		return fmt.Sprintf("The branch or tag %q of %s is not indexed, and was not searched. Searches see what HEAD "+
 			"names, and what index.branches lists.", n.Pattern, strings.Join(exists, ", "))
 	case indexed == 0 && more:
-		return fmt.Sprintf("No repository has the branch %q in its index; of the first %d that were looked at, none has "+
-			"such a branch or tag.", n.Pattern, asked)
+		return fmt.Sprintf("No repository has the branch %q in its index. The first %d repositories that were checked do "+
+			"not have such a branch or tag.", n.Pattern, asked)
 	case indexed == 0:
 		return fmt.Sprintf("No repository that was searched has a branch or tag %q.", n.Pattern)
 	}

@@ -84,7 +84,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	s.Link = max(0, time.Since(asked)-s.Index-sunk) // zero if the process worked while sink took results
 	e.metrics.linkSeconds.Observe(s.Link.Seconds())
 	if end.Crashed {
-		e.log.Warn("a part of the index could not be searched", "query", request.Query.Text)
+		e.log.Warn("some index shards could not be searched", "query", request.Query.Text)
 	}
 	s.Limited, s.TimedOut = end.Limited || end.Crashed, end.TimedOut || !whole
 	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories), e.indexed(set, ask.Repositories != nil)

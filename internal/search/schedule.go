@@ -291,7 +291,8 @@ func (e *Engine) look(r *repository) {
 		wait := backoff(&r.unseen)
 		e.enqueue(r, laneLook, r.seen.Add(wait))
 		e.mu.Unlock()
-		e.log.Log(e.ctx, level, "a repository to index could not be looked at", "repository", r.path.String(), "error", err,
+		e.log.Log(e.ctx, level, "cannot read the branches of a repository to index", "repository", r.path.String(), "error",
+			err,
 			"in", wait.String())
 		return
 	}
@@ -299,7 +300,7 @@ func (e *Engine) look(r *repository) {
 		r.unseen, r.err = 0, ""
 	}
 	if r.incarnation != version.Incarnation && r.id != 0 {
-		e.anew(r)
+		e.renumber(r)
 	}
 	r.incarnation, r.version, r.current, r.looked = version.Incarnation, version, heads, true
 	e.judge(r)
@@ -415,8 +416,8 @@ func (e *Engine) deltaFits(r *repository, want []*workerv1.Branch) bool {
 		r.deltas < 2*e.o.Deltas
 }
 
-// anew assigns a new number to a repository that replaced another one. The caller holds e.mu.
-func (e *Engine) anew(r *repository) {
+// renumber assigns a new number to a repository that replaced another one. The caller holds e.mu.
+func (e *Engine) renumber(r *repository) {
 	e.stale = true
 	delete(e.byID, r.id)
 	if err := e.catalogue.remove(r.id); err != nil {
@@ -440,7 +441,7 @@ func (e *Engine) forget(r *repository) {
 		return
 	}
 	if r.id != 0 {
-		e.anew(r)
+		e.renumber(r)
 	} else if err := e.dropShards(r.path); err != nil {
 		e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
 	}
@@ -473,5 +474,5 @@ func (e *Engine) failed(r *repository, err error, took time.Duration) {
 	wait := max(backoff(&r.failed), took.Round(time.Second))
 	r.again = time.Now().Add(wait)
 	e.enqueue(r, laneSlow, r.again)
-	e.log.Warn("a repository could not be indexed", "repository", r.path.String(), "error", err, "in", wait.String())
+	e.log.Warn("cannot index a repository", "repository", r.path.String(), "error", err, "in", wait.String())
 }

@@ -1,5 +1,5 @@
-// Package search searches the code in the repositories of a server. It keeps an index of each, runs child processes
-// that search them, and reports the freshness of every result.
+// Package search searches the code in the repositories of a server. It indexes each repository, runs the worker
+// processes (packhorse-search) that index and search, and reports the freshness of every result.
 package search
 
 import (
@@ -40,79 +40,77 @@ func Each(may func(git.RepoPath) bool) Readable {
 type Batch struct {
 	// JSON has the results in the request's format as elements of an array, separated by commas.
 	JSON    []byte
-	Results int // how many these are
-	Matches int // in them
+	Results int
+	Matches int
 }
 
-// Sink takes what a search finds, one call at a time. An error ends the search.
+// Sink receives the results of a search, one call at a time. An error ends the search.
 type Sink interface {
 	Matches(Batch) error
 	Progress(Summary) error
 }
 
-// Summary is what became of a search so far.
+// Summary describes the progress of a search, or its end.
 type Summary struct {
 	Done     bool
 	Results  int // files, or repositories
 	Matches  int
-	Limited  bool // what was searched has, or may have, more results than were given
-	TimedOut bool // or it could not be found out in time which repositories the caller may read
+	Limited  bool // there are, or may be, more results
+	TimedOut bool // the time ended, or access to some repositories could not be determined in time
 	Elapsed  time.Duration
-	Index    time.Duration // of it, the time of the process that searches itself
-	Link     time.Duration // and of asking that process and having its results, without the time that Sink took
-	// that were searched and have results, in the order of their paths; at the end of a search only
+	Index    time.Duration // part of Elapsed: the time of the search worker
+	Link     time.Duration // part of Elapsed: the protocol with the worker, without the time of Sink
+	// repositories with results, in the order of their paths; set at the end of a search
 	Repositories []Freshness
-	Searched     int      // repositories
+	Searched     int      // number of searched repositories
 	Unindexed    []string // repositories that were searched without an index
-	// repositories that were not searched: without an index, and more than may be searched without
-	Missing []string
-	Notices []Notice // what the query asked for that was not searched; at the end of a search only
+	Missing      []string // repositories that were not searched, because too many have no index
+	Notices      []Notice // parts of the query that were not searched; set at the end of a search
 }
 
-// Notice says what of a query was not searched, and why.
+// Notice names a part of a query that was not searched, with the reason.
 type Notice struct {
 	Reason  string `json:"reason"` // "branch", "filter" or "files"
 	Message string `json:"message"`
 }
 
-// Freshness says what of a repository was searched.
+// Freshness describes the searched commit of a repository.
 type Freshness struct {
-	Repository string `json:"repository"` // its wire.Name
-	Indexed    string `json:"indexed"`    // commit; empty: it was searched without an index, at Current
-	// commit that the branch is at; empty: it has just changed, and could not be found out in time
-	Current string `json:"current"`
-	Lag     int    `json:"lag"`             // commits that Current has and Indexed has not; -1: it could not be counted
-	Branch  string `json:"branch"`          // short name
-	Error   string `json:"error,omitempty"` // why it is not indexed
+	Repository string `json:"repository"`      // its schema.Name
+	Indexed    string `json:"indexed"`         // searched commit; empty: Current was searched without an index
+	Current    string `json:"current"`         // tip of the branch; empty: it has just changed, and is unknown
+	Lag        int    `json:"lag"`             // number of commits in Current that Indexed does not have; -1: unknown
+	Branch     string `json:"branch"`          // short name
+	Error      string `json:"error,omitempty"` // reason for a missing or old index
 }
 
-// Status is what an index has, and what is left to do.
+// Status is the progress of an index. Counts are numbers of repositories, unless stated otherwise.
 type Status struct {
-	Searching bool   `json:"searching"`       // the process that searches runs
-	Error     string `json:"error,omitempty"` // why there is no index, or no process
-	// every repository is known, and has an index if it has anything to index
+	Searching bool   `json:"searching"`       // the search worker runs
+	Error     string `json:"error,omitempty"` // reason for a missing index or worker
+	// all repositories are known, and all that are not empty are indexed
 	Complete     bool           `json:"complete"`
 	Repositories int            `json:"repositories"`
-	Fresh        int            `json:"fresh"`   // have an index that has all
-	Behind       int            `json:"behind"`  // have one, and have changed
-	Waiting      int            `json:"waiting"` // have none yet
-	Empty        int            `json:"empty"`   // have nothing to index
-	Failed       int            `json:"failed"`  // of Behind and Waiting: the last try failed
-	Shards       int            `json:"shards"`  // files of the index
-	Deaths       int            `json:"deaths"`  // of processes that search
-	Jobs         []Job          `json:"jobs"`    // that run
+	Fresh        int            `json:"fresh"`   // with a current index
+	Behind       int            `json:"behind"`  // changed since they were indexed
+	Waiting      int            `json:"waiting"` // not indexed yet
+	Empty        int            `json:"empty"`   // without content
+	Failed       int            `json:"failed"`  // of Behind and Waiting: the last job failed
+	Shards       int            `json:"shards"`  // number of index files
+	Deaths       int            `json:"deaths"`  // number of search workers that ended unexpectedly
+	Jobs         []Job          `json:"jobs"`    // running jobs
 	Failures     []IndexFailure `json:"failures"`
 }
 
-// Job is one that indexes.
+// Job is a running indexing job.
 type Job struct {
 	Repository string  `json:"repository"`
-	Kind       string  `json:"kind"` // full, delta, or anew, of an index that has become slow
+	Kind       string  `json:"kind"` // full, delta, or compact (the rebuild of an index that has become slow)
 	Seconds    float64 `json:"seconds"`
-	Files      int64   `json:"files"` // given to it so far
+	Files      int64   `json:"files"` // number of files sent to it so far
 }
 
-// IndexFailure says why a repository is not indexed.
+// IndexFailure is the error of the last job of a repository.
 type IndexFailure struct {
 	Repository string `json:"repository"`
 	Error      string `json:"error"`
@@ -120,35 +118,35 @@ type IndexFailure struct {
 
 // Searcher searches. Safe for concurrent use.
 type Searcher interface {
-	// Search gives results to sink until there are no more, the limit or the time is reached, or ctx ends; what it was,
-	// the summary says. Errors: Invalid for what cannot be searched for, Unavailable while no search process runs,
+	// Search sends results to sink until all are found, the limit or the timeout is reached, or ctx ends. The summary
+	// has the reason. Errors: Invalid for a query that cannot be searched for, Unavailable while no search worker runs,
 	// Exhausted.
 	Search(ctx context.Context, request Request, sink Sink) (Summary, error)
 }
 
-// Visitor is who searches, as pages and APIs see them. Not safe for concurrent use.
+// Visitor is the caller of a search, as pages and APIs see it. Not safe for concurrent use.
 type Visitor interface {
-	Name() string     // empty: nobody knows who it is
-	Reader() Readable // nil: all
-	// Note adds to the request's line in the log.
+	Name() string     // empty: anonymous
+	Reader() Readable // nil: all repositories
+	// Note adds fields to the request's line in the log.
 	Note(attrs ...slog.Attr)
-	// Failed notes an error that the answer, whole as it is, tells the client. The request counts as failed.
+	// Failed records an error that a complete response reports to the client. The request counts as failed.
 	Failed(err error)
 }
 
-// Source is where repositories and their content come from: the node in this process, or nodes elsewhere. Safe for
-// concurrent use.
+// Source provides repositories and their content: the node in this process, or nodes in others. Safe for concurrent
+// use.
 type Source interface {
-	// Repositories gives the paths of all repositories; with an error, of those that could be found out.
+	// Repositories yields the paths of all repositories. After an error, some may be missing.
 	Repositories(ctx context.Context, each func(git.RepoPath) error) error
-	// Heads tells where branches are, by their full names or HEAD; NotFound in its place for one that does not exist.
+	// Heads returns the tips of branches, which are full names or HEAD. A missing branch has the error NotFound.
 	Heads(ctx context.Context, repository git.RepoPath, branches []string) ([]Head, git.Version, error)
-	// Watch tells of each change of a repository's refs until ctx ends or send fails. It begins with one call for each
-	// repository. gone: there is no such repository (any more).
+	// Watch reports each change of a repository's refs until ctx ends or send fails. It begins with one call for each
+	// repository. gone means that the repository does not exist.
 	Watch(ctx context.Context, repositories []git.RepoPath,
 		send func(path git.RepoPath, version git.Version, gone bool) error) error
-	// Files gives the files of a commit in the order of their paths: with a base, another commit, only what differs
-	// between them. Content is cut off where it is longer than limit bytes: such a file has none.
+	// Files yields the files of a commit in the order of their paths. With a base, another commit, it yields only the
+	// differences. Files of more than limit bytes have no content.
 	Files(ctx context.Context, repository git.RepoPath, commit, base git.ObjectID, limit int64,
 		send func(File) error) error
 	// Behind counts the commits that new reaches and old does not, up to limit.
@@ -157,7 +155,7 @@ type Source interface {
 	Grep(ctx context.Context, repository git.RepoPath, commit git.ObjectID, g Grep, send func(Hit) error) error
 }
 
-// Head is where a branch is.
+// Head is the tip of a branch.
 type Head struct {
 	Name   string // full name of the ref
 	Commit git.ObjectID
@@ -170,16 +168,16 @@ type File struct {
 	Mode    uint32 // as in the tree
 	ID      git.ObjectID
 	Size    int64
-	Content []byte // nil: the file is too large, no blob, or gone
-	Gone    bool   // with a base: the commit does not have it
+	Content []byte // nil for a file that is too large, not a blob, or gone
+	Gone    bool   // the base has it, and the commit does not
 }
 
-// Grep is what git grep looks for.
+// Grep is a search by git grep.
 type Grep struct {
 	Pattern    string
 	Regexp     bool // POSIX extended; else a fixed string
 	IgnoreCase bool
-	Limit      int // lines
+	Limit      int // maximum number of lines
 }
 
 // Hit is a line that git grep found.

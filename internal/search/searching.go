@@ -19,28 +19,28 @@ import (
 const (
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = 30 * time.Second
-	// steady is how long a process has to live for its end to count as the first one again.
+	// steady is the lifetime of a worker after which the backoff starts again.
 	steady = time.Minute
-	// maxIdle is how many sockets to the process are kept open while nobody uses them.
+	// maxIdle is the maximum number of idle sockets to the worker.
 	maxIdle = 32
 )
 
-// searching keeps one process that searches running.
+// searching keeps one search worker running.
 type searching struct {
 	spec  childSpec
 	build ipc.Build // of this program
-	died  func()    // is told each time that the process has ended by itself
+	died  func()    // called when a worker has ended unexpectedly
 	ready chan struct{}
 
 	mu      sync.Mutex
-	control *net.UnixConn // nil: it does not run, or has not loaded its shards
-	life    int           // counts processes
+	control *net.UnixConn // nil if the worker does not run, or has not loaded its shards
+	life    int           // number of workers so far
 	idle    []*conversation
 	deaths  int
-	why     string // it does not run
+	why     string // reason for a missing worker
 }
 
-// conversation is one socket to the process.
+// conversation is one socket to the worker.
 type conversation struct {
 	net.Conn
 	r    *bufio.Reader
@@ -48,7 +48,7 @@ type conversation struct {
 	life int
 }
 
-// run starts the process again and again until ctx ends.
+// run starts a worker whenever the last one has ended, until ctx ends.
 func (s *searching) run(ctx context.Context) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
@@ -64,7 +64,7 @@ func (s *searching) run(ctx context.Context) {
 		s.deaths++
 		s.why = err.Error()
 		s.mu.Unlock()
-		s.spec.log.Warn("the process that searches has ended; another one is started", "error", err, "after",
+		s.spec.log.Warn("search worker ended; another one is started", "error", err, "after",
 			time.Since(began).Round(time.Millisecond).String(), "in", backoff.String())
 		s.died()
 		select {
@@ -75,7 +75,7 @@ func (s *searching) run(ctx context.Context) {
 	}
 }
 
-// once starts the process and waits for its end, which is an error always.
+// once starts a worker and waits for its end. It always returns an error.
 func (s *searching) once(ctx context.Context) error {
 	ours, theirs, err := socketPair()
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *searching) once(ctx context.Context) error {
 func (s *searching) begin(control *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.spec.log.Info("the search index is open: searches are answered")
+	s.spec.log.Info("search index is open")
 	s.control, s.why = control, ""
 	s.life++
 	if s.ready != nil {
@@ -135,7 +135,7 @@ func (s *searching) end() {
 	}
 }
 
-// socketPair makes a socket with two ends, one as a connection. No process inherits them by chance.
+// socketPair returns the two ends of a socket, the first as a connection. Child processes do not inherit them.
 func socketPair() (*net.UnixConn, *os.File, error) {
 	fds, err := pairOfSockets()
 	if err != nil {
@@ -152,11 +152,11 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 }
 
 func (s *searching) unavailable() error {
-	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the search process is starting; try again")
+	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the search worker is starting; try again")
 }
 
-// take gives a socket to the process.
-func (s *searching) take() (*conversation, error) {
+// connect returns an idle socket to the worker, or a new one.
+func (s *searching) connect() (*conversation, error) {
 	s.mu.Lock()
 	control, life := s.control, s.life
 	if n := len(s.idle); n > 0 {
@@ -171,7 +171,7 @@ func (s *searching) take() (*conversation, error) {
 	}
 	ours, theirs, err := socketPair()
 	if err != nil {
-		return nil, fault.Wrap(fault.Unavailable, "cannot reach the search process", err)
+		return nil, fault.Wrap(fault.Unavailable, "cannot reach the search worker", err)
 	}
 	defer theirs.Close()
 	if _, _, err := control.WriteMsgUnix([]byte{1}, unix.UnixRights(int(theirs.Fd())), nil); err != nil {
@@ -181,15 +181,13 @@ func (s *searching) take() (*conversation, error) {
 	return &conversation{Conn: ours, r: bufio.NewReaderSize(ours, 64<<10), w: bufio.NewWriter(ours), life: life}, nil
 }
 
-// give takes a socket back on which nothing is under way.
-func (s *searching) give(c *conversation) {
+// release keeps a socket without a running request for later, or closes it.
+func (s *searching) release(c *conversation) {
 	s.mu.Lock()
-	if keep := c.life == s.life && s.control != nil && len(s.idle) < maxIdle; keep {
+	defer s.mu.Unlock()
+	if c.life == s.life && s.control != nil && len(s.idle) < maxIdle {
 		s.idle = append(s.idle, c)
-		c = nil
-	}
-	s.mu.Unlock()
-	if c != nil {
+	} else {
 		c.Close()
 	}
 }
@@ -197,14 +195,14 @@ func (s *searching) give(c *conversation) {
 // ask sends a request to the search worker and calls each for every batch of results.
 func (s *searching) ask(ctx context.Context, request *workerv1.SearchRequest,
 	each func(Batch) error) (*workerv1.SearchEnd, error) {
-	c, err := s.take()
+	c, err := s.connect()
 	if err != nil {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	end, err := c.ask(request, each)
 	if whole := stop(); err == nil && whole {
-		s.give(c)
+		s.release(c)
 	} else {
 		c.Close()
 	}
@@ -246,8 +244,8 @@ func endError(end *workerv1.SearchEnd) error {
 	}
 }
 
-// lost is what a search fails with whose process has gone.
+// lost returns the error of a search whose worker has ended.
 func lost(err error) error {
-	return &fault.Error{Kind: fault.Unavailable, Msg: "the search process ended during the search; try again",
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the search worker ended during the search; try again",
 		RetryAfter: fault.RetrySoon, Err: err}
 }

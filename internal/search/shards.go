@@ -19,14 +19,14 @@ func (e *Engine) shards() string { return filepath.Join(e.o.Dir, "shards") }
 // pad writes the number of a shard as zoekt does.
 func pad(i int) string { return fmt.Sprintf("%05d", i) }
 
-// isShardOf tells whether a name begins so, and goes on with numbers.
+// isShardOf reports whether a name is the prefix, numbers, and ".zoekt".
 func isShardOf(name, prefix string) bool {
 	rest, ok := strings.CutPrefix(name, prefix)
 	rest, shard := strings.CutSuffix(rest, ".zoekt")
 	return ok && shard && strings.Trim(rest, "0123456789.") == ""
 }
 
-// shardPrefix is what zoekt names the shards of a repository after.
+// shardPrefix returns the start of the names that zoekt gives to the shards of a repository.
 func shardPrefix(path git.RepoPath) string {
 	name := url.QueryEscape(path.String())
 	if len(name) > 200 {
@@ -39,7 +39,7 @@ func shardPrefix(path git.RepoPath) string {
 // dropShards removes all shards of a repository.
 func (e *Engine) dropShards(path git.RepoPath) error { return e.removeShards(shardPrefix(path) + "_v") }
 
-// removeShards removes the shards whose names begin so, and go on with a version and a number; the last one first.
+// removeShards removes the shards with a prefix (isShardOf), the last one first.
 func (e *Engine) removeShards(prefix string) error {
 	entries, err := os.ReadDir(e.shards()) // in the order of names
 	if err != nil {
@@ -57,17 +57,17 @@ func (e *Engine) removeShards(prefix string) error {
 	return nil
 }
 
-// removeShard removes a file of the index, and what belongs to it.
+// removeShard removes a shard with its metadata file.
 func (e *Engine) removeShard(name string) error {
 	if name != filepath.Base(name) {
-		return fmt.Errorf("%q is no file of the index", name)
+		return fmt.Errorf("%q is not the name of an index shard", name)
 	}
 	err := os.Remove(filepath.Join(e.shards(), name))
 	os.Remove(filepath.Join(e.shards(), name+".meta"))
 	return err
 }
 
-// sweep removes what killed processes left behind. No process that indexes runs.
+// sweep removes the remains of killed workers. No index worker runs.
 func (e *Engine) sweep() {
 	entries, err := os.ReadDir(e.shards())
 	if err != nil {

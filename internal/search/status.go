@@ -10,18 +10,18 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// maxFailures is how many failures a Status tells of.
+// maxFailures is the maximum number of failures in a Status.
 const maxFailures = 100
 
-// Status tells how far the index is. Readable are the repositories that may be known of; nil: all.
+// Status returns the progress of the index. It covers only readable repositories. Nil means all.
 func (e *Engine) Status(readable Readable) Status {
 	may := e.settled(readable)
 	s := Status{Jobs: []Job{}, Failures: []IndexFailure{}}
 	e.searching.mu.Lock()
 	s.Searching, s.Deaths, s.Error = e.searching.control != nil, e.searching.deaths, e.searching.why
 	e.searching.mu.Unlock()
-	if s.Error != "" && may != nil { // what the process said last may name any repository
-		s.Error = "the process that searches has ended; another one is started"
+	if s.Error != "" && may != nil { // the output of the process may name any repository
+		s.Error = "search worker ended; another one is started"
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,7 +87,7 @@ func (r *repository) state() string {
 	return stateFresh
 }
 
-// Searched lists the repositories that are searched, in any order: those with anything in them.
+// Searched returns the non-empty repositories, in any order.
 func (e *Engine) Searched() []git.RepoPath {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -100,20 +100,20 @@ func (e *Engine) Searched() []git.RepoPath {
 	return list
 }
 
-// Collectors lists what the index has, for registration as metrics.
+// Collectors returns metrics of the index to register.
 func (e *Engine) Collectors() []prometheus.Collector {
 	gauge := func(name, help string, labels prometheus.Labels, value func(Status) int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
 			func() float64 { return float64(value(e.Status(nil))) })
 	}
 	list := []prometheus.Collector{
-		gauge("packhorse_search_up", "1 while the process that searches runs.", nil, func(s Status) int {
+		gauge("packhorse_search_up", "Whether the search worker runs: 1, or 0.", nil, func(s Status) int {
 			if s.Searching {
 				return 1
 			}
 			return 0
 		}),
-		gauge("packhorse_search_shards", "Files of the index.", nil, func(s Status) int { return s.Shards }),
+		gauge("packhorse_search_shards", "Index shards.", nil, func(s Status) int { return s.Shards }),
 	}
 	for state, value := range map[string]func(Status) int{
 		stateFresh: func(s Status) int { return s.Fresh }, stateBehind: func(s Status) int { return s.Behind },
@@ -121,8 +121,8 @@ func (e *Engine) Collectors() []prometheus.Collector {
 		"failed": func(s Status) int { return s.Failed },
 	} {
 		list = append(list, gauge("packhorse_search_repositories",
-			"Repositories by state: fresh, behind, waiting (no index yet), empty (nothing to index); and failed, of behind "+
-				"and waiting.",
+			"Repositories by state: fresh, behind, waiting (no index yet), empty (nothing to index). State failed counts "+
+				"those of behind and waiting whose last job failed.",
 			prometheus.Labels{"state": state}, value))
 	}
 	return list

@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// maxUnindexed is how many repositories without an index one search may search, and grepTime how long it may take for
-	// that.
+	// maxUnindexed is the maximum number of repositories without an index in one search, and grepTime the time limit for
+	// all of them.
 	maxUnindexed = 20
 	grepTime     = 10 * time.Second
-	// grepLines bounds the lines that are found in one such repository.
+	// grepLines is the maximum number of lines found in one of them.
 	grepLines = 1000
-	// maxMissing bounds the names of repositories that a summary has.
+	// maxMissing is the maximum number of missing repositories in a summary.
 	maxMissing = 1000
 )
 
-// condition is one that a name has to hold to, or may not.
+// condition is a pattern that a name has to match, or, if not is set, must not match.
 type condition struct {
 	re    *regexp.Regexp
-	names map[string]bool // without a final ".git"; in place of re
+	names map[string]bool // names without a final ".git", instead of re
 	not   bool
 }
 
@@ -39,16 +39,16 @@ func (c *condition) holds(name string) bool {
 	return c.re.MatchString(name) != c.not
 }
 
-// grepping is a query as git grep can answer it: one pattern, and conditions for repositories and paths.
+// grepping is a query for git grep: one pattern, and conditions for repositories and paths.
 type grepping struct {
-	repos, paths []condition // repositories: without a final ".git"
+	repos, paths []condition // those for repositories: of names without a final ".git"
 	grep         Grep
-	find         *regexp.Regexp // what grep looks for
-	possible     bool
+	find         *regexp.Regexp // the pattern of grep
+	possible     bool           // git grep can answer the query
 }
 
-// newGrepping takes apart a query. Conditions for repositories are found in any query, so that others are not told of
-// as missing.
+// newGrepping converts a query. It finds conditions for repositories in any query, so that other repositories are not
+// reported as missing.
 func newGrepping(q *query.Query) (g grepping) {
 	g.possible = true
 	if q.Root == nil {
@@ -105,7 +105,7 @@ func (g *grepping) take(n *query.Node, not bool) {
 	}
 }
 
-// isPOSIX tells whether an expression of RE2 surely means the same to POSIX.
+// isPOSIX reports whether an RE2 expression certainly has the same meaning in POSIX.
 func isPOSIX(pattern string) bool {
 	if strings.Contains(pattern, "(?") || strings.Contains(pattern, "*?") || strings.Contains(pattern, "+?") ||
 		strings.Contains(pattern, "??") {
@@ -125,14 +125,14 @@ func holdsAll(conditions []condition, name string) bool {
 	return !slices.ContainsFunc(conditions, func(c condition) bool { return !c.holds(name) })
 }
 
-// bare is a repository without an index, and where it is.
+// bare is a repository without an index.
 type bare struct {
 	path git.RepoPath
-	head Head
-	why  string
+	head Head   // commit to search
+	why  string // reason for the missing index
 }
 
-// searchBare searches repositories without an index, as far as there is time and room for results.
+// searchBare searches repositories without an index, until the time or the limit of results is reached.
 func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, request Request, limit int, sink Sink,
 	s *Summary) error {
 	ctx, cancel := context.WithTimeout(ctx, grepTime)
@@ -148,7 +148,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 		err := e.o.Source.Grep(ctx, b.path, b.head.Commit, g.grep, r.hit)
 		switch {
 		case err != nil && ctx.Err() == nil && fault.Is(err, fault.Invalid):
-			g.possible = false // not for git
+			g.possible = false // git cannot search for the pattern
 			s.missing(b.path)
 			continue
 		case fault.Is(err, fault.NotFound): // gone meanwhile
@@ -183,14 +183,14 @@ func (s *Summary) missing(path git.RepoPath) {
 	}
 }
 
-// bareResults renders what git grep finds in one repository.
+// bareResults renders the hits of git grep in one repository.
 type bareResults struct {
 	request Request
 	*grepping
 	bare
 	room  int
 	hits  int
-	full  bool // there was more than room for
+	full  bool // there are more results than room
 	file  schema.File
 	batch Batch
 }
@@ -220,7 +220,7 @@ func (r *bareResults) hit(h Hit) error {
 	return nil
 }
 
-// close writes the file whose lines came last.
+// close adds the current file to the batch.
 func (r *bareResults) close() {
 	f := &r.file
 	if f.Path == "" || r.request.Query.Select == query.Repositories && r.batch.Results > 0 {

@@ -68,10 +68,10 @@ func (p *parser) field(name string, v token) *Node {
 		return &Node{Field: Branch, Pattern: text, Exact: name == "rev" || text != v.text || text == "HEAD", At: v.at}
 	}
 	if p.inNot() {
-		p.fail(v, "%s: says how the query is answered: it cannot be negated", name)
+		p.fail(v, "%s: applies to the whole query and cannot be negated", name)
 	}
 	if old, ok := p.given[name]; ok && old != v.text && name != "type" {
-		p.fail(v, "%s: is given twice, and says two things", name)
+		p.fail(v, "%s: is given twice, with different values", name)
 	}
 	p.given[name] = v.text
 	p.setting(name, v)
@@ -84,7 +84,7 @@ func (p *parser) setting(name string, v token) {
 	switch name {
 	case "case":
 		if !slices.Contains([]string{"yes", "no", "auto"}, text) {
-			p.fail(v, "case: is yes, no or auto")
+			p.fail(v, "case: has to be yes, no or auto")
 		}
 		p.casing = text
 	case "count":
@@ -97,7 +97,7 @@ func (p *parser) setting(name string, v token) {
 			"content": Matches, "symbol": Matches,
 		}[text]
 		if !ok {
-			p.fail(v, "select: is repo, file or content")
+			p.fail(v, "select: has to be repo, file or content")
 		}
 		p.q.Select = chosen
 		if text == "symbol" {
@@ -109,13 +109,13 @@ func (p *parser) setting(name string, v token) {
 			"symbol": "symbol",
 		}[text]
 		if !ok {
-			p.fail(v, "type: is file, path, repo or symbol here")
+			p.fail(v, "type: has to be file, path, repo or symbol")
 		}
 		p.types = append(p.types, kind)
 	case "patterntype":
 		kind, ok := kinds[text]
 		if !ok {
-			p.fail(v, "patterntype: is literal, regexp or auto")
+			p.fail(v, "patterntype: has to be literal, regexp or auto")
 		}
 		p.kind = kind
 	}
@@ -131,7 +131,7 @@ func (p *parser) count(text string, v token) {
 	case err != nil && len(text) > 9 && strings.Trim(text, "0123456789") == "":
 		p.q.Count = All
 	case err != nil || n < 1:
-		p.fail(v, "count: is a number from 1 on, or all")
+		p.fail(v, "count: has to be a positive number, or all")
 	default:
 		p.q.Count = n
 	}
@@ -143,7 +143,7 @@ func (p *parser) timeout(text string, v token) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		p.fail(v, "timeout: is a time, as in 10s or 1m30s")
+		p.fail(v, "timeout: has to be a duration like 10s or 1m30s")
 	}
 	p.q.Timeout = max(d, time.Millisecond)
 }
@@ -153,7 +153,7 @@ func (p *parser) timeout(text string, v token) {
 func (p *parser) repo(v token) *Node {
 	if i := strings.IndexByte(v.text, '('); i > 0 && (strings.HasPrefix(v.text, "has") ||
 		strings.HasPrefix(v.text, "contains")) {
-		p.fail(v, "repo:%s(...) is not known here", v.text[:i])
+		p.fail(v, "repo:%s(...) is not supported", v.text[:i])
 	}
 	at := -1
 	for i := 0; i < len(v.text); i++ {
@@ -258,12 +258,12 @@ const Flags = syntax.ClassNL | syntax.PerlX | syntax.UnicodeGroups
 func (p *parser) checkRegexp(n *Node) {
 	v := token{text: n.Pattern, at: n.At, length: len(n.Pattern)}
 	if len(n.Pattern) > maxRegexp {
-		p.fail(v, "a regular expression of %d bytes is too long: %d is the most", len(n.Pattern), maxRegexp)
+		p.fail(v, "regular expression too long: it has %d bytes, the maximum is %d", len(n.Pattern), maxRegexp)
 	}
 	re, err := syntax.Parse(n.Pattern, Flags)
 	if err == nil {
 		if p.compiled += compiledSize(re); p.compiled > maxCompiled {
-			p.fail(v, "the query's regular expressions are too large: repeat less, or look for less at once")
+			p.fail(v, "the regular expressions of the query are too large: use fewer repetitions or a smaller query")
 		}
 		return
 	}
@@ -274,7 +274,7 @@ func (p *parser) checkRegexp(n *Node) {
 			v.at, v.length = v.at+i, len(bad.Expr)
 		}
 	}
-	p.fail(v, "bad regular expression (%s)", message)
+	p.fail(v, "invalid regular expression (%s)", message)
 }
 
 // compiledSize estimates the size of a compiled expression, which is compiled for each part of an index. It counts

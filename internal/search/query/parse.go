@@ -37,7 +37,7 @@ func ParseAs(kind Kind, text string) (q *Query, err error) {
 	p.check()
 	root := p.or()
 	if p.pos < len(p.text) {
-		p.fail(token{at: p.pos, length: 1}, "this parenthesis was never opened")
+		p.fail(token{at: p.pos, length: 1}, "unexpected closing parenthesis")
 	}
 	p.q.Root = root
 	if _, said := p.given["patterntype"]; !said && kind != Auto {
@@ -46,7 +46,7 @@ func ParseAs(kind Kind, text string) (q *Query, err error) {
 	}
 	p.decide()
 	if p.q.Root == nil {
-		p.fail(token{}, "what is to be searched for? There are only filters that say how")
+		p.fail(token{}, "empty query: it has only settings such as count: or case:")
 	}
 	return p.q, nil
 }
@@ -95,10 +95,10 @@ func (p *parser) fail(v token, format string, args ...any) {
 // check refuses a query that is not text.
 func (p *parser) check() {
 	if len(p.text) > maxText {
-		p.fail(token{}, "the query has %d bytes; %d is the most", len(p.text), maxText)
+		p.fail(token{}, "query too long: it has %d bytes, the maximum is %d", len(p.text), maxText)
 	}
 	if strings.TrimSpace(p.text) == "" {
-		p.fail(token{}, "what is to be searched for? The query is empty")
+		p.fail(token{}, "empty query")
 	}
 	for i, r := range p.text {
 		if r == utf8.RuneError {
@@ -107,7 +107,7 @@ func (p *parser) check() {
 			}
 		}
 		if unicode.IsControl(r) && !unicode.IsSpace(r) {
-			p.fail(token{at: i, length: utf8.RuneLen(r)}, "the query has a control character")
+			p.fail(token{at: i, length: utf8.RuneLen(r)}, "the query contains a control character")
 		}
 	}
 }
@@ -150,13 +150,13 @@ func (p *parser) or() *Node {
 			break
 		}
 		if first == nil || p.endsHere() {
-			p.fail(token{at: at, length: 2}, "or stands between two things; to search for the word, write \"or\"")
+			p.fail(token{at: at, length: 2}, "or needs a term on both sides; to search for the word, write \"or\"")
 		}
 		p.enter('|')
 		kid := p.and()
 		p.leave()
 		if kid == nil {
-			p.fail(token{at: at, length: 2}, "or stands between two things; to search for the word, write \"or\"")
+			p.fail(token{at: at, length: 2}, "or needs a term on both sides; to search for the word, write \"or\"")
 		}
 		kids = append(kids, kid)
 	}
@@ -179,7 +179,7 @@ func (p *parser) and() *Node {
 		if p.keyword("and") {
 			p.space()
 			if first || p.endsHere() || p.peekKeyword("or") || p.peekKeyword("and") {
-				p.fail(token{at: at, length: 3}, "and stands between two things; to search for the word, write \"and\"")
+				p.fail(token{at: at, length: 3}, "and needs a term on both sides; to search for the word, write \"and\"")
 			}
 		}
 		if kid := p.not(); kid != nil {
@@ -202,7 +202,7 @@ func (p *parser) not() *Node {
 	negated := p.keyword("not")
 	if negated {
 		if p.endsHere() || p.peekKeyword("or") || p.peekKeyword("and") {
-			p.fail(token{at: at, length: 3}, "not stands before something; to search for the word, write \"not\"")
+			p.fail(token{at: at, length: 3}, "not needs a term after it; to search for the word, write \"not\"")
 		}
 	} else if p.text[p.pos] == '-' && p.pos+1 < len(p.text) && negates(p.text[p.pos+1:]) {
 		negated = true
@@ -234,7 +234,7 @@ func negates(s string) bool {
 // one parses parentheses, a filter, or a word.
 func (p *parser) one() *Node {
 	if p.terms++; p.terms > maxAtoms {
-		p.fail(token{at: p.pos, length: 1}, "the query has too many parts: %d is the most", maxAtoms)
+		p.fail(token{at: p.pos, length: 1}, "the query has too many terms; the maximum is %d", maxAtoms)
 	}
 	if p.text[p.pos] == '(' && p.isGroup() {
 		at := p.pos
@@ -242,7 +242,7 @@ func (p *parser) one() *Node {
 		p.enter('(')
 		n := p.or()
 		if p.endsHere(); p.pos == len(p.text) {
-			p.fail(token{at: at, length: 1}, "this parenthesis is never closed")
+			p.fail(token{at: at, length: 1}, "missing closing parenthesis")
 		}
 		p.leave()
 		p.pos++
@@ -321,7 +321,7 @@ func (p *parser) fieldName() (name string, ok bool) {
 // value parses the value of a filter that starts at begin.
 func (p *parser) value(name string, begin int) token {
 	if p.pos == len(p.text) || delimiter(p.text[p.pos:]) {
-		p.fail(token{at: begin, length: p.pos - begin}, "%s: has to be followed by what it is about, without a space", name)
+		p.fail(token{at: begin, length: p.pos - begin}, "%s: needs a value, without a space before it", name)
 	}
 	v := p.term()
 	if v.slashed && name != "content" && name != "sym" { // /re/ is a path like any other there
@@ -341,11 +341,11 @@ func (p *parser) term() token {
 		if text, end, ok := enclosed(p.text[p.pos:], c); ok && delimiter(p.text[p.pos+end:]) {
 			p.pos += end
 			if text == "" {
-				p.fail(token{at: begin, length: end}, "there is nothing in the quotes")
+				p.fail(token{at: begin, length: end}, "the quotes are empty")
 			}
 			return token{text: text, at: begin, length: end, quoted: true}
 		} else if !ok && c == '"' {
-			p.fail(token{at: begin, length: 1}, "this quote is never closed; to search for one, write '\"'")
+			p.fail(token{at: begin, length: 1}, "missing closing quote; to search for a quote, write '\"'")
 		}
 	case '/':
 		if text, end, ok := enclosed(p.text[p.pos:], c); ok && text != "" && delimiter(p.text[p.pos+end:]) {

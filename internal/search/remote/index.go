@@ -11,8 +11,6 @@ package remote
 import (
 	"context"
 	"encoding/json"
-	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
-	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"math"
 	"slices"
 	"sync"
@@ -26,6 +24,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
 )

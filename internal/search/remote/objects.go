@@ -76,18 +76,18 @@ func (s *Source) Files(ctx context.Context, repository git.RepoPath, commit, bas
 			return nil
 		})
 		if err == nil && j.more {
-			return errAnswer("the last file is not whole")
+			return errAnswer("the last file is incomplete")
 		}
 		return err
 	})
 }
 
-// joiner puts files together that came in pieces.
+// joiner joins the pieces of files.
 type joiner struct {
 	limit int64
 	send  func(search.File) error
 	file  search.File
-	more  bool // of the file
+	more  bool // further pieces of the file follow
 }
 
 func (j *joiner) add(f *internalv1.File) (err error) {
@@ -98,7 +98,7 @@ func (j *joiner) add(f *internalv1.File) (err error) {
 		j.file = search.File{Path: f.GetPath(), Mode: f.GetMode(), Size: f.GetSize(), Gone: f.GetDeleted()}
 		if !f.GetDeleted() {
 			if j.file.ID, err = git.ParseObjectID(f.GetOid()); err != nil {
-				return errAnswer("a file has the ID %.80q", f.GetOid())
+				return errAnswer("a file has the object ID %.80q", f.GetOid())
 			}
 		}
 		if content == nil {
@@ -115,7 +115,7 @@ func (j *joiner) add(f *internalv1.File) (err error) {
 		return nil
 	}
 	if j.file.Content != nil && int64(len(j.file.Content)) != j.file.Size {
-		return errAnswer("%d bytes of a file that has %d", len(j.file.Content), j.file.Size)
+		return errAnswer("got %d bytes of a file of %d bytes", len(j.file.Content), j.file.Size)
 	}
 	return j.send(j.file)
 }

@@ -167,7 +167,7 @@ func (s *Source) Heads(ctx context.Context, repository git.RepoPath,
 			return err
 		}
 		if len(answer.Msg.GetResults()) != len(branches) {
-			return errAnswer("%d heads in place of %d", len(answer.Msg.GetResults()), len(branches))
+			return errAnswer("got %d heads, want %d", len(answer.Msg.GetResults()), len(branches))
 		}
 		for i, result := range answer.Msg.GetResults() {
 			heads[i] = search.Head{Name: branches[i]}
@@ -179,7 +179,7 @@ func (s *Source) Heads(ctx context.Context, repository git.RepoPath,
 				version = versionOf(found.GetVersion())
 			}
 		}
-		if version == (git.Version{}) { // there is no branch, or no repository
+		if version == (git.Version{}) { // no branch exists, or no repository
 			exists, err := c.Refs().Exists(ctx,
 				connect.NewRequest(&packhorsev1.ExistsRequest{Repository: repository.String(), Name: "refs/heads/main"}))
 			if err != nil {
@@ -197,7 +197,7 @@ func errAnswer(format string, args ...any) error {
 		fmt.Errorf(format, args...))}
 }
 
-// headOf is where a branch is: what it peels to, by the name that a symbolic ref leads to.
+// headOf converts a ref: the name is the target of a symbolic ref, and the commit that of a peeled tag.
 func headOf(ref *packhorsev1.Ref) (h search.Head, err error) {
 	h.Name = ref.GetName()
 	if target := ref.GetTarget(); target != "" {
@@ -208,7 +208,7 @@ func headOf(ref *packhorsev1.Ref) (h search.Head, err error) {
 		id = peeled
 	}
 	if h.Commit, err = git.ParseObjectID(id); err != nil {
-		err = errAnswer("%s is at %.80q", h.Name, id)
+		err = errAnswer("%s has the object ID %.80q", h.Name, id)
 	}
 	return h, err
 }
@@ -307,8 +307,7 @@ func (t *routeTable) watch(ctx context.Context, repositories []git.RepoPath,
 	return all.Wait()
 }
 
-// follow watches repositories at the first of some nodes that can be reached, until ctx ends or with an error that more
-// patience does not help.
+// follow watches repositories at the first reachable node, until ctx ends or an error is permanent.
 func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchedRepository,
 	take func(*packhorsev1.WatchResponse) error) error {
 	for i := 0; ; i = (i + 1) % len(nodes) {
@@ -338,8 +337,7 @@ func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchedReposi
 	}
 }
 
-// followOne watches repositories at a node. Where it is the only one, its absence ends nothing: the client comes back
-// by itself.
+// followOne watches repositories at a node. If it is the only one, the client reconnects after it was unreachable.
 func followOne(ctx context.Context, c *client.Client, only bool, from []*packhorsev1.WatchedRepository,
 	take func(*packhorsev1.WatchResponse) error) error {
 	for event, err := range c.Watch(ctx, &packhorsev1.WatchRequest{Repositories: from}) {
@@ -356,5 +354,5 @@ func followOne(ctx context.Context, c *client.Client, only bool, from []*packhor
 			return err
 		}
 	}
-	return fault.New(fault.Unavailable, "a storage node gives no events")
+	return fault.New(fault.Unavailable, "the storage node ended the watch")
 }

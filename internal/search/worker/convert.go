@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
-// convert makes f, whose memory is used again, of a match. It refers to the match's memory.
+// convert converts a match into f, whose memory it reuses. f refers to the memory of the match.
 func convert(f *schema.File, m *zoekt.FileMatch, p plan) {
 	*f = schema.File{
 		Kind: schema.Content, Repository: m.Repository, Path: m.FileName, Commit: m.Version, Branches: m.Branches,
@@ -62,7 +62,7 @@ func appendRanges(list []schema.Range, c *zoekt.ChunkMatch) []schema.Range {
 	return list
 }
 
-// position counts from 0, where zoekt counts lines and columns from 1, or, in paths, not at all.
+// position converts a location to lines and columns from 0. zoekt counts them from 1, and uses 0 in paths.
 func position(l zoekt.Location) schema.Position {
 	return schema.Position{Offset: int(l.ByteOffset), Line: int(max(l.LineNumber, 1) - 1), Column: int(max(l.Column,
 		1) - 1)}

@@ -20,7 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// IndexOptions sets how an index worker runs.
+// IndexOptions configures an index worker.
 type IndexOptions struct {
 	Build  ipc.Build
 	Memory int64 // bytes of heap; 0: no limit
@@ -28,8 +28,8 @@ type IndexOptions struct {
 	Out    io.Writer
 }
 
-// Index does jobs, one after the other, until there are no more or one fails: it says that it has taken each, and
-// reports on it. The error is about the connection to the server. Other errors are in the report.
+// Index performs jobs, one after the other, until the input ends or a job fails. It accepts each job, and sends a
+// report at its end. The error is about the connection to the server. Other errors are in the report.
 func Index(o IndexOptions) error {
 	limitMemory(o.Memory)
 	log.SetFlags(0)
@@ -71,17 +71,17 @@ func Index(o IndexOptions) error {
 		if err := ipc.Write(out, &workerv1.IndexResponse{Report: report}); err != nil {
 			return err
 		}
-		// Of a job that failed there may be more to read.
+		// A failed job may have left unread input.
 		if err := out.Flush(); err != nil || report.Error != "" || report.Rebuild {
 			return err
 		}
 	}
 }
 
-// errInput marks that the server sent no whole job.
-var errInput = errors.New("the job is not whole")
+// errInput reports an incomplete job.
+var errInput = errors.New("incomplete job")
 
-// buildOptions are zoekt's for a job.
+// buildOptions returns zoekt's options for a job.
 func buildOptions(job *workerv1.Job) build.Options {
 	o := build.Options{
 		IndexDir: job.Dir, SizeMax: int(job.MaxFile), ShardMax: int(job.ShardSize), Parallelism: 1, IsDelta: job.Delta,
@@ -209,7 +209,7 @@ func inspectShard(file string) (s *workerv1.Shard) {
 	s = new(workerv1.Shard)
 	defer func() {
 		if p := recover(); p != nil {
-			s.Error = fmt.Sprint("it cannot be read: ", p)
+			s.Error = fmt.Sprint("unreadable: ", p)
 		}
 	}()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -223,11 +223,11 @@ func inspectShard(file string) (s *workerv1.Shard) {
 		s.Error = err.Error()
 		return s
 	case len(repositories) != 1:
-		s.Error = fmt.Sprintf("it has %d repositories", len(repositories))
+		s.Error = fmt.Sprintf("shard of %d repositories", len(repositories))
 		return s
 	case metadata.IndexFormatVersion != zoekt.IndexFormatVersion ||
 		metadata.IndexFeatureVersion != zoekt.FeatureVersion:
-		s.Error = "it was made by another version"
+		s.Error = "written by another version"
 	}
 	s.Id, s.Repository, s.Symbols, s.Build = repositories[0].ID, repositories[0].Name, repositories[0].HasSymbols,
 		metadata.ID
@@ -237,7 +237,7 @@ func inspectShard(file string) (s *workerv1.Shard) {
 	return s
 }
 
-// escapeGlob makes a path a pattern that matches it alone.
+// escapeGlob returns the pattern that matches only a path.
 func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

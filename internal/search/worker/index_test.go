@@ -25,13 +25,17 @@ func TestJobsOneAfterTheOther(t *testing.T) {
 	jobs, in := io.Pipe()
 	reports, out := io.Pipe()
 	ended := make(chan error, 1)
+	build := ipc.Build{Version: "test"}
 	go func() {
-		err := Index(IndexOptions{In: jobs, Out: out})
+		err := Index(IndexOptions{Build: build, In: jobs, Out: out})
 		out.Close()
 		jobs.Close()
 		ended <- err
 	}()
 	w, r := bufio.NewWriter(in), bufio.NewReader(reports)
+	if err := ipc.ReadHello(r, build); err != nil {
+		t.Fatal(err)
+	}
 	do := func(job *workerv1.Job) *workerv1.Report {
 		t.Helper()
 		send(w, &workerv1.IndexRequest{Job: job})
@@ -57,19 +61,19 @@ func TestJobsOneAfterTheOther(t *testing.T) {
 		job.Id, job.Repository = uint32(i+1), fmt.Sprintf("app%d", i)
 		report := do(job)
 		if report.Error != "" || report.Documents != 1 || report.Bytes != 6 || len(report.Shards) != 1 {
-			t.Fatalf("%+v", report)
+			t.Fatalf("job %d: got report %v, want one shard with one document of 6 bytes", i, report)
 		}
 		if _, err := os.Stat(filepath.Join(dir, report.Shards[0])); err != nil {
 			t.Error(err)
 		}
 	}
-	// There is nothing to put changes on: of that job more may follow than was read, so the process does no other.
+	// There is no index to add changes to. The worker ends, because the job may have unread messages.
 	job.Id, job.Repository, job.Delta = 9, "none", true
 	if report := do(job); !report.Rebuild {
-		t.Fatalf("%+v", report)
+		t.Fatalf("delta without an index: got report %v, want rebuild", report)
 	}
 	if err := <-ended; err != nil {
-		t.Error(err)
+		t.Errorf("Index: got error %v, want none", err)
 	}
 }
 
@@ -91,7 +95,7 @@ func TestInputEndsBetweenJobsOrWithin(t *testing.T) {
 			in.Close()
 		}()
 		if err := Index(IndexOptions{In: jobs, Out: io.Discard}); (err == nil) != whole {
-			t.Errorf("whole: %v: %v", whole, err)
+			t.Errorf("Index with a complete job %v: got error %v", whole, err)
 		}
 	}
 }

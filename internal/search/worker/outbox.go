@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// patience is how long a search waits for what it has found to be taken. zoekt lets few run at the same time, as
-	// many as there are CPUs: one that waited for a client which has stopped to read would keep others from running.
+	// patience is the time for which a search waits for its client to read results. zoekt runs only as many searches
+	// as there are CPUs, so a search that waits for a slow client would keep others from running.
 	patience = 20 * time.Millisecond
-	// maxWaiting is how many bytes wait in memory then, for one socket; more are waited for.
+	// maxWaiting is the number of bytes in memory for one socket above which a search waits nevertheless.
 	maxWaiting = 16 << 20
 )
 
@@ -24,15 +24,15 @@ const (
 // a time.
 type outbox struct {
 	conn    net.Conn
-	raw     syscall.RawConn // of conn; nil: it has none
-	total   *atomic.Int64   // bytes that wait for all sockets
-	most    int64           // of these, if this socket has some already
+	raw     syscall.RawConn // of conn, or nil
+	total   *atomic.Int64   // waiting bytes of all sockets
+	most    int64           // limit of total for a socket that already has waiting bytes
 	running sync.WaitGroup
 
 	mu       sync.Mutex
-	moved    sync.Cond // on mu: there is less to wait for
+	moved    sync.Cond // on mu; signals that waiting has become shorter
 	waiting  []byte
-	draining bool // a goroutine writes the waiting bytes
+	draining bool // drain runs
 	err      error
 }
 

@@ -31,23 +31,22 @@ import (
 )
 
 const (
-	// batchSize is how many bytes of results are sent at once, at least, unless there are no more.
+	// batchSize is the minimum size in bytes of a batch of results, except for the last one.
 	batchSize = 64 << 10
-	// answerBuffer has room for a short answer, which is written at once.
+	// answerBuffer is the size of the write buffer: a short response is one write.
 	answerBuffer = 32 << 10
-	// manyMore is how many times as many matches are looked for if the files with the first ones are fewer than were
-	// asked for.
+	// manyMore multiplies the limit of matches for a second search, if the first one found too few files.
 	manyMore = 1000
-	// flushAfter is for how long results are collected and ordered before the first are sent.
+	// flushAfter is the time in which results are collected and sorted before the first ones are sent.
 	flushAfter = 500 * time.Millisecond
 )
 
-// SearchOptions sets what a search worker searches.
+// SearchOptions configures a search worker.
 type SearchOptions struct {
 	Build   ipc.Build
 	Dir     string
 	Memory  int64    // bytes of heap; 0: no limit
-	Control *os.File // a socket; sockets come over it
+	Control *os.File // Unix socket of the server, which sends other sockets over it
 }
 
 // Search answers requests until the control socket ends. When all shards are loaded it sends a byte.
@@ -57,13 +56,13 @@ func Search(o SearchOptions) error {
 	log.SetFlags(0)
 	control, err := net.FileConn(o.Control)
 	if err != nil {
-		return fault.Wrap(fault.Invalid, "the standard input of a process that searches is a socket from the server",
+		return fault.Wrap(fault.Invalid, "the standard input of a search worker has to be a socket of the server",
 			err)
 	}
 	o.Control.Close()
 	unixControl, ok := control.(*net.UnixConn)
 	if !ok {
-		return fault.New(fault.Invalid, "the standard input of a process that searches is a socket from the server")
+		return fault.New(fault.Invalid, "the standard input of a search worker has to be a socket of the server")
 	}
 	if err := ipc.WriteHello(control, o.Build); err != nil {
 		return nil // the server has gone
@@ -132,8 +131,8 @@ func receive(control *net.UnixConn) (net.Conn, error) {
 
 type searcher struct {
 	zoekt.Streamer
-	waiting     atomic.Int64 // bytes of results that wait for clients
-	mostWaiting int64
+	waiting     atomic.Int64 // bytes of results in all outboxes
+	mostWaiting int64        // limit of waiting
 }
 
 // asked is a request with its repositories.
@@ -176,8 +175,8 @@ func (s *searcher) serve(c net.Conn) {
 	}
 }
 
-// cancelAfter is how long a search runs before it is watched for whether anybody still waits for it: most are over by
-// then.
+// cancelAfter is the running time of a search after which its socket is watched for cancellation. Most searches have
+// ended by then.
 const cancelAfter = 5 * time.Millisecond
 
 // cancelOnClose cancels a search if the server closes the socket. Until stop has returned, nothing else may read the
@@ -301,15 +300,16 @@ type answer struct {
 	plan   plan
 	err    error // of writing
 
-	hold             bool              // results wait until the search has ended
-	held             []zoekt.FileMatch // these
-	skipped          bool              // not everything was searched, or may have been, because there was enough
-	found            int               // matches that zoekt counted
-	enough           int               // of them: zoekt begins no more shards then, and counts none of these as skipped
+	hold    bool              // hold the results until the search has ended
+	held    []zoekt.FileMatch // held results
+	skipped bool              // some parts were, or may have been, skipped because of the limit
+	found   int               // number of matches, as counted by zoekt
+	// number of matches after which zoekt starts no further shards, without counting them
+	enough           int
 	file             schema.File
-	elements         []byte        // that wait to be sent
-	results, matches int           // in them
-	sending          time.Duration // of batches
+	elements         []byte        // unsent results
+	results, matches int           // number of unsent results, and of matches in them
+	sending          time.Duration // time spent in sending batches
 	end              *workerv1.SearchEnd
 	seen             map[uint32]bool
 }
@@ -322,7 +322,7 @@ func (a *answer) reset(r asked, cancel context.CancelFunc) {
 	a.seen = make(map[uint32]bool)
 }
 
-// Send takes results from zoekt; it is called for one at a time.
+// Send receives results from zoekt, one call at a time.
 func (a *answer) Send(r *zoekt.SearchResult) {
 	if r.Crashes > 0 {
 		a.end.Crashed = true
@@ -356,7 +356,7 @@ func (a *answer) render(files []zoekt.FileMatch) {
 		}
 		a.add(&files[i])
 	}
-	if !a.hold { // else the end follows at once
+	if !a.hold { // otherwise finish follows and sends them
 		a.flush()
 	}
 }

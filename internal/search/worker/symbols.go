@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// ctagsTime is how long ctags may take for one file.
+	// ctagsTime is the time limit of ctags for one file.
 	ctagsTime = 5 * time.Second
 	// ctagsSize is the maximum size of a file for ctags in bytes, and ctagsSymbols the maximum number of its symbols.
 	ctagsSize    = 512 << 10
 	ctagsSymbols = 20_000
-	// ctagsFailures is how often it may fail until it is left alone.
+	// ctagsFailures is the number of failures after which the job continues without symbols.
 	ctagsFailures = 20
 )
 
-// symbols finds the symbols of files with universal-ctags, which reads others' files and so runs in its own sandbox.
-// zoekt has a driver of its own; that names languages which Debian's ctags does not know.
+// symbols finds the symbols of files with universal-ctags. ctags parses untrusted files, so it runs in its own sandbox.
+// zoekt's driver is not used, because it names languages that Debian's ctags does not know.
 type symbols struct {
 	program string
 	mode    string // of interaction
@@ -37,8 +37,8 @@ type symbols struct {
 	failed  int
 }
 
-// dataFormats are extensions of files whose keys ctags takes for symbols. They define nothing: as symbols they would
-// come before the definitions of the same names.
+// dataFormats are extensions of files whose keys ctags takes for symbols. Such keys would rank above definitions with
+// the same names.
 var dataFormats = map[string]bool{
 	".json": true, ".json5": true, ".jsonc": true, ".jsonl": true, ".ndjson": true, ".geojson": true,
 	".webmanifest": true, ".har": true, ".ipynb": true,
@@ -49,7 +49,8 @@ var dataFormats = map[string]bool{
 
 func newSymbols(program string) *symbols { return &symbols{program: program, mode: "sandbox"} }
 
-// forJob gives the symbols for the next job, of the same process of ctags if it has the same program; s may be nil.
+// forJob returns the symbols for the next job. It reuses the ctags process of s, which may be nil, if the program is
+// the same.
 func (s *symbols) forJob(program string) *symbols {
 	if s == nil || s.program != program {
 		s.close()
@@ -72,7 +73,7 @@ type tag struct {
 	In    string `json:"scopeKind"`
 }
 
-// add finds the symbols of a document. Its symbols are never nil afterwards, so that zoekt looks for none.
+// add sets the symbols of a document. They are never nil afterwards, so that zoekt does not run ctags.
 func (s *symbols) add(doc *zoekt.Document) {
 	doc.Symbols = []zoekt.DocumentSection{}
 	if s.program == "" || s.failed >= ctagsFailures || len(doc.Content) == 0 || len(doc.Content) > ctagsSize ||
@@ -86,7 +87,7 @@ func (s *symbols) add(doc *zoekt.Document) {
 	if err != nil {
 		s.close()
 		if s.failed++; s.failed == 1 && s.mode == "sandbox" {
-			s.mode, s.failed = "default", 0 // this ctags has none
+			s.mode, s.failed = "default", 0 // this ctags has no sandbox
 			s.add(doc)
 			return
 		}
@@ -195,7 +196,7 @@ func sections(content []byte, tags []tag) ([]zoekt.DocumentSection, []*zoekt.Sym
 	return list, about
 }
 
-// lineSections finds the symbols of one line, each at its first place that no other has.
+// lineSections finds the symbols of one line, each at its first place that does not overlap another one.
 func lineSections(list []zoekt.DocumentSection, about []*zoekt.Symbol, begin int, line []byte,
 	tags []tag) ([]zoekt.DocumentSection, []*zoekt.Symbol) {
 	first := len(list)

@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/query"
 )
 
-// plan is a query as zoekt has it.
+// plan is a query in zoekt's form.
 type plan struct {
 	query      zoekt.Q
 	repository bool // results are repositories
@@ -20,7 +20,7 @@ type plan struct {
 	symbol     bool // matches are symbols
 }
 
-// translate makes a plan of a query. Errors: Invalid.
+// translate returns the plan of a query. Errors: Invalid.
 func translate(q *query.Query) (plan, error) {
 	z, err := translateNode(q.Root)
 	if err != nil {
@@ -61,8 +61,8 @@ var aliases = map[string]string{
 	"objectivec": "Objective-C", "objc": "Objective-C",
 }
 
-// language finds the language that a name means: its own, in any case, an alias, or an extension that one language
-// alone has.
+// language returns the language with a name, an alias, or an extension that only one language has. Case does not
+// matter.
 func language(name string) (string, bool) {
 	name = strings.ToLower(strings.TrimPrefix(name, "."))
 	if found, ok := aliases[name]; ok {
@@ -111,7 +111,7 @@ func translatePattern(n *query.Node, content, path bool) (zoekt.Q, error) {
 	}
 	re, err := syntax.Parse(n.Pattern, query.Flags)
 	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, "bad regular expression", err)
+		return nil, fault.Wrap(fault.Invalid, "invalid regular expression", err)
 	}
 	if re = zoekt.OptimizeRegexp(re, query.Flags); re.Op == syntax.OpLiteral {
 		return &zoekt.Substring{Pattern: string(re.Rune), CaseSensitive: n.Case && re.Flags&syntax.FoldCase == 0,
@@ -142,7 +142,7 @@ func translateRepository(n *query.Node) (zoekt.Q, error) {
 	}
 	re, err := regexp.Compile(pattern)
 	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, "repo: has a bad regular expression", err)
+		return nil, fault.Wrap(fault.Invalid, "repo: invalid regular expression", err)
 	}
 	return &zoekt.RepoRegexp{Regexp: re}, nil
 }

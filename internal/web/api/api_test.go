@@ -45,7 +45,7 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 	word := r.Query.Root.Pattern
 	switch word {
 	case "unavailable":
-		return summary, fault.Retry(fault.Unavailable, time.Second, "the search process is starting; try again")
+		return summary, fault.Retry(fault.Unavailable, time.Second, "the search worker is starting; try again")
 	case "crash", "busy":
 	case "panic":
 		panic("oh")
