@@ -32,8 +32,7 @@ func write(t *testing.T, c io.Writer, text string) {
 	}
 }
 
-// A limit that was set, and is wanted no more, ends no read when it passes; one that is wanted does, at once if it
-// comes while a read waits.
+// A removed limit does not end a read when it passes. A limit in force does, also if it is set while a read waits.
 func TestServedReadLimits(t *testing.T) {
 	t.Parallel()
 	server, client, _ := servedPair(t)
@@ -132,8 +131,7 @@ func dial(t *testing.T, address string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// A client that goes away ends the context of its request, whenever that is and however it goes, behind requests that
-// were answered too.
+// The disconnect of a client ends the context of its request at any time and in any way, also behind answered requests.
 func TestServedClientGoesAway(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(c *net.TCPConn){

@@ -39,8 +39,8 @@ func asBatchCheck(revision string, found Revision, err error) string {
 	return found.ID.String() + " " + found.Type.String()
 }
 
-// resolvesAsGit compares what revisions name. git answers all in one process; it takes the same way as git rev-parse,
-// which is asked for some.
+// resolvesAsGit compares the results of revisions with git. One git process answers all of them like git rev-parse,
+// which checks some of the answers.
 func resolvesAsGit(t *testing.T, r *gittest.Repo, v *Revisions, revisions []string) {
 	t.Helper()
 	want := strings.Split(strings.TrimSuffix(r.GitIn(strings.Join(revisions, "\n")+"\n", "cat-file",
@@ -52,8 +52,8 @@ func resolvesAsGit(t *testing.T, r *gittest.Repo, v *Revisions, revisions []stri
 	for i, revision := range revisions {
 		found, err := v.Resolve(revision)
 		have := asBatchCheck(revision, found, err)
-		// Where an abbreviation within a longer revision is ambiguous, git says that the whole is missing, or the other way
-		// round for what git describe writes.
+		// If an abbreviation within a longer revision is ambiguous, git reports the whole as missing. For names of git
+		// describe it is the other way round.
 		if have != want[i] && !(fault.Is(err, fault.Exists) && strings.HasSuffix(want[i], " missing")) {
 			t.Errorf("%q:\nhave %s (%v)\nwant %s", revision, have, err, want[i])
 		}

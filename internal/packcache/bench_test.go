@@ -76,8 +76,8 @@ func BenchmarkHit(b *testing.B) {
 	}
 }
 
-// BenchmarkMiss is what the cache adds to making a pack: with no reader's copy, and a source that takes no time. The
-// reader need not wait for all of it.
+// BenchmarkMiss measures the cost that the cache adds to making a pack, with a source that takes no time and a reader
+// that does not copy. The reader need not wait for the whole pack.
 func BenchmarkMiss(b *testing.B) {
 	for _, size := range []int{1000, 1_000_000, 100_000_000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

@@ -45,8 +45,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// TestDropWhileFilling keeps nothing of a pack whose repository was dropped while it was made, and its readers have it
-// all.
+// TestDropWhileFilling drops a repository during a fill. The cache keeps no entry, and the readers get the whole pack.
 func TestDropWhileFilling(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 200_000, gate: make(chan struct{}, 1)}

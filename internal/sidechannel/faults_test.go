@@ -87,8 +87,7 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// A peer that is gone is noticed at once, whatever runs: while idle, and while a transfer waits for its node to have
-// something to send.
+// The end of a peer is noticed at once, while idle, and while a transfer waits for data from its node.
 func TestKilledPeer(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {

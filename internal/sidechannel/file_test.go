@@ -21,8 +21,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// A file is handed over before, between and after bytes, even if it is removed meanwhile; the node is done when the
-// client has it.
+// A file is handed over before, between and after bytes, even if it is removed at the same time. The node has finished
+// when the client has the file.
 func TestHandedFiles(t *testing.T) {
 	t.Parallel()
 	const size = 32 << 20 // more than sockets hold

@@ -57,8 +57,8 @@ func (f *fake) get(names ...string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// mkdir makes a cgroup. It has the files of a controller if the one above passes that on; if that is so only now, it
-// gets them now.
+// mkdir makes a control group. It has the files of a controller if the parent group passes the controller on. A later
+// call adds missing files.
 func (f *fake) mkdir(dir string) error {
 	made := os.Mkdir(dir, 0o755)
 	if made != nil && !errors.Is(made, fs.ErrExist) {

@@ -33,8 +33,8 @@ func hierarchy(t *testing.T) string {
 	return ""
 }
 
-// TestReal moves this process, starts others in groups, and has the kernel end them. It is alone: a process is in one
-// group.
+// TestReal moves this process, starts others in groups, and lets the kernel end them. It is not parallel, because a
+// process is in only one group.
 func TestReal(t *testing.T) {
 	path := hierarchy(t)
 	was, err := os.ReadFile("/proc/self/cgroup")

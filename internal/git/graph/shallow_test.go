@@ -19,8 +19,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// ask sends a version 2 fetch to git upload-pack and returns the text lines before the packfile. lines are the
-// request's arguments; refused is true if git says that the limits leave nothing.
+// ask sends a version 2 fetch with the given lines to git upload-pack, and returns the text lines before the packfile.
+// refused reports whether git rejects the limits because they exclude everything.
 func ask(t *testing.T, r *gittest.Repo, lines []string) (answer []string, refused bool) {
 	t.Helper()
 	var in bytes.Buffer
@@ -172,8 +172,8 @@ func checkDepth(t *testing.T, f fixture) {
 	}
 }
 
-// checkDepthRelative has clients that have cloned with a depth: what they get then is what git gives for the sum of
-// both.
+// checkDepthRelative has clients that have cloned with a depth. Their result equals that of git for the sum of both
+// depths.
 func checkDepthRelative(t *testing.T, f fixture) {
 	for range 8 {
 		wants, depth, more := f.some(f.rnd, 3), 1+f.rnd.IntN(4), 1+f.rnd.IntN(5)

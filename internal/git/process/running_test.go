@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
-// TestRunning: a command that runs is seen with what it and what it has started have used, and what it used counts for
-// its request.
+// TestRunning checks that a running command is listed with the usage of itself and its children, and that the usage
+// counts for its request.
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{})

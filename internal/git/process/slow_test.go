@@ -33,8 +33,8 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// TestSlow: a command that takes long is in the log while it runs and at its end, on one line each, whatever clients
-// have named things.
+// TestSlow checks that a slow command is logged while it runs and at its end, on one line each, for any names that
+// clients choose.
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	const forged = "x\nlevel=ERROR msg=forged \x1b[2J\u2028\u202e"

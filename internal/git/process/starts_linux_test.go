@@ -9,8 +9,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestStartingOnStoppedDisk: a start that waits for a disk is seen, keeps no other start waiting, and is not seen any
-// more once it has come to nothing.
+// TestStartingOnStoppedDisk checks that a start that waits for a disk is listed until it fails, and blocks no other
+// start.
 func TestStartingOnStoppedDisk(t *testing.T) {
 	t.Parallel()
 	disk := gittest.NewDisk(t)
@@ -43,8 +43,8 @@ func TestStartingOnStoppedDisk(t *testing.T) {
 	}
 }
 
-// TestStoppedDiskKeepsNoSlot: a command on a disk that hangs gives up, and its slot goes to another; so does one whose
-// caller goes away.
+// TestStoppedDiskKeepsNoSlot checks that a command on a stopped disk fails and releases its slot, and that a command
+// whose caller disconnects does the same.
 func TestStoppedDiskKeepsNoSlot(t *testing.T) {
 	t.Parallel()
 	disk := gittest.NewDisk(t)

@@ -106,8 +106,8 @@ func startServer(t *testing.T, asUser bool, cgroups ...string) *server {
 	return s
 }
 
-// do has it run a script in which FILE stands for the name of a file; it returns once that has the numbers of n
-// processes, and returns these.
+// do runs a script in which FILE stands for the name of a file. It returns the IDs of n processes after the script has
+// written them to the file.
 func (s *server) do(n int, how, script string) (pids []int) {
 	s.t.Helper()
 	file := filepath.Join(s.dir, how+strconv.Itoa(len(script)))
