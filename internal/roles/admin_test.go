@@ -18,7 +18,7 @@ func TestListenNodeAtASocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o660 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
+		t.Errorf("mode of the socket = %v (error %v), want 0660", info.Mode(), err)
 	}
 	accepted := make(chan error, 1)
 	go func() {
@@ -31,19 +31,19 @@ func TestListenNodeAtASocket(t *testing.T) {
 	}()
 	if _, err := listenNode("unix:"+file, 0o600); err == nil ||
 		!strings.Contains(err.Error(), "another process listens at") {
-		t.Errorf("a socket in use: %v", err)
+		t.Errorf("listenNode at a socket in use: error = %v, want that another process listens", err)
 	}
 	if err := <-accepted; err != nil {
 		t.Error(err)
 	}
 	l.Close()
 	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket is left: %v", err)
+		t.Errorf("stat of the closed socket: error = %v, want %v", err, os.ErrNotExist)
 	}
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := listenNode("unix:"+file, 0o600); err == nil || !strings.Contains(err.Error(), "is not a socket") {
-		t.Errorf("a file: %v", err)
+		t.Errorf("listenNode at a file: error = %v, want that it is not a socket", err)
 	}
 }

@@ -93,14 +93,14 @@ workers = ["http://127.0.0.1:3001"]
 		t.Fatal(err, errOfRouting)
 	}
 	if len(r.Pools) != 2 || len(r.Slow) != 1 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("routing = %+v, want 2 pools and 1 slow pattern", r)
 	}
 	want := app.WorkerOptions{Name: "w0", Address: "unix:/run/app/w0.sock", Slots: 2}
 	if got := r.Pools[0].Workers; got[0] != want || got[1].Name != "x" {
-		t.Errorf("%+v", got)
+		t.Errorf("workers = %+v, want %+v and x", got, want)
 	}
 	if got := r.Pools[1].Workers[0]; got != (app.WorkerOptions{Name: "127.0.0.1:3001", Address: "http://127.0.0.1:3001", Slots: 8}) {
-		t.Errorf("%+v", got)
+		t.Errorf("worker of the second pool = %+v, want 127.0.0.1:3001 with 8 slots", got)
 	}
 }
 

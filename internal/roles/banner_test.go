@@ -61,7 +61,7 @@ func TestAnnounce(t *testing.T) {
 		return out.String()
 	}
 	if got := announced("text"); !strings.Contains(got, "git clone --bare <any repository> "+cfg.Root) {
-		t.Errorf("without a repository: %s", got)
+		t.Errorf("without a repository: banner = %s, want git clone --bare", got)
 	}
 	makeRepository(t, filepath.Join(cfg.Root, "team/app.git"))
 	want := "    try  git clone http://127.0.0.1:8080/team/app\nserving  " + cfg.Root +
@@ -71,7 +71,7 @@ func TestAnnounce(t *testing.T) {
 	}
 	if got := announced("auto"); !strings.Contains(got, `"clone":"git clone http://127.0.0.1:8080/team/app"`) ||
 		strings.Count(got, "\n") != 1 {
-		t.Errorf("for machines: %s", got)
+		t.Errorf("JSON log = %s, want one record with the clone command", got)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestHeldLog(t *testing.T) {
 	h.hold()
 	h.Write([]byte("early\n"))
 	if out.Len() > 0 {
-		t.Errorf("written at once: %q", out.String())
+		t.Errorf("written before the banner = %q, want nothing", out.String())
 	}
 	out.WriteString("banner\n")
 	for range 2 {
@@ -93,6 +93,6 @@ func TestHeldLog(t *testing.T) {
 	}
 	h.Write([]byte("late\n"))
 	if got := out.String(); got != "banner\nearly\nlate\n" {
-		t.Errorf("%q", got)
+		t.Errorf("written = %q, want banner, early, late", got)
 	}
 }

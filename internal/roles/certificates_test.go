@@ -25,15 +25,15 @@ func TestCertificateMetric(t *testing.T) {
 		return gathered(t, newCertificateMetric(&cfg, config.RoleServe), "packhorse_certificate_failed")
 	}
 	if failed() != 0 {
-		t.Error("a good certificate is said to fail")
+		t.Error("failed = 1 with a valid certificate, want 0")
 	}
 	_, cfg.HTTP.TLSKey = writeCertificate(t)
 	if failed() != 1 {
-		t.Error("a certificate with another one's key is said to be good")
+		t.Error("failed = 0 with the key of another certificate, want 1")
 	}
 	cfg.HTTP.TLSCert = filepath.Join(t.TempDir(), "gone")
 	if failed() != 1 {
-		t.Error("a certificate that is gone is said to be good")
+		t.Error("failed = 0 without the certificate, want 1")
 	}
 }
 
@@ -51,6 +51,6 @@ func gathered(t *testing.T, c prometheus.Collector, name string) float64 {
 			return f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
-	t.Fatalf("no metric %s", name)
+	t.Fatalf("metric %s is missing, want one value", name)
 	return 0
 }

@@ -39,7 +39,7 @@ func dashboards(t *testing.T) []dashboard {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dashboardsDir, "*.json"))
 	if err != nil || len(files) == 0 {
-		t.Fatal("no dashboards", err)
+		t.Fatalf("dashboards = %q, error = %v, want some", files, err)
 	}
 	var all []dashboard
 	for _, file := range files {
@@ -52,7 +52,8 @@ func dashboards(t *testing.T) []dashboard {
 			t.Fatalf("%s: %v", file, err)
 		}
 		if d.UID+".json" != filepath.Base(file) || d.Title == "" || d.Description == "" {
-			t.Errorf("%s: its uid is %q, its title %q, its description %q", file, d.UID, d.Title, d.Description)
+			t.Errorf("%s: uid = %q, title = %q, description = %q, want the name of the file and texts", file, d.UID, d.Title,
+				d.Description)
 		}
 		all = append(all, d)
 	}
@@ -71,7 +72,7 @@ func TestDashboards(t *testing.T) {
 			for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 				for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 					if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
-						t.Fatalf("%s lies over %q, or beyond the border", name, other)
+						t.Fatalf("%s overlaps %q or exceeds 24 columns, want a place of its own", name, other)
 					}
 					taken[[2]int{x, y}] = p.Title
 				}
@@ -81,16 +82,16 @@ func TestDashboards(t *testing.T) {
 			}
 			if seen[p.Title] || p.Title == "" || p.Description == "" || p.FieldConfig.Defaults.Unit == "" ||
 				len(p.Targets) == 0 {
-				t.Errorf("%s: another panel has the title, or it has no title, description, unit or query", name)
+				t.Errorf("%s: the title occurs twice, or title, description, unit or query is missing", name)
 			}
 			seen[p.Title] = true
 			for _, q := range p.Targets {
 				if q.LegendFormat == "" {
-					t.Errorf("%s: a query has no legend", name)
+					t.Errorf("%s: a query has no legend, want one", name)
 				}
 				for _, label := range regexp.MustCompile(`{{(\w+)}}`).FindAllStringSubmatch(q.LegendFormat, -1) {
 					if !regexp.MustCompile(`by \([^)]*\b` + label[1] + `\b`).MatchString(q.Expr) {
-						t.Errorf("%s: the legend shows %s, which %s leaves out", name, label[1], q.Expr)
+						t.Errorf("%s: the legend has %s, want it also in %s", name, label[1], q.Expr)
 					}
 				}
 				for _, complaint := range known.complaints(q.Expr) {
@@ -114,7 +115,7 @@ func TestAlerts(t *testing.T) {
 	known := newVocabulary(t)
 	alerts := strings.Split(rules, "- alert: ")[1:]
 	if len(alerts) == 0 {
-		t.Fatal("no alerts")
+		t.Fatal("alerts = 0, want some")
 	}
 	for _, alert := range alerts {
 		name, rest, _ := strings.Cut(alert, "\n")

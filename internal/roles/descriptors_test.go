@@ -28,7 +28,8 @@ func TestConnectionLimits(t *testing.T) {
 				l := limitsOf(&cfg, n)
 				if l.http < 1 || l.ssh < 1 || l.http+l.ssh > n*3/4 || l.httpAddress > l.http || l.sshAddress > l.ssh ||
 					l.addressLogins > l.sshLogins {
-					t.Errorf("with %d descriptors, http %d and ssh %d: %+v", n, http, ssh, l)
+					t.Errorf("%d descriptors, http = %d, ssh = %d: limits = %+v, want less than three quarters together", n, http, ssh,
+						l)
 				}
 				if !l.lowered && (http > 0 && l.http != http || ssh > 0 && l.ssh != ssh) {
 					t.Errorf("with %d descriptors http %d and ssh %d became %d and %d, and nobody is told", n, http, ssh, l.http,
@@ -39,12 +40,12 @@ func TestConnectionLimits(t *testing.T) {
 	}
 	cfg := config.DefaultConfig()
 	if l := limitsOf(&cfg, 1024); l.http != 512 || l.ssh != 0 || l.httpAddress != 128 {
-		t.Errorf("without SSH: %+v", l)
+		t.Errorf("without SSH: limits = %+v, want http 512 and 128 for each address", l)
 	}
 	cfg.SSH.Address = "127.0.0.1:0"
 	if l := limitsOf(&cfg, 1<<20); l.http != 32768 || l.ssh != 4096 || l.sshAddress != 1024 || l.sshLogins != 256 ||
 		l.addressLogins != 128 {
-		t.Errorf("with many descriptors: %+v", l)
+		t.Errorf("with many descriptors: limits = %+v, want the maximum of each", l)
 	}
 }
 
@@ -56,7 +57,7 @@ func TestDescriptorsRaised(t *testing.T) {
 		t.Fatal(err)
 	}
 	if uint64(descriptors()) != min(limit.Cur, unlimitedProcess) {
-		t.Errorf("%d descriptors of %d", descriptors(), limit.Cur)
+		t.Errorf("descriptors() = %d, want the limit %d", descriptors(), limit.Cur)
 	}
 }
 
@@ -85,7 +86,7 @@ func TestTooManyConnections(t *testing.T) {
 	io.WriteString(first, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 	<-begun
 	if notes := limit.notes(); len(notes) != 0 {
-		t.Errorf("notes before a refusal: %q", notes)
+		t.Errorf("notes before a refusal = %q, want none", notes)
 	}
 	// Without a request: http.Client fails if the response arrives before it has sent one.
 	second, err := net.Dial("tcp", s.Listener.Addr().String())
@@ -102,10 +103,10 @@ func TestTooManyConnections(t *testing.T) {
 	text, err := io.ReadAll(r.Body)
 	if err != nil || r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") != "1" ||
 		string(text) != "too many connections; try again\r\n" {
-		t.Errorf("a connection too many: %d, %q, %v", r.StatusCode, text, err)
+		t.Errorf("refused connection: status = %d, text = %q, error = %v, want 503 and Retry-After", r.StatusCode, text, err)
 	}
 	if notes := limit.notes(); len(notes) != 1 || !strings.Contains(notes[0], "the http listener refused 1 connections") {
-		t.Errorf("notes: %q", notes)
+		t.Errorf("notes = %q, want one about 1 refused connection", notes)
 	}
 }
 

@@ -46,7 +46,7 @@ func TestExampleUnits(t *testing.T) {
 		value := func(key string) string {
 			m := regexp.MustCompile(`(?m)^` + key + `=(.*)$`).FindSubmatch(text)
 			if m == nil {
-				t.Fatalf("the unit of %s has no %s", r, key)
+				t.Fatalf("unit of %s: %s is missing, want it", r, key)
 			}
 			return string(m[1])
 		}
@@ -55,18 +55,18 @@ func TestExampleUnits(t *testing.T) {
 			t.Errorf("%s: ExecStart=%s instead of %s", r, value("ExecStart"), want)
 		}
 		if state := "/var/lib/" + value("StateDirectory"); state != cfg.State {
-			t.Errorf("%s: the unit's state is %s, the configuration's %s", r, state, cfg.State)
+			t.Errorf("%s: StateDirectory of the unit = %s, want that of the configuration: %s", r, state, cfg.State)
 		}
 		owns := r.OwnsRepositories()
 		if owns && (value("ReadWritePaths") != cfg.Root || value("RequiresMountsFor") != cfg.Root) {
-			t.Errorf("the unit does not know the root %s", cfg.Root)
+			t.Errorf("ReadWritePaths and RequiresMountsFor of the unit are other paths, want the root %s", cfg.Root)
 		}
 		if owns && strings.Contains(string(text), "\nRestrictSUIDSGID=") {
-			t.Error("the unit denies git the group's bit on directories of repositories that a group shares")
+			t.Error("the unit has RestrictSUIDSGID=, want not: git sets the group bit of shared directories")
 		}
 		stop, err := time.ParseDuration(value("TimeoutStopSec"))
 		if err != nil || stop <= cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+CloseLimit {
-			t.Errorf("%s: TimeoutStopSec=%s is too short: %v", r, value("TimeoutStopSec"), err)
+			t.Errorf("%s: TimeoutStopSec = %s (error %v), want more than the shutdown takes", r, value("TimeoutStopSec"), err)
 		}
 	}
 }

@@ -66,24 +66,24 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	patient.ChannelIdle, patient.Stall = config.Duration{Duration: time.Minute}, config.Duration{Duration: time.Hour}
 	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("b", 2), patient}}, "a", "b", "c")
 	if n.table.nodes["a"].connection != a || n.table.nodes["b"].connection == b {
-		t.Error("a node that did not change has other connections, or one that did the same")
+		t.Error("connections of a are new or those of b old, want those of a kept and those of b replaced")
 	}
 	if c := n.table.nodes["c"].connection; c.ChannelIdle != time.Minute || c.ChannelStall != time.Hour {
-		t.Errorf("side channels to c are kept for %s and stall after %s", c.ChannelIdle, c.ChannelStall)
+		t.Errorf("side channels to c: idle = %s, stall = %s, want 1m and 1h", c.ChannelIdle, c.ChannelStall)
 	}
 	bad := node("d", 1)
 	bad.SecretFile = "/nowhere/secret"
 	if err := n.apply(config.Config{Node: []config.NodeConfig{node("e", 1), bad}}); err == nil {
-		t.Error("took a node whose secret cannot be read")
+		t.Error("apply with an unreadable secret: error = nil, want one")
 	}
 	if n.table.nodes["a"].connection != a || len(n.router.Status()) != 3 {
-		t.Error("a configuration that was refused has changed something")
+		t.Error("a refused configuration changed nodes, want the previous ones")
 	}
 	// A route leads to one of them alone.
 	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("f", 1)},
 		Route: []config.RouteConfig{{Prefix: "team", Nodes: []string{"a"}}}}, "a")
 	if !strings.Contains(logged.String(), "storage node without a route ignored\" node=f") {
-		t.Errorf("the log says nothing of f:\n%s", logged.String())
+		t.Errorf("log = %s, want a warning about f", logged.String())
 	}
 	if err := n.close(); err != nil {
 		t.Errorf("close error = %v, want none", err)
@@ -110,7 +110,7 @@ func TestSmallRequestsNarrowThePump(t *testing.T) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the pump stays wide while small requests are about")
+			t.Fatal("width of the pump is unchanged with small requests, want a smaller one")
 		}
 	}
 }

@@ -235,17 +235,18 @@ func TestMalformedRequests(t *testing.T) {
 			want[reason]++
 			response, err := http.ReadResponse(r, nil)
 			if err != nil {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: error = %v, want a response", name, err)
 				return
 			}
 			text, err := io.ReadAll(response.Body)
 			if err != nil || response.StatusCode != http.StatusBadRequest || !response.Close || len(text) < 20 ||
 				!strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
-				t.Errorf("%s: %v %s %v %q", name, err, response.Status, response.Header, text)
+				t.Errorf("%s: error = %v, status = %s, header = %v, text = %q, want a 400 that closes", name, err, response.Status,
+					response.Header, text)
 			}
 			if response.Close { // else nothing ends it
 				if rest, _ := io.ReadAll(r); len(rest) > 0 {
-					t.Errorf("%s: more is answered: %q", name, rest)
+					t.Errorf("%s: bytes after the response = %q, want none", name, rest)
 				}
 			}
 			c.Close()
@@ -260,7 +261,7 @@ func TestMalformedRequests(t *testing.T) {
 					t.Fatal(err)
 				}
 				if text, err := io.ReadAll(response.Body); err != nil || response.StatusCode != http.StatusNotFound {
-					t.Errorf("%v %s %q", err, response.Status, text)
+					t.Errorf("error = %v, status = %s, text = %q, want 404", err, response.Status, text)
 				}
 			}
 			switch position {
@@ -303,16 +304,16 @@ func TestMalformedRequests(t *testing.T) {
 		}
 		g.mu.Lock()
 		if len(g.seen) > 0 {
-			t.Errorf("the application sees %q", g.seen)
+			t.Errorf("requests at the application = %q, want none", g.seen)
 		}
 		g.mu.Unlock()
 		log := g.log.String()
 		for reason, n := range want {
 			if got := g.counted(reason); got != n {
-				t.Errorf("%v requests are counted as %s; %v were sent", got, reason, n)
+				t.Errorf("requests counted as %s = %v, want %v", reason, got, n)
 			}
 			if !strings.Contains(log, "reason="+reason+" ") {
-				t.Errorf("the log has no request that was refused for its %s", reason)
+				t.Errorf("the log has no refusal for %s, want one", reason)
 			}
 		}
 	}
@@ -331,7 +332,7 @@ func TestUpgradesAreNotFollowed(t *testing.T) {
 			for _, status := range []int{404, 101} {
 				response, err := http.ReadResponse(r, nil)
 				if err != nil || response.StatusCode != status {
-					t.Fatalf("%v %+v", err, response)
+					t.Fatalf("error = %v, response = %+v, want status %d", err, response, status)
 				}
 				if status == 404 {
 					_, _ = io.Copy(io.Discard, response.Body)
@@ -341,7 +342,7 @@ func TestUpgradesAreNotFollowed(t *testing.T) {
 			_, _ = io.WriteString(c, late)
 			got := make([]byte, len(early+late))
 			if _, err := io.ReadFull(r, got); err != nil || string(got) != early+late {
-				t.Errorf("behind %q: %v %q", early, err, got)
+				t.Errorf("after %q: error = %v, read = %q, want %q", early, err, got, early+late)
 			}
 			c.Close()
 		}
@@ -355,11 +356,11 @@ func TestGuardedTLS(t *testing.T) {
 	c := g.dial()
 	_, _ = io.WriteString(c, "GET /team/app HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n") // the application's
 	if all, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 200 OK\r\n") {
-		t.Errorf("%v %q", err, all)
+		t.Errorf("error = %v, response = %q, want 200", err, all)
 	}
 	state := c.(*tls.Conn).ConnectionState()
 	if state.NegotiatedProtocol != "" && state.NegotiatedProtocol != "http/1.1" {
-		t.Errorf("%+v", state)
+		t.Errorf("TLS state = %+v, want protocol http/1.1 or none", state)
 	}
 	for begin, want := range map[string]string{"GET / HTTP/1.1\r\nHost: a\r\n\r\n": "this port needs HTTPS",
 		"SSH-2.0-x\r\n\r\n\r\n\r\n": ""} {
@@ -369,7 +370,7 @@ func TestGuardedTLS(t *testing.T) {
 		}
 		_, _ = io.WriteString(c, begin)
 		if all, _ := io.ReadAll(c); !strings.Contains(string(all), want) {
-			t.Errorf("%q is answered with %q", begin, all)
+			t.Errorf("response to %q = %q, want %q", begin, all, want)
 		}
 		c.Close()
 	}

@@ -64,7 +64,7 @@ func TestCloseSourceIsBounded(t *testing.T) {
 	killed := make(chan struct{})
 	kill := func(context.Context) error { close(killed); return nil }
 	if err := closeBelow(func() error { <-killed; return nil }, kill, soon, never); err != nil {
-		t.Errorf("a fill that ends with its process: %v", err)
+		t.Errorf("fill that ends with its process: error = %v, want none", err)
 	}
 	stuck := make(chan struct{})
 	defer close(stuck)
@@ -77,12 +77,12 @@ func TestCloseSourceIsBounded(t *testing.T) {
 			t.Errorf("got %v, want the limit", err)
 		}
 	case <-time.After(time.Minute):
-		t.Error("a stuck fill hangs the end")
+		t.Error("a stuck fill blocks the shutdown, want an error at the limit")
 	}
 	order := ""
 	err := closeBelow(func() error { order += "cache "; return nil },
 		func(context.Context) error { order += "runner"; return nil }, never, never)
 	if err != nil || order != "cache runner" {
-		t.Errorf("%q, %v", order, err)
+		t.Errorf("order = %q, error = %v, want cache runner", order, err)
 	}
 }

@@ -81,13 +81,13 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 		return len(seats)
 	}
 	if got := fill(); got != 50 {
-		t.Errorf("%d of 100 places while nobody is known", got)
+		t.Errorf("places of anonymous callers before the first token = %d, want 50", got)
 	}
 	if _, _, err := auth.NewTokenFile(cfg.Auth.Tokens).Create(auth.TokenRequest{Name: "ci", Scope: auth.Read},
 		time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if got := fill(); got != 25 {
-		t.Errorf("%d of 100 places after the first token", got)
+		t.Errorf("places of anonymous callers after the first token = %d, want 25", got)
 	}
 }

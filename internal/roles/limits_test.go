@@ -76,7 +76,7 @@ func TestDocsLimits(t *testing.T) {
 		}
 		value, there := rows[s.Key]
 		if !there {
-			t.Errorf("docs/reference/limits.md and the pages beside it do not tell of %s", s.Key)
+			t.Errorf("docs/reference/limits.md and its neighbours have no %s, want it", s.Key)
 			continue
 		}
 		if want := fmt.Sprint(s.Value.Interface()); !s.Value.IsZero() && value != want {
@@ -85,7 +85,7 @@ func TestDocsLimits(t *testing.T) {
 	}
 	for key := range rows {
 		if !known[key] {
-			t.Errorf("docs/reference/limits.md tells of %s, which is no key", key)
+			t.Errorf("docs/reference/limits.md has %s, want keys of the configuration only", key)
 		}
 	}
 	texts := literals(t)
@@ -100,7 +100,7 @@ func TestDocsLimits(t *testing.T) {
 		}
 	}
 	if len(errors) < 20 {
-		t.Errorf("only %d errors found in docs/reference/limits.md", len(errors))
+		t.Errorf("errors in docs/reference/limits.md = %d, want at least 20", len(errors))
 	}
 }
 

@@ -63,20 +63,20 @@ func TestPromisedMetricsExist(t *testing.T) {
 		"packhorse_copy_bytes_total":     "path",
 	} {
 		if m, ok := have[name]; !ok || label != "" && !slices.Contains(m.labels, label) {
-			t.Errorf("%s with the label %q is promised; there is %+v", name, label, m)
+			t.Errorf("metric %s = %+v, want it with the label %q", name, m, label)
 		}
 	}
 	for name, m := range have {
 		if !strings.HasPrefix(name, "packhorse_") {
-			t.Errorf("%s does not begin with packhorse_", name)
+			t.Errorf("name = %s, want the prefix packhorse_", name)
 		}
 		for _, label := range m.labels {
 			if slices.Contains([]string{"repository", "repo", "user", "client", "address", "ref", "path_name"}, label) {
-				t.Errorf("%s has the label %q, which has no bound", name, label)
+				t.Errorf("%s has the label %q, want bounded labels only", name, label)
 			}
 		}
 		if !strings.HasSuffix(m.help, ".") {
-			t.Errorf("the help of %s is no sentence: %q", name, m.help)
+			t.Errorf("help of %s = %q, want a sentence", name, m.help)
 		}
 	}
 }
@@ -130,7 +130,7 @@ func registered(t *testing.T) []metric {
 		for d := range descs {
 			found := descriptor.FindStringSubmatch(d.String())
 			if found == nil {
-				t.Fatalf("cannot read %s", d)
+				t.Fatalf("description %s is not readable, want its name and labels", d)
 			}
 			m := metric{name: found[1], kind: kindOf(c, found[1]), help: strings.ReplaceAll(found[2], `\"`, `"`)}
 			for label := range strings.SplitSeq(found[4], ",") {
@@ -212,7 +212,7 @@ func headingOf(t *testing.T, name string) (heading string) {
 		}
 	}
 	if heading == "" {
-		t.Errorf("%s is in no section: add the beginning of its name to metricGroups", name)
+		t.Errorf("%s is in no section, want the beginning of its name in metricGroups", name)
 	}
 	return heading
 }

@@ -30,7 +30,7 @@ func TestStateCheck(t *testing.T) {
 	c.room = func(string) (room, error) { return free, nil }
 	says("")
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("a probe leaves %v, %v", left, err)
+		t.Errorf("files after a probe = %v, error = %v, want none", left, err)
 	}
 	free = room{minRoom - 1, 1 << 20}
 	says("has only 16383 KiB free")
@@ -58,7 +58,7 @@ func TestStateCheck(t *testing.T) {
 	}
 	says("was replaced")
 	if real, err := roomOf(t.TempDir()); err != nil || real.bytes <= 0 {
-		t.Errorf("%+v, %v", real, err)
+		t.Errorf("roomOf = %+v, %v, want free bytes", real, err)
 	}
 }
 
@@ -70,16 +70,16 @@ func TestRootCheck(t *testing.T) {
 	}
 	look := pushCheck(dir)
 	if look == nil {
-		t.Fatal("a directory of one's own cannot be written to")
+		t.Fatal("pushCheck of a writable directory = nil, want a check")
 	}
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := look(); err != nil {
-		t.Errorf("that the root is gone is for another check: %v", err)
+		t.Errorf("check of a missing root = %v, want nil: another check reports it", err)
 	}
 	if pushCheck(dir) != nil {
-		t.Error("a root that never could be written to is checked")
+		t.Error("pushCheck of a read-only root is a check, want nil")
 	}
 }
 
@@ -95,6 +95,6 @@ func TestTokensThatAreNamed(t *testing.T) {
 	}
 	cfg.Auth.Tokens = filepath.Join(t.TempDir(), "tokens")
 	if err := cfg.CheckTokens(); err == nil || !strings.Contains(err.Error(), "does not exist") {
-		t.Errorf("%v", err)
+		t.Errorf("CheckTokens = %v, want that the file does not exist", err)
 	}
 }

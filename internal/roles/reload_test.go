@@ -55,13 +55,13 @@ func TestReload(t *testing.T) {
 	write(a + "[[node]]\nname = \"b\"\naddress = \"127.0.0.1:2\"\n[log]\nlevel = \"debug\"\n")
 	if got := reload(); len(taken) != 2 || level.Level() != slog.LevelDebug || !strings.Contains(got, "nodes=2") ||
 		strings.Contains(got, "restart") {
-		t.Errorf("a new node: %v, %s\n%s", taken, level, got)
+		t.Errorf("new node: nodes = %v, level = %s, want 2 nodes without a restart\n%s", taken, level, got)
 	}
 	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if got := reload(); len(taken) != 2 || !strings.Contains(got, "a pipe without a writer") {
-		t.Errorf("a named pipe: %v\n%s", taken, got)
+		t.Errorf("named pipe: nodes = %v, want the previous 2\n%s", taken, got)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestReload(t *testing.T) {
 	for range 2 { // each reload reports it; the flag has priority over the file
 		if got := reload(); len(taken) != 1 || !strings.Contains(got, `level=WARN`) ||
 			!strings.Contains(got, `keys="http.max_body ops.address"`) {
-			t.Errorf("what needs a restart: %v\n%s", taken, got)
+			t.Errorf("changes that need a restart: nodes = %v, want 1 and a warning with the keys\n%s", taken, got)
 		}
 	}
 	for _, bad := range []string{"[[node]]", "x = 1", "[log]\nlevel = \"loud\"",
@@ -79,12 +79,12 @@ func TestReload(t *testing.T) {
 		before := taken
 		if got := reload(); len(taken) != len(before) || !strings.Contains(got, "level=ERROR") ||
 			level.Level() != slog.LevelInfo {
-			t.Errorf("%q: %v\n%s", bad, taken, got)
+			t.Errorf("%q: nodes = %v, want the previous ones and an error\n%s", bad, taken, got)
 		}
 	}
 	write(a + "[log]\nlevel = \"warn\"\n")
 	refuse = errors.New("not now")
 	if got := reload(); level.Level() != slog.LevelInfo || !strings.Contains(got, "not now") {
-		t.Errorf("nodes that were refused: %s\n%s", level, got)
+		t.Errorf("refused nodes: level = %s, want INFO and the reason\n%s", level, got)
 	}
 }

@@ -157,7 +157,7 @@ func TestClonesWhileAReplicaFails(t *testing.T) {
 				dir := filepath.Join(t.TempDir(), "clone")
 				args := []string{"-c", fmt.Sprintf("protocol.version=%d", i%2*2), "clone", "-q", "--mirror", url + "/app", dir}
 				if out, err := gittest.At(t, t.TempDir()).Try(args...); err != nil {
-					t.Errorf("%s: %s %v", phase, out, err)
+					t.Errorf("%s: git = %s, error = %v, want none", phase, out, err)
 				} else if got := gittest.At(t, dir).Objects(); !slices.Equal(got, want) {
 					t.Errorf("%s: a clone has %d objects, the origin %d", phase, len(got), len(want))
 				}
@@ -174,7 +174,7 @@ func TestClonesWhileAReplicaFails(t *testing.T) {
 	failed := bad.failed.Load()
 	clones("drained", 2)
 	if n := bad.failed.Load() - failed; n != 0 {
-		t.Errorf("%d requests went to a node that is drained", n)
+		t.Errorf("requests to a drained node = %d, want 0", n)
 	}
 	bad.fine.Store(true)
 	if err := routes.Undrain("bad"); err != nil {
@@ -185,7 +185,7 @@ func TestClonesWhileAReplicaFails(t *testing.T) {
 		clones("back", 4)
 	}
 	if n := routes.Status()[0]; n.InFlight != 0 {
-		t.Errorf("back, and: %+v", n)
+		t.Errorf("status after the drain = %+v, want nothing in flight", n)
 	}
 	for line := range strings.Lines(lines.String()) {
 		if t.Failed() && !strings.Contains(line, "result=ok") {

@@ -159,7 +159,7 @@ func TestSearchSourcesAreFull(t *testing.T) {
 			err := make(w).Watch(t.Context(), []git.RepoPath{w.path("a"), w.path("b")},
 				func(git.RepoPath, git.Version, bool) error { return nil })
 			if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) == 0 {
-				t.Errorf("the watch ends with %v", err)
+				t.Errorf("error of the watch = %v, want kind %v with Retry-After", err, fault.Exhausted)
 			}
 		})
 	}
@@ -205,11 +205,11 @@ func TestSearchSourceFollowsRoutes(t *testing.T) {
 	var all []string
 	one.do(s.Repositories(ctx, func(p git.RepoPath) error { all = append(all, p.String()); return nil }))
 	if !slices.Equal(all, []string{"two.git"}) {
-		t.Errorf("repositories %q", all)
+		t.Errorf("repositories = %q, want two.git", all)
 	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the watch ended with %v", err)
+		t.Errorf("error of the watch = %v, want %v", err, context.Canceled)
 	}
 }
 
@@ -219,27 +219,27 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 	w.do(s.Repositories(ctx, func(p git.RepoPath) error { all = append(all, p.String()); return nil }))
 	slices.Sort(all)
 	if !slices.Equal(all, []string{"empty.git", "team/a.git"}) {
-		t.Errorf("repositories %q", all)
+		t.Errorf("repositories = %q, want empty.git and team/a.git", all)
 	}
 	heads, version, err := s.Heads(ctx, path, []string{"HEAD", "refs/heads/none", "refs/tags/t"})
 	w.do(err)
 	if heads[0].Name != "refs/heads/main" || heads[0].Commit != second || heads[0].Err != nil ||
 		!fault.Is(heads[1].Err, fault.NotFound) ||
 		heads[1].Name != "refs/heads/none" || heads[2].Commit != second || version.Incarnation == "" {
-		t.Errorf("heads %+v at %+v", heads, version)
+		t.Errorf("heads = %+v at %+v, want main and HEAD at the second commit and none missing", heads, version)
 	}
 	heads, version, err = s.Heads(ctx, w.path("empty"), []string{"HEAD"})
 	if err != nil || !fault.Is(heads[0].Err, fault.NotFound) || version.Incarnation == "" {
-		t.Errorf("heads of nothing %+v at %+v, %v", heads, version, err)
+		t.Errorf("heads of an empty repository = %+v at %+v, %v, want a missing one", heads, version, err)
 	}
 	if _, _, err := s.Heads(ctx, w.path("none"), []string{"HEAD"}); !fault.Is(err, fault.NotFound) {
-		t.Errorf("heads of no repository: %v", err)
+		t.Errorf("heads of a missing repository: error = %v, want kind %v", err, fault.NotFound)
 	}
 
 	files := func(commit, base git.ObjectID) (list []string) {
 		w.do(s.Files(ctx, path, commit, base, 4000, func(f search.File) error {
 			if content := f.Content; content != nil && bytes.Contains(content, []byte("x")) {
-				t.Errorf("%s is too large", f.Path)
+				t.Errorf("content of the large file %s is sent, want none", f.Path)
 			}
 			list = append(list, fmt.Sprintf("%s %o %d %v %q", f.Path, f.Mode, f.Size, f.Gone, f.Content))
 			return nil
@@ -261,16 +261,16 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 	enough := errors.New("enough")
 	nothing := func(search.File) error { return enough }
 	if err := s.Files(ctx, path, absent, git.ObjectID{}, 1, nothing); !fault.Is(err, fault.NotFound) {
-		t.Errorf("files of nothing: %v", err)
+		t.Errorf("files of a missing commit: error = %v, want kind %v", err, fault.NotFound)
 	}
 	if err := s.Files(ctx, path, second, git.ObjectID{}, 1, nothing); !errors.Is(err, enough) {
 		t.Errorf("files for who wants none: %v", err)
 	}
 	if n, err := s.Behind(ctx, path, first, second, 10); n != 1 || err != nil {
-		t.Errorf("%d behind, %v", n, err)
+		t.Errorf("Behind = %d, %v, want 1", n, err)
 	}
 	if _, err := s.Behind(ctx, path, absent, second, 10); !fault.Is(err, fault.NotFound) {
-		t.Errorf("behind nothing: %v", err)
+		t.Errorf("Behind of a missing commit: error = %v, want kind %v", err, fault.NotFound)
 	}
 
 	var hits []string
@@ -291,10 +291,10 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 	}
 	w.do(grep(search.Grep{Pattern: "needle", Limit: 2}))
 	if len(hits) != 2 {
-		t.Errorf("2 lines are %q", hits)
+		t.Errorf("hits = %q, want 2", hits)
 	}
 	if err := grep(search.Grep{Pattern: "(", Regexp: true, Limit: 2}); !fault.Is(err, fault.Invalid) {
-		t.Errorf("no pattern: %v", err)
+		t.Errorf("invalid pattern: error = %v, want kind %v", err, fault.Invalid)
 	}
 	board := inflight.NewBoard()
 	for pattern, want := range map[string]search.Grep{"found": {Pattern: "needle", Limit: 10},
@@ -303,7 +303,7 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 		_ = s.Grep(mine, path, second, want, func(search.Hit) error { return nil })
 		request.End()
 		if u := request.Usage(); u.Commands != 1 || u.User+u.System == 0 {
-			t.Errorf("%s: git has used %+v", pattern, u)
+			t.Errorf("%s: usage of git = %+v, want one command with CPU time", pattern, u)
 		}
 	}
 	w.testPieces(s, a)
@@ -320,7 +320,7 @@ func (w *sourceWorld) testPieces(s search.Source, a *gittest.Repo) {
 	n := 0
 	w.do(s.Files(w.t.Context(), w.path("team/a"), commit, git.ObjectID{}, 4<<20, func(f search.File) error {
 		if n++; f.Content == nil || string(f.Content) != want[string(f.Path)] {
-			w.t.Errorf("%s has %d bytes", f.Path, len(f.Content))
+			w.t.Errorf("%s has %d bytes, want %d", f.Path, len(f.Content), len(want[string(f.Path)]))
 		}
 		return nil
 	}))
@@ -328,7 +328,7 @@ func (w *sourceWorld) testPieces(s search.Source, a *gittest.Repo) {
 	w.do(s.Grep(w.t.Context(), w.path("team/a"), commit, search.Grep{Pattern: "needle", Limit: 10_000},
 		func(search.Hit) error { lines++; return nil }))
 	if n != len(want) || lines != 3000 {
-		w.t.Errorf("%d files and %d lines", n, lines)
+		w.t.Errorf("files = %d, lines = %d, want %d and 3000", n, lines, len(want))
 	}
 }
 
@@ -358,9 +358,9 @@ func (w *sourceWorld) testWatch(s search.Source, a *gittest.Repo) {
 		case e := <-events:
 			return e
 		case err := <-ended:
-			w.t.Fatalf("the watch ended: %v", err)
+			w.t.Fatalf("the watch ended: %v, want an event", err)
 		case <-time.After(time.Minute):
-			w.t.Fatal("no event comes")
+			w.t.Fatal("no event after a minute, want one")
 		}
 		return event{}
 	}
@@ -371,7 +371,7 @@ func (w *sourceWorld) testWatch(s search.Source, a *gittest.Repo) {
 	}
 	before := state[paths[0]]
 	if before.gone || before.version.Incarnation == "" || !state[paths[1]].gone {
-		w.t.Errorf("it begins with %+v", state)
+		w.t.Errorf("first state = %+v, want the first repository with a version and the second one missing", state)
 	}
 	w.commit(a, "refs/heads/main", map[string]string{"x": "x"})
 	for e := next(); e.path != paths[0] || e.version.Generation <= before.version.Generation; e = next() {
@@ -381,6 +381,6 @@ func (w *sourceWorld) testWatch(s search.Source, a *gittest.Repo) {
 	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) && !fault.Is(err, fault.Cancelled) {
-		w.t.Errorf("the watch ended with %v", err)
+		w.t.Errorf("error of the watch = %v, want that it was canceled", err)
 	}
 }

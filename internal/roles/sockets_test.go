@@ -63,7 +63,7 @@ func TestInherit(t *testing.T) {
 	cfg.State, cfg.Ops.Address = t.TempDir(), ""
 	if _, err := openListeners(config.RoleGateway, cfg, s); err == nil ||
 		!strings.Contains(err.Error(), `"ssh": packhorse gateway does not use it`) {
-		t.Errorf("a socket that nobody asked for: %v", err)
+		t.Errorf("unused socket: error = %v, want that the role does not use it", err)
 	}
 	if s, err = inherit([]*os.File{file("http")}); err != nil {
 		t.Fatal(err)
@@ -123,10 +123,11 @@ func TestInheritedAddresses(t *testing.T) {
 		before := cfg.HTTP.Address
 		got, err := sockets{test.socket: at{address: test.address}}.addressed(cfg, test.role)
 		if test.says == "" && err != nil || test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: error = %v, want %q", name, err, test.says)
 		}
 		if test.socket == httpSocket && got.HTTP.Address != test.address || cfg.HTTP.Address != before {
-			t.Errorf("%s: http.address is %s, and was %s", name, got.HTTP.Address, cfg.HTTP.Address)
+			t.Errorf("%s: http.address = %s and the original %s, want %s and %s", name, got.HTTP.Address, cfg.HTTP.Address,
+				test.address, before)
 		}
 	}
 }
@@ -161,7 +162,7 @@ func TestAcceptedConnectionsAreServed(t *testing.T) {
 	<-closed
 	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 	if response, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || response.StatusCode != http.StatusOK {
-		t.Errorf("%v, %v", response, err)
+		t.Errorf("response = %v, error = %v, want 200", response, err)
 	}
 	if err := errors.Join(<-ended, <-served); err != nil {
 		t.Errorf("Join error = %v, want none", err)
@@ -196,19 +197,19 @@ func TestSocketUnits(t *testing.T) {
 		value := func(key string) string {
 			all := regexp.MustCompile(`(?m)^`+key+`=(.*)$`).FindAllSubmatch(text, -1)
 			if len(all) != 1 {
-				t.Errorf("%s: %d lines %s=", name, len(all), key)
+				t.Errorf("%s: lines of %s= are %d, want 1", name, key, len(all))
 				return ""
 			}
 			return string(all[0][1])
 		}
 		if got := value("FileDescriptorName"); got != name {
-			t.Errorf("%s: FileDescriptorName=%s", name, got)
+			t.Errorf("FileDescriptorName = %s, want %s", got, name)
 		}
 		if got := value("Service"); got != "packhorse-gateway.service" {
-			t.Errorf("%s: Service=%s", name, got)
+			t.Errorf("%s: Service = %s, want packhorse-gateway.service", name, got)
 		}
 		if got := value("ListenStream"); address != "" && got != address {
-			t.Errorf("%s: ListenStream=%s instead of %s", name, got, address)
+			t.Errorf("%s: ListenStream = %s, want %s", name, got, address)
 		}
 	}
 }

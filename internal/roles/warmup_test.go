@@ -180,7 +180,7 @@ func TestWarmUpIsWhatClientsAskFor(t *testing.T) {
 	t.Log("now it counts")
 	everybody()
 	if missed := w.metric("packhorse_cache_requests_total", "miss") - before; missed > 0 {
-		t.Errorf("%v clients found no pack", missed)
+		t.Errorf("misses after a warm-up = %v, want 0", missed)
 	}
 	if used := w.metric("packhorse_warmup_used_total"); used < float64(len(clients)) {
 		t.Errorf("%v packs used; %v made, %v skipped", used, w.metric("packhorse_warmup_made_total"),

@@ -46,7 +46,7 @@ func TestDumpHandler(t *testing.T) {
 	}
 	if status, text := ask(admin, "POST", adminapi.DumpPath); status != 404 ||
 		!strings.Contains(text, "watchdog.enabled") {
-		t.Errorf("without a watchdog: %d %s", status, text)
+		t.Errorf("without a watchdog: status = %d, text = %s, want 404 and the key", status, text)
 	}
 	d.set(w)
 	for _, test := range []struct {
