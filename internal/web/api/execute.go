@@ -20,8 +20,8 @@ type object = map[string]any
 // rootField computes a field of the type Query.
 type rootField func(ctx context.Context, arguments map[string]any) (any, error)
 
-// execution runs one validated operation. It writes the response's data as JSON. GraphQL libraries that call resolvers by
-// name would almost double the size of the program (docs/decisions/0011).
+// execution runs one validated operation. It writes the response's data as JSON. GraphQL libraries that call resolvers
+// by name would almost double the size of the program (docs/decisions/0011).
 type execution struct {
 	schema    *ast.Schema
 	variables map[string]any
