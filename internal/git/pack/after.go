@@ -9,9 +9,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// After lists the objects behind the first n entries of a pack, by its index. These are the delta bases that git added
-// to a pack that lacked them (git-index-pack(1), --fix-thin). The error is Corrupt for an index that cannot be read, or
-// has fewer than n objects.
+// After lists the objects after the first n entries of a pack, by its index. These are the delta bases that git added
+// to a thin pack (git-index-pack(1), --fix-thin). The error is Corrupt for an index that cannot be read, or has fewer
+// than n objects.
 func After(index string, format git.ObjectFormat, n int) ([]git.ObjectID, error) {
 	x, err := openIdx(index, format)
 	if err == nil && n > x.layout.count {

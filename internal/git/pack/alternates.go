@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxAlternateDepth is how many alternates may stand between a repository and one whose alternates are still read.
+	// maxAlternateDepth is the maximum length of a chain of alternates whose last one's alternates are read.
 	maxAlternateDepth = 5
 	maxAlternates     = 256     // object directories in all
 	maxAlternatesFile = 1 << 20 // bytes
@@ -31,7 +31,7 @@ func parseAlternates(b []byte) []string {
 				if len(path) > 0 {
 					paths = append(paths, path)
 				}
-				b = rest[min(1, len(rest)):] // git passes over one character here, whatever it is
+				b = rest[min(1, len(rest)):] // git skips one character here, whatever it is
 				continue
 			}
 		}
@@ -95,9 +95,9 @@ func readAlternates(path string) ([]string, error) {
 	return parseAlternates(b), nil
 }
 
-// Alternates returns the absolute paths that objects/info/alternates of an object directory names, as they are written
-// there: they may pass through symbolic links and lead anywhere, or nowhere. It returns none if there is no such file.
-// The directory's path has to be free of symbolic links, because relative entries start there.
+// Alternates returns the paths in objects/info/alternates of an object directory, made absolute. They may pass through
+// symbolic links, and need not exist. It returns none if there is no such file. The directory's path must not contain
+// symbolic links, because relative entries start there.
 func Alternates(objectsDir string) ([]string, error) {
 	entries, err := readAlternates(filepath.Join(objectsDir, "info", "alternates"))
 	for i, entry := range entries {
@@ -123,7 +123,7 @@ func (s *Store) resolveAlternate(dir, entry string) (string, error) {
 	}
 	path := entry
 	if !filepath.IsAbs(path) {
-		path = dir + "/" + path // not cleaned: ".." after a link is the link's target's parent, as for git
+		path = dir + "/" + path // not cleaned: ".." after a link is the parent of the link's target, as in git
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -149,14 +149,14 @@ func (s *Store) resolveAlternate(dir, entry string) (string, error) {
 	return real, nil
 }
 
-// leadsNowhere reports whether err says that a path is too long or a loop of links. Git passes over such an alternate,
-// too.
+// leadsNowhere reports whether a path is too long, or a loop of links, by the error of a system call. Git skips such an
+// alternate too.
 func leadsNowhere(err error) bool {
 	return errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.ELOOP)
 }
 
-// contained refuses a file or directory of an object directory that is a link to outside the root. One that is not
-// there is none.
+// contained returns an error if a file or directory of an object directory is a link to outside the root. A missing one
+// is not an error.
 func (s *Store) contained(path string) error {
 	if s.root == "" {
 		return nil

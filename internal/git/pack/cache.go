@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	cacheBytes = 4 << 20   // what a store's cache of delta bases holds at most
+	cacheBytes = 4 << 20   // maximum size of a store's cache of delta bases
 	cacheEntry = 128 << 10 // a larger base is not kept
 )
 
 // baseCache keeps the most recently used delta bases, because objects near each other in history share them. Its data
-// is shared and must not be changed. Safe for concurrent use.
+// is shared and must not be changed. It is safe for concurrent use.
 type baseCache struct {
 	mu      sync.Mutex
 	entries map[location]*list.Element
@@ -27,7 +27,7 @@ type cachedBase struct {
 	data []byte
 }
 
-// wants reports whether a base of this size would be kept; its memory then has to be its own.
+// wants reports whether a base of this size would be kept. Its memory must then not be reused.
 func (c *baseCache) wants(size int64) bool { return size <= cacheEntry }
 
 func (c *baseCache) get(loc location) (git.ObjectType, []byte, bool) {
@@ -62,7 +62,7 @@ func (c *baseCache) put(loc location, typ git.ObjectType, data []byte) {
 	}
 }
 
-// clear forgets everything: the packs have changed, or something read was damaged.
+// clear empties the cache. It is called when the packs have changed, or damage was read.
 func (c *baseCache) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

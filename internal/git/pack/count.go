@@ -14,16 +14,16 @@ import (
 
 // Counts is the output of git-count-objects(1) for an object directory, without its alternates.
 type Counts struct {
-	Packed    int64 // objects in packs; one that is in several counts as often
+	Packed    int64 // objects in packs; an object in several packs counts several times
 	Packs     int64
 	Loose     int64
 	PackBytes int64 // of packs and their indexes
 
-	MultiPackIndex, Bitmap, CommitGraph bool // whether there is one
+	MultiPackIndex, Bitmap, CommitGraph bool // they exist
 }
 
-// Count counts the present objects of the object directory: a few small reads for each pack, and the names of all loose
-// objects. It ends with ctx.
+// Count counts the objects of the object directory. It makes a few small reads for each pack, and reads the names of
+// all loose objects. It ends with ctx.
 func (s *Store) Count(ctx context.Context) (Counts, error) {
 	c, err := s.count(ctx)
 	if err != nil && !errors.Is(err, ctx.Err()) {

@@ -15,9 +15,9 @@ const (
 )
 
 const (
-	// maxChain bounds a chain of deltas. git makes chains of 50, and of at most 4,095 if asked to.
+	// maxChain is the maximum length of a chain of deltas. Git makes chains of 50, and of at most 4,095 if configured.
 	maxChain = 10_000
-	// maxWork bounds the bytes that resolving one chain may produce in all.
+	// maxWork is the maximum number of bytes that resolving one chain may produce.
 	maxWork = 4 << 30
 )
 
@@ -123,11 +123,11 @@ type base struct {
 	ref   git.ObjectID
 }
 
-// descend follows a chain of deltas from loc down to its root, leaving the deltas in sc.chain, the object's own first.
-// A root in a pack is left unread, with sc.in at its zlib stream.
+// descend follows a chain of deltas from loc to its root. It stores the deltas in sc.chain, that of the object first.
+// It does not read a root in a pack: sc.in is then at its zlib stream.
 func (s *Store) descend(snap *snapshot, sc *scratch, loc location, useCache bool) (b base, err error) {
 	sc.chain = sc.chain[:0]
-	// Where the chain was when its length was last a power of two: it comes there again if it is a loop.
+	// The location when the length was last a power of two. A loop reaches it again.
 	var mark location
 	for {
 		if loc == mark {
@@ -171,7 +171,7 @@ func (s *Store) descend(snap *snapshot, sc *scratch, loc location, useCache bool
 	}
 }
 
-// findBase locates the base of a REF_DELTA: in the same pack, where git puts it, or else anywhere.
+// findBase locates the base of a REF_DELTA: in the same pack, where git puts it, or otherwise anywhere.
 func (s *Store) findBase(snap *snapshot, p *packFile, id *git.ObjectID) (location, error) {
 	if p.index != nil {
 		if offset, ok, err := p.index.find(id.Raw()); ok || err != nil {
@@ -182,7 +182,7 @@ func (s *Store) findBase(snap *snapshot, p *packFile, id *git.ObjectID) (locatio
 	return loc, err
 }
 
-// hold opens a pack for as long as sc is in use.
+// hold keeps a pack open while sc is in use.
 func (s *Store) hold(sc *scratch, p *packFile) (*openPack, error) {
 	for i := len(sc.held) - 1; i >= 0; i-- {
 		if sc.held[i].pack == p {
@@ -203,7 +203,7 @@ func (s *Store) hold(sc *scratch, p *packFile) (*openPack, error) {
 	return o, nil
 }
 
-// maxHeld bounds the packs that one read goes through.
+// maxHeld is the maximum number of packs of one read.
 const maxHeld = 16
 
 func (s *Store) releaseAll(sc *scratch) {
@@ -291,7 +291,7 @@ func (s *Store) resolve(sc *scratch, loc location, b base, limit int64) (git.Obj
 	return b.typ, source, nil
 }
 
-// rootData inflates the root of a chain, unless it is there already.
+// rootData returns the root of a chain, and inflates it if necessary.
 func (s *Store) rootData(sc *scratch, loc location, b base, limit int64) ([]byte, error) {
 	if b.size > limit {
 		return nil, errTooLarge(b.size, limit)

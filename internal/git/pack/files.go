@@ -17,7 +17,7 @@ import (
 // maxOpenPacks is the maximum number of pack descriptors that a store keeps open without readers.
 const maxOpenPacks = 64
 
-// errGone means that a pack's file is no longer there: `git gc` or `git repack` has replaced it.
+// errGone means that a pack's file does not exist any more, because `git gc` or `git repack` has replaced it.
 var errGone = errors.New("the pack is gone")
 
 // packFile is a pack that a directory scan found. Its descriptor is opened by the first reader.
@@ -29,7 +29,7 @@ type packFile struct {
 	index *packIndex // nil if a multi-pack-index covers it, or if it is damaged
 
 	open *openPack // guarded by descriptors.mu
-	gone bool      // guarded by descriptors.mu: no longer part of the store, so not to be kept open
+	gone bool      // guarded by descriptors.mu: not part of the store any more, and not kept open
 }
 
 func (p *packFile) name() string { return filepath.Base(p.path) }
@@ -41,11 +41,11 @@ type openPack struct {
 	size int64 // where the entries end and the trailer begins
 
 	readers int           // guarded by descriptors.mu
-	element *list.Element // guarded by descriptors.mu; nil: not kept, the last reader closes
+	element *list.Element // guarded by descriptors.mu; nil: the last reader closes it
 }
 
-// descriptors keeps a bounded number of packs open, the least recently used are closed first. Safe for concurrent use;
-// files are opened and closed without the lock.
+// descriptors keeps a limited number of packs open, and closes the least recently used one first. It is safe for
+// concurrent use. Files are opened and closed without the lock.
 type descriptors struct {
 	mu     sync.Mutex
 	recent list.List // of *openPack, the latest first
@@ -67,7 +67,7 @@ func (d *descriptors) acquire(p *packFile) (*openPack, error) {
 		return nil, err
 	}
 	d.mu.Lock()
-	if other := p.open; other != nil { // another goroutine has opened it meanwhile
+	if other := p.open; other != nil { // another goroutine was faster
 		other.readers++
 		d.mu.Unlock()
 		o.file.Close()
@@ -86,7 +86,8 @@ func (d *descriptors) acquire(p *packFile) (*openPack, error) {
 	return o, nil
 }
 
-// forget removes o from the kept descriptors. If it has no readers, it is returned for the caller to close. Under d.mu.
+// forget removes o from the kept descriptors. It returns o if it has no readers: the caller has to close it. The caller
+// holds d.mu.
 func (d *descriptors) forget(o *openPack) *openPack {
 	d.recent.Remove(o.element)
 	o.element, o.pack.open = nil, nil
@@ -106,7 +107,7 @@ func (d *descriptors) release(o *openPack) {
 	}
 }
 
-// drop says that p is no longer part of the store.
+// drop marks p as not part of the store any more.
 func (d *descriptors) drop(p *packFile) {
 	d.mu.Lock()
 	p.gone = true
@@ -118,7 +119,7 @@ func (d *descriptors) drop(p *packFile) {
 	idle.closeFile()
 }
 
-// close keeps nothing open from now on; readers in flight finish.
+// close closes the descriptors without readers, and keeps none open from now on.
 func (d *descriptors) close() {
 	d.mu.Lock()
 	d.closed = true

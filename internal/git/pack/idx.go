@@ -18,8 +18,8 @@ const (
 	packHeader = 12
 )
 
-// fanout is, for each byte, the number of object IDs whose first byte is at most that. It is copied out of the mapping,
-// so that most packs without an object are excluded from the heap.
+// fanout has, for each byte, the number of object IDs whose first byte is at most that. It is copied from the mapping
+// to the heap, where it excludes most packs without an object.
 type fanout [256]uint32
 
 func parseFanout(b []byte) (f fanout, err error) {
@@ -54,7 +54,7 @@ type idxLayout struct {
 	end     int // the trailer: the pack's checksum, then the index's
 }
 
-// parseIdx checks an index's header and sizes; it reads no object ID, and its checksums are not verified.
+// parseIdx checks the header and the sizes of an index. It does not read object IDs or verify checksums.
 func parseIdx(b []byte, format git.ObjectFormat) (*idxLayout, error) {
 	l := &idxLayout{version: 1, hash: format.Size()}
 	if len(b) < fanoutSize+2*l.hash {
@@ -122,12 +122,12 @@ func searchIDs(b []byte, ids, stride, lo, hi int, id []byte) (int, bool) {
 	return 0, false
 }
 
-// guess is where between two positions an ID should be by the bytes after its first.
+// guess returns the expected position of an ID between two positions, by the bytes after its first.
 func guess(lo, hi int, id []byte) int {
 	return lo + int(uint64(binary.BigEndian.Uint32(id[1:]))*uint64(hi-lo)>>32)
 }
 
-// offset is where in the pack the object at a position begins.
+// offset returns the offset in the pack of the object at a position.
 func (l *idxLayout) offset(b []byte, position int) (int64, error) {
 	if l.version == 1 {
 		return int64(binary.BigEndian.Uint32(b[l.ids+position*l.stride-4:])), nil
@@ -151,7 +151,7 @@ func wideOffset(b []byte) (int64, error) {
 	return int64(v), nil
 }
 
-// packIndex is one mapped .idx file. Immutable.
+// packIndex is one mapped .idx file. It is immutable.
 type packIndex struct {
 	file   *mmap.File
 	layout *idxLayout
@@ -196,7 +196,7 @@ func (x *packIndex) find(raw []byte) (offset int64, found bool, err error) {
 	return offset, found && err == nil, err
 }
 
-// idAt finds the object whose entry begins at offset: a scan of the whole index, for the repair path only.
+// idAt finds the object whose entry begins at offset. It scans the whole index, and is used only for repair.
 func (x *packIndex) idAt(offset int64) (id git.ObjectID, found bool, err error) {
 	err = x.file.Do(func(b []byte) error {
 		for i := range x.layout.count {

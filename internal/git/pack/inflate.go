@@ -26,7 +26,8 @@ var (
 	errShort = errors.New("the zlib stream is shorter than its object")
 )
 
-// section is a part of a file, read forwards. Its end is unexpected: objects end before their file does.
+// section is a part of a file that is read forwards. Its end is an unexpected EOF, because objects end before their
+// file.
 type section struct {
 	file     io.ReaderAt
 	off, end int64 // of the next pread, and of the section
@@ -64,7 +65,7 @@ type scratch struct {
 // maxSpare is the maximum size in bytes of a buffer that a scratch keeps between reads.
 const maxSpare = 1 << 20
 
-// scratches serves all stores: few of thousands of open stores are read at the same time.
+// scratches is shared by all stores, because few of thousands of open stores are read at the same time.
 var scratches = sync.Pool{New: func() any {
 	sc := new(scratch)
 	sc.in = bufio.NewReaderSize(&sc.section, readSize)

@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// maxLookups bounds how often one look-up starts over because packs came and went.
+// maxLookups is the maximum number of restarts of one look-up because packs were replaced.
 const maxLookups = 4
 
 // lookup calls read with each location of the object until it succeeds: the first pack, the loose object (a location
@@ -88,12 +88,11 @@ func (s *Store) readError(id git.ObjectID, err error) error {
 	return err
 }
 
-// Damaged lists what the last scan skipped: indexes that cannot be read, alternates that do not exist.
+// Damaged lists the files that the last scan skipped: unreadable indexes and missing alternates.
 func (s *Store) Damaged() []error { return s.snap.Load().faults }
 
-// MissingAlternate returns an error of kind Corrupt if the last scan did not find an object directory that
-// objects/info/alternates names: an object that is not found may have been there. The path is in the cause only.
-// Without such a directory it returns nil.
+// MissingAlternate returns an error of kind Corrupt if the last scan did not find an object directory in
+// objects/info/alternates, which may have had a missing object. Otherwise it returns nil. Only the cause has the path.
 func (s *Store) MissingAlternate() error {
 	snap := s.snap.Load()
 	if len(snap.absent) == 0 {
@@ -138,8 +137,7 @@ func (s *Store) AlternatePaths() []string {
 	return slices.Compact(paths)
 }
 
-// Close closes the pack descriptors. Reads in flight finish; a store that is read later still works, but keeps nothing
-// open.
+// Close closes the pack descriptors. Reads in flight finish. Later reads work, but do not keep packs open.
 func (s *Store) Close() error {
 	s.files.close()
 	s.bases.clear()

@@ -13,16 +13,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// errAbsent means that an object is not where it was looked for.
+// errAbsent means that an object does not exist at a location.
 var errAbsent = errors.New("no such object")
 
 var errGarbage = errors.New("garbage after the object")
 
-// looseHeader is the longest header of a loose object that is accepted: "commit 18446744073709551615\0" and room to
-// spare.
+// looseHeader is the maximum length of a loose object's header, which is more than that of a valid one.
 const looseHeader = 32
 
-// loosePath is where an object directory holds an object that is in no pack (gitrepository-layout,
+// loosePath returns the path of a loose object in an object directory (gitrepository-layout,
 // "objects/[0-9a-f][0-9a-f]").
 func loosePath(dir string, id *git.ObjectID) string {
 	path := make([]byte, 0, len(dir)+3+2*len(id.Raw()))
@@ -48,7 +47,7 @@ func (s *Store) hasLoose(snap *snapshot, id *git.ObjectID) (bool, error) {
 	return false, nil
 }
 
-// readLoose reads a loose object from the first directory that has a sound copy. The error is errAbsent if there is no
+// readLoose reads a loose object from the first directory with an undamaged copy. The error is errAbsent if there is no
 // copy.
 func (s *Store) readLoose(snap *snapshot, sc *scratch, id *git.ObjectID, limit int64) (typ git.ObjectType, data []byte,
 	err error) {
@@ -115,12 +114,12 @@ func (sc *scratch) seekStart(f *os.File) error {
 	return err
 }
 
-// isAbsent reports whether err says that a path, or a directory on its way, does not exist.
+// isAbsent reports whether a path or one of its directories does not exist, by the error of a system call.
 func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// transient reports whether err is a shortage of file descriptors or memory, not a problem of the file.
+// transient reports whether err is due to a shortage of file descriptors or memory, and not to the file.
 func transient(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }

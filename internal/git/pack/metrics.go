@@ -2,10 +2,10 @@ package pack
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// VerifyMetrics counts the results of a Verifier. Safe for concurrent use.
+// VerifyMetrics counts the results of a Verifier. It is safe for concurrent use.
 type VerifyMetrics struct{ verified *prometheus.CounterVec }
 
-// NewVerifyMetrics makes the metrics; the caller registers Collectors.
+// NewVerifyMetrics creates the metrics.
 func NewVerifyMetrics() *VerifyMetrics {
 	m := &VerifyMetrics{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_packs_verified_total",
 		Help: "Packs compared with their checksums, by result: ok, damaged, or failed if they could not be read."},
@@ -16,7 +16,7 @@ func NewVerifyMetrics() *VerifyMetrics {
 	return m
 }
 
-// Collectors lists all metrics for registration.
+// Collectors returns the metrics to register.
 func (m *VerifyMetrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.verified}
 }

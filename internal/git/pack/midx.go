@@ -125,7 +125,7 @@ func (l *midxLayout) entry(b []byte, position int) (pack int, offset int64, err 
 	return pack, offset, err
 }
 
-// multiIndex is one mapped multi-pack-index. Immutable.
+// multiIndex is one mapped multi-pack-index. It is immutable.
 type multiIndex struct {
 	file   *mmap.File
 	layout *midxLayout
@@ -166,7 +166,7 @@ func (m *multiIndex) find(raw []byte) (pack int, offset int64, found bool, err e
 	return pack, offset, found && err == nil, err
 }
 
-// idAt finds the object whose entry begins at offset of a pack: a scan, for the repair path only.
+// idAt finds the object whose entry begins at offset of a pack. It scans the index, and is used only for repair.
 func (m *multiIndex) idAt(pack int, offset int64) (id git.ObjectID, found bool, err error) {
 	err = m.file.Do(func(b []byte) error {
 		for i := range m.layout.count {

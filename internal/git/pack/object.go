@@ -23,7 +23,7 @@ var (
 	parentField = []byte("parent ")
 )
 
-// ParseCommit reads a commit's headers as leniently as git does: only the tree and parent lines have to be right.
+// ParseCommit parses the headers of a commit as leniently as git: only the tree and parent lines must be valid.
 func ParseCommit(data []byte, format git.ObjectFormat) (Commit, error) {
 	var c Commit
 	rest, id, ok := idLine(data, treeField, format)
@@ -94,7 +94,7 @@ func commitDate(headers []byte) int64 {
 	return date
 }
 
-// ParseTag returns the target of an annotated tag, and the type that the tag claims for it.
+// ParseTag returns the target of an annotated tag, and the target's type as the tag states it.
 func ParseTag(data []byte, format git.ObjectFormat) (target git.ObjectID, typ git.ObjectType, err error) {
 	rest, target, ok := idLine(data, []byte("object "), format)
 	if !ok {
@@ -145,7 +145,7 @@ func Entries(data []byte, format git.ObjectFormat, fn func(mode uint32, name []b
 	return nil
 }
 
-// CutEntry reads the first entry of a tree that is not empty, as Entries does, and gives the rest of the tree.
+// CutEntry reads the first entry of a tree that is not empty, like Entries, and returns the rest of the tree.
 func CutEntry(data []byte, format git.ObjectFormat) (mode uint32, name []byte, id git.ObjectID, rest []byte,
 	err error) {
 	mode, rest, err = entryMode(data)

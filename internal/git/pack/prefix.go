@@ -14,13 +14,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Prefix is how the ID of an object begins: hexadecimal digits, at least two of them and no more than the IDs have.
+// Prefix is the beginning of an object ID: at least two hexadecimal digits.
 type Prefix struct {
 	digits string // lower case
 	least  git.ObjectID
 }
 
-// ParsePrefix reads hexadecimal digits of either case. ok: they can be the beginning of an ID of the format.
+// ParsePrefix parses hexadecimal digits of either case. ok reports whether an ID of the format can begin with them.
 func ParsePrefix(s string, format git.ObjectFormat) (p Prefix, ok bool) {
 	if len(s) < 2 || len(s) > format.HexSize() {
 		return p, false
@@ -37,7 +37,7 @@ func (p *Prefix) begins(raw []byte) bool {
 	return bytes.Equal(raw[:whole], least[:whole]) && (len(p.digits)%2 == 0 || raw[whole]>>4 == least[whole]>>4)
 }
 
-// maxPrefixed bounds the objects that one prefix may stand for.
+// maxPrefixed is the maximum number of objects with one prefix.
 const maxPrefixed = 10_000
 
 var errManyPrefixed = fault.New(fault.Invalid, "more than %d objects have IDs that begin like this; give more digits",
@@ -55,7 +55,8 @@ func (s *Store) WithPrefix(p Prefix) ([]git.ObjectID, error) {
 		return nil, err
 	}
 	snap := s.snap.Load()
-	if !slices.EqualFunc(snap.dirs, dirs, func(a, b *objectDir) bool { return a.path == b.path }) { // alternates came
+	// alternates were added
+	if !slices.EqualFunc(snap.dirs, dirs, func(a, b *objectDir) bool { return a.path == b.path }) {
 		if found, err = s.loosePrefixed(snap.dirs, &p, found); err != nil {
 			return nil, err
 		}
@@ -103,7 +104,7 @@ func (s *Store) loosePrefixed(dirs []*objectDir, p *Prefix, found []git.ObjectID
 	return found, nil
 }
 
-// prefixed adds the objects of all packs. An index that is damaged has none; the last error of one is returned.
+// prefixed adds the objects of all packs. It skips damaged indexes, and returns the error of the last one.
 func (snap *snapshot) prefixed(p *Prefix, found []git.ObjectID) (all []git.ObjectID, damage error) {
 	add := func(raw []byte) { found = append(found, git.RawObjectID(raw)) }
 	for _, d := range snap.dirs {
@@ -125,7 +126,7 @@ func (snap *snapshot) prefixed(p *Prefix, found []git.ObjectID) (all []git.Objec
 	return found, damage
 }
 
-// eachPrefixed calls fn for the IDs of a sorted table that begin with a prefix, one more than may be at most.
+// eachPrefixed calls fn for the IDs of a sorted table that begin with a prefix, for at most maxPrefixed+1 of them.
 func eachPrefixed(b []byte, f *fanout, ids, stride int, p *Prefix, fn func(raw []byte)) {
 	least := p.least.Raw()
 	at := func(i int) []byte { return b[ids+i*stride:][:len(least)] }

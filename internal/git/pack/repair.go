@@ -6,8 +6,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// repair reads an object whose every copy is damaged, if the damage is in a base of it that another pack or a loose
-// object has whole.
+// repair reads an object of which all copies are damaged, if the damage is in a delta base that has an undamaged copy
+// in another pack or a loose object.
 func (s *Store) repair(id *git.ObjectID, typ *git.ObjectType, data *[]byte, limit int64) bool {
 	return s.lookup(id, func(snap *snapshot, sc *scratch, loc location) error {
 		if loc.pack == nil {
@@ -57,7 +57,7 @@ func (s *Store) soundBase(snap *snapshot, sc *scratch, loc location, limit int64
 	return base{}, damaged(loc, errors.New("no base of it has another copy"))
 }
 
-// maxRepair bounds how many bases repair tries: for each it may scan an index.
+// maxRepair is the maximum number of bases that repair tries. It may scan an index for each.
 const maxRepair = 64
 
 // otherCopy reads an object from anywhere but one place.

@@ -13,10 +13,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// snapshot is the result of a scan. It is immutable. Readers take it once and hold no lock.
+// snapshot is the result of a scan. It is immutable, so readers need no lock.
 type snapshot struct {
 	dirs   []*objectDir // own first, then alternates in the order git uses
-	absent []string     // alternates that did not exist, to be looked for again
+	absent []string     // alternates that did not exist; they are checked again
 	faults []error      // damaged indexes and missing alternates
 }
 
@@ -25,7 +25,7 @@ type objectDir struct {
 	path       string // without symbolic links
 	packDir    string
 	alternates string  // the file
-	dirID      disk.ID // of path, taken before it was read: no link comes into it unseen
+	dirID      disk.ID // of path, taken before it was read, so that a new link in it is noticed
 	packID     disk.ID // of packDir, taken before it was read
 	altID      disk.ID // of alternates, taken before it was read
 
@@ -39,7 +39,7 @@ type objectDir struct {
 	faults    []error
 }
 
-// same reports whether two snapshots have the same packs, and therefore lack the same objects.
+// same reports whether two snapshots have the same packs, so that the same objects are missing.
 func (snap *snapshot) same(other *snapshot) bool {
 	return snap == other || slices.EqualFunc(snap.dirs, other.dirs, func(a, b *objectDir) bool {
 		return a.path == b.path && a.midx == b.midx && slices.Equal(a.packs, b.packs) && slices.Equal(a.midxPacks,
@@ -47,8 +47,7 @@ func (snap *snapshot) same(other *snapshot) bool {
 	})
 }
 
-// find locates an object in the packs. An index that is damaged while it is read counts as not having the object,
-// unless no other has it.
+// find locates an object in the packs. A damaged index is skipped, unless no other index has the object.
 func (snap *snapshot) find(s *Store, id *git.ObjectID) (location, bool, error) {
 	raw := id.Raw()
 	last := s.lastHit.Load()
@@ -120,7 +119,7 @@ func (snap *snapshot) idAt(loc location) (id git.ObjectID, found bool) {
 	return id, false
 }
 
-// changed reports by up to three stats for each directory whether the disk differs from the snapshot, or may.
+// changed reports whether the disk may differ from the snapshot. It makes up to three stat calls for each directory.
 func (snap *snapshot) changed(s *Store) (bool, error) {
 	for _, d := range snap.dirs {
 		if d.dirYoung || d.packYoung || d.altYoung {
@@ -160,8 +159,7 @@ func (s *Store) load(old *snapshot) (*snapshot, error) {
 	return snap, nil
 }
 
-// loadDir adds a directory and, depth first, its alternates to snap. One that is there already is passed over, so loops
-// end.
+// loadDir adds a directory and, depth first, its alternates to snap. It skips directories that snap has, so loops end.
 func (s *Store) loadDir(snap, old *snapshot, path string, depth int) error {
 	for _, d := range snap.dirs {
 		if d.path == path {
@@ -245,8 +243,8 @@ func (s *Store) scan(old *objectDir, path string) (*objectDir, error) {
 	return d, nil
 }
 
-// scanLinks refuses an object directory of which a part, be it one of the 256 directories of loose objects, is a link
-// to outside the root.
+// scanLinks returns an error if a part of an object directory, such as a directory of loose objects, is a link to
+// outside the root.
 func (s *Store) scanLinks(d, old *objectDir, now time.Time) error {
 	if s.root == "" {
 		return nil
@@ -308,7 +306,7 @@ func (s *Store) scanPacks(d, old *objectDir) error {
 			return err
 		}
 		if id == (disk.ID{}) {
-			continue // gone since it was listed
+			continue // removed since it was listed
 		}
 		p := &packFile{path: d.packDir + "/" + base, hash: s.format.Size(), id: id}
 		if old != nil && old.all[base] != nil && old.all[base].id == id {
@@ -324,8 +322,8 @@ func (s *Store) scanPacks(d, old *objectDir) error {
 	return s.openIndexes(d)
 }
 
-// scanMidx opens the multi-pack-index. One that is damaged or names a pack that is not there is not used: then each
-// pack answers from its own index, which has all that the other had.
+// scanMidx opens the multi-pack-index. It is not used if it is damaged or names a missing pack. Then the packs' own
+// indexes are used, which have the same objects.
 func (s *Store) scanMidx(d, old *objectDir) error {
 	path := d.packDir + "/multi-pack-index"
 	id, err := s.stat(path)
@@ -383,8 +381,8 @@ func (s *Store) openIndexes(d *objectDir) error {
 	return nil
 }
 
-// note keeps an error about one file for Damaged, so that the scan continues without the file. An error of the machine,
-// not of the file, is returned and fails the scan.
+// note keeps an error of one file for Damaged, so that the scan continues without the file. An error that is not due to
+// the file is returned, and fails the scan.
 func (d *objectDir) note(err error, name string) error {
 	switch {
 	case transient(err):

@@ -36,15 +36,15 @@ import (
 // defaultMaxObject is Options.MaxObject if that is 0.
 const defaultMaxObject = 64 << 20
 
-// Options sets how a Store reads.
+// Options configure a Store.
 type Options struct {
 	Format    git.ObjectFormat
-	Root      string // object directories must resolve to inside this directory; "" means no limit
-	MaxObject int64  // bytes of the largest object that Read inflates if its limit is 0, and of delta bases; 0: 64 MiB
-	Alone     bool   // alternates are not followed
+	Root      string // object directories must be in this directory, with links resolved; "": no limit
+	MaxObject int64  // maximum size of delta bases, and of objects if Read's limit is 0, in bytes; 0: 64 MiB
+	Alone     bool   // do not follow alternates
 }
 
-// Store reads the objects of one object directory and its alternates. Safe for concurrent use.
+// Store reads the objects of one object directory and its alternates. It is safe for concurrent use.
 type Store struct {
 	dir       string // without symbolic links
 	linked    bool   // the directory is a link to one that may be another repository's
@@ -59,7 +59,7 @@ type Store struct {
 	now  func() time.Time
 
 	snap    atomic.Pointer[snapshot]
-	lastHit atomic.Pointer[packFile] // of snap; most look-ups that follow hit the same pack
+	lastHit atomic.Pointer[packFile] // of snap; the next look-ups mostly hit the same pack
 	files   descriptors
 	bases   baseCache
 
@@ -113,7 +113,7 @@ func open(objectsDir string, o Options, stat func(string) (disk.ID, error), now 
 	return s, nil
 }
 
-// isLinked reports whether real, where path leads, is not the directory of that name in the same place.
+// isLinked reports whether path is a link: real is its path without links.
 func isLinked(path, real string) (bool, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -123,7 +123,7 @@ func isLinked(path, real string) (bool, error) {
 	return real != filepath.Join(parent, filepath.Base(path)), err
 }
 
-// realPath is the absolute path without symbolic links.
+// realPath returns the absolute path without symbolic links.
 func realPath(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -139,8 +139,8 @@ func (s *Store) Refresh() error {
 	return s.rescan(false)
 }
 
-// rescan loads a new snapshot if the disk may differ from the present one, or if forced. Afterwards the snapshot was
-// made after the call, or is still valid.
+// rescan loads a new snapshot if the disk may differ from the current one, or if forced. When it returns, the snapshot
+// is newer than the call, or is still valid.
 func (s *Store) rescan(force bool) error {
 	begun := s.scans.Load()
 	if snap := s.snap.Load(); snap != nil && !force {
@@ -203,15 +203,15 @@ func (s *Store) forget(old, snap *snapshot) {
 	}
 }
 
-// Has reports whether the object exists. It does not read it: a damaged object exists. On a hit in a pack it allocates
-// nothing; a miss costs a Refresh.
+// Has reports whether the object exists, also if it is damaged. A hit in a pack does not allocate memory. A miss costs
+// a Refresh.
 func (s *Store) Has(id git.ObjectID) (bool, error) {
 	found, _, err := s.has(id, true)
 	return found, err
 }
 
 // Lookups looks up many objects, some of which may be missing. After a Refresh without changes, further misses cost no
-// Refresh. Used by one goroutine.
+// Refresh. It is used by one goroutine.
 type Lookups struct {
 	store   *Store
 	current bool // a Refresh found no changes
@@ -261,7 +261,7 @@ func (s *Store) has(id git.ObjectID, refresh bool) (found, nothingNew bool, err 
 	return found, nothingNew, err
 }
 
-// Header reads an object's type and size without inflating it. The errors are Read's.
+// Header reads an object's type and size without inflating it. The errors are those of Read.
 func (s *Store) Header(id git.ObjectID) (typ git.ObjectType, size int64, err error) {
 	err = s.lookup(&id, func(snap *snapshot, sc *scratch, loc location) error {
 		if loc.pack == nil {
@@ -277,7 +277,7 @@ func (s *Store) Header(id git.ObjectID) (typ git.ObjectType, size int64, err err
 	return typ, size, s.readError(id, err)
 }
 
-// Read returns a whole object. limit bounds its size in bytes; 0 means Options.MaxObject. The bytes are the caller's.
+// Read returns a whole object of at most limit bytes; 0: Options.MaxObject. The caller owns the returned bytes.
 // The error is NotFound if the object does not exist, Corrupt if no copy of it can be read, Invalid if it is larger
 // than the limit.
 func (s *Store) Read(id git.ObjectID, limit int64) (typ git.ObjectType, data []byte, err error) {

@@ -12,27 +12,26 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// ErrDelta says that an object cannot be streamed, as each copy of it is a delta against another object. Read makes it
-// whole.
+// ErrDelta means that an object cannot be streamed, because all its copies are deltas. Use Read.
 var ErrDelta = errors.New("the object is stored as a delta")
 
-// Stream inflates an object as it is read, in bounded memory. Used by one goroutine; the caller that opened it closes
-// it. It holds a file descriptor until then, so a repack does not disturb it.
+// Stream inflates an object while it is read, in bounded memory. It is used by one goroutine, and closed by the caller
+// that opened it. It keeps a file descriptor open, so a repack does not disturb it.
 //
-// The object is hashed on its way. A reader that reaches the end gets the last bytes only if the hash matches. The
-// bytes before the end are not verified, and unlike Read a stream cannot continue with another copy.
+// The object is hashed while it is read, and the last bytes are returned only if the hash matches. The bytes before
+// them are not verified, and unlike Read a stream cannot continue with another copy.
 type Stream struct {
 	Type git.ObjectType
 	Size int64
 
 	store *Store
 	id    git.ObjectID
-	sc    *scratch // nil when closed, and where there is nothing to read
+	sc    *scratch // nil: closed, or without bytes to read
 	loc   location
 	file  *os.File // of a loose object
 	head  []byte   // of a loose object: content that was read with its header
 	left  int64
-	err   error // of the last Read: all that follow get it too
+	err   error // of the last Read; later ones return it too
 }
 
 // Stream opens an object. The errors are those of Read, and ErrDelta.
@@ -120,7 +119,7 @@ func (r *Stream) openLooseFile(f *os.File) error {
 	return nil
 }
 
-// Read reads the next bytes. The error is io.EOF after the last.
+// Read reads the next bytes. The error is io.EOF at the end.
 func (r *Stream) Read(p []byte) (int, error) {
 	if r.err == nil && r.left == 0 {
 		r.err = r.finish()

@@ -25,13 +25,13 @@ import (
 
 const (
 	verifyBlock = 1 << 20   // bytes read at a time
-	verifyBurst = 256 << 20 // bytes after which a verification rests as long as it reads
-	maxVerdicts = 1 << 16   // packs whose verdict is remembered
+	verifyBurst = 256 << 20 // bytes after which a verification pauses as long as it reads
+	maxVerdicts = 1 << 16   // maximum number of kept verdicts
 )
 
 // Verifier finds damaged packs. It compares each pack and each index with the checksum at its end (gitformat-pack(5)),
 // once for each state of the files. `git pack-objects` copies most objects without checking a checksum, so only clients
-// would notice damage. Safe for concurrent use.
+// would notice damage. It is safe for concurrent use.
 type Verifier struct {
 	log     *slog.Logger
 	metrics *VerifyMetrics
@@ -50,11 +50,11 @@ type Verifier struct {
 type verdict struct {
 	pack, index disk.ID
 	done        chan struct{}
-	damage      *Damage // valid once done is closed; nil: none
-	gaveUp      bool    // likewise: they could not be read, or the Verifier was closed
+	damage      *Damage // valid after done is closed; nil: none
+	gaveUp      bool    // likewise; the files could not be read, or the Verifier was closed
 }
 
-// NewVerifier makes a Verifier; the caller closes it.
+// NewVerifier creates a Verifier, which the caller has to close.
 func NewVerifier(log *slog.Logger, metrics *VerifyMetrics) *Verifier {
 	v := &Verifier{log: log, metrics: metrics, small: make(chan struct{}, 1), large: make(chan struct{}, 1),
 		known: make(map[string]*verdict)}
@@ -72,7 +72,7 @@ func (v *Verifier) Close() error {
 	return nil
 }
 
-// Forget has every pack read again before its verdict is used next.
+// Forget drops all verdicts, so that packs are read again.
 func (v *Verifier) Forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -98,10 +98,10 @@ type Verification struct {
 	damage *Damage
 }
 
-// Done is closed when the result is known.
+// Done returns a channel that is closed when the result is known.
 func (x *Verification) Done() <-chan struct{} { return x.done }
 
-// Damage is the first damage found, nil if there is none or if the packs could not be read. It is valid once Done is
+// Damage returns the first damage found; nil if there is none or if the packs could not be read. Call it after Done is
 // closed.
 func (x *Verification) Damage() *Damage { return x.damage }
 
@@ -150,7 +150,7 @@ func (d *verdict) isDone() bool {
 	}
 }
 
-// isOf reports whether the pack and its index are still as they were.
+// isOf reports whether the pack and its index are unchanged.
 func (d *verdict) isOf(path string) bool {
 	packID, err := disk.Stat(path)
 	indexID, indexErr := disk.Stat(indexOf(path))
@@ -168,13 +168,13 @@ func (v *Verifier) begin(do func()) bool {
 	return true
 }
 
-// verdictOf is the verdict on a pack as it is now; it starts to read the pack if there is none. It is nil if the pack
-// is gone.
+// verdictOf returns the verdict on the current state of a pack. If there is none, it starts to read the pack. It is nil
+// if the pack does not exist any more.
 func (v *Verifier) verdictOf(path string, format git.ObjectFormat) *verdict {
 	packID, err := disk.Stat(path)
 	indexID, indexErr := disk.Stat(indexOf(path))
 	if err != nil || indexErr != nil || packID == (disk.ID{}) || indexID == (disk.ID{}) {
-		return nil // replaced meanwhile, or not yet complete: git does not use it either
+		return nil // it was replaced, or is incomplete and not used by git
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -212,7 +212,7 @@ func (v *Verifier) verifyOnce(path string, format git.ObjectFormat, d *verdict) 
 	}
 	err := v.verify(path, format)
 	damage, bad := errors.AsType[*Damage](err)
-	if !d.isOf(path) { // one of the files was written to, or replaced, meanwhile
+	if !d.isOf(path) { // one of the files was changed or replaced
 		d.gaveUp = true
 		return
 	}
@@ -240,7 +240,7 @@ func objectText(id git.ObjectID) string {
 	return id.String()
 }
 
-// verify reads a pack and its index. The error is a *Damage if their checksums do not hold.
+// verify reads a pack and its index. The error is a *Damage if a checksum does not match.
 func (v *Verifier) verify(path string, format git.ObjectFormat) error {
 	index, err := v.sums(indexOf(path), format)
 	if err != nil {
@@ -292,7 +292,7 @@ func (v *Verifier) sums(path string, format git.ObjectFormat) (trailer, error) {
 	return trailer{bytes.Equal(h.Sum(nil), tail[hash:]), tail}, nil
 }
 
-// pass writes a part of a file to w. After verifyBurst bytes it rests as long as it reads.
+// pass writes a part of a file to w. After verifyBurst bytes it pauses as long as it reads.
 func (v *Verifier) pass(w io.Writer, f *os.File, from, end int64) error {
 	block := make([]byte, min(verifyBlock, end-from))
 	for at := from; at < end; {
@@ -333,7 +333,7 @@ func (v *Verifier) locate(path string, format git.ObjectFormat) error {
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil || l.version == 1 { // which has no CRC-32
+	if err != nil || l.version == 1 { // version 1 has no CRC-32
 		return cmp.Or(err, error(damage))
 	}
 	type object struct {
@@ -371,8 +371,7 @@ func (v *Verifier) locate(path string, format git.ObjectFormat) error {
 	return damage
 }
 
-// packsBelow lists the packs of an object directory and of its alternates. Alternates that are missing are passed over,
-// as git does.
+// packsBelow lists the packs of an object directory and of its alternates. Like git, it skips missing alternates.
 func packsBelow(objectsDir string) ([]string, error) {
 	var packs []string
 	seen := make(map[string]bool)

@@ -14,7 +14,7 @@ type contentKind uint8
 
 const (
 	broken contentKind = iota
-	odd                // as broken, but git takes a HEAD that says this for one
+	odd                // like broken, but git accepts it as the content of HEAD
 	direct
 	symbolic
 )
@@ -26,13 +26,13 @@ type content struct {
 	kind contentKind
 }
 
-// IsHead reports whether git would take a file with this beginning for the HEAD of a repository: a symbolic ref into
-// refs/, or an object ID of any format. The first 256 bytes suffice.
+// IsHead reports whether git would accept a file with this beginning as the HEAD of a repository. That is a symbolic
+// ref into refs/, or an object ID of any format. The first 256 bytes suffice.
 func IsHead(b []byte) bool {
 	if target, ok := bytes.CutPrefix(b, []byte("ref:")); ok {
 		return bytes.HasPrefix(bytes.TrimLeft(target, whiteSpace), []byte("refs/"))
 	}
-	n := git.SHA1.HexSize() // the longer ones begin like this too
+	n := git.SHA1.HexSize() // longer IDs begin with as many digits
 	if len(b) < n {
 		return false
 	}
@@ -68,7 +68,7 @@ func parseText(b []byte, format git.ObjectFormat) content {
 	return content{id: id, kind: direct}
 }
 
-// parseSymlink reads the text of a symbolic link in a loose ref's place.
+// parseSymlink parses the text of a symbolic link at the path of a loose ref.
 func parseSymlink(text string) content {
 	if !strings.HasPrefix(text, "refs/") {
 		return content{}
@@ -82,7 +82,7 @@ func parseSymlink(text string) content {
 // whiteSpace is the white space that Git accepts.
 const whiteSpace = " \t\n\r"
 
-// isHead reports whether git would take this content for a HEAD. Otherwise it finds no repository.
+// isHead reports whether git would accept this content as a HEAD. Otherwise git does not find a repository.
 func (c content) isHead() bool {
 	return c.kind == direct || c.kind == odd || c.kind == symbolic && strings.HasPrefix(string(c.link), "refs/")
 }
@@ -95,7 +95,7 @@ func linkTo(name string) content {
 	return content{link: target, kind: symbolic}
 }
 
-// isRefName is git.ParseRefName for names in packed-refs: quick for ordinary names.
+// isRefName is git.ParseRefName for names in packed-refs. It is fast for ordinary names.
 func isRefName(name []byte) bool {
 	const prefix = "refs/"
 	if !bytes.HasPrefix(name, []byte(prefix)) || len(name) > git.MaxRefName {

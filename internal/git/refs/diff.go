@@ -31,13 +31,13 @@ func Diff(old, new *Snapshot, fn func(Change) error) error {
 
 func (c Change) differs() bool { return c.Old.ID != c.New.ID || c.Old.Target != c.New.Target }
 
-// visibleHead is HEAD as a Ref; an unborn one has a Target alone.
+// visibleHead returns HEAD as a Ref. An unborn HEAD has only a Target.
 func (s *Snapshot) visibleHead() Ref {
 	h := s.Head()
 	return Ref{Name: git.HEAD, ID: h.ID, Target: h.Target}
 }
 
-// diffLoose compares Snapshots with the same packed refs, in which a loose ref may hide one.
+// diffLoose compares Snapshots with the same packed refs, some of which loose refs may hide.
 func diffLoose(old, new *Snapshot, fn func(Change) error) error {
 	a, b := old.loose, new.loose
 	for len(a) > 0 || len(b) > 0 {
@@ -75,7 +75,7 @@ func lookupBoth(old, new *Snapshot, name git.RefName) (c Change, err error) {
 	return c, err
 }
 
-// diffAll walks both at once.
+// diffAll compares all refs of two Snapshots in order.
 func diffAll(old, new *Snapshot, fn func(Change) error) (err error) {
 	next, stopOld := iter.Pull(old.all(&err))
 	defer stopOld()
@@ -97,7 +97,7 @@ func diffAll(old, new *Snapshot, fn func(Change) error) (err error) {
 			a, okA = next()
 			b, okB = nextNew()
 		}
-		// Also drop the change before a fault: after it, refs would seem to be gone.
+		// Also drop the change before a fault, because the fault makes refs seem to be missing.
 		if err == nil && c.differs() {
 			err = fn(c)
 		}

@@ -14,34 +14,34 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// node is the known state of a file or directory below refs/, or of HEAD. Nodes belong to the holder of the Store's
-// turn. The entries that they point to are immutable and shared with Snapshots.
+// node is the known state of a file or directory below refs/, or of HEAD. Only the holder of the Store's turn may use
+// nodes. Their entries are immutable and shared with Snapshots.
 type node struct {
 	path     string // absolute, with a NUL at its end
 	id       identity
 	entry    *refEntry // a file's content; nil for a directory
 	children []*node   // a directory's, sorted by name
-	settled  bool      // the content belongs to id, and cannot have changed without id changing
+	settled  bool      // the content cannot have changed without a change of id
 }
 
 // refEntry is one loose ref.
 type refEntry struct {
 	name git.RefName // a part of the node's path
 	content
-	to *Ref // symbolic, in a Snapshot: the ref that it resolves to; nil if there is none
+	to *Ref // of a symbolic ref in a Snapshot: the ref that it resolves to; nil: none
 }
 
-// name is a node's last path component, given its directory.
+// name returns the last path component of a node, given its directory.
 func (n *node) name(dir *node) string { return n.path[len(dir.path) : len(n.path)-1] }
 
 // scan is one scan of the loose refs. It updates the nodes in place. After an error they are unchanged or newer, and
 // Store.dirty is set if a new Snapshot is needed.
 type scan struct {
 	*Store
-	now int64 // before the look began, nanoseconds since 1970
+	now int64 // a time before the scan began, in nanoseconds since 1970
 }
 
-// looseRefs scans HEAD and refs/, both of them for a linked worktree.
+// looseRefs scans HEAD and refs/, and both refs/ directories for a linked worktree.
 func (l scan) looseRefs() error {
 	id, err := l.stat(l.head.path, false)
 	if err != nil {
@@ -113,7 +113,7 @@ func (l scan) node(n *node) (bool, error) {
 	return l.file(n, id)
 }
 
-// forget notes that the refs at and below a node are gone.
+// forget records that the refs at and below a node do not exist any more.
 func (l scan) forget(n *node) {
 	if n.entry != nil {
 		l.dirty = true
@@ -144,8 +144,8 @@ func (l scan) directory(n *node, id identity) (bool, error) {
 	return true, nil
 }
 
-// maxListings is how often a directory is listed again because it changed meanwhile. Even then the listing has all
-// names that existed throughout.
+// maxListings is the maximum number of listings of a directory that changes during them. The last one has all names
+// that existed throughout.
 const maxListings = 3
 
 // list reads the names in a directory and scans each of them.
@@ -191,7 +191,7 @@ func (l scan) list(n *node, id identity) (bool, error) {
 	return true, nil
 }
 
-// merge brings a directory's known nodes and its names of now together.
+// merge combines the known nodes of a directory with its current names.
 func (l scan) merge(n *node, names []string) ([]*node, error) {
 	children := make([]*node, 0, len(names))
 	known := n.children
@@ -205,7 +205,7 @@ func (l scan) merge(n *node, names []string) ([]*node, error) {
 		return err
 	}
 	for _, name := range names {
-		// A known name that is not listed is looked up all the same: where a listing races with a rename onto
+		// A known name that is not listed is checked too. If a listing races with a rename onto
 		// that name, some file systems leave it out.
 		for len(known) > 0 && known[0].name(n) < name {
 			if err := keep(known[0]); err != nil {
@@ -231,13 +231,13 @@ func (l scan) merge(n *node, names []string) ([]*node, error) {
 	return children, nil
 }
 
-// newNode makes a node for a name in a directory, or nil if no ref can have that name.
+// newNode creates a node for a name in a directory; nil if no ref can have that name.
 func (l scan) newNode(dir *node, name string) *node {
 	if name[0] == '.' || strings.HasSuffix(name, ".lock") {
 		return nil
 	}
 	path := dir.path[:len(dir.path)-1] + "/" + name + "\x00"
-	// The name may be a directory's, in which a final dot is as good as any other.
+	// The name may be that of a directory, which may end in a dot.
 	if full := string(l.refName(path)); !git.IsSafeRefName(full) && !git.IsSafeRefName(full+"/x") {
 		return nil
 	}
@@ -247,7 +247,7 @@ func (l scan) newNode(dir *node, name string) *node {
 	return &node{path: path}
 }
 
-// refName is the part of a node's path that names the ref.
+// refName returns the part of a node's path that is the name of the ref.
 func (l scan) refName(path string) git.RefName {
 	root := l.root.path
 	if l.own != nil && strings.HasPrefix(path, l.own.path[:len(l.own.path)-1]+"/") {
@@ -273,7 +273,7 @@ func (l scan) file(n *node, id identity) (bool, error) {
 	n.id, n.settled = id, id.settled(l.now)
 	name := git.HEAD
 	if n != l.head {
-		if name = l.refName(n.path); !git.IsSafeRefName(string(name)) { // only good for a directory
+		if name = l.refName(n.path); !git.IsSafeRefName(string(name)) { // valid only for a directory
 			got = content{}
 		}
 	}
@@ -287,7 +287,7 @@ func (l scan) file(n *node, id identity) (bool, error) {
 	return id.kind != missing, nil
 }
 
-// maxReads is how often a path is scanned again because another kind of file took its place before it was read.
+// maxReads is the maximum number of scans of a path whose kind of file changes before it is read.
 const maxReads = 5
 
 // read reads the file at a node's path, and returns its identity when it was read.
@@ -299,7 +299,7 @@ func (l scan) read(n *node, id identity) (content, identity, error) {
 			switch {
 			case err == nil && id.kind == regular:
 				return got, id, nil
-			case errors.Is(err, fs.ErrPermission): // as unreadable as junk, for Git too
+			case errors.Is(err, fs.ErrPermission): // like in git, it counts as broken
 				return content{}, id, nil
 			case err != nil && !gone(err) && !errors.Is(err, unix.ELOOP):
 				return content{}, id, ioError("reading", n.path, err)
@@ -320,13 +320,13 @@ func (l scan) read(n *node, id identity) (content, identity, error) {
 			return content{}, id, err
 		}
 		if id.kind == directory && n != l.head {
-			return content{}, identity{}, nil // not a file any more: the refs in it are newer than this look
+			return content{}, identity{}, nil // not a file any more: the refs in it are newer than this scan
 		}
 	}
 	return content{}, identity{kind: special}, nil
 }
 
-// readFile reads the head of a regular file. It opens no link, and waits for no pipe.
+// readFile reads the beginning of a regular file. It does not follow links or wait for pipes.
 func (l scan) readFile(path string) (content, identity, error) {
 	var fd int
 	err := ignoringEINTR(func() (err error) {
@@ -341,7 +341,7 @@ func (l scan) readFile(path string) (content, identity, error) {
 	if err != nil || id.kind != regular {
 		return content{}, id, err
 	}
-	var buf [looseLimit]byte // on the stack: there are many stores, which mostly do nothing
+	var buf [looseLimit]byte // on the stack, because most of the many stores are idle
 	n := 0
 	for n < len(buf) {
 		var m int

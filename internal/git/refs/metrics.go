@@ -2,7 +2,7 @@ package refs
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts what all the stores that share it do.
+// Metrics counts for all stores that share it.
 type Metrics struct {
 	loads   *prometheus.CounterVec
 	reused  prometheus.Counter
@@ -11,7 +11,7 @@ type Metrics struct {
 	retries prometheus.Counter
 }
 
-// NewMetrics makes counters that start at zero.
+// NewMetrics creates the metrics.
 func NewMetrics() *Metrics {
 	m := &Metrics{
 		loads: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -32,7 +32,7 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Collectors is what there is to register.
+// Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.loads, m.broken, m.retries}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/mmap"
 )
 
-// packed is one packed-refs file, sorted. Immutable, as far as others leave a mapped file alone.
+// packed is one packed-refs file, sorted. It is immutable unless another program writes to a mapped file.
 type packed struct {
 	path   string
 	file   *mmap.File // nil: the bytes are in mem
@@ -25,7 +25,7 @@ type packed struct {
 	sum    uint64 // of the bytes, if withSum is set
 }
 
-// peelTrait is for which records without a ^ line the ID is known not to be an annotated tag.
+// peelTrait is the set of records whose ID is known not to be an annotated tag if they have no ^ line.
 type peelTrait uint8
 
 const (
@@ -34,10 +34,10 @@ const (
 	peelAll
 )
 
-// smallPacked is up to which size packed-refs is read instead of mapped.
+// smallPacked is the maximum size of a packed-refs file that is read instead of mapped, in bytes.
 const smallPacked = 16 << 10
 
-// maxPackedLine bounds a line: an object ID, a space, a name, a line end.
+// maxPackedLine is the maximum length of a line: an object ID, a space, a name, a line end.
 const maxPackedLine = 64 + 1 + git.MaxRefName + 1
 
 // openPacked opens packed-refs and returns its identity. If the file does not exist, it returns nil and no error.
@@ -53,7 +53,7 @@ func (s *Store) openPacked() (*packed, identity, error) {
 		if statErr != nil {
 			return nil, id, statErr
 		}
-		if id.kind == regular { // replaced meanwhile: an identity that is not the file's makes the caller look again
+		if id.kind == regular { // it was replaced: another identity makes the caller scan again
 			id = identity{}
 		}
 		return nil, id, p.corrupt(0, "not a regular file")
@@ -196,7 +196,8 @@ func (p *packed) record(b []byte, off int) (record, error) {
 	return r, nil
 }
 
-// line is the line at an offset, without its end, and where the next one begins. A line that is too long is empty.
+// line returns the line at an offset, without its end, and the offset of the next one. A line that is too long is
+// empty.
 func (p *packed) line(b []byte, off int) ([]byte, int) {
 	i := bytes.IndexByte(b[off:min(off+maxPackedLine, len(b))], '\n')
 	if i < 0 {
@@ -205,7 +206,7 @@ func (p *packed) line(b []byte, off int) ([]byte, int) {
 	return b[off : off+i], off + i + 1
 }
 
-// start is where the record begins that the byte at i belongs to; a record begins at lo.
+// start returns the offset of the record that contains the byte at i. A record begins at lo.
 func (p *packed) start(b []byte, lo, i int) (int, error) {
 	for {
 		from := max(lo, i-maxPackedLine)
@@ -221,16 +222,16 @@ func (p *packed) start(b []byte, lo, i int) (int, error) {
 	}
 }
 
-// search finds the first record whose name is not less than name; len(b) if there is none.
+// search returns the offset of the first record whose name is not less than name; len(b) if there is none.
 func (p *packed) search(b []byte, name string) (int, error) {
 	return p.searchIn(b, p.body, len(b), name)
 }
 
-// firstStride is how far searchFrom looks first: the next few records.
+// firstStride is the first distance of searchFrom in bytes: a few records.
 const firstStride = 128
 
-// searchFrom searches a name that is probably not far behind the record at hint. It doubles the distance each time, so
-// that a sorted list of names costs little more than a walk along them.
+// searchFrom searches a name that is probably soon after the record at hint. It doubles the distance each time, so that
+// a sorted list of names costs little more than reading the records in order.
 func (p *packed) searchFrom(b []byte, hint int, name string) (int, error) {
 	n := p.format.HexSize()
 	lo := p.body
@@ -282,7 +283,7 @@ func (p *packed) searchIn(b []byte, lo, hi int, name string) (int, error) {
 	return lo, nil
 }
 
-// ref makes a record a Ref without its name.
+// ref returns a record as a Ref without its name.
 func (p *packed) ref(r *record) Ref {
 	return Ref{
 		ID: r.id, Peeled: r.peeled,
@@ -291,7 +292,7 @@ func (p *packed) ref(r *record) Ref {
 	}
 }
 
-// lookup finds one ref. A nil p has none.
+// lookup finds one ref. A nil p has no refs.
 func (p *packed) lookup(name git.RefName) (ref Ref, found bool, err error) {
 	err = p.lookupAll(func(find finder) error {
 		ref, found, err = find(name)
@@ -328,7 +329,7 @@ func (p *packed) lookupAll(fn func(find finder) error) error {
 	})
 }
 
-// batchSize is how many refs a cursor reads at once.
+// batchSize is the number of refs that a cursor reads at once.
 const batchSize = 64
 
 // cursor reads the refs whose names begin with a prefix, in batches, so that no callback runs inside the mapping.

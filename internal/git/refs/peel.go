@@ -8,8 +8,8 @@ import (
 
 // Peeled returns the object that a ref's annotated tag peels to, or zero if the ref is not a tag. If packed-refs does
 // not have it, Peeled calls peel with the ID and caches the result for all Snapshots, because it depends only on the
-// ID. The function peel returns a zero ID if the object is not a tag. Errors are not cached. Safe for concurrent use if
-// peel is.
+// ID. The function peel returns a zero ID if the object is not a tag. Errors are not cached. Peeled is safe for
+// concurrent use if peel is.
 func (s *Store) Peeled(ref Ref, peel func(git.ObjectID) (git.ObjectID, error)) (git.ObjectID, error) {
 	if ref.PeelKnown {
 		return ref.Peeled, nil
@@ -33,10 +33,10 @@ type memo struct {
 	young, old map[git.ObjectID]git.ObjectID
 }
 
-// minMemo is how many answers are kept where there are few loose refs.
+// minMemo is the number of results that are kept for repositories with few loose refs.
 const minMemo = 256
 
-// limit sets the size to what so many loose refs need, with room for their predecessors.
+// limit sets the size for a number of loose refs, with room for their earlier values.
 func (m *memo) limit(loose int) {
 	m.mu.Lock()
 	m.size = minMemo + loose

@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Ref is a ref and what it names.
+// Ref is a ref with its value.
 type Ref struct {
 	Name git.RefName
 	ID   git.ObjectID
@@ -19,11 +19,12 @@ type Ref struct {
 	Peeled    git.ObjectID
 	PeelKnown bool
 
-	// Target is what a symbolic ref points at after the last link of the chain; ID is that ref's. Empty: not symbolic.
+	// Target is the ref at the end of a chain of symbolic refs, and ID is its ID. Empty: the ref is not symbolic.
 	Target git.RefName
 }
 
-// Head is what HEAD says. Detached: no Target. Unborn: a Target without an ID. Broken or not there: neither.
+// Head is the content of HEAD. A detached HEAD has no Target, an unborn one has no ID, a broken or missing one has
+// neither.
 type Head struct {
 	Target git.RefName // after the last link of a chain of symbolic refs
 	ID     git.ObjectID
@@ -32,16 +33,16 @@ type Head struct {
 // ErrStop, returned by the function that Each calls, ends Each without an error.
 var ErrStop = errors.New("stop")
 
-// Snapshot is a repository's refs at one moment. Immutable; safe for concurrent use. Its methods fail only when
-// packed-refs is damaged (Corrupt). Hidden refs are absent from all of them but EachHidden and Unhidden, but a symbolic
-// ref that leads to one is there, as with git.
+// Snapshot is a repository's refs at one moment. It is immutable and safe for concurrent use. Its methods fail only if
+// packed-refs is damaged (Corrupt). Only EachHidden and Unhidden return hidden refs. Like in git, a symbolic ref to a
+// hidden ref is visible.
 type Snapshot struct {
-	loose      []*refEntry // sorted by name; broken ones too, as they hide packed refs
+	loose      []*refEntry // sorted by name, with broken ones, because they hide packed refs
 	packed     *packed     // nil: none
 	head       Head
 	headRef    Ref
 	generation uint64
-	hidden     func(git.RefName) bool // nil: nothing is
+	hidden     func(git.RefName) bool // nil: no ref is hidden
 }
 
 // Head returns the content of HEAD. It is empty if HEAD is hidden.
@@ -54,8 +55,8 @@ func (s *Snapshot) Head() Head {
 
 func (s *Snapshot) hides(name git.RefName) bool { return s.hidden != nil && s.hidden(name) }
 
-// Generation rises with every change that the Store sees, also with one that only moves refs between loose and
-// packed. It starts at 1 with every Store.
+// Generation returns a number that increases with every change that the Store finds, even if refs only move between
+// loose and packed. It starts at 1 in every Store.
 func (s *Snapshot) Generation() uint64 { return s.generation }
 
 // Lookup finds a ref by its full name, or HEAD. A broken ref is absent.
@@ -66,9 +67,9 @@ func (s *Snapshot) Lookup(name git.RefName) (Ref, bool, error) {
 	return s.packed.lookup(name)
 }
 
-// LookupAll is Lookup for many names; fn is called for each of them in turn, and an error of it ends the look-up. Names
-// that come in the order of their bytes, as clients send them, cost a tenth of as many single look-ups. fn must not
-// panic, nor keep a lock that a fault in a truncated file would leave held.
+// LookupAll is Lookup for many names. It calls fn for each of them in order; an error of fn ends it and is returned.
+// Names in the order of their bytes, as clients send them, cost a tenth of as many single look-ups. fn must not panic,
+// and must not hold a lock that a fault in a truncated file would leave locked.
 func (s *Snapshot) LookupAll(names []git.RefName, fn func(i int, ref Ref, ok bool) error) error {
 	return s.packed.lookupAll(func(find finder) error {
 		for i, name := range names {
@@ -102,16 +103,16 @@ func (s *Snapshot) unpacked(name git.RefName) (ref Ref, ok, known bool) {
 	return Ref{}, false, false
 }
 
-// Each calls fn for every ref whose full name begins with prefix, in the order of the names' bytes; "" means all.
-// HEAD is not among them. An error of fn ends it and is returned, but for ErrStop. The names of neighbours share
-// memory: who keeps few of many for long should clone them.
+// Each calls fn for every ref whose full name begins with prefix, in the order of the names' bytes; "" means all. HEAD
+// is not among them. An error of fn ends it and is returned, except ErrStop. Names share memory: a caller that keeps a
+// few of many should clone them.
 func (s *Snapshot) Each(prefix string, fn func(Ref) error) error { return s.EachAfter(prefix, "", fn) }
 
-// EachAfter is Each for the refs whose names come after one; that need not be a ref itself. It costs no more than what
-// it finds.
+// EachAfter is Each for the refs whose names come after a name, which need not be a ref. Its cost depends only on the
+// refs that it finds.
 func (s *Snapshot) EachAfter(prefix string, after git.RefName, fn func(Ref) error) error {
 	from := prefix
-	// No name has a NUL: this is the least one that comes after.
+	// the lowest name after it, because names have no NUL
 	if next := string(after) + "\x00"; after != "" && next > from {
 		from = next
 	}
@@ -137,7 +138,7 @@ func (s *Snapshot) EachHidden(fn func(Ref) error) error {
 	})
 }
 
-// Unhidden is the same snapshot with nothing hidden.
+// Unhidden returns the same snapshot without hidden refs: all are visible.
 func (s *Snapshot) Unhidden() *Snapshot {
 	if s.hidden == nil {
 		return s
@@ -147,7 +148,7 @@ func (s *Snapshot) Unhidden() *Snapshot {
 	return &all
 }
 
-// visible is fn for the refs that are not hidden.
+// visible returns a function that calls fn for refs that are not hidden.
 func (s *Snapshot) visible(fn func(Ref) error) func(Ref) error {
 	if s.hidden == nil {
 		return fn
@@ -226,7 +227,7 @@ func (s *Snapshot) Expand(short string) ([]Ref, error) {
 	return found, nil
 }
 
-// ref is the entry as a Ref, unless it is broken.
+// ref returns the entry as a Ref, unless it is broken.
 func (e *refEntry) ref() (Ref, bool) {
 	switch {
 	case e.kind == direct:
@@ -237,7 +238,7 @@ func (e *refEntry) ref() (Ref, bool) {
 	return Ref{}, false
 }
 
-// looseFrom is the index of the first loose ref whose name is not less than name.
+// looseFrom returns the index of the first loose ref whose name is not less than name.
 func (s *Snapshot) looseFrom(name string) int {
 	return sort.Search(len(s.loose), func(i int) bool { return string(s.loose[i].name) >= name })
 }
@@ -284,11 +285,12 @@ func (s *Snapshot) resolveAll(head *refEntry, m *Metrics) error {
 	return nil
 }
 
-// maxLinks is how many symbolic refs may follow one another: Git reads five files, and the last has to hold an ID.
+// maxLinks is the maximum length of a chain of symbolic refs. Git reads five files, and the last one must contain an
+// ID.
 const maxLinks = 4
 
-// resolve follows a symbolic ref. Where it leads to nothing, the ref has a Target but no ID; where it is broken,
-// neither.
+// resolve follows a symbolic ref. If the target does not exist, the ref has a Target but no ID. If it is broken, the
+// ref has neither.
 func (s *Snapshot) resolve(e, head *refEntry) (Ref, error) {
 	ref := Ref{Name: e.name}
 	for links := 0; e.kind == symbolic && links < maxLinks; links++ {

@@ -86,10 +86,10 @@ func ignoringEINTR(fn func() error) error {
 	}
 }
 
-// gone reports whether err says that there is nothing at a path.
+// gone reports whether a path does not exist, by the error of a system call.
 func gone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) }
 
-// ioError is for errors that no state of a repository explains. Those that pass by themselves are Unavailable.
+// ioError returns an error that is not due to the state of the repository. Temporary ones are Unavailable.
 func ioError(action, path string, err error) error {
 	kind := fault.Internal
 	for _, passing := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN} {

@@ -15,7 +15,7 @@ import (
 // Options are a Store's settings. The zero value is a SHA-1 repository with the system's clock.
 type Options struct {
 	Format  git.ObjectFormat // zero: SHA-1
-	Now     func() time.Time // the clock that stamps files, as near as can be; nil: time.Now
+	Now     func() time.Time // clock of the file system's timestamps; nil: time.Now
 	Metrics *Metrics         // may be shared by stores; nil: not counted
 
 	// Hidden reports whether a ref, perhaps HEAD, is hidden from all Snapshots. It must return the same for a name each
@@ -36,7 +36,7 @@ type Options struct {
 	between func()
 }
 
-// Store watches one repository's refs. Safe for concurrent use. It holds no file open, only packed-refs mapped.
+// Store reads one repository's refs. It is safe for concurrent use. It keeps no file open, but maps packed-refs.
 type Store struct {
 	format     git.ObjectFormat
 	clock      func() time.Time
@@ -44,7 +44,7 @@ type Store struct {
 	hidden     func(git.RefName) bool
 	coarsen    func(identity) identity
 	between    func()
-	packedPath string // these paths end in NUL, as the system call wants them
+	packedPath string // these paths end in NUL for the system call
 	inside     func(string) bool
 	list       Lister // nil: the refs are in files
 	seed       maphash.Seed
@@ -54,13 +54,13 @@ type Store struct {
 	turn chan struct{}
 	head *node
 	root *node // refs/ in the common directory
-	// Refs/ in the Git directory of a linked worktree, of which only ownRefs count; nil: it is the common one.
+	// own is refs/ in the Git directory of a linked worktree, of which only ownRefs count; nil: not a linked worktree.
 	own         *node
-	checkFormat bool         // refs/ or HEAD changed: it may be a reftable repository now
+	checkFormat bool         // refs/ or HEAD changed: the repository may use reftables now
 	tables      []tablesList // the common directory's and, of a linked worktree, its own
 	packed      *packed
 	packedID    identity
-	settled     bool // packed belongs to packedID for good
+	settled     bool // packed cannot change without a change of packedID
 	dirty       bool // something changed since current was built
 	current     *Snapshot
 	failure     error // of the last listing; nil: it did not fail
@@ -68,21 +68,21 @@ type Store struct {
 
 	mu      sync.Mutex
 	next    *round // waits for the next scan; nil: no caller waits
-	waiting int    // how many wait for any
-	listing bool   // the Lister runs
+	waiting int    // number of callers that wait for a round
+	listing bool   // the Lister is running
 
 	memo memo
 }
 
-// round is a look that has not begun yet, and those who will share what it finds.
+// round is a scan that has not begun yet. Its callers share the result.
 type round struct {
-	done chan struct{} // closed when snap and err are there
+	done chan struct{} // closed when snap and err are valid
 	snap *Snapshot
 	err  error
 }
 
-// Open names a repository: HEAD is in gitDir, refs/ and packed-refs are in commonDir, which is the same for all but
-// linked worktrees. It reads nothing yet.
+// Open creates a Store for a repository. HEAD is in gitDir, refs/ and packed-refs are in commonDir, which is the same
+// directory except for linked worktrees. Open does not read files.
 func Open(gitDir, commonDir string, o Options) *Store {
 	s := &Store{
 		format: o.Format, clock: o.Now, metrics: o.Metrics, hidden: o.Hidden, inside: o.Inside, coarsen: o.coarsen,
@@ -145,8 +145,8 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return r.snap, r.err
 }
 
-// join enters the round that the next look is for. While refs are listed no more than maxWaiting may wait, so that one
-// repository on which git hangs does not keep the server's places for small requests.
+// join joins the round of the next scan. While refs are being listed, at most maxWaiting callers may wait, so that one
+// repository on which git hangs does not fill the small lane of the server.
 func (s *Store) join() (*round, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +161,7 @@ func (s *Store) join() (*round, error) {
 	return s.next, nil
 }
 
-// wait ends with the round that was joined, with ctx, or with the turn to look.
+// wait waits for the end of a round, the turn to scan, or the end of ctx.
 func (s *Store) wait(ctx context.Context, r *round) (turn bool, err error) {
 	defer func() {
 		s.mu.Lock()
@@ -217,10 +217,11 @@ func (s *Store) lead(ctx context.Context) (snap *Snapshot, err error) {
 	return snap, err
 }
 
-// maxScans is how often the refs are scanned again because packed-refs was replaced meanwhile.
+// maxScans is the maximum number of scans if packed-refs is replaced during them.
 const maxScans = 10
 
-// contained refuses a link to outside the allowed directories at refs/, packed-refs or a table. The path ends in NUL.
+// contained returns an error if refs/, packed-refs or a table is a link to outside the allowed directories. The path
+// ends in NUL.
 func (s *Store) contained(path string) error {
 	if s.inside == nil {
 		return nil
@@ -239,7 +240,7 @@ func (s *Store) contained(path string) error {
 	return nil
 }
 
-// look makes sure that nothing changed, or builds a new Snapshot.
+// look scans the files, and builds a new Snapshot if something changed.
 func (s *Store) look() (*Snapshot, error) {
 	doubted := false
 	for i := range maxScans {
@@ -339,7 +340,7 @@ func (l scan) packedRefs() (again bool, err error) {
 	return false, nil
 }
 
-// unchanged reports whether the mapped packed-refs, known to be the same file as before, has its old content.
+// unchanged reports whether the content of the mapped packed-refs is unchanged. The file is known to be the same.
 func (s *Store) unchanged() bool {
 	if s.packed == nil || s.packed.file == nil {
 		return s.packed == nil
@@ -348,7 +349,7 @@ func (s *Store) unchanged() bool {
 	return err == nil && sum == s.packed.sum
 }
 
-// tablesListPath is there where refs are in reftables.
+// tablesListPath is a file that exists if refs are in reftables.
 const tablesListPath = "reftable/tables.list"
 
 // refuseReftable is called after a scan of the loose refs. Reftables leave a HEAD that cannot be the name of a ref.
@@ -372,7 +373,7 @@ func (s *Store) refuseReftable() error {
 	return nil
 }
 
-// build makes a Snapshot of what the last look found.
+// build creates a Snapshot from the last scan.
 func (s *Store) build() (*Snapshot, error) {
 	snap := &Snapshot{packed: s.packed, generation: 1, hidden: s.hidden}
 	if s.current != nil {

@@ -25,16 +25,16 @@ import (
 type Lister func(ctx context.Context, add func(Ref)) error
 
 const (
-	// maxTablesList bounds a tables.list in bytes: git keeps a few dozen tables.
+	// maxTablesList is the maximum size of a tables.list in bytes: git keeps a few dozen tables.
 	maxTablesList = 1 << 20
-	// maxWaiting bounds how many wait while refs are listed.
+	// maxWaiting is the maximum number of callers that wait while refs are listed.
 	maxWaiting = 64
-	// failureAge is for how long a listing that failed is not tried again, unless the tables change.
+	// failureAge is the time after which a failed listing is repeated although the tables have not changed.
 	failureAge = 2 * time.Second
 )
 
-// tablesList is the content of a reftable/tables.list. Tables are never changed and their names hold a random number,
-// so the refs are the same while the list is.
+// tablesList is the content of a reftable/tables.list. Tables never change, and their names contain a random number. So
+// the refs have not changed if the list is the same.
 type tablesList struct {
 	path    string // ends in NUL
 	id      identity
@@ -75,8 +75,8 @@ func (t *tablesList) same(s *Store, now int64) (bool, error) {
 }
 
 // scanTables is look for reftables. It lists the refs again if a list of tables has changed, or if the last listing
-// failed longer than failureAge ago. The lists of tables are read before the refs, so that a Snapshot is never taken
-// for newer than it is.
+// failed longer than failureAge ago. It reads the lists of tables before the refs, so that a Snapshot is never older
+// than its lists.
 func (s *Store) scanTables(ctx context.Context) (*Snapshot, error) {
 	now := s.clock().UnixNano()
 	same := true
@@ -116,7 +116,7 @@ func (s *Store) scanTables(ctx context.Context) (*Snapshot, error) {
 	return snap, nil
 }
 
-// tryLater is the error of a listing, with the advice to come back when there may be another one.
+// tryLater returns the error of a listing with a retry hint for the time of the next one.
 func tryLater(err error) error {
 	e, ok := errors.AsType[*fault.Error](err)
 	if !ok {
@@ -127,8 +127,8 @@ func tryLater(err error) error {
 	return &later
 }
 
-// containedTables refuses a list of tables that is a link to where no refs may be, and one that has such links beside
-// it. Git reads them only after the list has changed, so then is when to look.
+// containedTables returns an error if a list of tables, or a table beside it, is a link to outside the allowed
+// directories. It is called when the list has changed, because only then git reads them.
 func (s *Store) containedTables(path string) error {
 	if s.inside == nil {
 		return nil
@@ -182,7 +182,7 @@ func (s *Store) listTables(ctx context.Context) (*Snapshot, error) {
 		return nil, err
 	}
 	sortEntries(snap.loose)
-	p.mem = bytes.Clone(slices.Clip(p.mem)) // without the room that it grew by
+	p.mem = bytes.Clone(slices.Clip(p.mem)) // without spare capacity
 	if err := p.sort(); err != nil {
 		return nil, err
 	}
