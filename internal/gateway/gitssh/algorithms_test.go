@@ -50,7 +50,7 @@ func TestSSHAlgorithms(t *testing.T) {
 		refusal, _ := errors.AsType[*ssh.AlgorithmNegotiationError](err)
 		switch {
 		case c.refused == "" && err != nil:
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: error = %v, want none", name, err)
 		case c.refused != "" && (refusal == nil || refusal.What != c.refused):
 			t.Errorf("%s: %v; want no common %s", name, err, c.refused)
 		}
@@ -67,11 +67,11 @@ func TestSSHFailedHandshakeIsLogged(t *testing.T) {
 		if _, err := s.dial(func(c *ssh.ClientConfig) {
 			c.ClientVersion, c.Ciphers = "SSH-2.0-Old_1.0", []string{ssh.CipherAES128CTR, ssh.CipherAES256CTR}
 		}); err == nil {
-			t.Fatal("it came in")
+			t.Fatal("dial with a refused cipher: error = nil, want one")
 		}
 	}
 	if !eventually(func() bool { return s.value("packhorse_ssh_handshake_failures_total{reason=cipher}") == times }) {
-		t.Error("they are not counted")
+		t.Errorf("counted failures = %v, want %v", s.value("packhorse_ssh_handshake_failures_total{reason=cipher}"), times)
 	}
 	text := s.log.String()
 	for _, want := range []string{
@@ -83,7 +83,7 @@ func TestSSHFailedHandshakeIsLogged(t *testing.T) {
 		}
 	}
 	if n := strings.Count(text, "no common algorithm"); n < 1 || n > times/2 {
-		t.Errorf("%d of %d failures are logged", n, times)
+		t.Errorf("logged failures = %d of %d, want at most half", n, times)
 	}
 }
 

@@ -46,7 +46,7 @@ func TestParseSSHCommand(t *testing.T) {
 		"git-upload-pack '" + strings.Repeat("a", git.MaxRepoPath+1) + "'", strings.Repeat("a", 1<<20),
 	} {
 		if c, err := parseCommand(in); err == nil {
-			t.Errorf("%.80q is taken for %s", in, c)
+			t.Errorf("parseCommand(%.80q) = %s, want an error", in, c)
 		}
 	}
 }
@@ -151,11 +151,11 @@ func TestShellWords(t *testing.T) {
 	shell.Stdin = strings.NewReader(script.String())
 	out, err := shell.Output()
 	if err != nil {
-		t.Fatalf("seed %d: %v", seed, err)
+		t.Fatalf("seed %d: error = %v, want none", seed, err)
 	}
 	got := strings.Split(string(out), "\x02")
 	if len(got) != len(commands)+1 {
-		t.Fatalf("seed %d: the shell answers %d of %d commands", seed, len(got)-1, len(commands))
+		t.Fatalf("seed %d: answers of the shell = %d, want %d", seed, len(got)-1, len(commands))
 	}
 	for i, command := range commands {
 		if got[i] != want[i] {
@@ -173,7 +173,7 @@ func TestSSHCommandWithAToken(t *testing.T) {
 	}
 	c, err := parseCommand("git-upload-pack '" + token + "/app'")
 	if !fault.Is(err, fault.NotFound) || strings.Contains(err.Error()+c.String(), token) {
-		t.Errorf("%v, %v", c, err)
+		t.Errorf("command = %v, error = %v, want kind %v without the token", c, err, fault.NotFound)
 	}
 }
 
@@ -194,14 +194,14 @@ func FuzzSSHCommand(f *testing.F) {
 			return
 		}
 		if strings.ContainsAny(c.repo.String(), "\x00\n\r\\") || strings.HasPrefix(c.repo.String(), "../") {
-			t.Errorf("%q names %q", in, c.repo)
+			t.Errorf("repository of %q = %q, want a safe path", in, c.repo)
 		}
 		again, err := parseCommand(c.String())
 		if strings.HasPrefix(c.repo.String(), "-") { // a path that was given as /-x
 			return
 		}
 		if err != nil || again != c {
-			t.Errorf("%q became %q: %v, %v", in, c, again, err)
+			t.Errorf("%q parsed again = %q, %v, want %v", in, again, err, c)
 		}
 	})
 }

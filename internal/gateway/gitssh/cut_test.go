@@ -58,10 +58,10 @@ func TestSSHSilentBetweenRequests(t *testing.T) {
 	time.Sleep(idle + idle/2) // is what it is about
 	for command, r := range map[string]*running{"push": push, "fetch": fetch} {
 		if _, err := io.WriteString(r.in, "0000"); err != nil {
-			t.Errorf("%s: %v", command, err)
+			t.Errorf("%s: write error = %v, want none", command, err)
 		}
 		if err := r.Wait(); err != nil {
-			t.Errorf("%s: %v: %s", command, err, &r.stderr)
+			t.Errorf("%s: error = %v, want none: %s", command, err, &r.stderr)
 		}
 	}
 }
@@ -114,13 +114,13 @@ func TestSSHCut(t *testing.T) {
 		}
 		err := r.Wait()
 		if exit, ok := errors.AsType[*ssh.ExitError](err); !ok || exit.ExitStatus() != 1 {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: error = %v, want exit status 1", name, err)
 		}
 		if want := "packhorse: session closed: " + c.want; !strings.Contains(r.stderr.String(), want) {
 			t.Errorf("%s: %q, want %q", name, &r.stderr, want)
 		}
 		if n := s.value("packhorse_ssh_sessions_cut_total{reason=" + name + "}"); n != 1 {
-			t.Errorf("%s: counted %v", name, n)
+			t.Errorf("%s: counted sessions = %v, want 1", name, n)
 		}
 	}
 }

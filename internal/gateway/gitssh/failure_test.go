@@ -32,14 +32,14 @@ func TestFailureLimit(t *testing.T) {
 		return lines, suppressed
 	}
 	if lines, suppressed := take(1, 100); lines != failureBurst || suppressed != 0 {
-		t.Errorf("%d lines, %d suppressed", lines, suppressed)
+		t.Errorf("lines = %d, suppressed = %d, want %d and 0", lines, suppressed, failureBurst)
 	}
 	if lines, suppressed := take(2, 1); lines != 1 || suppressed != 100-failureBurst {
-		t.Errorf("another address: %d lines, %d suppressed", lines, suppressed)
+		t.Errorf("another address: lines = %d, suppressed = %d, want 1 and %d", lines, suppressed, 100-failureBurst)
 	}
 	now = now.Add(failurePause)
 	if lines, suppressed := take(1, 2); lines != 1 || suppressed != 0 {
-		t.Errorf("after a while: %d lines, %d suppressed", lines, suppressed)
+		t.Errorf("after a pause: lines = %d, suppressed = %d, want 1 and 0", lines, suppressed)
 	}
 	now = now.Add(time.Hour)
 	lines := 0
@@ -48,7 +48,8 @@ func TestFailureLimit(t *testing.T) {
 		lines += n
 	}
 	if lines != failureBurst*failureShare || len(l.sources) > manyFailures {
-		t.Errorf("of many addresses %d lines; %d are remembered", lines, len(l.sources))
+		t.Errorf("many addresses: lines = %d, stored = %d, want %d and at most %d", lines, len(l.sources),
+			failureBurst*failureShare, manyFailures)
 	}
 }
 
@@ -68,7 +69,8 @@ func TestHandshakeFailures(t *testing.T) {
 	}
 	if got := logged("a\x1b[2Jb\nc\xff" + strings.Repeat("x", 1<<20)); !strings.HasPrefix(got, "a?[2Jb?c?x") ||
 		len(got) > maxLoggedClient {
-		t.Errorf("%d bytes: %.40q", len(got), got)
+		t.Errorf("logged client = %d bytes, %.40q, want at most %d without control characters", len(got), got,
+			maxLoggedClient)
 	}
 }
 
@@ -95,12 +97,12 @@ func TestProxyHeaderRefusal(t *testing.T) {
 	io.WriteString(server, "SSH-2.0-test\r\n")
 	wire := &wireConn{Conn: server}
 	if _, err := wire.Read(make([]byte, 100)); !errors.Is(err, errProxyHeader) {
-		t.Errorf("the server reads a header with %v", err)
+		t.Errorf("read of the server: error = %v, want %v", err, errProxyHeader)
 	}
 	_, _, _, err = ssh.NewClientConn(client, "test", &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()})
 	if err == nil || !strings.Contains(err.Error(), errProxyHeader.Error()) ||
 		!strings.Contains(err.Error(), "disconnect, reason 2") {
-		t.Errorf("the client says %v", err)
+		t.Errorf("error of the client = %v, want the reason %v", err, errProxyHeader)
 	}
 }
 

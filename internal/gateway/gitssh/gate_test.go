@@ -61,7 +61,7 @@ func TestSSHGate(t *testing.T) {
 	now = now.Add(time.Hour)
 	want("192.0.2.1", "")
 	if open, logins := g.counts(); open != 6 || logins != 6 || len(g.sources) != 4 {
-		t.Errorf("%d open, %d logins, %d addresses", open, logins, len(g.sources))
+		t.Errorf("open = %d, logins = %d, addresses = %d, want 6, 6 and 4", open, logins, len(g.sources))
 	}
 }
 
@@ -71,23 +71,23 @@ func TestRekeyLimit(t *testing.T) {
 	now, moved := time.Unix(1000, 0), int64(0)
 	for i := range rekeyBurst {
 		if wait := l.wait(now, moved); wait != 0 {
-			t.Fatalf("the key exchange %d has to wait %v", i, wait)
+			t.Fatalf("wait of key exchange %d = %v, want 0", i, wait)
 		}
 	}
 	if wait := l.wait(now, moved); wait < 900*time.Millisecond || wait > time.Second {
 		t.Errorf("wait %v, want a second", wait)
 	}
 	if wait := l.wait(now.Add(1500*time.Millisecond), moved); wait != 0 {
-		t.Errorf("wait %v after a second", wait)
+		t.Errorf("wait after a second = %v, want 0", wait)
 	}
 	moved += 3 * rekeyBytes / 2
 	for range 2 {
 		if wait := l.wait(now.Add(1500*time.Millisecond), moved); wait != 0 {
-			t.Errorf("wait %v after a MiB and a half", wait)
+			t.Errorf("wait after a MiB and a half = %v, want 0", wait)
 		}
 	}
 	if wait := l.wait(now.Add(1500*time.Millisecond), moved); wait == 0 {
-		t.Error("no wait")
+		t.Error("wait = 0, want more")
 	}
 }
 
@@ -107,6 +107,6 @@ func TestSSHGateForgets(t *testing.T) {
 		most = max(most, len(g.sources))
 	}
 	if most > 3*manySources {
-		t.Errorf("%d addresses were remembered", most)
+		t.Errorf("stored addresses = %d, want at most %d", most, 3*manySources)
 	}
 }

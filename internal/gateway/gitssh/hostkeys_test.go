@@ -32,7 +32,7 @@ func TestHostKeys(t *testing.T) {
 	all := []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoRSA}
 	kinds, first := load(false)
 	if !slices.Equal(kinds, all) {
-		t.Fatalf("made %v", kinds)
+		t.Fatalf("kinds = %v, want %v", kinds, all)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -44,38 +44,38 @@ func TestHostKeys(t *testing.T) {
 			want = 0o644
 		}
 		if info, err := e.Info(); err != nil || info.Mode().Perm() != want {
-			t.Errorf("%s: %v, mode %v", e.Name(), err, info.Mode())
+			t.Errorf("%s: mode = %v, error = %v, want %v", e.Name(), info.Mode(), err, want)
 		}
 	}
 	if len(entries) != 6 {
-		t.Errorf("%v", entries)
+		t.Errorf("files = %v, want 6", entries)
 	}
 	if _, again := load(true); !slices.Equal(again, first) {
-		t.Errorf("%v became %v", first, again)
+		t.Errorf("keys = %v, want %v", again, first)
 	}
 	// As of a version that made one kind.
 	if err := os.Remove(filepath.Join(dir, "ssh_host_ecdsa_key")); err != nil {
 		t.Fatal(err)
 	}
 	if kinds, prints := load(false); !slices.Equal(kinds, []string{all[0], all[2]}) || prints[0] != first[0] {
-		t.Errorf("a directory with keys was changed: %v, %v", kinds, prints)
+		t.Errorf("without add: kinds = %v, keys = %v, want the existing ones", kinds, prints)
 	}
 	kinds, added := load(true)
 	if !slices.Equal(kinds, all) || added[0] != first[0] || added[1] == first[1] || added[2] != first[2] {
-		t.Errorf("%v: %v became %v", kinds, first, added)
+		t.Errorf("with add: kinds = %v, keys = %v, want the missing key made, and %v", kinds, added, first)
 	}
 	public, err := os.ReadFile(filepath.Join(dir, "ssh_host_ecdsa_key.pub"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if key, _, _, _, err := ssh.ParseAuthorizedKey(public); err != nil || ssh.FingerprintSHA256(key) != added[1] {
-		t.Errorf("the public key is another one's: %v", err)
+		t.Errorf("public key = %v, error = %v, want that of the private key", key, err)
 	}
 	if err := os.Chmod(filepath.Join(dir, "ssh_host_rsa_key"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := LoadHostKeys(dir, true, log); err == nil || !strings.Contains(err.Error(), "readable by other users") {
-		t.Errorf("a key that others can read: %v", err)
+		t.Errorf("key with permissions for others: error = %v, want that it is readable", err)
 	}
 }
 
@@ -96,9 +96,9 @@ func TestHostKeysThatCannotBeMade(t *testing.T) {
 	keys, err := LoadHostKeys(dir, true, slog.New(slog.NewTextHandler(&text, nil)))
 	said := strings.Contains(text.String(), "cannot create an SSH host key") && strings.Contains(text.String(), missing)
 	if err != nil || len(keys) != 2 || !said {
-		t.Fatalf("%d keys, %v; %s", len(keys), err, text.String())
+		t.Fatalf("keys = %d, error = %v, want 2 and a warning; log: %s", len(keys), err, text.String())
 	}
 	if _, err := os.Stat(filepath.Join(dir, missing)); err == nil {
-		t.Error("there is half of a key")
+		t.Error("a part of a key exists, want none")
 	}
 }

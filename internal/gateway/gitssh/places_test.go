@@ -19,14 +19,14 @@ func TestSSHSessionAfterSession(t *testing.T) {
 	client := serveSSH(t, func(o *gitssh.Options) { o.Sessions = 1 }, brackets("")).mustDial(nil)
 	for i := range 200 {
 		if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); out != "v2:" || status != 0 {
-			t.Fatalf("session %d: %q, status %d", i, out, status)
+			t.Fatalf("session %d: output = %q, status = %d, want v2: and 0", i, out, status)
 		}
 	}
 	// Sessions that the client closes, also with an unread command.
 	for i := range 200 {
 		session, err := client.NewSession()
 		if err != nil {
-			t.Fatalf("session %d: %v", i, err)
+			t.Fatalf("session %d: error = %v, want none", i, err)
 		}
 		if i%2 == 0 {
 			if _, err := session.SendRequest("exec", false,
@@ -73,7 +73,7 @@ func TestSSHSessionBehindEnding(t *testing.T) {
 		}
 		<-begun
 		if _, err := client.NewSession(); err == nil || !strings.Contains(err.Error(), "too many sessions") {
-			t.Fatalf("a second session: %v", err)
+			t.Fatalf("second session: error = %v, want too many sessions", err)
 		}
 		session.Close()
 		failed := make(chan error, 1)
@@ -86,10 +86,10 @@ func TestSSHSessionBehindEnding(t *testing.T) {
 		}()
 		release <- struct{}{}
 		if err := <-failed; err != nil {
-			t.Fatalf("the session after one that was closed: %v", err)
+			t.Fatalf("session after a closed one: error = %v, want none", err)
 		}
 	}
 	if most.Load() != 1 {
-		t.Errorf("%d sessions ran at once", most.Load())
+		t.Errorf("sessions at the same time = %d, want 1", most.Load())
 	}
 }

@@ -97,7 +97,7 @@ func TestSSHSilenceDuringAnswers(t *testing.T) {
 		read := func() error { _, err := body.Read(make([]byte, 1)); return err }
 		write := func() error { _, err := response.Write([]byte("x")); return err }
 		if !limited(read()) {
-			t.Errorf("push %v: a client that is to send more may be silent", push)
+			t.Errorf("push = %v: a client with an incomplete request has no limit, want one", push)
 		}
 		s.reading.Reset(time.Hour)
 		if got := limited(write()); got == push {
@@ -106,7 +106,7 @@ func TestSSHSilenceDuringAnswers(t *testing.T) {
 		for _, next := range []func() error{func() error { return response.StartBulk(true) }, write} {
 			s.reading.Reset(time.Hour)
 			if limited(next()) {
-				t.Errorf("push %v: a client that waits for a pack is limited", push)
+				t.Errorf("push = %v: a client that waits for a pack has a limit, want none", push)
 			}
 		}
 		seat.Leave()
@@ -130,7 +130,7 @@ func TestBacklog(t *testing.T) {
 		}
 	}
 	if err := b.received(2<<20+1, 1); err == nil {
-		t.Error("what nobody reads has no bound")
+		t.Error("error of a full backlog = nil, want one")
 	}
 	b.ended()
 	if err := b.received(1, 1); err != nil {
@@ -138,14 +138,14 @@ func TestBacklog(t *testing.T) {
 	}
 	all.Add(allBacklog)
 	if err := b.received(1, 1); err == nil {
-		t.Error("all together have no bound")
+		t.Error("error of the full backlog of all sessions = nil, want one")
 	}
 	if err := other.received(leastBacklog, 1); err != nil {
-		t.Error("one who has little: ", err)
+		t.Errorf("error within the minimum of a session = %v, want none", err)
 	}
 	b.close()
 	other.close()
 	if err := b.received(1<<30, 1); err != nil || all.Load() != allBacklog {
-		t.Errorf("%v, %d are left", err, all.Load()-allBacklog)
+		t.Errorf("error = %v, bytes left = %d, want none and 0", err, all.Load()-allBacklog)
 	}
 }

@@ -125,7 +125,7 @@ func serveSSH(t *testing.T, change func(*gitssh.Options), nodes ...router.Node) 
 		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.ssh.Shutdown(limit); err != nil {
-			t.Errorf("the server does not come to rest: %v", err)
+			t.Errorf("Shutdown error = %v, want none", err)
 		}
 		if err := <-served; err != nil {
 			t.Error(err)
@@ -137,7 +137,7 @@ func serveSSH(t *testing.T, change func(*gitssh.Options), nodes ...router.Node) 
 			"packhorse_lane_running{lane=push}",
 		} {
 			if n := s.value(left); n != 0 {
-				t.Errorf("%s is %v at the end", left, n)
+				t.Errorf("%s at the end = %v, want 0", left, n)
 			}
 		}
 	})
@@ -237,19 +237,19 @@ func TestSSHCutsSessionsIntoRequests(t *testing.T) {
 	// The end of what the client says is an end, too.
 	if out, _, status = run(t, client, "version=2", "git-upload-pack 'app'", first); out != "v2:["+first+"]" ||
 		status != 0 {
-		t.Errorf("%q, status %d", out, status)
+		t.Errorf("output = %q, status = %d, want the request and 0", out, status)
 	}
 	// A request that one node fails at is answered by the other.
 	broken := lines("command=fetch", "fail a", "flush")
 	if out, _, status = run(t, client, "version=2", "git-upload-pack 'app'",
 		broken+first); out != "v2:["+broken+"]["+first+"]" || status != 0 {
-		t.Errorf("%q, status %d", out, status)
+		t.Errorf("output = %q, status = %d, want both requests and 0", out, status)
 	}
 	// Both fail: the client gets a protocol error, and the session ends.
 	broken = lines("command=fetch", "fail a", "fail b", "flush")
 	out, _, status = run(t, client, "version=2", "git-upload-pack 'app'", broken+first)
 	if !strings.HasPrefix(out, "v2:") || !strings.Contains(out, "ERR this node has failed") || status != 1 {
-		t.Errorf("%q, status %d", out, status)
+		t.Errorf("output = %q, status = %d, want a protocol error and 1", out, status)
 	}
 	// Invalid and incomplete requests.
 	for in, want := range map[string]string{
@@ -264,7 +264,7 @@ func TestSSHCutsSessionsIntoRequests(t *testing.T) {
 		}
 	}
 	if !strings.Contains(s.log.String(), "transport=ssh") || !strings.Contains(s.log.String(), "user=alice") {
-		t.Error("the log does not say who came which way")
+		t.Errorf("log = %s, want transport=ssh and user=alice", s.log)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestSSHRunning(t *testing.T) {
 				s.value("packhorse_connections{listener=ssh,state=idle}") == idle
 		}
 		if !eventually(is) {
-			t.Errorf("not %v running and %v idle", running, idle)
+			t.Errorf("connections differ, want %v running and %v idle", running, idle)
 		}
 	}
 	want(0, 1)
@@ -302,7 +302,7 @@ func TestSSHRunning(t *testing.T) {
 	}
 	inputs[0].Close()
 	if !eventually(func() bool { return s.value("packhorse_ssh_sessions") == 1 }) {
-		t.Error("a session does not end with its input")
+		t.Errorf("sessions = %v, want 1: one ends with its input", s.value("packhorse_ssh_sessions"))
 	}
 	want(1, 0)
 	inputs[1].Close()
@@ -327,14 +327,14 @@ func TestSSHSilentIsIdle(t *testing.T) {
 	idle := func() bool { return s.value("packhorse_connections{listener=ssh,state=idle}") == 1 }
 	running := func() bool { return s.value("packhorse_connections{listener=ssh,state=running}") == 1 }
 	if !eventually(running) || !eventually(idle) || s.value("packhorse_ssh_sessions") != 1 {
-		t.Error("a session that waits for its client does not begin to run, or runs on, or ends")
+		t.Error("the waiting session is not running, not idle again, or has ended, want it idle")
 	}
 	input.Close()
 	if err := session.Wait(); err != nil {
 		t.Errorf("Wait error = %v, want none", err)
 	}
 	if !idle() || running() {
-		t.Error("the connection is not idle in the end")
+		t.Errorf("at the end: idle = %v, running = %v, want true and false", idle(), running())
 	}
 }
 
@@ -349,7 +349,7 @@ func TestSSHExitStatus(t *testing.T) {
 		}
 		if ok, err := channel.SendRequest("exec", true,
 			ssh.Marshal(struct{ Command string }{"git-upload-pack 'app'"})); err != nil || !ok {
-			t.Fatalf("%v, %v", ok, err)
+			t.Fatalf("exec = %v, %v, want true", ok, err)
 		}
 		if err := channel.CloseWrite(); err != nil {
 			t.Fatal(err)
@@ -359,7 +359,7 @@ func TestSSHExitStatus(t *testing.T) {
 		}
 		channel.Close()
 		if r := <-requests; r == nil || r.Type != "exit-status" {
-			t.Fatalf("%v instead of the exit status", r)
+			t.Fatalf("request = %v, want the exit status", r)
 		}
 	}
 }
@@ -384,13 +384,13 @@ func TestSSHWhoIsKnown(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, nil, brackets(""))
 	if _, err := s.dial(func(c *ssh.ClientConfig) { c.Auth = []ssh.AuthMethod{ssh.PublicKeys(newKey(t))} }); err == nil {
-		t.Error("a key that nobody knows lets in")
+		t.Error("login with an unknown key: error = nil, want one")
 	}
 	if _, err := s.dial(func(c *ssh.ClientConfig) { c.Auth, c.User = nil, gitssh.AnonymousLogin }); err == nil {
-		t.Error("one comes in without a key")
+		t.Error("anonymous login: error = nil, want one")
 	}
 	if _, err := s.dial(func(c *ssh.ClientConfig) { c.Auth = []ssh.AuthMethod{ssh.Password("x")} }); err == nil {
-		t.Error("a password lets in")
+		t.Error("login with a password: error = nil, want one")
 	}
 	// A public key without the private one is not accepted.
 	bob := newKey(t)
@@ -399,22 +399,22 @@ func TestSSHWhoIsKnown(t *testing.T) {
 		c.Auth = []ssh.AuthMethod{ssh.PublicKeys(otherSigner{s.alice,
 			bob})}
 	}); err == nil {
-		t.Error("a signature by another key lets in")
+		t.Error("login with a signature of another key: error = nil, want one")
 	}
 	// A removed key is not accepted for further sessions of a connection.
 	client := s.mustDial(nil)
 	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); out != "v2:" || status != 0 {
-		t.Errorf("%q, status %d", out, status)
+		t.Errorf("output = %q, status = %d, want v2: and 0", out, status)
 	}
 	s.keys.set(s.alice.PublicKey(), "")
 	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); !strings.Contains(out,
 		"ERR the key is not known") || status != 1 {
-		t.Errorf("%q, status %d", out, status)
+		t.Errorf("output = %q, status = %d, want that the key is not known and 1", out, status)
 	}
 	s.keys.set(s.alice.PublicKey(), "carol")
 	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); !strings.Contains(out,
 		"ERR the key now belongs to another user") || status != 1 {
-		t.Errorf("%q, status %d", out, status)
+		t.Errorf("output = %q, status = %d, want that the key has another owner and 1", out, status)
 	}
 }
 
@@ -433,15 +433,15 @@ func TestSSHAnonymous(t *testing.T) {
 		return func(c *ssh.ClientConfig) { c.Auth, c.User = nil, user }
 	}
 	if _, err := s.dial(none("git")); err == nil {
-		t.Error("one comes in without a key, and has not said that one has none")
+		t.Error("login without a key and the anonymous name: error = nil, want one")
 	}
 	client := s.mustDial(none(gitssh.AnonymousLogin))
 	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); out != "v2:" || status != 0 {
-		t.Errorf("%q, status %d", out, status)
+		t.Errorf("output = %q, status = %d, want v2: and 0", out, status)
 	}
 	if out, _, status := run(t, client, "", "git-receive-pack 'app'", ""); !strings.Contains(out,
 		"ERR this server does not accept pushes") || status != 1 {
-		t.Errorf("%q, status %d", out, status)
+		t.Errorf("output = %q, status = %d, want that pushes are refused and 1", out, status)
 	}
 }
 
@@ -450,10 +450,10 @@ func TestSSHRefusesWhatIsNoFetch(t *testing.T) {
 	s := serveSSH(t, nil, brackets(""))
 	client := s.mustDial(nil)
 	if _, err := client.Dial("tcp", "127.0.0.1:1"); err == nil {
-		t.Error("a connection was forwarded")
+		t.Error("forwarded connection: error = nil, want one")
 	}
 	if _, err := client.Listen("tcp", "127.0.0.1:0"); err == nil {
-		t.Error("a port was forwarded")
+		t.Error("forwarded port: error = nil, want one")
 	}
 	session, err := client.NewSession()
 	if err != nil {
@@ -461,19 +461,19 @@ func TestSSHRefusesWhatIsNoFetch(t *testing.T) {
 	}
 	defer session.Close()
 	if err := session.RequestPty("xterm", 80, 25, nil); err == nil {
-		t.Error("a terminal was given")
+		t.Error("terminal: error = nil, want one")
 	}
 	if err := session.RequestSubsystem("sftp"); err == nil {
-		t.Error("a subsystem was given")
+		t.Error("subsystem: error = nil, want one")
 	}
 	if err := session.Setenv("LD_PRELOAD", "x"); err == nil {
-		t.Error("a variable was taken")
+		t.Error("LD_PRELOAD: error = nil, want one")
 	}
 	if err := session.Setenv("GIT_PROTOCOL", strings.Repeat("x", 2000)); err == nil {
-		t.Error("a long GIT_PROTOCOL was taken")
+		t.Error("long GIT_PROTOCOL: error = nil, want one")
 	}
 	if ok, err := session.SendRequest("auth-agent-req@openssh.com", true, nil); ok || err != nil {
-		t.Errorf("an agent was forwarded: %v, %v", ok, err)
+		t.Errorf("agent forwarding = %v, %v, want false", ok, err)
 	}
 	var stderr bytes.Buffer
 	session.Stderr = &stderr
@@ -481,10 +481,10 @@ func TestSSHRefusesWhatIsNoFetch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := session.Wait(); err != nil || !strings.HasPrefix(stderr.String(), "Hi alice!") {
-		t.Errorf("%v, %q", err, stderr.String())
+		t.Errorf("error = %v, greeting = %q, want Hi alice!", err, stderr.String())
 	}
 	if err := session.Start("git-upload-pack 'app'"); err == nil {
-		t.Error("a second command was begun")
+		t.Error("second command: error = nil, want one")
 	}
 	// No more sessions at once than are allowed.
 	for range 3 {
@@ -495,7 +495,7 @@ func TestSSHRefusesWhatIsNoFetch(t *testing.T) {
 		defer one.Close()
 	}
 	if _, err := client.NewSession(); err == nil || !strings.Contains(err.Error(), "too many sessions") {
-		t.Errorf("a fourth session: %v", err)
+		t.Errorf("fourth session: error = %v, want too many sessions", err)
 	}
 }
 
@@ -519,7 +519,7 @@ func TestSSHUnreadBytes(t *testing.T) {
 		_, err = in.Write([]byte{0})
 	}
 	if err == nil {
-		t.Errorf("%d packets were taken", sent)
+		t.Errorf("packets sent = %d without an error, want one", sent)
 	}
 }
 
@@ -532,14 +532,14 @@ func TestSSHSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(line, "SSH-2.0-") {
-		t.Errorf("%q, %v", line, err)
+		t.Errorf("greeting = %q, error = %v, want SSH-2.0-", line, err)
 	}
 	conn.Close()
 	if !eventually(func() bool { return s.value("packhorse_ssh_connections_total{result=silent}") == 1 }) {
-		t.Error("it was not counted as what it was")
+		t.Error("connections counted as silent = 0, want 1")
 	}
 	if n := s.value("packhorse_ssh_connections_total{result=handshake}"); n != 0 {
-		t.Errorf("%v handshakes have failed", n)
+		t.Errorf("failed handshakes = %v, want 0", n)
 	}
 }
 
@@ -603,7 +603,7 @@ func TestSSHManyWhoNeverLogIn(t *testing.T) {
 	}
 	var err error
 	if !eventually(func() bool { _, err = s.dial(nil); return err == nil }) {
-		t.Errorf("nobody comes in any more: %v", err)
+		t.Errorf("login after the others have ended: error = %v, want none", err)
 	}
 }
 
@@ -620,7 +620,7 @@ func TestSSHLoginGrace(t *testing.T) {
 		t.Log(err) // reset
 	}
 	if !eventually(func() bool { return s.value("packhorse_ssh_connections_total{result=timeout}") == 1 }) {
-		t.Error("the login was not cut off")
+		t.Error("connections counted as timeout = 0, want 1")
 	}
 }
 
@@ -649,7 +649,7 @@ func TestSSHClientsThatStall(t *testing.T) {
 			t.Logf("%q: cut before it began: %v", input, err) // on a machine that is slower than that
 		}
 		if !eventually(func() bool { return s.value("packhorse_ssh_sessions") == 0 }) {
-			t.Errorf("%q: the session goes on", input)
+			t.Errorf("%q: sessions = %v, want 0", input, s.value("packhorse_ssh_sessions"))
 		}
 	}
 }
@@ -689,11 +689,11 @@ func TestSSHManyKeyExchanges(t *testing.T) {
 	for range 3 {
 		if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", body); out != "v2:["+body+"]" ||
 			status != 0 {
-			t.Errorf("%d bytes, status %d", len(out), status)
+			t.Errorf("output = %d bytes, status = %d, want the request and 0", len(out), status)
 		}
 	}
 	if n := s.value("packhorse_ssh_key_exchanges_total"); n < 2 {
-		t.Errorf("%v key exchanges", n)
+		t.Errorf("key exchanges = %v, want at least 2", n)
 	}
 }
 
@@ -752,7 +752,7 @@ func TestSilentPeer(t *testing.T) {
 			err = session.Run("git-upload-pack 'app'")
 		}
 		if err == nil {
-			t.Error("the session ended well")
+			t.Error("error of the session = nil, want one")
 		}
 	}()
 	<-entered
@@ -760,7 +760,7 @@ func TestSilentPeer(t *testing.T) {
 	_ = conn.Wait()
 	<-cut
 	if len(asked) == 0 || <-asked != "keepalive@openssh.com" {
-		t.Error("it was not asked before")
+		t.Error("the client got no keep-alive request, want one")
 	}
 }
 
@@ -772,6 +772,6 @@ func TestPanicTellsNoTokens(t *testing.T) {
 	run(t, s.mustDial(nil), "version=2", "git-upload-pack '/"+token+"'", "")
 	if log := s.log.String(); !strings.Contains(log, "panic") || strings.Count(log, "repository=phk_***") != 2 ||
 		strings.Contains(log, token[:20]) {
-		t.Errorf("over SSH:\n%s", log)
+		t.Errorf("log = %s, want a panic without the token", log)
 	}
 }
