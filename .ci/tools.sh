@@ -14,14 +14,13 @@ unavailable() {
 # install_tool DIRECTORY PROGRAM COMMAND... runs the command, which puts the program into GOBIN, unless it is installed, and
 # adds the directory to PATH. A directory below bin/tools is complete: an installation that fails leaves none.
 install_tool() {
-	local dir=$PWD/bin/tools/$1 program=$2
+	local dir=$PWD/bin/tools/$1 program=$2 new=$PWD/bin/tools/$1.$$
 	shift 2
 	if [ ! -x "$dir/$program" ]; then
 		echo "Installing $program into bin/tools" >&2
-		rm -rf "$dir.new"
-		GOBIN=$dir.new GOFLAGS= GOOS= GOARCH= timeout -k 10 900 "$@" </dev/null >&2 || unavailable "$program cannot be installed"
+		GOBIN=$new GOFLAGS= GOOS= GOARCH= timeout -k 10 900 "$@" </dev/null >&2 || unavailable "$program cannot be installed"
 		rm -rf "$dir"
-		mv "$dir.new" "$dir"
+		mv "$new" "$dir"
 	fi
 	PATH=$dir:$PATH
 }
