@@ -18,7 +18,7 @@ install_tool() {
 	shift 2
 	if [ ! -x "$dir/$program" ]; then
 		echo "Installing $program into bin/tools" >&2
-		GOBIN=$new GOFLAGS= GOOS= GOARCH= timeout -k 10 900 "$@" </dev/null >&2 || unavailable "$program cannot be installed"
+		GOGC=400 GOBIN=$new GOFLAGS= GOOS= GOARCH= timeout -k 10 900 "$@" </dev/null >&2 || unavailable "$program cannot be installed"
 		rm -rf "$dir"
 		mv "$new" "$dir"
 	fi
