@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// fakeNode owns repositories in which each ref names an object that tells when it was put there.
+// fakeNode owns repositories in which each ref names an object that contains the serial of its change.
 type fakeNode struct {
 	mu       sync.Mutex
 	epoch    uint64
@@ -43,7 +43,7 @@ type fakeWatch struct {
 	broken chan struct{}
 }
 
-// toldEvent is an event, and the serial of the state that it tells of.
+// toldEvent is an event with the serial of its state.
 type toldEvent struct {
 	Event
 	serial uint64
@@ -65,7 +65,7 @@ func path(s string) git.RepoPath {
 	return p
 }
 
-// oid is an object that tells a serial.
+// oid returns an object ID that contains a serial.
 func oid(serial uint64) git.ObjectID {
 	var raw [20]byte
 	raw[0] = 1

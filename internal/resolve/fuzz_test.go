@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// What reads as a value is what was written, and no byte of a value can be another one.
+// Decoded values are encoded to the same bytes, and a value with another byte is invalid.
 func FuzzDecode(f *testing.F) {
 	c := coder{}
 	q := Question{path("team/app"), "main"}
@@ -38,7 +38,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add([]byte("P1"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		// The mark is put behind it, so that what is read is not only that.
+		// A valid mark follows, so that decode does not stop at it.
 		value := append(bytes.Clone(body), c.mark(q, body)...)
 		a, ok := c.decode(q, string(value))
 		if !ok {
@@ -51,7 +51,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Whatever comes, in whatever pieces, the guard says the same of it, and lets no length through that is too great.
+// The guard's result does not depend on the pieces in which bytes arrive, and it refuses every length above the limit.
 func FuzzGuard(f *testing.F) {
 	for _, s := range []string{
 		"+OK\r\n", "$3\r\nabc\r\n", "*2\r\n$1\r\na\r\n$-1\r\n", "*1\r\n$1099511627776\r\n", "*2147483647\r\n",

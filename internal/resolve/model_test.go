@@ -47,9 +47,9 @@ type span struct {
 	from, to time.Time // zero: until now
 }
 
-// TestModel has refs change, repositories go and come, nodes start anew, events and answers be late in any order, and
-// watches break: no look-up gives anything that is older than the latest event before it began, and without events none
-// that was not true within the TTL.
+// TestModel changes refs, removes and creates repositories, restarts nodes, delays events and answers in any order, and
+// breaks watches. No look-up may return a state that is older than the latest event before its start. Without events,
+// each returned state was current within the TTL.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		mute := rapid.Bool().Draw(rt, "mute")
@@ -81,7 +81,7 @@ func play(t *testing.T, mute bool, todo []step) []string {
 			<-c
 		}
 	})
-	m.node.told = m.told
+	m.node.told = m.processed
 	m.tiers = newTiers(t, m.node)
 	for _, p := range []string{"a", "b"} {
 		m.node.create(path(p))
@@ -156,8 +156,8 @@ func (m *model) now(p git.RepoPath) {
 	m.spans[p] = append(list, span{serial: serial, from: time.Now()})
 }
 
-// told notes an event that the tiers have taken in.
-func (m *model) told(e Event, serial uint64) {
+// processed records an event that the tiers have processed.
+func (m *model) processed(e Event, serial uint64) {
 	m.tiers.mu.Lock()
 	r := m.tiers.repos[e.Repository]
 	taken := r != nil && r.stream != nil && r.heard == e.Version
@@ -204,9 +204,9 @@ func (m *model) ask(t *testing.T, p git.RepoPath, revision string) {
 		case s.serial != serial:
 			continue
 		case serial == 0 && i < spans-1 && s.to.Before(began):
-			continue // that it was not there once says nothing of now
+			continue // it may exist by now
 		case serial != 0 && serial < floor:
-			m.wrong = append(m.wrong, fmt.Sprintf("%s %s: state %d, and an event had told of %d before", p, revision, serial,
+			m.wrong = append(m.wrong, fmt.Sprintf("%s %s: got state %d, want %d or later, after its event", p, revision, serial,
 				floor))
 			return
 		case m.mute && !s.to.IsZero() && s.to.Before(began.Add(-time.Minute)):

@@ -113,7 +113,7 @@ func value(c prometheus.Metric) float64 {
 
 func hits(t *Tiers) float64 { return value(t.o.Metrics.redisHit) }
 
-// What one gateway has asked for, another one finds in Redis, with one question for all.
+// A gateway finds the answers of another one in Redis, with one request for all.
 func TestRedisIsShared(t *testing.T) {
 	t.Parallel()
 	server, node := startRedis(t), newFakeNode("a")
@@ -175,7 +175,7 @@ func commands(t *testing.T, s *redisServer, name string) (n int) {
 	return n
 }
 
-// After an event nothing older comes back from Redis, and nobody writes anything older there.
+// After an event, no older value is read from Redis or written to it.
 func TestRedisIsOlder(t *testing.T) {
 	t.Parallel()
 	server, node := startRedis(t), newFakeNode("a")
@@ -195,7 +195,7 @@ func TestRedisIsOlder(t *testing.T) {
 		defer other.mu.Unlock()
 		return other.repos[path("a")].heard.Generation == want
 	})
-	server.client.Set(t.Context(), key, before, 0) // as by somebody who was slow
+	server.client.Set(t.Context(), key, before, 0) // as a slow gateway does
 	wantSerial(t, other, "a", want)
 	eventually(t, "the newer value is in Redis",
 		func() bool { return server.client.Get(t.Context(), key).Val() != before })
@@ -357,7 +357,7 @@ func TestRedisIsNotThere(t *testing.T) {
 	}
 }
 
-// Values that are not what was asked for are not believed, whatever they are.
+// Values of other questions, and damaged ones, are ignored.
 func TestRedisLies(t *testing.T) {
 	t.Parallel()
 	server, node := startRedis(t), newFakeNode("a", "b")
@@ -420,7 +420,7 @@ func TestRedisLies(t *testing.T) {
 	eventually(t, "it gets another chance", func() bool { return !gateway.o.Redis.Bypassed() })
 }
 
-// What answers in place of a Redis may say anything: the gateway lives on, and requests are answered.
+// A server in place of a Redis may send any bytes. The gateway survives them and answers requests.
 func TestRedisSpeaksRubbish(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]string{

@@ -50,7 +50,7 @@ func TestSlowFill(t *testing.T) {
 		<-computed
 		want := node.move(path("a"))
 		synctest.Wait() // the event has come, the old answer has not
-		// Who asks now does not wait for the old answer.
+		// A later caller does not wait for the old answer.
 		if got := ask(t, tiers, "a", "slow"); serialOf(got.ID) != want {
 			t.Errorf("after the event the answer is of state %d; want %d", serialOf(got.ID), want)
 		}
@@ -64,8 +64,8 @@ func TestSlowFill(t *testing.T) {
 	})
 }
 
-// The same across the end of an incarnation, where generations say nothing.
-func TestSlowFillOfWhatIsMadeAnew(t *testing.T) {
+// The same across two incarnations, whose generations cannot be compared.
+func TestSlowFillOfNewIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newFakeNode("a")
 		tiers := newTiers(t, node)
@@ -130,7 +130,7 @@ func TestWatched(t *testing.T) {
 	})
 }
 
-// What is asked for is watched soon, also while others are asked for all the time.
+// A requested repository is watched soon, also while others are requested continuously.
 func TestWatchedAmongOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		names := make([]string, 20)
@@ -204,7 +204,7 @@ func TestEventsBreakOff(t *testing.T) {
 	})
 }
 
-// What is missing is remembered for a short time, a missing repository not at all.
+// A missing revision is cached for a short time, a missing repository is not cached.
 func TestMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newFakeNode("a")
@@ -273,7 +273,7 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// A look-up that nobody waits for any more is ended.
+// A look-up without waiting callers is cancelled.
 func TestAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan bool)
@@ -297,8 +297,7 @@ func (n stuckNode) Resolve(ctx context.Context, _ []Question) ([]Result, error) 
 
 func (n stuckNode) Watch(ctx context.Context, _ []Known, _ func(Event) error) error { return ctx.Err() }
 
-// A node that hangs, whatever it is told of the time: who asks later does not wait for it, and what it answers in the
-// end is for nobody.
+// A node may hang and ignore the deadline. Later callers do not wait for it, and its late answer is discarded.
 func TestHangingNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newFakeNode("a")
@@ -351,7 +350,7 @@ func TestBatch(t *testing.T) {
 				t.Fatalf("%v: %v", q, r)
 			}
 		}
-		// One half is in memory, the other is asked for after a change that no event has told of yet.
+		// One half is in memory, the other is looked up after a change whose event has not arrived.
 		settle()
 		node.mu.Lock()
 		node.queued = true
@@ -387,7 +386,7 @@ func TestBounds(t *testing.T) {
 		if entries > 50 || repos > 70 || watched > 20 {
 			t.Errorf("%d entries, %d repositories, %d watched", entries, repos, watched)
 		}
-		// Those that nobody asks for make room.
+		// Unused repositories make room.
 		time.Sleep(3 * sweepEvery)
 		ask(t, tiers, "r299", "main")
 		ask(t, tiers, "r298", "main")
@@ -410,7 +409,7 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// Changed is for who knows before the events do.
+// Changed reports a change before its event.
 func TestChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newFakeNode("a.git")
@@ -485,7 +484,7 @@ func staleness(t *testing.T, tiers *Tiers) (n uint64, seconds float64) {
 	return m.GetHistogram().GetSampleCount(), m.GetHistogram().GetSampleSum()
 }
 
-// A change that an event tells of makes nothing stale.
+// A change with an event makes no answer stale.
 func TestStaleness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newFakeNode("a")
@@ -502,7 +501,7 @@ func TestStaleness(t *testing.T) {
 	})
 }
 
-// While the node watches no more the TTL is the bound, and the log says so once.
+// While the node refuses further watches, the TTL is the limit, and the log has one line about it.
 func TestNodeWatchesNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newFakeNode("a")

@@ -39,7 +39,7 @@ type Options struct {
 
 	Log     *slog.Logger
 	Metrics *Metrics
-	// Account is called with each process that has ended. It must not block. Nil means that none is called.
+	// Account is called with each process that has ended. It must not block. It may be nil.
 	Account func(*os.ProcessState)
 }
 

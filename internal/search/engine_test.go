@@ -48,8 +48,7 @@ func TestPushIsFound(t *testing.T) {
 	await(t, e, "nothing", has(0))
 }
 
-// TestNeverCalledFresh: when it was said that a repository has changed, no search says that what it had before is all
-// there is.
+// TestNeverCalledFresh: after the report of a change, no search reports the old state of the repository as current.
 func TestNeverCalledFresh(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -120,7 +119,8 @@ func TestPushDuringLook(t *testing.T) {
 	await(t, e, "three", has(1, last))
 }
 
-// TestReturnDuringLook makes a repository anew when it was seen that it is gone, and the engine has not taken that in.
+// TestReturnDuringLook creates a repository again after a check that did not find it, before the engine processes the
+// check.
 func TestReturnDuringLook(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -193,7 +193,7 @@ func TestBigOne(t *testing.T) {
 	await(t, e, "many count:all", has(2001))
 }
 
-// TestCatalogueOnFullDisk starts an engine that cannot write: the catalogue that there is stays as it is.
+// TestCatalogueOnFullDisk starts an engine that cannot write. The existing catalogue is unchanged.
 func TestCatalogueOnFullDisk(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/dev/full"); err != nil {
@@ -247,14 +247,14 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// As long as no repository is known because nobody can tell which there are, nothing found would be a lie.
+// While the repositories are unknown, an empty result would be wrong.
 func TestNothingIsKnownYet(t *testing.T) {
 	t.Parallel()
 	s := newSource()
 	commit := s.push("app", main, files{"f": "needle"})
 	s.away = fault.New(fault.Unavailable, "the node is away")
 	e := start(t, options(t, s))
-	for told := false; !told; time.Sleep(10 * time.Millisecond) { // before, it may be told that the index is being opened
+	for told := false; !told; time.Sleep(10 * time.Millisecond) { // before, the index may still be opened
 		_, err := ask(t, e, "needle")
 		if !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 {
 			t.Fatalf("a search without a list of repositories: %v", err)
@@ -282,13 +282,13 @@ func TestOnlyReadable(t *testing.T) {
 	}
 	await(t, e, "needle", has(0),
 		func(r *search.Request) { r.May = search.Each(func(git.RepoPath) bool { return false }) })
-	if all, some := e.Status(nil), e.Status(search.Each(func(p git.RepoPath) bool { return p.String() == "open" })); all.Repositories != 2 || some.Repositories != 1 ||
-		some.Fresh != 1 || some.Shards != 1 {
-		t.Errorf("the status is %+v, and for who may read one repository %+v", all, some)
+	all, some := e.Status(nil), e.Status(search.Each(func(p git.RepoPath) bool { return p.String() == "open" }))
+	if all.Repositories != 2 || some.Repositories != 1 || some.Fresh != 1 || some.Shards != 1 {
+		t.Errorf("status: got %+v, want 2 repositories; for a reader of one: got %+v, want 1 fresh with 1 shard", all, some)
 	}
 }
 
-// What a caller may read can have to be asked for elsewhere, which may take its time: nobody else waits meanwhile.
+// Access control may need slow requests to other processes. Other searches do not wait for them.
 func TestNobodyWaitsForPermissions(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -314,7 +314,7 @@ func TestNobodyWaitsForPermissions(t *testing.T) {
 	}
 }
 
-// TestQueryLimits has a query say how much is looked for, for whoever does not take that out of it.
+// TestQueryLimits sets the limits in the query, for callers that do not parse them.
 func TestQueryLimits(t *testing.T) {
 	t.Parallel()
 	s := newSource()

@@ -22,7 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// children are the processes of ours that do some work in a directory's index; Linux tells.
+// children returns the workers of this process for a kind of work and a directory, from /proc.
 func children(t *testing.T, what search.Work, dir string) (pids []int) {
 	t.Helper()
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -73,7 +73,7 @@ func TestSearcherIsKilled(t *testing.T) {
 	eventually(t, "the death is known", func() bool { return e.Status(nil).Deaths == 1 })
 	await(t, e, "needle", has(1))
 	if n := strings.Count(said.String(), "search index is open"); n != 2 {
-		t.Errorf("it is said %d times that searches are answered", n)
+		t.Errorf("log lines about an open index: got %d, want 2", n)
 	}
 }
 
@@ -121,8 +121,8 @@ func (s saying) String() string {
 	return s.kept.String()
 }
 
-// What is cut off while it is mapped ends the process at the next look at it (SIGBUS), and this one alone; the
-// repository is indexed anew.
+// A shard that is truncated while it is mapped kills the search worker at its next access (SIGBUS), and no other
+// process. The repository is indexed again.
 func TestShardIsCutOff(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -138,7 +138,7 @@ func TestShardIsCutOff(t *testing.T) {
 	await(t, e, "needle count:1000", has(201))
 	shards, _ := filepath.Glob(filepath.Join(o.Dir, "shards", "big_v*.zoekt"))
 	if len(shards) != 1 {
-		t.Fatalf("the shards are %q", shards)
+		t.Fatalf("got shards %q, want 1", shards)
 	}
 	if err := os.Truncate(shards[0], 4096); err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestBrokenAtTheStart(t *testing.T) {
 	}
 }
 
-// A small file ends nothing when it is cut off, and one that is gone neither: what was in them would be missing.
+// A truncated small shard, or a removed one, kills no process. Their results would be missing.
 func TestShardsAreNotAsTheyWere(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -186,7 +186,7 @@ func TestShardsAreNotAsTheyWere(t *testing.T) {
 	for i, name := range []string{"a_v*.zoekt", "b_v*.zoekt", "c_v1_v*.zoekt"} {
 		shards, _ := filepath.Glob(filepath.Join(o.Dir, "shards", name))
 		if len(shards) != 1 {
-			t.Fatalf("the shards are %q", shards)
+			t.Fatalf("got shards %q, want 1", shards)
 		}
 		before, err := os.Stat(shards[0])
 		if err != nil {
@@ -208,7 +208,7 @@ func TestShardsAreNotAsTheyWere(t *testing.T) {
 	await(t, e, "needle", has(3))
 }
 
-// TestSymbolsAreAdded: an index that was made before there was ctags is made anew, and searched meanwhile.
+// TestSymbolsAreAdded: an index that was written without ctags is rebuilt, and searched meanwhile.
 func TestSymbolsAreAdded(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("ctags-universal")

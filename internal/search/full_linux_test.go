@@ -41,8 +41,8 @@ func noise(seed uint64, n int) string {
 	return b.String()
 }
 
-// TestDiskBecomesFull: it does while a shard is written. What is indexed is found, what is not is searched without an
-// index, and nothing is left over.
+// TestDiskBecomesFull fills the disk while a shard is written. Indexed repositories have results, others are searched
+// without an index, and no temporary files remain.
 func TestDiskBecomesFull(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -77,8 +77,8 @@ func TestDiskBecomesFull(t *testing.T) {
 	await(t, e, "needle", func(f *found) bool { return has(3)(f) && strings.Contains(string(f.json), last.String()) })
 }
 
-// TestDirectoryBecomesReadOnly: what is indexed is found, and said to be behind; it goes on when the directory can be
-// written to.
+// TestDirectoryBecomesReadOnly: the existing index has results and is reported as behind. Indexing continues when the
+// directory is writable again.
 func TestDirectoryBecomesReadOnly(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -86,7 +86,7 @@ func TestDirectoryBecomesReadOnly(t *testing.T) {
 	first := s.push("a", main, files{"f": "needle"})
 	e := start(t, o)
 	await(t, e, "needle", has(1, first))
-	eventually(t, "the directory is read-only", func() bool { // not while somebody writes
+	eventually(t, "the directory is read-only", func() bool { // fails while a process writes
 		return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "") == nil
 	})
 	second := s.push("a", main, files{"f": "needle", "g": "needle"})

@@ -9,16 +9,17 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// What a process said before it ended has names of shards, and so of repositories.
-func TestEndOfAProcessIsToldWithoutNames(t *testing.T) {
+// The last output of a worker contains names of shards, and so of repositories.
+func TestErrorOfAWorkerHasNoNames(t *testing.T) {
 	t.Parallel()
 	e := &Engine{searching: &searching{why: "exit status 2: loading 1 shard(s): team%2Fsecret.git_v16.00000.zoekt"}}
-	if all, some := e.Status(nil).Error, e.Status(Each(func(git.RepoPath) bool { return false })).Error; !strings.Contains(all, "secret") || strings.Contains(some, "secret") || some == "" {
-		t.Errorf("%q, and to those who may not read it %q", all, some)
+	all, some := e.Status(nil).Error, e.Status(Each(func(git.RepoPath) bool { return false })).Error
+	if !strings.Contains(all, "secret") || strings.Contains(some, "secret") || some == "" {
+		t.Errorf("got error %q, and %q for a caller without access; want the name only in the first one", all, some)
 	}
 }
 
-// Sockets to a process that searches are nobody else's: one that inherited an end would hide that the process has gone.
+// Other processes do not inherit sockets to a search worker, because that would hide the end of the worker.
 func TestSocketsAreNotInherited(t *testing.T) {
 	t.Parallel()
 	fds, err := pairOfSockets()

@@ -30,9 +30,9 @@ func TestManyJobsTakeFewProcesses(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
-	// one has looked at the index, one searches, and one has done the rest, unless it had to wait for long
+	// one has examined the index, one searches, and one has done the jobs, unless it had to wait for long
 	if got := ended.Load(); got < 3 || got > n/2 {
-		t.Errorf("%d processes have ended, for %d jobs", got, n)
+		t.Errorf("got %d ended processes for %d jobs, want 3 to %d", got, n, n/2)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestIdleIndexerIsKilled(t *testing.T) {
 	await(t, e, "needle", has(1))
 	eventually(t, "nothing is indexed", func() bool { return len(e.Status(nil).Jobs) == 0 })
 	idle := children(t, search.WorkIndex, o.Dir)
-	for _, pid := range idle { // so that what is given to it is never read
+	for _, pid := range idle { // so that it does not read its next job
 		unix.Kill(pid, unix.SIGSTOP)
 	}
 	s.push("two", main, files{"f": "needle"})

@@ -41,8 +41,8 @@ func NewMetrics() *Metrics {
 			Help: "Bytes of results from the search worker."}),
 		jobs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_search_index_jobs_total",
-			Help: "Jobs that index a repository: kind full, delta or compact (a rebuild of a slow index); result ok, " +
-				"failed, rebuild (has to be repeated as a full job, without a job beside it), cancelled.",
+			Help: "Indexing jobs by kind (full, delta, or compact: the rebuild of a slow index) and result: ok, failed, " +
+				"cancelled, or rebuild (a full job is necessary).",
 		}, []string{"kind", "result"}),
 		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "packhorse_search_index_seconds", Help: "Duration of indexing jobs.",

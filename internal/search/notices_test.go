@@ -9,8 +9,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
-// TestNotices asks for what is not searched: the answer says so, also after a restart, and nothing of what the caller
-// may not read.
+// TestNotices searches for content that is not indexed. The results have notices, also after a restart, but not about
+// repositories that the caller may not read.
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -77,7 +77,7 @@ func TestNotices(t *testing.T) {
 	check(e)
 }
 
-// TestRefresh makes a repository that nobody has told the engine of: it is known after Refresh at once.
+// TestRefresh creates a repository without an event. The engine knows it after Refresh.
 func TestRefresh(t *testing.T) {
 	t.Parallel()
 	s := newSource()

@@ -14,10 +14,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
-// stuck is a client that has stopped to read what is found.
+// stuck is a client that has stopped reading results.
 type stuck struct {
 	found chan<- struct{} // capacity 1
-	read  <-chan struct{} // closed: it goes on
+	read  <-chan struct{} // closed when it continues
 }
 
 func (s stuck) Matches(search.Batch) error {
@@ -31,13 +31,14 @@ func (s stuck) Matches(search.Batch) error {
 
 func (s stuck) Progress(search.Summary) error { return nil }
 
-// zoekt lets few searches run at the same time: those whose clients have stopped to read are none of them.
+// zoekt runs only few searches at the same time. Searches whose clients have stopped reading do not count.
 func TestClientsThatDoNotRead(t *testing.T) {
 	t.Parallel()
 	s := newSource()
 	big := files{}
 	for i := range 8 {
-		big[fmt.Sprintf("f%d", i)] = strings.Repeat(fmt.Sprintf("the needle in file %d, and what more there is in that line\n", i), 10_000)
+		line := fmt.Sprintf("the needle in file %d, and the rest of a long line of text\n", i)
+		big[fmt.Sprintf("f%d", i)] = strings.Repeat(line, 10_000)
 	}
 	s.push("big", main, big)
 	s.push("b", main, files{"f": "other"})

@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
-// Of more repositories than the source watches some are watched, the others are looked at, and it is said once.
+// If there are more repositories than the source can watch, the others are polled, and the log has one line about it.
 func TestMoreThanIsWatched(t *testing.T) {
 	t.Parallel()
 	s := newSource()

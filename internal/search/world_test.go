@@ -47,16 +47,16 @@ type source struct {
 	mu       sync.Mutex
 	repos    map[git.RepoPath]*memoryRepo
 	changed  chan struct{} // closed at each change
-	given    int           // files that were asked for
-	hold     chan struct{} // unless nil, Files waits for it after the first file
+	given    int           // number of requested files
+	hold     chan struct{} // Files waits for it after the first file; may be nil
 	made     int
 	broken   error
 	unlisted error // not all repositories can be listed
 	grepping int
-	told     map[git.RepoPath]uint64 // the generation that watchers have been told of
-	seen     func()                  // unless nil, called by Heads before it answers
-	away     error                   // unless nil, why the repositories cannot be listed
-	room     int                     // repositories that are watched at most; 0: all
+	told     map[git.RepoPath]uint64 // the generation of the last event for watchers
+	seen     func()                  // called by Heads before it returns; may be nil
+	away     error                   // error of listing the repositories; may be nil
+	room     int                     // maximum number of watched repositories; 0: all
 	watched  int
 }
 
@@ -402,7 +402,7 @@ func await(t testing.TB, e *search.Engine, text string, ok func(*found) bool, ch
 			return f
 		}
 		if time.Now().After(end) {
-			t.Fatalf("search for %q still gives %+v, %.2000s, %v", text, f.Summary, f.json, err)
+			t.Fatalf("search for %q: got %+v, %.2000s, %v until the timeout; want other results", text, f.Summary, f.json, err)
 		}
 		time.Sleep(max(10*time.Millisecond, time.Since(began))) // indexing has the lower priority
 	}

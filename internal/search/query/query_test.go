@@ -147,7 +147,7 @@ func TestParse(t *testing.T) {
 			continue
 		}
 		if got := show(q.Root); got != want {
-			t.Errorf("%s: %s, want %s", text, got, want)
+			t.Errorf("Parse(%q) = %s, want %s", text, got, want)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func TestHowItIsAnswered(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 		} else if q.Count != want.Count || q.Timeout != want.Timeout || q.Select != want.Select || q.Text != text {
-			t.Errorf("%s: %+v", text, q)
+			t.Errorf("Parse(%q) = %+v, want %+v", text, q, want)
 		}
 	}
 }
@@ -265,7 +265,10 @@ func TestExpressionsOfUsualSize(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"foo or (bar -baz)", `repo:a@b f:\.go$ "x y" /re/`, "count:all case:yes sym:/a|b/", "((", "-(", `"\"`, "a\\", "/\\/", "repo:^(a|b)$"} {
+	for _, seed := range []string{
+		"foo or (bar -baz)", `repo:a@b f:\.go$ "x y" /re/`, "count:all case:yes sym:/a|b/", "((", "-(", `"\"`, "a\\", "/\\/",
+		"repo:^(a|b)$",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -306,8 +309,9 @@ func TestKindTravels(t *testing.T) {
 func TestUnknown(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"author:me x": "author", "fiel:x y": "fiel", "repos:x y": "repos", "lnag:go y": "lnag", "-before:yesterday x": "before",
-		"std::string": "", "http://example.org": "", "key:value": "", `"author:me"`: "", "content:author:me": "", "default: x": "", "repo:x file:y lang:go z": "",
+		"author:me x": "author", "fiel:x y": "fiel", "repos:x y": "repos", "lnag:go y": "lnag",
+		"-before:yesterday x": "before", "std::string": "", "http://example.org": "", "key:value": "", `"author:me"`: "",
+		"content:author:me": "", "default: x": "", "repo:x file:y lang:go z": "",
 	} {
 		q, err := Parse(text)
 		if err != nil {
@@ -320,10 +324,13 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestSelectOfFilters: filters alone give repositories, unless the query says otherwise.
+// TestSelectOfFilters: a query with filters only selects repositories, unless it has another setting.
 func TestSelectOfFilters(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]Select{"repo:x": Repositories, "repo:x select:file": Files, "repo:x type:file": Matches, "repo:x a": Matches, "repo:x a type:repo": Repositories} {
+	for text, want := range map[string]Select{
+		"repo:x": Repositories, "repo:x select:file": Files, "repo:x type:file": Matches, "repo:x a": Matches,
+		"repo:x a type:repo": Repositories,
+	} {
 		q, err := Parse(text)
 		if err != nil || q.Select != want {
 			t.Errorf("%s: %v, %v; want %q", text, q, err, want)

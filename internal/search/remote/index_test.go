@@ -188,7 +188,7 @@ func TestSearchElsewhere(t *testing.T) {
 	}
 	if q, err := query.Parse("needle count:all timeout:5s"); err != nil {
 		t.Error(err)
-	} else { // who asks has settled it
+	} else { // the caller has parsed it
 		q.Count, q.Timeout = 0, 0
 		_, err := w.x.Search(t.Context(), search.Request{Query: q, Limit: 9, Timeout: time.Second}, &sink)
 		if asked = w.index.last; err != nil || asked.Limit != 9 || asked.Query.Count != 0 || asked.Timeout != time.Second ||

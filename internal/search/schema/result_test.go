@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// some are results of each kind; what the bytes are stands in testdata.
+// some returns results of each kind. Their JSON is in testdata.
 func some() []*File {
 	const commit = "0123456789abcdef0123456789abcdef01234567"
 	return []*File{
@@ -68,7 +68,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestLinesAreThoseOfChunks: what the lines say of ranges is what the chunks say, whatever the content.
+// TestLinesAreThoseOfChunks: lines and chunks have the same ranges, for any content.
 func TestLinesAreThoseOfChunks(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
