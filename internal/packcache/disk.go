@@ -23,7 +23,7 @@ const (
 	metaExt  = ".meta"
 )
 
-// system is the part of the operating system that tests replace to make it fail.
+// system has the calls of the operating system that tests replace to make them fail.
 type system struct {
 	create func(path string) (*os.File, error)
 	write  func(f *os.File, p []byte, off int64) (int, error)
@@ -50,7 +50,7 @@ func (c *Cache) path(k packsource.Key, ext string) string {
 	return c.dir + "/" + s[:2] + "/" + s + ext
 }
 
-// lockDir makes the directory if need be and takes it for this process.
+// lockDir creates the directory if necessary, and locks it for this process.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Join(dir, tempName), 0o700); err != nil {
 		return nil, fmt.Errorf("make the pack cache's directory: %w", err)
@@ -61,7 +61,7 @@ func lockDir(dir string) (*os.File, error) {
 	}
 	ok, err := tryLock(f)
 	if err == nil && ok {
-		// For people only: the lock itself is the kernel's, and ends with the process.
+		// Only information for people: the kernel has the lock, which ends with the process.
 		if f.Truncate(0) == nil {
 			f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
 		}
@@ -115,7 +115,7 @@ func (c *Cache) load() error {
 			base, ext := strings.TrimSuffix(n.Name(), filepath.Ext(n.Name())), filepath.Ext(n.Name())
 			key, ok := packsource.ParseKey(base)
 			if !ok || key.String() != base || int(key[0]) != i || ext != dataExt && ext != metaExt {
-				continue // not ours: leave it alone
+				continue // not a file of the cache
 			}
 			if !has[base+dataExt] || !has[base+metaExt] {
 				os.Remove(filepath.Join(dir, n.Name()))
@@ -143,14 +143,14 @@ func (c *Cache) load() error {
 	return nil
 }
 
-// removed is an entry on its way out, its files still there.
+// removed is a removed entry whose files still exist.
 type removed struct {
 	e    *cacheEntry
 	gone chan struct{} // closed once the files are unlinked
 }
 
 // dropLocked counts entries that were removed from the index, and reserves their names until unlink is done, so that a
-// new entry of the same key is not unlinked instead. The caller calls unlink after unlocking c.mu.
+// new entry of the same key is not unlinked instead. The caller calls unlink after it has unlocked c.mu.
 func (c *Cache) dropLocked(entries []*cacheEntry, reason string, out []removed) []removed {
 	for _, e := range entries {
 		r := removed{e, make(chan struct{})}
@@ -167,7 +167,7 @@ func (c *Cache) dropLocked(entries []*cacheEntry, reason string, out []removed) 
 	return out
 }
 
-// unlink removes the files of dropped entries. Readers that have one open read on.
+// unlink removes the files of dropped entries. Readers that have opened one are not interrupted.
 func (c *Cache) unlink(rs []removed) {
 	for _, r := range rs {
 		for _, ext := range [...]string{dataExt, metaExt} {

@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// Cause is why entries are dropped.
+// Cause is the reason why entries are dropped.
 type Cause string
 
 const (
@@ -22,13 +22,13 @@ type Dropped struct {
 }
 
 // Drop removes all packs of a repository, which is named by its Incarnation. Readers of an entry are not interrupted. A
-// pack that is being made for the repository is sent to its present readers and not kept.
+// pack that is being made for the repository is sent to its current readers and not kept.
 func (c *Cache) Drop(repository string, why Cause) Dropped {
 	c.learnRepositories()
 	return c.drops(func(repo string) bool { return repo == repository }, why)
 }
 
-// DropAll removes all packs, as Drop does.
+// DropAll removes all packs, like Drop.
 func (c *Cache) DropAll() Dropped { return c.drops(func(string) bool { return true }, Requested) }
 
 func (c *Cache) drops(match func(repository string) bool, why Cause) (d Dropped) {

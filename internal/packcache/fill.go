@@ -35,11 +35,11 @@ type fill struct {
 	cancel context.CancelFunc
 	opened chan struct{} // closed when the inner Open has returned: openErr is valid
 	done   chan struct{} // closed when run has released everything
-	room   chan struct{} // wakes run: the window may have room
+	room   chan struct{} // has a token when the window may have room
 
 	openErr error
 
-	// Of run alone.
+	// Used only by run.
 	temp    string // name of the file; "" if it has none
 	crc     uint32
 	started time.Time
@@ -48,14 +48,14 @@ type fill struct {
 	reserved int64       // bytes of Cache.filling
 	kept     bool        // requested more than once: the entry skips probation
 	discard  bool        // the repository's entries were dropped: no entry is made of it
-	entry    *cacheEntry // once the pack is complete and stored
+	entry    *cacheEntry // set when the pack is complete and stored
 	zombie   int64       // bytes of index.zombies
-	quits    int         // how often the last reader left
+	quits    int         // number of times that the last reader has left
 
 	// Guarded by mu. Readers come and go under both locks.
 	mu       sync.Mutex
 	state    fillState
-	settled  bool  // run needs the file no longer
+	settled  bool  // run does not need the file any more
 	err      error // why it failed
 	readers  map[*follower]struct{}
 	file     *os.File // holds the bytes up to stored; nil if there are none
@@ -68,7 +68,7 @@ type fill struct {
 	grace    *time.Timer
 }
 
-// windowChunks bounds the window: so many buffers of 64 KiB.
+// windowChunks is the maximum size of the window in buffers of 64 KiB.
 const windowChunks = 8
 
 // chunk is a part of the window: whole packets.
@@ -80,8 +80,8 @@ type chunk struct {
 
 func (k *chunk) end() int64 { return k.start + int64(k.n) }
 
-// joinLocked makes a reader of the fill for this key, and the fill if there is none. The caller holds c.mu, and waits
-// for the reader afterwards.
+// joinLocked creates a reader of the fill for a key, and the fill if there is none. The caller holds c.mu, and
+// afterwards calls wait of the reader.
 func (c *Cache) joinLocked(ctx context.Context, key packsource.Key, spec *packsource.Spec) *follower {
 	r := c.beginLocked(ctx, key, spec)
 	switch r.result {
@@ -132,7 +132,7 @@ func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packs
 	return r
 }
 
-// run makes the pack. It ends after the inner pack is closed and the file is an entry or gone.
+// run makes the pack. When it ends, the inner pack is closed, and the file is an entry or was removed.
 func (f *fill) run() {
 	defer close(f.done)
 	defer f.c.m.fills.Dec()
@@ -146,7 +146,7 @@ func (f *fill) run() {
 		return
 	}
 	defer pack.Close()
-	info := pack.Info() // without the lock: the Source may panic
+	info := pack.Info() // without the lock, because the Source may panic
 	f.mu.Lock()
 	f.info = info
 	f.mu.Unlock()
@@ -197,7 +197,7 @@ func (f *fill) cause(err error) error {
 	if f.c.ctx.Err() != nil {
 		return context.Cause(f.c.ctx)
 	}
-	if fault.KindOf(err) == fault.Cancelled { // the present readers have not cancelled anything
+	if fault.KindOf(err) == fault.Cancelled { // the current readers have not cancelled it
 		return &fault.Error{Kind: fault.Unavailable, Msg: "the making of the pack was given up; try again",
 			RetryAfter: fault.RetrySoon, Err: err}
 	}
@@ -230,7 +230,7 @@ func (f *fill) createFile() error {
 	return nil
 }
 
-// complete makes an entry of the file. The readers learn first that they have all of it.
+// complete makes the file an entry. Before that, the readers are notified of the end.
 func (f *fill) complete(info packsource.Info) {
 	c := f.c
 	c.mu.Lock()
@@ -273,7 +273,7 @@ func (f *fill) fail(err error, info packsource.Info) {
 	c.mu.Unlock()
 	f.mu.Lock()
 	f.state, f.err, f.info = failed, err, info
-	f.window = nil // a reader may still be at a chunk: its buffer is not lent again
+	f.window = nil // a reader may still use a chunk, so its buffer is not reused
 	f.wakeLocked()
 	f.mu.Unlock()
 	if !f.degraded {
@@ -282,7 +282,7 @@ func (f *fill) fail(err error, info packsource.Info) {
 	f.settle(nil)
 }
 
-// detachLocked keeps new readers out. The caller holds c.mu.
+// detachLocked prevents new readers. The caller holds c.mu.
 func (f *fill) detachLocked() {
 	if f.c.fills[f.key] == f {
 		delete(f.c.fills, f.key)
@@ -301,7 +301,7 @@ func (f *fill) settle(e *cacheEntry) {
 	if f.grace != nil {
 		f.grace.Stop()
 	}
-	if e != nil && f.discard { // dropped since complete looked
+	if e != nil && f.discard { // dropped after complete checked
 		out = c.dropLocked([]*cacheEntry{e}, evictDropped, nil)
 		e = nil
 	}
@@ -366,7 +366,7 @@ func (f *fill) closeFile(file *os.File) {
 	c.mu.Unlock()
 }
 
-// slowestLocked is the position of the reader who has got least, or the end if there is none. The caller holds f.mu.
+// slowestLocked returns the position of the slowest reader, or the end if there is none. The caller holds f.mu.
 func (f *fill) slowestLocked() int64 {
 	pos := f.length
 	for r := range f.readers {
@@ -375,7 +375,7 @@ func (f *fill) slowestLocked() int64 {
 	return pos
 }
 
-// wakeLocked lets waiting readers look again. The caller holds f.mu.
+// wakeLocked wakes waiting readers. The caller holds f.mu.
 func (f *fill) wakeLocked() {
 	for r := range f.readers {
 		if r.waiting {
@@ -385,7 +385,7 @@ func (f *fill) wakeLocked() {
 	}
 }
 
-// signal leaves a token in a channel of capacity one.
+// signal puts a token into a channel of capacity one, unless it has one.
 func signal(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -393,7 +393,7 @@ func signal(ch chan<- struct{}) {
 	}
 }
 
-// abandon ends a fill that has had no reader since the last one left for the nth time.
+// abandon ends a fill without readers, unless one has joined since the nth time that the last one left.
 func (f *fill) abandon(nth int) {
 	c := f.c
 	c.mu.Lock()

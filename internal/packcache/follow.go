@@ -15,7 +15,7 @@ import (
 type follower struct {
 	f      *fill
 	ctx    context.Context // of Open: cancelling it ends Send, too
-	wake   chan struct{}   // something happened since waiting was set
+	wake   chan struct{}   // has a token if something happened after waiting was set
 	result packsource.Result
 
 	// Guarded by f.mu.
@@ -60,7 +60,7 @@ type step struct {
 	data []byte // send this
 }
 
-// next decides what to do. If the step is empty, the reader waits for wake.
+// next returns the next step. If it is empty, the reader waits for wake.
 func (r *follower) next(buf *buffer) (s step) {
 	f := r.f
 	f.mu.Lock()
@@ -220,7 +220,7 @@ func (r *follower) leave() {
 	f.closeFile(file)
 }
 
-// Close leaves the fill. If it can be of no use to anybody else, Close waits for its end.
+// Close leaves the fill. If the fill has no use for other readers, Close waits for its end.
 func (r *follower) Close() error {
 	r.leave()
 	f := r.f

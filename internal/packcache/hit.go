@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// hit is a complete entry on its way to one reader. The entry's file stays readable when the entry is evicted.
+// hit sends a complete entry to one reader. The entry's file stays readable when the entry is evicted.
 type hit struct {
 	c       *Cache
 	ctx     context.Context // of Open: cancelling it ends Send, too
@@ -25,8 +25,8 @@ type hit struct {
 	objects uint32
 }
 
-// openHit opens the entry's file and reads its ends, so that a file that was cut or cannot be read is found before
-// anything is promised to a client. The caller has acquired e; the hit's Close releases it.
+// openHit opens the entry's file and reads its beginning and end, so that a truncated or unreadable file is found
+// before a client gets a response. The caller has acquired e, and the hit's Close releases it.
 //
 // The file must still have the identity want; errChanged says that it has another.
 func (c *Cache) openHit(ctx context.Context, e *cacheEntry, objects uint32, want disk.ID) (*hit, error) {
@@ -59,7 +59,7 @@ func (c *Cache) openHit(ctx context.Context, e *cacheEntry, objects uint32, want
 	return &hit{c: c, ctx: ctx, e: e, file: f, section: bulk.Section{File: f, N: e.size}, objects: objects}, nil
 }
 
-// errChanged means that an entry's data file is not as the cache left it.
+// errChanged means that another program changed an entry's data file.
 var errChanged = errors.New("the pack cache entry was written to by another program")
 
 func (h *hit) Size() int64 { return h.e.size }
@@ -113,7 +113,7 @@ func (h *hit) Close() error {
 	return nil
 }
 
-// suspect reports whether an error of a copy may come from the file rather than from the connection.
+// suspect reports whether the file may have caused an error of a copy, and not the connection.
 func suspect(err error) bool {
 	if _, ok := errors.AsType[*os.PathError](err); ok {
 		return true
@@ -121,7 +121,7 @@ func suspect(err error) bool {
 	return errors.Is(err, io.ErrUnexpectedEOF) || isDamage(err) || fault.Is(err, fault.Corrupt)
 }
 
-// distrust has e read whole again before its next use.
+// distrust makes e untrusted: it is verified before its next use.
 func (c *Cache) distrust(e *cacheEntry) {
 	c.mu.Lock()
 	if !e.gone && e.check == nil {
@@ -133,8 +133,8 @@ func (c *Cache) distrust(e *cacheEntry) {
 // frameHead is the length of a packet's digits and band.
 const frameHead = 5
 
-// wholeFrames is the length of the whole side-band-1 packets at the beginning of b. The error says that b holds
-// something else.
+// wholeFrames returns the length of the complete side-band-1 packets at the beginning of b. It returns an error if b
+// has other content.
 func wholeFrames(b []byte) (int, error) {
 	i := 0
 	for len(b)-i >= frameHead {

@@ -16,11 +16,11 @@ type cacheEntry struct {
 	objects uint32    // from the sidecar; 0 until the entry is trusted
 	file    disk.ID   // of the data file when the entry was trusted; zero before
 	repo    string    // packsource.Repository.Incarnation; "" until the entry is trusted
-	used    time.Time // young: when it was complete; else the last time that a reader came or went
-	refs    int       // readers, and a check that runs
-	gone    bool      // removed from the index; its last reader gives back the cost
+	used    time.Time // when it was complete; after probation, when a reader last came or left
+	refs    int       // readers, and a running check
+	gone    bool      // removed from the index; its last reader releases the cost
 	lone    bool      // was on probation when it was removed
-	check   *check    // nil: trusted; else readers wait for it
+	check   *check    // nil: trusted; otherwise readers wait for it
 
 	list       *list
 	prev, next *cacheEntry
@@ -53,7 +53,7 @@ func (l *list) remove(e *cacheEntry) {
 	e.list, e.prev, e.next = nil, nil, nil
 }
 
-// index knows the complete entries and who goes first. It does no I/O and takes no lock: Cache.mu guards it.
+// index has the complete entries in the order of their eviction. It does no I/O. Cache.mu guards it.
 type index struct {
 	entries map[packsource.Key]*cacheEntry
 	young   list // requested once: on probation
@@ -63,10 +63,10 @@ type index struct {
 	zombies int64 // cost of removed entries and fills that still have readers
 }
 
-// blockSize is the unit that costs are counted in, so that many tiny entries do not look free.
+// blockSize is the unit of costs, so that tiny entries have a cost too.
 const blockSize = 4096
 
-// costOf is the disk space of a pack of this size: whole blocks, and one for the sidecar.
+// costOf returns the disk space of a pack of this size: whole blocks, and one for the sidecar.
 func costOf(size int64) int64 {
 	return (size+blockSize-1)/blockSize*blockSize + blockSize
 }
@@ -124,8 +124,8 @@ func (x *index) remove(e *cacheEntry) {
 	x.ghosts.add(e.key)
 }
 
-// expire removes and returns what has been idle, or on probation, for too long. Entries in use stay: a reader keeps its
-// file's blocks anyway. A probation of zero or less never ends by itself; such entries are idle like the others.
+// expire removes and returns entries that were idle, or on probation, for too long. Entries in use stay, because their
+// readers keep the blocks of the file. Without a probation (zero or less) entries expire only when idle.
 func (x *index) expire(now time.Time, probation, idle time.Duration) (young, kept []*cacheEntry) {
 	if probation <= 0 {
 		probation = idle
@@ -163,11 +163,11 @@ func (x *index) evict(need int64, inUse bool) (out []*cacheEntry) {
 	return out
 }
 
-// ghosts remembers keys that were asked for not long ago, and nothing else of them. Two generations make it bounded:
-// when the newer is full, the older is forgotten. The zero value is ready.
+// ghosts keeps the keys of recent requests. It has two generations: when the newer one is full, the older one is
+// dropped. The zero value is empty.
 type ghosts struct{ recent, older map[packsource.Key]struct{} }
 
-// ghostGeneration bounds the memory to twice as many keys, about 2 MiB.
+// ghostGeneration is the size of a generation in keys. Two of them use about 2 MiB.
 const ghostGeneration = 8192
 
 func (g *ghosts) add(k packsource.Key) {

@@ -5,7 +5,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Metrics counts the work of the cache. Safe for concurrent use.
+// Metrics counts the work of the cache. It is safe for concurrent use.
 type Metrics struct {
 	requests  *prometheus.CounterVec
 	evictions *prometheus.CounterVec
@@ -33,7 +33,7 @@ const (
 	evictDamaged   = "damaged"   // its repository is damaged
 )
 
-// NewMetrics makes the metrics; the caller registers Collectors.
+// NewMetrics creates the metrics.
 func NewMetrics() *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_cache_" + name, Help: help})
@@ -77,7 +77,7 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// counted is a counter's value.
+// counted returns the value of a counter.
 func counted(c prometheus.Counter) int64 {
 	var m dto.Metric
 	if c.Write(&m) != nil {
@@ -86,7 +86,7 @@ func counted(c prometheus.Counter) int64 {
 	return int64(m.GetCounter().GetValue())
 }
 
-// Collectors lists all metrics for registration.
+// Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.evictions, m.degraded, m.verified, m.bytes, m.entries, m.fills,
 		m.written, m.cancelled, m.generated, m.seconds}

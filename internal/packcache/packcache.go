@@ -80,9 +80,9 @@ const (
 	DefaultGrace     = 10 * time.Second
 )
 
-// Options sets the directory and the limits.
+// Options configure a Cache.
 type Options struct {
-	Dir string // made if need be; for one process at a time
+	Dir string // created if necessary; one process at a time can use it
 	// Disk budget in bytes, twice the largest pack kept; 0: 10 GiB or a tenth of the file system, the smaller.
 	MaxBytes int64
 	MaxIdle  time.Duration // an entry leaves if it is not requested for this time; 0: DefaultMaxIdle
@@ -101,8 +101,8 @@ type Options struct {
 	Now     func() time.Time // nil: time.Now. For ages only; a fill's grace runs on real time.
 }
 
-// Cache is a packsource.Source. Locks: mu before any fill's mu; neither is held across I/O or a call of a reader's
-// Output.
+// Cache is a packsource.Source. Lock order: mu, then the mu of a fill. Neither is held during I/O or a call of a
+// reader's Output.
 type Cache struct {
 	inner packsource.Source
 	m     *Metrics
@@ -135,7 +135,7 @@ type Cache struct {
 	statLow   bool      // it was below the floor
 }
 
-// buffers lends blocks that hold the longest packet.
+// buffers has blocks into which the longest packet fits.
 type buffers struct{ pool sync.Pool }
 
 type buffer [64 << 10]byte
@@ -153,7 +153,7 @@ func errClosed() error {
 	return fault.New(fault.Unavailable, "the server is shutting down; try again soon")
 }
 
-// Open takes the directory for this process, removes the unfinished files of an earlier run, and finds its entries.
+// Open locks the directory for this process, removes the unfinished files of an earlier run, and finds its entries.
 // The caller closes the Cache. It is an error if another process uses the directory.
 func Open(inner packsource.Source, o Options) (*Cache, error) { return open(inner, o, realSystem()) }
 
@@ -198,7 +198,7 @@ func open(inner packsource.Source, o Options, sys system) (*Cache, error) {
 	return c, nil
 }
 
-// limits fills in the bounds that depend on the file system.
+// limits sets the limits that depend on the file system.
 func (c *Cache) limits() error {
 	if c.max > 0 && c.low != 0 {
 		return nil
@@ -217,8 +217,8 @@ func (c *Cache) limits() error {
 	return nil
 }
 
-// Open finds the pack, follows the fill that makes it, or starts one. It returns once the pack can be sent: after the
-// inner Source's Open, whose error every request gets that waited for it.
+// Open finds the pack, follows the fill that makes it, or starts one. It returns when the pack can be sent, after Open
+// of the inner Source. An error of that is returned to all requests that waited for it.
 func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pack, error) {
 	key := spec.Key()
 	for {
@@ -296,7 +296,7 @@ type Stats struct {
 	Hits, Misses, Follows int64
 }
 
-// Stats returns the present state of the cache.
+// Stats returns the current state of the cache.
 func (c *Cache) Stats() Stats {
 	s := Stats{MaxBytes: c.max, Hits: counted(c.m.hit), Misses: counted(c.m.miss), Follows: counted(c.m.follow)}
 	c.mu.Lock()
@@ -305,7 +305,7 @@ func (c *Cache) Stats() Stats {
 	return s
 }
 
-// pass opens the pack past the cache, because an entry that may be good cannot be read now.
+// pass opens the pack without the cache, because an entry that may be valid cannot be read now.
 func (c *Cache) pass(ctx context.Context, spec *packsource.Spec, why error) (packsource.Pack, error) {
 	c.m.degraded.WithLabelValues(causeOf(why)).Inc()
 	c.m.miss.Inc()
@@ -342,7 +342,7 @@ func (c *Cache) gaugesLocked() {
 	c.m.entries.Set(float64(len(c.index.entries)))
 }
 
-// sweepInterval is short enough for a probation that has to end in time; a sweep that finds nothing costs nothing.
+// sweepInterval is short, so that probations end in time. A sweep costs almost nothing.
 const sweepInterval = time.Second
 
 func (c *Cache) janitor() {
@@ -374,8 +374,8 @@ func (c *Cache) sweep() {
 	}
 }
 
-// Close ends the cache's own work: fills end, and their readers get an error; complete entries stay for the next run.
-// Readers of complete entries may go on after it. A server that stops gracefully lets its fetches end first.
+// Close ends all fills, whose readers get an error. Complete entries stay for the next run, and their readers may
+// continue. A server that stops gracefully lets its fetches end first.
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	if c.closed {

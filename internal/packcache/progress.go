@@ -30,15 +30,15 @@ func (p *progress) add(text []byte) {
 	}
 }
 
-// since copies the text after pos into buf and returns it with the position to ask for next. A reader who is too slow
-// misses the oldest lines.
+// since copies the text after pos into buf, and returns it with its end position. A reader that is too slow misses the
+// oldest lines.
 func (p *progress) since(pos int64, buf []byte) ([]byte, int64) {
 	i := max(pos-p.start(), 0)
 	n := copy(buf, p.text[i:])
 	return buf[:n], p.start() + i + int64(n)
 }
 
-// latest is the position for a late reader: the last whole line and the text behind it.
+// latest returns the position for a late reader, which gets the last complete line and the text after it.
 func (p *progress) latest() int64 {
 	i := bytes.LastIndexAny(p.text, "\r\n")
 	if i < 0 {

@@ -74,7 +74,7 @@ func (c *Cache) aboveFloor() bool {
 	return !low
 }
 
-// free is the file system's free space; without a floor if it does not tell.
+// free returns the free space of the file system. If it is unknown, there is no floor.
 func (c *Cache) free() int64 {
 	_, free, err := c.sys.space(c.dir)
 	if err != nil {

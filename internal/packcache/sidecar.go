@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// sidecar holds the facts by which a data file is verified after a restart. The package comment describes its format.
+// sidecar has the properties of a data file, for its verification after a restart. The package comment has the format.
 type sidecar struct {
 	key        packsource.Key
 	repository string // packsource.Repository.Incarnation

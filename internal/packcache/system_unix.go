@@ -32,15 +32,15 @@ func space(dir string) (size, free int64, err error) {
 // isFull reports whether more room on the disk, or in a quota, would help.
 func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// isBusy reports that a file could not be opened for want of descriptors or memory: no fault of the file.
+// isBusy reports whether a file could not be opened for lack of descriptors or memory, and not because of the file.
 func isBusy(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
 
-// isDamage reports that the disk could not read or write.
+// isDamage reports whether the disk failed to read or write.
 func isDamage(err error) bool { return errors.Is(err, unix.EIO) }
 
-// causeOf names an error of a write for the metrics.
+// causeOf returns the cause of a write error for the metrics.
 func causeOf(err error) string {
 	switch {
 	case errors.Is(err, errBudget):

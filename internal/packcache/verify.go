@@ -17,11 +17,11 @@ import (
 type check struct {
 	started bool // guarded by Cache.mu
 	done    chan struct{}
-	busy    error // valid once done is closed: why the entry could not be read now, though it may be good
+	busy    error // valid after done is closed: why the entry could not be read, although it may be valid
 }
 
-// checkLocked starts the verification of e unless it runs already. The caller holds c.mu, and waits for its end.
-// Afterwards e is trusted or gone, or the check has an error.
+// checkLocked starts the verification of e unless it is running. The caller holds c.mu, and waits for the end. Then e
+// is trusted or removed, or the check has an error.
 func (c *Cache) checkLocked(e *cacheEntry) *check {
 	ch := e.check
 	if !ch.started {
@@ -32,7 +32,7 @@ func (c *Cache) checkLocked(e *cacheEntry) *check {
 	return ch
 }
 
-// verify reads e whole, as one of a few at a time, and trusts or drops it.
+// verify reads e completely, and trusts or drops it. The number of concurrent verifications is limited.
 func (c *Cache) verify(e *cacheEntry, ch *check) {
 	defer close(ch.done)
 	var found sidecar

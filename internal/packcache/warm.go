@@ -46,7 +46,7 @@ func (c *Cache) Warm(ctx context.Context, spec *packsource.Spec) (bytes int64, m
 	return pack.Info().Bytes, true, nil
 }
 
-// nowhere is an Output that discards the pack. It copies no byte.
+// nowhere is an Output that discards the pack without copying it.
 type nowhere struct{}
 
 func (nowhere) Write(p []byte) (int, error) { return len(p), nil }

@@ -43,13 +43,13 @@ func (s *sink) Progress(text []byte) error {
 	return f.ctx.Err()
 }
 
-// KeepAliveAfter sets no limit: each reader keeps its own connection alive.
+// KeepAliveAfter returns no limit, because each reader keeps its own connection alive.
 func (s *sink) KeepAliveAfter() time.Duration { return 0 }
 
-// KeepAlive has nothing to do.
+// KeepAlive does nothing.
 func (s *sink) KeepAlive() error { return s.ctx.Err() }
 
-// store appends p to the file. Where the disk is full it evicts and tries again. After an error nothing of p counts.
+// store appends p to the file. If the disk is full, it evicts entries and tries again. After an error, p is not stored.
 func (f *fill) store(p []byte) error {
 	c := f.c
 	if err := c.reserve(f, int64(len(p))); err != nil {
@@ -72,7 +72,7 @@ func (f *fill) store(p []byte) error {
 	return nil
 }
 
-// degrade goes on without the file. New readers cannot join, because the window has only the latest bytes.
+// degrade continues without the file. New readers cannot join, because the window has only the latest bytes.
 func (f *fill) degrade(err error) {
 	c := f.c
 	c.log.Warn("a pack is streamed without being kept", "error", err, "written", f.stored)
@@ -103,7 +103,7 @@ func (f *fill) stream(p []byte) (done int, err error) {
 	return done, nil
 }
 
-// push appends whole packets, no more than a buffer's worth, to the window, and waits for room there if need be.
+// push appends complete packets of at most one buffer to the window. It waits if the window has no room.
 func (f *fill) push(p []byte) error {
 	for {
 		f.mu.Lock()
@@ -127,7 +127,7 @@ func (f *fill) push(p []byte) error {
 	}
 }
 
-// chunkLocked is a chunk with room for n bytes, or nil if the window is full.
+// chunkLocked returns a chunk with room for n bytes; nil if the window is full.
 func (f *fill) chunkLocked(n int) *chunk {
 	if i := len(f.window); i > 0 && f.window[i-1].n+n <= len(buffer{}) {
 		return f.window[i-1] // readers only read its published bytes
@@ -140,7 +140,7 @@ func (f *fill) chunkLocked(n int) *chunk {
 	return k
 }
 
-// trimLocked removes from the window the chunks that all readers have.
+// trimLocked removes the chunks that all readers have received from the window.
 func (f *fill) trimLocked() {
 	pos := f.slowestLocked()
 	n := 0

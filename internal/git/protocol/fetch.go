@@ -16,10 +16,10 @@ import (
 // InfiniteDepth is the depth that a client sends to get the whole history.
 const InfiniteDepth = 0x7fffffff
 
-// SinceEver is DeepenSince for "deepen-since 0", which is a limit that leaves nothing out.
+// SinceEver is DeepenSince for "deepen-since 0", a limit that includes all commits.
 const SinceEver = -1
 
-// Fetch asks for a pack, or for a step of negotiation.
+// Fetch is a request for a pack, or for a step of negotiation.
 type Fetch struct {
 	Wants    []git.ObjectID // sorted, without repeats
 	WantRefs []git.RefName  // in the order they were sent
@@ -39,10 +39,10 @@ type Fetch struct {
 // Deepens reports whether the request changes the client's shallow boundary.
 func (f *Fetch) Deepens() bool { return f.Depth > 0 || f.DeepenSince != 0 || len(f.DeepenNot) > 0 }
 
-// refLists are pooled: a clone of a thousand refs names each of them, and is asked for again and again.
+// refLists has lists for reuse, because frequent clones name each of a thousand refs.
 var refLists = sync.Pool{New: func() any { return new([]git.RefName) }}
 
-// maxPooledRefs is the longest list that is kept for the next request.
+// maxPooledRefs is the maximum length of a list that is kept for reuse.
 const maxPooledRefs = 16 << 10
 
 func (p *parser) fetchArgument(line []byte) error {
@@ -153,7 +153,7 @@ func parseNumber(s string, bits int) (int64, bool) {
 	return n, err == nil
 }
 
-// isCNumber refuses what strconv reads in base 0 and C does not.
+// isCNumber reports whether a number is also valid in C. With base 0 strconv accepts more.
 func isCNumber(s string) bool {
 	digits := strings.ToLower(strings.TrimLeft(s, "+-"))
 	return !strings.Contains(s, "_") && !strings.HasPrefix(digits, "0b") && !strings.HasPrefix(digits, "0o")
@@ -231,10 +231,10 @@ type places struct {
 	slots []uint32 // places plus one, each at or behind the slot of its ID's hash; 0: free
 }
 
-// placesSize is how many bytes of memory the places of a list of n IDs take.
+// placesSize returns the memory of the places of a list of n IDs in bytes.
 func placesSize(n int) int64 { return int64(4 * slotsFor(n)) }
 
-// slotsFor is a power of two, and such that at most two of three are taken.
+// slotsFor returns a power of two of which n is at most two thirds.
 func slotsFor(n int) int { return 1 << bits.Len(uint(n+n/2)) }
 
 // grow makes room for a list of n IDs, of which these are the first.
@@ -302,7 +302,7 @@ func (p *parser) wantRef(name git.RefName) error {
 	return p.hold(nameCost + int64(len(name)))
 }
 
-// SortIDs sorts IDs in place and drops repeats.
+// SortIDs sorts IDs in place and removes duplicates.
 func SortIDs(ids []git.ObjectID) []git.ObjectID {
 	slices.SortFunc(ids, git.ObjectID.Compare)
 	return slices.Compact(ids)

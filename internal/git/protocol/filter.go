@@ -191,7 +191,7 @@ func parseSize(s string) (uint64, bool) {
 	return n * unit, true
 }
 
-// String is the canonical specification: numbers written out, members of a combination sorted and escaped.
+// String returns the canonical specification: numbers without units, members of a combination sorted and escaped.
 func (f *Filter) String() string {
 	if f == nil {
 		return ""
@@ -215,7 +215,7 @@ func (f *Filter) String() string {
 	return "combine:" + strings.Join(members, "+")
 }
 
-// escape percent-encodes what may not stand in a member of a combination.
+// escape percent-encodes the characters that are not allowed in a member of a combination.
 func escape(s string) string {
 	const hex = "0123456789abcdef"
 	var b strings.Builder
@@ -232,7 +232,7 @@ func escape(s string) string {
 	return b.String()
 }
 
-// ResolveSparse replaces the name of every sparse pattern blob by what resolve gives for it.
+// ResolveSparse replaces the name of every blob with sparse patterns by its ID from resolve.
 func (f *Filter) ResolveSparse(resolve func(name string) (git.ObjectID, error)) error {
 	if f == nil {
 		return nil

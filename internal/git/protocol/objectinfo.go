@@ -10,7 +10,7 @@ import (
 
 // ObjectInfo requests information about objects without their content (gitprotocol-v2(5), "object-info").
 type ObjectInfo struct {
-	Size    bool           // the one thing that can be asked for
+	Size    bool           // sizes are requested
 	Objects []git.ObjectID // in the order they were sent, with repeats: each gets its line
 }
 

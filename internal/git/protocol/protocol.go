@@ -100,7 +100,7 @@ func (r *Request) Command() Command {
 	return CommandFetch
 }
 
-// LsRefs asks for refs.
+// LsRefs is a request for refs.
 type LsRefs struct {
 	Peel, Symrefs, Unborn bool
 	Prefixes              []string // empty: all refs
@@ -254,7 +254,7 @@ func (p *parser) lines(arguments bool, argument func(line []byte) error) error {
 	}
 }
 
-// holdStep is how many bytes of small things are counted together.
+// holdStep is the number of bytes of small values that are counted together.
 const holdStep = 4 << 10
 
 // hold counts memory that the request uses.

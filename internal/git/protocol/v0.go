@@ -68,7 +68,7 @@ func AppendNoRefs(b []byte, format git.ObjectFormat, features string) []byte {
 	return AppendAdvertised(b, RefLine{Name: "capabilities^{}", ID: none}, features)
 }
 
-// Acks is how a client of version 0 or 1 wants to hear of the commits that both sides have
+// Acks is the form of acknowledgments that a client of version 0 or 1 requests
 // (gitprotocol-capabilities(5), "multi_ack").
 type Acks uint8
 
@@ -78,7 +78,7 @@ const (
 	MultiAckDetailed             // each of them, as "common" or "ready"
 )
 
-// Sideband is how a pack travels (gitprotocol-capabilities(5), "side-band, side-band-64k"). In version 2 it is always
+// Sideband is the form of a pack (gitprotocol-capabilities(5), "side-band, side-band-64k"). In version 2 it is always
 // Sideband64k.
 type Sideband uint8
 
@@ -199,12 +199,12 @@ func (n *Needs) features(list []byte) {
 	}
 }
 
-// Turn is what a client of version 0 or 1 says after its needs.
+// Turn is a message of a client of version 0 or 1 after its needs.
 type Turn uint8
 
 const (
 	TurnHave  Turn = iota // it has a commit
-	TurnFlush             // it waits for what the server makes of that
+	TurnFlush             // it waits for a response
 	TurnDone              // it wants the pack now
 	TurnEnd               // it ends without any request
 )
