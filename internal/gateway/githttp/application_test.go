@@ -83,6 +83,6 @@ func TestApplication(t *testing.T) {
 	c := s.dial()
 	c.send("GET /half HTTP/1.1\r\nHost: git.example\r\n\r\n")
 	if _, body, err := c.answer(); err == nil {
-		t.Errorf("half an answer looks whole: %q", body)
+		t.Errorf("incomplete answer %q has no error, want one", body)
 	}
 }

@@ -142,14 +142,14 @@ func TestWhatRefusedCallersGet(t *testing.T) {
 		}
 	}
 	if len(n.asked) != 0 {
-		t.Errorf("the node was asked: %q", n.asked)
+		t.Errorf("questions to the node = %q, want none", n.asked)
 	}
 	c := s.dial()
 	c.send("GET /team/app/info/refs?service=git-receive-pack HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer alice\r\n\r\n")
 	response, body, err := c.answer()
 	if err != nil || response.StatusCode != 403 || body != "not for you\n" ||
 		response.Header.Get("WWW-Authenticate") != "" {
-		t.Errorf("%s, %q, %v", response.Status, body, err)
+		t.Errorf("status = %s, body = %q, error = %v, want 403 without a challenge", response.Status, body, err)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestHiddenRepositories(t *testing.T) {
 	}
 	if !strings.Contains(s.log.String(), "repository=team/secret") ||
 		!strings.Contains(s.log.String(), "hidden=true") || !strings.Contains(s.log.String(), "user=bob") {
-		t.Errorf("the log does not tell what was asked for:\n%s", s.log)
+		t.Errorf("log = %s, want the repository, hidden=true and bob", s.log)
 	}
 	if all := get("GET /team/app/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " +
 		"bob\r\n\r\n"); !strings.HasPrefix(all, "200") {

@@ -94,19 +94,19 @@ func TestBodies(t *testing.T) {
 				response, body, err = c.answer()
 			}
 			if test.says == "" && (err != nil || body != "0000") {
-				t.Errorf("%s (%v): %q", response.Status, err, body)
+				t.Errorf("status = %s, body = %q, error = %v, want 0000", response.Status, body, err)
 			}
 			if test.says != "" && (response.StatusCode != 200 || !strings.Contains(body, "ERR ") ||
 				!strings.Contains(body, test.says)) {
 				t.Errorf("%s (%v): %q, want an ERR packet with %q", response.Status, err, body, test.says)
 			}
 			if test.says == "" && response.Close != strings.Contains(test.request, te) {
-				t.Errorf("whether the connection ends: %t", response.Close)
+				t.Errorf("closes = %t, want %t", response.Close, !response.Close)
 			}
 			if test.says == "" && !response.Close {
 				c.send(post(length(lsRefs)) + lsRefs)
 				if _, body, err := c.answer(); err != nil || body != "0000" {
-					t.Errorf("the next request on the connection: %q, %v", body, err)
+					t.Errorf("next request: body = %q, error = %v, want 0000", body, err)
 				}
 			}
 		})
@@ -124,7 +124,7 @@ func TestBodyCutOffIsNotWhole(t *testing.T) {
 		c.send(request)
 		_ = c.CloseWrite()
 		if _, body, _ := c.answer(); !strings.Contains(body, "cut off") {
-			t.Errorf("%s: answered %q", name, body)
+			t.Errorf("%s: body = %q, want that it was cut off", name, body)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func TestSlowBodies(t *testing.T) {
 			c.send(request)
 			_, _ = io.Copy(io.Discard, c.r) // an answer or none
 			if !c.closed() {
-				t.Error("the connection stays")
+				t.Error("the connection is open, want it closed")
 			}
 		})
 	}
@@ -162,7 +162,7 @@ func TestSlowBodies(t *testing.T) {
 			break
 		}
 		if i > 3000 {
-			t.Fatal("single bytes just in time are taken without end")
+			t.Fatal("3000 single bytes were accepted, want an error")
 		}
 		time.Sleep(10 * time.Millisecond) // the client's pace
 	}
@@ -200,7 +200,7 @@ func TestRequestsShareTheMemory(t *testing.T) {
 	<-entered
 	if n := s.value("packhorse_request_memory_bytes"); n != float64(len(zipped(large))+180<<10-64<<10) {
 		// the received bytes and those of the session, beyond the free amount
-		t.Errorf("%v bytes are counted", n)
+		t.Errorf("counted bytes = %v, want %v", n, len(zipped(large))+180<<10-64<<10)
 	}
 	for name, c := range map[string]*connection{"gzip": bomb(), "plain": func() *connection {
 		c := s.dial()
@@ -216,7 +216,7 @@ func TestRequestsShareTheMemory(t *testing.T) {
 	c := s.dial()
 	c.send(post("Content-Length: 24") + lsRefs)
 	if response, body, _ := c.answer(); body != "0000" {
-		t.Errorf("a small request beside it: %s, %q", response.Status, body)
+		t.Errorf("small request: status = %s, body = %q, want 0000", response.Status, body)
 	}
 	if runtime.GOOS == "linux" { // another caller has room, because the first one cannot use all of it
 		other := s.dialFrom("127.9.9.9")
@@ -226,17 +226,17 @@ func TestRequestsShareTheMemory(t *testing.T) {
 		}()
 		other.send(post(fmt.Sprintf("Content-Length: %d", len(middle))) + middle)
 		if response, body, _ := other.answer(); body != "0000" {
-			t.Errorf("of another caller: %s, %q", response.Status, body)
+			t.Errorf("another caller: status = %s, body = %q, want 0000", response.Status, body)
 		}
 	} else {
 		close(release)
 	}
 	if _, body, _ := first.answer(); body != "0000" {
-		t.Errorf("the first large request: %q", body)
+		t.Errorf("first large request: body = %q, want 0000", body)
 	}
 	go func() { <-entered }()
 	if _, body, _ := bomb().answer(); body != "0000" {
-		t.Errorf("after it: %q", body)
+		t.Errorf("later request: body = %q, want 0000", body)
 	}
 }
 
@@ -251,7 +251,7 @@ func TestDamagedEndIsRefused(t *testing.T) {
 		c.send(post("Content-Encoding: gzip", fmt.Sprintf("Content-Length: %d", len(body))) + body)
 		if _, answer, _ := c.answer(); !strings.Contains(answer, "ERR ") ||
 			!strings.Contains(answer, "cut off, damaged") {
-			t.Errorf("%s: %q", name, answer)
+			t.Errorf("%s: body = %q, want ERR that it is damaged", name, answer)
 		}
 	}
 }
@@ -269,6 +269,6 @@ func TestSlowSendersDoNotFillTheLane(t *testing.T) {
 	c := s.dial()
 	c.send(post("Content-Length: 24") + lsRefs)
 	if response, _, _ := c.answer(); response.StatusCode != http.StatusOK {
-		t.Errorf("beside slow senders: %s", response.Status)
+		t.Errorf("beside slow senders: status = %s, want 200", response.Status)
 	}
 }

@@ -115,13 +115,14 @@ func TestAnotherNodeAnswers(t *testing.T) {
 				switch {
 				case strings.HasSuffix(point, "first byte"):
 					if body != "000dpackfile\n" || err == nil || !c.closed() {
-						t.Errorf("after the first byte: %s %q, %v", response.Status, body, err)
+						t.Errorf("status = %s, body = %q, error = %v, want the first bytes and a closed connection", response.Status,
+							body, err)
 					}
 					return
 				case test.long && (strings.HasPrefix(point, "read, ") || point == "read" || point == "bulk"):
 					if response.StatusCode != 503 || response.Header.Get("Retry-After") != "1" ||
 						body != "a is gone\n" {
-						t.Errorf("where the request is not held: %s %q, %v", response.Status, body, err)
+						t.Errorf("status = %s, body = %q, error = %v, want 503 with Retry-After 1", response.Status, body, err)
 					}
 					return
 				}
@@ -130,18 +131,18 @@ func TestAnotherNodeAnswers(t *testing.T) {
 				}
 				if !eventually(func() bool { return strings.Contains(s.log.String(), "failed_nodes=[a]") }) ||
 					!strings.Contains(s.log.String(), "node=b") {
-					t.Errorf("the log does not name the nodes:\n%s", s.log)
+					t.Errorf("log = %s, want failed_nodes=[a] and node=b", s.log)
 				}
 				if n := s.value("packhorse_route_failovers_total{error=unavailable,node=a}"); n != 1 {
-					t.Errorf("%v failovers are counted", n)
+					t.Errorf("counted failovers = %v, want 1", n)
 				}
 				if n := s.value("packhorse_route_assignments_total{node=b,reason=failover}"); n != 1 {
-					t.Errorf("%v assignments for failover are counted", n)
+					t.Errorf("counted assignments for failover = %v, want 1", n)
 				}
 				if !response.Close { // the connection serves the next request
 					c.send(post(length(lsRefs)) + lsRefs)
 					if _, body, err := c.answer(); body != "0008pack0000" || err != nil {
-						t.Errorf("then: %q, %v", body, err)
+						t.Errorf("body = %q, error = %v, want 0008pack0000", body, err)
 					}
 				}
 			})
@@ -187,7 +188,7 @@ func TestConnectionThatBreaksAtTheNode(t *testing.T) {
 	c := s.dial()
 	c.send(post("Content-Length: 24") + lsRefs)
 	if response, body, err := c.answer(); body != "0000" || err != nil {
-		t.Errorf("%s %q, %v", response.Status, body, err)
+		t.Errorf("status = %s, body = %q, error = %v, want 0000", response.Status, body, err)
 	}
 }
 
@@ -212,11 +213,11 @@ func TestWhichErrorsAskAnotherNode(t *testing.T) {
 			response, body, _ := c.answer()
 			if again := response.StatusCode == 200 && body == "0000"; again != test.again ||
 				!again && !strings.Contains(body, "a says so") {
-				t.Errorf("%s %q", response.Status, body)
+				t.Errorf("status = %s, body = %q, want another attempt: %v", response.Status, body, test.again)
 			}
 			if !eventually(func() bool { return s.router.Status()[0].Served+s.router.Status()[0].Failed == 1 }) ||
 				(s.router.Status()[0].Failed == 1) != test.failed {
-				t.Errorf("%+v", s.router.Status()[0])
+				t.Errorf("status of the node = %+v, want a failure: %v", s.router.Status()[0], test.failed)
 			}
 		})
 	}
@@ -264,11 +265,11 @@ func TestAllNodesFail(t *testing.T) {
 				t.Errorf("%s %q, Retry-After %q", response.Status, body, response.Header.Get("Retry-After"))
 			}
 			if !eventually(func() bool { return s.router.Status()[0].InFlight == 0 }) {
-				t.Error("in flight after the end")
+				t.Error("requests in flight after the end, want 0")
 			}
 			for i, n := range s.router.Status() {
 				if want := uint64(1); i < 4 && n.Served+n.Failed != want {
-					t.Errorf("%s was asked %d times", n.Name, n.Served+n.Failed)
+					t.Errorf("requests to %s = %d, want %d", n.Name, n.Served+n.Failed, want)
 				}
 			}
 		})
@@ -299,21 +300,21 @@ func TestNotTheNodesFault(t *testing.T) {
 		c := s.dial()
 		c.send(request)
 		if response, body, _ := c.answer(); body == "0000" {
-			t.Errorf("%s: %s %q", name, response.Status, body)
+			t.Errorf("%s: status = %s, body = %q, want a failure", name, response.Status, body)
 		}
 	}
 	close(leave)
 	if _, body, err := first.answer(); body != "0000" || err != nil {
-		t.Errorf("%q, %v", body, err)
+		t.Errorf("body = %q, error = %v, want 0000", body, err)
 	}
 	if !eventually(func() bool { return s.router.Status()[0].Served == 1 }) {
-		t.Errorf("%+v", s.router.Status()[0])
+		t.Errorf("status of the node = %+v, want 1 served", s.router.Status()[0])
 	}
 	if n := s.router.Status(); n[0].Failed+n[1].Failed != 0 || n[1].Served != 3 {
-		t.Errorf("%+v", n)
+		t.Errorf("status of the nodes = %+v, want no failure and 3 served by the second", n)
 	}
 	if strings.Contains(s.log.String(), "failed_nodes") {
-		t.Errorf("another node was asked:\n%s", s.log)
+		t.Errorf("log = %s, want no failed_nodes", s.log)
 	}
 }
 
@@ -326,7 +327,7 @@ func TestMemoryAcrossNodes(t *testing.T) {
 	c := s.dial()
 	c.send(post("Content-Encoding: gzip", fmt.Sprintf("Content-Length: %d", len(zipped(large)))) + zipped(large))
 	if response, body, err := c.answer(); body != "0000" || err != nil {
-		t.Errorf("%s %q, %v", response.Status, body, err)
+		t.Errorf("status = %s, body = %q, error = %v, want 0000", response.Status, body, err)
 	}
 }
 
@@ -340,7 +341,7 @@ func TestPanicAtANode(t *testing.T) {
 		t.Error(response.Status)
 	}
 	if n := s.router.Status()[0]; n.InFlight != 0 || n.Failed != 1 {
-		t.Errorf("%+v", n)
+		t.Errorf("status of the node = %+v, want 1 failure and nothing in flight", n)
 	}
 }
 
@@ -464,7 +465,7 @@ func TestFailoverTellsNoTokens(t *testing.T) {
 		_, _, _ = c.answer()
 		if !eventually(func() bool { return strings.Contains(s.log.String(), "repository=phk_***") }) ||
 			strings.Contains(s.log.String(), token[:20]) {
-			t.Errorf("%s:\n%s", name, s.log)
+			t.Errorf("%s: log = %s, want it without the token", name, s.log)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestWhatGitPrints(t *testing.T) {
 			t.Parallel()
 			if out, err := gittest.At(t, t.TempDir()).Try(test.args...); err == nil ||
 				!strings.Contains(err.Error(), test.says) {
-				t.Errorf("git says nothing of %q: %s %v", test.says, out, err)
+				t.Errorf("output of git = %s, error = %v, want %q", out, err, test.says)
 			}
 		})
 	}
@@ -46,6 +46,6 @@ func TestWhatGitPrints(t *testing.T) {
 	repo.Git("update-ref", "refs/heads/main", repo.Commit("x").String())
 	if _, err := repo.Try("push", "http://"+ok.addr+"/repo", "main"); err == nil ||
 		!strings.Contains(err.Error(), "does not accept pushes") {
-		t.Errorf("git push says: %v", err)
+		t.Errorf("error of git push = %v, want that pushes are refused", err)
 	}
 }

@@ -111,15 +111,15 @@ func TestWhatEachRequestGets(t *testing.T) {
 			}
 			if !strings.Contains(h.Get("Cache-Control"), "no-cache") || h.Get("Pragma") != "no-cache" ||
 				h.Get("Expires") == "" {
-				t.Errorf("the answer may be cached: %v", h)
+				t.Errorf("header = %v, want no-cache", h)
 			}
 			if test.status != 200 {
 				if h.Get("Content-Type") != "text/plain; charset=utf-8" ||
 					h.Get("X-Content-Type-Options") != "nosniff" {
-					t.Errorf("an error's content type: %v", h)
+					t.Errorf("header of an error = %v, want text/plain and nosniff", h)
 				}
 				if test.request[0] != 'H' && !strings.HasSuffix(string(body), "\n") {
-					t.Errorf("the error's text has no newline at its end: %q", body)
+					t.Errorf("text of an error = %q, want a final newline", body)
 				}
 			}
 		})
@@ -163,22 +163,22 @@ func TestErrorsAreRenderedByTheirKind(t *testing.T) {
 					t.Errorf("got %s (%v), want %d: %q", response.Status, err, request.status, body)
 				}
 				if strings.Contains(body, secret) {
-					t.Errorf("the answer shows the error's cause: %q", body)
+					t.Errorf("body = %q, want it without the cause", body)
 				}
 				if got := response.Header.Get("Retry-After"); (got != "") != want.retryAfter {
 					t.Errorf("Retry-After is %q", got)
 				}
 				if response.StatusCode == 200 && !strings.HasPrefix(body, "00") {
-					t.Errorf("no ERR packet: %q", body)
+					t.Errorf("body = %q, want an ERR packet", body)
 				}
 				// The same connection serves the next request.
 				c.send("GET /-/ HTTP/1.1\r\nHost: h\r\n\r\n")
 				if response, _, _ := c.answer(); response.StatusCode != 404 {
-					t.Errorf("then %s", response.Status)
+					t.Errorf("next request: status = %s, want 404", response.Status)
 				}
 			}
 			if !strings.Contains(s.log.String(), secret) {
-				t.Error("the log does not tell the cause")
+				t.Errorf("log = %s, want the cause", s.log)
 			}
 		})
 	}
@@ -228,16 +228,16 @@ func TestFullLanesRefuse(t *testing.T) {
 	hit.Store(true)
 	second.send(post("Content-Length: 24") + lsRefs)
 	if response, body, err := second.answer(); err != nil || response.StatusCode != 200 || body != "0000" {
-		t.Errorf("a hit beside cold packs: %s (%v) %q", response.Status, err, body)
+		t.Errorf("hit beside cold packs: status = %s, error = %v, body = %q, want 0000", response.Status, err, body)
 	}
 	hit.Store(false)
 	second.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n")
 	if response, _, _ := second.answer(); response.StatusCode != 200 {
-		t.Errorf("a small request beside a bulk one: %s", response.Status)
+		t.Errorf("small request beside a bulk one: status = %s, want 200", response.Status)
 	}
 	close(leave)
 	if response, body, err := first.answer(); err != nil || body != "0000" {
-		t.Errorf("the request in the lane: %s (%v) %q", response.Status, err, body)
+		t.Errorf("request in the lane: status = %s, error = %v, body = %q, want 0000", response.Status, err, body)
 	}
 }
 
@@ -250,10 +250,10 @@ func TestPipelinedRequests(t *testing.T) {
 		"version=2\r\n\r\n", 20))
 	for i := range 20 {
 		if _, body, err := c.answer(); err != nil || !strings.Contains(body, "command=ls-refs") {
-			t.Fatalf("answer %d: %q, %v", i, body, err)
+			t.Fatalf("answer %d: body = %q, error = %v, want ls-refs", i, body, err)
 		}
 		if _, body, err := c.answer(); err != nil || !strings.Contains(body, "version 2") {
-			t.Fatalf("advertisement %d: %q, %v", i, body, err)
+			t.Fatalf("advertisement %d: body = %q, error = %v, want version 2", i, body, err)
 		}
 	}
 }
@@ -294,7 +294,7 @@ func TestSmugglingShapes(t *testing.T) {
 			if n := strings.Count(string(all), "HTTP/1.1 "); n != 1 || err != nil ||
 				!strings.HasPrefix(string(all), "HTTP/1.1 400 Bad Request\r\n") ||
 				!strings.Contains(string(all), test.says) {
-				t.Errorf("%v\n%s", err, all)
+				t.Errorf("error = %v, response = %s, want one 400 with %q", err, all, test.says)
 			}
 		})
 	}
@@ -302,7 +302,7 @@ func TestSmugglingShapes(t *testing.T) {
 	c := s.dial()
 	c.send(post("Content-Length: 24") + lsRefs)
 	if _, body, err := c.answer(); err != nil || !strings.Contains(body, "ls-refs") {
-		t.Errorf("afterwards: %q, %v", body, err)
+		t.Errorf("later request: body = %q, error = %v, want ls-refs", body, err)
 	}
 }
 
@@ -324,7 +324,7 @@ func TestManyAtOnce(t *testing.T) {
 					return
 				}
 				if body, err := io.ReadAll(response.Body); err != nil || response.StatusCode != 200 || len(body) == 0 {
-					t.Errorf("%s %q %v", response.Status, body, err)
+					t.Errorf("status = %s, body = %q, error = %v, want 200 with a body", response.Status, body, err)
 				}
 			}
 			c.Close()
@@ -346,14 +346,14 @@ func TestLogLines(t *testing.T) {
 	c.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n")
 	_, _, _ = c.answer()
 	if !eventually(func() bool { return strings.Count(s.log.String(), "\n") >= 2 }) {
-		t.Fatal("a request has no line")
+		t.Fatalf("log = %s, want 2 lines", s.log)
 	}
 	lines := strings.Split(strings.TrimSpace(s.log.String()), "\n")
 	if len(lines) != 2 {
-		t.Fatalf("%d lines for 2 requests:\n%s", len(lines), s.log)
+		t.Fatalf("lines of 2 requests = %d, want 2:\n%s", len(lines), s.log)
 	}
 	if len(lines[0]) > 1000 || !strings.Contains(lines[0], `path="/x\nlevel`) {
-		t.Errorf("the refused request's line: %s", lines[0])
+		t.Errorf("line of the refused request = %s, want at most 1000 bytes with the path quoted", lines[0])
 	}
 	for _, want := range []string{"operation=info_refs", "result=ok", "status=200", "repository=repo",
 		"client=127.0.0.1:", `protocol="HTTP/1.1 v2"`, "ms=", "bytes="} {
@@ -383,7 +383,7 @@ func TestDrainingEndsConnections(t *testing.T) {
 	for _, request := range []string{advertised, page, none} {
 		kept.send(request)
 		if response, body, err := kept.answer(); err != nil || response.Close {
-			t.Errorf("%q ended the connection before the drain: %q, %v", request, body, err)
+			t.Errorf("%q before the drain: body = %q, error = %v, want an open connection", request, body, err)
 		}
 	}
 	before := s.dial()
@@ -392,7 +392,8 @@ func TestDrainingEndsConnections(t *testing.T) {
 	s.handler.Drain()
 	close(release)
 	if response, body, err := before.answer(); err != nil || body != "0000" || !response.Close {
-		t.Errorf("what ran when the drain began: close %v, %q, %v", response.Close, body, err)
+		t.Errorf("request that ran before the drain: close = %v, body = %q, error = %v, want 0000 and close", response.Close,
+			body, err)
 	}
 	for i, request := range []string{advertised, page, none} {
 		c := s.dial()
@@ -401,7 +402,7 @@ func TestDrainingEndsConnections(t *testing.T) {
 		}
 		c.send(request)
 		if response, body, err := c.answer(); err != nil || !response.Close {
-			t.Errorf("%q does not end the connection: %q, %v", request, body, err)
+			t.Errorf("%q during the drain: body = %q, error = %v, want a closed connection", request, body, err)
 		}
 	}
 }

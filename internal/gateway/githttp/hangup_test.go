@@ -64,10 +64,10 @@ func TestHangUpWhileWaiting(t *testing.T) {
 			<-waiting
 			c.Close()
 			if err := <-ended; err == nil {
-				t.Error("the session does not learn that the client is gone")
+				t.Error("error of the session = nil, want one")
 			}
 			if !eventually(func() bool { return s.value("packhorse_requests_total{operation=fetch,result=cancelled}") == 1 }) {
-				t.Errorf("not counted as cancelled:\n%s", s.log)
+				t.Errorf("log = %s, want 1 request counted as cancelled", s.log)
 			}
 		})
 	}
@@ -115,7 +115,7 @@ func TestClientThatReadsNothingOrGoes(t *testing.T) {
 	_, _ = io.CopyN(io.Discard, gone.r, 1<<20)
 	gone.Close()
 	if !eventually(func() bool { return s.value("packhorse_requests_total{operation=fetch,result=cancelled}") == 2 }) {
-		t.Errorf("a stuck answer was not cut off:\n%s", s.log)
+		t.Errorf("log = %s, want 2 requests counted as cancelled", s.log)
 	}
 }
 
@@ -139,10 +139,10 @@ func TestCopiesByTheKernelAndNot(t *testing.T) {
 		fetch(t, s, c, post("Content-Length: 24")+lsRefs)
 		fetch(t, s, s.dial(), strings.Replace(post("Content-Length: 24"), "HTTP/1.1", "HTTP/1.0", 1)+lsRefs)
 		if !eventually(func() bool { return s.value("packhorse_served_bytes_total") == 3*(size+4) }) {
-			t.Errorf("%v bytes served", s.value("packhorse_served_bytes_total"))
+			t.Errorf("bytes served = %v, want %d", s.value("packhorse_served_bytes_total"), 3*(size+4))
 		}
 		if n := s.value("packhorse_copy_bytes_total{path=kernel}"); n != 3*size {
-			t.Errorf("the kernel copied %v of %d bytes: something wraps the connection", n, 3*size)
+			t.Errorf("bytes copied by the kernel = %v, want %d: something wraps the connection", n, 3*size)
 		}
 	})
 	t.Run("TLS", func(t *testing.T) {
@@ -161,10 +161,10 @@ func TestCopiesByTheKernelAndNot(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, body, err := c.answer(); err != nil || len(body) != size+4 {
-			t.Fatalf("%d bytes: %v", len(body), err)
+			t.Fatalf("bytes = %d, error = %v, want %d", len(body), err, size+4)
 		}
 		if got := secure.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
-			t.Errorf("negotiated %q", got)
+			t.Errorf("negotiated protocol = %q, want http/1.1", got)
 		}
 		if !eventually(func() bool { return s.value("packhorse_copy_bytes_total{path=user}") == size+4 }) ||
 			s.value("packhorse_copy_bytes_total{path=kernel}") != 0 {
@@ -218,19 +218,19 @@ func TestTruncatedAnswersNeverLookWhole(t *testing.T) {
 			c.send(post("Content-Length: 24") + lsRefs)
 			response, body, err := c.answer()
 			if !strings.HasPrefix(body, "000dpackfile") || (err == nil) != test.whole {
-				t.Errorf("%s %q, %v", response.Status, body, err)
+				t.Errorf("status = %s, body = %q, error = %v, want a complete pack: %v", response.Status, body, err, test.whole)
 			}
 			if !test.whole && !c.closed() {
-				t.Error("the connection was not cut")
+				t.Error("the connection is open, want it closed")
 			}
 			if !eventually(func() bool { return strings.Contains(s.log.String(), "result=") }) ||
 				strings.Contains(s.log.String(), "result=ok") {
-				t.Errorf("the log calls it whole:\n%s", s.log)
+				t.Errorf("log = %s, want a result other than ok", s.log)
 			}
 			c = s.dial() // one that knows no chunks: to it a connection that is only closed is the end
 			c.send(strings.Replace(post("Content-Length: 24"), "HTTP/1.1", "HTTP/1.0", 1) + lsRefs)
 			if _, body, err := c.answer(); (err == nil) != test.whole {
-				t.Errorf("by HTTP/1.0: %q, %v", body, err)
+				t.Errorf("HTTP/1.0: body = %q, error = %v, want a complete pack: %v", body, err, test.whole)
 			}
 		})
 	}
@@ -244,10 +244,10 @@ func TestPanics(t *testing.T) {
 		c.send(post("Content-Length: 24") + lsRefs)
 		if response, body, err := c.answer(); err != nil || response.StatusCode != 500 ||
 			strings.Contains(body, "a bug") {
-			t.Errorf("%s %q, %v", response.Status, body, err)
+			t.Errorf("status = %s, body = %q, error = %v, want 500 without the cause", response.Status, body, err)
 		}
 	}
 	if log := s.log.String(); !strings.Contains(log, "a bug") || !strings.Contains(log, "hangup_test.go") {
-		t.Errorf("the log does not say where:\n%s", log)
+		t.Errorf("log = %s, want the panic and its place", log)
 	}
 }

@@ -147,7 +147,7 @@ func TestPages(t *testing.T) {
 	c := s.dial()
 	c.send("GET /-/half HTTP/1.1\r\nHost: git.example\r\n\r\n")
 	if _, body, err := c.answer(); err == nil || body != "half" {
-		t.Errorf("half an answer looks whole: %q, %v", body, err)
+		t.Errorf("incomplete answer: body = %q, error = %v, want half and an error", body, err)
 	}
 	if !eventually(func() bool {
 		return strings.Contains(s.log.String(), "operation=search result=ok") &&
@@ -175,12 +175,12 @@ func TestPagesLane(t *testing.T) {
 	second.send("GET /-/search HTTP/1.1\r\nHost: git.example\r\n\r\n")
 	if response, body, _ := second.answer(); response.StatusCode != http.StatusTooManyRequests ||
 		response.Header.Get("Retry-After") == "" {
-		t.Errorf("%d %q", response.StatusCode, body)
+		t.Errorf("status = %d, body = %q, want 429 with Retry-After", response.StatusCode, body)
 	}
 	second.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: git.example\r\nGit-Protocol: " +
 		"version=2\r\n\r\n")
 	if response, body, _ := second.answer(); response.StatusCode != http.StatusOK {
-		t.Errorf("%d %q", response.StatusCode, body)
+		t.Errorf("status = %d, body = %q, want 200", response.StatusCode, body)
 	}
 	close(out)
 	if response, _, _ := first.answer(); response.StatusCode != http.StatusOK {
@@ -210,7 +210,7 @@ func TestPagesReaderThatStops(t *testing.T) {
 	stopped.send("GET /.api/search/stream HTTP/1.1\r\nHost: git.example\r\n\r\n")
 	<-ended
 	if !eventually(func() bool { return s.value("packhorse_lane_running{lane=pages}") == 0 }) {
-		t.Error("the place in the lane is still taken")
+		t.Error("the place in the lane is in use, want it free")
 	}
 	next := s.dial()
 	next.send("GET /-/search HTTP/1.1\r\nHost: git.example\r\n\r\n")

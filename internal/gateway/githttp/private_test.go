@@ -99,6 +99,6 @@ func TestNoLFS(t *testing.T) {
 		}
 	}
 	if len(n.asked) != 0 {
-		t.Errorf("a node was asked for %q", n.asked)
+		t.Errorf("questions to a node = %q, want none", n.asked)
 	}
 }

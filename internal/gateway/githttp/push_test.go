@@ -127,7 +127,7 @@ func TestPushRequests(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	if string(answer) != "001f# service=git-receive-pack\n0000git-receive-pack v1" ||
 		response.Header.Get("Content-Type") != "application/x-git-receive-pack-advertisement" {
-		t.Errorf("the advertisement is %q, %v", answer, response.Header)
+		t.Errorf("advertisement = %q, header = %v, want that of git-receive-pack", answer, response.Header)
 	}
 }
 
@@ -143,10 +143,10 @@ func TestPushStalls(t *testing.T) {
 	c.send("POST /repo/git-receive-pack HTTP/1.1\r\nHost: git.example\r\nAuthorization: Basic YWxpY2U6eA==\r\n" +
 		"Content-Type: application/x-git-receive-pack-request\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0000\r\n")
 	if response, body, _ := c.answer(); response.StatusCode == 200 {
-		t.Errorf("got %d %q", response.StatusCode, body)
+		t.Errorf("status = %d, body = %q, want an error", response.StatusCode, body)
 	}
 	if !c.closed() {
-		t.Error("the connection is still open")
+		t.Error("the connection is open, want it closed")
 	}
 }
 
@@ -167,7 +167,7 @@ func TestPushesGoToOneNode(t *testing.T) {
 	s := replicas(t, options{auth: writers{}}, first, other, other)
 	for range 5 {
 		if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status != 200 || body != "4" {
-			t.Errorf("got %d %q", status, body)
+			t.Errorf("status = %d, body = %q, want 200 and 4", status, body)
 		}
 	}
 	for _, err := range []error{fault.New(fault.Unavailable, "not now"), fault.New(fault.Exhausted, "full"),
@@ -175,7 +175,7 @@ func TestPushesGoToOneNode(t *testing.T) {
 		fail.Store(&err)
 		if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status < 400 ||
 			!strings.Contains(body, fault.Message(err)) {
-			t.Errorf("with %v: got %d %q", err, status, body)
+			t.Errorf("error %v: status = %d, body = %q, want its text", err, status, body)
 		}
 	}
 }
@@ -195,7 +195,7 @@ func TestPushOverAStaleConnection(t *testing.T) {
 	s := serve(t, first, options{auth: writers{}})
 	for range 3 {
 		if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status != 200 || body != "4" {
-			t.Errorf("got %d %q", status, body)
+			t.Errorf("status = %d, body = %q, want 200 and 4", status, body)
 		}
 	}
 }

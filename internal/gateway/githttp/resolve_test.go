@@ -78,7 +78,7 @@ func TestResolveOverHTTP(t *testing.T) {
 		c.send(test.request + " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + headers + "\r\n" + test.body)
 		response, body, err := c.answer()
 		if err != nil {
-			t.Errorf("%.100s: %v", test.request, err)
+			t.Errorf("%.100s: error = %v, want none", test.request, err)
 			continue
 		}
 		want, whole := strings.CutPrefix(test.want, "=")
@@ -96,7 +96,7 @@ func TestResolveOverHTTP(t *testing.T) {
 		switch repo := q.Repository.String(); {
 		case repo == "team/secret" && q.Revision == "main": // alice's
 		case repo != "team/app" && !strings.HasPrefix(repo, ".packhorse/absent/"):
-			t.Errorf("the node was asked about %s", repo)
+			t.Errorf("question about %s, want team/app or an absent one", repo)
 		}
 	}
 	node0.err = fault.Retry(fault.Unavailable, 5e9, "away")
@@ -106,7 +106,7 @@ func TestResolveOverHTTP(t *testing.T) {
 	response, body, err := c.answer()
 	node0.mu.Lock()
 	if err != nil || response.StatusCode != 503 || response.Header.Get("Retry-After") != "5" {
-		t.Errorf("%v %v %s", response, err, body)
+		t.Errorf("error = %v, response = %v, body = %s, want 503 with Retry-After 5", err, response, body)
 	}
 }
 

@@ -102,7 +102,7 @@ func TestBadRoutes(t *testing.T) {
 		}
 	}
 	if n := r.Status(); len(n) != 2 || n[0].Name != "a" || n[1].Name != "b" {
-		t.Errorf("the routes are no longer as they were: %+v", n)
+		t.Errorf("nodes = %+v, want the previous a and b", n)
 	}
 }
 
@@ -146,10 +146,10 @@ func TestNodesThatTakeNoRequests(t *testing.T) {
 	expect("x", "the storage nodes a and b, which have this repository, cannot be reached; try again", "1")
 	if n := s.router.Status(); n[0].Down == nil || n[0].Down.Error() != "connection refused" ||
 		len(n[0].Prefixes) != 3 || n[2].Down != nil {
-		t.Errorf("%+v", n)
+		t.Errorf("nodes = %+v, want a down and c up", n)
 	}
 	if s.value("packhorse_node_up{node=a}") != 0 || s.value("packhorse_node_up{node=c}") != 1 {
-		t.Error("the metrics call a up, or c down")
+		t.Error("metrics: a is up or c is down, want a down and c up")
 	}
 	for _, name := range []string{"b", "c", "d", "e", "f", "g"} {
 		if err := s.router.Drain(name); err != nil {
@@ -180,7 +180,7 @@ func TestNodesThatTakeNoRequests(t *testing.T) {
 		t.Errorf("Drain error = %v, want kind %v", err, fault.NotFound)
 	}
 	if !eventually(func() bool { return strings.Contains(s.log.String(), "connection refused") }) {
-		t.Errorf("the log does not tell why a node is down:\n%s", s.log)
+		t.Errorf("log = %s, want the reason why a node is down", s.log)
 	}
 }
 
@@ -196,16 +196,16 @@ func TestNodesThatAreNotReady(t *testing.T) {
 	reachable.Store(true)
 	for range 3 {
 		if _, body := s.get("x"); body != "a" {
-			t.Errorf("%q answers, though a is ready", body)
+			t.Errorf("answer of %q, want a: it is ready", body)
 		}
 	}
 	aDown.Store(true)
 	if _, body := s.get("x"); body != "b" {
-		t.Errorf("%q, though b can still be reached", body)
+		t.Errorf("answer of %q, want b: it can be reached", body)
 	}
 	reachable.Store(false)
 	if response, body := s.get("x"); response.StatusCode != 503 {
-		t.Errorf("%s %q", response.Status, body)
+		t.Errorf("status = %s, body = %q, want 503", response.Status, body)
 	}
 }
 
@@ -238,7 +238,7 @@ func TestGitShowsTheSentence(t *testing.T) {
 		_, err := gittest.At(t, t.TempDir()).Try("-c", "protocol.version=2", "ls-remote", "http://"+s.addr+"/"+repo)
 		for _, text := range says {
 			if err == nil || !strings.Contains(err.Error(), text) {
-				t.Errorf("git says nothing of %q: %v", text, err)
+				t.Errorf("error of git = %v, want %q", err, text)
 			}
 		}
 	}
@@ -279,7 +279,7 @@ func TestReplicasGo(t *testing.T) {
 	set(router.Route{Replicas: []*router.Replica{first}}, router.Route{Prefix: "x", Replicas: []*router.Replica{first}})
 	set(router.Route{Replicas: []*router.Replica{replica(1, answerWith("new"))}})
 	if n := s.router.Status()[0]; n.InFlight != 1 || !n.Draining {
-		t.Errorf("of a node that stays by its name: %+v", n)
+		t.Errorf("node that stays = %+v, want it draining with 1 in flight", n)
 	}
 	if err := s.router.Undrain("n"); err != nil {
 		t.Fatal(err)
@@ -287,27 +287,27 @@ func TestReplicasGo(t *testing.T) {
 	other := s.dial()
 	other.send(post("Content-Length: 24") + lsRefs)
 	if _, body, _ := other.answer(); body != "new" {
-		t.Errorf("answered %q", body)
+		t.Errorf("body = %q, want new", body)
 	}
 	if n := gone[0].Load(); n != 0 {
-		t.Error("gone while a request runs")
+		t.Errorf("released during a request = %d, want 0", n)
 	}
 	set()
 	if n := gone[1].Load(); n != 1 || len(s.router.Status()) != 0 {
-		t.Errorf("an idle replica that no route names: gone %d times", n)
+		t.Errorf("released idle replica = %d times, want 1", n)
 	}
 	if response, _ := s.get("repo"); response.StatusCode != 404 {
-		t.Errorf("without routes: %s", response.Status)
+		t.Errorf("without routes: status = %s, want 404", response.Status)
 	}
 	close(leave)
 	if _, body, err := c.answer(); body != "old" || err != nil {
-		t.Errorf("the request that ran: %q, %v", body, err)
+		t.Errorf("running request: body = %q, error = %v, want old", body, err)
 	}
 	if !eventually(func() bool { return gone[0].Load() == 1 }) {
-		t.Errorf("gone %d times after the last request", gone[0].Load())
+		t.Errorf("released after the last request = %d times, want 1", gone[0].Load())
 	}
 	if n := s.value("packhorse_route_assignments_total{node=n,reason=only}"); n != 0 {
-		t.Error("the metrics still name a node that is gone")
+		t.Errorf("assignments of a removed node = %v, want no series", n)
 	}
 }
 
@@ -370,7 +370,7 @@ func TestChangesUnderLoad(t *testing.T) {
 				}
 			}
 			if n := s.router.Status(); len(n) != 4 {
-				t.Errorf("%+v", n)
+				t.Errorf("nodes = %+v, want 4", n)
 			}
 			if err := s.router.Undrain("stays"); err != nil {
 				t.Errorf("Undrain error = %v, want none", err)
@@ -384,7 +384,7 @@ func TestChangesUnderLoad(t *testing.T) {
 				c.send(strings.Replace(post("Content-Length: 24"), "/repo/", fmt.Sprintf("/repo-%d-%d/", client, i),
 					1) + lsRefs)
 				if response, body, err := c.answer(); body != "0000" || err != nil {
-					t.Errorf("%s %q, %v", response.Status, body, err)
+					t.Errorf("status = %s, body = %q, error = %v, want 0000", response.Status, body, err)
 				}
 			}
 		})
@@ -396,11 +396,11 @@ func TestChangesUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !eventually(func() bool { return gone.Load() == int64(len(nodes)) }) {
-		t.Errorf("%d of %d replicas went", gone.Load(), len(nodes))
+		t.Errorf("released replicas = %d, want %d", gone.Load(), len(nodes))
 	}
 	for _, n := range nodes {
 		if n.asked.Load() > 0 {
-			t.Error("a replica was asked after it went")
+			t.Error("a released replica was asked, want not")
 		}
 	}
 }

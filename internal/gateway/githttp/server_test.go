@@ -185,7 +185,7 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := h.Shutdown(limit); err != nil {
-			t.Errorf("the server does not come to rest: %v", err)
+			t.Errorf("Shutdown error = %v, want none", err)
 			h.Close()
 		}
 		<-served
@@ -225,22 +225,22 @@ func (s *server) checkAtRest() {
 	s.t.Helper()
 	for _, lane := range []string{"small", "hit", "cold", "push", "pages"} {
 		if n := s.value("packhorse_lane_running{lane=" + lane + "}"); n != 0 {
-			s.t.Errorf("%v requests are left in the lane %s", n, lane)
+			s.t.Errorf("requests in the lane %s = %v, want 0", lane, n)
 		}
 	}
 	if n := s.value("packhorse_request_memory_bytes"); n != 0 {
-		s.t.Errorf("%v bytes of the requests' memory were not given back", n)
+		s.t.Errorf("bytes of the memory of requests = %v, want 0", n)
 	}
 	for _, n := range s.router.Status() {
 		if n.InFlight != 0 {
-			s.t.Errorf("%d requests are left at the node %s", n.InFlight, n.Name)
+			s.t.Errorf("requests in flight at the node %s = %d, want 0", n.Name, n.InFlight)
 		}
 	}
 	if n := s.pump.Running(); n != 0 {
-		s.t.Errorf("%d turns of the pump were not given back", n)
+		s.t.Errorf("running turns of the pump = %d, want 0", n)
 	}
 	if !eventually(func() bool { return s.pump.Width() == 2 }) {
-		s.t.Error("the pump stays narrow: a small request was never marked as done")
+		s.t.Errorf("width of the pump = %d, want 2", s.pump.Width())
 	}
 }
 
@@ -281,7 +281,7 @@ func (c *connection) answer() (*http.Response, string, error) {
 	c.t.Helper()
 	response, err := http.ReadResponse(c.r, nil)
 	if err != nil {
-		c.t.Fatalf("no response: %v", err)
+		c.t.Fatalf("error = %v, want a response", err)
 	}
 	body, err := io.ReadAll(response.Body)
 	return response, string(body), err

@@ -39,7 +39,7 @@ func TestWaitersAreBounded(t *testing.T) {
 		leave()
 	}
 	if w.all != 0 || len(w.perCaller) != 0 {
-		t.Errorf("%d wait, of %v", w.all, w.perCaller)
+		t.Errorf("waiting = %d, by caller = %v, want none", w.all, w.perCaller)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestWaitersWhoAreAnonymous(t *testing.T) {
 		leave()
 	}
 	if w.all != 0 || w.anonymous != 0 || len(w.perCaller) != 0 {
-		t.Errorf("%d wait, %d of them anonymous, of %v", w.all, w.anonymous, w.perCaller)
+		t.Errorf("waiting = %d, anonymous = %d, by caller = %v, want none", w.all, w.anonymous, w.perCaller)
 	}
 }
 
