@@ -29,15 +29,15 @@ func TestFullLaneRefusesAndSaysWhenToComeBack(t *testing.T) {
 	s := enter(t, l)
 	_, err := l.Enter("")
 	if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) <= 0 {
-		t.Errorf("a full lane gave %v, want Exhausted with advice", err)
+		t.Errorf("Enter of a full lane = %v, want kind Exhausted with a retry hint", err)
 	}
 	s.Leave()
-	s.Leave() // nobody else's place
+	s.Leave() // has no effect
 	expectRunning(t, l, 0)
 	enter(t, l)
 }
 
-// TestWithdraw: what is not served is not told of as served.
+// TestWithdraw checks that withdrawn work is not reported as served.
 func TestWithdraw(t *testing.T) {
 	l, told := NewLane("small", 1), watcher{}
 	l.Watch(&told)
@@ -84,7 +84,7 @@ func TestSeatIsInOneLane(t *testing.T) {
 	expectRunning(t, bulk, 0)
 }
 
-// watcher counts what it is told.
+// watcher counts calls.
 type watcher struct{ began, served, ended int }
 
 func (w *watcher) Began()  { w.began++ }
@@ -129,7 +129,7 @@ func TestLaneTellsOfWhatItServes(t *testing.T) {
 	s.Leave()
 }
 
-// As long as there are no more callers than places nobody is refused, and there are never more inside than places.
+// No caller is refused while there are at most as many callers as slots, and never more than the slots are in use.
 func TestLaneUnderContention(t *testing.T) {
 	const limit = 4
 	l := NewLane("small", limit)

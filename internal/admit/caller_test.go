@@ -47,8 +47,8 @@ func laneFor(limit int, callers ...balance.Caller) *Lane {
 	}
 }
 
-// TestCallersShareALane: nobody has more places than were free, somebody who has none finds one, and all places come
-// back.
+// TestCallersShareALane checks that no caller has more slots than were free, that a caller without a slot gets one, and
+// that all slots are released.
 func TestCallersShareALane(t *testing.T) {
 	t.Parallel()
 	callers := []balance.Caller{"ann", "bob", "192.0.2.0/24", "198.51.100.0/24"}

@@ -30,7 +30,7 @@ func TestPressureNarrows(t *testing.T) {
 			}
 		}
 		suffers.Store(true)
-		after(time.Minute, 8, 8) // nobody has a slot: what the machine suffers from is something else
+		after(time.Minute, 8, 8) // no slot is in use, so the pressure has another cause
 		release, _, err := slots.Acquire(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestPressureStaysWithinBounds(t *testing.T) {
 	})
 }
 
-// TestContended: that processes share CPUs is no pressure; that most of them could as well not have been started is.
+// TestContended checks that shared CPUs alone do not count as pressure, and that too many waiting processes do.
 func TestContended(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

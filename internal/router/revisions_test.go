@@ -13,7 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/router"
 )
 
-// revisions is a resolve.Node whose answers' versions tell which one it is.
+// revisions is a resolve.Node whose name is the version of its answers.
 type revisions struct {
 	name string
 
