@@ -32,8 +32,8 @@ func TestBudgetRefusesWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestCallersShareABudget checks that no caller reserves more than was free, that anonymous callers have their share, and
-// that all of it is released.
+// TestCallersShareABudget checks that no caller reserves more than was free, that anonymous callers have their share,
+// and that all bytes are released.
 func TestCallersShareABudget(t *testing.T) {
 	t.Parallel()
 	callers := []balance.Caller{"ann", "bob", "192.0.2.0/24", "198.51.100.0/24"}

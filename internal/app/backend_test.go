@@ -61,7 +61,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	}
 }
 
-// A worker that closes its connections loses no request, whether it says so or not.
+// A worker that closes its connections, with or without an announcement, loses no request.
 func TestWorkerCloses(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{

@@ -44,8 +44,8 @@ func room(t *testing.T, dir string) uint64 {
 	return s.Bavail * uint64(s.Bsize)
 }
 
-// post sends a body and gives what is answered before all of it has gone, or after. Who is refused in the middle of a
-// body may see a reset instead of the answer: that is TCP, and tried again.
+// post sends a body and returns the response, which may come before the end of the body. If the connection is reset
+// instead, it tries again.
 func (f *front) post(content []byte, chunks bool) (status int, answer string) {
 	f.t.Helper()
 	head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", len(content))
@@ -154,7 +154,7 @@ func TestFullDiskForBodies(t *testing.T) {
 }
 
 // Where it is full while an answer waits for its client, the answer goes on at the client's speed, and is whole; the
-// log says why once. A client that leaves leaves nothing.
+// log has the reason once. A client that disconnects leaves no file.
 func TestFullDiskForAnswers(t *testing.T) {
 	t.Parallel()
 	w, content := serveLong(t)

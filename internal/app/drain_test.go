@@ -30,7 +30,7 @@ func served(t *testing.T, o Options) (*Proxy, *httptest.Server) {
 	return f.Proxy, f.server
 }
 
-// back is a worker on a socket: it can be told to be red, and be stopped and started.
+// back is a worker on a socket that can be not ready, stopped and started.
 type back struct {
 	t       *testing.T
 	socket  string
@@ -64,7 +64,7 @@ func (b *back) start() {
 	go func(s *http.Server, done chan error) { done <- s.Serve(l) }(b.server, b.done)
 }
 
-// stop ends it as a worker ends that was told to: what runs is answered.
+// stop ends the worker after its running requests.
 func (b *back) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -266,7 +266,7 @@ func TestNoWorker(t *testing.T) {
 	}
 }
 
-// load asks all the time, until end is called, which gives how many were answered and what went wrong.
+// load sends requests until end is called. end returns the number of responses and the first error.
 func load(t *testing.T, url string, clients int) (end func() (int64, error)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -250,8 +250,7 @@ func TestClientGoesAway(t *testing.T) {
 	}
 }
 
-// A worker goes on with what its client does not wait for any more: it is busy until it is through with that, and no
-// other request comes to it.
+// A worker whose client has disconnected is busy until it has finished the request, and gets no other one.
 func TestClientLeavesBusyWorker(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]string{
@@ -276,7 +275,7 @@ func TestClientLeavesBusyWorker(t *testing.T) {
 						continue
 					}
 					arrived <- true
-					drain(c) // it is told that the client has left
+					drain(c) // the client has disconnected
 					<-finish
 					_, _ = io.WriteString(c, end)
 					if strings.Contains(end, "events") {
@@ -407,7 +406,7 @@ func TestEarlyAnswer(t *testing.T) {
 			f := newFront(t, Options{Workers: one(w.address), HeaderTimeout: time.Hour, StallTimeout: time.Hour})
 			for range 3 {
 				status, _, body, err := f.do(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 20<<20)))
-				// What a worker that closes with bytes unread has said may be lost with its reset: that is TCP.
+				// The response of a worker that closes with unread bytes may be lost, because TCP resets the connection.
 				if err != nil || (status != 413 || body != "no") && (name != "and close" || status != 502) {
 					t.Errorf("%d %q, %v", status, body, err)
 				}
@@ -424,7 +423,7 @@ type panics struct{ *httptest.ResponseRecorder }
 
 func (panics) Write([]byte) (int, error) { panic("a bug") }
 
-// A panic ends its own request, in whichever goroutine it is, and nothing is left of that.
+// A panic ends its own request, in any goroutine, and leaves no memory, file or slot in use.
 func TestPanics(t *testing.T) {
 	t.Parallel()
 	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
@@ -445,8 +444,7 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// A request that ends whoever reads it ends two workers, not all, also where they had connections and take no new one
-// then.
+// A request that kills its workers kills two of them, not all, also over kept connections.
 func TestDeadlyRequest(t *testing.T) {
 	t.Parallel()
 	const n = 6

@@ -110,7 +110,7 @@ func TestFiles(t *testing.T) {
 					t.Errorf("%s: %d %q", name, status, body)
 				}
 			}
-			// What the worker says beside it is dropped, whatever its length, and another status is kept.
+			// The worker's own body is dropped, whatever its length, and its status is kept.
 			answer := "HTTP/1.1 201 Created\r\n" + header + ": " + prefix +
 				"good\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nown\r\n0\r\n\r\n"
 			if status, h, body := ask(t, answer); status != 201 || body != "c" ||

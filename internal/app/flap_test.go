@@ -19,9 +19,9 @@ import (
 	"time"
 )
 
-// workerProcess is an application worker on a Unix socket, which it puts in the place of one that is there. Files
-// beside it have it say that it is not ready (".red"), or hang up on checks (".mute"). SIGTERM ends it, once all that
-// it has is answered.
+// workerProcess is an application worker on a Unix socket, which replaces an existing one. Files beside the socket make
+// it respond that it is not ready (".red"), or close the connections of checks (".mute"). SIGTERM ends it, once all
+// that it has is answered.
 func workerProcess(socket string) int {
 	l, err := net.Listen("unix", socket+".new")
 	if err == nil {
@@ -247,7 +247,7 @@ func TestWorkersAreReplaced(t *testing.T) {
 	}
 	for i, socket := range sockets {
 		old := running[i]
-		if err := old.Process.Kill(); err != nil { // nobody listens behind the socket
+		if err := old.Process.Kill(); err != nil { // the socket has no listener then
 			t.Fatal(err)
 		}
 		_ = old.Wait()

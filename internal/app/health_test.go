@@ -87,8 +87,8 @@ func TestUnstableWorkersAreLoggedSparsely(t *testing.T) {
 	}
 }
 
-// Checks of busy workers wait, for none of their threads is free, but they are no requests: they are not counted, take
-// no place of the queue, and come before what is in it.
+// Checks of busy workers wait for a slot. They do not count as requests, take no place in the queue, and come before
+// the requests in it.
 func TestChecksAreNoRequests(t *testing.T) {
 	t.Parallel()
 	const workers = 4
@@ -192,8 +192,8 @@ func TestChecksKeepConnections(t *testing.T) {
 	wait(t, "the worker has no more connections than slots", func() bool { return w.open.Load() <= 4 })
 }
 
-// A worker that takes requests and answers none has one of them: when that has failed, the check has its place until it
-// is known how the worker is.
+// A worker that accepts requests and does not respond gets one of them. After it has failed, the check keeps its slot
+// until the health of the worker is known.
 func TestSilentWorkerHasOneRequest(t *testing.T) {
 	t.Parallel()
 	var had atomic.Int32
@@ -205,7 +205,7 @@ func TestSilentWorkerHasOneRequest(t *testing.T) {
 				return
 			case !strings.HasPrefix(r, "GET /ready"):
 				had.Add(1)
-				<-end // as if the time for it were over
+				<-end // as after a timeout
 				return
 			case had.Load() > 0:
 				return
@@ -256,7 +256,7 @@ func TestSilentWorkerHasOneRequest(t *testing.T) {
 	}
 }
 
-// A drained worker whose slots are all taken is not asked, and not said to be down for that.
+// A drained worker whose slots are all in use is not checked, and does not count as down.
 func TestBusyWorkerIsNotDown(t *testing.T) {
 	t.Parallel()
 	b, o := backs(t, 2)

@@ -49,7 +49,7 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// What workers believe comes from us, whatever clients say.
+// The fields that workers believe are set by the proxy, whatever clients send.
 func TestForged(t *testing.T) {
 	t.Parallel()
 	w := serveRaw(t, echo)
@@ -283,7 +283,7 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// What comes behind an answer is nobody's.
+// Bytes after a response are dropped.
 func TestBytesBehindAnAnswer(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{

@@ -200,7 +200,7 @@ func TestDrainedWhileChecked(t *testing.T) {
 	}
 }
 
-// Close ends what runs at a worker that was left out.
+// Close ends the requests at a worker that was left out.
 func TestCloseLeftOut(t *testing.T) {
 	t.Parallel()
 	hold := make(chan bool)
@@ -278,8 +278,8 @@ func TestReloadOtherAddress(t *testing.T) {
 	}
 }
 
-// What a worker still has from when it had another name counts: a request that finds no connection goes to another
-// worker, and a drained one is not said to be through.
+// Requests that a worker got under another name count. A request that finds no connection goes to another worker, and a
+// drained worker is not reported as drained before they end.
 func TestReloadOfBusyWorkers(t *testing.T) {
 	t.Parallel()
 	finish := make(chan bool)

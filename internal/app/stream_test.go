@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// What streams is passed on at once, piece by piece.
+// Streams are passed on at once, piece by piece.
 func TestStreams(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ head, before, after string }{
@@ -132,7 +132,7 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
-// The many forms of answers that are no plain one.
+// Responses without a body, with early hints and in other special forms are passed on.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -199,7 +199,7 @@ func TestUpgradeHalfClosed(t *testing.T) {
 	}
 }
 
-// What comes with the answer counts as sent, and of an answer that nobody receives nothing does.
+// Bytes that come with the response count as sent, unless the client has disconnected.
 func TestUpgradeCounts(t *testing.T) {
 	t.Parallel()
 	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
@@ -245,7 +245,7 @@ func TestUpgradeIdle(t *testing.T) {
 	wait(t, "the worker's connection is closed", func() bool { return w.open.Load() == 0 })
 }
 
-// Upgrades that are none never reach a worker as such.
+// Invalid upgrades never reach a worker as upgrades.
 func TestUpgradeAbuse(t *testing.T) {
 	t.Parallel()
 	const head = " / HTTP/1.1\r\nHost: a\r\n"

@@ -115,7 +115,7 @@ func fastOnes(t *testing.T, s *Slots, c Caller, n int, held time.Duration) {
 	}
 }
 
-// TestRefusesAtOnce: who plainly would wait for longer than is waited is told so at once, and nobody else is.
+// TestRefusesAtOnce checks that only work that would plainly wait too long is refused at once.
 func TestRefusesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSlots(2, Limits{Queue: 100, Wait: 10 * time.Second}, Clock{})
@@ -151,7 +151,7 @@ func TestRefusesAtOnce(t *testing.T) {
 		defer cancel()
 		s = NewSlots(2, Limits{Queue: 100, Wait: 10 * time.Second}, Clock{})
 		fastOnes(t, s, "ann", enough, 4*time.Second)
-		fastOnes(t, s, "ann", 1, 2*time.Minute) // one of many says nothing
+		fastOnes(t, s, "ann", 1, 2*time.Minute) // a single value has little effect
 		if s.scheduler.core.queue.held < 10*time.Second || s.scheduler.core.queue.typical > 5*time.Second {
 			t.Errorf("held for %v, mostly %v", s.scheduler.core.queue.held, s.scheduler.core.queue.typical)
 		}
@@ -171,7 +171,7 @@ func TestRefusesAtOnce(t *testing.T) {
 				t.Errorf("%s, who has nothing there: %v", c, err)
 			}
 		}
-		// Whoever is known to wait for others is not told that it is for what they have had themselves.
+		// A caller that waits for others gets no CallerLimit.
 		for i := 0; ; i++ {
 			if err := wait(Caller(fmt.Sprint("caller-", i))); err != nil {
 				if fault.IsCallerLimit(err) || i == 0 {
@@ -183,7 +183,7 @@ func TestRefusesAtOnce(t *testing.T) {
 	})
 }
 
-// TestWhoseShare: a caller that waits behind its own work is told so; one that finds a queue full of others is not.
+// TestWhoseShare checks that a caller gets a CallerLimit behind its own work, and not in a queue full of others.
 func TestWhoseShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const wait = 10 * time.Second

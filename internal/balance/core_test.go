@@ -63,7 +63,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// play is a crowd with names for workers and work. Workers that are no members any more stay known.
+// play is a crowd with names for workers and work, also for removed workers.
 type play struct {
 	*crowd
 	known map[string]*Worker

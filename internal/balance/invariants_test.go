@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// crowd is a Core with workers of all kinds, and what is known of it from outside.
+// crowd is a Core with workers of all kinds, and a model of its state.
 type crowd struct {
 	*Core
 	now      time.Duration
@@ -150,7 +150,7 @@ func (m *crowd) settle() {
 	m.answered = nil
 }
 
-// pass lets time go by, as a Scheduler does: what is due for those who wait is done when it is.
+// pass advances the time, as a Scheduler does, and wakes the Core when it is due.
 func (m *crowd) pass(d time.Duration) {
 	end := m.now + d
 	for {
@@ -267,8 +267,8 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
-// comesToAnEnd ends what runs, one by one: all that waits has its turn, if anybody is there for it, and nothing is
-// left.
+// comesToAnEnd ends the running work, one piece at a time. All waiting work that a worker can do gets its turn, and no
+// state remains.
 func (m *crowd) comesToAnEnd(t *rapid.T) {
 	clear(m.down)
 	for _, w := range m.workers {
@@ -348,7 +348,7 @@ func TestEverybodyHasATurn(t *testing.T) {
 	})
 }
 
-// TestTenThousandLeave: whoever gives up costs little, and nothing is left of them.
+// TestTenThousandLeave checks that callers that give up cost little and leave no state.
 func TestTenThousandLeave(t *testing.T) {
 	t.Parallel()
 	m := newCrowd(Limits{Queue: 10_000})

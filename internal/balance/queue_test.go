@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is what is known of a Core with one worker from outside.
+// model is a Core with one worker, and a model of its state.
 type model struct {
 	*Core
 	worker  *Worker
@@ -88,8 +88,8 @@ func (m *model) queued() int {
 
 var callers = []Caller{"", "ann", "bob", "192.0.2.0/24", "2001:db8::/64"}
 
-// TestQueue replays random steps: the bounds hold, no slot is free while somebody waits, a caller's own work goes in
-// order, nobody who waits is lost, and a full queue refuses the greedy.
+// TestQueue replays random steps. The bounds hold, and no slot is free while work waits. The work of a caller is served
+// in order, no work is lost, and a full queue refuses the caller with the most.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -171,9 +171,9 @@ func (m *model) check(t *rapid.T) {
 	}
 }
 
-// TestNobodyStarves lets greedy callers ask again and again, for work that takes as long as they like. Who waits beside
-// them gets a slot before any of them got more than its share of time and one piece of work, and what it owed.
-func TestNobodyStarves(t *testing.T) {
+// TestNoCallerStarves has greedy callers with endless work of any duration. Another caller gets a slot before any of
+// them had more than its share of time, one piece of work, and its debt.
+func TestNoCallerStarves(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		slots := rapid.IntRange(1, 3).Draw(t, "slots")
@@ -209,8 +209,8 @@ func TestNobodyStarves(t *testing.T) {
 	})
 }
 
-// TestDebtsArePaidByWaiting lets ever new callers come, who have had nothing, while somebody waits who has had much:
-// none of them comes first who came later than the greatest debt takes to be forgiven.
+// TestDebtsArePaidByWaiting has new callers without usage while a caller with much usage waits. Callers that come after
+// the time for the largest debt are served later.
 func TestDebtsArePaidByWaiting(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -258,7 +258,7 @@ func TestDebtsArePaidByWaiting(t *testing.T) {
 	})
 }
 
-// share runs two callers that always have work, and tells which part of the slots' time the first one got.
+// share runs two callers that always have work, and returns the part of the slot time that the first one got.
 func share(a, b Caller, tookA, tookB time.Duration, anonymous float64) float64 {
 	m := newModel(1, 100, anonymous)
 	for range 3 {
@@ -319,7 +319,7 @@ func TestAccountsAreBounded(t *testing.T) {
 	}
 }
 
-// TestFullQueue: what a greedy caller has in the queue makes way for who has less there.
+// TestFullQueue checks that the work of a greedy caller makes room for a caller with less work in the queue.
 func TestFullQueue(t *testing.T) {
 	t.Parallel()
 	m := newModel(1, 4, 0.5)

@@ -137,8 +137,8 @@ func TestWokenByTime(t *testing.T) {
 	})
 }
 
-// TestNobody: work that nobody can ever have does not wait.
-func TestNobody(t *testing.T) {
+// TestNoWorker checks that work that no worker can ever do does not wait.
+func TestNoWorker(t *testing.T) {
 	t.Parallel()
 	s := New(Options{Limits: Limits{Queue: 9}})
 	refused := func(w Work, kind fault.Kind) {

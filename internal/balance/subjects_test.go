@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// TestSubjects replays random steps on subjects: none has more than its slots while others are about, and nobody waits
-// for a slot that is free but for that reason.
+// TestSubjects replays random steps on subjects. A subject has no more than its slots while there is work on others,
+// and work waits beside a free slot only for that reason.
 func TestSubjects(t *testing.T) {
 	t.Parallel()
 	subjects := []string{"", "mono", "small", "other"}
@@ -145,8 +145,7 @@ func TestOneSubjectLeavesASlot(t *testing.T) {
 	held[2]()
 }
 
-// TestManyWaitOnOneSubject: to find the one who can have a slot behind many who cannot is no work that grows with each
-// of them that comes.
+// TestManyWaitOnOneSubject checks that the search for work that fits stays short behind many pieces that do not.
 func TestManyWaitOnOneSubject(t *testing.T) {
 	t.Parallel()
 	m := newModel(2, 20_000, 0.5)
