@@ -122,16 +122,29 @@ func rootCommand(env Env) *cobra.Command {
 		Use:   "packhorse",
 		Short: "Serve Git repositories to many clients at once",
 		Long: `Packhorse serves a directory of bare Git repositories over HTTP and SSH. A pack that was made for one client is cached
-and copied to every other client with the same request. So many identical clones cost little more than copying a file.`,
+and copied to every other client with the same request. Many identical clones therefore cost little more than copying a file.`,
 		Example: `  packhorse serve --root /srv/git        # http://127.0.0.1:8080/<path of the repository>
-  packhorse config show --root /srv/git  # every setting, and the origin of its value
-  packhorse help serve`,
+  packhorse config init packhorse.toml   # a configuration file to start from
+  packhorse doctor /srv/git              # problems of the machine and the repositories
+  packhorse help serve                   # flags and examples of a command`,
 	}
-	group(root, serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env),
-		workersCommand(env), drainCommand(env), undrainCommand(env),
-		repoCommand(env), cacheCommand(env), resolveCommand(env), topCommand(env), doctorCommand(env), tokenCommand(env),
-		configCommand(env), debugCommand(env), versionCommand(env), reaperCommand(),
-		movedCommand("bench"), movedCommand("compare"))
+	for _, g := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Servers:", []*cobra.Command{serveCommand(env), gatewayCommand(env), storageCommand(env), searchCommand(env)}},
+		{"Setup:", []*cobra.Command{configCommand(env), tokenCommand(env), doctorCommand(env)}},
+		{"Repositories:", []*cobra.Command{repoCommand(env), resolveCommand(env), cacheCommand(env)}},
+		{"Running servers:", []*cobra.Command{topCommand(env), nodesCommand(env), workersCommand(env), drainCommand(env),
+			undrainCommand(env), debugCommand(env)}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.title
+			root.AddCommand(cmd)
+		}
+	}
+	group(root, versionCommand(env), reaperCommand(), movedCommand("bench"), movedCommand("compare"))
 	// Not cobra's own flag: its text is a template, and with templates the linker keeps all methods of the program.
 	version := root.Flags().BoolP("version", "v", false, "version for packhorse")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {

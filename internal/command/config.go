@@ -65,7 +65,7 @@ patterns of repositories that match none. Host names of webhooks are looked up; 
 		Example: `  packhorse config check /etc/packhorse.toml
   packhorse config check --role gateway /etc/packhorse.toml
   packhorse config check --json /etc/packhorse.toml
-  packhorse config check --values-only packhorse.toml   # for another machine: look at no directory, certificate or program`,
+  packhorse config check --values-only packhorse.toml   # for another machine, without files and programs of this one`,
 		Args: exactArgs(1, "one FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src := config.FromFile(role, args[0], env.Getenv)
