@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
@@ -18,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/router"
 )
@@ -103,15 +103,8 @@ func (s *server) value(name string) float64 {
 	return 0
 }
 
-// eventually waits for a state that nothing announces.
-func eventually(is func() bool) bool {
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if is() {
-			return true
-		}
-	}
-	return is()
-}
+// eventually reports whether a condition becomes true within a time limit.
+func eventually(is func() bool) bool { return gittest.Eventually(is) }
 
 // writers is a gateway.Auth that accepts all names. Only identified callers may push.
 type writers struct{}
