@@ -1,7 +1,7 @@
 package sidechannel
 
-// Channel is a channel for the time of one transfer. Send and what it returns are for one goroutine at a time, and so
-// are Receive and what that returns; the two directions are independent. Abort may be called by anybody.
+// Channel is a channel during one transfer. Send and its Sender are for one goroutine at a time, and so are Receive and
+// its Receiver. The two directions are independent. Abort is safe for concurrent use.
 type Channel struct {
 	line     *line
 	transfer uint64
@@ -12,14 +12,14 @@ type Channel struct {
 	released bool
 	sending  direction
 	getting  direction
-	due      bool // the peer has sent all
-	waiting  bool // for a header of the peer's
+	due      bool // the peer has sent everything
+	waiting  bool // for a header of the peer
 
-	handed, taken int64 // bytes of the file that the peer is to send; of them, those that it has sent
-	refused       error // why it cannot
+	handed, taken int64 // bytes of the file that the peer has to send, and that it has sent
+	refused       error // why it cannot send them
 }
 
-// direction is how far one direction of a transfer is.
+// direction is the state of one direction of a transfer.
 type direction uint8
 
 const (
@@ -29,13 +29,13 @@ const (
 	failed
 )
 
-// Name is the channel's name, by which the node's side claims it.
+// Name returns the channel's name, with which the node claims it.
 func (c *Channel) Name() string { return c.line.name }
 
-// Transfer is the number of this transfer on the channel.
+// Transfer returns the number of this transfer on the channel.
 func (c *Channel) Transfer() uint64 { return c.transfer }
 
-// Send begins our direction. length is how many bytes it will have; -1: unknown. It is called at most once.
+// Send begins our direction of length bytes; -1: unknown. It is called at most once.
 func (c *Channel) Send(length int64) *Sender {
 	c.line.mu.Lock()
 	defer c.line.mu.Unlock()
@@ -47,7 +47,7 @@ func (c *Channel) Send(length int64) *Sender {
 	return &c.sender
 }
 
-// Receive gives the peer's direction.
+// Receive returns the peer's direction.
 func (c *Channel) Receive() *Receiver { return &c.receiver }
 
 // Due is called when the peer has reported by the control call that it has sent all. From then on a header that does
@@ -64,7 +64,7 @@ func (c *Channel) Due() {
 	}
 }
 
-// await notes that the peer's next header is waited for. With line.mu held, as arrive.
+// await begins to wait for the peer's next header. The caller holds line.mu, also for arrive.
 func (c *Channel) await() {
 	if c.waiting = true; c.due {
 		c.line.limitRead(c.line.limits.stall)
@@ -89,9 +89,9 @@ func (c *Channel) Abort() {
 	}
 }
 
-// Release ends the transfer. The channel is used again if both directions ended well; if ours carried nothing, Release
-// sends its END. If only the peer's acknowledgement is still missing, the channel waits for it on its own, for a time.
-// Else it is closed. It is safe to call it twice; nothing of the transfer may be used afterwards.
+// Release ends the transfer. The channel is reused if both directions ended well. If ours was empty, Release sends its
+// END. If only the peer's acknowledgement is missing, the channel waits for it in the background, for a limited time.
+// Otherwise it is closed. A second call does nothing. The Sender and the Receiver must not be used afterwards.
 func (c *Channel) Release() {
 	l := c.line
 	c.acknowledge()
@@ -116,7 +116,7 @@ func (c *Channel) Release() {
 	}
 }
 
-// acknowledge ends our direction, if it carries nothing and the peer's has ended well.
+// acknowledge ends our direction if it is empty and the peer's has ended well.
 func (c *Channel) acknowledge() {
 	l := c.line
 	l.mu.Lock()
@@ -127,7 +127,7 @@ func (c *Channel) acknowledge() {
 	}
 }
 
-// firstArrived checks the peer's first header. line.mu is held.
+// firstArrived checks the peer's first header. The caller holds line.mu.
 func (c *Channel) firstArrived() {
 	h := c.line.first
 	if h.kind == end && h.status == 0 {
@@ -168,7 +168,7 @@ func (c *Channel) broken(why reason, err error) error {
 	return l.cause
 }
 
-// set notes how far a direction is.
+// set sets the state of a direction.
 func (c *Channel) set(d *direction, to direction) {
 	c.line.mu.Lock()
 	*d = to

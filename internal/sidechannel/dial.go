@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	handshakeLimit = 10 * time.Second // if the context has none that is shorter
-	maxHead        = 8 << 10          // bytes of an answer's head
+	handshakeLimit = 10 * time.Second // if the context has no earlier deadline
+	maxHead        = 8 << 10          // bytes of the head of a response
 	maxRefusal     = 1 << 10          // bytes of a refusal's text
 )
 
@@ -29,12 +29,12 @@ const (
 type opening struct {
 	socket
 	name  string
-	idle  time.Duration // how long it may be
-	tell  time.Duration // how often the node wants to hear of a file
+	idle  time.Duration // maximum idle time
+	tell  time.Duration // interval of reports about a file
 	files bool
 }
 
-// dial connects to the node and asks for a channel. The connection is closed when the context ends meanwhile.
+// dial connects to the node and requests a channel. If the context ends before, it closes the connection.
 func (p *Pool) dial(ctx context.Context) (*opening, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
@@ -77,7 +77,7 @@ func (p *Pool) dialError(ctx context.Context, err error) error {
 	return fault.Wrap(fault.Unavailable, "no side channel to the node can be opened; try again", err)
 }
 
-// handshake asks for a channel.
+// handshake requests a channel.
 func (p *Pool) handshake(ctx context.Context, conn net.Conn) (*opening, error) {
 	if t, ok := conn.(*tls.Conn); ok {
 		if err := t.HandshakeContext(ctx); err != nil {
@@ -176,7 +176,7 @@ func readHead(s *socket, files bool) (head []byte, proved bool, err error) {
 	return head, proved, nil
 }
 
-// refusal is what an answer other than 101 says; its body is still to be read.
+// refusal returns the error for a response other than 101, whose body was not read yet.
 func refusal(head []byte, conn net.Conn) error {
 	answer, err := http.ReadResponse(bufio.NewReader(io.MultiReader(bytes.NewReader(head), conn)), nil)
 	if err != nil {

@@ -13,20 +13,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// leastHanded is from which length on a section's file is handed over, in bytes. To send less is cheaper than to open a
-// file for it.
+// leastHanded is the minimum length in bytes of a section whose file is passed. Sending fewer bytes is cheaper than
+// opening a file.
 const leastHanded = 256 << 10
 
-// progressInterval is how often a gateway reports its progress with a file, if a quarter of the node's time limit is
-// not shorter.
+// progressInterval is the interval in which a gateway reports its progress with a file. It is shorter if a quarter of
+// the node's time limit is.
 const progressInterval = time.Second
 
-// HandFiles allows for files to be handed to the peer, where that was agreed on. It is for transfers whose other
-// direction carries nothing.
+// HandFiles allows passing files to the peer, if both sides support that. Use it for transfers whose other direction is
+// empty.
 func (s *Sender) HandFiles() { s.files = s.c.line.files && !s.c.line.opener }
 
-// prove sends an answer, and with it a file to prove that files get to the gateway. After errors.ErrUnsupported nothing
-// was sent.
+// prove sends a response together with a file, so that the gateway can check that files arrive. After
+// errors.ErrUnsupported nothing was sent.
 func (l *line) prove(answer string) error {
 	f, err := os.Open(os.DevNull)
 	if err != nil {
@@ -72,8 +72,8 @@ func (s *Sender) sendFile(section *bulk.Section) error {
 	return nil
 }
 
-// handing notes that the peer is to send n bytes of a file; 0: none any more. It reports whether it may be: the peer's
-// direction has not begun.
+// handing sets the number of bytes of a file that the peer has to send; 0: none. It reports false if the peer's
+// direction has begun, because then files cannot be passed.
 func (c *Channel) handing(n int64) bool {
 	l := c.line
 	l.mu.Lock()
@@ -190,7 +190,7 @@ func (r *Receiver) runFile(w io.Writer) (n int64, err error) {
 	return n, r.reportFile(err)
 }
 
-// readFile reads some of the file. The node hears nothing before all is read: who is slow uses WriteTo.
+// readFile reads some of the file. The node gets a report only at the end, so slow callers should use WriteTo.
 func (r *Receiver) readFile(p []byte) (int, error) {
 	n, err := r.section.Read(p)
 	r.left -= int64(n)
@@ -243,7 +243,7 @@ type progress struct {
 
 func (r *Receiver) tellProgress() *progress {
 	p, every := &progress{}, r.c.line.tell
-	almost := r.section.Gone() + r.left - 1 // tell reports the end: bytes that were read may not be sent yet
+	almost := r.section.Gone() + r.left - 1 // without the last byte, because bytes that were read may not be sent yet
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.timer = time.AfterFunc(every, func() {

@@ -31,8 +31,8 @@ const (
 	closeShutdown   reason = "shutdown"
 )
 
-// owner is who keeps the lines: a Server or a Pool. It is called with the line's lock held, and calls no method of a
-// line while it holds its own.
+// owner keeps the lines: a Server or a Pool. Its methods are called with the line's lock held. It does not call methods
+// of a line while it holds its own lock.
 type owner interface {
 	settled(l *line) (keep bool) // a transfer has ended well
 	gone(l *line)                // the line is closed
@@ -40,9 +40,9 @@ type owner interface {
 
 // line is one connection between a gateway and a node, for many transfers.
 //
-// A goroutine (watch) reads the first header of each transfer, also while there is none: so it sees at once when the
-// peer goes away. All that follows the first header is read by the transfer's Receiver, while watch waits for the
-// transfer's end.
+// A goroutine (watch) reads the first header of each transfer. It waits for it also between transfers, so that it
+// notices at once when the peer disconnects. The Receiver of the transfer reads everything after the first header,
+// while watch waits for the end of the transfer.
 type line struct {
 	socket
 	limits *limits
@@ -51,28 +51,28 @@ type line struct {
 	idle   time.Duration
 	caller string // authenticated by the node; "" at the gateway
 	opener bool   // the gateway's end
-	files  bool   // the node hands files to the gateway
+	files  bool   // the node passes files to the gateway
 
 	head []byte // bytes received with the handshake; for the reader
 	buf  [headerSize]byte
 	file *os.File // received with the last header; for the reader
 
-	hindered func(error)   // files do not get to the gateway; nil at the node
-	tell     time.Duration // how often the gateway reports its progress with a file
+	hindered func(error)   // called if files do not arrive at the gateway; nil at the node
+	tell     time.Duration // interval of the gateway's reports about a file
 
-	resume chan struct{} // capacity 1: a transfer has ended, watch goes on
-	done   chan struct{} // closed with the line
+	resume chan struct{} // has a token when a transfer has ended, so that watch continues
+	done   chan struct{} // closed when the line is closed
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced at each change that a waiter may need
-	next     uint64        // the running transfer's number, or that of the next one
+	next     uint64        // number of the running or the next transfer
 	opening  bool          // the peer may not know of it yet
 	running  *Channel      // nil: idle
 	first    *header       // the peer's first header of transfer next
 	closed   bool
 	cause    error // why it was closed
 	timer    *time.Timer
-	deadline time.Time // of timer; zero: it means nothing
+	deadline time.Time // of timer; zero: none
 }
 
 func newLine(s socket, limits *limits, owner owner, name string, idle time.Duration) *line {
@@ -90,7 +90,7 @@ func newLine(s socket, limits *limits, owner owner, name string, idle time.Durat
 func (l *line) watch() {
 	for {
 		h, err := l.readHeader()
-		l.dropFile() // none comes with a first header
+		l.dropFile() // a first header has no file
 		if err == nil && h.kind == taken && !l.opener {
 			if !l.fileProgress(h) {
 				return
@@ -108,8 +108,7 @@ func (l *line) watch() {
 	}
 }
 
-// readHeader reads a header and not a byte more. It waits for the first byte as long as need be; the others are due
-// then.
+// readHeader reads exactly one header. It waits for the first byte without a limit; the other bytes are due then.
 func (l *line) readHeader() (h header, err error) {
 	n := copy(l.buf[:], l.head)
 	l.head = l.head[n:]
@@ -144,7 +143,7 @@ func (l *line) readHeader() (h header, err error) {
 	return h, err
 }
 
-// fileLost has the pool know of an error that it is to know of. It returns the error.
+// fileLost reports an error about a file to the pool, and returns it.
 func (l *line) fileLost(err error) error {
 	if errors.Is(err, bulk.ErrFileLost) && l.hindered != nil {
 		l.hindered(err)
@@ -160,7 +159,7 @@ func (l *line) dropFile() {
 	}
 }
 
-// limitRead sets the time for the peer to send the due bytes; 0: no limit.
+// limitRead sets the time limit for the due bytes of the peer; 0: no limit.
 func (l *line) limitRead(d time.Duration) {
 	var t time.Time
 	if d > 0 {
@@ -182,7 +181,7 @@ func (l *line) readFull(p []byte) error {
 	return unexpected(err)
 }
 
-// arrived takes the first header of a transfer. It reports whether the line is still open.
+// arrived processes the first header of a transfer. It reports whether the line is still open.
 func (l *line) arrived(h header, err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,13 +216,13 @@ func (l *line) arrived(h header, err error) bool {
 	return !l.closed
 }
 
-// notify wakes those who wait for a change. With l.mu held.
+// notify wakes the goroutines that wait for a change. The caller holds l.mu.
 func (l *line) notify() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// acquire begins the next transfer. With l.mu held, and the line idle.
+// acquire begins the next transfer on an idle line. The caller holds l.mu.
 func (l *line) acquire() *Channel {
 	c := &Channel{line: l, transfer: l.next}
 	c.sender.c, c.receiver.c = c, c
@@ -239,7 +238,7 @@ func (l *line) acquire() *Channel {
 	return c
 }
 
-// settle ends the running transfer, in which all went well. With l.mu held.
+// settle ends the running transfer after its success. The caller holds l.mu.
 func (l *line) settle() {
 	l.limits.metrics.transfers.WithLabelValues("ok").Inc()
 	l.limits.metrics.busy.Dec()
@@ -254,7 +253,7 @@ func (l *line) settle() {
 	}
 }
 
-// limit has the line closed after d, unless something else happens before. With l.mu held.
+// limit closes the line after d, unless that is cancelled before. The caller holds l.mu.
 func (l *line) limit(d time.Duration) {
 	l.deadline = time.Now().Add(d)
 	l.timer.Reset(d)
@@ -275,7 +274,7 @@ func (l *line) expire() {
 	}
 }
 
-// close closes the line for good. With l.mu held.
+// close closes the line. The caller holds l.mu.
 func (l *line) close(why reason, cause error) {
 	if l.closed {
 		return
@@ -303,7 +302,7 @@ func (l *line) close(why reason, cause error) {
 	_ = l.below.Close()
 }
 
-// shut closes the line from outside.
+// shut closes the line for a caller that does not hold l.mu.
 func (l *line) shut(why reason, cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,7 +2,7 @@ package sidechannel
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts what happens on channels, at either end of them; a Server and several Pools can share one.
+// Metrics counts channels and transfers of either end. A Server and several Pools can share one.
 type Metrics struct {
 	idle, busy           prometheus.Gauge
 	sentKernel, sentUser prometheus.Counter
@@ -16,7 +16,7 @@ type Metrics struct {
 	bytes     *prometheus.CounterVec
 }
 
-// NewMetrics makes the metrics of a process's channels.
+// NewMetrics creates the metrics.
 func NewMetrics() *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -47,7 +47,7 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Collectors lists the metrics for registration.
+// Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.channels, m.opened, m.closed, m.refused, m.transfers, m.bytes}
 }

@@ -15,23 +15,23 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// PoolOptions configures a Pool; zero values mean the defaults.
+// PoolOptions configure a Pool. Zero values mean the defaults.
 type PoolOptions struct {
 	// Dial connects to the node's port. The connection is a *net.TCPConn, a *net.UnixConn, a *bulk.Conn, or a *tls.Conn
 	// that has chosen http/1.1.
 	Dial    func(ctx context.Context) (net.Conn, error)
 	Host    string             // of the request; "" for "node"
-	Header  func() http.Header // the credentials of a control call, as they are now; may be nil
+	Header  func() http.Header // returns the current credentials of a control call; may be nil
 	Pump    *bulk.Pump
-	NoFiles bool          // the node is to hand over no files by a Unix socket, but their bytes
-	MaxIdle int           // channels that are kept for later
-	Idle    time.Duration // for how long, and no longer than half of what the node says
+	NoFiles bool          // over a Unix socket the node sends bytes and does not pass files
+	MaxIdle int           // maximum number of idle channels
+	Idle    time.Duration // maximum idle time, at most half of the node's
 	Stall   time.Duration // how long the node may take nothing, send nothing of what it announced, or not acknowledge
 	Metrics *Metrics
 	Log     *slog.Logger
 }
 
-// Pool is a gateway's end of the channels to one node. Safe for concurrent use.
+// Pool is a gateway's end of the channels to one node. It is safe for concurrent use.
 type Pool struct {
 	o      PoolOptions
 	limits limits
@@ -40,13 +40,13 @@ type Pool struct {
 	mu      sync.Mutex
 	closed  bool
 	retired bool
-	plain   time.Time // until then no files are asked for
+	plain   time.Time // no files are requested before this time
 	pause   time.Duration
 	lines   map[*line]bool
 	idle    []*line // the last used one last
 }
 
-// NewPool makes a Pool. It opens nothing yet.
+// NewPool creates a Pool without channels.
 func NewPool(o PoolOptions) *Pool {
 	if o.MaxIdle <= 0 {
 		o.MaxIdle = defaultMaxIdle
@@ -61,8 +61,8 @@ func NewPool(o PoolOptions) *Pool {
 	}
 }
 
-// Get gives a channel for one transfer: an idle one that is still open, or a new one. ctx is for opening it. The caller
-// announces its Name and Transfer to the node, and has to Release it.
+// Get returns a channel for one transfer: an idle one that is still open, or a new one, which is opened with ctx. The
+// caller has to send its Name and Transfer to the node, and to Release it.
 func (p *Pool) Get(ctx context.Context) (*Channel, error) {
 	for l := p.pop(); l != nil; l = p.pop() {
 		l.mu.Lock()
@@ -137,11 +137,11 @@ const (
 	maxPause   = 24 * time.Hour
 )
 
-// suspendFiles notes that the node's files do not arrive here.
+// suspendFiles is called when files of the node do not arrive here.
 func (p *Pool) suspendFiles(err error) {
 	p.mu.Lock()
 	now := time.Now()
-	again := !now.Before(p.plain) // not one of many at once
+	again := !now.Before(p.plain) // not one of several concurrent failures
 	if again {
 		p.pause = min(max(2*p.pause, firstPause), maxPause)
 		p.plain = now.Add(p.pause)
@@ -162,7 +162,7 @@ func (p *Pool) takesFiles() bool {
 
 var errPoolClosed = fault.New(fault.Unavailable, "this gateway ends")
 
-// Forget closes the idle channels after a node was lost: they may be dead without notice.
+// Forget closes the idle channels after a node was lost, because they may be dead without an error.
 func (p *Pool) Forget() { p.drop(closePeer, errors.New("the node was lost")) }
 
 // drop closes the idle channels.
@@ -204,7 +204,7 @@ func (p *Pool) Retire() (empty bool) {
 	return len(p.lines) == 0
 }
 
-// settled implements owner: it keeps a channel for later, if it has not enough of them.
+// settled implements owner: it keeps a channel, unless there are MaxIdle idle ones.
 func (p *Pool) settled(l *line) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,8 +225,8 @@ func (p *Pool) gone(l *line) {
 	}
 }
 
-// peek checks whether the peer of an idle line has closed it, or has sent unexpected bytes. It does not wait, and reads
-// nothing. Over TLS it cannot know; there the line's watch does that.
+// peek reports whether the peer of an idle line has closed it, or has sent unexpected bytes. It does not wait or read.
+// With TLS it cannot detect that; the line's watch does.
 func (l *line) peek() error {
 	if l.kernel == nil {
 		return nil

@@ -16,7 +16,7 @@ type Receiver struct {
 	c      *Channel
 	begun  bool
 	length int64 // or unknown
-	left   int64 // of the bytes that the last header has announced
+	left   int64 // remaining bytes of the last header
 	got    int64
 	err    error // of the next Read; io.EOF after the END
 	broke  error // of the channel or the peer
@@ -26,7 +26,7 @@ type Receiver struct {
 	section bulk.Section // of the file
 }
 
-// Length waits for the peer to begin, and returns how many bytes will come; -1 if unknown.
+// Length waits for the peer to begin, and returns the length of its direction; -1: unknown.
 func (r *Receiver) Length() (int64, error) {
 	if err := r.begin(); err != nil {
 		return 0, err
@@ -34,7 +34,7 @@ func (r *Receiver) Length() (int64, error) {
 	return r.length, nil
 }
 
-// Err is what the channel, or the peer, failed with: nil says that if WriteTo failed, it was for its writer.
+// Err returns the error of the channel or the peer. If WriteTo failed and Err is nil, the writer failed.
 func (r *Receiver) Err() error { return r.broke }
 
 // Read copies through user space.
@@ -48,8 +48,8 @@ func (r *Receiver) Read(p []byte) (int, error) {
 	return r.read(p)
 }
 
-// WriteTo hands the bytes to w: each run of them as a *bulk.Stream to its ReadFrom, so that the kernel moves them if it
-// can. If their length is unknown, w's Flush is called after each run.
+// WriteTo passes each run of bytes as a *bulk.Stream to ReadFrom of w, so that the kernel can move them. If the length
+// of the direction is unknown, it calls Flush of w after each run.
 func (r *Receiver) WriteTo(w io.Writer) (int64, error) {
 	var total int64
 	for {
@@ -72,7 +72,7 @@ func (r *Receiver) WriteTo(w io.Writer) (int64, error) {
 	}
 }
 
-// run hands the rest of a run to w.
+// run passes the rest of a run to w.
 func (r *Receiver) run(w io.Writer) (int64, error) {
 	if r.file != nil {
 		return r.runFile(w)
@@ -189,7 +189,7 @@ func (r *Receiver) begin() error {
 	return nil
 }
 
-// over returns the error that ended the direction, or nil at its end.
+// over returns the error that ended the direction; nil if it ended well.
 func (r *Receiver) over() error {
 	if r.err == io.EOF {
 		return nil
@@ -238,7 +238,7 @@ func (r *Receiver) next() error {
 // framed reports whether bytes come in DATA and FILE.
 func (r *Receiver) framed() bool { return r.length < 0 || r.c.line.files && r.c.line.opener }
 
-// room is how many more bytes may come.
+// room returns the maximum number of further bytes.
 func (r *Receiver) room() int64 {
 	if r.length >= 0 {
 		return r.length - r.got
@@ -260,7 +260,7 @@ func (r *Receiver) nextHeader() (header, error) {
 	return h, err
 }
 
-// usable keeps a receiver that was left over from reading another transfer's bytes.
+// usable returns an error if the transfer has ended, so that the receiver does not read another transfer's bytes.
 func (r *Receiver) usable() error {
 	if err := r.c.usable(); err != nil {
 		r.err, r.broke = err, err
@@ -269,7 +269,7 @@ func (r *Receiver) usable() error {
 	return nil
 }
 
-// end takes in the peer's END.
+// end processes the peer's END.
 func (r *Receiver) end(h *header) error {
 	if h.length != r.got || h.status == 0 && r.length >= 0 && r.got != r.length {
 		return r.wrong(fmt.Errorf("END after %d bytes says %d", r.got, h.length))
@@ -289,7 +289,7 @@ func (r *Receiver) end(h *header) error {
 	return r.err
 }
 
-// abandon makes sure that nothing more is read: the writer has failed.
+// abandon prevents further reads after the writer has failed.
 func (r *Receiver) abandon(err error) {
 	if r.err == nil {
 		r.err = err
@@ -305,7 +305,7 @@ func (r *Receiver) broken(err error) error {
 	return r.close(why, err)
 }
 
-// wrong closes the channel because the peer breaks the rules.
+// wrong closes the channel because the peer violates the protocol.
 func (r *Receiver) wrong(err error) error { return r.close(closeProtocol, err) }
 
 func (r *Receiver) close(why reason, err error) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// bufferSize is how many small writes are put together; also the buffer of copies through user space.
+// bufferSize is the size in bytes of the buffer for small writes and for copies through user space.
 const bufferSize = 32 << 10
 
 // buffers are a Server's or a Pool's buffers.
@@ -41,7 +41,7 @@ type Sender struct {
 	frame    int    // position of the open DATA's header in pending; -1: none
 }
 
-// Write sends p; small writes are put together until Flush, End, or a larger one.
+// Write sends p. Small writes are buffered until Flush, End, or a larger one.
 func (s *Sender) Write(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, s.err
@@ -58,7 +58,7 @@ func (s *Sender) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// writeLong sends what is pending, and p after it.
+// writeLong sends the pending bytes, and then p.
 func (s *Sender) writeLong(p []byte) (int, error) {
 	if err := s.flush(int64(len(p))); err != nil {
 		return 0, err
@@ -71,8 +71,8 @@ func (s *Sender) writeLong(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ReadFrom sends a *bulk.Section or a *bulk.Stream whole, by the kernel if the channel is not TLS, and all else through
-// user space.
+// ReadFrom sends all of r. Without TLS the kernel moves a *bulk.Section or a *bulk.Stream. Other readers are copied
+// through user space.
 func (s *Sender) ReadFrom(r io.Reader) (int64, error) {
 	l := s.c.line
 	var n int64
@@ -110,7 +110,7 @@ func (s *Sender) ReadFrom(r io.Reader) (int64, error) {
 	return sent, nil
 }
 
-// copy sends what r has through user space.
+// copy sends all of r through user space.
 func (s *Sender) copy(r io.Reader) (int64, error) {
 	buf := s.c.line.limits.buffers.get()
 	defer s.c.line.limits.buffers.put(buf)
@@ -120,7 +120,7 @@ func (s *Sender) copy(r io.Reader) (int64, error) {
 // framed reports whether bytes go in DATA and FILE.
 func (s *Sender) framed() bool { return s.length < 0 || s.c.line.files && !s.c.line.opener }
 
-// admit reports whether n more bytes may be sent. It puts the START before the first.
+// admit returns an error if n more bytes are not allowed. It adds the START before the first byte.
 func (s *Sender) admit(n int64) error {
 	if s.err != nil {
 		return s.err
@@ -141,7 +141,7 @@ func (s *Sender) admit(n int64) error {
 	return nil
 }
 
-// begin makes room for n more bytes, in a DATA where there has to be one.
+// begin makes room for n more bytes, in a DATA if the direction is framed.
 func (s *Sender) begin(n int64) error {
 	if err := s.admit(n); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (s *Sender) begin(n int64) error {
 	return nil
 }
 
-// closeFrame ends the open DATA: with what is pending, and the n bytes that the caller sends next.
+// closeFrame ends the open DATA with the pending bytes, and the n bytes that the caller sends next.
 func (s *Sender) closeFrame(n int64) {
 	if s.frame < 0 {
 		return
@@ -169,7 +169,7 @@ func (s *Sender) closeFrame(n int64) {
 	s.frame = -1
 }
 
-// flush sends what is pending, of which the open DATA goes on with n bytes that the caller sends next.
+// flush sends the pending bytes. The open DATA continues with n bytes that the caller sends next.
 func (s *Sender) flush(n int64) error {
 	s.closeFrame(n)
 	if len(s.pending) == 0 {
@@ -185,7 +185,7 @@ func (s *Sender) flush(n int64) error {
 	return nil
 }
 
-// Flush sends what is buffered.
+// Flush sends the buffered bytes.
 func (s *Sender) Flush() error {
 	if s.err != nil || s.buffer == nil {
 		return s.err
@@ -197,8 +197,8 @@ func (s *Sender) Flush() error {
 	return s.flush(0)
 }
 
-// End ends our direction. With nil it is complete. An error is reported to the peer, by closing the channel if there is
-// no other way; then the channel is not used again. End fails if fewer bytes were sent than announced.
+// End ends our direction, which is complete if err is nil. Otherwise it reports the error to the peer, if necessary by
+// closing the channel, which is then not reused. End fails if fewer bytes were sent than announced.
 func (s *Sender) End(status error) error {
 	if s.err != nil {
 		return s.err
@@ -263,7 +263,7 @@ func (s *Sender) broken(err error) error {
 	return s.err
 }
 
-// drop returns the buffer, if it is certainly unused.
+// drop returns the buffer for reuse, unless it may still be in use.
 func (s *Sender) drop() {
 	if s.buffer != nil && s.ended && s.err == nil {
 		s.c.line.limits.buffers.put(s.buffer)

@@ -21,18 +21,18 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Options configures a Server; zero values mean the defaults.
+// Options configure a Server. Zero values mean the defaults.
 type Options struct {
 	Pump    *bulk.Pump
 	Max     int           // channels at once; if there are several callers, each has at most three quarters of them
 	Idle    time.Duration // how long a channel may be unused
 	Stall   time.Duration // how long a peer may take nothing, send nothing of what it announced, or not acknowledge
-	Wait    time.Duration // how long a claim waits for the transfer before to be acknowledged
+	Wait    time.Duration // maximum time that a claim waits for the acknowledgement of the previous transfer
 	Metrics *Metrics
 	Log     *slog.Logger
 }
 
-// Server is a node's end of the channels. Safe for concurrent use.
+// Server is a node's end of the channels. It is safe for concurrent use.
 type Server struct {
 	limits limits
 	max    int
@@ -47,7 +47,7 @@ type Server struct {
 	lines map[[sha256.Size]byte]*line
 }
 
-// NewServer makes a Server.
+// NewServer creates a Server.
 func NewServer(o Options) *Server {
 	s := &Server{
 		limits: limits{
@@ -77,7 +77,7 @@ func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) 
 	refuse := func(status int, format string, args ...any) {
 		s.limits.metrics.opened.WithLabelValues("refused").Inc()
 		if r.ContentLength != 0 {
-			w.Header().Set("Connection", "close") // or net/http waits for the body before it answers
+			w.Header().Set("Connection", "close") // otherwise net/http waits for the body before it responds
 		}
 		http.Error(w, fmt.Sprintf(format, args...), status)
 	}
@@ -111,7 +111,7 @@ func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) 
 	}
 }
 
-// reserve takes a place for a channel of caller's.
+// reserve reserves a place for a channel of the caller.
 func (s *Server) reserve(caller string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *Server) reserve(caller string) error {
 	return nil
 }
 
-// leave gives a place back. With s.mu held.
+// leave returns a place. The caller holds s.mu.
 func (s *Server) leave(caller string) {
 	s.count--
 	if s.counts[caller]--; s.counts[caller] == 0 {
@@ -268,7 +268,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// settled implements owner: a channel stays.
+// settled implements owner: it keeps the channel.
 func (s *Server) settled(*line) bool { return true }
 
 // gone implements owner.

@@ -116,7 +116,7 @@ const (
 	defaultStall    = time.Minute
 )
 
-// limits are what both ends share.
+// limits are the settings of both ends.
 type limits struct {
 	pump    *bulk.Pump
 	idle    time.Duration
@@ -130,7 +130,7 @@ type limits struct {
 type socket struct {
 	net.Conn            // for Read and Write
 	kernel   *bulk.Conn // the same, if the kernel can move bytes; nil: through TLS
-	below    net.Conn   // what is closed: no TLS alert that could block
+	below    net.Conn   // the connection to close, without a TLS alert that could block
 }
 
 // newSocket prepares a connection: limits set, deadlines cleared.
@@ -155,13 +155,13 @@ func newSocket(c net.Conn, l *limits) (socket, error) {
 	return s, c.SetDeadline(time.Time{})
 }
 
-// userStep is how much is written at once where the time limit is set for each write.
+// userStep is the maximum size in bytes of a write with its own time limit.
 const userStep = 64 << 10
 
 // write writes all of p within the time limit, which is renewed with each step.
 func (s *socket) write(p []byte, stall time.Duration) error {
 	if s.kernel != nil {
-		_, err := s.kernel.Write(p) // keeps its own
+		_, err := s.kernel.Write(p) // it has its own time limits
 		return err
 	}
 	for len(p) > 0 {
