@@ -391,8 +391,8 @@ func TestKeepFilesAndQuarantines(t *testing.T) {
 	})
 }
 
-// Git was killed while it set the refs of an atomic push. The push is completed, unless it had not begun or somebody
-// has changed its refs since.
+// Git was killed while it set the refs of an atomic push. The push is completed, unless it had not begun or another
+// push has changed its refs since.
 func TestAtomicPush(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

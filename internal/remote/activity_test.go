@@ -128,7 +128,7 @@ func TestTotalsOfARequest(t *testing.T) {
 	}
 }
 
-// What a caller says of its request is for logs and headers, or it is not taken.
+// TestHostileRequestIDs sends request IDs that are not fit for logs and headers. They are ignored.
 func TestHostileRequestIDs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, options{})

@@ -21,7 +21,7 @@ func lsRefs() []byte {
 	return pktline.AppendFlush(pktline.AppendLine(b, "ref-prefix refs/heads/main"))
 }
 
-// What a small session costs over the control API, connection and all but the client's own.
+// BenchmarkLsRefs measures a small session over the control API, without the client's own connection.
 func BenchmarkLsRefs(b *testing.B) {
 	w := newWorld(b, options{})
 	w.repo("app.git", 100)

@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// fetch is a request for all that an object reaches, with haves that nobody has.
+// fetch is a request for all that an object reaches, with haves of unknown objects.
 func fetch(want git.ObjectID, haves int) []byte {
 	b := pktline.AppendDelim(pktline.AppendLine(nil, "command=fetch"))
 	b = pktline.AppendLine(pktline.AppendLine(b, "want "+want.String()), "ofs-delta")
@@ -61,8 +61,10 @@ type madeUpPack struct{ *madeUp }
 
 func (madeUpPack) Size() int64                                             { return -1 }
 func (p madeUpPack) Send(ctx context.Context, out packsource.Output) error { return p.send(ctx, out) }
-func (madeUpPack) Info() packsource.Info                                   { return packsource.Info{Result: packsource.Uncached} }
-func (madeUpPack) Close() error                                            { return nil }
+func (madeUpPack) Info() packsource.Info {
+	return packsource.Info{Result: packsource.Uncached}
+}
+func (madeUpPack) Close() error { return nil }
 
 var packet = pktline.AppendBand(nil, pktline.BandData, make([]byte, 60000))
 
@@ -111,7 +113,7 @@ func TestFaultsBeforeTheFirstByte(t *testing.T) {
 	}
 }
 
-// A fault in mid-pack is told to the client by the node; the gateway learns of it, too.
+// The node reports a fault in the middle of a pack to the client and to the gateway.
 func TestFaultAfterTheFirstByte(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, options{source: &madeUp{send: func(_ context.Context, out packsource.Output) error {
@@ -151,7 +153,7 @@ func TestRequestsOfAllLengths(t *testing.T) {
 		!strings.Contains(err.Error(), "longer than 3145728 bytes") {
 		t.Errorf("a request beyond the limit: %v", err)
 	}
-	// What is wrong with the client's own request is said as it is.
+	// A fault of the client's own request keeps its text.
 	repo, _ := git.ParseRepoPath("app")
 	broken := fault.New(fault.Invalid, "the client went away")
 	if _, err := w.remote.UploadPack(context.Background(), repo, version2,
@@ -197,7 +199,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Whoever goes away ends what was done for him.
+// A request that is cancelled ends the work for it.
 func TestCancelReachesTheSource(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

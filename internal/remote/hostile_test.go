@@ -82,8 +82,9 @@ func (c *hostileCall) claim() (*sidechannel.Channel, error) {
 }
 
 var (
-	partBulk = &internalv1.ResponsePart{Part: &internalv1.ResponsePart_DataPathRequest{DataPathRequest: &internalv1.DataPathRequest{}}}
-	partEnd  = &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: &internalv1.End{}}}
+	partBulk = &internalv1.ResponsePart{Part: &internalv1.ResponsePart_DataPathRequest{
+		DataPathRequest: &internalv1.DataPathRequest{}}}
+	partEnd = &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: &internalv1.End{}}}
 )
 
 func partData(text string) *internalv1.ResponsePart {
@@ -138,13 +139,13 @@ func startHostile(t *testing.T, h *hostile) *remote.Node {
 	return n
 }
 
-// Whatever a node answers that is no whole answer is an error of the right kind, in a time that has an end.
+// An incomplete response of a node is an error of the right kind within a limited time.
 func TestHostileNodes(t *testing.T) {
 	t.Parallel()
 	parts := func(answers ...*internalv1.ResponsePart) func(*hostileCall) error {
 		return func(c *hostileCall) error { return c.send(answers...) }
 	}
-	// onChannel sends text on a channel of a length, and then what goes on the call.
+	// onChannel sends text on a channel of a length, and then the given messages on the call.
 	onChannel := func(length int64, text string, end func(*sidechannel.Channel, *sidechannel.Sender),
 		answers ...*internalv1.ResponsePart) func(*hostileCall) error {
 		return func(c *hostileCall) error {
@@ -172,7 +173,8 @@ func TestHostileNodes(t *testing.T) {
 	none := func(*sidechannel.Channel, *sidechannel.Sender) {}
 	abort := func(c *sidechannel.Channel, _ *sidechannel.Sender) { c.Abort() }
 	denied := func(_ *sidechannel.Channel, s *sidechannel.Sender) { _ = s.End(fault.New(fault.Denied, "not you")) }
-	corrupt := &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: &internalv1.End{Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}}
+	corrupt := &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: &internalv1.End{
+		Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}}
 	for name, test := range map[string]struct {
 		serve func(*hostileCall) error
 		kind  fault.Kind
@@ -226,7 +228,7 @@ func TestHostileNodes(t *testing.T) {
 	}
 }
 
-// A node may take its time to make a pack; whoever does not want to wait goes.
+// A node may take long to make a pack. The client can cancel its request meanwhile.
 func TestSilenceAfterBulk(t *testing.T) {
 	t.Parallel()
 	claimed := make(chan struct{})
@@ -257,7 +259,7 @@ type slowBulk struct {
 
 func (s *slowBulk) StartBulk(bool) error { s.wait(); return nil }
 
-// A node does not wait for a road for ever, and the gateway says so.
+// A node waits for the data path for a limited time, and the gateway reports the timeout.
 func TestRoadThatIsNamedTooLate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, options{roadWait: 50 * time.Millisecond, source: &madeUp{send: endless}})

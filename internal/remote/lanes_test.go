@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// keeping is a source that keeps one pack, and notes for whom it opened others.
+// keeping is a source that keeps one pack, and records the callers of the other packs.
 type keeping struct {
 	madeUp
 	mu      sync.Mutex
@@ -36,7 +36,7 @@ func (k *keeping) Has(key packsource.Key) bool {
 	return k.kept == key
 }
 
-// TestLanesOverTheWire: a node learns whom a session counts for, and tells whether its pack has to be made.
+// TestLanesOverTheWire checks that a node receives the caller of a session and reports whether it has to make the pack.
 func TestLanesOverTheWire(t *testing.T) {
 	t.Parallel()
 	source := &keeping{madeUp: madeUp{send: func(_ context.Context, out packsource.Output) error {

@@ -65,7 +65,7 @@ func (noReply) StartBulk(bool) error { return nil }
 func (noReply) ReserveMemory(int64) error { return nil }
 func (noReply) Flush() error              { return nil }
 
-// Whoever goes away ends a call without reading its answer beside the one who does.
+// A client that disconnects ends a call without a second reader of its response.
 func TestLeavingReadsNothing(t *testing.T) {
 	t.Parallel()
 	n := &Node{Options: Options{Name: "one", Metrics: NewMetrics()}, kick: make(chan struct{}, 1)}

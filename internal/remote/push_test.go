@@ -107,7 +107,7 @@ func TestPushes(t *testing.T) {
 	}
 }
 
-// What became of each ref reaches the gateway, however many there are, and why the push failed.
+// The gateway receives the result of each ref, for any number of refs, and the reason of a failed push.
 func TestResultsOfPushes(t *testing.T) {
 	t.Parallel()
 	for name, o := range roads {
@@ -232,8 +232,8 @@ func TestRefusedPushIsNotRead(t *testing.T) {
 	}
 }
 
-// A push that breaks off, whoever is the cause, is an error for the client in a time that has an end, changes nothing
-// and leaves nothing.
+// A push that breaks off for any cause is an error for the client within a limited time. It changes nothing and leaves
+// nothing.
 func TestPushesThatBreakOff(t *testing.T) {
 	t.Parallel()
 	for name, o := range roads {

@@ -115,7 +115,8 @@ func (l *liar) ResolveRevisions(context.Context,
 func TestResolveNonsense(t *testing.T) {
 	t.Parallel()
 	found := func(oid, typ string) *packhorsev1.RevisionResult {
-		return &packhorsev1.RevisionResult{Result: &packhorsev1.RevisionResult_Found{Found: &packhorsev1.RevisionFound{Oid: oid, Type: typ}}}
+		return &packhorsev1.RevisionResult{Result: &packhorsev1.RevisionResult_Found{
+			Found: &packhorsev1.RevisionFound{Oid: oid, Type: typ}}}
 	}
 	const id = "0123456789012345678901234567890123456789"
 	for name, results := range map[string][]*packhorsev1.RevisionResult{
@@ -175,7 +176,7 @@ func (s *spender) Wait(context.Context,
 	return nil, err
 }
 
-// What git has used on a node for a look-up counts for the request here, whatever came of it.
+// Resources that git uses on a node for a look-up count for the request here, with any result.
 func TestUsageOfLookups(t *testing.T) {
 	t.Parallel()
 	used := inflight.Usage{Commands: 1, User: 2 * time.Millisecond, System: time.Millisecond, MaxRSS: 1 << 20,

@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
-// A side channel of an earlier transfer that the node does not know any more is told as such, so that the same node is
-// asked once more. Of a fresh one that is not known there is nothing to hope.
+// A node may have forgotten the side channel of an earlier transfer. The error has a kind of its own, and the same node
+// gets the request once more. There is no second request if a new side channel is unknown.
 func TestStaleChannel(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

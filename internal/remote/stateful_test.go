@@ -20,7 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// frontVariable is what makes of this binary the program that git runs in the place of ssh.
+// frontVariable is the environment variable that makes this binary the program that git runs instead of ssh.
 const frontVariable = "PACKHORSE_TEST_FRONT"
 
 // beSSH connects git to the front at an address: "ssh [-o OPTION] HOST COMMAND".
@@ -108,7 +108,7 @@ func (connReply) StartBulk(bool) error { return nil }
 func (connReply) ReserveMemory(int64) error { return nil }
 func (connReply) Flush() error              { return nil }
 
-// git runs git with the front in the place of ssh; dir is where, or "".
+// git runs git in dir, or in the current directory if dir is "", with the front instead of ssh.
 func (f *front) git(dir string, args ...string) (string, error) {
 	binary, err := os.Executable()
 	f.do(err)
@@ -166,7 +166,7 @@ func TestFetchWithState(t *testing.T) {
 	}
 }
 
-// Who goes away in the middle of a session with state ends it at the node.
+// A client that disconnects in the middle of a session with state ends it at the node.
 func TestStatefulClientGoesAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, options{})

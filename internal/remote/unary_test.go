@@ -72,7 +72,7 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// What a node answers in one message is looked at as closely as what it streams.
+// A response in one message is checked as closely as a stream.
 func TestHostileShort(t *testing.T) {
 	t.Parallel()
 	end := &internalv1.End{}
@@ -81,10 +81,11 @@ func TestHostileShort(t *testing.T) {
 		err    error
 		kind   fault.Kind
 	}{
-		"nothing":      {&internalv1.UnarySessionResponse{}, nil, fault.Internal},
-		"no end":       {&internalv1.UnarySessionResponse{Data: []byte("some")}, nil, fault.Internal},
-		"absurd size":  {&internalv1.UnarySessionResponse{Data: make([]byte, 2<<20), End: end}, nil, fault.Unavailable},
-		"fault inside": {&internalv1.UnarySessionResponse{End: &internalv1.End{Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}, nil, fault.Corrupt},
+		"nothing":     {&internalv1.UnarySessionResponse{}, nil, fault.Internal},
+		"no end":      {&internalv1.UnarySessionResponse{Data: []byte("some")}, nil, fault.Internal},
+		"absurd size": {&internalv1.UnarySessionResponse{Data: make([]byte, 2<<20), End: end}, nil, fault.Unavailable},
+		"fault inside": {&internalv1.UnarySessionResponse{End: &internalv1.End{
+			Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}, nil, fault.Corrupt},
 		"refusal": {nil, faultrpc.Error(fault.New(fault.Denied, "no"), &internalv1.Outcome{Command: "ls-refs"}),
 			fault.Denied},
 		"plain error": {nil, errors.New("no"), fault.Internal},

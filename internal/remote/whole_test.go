@@ -8,8 +8,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
-// A client that has its whole answer hangs up at once. That is no cancelled request, and the side channel is kept for
-// the next one.
+// A client that has its whole response disconnects at once. The request does not count as cancelled, and the side
+// channel is kept for the next request.
 func TestClientGoesWithItsAnswer(t *testing.T) {
 	t.Parallel()
 	for _, inBand := range []bool{false, true} {

@@ -70,17 +70,17 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// options say how a world differs from the usual one.
+// options are the settings of a world. The zero value is the usual world.
 type options struct {
 	unix        bool
 	inBand      bool
-	small, bulk int    // lanes of the node; 0: 1,000
-	onSmall     func() // called when its small lane has served something; may be nil
+	small, bulk int    // limits of the node's lanes, 1,000 if 0
+	onSmall     func() // called after each request of its small lane if not nil
 	trust       control.Trust
 	secret      func() string // of the gateway
 	roadWait    time.Duration
 	stall       time.Duration
-	source      packsource.Source // in the place of git and the cache
+	source      packsource.Source // instead of git and the cache
 	maxRequest  int64
 	identity    *identity // TLS between the two, with certificates of both
 }
@@ -356,12 +356,12 @@ func (w *world) clone(repo *gittest.Repo, path, version string, args ...string) 
 // eventually asks for a while whether a state that nothing announces has come.
 func eventually(is func() bool) bool { return gittest.Eventually(is) }
 
-// answer is a node.ResponseWriter that keeps what it is told.
+// answer is a node.ResponseWriter that records its calls.
 type answer struct {
 	bytes.Buffer
 	length  int64
 	bulk    int
-	cold    bool // as Bulk was told
+	cold    bool // the argument of Bulk
 	refusal error
 	broken  error                 // of writes
 	onWrite func(total int) error // called with each
