@@ -13,7 +13,7 @@ func TestHelp(t *testing.T) {
 		code int
 		want string // a part of the answer
 	}{
-		{"help", exitOK, "Available Commands:"},
+		{"help", exitOK, "Running servers:"},
 		{"help serve", exitOK, "Serve answers fetches"},
 		{"help config check", exitOK, "Check reads a configuration file"},
 		{"help nope", exitUsage, `packhorse has no command "nope"`},
