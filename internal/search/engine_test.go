@@ -216,7 +216,9 @@ func TestCatalogueOnFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	e = start(t, o)
-	eventually(t, "the disk is full", func() bool { return strings.Contains(e.Status(nil).Error, "cannot be used") })
+	eventually(t, "the status has an error", func() bool {
+		return strings.Contains(e.Status(nil).Error, "cannot be opened")
+	})
 	if after, err := os.ReadFile(catalogue); err != nil || !bytes.Equal(before, after) {
 		t.Errorf("the catalogue is %q, %v; it was %q", after, err, before)
 	}

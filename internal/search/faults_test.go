@@ -277,7 +277,7 @@ func TestDirectoryCannotBeUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := start(t, o)
-	eventually(t, "the status tells", func() bool { return strings.Contains(e.Status(nil).Error, "cannot be used") })
+	eventually(t, "the status tells", func() bool { return strings.Contains(e.Status(nil).Error, "cannot be opened") })
 	if _, err := ask(t, e, "needle"); err == nil {
 		t.Error("a search without an index succeeded")
 	}
