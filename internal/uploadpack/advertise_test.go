@@ -162,7 +162,7 @@ func TestAdvertisementAsGit(t *testing.T) {
 	}
 	check("a ref to nothing", g.Dir)
 
-	// Of a hidden HEAD git does not show the ID, but it does tell the target. We tell nothing.
+	// Git hides the ID of a hidden HEAD, but shows its target. We show neither.
 	g.Git("symbolic-ref", "HEAD", "refs/heads/main")
 	g.Git("config", "transfer.hideRefs", "HEAD")
 	if response, _ := advertisement(t, openRepo(t, g.Dir), olderSessions[0]); bytes.Contains(response.Bytes(),
@@ -233,7 +233,7 @@ func TestOneKeyForAllVersions(t *testing.T) {
 	}
 }
 
-// What is known of a shallow repository is shared by all who ask at the same time; the race detector looks on.
+// Concurrent requests share the boundary of a shallow repository. The race detector checks the access.
 func TestShallowAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)
@@ -303,7 +303,7 @@ func sameSet(a, b graph.Commits) bool {
 	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }
 
-// Who has no boundary, or one that is part of ours, takes ours as it is: it may be a million commits.
+// A client without a boundary, or with a part of ours, gets ours without a copy: it may have a million commits.
 func TestShallowIsNotCopied(t *testing.T) {
 	t.Parallel()
 	id := func(digit string) git.ObjectID { return git.MustParseObjectID(strings.Repeat(digit, 40)) }

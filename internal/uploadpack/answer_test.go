@@ -19,7 +19,7 @@ type recorder struct {
 	bytes.Buffer
 	length int64 // announced; -1: not
 	bulk   int
-	cold   bool // as Bulk was told last
+	cold   bool // the last argument of Bulk
 	held   int64
 }
 

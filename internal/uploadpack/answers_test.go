@@ -41,7 +41,7 @@ func newAnswersTest(t *testing.T) answersTest {
 	return answersTest{New(keySource{}, Options{Wants: WantsAny}), t}
 }
 
-// known tells whether the request would be answered from memory now.
+// known reports whether the request would be answered from memory now.
 func (a answersTest) known(r *repo.Repo, request []byte) bool {
 	a.t.Helper()
 	q, err := a.answers.lookUp(a.t.Context(), r, version2, pktline.NewReader(bytes.NewReader(request)))
@@ -145,7 +145,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// What an answer is made from changes: it is worked out anew.
+// An answer is computed again after a change of its sources.
 func TestAnswersChange(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(g *gittest.Repo, old string) (reopen bool){

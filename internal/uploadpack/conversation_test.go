@@ -27,7 +27,7 @@ func TestChecksAreBounded(t *testing.T) {
 		budget: budget,
 	}
 	unknown := git.MustParseObjectID(strings.Repeat("1", 40))
-	exact := 0 // for how many common commits it was looked at each time
+	exact := 0 // number of common commits with a check each time
 	for text := range strings.FieldsSeq(g.Git("rev-list", "--all")) {
 		for _, id := range []git.ObjectID{git.MustParseObjectID(text), unknown, unknown} {
 			if err := c.have(t.Context(), id); err != nil {
@@ -38,14 +38,14 @@ func TestChecksAreBounded(t *testing.T) {
 			exact++
 		}
 	}
-	// A check looks at a few commits for each of the haves. Past the budget there are as many as the haves double, four
+	// A check reads a few commits for each of the haves. Past the budget there are as many as the haves double, four
 	// or so.
 	if n, work := len(c.common), budget-c.budget; n < 900 || exact < 50 || work < budget || work > 2*budget ||
 		c.enough {
 		t.Errorf("%d common commits, %d of them looked at one by one, %d commits visited, enough %v", n, exact, work,
 			c.enough)
 	}
-	// It is told as soon as it is looked at again.
+	// The next check finds it.
 	c.reach = []git.ObjectID{c.common[0]}
 	c.checked /= 3
 	if enough, err := c.suffices(t.Context()); err != nil || !enough {

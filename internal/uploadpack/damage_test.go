@@ -119,7 +119,7 @@ func TestWantRefToNothing(t *testing.T) {
 	}
 }
 
-// A fetch that fails because of the shallow file is known as one, so that the client is told in the protocol.
+// A fetch that fails because of the shallow file is reported to the client in the protocol.
 func TestDamagedShallowFile(t *testing.T) {
 	t.Parallel()
 	g, main, _ := answersRepo(t, filepath.Join(t.TempDir(), "r.git"))

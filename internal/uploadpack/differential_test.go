@@ -140,9 +140,9 @@ var sectionOrder = []string{"acknowledgments", "shallow-info", "wanted-refs", "p
 func (s *testServer) cutsOff(q *testRequest) bool { return q.beyond || s.shallow && q.unlike }
 
 func (s *testServer) compareFetch(t *testing.T, q *testRequest, ours, theirs *answer, thorough bool) error {
-	// With deepen-since, deepen-not and deepen-relative, git forgets to tell where its own history ends; its clients
-	// then find theirs broken, or pack-objects dies. We tell, so that the answers differ, and look what the client
-	// makes of ours.
+	// With deepen-since, deepen-not and deepen-relative, git does not report the end of its own history. Its clients
+	// then have a broken history, or pack-objects dies. We report the end, so the answers differ, and we check the
+	// result in the client.
 	cutOff := s.cutsOff(q)
 	for _, section := range sectionOrder {
 		if a, b := slices.Contains(ours.sections, section), slices.Contains(theirs.sections, section); a != b {
@@ -196,9 +196,9 @@ func (s *testServer) comparePacks(t *testing.T, q *testRequest, ours, theirs *an
 			continue
 		}
 		equal = false
-		// The haves are reduced to the maximal ones. Git names all of them to pack-objects, which leaves out the trees
-		// of those named and of those at the edge, not of all; so either pack may hold some more of what the client
-		// has.
+		// The haves are reduced to the maximal ones. Git passes all of them to pack-objects, which leaves out the trees
+		// of these and of the commits at the edge, but not of all commits. Therefore either pack may have more objects
+		// that the client already has.
 		if !q.haves || !q.client.objects[id] {
 			return fmt.Errorf("our pack has %s (%v) and git's has not\nwe  %d objects\ngit %d objects", id,
 				our.ids[git.MustParseObjectID(id)], len(our.ids), len(their.ids))

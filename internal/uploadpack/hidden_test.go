@@ -30,7 +30,7 @@ func hiddenConfig(rnd *rand.Rand) string {
 	return b.String()
 }
 
-// Whatever is hidden, refs are listed and found as by git.
+// Refs are listed and found as by git with any hidden refs.
 func TestHiddenRefsAsGit(t *testing.T) {
 	t.Parallel()
 	const seed = 5
@@ -80,7 +80,7 @@ func TestHiddenRefsAsGit(t *testing.T) {
 	}
 }
 
-// What only hidden refs reach is not given away by any other road.
+// Objects that only hidden refs reach are not sent in any other way.
 func TestHiddenObjects(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)

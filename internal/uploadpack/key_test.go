@@ -26,7 +26,7 @@ func (a *asked) Open(_ context.Context, spec *packsource.Spec) (packsource.Pack,
 	return nil, fault.New(fault.Exhausted, "no packs here")
 }
 
-// specOf tells which pack a request asks for.
+// specOf returns the specification of the pack for a request.
 func specOf(t testing.TB, r *repo.Repo, args ...string) *packsource.Spec {
 	t.Helper()
 	source := &asked{}
@@ -172,7 +172,7 @@ func siblings(t *testing.T, s *testServer, rnd *rand.Rand, shallow bool) []*test
 	return clients
 }
 
-// share asks for the same on behalf of all clients; it tells how many packs were right for more than one.
+// share sends the same request for all clients. It returns the number of packs that fit more than one client.
 func (s *testServer) share(t *testing.T, server *Server, rnd *rand.Rand, clients []*testClient) (shared int) {
 	t.Helper()
 	want := pick(rnd, s.commits)
@@ -220,7 +220,7 @@ func (s *testServer) share(t *testing.T, server *Server, rnd *rand.Rand, clients
 }
 
 // TestHaveBehindBoundary has two clients with the same boundary, of which one has an ancestor of the boundary commit
-// too. That is no ancestor in its history, so it must not be dropped: the other client does not have it.
+// too. That is not an ancestor in its history, so it must not be dropped: the other client does not have it.
 func TestHaveBehindBoundary(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)

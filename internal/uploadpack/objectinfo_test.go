@@ -59,7 +59,7 @@ func TestObjectInfoOfDamage(t *testing.T) {
 	}
 }
 
-// Many objects that are missing have the directories looked at once: what comes between two of them is found by the
+// The directories are read once for many missing objects. An object that is added between two of them is found by the
 // next request.
 func TestObjectInfoLooksOnce(t *testing.T) {
 	t.Parallel()
@@ -84,7 +84,7 @@ func TestObjectInfoLooksOnce(t *testing.T) {
 	}
 }
 
-// Sizes are told only where every object may be fetched, and only so many at once.
+// Sizes are sent only if every object may be fetched, and only a limited number at once.
 func TestObjectInfoRefused(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// raw makes a request of lines; "." is a flush packet, "|" a delimiter, "/" a response-end. What begins with ":" goes
-// in as it is.
+// raw makes a request of lines; "." is a flush packet, "|" a delimiter, "/" a response-end. A line that begins with
+// ":" is used unchanged.
 func raw(lines ...string) []byte {
 	var b []byte
 	for _, line := range lines {
@@ -35,7 +35,7 @@ func raw(lines ...string) []byte {
 	return b
 }
 
-// What no client sends is taken, or refused, as git does, and answered with the same lines.
+// Requests that no client sends are accepted or refused as by git, with the same lines.
 func TestOddRequestsAsGit(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)

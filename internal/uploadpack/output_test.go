@@ -18,7 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// scripted is a Source whose packs do as they are told.
+// scripted is a Source whose packs follow a script.
 type scripted struct {
 	size int64 // -1: not known
 	info packsource.Info
@@ -146,7 +146,7 @@ func TestOutput(t *testing.T) {
 }
 
 // A client without side-band-64k gets the same pack in other packets, or bare. There a pack that is not whole ends with
-// no more than a cut connection: Serve's error is not one that the client was told.
+// no more than a cut connection: Serve's error is not one that the client received.
 func TestOutputWithoutSideband64k(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)
@@ -213,7 +213,7 @@ func TestReframingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// discard is a reply to nobody.
+// discard is a reply without a client.
 type discard struct{}
 
 func (discard) SetLength(int64)      {}
@@ -225,7 +225,7 @@ func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func second(_ int, err error) error { return err }
 
-// What is no packet of a pack, as in a file that somebody damaged, ends the answer. It never gets to the client.
+// A packet that does not belong to a pack, as in a damaged file, ends the answer. The client never receives it.
 func TestReframerRefuses(t *testing.T) {
 	t.Parallel()
 	good := pktline.AppendBand(nil, pktline.BandData, "PACK")

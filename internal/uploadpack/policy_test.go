@@ -24,7 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// gitDefaults is what git 2.39 does where nothing is said.
+// gitDefaults are the defaults of git 2.39.
 var gitDefaults = repo.Policy{KeepAlive: 5 * time.Second, Unborn: repo.UnbornAdvertise, ObjectInfo: true}
 
 // policyTest is a repository whose configuration changes.
@@ -84,7 +84,7 @@ func (p *policyTest) ask(version string, request []byte, args ...string) (out st
 	return o.String(), err != nil, e.String()
 }
 
-// capabilities takes an advertisement apart; what differs from process to process is left out.
+// capabilities returns the capabilities of an advertisement without values that differ between processes.
 func capabilities(t testing.TB, text string) (list []string) {
 	t.Helper()
 	for r := pktline.NewReader(strings.NewReader(text)); ; {
@@ -110,7 +110,7 @@ func capabilities(t testing.TB, text string) (list []string) {
 	return list
 }
 
-// advertised is what we say of ourselves.
+// advertised returns our capabilities.
 func advertised(t testing.TB, s *testServer, version protocol.Version) []string {
 	t.Helper()
 	response := newRecorder()
@@ -144,7 +144,7 @@ var (
 		"= 99999999999999999999"}
 )
 
-// Whatever stands in a configuration, the same is advertised as by git, and what git dies of is an error.
+// Any configuration has the same advertisement as with git. A configuration that ends git is an error.
 func TestCapabilitiesAsGit(t *testing.T) {
 	t.Parallel()
 	p := newPolicyTest(t)
@@ -265,7 +265,7 @@ func TestFilterRulesAsGit(t *testing.T) {
 	}
 }
 
-// What the configuration switches off is refused as by git, not only kept silent about.
+// Features that the configuration disables are refused as by git, in addition to not being advertised.
 func TestSwitchedOffAsGit(t *testing.T) {
 	t.Parallel()
 	p := newPolicyTest(t)
@@ -300,7 +300,7 @@ func TestSwitchedOffAsGit(t *testing.T) {
 	}
 }
 
-// An unborn HEAD is told of as the configuration says.
+// An unborn HEAD is advertised according to the configuration.
 func TestUnbornAsGit(t *testing.T) {
 	t.Parallel()
 	p := newPolicyTest(t)
@@ -349,7 +349,7 @@ func TestAnswersEndWithTheirPolicy(t *testing.T) {
 	}
 }
 
-// Whatever can be advertised stands in the page about it.
+// The page about capabilities lists all of them.
 func TestCapabilitiesAreDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/reference/protocol.md")

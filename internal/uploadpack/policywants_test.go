@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// What may be wanted in version 0 beside what is advertised is what the three keys say, as with git.
+// The three keys decide which unadvertised objects a client may want in version 0, as with git.
 func TestWantsOfVersion0AsGit(t *testing.T) {
 	t.Parallel()
 	p := newPolicyTest(t)
@@ -46,7 +46,7 @@ func TestWantsOfVersion0AsGit(t *testing.T) {
 	}
 }
 
-// What the server's own rule refuses is not advertised either.
+// Wants that the server's own rule refuses are not advertised either.
 func TestTipsAloneAreAdvertisedSo(t *testing.T) {
 	t.Parallel()
 	p := newPolicyTest(t)

@@ -13,7 +13,7 @@ import (
 type testRequest struct {
 	command string
 	args    []string
-	client  *testClient // who asks; nil for ls-refs
+	client  *testClient // nil for ls-refs
 	haves   bool
 	filter  bool
 	unlike  bool // a shallow server answers this better than git
@@ -95,7 +95,7 @@ func randomLsRefs(rnd *rand.Rand, s *testServer) *testRequest {
 // version2Only are arguments that the older versions do not have, with the percentage of requests that have them.
 var version2Only = map[string]int{"want-ref": 15, "sideband-all": 15, "wait-for-done": 5}
 
-// randomFetch asks for a pack on behalf of a client. More says how often the arguments of version 2 are among the
+// randomFetch asks for a pack on behalf of a client. More is how often the arguments of version 2 are among the
 // others.
 func randomFetch(rnd *rand.Rand, s *testServer, c *testClient, more map[string]int) *testRequest {
 	q := &testRequest{command: "fetch", client: c}

@@ -76,7 +76,7 @@ func uploadPack(dir, scratch string) error {
 	return err
 }
 
-// Real git talks with us over pipes: each waits for the other where the protocol says so, and for nothing else.
+// A real git client runs sessions over pipes. Each side waits for the other only where the protocol requires it.
 func TestSessionsWithState(t *testing.T) {
 	t.Parallel()
 	binary, err := os.Executable()

@@ -88,7 +88,7 @@ func TestWants(t *testing.T) {
 				t.Errorf("%s, wants = %s, with alternates %v: %v", test.name, s.rule, !s.alone, err)
 			}
 		}
-		// By itself it depends on whether the gateway tells callers from one another, in one server and one after the
+		// By itself it depends on whether the gateway distinguishes callers, in one server and one after the
 		// other.
 		auto := New(&asked{}, Options{Wants: WantsAuto})
 		for _, s := range []struct {
@@ -107,7 +107,7 @@ func TestWants(t *testing.T) {
 	}
 }
 
-// What may lie deeper than is searched is refused with the reason, and not as if it were not there.
+// A want that may lie deeper than the search is refused with the reason, not as a missing object.
 func TestWantsBeyondTheSearch(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)

@@ -240,8 +240,8 @@ func (s *testServer) oracle(t testing.TB, request []byte) (out []byte, failed bo
 	return s.oracleAs(t, version2, request)
 }
 
-// oracleAs asks the real upload-pack; failed means that it did not answer the request. What comes before the answer in
-// a session with state, the advertisement, is left away.
+// oracleAs asks the real upload-pack; failed means that it did not answer the request. It omits the advertisement of
+// a session with state.
 func (s *testServer) oracleAs(t testing.TB, session node.Session, request []byte) (out []byte, failed bool,
 	stderr string) {
 	t.Helper()
@@ -341,7 +341,7 @@ func newTestClients(t testing.TB, s *testServer, rnd *rand.Rand, stranger string
 	return clients
 }
 
-// diverge commits to the client what nobody else knows.
+// diverge makes commits that only the client has.
 func (c *testClient) diverge(rnd *rand.Rand) {
 	out, _ := c.Try("for-each-ref", "--format=%(objectname)")
 	tips := strings.Fields(out)
