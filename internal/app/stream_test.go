@@ -196,7 +196,7 @@ func TestAnswers(t *testing.T) {
 // reads the trailer from the worker does not write to the map that the client's header is made from.
 func TestTrailersBesideTheHeader(t *testing.T) {
 	t.Parallel()
-	w := serveRaw(t, say("HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: " +
+	w := serveRaw(t, say("HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: "+
 		"chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\n"+
 		"X-Accel-Redirect: /a\r\n\r\n"))
 	f := newFront(t, Options{Workers: one(w.address)})
