@@ -21,10 +21,10 @@ import (
 )
 
 // heapFloor is the size of an allocation that is never touched. It costs no memory. It makes the garbage collector wait
-// until there is as much garbage more: each collection empties the pools of buffers, too. The heap of a role has 20 to 40
-// MiB. Without a floor a storage node under load gave 3 to 5 % of its CPU time to collections. With a larger one a server
-// grows beyond 100 MB under 30 clients (docs/reference/benchmarks.md). A gateway before an application has many short
-// requests that leave about 10 KB of garbage each. It has a larger floor, for fewer collections.
+// until there is as much garbage more: each collection empties the pools of buffers, too. The heap of a role has 20 to
+// 40 MiB. Without a floor a storage node under load gave 3 to 5 % of its CPU time to collections. With a larger one a
+// server grows beyond 100 MB under 30 clients (docs/reference/benchmarks.md). A gateway before an application has many
+// short requests that leave about 10 KB of garbage each. It has a larger floor, for fewer collections.
 const (
 	heapFloor    = 16 << 20
 	appHeapFloor = 64 << 20
