@@ -26,8 +26,8 @@ func (*counted) Resolve(context.Context,
 	return connect.NewResponse(&packhorsev1.ResolveResponse{}), nil
 }
 
-// TestLookupsFindAWay checks that look-ups use HTTP/1.1, and HTTP/2 if that fails.
-func TestLookupsFindAWay(t *testing.T) {
+// TestLookupsChooseHTTPVersion checks that look-ups use HTTP/1.1, and HTTP/2 if that fails.
+func TestLookupsChooseHTTPVersion(t *testing.T) {
 	t.Parallel()
 	for name, http1 := range map[string]bool{"both": true, "HTTP/2 alone": false} {
 		t.Run(name, func(t *testing.T) {

@@ -56,9 +56,10 @@ func listening(t *testing.T) (file *os.File, address string) {
 	return file, l.Addr().String()
 }
 
-// TestRestartRefusesNobody: while servers with inherited sockets follow one another, clients fetch, push and ask, each
-// time on a new connection, and nothing fails. The next server starts while the one before it still ends.
-func TestRestartRefusesNobody(t *testing.T) {
+// TestRestartRefusesNoRequest replaces a server with inherited sockets again and again. Meanwhile clients fetch, push
+// and send small requests, each on a new connection, and nothing fails. The next server starts while the previous one
+// is still ending.
+func TestRestartRefusesNoRequest(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	root := filepath.Join(dir, "root")

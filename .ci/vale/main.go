@@ -17,10 +17,8 @@ import (
 
 func main() {
 	vale := flag.String("vale", "bin/tools/vale", "path of vale")
-	list := flag.String("pending", ".ci/vale/pending", "file that lists the pending paths")
-	tidy := flag.Bool("tidy", false, "remove stale lines from the pending list")
 	flag.Parse()
-	ok, err := run(*vale, *list, *tidy, flag.Args())
+	ok, err := run(*vale, flag.Args())
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "prose: %v\n", err)
 		os.Exit(2)
@@ -30,9 +28,8 @@ func main() {
 	}
 }
 
-// run checks the files below paths, or the whole tree without the pending files if there are no paths. It reports
-// whether everything is clean.
-func run(vale, list string, tidy bool, paths []string) (bool, error) {
+// run checks the files below paths, or the whole tree if there are no paths. It reports whether everything is clean.
+func run(vale string, paths []string) (bool, error) {
 	files, err := sourceFiles(paths)
 	if err != nil {
 		return false, err
@@ -41,26 +38,10 @@ func run(vale, list string, tidy bool, paths []string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	pending, err := readPending(list)
-	if err != nil {
-		return false, err
+	for _, f := range found {
+		fmt.Printf("%s:%d: %s\n", f.file, f.line, f.text)
 	}
-	if len(paths) > 0 {
-		printFindings(found)
-		for _, p := range pending.covering(files) {
-			fmt.Printf("%s covers these paths: delete the line %q once .ci/prose %s is clean\n", list, p, p)
-		}
-		return len(found) == 0, nil
-	}
-	unexpected, stale := pending.split(found)
-	printFindings(unexpected)
-	if tidy {
-		return len(unexpected) == 0, pending.write(list, stale)
-	}
-	for _, p := range stale {
-		fmt.Printf("%s: %q is clean or does not exist: delete the line (.ci/prose tidy does so)\n", list, p)
-	}
-	return len(unexpected) == 0 && len(stale) == 0, nil
+	return len(found) == 0, nil
 }
 
 // A finding is a violation of a rule.
@@ -68,12 +49,6 @@ type finding struct {
 	file string
 	line int
 	text string
-}
-
-func printFindings(found []finding) {
-	for _, f := range found {
-		fmt.Printf("%s:%d: %s\n", f.file, f.line, f.text)
-	}
 }
 
 // sourceFiles lists the files of the tree that are checked, or those that are or lie below one of paths.

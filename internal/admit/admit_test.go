@@ -24,7 +24,7 @@ func expectRunning(t *testing.T, l *Lane, want int64) {
 	}
 }
 
-func TestFullLaneRefusesAndSaysWhenToComeBack(t *testing.T) {
+func TestFullLaneRefusesWithRetryAfter(t *testing.T) {
 	l := NewLane("small", 1)
 	s := enter(t, l)
 	_, err := l.Enter("")
@@ -92,7 +92,7 @@ func (w *watcher) Served() { w.served++ }
 func (w *watcher) Ended()  { w.ended++ }
 
 // A request that turns out to be of another kind was not served by its first lane.
-func TestLaneTellsOfWhatItServes(t *testing.T) {
+func TestLaneReportsRequests(t *testing.T) {
 	small, bulk := NewLane("small", 2), NewLane("bulk", 1)
 	var told watcher
 	small.Watch(&told)

@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-func TestBudgetRefusesWhatDoesNotFit(t *testing.T) {
+func TestBudgetRefusesExcess(t *testing.T) {
 	t.Parallel()
 	b := NewBudget("requests", 10)
 	if err := b.Take("", 7); err != nil {

@@ -301,9 +301,9 @@ func TestHookRests(t *testing.T) {
 	}
 }
 
-// TestHookIsAskedOnce asks equal questions at the same time, which share a request. A caller that leaves does not end
+// TestHookIsCalledOnce asks equal questions at the same time, which share a request. A caller that leaves does not end
 // it.
-func TestHookIsAskedOnce(t *testing.T) {
+func TestHookIsCalledOnce(t *testing.T) {
 	t.Parallel()
 	asked, release := make(chan struct{}, 50), make(chan struct{})
 	w, app := newHookWorld(t, Options{}, HookOptions{}, func(w http.ResponseWriter, q question) {
@@ -436,9 +436,9 @@ func TestLockoutOfGuessesAtOnce(t *testing.T) {
 	}
 }
 
-// TestHookIsAskedByOneName: however a repository is spelled, the hook is asked about one, and about none whose name
+// TestHookReceivesOneName: however a repository is spelled, the hook is asked about one, and about none whose name
 // JSON cannot tell from others.
-func TestHookIsAskedByOneName(t *testing.T) {
+func TestHookReceivesOneName(t *testing.T) {
 	t.Parallel()
 	w, app := newHookWorld(t, Options{}, HookOptions{}, decides)
 	alice := Identity{Name: "alice", By: ByHook}

@@ -183,8 +183,9 @@ func TestRefusesAtOnce(t *testing.T) {
 	})
 }
 
-// TestWhoseShare checks that a caller gets a CallerLimit behind its own work, and not in a queue full of others.
-func TestWhoseShare(t *testing.T) {
+// TestCallerLimitOwnQueue checks that a caller gets a CallerLimit behind its own requests, and not in a queue full of
+// requests of others.
+func TestCallerLimitOwnQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const wait = 10 * time.Second
 		s := NewSlots(1, Limits{Queue: 3, Wait: wait}, Clock{})

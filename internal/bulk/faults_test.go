@@ -123,7 +123,7 @@ func TestTricklingPeerIsCutOff(t *testing.T) {
 }
 
 // Time between writes does not count as time of the peer.
-func TestTimeBetweenWritesIsNotThePeers(t *testing.T) {
+func TestTimeBetweenWritesIsNotCharged(t *testing.T) {
 	t.Parallel()
 	const stall = 2 * time.Second
 	server, client := connect(t, NewPump(PumpOptions{}), stall)

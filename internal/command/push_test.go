@@ -10,9 +10,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestAtomicPushIsWholeBeforeTheStart starts a server after one that was killed during an atomic push. The server
+// TestAtomicPushCompletedBeforeStart starts a server after one that was killed during an atomic push. The server
 // completes the push before it answers requests.
-func TestAtomicPushIsWholeBeforeTheStart(t *testing.T) {
+func TestAtomicPushCompletedBeforeStart(t *testing.T) {
 	t.Parallel()
 	root := socketDir(t)
 	repo := gittest.InitAt(t, filepath.Join(root, "app.git"))

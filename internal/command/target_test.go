@@ -84,7 +84,7 @@ func TestRootHasToExist(t *testing.T) {
 }
 
 // Commands find the state directory of a server that has --state by the root alone, also when it has ended.
-func TestStateIsNoted(t *testing.T) {
+func TestStateIsRecorded(t *testing.T) {
 	t.Parallel()
 	root, state := socketDir(t), socketDir(t)
 	startServeIn(t, state, "--root", root, "--state", state)

@@ -207,7 +207,7 @@ func TestShowIsAConfiguration(t *testing.T) {
 	}
 }
 
-func TestShowTellsWhatIsChosen(t *testing.T) {
+func TestShowPrintsEffectiveValues(t *testing.T) {
 	t.Parallel()
 	show := func(args ...string) string {
 		cfg, from, err := loadText(t, "", args...)

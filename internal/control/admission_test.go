@@ -39,7 +39,7 @@ func takeAll(t *testing.T, slots *balance.Slots) (release func()) {
 }
 
 // Heavy look-ups that wait for their slots hold no place that a small one needs.
-func TestHeavyLookupsWaitApart(t *testing.T) {
+func TestHeavyLookupsHaveTheirOwnQueue(t *testing.T) {
 	t.Parallel()
 	p := newPort(t)
 	p.create("app")

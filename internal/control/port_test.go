@@ -447,7 +447,7 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 }
 
 // A reader that takes nothing is given up even if each message is short.
-func TestShortMessagesToWhoTakesNothing(t *testing.T) {
+func TestShortMessagesToStalledReader(t *testing.T) {
 	t.Parallel()
 	s, address := realPort(t, "tcp", Options{Stall: 100 * time.Millisecond})
 	for path, flush := range map[string]bool{"/mute": false, "/flushed": true} { // the headers or the body may be blocked

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestWhoCalls(t *testing.T) {
+func TestCaller(t *testing.T) {
 	t.Parallel()
 	none := func() string { return "" }
 	secret := func() string { return "sesame" }

@@ -52,7 +52,7 @@ packhorse_requests_running{stage="working"} 0
 	}
 }
 
-func TestNobodysRequest(t *testing.T) {
+func TestRequestWithoutOwner(t *testing.T) {
 	t.Parallel()
 	r := From(context.Background())
 	r.SetStage(Sending)

@@ -35,7 +35,7 @@ func asGit(c *Commit) string {
 		c.Encoding, string(message), "\n"}, "\x00")
 }
 
-func TestOddCommitsAreGits(t *testing.T) {
+func TestOddCommitsAsGit(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
 	head := "tree " + treeOf(t, r).String() + "\n"

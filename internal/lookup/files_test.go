@@ -36,8 +36,8 @@ func files(l *Reader, r *repo.Repo, q FilesRequest) (list []string, contents map
 	return list, contents, err
 }
 
-// TestFilesAreGits compares all files of commits, and their differences, with git.
-func TestFilesAreGits(t *testing.T) {
+// TestFilesAsGit compares all files of commits, and their differences, with git.
+func TestFilesAsGit(t *testing.T) {
 	t.Parallel()
 	everyHome(t, func(t *testing.T, r *gittest.Repo) {
 		l, opened := New(Options{}), openRepo(t, r)

@@ -135,7 +135,7 @@ func (m *revisionMaker) next() string {
 	return text
 }
 
-func TestRevisionsAreGits(t *testing.T) {
+func TestRevisionsAsGit(t *testing.T) {
 	t.Parallel()
 	for seed, shape := range []gittest.Shape{
 		{Commits: 500, Merge: 0.3, Skew: true},

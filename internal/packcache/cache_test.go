@@ -112,7 +112,7 @@ func TestHerd(t *testing.T) {
 	}
 }
 
-func TestOpenErrorReachesAllAndIsNotKept(t *testing.T) {
+func TestOpenErrorReachesAllAndIsNotCached(t *testing.T) {
 	t.Parallel()
 	busy := fault.Retry(fault.Exhausted, time.Second, "too many packs at once")
 	release := make(chan struct{})

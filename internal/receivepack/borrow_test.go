@@ -18,7 +18,7 @@ import (
 type lent struct {
 	*world
 	lender *gittest.Repo
-	client *gittest.Repo // has all, as somebody has who knows what to ask for
+	client *gittest.Repo // has all objects, like an attacker who knows their IDs
 	long   string        // a file worth a delta
 }
 
@@ -101,7 +101,7 @@ func thin(base git.ObjectID, size int) string {
 	return string(sum.Sum(pack))
 }
 
-// Nobody makes the lender's objects the fork's by naming them.
+// A pusher cannot make the lender's objects the fork's by naming them.
 func TestBorrowedObjectsAreNotTaken(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"sha1", "sha256"} {
@@ -150,7 +150,7 @@ func TestBorrowedObjectsAreNotTaken(t *testing.T) {
 	}
 }
 
-// What the fork's own history has may be borrowed, whether the push goes on from it or not.
+// Objects in the fork's own history may be borrowed, whether the push continues it or not.
 func TestBorrowedHistoryIsTheForks(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, "sha1")

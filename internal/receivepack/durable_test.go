@@ -17,8 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// TestOnDiskBeforeTheReport reads from git's own trace how many files each of its programs synced, and when it ended,
-// and notes when we sync which directory and when the report goes out.
+// TestOnDiskBeforeTheReport reads from git's own trace how many files each of its programs synced, and when it ended.
+// It also records which directories we sync, and when the report is sent.
 func TestOnDiskBeforeTheReport(t *testing.T) {
 	t.Parallel()
 	trace := t.TempDir()
@@ -72,7 +72,8 @@ func TestOnDiskBeforeTheReport(t *testing.T) {
 	}
 }
 
-// Whatever a repository's configuration says, and wherever a ref leads: what is kept is in directories that are synced.
+// The directories of new objects and refs are synced, regardless of the repository's configuration and of symbolic
+// refs.
 func TestOnDiskWhereverItIs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})

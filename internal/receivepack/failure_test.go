@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// last is what Serve said of the last push.
+// last returns the results of the last call of Serve.
 func (w *world) last() (outcome node.Outcome, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -49,7 +49,7 @@ func hookDir(t *testing.T, name, script string) string {
 	return dir
 }
 
-// brokenGit is a git program that says what it is told to, instead of unpacking.
+// brokenGit is a git program that prints the given output instead of unpacking.
 func brokenGit(t *testing.T, setup string) string {
 	t.Helper()
 	real, err := exec.LookPath("git")
@@ -63,7 +63,7 @@ func brokenGit(t *testing.T, setup string) string {
 	return path
 }
 
-// A push of which a ref was not changed has failed, for a reason, and says of each ref what became of it.
+// A push that did not change one of its refs has failed with a reason, and reports the result for each ref.
 func TestFailedPushes(t *testing.T) {
 	t.Parallel()
 	const none = "0000000"
@@ -185,8 +185,8 @@ func badTimezone(c *gittest.Repo) string {
 		"hash-object", "-w", "-t", "commit", "--literally", "--stdin")
 }
 
-// The checks of pushed objects have the severities of the server, and over these those of the repository. A refusal
-// says how to relax it.
+// The checks of pushed objects have the severities of the server, overridden by those of the repository. A refusal
+// explains how to relax the check.
 func TestFsckSeverities(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -26,7 +26,7 @@ func TestForTerminal(t *testing.T) {
 	}
 }
 
-// What a hook writes to its two outputs comes in order, and in its colours.
+// A hook's two outputs reach the client in order, with their colours.
 func TestHooksSpeakInOrder(t *testing.T) {
 	t.Parallel()
 	var lines, want []string

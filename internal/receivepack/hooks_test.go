@@ -34,7 +34,7 @@ type decider func(ctx context.Context, p *Push) error
 
 func (d decider) Decide(ctx context.Context, p *Push) error { return d(ctx, p) }
 
-func TestHooksSeeAndSay(t *testing.T) {
+func TestHooksReadAndWrite(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
 	w := newWorld(t, Options{RepositoryHooks: IgnoreHooks, Hooks: hooks(t, map[string]string{
@@ -73,9 +73,8 @@ test -n "$GIT_QUARANTINE_PATH" && test -d "$GIT_QUARANTINE_PATH" && printf 'look
 	w.clean()
 }
 
-// Git reports that a ref is deleted which was not there, and asks no post-receive hook about it: nobody is told of what
-// did not happen.
-func TestNobodyIsToldOfWhatWasNotThere(t *testing.T) {
+// Git reports the deletion of a missing ref, and runs no post-receive hook for it. We do the same.
+func TestNoHookForMissingRefs(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
 	w := newWorld(t, Options{Hooks: hooks(t, map[string]string{"post-receive": "cat >>" + log})})
@@ -104,7 +103,7 @@ func TestNobodyIsToldOfWhatWasNotThere(t *testing.T) {
 	w.clean()
 }
 
-// Whatever goes wrong with one who is to decide: nothing is changed.
+// If a hook or webhook that decides about a push fails in any way, no ref is changed.
 func TestDecisionsFailClosed(t *testing.T) {
 	t.Parallel()
 	long := 10 * time.Minute
@@ -183,7 +182,7 @@ func TestScriptsWithoutServer(t *testing.T) {
 	}
 }
 
-// A hook may leave a process behind that keeps its output open: nobody waits for that.
+// The push does not wait for a process that a hook leaves behind with its output open.
 func TestHookLeavesAProcess(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("setsid"); err != nil {
@@ -208,7 +207,7 @@ while ! test -s ` + file + `; do sleep 0.01; done; echo fine`})})
 	w.clean()
 }
 
-// What the refs are changed to the post-receive hook learns, though the client does not wait for it.
+// The post-receive hook runs with the changed refs even if the client has disconnected.
 func TestHookAfterAClientThatLeft(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
@@ -227,7 +226,7 @@ func TestHookAfterAClientThatLeft(t *testing.T) {
 	}
 }
 
-// Who is told that a push was taken finds it in the repository that is there then.
+// A client that receives the report of a push finds the result in the repository that exists then.
 func TestRepositoryReplaced(t *testing.T) {
 	t.Parallel()
 	var w *world

@@ -53,7 +53,7 @@ func (w *world) post(request string) (string, error) {
 	return reply.String(), untold(err)
 }
 
-// untold is an error of Serve that the client was not told in the answer.
+// untold is an error of Serve that the response to the client did not contain.
 func untold(err error) error {
 	if _, told := errors.AsType[*node.ReportedError](err); told {
 		return nil
@@ -74,8 +74,8 @@ func (w *world) oracle(copied *gittest.Repo, request string) string {
 
 const reports = "report-status-v2 side-band-64k object-format=sha1"
 
-// Who pushes is not told where on the server's disk the repository is, however git cuts its text.
-func TestPathsAreNotTold(t *testing.T) {
+// The client never learns the repository's path on the server's disk, however git splits its text.
+func TestPathsAreHidden(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})
 	id := w.Commit("one")
@@ -112,7 +112,7 @@ func TestPathsAreNotTold(t *testing.T) {
 }
 
 // Nor where the repositories are that it borrows from, of which git complains when they are gone.
-func TestPathsOfLendersAreNotTold(t *testing.T) {
+func TestPathsOfLendersAreHidden(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	for _, lender := range []string{home + "/gone.git/objects", home + "/x/../gone.git/objects"} {
@@ -131,7 +131,8 @@ func TestPathsOfLendersAreNotTold(t *testing.T) {
 	}
 }
 
-// What git takes for one capability is one for us: else a push could be atomic for us, which git does by halves.
+// We split the list of capabilities where git does. Otherwise we could treat a push as atomic that git applies in
+// part.
 func TestCapabilitiesEndWhereGitsDo(t *testing.T) {
 	t.Parallel()
 	for list, atomic := range map[string]bool{
@@ -146,8 +147,8 @@ func TestCapabilitiesEndWhereGitsDo(t *testing.T) {
 	}
 }
 
-// What git says to requests of every kind, we say too, to the byte; and the refs are the same after it.
-func TestReportsAreGits(t *testing.T) {
+// For requests of every kind our response is the same as git's, byte for byte, and so are the refs after it.
+func TestReportsAsGit(t *testing.T) {
 	t.Parallel()
 	source := gittest.Init(t)
 	one := source.Commit("one")
@@ -242,7 +243,7 @@ func packOf(t *testing.T, r *gittest.Repo, tips ...git.ObjectID) string {
 	return string(out)
 }
 
-// merge is an answer with its report in one piece, and without what is said to people, in which are names of
+// merge returns a response with its report in one piece, and without messages for people, which contain names of
 // directories.
 func merge(t *testing.T, answer string) string {
 	t.Helper()
@@ -264,7 +265,7 @@ func merge(t *testing.T, answer string) string {
 	}
 }
 
-// What could be taken for something else in a report, a log or a hook is refused before git is asked.
+// A ref name that could be misread in a report, a log or a hook is refused before git runs.
 func TestRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{MaxCommands: 3, MaxOptions: 2})
@@ -320,8 +321,8 @@ func TestRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// entryOf is a packed object (gitformat-pack(5)): kind, a size that it claims, what comes before its data, and the
-// data.
+// entryOf returns a packed object (gitformat-pack(5)): its kind, the size that it claims, the bytes before its data,
+// and the data.
 func entryOf(kind byte, size uint64, before string, data []byte) []byte {
 	b := []byte{kind<<4 | byte(size&15)}
 	for size >>= 4; size > 0; size >>= 7 {

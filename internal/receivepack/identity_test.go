@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// Whatever a pusher is called, git takes the name, and a reflog keeps its fields.
+// Git accepts the name of every pusher, and the fields of a reflog stay intact.
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
@@ -54,7 +54,7 @@ func FuzzIdentity(f *testing.F) {
 	})
 }
 
-// The reflog says who pushed, over HTTP and SSH, and hooks see the same.
+// The reflog names the pusher, over HTTP and SSH, and hooks see the same name.
 func TestReflogNamesThePusher(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{Hooks: hooks(t, map[string]string{

@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// keeping is a git that leaves a .keep file with each pack that is pushed, as some versions after 2.55 do: it says who
-// made it.
+// keeping is a git that leaves a .keep file with each pushed pack, as some versions after 2.55 do. The file names its
+// creator.
 func keeping(t *testing.T) string {
 	t.Helper()
 	program, err := exec.LookPath("git")

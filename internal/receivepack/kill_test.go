@@ -95,7 +95,7 @@ func TestLocksOfTheKilled(t *testing.T) {
 				made = w.leave(u.New)
 			}
 		}
-		// Somebody else's: of a ref that the push does not change, and one that holds what it does not write.
+		// Foreign locks: one of a ref that the push does not change, and one whose content the push does not write.
 		for _, name := range []string{"refs/heads/other.lock", "refs/heads/third.lock"} {
 			foreign = filepath.Join(w.Dir, name)
 			_ = os.WriteFile(foreign, []byte("0123\n"), 0o644)
@@ -164,7 +164,7 @@ func TestForeignLock(t *testing.T) {
 	w.clean()
 }
 
-// A push that takes long, of another ref, keeps nobody from clearing away after one that died beside it.
+// A long push of another ref does not prevent the cleanup after a push that died beside it.
 func TestLocksBesideALongPush(t *testing.T) {
 	t.Parallel()
 	var w *world
@@ -256,7 +256,7 @@ func TestAtomicPushThatIsEnded(t *testing.T) {
 	w.clean()
 }
 
-// Who goes away in the middle of a push ends it, and nothing is left.
+// A client that disconnects in the middle of a push ends it, and nothing of the push remains.
 func TestClientGoesAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})

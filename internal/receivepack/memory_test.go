@@ -27,9 +27,9 @@ func longHead(id git.ObjectID, refs int) []byte {
 	return pktline.AppendFlush(b)
 }
 
-// What a request costs is what it is counted as, whatever is made of it until git runs: not only what is kept, but all
-// that is allocated, since what is garbage is there until somebody collects it.
-func TestHeadsCostWhatTheyAreCountedAs(t *testing.T) { // alone, as it looks at the whole heap
+// The memory charged for a request covers its real cost at every stage until git runs. The cost includes garbage,
+// which occupies memory until it is collected.
+func TestHeadsCostTheirCharge(t *testing.T) { // not parallel, as it measures the whole heap
 	w := newWorld(t, Options{})
 	id := w.Commit("x")
 	head := longHead(id, 100_000)

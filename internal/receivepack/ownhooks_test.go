@@ -29,8 +29,8 @@ func script(t *testing.T, path, text string) string {
 	return path
 }
 
-// A repository with hooks takes no pushes unless the administrator says what becomes of them, and whoever pushes learns
-// why.
+// A repository with hooks accepts no pushes until the administrator has decided how its hooks are handled. The client
+// learns the reason.
 func TestRepositoryHooksRefused(t *testing.T) {
 	t.Parallel()
 	elsewhere := t.TempDir()
@@ -233,7 +233,7 @@ func TestConfiguredHooksAreOff(t *testing.T) {
 	}
 }
 
-// A proc-receive hook decides itself what becomes of refs, and those who are told learn that.
+// A proc-receive hook decides about its refs itself, and its results reach hooks, webhooks and the client.
 func TestProcReceive(t *testing.T) {
 	t.Parallel()
 	w := own(t, nil, map[string]string{"proc-receive": `

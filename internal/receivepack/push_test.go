@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// What a user does with git push, one after the other, in both object formats.
+// A user's git push commands, one after the other, in both object formats.
 func TestPush(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"sha1", "sha256"} {

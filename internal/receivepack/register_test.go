@@ -16,21 +16,21 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// swap is a push that changes a ref from one value to another, or with read a look at the ref.
+// swap is a push that changes a ref from one value to another, or, if read is set, a read of the ref.
 type swap struct {
 	read     bool
 	old, new string
 }
 
-// outcome is what came of it: with lost, nobody was told.
+// outcome is the result of a swap. If lost is set, no client received it.
 type outcome struct {
 	ok, lost bool
 	value    string
 }
 
-// register is what a ref should be: whatever pushes, kills and reads come together, there is an order in which each
-// took place at one moment between its begin and its end. A push may be refused though its old value was right, as git
-// has a lock while another one is at it.
+// register is the specification of a ref. Pushes, kills and reads happen concurrently, and there must be an order in
+// which each took place at one moment between its begin and its end. A push may be refused although its old value was
+// right, since git holds a lock while another push runs.
 var register = porcupine.NondeterministicModel{
 	Init: func() []any { return []any{""} },
 	Step: func(state, input, output any) []any {
@@ -126,7 +126,7 @@ func TestRegister(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d pushes changed the ref, %d were killed", won, pushes, lost)
-	// What has not been decided within the time is no failure: the history is then too tangled for this machine.
+	// A check that does not finish within the time is not a failure: the history is too tangled for this machine.
 	result := porcupine.CheckOperationsTimeout(register.ToModel(), history, time.Minute)
 	if result == porcupine.Illegal {
 		for _, o := range history {
@@ -144,7 +144,7 @@ func or(s, otherwise string) string {
 	return s
 }
 
-// swap pushes, and tells what the client is told.
+// swap pushes and returns the result that the client sees.
 func (w *world) swap(request string) outcome {
 	got, err := w.post(request)
 	switch {

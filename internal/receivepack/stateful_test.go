@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// In a session with state the client goes on listening and does not end its stream: the report comes all the same, of
-// what git takes and of what it gives up in the middle of.
+// In a stateful session the client keeps its stream open and waits. It still receives the report, for pushes that git
+// accepts and for those that git aborts.
 func TestStreamThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})
@@ -39,7 +39,7 @@ func TestStreamThatDoesNotEnd(t *testing.T) {
 		if err := <-result; err != nil || !strings.Contains(reply.String(), test.says) {
 			t.Errorf("%s: %v, %q", test.name, err, reply.String())
 		}
-		in.Close() // as whoever serves the session does then
+		in.Close() // as the session does then
 	}
 	if got := w.refs(); got != "" {
 		t.Errorf("at the end the refs are %s", got)

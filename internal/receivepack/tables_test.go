@@ -66,7 +66,7 @@ func TestPushToReftables(t *testing.T) {
 	})
 }
 
-// A git that does not know reftables is not let near them; who pushes is told why.
+// A git that cannot read reftables never touches them, and the client learns the reason.
 func TestPushToReftablesOfALaterGit(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "git")

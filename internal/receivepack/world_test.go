@@ -41,12 +41,12 @@ type world struct {
 	url    string
 
 	mu   sync.Mutex
-	done []Update // as Changed was told
+	done []Update // arguments of Changed
 	errs []error  // of Serve
 
 	outcomes []node.Outcome // of Serve
 
-	begun             []*Push // as a Recorder was told
+	begun             []*Push // arguments of the Recorder
 	ended             [][]Update
 	refuse, refuseEnd error
 	recorder          func(end bool)
@@ -132,7 +132,7 @@ func (w *world) failed(err error) {
 	w.errs = append(w.errs, err)
 }
 
-// changed is what Changed was told, as text.
+// changed returns the arguments of Changed as text.
 func (w *world) changed() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

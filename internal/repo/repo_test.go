@@ -173,7 +173,7 @@ func TestCommitGraphCutOff(t *testing.T) {
 }
 
 // A directory that replaces a deleted one is another one, even with the same inode number.
-func TestIdentityOfADirectoryMadeAnew(t *testing.T) {
+func TestIdentityOfRecreatedDirectory(t *testing.T) {
 	t.Parallel()
 	for name, parent := range map[string]string{"temporary directory": t.TempDir(), "memory": "/dev/shm"} {
 		parent, err := os.MkdirTemp(parent, "identity")

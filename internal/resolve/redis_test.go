@@ -342,7 +342,7 @@ func TestRedisRestarts(t *testing.T) {
 	})
 }
 
-func TestRedisIsNotThere(t *testing.T) {
+func TestRedisIsDown(t *testing.T) {
 	t.Parallel()
 	node := newFakeNode("a")
 	gateway := gatewayOver(t, node, "unix://"+filepath.Join(t.TempDir(), "none"))

@@ -107,9 +107,9 @@ func (w *warmWorld) changed() {
 	w.node.RefsChanged(path)
 }
 
-// TestWarmUpIsWhatClientsAskFor lets real clients of many shapes come after each push. From the second push on every
+// TestWarmUpMatchesClients lets real clients of many shapes come after each push. From the second push on every
 // one of them has to find its pack: the cache makes none for a request.
-func TestWarmUpIsWhatClientsAskFor(t *testing.T) {
+func TestWarmUpMatchesClients(t *testing.T) {
 	t.Parallel()
 	w := newWarmWorld(t, uploadpack.Warmup{Packs: 100})
 	w.repo.Git("update-ref", "refs/heads/side", w.repo.Commit("side", w.repo.ID("main")).String())

@@ -92,8 +92,8 @@ func TestNothingIsLostBetweenGitAndIndex(t *testing.T) {
 	}
 }
 
-// TestPushDuringLook pushes when a repository's branches have been read, and the engine has not taken that in.
-func TestPushDuringLook(t *testing.T) {
+// TestPushDuringCheck pushes when a repository's branches have been read, and the engine has not taken that in.
+func TestPushDuringCheck(t *testing.T) {
 	t.Parallel()
 	s := newSource()
 	s.push("app", main, files{"f": "one"})
@@ -119,9 +119,9 @@ func TestPushDuringLook(t *testing.T) {
 	await(t, e, "three", has(1, last))
 }
 
-// TestReturnDuringLook creates a repository again after a check that did not find it, before the engine processes the
+// TestReturnDuringCheck creates a repository again after a check that did not find it, before the engine processes the
 // check.
-func TestReturnDuringLook(t *testing.T) {
+func TestReturnDuringCheck(t *testing.T) {
 	t.Parallel()
 	s := newSource()
 	s.push("app", main, files{"f": "one"})
@@ -291,7 +291,7 @@ func TestOnlyReadable(t *testing.T) {
 }
 
 // Access control may need slow requests to other processes. Other searches do not wait for them.
-func TestNobodyWaitsForPermissions(t *testing.T) {
+func TestNoWaitForPermissions(t *testing.T) {
 	t.Parallel()
 	s := newSource()
 	s.push("open", main, files{"f": "needle"})

@@ -86,7 +86,7 @@ func (h hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // A peer that does not read the answer blocks no other.
-func TestAnswerThatIsNotTaken(t *testing.T) {
+func TestUnreadResponse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "tcp", Options{Stall: time.Hour}, PoolOptions{})
 	near, far := net.Pipe()
@@ -126,7 +126,7 @@ func TestAnswerThatIsNotTaken(t *testing.T) {
 }
 
 // A gateway closes an idle channel after half of the node's limit, if that is sooner than its own limit.
-func TestTheNodeSaysHowLong(t *testing.T) {
+func TestIdleLimitOfNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "tcp", Options{Idle: 200 * time.Millisecond}, PoolOptions{Idle: time.Hour})
 	c, err := w.pool.Get(t.Context())

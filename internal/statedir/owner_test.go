@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestOwnIsNotMisled checks that root changes the owner of its own files, and not of files that replace them.
-func TestOwnIsNotMisled(t *testing.T) {
+// TestChownChecksIdentity checks that root changes the owner of its own files, and not of their replacements.
+func TestChownChecksIdentity(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")

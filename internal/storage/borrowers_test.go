@@ -95,7 +95,7 @@ func TestDeleteOfALender(t *testing.T) {
 	}
 }
 
-// TestSearchForBorrowersThatEndsEarly refuses a removal, though nobody was found to borrow.
+// TestSearchForBorrowersThatEndsEarly refuses a removal although the search found no borrower.
 func TestSearchForBorrowersThatEndsEarly(t *testing.T) {
 	t.Parallel()
 	r := newManager(t)
@@ -118,7 +118,7 @@ func TestSearchForBorrowersThatEndsEarly(t *testing.T) {
 	}
 }
 
-// TestBorrowerWithoutItsLender says what is wrong with a repository, and serves it as soon as that is mended.
+// TestBorrowerWithoutItsLender names the problem of a repository, and serves it as soon as the problem is fixed.
 func TestBorrowerWithoutItsLender(t *testing.T) {
 	t.Parallel()
 	r := newManager(t)

@@ -34,13 +34,13 @@ func (n *Node) HoldWalks() (release func()) {
 	}
 }
 
-// Walks is how many who wait wait for a slot.
+// Walks returns the number of callers in the queue for a slot.
 func (n *Node) Walks() int { return n.walks.Queued() }
 
 // Sweep empties the trash of a private directory.
 func (n *Node) Sweep(own string) error { return n.trash.empty(own) }
 
-// Hang is a look at a watched repository that lasts until the result is called.
+// Hang makes a check of a watched repository last until the result is called.
 func (n *Node) Hang(path git.RepoPath) (end func()) {
 	n.hub.mu.Lock()
 	w := n.hub.repos[path]
@@ -62,5 +62,5 @@ func (n *Node) Rounds(number int, fn func(i int)) {
 	n.hub.forEach(n.hub.ctx, all, func(w *watchedRepo) { fn(at[w]) })
 }
 
-// LimitBorrowers bounds the directory entries that a search for borrowers looks at.
+// LimitBorrowers bounds the number of directory entries that a search for borrowers reads.
 func (n *Node) LimitBorrowers(entries int) { n.borrowerEntries = entries }

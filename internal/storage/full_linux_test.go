@@ -44,7 +44,7 @@ func fullDisk(t *testing.T) (dir string, fill func() (empty func())) {
 	}
 }
 
-// Maintenance that finds the disk full says so, and nothing is lost.
+// Maintenance reports a full disk, and nothing is lost.
 func TestMaintainOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	dir, fill := fullDisk(t)
@@ -78,7 +78,7 @@ func TestMaintainOnAFullDisk(t *testing.T) {
 	}
 }
 
-// Whoever makes a repository on a full disk is told so, and nothing of it is left.
+// Creating a repository on a full disk fails with an error that names the cause, and leaves nothing behind.
 func TestCreateOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	dir, fill := fullDisk(t)

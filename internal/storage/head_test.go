@@ -105,7 +105,7 @@ func (r *root) branch(path string, reply node.ResponseWriter, id git.ObjectID, r
 	return err
 }
 
-// TestFirstPushSetsHead looks at HEAD as soon as the report is about to be written.
+// TestFirstPushSetsHead reads HEAD just before the report is written.
 func TestFirstPushSetsHead(t *testing.T) {
 	t.Parallel()
 	r := newAdopting(t, nil)

@@ -75,7 +75,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// What is wrong leaves nothing behind.
+// A failed import leaves nothing behind.
 func TestImportRefuses(t *testing.T) {
 	t.Parallel()
 	r := newImporter(t)

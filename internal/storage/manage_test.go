@@ -146,7 +146,7 @@ func TestCreateAtTheSameTime(t *testing.T) {
 	}
 }
 
-// What is in the node's private directories is not there for anybody.
+// No client can see the content of the node's private directories.
 func TestOwnDirectoryIsHidden(t *testing.T) {
 	t.Parallel()
 	r := newManager(t)
@@ -263,7 +263,7 @@ func TestDelete(t *testing.T) {
 	r.serves("work", work.ID("main"))
 }
 
-// What was left by a node that ended early goes when the next one starts. No link is followed.
+// A node removes at its start the trash of a node that ended early. It follows no link.
 func TestTrashIsEmptiedAtTheStart(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()

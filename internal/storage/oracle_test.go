@@ -52,8 +52,8 @@ func uploadPack(t *testing.T, program, path, version string, request []byte, fla
 	return string(out), err
 }
 
-// advertisedRefs is what an advertisement of version 0 tells about refs and shallow commits: the lines, and HEAD's
-// target.
+// advertisedRefs returns the refs and shallow commits of an advertisement of version 0: its lines, and the target of
+// HEAD.
 func advertisedRefs(t *testing.T, advertisement string) string {
 	t.Helper()
 	var refs strings.Builder
@@ -79,7 +79,7 @@ func advertisedRefs(t *testing.T, advertisement string) string {
 	}
 }
 
-// advertisesAsGit compares what the first answer in version 0 tells about refs.
+// advertisesAsGit compares the refs in our first response of version 0 with git's.
 func (r *root) advertisesAsGit(program, path string, name git.RepoPath) {
 	r.t.Helper()
 	var ours answer

@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// Where another file system is mounted, its trash is swept at the start too. What the list should not hold is left
-// alone.
+// The trash on another mounted file system is emptied at the start too. Files that do not belong in the list of trash
+// directories stay.
 func TestTrashElsewhereIsEmptiedAtTheStart(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
@@ -96,8 +96,8 @@ func TestDeleteBesideTheSweep(t *testing.T) {
 	}
 }
 
-// A repository that is made or deleted, but not known to be so on disk, is an error that says so; watches are told all
-// the same.
+// If it is not certain that the creation or removal of a repository is on disk, the call returns an error that names
+// this. Watches still receive the event.
 func TestChangesThatAreNotOnDisk(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{Runner: newRunner(t), CheckInterval: time.Hour})

@@ -8,8 +8,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Repositories that only patient ones watch are looked at a bounded number of times in a round, and each in its turn;
-// others always.
+// Repositories that only patient watches cover are checked in turn, a bounded number of them in each round. Others are
+// always checked.
 func TestPatientWatch(t *testing.T) {
 	t.Parallel()
 	h := newHub(&Node{metrics: NewMetrics()}, Options{CheckInterval: time.Hour})

@@ -17,7 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// newPushed makes a root that takes pushes; what is watched is looked at once in an hour.
+// newPushed makes a root that accepts pushes and checks watched repositories once an hour.
 func newPushed(t *testing.T) *root {
 	t.Helper()
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{

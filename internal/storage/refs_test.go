@@ -21,7 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 )
 
-// names are what is asked for in TestResolveAsGit: ordinary, short, strange and hostile ones.
+// names are the names that TestResolveAsGit resolves: ordinary, short, strange and hostile ones.
 var names = []string{
 	"main", "HEAD", "@", "refs/heads/main", "heads/main", "tags/v1", "v1", "v1.0", "both", "refs/both",
 	"remotes/origin/main", "origin/main", "origin",
@@ -293,8 +293,8 @@ func TestGlob(t *testing.T) {
 	})
 }
 
-// A name is looked at byte by byte, once. With patterns and names like these a matcher that goes back is busy for
-// minutes.
+// A name is matched byte by byte, in one pass. A matcher that backtracks needs minutes for patterns and names like
+// these.
 func TestGlobsThatGoBack(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat(strings.Repeat("a", 250)+"/", 16)

@@ -33,7 +33,8 @@ func newerGit(t *testing.T) string {
 	return program
 }
 
-// newTables makes a root whose reftables are read by a git program, and tells how many of its commands were begun.
+// newTables makes a root whose reftables are read by a git program, and returns a counter of the commands that
+// started.
 func newTables(t *testing.T, program string) (r *root, commands func(subcommand string) int) {
 	t.Helper()
 	metrics := process.NewMetrics()
@@ -124,7 +125,7 @@ func TestReftable(t *testing.T) {
 			if hidden := r.hiddenRefs(program, "app.git"); !slices.Equal(hidden, []string{"HEAD", "refs/tags/v2"}) {
 				t.Errorf("hidden: %q", hidden)
 			}
-			run("config", "--unset", "uploadpack.hideRefs") // in version 0 git tells where a hidden HEAD leads; we do not
+			run("config", "--unset", "uploadpack.hideRefs") // version 0 of git reveals the target of a hidden HEAD
 			check("app.git")
 			before := commands("upload-pack")
 			check("app.git")
@@ -179,8 +180,8 @@ func TestReftableComesAndGoes(t *testing.T) {
 	r.refuses("app", fault.NotFound, "")
 }
 
-// TestManyReftableRequests has many ask at once while refs change: what was there when a request began is in its
-// answer.
+// TestManyReftableRequests sends many requests while refs change: each response contains the refs that existed when
+// its request began.
 func TestManyReftableRequests(t *testing.T) {
 	t.Parallel()
 	program := newerGit(t)
@@ -207,7 +208,7 @@ func TestManyReftableRequests(t *testing.T) {
 	}
 }
 
-// fakeGit writes a program in git's place that says which version it is, and runs a script for upload-pack.
+// fakeGit writes a program instead of git that prints the given version, and runs a script for upload-pack.
 func fakeGit(t *testing.T, version, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "git")
@@ -218,7 +219,7 @@ func fakeGit(t *testing.T, version, script string) string {
 	return path
 }
 
-// TestReftableWithoutHelp says what is wrong where git cannot read reftables.
+// TestReftableWithoutHelp names the problem when git cannot read reftables.
 func TestReftableWithoutHelp(t *testing.T) {
 	t.Parallel()
 	long := "for i in 1 2 3; do printf '%065520d' 0 | sed 's/^..../fff0/'; done\n"

@@ -81,8 +81,8 @@ func TestResolveRevisions(t *testing.T) {
 	}
 }
 
-// Who may read a fork learns nothing of what is in the repository that it borrows from and not in its own history: not
-// that there is an object, not the rest of an abbreviated ID, not what a commit is made of.
+// A reader of a fork learns nothing of objects that are in the lender only, and not in the fork's own history. The
+// existence of an object, the rest of an abbreviated ID and the content of a commit stay hidden.
 func TestResolveRevisionsOfAFork(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{})

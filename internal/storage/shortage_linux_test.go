@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// TestWithoutDescriptors: a repository that cannot be looked at for want of file descriptors is not one that is not
-// there. In a process of its own: the limit holds for all that a process does.
+// TestWithoutDescriptors: a repository that cannot be opened for want of file descriptors is not reported as missing.
+// The test runs in a process of its own, since the limit applies to the whole process.
 func TestWithoutDescriptors(t *testing.T) {
 	const inside = "PACKHORSE_TEST_WITHOUT_DESCRIPTORS"
 	if os.Getenv(inside) == "" {

@@ -39,7 +39,7 @@ func (s *specs) Open(_ context.Context, spec *packsource.Spec) (packsource.Pack,
 	return nil, errNoPack
 }
 
-// answer is a node.ResponseWriter that keeps what is written.
+// answer is a node.ResponseWriter that keeps the response.
 type answer struct{ bytes.Buffer }
 
 func (*answer) SetLength(int64)      {}
@@ -99,7 +99,7 @@ func (r *root) refs(path string) (string, error) {
 	return out.String(), err
 }
 
-// key asks for a pack of main and tells the key that it would have.
+// key requests a pack of main and returns its key.
 func (r *root) key(path string, want git.ObjectID) packsource.Key {
 	r.t.Helper()
 	repo, err := git.ParseRepoPath(path)
@@ -280,7 +280,7 @@ func TestSymbolicLinks(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeServedSaysWhy(t *testing.T) {
+func TestUnservableRequestsNameTheReason(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{})
 	outside := gittest.Init(t)

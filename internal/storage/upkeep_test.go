@@ -103,7 +103,7 @@ func TestUpkeep(t *testing.T) {
 	r.serves("app", repo.ID("main"))
 }
 
-// A repository that cannot be maintained is left alone for a while, and one that is gone is no trouble.
+// A repository whose maintenance fails is left alone for a while. A removed repository is not an error.
 func TestUpkeepPauses(t *testing.T) {
 	t.Parallel()
 	r, m := newUpkept(t, storage.Upkeep{Packs: 1, Loose: 1, Quiet: time.Millisecond})

@@ -15,8 +15,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// TestVersions: a version rises with every change, and never without one while the repository is open; it is the same
-// by each path; it never goes back when handles are evicted.
+// TestVersions: a version rises with every change, and only then while the repository is open. It is the same under
+// each path. It never decreases when handles are evicted.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	const epoch = 7
@@ -46,7 +46,7 @@ func TestVersions(t *testing.T) {
 		case 0:
 			repo.Git("update-ref", fmt.Sprintf("refs/heads/%d", i), id)
 		case 1:
-			repo.Git("config", "x.y", fmt.Sprint(i)) // opened anew
+			repo.Git("config", "x.y", fmt.Sprint(i)) // reopened
 			repo.Git("update-ref", fmt.Sprintf("refs/heads/%d", i), id)
 		default:
 			for j := range 4 { // evicted
@@ -66,7 +66,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// Many look at a repository while it changes: whoever sees a higher generation sees a later state.
+// Many callers read a repository while it changes: a higher generation means a later state.
 func TestVersionsUnderConcurrency(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{MaxOpen: 2})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// TestWait waits for what comes later: by the node's own changes and by those of others, until it is there, gone, or
-// time is over.
+// TestWait waits for later changes, by the node itself and by other processes, until the awaited state is there, the
+// repository is gone, or the time has ended.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{CheckInterval: 5 * time.Millisecond})
@@ -60,7 +61,7 @@ func TestWait(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := r.Wait(t.Context(), path,
-		node.WaitCondition{ID: git.MustParseObjectID("0000000000000000000000000000000000000000000000000000000000000001")}); !fault.Is(err, fault.Invalid) {
+		node.WaitCondition{ID: git.MustParseObjectID(strings.Repeat("0", 63) + "1")}); !fault.Is(err, fault.Invalid) {
 		t.Error("an ID of another format: ", err)
 	}
 	if _, err := r.Wait(t.Context(), r.path("none"), node.WaitCondition{ID: next}); !fault.Is(err, fault.NotFound) {
@@ -72,9 +73,9 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWalksOfThoseWhoWait: few of those who wait walk through history at a time; what needs no walk is answered at
+// TestWalksOfWaiters: few of those who wait walk through history at a time; what needs no walk is answered at
 // once.
-func TestWalksOfThoseWhoWait(t *testing.T) {
+func TestWalksOfWaiters(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{})
 	repo := r.repo("app.git", "x")

@@ -20,7 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// often is how often the tests have repositories looked at.
+// often is the interval at which the tests have repositories checked.
 const often = 5 * time.Millisecond
 
 // watch is one Watch whose events the test takes one after the other.
@@ -88,7 +88,7 @@ func (w *watch) want(ids map[git.ObjectID]string, changes ...string) storage.Eve
 	return e
 }
 
-func TestWatchSeesWhatOthersDo(t *testing.T) {
+func TestWatchSeesForeignChanges(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{CheckInterval: often})
 	repo := r.repo("app.git", "a")
@@ -225,7 +225,7 @@ func TestWatchResumes(t *testing.T) {
 	t.Error("150 changes are all kept")
 }
 
-// A node that starts anew knows nothing of before.
+// A restarted node knows nothing of earlier changes.
 func TestWatchAfterARestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -248,7 +248,7 @@ func TestWatchAfterARestart(t *testing.T) {
 	w.end()
 }
 
-// Who does not read gets a reset, not all that happened.
+// A slow reader gets a reset, not every change.
 func TestSlowWatch(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{CheckInterval: often})
@@ -329,15 +329,15 @@ func TestWatchLimits(t *testing.T) {
 	two.next()
 	refused(fault.Exhausted, from("a"))
 	one.end()
-	three := r.watch(from("d", "b")...) // who has gone leaves room
+	three := r.watch(from("d", "b")...) // ended watches leave room
 	three.next()
 	three.next()
 	two.end()
 	three.end()
 }
 
-// Repositories are looked at once for all who watch them, and watched ones are not closed to make room for others.
-func TestWatchesShareLooks(t *testing.T) {
+// A repository is checked once for all its watches, and watched repositories are not closed to make room for others.
+func TestWatchesShareChecks(t *testing.T) {
 	t.Parallel()
 	metrics, loads := storage.NewMetrics(), refs.NewMetrics()
 	registry := prometheus.NewPedanticRegistry()
@@ -418,7 +418,7 @@ func TestWatchOfDamagedRefs(t *testing.T) {
 		t.Errorf("after it is mended: %+v", e)
 	}
 	replace([]byte("junk"))
-	time.Sleep(10 * often) // it is looked at meanwhile, or it is not: nothing comes of it
+	time.Sleep(10 * often) // a check in the meantime must not send an event
 	replace(good)
 	repo.Git("update-ref", "refs/heads/x", repo.ID("main").String())
 	if e := w.next(); len(e.Changes) != 1 || e.Reset || e.Gone {
@@ -449,7 +449,7 @@ func TestWatchBesideARepositoryThatHangs(t *testing.T) {
 }
 
 // A round ends without the looks that hang, if they are not too many.
-func TestRoundsWithoutLooksThatHang(t *testing.T) {
+func TestRoundsSkipHangingChecks(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{CheckInterval: often})
 	hang, looked := make(chan struct{}), make(chan int, 1000)

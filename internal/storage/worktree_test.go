@@ -21,7 +21,7 @@ func (r *root) same(path string) {
 	}
 }
 
-// TestWorktreesAndSubmodules serves what the file in the place of ".git" names, with the refs that git sees there.
+// TestWorktreesAndSubmodules serves the repository that a ".git" file names, with the refs that git sees there.
 func TestWorktreesAndSubmodules(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"sha1", "sha256"} {
@@ -113,8 +113,8 @@ func TestGitFilesChange(t *testing.T) {
 	r.serves("deep", inner.ID("main"))
 }
 
-// TestGitFilesThatLeadAway refuses what lies outside the root or in a hidden directory, loops, and what is no such
-// file.
+// TestGitFilesThatLeadAway refuses targets outside the root or in a hidden directory, loops, and files of other
+// formats.
 func TestGitFilesThatLeadAway(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -45,7 +45,7 @@ type fetch struct {
 }
 
 // Bytes of memory that a line of the request needs besides its parsed form: copies of its ID in several lists, and
-// lines of the response. TestHeldIsWhatIsAllocated compares them with the allocations.
+// lines of the response. TestChargeCoversAllocation compares them with the allocations.
 const (
 	wantCost   = 128
 	commonCost = 512 // of a have that exists here

@@ -17,10 +17,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// TestHeldIsWhatIsAllocated checks the memory that a session reserves for a long request. It is at least half of the
+// TestChargeCoversAllocation checks the memory that a session reserves for a long request. It is at least half of the
 // allocations from the request's first byte to the pack. A growing list leaves as much garbage as its final size. The
 // test does not run in parallel, because it measures allocations of the process.
-func TestHeldIsWhatIsAllocated(t *testing.T) {
+func TestChargeCoversAllocation(t *testing.T) {
 	// The second session finds what the first one has put into pools, unless a collection empties them or it runs on
 	// another processor.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))

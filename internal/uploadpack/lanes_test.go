@@ -7,9 +7,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestWhatIsCold: a pack is, until the cache has it, and what is made of memory never is; without a cache every pack
+// TestColdPacks: a pack is, until the cache has it, and what is made of memory never is; without a cache every pack
 // is.
-func TestWhatIsCold(t *testing.T) {
+func TestColdPacks(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)
 	g.Git("update-ref", "refs/heads/main", g.Commit("a").String())

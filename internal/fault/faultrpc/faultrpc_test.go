@@ -42,7 +42,7 @@ func TestAdviceAndDetailsSurvive(t *testing.T) {
 	}
 }
 
-func TestNoErrorIsNone(t *testing.T) {
+func TestNilError(t *testing.T) {
 	if Error(nil) != nil || From(nil) != nil || Fault(nil) != nil || Message(nil) != nil {
 		t.Error("a nil error became one")
 	}

@@ -91,8 +91,8 @@ func (n *recorder) ReceivePack(ctx context.Context, repo git.RepoPath, s node.Se
 	return n.UploadPack(ctx, repo, s, request, r)
 }
 
-// TestWhatRefusedCallersGet: each kind of refusal before a node is asked, in each request of a session.
-func TestWhatRefusedCallersGet(t *testing.T) {
+// TestResponsesToRefusedCallers: each kind of refusal before a node is asked, in each request of a session.
+func TestResponsesToRefusedCallers(t *testing.T) {
 	t.Parallel()
 	n := &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}}
 	s := serve(t, n, options{auth: callers{func(id auth.Identity, _ git.RepoPath, op auth.Operation) error {

@@ -113,7 +113,7 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-func TestBodyCutOffIsNotWhole(t *testing.T) {
+func TestTruncatedBodyIsIncomplete(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{serve: echo}, options{})
 	for name, request := range map[string]string{

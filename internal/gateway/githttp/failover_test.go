@@ -451,8 +451,8 @@ func laneOfThree(t *testing.T) (lane *admit.Lane, leave func(), alone func(calle
 	}
 }
 
-// TestFailoverTellsNoTokens has a token in the path of a request. It is not logged when a node fails or panics.
-func TestFailoverTellsNoTokens(t *testing.T) {
+// TestFailoverRevealsNoTokens has a token in the path of a request. It is not logged when a node fails or panics.
+func TestFailoverRevealsNoTokens(t *testing.T) {
 	t.Parallel()
 	const token = "phk_abcdefghijklmnopqrstuvwxyz234567abcdefghijklm"
 	for name, n := range map[string]*fakeNode{

@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// TestWhatGitPrints checks the messages of real git, because its users see nothing else.
-func TestWhatGitPrints(t *testing.T) {
+// TestOutputOfGit checks the messages of real git, because its users see nothing else.
+func TestOutputOfGit(t *testing.T) {
 	t.Parallel()
 	capabilities := func(node.Session) ([]byte, error) {
 		return protocol.Capabilities{Agent: "test", Format: git.SHA1}.Append(nil), nil

@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-func TestWhatEachRequestGets(t *testing.T) {
+func TestResponsesByRequest(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{})
 	for name, test := range map[string]struct {

@@ -174,7 +174,7 @@ func TestCopiesByTheKernelAndNot(t *testing.T) {
 	})
 }
 
-func TestTruncatedAnswersNeverLookWhole(t *testing.T) {
+func TestTruncatedResponsesAreDetected(t *testing.T) {
 	t.Parallel()
 	broken := fault.New(fault.Corrupt, "the pack is damaged")
 	write := func(reply node.ResponseWriter, text string) { _, _ = reply.Write([]byte(text)); _ = reply.Flush() }

@@ -219,9 +219,9 @@ func TestPagesReaderThatStops(t *testing.T) {
 	}
 }
 
-// TestPagesSaidSo logs a search that is refused as other refusals are, and as a warning only one in which something
+// TestPagesLogRefusals checks that a refused search is logged like other refusals, and as a warning only if something
 // broke.
-func TestPagesSaidSo(t *testing.T) {
+func TestPagesLogRefusals(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{}, options{pages: func(_ http.ResponseWriter, r *http.Request, _ *githttp.Visitor) error {
 		if r.URL.RawQuery == "q=broken" {

@@ -22,9 +22,9 @@ func knownMayRead(id auth.Identity, repo git.RepoPath, _ auth.Operation) error {
 	return nil
 }
 
-// TestNobodyStoresPrivatePages checks the cache headers of answers to identified callers: caches and browsers must not
+// TestPrivatePagesAreNotStored checks the cache headers of answers to identified callers: caches and browsers must not
 // store them. Answers to Git have the headers of git http-backend.
-func TestNobodyStoresPrivatePages(t *testing.T) {
+func TestPrivatePagesAreNotStored(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}},
 		options{auth: callers{knownMayRead}, pages: sitePages})

@@ -43,8 +43,8 @@ func TestWaitersAreBounded(t *testing.T) {
 	}
 }
 
-// TestWaitersWhoAreAnonymous leaves room for those who are known.
-func TestWaitersWhoAreAnonymous(t *testing.T) {
+// TestAnonymousWaiters leaves room for those who are known.
+func TestAnonymousWaiters(t *testing.T) {
 	t.Parallel()
 	w := newWaiters()
 	var leaves []func()

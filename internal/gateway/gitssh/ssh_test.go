@@ -380,7 +380,7 @@ func TestSSHVersions(t *testing.T) {
 	}
 }
 
-func TestSSHWhoIsKnown(t *testing.T) {
+func TestSSHKnownUsers(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, nil, brackets(""))
 	if _, err := s.dial(func(c *ssh.ClientConfig) { c.Auth = []ssh.AuthMethod{ssh.PublicKeys(newKey(t))} }); err == nil {
@@ -445,7 +445,7 @@ func TestSSHAnonymous(t *testing.T) {
 	}
 }
 
-func TestSSHRefusesWhatIsNoFetch(t *testing.T) {
+func TestSSHRefusesOtherCommands(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, nil, brackets(""))
 	client := s.mustDial(nil)
@@ -577,9 +577,9 @@ func TestSSHBadBanners(t *testing.T) {
 	s.mustDial(nil)
 }
 
-// TestSSHManyWhoNeverLogIn opens thousands of connections without a login, which are refused early. A client with a key
+// TestSSHManyWithoutLogin opens thousands of connections without a login, which are refused early. A client with a key
 // can log in when some of them have ended.
-func TestSSHManyWhoNeverLogIn(t *testing.T) {
+func TestSSHManyWithoutLogin(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, func(o *gitssh.Options) { o.Limits.Logins, o.Limits.AddressLogins = 8, 8 }, brackets(""))
 	var open []net.Conn
@@ -764,8 +764,8 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// TestPanicTellsNoTokens: the log line of a panic has no access token.
-func TestPanicTellsNoTokens(t *testing.T) {
+// TestPanicRevealsNoTokens: the log line of a panic has no access token.
+func TestPanicRevealsNoTokens(t *testing.T) {
 	t.Parallel()
 	const token = "phk_abcdefghijklmnopqrstuvwxyz234567abcdefghijklm"
 	s := serveSSH(t, nil, &fakeNode{advertise: func(node.Session) ([]byte, error) { panic("a bug") }})

@@ -160,7 +160,7 @@ func isCNumber(s string) bool {
 }
 
 // nameCost is the memory of a name beside its characters, in bytes: its place in lists, including a previous shorter
-// list, and in a map of names. TestHeldIsWhatIsTaken compares it, and other counts, with the allocations.
+// list, and in a map of names. TestChargeCoversMemory compares it, and other counts, with the allocations.
 const nameCost = 64
 
 // grow doubles the capacity of a list: append alone would copy a long list five times. The whole new list is counted,

@@ -50,8 +50,8 @@ func withID(key string) func(b []byte, i int) []byte {
 	return func(b []byte, i int) []byte { return fmt.Appendf(b, "%s %08x%032x", key, uint32(i)*2654435761, i) }
 }
 
-// TestHeldIsWhatIsTaken compares the memory that counts for a request with its measured memory.
-func TestHeldIsWhatIsTaken(t *testing.T) { // alone: it measures the heap
+// TestChargeCoversMemory compares the memory that counts for a request with its measured memory.
+func TestChargeCoversMemory(t *testing.T) { // alone: it measures the heap
 	for _, test := range []struct {
 		name string
 		n    int

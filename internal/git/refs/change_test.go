@@ -142,8 +142,8 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 	}
 }
 
-// TestPackedBetweenTheLooks moves refs to packed-refs after the loose refs were read and before packed-refs is read.
-func TestPackedBetweenTheLooks(t *testing.T) {
+// TestPackedBetweenChecks moves refs to packed-refs after the loose refs were read and before packed-refs is read.
+func TestPackedBetweenChecks(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
 	id := r.Commit("a").String()
@@ -179,8 +179,8 @@ func TestPackedBetweenTheLooks(t *testing.T) {
 	}
 }
 
-// TestHeadMovedBetweenTheLooks deletes the branch that HEAD pointed to when it was read.
-func TestHeadMovedBetweenTheLooks(t *testing.T) {
+// TestHeadMovedBetweenChecks deletes the branch that HEAD pointed to when it was read.
+func TestHeadMovedBetweenChecks(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
 	id := r.Commit("a").String()
@@ -326,8 +326,8 @@ func tryIn(r *gittest.Repo, stdin string, args ...string) error {
 	return cmd.Run()
 }
 
-// TestLateCallersShareTheNextLook blocks a read of the refs and checks which result each caller gets.
-func TestLateCallersShareTheNextLook(t *testing.T) {
+// TestLateCallersShareTheNextCheck blocks a read of the refs and checks which result each caller gets.
+func TestLateCallersShareTheNextCheck(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "HEAD"), "ref: refs/heads/a\n")

@@ -11,7 +11,7 @@ import (
 )
 
 // A repository that is moved away in the middle of a look is gone; its refs are not.
-func TestMovedAwayWhileLookedAt(t *testing.T) {
+func TestMovedDuringCheck(t *testing.T) {
 	t.Parallel()
 	repo := gittest.Init(t)
 	id := repo.Commit("a").String()

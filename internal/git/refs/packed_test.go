@@ -118,8 +118,8 @@ func TestDamagedPackedRefs(t *testing.T) {
 	}
 }
 
-// TestPackedRefsNobodyMayHave checks that names that git does not pack are left out.
-func TestPackedRefsNobodyMayHave(t *testing.T) {
+// TestPackedRefsWithBadNames checks that names that git does not pack are left out.
+func TestPackedRefsWithBadNames(t *testing.T) {
 	t.Parallel()
 	snap, err := packedOnly(id1 + " HEAD\n" + id1 + " refs/../x\n" + id1 + " refs/heads/a b\n" + id1 +
 		" refs/heads/good\n" +

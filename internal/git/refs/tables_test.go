@@ -65,8 +65,8 @@ func TestFailedListingIsKept(t *testing.T) {
 	check("known", 5)
 }
 
-// TestListingKnowsWhoAsked checks that a listing belongs to the request that starts it, and does not end with it.
-func TestListingKnowsWhoAsked(t *testing.T) {
+// TestListingBelongsToCaller checks that a listing belongs to the request that starts it, and does not end with it.
+func TestListingBelongsToCaller(t *testing.T) {
 	t.Parallel()
 	type key struct{}
 	dir := tablesRepo(t)

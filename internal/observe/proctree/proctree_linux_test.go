@@ -123,8 +123,8 @@ func TestChildrenCountWhileTheyRun(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyToldOf is counted from the kernel's account.
-func TestWhatNobodyToldOf(t *testing.T) {
+// TestUnreportedExits is counted from the kernel's account.
+func TestUnreportedExits(t *testing.T) {
 	tree := New(Options{})
 	before := values(t, tree)
 	cmd, stdin := start(t, "/bin/sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
@@ -251,9 +251,9 @@ func BenchmarkCollect(b *testing.B) {
 	}
 }
 
-// TestEndedDuringALook: a process that hangs may keep a look waiting, and that must not keep the slot of one that has
+// TestEndedDuringCheck: a process that hangs may keep a look waiting, and that must not keep the slot of one that has
 // ended.
-func TestEndedDuringALook(t *testing.T) {
+func TestEndedDuringCheck(t *testing.T) {
 	tree := New(Options{})
 	cmd := exec.Command("true")
 	if err := cmd.Run(); err != nil {

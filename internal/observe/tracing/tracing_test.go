@@ -173,8 +173,8 @@ func TestSpansArrive(t *testing.T) {
 	}
 }
 
-// TestCloseSendsWhatWaits: a process that ends sends the spans of its last requests.
-func TestCloseSendsWhatWaits(t *testing.T) {
+// TestCloseSendsQueue: a process that ends sends the spans of its last requests.
+func TestCloseSendsQueue(t *testing.T) {
 	t.Parallel()
 	r := &receiver{}
 	s := httptest.NewServer(r)
@@ -194,8 +194,8 @@ func TestCloseSendsWhatWaits(t *testing.T) {
 	}
 }
 
-// TestNobodyWaits: neither for a collector that is gone nor for one that does not answer, and the queue does not grow.
-func TestNobodyWaits(t *testing.T) {
+// TestNoWait: neither for a collector that is gone nor for one that does not answer, and the queue does not grow.
+func TestNoWait(t *testing.T) {
 	t.Parallel()
 	r := &receiver{hold: make(chan struct{})}
 	stuck := httptest.NewServer(r)

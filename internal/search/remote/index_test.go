@@ -217,7 +217,7 @@ func TestSearchElsewhere(t *testing.T) {
 
 var none = search.Each(func(git.RepoPath) bool { return false })
 
-func TestOnlyWhatMayBeRead(t *testing.T) {
+func TestOnlyReadableRepositories(t *testing.T) {
 	t.Parallel()
 	var names []string
 	for i := range 2000 {
