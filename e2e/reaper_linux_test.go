@@ -59,7 +59,7 @@ func TestReaper(t *testing.T) {
 	})
 }
 
-// makeCgroup makes a cgroup, for a server to divide; the test is skipped where it cannot.
+// makeCgroup makes a cgroup for a server, or skips the test if that is not possible.
 func makeCgroup(t *testing.T) (dir string) {
 	t.Helper()
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
@@ -184,10 +184,12 @@ func startLeaving(t *testing.T, role, dir string, user *syscall.Credential, args
 	url string) {
 	t.Helper()
 	program := filepath.Join(binDir, "packhorse")
-	if user != nil { // whose way to it may be closed
+	if user != nil { // who may have no access to binDir
 		program = filepath.Join(dir, "packhorse")
-		if err := os.Link(filepath.Join(binDir, "packhorse"), program); err != nil {
-			t.Skipf("the program cannot be put where another user finds it: %v", err)
+		for _, name := range []string{"packhorse", "packhorse-search"} {
+			if err := os.Link(filepath.Join(binDir, name), filepath.Join(dir, name)); err != nil {
+				t.Skipf("no hard link to %s in a directory of another user: %v", name, err)
+			}
 		}
 	}
 	listen := "--http"
@@ -209,7 +211,7 @@ func startLeaving(t *testing.T, role, dir string, user *syscall.Credential, args
 	return p, gateway.HTTP
 }
 
-// reaperOf is the process that ends a server's git commands; 0: there is none.
+// reaperOf returns the PID of the reaper of a server's git commands, or 0 if there is none.
 func reaperOf(server int) int {
 	for _, pid := range allChildrenOf(server) {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -220,7 +222,7 @@ func reaperOf(server int) int {
 	return 0
 }
 
-// TestReaperIsSmall: a reaper begins before what takes memory and time to initialise.
+// TestReaperIsSmall checks that a reaper starts before the initialisation of large packages.
 func TestReaperIsSmall(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(filepath.Join(binDir, "packhorse"), "reaper", "json")
