@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -451,8 +452,8 @@ func TestGivenUpInAnAttempt(t *testing.T) {
 	}
 }
 
-// TestOrder: a delivery that the target does not want holds up those of its repository alone, and not for longer than
-// it is tried; after a restart too.
+// TestOrder checks that a refused delivery delays only those of its own repository, and only until it is abandoned, also
+// after a restart.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	var wanted atomic.Bool
@@ -472,7 +473,8 @@ func TestOrder(t *testing.T) {
 	got := func() string {
 		mu.Lock()
 		defer mu.Unlock()
-		return strings.Join(taken, " ")
+		// Delivery is at least once: a request that Close canceled may reach the handler when it accepts deliveries again.
+		return strings.Join(slices.Compact(slices.Clone(taken)), " ")
 	}
 	dir := t.TempDir()
 	h, _ := open(t, dir, told("a", s.URL))
@@ -505,7 +507,7 @@ func TestOrder(t *testing.T) {
 	wanted.Store(true)
 	h.Start()
 	if !eventually(func() bool { return got() == "Other Bad1 Next Bad2 Last" }) {
-		t.Errorf("in the order %s", got())
+		t.Errorf("order of deliveries is %q, want %q", got(), "Other Bad1 Next Bad2 Last")
 	}
 
 	wanted.Store(false)
@@ -519,7 +521,7 @@ func TestOrder(t *testing.T) {
 	h.Start()
 	if !eventually(func() bool { return strings.HasSuffix(got(), "Last End") && dead(h) }) ||
 		!strings.Contains(l.String(), "abandoned a delivery of a webhook") {
-		t.Errorf("in the order %s; %s", got(), l)
+		t.Errorf("order of deliveries is %q, want the end %q; log: %s", got(), "Last End", l)
 	}
 }
 
