@@ -184,7 +184,7 @@ func startLeaving(t *testing.T, role, dir string, user *syscall.Credential, args
 	url string) {
 	t.Helper()
 	program := filepath.Join(binDir, "packhorse")
-	if user != nil { // who may have no access to binDir
+	if user != nil { // with possibly no access to binDir
 		program = filepath.Join(dir, "packhorse")
 		for _, name := range []string{"packhorse", "packhorse-search"} {
 			if err := os.Link(filepath.Join(binDir, name), filepath.Join(dir, name)); err != nil {

@@ -452,7 +452,7 @@ func TestGivenUpInAnAttempt(t *testing.T) {
 	}
 }
 
-// TestOrder checks that a refused delivery delays only those of its own repository, and only until it is abandoned, also
+		// A request that Close canceled may reach the handler late: deliveries are at least once.
 // after a restart.
 func TestOrder(t *testing.T) {
 	t.Parallel()
