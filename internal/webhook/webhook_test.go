@@ -452,8 +452,8 @@ func TestGivenUpInAnAttempt(t *testing.T) {
 	}
 }
 
-		// A request that Close canceled may reach the handler late: deliveries are at least once.
-// after a restart.
+// TestOrder checks that a refused delivery delays only those of its own repository, and only until it is abandoned.
+// The order survives a restart.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	var wanted atomic.Bool
@@ -473,7 +473,7 @@ func TestOrder(t *testing.T) {
 	got := func() string {
 		mu.Lock()
 		defer mu.Unlock()
-		// Delivery is at least once: a request that Close canceled may reach the handler when it accepts deliveries again.
+		// A request that Close canceled may reach the handler late: deliveries are at least once.
 		return strings.Join(slices.Compact(slices.Clone(taken)), " ")
 	}
 	dir := t.TempDir()
