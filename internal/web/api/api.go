@@ -52,7 +52,7 @@ func NewAPI(o APIOptions) (*API, error) {
 	}
 	a := &API{APIOptions: o}
 	var err error
-	a.graphql, err = newGraphQL(a)
+	a.graphql, err = newGraphQL()
 	return a, err
 }
 

@@ -156,7 +156,7 @@ func (v *visitor) Note(attrs ...slog.Attr) { v.notes = append(v.notes, attrs...)
 func (v *visitor) Failed(err error)        { v.failed = err }
 
 // server serves the API as a gateway does.
-func server(t testing.TB) (*httptest.Server, *searcher) {
+func server(t testing.TB, change ...func(*api.API)) (*httptest.Server, *searcher) {
 	t.Helper()
 	s := &searcher{}
 	a, err := api.NewAPI(api.APIOptions{Searcher: s, Repositories: list{"team/b", "team/a", "other/c", "team/a-b"},
@@ -166,6 +166,9 @@ func server(t testing.TB) (*httptest.Server, *searcher) {
 		}})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range change {
+		f(a)
 	}
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Content-Encoding") == "gzip" {
@@ -466,6 +469,48 @@ func TestGraphQLExecution(t *testing.T) {
 		if !strings.HasPrefix(got, want) || strings.HasPrefix(want, `{"data"`) && got != want {
 			t.Errorf("response to %s = %s, want %s", document, got, want)
 		}
+	}
+}
+
+// TestGraphQLSize checks that the size of a document counts everything that validation walks.
+func TestGraphQLSize(t *testing.T) {
+	t.Parallel()
+	h, _ := server(t)
+	var chain strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&chain, "fragment f%d on Query { ...f%d } ", i, i+1)
+	}
+	unknown := strings.Repeat("a ", 1000)
+	for name, document := range map[string]string{
+		"operations":       strings.Repeat("{ ...f } ", 100) + "fragment f on Query { " + unknown + "}",
+		"unused fragments": "{ site { id } } " + chain.String() + "fragment f100 on Query { " + unknown + "}",
+		"inline fragments": "{ " + strings.Repeat("... { ", 900) + "site { id } " + strings.Repeat("} ", 900) +
+			strings.Repeat("...{site{id}} ", 600) + "}",
+		"arguments":  "{ site(" + strings.Repeat("a: 1 ", 3000) + ") { id } }",
+		"list":       "{ search(query: [" + strings.Repeat("1 ", 3000) + "]) { results { resultCount } } }",
+		"directives": "{ site " + strings.Repeat("@a ", 3000) + "{ id } }",
+		"variables":  "query(" + strings.Repeat("$a: Int ", 3000) + ") { site { id } }",
+	} {
+		if got := say(t, h, post(document, nil)); !strings.Contains(got, "query too large: at most 2000") {
+			t.Errorf("%s: response %.300s, want that the query is too large", name, got)
+		}
+	}
+}
+
+// TestGraphQLLongResponses checks that aliases of one value of one object do not exceed the limit of the response.
+func TestGraphQLLongResponses(t *testing.T) {
+	t.Parallel()
+	const limit = 10_000
+	h, _ := server(t, func(a *api.API) { a.LimitResponses(limit) })
+	var aliases strings.Builder
+	for i := range 500 {
+		fmt.Fprintf(&aliases, "a%d: content ", i)
+	}
+	got := say(t, h, post("{ site { id } search(query: \"twice\") { results { results { ... on FileMatch { file { "+
+		aliases.String()+"} } } } } }", nil))
+	if !strings.Contains(got, fmt.Sprintf("response too long: more than %d bytes", limit)) ||
+		!strings.HasSuffix(got, `"data":{"site":{"id":"site"},"search":null}}`+"\n") {
+		t.Errorf("response of %d bytes: %.300s, want an error for the search alone", len(got), got)
 	}
 }
 

@@ -27,6 +27,7 @@ type execution struct {
 	variables map[string]any
 	roots     map[string]rootField
 	recovered func(value any) error // returns the error of a field whose function panicked
+	limit     int                   // bytes of out
 
 	out    []byte
 	errors gqlerror.List
@@ -201,18 +202,27 @@ func (e *execution) write(ctx context.Context, t *ast.Type, value any, f *select
 		e.out = append(e.out, ']')
 	default:
 		text, err := json.Marshal(value)
+		if err == nil && len(e.out)+len(text) > e.limit { // aliases can repeat a long value in one object
+			err = e.tooLong()
+		}
+		if err != nil {
+			return err
+		}
 		e.out = append(e.out, text...)
-		return err
 	}
 	return nil
+}
+
+func (e *execution) tooLong() error {
+	return fault.New(fault.Invalid, "response too long: more than %d bytes", e.limit)
 }
 
 func (e *execution) writeObject(ctx context.Context, typeName string, value object, fields []*selectedField) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if len(e.out) > maxResponse {
-		return fault.New(fault.Invalid, "response too long: more than %d bytes", maxResponse)
+	if len(e.out) > e.limit {
+		return e.tooLong()
 	}
 	e.out = append(e.out, '{')
 	for _, f := range fields {
@@ -227,56 +237,4 @@ func (e *execution) writeObject(ctx context.Context, typeName string, value obje
 	}
 	e.out = append(e.out, '}')
 	return nil
-}
-
-// measure returns the depth of a selection set and its number of fields, with fragments counted where they are used.
-// It fails for fragments that contain themselves.
-type measure struct {
-	fragments ast.FragmentDefinitionList
-	known     map[string]*extent // nil: being measured
-}
-
-// extent is the size of a selection set: both numbers stop growing at a million.
-type extent struct{ depth, fields int }
-
-func (m *measure) set(set ast.SelectionSet) (extent, error) {
-	var all extent
-	for _, selection := range set {
-		var one extent
-		var err error
-		switch s := selection.(type) {
-		case *ast.Field:
-			one, err = m.set(s.SelectionSet)
-			one.depth++
-			one.fields++
-		case *ast.InlineFragment:
-			one, err = m.set(s.SelectionSet)
-		case *ast.FragmentSpread:
-			one, err = m.fragment(s)
-		}
-		if err != nil {
-			return all, err
-		}
-		all.depth = max(all.depth, one.depth)
-		all.fields = min(all.fields+one.fields, 1e6)
-	}
-	return all, nil
-}
-
-func (m *measure) fragment(spread *ast.FragmentSpread) (extent, error) {
-	def := m.fragments.ForName(spread.Name)
-	if def == nil {
-		return extent{}, nil // validation reports it
-	}
-	known, seen := m.known[spread.Name]
-	if known != nil {
-		return *known, nil
-	}
-	if seen {
-		return extent{}, gqlerror.ErrorPosf(spread.Position, "fragment %.40q contains itself", spread.Name)
-	}
-	m.known[spread.Name] = nil
-	size, err := m.set(def.SelectionSet)
-	m.known[spread.Name] = &size
-	return size, err
 }

@@ -31,7 +31,7 @@ var schemaText string
 const (
 	maxDocument = 32 << 10 // bytes; the search query is a variable
 	maxBody     = 1 << 20
-	maxFields   = 2000 // with fragments counted where they are used
+	maxSize     = 2000 // fields, fragments, directives, variables and values; see measure
 	maxDepth    = 15   // of fields in fields
 	maxErrors   = 10   // in a response
 	maxSearches = 4    // and lists of repositories
@@ -42,20 +42,26 @@ const (
 
 // graphQL answers GraphQL requests. Safe for concurrent use.
 type graphQL struct {
-	schema *ast.Schema
-	rules  *rules.Rules
-	api    *API
+	schema      *ast.Schema
+	rules       *rules.Rules
+	maxResponse int
 }
 
-func newGraphQL(a *API) (*graphQL, error) {
+func newGraphQL() (*graphQL, error) {
 	schema, err := gqlparser.LoadSchema(&ast.Source{Name: "schema.graphql", Input: schemaText})
 	if err != nil {
 		return nil, err
 	}
-	// selectFields checks this: the rule's time grows with the square of the number of fields.
 	set := rules.NewDefaultRules()
+	// selectFields checks this: the rule's time grows with the square of the number of fields.
 	set.RemoveRule(rules.OverlappingFieldsCanBeMergedRule.Name)
-	return &graphQL{schema, set, a}, nil
+	// Suggestions compare each unknown name, which may be long, with all known ones.
+	set.ReplaceRule(rules.FieldsOnCorrectTypeRule.Name, rules.FieldsOnCorrectTypeRuleWithoutSuggestions.RuleFunc)
+	set.ReplaceRule(rules.KnownArgumentNamesRule.Name, rules.KnownArgumentNamesRuleWithoutSuggestions.RuleFunc)
+	set.ReplaceRule(rules.KnownTypeNamesRule.Name, rules.KnownTypeNamesRuleWithoutSuggestions.RuleFunc)
+	set.ReplaceRule(rules.ScalarLeafsRule.Name, rules.ScalarLeafsRuleWithoutSuggestions.RuleFunc)
+	set.ReplaceRule(rules.ValuesOfCorrectTypeRule.Name, rules.ValuesOfCorrectTypeRuleWithoutSuggestions.RuleFunc)
+	return &graphQL{schema, set, maxResponse}, nil
 }
 
 // graphQLRequest is the body of a request.
@@ -84,16 +90,14 @@ func (g *graphQL) parse(q graphQLRequest) (*ast.OperationDefinition, map[string]
 		return nil, nil, listErrors(err)
 	}
 	m := measure{document.Fragments, map[string]*extent{}}
-	for _, operation := range document.Operations {
-		size, err := m.set(operation.SelectionSet)
-		switch {
-		case err != nil:
-			return nil, nil, listErrors(err)
-		case size.depth > maxDepth:
-			return fail("query too deep: at most %d levels of fields", maxDepth)
-		case size.fields > maxFields:
-			return fail("too many fields: at most %d", maxFields)
-		}
+	size, err := m.document(document)
+	switch {
+	case err != nil:
+		return nil, nil, listErrors(err)
+	case size.depth > maxDepth:
+		return fail("query too deep: at most %d levels of fields", maxDepth)
+	case size.parts > maxSize:
+		return fail("query too large: at most %d fields, fragments, directives, variables and values", maxSize)
 	}
 	if list := validator.ValidateWithRules(g.schema, document, g.rules); len(list) > 0 {
 		return nil, nil, list[:min(len(list), maxErrors)]
@@ -173,7 +177,7 @@ func (g *graphQL) answer(ctx context.Context, c *caller, q graphQLRequest) graph
 	if len(list) > 0 {
 		return graphQLResponse{Errors: list}
 	}
-	e := execution{schema: g.schema, variables: variables, roots: c.roots(), recovered: c.recovered}
+	e := execution{schema: g.schema, variables: variables, roots: c.roots(), recovered: c.recovered, limit: g.maxResponse}
 	if err := e.run(ctx, operation); err != nil {
 		return graphQLResponse{Errors: listErrors(err)}
 	}
