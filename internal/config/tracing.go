@@ -7,7 +7,8 @@ import (
 // TracingConfig exports OpenTelemetry traces (docs/explanation/observability.md).
 type TracingConfig struct {
 	// Endpoint is the URL of the OTLP collector: "http://127.0.0.1:4318", or port 4317 for gRPC. Certificates are
-	// verified with the authorities of the system. Empty means no tracing.
+	// verified with the authorities of the system. Headers with credentials for the collector are in the environment
+	// variable OTEL_EXPORTER_OTLP_HEADERS, as in "api-key=secret". Empty means no tracing.
 	Endpoint string `toml:"endpoint"`
 
 	// Protocol is "http" (protobuf) or "grpc".

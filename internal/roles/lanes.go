@@ -56,9 +56,13 @@ func (s *server) addLanes() error {
 		s.register(l.tree)
 	}
 	if cfg.Tracing.Endpoint != "" {
+		headers, err := tracing.HeadersOf(s.process.Getenv)
+		if err != nil {
+			return err
+		}
 		exporter, err := tracing.New(tracing.Options{
-			Endpoint: cfg.Tracing.Endpoint, GRPC: cfg.Tracing.Protocol == config.OtlpGRPC, Role: string(s.role),
-			Version: s.process.Version, Log: s.log,
+			Endpoint: cfg.Tracing.Endpoint, GRPC: cfg.Tracing.Protocol == config.OtlpGRPC, Headers: headers,
+			Role: string(s.role), Version: s.process.Version, Log: s.log,
 		})
 		if err != nil {
 			return err

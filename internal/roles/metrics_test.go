@@ -115,7 +115,8 @@ func registered(t *testing.T) []metric {
 		w := newWatching(prometheus.NewRegistry(), log)
 		parts.push("readiness", infallible(w.closeReadiness))
 		parts.push("private listener", func() error { return w.close(context.Background()) })
-		srv, err := build(role, cfg, log, reg, Process{Version: "test", Program: filepath.Join(programs, "packhorse")}, parts)
+		srv, err := build(role, cfg, log, reg, Process{Version: "test", Program: filepath.Join(programs, "packhorse"),
+			Getenv: func(string) string { return "" }}, parts)
 		if err != nil {
 			t.Fatal(err)
 		}

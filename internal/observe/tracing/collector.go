@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -33,13 +34,17 @@ type collector struct {
 	url                  string
 	http                 *http.Client
 	grpc                 *connect.Client[otlp.TracesData, emptypb.Empty] // nil: HTTP
-	firstDelay, maxDelay time.Duration                                   // before a retry
+	headers              http.Header
+	firstDelay, maxDelay time.Duration // before a retry
 }
 
 func newCollector(u *url.URL, o Options) *collector {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	client := &http.Client{Transport: transport}
-	c := &collector{url: u.String(), http: client, firstDelay: o.Timeout / 20, maxDelay: o.Timeout / 4}
+	// A redirect is an error: net/http would send credentials in unknown headers to the other server.
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
+	c := &collector{url: u.String(), http: client, headers: o.Headers, firstDelay: o.Timeout / 20, maxDelay: o.Timeout / 4}
 	if o.GRPC {
 		transport.Protocols = new(http.Protocols)
 		transport.Protocols.SetHTTP2(true)
@@ -96,6 +101,7 @@ func (c *collector) sendHTTP(ctx context.Context, data *otlp.TracesData) error {
 	if err != nil {
 		return err
 	}
+	maps.Copy(request.Header, c.headers)
 	request.Header.Set("Content-Type", "application/x-protobuf")
 	response, err := c.http.Do(request)
 	if err != nil {
@@ -118,7 +124,9 @@ func (c *collector) sendHTTP(ctx context.Context, data *otlp.TracesData) error {
 }
 
 func (c *collector) sendGRPC(ctx context.Context, data *otlp.TracesData) error {
-	response, err := c.grpc.CallUnary(ctx, connect.NewRequest(data))
+	request := connect.NewRequest(data)
+	maps.Copy(request.Header(), c.headers)
+	response, err := c.grpc.CallUnary(ctx, request)
 	if err == nil {
 		return rejected(response.Msg.ProtoReflect().GetUnknown())
 	}

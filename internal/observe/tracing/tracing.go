@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -26,8 +27,9 @@ import (
 type Options struct {
 	// Endpoint is the URL of the collector: http or https, host and port. Without a path HTTP uses /v1/traces.
 	Endpoint string
-	GRPC     bool   // speak gRPC, else HTTP with protobuf
-	Role     string // of this process
+	GRPC     bool        // speak gRPC, else HTTP with protobuf
+	Headers  http.Header // of each export; see HeadersOf
+	Role     string      // of this process
 	Version  string
 	Log      *slog.Logger
 

@@ -18,6 +18,7 @@ import (
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/packhorse-git/packhorse/internal/gittest"
@@ -31,14 +32,18 @@ type receiver struct {
 	collectorpb.UnimplementedTraceServiceServer
 	mu   sync.Mutex
 	got  []*collectorpb.ExportTraceServiceRequest
+	keys []string      // headers api-key of the requests
 	hold chan struct{} // unless nil: answers wait for it
 }
 
-func (r *receiver) Export(_ context.Context,
+func (r *receiver) Export(ctx context.Context,
 	request *collectorpb.ExportTraceServiceRequest) (*collectorpb.ExportTraceServiceResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.got = append(r.got, request)
+	if m, ok := metadata.FromIncomingContext(ctx); ok {
+		r.keys = append(r.keys, m.Get("api-key")...)
+	}
 	return &collectorpb.ExportTraceServiceResponse{}, nil
 }
 
@@ -55,7 +60,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		http.Error(w, "bad", http.StatusBadRequest)
 		return
 	}
-	r.Export(request.Context(), m)
+	r.Export(metadata.NewIncomingContext(request.Context(), metadata.Pairs("api-key", request.Header.Get("Api-Key"))), m)
 }
 
 // names lists the spans that came, with their attributes.
@@ -156,7 +161,7 @@ func TestSpansArrive(t *testing.T) {
 				url = "http://" + l.Addr().String()
 			}
 			e, tracer := newExporter(t, Options{Endpoint: url, GRPC: protocol == "grpc", Role: "serve", Version: "v1",
-				Every: 10 * time.Millisecond})
+				Headers: http.Header{"Api-Key": {"secret, 1"}}, Every: 10 * time.Millisecond})
 			request(tracer, "a\xff\nb"+strings.Repeat("x", 10_000)) // as a repository may be called
 			eventually(t, "two spans sent", func() bool { return count(t, e, "sent") == 2 })
 			got := r.names()
@@ -168,6 +173,16 @@ func TestSpansArrive(t *testing.T) {
 			}
 			if len(got) > 1000 {
 				t.Errorf("%d bytes for two spans", len(got))
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			for _, key := range r.keys {
+				if key != "secret, 1" {
+					t.Errorf("header api-key = %q, want %q", key, "secret, 1")
+				}
+			}
+			if len(r.keys) == 0 {
+				t.Error("no export had the header api-key")
 			}
 		})
 	}
@@ -277,6 +292,55 @@ func TestCollectorErrors(t *testing.T) {
 	}
 	if err := c.Stop(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// The headers of exports, which may have credentials, are not sent to another server.
+func TestCollectorRedirects(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("the server of the redirect got a request, want none")
+	}))
+	t.Cleanup(other.Close)
+	s := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(s.Close)
+	u, err := ParseEndpoint(s.URL, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCollector(u, Options{Timeout: time.Second, Headers: http.Header{"Api-Key": {"secret"}}})
+	if err := c.UploadTraces(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "307") {
+		t.Errorf("UploadTraces with a redirect: got error %v, want one with status 307", err)
+	}
+	if err := c.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		traces, all string
+		want        string // of fmt.Sprint
+	}{
+		{"", "", "map[] <nil>"},
+		{"", "api-key=secret", "map[Api-Key:[secret]] <nil>"},
+		{"a=1", "b=2", "map[A:[1]] <nil>"},
+		{"", " authorization = Bearer%20x%3D%2C , x-tenant=a=b,", "map[Authorization:[Bearer x=,] X-Tenant:[a=b]] <nil>"},
+		{"", "secret", "map[] OTEL_EXPORTER_OTLP_HEADERS: header 1 is not KEY=VALUE, as in api-key=secret"},
+		{"a=1,b c=secret", "", "map[] OTEL_EXPORTER_OTLP_TRACES_HEADERS: header 2 is not KEY=VALUE, as in api-key=secret"},
+		{"", "a=%zz", `map[] OTEL_EXPORTER_OTLP_HEADERS: header "a": the value is not valid: percent-encode characters ` +
+			`such as %, commas and spaces`},
+		{"", "a=%0Ab", `map[] OTEL_EXPORTER_OTLP_HEADERS: header "a": the value is not valid: percent-encode characters ` +
+			`such as %, commas and spaces`},
+	} {
+		headers, err := HeadersOf(func(name string) string {
+			return map[string]string{"OTEL_EXPORTER_OTLP_TRACES_HEADERS": test.traces,
+				"OTEL_EXPORTER_OTLP_HEADERS": test.all}[name]
+		})
+		if got := fmt.Sprint(headers, " ", err); got != test.want {
+			t.Errorf("HeadersOf(%q, %q) = %s, want %s", test.traces, test.all, got, test.want)
+		}
 	}
 }
 
