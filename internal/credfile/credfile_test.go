@@ -140,3 +140,43 @@ func TestPipesAreNotWaitedFor(t *testing.T) {
 		t.Errorf("with a file again: secret = %q, want the second one", got)
 	}
 }
+
+// TestFailuresAreRetried has a load that fails although the file is good, as when there are too many open files.
+func TestFailuresAreRetried(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "value")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first")
+	now, fails := time.Now(), false
+	f := followed[string]{
+		what: "value", files: []string{file}, log: slog.New(slog.DiscardHandler), now: func() time.Time { return now },
+		load: func() (string, error) {
+			if fails {
+				return "", unix.EMFILE
+			}
+			text, err := os.ReadFile(file)
+			return string(text), err
+		},
+		about: func(string) []any { return nil },
+	}
+	if err := f.first(); err != nil {
+		t.Fatal(err)
+	}
+	write("second value")
+	time.Sleep(50 * time.Millisecond) // the change is not recent when it is found
+	for _, step := range []struct {
+		fails bool
+		want  string
+	}{{true, "first"}, {true, "first"}, {false, "second value"}} {
+		fails = step.fails
+		now = now.Add(2 * checkInterval)
+		if got := f.get(); got != step.want {
+			t.Errorf("value = %q, want %q", got, step.want)
+		}
+	}
+}

@@ -1,7 +1,7 @@
 // Package credfile loads credentials from files that may change while the process runs: certificates, authorities and
-// shared secrets. A changed file is loaded at the next use. If that fails, the failure is logged once, and the previous
-// value stays in use. Errors and logs never contain the content of a file. A Watcher detects the changes, here and in
-// package auth.
+// shared secrets. A changed file is loaded at the next use. If that fails, the failure is logged once, the previous
+// value stays in use, and further uses try again. Errors and logs never contain the content of a file. A Watcher
+// detects the changes, here and in package auth.
 package credfile
 
 import (
@@ -54,6 +54,9 @@ func (f *followed[T]) get() T {
 	var value T
 	if f.err = f.checkPipes(); f.err == nil {
 		value, f.err = f.load()
+	}
+	if f.err != nil {
+		f.watcher.Retry() // the cause may not be in the files, as when there are too many open ones
 	}
 	switch {
 	case f.err == nil:
