@@ -68,17 +68,19 @@ func (f *feed) run() {
 	defer close(f.done)
 	for buf := make([]byte, readSize); ; {
 		n, err := f.body.Read(buf)
-		written, writeErr := f.in.Write(buf[:n])
-		f.n.Add(int64(written))
-		switch {
-		case writeErr != nil:
-			return
-		case err == io.EOF:
-			f.in.Close()
-			return
-		case err != nil:
-			f.err = errCutOff(err)
-			f.in.CloseWithError(f.err)
+		if err != nil && err != io.EOF {
+			err = errCutOff(err)
+			f.err = err // also if Git reads no more
+		}
+		if n > 0 { // an empty write would wait for a reader too
+			written, failed := f.in.Write(buf[:n])
+			f.n.Add(int64(written))
+			if failed != nil {
+				return
+			}
+		}
+		if err != nil {
+			f.in.CloseWithError(err)
 			return
 		}
 	}
