@@ -15,6 +15,7 @@ type follower struct {
 	line   []byte // incomplete line
 	blanks int    // empty lines before the request line
 	left   int64  // bytes of the body or the chunk
+	ended  int    // requests
 
 	isOld, hasHost, hasLength, isChunked bool // isOld: HTTP/1.0
 }
@@ -85,7 +86,7 @@ func (f *follower) endData() {
 }
 
 // reset prepares for the next request.
-func (f *follower) reset() { *f = follower{line: f.line} }
+func (f *follower) reset() { *f = follower{line: f.line, ended: f.ended + 1} }
 
 // check checks a line, which should end with CR.
 func (f *follower) check(line []byte) *Refusal {
@@ -136,7 +137,7 @@ func (f *follower) checkRequestLine(text []byte) *Refusal {
 	case string(method) == "CONNECT" || !isPath && !isAsterisk:
 		return badTarget
 	}
-	*f = follower{state: fieldLine, line: f.line, isOld: string(version) == "HTTP/1.0"}
+	*f = follower{state: fieldLine, line: f.line, ended: f.ended, isOld: string(version) == "HTTP/1.0"}
 	return nil
 }
 

@@ -103,7 +103,7 @@ type conn struct {
 	guard      *Guard
 	follower   follower
 	isReleased bool                    // nothing is checked any more
-	pending    *Refusal                // of a head, for the next Read
+	pending    *Refusal                // of a later request, for the next Read
 	held       []byte                  // the bytes from that fault on
 	body       atomic.Pointer[Refusal] // of a body
 	isAnswered atomic.Bool             // a head was refused
@@ -154,16 +154,19 @@ func (c *conn) Read(p []byte) (int, error) {
 		io.WriteString(record.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nthis port needs HTTPS: use https:// in the address\n")
 		return 0, io.EOF
 	}
+	ended := c.follower.ended
 	correct, why := c.follower.follow(p[:n])
 	if why == nil {
 		return n, err
 	}
-	if !c.follower.inHead() {
-		c.body.Store(why)
-		return correct, c.note(why, why)
-	}
-	if c.pending = why; isWatch {
+	c.pending = why
+	switch {
+	case isWatch:
 		correct = n
+	case !c.follower.inHead() && c.follower.ended == ended:
+		return correct, c.refuse()
+	case !c.follower.inHead(): // of a later request: net/http must not see the bad line before it asks for more
+		correct -= len(c.follower.line)
 	}
 	c.held = append(c.held, p[correct:n]...)
 	if correct > 0 {
@@ -188,9 +191,14 @@ func (c *conn) note(why *Refusal, err error) error {
 	return err
 }
 
-// refuse answers the pending head and returns the error that makes net/http drop the connection.
+// refuse answers the pending head and returns the error that makes net/http drop the connection. The handler answers if
+// the fault is in a body.
 func (c *conn) refuse() error {
 	why := c.pending
+	if !c.follower.inHead() {
+		c.body.Store(why)
+		return c.note(why, why)
+	}
 	if c.guard.Refused != nil {
 		c.guard.Refused(c.RemoteAddr(), why)
 	}

@@ -247,6 +247,41 @@ func TestBadChunksInABody(t *testing.T) {
 	}
 }
 
+// A bad chunk of the next request, which came together with a request, does not end that request.
+func TestBadChunkOfTheNextRequest(t *testing.T) {
+	t.Parallel()
+	for one, bad := range map[string]string{get + "\r\n": "0x3\r\nabc\r\n",
+		post + "Content-Length: 3\r\n\r\nabc": "4\r\n00000\r\n0\r\n\r\n"} {
+		started, release := make(chan struct{}, 2), make(chan struct{}, 2)
+		f := newFront(t, func(w http.ResponseWriter, r *http.Request) {
+			_, err := io.Copy(io.Discard, r.Body)
+			started <- struct{}{}
+			<-release
+			why := RefusedIn(r.Context())
+			if len(r.TransferEncoding) > 0 && why != nil {
+				http.Error(w, why.Error(), why.Status)
+			} else if err != nil || r.Context().Err() != nil || why != nil {
+				t.Errorf("error of the body = %v, of the context = %v, RefusedIn = %v, want none of the first request", err,
+					r.Context().Err(), why)
+			}
+		}, nil)
+		c, r := f.dial()
+		_, _ = io.WriteString(c, one+post+te+"\r\n"+bad)
+		<-started
+		_, _ = io.WriteString(c, "more")
+		time.Sleep(10 * time.Millisecond) // net/http watches the connection meanwhile
+		release <- struct{}{}
+		if status, _ := f.answer(r, "GET"); status != http.StatusOK {
+			t.Errorf("status of the first request = %d, want 200", status)
+		}
+		release <- struct{}{}
+		if status, text := f.answer(r, "POST"); status != http.StatusBadRequest || text != badChunk.Error()+"\n" {
+			t.Errorf("response to the second request = %d %q, want 400 %q", status, text, badChunk.Error()+"\n")
+		}
+		c.Close()
+	}
+}
+
 // A client that has sent more than was read receives the refusal, and then the end of the connection. It is not reset.
 func TestRefusedBodyIsAnswered(t *testing.T) {
 	t.Parallel()
