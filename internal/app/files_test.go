@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -160,6 +161,28 @@ func TestFileByTheKernel(t *testing.T) {
 	}
 	if r := <-f.records; !r.File || r.Out != 10_000_000 || r.Kernel < r.Out-1024 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A file is sent even if the worker stalls within its own body, which no client gets.
+func TestFileOfAStalledWorker(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := writeFile(t, filepath.Join(dir, "f"), "content")
+	w := serveRaw(t, say("HTTP/1.1 200 OK\r\nX-Sendfile: "+path+"\r\nContent-Length: 5\r\n\r\nab"))
+	f := newFront(t, Options{Workers: one(w.address), StallTimeout: 100 * time.Millisecond,
+		Files: Files{headerSendfile, []FileRoot{{Dir: dir}}}})
+	c := f.dial()
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatalf("ReadResponse: error = %v, want the file", err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if response.StatusCode != http.StatusOK || string(body) != "content" || err != nil {
+		t.Errorf("response = %d %q, error = %v, want 200 and the file", response.StatusCode, body, err)
 	}
 }
 

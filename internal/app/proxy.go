@@ -245,7 +245,9 @@ func (e *exchange) accept(s *seat, response *http.Response) (*http.Response, err
 		e.cancel()
 		fallthrough
 	case name != "" || e.ctx.Err() != nil:
+		stall := time.AfterFunc(e.p.StallTimeout, e.cancel)
 		_, err := io.CopyN(io.Discard, response.Body, copySize)
+		stall.Stop()
 		response.Body.Close()
 		s.done(outcome(err))
 		if e.ctx.Err() != nil {
