@@ -514,6 +514,27 @@ func TestGraphQLLongResponses(t *testing.T) {
 	}
 }
 
+// TestGraphQLLists checks that the results of all requests are limited together, and that a request releases its own.
+func TestGraphQLLists(t *testing.T) {
+	t.Parallel()
+	var a *api.API
+	h, _ := server(t, func(made *api.API) { a = made; a.LimitLists(10_000) })
+	ask := func(word string) string {
+		return say(t, h, post("query($q: String!) { search(query: $q) { results { matchCount } } }",
+			map[string]any{"q": word}))
+	}
+	got := ask("many")
+	if !strings.HasPrefix(got, "418 ") || !strings.Contains(got, "too many searches with long results") {
+		t.Errorf("response to a search with long results = %.300s, want an error", got)
+	}
+	if got := ask("main"); !strings.HasPrefix(got, "200 ") {
+		t.Errorf("response to the next search = %.300s, want 200", got)
+	}
+	if n := a.Lists(); n != 0 {
+		t.Errorf("bytes of results after all requests = %d, want 0", n)
+	}
+}
+
 // TestBombs sends GraphQL requests that are cheap to write and expensive to answer.
 func TestBombs(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"sync/atomic"
 
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
@@ -36,6 +37,7 @@ const (
 	maxErrors   = 10   // in a response
 	maxSearches = 4    // and lists of repositories
 	maxLists    = 64 << 20
+	maxAllLists = 4 * maxLists // of all requests at the same time
 	maxResponse = 4 * maxLists
 	maxRepos    = 10_000
 )
@@ -45,6 +47,8 @@ type graphQL struct {
 	schema      *ast.Schema
 	rules       *rules.Rules
 	maxResponse int
+	maxAllLists int64
+	lists       atomic.Int64 // bytes of results that requests hold now
 }
 
 func newGraphQL() (*graphQL, error) {
@@ -61,7 +65,7 @@ func newGraphQL() (*graphQL, error) {
 	set.ReplaceRule(rules.KnownTypeNamesRule.Name, rules.KnownTypeNamesRuleWithoutSuggestions.RuleFunc)
 	set.ReplaceRule(rules.ScalarLeafsRule.Name, rules.ScalarLeafsRuleWithoutSuggestions.RuleFunc)
 	set.ReplaceRule(rules.ValuesOfCorrectTypeRule.Name, rules.ValuesOfCorrectTypeRuleWithoutSuggestions.RuleFunc)
-	return &graphQL{schema, set, maxResponse}, nil
+	return &graphQL{schema: schema, rules: set, maxResponse: maxResponse, maxAllLists: maxAllLists}, nil
 }
 
 // graphQLRequest is the body of a request.
@@ -146,6 +150,7 @@ func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v search.Visi
 			errors.Join(err, errors.New("no query")))
 	}
 	c := &caller{Visitor: v, api: a}
+	defer func() { a.graphql.lists.Add(-c.lists) }()
 	response := a.graphql.answer(r.Context(), c, q)
 	if err := r.Context().Err(); err != nil {
 		return err
@@ -189,6 +194,7 @@ type caller struct {
 	search.Visitor
 	api      *API
 	searches int
+	lists    int64 // bytes of results, counted in graphQL.lists
 	failed   error // the error of a field
 }
 
@@ -203,6 +209,22 @@ func (c *caller) countSearch() error {
 		return fault.New(fault.Invalid, "too many searches and lists in one request: at most %d", maxSearches)
 	}
 	return nil
+}
+
+// reserve counts n bytes of results. It reports false if all requests together hold too many. Anonymous callers get
+// only half of the maximum.
+func (c *caller) reserve(n int) bool {
+	g := c.api.graphql
+	limit := g.maxAllLists
+	if c.Name() == "" {
+		limit /= 2
+	}
+	if g.lists.Add(int64(n)) > limit {
+		g.lists.Add(-int64(n))
+		return false
+	}
+	c.lists += int64(n)
+	return true
 }
 
 // recovered logs a panic.

@@ -107,7 +107,7 @@ func (c *caller) search(ctx context.Context, arguments map[string]any) (any, err
 	q := parameters{text: stringOf(arguments["query"])}
 	q.kind, _ = query.KindOf(stringOf(arguments["patternType"]))
 	request, err := c.api.request(q, c, schema.GraphQL)
-	found := &collector{}
+	found := &collector{reserve: c.reserve}
 	var summary search.Summary
 	if err == nil {
 		summary, err = c.api.Searcher.Search(ctx, request, found)
@@ -156,8 +156,9 @@ func alertObject(a schema.Alert) object {
 
 // collector collects the results of a search.
 type collector struct {
-	text []byte // JSON objects with commas between them
-	full bool
+	reserve func(n int) bool // counts n bytes, or reports false
+	text    []byte           // JSON objects with commas between them
+	full    bool
 }
 
 // Matches implements search.Sink.
@@ -168,6 +169,10 @@ func (c *collector) Matches(b search.Batch) error {
 	if len(c.text)+len(b.JSON) > maxLists {
 		c.full = true
 		return fault.New(fault.Exhausted, "results too long: more than %d bytes", maxLists)
+	}
+	if !c.reserve(len(b.JSON)) {
+		return fault.Retry(fault.Exhausted, fault.RetrySoon,
+			"too many searches with long results at the same time; try again")
 	}
 	if len(c.text) > 0 {
 		c.text = append(c.text, ',')
