@@ -39,13 +39,13 @@ func Command() *cobra.Command {
 		Use:   "compare A B | compare LOG --split FIELD",
 		Short: "Compare the latencies of two access logs, route by route",
 		Long: `Compare reads two access logs, or one whose lines name one of two pools. It reports on which routes B is slower or
-		faster than A. For p50, p95 and p99 it has the sizes of both samples and a confidence interval. A verdict requires that
-		the interval excludes zero, for all routes at once. The effect of a different mix of routes is shown separately. Refused,
-		failed and cancelled requests are counted, and excluded from the latencies.
+faster than A. For p50, p95 and p99 it has the sizes of both samples and a confidence interval. A verdict requires that
+the interval excludes zero, for all routes at once. The effect of a different mix of routes is shown separately. Refused,
+failed and cancelled requests are counted, and excluded from the latencies.
 
-		Logs are JSON of Packhorse or GitLab Workhorse, nginx's with a log_format of JSON, or Common Log Format with a duration
-		at the end. They may be compressed with gzip or zstd. A log is a file, a quoted pattern for a rotated set, or - for
-		standard input. docs/how-to/compare.md has the keys and the method.`,
+Logs are JSON of Packhorse or GitLab Workhorse, nginx's with a log_format of JSON, or Common Log Format with a duration
+at the end. They may be compressed with gzip or zstd. A log is a file, a quoted pattern for a rotated set, or - for
+standard input. docs/how-to/compare.md has the keys and the method.`,
 		Example: `  packhorse-bench compare old.log new.log
   packhorse-bench compare 'old/access.log*' 'new/access.log*' --html report.html
   packhorse-bench compare access.log --split pool

@@ -72,28 +72,28 @@ func Command(env loadgen.Env) *cobra.Command {
 		Use:   "app URL...",
 		Short: "Measure application servers with requests at random times, as users send them",
 		Long: `Sends GET requests for the URL at random times, regardless of the server's speed (open loop). The times
-		between requests are exponential (Poisson), so that some requests arrive together. A request waits while all
-		workers are busy, which a constant rate hides. The same seed is the same pattern at every rate and for every
-		server, with the same number of turns.
+between requests are exponential (Poisson), so that some requests arrive together. A request waits while all
+workers are busy, which a constant rate hides. The same seed is the same pattern at every rate and for every
+server, with the same number of turns.
 
-		The latency is the time from when a request was due to the end of its response, even if it was sent later. A
-		response must be complete and have status 200. Each request has its own connection, as with ab, unless --keep
-		is given.
+The latency is the time from when a request was due to the end of its response, even if it was sent later. A
+response must be complete and have status 200. Each request has its own connection, as with ab, unless --keep
+is given.
 
-		With --rate 0 the loop is closed: each client sends the next request as soon as a response is complete.
+With --rate 0 the loop is closed: each client sends the next request as soon as a response is complete.
 
-		Several paths at once: --path /work=3 --path /ready=1. They replace the path of the URL.
+Several paths at once: --path /work=3 --path /ready=1. They replace the path of the URL.
 
-		Several URLs compare servers. The servers get the same requests in turns: --turns 6 sends a sixth to each server,
-		and then the next sixth. So a change of the machine's speed affects all of them.
+Several URLs compare servers. The servers get the same requests in turns: --turns 6 sends a sixth to each server,
+and then the next sixth. So a change of the machine's speed affects all of them.
 
-		A virtual machine stands still while its host runs other machines, and every server is late then. The report shows
-		how often and for how long. With --again N a turn is repeated, up to N times, if the machine stood still for more
-		than 20 ms at once, or for more than 5 ms and a thousandth of the turn. The try with the shortest standstill counts.
-		A turn with failures always counts. After three turns for which repetition did not help, no turn is repeated.
+A virtual machine stands still while its host runs other machines, and every server is late then. The report shows
+how often and for how long. With --again N a turn is repeated up to N times after a standstill. That is more than
+20 ms at once, or more than 5 ms and a thousandth of the turn. The try with the shortest standstill counts. A turn
+with failures always counts. After three turns for which repetition did not help, no turn is repeated.
 
-		With --ideal N the report also has the latency of the same arrivals with N ideal workers. Each request takes
-		--service and never waits while a worker is free.`,
+With --ideal N the report also has the latency of the same arrivals with N ideal workers. Each request takes
+--service and never waits while a worker is free.`,
 		Example: `  packhorse-bench app http://127.0.0.1:3000/work --rate 0 --duration 5s
   packhorse-bench app http://127.0.0.1:3000/work --rate 27 --count 1000 --ideal 2 --service 36ms
   packhorse-bench app http://127.0.0.1:3000/work http://127.0.0.1:3001/work --rate 27 --count 600 --turns 6 --again 5

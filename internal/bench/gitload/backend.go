@@ -24,10 +24,10 @@ func BackendCommand(env loadgen.Env) *cobra.Command {
 		Use:   "backend DIR",
 		Short: "Serve a directory with git http-backend, the peer to compare with",
 		Long: `Serves the repositories below DIR read-only with git's own CGI program, git http-backend. Like a web server in front
-		of plain git, it starts git upload-pack and git pack-objects for each fetch. The processes are descendants of this one,
-		so that --server-pid with its process ID counts their CPU time too.
+of plain git, it starts git upload-pack and git pack-objects for each fetch. The processes are descendants of this one,
+so that --server-pid with its process ID counts their CPU time too.
 
-		It runs until it is interrupted.`,
+It runs until it is interrupted.`,
 		Example: `  packhorse-bench backend /srv/git --http 127.0.0.1:8081 &
   packhorse-bench ci http://127.0.0.1:8081/demo.git --repo /srv/git/demo.git --server-pid PID
   packhorse-bench fetch http://127.0.0.1:8081/demo.git --server-pid PID`,

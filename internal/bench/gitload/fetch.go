@@ -33,10 +33,10 @@ func FetchCommand(env loadgen.Env) *cobra.Command {
 		Use:   "fetch URL",
 		Short: "Measure bulk: replay one fetch on many connections",
 		Long: `Records one fetch of stock git, lets git verify the pack, and replays the request on many connections. Bodies are
-		dropped, but for every response the status, the length, the side-bands and the final flush are checked. One request
-		before the measurement warms a cache.
+dropped, but for every response the status, the length, the side-bands and the final flush are checked. One request
+before the measurement warms a cache.
 
-		The recorded fetch:
+The recorded fetch:
 
   (default)       a clone of all branches and tags
   --depth N       a shallow clone of the default branch
@@ -44,17 +44,17 @@ func FetchCommand(env loadgen.Env) *cobra.Command {
                   object ID
   both            the same in a shallow repository
 
-		--protocol is the version of Git's protocol for the recording and the replay.
+--protocol is the version of Git's protocol for the recording and the replay.
 
-		The loop is closed (each client sends a request after the last response) unless --rate is given. Then requests are due
-		at fixed times regardless of the server, and latency counts from the time when a request was due. ttfb_ms is the time
-		to the first byte of the response's body, latency_ms the time to its last.
+The loop is closed (each client sends a request after the last response) unless --rate is given. Then requests are due
+at fixed times regardless of the server, and latency counts from the time when a request was due. ttfb_ms is the time
+to the first byte of the response's body, latency_ms the time to its last.
 
-		With --server-pid the report has the CPU time and the anonymous memory of that process and its descendants. For a
-		Packhorse server on this machine, or with --ops, it has allocations and disk writes from the server's metrics.
+With --server-pid the report has the CPU time and the anonymous memory of that process and its descendants. For a
+Packhorse server on this machine, or with --ops, it has allocations and disk writes from the server's metrics.
 
-		With --raw URL names any resource. It gets POST requests without a body, and only status and length are checked. Use it
-		to measure "packhorse-bench limit" with the same client.`,
+With --raw URL names any resource. It gets POST requests without a body, and only status and length are checked. Use it
+to measure "packhorse-bench limit" with the same client.`,
 		Example: `  packhorse-bench fetch http://127.0.0.1:8080/demo.git
   packhorse-bench fetch http://127.0.0.1:8080/demo.git --clients 30 --duration 30s --server-pid 4711 --json
   packhorse-bench fetch https://git.example.com/demo.git --depth 1 --rate 5

@@ -33,14 +33,14 @@ func LimitCommand(env loadgen.Env) *cobra.Command {
 		Use:   "limit FILE",
 		Short: "Serve one file with Go's own HTTP server: the limit of this machine",
 		Long: `Answers every GET and POST, at any path, with FILE: net/http, Content-Length, and the kernel's sendfile. Its figures
-		are the best that a Go server can reach on this machine. For a fair comparison use a file of the length of the fetch's
-		response, such as an entry of Packhorse's pack cache. Load it with the same client, "packhorse-bench fetch --raw". With
-		--tls it uses TLS 1.3 with a certificate for this run.
+are the best that a Go server can reach on this machine. For a fair comparison use a file of the length of the fetch's
+response, such as an entry of Packhorse's pack cache. Load it with the same client, "packhorse-bench fetch --raw". With
+--tls it uses TLS 1.3 with a certificate for this run.
 
-		With --relay it shows the limit of two processes (Linux only). One sends FILE with sendfile. The other, its child, moves
-		it from socket to socket with splice, like a gateway without turns and checks in front of a node.
+With --relay it shows the limit of two processes (Linux only). One sends FILE with sendfile. The other, its child, moves
+it from socket to socket with splice, like a gateway without turns and checks in front of a node.
 
-		It runs until it is interrupted.`,
+It runs until it is interrupted.`,
 		Example: `  packhorse-bench limit /tmp/pack.framed &
   packhorse-bench fetch --raw http://127.0.0.1:8081/ --clients 30 --server-pid PID
   packhorse-bench limit /tmp/pack.framed --tls --http 127.0.0.1:8443

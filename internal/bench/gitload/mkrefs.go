@@ -22,8 +22,8 @@ func MakeRefsCommand(env loadgen.Env) *cobra.Command {
 		Use:   "mkrefs REPO",
 		Short: "Make the test case of \"packhorse-bench refs\": a bare repository with very many refs",
 		Long: `Adds COUNT packed refs to a bare repository. Half of them are in directories of a thousand
-		(refs/heads/bench/012/012345), the other half are like those of code review (refs/pull/12345/head). A missing repository
-		is created, and an empty one gets a commit on refs/heads/main. Refs of an earlier run are kept.`,
+(refs/heads/bench/012/012345), the other half are like those of code review (refs/pull/12345/head). A missing repository
+is created, and an empty one gets a commit on refs/heads/main. Refs of an earlier run are kept.`,
 		Example: `  packhorse-bench mkrefs /srv/git/refs.git --count 200000
   packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main`,
 		Args: cobra.ExactArgs(1),

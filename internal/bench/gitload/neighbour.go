@@ -50,28 +50,28 @@ func NeighbourCommand(env loadgen.Env) *cobra.Command {
 		Aliases: []string{"neighbor"},
 		Short:   "Measure the effect of many clones on small requests",
 		Long: `Sends a small request (ls-refs of one ref) 50 times per second on its own connections, regardless of the server.
-		Latency counts from the time when a request was due. For a third of the duration it runs alone, and for the rest beside
-		CLIENTS clones:
+Latency counts from the time when a request was due. For a third of the duration it runs alone, and for the rest beside
+CLIENTS clones:
 
   (default)  full clones, as fast as possible; the server may answer them from a cache
   --mbps M   full clones that read M MB/s together
   --cold     shallow clones that differ from each other and from earlier runs, so that they are in no cache
 
-		With --rpc the small request is RefService.Resolve at a storage node, with the control API. The clones still go to URL,
-		which is the gateway in front of the node, or any server beside it. The repository's path is the same in both.
+With --rpc the small request is RefService.Resolve at a storage node, with the control API. The clones still go to URL,
+which is the gateway in front of the node, or any server beside it. The repository's path is the same in both.
 
-		apdex is that of the loaded phase. A response within 20 ms counts 1, within 80 ms a half, others and errors 0.
+apdex is that of the loaded phase. A response within 20 ms counts 1, within 80 ms a half, others and errors 0.
 
-		In practice clients run on other machines. Here they may share the CPUs with the server. So the clones run in a child
-		process at a lower priority (nice 5), and the small requests at a higher one (nice -5) if that is permitted. The report
-		shows the priorities. A bare echo beside the clones, 50 times per second between two processes that do nothing else,
-		shows the share of the machine in the latency. A virtual machine stands still while its host runs other machines, and
-		every server is late then. The report has these times beside the clones, and the percentiles without the requests that
-		met them.
+In practice clients run on other machines. Here they may share the CPUs with the server. So the clones run in a child
+process at a lower priority (nice 5), and the small requests at a higher one (nice -5) if that is permitted. The report
+shows the priorities. A bare echo beside the clones, 50 times per second between two processes that do nothing else,
+shows the share of the machine in the latency. A virtual machine stands still while its host runs other machines, and
+every server is late then. The report has these times beside the clones, and the percentiles without the requests that
+met them.
 
-		Linux may give each session an equal share of the CPUs, regardless of priorities (autogroup). Then priorities have
-		little effect if server and bench run in two terminals, and all requests wait longer. Start both from one shell, or set
-		kernel.sched_autogroup_enabled = 0 before the servers start.`,
+Linux may give each session an equal share of the CPUs, regardless of priorities (autogroup). Then priorities have
+little effect if server and bench run in two terminals, and all requests wait longer. Start both from one shell, or set
+kernel.sched_autogroup_enabled = 0 before the servers start.`,
 		Example: `  packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --duration 30s
   packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
   packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 8 --cold --json

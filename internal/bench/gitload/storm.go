@@ -75,17 +75,17 @@ func StormCommand(env loadgen.Env) *cobra.Command {
   enough  beside them, --enough full clones at the same time, one after the other, which keep the server busy
   storm   beside them, CLIENTS full clones at once, one for each client
 
-		Each clone requests the whole history of other tips, in this run and in earlier ones, so that its pack is in no cache.
-		It succeeds, or the server refuses it with 429 or 503 and Retry-After. Any other result is an error and makes this
-		command fail. Clients do not retry.
+Each clone requests the whole history of other tips, in this run and in earlier ones, so that its pack is in no cache.
+It succeeds, or the server refuses it with 429 or 503 and Retry-After. Any other result is an error and makes this
+command fail. Clients do not retry.
 
-		URL may be that of a gateway. With --server-pid the report has the maximum anonymous memory of that process and its
-		descendants, including git, and the resident memory with mapped files. With several processes, such as a gateway and
-		its nodes, it has their sums. With --memory, which takes values like limits.memory, the command fails if anonymous
-		memory was not below that. Mapped files do not count, because the system can drop them.
+URL may be that of a gateway. With --server-pid the report has the maximum anonymous memory of that process and its
+descendants, including git, and the resident memory with mapped files. With several processes, such as a gateway and
+its nodes, it has their sums. With --memory, which takes values like limits.memory, the command fails if anonymous
+memory was not below that. Mapped files do not count, because the system can drop them.
 
-		The clones run in a child process at a lower priority (nice 5), and the small requests at a higher one (nice -5) if that
-		is permitted.`,
+The clones run in a child process at a lower priority (nice 5), and the small requests at a higher one (nice -5) if that
+is permitted.`,
 		Example: `  packhorse-bench storm http://127.0.0.1:8080/demo.git --clients 500 --server-pid 4711
   packhorse-bench storm http://127.0.0.1:8080/demo.git --server-pid 4711,4712 --memory 1GiB   # a gateway and its node
   packhorse-bench storm http://127.0.0.1:8080/demo.git --clients 100 --enough 2 --duration 10s --json`,

@@ -83,20 +83,20 @@ func Command(env loadgen.Env) *cobra.Command {
 		Use:   "search URL --query QUERY",
 		Short: "Measure code search at fixed rates",
 		Long: `Sends a query at each of the rates, regardless of the server (open loop). A slow server shows as latency, and not as
-		fewer requests. Every response must be complete and have as many results as the first one. Latency is the time from
-		when a request was due to the end of its response.
+fewer requests. Every response must be complete and have as many results as the first one. Latency is the time from
+when a request was due to the end of its response.
 
   --api json      GET /-/api/v1/search
   --api stream    GET /.api/search/stream, chunk matches
   --api graphql   POST /.api/graphql, the query of src search
   --api zoekt     POST /api/search of zoekt-webserver
 
-		With --peer a zoekt-webserver gets the same requests, in turn with the server, and the p95 values are compared for each
-		rate. "make bench-search" builds a zoekt-webserver and does all of this with one index.
+With --peer a zoekt-webserver gets the same requests, in turn with the server, and the p95 values are compared for each
+rate. In a checkout, ".ci/searches BUNDLE" builds a zoekt-webserver and compares both with one index.
 
-		--sustained finds the highest rate without failures and without a growing delay.
+--sustained finds the highest rate without failures and without a growing delay.
 
-		--resolve shows the cost of finding the object ID of each result. A proxy in this process does for each result:
+--resolve shows the cost of finding the object ID of each result. A proxy in this process does for each result:
 
   process    the work of a search front end with a Git server: git symbolic-ref HEAD, the index's list of repositories
              over HTTP, git rev-parse
@@ -104,10 +104,10 @@ func Command(env loadgen.Env) *cobra.Command {
   memory     one look-up in a map
   none       nothing, because the server's results have the indexed commit
 
-		resolve_share is the share of this in a request's time.
+resolve_share is the share of this in a request's time.
 
-		link is the time between the server and its search worker process, as reported by the server (only json, and responses up
-		to 64 KiB): sending the request, and receiving the results after the search.`,
+link is the time in which the server sends the request to its search worker and receives the results. The server reports
+it for json and responses up to 64 KiB.`,
 		Example: `  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5,50 --duration 60s
   packhorse-bench search http://127.0.0.1:8080 --query 'func main' --results 1000 --sustained --peer http://127.0.0.1:6070
   packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5 --resolve process --root /srv/git --html study.html`,
