@@ -121,7 +121,7 @@ git.threads by the CPUs of the machine, cache.max_bytes and cache.min_free by th
 		Example: `  packhorse config show
   packhorse config show --config /etc/packhorse.toml --http 127.0.0.1:9000
   packhorse config show --role gateway --node a=10.0.0.7:9100
-  packhorse config show --root /srv/git > packhorse.toml   # a file to start from`,
+  packhorse config show --root /srv/git > packhorse.toml   # a file with every setting`,
 		Args: noArgs,
 	}
 	src := config.AddFlags(cmd.Flags(), config.RoleAny, env.Getenv)

@@ -53,7 +53,7 @@ type PushConfig struct {
 	TimeLimit Duration `toml:"time_limit" default:"1h" range:">0s"`
 
 	// HooksDir is the directory of the administrator's hooks for all repositories: pre-receive, update,
-	// reference-transaction, post-receive and post-update (docs/how-to/push.md). Empty means none.
+	// reference-transaction, post-receive and post-update (docs/how-to/hooks.md). Empty means none.
 	HooksDir string `toml:"hooks_dir" path:"yes"`
 
 	// HooksGitConfig is the global Git configuration of hooks (GIT_CONFIG_GLOBAL): signature verification, credential
