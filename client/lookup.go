@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// lookups sends short look-ups on HTTP/1.1 connections of their own (package unaryhttp), which is faster. Other calls
+// lookups sends short look-ups on separate HTTP/1.1 connections (package unaryhttp), which is faster. Other calls
 // share an HTTP/2 connection, and so do look-ups if a proxy supports nothing else.
 type lookups struct {
 	packhorsev1connect.RefServiceClient

@@ -85,7 +85,7 @@ func TestBenchStorm(t *testing.T) {
 	}
 }
 
-// TestBenchExists has a server of its own asked while git children start.
+// TestBenchExists has a separate server asked while git children start.
 func TestBenchExists(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(filepath.Join(binDir, "packhorse-bench"), "lab", "exists", "--rate", "100", "--children", "20",

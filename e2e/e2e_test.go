@@ -92,7 +92,7 @@ func skipIfShort(t *testing.T) {
 // TestShell runs stories about commands, configuration, start and shutdown.
 func TestShell(t *testing.T) { runStories(t, "testdata/shell") }
 
-// runStories runs the scripts of a directory, each in a directory of its own with the templates' repositories at hand.
+// runStories runs the scripts of a directory, each in a separate directory with the templates' repositories at hand.
 func runStories(t *testing.T, dir string) {
 	t.Helper()
 	runStoriesIn(t, shape{}, dir, makeTemplates(t), "")

@@ -88,7 +88,7 @@ func TestPushKills(t *testing.T) {
 	t.Logf("%d pushes were acknowledged", told)
 }
 
-// pusher pushes one commit after the other to a branch of its own.
+// pusher pushes one commit after the other to a separate branch.
 type pusher struct {
 	*gittest.Repo
 	branch, token string

@@ -173,7 +173,7 @@ func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup stri
 	if groups, _ := filepath.Glob(filepath.Join(cgroup, "packhorse.*", "pack")); cgroup != "" && len(groups) > 0 {
 		t.Errorf("left %q", groups)
 	}
-	if !strings.Contains(p.logged(), "what its git commands left was killed") {
+	if !strings.Contains(p.logged(), "killed the remaining processes of its git commands") {
 		t.Errorf("the log does not tell what was killed:\n%s", p.logged())
 	}
 }

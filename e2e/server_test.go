@@ -178,7 +178,7 @@ func (p *serverProcess) kill() {
 	p.cmd.Process.Kill()
 	p.wait()
 	for _, pid := range children {
-		syscall.Kill(-pid, syscall.SIGKILL) // each has a group of its own
+		syscall.Kill(-pid, syscall.SIGKILL) // each has a separate group
 	}
 }
 

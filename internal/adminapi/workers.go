@@ -15,13 +15,13 @@ type WorkerStatus struct {
 	Address  string  `json:"address"`
 	State    string  `json:"state"` // up, starting, not ready, down, draining, drained
 	Why      string  `json:"why,omitempty"`
-	Given    bool    `json:"given"`   // it is given requests
-	Seconds  float64 `json:"seconds"` // for how long it has been so
+	Given    bool    `json:"given"`   // the worker is given requests
+	Seconds  float64 `json:"seconds"` // time since the last change of the state
 	InFlight int     `json:"in_flight"`
 	Slots    int     `json:"slots"`
 	Served   uint64  `json:"served"`
 	Failed   uint64  `json:"failed"`
-	Drain    float64 `json:"drain_seconds"` // maximum time that a drain waits for its requests
+	Drain    float64 `json:"drain_seconds"` // maximum time that a drain waits for running requests
 }
 
 func workerStatusOf(w app.State, drain time.Duration) WorkerStatus {
@@ -32,8 +32,8 @@ func workerStatusOf(w app.State, drain time.Duration) WorkerStatus {
 	}
 }
 
-// Workers serves the application's workers, and passes other paths to h. Both application and h may be nil. drain is
-// the maximum time that a drain waits for the requests of a worker.
+// Workers returns a handler for the application's workers. It passes other paths to h. Both application and h may be
+// nil. drain is the maximum time that a drain waits for the requests of a worker.
 //
 //	GET  /workers                            []WorkerStatus
 //	POST /workers/{name}/drain[?force=true]  WorkerStatus; 409: too many would be out of service
@@ -84,7 +84,7 @@ func Workers(application *app.Proxy, drain time.Duration, h http.Handler) http.H
 					return
 				}
 			}
-			Refuse(w, http.StatusNotFound, "the worker went away meanwhile")
+			Refuse(w, http.StatusNotFound, "the worker was removed meanwhile")
 		})
 	}
 	return mux

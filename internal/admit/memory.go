@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// The machine is short of memory if one of these limits is crossed. mostStalled is the time that tasks waited for
-// memory in the last ten seconds. mostUsed is the part of the control group's limit that is used, without droppable
-// files. leastLeft is the available part of the machine's memory.
+// The machine is short of memory beyond any of these limits. They are the share of the last ten seconds in which a task
+// waited for memory, the used part of the control group's limit without inactive files, and the available part of the
+// machine's memory.
 const (
 	mostStalled = 10 // percent
 	mostUsed    = 0.9
@@ -21,7 +21,7 @@ const (
 // memory reads the figures of Linux. Missing files are ignored.
 type memory struct {
 	root     string
-	groups   []group // that the process is in, and those above it
+	groups   []group // of the process, and their ancestors
 	pressure string
 }
 
@@ -31,7 +31,7 @@ type group struct {
 	inactive          string // name of a line of stat
 }
 
-// newMemory finds the files below a root, which is "/" but for tests.
+// newMemory finds the files below a root, which is "/" except in tests.
 func newMemory(root string) *memory {
 	m := &memory{root: root, pressure: filepath.Join(root, "proc/pressure/memory")}
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
@@ -55,9 +55,9 @@ func newMemory(root string) *memory {
 	return m
 }
 
-// version2 finds the groups of a path that count memory: the controller may be in version 1. If package cgroup made a
-// group for the server, its git processes are in groups beside it. The pressure on the server and them is in the group
-// two levels above.
+// version2 adds the groups of a path that limit memory. There are none if the memory controller is in version 1. If
+// package cgroup made a group for the server, the groups of git processes are beside it. The pressure on all of them is
+// in the group two levels above.
 func (m *memory) version2(top, path string) {
 	all := path
 	if run := filepath.Dir(path); strings.HasPrefix(filepath.Base(run), "packhorse.") {
@@ -84,8 +84,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Memory is how many bytes of it this process and those that it starts may have: the machine's, or fewer by the control
-// group. 0 means unknown.
+// Memory returns how many bytes of memory this process and its children may use. This is the memory of the machine, or
+// the limit of a control group if that is lower. 0 means unknown.
 func Memory() int64 { return newMemory("/").most() }
 
 func (m *memory) most() int64 {
@@ -114,7 +114,7 @@ func (m *memory) stalled() bool {
 func (m *memory) full() bool { return slices.ContainsFunc(m.groups, group.full) }
 
 func (g group) full() bool {
-	limit, ok1 := number(g.limit) // "max": none
+	limit, ok1 := number(g.limit) // "max" means no limit
 	if !ok1 || limit <= 0 {
 		return false
 	}
@@ -133,7 +133,7 @@ func (m *memory) machineFull() bool {
 	return ok1 && ok2 && float64(left) < leastLeft*float64(total)
 }
 
-// number reads a file that holds one.
+// number reads a file with one number.
 func number(path string) (int64, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -143,7 +143,7 @@ func number(path string) (int64, bool) {
 	return n, err == nil
 }
 
-// line reads the number behind a name at the beginning of a line.
+// line returns the number in the first line that begins with the given name.
 func line(path, name string) (int64, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {

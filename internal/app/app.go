@@ -52,7 +52,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Bodies limits what is stored of requests and responses.
+// Bodies limits the stored parts of requests and responses.
 type Bodies struct {
 	MaxRequest    int64         // bytes of a request body; default 1 GiB
 	RequestMemory int64         // bytes of a request body in memory; default 64 KiB

@@ -83,7 +83,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite ends what is sent.
+// CloseWrite ends the sending direction.
 func (c *conn) CloseWrite() error {
 	c.isEnded.Store(true)
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {

@@ -30,7 +30,7 @@ type body struct {
 	file     *file  // the rest; nil: there is none
 }
 
-// open returns a reader of the body. It may be used after close: it returns errors then.
+// open returns a reader of the body. Reads after close are allowed, and can return errors.
 func (b *body) open() io.ReadCloser {
 	if b.file == nil {
 		return io.NopCloser(bytes.NewReader(b.memory))
@@ -81,8 +81,8 @@ func (e *exchange) refuseBody(err error) {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		e.p.logDiskError("long request bodies refused: cannot write to disk", err)
 		e.Err = fault.Wrap(fault.Exhausted, "the disk of "+e.p.Bodies.Dir+" is full", err)
-		e.refuse(http.StatusInsufficientStorage, "the server's disk is full and has no room for the request body; try a "+
-			"shorter one, or later")
+		e.refuse(http.StatusInsufficientStorage, "the server's disk is full and has no room for the request body; send a "+
+			"shorter one, or try again later")
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		e.Err = fault.Wrap(fault.Deadline, "the request body took too long", err)
 		e.refuse(http.StatusRequestTimeout, "the request body took too long")
@@ -97,7 +97,7 @@ func (e *exchange) refuseBody(err error) {
 	}
 }
 
-// receiveAll reads the body into memory as far as there is room, and then into a file.
+// receiveAll reads the body into memory until the memory is used up, and the rest into a file.
 func (e *exchange) receiveAll() error {
 	control := http.NewResponseController(&e.w)
 	e.reserve(e.r.ContentLength)
@@ -134,13 +134,14 @@ func (e *exchange) receiveAll() error {
 		if err == io.EOF {
 			_ = control.SetReadDeadline(time.Time{})
 			return nil
-		} else if err != nil { // the limit stays: net/http would wait for the rest before it sends a response
+		} else if err != nil { // keep the deadline: net/http waits for the rest of the body before it sends a response
 			return err
 		}
 	}
 }
 
-// reserve makes room in memory for a body of so many bytes; -1: unknown. It makes none if there is none left.
+// reserve makes room in memory for a body of size bytes, or of unknown size if size is -1. It does nothing if no memory
+// is left.
 func (e *exchange) reserve(size int64) {
 	b, most := &e.body, e.p.Bodies.RequestMemory
 	switch {
@@ -149,7 +150,7 @@ func (e *exchange) reserve(size int64) {
 	case size < 0:
 		size = most
 	}
-	more := size - max(int64(cap(b.memory)), firstBody) // the first is not counted
+	more := size - max(int64(cap(b.memory)), firstBody) // the first allocation is not counted
 	if more > 0 {
 		if !e.p.memory.reserve(more) {
 			return

@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
-// client is the response as the client gets it. It notes what was sent.
+// client is the response as the client gets it. It records how much of it was sent.
 type client struct {
 	http.ResponseWriter
 	e      *exchange

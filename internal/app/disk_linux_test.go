@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// smallDisk is a directory on a file system of its own, of so many bytes.
+// smallDisk is a directory on a separate file system, of so many bytes.
 func smallDisk(t *testing.T, size int) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "app")

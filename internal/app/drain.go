@@ -28,9 +28,9 @@ func (p *pool) othersOut(w *worker) (names []string) {
 	return names
 }
 
-// settle decides which workers are given requests. Of those that are not ready, only so many rest as may be out of
-// service, the first ones first. The others keep their requests, so that these are not left to too few workers. The
-// caller holds mu.
+// settle decides which workers are given requests. Workers that are not ready get none, in the order in which they
+// became so, up to the number of workers that may be out of service. The others still get requests, so that the rest of
+// the pool is not overloaded. The caller holds mu.
 func (p *pool) settle() {
 	var candidates []*worker
 	for _, w := range p.workers {
@@ -177,8 +177,8 @@ func (p *pool) state(w *worker) State {
 	return s
 }
 
-// Drain keeps new requests from a worker. Requests in flight go on. Unless it is forced, it fails with kind Exhausted
-// if too many workers would be out of service. The error for an unknown name is of kind NotFound.
+// Drain keeps new requests from a worker. Requests in flight continue. Unless it is forced, it fails with kind
+// Exhausted if too many workers would be out of service. The error for an unknown name is of kind NotFound.
 func (p *Proxy) Drain(name string, force bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -156,7 +156,7 @@ func (p *Proxy) watch(ctx context.Context, w *worker) {
 	}
 }
 
-// check checks a worker with a slot of its own, so that the check takes no thread from a request. It keeps the slot
+// check checks a worker with a separate slot, so that the check takes no thread from a request. It keeps the slot
 // while the worker does not respond, so that no request fails meanwhile.
 func (p *Proxy) check(ctx context.Context, w *worker, pause time.Duration) {
 	s := w.pool.checkSlot(ctx, w)

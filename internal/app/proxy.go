@@ -113,8 +113,8 @@ func (e *exchange) serve() {
 // discardLog is for what ReverseProxy logs, because a Record has it too.
 var discardLog = log.New(io.Discard, "", 0)
 
-// relay has a worker answer the request. The request at the worker outlives a client that disconnects, because the
-// worker goes on with it and would not be free for another one.
+// relay has a worker answer the request. If the client disconnects, the request to the worker is not cancelled. Most
+// workers would process it to the end anyway, and would not be free for another one.
 func (e *exchange) relay() {
 	ctx, cancel := context.WithCancel(e.p.running)
 	e.cancel = cancel

@@ -77,7 +77,7 @@ func (p *Proxy) Set(r Routing) error {
 	return nil
 }
 
-// The log has at most so many lines about a worker.
+// These limit the log lines about one worker.
 const (
 	logRate  = rate.Limit(0.1) // a second
 	logBurst = 6

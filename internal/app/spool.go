@@ -104,7 +104,7 @@ func (s *spool) write(b []byte) {
 	defer s.mu.Unlock()
 	for len(b) > 0 && !s.isClosed {
 		if s.file.size == s.read {
-			if len(s.memory)+len(b) > cap(s.memory) { // move what is stored to the front
+			if len(s.memory)+len(b) > cap(s.memory) { // move the stored bytes to the front
 				s.memory, s.from = s.memory[:copy(s.memory, s.memory[s.from:])], 0
 			}
 			if len(s.memory)+len(b) <= cap(s.memory) {
@@ -134,7 +134,7 @@ func (s *spool) writeFile(b []byte) bool {
 	return true
 }
 
-// Read gives what is stored, or waits for it.
+// Read returns stored bytes, or waits for some.
 func (s *spool) Read(b []byte) (n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

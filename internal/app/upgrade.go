@@ -107,7 +107,7 @@ func (t *tunnel) note(err error) error {
 	return err
 }
 
-// CloseWrite ends what is sent to the client.
+// CloseWrite ends the direction to the client.
 func (t *tunnel) CloseWrite() error {
 	if half, ok := t.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

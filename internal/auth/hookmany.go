@@ -13,23 +13,23 @@ import (
 
 const (
 	// readableTime is the maximum time that a caller waits for decisions about many repositories. Running requests
-	// continue after it, and their answers are cached.
+	// continue after that, and their answers are cached.
 	readableTime = 5 * time.Second
-	// maxTogether is the maximum number of repositories in one question. maxNameBytes is the maximum length of a name in
-	// its answer.
+	// maxTogether is the maximum number of repositories in one request. maxNameBytes is the maximum length of a name in
+	// the answer.
 	maxTogether  = 500
 	maxNameBytes = 8 << 10
-	// maxCallerRequests limits the concurrent requests for one such caller, and maxManyRequests those for all of them.
+	// maxCallerRequests limits the concurrent requests for one caller, and maxManyRequests those for all callers.
 	maxCallerRequests = 8
 	maxManyRequests   = 16
-	// viewFactor is the number of cached answers about many repositories for each entry of the other cache.
+	// viewFactor is the maximum number of these cached answers for each entry that HookOptions.Size allows.
 	viewFactor = 20
 )
 
 // view caches the answers about the repositories that one caller may read.
 type view struct {
 	key     string
-	counted int           // answers; guarded by Hook.mu
+	counted int           // number of answers that Hook.viewAnswers includes; guarded by Hook.mu
 	turn    chan struct{} // held by one call while it asks, so that the next call finds its answers
 
 	mu      sync.Mutex
@@ -41,8 +41,8 @@ type viewAnswer struct {
 	allow bool
 }
 
-// readable reports which of many repositories an identity may read. complete is false if it could not determine all of
-// them within readableTime. If the hook supports it, one question is about many repositories.
+// readable reports which of many repositories an identity may read. complete is false if some could not be determined
+// within readableTime. If the hook supports it, one request covers many repositories.
 func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) (allowed []bool, complete bool) {
 	ctx, cancel := context.WithTimeout(ctx, h.readableTime)
 	defer cancel()
@@ -70,7 +70,7 @@ func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) 
 	return q.result(), false
 }
 
-// view returns the view of a caller, which may be new.
+// view returns the cached answers for a caller, or a new view.
 func (h *Hook) view(id Identity) *view {
 	key := h.hash(question{Question: readable, Client: id.Address, Identity: hookIdentityOf(id)})
 	h.mu.Lock()
@@ -148,7 +148,7 @@ func (q *manyQuestion) ask(ctx context.Context, missing []int) bool {
 	return !q.failed && len(missing) == 0
 }
 
-// hasFailed reports whether the question has failed, also because ctx has ended.
+// hasFailed reports whether the question has failed. It fails if ctx has ended.
 func (q *manyQuestion) hasFailed(ctx context.Context) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -241,7 +241,7 @@ func (h *Hook) cacheView(v *view, repos []git.RepoPath, part []int, allowed []bo
 	if cached, ok := h.views.Peek(v.key); !ok || cached != v {
 		return // evicted meanwhile
 	}
-	if count > v.counted { // otherwise a later answer was counted already
+	if count > v.counted { // otherwise a concurrent call has counted these answers
 		h.viewAnswers += count - v.counted
 		v.counted = count
 	}

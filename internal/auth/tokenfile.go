@@ -28,8 +28,8 @@ type TokenFile struct{ path string }
 // NewTokenFile returns the token file at a path. It need not exist.
 func NewTokenFile(path string) TokenFile { return TokenFile{path} }
 
-// Check returns an error if a server cannot start with the file: it cannot be read, is damaged, existed earlier and is
-// missing, or is missing although it is required.
+// Check returns an error if a server cannot start with the file. Such a file is unreadable, damaged or lost
+// (CheckLost), or it is required and does not exist.
 func (f TokenFile) Check(required bool) error {
 	table, exists, err := f.read()
 	if err != nil {
@@ -59,7 +59,7 @@ func (f TokenFile) CheckLost() error {
 
 // Token describes a token. Only Create returns the token itself.
 type Token struct {
-	ID           string    `json:"id"`   // NAME/NUMBER, never used again
+	ID           string    `json:"id"`   // NAME/NUMBER, never reused
 	Name         string    `json:"name"` // of the identity that it proves
 	Hash         string    `json:"sha256"`
 	Scope        string    `json:"scope"`                  // an Operation
@@ -90,8 +90,8 @@ type TokenRequest struct {
 	Expires      time.Time // zero means never
 }
 
-// Create creates a token and stores its hash durably. Several tokens may have the same name, so that one can replace
-// another. Errors: Invalid, Exhausted if there are too many tokens.
+// Create creates a token and stores its hash durably. A name may have several tokens, so that a new one can replace an
+// old one. The error is Invalid for an invalid request, and Exhausted if there are too many tokens.
 func (f TokenFile) Create(r TokenRequest, now time.Time) (secret string, token Token, err error) {
 	if err := CheckName(r.Name); err != nil {
 		return "", token, err
@@ -175,7 +175,7 @@ func readFile(path string, limit int64) (text []byte, info fs.FileInfo, err erro
 	return text, info, err
 }
 
-// read returns the content of the file. That of a missing file is empty.
+// read returns the content of the file. A missing file has no tokens.
 func (f TokenFile) read() (t tokenTable, exists bool, err error) {
 	text, info, err := readFile(f.path, maxTokenFile)
 	switch {
@@ -183,7 +183,7 @@ func (f TokenFile) read() (t tokenTable, exists bool, err error) {
 		return tokenTable{Version: 1}, false, nil
 	case err != nil:
 	case info.Mode().Perm()&0o022 != 0:
-		err = fmt.Errorf("other users may write it (mode %04o): check its content, and run chmod 600 on it",
+		err = fmt.Errorf("other users can write to it (mode %04o): check its content, and run chmod 600 on it",
 			info.Mode().Perm())
 	default:
 		if err = json.Unmarshal(text, &t); err == nil && t.Version != 1 {
@@ -196,9 +196,9 @@ func (f TokenFile) read() (t tokenTable, exists bool, err error) {
 	return t, true, nil
 }
 
-// change changes the content of the file with do. The new content is on disk when it returns, so that a revoked token
-// stays revoked. A lost file is not created again: a server would refuse all tokens except for the new one, and git
-// would erase them from its credential store.
+// change changes the content of the file with do. The new content is on disk when change returns, so that a revoked
+// token stays revoked. A lost file is an error. If it were created again, servers would refuse all earlier tokens, and
+// git would erase them from its credential store.
 func (f TokenFile) change(do func(*tokenTable) error) error {
 	lock, err := os.Open(filepath.Dir(f.path))
 	if err != nil {
@@ -245,7 +245,7 @@ func (f TokenFile) write(path string, text []byte) error {
 }
 
 // usedPath returns the path of the file in which a server records the latest use of each token, as lines of "ID
-// UNIXTIME". It has no other information.
+// UNIXTIME".
 func (f TokenFile) usedPath() string { return f.path + ".used" }
 
 func readUsed(path string) map[string]int64 {

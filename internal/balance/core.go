@@ -20,8 +20,8 @@ type Core struct {
 	queue   queue
 }
 
-// NewCore returns a Core without workers. It calls answer for each ticket that had to wait, once the ticket is assigned
-// or refused. The function must not call the Core.
+// NewCore returns a Core without workers. It calls answer when a waiting ticket is assigned or refused. The function
+// must not call the Core.
 func NewCore(l Limits, answer func(*Ticket)) *Core {
 	c := &Core{answer: answer, members: map[string]*Worker{}, queue: newQueue()}
 	c.Limit(0, l)
@@ -39,9 +39,9 @@ func (c *Core) Limit(now time.Duration, l Limits) {
 	c.Wake(now)
 }
 
-// Set replaces the workers and returns them in the same order. Names must differ. A worker that stays, by its name,
-// keeps its counts and its drain mark. A worker that is left out finishes its work and is given no more. Without any
-// worker, all work that waits is refused.
+// Set replaces the workers and returns them in the same order. Names must be unique. A worker with the name of a
+// previous one keeps its counts and its drain mark. A removed worker finishes its work and is given no more. If members
+// is empty, all waiting work is refused.
 func (c *Core) Set(now time.Duration, members []Member) []*Worker {
 	before := c.members
 	c.members, c.list = make(map[string]*Worker, len(members)), make([]*Worker, len(members))
@@ -66,8 +66,8 @@ func (c *Core) Set(now time.Duration, members []Member) []*Worker {
 	return slices.Clone(c.list)
 }
 
-// Wake assigns work that waits, as far as there are free slots. Call it at the time of Next, and when a worker's Ready
-// or Usable has changed.
+// Wake assigns waiting work to free slots. Call it at the time that Next returns, and when the result of a worker's
+// Ready or Usable has changed.
 func (c *Core) Wake(now time.Duration) {
 	for t := c.next(now); t != nil; t = c.next(now) {
 		w, candidates := c.choose(t, now)
@@ -77,7 +77,8 @@ func (c *Core) Wake(now time.Duration) {
 	}
 }
 
-// Next returns when time alone can let waiting work go on, and whether it can.
+// Next returns the time at which waiting work can be assigned without any other event, and whether there is such a
+// time.
 func (c *Core) Next(now time.Duration) (at time.Duration, ok bool) {
 	if len(c.queue.waiting) == 0 {
 		return 0, false
@@ -147,7 +148,7 @@ func (c *Core) Enter(now time.Duration, work Work) (*Ticket, error) {
 	return t, nil
 }
 
-// evict refuses a ticket that waits.
+// evict refuses a waiting ticket.
 func (c *Core) evict(t *Ticket, err error) {
 	c.queue.remove(t)
 	c.queue.close(t)
@@ -162,8 +163,8 @@ var (
 	errBusy        = fault.Retry(fault.Exhausted, fault.RetrySoon, "all backends are busy; try again")
 )
 
-// refusal is the error for work that finds no place or waits too long. isShare says that the caller's own work is in
-// its way.
+// refusal returns the error for work that does not fit into the queue or waits too long. isShare reports whether other
+// work of the same caller is the cause.
 func refusal(isShare bool, retry time.Duration, message string) error {
 	if isShare {
 		return fault.CallerLimit(retry, "%s", message)
@@ -171,7 +172,7 @@ func refusal(isShare bool, retry time.Duration, message string) error {
 	return fault.Retry(fault.Exhausted, retry, "%s", message)
 }
 
-// refuseLongWait returns an error for work that would plainly wait longer than it may.
+// refuseLongWait returns an error for work whose expected wait exceeds the limit.
 func (c *Core) refuseLongWait(t *Ticket, isFull bool, retry, now time.Duration) error {
 	limit := c.limits.Wait
 	if limit <= 0 || !isFull {
@@ -186,8 +187,8 @@ func (c *Core) refuseLongWait(t *Ticket, isFull bool, retry, now time.Duration) 
 
 // capacity counts the slots of the workers that can be given work now or later.
 type capacity struct {
-	slots     int // in use
-	all       int // in use or not
+	slots     int // without those that Narrow excludes
+	all       int
 	unlimited bool
 }
 
@@ -202,13 +203,14 @@ func (c *Core) capacity(now time.Duration) (n capacity) {
 	return n
 }
 
-// retryAfter estimates when the queue will be empty, within what is sensible to tell a client.
+// retryAfter estimates the time until the queue is empty. The result is between a second and a minute.
 func (c *Core) retryAfter(now time.Duration) time.Duration {
 	d := c.queue.held * time.Duration(len(c.queue.waiting)+1) / time.Duration(max(c.capacity(now).slots, 1))
 	return min(max(d, time.Second), time.Minute)
 }
 
-// slotsOfSubject returns how many slots one subject may have, fewer than there are; 0: all.
+// slotsOfSubject returns the maximum number of slots for one subject. It is smaller than the number of slots. 0 means
+// no maximum.
 func (c *Core) slotsOfSubject(now time.Duration) int {
 	if c.limits.Each == 0 {
 		return 0
@@ -220,8 +222,8 @@ func (c *Core) slotsOfSubject(now time.Duration) int {
 	return min(c.limits.Each, max(n.slots-1, 0))
 }
 
-// choose returns the worker for a piece of work, nil if all slots are taken, and how many workers could be given it
-// now or later.
+// choose returns the best worker for a ticket, or nil if no suitable worker has a free slot. candidates is the number
+// of workers that can be given the ticket now or later.
 func (c *Core) choose(t *Ticket, now time.Duration) (best *Worker, candidates int) {
 	among := c.list
 	if t.Among != nil {
@@ -243,7 +245,7 @@ func (c *Core) choose(t *Ticket, now time.Duration) (best *Worker, candidates in
 	return best, candidates
 }
 
-// next returns the waiting ticket that a free slot goes to; nil if there is none.
+// next returns the next waiting ticket that has a free slot, or nil.
 func (c *Core) next(now time.Duration) *Ticket {
 	for _, t := range c.queue.checks {
 		if w, _ := c.choose(t, now); w != nil {
@@ -267,7 +269,7 @@ func (c *Core) next(now time.Duration) *Ticket {
 	})
 }
 
-// assign gives a worker a ticket that does not wait.
+// assign gives a ticket to a worker. The ticket must not be in the queue.
 func (c *Core) assign(t *Ticket, w *Worker, candidates int, now time.Duration) {
 	switch {
 	case t.arrival > 0:

@@ -225,7 +225,7 @@ func (t *Ticket) isBefore(other *Ticket, first *pool) bool {
 	return t.arrival < other.arrival
 }
 
-// isBehindItself reports whether a waiting caller is delayed by other work of its own.
+// isBehindItself reports whether a waiting caller is delayed by other work of the same caller.
 func (q *queue) isBehindItself(c Caller) bool {
 	a := q.find(c)
 	return c != "" && a.queued+a.holding > 1

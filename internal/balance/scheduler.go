@@ -10,20 +10,20 @@ import (
 
 // Limits bound the queue and the shares of the slots.
 type Limits struct {
-	Queue int // maximum number of pieces of work that wait; 0: none
+	Queue int // maximum number of waiting pieces of work; 0: no queue
 	// Anonymous is the part of the slots for all anonymous callers together while others wait, between 0 and 1,
 	// exclusive. 0 means a half.
 	Anonymous float64
-	Wait      time.Duration // maximum time in the queue; 0: as long as the context lives
-	// Each is how many slots work on one subject may have while there is work on other subjects, or was within the last
-	// minute. It is at most one less than there are. 0 means no bound.
+	Wait      time.Duration // maximum time in the queue; 0: until the context ends
+	// Each is the maximum number of slots for work on one subject. It applies if work on other subjects exists or arrived
+	// within the last minute. One slot always remains for other subjects. 0 means no maximum.
 	Each int
 }
 
-// Clock is a source of time. Tests have their own. The zero Clock is the real one.
+// Clock is a source of time. The zero Clock is the real one.
 type Clock struct {
 	Now func() time.Time
-	// AfterFunc calls f in a goroutine of its own once d has passed, unless it is stopped before.
+	// AfterFunc calls f in a new goroutine after d, unless stop is called before.
 	AfterFunc func(d time.Duration, f func()) (stop func() bool)
 }
 
@@ -33,7 +33,7 @@ type Options struct {
 	Clock Clock
 }
 
-// Scheduler assigns work to workers that can all do it. Nothing else may assign work to them. Safe for concurrent use.
+// Scheduler assigns work to workers that can all do it. It must be the only one that does. Safe for concurrent use.
 type Scheduler struct {
 	clock Clock
 	began time.Time
@@ -60,7 +60,7 @@ func New(o Options) *Scheduler {
 // now returns the time of the core. Callers that pass it to the core hold the lock.
 func (s *Scheduler) now() time.Duration { return s.clock.Now().Sub(s.began) }
 
-// do calls f with the lock held, and sets the timer that the core needs after that.
+// do calls f with the lock held, and then sets the timer for the core's next wake.
 func (s *Scheduler) do(f func(c *Core, now time.Duration)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,9 +110,12 @@ func (s *Seat) Done(how Outcome) {
 	s.scheduler.do(func(c *Core, now time.Duration) { c.Leave(now, s.ticket, how) })
 }
 
-// Acquire takes a slot of a worker, or waits for one. The error is of kind Exhausted if the queue is full or the wait
-// is too long, and a CallerLimit if the caller's own work is in its way. It is of kind Unavailable if no worker can be
-// given the work, and Cancelled or Deadline if ctx ended first.
+// Acquire takes a slot of a worker, or waits for one. The error has one of these kinds:
+//
+//   - Exhausted: the queue is full, or the wait is too long. It is a CallerLimit if other work of the same caller is the
+//     cause.
+//   - Unavailable: no worker can be given the work.
+//   - Cancelled or Deadline: ctx ended first.
 func (s *Scheduler) Acquire(ctx context.Context, w Work) (*Seat, error) {
 	seat, _, _, err := s.acquire(ctx, w)
 	return seat, err
@@ -155,7 +158,7 @@ func (s *Scheduler) acquire(ctx context.Context, w Work) (seat *Seat, waited tim
 		err = fault.Wrap(fault.KindOf(ctx.Err()), "gave up while waiting for a slot", ctx.Err())
 	case <-expired:
 	}
-	s.do(func(c *Core, now time.Duration) { // a slot that was assigned meanwhile goes to the next
+	s.do(func(c *Core, now time.Duration) { // a slot that was assigned meanwhile is given to the next ticket
 		waited = now - began
 		if err == nil {
 			err = c.Expire(now, t, retry)
@@ -166,9 +169,9 @@ func (s *Scheduler) acquire(ctx context.Context, w Work) (seat *Seat, waited tim
 	return nil, waited, true, err
 }
 
-// Set replaces the workers and returns them in the same order. Names must differ. A worker that stays, by its name,
-// keeps its counts and its drain mark. A worker that is left out finishes its work and is given no more. Without any
-// worker, all work that waits is refused.
+// Set replaces the workers and returns them in the same order. Names must be unique. A worker with the name of a
+// previous one keeps its counts and its drain mark. A removed worker finishes its work and is given no more. If members
+// is empty, all waiting work is refused.
 func (s *Scheduler) Set(members []Member) (workers []*Worker) {
 	s.do(func(c *Core, now time.Duration) { workers = c.Set(now, members) })
 	return workers

@@ -34,7 +34,7 @@ type Worker struct {
 	isRemoved  bool
 	isDraining bool
 	inFlight   int
-	narrowed   int           // slots in use for now; 0: all
+	narrowed   int           // number of usable slots, set by Narrow; 0: all
 	last       uint64        // the turn of its last assignment
 	restsUntil time.Duration // after a failure
 }
@@ -42,7 +42,7 @@ type Worker struct {
 // Name returns the name of the Member.
 func (w *Worker) Name() string { return w.member.Name }
 
-// slots returns how many slots are in use now; 0: no limit.
+// slots returns the number of usable slots; 0: no limit.
 func (w *Worker) slots() int {
 	if w.narrowed > 0 {
 		return min(w.narrowed, w.member.Slots)
@@ -126,7 +126,7 @@ type State struct {
 	Weight   int
 	InFlight int
 	Slots    int // 0: no limit
-	Used     int // slots in use now
+	Used     int // usable slots, at most Slots (Narrow)
 	Draining bool
 	Down     error // why the worker is not ready; nil if it is
 }

@@ -47,13 +47,13 @@ func (s *Section) Read(p []byte) (int, error) {
 	return 0, err
 }
 
-// Err is what its file failed with: nil says that if a copy failed, it was for the connection.
+// Err returns the error of reading the file. If a copy failed and Err is nil, the connection failed.
 func (s *Section) Err() error { return s.err }
 
-// Gone is how many of its bytes have gone. Anybody may ask.
+// Gone returns the number of bytes that were sent. Safe for concurrent use.
 func (s *Section) Gone() int64 { return s.gone.Load() }
 
-// Elsewhere notes that n more bytes have gone, by the kernel, in the process that the file was handed to.
+// Elsewhere counts n more bytes that the kernel has sent in the process that received the file.
 func (s *Section) Elsewhere(n int64) {
 	s.kernel += n
 	s.advance(n)

@@ -76,7 +76,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return c.served.limit(t)
 }
 
-// SetWriteDeadline sets the time limit of writes, as far as they set none of their own.
+// SetWriteDeadline sets the time limit of writes, unless they set another one.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if c.served != nil && t.IsZero() && c.stall > 0 {
 		return nil // net/http, after each answer: the next write sets one

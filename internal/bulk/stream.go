@@ -16,7 +16,7 @@ type Stream struct {
 
 	kernel  int64
 	counter Counter
-	limited bool // From has a deadline of ours
+	limited bool // the Stream has set a deadline on From
 	err     error
 }
 
@@ -62,7 +62,7 @@ func (s *Stream) limit() error {
 	return s.From.SetReadDeadline(time.Now().Add(s.From.stall))
 }
 
-// unlimit takes the deadline back: what From waits for otherwise has no limit, or one of its own.
+// unlimit removes the deadline that limit set. Other reads of From have no limit, or set another one.
 func (s *Stream) unlimit() {
 	if s.limited {
 		s.limited = false

@@ -66,7 +66,7 @@ func (c *adminClient) do(ctx context.Context, method, path string, v any) error 
 	case isRefused:
 		return refused
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
-		return fmt.Errorf("no gateway answers at %s: is it running, and with this state directory? Name it with --state "+
+		return fmt.Errorf("no gateway answers at %s: start the gateway, or name its state directory with --state "+
 			"DIR or --config FILE", socket)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s: permission denied: run the command as the user of the gateway", socket)

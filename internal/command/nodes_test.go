@@ -106,7 +106,7 @@ func TestAdminCommandsWithoutAGateway(t *testing.T) {
 	t.Parallel()
 	state := socketDir(t)
 	code, _, errs := runMain("nodes", "--state", state)
-	if code != exitFailed || !strings.Contains(errs, "no gateway answers at "+state+"/admin.sock: is it running") {
+	if code != exitFailed || !strings.Contains(errs, "no gateway answers at "+state+"/admin.sock: start the gateway") {
 		t.Errorf("no socket: %d %q", code, errs)
 	}
 	leave(t, config.AdminSocket(state))

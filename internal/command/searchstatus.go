@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
-// statusEvery is the interval in which --wait reads the status.
+// statusEvery is the interval at which --wait reads the status.
 const statusEvery = 500 * time.Millisecond
 
 func searchStatusCommand(env Env) *cobra.Command {
@@ -31,8 +31,8 @@ func searchStatusCommand(env Env) *cobra.Command {
 		Use:   "status",
 		Short: "Show the progress of a search index",
 		Long: `Status shows the progress of the index of a running search process, or of serve with --root: indexed repositories,
-running jobs and failures. It asks over the admin socket in the state directory. With --wait it waits until every present
-repository is indexed, and shows the progress on a terminal.`,
+running jobs and failures. It uses the admin socket in the state directory. With --wait it waits until every repository
+that exists now is indexed, and shows the progress on a terminal.`,
 		Example: `  packhorse search status
   packhorse search status --root /srv/git --wait
   packhorse search status --config /etc/packhorse.toml --json`,
@@ -40,7 +40,7 @@ repository is indexed, and shows the progress on a terminal.`,
 	}
 	server := &target{env: env}
 	server.addFlags(cmd.Flags(),
-		"the server's state directory, `DIR` (default ~/.local/state/packhorse/search, or of the server on the root)")
+		"the server's state directory, `DIR` (default that of the server on the root, or ~/.local/state/packhorse/search)")
 	wait := cmd.Flags().Bool("wait", false, "wait until every repository has an index")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -51,8 +51,8 @@ repository is indexed, and shows the progress on a terminal.`,
 		socket := config.AdminSocket(state)
 		conn, err := net.DialTimeout("unix", socket, adminapi.Timeout)
 		if err != nil {
-			return fmt.Errorf("no server answers at %s (%w): is it running, and with this state directory? Name it with "+
-				"--state DIR, --root DIR or --config FILE", socket, err)
+			return fmt.Errorf("no server answers at %s: %w: start the server, or name its state directory with --state DIR, "+
+				"--root DIR or --config FILE", socket, err)
 		}
 		conn.Close()
 		return withClient("unix:"+socket, client.Options{}, func(c *client.Client) error {
@@ -132,7 +132,7 @@ func writeStatus(w io.Writer, s search.Status) error {
 	case s.Searching:
 		fmt.Fprintln(w, "searches are answered; the first index is in progress: "+progressOf(&s))
 	default:
-		fmt.Fprintln(w, "searches are refused: "+cmp.Or(s.Error, "the search process starts"))
+		fmt.Fprintln(w, "searches are refused: "+cmp.Or(s.Error, "the search process is starting"))
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "STATE\tREPOSITORIES\tMEANING")

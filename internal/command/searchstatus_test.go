@@ -37,7 +37,7 @@ and 1 more
 	}{
 		{search.Status{Searching: true, Complete: true}, "searches are answered from the index\n"},
 		{search.Status{Error: "no space left on device"}, "searches are refused: no space left on device\n"},
-		{search.Status{}, "searches are refused: the search process starts\n"},
+		{search.Status{}, "searches are refused: the search process is starting\n"},
 	} {
 		out.Reset()
 		if err := writeStatus(&out, test.status); err != nil || !strings.HasPrefix(out.String(), test.want) {

@@ -17,10 +17,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
-// tokenPlace finds the file with the tokens of a server. The server need not run.
+// tokenPlace locates the token file of a server. The server need not run.
 type tokenPlace struct{ target }
 
-// file returns the token file of serve if there is a root, else that of a gateway. It does not create the file.
+// file returns the token file of serve if a root is named, and that of a gateway otherwise. It does not create the
+// file.
 func (p *tokenPlace) file() (auth.TokenFile, config.Config, error) {
 	cfg, err := p.load()
 	if err != nil {
@@ -32,12 +33,13 @@ func (p *tokenPlace) file() (auth.TokenFile, config.Config, error) {
 	}
 	cfg.Complete(role, p.env.Getenv)
 	if cfg.Auth.Tokens == "" {
-		err = usage(errors.New("whose tokens? name the server's --root DIR, --state DIR or --config FILE"))
+		err = usage(errors.New("no server is named: add its --root DIR, --state DIR or --config FILE"))
 	}
 	return auth.NewTokenFile(cfg.Auth.Tokens), cfg, err
 }
 
-// prepared is file, and also creates the directory of the file. A new directory belongs to the owner of the root.
+// prepared returns the same as file, and creates the directory of the token file. A new directory belongs to the owner
+// of the root.
 func (p *tokenPlace) prepared() (auth.TokenFile, config.Config, error) {
 	file, cfg, err := p.file()
 	if err != nil {
@@ -64,7 +66,7 @@ name. Changes apply to the next request; the server need not run. Only hashes ar
   packhorse token list --root /srv/git
   packhorse token revoke ci/2 --root /srv/git`,
 	}
-	place.addFlags(cmd.PersistentFlags(), "the server's state directory, `DIR` (default what the server on the root uses)")
+	place.addFlags(cmd.PersistentFlags(), "the server's state directory, `DIR` (default that of the server on the root)")
 	return group(cmd, tokenCreateCommand(place), tokenListCommand(place), tokenRevokeCommand(place))
 }
 
@@ -111,8 +113,8 @@ NAME. Without rules a token has the permission of its scope.`,
 				made.ID, made.Scope, strings.Join(orAll(made.Repositories), " "), expiryText(made))
 			if made.ID == made.Name+"/1" && !cfg.HTTP.PublicRead && len(cfg.Auth.Rule) == 0 && cfg.Auth.Hook.URL == "" {
 				fmt.Fprintln(cmd.ErrOrStderr(),
-					"This is the first token of the server: reading now needs a token, unless the server has --public-read "+
-						"(http.public_read = true).")
+					"This is the first token of the server. Reading now requires a token, unless the server runs with "+
+						"--public-read (http.public_read = true).")
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
 			return err
@@ -150,7 +152,7 @@ func orAll(repositories []string) []string {
 
 func expiryText(t auth.Token) string {
 	if t.Expires.IsZero() {
-		return "for ever"
+		return "without expiry"
 	}
 	return "until " + t.Expires.Format(time.DateTime) + " UTC"
 }
@@ -225,8 +227,8 @@ func tokenRevokeCommand(place *tokenPlace) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke TOKEN|NAME",
 		Short: "Revoke a token, or all tokens of a name",
-		Long: `Revoke removes the token with this ID, as "packhorse token list" shows it, or all tokens of a name. It applies to the next
-request.`,
+		Long: `Revoke removes the token with the given ID, or all tokens of a name. "packhorse token list" shows the IDs. The next
+request with a revoked token is refused.`,
 		Example: "  packhorse token revoke ci/2 --root /srv/git\n  packhorse token revoke alice --root /srv/git",
 		Args:    exactArgs(1, "one TOKEN or NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -37,7 +37,7 @@ type Options struct {
 	Unit         Unit
 	Since, Until time.Time // empty: all
 	Failures     bool      // include failed, refused and cancelled requests
-	Rows         int       // routes with a row of their own
+	Rows         int       // routes with a separate row
 	Confidence   float64   // e.g. 0.95
 
 	Workers  int // number of parsing goroutines

@@ -12,7 +12,7 @@ import (
 // maxRoutes is the maximum number of routes at a time. For one more, the rarer half goes into "other".
 const maxRoutes = 512
 
-// Other is the route of all requests without a row of their own. They are not comparable.
+// Other is the route of all requests without a separate row. They are not comparable.
 const Other = "other"
 
 // counts are numbers of requests by outcome.

@@ -100,7 +100,7 @@ type AppConfig struct {
 }
 
 // PoolConfig is a set of workers that gets a share of the requests, for example to compare two kinds of workers under
-// the same traffic. Each pool is a table of its own. The log shows the pool of each request.
+// the same traffic. Each pool is a separate table. The log shows the pool of each request.
 type PoolConfig struct {
 	// Name is the name of the pool in the log and the metrics: letters, digits, ".", "_" and "-".
 	Name string `toml:"name"`

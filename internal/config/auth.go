@@ -16,7 +16,7 @@ type AuthConfig struct {
 	Hook HookConfig   `toml:"hook"`
 }
 
-// RuleConfig is a rule, which gives callers a permission for repositories. Each rule is a table of its own. The first
+// RuleConfig is a rule, which gives callers a permission for repositories. Each rule is a separate table. The first
 // rule that matches a caller and a repository decides. If none matches, the hook decides; without a hook the request is
 // refused. Without rules and hook, a token allows what its scope says. SIGHUP reads the rules again, but not if all of
 // them are gone.
@@ -55,7 +55,7 @@ type HookConfig struct {
 	CacheSize int `toml:"cache_size" default:"10000" range:"0.."`
 
 	// Many reports that the hook answers questions about many repositories at once ("readable", docs/how-to/auth.md).
-	// Searches ask them. If it is false, each repository is a question of its own.
+	// Searches ask them. If it is false, each repository needs a separate question.
 	Many bool `toml:"many"`
 
 	// Fail is the result when the hook fails: "closed" refuses, "stale" uses a cached answer that expired within the

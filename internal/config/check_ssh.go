@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/gitssh"
 )
 
-// KnowsKeys reports whether there are files with the keys of users or of their authorities.
+// KnowsKeys reports whether the configuration names files with keys of users or of certificate authorities.
 func (c *SSHConfig) KnowsKeys() bool { return c.AuthorizedKeys != "" || c.TrustedUserCA != "" }
 
 // Algorithms returns the algorithms that clients may use.
@@ -18,7 +18,7 @@ func (c *SSHConfig) Algorithms() gitssh.Algorithms {
 	return gitssh.Algorithms{KeyExchanges: c.KeyExchanges, Ciphers: c.Ciphers, MACs: c.MACs}
 }
 
-// LoadKeys reads the files of keys and adds them to the sources. It returns nil if the configuration has none.
+// LoadKeys reads the key files and adds them to the identity sources. It returns nil if the configuration names none.
 func (c *SSHConfig) LoadKeys(sources *auth.Sources, log *slog.Logger) (*auth.Keys, error) {
 	if !c.KnowsKeys() && c.RevokedKeys == "" {
 		return nil, nil
@@ -31,7 +31,8 @@ func (c *SSHConfig) LoadKeys(sources *auth.Sources, log *slog.Logger) (*auth.Key
 	return keys, nil
 }
 
-// checkSSH reports an SSH listener without users, or open to other machines, and unknown algorithms.
+// checkSSH checks [ssh]. A listener needs users who can log in. It may let anonymous users read from other machines
+// only with http.public_read. Its algorithms have to be known.
 func (c *Config) checkSSH(f *Findings) {
 	bad := f.bad
 	s := &c.SSH
@@ -43,11 +44,11 @@ func (c *Config) checkSSH(f *Findings) {
 	case err != nil:
 		bad("ssh.address: %w", err)
 	case !s.KnowsKeys() && c.Auth.Hook.URL == "" && !s.Anonymous:
-		f.at("ssh.address")("no user could log in by SSH. Name a file or a directory of public keys with --ssh-keys " +
-			"(ssh.authorized_keys), or the authorities of certificates with ssh.trusted_user_ca, or use an auth hook " +
-			"(auth.hook.url). With ssh.anonymous = true everybody may log in and read")
+		f.at("ssh.address")("ssh.address: no user could log in: set --ssh-keys (ssh.authorized_keys) to a file or " +
+			"directory of public keys, or set ssh.trusted_user_ca or auth.hook.url; with ssh.anonymous = true all users " +
+			"can log in and read")
 	case s.Anonymous && !IsLoopback(host) && !c.HTTP.PublicRead:
-		bad("ssh.address %q is reachable from other machines, and with ssh.anonymous everybody could read every "+
+		bad("ssh.address %q: reachable from other machines, and with ssh.anonymous every client could read every "+
 			"repository: add --public-read (http.public_read = true) if that is intended", s.Address)
 	}
 	known := gitssh.SupportedAlgorithms()

@@ -22,7 +22,7 @@ import (
 )
 
 // Config is everything that can be set, in the order in which docs/reference/config.md shows it. The comments on the
-// fields are that page: `make docs` writes it. Tables with much in them have files of their own, with their defaults
+// fields are that page: `make docs` writes it. Large tables are in separate files, with their defaults
 // and bounds.
 type Config struct {
 	// Root is the directory that contains the repositories, at any depth: bare repositories and ".git" directories. It

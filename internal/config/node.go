@@ -6,7 +6,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/credfile"
 )
 
-// NodeConfig is a storage node of a gateway. Each node is a table of its own. The flag --node NAME=ADDRESS,WEIGHT adds
+// NodeConfig is a storage node of a gateway. Each node is a separate table. The flag --node NAME=ADDRESS,WEIGHT adds
 // a node, or replaces address and weight of the node with that name. SIGHUP reads the tables again.
 type NodeConfig struct {
 	// Name is the name of the node for routes, commands and metrics: letters, digits, ".", "_" and "-".
@@ -20,7 +20,7 @@ type NodeConfig struct {
 	// many requests as one with 1.
 	Weight int `toml:"weight" default:"1" range:"1..1000"`
 
-	// Transport is how packs come from the node: "channel" uses connections of their own; "inband" uses the control
+	// Transport is how packs come from the node: "channel" uses separate connections; "inband" uses the control
 	// call, for a proxy in between that supports nothing else. "inband" costs several times the CPU.
 	Transport string `toml:"transport" default:"channel" values:"channel inband"`
 
@@ -53,7 +53,7 @@ type NodeConfig struct {
 	ServerName string `toml:"server_name"`
 }
 
-// RouteConfig names the nodes that have the repositories below a path. Each route is a table of its own. Without routes
+// RouteConfig names the nodes that have the repositories below a path. Each route is a separate table. Without routes
 // every node has all repositories. SIGHUP reads the tables again.
 type RouteConfig struct {
 	// Prefix selects the repositories whose paths begin with it, by whole path components: "team" includes team/app and

@@ -33,7 +33,7 @@ func (r Role) flags() int {
 // FacesClients reports whether Git clients connect to the role.
 func (r Role) FacesClients() bool { return r.flags()&public != 0 }
 
-// OwnsRepositories reports whether the role has repositories of its own.
+// OwnsRepositories reports whether the role has its own repositories.
 func (r Role) OwnsRepositories() bool { return r.flags()&repositories != 0 }
 
 // asksNodes reports whether the role asks storage nodes in other processes.

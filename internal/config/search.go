@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// SearchConfig is code search, in "packhorse serve" or in a process of its own, "packhorse search", for gateways.
+// SearchConfig is code search, in "packhorse serve" or in a separate process, "packhorse search", for gateways.
 type SearchConfig struct {
 	// Enabled makes "packhorse serve" index its repositories and answer searches.
 	Enabled bool `toml:"enabled" default:"true"`

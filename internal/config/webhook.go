@@ -1,7 +1,7 @@
 package config
 
 // WebhookConfig is a webhook, which is asked about pushes or notified of them by HTTP (docs/how-to/webhooks.md). Each
-// webhook is a table of its own.
+// webhook is a separate table.
 type WebhookConfig struct {
 	// Name is the name of the webhook in directories, logs and metrics: letters, digits, ".", "_" and "-".
 	Name string `toml:"name"`
@@ -29,6 +29,6 @@ type WebhookConfig struct {
 	// AllowPrivate allows addresses of private networks and of this machine.
 	AllowPrivate bool `toml:"allow_private"`
 
-	// GiveUp is how long a delivery is retried. Then it is put aside.
+	// GiveUp is how long a delivery is retried. Then it is abandoned, and kept as a file.
 	GiveUp Duration `toml:"give_up" default:"168h" range:">0s"`
 }

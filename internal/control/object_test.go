@@ -30,7 +30,7 @@ type objectClient struct {
 	internalv1connect.NodeServiceClient
 }
 
-// objectClients serves a root by a port of its own, and gives a client for each protocol.
+// objectClients serves a root by a separate port, and gives a client for each protocol.
 func objectClients(t *testing.T, root string, lanes admit.Lanes) map[string]objectClient {
 	t.Helper()
 	node, err := storage.New(nil, storage.Options{Root: root})

@@ -37,7 +37,7 @@ import (
 // patience is for what has to come.
 const patience = time.Minute
 
-// realPort serves a root with one repository, app, on a port of its own. It sets missing options.
+// realPort serves a root with one repository, app, on a separate port. It sets missing options.
 func realPort(t *testing.T, network string, o Options) (s *Server, address string) {
 	t.Helper()
 	root := t.TempDir()
@@ -376,7 +376,7 @@ func TestCertificatesAreCheckedAgain(t *testing.T) {
 	}
 }
 
-// uploadPack begins a transfer by a connection of its own.
+// uploadPack begins a transfer by a separate connection.
 func uploadPack(t *testing.T, address string,
 	data *internalv1.RequestData,
 ) *connect.BidiStreamForClient[internalv1.UploadPackRequest, internalv1.UploadPackResponse] {

@@ -23,7 +23,7 @@ type Watcher struct {
 	checked time.Time
 	seen    []fileState
 	spare   []fileState // memory for the next check
-	recent  bool        // a later change could leave the states as they are
+	recent  bool        // the files changed so recently that another change may not change their states
 	failed  bool        // see Retry
 }
 

@@ -48,7 +48,7 @@ type Finding struct {
 type Report struct {
 	mu       sync.Mutex
 	Findings []Finding
-	Facts    map[string]string // by group: what was examined, and its state
+	Facts    map[string]string // the examined things and their states, by group
 }
 
 // Add adds a finding.

@@ -190,7 +190,7 @@ func (r *Request) recordFailover(from, to *router.Assignment) {
 	if kind == fault.Internal || kind == fault.Corrupt {
 		level = slog.LevelError
 	}
-	r.Log.LogAttrs(r.Ctx, level, "a storage node failed; another one is asked",
+	r.Log.LogAttrs(r.Ctx, level, "a storage node failed; trying another one",
 		slog.String("node", from.Name), slog.String("next", to.Name),
 		slog.String("repository", auth.Redact(r.Repo.String())),
 		slog.String("error", logError(r.Err)))

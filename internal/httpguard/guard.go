@@ -122,7 +122,7 @@ func (c *conn) guarded() *conn { return c }
 // NetConn returns the connection below.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
-// CloseWrite ends what is sent.
+// CloseWrite ends the sending direction.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -40,8 +40,8 @@ type WaitCondition struct {
 	Caller     string       // the caller that the work counts for, see admit.Lanes.CallerOf; "": no caller
 }
 
-// ResponseWriter is where a node writes the response to one request. Calls do not overlap. If it is also an
-// io.ReaderFrom, it is handed parts of files as they are, so that the kernel can copy them.
+// ResponseWriter is where a node writes the response to one request. Calls are not concurrent. If it is also an
+// io.ReaderFrom, its ReadFrom gets parts of files, so that the kernel can copy them.
 type ResponseWriter interface {
 	io.Writer
 	// SetLength announces the length of the whole response in bytes. It is called at most once, before the first Write.
@@ -54,7 +54,7 @@ type ResponseWriter interface {
 	// everything after it is another, in which StartBulk comes before the pack. An error is a refusal that ends the
 	// session.
 	StartBulk(cold bool) error
-	// Flush sends what is buffered.
+	// Flush sends the buffered bytes.
 	Flush() error
 	// ReserveMemory counts n more bytes of memory that the request uses until the session ends. Sessions count what
 	// grows with the length of the request. An error is a refusal that ends the session.

@@ -8,7 +8,7 @@ import (
 
 // IsLoopback reports whether the Host header of a request names this machine: localhost or a loopback address, with or
 // without a port. A listener that only programs of the same machine may use refuses other hosts. Otherwise a web page
-// could reach it through a name of its own that resolves to 127.0.0.1 (DNS rebinding).
+// could reach it through a name that it controls and that resolves to 127.0.0.1 (DNS rebinding).
 func IsLoopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -77,7 +77,7 @@ func (p Proxies) Of(r *http.Request) Origin {
 	return at
 }
 
-// ValidHost reports whether a host and its port can stand in a header, a URL or a quoted string as they are.
+// ValidHost reports whether a host and its port need no escaping in a header, a URL or a quoted string.
 func ValidHost(host string) bool {
 	for _, c := range []byte(host) {
 		switch {

@@ -176,7 +176,7 @@ func TestBadHeaders(t *testing.T) {
 		t.Errorf("next client = %s, want 192.0.2.7:5555", got)
 	}
 	w.l.Close()
-	if n := strings.Count(w.log.String(), "no good PROXY protocol header"); n != 1 {
+	if n := strings.Count(w.log.String(), "no valid PROXY protocol header"); n != 1 {
 		t.Errorf("lines in the log = %d, want 1:\n%s", n, w.log.String())
 	}
 }

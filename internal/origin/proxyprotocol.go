@@ -16,9 +16,9 @@ import (
 )
 
 // ProxyProtocol reads the headers of the PROXY protocol, versions 1 and 2, that trusted proxies send at the beginning
-// of each connection (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt). Their connections have to begin
-// with one: whether there is one is never guessed, or a client could send its own. A connection from anybody else is
-// passed on as it is.
+// of each connection (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt). Every connection of a trusted proxy
+// has to begin with one. It is never optional, because a client could then send its own through the proxy. Other
+// connections are passed on unchanged.
 type ProxyProtocol struct {
 	Proxies Proxies
 	Timeout time.Duration           // for the header, default 5s
@@ -55,7 +55,7 @@ type accepted struct {
 	err  error
 }
 
-// proxyListener reads each header in a goroutine of its own, so that none waits for another.
+// proxyListener reads each header in a separate goroutine, so that none waits for another.
 type proxyListener struct {
 	net.Listener
 	protocol *ProxyProtocol
@@ -95,7 +95,7 @@ func (l *proxyListener) Close() error {
 	return err
 }
 
-// run accepts until the listener is closed. After an error it goes on once Accept has returned the error.
+// run accepts connections until the listener is closed. After an error it continues when Accept has returned the error.
 func (l *proxyListener) run() {
 	for {
 		c, err := l.Listener.Accept()
@@ -149,7 +149,7 @@ func (l *proxyListener) read(c bulk.Socket) {
 		l.deliver(accepted{conn, nil})
 		return
 	case err != io.EOF: // at once: a check whether the port answers
-		l.protocol.Log.Warn("connection refused: no good PROXY protocol header", "proxy", c.RemoteAddr().String(), "error",
+		l.protocol.Log.Warn("connection refused: no valid PROXY protocol header", "proxy", c.RemoteAddr().String(), "error",
 			err.Error())
 		if l.protocol.Answer != nil {
 			_ = c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -194,8 +194,7 @@ func (p *ProxyProtocol) read(c bulk.Socket) (net.Conn, error) {
 	return conn, nil
 }
 
-// proxied is a connection that came by a proxy. It stays a socket of the kernel: what is sent does not pass through
-// user space.
+// proxied is a connection from a proxy. It still is a socket, so that the kernel can copy files to it.
 type proxied struct {
 	bulk.Socket
 	client net.Addr

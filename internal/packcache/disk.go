@@ -78,7 +78,7 @@ func lockDir(dir string) (*os.File, error) {
 		who = fmt.Sprintf("process %d", pid)
 	}
 	return nil,
-		fmt.Errorf("the pack cache in %s is in use by %s: stop that one, or give this one a directory of its own", dir,
+		fmt.Errorf("the pack cache in %s is in use by %s: stop that one, or give this one a separate directory", dir,
 			who)
 }
 

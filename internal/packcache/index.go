@@ -71,8 +71,8 @@ func costOf(size int64) int64 {
 	return (size+blockSize-1)/blockSize*blockSize + blockSize
 }
 
-// add puts a new entry in; kept says that it skips probation. An entry of the same key leaves without a trace on disk:
-// the new one's files have taken the place of its own.
+// add adds a new entry. kept means that the entry skips probation. An older entry with the same key is removed from the
+// index only, because the new files have already replaced its files.
 func (x *index) add(e *cacheEntry, kept bool, now time.Time) {
 	if old := x.entries[e.key]; old != nil {
 		x.remove(old)

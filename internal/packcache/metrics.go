@@ -50,7 +50,7 @@ func NewMetrics() *Metrics {
 			"Requested packs: complete in the cache (hit), made (miss), or being made for another "+
 				"reader (follow).", "result"),
 		evictions: vec("evictions_total", "Entries removed.", "reason"),
-		degraded:  vec("degraded_total", "Packs that were streamed without being kept.", "cause"),
+		degraded:  vec("degraded_total", "Packs that were sent without being cached.", "cause"),
 		verified: vec("verify_total",
 			"Entries of an earlier run, or modified by another program, that were compared with their "+
 				"checksums.",

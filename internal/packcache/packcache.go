@@ -4,15 +4,15 @@
 // a file of framed bytes exactly as they are sent to a client. On a hit the kernel copies the file to the connection.
 //
 // The first request for a key starts a fill: one goroutine takes the pack from the inner Source and writes it to a
-// file. All readers, including the first, read that file as it grows. A fill goes on while it has readers, and for
+// file. All readers, including the first, read that file as it grows. A fill continues while it has readers, and for
 // Options.Grace after the last one left.
 //
 // # No fetch fails because of the cache
-// If the disk is full, the fill evicts other entries. If that does not help, or the disk is broken, the fill goes on
-// without its file. Its present readers read the rest of the file, and then a window of a few hundred kilobytes in
+// If the disk is full, the fill evicts other entries. If that does not help, or the disk fails, the fill continues
+// without its file. Its current readers read the rest of the file, and then a window of a few hundred kilobytes in
 // memory. The slowest reader moves the window. Such a fill gets no new readers and is not kept. A stored entry that
-// cannot be opened or trusted is removed, and the pack is made again.
-// cannot be opened or trusted is removed, and the pack is made again.
+// cannot be opened or trusted is removed, and the pack is made again. cannot be opened or trusted is removed, and the
+// pack is made again.
 //
 // If the inner Source fails, Open or Send returns its error to all readers, and the next request starts again.
 //
@@ -53,8 +53,8 @@
 //
 // # Damaged repositories
 //
-// A pack made from a damaged repository is as damaged as its source. Drop removes a repository's entries when that is
-// found out; what is being made is not kept.
+// A pack made from a damaged repository is as damaged as its source. When damage is found, Drop removes the
+// repository's entries, and packs that are still being made are not kept.
 package packcache
 
 import (
@@ -87,13 +87,13 @@ type Options struct {
 	MaxBytes int64
 	MaxIdle  time.Duration // an entry leaves if it is not requested for this time; 0: DefaultMaxIdle
 
-	// Probation is how long an entry lives that was asked for only once; 0: DefaultProbation, negative: as long as
-	// others.
+	// Probation is the maximum idle time of an entry with a single request. 0 means DefaultProbation. A negative value
+	// means MaxIdle.
 	Probation time.Duration
 	// MinFree is what the file system must have free, in bytes, for the cache to write. 0: a twentieth of it, at least
 	// 1 GiB (or a tenth, where that is less), at most 5 GiB. Negative: no floor.
 	MinFree int64
-	// Grace is how long a fill goes on without readers; 0: DefaultGrace, negative: it ends at once.
+	// Grace is how long a fill continues without readers. 0 means DefaultGrace. With a negative value it ends at once.
 	Grace time.Duration
 
 	Metrics *Metrics         // nil: not collected
@@ -398,7 +398,7 @@ func (c *Cache) Close() error {
 		errs = append(errs, os.Chtimes(c.path(k, dataExt), t, t))
 	}
 	if err := errors.Join(errs...); err != nil {
-		c.log.Debug("cannot note when pack cache entries were used", "error", err)
+		c.log.Debug("cannot record the use of pack cache entries", "error", err)
 	}
 	return c.lock.Close()
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// TestFullFileSystem runs itself again in a mount namespace of its own, where a tmpfs of 4 MiB is the cache's
+// TestFullFileSystem runs itself again in a separate mount namespace, where a tmpfs of 4 MiB is the cache's
 // directory.
 func TestFullFileSystem(t *testing.T) {
 	const variable = "PACKCACHE_TEST_TMPFS"

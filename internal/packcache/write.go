@@ -75,7 +75,7 @@ func (f *fill) store(p []byte) error {
 // degrade continues without the file. New readers cannot join, because the window has only the latest bytes.
 func (f *fill) degrade(err error) {
 	c := f.c
-	c.log.Warn("a pack is streamed without being kept", "error", err, "written", f.stored)
+	c.log.Warn("a pack is sent without being cached", "error", err, "written", f.stored)
 	c.m.degraded.WithLabelValues(causeOf(err)).Inc()
 	c.m.cancelled.Add(float64(f.stored))
 	f.removeTemp()

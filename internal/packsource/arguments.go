@@ -7,14 +7,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// gitBigFile is core.bigFileThreshold as git has it: from there on no file is in memory as a whole.
+// gitBigFile is git's default for core.bigFileThreshold. Git never holds files of this size in memory as a whole.
 const gitBigFile = 512 << 20
 
-// gitDeltaCache is pack.deltaCacheSize as git has it.
+// gitDeltaCache is git's default for pack.deltaCacheSize.
 const gitDeltaCache = 256 << 20
 
-// windowMemory is for one thread of a process that should have so much memory: all windows together have a quarter of
-// that at most. 0 or less: no bound.
+// windowMemory returns the limit for the delta window of one thread. share is the memory of the process; all its
+// windows together get at most a quarter of that. 0 means an unknown share. A result of 0 or less means no limit.
 func (o *GitOptions) windowMemory(share int64) int64 {
 	if share == 0 {
 		return o.WindowMemory
@@ -26,7 +26,7 @@ func (o *GitOptions) windowMemory(share int64) int64 {
 	return min(o.WindowMemory, most)
 }
 
-// arguments is the command line. Nothing in it comes from a client but the filter, which is canonical.
+// arguments returns the command line. The filter is its only part that comes from a client, and is canonical.
 func (g *Git) arguments(dir string, spec *Spec) []string {
 	args := []string{"--git-dir=" + dir}
 	set := func(key string, value int64) { args = append(args, "-c", key+"="+strconv.FormatInt(value, 10)) }
@@ -41,7 +41,7 @@ func (g *Git) arguments(dir string, spec *Spec) []string {
 	if window := g.options.windowMemory(share); window > 0 {
 		set("pack.windowMemory", window)
 	}
-	if m := g.options.Memory; m > 0 { // the rest is for the lists of objects
+	if m := g.options.Memory; m > 0 { // the remaining memory is for the lists of objects
 		set("pack.deltaCacheSize", m/8)
 		set("core.deltaBaseCacheLimit", m/8)
 		set("core.bigFileThreshold", min(m/8, gitBigFile))
@@ -53,7 +53,7 @@ func (g *Git) arguments(dir string, spec *Spec) []string {
 		if g.options.ShallowCompression > 0 {
 			set("pack.compression", int64(g.options.ShallowCompression))
 		}
-		args = append(args, "--shallow-file", "") // git takes its value only as an argument of its own
+		args = append(args, "--shallow-file", "") // git takes its value only as a separate argument
 	}
 	args = append(args, "pack-objects", "--revs", "--stdout", "--progress")
 	for _, flag := range []struct {
@@ -82,7 +82,7 @@ func (g *Git) window(spec *Spec) int {
 	return g.options.SnapshotWindow
 }
 
-// revisions is the input of pack-objects: grafts, objects to reach, objects to leave out.
+// revisions returns the input of pack-objects: grafts, objects to include, and objects to omit.
 func revisions(spec *Spec) []byte {
 	b := make([]byte, 0,
 		(len(spec.Shallow)+len(spec.First)+len(spec.Wants)+len(spec.Haves)+1)*(spec.Repo.Format.HexSize()+12))

@@ -7,8 +7,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// packError keeps the kind of err, but only the part of its text that a client may see. If git names an object that it
-// could not read, the error names the object and is Corrupt: another copy of the repository may have it.
+// packError returns an error of the same kind as err, with a message that a client may see. If git could not read an
+// object, the message names the object and the kind is Corrupt, because another replica may have the object.
 func packError(err error) error {
 	e := &fault.Error{
 		Kind: fault.KindOf(err), Msg: "the pack could not be made", RetryAfter: fault.RetryAfter(err),
@@ -25,7 +25,7 @@ func packError(err error) error {
 }
 
 var (
-	// objectName is an object ID in git's messages: as it is, or as the path of a loose object.
+	// objectName matches an object ID in git's messages: 40 or 64 digits, or the path of a loose object.
 	objectName = regexp.MustCompile(`(?:^|[^0-9a-f])([0-9a-f]{2}/(?:[0-9a-f]{62}|[0-9a-f]{38})|[0-9a-f]{64}|[0-9a-f]{40})(?:[^0-9a-f]|$)`)
 
 	states = []struct {
@@ -39,8 +39,8 @@ var (
 	}
 )
 
-// unreadable finds the object that git could not read according to its messages, which are separated by "; ". It
-// returns "" if there is none.
+// unreadable returns the object that git could not read. It searches git's messages, which are separated by "; ". It
+// returns "" if they name no such object.
 func unreadable(messages string) (id, state string) {
 	for _, s := range states {
 		for message := range strings.SplitSeq(messages, "; ") {

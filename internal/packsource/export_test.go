@@ -7,10 +7,10 @@ func (g *Git) Hurry() {
 	g.pauses = pauses{flush: 5 * time.Millisecond, linger: time.Second}
 }
 
-// Arguments is the command line for a spec.
+// Arguments returns the command line for a spec.
 func (g *Git) Arguments(spec *Spec) []string { return g.arguments("DIR", spec) }
 
-// Bound gives the process so many bytes of memory, and so many threads.
+// Bound sets the memory limit in bytes and the number of threads of a process.
 func (g *Git) Bound(memory int64, threads int) { g.options.Memory, g.options.Threads = memory, threads }
 
 // On sets the memory of the machine in bytes.

@@ -11,13 +11,13 @@ import (
 
 const (
 	bandHeader   = pktline.MaxLine - pktline.MaxBandData // four digits and the band
-	framerFrames = 16                                    // packets that are written together when git is fast
+	framerFrames = 16                                    // maximum number of packets in one write
 	packHeader   = 12                                    // "PACK", version and object count (gitformat-pack(5))
 )
 
 // framer reads a pack into side-band-1 packets. The buffer has room for the header of each packet, so that no byte is
-// copied between buffers. The framer holds back the last bytes of the pack, as many as its checksum has. The caller
-// gets them by last when git has succeeded. Without them no client takes the bytes for a whole pack.
+// copied between buffers. The framer holds back the checksum at the end of the pack. The caller gets it from last after
+// git has succeeded. No client accepts a pack without its checksum.
 type framer struct {
 	buf     *frameBuffer
 	hold    int // bytes kept back
@@ -27,7 +27,7 @@ type framer struct {
 	objects uint32 // from the pack's header
 	total   int64
 
-	keepFrame, keepAt int // where the bytes begin that take kept
+	keepFrame, keepAt int // packet and offset of the first byte that take did not return
 }
 
 type frameBuffer [framerFrames * pktline.MaxLine]byte
@@ -40,7 +40,7 @@ func newFramer(hold int) *framer {
 
 func (f *framer) release() { frameBuffers.Put(f.buf); f.buf = nil }
 
-// room is how much the next fill reads at the most.
+// room returns the maximum number of bytes that the next fill reads.
 func (f *framer) room() int {
 	if f.n == pktline.MaxBandData {
 		return pktline.MaxBandData
@@ -78,7 +78,8 @@ func (f *framer) checkHead() error {
 	return nil
 }
 
-// take returns packets: full ones when the buffer is full, or all of them. The caller calls sent before the next fill.
+// take returns packets to send. If all is set, they have all bytes except for the held ones. Otherwise take returns
+// full packets, and only if the buffer is full. The caller sends them and calls sent before the next fill.
 func (f *framer) take(all bool) []byte {
 	end := f.frame * pktline.MaxLine
 	f.keepFrame, f.keepAt = f.frame, 0
@@ -88,7 +89,7 @@ func (f *framer) take(all bool) []byte {
 		f.header(f.frame, f.keepAt)
 		end += bandHeader + f.keepAt
 	case f.n == pktline.MaxBandData && f.frame == framerFrames-1, all && f.n == f.hold:
-	case all && f.frame > 0: // a part of the held bytes is in the packet before
+	case all && f.frame > 0: // some of the held bytes are in the previous packet
 		f.keepFrame--
 		end -= pktline.MaxLine
 	default:
@@ -111,7 +112,7 @@ func (f *framer) header(frame, payload int) {
 	f.buf[at+4] = byte(pktline.BandData)
 }
 
-// sent moves the bytes that take kept to the front.
+// sent moves the bytes that take did not return to the start of the buffer.
 func (f *framer) sent() {
 	end := f.frame*pktline.MaxLine + bandHeader + f.n
 	copy(f.buf[bandHeader:], f.buf[f.keepFrame*pktline.MaxLine+bandHeader+f.keepAt:end])
@@ -120,7 +121,7 @@ func (f *framer) sent() {
 	f.keepFrame, f.keepAt = 0, 0
 }
 
-// last returns the rest of a complete pack.
+// last returns the remaining packets of a complete pack.
 func (f *framer) last() []byte {
 	f.fullHeaders(f.frame)
 	end := f.frame * pktline.MaxLine
@@ -131,7 +132,7 @@ func (f *framer) last() []byte {
 	return f.buf[:end]
 }
 
-// whole checks the end of a pack without computing its checksum, which git did.
+// whole returns an error if the pack is too short to be complete. Git computes the checksum, so whole does not.
 func (f *framer) whole() error {
 	if f.total < int64(packHeader+f.hold) {
 		return fmt.Errorf("%w: it ends after %d bytes", errGit, f.total)

@@ -6,21 +6,21 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// Git writes in pieces of a few KiB. Waking this process for each of them costs as much CPU as copying the rest of a
-// cold clone. So after gatherAfter bytes of a pack, a read that emptied the pipe is followed by a pause. (A pause of 4
-// ms after every read of 64 KiB limited clones to 15 MB/s.) Git waits if it fills the pipe meanwhile, so the pause lets
-// it fill an eighth to a half. With a small pipe there is no pause.
+// Git writes in pieces of a few KiB. Waking this process for each of them doubles its CPU time in a cold clone. So
+// after gatherAfter bytes of a pack, a read that emptied the pipe is followed by a pause. A full pipe blocks git, so
+// the pause adapts until git fills an eighth to a half of the pipe in it. (A fixed pause of 4 ms after every read of 64
+// KiB limited clones to 15 MB/s.) With a small pipe there is no pause.
 const (
 	gatherAfter   = 256 << 10
-	outputBuffer  = 1 << 20 // of the pipe, if the system has it
+	outputBuffer  = 1 << 20 // requested size of the pipe
 	leastPause    = time.Millisecond
 	greatestPause = 4 * time.Millisecond
 )
 
-// gathering is the pause after reads that empty a pipe.
+// gathering determines the pause after a read that emptied the pipe.
 type gathering struct {
 	capacity int64         // of the pipe
-	pause    time.Duration // 0: never one
+	pause    time.Duration // 0: no pauses
 	burst    int64         // bytes read since the last pause
 }
 

@@ -18,66 +18,69 @@ import (
 // ClassPack is the class of git processes that make packs.
 const ClassPack process.Class = "pack"
 
-// WindowDefault leaves a delta window to git.
+// WindowDefault selects git's default delta window.
 const WindowDefault = -1
 
 // GitOptions tunes `git pack-objects`; docs/decisions/0001-pack-objects-settings.md has the measurements behind the
 // defaults.
 type GitOptions struct {
-	Scratch string // a directory of ours alone, made if it is missing and emptied
-	// Of one process; 0: the CPUs that we may use (GOMAXPROCS, which knows quotas of control groups) divided by the
-	// slots of ClassPack.
+	// Scratch is the directory for temporary git directories. NewGit removes its content. No other program may use it.
+	Scratch string
+	// Threads is the number of threads of one process. 0 means the usable CPUs (GOMAXPROCS, which follows quotas of
+	// control groups) divided by the slots of ClassPack.
 	Threads int
-	// Window is the delta window (pack.window); WindowDefault: git's.
+	// Window is the delta window (pack.window), or WindowDefault.
 	Window int
-	// ShallowWindow is that of packs with a shallow boundary that leave nothing out: few versions of many files.
+	// ShallowWindow is the delta window of packs with a shallow boundary and without haves. They have few versions of
+	// many files.
 	ShallowWindow int
-	// SnapshotWindow is that of such packs in which every want is shallow itself (depth 1), so that each file comes in
-	// one version.
+	// SnapshotWindow replaces ShallowWindow if every want is itself on the boundary (depth 1). Such a pack has one version
+	// of each file.
 	SnapshotWindow int
 	// ShallowCompression is the zlib level for packs with a shallow boundary. 0 means 3, -1 git's default. Such packs
 	// reuse fewer stored deltas, so compression is a large part of their cost.
 	ShallowCompression int
-	WindowMemory       int64 // limit in bytes of the delta window of one thread; 0 is 256 MiB, -1 no limit
-	// Bytes that the process is let have (process.Limits.Memory), which git's buffers have to fit into; 0: no limit.
+	WindowMemory       int64 // limit in bytes of the delta window of one thread; 0 means 256 MiB, -1 no limit
+	// Memory is the memory limit of one process in bytes (process.Limits.Memory). Git's buffers are sized to fit into it.
+	// 0 means no limit.
 	Memory int64
-	// Machine is the memory of the machine in bytes. Without a limit, the processes of all slots may use half of it for
-	// buffers that can be limited. 0: unknown.
+	// Machine is the memory of the machine in bytes; 0 means unknown. If Memory is 0, git's buffers in the processes of
+	// all slots together get at most half of it, as far as git can limit them.
 	Machine int64
 
 	// Verifier compares the packs of a repository with their checksums while a pack is made from them, which git does
 	// not do. Nil: nothing is verified.
 	Verifier *pack.Verifier
-	// Damaged, unless nil, is called if the packs of a repository are damaged: before the end of Send, or later if
-	// reading them takes longer than verifyPatience.
+	// Damaged is called if the packs of a repository are damaged: before Send returns, or later if reading them takes
+	// longer than verifyPatience. It may be nil.
 	Damaged func(Repository)
 }
 
-// The end of a pack waits for the verification of its repository for as long as the pack took until then, within these
-// bounds.
+// Before it sends the end of a pack, Send waits for the verification of the repository's packs. The maximum wait is the
+// time since Open, within these bounds.
 const (
 	leastVerifyPatience = 200 * time.Millisecond
 	verifyPatience      = time.Second
 )
 
-// Git is the Source that runs `git pack-objects`, as git's own upload-pack does, but not in the served repository. It
-// runs in an empty git directory of ours, with the repository's object directory (GIT_OBJECT_DIRECTORY). So only the
-// Spec determines the pack: not the repository's configuration, hooks, replace refs or grafts, nor the tags of hidden
-// refs. Everything in the object directory still works: alternates, multi-pack-index, bitmaps, commit-graph, and the
-// reuse of deltas.
+// Git is the Source that runs `git pack-objects`, as git upload-pack does. The process does not run in the served
+// repository. It runs in an empty git directory and uses the object directory of the repository (GIT_OBJECT_DIRECTORY).
+// So only the Spec determines the pack. The configuration, hooks, replace refs and grafts of the repository and the
+// tags of hidden refs do not. The files of the object directory have their usual effect: alternates, multi-pack-index,
+// bitmaps, commit-graph, and deltas that can be reused.
 type Git struct {
 	runner  *process.Runner
 	options GitOptions
 	pauses  pauses
 }
 
-// pauses of git after which something is done.
+// pauses are times without output of git after which the source acts.
 type pauses struct {
-	flush  time.Duration // bytes that do not fill a packet, and progress, are sent after this time
+	flush  time.Duration // then progress, and bytes that do not fill a packet, are sent
 	linger time.Duration // maximum time between the end of git and the end of its output
 }
 
-// NewGit makes the Source and its scratch directories. It removes the files of an earlier run.
+// NewGit returns the Source and creates its scratch directories. It removes the files of an earlier run.
 func NewGit(runner *process.Runner, o GitOptions) (*Git, error) {
 	var err error
 	if o.Scratch, err = filepath.Abs(o.Scratch); err == nil {
@@ -110,7 +113,7 @@ func (g *Git) plainDir(format git.ObjectFormat) string {
 	return filepath.Join(g.options.Scratch, format.String()+".git")
 }
 
-// makeGitDir makes a git directory that has no objects and no refs but the tags.
+// makeGitDir creates a git directory without objects. Its only refs are the tags.
 func makeGitDir(dir string, format git.ObjectFormat, tags []Tag) error {
 	for _, sub := range []string{"objects", "refs"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
@@ -131,7 +134,7 @@ func makeGitDir(dir string, format git.ObjectFormat, tags []Tag) error {
 	return nil
 }
 
-// packedTags writes tags as a packed-refs file (git-pack-refs(1)), which needs its refs sorted by name.
+// packedTags returns the content of a packed-refs file (git-pack-refs(1)) with the tags. Such a file is sorted by name.
 func packedTags(tags []Tag) string {
 	b := []byte("# pack-refs with: peeled fully-peeled sorted \n")
 	for i, tag := range tags {
@@ -142,7 +145,7 @@ func packedTags(tags []Tag) string {
 	return string(b)
 }
 
-// Open starts git and returns when it runs. Ending ctx ends the pack, as Close does.
+// Open starts git and returns when it runs. Cancelling ctx kills git, as Close does.
 func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 	objects, err := filepath.Abs(spec.Repo.Objects)
 	if err != nil {
@@ -183,7 +186,7 @@ func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 	return p, nil
 }
 
-// verify starts the verification of a repository's packs; nil if there is none.
+// verify starts the verification of a repository's packs. It returns nil without a Verifier.
 func (g *Git) verify(r Repository) *pack.Verification {
 	if g.options.Verifier == nil {
 		return nil

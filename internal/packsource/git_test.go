@@ -410,8 +410,8 @@ func TestGitFailsAtOnce(t *testing.T) {
 	}{
 		{"exec >&-; sleep 0.1; echo fatal: out of luck >&2; exit 128", "exit 128: fatal: out of luck", fault.Internal},
 		{"exec >&-; sleep 0.1; kill -9 $$", "signal: killed", fault.Unavailable},
-		{"exec >&-; exit 0", "gave no pack", fault.Internal},
-		{"exec >&-; exec sleep 1000", "gave no pack", fault.Internal},
+		{"exec >&-; exit 0", "returned no valid pack", fault.Internal},
+		{"exec >&-; exec sleep 1000", "returned no valid pack", fault.Internal},
 	} {
 		s := sourcetest.FromGit(t, program(t, test.script), limits)
 		s.Hurry()

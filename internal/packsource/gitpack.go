@@ -17,7 +17,7 @@ import (
 // gitPack is one run of pack-objects.
 type gitPack struct {
 	child        *process.Process
-	verification *pack.Verification // of the repository's packs; nil: none, or reported
+	verification *pack.Verification // of the repository's packs; nil if there is none, or its result was reported
 	opened       time.Time
 	cancel       context.CancelFunc
 	abandoned    func() error // the error of Open's context
@@ -29,7 +29,7 @@ type gitPack struct {
 	ended        bool // Wait was called
 }
 
-// Size is unknown until the end.
+// Size returns -1, because the size is unknown until the end.
 func (p *gitPack) Size() int64 { return -1 }
 
 func (p *gitPack) Info() Info {
@@ -38,7 +38,7 @@ func (p *gitPack) Info() Info {
 	return p.info
 }
 
-// Send frames git's output on its way to out.
+// Send sends git's output to out, as packets.
 func (p *gitPack) Send(ctx context.Context, out Output) error {
 	defer context.AfterFunc(ctx, p.child.Kill)()
 	f := newFramer(p.trailer)
@@ -54,11 +54,11 @@ func (p *gitPack) Send(ctx context.Context, out Output) error {
 	case gone != nil:
 		return fault.Wrap(fault.KindOf(gone), "the pack was abandoned", gone)
 	case errors.Is(err, errGit):
-		if exit != nil && !fault.Is(exit, fault.Cancelled) { // git's own error is more specific, unless we cancelled it
+		if exit != nil && !fault.Is(exit, fault.Cancelled) { // the error of git is more specific, unless Send killed git
 			err = exit
 		}
 		return packError(err)
-	case err != nil: // out's
+	case err != nil: // from out
 		return err
 	case exit != nil:
 		return packError(exit)
@@ -69,7 +69,7 @@ func (p *gitPack) Send(ctx context.Context, out Output) error {
 	if err := p.warn(ctx, out); err != nil {
 		return err
 	}
-	return p.write(out, f.last()) // kept back until git had ended well
+	return p.write(out, f.last()) // held back until git has succeeded
 }
 
 // warn waits for the verification and warns the client if the repository's packs are damaged.
@@ -88,7 +88,7 @@ func (p *gitPack) warn(ctx context.Context, out Output) error {
 	return p.warnIfKnown(out)
 }
 
-// warnIfKnown warns the client, once, that the repository's packs are damaged. The pack is still sent, because it may
+// warnIfKnown warns the client once if the verification has found damage by now. The pack is still sent, because it may
 // not contain the damaged object, and clients check every object.
 func (p *gitPack) warnIfKnown(out Output) error {
 	if p.verification == nil {
@@ -113,9 +113,9 @@ func (p *gitPack) warnIfKnown(out Output) error {
 }
 
 // errGit marks an error of git's output.
-var errGit = errors.New("git pack-objects gave no pack")
+var errGit = errors.New("git pack-objects returned no valid pack")
 
-// copy sends git's output but for its last bytes. Its errors are out's, or errGit.
+// copy sends git's output except for the bytes that the framer holds back. Its errors are errGit, or those of out.
 func (p *gitPack) copy(f *framer, out Output) error {
 	stdout := p.child.Stdout()
 	sent := time.Now()
@@ -162,8 +162,8 @@ func (p *gitPack) copy(f *framer, out Output) error {
 	}
 }
 
-// letEnd waits for a git that closed its output too early, because its exit status explains more. If we killed it, the
-// status would be ours.
+// letEnd waits for the end of a git process that closed its output too early, because its exit status explains more.
+// After a kill the status would be that of the kill.
 func (p *gitPack) letEnd() {
 	patience := time.NewTimer(p.pauses.linger)
 	defer patience.Stop()
@@ -173,7 +173,7 @@ func (p *gitPack) letEnd() {
 	}
 }
 
-// fill reads once; idle means that nothing came for a while. An error is io.EOF or errGit.
+// fill reads once. idle reports that git wrote nothing for a while. An error is io.EOF or errGit.
 func (p *gitPack) fill(f *framer, stdout *process.Output) (idle bool, err error) {
 	pause, ended := p.pauses.flush, false
 	select {
@@ -208,12 +208,12 @@ func (p *gitPack) write(out Output, packets []byte) error {
 
 func (p *gitPack) removeTemporary() {
 	if p.temporary != "" {
-		_ = os.RemoveAll(p.temporary) // swept at the next start if it fails
+		_ = os.RemoveAll(p.temporary) // if it fails, NewGit removes it at the next start
 		p.temporary = ""
 	}
 }
 
-// Close kills git if it still runs, and waits for its end.
+// Close kills git if it still runs, and waits until it has ended.
 func (p *gitPack) Close() error {
 	p.cancel()
 	if !p.ended {

@@ -27,11 +27,13 @@ import (
 type Spec struct {
 	Repo  Repository
 	Wants []git.ObjectID // objects that the pack must reach
-	// With a filter: the trees and blobs among what Wants name, which are in the pack whatever the filter, in git's
-	// order.
-	First   []git.ObjectID
-	Haves   []git.ObjectID // objects to leave out, with all that they reach: common haves reduced to the maximal ones
-	Shallow []git.ObjectID // commits to be treated as having no parents: the client's, new and server's own boundary
+	// First has the wanted trees and blobs, in git's order, if there is a filter. The pack contains them even if the
+	// filter would omit them.
+	First []git.ObjectID
+	// Haves are common objects. The pack omits them and all objects that they reach. Haves that others reach are left
+	// out.
+	Haves   []git.ObjectID
+	Shallow []git.ObjectID // commits whose parents are ignored: the boundaries of client, request and repository
 	Filter  string         // canonical filter specification with all names resolved to object IDs; "" for none
 	Tags    []Tag          // annotated tags to add if their targets are in the pack (include-tag)
 	Thin    bool           // deltas may refer to objects that the haves reach
@@ -41,7 +43,7 @@ type Spec struct {
 	// of the key.
 	Caller balance.Caller
 
-	key *Key // once sealed
+	key *Key // set by Seal
 }
 
 // Tag is an annotated tag and its peeled target.
@@ -51,7 +53,7 @@ type Tag struct{ ID, Peeled git.ObjectID }
 type Repository struct {
 	Objects     string // path of the object directory
 	Format      git.ObjectFormat
-	Incarnation string // changes when a repository is deleted and made again under the same path
+	Incarnation string // changes when a repository is deleted and another is created under the same path
 }
 
 // Key identifies a pack.
@@ -59,7 +61,7 @@ type Key [sha256.Size]byte
 
 func (k Key) String() string { return hex.EncodeToString(k[:]) }
 
-// ParseKey reads a key as String writes it.
+// ParseKey parses the result of String.
 func ParseKey(s string) (k Key, ok bool) {
 	if len(s) != 2*len(k) {
 		return k, false
@@ -71,13 +73,14 @@ func ParseKey(s string) (k Key, ok bool) {
 // keyVersion is part of every key; raise it when the pack for the same Spec changes.
 const keyVersion = "packhorse pack 1\n"
 
-// Seal computes the key once and for all. The Spec is not changed any more.
+// Seal computes and stores the key. The Spec must not change afterwards.
 func (s *Spec) Seal() {
 	key := s.Key()
 	s.key = &key
 }
 
-// Key hashes all of the Spec, except for where the objects lie on disk: the incarnation stands for that.
+// Key returns the hash of the Spec. It covers the incarnation of the repository instead of the path of its objects, and
+// not the caller.
 func (s *Spec) Key() Key {
 	if s.key != nil {
 		return *s.key
@@ -98,7 +101,7 @@ func (s *Spec) Key() Key {
 	writeIDs(h, s.Wants)
 	writeIDs(h, s.Haves)
 	writeIDs(h, s.Shallow)
-	if len(s.First) > 0 { // it follows from the wants, but older packs were made without it
+	if len(s.First) > 0 { // the wants determine it, but packs of earlier versions were made without it
 		writeIDs(h, s.First)
 	}
 	writeLength(h, len(s.Tags))
@@ -137,36 +140,36 @@ func writeIDs(h hash.Hash, ids []git.ObjectID) {
 
 // Source makes packs. It is safe for concurrent use.
 type Source interface {
-	// Open returns once the pack's first bytes are under way or stored: after the wait for a slot, so that an overload
-	// is an error (fault.Exhausted) before anything was sent. The caller closes the Pack, and sends it at most once.
-	// Cancelling ctx abandons the pack for this caller; whether the work goes on for others is the Source's business.
+	// Open returns when the pack is being made or is stored. It waits for a slot first, so an overload is an error
+	// (fault.Exhausted) before any byte was sent. The caller closes the Pack, and sends it at most once. Cancelling ctx
+	// abandons the pack for this caller. The Source may continue to make it for other callers.
 	Open(ctx context.Context, spec *Spec) (Pack, error)
 }
 
-// Pack is one pack on its way to one reader. It is used by one goroutine.
+// Pack is one pack for one reader. It is not safe for concurrent use.
 type Pack interface {
-	// Size is the length in bytes of all that Send will write, or -1 if that is not known yet.
+	// Size returns the number of bytes that Send writes, or -1 if it is not known yet.
 	Size() int64
 	// Send writes the framed pack to out. A nil error means that the pack is complete. After an error the caller must
 	// make the client notice (side-band 3, or a closed connection). Errors of out are returned unchanged.
 	Send(ctx context.Context, out Output) error
-	// Info returns the facts known so far; all of them after Send.
+	// Info returns the values that are known so far. After Send it is complete.
 	Info() Info
 	// Close releases the pack. It ends the work if no other reader wants it, and returns when all resources are
 	// released.
 	Close() error
 }
 
-// Output takes a framed pack. Calls come one at a time, each at a packet boundary. If it is also an io.ReaderFrom,
-// parts of files are handed to it as a *bulk.Section, so that the kernel can copy them.
+// Output takes a framed pack. Calls are not concurrent, and each begins at a packet boundary. If it is also an
+// io.ReaderFrom, its ReadFrom gets parts of files as *bulk.Section, so that the kernel can copy them.
 type Output interface {
 	// Write takes whole side-band-1 packets. It does not keep p.
 	io.Writer
 	// Progress takes text for people (side-band 2). It does not keep text.
 	Progress(text []byte) error
-	// KeepAliveAfter is how long it may be silent; 0 means without a limit. It stays the same.
+	// KeepAliveAfter returns the maximum time without output. 0 means no limit. The value is constant.
 	KeepAliveAfter() time.Duration
-	// KeepAlive is called when nothing was sent for that long.
+	// KeepAlive is called after KeepAliveAfter without output.
 	KeepAlive() error
 }
 
@@ -186,5 +189,5 @@ type Info struct {
 	Bytes   int64         // framed bytes handed to the Output so far
 	Objects uint32        // from the pack's header; 0 while unknown
 	Wait    time.Duration // waited for a slot
-	Child   process.Usage // the use of the git process, if this reader's request started one and it has ended
+	Child   process.Usage // of the git process, if this reader's request started one and it has ended
 }

@@ -5,11 +5,10 @@ import (
 	"sync"
 )
 
-// maxProgress bounds the text that waits to be passed on.
+// maxProgress is the maximum length in bytes of the text that take returns.
 const maxProgress = 4 << 10
 
-// progressText collects what git prints for people: whole lines only, and none that are errors, which belong into the
-// log.
+// progressText collects git's progress messages. It has whole lines only. It drops error messages, which are logged.
 type progressText struct {
 	mu   sync.Mutex
 	line []byte // the beginning of a line

@@ -18,15 +18,16 @@ import (
 )
 
 const (
-	// completeTimeout bounds how long it takes to complete one push.
+	// completeTimeout is the maximum time to complete one push.
 	completeTimeout = time.Minute
-	// gracePeriod is how long Git has to end by itself after that.
+	// gracePeriod is the time that Git gets after completeTimeout to exit before it is killed.
 	gracePeriod = 10 * time.Second
 )
 
-// complete sets the remaining refs of an atomic push whose Git was killed between two refs, if every hook had accepted
-// the push. The journal shows that, or the lock files of the remaining refs, which Git creates only then. The push is
-// not undone, because clients may have seen it. After an error the push stays in the journal, for the next server.
+// complete sets the remaining refs of an atomic push whose Git was killed between two refs, if all hooks had accepted
+// the push. The journal records that. It also follows from lock files of the remaining refs, because Git creates them
+// only after the hooks. The push is not undone, because clients may have seen it. After an error the push stays in the
+// journal, for the next server.
 func (r *Recovery) complete(p *Push) error {
 	if !p.IsAtomic() || r.Runner == nil {
 		return nil
@@ -51,7 +52,7 @@ func (r *Recovery) complete(p *Push) error {
 }
 
 // remainingUpdates returns the commands for git update-ref that complete a push. It returns "" if Git changed no ref or
-// all, and if it is not certain that Git would have changed the remaining ones.
+// all refs, or if it is uncertain that Git would have changed the remaining ones.
 func (r *Recovery) remainingUpdates(ctx context.Context, p *Push) (string, error) {
 	names := slices.Sorted(maps.Keys(p.Old))
 	current, err := r.currentValues(ctx, p, names)

@@ -87,7 +87,7 @@ func (p *Push) quarantines(idle time.Duration) (unused []string, used bool) {
 	return unused, used
 }
 
-// newestFile returns what was changed last of a directory and everything below it.
+// newestFile returns the most recently changed file of a directory and everything below it.
 func newestFile(dir string) (latest fs.FileInfo) {
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 // RepositoryHooks is the policy for the hooks of repositories.
 type RepositoryHooks string
 
-// Only with RunHooks can a repository's configuration and files run programs.
+// RunHooks is the only policy with which the configuration and files of a repository can run programs.
 const (
 	RefuseHooks RepositoryHooks = "refuse" // a repository with hooks rejects pushes; the default
 	RunHooks    RepositoryHooks = "run"    // hooks run after the administrator's
@@ -29,15 +29,15 @@ type program struct {
 	event repo.HookEvent
 	owner string // for messages: "the server's", "the repository's"
 	path  string
-	args  []string // before those of the event
+	args  []string // precede the arguments of the event
 }
 
 // programs are the hooks of a push by event, in the order in which they run.
 type programs map[repo.HookEvent][]program
 
-// programs finds the hooks of a push to a repository: the administrator's, and after them the repository's own if they
-// are enabled. The error is Denied if the repository has hooks that are neither run nor ignored, and Unavailable if a
-// hook of the administrator cannot be executed.
+// programs returns the hooks of a push to a repository: the administrator's, and after them the repository's own if
+// they are enabled. The error is Denied if the policy does not allow pushes to a repository with hooks, and Unavailable
+// if a hook of the administrator cannot be executed.
 func (s *Server) programs(r *repo.Repo) (programs, error) {
 	all := make(programs)
 	for _, event := range []repo.HookEvent{
@@ -57,7 +57,7 @@ func (s *Server) programs(r *repo.Repo) (programs, error) {
 	}
 	for _, h := range own {
 		p := program{event: h.Event, owner: "the repository's", path: h.File}
-		if h.File == "" { // as Git runs them, with the arguments of the event
+		if h.File == "" { // a configured command runs in a shell, as with Git
 			p.path, p.args = "/bin/sh", []string{"-c", h.Command + ` "$@"`, h.Command}
 		}
 		all[h.Event] = append(all[h.Event], p)
@@ -65,8 +65,8 @@ func (s *Server) programs(r *repo.Repo) (programs, error) {
 	return all, nil
 }
 
-// repositoryHooks returns the repository's own hooks that have to run. The error is Denied if it has hooks that are
-// neither run nor ignored.
+// repositoryHooks returns the repository's own hooks that have to run. The error is Denied if the policy does not allow
+// pushes to a repository with hooks.
 func (s *Server) repositoryHooks(r *repo.Repo) ([]repo.Hook, error) {
 	if s.options.RepositoryHooks == IgnoreHooks {
 		return nil, nil
@@ -119,11 +119,12 @@ func (s *Server) serverHook(event repo.HookEvent) (string, error) {
 	return path, nil
 }
 
-// logUnusedHooks logs hooks in the administrator's directory whose events are for repositories only.
+// logUnusedHooks logs hooks in the administrator's directory that do not run, because only a repository can have a hook
+// for their event.
 func (s *Server) logUnusedHooks() {
 	for _, event := range []repo.HookEvent{repo.ProcReceive, repo.PushToCheckout, repo.PreAutoGC} {
 		if path, err := s.serverHook(event); err == nil && path != "" {
-			s.log.Warn("a hook of the hooks directory is not run", "hook", string(event), "path", path)
+			s.log.Warn("a hook in the hooks directory does not run", "hook", string(event), "path", path)
 		}
 	}
 }

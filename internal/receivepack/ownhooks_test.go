@@ -112,7 +112,7 @@ func TestRepositoryHooksRefused(t *testing.T) {
 	}
 }
 
-// own is a repository with hooks of its own that are run, after the administrator's.
+// own is a repository with its own hooks that are run, after the administrator's.
 func own(t *testing.T, administrators, repositorys map[string]string) *world {
 	t.Helper()
 	w := newWorld(t, Options{RepositoryHooks: RunHooks, Hooks: hooks(t, administrators)})

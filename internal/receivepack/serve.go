@@ -109,7 +109,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session node.Session, push
 	return outcome, err
 }
 
-// finalizeTimeout bounds what is done after Git has ended.
+// finalizeTimeout is the time limit of the work after Git has ended.
 const finalizeTimeout = time.Minute
 
 // serve runs git receive-pack, and sends its report when the changes are on disk and visible to all requests.

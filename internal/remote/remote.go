@@ -3,7 +3,7 @@
 //
 // Control calls share one HTTP/2 connection. If it is silent, it is pinged, so that calls fail when a node was stopped
 // or disconnected. Bulk data uses the data path in the options. A session with a short response, such as ls-refs of a
-// few refs, is one message each way on a connection of its own (package unaryhttp).
+// few refs, is one message each way on a separate connection (package unaryhttp).
 //
 // Whether the node can be reached is known from memory (Ready): a health check runs every second, and a failed
 // connection attempt counts at once. While the node is down, a new connection is tried every 300 ms, even if earlier

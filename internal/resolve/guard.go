@@ -7,7 +7,7 @@ import (
 )
 
 // guarded is a connection to a Redis that may send wrong lengths. The client allocates memory for announced lengths, so
-// a reply that is longer than any value of ours ends the connection before the client reads it.
+// a reply that is longer than any value of this cache ends the connection before the client reads it.
 type guarded struct {
 	net.Conn
 	line   []byte // received part of a line with a type or length

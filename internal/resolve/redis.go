@@ -337,7 +337,7 @@ func (r *Redis) refused(err error) (until time.Time) {
 		return until
 	}
 	r.o.Metrics.failures.WithLabelValues("write").Inc()
-	r.o.Log.Warn("Redis takes no values", "error", err, "again", writePause)
+	r.o.Log.Warn("Redis accepts no values", "error", err, "again", writePause)
 	return time.Now().Add(writePause)
 }
 

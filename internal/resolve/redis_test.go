@@ -26,7 +26,7 @@ import (
 // patience is for what has to happen, on a machine that is very busy.
 const patience = 60 * time.Second
 
-// redisServer is a real Redis, on a socket of its own.
+// redisServer is a real Redis, on a separate socket.
 type redisServer struct {
 	url    string
 	socket string

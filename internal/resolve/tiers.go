@@ -357,7 +357,7 @@ func (t *Tiers) fill(ctx context.Context, flights []*flight) error {
 			err = fault.Wrap(fault.KindOf(ctx.Err()), "the node answered too late", ctx.Err())
 		}
 		if err == nil && len(results) != len(questions) {
-			err = fault.New(fault.Internal, "%d revisions were asked for, and %d answered", len(questions), len(results))
+			err = fault.New(fault.Internal, "the node returned %d results for %d revisions", len(results), len(questions))
 		}
 		if err != nil && len(pending) == len(flights) {
 			return err

@@ -226,7 +226,7 @@ func (t *Tiers) ended(s *stream, err error) {
 	case full:
 		t.o.Log.Warn("a node refuses further watches", "repositories", len(s.repos), "error", err, "retry", wait)
 	default:
-		t.o.Log.Warn("events about refs broke off", "repositories", len(s.repos),
+		t.o.Log.Warn("stream of ref events ended; requesting it again", "repositories", len(s.repos),
 			"error", err, "retry", wait)
 	}
 	g.full = full

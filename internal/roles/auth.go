@@ -48,8 +48,8 @@ func (s *server) newAuth() (*auth.Auth, error) {
 	s.register(metrics)
 	callers := auth.New(o)
 	if !config.IsLoopback(host) && cfg.HTTP.TLSCert == "" && callers.Configured() {
-		log.Warn("credentials of callers arrive without TLS, unless a proxy has it: set --tls-cert and --tls-key", "address",
-			cfg.HTTP.Address)
+		log.Warn("credentials of callers arrive without TLS, unless a proxy terminates it: set --tls-cert and --tls-key",
+			"address", cfg.HTTP.Address)
 	}
 	s.reloads = append(s.reloads, reloadStep{
 		check: func(cfg config.Config) error {

@@ -186,7 +186,7 @@ func (d *dumps) take(interval time.Duration) (w *watchdog.Watchdog, tooSoon bool
 	return d.w, false
 }
 
-// dumpLimit is the maximum time of a dump. Its parts have limits of their own.
+// dumpLimit is the maximum time of a dump. Its parts have additional limits.
 const dumpLimit = 5 * time.Minute
 
 // opsDumpInterval is the minimum time between two dumps for the private listener, which does not authenticate callers.

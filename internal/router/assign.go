@@ -13,7 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// MaxTries is the maximum number of nodes that are asked for one response: a request that breaks a node must not break
+// MaxTries is the maximum number of nodes that are tried for one request. A request that crashes a node must not crash
 // them all.
 const MaxTries = 4
 

@@ -85,7 +85,7 @@ func openCatalogue(dir string) (*catalogue, map[uint32]entry, error) {
 		err = readLines(f, func(line []byte) {
 			var e entry
 			if json.Unmarshal(line, &e) != nil || e.ID > maxNumber || e.Next > maxNumber {
-				return // incomplete after a crash, or not a line of ours: its repository is indexed again
+				return // incomplete after a crash, or not a line of a catalogue: its repository is indexed again
 			}
 			c.next = max(c.next, e.Next, e.ID+1)
 			if e.Gone {

@@ -25,7 +25,7 @@ const (
 	WorkIndex  Work = "index"
 )
 
-// child is a process of packhorse-search. It is niced, has a process group of its own, and is killed with its group.
+// child is a process of packhorse-search. It is niced, has its own process group, and is killed with its group.
 // Its standard error goes to the log.
 type child struct {
 	process *os.Process

@@ -164,7 +164,7 @@ func (e *Engine) run() {
 			return
 		}
 		e.say("the search index cannot be opened: see the server's log")
-		e.log.Warn("search index cannot be opened; searches are refused until then", "dir", e.o.Dir,
+		e.log.Warn("cannot open the search index; searches are refused until it is open", "dir", e.o.Dir,
 			"error", err)
 		if !e.sleep(retryDir) {
 			return

@@ -32,7 +32,7 @@ func NewMetrics() *Metrics {
 		}),
 		linkSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "packhorse_search_link_seconds",
-			Help:    "Time of searches in the protocol with the search worker, without the worker's own time.",
+			Help:    "Time of a search in the protocol with the search worker, without the time of the worker itself.",
 			Buckets: []float64{.00003, .0001, .0003, .001, .003, .01, .03, .1, 1},
 		}),
 		results: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_results_total",

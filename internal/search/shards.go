@@ -13,13 +13,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// shards is the directory with the files that zoekt reads.
+// shards returns the directory with the files that zoekt reads.
 func (e *Engine) shards() string { return filepath.Join(e.o.Dir, "shards") }
 
-// pad writes the number of a shard as zoekt does.
+// pad formats the number of a shard as zoekt does.
 func pad(i int) string { return fmt.Sprintf("%05d", i) }
 
-// isShardOf reports whether a name is the prefix, numbers, and ".zoekt".
+// isShardOf reports whether a name consists of the prefix, digits and dots, and ".zoekt".
 func isShardOf(name, prefix string) bool {
 	rest, ok := strings.CutPrefix(name, prefix)
 	rest, shard := strings.CutSuffix(rest, ".zoekt")
@@ -39,7 +39,7 @@ func shardPrefix(path git.RepoPath) string {
 // dropShards removes all shards of a repository.
 func (e *Engine) dropShards(path git.RepoPath) error { return e.removeShards(shardPrefix(path) + "_v") }
 
-// removeShards removes the shards with a prefix (isShardOf), the last one first.
+// removeShards removes the shards with a prefix (isShardOf), in reverse order of their names.
 func (e *Engine) removeShards(prefix string) error {
 	entries, err := os.ReadDir(e.shards()) // in the order of names
 	if err != nil {
@@ -67,7 +67,7 @@ func (e *Engine) removeShard(name string) error {
 	return err
 }
 
-// sweep removes the remains of killed workers. No index worker runs.
+// sweep removes leftover files of killed workers. No index worker may run meanwhile.
 func (e *Engine) sweep() {
 	entries, err := os.ReadDir(e.shards())
 	if err != nil {

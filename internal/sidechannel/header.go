@@ -87,7 +87,7 @@ var statuses = [...]fault.Kind{
 	11: fault.Unauthenticated,
 }
 
-// appendStatus appends an END or TAKEN of so many bytes, and of an error with its message.
+// appendStatus appends an END or TAKEN header for length bytes. If err is not nil, its message follows.
 func appendStatus(b []byte, kind headerType, transfer uint64, length int64, err error) []byte {
 	h := header{kind: kind, transfer: transfer, length: length}
 	if err == nil {

@@ -149,7 +149,7 @@ func (p *Pool) suspendFiles(err error) {
 	pause := p.pause
 	p.mu.Unlock()
 	if again {
-		p.limits.log.Warn("a file that the node handed over cannot be used: for a time packs come as bytes", "for",
+		p.limits.log.Warn("cannot use a file from the node; packs are sent as bytes for a while", "for",
 			pause, "error", err)
 	}
 }
@@ -192,8 +192,8 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// Retire keeps no channels any more: it closes those that are idle; each of the others is closed when its transfer has
-// ended. Get goes on to open channels. It reports whether none is left.
+// Retire closes idle channels. Each of the others is closed when its transfer has ended. Get still opens channels.
+// empty reports whether no channel is left.
 func (p *Pool) Retire() (empty bool) {
 	p.mu.Lock()
 	p.retired = true

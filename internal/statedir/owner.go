@@ -91,7 +91,7 @@ func TrustedFile(path string) (string, error) {
 	}
 	me, others := os.Geteuid(), fs.FileMode(0o022)
 	if me != 0 {
-		others = 0o002 // many users have a group of their own with all rights
+		others = 0o002 // many users have a private group with all rights
 	}
 	for at := file; ; at = filepath.Dir(at) {
 		info, err := os.Lstat(at)

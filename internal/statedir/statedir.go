@@ -97,7 +97,7 @@ type TakenError struct {
 }
 
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("the state directory %s is in use by %s; stop it, or give this one a directory of its own with "+
+	return fmt.Sprintf("the state directory %s is in use by %s; stop it, or give this one a separate directory with "+
 		"--state", e.dir, e.who)
 }
 

@@ -13,14 +13,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// HookedRepository is a repository with hooks of its own that Git would run on a push.
+// HookedRepository is a repository with its own hooks that Git would run on a push.
 type HookedRepository struct {
 	Path  string // of its Git directory, below the root
 	Hooks []repo.Hook
 	Err   error // why its hooks cannot be read; Hooks is empty then
 }
 
-// FindHooks calls found for each repository below a root that has hooks of its own (repo.Hooks) or whose hooks cannot
+// FindHooks calls found for each repository below a root that has its own hooks (repo.Hooks) or whose hooks cannot
 // be read. It includes submodules of repositories with a working tree. Linked worktrees have the hooks of their main
 // repository. Symbolic links are followed to repositories, but not to directories with repositories. Hidden and
 // unreadable directories are skipped. It reads every directory outside of repositories. checked is the number of

@@ -33,7 +33,7 @@ type Page struct {
 	Next  string   // position of the next page; "": this is the last one
 }
 
-// List lists the repositories that are served under a path of their own, ordered by the components of their paths. A
+// List lists the repositories that are served under a separate path, ordered by the components of their paths. A
 // page can be short or empty if there are many other directories. Directories inside a repository or beside a ".git"
 // are not searched. Links to repositories are listed, but links to directories with repositories are not followed.
 // Paths that are not UTF-8 or not valid in requests are omitted. List reads each directory on the way. The error is

@@ -162,7 +162,7 @@ func maintenanceSteps(h *handle, refs bool) ([]maintenanceStep, error) {
 			fallback: geometric}}
 	}
 	split := "--split"
-	if borrows { // a chain of its own, because the lender's may be removed
+	if borrows { // a separate chain, because the lender's may be removed
 		split = "--split=replace"
 	}
 	steps = append(steps, maintenanceStep{args: []string{"commit-graph", "write", "--reachable", split, "--no-progress"}})

@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
-// Advertise begins a session on a repository. Each session has an ID of its own (gitprotocol-v2(5), "session-id").
+// Advertise begins a session on a repository. Each session has a unique ID (gitprotocol-v2(5), "session-id").
 func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session node.Session, response node.ResponseWriter) (
 	node.Outcome, error) {
 	h, err := n.acquire(path)

@@ -12,7 +12,7 @@ import (
 )
 
 // TestWithoutDescriptors: a repository that cannot be opened for want of file descriptors is not reported as missing.
-// The test runs in a process of its own, since the limit applies to the whole process.
+// The test runs in a separate process, since the limit applies to the whole process.
 func TestWithoutDescriptors(t *testing.T) {
 	const inside = "PACKHORSE_TEST_WITHOUT_DESCRIPTORS"
 	if os.Getenv(inside) == "" {

@@ -308,7 +308,7 @@ const (
 	ByStage      Sort = "stage"
 )
 
-// Order sorts requests; what is equal, by age.
+// Order sorts requests. Equal ones are sorted by age.
 func Order(list []Request, by Sort, reversed bool) {
 	slices.SortStableFunc(list, func(a, b Request) int {
 		order := 0

@@ -135,7 +135,7 @@ func errMissingWant(id git.ObjectID) error {
 	return fault.New(fault.NotFound, "upload-pack: not our ref %s", id)
 }
 
-// readShallow sets the boundaries of the client's history and of ours.
+// readShallow sets the boundaries of the client's history and of the repository's.
 func (f *fetch) readShallow() error {
 	f.clientShallow = graph.Commits{}
 	lookups := f.repo.Objects.Lookups()

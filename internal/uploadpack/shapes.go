@@ -130,8 +130,8 @@ func (s *shapes) setBytes(one *shape, bytes int64) {
 	one.bytes = bytes
 }
 
-// popular returns the shapes of a repository with at least so many requests, the most popular first, and copies of
-// them.
+// popular returns the shapes of a repository with at least the given number of requests, the most popular first, and
+// copies of them.
 func (s *shapes) popular(incarnation string, least int) (copies []shape, shapes []*shape) {
 	now := s.now()
 	s.mu.Lock()

@@ -178,7 +178,7 @@ type refLister struct {
 	request *protocol.LsRefs
 }
 
-// head lists HEAD if a prefix covers it. An unborn HEAD is listed only if the client asked for it and, as with git, for
+// head lists HEAD if a prefix covers it. An unborn HEAD is listed only if the client requests it and, as with git, for
 // symrefs.
 func (l *refLister) head(snapshot *refs.Snapshot) error {
 	if !covers(l.request.Prefixes, string(git.HEAD)) {

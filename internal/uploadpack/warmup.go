@@ -23,8 +23,8 @@ import (
 
 // Warmer is a packsource.Source that keeps packs.
 type Warmer interface {
-	// Warm makes a pack and keeps it like one that several clients have asked for. made is false if the pack exists
-	// already or is being made. The fill ends with ctx, unless a client reads it by then. bytes is the size of the
+	// Warm makes a pack and keeps it like one that several clients have requested. made is false if the pack exists
+	// already or is being made. Cancelling ctx ends the fill, unless a client reads the pack. bytes is the size of the
 	// framed pack.
 	Warm(ctx context.Context, spec *packsource.Spec) (bytes int64, made bool, err error)
 }

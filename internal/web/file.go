@@ -18,7 +18,7 @@ import (
 
 const (
 	maxShown   = 2 << 20 // bytes of a file
-	binarySign = 8000    // a NUL among so many first bytes makes a file binary, as in Git
+	binarySign = 8000    // a NUL among this number of first bytes makes a file binary, as in Git
 	modeLink   = 0o120000
 	modeProg   = 0o100755
 )

@@ -20,7 +20,7 @@ import (
 
 // ciOptions are the flags of `packhorse-bench ci`.
 type ciOptions struct {
-	url       string // empty: a server of our own
+	url       string // empty: a server that the benchmark starts
 	repo      string // the served repository's path; empty: the tip does not move
 	runners   int
 	jobs      int

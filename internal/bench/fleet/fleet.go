@@ -238,7 +238,7 @@ func (m *Machine) wants(job Job, refs []Ref) ([]want, error) {
 	if !m.at(tracking(job.Branch), branch.id) {
 		list = append(list, branch)
 	}
-	if m.Tool == GitLab { // a tag of a wanted commit becomes a ref of its own
+	if m.Tool == GitLab { // a tag of a wanted commit becomes a separate ref
 		list = append(list, m.history.tagsAt(m, branch.id, job.Commit)...)
 	}
 	if !m.at(job.Pipeline, job.Commit) {

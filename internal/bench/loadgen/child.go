@@ -109,7 +109,7 @@ func isReady(ctx context.Context, ops string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// GetOps sends a GET request to a private listener, on a connection of its own.
+// GetOps sends a GET request to a private listener, on a separate connection.
 func GetOps(ctx context.Context, url string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -16,7 +16,7 @@ type TreeUsage struct {
 	Rss, ChildRSS int64
 }
 
-// TreeSample is the interval of samples. It is short enough for git's children, and long enough to cost nothing.
+// TreeSample is the sampling interval. It is short enough to catch git's children, and long enough to cost little CPU.
 const TreeSample = 100 * time.Millisecond
 
 // TreeWatch samples a process tree until it is stopped.
@@ -25,7 +25,7 @@ type TreeWatch struct {
 	quit   chan struct{}
 	done   chan struct{}
 	result *TreeUsage
-	cpu    atomic.Int64 // used so far, in nanoseconds
+	cpu    atomic.Int64 // CPU time as of the last sample, in nanoseconds
 }
 
 // WatchTree starts watching a process. With pid 0 it watches nothing.

@@ -61,7 +61,7 @@ const (
 	searchPath = "/-/api/v1/search"
 	foreignAPI = "/.api/" // Sourcegraph's
 	streamPath = foreignAPI + "search/stream"
-	// srcFile is how the links of the src command to symbols begin: with a slash of its own before the path.
+	// srcFile is how the links of the src command to symbols begin: with an additional slash before the path.
 	srcFile = "//-/blob/"
 
 	eventStream = "text/event-stream"

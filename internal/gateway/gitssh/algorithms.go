@@ -11,7 +11,7 @@ import (
 type Algorithms struct {
 	KeyExchanges []string
 	Ciphers      []string
-	// MACs are for ciphers without authentication of their own; AES-GCM and ChaCha20-Poly1305 need none.
+	// MACs are for ciphers without built-in authentication; AES-GCM and ChaCha20-Poly1305 need none.
 	MACs []string
 }
 

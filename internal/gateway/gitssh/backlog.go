@@ -26,7 +26,7 @@ type backlog struct {
 	all   *atomic.Int64 // of all connections
 }
 
-// received counts n bytes of the wire, and fails if they are too many for so many sessions.
+// received counts n received bytes. It fails if the backlog is too large for the number of sessions.
 func (b *backlog) received(n int, sessions int64) error {
 	held := b.add(int64(n))
 	if held > (sessions+1)*sessionBacklog || held > leastBacklog && b.all.Load() > allBacklog {

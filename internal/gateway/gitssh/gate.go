@@ -14,7 +14,7 @@ type Limits struct {
 	Logins        int
 	AddressLogins int                   // that have not logged in, from one address
 	AddressRate   float64               // new ones each second from one address, on average; 0: no limit
-	Exempt        func(netip.Addr) bool // reports addresses without limits of their own, as those of proxies; nil: none
+	Exempt        func(netip.Addr) bool // reports addresses without a limit for each address, such as proxies; nil: none
 }
 
 // rateBurst is how many seconds' worth of connections may come at once.

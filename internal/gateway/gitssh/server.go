@@ -228,7 +228,7 @@ type client struct {
 	wire    *wireConn
 	counted *connlimit.Conn // nil: not counted
 	address netip.Addr
-	source  netip.Prefix    // zero: no limits of its own
+	source  netip.Prefix    // zero: no limits for this address
 	ctx     context.Context // ends with the connection
 	cancel  context.CancelFunc
 

@@ -7,7 +7,7 @@
 //	    pack, receive, ...   commands; they start in their group, so all their children are limited too
 //
 // A cgroup whose controllers are enabled for its children may have no processes (cgroups(7), "no internal processes"),
-// so the server has a group of its own. Without such a directory Open returns an error and changes nothing. Without
+// so the server has its own group. Without such a directory Open returns an error and changes nothing. Without
 // controllers the groups have no limits.
 package cgroup
 
@@ -69,7 +69,7 @@ type Tree struct {
 // wanted are the controllers that Limits are for.
 var wanted = []string{"cpu", "memory"}
 
-// Open moves this process to a group of its own, and creates the others. If that is not possible, the error names the
+// Open moves this process to a separate group, and creates the others. If that is not possible, the error names the
 // reason.
 func Open(o Options) (*Tree, error) {
 	if o.Log == nil {
@@ -135,7 +135,7 @@ func (t *Tree) make(o Options, parent string) error {
 		if o.Wanted {
 			level = slog.LevelWarn
 		}
-		o.Log.Log(context.Background(), level, "cgroups have no limits: rlimits and niceness stand in", "cgroup",
+		o.Log.Log(context.Background(), level, "cgroups have no limits: using rlimits and niceness instead", "cgroup",
 			t.dir, "error", errors.Join(missing...))
 	}
 	return nil
@@ -204,7 +204,7 @@ func (t *Tree) Refused(group string, err error) {
 	defer t.mu.Unlock()
 	if !t.refused {
 		t.refused = true
-		t.log.Warn("a git command could not be started in its cgroup, and runs outside; so may others", "cgroup",
+		t.log.Warn("cannot start a git command in its cgroup; git commands may run outside", "cgroup",
 			filepath.Join(t.dir, group), "error", err)
 	}
 }

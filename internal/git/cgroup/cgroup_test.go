@@ -135,7 +135,7 @@ func TestFake(t *testing.T) {
 	}
 	tree.Refused("pack", os.ErrPermission)
 	tree.Refused("pack", os.ErrPermission)
-	if n := strings.Count(log.String(), "could not be started in its cgroup"); n != 1 {
+	if n := strings.Count(log.String(), "cannot start a git command in its cgroup"); n != 1 {
 		t.Errorf("log: %s", &log)
 	}
 	got := values(t, o.Metrics)

@@ -27,7 +27,7 @@ func NewMetrics() *Metrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_cgroup_refused_total",
 			Help: "Git commands that could not be started in their cgroup, and ran outside."}, []string{"group"}),
 		active: desc("packhorse_cgroup_active",
-			"1 if there are cgroups of ours (part groups), and if they have a controller (parts cpu, memory).", "part"),
+			"1 if the server has created cgroups (part groups), and if they have a controller (parts cpu, memory).", "part"),
 		memory: desc("packhorse_cgroup_memory_bytes",
 			"Memory of a cgroup's processes, the page cache that they have filled included.", "group"),
 		cache: desc("packhorse_cgroup_page_cache_bytes", "Page cache that a cgroup's processes have filled.", "group"),

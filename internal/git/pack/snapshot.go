@@ -29,7 +29,7 @@ type objectDir struct {
 	packID     disk.ID // of packDir, taken before it was read
 	altID      disk.ID // of alternates, taken before it was read
 
-	dirYoung, packYoung, altYoung bool // it may change without a change of its identity
+	dirYoung, packYoung, altYoung bool // changed so recently that another change may leave its disk.ID the same
 
 	midx      *multiIndex // nil: none, or not usable
 	midxID    disk.ID
@@ -39,7 +39,7 @@ type objectDir struct {
 	faults    []error
 }
 
-// same reports whether two snapshots have the same packs, so that the same objects are missing.
+// same reports whether two snapshots have the same packs. Then the same objects are missing from both.
 func (snap *snapshot) same(other *snapshot) bool {
 	return snap == other || slices.EqualFunc(snap.dirs, other.dirs, func(a, b *objectDir) bool {
 		return a.path == b.path && a.midx == b.midx && slices.Equal(a.packs, b.packs) && slices.Equal(a.midxPacks,
@@ -47,7 +47,8 @@ func (snap *snapshot) same(other *snapshot) bool {
 	})
 }
 
-// find locates an object in the packs. A damaged index is skipped, unless no other index has the object.
+// find locates an object in the packs. It skips damaged indexes. The error is Corrupt if an index is damaged and no
+// other index has the object.
 func (snap *snapshot) find(s *Store, id *git.ObjectID) (location, bool, error) {
 	raw := id.Raw()
 	last := s.lastHit.Load()
@@ -104,7 +105,7 @@ func (snap *snapshot) copies(id *git.ObjectID) []location {
 	return found
 }
 
-// idAt returns the object whose entry begins at a location. It scans an index.
+// idAt returns the object whose pack entry begins at a location. It scans an index, so it is slow.
 func (snap *snapshot) idAt(loc location) (id git.ObjectID, found bool) {
 	if loc.pack.index != nil {
 		id, found, _ = loc.pack.index.idAt(loc.offset)
@@ -159,7 +160,8 @@ func (s *Store) load(old *snapshot) (*snapshot, error) {
 	return snap, nil
 }
 
-// loadDir adds a directory and, depth first, its alternates to snap. It skips directories that snap has, so loops end.
+// loadDir adds a directory and, depth first, its alternates to snap. It skips a directory that snap already has, so a
+// cycle of alternates ends.
 func (s *Store) loadDir(snap, old *snapshot, path string, depth int) error {
 	for _, d := range snap.dirs {
 		if d.path == path {
@@ -204,7 +206,7 @@ func (s *Store) loadDir(snap, old *snapshot, path string, depth int) error {
 	return nil
 }
 
-// dir finds an object directory of the snapshot, which may be nil.
+// dir returns the object directory with the given path, or nil. snap may be nil.
 func (snap *snapshot) dir(path string) *objectDir {
 	if snap != nil {
 		for _, d := range snap.dirs {
@@ -243,8 +245,8 @@ func (s *Store) scan(old *objectDir, path string) (*objectDir, error) {
 	return d, nil
 }
 
-// scanLinks returns an error if a part of an object directory, such as a directory of loose objects, is a link to
-// outside the root.
+// scanLinks returns an error if an entry of an object directory, such as a directory of loose objects, is a link that
+// leads outside the root.
 func (s *Store) scanLinks(d, old *objectDir, now time.Time) error {
 	if s.root == "" {
 		return nil
@@ -268,7 +270,7 @@ func (s *Store) scanLinks(d, old *objectDir, now time.Time) error {
 			}
 		}
 	}
-	for _, part := range []string{d.packDir, d.alternates} { // a link in the root may lead to another one
+	for _, part := range []string{d.packDir, d.alternates} { // a link may lead to another link
 		if err := s.contained(part); err != nil {
 			return err
 		}
@@ -322,8 +324,8 @@ func (s *Store) scanPacks(d, old *objectDir) error {
 	return s.openIndexes(d)
 }
 
-// scanMidx opens the multi-pack-index. It is not used if it is damaged or names a missing pack. Then the packs' own
-// indexes are used, which have the same objects.
+// scanMidx opens the multi-pack-index. If it is damaged or names a missing pack, the indexes of the packs are used
+// instead, which have the same objects.
 func (s *Store) scanMidx(d, old *objectDir) error {
 	path := d.packDir + "/multi-pack-index"
 	id, err := s.stat(path)
@@ -381,8 +383,8 @@ func (s *Store) openIndexes(d *objectDir) error {
 	return nil
 }
 
-// note keeps an error of one file for Damaged, so that the scan continues without the file. An error that is not due to
-// the file is returned, and fails the scan.
+// note handles an error of one file. A transient error is returned, and fails the scan. Otherwise the scan continues
+// without the file, and the error of a damaged file is kept for Damaged.
 func (d *objectDir) note(err error, name string) error {
 	switch {
 	case transient(err):

@@ -34,7 +34,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
-// Class is a kind of work with limits of its own: "pack".
+// Class is a kind of work with its own limits, such as "pack".
 type Class string
 
 // Limits bound the commands of one class.
@@ -48,8 +48,8 @@ type Limits struct {
 	// 0: all but one; negative: all.
 	PerRepository int
 	Nice          int // added to the niceness of the server: 0 to 19
-	// Bytes of memory of its own that each process of a command may have (RLIMIT_DATA); more fails in it. 0: no limit.
-	// Linux only.
+	// Memory is the maximum private memory in bytes of each process of a command (RLIMIT_DATA). Further allocations fail
+	// in the process. 0 means no limit. Linux only.
 	Memory int64
 	Slow   time.Duration // wall time after which a command is logged as slow; 0: never
 	Time   time.Duration // wall time after which a command is killed; 0 for no limit
@@ -273,7 +273,7 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 	closed := r.begun(p)
 	if l.Nice != 0 {
 		if err := setNice(p.process.Pid, niceness()+l.Nice); err != nil {
-			r.log.Debug("cannot make a git command nice", "subcommand", c.Subcommand, "error", err)
+			r.log.Debug("cannot lower the priority of a git command", "subcommand", c.Subcommand, "error", err)
 		}
 	}
 	if l.Memory > 0 {

@@ -100,8 +100,8 @@ type Needs struct {
 	MayFilter        bool // the client knows the capability "filter"
 }
 
-// ReadNeeds reads a client's needs, as far as they are on offer, up to the flush packet that ends them. As with git,
-// any special packet will do for that.
+// ReadNeeds reads the offered capabilities that a client needs, up to the flush packet at their end. As in git, any
+// other special packet ends them as well.
 func ReadNeeds(r *pktline.Reader, format git.ObjectFormat, offer Offer, limits Limits) (*Needs, error) {
 	needs := &Needs{}
 	p := &parser{r: r, limits: limits.withDefaults(), format: format, offer: offer, req: &Request{Fetch: &needs.Fetch}}

@@ -30,7 +30,7 @@ func session() int {
 	return sid
 }
 
-// spawn starts a reaper in a session of its own, so that it gets no signals of a terminal. It logs to the server's
+// spawn starts a reaper in a separate session, so that it gets no signals of a terminal. It logs to the server's
 // standard error.
 func spawn(command []string, stdin *os.File) (*os.Process, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)

@@ -69,7 +69,7 @@ func reap(in *os.File, log *slog.Logger) error {
 		log.Error("the server ended, and processes of its git commands cannot be killed", "server", server,
 			"processes", left)
 	case len(r.killed) > 0:
-		log.Warn("the server ended; what its git commands left was killed", "server", server, "processes",
+		log.Warn("the server ended; killed the remaining processes of its git commands", "server", server, "processes",
 			len(r.killed),
 			"took", time.Since(r.ended).Round(time.Millisecond).String())
 	}

@@ -5,7 +5,7 @@
 //
 //   - all processes in cgroups of the server's commands, by cgroup.kill;
 //   - all processes whose environment has the server's mark, a random number. Grandchildren inherit it, even in process
-//     groups and sessions of their own;
+//     separate groups and sessions;
 //   - all processes in the process group of a command, even without the mark. They must be in the server's session and
 //     must have started before the server's end was noticed. Until then the server had not reaped the group's leader,
 //     so no other group could have its number;
@@ -126,7 +126,7 @@ func Keep(o Options) *Keeper {
 		return nil
 	}
 	if !supported {
-		o.Log.Info("git commands outlive this process if it is killed: only on Linux a second process ends them")
+		o.Log.Info("git commands survive if this process is killed: the reaper needs Linux")
 		return nil
 	}
 	random := make([]byte, 16)
@@ -308,7 +308,7 @@ func (k *Keeper) keep(err error) {
 			pause = firstPause
 		}
 		k.options.Metrics.Failed(cause)
-		k.options.Log.Warn("no reaper runs: git commands would outlive this process if it were killed now",
+		k.options.Log.Warn("no reaper runs: git commands survive if this process is killed",
 			"error", err, "again_in", pause.String())
 		select {
 		case <-k.closing:

@@ -219,7 +219,7 @@ func TestKill(t *testing.T) {
 			if locks, _ := filepath.Glob(filepath.Join(s.dir, "*.lock")); len(locks) > 0 {
 				t.Errorf("left %v", locks)
 			}
-			if !strings.Contains(log, "what its git commands left was killed") {
+			if !strings.Contains(log, "killed the remaining processes of its git commands") {
 				t.Errorf("log: %s", log)
 			}
 		})

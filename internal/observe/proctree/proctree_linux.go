@@ -17,7 +17,7 @@ const (
 	maxDepth = 64
 )
 
-// member is a process of the server's session, or a child of the server with a session of its own.
+// member is a process of the server's session, or a child of the server with a separate session.
 type member struct {
 	proc procfs.Proc
 	stat procfs.ProcStat
@@ -101,7 +101,7 @@ func (t *Tree) partOfChild(m *member) string {
 	return noPart
 }
 
-// sessionOf lists the processes of the server's session, and the server's children that have a session of their own,
+// sessionOf lists the processes of the server's session, and the server's children that have a separate session,
 // but not the server. The system call that returns the session of a process is much cheaper than reading its files.
 func sessionOf(fs procfs.FS, session, server int) (all map[int]*member, whole bool) {
 	procs, err := fs.AllProcs()

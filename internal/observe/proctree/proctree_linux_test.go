@@ -71,7 +71,7 @@ func until(t *testing.T, tree *Tree, what string, holds func(map[string]float64)
 	return v
 }
 
-// start starts a program in a group of its own, as git is, and ends it with the test.
+// start starts a program in a separate group, as git is, and ends it with the test.
 func start(t *testing.T, name string, args ...string) (*exec.Cmd, io.WriteCloser) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -170,7 +170,7 @@ func TestOtherPrograms(t *testing.T) {
 }
 
 // TestWorkerLikeTheReaper checks a worker that is started from the running program, even if its file was replaced, and
-// in a session of its own.
+// in a separate session.
 func TestWorkerLikeTheReaper(t *testing.T) {
 	tree := New(Options{Workers: map[string]string{"test-worker": "reaper"}})
 	cmd := exec.Command("/proc/self/exe", "test-worker")

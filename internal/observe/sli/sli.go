@@ -31,10 +31,10 @@ const (
 	Heavy   Class = "heavy"   // one whose work grows with the repository
 )
 
-// tolerable is how many times the bound is still tolerable, as Apdex has it.
+// tolerable is the factor of Apdex: a response within this many times the bound is tolerable.
 const tolerable = 4
 
-// The apdex is of so many spans of time, the one that has just begun included.
+// The apdex covers this number of spans of time, including the current one.
 const (
 	spans = 10
 	span  = 30 * time.Second
@@ -58,7 +58,7 @@ type class struct {
 	recent [spans]score
 }
 
-// score is what is counted of one span.
+// score has the counts of one span.
 type score struct{ requests, halves int }
 
 // New makes a Set with a bound for each class; a class without one is not judged.

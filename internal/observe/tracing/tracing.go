@@ -158,7 +158,7 @@ func (q *queue) ForceFlush(context.Context) error { return nil }
 func (q *queue) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	q.done.Go(func() { // what is under way at the end has no more time than what follows
+	q.done.Go(func() { // an export in progress at the end gets no more time than the last one
 		<-q.stop
 		time.AfterFunc(closeTimeout, cancel)
 	})

@@ -31,15 +31,14 @@ func NewMetrics() *Metrics {
 	}
 	m := &Metrics{
 		dumps: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_watchdog_dumps_total",
-			Help: "Dumps that were written, by cause: a sign that the process gets too little done (scheduler, spawn, mutex, " +
-				"syscall, probe), " +
-				"asked (packhorse debug dump) or signal (SIGQUIT)."}, []string{"cause"}),
+			Help: "Dumps that were written, by cause: a sign that the process makes too little progress (scheduler, spawn, " +
+				"mutex, syscall, probe), asked (packhorse debug dump) or signal (SIGQUIT)."}, []string{"cause"}),
 		failed: counter("packhorse_watchdog_failed_dumps_total", "Dumps that no directory took."),
 		skipped: counter("packhorse_watchdog_skipped_dumps_total",
 			"Dumps that were due and not written, because there had been one a short time ago."),
 		bytes: gauge("packhorse_watchdog_dump_bytes", "Size of the dumps that are kept, when one was last written."),
 		stuck: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_watchdog_stuck",
-			Help: "1 while a sign lasts that the process gets too little done, by sign."}, []string{"sign"}),
+			Help: "1 while a sign lasts that the process makes too little progress, by sign."}, []string{"sign"}),
 		tracing: gauge("packhorse_watchdog_tracing",
 			"1 while the last seconds of the execution trace are kept; 0 while that would cost too much, or is turned off."),
 		late: gauge("packhorse_watchdog_late_seconds", "How late the scheduler last woke the watchdog."),

@@ -24,7 +24,7 @@ type place struct {
 	count    int
 	maxBytes int64
 	minFree  int64
-	// share of the disk that stays free, for a small spare disk: one of so many parts; zero means minFree
+	// part replaces minFree for a small spare disk: 1/part of the disk stays free. Zero means minFree.
 	part     int64
 	patience time.Duration
 	metrics  *Metrics

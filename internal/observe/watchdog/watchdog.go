@@ -8,7 +8,7 @@
 //
 // The watchdog has to work when nothing else does. It shares no lock with the code that it watches. It assembles a dump
 // in memory first, and gives up a part after a time limit. Goroutines that may hang in a disk write the files; if they
-// do, another directory is used. It logs last, from a goroutine of its own. It cannot work if the runtime runs no
+// do, another directory is used. It logs last, from a separate goroutine. It cannot work if the runtime runs no
 // goroutine at all, for example with a thread in a page fault while the collector stops the world.
 // docs/explanation/watchdog.md names the remedy.
 //
@@ -274,7 +274,7 @@ func (w *Watchdog) logDump(cause string, why []string, a *attempt) {
 		w.enqueue(func() { w.Log.Info("a dump was written", append(attrs, "dir", a.dump.Dir)...) })
 	default:
 		w.enqueue(func() {
-			w.Log.Warn("the process gets too little done; a dump was written", append(attrs, "dir", a.dump.Dir)...)
+			w.Log.Warn("the process makes too little progress; a dump was written", append(attrs, "dir", a.dump.Dir)...)
 		})
 	}
 }

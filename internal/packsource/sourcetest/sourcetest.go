@@ -23,7 +23,7 @@ import (
 // Make creates the Source under test with a git program: a path, or "" for the real one. Its resources end with t.
 type Make func(t testing.TB, program string) packsource.Source
 
-// FromGit is packsource.Git over a runner of its own, for a Make.
+// FromGit returns a packsource.Git with a new runner, for a Make.
 func FromGit(t testing.TB, program string, l process.Limits) *packsource.Git {
 	t.Helper()
 	runner, err := process.New(process.Options{Git: program,

@@ -8,8 +8,8 @@
 // sends a SearchRequest and reads the response. The next request may follow. To cancel a search the server closes the
 // socket.
 //
-// An index worker says Hello on its standard output. Then it reads IndexRequests from its standard input and writes
-// IndexResponses to its standard output. If its input ends within a job, it exits and leaves the index as it was.
+// An index worker writes Hello to its standard output. Then it reads IndexRequests from its standard input and writes
+// IndexResponses to its standard output. If its input ends during a job, it exits and does not change the index.
 package ipc
 
 import (

@@ -130,7 +130,7 @@ func runJob(job *workerv1.Job, in *bufio.Reader, tags *symbols, report *workerv1
 			if err := checker.Check(doc.Content, o.TrigramMax, false); doc.SkipReason == "" &&
 				len(doc.Content) >= leastContent && err != nil {
 				doc.SkipReason, doc.Content = err.Error(), nil
-				doc.Language = "binary" // as zoekt has it
+				doc.Language = "binary" // the same as in zoekt
 			}
 			tags.add(&doc)
 			if err := b.Add(doc); err != nil {

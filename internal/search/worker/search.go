@@ -1,5 +1,5 @@
 // Package worker runs in the processes that index and search, and is the only user of zoekt. Zoekt maps its files, so a
-// truncated file kills its process. It also does not limit its memory and time. So it runs in processes of its own with
+// truncated file kills its process. It also does not limit its memory and time. So it runs in separate processes with
 // limits, which may die.
 package worker
 

@@ -159,7 +159,7 @@ func (f *frame) hits() string {
 	}
 	all := c.HitsTotal + c.FollowsTotal + c.MissesTotal
 	if all == 0 {
-		return "no pack was asked for"
+		return "no pack was requested"
 	}
 	return fmt.Sprintf("%.1f %% shared %s", 100*float64(c.HitsTotal+c.FollowsTotal)/float64(all), since)
 }
@@ -347,7 +347,7 @@ numbers may be too great, by what the JSON says.
             repository, caller, stage
   r         the other way round
   tab, 1-4  another page
-  space, p  pause, and go on
+  space, p  pause, and continue
   up, down, page up, page down, home   scroll
   q, esc, ctrl+c   quit
 `

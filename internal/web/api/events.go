@@ -287,7 +287,7 @@ var notices = map[string]schema.Skipped{
 	"files":  {Reason: "document-match-limit", Title: "files not searched", Severity: "info"},
 }
 
-// newProgress returns the progress of a search and what was skipped, in Sourcegraph's format.
+// newProgress returns the progress of a search and the skipped parts, in Sourcegraph's format.
 func newProgress(s search.Summary) schema.Progress {
 	p := schema.Progress{
 		Done: s.Done, MatchCount: s.Matches, DurationMs: s.Elapsed.Milliseconds(), RepositoriesCount: s.Searched,

@@ -189,7 +189,7 @@ func (g *graphQL) answer(ctx context.Context, c *caller, q graphQLRequest) graph
 	return graphQLResponse{e.errors, e.out}
 }
 
-// caller is the caller of one request and what it has asked for so far. Not safe for concurrent use.
+// caller is the caller of one request and the use of its limits so far. Not safe for concurrent use.
 type caller struct {
 	search.Visitor
 	api      *API

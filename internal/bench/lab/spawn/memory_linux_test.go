@@ -27,7 +27,7 @@ func TestFreeMemory(t *testing.T) {
 			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "4000000\n",
 			"sys/fs/cgroup/memory/x/memory.usage_in_bytes": "4100000\n",
 		}, 0, true},
-		"a mount of its own": {map[string]string{
+		"a separate mount": {map[string]string{
 			"proc/meminfo": machine, "proc/self/cgroup": "0::/of/the/host\n",
 			"sys/fs/cgroup/memory.max": "4000000\n", "sys/fs/cgroup/memory.current": "0\n",
 		}, 4000000, true},
