@@ -52,8 +52,8 @@ type exchange struct {
 	wrote  atomic.Bool          // the request was sent in full
 }
 
-// Serve answers a request, unless ctx ends first, and describes what happened. If Record.Cut is set, the caller has to
-// cut the connection, for example with panic(http.ErrAbortHandler).
+// Serve answers a request, unless ctx ends first, and returns its Record. If Record.Cut is set, the caller has to cut the
+// connection, for example with panic(http.ErrAbortHandler).
 func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) (record Record) {
 	e := &exchange{p: p, ctx: ctx, r: r, from: from}
 	e.w = client{ResponseWriter: w, e: e}
@@ -67,19 +67,19 @@ func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Reques
 			e.Err, e.Cut = fault.New(fault.Internal, "internal error; see the server's log"), true
 		}
 		if e.Cut && !r.ProtoAtLeast(1, 1) {
-			bulk.Reset(w) // the end of the connection would look like that of the response
+			bulk.Reset(w) // a normal close would look like the end of the response
 		}
 		e.count()
 		record = e.Record
 	}()
 	for name := range w.Header() {
-		if name != "Connection" { // an order for net/http
+		if name != "Connection" { // an instruction for net/http
 			w.Header().Del(name)
 		}
 	}
 	if !r.ProtoAtLeast(1, 1) || len(r.TransferEncoding) > 0 {
-		// Proxies have most trouble with chunks and HTTP/1.0. No request after them is answered, in case a proxy saw
-		// another end (RFC 9112, section 6.1).
+		// A proxy may see another end of a chunked or HTTP/1.0 request. So no later request on its connection is answered
+		// (RFC 9112, section 6.1).
 		e.w.closes = true
 	}
 	e.serve()
@@ -110,7 +110,7 @@ func (e *exchange) serve() {
 	}
 }
 
-// discardLog is for what ReverseProxy logs, because a Record has it too.
+// discardLog discards the log of ReverseProxy, because the Record has the same errors.
 var discardLog = log.New(io.Discard, "", 0)
 
 // relay has a worker answer the request. If the client disconnects, the request to the worker is not cancelled. Most
@@ -120,7 +120,7 @@ func (e *exchange) relay() {
 	e.cancel = cancel
 	defer cancel()
 	in := e.r.WithContext(ctx)
-	in.Body, in.ContentLength, in.TransferEncoding, in.Trailer = nil, 0, nil, nil // it was received
+	in.Body, in.ContentLength, in.TransferEncoding, in.Trailer = nil, 0, nil, nil // the body was received before
 	e.proxy = httputil.ReverseProxy{
 		Rewrite: e.rewrite, Transport: e, ErrorHandler: e.handleError, BufferPool: &e.p.buffers, ErrorLog: discardLog,
 	}
@@ -130,7 +130,7 @@ func (e *exchange) relay() {
 	}
 }
 
-// observe has the transport report the progress of a request, beside what it reports to ReverseProxy.
+// observe has the transport report the progress of a request, in addition to the reports that ReverseProxy needs.
 func (e *exchange) observe(r *http.Request) {
 	trace := httptrace.ContextClientTrace(r.Context())
 	trace.GotConn = e.gotConn
@@ -145,7 +145,7 @@ func (e *exchange) gotConn(info httptrace.GotConnInfo) {
 	e.conn.Store(c)
 }
 
-// endRequest lets the worker notice that the client has disconnected: the connection to it is half closed.
+// endRequest half-closes the connection to the worker, so that the worker notices that the client has disconnected.
 func (e *exchange) endRequest() {
 	if c := e.conn.Load(); c != nil && e.wrote.Load() {
 		_ = c.CloseWrite()
@@ -154,11 +154,11 @@ func (e *exchange) endRequest() {
 
 // A request that kills its workers must not kill all of them.
 const (
-	maxTries = 16 // workers that are asked
+	maxTries = 16 // workers that are tried
 	maxSent  = 2  // times that a worker may have got the request
 )
 
-// RoundTrip lets a worker answer, and another one if the first cannot and the request may be sent again.
+// RoundTrip sends the request to a worker. After a failure it tries another one, if the request may be sent again.
 func (e *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	e.observe(r)
 	var tried []*worker
@@ -268,7 +268,7 @@ func (e *exchange) accept(s *seat, response *http.Response) (*http.Response, err
 		sent := *response
 		sent.Trailer = maps.Clone(response.Trailer)
 		e.stored = &stored{newSpool(e, s, response.Body, isStream), e, response, &sent}
-		e.proxy.FlushInterval = -1 // what the client is too slow for is stored before
+		e.proxy.FlushInterval = -1 // the spool stores the bytes for which the client is too slow
 		sent.Body = e.stored
 		return &sent, nil
 	}
@@ -294,7 +294,7 @@ func (e *exchange) readAll(from io.ReadCloser, length int64) (io.ReadCloser, err
 	body := make([]byte, length)
 	_, err := io.ReadFull(from, body)
 	if err == nil {
-		_, err = from.Read(make([]byte, 1)) // its end, so that the connection can be used again
+		_, err = from.Read(make([]byte, 1)) // read the end of the body, so that the connection can be reused
 	}
 	switch {
 	case !stall.Stop() && err != nil && err != io.EOF:
@@ -305,7 +305,7 @@ func (e *exchange) readAll(from io.ReadCloser, length int64) (io.ReadCloser, err
 	return io.NopCloser(bytes.NewReader(body)), nil
 }
 
-// stored is the body of a long response. It notes why the body was not sent in full.
+// stored is the body of a long response. It records why the body was not sent in full.
 type stored struct {
 	*spool
 	e        *exchange

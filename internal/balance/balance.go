@@ -4,7 +4,7 @@
 // A worker has a number of slots. Work goes to the ready worker with the least work in flight for its slots and weight.
 // Among equals, it goes to the worker that was given work the longest time ago. When all slots are taken, work waits in
 // one bounded queue in front of all workers. Callers take turns in that queue by the slot time they have used. The work
-// of one caller is served in order of arrival. Work that finds no place in the queue, or that would wait too long, is
+// of one caller is served in order of arrival. Work that does not fit into the queue, or that would wait too long, is
 // refused with a retry hint.
 //
 // Core makes the decisions. It has no lock and no clock. Scheduler adds both, and blocks the goroutines that wait.

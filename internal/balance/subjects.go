@@ -49,7 +49,8 @@ func (s *subjects) count(name string, waiting, holding int) {
 	}
 }
 
-// isBounded reports whether a subject must not get another slot now. each is how many it may have; 0: all.
+// isBounded reports whether a subject must not get another slot now. each is its maximum number of slots; 0 means no
+// maximum.
 func (s *subjects) isBounded(name string, each int, now time.Duration) bool {
 	one := s.all[name]
 	if each == 0 || one == nil || one.holding < each {
@@ -62,7 +63,7 @@ func (s *subjects) isBounded(name string, each int, now time.Duration) bool {
 	return ok
 }
 
-// boundEnds returns when a subject that alone has work is no longer bounded, and whether there is such a time.
+// boundEnds returns when the only subject with work is no longer bounded, and whether there is such a time.
 func (s *subjects) boundEnds(each int, now time.Duration) (at time.Duration, ok bool) {
 	if each == 0 || len(s.all) != 1 {
 		return 0, false
