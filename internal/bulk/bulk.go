@@ -2,16 +2,17 @@
 // take turns.
 //
 // A Conn wraps a TCP connection or a Unix socket and implements io.ReaderFrom. A *Section is sent by sendfile(2) at the
-// section's own offset, never through user space. (Go's own path moves the file's shared offset, and holds the file's
-// lock while a socket is full, so that two connections could not send one open file. It has none for Unix sockets.) A
-// *Stream goes from socket to socket by splice(2), through a pipe that it has only while there are bytes in it. Any
-// wrapper between the writer and the Conn silently disables that: KernelBytes reports what happened.
+// section's own offset, never through user space. (Go's sendfile moves the file's shared offset, and holds the file's
+// lock while a socket is full, so that two connections cannot send one open file. It does not support Unix sockets.) A
+// *Stream is sent from socket to socket by splice(2), through a pipe that it holds only while the pipe has bytes. A
+// wrapper between the writer and the Conn silently disables both. KernelBytes returns the number of bytes that the
+// kernel copied.
 //
-// All Conns of a process share a Pump: a copy takes a turn for one step, and returns it before it waits for a full
-// socket. The limit counts running copies, not transfers. On 2 cores with 30 readers, a small request's p99 is 82 ms
-// without a limit, 37 ms with two turns, and 5 ms with one. One turn costs up to half of the throughput. So the pump is
-// narrow while there are small requests, pauses for a moment while one is answered, and is wide otherwise:
-// docs/decisions/0002 has the widths.
+// All Conns of a process share a Pump. A copy takes a turn for one step, and returns it before it waits for a full
+// socket. So the limit counts running copies, not transfers. On 2 cores with 30 readers, a small request's p99 is 82 ms
+// without a limit, 37 ms with two turns, and 5 ms with one. One turn costs up to half of the throughput. So the pump
+// allows few turns while there are small requests, pauses briefly while one is answered, and allows many turns
+// otherwise. docs/decisions/0002 has the numbers.
 package bulk
 
 import (
@@ -21,8 +22,8 @@ import (
 	"time"
 )
 
-// Maximum number of bytes of one turn. Small requests need short turns. Without them, long turns save a third of the
-// CPU time, as far as the socket's buffer has room.
+// Maximum number of bytes of one turn. Small requests need short turns (narrowStep). Otherwise long turns (wideStep)
+// save up to a third of the CPU time, depending on the room in the socket's buffer.
 const (
 	narrowStep = 256 << 10
 	wideStep   = 4 << 20
@@ -31,10 +32,10 @@ const (
 // smallWindow is how long after a small request the pump stays narrow.
 const smallWindow = 100 * time.Millisecond
 
-// PumpOptions tunes a Pump; zero values choose the defaults.
+// PumpOptions tunes a Pump. Zero values mean the defaults.
 type PumpOptions struct {
-	Width  int // turns at once while no small request is about; 0: four for each CPU
-	Narrow int // turns at once while one is; 0: one less than the CPUs, at least 1
+	Width  int // concurrent turns without small requests; default four for each CPU
+	Narrow int // concurrent turns with small requests; default one less than the CPUs, at least 1
 }
 
 // Pump hands out turns for bulk copies. Safe for concurrent use.
@@ -46,7 +47,7 @@ type Pump struct {
 	mu      sync.Mutex
 	running int
 	waiting list
-	own     list // those of takeOwn that came in a pause: they go first
+	own     list // waiters of takeOwn during a pause; they are started first
 	pause   pause
 
 	pipes   *pipes
@@ -57,7 +58,7 @@ type Pump struct {
 // copyBuffer is the size of the buffer of a copy through user space.
 const copyBuffer = 64 << 10
 
-// NewPump makes a Pump.
+// NewPump returns a Pump.
 func NewPump(o PumpOptions) *Pump {
 	if o.Width <= 0 {
 		o.Width = 4 * runtime.GOMAXPROCS(0)
@@ -73,11 +74,11 @@ func NewPump(o PumpOptions) *Pump {
 	return p
 }
 
-// now is the time since the pump's epoch.
+// now returns the time since the pump's epoch.
 func (p *Pump) now() time.Duration { return time.Since(p.epoch) }
 
-// Served says that a small request is being answered, or was. Those that turn out to want a pack do not count: the next
-// step of a clone would not be any quicker.
+// Served records that a small request is being answered, or was. Do not call it for requests that get a pack, because
+// the next step of a clone would not become faster.
 func (p *Pump) Served() { p.lastSmall.Store(int64(p.now())) }
 
 // small reports whether there are small requests.
@@ -85,7 +86,7 @@ func (p *Pump) small() bool {
 	return int64(p.now())-p.lastSmall.Load() < int64(smallWindow)
 }
 
-// Width is how many turns may run now.
+// Width returns the current maximum number of concurrent turns.
 func (p *Pump) Width() int {
 	if p.small() {
 		return p.narrow
@@ -93,7 +94,7 @@ func (p *Pump) Width() int {
 	return p.width
 }
 
-// step is how many bytes a turn may move now.
+// step returns the current maximum number of bytes of a turn.
 func (p *Pump) step() int64 {
 	if p.small() {
 		return narrowStep
@@ -101,7 +102,7 @@ func (p *Pump) step() int64 {
 	return wideStep
 }
 
-// Running is how many turns are taken now.
+// Running returns the number of running turns.
 func (p *Pump) Running() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +137,7 @@ func (l *list) pop() *waiter {
 	return w
 }
 
-// take waits for a turn, first come first served. A turn lasts microseconds and is never held while a socket is full,
+// take waits for a turn, in the order of the calls. A turn lasts microseconds and is never held while a socket is full,
 // so the wait needs no cancellation.
 func (p *Pump) take(w *waiter) {
 	p.mu.Lock()
@@ -148,8 +149,8 @@ func (p *Pump) take(w *waiter) {
 	p.queue(w)
 }
 
-// takeOwn is take for bytes that are in memory. They may be of the very answer for which the pump stands still, and do
-// not wait for the end of a pause.
+// takeOwn waits for a turn for bytes that are in memory. It does not wait for the end of a pause, because the bytes may
+// belong to the answer for which the pump pauses.
 func (p *Pump) takeOwn(w *waiter) {
 	p.mu.Lock()
 	still := p.isPaused(p.now())
@@ -167,7 +168,7 @@ func (p *Pump) takeOwn(w *waiter) {
 	<-w.ready
 }
 
-// queue waits for a turn. The lock is held, and is not after it.
+// queue waits for a turn. The caller holds the lock, and queue releases it.
 func (p *Pump) queue(w *waiter) {
 	p.hold()
 	p.waiting.push(w)
@@ -176,7 +177,7 @@ func (p *Pump) queue(w *waiter) {
 	<-w.ready
 }
 
-// give returns a turn and starts as many waiters as the width now allows.
+// give returns a turn and starts as many waiters as the width allows.
 func (p *Pump) give() {
 	p.mu.Lock()
 	p.running--
@@ -184,7 +185,7 @@ func (p *Pump) give() {
 	p.mu.Unlock()
 }
 
-// begin starts those who wait, as far as they may now. The lock is held.
+// begin starts the waiters that may start now. The caller holds the lock.
 func (p *Pump) begin() {
 	p.start(&p.own)
 	if p.waiting.head == nil {
@@ -197,7 +198,7 @@ func (p *Pump) begin() {
 	p.start(&p.waiting)
 }
 
-// start starts those of a queue, as many as the width allows. The lock is held.
+// start starts waiters of a queue, as many as the width allows. The caller holds the lock.
 func (p *Pump) start(l *list) {
 	for l.head != nil && p.running < p.Width() {
 		p.running++

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Listen makes the connections of a listener for TCP or Unix sockets Conns that share a pump. A connection whose peer
-// keeps us waiting for stall while it takes less than leastProgress is cut off; 0 means never.
+// Listen returns a listener whose connections are Conns that share a pump. l must be a listener for TCP or Unix
+// sockets. stall is as for NewConn.
 func Listen(l net.Listener, pump *Pump, stall time.Duration) net.Listener {
 	return &listener{Listener: Unpaced(l), pump: pump, stall: stall}
 }
@@ -34,7 +34,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return NewConn(s, l.pump, l.stall)
 }
 
-// Socket is a connection of the kernel's own: a *net.TCPConn or a *net.UnixConn.
+// Socket is a *net.TCPConn or a *net.UnixConn.
 type Socket interface {
 	net.Conn
 	syscall.Conn
@@ -44,8 +44,8 @@ type Socket interface {
 	SetWriteBuffer(bytes int) error
 }
 
-// bulkWrite is from which length on a Write takes a turn of the pump. A TLS record is shorter: a turn for each of them
-// cost a fifth of what it costs to encrypt it, and goroutines that encrypt can be interrupted anyway.
+// bulkWrite is the minimum length of a Write that takes a turn of the pump. TLS records are shorter, so they take no
+// turn. It would add a fifth to the cost of their encryption, and the scheduler can interrupt goroutines that encrypt.
 const bulkWrite = 32 << 10
 
 // Conn is a connection whose bulk data is sent in turns: files by sendfile, and bytes from another Conn by splice. At
@@ -60,20 +60,20 @@ type Conn struct {
 	splicer splicer
 
 	served *served      // nil: net/http does not serve it
-	limit  atomic.Int64 // of writes, that is set: ns since 1970
+	limit  atomic.Int64 // current deadline of writes: ns since 1970
 
 	mu     sync.Mutex
 	closed bool
-	source *Conn // what the relay into this connection waits for
+	source *Conn // connection whose bytes the relay into this one waits for
 
 	// Since the last new time limit for the peer:
-	waited time.Duration // in writes that are done; what passes between them is not the peer's time
-	moved  int64         // bytes taken
-	began  time.Time     // of the write that runs
+	waited time.Duration // duration of ended writes, without the time between writes
+	moved  int64         // bytes that the peer has accepted
+	began  time.Time     // start of the current write
 }
 
-// NewConn wraps a connection. A peer that keeps us waiting for stall, while it takes less than leastProgress or sends
-// nothing of what a Stream is to get, is cut off; 0 means never.
+// NewConn wraps a connection. stall is the time limit of the peer: to accept leastProgress bytes of a write, and to
+// send the next bytes of a Stream. After that time the connection fails. 0 means no limit.
 func NewConn(c Socket, pump *Pump, stall time.Duration) (*Conn, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *Conn) SetStall(stall time.Duration) error {
 	return c.SetDeadline(time.Time{})
 }
 
-// Close closes the connection, and ends what reads from it or writes to it.
+// Close closes the connection. Running reads and writes fail.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -109,12 +109,12 @@ func (c *Conn) Close() error {
 // longAgo is a deadline that has passed.
 var longAgo = time.Unix(1, 0)
 
-// leastProgress is how many bytes, or all that are left, a peer has to accept for a new time limit. With a limit of a
-// minute that is a rate of 1 KiB/s. Less would let a peer hold its place for days with a byte a minute.
+// leastProgress is the number of bytes that a peer has to accept, unless fewer remain, to get a new time limit. With a
+// limit of a minute that is a rate of 1 KiB/s. With a smaller number a peer could stay for days with a byte a minute.
 const leastProgress = 64 << 10
 
-// begin sets the time limit of a write: what the writes before it have left. To set one costs as much as a fifth of a
-// small write, so one that is a little late serves many.
+// begin sets the deadline of a write: the time that previous writes have left of the peer's time limit. Setting a
+// deadline costs as much as a fifth of a small write. So it is set a little too late, and serves many writes.
 func (c *Conn) begin() error {
 	if c.stall <= 0 {
 		return nil
@@ -137,7 +137,7 @@ func (c *Conn) progress(n int64) error {
 	return c.begin()
 }
 
-// end notes that a write is over in which the peer took another n bytes.
+// end records the end of a write in which the peer has accepted another n bytes.
 func (c *Conn) end(n int64) {
 	if c.stall <= 0 {
 		return
@@ -149,8 +149,8 @@ func (c *Conn) end(n int64) {
 	c.waited += time.Since(c.began)
 }
 
-// ReadFrom sends a *Section or a *Stream by the kernel where the platform can, and anything else through one pooled
-// buffer.
+// ReadFrom has the kernel copy a *Section or a *Stream if the platform supports that. It copies other readers through a
+// pooled buffer.
 func (c *Conn) ReadFrom(r io.Reader) (sent int64, err error) {
 	if kernelCopies {
 		switch r := r.(type) {
@@ -165,7 +165,7 @@ func (c *Conn) ReadFrom(r io.Reader) (sent int64, err error) {
 			return sent, err
 		}
 	}
-	// The kernel cannot do it with these, and has taken nothing that it has not sent.
+	// The kernel cannot copy between these. It has sent all bytes that it has read.
 	buf := c.pump.buffers.Get().(*[copyBuffer]byte)
 	defer c.pump.buffers.Put(buf)
 	copied, err := io.CopyBuffer(writerOnly{c}, readerOnly{r}, buf[:])
@@ -190,7 +190,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.out.write(p)
 }
 
-// writerOnly hides ReadFrom, so that io.CopyBuffer does not come back to it; readerOnly hides WriteTo, which would not
+// writerOnly hides ReadFrom, so that io.CopyBuffer does not call it again. readerOnly hides WriteTo, which would not
 // use the buffer.
 type (
 	writerOnly struct{ io.Writer }

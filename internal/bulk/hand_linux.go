@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CanHand reports whether open files can be passed to a connection's peer: over a Unix socket, on this machine.
+// CanHand reports whether open files can be passed to a connection's peer. This needs a Unix socket.
 func CanHand(c net.Conn) bool {
 	if b, ok := c.(*Conn); ok {
 		c = b.Socket
@@ -33,7 +33,7 @@ func (c *Conn) Hand(p []byte, f *os.File) error {
 func (c *Conn) hand(p []byte, file int) error {
 	flags, err := unix.FcntlInt(uintptr(file), unix.F_GETFL, 0)
 	if err != nil || flags&unix.O_ACCMODE != unix.O_RDONLY {
-		return fmt.Errorf("%w: a file that is not for reading alone", errors.ErrUnsupported)
+		return fmt.Errorf("%w: the file is not open for reading only", errors.ErrUnsupported)
 	}
 	if err := c.begin(); err != nil {
 		return err
@@ -61,12 +61,12 @@ func (c *Conn) hand(p []byte, file int) error {
 	return err
 }
 
-// ErrFileLost is Take's error where a file was sent and did not arrive.
+// ErrFileLost is the error of Take if a file was sent and did not arrive.
 var ErrFileLost = errors.New("an open file did not arrive: this process may not use it, or has too many")
 
 // Take reads what Hand has sent: some bytes, and a file if one came with them. Other reads lose the file.
 func (c *Conn) Take(p []byte) (n int, file *os.File, err error) {
-	var control [24]byte // has room for the one descriptor that there may be; the kernel closes what has no room
+	var control [24]byte // has room for one descriptor; the kernel closes further ones
 	var length, flags int
 	rerr := c.raw.Read(func(fd uintptr) bool {
 		for {
@@ -99,7 +99,7 @@ func (c *Conn) Take(p []byte) (n int, file *os.File, err error) {
 	return n, file, nil
 }
 
-// handed is the one file that control messages carry.
+// handed returns the file in control messages; nil if they have none.
 func handed(control []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {

@@ -22,7 +22,7 @@ type metrics struct {
 func newMetrics(p *pipes) metrics {
 	m := metrics{copies: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "packhorse_copy_bytes_total",
-		Help: "Bytes of answers by the way they took: copied by the kernel, or through user space.",
+		Help: "Bytes of answers by path: copied by the kernel, or through user space.",
 	}, []string{"path"})}
 	m.paused = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "packhorse_copy_paused_seconds_total",
@@ -33,7 +33,7 @@ func newMetrics(p *pipes) metrics {
 		m.pipes[size] = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "packhorse_relay_pipes", ConstLabels: prometheus.Labels{"size": name},
 			Help: "Pipes between connections of nodes and clients by size: small (64 KiB), " +
-				"large (up to 1 MiB, for clients that are not slow).",
+				"large (up to 1 MiB, for fast clients).",
 		}, func() float64 { return float64(p.count(size)) })
 	}
 	return m
@@ -44,7 +44,7 @@ func (p *Pump) Collectors() []prometheus.Collector {
 	return append([]prometheus.Collector{p.metrics.copies, p.metrics.paused}, p.metrics.pipes[:]...)
 }
 
-// Count counts the bytes of an answer that has ended.
+// Count adds the bytes of an ended answer to the metrics.
 func (p *Pump) Count(t *Tally) {
 	p.metrics.kernel.Add(float64(t.Kernel))
 	p.metrics.user.Add(float64(t.Sent - t.Kernel))

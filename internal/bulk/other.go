@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// kernelCopies is false: everything goes through user space here.
+// kernelCopies is false, because all bytes pass through user space.
 const kernelCopies = false
 
 type transfer struct{}
@@ -35,14 +35,14 @@ func replacePacing(syscall.RawConn) string { return "" }
 
 func restore(*net.TCPConn, string) {}
 
-// CanHand reports whether open files can be passed to a connection's peer. Here it is always false.
+// CanHand returns false, because open files cannot be passed to a peer.
 func CanHand(net.Conn) bool { return false }
 
-// Hand is for connections of which CanHand is true.
+// Hand is not supported.
 func (c *Conn) Hand([]byte, *os.File) error { return errors.ErrUnsupported }
 
-// ErrFileLost is Take's error where a file was sent and did not arrive.
-var ErrFileLost = errors.New("a file that was handed over did not arrive")
+// ErrFileLost is the error of Take if a file was sent and did not arrive.
+var ErrFileLost = errors.New("an open file did not arrive")
 
-// Take is for connections of which CanHand is true.
+// Take is not supported.
 func (c *Conn) Take([]byte) (int, *os.File, error) { return 0, nil, errors.ErrUnsupported }

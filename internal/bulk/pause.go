@@ -6,39 +6,39 @@ import (
 )
 
 // While there are small requests, the pump pauses for them: no copy by the kernel begins until the request for which
-// the pause began is answered. A request's threads wake up in several processes, one after the other. Each would wait
-// until a copy on its CPU has used up its slice (4 ms at 250 Hz), and for other threads. Without bulk data the CPUs are
-// soon idle: docs/decisions/0002 has the figures.
+// the pause began is answered. To answer a request, threads of several processes wake up, one after the other. Without
+// a pause, each of them waits for other threads and for a copy on its CPU to use up its time slice (4 ms at 250 Hz).
+// Without bulk data the CPUs are soon idle. docs/decisions/0002 has the figures.
 //
-// The pauses must not stop a clone when there are many small requests, or a long one. A pause lasts pauseMost at most,
-// and all pauses together a quarter (1/pauseShare) of the time between them, which is a fifth of all time.
+// Many or long small requests must not stop a clone. So a pause lasts at most pauseMost. All pauses together last at
+// most a quarter (1/pauseShare) of the time between them, which is a fifth of all time.
 const (
 	pauseMost  = 3 * time.Millisecond
-	pauseLeast = pauseMost / 6 // a shorter one is not worth it
+	pauseLeast = pauseMost / 6 // a shorter pause is not worth it
 	pauseShare = 4
 
-	// Requests that come within this time share a pause. A second one beside the first would be short, and spend what
-	// the next request needs.
+	// Requests that arrive within this time share a pause. A second pause would be short, and would use up the credit for
+	// the next request.
 	together = 10 * time.Millisecond
 )
 
-// pause is when the pump stands still.
+// pause is the state of the pump's pauses.
 type pause struct {
 	smalls atomic.Int64 // requests that are being answered, and may be small
-	// ns since the pump's epoch; 0: the pump does not stand still. Changed with the pump's lock held.
+	// until is the end of the current pause in ns since the pump's epoch; 0: no pause. Changed with the pump's lock held.
 	until atomic.Int64
 
-	// Below the pump's lock. requests that were being answered when it began: they may last, such as a session whose
-	// client thinks
+	// The pump's lock guards the other fields. before is the number of requests that were being answered when the pause
+	// began. They may take long, such as a session whose client computes.
 	before int64
-	came   time.Duration // when the latest request did
-	held   time.Duration // when the first waiter began to wait
-	credit time.Duration // how long the next one may be,
-	asOf   time.Duration // at this time
-	timer  *time.Timer   // ends the pause for the waiters; nil: there was none
+	came   time.Duration // arrival of the latest request
+	held   time.Duration // time at which the first waiter began to wait
+	credit time.Duration // maximum length of the next pause, as of asOf
+	asOf   time.Duration
+	timer  *time.Timer // starts the waiters at the end of the pause; nil: not needed so far
 }
 
-// Began says that a request has come that may be a small one. Ended is called for each.
+// Began records the arrival of a request that may be small. The caller calls Ended for each.
 func (p *Pump) Began() {
 	before := p.pause.smalls.Add(1) - 1
 	if !p.small() {
@@ -59,7 +59,7 @@ func (p *Pump) Began() {
 	}
 }
 
-// Ended says that a request is answered, or is not small.
+// Ended records that a request is answered, or is not small.
 func (p *Pump) Ended() {
 	if p.pause.smalls.Add(-1); p.pause.until.Load() == 0 {
 		return
@@ -74,7 +74,7 @@ func (p *Pump) Ended() {
 	}
 }
 
-// isPaused reports whether no turn may begin now, and ends a pause whose time has passed. The lock is held.
+// isPaused reports whether no turn may begin now, and ends a pause whose time has passed. The caller holds the lock.
 func (p *Pump) isPaused(now time.Duration) bool {
 	until := time.Duration(p.pause.until.Load())
 	if until == 0 {
@@ -87,25 +87,25 @@ func (p *Pump) isPaused(now time.Duration) bool {
 	return false
 }
 
-// endPause ends it as of a time. The lock is held.
+// endPause ends the pause as of a time. The caller holds the lock.
 func (p *Pump) endPause(at time.Duration) {
 	if p.waiting.head != nil {
-		// a waiter that came later, because of the width, waited for another reason
+		// Later waiters do not count, because they may have waited for a free turn.
 		p.metrics.paused.Add(max(at-p.pause.held, 0).Seconds())
 	}
 	p.pause.asOf = at
 	p.pause.until.Store(0)
 }
 
-// hold notes the first waiter. The lock is held.
+// hold records the time of the first waiter in a pause. The caller holds the lock.
 func (p *Pump) hold() {
 	if p.pause.until.Load() != 0 && p.waiting.head == nil {
 		p.pause.held = p.now()
 	}
 }
 
-// awaitPause starts a timer that wakes the waiters at the end of the pause, if there is one: running turns may take
-// longer. The lock is held.
+// awaitPause starts a timer that starts the waiters at the end of the pause, because no turn may end at that time. It
+// does nothing without a pause. The caller holds the lock.
 func (p *Pump) awaitPause() {
 	until := time.Duration(p.pause.until.Load())
 	if until == 0 || p.waiting.head == nil {

@@ -6,18 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Size of a pipe in bytes. A large one costs the least CPU time for each byte, a small one holds little back for a peer
+// Sizes of pipes in bytes. Large pipes need the least CPU time for each byte. Small ones hold little memory for a peer
 // that does not read.
 const (
 	largePipe = 1 << 20
-	smallPipe = 64 << 10 // what a pipe has anyway
+	smallPipe = 64 << 10 // the kernel's default
 )
 
-// maxLarge is the maximum number of large pipes. A process without CAP_SYS_RESOURCE can have 64 MiB of pipes in all
-// (/proc/sys/fs/pipe-user-pages-soft). This leaves room for 256 small ones, before the kernel makes smaller ones.
+// maxLarge is the maximum number of large pipes. A user without CAP_SYS_RESOURCE can have 64 MiB of pipes in total
+// (/proc/sys/fs/pipe-user-pages-soft). This leaves room for 256 small ones before the kernel shrinks new pipes.
 const maxLarge = 48
 
-// idlePipes is how many empty pipes of each size are kept.
+// idlePipes is the maximum number of empty pipes of each size that are kept.
 const idlePipes = 16
 
 // pipe is a pipe by its two ends.
@@ -30,7 +30,7 @@ type pipe struct {
 type pipes struct {
 	mu   sync.Mutex
 	idle [pipeSizes][]*pipe // unused and empty
-	made [pipeSizes]int     // and not closed
+	made [pipeSizes]int     // open pipes, in use or not
 }
 
 func newPipes() *pipes { return &pipes{} }
@@ -72,7 +72,7 @@ func newPipe(want pipeSize) (*pipe, error) {
 	return one, nil
 }
 
-// put takes a pipe back. One that has bytes in it goes with them.
+// put returns a pipe. A pipe that still has bytes (residue) is closed.
 func (p *pipes) put(one *pipe, residue bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +84,7 @@ func (p *pipes) put(one *pipe, residue bool) {
 	one.close()
 }
 
-// count is how many pipes of a size there are.
+// count returns the number of open pipes of a size.
 func (p *pipes) count(size pipeSize) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// Reset closes the connection of an incomplete response with a reset. A client of HTTP/1.0 does not know chunks, and
-// takes a closed connection for the end of the response (RFC 9112, section 8). Reset takes the connection from
+// Reset closes the connection of an incomplete response with a TCP reset. An HTTP/1.0 client does not know chunks, so
+// it takes a normal close for the end of the response (RFC 9112, section 8). Reset hijacks the connection from
 // net/http.
 func Reset(w http.ResponseWriter) {
 	nc, _, err := http.NewResponseController(w).Hijack()

@@ -7,13 +7,13 @@ import (
 	"sync/atomic"
 )
 
-// Section is a part of a file on its way to a connection. It reads at its own offset, so that many sections can share
+// Section is a part of a file to be sent to a connection. It reads at its own offset, so that many sections can share
 // one open file. Only Gone is safe for concurrent use.
 type Section struct {
 	File   *os.File
-	Offset int64           // where the next byte is
-	N      int64           // bytes left
-	Done   <-chan struct{} // closed: the rest is not needed; may be nil
+	Offset int64           // of the next byte
+	N      int64           // remaining bytes
+	Done   <-chan struct{} // closed when the remaining bytes are not needed; may be nil
 
 	kernel  int64
 	gone    atomic.Int64
@@ -21,7 +21,7 @@ type Section struct {
 	err     error
 }
 
-// ErrDone is the error of a section whose rest is not needed.
+// ErrDone is the error of a section whose remaining bytes are not needed.
 var ErrDone = errors.New("the rest of the file is not needed")
 
 // Read copies through user space.
@@ -80,5 +80,5 @@ func (s *Section) advance(n int64) {
 // CountTo sets the counter that is called while bytes are sent.
 func (s *Section) CountTo(c Counter) { s.counter = c }
 
-// KernelBytes is how much of the section the kernel has copied without passing through user space.
+// KernelBytes returns the number of bytes that did not pass through user space.
 func (s *Section) KernelBytes() int64 { return s.kernel }

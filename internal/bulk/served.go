@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Serve is for http.Server.ConnContext. It saves net/http's server two costs of each request that few requests need.
+// Serve is for http.Server.ConnContext. It saves net/http two costs of each request that few requests need.
 //
 //   - net/http reads one byte in another goroutine to notice that the client disconnects during a response. Here that
 //     read ends at once, without a byte. If the response takes long, the connection is checked, and the returned
@@ -37,7 +37,7 @@ func Serve(ctx context.Context, c net.Conn) context.Context {
 	}
 }
 
-// served is what a connection that net/http serves has besides. At most one goroutine reads.
+// served is the additional state of a connection that net/http serves. At most one goroutine reads.
 type served struct {
 	conn *Conn
 	gone context.CancelFunc
@@ -45,19 +45,19 @@ type served struct {
 	mu      sync.Mutex
 	closed  bool
 	reading bool
-	wanted  time.Time // the time limit of reads
-	set     time.Time // the limit that the kernel has: wanted, or another one while there is no reader
+	wanted  time.Time // the deadline of reads
+	set     time.Time // the deadline of the socket; it can differ from wanted while there is no reader
 
-	came      bool          // bytes, since a read of one byte was spared
+	came      bool          // bytes have arrived since the last skipped read of one byte
 	answering bool          // a request is being answered, without a reader
-	answers   uint64        // that there were
-	found     uint64        // of answers, by the timer
-	timer     *time.Timer   // nil: not needed so far
+	answers   uint64        // number of answers so far
+	found     uint64        // value of answers at the last call of look
+	timer     *time.Timer   // calls look; nil: not needed so far
 	due       bool          // the timer is set
-	looks     chan struct{} // closed when the check has ended; nil: none
+	looks     chan struct{} // closed when the running check has ended; nil: no check runs
 }
 
-// lasting is how long an answer may take, and twice as long, before it is looked whether the client is there still.
+// lasting is the interval of look. A client is checked if its answer takes longer than one to two intervals.
 const lasting = 50 * time.Millisecond
 
 // Read reads what the peer sent.
@@ -79,7 +79,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 // SetWriteDeadline sets the time limit of writes, unless they set another one.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if c.served != nil && t.IsZero() && c.stall > 0 {
-		return nil // net/http, after each answer: the next write sets one
+		return nil // net/http removes the deadline after each answer; the next write sets one anyway
 	}
 	c.limit.Store(t.UnixNano())
 	return c.Socket.SetWriteDeadline(t)
@@ -112,12 +112,12 @@ func (s *served) read(p []byte) (int, error) {
 		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || !s.wanted.IsZero() && !time.Now().Before(s.wanted) {
 			return n, err
 		}
-		s.set = longAgo // it has passed, and was an earlier one
+		s.set = longAgo // an earlier deadline than wanted has passed
 	}
 }
 
-// apply has the kernel's connection keep the limit that is wanted, or an earlier one that has not passed. The lock is
-// held.
+// apply sets the socket's deadline to wanted, unless an earlier one is set that has not passed. The caller holds the
+// lock.
 func (s *served) apply() error {
 	if !s.set.IsZero() && s.set.After(longAgo) && (s.wanted.IsZero() || !s.set.After(s.wanted)) ||
 		s.set.Equal(s.wanted) {
@@ -139,7 +139,7 @@ func (s *served) limit(t time.Time) error {
 	return s.apply()
 }
 
-// answer notes that a request is being answered, without a reader. The lock is held.
+// answer records that a request is being answered, without a reader. The caller holds the lock.
 func (s *served) answer() {
 	s.answering = true
 	s.answers++
@@ -153,7 +153,7 @@ func (s *served) answer() {
 	s.due = true
 }
 
-// look looks after the client of an answer that it finds twice.
+// look starts a check of the client if two calls in a row find the same answer in progress.
 func (s *served) look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +195,7 @@ func (s *served) peek() (gone bool) {
 	return err == nil && gone
 }
 
-// endLook ends the check of the client. The lock is held, except during the wait.
+// endLook ends the check of the client. The caller holds the lock. endLook releases it while it waits.
 func (s *served) endLook() {
 	s.answering = false
 	if s.looks == nil {
@@ -210,7 +210,7 @@ func (s *served) endLook() {
 	s.looks = nil
 }
 
-// close says that the connection is closed.
+// close records that the connection is closed.
 func (s *served) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

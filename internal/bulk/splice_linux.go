@@ -12,32 +12,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A peer that keeps a full socket for slowWait is slow. Streams to it use small pipes until it has accepted leastQuick
-// without being slow again: many slow peers must not hold a large pipe each. The socket's buffer is at most 4 MiB. The
-// kernel reports room only when a third of it is free: a peer that stays slow never gets to leastQuick.
+// A peer is slow if its socket is full for slowWait. Streams to it use small pipes until it has accepted leastQuick
+// bytes without being slow again, so that slow peers do not hold all large pipes. The kernel reports room in a full
+// socket only when a third of its buffer of at most 4 MiB is free. So a peer that stays slow never accepts leastQuick
+// bytes.
 const (
 	slowWait   = 200 * time.Millisecond
 	leastQuick = 4 << 20
 )
 
-// relay is the state of one copy from another connection into a Conn. It is part of the Conn, and its step functions
+// splicer is the state of one copy from another connection into a Conn. It is part of the Conn, and its step functions
 // are bound once, so that a copy allocates nothing.
 type splicer struct {
 	conn                *Conn // where the bytes go
 	fillStep, drainStep func(fd uintptr) bool
 
 	stream *Stream
-	pipe   *pipe // held while it has bytes in it, or a turn is held
-	inPipe int   // bytes in it
-	turn   bool  // we hold one
+	pipe   *pipe // held while it has bytes, or a turn is held
+	inPipe int   // bytes in pipe
+	turn   bool  // a turn is held
 	waited bool  // for the source
 	done   int64
-	noted  int64 // of done, reported to progress
+	noted  int64 // the part of done that was reported to Conn.progress
 	err    error
 
-	// Of the peer that gets the bytes, whichever stream they come from:
-	full time.Time // since when its socket is full; zero: it is not
-	slow int64     // bytes that it has to take to be slow no more
+	// State of the receiving peer, for all streams:
+	full time.Time // start of the time in which its socket is full; zero: it is not full
+	slow int64     // number of bytes that it has to accept until it is no longer slow
 }
 
 func (r *splicer) init(c *Conn) {
@@ -61,13 +62,13 @@ func (r *splicer) send(s *Stream) (int64, error) {
 	return r.done, nil
 }
 
-// end gives back what a failure has left over.
+// end releases the turn and the pipe after a failure.
 func (r *splicer) end() {
 	r.release()
 	r.stream, r.inPipe, r.full = nil, 0, time.Time{}
 }
 
-// take takes a turn, unless we have one.
+// take takes a turn, unless one is held.
 func (r *splicer) take() {
 	if !r.turn {
 		r.conn.pump.take(&r.conn.turn)
@@ -92,7 +93,7 @@ func (r *splicer) release() {
 	}
 }
 
-// fill gets some bytes into the pipe, and leaves with a turn held.
+// fill moves bytes from the source into the pipe. Unless it fails, a turn is held afterwards.
 func (r *splicer) fill() error {
 	s := r.stream
 	err := s.From.raw.Read(r.fillStep)
@@ -108,13 +109,13 @@ func (r *splicer) fill() error {
 	return s.fail(err)
 }
 
-// fillSome moves what the source has into the pipe. It returns false to wait for the source.
+// fillSome moves available bytes of the source into the pipe. It returns false to wait for the source.
 func (r *splicer) fillSome(source uintptr) bool {
 	s, pump := r.stream, r.conn.pump
 	r.take()
 	if r.pipe == nil {
 		if r.pipe, r.err = pump.pipes.get(r.size()); r.err != nil {
-			// No descriptors left, most likely.
+			// Most likely no file descriptors are left.
 			r.err = errors.Join(errors.ErrUnsupported, r.err)
 			r.give()
 			return true
@@ -141,7 +142,7 @@ func (r *splicer) fillSome(source uintptr) bool {
 	}
 }
 
-// size is that of the pipe which suits the peer.
+// size returns the size of a pipe for the peer.
 func (r *splicer) size() pipeSize {
 	if r.slow > 0 {
 		return small
@@ -149,7 +150,7 @@ func (r *splicer) size() pipeSize {
 	return large
 }
 
-// kept notes for how long the peer's socket was full.
+// kept records how long the peer's socket was full.
 func (r *splicer) kept(d time.Duration) {
 	r.full = time.Time{}
 	if d >= slowWait {
@@ -157,10 +158,10 @@ func (r *splicer) kept(d time.Duration) {
 	}
 }
 
-// took notes what the peer took.
+// took records that the peer has accepted n bytes.
 func (r *splicer) took(n int64) { r.slow -= min(r.slow, n) }
 
-// wait sets the source's time limit. It is what fillSome returns then.
+// wait sets the source's deadline before a wait. It returns true if fillSome must not wait.
 func (r *splicer) wait() (done bool) {
 	c := r.conn
 	c.mu.Lock()
@@ -173,7 +174,7 @@ func (r *splicer) wait() (done bool) {
 	return r.err != nil
 }
 
-// stopWaiting reports whether the wait is pointless because the destination is closed.
+// stopWaiting ends a wait, and reports whether the destination was closed.
 func (r *splicer) stopWaiting() (closed bool) {
 	c := r.conn
 	r.waited = false
@@ -197,7 +198,7 @@ func (r *splicer) drain() error {
 		err = r.err
 	}
 	if unsupported(err) {
-		err = fmt.Errorf("%v after bytes were taken", err) // so it is too late to do without the kernel
+		err = fmt.Errorf("%v after bytes were taken", err) // hides ErrUnsupported: the pipe still has bytes
 	}
 	return err
 }
@@ -224,7 +225,7 @@ func (r *splicer) drainSome(socket uintptr) bool {
 			r.err = os.NewSyscallError("splice", err)
 			return true
 		case n == 0:
-			r.err = os.NewSyscallError("splice", syscall.EPIPE) // the pipe is not empty: it cannot be
+			r.err = os.NewSyscallError("splice", syscall.EPIPE) // cannot happen, because the pipe is not empty
 			return true
 		}
 		r.inPipe -= int(n)

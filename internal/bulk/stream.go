@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Stream is bytes on their way from one connection to another. Not safe for concurrent use; nothing else may read from
-// From meanwhile.
+// Stream is a number of bytes to be copied from one connection to another. Not safe for concurrent use. Until the copy
+// ends, nothing else may read from From.
 //
-// If From sends nothing for as long as its time limit while bytes are due, the Stream fails. After a failure From has
-// to be closed: the number of its bytes that were read is unknown.
+// The Stream fails if From sends nothing within its time limit. After a failure From has to be closed, because the
+// number of its bytes that were read is unknown.
 type Stream struct {
 	From *Conn
-	N    int64 // bytes left to take
+	N    int64 // remaining bytes
 
 	kernel  int64
 	counter Counter
@@ -53,7 +53,7 @@ func (s *Stream) count(n int64) {
 	}
 }
 
-// limit gives From until its time limit to send something.
+// limit sets the deadline for the next bytes of From.
 func (s *Stream) limit() error {
 	if s.From.stall <= 0 {
 		return nil
@@ -70,7 +70,7 @@ func (s *Stream) unlimit() {
 	}
 }
 
-// fail notes that it was From that failed.
+// fail records an error of From.
 func (s *Stream) fail(err error) error {
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
@@ -79,8 +79,8 @@ func (s *Stream) fail(err error) error {
 	return err
 }
 
-// KernelBytes is how much of the stream the kernel has moved without passing through user space.
+// KernelBytes returns the number of bytes that did not pass through user space.
 func (s *Stream) KernelBytes() int64 { return s.kernel }
 
-// Err is what From failed with; nil says that if the copy failed, it was for the other side.
+// Err returns the error of From. If the copy failed and Err is nil, the other connection failed.
 func (s *Stream) Err() error { return s.err }

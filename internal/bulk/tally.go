@@ -5,20 +5,20 @@ import (
 	"io"
 )
 
-// Tally counts the bytes of one answer by the way they took, and holds them against the length that was announced. Not
-// safe for concurrent use.
+// Tally counts the bytes of one answer, and compares their number with the announced length. Not safe for concurrent
+// use.
 type Tally struct {
 	Sent   int64 // bytes
-	Kernel int64 // of them, those that the kernel moved
+	Kernel int64 // the part of Sent that the kernel copied
 
 	announced bool
 	length    int64
 }
 
-// Announce notes that the answer will have n bytes.
+// Announce records that the answer will have n bytes.
 func (t *Tally) Announce(n int64) { t.announced, t.length = true, n }
 
-// Retract takes that back.
+// Retract cancels Announce.
 func (t *Tally) Retract() { t.announced, t.length = false, 0 }
 
 // Announced returns the announced length; ok is false if there is none.
@@ -27,7 +27,7 @@ func (t *Tally) Announced() (n int64, ok bool) { return t.length, t.announced }
 // Add counts n bytes that went through user space.
 func (t *Tally) Add(n int64) { t.Sent += n }
 
-// AddFrom counts the n bytes of src, all that were sent of it.
+// AddFrom counts all n bytes that were sent from src.
 func (t *Tally) AddFrom(src io.Reader, n int64) {
 	t.Sent += n
 	if s, ok := src.(interface{ KernelBytes() int64 }); ok {
@@ -48,10 +48,10 @@ func CountTo(src io.Reader, c Counter) bool {
 	return ok
 }
 
-// Check finds that an answer which is whole with pending more bytes has not the length that was announced.
+// Check returns an error if an answer with pending further bytes does not have the announced length.
 func (t *Tally) Check(pending int64) error {
 	if n := t.Sent + pending; t.announced && n != t.length {
-		return fmt.Errorf("the answer has %d bytes where %d were announced", n, t.length)
+		return fmt.Errorf("the answer has %d bytes, but %d were announced", n, t.length)
 	}
 	return nil
 }

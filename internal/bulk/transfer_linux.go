@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelCopies reports whether files are sent by sendfile here.
+// kernelCopies reports whether this platform copies by sendfile and splice.
 const kernelCopies = true
 
-// readAheadBy is how far before the socket the kernel is asked to read the file.
+// readAheadBy is the number of bytes that the kernel reads ahead.
 const readAheadBy = 2 << 20
 
-// probeStep is how many bytes are taken to be in the page cache when their first and last are. To ask at each 256 KiB
-// was a tenth of a copy's CPU time.
+// probeStep is the number of bytes that count as cached if the first and the last of them are in the page cache. With
+// 256 KiB the checks took a tenth of a copy's CPU time.
 const probeStep = 1 << 20
 
 // transfer is the state of one copy into a Conn. It is part of the Conn, and its step functions are bound once, so that
@@ -34,7 +34,7 @@ type transfer struct {
 	data       []byte
 
 	done  int64
-	noted int64 // of done, reported to progress
+	noted int64 // the part of done that was reported to Conn.progress
 	err   error
 }
 
@@ -76,7 +76,7 @@ func (t *transfer) write(p []byte) (int, error) {
 	return int(t.done), err
 }
 
-// run calls steps until all is sent, with a new time limit whenever the peer has taken enough.
+// run calls steps until all is sent. The peer gets a new time limit for each leastProgress bytes.
 func (t *transfer) run(steps func(fd uintptr) bool) error {
 	if err := t.conn.begin(); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (t *transfer) run(steps func(fd uintptr) bool) error {
 	return t.err
 }
 
-// steps takes one step after the other until nothing is left or the socket is full. It returns false to wait for the
-// socket. A step that has nothing to send gives io.EOF.
+// steps calls step until nothing is left or the socket is full. It returns false to wait for the socket. A step that
+// has nothing to send returns io.EOF.
 func (t *transfer) steps(call string, socket int, step func(socket int) (int, error)) bool {
 	for {
 		n, err := step(socket)
@@ -98,7 +98,7 @@ func (t *transfer) steps(call string, socket int, step func(socket int) (int, er
 			return true
 		case err == unix.EINTR:
 		case err == unix.EAGAIN:
-			// The peer may have a new time limit for what it has taken.
+			// The peer may get a new time limit for the bytes that it has accepted.
 			t.err = t.conn.progress(t.done - t.noted)
 			t.noted = t.done
 			return t.err != nil
@@ -130,7 +130,7 @@ func (t *transfer) sendfile(socket int) (int, error) {
 	}
 	offset := s.Offset
 	pump.take(&t.conn.turn)
-	n = min(n, int(pump.step())) // a small request may have come meanwhile
+	n = min(n, int(pump.step())) // a small request may have arrived meanwhile
 	sent, err := unix.Sendfile(socket, t.source, &offset, n)
 	pump.give()
 	switch {
@@ -145,7 +145,7 @@ func (t *transfer) sendfile(socket int) (int, error) {
 	return sent, err
 }
 
-// ofSocket reports whether an error of sendfile is the connection's, or temporary. Others are the file's.
+// ofSocket reports whether an error of sendfile is temporary or concerns the connection. Others concern the file.
 func ofSocket(err error) bool {
 	switch err {
 	case unix.EAGAIN, unix.EINTR, unix.EPIPE, unix.ECONNRESET, unix.ECONNABORTED, unix.ETIMEDOUT, unix.ENOTCONN,
@@ -170,9 +170,9 @@ func (t *transfer) writeSome(socket int) (int, error) {
 	return n, err
 }
 
-// warm loads the next n bytes into the page cache before a turn: one cold page in a turn would make all wait for the
-// disk. It asks the kernel to read ahead only if a page is missing: that call checks every page, and costs a fifth of
-// the copy itself.
+// warm loads the next n bytes into the page cache before a turn. During a turn, other copies would wait for the disk as
+// well. It requests a read-ahead only if a page is missing, because that call checks every page, and costs a fifth of
+// the copy.
 func (t *transfer) warm(offset int64, n int) error {
 	for end := offset + int64(n); offset < end; offset += probeStep {
 		if err := t.warmAt(offset); err != nil {
@@ -197,8 +197,8 @@ func (t *transfer) warmAt(at int64) error {
 	return nil
 }
 
-// cached reports whether a byte of the source can be read without waiting for a disk. On file systems without
-// RWF_NOWAIT, such as tmpfs, there is nothing to wait for, or sendfile will show it.
+// cached reports whether a byte of the source can be read without waiting for a disk. It returns true on file systems
+// without RWF_NOWAIT. Those either need no disk, as tmpfs, or sendfile waits.
 func (t *transfer) cached(at int64) bool {
 	_, _, errno := unix.Syscall6(unix.SYS_PREADV2, uintptr(t.source), uintptr(unsafe.Pointer(&t.iov)), 1, uintptr(at),
 		0, unix.RWF_NOWAIT)

@@ -6,15 +6,14 @@ import (
 	"syscall"
 )
 
-// Unpaced returns a listener whose connections from this machine do not use a congestion control that paces, such as
-// BBR, if that is the system's. Nothing on the path can be congested, and pacing delays every few packets by a timer,
-// whose interrupts delay other work on that CPU. docs/decisions/0005 has the figures. Connections from other machines
-// keep the listener's congestion control, or that of their route.
+// Unpaced returns a listener whose connections from this machine do not use a congestion control with pacing, even if
+// it is the default of the system (BBR, for example). A path within the machine is never congested. Pacing delays every
+// few packets by a timer, whose interrupts delay other work on that CPU. docs/decisions/0005 has the figures.
+// Connections from other machines keep the congestion control of the listener or of their route.
 //
-// A connection that was paced once is paced for good. So the listener's connections begin without pacing, and those
-// from other machines get it back before anything is sent. For the same reason Unpaced must be called right after the
-// socket listens. It must be called once for each socket, because it cannot distinguish its own setting from another
-// one.
+// Pacing cannot be turned off on a connection that has used it. So the listener's connections begin without pacing, and
+// those from other machines get it back before anything is sent. For the same reason Unpaced must be called right after
+// the socket listens, and only once for each socket, because it cannot distinguish its own setting from another one.
 func Unpaced(l net.Listener) net.Listener {
 	if _, tcp := l.Addr().(*net.TCPAddr); !tcp {
 		return l

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plain is a congestion control that every kernel has. Every process may choose it unless the administrator forbids it:
-// see tcp(7), tcp_allowed_congestion_control.
+// plain is a congestion control that every kernel has. Every process may choose it unless the administrator forbids it
+// (tcp_allowed_congestion_control, tcp(7)).
 const plain = "reno"
 
-// paces reports whether a congestion control paces. Each version of BBR does.
+// paces reports whether a congestion control uses pacing. Each version of BBR does.
 func paces(control string) bool { return strings.HasPrefix(control, "bbr") }
 
-// replacePacing sets the plain control on a socket with one that paces, if that can be restored. It returns the
+// replacePacing replaces a congestion control with pacing by the plain one, if it can be restored later. It returns the
 // previous control, or "" if nothing was changed.
 func replacePacing(raw syscall.RawConn) (before string) {
 	_ = raw.Control(func(fd uintptr) {
@@ -29,8 +29,7 @@ func replacePacing(raw syscall.RawConn) (before string) {
 	return before
 }
 
-// restore sets the listener's control on a connection, unless its route has chosen a control other than the plain one,
-// or locked one.
+// restore sets the listener's control on a connection, unless its route has selected or locked another control.
 func restore(c *net.TCPConn, control string) {
 	raw, err := c.SyscallConn()
 	if err != nil {
