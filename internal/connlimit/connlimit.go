@@ -301,7 +301,7 @@ func (l *Limiter) Recent() int {
 	return l.refused.count
 }
 
-// counts is the number of connections, and of those that are idle.
+// counts has the numbers of all connections and of idle ones.
 func (l *Limiter) counts() (open, idle int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -325,7 +325,7 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 
 type connKey struct{}
 
-// From is the connection that a request came by, by its context; nil if it is not counted.
+// From returns the connection of a request from the request's context, or nil if the connection is not counted.
 func From(ctx context.Context) *Conn {
 	c, _ := ctx.Value(connKey{}).(*Conn)
 	return c
@@ -368,7 +368,7 @@ const leastProgress = 64 << 10
 // NetConn is the connection below.
 func (c *Conn) NetConn() net.Conn { return c.Socket }
 
-// Running says that a request runs: the connection is not closed for another.
+// Running records that a request runs. Then the connection is not closed for another one.
 func (c *Conn) Running() {
 	if c == nil {
 		return
@@ -382,7 +382,7 @@ func (c *Conn) Running() {
 	}
 }
 
-// Idle says that no request runs, from now on.
+// Idle records that no request runs.
 func (c *Conn) Idle() {
 	if c == nil {
 		return
@@ -391,8 +391,8 @@ func (c *Conn) Idle() {
 	c.idle()
 }
 
-// Receiving says that a request is being received, and does not run yet. A client that sends slowly lets its connection
-// be idle for long.
+// Receiving records that a request is being received, and does not run yet. A client that sends slowly lets its
+// connection be idle for long.
 func (c *Conn) Receiving() {
 	if c == nil {
 		return
@@ -409,7 +409,7 @@ func (c *Conn) idle() {
 	}
 }
 
-// Read reads what the client sent.
+// Read reads bytes of the client.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Socket.Read(p)
 	if n > 0 && c.receiving.Load() {

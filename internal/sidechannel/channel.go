@@ -71,7 +71,7 @@ func (c *Channel) await() {
 	}
 }
 
-// arrive ends what await began.
+// arrive ends the wait that await began.
 func (c *Channel) arrive() {
 	if c.waiting = false; c.due {
 		c.line.limitRead(0)

@@ -26,7 +26,7 @@ type PoolOptions struct {
 	NoFiles bool          // over a Unix socket the node sends bytes and does not pass files
 	MaxIdle int           // maximum number of idle channels
 	Idle    time.Duration // maximum idle time, at most half of the node's
-	Stall   time.Duration // how long the node may take nothing, send nothing of what it announced, or not acknowledge
+	Stall   time.Duration // maximum time without progress of the node: received bytes, announced bytes or an acknowledgment
 	Metrics *Metrics
 	Log     *slog.Logger
 }
@@ -179,7 +179,7 @@ func (p *Pool) drop(why reason, cause error) {
 	}
 }
 
-// Close closes all channels, those with a transfer too, and waits for what watches them.
+// Close closes all channels, including those with a transfer, and waits for the goroutines that watch them.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true

@@ -26,7 +26,7 @@ type Options struct {
 	Pump    *bulk.Pump
 	Max     int           // channels at once; if there are several callers, each has at most three quarters of them
 	Idle    time.Duration // how long a channel may be unused
-	Stall   time.Duration // how long a peer may take nothing, send nothing of what it announced, or not acknowledge
+	Stall   time.Duration // maximum time without progress of a peer: received bytes, announced bytes or an acknowledgment
 	Wait    time.Duration // maximum time that a claim waits for the acknowledgement of the previous transfer
 	Metrics *Metrics
 	Log     *slog.Logger
@@ -255,7 +255,8 @@ func (s *Server) Claim(ctx context.Context, name string, transfer uint64, caller
 	}
 }
 
-// Close closes all channels, those with a transfer too, and waits for what watches them. No new ones are opened.
+// Close closes all channels, including those with a transfer, and waits for the goroutines that watch them. No new ones
+// are opened.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -17,7 +17,7 @@ type Limits struct {
 	Exempt        func(netip.Addr) bool // reports addresses without a limit for each address, such as proxies; nil: none
 }
 
-// rateBurst is how many seconds' worth of connections may come at once.
+// rateBurst is the number of seconds whose connections may arrive at the same time.
 const rateBurst = 10
 
 // manySources is the number of addresses above which idle ones are removed every second instead of every minute.

@@ -98,7 +98,7 @@ func (q *request) Attributes(a []slog.Attr) []slog.Attr {
 // Panicked implements gateway.FrontEnd. The exit status reports the failure.
 func (q *request) Panicked() {}
 
-// source is what the client sends.
+// source reads the bytes that the client sends.
 func (s *session) source(r io.Reader) gateway.Source {
 	return gateway.Source{Reader: r, SetDeadline: s.setReadDeadline}
 }
