@@ -26,7 +26,7 @@ type PoolOptions struct {
 	NoFiles bool          // over a Unix socket the node sends bytes and does not pass files
 	MaxIdle int           // maximum number of idle channels
 	Idle    time.Duration // maximum idle time, at most half of the node's
-	Stall   time.Duration // maximum time without progress of the node: received bytes, announced bytes or an acknowledgment
+	Stall   time.Duration // maximum time without progress of the node: bytes received or sent, or an acknowledgment
 	Metrics *Metrics
 	Log     *slog.Logger
 }

@@ -26,7 +26,7 @@ type Options struct {
 	Pump    *bulk.Pump
 	Max     int           // channels at once; if there are several callers, each has at most three quarters of them
 	Idle    time.Duration // how long a channel may be unused
-	Stall   time.Duration // maximum time without progress of a peer: received bytes, announced bytes or an acknowledgment
+	Stall   time.Duration // maximum time without progress of a peer: bytes received or sent, or an acknowledgment
 	Wait    time.Duration // maximum time that a claim waits for the acknowledgement of the previous transfer
 	Metrics *Metrics
 	Log     *slog.Logger
