@@ -391,8 +391,7 @@ func (c *Conn) Idle() {
 	c.idle()
 }
 
-// Receiving records that a request is being received, and does not run yet. A client that sends slowly lets its
-// connection be idle for long.
+// Receiving records that a request is being received, and does not run yet. Meanwhile the connection counts as idle.
 func (c *Conn) Receiving() {
 	if c == nil {
 		return
