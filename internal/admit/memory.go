@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// The machine is short of memory beyond any of these limits. They are the share of the last ten seconds in which a task
-// waited for memory, the used part of the control group's limit without inactive files, and the available part of the
-// machine's memory.
+// The machine is short of memory beyond any of these limits. mostStalled limits the share of the last ten seconds in
+// which a task waited for memory. mostUsed limits the used part of the control group's limit, without inactive files.
+// leastLeft is the minimum available part of the machine's memory.
 const (
 	mostStalled = 10 // percent
 	mostUsed    = 0.9
@@ -56,8 +56,8 @@ func newMemory(root string) *memory {
 }
 
 // version2 adds the groups of a path that limit memory. There are none if the memory controller is in version 1. If
-// package cgroup made a group for the server, the groups of git processes are beside it. The pressure on all of them is
-// in the group two levels above.
+// package cgroup made a group for the server, the groups of git processes are beside it. The group two levels above has
+// the pressure on both.
 func (m *memory) version2(top, path string) {
 	all := path
 	if run := filepath.Dir(path); strings.HasPrefix(filepath.Base(run), "packhorse.") {

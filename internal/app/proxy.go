@@ -52,8 +52,8 @@ type exchange struct {
 	wrote  atomic.Bool          // the request was sent in full
 }
 
-// Serve answers a request, unless ctx ends first, and returns its Record. If Record.Cut is set, the caller has to cut the
-// connection, for example with panic(http.ErrAbortHandler).
+// Serve answers a request, unless ctx ends first, and returns its Record. If Record.Cut is set, the caller has to cut
+// the connection, for example with panic(http.ErrAbortHandler).
 func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) (record Record) {
 	e := &exchange{p: p, ctx: ctx, r: r, from: from}
 	e.w = client{ResponseWriter: w, e: e}

@@ -112,8 +112,8 @@ func (s *Seat) Done(how Outcome) {
 
 // Acquire takes a slot of a worker, or waits for one. The error has one of these kinds:
 //
-//   - Exhausted: the queue is full, or the wait is too long. It is a CallerLimit if other work of the same caller is the
-//     cause.
+//   - Exhausted: the queue is full, or the wait is too long. It is a CallerLimit if other work of the same caller is
+//     the cause.
 //   - Unavailable: no worker can be given the work.
 //   - Cancelled or Deadline: ctx ended first.
 func (s *Scheduler) Acquire(ctx context.Context, w Work) (*Seat, error) {

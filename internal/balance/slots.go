@@ -20,8 +20,8 @@ func NewSlots(n int, l Limits, clock Clock) *Slots {
 	return s
 }
 
-// Watch has each Acquire call f with its time in the queue, whether it had to wait, and its error. Call Watch before the
-// first Acquire.
+// Watch has each Acquire call f with its time in the queue, whether it had to wait, and its error. Call Watch before
+// the first Acquire.
 func (s *Slots) Watch(f func(waited time.Duration, queued bool, err error)) { s.watch = f }
 
 // Acquire takes a slot for a caller, or waits for one. Call release when the work is done; further calls of it do

@@ -45,8 +45,8 @@ func (c *Config) checkSSH(f *Findings) {
 		bad("ssh.address: %w", err)
 	case !s.KnowsKeys() && c.Auth.Hook.URL == "" && !s.Anonymous:
 		f.at("ssh.address")("ssh.address: no user could log in: set --ssh-keys (ssh.authorized_keys) to a file or " +
-			"directory of public keys, or set ssh.trusted_user_ca or auth.hook.url; with ssh.anonymous = true all users " +
-			"can log in and read")
+			"directory of public keys, or set ssh.trusted_user_ca or auth.hook.url. To let all users log in and read, " +
+			"set ssh.anonymous = true")
 	case s.Anonymous && !IsLoopback(host) && !c.HTTP.PublicRead:
 		bad("ssh.address %q: reachable from other machines, and with ssh.anonymous every client could read every "+
 			"repository: add --public-read (http.public_read = true) if that is intended", s.Address)
