@@ -339,15 +339,15 @@ func (f *frame) help() {
 const helpText = `
 A request is reading (its client sends), queued (for a lane or a slot), working
 (refs, objects), packing (it waits for git), sending, or remote (another process
-works on it). GIT CPU is that of its commands, those that run included.
-Repositories and callers are the heaviest of the last five minutes; their
-numbers may be too great, by what the JSON says.
+works on it). GIT CPU is the CPU time of its git commands so far. Repositories
+and callers are the heaviest of the last five minutes. Their numbers may be too
+high; the JSON output states by how much.
 
-  s, S      the next, or the last, order of requests: age, bytes, cpu,
+  s, S      sort requests by the next or previous field: age, bytes, cpu,
             repository, caller, stage
-  r         the other way round
-  tab, 1-4  another page
-  space, p  pause, and continue
+  r         reverse the order
+  tab, 1-4  show the next page, or page 1 to 4
+  space, p  pause, or continue
   up, down, page up, page down, home   scroll
   q, esc, ctrl+c   quit
 `
