@@ -295,7 +295,7 @@ func TestRun(t *testing.T) {
 	await("[Requests]")
 	await("ZZZZZZZZZZZZZ")
 	type_("?") // blank lines are drawn completely, other lines only where they differ
-	await("by what the JSON says.")
+	await("the JSON output states by how much.")
 	type_(" ")
 	await("PAUSED")
 	type_("q")
