@@ -20,15 +20,8 @@ import (
 // costs nothing.
 func (t *sessionService) ReceivePack(ctx context.Context,
 	stream *connect.BidiStream[internalv1.ReceivePackRequest, internalv1.ReceivePackResponse]) error {
-	first, err := stream.Receive()
+	start, err := receiveStart(stream.Receive, protocol.ReceivePack)
 	if err != nil {
-		return startError(err)
-	}
-	start := first.GetStart()
-	if start == nil {
-		return startError(io.EOF)
-	}
-	if err := checkService(start.GetSession(), protocol.ReceivePack); err != nil {
 		return err
 	}
 	pusher, err := pusherOf(start.GetPusher())

@@ -36,15 +36,8 @@ var _ internalv1connect.SessionServiceHandler = (*sessionService)(nil)
 // Advertise begins a session.
 func (t *sessionService) Advertise(ctx context.Context,
 	stream *connect.BidiStream[internalv1.AdvertiseRequest, internalv1.AdvertiseResponse]) error {
-	first, err := stream.Receive()
+	start, err := receiveStart(stream.Receive, protocol.UploadPack, protocol.ReceivePack)
 	if err != nil {
-		return startError(err)
-	}
-	start := first.GetStart()
-	if start == nil {
-		return startError(io.EOF)
-	}
-	if err := checkService(start.GetSession(), protocol.UploadPack, protocol.ReceivePack); err != nil {
 		return err
 	}
 	request := &request{last: true, memory: new(admit.Holding),
@@ -55,6 +48,22 @@ func (t *sessionService) Advertise(ctx context.Context,
 	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.AdvertiseResponse{Part: a}) }
 	return t.serveSession(ctx, "advertise", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
 		start.GetSession(), request, send, t.advertise)
+}
+
+// receiveStart receives the first message of a session and returns its start. It refuses other services than these.
+func receiveStart[M interface{ GetStart() S }, S interface {
+	comparable
+	GetSession() *internalv1.Session
+}](receive func() (M, error), services ...protocol.Service) (start S, err error) {
+	first, err := receive()
+	if err != nil {
+		return start, startError(err)
+	}
+	var missing S
+	if start = first.GetStart(); start == missing {
+		return start, startError(io.EOF)
+	}
+	return start, checkService(start.GetSession(), services...)
 }
 
 // checkService refuses other services than these. An empty name stands for the first one.
@@ -75,15 +84,8 @@ func (t *sessionService) advertise(ctx context.Context, x *sessionCall) (node.Ou
 // UploadPack serves one request of a fetch session.
 func (t *sessionService) UploadPack(ctx context.Context,
 	stream *connect.BidiStream[internalv1.UploadPackRequest, internalv1.UploadPackResponse]) error {
-	first, err := stream.Receive()
+	start, err := receiveStart(stream.Receive, protocol.UploadPack)
 	if err != nil {
-		return startError(err)
-	}
-	start := first.GetStart()
-	if start == nil {
-		return startError(io.EOF)
-	}
-	if err := checkService(start.GetSession(), protocol.UploadPack); err != nil {
 		return err
 	}
 	memory := t.reserve(start.GetSession())
