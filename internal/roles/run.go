@@ -104,16 +104,38 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	}
 	w.start(srv, listeners)
 
-	// Serve until the end.
-	start := startOf(srv, src.File, listeners)
-	if err := state.Write(start); err != nil {
+	started := &startedRole{cfg: cfg, log: log, state: state, watching: w, server: srv, listeners: listeners,
+		start: startOf(srv, src.File, listeners), handover: handover}
+	if err := state.Write(started.start); err != nil {
 		log.Warn("cannot write the addresses to the state directory", "error", err)
 	}
-	announce(start, p.Stderr, log, cfg)
+	announce(started.start, p.Stderr, log, cfg)
 	_ = held.release()
+	r := &reloader{source: src, hangups: p.Hangups, running: loaded, level: level, log: log, apply: srv.reload}
+	err = errors.Join(started.serve(ctx, r), parts.close())
+	if err == nil {
+		log.Info("stopped")
+	}
+	return err
+}
+
+// startedRole is a role whose parts have started.
+type startedRole struct {
+	cfg       config.Config
+	log       *slog.Logger
+	state     *statedir.Dir
+	watching  *watching
+	server    *server
+	listeners listeners
+	start     statedir.Server
+	handover  bool // the next gateway starts while this one finishes its requests
+}
+
+// serve serves and reloads until ctx ends or a port fails, and then drains. All requests have ended when it returns.
+func (s *startedRole) serve(ctx context.Context, r *reloader) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	ports := srv.ports(listeners)
+	ports := s.server.ports(s.listeners)
 	serving := new(errgroup.Group)
 	for _, one := range ports {
 		serving.Go(func() error {
@@ -121,39 +143,34 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 			return one.serve(one.listener)
 		})
 	}
-	r := &reloader{source: src, hangups: p.Hangups, running: loaded, level: level, log: log, apply: srv.reload}
 	r.untilDone(running)
 
-	// Drain.
-	w.draining.Store(true)
-	start.Leaving = true
-	if err := state.Write(start); err != nil {
-		log.Warn("cannot record in the state directory that this process is stopping", "error", err)
+	s.watching.draining.Store(true)
+	s.start.Leaving = true
+	if err := s.state.Write(s.start); err != nil {
+		s.log.Warn("cannot record in the state directory that this process is stopping", "error", err)
 	}
-	for _, drain := range srv.drains {
+	for _, drain := range s.server.drains {
 		drain()
 	}
+	delay, grace := s.cfg.Shutdown.Delay, s.cfg.Shutdown.Grace
 	if ctx.Err() != nil { // a regular stop, not a failed port
-		log.Info("draining", "delay", cfg.Shutdown.Delay.String(), "grace", cfg.Shutdown.Grace.String())
-		time.Sleep(cfg.Shutdown.Delay.Duration)
+		s.log.Info("draining", "delay", delay.String(), "grace", grace.String())
+		time.Sleep(delay.Duration)
 	}
-	ended := shutdown(ctx, cfg.Shutdown.Grace.Duration, ports)
-	if handover {
-		// The next gateway can start while this one finishes its requests. It needs the state directory and the private
-		// address, which only one process can have.
+	ended := shutdown(ctx, grace.Duration, ports)
+	var err error
+	if s.handover {
+		// The next gateway needs the state directory and the private address, which only one process can have.
 		_ = serving.Wait()
-		err = errors.Join(w.close(context.WithoutCancel(ctx)), state.Close())
+		err = errors.Join(s.watching.close(context.WithoutCancel(ctx)), s.state.Close())
 	}
 	if failed := <-ended; errors.Is(failed, context.DeadlineExceeded) {
-		log.Warn("requests were canceled after shutdown.grace", "grace", cfg.Shutdown.Grace.String())
+		s.log.Warn("requests were canceled after shutdown.grace", "grace", grace.String())
 	} else {
 		err = errors.Join(err, failed)
 	}
-	err = errors.Join(err, serving.Wait(), parts.close())
-	if err == nil {
-		log.Info("stopped")
-	}
-	return err
+	return errors.Join(err, serving.Wait())
 }
 
 // shutdown closes the listeners of ports. It sends the result when all requests have ended or were canceled after
