@@ -321,17 +321,46 @@ func (x *examination) hooks() {
 // rights finds files that the server's user may not read or write, and files that everybody may write. A finding names
 // the first file of each kind and their number.
 func (x *examination) rights() {
-	faults := map[string]*struct {
-		first string
-		count int
-	}{}
+	faults := x.accessFaults()
+	chown := x.User.Chown(x.dir)
+	if f := faults["unreadable"]; f != nil {
+		x.add(Problem, "not-readable", fmt.Sprintf("%s may not read %s: fetches fail", x.User.Name, f),
+			chown+", and chmod -R u+rX")
+	}
+	if f := faults["unwritable"]; f != nil {
+		x.add(Problem, "not-writable", fmt.Sprintf("%s may not write %s: pushes and maintenance fail", x.User.Name, f),
+			chown+", and chmod -R u+rwX")
+	}
+	if f := faults["world-writable"]; f != nil {
+		x.add(Problem, "world-writable", fmt.Sprintf("everybody on this machine may write %s", f),
+			"chmod -R o-w "+shellWord(x.dir))
+	}
+	if f := faults["future"]; f != nil {
+		x.add(Problem, "future", fmt.Sprintf("%s was changed in the future, as its time says", f),
+			"correct the clocks of this machine and of the file server")
+	}
+}
+
+// accessFault counts the files with the same fault.
+type accessFault struct {
+	first string // path
+	count int
+}
+
+// String names the files for a message.
+func (f *accessFault) String() string {
+	if f.count == 1 {
+		return f.first
+	}
+	return fmt.Sprintf("%s and %d more", f.first, f.count-1)
+}
+
+// accessFaults returns the faults of modes, owners and times of the repository's files, by kind.
+func (x *examination) accessFaults() map[string]*accessFault {
+	faults := map[string]*accessFault{}
 	note := func(kind, path string) {
 		if faults[kind] == nil {
-			faults[kind] = new(struct {
-				first string
-				count int
-			})
-			faults[kind].first = path
+			faults[kind] = &accessFault{first: path}
 		}
 		faults[kind].count++
 	}
@@ -371,28 +400,5 @@ func (x *examination) rights() {
 		}
 		return nil
 	})
-	more := func(kind string) string {
-		f := faults[kind]
-		if f.count == 1 {
-			return f.first
-		}
-		return fmt.Sprintf("%s and %d more", f.first, f.count-1)
-	}
-	chown := x.User.Chown(x.dir)
-	if faults["unreadable"] != nil {
-		x.add(Problem, "not-readable", fmt.Sprintf("%s may not read %s: fetches fail", x.User.Name, more("unreadable")),
-			chown+", and chmod -R u+rX")
-	}
-	if faults["unwritable"] != nil {
-		x.add(Problem, "not-writable", fmt.Sprintf("%s may not write %s: pushes and maintenance fail", x.User.Name,
-			more("unwritable")), chown+", and chmod -R u+rwX")
-	}
-	if faults["world-writable"] != nil {
-		x.add(Problem, "world-writable", fmt.Sprintf("everybody on this machine may write %s", more("world-writable")),
-			"chmod -R o-w "+shellWord(x.dir))
-	}
-	if faults["future"] != nil {
-		x.add(Problem, "future", fmt.Sprintf("%s was changed in the future, as its time says", more("future")),
-			"correct the clocks of this machine and of the file server")
-	}
+	return faults
 }
