@@ -418,7 +418,7 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
-// panics is a client whose answer cannot be written: as a bug of ours would have it.
+// panics is a client whose response writer panics, like a bug in this package.
 type panics struct{ *httptest.ResponseRecorder }
 
 func (panics) Write([]byte) (int, error) { panic("a bug") }

@@ -33,8 +33,8 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// FuzzPattern: what is a pattern is the same one when it is read again, is for itself if it has no stars, and for
-// nothing outside of its first component.
+// FuzzPattern checks that a pattern survives parsing its own text. A pattern without stars matches itself. No pattern
+// matches names outside of its first component.
 func FuzzPattern(f *testing.F) {
 	for _, seed := range []string{"a", "a/b.git", "**", "a/**", "a/**/b/**", "*", "?", "a*b/c?", ".git", "a/.git/.git",
 		"..", "[a]", "a//b", strings.Repeat("a/", 100) + "b"} {

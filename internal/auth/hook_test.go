@@ -162,7 +162,7 @@ func TestHook(t *testing.T) {
 	if n := app.questions() - before; n != 3 {
 		t.Errorf("questions after the TTL = %d, want 3", n)
 	}
-	// Tokens of ours, and what looks like one, are not for the hook.
+	// The hook never receives the server's own tokens, nor text that looks like one.
 	token := w.token("ci", Write)
 	before = app.questions()
 	if id, err := w.who(basic("x", token)); err != nil || id.Name != "ci" {

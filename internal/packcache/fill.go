@@ -128,7 +128,7 @@ func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packs
 	if f.state == complete { // about to become an entry
 		r.result = packsource.Hit
 	}
-	r.told = f.progress.latest()
+	r.shown = f.progress.latest()
 	return r
 }
 

@@ -20,7 +20,7 @@ type follower struct {
 
 	// Guarded by f.mu.
 	pos     int64 // bytes sent
-	told    int64 // position in the progress text
+	shown   int64 // position in the progress text
 	waiting bool
 	left    bool
 
@@ -66,8 +66,8 @@ func (r *follower) next(buf *buffer) (s step) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case r.told < f.progress.end:
-		s.text, r.told = f.progress.since(r.told, buf[:])
+	case r.shown < f.progress.end:
+		s.text, r.shown = f.progress.since(r.shown, buf[:])
 	case f.state == failed:
 		s.err = f.err
 	case r.pos < f.stored:

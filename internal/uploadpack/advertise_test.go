@@ -303,7 +303,8 @@ func sameSet(a, b graph.Commits) bool {
 	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }
 
-// A client without a boundary, or with a part of ours, gets ours without a copy: it may have a million commits.
+// A client with no shallow boundary, or with a part of the server's, gets the server's list without a copy. It may have
+// a million commits.
 func TestShallowIsNotCopied(t *testing.T) {
 	t.Parallel()
 	id := func(digit string) git.ObjectID { return git.MustParseObjectID(strings.Repeat(digit, 40)) }
