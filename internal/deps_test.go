@@ -40,7 +40,7 @@ const allowedImports = `
 	git, balance, inflight, git/reaper, git/cgroup < git/process;
 	git, balance, inflight < admit;
 	git/refs, git/graph, git/process, git/pktline < repo;
-	git, git/pack, git/process, git/pktline, bulk < packsource;
+	git, git/graph, git/process, git/pktline, bulk < packsource;
 	packsource < packcache;
 	node, repo, packsource < uploadpack;
 	repo, admit < lookup;

@@ -16,10 +16,13 @@ import (
 	"encoding/hex"
 	"hash"
 	"io"
+	"os"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
@@ -54,6 +57,10 @@ type Repository struct {
 	Objects     string // path of the object directory
 	Format      git.ObjectFormat
 	Incarnation string // changes when a repository is deleted and another is created under the same path
+
+	// The open repository, which is not part of the key. A Source that needs them and finds nil opens Objects itself.
+	Store *pack.Store
+	Graph *graph.Graph
 }
 
 // Key identifies a pack.
@@ -190,4 +197,45 @@ type Info struct {
 	Objects uint32        // from the pack's header; 0 while unknown
 	Wait    time.Duration // waited for a slot
 	Child   process.Usage // of the git process, if this reader's request started one and it has ended
+	Made    Made          // if this reader's request made the pack
+}
+
+// Made describes how a pack was made.
+type Made struct {
+	Source   string        // "native" or "git"; "" if this reader did not make it
+	Fallback string        // why git made it although the native source was to: a word; "" otherwise
+	Select   time.Duration // choosing the objects
+	Write    time.Duration // copying and encoding them, and sending
+
+	// Objects of the pack by representation: entries copied from the repository's packs, from earlier packs of the cache,
+	// and encoded again.
+	ReusedDisk, ReusedCache, Encoded Count
+}
+
+// Count is a number of objects and the size of their entries in the pack.
+type Count struct{ Objects, Bytes int64 }
+
+// Indexed is a Pack that knows where its objects are. A Source that keeps the pack also keeps its index, so that later
+// packs can be composed from it.
+type Indexed interface {
+	// WriteIndex writes the index of the pack in a format of the Source that made it. It is called after Send has
+	// succeeded, and before Close.
+	WriteIndex(w io.Writer) error
+}
+
+// Library has packs that were made earlier, with their indexes. It is safe for concurrent use.
+type Library interface {
+	// Packs lists the complete packs with an index of a repository, which is named by its Incarnation, the newest first.
+	Packs(incarnation string) []Key
+	// Borrow opens a pack, which stays in the Library until the result is closed. It does not count as a request for the
+	// pack. The error is NotFound if it is not there any more.
+	Borrow(key Key) (*Borrowed, error)
+}
+
+// Borrowed is a pack of a Library. The caller closes it once.
+type Borrowed struct {
+	Pack  *os.File // framed, as Send writes it
+	Size  int64    // of Pack
+	Index *os.File // what WriteIndex wrote
+	Close func()
 }

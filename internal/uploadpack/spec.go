@@ -28,6 +28,7 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	spec := &packsource.Spec{
 		Repo: packsource.Repository{
 			Objects: f.repo.Objects.Dirs()[0], Format: f.repo.Format, Incarnation: f.repo.Incarnation,
+			Store: f.repo.Objects, Graph: f.repo.Graph,
 		},
 		Wants: f.wants, Thin: f.request.ThinPack, Offset: f.request.OfsDelta,
 	}
