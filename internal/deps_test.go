@@ -41,7 +41,7 @@ const allowedImports = `
 	git, balance, inflight < admit;
 	git/refs, git/graph, git/process, git/pktline < repo;
 	git, git/graph, git/process, git/pktline, bulk < packsource;
-	packsource < packcache;
+	packsource < packcache, packsource/native;
 	node, repo, packsource < uploadpack;
 	repo, admit < lookup;
 	repo < doctor;

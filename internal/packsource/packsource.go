@@ -202,7 +202,7 @@ type Info struct {
 
 // Made describes how a pack was made.
 type Made struct {
-	Source   string        // "native" or "git"; "" if this reader did not make it
+	Source   string        // SourceNative or SourceGit; "" if this reader did not make it
 	Fallback string        // why git made it although the native source was to: a word; "" otherwise
 	Select   time.Duration // choosing the objects
 	Write    time.Duration // copying and encoding them, and sending
@@ -211,6 +211,12 @@ type Made struct {
 	// and encoded again.
 	ReusedDisk, ReusedCache, Encoded Count
 }
+
+// Values of Made.Source.
+const (
+	SourceNative = "native" // in process
+	SourceGit    = "git"    // git pack-objects
+)
 
 // Count is a number of objects and the size of their entries in the pack.
 type Count struct{ Objects, Bytes int64 }
