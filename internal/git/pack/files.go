@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
@@ -27,6 +28,8 @@ type packFile struct {
 	mtime int64
 	id    disk.ID    // of the .idx
 	index *packIndex // nil if a multi-pack-index covers it, or if it is damaged
+
+	covered atomic.Pointer[packIndex] // its own index, once it was needed although a multi-pack-index covers it
 
 	open *openPack // guarded by descriptors.mu
 	gone bool      // guarded by descriptors.mu: not part of the store any more, and not kept open
@@ -111,6 +114,9 @@ func (d *descriptors) release(o *openPack) {
 func (d *descriptors) drop(p *packFile) {
 	d.mu.Lock()
 	p.gone = true
+	for _, x := range []*packIndex{p.index, p.covered.Load()} {
+		orders.drop(x)
+	}
 	var idle *openPack
 	if p.open != nil {
 		idle = d.forget(p.open)

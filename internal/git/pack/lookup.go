@@ -141,5 +141,11 @@ func (s *Store) AlternatePaths() []string {
 func (s *Store) Close() error {
 	s.files.close()
 	s.bases.clear()
+	for _, d := range s.snap.Load().dirs {
+		for _, p := range d.all {
+			orders.drop(p.index)
+			orders.drop(p.covered.Load())
+		}
+	}
 	return nil
 }

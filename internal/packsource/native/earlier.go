@@ -1,0 +1,4 @@
+package native
+
+// earlier is a pack of the Library, with the content of its index.
+type earlier struct{}

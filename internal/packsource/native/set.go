@@ -1,0 +1,149 @@
+package native
+
+import (
+	"maps"
+	"math/bits"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// objectSet is a set of objects: a bit for each object of each source, and the IDs of loose objects.
+type objectSet struct {
+	view  *view
+	bits  [][]uint64 // by source; nil: none of its objects
+	loose map[git.ObjectID]struct{}
+}
+
+func (v *view) newSet() *objectSet {
+	return &objectSet{view: v, bits: make([][]uint64, len(v.sources)), loose: map[git.ObjectID]struct{}{}}
+}
+
+// add adds the object at a place, and reports whether it is new.
+func (s *objectSet) add(at place) bool {
+	b := s.of(at.source)
+	word, bit := at.pos/64, uint64(1)<<(at.pos%64)
+	if b[word]&bit != 0 {
+		return false
+	}
+	b[word] |= bit
+	return true
+}
+
+// addLoose adds an object that is in no source, and reports whether it is new.
+func (s *objectSet) addLoose(id git.ObjectID) bool {
+	if _, ok := s.loose[id]; ok {
+		return false
+	}
+	s.loose[id] = struct{}{}
+	return true
+}
+
+func (s *objectSet) has(at place) bool {
+	b := s.bits[at.source]
+	return b != nil && b[at.pos/64]&(1<<(at.pos%64)) != 0
+}
+
+func (s *objectSet) hasLoose(id git.ObjectID) bool {
+	_, ok := s.loose[id]
+	return ok
+}
+
+// remove removes the objects of another set of the same view.
+func (s *objectSet) remove(other *objectSet) {
+	for i, b := range s.bits {
+		for w := range min(len(b), len(other.bits[i])) {
+			b[w] &^= other.bits[i][w]
+		}
+	}
+	maps.DeleteFunc(s.loose, func(id git.ObjectID, _ struct{}) bool { return other.hasLoose(id) })
+}
+
+// len counts the objects.
+func (s *objectSet) len() int {
+	n := len(s.loose)
+	for i := range s.bits {
+		n += s.count(i)
+	}
+	return n
+}
+
+// count counts the objects of a source.
+func (s *objectSet) count(source int) (n int) {
+	for _, word := range s.bits[source] {
+		n += bits.OnesCount64(word)
+	}
+	return n
+}
+
+// of returns the bits of a source.
+func (s *objectSet) of(source int) []uint64 {
+	if s.bits[source] == nil {
+		s.bits[source] = make([]uint64, (s.view.sources[source].Len()+63)/64)
+	}
+	return s.bits[source]
+}
+
+// addAll adds all objects of a source that no earlier source has.
+func (s *objectSet) addAll(source int) {
+	b := s.of(source)
+	for i := range b {
+		b[i] = ^uint64(0)
+	}
+	if rest := s.view.sources[source].Len() % 64; rest != 0 {
+		b[len(b)-1] = 1<<rest - 1
+	}
+	s.settle(source)
+}
+
+// settle moves objects that earlier sources have too to the earliest one, which is their place. Bits of a source that
+// were not set through view.find have to be settled.
+func (s *objectSet) settle(source int) {
+	b, later := s.bits[source], s.view.sources[source]
+	for i := range source {
+		first := s.view.sources[i]
+		if first.Len() < later.Len()/8 {
+			for pos := range first.Len() {
+				if at, ok := later.Find(first.ID(pos)); ok && b[at/64]&(1<<(at%64)) != 0 {
+					b[at/64] &^= 1 << (at % 64)
+					s.add(place{i, pos})
+				}
+			}
+			continue
+		}
+		for pos := range later.Len() {
+			if b[pos/64]&(1<<(pos%64)) == 0 {
+				continue
+			}
+			if at, ok := first.Find(later.ID(pos)); ok {
+				b[pos/64] &^= 1 << (pos % 64)
+				s.add(place{i, at})
+			}
+		}
+	}
+}
+
+// byOffset returns the positions of a source's objects in the order of their offsets.
+func (s *objectSet) byOffset(source int) ([]uint32, error) {
+	b, from := s.bits[source], s.view.sources[source]
+	n := s.count(source)
+	if n == 0 {
+		return nil, nil
+	}
+	positions := make([]uint32, 0, n)
+	order, err := from.Order()
+	if err != nil {
+		return nil, err
+	}
+	for _, pos := range order {
+		if b[pos/64]&(1<<(pos%64)) != 0 {
+			positions = append(positions, pos)
+		}
+	}
+	return positions, nil
+}
+
+// looseIDs lists the loose objects in order.
+func (s *objectSet) looseIDs() []git.ObjectID {
+	return slices.SortedFunc(maps.Keys(s.loose), git.ObjectID.Compare)
+}
