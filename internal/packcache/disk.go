@@ -1,18 +1,15 @@
 package packcache
 
 import (
-	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -21,6 +18,7 @@ const (
 	tempName = "tmp"
 	dataExt  = ".pack"
 	metaExt  = ".meta"
+	indexExt = ".index"
 )
 
 // system has the calls of the operating system that tests replace to make them fail.
@@ -82,67 +80,6 @@ func lockDir(dir string) (*os.File, error) {
 			who)
 }
 
-// load removes the unfinished files of an earlier run and puts its complete entries into the index, unverified.
-func (c *Cache) load() error {
-	temps, err := os.ReadDir(filepath.Join(c.dir, tempName))
-	if err != nil {
-		return fmt.Errorf("read the pack cache's directory: %w", err)
-	}
-	for _, t := range temps {
-		if strings.HasPrefix(t.Name(), fillPrefix) {
-			os.Remove(filepath.Join(c.dir, tempName, t.Name()))
-		}
-	}
-	type found struct {
-		e    *cacheEntry
-		time time.Time
-	}
-	var all []found
-	for i := range 256 {
-		dir := fmt.Sprintf("%s/%02x", c.dir, i)
-		names, err := os.ReadDir(dir)
-		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("read the pack cache's directory: %w", err)
-			}
-			continue
-		}
-		has := make(map[string]bool, len(names))
-		for _, n := range names {
-			has[n.Name()] = true
-		}
-		for _, n := range names {
-			base, ext := strings.TrimSuffix(n.Name(), filepath.Ext(n.Name())), filepath.Ext(n.Name())
-			key, ok := packsource.ParseKey(base)
-			if !ok || key.String() != base || int(key[0]) != i || ext != dataExt && ext != metaExt {
-				continue // not a file of the cache
-			}
-			if !has[base+dataExt] || !has[base+metaExt] {
-				os.Remove(filepath.Join(dir, n.Name()))
-				continue
-			}
-			if info, err := n.Info(); ext == dataExt && err == nil {
-				if info.Mode().IsRegular() {
-					all = append(all, found{&cacheEntry{key: key, size: info.Size()}, info.ModTime()})
-				} else {
-					os.Remove(filepath.Join(dir, n.Name()))
-				}
-			}
-		}
-	}
-	// The downtime is unknown: each entry gets another MaxIdle, ordered by the times of the files.
-	slices.SortFunc(all, func(a, b found) int {
-		return cmp.Or(a.time.Compare(b.time), bytes.Compare(a.e.key[:],
-			b.e.key[:]))
-	})
-	now := c.now()
-	for _, f := range all {
-		f.e.check = &check{done: make(chan struct{})}
-		c.index.add(f.e, true, now)
-	}
-	return nil
-}
-
 // removed is a removed entry whose files still exist.
 type removed struct {
 	e    *cacheEntry
@@ -170,7 +107,7 @@ func (c *Cache) dropLocked(entries []*cacheEntry, reason string, out []removed) 
 // unlink removes the files of dropped entries. Readers that have opened one are not interrupted.
 func (c *Cache) unlink(rs []removed) {
 	for _, r := range rs {
-		for _, ext := range [...]string{dataExt, metaExt} {
+		for _, ext := range [...]string{dataExt, metaExt, indexExt} {
 			if err := os.Remove(c.path(r.e.key, ext)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				c.log.Warn("cannot remove a pack cache file", "error", err)
 			}
@@ -182,29 +119,36 @@ func (c *Cache) unlink(rs []removed) {
 	}
 }
 
-// persist gives a complete fill its final name. The sidecar comes first: a data file without one is not trusted.
-func (c *Cache) persist(f *fill, s *sidecar) error {
+// persist gives a complete fill its final name, and returns its entry. The index and the sidecar come first: a data
+// file without a sidecar, or with that of other files, is not trusted.
+func (c *Cache) persist(f *fill, pack packsource.Pack, objects uint32) (*cacheEntry, error) {
 	c.mu.Lock()
 	busy := c.unlinking[f.key]
 	c.mu.Unlock()
 	if busy != nil {
 		<-busy
 	}
+	e := &cacheEntry{key: f.key, size: f.stored, objects: objects, repo: f.spec.Repo.Incarnation}
+	s := &sidecar{key: f.key, repository: e.repo, length: e.size, objects: objects, crc: f.crc}
 	meta, data := c.path(f.key, metaExt), c.path(f.key, dataExt)
-	err := c.writeSidecar(meta, s)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = os.MkdirAll(filepath.Dir(meta), 0o700); err == nil {
-			err = c.writeSidecar(meta, s)
-		}
+	err := os.MkdirAll(filepath.Dir(data), 0o700)
+	if err == nil {
+		c.keepIndex(f, pack, e, s)
+		err = c.writeSidecar(meta, s)
 	}
 	if err == nil {
 		err = c.sys.rename(f.temp, data)
 	}
-	if err != nil {
-		os.Remove(meta)
-		os.Remove(f.temp)
+	if err == nil {
+		e.files.data, err = disk.OfFile(f.file)
 	}
-	return err
+	if err != nil {
+		for _, name := range [...]string{meta, c.path(f.key, indexExt), data, f.temp} {
+			os.Remove(name)
+		}
+		return nil, err
+	}
+	return e, nil
 }
 
 func (c *Cache) writeSidecar(path string, s *sidecar) error {
@@ -213,7 +157,19 @@ func (c *Cache) writeSidecar(path string, s *sidecar) error {
 	if err != nil {
 		return err
 	}
-	n, err := c.sys.write(f, s.encode(), 0)
-	c.m.written.Add(float64(n))
+	err = c.write(f, s.encode(), 0)
 	return errors.Join(err, f.Close())
+}
+
+// write writes all of p. If the disk is full, it evicts entries and tries again.
+func (c *Cache) write(f *os.File, p []byte, off int64) error {
+	for done := 0; done < len(p); {
+		n, err := c.sys.write(f, p[done:], off+int64(done))
+		done += n
+		c.m.written.Add(float64(n))
+		if err != nil && !(isFull(err) && c.evictIdle(makeRoom)) {
+			return err
+		}
+	}
+	return nil
 }

@@ -3,8 +3,6 @@ package packcache
 import (
 	"maps"
 	"slices"
-
-	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
 // Cause is the reason why entries are dropped.
@@ -22,10 +20,10 @@ type Dropped struct {
 }
 
 // Drop removes all packs of a repository, which is named by its Incarnation. Readers of an entry are not interrupted. A
-// pack that is being made for the repository is sent to its current readers and not kept.
+// pack that is being made for the repository is sent to its current readers and not kept. Borrowers keep what they have
+// open. Entries of an earlier run whose repository is not known are removed, too.
 func (c *Cache) Drop(repository string, why Cause) Dropped {
-	c.learnRepositories()
-	return c.drops(func(repo string) bool { return repo == repository }, why)
+	return c.drops(func(repo string) bool { return repo == repository || repo == "" }, why)
 }
 
 // DropAll removes all packs, like Drop.
@@ -51,32 +49,4 @@ func (c *Cache) drops(match func(repository string) bool, why Cause) (d Dropped)
 	c.mu.Unlock()
 	c.unlink(out)
 	return d
-}
-
-// learnRepositories reads the repositories of unverified entries from their sidecars. A sidecar that cannot be read is
-// left for the verification.
-func (c *Cache) learnRepositories() {
-	c.mu.Lock()
-	var unknown []packsource.Key
-	for k, e := range c.index.entries {
-		if e.repo == "" {
-			unknown = append(unknown, k)
-		}
-	}
-	c.mu.Unlock()
-	for _, k := range unknown {
-		b, err := c.readAtMost(c.path(k, metaExt), maxSidecar+1)
-		if err != nil {
-			continue
-		}
-		s, err := parseSidecar(b)
-		if err != nil || s.key != k {
-			continue
-		}
-		c.mu.Lock()
-		if e := c.index.entries[k]; e != nil && e.repo == "" {
-			e.repo = s.repository
-		}
-		c.mu.Unlock()
-	}
 }

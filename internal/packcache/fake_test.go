@@ -36,7 +36,8 @@ type fakeSource struct {
 	open  func() error  // called in Open
 	gate  chan struct{} // each Write waits for a token, unless nil or closed
 	after func(written int64, out packsource.Output) error
-	ended chan error // gets the result of each Send, unless nil
+	ended chan error                                  // gets the result of each Send, unless nil
+	index func(s *packsource.Spec, w io.Writer) error // WriteIndex; nil: the packs have no index
 }
 
 func (s *fakeSource) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pack, error) {
@@ -46,11 +47,12 @@ func (s *fakeSource) Open(ctx context.Context, spec *packsource.Spec) (packsourc
 			return nil, err
 		}
 	}
-	return &fakePack{s: s, want: framed(spec, s.size, s.block)}, nil
+	return &fakePack{s: s, spec: spec, want: framed(spec, s.size, s.block)}, nil
 }
 
 type fakePack struct {
 	s    *fakeSource
+	spec *packsource.Spec
 	want []byte
 	sent int64
 }
@@ -61,6 +63,13 @@ func (p *fakePack) Info() packsource.Info {
 		Made: packsource.Made{Source: packsource.SourceGit}}
 }
 func (p *fakePack) Close() error { return nil }
+
+func (p *fakePack) WriteIndex(w io.Writer) error {
+	if p.s.index == nil {
+		return nil
+	}
+	return p.s.index(p.spec, w)
+}
 
 func (p *fakePack) Send(ctx context.Context, out packsource.Output) (err error) {
 	if p.s.ended != nil {
@@ -237,15 +246,23 @@ func (c *Cache) checkAtRest(t testing.TB) {
 		t.Errorf("at rest: %d fills, %d bytes in fills, %d names, %d bytes of zombies, want 0, 0, 0, 0",
 			len(c.fills), c.filling, len(c.unlinking), c.index.zombies)
 	}
-	var cost int64
+	var cost, tails int64
+	indexed := 0
 	for _, e := range c.index.entries {
 		cost += e.cost
+		if tails += blocks(e.tail); e.tail > 0 {
+			indexed++
+		}
 		if e.refs != 0 {
 			t.Errorf("at rest: entry %v has %d readers, want 0", e.key, e.refs)
 		}
 	}
-	if cost != c.index.bytes {
-		t.Errorf("at rest: %d bytes counted, want %d as the entries have", c.index.bytes, cost)
+	if cost != c.index.bytes || tails != c.index.tails {
+		t.Errorf("at rest: %d bytes counted, %d for indexes, want %d, %d as the entries have", c.index.bytes,
+			c.index.tails, cost, tails)
+	}
+	if c.index.borrowed != 0 || c.index.pinned != 0 {
+		t.Errorf("at rest: %d entries of %d bytes borrowed, want 0, 0", c.index.borrowed, c.index.pinned)
 	}
 	if n := metric(c.m.fills); n != 0 {
 		t.Errorf("at rest: %v fills in flight, want 0", n)
@@ -253,20 +270,22 @@ func (c *Cache) checkAtRest(t testing.TB) {
 	if n := metric(c.m.bytes); n != float64(c.index.bytes) {
 		t.Errorf("at rest: bytes metric %v, counted %d", n, c.index.bytes)
 	}
-	files := 0
+	files, indexes := 0, 0
 	filepath.WalkDir(c.dir, func(path string, d os.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			t.Error(err)
 		case strings.HasSuffix(path, dataExt):
 			files++
+		case strings.HasSuffix(path, indexExt):
+			indexes++
 		case filepath.Base(filepath.Dir(path)) == tempName:
 			t.Errorf("at rest: left over %s", path)
 		}
 		return nil
 	})
-	if files != len(c.index.entries) {
-		t.Errorf("at rest: %d data files, %d entries", files, len(c.index.entries))
+	if files != len(c.index.entries) || indexes != indexed {
+		t.Errorf("at rest: %d data files, %d indexes, want %d, %d", files, indexes, len(c.index.entries), indexed)
 	}
 }
 

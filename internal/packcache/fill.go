@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
@@ -165,7 +164,7 @@ func (f *fill) run() {
 		f.fail(f.cause(err), pack.Info())
 		return
 	}
-	f.complete(pack.Info())
+	f.complete(pack)
 }
 
 // rescue turns a panic of the inner Source into an error of this fill, so that it does not end the server. The Source
@@ -175,7 +174,7 @@ func (f *fill) rescue() {
 	if v == nil {
 		return
 	}
-	f.c.log.Error("panic while a pack was made", "key", f.key, "panic", v, "stack", string(debug.Stack()))
+	f.logPanic(v)
 	f.mu.Lock()
 	settled := f.settled
 	f.mu.Unlock()
@@ -190,6 +189,11 @@ func (f *fill) rescue() {
 		f.openErr = err
 		close(f.opened)
 	}
+}
+
+// logPanic logs a panic of the inner Source.
+func (f *fill) logPanic(v any) {
+	f.c.log.Error("panic while a pack was made", "key", f.key, "panic", v, "stack", string(debug.Stack()))
 }
 
 // cause returns the error for the readers.
@@ -230,9 +234,9 @@ func (f *fill) createFile() error {
 	return nil
 }
 
-// complete makes the file an entry. Before that, the readers are notified of the end.
-func (f *fill) complete(info packsource.Info) {
-	c := f.c
+// complete makes the file of a pack an entry. Before that, the readers are notified of the end.
+func (f *fill) complete(pack packsource.Pack) {
+	c, info := f.c, pack.Info()
 	c.mu.Lock()
 	f.mu.Lock()
 	// If this fill was abandoned a moment ago, it may have a successor, which then makes the entry. If it is registered
@@ -250,17 +254,12 @@ func (f *fill) complete(info packsource.Info) {
 		f.settle(nil)
 		return
 	}
-	e := &cacheEntry{key: f.key, size: f.stored, objects: info.Objects, repo: f.spec.Repo.Incarnation}
-	err := c.persist(f, &sidecar{key: f.key, repository: e.repo, length: f.stored, objects: info.Objects, crc: f.crc})
-	if err == nil {
-		e.file, err = disk.OfFile(f.file)
-	}
+	e, err := c.persist(f, pack, info.Objects)
 	f.temp = "" // renamed or removed
 	if err != nil {
 		c.log.Warn("cannot keep a pack in the pack cache", "error", err)
 		c.m.degraded.WithLabelValues(causeOf(err)).Inc()
 		c.m.cancelled.Add(float64(f.stored))
-		e = nil
 	}
 	f.settle(e)
 }

@@ -1,6 +1,7 @@
 package packcache
 
 import (
+	"slices"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git/disk"
@@ -11,13 +12,15 @@ import (
 type cacheEntry struct {
 	key  packsource.Key
 	size int64 // of the data file
-	cost int64 // of both files, in whole blocks
+	tail int64 // of the index; 0: it has none
+	cost int64 // of all files, in whole blocks
 
 	objects uint32    // from the sidecar; 0 until the entry is trusted
-	file    disk.ID   // of the data file when the entry was trusted; zero before
-	repo    string    // packsource.Repository.Incarnation; "" until the entry is trusted
+	files   files     // when the entry was trusted; zero before
+	repo    string    // packsource.Repository.Incarnation; "" while the sidecar could not be read
 	used    time.Time // when it was complete; after probation, when a reader last came or left
-	refs    int       // readers, and a running check
+	refs    int       // readers, borrowers, and a running check
+	pins    int       // borrowers
 	gone    bool      // removed from the index; its last reader releases the cost
 	lone    bool      // was on probation when it was removed
 	check   *check    // nil: trusted; otherwise readers wait for it
@@ -25,6 +28,9 @@ type cacheEntry struct {
 	list       *list
 	prev, next *cacheEntry
 }
+
+// files identifies the files of an entry. The index is zero if the entry has none.
+type files struct{ data, index disk.ID }
 
 // list holds entries in the order of their used field. The zero list is empty.
 type list struct{ newest, oldest *cacheEntry }
@@ -55,21 +61,27 @@ func (l *list) remove(e *cacheEntry) {
 
 // index has the complete entries in the order of their eviction. It does no I/O. Cache.mu guards it.
 type index struct {
-	entries map[packsource.Key]*cacheEntry
-	young   list // requested once: on probation
-	kept    list // requested again
-	ghosts  ghosts
-	bytes   int64 // cost of all entries
-	zombies int64 // cost of removed entries and fills that still have readers
+	entries  map[packsource.Key]*cacheEntry
+	repos    map[string][]*cacheEntry // by repository, the newest last
+	young    list                     // requested once: on probation
+	kept     list                     // requested again
+	ghosts   ghosts
+	bytes    int64 // cost of all entries
+	tails    int64 // the part of it that is for indexes
+	borrowed int   // entries with borrowers
+	pinned   int64 // their cost
+	zombies  int64 // cost of removed entries and fills that still have readers
+}
+
+func newIndex() index {
+	return index{entries: make(map[packsource.Key]*cacheEntry), repos: make(map[string][]*cacheEntry)}
 }
 
 // blockSize is the unit of costs, so that tiny entries have a cost too.
 const blockSize = 4096
 
-// costOf returns the disk space of a pack of this size: whole blocks, and one for the sidecar.
-func costOf(size int64) int64 {
-	return (size+blockSize-1)/blockSize*blockSize + blockSize
-}
+// blocks returns the disk space of a file of this size.
+func blocks(size int64) int64 { return (size + blockSize - 1) / blockSize * blockSize }
 
 // add adds a new entry. kept means that the entry skips probation. An older entry with the same key is removed from the
 // index only, because the new files have already replaced its files.
@@ -78,9 +90,11 @@ func (x *index) add(e *cacheEntry, kept bool, now time.Time) {
 		x.remove(old)
 	}
 	e.used = now
-	e.cost = costOf(e.size)
+	e.cost = blocks(e.size) + blocks(e.tail) + blockSize // one for the sidecar
 	x.entries[e.key] = e
+	x.repos[e.repo] = append(x.repos[e.repo], e)
 	x.bytes += e.cost
+	x.tails += blocks(e.tail)
 	if kept {
 		x.kept.push(e)
 	} else {
@@ -102,12 +116,61 @@ func (x *index) touch(e *cacheEntry, now time.Time) {
 
 // release ends one reader.
 func (x *index) release(e *cacheEntry, now time.Time) {
-	e.refs--
-	switch {
-	case e.gone && e.refs == 0:
-		x.zombies -= e.cost
-	case !e.gone && e.list == &x.kept:
+	x.endUse(e)
+	if !e.gone && e.list == &x.kept {
 		x.touch(e, now)
+	}
+}
+
+// pin keeps e in the index until unpin. It is not a request.
+func (x *index) pin(e *cacheEntry) {
+	e.refs++
+	if e.pins++; e.pins == 1 {
+		x.borrowed++
+		x.pinned += e.cost
+	}
+}
+
+func (x *index) unpin(e *cacheEntry) {
+	if e.pins--; e.pins == 0 && !e.gone {
+		x.borrowed--
+		x.pinned -= e.cost
+	}
+	x.endUse(e)
+}
+
+// endUse ends one use of e that is not a request.
+func (x *index) endUse(e *cacheEntry) {
+	if e.refs--; e.gone && e.refs == 0 {
+		x.zombies -= e.cost
+	}
+}
+
+// newest returns the keys of the entries of a repository that have an index, the newest first.
+func (x *index) newest(repository string) (keys []packsource.Key) {
+	for _, e := range slices.Backward(x.repos[repository]) {
+		if e.tail > 0 {
+			keys = append(keys, e.key)
+		}
+	}
+	return keys
+}
+
+// assign sets the repository of e.
+func (x *index) assign(e *cacheEntry, repository string) {
+	x.unlist(e)
+	e.repo = repository
+	x.repos[repository] = append(x.repos[repository], e)
+}
+
+// unlist removes e from the entries of its repository.
+func (x *index) unlist(e *cacheEntry) {
+	of := x.repos[e.repo]
+	i := slices.Index(of, e)
+	if of = slices.Delete(of, i, i+1); len(of) == 0 {
+		delete(x.repos, e.repo)
+	} else {
+		x.repos[e.repo] = of
 	}
 }
 
@@ -117,7 +180,13 @@ func (x *index) remove(e *cacheEntry) {
 	e.list.remove(e)
 	e.gone = true
 	delete(x.entries, e.key)
+	x.unlist(e)
 	x.bytes -= e.cost
+	x.tails -= blocks(e.tail)
+	if e.pins > 0 {
+		x.borrowed--
+		x.pinned -= e.cost
+	}
 	if e.refs > 0 {
 		x.zombies += e.cost
 	}
@@ -147,12 +216,12 @@ func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*ca
 
 // evict removes and returns entries until their cost reaches need or there are no more. Entries on probation go first,
 // so that packs requested once do not evict packs requested again. Within each kind the least recently used go first.
-// Entries with readers go only if inUse is true: they free space only when their readers end.
+// Entries with readers go only if inUse is true: they free space only when their readers end. Borrowed entries stay.
 func (x *index) evict(need int64, inUse bool) (out []*cacheEntry) {
 	for _, l := range []*list{&x.young, &x.kept} {
 		for e := l.oldest; e != nil && need > 0; {
 			next := e.prev
-			if e.refs == 0 || inUse {
+			if e.refs == 0 || inUse && e.pins == 0 {
 				need -= e.cost
 				x.remove(e)
 				out = append(out, e)

@@ -1,6 +1,7 @@
 package packcache
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -19,7 +20,12 @@ type modelEntry struct {
 	used  time.Time
 	order int // of events at the same time
 	refs  int
+	pins  int
 	kept  bool
+
+	repo    string
+	indexed bool
+	added   int // order of being added
 }
 
 // indexModel is a simple model of the index: a plain list that is sorted when needed.
@@ -27,6 +33,7 @@ type indexModel struct {
 	entries []*modelEntry
 	zombies map[*cacheEntry]*modelEntry // removed, but read
 	order   int
+	added   int
 }
 
 func (m *indexModel) find(k packsource.Key) *modelEntry {
@@ -62,10 +69,11 @@ func TestIndex(t *testing.T) {
 	}
 	const probation, idle = 20 * time.Second, 5 * time.Minute
 	rapid.Check(t, func(t *rapid.T) {
-		x := &index{entries: make(map[packsource.Key]*cacheEntry)}
+		i := newIndex()
+		x := &i
 		m := &indexModel{zombies: make(map[*cacheEntry]*modelEntry)}
 		now := newClock().t
-		var readers []*cacheEntry
+		var readers, borrowers []*cacheEntry
 		expect := func(what string, got []*cacheEntry, want []*modelEntry, ordered bool) {
 			a, b := make([]string, 0), make([]string, 0)
 			for _, e := range got {
@@ -90,13 +98,17 @@ func TestIndex(t *testing.T) {
 					m.remove([]*cacheEntry{old})
 				}
 				e := &cacheEntry{key: k, size: rapid.Int64Range(1, 100_000).Draw(t, "size"),
+					tail: rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "index"),
+					repo: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "repository"),
 					refs: rapid.IntRange(0, 2).Draw(t, "readers")}
 				kept := rapid.Bool().Draw(t, "kept")
 				x.add(e, kept, now)
 				for range e.refs {
 					readers = append(readers, e)
 				}
-				me := &modelEntry{key: k, cost: (e.size+4095)/4096*4096 + 4096, refs: e.refs, kept: kept}
+				m.added++
+				me := &modelEntry{key: k, cost: (e.size+4095)/4096*4096 + (e.tail+4095)/4096*4096 + 4096, refs: e.refs,
+					kept: kept, repo: e.repo, indexed: e.tail > 0, added: m.added}
 				m.touch(me, now)
 				m.entries = append(m.entries, me)
 			},
@@ -131,6 +143,48 @@ func TestIndex(t *testing.T) {
 					}
 				}
 			},
+			"pin": func(t *rapid.T) {
+				e := x.entries[rapid.SampledFrom(keys).Draw(t, "key")]
+				if e == nil {
+					t.Skip("is not there")
+				}
+				x.pin(e)
+				borrowers = append(borrowers, e)
+				me := m.find(e.key)
+				me.refs, me.pins = me.refs+1, me.pins+1
+			},
+			"unpin": func(t *rapid.T) {
+				if len(borrowers) == 0 {
+					t.Skip("no borrowers")
+				}
+				i := rapid.IntRange(0, len(borrowers)-1).Draw(t, "borrower")
+				e := borrowers[i]
+				borrowers = slices.Delete(borrowers, i, i+1)
+				x.unpin(e)
+				me := cmp.Or(m.zombies[e], m.find(e.key))
+				me.refs, me.pins = me.refs-1, me.pins-1
+				if me.refs == 0 {
+					delete(m.zombies, e)
+				}
+			},
+			"drop": func(t *rapid.T) {
+				e := x.entries[rapid.SampledFrom(keys).Draw(t, "key")]
+				if e == nil {
+					t.Skip("is not there")
+				}
+				x.remove(e)
+				m.remove([]*cacheEntry{e})
+			},
+			"assign": func(t *rapid.T) {
+				e := x.entries[rapid.SampledFrom(keys).Draw(t, "key")]
+				if e == nil {
+					t.Skip("is not there")
+				}
+				m.added++
+				me := m.find(e.key)
+				me.repo, me.added = "c", m.added
+				x.assign(e, "c")
+			},
 			"wait": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "seconds")) * time.Second)
 				var young, kept []*modelEntry
@@ -162,7 +216,7 @@ func TestIndex(t *testing.T) {
 				})
 				var want []*modelEntry
 				for n, i := need, 0; n > 0 && i < len(order); i++ {
-					if order[i].refs == 0 || inUse {
+					if order[i].refs == 0 || inUse && order[i].pins == 0 {
 						want = append(want, order[i])
 						n -= order[i].cost
 					}
@@ -170,9 +224,16 @@ func TestIndex(t *testing.T) {
 				expect("evicted", x.evict(need, inUse), want, true)
 			},
 			"": func(t *rapid.T) {
-				var bytes, zombies int64
+				var bytes, zombies, pinned int64
+				repos := make(map[string][]*modelEntry)
 				for _, e := range m.entries {
 					bytes += e.cost
+					if e.pins > 0 {
+						pinned += e.cost
+					}
+					if e.indexed {
+						repos[e.repo] = append(repos[e.repo], e)
+					}
 				}
 				for _, e := range m.zombies {
 					zombies += e.cost
@@ -180,6 +241,20 @@ func TestIndex(t *testing.T) {
 				if len(x.entries) != len(m.entries) || x.bytes != bytes || x.zombies != zombies {
 					t.Fatalf("%d entries of %d bytes and %d more, want %d, %d, %d",
 						len(x.entries), x.bytes, x.zombies, len(m.entries), bytes, zombies)
+				}
+				if x.pinned != pinned {
+					t.Fatalf("%d bytes pinned, want %d", x.pinned, pinned)
+				}
+				for _, repo := range []string{"", "a", "b", "c"} {
+					es := repos[repo]
+					slices.SortFunc(es, func(a, b *modelEntry) int { return b.added - a.added })
+					want := make([]packsource.Key, 0)
+					for _, e := range es {
+						want = append(want, e.key)
+					}
+					if got := x.newest(repo); !slices.Equal(got, want) {
+						t.Fatalf("newest(%q) = %v, want %v", repo, got, want)
+					}
 				}
 			},
 		})

@@ -12,7 +12,7 @@ type Metrics struct {
 	degraded  *prometheus.CounterVec
 	verified  *prometheus.CounterVec
 
-	bytes, entries, fills prometheus.Gauge
+	bytes, entries, fills, indexBytes, borrowed prometheus.Gauge
 
 	written, cancelled, generated prometheus.Counter
 
@@ -57,9 +57,11 @@ func NewMetrics() *Metrics {
 			"result"),
 		bytes: gauge("bytes",
 			"Bytes on disk in whole blocks: entries, fills, and removed files that are still read."),
-		entries: gauge("entries", "Complete entries."),
-		fills:   gauge("fills_in_flight", "Packs being made."),
-		written: counter("written_bytes_total", "Bytes written to entry files."),
+		entries:    gauge("entries", "Complete entries."),
+		indexBytes: gauge("index_bytes", "The part of packhorse_cache_bytes that is for indexes of complete packs."),
+		borrowed:   gauge("borrowed_entries", "Entries that are read to make another pack, and cannot be evicted."),
+		fills:      gauge("fills_in_flight", "Packs being made."),
+		written:    counter("written_bytes_total", "Bytes written to entry files."),
 		cancelled: counter("cancelled_bytes_total",
 			"Bytes of files removed on probation or before they were complete. Few of them were "+
 				"written to the disk."),
@@ -89,5 +91,6 @@ func counted(c prometheus.Counter) int64 {
 // Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.evictions, m.degraded, m.verified, m.bytes, m.entries, m.fills,
+		m.indexBytes, m.borrowed,
 		m.written, m.cancelled, m.generated, m.seconds}
 }

@@ -8,11 +8,11 @@
 // Options.Grace after the last one left.
 //
 // # No fetch fails because of the cache
+//
 // If the disk is full, the fill evicts other entries. If that does not help, or the disk fails, the fill continues
 // without its file. Its current readers read the rest of the file, and then a window of a few hundred kilobytes in
 // memory. The slowest reader moves the window. Such a fill gets no new readers and is not kept. A stored entry that
-// cannot be opened or trusted is removed, and the pack is made again. cannot be opened or trusted is removed, and the
-// pack is made again.
+// cannot be opened or trusted is removed, and the pack is made again.
 //
 // If the inner Source fails, Open or Send returns its error to all readers, and the next request starts again.
 //
@@ -24,7 +24,14 @@
 // s on Linux, from the first write). So most packs that are requested only once never reach the disk. A limited memory
 // of keys lets a key that returns later skip probation.
 //
-// # Format
+// # Library
+//
+// If the inner Source knows where the objects of a pack are (packsource.Indexed), the cache keeps this index with the
+// pack. The index is written after the readers got the end of the pack. If that fails, the entry has no index. The
+// cache is a packsource.Library of these entries: the inner Source borrows packs to compose others from them. A
+// borrowed entry stays until it is closed. Borrowing does not count as a request, so an entry that is only borrowed
+// leaves like an unused one.
+//
 // # Format
 //
 // The directory holds
@@ -33,23 +40,26 @@
 //	tmp/fill-N     fills; swept at start
 //	ab/KEY.pack    an entry: nothing but side-band-1 pkt-lines (gitprotocol-pack(5)) of at most 65520 bytes each, which
 //	               carry the pack; no flush packet, no other band
-//	ab/KEY.meta    its sidecar
+//	ab/KEY.index   what WriteIndex of packsource.Indexed wrote; missing if the pack has no index
+//	ab/KEY.meta    the sidecar of both
 //
 // where KEY is the packsource.Key in 64 lower-case hexadecimal digits and ab its first two. Directories have mode 0700,
-// files 0600. The sidecar is text, seven lines ending in newlines:
+// files 0600. The sidecar is text, seven or nine lines ending in newlines:
 //
-//	packhorse cache entry 2
+//	packhorse cache entry 3   2 if there is no index
 //	key KEY
 //	repository "NAME"      packsource.Repository.Incarnation, quoted as in Go
 //	length BYTES           of the data file, decimal
 //	objects COUNT          in the pack, decimal; 0 if not known
 //	crc32c CHECKSUM        CRC-32C of the data file, 8 hexadecimal digits
+//	index length BYTES     of the index, decimal; this line and the next are missing if there is no index
+//	index crc32c CHECKSUM  CRC-32C of the index, 8 hexadecimal digits
 //	sum CHECKSUM           CRC-32C of the lines before this one, 8 hexadecimal digits
 //
-// The sidecar is written before the data file gets its name by rename. The cache syncs nothing: an entry of an earlier
-// run is read completely and compared with its sidecar before its first use. The same holds for an entry whose data
-// file another program has written to, which shows in its size and times. A data file or a sidecar without the other is
-// removed at the start.
+// The index and then the sidecar are written before the data file gets its name by rename. The cache syncs nothing: an
+// entry of an earlier run is read completely and compared with its sidecar before its first use. The same holds for an
+// entry whose files another program has written to, which shows in their sizes and times. At the start, a data file
+// without a sidecar is removed, and so is a sidecar or an index without a data file.
 //
 // # Damaged repositories
 //
@@ -169,7 +179,7 @@ func open(inner packsource.Source, o Options, sys system) (*Cache, error) {
 		probation: cmp.Or(o.Probation, DefaultProbation),
 		grace:     cmp.Or(o.Grace, DefaultGrace),
 		verifying: make(chan struct{}, runtime.GOMAXPROCS(0)),
-		index:     index{entries: make(map[packsource.Key]*cacheEntry)},
+		index:     newIndex(),
 		fills:     make(map[packsource.Key]*fill),
 		unlinking: make(map[packsource.Key]chan struct{}),
 	}
@@ -250,7 +260,7 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 			}
 		}
 		c.index.acquire(e, c.now())
-		objects, file := e.objects, e.file
+		objects, file := e.objects, e.files.data
 		c.mu.Unlock()
 		p, err := c.openHit(ctx, e, objects, file)
 		if err == nil {
@@ -340,6 +350,8 @@ func (c *Cache) drop(e *cacheEntry) {
 func (c *Cache) gaugesLocked() {
 	c.m.bytes.Set(float64(c.index.bytes + c.index.zombies + c.filling))
 	c.m.entries.Set(float64(len(c.index.entries)))
+	c.m.indexBytes.Set(float64(c.index.tails))
+	c.m.borrowed.Set(float64(c.index.borrowed))
 }
 
 // sweepInterval is short, so that probations end in time. A sweep costs almost nothing.

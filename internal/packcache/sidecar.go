@@ -12,18 +12,23 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// sidecar has the properties of a data file, for its verification after a restart. The package comment has the format.
+// sidecar has the properties of an entry's files, for their verification after a restart. The package comment has the
+// format.
 type sidecar struct {
 	key        packsource.Key
 	repository string // packsource.Repository.Incarnation
 	length     int64
 	objects    uint32
 	crc        uint32 // CRC-32C of the data file
+
+	indexLength int64 // 0: the entry has no index
+	indexCRC    uint32
 }
 
 const (
 	sidecarVersion = "packhorse cache entry 2"
-	maxSidecar     = 1024 // bytes; more is not a sidecar
+	indexedVersion = "packhorse cache entry 3" // with an index
+	maxSidecar     = 1024                      // bytes; more is not a sidecar
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -31,15 +36,23 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 var errSidecar = errors.New("not a sidecar of this format")
 
 func (s *sidecar) encode() []byte {
+	version := sidecarVersion
+	if s.indexLength > 0 {
+		version = indexedVersion
+	}
 	b := fmt.Appendf(nil, "%s\nkey %v\nrepository %q\nlength %d\nobjects %d\ncrc32c %08x\n",
-		sidecarVersion, s.key, s.repository, s.length, s.objects, s.crc)
+		version, s.key, s.repository, s.length, s.objects, s.crc)
+	if s.indexLength > 0 {
+		b = fmt.Appendf(b, "index length %d\nindex crc32c %08x\n", s.indexLength, s.indexCRC)
+	}
 	return fmt.Appendf(b, "sum %08x\n", crc32.Checksum(b, castagnoli))
 }
 
 // parseSidecar accepts exactly what encode writes.
 func parseSidecar(b []byte) (s sidecar, err error) {
 	lines := strings.Split(string(b), "\n")
-	if len(b) > maxSidecar || len(lines) != 8 || lines[0] != sidecarVersion {
+	indexed := lines[0] == indexedVersion
+	if len(b) > maxSidecar || !indexed && (lines[0] != sidecarVersion || len(lines) != 8) || indexed && len(lines) != 10 {
 		return s, errSidecar
 	}
 	value := func(line int, name string) string {
@@ -70,6 +83,10 @@ func parseSidecar(b []byte) (s sidecar, err error) {
 		length:     int64(number(value(3, "length"), 10, math.MaxInt64)),
 		objects:    uint32(number(value(4, "objects"), 10, math.MaxUint32)),
 		crc:        uint32(number(value(5, "crc32c"), 16, math.MaxUint32)),
+	}
+	if indexed {
+		s.indexLength = int64(number(value(6, "index length"), 10, math.MaxInt64))
+		s.indexCRC = uint32(number(value(7, "index crc32c"), 16, math.MaxUint32))
 	}
 	if err == nil && !bytes.Equal(s.encode(), b) {
 		err = errSidecar // the sum is wrong, or a number is written in another way

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"path/filepath"
 	"runtime/debug"
 	"time"
 
@@ -36,11 +37,11 @@ func (c *Cache) checkLocked(e *cacheEntry) *check {
 func (c *Cache) verify(e *cacheEntry, ch *check) {
 	defer close(ch.done)
 	var found sidecar
-	var file disk.ID
+	var id files
 	err := context.Cause(c.ctx)
 	select {
 	case c.verifying <- struct{}{}:
-		found, file, err = c.read(e)
+		found, id, err = c.read(e)
 		<-c.verifying
 	case <-c.ctx.Done():
 	}
@@ -48,7 +49,10 @@ func (c *Cache) verify(e *cacheEntry, ch *check) {
 	var out []removed
 	switch {
 	case err == nil:
-		e.objects, e.repo, e.file, e.check = found.objects, found.repository, file, nil
+		e.objects, e.files, e.check = found.objects, id, nil
+		if !e.gone && e.repo != found.repository {
+			c.index.assign(e, found.repository)
+		}
 		c.m.verified.WithLabelValues("ok").Inc()
 	case isBusy(err):
 		ch.busy = err
@@ -70,8 +74,8 @@ func (c *Cache) verify(e *cacheEntry, ch *check) {
 	}
 }
 
-// read compares the data file of e with its sidecar, and returns the file's identity.
-func (c *Cache) read(e *cacheEntry) (s sidecar, id disk.ID, err error) {
+// read compares the files of e with its sidecar, and returns their identities.
+func (c *Cache) read(e *cacheEntry) (s sidecar, id files, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			c.log.Error("panic while a pack cache entry was verified", "key", e.key, "panic", v, "stack",
@@ -80,49 +84,56 @@ func (c *Cache) read(e *cacheEntry) (s sidecar, id disk.ID, err error) {
 		}
 	}()
 	start := time.Now()
-	b, err := c.readAtMost(c.path(e.key, metaExt), maxSidecar+1)
+	if s, err = c.readSidecar(e.key); err != nil {
+		return s, id, err
+	}
+	if s.length != e.size || s.indexLength != e.tail {
+		return s, id, fmt.Errorf("the sidecar is of other files: lengths %d and %d, not %d and %d", s.length,
+			s.indexLength, e.size, e.tail)
+	}
+	if id.data, err = c.compare(c.path(e.key, dataExt), s.length, s.crc); err == nil && s.indexLength > 0 {
+		id.index, err = c.compare(c.path(e.key, indexExt), s.indexLength, s.indexCRC)
+	}
 	if err != nil {
 		return s, id, err
 	}
-	s, err = parseSidecar(b)
+	c.log.Debug("verified a pack cache entry", "key", e.key, "bytes", e.size, "took", time.Since(start))
+	return s, id, nil
+}
+
+// compare reads a file, compares it with its length and CRC-32C, and returns its identity.
+func (c *Cache) compare(path string, length int64, crc uint32) (id disk.ID, err error) {
+	f, err := c.sys.open(path)
 	if err != nil {
-		return s, id, err
-	}
-	if s.key != e.key || s.length != e.size {
-		return s, id, fmt.Errorf("the sidecar is of another pack: key %v, length %d; the data file has %d", s.key,
-			s.length, e.size)
-	}
-	f, err := c.sys.open(c.path(e.key, dataExt))
-	if err != nil {
-		return s, id, err
+		return id, err
 	}
 	defer f.Close()
 	if id, err = disk.OfFile(f); err != nil {
-		return s, id, err
+		return id, err
 	}
 	buf := c.buffers.get()
 	defer c.buffers.put(buf)
 	var sum uint32
-	var length int64
+	var pos int64
 	for c.ctx.Err() == nil {
-		n, err := f.ReadAt(buf[:], length)
+		n, err := f.ReadAt(buf[:], pos)
 		sum = crc32.Update(sum, castagnoli, buf[:n])
-		length += int64(n)
+		pos += int64(n)
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return s, id, err
+			return id, err
 		}
 	}
 	if err := context.Cause(c.ctx); err != nil {
-		return s, id, err
+		return id, err
 	}
-	if length != s.length || sum != s.crc {
-		return s, id, fmt.Errorf("length %d and CRC-32C %08x, not %d and %08x", length, sum, s.length, s.crc)
+	if pos != length || sum != crc {
+		return id, fmt.Errorf("%s has length %d and CRC-32C %08x, not %d and %08x", filepath.Base(path), pos, sum,
+			length, crc)
 	}
-	c.log.Debug("verified a pack cache entry", "key", e.key, "bytes", length, "took", time.Since(start))
-	return s, id, nil
+	return id, nil
 }
 
 func (c *Cache) readAtMost(path string, n int64) ([]byte, error) {

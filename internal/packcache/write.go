@@ -49,19 +49,14 @@ func (s *sink) KeepAliveAfter() time.Duration { return 0 }
 // KeepAlive does nothing.
 func (s *sink) KeepAlive() error { return s.ctx.Err() }
 
-// store appends p to the file. If the disk is full, it evicts entries and tries again. After an error, p is not stored.
+// store appends p to the file. After an error, p is not stored.
 func (f *fill) store(p []byte) error {
 	c := f.c
 	if err := c.reserve(f, int64(len(p))); err != nil {
 		return err
 	}
-	for done := 0; done < len(p); {
-		n, err := c.sys.write(f.file, p[done:], f.stored+int64(done))
-		done += n
-		c.m.written.Add(float64(n))
-		if err != nil && !(isFull(err) && c.evictIdle(makeRoom)) {
-			return err
-		}
+	if err := c.write(f.file, p, f.stored); err != nil {
+		return err
 	}
 	f.crc = crc32.Update(f.crc, castagnoli, p)
 	f.mu.Lock()
