@@ -117,8 +117,10 @@ func (a *answerCache) add(f *fetch, spec *packsource.Spec, form packFormat, shap
 	case maphash.Bytes(a.seed, q.raw) != q.hash: // the buffer was reused
 		return
 	}
-	if tips, err := f.visibleTips(); err != nil || len(notIn(f.wants, tips)) > 0 {
-		return
+	if shape == nil { // the wants of a shape are tips
+		if tips, err := f.visibleTips(); err != nil || len(notIn(f.wants, tips)) > 0 {
+			return
+		}
 	}
 	known := &cachedAnswer{
 		request: bytes.Clone(q.raw), session: q.session, incarnation: f.repo.Incarnation,

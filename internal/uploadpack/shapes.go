@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -16,11 +18,16 @@ import (
 )
 
 const (
-	maxShapeRepos = 1000   // repositories with shapes
-	maxShapes     = 16     // shapes of each repository
-	maxShapeNames = 16     // refs of a shape
-	maxShapeIDs   = 256    // haves of a shape, and boundary commits
-	maxNamedRefs  = 50_000 // repositories with more refs have no shapes
+	maxShapeRepos = 1000 // repositories with shapes
+	maxShapes     = 16   // shapes of each repository
+	maxShapeNames = 16   // refs of a shape
+	maxShapeIDs   = 256  // haves of a shape, and boundary commits
+
+	maxShapeTips = 1_000_000 // refs in the scope of a shape for which a pack is made
+
+	// searchShare bounds the CPU time of searches for names in a repository. After a search there is no other one for
+	// this many times its duration.
+	searchShare = 100
 )
 
 // scope is the set of refs that a request wants.
@@ -49,7 +56,7 @@ type shape struct {
 
 	haves   []git.ObjectID // of the next request
 	shallow []git.ObjectID // boundary of the client at the next request
-	wants   []git.ObjectID // tips of the last request, or of the last warm-up
+	tips    digest         // of the last request, or of the last warm-up
 	count   int            // requests without a pause longer than the window
 	last    time.Time      // of the last request
 	bytes   int64          // size of the last pack
@@ -66,8 +73,9 @@ type shapes struct {
 
 // repoShapes are the shapes of one repository.
 type repoShapes struct {
-	used  time.Time
-	byKey map[string]*shape
+	used       time.Time
+	byKey      map[string]*shape
+	nextSearch time.Time // see searchShare
 }
 
 func newShapes(window time.Duration) *shapes {
@@ -90,13 +98,7 @@ func (s *shapes) add(incarnation string, new *shape) *shape {
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.repos[incarnation]
-	if r == nil {
-		dropOldest(s.repos, maxShapeRepos, func(r *repoShapes) time.Time { return r.used })
-		r = &repoShapes{byKey: map[string]*shape{}}
-		s.repos[incarnation] = r
-	}
-	r.used = now
+	r := s.ofLocked(incarnation)
 	kept := r.byKey[key]
 	if kept == nil {
 		dropOldest(r.byKey, maxShapes, func(one *shape) time.Time { return one.last })
@@ -104,8 +106,55 @@ func (s *shapes) add(incarnation string, new *shape) *shape {
 		r.byKey[key] = kept
 	}
 	s.count(kept, now)
-	kept.wants = new.wants
+	kept.tips = new.tips
 	return kept
+}
+
+// ofLocked returns the shapes of a repository that is in use.
+func (s *shapes) ofLocked(incarnation string) *repoShapes {
+	r := s.repos[incarnation]
+	if r == nil {
+		dropOldest(s.repos, maxShapeRepos, func(r *repoShapes) time.Time { return r.used })
+		r = &repoShapes{byKey: map[string]*shape{}}
+		s.repos[incarnation] = r
+	}
+	r.used = s.now()
+	return r
+}
+
+// names returns the refs of a repository's shapes.
+func (s *shapes) names(incarnation string) (names []git.RefName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.ofLocked(incarnation).byKey {
+		names = append(names, one.names...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// errSearchLater means that a search for names would follow another one too soon.
+var errSearchLater = errors.New("search later")
+
+// search calls fn to search for names in a repository, or returns errSearchLater.
+func (s *shapes) search(incarnation string, fn func() error) error {
+	s.mu.Lock()
+	r, start := s.ofLocked(incarnation), s.now()
+	isEarly := start.Before(r.nextSearch)
+	if !isEarly {
+		r.nextSearch = start.Add(time.Minute) // this one is running
+	}
+	s.mu.Unlock()
+	if isEarly {
+		return errSearchLater
+	}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		end := s.now()
+		r.nextSearch = end.Add(searchShare * end.Sub(start))
+	}()
+	return fn()
 }
 
 // countRepeat counts a request that was answered from the answer cache.
@@ -162,7 +211,7 @@ func (s *shapes) advance(incarnation string, one *shape, to shape) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := one.key()
-	one.wants, one.haves, one.shallow = to.wants, to.haves, to.shallow
+	one.tips, one.haves, one.shallow = to.tips, to.haves, to.shallow
 	after, r := one.key(), s.repos[incarnation]
 	if after == before || r == nil || r.byKey[before] != one {
 		return
@@ -188,109 +237,186 @@ func dropOldest[V any](m map[string]V, limit int, used func(V) time.Time) {
 	delete(m, oldest)
 }
 
-// tipSets are a snapshot's tips by scope.
-type tipSets struct {
-	sets  [all + 1][]git.ObjectID // sorted; byName is empty
-	names map[git.ObjectID]git.RefName
+// digest is a hash of a sorted list of object IDs.
+type digest uint64
+
+var digestSeed = maphash.MakeSeed()
+
+func digestOf(sorted []git.ObjectID) digest {
+	var h maphash.Hash
+	h.SetSeed(digestSeed)
+	for i := range sorted {
+		h.Write(sorted[i].Raw())
+	}
+	return digest(h.Sum64())
 }
 
-var errManyRefs = errors.New("too many refs")
+// scopeDigests are the digests of a snapshot's tips by scope. Zero: not known yet.
+type scopeDigests [all + 1]atomic.Uint64
 
-// tipSets returns the tips of a snapshot by scope; nil if there are too many.
-func (s *Server) tipSets(snapshot *refs.Snapshot) (*tipSets, error) {
-	sets, _, err := s.sets.get(snapshot, func() (*tipSets, bool, error) {
-		t := &tipSets{names: map[git.ObjectID]git.RefName{}}
-		n := 0
-		err := snapshot.Each("", func(ref refs.Ref) error {
-			if n++; n > maxNamedRefs {
-				return errManyRefs
+// prefixes are the beginnings of the names of the refs in each scope.
+var prefixes = [all + 1][]string{branches: {"refs/heads/"}, cloned: {"refs/heads/", "refs/tags/"}, all: {""}}
+
+// eachTip calls fn for the tip of each ref in a scope.
+func eachTip(snapshot *refs.Snapshot, s scope, fn func(git.ObjectID) error) error {
+	for _, prefix := range prefixes[s] {
+		if err := snapshot.Each(prefix, func(ref refs.Ref) error { return fn(ref.ID) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wantedScope returns the scope whose tips are the wants. It is byName if there is none.
+func (f *fetch) wantedScope(wanted digest) (scope, error) {
+	known, _, _ := f.scopes.get(f.snapshot, func() (*scopeDigests, bool, error) { return &scopeDigests{}, true, nil })
+	order := []scope{cloned, branches, all}
+	for _, s := range order {
+		if digest(known[s].Load()) == wanted {
+			return s, nil
+		}
+	}
+	for _, s := range order {
+		if known[s].Load() != 0 {
+			continue
+		}
+		is, err := f.wantsScope(s)
+		if err != nil {
+			return byName, err
+		}
+		if is {
+			known[s].Store(uint64(wanted))
+			return s, nil
+		}
+	}
+	return byName, nil
+}
+
+// errOther ends a comparison of wants with the tips of a scope.
+var errOther = errors.New("another tip")
+
+// wantsScope reports whether the wants are the tips of a scope. It stops at the first difference.
+func (f *fetch) wantsScope(s scope) (bool, error) {
+	seen, missing := make([]bool, len(f.wants)), len(f.wants)
+	err := eachTip(f.snapshot, s, func(id git.ObjectID) error {
+		i, ok := slices.BinarySearchFunc(f.wants, id, git.ObjectID.Compare)
+		if !ok {
+			return errOther
+		}
+		if !seen[i] {
+			seen[i] = true
+			missing--
+		}
+		return nil
+	})
+	if err == errOther {
+		return false, nil
+	}
+	return missing == 0, err
+}
+
+// tipsOf returns the tips of a snapshot that a shape wants. ok is false if one of its refs does not exist any more, or
+// if there are too many.
+func tipsOf(snapshot *refs.Snapshot, one *shape) (ids []git.ObjectID, ok bool, err error) {
+	if one.scope != byName {
+		err := eachTip(snapshot, one.scope, func(id git.ObjectID) error {
+			if len(ids) == maxShapeTips {
+				return errOther
 			}
-			name := string(ref.Name)
-			t.sets[all] = append(t.sets[all], ref.ID)
-			if strings.HasPrefix(name, "refs/heads/") {
-				t.sets[branches] = append(t.sets[branches], ref.ID)
-			}
-			if strings.HasPrefix(name, "refs/heads/") || strings.HasPrefix(name, "refs/tags/") {
-				t.sets[cloned] = append(t.sets[cloned], ref.ID)
-			}
-			if _, known := t.names[ref.ID]; !known { // branches come before tags
-				t.names[ref.ID] = git.RefName(strings.Clone(name))
-			}
+			ids = append(ids, id)
 			return nil
 		})
-		if err == errManyRefs {
-			return nil, true, nil
+		if err == errOther {
+			return nil, false, nil
 		}
-		if head := snapshot.Head(); head.Target != "" && !head.ID.IsZero() {
-			t.names[head.ID] = git.RefName(strings.Clone(string(head.Target)))
-		}
-		for i := range t.sets {
-			t.sets[i] = protocol.SortIDs(t.sets[i])
-		}
-		return t, true, err
-	})
-	return sets, err
-}
-
-// tipsOf returns the tips of a snapshot that a shape wants. ok is false if one of its refs does not exist any more.
-func (s *Server) tipsOf(snapshot *refs.Snapshot, one *shape) (ids []git.ObjectID, ok bool, err error) {
-	if one.scope != byName {
-		sets, err := s.tipSets(snapshot)
-		if err != nil || sets == nil {
-			return nil, false, err
-		}
-		return sets.sets[one.scope], len(sets.sets[one.scope]) > 0, nil
+		return protocol.SortIDs(ids), len(ids) > 0, err
 	}
-	for _, name := range one.names {
-		ref, ok, err := snapshot.Lookup(name)
-		if err != nil || !ok {
-			return nil, false, err
+	err = snapshot.LookupAll(one.names, func(_ int, ref refs.Ref, exists bool) error {
+		if !exists {
+			return errOther
 		}
 		ids = append(ids, ref.ID)
+		return nil
+	})
+	if err == errOther {
+		return nil, false, nil
 	}
-	return protocol.SortIDs(ids), true, nil
+	return protocol.SortIDs(ids), err == nil, err
 }
 
 // shape returns the shape of a request. It is nil if the request cannot be applied to other tips, or is unlikely to be
-// repeated.
-func (f *fetch) shape(ctx context.Context, spec *packsource.Spec) *shape {
+// repeated. errSearchLater means that it is not known.
+func (f *fetch) shape(ctx context.Context, spec *packsource.Spec) (*shape, error) {
 	req := f.request
 	if req.DeepenRelative || strings.Contains(spec.Filter, "sparse:") || len(spec.Haves) > maxShapeIDs {
-		return nil
-	}
-	sets, err := f.tipSets(f.snapshot)
-	if err != nil || sets == nil {
-		return nil
+		return nil, nil
 	}
 	one := &shape{depth: req.Depth, since: req.DeepenSince, not: slices.Clone(req.DeepenNot), filter: spec.Filter,
-		thin: req.ThinPack, offset: req.OfsDelta, tags: req.IncludeTag, wants: slices.Clone(f.wants)}
+		thin: req.ThinPack, offset: req.OfsDelta, tags: req.IncludeTag, tips: digestOf(f.wants)}
 	one.isReturning = len(spec.Haves)+len(f.clientShallow) > 0
+	var err error
 	if len(f.wants) > 1 && !one.isReturning {
-		for _, scope := range []scope{cloned, branches, all} {
-			if slices.Equal(f.wants, sets.sets[scope]) {
-				one.scope = scope
-				return one
-			}
+		one.scope, err = f.wantedScope(one.tips)
+		if one.scope != byName || err != nil {
+			return one, err
 		}
 	}
 	if len(f.wants) > maxShapeNames {
-		return nil
+		return nil, nil
 	}
-	for _, id := range f.wants {
-		name, ok := sets.names[id]
-		if !ok {
-			return nil
-		}
-		one.names = append(one.names, name)
+	if one.names, err = f.wantedNames(); err != nil || one.names == nil {
+		return nil, err
 	}
 	slices.Sort(one.names)
 	if one.isReturning {
 		one.haves, one.shallow, err = f.nextHaves(ctx, spec)
 		if err != nil || len(one.shallow) > maxShapeIDs || len(one.haves) > maxShapeIDs {
-			return nil
+			return nil, err
 		}
 	}
-	return one
+	return one, nil
+}
+
+// wantedNames returns a ref for each want; nil if one of them is not the tip of a ref. It tries HEAD and the refs of
+// known shapes before it searches all refs.
+func (f *fetch) wantedNames() ([]git.RefName, error) {
+	names := make([]git.RefName, len(f.wants))
+	missing := len(names)
+	found := func(id git.ObjectID, name git.RefName) {
+		if i, ok := slices.BinarySearchFunc(f.wants, id, git.ObjectID.Compare); ok && names[i] == "" && name != "" {
+			names[i] = name
+			missing--
+		}
+	}
+	if head := f.snapshot.Head(); head.Target != "" {
+		found(head.ID, git.RefName(strings.Clone(string(head.Target))))
+	}
+	shapes := f.warmth.shapes
+	if missing > 0 {
+		known := shapes.names(f.repo.Incarnation)
+		err := f.snapshot.LookupAll(known, func(i int, ref refs.Ref, ok bool) error {
+			if ok {
+				found(ref.ID, known[i])
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if missing > 0 {
+		err := shapes.search(f.repo.Incarnation, func() error {
+			others, err := f.snapshot.Names(f.wants)
+			for i, name := range others {
+				found(f.wants[i], name)
+			}
+			return err
+		})
+		if err != nil || missing > 0 {
+			return nil, err
+		}
+	}
+	return names, nil
 }
 
 // nextHaves predicts the haves and the boundary of the client's next request. Clients do not send commits whose

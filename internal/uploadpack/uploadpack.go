@@ -54,7 +54,7 @@ type Server struct {
 	tags    memo[[]packsource.Tag] // annotated tags, sorted by ID
 	tips    memo[[]git.ObjectID]   // objects that visible refs point to, sorted
 	allTips memo[[]git.ObjectID]   // the same with hidden refs
-	sets    memo[*tipSets]
+	scopes  memo[*scopeDigests]
 	answers answerCache
 	warmth  *warmth // nil: none
 

@@ -42,8 +42,10 @@ func (f *fetch) sendNegotiated(ctx context.Context, form packFormat, response no
 		return err
 	}
 	spec.Seal()
-	shape := f.countShape(ctx, spec)
-	f.answers.add(f, spec, form, shape)
+	shape, isFinal := f.countShape(ctx, spec)
+	if isFinal {
+		f.answers.add(f, spec, form, shape)
+	}
 	defer func() { f.recordResult(shape, spec) }()
 	sections := f.lines.Buf
 	if flush != nil {

@@ -93,15 +93,17 @@ func newWarmth(source packsource.Source, o *Warmup) *warmth {
 	return w
 }
 
-// countShape counts the shape of a request, and returns it; nil if it has none.
-func (f *fetch) countShape(ctx context.Context, spec *packsource.Spec) *shape {
+// countShape counts the shape of a request, and returns it; nil if it has none. isFinal is false if an equal request
+// may have a shape later.
+func (f *fetch) countShape(ctx context.Context, spec *packsource.Spec) (counted *shape, isFinal bool) {
 	if f.warmth == nil {
-		return nil
+		return nil, true
 	}
-	if one := f.shape(ctx, spec); one != nil {
-		return f.warmth.shapes.add(f.repo.Incarnation, one)
+	one, err := f.shape(ctx, spec)
+	if err != nil || one == nil {
+		return nil, err == nil
 	}
-	return nil
+	return f.warmth.shapes.add(f.repo.Incarnation, one), true
 }
 
 // recordResult records the outcome of a request for its shape, which may be nil, and for the warm-up metrics.
@@ -171,8 +173,8 @@ func (s *Server) WarmUp(ctx context.Context, r *repo.Repo) {
 	}
 	made := 0
 	for i, one := range copies {
-		tips, ok, err := s.tipsOf(snapshot, &one)
-		if err != nil || !ok || slices.Equal(tips, one.wants) {
+		tips, ok, err := tipsOf(snapshot, &one)
+		if err != nil || !ok || digestOf(tips) == one.tips {
 			continue
 		}
 		if made == w.Packs {
@@ -187,8 +189,8 @@ func (s *Server) WarmUp(ctx context.Context, r *repo.Repo) {
 			w.Metrics.skip("busy")
 			return
 		}
-		one.wants = tips
-		if did, err := s.warm(ctx, r, snapshot, &one); err == nil {
+		one.tips = digestOf(tips)
+		if did, err := s.warm(ctx, r, snapshot, &one, tips); err == nil {
 			w.shapes.advance(r.Incarnation, kept[i], one)
 			if did {
 				made++
@@ -214,8 +216,9 @@ func (w *warmth) wait(ctx context.Context) bool {
 // errCrowded ends the fill of a pack without readers.
 var errCrowded = errors.New("clients wait for a slot")
 
-// warm makes the pack of one shape, and updates the shape.
-func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot, one *shape) (made bool, err error) {
+// warm makes the pack of one shape for its tips, and updates the shape.
+func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot, one *shape, tips []git.ObjectID) (
+	made bool, err error) {
 	w, start := s.warmth, time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -235,7 +238,7 @@ func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot
 			}
 		}
 	}()
-	spec, next, err := s.specOf(ctx, r, snapshot, one)
+	spec, next, err := s.specOf(ctx, r, snapshot, one, tips)
 	if err != nil {
 		w.Metrics.skip(reasonOf(ctx))
 		return false, err
@@ -275,10 +278,10 @@ func reasonOf(ctx context.Context) string {
 }
 
 // specOf negotiates the request of a shape as if a client had sent it. It returns the pack's Spec and the next shape.
-func (s *Server) specOf(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot, one *shape) (*packsource.Spec,
-	shape, error) {
+func (s *Server) specOf(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot, one *shape, tips []git.ObjectID) (
+	*packsource.Spec, shape, error) {
 	req := &protocol.Fetch{
-		Wants: slices.Clone(one.wants), Haves: slices.Clone(one.haves), Shallow: slices.Clone(one.shallow),
+		Wants: tips, Haves: slices.Clone(one.haves), Shallow: slices.Clone(one.shallow),
 		Depth: one.depth, DeepenSince: one.since, DeepenNot: one.not, Done: true, ThinPack: one.thin,
 		OfsDelta: one.offset, IncludeTag: one.tags,
 	}
