@@ -35,13 +35,14 @@ const allowedImports = `
 	git, fault, inflight < resolve;
 	search/query, search/schema, search/ipc < search/worker;
 	git, search/query, search/schema, search/ipc < search;
-	git, git/mmap < git/pack, git/refs;
+	git, git/mmap < git/pack, git/refs, git/bitmap;
 	git/pack < git/graph;
 	git, balance, inflight, git/reaper, git/cgroup < git/process;
 	git, balance, inflight < admit;
 	git/refs, git/graph, git/process, git/pktline < repo;
 	git, git/graph, git/process, git/pktline, bulk < packsource;
-	packsource < packcache, packsource/native;
+	packsource < packcache;
+	packsource, git/bitmap < packsource/native;
 	node, repo, packsource < uploadpack;
 	repo, admit < lookup;
 	repo < doctor;
