@@ -53,23 +53,37 @@ func (r *Repo) GitIn(stdin string, args ...string) string {
 // Try runs git in the repository; the error holds what git printed.
 func (r *Repo) Try(args ...string) (string, error) { return run(r.Dir, "", args...) }
 
+// TryIn is Try with text on standard input.
+func (r *Repo) TryIn(stdin string, args ...string) (string, error) { return run(r.Dir, stdin, args...) }
+
 // ID resolves a revision.
 func (r *Repo) ID(rev string) git.ObjectID {
 	r.t.Helper()
 	return git.MustParseObjectID(r.Git("rev-parse", "--verify", "--end-of-options", rev))
 }
 
+// Blob stores a blob and returns its ID.
+func (r *Repo) Blob(content string) git.ObjectID {
+	r.t.Helper()
+	return git.MustParseObjectID(r.GitIn(content, "hash-object", "-w", "--stdin"))
+}
+
 // Commit makes a commit with one file on the given parents and returns its ID; it moves no ref. The text is its message
 // and the file's content.
 func (r *Repo) Commit(text string, parents ...git.ObjectID) git.ObjectID {
 	r.t.Helper()
-	blob := r.GitIn(text, "hash-object", "-w", "--stdin")
-	tree := r.GitIn(fmt.Sprintf("100644 blob %s\tfile\n", blob), "mktree")
-	args := []string{"commit-tree", tree}
+	return r.CommitTree(text, fmt.Sprintf("100644 blob %v\tfile\n", r.Blob(text)), parents...)
+}
+
+// CommitTree makes a commit with the given entries of git mktree on the given parents and returns its ID; it moves no
+// ref.
+func (r *Repo) CommitTree(message, entries string, parents ...git.ObjectID) git.ObjectID {
+	r.t.Helper()
+	args := []string{"commit-tree", r.GitIn(entries, "mktree", "--missing")}
 	for _, p := range parents {
 		args = append(args, "-p", p.String())
 	}
-	return git.MustParseObjectID(r.GitIn(text, args...))
+	return git.MustParseObjectID(r.GitIn(message, args...))
 }
 
 // Objects lists every object reachable from all refs, sorted.

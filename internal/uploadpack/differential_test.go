@@ -174,25 +174,25 @@ func (s *testServer) compareFetch(t *testing.T, q *testRequest, ours, theirs *an
 }
 
 func (s *testServer) comparePacks(t *testing.T, q *testRequest, ours, theirs *answer, thorough bool) error {
-	their, err := readPack(theirs.pack, s.format, s.readObject)
+	their, err := gittest.ReadPack(theirs.pack, s.format, s.readObject)
 	if err != nil {
 		return fmt.Errorf("git's pack: %w", err)
 	}
-	our, err := readPack(ours.pack, s.format, s.readObject)
+	our, err := gittest.ReadPack(ours.pack, s.format, s.readObject)
 	if err != nil {
 		return fmt.Errorf("our pack: %w", err)
 	}
-	if our.ofs && !q.has("ofs-delta") {
+	if our.HasOffsets && !q.has("ofs-delta") {
 		return fmt.Errorf("our pack has deltas with an offset")
 	}
-	for base := range our.bases {
+	for base := range our.Bases {
 		if !q.has("thin-pack") || !q.client.objects[base.String()] {
 			return fmt.Errorf("our pack has a delta against %s, which the client does not have", base)
 		}
 	}
 	equal := true
-	for _, id := range our.sorted() {
-		if _, both := their.ids[git.MustParseObjectID(id)]; both {
+	for _, id := range our.IDs() {
+		if _, both := their.Objects[git.MustParseObjectID(id)]; both {
 			continue
 		}
 		equal = false
@@ -201,11 +201,11 @@ func (s *testServer) comparePacks(t *testing.T, q *testRequest, ours, theirs *an
 		// that the client already has.
 		if !q.haves || !q.client.objects[id] {
 			return fmt.Errorf("our pack has %s (%v) and git's has not\nwe  %d objects\ngit %d objects", id,
-				our.ids[git.MustParseObjectID(id)], len(our.ids), len(their.ids))
+				our.Objects[git.MustParseObjectID(id)], len(our.Objects), len(their.Objects))
 		}
 	}
-	for _, id := range their.sorted() {
-		if _, both := our.ids[git.MustParseObjectID(id)]; both {
+	for _, id := range their.IDs() {
+		if _, both := our.Objects[git.MustParseObjectID(id)]; both {
 			continue
 		}
 		equal = false
@@ -217,7 +217,7 @@ func (s *testServer) comparePacks(t *testing.T, q *testRequest, ours, theirs *an
 			q.client.objects[peeled] {
 			continue
 		}
-		return fmt.Errorf("git's pack has %s (%v) and ours has not", id, their.ids[git.MustParseObjectID(id)])
+		return fmt.Errorf("git's pack has %s (%v) and ours has not", id, their.Objects[git.MustParseObjectID(id)])
 	}
 	if equal && !thorough {
 		return nil

@@ -59,13 +59,13 @@ func TestWantedObjectsPassFilters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := readPack(got.pack, s.format, s.readObject)
+			p, err := gittest.ReadPack(got.pack, s.format, s.readObject)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, id := range wants {
 				for _, id := range []git.ObjectID{id, g.ID(id.String() + "^{}")} {
-					if _, in := p.ids[id]; !in {
+					if _, in := p.Objects[id]; !in {
 						t.Errorf("filter %s, wants %v: %s is not in the pack", filter, wants, id)
 					}
 				}
