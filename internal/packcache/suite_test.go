@@ -45,12 +45,14 @@ func TestSuiteWarm(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short")
 	}
-	sourcetest.Run(t, func(t testing.TB, program string) packsource.Source {
+	newSource := func(t testing.TB, program string) packsource.Source {
 		if program != "" {
 			return overGit(t, program, 1<<30)
 		}
 		return warm{overGit(t, program, 1<<30)}
-	})
+	}
+	sourcetest.Run(t, newSource)
+	sourcetest.RunPacks(t, newSource)
 }
 
 // warm answers from entries only: it has every pack made before it is asked for.

@@ -8,8 +8,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource/sourcetest"
 )
 
-func TestGit(t *testing.T) {
-	sourcetest.Run(t, func(t testing.TB, program string) packsource.Source {
-		return sourcetest.FromGit(t, program, process.Limits{Slots: 2, Queue: 100})
-	})
+func fromGit(t testing.TB, program string) packsource.Source {
+	return sourcetest.FromGit(t, program, process.Limits{Slots: 2, Queue: 100})
 }
+
+func TestGit(t *testing.T) { sourcetest.Run(t, fromGit) }
+
+func TestGitPacks(t *testing.T) { sourcetest.RunPacks(t, fromGit) }
