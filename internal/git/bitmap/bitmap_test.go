@@ -13,7 +13,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -319,4 +321,73 @@ func TestNoBitmap(t *testing.T) {
 		t.Errorf("one commit: %d objects, %d commits, Has(HEAD) = %t, want 3, 1, true", b.Len(), b.Commits(),
 			b.Has(r.ID("HEAD")))
 	}
+}
+
+// Of several packs with a bitmap the newest is used. A bitmap has to belong to its pack.
+func TestSeveralBitmaps(t *testing.T) {
+	r := gittest.Random(t, 1, gittest.Shape{Commits: 10})
+	r.Git("repack", "-adb")
+	used := func() string {
+		t.Helper()
+		b, err := Open(t.Context(), packDir(r), git.SHA1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(packDir(r), b.Packs()[0])
+	}
+	first := used()
+	write(t, first+".keep", nil)
+	r.Git("update-ref", "refs/heads/new", r.Commit("new", r.ID("HEAD")).String())
+	r.Git("repack", "-adb", "--pack-kept-objects")
+	for _, age := range []time.Duration{time.Hour, -time.Hour} {
+		at := time.Now().Add(-age)
+		if err := os.Chtimes(first+".pack", at, at); err != nil {
+			t.Fatal(err)
+		}
+		if got := used(); (got == first) != (age < 0) {
+			t.Errorf("Open with the first pack %v old uses %s, want the newest pack", age, got)
+		}
+	}
+	bits, err := os.ReadFile(first + ".bitmap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(first + ".pack")
+	second := used()
+	if second == first {
+		t.Errorf("Open uses %s, which has no pack", first)
+	}
+	write(t, second+".bitmap", bits)
+	if _, err := OpenPack(t.Context(), second, git.SHA1); !fault.Is(err, fault.Corrupt) ||
+		!strings.Contains(err.Error(), second) || strings.Contains(fault.Message(err), second) {
+		t.Errorf("OpenPack with the bitmap of another pack: %v, want Corrupt with the path in the cause", err)
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	r := gittest.Random(t, 2, gittest.Shape{})
+	r.Git("repack", "-adb")
+	b, err := Open(t.Context(), packDir(r), git.SHA1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := make(map[git.ObjectID][]uint64)
+	for commit := range b.commits {
+		want[commit] = make([]uint64, b.Words())
+		if _, err := b.Or(commit, want[commit]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for commit, bits := range want {
+				set := make([]uint64, b.Words())
+				if _, err := b.Or(commit, set); err != nil || !slices.Equal(set, bits) {
+					t.Errorf("Or(%s) while others read = %x, %v, want %x", commit, set, err, bits)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
