@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"bytes"
 	"encoding/binary"
 	"os"
 	"path/filepath"
@@ -89,6 +90,13 @@ func Benchmark(b *testing.B) {
 				{"Since/not-500", func() error { _, err := g.Since(ctx, one(h.head), 0, one(h.old), nil, nil); return err }},
 				{"Missing/500", func() error { _, _, err := g.Missing(ctx, one(h.head), one(h.old), nil, 0); return err }},
 				{"Missing/all", func() error { _, _, err := g.Missing(ctx, one(h.head), nil, nil, 0); return err }},
+				{"Between/all", func() error { _, err := g.Between(ctx, h.tips, nil, RangeOptions{}); return err }},
+				{"Between/500", func() error { _, err := g.Between(ctx, h.tips, one(h.old), RangeOptions{}); return err }},
+				{"Between/stop", func() error {
+					_, err := g.Between(ctx, h.tips, nil,
+						RangeOptions{Stop: func(id []byte) bool { return bytes.Equal(id, h.old.Raw()) }})
+					return err
+				}},
 				{"Refresh", g.Refresh},
 			} {
 				b.Run(q.name, func(b *testing.B) {
@@ -141,7 +149,7 @@ func BenchmarkTable(b *testing.B) {
 		for i := range uint32(commits) {
 			binary.BigEndian.PutUint32(raw, i*2654435761)
 			n := t.intern(raw)
-			t.set(n, int64(i), []uint32{max(n, 1) - 1})
+			t.set(n, int64(i), raw, []uint32{max(n, 1) - 1})
 		}
 	}
 	runtime.GC()

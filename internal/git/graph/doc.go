@@ -19,7 +19,7 @@
 //	BASE    checksums of the layers below, bottom first
 //	end     checksum of all before, which names the file in a chain
 //
-// Other commits are parsed once and kept in a bounded table, about 45 bytes each. A damaged commit-graph is ignored and
+// Other commits are parsed once and kept in a bounded table, about 65 bytes each. A damaged commit-graph is ignored and
 // counted, and the walk is repeated from the objects.
 //
 // # Nodes

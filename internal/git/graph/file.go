@@ -191,12 +191,10 @@ func (l *layerBytes) find(raw []byte) (pos uint32, ok bool) {
 	return 0, false
 }
 
-func (l *layerBytes) id(pos uint32) git.ObjectID {
-	return git.RawObjectID(l.ids[int(pos-l.base)*l.size:][:l.size])
-}
+func (l *layerBytes) rawID(pos uint32) []byte { return l.ids[int(pos-l.base)*l.size:][:l.size:l.size] }
 
-func (l *layerBytes) tree(pos uint32) git.ObjectID {
-	return git.RawObjectID(l.data[int(pos-l.base)*(l.size+recordExtra):][:l.size])
+func (l *layerBytes) rawTree(pos uint32) []byte {
+	return l.data[int(pos-l.base)*(l.size+recordExtra):][:l.size:l.size]
 }
 
 // record returns a commit's row in CDAT, without the tree.

@@ -35,7 +35,7 @@ type Objects interface {
 type Options struct {
 	Format git.ObjectFormat // the zero value is SHA-1
 
-	// MaxCommits is the maximum number of parsed commits that are kept for later walks, about 45 bytes each. Commits in a
+	// MaxCommits is the maximum number of parsed commits that are kept for later walks, about 65 bytes each. Commits in a
 	// commit-graph do not count. Zero means 1,048,576. A walk may exceed it; the table is then emptied before the next
 	// one.
 	MaxCommits int

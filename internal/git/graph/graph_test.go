@@ -185,7 +185,8 @@ var checks = []struct {
 }{
 	{"Commit", checkCommit}, {"Unreachable", checkUnreachable}, {"AllReach", checkAllReach}, {"Maximal", checkMaximal},
 	{"Missing", checkMissing}, {"Met", checkMet}, {"Ready", checkReady}, {"Depth", checkDepth},
-	{"DepthRelative", checkDepthRelative}, {"Since", checkSince},
+	{"DepthRelative", checkDepthRelative}, {"Since", checkSince}, {"Between", checkBetween},
+	{"BetweenStop", checkBetweenStop}, {"BetweenGit", checkBetweenGit},
 }
 
 func TestRandomRepositories(t *testing.T) {
@@ -490,6 +491,7 @@ func TestLyingClocks(t *testing.T) {
 					t.Fatalf("%s: %s is not named as missing", variant, id)
 				}
 			}
+			checkBetweenIsSafe(t, g, m, a, b, shallow)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
 // logBottom marks the commits that a Log excludes by name. The bit is depthEnd's.
@@ -88,10 +87,7 @@ func (s *selection) followed(n uint32, parents []uint32) (follow []uint32, same 
 		return parents, false, nil
 	}
 	w := s.w
-	tree, err := w.tree(n)
-	if err != nil {
-		return nil, false, err
-	}
+	tree := git.RawObjectID(w.rawTree(n))
 	if len(parents) == 0 {
 		same, err = o.Same(git.ObjectID{}, tree)
 		return parents, same, err
@@ -101,11 +97,7 @@ func (s *selection) followed(n uint32, parents []uint32) (follow []uint32, same 
 		if err := w.load(p); err != nil {
 			return nil, false, err
 		}
-		before, err := w.tree(p)
-		if err != nil {
-			return nil, false, err
-		}
-		same, err := o.Same(before, tree)
+		same, err := o.Same(git.RawObjectID(w.rawTree(p)), tree)
 		if err != nil {
 			return nil, false, err
 		}
@@ -130,20 +122,3 @@ func (s *selection) followed(n uint32, parents []uint32) (follow []uint32, same 
 
 // relevant is git's relevant_commit: listed commits, and those excluded by name.
 func (s *selection) relevant(n uint32) bool { return !s.w.has(n, sinceOut) || s.w.has(n, logBottom) }
-
-// tree returns the tree of a node that is in the graph or loaded. Outside of the commit-graph the commit is read again.
-func (w *walk) tree(n uint32) (git.ObjectID, error) {
-	if w.inGraph(n) {
-		return w.layer(n).tree(n), nil
-	}
-	id := w.v.table.id(n)
-	_, data, err := w.read(id)
-	if err != nil {
-		return git.ObjectID{}, err
-	}
-	c, err := pack.ParseCommit(data, w.g.format)
-	if err != nil {
-		return git.ObjectID{}, fault.Wrap(fault.Corrupt, "commit "+id.String()+" is damaged", err)
-	}
-	return c.Tree, nil
-}

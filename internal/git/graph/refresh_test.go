@@ -488,15 +488,16 @@ func FuzzLayer(f *testing.F) {
 		d := l.bytesOf(b)
 		var parents []uint32
 		for pos := range l.n {
-			id := d.id(pos)
-			if at, ok := d.find(id.Raw()); ok && d.id(at) != id {
-				t.Errorf("found %s at the place of %s", id, d.id(at))
+			id := d.rawID(pos)
+			if at, ok := d.find(id); ok && !bytes.Equal(d.rawID(at), id) {
+				t.Errorf("found %x at the place of %x", id, d.rawID(at))
 			}
 			if parents, err = d.parents(pos, parents[:0]); err == nil {
 				for _, p := range parents {
 					d.date(p) // every parent has to be a place in the file
 				}
 			}
+			d.rawTree(pos)
 			d.level(pos)
 			if l.dates.len > 0 {
 				_, _ = d.corrected(pos)

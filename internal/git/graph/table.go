@@ -10,9 +10,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// commitTable keeps the commits that are not in a commit-graph. With SHA-1 each takes about 45 bytes: 16 for dates and
-// parents, 20 for the ID, 5 to 11 for the index. Entries have consecutive numbers from 0 and are never removed. A table
-// that has grown too large is replaced. Parsed entries are read without a lock.
+// commitTable keeps the commits that are not in a commit-graph. With SHA-1 each takes about 65 bytes: 16 for dates and
+// parents, 20 for the ID, 20 for the tree, 5 to 11 for the index. Entries have consecutive numbers from 0 and are never
+// removed. A table that has grown too large is replaced. Parsed entries are read without a lock.
 type commitTable struct {
 	base uint32 // added to an entry's number to make it a node
 	size int    // bytes of a raw object ID
@@ -50,8 +50,8 @@ func place(i uint32) (chunk, at int) {
 func chunkSize(k int) int { return 1 << min(firstBits+max(k-1, 0), chunkBits) }
 
 type chunk struct {
-	entries []commitEntry
-	ids     []byte
+	entries    []commitEntry
+	ids, trees []byte
 }
 
 // commitEntry is one commit. first is written last: a reader that finds it set may read the other fields.
@@ -84,10 +84,18 @@ func (t *commitTable) entry(i uint32) *commitEntry {
 
 func (t *commitTable) raw(i uint32) []byte {
 	k, at := place(i)
-	return (*t.chunks.Load())[k].ids[at*t.size:][:t.size]
+	return (*t.chunks.Load())[k].ids[at*t.size:][:t.size:t.size]
 }
 
-func (t *commitTable) id(node uint32) git.ObjectID { return git.RawObjectID(t.raw(node - t.base)) }
+func (t *commitTable) id(node uint32) git.ObjectID { return git.RawObjectID(t.rawID(node)) }
+
+func (t *commitTable) rawID(node uint32) []byte { return t.raw(node - t.base) }
+
+// rawTree returns the tree of a parsed node.
+func (t *commitTable) rawTree(node uint32) []byte {
+	k, at := place(node - t.base)
+	return (*t.chunks.Load())[k].trees[at*t.size:][:t.size:t.size]
+}
 
 // find returns the node of a raw object ID, parsed or not.
 func (t *commitTable) find(raw []byte) (node uint32, ok bool) {
@@ -122,7 +130,7 @@ func (t *commitTable) intern(raw []byte) uint32 {
 	t.n++
 	if k, at := place(i); at == 0 {
 		n := chunkSize(k)
-		chunks := append(*t.chunks.Load(), &chunk{entries: make([]commitEntry, n), ids: make([]byte, n*t.size)})
+		chunks := append(*t.chunks.Load(), &chunk{make([]commitEntry, n), make([]byte, n*t.size), make([]byte, n*t.size)})
 		t.chunks.Store(&chunks)
 	}
 	copy(t.raw(i), raw)
@@ -144,7 +152,7 @@ func (t *commitTable) grow() {
 func (t *commitTable) parsed(node uint32) bool { return t.entry(node-t.base).first.Load() != 0 }
 
 // set stores a parsed commit; parents are nodes. A second call for the same node changes nothing.
-func (t *commitTable) set(node uint32, date int64, parents []uint32) {
+func (t *commitTable) set(node uint32, date int64, tree []byte, parents []uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entry(node - t.base)
@@ -152,6 +160,7 @@ func (t *commitTable) set(node uint32, date int64, parents []uint32) {
 		return
 	}
 	e.date = date
+	copy(t.rawTree(node), tree)
 	switch len(parents) {
 	case 0:
 		e.first.Store(1)

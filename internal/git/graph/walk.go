@@ -153,11 +153,23 @@ func (w *walk) layer(n uint32) *layerBytes {
 	return &w.layers[i]
 }
 
-func (w *walk) id(n uint32) git.ObjectID {
+func (w *walk) id(n uint32) git.ObjectID { return git.RawObjectID(w.rawID(n)) }
+
+// rawID returns a commit's raw ID, in place. It is valid until the walk ends.
+func (w *walk) rawID(n uint32) []byte {
 	if w.inGraph(n) {
-		return w.layer(n).id(n)
+		return w.layer(n).rawID(n)
 	}
-	return w.v.table.id(n)
+	return w.v.table.rawID(n)
+}
+
+// rawTree returns the raw ID of the tree of a node that is in the graph or loaded, in place. It is valid until the walk
+// ends.
+func (w *walk) rawTree(n uint32) []byte {
+	if w.inGraph(n) {
+		return w.layer(n).rawTree(n)
+	}
+	return w.v.table.rawTree(n)
 }
 
 // date returns the commit date of a node that is in the graph or loaded.
@@ -207,22 +219,27 @@ func (w *walk) parents(n uint32) ([]uint32, error) {
 
 // load parses a node's commit unless its date and parents are known.
 func (w *walk) load(n uint32) error {
+	missing, err := w.tryLoad(n)
+	if missing {
+		return fault.Wrap(fault.Corrupt, "the repository's history is broken: commit "+w.id(n).String()+" is missing", err)
+	}
+	return err
+}
+
+// tryLoad is load with an error of kind NotFound, and missing set, if the repository does not have the commit.
+func (w *walk) tryLoad(n uint32) (missing bool, err error) {
 	if w.inGraph(n) || w.v.table.parsed(n) {
-		return nil
+		return false, nil
 	}
 	id := w.v.table.id(n)
 	typ, data, err := w.read(id)
 	if err != nil {
-		if fault.Is(err, fault.NotFound) {
-			return fault.Wrap(fault.Corrupt, "the repository's history is broken: commit "+id.String()+" is missing",
-				err)
-		}
-		return err
+		return fault.Is(err, fault.NotFound), err
 	}
 	if typ != git.Commit {
-		return fault.New(fault.Corrupt, "the repository's history is broken: %s is a %s, not a commit", id, typ)
+		return false, fault.New(fault.Corrupt, "the repository's history is broken: %s is a %s, not a commit", id, typ)
 	}
-	return w.remember(n, id, data)
+	return false, w.remember(n, id, data)
 }
 
 // read reads a commit or a tag. For other objects, which may be large, it may return only the type.
@@ -255,7 +272,7 @@ func (w *walk) remember(n uint32, id git.ObjectID, data []byte) error {
 		}
 		parents = append(parents, node)
 	}
-	w.v.table.set(n, min(max(c.Date, 0), math.MaxInt64/4), parents)
+	w.v.table.set(n, min(max(c.Date, 0), math.MaxInt64/4), c.Tree.Raw(), parents)
 	return nil
 }
 
