@@ -42,7 +42,7 @@ const allowedImports = `
 	git/refs, git/graph, git/process, git/pktline < repo;
 	git, git/graph, git/process, git/pktline, bulk < packsource;
 	packsource < packcache;
-	packsource, git/bitmap < packsource/native;
+	git/protocol, git/bitmap, packsource < packsource/native;
 	node, repo, packsource < uploadpack;
 	repo, admit < lookup;
 	repo < doctor;

@@ -148,7 +148,7 @@ func Entries(data []byte, format git.ObjectFormat, fn func(mode uint32, name []b
 // CutEntry reads the first entry of a tree that is not empty, like Entries, and returns the rest of the tree.
 func CutEntry(data []byte, format git.ObjectFormat) (mode uint32, name []byte, id git.ObjectID, rest []byte,
 	err error) {
-	mode, rest, err = entryMode(data)
+	mode, rest, err = EntryMode(data)
 	if err != nil {
 		return 0, nil, id, nil, err
 	}
@@ -159,8 +159,8 @@ func CutEntry(data []byte, format git.ObjectFormat) (mode uint32, name []byte, i
 	return mode, rest[:end], git.RawObjectID(rest[end+1 : end+1+size]), rest[end+1+size:], nil
 }
 
-// entryMode reads the octal mode before an entry's name.
-func entryMode(data []byte) (mode uint32, rest []byte, err error) {
+// EntryMode reads the octal mode before the name of a tree entry, and makes it canonical. It returns the rest.
+func EntryMode(data []byte) (mode uint32, rest []byte, err error) {
 	for i, c := range data {
 		if c == ' ' && i > 0 {
 			return canonicalMode(mode), data[i+1:], nil

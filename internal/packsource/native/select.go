@@ -2,7 +2,11 @@ package native
 
 import (
 	"context"
+	"maps"
+	"slices"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/packsource"
@@ -17,10 +21,219 @@ type selection struct {
 	view   *view
 	tick   func(steps int) error // called about every 1,000 steps; its error ends the selection
 	budget int64                 // maximum memory in bytes; 0: no limit
+
+	chosen  *objectSet
+	known   *objectSet // objects that haves reach; nil: no haves
+	walked  *objectSet // trees that are not to be walked any more: all that they reach is chosen, known or omitted
+	commits *objectSet // commits that haves do not reach; nil: the same as chosen, because they pass the filter
+	omitted *objectSet // blobs that the filter omits because of their size; nil: none yet
+	filter  filter
+	trees   treeWalk
+	steps   int // since the last tick
 }
+
+// maxNestedTags is the maximum length of a chain of tags, as for a walk of history.
+const maxNestedTags = 1000
 
 // run returns the objects of the pack, and objects that the client surely has. Deltas of a thin pack may refer to them.
 // known is nil unless the Spec is thin. The error is a *fallback if git is to make the pack.
 func (s *selection) run() (chosen, known *objectSet, err error) {
-	return nil, nil, &fallback{reason: "unsupported"}
+	s.chosen, s.walked = s.view.newSet(), s.view.newSet()
+	s.trees.open(s)
+	if err := s.choose(); err != nil {
+		return nil, nil, selectionError(err)
+	}
+	if s.spec.Thin {
+		known = s.known
+	}
+	return s.chosen, known, nil
+}
+
+// selectionError turns errors of the repository into fallbacks, so that git reports them as always.
+func selectionError(err error) error {
+	switch fault.KindOf(err) {
+	case fault.NotFound:
+		return &fallback{reasonMissing, err}
+	case fault.Corrupt, fault.Invalid:
+		return &fallback{reasonDamaged, err}
+	}
+	return err
+}
+
+func (s *selection) choose() error {
+	if err := s.filter.parse(s.spec.Filter); err != nil {
+		return err
+	}
+	commits, err := s.history()
+	if err != nil {
+		return err
+	}
+	for _, id := range s.spec.First {
+		if err := s.want(id); err != nil {
+			return err
+		}
+	}
+	if err := s.addCommits(commits); err != nil {
+		return err
+	}
+	for _, id := range s.spec.Wants {
+		if err := s.want(id); err != nil {
+			return err
+		}
+	}
+	if err := s.trees.walk(); err != nil {
+		return err
+	}
+	return s.includeTags()
+}
+
+// history finds the commits of the pack.
+func (s *selection) history() ([]git.ObjectID, error) {
+	shallow := make(graph.Commits, len(s.spec.Shallow))
+	for _, id := range s.spec.Shallow {
+		shallow[id] = struct{}{}
+	}
+	commits, _, err := s.graph.Missing(s.ctx, s.spec.Wants, s.spec.Haves, shallow, 0)
+	return slices.Collect(maps.Keys(commits)), err
+}
+
+// addCommits chooses commits that pass the filter, and the root trees to be walked.
+func (s *selection) addCommits(commits []git.ObjectID) error {
+	if !s.filter.commits {
+		s.commits = s.view.newSet()
+	}
+	for _, id := range commits {
+		if err := s.step(); err != nil {
+			return err
+		}
+		if s.filter.commits {
+			s.addTo(s.chosen, id.Raw())
+		} else {
+			s.addTo(s.commits, id.Raw())
+		}
+		if !s.filter.passesAt(0) {
+			continue
+		}
+		_, data, err := s.store.Read(id, 0)
+		if err != nil {
+			return err
+		}
+		c, err := pack.ParseCommit(data, s.view.format)
+		if err != nil {
+			return err
+		}
+		if err := s.trees.add(c.Tree.Raw()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addTo adds an object to a set.
+func (s *selection) addTo(set *objectSet, raw []byte) {
+	if at, ok := s.view.find(raw); ok {
+		set.add(at)
+		return
+	}
+	set.addLoose(git.RawObjectID(raw))
+}
+
+// want chooses a wanted object, and for a tag the objects that it leads to, regardless of the filter.
+func (s *selection) want(id git.ObjectID) error {
+	for range maxNestedTags {
+		if s.contains(s.chosen, id.Raw()) || s.contains(s.known, id.Raw()) {
+			return nil
+		}
+		typ, data, err := s.read(id, git.Tag)
+		if err != nil {
+			return err
+		}
+		switch typ {
+		case git.Tree:
+			return s.trees.addWanted(id.Raw())
+		case git.Commit:
+			if s.contains(s.commits, id.Raw()) { // otherwise haves reach it
+				s.addTo(s.chosen, id.Raw())
+			}
+			return nil
+		}
+		s.addTo(s.chosen, id.Raw())
+		if typ == git.Blob {
+			return nil
+		}
+		if id, _, err = pack.ParseTag(data, s.view.format); err != nil {
+			return err
+		}
+	}
+	return fault.New(fault.Corrupt, "tag %s: more than %d nested tags", id, maxNestedTags)
+}
+
+// includeTags chooses the tags of the Spec whose targets are chosen, with all tags between them.
+func (s *selection) includeTags() error {
+	for _, t := range s.spec.Tags {
+		if err := s.step(); err != nil {
+			return err
+		}
+		if !s.contains(s.chosen, t.Peeled.Raw()) {
+			continue
+		}
+		if err := s.want(t.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// contains reports whether a set, which may be nil, has an object.
+func (s *selection) contains(set *objectSet, raw []byte) bool {
+	if set == nil {
+		return false
+	}
+	if at, ok := s.view.find(raw); ok {
+		return set.has(at)
+	}
+	return len(set.loose) > 0 && set.hasLoose(git.RawObjectID(raw))
+}
+
+// read returns the type of an object, and its content if it has a certain type.
+func (s *selection) read(id git.ObjectID, content git.ObjectType) (git.ObjectType, []byte, error) {
+	typ, _, err := s.store.Header(id)
+	if err != nil || typ != content {
+		return typ, nil, err
+	}
+	return s.store.Read(id, 0)
+}
+
+// step counts a step of work, and calls tick from time to time.
+func (s *selection) step() error {
+	if s.steps++; s.steps < stepsPerTick {
+		return nil
+	}
+	return s.report()
+}
+
+const stepsPerTick = 1024
+
+func (s *selection) report() error {
+	n := s.steps
+	s.steps = 0
+	if s.budget > 0 && s.memory() > s.budget {
+		return &fallback{reason: reasonMemory}
+	}
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	if s.tick == nil {
+		return nil
+	}
+	return s.tick(n)
+}
+
+// memory estimates the memory of the selection in bytes.
+func (s *selection) memory() int64 {
+	n := s.trees.memory()
+	for _, set := range []*objectSet{s.chosen, s.known, s.walked, s.commits, s.omitted} {
+		n += set.memory()
+	}
+	return n
 }

@@ -147,3 +147,14 @@ func (s *objectSet) byOffset(source int) ([]uint32, error) {
 func (s *objectSet) looseIDs() []git.ObjectID {
 	return slices.SortedFunc(maps.Keys(s.loose), git.ObjectID.Compare)
 }
+
+// memory estimates the memory of a set, which may be nil, in bytes.
+func (s *objectSet) memory() (n int64) {
+	if s == nil {
+		return 0
+	}
+	for _, b := range s.bits {
+		n += 8 * int64(len(b))
+	}
+	return n + 64*int64(len(s.loose))
+}
