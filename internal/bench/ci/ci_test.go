@@ -24,7 +24,7 @@ import (
 
 const ciKeys = "profile runners elapsed_s pipelines jobs jobs_waiting errors jobs_per_s job_ms " +
 	"first_job_first_byte_ms mb mb_per_s ls_refs_ms cpu_s_per_job " +
-	"cpu_s_per_gb anon_rss_mb client_cpu_s_per_job cache cache_after_first_pipeline pack_objects_runs " +
+	"cpu_s_per_gb anon_rss_mb client_cpu_s_per_job cache cache_after_first_pipeline cold_packs pack_objects_runs " +
 	"pack_objects_runs_per_distinct_request disk_write_per_byte packs distinct_canonical distinct_raw kinds"
 
 // peer runs `packhorse-bench backend` until the test ends and returns its URL.
@@ -336,5 +336,21 @@ func TestNiceStep(t *testing.T) {
 		chart.ScaleLabel(1500, 500)}
 	if !slices.Equal(labels, []string{"0.5", "2", "0.02", "1500"}) {
 		t.Errorf("labels %q", labels)
+	}
+}
+
+func TestColdShare(t *testing.T) {
+	t.Parallel()
+	c := &ciResult{jobs: make([]doneJob, 10), keys: fleet.NewKeys(), usage: &loadgen.TreeUsage{Cpu: 4 * time.Second},
+		before: &loadgen.ServerCounters{PackRuns: 1, PackCPU: 1}, after: &loadgen.ServerCounters{PackRuns: 4, NativePacks: 2,
+			PackCPU: 2}}
+	c.keys.Packs = 20
+	got := cold(c)
+	if got.Packs != 5 || got.Share != 0.25 || got.CPUPerJob != 0.1 || *got.OfCPU != 0.25 {
+		t.Errorf("got %+v, want 5 packs, a quarter of all, and 0.1 s for each job, a quarter of all", got)
+	}
+	c.jobs = nil
+	if got := cold(c); got != nil {
+		t.Errorf("without jobs: got %+v, want nil", got)
 	}
 }

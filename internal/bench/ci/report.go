@@ -36,6 +36,7 @@ type ciReport struct {
 	Cache *cacheShares `json:"cache"`
 	// in the first pipeline machines are up to 50 commits behind
 	Settled          *cacheShares `json:"cache_after_first_pipeline"`
+	Cold             *coldShare   `json:"cold_packs"`
 	PackRuns         *int         `json:"pack_objects_runs"`
 	RunsPerDistinct  *float64     `json:"pack_objects_runs_per_distinct_request"`
 	DiskWritePerByte *float64     `json:"disk_write_per_byte"`
@@ -53,6 +54,14 @@ type cacheShares struct {
 	Follow float64 `json:"follow"`
 	Miss   float64 `json:"miss"`
 	Saved  float64 `json:"hit_and_follow"`
+}
+
+// coldShare is the work for packs that were not in the cache, those of the warm-up included.
+type coldShare struct {
+	Packs     int      `json:"packs"`
+	Share     float64  `json:"share"`         // of the packs that clients received
+	CPUPerJob float64  `json:"cpu_s_per_job"` // of git pack-objects
+	OfCPU     *float64 `json:"share_of_cpu"`  // part of the server's CPU time
 }
 
 // keyShare is the result of an unlimited cache with some key.
@@ -122,6 +131,7 @@ func (r *ciReport) metrics(c *ciResult, bytes float64) {
 	if c.settled != nil {
 		r.Settled = shares(c.settled, after)
 	}
+	r.Cold = cold(c)
 	runs := int(after.PackRuns - before.PackRuns)
 	r.PackRuns = &runs
 	if r.Canonical.Requests > 0 {
@@ -130,6 +140,21 @@ func (r *ciReport) metrics(c *ciResult, bytes float64) {
 	if served := after.Served - before.Served; served > 0 {
 		r.DiskWritePerByte = new(loadgen.Round((after.Written-before.Written)/served, 5))
 	}
+}
+
+// cold adds up the work for packs that were not in the cache. It returns nil without jobs.
+func cold(c *ciResult) *coldShare {
+	if len(c.jobs) == 0 {
+		return nil
+	}
+	cpu := c.after.PackCPU - c.before.PackCPU
+	s := &coldShare{Packs: int(c.after.PackRuns + c.after.NativePacks - c.before.PackRuns - c.before.NativePacks),
+		CPUPerJob: loadgen.Round(cpu/float64(len(c.jobs)), 5)}
+	s.Share = loadgen.Round(float64(s.Packs)/float64(max(c.keys.Packs, 1)), 4)
+	if c.usage != nil && c.usage.Cpu > 0 {
+		s.OfCPU = new(loadgen.Round(cpu/c.usage.Cpu.Seconds(), 4))
+	}
+	return s
 }
 
 // shares are those of the packs between two samples, or nil without packs.
@@ -199,6 +224,12 @@ func (r *ciReport) rows() []chart.Row {
 	if c := r.Settled; c != nil {
 		add("  later", "%.1f %% hit, %.1f %% follow, %.1f %% miss (without the first pipeline)", c.Hit*100, c.Follow*100,
 			c.Miss*100)
+	}
+	if c := r.Cold; c != nil {
+		add("cold packs", "%d (%.1f %% of the packs), %.2f ms of CPU for each job", c.Packs, c.Share*100, c.CPUPerJob*1e3)
+		if c.OfCPU != nil {
+			rows[len(rows)-1].Value += fmt.Sprintf(", %.0f %% of the server's", *c.OfCPU*100)
+		}
 	}
 	add("packs", "%d for requests of %d distinct meanings (a cache could save %.1f %%)", r.Packs, r.Canonical.Requests,
 		r.Canonical.HitShare*100)

@@ -22,6 +22,12 @@ type ServerCounters struct {
 
 	Hit, Miss, Follow float64 // requests to the pack cache
 	PackRuns          float64 // git pack-objects processes
+	OtherRuns         float64 // other git processes
+	PackCPU, OtherCPU float64 // CPU seconds of those that have ended
+
+	NativePacks float64 // packs made in process
+	// Fallbacks are the packs that git made because the server could not make them in process, by reason.
+	Fallbacks map[string]*float64
 
 	Searches bool // it keeps a search index
 	// Numbers of repositories: with an index or without need of one, waiting for their first index, and failed.
@@ -143,9 +149,29 @@ func (c *ServerCounters) of(name, line string) *float64 {
 			return &c.Follow
 		}
 	case "packhorse_git_commands_total":
-		if has(`subcommand="pack-objects"`) {
+		if has(packObjects) {
 			return &c.PackRuns
 		}
+		return &c.OtherRuns
+	case "packhorse_git_cpu_seconds_total":
+		if has(packObjects) {
+			return &c.PackCPU
+		}
+		return &c.OtherCPU
+	case "packhorse_packs_made_total":
+		if has(`source="native"`) {
+			return &c.NativePacks
+		}
+	case "packhorse_pack_fallbacks_total":
+		_, rest, _ := strings.Cut(line, `reason="`)
+		reason, _, _ := strings.Cut(rest, `"`)
+		if c.Fallbacks == nil {
+			c.Fallbacks = map[string]*float64{}
+		}
+		if c.Fallbacks[reason] == nil {
+			c.Fallbacks[reason] = new(float64)
+		}
+		return c.Fallbacks[reason]
 	case "packhorse_search_repositories":
 		switch {
 		case has(`state="waiting"`):
@@ -158,6 +184,8 @@ func (c *ServerCounters) of(name, line string) *float64 {
 	}
 	return nil
 }
+
+const packObjects = `subcommand="pack-objects"`
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:"
 

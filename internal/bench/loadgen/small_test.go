@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -119,10 +120,18 @@ packhorse_search_repositories{state="behind"} 2
 packhorse_search_repositories{state="failed"} 1
 packhorse_search_repositories{state="fresh"} 3
 packhorse_search_repositories{state="waiting"} 4
+packhorse_git_commands_total{class="pack",subcommand="pack-objects",result="ok"} 6
+packhorse_git_commands_total{class="push",subcommand="receive-pack",result="ok"} 7
+packhorse_git_cpu_seconds_total{class="pack",subcommand="pack-objects",mode="user"} 0.5
+packhorse_git_cpu_seconds_total{class="pack",subcommand="pack-objects",mode="system"} 0.25
+packhorse_packs_made_total{source="git"} 6
+packhorse_packs_made_total{source="native"} 8
+packhorse_pack_fallbacks_total{reason="missing"} 2
 `))
-	if err != nil || *c != (ServerCounters{Alloc: 1.5e6, Written: 7, Served: 3e9 + 5, Searches: true, Indexed: 5,
-		Unindexed: 4, Failed: 1}) {
-		t.Errorf("%+v, %v", c, err)
+	want := &ServerCounters{Alloc: 1.5e6, Written: 7, Served: 3e9 + 5, Searches: true, Indexed: 5, Unindexed: 4, Failed: 1,
+		PackRuns: 6, OtherRuns: 7, PackCPU: 0.75, NativePacks: 8, Fallbacks: map[string]*float64{"missing": new(2.0)}}
+	if err != nil || !reflect.DeepEqual(c, want) {
+		t.Errorf("parseMetrics: got %+v, %v, want %+v", c, err, want)
 	}
 	if _, err := parseMetrics(strings.NewReader("go_memstats_alloc_bytes_total 1\n")); err == nil {
 		t.Error("accepted another program's metrics, want an error")
