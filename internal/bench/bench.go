@@ -1,9 +1,9 @@
 // Package bench is packhorse-bench: load generators that measure servers from outside, and the comparison of access
 // logs.
 //
-// Package gitload measures Git servers, ci a fleet of CI machines, matrix a gateway and a storage node, search code
-// search, and app application servers. They send their requests with package loadgen. The packages below lab are
-// experiments behind design decisions.
+// Package gitload measures Git servers, ci a fleet of CI machines, and cold packs that are in no cache. Package matrix
+// measures a gateway and a storage node, search code search, and app application servers. They send their requests with
+// package loadgen. The packages below lab are experiments behind design decisions.
 package bench
 
 import (
@@ -14,6 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/app"
 	"github.com/packhorse-git/packhorse/internal/bench/ci"
+	"github.com/packhorse-git/packhorse/internal/bench/cold"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/lab/exists"
 	"github.com/packhorse-git/packhorse/internal/bench/lab/sched"
@@ -45,6 +46,10 @@ A first tour, with a server at 127.0.0.1:8080 whose process ID is 4711:
   packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
   packhorse-bench storm http://127.0.0.1:8080/demo.git --server-pid 4711
   packhorse-bench ci --repo /srv/git/demo.git --html report.html
+
+Packs that are in no cache, of a server that the command starts, against git upload-pack:
+
+  packhorse-bench cold /srv/git/demo.git --html cold.html
 
 A gateway and a storage node that the command starts:
 
@@ -81,7 +86,8 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 	}
 	lab.AddCommand(sched.Command(env), spawn.Command(env), exists.Command(env))
 	root.AddCommand(gitload.Commands(env)...)
-	root.AddCommand(ci.Command(env), matrix.Command(env), search.Command(env), app.Command(env), compare.Command(), lab,
+	root.AddCommand(ci.Command(env), cold.Command(env), matrix.Command(env), search.Command(env), app.Command(env),
+		compare.Command(), lab,
 		spawn.WorkerCommand(env))
 	return root
 }

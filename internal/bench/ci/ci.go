@@ -85,6 +85,8 @@ The report (--json has the same under stable keys):
                     search index after each push. Use --no-search to compare it with a server without search
   cache             results of the pack cache, from the metrics of a Packhorse on this machine or at --ops. In the first
                     pipeline most machines are behind by different numbers of commits, so "later" excludes it
+  cold packs        packs that were not in the cache, those of the warm-up included, and the CPU time of the git
+                    processes that made them. See also "packhorse-bench cold"
   distinct          the distinct requests among those with a pack. By bytes is for a cache that hashes the request, and by
                     meaning for the same objects of the same repository. The share is the hit rate of an unlimited cache
                     with such a key
@@ -179,8 +181,9 @@ func (o *ciOptions) run(ctx context.Context, env loadgen.Env) (err error) {
 	defer func() { stop() }()
 
 	title := ""
+	var server *gitload.OwnServer
 	if o.url == "" {
-		server, err := gitload.StartServer(ctx, dir, o.repo, o.server.Program, nil, o.settings())
+		server, err = gitload.StartServer(ctx, dir, o.repo, o.server.Program, nil, o.settings())
 		if err != nil {
 			return err
 		}
@@ -209,9 +212,10 @@ func (o *ciOptions) run(ctx context.Context, env loadgen.Env) (err error) {
 		return err
 	}
 	if o.push == "http" {
-		if err := scene.pusher.overHTTP(ctx, o.server.Program, o.url, filepath.Join(dir, "state")); err != nil {
+		if scene.pusher.env, err = server.PushAccess(ctx); err != nil {
 			return err
 		}
+		scene.pusher.repo = o.url
 	}
 	stop()
 	stop = loadgen.Progress(ctx, env.Stderr, func() string { return "checking one job of each kind with git" })

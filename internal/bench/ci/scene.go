@@ -2,15 +2,12 @@ package ci
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -175,22 +172,6 @@ func (p *pusher) next(ctx context.Context) (fleet.Job, error) {
 	}
 	return job, nil
 }
-
-// overHTTP changes the pusher to push to our own server over HTTP, with a token.
-func (p *pusher) overHTTP(ctx context.Context, program, url, state string) error {
-	out, err := exec.CommandContext(ctx, program, "token", "create", "bench", "--scope", "write", "--state",
-		state).Output()
-	token := tokenText.FindString(string(out))
-	if err != nil || token == "" {
-		return fmt.Errorf("make a token for pushes: %w", cmp.Or(err, errors.New("no token was printed")))
-	}
-	p.repo = url
-	p.env = []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader",
-		"GIT_CONFIG_VALUE_0=Authorization: Bearer " + token}
-	return nil
-}
-
-var tokenText = regexp.MustCompile(`phk_[0-9A-Za-z]+`)
 
 const (
 	// madeAhead is the number of pipelines for which commits are made at once. On a busy machine a pipeline then only

@@ -2,6 +2,7 @@ package gitload
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,23 +21,44 @@ import (
 // OwnServer is a Packhorse server that a benchmark has started.
 type OwnServer struct {
 	*loadgen.Child
-	URL, Ops string
-	Repo     string // the served copy
+	URL, Ops string // URL is that of the served copy, or of the root
+	Repo     string // the served copy; empty for a root
+	State    string // the state directory
+
+	program string
 }
 
 // StartServer serves a mirror of a repository. settings is the text of its configuration file; "" for none.
 func StartServer(ctx context.Context, dir, repo, program string, args []string, settings string) (*OwnServer, error) {
-	root, state := filepath.Join(dir, "root"), filepath.Join(dir, "state")
-	s := &OwnServer{Repo: filepath.Join(root, "bench.git")}
+	root := filepath.Join(dir, "root")
 	if err := os.Mkdir(root, 0o777); err != nil {
 		return nil, err
 	}
-	if _, err := RunGit(ctx, dir, nil, "clone", "-q", "--mirror", "--", Absolute(repo), s.Repo); err != nil {
+	mirror := filepath.Join(root, "bench.git")
+	if err := Mirror(ctx, repo, mirror); err != nil {
 		return nil, err
 	}
-	if _, err := RunGit(ctx, s.Repo, nil, "config", "gc.auto", "0"); err != nil {
+	s, err := ServeRoot(ctx, dir, root, program, args, settings)
+	if err != nil {
 		return nil, err
 	}
+	s.URL, s.Repo = s.URL+"/bench.git", mirror
+	return s, nil
+}
+
+// Mirror clones a repository or a bundle with all its refs.
+func Mirror(ctx context.Context, repo, mirror string) error {
+	if _, err := RunGit(ctx, filepath.Dir(mirror), nil, "clone", "-q", "--mirror", "--", Absolute(repo),
+		mirror); err != nil {
+		return err
+	}
+	_, err := RunGit(ctx, mirror, nil, "config", "gc.auto", "0")
+	return err
+}
+
+// ServeRoot serves the repositories below a root. The configuration file, the log and the state are in dir.
+func ServeRoot(ctx context.Context, dir, root, program string, args []string, settings string) (*OwnServer, error) {
+	s := &OwnServer{State: filepath.Join(dir, "state"), program: program}
 	if settings != "" {
 		config := filepath.Join(dir, "packhorse.toml")
 		if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
@@ -43,19 +66,33 @@ func StartServer(ctx context.Context, dir, repo, program string, args []string, 
 		}
 		args = append(args, "--config", config)
 	}
-	args = append([]string{"serve"}, append(args, "--public-read", "--root", root, "--state", state, "--http",
+	args = append([]string{"serve"}, append(args, "--public-read", "--root", root, "--state", s.State, "--http",
 		"127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json")...)
 	var err error
 	if s.Child, err = loadgen.StartChild(ctx, "the server", program, args, filepath.Join(dir, "log")); err != nil {
 		return nil, err
 	}
-	a, err := s.Addresses(ctx, state)
+	a, err := s.Addresses(ctx, s.State)
 	if err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
-	s.URL, s.Ops = a.HTTP+"/bench.git", a.Ops
+	s.URL, s.Ops = a.HTTP, a.Ops
 	return s, nil
 }
+
+// PushAccess makes a token of the server and returns the environment with which git pushes to it.
+func (s *OwnServer) PushAccess(ctx context.Context) ([]string, error) {
+	out, err := exec.CommandContext(ctx, s.program, "token", "create", "bench", "--scope", "write", "--state",
+		s.State).Output()
+	token := tokenText.FindString(string(out))
+	if err != nil || token == "" {
+		return nil, fmt.Errorf("make a token for pushes: %w", cmp.Or(err, errors.New("no token was printed")))
+	}
+	return []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader",
+		"GIT_CONFIG_VALUE_0=Authorization: Bearer " + token}, nil
+}
+
+var tokenText = regexp.MustCompile(`phk_[0-9A-Za-z]+`)
 
 // Server is the packhorse program of the servers that a benchmark starts.
 type Server struct{ Program string }

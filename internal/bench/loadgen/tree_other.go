@@ -22,3 +22,5 @@ func (*ProcTree) rss() (_, _ int64)  { return 0, 0 }
 func (*ProcTree) Runnable() int      { return 0 }
 
 func MachineRunnable() int { return 0 }
+
+func ProcessCPU(int) (time.Duration, error) { return 0, errors.New("CPU times need Linux's /proc") }

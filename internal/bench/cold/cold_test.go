@@ -1,0 +1,209 @@
+package cold
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+const keys = "git rounds bitmaps verify source repositories"
+
+// rowsOf returns the rows of the only repository in a JSON report.
+func rowsOf(t *testing.T, got map[string]any) []row {
+	t.Helper()
+	text, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r report
+	if err := json.Unmarshal(text, &r); err != nil || len(r.Repositories) != 1 {
+		t.Fatalf("got %s (%v), want one repository", text, err)
+	}
+	return r.Repositories[0].Rows
+}
+
+func needLinux(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("reads CPU times from /proc")
+	}
+}
+
+// TestCold measures all cases with a server that is git http-backend.
+func TestCold(t *testing.T) {
+	needLinux(t)
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	t.Parallel()
+	_, repo := benchtest.History(t, 60)
+	before := repo.Git("for-each-ref")
+	file := filepath.Join(t.TempDir(), "cold.html")
+	rows := rowsOf(t, benchtest.JSON(t, keys, "cold", repo.Dir, "--rounds", "1", "--packhorse", os.Args[0], "--html",
+		file))
+	var names []string
+	for _, r := range rows {
+		names = append(names, r.name())
+		if r.PackRatio < 0.5 || r.PackRatio > 2 || r.Objects == 0 || r.First <= 0 || r.Took < r.First {
+			t.Errorf("%s: got %+v, want a pack like git's", r.name(), r)
+		}
+		if r.Case == firstJob {
+			if r.Samples != jobs || r.CPU != nil || r.Hits == nil {
+				t.Errorf("%s: got %+v, want %d samples with hits and without CPU time", r.name(), r, jobs)
+			}
+			continue
+		}
+		// the fake adds a CPU second for each pack
+		if r.CPU == nil || *r.CPU < 1000 || *r.CPU > 2000 || *r.GitCPU <= 0 || *r.Processes != 1 || r.By != "git: estimate" {
+			t.Errorf("%s: got %+v, want one process and a little more than a CPU second", r.name(), r)
+		}
+	}
+	want := []string{"depth-1", "depth-20", "full", "blob-none", "incremental", "depth-1 after 1", "depth-20 after 1",
+		"full after 1", "depth-1 after 10", "depth-20 after 10", "full after 10", "depth-1 after 50", "depth-20 after 50",
+		"full after 50", "first-job, no warm-up", "first-job, warm-up"}
+	if !slices.Equal(names, want) {
+		t.Errorf("rows are %q, want %q", names, want)
+	}
+	if after := repo.Git("for-each-ref"); after != before {
+		t.Errorf("refs of the repository are\n%s\nwant\n%s", after, before)
+	}
+	html, err := os.ReadFile(file)
+	if err != nil || strings.Count(string(html), "<svg") != 3 || !strings.HasSuffix(string(html), "</html>\n") {
+		t.Errorf("page: got error %v and\n%s\nwant three charts", err, html)
+	}
+}
+
+// TestColdSynthetic measures a synthetic repository, and a bundle whose history is short.
+func TestColdSynthetic(t *testing.T) {
+	needLinux(t)
+	t.Parallel()
+	rows := rowsOf(t, benchtest.JSON(t, keys, "cold", "--objects", "2000", "--rounds", "1", "--bitmaps=false",
+		"--packhorse", os.Args[0]))
+	if len(rows) != 1 || rows[0].name() != full || rows[0].Objects < 1900 || rows[0].Objects > 2100 {
+		t.Errorf("got %+v, want a full clone of about 2000 objects", rows)
+	}
+	_, repo := benchtest.History(t, 2)
+	bundle := filepath.Join(t.TempDir(), "short.bundle")
+	repo.Git("bundle", "create", "-q", bundle, "--all", "HEAD")
+	out, errs, err := benchtest.Run(t, t.Context(), "cold", bundle, "--rounds", "1", "--case", "incremental,depth-1,push",
+		"--packhorse", os.Args[0])
+	if err != nil || !strings.Contains(out, "\nshort\n") || !strings.Contains(out, " depth-1 after 1 ") ||
+		strings.Contains(out, incremental) || strings.Contains(out, "after 10") {
+		t.Errorf("got error %v and\n%s%s\nwant depth-1 and a push of one commit", err, out, errs)
+	}
+}
+
+func TestColdMisuse(t *testing.T) {
+	t.Parallel()
+	_, repo := benchtest.History(t, 1)
+	for want, args := range map[string][]string{
+		"no repository":     nil,
+		"--rounds 0":        {repo.Dir, "--rounds", "0"},
+		`--case "most"`:     {repo.Dir, "--case", "most"},
+		"--objects 3":       {"--objects", "3"},
+		"--timeout 0s":      {repo.Dir, "--timeout", "0s"},
+		`--source "svn"`:    {repo.Dir, "--source", "svn"},
+		"does not exist":    {filepath.Join(t.TempDir(), "none")},
+		"fake: no native":   {repo.Dir, "--source", "native"},
+		"open /none/x.html": {repo.Dir, "--html", "/none/x.html"},
+		"has no commit":     {gittest.Init(t).Dir},
+	} {
+		_, errs, err := benchtest.Run(t, t.Context(), append([]string{"cold", "--packhorse", os.Args[0]}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("cold %q: got error %v, want %q\n%s", args, err, want, errs)
+		}
+	}
+}
+
+// TestVerify checks packs that lack an object or have a wrong byte.
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	_, repo := benchtest.History(t, 5)
+	refs, err := readRefs(t.Context(), repo.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &clientState{shape: whole, repo: repo.Dir, refs: refs}
+	all := repo.Git("rev-list", "--objects", "--all", "--no-object-names")
+	pack := func(objects string) string {
+		file := filepath.Join(t.TempDir(), "p")
+		sum := repo.GitIn(objects+"\n", "pack-objects", "-q", file)
+		text, err := os.ReadFile(file + "-" + strings.TrimSpace(sum) + ".pack")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	good := pack(all)
+	middle := len(good) / 2
+	for name, test := range map[string]struct {
+		pack string
+		ok   bool
+	}{
+		"whole":      {good, true},
+		"no tree":    {pack(strings.ReplaceAll(all, repo.ID("main^{tree}").String(), repo.ID("main").String())), false},
+		"wrong byte": {good[:middle] + string(good[middle]^1) + good[middle+1:], false},
+	} {
+		err := c.verify(t.Context(), filepath.Join(t.TempDir(), "client.git"), strings.NewReader(test.pack), nil)
+		if (err == nil) != test.ok {
+			t.Errorf("%s: got error %v, want success %t", name, err, test.ok)
+		}
+	}
+}
+
+// TestRow summarizes invented samples.
+func TestRow(t *testing.T) {
+	t.Parallel()
+	at := func(ms int, pack, rss int64, processes int) *sample {
+		return &sample{cpu: time.Duration(ms) * time.Millisecond, rss: rss, processes: processes,
+			answer: gitload.Answer{Pack: pack, First: time.Duration(ms) * time.Millisecond, Took: time.Second}}
+	}
+	got := newRow(&series{shape: shallow, pushed: 10,
+		ours: []*sample{at(30, 110, 5e6, 0), at(10, 110, 4e6, 1), at(20, 110, 3e6, 0)},
+		git:  []*sample{at(100, 100, 0, 0), at(300, 100, 2e6, 0)}})
+	if *got.CPU != 20 || *got.GitCPU != 200 || *got.CPURatio != 0.1 || got.PackRatio != 1.1 || *got.Processes != 1 ||
+		*got.RSS != 5 || *got.GitRSS != 2 || got.First != 20 || got.Samples != 3 {
+		t.Errorf("got %+v, want medians", got)
+	}
+	want := []string{"depth-1 after 10", "20.0", "200.0", "0.100", "20.0", "200.0", "1000.0", "1000.0", "0.000", "1.100",
+		"1", "5", "2", "-"}
+	if values := got.values(); !slices.Equal(values, want) {
+		t.Errorf("values are %q, want %q", values, want)
+	}
+}
+
+// TestSynthesize checks the number of objects and their size.
+func TestSynthesize(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{minObjects, 12345} {
+		path := filepath.Join(t.TempDir(), "s.git")
+		if err := synthesize(t.Context(), path, n); err != nil {
+			t.Fatal(err)
+		}
+		repo := gittest.At(t, path)
+		count := strings.Count(repo.Git("rev-list", "--objects", "--all"), "\n") + 1
+		if count < n*9/10 || count > n*11/10 {
+			t.Errorf("synthesize(%d): got %d objects, want about as many", n, count)
+		}
+		repo.Git("fsck", "--strict")
+	}
+	var histories [2]bytes.Buffer
+	for i := range histories {
+		if err := writeHistory(&histories[i], 5000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(histories[0].Bytes(), histories[1].Bytes()) {
+		t.Error("two histories of the same size differ, want equal ones")
+	}
+}

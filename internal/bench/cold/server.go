@@ -1,0 +1,209 @@
+package cold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// server is a measured Packhorse.
+type server struct {
+	*gitload.OwnServer
+	root    string
+	timeout time.Duration
+	metrics *loadgen.Scraper
+	admin   *client.Client
+	push    []string // environment of git push
+}
+
+// start starts a server of the repositories below root.
+func (o *options) start(ctx context.Context, dir, root string, warmup bool) (*server, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	settings := "[search]\nenabled = false\n[maintenance]\nenabled = false\n"
+	if !warmup {
+		settings += "[warmup]\nenabled = false\n"
+	}
+	if !o.verify {
+		settings += "[fetch]\nverify_packs = false\n"
+	}
+	if o.source != "" {
+		settings += fmt.Sprintf("[packs]\nsource = %q\n", o.source)
+	}
+	own, err := gitload.ServeRoot(ctx, dir, root, o.server.Program, nil, settings)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{OwnServer: own, root: root, timeout: o.timeout,
+		metrics: &loadgen.Scraper{URL: own.Ops + "/metrics", Wanted: true}}
+	if s.push, err = own.PushAccess(ctx); err == nil {
+		s.admin, err = client.New("unix:"+filepath.Join(own.State, "admin.sock"), client.Options{})
+	}
+	if err != nil {
+		return nil, errors.Join(err, own.Stop())
+	}
+	return s, nil
+}
+
+// stop ends the server.
+func (s *server) stop() error {
+	s.admin.Close()
+	return s.OwnServer.Stop()
+}
+
+// target is the address of a repository below the root.
+func (s *server) target(name string) (*loadgen.Target, error) {
+	return loadgen.ParseTarget(s.URL+"/"+name, false)
+}
+
+// drop empties the pack cache.
+func (s *server) drop(ctx context.Context) error {
+	_, err := s.admin.Repositories().DropPacks(ctx, connect.NewRequest(&packhorsev1.DropPacksRequest{All: true}))
+	if err != nil {
+		return fmt.Errorf("empty the pack cache: %w", err)
+	}
+	return nil
+}
+
+// listRefs sends the request that a client sends before its fetch. The server then knows the repository.
+func (s *server) listRefs(ctx context.Context, t *loadgen.Target, r *refs) error {
+	p := &loadgen.Pings{Target: t, Request: t.Post("git-upload-pack", "", gitload.LsRefs(r.format, "HEAD")),
+		Timeout: s.timeout}
+	_, err := p.First(ctx)
+	return err
+}
+
+const (
+	// quietStep is the interval of samples in settle. In a quiet step the server uses at most quietCPU.
+	quietStep, quietCPU = 20 * time.Millisecond, 500 * time.Microsecond
+	// quietPatience is the maximum wait for a quiet server.
+	quietPatience = 5 * time.Second
+)
+
+// settle waits until the server is quiet, and returns its CPU time until the last step in which it was not. Its
+// children are not included.
+func (s *server) settle(ctx context.Context) (time.Duration, error) {
+	busy, err := loadgen.ProcessCPU(s.Pid)
+	if err != nil {
+		return 0, err
+	}
+	last, quiet := busy, 0
+	for end := time.Now().Add(quietPatience); quiet < 2 && time.Now().Before(end); {
+		if !loadgen.Sleep(ctx, quietStep) {
+			return 0, ctx.Err()
+		}
+		now, err := loadgen.ProcessCPU(s.Pid)
+		if err != nil {
+			return 0, err
+		}
+		if now-last <= quietCPU {
+			quiet++
+		} else {
+			busy, quiet = now, 0
+		}
+		last = now
+	}
+	return busy, nil
+}
+
+// sample is one measurement of the server or of git.
+type sample struct {
+	cpu       time.Duration
+	answer    gitload.Answer
+	processes int
+	rss       int64  // growth of anonymous memory
+	missed    bool   // the pack was not in the cache
+	by        string // source of the pack; empty: unknown
+}
+
+// measure sends a request and measures the server until it is quiet again.
+func (s *server) measure(ctx context.Context, t *loadgen.Target, request []byte) (*sample, error) {
+	before, err := s.metrics.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.settle(ctx); err != nil {
+		return nil, err
+	}
+	tree, err := loadgen.NewProcTree(s.Pid)
+	if err != nil {
+		return nil, err
+	}
+	anon := tree.Anon()
+	watch, err := loadgen.WatchTree(s.Pid)
+	if err != nil {
+		return nil, err
+	}
+	defer watch.Stop()
+	began, err := loadgen.ProcessCPU(s.Pid)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := gitload.FetchOnce(ctx, t, request, s.timeout, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	ended, err := s.settle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	usage := watch.Stop()
+	after, err := s.metrics.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	children := after.PackCPU + after.OtherCPU - before.PackCPU - before.OtherCPU
+	return &sample{cpu: ended - began + time.Duration(children*float64(time.Second)), answer: *answer,
+		processes: int(after.PackRuns + after.OtherRuns - before.PackRuns - before.OtherRuns), rss: usage.Anon - anon,
+		missed: after.Miss > before.Miss, by: madeBy(before, after)}, nil
+}
+
+// madeBy describes what made a pack between two samples of the counters.
+func madeBy(before, after *loadgen.ServerCounters) string {
+	var reasons []string
+	for reason, n := range after.Fallbacks {
+		if was := before.Fallbacks[reason]; *n > 0 && (was == nil || *n > *was) {
+			reasons = append(reasons, reason)
+		}
+	}
+	slices.Sort(reasons)
+	switch {
+	case after.NativePacks > before.NativePacks:
+		return "native"
+	case len(reasons) > 0:
+		return "git: " + strings.Join(reasons, ", ")
+	case after.PackRuns > before.PackRuns:
+		return "git"
+	}
+	return ""
+}
+
+// measureGit answers a request with git upload-pack.
+func measureGit(ctx context.Context, repo string, request []byte) (*sample, error) {
+	var watch *loadgen.TreeWatch
+	answer, cpu, err := gitload.UploadPack(ctx, repo, request, func(pid int) {
+		watch, _ = loadgen.WatchTree(pid) // nil if it has already ended
+	})
+	s := &sample{cpu: cpu}
+	if watch != nil {
+		s.rss = watch.Stop().Anon
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.answer = *answer
+	return s, nil
+}

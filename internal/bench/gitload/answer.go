@@ -1,0 +1,124 @@
+package gitload
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+// Answer describes the response to one fetch.
+type Answer struct {
+	Pack    int64 // bytes of the pack
+	Objects int   // in the pack's header
+	First   time.Duration
+	Took    time.Duration // to the last byte, from the same start as First: the request
+}
+
+// FetchOnce sends one request on its own connection and reads the response. data, if not nil, receives the bytes of
+// the pack, and section the lines before it. First is the time to the first byte of the pack, without the connection.
+func FetchOnce(ctx context.Context, t *loadgen.Target, request []byte, timeout time.Duration,
+	section func([]byte) error, data func([]byte)) (*Answer, error) {
+	var received atomic.Int64
+	c, err := t.DialConn(ctx, &received)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, c.Abort)()
+	c.SetDeadline(time.Now().Add(timeout)) //nolint:errcheck // the write fails too
+	a := answering(section, data)
+	if _, err := c.Write(t.Post("git-upload-pack", "", request)); err != nil {
+		return nil, fmt.Errorf("sending the request: %w", err)
+	}
+	h, err := c.ReadHead()
+	if err != nil {
+		return nil, fmt.Errorf("reading the response's head: %w", err)
+	}
+	if err := CheckFetch(c.Body(h), h, nil, &a.walker, func() {}); err != nil {
+		return nil, err
+	}
+	return a.end()
+}
+
+// UploadPack answers a fetch request of protocol version 2 with git upload-pack over pipes. CPU is the user and system
+// time of the whole process tree.
+func UploadPack(ctx context.Context, repo string, request []byte, watch func(pid int)) (a *Answer, cpu time.Duration,
+	err error) {
+	cmd := exec.CommandContext(ctx, "git", "upload-pack", "--stateless-rpc", repo)
+	cmd.Env = append(gitEnv(), "GIT_PROTOCOL=version=2")
+	cmd.Stdin = bytes.NewReader(request)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, 0, err
+	}
+	answer := answering(nil, nil)
+	if err := cmd.Start(); err != nil {
+		return nil, 0, err
+	}
+	watch(cmd.Process.Pid)
+	bad := answer.read(out)
+	if err := errors.Join(bad, cmd.Wait()); err != nil {
+		return nil, 0, fmt.Errorf("git upload-pack: %w: %s", err, loadgen.Clean(errs.Bytes()))
+	}
+	a, err = answer.end()
+	return a, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
+}
+
+// answerReader measures a response while it is parsed.
+type answerReader struct {
+	walker Walker
+	start  time.Time
+	first  time.Duration
+}
+
+// answering starts the clock.
+func answering(section func([]byte) error, data func([]byte)) *answerReader {
+	a := &answerReader{start: time.Now()}
+	a.walker.Section = section
+	a.walker.Data = func(p []byte) {
+		if a.first == 0 {
+			a.first = time.Since(a.start)
+		}
+		if data != nil {
+			data(p)
+		}
+	}
+	return a
+}
+
+// read parses a response without HTTP.
+func (a *answerReader) read(r io.Reader) error {
+	buf := make([]byte, loadgen.ConnBuffer)
+	for {
+		n, err := r.Read(buf)
+		if bad := a.walker.feed(buf[:n]); bad != nil {
+			return bad
+		}
+		if err == io.EOF {
+			return a.walker.finish()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// end stops the clock.
+func (a *answerReader) end() (*Answer, error) {
+	took := time.Since(a.start)
+	if !a.walker.HasPack {
+		return nil, errors.New("the response has no pack")
+	}
+	return &Answer{Pack: a.walker.pack, Objects: int(binary.BigEndian.Uint32(a.walker.magic[8:])), First: a.first,
+		Took: took}, nil
+}
