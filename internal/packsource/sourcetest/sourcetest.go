@@ -51,6 +51,12 @@ func FromGit(t testing.TB, program string, l process.Limits) *packsource.Git {
 func RunPacks(t *testing.T, newSource Make) {
 	t.Run("shapes", func(t *testing.T) { testShapes(t, newSource) })
 	t.Run("random", func(t *testing.T) { testRandom(t, newSource) })
+	t.Run("adversarial", func(t *testing.T) { testAdversarial(t, newSource) })
+	t.Run("damage", func(t *testing.T) { testDamage(t, newSource) })
+	t.Run("partial clone", func(t *testing.T) { testPartial(t, newSource(t, "")) })
+	t.Run("replaced objects", func(t *testing.T) { testReplaced(t, newSource(t, "")) })
+	t.Run("vanishing packs", func(t *testing.T) { testVanishing(t, newSource(t, "")) })
+	t.Run("blob of 3 GiB", func(t *testing.T) { testHuge(t, newSource(t, "")) })
 }
 
 // Run checks the rest of a Source's contract: its errors, its concurrency and its end. It is not to be run beside other
