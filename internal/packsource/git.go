@@ -146,7 +146,20 @@ func packedTags(tags []Tag) string {
 }
 
 // Open starts git and returns when it runs. Cancelling ctx kills git, as Close does.
-func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
+func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) { return g.OpenIn(ctx, spec, nil) }
+
+// Acquire waits for a slot for a pack.
+func (g *Git) Acquire(ctx context.Context, spec *Spec) (*process.Slot, error) {
+	objects, err := filepath.Abs(spec.Repo.Objects)
+	if err != nil {
+		return nil, fault.Wrap(fault.Internal, "cannot find the repository's objects", err)
+	}
+	return g.runner.Acquire(ctx, &process.Command{Class: ClassPack, Caller: spec.Caller, Repository: objects,
+		Subcommand: "pack-objects"})
+}
+
+// OpenIn is Open in a slot that Acquire has returned. Git takes the slot over if there is no error.
+func (g *Git) OpenIn(ctx context.Context, spec *Spec, slot *process.Slot) (Pack, error) {
 	objects, err := filepath.Abs(spec.Repo.Objects)
 	if err != nil {
 		return nil, fault.Wrap(fault.Internal, "cannot find the repository's objects", err)
@@ -176,6 +189,7 @@ func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 		Stdin:        bytes.NewReader(revisions(spec)),
 		Stderr:       p.progress.add,
 		StdoutBuffer: outputBuffer,
+		Slot:         slot,
 	})
 	if err != nil {
 		p.cancel()

@@ -181,6 +181,22 @@ type Command struct {
 	Caller balance.Caller
 	// Repository is the path of the repository's directory, without symbolic links. "": not for a repository.
 	Repository string
+	// Slot is a slot of the command's class, which Start takes over. nil: Start takes one.
+	Slot *Slot
+}
+
+// Slot is a slot of a class, for work that may need a command or not.
+type Slot struct {
+	Waited  time.Duration // in the queue
+	release func()
+}
+
+// Release ends the use of the slot. It has no effect after a Start that has taken it over, or after the first call.
+func (s *Slot) Release() {
+	if release := s.release; release != nil {
+		s.release = nil
+		release()
+	}
 }
 
 // String returns the name of the command in messages.
@@ -199,22 +215,40 @@ func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	if !ok {
 		return nil, fault.New(fault.Internal, "no class %q of git commands", c.Class)
 	}
+	slot := c.Slot
+	if slot == nil {
+		var err error
+		if slot, err = r.Acquire(ctx, &c); err != nil {
+			return nil, err
+		}
+	}
+	p, err := r.start(ctx, c, cl.limits, slot.Waited, slot.release)
+	if err != nil {
+		slot.Release()
+		r.metrics.refused(&c, err)
+		return nil, err
+	}
+	slot.release = nil
+	return p, nil
+}
+
+// Acquire waits for a slot of a command's class, for a caller and on a repository. The caller releases it. The errors
+// are those of Start.
+func (r *Runner) Acquire(ctx context.Context, c *Command) (*Slot, error) {
+	cl, ok := r.classes[c.Class]
+	if !ok {
+		return nil, fault.New(fault.Internal, "no class %q of git commands", c.Class)
+	}
 	request := inflight.From(ctx)
 	request.SetStage(inflight.Queued)
-	release, waited, err := r.acquire(ctx, cl, &c)
+	release, waited, err := r.acquire(ctx, cl, c)
 	request.SetStage(inflight.Packing)
 	r.metrics.wait(c.Class, waited)
 	if err != nil {
-		r.metrics.refused(&c, err)
+		r.metrics.refused(c, err)
 		return nil, err
 	}
-	p, err := r.start(ctx, c, cl.limits, waited, release)
-	if err != nil {
-		release()
-		r.metrics.refused(&c, err)
-		return nil, err
-	}
-	return p, nil
+	return &Slot{Waited: waited, release: release}, nil
 }
 
 // Slots returns the maximum number of running commands of a class; 0 if there is no such class.

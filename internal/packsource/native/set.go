@@ -123,24 +123,48 @@ func (s *objectSet) settle(source int) {
 	}
 }
 
-// byOffset returns the positions of a source's objects in the order of their offsets.
-func (s *objectSet) byOffset(source int) ([]uint32, error) {
-	b, from := s.bits[source], s.view.sources[source]
-	n := s.count(source)
-	if n == 0 {
-		return nil, nil
-	}
-	positions := make([]uint32, 0, n)
-	order, err := from.Order()
-	if err != nil {
-		return nil, err
-	}
-	for _, pos := range order {
-		if b[pos/64]&(1<<(pos%64)) != 0 {
-			positions = append(positions, pos)
+// byRank returns a function that returns the ranks of a source's objects in the order of their offsets, one after the
+// other. order is the source's.
+func (s *objectSet) byRank(source int, order []uint32) func() (rank int, ok bool) {
+	const sparse = 32 // look-ups of ranks are cheaper than a scan if fewer objects than one in so many are chosen
+	b, next := s.bits[source], 0
+	if n := s.count(source); n < len(order)/sparse {
+		ranks := s.ranks(source, order, n)
+		return func() (int, bool) {
+			if next == len(ranks) {
+				return 0, false
+			}
+			next++
+			return ranks[next-1], true
 		}
 	}
-	return positions, nil
+	return func() (int, bool) {
+		for ; next < len(order); next++ {
+			if pos := order[next]; b[pos/64]&(1<<(pos%64)) != 0 {
+				next++
+				return next - 1, true
+			}
+		}
+		return 0, false
+	}
+}
+
+// ranks lists the ranks of a source's n objects.
+func (s *objectSet) ranks(source int, order []uint32, n int) []int {
+	from, ranks := s.view.sources[source], make([]int, 0, n)
+	for w, word := range s.bits[source] {
+		for ; word != 0; word &= word - 1 {
+			offset, err := from.Offset(w*64 + bits.TrailingZeros64(word))
+			if err != nil {
+				continue // Order has found it
+			}
+			if rank, ok := from.Rank(order, offset); ok {
+				ranks = append(ranks, rank)
+			}
+		}
+	}
+	slices.Sort(ranks)
+	return ranks
 }
 
 // looseIDs lists the loose objects in order.

@@ -1,0 +1,220 @@
+package native
+
+import (
+	"bytes"
+	"errors"
+	"hash/crc32"
+	"io"
+	"sync"
+
+	"github.com/klauspost/compress/zlib"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+)
+
+const (
+	// maxEncode is the maximum size of an object that is encoded in memory. Larger ones are streamed.
+	maxEncode = 8 << 20
+
+	// maxWhole is the maximum size of an object that is stored as a delta, and is not streamed. Git makes no deltas of
+	// larger objects by default (core.bigFileThreshold).
+	maxWhole = 512 << 20
+)
+
+// encoder reads objects and compresses them. Its goroutines end with the objects that
+// were begun.
+type encoder struct {
+	store   *pack.Store
+	level   int
+	workers chan struct{} // slots; nil: objects are encoded when they are needed
+	pool    sync.Pool     // of *coder
+}
+
+type coder struct {
+	zlib  *zlib.Writer
+	buf   bytes.Buffer
+	delta []byte
+}
+
+// newEncoder returns an encoder with a zlib level and a maximum number of goroutines.
+func newEncoder(store *pack.Store, level, workers int) *encoder {
+	e := &encoder{store: store, level: level}
+	e.pool.New = func() any {
+		c := &coder{}
+		c.zlib, _ = zlib.NewWriterLevel(&c.buf, level) // the level is a constant
+		return c
+	}
+	if workers > 1 {
+		e.workers = make(chan struct{}, workers)
+	}
+	return e
+}
+
+// encoding is an object that is being encoded.
+type encoding struct {
+	id   git.ObjectID
+	base git.ObjectID // similar object that is written before; zero: unknown
+
+	done    chan struct{} // nil: it is not begun
+	kind    byte          // of the entry: an object type, or ofsDelta
+	size    int           // of the inflated stream
+	deflate []byte        // zlib stream
+	large   bool          // the caller streams the object
+	err     error
+}
+
+// begin starts to encode an object. It waits for one of the goroutines.
+func (e *encoder) begin(id, base git.ObjectID) *encoding {
+	x := &encoding{id: id, base: base}
+	if e.workers != nil {
+		x.done = make(chan struct{})
+		e.workers <- struct{}{}
+		go func() {
+			defer func() { <-e.workers; close(x.done) }()
+			e.encode(x)
+		}()
+	}
+	return x
+}
+
+// wait returns when the object is encoded.
+func (e *encoder) wait(x *encoding) {
+	if x.done != nil {
+		<-x.done
+		return
+	}
+	e.encode(x)
+}
+
+func (e *encoder) encode(x *encoding) {
+	typ, data, err := e.store.Read(x.id, maxEncode)
+	if fault.Is(err, fault.Invalid) {
+		x.large = true
+		return
+	}
+	if err != nil {
+		x.err = err
+		return
+	}
+	c := e.pool.Get().(*coder)
+	defer e.pool.Put(c)
+	x.kind = byte(typ)
+	if !x.base.IsZero() {
+		if _, base, err := e.store.Read(x.base, maxEncode); err == nil { // otherwise the base fails itself
+			var ok bool
+			if c.delta, ok = pack.AppendDelta(c.delta[:0], base, data, len(data)/2); ok {
+				x.kind, data = ofsDelta, c.delta
+			}
+		}
+	}
+	x.size = len(data)
+	c.buf.Reset()
+	c.zlib.Reset(&c.buf)
+	c.zlib.Write(data) // into memory
+	c.zlib.Close()
+	x.deflate = bytes.Clone(c.buf.Bytes())
+}
+
+// writeEncoded writes an object that was encoded again.
+func (w *writer) writeEncoded(id git.ObjectID, x *encoding) error {
+	w.encoder.wait(x)
+	if x.err != nil {
+		return unreadable(id, x.err)
+	}
+	at := w.out.offset
+	if x.large {
+		if err := w.stream(id); err != nil {
+			return err
+		}
+	} else {
+		header := appendEntry(w.header[:0], x.kind, uint64(x.size))
+		if x.kind == ofsDelta {
+			w.deltas++
+			header = w.deltaHeader(x, at)
+		}
+		if err := w.out.write(header); err != nil {
+			return err
+		}
+		if err := w.out.write(x.deflate); err != nil {
+			return err
+		}
+		w.index.add(id.Raw(), crc32.Update(crc32.ChecksumIEEE(header), crc32.IEEETable, x.deflate), at)
+	}
+	w.made.Encoded.Objects++
+	w.made.Encoded.Bytes += w.out.offset - at
+	return nil
+}
+
+// deltaHeader returns the header of a delta that is written at an offset.
+func (w *writer) deltaHeader(x *encoding, at int64) []byte {
+	if base, written := w.offsetOf(x.base.Raw()); written && w.spec.Offset {
+		return appendDistance(appendEntry(w.header[:0], ofsDelta, uint64(x.size)), at-base)
+	}
+	return append(appendEntry(w.header[:0], refDelta, uint64(x.size)), x.base.Raw()...)
+}
+
+// unreadable is the error for an object that cannot be read.
+func unreadable(id git.ObjectID, err error) error {
+	if !fault.Is(err, fault.Corrupt) && !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	return fault.Wrap(fault.Corrupt, "the pack could not be made: object "+id.String()+
+		" is missing or damaged in the repository on the server; tell its administrator", err)
+}
+
+// stream encodes a large object while it is read.
+func (w *writer) stream(id git.ObjectID) error {
+	at, sum := w.out.offset, crc32.NewIEEE()
+	out := io.MultiWriter(sum, writerFunc(w.out.write))
+	typ, size, content, err := w.open(id)
+	if err != nil {
+		return unreadable(id, err)
+	}
+	defer content.Close()
+	if _, err := out.Write(appendEntry(nil, byte(typ), uint64(size))); err != nil {
+		return err
+	}
+	c := w.encoder.pool.Get().(*coder)
+	defer w.encoder.pool.Put(c)
+	c.zlib.Reset(out)
+	b := make([]byte, blockSize)
+	for {
+		n, err := content.Read(b)
+		if _, err := c.zlib.Write(b[:n]); err != nil {
+			return err
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return unreadable(id, err)
+		}
+		if err := w.tick(0); err != nil {
+			return err
+		}
+	}
+	if err := c.zlib.Close(); err != nil {
+		return err
+	}
+	w.index.add(id.Raw(), sum.Sum32(), at)
+	return nil
+}
+
+// open opens a large object for reading.
+func (w *writer) open(id git.ObjectID) (git.ObjectType, int64, io.ReadCloser, error) {
+	s, err := w.encoder.store.Stream(id)
+	if err == nil {
+		return s.Type, s.Size, s, nil
+	}
+	if !errors.Is(err, pack.ErrDelta) {
+		return 0, 0, nil, err
+	}
+	typ, data, err := w.encoder.store.Read(id, maxWhole)
+	return typ, int64(len(data)), io.NopCloser(bytes.NewReader(data)), err
+}
+
+type writerFunc func(p []byte) error
+
+func (f writerFunc) Write(p []byte) (int, error) { return len(p), f(p) }

@@ -1,0 +1,103 @@
+package native
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"hash"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// indexTable collects the entries of a pack for its index: about 32 bytes each.
+type indexTable struct {
+	size    int    // of a raw ID
+	ids     []byte // one after the other
+	crcs    []uint32
+	offsets []int64
+	sum     []byte         // checksum of the pack; nil: it is not complete
+	tags    []git.ObjectID // those that were added to the wants
+}
+
+func newIndexTable(format git.ObjectFormat, objects int) indexTable {
+	return indexTable{size: format.Size(), ids: make([]byte, 0, objects*format.Size()), crcs: make([]uint32, 0, objects),
+		offsets: make([]int64, 0, objects)}
+}
+
+func (t *indexTable) add(raw []byte, crc uint32, offset int64) {
+	t.ids = append(t.ids, raw...)
+	t.crcs = append(t.crcs, crc)
+	t.offsets = append(t.offsets, offset)
+}
+
+func (t *indexTable) id(i uint32) []byte { return t.ids[int(i)*t.size:][:t.size] }
+
+// sorted returns the numbers of the entries in the order of their IDs.
+func (t *indexTable) sorted() []uint32 {
+	const buckets = 1 << 16 // by the first two bytes
+	var starts [buckets + 1]uint32
+	bucket := func(i uint32) int { return int(binary.BigEndian.Uint16(t.id(i))) }
+	n := uint32(len(t.crcs))
+	for i := range n {
+		starts[bucket(i)+1]++
+	}
+	for i := range buckets {
+		starts[i+1] += starts[i]
+	}
+	order, next := make([]uint32, n), starts
+	for i := range n {
+		b := bucket(i)
+		order[next[b]] = i
+		next[b]++
+	}
+	for i := range buckets {
+		if part := order[starts[i]:starts[i+1]]; len(part) > 1 {
+			slices.SortFunc(part, func(a, b uint32) int { return bytes.Compare(t.id(a), t.id(b)) })
+		}
+	}
+	return order
+}
+
+// write writes a pack index of version 2 (gitformat-pack(5)).
+func (t *indexTable) write(to io.Writer, h hash.Hash) error {
+	w := bufio.NewWriterSize(io.MultiWriter(to, h), 256<<10)
+	order := t.sorted()
+	w.Write([]byte{0xff, 't', 'O', 'c', 0, 0, 0, 2})
+	put := func(v uint32) { w.Write(binary.BigEndian.AppendUint32(w.AvailableBuffer(), v)) }
+	var fanout [256]uint32
+	for _, i := range order {
+		fanout[t.id(i)[0]]++
+	}
+	total := uint32(0)
+	for _, n := range fanout {
+		total += n
+		put(total)
+	}
+	for _, i := range order {
+		w.Write(t.id(i))
+	}
+	for _, i := range order {
+		put(t.crcs[i])
+	}
+	var large []int64
+	for _, i := range order {
+		if t.offsets[i] <= math.MaxInt32 {
+			put(uint32(t.offsets[i]))
+			continue
+		}
+		put(1<<31 | uint32(len(large)))
+		large = append(large, t.offsets[i])
+	}
+	for _, offset := range large {
+		w.Write(binary.BigEndian.AppendUint64(w.AvailableBuffer(), uint64(offset)))
+	}
+	w.Write(t.sum)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := to.Write(h.Sum(nil))
+	return err
+}

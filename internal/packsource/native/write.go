@@ -1,0 +1,355 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+const (
+	blockSize = 1 << 20  // bytes of a source that are read at a time, and the maximum size of entries in a batch
+	maxGap    = 16 << 10 // bytes between two entries that are read rather than skipped
+)
+
+// writer writes the chosen objects: those of each source in the order of their offsets, then the loose ones.
+//
+// Entries are copied unless they are deltas without a usable base. A base is usable if it was written before. It is
+// also usable if the delta has its ID and it is a later entry of the same source, or if the client has it (thin packs).
+// Deltas are thus only taken from an object's own place, and refer to earlier sources, or to the same source as they
+// did there. So the deltas of the new pack make no loop, even if the packs of the repository have the same objects with
+// different deltas.
+type writer struct {
+	spec    *packsource.Spec
+	view    *view
+	chosen  *objectSet
+	known   *objectSet // nil: none
+	out     *framed
+	index   indexTable
+	runs    []runs          // by source
+	family  []map[int64]int // by source: from offsets of deltas and bases to the position of a written relative
+	encoder *encoder
+	made    *packsource.Made
+	deltas  int
+	tick    func(objects int) error
+	log     *slog.Logger
+
+	block    []byte
+	items    []item
+	from, to int // unchanged entries in the block that are not written yet
+	header   []byte
+}
+
+// item is an entry of a batch.
+type item struct {
+	pos        int    // in the index of the source
+	start, end int64  // in the source
+	data       []byte // part of the block
+	entry      entryHeader
+	encoded    *encoding // nil: the entry is copied
+	large      bool      // data is only the beginning of the entry
+}
+
+// write writes the whole pack.
+func (w *writer) write() error {
+	w.block = make([]byte, blockSize)
+	w.runs, w.family = make([]runs, len(w.view.sources)), make([]map[int64]int, len(w.view.sources))
+	for i := range w.view.sources {
+		if err := w.copySource(i); err != nil {
+			return err
+		}
+	}
+	for _, id := range w.chosen.looseIDs() {
+		if err := w.writeEncoded(id, w.encoder.begin(id, git.ObjectID{})); err != nil {
+			return err
+		}
+	}
+	sum, err := w.out.finish()
+	w.index.sum = sum
+	return err
+}
+
+// copySource writes the objects that have their place in a source.
+func (w *writer) copySource(i int) error {
+	if w.chosen.count(i) == 0 {
+		return nil
+	}
+	source := w.view.sources[i]
+	order, err := source.Order()
+	if err != nil {
+		return err
+	}
+	each := w.chosen.byRank(i, order)
+	rank, ok := each()
+	for ok {
+		w.items = w.items[:0]
+		for ok {
+			pos := int(order[rank])
+			start, err := source.Offset(pos)
+			end := source.End
+			if err == nil && rank+1 < len(order) {
+				end, err = source.Offset(int(order[rank+1]))
+			}
+			if err == nil && (end <= start || end > source.End) {
+				err = fault.Wrap(fault.Corrupt, "a pack index is damaged", errors.New(source.Path))
+			}
+			if err != nil {
+				return err
+			}
+			if n := len(w.items); n > 0 && (end-w.items[0].start > blockSize || start-w.items[n-1].end > maxGap) {
+				break
+			}
+			w.items = append(w.items, item{pos: pos, start: start, end: end})
+			rank, ok = each()
+		}
+		if err := w.batch(i); err != nil {
+			return err
+		}
+		if err := w.tick(len(w.items)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batch writes the items, which are neighbours. It starts to encode objects before it writes those before them.
+func (w *writer) batch(i int) error {
+	source := w.view.sources[i]
+	first, last := &w.items[0], &w.items[len(w.items)-1]
+	block := w.block[:min(last.end-first.start, blockSize)]
+	if _, err := source.File.ReadAt(block, first.start); err != nil {
+		return fault.Wrap(fault.Internal, "cannot read a pack", fmt.Errorf("%s: %w", source.Path, err))
+	}
+	for n := range w.items {
+		it := &w.items[n]
+		it.large = it.end-first.start > blockSize
+		it.data = block[it.start-first.start : min(it.end-first.start, blockSize)]
+		it.encoded = nil
+		if !w.copies(i, n) {
+			it.encoded = w.encoder.begin(w.objectID(i, it.pos), w.relative(i, n))
+		}
+	}
+	for n := range w.items {
+		if err := w.item(i, &w.items[n]); err != nil {
+			return err
+		}
+	}
+	return w.flush()
+}
+
+func (w *writer) objectID(source, pos int) git.ObjectID {
+	return git.RawObjectID(w.view.sources[source].ID(pos))
+}
+
+// copies reports whether an item can be copied, and parses its header. Damage is logged: another copy is encoded.
+func (w *writer) copies(i, n int) bool {
+	source, it := w.view.sources[i], &w.items[n]
+	crc, ok := source.CRC(it.pos)
+	if !ok {
+		return false
+	}
+	sum := crc32.ChecksumIEEE(it.data)
+	err := w.rest(i, it, func(b []byte) error {
+		sum = crc32.Update(sum, crc32.IEEETable, b)
+		return nil
+	})
+	if err == nil && sum != crc {
+		err = errEntry
+	} else if err == nil {
+		it.entry, err = parseEntry(it.data, w.view.format)
+	}
+	if err != nil {
+		w.log.Error("damaged pack entry", "path", source.Path, "object", w.objectID(i, it.pos).String())
+		return false
+	}
+	return !it.entry.isDelta() || w.usable(i, n)
+}
+
+// usable reports whether the base of a delta can be named in the new pack.
+func (w *writer) usable(i, n int) bool {
+	it := &w.items[n]
+	if it.entry.kind == ofsDelta {
+		base := it.start - it.entry.distance
+		if _, ok := w.runs[i].find(base); ok {
+			return true
+		}
+		if w.isEarlierItem(n, base) {
+			return true
+		}
+	}
+	raw, ok := w.base(i, it)
+	if !ok {
+		return false
+	}
+	at, ok := w.view.find(raw)
+	switch {
+	case !ok:
+		return w.isKnownLoose(raw)
+	case w.chosen.has(at):
+		return at.source < i || at.source == i && it.entry.kind == refDelta
+	}
+	return w.known != nil && w.known.has(at)
+}
+
+func (w *writer) isKnownLoose(raw []byte) bool {
+	return w.known != nil && len(w.known.loose) > 0 && w.known.hasLoose(git.RawObjectID(raw))
+}
+
+// base returns the raw ID of a delta's base.
+func (w *writer) base(i int, it *item) (raw []byte, ok bool) {
+	if it.entry.kind == refDelta {
+		return it.entry.base, true
+	}
+	source := w.view.sources[i]
+	order, err := source.Order()
+	if err != nil {
+		return nil, false
+	}
+	rank, ok := source.Rank(order, it.start-it.entry.distance)
+	if !ok {
+		return nil, false
+	}
+	return source.ID(int(order[rank])), true
+}
+
+// rest calls fn with the part of a large entry that is not in the block.
+func (w *writer) rest(i int, it *item, fn func(b []byte) error) error {
+	if !it.large {
+		return nil
+	}
+	source, b := w.view.sources[i], make([]byte, blockSize)
+	for at := it.start + int64(len(it.data)); at < it.end; {
+		n, err := source.File.ReadAt(b[:min(it.end-at, blockSize)], at)
+		if n == 0 {
+			return err
+		}
+		if err := fn(b[:n]); err != nil {
+			return err
+		}
+		at += int64(n)
+		if err := w.tick(0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// item writes one item.
+func (w *writer) item(i int, it *item) error {
+	source := w.view.sources[i]
+	at := w.out.offset + int64(w.to-w.from)
+	w.runs[i].add(it.start, it.end, at)
+	if it.encoded != nil {
+		if err := w.flush(); err != nil {
+			return err
+		}
+		return w.writeEncoded(w.objectID(i, it.pos), it.encoded)
+	}
+	count := &w.made.ReusedDisk
+	if source.earlier != nil {
+		count = &w.made.ReusedCache
+	}
+	count.Objects++
+	count.Bytes += it.end - it.start
+	if it.entry.isDelta() {
+		w.deltas++
+		if header := w.newHeader(i, it, at); header != nil {
+			return w.copyChanged(i, it, header)
+		}
+	}
+	if it.large {
+		return w.copyChanged(i, it, it.data[:it.entry.length])
+	}
+	crc, _ := source.CRC(it.pos)
+	w.index.add(source.ID(it.pos), crc, at)
+	begin := int(it.start - w.items[0].start)
+	if w.to != begin {
+		if err := w.flush(); err != nil {
+			return err
+		}
+		w.from = begin
+	}
+	w.to = begin + len(it.data)
+	return nil
+}
+
+// flush writes the unchanged entries that were collected.
+func (w *writer) flush() error {
+	from, to := w.from, w.to
+	w.from, w.to = 0, 0
+	if from == to {
+		return nil
+	}
+	return w.out.write(w.block[from:to])
+}
+
+// newHeader returns the header of a delta that is written at an offset, or nil if it is unchanged.
+func (w *writer) newHeader(i int, it *item, at int64) []byte {
+	base, written := int64(0), false
+	if it.entry.kind == ofsDelta {
+		base, written = w.runs[i].find(it.start - it.entry.distance)
+		if written && w.spec.Offset && at-base == it.entry.distance {
+			return nil
+		}
+	}
+	raw, _ := w.base(i, it)
+	if !written {
+		base, written = w.offsetOf(raw)
+	}
+	if written && w.spec.Offset {
+		return appendDistance(appendEntry(w.header[:0], ofsDelta, it.entry.size), at-base)
+	}
+	if it.entry.kind == refDelta {
+		return nil
+	}
+	return append(appendEntry(w.header[:0], refDelta, it.entry.size), raw...)
+}
+
+// offsetOf returns where an object was written.
+func (w *writer) offsetOf(raw []byte) (int64, bool) {
+	at, ok := w.view.find(raw)
+	if !ok {
+		return 0, false
+	}
+	offset, err := w.view.sources[at.source].Offset(at.pos)
+	if err != nil {
+		return 0, false
+	}
+	return w.runs[at.source].find(offset)
+}
+
+// copyChanged writes an entry with another header, or a large one.
+func (w *writer) copyChanged(i int, it *item, header []byte) error {
+	if err := w.flush(); err != nil {
+		return err
+	}
+	source, at := w.view.sources[i], w.out.offset
+	sum, crc := crc32.ChecksumIEEE(it.data), crc32.ChecksumIEEE(header)
+	write := func(b []byte) error {
+		crc = crc32.Update(crc, crc32.IEEETable, b)
+		return w.out.write(b)
+	}
+	err := w.out.write(header)
+	if err == nil {
+		err = write(it.data[it.entry.length:])
+	}
+	if err == nil {
+		err = w.rest(i, it, func(b []byte) error {
+			sum = crc32.Update(sum, crc32.IEEETable, b)
+			return write(b)
+		})
+	}
+	if err != nil {
+		return err
+	}
+	if want, _ := source.CRC(it.pos); sum != want {
+		return fault.Wrap(fault.Corrupt, "the pack could not be made: object "+w.objectID(i, it.pos).String()+
+			" is damaged in the repository on the server; tell its administrator", errors.New(source.Path))
+	}
+	w.index.add(source.ID(it.pos), crc, at)
+	return nil
+}
