@@ -2,8 +2,6 @@ package native
 
 import (
 	"context"
-	"maps"
-	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -64,16 +62,21 @@ func (s *selection) choose() error {
 	if err := s.filter.parse(s.spec.Filter); err != nil {
 		return err
 	}
-	commits, err := s.history()
+	r, err := s.history()
 	if err != nil {
 		return err
+	}
+	if len(s.spec.Haves) > 0 {
+		if err := s.markKnown(r); err != nil {
+			return err
+		}
 	}
 	for _, id := range s.spec.First {
 		if err := s.want(id); err != nil {
 			return err
 		}
 	}
-	if err := s.addCommits(commits); err != nil {
+	if err := s.addCommits(r.Commits); err != nil {
 		return err
 	}
 	for _, id := range s.spec.Wants {
@@ -88,42 +91,32 @@ func (s *selection) choose() error {
 }
 
 // history finds the commits of the pack.
-func (s *selection) history() ([]git.ObjectID, error) {
-	shallow := make(graph.Commits, len(s.spec.Shallow))
-	for _, id := range s.spec.Shallow {
-		shallow[id] = struct{}{}
-	}
-	commits, _, err := s.graph.Missing(s.ctx, s.spec.Wants, s.spec.Haves, shallow, 0)
-	return slices.Collect(maps.Keys(commits)), err
+func (s *selection) history() (graph.Range, error) {
+	return s.graph.Between(s.ctx, s.spec.Wants, s.spec.Haves, graph.RangeOptions{
+		Shallow: graph.NewCommits(s.spec.Shallow...),
+		Tick: func() error {
+			s.steps += stepsPerTick
+			return s.report()
+		},
+	})
 }
 
 // addCommits chooses commits that pass the filter, and the root trees to be walked.
-func (s *selection) addCommits(commits []git.ObjectID) error {
+func (s *selection) addCommits(commits graph.CommitList) error {
+	set := s.chosen
 	if !s.filter.commits {
 		s.commits = s.view.newSet()
+		set = s.commits
 	}
-	for _, id := range commits {
+	for id, root := range commits.All() {
 		if err := s.step(); err != nil {
 			return err
 		}
-		if s.filter.commits {
-			s.addTo(s.chosen, id.Raw())
-		} else {
-			s.addTo(s.commits, id.Raw())
-		}
-		if !s.filter.passesAt(0) {
-			continue
-		}
-		_, data, err := s.store.Read(id, 0)
-		if err != nil {
-			return err
-		}
-		c, err := pack.ParseCommit(data, s.view.format)
-		if err != nil {
-			return err
-		}
-		if err := s.trees.add(c.Tree.Raw()); err != nil {
-			return err
+		s.addTo(set, id)
+		if s.filter.passesAt(0) {
+			if err := s.trees.add(root); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -186,20 +186,17 @@ func (w *treeWalk) memory() int64 {
 	return n
 }
 
-// packed reads a tree of a source.
+// packed handles a tree of a source.
 func (w *treeWalk) packed(from *source, pos int) error {
 	if err := w.s.step(); err != nil {
 		return err
 	}
-	o, err := w.reader.Read(from.Raw, pos)
-	if fault.Is(err, fault.Corrupt) {
-		return w.loose(git.RawObjectID(from.ID(pos))) // there may be another copy
-	}
+	o, data, err := w.packedData(from, pos)
 	if err != nil {
 		return err
 	}
-	if o.Type != git.Tree {
-		return errNoTree(git.RawObjectID(from.ID(pos)), o.Type)
+	if o == nil {
+		return w.entries(data, nil)
 	}
 	o.Mark = true
 	if o.Base != nil && o.Base.Mark {
@@ -208,19 +205,38 @@ func (w *treeWalk) packed(from *source, pos int) error {
 	return w.entries(o.Data, nil)
 }
 
-// loose reads a tree through the store.
+// packedData reads a tree of a source, or if it is damaged there, the content of another copy.
+func (w *treeWalk) packedData(from *source, pos int) (o *pack.Object, data []byte, err error) {
+	o, err = w.reader.Read(from.Raw, pos)
+	if fault.Is(err, fault.Corrupt) {
+		data, err = w.looseData(git.RawObjectID(from.ID(pos)))
+		return nil, data, err
+	}
+	if err == nil && o.Type != git.Tree {
+		err = errNoTree(git.RawObjectID(from.ID(pos)), o.Type)
+	}
+	return o, nil, err
+}
+
+// loose handles a loose tree.
 func (w *treeWalk) loose(id git.ObjectID) error {
 	if err := w.s.step(); err != nil {
 		return err
 	}
-	typ, data, err := w.s.store.Read(id, 0)
+	data, err := w.looseData(id)
 	if err != nil {
 		return err
 	}
-	if typ != git.Tree {
-		return errNoTree(id, typ)
-	}
 	return w.entries(data, nil)
+}
+
+// looseData reads a tree through the store.
+func (w *treeWalk) looseData(id git.ObjectID) ([]byte, error) {
+	typ, data, err := w.s.store.Read(id, 0)
+	if err == nil && typ != git.Tree {
+		err = errNoTree(id, typ)
+	}
+	return data, err
 }
 
 // entries handles the entries of a tree. It skips those that are also in a tree that was walked.
