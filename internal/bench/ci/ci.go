@@ -85,8 +85,9 @@ The report (--json has the same under stable keys):
                     search index after each push. Use --no-search to compare it with a server without search
   cache             results of the pack cache, from the metrics of a Packhorse on this machine or at --ops. In the first
                     pipeline most machines are behind by different numbers of commits, so "later" excludes it
-  cold packs        packs that were not in the cache, those of the warm-up included, and the CPU time of the git
-                    processes that made them. See also "packhorse-bench cold"
+  cold packs        packs that were not in the cache, those of the warm-up included: the CPU time of the git processes
+                    that made them, and the time to select and write the objects of those made in process. Both are
+                    part of the server's CPU time. See also "packhorse-bench cold"
   distinct          the distinct requests among those with a pack. By bytes is for a cache that hashes the request, and by
                     meaning for the same objects of the same repository. The share is the hit rate of an unlimited cache
                     with such a key

@@ -341,13 +341,13 @@ func TestNiceStep(t *testing.T) {
 
 func TestColdShare(t *testing.T) {
 	t.Parallel()
-	c := &ciResult{jobs: make([]doneJob, 10), keys: fleet.NewKeys(), usage: &loadgen.TreeUsage{Cpu: 4 * time.Second},
-		before: &loadgen.ServerCounters{PackRuns: 1, PackCPU: 1}, after: &loadgen.ServerCounters{PackRuns: 4, NativePacks: 2,
-			PackCPU: 2}}
+	c := &ciResult{jobs: make([]doneJob, 10), keys: fleet.NewKeys(),
+		before: &loadgen.ServerCounters{PackRuns: 1, PackCPU: 1},
+		after:  &loadgen.ServerCounters{PackRuns: 4, NativePacks: 2, PackCPU: 2, PackSelect: 0.1, PackWrite: 0.3}}
 	c.keys.Packs = 20
 	got := cold(c)
-	if got.Packs != 5 || got.Share != 0.25 || got.CPUPerJob != 0.1 || *got.OfCPU != 0.25 {
-		t.Errorf("got %+v, want 5 packs, a quarter of all, and 0.1 s for each job, a quarter of all", got)
+	if want := (coldShare{5, 0.25, 0.1, 0.04}); *got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 	c.jobs = nil
 	if got := cold(c); got != nil {

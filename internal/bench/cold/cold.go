@@ -72,8 +72,10 @@ The columns, of the server and of git; a value is the median of the rounds:
   processes    processes that the server started
   RSS MB       growth of the anonymous memory of the server and its children; of git the anonymous memory. The maximum of
                the rounds, sampled ten times per second
-  by           source of the pack in the last round: native, git, or git with the reason for which native gave up. Of
-               first jobs, how many packs were in the cache (hit) or being made (follow)
+  by           source of the pack in the last round: git, if need be with the reason for which native gave up, or native
+               with the times to select and to write the objects, and the shares of their bytes that came from packs on
+               disk, came from packs in the cache, and were compressed again. Of first jobs, how many packs were in the
+               cache (hit) or being made (follow)
 
 --objects N adds a synthetic repository of N small objects, by default only with the case full. Ten million take some
 minutes and about 3 GB of disk.

@@ -182,7 +182,11 @@ func madeBy(before, after *loadgen.ServerCounters) string {
 	slices.Sort(reasons)
 	switch {
 	case after.NativePacks > before.NativePacks:
-		return "native"
+		disk, cache, encoded := after.ReusedDisk-before.ReusedDisk, after.ReusedCache-before.ReusedCache,
+			after.Encoded-before.Encoded
+		percent := 100 / max(disk+cache+encoded, 1)
+		return fmt.Sprintf("native %.1f + %.1f ms, %.0f/%.0f/%.0f %%", (after.PackSelect-before.PackSelect)*1e3,
+			(after.PackWrite-before.PackWrite)*1e3, disk*percent, cache*percent, encoded*percent)
 	case len(reasons) > 0:
 		return "git: " + strings.Join(reasons, ", ")
 	case after.PackRuns > before.PackRuns:

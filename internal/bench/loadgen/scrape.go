@@ -25,7 +25,10 @@ type ServerCounters struct {
 	OtherRuns         float64 // other git processes
 	PackCPU, OtherCPU float64 // CPU seconds of those that have ended
 
-	NativePacks float64 // packs made in process
+	NativePacks             float64 // packs made in process
+	PackSelect, PackWrite   float64 // seconds of their two stages
+	ReusedDisk, ReusedCache float64 // bytes of their entries, copied
+	Encoded                 float64 // bytes of their entries, compressed again
 	// Fallbacks are the packs that git made because the server could not make them in process, by reason.
 	Fallbacks map[string]*float64
 
@@ -162,6 +165,18 @@ func (c *ServerCounters) of(name, line string) *float64 {
 		if has(`source="native"`) {
 			return &c.NativePacks
 		}
+	case "packhorse_pack_select_seconds_sum":
+		return &c.PackSelect
+	case "packhorse_pack_write_seconds_sum":
+		return &c.PackWrite
+	case "packhorse_pack_bytes_total":
+		switch {
+		case has(`representation="reused_disk"`):
+			return &c.ReusedDisk
+		case has(`representation="reused_cache"`):
+			return &c.ReusedCache
+		}
+		return &c.Encoded
 	case "packhorse_pack_fallbacks_total":
 		_, rest, _ := strings.Cut(line, `reason="`)
 		reason, _, _ := strings.Cut(rest, `"`)

@@ -127,9 +127,16 @@ packhorse_git_cpu_seconds_total{class="pack",subcommand="pack-objects",mode="sys
 packhorse_packs_made_total{source="git"} 6
 packhorse_packs_made_total{source="native"} 8
 packhorse_pack_fallbacks_total{reason="missing"} 2
+packhorse_pack_select_seconds_bucket{le="+Inf"} 8
+packhorse_pack_select_seconds_sum 0.125
+packhorse_pack_write_seconds_sum 3
+packhorse_pack_bytes_total{representation="reused_disk"} 10
+packhorse_pack_bytes_total{representation="reused_cache"} 11
+packhorse_pack_bytes_total{representation="encoded"} 12
 `))
 	want := &ServerCounters{Alloc: 1.5e6, Written: 7, Served: 3e9 + 5, Searches: true, Indexed: 5, Unindexed: 4, Failed: 1,
-		PackRuns: 6, OtherRuns: 7, PackCPU: 0.75, NativePacks: 8, Fallbacks: map[string]*float64{"missing": new(2.0)}}
+		PackRuns: 6, OtherRuns: 7, PackCPU: 0.75, NativePacks: 8, PackSelect: 0.125, PackWrite: 3, ReusedDisk: 10,
+		ReusedCache: 11, Encoded: 12, Fallbacks: map[string]*float64{"missing": new(2.0)}}
 	if err != nil || !reflect.DeepEqual(c, want) {
 		t.Errorf("parseMetrics: got %+v, %v, want %+v", c, err, want)
 	}
