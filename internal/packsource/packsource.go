@@ -224,8 +224,8 @@ type Count struct{ Objects, Bytes int64 }
 // Indexed is a Pack that knows where its objects are. A Source that keeps the pack also keeps its index, so that later
 // packs can be composed from it.
 type Indexed interface {
-	// WriteIndex writes the index of the pack in a format of the Source that made it. It is called after Send has
-	// succeeded, and before Close.
+	// WriteIndex writes the index of the pack in a format of the Source that made it, or nothing if there is no index. It
+	// is called after Send has succeeded, and before Close.
 	WriteIndex(w io.Writer) error
 }
 

@@ -20,5 +20,8 @@ const (
 	reasonMissing = "missing" // an object is not in the repository, as in a partial clone
 	reasonFilter  = "filter"  // the filter is not supported
 	reasonMemory  = "memory"  // the selection takes more memory than allowed
+	reasonEncode  = "encode"  // too many objects would be encoded again
+	reasonPacks   = "packs"   // the repository has too many packs
 	reasonDamaged = "damaged" // an object, pack or index is damaged
+	reasonFailed  = "failed"  // a pack of the repository failed a while ago, or there was another error
 )

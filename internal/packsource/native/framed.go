@@ -37,11 +37,15 @@ type frameBuffer [frames * pktline.MaxLine]byte
 
 var frameBuffers = sync.Pool{New: func() any { return new(frameBuffer) }}
 
-func newFramed(out io.Writer, format git.ObjectFormat, objects int) (*framed, error) {
-	f := &framed{out: out, hash: format.New(), buf: frameBuffers.Get().(*frameBuffer)}
+func newFramed(out io.Writer, format git.ObjectFormat) *framed {
+	return &framed{out: out, hash: format.New(), buf: frameBuffers.Get().(*frameBuffer)}
+}
+
+// begin writes the header of a pack.
+func (f *framed) begin(objects int) error {
 	header := [packHeader]byte{'P', 'A', 'C', 'K', 0, 0, 0, 2}
 	binary.BigEndian.PutUint32(header[8:], uint32(objects))
-	return f, f.write(header[:])
+	return f.write(header[:])
 }
 
 func (f *framed) release() { frameBuffers.Put(f.buf); f.buf = nil }

@@ -105,13 +105,13 @@ func fallbackOf(err error) *fallback {
 	case fault.Is(err, fault.Corrupt):
 		return &fallback{reasonDamaged, err}
 	}
-	return &fallback{"failed", err}
+	return &fallback{reasonFailed, err}
 }
 
 // make makes the pack in process.
 func (p *nativePack) make(ctx context.Context) error {
 	if !p.s.o.Always && p.s.failed.has(p.spec.Repo.Incarnation) {
-		return &fallback{reason: "failed"}
+		return &fallback{reason: reasonFailed}
 	}
 	store, history := p.spec.Repo.Store, p.spec.Repo.Graph
 	if store == nil || history == nil {
@@ -134,7 +134,7 @@ func (p *nativePack) make(ctx context.Context) error {
 			return p.compose(ctx, store, history, newView(p.spec.Repo.Format, earlier, packs))
 		})
 		if fault.Is(err, fault.Invalid) && !p.begun {
-			return &fallback{"packs", err}
+			return &fallback{reasonPacks, err}
 		}
 		return err
 	})
@@ -158,17 +158,18 @@ func (p *nativePack) compose(ctx context.Context, store *pack.Store, history *gr
 		return err
 	}
 	start = time.Now()
+	w := newWriter(p.spec, v, chosen, known)
+	w.encoder, w.made, w.tick, w.log = newEncoder(store, level, p.s.o.Threads), made, tick, p.s.log
+	if !p.s.o.Always {
+		if err := w.estimate(headerOf(p.spec, 0).Tip); err != nil {
+			return err
+		}
+	}
 	p.begun = true
 	p.info.Objects = uint32(p.chosen)
-	framed, err := newFramed(outputOf{p}, p.spec.Repo.Format, p.chosen)
-	if err != nil {
-		return err
-	}
-	defer framed.release()
-	index := newIndexTable(p.spec.Repo.Format, p.chosen)
-	w := &writer{spec: p.spec, view: v, chosen: chosen, known: known, out: framed, index: index,
-		encoder: newEncoder(store, level, p.s.o.Threads), made: made, tick: tick, log: p.s.log}
-	err = w.write()
+	w.out = newFramed(outputOf{p}, p.spec.Repo.Format)
+	defer w.out.release()
+	err = w.write(p.chosen)
 	made.Write = time.Since(start)
 	if err != nil {
 		return err
@@ -229,10 +230,10 @@ func (o outputOf) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// WriteIndex writes the index of the pack.
+// WriteIndex writes the index of the pack. A pack that git made has none.
 func (p *nativePack) WriteIndex(w io.Writer) error {
 	if p.index == nil {
-		return fault.New(fault.NotFound, "the pack has no index")
+		return nil
 	}
 	return writeIndex(w, p.spec, p.index)
 }

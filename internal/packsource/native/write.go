@@ -54,10 +54,17 @@ type item struct {
 	large      bool      // data is only the beginning of the entry
 }
 
+func newWriter(spec *packsource.Spec, v *view, chosen, known *objectSet) *writer {
+	return &writer{spec: spec, view: v, chosen: chosen, known: known, runs: make([]runs, len(v.sources)),
+		family: make([]map[int64]int, len(v.sources))}
+}
+
 // write writes the whole pack.
-func (w *writer) write() error {
-	w.block = make([]byte, blockSize)
-	w.runs, w.family = make([]runs, len(w.view.sources)), make([]map[int64]int, len(w.view.sources))
+func (w *writer) write(objects int) error {
+	w.block, w.index = make([]byte, blockSize), newIndexTable(w.view.format, objects)
+	if err := w.out.begin(objects); err != nil {
+		return err
+	}
 	for i := range w.view.sources {
 		if err := w.copySource(i); err != nil {
 			return err
@@ -181,6 +188,11 @@ func (w *writer) usable(i, n int) bool {
 			return true
 		}
 	}
+	return w.names(i, it)
+}
+
+// names reports whether the base of a delta is in the new pack before it, or the client has it.
+func (w *writer) names(i int, it *item) bool {
 	raw, ok := w.base(i, it)
 	if !ok {
 		return false
@@ -190,7 +202,7 @@ func (w *writer) usable(i, n int) bool {
 	case !ok:
 		return w.isKnownLoose(raw)
 	case w.chosen.has(at):
-		return at.source < i || at.source == i && it.entry.kind == refDelta
+		return at.source <= i
 	}
 	return w.known != nil && w.known.has(at)
 }

@@ -1,0 +1,71 @@
+package native
+
+// Thresholds of the estimate. docs/decisions/0012-packs-in-process.md has the reasons.
+const (
+	// maxEncoded is the number of objects that are always encoded in process.
+	maxEncoded = 5000
+	// encodedShare is the share of a larger pack's objects above which git makes the pack: one in so many.
+	encodedShare = 4
+	// samples is the number of entries of a source that are examined.
+	samples = 256
+)
+
+// estimate returns a fallback if so many objects have to be encoded again that git, which searches for deltas between
+// them, makes a much smaller pack. For a pack of depth 1 that is never the case, because there is one version of each
+// file.
+func (w *writer) estimate(tip bool) error {
+	total := w.chosen.len()
+	if total <= maxEncoded || tip {
+		return nil
+	}
+	encoded := len(w.chosen.loose)
+	for i := range w.view.sources {
+		n, err := w.estimateSource(i)
+		if err != nil {
+			return err
+		}
+		encoded += n
+	}
+	if encoded > maxEncoded && encoded > total/encodedShare {
+		return &fallback{reason: reasonEncode}
+	}
+	return nil
+}
+
+// estimateSource returns the approximate number of a source's chosen objects that cannot be copied.
+func (w *writer) estimateSource(i int) (int, error) {
+	n := w.chosen.count(i)
+	if n == 0 {
+		return 0, nil
+	}
+	source := w.view.sources[i]
+	order, err := source.Order()
+	if err != nil {
+		return 0, err
+	}
+	each, step := w.chosen.byRank(i, order), max(n/samples, 1)
+	examined, encoded := 0, 0
+	for at := 0; ; at++ {
+		rank, ok := each()
+		if !ok {
+			break
+		}
+		if at%step != 0 {
+			continue
+		}
+		examined++
+		it := item{pos: int(order[rank])}
+		if it.start, err = source.Offset(it.pos); err != nil {
+			return 0, err
+		}
+		var b [maxEntryHeader]byte
+		read, err := source.File.ReadAt(b[:], it.start)
+		if read == 0 {
+			return 0, err
+		}
+		if it.entry, err = parseEntry(b[:read], w.view.format); err != nil || it.entry.isDelta() && !w.names(i, &it) {
+			encoded++
+		}
+	}
+	return n * encoded / max(examined, 1), nil
+}
