@@ -27,7 +27,7 @@ const allowedImports = `
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect, proto/internalv1;
 	proto/internalv1 < proto/internalv1/internalv1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
-	fault < git/disk, balance, search/query, httpguard;
+	fault < git/disk, git/sparse, balance, search/query, httpguard;
 	git/disk < git/mmap, credfile;
 	git, git/pktline, fault < git/protocol;
 	git/protocol < node;
@@ -42,7 +42,7 @@ const allowedImports = `
 	git/refs, git/graph, git/process, git/pktline < repo;
 	git, git/graph, git/process, git/pktline, bulk < packsource;
 	packsource < packcache;
-	git/protocol, git/bitmap, packsource < packsource/native;
+	git/protocol, git/bitmap, git/sparse, packsource < packsource/native;
 	node, repo, packsource < uploadpack;
 	repo, admit < lookup;
 	repo < doctor;
