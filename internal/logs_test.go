@@ -73,7 +73,8 @@ func inspectCall(t *testing.T, files *token.FileSet, call *ast.CallExpr, message
 			receiver = x.Sel.Name
 		}
 	}
-	if (receiver == "slog" && slices.Contains(attributeCalls, name) || name == "milliseconds") && len(call.Args) > 0 {
+	attribute := receiver == "slog" && slices.Contains(attributeCalls, name) || strings.EqualFold(name, "milliseconds")
+	if attribute && len(call.Args) > 0 {
 		if key, ok := literal(call.Args[0]); ok {
 			fields[key] = at
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -204,7 +205,7 @@ func (c *interceptor) log(ctx context.Context, spec connect.Spec, header http.He
 	}
 	attributes = append(attributes,
 		slog.String("procedure", spec.Procedure), slog.String("code", code), slog.String("caller", header.Get(callerHeader)),
-		milliseconds("ms", took))
+		node.Milliseconds("ms", took))
 	attributes = append(attributes, attributesOfGit(ctx)...)
 	if err != nil {
 		attributes = append(attributes, slog.String("error", clip(err.Error())))
@@ -219,8 +220,8 @@ func attributesOfGit(ctx context.Context) []slog.Attr {
 		return nil
 	}
 	return []slog.Attr{
-		slog.Int("git_commands", u.Commands), milliseconds("git_cpu_ms", u.User+u.System),
-		milliseconds("git_queue_ms", u.Queue),
+		slog.Int("git_commands", u.Commands), node.Milliseconds("git_cpu_ms", u.User+u.System),
+		node.Milliseconds("git_queue_ms", u.Queue),
 		slog.Int64("git_max_rss", u.MaxRSS), slog.Int64("git_in", u.In), slog.Int64("git_out", u.Out),
 	}
 }
@@ -229,8 +230,3 @@ func attributesOfGit(ctx context.Context) []slog.Attr {
 const maxLogged = 4 << 10
 
 func clip(s string) string { return s[:min(len(s), maxLogged)] }
-
-// milliseconds returns an attribute with a duration as a number.
-func milliseconds(key string, d time.Duration) slog.Attr {
-	return slog.Float64(key, float64(d.Microseconds())/1000)
-}

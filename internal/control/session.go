@@ -331,18 +331,20 @@ func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
 		slog.String("operation", x.operation), slog.String("result", result), slog.String("repository", x.repo.String()),
 		slog.String("caller", x.caller), slog.String("protocol", x.session.Version.String()),
 		slog.String("command", string(o.Command)),
-		milliseconds("ms", took), slog.Int64("bytes", x.response.bytes.Sent), slog.String("data_path", x.response.dataPath))
+		node.Milliseconds("ms", took), slog.Int64("bytes", x.response.bytes.Sent),
+		slog.String("data_path", x.response.dataPath))
 	if o.Pack != "" {
 		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]),
 			slog.Uint64("objects", uint64(o.Objects)),
 			slog.Int64("pack_bytes", o.Bytes), slog.Int64("kernel_bytes", x.response.bytes.Kernel),
-			milliseconds("wait_ms", o.Wait),
-			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy))
+			node.Milliseconds("wait_ms", o.Wait),
+			node.Milliseconds("first_byte_ms", o.FirstByte), node.Milliseconds("copy_ms", o.Copy))
+		a = append(a, o.Made.Attrs()...)
 	}
 	if of := attributesOfGit(ctx); of != nil {
 		a = append(a, of...)
 	} else if o.Pack != "" {
-		a = append(a, milliseconds("git_cpu_ms", o.ChildCPU))
+		a = append(a, node.Milliseconds("git_cpu_ms", o.ChildCPU))
 	}
 	updates := o.Updates
 	if x.updates {
@@ -371,7 +373,16 @@ func outcomeMessage(o node.Outcome) *internalv1.Outcome {
 		Parse: duration(o.Parse), Negotiate: duration(o.Negotiate), Wait: duration(o.Wait), FirstByte: duration(o.FirstByte),
 		Copy:     duration(o.Copy),
 		ChildCpu: duration(o.ChildCPU), ChildMaxRss: o.ChildMaxRSS, Reason: o.Reason,
+		Made: madeMessage(&o.Made),
 	}
+}
+
+// madeMessage converts the making of a pack; nil if the request made none.
+func madeMessage(m *node.Made) *internalv1.Made {
+	if m.Source == "" {
+		return nil
+	}
+	return &internalv1.Made{Source: m.Source, Fallback: m.Fallback, Select: duration(m.Select), Write: duration(m.Write)}
 }
 
 // usageMessage converts the resource usage of Git; nil if no command ran.

@@ -129,7 +129,7 @@ func (r *Request) log(result string, took time.Duration, front FrontEnd) {
 	a = append(a,
 		slog.String("operation", r.Op.Name), slog.String("result", result),
 		slog.String("repository", auth.Redact(r.Repo.String())),
-		milliseconds("ms", took), slog.String("transport", front.Transport()))
+		node.Milliseconds("ms", took), slog.String("transport", front.Transport()))
 	a = r.attributes(front.Attributes(a))
 	// Like LogAttrs, but without the source location.
 	record := slog.NewRecord(time.Now(), level, "request", 0)
@@ -181,8 +181,10 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 	if o.Pack != "" {
 		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]),
 			slog.Uint64("objects", uint64(o.Objects)), slog.Int64("pack_bytes", o.Bytes),
-			milliseconds("parse_ms", o.Parse), milliseconds("negotiate_ms", o.Negotiate), milliseconds("wait_ms", o.Wait),
-			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy))
+			node.Milliseconds("parse_ms", o.Parse), node.Milliseconds("negotiate_ms", o.Negotiate),
+			node.Milliseconds("wait_ms", o.Wait),
+			node.Milliseconds("first_byte_ms", o.FirstByte), node.Milliseconds("copy_ms", o.Copy))
+		a = append(a, o.Made.Attrs()...)
 	}
 	a = append(a, r.gitAttributes()...)
 	a = append(a, slog.Int64("bytes", r.Bytes.Sent))
@@ -208,11 +210,11 @@ func (r *Request) gitAttributes() []slog.Attr {
 		if r.Outcome.Pack == "" {
 			return nil
 		}
-		return []slog.Attr{milliseconds("git_cpu_ms", r.Outcome.ChildCPU)}
+		return []slog.Attr{node.Milliseconds("git_cpu_ms", r.Outcome.ChildCPU)}
 	}
 	return []slog.Attr{
-		slog.Int("git_commands", u.Commands), milliseconds("git_cpu_ms", u.User+u.System),
-		milliseconds("git_queue_ms", u.Queue),
+		slog.Int("git_commands", u.Commands), node.Milliseconds("git_cpu_ms", u.User+u.System),
+		node.Milliseconds("git_queue_ms", u.Queue),
 		slog.Int64("git_max_rss", u.MaxRSS), slog.Int64("git_in", u.In), slog.Int64("git_out", u.Out),
 	}
 }
@@ -229,9 +231,4 @@ func logError(err error) string {
 		s = s[:maxLoggedError] + "..."
 	}
 	return auth.Redact(s)
-}
-
-// milliseconds logs a duration as a number that can be summed.
-func milliseconds(key string, d time.Duration) slog.Attr {
-	return slog.Float64(key, float64(d.Microseconds())/1000)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 )
 
 // updateList is the form of ref updates in a log: an array of objects in JSON, one string in text.
@@ -57,6 +58,24 @@ func UpdateAttrs(updates []RefUpdate) []slog.Attr {
 		slog.Int("refs_changed", changed), slog.Int("refs_refused", len(updates)-changed),
 		slog.Any("updates", updateList(updates[:firstLine(updates)])),
 	}
+}
+
+// Attrs returns the attributes for the log line of a fetch; none if it made no pack.
+func (m *Made) Attrs() []slog.Attr {
+	if m.Source == "" {
+		return nil
+	}
+	a := []slog.Attr{slog.String("pack_source", m.Source), Milliseconds("select_ms", m.Select),
+		Milliseconds("write_ms", m.Write)}
+	if m.Fallback != "" {
+		a = append(a, slog.String("pack_fallback", m.Fallback))
+	}
+	return a
+}
+
+// Milliseconds logs a duration as a number that can be summed.
+func Milliseconds(key string, d time.Duration) slog.Attr {
+	return slog.Float64(key, float64(d.Microseconds())/1000)
 }
 
 // LogUpdates logs the updates that do not fit into a push's log line, in as many lines as they need. The attributes in

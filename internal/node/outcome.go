@@ -24,6 +24,7 @@ type Outcome struct {
 	Common   int    // haves that the repository has
 	Pack     string // source of the pack: hit, miss, follow, uncached; "" without a pack
 	Key      string // cache key of the pack
+	Made     Made   // how the pack was made, if this request made it
 	Objects  uint32 // objects in the pack
 	Bytes    int64  // bytes of the pack with its pkt-line framing
 
@@ -35,6 +36,15 @@ type Outcome struct {
 
 	Reason  string      // why a push failed, as a word for logs and metrics; "" if it did not
 	Updates []RefUpdate // ref updates of a push with their results, in the client's order
+}
+
+// Made is how a pack was made. The zero value means that the request did not make one.
+type Made struct {
+	Source   string // "native" (in process) or "git"
+	Fallback string // why git made it although the native source was to, as a word for logs; "" otherwise
+
+	// Durations of the stages: selecting the objects, and copying or encoding them. The native source sets Select.
+	Select, Write time.Duration
 }
 
 // RefUpdate is one ref update of a push and its result.

@@ -23,11 +23,13 @@ func TestMissThenHit(t *testing.T) {
 	src := &fakeSource{size: 300_000}
 	m := NewMetrics()
 	c := newCache(t, src, Options{Metrics: m})
-	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Miss || info.Wait != time.Millisecond {
+	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Miss || info.Wait != time.Millisecond ||
+		info.Made.Source != packsource.SourceGit {
 		t.Errorf("first: %+v", info)
 	}
 	c.settled(t)
-	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Hit || info.Wait != 0 {
+	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Hit || info.Wait != 0 ||
+		info.Made.Source != "" {
 		t.Errorf("second: %+v", info)
 	}
 	p, err := c.Open(t.Context(), spec("a"))

@@ -59,7 +59,8 @@ type fakePack struct {
 
 func (p *fakePack) Size() int64 { return -1 }
 func (p *fakePack) Info() packsource.Info {
-	return packsource.Info{Result: packsource.Uncached, Bytes: p.sent, Objects: 7, Wait: time.Millisecond}
+	return packsource.Info{Result: packsource.Uncached, Bytes: p.sent, Objects: 7, Wait: time.Millisecond,
+		Made: packsource.Made{Source: packsource.SourceGit}}
 }
 func (p *fakePack) Close() error { return nil }
 

@@ -169,14 +169,14 @@ func (r *follower) advance(n int64) {
 	f.closeFile(file)
 }
 
-// Info describes the fill. Only the first reader gets the use of its git process.
+// Info describes the fill. Only the first reader learns how the pack was made.
 func (r *follower) Info() packsource.Info {
 	f := r.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	info := packsource.Info{Result: r.result, Bytes: r.pos, Objects: f.info.Objects}
 	if r.result == packsource.Miss {
-		info.Wait, info.Child = f.info.Wait, f.info.Child
+		info.Wait, info.Child, info.Made = f.info.Wait, f.info.Child, f.info.Made
 		if f.degraded {
 			info.Result = packsource.Uncached
 		}

@@ -122,6 +122,9 @@ func TestGitUsesBitmaps(t *testing.T) {
 	if info.Result != packsource.Uncached || info.Child.Exit != "ok" || info.Child.Wall <= 0 {
 		t.Errorf("info: %+v", info)
 	}
+	if made := (packsource.Made{Source: packsource.SourceGit, Write: info.Child.Wall}); info.Made != made {
+		t.Errorf("Made = %+v, want %+v", info.Made, made)
+	}
 }
 
 // TestGitTrueHistory has replace refs and grafts in the served repository. A fetch ignores them, because a client would

@@ -35,6 +35,7 @@ func (p *gitPack) Size() int64 { return -1 }
 func (p *gitPack) Info() Info {
 	p.info.Result = Uncached
 	p.info.Wait = p.child.Waited()
+	p.info.Made.Source = SourceGit
 	return p.info
 }
 
@@ -48,7 +49,7 @@ func (p *gitPack) Send(ctx context.Context, out Output) error {
 		p.child.Kill()
 	}
 	usage, exit := p.child.Wait()
-	p.ended, p.info.Child = true, usage
+	p.ended, p.info.Child, p.info.Made.Write = true, usage, usage.Wall
 	gone := cmp.Or(ctx.Err(), p.abandoned())
 	switch {
 	case gone != nil:

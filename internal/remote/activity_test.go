@@ -122,6 +122,9 @@ func TestTotalsOfARequest(t *testing.T) {
 					if !regexp.MustCompile(` git_commands=[1-9]\d* git_cpu_ms=\S* git_queue_ms=\S* git_max_rss=[1-9]`).MatchString(l) {
 						t.Errorf("no totals: %s", l)
 					}
+					if at == "operation=fetch " && !regexp.MustCompile(` pack_source=git select_ms=0 write_ms=\d*[.1-9]`).MatchString(l) {
+						t.Errorf("the line does not say what made the pack: %s", l)
+					}
 				}
 			}
 		})

@@ -225,8 +225,7 @@ func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
 			Queue: u.GetQueue().AsDuration(), MaxRSS: u.GetMaxRss(), In: u.GetBytesIn(), Out: u.GetBytesOut(),
 		})
 	}
-	const maxReason = 40 // bytes, for logs
-	reason := o.GetReason()
+	made := o.GetMade()
 	return node.Outcome{
 		Command: protocol.Command(o.GetCommand()), Agent: o.GetAgent(), Session: o.GetSessionId(),
 		Refs: int(o.GetRefs()), Wants: int(o.GetWants()), Haves: int(o.GetHaves()), Common: int(o.GetCommon()),
@@ -234,6 +233,11 @@ func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
 		Parse: o.GetParse().AsDuration(), Negotiate: o.GetNegotiate().AsDuration(), Wait: o.GetWait().AsDuration(),
 		FirstByte: o.GetFirstByte().AsDuration(), Copy: o.GetCopy().AsDuration(),
 		ChildCPU: o.GetChildCpu().AsDuration(), ChildMaxRSS: o.GetChildMaxRss(),
-		Reason: reason[:min(len(reason), maxReason)],
+		Reason: word(o.GetReason()),
+		Made: node.Made{Source: word(made.GetSource()), Fallback: word(made.GetFallback()),
+			Select: made.GetSelect().AsDuration(), Write: made.GetWrite().AsDuration()},
 	}
 }
+
+// word returns a node's word for a log, cut to 40 bytes.
+func word(s string) string { return s[:min(len(s), 40)] }

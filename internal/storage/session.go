@@ -165,6 +165,12 @@ func traceOutcome(span *inflight.Span, o *node.Outcome, err error) {
 	span.Duration("packhorse.wait", o.Wait)
 	span.Duration("packhorse.first_byte", o.FirstByte)
 	span.Duration("packhorse.copy", o.Copy)
+	if o.Made.Source != "" {
+		span.Text("packhorse.pack_source", o.Made.Source)
+		span.Text("packhorse.pack_fallback", o.Made.Fallback)
+		span.Duration("packhorse.select", o.Made.Select)
+		span.Duration("packhorse.write", o.Made.Write)
+	}
 	failure := ""
 	if err != nil {
 		failure = fault.KindOf(err).String()

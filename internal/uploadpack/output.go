@@ -56,6 +56,8 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 	info := pack.Info()
 	o := f.outcome
 	o.Pack, o.Objects, o.Bytes, o.Wait = string(info.Result), info.Objects, info.Bytes, info.Wait
+	o.Made = node.Made{Source: info.Made.Source, Fallback: info.Made.Fallback, Select: info.Made.Select,
+		Write: info.Made.Write}
 	o.ChildCPU, o.ChildMaxRSS = info.Child.User+info.Child.System, info.Child.MaxRSS
 	o.FirstByte, o.Copy = out.firstByte, time.Since(begun)
 	return err

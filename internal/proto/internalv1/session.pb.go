@@ -1513,7 +1513,9 @@ type Outcome struct {
 	// The resources of all git commands of this request. Absent if there were none.
 	Git *GitUsage `protobuf:"bytes,19,opt,name=git,proto3" json:"git,omitempty"`
 	// The cause of a failed push in one word, for logs and metrics, such as "hook", "fsck" or "disk_full". Empty after a success.
-	Reason        string `protobuf:"bytes,20,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,20,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How the pack was made. Absent if this request did not make it.
+	Made          *Made `protobuf:"bytes,21,opt,name=made,proto3" json:"made,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1688,6 +1690,85 @@ func (x *Outcome) GetReason() string {
 	return ""
 }
 
+func (x *Outcome) GetMade() *Made {
+	if x != nil {
+		return x.Made
+	}
+	return nil
+}
+
+// Made describes how a pack was made.
+type Made struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "native" (in the process of the node) or "git".
+	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// Why git made the pack although the native source was to, in one word, for logs. Empty otherwise.
+	Fallback string `protobuf:"bytes,2,opt,name=fallback,proto3" json:"fallback,omitempty"`
+	// Durations of the stages: selecting the objects, and copying or encoding them.
+	Select        *durationpb.Duration `protobuf:"bytes,3,opt,name=select,proto3" json:"select,omitempty"`
+	Write         *durationpb.Duration `protobuf:"bytes,4,opt,name=write,proto3" json:"write,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Made) Reset() {
+	*x = Made{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Made) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Made) ProtoMessage() {}
+
+func (x *Made) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Made.ProtoReflect.Descriptor instead.
+func (*Made) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Made) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Made) GetFallback() string {
+	if x != nil {
+		return x.Fallback
+	}
+	return ""
+}
+
+func (x *Made) GetSelect() *durationpb.Duration {
+	if x != nil {
+		return x.Select
+	}
+	return nil
+}
+
+func (x *Made) GetWrite() *durationpb.Duration {
+	if x != nil {
+		return x.Write
+	}
+	return nil
+}
+
 // GitUsage are the resources that finished git commands used.
 type GitUsage struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1708,7 +1789,7 @@ type GitUsage struct {
 
 func (x *GitUsage) Reset() {
 	*x = GitUsage{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1720,7 +1801,7 @@ func (x *GitUsage) String() string {
 func (*GitUsage) ProtoMessage() {}
 
 func (x *GitUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1733,7 +1814,7 @@ func (x *GitUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitUsage.ProtoReflect.Descriptor instead.
 func (*GitUsage) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{23}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GitUsage) GetCommands() uint32 {
@@ -1879,7 +1960,7 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\x03End\x128\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x1e.packhorse.internal.v1.OutcomeR\aoutcome\x12)\n" +
 	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12%\n" +
-	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\"\xaf\x05\n" +
+	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\"\xe0\x05\n" +
 	"\aOutcome\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -1903,7 +1984,13 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\tchild_cpu\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\bchildCpu\x12\"\n" +
 	"\rchild_max_rss\x18\x12 \x01(\x03R\vchildMaxRss\x121\n" +
 	"\x03git\x18\x13 \x01(\v2\x1f.packhorse.internal.v1.GitUsageR\x03git\x12\x16\n" +
-	"\x06reason\x18\x14 \x01(\tR\x06reason\"\x8a\x02\n" +
+	"\x06reason\x18\x14 \x01(\tR\x06reason\x12/\n" +
+	"\x04made\x18\x15 \x01(\v2\x1b.packhorse.internal.v1.MadeR\x04made\"\x9e\x01\n" +
+	"\x04Made\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
+	"\bfallback\x18\x02 \x01(\tR\bfallback\x121\n" +
+	"\x06select\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06select\x12/\n" +
+	"\x05write\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05write\"\x8a\x02\n" +
 	"\bGitUsage\x12\x1a\n" +
 	"\bcommands\x18\x01 \x01(\rR\bcommands\x12-\n" +
 	"\x04user\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04user\x121\n" +
@@ -1931,7 +2018,7 @@ func file_packhorse_internal_v1_session_proto_rawDescGZIP() []byte {
 	return file_packhorse_internal_v1_session_proto_rawDescData
 }
 
-var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_packhorse_internal_v1_session_proto_goTypes = []any{
 	(*Session)(nil),              // 0: packhorse.internal.v1.Session
 	(*AdvertiseRequest)(nil),     // 1: packhorse.internal.v1.AdvertiseRequest
@@ -1956,9 +2043,10 @@ var file_packhorse_internal_v1_session_proto_goTypes = []any{
 	(*DataPathRequest)(nil),      // 20: packhorse.internal.v1.DataPathRequest
 	(*End)(nil),                  // 21: packhorse.internal.v1.End
 	(*Outcome)(nil),              // 22: packhorse.internal.v1.Outcome
-	(*GitUsage)(nil),             // 23: packhorse.internal.v1.GitUsage
-	(*v1.Fault)(nil),             // 24: packhorse.v1.Fault
-	(*durationpb.Duration)(nil),  // 25: google.protobuf.Duration
+	(*Made)(nil),                 // 23: packhorse.internal.v1.Made
+	(*GitUsage)(nil),             // 24: packhorse.internal.v1.GitUsage
+	(*v1.Fault)(nil),             // 25: packhorse.v1.Fault
+	(*durationpb.Duration)(nil),  // 26: google.protobuf.Duration
 }
 var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	2,  // 0: packhorse.internal.v1.AdvertiseRequest.start:type_name -> packhorse.internal.v1.AdvertiseStart
@@ -1986,30 +2074,33 @@ var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	18, // 22: packhorse.internal.v1.ResponsePart.updates:type_name -> packhorse.internal.v1.RefUpdates
 	19, // 23: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
 	22, // 24: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
-	24, // 25: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
-	25, // 26: packhorse.internal.v1.Outcome.parse:type_name -> google.protobuf.Duration
-	25, // 27: packhorse.internal.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
-	25, // 28: packhorse.internal.v1.Outcome.wait:type_name -> google.protobuf.Duration
-	25, // 29: packhorse.internal.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
-	25, // 30: packhorse.internal.v1.Outcome.copy:type_name -> google.protobuf.Duration
-	25, // 31: packhorse.internal.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
-	23, // 32: packhorse.internal.v1.Outcome.git:type_name -> packhorse.internal.v1.GitUsage
-	25, // 33: packhorse.internal.v1.GitUsage.user:type_name -> google.protobuf.Duration
-	25, // 34: packhorse.internal.v1.GitUsage.system:type_name -> google.protobuf.Duration
-	25, // 35: packhorse.internal.v1.GitUsage.queue:type_name -> google.protobuf.Duration
-	1,  // 36: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
-	4,  // 37: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
-	8,  // 38: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
-	10, // 39: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
-	3,  // 40: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
-	7,  // 41: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
-	9,  // 42: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
-	13, // 43: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
-	40, // [40:44] is the sub-list for method output_type
-	36, // [36:40] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	25, // 25: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
+	26, // 26: packhorse.internal.v1.Outcome.parse:type_name -> google.protobuf.Duration
+	26, // 27: packhorse.internal.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
+	26, // 28: packhorse.internal.v1.Outcome.wait:type_name -> google.protobuf.Duration
+	26, // 29: packhorse.internal.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
+	26, // 30: packhorse.internal.v1.Outcome.copy:type_name -> google.protobuf.Duration
+	26, // 31: packhorse.internal.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
+	24, // 32: packhorse.internal.v1.Outcome.git:type_name -> packhorse.internal.v1.GitUsage
+	23, // 33: packhorse.internal.v1.Outcome.made:type_name -> packhorse.internal.v1.Made
+	26, // 34: packhorse.internal.v1.Made.select:type_name -> google.protobuf.Duration
+	26, // 35: packhorse.internal.v1.Made.write:type_name -> google.protobuf.Duration
+	26, // 36: packhorse.internal.v1.GitUsage.user:type_name -> google.protobuf.Duration
+	26, // 37: packhorse.internal.v1.GitUsage.system:type_name -> google.protobuf.Duration
+	26, // 38: packhorse.internal.v1.GitUsage.queue:type_name -> google.protobuf.Duration
+	1,  // 39: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
+	4,  // 40: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
+	8,  // 41: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
+	10, // 42: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
+	3,  // 43: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
+	7,  // 44: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
+	9,  // 45: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
+	13, // 46: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
+	43, // [43:47] is the sub-list for method output_type
+	39, // [39:43] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_internal_v1_session_proto_init() }
@@ -2049,7 +2140,7 @@ func file_packhorse_internal_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_session_proto_rawDesc), len(file_packhorse_internal_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
