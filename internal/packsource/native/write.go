@@ -270,6 +270,7 @@ func (w *writer) item(i int, it *item) error {
 	if it.entry.isDelta() {
 		w.deltas++
 		if header := w.newHeader(i, it, at); header != nil {
+			count.Bytes += int64(len(header) - it.entry.length)
 			return w.copyChanged(i, it, header)
 		}
 	}
