@@ -8,14 +8,16 @@ type CacheConfig struct {
 	// Dir is the directory of the cache. A tmpfs works. Empty means STATE/cache.
 	Dir string `toml:"dir" path:"yes"`
 
-	// MaxBytes is the maximum size of the cache. 0 means 10 GiB or a tenth of the file system, whichever is less.
+	// MaxBytes is the maximum size of the cache. One pack may use all of it. 0 means 10 GiB or a tenth of the file
+	// system, whichever is less. While there are packs larger than a quarter of that, it means half of it and room for
+	// the largest pack twice.
 	MaxBytes Size `toml:"max_bytes"`
 
 	// MaxIdle is how long an entry without a request is kept.
 	MaxIdle Duration `toml:"max_idle" default:"5m" range:">0s"`
 
 	// Probation is how long an entry with only one request is kept, so that packs that are not shared cost little
-	// disk space.
+	// disk space. Clones of a popular shape skip it.
 	Probation Duration `toml:"probation" default:"20s"`
 
 	// MinFree is the space of the file system that the cache leaves free, whatever max_bytes is. 0 means a twentieth of

@@ -128,7 +128,7 @@ func (c *Cache) persist(f *fill, pack packsource.Pack, objects uint32) (*cacheEn
 	if busy != nil {
 		<-busy
 	}
-	e := &cacheEntry{key: f.key, size: f.stored, objects: objects, repo: f.spec.Repo.Incarnation}
+	e := &cacheEntry{key: f.key, size: f.stored, objects: objects, repo: f.spec.Repo.Incarnation, shape: f.shape}
 	s := &sidecar{key: f.key, repository: e.repo, length: e.size, objects: objects, crc: f.crc}
 	meta, data := c.path(f.key, metaExt), c.path(f.key, dataExt)
 	err := os.MkdirAll(filepath.Dir(data), 0o700)

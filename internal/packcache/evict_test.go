@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
@@ -63,6 +64,65 @@ func TestProbation(t *testing.T) {
 	if metric(m.entries) != 0 || metric(m.evictions.WithLabelValues(evictIdle)) != 3 {
 		t.Errorf("%v entries, %v idle ones removed, want 0, 3", metric(m.entries),
 			metric(m.evictions.WithLabelValues(evictIdle)))
+	}
+}
+
+// After a second request, packs for the next tips skip probation. Other shapes and fetches with haves do not.
+func TestPopularShape(t *testing.T) {
+	t.Parallel()
+	tip := func(n int) []git.ObjectID { return []git.ObjectID{git.MustParseObjectID(fmt.Sprintf("%040d", n))} }
+	clone := func(n int) *packsource.Spec {
+		return &packsource.Spec{Repo: packsource.Repository{Incarnation: "one"}, Wants: tip(n)}
+	}
+	shallow, partial, fetched, other := clone(3), clone(3), clone(3), clone(3)
+	shallow.Shallow, partial.Filter, fetched.Haves, other.Repo.Incarnation = tip(1), "blob:none", tip(1), "other"
+	clock, src := newClock(), &fakeSource{size: 1000}
+	c := newCache(t, src, Options{Now: clock.now})
+	for _, s := range []*packsource.Spec{clone(1), clone(1), clone(2), shallow, partial, fetched, other} {
+		fetch(t, c, s, src)
+		c.settled(t)
+	}
+	clock.add(DefaultProbation)
+	c.sweep()
+	if !c.Has(clone(2).Key()) {
+		t.Error("the pack of the next tip is gone after its probation, want it kept")
+	}
+	for _, s := range []*packsource.Spec{shallow, partial, fetched, other} {
+		if c.Has(s.Key()) {
+			t.Errorf("pack with shape %+v is kept, want it gone after its probation", shapeOf(s))
+		}
+	}
+	clock.add(DefaultMaxIdle - DefaultProbation)
+	fetch(t, c, clone(4), src)
+	c.settled(t)
+	clock.add(DefaultProbation)
+	c.sweep()
+	if !c.Has(clone(4).Key()) {
+		t.Error("a pack made while the shape was popular is gone, want it kept")
+	}
+	fetch(t, c, clone(5), src)
+	c.settled(t)
+	clock.add(DefaultProbation)
+	c.sweep()
+	if c.Has(clone(5).Key()) {
+		t.Error("a pack made after the shape was popular is kept, want it gone after its probation")
+	}
+}
+
+// The number of popular shapes is limited.
+func TestPopularLimit(t *testing.T) {
+	t.Parallel()
+	p, now := make(popular), newClock().t
+	for i := range maxPopular + 1 {
+		p.add(shape{filter: fmt.Sprint(i)}, now)
+	}
+	p.add(shape{}, now)
+	if len(p) != maxPopular || p.has(shape{}) {
+		t.Errorf("%d popular shapes, want %d", len(p), maxPopular)
+	}
+	p.add(shape{filter: "0"}, now.Add(time.Second))
+	if p.expire(now.Add(time.Minute), time.Minute); len(p) != 1 {
+		t.Errorf("%d popular shapes after their time, want 1", len(p))
 	}
 }
 
@@ -206,17 +266,28 @@ func TestCloseUnderLoad(t *testing.T) {
 	}
 }
 
-// Entries with several requests stay when packs with one request need space.
-func TestProbationGoesFirst(t *testing.T) {
+// Time on probation counts double: packs with one request leave before one with several requests, but not if that is
+// idle for much longer.
+func TestProbationCountsDouble(t *testing.T) {
 	t.Parallel()
-	src := &fakeSource{size: 100_000}
-	c := newCache(t, src, Options{MaxBytes: 500_000})
+	clock, src := newClock(), &fakeSource{size: 100_000}
+	c := newCache(t, src, Options{MaxBytes: 500_000, Now: clock.now})
 	for _, name := range []string{"twice", "twice", "once 1", "once 2", "once 3", "once 4", "once 5", "once 6"} {
 		fetch(t, c, spec(name), src)
 		c.settled(t)
+		clock.add(time.Second)
 	}
 	if info := fetch(t, c, spec("twice"), src); info.Result != packsource.Hit {
 		t.Errorf("got %v, want %v", info.Result, packsource.Hit)
+	}
+	clock.add(10 * time.Second)
+	for _, name := range []string{"new 1", "new 2", "new 3", "new 4"} {
+		fetch(t, c, spec(name), src)
+		c.settled(t)
+		clock.add(time.Second)
+	}
+	if c.Has(spec("twice").Key()) || !c.Has(spec("new 1").Key()) {
+		t.Error("the idle pack was kept in place of a new one, want the new one")
 	}
 }
 

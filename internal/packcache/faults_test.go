@@ -304,7 +304,8 @@ func TestStreamWithSlowAndLeavingReaders(t *testing.T) {
 	}
 }
 
-// A pack larger than half of the budget is streamed. Its file is removed after its last reader, and other entries stay.
+// A pack larger than the budget is streamed, and its file is removed after its last reader. A pack may use the whole
+// budget.
 func TestLargerThanBudget(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 3_000_000}
@@ -324,8 +325,15 @@ func TestLargerThanBudget(t *testing.T) {
 	if n := metric(m.degraded.WithLabelValues("size")); n != 1 {
 		t.Errorf("degraded %v times, want 1", n)
 	}
-	if n := metric(m.entries); n != 1 { // half of the budget was for the large one until it was too large
-		t.Errorf("%v entries left, want 1", n)
+	if n := metric(m.bytes); n != 0 {
+		t.Errorf("%v bytes left, want 0", n)
+	}
+	src.size = 1_000_000
+	for _, want := range []packsource.Result{packsource.Miss, packsource.Hit} {
+		if info := fetch(t, c, spec("b"), src); info.Result != want {
+			t.Errorf("a pack of the size of the budget: %v, want %v", info.Result, want)
+		}
+		c.settled(t)
 	}
 }
 

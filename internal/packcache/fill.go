@@ -38,6 +38,8 @@ type fill struct {
 
 	openErr error
 
+	shape shape
+
 	// Used only by run.
 	temp    string // name of the file; "" if it has none
 	crc     uint32
@@ -45,7 +47,7 @@ type fill struct {
 
 	// Guarded by Cache.mu.
 	reserved int64       // bytes of Cache.filling
-	kept     bool        // requested more than once: the entry skips probation
+	kept     bool        // requested more than once, or expected to be: the entry skips probation
 	discard  bool        // the repository's entries were dropped: no entry is made of it
 	entry    *cacheEntry // set when the pack is complete and stored
 	zombie   int64       // bytes of index.zombies
@@ -103,8 +105,9 @@ func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packs
 			c: c, key: key, spec: specOf(spec), started: time.Now(),
 			opened: make(chan struct{}), done: make(chan struct{}), room: make(chan struct{}, 1),
 			readers: make(map[*follower]struct{}),
-			kept:    c.index.ghosts.has(key),
+			shape:   shapeOf(spec),
 		}
+		f.kept = c.index.skipsProbation(key, f.shape)
 		// The first reader's request accounts for git's cost.
 		f.ctx, f.cancel = context.WithCancel(inflight.Continue(ctx, c.ctx))
 		c.fills[key] = f
@@ -113,6 +116,7 @@ func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packs
 		c.wg.Go(f.run)
 	} else {
 		f.kept = true
+		c.index.popular.add(f.shape, c.now())
 	}
 	r.f = f
 	f.mu.Lock()
@@ -309,7 +313,7 @@ func (f *fill) settle(e *cacheEntry) {
 		f.reserved = 0
 		e.refs = len(f.readers)
 		f.entry = e
-		c.index.add(e, f.kept || c.probation < 0, c.now())
+		c.index.add(e, f.kept || !c.probation, c.now())
 		out = c.shrinkLocked(nil)
 	} else {
 		f.forgetLocked()

@@ -19,6 +19,8 @@ type cacheEntry struct {
 	files   files     // when the entry was trusted; zero before
 	repo    string    // packsource.Repository.Incarnation; "" while the sidecar could not be read
 	used    time.Time // when it was complete; after probation, when a reader last came or left
+	shape   shape     // of the requests; zero if it does not count
+	again   bool      // requested again
 	refs    int       // readers, borrowers, and a running check
 	pins    int       // borrowers
 	gone    bool      // removed from the index; its last reader releases the cost
@@ -66,15 +68,23 @@ type index struct {
 	young    list                     // requested once: on probation
 	kept     list                     // requested again
 	ghosts   ghosts
-	bytes    int64 // cost of all entries
-	tails    int64 // the part of it that is for indexes
-	borrowed int   // entries with borrowers
-	pinned   int64 // their cost
-	zombies  int64 // cost of removed entries and fills that still have readers
+	popular  popular
+	bytes    int64         // cost of all entries
+	tails    int64         // the part of it that is for indexes
+	large    []*cacheEntry // those with a cost of at least largeFrom
+	borrowed int           // entries with borrowers
+	pinned   int64         // their cost
+	zombies  int64         // cost of removed entries and fills that still have readers
+
+	probation, maxIdle time.Duration // how long entries of young and kept stay without a request
+	largeFrom          int64         // the cost of the entries in large
 }
 
-func newIndex() index {
-	return index{entries: make(map[packsource.Key]*cacheEntry), repos: make(map[string][]*cacheEntry)}
+func newIndex(probation, maxIdle time.Duration) index {
+	return index{
+		entries: make(map[packsource.Key]*cacheEntry), repos: make(map[string][]*cacheEntry),
+		popular: make(popular), probation: probation, maxIdle: maxIdle,
+	}
 }
 
 // blockSize is the unit of costs, so that tiny entries have a cost too.
@@ -95,6 +105,9 @@ func (x *index) add(e *cacheEntry, kept bool, now time.Time) {
 	x.repos[e.repo] = append(x.repos[e.repo], e)
 	x.bytes += e.cost
 	x.tails += blocks(e.tail)
+	if e.cost >= x.largeFrom {
+		x.large = append(x.large, e)
+	}
 	if kept {
 		x.kept.push(e)
 	} else {
@@ -102,9 +115,19 @@ func (x *index) add(e *cacheEntry, kept bool, now time.Time) {
 	}
 }
 
+// skipsProbation reports whether a new pack is expected to be requested again: its key was requested before, or a pack
+// of the same shape was requested again.
+func (x *index) skipsProbation(k packsource.Key, s shape) bool {
+	return x.ghosts.has(k) || x.popular.has(s)
+}
+
 // acquire counts a new request for e: it ends the probation.
 func (x *index) acquire(e *cacheEntry, now time.Time) {
 	e.refs++
+	if !e.again {
+		e.again = true
+		x.popular.add(e.shape, now)
+	}
 	x.touch(e, now)
 }
 
@@ -156,6 +179,14 @@ func (x *index) newest(repository string) (keys []packsource.Key) {
 	return keys
 }
 
+// largest returns the cost of the largest entry, or 0 if that is less than largeFrom.
+func (x *index) largest() (cost int64) {
+	for _, e := range x.large {
+		cost = max(cost, e.cost)
+	}
+	return cost
+}
+
 // assign sets the repository of e.
 func (x *index) assign(e *cacheEntry, repository string) {
 	x.unlist(e)
@@ -183,6 +214,7 @@ func (x *index) remove(e *cacheEntry) {
 	x.unlist(e)
 	x.bytes -= e.cost
 	x.tails -= blocks(e.tail)
+	x.large = slices.DeleteFunc(x.large, func(l *cacheEntry) bool { return l == e })
 	if e.pins > 0 {
 		x.borrowed--
 		x.pinned -= e.cost
@@ -194,12 +226,10 @@ func (x *index) remove(e *cacheEntry) {
 }
 
 // expire removes and returns entries that were idle, or on probation, for too long. Entries in use stay, because their
-// readers keep the blocks of the file. Without a probation (zero or less) entries expire only when idle.
-func (x *index) expire(now time.Time, probation, idle time.Duration) (young, kept []*cacheEntry) {
-	if probation <= 0 {
-		probation = idle
-	}
-	return x.expireList(&x.young, now, probation), x.expireList(&x.kept, now, idle)
+// readers keep the blocks of the file.
+func (x *index) expire(now time.Time) (young, kept []*cacheEntry) {
+	x.popular.expire(now, x.maxIdle)
+	return x.expireList(&x.young, now, x.probation), x.expireList(&x.kept, now, x.maxIdle)
 }
 
 func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*cacheEntry) {
@@ -214,20 +244,32 @@ func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*ca
 	return out
 }
 
-// evict removes and returns entries until their cost reaches need or there are no more. Entries on probation go first,
-// so that packs requested once do not evict packs requested again. Within each kind the least recently used go first.
-// Entries with readers go only if inUse is true: they free space only when their readers end. Borrowed entries stay.
-func (x *index) evict(need int64, inUse bool) (out []*cacheEntry) {
-	for _, l := range []*list{&x.young, &x.kept} {
-		for e := l.oldest; e != nil && need > 0; {
-			next := e.prev
-			if e.refs == 0 || inUse && e.pins == 0 {
-				need -= e.cost
-				x.remove(e)
-				out = append(out, e)
-			}
-			e = next
+// evict removes and returns entries until their cost reaches need or there are no more. The entry that was idle for the
+// longest time goes first, where time on probation counts double. So packs requested once do not evict packs that are
+// requested again and again. But the packs of a new tip, whose second request is still to come, stay longer than those
+// of superseded tips. Entries with readers go only if inUse is true: they free space only when their readers end.
+// Borrowed entries stay.
+func (x *index) evict(now time.Time, need int64, inUse bool) (out []*cacheEntry) {
+	next := func(e *cacheEntry) *cacheEntry { // the next one that may go, from e on
+		for e != nil && (e.pins > 0 || e.refs > 0 && !inUse) {
+			e = e.prev
 		}
+		return e
+	}
+	if need <= 0 {
+		return nil
+	}
+	young, kept := next(x.young.oldest), next(x.kept.oldest)
+	for need > 0 && (young != nil || kept != nil) {
+		var e *cacheEntry
+		if kept == nil || young != nil && 2*now.Sub(young.used) >= now.Sub(kept.used) {
+			e, young = young, next(young.prev)
+		} else {
+			e, kept = kept, next(kept.prev)
+		}
+		need -= e.cost
+		x.remove(e)
+		out = append(out, e)
 	}
 	return out
 }

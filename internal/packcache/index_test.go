@@ -69,7 +69,7 @@ func TestIndex(t *testing.T) {
 	}
 	const probation, idle = 20 * time.Second, 5 * time.Minute
 	rapid.Check(t, func(t *rapid.T) {
-		i := newIndex()
+		i := newIndex(probation, idle)
 		x := &i
 		m := &indexModel{zombies: make(map[*cacheEntry]*modelEntry)}
 		now := newClock().t
@@ -197,7 +197,7 @@ func TestIndex(t *testing.T) {
 						young = append(young, e)
 					}
 				}
-				gotYoung, gotKept := x.expire(now, probation, idle)
+				gotYoung, gotKept := x.expire(now)
 				expect("on probation", gotYoung, young, false)
 				expect("idle", gotKept, kept, false)
 			},
@@ -205,14 +205,20 @@ func TestIndex(t *testing.T) {
 				need := rapid.Int64Range(-10, 300_000).Draw(t, "bytes")
 				inUse := rapid.Bool().Draw(t, "in use too")
 				order := slices.Clone(m.entries)
+				age := func(e *modelEntry) time.Duration {
+					if e.kept {
+						return now.Sub(e.used)
+					}
+					return 2 * now.Sub(e.used)
+				}
 				slices.SortFunc(order, func(a, b *modelEntry) int {
 					switch {
 					case a.kept == b.kept:
 						return a.order - b.order
-					case b.kept: // those on probation first
-						return -1
+					case a.kept:
+						return cmp.Or(cmp.Compare(age(b), age(a)), 1)
 					}
-					return 1
+					return cmp.Or(cmp.Compare(age(b), age(a)), -1)
 				})
 				var want []*modelEntry
 				for n, i := need, 0; n > 0 && i < len(order); i++ {
@@ -221,7 +227,7 @@ func TestIndex(t *testing.T) {
 						n -= order[i].cost
 					}
 				}
-				expect("evicted", x.evict(need, inUse), want, true)
+				expect("evicted", x.evict(now, need, inUse), want, true)
 			},
 			"": func(t *rapid.T) {
 				var bytes, zombies, pinned int64

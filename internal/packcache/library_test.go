@@ -158,7 +158,7 @@ func TestIndexFails(t *testing.T) {
 		"source":   {index: half, system: none},
 		"panic":    {index: func(*packsource.Spec, io.Writer) error { panic("a bug") }, system: none},
 		"panic 2":  {index: func(s *packsource.Spec, w io.Writer) error { half(s, w); panic("a bug") }, system: none},
-		"budget":   {budget: 250_000, system: none},
+		"budget":   {budget: 200_000, system: none},
 		"create":   {system: func(s *system) { s.create = failing(s.create, syscall.EMFILE) }},
 		"no space": {system: fullAfter(150_000, syscall.ENOSPC)},
 		"damage":   {system: fullAfter(150_000, syscall.EIO)},

@@ -1,70 +1,3 @@
-// Package packcache keeps and shares the packs that another packsource.Source makes, within a limit of space.
-//
-// A pack is a pure function of its Spec's Key, so an entry is never stale. Entries leave only to make room. An entry is
-// a file of framed bytes exactly as they are sent to a client. On a hit the kernel copies the file to the connection.
-//
-// The first request for a key starts a fill: one goroutine takes the pack from the inner Source and writes it to a
-// file. All readers, including the first, read that file as it grows. A fill continues while it has readers, and for
-// Options.Grace after the last one left.
-//
-// # No fetch fails because of the cache
-//
-// If the disk is full, the fill evicts other entries. If that does not help, or the disk fails, the fill continues
-// without its file. Its current readers read the rest of the file, and then a window of a few hundred kilobytes in
-// memory. The slowest reader moves the window. Such a fill gets no new readers and is not kept. A stored entry that
-// cannot be opened or trusted is removed, and the pack is made again.
-//
-// If the inner Source fails, Open or Send returns its error to all readers, and the next request starts again.
-//
-// # Eviction
-//
-// An entry leaves if it is not requested for MaxIdle. It also leaves if the byte budget or the free-space floor needs
-// room: entries on probation first, then the least recently used, and those with readers last. If it was requested only
-// once, it leaves at the end of its Probation. That is shorter than the kernel's delay before it writes dirty pages (30
-// s on Linux, from the first write). So most packs that are requested only once never reach the disk. A limited memory
-// of keys lets a key that returns later skip probation.
-//
-// # Library
-//
-// If the inner Source knows where the objects of a pack are (packsource.Indexed), the cache keeps this index with the
-// pack. The index is written after the readers got the end of the pack. If that fails, the entry has no index. The
-// cache is a packsource.Library of these entries: the inner Source borrows packs to compose others from them. A
-// borrowed entry stays until it is closed. Borrowing does not count as a request, so an entry that is only borrowed
-// leaves like an unused one.
-//
-// # Format
-//
-// The directory holds
-//
-//	lock           locked (flock) by the process that uses the directory; its number inside, for people
-//	tmp/fill-N     fills; swept at start
-//	ab/KEY.pack    an entry: nothing but side-band-1 pkt-lines (gitprotocol-pack(5)) of at most 65520 bytes each, which
-//	               carry the pack; no flush packet, no other band
-//	ab/KEY.index   what WriteIndex of packsource.Indexed wrote; missing if the pack has no index
-//	ab/KEY.meta    the sidecar of both
-//
-// where KEY is the packsource.Key in 64 lower-case hexadecimal digits and ab its first two. Directories have mode 0700,
-// files 0600. The sidecar is text, seven or nine lines ending in newlines:
-//
-//	packhorse cache entry 3   2 if there is no index
-//	key KEY
-//	repository "NAME"      packsource.Repository.Incarnation, quoted as in Go
-//	length BYTES           of the data file, decimal
-//	objects COUNT          in the pack, decimal; 0 if not known
-//	crc32c CHECKSUM        CRC-32C of the data file, 8 hexadecimal digits
-//	index length BYTES     of the index, decimal; this line and the next are missing if there is no index
-//	index crc32c CHECKSUM  CRC-32C of the index, 8 hexadecimal digits
-//	sum CHECKSUM           CRC-32C of the lines before this one, 8 hexadecimal digits
-//
-// The index and then the sidecar are written before the data file gets its name by rename. The cache syncs nothing: an
-// entry of an earlier run is read completely and compared with its sidecar before its first use. The same holds for an
-// entry whose files another program has written to, which shows in their sizes and times. At the start, a data file
-// without a sidecar is removed, and so is a sidecar or an index without a data file.
-//
-// # Damaged repositories
-//
-// A pack made from a damaged repository is as damaged as its source. When damage is found, Drop removes the
-// repository's entries, and packs that are still being made are not kept.
 package packcache
 
 import (
@@ -93,7 +26,8 @@ const (
 // Options configure a Cache.
 type Options struct {
 	Dir string // created if necessary; one process at a time can use it
-	// Disk budget in bytes, twice the largest pack kept; 0: 10 GiB or a tenth of the file system, the smaller.
+	// MaxBytes is the disk budget in bytes. 0 means an automatic budget: 10 GiB or a tenth of the file system, whichever
+	// is less, and more while there are packs larger than a quarter of that.
 	MaxBytes int64
 	MaxIdle  time.Duration // an entry leaves if it is not requested for this time; 0: DefaultMaxIdle
 
@@ -122,8 +56,8 @@ type Cache struct {
 
 	dir       string
 	max, low  int64 // budget and free-space floor
-	maxIdle   time.Duration
-	probation time.Duration
+	automatic bool  // the budget adapts to large packs
+	probation bool  // entries with one request are on probation
 	grace     time.Duration
 
 	ctx       context.Context // of all fills and checks
@@ -174,12 +108,10 @@ func open(inner packsource.Source, o Options, sys system) (*Cache, error) {
 	}
 	c := &Cache{
 		inner: inner, m: o.Metrics, log: o.Log, now: o.Now, sys: sys, dir: dir,
-		max: o.MaxBytes, low: o.MinFree,
-		maxIdle:   cmp.Or(o.MaxIdle, DefaultMaxIdle),
-		probation: cmp.Or(o.Probation, DefaultProbation),
+		max: o.MaxBytes, low: o.MinFree, automatic: o.MaxBytes <= 0, probation: o.Probation >= 0,
 		grace:     cmp.Or(o.Grace, DefaultGrace),
 		verifying: make(chan struct{}, runtime.GOMAXPROCS(0)),
-		index:     newIndex(),
+		index:     newIndex(cmp.Or(o.Probation, DefaultProbation), cmp.Or(o.MaxIdle, DefaultMaxIdle)),
 		fills:     make(map[packsource.Key]*fill),
 		unlinking: make(map[packsource.Key]chan struct{}),
 	}
@@ -210,6 +142,7 @@ func open(inner packsource.Source, o Options, sys system) (*Cache, error) {
 
 // limits sets the limits that depend on the file system.
 func (c *Cache) limits() error {
+	defer func() { c.index.largeFrom = c.max / 4 }()
 	if c.max > 0 && c.low != 0 {
 		return nil
 	}
@@ -308,10 +241,11 @@ type Stats struct {
 
 // Stats returns the current state of the cache.
 func (c *Cache) Stats() Stats {
-	s := Stats{MaxBytes: c.max, Hits: counted(c.m.hit), Misses: counted(c.m.miss), Follows: counted(c.m.follow)}
+	s := Stats{Hits: counted(c.m.hit), Misses: counted(c.m.miss), Follows: counted(c.m.follow)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.Bytes, s.Entries, s.Fills = c.index.bytes+c.index.zombies+c.filling, len(c.index.entries), len(c.fills)
+	s.Bytes, s.MaxBytes = c.index.bytes+c.index.zombies+c.filling, c.budgetLocked()
+	s.Entries, s.Fills = len(c.index.entries), len(c.fills)
 	return s
 }
 
@@ -373,7 +307,7 @@ func (c *Cache) janitor() {
 // sweep removes entries that are too old, or exceed the budget.
 func (c *Cache) sweep() {
 	c.mu.Lock()
-	young, idle := c.index.expire(c.now(), c.probation, c.maxIdle)
+	young, idle := c.index.expire(c.now())
 	out := c.dropLocked(young, evictProbation, nil)
 	out = c.dropLocked(idle, evictIdle, out)
 	out = c.shrinkLocked(out)

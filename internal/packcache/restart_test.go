@@ -256,7 +256,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if c.max <= 0 || c.max > 10<<30 || c.low <= 0 || c.low > 5<<30 || c.maxIdle != DefaultMaxIdle {
+	if c.max <= 0 || c.max > 10<<30 || c.low <= 0 || c.low > 5<<30 || c.index.maxIdle != DefaultMaxIdle {
 		t.Errorf("budget %d, floor %d", c.max, c.low)
 	}
 	if st, err := os.Stat(c.dir); err != nil || st.Mode().Perm() != 0o700 {

@@ -10,18 +10,34 @@ var (
 	errFloor  = errors.New("the file system has too little space left")
 )
 
-// shrinkLocked evicts entries until the budget is kept: entries without readers for everything on disk, and entries
-// with readers for bytes that are not already on their way out.
-func (c *Cache) shrinkLocked(out []removed) []removed {
-	out = c.dropLocked(c.index.evict(c.index.bytes+c.index.zombies+c.filling-c.max, false), evictSize, out)
-	return c.dropLocked(c.index.evict(c.index.bytes+c.filling-c.max, true), evictSize, out)
+// budgetLocked returns the number of bytes that may be on disk. The automatic budget grows for large packs. Half of it
+// is for other packs, and beside that there is room for the largest pack twice: the last one and its successor. The
+// free-space floor limits it.
+func (c *Cache) budgetLocked() int64 {
+	if !c.automatic {
+		return c.max
+	}
+	largest := c.index.largest()
+	for _, f := range c.fills {
+		largest = max(largest, f.reserved)
+	}
+	return max(c.max, c.max/2+2*largest)
 }
 
-// reserve reserves room in the budget for n more bytes of a fill. The error is why the fill may not write them. A
-// pack larger than half of the budget, or without room beside other fills, is refused before it evicts any entry.
+// shrinkLocked evicts entries until the budget is kept: entries without readers for everything on disk, and entries
+// with readers for bytes that are not already on their way out. Borrowed entries may exceed the budget until they are
+// returned.
+func (c *Cache) shrinkLocked(out []removed) []removed {
+	x, now, budget := &c.index, c.now(), c.budgetLocked()
+	out = c.dropLocked(x.evict(now, x.bytes+x.zombies+c.filling-budget, false), evictSize, out)
+	return c.dropLocked(x.evict(now, x.bytes-x.pinned+c.filling-budget, true), evictSize, out)
+}
+
+// reserve reserves room in the budget for n more bytes of a fill. The error is why the fill may not write them. All
+// fills together may use the whole budget of MaxBytes. Without MaxBytes only the free-space floor limits them.
 func (c *Cache) reserve(f *fill, n int64) error {
 	c.mu.Lock()
-	if f.reserved+n > c.max/2 || c.filling+n > c.max {
+	if !c.automatic && c.filling+n > c.max {
 		c.mu.Unlock()
 		return errBudget
 	}
@@ -87,7 +103,7 @@ func (c *Cache) free() int64 {
 // whether there were any.
 func (c *Cache) evictIdle(n int64) bool {
 	c.mu.Lock()
-	out := c.dropLocked(c.index.evict(n, false), evictSpace, nil)
+	out := c.dropLocked(c.index.evict(c.now(), n, false), evictSpace, nil)
 	c.mu.Unlock()
 	c.unlink(out)
 	return len(out) > 0
