@@ -298,7 +298,12 @@ func TestSelectNew(t *testing.T) {
 					w := newWorld(r, seed)
 					ours, gits := 0, 0
 					for range 8 {
-						n, git := c.checkNew(w.spec())
+						spec := w.spec()
+						if w.rnd.IntN(2) == 0 {
+							spec.Filter = testFilters[w.rnd.IntN(len(testFilters))]
+							spec.First = c.first(spec.Wants)
+						}
+						n, git := c.checkNew(spec)
 						ours, gits = ours+n, gits+git
 					}
 					if ours > gits+gits/10 {
@@ -318,7 +323,7 @@ func (c *chooser) checkNew(spec *packsource.Spec) (chosenCount, gitCount int) {
 	all := *spec
 	all.Haves = nil
 	had := all
-	had.Wants, had.Tags = spec.Haves, nil
+	had.Wants, had.First, had.Tags, had.Filter = spec.Haves, nil, nil, ""
 	untagged := all
 	untagged.Tags = nil
 	wanted, client := c.packed(&all), c.packed(&had)

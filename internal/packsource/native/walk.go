@@ -138,10 +138,11 @@ func (w *treeWalk) isSmall(at place) (bool, error) {
 
 // walk walks all trees that were added.
 func (w *treeWalk) walk() error {
-	if w.s.filter.passesAt(0) {
-		if err := w.read(&w.wanted); err != nil {
-			return err
-		}
+	if !w.s.filter.passesAt(0) {
+		return nil
+	}
+	if err := w.read(&w.wanted); err != nil {
+		return err
 	}
 	for w.next.count > 0 {
 		if w.depth++; !w.s.filter.passesAt(w.depth) {

@@ -1,0 +1,68 @@
+package native
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+var testFilters = []string{"blob:none", "blob:limit=0", "blob:limit=1", "blob:limit=100", "blob:limit=1000", "tree:0",
+	"tree:1", "tree:2", "tree:3", "tree:9", "object:type=commit", "object:type=tree", "object:type=blob",
+	"object:type=tag", "combine:blob:limit=100+blob:none", "combine:blob:none+tree:2", "combine:object:type=tree+tree:2",
+	"combine:object:type=blob+tree:2"}
+
+// TestFilters compares every filter with git's.
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	for _, format := range []git.ObjectFormat{git.SHA1, git.SHA256} {
+		for name, arrange := range layouts {
+			t.Run(fmt.Sprintf("%s, %s", format, name), func(t *testing.T) {
+				t.Parallel()
+				r := gittest.Random(t, 5, gittest.Shape{Merge: 0.3, Format: format.String()})
+				arrange(r)
+				c := newChooser(t, r, format)
+				w := newWorld(r, 5)
+				for _, filter := range testFilters {
+					spec := w.spec()
+					spec.Haves, spec.Filter = nil, filter
+					spec.First = c.first(spec.Wants)
+					chosen, _ := c.choose(spec)
+					checkSame(t, describe(spec), chosen, c.packed(spec))
+				}
+			})
+		}
+	}
+}
+
+// first lists the wanted trees and blobs as a Spec with a filter has them: blobs first.
+func (c *chooser) first(wants []git.ObjectID) []git.ObjectID {
+	var trees, blobs []git.ObjectID
+	for _, id := range wants {
+		peeled := c.r.ID(id.String() + "^{}")
+		switch c.r.Git("cat-file", "-t", peeled.String()) {
+		case "tree":
+			trees = append(trees, peeled)
+		case "blob":
+			blobs = append(blobs, peeled)
+		}
+	}
+	return append(sortIDs(blobs), sortIDs(trees)...)
+}
+
+// TestFilterOfWantedTrees checks that a filter does not apply to wanted trees, but to their entries, as to those of
+// the tree of a commit.
+func TestFilterOfWantedTrees(t *testing.T) {
+	t.Parallel()
+	r := gittest.Random(t, 6, gittest.Shape{})
+	c := newChooser(t, r, git.SHA1)
+	for _, filter := range testFilters {
+		for _, wants := range [][]git.ObjectID{{r.ID("HEAD^{tree}")}, {r.ID("refs/tags/tree")}, {r.ID("refs/tags/blob")}} {
+			spec := &packsource.Spec{Wants: wants, First: c.first(wants), Filter: filter}
+			chosen, _ := c.choose(spec)
+			checkSame(t, describe(spec), chosen, c.packed(spec))
+		}
+	}
+}
