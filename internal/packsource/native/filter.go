@@ -10,6 +10,8 @@ import (
 // filter is the filter of a Spec (git-rev-list(1), --filter). It does not apply to wants and to what their tags lead
 // to.
 type filter struct {
+	spec string
+
 	commits, trees, blobs bool // whether objects of a type pass
 
 	limit uint64 // size of the smallest blobs that do not pass; MaxUint64: all pass
@@ -18,7 +20,7 @@ type filter struct {
 
 // parse reads a canonical specification.
 func (f *filter) parse(spec string) error {
-	*f = filter{commits: true, trees: true, blobs: true, limit: math.MaxUint64, depth: math.MaxUint64}
+	*f = filter{spec: spec, commits: true, trees: true, blobs: true, limit: math.MaxUint64, depth: math.MaxUint64}
 	if spec == "" {
 		return nil
 	}

@@ -12,13 +12,14 @@ import (
 
 // selection chooses the objects of a pack. It is used once, by one goroutine, while the view's indexes are mapped.
 type selection struct {
-	ctx    context.Context
-	spec   *packsource.Spec
-	store  *pack.Store
-	graph  *graph.Graph
-	view   *view
-	tick   func(steps int) error // called about every 1,000 steps; its error ends the selection
-	budget int64                 // maximum memory in bytes; 0: no limit
+	ctx     context.Context
+	spec    *packsource.Spec
+	store   *pack.Store
+	graph   *graph.Graph
+	view    *view
+	tick    func(steps int) error // called about every 1,000 steps; its error ends the selection
+	budget  int64                 // maximum memory in bytes; 0: no limit
+	bitmaps *bitmaps              // may be nil
 
 	chosen  *objectSet
 	known   *objectSet // objects that haves reach; nil: no haves
@@ -90,15 +91,37 @@ func (s *selection) choose() error {
 	return s.includeTags()
 }
 
-// history finds the commits of the pack.
+// history finds the commits of the pack. It ends at commits whose objects are chosen as a whole: by an earlier pack, or
+// else by a bitmap.
 func (s *selection) history() (graph.Range, error) {
-	return s.graph.Between(s.ctx, s.spec.Wants, s.spec.Haves, graph.RangeOptions{
-		Shallow: graph.NewCommits(s.spec.Shallow...),
-		Tick: func() error {
-			s.steps += stepsPerTick
-			return s.report()
-		},
-	})
+	o := graph.RangeOptions{Shallow: graph.NewCommits(s.spec.Shallow...), Tick: s.graphTick}
+	closed, err := s.useClosed()
+	if err != nil {
+		return graph.Range{}, err
+	}
+	if closed {
+		o.Stop = func(id []byte) bool { return s.contains(s.chosen, id) }
+		return s.graph.Between(s.ctx, s.spec.Wants, s.spec.Haves, o)
+	}
+	w, err := s.openBitmap()
+	if err != nil {
+		return graph.Range{}, err
+	}
+	if w == nil {
+		return s.graph.Between(s.ctx, s.spec.Wants, s.spec.Haves, o)
+	}
+	o.Stop = w.stop
+	r, err := s.graph.Between(s.ctx, s.spec.Wants, s.spec.Haves, o)
+	if err == nil {
+		err = w.err
+	}
+	return r, err
+}
+
+// graphTick is called after each 1,024 commits of a walk of history.
+func (s *selection) graphTick() error {
+	s.steps += stepsPerTick
+	return s.report()
 }
 
 // addCommits chooses commits that pass the filter, and the root trees to be walked.
@@ -145,7 +168,7 @@ func (s *selection) want(id git.ObjectID) error {
 		case git.Tree:
 			return s.trees.addWanted(id.Raw())
 		case git.Commit:
-			if s.contains(s.commits, id.Raw()) { // otherwise haves reach it
+			if s.known == nil || s.contains(s.commits, id.Raw()) { // otherwise haves reach it
 				s.addTo(s.chosen, id.Raw())
 			}
 			return nil

@@ -28,6 +28,10 @@ type chooser struct {
 	graph  *graph.Graph
 	ticks  int
 	budget int64
+
+	bitmaps *bitmaps
+	earlier []*source
+	last    string // directory of the last pack that git made
 }
 
 func newChooser(t testing.TB, r *gittest.Repo, format git.ObjectFormat) *chooser {
@@ -46,7 +50,8 @@ func (c *chooser) try(spec *packsource.Spec) (chosen, known []string, err error)
 	c.t.Helper()
 	err = c.store.Raw(100, func(packs []*pack.Raw) error {
 		s := &selection{ctx: context.Background(), spec: spec, store: c.store, graph: c.graph, budget: c.budget,
-			view: newView(c.format, nil, packs), tick: func(int) error { c.ticks++; return nil }}
+			view: newView(c.format, slices.Clone(c.earlier),
+				packs), bitmaps: c.bitmaps, tick: func(int) error { c.ticks++; return nil }}
 		a, b, err := s.run()
 		chosen, known = listSet(c.t, a), listSet(c.t, b)
 		return err
@@ -117,7 +122,8 @@ func (c *chooser) packed(spec *packsource.Spec, args ...string) []string {
 	if err != nil {
 		c.t.Fatalf("git %q: %v", args, err)
 	}
-	return objectsOfPack(c.t, c.t.TempDir(), c.format, string(data))
+	c.last = c.t.TempDir()
+	return objectsOfPack(c.t, c.last, c.format, string(data))
 }
 
 func objectsOf(t testing.TB, format git.ObjectFormat, index string) (ids []string) {

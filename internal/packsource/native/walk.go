@@ -50,7 +50,10 @@ func (w *treeWalk) open(s *selection) {
 func (w *treeWalk) add(raw []byte) error { return w.addTo(&w.next, w.s.filter.trees, raw) }
 
 // addWanted adds a tree to the pack that a filter does not omit.
-func (w *treeWalk) addWanted(raw []byte) error { return w.addTo(&w.wanted, true, raw) }
+func (w *treeWalk) addWanted(raw []byte) error {
+	w.s.addTo(w.s.chosen, raw) // a bitmap may have marked it as walked
+	return w.addTo(&w.wanted, true, raw)
+}
 
 func (w *treeWalk) addTo(level *trees, choose bool, raw []byte) error {
 	s := w.s

@@ -1,0 +1,80 @@
+package native
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+// maxOldWants is the maximum number of wants of an earlier pack that are not wants of the new pack.
+const maxOldWants = 10_000
+
+// useClosed chooses all objects of an earlier pack whose wants the new pack's wants reach. It reports whether there is
+// one. The walks of history and trees end at its objects.
+func (s *selection) useClosed() (bool, error) {
+	if len(s.spec.Haves)+len(s.spec.Shallow) > 0 || !s.filter.ignoresDepth() {
+		return false, nil
+	}
+	for i, source := range s.view.sources {
+		if source.earlier == nil || !source.earlier.closed {
+			continue
+		}
+		ok, err := s.reachesAll(source.earlier.wants)
+		if err != nil {
+			return false, err
+		}
+		if ok {
+			s.chosen.addAll(i)
+			s.walked.addAll(i)
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// reachesAll reports whether the pack has all that the wants of an earlier pack reach.
+func (s *selection) reachesAll(wants []git.ObjectID) (bool, error) {
+	var commits []git.ObjectID
+	for _, id := range wants {
+		if err := s.step(); err != nil {
+			return false, err
+		}
+		if _, ok := slices.BinarySearchFunc(s.spec.Wants, id, git.ObjectID.Compare); ok {
+			continue
+		}
+		_, ok := slices.BinarySearchFunc(s.spec.Tags, id, func(t packsource.Tag, id git.ObjectID) int {
+			return t.ID.Compare(id)
+		})
+		if ok { // the earlier pack has its target, so the new one has both
+			continue
+		}
+		if commits = append(commits, id); len(commits) > maxOldWants {
+			return false, nil
+		}
+	}
+	for _, id := range commits {
+		typ, _, err := s.store.Header(id)
+		if err != nil || typ != git.Commit { // after a forced push it may be gone
+			return false, ignoreMissing(err)
+		}
+	}
+	if len(commits) == 0 {
+		return true, nil
+	}
+	r, err := s.graph.Between(s.ctx, commits, s.spec.Wants, graph.RangeOptions{Tick: s.graphTick})
+	return err == nil && r.Commits.Len() == 0, ignoreMissing(err)
+}
+
+func ignoreMissing(err error) error {
+	if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Corrupt) {
+		return nil
+	}
+	return err
+}
+
+// ignoresDepth reports whether the filter omits only blobs, wherever they are.
+func (f *filter) ignoresDepth() bool { return f.spec == "" || strings.HasPrefix(f.spec, "blob:") }
