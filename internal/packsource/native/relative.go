@@ -1,57 +1,63 @@
 package native
 
 import (
-	"sort"
-
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// maxRelatives is the maximum number of deltas to follow in search of a relative.
-const maxRelatives = 10
-
-// relative returns an object that is similar to the nth item, which is a delta whose base is not in the new pack. The
-// item is a delta of it through other deltas, or their chains of deltas meet. It is written before the item. The ID is
-// zero if there is no such object. So versions of a file that the repository stores as deltas of each other are deltas
-// in the new pack too, without a search.
-func (w *writer) relative(i, n int) (id git.ObjectID) {
-	it := &w.items[n]
-	if it.entry.kind != ofsDelta || it.large {
-		return id
+// relative returns a similar object that an object, written at a place of a source, can be a delta of. The ID is zero
+// if there is none. Such an object is written before, or the client has it, or its entry is copied and is not a delta.
+func (w *writer) relative(i int, it *item) git.ObjectID {
+	id, ok := w.similar[w.objectID(i, it.pos)]
+	if !ok || !it.entry.isDelta() || it.large {
+		return git.ObjectID{}
 	}
-	if w.family[i] == nil {
-		w.family[i] = map[int64]int{}
+	at, ok := w.view.find(id.Raw())
+	switch {
+	case !ok:
+		ok = w.isKnownLoose(id.Raw())
+	case w.chosen.has(at):
+		ok = at.source < i || at.source == i && w.isBefore(at, it.start) || w.isWhole(at)
+	default:
+		ok = w.known != nil && w.known.has(at)
 	}
-	family, source := w.family[i], w.view.sources[i]
-	order, err := source.Order()
-	if err != nil {
-		return id
-	}
-	at, entry := it.start, it.entry
-	for range maxRelatives {
-		at -= entry.distance
-		if pos, ok := family[at]; ok {
-			return w.objectID(i, pos)
-		}
-		if _, written := w.runs[i].find(at); written || w.isEarlierItem(n, at) {
-			if rank, ok := source.Rank(order, at); ok {
-				return w.objectID(i, int(order[rank]))
-			}
-		}
-		family[at] = it.pos
-		var b [maxEntryHeader]byte
-		if read, _ := source.File.ReadAt(b[:], at); read == 0 {
-			break
-		}
-		if entry, err = parseEntry(b[:], w.view.format); err != nil || entry.kind != ofsDelta {
-			break
-		}
+	if !ok {
+		return git.ObjectID{}
 	}
 	return id
 }
 
-// isEarlierItem reports whether an entry begins at an offset that is in the batch before the nth item.
-func (w *writer) isEarlierItem(n int, offset int64) bool {
-	earlier := w.items[:n]
-	at := sort.Search(n, func(i int) bool { return earlier[i].start >= offset })
-	return at < n && earlier[at].start == offset
+// looseRelative is relative for a loose object. These are written after all others, in the order of their IDs.
+func (w *writer) looseRelative(of git.ObjectID) git.ObjectID {
+	id, ok := w.similar[of]
+	if !ok {
+		return id
+	}
+	if at, packed := w.view.find(id.Raw()); packed {
+		ok = w.chosen.has(at) || w.known != nil && w.known.has(at)
+	} else {
+		ok = w.chosen.hasLoose(id) && id.Compare(of) < 0 || w.isKnownLoose(id.Raw())
+	}
+	if !ok {
+		return git.ObjectID{}
+	}
+	return id
+}
+
+// isBefore reports whether the entry at a place begins before an offset of its source.
+func (w *writer) isBefore(at place, offset int64) bool {
+	start, err := w.view.sources[at.source].Offset(at.pos)
+	return err == nil && start < offset
+}
+
+// isWhole reports whether the entry at a place is not a delta.
+func (w *writer) isWhole(at place) bool {
+	source := w.view.sources[at.source]
+	start, err := source.Offset(at.pos)
+	if err != nil {
+		return false
+	}
+	var b [maxEntryHeader]byte
+	n, _ := source.File.ReadAt(b[:], start)
+	e, err := parseEntry(b[:n], w.view.format)
+	return err == nil && !e.isDelta()
 }

@@ -26,6 +26,7 @@ type selection struct {
 	walked  *objectSet // trees that are not to be walked any more: all that they reach is chosen, known or omitted
 	commits *objectSet // commits that haves do not reach; nil: the same as chosen, because they pass the filter
 	omitted *objectSet // blobs that the filter omits because of their size; nil: none yet
+	similar similar    // similar objects of the pack and of the client; nil: not sought
 	filter  filter
 	trees   treeWalk
 	steps   int // since the last tick
@@ -86,6 +87,9 @@ func (s *selection) choose() error {
 		}
 	}
 	if err := s.trees.walk(); err != nil {
+		return err
+	}
+	if s.similar, err = s.findSimilar(r); err != nil {
 		return err
 	}
 	return s.includeTags()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"log/slog"
+	"sort"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -30,8 +31,8 @@ type writer struct {
 	known   *objectSet // nil: none
 	out     *framed
 	index   indexTable
-	runs    []runs          // by source
-	family  []map[int64]int // by source: from offsets of deltas and bases to the position of a written relative
+	runs    []runs // by source
+	similar similar
 	encoder *encoder
 	made    *packsource.Made
 	deltas  int
@@ -55,8 +56,7 @@ type item struct {
 }
 
 func newWriter(spec *packsource.Spec, v *view, chosen, known *objectSet) *writer {
-	return &writer{spec: spec, view: v, chosen: chosen, known: known, runs: make([]runs, len(v.sources)),
-		family: make([]map[int64]int, len(v.sources))}
+	return &writer{spec: spec, view: v, chosen: chosen, known: known, runs: make([]runs, len(v.sources))}
 }
 
 // write writes the whole pack.
@@ -71,7 +71,7 @@ func (w *writer) write(objects int) error {
 		}
 	}
 	for _, id := range w.chosen.looseIDs() {
-		if err := w.writeEncoded(id, w.encoder.begin(id, git.ObjectID{})); err != nil {
+		if err := w.writeEncoded(id, w.encoder.begin(id, w.looseRelative(id))); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func (w *writer) batch(i int) error {
 		it.data = block[it.start-first.start : min(it.end-first.start, blockSize)]
 		it.encoded = nil
 		if !w.copies(i, n) {
-			it.encoded = w.encoder.begin(w.objectID(i, it.pos), w.relative(i, n))
+			it.encoded = w.encoder.begin(w.objectID(i, it.pos), w.relative(i, it))
 		}
 	}
 	for n := range w.items {
@@ -288,6 +288,13 @@ func (w *writer) item(i int, it *item) error {
 	}
 	w.to = begin + len(it.data)
 	return nil
+}
+
+// isEarlierItem reports whether an entry begins at an offset that is in the batch before the nth item.
+func (w *writer) isEarlierItem(n int, offset int64) bool {
+	earlier := w.items[:n]
+	at := sort.Search(n, func(i int) bool { return earlier[i].start >= offset })
+	return at < n && earlier[at].start == offset
 }
 
 // flush writes the unchanged entries that were collected.
