@@ -14,7 +14,7 @@ import (
 func (r *repository) charts() []template.HTML {
 	var drawn []template.HTML
 	for _, shape := range pushShapes {
-		c := chart.Chart{Title: shape.name + " after a push", Unit: "CPU ms, of git and of the server", Axis: "commits",
+		c := chart.Chart{Title: shape.name + " after a push", Unit: "CPU ms, by pushed commits", Axis: " ",
 			Curves: []chart.Curve{{Name: "git", Class: "b"}, {Name: "server", Class: "a"}}}
 		for _, row := range r.Rows {
 			if row.Case == shape.name && row.Pushed > 0 {
