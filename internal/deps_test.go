@@ -96,7 +96,7 @@ var testsMayImport = map[string][]string{
 	"observe/tracing": {"inflight"},
 	"command":         {"compare"},
 	"search/remote":   {"admit", "bulk", "control"},
-	"uploadpack":      {"packcache"},
+	"uploadpack":      {"packcache", "packsource/native"},
 	"remote": {"admit", "auth", "balance", "control", "gateway", "gateway/githttp", "git/process", "packcache",
 		"packsource", "receivepack", "router", "storage", "uploadpack"},
 	"search": {"search/worker"},

@@ -10,11 +10,12 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// TestDifferential asks us and `git upload-pack` the same at random, in every version of the protocol, and compares the
-// answers. PACKHORSE_SESSIONS is how many sessions to try, about, and PACKHORSE_SEED the first repository's seed. A
-// session may be more than one request.
+// TestDifferential asks us and `git upload-pack` the same at random, with every source of packs and in every version of
+// the protocol, and compares the answers. PACKHORSE_SESSIONS is how many sessions to try, about, and PACKHORSE_SEED the
+// first repository's seed. A session may be more than one request.
 func TestDifferential(t *testing.T) {
 	t.Parallel()
 	repositories, first := 10, uint64(1)
@@ -35,17 +36,19 @@ func TestDifferential(t *testing.T) {
 	stranger.Git("update-ref", "refs/heads/main", id.String())
 	for i := range repositories {
 		seed := first + uint64(i)
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			differential(t, seed, stranger.Dir)
-		})
+		for _, source := range sources {
+			t.Run(fmt.Sprintf("source=%s/seed=%d", source.name, seed), func(t *testing.T) {
+				t.Parallel()
+				differential(t, seed, stranger.Dir, source.make)
+			})
+		}
 	}
 }
 
 // sessions is how many each repository gets.
 const sessions = 210
 
-func differential(t *testing.T, seed uint64, stranger string) {
+func differential(t *testing.T, seed uint64, stranger string, newSource func(t testing.TB) packsource.Source) {
 	s := newTestServer(t, seed, layouts[seed%uint64(len(layouts))])
 	rnd := rand.New(rand.NewPCG(seed, 2))
 	clients := newTestClients(t, s, rnd, stranger)

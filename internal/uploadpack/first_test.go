@@ -37,7 +37,10 @@ func TestWantedObjectsPassFilters(t *testing.T) {
 		}
 	}
 	s := &testServer{Repo: g, repo: openRepo(t, filepath.Clean(g.Dir)), format: git.SHA1}
-	server := New(newSource(t), Options{Wants: WantsAny})
+	var servers []*Server
+	for _, source := range sources {
+		servers = append(servers, New(source.make(t), Options{Wants: WantsAny}))
+	}
 	ids := func(list ...git.ObjectID) (lines []string) {
 		for _, id := range list {
 			lines = append(lines, "want "+id.String())
@@ -51,27 +54,36 @@ func TestWantedObjectsPassFilters(t *testing.T) {
 			{g.ID("tree"), g.ID("blob"), chain[2], chain[4]},
 		} {
 			q := &testRequest{command: "fetch", args: append(ids(wants...), "filter "+filter, "done")}
-			response, _, err := s.serve(server, q.bytes(git.SHA1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := parseAnswer(response.Bytes(), false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := gittest.ReadPack(got.pack, s.format, s.readObject)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, id := range wants {
-				for _, id := range []git.ObjectID{id, g.ID(id.String() + "^{}")} {
-					if _, in := p.Objects[id]; !in {
-						t.Errorf("filter %s, wants %v: %s is not in the pack", filter, wants, id)
+			for i, server := range servers {
+				p := s.pack(t, server, q)
+				for _, id := range wants {
+					for _, id := range []git.ObjectID{id, g.ID(id.String() + "^{}")} {
+						if _, in := p.Objects[id]; !in {
+							t.Errorf("%s, filter %s, wants %v: %s is not in the pack", sources[i].name, filter, wants, id)
+						}
 					}
 				}
 			}
 		}
 	}
+}
+
+// pack asks us for a pack.
+func (s *testServer) pack(t testing.TB, server *Server, q *testRequest) *gittest.Pack {
+	t.Helper()
+	response, _, err := s.serve(server, q.bytes(git.SHA1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parseAnswer(response.Bytes(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := gittest.ReadPack(got.pack, s.format, s.readObject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // TestFirstIsCanonical: the order of the wants makes no difference to the key.

@@ -127,12 +127,13 @@ func TestKey(t *testing.T) {
 // TestSharedPacks takes the pack that was made for one client to every other client that asks for the same key.
 func TestSharedPacks(t *testing.T) {
 	t.Parallel()
-	for seed := uint64(1); seed <= 2; seed++ {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+	for i, source := range sources {
+		seed := uint64(i + 1)
+		t.Run(source.name, func(t *testing.T) {
 			t.Parallel()
 			s := newTestServer(t, seed, "graph")
 			rnd := rand.New(rand.NewPCG(seed, 3))
-			server := New(newSource(t), Options{Wants: WantsAny})
+			server := New(source.make(t), Options{Wants: WantsAny})
 			shared := 0
 			for round := range 2 {
 				clients := siblings(t, s, rnd, round > 0)

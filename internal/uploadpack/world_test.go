@@ -22,13 +22,41 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/packsource/native"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 var version2 = node.Session{Version: protocol.V2, Stateless: true}
 
+// sources lists the sources of packs.
+var sources = []struct {
+	name string
+	make func(t testing.TB) packsource.Source
+}{
+	{"git", newSource},
+	{"native", func(t testing.TB) packsource.Source {
+		git := newGit(t)
+		return onlyNative{native.New(native.Options{Git: git, Threads: 2, Always: true}), git}
+	}},
+}
+
+// onlyNative makes all packs in process, except for those whose filter package native does not support.
+type onlyNative struct {
+	*native.Source
+	git packsource.Source
+}
+
+func (s onlyNative) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pack, error) {
+	if strings.Contains(spec.Filter, "sparse:") {
+		return s.git.Open(ctx, spec)
+	}
+	return s.Source.Open(ctx, spec)
+}
+
 // newSource runs the real git.
-func newSource(t testing.TB) packsource.Source {
+func newSource(t testing.TB) packsource.Source { return newGit(t) }
+
+func newGit(t testing.TB) *packsource.Git {
 	t.Helper()
 	runner, err := process.New(process.Options{
 		Classes: map[process.Class]process.Limits{packsource.ClassPack: {Slots: 4, Queue: 100}},
@@ -46,7 +74,7 @@ func newSource(t testing.TB) packsource.Source {
 	return source
 }
 
-// cached puts a pack cache before a source.
+// cached puts a pack cache before a source, from which a native one composes packs.
 func cached(t testing.TB, source packsource.Source) packsource.Source {
 	t.Helper()
 	cache, err := packcache.Open(source, packcache.Options{Dir: t.TempDir(), MaxBytes: 1 << 30, MinFree: -1})
@@ -54,6 +82,9 @@ func cached(t testing.TB, source packsource.Source) packsource.Source {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cache.Close() })
+	if n, ok := source.(onlyNative); ok {
+		n.SetLibrary(cache)
+	}
 	return cache
 }
 
