@@ -91,12 +91,13 @@ const allowedImports = `
 
 // testsMayImport adds to the table for tests: what a package is given by others, put together as in the real thing.
 var testsMayImport = map[string][]string{
-	"fault/faultrpc":  {"proto/internalv1"},
-	"client":          {"fault", "fault/faultrpc", "command"},
-	"observe/tracing": {"inflight"},
-	"command":         {"compare"},
-	"search/remote":   {"admit", "bulk", "control"},
-	"uploadpack":      {"packcache", "packsource/native"},
+	"fault/faultrpc":    {"proto/internalv1"},
+	"client":            {"fault", "fault/faultrpc", "command"},
+	"observe/tracing":   {"inflight"},
+	"command":           {"compare"},
+	"search/remote":     {"admit", "bulk", "control"},
+	"packsource/native": {"packcache"},
+	"uploadpack":        {"packcache", "packsource/native"},
 	"remote": {"admit", "auth", "balance", "control", "gateway", "gateway/githttp", "git/process", "packcache",
 		"packsource", "receivepack", "router", "storage", "uploadpack"},
 	"search": {"search/worker"},

@@ -113,13 +113,34 @@ func (g *generator) commit(branch int) {
 			}
 		}
 	}
+	g.files()
+	g.tips[branch] = g.mark
+}
+
+// files changes up to three files in the current commit.
+func (g *generator) files() {
 	for range 1 + g.rnd.IntN(3) {
 		content := strings.Repeat(fmt.Sprintf("line %d\n", g.rnd.IntN(50)), 1+g.rnd.IntN(40))
 		name := fileNames[g.rnd.IntN(len(fileNames))]
 		fmt.Fprintf(&g.out, "M 100644 inline %s\ndata %d\n%s\n", quotePath(name), len(content), content)
 	}
 	g.out.WriteByte('\n')
-	g.tips[branch] = g.mark
+}
+
+// Push makes random commits on top of a revision, and sets a branch to the last one. The objects are loose.
+func (r *Repo) Push(rnd *rand.Rand, branch, from string, commits int) {
+	r.t.Helper()
+	g := &generator{rnd: rnd}
+	for i := range commits {
+		text := fmt.Sprintf("push %d\n", rnd.Int64())
+		fmt.Fprintf(&g.out, "commit refs/heads/%s\ncommitter C <c@example.com> %d +0100\ndata %d\n%s", branch,
+			1_700_000_000+rnd.IntN(1_000_000), len(text), text)
+		if i == 0 {
+			fmt.Fprintf(&g.out, "from %s\n", r.ID(from))
+		}
+		g.files()
+	}
+	r.GitIn(g.out.String(), "-c", "fastimport.unpackLimit=100000", "fast-import", "--quiet", "--force")
 }
 
 func quotePath(name string) string {

@@ -139,6 +139,13 @@ func (o *Output) Pack(t testing.TB) []byte {
 // Fetch makes a pack and returns its bytes.
 func Fetch(t testing.TB, s packsource.Source, spec *packsource.Spec) []byte {
 	t.Helper()
+	pack, _ := FetchWithInfo(t, s, spec)
+	return pack
+}
+
+// FetchWithInfo makes a pack and returns its bytes and its Info.
+func FetchWithInfo(t testing.TB, s packsource.Source, spec *packsource.Spec) ([]byte, packsource.Info) {
+	t.Helper()
 	p, err := s.Open(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +165,7 @@ func Fetch(t testing.TB, s packsource.Source, spec *packsource.Spec) []byte {
 		t.Fatal(err)
 	}
 	checkInfo(t, spec, info, pack)
-	return pack
+	return pack, info
 }
 
 // checkInfo compares the complete Info with the pack.
