@@ -146,7 +146,7 @@ func (p *nativePack) compose(ctx context.Context, store *pack.Store, history *gr
 	p.shown, p.spoke = start, start
 	tick := func(steps int) error { return p.tick(ctx, steps) }
 	selection := &selection{ctx: ctx, spec: p.spec, store: store, graph: history, view: v, tick: tick,
-		budget: p.s.o.Memory}
+		budget: p.s.o.Memory, bitmaps: &p.s.bitmaps}
 	chosen, known, err := selection.run()
 	if err != nil {
 		return cmp.Or(p.over(ctx), err)

@@ -35,6 +35,7 @@ type Source struct {
 	library packsource.Library
 	headers headers
 	failed  failures
+	bitmaps bitmaps
 }
 
 // New returns a Source.
