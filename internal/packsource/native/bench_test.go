@@ -27,6 +27,7 @@ func BenchmarkSelect(b *testing.B) {
 	}
 	g := graph.New(store, store.Dirs, graph.Options{})
 	head, behind := r.ID("HEAD"), r.ID("HEAD~20")
+	opened := &bitmaps{}
 	for name, spec := range map[string]*packsource.Spec{
 		"full":    {Wants: []git.ObjectID{head}},
 		"shallow": {Wants: []git.ObjectID{head}, Shallow: []git.ObjectID{head}},
@@ -37,7 +38,7 @@ func BenchmarkSelect(b *testing.B) {
 			begin := processorTime()
 			for b.Loop() {
 				err := store.Raw(100, func(packs []*pack.Raw) error {
-					s := &selection{ctx: context.Background(), spec: spec, store: store, graph: g,
+					s := &selection{ctx: context.Background(), spec: spec, store: store, graph: g, bitmaps: opened,
 						view: newView(git.SHA1, nil, packs)}
 					chosen, _, err := s.run()
 					if err == nil {
