@@ -24,9 +24,9 @@ type MaintenanceConfig struct {
 	Quiet Duration `toml:"quiet" default:"10s" range:">0s"`
 }
 
-// WarmupConfig makes packs for new tips in advance. After a push, the packs that were popular for the previous tips
-// (clones, shallow and partial clones, fetches from the previous tip) are made in the background. The first jobs then
-// find them in the cache.
+// WarmupConfig makes packs for new tips in advance: those that were popular for the previous tips (clones, shallow and
+// partial clones, fetches from the previous tip). The first jobs after a push then find them in the cache. The report
+// of the push waits at most 50 ms for packs that are quick to make.
 type WarmupConfig struct {
 	// Enabled makes packs in advance. It needs the cache.
 	Enabled bool `toml:"enabled" default:"true"`
@@ -39,10 +39,6 @@ type WarmupConfig struct {
 
 	// Packs is the maximum number of packs that are made after one push.
 	Packs int `toml:"packs" default:"4" range:"1..100"`
-
-	// MaxBytes is the maximum size of such a pack, measured for the previous tip. Larger packs are made for their first
-	// client.
-	MaxBytes Size `toml:"max_bytes" default:"1GiB" range:"1.."`
 }
 
 // Upkeep returns the options of maintenance, or nil if it is off.

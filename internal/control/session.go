@@ -346,6 +346,9 @@ func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
 	} else if o.Pack != "" {
 		a = append(a, node.Milliseconds("git_cpu_ms", o.ChildCPU))
 	}
+	if o.Warmup > 0 {
+		a = append(a, node.Milliseconds("warmup_ms", o.Warmup))
+	}
 	updates := o.Updates
 	if x.updates {
 		updates = nil
@@ -372,7 +375,7 @@ func outcomeMessage(o node.Outcome) *internalv1.Outcome {
 		Pack: o.Pack, Key: o.Key, Objects: o.Objects, Bytes: o.Bytes,
 		Parse: duration(o.Parse), Negotiate: duration(o.Negotiate), Wait: duration(o.Wait), FirstByte: duration(o.FirstByte),
 		Copy:     duration(o.Copy),
-		ChildCpu: duration(o.ChildCPU), ChildMaxRss: o.ChildMaxRSS, Reason: o.Reason,
+		ChildCpu: duration(o.ChildCPU), ChildMaxRss: o.ChildMaxRSS, Warmup: duration(o.Warmup), Reason: o.Reason,
 		Made: madeMessage(&o.Made),
 	}
 }

@@ -191,6 +191,9 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 	if r.Bytes.Kernel > 0 || o.Pack != "" {
 		a = append(a, slog.Int64("kernel_bytes", r.Bytes.Kernel))
 	}
+	if o.Warmup > 0 {
+		a = append(a, node.Milliseconds("warmup_ms", o.Warmup))
+	}
 	if len(o.Updates) > 0 {
 		a = append(a, node.UpdateAttrs(o.Updates)...)
 	}

@@ -34,6 +34,8 @@ type Outcome struct {
 	ChildCPU    time.Duration // CPU time of the git process that this request started
 	ChildMaxRSS int64         // bytes
 
+	Warmup time.Duration // how long the report of a push waited for packs of the warm-up
+
 	Reason  string      // why a push failed, as a word for logs and metrics; "" if it did not
 	Updates []RefUpdate // ref updates of a push with their results, in the client's order
 }

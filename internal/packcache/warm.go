@@ -46,6 +46,18 @@ func (c *Cache) Warm(ctx context.Context, spec *packsource.Spec) (bytes int64, m
 	return pack.Info().Bytes, true, nil
 }
 
+// Fits reports whether a pack of a size can be kept, if other entries are removed for it.
+func (c *Cache) Fits(bytes int64) bool {
+	c.mu.Lock()
+	entries, automatic := c.index.bytes, c.automatic
+	c.mu.Unlock()
+	if !automatic {
+		return bytes <= c.max
+	}
+	_, free, err := c.sys.space(c.dir)
+	return err != nil || bytes <= free+entries-max(c.low, 0)
+}
+
 // nowhere is an Output that discards the pack without copying it.
 type nowhere struct{}
 

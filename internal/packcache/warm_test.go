@@ -86,3 +86,21 @@ func TestWarmFails(t *testing.T) {
 		t.Error("a closed cache made a pack, want an error")
 	}
 }
+
+// TestFits checks the size of packs that can be kept, with a budget and with the automatic one.
+func TestFits(t *testing.T) {
+	t.Parallel()
+	fixed := newCache(t, &fakeSource{}, Options{MaxBytes: 1000})
+	disk := func(s *system) { s.space = func(string) (size, free int64, err error) { return 10_000, 600, nil } }
+	automatic := newCache(t, &fakeSource{}, Options{MaxBytes: -1, MinFree: 100}, disk)
+	for _, c := range []struct {
+		name  string
+		cache *Cache
+		limit int64
+	}{{"1,000 bytes", fixed, 1000}, {"automatic", automatic, 500}} {
+		if !c.cache.Fits(c.limit) || c.cache.Fits(c.limit+1) {
+			t.Errorf("budget %s: Fits(%d) = %v, Fits(%d) = %v, want true and false", c.name, c.limit, c.cache.Fits(c.limit),
+				c.limit+1, c.cache.Fits(c.limit+1))
+		}
+	}
+}

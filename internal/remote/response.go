@@ -233,7 +233,7 @@ func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
 		Parse: o.GetParse().AsDuration(), Negotiate: o.GetNegotiate().AsDuration(), Wait: o.GetWait().AsDuration(),
 		FirstByte: o.GetFirstByte().AsDuration(), Copy: o.GetCopy().AsDuration(),
 		ChildCPU: o.GetChildCpu().AsDuration(), ChildMaxRSS: o.GetChildMaxRss(),
-		Reason: word(o.GetReason()),
+		Warmup: o.GetWarmup().AsDuration(), Reason: word(o.GetReason()),
 		Made: node.Made{Source: word(made.GetSource()), Fallback: word(made.GetFallback()),
 			Select: made.GetSelect().AsDuration(), Write: made.GetWrite().AsDuration()},
 	}

@@ -119,7 +119,7 @@ func (s *server) newWarmup() *uploadpack.Warmup {
 	}
 	slots := s.packs.runner.Queue(packsource.ClassPack)
 	w := &uploadpack.Warmup{
-		Window: cfg.Window.Duration, MinRequests: cfg.Least, Packs: cfg.Packs, MaxBytes: int64(cfg.MaxBytes),
+		Window: cfg.Window.Duration, MinRequests: cfg.Least, Packs: cfg.Packs,
 		Metrics: uploadpack.NewWarmupMetrics(),
 		Idle:    func() bool { return slots.Queued() == 0 && slots.InUse() < slots.Size() },
 		Crowded: func() bool { return slots.Queued() > 0 },

@@ -193,7 +193,7 @@ func TestWarmUpHasBounds(t *testing.T) {
 	t.Parallel()
 	never := func() bool { return false }
 	for reason, o := range map[string]uploadpack.Warmup{
-		"limit": {Packs: 1}, "large": {MaxBytes: 1}, "busy": {Idle: never, MaxWait: time.Millisecond}, "there": {},
+		"limit": {Packs: 1}, "busy": {Idle: never, MaxWait: time.Millisecond}, "there": {},
 	} {
 		w := newWarmWorld(t, o)
 		for _, args := range [][]string{{"--single-branch"}, {"--depth=1"}, {"--single-branch"}, {"--depth=1"},

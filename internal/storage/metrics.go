@@ -29,6 +29,8 @@ type Metrics struct {
 	checks   *prometheus.CounterVec
 	pending  prometheus.Gauge
 	trash    prometheus.Gauge
+
+	warmupWait prometheus.Histogram
 }
 
 // NewMetrics creates the metrics.
@@ -82,6 +84,11 @@ func NewMetrics() *Metrics {
 		trash: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "packhorse_trash_pending", Help: "Deleted repositories whose files are not removed yet.",
 		}),
+		warmupWait: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "packhorse_warmup_push_wait_seconds",
+			Help:    "Time that reports of pushes waited for packs of the warm-up, at most 50 ms. Other pushes are not counted.",
+			Buckets: []float64{.001, .002, .005, .01, .02, .05, .1},
+		}),
 	}
 	l := &m.lookups
 	l.resolve, l.resolveMany = m.counted.WithLabelValues("resolve"), m.counted.WithLabelValues("resolve_many")
@@ -94,7 +101,7 @@ func NewMetrics() *Metrics {
 // Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.counted, m.resolving, m.watchers, m.watched, m.events, m.checked, m.round, m.hanging,
-		m.changed, m.maintain, m.checks, m.pending, m.trash}
+		m.changed, m.maintain, m.checks, m.pending, m.trash, m.warmupWait}
 }
 
 // result returns an error as a label.

@@ -64,7 +64,7 @@ func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session node.S
 }
 
 // ReceivePack serves a push. When it returns, every request sees the changes, and the watchers of the repository have
-// been notified.
+// been notified. The report may have waited for the warm-up.
 func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.Session, pusher node.Pusher,
 	request io.Reader, response node.ResponseWriter) (outcome node.Outcome, err error) {
 	if n.pushes == nil {
@@ -90,14 +90,17 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 			return node.Outcome{}, err
 		}
 	}
+	waited := time.Duration(0)
 	target := receivepack.Target{Repo: h.Repo, Path: path,
 		Changed: func(ctx context.Context, updates []receivepack.Update) {
 			if isFirst {
 				n.adoptHead(ctx, h, path, updates)
 			}
-			n.publishPush(ctx, h, path)
+			waited = n.publishPush(ctx, h, path)
 		}}
-	return n.pushes.Serve(ctx, target, session, pusher, request, response)
+	outcome, err = n.pushes.Serve(ctx, target, session, pusher, request, response)
+	outcome.Warmup = waited
+	return outcome, err
 }
 
 func errNoPushes() error { return fault.New(fault.Denied, "this server does not accept pushes") }
@@ -105,18 +108,23 @@ func errNoPushes() error { return fault.New(fault.Denied, "this server does not 
 // notifyTimeout bounds how long a push waits until watchers are notified, because the file system may hang.
 const notifyTimeout = 5 * time.Second
 
-// publishPush makes the changes of a push visible to all requests, and notifies watchers.
-func (n *Node) publishPush(ctx context.Context, h *handle, path git.RepoPath) {
+// publishPush makes the changes of a push visible to all requests, and notifies watchers. Then it waits until the packs
+// that clients will request next are made, if that is quick, and returns how long it waited for them.
+func (n *Node) publishPush(ctx context.Context, h *handle, path git.RepoPath) time.Duration {
 	if err := h.Refresh(); err != nil {
 		n.log.Warn("cannot refresh a repository after a push", "repository", path.String(), "error", err)
 	}
 	if _, err := h.Refs.Snapshot(ctx); err != nil {
 		n.log.Warn("cannot read a repository's refs after a push", "repository", path.String(), "error", err)
 	}
+	prepared := n.refsChanged(path)
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
 	n.notifyWatchers(ctx, path)
-	n.RefsChanged(path)
+	if n.warmer == nil {
+		return 0
+	}
+	return n.warmer.wait(ctx, h, prepared)
 }
 
 // WaitForEarlierPushes waits until no push to an earlier node can change refs any more; see package receivepack.

@@ -153,12 +153,15 @@ func (n *Node) OnChange(f func(git.RepoPath)) { n.listener.Store(&f) }
 
 // RefsChanged is called when the node itself has changed a repository's refs, or created or deleted it. It notifies
 // watchers and starts the work that follows a change, in the background.
-func (n *Node) RefsChanged(path git.RepoPath) {
+func (n *Node) RefsChanged(path git.RepoPath) { n.refsChanged(path) }
+
+// refsChanged is RefsChanged. It returns a channel for warmer.wait.
+func (n *Node) refsChanged(path git.RepoPath) (prepared <-chan struct{}) {
 	if f := n.listener.Load(); f != nil {
 		(*f)(path)
 	}
 	if n.warmer != nil { // first, because clients are going to fetch
-		n.warmer.changed(path)
+		prepared = n.warmer.changed(path)
 	}
 	if n.upkeep != nil {
 		n.upkeep.changed(path)
@@ -167,7 +170,7 @@ func (n *Node) RefsChanged(path git.RepoPath) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil {
-		return
+		return prepared
 	}
 	for _, w := range h.byAnyName(path) {
 		if !w.triggered {
@@ -175,6 +178,7 @@ func (n *Node) RefsChanged(path git.RepoPath) {
 			h.running.Go(func() { h.check(h.ctx, w) })
 		}
 	}
+	return prepared
 }
 
 // byAnyName returns the watched repositories that a path can stand for. The caller holds h.mu.

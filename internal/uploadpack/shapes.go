@@ -60,6 +60,9 @@ type shape struct {
 	count   int            // requests without a pause longer than the window
 	last    time.Time      // of the last request
 	bytes   int64          // size of the last pack
+	took    time.Duration  // to make the last pack; zero: unknown
+
+	isUnused bool // the warm-up has made a pack since the last request
 }
 
 // shapes keeps the shapes of recent requests. It is safe for concurrent use.
@@ -169,7 +172,7 @@ func (s *shapes) count(one *shape, now time.Time) {
 	if now.Sub(one.last) > s.window {
 		one.count = 0
 	}
-	one.count, one.last = one.count+1, now
+	one.count, one.last, one.isUnused = one.count+1, now, false
 }
 
 // setBytes sets the size of a shape's last pack.
@@ -179,16 +182,30 @@ func (s *shapes) setBytes(one *shape, bytes int64) {
 	one.bytes = bytes
 }
 
-// popular returns the shapes of a repository with at least the given number of requests, the most popular first, and
-// copies of them.
-func (s *shapes) popular(incarnation string, least int) (copies []shape, shapes []*shape) {
+// setTook sets the time that it took to make a shape's last pack.
+func (s *shapes) setTook(one *shape, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one.took = took
+}
+
+// popularShape is a copy of a shape.
+type popularShape struct {
+	shape
+	kept    *shape
+	isQuick bool // the last pack was quick to make: with those before it, it took at most QuickWarmup
+}
+
+// popular returns the shapes of a repository with at least the given number of requests, the most popular first.
+func (s *shapes) popular(incarnation string, least int) (popular []popularShape) {
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.repos[incarnation]
 	if r == nil {
-		return nil, nil
+		return nil
 	}
+	var shapes []*shape
 	for _, one := range r.byKey {
 		if one.count >= least && now.Sub(one.last) <= s.window {
 			shapes = append(shapes, one)
@@ -200,10 +217,15 @@ func (s *shapes) popular(incarnation string, least int) (copies []shape, shapes 
 		}
 		return b.last.Compare(a.last)
 	})
+	left := QuickWarmup
 	for _, one := range shapes {
-		copies = append(copies, *one)
+		isQuick := one.took > 0 && one.took <= left
+		if isQuick {
+			left -= one.took
+		}
+		popular = append(popular, popularShape{*one, one, isQuick})
 	}
-	return copies, shapes
+	return popular
 }
 
 // advance moves a shape to the tips for which its pack was made.
@@ -212,6 +234,8 @@ func (s *shapes) advance(incarnation string, one *shape, to shape) {
 	defer s.mu.Unlock()
 	before := one.key()
 	one.tips, one.haves, one.shallow = to.tips, to.haves, to.shallow
+	one.bytes, one.took = to.bytes, to.took
+	one.isUnused = to.isUnused && one.count == to.count // no request meanwhile
 	after, r := one.key(), s.repos[incarnation]
 	if after == before || r == nil || r.byKey[before] != one {
 		return

@@ -1,6 +1,7 @@
 package uploadpack
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
 // newShapeFetch returns a fetch from a repository with branches, tags and other refs, and the tips below some prefixes.
@@ -109,5 +111,65 @@ func TestWantedNames(t *testing.T) {
 	clock = clock.Add(time.Hour)
 	if got, err := names([]git.ObjectID{git.RawObjectID(make([]byte, git.SHA1.Size()))}); got != "" || err != nil {
 		t.Errorf("names of no tip = %q, %v, want none", got, err)
+	}
+}
+
+// TestQuickShapes selects the shapes for whose packs the report of a push waits: the most popular ones that together
+// take at most QuickWarmup.
+func TestQuickShapes(t *testing.T) {
+	t.Parallel()
+	s := newShapes(time.Hour)
+	for i, took := range []time.Duration{QuickWarmup / 2, QuickWarmup, 0, QuickWarmup / 4, QuickWarmup / 4, 1} {
+		one := s.add("r", &shape{depth: i + 1})
+		for range 10 - i {
+			s.countRepeat(one)
+		}
+		s.setTook(one, took)
+	}
+	var got []int
+	for _, one := range s.popular("r", 1) {
+		if one.isQuick {
+			got = append(got, one.depth)
+		}
+	}
+	if want := []int{1, 4, 5}; !slices.Equal(got, want) {
+		t.Errorf("quick shapes have the depths %v, want %v", got, want)
+	}
+}
+
+// fitting is a Warmer for packs up to a size.
+type fitting int64
+
+func (fitting) Warm(context.Context, *packsource.Spec) (int64, bool, error) { return 0, false, nil }
+func (f fitting) Fits(bytes int64) bool                                     { return bytes <= int64(f) }
+
+// TestReasonAgainstWarmup checks why packs are not made, and that a request makes an unused shape used.
+func TestReasonAgainstWarmup(t *testing.T) {
+	t.Parallel()
+	w := &warmth{Warmup: Warmup{Packs: 2}, warmer: fitting(8 * largePack)}
+	shapes := newShapes(time.Hour)
+	large := shapes.add("r", &shape{})
+	made := *large
+	made.bytes, made.isUnused = 2*largePack, true
+	shapes.advance("r", large, made)
+	for _, c := range []struct {
+		one  shape
+		made int
+		want string
+	}{
+		{shape{bytes: largePack, isUnused: true}, 1, ""}, {shape{}, 2, "limit"}, {shape{bytes: 9 * largePack}, 0, "large"},
+		{*large, 0, "unused"},
+	} {
+		if got := w.reasonAgainst(&c.one, c.made); got != c.want {
+			t.Errorf("reasonAgainst(%+v, %d) = %q, want %q", c.one, c.made, got, c.want)
+		}
+	}
+	shapes.countRepeat(large)
+	if got := w.reasonAgainst(large, 0); got != "" {
+		t.Errorf("reason against a large pack after a request = %q, want none", got)
+	}
+	shapes.advance("r", large, made) // which was begun before the request
+	if got := w.reasonAgainst(large, 0); got != "" {
+		t.Errorf("reason against a large pack that was requested while it was made = %q, want none", got)
 	}
 }

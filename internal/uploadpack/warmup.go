@@ -27,6 +27,8 @@ type Warmer interface {
 	// already or is being made. Cancelling ctx ends the fill, unless a client reads the pack. bytes is the size of the
 	// framed pack.
 	Warm(ctx context.Context, spec *packsource.Spec) (bytes int64, made bool, err error)
+	// Fits reports whether a pack of a size would be kept.
+	Fits(bytes int64) bool
 }
 
 // Warmup configures which packs are made for a new tip before a client asks. Zero values mean the defaults.
@@ -34,7 +36,6 @@ type Warmup struct {
 	Window      time.Duration // requests that are older do not count. Default 10 minutes.
 	MinRequests int           // requests of a popular shape. Default 2.
 	Packs       int           // maximum after one change. Default 4.
-	MaxBytes    int64         // of a pack for the previous tip. Default 1 GiB.
 	MaxWait     time.Duration // for an idle slot. Default 5 s.
 	// Idle reports whether a slot for making packs is idle. Crowded reports whether clients wait for a slot, which stops
 	// fills of the warm-up without readers. Nil means idle and not crowded.
@@ -53,7 +54,14 @@ type warmth struct {
 	made    map[packsource.Key]time.Time // packs that were not requested yet
 }
 
+// QuickWarmup is the time in which packs of the warm-up must be made for the report of a push to wait for them.
+const QuickWarmup = 50 * time.Millisecond
+
 const (
+	// largePack is the size of a pack from which the warm-up makes it again only after a request. Otherwise many pushes
+	// without a request would write much to disk.
+	largePack = 1 << 30
+
 	maxMade         = 1000 // entries of warmth.made
 	crowdedInterval = 20 * time.Millisecond
 	idleInterval    = 20 * time.Millisecond
@@ -76,9 +84,6 @@ func newWarmth(source packsource.Source, o *Warmup) *warmth {
 		if *value <= 0 {
 			*value = standard
 		}
-	}
-	if w.MaxBytes <= 0 {
-		w.MaxBytes = 1 << 30
 	}
 	if w.Idle == nil {
 		w.Idle = func() bool { return true }
@@ -114,6 +119,9 @@ func (f *fetch) recordResult(one *shape, spec *packsource.Spec) {
 	}
 	if one != nil && f.outcome.Bytes > 0 {
 		w.shapes.setBytes(one, f.outcome.Bytes)
+		if made := f.outcome.Made; made.Source != "" {
+			w.shapes.setTook(one, made.Select+made.Write)
+		}
 	}
 	if w.hasMade.Load() {
 		w.countUse(spec.Key(), packsource.Result(f.outcome.Pack))
@@ -156,50 +164,71 @@ func (w *warmth) addMade(key packsource.Key) {
 // WarmsUp reports whether WarmUp does anything.
 func (s *Server) WarmsUp() bool { return s.warmth != nil }
 
+// HasQuickWarmup reports whether WarmUp is expected to make packs that are quick to make.
+func (s *Server) HasQuickWarmup(r *repo.Repo) bool {
+	popular := s.warmth.shapes.popular(r.Incarnation, s.warmth.MinRequests)
+	return slices.ContainsFunc(popular, func(one popularShape) bool { return one.isQuick })
+}
+
 // WarmUp makes recently popular packs for the current tips, one after the other, while slots are idle. It makes each
-// only once for a tip. It ends with ctx. Failures are only counted, because a client's request will report them.
-func (s *Server) WarmUp(ctx context.Context, r *repo.Repo) {
+// only once for a tip. If onlyQuick, it makes only those whose last making was so quick that all of them together
+// should take less than QuickWarmup. before is the number of packs that were made since the change, and WarmUp returns
+// it with its own. It ends with ctx. Failures are only counted, because a client's request will report them.
+func (s *Server) WarmUp(ctx context.Context, r *repo.Repo, onlyQuick bool, before int) (made int) {
 	w := s.warmth
-	if w == nil {
-		return
+	if w == nil || onlyQuick && !w.Idle() {
+		return before
 	}
-	copies, kept := w.shapes.popular(r.Incarnation, w.MinRequests)
-	if len(copies) == 0 {
-		return
+	popular := w.shapes.popular(r.Incarnation, w.MinRequests)
+	if onlyQuick {
+		popular = slices.DeleteFunc(popular, func(one popularShape) bool { return !one.isQuick })
+	}
+	if len(popular) == 0 {
+		return before
 	}
 	snapshot, err := r.Refs.Snapshot(ctx)
 	if err != nil {
-		return
+		return before
 	}
-	made := 0
-	for i, one := range copies {
-		tips, ok, err := tipsOf(snapshot, &one)
+	made = before
+	for i := range popular {
+		one, start := &popular[i], time.Now()
+		tips, ok, err := tipsOf(snapshot, &one.shape)
+		listing := time.Since(start)
 		if err != nil || !ok || digestOf(tips) == one.tips {
 			continue
 		}
-		if made == w.Packs {
-			w.Metrics.skip("limit")
-			continue
-		}
-		if one.bytes > w.MaxBytes {
-			w.Metrics.skip("large")
+		if reason := w.reasonAgainst(&one.shape, made); reason != "" {
+			if !onlyQuick { // otherwise the next call counts it
+				w.Metrics.skip(reason)
+			}
 			continue
 		}
 		if !w.wait(ctx) {
 			w.Metrics.skip("busy")
-			return
+			return made
 		}
-		one.tips = digestOf(tips)
-		if did, err := s.warm(ctx, r, snapshot, &one, tips); err == nil {
-			w.shapes.advance(r.Incarnation, kept[i], one)
-			if did {
-				made++
-			}
+		if s.warm(ctx, r, snapshot, one, tips, listing) {
+			made++
 		}
 		if ctx.Err() != nil {
-			return
+			return made
 		}
 	}
+	return made
+}
+
+// reasonAgainst returns why a pack is not to be made after a number of others; "" if it is.
+func (w *warmth) reasonAgainst(one *shape, made int) string {
+	switch {
+	case made >= w.Packs:
+		return "limit"
+	case !w.warmer.Fits(one.bytes):
+		return "large"
+	case one.isUnused && one.bytes > largePack:
+		return "unused"
+	}
+	return ""
 }
 
 // wait waits until a slot is idle, at most MaxWait. It reports whether one is.
@@ -216,35 +245,21 @@ func (w *warmth) wait(ctx context.Context) bool {
 // errCrowded ends the fill of a pack without readers.
 var errCrowded = errors.New("clients wait for a slot")
 
-// warm makes the pack of one shape for its tips, and updates the shape.
-func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot, one *shape, tips []git.ObjectID) (
-	made bool, err error) {
-	w, start := s.warmth, time.Now()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	watched := make(chan struct{})
-	defer func() { cancel(nil); <-watched }()
-	go func() {
-		defer close(watched)
-		for look := time.NewTicker(crowdedInterval); ; {
-			select {
-			case <-look.C:
-				if w.Crowded() {
-					cancel(errCrowded)
-				}
-			case <-ctx.Done():
-				look.Stop()
-				return
-			}
-		}
-	}()
-	spec, next, err := s.specOf(ctx, r, snapshot, one, tips)
+// warm makes the pack of one shape for its tips, and updates the shape. Listing the tips took some time, which counts.
+func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot, one *popularShape,
+	tips []git.ObjectID, listing time.Duration) (made bool) {
+	w, start := s.warmth, time.Now().Add(-listing)
+	ctx, stop := w.endIfCrowded(ctx)
+	defer stop()
+	one.tips = digestOf(tips)
+	spec, next, err := s.specOf(ctx, r, snapshot, &one.shape, tips)
 	if err != nil {
 		w.Metrics.skip(reasonOf(ctx))
-		return false, err
+		return false
 	}
 	w.addMade(spec.Key()) // before the fill, because a client may follow it
 	bytes, made, err := w.warmer.Warm(ctx, spec)
+	took := time.Since(start)
 	if err != nil || !made {
 		w.mu.Lock()
 		w.forget(spec.Key())
@@ -253,17 +268,45 @@ func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot
 	switch {
 	case err != nil:
 		w.Metrics.skip(reasonOf(ctx))
-		return false, err
+		if took > QuickWarmup {
+			w.shapes.setTook(one.kept, took)
+		}
+		return false
 	case !made:
 		w.Metrics.skip("there")
 	default:
 		w.Metrics.made.Inc()
 		w.Metrics.bytes.Add(float64(bytes))
-		w.Metrics.seconds.Observe(time.Since(start).Seconds())
-		next.bytes = bytes
+		w.Metrics.seconds.Observe(took.Seconds())
+		next.bytes, next.took, next.isUnused = bytes, took, true
 	}
-	*one = next
-	return made, nil
+	w.shapes.advance(r.Incarnation, one.kept, next)
+	return made
+}
+
+// endIfCrowded returns a context that ends when clients wait for a slot. The caller has to call stop.
+func (w *warmth) endIfCrowded(parent context.Context) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		look := time.NewTicker(crowdedInterval)
+		defer look.Stop()
+		for {
+			select {
+			case <-look.C:
+				if w.Crowded() {
+					cancel(errCrowded)
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-watched
+	}
 }
 
 // reasonOf returns why a pack was not made.
@@ -354,13 +397,14 @@ func NewWarmupMetrics() *WarmupMetrics {
 		wasted: counter("wasted_total", "Packs of the warm-up that no client requested within warmup.window."),
 		bytes:  counter("bytes_total", "Framed bytes of packs that the warm-up made."),
 		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_warmup_skipped_total",
-			Help: "Popular packs not made for a new tip, by reason: there (a client was faster), busy (no slot was " +
-				"idle), crowded (clients waited for a slot), large, limit, ended, failed."},
+			Help: "Popular packs not made, by reason: there (a client was faster), busy (no slot was " +
+				"idle), crowded (clients waited for a slot), large, unused, limit, ended, failed. The reason is large if " +
+				"the cache would not keep the pack. It is unused if the last pack had more than 1 GiB and no request."},
 			[]string{"reason"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_warmup_seconds",
-			Help: "Duration of making a pack for the warm-up.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 8)}),
+			Help: "Duration of making a pack for the warm-up.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 10)}),
 	}
-	for _, reason := range []string{"there", "busy", "crowded", "large", "limit", "ended", "failed"} {
+	for _, reason := range []string{"there", "busy", "crowded", "large", "unused", "limit", "ended", "failed"} {
 		m.skipped.WithLabelValues(reason)
 	}
 	return m

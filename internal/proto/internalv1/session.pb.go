@@ -1515,7 +1515,9 @@ type Outcome struct {
 	// The cause of a failed push in one word, for logs and metrics, such as "hook", "fsck" or "disk_full". Empty after a success.
 	Reason string `protobuf:"bytes,20,opt,name=reason,proto3" json:"reason,omitempty"`
 	// How the pack was made. Absent if this request did not make it.
-	Made          *Made `protobuf:"bytes,21,opt,name=made,proto3" json:"made,omitempty"`
+	Made *Made `protobuf:"bytes,21,opt,name=made,proto3" json:"made,omitempty"`
+	// How long the report of a push waited for packs of the warm-up.
+	Warmup        *durationpb.Duration `protobuf:"bytes,22,opt,name=warmup,proto3" json:"warmup,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1693,6 +1695,13 @@ func (x *Outcome) GetReason() string {
 func (x *Outcome) GetMade() *Made {
 	if x != nil {
 		return x.Made
+	}
+	return nil
+}
+
+func (x *Outcome) GetWarmup() *durationpb.Duration {
+	if x != nil {
+		return x.Warmup
 	}
 	return nil
 }
@@ -1960,7 +1969,7 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\x03End\x128\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x1e.packhorse.internal.v1.OutcomeR\aoutcome\x12)\n" +
 	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12%\n" +
-	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\"\xe0\x05\n" +
+	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\"\x93\x06\n" +
 	"\aOutcome\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -1985,7 +1994,8 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\rchild_max_rss\x18\x12 \x01(\x03R\vchildMaxRss\x121\n" +
 	"\x03git\x18\x13 \x01(\v2\x1f.packhorse.internal.v1.GitUsageR\x03git\x12\x16\n" +
 	"\x06reason\x18\x14 \x01(\tR\x06reason\x12/\n" +
-	"\x04made\x18\x15 \x01(\v2\x1b.packhorse.internal.v1.MadeR\x04made\"\x9e\x01\n" +
+	"\x04made\x18\x15 \x01(\v2\x1b.packhorse.internal.v1.MadeR\x04made\x121\n" +
+	"\x06warmup\x18\x16 \x01(\v2\x19.google.protobuf.DurationR\x06warmup\"\x9e\x01\n" +
 	"\x04Made\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\bfallback\x18\x02 \x01(\tR\bfallback\x121\n" +
@@ -2083,24 +2093,25 @@ var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	26, // 31: packhorse.internal.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
 	24, // 32: packhorse.internal.v1.Outcome.git:type_name -> packhorse.internal.v1.GitUsage
 	23, // 33: packhorse.internal.v1.Outcome.made:type_name -> packhorse.internal.v1.Made
-	26, // 34: packhorse.internal.v1.Made.select:type_name -> google.protobuf.Duration
-	26, // 35: packhorse.internal.v1.Made.write:type_name -> google.protobuf.Duration
-	26, // 36: packhorse.internal.v1.GitUsage.user:type_name -> google.protobuf.Duration
-	26, // 37: packhorse.internal.v1.GitUsage.system:type_name -> google.protobuf.Duration
-	26, // 38: packhorse.internal.v1.GitUsage.queue:type_name -> google.protobuf.Duration
-	1,  // 39: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
-	4,  // 40: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
-	8,  // 41: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
-	10, // 42: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
-	3,  // 43: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
-	7,  // 44: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
-	9,  // 45: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
-	13, // 46: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
-	43, // [43:47] is the sub-list for method output_type
-	39, // [39:43] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	26, // 34: packhorse.internal.v1.Outcome.warmup:type_name -> google.protobuf.Duration
+	26, // 35: packhorse.internal.v1.Made.select:type_name -> google.protobuf.Duration
+	26, // 36: packhorse.internal.v1.Made.write:type_name -> google.protobuf.Duration
+	26, // 37: packhorse.internal.v1.GitUsage.user:type_name -> google.protobuf.Duration
+	26, // 38: packhorse.internal.v1.GitUsage.system:type_name -> google.protobuf.Duration
+	26, // 39: packhorse.internal.v1.GitUsage.queue:type_name -> google.protobuf.Duration
+	1,  // 40: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
+	4,  // 41: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
+	8,  // 42: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
+	10, // 43: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
+	3,  // 44: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
+	7,  // 45: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
+	9,  // 46: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
+	13, // 47: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
+	44, // [44:48] is the sub-list for method output_type
+	40, // [40:44] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_internal_v1_session_proto_init() }
