@@ -73,9 +73,10 @@
 //	sum CHECKSUM           CRC-32C of the lines before this one, 8 hexadecimal digits
 //
 // The index and then the sidecar are written before the data file gets its name by rename. The cache syncs nothing: an
-// entry of an earlier run is read completely and compared with its sidecar before its first use. The same holds for an
-// entry whose files another program has written to, which shows in their sizes and times. At the start, a data file
-// without a sidecar is removed, and so is a sidecar or an index without a data file.
+// entry of an earlier run is read completely and compared with its sidecar before it is sent. Before it is borrowed,
+// only its index is compared, which has checksums for each object of the pack. An entry whose files another program has
+// written to, which shows in their sizes and times, is read completely again. At the start, a data file without a
+// sidecar is removed, and so is a sidecar or an index without a data file.
 //
 // # Damaged repositories
 //

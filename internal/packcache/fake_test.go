@@ -250,16 +250,16 @@ func (c *Cache) checkAtRest(t testing.TB) {
 	indexed := 0
 	for _, e := range c.index.entries {
 		cost += e.cost
-		if tails += blocks(e.tail); e.tail > 0 {
+		if tails += blocks(e.indexSize); e.indexSize > 0 {
 			indexed++
 		}
 		if e.refs != 0 {
 			t.Errorf("at rest: entry %v has %d readers, want 0", e.key, e.refs)
 		}
 	}
-	if cost != c.index.bytes || tails != c.index.tails {
+	if cost != c.index.bytes || tails != c.index.indexBytes {
 		t.Errorf("at rest: %d bytes counted, %d for indexes, want %d, %d as the entries have", c.index.bytes,
-			c.index.tails, cost, tails)
+			c.index.indexBytes, cost, tails)
 	}
 	if c.index.borrowed != 0 || c.index.pinned != 0 {
 		t.Errorf("at rest: %d entries of %d bytes borrowed, want 0, 0", c.index.borrowed, c.index.pinned)

@@ -10,22 +10,22 @@ import (
 
 // cacheEntry is a complete pack on disk. All but the first group of fields is guarded by Cache.mu.
 type cacheEntry struct {
-	key  packsource.Key
-	size int64 // of the data file
-	tail int64 // of the index; 0: it has none
-	cost int64 // of all files, in whole blocks
+	key       packsource.Key
+	size      int64 // of the data file
+	indexSize int64 // of the index; 0: it has none
+	cost      int64 // of all files, in whole blocks
 
-	objects uint32    // from the sidecar; 0 until the entry is trusted
-	files   files     // when the entry was trusted; zero before
-	repo    string    // packsource.Repository.Incarnation; "" while the sidecar could not be read
-	used    time.Time // when it was complete; after probation, when a reader last came or left
-	shape   shape     // of the requests; zero if it does not count
-	again   bool      // requested again
-	refs    int       // readers, borrowers, and a running check
-	pins    int       // borrowers
-	gone    bool      // removed from the index; its last reader releases the cost
-	lone    bool      // was on probation when it was removed
-	check   *check    // nil: trusted; otherwise readers wait for it
+	objects  uint32    // from the sidecar; 0 until the entry is trusted
+	files    files     // when the entry was trusted; zero before
+	repo     string    // packsource.Repository.Incarnation; "" while the sidecar could not be read
+	used     time.Time // when it was complete; after probation, when a reader last came or left
+	shape    shape     // of the requests; zero if it does not count
+	repeated bool      // requested again
+	refs     int       // readers, borrowers, and a running check
+	pins     int       // borrowers
+	gone     bool      // removed from the index; its last reader releases the cost
+	lone     bool      // was on probation when it was removed
+	check    *check    // nil: trusted; otherwise readers wait for it
 
 	list       *list
 	prev, next *cacheEntry
@@ -63,18 +63,18 @@ func (l *list) remove(e *cacheEntry) {
 
 // index has the complete entries in the order of their eviction. It does no I/O. Cache.mu guards it.
 type index struct {
-	entries  map[packsource.Key]*cacheEntry
-	repos    map[string][]*cacheEntry // by repository, the newest last
-	young    list                     // requested once: on probation
-	kept     list                     // requested again
-	ghosts   ghosts
-	popular  popular
-	bytes    int64         // cost of all entries
-	tails    int64         // the part of it that is for indexes
-	large    []*cacheEntry // those with a cost of at least largeFrom
-	borrowed int           // entries with borrowers
-	pinned   int64         // their cost
-	zombies  int64         // cost of removed entries and fills that still have readers
+	entries    map[packsource.Key]*cacheEntry
+	repos      map[string][]*cacheEntry // by repository, the newest last
+	young      list                     // requested once: on probation
+	kept       list                     // requested again
+	ghosts     ghosts
+	popular    popular
+	bytes      int64         // cost of all entries
+	indexBytes int64         // the part of it that is for indexes
+	large      []*cacheEntry // those with a cost of at least largeFrom
+	borrowed   int           // entries with borrowers
+	pinned     int64         // their cost
+	zombies    int64         // cost of removed entries and fills that still have readers
 
 	probation, maxIdle time.Duration // how long entries of young and kept stay without a request
 	largeFrom          int64         // the cost of the entries in large
@@ -100,11 +100,11 @@ func (x *index) add(e *cacheEntry, kept bool, now time.Time) {
 		x.remove(old)
 	}
 	e.used = now
-	e.cost = blocks(e.size) + blocks(e.tail) + blockSize // one for the sidecar
+	e.cost = blocks(e.size) + blocks(e.indexSize) + blockSize // one for the sidecar
 	x.entries[e.key] = e
 	x.repos[e.repo] = append(x.repos[e.repo], e)
 	x.bytes += e.cost
-	x.tails += blocks(e.tail)
+	x.indexBytes += blocks(e.indexSize)
 	if e.cost >= x.largeFrom {
 		x.large = append(x.large, e)
 	}
@@ -124,8 +124,8 @@ func (x *index) skipsProbation(k packsource.Key, s shape) bool {
 // acquire counts a new request for e: it ends the probation.
 func (x *index) acquire(e *cacheEntry, now time.Time) {
 	e.refs++
-	if !e.again {
-		e.again = true
+	if !e.repeated {
+		e.repeated = true
 		x.popular.add(e.shape, now)
 	}
 	x.touch(e, now)
@@ -172,7 +172,7 @@ func (x *index) endUse(e *cacheEntry) {
 // newest returns the keys of the entries of a repository that have an index, the newest first.
 func (x *index) newest(repository string) (keys []packsource.Key) {
 	for _, e := range slices.Backward(x.repos[repository]) {
-		if e.tail > 0 {
+		if e.indexSize > 0 {
 			keys = append(keys, e.key)
 		}
 	}
@@ -213,7 +213,7 @@ func (x *index) remove(e *cacheEntry) {
 	delete(x.entries, e.key)
 	x.unlist(e)
 	x.bytes -= e.cost
-	x.tails -= blocks(e.tail)
+	x.indexBytes -= blocks(e.indexSize)
 	x.large = slices.DeleteFunc(x.large, func(l *cacheEntry) bool { return l == e })
 	if e.pins > 0 {
 		x.borrowed--

@@ -98,17 +98,17 @@ func TestIndex(t *testing.T) {
 					m.remove([]*cacheEntry{old})
 				}
 				e := &cacheEntry{key: k, size: rapid.Int64Range(1, 100_000).Draw(t, "size"),
-					tail: rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "index"),
-					repo: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "repository"),
-					refs: rapid.IntRange(0, 2).Draw(t, "readers")}
+					indexSize: rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "index"),
+					repo:      rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "repository"),
+					refs:      rapid.IntRange(0, 2).Draw(t, "readers")}
 				kept := rapid.Bool().Draw(t, "kept")
 				x.add(e, kept, now)
 				for range e.refs {
 					readers = append(readers, e)
 				}
 				m.added++
-				me := &modelEntry{key: k, cost: (e.size+4095)/4096*4096 + (e.tail+4095)/4096*4096 + 4096, refs: e.refs,
-					kept: kept, repo: e.repo, indexed: e.tail > 0, added: m.added}
+				me := &modelEntry{key: k, cost: (e.size+4095)/4096*4096 + (e.indexSize+4095)/4096*4096 + 4096, refs: e.refs,
+					kept: kept, repo: e.repo, indexed: e.indexSize > 0, added: m.added}
 				m.touch(me, now)
 				m.entries = append(m.entries, me)
 			},

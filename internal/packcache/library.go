@@ -23,8 +23,11 @@ func (c *Cache) Packs(incarnation string) []packsource.Key {
 }
 
 // Borrow opens a pack and its index. Until the result is closed, the entry is not evicted and does not expire. Drop
-// removes it, but the open files stay readable. An entry of an earlier run is verified first, which reads it
-// completely. The error is NotFound if there is no such pack, or it turns out to be damaged.
+// removes it, but the open files stay readable. The error is NotFound if there is no such pack, or it turns out to be
+// damaged.
+//
+// Only the index of an entry of an earlier run is verified. It has checksums for each object of the pack, and reading
+// many large packs completely would delay the first fetch after a restart.
 func (c *Cache) Borrow(key packsource.Key) (*packsource.Borrowed, error) {
 	for {
 		c.mu.Lock()
@@ -33,11 +36,12 @@ func (c *Cache) Borrow(key packsource.Key) (*packsource.Borrowed, error) {
 			return nil, errClosed()
 		}
 		e := c.index.entries[key]
-		if e == nil || e.tail == 0 {
+		if e == nil || e.indexSize == 0 {
 			c.mu.Unlock()
 			return nil, fault.New(fault.NotFound, "the pack is not in the cache")
 		}
-		if e.check != nil {
+		stored, want := e.files == (files{}), e.files
+		if e.check != nil && !stored { // another program wrote to it
 			ch := c.checkLocked(e)
 			c.mu.Unlock()
 			<-ch.done
@@ -48,17 +52,27 @@ func (c *Cache) Borrow(key packsource.Key) (*packsource.Borrowed, error) {
 		}
 		c.index.pin(e)
 		c.gaugesLocked()
-		want := e.files
 		c.mu.Unlock()
-		b, err := c.openBorrowed(e, want)
+		var err error
+		if stored {
+			_, want, err = c.read(e, false)
+		}
+		var b *packsource.Borrowed
+		if err == nil {
+			b, err = c.openBorrowed(e, want)
+		}
 		if err == nil {
 			return b, nil
 		}
-		c.returns(e)
-		if isBusy(err) {
+		c.endBorrow(e)
+		switch {
+		case isBusy(err) || c.ctx.Err() != nil:
 			return nil, err
+		case stored:
+			c.removeDamaged(e, err)
+		default:
+			c.distrust(e)
 		}
-		c.distrust(e) // and remove it, unless only the times of the files have changed
 	}
 }
 
@@ -76,7 +90,7 @@ func (c *Cache) openBorrowed(e *cacheEntry, want files) (*packsource.Borrowed, e
 	return &packsource.Borrowed{Pack: pack, Size: e.size, Index: index, Close: sync.OnceFunc(func() {
 		pack.Close()
 		index.Close()
-		c.returns(e)
+		c.endBorrow(e)
 	})}, nil
 }
 
@@ -97,8 +111,8 @@ func (c *Cache) openSame(path string, want disk.ID) (*os.File, error) {
 	return f, nil
 }
 
-// returns ends the use of e by a borrower.
-func (c *Cache) returns(e *cacheEntry) {
+// endBorrow ends the use of e by a borrower.
+func (c *Cache) endBorrow(e *cacheEntry) {
 	c.mu.Lock()
 	c.index.unpin(e)
 	c.gaugesLocked()
@@ -115,9 +129,9 @@ func (c *Cache) keepIndex(f *fill, pack packsource.Pack, e *cacheEntry, s *sidec
 		return
 	}
 	w := &indexWriter{f: f, path: path}
-	id, err := w.take(indexed)
+	id, err := w.writeAll(indexed)
 	if err == nil && w.size > 0 {
-		e.tail, e.files.index = w.size, id
+		e.indexSize, e.files.index = w.size, id
 		s.indexLength, s.indexCRC = w.size, w.crc
 		return
 	}
@@ -141,9 +155,9 @@ type indexWriter struct {
 	crc  uint32
 }
 
-// take writes the index of a pack, and returns the identity of the file; zero if the index is empty. A panic of the
+// writeAll writes the index of a pack, and returns the identity of the file; zero if the index is empty. A panic of the
 // Source is an error.
-func (w *indexWriter) take(pack packsource.Indexed) (id disk.ID, err error) {
+func (w *indexWriter) writeAll(pack packsource.Indexed) (id disk.ID, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			w.f.logPanic(v)

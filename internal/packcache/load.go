@@ -92,7 +92,7 @@ func (c *Cache) loadEntry(key packsource.Key, size int64) *cacheEntry {
 	case err == nil && s.indexLength == 0: // of an entry that another version replaced
 		os.Remove(index)
 	default:
-		e.tail = info.Size()
+		e.indexSize = info.Size()
 	}
 	return e
 }

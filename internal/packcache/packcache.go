@@ -284,7 +284,7 @@ func (c *Cache) drop(e *cacheEntry) {
 func (c *Cache) gaugesLocked() {
 	c.m.bytes.Set(float64(c.index.bytes + c.index.zombies + c.filling))
 	c.m.entries.Set(float64(len(c.index.entries)))
-	c.m.indexBytes.Set(float64(c.index.tails))
+	c.m.indexBytes.Set(float64(c.index.indexBytes))
 	c.m.borrowed.Set(float64(c.index.borrowed))
 }
 

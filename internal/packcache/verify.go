@@ -41,12 +41,12 @@ func (c *Cache) verify(e *cacheEntry, ch *check) {
 	err := context.Cause(c.ctx)
 	select {
 	case c.verifying <- struct{}{}:
-		found, id, err = c.read(e)
+		found, id, err = c.read(e, true)
 		<-c.verifying
 	case <-c.ctx.Done():
 	}
 	c.mu.Lock()
-	var out []removed
+	damaged := false
 	switch {
 	case err == nil:
 		e.objects, e.files, e.check = found.objects, id, nil
@@ -58,24 +58,35 @@ func (c *Cache) verify(e *cacheEntry, ch *check) {
 		ch.busy = err
 		e.check = &check{done: make(chan struct{})} // for the next request
 		c.m.verified.WithLabelValues("busy").Inc()
-	case c.ctx.Err() == nil:
-		c.m.verified.WithLabelValues("bad").Inc()
-		if !e.gone {
-			c.index.remove(e)
-			out = c.dropLocked([]*cacheEntry{e}, evictCorrupt, out)
-		}
+	default:
+		damaged = c.ctx.Err() == nil
 	}
 	c.index.release(e, c.now())
 	c.gaugesLocked()
 	c.mu.Unlock()
-	c.unlink(out)
-	if len(out) > 0 {
-		c.log.Warn("damaged pack cache entry removed; the pack is made again", "key", e.key, "error", err)
+	if damaged {
+		c.removeDamaged(e, err)
 	}
 }
 
-// read compares the files of e with its sidecar, and returns their identities.
-func (c *Cache) read(e *cacheEntry) (s sidecar, id files, err error) {
+// removeDamaged removes an entry whose verification had the result err.
+func (c *Cache) removeDamaged(e *cacheEntry, err error) {
+	c.m.verified.WithLabelValues("bad").Inc()
+	c.mu.Lock()
+	if e.gone {
+		c.mu.Unlock()
+		return
+	}
+	c.index.remove(e)
+	out := c.dropLocked([]*cacheEntry{e}, evictCorrupt, nil)
+	c.mu.Unlock()
+	c.unlink(out)
+	c.log.Warn("damaged pack cache entry removed; the pack is made again", "key", e.key, "error", err)
+}
+
+// read compares the files of e with its sidecar, and returns their identities. It reads the data file only if full is
+// set.
+func (c *Cache) read(e *cacheEntry, full bool) (s sidecar, id files, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			c.log.Error("panic while a pack cache entry was verified", "key", e.key, "panic", v, "stack",
@@ -87,14 +98,25 @@ func (c *Cache) read(e *cacheEntry) (s sidecar, id files, err error) {
 	if s, err = c.readSidecar(e.key); err != nil {
 		return s, id, err
 	}
-	if s.length != e.size || s.indexLength != e.tail {
+	if s.length != e.size || s.indexLength != e.indexSize {
 		return s, id, fmt.Errorf("the sidecar is of other files: lengths %d and %d, not %d and %d", s.length,
-			s.indexLength, e.size, e.tail)
+			s.indexLength, e.size, e.indexSize)
 	}
-	if id.data, err = c.compare(c.path(e.key, dataExt), s.length, s.crc); err == nil && s.indexLength > 0 {
+	if s.indexLength > 0 {
 		id.index, err = c.compare(c.path(e.key, indexExt), s.indexLength, s.indexCRC)
 	}
-	if err != nil {
+	data := c.path(e.key, dataExt)
+	switch {
+	case err != nil:
+	case full:
+		id.data, err = c.compare(data, s.length, s.crc)
+	default:
+		id.data, err = disk.Stat(data)
+	}
+	if err == nil && id.data.Size != s.length {
+		err = fmt.Errorf("the data file has length %d, not %d", id.data.Size, s.length)
+	}
+	if err != nil || !full {
 		return s, id, err
 	}
 	c.log.Debug("verified a pack cache entry", "key", e.key, "bytes", e.size, "took", time.Since(start))

@@ -234,7 +234,8 @@ type Library interface {
 	// Packs lists the complete packs with an index of a repository, which is named by its Incarnation, the newest first.
 	Packs(incarnation string) []Key
 	// Borrow opens a pack, which stays in the Library until the result is closed. It does not count as a request for the
-	// pack. The error is NotFound if it is not there any more.
+	// pack. The index is unchanged, but the file of the pack may be damaged, so the caller verifies the objects that it
+	// reads. The error is NotFound if the pack is not there any more.
 	Borrow(key Key) (*Borrowed, error)
 }
 
