@@ -151,7 +151,7 @@ func replicaTakesOver(t *testing.T) {
 	bad := p.proxy
 	spare := p.start("storage", "--config", p.nodeConfig, "--root", filepath.Join(p.dir, "repos"), "--state",
 		filepath.Join(p.dir, "spare"),
-		"--git", filepath.Join(p.dir, "git"), "--listen", "127.0.0.1:0")
+		"--packs", "git", "--git", filepath.Join(p.dir, "git"), "--listen", "127.0.0.1:0")
 	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = "+
 		"\"1h\"\nweight = 1000\n[[node]]\nname = \"two\"\naddress = %q\nstall = \"1h\"\n",
 		patient, bad.at(), spare.listen), 0o600)

@@ -119,7 +119,7 @@ func (p *pair) startNode(listen string) {
 	p.Helper()
 	p.node = p.start("storage", "--config", p.nodeConfig, "--root", filepath.Join(p.dir, "repos"), "--state",
 		filepath.Join(p.dir, "node"),
-		"--git", filepath.Join(p.dir, "git"), "--listen", listen)
+		"--packs", "git", "--git", filepath.Join(p.dir, "git"), "--listen", listen)
 }
 
 func (p *pair) startGateway() {

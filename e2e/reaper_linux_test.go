@@ -103,9 +103,9 @@ func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup stri
 		t.Fatal(err)
 	}
 	config := filepath.Join(dir, "packhorse.toml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "[git]\nprogram = %q\nreaper = \"on\"\n[cgroup]\npath = %q\n", program,
-		cgroup),
-		0o644); err != nil {
+	text := fmt.Appendf(nil, "[packs]\nsource = \"git\"\n[git]\nprogram = %q\nreaper = \"on\"\n[cgroup]\npath = %q\n",
+		program, cgroup)
+	if err := os.WriteFile(config, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if user != nil {

@@ -139,8 +139,8 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 
 // Flags of serve that are for one of the two processes; others are for both.
 var (
-	nodeFlags = []string{"--root", "--state", "--cache-dir", "--cache-max-bytes", "--no-cache", "--git", "--git-slots",
-		"--wants"}
+	nodeFlags = []string{"--root", "--state", "--cache-dir", "--cache-max-bytes", "--no-cache", "--packs", "--git",
+		"--git-slots", "--wants"}
 	gatewayFlags = []string{"--http", "--public-read", "--tls-cert", "--tls-key", "--ssh", "--ssh-keys", "--search"}
 )
 

@@ -185,7 +185,7 @@ func TestWatchdogStoppedGit(t *testing.T) {
 	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	v := attack(t, fmt.Sprintf("[git]\nprogram = %q\n[watchdog]\n", script), nil)
+	v := attack(t, fmt.Sprintf("[packs]\nsource = \"git\"\n[git]\nprogram = %q\n[watchdog]\n", script), nil)
 	var clone sync.WaitGroup
 	defer clone.Wait()
 	into := filepath.Join(t.TempDir(), "clone")

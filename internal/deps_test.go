@@ -77,7 +77,7 @@ const allowedImports = `
 	gateway/gitssh, storage, webhook, credfile, app, observe, observe/tracing, cli, search/ipc < config;
 	config < statedir;
 	app, router < adminapi;
-	adminapi, statedir, control, remote, gateway/githttp, observe/proctree, observe/watchdog, search/remote, web, web/api, top, doctor < roles;
+	adminapi, statedir, control, remote, gateway/githttp, observe/proctree, observe/watchdog, search/remote, web, web/api, top, doctor, packsource/native < roles;
 	roles, top/tui < command;
 	command < cmd/packhorse;
 	search/worker, cli < cmd/packhorse-search;

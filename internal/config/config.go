@@ -51,6 +51,7 @@ type Config struct {
 	Ops      OpsConfig       `toml:"ops"`
 	Shutdown ShutdownConfig  `toml:"shutdown"`
 	Cache    CacheConfig     `toml:"cache"`
+	Packs    PacksConfig     `toml:"packs"`
 	Git      GitConfig       `toml:"git"`
 	Cgroup   CgroupConfig    `toml:"cgroup"`
 	Fetch    FetchConfig     `toml:"fetch"`

@@ -52,9 +52,9 @@ type FetchConfig struct {
 	// transfer.advertiseObjectInfo.
 	ObjectInfo bool `toml:"object_info" default:"true"`
 
-	// VerifyPacks compares the packs of a repository with their checksums when a pack is made from them, once for each
+	// VerifyPacks compares the packs of a repository with their checksums when Git makes a pack from them, once for each
 	// state of the files (docs/explanation/cache.md). Git does not do that. Without it only clients notice damage, and
-	// damaged packs stay in the cache.
+	// damaged packs stay in the cache. Packs that the server makes itself are always checked.
 	VerifyPacks bool `toml:"verify_packs" default:"true"`
 }
 

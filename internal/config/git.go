@@ -11,12 +11,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// GitConfig sets the Git processes that make packs.
+// GitConfig limits the making of packs, and sets the Git processes that make some of them.
 type GitConfig struct {
 	// Program is the Git program: a name to look up in PATH, or a path.
 	Program string `toml:"program" default:"git"`
 
-	// Slots is the number of Git processes that make packs at the same time. 0 means one for each CPU.
+	// Slots is the number of packs that are made at the same time, by the server or by Git processes. 0 means one for
+	// each CPU.
 	Slots int `toml:"slots" range:"0..1024"`
 
 	// PerRepository is how many slots one repository may use while other repositories have requests, or had some within
@@ -30,7 +31,8 @@ type GitConfig struct {
 	// Wait is how long a pack may wait for a slot. Then its request is refused.
 	Wait Duration `toml:"wait" default:"1m" range:">0s"`
 
-	// TimeLimit is how long a Git process may run. Then it is killed. 0 means no limit.
+	// TimeLimit is how long the making of a pack may take. Then its Git process is killed, or the server gives it up. 0
+	// means no limit.
 	TimeLimit Duration `toml:"time_limit" default:"1h"`
 
 	// Slow is the duration after which a running Git process is logged, once while it runs and once at its end. For
@@ -46,8 +48,8 @@ type GitConfig struct {
 	// Linux.
 	Reaper string `toml:"reaper" default:"auto" values:"auto on off"`
 
-	// Threads is the number of threads of each Git process. 0 means the number of CPUs, or the CPU quota of the control
-	// group, divided by the slots.
+	// Threads is the number of threads of each Git process, and of threads that compress objects for a pack in the
+	// server. 0 means the number of CPUs, or the CPU quota of the control group, divided by the slots.
 	Threads int `toml:"threads" range:"0..1024"`
 
 	// Window is the delta window (pack.window of Git) for packs with the whole history and for incremental fetches. -1
@@ -78,7 +80,7 @@ const (
 	ReaperOff  = "off"
 )
 
-// slots returns the number of Git processes that make packs at the same time.
+// slots returns the number of packs that are made at the same time.
 func (c *GitConfig) slots() int {
 	if c.Slots == 0 {
 		return runtime.GOMAXPROCS(0)
@@ -86,7 +88,7 @@ func (c *GitConfig) slots() int {
 	return c.Slots
 }
 
-// ThreadsPerPack returns the number of threads of each of them.
+// ThreadsPerPack returns the number of threads for each of them.
 func (c *GitConfig) ThreadsPerPack() int {
 	if c.Threads == 0 {
 		return max(1, runtime.GOMAXPROCS(0)/c.slots())

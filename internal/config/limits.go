@@ -7,9 +7,10 @@ import (
 // LimitsConfig limits the whole server.
 type LimitsConfig struct {
 	// Memory is the maximum memory of the server and its Git processes together, without memory-mapped files. A quarter
-	// is for the server, which refuses requests that are too large for it. The rest is divided among the Git processes
-	// that may run at the same time (git.slots, push.slots), and a process that needs more fails. Hooks and search
-	// processes do not count. 0 means no limit. It needs Linux.
+	// is for the server, which refuses requests that are too large for it. The rest is divided among the packs and Git
+	// processes that may be made and run at the same time (git.slots, push.slots). A pack that needs more in the server
+	// is made by Git, and a Git process that needs more fails. Hooks and search processes do not count. 0 means no
+	// limit. It needs Linux.
 	Memory Size `toml:"memory"`
 }
 
@@ -23,7 +24,7 @@ const (
 // MemoryShares divides limits.memory among processes, in bytes. Zero means no limit.
 type MemoryShares struct {
 	Server int64
-	Git    int64 // of one process that makes a pack, receives a push or repacks
+	Git    int64 // of one pack in the server, or one process that makes a pack, receives a push or repacks
 	small  int64 // of one other Git process
 }
 
@@ -43,6 +44,16 @@ func (c *Config) MemoryShares() MemoryShares {
 	s.Git = (all - s.Server) / int64(count) * quarters
 	s.small = s.Git / quarters
 	return s
+}
+
+// Collected returns the part of limits.memory that the garbage collector keeps the server in, in bytes: its own share,
+// and those of the packs that it makes.
+func (c *Config) Collected() int64 {
+	s := c.MemoryShares()
+	if c.Packs.Source != PacksByGit {
+		s.Server += int64(c.Git.slots()) * s.Git
+	}
+	return s.Server
 }
 
 // of returns limits with the memory of a share.

@@ -28,6 +28,12 @@ func TestMemoryShares(t *testing.T) {
 		if all > int64(cfg.Limits.Memory) {
 			t.Fatalf("%d of %d", all, cfg.Limits.Memory)
 		}
+		if got, want := cfg.Collected(), s.Server+int64(cfg.Git.Slots)*s.Git; got != want {
+			t.Fatalf("Collected() = %d, want %d: the server and its packs", got, want)
+		}
+		if cfg.Packs.Source = PacksByGit; cfg.Collected() != s.Server {
+			t.Fatalf("Collected() = %d if git makes the packs, want %d", cfg.Collected(), s.Server)
+		}
 		err := cfg.Check()
 		if refused := err != nil && strings.Contains(err.Error(), "limits.memory"); refused != (s.Git < leastGit) {
 			t.Fatalf("%+v: %v", s, err)

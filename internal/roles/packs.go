@@ -17,12 +17,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe/proctree"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/packsource/native"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// packSources has the sources of packs, each over the next one: the cache, git pack-objects, and the runner of git.
+// packSources has the sources of packs, each over the next one: the cache, the server itself, git pack-objects, and the
+// runner of git.
 type packSources struct {
 	source   packsource.Source // the topmost source
 	cache    *packcache.Cache  // nil if disabled
@@ -53,12 +55,40 @@ func (s *server) newPackSources() (*packSources, error) {
 		s.register(metrics)
 		p.verifier = pack.NewVerifier(s.log, metrics)
 	}
-	return p, p.open(&s.cfg, s.log, cacheMetrics)
+	return p, s.stackSources(p, cacheMetrics)
 }
 
-// open makes the source over the runner, and the cache over the source.
-func (p *packSources) open(cfg *config.Config, log *slog.Logger, metrics *packcache.Metrics) error {
-	fromGit, err := packsource.NewGit(p.runner, packsource.GitOptions{
+// stackSources makes the sources over the runner: git, the server itself unless it is disabled, and the cache.
+func (s *server) stackSources(p *packSources, cacheMetrics *packcache.Metrics) error {
+	cfg := &s.cfg
+	fromGit, err := p.openGit(cfg)
+	if err != nil {
+		return err
+	}
+	p.source = fromGit
+	setLibrary := func(packsource.Library) {}
+	if cfg.Packs.Source != config.PacksByGit {
+		metrics := native.NewMetrics()
+		s.register(metrics)
+		own := native.New(native.Options{
+			Git: fromGit, Always: cfg.Packs.Source == config.PacksByServer, Threads: cfg.Git.ThreadsPerPack(),
+			Memory: cfg.MemoryShares().Git, Time: cfg.Git.TimeLimit.Duration, Metrics: metrics, Log: s.log,
+		})
+		p.source, setLibrary = own, own.SetLibrary
+	}
+	if !cfg.Cache.Enabled {
+		return nil
+	}
+	if err := p.openCache(&cfg.Cache, s.log, cacheMetrics); err != nil {
+		return err
+	}
+	setLibrary(p.cache)
+	return nil
+}
+
+// openGit makes the source over the runner.
+func (p *packSources) openGit(cfg *config.Config) (*packsource.Git, error) {
+	return packsource.NewGit(p.runner, packsource.GitOptions{
 		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.ThreadsPerPack(), Window: cfg.Git.Window,
 		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow,
 		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory),
@@ -69,17 +99,14 @@ func (p *packSources) open(cfg *config.Config, log *slog.Logger, metrics *packca
 			}
 		},
 	})
-	if err != nil {
-		return err
-	}
-	p.source = fromGit
-	if !cfg.Cache.Enabled {
-		return nil
-	}
-	p.cache, err = packcache.Open(fromGit, packcache.Options{
-		Dir: cfg.Cache.Dir, MaxBytes: int64(cfg.Cache.MaxBytes), MaxIdle: cfg.Cache.MaxIdle.Duration,
-		Probation: orNever(cfg.Cache.Probation.Duration), MinFree: int64(cfg.Cache.MinFree),
-		Grace:   orNever(cfg.Cache.Grace.Duration),
+}
+
+// openCache opens the cache over the topmost source, and makes it the topmost source.
+func (p *packSources) openCache(cfg *config.CacheConfig, log *slog.Logger, metrics *packcache.Metrics) (err error) {
+	p.cache, err = packcache.Open(p.source, packcache.Options{
+		Dir: cfg.Dir, MaxBytes: int64(cfg.MaxBytes), MaxIdle: cfg.MaxIdle.Duration,
+		Probation: orNever(cfg.Probation.Duration), MinFree: int64(cfg.MinFree),
+		Grace:   orNever(cfg.Grace.Duration),
 		Metrics: metrics, Log: log,
 	})
 	if err == nil {

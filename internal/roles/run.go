@@ -40,7 +40,7 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	}
 	floor := make([]byte, floorSize)
 	defer runtime.KeepAlive(&floor)
-	if share := cfg.MemoryShares().Server; share > 0 {
+	if share := cfg.Collected(); share > 0 {
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(share + int64(floorSize)))
 	}
 

@@ -51,7 +51,7 @@ func NewMetrics() *Metrics {
 		slow: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_slow_total",
 			Help: "Git commands that took longer than git.slow, including running ones."}, labels()),
 		queue: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_git_queue_wait_seconds",
-			Help:    "Time that git commands waited for a slot, including those that gave up.",
+			Help:    "Time that git commands and packs waited for a slot, including those that gave up.",
 			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}}, []string{"class"}),
 		starts: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_git_start_seconds",
 			Help:    "Time to start a git process that has a slot, including pauses during a shortage.",
@@ -126,9 +126,10 @@ func newSlotsCollector() *slotsCollector {
 	}
 	return &slotsCollector{
 		queued: desc("packhorse_git_queued", "Git commands that wait for a slot now."),
-		used:   desc("packhorse_git_slots_used", "Slots for git commands that are taken now."),
-		size:   desc("packhorse_git_slots", "Slots for git commands that there are."),
-		slots:  make(map[Class]*balance.Slots),
+		used: desc("packhorse_git_slots_used",
+			"Slots that are taken now, by git commands or by packs that the server makes itself."),
+		size:  desc("packhorse_git_slots", "Slots for git commands and for packs that the server makes itself."),
+		slots: make(map[Class]*balance.Slots),
 	}
 }
 
