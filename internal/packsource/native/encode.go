@@ -3,9 +3,10 @@ package native
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"hash"
 	"hash/crc32"
 	"io"
-	"sync"
 
 	"github.com/klauspost/compress/zlib"
 
@@ -23,33 +24,69 @@ const (
 	maxWhole = 512 << 20
 )
 
-// encoder reads objects and compresses them. Its goroutines end with the objects that
-// were begun.
+// encoderMemory is the maximum memory of each goroutine for objects that it has read, which are bases of others.
+const encoderMemory = 16 << 20
+
+// encoder reads objects and compresses them. Its goroutines end with the objects that were begun.
 type encoder struct {
-	store   *pack.Store
-	level   int
-	workers chan struct{} // slots; nil: objects are encoded when they are needed
-	pool    sync.Pool     // of *coder
+	store  *pack.Store
+	view   *view
+	level  int
+	single bool        // objects are encoded when they are needed
+	coders chan *coder // of all goroutines; nil: it is not made yet
 }
 
+// coder is what one goroutine needs.
 type coder struct {
-	zlib  *zlib.Writer
-	buf   bytes.Buffer
-	delta []byte
+	objects *pack.Reader
+	zlib    *zlib.Writer
+	buf     bytes.Buffer
+	delta   []byte
+	base    []byte
+	hash    hash.Hash
 }
 
 // newEncoder returns an encoder with a zlib level and a maximum number of goroutines.
-func newEncoder(store *pack.Store, level, workers int) *encoder {
-	e := &encoder{store: store, level: level}
-	e.pool.New = func() any {
-		c := &coder{}
-		c.zlib, _ = zlib.NewWriterLevel(&c.buf, level) // the level is a constant
-		return c
-	}
-	if workers > 1 {
-		e.workers = make(chan struct{}, workers)
+func newEncoder(store *pack.Store, v *view, level, workers int) *encoder {
+	e := &encoder{store: store, view: v, level: level, single: workers <= 1, coders: make(chan *coder, max(workers, 1))}
+	for range cap(e.coders) {
+		e.coders <- nil
 	}
 	return e
+}
+
+// take waits for a coder. The caller puts it back into e.coders.
+func (e *encoder) take() *coder {
+	c := <-e.coders
+	if c != nil {
+		return c
+	}
+	c = &coder{hash: e.view.format.New()}
+	packs := make([]*pack.Raw, len(e.view.sources))
+	for i, source := range e.view.sources {
+		packs[i] = source.Raw
+	}
+	c.objects = pack.NewReader(e.store, packs, encoderMemory)
+	c.zlib, _ = zlib.NewWriterLevel(&c.buf, e.level) // the level is a constant
+	return c
+}
+
+// read returns an object, which is valid until the next call.
+func (e *encoder) read(c *coder, id git.ObjectID) (git.ObjectType, []byte, error) {
+	at, ok := e.view.find(id.Raw())
+	if !ok {
+		return e.store.Read(id, maxEncode)
+	}
+	o, err := c.objects.Read(e.view.sources[at.source].Raw, at.pos)
+	if err == nil {
+		c.hash.Reset()
+		c.hash.Write(fmt.Appendf(nil, "%s %d\x00", o.Type, len(o.Data)))
+		c.hash.Write(o.Data)
+		if bytes.Equal(c.hash.Sum(nil), id.Raw()) {
+			return o.Type, o.Data, nil
+		}
+	}
+	return e.store.Read(id, maxEncode) // it tries other copies
 }
 
 // encoding is an object that is being encoded.
@@ -68,14 +105,15 @@ type encoding struct {
 // begin starts to encode an object. It waits for one of the goroutines.
 func (e *encoder) begin(id, base git.ObjectID) *encoding {
 	x := &encoding{id: id, base: base}
-	if e.workers != nil {
-		x.done = make(chan struct{})
-		e.workers <- struct{}{}
-		go func() {
-			defer func() { <-e.workers; close(x.done) }()
-			e.encode(x)
-		}()
+	if e.single {
+		return x
 	}
+	x.done = make(chan struct{})
+	c := e.take()
+	go func() {
+		defer func() { e.coders <- c; close(x.done) }()
+		e.encode(c, x)
+	}()
 	return x
 }
 
@@ -85,11 +123,19 @@ func (e *encoder) wait(x *encoding) {
 		<-x.done
 		return
 	}
-	e.encode(x)
+	c := e.take()
+	defer func() { e.coders <- c }()
+	e.encode(c, x)
 }
 
-func (e *encoder) encode(x *encoding) {
-	typ, data, err := e.store.Read(x.id, maxEncode)
+func (e *encoder) encode(c *coder, x *encoding) {
+	c.base = c.base[:0]
+	if !x.base.IsZero() {
+		if _, base, err := e.read(c, x.base); err == nil { // otherwise the base fails itself
+			c.base = append(c.base, base...)
+		}
+	}
+	typ, data, err := e.read(c, x.id)
 	if fault.Is(err, fault.Invalid) {
 		x.large = true
 		return
@@ -98,15 +144,11 @@ func (e *encoder) encode(x *encoding) {
 		x.err = err
 		return
 	}
-	c := e.pool.Get().(*coder)
-	defer e.pool.Put(c)
 	x.kind = byte(typ)
-	if !x.base.IsZero() {
-		if _, base, err := e.store.Read(x.base, maxEncode); err == nil { // otherwise the base fails itself
-			var ok bool
-			if c.delta, ok = pack.AppendDelta(c.delta[:0], base, data, len(data)/2); ok {
-				x.kind, data = ofsDelta, c.delta
-			}
+	if len(c.base) > 0 {
+		var ok bool
+		if c.delta, ok = pack.AppendDelta(c.delta[:0], c.base, data, len(data)/2); ok {
+			x.kind, data = ofsDelta, c.delta
 		}
 	}
 	x.size = len(data)
@@ -176,8 +218,8 @@ func (w *writer) stream(id git.ObjectID) error {
 	if _, err := out.Write(appendEntry(nil, byte(typ), uint64(size))); err != nil {
 		return err
 	}
-	c := w.encoder.pool.Get().(*coder)
-	defer w.encoder.pool.Put(c)
+	c := w.encoder.take()
+	defer func() { w.encoder.coders <- c }()
 	c.zlib.Reset(out)
 	b := make([]byte, blockSize)
 	for {

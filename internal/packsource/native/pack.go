@@ -160,7 +160,7 @@ func (p *nativePack) compose(ctx context.Context, store *pack.Store, history *gr
 	start = time.Now()
 	w := newWriter(p.spec, v, chosen, known)
 	w.similar = selection.similar
-	w.encoder, w.made, w.tick, w.log = newEncoder(store, level, p.s.o.Threads), made, tick, p.s.log
+	w.encoder, w.made, w.tick, w.log = newEncoder(store, v, level, p.s.o.Threads), made, tick, p.s.log
 	if !p.s.o.Always {
 		if err := w.estimate(headerOf(p.spec, 0).Tip); err != nil {
 			return err
