@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"hash/crc32"
 	"io"
+	"os"
 	"slices"
 	"sync"
 
@@ -40,7 +42,7 @@ type earlier struct {
 //	4 bytes: length of the next part
 //	earlierHeader, as JSON
 //	the wants and the tags that were added to them, raw IDs
-//	a pack index of version 2 (gitformat-pack(5))
+//	a pack index of version 2 (gitformat-pack(5)); in place of its checksum 4 bytes: CRC-32C of all before, and zeros
 const indexMagic = "packhorse pack index 1\n"
 
 // maxIndexHeader is the maximum length of an earlierHeader in JSON.
@@ -81,7 +83,8 @@ func writeIndex(to io.Writer, spec *packsource.Spec, t *indexTable) error {
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriter(to)
+	sum := crc32.New(castagnoli)
+	w := bufio.NewWriterSize(io.MultiWriter(to, sum), 256<<10)
 	w.WriteString(indexMagic)
 	w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(header))))
 	w.Write(header)
@@ -90,13 +93,45 @@ func writeIndex(to io.Writer, spec *packsource.Spec, t *indexTable) error {
 			w.Write(ids[i].Raw())
 		}
 	}
+	t.write(w)
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	return t.write(to, spec.Repo.Format.New())
+	_, err = to.Write(append(binary.BigEndian.AppendUint32(nil, sum.Sum32()), make([]byte, t.size-crc32.Size)...))
+	return err
 }
 
-var errIndex = errors.New("not an index of this format")
+var (
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+	errIndex    = errors.New("not an index of this format")
+	errChecksum = errors.New("the checksum does not match")
+)
+
+// readSum reads the checksum of an index, and returns the length of what it covers.
+func readSum(f *os.File, format git.ObjectFormat) (sum uint32, length int64, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	var b [crc32.Size]byte
+	length = info.Size() - int64(format.Size())
+	_, err = f.ReadAt(b[:], length)
+	return binary.BigEndian.Uint32(b[:]), length, err
+}
+
+// verify compares an index with its checksum.
+func verify(f *os.File, want uint32, length int64) error {
+	sum := crc32.New(castagnoli)
+	b := make([]byte, 256<<10)
+	if _, err := io.CopyBuffer(sum, struct{ io.Reader }{io.NewSectionReader(f, 0, length)}, b); err != nil {
+		return err
+	}
+	if sum.Sum32() != want {
+		return errChecksum
+	}
+	return nil
+}
 
 // readHeader reads the part of an index before the wants, and returns its length.
 func readHeader(r io.ReaderAt) (h earlierHeader, length int64, err error) {
@@ -124,6 +159,7 @@ type lent struct {
 	borrowed *packsource.Borrowed
 	index    *pack.Index
 	source   *source
+	sum      uint32 // checksum of the index
 }
 
 func (l *lent) close() {
@@ -133,26 +169,33 @@ func (l *lent) close() {
 	l.borrowed.Close()
 }
 
-// headers keeps the headers of packs of the Library, so that few indexes are opened. It is emptied when it is full.
+// headers keeps the headers of packs of the Library, so that few indexes are opened, and each is verified once. It is
+// emptied when it is full.
 type headers struct {
 	mu sync.Mutex
-	m  map[packsource.Key]earlierHeader
+	m  map[packsource.Key]verifiedHeader
+}
+
+// verifiedHeader is the header of an index that has a checksum.
+type verifiedHeader struct {
+	earlierHeader
+	sum uint32
 }
 
 const maxHeaders = 4096
 
-func (h *headers) get(key packsource.Key) (earlierHeader, bool) {
+func (h *headers) get(key packsource.Key) (verifiedHeader, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	header, ok := h.m[key]
 	return header, ok
 }
 
-func (h *headers) put(key packsource.Key, header earlierHeader) {
+func (h *headers) put(key packsource.Key, header verifiedHeader) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.m == nil || len(h.m) >= maxHeaders {
-		h.m = map[packsource.Key]earlierHeader{}
+		h.m = map[packsource.Key]verifiedHeader{}
 	}
 	h.m[key] = header
 }
@@ -182,7 +225,7 @@ func (s *Source) borrow(spec *packsource.Spec) (packs []*lent) {
 			}
 			continue
 		}
-		s.headers.put(key, l.source.earlier.earlierHeader)
+		s.headers.put(key, verifiedHeader{l.source.earlier.earlierHeader, l.sum})
 		if !l.source.earlier.isLike(&want) {
 			l.close()
 			continue
@@ -199,7 +242,15 @@ func (s *Source) open(key packsource.Key, format git.ObjectFormat) (*lent, error
 		return nil, err
 	}
 	l := &lent{key: key, borrowed: b}
-	if err := l.read(format); err != nil {
+	var length int64
+	l.sum, length, err = readSum(b.Index, format)
+	if known, ok := s.headers.get(key); err == nil && (!ok || known.sum != l.sum) {
+		err = verify(b.Index, l.sum, length)
+	}
+	if err == nil {
+		err = l.read(format)
+	}
+	if err != nil {
 		l.close()
 		return nil, err
 	}

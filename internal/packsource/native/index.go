@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
-	"hash"
-	"io"
 	"math"
 	"slices"
 
@@ -61,9 +59,8 @@ func (t *indexTable) sorted() []uint32 {
 	return order
 }
 
-// write writes a pack index of version 2 (gitformat-pack(5)).
-func (t *indexTable) write(to io.Writer, h hash.Hash) error {
-	w := bufio.NewWriterSize(io.MultiWriter(to, h), 256<<10)
+// write writes a pack index of version 2 (gitformat-pack(5)) without its checksum.
+func (t *indexTable) write(w *bufio.Writer) {
 	order := t.sorted()
 	w.Write([]byte{0xff, 't', 'O', 'c', 0, 0, 0, 2})
 	put := func(v uint32) { w.Write(binary.BigEndian.AppendUint32(w.AvailableBuffer(), v)) }
@@ -95,9 +92,4 @@ func (t *indexTable) write(to io.Writer, h hash.Hash) error {
 		w.Write(binary.BigEndian.AppendUint64(w.AvailableBuffer(), uint64(offset)))
 	}
 	w.Write(t.sum)
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	_, err := to.Write(h.Sum(nil))
-	return err
 }
