@@ -103,15 +103,22 @@ func parseIdx(b []byte, format git.ObjectFormat) (*idxLayout, error) {
 // pages. A table that was made uneven on purpose costs twice a binary search.
 func searchIDs(b []byte, ids, stride, lo, hi int, id []byte) (int, bool) {
 	const near = 4
+	key := binary.BigEndian.Uint64(id)
 	for step, at := near, guess(lo, hi, id); lo < hi; {
 		place := ids + at*stride
-		switch c := bytes.Compare(b[place:place+len(id)], id); {
-		case c == 0:
-			return at, true
-		case c < 0:
+		here := binary.BigEndian.Uint64(b[place:])
+		before := here < key
+		if here == key {
+			c := bytes.Compare(b[place+8:place+len(id)], id[8:])
+			if c == 0 {
+				return at, true
+			}
+			before = c < 0
+		}
+		if before {
 			lo = at + 1
 			at += step
-		default:
+		} else {
 			hi = at
 			at -= step
 		}

@@ -2,6 +2,7 @@ package native
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
 	"math/bits"
 	"slices"
@@ -32,7 +33,7 @@ type trees struct {
 }
 
 // baseMemory is the maximum memory for the delta bases of trees.
-const baseMemory = 32 << 20
+const baseMemory = 8 << 20
 
 func (w *treeWalk) open(s *selection) {
 	packs := make([]*pack.Raw, len(s.view.sources))
@@ -248,17 +249,23 @@ func (w *treeWalk) looseData(id git.ObjectID) ([]byte, error) {
 // entries handles the entries of a tree. It skips those that are also in a tree that was walked.
 func (w *treeWalk) entries(data, walked []byte) error {
 	size := w.s.view.format.Size()
-	for len(data) > 0 {
+	for {
+		if len(walked) > 0 {
+			n := sameEntries(data, walked, size)
+			data, walked = data[n:], walked[n:]
+		}
+		if len(data) == 0 {
+			return nil
+		}
 		n := entryLength(data, size)
 		if n == 0 {
 			return errTree()
 		}
 		entry := data[:n]
-		data = data[n:]
 		if walked = after(walked, entry, size); bytes.HasPrefix(walked, entry) {
-			walked = walked[n:]
 			continue
 		}
+		data = data[n:]
 		raw := entry[n-size:]
 		switch entryType(entry) {
 		case git.Tree:
@@ -273,7 +280,25 @@ func (w *treeWalk) entries(data, walked []byte) error {
 			return errTree()
 		}
 	}
-	return nil
+}
+
+// sameEntries returns the length of the entries that two trees begin with.
+func sameEntries(a, b []byte, size int) (n int) {
+	same := 0
+	for same+8 <= len(a) && same+8 <= len(b) &&
+		binary.NativeEndian.Uint64(a[same:]) == binary.NativeEndian.Uint64(b[same:]) {
+		same += 8
+	}
+	for same < len(a) && same < len(b) && a[same] == b[same] {
+		same++
+	}
+	for {
+		length := entryLength(a[n:same], size)
+		if length == 0 {
+			return n
+		}
+		n += length
+	}
 }
 
 // after skips the entries of a tree, the first of which is not entry, with names before that of the entry.
