@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/mmap"
@@ -163,6 +164,8 @@ type packIndex struct {
 	file   *mmap.File
 	layout *idxLayout
 	sum    []byte // checksum of the pack it belongs to
+
+	whole atomic.Bool // the index has the checksum at its end
 }
 
 func openIdx(path string, format git.ObjectFormat) (*packIndex, error) {

@@ -1,8 +1,11 @@
 package pack
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -208,7 +211,8 @@ type Raw struct {
 	own  *openPack
 }
 
-// Raw calls fn with all packs of the store and its alternates, as they are on the disk now. Their files stay readable
+// Raw calls fn with all packs of the store and its alternates, as they are on the disk now. It verifies the checksum of
+// each index once, because a wrong offset would give bitmaps another meaning. Their files stay readable
 // until fn returns, also when they are replaced meanwhile. The error is Invalid if there are more than limit packs.
 func (s *Store) Raw(limit int, fn func(packs []*Raw) error) error {
 	if err := s.Refresh(); err != nil {
@@ -293,10 +297,28 @@ func (s *Store) mapRaw(packs []*Raw, n int, fn func([]*Raw) error) error {
 	if n == len(packs) {
 		return fn(packs)
 	}
-	return packs[n].x.file.Do(func(b []byte) error {
+	x := packs[n].x
+	return x.file.Do(func(b []byte) error {
+		if !x.whole.Load() {
+			if err := verifyIdx(b, s.format); err != nil {
+				return fault.Wrap(fault.Corrupt, "a pack index is damaged", fmt.Errorf("%s.idx: %w", packs[n].Path, err))
+			}
+			x.whole.Store(true)
+		}
 		packs[n].b = b
 		return s.mapRaw(packs, n+1, fn)
 	})
+}
+
+// verifyIdx compares an index with the checksum at its end.
+func verifyIdx(b []byte, format git.ObjectFormat) error {
+	h := format.New()
+	end := len(b) - format.Size()
+	h.Write(b[:end])
+	if !bytes.Equal(h.Sum(nil), b[end:]) {
+		return errors.New("its checksum is wrong")
+	}
+	return nil
 }
 
 func (s *Store) releaseRaw(packs []*Raw) {
