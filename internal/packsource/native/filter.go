@@ -14,8 +14,9 @@ type filter struct {
 
 	commits, trees, blobs bool // whether objects of a type pass
 
-	limit uint64 // size of the smallest blobs that do not pass; MaxUint64: all pass
-	depth uint64 // trees and blobs at this depth below a root tree, which is at 0, do not pass; MaxUint64: all pass
+	limit  uint64 // size of the smallest blobs that do not pass; MaxUint64: all pass
+	sparse string // the ID of a blob with patterns of paths; "": none
+	depth  uint64 // trees and blobs at this depth below a root tree, which is at 0, do not pass; MaxUint64: all pass
 }
 
 // parse reads a canonical specification.
@@ -28,7 +29,13 @@ func (f *filter) parse(spec string) error {
 	if err != nil {
 		return &fallback{reasonFilter, err}
 	}
-	return f.add(parsed)
+	if err := f.add(parsed); err != nil {
+		return err
+	}
+	if f.sparse != "" && (!f.commits || !f.trees || f.depth < math.MaxUint64) {
+		return &fallback{reason: reasonFilter}
+	}
+	return nil
 }
 
 // add adds a filter that objects have to pass as well.
@@ -51,11 +58,14 @@ func (f *filter) add(p *protocol.Filter) error {
 				return err
 			}
 		}
-	default:
-		return &fallback{reason: reasonFilter}
+	case protocol.FilterSparse:
+		if f.sparse != "" {
+			return &fallback{reason: reasonFilter}
+		}
+		f.sparse = p.Sparse
 	}
 	return nil
 }
 
-// passesTrees reports whether trees, or blobs in them, may pass at a depth.
+// passesAt reports whether trees, or blobs in them, may pass at a depth.
 func (f *filter) passesAt(depth uint64) bool { return (f.trees || f.blobs) && depth < f.depth }

@@ -21,15 +21,16 @@ type selection struct {
 	budget  int64                 // maximum memory in bytes; 0: no limit
 	bitmaps *bitmaps              // may be nil
 
-	chosen  *objectSet
-	known   *objectSet // objects that haves reach; nil: no haves
-	walked  *objectSet // trees that are not to be walked any more: all that they reach is chosen, known or omitted
-	commits *objectSet // commits that haves do not reach; nil: the same as chosen, because they pass the filter
-	omitted *objectSet // blobs that the filter omits because of their size; nil: none yet
-	similar similar    // similar objects of the pack and of the client; nil: not sought
-	filter  filter
-	trees   treeWalk
-	steps   int // since the last tick
+	chosen   *objectSet
+	known    *objectSet // objects that haves reach; nil: no haves
+	walked   *objectSet // trees that are not to be walked any more: all that they reach is chosen, known or omitted
+	commits  *objectSet // commits that haves do not reach; nil: the same as chosen, because they pass the filter
+	omitted  *objectSet // blobs that the filter omits because of their size; nil: none yet
+	similar  similar    // similar objects of the pack and of the client; nil: not sought
+	filter   filter
+	patterns *patternWalk // nil unless the filter has patterns
+	trees    treeWalk
+	steps    int // since the last tick
 }
 
 // maxNestedTags is the maximum length of a chain of tags, as for a walk of history.
@@ -62,6 +63,9 @@ func selectionError(err error) error {
 
 func (s *selection) choose() error {
 	if err := s.filter.parse(s.spec.Filter); err != nil {
+		return err
+	}
+	if err := s.openPatterns(); err != nil {
 		return err
 	}
 	r, err := s.history()
@@ -251,7 +255,7 @@ func (s *selection) report() error {
 
 // memory estimates the memory of the selection in bytes.
 func (s *selection) memory() int64 {
-	n := s.trees.memory()
+	n := s.trees.memory() + s.patterns.memory()
 	for _, set := range []*objectSet{s.chosen, s.known, s.walked, s.commits, s.omitted} {
 		n += set.memory()
 	}

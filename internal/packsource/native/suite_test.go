@@ -21,7 +21,8 @@ func newSource(t testing.TB, always bool) *native.Source {
 type onlyNative struct{ native, git packsource.Source }
 
 func (s onlyNative) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pack, error) {
-	if strings.Contains(spec.Filter, "sparse:") {
+	if n := strings.Count(spec.Filter, "sparse:"); n > 1 || n == 1 && (strings.Contains(spec.Filter, "tree:") ||
+		strings.Contains(spec.Filter, "object:")) {
 		return s.git.Open(ctx, spec)
 	}
 	return s.native.Open(ctx, spec)

@@ -1,0 +1,188 @@
+package native
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/sparse"
+)
+
+// patternWalk walks trees for a filter of the kind sparse:oid. All trees pass, and blobs that the patterns include at
+// one of their paths. So a tree is walked once for each of its paths. Memory is needed for each tree, directory and
+// file.
+type patternWalk struct {
+	trees    sparseWalk // reads them
+	patterns *sparse.Patterns
+
+	directories []directory
+	numbers     map[directoryKey]int
+	files       int // in all directories
+	seen        map[visit]struct{}
+	loose       map[git.ObjectID]int // the first number of each loose tree
+	next        []visit
+}
+
+// directory is a directory of the walked history.
+type directory struct {
+	path     string          // "": the root
+	decision sparse.Decision // for what no pattern matches
+	files    map[string]bool // whether blobs are included, by name
+}
+
+type directoryKey struct {
+	parent int
+	name   string
+}
+
+// visit is a tree at a path.
+type visit struct {
+	tree
+	directory int
+}
+
+// Directories that always exist.
+const (
+	rootDirectory   = 0 // of commits
+	wantedDirectory = 1 // of wanted trees: as the root, but its decision is Exclude
+)
+
+// openPatterns begins a walk if the filter needs one.
+func (s *selection) openPatterns() error {
+	if s.filter.sparse == "" {
+		return nil
+	}
+	id, err := git.ParseObjectID(s.filter.sparse)
+	if err != nil {
+		return &fallback{reasonFilter, err}
+	}
+	typ, data, err := s.read(id, git.Blob)
+	if err != nil {
+		return err
+	}
+	if typ != git.Blob {
+		return &fallback{reason: reasonFilter}
+	}
+	patterns, err := sparse.Parse(data)
+	if err != nil {
+		return &fallback{reasonFilter, err}
+	}
+	w := &patternWalk{trees: sparseWalk{s: s}, patterns: patterns, numbers: map[directoryKey]int{},
+		seen: map[visit]struct{}{}, loose: map[git.ObjectID]int{}}
+	root := patterns.Match(nil, true)
+	if root == sparse.Undecided {
+		root = sparse.Exclude
+	}
+	w.directories = []directory{{decision: root, files: map[string]bool{}},
+		{decision: sparse.Exclude, files: map[string]bool{}}}
+	s.patterns = w
+	return nil
+}
+
+// add adds a tree at a path to the pack and to the trees to be read, unless haves reach it.
+func (w *patternWalk) add(raw []byte, directory int) error {
+	s := w.trees.s
+	if s.contains(s.known, raw) {
+		return nil
+	}
+	s.addTo(s.chosen, raw)
+	list := []tree{}
+	if err := w.trees.append(&list, raw); err != nil {
+		return err
+	}
+	v := visit{list[0], directory}
+	if v.source < 0 { // the same tree may have several numbers
+		id := w.trees.loose[v.pos]
+		first, ok := w.loose[id]
+		if !ok {
+			w.loose[id] = v.pos
+			first = v.pos
+		}
+		v.pos = first
+	}
+	if _, ok := w.seen[v]; !ok {
+		w.seen[v] = struct{}{}
+		w.next = append(w.next, v)
+	}
+	return nil
+}
+
+// walk walks all trees that were added.
+func (w *patternWalk) walk() error {
+	for len(w.next) > 0 {
+		level := w.next
+		w.next = nil
+		slices.SortFunc(level, func(a, b visit) int {
+			return cmp.Or(cmp.Compare(a.source, b.source), cmp.Compare(a.offset, b.offset), cmp.Compare(a.pos, b.pos))
+		})
+		for _, v := range level {
+			if err := w.read(v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (w *patternWalk) read(v visit) error {
+	s := w.trees.s
+	size := s.view.format.Size()
+	return w.trees.read(v.tree, func(typ git.ObjectType, entry, raw []byte) error {
+		name := entryName(entry, size)
+		if typ == git.Tree {
+			return w.add(raw, w.subdirectory(v.directory, name))
+		}
+		if !s.filter.blobs || s.contains(s.chosen, raw) || !w.includes(v.directory, name) {
+			return nil
+		}
+		return s.trees.addBlob(raw)
+	})
+}
+
+// subdirectory returns the number of a directory in another one.
+func (w *patternWalk) subdirectory(parent int, name []byte) int {
+	key := directoryKey{parent, string(name)}
+	if n, ok := w.numbers[key]; ok {
+		return n
+	}
+	path := w.directories[parent].join(name)
+	decision := w.patterns.Match([]byte(path), true)
+	if decision == sparse.Undecided {
+		decision = w.directories[parent].decision
+	}
+	n := len(w.directories)
+	w.directories = append(w.directories, directory{path, decision, map[string]bool{}})
+	w.numbers[key] = n
+	return n
+}
+
+// includes reports whether the patterns include a file.
+func (w *patternWalk) includes(parent int, name []byte) bool {
+	d := &w.directories[parent]
+	included, ok := d.files[string(name)]
+	if ok {
+		return included
+	}
+	decision := w.patterns.Match([]byte(d.join(name)), false)
+	if decision == sparse.Undecided {
+		decision = d.decision
+	}
+	d.files[string(name)] = decision == sparse.Include
+	w.files++
+	return decision == sparse.Include
+}
+
+func (d *directory) join(name []byte) string {
+	if d.path == "" {
+		return string(name)
+	}
+	return d.path + "/" + string(name)
+}
+
+// memory estimates the memory of the walk, which may be nil, in bytes.
+func (w *patternWalk) memory() int64 {
+	if w == nil {
+		return 0
+	}
+	return 160*int64(len(w.seen)) + 400*int64(len(w.directories)) + 80*int64(w.files)
+}
