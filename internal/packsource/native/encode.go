@@ -32,6 +32,7 @@ type encoder struct {
 	store  *pack.Store
 	view   *view
 	level  int
+	whole  int64       // maximum size of a large object that is stored as a delta
 	single bool        // objects are encoded when they are needed
 	coders chan *coder // of all goroutines; nil: it is not made yet
 }
@@ -46,9 +47,11 @@ type coder struct {
 	hash    hash.Hash
 }
 
-// newEncoder returns an encoder with a zlib level and a maximum number of goroutines.
-func newEncoder(store *pack.Store, v *view, level, workers int) *encoder {
-	e := &encoder{store: store, view: v, level: level, single: workers <= 1, coders: make(chan *coder, max(workers, 1))}
+// newEncoder returns an encoder with a zlib level, a maximum number of goroutines, and a maximum size of objects that
+// are in memory as a whole.
+func newEncoder(store *pack.Store, v *view, level, workers int, whole int64) *encoder {
+	e := &encoder{store: store, view: v, level: level, whole: max(min(whole, maxWhole), maxEncode), single: workers <= 1,
+		coders: make(chan *coder, max(workers, 1))}
 	for range cap(e.coders) {
 		e.coders <- nil
 	}
@@ -173,7 +176,7 @@ func (w *writer) writeEncoded(id git.ObjectID, x *encoding) error {
 	} else {
 		header := appendEntry(w.header[:0], x.kind, uint64(x.size))
 		if x.kind == ofsDelta {
-			w.deltas++
+			w.newDeltas++
 			header = w.deltaHeader(x, at)
 		}
 		if err := w.out.write(header); err != nil {
@@ -253,7 +256,7 @@ func (w *writer) open(id git.ObjectID) (git.ObjectType, int64, io.ReadCloser, er
 	if !errors.Is(err, pack.ErrDelta) {
 		return 0, 0, nil, err
 	}
-	typ, data, err := w.encoder.store.Read(id, maxWhole)
+	typ, data, err := w.encoder.store.Read(id, w.encoder.whole)
 	return typ, int64(len(data)), io.NopCloser(bytes.NewReader(data)), err
 }
 

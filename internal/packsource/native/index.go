@@ -10,7 +10,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// indexTable collects the entries of a pack for its index: about 32 bytes each.
+// entryMemory returns the memory of an entry in an indexTable while it is sorted, in bytes.
+func entryMemory(format git.ObjectFormat) int64 { return int64(format.Size()) + 16 }
+
+// indexTable collects the entries of a pack for its index: entryMemory bytes each.
 type indexTable struct {
 	size    int    // of a raw ID
 	ids     []byte // one after the other

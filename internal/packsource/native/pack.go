@@ -157,10 +157,13 @@ func (p *nativePack) compose(ctx context.Context, store *pack.Store, history *gr
 	if err := p.say("Enumerating objects: %d, done.\n", p.chosen); err != nil {
 		return err
 	}
+	if need := int64(p.chosen) * entryMemory(p.spec.Repo.Format); need > p.s.o.Memory {
+		return &fallback{reason: reasonMemory}
+	}
 	start = time.Now()
 	w := newWriter(p.spec, v, chosen, known)
 	w.similar = selection.similar
-	w.encoder, w.made, w.tick, w.log = newEncoder(store, v, level, p.s.o.Threads), made, tick, p.s.log
+	w.encoder, w.made, w.tick, w.log = newEncoder(store, v, level, p.s.o.Threads, p.s.o.Memory/2), made, tick, p.s.log
 	if !p.s.o.Always {
 		if err := w.estimate(headerOf(p.spec, 0).Tip); err != nil {
 			return err
@@ -179,8 +182,8 @@ func (p *nativePack) compose(ctx context.Context, store *pack.Store, history *gr
 	p.index = &w.index
 	p.index.tags = chosenTags(p.spec, v, chosen)
 	reused := made.ReusedDisk.Objects + made.ReusedCache.Objects
-	return p.say("Total %d (delta %d), reused %d (delta %d), pack-reused %d\n", p.chosen, w.deltas, reused, w.deltas,
-		made.ReusedCache.Objects)
+	return p.say("Total %d (delta %d), reused %d (delta %d), pack-reused %d\n", p.chosen, w.deltas+w.newDeltas, reused,
+		w.deltas, made.ReusedCache.Objects)
 }
 
 // over returns the error that has ended the pack, if there is one.

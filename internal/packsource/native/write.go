@@ -35,9 +35,11 @@ type writer struct {
 	similar similar
 	encoder *encoder
 	made    *packsource.Made
-	deltas  int
-	tick    func(objects int) error
-	log     *slog.Logger
+	deltas  int // copied entries that are deltas
+
+	newDeltas int // encoded ones
+	tick      func(objects int) error
+	log       *slog.Logger
 
 	block    []byte
 	items    []item
