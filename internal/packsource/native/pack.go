@@ -234,9 +234,10 @@ func (o outputOf) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// WriteIndex writes the index of the pack. A pack that git made has none.
+// WriteIndex writes the index of the pack. A pack that git made has none, and one for a client that has commits needs
+// none, because no other is composed from it.
 func (p *nativePack) WriteIndex(w io.Writer) error {
-	if p.index == nil {
+	if p.index == nil || len(p.spec.Haves) > 0 {
 		return nil
 	}
 	return writeIndex(w, p.spec, p.index)
