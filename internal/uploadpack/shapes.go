@@ -62,7 +62,8 @@ type shape struct {
 	bytes   int64          // size of the last pack
 	took    time.Duration  // to make the last pack; zero: unknown
 
-	isUnused bool // the warm-up has made a pack since the last request
+	isUnused  bool // the warm-up has made a pack since the last request
+	isGuarded bool // the rule for wants needs the list of tips
 }
 
 // shapes keeps the shapes of recent requests. It is safe for concurrent use.
@@ -109,7 +110,7 @@ func (s *shapes) add(incarnation string, new *shape) *shape {
 		r.byKey[key] = kept
 	}
 	s.count(kept, now)
-	kept.tips = new.tips
+	kept.tips, kept.isGuarded = new.tips, kept.isGuarded || new.isGuarded
 	return kept
 }
 
@@ -378,6 +379,7 @@ func (f *fetch) shape(ctx context.Context, spec *packsource.Spec) (*shape, error
 	one := &shape{depth: req.Depth, since: req.DeepenSince, not: slices.Clone(req.DeepenNot), filter: spec.Filter,
 		thin: req.ThinPack, offset: req.OfsDelta, tags: req.IncludeTag, tips: digestOf(f.wants)}
 	one.isReturning = len(spec.Haves)+len(f.clientShallow) > 0
+	one.isGuarded = f.session.Version != protocol.V2 || f.wantRule(f.repo, f.session) != WantsAny
 	var err error
 	if len(f.wants) > 1 && !one.isReturning {
 		one.scope, err = f.wantedScope(one.tips)

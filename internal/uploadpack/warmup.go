@@ -342,7 +342,11 @@ func (s *Server) specOf(ctx context.Context, r *repo.Repo, snapshot *refs.Snapsh
 		}
 	}
 	f := &fetch{Server: s, repo: r, request: req, outcome: &node.Outcome{}, start: time.Now(), reserve: reserveNothing}
-	if err := f.begin(ctx, func(context.Context) error { return nil }); err != nil {
+	rule := func(context.Context) error { return nil }
+	if one.isGuarded { // the next client finds the list of tips, too
+		rule = func(context.Context) error { _, err := f.visibleTips(); return err }
+	}
+	if err := f.begin(ctx, rule); err != nil {
 		return nil, *one, err
 	}
 	if f.snapshot != snapshot {
