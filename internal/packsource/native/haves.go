@@ -17,6 +17,7 @@ type sparseWalk struct {
 	s     *selection
 	loose []git.ObjectID
 	stack []pathTrees
+	last  []byte // the tree read before
 }
 
 // pathTrees are the trees at one path.
@@ -169,6 +170,7 @@ func (w *sparseWalk) compare(had, new []tree) error {
 		return nil
 	}
 	had, new = uniqueTrees(had), uniqueTrees(new)
+	w.last = w.last[:0]
 	for _, t := range had {
 		if err := w.markEntries(t); err != nil {
 			return err
@@ -179,8 +181,9 @@ func (w *sparseWalk) compare(had, new []tree) error {
 		return err
 	}
 	size := w.s.view.format.Size()
+	w.last = w.last[:0]
 	for _, t := range had {
-		err := w.read(t, func(typ git.ObjectType, entry, raw []byte) error {
+		err := w.readNext(t, func(typ git.ObjectType, entry, raw []byte) error {
 			if typ == git.Tree {
 				if at, ok := below[string(entryName(entry, size))]; ok {
 					return w.append(&at.had, raw)
@@ -198,10 +201,10 @@ func (w *sparseWalk) compare(had, new []tree) error {
 	return nil
 }
 
-// markEntries adds the entries of a tree to known.
+// markEntries adds the entries of a tree to known, but those of the tree read before, which are known.
 func (w *sparseWalk) markEntries(t tree) error {
 	s := w.s
-	err := w.read(t, func(typ git.ObjectType, entry, raw []byte) error {
+	err := w.readNext(t, func(typ git.ObjectType, entry, raw []byte) error {
 		at, ok := s.view.find(raw)
 		switch {
 		case ok && typ == git.Tree:
@@ -228,8 +231,9 @@ func (w *sparseWalk) markEntries(t tree) error {
 func (w *sparseWalk) differences(new []tree) (map[string]*pathTrees, error) {
 	s := w.s
 	below, size := map[string]*pathTrees{}, s.view.format.Size()
+	w.last = w.last[:0]
 	for _, t := range new {
-		err := w.read(t, func(typ git.ObjectType, entry, raw []byte) error {
+		err := w.readNext(t, func(typ git.ObjectType, entry, raw []byte) error {
 			if typ != git.Tree || s.contains(s.walked, raw) {
 				return nil
 			}
@@ -248,8 +252,14 @@ func (w *sparseWalk) differences(new []tree) (map[string]*pathTrees, error) {
 	return below, nil
 }
 
-// read calls fn for the entries of a tree but submodules.
-func (w *sparseWalk) read(t tree, fn func(typ git.ObjectType, entry, raw []byte) error) error {
+// read calls fn for the trees and blobs in a tree.
+func (w *sparseWalk) read(t tree, fn eachEntry) error {
+	w.last = w.last[:0]
+	return w.readNext(t, fn)
+}
+
+// readNext calls fn for the trees and blobs in a tree that the tree read before does not have.
+func (w *sparseWalk) readNext(t tree, fn eachEntry) error {
 	if err := w.s.step(); err != nil {
 		return err
 	}
@@ -257,23 +267,9 @@ func (w *sparseWalk) read(t tree, fn func(typ git.ObjectType, entry, raw []byte)
 	if err != nil {
 		return err
 	}
-	size := w.s.view.format.Size()
-	for len(data) > 0 {
-		n := entryLength(data, size)
-		if n == 0 {
-			return errTree()
-		}
-		switch typ := entryType(data[:n]); typ {
-		case git.Tree, git.Blob:
-			if err := fn(typ, data[:n], data[n-size:n]); err != nil {
-				return err
-			}
-		case 0:
-			return errTree()
-		}
-		data = data[n:]
-	}
-	return nil
+	err = newEntries(data, w.last, w.s.view.format.Size(), fn)
+	w.last = append(w.last[:0], data...)
+	return err
 }
 
 // data returns the content of a tree.

@@ -18,11 +18,12 @@ import (
 type treeWalk struct {
 	s      *selection
 	reader *pack.Reader
-	shift  []int  // by source: the number of bits of a position
-	wanted trees  // wanted trees: a filter is applied from their entries on, as to root trees
-	level  trees  // to be read now
-	next   trees  // to be read after that
-	depth  uint64 // of the trees in next
+	shift  []int     // by source: the number of bits of a position
+	wanted trees     // wanted trees: a filter is applied from their entries on, as to root trees
+	level  trees     // to be read now
+	next   trees     // to be read after that
+	depth  uint64    // of the trees in next
+	each   eachEntry // entry
 }
 
 // trees are trees to be read.
@@ -41,7 +42,7 @@ func (w *treeWalk) open(s *selection) {
 	for i, source := range s.view.sources {
 		packs[i], w.shift[i] = source.Raw, bits.Len(uint(source.Len()))
 	}
-	w.s, w.reader = s, pack.NewReader(s.store, packs, baseMemory)
+	w.s, w.each, w.reader = s, w.entry, pack.NewReader(s.store, packs, baseMemory)
 	for _, t := range []*trees{&w.wanted, &w.level, &w.next} {
 		t.packed = make([][]uint64, len(packs))
 	}
@@ -259,11 +260,26 @@ func (w *treeWalk) looseData(id git.ObjectID) ([]byte, error) {
 
 // entries handles the entries of a tree. It skips those that are also in a tree that was walked.
 func (w *treeWalk) entries(data, walked []byte) error {
-	size := w.s.view.format.Size()
+	return newEntries(data, walked, w.s.view.format.Size(), w.each)
+}
+
+// entry handles an entry of a tree.
+func (w *treeWalk) entry(typ git.ObjectType, _, raw []byte) error {
+	if typ == git.Tree {
+		return w.add(raw)
+	}
+	return w.addBlob(raw)
+}
+
+// eachEntry is called with the type of the object of an entry, the entry, and the raw ID of the object.
+type eachEntry func(typ git.ObjectType, entry, raw []byte) error
+
+// newEntries calls fn for the trees and blobs in a tree that an older tree does not have. size is the length of an ID.
+func newEntries(data, old []byte, size int, fn eachEntry) error {
 	for {
-		if len(walked) > 0 {
-			n := sameEntries(data, walked, size)
-			data, walked = data[n:], walked[n:]
+		if len(old) > 0 {
+			n := sameEntries(data, old, size)
+			data, old = data[n:], old[n:]
 		}
 		if len(data) == 0 {
 			return nil
@@ -273,18 +289,13 @@ func (w *treeWalk) entries(data, walked []byte) error {
 			return errTree()
 		}
 		entry := data[:n]
-		if walked = after(walked, entry, size); bytes.HasPrefix(walked, entry) {
+		if old = after(old, entry, size); bytes.HasPrefix(old, entry) {
 			continue
 		}
 		data = data[n:]
-		raw := entry[n-size:]
-		switch entryType(entry) {
-		case git.Tree:
-			if err := w.add(raw); err != nil {
-				return err
-			}
-		case git.Blob:
-			if err := w.addBlob(raw); err != nil {
+		switch typ := entryType(entry); typ {
+		case git.Tree, git.Blob:
+			if err := fn(typ, entry, entry[n-size:]); err != nil {
 				return err
 			}
 		case 0:
