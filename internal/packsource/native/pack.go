@@ -69,6 +69,7 @@ func (p *nativePack) Send(ctx context.Context, out packsource.Output) error {
 	err := p.make(ctx)
 	switch {
 	case err == nil:
+		p.slot.Release() // the index needs none
 		p.s.o.Metrics.made(p.info.Made)
 		return nil
 	case p.ended != nil:
