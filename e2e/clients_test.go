@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -50,8 +52,8 @@ type client struct {
 	version  string
 }
 
-// operation is a column of the matrix. In its steps URL and DIR stand for themselves and GROW for a push into the
-// repository.
+// operation is a column of the matrix. In its steps URL and DIR stand for themselves, GROW for a push into the
+// repository, and FILL for a clone that fills the pack cache.
 type operation struct {
 	name  string
 	repo  string
@@ -64,6 +66,7 @@ var operations = []operation{
 	{"ls-remote", "random", []string{"ls-remote URL"}, nil, ""},
 	{"clone", "random", []string{"clone URL DIR"}, []string{"refs/remotes", "refs/tags"}, ""},
 	{"fetch", "random", []string{"clone URL DIR", "GROW", "fetch DIR"}, []string{"refs/remotes", "refs/tags"}, ""},
+	{"after a push", "random", []string{"FILL", "GROW", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}, ""},
 	{"shallow", "random", []string{"shallow URL DIR 3"}, []string{"refs/remotes"}, ""},
 	{"deepen", "random", []string{"shallow URL DIR 3", "deepen DIR 7"}, []string{"refs/remotes"}, ""},
 	{"partial", "random", []string{"partial URL DIR"}, []string{"refs/remotes", "refs/tags"}, ""},
@@ -198,6 +201,9 @@ func TestClients(t *testing.T) {
 	if t.Failed() {
 		return
 	}
+	if slices.ContainsFunc(ran, func(c *client) bool { return cells[c]["after a push"] == "ok" }) {
+		m.checkComposed(t)
+	}
 	// -run may leave cells out
 	whole := slices.DeleteFunc(ran, func(c *client) bool { return len(cells[c]) < len(operations) })
 	checkPage(t, whole, cells)
@@ -208,6 +214,7 @@ type matrix struct {
 	root       string // served
 	work       string
 	ours, gits string // URLs
+	ops        string // URL of the private listener
 	programs   string // a directory of those that clients are to find first; "": none
 }
 
@@ -242,7 +249,7 @@ func newMatrix(t *testing.T) *matrix {
 			t.Errorf("the server ended with %v; its log:\n%s", err, p.logged())
 		}
 	})
-	m.ours, m.gits = p.http, httpBackend(t, m.root)
+	m.ours, m.ops, m.gits = p.http, p.ops, httpBackend(t, m.root)
 	return m
 }
 
@@ -304,8 +311,14 @@ func (m *matrix) attempt(t *testing.T, c *client, op operation, server, who stri
 	oracle := &client{name: "git by file path", program: "clients/git/driver"}
 	dir, want := filepath.Join(t.TempDir(), "got"), filepath.Join(t.TempDir(), "want")
 	for _, step := range op.steps {
-		if step == "GROW" {
+		switch step {
+		case "GROW":
 			grow(t, m.repo(repo))
+			continue
+		case "FILL":
+			if _, err := m.drive(oracle, "clone", server+"/"+repo+".git", filepath.Join(t.TempDir(), "other")); err != nil {
+				t.Fatal(err)
+			}
 			continue
 		}
 		args := func(url, dir string) []string {
@@ -327,6 +340,23 @@ func (m *matrix) attempt(t *testing.T, c *client, op operation, server, who stri
 		return nil
 	}
 	return sameFetched(dir, want, op)
+}
+
+// checkComposed checks that packs were composed from earlier ones.
+func (m *matrix) checkComposed(t *testing.T) {
+	t.Helper()
+	resp, err := http.Get(m.ops + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`(?m)^packhorse_pack_objects_total\{representation="reused_cache"\} [1-9]`).Match(text) {
+		t.Error("no pack was composed from an earlier one after a push")
+	}
 }
 
 // listed brings a list of refs into one form, without peeled tags, which some clients do not show.
