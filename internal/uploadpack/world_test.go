@@ -35,22 +35,8 @@ var sources = []struct {
 }{
 	{"git", newSource},
 	{"native", func(t testing.TB) packsource.Source {
-		git := newGit(t)
-		return onlyNative{native.New(native.Options{Git: git, Threads: 2, Always: true}), git}
+		return native.New(native.Options{Git: newGit(t), Threads: 2, Always: true})
 	}},
-}
-
-// onlyNative makes all packs in process, except for those whose filter package native does not support.
-type onlyNative struct {
-	*native.Source
-	git packsource.Source
-}
-
-func (s onlyNative) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pack, error) {
-	if strings.Contains(spec.Filter, "sparse:") {
-		return s.git.Open(ctx, spec)
-	}
-	return s.Source.Open(ctx, spec)
 }
 
 // newSource runs the real git.
@@ -82,7 +68,7 @@ func cached(t testing.TB, source packsource.Source) packsource.Source {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cache.Close() })
-	if n, ok := source.(onlyNative); ok {
+	if n, ok := source.(*native.Source); ok {
 		n.SetLibrary(cache)
 	}
 	return cache

@@ -1,8 +1,6 @@
 package native_test
 
 import (
-	"context"
-	"strings"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -17,27 +15,18 @@ func newSource(t testing.TB, always bool) *native.Source {
 	return native.New(native.Options{Git: git, Always: always, Threads: 2})
 }
 
-// onlyNative makes all packs in process, except for those whose filter the package does not support.
-type onlyNative struct{ native, git packsource.Source }
-
-func (s onlyNative) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pack, error) {
-	if n := strings.Count(spec.Filter, "sparse:"); n > 1 || n == 1 && (strings.Contains(spec.Filter, "tree:") ||
-		strings.Contains(spec.Filter, "object:")) {
-		return s.git.Open(ctx, spec)
-	}
-	return s.native.Open(ctx, spec)
-}
-
 func makeNative(t testing.TB, program string) packsource.Source {
 	if program != "" {
 		return nil
 	}
-	return onlyNative{newSource(t, true), newSource(t, false)}
+	return newSource(t, true)
 }
 
 func TestSource(t *testing.T) { sourcetest.Run(t, makeNative) }
 
 func TestPacks(t *testing.T) { sourcetest.RunPacks(t, makeNative) }
+
+func TestHugePacks(t *testing.T) { sourcetest.RunHuge(t, makeNative) }
 
 func TestPacksWithFallback(t *testing.T) {
 	if testing.Short() {

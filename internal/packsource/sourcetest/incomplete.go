@@ -6,12 +6,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
@@ -124,41 +121,6 @@ func repackForever(ctx context.Context, t testing.TB, r *gittest.Repo) {
 		if _, err := r.Try(step...); err != nil {
 			t.Error(err)
 			return
-		}
-	}
-}
-
-// testHuge makes packs of a blob of 3 GiB that compresses well.
-func testHuge(t *testing.T, s packsource.Source) {
-	if testing.Short() {
-		t.Skip("short")
-	}
-	r := gittest.Init(t)
-	path := filepath.Join(t.TempDir(), "huge")
-	f, err := os.Create(path)
-	if err == nil {
-		err = f.Truncate(3 << 30)
-		f.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := r.Commit("root")
-	entries := fmt.Sprintf("100644 blob %s\thuge\n", r.Git("hash-object", "-w", path))
-	r.Git("update-ref", "refs/heads/main", r.CommitTree("huge", entries, root).String())
-	update := Full(r)
-	update.Haves = []git.ObjectID{root}
-	for _, spec := range []*packsource.Spec{Full(r), update} {
-		c := newClient(t, r, spec)
-		if err := c.accept(Fetch(t, s, spec)); err != nil {
-			t.Error(err)
-		}
-		if err := c.connected(); err != nil {
-			t.Error(err)
-		}
-		got := strings.Fields(c.Git("cat-file", "--batch-all-objects", "--batch-check=%(objectname)"))
-		if want := r.Objects(); !slices.Equal(got, want) {
-			t.Errorf("the client has %v, want %v", got, want)
 		}
 	}
 }

@@ -56,7 +56,6 @@ func RunPacks(t *testing.T, newSource Make) {
 	t.Run("partial clone", func(t *testing.T) { testPartial(t, newSource(t, "")) })
 	t.Run("replaced objects", func(t *testing.T) { testReplaced(t, newSource(t, "")) })
 	t.Run("vanishing packs", func(t *testing.T) { testVanishing(t, newSource(t, "")) })
-	t.Run("blob of 3 GiB", func(t *testing.T) { testHuge(t, newSource(t, "")) })
 }
 
 // Run checks the rest of a Source's contract: its errors, its concurrency and its end. It is not to be run beside other
