@@ -213,7 +213,7 @@ func (s *testServer) comparePacks(t *testing.T, q *testRequest, ours, theirs *an
 			continue
 		}
 		equal = false
-		if q.haves && q.client.objects[id] {
+		if (q.haves || unshallows(ours)) && q.client.objects[id] {
 			continue
 		}
 		// Git adds a tag also if what it names is no more than a possible delta base, which the client has.
@@ -227,6 +227,12 @@ func (s *testServer) comparePacks(t *testing.T, q *testRequest, ours, theirs *an
 		return nil
 	}
 	return q.client.accept(t, ours, q.wants(ours), !q.filter)
+}
+
+// unshallows reports whether the client has commits whose parents it gets now. They are haves.
+func unshallows(a *answer) bool {
+	return slices.ContainsFunc(a.lines["shallow-info"],
+		func(line string) bool { return strings.HasPrefix(line, "unshallow ") })
 }
 
 // isInWantedTree reports whether a wanted tree contains an object, or is it. Git applies the filter to such a tree if a
