@@ -96,8 +96,9 @@ func tipSpecs(r *gittest.Repo) (specs []*packsource.Spec) {
 func TestKilledWhileComposing(t *testing.T) {
 	if r, dir, ok := isChild(t); ok {
 		cache := newCache(t, dir, 1<<30)
+		specs := tipSpecs(r) // without git processes later, which could hold the cache's lock for a moment after a kill
 		for {
-			for _, spec := range tipSpecs(r) {
+			for _, spec := range specs {
 				sourcetest.Fetch(t, cache, spec)
 				fmt.Println("made")
 			}
