@@ -49,8 +49,10 @@ type writer struct {
 
 // item is an entry of a batch.
 type item struct {
-	pos        int    // in the index of the source
-	start, end int64  // in the source
+	pos        int   // in the index of the source
+	start, end int64 // in the source
+	crc        uint32
+	hasCRC     bool
 	data       []byte // part of the block
 	entry      entryHeader
 	encoded    *encoding // nil: the entry is copied
@@ -94,25 +96,29 @@ func (w *writer) copySource(i int) error {
 	}
 	each := w.chosen.byRank(i, order)
 	rank, ok := each()
+	last, end := -1, int64(0) // the rank before, and the end of its entry
 	for ok {
 		w.items = w.items[:0]
 		for ok {
-			pos := int(order[rank])
-			start, err := source.Offset(pos)
-			end := source.End
-			if err == nil && rank+1 < len(order) {
-				end, err = source.Offset(int(order[rank+1]))
+			it := item{pos: int(order[rank]), start: end}
+			if rank != last+1 || last < 0 {
+				it.start, err = source.Offset(it.pos)
 			}
-			if err == nil && (end <= start || end > source.End) {
+			if it.end = source.End; err == nil && rank+1 < len(order) {
+				it.end, err = source.Offset(int(order[rank+1]))
+			}
+			if err == nil && (it.end <= it.start || it.end > source.End) {
 				err = fault.Wrap(fault.Corrupt, "a pack index is damaged", errors.New(source.Path))
 			}
 			if err != nil {
 				return err
 			}
-			if n := len(w.items); n > 0 && (end-w.items[0].start > blockSize || start-w.items[n-1].end > maxGap) {
+			if n := len(w.items); n > 0 && (it.end-w.items[0].start > blockSize || it.start-w.items[n-1].end > maxGap) {
 				break
 			}
-			w.items = append(w.items, item{pos: pos, start: start, end: end})
+			it.crc, it.hasCRC = source.CRC(it.pos)
+			w.items = append(w.items, it)
+			last, end = rank, it.end
 			rank, ok = each()
 		}
 		if err := w.batch(i); err != nil {
@@ -157,8 +163,7 @@ func (w *writer) objectID(source, pos int) git.ObjectID {
 // copies reports whether an item can be copied, and parses its header. Damage is logged: another copy is encoded.
 func (w *writer) copies(i, n int) bool {
 	source, it := w.view.sources[i], &w.items[n]
-	crc, ok := source.CRC(it.pos)
-	if !ok {
+	if !it.hasCRC {
 		return false
 	}
 	sum := crc32.ChecksumIEEE(it.data)
@@ -166,7 +171,7 @@ func (w *writer) copies(i, n int) bool {
 		sum = crc32.Update(sum, crc32.IEEETable, b)
 		return nil
 	})
-	if err == nil && sum != crc {
+	if err == nil && sum != it.crc {
 		err = errEntry
 	} else if err == nil {
 		it.entry, err = parseEntry(it.data, w.view.format)
@@ -279,8 +284,7 @@ func (w *writer) item(i int, it *item) error {
 	if it.large {
 		return w.copyChanged(i, it, it.data[:it.entry.length])
 	}
-	crc, _ := source.CRC(it.pos)
-	w.index.add(source.ID(it.pos), crc, at)
+	w.index.add(source.ID(it.pos), it.crc, at)
 	begin := int(it.start - w.items[0].start)
 	if w.to != begin {
 		if err := w.flush(); err != nil {
@@ -368,7 +372,7 @@ func (w *writer) copyChanged(i int, it *item, header []byte) error {
 	if err != nil {
 		return err
 	}
-	if want, _ := source.CRC(it.pos); sum != want {
+	if sum != it.crc {
 		return fault.Wrap(fault.Corrupt, "the pack could not be made: object "+w.objectID(i, it.pos).String()+
 			" is damaged in the repository on the server; tell its administrator", errors.New(source.Path))
 	}
