@@ -16,8 +16,8 @@ type CacheConfig struct {
 	// MaxIdle is how long an entry without a request is kept.
 	MaxIdle Duration `toml:"max_idle" default:"5m" range:">0s"`
 
-	// Probation is how long an entry with only one request is kept, so that packs that are not shared cost little
-	// disk space. Clones of a popular shape skip it.
+	// Probation is how long an entry with only one request is kept after the transfer, so that packs that are not shared
+	// cost little disk space. Clones of a popular shape skip it.
 	Probation Duration `toml:"probation" default:"20s"`
 
 	// MinFree is the space of the file system that the cache leaves free, whatever max_bytes is. 0 means a twentieth of

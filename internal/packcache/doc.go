@@ -19,8 +19,8 @@
 // # Eviction
 //
 // An entry leaves if it is not requested for MaxIdle. If it was requested only once, it leaves at the end of its
-// Probation. That is shorter than the kernel's delay before it writes dirty pages (30 s on Linux, from the first
-// write). So most packs that are requested only once never reach the disk.
+// Probation, which begins when its reader has left. That is shorter than the kernel's delay before it writes dirty
+// pages (30 s on Linux, from the first write). So most packs that are requested only once never reach the disk.
 //
 // Entries that are expected to be requested again skip probation. These are keys that return, of which the cache has a
 // limited memory, and packs of a popular shape, which every pipeline requests. A shape is popular for MaxIdle after one

@@ -18,7 +18,7 @@ type cacheEntry struct {
 	objects  uint32    // from the sidecar; 0 until the entry is trusted
 	files    files     // when the entry was trusted; zero before
 	repo     string    // packsource.Repository.Incarnation; "" while the sidecar could not be read
-	used     time.Time // when it was complete; after probation, when a reader last came or left
+	used     time.Time // when it was complete, or when a reader last came or left
 	shape    shape     // of the requests; zero if it does not count
 	repeated bool      // requested again
 	refs     int       // readers, borrowers, and a running check
@@ -137,11 +137,18 @@ func (x *index) touch(e *cacheEntry, now time.Time) {
 	x.kept.push(e)
 }
 
-// release ends one reader.
+// release ends one reader. The probation of an entry begins when its last reader leaves, because the transfer of a
+// large pack may take longer than the probation.
 func (x *index) release(e *cacheEntry, now time.Time) {
 	x.endUse(e)
-	if !e.gone && e.list == &x.kept {
+	switch {
+	case e.gone:
+	case e.list == &x.kept:
 		x.touch(e, now)
+	case e.refs == 0:
+		e.used = now
+		e.list.remove(e)
+		x.young.push(e)
 	}
 }
 
