@@ -45,30 +45,27 @@ type RangeOptions struct {
 	Shallow Commits // treated as having no parents
 
 	// Stop reports whether the walk ends at a commit that wants reach and haves, as far as the walk has seen, do not. Such
-	// a commit is in Range.Stopped, not in Range.Commits. Stop gets the raw object ID, which is valid during the call, and
-	// may depend on its earlier results. Each commit is asked about at most once; but all are asked about once more if the
-	// commit-graph proves damaged. Nil: the walk ends only at roots.
+	// a commit is not in Range.Commits. Stop gets the raw object ID, which is valid during the call, and may depend on its
+	// earlier results. Each commit is asked about at most once; but all are asked about once more if the commit-graph
+	// proves damaged. Nil: the walk ends only at roots.
 	Stop func(id []byte) bool
 
 	// Tick is called after every 1,024 visited commits. An error ends the walk. May be nil.
 	Tick func() error
-
-	MaxVisited int // maximum number of commits to visit; beyond it the error is Invalid. Zero means no limit.
 }
 
 // Range is a part of a history: the commits that some commits reach and others do not.
 type Range struct {
 	Commits CommitList // the newest first: descendants come before ancestors unless clocks were wrong
 	Edges   CommitList // commits that haves reach and that are parents of Commits, each once
-	Stopped CommitList // commits at which the walk stopped because Stop returned true
 }
 
 // Between finds the commits that wants reach and haves do not, with their trees. Tags are peeled, and other objects are
 // ignored. Missing haves are ignored; a missing want is an error of kind NotFound, and a missing ancestor of one is
 // Corrupt.
 //
-// Between never omits a commit that haves do not reach, except behind Stopped commits. A commit that is also reached on
-// another path is returned. Without haves, or if generation numbers are known, it returns no other commits. Otherwise
+// Between never omits a commit that haves do not reach, except those at which Stop ends the walk and what only
+// these reach. Without haves, or if generation numbers are known, it returns no other commits. Otherwise
 // it may also return a commit that haves reach if clocks were wrong by more than a day, as Missing.
 //
 // With a commit-graph, no object is read except wants and haves. Other commits are read once and kept with their trees
@@ -78,7 +75,7 @@ type Range struct {
 func (g *Graph) Between(ctx context.Context, wants, haves []git.ObjectID, o RangeOptions) (Range, error) {
 	var r Range
 	err := g.run(ctx, o.Shallow, func(w *walk) error {
-		m := difference{w: w, oldest: math.MaxInt64, stop: o.Stop, tick: o.Tick, maxVisited: o.MaxVisited}
+		m := difference{w: w, oldest: math.MaxInt64, stop: o.Stop, tick: o.Tick}
 		if err := m.start(wants, haves); err != nil {
 			return err
 		}
@@ -87,7 +84,7 @@ func (g *Graph) Between(ctx context.Context, wants, haves []git.ObjectID, o Rang
 		}
 		found := m.result(m.found)
 		edges, err := m.edges(found)
-		r = Range{w.commitList(found), w.commitList(edges), w.commitList(m.result(m.stopped))}
+		r = Range{w.commitList(found), w.commitList(edges)}
 		return err
 	})
 	return r, err
@@ -145,13 +142,11 @@ type difference struct {
 	w        *walk
 	hasHaves bool
 	found    []uint32 // reached from wants; those that haves reach are marked later
-	stopped  []uint32 // as found, but the walk ended there
 	oldest   int64    // date of the oldest found outside of the commit-graph
 	open     int      // nodes in the queue that haves may not reach
 
-	stop       func(id []byte) bool // nil: never
-	tick       func() error         // may be nil
-	maxVisited int                  // 0: no limit
+	stop func(id []byte) bool // nil: never
+	tick func() error         // may be nil
 }
 
 func (m *difference) start(wants, haves []git.ObjectID) error {
@@ -220,9 +215,6 @@ func (m *difference) run(limit int) (more bool, err error) {
 }
 
 func (m *difference) step() error {
-	if m.maxVisited > 0 && m.w.steps == m.maxVisited {
-		return errTooMuchHistory(m.maxVisited)
-	}
 	if err := m.w.step(); err != nil {
 		return err
 	}
@@ -240,7 +232,6 @@ func (m *difference) add(n uint32) (stopped bool) {
 	}
 	if m.stop != nil && m.stop(w.rawID(n)) {
 		w.mark(n, diffStopped)
-		m.stopped = append(m.stopped, n)
 		return true
 	}
 	m.found = append(m.found, n)
