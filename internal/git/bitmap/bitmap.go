@@ -51,7 +51,7 @@ type Bitmap struct {
 // newest pack with one. If there is none, errors.Is reports that the error is fs.ErrNotExist. If the bitmap is damaged
 // or of an unknown kind, the error is of kind fault.Corrupt and has the path.
 func Open(ctx context.Context, dir string, format git.ObjectFormat) (*Bitmap, error) {
-	b, err := OpenMulti(ctx, dir, format)
+	b, err := openMulti(ctx, dir, format)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return b, err
 	}
@@ -75,11 +75,11 @@ func Open(ctx context.Context, dir string, format git.ObjectFormat) (*Bitmap, er
 	if newest == "" {
 		return nil, errNoBitmap
 	}
-	return OpenPack(ctx, newest, format)
+	return openPack(ctx, newest, format)
 }
 
-// OpenPack opens the bitmap of one pack. base is the pack's path without ".pack". Errors are as those of Open.
-func OpenPack(ctx context.Context, base string, format git.ObjectFormat) (*Bitmap, error) {
+// openPack opens the bitmap of one pack. base is the pack's path without ".pack". Errors are as those of Open.
+func openPack(ctx context.Context, base string, format git.ObjectFormat) (*Bitmap, error) {
 	file, err := mmap.Open(base + ".bitmap") // first: most packs have none
 	if err != nil {
 		return nil, err
@@ -91,8 +91,8 @@ func OpenPack(ctx context.Context, base string, format git.ObjectFormat) (*Bitma
 	return open(ctx, file, x, format)
 }
 
-// OpenMulti opens the bitmap of the multi-pack-index in a pack directory. Errors are as those of Open.
-func OpenMulti(ctx context.Context, dir string, format git.ObjectFormat) (*Bitmap, error) {
+// openMulti opens the bitmap of the multi-pack-index in a pack directory. Errors are as those of Open.
+func openMulti(ctx context.Context, dir string, format git.ObjectFormat) (*Bitmap, error) {
 	x, err := openMidx(dir, format)
 	if err != nil {
 		return nil, err
@@ -168,20 +168,11 @@ func (b *Bitmap) Len() int { return b.index.count }
 // Words is the length that the sets of Or, OrType and Objects have.
 func (b *Bitmap) Words() int { return words(b.index.count) }
 
-// Commits is the number of commits that have a bitmap.
-func (b *Bitmap) Commits() int { return len(b.commits) }
-
 // IsMulti reports whether this is the bitmap of a multi-pack-index.
 func (b *Bitmap) IsMulti() bool { return b.index.isMulti }
 
 // Packs is the file names of the packs, without extension: one, or all of the multi-pack-index. Do not change it.
 func (b *Bitmap) Packs() []string { return b.index.packs }
-
-// Has reports whether the commit has a bitmap. It reads no file.
-func (b *Bitmap) Has(commit git.ObjectID) bool {
-	_, ok := b.commits[commit]
-	return ok
-}
 
 // Or adds to set the commit and all objects that it reaches. It returns false, and leaves set alone, if the commit has
 // no bitmap. It does not allocate. It takes time in proportion to Len, and to the length of the chain of differences
