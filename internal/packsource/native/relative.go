@@ -16,7 +16,7 @@ func (w *writer) relative(i int, it *item) git.ObjectID {
 	case !ok:
 		ok = w.isKnownLoose(id.Raw())
 	case w.chosen.has(at):
-		ok = at.source < i || at.source == i && w.isBefore(at, it.start) || w.isWhole(at)
+		ok = w.isBase(at, i, it.start)
 	default:
 		ok = w.known != nil && w.known.has(at)
 	}

@@ -19,11 +19,10 @@ const (
 
 // writer writes the chosen objects: those of each source in the order of their offsets, then the loose ones.
 //
-// Entries are copied unless they are deltas without a usable base. A base is usable if it was written before. It is
-// also usable if the delta has its ID and it is a later entry of the same source, or if the client has it (thin packs).
-// Deltas are thus only taken from an object's own place, and refer to earlier sources, or to the same source as they
-// did there. So the deltas of the new pack make no loop, even if the packs of the repository have the same objects with
-// different deltas.
+// Entries are copied unless they are deltas without a usable base. A base is usable if it was written before, or if the
+// client has it (thin packs). A later entry that is not a delta is usable too, because git appends such bases to the
+// packs of pushes. So each delta of the new pack refers to an earlier entry or to one that is not a delta, and deltas
+// make no loop, even if the packs of the repository have the same objects with different deltas.
 type writer struct {
 	spec    *packsource.Spec
 	view    *view
@@ -209,9 +208,15 @@ func (w *writer) names(i int, it *item) bool {
 	case !ok:
 		return w.isKnownLoose(raw)
 	case w.chosen.has(at):
-		return at.source <= i
+		return w.isBase(at, i, it.start)
 	}
 	return w.known != nil && w.known.has(at)
+}
+
+// isBase reports whether the chosen object at a place can be the base of an entry that begins at an offset of source i:
+// it is written before, or it is not a delta.
+func (w *writer) isBase(at place, i int, offset int64) bool {
+	return at.source < i || at.source == i && w.isBefore(at, offset) || w.isWhole(at)
 }
 
 func (w *writer) isKnownLoose(raw []byte) bool {

@@ -31,6 +31,8 @@ var adversarial = []hostile{
 	{"loose copies of packed objects", buildLooseCopies},
 	{"offsets of 64 bits", buildLongOffsets},
 	{"base after its delta", buildLateBase},
+	{"similar object whose base is later", buildSimilarLoop},
+	{"object twice in a pack", buildDuplicate},
 	{"wanted object in a cruft pack", buildCruft},
 	{"layers of the multi-pack-index", buildLayers},
 	{"pack outside of the multi-pack-index", buildOutsideIndex},
@@ -243,4 +245,34 @@ func buildLateBase(t testing.TB, r *gittest.Repo) {
 	r.GitIn(string(w.Bytes()), "index-pack", "--stdin")
 	slices.Reverse(all)
 	commitFiles(r, all...)
+}
+
+// buildSimilarLoop has a delta whose base is not needed, between two versions of a file. One is a delta of it, and the
+// base of the other: a new delta between the versions could make a loop.
+func buildSimilarLoop(t testing.TB, r *gittest.Repo) {
+	format, versions := formatOf(r), texts(4)
+	id := func(i int) git.ObjectID { return gittest.HashObject(format, git.Blob, []byte(versions[i])) }
+	w := gittest.NewPackWriter(format)
+	unused := w.Add(git.Blob, []byte(versions[0]))
+	w.AddRefDelta(id(3), []byte(versions[3]), []byte(versions[2]))
+	middle := w.AddOffsetDelta(unused, []byte(versions[0]), []byte(versions[1]))
+	w.AddOffsetDelta(middle, []byte(versions[1]), []byte(versions[3]))
+	r.GitIn(string(w.Bytes()), "index-pack", "--stdin")
+	files := func(i int) string {
+		return fmt.Sprintf("100644 blob %v\tfile\n100644 blob %v\tother\n", id(i), id(3))
+	}
+	old := r.CommitTree("old", files(2))
+	r.Git("update-ref", "refs/heads/main", r.CommitTree("new", files(1), old).String())
+}
+
+// buildDuplicate has a pack with an object twice, the second time as a delta of its own delta.
+func buildDuplicate(t testing.TB, r *gittest.Repo) {
+	format, versions := formatOf(r), texts(2)
+	w := gittest.NewPackWriter(format)
+	first := w.Add(git.Blob, []byte(versions[0]))
+	second := w.AddOffsetDelta(first, []byte(versions[0]), []byte(versions[1]))
+	w.AddOffsetDelta(second, []byte(versions[1]), []byte(versions[0]))
+	r.GitIn(string(w.Bytes()), "index-pack", "--stdin")
+	commitFiles(r, gittest.HashObject(format, git.Blob, []byte(versions[0])),
+		gittest.HashObject(format, git.Blob, []byte(versions[1])))
 }
