@@ -3,8 +3,7 @@ package native
 import "sort"
 
 // runs maps offsets in a source to offsets in the new pack, for entries that were written. Each run has the same
-// difference. Runs are added in the order of the source's offsets, except for those of objects that were written out of
-// order, which a source does not have.
+// difference. Runs are added in the order of the source's offsets.
 type runs struct {
 	list []run
 	last int // of the last look-up
