@@ -200,10 +200,16 @@ func (h *headers) put(key packsource.Key, header verifiedHeader) {
 	h.m[key] = header
 }
 
+// composes reports whether a pack is composed from earlier packs, and later packs from it. Packs for clients that have
+// commits are not, and neither are packs of trees and blobs alone, which partial clones fetch when they need them.
+func composes(spec *packsource.Spec) bool {
+	return len(spec.Haves) == 0 && len(spec.First) < len(spec.Wants)
+}
+
 // borrow opens the newest packs of the Library that share most objects with a new one. A pack that cannot be read is
 // logged and left out. The caller closes the result.
 func (s *Source) borrow(spec *packsource.Spec) (packs []*lent) {
-	if s.library == nil || len(spec.Haves) > 0 {
+	if s.library == nil || !composes(spec) {
 		return nil
 	}
 	want := headerOf(spec, 0)

@@ -74,6 +74,13 @@ func (e *encoder) take() *coder {
 	return c
 }
 
+// close waits for the goroutines, after which nothing can be encoded.
+func (e *encoder) close() {
+	for range cap(e.coders) {
+		<-e.coders
+	}
+}
+
 // read returns an object, which is valid until the next call.
 func (e *encoder) read(c *coder, id git.ObjectID) (git.ObjectType, []byte, error) {
 	at, ok := e.view.find(id.Raw())

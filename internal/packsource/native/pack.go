@@ -105,6 +105,8 @@ func fallbackOf(err error) *fallback {
 		return &fallback{reasonMissing, err}
 	case fault.Is(err, fault.Corrupt):
 		return &fallback{reasonDamaged, err}
+	case fault.Is(err, fault.Invalid):
+		return &fallback{reasonPacks, err} // the error of Store.Raw
 	}
 	return &fallback{reasonFailed, err}
 }
@@ -131,13 +133,9 @@ func (p *nativePack) make(ctx context.Context) error {
 		}
 	}()
 	return use(packs, func(earlier []*source) error {
-		err := store.Raw(maxPacks, func(packs []*pack.Raw) error {
+		return store.Raw(maxPacks, func(packs []*pack.Raw) error {
 			return p.compose(ctx, store, history, newView(p.spec.Repo.Format, earlier, packs))
 		})
-		if fault.Is(err, fault.Invalid) && !p.begun {
-			return &fallback{reasonPacks, err}
-		}
-		return err
 	})
 }
 
@@ -165,6 +163,7 @@ func (p *nativePack) compose(ctx context.Context, store *pack.Store, history *gr
 	w := newWriter(p.spec, v, chosen, known)
 	w.similar = selection.similar
 	w.encoder, w.made, w.tick, w.log = newEncoder(store, v, level, p.s.o.Threads, p.s.o.Memory/2), made, tick, p.s.log
+	defer w.encoder.close()
 	if !p.s.o.Always {
 		if err := w.estimate(headerOf(p.spec, 0).Tip); err != nil {
 			return err
@@ -235,10 +234,10 @@ func (o outputOf) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// WriteIndex writes the index of the pack. A pack that git made has none, and one for a client that has commits needs
-// none, because no other is composed from it.
+// WriteIndex writes the index of the pack. A pack that git made has none, and one that no other is composed from needs
+// none.
 func (p *nativePack) WriteIndex(w io.Writer) error {
-	if p.index == nil || len(p.spec.Haves) > 0 {
+	if p.index == nil || !composes(p.spec) {
 		return nil
 	}
 	return writeIndex(w, p.spec, p.index)
