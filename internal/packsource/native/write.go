@@ -21,8 +21,8 @@ const (
 //
 // Entries are copied unless they are deltas without a usable base. A base is usable if it was written before, or if the
 // client has it (thin packs). A later entry that is not a delta is usable too, because git appends such bases to the
-// packs of pushes. So each delta of the new pack refers to an earlier entry or to one that is not a delta, and deltas
-// make no loop, even if the packs of the repository have the same objects with different deltas.
+// packs of pushes. So each delta of the new pack refers to an earlier entry or to one that is not a delta. Deltas
+// therefore make no loop, even if the packs of the repository have the same objects with different deltas.
 type writer struct {
 	spec    *packsource.Spec
 	view    *view
@@ -213,8 +213,8 @@ func (w *writer) names(i int, it *item) bool {
 	return w.known != nil && w.known.has(at)
 }
 
-// isBase reports whether the chosen object at a place can be the base of an entry that begins at an offset of source i:
-// it is written before, or it is not a delta.
+// isBase reports whether the chosen object at a place can be the base of an entry that begins at an offset of source i.
+// It can if it is written before, or if it is not a delta.
 func (w *writer) isBase(at place, i int, offset int64) bool {
 	return at.source < i || at.source == i && w.isBefore(at, offset) || w.isWhole(at)
 }
