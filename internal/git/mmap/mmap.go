@@ -79,21 +79,34 @@ func (m *File) Do(fn func(b []byte) error) (err error) {
 		debug.SetPanicOnFault(old)
 		runtime.KeepAlive(m)
 		if r := recover(); r != nil {
-			err = m.recovered(r)
+			err = recovered(m.name, r)
 		}
 	}()
 	return fn(m.data)
 }
 
+// Guard calls fn, which reads the bytes of mappings in another goroutine than that of File.Do. The call of Do may have
+// ended, but the caller keeps a reference to each File. Errors are those of Do.
+func Guard(fn func() error) (err error) {
+	old := debug.SetPanicOnFault(true) // it is a setting of the goroutine
+	defer func() {
+		debug.SetPanicOnFault(old)
+		if r := recover(); r != nil {
+			err = recovered("a mapping", r)
+		}
+	}()
+	return fn()
+}
+
 // recovered turns a memory fault into an error and raises any other panic again.
-func (m *File) recovered(r any) error {
+func recovered(name string, r any) error {
 	if rerr, ok := r.(runtime.Error); ok {
 		if _, isFault := errors.AsType[interface {
 			error
 			Addr() uintptr
 		}](rerr); isFault {
 			return fault.Wrap(fault.Corrupt, "a file of the repository was truncated while it was read",
-				fmt.Errorf("%s: %w", m.name, io.ErrUnexpectedEOF))
+				fmt.Errorf("%s: %w", name, io.ErrUnexpectedEOF))
 		}
 	}
 	panic(r)

@@ -33,6 +33,30 @@ func TestTruncatedFileIsAnError(t *testing.T) {
 	}
 }
 
+// TestTruncatedInAnotherGoroutine: a fault in a goroutine without Guard would end the process.
+func TestTruncatedInAnotherGoroutine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "index")
+	if err := os.WriteFile(path, make([]byte, 64<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 10); err != nil {
+		t.Fatal(err)
+	}
+	var sum byte
+	err = m.Do(func(b []byte) error {
+		done := make(chan error)
+		go func() { done <- Guard(func() error { sum = b[60<<10]; return nil }) }()
+		return <-done
+	})
+	if !fault.Is(err, fault.Corrupt) {
+		t.Errorf("the error is %v (%d), want one of kind Corrupt", err, sum)
+	}
+}
+
 func TestOnlyRegularFilesAreMapped(t *testing.T) {
 	dir := t.TempDir()
 	f, err := os.Open(dir)

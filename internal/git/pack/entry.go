@@ -269,8 +269,7 @@ func (s *Store) resolve(sc *scratch, loc location, b base, limit int64) (git.Obj
 			return 0, nil, damaged(location{l.open.pack, l.at}, err)
 		}
 		if work += to; work > maxWork {
-			return 0, nil, fault.New(fault.Invalid, "resolving the object's deltas takes more than %d bytes",
-				int64(maxWork))
+			return 0, nil, errTooMuchWork()
 		}
 		most := between
 		if i == 0 {
@@ -326,6 +325,10 @@ func damaged(loc location, err error) error {
 	}
 	return fault.Wrap(fault.Corrupt, "a packed object is damaged",
 		fmt.Errorf("pack %s, offset %d: %w", loc.pack.name(), loc.offset, err))
+}
+
+func errTooMuchWork() error {
+	return fault.New(fault.Invalid, "resolving the object's deltas takes more than %d bytes", int64(maxWork))
 }
 
 func errTooLarge(size, limit int64) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/zlib"
 	"encoding/binary"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,7 +67,9 @@ func (p *forged) write(t *testing.T, objects, name string) {
 	trailer := bytes.Repeat([]byte{7}, 20)
 	path := filepath.Join(objects, "pack", name)
 	write(t, path+".pack", append(p.body, trailer...))
-	write(t, path+".idx", append(append(idx, trailer...), trailer...))
+	h := git.SHA1.New()
+	h.Write(append(idx, trailer...))
+	write(t, path+".idx", h.Sum(append(idx, trailer...)))
 }
 
 func hashOf(typ git.ObjectType, data string) git.ObjectID {
@@ -176,5 +179,80 @@ func TestThinPack(t *testing.T) {
 		}
 		s := openStore(t, strings.TrimSuffix(objects, "/objects"), git.SHA1)
 		expect(t, s, want)
+	}
+}
+
+// TestOrderOfHugeOffsets sorts offsets that no pack can have.
+func TestOrderOfHugeOffsets(t *testing.T) {
+	t.Parallel()
+	offsets := []uint64{math.MaxInt64, 12, 1 << 60, 1<<60 - 1, math.MaxInt64 - 1}
+	b := []byte{0xff, 't', 'O', 'c', 0, 0, 0, 2}
+	for range 256 {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(offsets)))
+	}
+	for i := range offsets {
+		id := numbered(i)
+		b = append(b, id.Raw()...)
+	}
+	b = append(b, make([]byte, 4*len(offsets))...)
+	var large []byte
+	for i, offset := range offsets {
+		b = binary.BigEndian.AppendUint32(b, 1<<31|uint32(min(i, len(offsets)-2)))
+		if i < len(offsets)-1 { // an index has room for one less
+			large = binary.BigEndian.AppendUint64(large, offset)
+		}
+	}
+	b = append(append(b, large...), make([]byte, 40)...)
+	layout, err := parseIdx(b, git.SHA1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	order, err := (&Table{&packIndex{layout: layout}, b}).sortByOffset()
+	if err != nil || len(order) != len(offsets) || order[0] != 1 || order[len(order)-1] != 0 {
+		t.Errorf("the order is %v (%v), want 1 first and 0 last", order, err)
+	}
+}
+
+// TestPaddedStream reads an object whose zlib stream has many empty blocks. The Reader, which has streams in memory,
+// does not follow it.
+func TestPaddedStream(t *testing.T) {
+	t.Parallel()
+	content := "a small blob"
+	id := hashOf(git.Blob, content)
+	var z bytes.Buffer
+	w := zlib.NewWriter(&z)
+	for z.Len() < 8<<20 {
+		w.Flush()
+	}
+	w.Write([]byte(content))
+	w.Close()
+	p := newForged()
+	p.ids, p.offsets = append(p.ids, id), append(p.offsets, len(p.body))
+	p.body = append(append(p.body, byte(git.Blob)<<4|byte(len(content))), z.Bytes()...)
+	objects := objectsDir(t)
+	p.write(t, objects, "pack-padded")
+	s, err := Open(objects, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, data, err := s.Read(id, 0); err != nil || string(data) != content {
+		t.Errorf("Store.Read = %q, %v, want the content", data, err)
+	}
+	err = s.Raw(1, func(packs []*Raw) error {
+		r := NewReader(s, packs, 1<<20)
+		if _, err := r.Read(packs[0], 0); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("Reader.Read: the error is %v, want one of kind Corrupt", err)
+		}
+		if n := cap(r.window.data); n > 4<<20 {
+			t.Errorf("the Reader has a window of %d bytes", n)
+		}
+		r.MaxObject = 5
+		if _, err := r.Read(packs[0], 0); !fault.Is(err, fault.Invalid) {
+			t.Errorf("Reader.Read of a large object: the error is %v, want one of kind Invalid", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

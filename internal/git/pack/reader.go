@@ -15,6 +15,9 @@ import (
 // Read compares the CRC-32 of each entry with the index. It compares the hash of an object with its ID only if there is
 // no CRC-32, or if a base is in another pack. Unlike Store.Read it does not try another copy of a damaged object.
 type Reader struct {
+	MaxObject int64 // maximum size of an object, a base or a delta in bytes; NewReader sets it to that of the store
+	Work      int64 // bytes that were inflated and copied, as a measure of time; the caller may reset it
+
 	store *Store
 	packs []*Raw
 	limit int64 // of the memory for kept objects in bytes
@@ -52,11 +55,12 @@ type entry struct {
 // NewReader returns a reader that finds bases of other packs in packs, and in the store. It keeps objects of limit
 // bytes together, and as much again for a moment.
 func NewReader(store *Store, packs []*Raw, limit int64) *Reader {
-	return &Reader{store: store, packs: packs, limit: limit, young: newGeneration(), old: newGeneration()}
+	return &Reader{MaxObject: store.maxObject, store: store, packs: packs, limit: limit, young: newGeneration(),
+		old: newGeneration()}
 }
 
 // Read returns the object at a position of a pack. The error is Corrupt if the object or a base of it is damaged or
-// missing, and Invalid if it is too large for the store.
+// missing, and Invalid if it is larger than MaxObject or has too many deltas.
 func (r *Reader) Read(p *Raw, pos int) (*Object, error) {
 	offset, err := p.Offset(pos)
 	if err != nil {
@@ -66,8 +70,12 @@ func (r *Reader) Read(p *Raw, pos int) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
+	begun := r.Work
 	for i := len(r.chain) - 1; i >= 0; i-- {
 		l := &r.chain[i]
+		if r.Work-begun > maxWork {
+			return nil, errTooMuchWork()
+		}
 		if o, err = r.apply(l, o); err != nil {
 			return nil, l.damaged(err)
 		}
@@ -96,8 +104,8 @@ func (r *Reader) descend(at entry) (o *Object, elsewhere bool, err error) {
 		if err != nil {
 			return nil, false, at.damaged(err)
 		}
-		if e.size > r.store.maxObject {
-			return nil, false, errTooLarge(e.size, r.store.maxObject)
+		if e.size > r.MaxObject {
+			return nil, false, errTooLarge(e.size, r.MaxObject)
 		}
 		if e.kind != ofsDelta && e.kind != refDelta {
 			o := r.keep(at.pack, at.offset, e.size)
@@ -133,6 +141,7 @@ func (r *Reader) readHeader(at *entry) (e entryHeader, err error) {
 	if err != nil {
 		return e, err
 	}
+	r.Work += headerWork
 	e, at.header, err = parseEntry(b, at.offset, r.store.format.Size())
 	if err == nil && e.size/inflateRatio > at.pack.End-at.offset {
 		err = errEntrySize
@@ -193,8 +202,12 @@ func (r *Reader) inflate(at *entry, dst []byte) error {
 		if err != nil {
 			return err
 		}
+		r.Work += int64(len(dst))
 		n, err := r.zlib.inflate(dst, src[at.header:])
 		if err == errInput && int64(len(src)) < rest {
+			if len(src) > 2*len(dst)+maxPadding {
+				return errPadded
+			}
 			continue
 		}
 		if err != nil {
@@ -203,6 +216,16 @@ func (r *Reader) inflate(at *entry, dst []byte) error {
 		return at.verify(src[:at.header+n])
 	}
 }
+
+const (
+	// headerWork is the Work of a header: a pread if headers are far from each other.
+	headerWork = 1 << 10
+	// maxPadding is the size from which a zlib stream in memory must not be twice as long as its object. A stream can have
+	// any number of empty blocks.
+	maxPadding = 1 << 20
+)
+
+var errPadded = errors.New("the zlib stream is much longer than its object")
 
 // verify compares the CRC-32 of an entry with the index, if it has one.
 func (at *entry) verify(b []byte) error {
@@ -260,9 +283,10 @@ func (r *Reader) apply(l *deltaLink, base *Object) (*Object, error) {
 		return nil, err
 	case from != int64(len(base.Data)):
 		return nil, errDeltaBase
-	case to > r.store.maxObject:
-		return nil, errTooLarge(to, r.store.maxObject)
+	case to > r.MaxObject:
+		return nil, errTooLarge(to, r.MaxObject)
 	}
+	r.Work += to
 	o := r.keep(l.pack, l.offset, to)
 	o.Type, o.Base = base.Type, base
 	if err := applyDelta(o.Data, base.Data, instructions); err != nil {

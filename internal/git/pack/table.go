@@ -92,7 +92,9 @@ func (t *Table) sortByOffset() ([]uint32, error) {
 		offsets[pos], last = offset, max(last, offset)
 	}
 	parts := n/4 + 1
-	part := func(pos uint32) int { return int(float64(offsets[pos]) / float64(last+1) * float64(parts)) }
+	part := func(pos uint32) int {
+		return min(int(float64(offsets[pos])/(float64(last)+1)*float64(parts)), parts-1) // large ones are rounded
+	}
 	starts := make([]uint32, parts+1)
 	for pos := range n {
 		starts[part(uint32(pos))+1]++
