@@ -7,11 +7,13 @@ import (
 	"hash"
 	"hash/crc32"
 	"io"
+	"runtime/debug"
 
 	"github.com/klauspost/compress/zlib"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/mmap"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
@@ -34,6 +36,7 @@ type encoder struct {
 	level  int
 	whole  int64       // maximum size of a large object that is stored as a delta
 	single bool        // objects are encoded when they are needed
+	ahead  int         // maximum number of objects that are begun and not written
 	coders chan *coder // of all goroutines; nil: it is not made yet
 }
 
@@ -51,7 +54,7 @@ type coder struct {
 // are in memory as a whole.
 func newEncoder(store *pack.Store, v *view, level, workers int, whole int64) *encoder {
 	e := &encoder{store: store, view: v, level: level, whole: max(min(whole, maxWhole), maxEncode), single: workers <= 1,
-		coders: make(chan *coder, max(workers, 1))}
+		ahead: 2 * workers, coders: make(chan *coder, max(workers, 1))}
 	for range cap(e.coders) {
 		e.coders <- nil
 	}
@@ -70,6 +73,7 @@ func (e *encoder) take() *coder {
 		packs[i] = source.Raw
 	}
 	c.objects = pack.NewReader(e.store, packs, encoderMemory)
+	c.objects.MaxObject = maxEncode
 	c.zlib, _ = zlib.NewWriterLevel(&c.buf, e.level) // the level is a constant
 	return c
 }
@@ -104,41 +108,49 @@ type encoding struct {
 	id   git.ObjectID
 	base git.ObjectID // similar object that is written before; zero: unknown
 
-	done    chan struct{} // nil: it is not begun
-	kind    byte          // of the entry: an object type, or ofsDelta
-	size    int           // of the inflated stream
-	deflate []byte        // zlib stream
-	large   bool          // the caller streams the object
-	err     error
+	done     chan struct{} // nil: it is not begun
+	kind     byte          // of the entry: an object type, or ofsDelta
+	size     int           // of the inflated stream
+	deflate  []byte        // zlib stream
+	large    bool          // the caller streams the object
+	err      error
+	panicked any // of the goroutine
 }
 
 // begin starts to encode an object. It waits for one of the goroutines.
-func (e *encoder) begin(id, base git.ObjectID) *encoding {
-	x := &encoding{id: id, base: base}
+func (e *encoder) begin(x *encoding) {
 	if e.single {
-		return x
+		return
 	}
 	x.done = make(chan struct{})
 	c := e.take()
 	go func() {
-		defer func() { e.coders <- c; close(x.done) }()
-		e.encode(c, x)
+		defer func() {
+			if v := recover(); v != nil {
+				x.panicked = fmt.Sprintf("%v\n%s", v, debug.Stack())
+			}
+			e.coders <- c
+			close(x.done)
+		}()
+		x.err = mmap.Guard(func() error { return e.encode(c, x) })
 	}()
-	return x
 }
 
-// wait returns when the object is encoded.
-func (e *encoder) wait(x *encoding) {
+// wait returns when the object is encoded. A panic of its goroutine continues in that of the caller.
+func (e *encoder) wait(x *encoding) error {
 	if x.done != nil {
 		<-x.done
-		return
+		if x.panicked != nil {
+			panic(x.panicked)
+		}
+		return x.err
 	}
 	c := e.take()
 	defer func() { e.coders <- c }()
-	e.encode(c, x)
+	return e.encode(c, x)
 }
 
-func (e *encoder) encode(c *coder, x *encoding) {
+func (e *encoder) encode(c *coder, x *encoding) error {
 	c.base = c.base[:0]
 	if !x.base.IsZero() {
 		if _, base, err := e.read(c, x.base); err == nil { // otherwise the base fails itself
@@ -148,11 +160,10 @@ func (e *encoder) encode(c *coder, x *encoding) {
 	typ, data, err := e.read(c, x.id)
 	if fault.Is(err, fault.Invalid) {
 		x.large = true
-		return
+		return nil
 	}
 	if err != nil {
-		x.err = err
-		return
+		return err
 	}
 	x.kind = byte(typ)
 	if len(c.base) > 0 {
@@ -167,13 +178,13 @@ func (e *encoder) encode(c *coder, x *encoding) {
 	c.zlib.Write(data) // into memory
 	c.zlib.Close()
 	x.deflate = bytes.Clone(c.buf.Bytes())
+	return nil
 }
 
 // writeEncoded writes an object that was encoded again.
 func (w *writer) writeEncoded(id git.ObjectID, x *encoding) error {
-	w.encoder.wait(x)
-	if x.err != nil {
-		return unreadable(id, x.err)
+	if err := w.encoder.wait(x); err != nil {
+		return unreadable(id, err)
 	}
 	at := w.out.offset
 	if x.large {
@@ -196,7 +207,7 @@ func (w *writer) writeEncoded(id git.ObjectID, x *encoding) error {
 	}
 	w.made.Encoded.Objects++
 	w.made.Encoded.Bytes += w.out.offset - at
-	return nil
+	return w.tick(0)
 }
 
 // deltaHeader returns the header of a delta that is written at an offset.

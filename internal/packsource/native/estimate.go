@@ -39,6 +39,9 @@ func (w *writer) estimateSource(i int) (int, error) {
 		return 0, nil
 	}
 	source := w.view.sources[i]
+	if _, ok := source.CRC(0); !ok { // without checksums nothing is copied
+		return n, nil
+	}
 	order, err := source.Order()
 	if err != nil {
 		return 0, err

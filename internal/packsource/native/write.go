@@ -74,7 +74,7 @@ func (w *writer) write(objects int) error {
 		}
 	}
 	for _, id := range w.chosen.looseIDs() {
-		if err := w.writeEncoded(id, w.encoder.begin(id, w.looseRelative(id))); err != nil {
+		if err := w.writeEncoded(id, &encoding{id: id, base: w.looseRelative(id)}); err != nil {
 			return err
 		}
 	}
@@ -130,7 +130,7 @@ func (w *writer) copySource(i int) error {
 	return nil
 }
 
-// batch writes the items, which are neighbours. It starts to encode objects before it writes those before them.
+// batch writes the items, which are neighbours. It starts to encode some objects before it writes those before them.
 func (w *writer) batch(i int) error {
 	source := w.view.sources[i]
 	first, last := &w.items[0], &w.items[len(w.items)-1]
@@ -143,11 +143,25 @@ func (w *writer) batch(i int) error {
 		it.large = it.end-first.start > blockSize
 		it.data = block[it.start-first.start : min(it.end-first.start, blockSize)]
 		it.encoded = nil
-		if !w.copies(i, n) {
-			it.encoded = w.encoder.begin(w.objectID(i, it.pos), w.relative(i, it))
+		copied, err := w.copies(i, n)
+		if err != nil {
+			return err
+		}
+		if !copied {
+			it.encoded = &encoding{id: w.objectID(i, it.pos), base: w.relative(i, it)}
 		}
 	}
+	begun, next := 0, 0
 	for n := range w.items {
+		for ; next < len(w.items) && (begun < w.encoder.ahead || next <= n); next++ {
+			if x := w.items[next].encoded; x != nil {
+				w.encoder.begin(x)
+				begun++
+			}
+		}
+		if w.items[n].encoded != nil {
+			begun--
+		}
 		if err := w.item(i, &w.items[n]); err != nil {
 			return err
 		}
@@ -160,16 +174,21 @@ func (w *writer) objectID(source, pos int) git.ObjectID {
 }
 
 // copies reports whether an item can be copied, and parses its header. Damage is logged: another copy is encoded.
-func (w *writer) copies(i, n int) bool {
+func (w *writer) copies(i, n int) (bool, error) {
 	source, it := w.view.sources[i], &w.items[n]
 	if !it.hasCRC {
-		return false
+		return false, nil
 	}
 	sum := crc32.ChecksumIEEE(it.data)
 	err := w.rest(i, it, func(b []byte) error {
 		sum = crc32.Update(sum, crc32.IEEETable, b)
 		return nil
 	})
+	if it.large {
+		if err := w.tick(0); err != nil { // otherwise the end of the pack would look like damage
+			return false, err
+		}
+	}
 	if err == nil && sum != it.crc {
 		err = errEntry
 	} else if err == nil {
@@ -177,9 +196,9 @@ func (w *writer) copies(i, n int) bool {
 	}
 	if err != nil {
 		w.log.Error("damaged pack entry", "path", source.Path, "object", w.objectID(i, it.pos).String())
-		return false
+		return false, nil
 	}
-	return !it.entry.isDelta() || w.usable(i, n)
+	return !it.entry.isDelta() || w.usable(i, n), nil
 }
 
 // usable reports whether the base of a delta can be named in the new pack.
