@@ -23,7 +23,7 @@ func (s *selection) useClosed() (bool, error) {
 		if source.earlier == nil || !source.earlier.closed {
 			continue
 		}
-		ok, err := s.reachesAll(source.earlier.wants)
+		ok, err := s.reachesAll(source.earlier)
 		if err != nil {
 			return false, err
 		}
@@ -36,20 +36,22 @@ func (s *selection) useClosed() (bool, error) {
 	return false, nil
 }
 
-// reachesAll reports whether the pack has all that the wants of an earlier pack reach.
-func (s *selection) reachesAll(wants []git.ObjectID) (bool, error) {
+// reachesAll reports whether the pack has all that an earlier pack has.
+func (s *selection) reachesAll(e *earlier) (bool, error) {
+	for _, id := range e.tags { // if the pack has what the wants reach, it has their targets
+		_, ok := slices.BinarySearchFunc(s.spec.Tags, id, func(t packsource.Tag, id git.ObjectID) int {
+			return t.ID.Compare(id)
+		})
+		if _, wanted := slices.BinarySearchFunc(s.spec.Wants, id, git.ObjectID.Compare); !ok && !wanted {
+			return false, s.step()
+		}
+	}
 	var commits []git.ObjectID
-	for _, id := range wants {
+	for _, id := range e.wants {
 		if err := s.step(); err != nil {
 			return false, err
 		}
 		if _, ok := slices.BinarySearchFunc(s.spec.Wants, id, git.ObjectID.Compare); ok {
-			continue
-		}
-		_, ok := slices.BinarySearchFunc(s.spec.Tags, id, func(t packsource.Tag, id git.ObjectID) int {
-			return t.ID.Compare(id)
-		})
-		if ok { // the earlier pack has its target, so the new one has both
 			continue
 		}
 		if commits = append(commits, id); len(commits) > maxOldWants {

@@ -33,7 +33,8 @@ type earlier struct {
 	// closed reports whether the pack has everything that its wants reach and the filter lets pass. It was made without
 	// haves and shallow commits, and with the same filter as the new pack.
 	closed bool
-	wants  []git.ObjectID // sorted, if closed: the wants, and the tags that were added to them
+	wants  []git.ObjectID // if closed
+	tags   []git.ObjectID // if closed: those that were added because their targets are in the pack
 }
 
 // The index of a native pack, with numbers in network byte order:
@@ -52,7 +53,8 @@ const maxIndexHeader = 64 << 10
 type earlierHeader struct {
 	Format  string `json:"format"`
 	Filter  string `json:"filter"`
-	Wants   int    `json:"wants"`
+	Wants   int    `json:"wants"` // with the tags
+	Tags    int    `json:"tags"`
 	Haves   int    `json:"haves"`
 	Shallow int    `json:"shallow"`
 	Tip     bool   `json:"tip"` // every want is a shallow commit: a pack of depth 1
@@ -78,7 +80,7 @@ func (h *earlierHeader) isLike(other *earlierHeader) bool {
 // writeIndex writes the index of a pack.
 func writeIndex(to io.Writer, spec *packsource.Spec, t *indexTable) error {
 	h := headerOf(spec, len(t.crcs))
-	h.Wants += len(t.tags)
+	h.Wants, h.Tags = h.Wants+len(t.tags), len(t.tags)
 	header, err := json.Marshal(h)
 	if err != nil {
 		return err
@@ -147,7 +149,7 @@ func readHeader(r io.ReaderAt) (h earlierHeader, length int64, err error) {
 	if _, err := r.ReadAt(text, int64(len(b))); err != nil {
 		return h, 0, err
 	}
-	if err := json.Unmarshal(text, &h); err != nil || h.Wants < 0 {
+	if err := json.Unmarshal(text, &h); err != nil || h.Tags < 0 || h.Wants < h.Tags {
 		return h, 0, cmp.Or(err, errIndex)
 	}
 	return h, int64(len(b)) + int64(size), nil
@@ -278,7 +280,7 @@ func (l *lent) read(format git.ObjectFormat) error {
 		for wants := range slices.Chunk(raw, size) {
 			e.wants = append(e.wants, git.RawObjectID(wants))
 		}
-		slices.SortFunc(e.wants, git.ObjectID.Compare)
+		e.wants, e.tags = e.wants[:h.Wants-h.Tags], e.wants[h.Wants-h.Tags:]
 	}
 	l.index, err = pack.MapIndex(l.borrowed.Index, at+int64(h.Wants*size), format)
 	if err != nil {
