@@ -23,5 +23,5 @@ const (
 	reasonEncode  = "encode"  // too many objects would be encoded again
 	reasonPacks   = "packs"   // the repository has too many packs
 	reasonDamaged = "damaged" // an object, pack or index is damaged
-	reasonFailed  = "failed"  // a pack of the repository failed a while ago, or there was another error
+	reasonFailed  = "failed"  // a pack failed or was left to git after long work a while ago, or there was another error
 )

@@ -66,6 +66,7 @@ func (p *nativePack) Send(ctx context.Context, out packsource.Output) error {
 		defer stop()
 	}
 	p.out = out
+	start := time.Now()
 	err := p.make(ctx)
 	switch {
 	case err == nil:
@@ -79,6 +80,9 @@ func (p *nativePack) Send(ctx context.Context, out packsource.Output) error {
 		return err
 	}
 	why := fallbackOf(err)
+	if time.Since(start) > slowFallback {
+		p.s.failed.add(kindOf(p.spec))
+	}
 	p.s.o.Metrics.fallback(why.reason)
 	if p.s.o.Always {
 		return fault.Wrap(fault.KindOf(err), "the pack cannot be made in process: "+why.reason, err)
@@ -113,7 +117,7 @@ func fallbackOf(err error) *fallback {
 
 // make makes the pack in process.
 func (p *nativePack) make(ctx context.Context) error {
-	if !p.s.o.Always && p.s.failed.has(p.spec.Repo.Incarnation) {
+	if !p.s.o.Always && (p.s.failed.has(p.spec.Repo.Incarnation) || p.s.failed.has(kindOf(p.spec))) {
 		return &fallback{reason: reasonFailed}
 	}
 	store, history := p.spec.Repo.Store, p.spec.Repo.Graph

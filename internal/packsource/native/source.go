@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -66,30 +67,36 @@ func (s *Source) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pa
 		Result: packsource.Uncached, Wait: slot.Waited}}, nil
 }
 
-// failures has the repositories for which a pack failed although its making had begun. Git makes their packs for a
-// while, unless Options.Always is set.
+// failures has the repositories for which a pack failed although its making had begun, and the kinds of packs that were
+// left to git after long work. Git makes these packs for a while, unless Options.Always is set.
 type failures struct {
 	mu sync.Mutex
-	m  map[string]time.Time // by incarnation
+	m  map[string]time.Time // by incarnation or kindOf
 }
 
 const (
-	failureTime = 10 * time.Minute
-	maxFailures = 1000
+	failureTime  = 10 * time.Minute
+	maxFailures  = 1000
+	slowFallback = 2 * time.Second // a fallback after more time is remembered
 )
 
-func (f *failures) add(incarnation string) {
+// kindOf returns a name for packs of a repository that are likely to need the same work.
+func kindOf(s *packsource.Spec) string {
+	return fmt.Sprint(s.Repo.Incarnation, " ", len(s.Haves) > 0, len(s.Shallow) > 0, s.Filter != "")
+}
+
+func (f *failures) add(what string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.m == nil || len(f.m) >= maxFailures {
 		f.m = map[string]time.Time{}
 	}
-	f.m[incarnation] = time.Now()
+	f.m[what] = time.Now()
 }
 
-func (f *failures) has(incarnation string) bool {
+func (f *failures) has(what string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at, ok := f.m[incarnation]
+	at, ok := f.m[what]
 	return ok && time.Since(at) < failureTime
 }
