@@ -2,6 +2,7 @@ package native
 
 import (
 	"cmp"
+	"hash/maphash"
 	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -14,14 +15,38 @@ import (
 // It compares the trees of the client's commits with those of new commits path by path. It ends where the new commits
 // have nothing new. So it misses objects that have moved to another path, which are then sent again.
 type sparseWalk struct {
-	s     *selection
-	loose []git.ObjectID
-	stack []pathTrees
-	last  []byte // the tree read before
+	s       *selection
+	loose   []git.ObjectID
+	numbers map[git.ObjectID]int // positions in loose
+	stack   []pathTrees
+	last    []byte // the tree read before
+
+	compared map[uint64]struct{} // hashes of the trees at each path so far: the same trees can be at very many paths
+	seed     maphash.Seed
+	held     int64 // estimated memory of pathTrees in bytes
 }
 
 // pathTrees are the trees at one path.
 type pathTrees struct{ had, new []tree }
+
+// Estimated memory in bytes.
+const (
+	pathMemory  = 250 // of a pathTrees without its trees
+	treeMemory  = 32
+	looseMemory = 120
+)
+
+func newSparseWalk(s *selection) *sparseWalk {
+	return &sparseWalk{s: s, numbers: map[git.ObjectID]int{}, compared: map[uint64]struct{}{}, seed: maphash.MakeSeed()}
+}
+
+// memory estimates the memory of the walk, which may be nil, in bytes.
+func (w *sparseWalk) memory() int64 {
+	if w == nil {
+		return 0
+	}
+	return w.held + looseMemory*int64(len(w.loose)) + 32*int64(len(w.compared))
+}
 
 // tree is a tree in a source, or a loose one.
 type tree struct {
@@ -33,7 +58,9 @@ type tree struct {
 // markKnown adds objects to known that the client surely has.
 func (s *selection) markKnown(r graph.Range) error {
 	s.known = s.view.newSet()
-	w := &sparseWalk{s: s}
+	w := newSparseWalk(s)
+	s.sparse = w
+	defer func() { s.sparse = nil }()
 	var roots pathTrees
 	for id, root := range r.Edges.All() {
 		s.addTo(s.known, id)
@@ -61,6 +88,7 @@ func (s *selection) markKnown(r graph.Range) error {
 	for len(w.stack) > 0 {
 		last := w.stack[len(w.stack)-1]
 		w.stack = w.stack[:len(w.stack)-1]
+		w.held -= pathMemory + treeMemory*int64(len(last.had)+len(last.new))
 		if err := w.compare(last.had, last.new); err != nil {
 			return err
 		}
@@ -117,10 +145,16 @@ func (w *sparseWalk) appendRoot(trees *[]tree, id git.ObjectID) error {
 
 func (w *sparseWalk) append(trees *[]tree, raw []byte) error {
 	v := w.s.view
+	w.held += treeMemory
 	at, ok := v.find(raw)
 	if !ok {
-		*trees = append(*trees, tree{source: -1, pos: len(w.loose)})
-		w.loose = append(w.loose, git.RawObjectID(raw))
+		id := git.RawObjectID(raw)
+		n, known := w.numbers[id]
+		if !known {
+			n = len(w.loose)
+			w.loose, w.numbers[id] = append(w.loose, id), n
+		}
+		*trees = append(*trees, tree{source: -1, pos: n})
 		return nil
 	}
 	offset, err := v.sources[at.source].Offset(at.pos)
@@ -147,6 +181,7 @@ func (w *sparseWalk) markTree(raw []byte) error {
 	}
 	for len(pending) > 0 {
 		t := pending[len(pending)-1]
+		w.held -= treeMemory
 		if pending = pending[:len(pending)-1]; !w.addKnown(t) {
 			continue
 		}
@@ -170,6 +205,9 @@ func (w *sparseWalk) compare(had, new []tree) error {
 		return nil
 	}
 	had, new = uniqueTrees(had), uniqueTrees(new)
+	if w.isCompared(had, new) {
+		return nil
+	}
 	w.last = w.last[:0]
 	for _, t := range had {
 		if err := w.markEntries(t); err != nil {
@@ -195,10 +233,28 @@ func (w *sparseWalk) compare(had, new []tree) error {
 			return err
 		}
 	}
-	for _, at := range below {
+	for name, at := range below {
 		w.stack = append(w.stack, *at)
+		w.held -= int64(len(name))
 	}
 	return nil
+}
+
+// isCompared reports whether the same trees were compared before, and records them. If different trees have the same
+// hash, the second ones are not compared, and more than necessary is sent.
+func (w *sparseWalk) isCompared(had, new []tree) bool {
+	var h maphash.Hash
+	h.SetSeed(w.seed)
+	for _, list := range [][]tree{had, new} {
+		maphash.WriteComparable(&h, len(list))
+		for _, t := range list {
+			maphash.WriteComparable(&h, t)
+		}
+	}
+	sum := h.Sum64()
+	_, compared := w.compared[sum]
+	w.compared[sum] = struct{}{}
+	return compared
 }
 
 // markEntries adds the entries of a tree to known, but those of the tree read before, which are known.
@@ -241,6 +297,7 @@ func (w *sparseWalk) differences(new []tree) (map[string]*pathTrees, error) {
 			at := below[string(name)]
 			if at == nil {
 				at = &pathTrees{}
+				w.held += pathMemory + int64(len(name))
 				below[string(name)] = at
 			}
 			return w.append(&at.new, raw)

@@ -17,11 +17,15 @@ type patternWalk struct {
 
 	directories []directory
 	numbers     map[directoryKey]int
-	files       int // in all directories
+	files       int   // in all directories
+	names       int64 // bytes of names and paths
 	seen        map[visit]struct{}
-	loose       map[git.ObjectID]int // the first number of each loose tree
 	next        []visit
 }
+
+// maxPath is the maximum length of a path. Git makes packs with longer ones: each directory has its path, and the time
+// for a pattern depends on the length.
+const maxPath = 4096
 
 // directory is a directory of the walked history.
 type directory struct {
@@ -67,8 +71,8 @@ func (s *selection) openPatterns() error {
 	if err != nil {
 		return &fallback{reasonFilter, err}
 	}
-	w := &patternWalk{trees: sparseWalk{s: s}, patterns: patterns, numbers: map[directoryKey]int{},
-		seen: map[visit]struct{}{}, loose: map[git.ObjectID]int{}}
+	w := &patternWalk{trees: *newSparseWalk(s), patterns: patterns, numbers: map[directoryKey]int{},
+		seen: map[visit]struct{}{}}
 	root := patterns.Match(nil, true)
 	if root == sparse.Undecided {
 		root = sparse.Exclude
@@ -91,15 +95,6 @@ func (w *patternWalk) add(raw []byte, directory int) error {
 		return err
 	}
 	v := visit{list[0], directory}
-	if v.source < 0 { // the same tree may have several numbers
-		id := w.trees.loose[v.pos]
-		first, ok := w.loose[id]
-		if !ok {
-			w.loose[id] = v.pos
-			first = v.pos
-		}
-		v.pos = first
-	}
 	if _, ok := w.seen[v]; !ok {
 		w.seen[v] = struct{}{}
 		w.next = append(w.next, v)
@@ -130,46 +125,69 @@ func (w *patternWalk) read(v visit) error {
 	return w.trees.read(v.tree, func(typ git.ObjectType, entry, raw []byte) error {
 		name := entryName(entry, size)
 		if typ == git.Tree {
-			return w.add(raw, w.subdirectory(v.directory, name))
+			below, err := w.subdirectory(v.directory, name)
+			if err != nil {
+				return err
+			}
+			return w.add(raw, below)
 		}
-		if !s.filter.blobs || s.contains(s.chosen, raw) || !w.includes(v.directory, name) {
+		if !s.filter.blobs || s.contains(s.chosen, raw) {
 			return nil
+		}
+		included, err := w.includes(v.directory, name)
+		if err != nil || !included {
+			return err
 		}
 		return s.trees.addBlob(raw)
 	})
 }
 
 // subdirectory returns the number of a directory in another one.
-func (w *patternWalk) subdirectory(parent int, name []byte) int {
-	key := directoryKey{parent, string(name)}
-	if n, ok := w.numbers[key]; ok {
-		return n
+func (w *patternWalk) subdirectory(parent int, name []byte) (int, error) {
+	if n, ok := w.numbers[directoryKey{parent, string(name)}]; ok {
+		return n, nil
 	}
-	path := w.directories[parent].join(name)
-	decision := w.patterns.Match([]byte(path), true)
-	if decision == sparse.Undecided {
-		decision = w.directories[parent].decision
+	path, decision, err := w.match(parent, name, true)
+	if err != nil {
+		return 0, err
 	}
 	n := len(w.directories)
 	w.directories = append(w.directories, directory{path, decision, map[string]bool{}})
-	w.numbers[key] = n
-	return n
+	w.numbers[directoryKey{parent, string(name)}] = n
+	w.names += int64(len(path) + len(name))
+	return n, nil
+}
+
+// match returns the path of an entry in a directory, and the decision for it.
+func (w *patternWalk) match(parent int, name []byte, isDir bool) (path string, d sparse.Decision, err error) {
+	in := &w.directories[parent]
+	length := len(in.path) + 1 + len(name)
+	if length > maxPath {
+		return "", 0, &fallback{reason: reasonFilter}
+	}
+	if err := w.trees.s.spend(int64(length * w.patterns.Len())); err != nil {
+		return "", 0, err
+	}
+	path = in.join(name)
+	if d = w.patterns.Match([]byte(path), isDir); d == sparse.Undecided {
+		d = in.decision
+	}
+	return path, d, nil
 }
 
 // includes reports whether the patterns include a file.
-func (w *patternWalk) includes(parent int, name []byte) bool {
-	d := &w.directories[parent]
-	included, ok := d.files[string(name)]
-	if ok {
-		return included
+func (w *patternWalk) includes(parent int, name []byte) (bool, error) {
+	if included, ok := w.directories[parent].files[string(name)]; ok {
+		return included, nil
 	}
-	decision := w.patterns.Match([]byte(d.join(name)), false)
-	if decision == sparse.Undecided {
-		decision = d.decision
+	_, decision, err := w.match(parent, name, false)
+	if err != nil {
+		return false, err
 	}
-	d.files[string(name)] = decision == sparse.Include
+	w.directories[parent].files[string(name)] = decision == sparse.Include
 	w.files++
-	return decision == sparse.Include
+	w.names += int64(len(name))
+	return decision == sparse.Include, nil
 }
 
 func (d *directory) join(name []byte) string {
@@ -184,5 +202,6 @@ func (w *patternWalk) memory() int64 {
 	if w == nil {
 		return 0
 	}
-	return 160*int64(len(w.seen)) + 400*int64(len(w.directories)) + 80*int64(w.files)
+	return 160*int64(len(w.seen)) + 400*int64(len(w.directories)) + 80*int64(w.files) + w.names +
+		looseMemory*int64(len(w.trees.loose))
 }

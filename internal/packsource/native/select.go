@@ -30,7 +30,9 @@ type selection struct {
 	filter   filter
 	patterns *patternWalk // nil unless the filter has patterns
 	trees    treeWalk
-	steps    int // since the last tick
+	sparse   *sparseWalk // nil unless it is running
+	steps    int         // since the last tick
+	work     int64       // bytes since the last tick
 }
 
 // maxNestedTags is the maximum length of a chain of tags, as for a walk of history.
@@ -165,6 +167,9 @@ func (s *selection) addTo(set *objectSet, raw []byte) {
 // want chooses a wanted object, and for a tag the objects that it leads to, regardless of the filter.
 func (s *selection) want(id git.ObjectID) error {
 	for range maxNestedTags {
+		if err := s.step(); err != nil {
+			return err
+		}
 		if s.contains(s.chosen, id.Raw()) || s.contains(s.known, id.Raw()) {
 			return nil
 		}
@@ -221,11 +226,23 @@ func (s *selection) contains(set *objectSet, raw []byte) bool {
 
 // read returns the type of an object, and its content if it has a certain type.
 func (s *selection) read(id git.ObjectID, content git.ObjectType) (git.ObjectType, []byte, error) {
-	typ, _, err := s.store.Header(id)
+	typ, _, err := s.header(id)
 	if err != nil || typ != content {
 		return typ, nil, err
 	}
-	return s.store.Read(id, 0)
+	typ, data, err := s.store.Read(id, 0)
+	if err == nil {
+		err = s.spend(int64(len(data)))
+	}
+	return typ, data, err
+}
+
+// header returns the type and the size of an object.
+func (s *selection) header(id git.ObjectID) (git.ObjectType, int64, error) {
+	if err := s.spend(headerWork); err != nil {
+		return 0, 0, err
+	}
+	return s.store.Header(id)
 }
 
 // step counts a step of work, and calls tick from time to time.
@@ -236,11 +253,24 @@ func (s *selection) step() error {
 	return s.report()
 }
 
-const stepsPerTick = 1024
+const (
+	stepsPerTick = 1024
+	workPerTick  = 4 << 20
+	headerWork   = 64 << 10 // of a header, which may be that of the last of many deltas
+)
+
+// spend counts work, and calls tick from time to time, because few steps can take long. Work is bytes of trees, tags
+// and deltas, or as many comparisons.
+func (s *selection) spend(bytes int64) error {
+	if s.work += bytes; s.work < workPerTick {
+		return nil
+	}
+	return s.report()
+}
 
 func (s *selection) report() error {
 	n := s.steps
-	s.steps = 0
+	s.steps, s.work = 0, 0
 	if s.budget > 0 && s.memory() > s.budget {
 		return &fallback{reason: reasonMemory}
 	}
@@ -255,7 +285,7 @@ func (s *selection) report() error {
 
 // memory estimates the memory of the selection in bytes.
 func (s *selection) memory() int64 {
-	n := s.trees.memory() + s.patterns.memory()
+	n := s.trees.memory() + s.patterns.memory() + s.sparse.memory()
 	for _, set := range []*objectSet{s.chosen, s.known, s.walked, s.commits, s.omitted} {
 		n += set.memory()
 	}

@@ -13,6 +13,8 @@ const (
 	similarCommits = 1000
 	// similarTrees is the maximum number of trees that are compared for that.
 	similarTrees = 20_000
+	// similarPairs is the maximum number of pairs that are found, and of those still to be compared.
+	similarPairs = 200_000
 )
 
 // similar maps objects of a pack to similar ones: what is at the same path in a commit and in its first parent.
@@ -50,6 +52,9 @@ func (s *selection) findSimilar(r graph.Range) (similar, error) {
 	w := &similarWalk{s: s, pairs: similar{}, seen: map[git.ObjectID]struct{}{}}
 	for id, root := range r.Commits.All() {
 		_, data, err := s.store.Read(git.RawObjectID(id), 0)
+		if err == nil {
+			err = s.spend(int64(len(data)))
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -103,7 +108,7 @@ func (w *similarWalk) compare(newTree, oldTree git.ObjectID) error {
 		return err
 	}
 	size := w.s.view.format.Size()
-	for len(data) > 0 {
+	for len(data) > 0 && len(w.pairs)+len(w.stack) < similarPairs {
 		n := entryLength(data, size)
 		if n == 0 {
 			return errTree()

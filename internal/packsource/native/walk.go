@@ -122,7 +122,7 @@ func (w *treeWalk) addLooseBlob(id git.ObjectID) error {
 	if s.known != nil && s.known.hasLoose(id) || s.chosen.hasLoose(id) {
 		return nil
 	}
-	typ, size, err := s.store.Header(id)
+	typ, size, err := s.header(id)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (w *treeWalk) isSmall(at place) (bool, error) {
 	if s.omitted.has(at) {
 		return false, nil
 	}
-	typ, size, err := s.store.Header(git.RawObjectID(s.view.id(at)))
+	typ, size, err := s.header(git.RawObjectID(s.view.id(at)))
 	if err != nil || typ != git.Blob || uint64(size) < s.filter.limit {
 		return err == nil, err
 	}
@@ -227,6 +227,14 @@ func (w *treeWalk) packed(from *source, pos int) error {
 // packedData reads a tree of a source, or if it is damaged there, the content of another copy.
 func (w *treeWalk) packedData(from *source, pos int) (o *pack.Object, data []byte, err error) {
 	o, err = w.reader.Read(from.Raw, pos)
+	work := w.reader.Work
+	w.reader.Work = 0
+	if o != nil {
+		work += int64(len(o.Data))
+	}
+	if err := w.s.spend(work); err != nil {
+		return nil, nil, err
+	}
 	if fault.Is(err, fault.Corrupt) {
 		data, err = w.looseData(git.RawObjectID(from.ID(pos)))
 		return nil, data, err
@@ -254,6 +262,9 @@ func (w *treeWalk) looseData(id git.ObjectID) ([]byte, error) {
 	typ, data, err := w.s.store.Read(id, 0)
 	if err == nil && typ != git.Tree {
 		err = errNoTree(id, typ)
+	}
+	if err == nil {
+		err = w.s.spend(int64(len(data)))
 	}
 	return data, err
 }
