@@ -49,16 +49,6 @@ func (s *objectSet) hasLoose(id git.ObjectID) bool {
 	return ok
 }
 
-// remove removes the objects of another set of the same view.
-func (s *objectSet) remove(other *objectSet) {
-	for i, b := range s.bits {
-		for w := range min(len(b), len(other.bits[i])) {
-			b[w] &^= other.bits[i][w]
-		}
-	}
-	maps.DeleteFunc(s.loose, func(id git.ObjectID, _ struct{}) bool { return other.hasLoose(id) })
-}
-
 // len counts the objects.
 func (s *objectSet) len() int {
 	n := len(s.loose)
@@ -84,7 +74,7 @@ func (s *objectSet) of(source int) []uint64 {
 	return s.bits[source]
 }
 
-// addAll adds all objects of a source that no earlier source has.
+// addAll adds all objects of a source. No earlier source may have one of them.
 func (s *objectSet) addAll(source int) {
 	b := s.of(source)
 	for i := range b {
@@ -92,34 +82,6 @@ func (s *objectSet) addAll(source int) {
 	}
 	if rest := s.view.sources[source].Len() % 64; rest != 0 {
 		b[len(b)-1] = 1<<rest - 1
-	}
-	s.settle(source)
-}
-
-// settle moves objects that earlier sources have too to the earliest one, which is their place. Bits of a source that
-// were not set through view.find have to be settled.
-func (s *objectSet) settle(source int) {
-	b, later := s.bits[source], s.view.sources[source]
-	for i := range source {
-		first := s.view.sources[i]
-		if first.Len() < later.Len()/8 {
-			for pos := range first.Len() {
-				if at, ok := later.Find(first.ID(pos)); ok && b[at/64]&(1<<(at%64)) != 0 {
-					b[at/64] &^= 1 << (at % 64)
-					s.add(place{i, pos})
-				}
-			}
-			continue
-		}
-		for pos := range later.Len() {
-			if b[pos/64]&(1<<(pos%64)) == 0 {
-				continue
-			}
-			if at, ok := first.Find(later.ID(pos)); ok {
-				b[pos/64] &^= 1 << (pos % 64)
-				s.add(place{i, at})
-			}
-		}
 	}
 }
 
