@@ -16,24 +16,19 @@ const maxOldWants = 10_000
 // useClosed chooses all objects of an earlier pack whose wants the new pack's wants reach. It reports whether there is
 // one. The walks of history and trees end at its objects.
 func (s *selection) useClosed() (bool, error) {
-	if len(s.spec.Haves)+len(s.spec.Shallow) > 0 || !s.filter.ignoresDepth() {
+	if len(s.spec.Haves)+len(s.spec.Shallow) > 0 || !s.filter.ignoresDepth() || len(s.view.sources) == 0 {
 		return false, nil
 	}
-	for i, source := range s.view.sources {
-		if source.earlier == nil || !source.earlier.closed {
-			continue
-		}
-		ok, err := s.reachesAll(source.earlier)
-		if err != nil {
-			return false, err
-		}
-		if ok {
-			s.chosen.addAll(i)
-			s.walked.addAll(i)
-			return true, nil
-		}
+	e := s.view.sources[0].earlier // the only one of a whole history
+	if e == nil || !e.closed {
+		return false, nil
 	}
-	return false, nil
+	ok, err := s.reachesAll(e)
+	if ok {
+		s.chosen.addAll(0)
+		s.walked.addAll(0)
+	}
+	return ok, err
 }
 
 // reachesAll reports whether the pack has all that an earlier pack has.

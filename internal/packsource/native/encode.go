@@ -182,13 +182,13 @@ func (e *encoder) encode(c *coder, x *encoding) error {
 }
 
 // writeEncoded writes an object that was encoded again.
-func (w *writer) writeEncoded(id git.ObjectID, x *encoding) error {
+func (w *writer) writeEncoded(x *encoding) error {
 	if err := w.encoder.wait(x); err != nil {
-		return unreadable(id, err)
+		return unreadable(x.id, err)
 	}
 	at := w.out.offset
 	if x.large {
-		if err := w.stream(id); err != nil {
+		if err := w.stream(x.id); err != nil {
 			return err
 		}
 	} else {
@@ -203,7 +203,8 @@ func (w *writer) writeEncoded(id git.ObjectID, x *encoding) error {
 		if err := w.out.write(x.deflate); err != nil {
 			return err
 		}
-		w.index.add(id.Raw(), crc32.Update(crc32.ChecksumIEEE(header), crc32.IEEETable, x.deflate), at)
+		w.index.add(x.id.Raw(), crc32.Update(crc32.ChecksumIEEE(header), crc32.IEEETable, x.deflate), at)
+		x.deflate = nil // a batch can have many large objects
 	}
 	w.made.Encoded.Objects++
 	w.made.Encoded.Bytes += w.out.offset - at

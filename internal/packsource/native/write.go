@@ -64,7 +64,8 @@ func newWriter(spec *packsource.Spec, v *view, chosen, known *objectSet) *writer
 
 // write writes the whole pack.
 func (w *writer) write(objects int) error {
-	w.block, w.index = make([]byte, blockSize), newIndexTable(w.view.format, objects)
+	w.block, w.header = make([]byte, blockSize), make([]byte, 0, maxEntryHeader)
+	w.index = newIndexTable(w.view.format, objects)
 	if err := w.out.begin(objects); err != nil {
 		return err
 	}
@@ -73,14 +74,34 @@ func (w *writer) write(objects int) error {
 			return err
 		}
 	}
-	for _, id := range w.chosen.looseIDs() {
-		if err := w.writeEncoded(id, &encoding{id: id, base: w.looseRelative(id)}); err != nil {
-			return err
-		}
+	if err := w.writeLoose(); err != nil {
+		return err
 	}
 	sum, err := w.out.finish()
 	w.index.sum = sum
 	return err
+}
+
+// writeLoose writes the objects that are in no source. It starts to encode some before it writes those before them.
+func (w *writer) writeLoose() error {
+	ids := w.chosen.looseIDs()
+	var begun []*encoding // and not written yet
+	next := 0
+	for n := range ids {
+		for ; next < len(ids) && next <= n+w.encoder.ahead; next++ {
+			x := &encoding{id: ids[next], base: w.looseRelative(ids[next])}
+			w.encoder.begin(x)
+			begun = append(begun, x)
+		}
+		if err := w.writeEncoded(begun[0]); err != nil {
+			return err
+		}
+		begun = begun[1:]
+		if err := w.tick(1); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // copySource writes the objects that have their place in a source.
@@ -290,7 +311,7 @@ func (w *writer) item(i int, it *item) error {
 		if err := w.flush(); err != nil {
 			return err
 		}
-		return w.writeEncoded(w.objectID(i, it.pos), it.encoded)
+		return w.writeEncoded(it.encoded)
 	}
 	count := &w.made.ReusedDisk
 	if source.earlier != nil {
