@@ -1,5 +1,7 @@
 package native
 
+import "errors"
+
 // fallback is an error that leaves a pack to git. It is returned before the first byte of the pack.
 type fallback struct {
 	reason string // a word for the metric: missing, filter, memory, damaged, ...
@@ -14,6 +16,9 @@ func (f *fallback) Error() string {
 }
 
 func (f *fallback) Unwrap() error { return f.err }
+
+// errAlways is for the log; the client's message has the reason.
+var errAlways = errors.New(`packs.source is "native"; with "auto" git makes this pack`)
 
 // Reasons of fallbacks.
 const (

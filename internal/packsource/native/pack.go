@@ -85,7 +85,8 @@ func (p *nativePack) Send(ctx context.Context, out packsource.Output) error {
 	}
 	p.s.o.Metrics.fallback(why.reason)
 	if p.s.o.Always {
-		return fault.Wrap(fault.KindOf(err), "the pack cannot be made in process: "+why.reason, err)
+		return fault.Wrap(fault.KindOf(err), "the pack cannot be made in process: "+why.reason,
+			cmp.Or(why.err, errAlways))
 	}
 	p.s.log.Debug("git makes a pack", "reason", why.reason, "error", err)
 	p.info.Made.Fallback = why.reason
