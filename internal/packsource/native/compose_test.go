@@ -144,6 +144,28 @@ func TestComposed(t *testing.T) {
 	}
 }
 
+// TestFetchedBlob composes a clone of the clone before, although a client has fetched a blob meanwhile.
+func TestFetchedBlob(t *testing.T) {
+	t.Parallel()
+	r := gittest.Random(t, 1, gittest.Shape{})
+	cache := newCache(t, t.TempDir(), 1<<30)
+	clone := func() *packsource.Spec {
+		spec := *sourcetest.Full(r)
+		spec.Filter = "blob:none"
+		return &spec
+	}
+	sourcetest.Fetch(t, cache, clone())
+	blob := clone()
+	blob.Wants = []git.ObjectID{git.MustParseObjectID(strings.Fields(r.Git("ls-tree", "-r", "main"))[2])}
+	blob.First = blob.Wants
+	sourcetest.Fetch(t, cache, blob)
+	r.Push(rand.New(rand.NewPCG(1, 1)), "main", "main", 2)
+	pack, info := sourcetest.FetchWithInfo(t, cache, clone())
+	if sourcetest.Check(t, r, clone(), pack); info.Made.ReusedCache.Objects == 0 {
+		t.Errorf("the clone is made so: %+v, want objects of the cache", info.Made)
+	}
+}
+
 func (s *session) has(ids []git.ObjectID) bool {
 	for _, id := range ids {
 		if _, err := s.Try("cat-file", "-e", id.String()); err != nil {
