@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/gittest"
@@ -202,5 +204,34 @@ func TestSlowFallbackIsRemembered(t *testing.T) {
 	err = (&nativePack{s: s, spec: other}).make(t.Context())
 	if f := (*fallback)(nil); err == nil || errors.As(err, &f) {
 		t.Errorf("the error is %v, want that of a missing repository", err)
+	}
+}
+
+// TestTruncatedWhileEncoding truncates the index of a pack. A goroutine of the encoder reads it, and must not end the
+// process.
+func TestTruncatedWhileEncoding(t *testing.T) {
+	t.Parallel()
+	r := gittest.Random(t, 6, gittest.Shape{Commits: 150})
+	r.Git("repack", "-adfq")
+	c := newChooser(t, r, git.SHA1)
+	err := c.store.Raw(10, func(packs []*pack.Raw) error {
+		id := git.RawObjectID(bytes.Clone(packs[0].ID(packs[0].Len() - 1)))
+		index := packs[0].Path + ".idx"
+		if err := os.Chmod(index, 0o600); err != nil {
+			return err
+		}
+		if err := os.Truncate(index, 100); err != nil {
+			return err
+		}
+		e := newEncoder(c.store, newView(git.SHA1, nil, packs), level, 2, 1<<20)
+		x := &encoding{id: id}
+		e.begin(x)
+		if err := e.wait(x); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("the error is %v, want one of kind Corrupt", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
