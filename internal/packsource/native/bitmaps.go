@@ -213,7 +213,11 @@ func (w *bitmapWalk) addMulti() error {
 func (w *bitmapWalk) addObject(bit int, at place) (err error) {
 	s := w.s
 	if at.source > 0 { // an earlier source may have it too
-		at, _ = s.view.find(s.view.id(at))
+		found, ok := s.view.find(s.view.id(at))
+		if !ok {
+			return fault.New(fault.Corrupt, "the index of a pack is not sorted")
+		}
+		at = found
 	}
 	s.walked.add(at)
 	passes := !hasBit(w.omitted, bit)
