@@ -185,20 +185,6 @@ type Command struct {
 	Slot *Slot
 }
 
-// Slot is a slot of a class, for work that may need a command or not.
-type Slot struct {
-	Waited  time.Duration // in the queue
-	release func()
-}
-
-// Release ends the use of the slot. It has no effect after a Start that has taken it over, or after the first call.
-func (s *Slot) Release() {
-	if release := s.release; release != nil {
-		s.release = nil
-		release()
-	}
-}
-
 // String returns the name of the command in messages.
 func (c *Command) String() string {
 	if c.Program != "" {
@@ -232,25 +218,6 @@ func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	return p, nil
 }
 
-// Acquire waits for a slot of a command's class, for a caller and on a repository. The caller releases it. The errors
-// are those of Start.
-func (r *Runner) Acquire(ctx context.Context, c *Command) (*Slot, error) {
-	cl, ok := r.classes[c.Class]
-	if !ok {
-		return nil, fault.New(fault.Internal, "no class %q of git commands", c.Class)
-	}
-	request := inflight.From(ctx)
-	request.SetStage(inflight.Queued)
-	release, waited, err := r.acquire(ctx, cl, c)
-	request.SetStage(inflight.Packing)
-	r.metrics.wait(c.Class, waited)
-	if err != nil {
-		r.metrics.refused(c, err)
-		return nil, err
-	}
-	return &Slot{Waited: waited, release: release}, nil
-}
-
 // Slots returns the maximum number of running commands of a class; 0 if there is no such class.
 func (r *Runner) Slots(c Class) int {
 	if slots := r.Queue(c); slots != nil {
@@ -264,17 +231,6 @@ func (r *Runner) Limits(c Class) Limits { return r.classes[c].limits }
 
 // Queue returns the slots of a class with their queue; nil if there is no such class.
 func (r *Runner) Queue(c Class) *balance.Slots { return r.classes[c].slots }
-
-func (r *Runner) acquire(ctx context.Context, cl class, c *Command) (func(), time.Duration, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(r.stopping, cancel)()
-	release, waited, err := cl.slots.AcquireOn(ctx, c.Caller, c.Repository)
-	if err != nil && r.stopping.Err() != nil {
-		err = errClosed()
-	}
-	return release, waited, err
-}
 
 func errClosed() error {
 	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down")
