@@ -147,9 +147,12 @@ func (sc *scratch) inflateRest(dst []byte) error {
 }
 
 // endZlib checks that the zlib stream ends here, and its checksum.
-func (sc *scratch) endZlib() error {
+func (sc *scratch) endZlib() error { return endStream(sc.zlib, sc.small[:1]) }
+
+// endStream checks that an inflated stream ends here, and its checksum. It needs room for a byte.
+func endStream(zlib io.Reader, room []byte) error {
 	for {
-		n, err := sc.zlib.Read(sc.small[:1])
+		n, err := zlib.Read(room)
 		switch {
 		case n > 0:
 			return errLong

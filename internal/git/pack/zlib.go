@@ -30,7 +30,8 @@ func (z *inflater) inflate(dst, src []byte) (length int, err error) {
 		_, err = io.ReadFull(z.zlib, dst)
 	}
 	if err == nil {
-		err = z.end()
+		var b [1]byte
+		err = endStream(z.zlib, b[:])
 	}
 	switch {
 	case err == nil:
@@ -41,20 +42,4 @@ func (z *inflater) inflate(dst, src []byte) (length int, err error) {
 		return 0, errShort
 	}
 	return 0, err
-}
-
-// end reads the end of the stream, which checks the checksum.
-func (z *inflater) end() error {
-	var b [1]byte
-	for {
-		n, err := z.zlib.Read(b[:])
-		switch {
-		case n > 0:
-			return errLong
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			return err
-		}
-	}
 }
