@@ -292,7 +292,7 @@ func eachTip(snapshot *refs.Snapshot, s scope, fn func(git.ObjectID) error) erro
 	return nil
 }
 
-// wantedScope returns the scope whose tips are the wants. It is byName if there is none.
+// wantedScope returns the scope whose tips are the wants, or byName if no scope has these tips.
 func (f *fetch) wantedScope(wanted digest) (scope, error) {
 	known, _, _ := f.scopes.get(f.snapshot, func() (*scopeDigests, bool, error) { return &scopeDigests{}, true, nil })
 	order := []scope{cloned, branches, all}

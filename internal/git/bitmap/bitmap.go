@@ -34,7 +34,7 @@ import (
 // maxCommits is the maximum number of commits with a bitmap in a file. Git selects one of 100 to 5,000 commits.
 const maxCommits = 1 << 18
 
-// errNoBitmap means that there is no bitmap. errors.Is reports that it is fs.ErrNotExist.
+// errNoBitmap means that no bitmap exists. It is fs.ErrNotExist, by errors.Is.
 var errNoBitmap = fmt.Errorf("no reachability bitmap: %w", fs.ErrNotExist)
 
 // Bitmap is an open bitmap file. It is immutable and safe for concurrent use. Its files are unmapped when it is
@@ -48,7 +48,7 @@ type Bitmap struct {
 }
 
 // Open opens the bitmap that git would use in a pack directory: that of the multi-pack-index, or else that of the
-// newest pack with one. If there is none, errors.Is reports that the error is fs.ErrNotExist. If the bitmap is damaged
+// newest pack with one. The error is fs.ErrNotExist, by errors.Is, if no bitmap exists. If the bitmap is damaged
 // or of an unknown kind, the error is of kind fault.Corrupt and has the path.
 func Open(ctx context.Context, dir string, format git.ObjectFormat) (*Bitmap, error) {
 	b, err := openMulti(ctx, dir, format)

@@ -104,7 +104,7 @@ type bitmapWalk struct {
 	err     error
 }
 
-// openBitmap returns a walk by a bitmap, or nil if there is none for the Spec.
+// openBitmap returns a walk by a bitmap, or nil if the repository has no bitmap that fits the Spec.
 func (s *selection) openBitmap() (*bitmapWalk, error) {
 	f := &s.filter
 	if s.bitmaps == nil || s.patterns != nil || len(s.spec.Haves)+len(s.spec.Shallow) > 0 || f.depth > 0 &&

@@ -4,8 +4,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// relative returns a similar object that an object, written at a place of a source, can be a delta of. The ID is zero
-// if there is none. Such an object is written before, or the client has it, or its entry is copied and is not a delta.
+// relative returns a similar object as the base for a delta of an item. The base is written before, or the client has
+// it, or its entry is copied and is not a delta. The ID is zero if no such object is known.
 func (w *writer) relative(i int, it *item) git.ObjectID {
 	id, ok := w.similar[w.objectID(i, it.pos)]
 	if !ok || !it.entry.isDelta() || it.large {

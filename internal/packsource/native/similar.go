@@ -17,7 +17,7 @@ const (
 	similarPairs = 200_000
 )
 
-// similar maps objects of a pack to similar ones: what is at the same path in a commit and in its first parent.
+// similar maps objects of a pack to similar ones: the objects at the same path in a commit and in its first parent.
 type similar map[git.ObjectID]git.ObjectID
 
 // add records that two objects are similar.
@@ -40,7 +40,7 @@ type similarWalk struct {
 // findSimilar finds similar objects for packs of few commits.
 func (s *selection) findSimilar(r graph.Range) (similar, error) {
 	n := r.Commits.Len()
-	if n > similarCommits || n < 2 && len(s.spec.Haves) == 0 {
+	if n > similarCommits || n < 2 && len(s.spec.Haves) == 0 || !s.filter.passesAt(0) {
 		return nil, nil
 	}
 	roots := make(map[git.ObjectID]git.ObjectID, n)
