@@ -51,19 +51,19 @@ const allowedImports = `
 	node, repo, pushrecovery < receivepack;
 	receivepack < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
-	bulk < unaryhttp, connlimit, origin;
-	origin < observe;
-	balance, connlimit, origin, inflight < app;
+	bulk < unaryhttp, connlimit, clientaddr;
+	clientaddr < observe;
+	balance, connlimit, clientaddr, inflight < app;
 	bulk, fault < sidechannel;
-	storage, search, sidechannel, origin, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/internalv1/internalv1connect, proto/packhorse/health/v1 < control;
+	storage, search, sidechannel, clientaddr, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/internalv1/internalv1connect, proto/packhorse/health/v1 < control;
 	unaryhttp, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	search < web, web/api;
 	search, client, inflight, fault/faultrpc, proto/internalv1/internalv1connect < search/remote;
 	node, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/internalv1/internalv1connect, proto/packhorse/health/v1 < remote;
 	node, balance, resolve < router;
 	router, auth, admit, bulk, observe/sli < gateway;
-	gateway, connlimit, origin, httpguard < gateway/githttp;
-	gateway, connlimit, origin < gateway/gitssh;
+	gateway, connlimit, clientaddr, httpguard < gateway/githttp;
+	gateway, connlimit, clientaddr < gateway/gitssh;
 	git, git/pktline < bench/fleet;
 	bench/page, cli < compare;
 	bench/loadgen < bench/app;
@@ -139,7 +139,7 @@ var rooms = map[string][]string{
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
 	"golang.org/x/crypto/ssh":                                   {"gateway/gitssh", "auth", "roles"},
 	"github.com/coreos/go-systemd/...":                          {"roles"},
-	"github.com/pires/go-proxyproto":                            {"origin"},
+	"github.com/pires/go-proxyproto":                            {"clientaddr"},
 	"github.com/redis/...":                                      {"resolve", "bench/search"},
 	"github.com/failsafe-go/...":                                {"resolve"},
 	"maragu.dev/gomponents/...":                                 {"web"},

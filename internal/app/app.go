@@ -22,7 +22,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
-	"github.com/packhorse-git/packhorse/internal/origin"
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 )
 
 // Options configure a Proxy. Zero limits mean their defaults.
@@ -163,7 +163,7 @@ func (o *Options) setDefaults() {
 
 // ServeHTTP answers a request. It cuts the connection if the response is not complete.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if p.Serve(r.Context(), w, r, origin.Proxies(nil).Of(r)).Cut {
+	if p.Serve(r.Context(), w, r, clientaddr.Proxies(nil).Of(r)).Cut {
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 func reverseProxy(address string) *httputil.ReverseProxy {
@@ -357,7 +357,8 @@ func TestManyLeave(t *testing.T) {
 	for range size {
 		clients.Go(func() {
 			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 10_000)))
-			if record := f.Serve(r.Context(), httptest.NewRecorder(), r, origin.Origin{}); record.Status != statusClientLeft ||
+			if record := f.Serve(r.Context(), httptest.NewRecorder(), r,
+				clientaddr.Source{}); record.Status != statusClientLeft ||
 				record.Tries != 0 {
 				t.Errorf("record = %+v, want status %d and no tries", record, statusClientLeft)
 			}
@@ -434,7 +435,7 @@ func TestPanics(t *testing.T) {
 	})
 	f := newFront(t, Options{Workers: one(w.address), HeaderTimeout: time.Hour, StallTimeout: time.Hour})
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	if record := f.Serve(t.Context(), panics{httptest.NewRecorder()}, r, origin.Origin{}); !record.Cut ||
+	if record := f.Serve(t.Context(), panics{httptest.NewRecorder()}, r, clientaddr.Source{}); !record.Cut ||
 		!fault.Is(record.Err, fault.Internal) {
 		t.Errorf("in what sends the answer: %+v", record)
 	}

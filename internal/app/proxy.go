@@ -22,9 +22,9 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/inflight"
-	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // exchange is one request and its response.
@@ -35,7 +35,7 @@ type exchange struct {
 	cancel context.CancelFunc
 	w      client
 	r      *http.Request
-	from   origin.Origin
+	from   clientaddr.Source
 
 	id       string
 	upgrade  string // protocol that the client wants to switch to
@@ -54,7 +54,8 @@ type exchange struct {
 
 // Serve answers a request, unless ctx ends first, and returns its Record. If Record.Cut is set, the caller has to cut
 // the connection, for example with panic(http.ErrAbortHandler).
-func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) (record Record) {
+func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request,
+	from clientaddr.Source) (record Record) {
 	e := &exchange{p: p, ctx: ctx, r: r, from: from}
 	e.w = client{ResponseWriter: w, e: e}
 	defer func() {

@@ -19,8 +19,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/gittest"
-	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // asProcess in the environment makes this program something else than tests: a process that they start.
@@ -42,7 +42,7 @@ const patience = 2 * time.Minute
 // front is a server with a proxy in it.
 type front struct {
 	*Proxy
-	trusted origin.Proxies
+	trusted clientaddr.Proxies
 	t       *testing.T
 	address string
 	records chan Record

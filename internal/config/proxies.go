@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/packhorse-git/packhorse/internal/origin"
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 )
 
 // Proxies returns the networks of trusted_proxies.
-func (c *Config) Proxies() (list origin.Proxies, err error) {
+func (c *Config) Proxies() (list clientaddr.Proxies, err error) {
 	for _, text := range c.TrustedProxies {
 		network, err := parseNetwork(text)
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/origin"
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 )
 
 // Trust configures which callers a port serves. A caller has to meet all configured conditions. Without a secret and
@@ -98,7 +98,7 @@ func (t Trust) identify(r *http.Request) (string, error) {
 		caller = "certificate " + hex.EncodeToString(sum[:])
 	}
 	// otherwise web pages could call by DNS rebinding
-	if caller == callerLocal && !overUnix(r) && !origin.IsLoopback(r.Host) {
+	if caller == callerLocal && !overUnix(r) && !clientaddr.IsLoopback(r.Host) {
 		return "", otherHost
 	}
 	return caller, nil

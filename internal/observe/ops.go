@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/packhorse-git/packhorse/internal/origin"
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 )
 
 // Ops is the server of the private listener. Profiles reveal much about a process and cost CPU time, so it is never the
@@ -156,7 +156,7 @@ func (p plainWriter) WriteHeader(int)     {}
 // localOnly refuses requests of web pages. A browser always sends Host; HAProxy's health checks by HTTP/1.0 do not.
 func localOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Host != "" && !origin.IsLoopback(r.Host) {
+		if r.Host != "" && !clientaddr.IsLoopback(r.Host) {
 			answer(w, http.StatusForbidden,
 				"this listener is for the machine itself: use a loopback address or localhost in the URL")
 			return

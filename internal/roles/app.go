@@ -10,10 +10,10 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
-	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // addApp adds the application proxy, if one is configured.
@@ -60,7 +60,7 @@ type application struct{ *app.Proxy }
 
 // Serve passes a request to the application.
 func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request,
-	from origin.Origin) githttp.Served {
+	from clientaddr.Source) githttp.Served {
 	record := a.Proxy.Serve(ctx, w, r, from)
 	served := githttp.Served{Status: record.Status, Bytes: record.Out, Err: record.Err, Cut: record.Cut,
 		Took: record.Queue + record.Service}

@@ -4,17 +4,17 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/connlimit"
-	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // clientListeners wraps the listeners for clients. It limits connections and reads PROXY headers of trusted proxies.
 type clientListeners struct {
 	limits    connectionLimits
 	http, ssh *connlimit.Limiter // ssh is nil without a listener
-	proxies   origin.Proxies
-	warnings  *origin.Warnings
+	proxies   clientaddr.Proxies
+	warnings  *clientaddr.Warnings
 }
 
 func (s *server) newClientListeners() (*clientListeners, error) {
@@ -25,7 +25,7 @@ func (s *server) newClientListeners() (*clientListeners, error) {
 	}
 	metrics := connlimit.NewMetrics()
 	s.register(metrics)
-	c := &clientListeners{limits: limitsOf(cfg, descriptors()), proxies: proxies, warnings: origin.NewWarnings(log)}
+	c := &clientListeners{limits: limitsOf(cfg, descriptors()), proxies: proxies, warnings: clientaddr.NewWarnings(log)}
 	c.limits.report(log)
 	answer := []byte(tooManyConnections)
 	if cfg.HTTP.TLSCert != "" {
@@ -63,7 +63,7 @@ func (c *clientListeners) proxied(l net.Listener, on bool, answer func(string) [
 	if !on {
 		return l
 	}
-	p := &origin.ProxyProtocol{Proxies: c.proxies, Answer: answer, Log: c.warnings}
+	p := &clientaddr.ProxyProtocol{Proxies: c.proxies, Answer: answer, Log: c.warnings}
 	return p.Listen(l)
 }
 

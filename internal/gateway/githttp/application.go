@@ -11,12 +11,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
-	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // Application answers all requests that are neither Git's nor the gateway's. It authenticates and authorizes by itself.
@@ -24,7 +24,7 @@ type Application interface {
 	// Has reports whether a path below /-/ or /.api/ is the application's.
 	Has(path string) bool
 	// Serve answers a request. The request's context is ctx, not that of r.
-	Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) Served
+	Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from clientaddr.Source) Served
 }
 
 // Served is the result of a request to the application.

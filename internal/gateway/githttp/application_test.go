@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
-	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // application says that it answered, and what it was asked for.
@@ -20,7 +20,7 @@ func (application) Has(path string) bool {
 	return path == "/-/profile" || strings.HasPrefix(path, "/-/api/")
 }
 
-func (application) Serve(_ context.Context, w http.ResponseWriter, r *http.Request, _ origin.Origin) githttp.Served {
+func (application) Serve(_ context.Context, w http.ResponseWriter, r *http.Request, _ clientaddr.Source) githttp.Served {
 	served := githttp.Served{Status: 200, Attrs: []slog.Attr{slog.String("pool", "blue"), slog.String("worker", "w0")}}
 	if r.URL.Path == "/half" {
 		w.Header().Set("Content-Length", "100")

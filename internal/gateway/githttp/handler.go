@@ -16,20 +16,20 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/inflight"
-	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // Options configures a Handler.
 type Options struct {
 	*gateway.Gateway
-	Proxies     origin.Proxies // trusted to name the client
-	Pages       Pages          // nil: there are none
-	Application Application    // answers all paths that are neither Git's nor the gateway's; nil: they are not found
+	Proxies     clientaddr.Proxies // trusted to name the client
+	Pages       Pages              // nil: there are none
+	Application Application        // answers all paths that are neither Git's nor the gateway's; nil: they are not found
 }
 
 // Handler serves HTTP requests.
@@ -74,7 +74,7 @@ type request struct {
 	handler *Handler
 	w       http.ResponseWriter
 	r       *http.Request // its RemoteAddr is the client's
-	from    origin.Origin
+	from    clientaddr.Source
 	peer    string // address of the proxy that forwarded the request; "": none
 
 	visitor *Visitor // nil until a page is requested

@@ -1,6 +1,6 @@
 // Package origin finds out who a client is when trusted proxies stand between: for a connection by the PROXY protocol,
 // for a request by the X-Forwarded-* headers. Other peers are not believed.
-package origin
+package clientaddr
 
 import (
 	"net/http"
@@ -23,8 +23,8 @@ func (p Proxies) Contain(a netip.Addr) bool {
 	return false
 }
 
-// Origin is where a request came from, as far as that can be believed.
-type Origin struct {
+// Source is where a request came from, as far as that can be believed.
+type Source struct {
 	Client  netip.Addr   // invalid: unknown, on a Unix socket
 	Hops    []netip.Addr // trusted proxies that the request came by, the one next to this server last
 	Trusted bool         // the peer is a trusted proxy
@@ -37,9 +37,9 @@ const maxHops = 20 // trusted proxies that a request has come by
 
 // Of finds out where a request came from. It does not read Forwarded (RFC 7239): most proxies set X-Forwarded-* and
 // pass on what their client wrote there.
-func (p Proxies) Of(r *http.Request) Origin {
+func (p Proxies) Of(r *http.Request) Source {
 	peer := peerOf(r.RemoteAddr)
-	at := Origin{Client: peer, HTTPS: r.TLS != nil}
+	at := Source{Client: peer, HTTPS: r.TLS != nil}
 	if len(p) == 0 || !p.Contain(peer) {
 		return at
 	}
