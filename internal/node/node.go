@@ -24,6 +24,9 @@ type Session struct {
 	// Reachable reports whether objects that no visible ref reaches are hidden from this client. The node's
 	// configuration can make them public for all clients.
 	Reachable bool
+	// Authorization is the client's own credential, as the value of the HTTP header of that name, for the server that
+	// the repository mirrors. A gateway sets it only if that server has accepted the credential for this repository.
+	Authorization Secret
 }
 
 // Pusher identifies the user of a push for hooks and logs.
