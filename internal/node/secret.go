@@ -1,13 +1,13 @@
 package node
 
 // Secret is a credential, such as the value of an Authorization header. Wherever it is printed, logged or marshaled it
-// is "[secret]", also as an unexported field of another type. The zero value is no credential. Secrets are compared by
-// what Reveal returns, not with ==.
+// is "[secret]", also as an unexported field of another type. The zero value means that there is none. Secrets are
+// compared by what Reveal returns, not with ==.
 type Secret struct {
 	value *string // a pointer, because package fmt prints unexported fields without asking their methods
 }
 
-// NewSecret returns a secret with the value. The empty string is no credential.
+// NewSecret returns a secret with the value. The empty string gives the zero value.
 func NewSecret(value string) Secret {
 	if value == "" {
 		return Secret{}
