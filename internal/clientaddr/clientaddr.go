@@ -1,5 +1,5 @@
-// Package clientaddr finds out who a client is when trusted proxies stand between: for a connection by the PROXY protocol,
-// for a request by the X-Forwarded-* headers. Other peers are not believed.
+// Package clientaddr finds out who a client is when trusted proxies stand between: for a connection by the PROXY
+// protocol, for a request by the X-Forwarded-* headers. Other peers are not believed.
 package clientaddr
 
 import (

@@ -20,7 +20,8 @@ func (application) Has(path string) bool {
 	return path == "/-/profile" || strings.HasPrefix(path, "/-/api/")
 }
 
-func (application) Serve(_ context.Context, w http.ResponseWriter, r *http.Request, _ clientaddr.Source) githttp.Served {
+func (application) Serve(_ context.Context, w http.ResponseWriter, r *http.Request,
+	_ clientaddr.Source) githttp.Served {
 	served := githttp.Served{Status: 200, Attrs: []slog.Attr{slog.String("pool", "blue"), slog.String("worker", "w0")}}
 	if r.URL.Path == "/half" {
 		w.Header().Set("Content-Length", "100")
