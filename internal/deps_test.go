@@ -31,6 +31,7 @@ const allowedImports = `
 	git/disk < git/mmap, credfile;
 	git, git/pktline, fault < git/protocol;
 	git/protocol < node;
+	node < origin;
 	git, credfile, inflight < auth;
 	git, fault, inflight < resolve;
 	search/query, search/schema, search/ipc < search/worker;
@@ -141,7 +142,7 @@ var rooms = map[string][]string{
 	"github.com/coreos/go-systemd/...":                          {"roles"},
 	"github.com/pires/go-proxyproto":                            {"clientaddr"},
 	"github.com/redis/...":                                      {"resolve", "bench/search"},
-	"github.com/failsafe-go/...":                                {"resolve"},
+	"github.com/failsafe-go/...":                                {"origin", "resolve"},
 	"maragu.dev/gomponents/...":                                 {"web"},
 	"github.com/alecthomas/chroma/...":                          {"web"},
 	"charm.land/...":                                            {"top/tui"},

@@ -1,0 +1,31 @@
+package origin
+
+import (
+	"errors"
+	"net/url"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+var errUnsupported = fault.New(fault.Internal, "not supported yet")
+
+// Error is what an origin answered or failed to answer. It is the cause of an error with a kind.
+type Error struct {
+	Status     int           // of the HTTP response; 0 if there was none
+	RetryAfter time.Duration // until the origin wants another request; 0 if it did not say
+	Moved      *url.URL      // the target of a redirect that was not followed; nil if there was none
+	Down       bool          // see IsDown
+	Err        error
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// IsDown reports whether an error means that the origin cannot answer at present: no answer, a timeout, an error of DNS
+// or TLS, a status of 5xx or 429, 403 with Retry-After, an open circuit breaker, or a budget that is used up.
+func IsDown(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Down
+}
