@@ -23,8 +23,8 @@ func (e *Error) Error() string { return e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// IsDown reports whether an error means that the origin cannot answer at present: no answer, a timeout, an error of DNS
-// or TLS, a status of 5xx or 429, 403 with Retry-After, an open circuit breaker, or a budget that is used up.
+// IsDown reports whether an error means that the origin cannot answer at present. It gave no answer in time, DNS or TLS
+// failed, or its status was 5xx, 429, or 403 with Retry-After. An open circuit breaker and a used budget count as well.
 func IsDown(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Down

@@ -101,8 +101,8 @@ type Response struct {
 //
 // A path is that of a repository below Options.URL, decoded, without a slash at its ends, such as "owner/repo.git".
 // Requests of upload-pack with a zero auth use Options.Credential, if there is one. Errors have kinds of package fault
-// and wrap an *Error if the origin is involved; IsDown says which mean an outage. Unauthenticated and Denied are about
-// the caller's credential only: a refusal of the mirror's own is Unavailable.
+// and wrap an *Error if the origin is involved. IsDown reports whether one means an outage. Unauthenticated and Denied
+// are about the caller's credential only: a refusal of the mirror's own is Unavailable.
 type Origin struct {
 	o Options
 }
