@@ -52,6 +52,7 @@ const allowedImports = `
 	node, repo, pushrecovery < receivepack;
 	receivepack < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
+	storage, origin < mirror;
 	bulk < unaryhttp, connlimit, clientaddr;
 	clientaddr < observe;
 	balance, connlimit, clientaddr, inflight < app;

@@ -1,0 +1,101 @@
+// Package mirror keeps repositories of a storage node in step with their origins.
+//
+// A mirror is an ordinary bare repository with a state file. Rules map paths below a prefix to the repositories of an
+// origin. The first use of such a path creates its mirror. Each later use checks the origin first: concurrent callers
+// share one list of refs and one fetch of new objects. Then the storage node answers.
+//
+// Only this package changes the refs of a mirror. Pushes go to the origin.
+package mirror
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/storage"
+)
+
+// Options configure Mirrors. Node, Rules and State are required.
+type Options struct {
+	Node  *storage.Node
+	Rules []Rule
+	State string // directory for temporary files; created if necessary
+
+	Updates int               // maximum number of concurrent updates. Zero means 8.
+	Fsck    map[string]string // severities of Git's object checks by name; nil: receivepack.DefaultFsck
+
+	Metrics *Metrics         // nil: not counted
+	Log     *slog.Logger     // nil: not logged
+	Now     func() time.Time // nil: time.Now
+}
+
+// Mirrors are the mirrors of a storage node. It is safe for concurrent use.
+type Mirrors struct {
+	node    *storage.Node
+	state   string
+	fsck    map[string]string
+	metrics *Metrics
+	log     *slog.Logger
+	now     func() time.Time
+
+	rules   atomic.Pointer[[]Rule]
+	updates chan struct{} // has a token for each running update
+
+	ctx     context.Context // ends when Close is called
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	known   map[git.RepoPath]*mirror
+	opening map[git.RepoPath]*opening
+}
+
+// maxKnown is the maximum number of mirrors whose state is in memory, apart from busy ones.
+const maxKnown = 10_000
+
+// New creates Mirrors. In the background it removes what an earlier process left and continues first updates.
+func New(o Options) (*Mirrors, error) {
+	if o.Updates == 0 {
+		o.Updates = 8
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	m := &Mirrors{node: o.Node, state: filepath.Join(o.State, "mirror"), fsck: o.Fsck, metrics: o.Metrics, log: o.Log,
+		now: o.Now, updates: make(chan struct{}, o.Updates), known: make(map[git.RepoPath]*mirror),
+		opening: make(map[git.RepoPath]*opening)}
+	if err := os.MkdirAll(m.state, 0o700); err != nil {
+		return nil, fault.Wrap(fault.Unavailable, "cannot create the directory of mirrors", err)
+	}
+	if err := m.SetRules(o.Rules); err != nil {
+		return nil, err
+	}
+	m.metrics.watch(m)
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	m.running.Go(m.sweep)
+	return m, nil
+}
+
+// Close ends running updates and removes their temporary files. No request may use the Mirrors any more. Call it
+// before the storage node is closed.
+func (m *Mirrors) Close() error {
+	m.cancel()
+	m.running.Wait()
+	return nil
+}
+
+// errClosed is the error of updates that were still waiting when Close was called.
+var errClosed = errors.New("the server is shutting down")
