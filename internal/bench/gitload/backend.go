@@ -67,8 +67,8 @@ func serveBackend(ctx context.Context, env loadgen.Env, dir, addr string) error 
 	return nil
 }
 
-// BackendHandler runs git http-backend for each request (git-http-backend(1)).
-func BackendHandler(ctx context.Context, root string) (http.Handler, error) {
+// BackendHandler runs git http-backend for each request (git-http-backend(1)), with additional environment.
+func BackendHandler(ctx context.Context, root string, environment ...string) (http.Handler, error) {
 	path, err := RunGit(ctx, root, nil, "--exec-path")
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func BackendHandler(ctx context.Context, root string) (http.Handler, error) {
 	if _, err := os.Stat(program); err != nil {
 		return nil, fmt.Errorf("this git has no http-backend: %w", err)
 	}
-	settings := []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1"}
+	settings := append([]string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1"}, environment...)
 	for _, name := range []string{"PATH", "HOME"} {
 		if v, ok := os.LookupEnv(name); ok {
 			settings = append(settings, name+"="+v)
