@@ -49,6 +49,12 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"store":     cmdStore,
 	"hook":      cmdHook,
 
+	"origin":    cmdOrigin,
+	"asked":     cmdAsked,
+	"mirror":    cmdMirror,
+	"staleness": cmdStaleness,
+	"deliver":   cmdDeliver,
+
 	"orphanless":  cmdOrphanless,
 	"certificate": cmdCertificate,
 	"served":      cmdServed,

@@ -39,6 +39,7 @@ type story struct {
 	nodes   map[string]*serverProcess // storage nodes that run, by name
 	stuck   []net.Conn                // of clients that read no more
 	orphans []int                     // processes that killed nodes had started
+	origin  *origin                   // the Git host that a mirror follows; nil: none
 }
 
 type storyKey struct{}

@@ -1,0 +1,320 @@
+package e2e
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/link"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// origin is a Git host that mirrors follow: git http-backend behind nginx behind a link.
+type origin struct {
+	dir     string
+	link    *link.Link
+	nginx   *nginx
+	backend *httptest.Server
+	git     http.Handler
+
+	mu       sync.Mutex
+	asked    map[string]int    // requests by kind
+	moved    map[string]string // new paths of repositories by their old ones
+	status   int               // of all responses; 0: normal
+	after    string            // Retry-After
+	requests []string          // method, path and kind of each request
+}
+
+// originSettings is git's configuration at the origin: that of a forge.
+var originSettings = []string{"GIT_CONFIG_COUNT=4",
+	"GIT_CONFIG_KEY_0=http.receivepack", "GIT_CONFIG_VALUE_0=true",
+	"GIT_CONFIG_KEY_1=uploadpack.allowFilter", "GIT_CONFIG_VALUE_1=true",
+	"GIT_CONFIG_KEY_2=uploadpack.allowAnySHA1InWant", "GIT_CONFIG_VALUE_2=true",
+	"GIT_CONFIG_KEY_3=safe.directory", "GIT_CONFIG_VALUE_3=*"}
+
+// newOrigin serves the repositories below root. Prefixes of private repositories have files of users.
+func newOrigin(dir, root string, private []string) (*origin, error) {
+	o := &origin{dir: dir, asked: map[string]int{}, moved: map[string]string{}}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	var err error
+	if o.git, err = gitload.BackendHandler(context.Background(), root, originSettings...); err != nil {
+		return nil, err
+	}
+	o.backend = httptest.NewServer(o)
+	if o.nginx, err = startNginx(filepath.Join(dir, "nginx"), o.backend.Listener.Addr().String(), private); err != nil {
+		o.backend.Close()
+		return nil, err
+	}
+	if o.link, err = link.New(o.nginx.address); err != nil {
+		o.close()
+		return nil, err
+	}
+	return o, nil
+}
+
+func (o *origin) close() {
+	if o.link != nil {
+		o.link.Close()
+	}
+	o.nginx.stop()
+	o.backend.Close()
+}
+
+func (o *origin) url() string { return "http://" + o.link.Addr() }
+
+// ServeHTTP is behind nginx.
+func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	kind := requestKind(r)
+	o.mu.Lock()
+	o.asked[kind]++
+	o.requests = append(o.requests, r.Method+" "+r.URL.Path+" "+kind)
+	status, after := o.status, o.after
+	path := r.URL.Path
+	for from, to := range o.moved {
+		rest, ok := strings.CutPrefix(path, "/"+from)
+		if rest = strings.TrimPrefix(rest, ".git"); ok && strings.HasPrefix(rest, "/") {
+			path = "/" + to + ".git" + rest
+		}
+	}
+	o.mu.Unlock()
+	switch {
+	case status != 0:
+		if after != "" {
+			w.Header().Set("Retry-After", after)
+		}
+		http.Error(w, http.StatusText(status), status)
+	case path != r.URL.Path:
+		http.Redirect(w, r, "http://"+r.Host+path+"?"+r.URL.RawQuery, http.StatusMovedPermanently)
+	default:
+		o.git.ServeHTTP(w, r)
+	}
+}
+
+// requestKind returns info, ls-refs, fetch, push-info, push or other. It leaves the body as it was.
+func requestKind(r *http.Request) string {
+	switch _, service, _ := strings.Cut(r.URL.RawQuery, "service="); {
+	case strings.HasSuffix(r.URL.Path, "/info/refs") && service == "git-upload-pack":
+		return "info"
+	case strings.HasSuffix(r.URL.Path, "/info/refs") && service == "git-receive-pack":
+		return "push-info"
+	case strings.HasSuffix(r.URL.Path, "/git-receive-pack"):
+		return "push"
+	case !strings.HasSuffix(r.URL.Path, "/git-upload-pack"):
+		return "other"
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return "other"
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if r.Header.Get("Content-Encoding") == "gzip" {
+		if z, err := gzip.NewReader(bytes.NewReader(body)); err == nil {
+			body, _ = io.ReadAll(z)
+		}
+	}
+	if bytes.Contains(body[:min(32, len(body))], []byte("command=ls-refs")) {
+		return "ls-refs"
+	}
+	return "fetch"
+}
+
+// count returns the number of requests of a kind since the last reset.
+func (o *origin) count(kind string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.asked[kind]
+}
+
+const originUsage = `usage: origin [-private PREFIX USER PASSWORD]...
+       origin down|up|silent|sound|forget
+       origin status CODE [RETRY-AFTER]       (200: as usual)
+       origin slow BYTES-PER-SECOND [DELAY]   (0: no limit)
+       origin move FROM TO
+       origin users PREFIX [USER PASSWORD]`
+
+// cmdOrigin starts a Git host with the repositories below $REPOS and sets $ORIGIN to its URL, or changes it:
+//
+//	origin [-private PREFIX USER PASSWORD]...  start; the repositories of a prefix need a user
+//	origin down, up                            refuse connections, and accept them again
+//	origin silent, sound                       lose everything, and pass it again
+//	origin status CODE [RETRY-AFTER]           answer all requests with a status; 200: as usual
+//	origin slow BYTES [DELAY]                  limit the bytes per second; 0: no limit
+//	origin move FROM TO                        rename a repository, with a redirect
+//	origin users PREFIX [USER PASSWORD]        replace the users of a prefix
+//	origin forget                              count requests from now on
+func cmdOrigin(ts *testscript.TestScript, neg bool, args []string) {
+	s := storyOf(ts)
+	if s.origin == nil {
+		s.origin = startOrigin(ts, args)
+		ts.Setenv("ORIGIN", s.origin.url())
+		ts.Setenv("ORIGIN_HOST", s.origin.link.Addr())
+		return
+	}
+	o := s.origin
+	if neg || len(args) == 0 || !o.change(ts, args) {
+		ts.Fatalf("%s", originUsage)
+	}
+}
+
+// startOrigin parses the flags of origin.
+func startOrigin(ts *testscript.TestScript, args []string) *origin {
+	users := map[string]string{}
+	for len(args) > 0 {
+		if args[0] != "-private" || len(args) < 4 {
+			ts.Fatalf("%s", originUsage)
+		}
+		users[args[1]] = args[2] + ":{PLAIN}" + args[3] + "\n"
+		args = args[4:]
+	}
+	dir := filepath.Join(storyOf(ts).sockets, "origin")
+	o, err := newOrigin(dir, ts.Getenv("REPOS"), slices.Sorted(maps.Keys(users)))
+	ts.Check(err)
+	ts.Defer(o.close)
+	for prefix, line := range users {
+		ts.Check(o.nginx.setUsers(prefix, line))
+	}
+	return o
+}
+
+// change runs one subcommand of origin, and reports whether it was one.
+func (o *origin) change(ts *testscript.TestScript, args []string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch n := len(args); {
+	case args[0] == "down" && n == 1:
+		o.link.Down()
+	case args[0] == "up" && n == 1:
+		ts.Check(o.link.Up())
+	case (args[0] == "silent" || args[0] == "sound") && n == 1:
+		o.link.Silence(args[0] == "silent")
+	case args[0] == "forget" && n == 1:
+		clear(o.asked)
+		o.requests = nil
+	case args[0] == "status" && (n == 2 || n == 3):
+		code, err := strconv.Atoi(args[1])
+		ts.Check(err)
+		if code == http.StatusOK {
+			code = 0
+		}
+		o.status, o.after = code, strings.Join(args[2:], "")
+	case args[0] == "slow" && (n == 2 || n == 3):
+		limit, err := strconv.ParseInt(args[1], 10, 64)
+		ts.Check(err)
+		delay := time.Duration(0)
+		if n == 3 {
+			delay, err = time.ParseDuration(args[2])
+			ts.Check(err)
+		}
+		o.link.Shape(limit, delay)
+	case args[0] == "move" && n == 3:
+		root := ts.Getenv("REPOS")
+		ts.Check(os.Rename(filepath.Join(root, args[1]+".git"), filepath.Join(root, args[2]+".git")))
+		o.moved[args[1]] = args[2]
+	case args[0] == "users" && (n == 2 || n == 4):
+		line := ""
+		if n == 4 {
+			line = args[2] + ":{PLAIN}" + args[3] + "\n"
+		}
+		ts.Check(o.nginx.setUsers(args[1], line))
+	default:
+		return false
+	}
+	return true
+}
+
+// cmdAsked compares the number of requests to the origin since its start or "origin forget": asked KIND OP N, where
+// KIND is info, ls-refs, fetch, push-info or push.
+func cmdAsked(ts *testscript.TestScript, neg bool, args []string) {
+	o := storyOf(ts).origin
+	if neg || len(args) != 3 || o == nil {
+		ts.Fatalf("usage: asked KIND ==|>=|<=|>|< N, after origin")
+	}
+	want, err := strconv.ParseFloat(args[2], 64)
+	ts.Check(err)
+	if got := o.count(args[0]); !compare(ts, float64(got), args[1], want) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		ts.Fatalf("the origin got %d requests of the kind %s, want %s %s:\n%s", got, args[0], args[1], args[2],
+			strings.Join(o.requests, "\n"))
+	}
+}
+
+// cmdMirror starts a mirror of the origin and sets $URL, $OPS, $STATE and $MIRROR, the URL of its repositories:
+// mirror [-keys FILE] [FLAGS]. FILE has further keys of the [[mirror]] table, and further tables.
+func cmdMirror(ts *testscript.TestScript, neg bool, args []string) {
+	s := storyOf(ts)
+	if s.running != nil || s.origin == nil {
+		ts.Fatalf("usage: mirror [-keys FILE] [FLAGS], after origin, where no server runs")
+	}
+	keys := ""
+	if len(args) > 1 && args[0] == "-keys" {
+		text, err := os.ReadFile(ts.MkAbs(args[1]))
+		ts.Check(err)
+		keys = os.Expand(string(text), ts.Getenv)
+		args = args[2:]
+	}
+	state := ts.MkAbs("mirror/state")
+	config := s.write(ts, "mirror.toml",
+		fmt.Sprintf("[[mirror]]\nfrom = %q\nto = \"origin\"\n%s", s.origin.url()+"/", keys))
+	p, err := s.start(ts, append([]string{"mirror"}, args...), map[string]string{
+		"--root": ts.MkAbs("mirror/repositories"), "--state": state, "--config": config,
+		"--http": "127.0.0.1:0", "--ops": "127.0.0.1:0", "--log-format": "json",
+	})
+	if neg {
+		if err == nil {
+			s.running = p
+			ts.Fatalf("the mirror serves, and should not")
+		}
+		ts.Logf("%v", err)
+		return
+	}
+	ts.Check(err)
+	s.running, p.state = p, state
+	ts.Setenv("URL", p.http)
+	ts.Setenv("OPS", p.ops)
+	ts.Setenv("STATE", p.state)
+	ts.Setenv("MIRROR", p.http+"/origin")
+	ts.Setenv("MIRRORS", ts.MkAbs("mirror/repositories/origin"))
+}
+
+// cmdStaleness asks for the refs and compares the response's header Packhorse-Staleness: staleness TARGET REGEXP.
+func cmdStaleness(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: staleness TARGET REGEXP")
+	}
+	want := regexp.MustCompile(args[1])
+	got, text := "", ""
+	if !gittest.Eventually(func() bool {
+		body := "0014command=ls-refs\n00010009peel\n0000"
+		request, err := http.NewRequest(http.MethodPost, ts.Getenv("URL")+args[0]+"/git-upload-pack", strings.NewReader(body))
+		ts.Check(err)
+		request.Header.Set("Content-Type", "application/x-git-upload-pack-request")
+		request.Header.Set("Git-Protocol", "version=2")
+		response, err := http.DefaultClient.Do(request)
+		ts.Check(err)
+		all, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		got, text = response.Header.Get("Packhorse-Staleness"), response.Status+" "+string(all)
+		return want.MatchString(got)
+	}) {
+		ts.Fatalf("Packhorse-Staleness: got %q, want a match of %q: %s", got, args[1], text)
+	}
+}
