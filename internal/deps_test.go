@@ -32,6 +32,7 @@ const allowedImports = `
 	git, git/pktline, fault < git/protocol;
 	git/protocol < node;
 	node < origin;
+	git, fault < mirror/forge;
 	git, credfile, inflight < auth;
 	git, fault, inflight < resolve;
 	search/query, search/schema, search/ipc < search/worker;

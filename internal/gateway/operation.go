@@ -39,7 +39,8 @@ var (
 	Search     = &Operation{Name: "search", Lane: pageLane, Class: sli.Search, Limit: requestLimit, Web: true,
 		Quiet: true}
 	Page  = &Operation{Name: "page", Lane: pageLane, Class: sli.Page, Limit: requestLimit, Web: true, Quiet: true}
-	App   = &Operation{Name: "app", Web: true} // package app has the limits and the class
+	Hook  = &Operation{Name: "webhook", Limit: hookLimit, Web: true} // from a forge
+	App   = &Operation{Name: "app", Web: true}                       // package app has the limits and the class
 	Other = &Operation{Name: "other", Web: true}
 )
 
@@ -72,6 +73,13 @@ const maxStalls = 10
 
 func requestLimit(g *Gateway) BodyLimit {
 	return BodyLimit{Size: g.MaxBody, Stall: g.ReadStall, Total: maxStalls * g.ReadStall}
+}
+
+// maxHook is the maximum size of the body of a webhook in bytes.
+const maxHook = 1 << 20
+
+func hookLimit(g *Gateway) BodyLimit {
+	return BodyLimit{Size: maxHook, Stall: g.ReadStall, Total: maxStalls * g.ReadStall}
 }
 
 // pushOverhead is the maximum number of bytes in a push's body besides its pack. Git itself refuses a pack that is too

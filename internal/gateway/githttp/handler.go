@@ -29,6 +29,7 @@ type Options struct {
 	*gateway.Gateway
 	Proxies     clientaddr.Proxies // trusted to name the client
 	Pages       Pages              // nil: there are none
+	Hooks       Hooks              // nil: there are none
 	Application Application        // answers all paths that are neither Git's nor the gateway's; nil: they are not found
 }
 
@@ -143,6 +144,8 @@ func (q *request) serve() {
 		q.wait()
 	case path == resolvePath && q.Resolver != nil:
 		q.resolve()
+	case strings.HasPrefix(path, hooksPath) && q.handler.Hooks != nil && q.handler.Hooks.Accepts(path[len(hooksPath):]):
+		q.hook(path[len(hooksPath):])
 	case q.handler.Pages != nil && q.isPage(path):
 		q.page(path)
 	case q.handler.Pages != nil && q.isSrcLink():

@@ -103,6 +103,7 @@ type options struct {
 	auth                  gateway.Auth
 	maxPush               int64
 	pages                 githttp.Pages
+	hooks                 githttp.Hooks
 	application           githttp.Application
 	resolver              resolve.Resolver
 	pageLane              int
@@ -156,7 +157,7 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: metrics,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
 		Auth: o.auth, MaxPush: o.maxPush, Resolver: o.resolver,
-	}, Pages: o.pages, Application: o.application})
+	}, Pages: o.pages, Hooks: o.hooks, Application: o.application})
 	s.handler = handler
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,0 +1,41 @@
+package githttp
+
+import (
+	"io"
+	"net/http"
+
+	"github.com/packhorse-git/packhorse/internal/gateway"
+)
+
+// hooksPath is followed by the name of a forge.
+const hooksPath = "/-/hooks/"
+
+// Hooks receives the webhooks of forges.
+type Hooks interface {
+	// Accepts reports whether there are webhooks of a forge.
+	Accepts(forge string) bool
+	// Receive accepts a webhook of a forge for work in the background.
+	Receive(forge string, header http.Header, body func() ([]byte, error)) error
+}
+
+// hook answers POST /-/hooks/FORGE. The response is 202 before any work, and the same for every repository. Otherwise
+// callers could find out which repositories are mirrored.
+func (q *request) hook(forge string) {
+	q.Op = gateway.Hook
+	if !q.method(http.MethodPost) {
+		return
+	}
+	err := q.handler.Hooks.Receive(forge, q.r.Header, func() ([]byte, error) {
+		body, err := q.readBody()
+		if err != nil {
+			return nil, err
+		}
+		defer body.Close()
+		return io.ReadAll(body)
+	})
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	q.send(http.StatusAccepted, "text/plain; charset=utf-8", []byte("accepted\n"))
+}
