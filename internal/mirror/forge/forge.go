@@ -39,8 +39,8 @@ var Kinds = []Kind{GitHub, GitLab, Gitea, Forgejo, Bitbucket}
 // tokenHeader is the header with the secret of GitLab's webhooks. The other forges sign the body.
 const tokenHeader = "X-Gitlab-Token"
 
-// proof returns the proof of a delivery in its header: the hexadecimal HMAC-SHA256 of the body, or the secret itself for
-// GitLab. "" means that there is none.
+// proof returns the proof of a delivery in its header: the hexadecimal HMAC-SHA256 of the body, or the secret itself
+// for GitLab. "" means that there is none.
 func (k Kind) proof(h http.Header) string {
 	names := map[Kind]string{GitHub: "X-Hub-Signature-256", GitLab: tokenHeader, Gitea: "X-Gitea-Signature",
 		Forgejo: "X-Forgejo-Signature", Bitbucket: "X-Hub-Signature"}

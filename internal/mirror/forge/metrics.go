@@ -18,8 +18,8 @@ type Metrics struct{ deliveries *prometheus.CounterVec }
 func NewMetrics() *Metrics {
 	return &Metrics{prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "packhorse_mirror_webhooks_total",
-		Help: "Webhooks that forges sent, by forge and result: accepted, replayed (the same delivery again), refused " +
-			"(no or a wrong signature), invalid (too large or not understood), dropped (too many mirrors wait).",
+		Help: "Webhooks that forges sent, by forge and result: accepted, refused (no or a wrong signature), invalid, " +
+			"replayed (the same delivery again), or dropped (too many mirrors wait).",
 	}, []string{"forge", "result"})}
 }
 

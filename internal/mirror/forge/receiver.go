@@ -50,8 +50,9 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Receiver verifies deliveries, and refreshes the mirrors that they name in the background. A mirror is refreshed by one
-// goroutine at a time. All deliveries that arrive meanwhile cause one further refresh. It is safe for concurrent use.
+// Receiver verifies deliveries, and refreshes the mirrors that they name in the background. A mirror is refreshed by
+// one goroutine at a time. All deliveries that arrive meanwhile cause one further refresh. It is safe for concurrent
+// use.
 type Receiver struct {
 	Options
 	ctx  context.Context // ends with Close
