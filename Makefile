@@ -21,7 +21,7 @@ BINARY   := bin/packhorse
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser check vet vet-darwin proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser test-packages check vet vet-darwin proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,11 +53,12 @@ test: ## Install what the tests need, check, and run the tests that a change nee
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory test-short
 
-test-short:
+test-short test-packages:
 	@[ -n '$(RACE)' ] || echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'
-	$(GOTEST) -short -timeout 15m ./...
+	$(GOTEST) -short -timeout 15m $(if $(filter %-packages,$@),$$(go list ./... | grep -v '/e2e$$'),./...)
 
 test-all: test vet-darwin test-long test-browser clients ## Run all tests: also long ones, the browser, other git clients, and soaks
+	.ci/proto verify
 	$(MAKE) soak-protocol SESSIONS=2000
 	$(MAKE) soak-push SOAK=1m
 
@@ -70,16 +71,17 @@ test-stories: ## Run all stories and the matrix of shapes with a server without 
 zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
 	CGO_ENABLED=0 go build -C bench/zoekt -buildvcs=false -o $(abspath bin)/ github.com/sourcegraph/zoekt/cmd/zoekt-webserver
 
+# Tests without the race detector have CGO_ENABLED=0, like the programs, so that they share the compiled packages.
 test-browser: ## Check the pages in a Chromium, with screenshots in SCREENSHOTS (bin/screenshots)
-	PACKHORSE_TEST_BROWSER=1 PACKHORSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 10m ./internal/web -run '^TestBrowser$$'
+	CGO_ENABLED=0 PACKHORSE_TEST_BROWSER=1 PACKHORSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 10m ./internal/web -run '^TestBrowser$$'
 
 clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the matrix with all available ones
 	@.ci/clients $(CLIENTDIR)
-	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients'
+	CGO_ENABLED=0 PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients'
 
 clients-doc: ## Regenerate docs/reference/clients.md from a run with all clients
 	@.ci/clients $(CLIENTDIR)
-	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$' -update
+	CGO_ENABLED=0 PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$' -update
 
 check: vet ## Check formatting, go vet, types for macOS, the API's definitions, the language, and commit subjects
 	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go' 2>/dev/null || find . -name '*.go')); \
