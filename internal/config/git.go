@@ -132,6 +132,7 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 		repo.ClassRefs:           memory.of(RefsLimits(), memory.small),
 		storage.ClassManage:      memory.of(ManageLimits(), memory.small),
 		storage.ClassMaintain:    memory.of(maintainLimits(c.Lanes.Maintenance), memory.Git),
+		storage.ClassIngest:      memory.of(ingestLimits(c.Git.Nice), memory.Git),
 		storage.ClassGrep:        memory.of(GrepLimits(c.Git.Nice), memory.small),
 	}
 	for name, l := range classes {
@@ -141,6 +142,11 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 		classes[name] = l
 	}
 	return classes
+}
+
+// ingestLimits are the limits of the commands that take over objects for mirrors.
+func ingestLimits(nice int) process.Limits {
+	return process.Limits{Slots: 4, Queue: 10_000, Nice: nice, PerRepository: -1}
 }
 
 // UpstreamLimits are the limits of `packhorse repo import`, which fetches a repository from another server.

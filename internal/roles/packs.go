@@ -185,8 +185,8 @@ func openCgroups(c *config.CgroupConfig, log *slog.Logger, metrics *cgroup.Metri
 // commandGroups has the control group of each class of git commands.
 var commandGroups = map[process.Class]string{
 	packsource.ClassPack: "pack", receivepack.ClassReceive: "receive", receivepack.ClassHook: "receive",
-	storage.ClassMaintain: "maintenance",
-	storage.ClassGrep:     "search", repo.ClassRefs: "other", storage.ClassManage: "other",
+	storage.ClassMaintain: "maintenance", storage.ClassIngest: "receive",
+	storage.ClassGrep: "search", repo.ClassRefs: "other", storage.ClassManage: "other",
 }
 
 // reaperProgram returns the command that runs the reaper, or nil if it is disabled or not needed.

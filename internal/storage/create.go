@@ -25,6 +25,8 @@ const ClassManage process.Class = "manage"
 type CreateOptions struct {
 	Format git.ObjectFormat // zero: SHA-1
 	Branch string           // that HEAD names, without refs/heads/; "": main
+	// Files has the content of further files in the repository's directory by name.
+	Files map[string][]byte
 }
 
 const (
@@ -268,6 +270,11 @@ func (n *Node) initialize(ctx context.Context, dir string, o CreateOptions) erro
 	}})
 	if err != nil {
 		return gitError(filepath.Dir(dir), err)
+	}
+	for name, content := range o.Files {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			return writeError(err)
+		}
 	}
 	return syncTree(dir)
 }

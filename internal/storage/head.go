@@ -19,9 +19,9 @@ import (
 
 const (
 	branchPrefix = "refs/heads/"
-	// headPatience is how long to wait for the lock of HEAD, which pushes to its branch hold.
-	headPatience = 2 * time.Second
-	headRetry    = 10 * time.Millisecond
+	// lockPatience is how long to wait for a lock, such as that of HEAD, which pushes to its branch hold.
+	lockPatience = 2 * time.Second
+	lockRetry    = 10 * time.Millisecond
 	// danglingInterval is how often the dangling HEAD of one repository is logged.
 	danglingInterval = time.Hour
 )
@@ -69,7 +69,7 @@ func (n *Node) writeHead(ctx context.Context, h *handle, branch git.RefName, che
 		defer released()
 	}
 	path := filepath.Join(h.Dir, string(git.HEAD))
-	lock, err := lockHead(ctx, path+".lock")
+	lock, err := lockFile(ctx, path)
 	if err != nil {
 		return false, err
 	}
@@ -98,10 +98,10 @@ func (n *Node) writeHead(ctx context.Context, h *handle, branch git.RefName, che
 	return true, nil
 }
 
-// lockHead creates the lock file of HEAD. It waits up to headPatience for an existing one.
-func lockHead(ctx context.Context, path string) (*os.File, error) {
-	for deadline := time.Now().Add(headPatience); ; {
-		lock, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+// lockFile creates Git's lock file for a file of refs. It waits up to lockPatience for an existing one.
+func lockFile(ctx context.Context, path string) (*os.File, error) {
+	for deadline := time.Now().Add(lockPatience); ; {
+		lock, err := os.OpenFile(path+".lock", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 		switch {
 		case err == nil:
 			return lock, nil
@@ -109,12 +109,13 @@ func lockHead(ctx context.Context, path string) (*os.File, error) {
 			return nil, writeError(err)
 		case time.Now().After(deadline):
 			return nil, fault.Retry(fault.Exhausted, fault.RetryLater,
-				"HEAD is locked: if no Git process runs in the repository, its administrator can remove HEAD.lock")
+				"%[1]s is locked: if no Git process runs in the repository, its administrator can remove %[1]s.lock",
+				filepath.Base(path))
 		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(headRetry):
+		case <-time.After(lockRetry):
 		}
 	}
 }

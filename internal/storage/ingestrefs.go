@@ -1,0 +1,103 @@
+package storage
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// packedRef is one record of a packed-refs file.
+type packedRef struct {
+	Name      git.RefName
+	ID        git.ObjectID
+	Peeled    git.ObjectID // zero: ID is not an annotated tag
+	peelKnown bool
+}
+
+// packedHeader is the first line of a sorted packed-refs file in which every annotated tag has its peeled object.
+const packedHeader = "# pack-refs with: peeled fully-peeled sorted \n"
+
+// peel finds the objects that new annotated tags peel to, and skips branches that are not commits.
+func (i *ingestion) peel() error {
+	kept := i.refs[:0]
+	for _, ref := range i.refs {
+		if ref.peelKnown {
+			kept = append(kept, ref)
+			continue
+		}
+		typ, _, err := i.handle.Objects.Header(ref.ID)
+		if err == nil && typ == git.Tag {
+			ref.Peeled, _, err = i.handle.Graph.Peel(ref.ID)
+		}
+		if err != nil {
+			return err
+		}
+		if typ != git.Commit && strings.HasPrefix(string(ref.Name), branchPrefix) {
+			i.result.Skipped = append(i.result.Skipped, ref.Name)
+			continue
+		}
+		kept = append(kept, ref)
+	}
+	i.refs = kept
+	return nil
+}
+
+// moveRefs replaces all refs by one rename: it writes packed-refs, which holds all refs of such a repository. So names
+// that differ in case, or of which one is a directory of another, do not disturb each other.
+func (i *ingestion) moveRefs(ctx context.Context) (err error) {
+	path := filepath.Join(i.handle.Common, "packed-refs")
+	lock, err := lockFile(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = writeError(errors.Join(err, os.Remove(lock.Name())))
+		}
+	}()
+	if err := errors.Join(writePackedRefs(lock, i.refs), lock.Sync(), lock.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(lock.Name(), path); err != nil {
+		return err
+	}
+	if err := i.node.sync(i.handle.Common); err != nil {
+		i.node.log.Warn("the update of a repository can be lost in a power failure", "dir", i.handle.Common, "error", err)
+	}
+	return nil
+}
+
+func writePackedRefs(f *os.File, list []packedRef) error {
+	w := bufio.NewWriterSize(f, 256<<10)
+	_, _ = w.WriteString(packedHeader) // Flush returns the first error
+	for i := range list {
+		ref := &list[i]
+		line := append(ref.ID.AppendHex(w.AvailableBuffer()), ' ')
+		_, _ = w.Write(append(append(line, ref.Name...), '\n'))
+		if !ref.Peeled.IsZero() {
+			_, _ = w.Write(append(ref.Peeled.AppendHex(append(w.AvailableBuffer(), '^')), '\n'))
+		}
+	}
+	return w.Flush()
+}
+
+// packLooseRefs moves loose refs to packed-refs if there are any.
+func (i *ingestion) packLooseRefs(ctx context.Context) error {
+	errFound := errors.New("a loose ref")
+	err := filepath.WalkDir(filepath.Join(i.handle.Common, "refs"), func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			return errFound
+		}
+		return err
+	})
+	if err != errFound {
+		return writeError(err)
+	}
+	return i.git(ctx, []string{"pack-refs", "--all", "--prune"}, nil)
+}
