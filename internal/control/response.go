@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -59,6 +61,13 @@ func newResponseStream(ctx context.Context, x *sessionCall, seat *admit.Seat, re
 func (r *responseStream) SetLength(n int64) {
 	if !r.state {
 		r.bytes.Announce(n)
+	}
+}
+
+// SetStaleness implements node.StalenessWriter. In a unary session the age is part of the outcome.
+func (r *responseStream) SetStaleness(age time.Duration) {
+	if r.request != nil && !r.request.short {
+		_ = r.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_Staleness{Staleness: durationpb.New(age)}})
 	}
 }
 

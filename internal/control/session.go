@@ -349,6 +349,7 @@ func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
 	if o.Warmup > 0 {
 		a = append(a, node.Milliseconds("warmup_ms", o.Warmup))
 	}
+	a = append(a, o.MirrorAttrs()...)
 	updates := o.Updates
 	if x.updates {
 		updates = nil
@@ -376,7 +377,7 @@ func outcomeMessage(o node.Outcome) *internalv1.Outcome {
 		Parse: duration(o.Parse), Negotiate: duration(o.Negotiate), Wait: duration(o.Wait), FirstByte: duration(o.FirstByte),
 		Copy:     duration(o.Copy),
 		ChildCpu: duration(o.ChildCPU), ChildMaxRss: o.ChildMaxRSS, Warmup: duration(o.Warmup), Reason: o.Reason,
-		Made: madeMessage(&o.Made),
+		Made: madeMessage(&o.Made), Mirror: string(o.Mirror), OriginTime: duration(o.OriginTime), Stale: duration(o.Stale),
 	}
 }
 

@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"io"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Sink sends a response to a client. Each front end has one.
@@ -41,6 +43,13 @@ func NewResponse(r *Request, sink Sink, seat *admit.Seat, body *Body) *Response 
 
 // SetLength implements node.ResponseWriter.
 func (p *Response) SetLength(n int64) { p.sink.SetLength(n) }
+
+// SetStaleness implements node.StalenessWriter, for clients of HTTP.
+func (p *Response) SetStaleness(age time.Duration) {
+	if w, ok := p.sink.(node.StalenessWriter); ok {
+		w.SetStaleness(age)
+	}
+}
 
 // StartBulk implements node.ResponseWriter. It reads the rest of the body first: net/http watches for a client that
 // disconnects only after the end of the body.

@@ -73,6 +73,18 @@ func (m *Made) Attrs() []slog.Attr {
 	return a
 }
 
+// MirrorAttrs returns the attributes for the log line of a request to a mirror; none for another repository.
+func (o *Outcome) MirrorAttrs() []slog.Attr {
+	if o.Mirror == "" {
+		return nil
+	}
+	a := []slog.Attr{slog.String("mirror", string(o.Mirror)), Milliseconds("origin_ms", o.OriginTime)}
+	if o.Stale > 0 {
+		a = append(a, slog.Int64("stale_seconds", int64(o.Stale.Seconds())))
+	}
+	return a
+}
+
 // Milliseconds logs a duration as a number that can be summed.
 func Milliseconds(key string, d time.Duration) slog.Attr {
 	return slog.Float64(key, float64(d.Microseconds())/1000)

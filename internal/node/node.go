@@ -6,6 +6,7 @@ package node
 
 import (
 	"io"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -27,6 +28,9 @@ type Session struct {
 	// Authorization is the client's own credential, as the value of the HTTP header of that name, for the server that
 	// the repository mirrors. A gateway sets it only if that server has accepted the credential for this repository.
 	Authorization Secret
+	// Notice is a line for the client's user. It is sent on side-band 2 before a pack, if the client shows such messages.
+	// "" means none.
+	Notice string
 }
 
 // Pusher identifies the user of a push for hooks and logs.
@@ -62,4 +66,10 @@ type ResponseWriter interface {
 	// ReserveMemory counts n more bytes of memory that the request uses until the session ends. Sessions count what
 	// grows with the length of the request. An error is a refusal that ends the session.
 	ReserveMemory(n int64) error
+}
+
+// StalenessWriter is a ResponseWriter that can tell the client the age of the repository's state.
+type StalenessWriter interface {
+	// SetStaleness announces the age. It is called before the first Write.
+	SetStaleness(age time.Duration)
 }

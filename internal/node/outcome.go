@@ -36,9 +36,22 @@ type Outcome struct {
 
 	Warmup time.Duration // how long the report of a push waited for packs of the warm-up
 
+	Mirror     Mirror        // how a mirror answered; "" if the repository is not a mirror
+	OriginTime time.Duration // how long the request waited for the mirror's origin
+	Stale      time.Duration // the age of the mirror's state if its origin did not answer, otherwise 0
+
 	Reason  string      // why a push failed, as a word for logs and metrics; "" if it did not
 	Updates []RefUpdate // ref updates of a push with their results, in the client's order
 }
+
+// Mirror is how a mirror answered a request, as a word for logs and metrics.
+type Mirror string
+
+const (
+	MirrorLocal  Mirror = "local"  // from its repository
+	MirrorFollow Mirror = "follow" // from the first update while it arrived
+	MirrorRelay  Mirror = "relay"  // from the origin, which got the client's request
+)
 
 // Made is how a pack was made. The zero value means that the request did not make one.
 type Made struct {

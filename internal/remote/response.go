@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync/atomic"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -75,6 +76,8 @@ func (r *response) run() error {
 			if end, err = r.startBulk(p.DataPathRequest.GetCold()); end != nil {
 				return r.end(end)
 			}
+		case *internalv1.ResponsePart_Staleness:
+			setStaleness(r.w, p.Staleness.AsDuration())
 		case *internalv1.ResponsePart_Updates:
 			err = r.addUpdates(p.Updates)
 		case *internalv1.ResponsePart_End:
@@ -85,6 +88,13 @@ func (r *response) run() error {
 		if err != nil {
 			return err
 		}
+	}
+}
+
+// setStaleness passes the age of a mirror's state on to the client.
+func setStaleness(w node.ResponseWriter, age time.Duration) {
+	if s, ok := w.(node.StalenessWriter); ok {
+		s.SetStaleness(age)
 	}
 }
 
@@ -236,6 +246,8 @@ func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
 		Warmup: o.GetWarmup().AsDuration(), Reason: word(o.GetReason()),
 		Made: node.Made{Source: word(made.GetSource()), Fallback: word(made.GetFallback()),
 			Select: made.GetSelect().AsDuration(), Write: made.GetWrite().AsDuration()},
+		Mirror: node.Mirror(word(o.GetMirror())), OriginTime: o.GetOriginTime().AsDuration(),
+		Stale: o.GetStale().AsDuration(),
 	}
 }
 

@@ -62,6 +62,9 @@ func (n *Node) unarySession(ctx context.Context, repo git.RepoPath, session node
 	}
 	if m.GetEnd().GetFault() == nil {
 		w.SetLength(int64(len(m.GetData())))
+		if stale := m.GetEnd().GetOutcome().GetStale().AsDuration(); stale > 0 {
+			setStaleness(w, stale)
+		}
 	}
 	if err := r.write(m.GetData()); err != nil {
 		return r.outcome, err, true

@@ -23,6 +23,7 @@ type fetch struct {
 	repo     *repo.Repo
 	caller   balance.Caller // for fair queues
 	session  node.Session
+	notice   string // see node.Session
 	request  *protocol.Fetch
 	lookup   cacheLookup
 	outcome  *node.Outcome

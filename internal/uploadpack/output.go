@@ -26,6 +26,7 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 	response node.ResponseWriter) error {
 	f.outcome.Key = spec.Key().String()
 	out := newOutput(response, sections, form, f.start)
+	out.addNotice(f.notice)
 	if form.sideband != protocol.NoSideband { // keep-alives need a side-band
 		out.keepAlive = f.repo.Policy().KeepAlive
 	}
@@ -78,6 +79,7 @@ func (f *fetch) whyNoPack(err error) error {
 type output struct {
 	response  node.ResponseWriter
 	head      []byte // sections and messages before the first packet of the pack; nil: written
+	notice    []byte // packets of a message that follows the head
 	form      packFormat
 	fixed     bool // the length was announced: only the pack may follow
 	start     time.Time
@@ -94,6 +96,13 @@ func newOutput(response node.ResponseWriter, sections []byte, form packFormat, s
 	return &output{response: response, head: sections, form: form, start: start}
 }
 
+// addNotice adds a line for the client's user, before the pack.
+func (o *output) addNotice(text string) {
+	if text != "" && !o.form.quiet {
+		o.notice = o.appendBand(nil, pktline.BandProgress, []byte(text+"\n"))
+	}
+}
+
 // announce fixes the length of the response with a pack of size bytes, and returns it. If the pack comes from the
 // cache, a message about that precedes it.
 func (o *output) announce(info packsource.Info, size int64) int64 {
@@ -102,16 +111,16 @@ func (o *output) announce(info packsource.Info, size int64) int64 {
 		note := fmt.Sprintf("Pack of %d objects comes from the cache.\n", info.Objects)
 		o.head = pktline.AppendBand(o.head, pktline.BandProgress, note)
 	}
-	return int64(len(o.head)) + size + int64(len("0000"))
+	return int64(len(o.head)) + int64(len(o.notice)) + size + int64(len("0000"))
 }
 
 // writeHead sends the sections before the pack, unless they were sent.
 func (o *output) writeHead() error {
-	if o.head == nil {
+	if o.head == nil && o.notice == nil {
 		return o.err
 	}
-	head := o.head
-	o.head = nil
+	head := append(o.head, o.notice...)
+	o.head, o.notice = nil, nil
 	o.firstByte = time.Since(o.start)
 	_, err := o.response.Write(head)
 	return o.keepError(err)

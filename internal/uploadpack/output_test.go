@@ -240,3 +240,45 @@ func TestReframerRefuses(t *testing.T) {
 		}
 	}
 }
+
+func TestNotice(t *testing.T) {
+	t.Parallel()
+	g := gittest.Init(t)
+	g.Git("update-ref", "refs/heads/main", g.Commit("a").String())
+	r := openRepo(t, g.Dir)
+	packet := pktline.AppendBand(nil, pktline.BandData, "PACK...")
+	server := New(&scripted{int64(len(packet)), packsource.Info{Result: packsource.Miss},
+		func(out packsource.Output) error {
+			return second(out.Write(packet))
+		}}, Options{Wants: WantsAny})
+	for _, test := range []struct {
+		notice string
+		args   []string
+		want   string
+	}{
+		{"an old state", nil, "an old state\n"},
+		{"an older state", nil, "an older state\n"}, // of the cached answer
+		{"", nil, ""},
+		{"an old state", []string{"no-progress"}, ""},
+	} {
+		session := version2
+		session.Notice = test.notice
+		q := testRequest{command: "fetch", args: append([]string{"want " + g.ID("main").String(), "done"}, test.args...)}
+		response := newRecorder()
+		in := pktline.NewReader(bytes.NewReader(q.bytes(r.Format)))
+		if _, err := server.Serve(t.Context(), r, session, in, response); err != nil {
+			t.Fatal(err)
+		}
+		got, err := parseAnswer(response.Bytes(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.progress != test.want || string(got.pack) != "PACK..." {
+			t.Errorf("notice %q, arguments %q: got messages %q and pack %q, want %q", test.notice, test.args, got.progress,
+				got.pack, test.want)
+		}
+		if response.length != int64(response.Len()) {
+			t.Errorf("notice %q: announced %d bytes, sent %d", test.notice, response.length, response.Len())
+		}
+	}
+}

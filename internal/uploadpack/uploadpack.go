@@ -84,7 +84,8 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 	response node.ResponseWriter) (node.Outcome, error) {
 	start := time.Now()
 	caller := balance.Caller(session.Caller)
-	session.Caller = "" // cached answers are for all callers
+	notice := session.Notice
+	session.Caller, session.Authorization, session.Notice = "", node.Secret{}, "" // cached answers are for all callers
 	lookup, err := s.answers.lookUp(ctx, r, session, request)
 	if err != nil { // only fetches are cached
 		return node.Outcome{Command: protocol.CommandFetch}, err
@@ -92,7 +93,7 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 	if known := lookup.answer; known != nil {
 		outcome := known.outcome
 		outcome.Negotiate = time.Since(start)
-		f := &fetch{Server: s, repo: r, caller: caller, outcome: &outcome, start: start}
+		f := &fetch{Server: s, repo: r, caller: caller, notice: notice, outcome: &outcome, start: start}
 		if known.shape != nil {
 			s.warmth.shapes.countRepeat(known.shape)
 		}
@@ -101,8 +102,8 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 		return outcome, err
 	}
 	outcome := node.Outcome{}
-	f := &fetch{Server: s, repo: r, session: session, caller: caller, lookup: lookup, outcome: &outcome,
-		start: start, reserve: response.ReserveMemory}
+	f := &fetch{Server: s, repo: r, session: session, caller: caller, notice: notice, lookup: lookup,
+		outcome: &outcome, start: start, reserve: response.ReserveMemory}
 	limits := s.options.Limits
 	limits.Hold = response.ReserveMemory
 	if session.Version != protocol.V2 {

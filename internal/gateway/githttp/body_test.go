@@ -272,3 +272,23 @@ func TestSlowSendersDoNotFillTheLane(t *testing.T) {
 		t.Errorf("beside slow senders: status = %s, want 200", response.Status)
 	}
 }
+
+func TestStalenessHeader(t *testing.T) {
+	t.Parallel()
+	s := serve(t, &fakeNode{serve: func(_ context.Context, _ io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+		reply.(node.StalenessWriter).SetStaleness(90 * time.Second)
+		_, err := reply.Write([]byte("0000"))
+		return node.Outcome{Command: protocol.CommandFetch, Mirror: node.MirrorLocal, Stale: 90 * time.Second,
+			OriginTime: 2 * time.Millisecond}, err
+	}}, options{})
+	c := s.dial()
+	c.send(post("Content-Length: 4") + "0000")
+	response, _, err := c.answer()
+	if got := response.Header.Get("Packhorse-Staleness"); err != nil || got != "90" {
+		t.Errorf("header Packhorse-Staleness = %q, error = %v, want 90", got, err)
+	}
+	const want = "origin_ms=2 stale_seconds=90"
+	if !eventually(func() bool { return strings.Contains(s.log.String(), "mirror=local "+want) }) {
+		t.Errorf("log = %s, want %s", s.log, want)
+	}
+}

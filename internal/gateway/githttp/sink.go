@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"time"
 )
 
 // sink sends a response to an HTTP client.
@@ -24,11 +25,20 @@ func (s *sink) SetLength(n int64) {
 	if n < 0 {
 		s.q.Bytes.Retract()
 		s.q.w.Header().Del("Content-Length")
+		s.q.w.Header().Del(stalenessHeader)
 		return
 	}
 	n += int64(len(s.prefix))
 	s.q.Bytes.Announce(n)
 	s.q.w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+}
+
+// stalenessHeader has the age of a mirror's state in seconds if its origin does not answer.
+const stalenessHeader = "Packhorse-Staleness"
+
+// SetStaleness implements node.StalenessWriter.
+func (s *sink) SetStaleness(age time.Duration) {
+	s.q.w.Header().Set(stalenessHeader, strconv.FormatInt(int64(age.Seconds()), 10))
 }
 
 // Write implements gateway.Sink.

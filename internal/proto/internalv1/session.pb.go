@@ -1130,6 +1130,7 @@ type ResponsePart struct {
 	//	*ResponsePart_DataPathRequest
 	//	*ResponsePart_End
 	//	*ResponsePart_Updates
+	//	*ResponsePart_Staleness
 	Part          isResponsePart_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1217,6 +1218,15 @@ func (x *ResponsePart) GetUpdates() *RefUpdates {
 	return nil
 }
 
+func (x *ResponsePart) GetStaleness() *durationpb.Duration {
+	if x != nil {
+		if x, ok := x.Part.(*ResponsePart_Staleness); ok {
+			return x.Staleness
+		}
+	}
+	return nil
+}
+
 type isResponsePart_Part interface {
 	isResponsePart_Part()
 }
@@ -1232,7 +1242,8 @@ type ResponsePart_Data struct {
 }
 
 type ResponsePart_DataPathRequest struct {
-	// The node is about to send a pack or another long response, or to receive a push. At most once. Only length may come before it.
+	// The node is about to send a pack or another long response, or to receive a push. At most once. Only length and
+	// staleness may come before it.
 	DataPathRequest *DataPathRequest `protobuf:"bytes,3,opt,name=data_path_request,json=dataPathRequest,proto3,oneof"`
 }
 
@@ -1247,6 +1258,11 @@ type ResponsePart_Updates struct {
 	Updates *RefUpdates `protobuf:"bytes,5,opt,name=updates,proto3,oneof"`
 }
 
+type ResponsePart_Staleness struct {
+	// The age of the repository's state, if it is a mirror whose origin does not answer. At most once, before all data.
+	Staleness *durationpb.Duration `protobuf:"bytes,6,opt,name=staleness,proto3,oneof"`
+}
+
 func (*ResponsePart_Length) isResponsePart_Part() {}
 
 func (*ResponsePart_Data) isResponsePart_Part() {}
@@ -1256,6 +1272,8 @@ func (*ResponsePart_DataPathRequest) isResponsePart_Part() {}
 func (*ResponsePart_End) isResponsePart_Part() {}
 
 func (*ResponsePart_Updates) isResponsePart_Part() {}
+
+func (*ResponsePart_Staleness) isResponsePart_Part() {}
 
 // RefUpdates are results of refs that a push named, in the order of the client's request.
 type RefUpdates struct {
@@ -1517,7 +1535,13 @@ type Outcome struct {
 	// How the pack was made. Absent if this request did not make it.
 	Made *Made `protobuf:"bytes,21,opt,name=made,proto3" json:"made,omitempty"`
 	// How long the report of a push waited for packs of the warm-up.
-	Warmup        *durationpb.Duration `protobuf:"bytes,22,opt,name=warmup,proto3" json:"warmup,omitempty"`
+	Warmup *durationpb.Duration `protobuf:"bytes,22,opt,name=warmup,proto3" json:"warmup,omitempty"`
+	// How a mirror answered: "local", "follow" or "relay". Empty if the repository is not a mirror.
+	Mirror string `protobuf:"bytes,23,opt,name=mirror,proto3" json:"mirror,omitempty"`
+	// How long the request waited for the mirror's origin.
+	OriginTime *durationpb.Duration `protobuf:"bytes,24,opt,name=origin_time,json=originTime,proto3" json:"origin_time,omitempty"`
+	// The age of the mirror's state if its origin did not answer.
+	Stale         *durationpb.Duration `protobuf:"bytes,25,opt,name=stale,proto3" json:"stale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1702,6 +1726,27 @@ func (x *Outcome) GetMade() *Made {
 func (x *Outcome) GetWarmup() *durationpb.Duration {
 	if x != nil {
 		return x.Warmup
+	}
+	return nil
+}
+
+func (x *Outcome) GetMirror() string {
+	if x != nil {
+		return x.Mirror
+	}
+	return ""
+}
+
+func (x *Outcome) GetOriginTime() *durationpb.Duration {
+	if x != nil {
+		return x.OriginTime
+	}
+	return nil
+}
+
+func (x *Outcome) GetStale() *durationpb.Duration {
+	if x != nil {
+		return x.Stale
 	}
 	return nil
 }
@@ -1948,13 +1993,14 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\vSideChannel\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\btransfer\x18\x02 \x01(\x04R\btransfer\"\b\n" +
-	"\x06InBand\"\x8b\x02\n" +
+	"\x06InBand\"\xc6\x02\n" +
 	"\fResponsePart\x12\x18\n" +
 	"\x06length\x18\x01 \x01(\x04H\x00R\x06length\x12\x14\n" +
 	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12T\n" +
 	"\x11data_path_request\x18\x03 \x01(\v2&.packhorse.internal.v1.DataPathRequestH\x00R\x0fdataPathRequest\x12.\n" +
 	"\x03end\x18\x04 \x01(\v2\x1a.packhorse.internal.v1.EndH\x00R\x03end\x12=\n" +
-	"\aupdates\x18\x05 \x01(\v2!.packhorse.internal.v1.RefUpdatesH\x00R\aupdatesB\x06\n" +
+	"\aupdates\x18\x05 \x01(\v2!.packhorse.internal.v1.RefUpdatesH\x00R\aupdates\x129\n" +
+	"\tstaleness\x18\x06 \x01(\v2\x19.google.protobuf.DurationH\x00R\tstalenessB\x06\n" +
 	"\x04part\"H\n" +
 	"\n" +
 	"RefUpdates\x12:\n" +
@@ -1969,7 +2015,7 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\x03End\x128\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x1e.packhorse.internal.v1.OutcomeR\aoutcome\x12)\n" +
 	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12%\n" +
-	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\"\x93\x06\n" +
+	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\"\x98\a\n" +
 	"\aOutcome\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -1995,7 +2041,11 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\x03git\x18\x13 \x01(\v2\x1f.packhorse.internal.v1.GitUsageR\x03git\x12\x16\n" +
 	"\x06reason\x18\x14 \x01(\tR\x06reason\x12/\n" +
 	"\x04made\x18\x15 \x01(\v2\x1b.packhorse.internal.v1.MadeR\x04made\x121\n" +
-	"\x06warmup\x18\x16 \x01(\v2\x19.google.protobuf.DurationR\x06warmup\"\x9e\x01\n" +
+	"\x06warmup\x18\x16 \x01(\v2\x19.google.protobuf.DurationR\x06warmup\x12\x16\n" +
+	"\x06mirror\x18\x17 \x01(\tR\x06mirror\x12:\n" +
+	"\vorigin_time\x18\x18 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"originTime\x12/\n" +
+	"\x05stale\x18\x19 \x01(\v2\x19.google.protobuf.DurationR\x05stale\"\x9e\x01\n" +
 	"\x04Made\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\bfallback\x18\x02 \x01(\tR\bfallback\x121\n" +
@@ -2055,8 +2105,8 @@ var file_packhorse_internal_v1_session_proto_goTypes = []any{
 	(*Outcome)(nil),              // 22: packhorse.internal.v1.Outcome
 	(*Made)(nil),                 // 23: packhorse.internal.v1.Made
 	(*GitUsage)(nil),             // 24: packhorse.internal.v1.GitUsage
-	(*v1.Fault)(nil),             // 25: packhorse.v1.Fault
-	(*durationpb.Duration)(nil),  // 26: google.protobuf.Duration
+	(*durationpb.Duration)(nil),  // 25: google.protobuf.Duration
+	(*v1.Fault)(nil),             // 26: packhorse.v1.Fault
 }
 var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	2,  // 0: packhorse.internal.v1.AdvertiseRequest.start:type_name -> packhorse.internal.v1.AdvertiseStart
@@ -2082,36 +2132,39 @@ var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	20, // 20: packhorse.internal.v1.ResponsePart.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
 	21, // 21: packhorse.internal.v1.ResponsePart.end:type_name -> packhorse.internal.v1.End
 	18, // 22: packhorse.internal.v1.ResponsePart.updates:type_name -> packhorse.internal.v1.RefUpdates
-	19, // 23: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
-	22, // 24: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
-	25, // 25: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
-	26, // 26: packhorse.internal.v1.Outcome.parse:type_name -> google.protobuf.Duration
-	26, // 27: packhorse.internal.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
-	26, // 28: packhorse.internal.v1.Outcome.wait:type_name -> google.protobuf.Duration
-	26, // 29: packhorse.internal.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
-	26, // 30: packhorse.internal.v1.Outcome.copy:type_name -> google.protobuf.Duration
-	26, // 31: packhorse.internal.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
-	24, // 32: packhorse.internal.v1.Outcome.git:type_name -> packhorse.internal.v1.GitUsage
-	23, // 33: packhorse.internal.v1.Outcome.made:type_name -> packhorse.internal.v1.Made
-	26, // 34: packhorse.internal.v1.Outcome.warmup:type_name -> google.protobuf.Duration
-	26, // 35: packhorse.internal.v1.Made.select:type_name -> google.protobuf.Duration
-	26, // 36: packhorse.internal.v1.Made.write:type_name -> google.protobuf.Duration
-	26, // 37: packhorse.internal.v1.GitUsage.user:type_name -> google.protobuf.Duration
-	26, // 38: packhorse.internal.v1.GitUsage.system:type_name -> google.protobuf.Duration
-	26, // 39: packhorse.internal.v1.GitUsage.queue:type_name -> google.protobuf.Duration
-	1,  // 40: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
-	4,  // 41: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
-	8,  // 42: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
-	10, // 43: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
-	3,  // 44: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
-	7,  // 45: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
-	9,  // 46: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
-	13, // 47: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
-	44, // [44:48] is the sub-list for method output_type
-	40, // [40:44] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	25, // 23: packhorse.internal.v1.ResponsePart.staleness:type_name -> google.protobuf.Duration
+	19, // 24: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
+	22, // 25: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
+	26, // 26: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
+	25, // 27: packhorse.internal.v1.Outcome.parse:type_name -> google.protobuf.Duration
+	25, // 28: packhorse.internal.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
+	25, // 29: packhorse.internal.v1.Outcome.wait:type_name -> google.protobuf.Duration
+	25, // 30: packhorse.internal.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
+	25, // 31: packhorse.internal.v1.Outcome.copy:type_name -> google.protobuf.Duration
+	25, // 32: packhorse.internal.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
+	24, // 33: packhorse.internal.v1.Outcome.git:type_name -> packhorse.internal.v1.GitUsage
+	23, // 34: packhorse.internal.v1.Outcome.made:type_name -> packhorse.internal.v1.Made
+	25, // 35: packhorse.internal.v1.Outcome.warmup:type_name -> google.protobuf.Duration
+	25, // 36: packhorse.internal.v1.Outcome.origin_time:type_name -> google.protobuf.Duration
+	25, // 37: packhorse.internal.v1.Outcome.stale:type_name -> google.protobuf.Duration
+	25, // 38: packhorse.internal.v1.Made.select:type_name -> google.protobuf.Duration
+	25, // 39: packhorse.internal.v1.Made.write:type_name -> google.protobuf.Duration
+	25, // 40: packhorse.internal.v1.GitUsage.user:type_name -> google.protobuf.Duration
+	25, // 41: packhorse.internal.v1.GitUsage.system:type_name -> google.protobuf.Duration
+	25, // 42: packhorse.internal.v1.GitUsage.queue:type_name -> google.protobuf.Duration
+	1,  // 43: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
+	4,  // 44: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
+	8,  // 45: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
+	10, // 46: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
+	3,  // 47: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
+	7,  // 48: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
+	9,  // 49: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
+	13, // 50: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
+	47, // [47:51] is the sub-list for method output_type
+	43, // [43:47] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_internal_v1_session_proto_init() }
@@ -2144,6 +2197,7 @@ func file_packhorse_internal_v1_session_proto_init() {
 		(*ResponsePart_DataPathRequest)(nil),
 		(*ResponsePart_End)(nil),
 		(*ResponsePart_Updates)(nil),
+		(*ResponsePart_Staleness)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
