@@ -31,6 +31,7 @@ func (c *Config) checkValues(f *Findings) {
 	c.App.check(f)
 	c.checkSearch(f.bad)
 	c.checkWebhooks(f)
+	c.checkMirrors(f)
 	c.Cgroup.check(f.bad)
 	c.Index.check(f.bad)
 	c.Resolver.check(f.bad)
@@ -82,6 +83,9 @@ func (c *Config) checkRole(role Role) error {
 		return errors.New("which repositories? name the directory that holds them with --root DIR (or root in the " +
 			"configuration)")
 	}
+	if role == RoleMirror && len(c.Mirror) == 0 {
+		return errors.New("which Git host? name it with --origin https://HOST (or a [[mirror]] table in the configuration)")
+	}
 	if role == RoleStorage && c.Storage.Listen == "" {
 		return errors.New("where do gateways reach this node? give --listen 127.0.0.1:9100 or --listen unix:PATH (or " +
 			"storage.listen in the configuration)")
@@ -111,9 +115,9 @@ func (c *Config) checkDisk(role Role, f *Findings) {
 		f.add("auth.tokens", c.CheckTokens())
 	}
 	if role.OwnsRepositories() {
-		c.checkRepositoriesDisk(f, quiet)
+		c.checkRepositoriesDisk(role, f, quiet)
 	}
-	if role == RoleSearch || role == RoleServe && c.Search.Enabled {
+	if role == RoleSearch || role.IsServe() && c.Search.Enabled {
 		program, _ := os.Executable() // if it is unknown, PATH is left
 		if _, err := FindSearchProgram(role, program); err != nil {
 			f.at("search.enabled")("%w", err)
@@ -142,9 +146,15 @@ func (c *Config) checkDisk(role Role, f *Findings) {
 }
 
 // checkRepositoriesDisk is checkDisk for roles with repositories.
-func (c *Config) checkRepositoriesDisk(f *Findings, quiet *slog.Logger) {
-	if err := CheckRoot(c.Root); err != nil {
-		f.at("root")("%w", err)
+func (c *Config) checkRepositoriesDisk(role Role, f *Findings, quiet *slog.Logger) {
+	_, err := os.Stat(c.Root)
+	if created := role == RoleMirror && errors.Is(err, fs.ErrNotExist); !created {
+		if err := CheckRoot(c.Root); err != nil {
+			f.at("root")("%w", err)
+		}
+	}
+	for i := range c.Mirror {
+		c.Mirror[i].checkDisk(fmt.Sprintf("mirror[%d].", i), f, quiet)
 	}
 	if _, err := exec.LookPath(c.Git.Program); err != nil {
 		f.add("git.program", fmt.Errorf("%w; install git, or name the program with --git", err))

@@ -75,8 +75,8 @@ func (c *Config) checkAuth(f *Findings) {
 // CheckOpen returns an error if callers on other machines could read every repository without authentication.
 func (c *Config) CheckOpen() error {
 	host, err := SplitAddress(c.HTTP.Address)
-	if err != nil || IsLoopback(host) || c.HTTP.PublicRead || c.Auth.KnowsCallers() || c.SSH.Address != "" &&
-		c.SSH.KnowsKeys() {
+	if err != nil || IsLoopback(host) || c.HTTP.PublicRead || c.Auth.KnowsCallers() || c.originsDecide() ||
+		c.SSH.Address != "" && c.SSH.KnowsKeys() {
 		return nil
 	}
 	return fmt.Errorf("http.address %q is reachable from other machines, and there is no authentication, so everybody "+

@@ -26,7 +26,8 @@ import (
 // and bounds.
 type Config struct {
 	// Root is the directory that contains the repositories, at any depth: bare repositories and ".git" directories. It
-	// must exist.
+	// must exist. "packhorse mirror" creates it, and empty means packhorse/mirror below $XDG_STATE_HOME or ~/.local/state
+	// there.
 	Root string `toml:"root" path:"yes"`
 
 	// State is the directory for the process's own files: lock, pack cache, tokens, admin socket. One process uses it
@@ -48,6 +49,7 @@ type Config struct {
 	Storage  StorageConfig   `toml:"storage"`
 	Node     []NodeConfig    `toml:"node"`
 	Route    []RouteConfig   `toml:"route"`
+	Mirror   []MirrorConfig  `toml:"mirror"`
 	Ops      OpsConfig       `toml:"ops"`
 	Shutdown ShutdownConfig  `toml:"shutdown"`
 	Cache    CacheConfig     `toml:"cache"`
@@ -142,8 +144,14 @@ func (c *Config) automatic() map[string]string {
 // Complete fills in values that follow from others and makes paths absolute, so that `config show` prints the values
 // that are used.
 func (c *Config) Complete(role Role, getenv func(string) string) {
+	if role == RoleMirror && c.Root == "" {
+		c.Root = DefaultRoot(getenv)
+	}
 	if c.State == "" {
 		c.State = DefaultState(role, c.Root, getenv)
+	}
+	for i := range c.Mirror {
+		c.Mirror[i].complete()
 	}
 	if c.Auth.Tokens == "" && c.State != "" && role.FacesClients() {
 		c.Auth.Tokens = filepath.Join(c.State, "tokens")
@@ -171,13 +179,20 @@ func DefaultState(role Role, root string, getenv func(string) string) string {
 		}
 		return filepath.Join(root, ".packhorse")
 	}
-	home := getenv("XDG_STATE_HOME")
-	if !filepath.IsAbs(home) { // The XDG Base Directory Specification ignores relative paths.
-		home = getenv("HOME")
-		if home == "" {
-			return ""
-		}
-		home = filepath.Join(home, ".local", "state")
+	if home := stateHome(getenv); home != "" {
+		return filepath.Join(home, "packhorse", string(role))
 	}
-	return filepath.Join(home, "packhorse", string(role))
+	return ""
+}
+
+// stateHome returns the user's directory for state, or "" if there is none.
+func stateHome(getenv func(string) string) string {
+	home := getenv("XDG_STATE_HOME")
+	if filepath.IsAbs(home) { // The XDG Base Directory Specification ignores relative paths.
+		return home
+	}
+	if home = getenv("HOME"); home == "" {
+		return ""
+	}
+	return filepath.Join(home, ".local", "state")
 }

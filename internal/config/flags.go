@@ -12,9 +12,10 @@ const (
 	inStorage
 	inGateway
 	inSearch
-	repositories = inServe | inStorage  // roles that own repositories
-	public       = inServe | inGateway  // roles that clients reach
-	asking       = inGateway | inSearch // roles that ask storage nodes
+	inMirror
+	repositories = inServe | inMirror | inStorage // roles that own repositories
+	public       = inServe | inMirror | inGateway // roles that clients reach
+	asking       = inGateway | inSearch           // roles that ask storage nodes
 	everywhere   = repositories | public | inSearch
 )
 
@@ -73,6 +74,9 @@ func AddFlags(flags *pflag.FlagSet, role Role, getenv func(string) string) *Sour
 	if role.asksNodes() {
 		flags.Var(&s.nodes, "node",
 			"use the storage node at `NAME=ADDRESS[,WEIGHT]`, HOST:PORT or unix:PATH; repeat it for each node")
+	}
+	if role == RoleMirror {
+		s.mirrors.define(flags)
 	}
 	return s
 }

@@ -12,6 +12,7 @@ const (
 	RoleStorage Role = "storage" // a storage node
 	RoleGateway Role = "gateway" // listeners, without repositories
 	RoleSearch  Role = "search"  // the index, for gateways
+	RoleMirror  Role = "mirror"  // serve, with a root of its own for mirrors
 	RoleAny     Role = ""        // unknown; for flags only
 )
 
@@ -26,6 +27,8 @@ func (r Role) flags() int {
 		return inGateway
 	case RoleSearch:
 		return inSearch
+	case RoleMirror:
+		return inMirror
 	}
 	return repositories | public
 }
@@ -36,17 +39,20 @@ func (r Role) FacesClients() bool { return r.flags()&public != 0 }
 // OwnsRepositories reports whether the role has its own repositories.
 func (r Role) OwnsRepositories() bool { return r.flags()&repositories != 0 }
 
+// IsServe reports whether the role has a gateway and a node in one process.
+func (r Role) IsServe() bool { return r == RoleServe || r == RoleMirror }
+
 // asksNodes reports whether the role asks storage nodes in other processes.
 func (r Role) asksNodes() bool { return r.flags()&asking != 0 }
 
 // Set, String and Type make a role a pflag.Value.
 func (r *Role) Set(text string) error {
 	switch is := Role(text); is {
-	case RoleServe, RoleStorage, RoleGateway, RoleSearch:
+	case RoleServe, RoleStorage, RoleGateway, RoleSearch, RoleMirror:
 		*r = is
 		return nil
 	}
-	return fmt.Errorf("%q is not a role: use serve, storage, gateway or search", text)
+	return fmt.Errorf("%q is not a role: use serve, mirror, storage, gateway or search", text)
 }
 
 func (r *Role) String() string { return string(*r) }

@@ -95,7 +95,7 @@ func (s *SearchConfig) LoadTrust(role Role, log *slog.Logger) (credfile.Trust, e
 // to search. An empty path is unknown.
 func FindSearchProgram(role Role, server string) (string, error) {
 	program, err := ipc.FindProgram(server)
-	if err != nil && role == RoleServe {
+	if err != nil && role.IsServe() {
 		err = fmt.Errorf("%w, or set search.enabled = false", err)
 	}
 	return program, err

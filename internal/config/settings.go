@@ -28,6 +28,7 @@ func Settings(c *Config) []Setting { return settingsOf("", reflect.ValueOf(c).El
 func Keys() []Setting {
 	c := DefaultConfig()
 	c.Node, c.Route, c.Webhook = newTables[NodeConfig](), newTables[RouteConfig](), newTables[WebhookConfig]()
+	c.Mirror = newTables[MirrorConfig]()
 	c.Auth.Rule, c.App.Pool = newTables[RuleConfig](), newTables[PoolConfig]()
 	all := Settings(&c)
 	for i := range all {
@@ -53,7 +54,7 @@ func settingsOf(prefix string, table reflect.Value) (list []Setting) {
 		case isTables(value):
 			for j := range value.Len() {
 				element := settingsOf(fmt.Sprintf("%s[%d].", key, j), value.Index(j))
-				if name := value.Index(j).FieldByName("Name"); name.IsValid() {
+				if name := nameOf(value.Index(j)); name.IsValid() {
 					for k := range element {
 						element[k].subject = fmt.Sprintf("%s %q: %s", key, name, keyOf(value.Index(j).Type().Field(k)))
 					}
@@ -65,6 +66,14 @@ func settingsOf(prefix string, table reflect.Value) (list []Setting) {
 		}
 	}
 	return list
+}
+
+// nameOf returns the field that identifies a table of an array. It is not valid if there is none.
+func nameOf(table reflect.Value) reflect.Value {
+	if name := table.FieldByName("Name"); name.IsValid() {
+		return name
+	}
+	return table.FieldByName("From")
 }
 
 // setDefaults sets the fields of the struct that table points to. It panics if a tag is not valid.

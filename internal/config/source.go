@@ -15,6 +15,7 @@ type Source struct {
 	noCache bool
 	anyRoot bool // a missing root is not a mistake
 	nodes   nodeFlags
+	mirrors mirrorFlags
 }
 
 // FromFile returns a source without flags. A missing root is not a mistake, because --root can set it.
@@ -55,6 +56,12 @@ func (s *Source) Load() (cfg Config, from Origins, wrong error) {
 		from["cache.enabled"] = "--no-cache"
 	}
 	s.nodes.addTo(&cfg, from)
+	if s.Role == RoleMirror {
+		s.mirrors.addTo(&cfg, from, s.flags)
+		if from["http.address"] == "default" {
+			cfg.HTTP.Address = mirrorAddress
+		}
+	}
 	cfg.Complete(s.Role, s.getenv)
 	return cfg, from, wrong
 }

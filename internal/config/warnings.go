@@ -43,7 +43,7 @@ func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findi
 			}
 		}
 	}
-	if role == RoleServe && c.Resolver.Redis != "" {
+	if role.IsServe() && c.Resolver.Redis != "" {
 		f.warn("resolver.redis", "resolver.redis is not used by serve: its own node answers faster than Redis")
 	}
 	if u, err := url.Parse(c.Auth.Hook.URL); role.FacesClients() && err == nil && u.Hostname() != "" {

@@ -133,8 +133,8 @@ func TestRefused(t *testing.T) {
 			body func() ([]byte, error)
 			want fault.Kind
 		}{
-			{"unsigned", http.Header{}, unread, fault.Denied},
-			{"wrong", sign(p.kind, "1", p.body, "another secret"), reader(p.body), fault.Denied},
+			{"unsigned", http.Header{}, unread, fault.Unauthenticated},
+			{"wrong", sign(p.kind, "1", p.body, "another secret"), reader(p.body), fault.Unauthenticated},
 			{"not JSON", sign(p.kind, "1", "{", secret), reader("{"), fault.Invalid},
 			{"too large", sign(p.kind, "1", p.body, secret), func() ([]byte, error) {
 				return nil, fault.New(fault.Invalid, "too large")
@@ -149,8 +149,8 @@ func TestRefused(t *testing.T) {
 		if p.kind != GitLab { // whose token does not depend on the body
 			r, _ := newReceiver(t)
 			if err := r.Receive(string(p.kind), sign(p.kind, "1", p.body, secret), reader(p.body+" ")); !fault.Is(err,
-				fault.Denied) {
-				t.Errorf("%s with a changed body: %v, want %v", p.kind, err, fault.Denied)
+				fault.Unauthenticated) {
+				t.Errorf("%s with a changed body: %v, want %v", p.kind, err, fault.Unauthenticated)
 			}
 		}
 	}

@@ -109,7 +109,7 @@ func (r *Receiver) Accepts(forge string) bool {
 }
 
 // Receive accepts a delivery, and returns before any work. It reads no byte of the body of a delivery without a proof.
-// The error is Denied if no table has the secret, and Invalid for a payload that is not understood. Neither
+// The error is Unauthenticated if no table has the secret, and Invalid for a payload that is not understood. Neither
 // the result nor its time depend on whether the repository is mirrored.
 func (r *Receiver) Receive(forge string, header http.Header, body func() ([]byte, error)) error {
 	kind := Kind(forge)
@@ -121,7 +121,7 @@ func (r *Receiver) Receive(forge string, header http.Header, body func() ([]byte
 func (r *Receiver) receive(kind Kind, header http.Header, body func() ([]byte, error)) (result string, err error) {
 	proof := kind.proof(header)
 	if proof == "" {
-		return refused, fault.New(fault.Denied,
+		return refused, fault.New(fault.Unauthenticated,
 			"the delivery has no signature or token: set the secret of webhook_secret_file at the forge")
 	}
 	text, err := body()
@@ -130,7 +130,7 @@ func (r *Receiver) receive(kind Kind, header http.Header, body func() ([]byte, e
 	}
 	tables := r.verified(kind, proof, text)
 	if len(tables) == 0 {
-		return refused, fault.New(fault.Denied,
+		return refused, fault.New(fault.Unauthenticated,
 			"the signature or token is wrong: the secret at the forge has to be that of webhook_secret_file")
 	}
 	origin, err := kind.repositories(header.Get("Content-Type"), text)
