@@ -135,8 +135,8 @@ and copied to every other client with the same request. Many identical clones th
 		{"Servers:", []*cobra.Command{serveCommand(env), gatewayCommand(env), storageCommand(env), searchCommand(env)}},
 		{"Setup:", []*cobra.Command{configCommand(env), tokenCommand(env), doctorCommand(env)}},
 		{"Repositories:", []*cobra.Command{repoCommand(env), resolveCommand(env), cacheCommand(env)}},
-		{"Running servers:", []*cobra.Command{topCommand(env), nodesCommand(env), workersCommand(env), drainCommand(env),
-			undrainCommand(env), debugCommand(env)}},
+		{"Running servers:", []*cobra.Command{topCommand(env), healthCommand(env), nodesCommand(env), workersCommand(env),
+			drainCommand(env), undrainCommand(env), debugCommand(env)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, cmd := range g.commands {

@@ -86,6 +86,37 @@ func (t *target) stateDir(role config.Role) (string, error) {
 	return filepath.Abs(state)
 }
 
+// opsUsage describes the flag --ops of commands that call privateListener.
+const opsUsage = "the process's private listener, `HOST:PORT` (default 127.0.0.1:9090, or that of the server with --root, " +
+	"--state or --config)"
+
+// privateListener returns the host and port of the server's private listener. The value of the flag --ops overrides the
+// target.
+func (t *target) privateListener(flag string) (string, error) {
+	ops := flag
+	if ops == "" {
+		cfg, err := t.load()
+		if err != nil {
+			return "", err
+		}
+		ops = cfg.Ops.Address
+		if cfg.State != "" {
+			running, err := statedir.Running(cfg.State)
+			if err != nil && (t.state != "" || t.root != "") {
+				return "", err
+			}
+			if ops = cmp.Or(running.Ops, ops); running.Ops == "" && err == nil {
+				ops = ""
+			}
+		}
+	}
+	if ops == "" {
+		return "", errors.New("the server has no private listener: set ops.address")
+	}
+	ops, err := opsAddress(ops)
+	return ops, usage(err)
+}
+
 // opsAddress returns the HOST:PORT of a private listener that a flag names, also as a URL.
 func opsAddress(flag string) (string, error) {
 	address := strings.TrimSuffix(strings.TrimPrefix(flag, "http://"), "/")

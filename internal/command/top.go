@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/observe"
-	"github.com/packhorse-git/packhorse/internal/statedir"
 	"github.com/packhorse-git/packhorse/internal/top"
 	"github.com/packhorse-git/packhorse/internal/top/tui"
 )
@@ -59,8 +57,7 @@ It reads them from the private listener (--ops). If standard output is not a ter
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&asker.ops, "ops", "",
-		"the process's private listener, `HOST:PORT` (default 127.0.0.1:9090, or that of the server with --root, --state or --config)")
+	flags.StringVar(&asker.ops, "ops", "", opsUsage)
 	asker.addFlags(flags, "use the server with the state directory `DIR`")
 	flags.BoolVar(&asJSON, "json", false, "print one response as JSON")
 	flags.BoolVar(&once, "once", false, "print one frame as text")
@@ -72,7 +69,7 @@ It reads them from the private listener (--ops). If standard output is not a ter
 
 // show prints one response as JSON or text, or shows frames on a terminal until the user ends it.
 func (a *topAsker) show(ctx context.Context, env Env, asJSON, once bool, interval time.Duration, by top.Sort) error {
-	address, err := a.address()
+	address, err := a.privateListener(a.ops)
 	if err != nil {
 		return err
 	}
@@ -111,32 +108,6 @@ func decodeTop(text []byte) (*top.State, error) {
 		return nil, fmt.Errorf("this version of packhorse does not understand the response of the server: %w", err)
 	}
 	return &s, nil
-}
-
-// address returns the host and port of the private listener.
-func (a *topAsker) address() (string, error) {
-	ops := a.ops
-	if ops == "" {
-		cfg, err := a.load()
-		if err != nil {
-			return "", err
-		}
-		ops = cfg.Ops.Address
-		if cfg.State != "" {
-			running, err := statedir.Running(cfg.State)
-			if err != nil && (a.state != "" || a.root != "") {
-				return "", err
-			}
-			if ops = cmp.Or(running.Ops, ops); running.Ops == "" && err == nil {
-				ops = ""
-			}
-		}
-	}
-	if ops == "" {
-		return "", errors.New("the server has no private listener: set ops.address")
-	}
-	ops, err := opsAddress(ops)
-	return ops, usage(err)
 }
 
 func (a *topAsker) ask(ctx context.Context, address string) ([]byte, error) {

@@ -1,0 +1,49 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// healthTimeout is the maximum time of a health check.
+const healthTimeout = 5 * time.Second
+
+func healthCommand(env Env) *cobra.Command {
+	t := &target{env: env}
+	var ops string
+	cmd := &cobra.Command{
+		Use:   "health",
+		Short: "Check that a running server is ready for requests",
+		Long: `Health asks the private listener of a server for /readyz, prints the response, and exits with 0 if the server is ready.
+It is the health check of containers, which have no other client for HTTP.`,
+		Example: `  packhorse health
+  packhorse health --ops 127.0.0.1:9091
+  packhorse health --state /var/lib/packhorse/state`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			address, err := t.privateListener(ops)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), healthTimeout)
+			defer cancel()
+			text, err := ask(ctx, "tcp", address, http.MethodGet, "/readyz")
+			if refused, ok := errors.AsType[*refusal](err); ok {
+				return fmt.Errorf("the server at %s is not ready: %w", address, refused)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&ops, "ops", "", opsUsage)
+	t.addFlags(cmd.Flags(), "use the server with the state directory `DIR`")
+	return cmd
+}
