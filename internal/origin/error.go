@@ -1,14 +1,20 @@
 package origin
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
-
-var errUnsupported = fault.New(fault.Internal, "not supported yet")
 
 // Error is what an origin answered or failed to answer. It is the cause of an error with a kind.
 type Error struct {
@@ -28,4 +34,131 @@ func (e *Error) Unwrap() error { return e.Err }
 func IsDown(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Down
+}
+
+var (
+	errInvalid = fault.New(fault.Unavailable, "the origin sent an invalid answer")
+	errShallow = fault.New(fault.Unavailable, "the repository at the origin is a shallow clone and cannot be mirrored")
+
+	// Causes of a request's end.
+	errNoAnswer = errors.New("no answer in time")
+	errStalled  = errors.New("the answer is too slow")
+	errClosed   = errors.New("the client of the origin was closed")
+)
+
+// reported returns an error that the origin reported in the protocol.
+func reported(message []byte) error {
+	return fault.New(fault.Unavailable, "the origin reports: %s", printable(string(message)))
+}
+
+// unexpected returns the error of a stream that ended or broke where more was expected.
+func unexpected(err error) error {
+	switch {
+	case err == io.EOF, err == io.ErrUnexpectedEOF:
+		return &fault.Error{Kind: fault.Unavailable, Msg: "the origin ended its answer early", RetryAfter: fault.RetrySoon,
+			Err: &Error{Down: true, Err: io.ErrUnexpectedEOF}}
+	case errors.Is(err, pktline.ErrSyntax):
+		return fmt.Errorf("%w: %w", errInvalid, err)
+	}
+	return err
+}
+
+// down returns an error that means an outage.
+func (o *Origin) down(err error, status int, after time.Duration) error {
+	return &fault.Error{Kind: fault.Unavailable, Msg: "origin " + o.Host() + " does not answer",
+		RetryAfter: max(after, fault.RetryLater), Err: &Error{Status: status, RetryAfter: after, Down: true, Err: err}}
+}
+
+// refused returns the error of a request that was not sent.
+func (o *Origin) refused(err error, after time.Duration) error {
+	kind, msg := fault.Unavailable, "origin "+o.Host()+" is not asked at present because it failed"
+	switch {
+	case !isRefusal(err): // the caller's context ended
+		return o.transportError(context.Background(), err)
+	case errors.Is(err, errBusy):
+		kind, msg = fault.Exhausted, "too many requests wait for origin "+o.Host()
+	}
+	return &fault.Error{Kind: kind, Msg: msg, RetryAfter: max(after, fault.RetrySoon),
+		Err: &Error{RetryAfter: after, Down: true, Err: err}}
+}
+
+// obey pauses all requests if an error says for how long.
+func (o *Origin) obey(err error) {
+	if e, ok := errors.AsType[*Error](err); ok && e.Down && e.RetryAfter > 0 {
+		o.log.Warn("origin asked for a pause", "origin", o.Host(), node.Milliseconds("pause_ms", e.RetryAfter))
+		o.limits.pause(e.RetryAfter)
+	}
+}
+
+// statusError returns the error of a response that is not 200. isOwn reports whether the request had the mirror's own
+// credential.
+func (o *Origin) statusError(r *http.Response, isOwn bool) error {
+	after := retryAfter(r.Header.Get("Retry-After"))
+	cause := &Error{Status: r.StatusCode, RetryAfter: after, Err: fmt.Errorf("status %s", printable(r.Status))}
+	fail := func(kind fault.Kind, msg string) error {
+		return &fault.Error{Kind: kind, Msg: "origin " + o.Host() + " " + msg, Err: cause}
+	}
+	switch code := r.StatusCode; {
+	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusForbidden && after > 0:
+		return o.down(cause.Err, code, after)
+	case code == http.StatusNotFound, code == http.StatusGone:
+		return fail(fault.NotFound, "has no such repository for this caller")
+	case isOwn && (code == http.StatusUnauthorized || code == http.StatusForbidden):
+		return fail(fault.Unavailable, "refused the mirror's own credential")
+	case code == http.StatusUnauthorized:
+		return fail(fault.Unauthenticated, "requires valid credentials")
+	case code == http.StatusForbidden, code == http.StatusUnavailableForLegalReasons:
+		return fail(fault.Denied, "denies access")
+	case code >= 300 && code < 400:
+		target, err := r.Location()
+		if err != nil {
+			return fail(fault.Unavailable, "sent an invalid redirect")
+		}
+		cause.Moved = target
+		return fail(fault.Denied, "redirects to "+printable(target.Host)+", which is not followed")
+	}
+	return fail(fault.Unavailable, "answered with status "+strconv.Itoa(r.StatusCode))
+}
+
+// transportError returns the error of a request without a response, or of a response that broke.
+func (o *Origin) transportError(ctx context.Context, err error) error {
+	if _, ok := errors.AsType[*fault.Error](err); ok {
+		return err // of the address, or of the request's body
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	switch {
+	case errors.Is(err, errClosed):
+		return fault.Wrap(fault.Unavailable, "the server is shutting down", err)
+	case errors.Is(err, context.Canceled):
+		return fault.Wrap(fault.Cancelled, "the request to origin "+o.Host()+" was cancelled", err)
+	}
+	return o.down(err, 0, 0)
+}
+
+// retryAfter parses a Retry-After header (RFC 9110, section 10.2.3). Zero means none.
+func retryAfter(value string) time.Duration {
+	const limit = time.Hour
+	if n, err := strconv.ParseUint(value, 10, 32); err == nil {
+		return min(time.Duration(n)*time.Second, limit)
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return min(max(time.Until(at), 0), limit)
+	}
+	return 0
+}
+
+// printable makes a text of the origin fit for messages and logs.
+func printable(text string) string {
+	const limit = 500 // bytes
+	if text = strings.TrimSpace(text); len(text) > limit {
+		text = text[:limit] + "..."
+	}
+	return strings.ToValidUTF8(strings.Map(func(r rune) rune {
+		if r < ' ' || 0x7f <= r && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, text), "?")
 }

@@ -1,12 +1,78 @@
 package origin
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
 
-// Metrics are the metrics of origins.
-type Metrics struct{}
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Metrics are the metrics of origins. The label origin is the host of a configured mirror.
+type Metrics struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	waits    *prometheus.HistogramVec
+	bytes    *prometheus.CounterVec
+	open     *prometheus.GaugeVec
+}
 
 // NewMetrics creates the metrics.
-func NewMetrics() *Metrics { return &Metrics{} }
+func NewMetrics() *Metrics {
+	return &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_origin_requests_total",
+			Help: "Requests to origins of mirrors by operation (probe, refs, fetch, advertisement, relay) and result. " +
+				"Results are ok, down (an outage), refused (not sent: an outage or the budget), or the kind of the error.",
+		}, []string{"origin", "operation", "result"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "packhorse_origin_seconds",
+			Help:    "Time until the header of an answer of an origin, for refs until the end of the answer.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"origin", "operation"}),
+		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "packhorse_origin_wait_seconds",
+			Help:    "Time that requests to an origin waited for a slot or for the budget.",
+			Buckets: []float64{.001, .01, .1, 1, 10},
+		}, []string{"origin"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_origin_bytes_total",
+			Help: "Bytes of bodies by direction: in (from the origin), out.",
+		}, []string{"origin", "direction"}),
+		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "packhorse_origin_breaker_open",
+			Help: "Whether requests to the origin are stopped because it failed repeatedly: 1, or 0.",
+		}, []string{"origin"}),
+	}
+}
 
 // Collectors returns the metrics to register.
-func (m *Metrics) Collectors() []prometheus.Collector { return nil }
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.seconds, m.waits, m.bytes, m.open}
+}
+
+// Operations in labels.
+const (
+	opProbe         = "probe"
+	opRefs          = "refs"
+	opFetch         = "fetch"
+	opAdvertisement = "advertisement"
+	opRelay         = "relay"
+)
+
+// count counts the result of an operation that began at a time.
+func (o *Origin) count(operation string, began time.Time, err error) {
+	result := "ok"
+	switch {
+	case isRefusal(err):
+		result = "refused"
+	case IsDown(err):
+		result = "down"
+	case err != nil:
+		result = fault.KindOf(err).String()
+	}
+	o.metrics.requests.WithLabelValues(o.Host(), operation, result).Inc()
+	if result != "refused" {
+		o.metrics.seconds.WithLabelValues(o.Host(), operation).Observe(time.Since(began).Seconds())
+	}
+}

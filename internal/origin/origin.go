@@ -5,18 +5,22 @@
 // requests to the host share one budget, one pause after Retry-After, and one circuit breaker.
 //
 // Nothing that the origin sends is trusted. Names, lengths, redirects and addresses are checked, and an answer that is
-// too large or too slow ends with an error. A caller's credential goes to the configured scheme, host and port only.
+// too large or too slow ends with an error. A credential goes to the configured scheme, host and port only.
 package origin
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
-	"io"
 	"log/slog"
+	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/git"
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
@@ -32,21 +36,23 @@ type Source interface {
 
 // Options configure an Origin. Only URL is required.
 type Options struct {
-	// URL is the origin: https://HOST/BASE/, http:// or ssh://[USER@]HOST/BASE/. Repositories are below it.
+	// URL is the origin, see ParseURL. Repositories are below it.
 	URL *url.URL
 	// Private allows private, loopback and link-local addresses. It is implied if the host of URL is an address or
 	// localhost.
 	Private bool
 	// Authorities are trusted for TLS. Nil means those of the system.
 	Authorities *x509.CertPool
-	// Proxy is an HTTP proxy. Nil means none: the environment is not read.
+	// Proxy is an HTTP proxy. Nil means none: the environment is not read. A proxy connects to any address.
 	Proxy *url.URL
 
-	Requests      int           // maximum number of concurrent requests. Zero means 16.
+	Requests      int           // maximum number of concurrent requests; 3/4 of them may be packs. Zero means 16.
 	PerMinute     int           // maximum number of requests per minute. Zero means no limit.
-	AnswerTimeout time.Duration // until the header of an answer. Zero means 30 s.
-	Stall         time.Duration // how long an answer may stay below a minimum rate. Zero means 60 s.
-	MaxRefs       int           // maximum number of refs in a list. Zero means 1,000,000.
+	AnswerTimeout time.Duration // until the header of an answer; ten times as long for pushes. Zero means 30 s.
+	// Stall is how long an answer may bring less than 1 KiB/s. A pack may take ten times as long, because the origin has
+	// to make it first, but must bring something within Stall. Zero means 60 s.
+	Stall   time.Duration
+	MaxRefs int // maximum number of refs in a list. Zero means 1,000,000.
 
 	Credential Source      // the mirror's own credential, for requests without a caller's. Nil means none.
 	SSH        *SSHOptions // keys and known hosts of an ssh:// origin
@@ -56,107 +62,153 @@ type Options struct {
 	Log     *slog.Logger // nil means none
 }
 
-// Refs is a list of refs at the origin. The list is parsed when List is called: an unchanged list is recognized by its
-// Digest.
-type Refs struct {
-	Format  git.ObjectFormat
-	Version protocol.Version // the protocol version of the origin; only V2 can answer a relayed request of version 2
-	Digest  [32]byte         // equal digests of one repository and equal prefixes mean equal lists
-	Moved   string           // the new path of the repository if the origin redirected, else ""
-}
-
-// List is the parsed list of refs.
-type List struct {
-	Head   git.RefName  // the branch that HEAD points to, which may not exist; "" if HEAD is detached or missing
-	HeadID git.ObjectID // the commit of HEAD; zero if HEAD is unborn or missing
-	Refs   []Ref        // in the origin's order, without HEAD
-}
-
-// Ref is one ref.
-type Ref struct {
-	Name   git.RefName
-	ID     git.ObjectID
-	Peeled git.ObjectID // the object behind an annotated tag; zero if ID is not one
-}
-
-// FetchRequest is a request for a pack.
-type FetchRequest struct {
-	Format git.ObjectFormat
-	Wants  []git.ObjectID
-	Haves  []git.ObjectID // the origin ignores unknown ones
-	// Progress is called with the text that the origin sends to people, in pieces as they arrive. It is called from
-	// Pack.Read and does not keep its argument. Nil means that the origin sends none.
-	Progress func(text []byte)
-}
-
-// Response is a response of the origin with status 200. The caller closes Body. Reading fails if the origin stalls.
-type Response struct {
-	ContentType string
-	Length      int64  // bytes of Body; -1 if unknown
-	Moved       string // the new path of the repository if the origin redirected, else ""
-	Body        io.ReadCloser
-}
-
 // Origin is a client of one origin host. It is safe for concurrent use.
 //
 // A path is that of a repository below Options.URL, decoded, without a slash at its ends, such as "owner/repo.git".
 // Requests of upload-pack with a zero auth use Options.Credential, if there is one. Errors have kinds of package fault
-// and wrap an *Error if the origin is involved. IsDown reports whether one means an outage. Unauthenticated and Denied
-// are about the caller's credential only: a refusal of the mirror's own is Unavailable.
+// and wrap an *Error if the origin refused or did not answer. IsDown reports whether one means an outage.
+// Unauthenticated and Denied are about the caller's credential only: a refusal of the mirror's own is Unavailable.
 type Origin struct {
-	o Options
+	o         Options
+	base      string // path of Options.URL, with a slash at its end
+	transport *http.Transport
+	sessions  sessions // of an SSH origin, else nil
+	limits    *limits
+	metrics   *Metrics
+	log       *slog.Logger
+	known     *lru.Cache[string, repository] // by path
+	closing   context.Context
+	close     context.CancelFunc
 }
 
-// New returns an Origin. The caller has to close it.
-func New(o Options) (*Origin, error) { return &Origin{o: o}, nil }
+// repository is a repository at the origin as its last advertisement described it.
+type repository struct {
+	*advertisement
+	moved string // its path after redirects, "" if there were none
+}
+
+// maxKnown is the number of repositories whose capabilities are remembered.
+const maxKnown = 10_000
+
+// New returns an Origin, which need not be reachable. The caller has to close it.
+func New(o Options) (*Origin, error) {
+	if o.URL == nil {
+		return nil, fault.New(fault.Invalid, "an origin needs a URL")
+	}
+	if err := checkURL(o.URL); err != nil {
+		return nil, err
+	}
+	o.Requests, o.MaxRefs = cmp.Or(o.Requests, 16), cmp.Or(o.MaxRefs, 1_000_000)
+	o.AnswerTimeout, o.Stall = cmp.Or(o.AnswerTimeout, 30*time.Second), cmp.Or(o.Stall, time.Minute)
+	o.Agent = cmp.Or(o.Agent, "packhorse")
+	c := &Origin{o: o, base: "/" + strings.Trim(o.URL.Path, "/"), metrics: o.Metrics, log: o.Log}
+	if c.base != "/" {
+		c.base += "/"
+	}
+	if c.metrics == nil {
+		c.metrics = NewMetrics()
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if c.known, err = lru.New[string, repository](maxKnown); err != nil {
+		return nil, err
+	}
+	dialer := NewDialer(o.Private || isLiteral(o.URL.Hostname()) || o.Proxy != nil)
+	if o.URL.Scheme == "ssh" {
+		if c.sessions, err = newSessions(o, dialer); err != nil {
+			return nil, err
+		}
+	}
+	c.transport = newTransport(o, dialer)
+	open := c.metrics.open.WithLabelValues(c.Host())
+	c.limits = newLimits(o.Requests, o.PerMinute, func(isOpen bool) {
+		if isOpen {
+			open.Set(1)
+			c.log.Warn("requests to origin stopped", "origin", c.Host())
+		} else {
+			open.Set(0)
+			c.log.Info("requests to origin resumed", "origin", c.Host())
+		}
+	})
+	c.closing, c.close = context.WithCancel(context.Background())
+	return c, nil
+}
 
 // Close ends running requests and closes the connections.
-func (o *Origin) Close() error { return nil }
+func (o *Origin) Close() error {
+	o.close()
+	o.transport.CloseIdleConnections()
+	if o.sessions != nil {
+		return o.sessions.Close()
+	}
+	return nil
+}
 
 // Host returns the host of the origin, for messages and labels.
 func (o *Origin) Host() string { return o.o.URL.Host }
 
-// CanRelay reports whether the origin takes requests of clients as they are. Only HTTP origins do.
-func (o *Origin) CanRelay() bool { return o.o.URL.Scheme != "ssh" }
-
-// Probe finds out whether the origin lets the owner of a credential use a service on a repository. It never uses the
-// mirror's own credential and follows no redirect: after one the error is NotFound and its Error.Moved is the new
-// place.
-func (o *Origin) Probe(ctx context.Context, path string, service protocol.Service, auth Secret) error {
-	return errUnsupported
-}
-
-// Refs asks for HEAD and the refs whose names begin with one of the prefixes; all refs without prefixes.
-func (o *Origin) Refs(ctx context.Context, path string, auth Secret, prefixes []string) (*Refs, error) {
-	return nil, errUnsupported
-}
-
-// List parses the list. Its error is Unavailable if the origin sent invalid data.
-func (r *Refs) List() (*List, error) { return nil, errUnsupported }
-
-// Fetch asks for a pack in one request, without a negotiation.
-func (o *Origin) Fetch(ctx context.Context, path string, auth Secret, f FetchRequest) (*Pack, error) {
-	return nil, errUnsupported
-}
+// CanRelay reports whether the origin takes requests of clients as they are. Only HTTP origins do. Probe,
+// Advertisement and Relay fail at others.
+func (o *Origin) CanRelay() bool { return o.sessions == nil }
 
 // FetchBody returns the request that Fetch sends in protocol version 2, for Relay. ReadPack reads its response.
-func (o *Origin) FetchBody(f FetchRequest) []byte { return nil }
+func (o *Origin) FetchBody(f FetchRequest) []byte { return f.v2(o.o.Agent) }
 
-// Pack is a pack as it arrives. It is not safe for concurrent use.
-type Pack struct{ io.ReadCloser }
-
-// ReadPack returns the pack in a response to FetchBody. Progress is as in FetchRequest. Closing the pack closes r.
-func ReadPack(r io.ReadCloser, progress func(text []byte)) *Pack { return &Pack{r} }
-
-// Advertisement asks for the advertisement of a service, as it is. gitProtocol is the client's Git-Protocol header.
-func (o *Origin) Advertisement(ctx context.Context, path string, service protocol.Service, auth Secret,
-	gitProtocol string) (*Response, error) {
-	return nil, errUnsupported
+// limited sends a request under the limits and counts it. send calls leave when the answer has been read, except after
+// an error.
+func (o *Origin) limited(ctx context.Context, operation, path string, isPack bool,
+	send func(leave func()) error) (err error) {
+	began := time.Now()
+	defer func() { o.count(operation, began, err) }()
+	if err := checkPath(path); err != nil {
+		return err
+	}
+	if after, err := o.limits.check(); err != nil {
+		return o.refused(err, after)
+	}
+	leave, err := o.limits.enter(ctx, isPack)
+	if err != nil {
+		return o.refused(err, 0)
+	}
+	o.metrics.waits.WithLabelValues(o.Host()).Observe(time.Since(began).Seconds())
+	err = o.limits.run(func() error { return send(leave) })
+	if err != nil {
+		leave()
+	}
+	if isRefusal(err) {
+		return o.refused(err, 0)
+	}
+	return err
 }
 
-// Relay sends a client's request to the service, as it is. length is that of body in bytes, -1 if unknown. The response
-// may arrive before the body has been read. A connection that fails is not tried again.
-func (o *Origin) Relay(ctx context.Context, path string, service protocol.Service, auth Secret, gitProtocol string,
-	body io.Reader, length int64) (*Response, error) {
-	return nil, errUnsupported
+// credential returns the credential of a request, and whether it is the mirror's own.
+func (o *Origin) credential(ctx context.Context, auth Secret, service protocol.Service) (Secret, bool, error) {
+	if !auth.IsZero() || o.o.Credential == nil || service != protocol.UploadPack {
+		return auth, false, nil
+	}
+	own, err := o.o.Credential.Authorization(ctx)
+	return own, true, fault.Wrap(fault.Unavailable, "the mirror's own credential is not available", err)
+}
+
+// listing returns an empty list of refs.
+func (o *Origin) listing(prefixes []string) *listing {
+	return &listing{maxRefs: o.o.MaxRefs, prefixes: prefixes}
+}
+
+// checkFormat returns an error if the origin's repository has another object format than a request.
+func (r repository) checkFormat(f *FetchRequest) error {
+	if r.format != f.Format {
+		return fault.New(fault.Unavailable, "the object format at the origin is %s instead of %s", r.format, f.Format)
+	}
+	if r.version == protocol.V0 && !r.has("side-band-64k") {
+		return fault.New(fault.Unavailable, "the origin does not support side-band-64k")
+	}
+	return nil
+}
+
+// noRelay is the error of requests that only HTTP origins take.
+func (o *Origin) noRelay() error {
+	return fault.New(fault.Denied, "origin %s takes no requests of clients: it is reached over SSH", o.Host())
 }

@@ -1,0 +1,154 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// minRate is the least rate of an answer in bytes per second, as an average over its window.
+const minRate = 1 << 10
+
+// drainTime is how long closing an answer waits for its end. A connection is only used again after the end.
+const drainTime = 50 * time.Millisecond
+
+// answer is the body of a response, with a minimum rate. It is not safe for concurrent use.
+type answer struct {
+	body     io.ReadCloser
+	response *http.Response          // nil for SSH
+	explain  func(error) error       // gives an error of body its kind
+	cancel   context.CancelCauseFunc // ends the request
+	leave    func()                  // frees the slot
+	bytes    prometheus.Counter      // of body
+	silence  time.Duration           // maximum time without a byte
+	window   time.Duration           // time in which the minimum rate has to be reached
+	timer    *time.Timer             // cancels the request
+	waited   time.Duration           // in the current window
+	read     int64                   // bytes in the current window
+	ended    bool                    // body was read to its end, or failed
+}
+
+// watch sets the limits of the rate. A pack may take longer, because the origin makes it first.
+func (a *answer) watch(stall time.Duration, isPack bool) {
+	a.silence, a.window = stall, stall
+	if isPack {
+		a.window *= 10
+	}
+	a.timer = time.AfterFunc(stall, func() { a.cancel(errStalled) })
+	a.timer.Stop()
+}
+
+// Read implements io.Reader. Only the time that it waits for the origin counts for the rate.
+func (a *answer) Read(p []byte) (int, error) {
+	a.timer.Reset(min(a.silence, a.window-a.waited))
+	began := time.Now()
+	n, err := a.body.Read(p)
+	a.timer.Stop()
+	a.bytes.Add(float64(n))
+	a.waited += time.Since(began)
+	a.read += int64(n)
+	switch {
+	case a.read >= int64(minRate*a.window.Seconds()):
+		a.waited, a.read = 0, 0
+	case a.waited >= a.window:
+		a.cancel(errStalled)
+	}
+	if err != nil {
+		a.ended = true
+		if err != io.EOF {
+			err = a.explain(err)
+		}
+	}
+	return n, err
+}
+
+// Close ends the request. Over HTTP it looks for the end of the answer first.
+func (a *answer) Close() error {
+	if !a.ended && a.response != nil {
+		a.timer.Reset(drainTime)
+		_, _ = io.CopyN(io.Discard, a.body, 4<<10)
+	}
+	a.timer.Stop()
+	a.ended = true
+	err := a.body.Close()
+	a.cancel(context.Canceled)
+	a.leave()
+	return err
+}
+
+// wait ends a request whose answer does not begin in time. The time in which the client's body is awaited does not
+// count.
+type wait struct {
+	timer   *time.Timer
+	timeout time.Duration
+	over    atomic.Bool
+}
+
+func newWait(timeout time.Duration, expired func()) *wait {
+	w := &wait{timeout: timeout}
+	w.timer = time.AfterFunc(timeout, func() {
+		if !w.over.Load() {
+			expired()
+		}
+	})
+	return w
+}
+
+// end ends the wait.
+func (w *wait) end() {
+	w.over.Store(true)
+	w.timer.Stop()
+}
+
+// upload is the body of a request.
+type upload struct {
+	io.Reader
+	wait  *wait
+	bytes prometheus.Counter
+	err   atomic.Pointer[error] // of Reader, except io.EOF
+}
+
+// Read implements io.Reader.
+func (u *upload) Read(p []byte) (int, error) {
+	u.wait.timer.Stop()
+	n, err := u.Reader.Read(p)
+	u.wait.timer.Reset(u.wait.timeout)
+	u.bytes.Add(float64(n))
+	if err != nil && err != io.EOF {
+		u.err.Store(&err)
+	}
+	return n, err
+}
+
+// Close implements io.Closer. The owner of the body closes it.
+func (u *upload) Close() error { return nil }
+
+// failure returns the error of the body, if it has one.
+func (u *upload) failure() error {
+	if u == nil || u.err.Load() == nil {
+		return nil
+	}
+	return *u.err.Load()
+}
+
+// newUpload makes a body of length bytes the body of a request.
+func newUpload(r *http.Request, body io.Reader, length int64, w *wait, sent prometheus.Counter) *upload {
+	u := &upload{Reader: body, wait: w, bytes: sent}
+	r.Method, r.Body, r.ContentLength = http.MethodPost, u, length
+	if length == 0 {
+		r.Body = http.NoBody
+	}
+	if whole, ok := body.(*bytes.Reader); ok {
+		again := *whole
+		r.GetBody = func() (io.ReadCloser, error) {
+			whole := again
+			return &upload{Reader: &whole, wait: w, bytes: sent}, nil
+		}
+	}
+	return u
+}

@@ -1,0 +1,162 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go"
+	"github.com/failsafe-go/failsafe-go/circuitbreaker"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+const (
+	failures   = 5                // consecutive ones open the circuit breaker
+	firstPause = time.Second      // of an open breaker; it doubles with each trial that fails
+	maxPause   = time.Minute      // of an open breaker
+	maxWait    = 10 * time.Second // for a slot, and for the budget
+	// patience is how long a request may be without an answer when its caller cancels it. After that it is a failure.
+	patience = 5 * time.Second
+)
+
+// limits are shared by all requests to an origin: slots, the budget per minute, the pause after Retry-After, and the
+// circuit breaker.
+type limits struct {
+	all, packs *semaphore.Weighted // a pack needs a slot of both, so that small requests find one
+	budget     *rate.Limiter
+	breaker    circuitbreaker.CircuitBreaker[any]
+	executor   failsafe.Executor[any]
+	openings   atomic.Int32 // of the breaker since a request succeeded
+
+	mu     sync.Mutex
+	paused time.Time // until then the origin wants no requests
+}
+
+// newLimits returns limits. onState is called when the breaker opens and when it closes.
+func newLimits(requests, perMinute int, onState func(open bool)) *limits {
+	l := &limits{all: semaphore.NewWeighted(int64(requests)),
+		packs:  semaphore.NewWeighted(int64(max(1, requests*3/4))),
+		budget: rate.NewLimiter(rate.Inf, 0)}
+	if perMinute > 0 {
+		l.budget = rate.NewLimiter(rate.Limit(float64(perMinute)/60), max(1, perMinute/10))
+	}
+	l.breaker = circuitbreaker.NewBuilder[any]().
+		HandleIf(func(_ any, err error) bool { return IsDown(err) }).
+		WithFailureThreshold(failures).WithSuccessThreshold(1).
+		WithDelayFunc(func(failsafe.ExecutionAttempt[any]) time.Duration {
+			return min(firstPause<<min(l.openings.Add(1)-1, 10), maxPause)
+		}).WithJitterFactor(.25).
+		OnClose(func(circuitbreaker.StateChangedEvent) { l.openings.Store(0); onState(false) }).
+		OnOpen(func(circuitbreaker.StateChangedEvent) { onState(true) }).Build()
+	l.executor = failsafe.With(l.breaker)
+	return l
+}
+
+// check returns why the origin gets no requests at present, and when it gets the next one.
+func (l *limits) check() (time.Duration, error) {
+	l.mu.Lock()
+	pause := time.Until(l.paused)
+	l.mu.Unlock()
+	if pause > 0 {
+		return pause, errPaused
+	}
+	if pause = l.breaker.RemainingDelay(); pause > 0 {
+		return pause, circuitbreaker.ErrOpen
+	}
+	return 0, nil
+}
+
+// pause stops requests for a time that the origin asked for, and a little more, so that mirrors do not return at once.
+func (l *limits) pause(d time.Duration) {
+	until := time.Now().Add(d + rand.N(d/10+1))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if until.After(l.paused) {
+		l.paused = until
+	}
+}
+
+// enter waits for a slot and the budget. The caller calls leave when the response has been read, at least once.
+func (l *limits) enter(ctx context.Context, isPack bool) (leave func(), err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, errBusy)
+	defer cancel()
+	slots := []*semaphore.Weighted{l.packs, l.all}
+	if !isPack {
+		slots = slots[1:]
+	}
+	taken := 0
+	leave = sync.OnceFunc(func() {
+		for _, s := range slots[:taken] {
+			s.Release(1)
+		}
+	})
+	for _, s := range slots {
+		if err = s.Acquire(ctx, 1); err != nil {
+			leave()
+			return nil, context.Cause(ctx)
+		}
+		taken++
+	}
+	if err = l.spend(ctx); err != nil {
+		leave()
+		return nil, err
+	}
+	return leave, nil
+}
+
+// spend waits until the budget allows another request.
+func (l *limits) spend(ctx context.Context) error {
+	r := l.budget.Reserve()
+	delay := r.Delay()
+	if delay == 0 {
+		return nil
+	}
+	delay += rand.N(delay/10 + 1)
+	if delay > maxWait {
+		r.Cancel()
+		return errBusy
+	}
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		r.Cancel()
+		return context.Cause(ctx)
+	}
+}
+
+// Reasons why a request is not sent. Another one is circuitbreaker.ErrOpen.
+var (
+	errPaused = errors.New("the origin asked for a pause (Retry-After)")
+	errBusy   = errors.New("the request budget is used up: see requests and per_minute of the mirror")
+)
+
+// isRefusal reports whether a request was not sent.
+func isRefusal(err error) bool {
+	return errors.Is(err, errPaused) || errors.Is(err, errBusy) || errors.Is(err, circuitbreaker.ErrOpen)
+}
+
+// run sends a request under the circuit breaker, which counts its result.
+func (l *limits) run(send func() error) error {
+	began := time.Now()
+	var sent error
+	err := l.executor.Run(func() error {
+		sent = send()
+		if fault.Is(sent, fault.Cancelled) && time.Since(began) > patience {
+			return &Error{Down: true, Err: sent}
+		}
+		return sent
+	})
+	if sent == nil {
+		return err
+	}
+	return sent
+}
