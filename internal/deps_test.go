@@ -144,6 +144,7 @@ var rooms = map[string][]string{
 	"github.com/coreos/go-systemd/...":                          {"roles"},
 	"github.com/pires/go-proxyproto":                            {"clientaddr"},
 	"github.com/redis/...":                                      {"resolve", "bench/search"},
+	"github.com/go-jose/...":                                    {"auth"},
 	"github.com/failsafe-go/...":                                {"origin", "resolve"},
 	"maragu.dev/gomponents/...":                                 {"web"},
 	"github.com/alecthomas/chroma/...":                          {"web"},

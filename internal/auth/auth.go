@@ -113,7 +113,7 @@ func (a *Auth) HTTP(r *http.Request) (Identity, error) {
 			a.guesses.right(&c, id.Name)
 		}
 	}
-	if fault.Is(err, fault.Unauthenticated) && !errors.Is(err, errExpired) { // an expired token is not a guess
+	if fault.Is(err, fault.Unauthenticated) && !isGenuine(err) {
 		err = a.guesses.wrong(&c, err)
 	}
 	a.o.Metrics.credential(c.Scheme, err)

@@ -54,6 +54,19 @@ func isNotKnown(err error) bool {
 	return ok
 }
 
+// genuineError is the error for a credential that was not guessed, such as an expired token.
+type genuineError struct{ error }
+
+func (e genuineError) Unwrap() error { return e.error }
+
+// genuine marks the error for a wrong credential that does not count as a guess.
+func genuine(err error) error { return genuineError{err} }
+
+func isGenuine(err error) bool {
+	_, ok := errors.AsType[genuineError](err)
+	return ok
+}
+
 // maxCredential is the maximum length of an Authorization header in bytes.
 const maxCredential = 8 << 10
 

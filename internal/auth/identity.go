@@ -1,9 +1,9 @@
 // Package auth identifies callers and decides what they may do.
 //
-// Auth has a list of authenticators, each for one kind of credential: Tokens (tokens.go), Keys for SSH keys and
-// certificates (keys.go), and Hook, which asks an application over HTTP (hook.go). A further kind is a type with the
-// methods of Authenticator, and a line in package roles that adds it to the list. Wrong credentials are delayed
-// (guesses.go).
+// Auth has a list of authenticators, each for one kind of credential. Tokens are in tokens.go, SSH keys and
+// certificates in keys.go, identity tokens of CI jobs in oidc.go. Hook asks an application over HTTP (hook.go). A
+// further kind is a type with the methods of Authenticator, and a line in package roles that adds it to the list. Wrong
+// credentials are delayed (guesses.go).
 //
 // The first matching rule decides about the operations of an identity on a repository (rules.go). Without a matching
 // rule, the hook decides (decide.go).
@@ -19,7 +19,7 @@ import (
 // Identity is the proved identity of a caller. The zero value is an anonymous caller. Handlers get it as an argument.
 type Identity struct {
 	Name string // letters, digits and "._-@+", at most 128 bytes; empty for anonymous callers
-	By   string // kind of the credential: ByToken, ByKey, ByCertificate or ByHook
+	By   string // kind of the credential: ByToken, ByKey, ByCertificate, ByHook or ByOIDC
 	// Credential names the credential in logs: the ID of a token or the fingerprint of a key. May be empty.
 	Credential string
 	Address    string // IP address of the caller, without a port

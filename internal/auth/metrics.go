@@ -41,8 +41,8 @@ func NewMetrics() *Metrics {
 		}),
 		sources: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "packhorse_auth_source_failed",
-			Help: "1 while an identity source (tokens, rules, hook, authorized_keys, trusted_user_ca, revoked_keys) fails, " +
-				"else 0.",
+			Help: "1 while an identity source (tokens, rules, hook, authorized_keys, trusted_user_ca, revoked_keys, or " +
+				"oidc and an issuer) fails, else 0.",
 		}, []string{"source"}),
 	}
 }

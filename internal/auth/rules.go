@@ -44,8 +44,8 @@ func ParseRule(callers, repositories []string, may string) (Rule, error) {
 	for _, text := range callers {
 		c := callerPattern{name: text}
 		if by, name, ok := strings.Cut(text, ":"); ok {
-			if !slices.Contains([]string{ByToken, ByKey, ByCertificate, ByHook}, by) {
-				return r, fault.New(fault.Invalid, "who = %.80q: use token, key, certificate or hook before the colon", text)
+			if !slices.Contains([]string{ByToken, ByKey, ByCertificate, ByHook, ByOIDC}, by) {
+				return r, fault.New(fault.Invalid, "who = %.80q: use token, key, certificate, hook or oidc before the colon", text)
 			}
 			c = callerPattern{by, name}
 		}
@@ -70,6 +70,7 @@ const (
 	ByKey         = "key"
 	ByCertificate = "certificate"
 	ByHook        = "hook"
+	ByOIDC        = "oidc"
 )
 
 func (r *Rule) match(id Identity, path []string) bool {

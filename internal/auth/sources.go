@@ -16,6 +16,7 @@ const (
 	SourceAuthorizedKeys = "authorized_keys"
 	SourceUserCA         = "trusted_user_ca"
 	SourceRevokedKeys    = "revoked_keys"
+	SourceOIDC           = "oidc" // and the issuer
 )
 
 // Sources records which identity sources fail: they are missing, unreadable, damaged, or empty although they were not

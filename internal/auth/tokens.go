@@ -141,7 +141,7 @@ func unavailable(msg string, err error) error {
 }
 
 // errExpired is the error for an expired token.
-var errExpired = fault.New(fault.Unauthenticated, "this token has expired")
+var errExpired = genuine(fault.New(fault.Unauthenticated, "this token has expired"))
 
 func wrongToken() error {
 	return fault.New(fault.Unauthenticated, "wrong or revoked token")

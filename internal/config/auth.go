@@ -14,6 +14,7 @@ type AuthConfig struct {
 
 	Rule []RuleConfig `toml:"rule"`
 	Hook HookConfig   `toml:"hook"`
+	OIDC []OIDCConfig `toml:"oidc"`
 }
 
 // RuleConfig is a rule, which gives callers a permission for repositories. Each rule is a separate table. The first
@@ -22,7 +23,7 @@ type AuthConfig struct {
 // them are gone.
 type RuleConfig struct {
 	// Who lists callers: "anonymous" for callers without credentials, "*" for all others, a name ("alice"), or a
-	// name with its kind of credential: "token:ci", "key:alice", "certificate:alice", "hook:alice".
+	// name with its kind of credential: "token:ci", "key:alice", "certificate:alice", "hook:alice", "oidc:*".
 	Who []string `toml:"who"`
 
 	// Repositories lists patterns of whole path components: "team/app" is one repository, "team/*" are those directly
@@ -68,3 +69,37 @@ type HookConfig struct {
 
 // FailStale is the value of auth.hook.fail that uses cached answers.
 const FailStale = "stale"
+
+// OIDCConfig accepts the identity tokens of CI jobs (docs/how-to/ci-tokens.md). Each table is for the tokens of one
+// issuer with certain claims, and there may be several for an issuer. The first one whose audience and claims match
+// decides.
+type OIDCConfig struct {
+	// Issuer is the exact issuer of the tokens (the claim iss), such as "https://token.actions.githubusercontent.com".
+	// Its keys are fetched from there over HTTPS.
+	Issuer string `toml:"issuer"`
+
+	// Audience is the exact audience of the tokens (the claim aud), which jobs request for this server.
+	Audience string `toml:"audience"`
+
+	// Claims lists the claims that a token must have, with their patterns: { repository_owner = "acme", ref =
+	// "refs/heads/*" }. "*" matches any characters, also slashes, and "?" one.
+	Claims stringTable `toml:"claims"`
+
+	// Repositories lists the repositories that a token gives access to, as patterns like those of auth.rule, with claims
+	// in braces: "github.com/{repository}". If the value of a claim is missing or is not a path, the pattern gives no
+	// access. A pattern without a claim needs claims.
+	Repositories []string `toml:"repositories"`
+
+	// May is the highest permission: "read" or "write". Rules may limit it further (who = ["oidc:*"]).
+	May string `toml:"may" default:"read" values:"read write"`
+
+	// JWKSURL is the URL of the issuer's keys. Empty means that the issuer's configuration names it, with the issuer's
+	// host.
+	JWKSURL string `toml:"jwks_url"`
+
+	// CA is the file with the authorities of the issuer's certificate. Empty means those of the system.
+	CA string `toml:"ca" path:"yes"`
+
+	// TokenFile is the file with a Bearer token for the requests to the issuer, as the API server of Kubernetes needs it.
+	TokenFile string `toml:"token_file" path:"yes"`
+}

@@ -43,20 +43,38 @@ func (r *RuleConfig) check(i int, f *Findings) {
 	}
 }
 
-// KnowsCallers reports whether callers can be identified: there is a rule, a hook or a token.
+// OIDCRules returns the [[auth.oidc]] tables.
+func (c *AuthConfig) OIDCRules() (all []auth.OIDCRule) {
+	for _, o := range c.OIDC {
+		all = append(all, o.rule())
+	}
+	return all
+}
+
+func (o *OIDCConfig) rule() auth.OIDCRule {
+	return auth.OIDCRule{Issuer: o.Issuer, Audience: o.Audience, Claims: o.Claims, Repositories: o.Repositories,
+		May: o.May, JWKSURL: o.JWKSURL, CA: o.CA, TokenFile: o.TokenFile}
+}
+
+// KnowsCallers reports whether callers can be identified: there is a rule, a hook, an issuer of tokens or a token.
 func (c *AuthConfig) KnowsCallers() bool {
-	if len(c.Rule) > 0 || c.Hook.URL != "" {
+	if len(c.Rule) > 0 || c.Hook.URL != "" || len(c.OIDC) > 0 {
 		return true
 	}
 	info, err := os.Stat(c.Tokens)
 	return err == nil && info.Size() > 0
 }
 
-// checkAuth reports mistakes in rules and in the hook.
+// checkAuth reports mistakes in rules, issuers and the hook.
 func (c *Config) checkAuth(f *Findings) {
 	bad := f.bad
 	for i := range c.Auth.Rule {
 		c.Auth.Rule[i].check(i, f)
+	}
+	for i := range c.Auth.OIDC {
+		if err := c.Auth.OIDC[i].rule().Check(); err != nil {
+			f.at(fmt.Sprintf("auth.oidc[%d]", i))("auth.oidc %d: %w", i+1, err)
+		}
 	}
 	h := &c.Auth.Hook
 	if h.URL == "" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -324,6 +325,47 @@ func TestPushFsck(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestOIDC(t *testing.T) {
+	t.Parallel()
+	const good = "[[auth.oidc]]\nissuer = \"https://ci.example\"\naudience = \"a\"\nrepositories = [\"h/{r}\"]\n"
+	cfg, _, err := loadText(t, good+"claims = { ref = \"refs/heads/*\", \"a.b\" = \"c\" }\nca = \"ca.pem\"\n")
+	if err != nil || cfg.Check() != nil {
+		t.Fatalf("error = %v, check = %v, want none", err, cfg.Check())
+	}
+	want := auth.OIDCRule{Issuer: "https://ci.example", Audience: "a", Repositories: []string{"h/{r}"}, May: "read",
+		Claims: map[string]string{"ref": "refs/heads/*", "a.b": "c"}, CA: cfg.Auth.OIDC[0].CA}
+	if got := cfg.Auth.OIDCRules(); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
+		t.Errorf("OIDCRules() = %+v, want %+v", got, want)
+	}
+	if got, want := cfg.Auth.OIDC[0].Claims.TOML(), `{ "a.b" = "c", ref = "refs/heads/*" }`; got != want {
+		t.Errorf("claims = %s, want %s", got, want)
+	}
+	if !filepath.IsAbs(cfg.Auth.OIDC[0].CA) {
+		t.Errorf("ca = %q, want an absolute path", cfg.Auth.OIDC[0].CA)
+	}
+	if err := cfg.CheckOpen(); err != nil {
+		t.Errorf("CheckOpen() = %v, want nil", err)
+	}
+	for text, want := range map[string]string{
+		good + "may = \"admin\"\n":                               "auth.oidc",
+		good + "claims = { ref = 3 }\n":                          "claims.ref: 3 is not a string",
+		strings.Replace(good, "https:", "http:", 1):              `auth.oidc 1: "http://ci.example" is not`,
+		strings.Replace(good, "h/{r}", "**", 1):                  "everybody",
+		good + good + "claims = \"sub\"\n":                       "is a table",
+		strings.Replace(good, "audience = \"a\"\n", "", 1):       "required",
+		strings.Replace(good, "audience", "audienc", 1):          `did you mean "auth.oidc.audience"?`,
+		strings.Replace(good, "[[auth.oidc]]", "[auth.oidc]", 1): "write [[auth.oidc]]",
+	} {
+		cfg, _, err := loadText(t, text)
+		if err == nil {
+			err = cfg.Check()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error = %v, want one with %q", text, err, want)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func (d *decoder) table(prefix string, values map[string]any, to reflect.Value) 
 		case isTables(field):
 			d.tables(key, value, field)
 		case field.Kind() == reflect.Map:
-			d.severities(key, value, field.Addr().Interface().(*fsckSeverities))
+			d.strings(key, value, field.Addr().Interface().(*stringTable))
 		default:
 			if err := assign(field, value); err != nil {
 				d.mistake(key, "%s: %w", PlainKey(key), err)
@@ -129,18 +129,19 @@ func (d *decoder) tables(key string, value any, to reflect.Value) {
 	}
 }
 
-// severities replaces the severities that a TOML table names.
-func (d *decoder) severities(key string, value any, to *fsckSeverities) {
+// strings sets the keys that a TOML table has in a table of strings.
+func (d *decoder) strings(key string, value any, to *stringTable) {
 	table, ok := value.(map[string]any)
 	if !ok {
 		d.mistake(key, "%s is a table; write [%s]", key, key)
 	}
-	merged := maps.Clone(*to)
-	for check, severity := range table {
-		if text, ok := severity.(string); ok {
-			merged[check] = text
+	merged := make(stringTable, len(*to)+len(table))
+	maps.Copy(merged, *to)
+	for name, element := range table {
+		if text, ok := element.(string); ok {
+			merged[name] = text
 		} else {
-			d.mistake(key+"."+check, "%s.%s: %#v is not a string", key, check, severity)
+			d.mistake(key+"."+name, "%s.%s: %#v is not a string", key, name, element)
 		}
 	}
 	*to = merged

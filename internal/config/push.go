@@ -30,7 +30,7 @@ type PushConfig struct {
 	// the push, "warn" sends the client a warning, "ignore" is silent. A table [push.fsck] sets single checks and keeps
 	// the other defaults. Checks without a severity are errors. The receive.fsck.* keys of a repository win
 	// (docs/how-to/push.md).
-	Fsck fsckSeverities `toml:"fsck"`
+	Fsck stringTable `toml:"fsck"`
 
 	// MaxCommands is the maximum number of refs that one push may change.
 	MaxCommands int `toml:"max_commands" default:"100000" range:"1.."`

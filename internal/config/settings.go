@@ -29,6 +29,7 @@ func Keys() []Setting {
 	c := DefaultConfig()
 	c.Node, c.Route, c.Webhook = newTables[NodeConfig](), newTables[RouteConfig](), newTables[WebhookConfig]()
 	c.Mirror = newTables[MirrorConfig]()
+	c.Auth.OIDC = newTables[OIDCConfig]()
 	c.Auth.Rule, c.App.Pool = newTables[RuleConfig](), newTables[PoolConfig]()
 	all := Settings(&c)
 	for i := range all {
@@ -118,7 +119,7 @@ func (s Setting) TOML() string {
 		}
 		return "[" + strings.Join(quoted, ", ") + "]"
 	}
-	if table, ok := s.Value.Interface().(fsckSeverities); ok {
+	if table, ok := s.Value.Interface().(stringTable); ok {
 		return table.TOML()
 	}
 	if _, ok := s.Value.Interface().(encoding.TextMarshaler); ok || s.Value.Kind() == reflect.String {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,14 +105,24 @@ func (m FileMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil
 
 func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
 
-// fsckSeverities are severities of git's checks of objects, by their names.
-type fsckSeverities map[string]string
+// bareKey is a key of TOML that needs no quotation marks.
+var bareKey = regexp.MustCompile(`^[\w-]+$`)
+
+// stringTable is a table of strings with arbitrary keys.
+type stringTable map[string]string
 
 // TOML returns the table in one line.
-func (f fsckSeverities) TOML() string {
-	pairs := make([]string, 0, len(f))
-	for _, check := range slices.Sorted(maps.Keys(f)) {
-		pairs = append(pairs, check+" = "+strconv.Quote(f[check]))
+func (t stringTable) TOML() string {
+	if len(t) == 0 {
+		return "{}"
+	}
+	pairs := make([]string, 0, len(t))
+	for _, key := range slices.Sorted(maps.Keys(t)) {
+		text := key
+		if !bareKey.MatchString(key) {
+			text = strconv.Quote(key)
+		}
+		pairs = append(pairs, text+" = "+strconv.Quote(t[key]))
 	}
 	return "{ " + strings.Join(pairs, ", ") + " }"
 }

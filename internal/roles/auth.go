@@ -38,7 +38,14 @@ func (s *server) newAuth() (*auth.Auth, error) {
 	}
 	tokens := auth.NewTokens(auth.TokenOptions{File: auth.NewTokenFile(cfg.Auth.Tokens), All: hook == nil,
 		Sources: sources, Log: log})
-	o.Authenticators = []auth.Authenticator{tokens}
+	if len(cfg.Auth.OIDC) > 0 { // before the tokens, which may accept every secret
+		jobs, err := auth.NewOIDC(auth.OIDCOptions{Rules: cfg.Auth.OIDCRules(), Sources: sources})
+		if err != nil {
+			return nil, err
+		}
+		o.Authenticators = append(o.Authenticators, jobs)
+	}
+	o.Authenticators = append(o.Authenticators, tokens)
 	if keys != nil {
 		o.Authenticators = append(o.Authenticators, keys)
 	}
