@@ -54,13 +54,12 @@ type Hook struct {
 	client    *http.Client
 	key       [32]byte // of the hashes, random for each process
 	flight    singleflight.Group
-	slots     chan struct{} // one for each running request
+	slots     *slots
 	manySlots chan struct{} // one for each running request of readable
 
 	readableTime time.Duration // readableTime, except in tests
 
 	mu          sync.Mutex
-	networks    map[string]*networkSlots        // by the network of the client
 	answers     *simplelru.LRU[string, *answer] // by the hash of the question
 	views       *simplelru.LRU[string, *view]   // by the hash of the caller
 	viewAnswers int                             // answers in all views
@@ -84,8 +83,8 @@ func NewHook(o HookOptions) *Hook {
 		o.Now = time.Now
 	}
 	h := &Hook{
-		o: o, networks: map[string]*networkSlots{}, slots: make(chan struct{}, maxHookRequests),
-		manySlots: make(chan struct{}, maxManyRequests), readableTime: readableTime,
+		o: o, slots: newSlots(maxHookRequests, o.Timeout), manySlots: make(chan struct{}, maxManyRequests),
+		readableTime: readableTime,
 	}
 	size := max(o.Size, 1)
 	h.answers, _ = simplelru.NewLRU[string, *answer](size, nil) // fails only for a size below 1

@@ -373,8 +373,8 @@ func TestHookForgets(t *testing.T) {
 func fill(t *testing.T, h *Hook, address string) (leave func()) {
 	t.Helper()
 	var leaves []func()
-	for range maxHookNetwork {
-		leave, err := h.enter(address)
+	for range maxHookRequests / 2 {
+		leave, err := h.slots.enter(address)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -401,14 +401,14 @@ func TestHookIsShared(t *testing.T) {
 	if h.failures != 0 || app.questions() != 0 {
 		t.Errorf("failures = %d, questions = %d, want 0 and 0", h.failures, app.questions())
 	}
-	other, err := h.enter("198.51.100.1")
+	other, err := h.slots.enter("198.51.100.1")
 	if err != nil {
 		t.Fatalf("error for callers of another network = %v, want none", err)
 	}
 	other()
 	leave()
-	if len(h.slots) != 0 || len(h.networks) != 0 {
-		t.Errorf("%d slots and %d networks in use, want none", len(h.slots), len(h.networks))
+	if len(h.slots.all) != 0 || len(h.slots.networks) != 0 {
+		t.Errorf("%d slots and %d networks in use, want none", len(h.slots.all), len(h.slots.networks))
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 const (
 	maxHookAnswer   = 64 << 10 // bytes
 	maxHookRequests = 64       // at the same time
-	maxHookNetwork  = maxHookRequests / 2
 	failuresToPause = 5
 	hookPause       = 2 * time.Second
 )
@@ -97,15 +96,9 @@ func (a *answer) identity() (Identity, error) {
 	return id, err
 }
 
-// networkSlots limits the requests for callers of one network, so that guesses from there do not block others.
-type networkSlots struct {
-	slots chan struct{}
-	users int // requests that have a slot or wait for one
-}
-
 // request sends a question as soon as there is a slot. check, if it is not nil, can then refuse it.
 func (h *Hook) request(q question, check func() error) (*answer, error) {
-	leave, err := h.enter(q.Client)
+	leave, err := h.slots.enter(q.Client)
 	if err == nil {
 		defer leave()
 		if check != nil {
@@ -127,43 +120,6 @@ func (h *Hook) request(q question, check func() error) (*answer, error) {
 	}
 	h.o.Metrics.question("ok")
 	return a, nil
-}
-
-// enter waits for a slot for a client. leave returns the slot. The error is Exhausted, and not a failure of the hook.
-func (h *Hook) enter(client string) (leave func(), err error) {
-	name := network(client)
-	h.mu.Lock()
-	s := h.networks[name]
-	if s == nil {
-		s = &networkSlots{slots: make(chan struct{}, maxHookNetwork)}
-		h.networks[name] = s
-	}
-	s.users++
-	h.mu.Unlock()
-	limit := time.NewTimer(h.o.Timeout)
-	defer limit.Stop()
-	var held []chan struct{}
-	leave = func() {
-		for _, slots := range held {
-			<-slots
-		}
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if s.users--; s.users == 0 {
-			delete(h.networks, name)
-		}
-	}
-	for _, slots := range []chan struct{}{s.slots, h.slots} {
-		select {
-		case slots <- struct{}{}:
-			held = append(held, slots)
-		case <-limit.C:
-			leave()
-			return nil, fault.Retry(fault.Exhausted, fault.RetryLater,
-				"too many callers authenticate at the same time; try again")
-		}
-	}
-	return leave, nil
 }
 
 // begin reports whether a request may be sent: not during a pause, and only one after it.
