@@ -23,6 +23,9 @@ type Options struct {
 	Authenticators []Authenticator
 	Rules          []Rule
 	Hook           *Hook // decides if no rule matches; nil means that access is denied then
+	// Origins decide about the repositories that they cover. Nil means none. Auth closes them. A hook must not be asked
+	// about credentials for an origin, so there is only one of both.
+	Origins *Origins
 	// OpenRead lets everybody read repositories that no rule matches. OpenUntilKnown does so while no caller can be
 	// identified.
 	OpenRead, OpenUntilKnown bool
@@ -50,7 +53,7 @@ func New(o Options) *Auth {
 	}
 	a := &Auth{o: o, guesses: newGuesses(o.Guesses, o.Now), ruleSource: o.Sources.add(SourceRules, nil)}
 	a.SetRules(o.Rules)
-	a.Configured()
+	a.knowsCallers()
 	return a
 }
 
@@ -59,6 +62,9 @@ func (a *Auth) Close() error {
 	var errs []error
 	for _, x := range a.o.Authenticators {
 		errs = append(errs, x.Close())
+	}
+	if a.o.Origins != nil {
+		a.o.Origins.Close()
 	}
 	return errors.Join(errs...)
 }
@@ -86,9 +92,12 @@ func (a *Auth) SetRules(rules []Rule) {
 	a.ruleSource.report(nil)
 }
 
-// Configured reports whether callers can be identified, because there are or were rules, a hook, SSH keys or tokens.
-// Once true it stays true for the life of the process, so that a lost file does not give access.
-func (a *Auth) Configured() bool {
+// Configured reports whether callers can be identified, because there are or were rules, a hook, SSH keys, tokens or
+// origins. Once true it stays true for the life of the process, so that a lost file does not give access.
+func (a *Auth) Configured() bool { return a.o.Origins != nil || a.knowsCallers() }
+
+// knowsCallers is Configured without origins. They do not close repositories that they do not cover.
+func (a *Auth) knowsCallers() bool {
 	if !a.configured.Load() && (len(*a.rules.Load()) > 0 ||
 		slices.ContainsFunc(a.o.Authenticators, Authenticator.Configured)) {
 		a.configured.Store(true)
@@ -98,12 +107,15 @@ func (a *Auth) Configured() bool {
 
 // HTTP identifies the sender of a request by its Authorization header. Without one, or with an empty password, the
 // caller is anonymous. The user name of Basic does not matter if the password is a token. A token may also be the user
-// name. Errors: Unauthenticated, Exhausted after too many wrong credentials, Unavailable, Invalid for several headers.
+// name. If there are origins, a credential of an unknown kind may be for one of them, and May decides about it. Errors: Unauthenticated, Exhausted after too many wrong credentials, Unavailable, Invalid for several headers.
 func (a *Auth) HTTP(r *http.Request) (Identity, error) {
 	c, ok, err := fromHeader(r.Header)
 	c.Address = addressOf(r.RemoteAddr)
 	stranger := Identity{Address: c.Address}
 	if err == nil && (!ok || c.Secret == "") { // curl first sends the user name of a URL with an empty password
+		if a.o.Origins != nil && c.User != "" { // or GitHub's token
+			return a.o.Origins.caller(&c, r.Header.Get("Authorization")), nil
+		}
 		return stranger, nil
 	}
 	var id Identity
@@ -111,6 +123,8 @@ func (a *Auth) HTTP(r *http.Request) (Identity, error) {
 		c.checkGuesses = func() error { return a.guesses.check(&c) }
 		if id, err = a.identify(r.Context(), &c); err == nil {
 			a.guesses.right(&c, id.Name)
+		} else if isNotKnown(err) && a.o.Origins != nil {
+			return a.o.Origins.caller(&c, r.Header.Get("Authorization")), nil
 		}
 	}
 	if fault.Is(err, fault.Unauthenticated) && !isGenuine(err) {
@@ -132,9 +146,11 @@ func (a *Auth) Key(ctx context.Context, login string, key ssh.PublicKey,
 	return id, id.noTouch, err
 }
 
+var errNotAccepted = fault.New(fault.Unauthenticated, "this credential is not accepted here")
+
 // identify asks the authenticators that accept a credential, in their order, until one knows it.
 func (a *Auth) identify(ctx context.Context, c *Credential) (Identity, error) {
-	err := error(fault.New(fault.Unauthenticated, "this credential is not accepted here"))
+	err := notKnown(errNotAccepted)
 	for _, x := range a.o.Authenticators {
 		if !x.Accepts(c) {
 			continue

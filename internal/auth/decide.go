@@ -19,13 +19,23 @@ func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 }
 
 func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
-	path := pathOf(repo)
+	path, covered := pathOf(repo), a.o.Origins.prober(repo) != nil
+	if id.By == ByOrigin && !covered { // nobody knows the credential
+		if id.origin.Secret != "" {
+			return a.wrongForOrigin(&id.origin.Credential, fault.Message(errNotAccepted))
+		}
+		id = Identity{Address: id.Address}
+	}
 	allowed, err := a.allowed(ctx, id, repo, path, op)
 	if allowed || err != nil {
 		return err
 	}
 	if id.Anonymous() {
-		if op != Read && !a.Configured() {
+		if covered {
+			return fault.New(fault.Unauthenticated,
+				"authentication required: use your credential for the server that this repository comes from")
+		}
+		if op != Read && !a.knowsCallers() {
 			return fault.New(fault.Denied,
 				"pushes need a token: ask the operator of this server to create one with \"packhorse token create\"")
 		}
@@ -59,6 +69,7 @@ const (
 	denied decision = iota
 	allowed
 	hookDecides
+	originDecides
 )
 
 func decisionOf(ok bool) decision {
@@ -70,7 +81,7 @@ func decisionOf(ok bool) decision {
 
 // decideIdentified decides for an identified caller, without the permissions of anonymous callers.
 func (a *Auth) decideIdentified(id Identity, path []string, op Operation) decision {
-	if !id.Grant.allows(path, op) {
+	if !id.Grant.allows(path, op) || id.By == ByOrigin { // an origin proves nothing about other repositories
 		return denied
 	}
 	rules := *a.rules.Load()
@@ -98,11 +109,14 @@ func (a *Auth) decideAnonymous(id Identity, path []string) decision {
 }
 
 // open reports whether everybody may read repositories that no rule matches.
-func (a *Auth) open() bool { return a.o.OpenRead || a.o.OpenUntilKnown && !a.Configured() }
+func (a *Auth) open() bool { return a.o.OpenRead || a.o.OpenUntilKnown && !a.knowsCallers() }
 
 // allowed decides. Identified callers also have the permissions of anonymous ones, because they can omit the
 // credential.
 func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path []string, op Operation) (bool, error) {
+	if p := a.o.Origins.prober(repo); p != nil {
+		return a.allowedAtOrigin(ctx, p, id, repo, path, op)
+	}
 	if !id.Anonymous() {
 		switch a.decideIdentified(id, path, op) {
 		case allowed:
@@ -128,9 +142,9 @@ func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path
 
 // Reader returns a function that reports which of many repositories an identity may read. Nil means all. If access to a
 // repository cannot be determined, it is reported as unreadable and complete is false. The hook is asked about many
-// repositories together or at the same time. These decisions are not counted.
+// repositories together or at the same time, and an origin about a limited number. These decisions are not counted.
 func (a *Auth) Reader(ctx context.Context, id Identity) func([]git.RepoPath) (readable []bool, complete bool) {
-	if len(*a.rules.Load()) == 0 && (a.open() || a.o.Hook == nil && !id.Anonymous() &&
+	if a.o.Origins == nil && len(*a.rules.Load()) == 0 && (a.open() || a.o.Hook == nil && !id.Anonymous() &&
 		(id.Grant == nil || len(id.Grant.Repositories) == 0)) {
 		return nil
 	}
@@ -141,8 +155,16 @@ func (a *Auth) readable(ctx context.Context, id Identity, repos []git.RepoPath) 
 	readable = make([]bool, len(repos))
 	stranger := Identity{Address: id.Address}
 	var own, anonymous []int // repositories that the hook decides about for the caller, and for anonymous callers
+	var many originMany
 	for i, repo := range repos {
 		path := pathOf(repo)
+		if p := a.o.Origins.prober(repo); p != nil {
+			d, q := a.decideAtOrigin(p, id, repo, path, Read)
+			if readable[i] = d == allowed; d == originDecides {
+				many.questions, many.at = append(many.questions, q), append(many.at, i)
+			}
+			continue
+		}
 		forOwn, forAnonymous := denied, a.decideAnonymous(stranger, path)
 		if !id.Anonymous() {
 			forOwn = a.decideIdentified(id, path, Read)
@@ -156,7 +178,8 @@ func (a *Auth) readable(ctx context.Context, id Identity, repos []git.RepoPath) 
 			anonymous = append(anonymous, i)
 		}
 	}
-	complete = a.askHook(ctx, id, repos, own, readable)
+	complete = len(many.at) == 0 || a.askOrigins(ctx, id, many, readable)
+	complete = a.askHook(ctx, id, repos, own, readable) && complete
 	for _, i := range own {
 		if !readable[i] && a.decideAnonymous(stranger, pathOf(repos[i])) == hookDecides {
 			anonymous = append(anonymous, i)

@@ -5,6 +5,8 @@
 // further kind is a type with the methods of Authenticator, and a line in package roles that adds it to the list. Wrong
 // credentials are delayed (guesses.go).
 //
+// An origin decides about the repositories that it covers (origin.go, origindecide.go): the server that they come from.
+//
 // The first matching rule decides about the operations of an identity on a repository (rules.go). Without a matching
 // rule, the hook decides (decide.go).
 //
@@ -17,16 +19,18 @@ import (
 )
 
 // Identity is the proved identity of a caller. The zero value is an anonymous caller. Handlers get it as an argument.
+// ByOrigin is an exception: May proves it, for one repository at a time.
 type Identity struct {
 	Name string // letters, digits and "._-@+", at most 128 bytes; empty for anonymous callers
-	By   string // kind of the credential: ByToken, ByKey, ByCertificate, ByHook or ByOIDC
+	By   string // kind of the credential, such as ByToken
 	// Credential names the credential in logs: the ID of a token or the fingerprint of a key. May be empty.
 	Credential string
 	Address    string // IP address of the caller, without a port
 	// Grant limits the identity to the purpose of its credential. Nil means no limit.
 	Grant *Grant
 
-	noTouch bool // the security key need not be touched
+	noTouch bool          // the security key need not be touched
+	origin  *originCaller // with ByOrigin
 }
 
 // Anonymous reports whether the caller is not identified.

@@ -15,6 +15,7 @@ type Metrics struct {
 	decisions   *prometheus.CounterVec
 	asked       *prometheus.CounterVec
 	hookSeconds prometheus.Histogram
+	origins     *prometheus.CounterVec
 	sources     *prometheus.GaugeVec
 }
 
@@ -39,6 +40,11 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_auth_hook_seconds", Help: "Time until the auth hook answered or failed.",
 			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10},
 		}),
+		origins: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_auth_origin_answers_total",
+			Help: "Answers of origins about callers by result: allowed, refused, failed, cached, stale (an earlier " +
+				"permission, because the origin gave no answer), or skipped (not asked).",
+		}, []string{"result"}),
 		sources: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "packhorse_auth_source_failed",
 			Help: "1 while an identity source (tokens, rules, hook, authorized_keys, trusted_user_ca, revoked_keys, or " +
@@ -49,7 +55,7 @@ func NewMetrics() *Metrics {
 
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.credentials, m.decisions, m.asked, m.hookSeconds, m.sources}
+	return []prometheus.Collector{m.credentials, m.decisions, m.asked, m.hookSeconds, m.origins, m.sources}
 }
 
 func result(err error) string {
@@ -78,5 +84,7 @@ func (m *Metrics) decision(op Operation, id Identity, err error) {
 }
 
 func (m *Metrics) question(result string) { m.asked.WithLabelValues(result).Inc() }
+
+func (m *Metrics) originAnswer(result string) { m.origins.WithLabelValues(result).Inc() }
 
 func (m *Metrics) answered(took time.Duration) { m.hookSeconds.Observe(took.Seconds()) }

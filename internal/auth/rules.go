@@ -71,6 +71,7 @@ const (
 	ByCertificate = "certificate"
 	ByHook        = "hook"
 	ByOIDC        = "oidc"
+	ByOrigin      = "origin" // not in rules: the names change with each start
 )
 
 func (r *Rule) match(id Identity, path []string) bool {

@@ -42,7 +42,7 @@ func (r *Request) ReceivePack(session node.Session, body *Body, response *Respon
 }
 
 func (r *Request) complete(session *node.Session) {
-	session.Caller, session.Reachable = string(r.Caller()), r.reachable
+	session.Caller, session.Reachable, session.Authorization = string(r.Caller()), r.reachable, r.secret
 	r.primary = session.Service == protocol.ReceivePack
 }
 

@@ -42,14 +42,15 @@ type Request struct {
 	span       *inflight.Span // nil: the request is not traced
 	start      time.Time
 	caller     balance.Caller // see Caller; "": not determined yet
-	callerName string         // the name of ID when caller was determined
+	callerName string         // the name when caller was determined
 
-	authorized bool     // Authorize has allowed the request; nodes get no other requests
-	primary    bool     // the request is for the one node of the route that takes pushes
-	hidden     bool     // the caller may not know whether the repository exists
-	reachable  bool     // see node.Session
-	node       string   // the node that was tried last; "": none
-	failed     []string // the nodes that were tried before it
+	authorized bool        // Authorize has allowed the request; nodes get no other requests
+	secret     node.Secret // see node.Session.Authorization
+	primary    bool        // the request is for the one node of the route that takes pushes
+	hidden     bool        // the caller may not know whether the repository exists
+	reachable  bool        // see node.Session
+	node       string      // the node that was tried last; "": none
+	failed     []string    // the nodes that were tried before it
 }
 
 // Rating is how a request is rated against the service levels.
@@ -84,10 +85,15 @@ func (r *Request) At(stage inflight.Stage) { r.running.SetStage(stage) }
 // RequestID returns the ID that the request has in the log; "" without a board.
 func (r *Request) RequestID() string { return r.running.ID() }
 
-// Caller returns the caller to whose share of the capacity the request counts. It depends on ID.
+// Caller returns the caller to whose share of the capacity the request counts. It depends on ID. A credential for an
+// origin gives its caller a share only after the origin has accepted it.
 func (r *Request) Caller() balance.Caller {
-	if r.caller == "" || r.callerName != r.ID.Name {
-		r.caller, r.callerName = r.Lanes.CallerOf(r.ID.Name, r.Client), r.ID.Name
+	name := r.ID.Name
+	if r.ID.By == auth.ByOrigin && r.secret.IsZero() {
+		name = ""
+	}
+	if r.caller == "" || r.callerName != name {
+		r.caller, r.callerName = r.Lanes.CallerOf(name, r.Client), name
 	}
 	return r.caller
 }
@@ -98,10 +104,14 @@ func (r *Request) Caller() balance.Caller {
 // reveals that the repository exists.
 func (r *Request) Authorize(op auth.Operation) error {
 	err := error(nil)
+	r.secret = node.Secret{} // it was proved for one repository
 	switch {
 	case r.Auth != nil:
 		r.reachable = r.Auth.Configured()
 		err = r.Auth.May(r.Ctx, r.ID, r.Repo, op)
+		if err == nil {
+			r.secret = r.ID.Authorization()
+		}
 		if fault.Is(err, fault.NotFound) {
 			r.hidden, err = true, nil
 		}

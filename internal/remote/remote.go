@@ -52,6 +52,7 @@ type Node struct {
 	Options
 	network, address string
 	host             string                                  // of the URLs
+	private          bool                                    // others on the network cannot read the connection
 	connect          func(context.Context) (net.Conn, error) // makes a connection to the address
 
 	link  atomic.Pointer[link]
@@ -105,10 +106,13 @@ func New(o Options) (*Node, error) {
 func newNode(o Options) (*Node, error) {
 	n := &Node{Options: o, network: "tcp", address: o.Address, host: o.Address, kick: make(chan struct{}, 1)}
 	if path, ok := strings.CutPrefix(o.Address, "unix:"); ok {
-		n.network, n.address, n.host = "unix", path, "localhost"
-	} else if _, _, err := net.SplitHostPort(o.Address); err != nil {
+		n.network, n.address, n.host, n.private = "unix", path, "localhost", true
+	} else if host, _, err := net.SplitHostPort(o.Address); err != nil {
 		return nil, fault.Wrap(fault.Invalid,
 			"storage node address "+strconv.Quote(o.Address)+": want host:port or unix:PATH", err)
+	} else {
+		ip := net.ParseIP(host)
+		n.private = o.TLS != nil || host == "localhost" || ip != nil && ip.IsLoopback()
 	}
 	n.connect = func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{Control: bulk.UnpacedDial}).DialContext(ctx, n.network, n.address)

@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -30,6 +31,9 @@ var (
 func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Session, w node.ResponseWriter) (
 	o node.Outcome, err error) {
 	defer func() { n.Metrics.count(n.Name, err) }()
+	if err := n.checkCredential(session); err != nil {
+		return o, err
+	}
 	if n.usesUnary(session) {
 		if o, err, done := n.unarySession(ctx, repo, session, nil, w); done {
 			return o, err
@@ -55,6 +59,9 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Se
 func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader,
 	w node.ResponseWriter) (o node.Outcome, err error) {
 	defer func() { n.Metrics.count(n.Name, err) }()
+	if err := n.checkCredential(session); err != nil {
+		return o, err
+	}
 	buf := requestBuffers.Get().(*[requestPartSize]byte)
 	defer requestBuffers.Put(buf)
 	parts := &requestParts{request: request, buf: buf, stateful: !session.Stateless}
@@ -94,6 +101,9 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.S
 func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.Session, pusher node.Pusher,
 	request io.Reader, w node.ResponseWriter) (o node.Outcome, err error) {
 	defer func() { n.Metrics.count(n.Name, err) }()
+	if err := n.checkCredential(session); err != nil {
+		return o, err
+	}
 	session.Service = protocol.ReceivePack
 	stream := newRequestStream(request, session, func(d *internalv1.RequestData) any {
 		return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Data{Data: d}}
@@ -120,8 +130,17 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.
 func sessionMessage(s node.Session) *internalv1.Session {
 	return &internalv1.Session{
 		Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless, Caller: s.Caller,
-		Reachable: s.Reachable,
+		Reachable: s.Reachable, Authorization: s.Authorization.Reveal(),
 	}
+}
+
+// checkCredential refuses a session with the client's credential if others on the network could read it.
+func (n *Node) checkCredential(s node.Session) error {
+	if s.Authorization.IsZero() || n.private {
+		return nil
+	}
+	return fault.New(fault.Unavailable, "the storage node %s is reached without TLS, so your credential was not sent to "+
+		"it: ask the operator to set up TLS for it", n.Name)
 }
 
 // pathMessage returns the message of a call that names the path of its bulk data.

@@ -37,7 +37,10 @@ type Session struct {
 	Caller string `protobuf:"bytes,4,opt,name=caller,proto3" json:"caller,omitempty"`
 	// Some callers may not read everything. Objects that no visible ref reaches are not for this client, unless fetch.wants of the node
 	// is "any".
-	Reachable     bool `protobuf:"varint,5,opt,name=reachable,proto3" json:"reachable,omitempty"`
+	Reachable bool `protobuf:"varint,5,opt,name=reachable,proto3" json:"reachable,omitempty"`
+	// The client's own credential for the server that the repository mirrors, as the value of an Authorization header. A gateway sends it
+	// only over TLS, or to a node on the same machine. Empty means none.
+	Authorization string `protobuf:"bytes,6,opt,name=authorization,proto3" json:"authorization,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -105,6 +108,13 @@ func (x *Session) GetReachable() bool {
 		return x.Reachable
 	}
 	return false
+}
+
+func (x *Session) GetAuthorization() string {
+	if x != nil {
+		return x.Authorization
+	}
+	return ""
 }
 
 type AdvertiseRequest struct {
@@ -1924,13 +1934,14 @@ var File_packhorse_internal_v1_session_proto protoreflect.FileDescriptor
 
 const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\n" +
-	"#packhorse/internal/v1/session.proto\x12\x15packhorse.internal.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"\x8f\x01\n" +
+	"#packhorse/internal/v1/session.proto\x12\x15packhorse.internal.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"\xba\x01\n" +
 	"\aSession\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1a\n" +
 	"\bstateful\x18\x03 \x01(\bR\bstateful\x12\x16\n" +
 	"\x06caller\x18\x04 \x01(\tR\x06caller\x12\x1c\n" +
-	"\treachable\x18\x05 \x01(\bR\treachable\"\x99\x01\n" +
+	"\treachable\x18\x05 \x01(\bR\treachable\x12)\n" +
+	"\rauthorization\x18\x06 \x01(\tB\x03\x80\x01\x01R\rauthorization\"\x99\x01\n" +
 	"\x10AdvertiseRequest\x12=\n" +
 	"\x05start\x18\x01 \x01(\v2%.packhorse.internal.v1.AdvertiseStartH\x00R\x05start\x12>\n" +
 	"\tdata_path\x18\x02 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
