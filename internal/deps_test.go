@@ -33,7 +33,7 @@ const allowedImports = `
 	git/protocol < node;
 	node < origin;
 	git, fault < mirror/forge;
-	git, credfile, inflight < auth;
+	node, credfile, inflight < auth;
 	git, fault, inflight < resolve;
 	search/query, search/schema, search/ipc < search/worker;
 	git, search/query, search/schema, search/ipc < search;

@@ -42,7 +42,7 @@ type Auth struct {
 	o          Options
 	rules      atomic.Pointer[[]Rule]
 	ruleSource *source
-	configured atomic.Bool // result of Configured
+	configured atomic.Bool // result of knowsCallers
 	guesses    *guesses
 }
 
@@ -107,7 +107,8 @@ func (a *Auth) knowsCallers() bool {
 
 // HTTP identifies the sender of a request by its Authorization header. Without one, or with an empty password, the
 // caller is anonymous. The user name of Basic does not matter if the password is a token. A token may also be the user
-// name. If there are origins, a credential of an unknown kind may be for one of them, and May decides about it. Errors: Unauthenticated, Exhausted after too many wrong credentials, Unavailable, Invalid for several headers.
+// name. If there are origins, a credential of an unknown kind may be for one of them, and May decides about it.
+// Errors: Unauthenticated, Exhausted after too many wrong credentials, Unavailable, Invalid for several headers.
 func (a *Auth) HTTP(r *http.Request) (Identity, error) {
 	c, ok, err := fromHeader(r.Header)
 	c.Address = addressOf(r.RemoteAddr)

@@ -49,7 +49,8 @@ func (w *world) start(o Options) {
 	if o.Sources == nil {
 		o.Sources = NewSources(o.Metrics, o.Log)
 	}
-	w.tokens = NewTokens(TokenOptions{File: w.file, All: o.Hook == nil, Sources: o.Sources, Log: o.Log, Now: o.Now})
+	w.tokens = NewTokens(TokenOptions{File: w.file, All: o.Hook == nil && o.Origins == nil, Sources: o.Sources, Log: o.Log,
+		Now: o.Now})
 	o.Authenticators = append([]Authenticator{w.tokens}, o.Authenticators...)
 	if o.Hook != nil {
 		o.Authenticators = append(o.Authenticators, o.Hook)

@@ -20,7 +20,7 @@ func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 
 func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
 	path, covered := pathOf(repo), a.o.Origins.prober(repo) != nil
-	if id.By == ByOrigin && !covered { // nobody knows the credential
+	if id.By == ByOrigin && !covered { // no origin knows the credential
 		if id.origin.Secret != "" {
 			return a.wrongForOrigin(&id.origin.Credential, fault.Message(errNotAccepted))
 		}

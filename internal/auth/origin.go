@@ -1,0 +1,261 @@
+package auth
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
+)
+
+// Prober asks an origin: the server whose repositories are here as mirrors, or on a shared disk. Safe for concurrent
+// use.
+type Prober interface {
+	// Covers reports whether the origin decides about a repository, whether that exists or not.
+	Covers(repo git.RepoPath) bool
+	// Probe asks whether the owner of a credential may use a service on a covered repository. The zero credential is that
+	// of an anonymous caller. The origin has refused if the error is Unauthenticated, Denied or NotFound. Any other error
+	// means that it gave no answer.
+	Probe(ctx context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret) error
+	// StaleFor returns how long a permission for a covered repository holds while the origin gives no answer.
+	StaleFor(repo git.RepoPath) time.Duration
+}
+
+// OriginOptions of Origins.
+type OriginOptions struct {
+	Probers []Prober // the first one that covers a repository decides
+	TTL     time.Duration
+	Metrics *Metrics
+	Now     func() time.Time // nil means time.Now
+}
+
+// Origins identifies callers by asking the origin of a repository whether it accepts their credential for it. So this
+// server permits what the origin permits, and a credential counts for one repository at a time.
+//
+// Answers are cached in memory under a keyed hash of credential, repository and service: permissions for the TTL, and
+// refusals for at most 10 seconds. Equal concurrent questions become one request. While the origin gives no answer, an
+// earlier permission holds for Prober.StaleFor, and everything else is refused. Safe for concurrent use.
+type Origins struct {
+	o      OriginOptions
+	key    [32]byte // of the hashes, random for each process
+	flight singleflight.Group
+	slots  *slots
+
+	mu      sync.Mutex
+	allowed *simplelru.LRU[originKey, time.Time]     // when the origin answered
+	refused *simplelru.LRU[originKey, originRefusal] // separate, so that guesses do not displace permissions
+
+	life context.Context
+	stop context.CancelFunc // ends life
+}
+
+// originKey is the hash of a question.
+type originKey [sha256.Size]byte
+
+type originRefusal struct {
+	until time.Time
+	err   error
+}
+
+const (
+	maxOriginAnswers  = 1 << 16 // of each kind
+	maxOriginRequests = 64      // at the same time
+	originTimeout     = 30 * time.Second
+)
+
+// NewOrigins makes Origins. Close ends it.
+func NewOrigins(o OriginOptions) *Origins {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Origins{o: o, slots: newSlots(maxOriginRequests, originTimeout)}
+	s.allowed, _ = simplelru.NewLRU[originKey, time.Time](maxOriginAnswers, nil) // fails only for a size below 1
+	s.refused, _ = simplelru.NewLRU[originKey, originRefusal](maxOriginAnswers, nil)
+	rand.Read(s.key[:]) // never fails
+	s.life, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Close cancels running requests. It does not close the probers.
+func (s *Origins) Close() { s.stop() }
+
+// originCaller is a caller whose credential is for an origin. Whether it is right depends on the repository.
+type originCaller struct {
+	Credential
+	authorization node.Secret // as sent
+}
+
+// caller returns the identity of a caller whose credential only an origin may know.
+func (s *Origins) caller(c *Credential, authorization string) Identity {
+	sum := s.hash(authorization)
+	return Identity{
+		Name: "origin-" + hex.EncodeToString(sum[:6]), By: ByOrigin, Address: c.Address,
+		origin: &originCaller{*c, node.NewSecret(authorization)},
+	}
+}
+
+// Authorization returns the caller's credential for the origin, as the value of an Authorization header. If May permits
+// the identity an operation on a repository, the origin has accepted the credential for that. It is zero for identities
+// of other kinds.
+func (id Identity) Authorization() node.Secret {
+	if id.origin == nil {
+		return node.Secret{}
+	}
+	return id.origin.authorization
+}
+
+// prober returns the prober that covers a repository, or nil. Nil Origins cover none.
+func (s *Origins) prober(repo git.RepoPath) Prober {
+	if s == nil {
+		return nil
+	}
+	for _, p := range s.o.Probers {
+		if p.Covers(repo) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *Origins) hash(parts ...string) (sum originKey) {
+	m := hmac.New(sha256.New, s.key[:])
+	for _, part := range parts { // headers, paths and services have no control characters
+		m.Write([]byte(part))
+		m.Write([]byte{0})
+	}
+	m.Sum(sum[:0])
+	return sum
+}
+
+// serviceOf returns the service of an operation. ok is false if an origin cannot permit it.
+func serviceOf(op Operation) (service protocol.Service, ok bool) {
+	switch op {
+	case Read:
+		return protocol.UploadPack, true
+	case Write:
+		return protocol.ReceivePack, true
+	}
+	return "", false
+}
+
+// originQuestion is a question about one caller, repository and service.
+type originQuestion struct {
+	prober        Prober
+	key           originKey
+	repo          git.RepoPath
+	service       protocol.Service
+	authorization node.Secret // zero for an anonymous caller
+	client        string      // IP address
+}
+
+func (s *Origins) question(p Prober, id Identity, repo git.RepoPath, service protocol.Service) originQuestion {
+	q := originQuestion{prober: p, repo: repo, service: service, client: id.Address}
+	if id.origin != nil {
+		q.authorization = id.origin.authorization
+	}
+	// not the path of rules: an origin may have different repositories "app" and "app.git"
+	q.key = s.hash(q.authorization.Reveal(), repo.String(), string(service))
+	return q
+}
+
+// ask returns nil if the origin permits what the question is about, and its refusal otherwise: Unauthenticated, Denied
+// or NotFound. Further errors: Unavailable, Exhausted.
+func (s *Origins) ask(ctx context.Context, q originQuestion) error {
+	if answer, ok := s.cached(q.key); ok {
+		s.o.Metrics.originAnswer("cached")
+		return answer
+	}
+	ctx, span := inflight.Trace(ctx, "auth origin")
+	defer span.End("")
+	done := s.flight.DoChan(string(q.key[:]), func() (any, error) { return nil, s.request(q) })
+	var err error
+	select {
+	case r := <-done:
+		err = r.Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err == nil || isRefusal(err) || fault.Is(err, fault.Exhausted) {
+		return err
+	}
+	if s.isStale(q) {
+		s.o.Metrics.originAnswer("stale")
+		return nil
+	}
+	return &fault.Error{
+		Kind: fault.Unavailable, Msg: "the server that this repository comes from cannot check permissions at present; " +
+			"try again",
+		RetryAfter: max(fault.RetryLater, fault.RetryAfter(err)), Err: err,
+	}
+}
+
+// isRefusal reports whether the error of a Prober is an answer of the origin.
+func isRefusal(err error) bool {
+	return fault.Is(err, fault.Unauthenticated) || fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound)
+}
+
+// cached returns an answer that still holds.
+func (s *Origins) cached(key originKey) (answer error, ok bool) {
+	now := s.o.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at, found := s.allowed.Get(key); found && now.Before(at.Add(s.o.TTL)) {
+		return nil, true
+	}
+	if r, found := s.refused.Get(key); found && now.Before(r.until) {
+		return r.err, true
+	}
+	return nil, false
+}
+
+// isStale reports whether an earlier permission holds while the origin gives no answer.
+func (s *Origins) isStale(q originQuestion) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, ok := s.allowed.Peek(q.key)
+	return ok && s.o.Now().Before(at.Add(q.prober.StaleFor(q.repo)))
+}
+
+// request asks the origin as soon as there is a slot, and caches its answer.
+func (s *Origins) request(q originQuestion) error {
+	leave, err := s.slots.enter(q.client)
+	if err != nil {
+		s.o.Metrics.originAnswer("skipped")
+		return err
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(s.life, originTimeout) // not a caller's context: several may wait for the answer
+	defer cancel()
+	asked := s.o.Now() // the permission may be revoked while the answer is on its way
+	err = q.prober.Probe(ctx, q.repo, q.service, q.authorization)
+	switch {
+	case err == nil:
+		s.o.Metrics.originAnswer("allowed")
+	case isRefusal(err):
+		s.o.Metrics.originAnswer("refused")
+	default:
+		s.o.Metrics.originAnswer("failed")
+		return &fault.Error{Kind: fault.Unavailable, Msg: "ask the origin", RetryAfter: fault.RetryAfter(err), Err: err}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.allowed.Add(q.key, asked)
+		s.refused.Remove(q.key)
+		return nil
+	}
+	s.allowed.Remove(q.key)
+	s.refused.Add(q.key, originRefusal{asked.Add(min(s.o.TTL, refusalTTL)), err})
+	return err
+}
