@@ -2,21 +2,78 @@ package mirror
 
 import (
 	"context"
+	"errors"
+	"net/url"
+	"strings"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// Covers reports whether the origin decides about readers of a repository.
-func (m *Mirrors) Covers(path git.RepoPath) bool { return false }
+// Covers reports whether the origin decides about readers of a repository. A mirror that no rule allows any more is
+// covered, too: no caller can read it.
+func (m *Mirrors) Covers(path git.RepoPath) bool {
+	rule, _, ok := m.find(path)
+	if !ok {
+		return m.isMirror(path)
+	}
+	if !rule.OriginDecides {
+		return false
+	}
+	short := rule.canonical(path)
+	if m.lookUp(short) != nil {
+		return true
+	}
+	_, err := m.node.Directory(short)
+	return err != nil || m.isMirror(short)
+}
+
+// maxMoves is the maximum number of redirects that Probe follows.
+const maxMoves = 3
 
 // Probe asks the origin whether the owner of a credential may use a service on a covered repository. A zero credential
 // is that of an anonymous caller. If the repository has moved at the origin, Probe asks at the new place.
 func (m *Mirrors) Probe(ctx context.Context, path git.RepoPath, service protocol.Service, auth node.Secret) error {
-	return errNotYet
+	rule, at, ok := m.find(path)
+	if !ok {
+		return fault.New(fault.NotFound, "no rule allows a mirror at %s", path)
+	}
+	if r := m.lookUp(rule.canonical(path)); r != nil {
+		at = r.originPath()
+	}
+	for range maxMoves {
+		err := rule.Origin.Probe(ctx, at, service, auth)
+		failed, ok := errors.AsType[*origin.Error](err)
+		if !ok || failed.Moved == nil {
+			return err
+		}
+		if at, ok = rule.below(failed.Moved); !ok {
+			return err
+		}
+	}
+	return fault.New(fault.NotFound, "the origin redirects too often")
+}
+
+// below returns the path of a repository at the origin if the rule allows to mirror it.
+func (r *Rule) below(repository *url.URL) (path string, ok bool) {
+	rest, ok := strings.CutPrefix(repository.Path, strings.TrimSuffix(r.URL.Path, "/")+"/")
+	rest = strings.TrimSuffix(rest, "/info/refs")
+	if !ok || repository.Scheme != r.URL.Scheme || !strings.EqualFold(repository.Host, r.URL.Host) {
+		return "", false
+	}
+	parsed, err := git.ParseRepoPath(rest)
+	return parsed.String(), err == nil && (r.Allowed == nil || r.Allowed(parsed))
 }
 
 // StaleFor returns how long an answer of the origin about a covered repository holds while the origin is down.
-func (m *Mirrors) StaleFor(path git.RepoPath) time.Duration { return 0 }
+func (m *Mirrors) StaleFor(path git.RepoPath) time.Duration {
+	rule, _, ok := m.find(path)
+	if !ok {
+		return 0
+	}
+	return rule.StaleFor
+}

@@ -6,10 +6,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
-
-// errNotYet is the error of missing code.
-var errNotYet = fault.New(fault.Internal, "mirrors: not implemented yet")
 
 // originCheck is one request for the refs of the origin, shared by concurrent callers.
 type originCheck struct {
@@ -27,17 +25,171 @@ type checked struct {
 	Err error // why the repository is not up to date; nil if it is
 }
 
-// updateWait is how long callers of check wait for an update.
-const updateWait = 10 * time.Second
+const (
+	// updateWait is how long callers of check wait for an update.
+	updateWait = 10 * time.Second
+	// checkTimeout bounds a request for the refs of the origin.
+	checkTimeout = 2 * time.Minute
+	// failedWindow is how long a failed check holds.
+	failedWindow = time.Second
+)
 
 // errUpdating is the error of a check if the update takes longer than updateWait, or if the mirror is not complete yet.
 var errUpdating = fault.Retry(fault.Unavailable, fault.RetryLater, "the mirror is being updated from its origin")
 
-// check makes sure that the repository has the current state of the origin. A check within the window of the rule is
-// shared; a forced one begins after the call. The check and the update that it starts go on if ctx ends.
+// check makes sure that the repository has the current state of the origin. A check that began within the window of the
+// rule is shared; a forced one begins after the call. The check and the update that it starts go on if ctx ends.
 //
 // The error is errUpdating, or NotFound, Denied or Unauthenticated if the origin refuses. It is Unavailable if the
 // origin cannot be asked and the mirror is too old (Rule.StaleFor) or not complete.
 func (r *mirror) check(ctx context.Context, auth node.Secret, forced bool) (checked, error) {
-	return checked{}, errNotYet
+	timeout := time.NewTimer(updateWait)
+	defer timeout.Stop()
+	since := r.m.now()
+	if !forced {
+		since = r.window(since)
+	}
+	for {
+		c, own := r.join(since, auth, forced)
+		select {
+		case <-c.done:
+		case <-timeout.C:
+			return checked{}, errUpdating
+		case <-ctx.Done():
+			return checked{}, ctx.Err()
+		}
+		if c.start.Before(since) || !own && isRefusal(c.err) {
+			continue // it began too early, or was refused for another caller
+		}
+		if c.err != nil || c.update == nil {
+			return r.judge(c.err)
+		}
+		select {
+		case <-c.update.done:
+			return r.judge(c.update.err)
+		case <-timeout.C:
+			return checked{}, errUpdating
+		case <-ctx.Done():
+			return checked{}, ctx.Err()
+		}
+	}
+}
+
+// window returns the earliest start of a check that still holds.
+func (r *mirror) window(now time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.suspect {
+		return now
+	}
+	return now.Add(-r.rule.Fresh.window())
+}
+
+// join returns a check that began since a time, or one that is still running. own is true if it was started by this
+// call.
+func (r *mirror) join(since time.Time, auth node.Secret, forced bool) (c *originCheck, own bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c = r.last; c != nil && (!c.ended() || !c.start.Before(since) && c.holds(r.m.now())) {
+		return c, false
+	}
+	c = &originCheck{start: r.m.now(), done: make(chan struct{})}
+	r.last = c
+	r.m.running.Go(func() { r.ask(c, auth, forced) })
+	return c, true
+}
+
+func (c *originCheck) ended() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// holds reports whether an ended check can be used by other callers.
+func (c *originCheck) holds(now time.Time) bool {
+	return c.err == nil || !isRefusal(c.err) && now.Sub(c.start) < failedWindow
+}
+
+// ask asks the origin for its refs, and starts an update if they have changed.
+func (r *mirror) ask(c *originCheck, auth node.Secret, forced bool) {
+	ctx, cancel := context.WithTimeout(r.m.ctx, checkTimeout)
+	defer cancel()
+	r.mu.Lock()
+	rule, path := r.rule, r.state.Path
+	r.mu.Unlock()
+	refs, err := rule.Origin.Refs(ctx, path, auth, rule.prefixes())
+	r.m.metrics.checked(err)
+	if err == nil && refs.Moved != "" && refs.Moved != path {
+		r.m.log.Info("a mirrored repository has moved", "repository", r.path.String(), "from", path, "to", refs.Moved)
+	}
+	r.mu.Lock()
+	c.err = err
+	if err == nil {
+		if refs.Moved != "" {
+			r.state.Path = refs.Moved
+		}
+		if rule == r.rule && refs.Digest == r.digest {
+			r.upToDate(c.start)
+		} else {
+			c.update = r.startUpdate(refs, auth, c.start, forced)
+		}
+	} else {
+		r.fail(err)
+	}
+	r.mu.Unlock()
+	close(c.done)
+	r.save()
+}
+
+// upToDate notes that the repository has the state that the origin had at a time. The caller holds r.mu.
+func (r *mirror) upToDate(at time.Time) {
+	if at.After(r.state.Fresh) {
+		r.state.Fresh = at.Round(0) // as in the file
+	}
+	if r.state.Error != "" {
+		r.m.log.Info("a mirror is up to date again", "repository", r.path.String())
+	}
+	r.state.Error, r.failed, r.suspect = "", failure{}, false
+}
+
+// fail notes why the repository is not up to date. The caller holds r.mu.
+func (r *mirror) fail(err error) {
+	if r.m.ctx.Err() != nil || r.gone {
+		return
+	}
+	if r.state.Error == "" && !isRefusal(err) {
+		r.m.log.Warn("cannot update a mirror", "repository", r.path.String(), "error", err)
+	}
+	r.state.Error = err.Error()
+}
+
+// judge decides whether the repository may be used after a check or update has ended.
+func (r *mirror) judge(err error) (checked, error) {
+	if err == nil {
+		return checked{}, nil
+	}
+	if isRefusal(err) {
+		return checked{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	age := max(r.m.now().Sub(r.state.Fresh), time.Nanosecond)
+	what := "its origin does not answer"
+	if !origin.IsDown(err) {
+		what = fault.Message(err)
+	}
+	var reason string
+	switch {
+	case !r.state.Complete:
+		reason = "the mirror is not complete yet"
+	case age > r.rule.StaleFor:
+		reason = "the mirror is " + age.Round(time.Second).String() + " old"
+	default:
+		return checked{Age: age, Err: err}, nil
+	}
+	return checked{}, &fault.Error{Kind: fault.Unavailable, Msg: reason + ", and " + what,
+		RetryAfter: max(fault.RetryAfter(err), fault.RetryMuchLater), Err: err}
 }

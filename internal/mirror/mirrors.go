@@ -4,12 +4,11 @@
 // origin. The first use of such a path creates its mirror. Each later use checks the origin first: concurrent callers
 // share one list of refs and one fetch of new objects. Then the storage node answers.
 //
-// Only this package changes the refs of a mirror. Pushes go to the origin.
+// Only this package changes the refs of a mirror. Pushes go to the origin, and no hooks run here.
 package mirror
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -28,7 +28,7 @@ type Options struct {
 	Rules []Rule
 	State string // directory for temporary files; created if necessary
 
-	Updates int               // maximum number of concurrent updates. Zero means 8.
+	Updates int               // maximum number of concurrent updates. Zero means 4.
 	Fsck    map[string]string // severities of Git's object checks by name; nil: receivepack.DefaultFsck
 
 	Metrics *Metrics         // nil: not counted
@@ -53,17 +53,14 @@ type Mirrors struct {
 	running sync.WaitGroup
 
 	mu      sync.Mutex
-	known   map[git.RepoPath]*mirror
+	known   map[git.RepoPath]*mirror // used since the start, by mirror.path
 	opening map[git.RepoPath]*opening
 }
-
-// maxKnown is the maximum number of mirrors whose state is in memory, apart from busy ones.
-const maxKnown = 10_000
 
 // New creates Mirrors. In the background it removes what an earlier process left and continues first updates.
 func New(o Options) (*Mirrors, error) {
 	if o.Updates == 0 {
-		o.Updates = 8
+		o.Updates = 4
 	}
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
@@ -83,8 +80,8 @@ func New(o Options) (*Mirrors, error) {
 	if err := m.SetRules(o.Rules); err != nil {
 		return nil, err
 	}
-	m.metrics.watch(m)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
+	m.metrics.watch(m)
 	m.running.Go(m.sweep)
 	return m, nil
 }
@@ -97,5 +94,24 @@ func (m *Mirrors) Close() error {
 	return nil
 }
 
-// errClosed is the error of updates that were still waiting when Close was called.
-var errClosed = errors.New("the server is shutting down")
+// sweep removes what an earlier process left in mirrors, and continues first updates.
+func (m *Mirrors) sweep() {
+	for after := ""; ; {
+		paths, next, err := m.list(m.ctx, after)
+		if err != nil {
+			if m.ctx.Err() == nil {
+				m.log.Warn("cannot list the mirrors", "error", err)
+			}
+			return
+		}
+		for _, path := range paths {
+			r, err := m.openExisting(m.ctx, path)
+			if err == nil && r != nil && !r.complete() && r.currentRule() != nil {
+				r.join(m.now(), node.Secret{}, false) // goes on in the background
+			}
+		}
+		if after = next; after == "" {
+			return
+		}
+	}
+}

@@ -2,13 +2,21 @@ package mirror
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// opening is the first use of a mirror, shared by concurrent callers.
+// opening is the opening or the first use of a mirror, shared by concurrent callers.
 type opening struct {
+	create bool
 	done   chan struct{} // closed when the other fields are valid
 	mirror *mirror
 	err    error
@@ -18,8 +26,198 @@ type opening struct {
 // without an origin has the path.
 //
 // The first use creates the mirror: it asks the origin for its refs, creates an empty repository, and starts the first
-// update. The credential is that of the caller; zero means the mirror's own. Errors: those of the origin; NotFound if
-// the rule does not allow a first use.
+// update. The credential is that of the caller; zero means the mirror's own. The error is that of the origin, or
+// NotFound if no rule allows the mirror or its first use.
 func (m *Mirrors) open(ctx context.Context, path git.RepoPath, auth node.Secret) (*mirror, error) {
-	return nil, errNotYet
+	rule, _, ok := m.find(path)
+	if !ok {
+		if m.isMirror(path) {
+			return nil, fault.New(fault.NotFound, "no rule allows the mirror %s any more", path)
+		}
+		return nil, nil
+	}
+	return m.openCovered(ctx, path, auth, rule.FirstUse)
+}
+
+// openCovered opens the mirror for a path that a rule covers. create allows a first use.
+func (m *Mirrors) openCovered(ctx context.Context, path git.RepoPath, auth node.Secret, create bool) (*mirror, error) {
+	rule, originPath, ok := m.find(path)
+	if !ok {
+		return nil, fault.New(fault.NotFound, "no rule allows a mirror at %s", path)
+	}
+	path = rule.canonical(path)
+	for {
+		if r := m.lookUp(path); r != nil {
+			r.setRule(rule)
+			return r, nil
+		}
+		o, own := m.joinOpening(path, create)
+		if own {
+			m.running.Go(func() { m.runOpening(o, path, rule, originPath, auth) })
+		}
+		select {
+		case <-o.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if own || o.err == nil || o.create && !isRefusal(o.err) {
+			return o.mirror, o.err
+		} // otherwise it was refused for another caller
+	}
+}
+
+// openExisting opens a mirror even if no rule covers it. It returns nil if the path is not that of a mirror.
+func (m *Mirrors) openExisting(ctx context.Context, path git.RepoPath) (*mirror, error) {
+	if _, _, ok := m.find(path); ok {
+		r, err := m.openCovered(ctx, path, node.Secret{}, false)
+		if fault.Is(err, fault.NotFound) {
+			return nil, nil
+		}
+		return r, err
+	}
+	if r := m.lookUp(path); r != nil {
+		r.setRule(nil)
+		return r, nil
+	}
+	r, err := m.load(path, nil)
+	if r == nil || err != nil {
+		return nil, err
+	}
+	return m.keep(r), nil
+}
+
+// isMirror reports whether the repository at a path is a mirror, whatever the rules are.
+func (m *Mirrors) isMirror(path git.RepoPath) bool {
+	dir, err := m.node.Directory(path)
+	if err != nil {
+		return false
+	}
+	_, err = os.Lstat(filepath.Join(dir, stateFile))
+	return err == nil
+}
+
+// lookUp returns a mirror that was used before and still exists; nil if there is none.
+func (m *Mirrors) lookUp(path git.RepoPath) *mirror {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.known[path]
+	if r == nil {
+		return nil
+	}
+	if _, err := os.Lstat(filepath.Join(r.dir, stateFile)); errors.Is(err, fs.ErrNotExist) { // deleted by others
+		delete(m.known, path)
+		return nil
+	}
+	return r
+}
+
+// keep adds a mirror, unless another request was faster.
+func (m *Mirrors) keep(r *mirror) *mirror {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if other := m.known[r.path]; other != nil {
+		return other
+	}
+	m.known[r.path] = r
+	return r
+}
+
+func (m *Mirrors) forget(r *mirror) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known[r.path] == r {
+		delete(m.known, r.path)
+	}
+}
+
+// joinOpening returns the running opening of a path, or a new one that the caller has to run.
+func (m *Mirrors) joinOpening(path git.RepoPath, create bool) (o *opening, own bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o := m.opening[path]; o != nil {
+		return o, false
+	}
+	o = &opening{create: create, done: make(chan struct{})}
+	m.opening[path] = o
+	return o, true
+}
+
+// runOpening loads or creates a mirror.
+func (m *Mirrors) runOpening(o *opening, path git.RepoPath, rule *Rule, originPath string, auth node.Secret) {
+	o.mirror, o.err = m.load(path, rule)
+	if fault.Is(o.err, fault.NotFound) {
+		if o.err = fault.New(fault.NotFound, "no mirror %s: add it with packhorse mirror add", path); o.create {
+			o.mirror, o.err = m.create(path, rule, originPath, auth)
+		}
+	}
+	m.mu.Lock()
+	delete(m.opening, path)
+	if o.mirror != nil {
+		m.known[path] = o.mirror
+	}
+	m.mu.Unlock()
+	close(o.done)
+}
+
+// load opens an existing mirror, and removes what an earlier process left in it. It returns nil for a repository
+// without an origin.
+func (m *Mirrors) load(path git.RepoPath, rule *Rule) (*mirror, error) {
+	dir, err := m.node.Directory(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := loadState(dir)
+	if s == nil || err != nil {
+		return nil, err
+	}
+	if err := m.node.RemoveIngestLeftovers(path); err != nil {
+		m.log.Warn("cannot remove the leftovers of a mirror", "repository", path.String(), "error", err)
+	}
+	return &mirror{m: m, path: path, dir: dir, rule: rule, state: *s, saved: *s}, nil
+}
+
+// create creates a mirror and starts its first update.
+func (m *Mirrors) create(path git.RepoPath, rule *Rule, originPath string, auth node.Secret) (*mirror, error) {
+	ctx, cancel := context.WithTimeout(m.ctx, checkTimeout)
+	defer cancel()
+	start := m.now()
+	refs, err := rule.Origin.Refs(ctx, originPath, auth, rule.prefixes())
+	if err != nil {
+		return nil, err
+	}
+	if refs.Moved != "" {
+		originPath = refs.Moved
+	}
+	s := state{Origin: rule.URL.String(), Path: originPath, Created: start}
+	_, err = m.node.Create(ctx, path, storage.CreateOptions{Format: refs.Format,
+		Files: map[string][]byte{stateFile: s.encode()}})
+	if err != nil {
+		return nil, err
+	}
+	dir, err := m.node.Directory(path)
+	if err != nil {
+		return nil, err
+	}
+	m.log.Info("created a mirror", "repository", path.String(), "origin", rule.Origin.Host())
+	r := &mirror{m: m, path: path, dir: dir, rule: rule, state: s, saved: s}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.startUpdate(refs, auth, start, false)
+	return r, nil
+}
+
+// isRefusal reports whether the origin refused a request because of its credential or its path.
+func isRefusal(err error) bool {
+	return fault.Is(err, fault.NotFound) || fault.Is(err, fault.Denied) || fault.Is(err, fault.Unauthenticated)
+}
+
+// originURL returns the URL of the repository at the origin.
+func (r *mirror) originURL() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	base := r.state.Origin
+	if r.rule != nil {
+		base = r.rule.URL.String()
+	}
+	return strings.TrimSuffix(base, "/") + "/" + r.state.Path
 }

@@ -1,10 +1,17 @@
 package mirror
 
 import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // stateFile is the name of the state file in a mirror's directory.
@@ -16,10 +23,34 @@ type state struct {
 	Path     string    `json:"path"`   // of the repository at the origin
 	Created  time.Time `json:"created"`
 	Complete bool      `json:"complete"` // the first update has ended well
-	// Fresh is the time of the last state of the origin that the repository has. The file may have an earlier one.
+	// Fresh is when the origin had the state that the repository has. The file may have an earlier time.
 	Fresh   time.Time `json:"fresh,omitzero"`
 	Updated time.Time `json:"updated,omitzero"` // the last update that changed refs
 	Error   string    `json:"error,omitempty"`  // why the last check or update failed; "" if it did not
+}
+
+// saveInterval is how often the state file gets a new state.Fresh if nothing else changes.
+const saveInterval = 10 * time.Minute
+
+// loadState reads the state file in a directory. It returns nil if there is none.
+func loadState(dir string) (*state, error) {
+	text, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fault.Wrap(fault.Unavailable, "cannot read the state of the mirror", err)
+	}
+	var s state
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, fault.Wrap(fault.Corrupt, "invalid state of the mirror: remove the mirror and add it again", err)
+	}
+	return &s, nil
+}
+
+func (s *state) encode() []byte {
+	text, _ := json.MarshalIndent(s, "", "\t") // has no values that fail
+	return append(text, '\n')
 }
 
 // mirror is one mirror. It is safe for concurrent use.
@@ -28,15 +59,20 @@ type mirror struct {
 	path git.RepoPath // path for the storage node, whichever name the client used
 	dir  string       // of the repository
 
+	saving sync.Mutex // held to write the state file; locked before mu
+
 	mu      sync.Mutex
-	rule    *Rule
+	rule    *Rule // nil: no rule covers the mirror
 	state   state
-	saved   time.Time    // state.Fresh in the file
+	saved   state        // content of the file
+	gone    bool         // removed or detached: the file must not be written
 	digest  [32]byte     // of the refs that the repository has; zero: unknown
+	suspect bool         // the origin may have changed, whatever the last check found
 	last    *originCheck // the last check, which may be running
 	running *update      // nil: none
 	waiting *update      // starts when running ends; nil: none
-	suspect bool         // the origin has reported a change that was not fetched
+	failed  failure      // of the last update
+	text    string       // progress of the running update
 }
 
 // complete reports whether the first update has ended well, so that the repository has a state of the origin.
@@ -58,4 +94,67 @@ func (r *mirror) originPath() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.state.Path
+}
+
+// progress returns the progress of the running update as text, such as "43 %, 120.00 MiB". It is "" before the pack
+// arrives.
+func (r *mirror) progress() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text
+}
+
+func (r *mirror) currentRule() *Rule {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rule
+}
+
+// setRule sets the rule that covers the mirror. Another rule may have other patterns of refs.
+func (r *mirror) setRule(rule *Rule) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.rule != rule {
+		r.rule, r.digest, r.suspect = rule, [32]byte{}, true
+	}
+}
+
+// save writes the state file if more has changed than state.Fresh, or if that is much older in the file.
+func (r *mirror) save() {
+	r.saving.Lock()
+	defer r.saving.Unlock()
+	r.mu.Lock()
+	now, old, gone := r.state, r.saved, r.gone
+	r.mu.Unlock()
+	if now.Fresh.Sub(old.Fresh) < saveInterval {
+		old.Fresh = now.Fresh
+	}
+	if gone || now == old {
+		return
+	}
+	if err := disk.ReplaceFile(filepath.Join(r.dir, stateFile), now.encode()); err != nil {
+		r.m.log.Error("cannot write the state of a mirror", "repository", r.path.String(), "error", err)
+		return
+	}
+	r.mu.Lock()
+	r.saved = now
+	r.mu.Unlock()
+}
+
+// remove ends the mirror: no update runs any more, and the state file is not written again. It returns the state.
+func (r *mirror) remove() state {
+	r.saving.Lock()
+	defer r.saving.Unlock()
+	for {
+		r.mu.Lock()
+		r.gone = true
+		u, s := r.running, r.state
+		r.waiting = nil
+		r.mu.Unlock()
+		if u == nil {
+			return s
+		}
+		u.cancel()
+		<-u.done
+	}
 }

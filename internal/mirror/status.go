@@ -2,9 +2,18 @@ package mirror
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
 // Status describes a mirror.
@@ -13,12 +22,21 @@ type Status struct {
 	Origin   string    `json:"origin"`             // URL of the repository at the origin
 	Complete bool      `json:"complete"`           // the first update has ended well
 	Updating bool      `json:"updating"`           // an update is running
-	Progress string    `json:"progress,omitempty"` // of the running update, such as "43 %, 120 MiB"
+	Progress string    `json:"progress,omitempty"` // of the running update, such as "43 %, 120.00 MiB"
 	Created  time.Time `json:"created"`
 	Fresh    time.Time `json:"fresh,omitzero"`   // when the origin last had the state that the mirror has
 	Updated  time.Time `json:"updated,omitzero"` // the last update that changed refs
 	Error    string    `json:"error,omitempty"`  // why the last check or update failed; "" if it did not
-	Orphan   bool      `json:"orphan,omitempty"` // no rule covers it, so that it is not served as a mirror
+	Orphan   bool      `json:"orphan,omitempty"` // no rule covers it: it is not served
+}
+
+func (r *mirror) status() Status {
+	url := r.originURL()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Status{Path: r.path.String(), Origin: url, Complete: r.state.Complete, Updating: r.running != nil,
+		Progress: r.text, Created: r.state.Created, Fresh: r.state.Fresh, Updated: r.state.Updated, Error: r.state.Error,
+		Orphan: r.rule == nil}
 }
 
 // ListResult is a part of the list of mirrors.
@@ -29,12 +47,51 @@ type ListResult struct {
 
 // List lists mirrors in the order of their paths. after is the Next of the previous part, "" for the first.
 func (m *Mirrors) List(ctx context.Context, after string) (ListResult, error) {
-	return ListResult{}, errNotYet
+	paths, next, err := m.list(ctx, after)
+	if err != nil {
+		return ListResult{}, err
+	}
+	list := ListResult{Mirrors: []Status{}, Next: next}
+	for _, path := range paths {
+		r, err := m.openExisting(ctx, path)
+		if err == nil && r != nil {
+			list.Mirrors = append(list.Mirrors, r.status())
+		}
+	}
+	return list, ctx.Err()
+}
+
+// list returns the paths of mirrors in a page of the node's repositories.
+func (m *Mirrors) list(ctx context.Context, after string) (paths []git.RepoPath, next string, err error) {
+	page, err := m.node.List(ctx, storage.ListQuery{After: after})
+	if err != nil {
+		return nil, "", err
+	}
+	for _, name := range page.Paths {
+		path, err := git.ParseRepoPath(strings.TrimSuffix(name, ".git"))
+		if err == nil && m.isMirror(path) {
+			paths = append(paths, path)
+		}
+	}
+	return paths, page.Next, nil
 }
 
 // Status describes one mirror. The error is NotFound if the path is not that of a mirror.
 func (m *Mirrors) Status(ctx context.Context, path git.RepoPath) (Status, error) {
-	return Status{}, errNotYet
+	r, err := m.existing(ctx, path)
+	if err != nil {
+		return Status{}, err
+	}
+	return r.status(), nil
+}
+
+// existing returns a mirror, even one without a rule.
+func (m *Mirrors) existing(ctx context.Context, path git.RepoPath) (*mirror, error) {
+	r, err := m.openExisting(ctx, path)
+	if err == nil && r == nil {
+		err = fault.New(fault.NotFound, "no mirror at %s", path)
+	}
+	return r, err
 }
 
 // Add creates a mirror with the mirror's own credential and waits until the origin has answered. The first update goes
@@ -42,18 +99,74 @@ func (m *Mirrors) Status(ctx context.Context, path git.RepoPath) (Status, error)
 // origin has no such repository, and Exists if a repository without an origin has the path. Others are those of the
 // origin.
 func (m *Mirrors) Add(ctx context.Context, path git.RepoPath) (Status, error) {
-	return Status{}, errNotYet
+	r, err := m.openCovered(ctx, path, node.Secret{}, true)
+	switch {
+	case err != nil:
+		return Status{}, err
+	case r == nil:
+		return Status{}, fault.New(fault.Exists, "%s is a repository without an origin", path)
+	}
+	return r.status(), nil
 }
 
-// Refresh checks the origin now and waits for the update. The update goes on if ctx ends. If the origin wants a
-// caller's credential, the next caller's request checks the origin.
+// Refresh checks the origin now and waits for the update, but at most ten seconds. The update goes on if ctx ends. If
+// the origin does not accept the mirror's own credential, the next request of a caller checks the origin.
 func (m *Mirrors) Refresh(ctx context.Context, path git.RepoPath) (Status, error) {
-	return Status{}, errNotYet
+	r, err := m.existing(ctx, path)
+	if err != nil {
+		return Status{}, err
+	}
+	if r.currentRule() == nil {
+		return r.status(), fault.New(fault.NotFound, "no rule allows the mirror %s any more", path)
+	}
+	r.mu.Lock()
+	r.suspect = true
+	r.mu.Unlock()
+	result, err := r.check(ctx, node.Secret{}, true)
+	if errors.Is(err, errUpdating) {
+		err = nil
+	}
+	if err == nil {
+		err = result.Err
+	}
+	return r.status(), err
 }
 
-// Remove deletes a mirror with its repository.
-func (m *Mirrors) Remove(ctx context.Context, path git.RepoPath) error { return errNotYet }
+// Remove deletes a mirror with its repository. The errors are those of storage.Node.Delete.
+func (m *Mirrors) Remove(ctx context.Context, path git.RepoPath) error {
+	r, err := m.existing(ctx, path)
+	if err != nil {
+		return err
+	}
+	r.remove()
+	defer m.forget(r)
+	if err := m.node.Delete(ctx, r.path, storage.DeleteOptions{}); err != nil {
+		return err
+	}
+	m.log.Info("removed a mirror", "repository", r.path.String())
+	return nil
+}
 
 // Detach makes an ordinary repository of a mirror: it keeps its objects and refs and has no origin any more. It accepts
-// pushes if the node does. Errors: Unavailable if the first update has not ended.
-func (m *Mirrors) Detach(ctx context.Context, path git.RepoPath) error { return errNotYet }
+// pushes if the node does. The error is Unavailable if the first update has not ended.
+func (m *Mirrors) Detach(ctx context.Context, path git.RepoPath) error {
+	r, err := m.existing(ctx, path)
+	if err != nil {
+		return err
+	}
+	if !r.complete() {
+		return fault.New(fault.Unavailable, "the mirror %s is not complete yet: wait for its first update, or remove it",
+			path)
+	}
+	r.remove()
+	defer m.forget(r)
+	err = os.Remove(filepath.Join(r.dir, stateFile))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = disk.SyncDir(r.dir)
+	}
+	if err != nil {
+		return fault.Wrap(fault.Unavailable, "cannot remove the state of the mirror", err)
+	}
+	m.log.Info("detached a mirror", "repository", r.path.String())
+	return nil
+}

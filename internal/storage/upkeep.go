@@ -231,3 +231,6 @@ func (u *upkeep) close() {
 	u.mu.Unlock()
 	u.running.Wait()
 }
+
+// Maintains reports whether the node maintains repositories automatically.
+func (n *Node) Maintains() bool { return n.upkeep != nil }
