@@ -21,7 +21,7 @@ BINARY   := bin/packhorse
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser test-packages check vet vet-darwin proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser check vet vet-darwin proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,14 +48,15 @@ PACKAGES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # By default a program with the race detector sleeps for a second when it ends: a minute for all packages.
 GOTEST   = CGO_ENABLED=$(if $(RACE),1,0) GORACE=atexit_sleep_ms=0 go test -vet=off -p $(PACKAGES) $(RACE)
 
+# With STORIES=later the stories are left out; .ci/run runs all of them afterwards.
 test: ## Install what the tests need, check, and run the tests that a change needs
 	@.ci/packages
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory test-short
 
-test-short test-packages:
+test-short:
 	@[ -n '$(RACE)' ] || echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'
-	$(GOTEST) -short -timeout 15m $(if $(filter %-packages,$@),$$(go list ./... | grep -v '/e2e$$'),./...)
+	$(GOTEST) -short -timeout 15m $(if $(filter later,$(STORIES)),$$(go list ./... | grep -v '/e2e$$'),./...)
 
 test-all: test vet-darwin test-long test-browser clients ## Run all tests: also long ones, the browser, other git clients, and soaks
 	.ci/proto verify
