@@ -1,7 +1,6 @@
 package origin
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -105,7 +104,7 @@ func (w *wait) end() {
 	w.timer.Stop()
 }
 
-// upload is the body of a request.
+// upload is the body of a request that a client sends.
 type upload struct {
 	io.Reader
 	wait  *wait
@@ -130,25 +129,8 @@ func (u *upload) Close() error { return nil }
 
 // failure returns the error of the body, if it has one.
 func (u *upload) failure() error {
-	if u == nil || u.err.Load() == nil {
-		return nil
+	if err := u.err.Load(); err != nil {
+		return *err
 	}
-	return *u.err.Load()
-}
-
-// newUpload makes a body of length bytes the body of a request.
-func newUpload(r *http.Request, body io.Reader, length int64, w *wait, sent prometheus.Counter) *upload {
-	u := &upload{Reader: body, wait: w, bytes: sent}
-	r.Method, r.Body, r.ContentLength = http.MethodPost, u, length
-	if length == 0 {
-		r.Body = http.NoBody
-	}
-	if whole, ok := body.(*bytes.Reader); ok {
-		again := *whole
-		r.GetBody = func() (io.ReadCloser, error) {
-			whole := again
-			return &upload{Reader: &whole, wait: w, bytes: sent}, nil
-		}
-	}
-	return u
+	return nil
 }

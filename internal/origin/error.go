@@ -152,13 +152,13 @@ func retryAfter(value string) time.Duration {
 // printable makes a text of the origin fit for messages and logs.
 func printable(text string) string {
 	const limit = 500 // bytes
-	if text = strings.TrimSpace(text); len(text) > limit {
+	if len(text) > limit {
 		text = text[:limit] + "..."
 	}
-	return strings.ToValidUTF8(strings.Map(func(r rune) rune {
+	return strings.TrimSpace(strings.ToValidUTF8(strings.Map(func(r rune) rune {
 		if r < ' ' || 0x7f <= r && r < 0xa0 {
 			return ' '
 		}
 		return r
-	}, text), "?")
+	}, text), "?"))
 }

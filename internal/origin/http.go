@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -142,14 +143,28 @@ func (o *Origin) roundTrip(ctx context.Context, c *call, w *wait) (*http.Respons
 	if !c.auth.IsZero() {
 		r.Header.Set("Authorization", c.auth.Reveal())
 	}
-	var body *upload
-	if c.body != nil {
-		body = newUpload(r, c.body, c.length, w, o.metrics.bytes.WithLabelValues(o.Host(), "out"))
-		r.Header.Set("Content-Type", "application/x-"+string(c.service)+"-request")
-		r.Header.Set("Accept", c.contentType())
-		if c.service == protocol.UploadPack {
-			r.Header["Idempotency-Key"] = nil // is not sent; it permits net/http to use another connection if one is dead
+	if c.body == nil {
+		return o.transport.RoundTrip(r)
+	}
+	r.Header.Set("Content-Type", "application/x-"+string(c.service)+"-request")
+	r.Header.Set("Accept", c.contentType())
+	if c.service == protocol.UploadPack {
+		r.Header["Idempotency-Key"] = nil // is not sent; it permits net/http to use another connection if one is dead
+	}
+	sent := o.metrics.bytes.WithLabelValues(o.Host(), "out")
+	body := &upload{Reader: c.body, wait: w, bytes: sent}
+	r.Method, r.Body, r.ContentLength = http.MethodPost, body, c.length
+	if whole, ok := c.body.(*bytes.Reader); ok { // net/http sends it in one piece with the header, and can repeat it
+		again := *whole
+		r.Body = io.NopCloser(whole)
+		r.GetBody = func() (io.ReadCloser, error) {
+			whole := again
+			return io.NopCloser(&whole), nil
 		}
+		sent.Add(float64(whole.Len()))
+	}
+	if c.length == 0 {
+		r.Body = http.NoBody
 	}
 	response, err := o.transport.RoundTrip(r)
 	if failure := body.failure(); err != nil && failure != nil {

@@ -17,10 +17,9 @@ import (
 )
 
 const (
-	failures   = 5                // consecutive ones open the circuit breaker
-	firstPause = time.Second      // of an open breaker; it doubles with each trial that fails
-	maxPause   = time.Minute      // of an open breaker
-	maxWait    = 10 * time.Second // for a slot, and for the budget
+	failures = 5                // consecutive ones open the circuit breaker
+	maxPause = time.Minute      // of an open breaker
+	maxWait  = 10 * time.Second // for a slot, and for the budget
 	// patience is how long a request may be without an answer when its caller cancels it. After that it is a failure.
 	patience = 5 * time.Second
 )
@@ -32,7 +31,8 @@ type limits struct {
 	budget     *rate.Limiter
 	breaker    circuitbreaker.CircuitBreaker[any]
 	executor   failsafe.Executor[any]
-	openings   atomic.Int32 // of the breaker since a request succeeded
+	openings   atomic.Int32  // of the breaker since a request succeeded
+	firstPause time.Duration // of an open breaker; it doubles with each trial that fails
 
 	mu     sync.Mutex
 	paused time.Time // until then the origin wants no requests
@@ -42,7 +42,7 @@ type limits struct {
 func newLimits(requests, perMinute int, onState func(open bool)) *limits {
 	l := &limits{all: semaphore.NewWeighted(int64(requests)),
 		packs:  semaphore.NewWeighted(int64(max(1, requests*3/4))),
-		budget: rate.NewLimiter(rate.Inf, 0)}
+		budget: rate.NewLimiter(rate.Inf, 0), firstPause: time.Second}
 	if perMinute > 0 {
 		l.budget = rate.NewLimiter(rate.Limit(float64(perMinute)/60), max(1, perMinute/10))
 	}
@@ -50,7 +50,7 @@ func newLimits(requests, perMinute int, onState func(open bool)) *limits {
 		HandleIf(func(_ any, err error) bool { return IsDown(err) }).
 		WithFailureThreshold(failures).WithSuccessThreshold(1).
 		WithDelayFunc(func(failsafe.ExecutionAttempt[any]) time.Duration {
-			return min(firstPause<<min(l.openings.Add(1)-1, 10), maxPause)
+			return min(l.firstPause<<min(l.openings.Add(1)-1, 10), maxPause)
 		}).WithJitterFactor(.25).
 		OnClose(func(circuitbreaker.StateChangedEvent) { l.openings.Store(0); onState(false) }).
 		OnOpen(func(circuitbreaker.StateChangedEvent) { onState(true) }).Build()

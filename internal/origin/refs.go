@@ -59,7 +59,7 @@ func (l *listing) add(line, name string) error {
 	if l.skipped {
 		return nil
 	}
-	return l.append(line)
+	return l.append([]byte(line))
 }
 
 // peel adds the object behind the tag that was added last.
@@ -72,15 +72,15 @@ func (l *listing) peel(id, tag string) error {
 	}
 	l.lines = l.lines[:len(l.lines)-1]
 	l.refs--
-	return l.append(" peeled:" + id)
+	return l.append([]byte(" peeled:" + id))
 }
 
 // append appends a line or the rest of one.
-func (l *listing) append(line string) error {
+func (l *listing) append(line []byte) error {
 	if l.refs++; l.refs > l.maxRefs || len(l.lines)+len(line) > l.maxRefs*lineBytes+pktline.MaxLine {
 		return fault.New(fault.Unavailable, "more than %d refs: increase max_refs of the mirror", l.maxRefs)
 	}
-	if strings.Contains(line, "\n") {
+	if bytes.IndexByte(line, '\n') >= 0 {
 		return fmt.Errorf("%w: line %.100q", errInvalid, line)
 	}
 	l.lines = append(append(l.lines, line...), '\n')
@@ -90,7 +90,7 @@ func (l *listing) append(line string) error {
 // readLsRefs reads the answer to a request for refs of version 2.
 func (l *listing) readLsRefs(r *pktline.Reader) error {
 	for {
-		line, end, err := textLine(r)
+		line, end, err := readLine(r)
 		if err == nil && !end {
 			err = l.append(line)
 		}

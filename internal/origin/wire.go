@@ -126,22 +126,28 @@ func readRefsV0(r *pktline.Reader, first string, refs *listing) (*advertisement,
 	return a, nil
 }
 
-// textLine returns the next line, or end at a flush packet. An ERR packet is an error (gitprotocol-pack(5),
-// "error-line").
+// textLine returns the next line, or end at a flush packet.
 func textLine(r *pktline.Reader) (line string, end bool, err error) {
-	kind, p, err := r.Line()
+	b, end, err := readLine(r)
+	return string(b), end, err
+}
+
+// readLine is textLine without a copy: the line is valid until the next call. An ERR packet is an error
+// (gitprotocol-pack(5), "error-line").
+func readLine(r *pktline.Reader) (line []byte, end bool, err error) {
+	kind, line, err := r.Line()
 	switch {
 	case err != nil:
-		return "", false, unexpected(err)
+		return nil, false, unexpected(err)
 	case kind == pktline.Flush:
-		return "", true, nil
+		return nil, true, nil
 	case kind != pktline.Data:
-		return "", false, fmt.Errorf("%w: %s packet", errInvalid, kind)
+		return nil, false, fmt.Errorf("%w: %s packet", errInvalid, kind)
 	}
-	if message, ok := bytes.CutPrefix(p, []byte("ERR ")); ok {
-		return "", false, reported(message)
+	if message, ok := bytes.CutPrefix(line, []byte("ERR ")); ok {
+		return nil, false, reported(message)
 	}
-	return string(p), false, nil
+	return line, false, nil
 }
 
 // lsRefs returns a request for refs in version 2 (gitprotocol-v2(5), "ls-refs").
