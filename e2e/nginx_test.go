@@ -45,31 +45,32 @@ http {
 	proxy_read_timeout 1h;
 	server {
 		listen ADDRESS;
-		location / { proxy_pass http://BEHIND; }
-		PRIVATE
+		LOCATIONS
 	}
 }
 `
 
-// startNginx starts nginx in a new directory, on a free port, in front of a server. The private prefixes need one of
-// the users in their files (setUsers).
-func startNginx(dir, behind string, private []string) (*nginx, error) {
+// freeAddress returns an address of the loopback interface whose port is free.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// startNginx starts nginx in a new directory, on a free port, with these locations.
+func startNginx(dir, locations string) (*nginx, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeAddress()
 	if err != nil {
 		return nil, err
 	}
-	n := &nginx{dir: dir, address: free.Addr().String(), ended: make(chan error, 1)}
-	free.Close()
-	var locations strings.Builder
-	for _, prefix := range private {
-		fmt.Fprintf(&locations, "location ~ ^/%s(\\.git)?/ { auth_basic origin; auth_basic_user_file %s; proxy_pass http://%s; }\n",
-			prefix, n.usersFile(prefix), behind)
-	}
-	config := strings.NewReplacer("DIR", dir, "ADDRESS", n.address, "BEHIND", behind, "PRIVATE", locations.String()).
-		Replace(nginxConfig)
+	n := &nginx{dir: dir, address: address, ended: make(chan error, 1)}
+	config := strings.NewReplacer("DIR", dir, "ADDRESS", n.address, "LOCATIONS", locations).Replace(nginxConfig)
 	if err := os.WriteFile(filepath.Join(dir, "conf"), []byte(config), 0o600); err != nil {
 		return nil, err
 	}
@@ -95,13 +96,4 @@ func startNginx(dir, behind string, private []string) (*nginx, error) {
 func (n *nginx) stop() {
 	n.cmd.Process.Signal(syscall.SIGTERM)
 	<-n.ended
-}
-
-func (n *nginx) usersFile(prefix string) string {
-	return filepath.Join(n.dir, "users-"+strings.ReplaceAll(prefix, "/", "-"))
-}
-
-// setUsers writes the users of a private prefix, in the format of htpasswd. nginx reads the file at each request.
-func (n *nginx) setUsers(prefix, lines string) error {
-	return os.WriteFile(n.usersFile(prefix), []byte(lines), 0o600)
 }

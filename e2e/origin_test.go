@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
@@ -59,7 +57,13 @@ func newOrigin(dir, root string, private []string) (*origin, error) {
 		return nil, err
 	}
 	o.backend = httptest.NewServer(o)
-	if o.nginx, err = startNginx(filepath.Join(dir, "nginx"), o.backend.Listener.Addr().String(), private); err != nil {
+	pass := fmt.Sprintf("proxy_pass %s;", o.backend.URL)
+	locations := "location / { " + pass + " }\n"
+	for _, prefix := range private {
+		locations += fmt.Sprintf("location ~ ^/%s(\\.git)?/ { auth_basic origin; auth_basic_user_file %s; %s }\n", prefix,
+			o.usersFile(prefix), pass)
+	}
+	if o.nginx, err = startNginx(filepath.Join(dir, "nginx"), locations); err != nil {
 		o.backend.Close()
 		return nil, err
 	}
@@ -80,9 +84,18 @@ func (o *origin) close() {
 
 func (o *origin) url() string { return "http://" + o.link.Addr() }
 
+func (o *origin) usersFile(prefix string) string {
+	return filepath.Join(o.dir, "users-"+strings.ReplaceAll(prefix, "/", "-"))
+}
+
+// setUsers writes the users of a private prefix, in the format of htpasswd. nginx reads the file at each request.
+func (o *origin) setUsers(prefix, lines string) error {
+	return os.WriteFile(o.usersFile(prefix), []byte(lines), 0o600)
+}
+
 // ServeHTTP is behind nginx.
 func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	kind := requestKind(r)
+	kind := gitload.RequestKind(r)
 	o.mu.Lock()
 	o.asked[kind]++
 	o.requests = append(o.requests, r.Method+" "+r.URL.Path+" "+kind)
@@ -106,34 +119,6 @@ func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		o.git.ServeHTTP(w, r)
 	}
-}
-
-// requestKind returns info, ls-refs, fetch, push-info, push or other. It leaves the body as it was.
-func requestKind(r *http.Request) string {
-	switch _, service, _ := strings.Cut(r.URL.RawQuery, "service="); {
-	case strings.HasSuffix(r.URL.Path, "/info/refs") && service == "git-upload-pack":
-		return "info"
-	case strings.HasSuffix(r.URL.Path, "/info/refs") && service == "git-receive-pack":
-		return "push-info"
-	case strings.HasSuffix(r.URL.Path, "/git-receive-pack"):
-		return "push"
-	case !strings.HasSuffix(r.URL.Path, "/git-upload-pack"):
-		return "other"
-	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return "other"
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	if r.Header.Get("Content-Encoding") == "gzip" {
-		if z, err := gzip.NewReader(bytes.NewReader(body)); err == nil {
-			body, _ = io.ReadAll(z)
-		}
-	}
-	if bytes.Contains(body[:min(32, len(body))], []byte("command=ls-refs")) {
-		return "ls-refs"
-	}
-	return "fetch"
 }
 
 // count returns the number of requests of a kind since the last reset.
@@ -189,7 +174,7 @@ func startOrigin(ts *testscript.TestScript, args []string) *origin {
 	ts.Check(err)
 	ts.Defer(o.close)
 	for prefix, line := range users {
-		ts.Check(o.nginx.setUsers(prefix, line))
+		ts.Check(o.setUsers(prefix, line))
 	}
 	return o
 }
@@ -233,7 +218,7 @@ func (o *origin) change(ts *testscript.TestScript, args []string) bool {
 		if n == 4 {
 			line = args[2] + ":{PLAIN}" + args[3] + "\n"
 		}
-		ts.Check(o.nginx.setUsers(args[1], line))
+		ts.Check(o.setUsers(args[1], line))
 	default:
 		return false
 	}
@@ -289,6 +274,7 @@ func cmdMirror(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	s.running, p.state = p, state
 	ts.Setenv("URL", p.http)
+	ts.Setenv("URL_HOST", strings.TrimPrefix(p.http, "http://"))
 	ts.Setenv("OPS", p.ops)
 	ts.Setenv("STATE", p.state)
 	ts.Setenv("MIRROR", p.http+"/origin")

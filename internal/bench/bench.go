@@ -2,8 +2,9 @@
 // logs.
 //
 // Package gitload measures Git servers, ci a fleet of CI machines, and cold packs that are in no cache. Package matrix
-// measures a gateway and a storage node, search code search, and app application servers. They send their requests with
-// package loadgen. The packages below lab are experiments behind design decisions.
+// measures a gateway and a storage node, mirror a mirror of a Git host, search code search, and app application
+// servers. They send their requests with package loadgen. The packages below lab are experiments behind design
+// decisions.
 package bench
 
 import (
@@ -21,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/lab/spawn"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/bench/matrix"
+	"github.com/packhorse-git/packhorse/internal/bench/mirror"
 	"github.com/packhorse-git/packhorse/internal/bench/search"
 	"github.com/packhorse-git/packhorse/internal/cli"
 	"github.com/packhorse-git/packhorse/internal/compare"
@@ -55,6 +57,10 @@ A gateway and a storage node that the command starts:
 
   packhorse-bench matrix --repo /srv/git/demo.git --html matrix.html
 
+A mirror of an origin behind a slow link, against the origin:
+
+  packhorse-bench mirror
+
 An application server, with requests at random times:
 
   packhorse-bench app http://127.0.0.1:3000/work --rate 27
@@ -86,7 +92,8 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 	}
 	lab.AddCommand(sched.Command(env), spawn.Command(env), exists.Command(env))
 	root.AddCommand(gitload.Commands(env)...)
-	root.AddCommand(ci.Command(env), cold.Command(env), matrix.Command(env), search.Command(env), app.Command(env),
+	root.AddCommand(ci.Command(env), cold.Command(env), matrix.Command(env), mirror.Command(env), search.Command(env),
+		app.Command(env),
 		compare.Command(), lab,
 		spawn.WorkerCommand(env))
 	return root

@@ -1,0 +1,62 @@
+package mirror
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+func TestMain(m *testing.M) {
+	benchtest.Main(m, func(env loadgen.Env) []*cobra.Command { return []*cobra.Command{Command(env)} })
+}
+
+// The client clones from the origin, which counts its requests and repeats its answers for refs.
+func TestClient(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	root, repo := filepath.Join(dir, "root"), filepath.Join(dir, "synthetic.git")
+	if err := os.Mkdir(root, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := synthesize(t.Context(), repo, 3, 50_000); err != nil {
+		t.Fatal(err)
+	}
+	o, err := newOrigin(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.close()
+	if err := o.add(t.Context(), "app", repo); err != nil {
+		t.Fatal(err)
+	}
+	c := newClient(o.url())
+	defer c.close()
+	want, err := commit(t.Context(), filepath.Join(root, "app.git"), "next")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _, err := c.lsRefs(t.Context(), "app", "main")
+	if err != nil || id != want {
+		t.Fatalf("main is %s, %v, want %s", id, err, want)
+	}
+	if size, err := c.fetch(t.Context(), "app", id, 0); err != nil || size < 150_000 {
+		t.Errorf("got a pack of %d bytes, %v, want 150,000 or more", size, err)
+	}
+	if _, err := c.fetch(t.Context(), "app", "1234567890123456789012345678901234567890", 1); err == nil {
+		t.Error("got a pack of an unknown commit, want an error")
+	}
+	o.replay = true
+	for range 2 {
+		if err := c.clone(t.Context(), "app", 1); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := [3]int{o.count("info"), o.count("ls-refs"), o.count("fetch")}; got != [3]int{2, 3, 4} {
+		t.Errorf("requests for info, ls-refs and packs: got %v, want [2 3 4]", got)
+	}
+}
