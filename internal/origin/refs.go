@@ -19,6 +19,7 @@ import (
 type Refs struct {
 	Format  git.ObjectFormat
 	Version protocol.Version // the protocol version of the origin; only V2 can answer a relayed request of version 2
+	Offer   protocol.Offer   // the optional features of version 2 that the origin has
 	Digest  [32]byte         // equal digests of one repository and equal prefixes mean equal lists
 	Moved   string           // the new path of the repository if the origin redirected, else ""
 
@@ -105,7 +106,7 @@ func (l *listing) result(a *advertisement) *Refs {
 	h := sha256.New()
 	_, _ = io.WriteString(h, a.format.String()+"\n")
 	_, _ = h.Write(l.lines)
-	refs := &Refs{Format: a.format, Version: a.version, lines: l.lines}
+	refs := &Refs{Format: a.format, Version: a.version, Offer: a.offer, lines: l.lines}
 	h.Sum(refs.Digest[:0])
 	return refs
 }

@@ -14,8 +14,8 @@ import (
 type advertisement struct {
 	version protocol.Version // V0 or V2
 	format  git.ObjectFormat
-	unborn  bool     // version 2: ls-refs can report an unborn HEAD
-	v0      []string // version 0: the capabilities
+	offer   protocol.Offer // of version 2
+	v0      []string       // version 0: the capabilities
 }
 
 // maxCapabilities is the maximum number of capability lines of version 2.
@@ -70,7 +70,14 @@ func readCapabilities(r *pktline.Reader) (*advertisement, error) {
 				return nil, fmt.Errorf("%w: %w", errInvalid, err)
 			}
 		case "ls-refs":
-			a.unborn = hasWord(value, "unborn")
+			a.offer.Unborn = hasWord(value, "unborn")
+		case "fetch":
+			a.offer.Filter, a.offer.RefInWant = hasWord(value, "filter"), hasWord(value, "ref-in-want")
+			a.offer.SidebandAll = hasWord(value, "sideband-all")
+		case "object-info":
+			a.offer.ObjectInfo = true
+		case "bundle-uri":
+			a.offer.BundleURI = true
 		}
 	}
 	return nil, fmt.Errorf("%w: more than %d capabilities", errInvalid, maxCapabilities)
@@ -155,7 +162,7 @@ func (a *advertisement) lsRefs(agent string, prefixes []string) []byte {
 	b := appendCommand(nil, protocol.CommandLsRefs, agent, a.format)
 	b = pktline.AppendLine(b, "peel")
 	b = pktline.AppendLine(b, "symrefs")
-	if a.unborn {
+	if a.offer.Unborn {
 		b = pktline.AppendLine(b, "unborn")
 	}
 	if len(prefixes) > 0 {
