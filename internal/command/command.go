@@ -132,7 +132,8 @@ and copied to every other client with the same request. Many identical clones th
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Servers:", []*cobra.Command{serveCommand(env), gatewayCommand(env), storageCommand(env), searchCommand(env)}},
+		{"Servers:", []*cobra.Command{serveCommand(env), mirrorCommand(env), gatewayCommand(env), storageCommand(env),
+			searchCommand(env)}},
 		{"Setup:", []*cobra.Command{configCommand(env), tokenCommand(env), doctorCommand(env)}},
 		{"Repositories:", []*cobra.Command{repoCommand(env), resolveCommand(env), cacheCommand(env)}},
 		{"Running servers:", []*cobra.Command{topCommand(env), healthCommand(env), nodesCommand(env), workersCommand(env),

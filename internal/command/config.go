@@ -106,7 +106,7 @@ patterns of repositories that match none. Host names of webhooks are looked up; 
 	cmd.Flags().BoolVar(&valuesOnly, "values-only", false, "check the values only, and not this machine")
 	cmd.Flags().BoolVar(&connect, "connect", false, "connect to the hosts of webhooks")
 	asJSON = jsonFlag(cmd)
-	cmd.Flags().Var(&role, "role", "check for `ROLE`: serve, storage, gateway or search")
+	cmd.Flags().Var(&role, "role", "check for `ROLE`: serve, mirror, storage, gateway or search")
 	return cmd
 }
 
@@ -125,7 +125,7 @@ git.threads by the CPUs of the machine, cache.max_bytes and cache.min_free by th
 		Args: noArgs,
 	}
 	src := config.AddFlags(cmd.Flags(), config.RoleAny, env.Getenv)
-	cmd.Flags().Var(&role, "role", "show the settings of `ROLE`: serve, storage, gateway or search")
+	cmd.Flags().Var(&role, "role", "show the settings of `ROLE`: serve, mirror, storage, gateway or search")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		src.Role = role
 		cfg, from, err := src.Load()

@@ -60,18 +60,24 @@ func (c *adminClient) do(ctx context.Context, method, path string, v any) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminapi.Timeout)
 	defer cancel()
+	return askAdmin(ctx, "gateway", socket, method, path, v)
+}
+
+// askAdmin sends a request to an admin socket and reads the JSON of the response into v. what is the kind of process
+// for messages. A refusal of the process is a *refusal.
+func askAdmin(ctx context.Context, what, socket, method, path string, v any) error {
 	text, err := ask(ctx, "unix", socket, method, path)
 	refused, isRefused := errors.AsType[*refusal](err)
 	switch {
 	case isRefused:
 		return refused
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
-		return fmt.Errorf("no gateway answers at %s: start the gateway, or name its state directory with --state "+
-			"DIR or --config FILE", socket)
+		return fmt.Errorf("no %s answers at %s: start the %[1]s, or name its state directory with --state DIR or --config "+
+			"FILE", what, socket)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s: permission denied: run the command as the user of the gateway", socket)
+		return fmt.Errorf("%s: permission denied: run the command as the user of the %s", socket, what)
 	case err != nil:
-		return fmt.Errorf("ask the gateway at %s: %w", socket, err)
+		return fmt.Errorf("ask the %s at %s: %w", what, socket, err)
 	}
 	return json.Unmarshal(text, v)
 }

@@ -173,6 +173,9 @@ func (c *Config) Complete(role Role, getenv func(string) string) {
 
 // DefaultState returns the state directory of a process without a configured one, or "" if there is no place for it.
 func DefaultState(role Role, root string, getenv func(string) string) string {
+	if role == RoleMirror && root == "" {
+		root = DefaultRoot(getenv)
+	}
 	if role != RoleGateway && role != RoleSearch {
 		if root == "" {
 			return ""
