@@ -12,7 +12,8 @@ import (
 )
 
 // Mirrors returns a handler for mirrors. It passes other paths to h. m may be nil. PATH is the path of a mirror, or its
-// URL at the origin. The answers to add and refresh come after the origin's, and the answer to refresh after the update.
+// URL at the origin. The answers to add and refresh come after the origin's, and the answer to refresh after the
+// update.
 //
 //	GET  /mirrors[?after=PATH]          mirror.ListResult
 //	GET  /mirrors/status?path=PATH      mirror.Status

@@ -2,7 +2,8 @@ package config
 
 // HTTPConfig is the public listener.
 type HTTPConfig struct {
-	// Address is the host and port of the public listener. Port 0 chooses a free port, which is printed at the start.
+	// Address is the host and port of the public listener. Port 0 chooses a free port, which is printed at the start. The
+	// default of "packhorse mirror" is ":8080".
 	Address string `toml:"address" default:"127.0.0.1:8080"`
 
 	// PublicRead lets everybody read every repository that no [[auth.rule]] covers. Without it an address that other

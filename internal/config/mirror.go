@@ -130,8 +130,19 @@ const (
 	MirrorByWebhooks = "webhook" // fresh
 )
 
-// mirrorAddress is the default of http.address for "packhorse mirror", which is for clients on other machines.
+// mirrorAddress is the default of http.address for "packhorse mirror".
 const mirrorAddress = ":8080"
+
+// setMirrorDefaults sets the defaults that "packhorse mirror" has and serve does not. Its clients are on other
+// machines, and an index of all mirrors would cost more than it is used.
+func (c *Config) setMirrorDefaults(from Origins) {
+	if len(c.Mirror) > 0 && from["http.address"] == "default" {
+		c.HTTP.Address = mirrorAddress
+	}
+	if from["search.enabled"] == "default" {
+		c.Search.Enabled = false
+	}
+}
 
 // maxMirrors is the maximum number of [[mirror]] tables.
 const maxMirrors = 1000

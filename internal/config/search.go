@@ -11,7 +11,8 @@ import (
 
 // SearchConfig is code search, in "packhorse serve" or in a separate process, "packhorse search", for gateways.
 type SearchConfig struct {
-	// Enabled makes "packhorse serve" index its repositories and answer searches.
+	// Enabled makes "packhorse serve" index its repositories and answer searches. In "packhorse mirror" it is off by
+	// default.
 	Enabled bool `toml:"enabled" default:"true"`
 
 	// Address is for gateways: the address of the search process, "HOST:PORT" or "unix:PATH". One on another machine

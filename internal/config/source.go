@@ -58,9 +58,7 @@ func (s *Source) Load() (cfg Config, from Origins, wrong error) {
 	s.nodes.addTo(&cfg, from)
 	if s.Role == RoleMirror {
 		s.mirrors.addTo(&cfg, from, s.flags)
-		if from["http.address"] == "default" {
-			cfg.HTTP.Address = mirrorAddress
-		}
+		cfg.setMirrorDefaults(from)
 	}
 	cfg.Complete(s.Role, s.getenv)
 	return cfg, from, wrong

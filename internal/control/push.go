@@ -40,7 +40,7 @@ func (t *sessionService) ReceivePack(ctx context.Context,
 			if x.session.Stateless {
 				x.response.complete = p.end
 			}
-			return t.Node.ReceivePack(ctx, x.repo, x.session, pusher, p, x.response)
+			return t.Sessions.ReceivePack(ctx, x.repo, x.session, pusher, p, x.response)
 		})
 }
 

@@ -33,10 +33,12 @@ import (
 
 // Options configure a Server.
 type Options struct {
-	Node  *storage.Node // nil: the process has an Index instead of repositories
-	Index Index         // serves searches; may be nil
-	Pump  *bulk.Pump
-	Lanes admit.Lanes
+	Node *storage.Node // nil: the process has an Index instead of repositories
+	// Sessions answers fetches and pushes. Nil means Node.
+	Sessions Sessions
+	Index    Index // serves searches; may be nil
+	Pump     *bulk.Pump
+	Lanes    admit.Lanes
 	// Memory is the budget for the requests of Git clients beyond the first 64 KiB of each. Nil means 512 MiB.
 	Memory *admit.Budget
 	// Channels has the side channels of the port. Nil: long responses are sent in the calls.
@@ -99,6 +101,9 @@ func New(o Options) *Server {
 	}
 	if o.Memory == nil {
 		o.Memory = admit.NewBudget("requests", defaultMemory)
+	}
+	if o.Sessions == nil && o.Node != nil {
+		o.Sessions = o.Node
 	}
 	s := &Server{
 		Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups),

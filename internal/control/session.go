@@ -25,6 +25,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
+// Sessions answers fetches and pushes: a storage node, or one around it that keeps mirrors up to date.
+type Sessions interface {
+	Advertise(context.Context, git.RepoPath, node.Session, node.ResponseWriter) (node.Outcome, error)
+	UploadPack(context.Context, git.RepoPath, node.Session, io.Reader, node.ResponseWriter) (node.Outcome, error)
+	ReceivePack(context.Context, git.RepoPath, node.Session, node.Pusher, io.Reader,
+		node.ResponseWriter) (node.Outcome, error)
+}
+
 // sessionService serves Git's sessions.
 type sessionService struct {
 	*Server
@@ -78,7 +86,7 @@ func checkService(session *internalv1.Session, services ...protocol.Service) err
 // advertise serves an advertisement. It stays in the small lane.
 func (t *sessionService) advertise(ctx context.Context, x *sessionCall) (node.Outcome, error) {
 	x.response.seat.Stay()
-	return t.Node.Advertise(ctx, x.repo, x.session, x.response)
+	return t.Sessions.Advertise(ctx, x.repo, x.session, x.response)
 }
 
 // UploadPack serves one request of a fetch session.
@@ -105,7 +113,7 @@ func (t *sessionService) UploadPack(ctx context.Context,
 	return t.serveSession(ctx, "upload_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
 		start.GetSession(), request, send,
 		func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
-			return t.Node.UploadPack(ctx, x.repo, x.session, request, x.response)
+			return t.Sessions.UploadPack(ctx, x.repo, x.session, request, x.response)
 		})
 }
 
@@ -155,7 +163,7 @@ func (t *sessionService) UnarySession(ctx context.Context,
 		return nil
 	}
 	operation, serve := "upload_pack", func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
-		return t.Node.UploadPack(ctx, x.repo, x.session, request, x.response)
+		return t.Sessions.UploadPack(ctx, x.repo, x.session, request, x.response)
 	}
 	if r.Msg.Data == nil {
 		operation, serve = "advertise", t.advertise

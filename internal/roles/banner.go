@@ -99,6 +99,15 @@ func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Confi
 		for _, n := range cfg.Node {
 			line("node", n.Name+" at "+n.Address)
 		}
+	case config.RoleMirror:
+		for _, m := range cfg.Mirror {
+			line("mirror", m.From+" at "+s.HTTP+"/"+m.To+"/")
+		}
+		if m := cfg.Mirror[0]; strings.HasPrefix(m.From, "http") {
+			line("try", fmt.Sprintf("git config --global url.%q.insteadOf %s/", s.HTTP+"/"+m.To+"/",
+				strings.TrimSuffix(m.From, "/")))
+		}
+		line("at", s.Root)
 	default:
 		if clone == "" {
 			clone = fmt.Sprintf("git clone --bare <any repository> %s, then git clone %s/demo",

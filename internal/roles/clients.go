@@ -37,6 +37,9 @@ func (s *server) addGateway(routes *router.Router, tiers *resolve.Tiers, searchA
 	s.notes = clients.notes
 	handler := s.newGitHandler(routes, tiers, callers)
 	handler.Proxies = clients.proxies
+	if s.mirrors != nil {
+		handler.Hooks = s.mirrors.hooks
+	}
 	s.drains = append(s.drains, handler.Drain)
 	if handler.Pages, err = s.newPages(routes, searchAPI); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/credfile"
+	"github.com/packhorse-git/packhorse/internal/mirror"
 )
 
 // controlOptions returns the options of the control API on a port for gateways that all roles have in common.
@@ -55,7 +56,11 @@ func (s *server) addLocal() {
 	s.local = newPort(local, func(l net.Listener) net.Listener { return bulk.Listen(l, s.lanes.pump, o.Stall) })
 }
 
-// adminHandler adds dumps and the application's workers to next, which may be nil.
+// adminHandler adds dumps, mirrors and the application's workers to next, which may be nil.
 func (s *server) adminHandler(next http.Handler) http.Handler {
-	return s.dumps.within(adminapi.Workers(s.app, s.cfg.App.Drain.Duration, next))
+	var m *mirror.Mirrors
+	if s.mirrors != nil {
+		m = s.mirrors.Mirrors
+	}
+	return s.dumps.within(adminapi.Mirrors(m, adminapi.Workers(s.app, s.cfg.App.Drain.Duration, next)))
 }

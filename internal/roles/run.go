@@ -3,8 +3,10 @@ package roles
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -73,6 +75,11 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	handover := role == config.RoleGateway && inherited[httpSocket] != nil
 
 	// State directory and listeners.
+	if role == config.RoleMirror {
+		if err := os.MkdirAll(cfg.Root, 0o700); err != nil {
+			return fmt.Errorf("create the root: %w", err)
+		}
+	}
 	state, err := statedir.Take(ctx, cfg.State, cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+2*CloseLimit, log)
 	if err != nil {
 		return err

@@ -32,6 +32,7 @@ type server struct {
 
 	packs       *packSources
 	node        *storage.Node
+	mirrors     *mirrors // nil: there are none
 	search      *search.Engine
 	remoteIndex *searchremote.Index // in another process
 	app         *app.Proxy

@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
+	"github.com/packhorse-git/packhorse/internal/router"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
@@ -68,6 +69,9 @@ func (s *server) addNode() error {
 	if err := s.addNodeChecks(); err != nil {
 		return err
 	}
+	if err := s.addMirrors(); err != nil {
+		return err
+	}
 	completePushes(s.node, s.log)
 	if hooks != nil {
 		if err := startWebhooks(hooks, s.node); err != nil {
@@ -79,6 +83,9 @@ func (s *server) addNode() error {
 	}
 	return s.addNodePort()
 }
+
+// sessions returns the node that answers fetches and pushes.
+func (s *server) sessions() router.Node { return s.node }
 
 // newNode makes the node over the pack sources.
 func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
@@ -170,6 +177,7 @@ func (s *server) addNodePort() error {
 	s.closers.push("side channels", channels.Close)
 	o := s.controlOptions(metrics)
 	o.Node, o.Channels, o.Lookups, o.MaxRequest = s.node, channels, s.cfg.Lanes.Search, int64(s.cfg.HTTP.MaxBody)
+	o.Sessions = s.sessions()
 	handler := s.addControl(o, trust)
 	lanes.memory.Anonymous(s.cfg.Lanes.Anonymous, handler.CallersKnown)
 	lanes.metrics.Queue("search", handler.Slots())

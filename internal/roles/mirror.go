@@ -1,0 +1,187 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/credfile"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/mirror"
+	"github.com/packhorse-git/packhorse/internal/mirror/forge"
+	"github.com/packhorse-git/packhorse/internal/origin"
+)
+
+// mirrors has the mirrors of a storage node, the clients of their origins, and the receiver of webhooks. They follow
+// the [[mirror]] tables of the configuration.
+type mirrors struct {
+	*mirror.Mirrors
+	hooks   *forge.Receiver
+	origins map[string]*origin.Origin // by originKey
+	metrics *origin.Metrics
+	agent   string
+	log     *slog.Logger
+}
+
+// addMirrors adds the mirrors of the node, if the configuration has some. It changes nothing about readiness: local
+// data is served while an origin is down.
+func (s *server) addMirrors() error {
+	if len(s.cfg.Mirror) == 0 {
+		s.reloads = append(s.reloads, reloadStep{apply: func(cfg config.Config) error {
+			if len(cfg.Mirror) > 0 {
+				s.log.Warn("the first [[mirror]] table needs a restart")
+			}
+			return nil
+		}})
+		return nil
+	}
+	m := &mirrors{metrics: origin.NewMetrics(), agent: "packhorse/" + s.process.Version, log: s.log}
+	s.closers.push("clients of origins", func() error { return closeOrigins(m.origins) })
+	tables, err := m.build(s.cfg.Mirror)
+	if err != nil {
+		return err
+	}
+	m.origins = tables.origins
+	metrics, hookMetrics := mirror.NewMetrics(), forge.NewMetrics()
+	s.register(m.metrics, metrics, hookMetrics)
+	m.Mirrors, err = mirror.New(mirror.Options{Node: s.node, Rules: tables.rules, State: s.cfg.State,
+		Fsck:    s.cfg.Push.Fsck,
+		Metrics: metrics, Log: s.log})
+	if err != nil {
+		return err
+	}
+	s.closers.push("mirrors", m.Mirrors.Close)
+	m.hooks = forge.NewReceiver(forge.Options{Refresh: m.refresh, Metrics: hookMetrics, Log: s.log})
+	m.hooks.SetTables(tables.hooks)
+	s.closers.push("webhooks of forges", infallible(m.hooks.Close))
+	s.reloads = append(s.reloads, reloadStep{apply: func(cfg config.Config) error { return m.apply(cfg.Mirror) }})
+	s.mirrors = m
+	return nil
+}
+
+// refresh updates a mirror after a webhook. Repositories that are not mirrored are none of its business.
+func (m *mirrors) refresh(ctx context.Context, path git.RepoPath) error {
+	_, err := m.Refresh(ctx, path)
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// apply applies changed tables. Clients of unchanged origins stay.
+func (m *mirrors) apply(list []config.MirrorConfig) error {
+	tables, err := m.build(list)
+	if err != nil {
+		return err
+	}
+	if err := m.SetRules(tables.rules); err != nil {
+		return err
+	}
+	m.hooks.SetTables(tables.hooks)
+	unused := m.origins
+	for key := range tables.origins {
+		delete(unused, key)
+	}
+	m.origins = tables.origins
+	return closeOrigins(unused)
+}
+
+// mirrorTables are the [[mirror]] tables in the form of their users.
+type mirrorTables struct {
+	rules   []mirror.Rule
+	hooks   []forge.Table
+	origins map[string]*origin.Origin
+}
+
+// build reads tables. It uses the clients of origins that exist already. After an error there are no new ones.
+func (m *mirrors) build(list []config.MirrorConfig) (t mirrorTables, err error) {
+	t.origins = map[string]*origin.Origin{}
+	for i := range list {
+		if err = m.add(&t, &list[i]); err != nil {
+			err = fmt.Errorf("mirror %q: %w", list[i].To, err)
+			break
+		}
+	}
+	if err != nil {
+		for key := range m.origins {
+			delete(t.origins, key)
+		}
+		err = errors.Join(err, closeOrigins(t.origins))
+	}
+	return t, err
+}
+
+func (m *mirrors) add(t *mirrorTables, c *config.MirrorConfig) error {
+	u, err := c.URL()
+	if err != nil {
+		return err
+	}
+	r := mirror.Rule{Prefix: c.To, URL: u, Refs: c.Refs, StaleFor: c.StaleFor.Duration, FirstUse: c.FirstUse,
+		FoldCase: c.FoldCase, OriginDecides: c.Auth == config.MirrorByOrigin, PushToOrigin: c.Push == config.MirrorByOrigin,
+		MaxPack: int64(c.MaxPack)}
+	if r.Allowed, err = c.Allowed(); err != nil {
+		return err
+	}
+	if r.Fresh, err = c.Freshness(); err != nil {
+		return err
+	}
+	key := originKey(c)
+	if r.Origin = t.origins[key]; r.Origin == nil {
+		if r.Origin = m.origins[key]; r.Origin == nil {
+			if r.Origin, err = m.newOrigin(c, u); err != nil {
+				return err
+			}
+		}
+		t.origins[key] = r.Origin
+	}
+	t.rules = append(t.rules, r)
+	if c.WebhookSecretFile == "" {
+		return nil
+	}
+	secret, err := credfile.LoadSecret(c.WebhookSecretFile, m.log)
+	if err == nil {
+		t.hooks = append(t.hooks, forge.Table{Secret: secret.Get, Base: strings.Trim(u.Path, "/"), Prefix: c.To})
+	}
+	return err
+}
+
+// originKey identifies the client of an origin: everything in a table except the keys of mirror.Rule and of webhooks.
+func originKey(c *config.MirrorConfig) string {
+	k := *c
+	k.To, k.Allow, k.Deny, k.Refs, k.Fresh, k.Push, k.Auth, k.WebhookSecretFile = "", nil, nil, nil, "", "", "", ""
+	k.StaleFor, k.FirstUse, k.FoldCase, k.MaxPack = config.Duration{}, false, false, 0
+	return fmt.Sprintf("%+v", k)
+}
+
+func (m *mirrors) newOrigin(c *config.MirrorConfig, u *url.URL) (*origin.Origin, error) {
+	o := origin.Options{URL: u, Private: c.Private, Requests: c.Requests, PerMinute: c.PerMinute,
+		AnswerTimeout: c.Timeout.Duration, Agent: m.agent, Metrics: m.metrics, Log: m.log}
+	if c.CA != "" {
+		authorities, err := credfile.LoadAuthorities(c.CA, m.log)
+		if err != nil {
+			return nil, err
+		}
+		o.Authorities = authorities.Pool()
+	}
+	if c.Proxy != "" {
+		proxy, err := url.Parse(c.Proxy)
+		if err != nil {
+			return nil, errors.New("proxy is not a URL") // not shown, because it may contain a password
+		}
+		o.Proxy = proxy
+	}
+	return origin.New(o)
+}
+
+func closeOrigins(all map[string]*origin.Origin) error {
+	var failed []error
+	for _, o := range all {
+		failed = append(failed, o.Close())
+	}
+	return errors.Join(failed...)
+}
