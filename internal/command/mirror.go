@@ -25,7 +25,7 @@ func mirrorCommand(env Env) *cobra.Command {
 		Short: "Serve mirrors of the repositories of other Git hosts",
 		Long: `Mirror serves the repositories of other Git hosts, the origins. The first clone of a repository creates its mirror. Each
 later clone or fetch asks the origin for changes and copies only new objects, so many clients cost the origin one request.
-The origin decides who may read: it gets the credential of the client, which is not stored. Pushes go to the origin.
+The origin decides about each client by the client's own credential, which is not stored. Pushes go to the origin.
 
 The mirror of https://github.com/acme/app is http://THIS-HOST:8080/github.com/acme/app. Clients need one line of
 configuration, see the examples. Mirrors are bare repositories below --root. "packhorse serve" and "packhorse storage"

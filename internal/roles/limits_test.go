@@ -25,7 +25,7 @@ var noLimits = map[string]bool{
 	"search.socket_mode": true, "git.threads": true, "git.window": true, "git.shallow_window": true,
 	"git.snapshot_window": true, "git.shallow_compression": true,
 	"app.slots": true, "app.pool.slots": true, "app.pool.share": true, "app.health_failures": true,
-	"app.health_passes": true,
+	"app.health_passes": true, "mirror.app_id": true, "mirror.app_installation": true,
 }
 
 // TestDocsLimits checks docs/reference/limits.md. It has every limit of the configuration with its default, or another

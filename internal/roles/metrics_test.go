@@ -102,6 +102,7 @@ func registered(t *testing.T) []metric {
 		cfg.Storage.Listen = "127.0.0.1:0"
 		cfg.SSH.Address, cfg.SSH.Anonymous, cfg.SSH.HostKeys = "127.0.0.1:0", true, hostKeys
 		cfg.Node = []config.NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: "channel"}}
+		cfg.Mirror = []config.MirrorConfig{{From: "https://git.example/", Fresh: config.MirrorAlways, Auth: config.MirrorByOrigin}}
 		cfg.Tracing.Endpoint = "http://127.0.0.1:1"
 		cfg.Complete(role, getenv())
 		reg := &recorder{Registerer: prometheus.NewRegistry()}
@@ -198,6 +199,7 @@ var metricGroups = []struct{ heading, names string }{
 	{"Are storage nodes healthy?", "node route control"},
 	{"Do search and pages work?", "search pages"},
 	{"Does the application work?", "app"},
+	{"Are mirrors up to date?", "mirror origin"},
 	{"Is the process itself healthy?", "ready ops watchdog trace certificate build"},
 }
 

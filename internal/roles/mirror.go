@@ -64,7 +64,7 @@ func (s *server) addMirrors() error {
 	return nil
 }
 
-// refresh updates a mirror after a webhook. Repositories that are not mirrored are none of its business.
+// refresh updates a mirror after a webhook. A repository that is not mirrored stays so.
 func (m *mirrors) refresh(ctx context.Context, path git.RepoPath) error {
 	_, err := m.Refresh(ctx, path)
 	if fault.Is(err, fault.NotFound) {

@@ -28,7 +28,8 @@ func (s *server) buildServe() error {
 		}
 	}
 	routes := router.New()
-	replica := &router.Replica{Name: localNode, Node: s.sessions(), Revisions: storage.Resolver{Node: s.node}, Files: s.node}
+	replica := &router.Replica{Name: localNode, Node: s.sessions(), Revisions: storage.Resolver{Node: s.node},
+		Files: s.node}
 	if err := routes.Set([]router.Route{{Replicas: []*router.Replica{replica}}}); err != nil {
 		return err
 	}
