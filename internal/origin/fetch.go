@@ -67,7 +67,7 @@ func (o *Origin) lsRefs(ctx context.Context, c call, known repository, prefixes 
 	}
 	var refs *Refs
 	_, err := o.request(ctx, &c, func(a *answer) error {
-		list := o.listing(nil)
+		list := o.listing(prefixes)
 		err := list.readLsRefs(pktline.NewReader(a))
 		refs = list.result(known.advertisement)
 		return err
@@ -90,7 +90,7 @@ func isOutdated(err error) bool {
 		ok && e.Status != http.StatusUnauthorized && e.Status != http.StatusForbidden
 }
 
-// Fetch asks for a pack in one request, without a negotiation. The caller closes the pack.
+// Fetch asks for a pack in one request, without a negotiation. The caller closes the pack. The end of ctx ends it, too.
 func (o *Origin) Fetch(ctx context.Context, path string, auth Secret, f FetchRequest) (*Pack, error) {
 	if o.sessions != nil {
 		return o.streamFetch(ctx, path, f)

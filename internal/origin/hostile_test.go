@@ -3,12 +3,15 @@ package origin
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -434,6 +437,64 @@ func TestLongHeader(t *testing.T) {
 	}
 	_ = l.Close()
 	<-done
+}
+
+// Prefixes hold even if the origin ignores them.
+func TestPrefixesHold(t *testing.T) {
+	t.Parallel()
+	answer := lines(idOne+" HEAD symref-target:refs/heads/main", idOne+" refs/heads/main", idOne+" refs/pull/1/head",
+		idTwo+" refs/tags/v1 peeled:"+idOne)
+	s := fake(t, capabilitiesV2, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) })
+	list := listOf(t)(open(t, s.URL).Refs(t.Context(), "a", none, []string{"refs/heads/", "refs/tags/"}))
+	want := idOne + " refs/heads/main \n" + idTwo + " refs/tags/v1 " + idOne
+	if got := forEachRef(list); got != want || list.Head != "refs/heads/main" {
+		t.Errorf("refs = %q, HEAD %q, want %q, main", got, list.Head, want)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+		_, _ = io.WriteString(w, capabilitiesV2)
+	}))
+	t.Cleanup(s.Close)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	if err := open(t, s.URL).Probe(t.Context(), "a", protocol.UploadPack, none); !IsDown(err) {
+		t.Errorf("Probe of an unknown authority: %v, want an outage", err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	o := open(t, s.URL, func(o *Options) { o.Authorities = pool })
+	if err := o.Probe(t.Context(), "a", protocol.UploadPack, none); err != nil {
+		t.Errorf("Probe of a known authority: %v, want no error", err)
+	}
+}
+
+// A proxy is used only if it is configured, and may have a private address.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Pointer[string]
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		target := r.URL.String()
+		asked.Store(&target)
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+		_, _ = io.WriteString(w, capabilitiesV2)
+	}))
+	t.Cleanup(proxy.Close)
+	u, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := open(t, "http://forge.example/x", func(o *Options) { o.Proxy = u })
+	if err := o.Probe(t.Context(), "a", protocol.UploadPack, none); err != nil {
+		t.Errorf("Probe through a proxy: %v, want no error", err)
+	}
+	want := "http://forge.example/x/a/info/refs?service=git-upload-pack"
+	if got := asked.Load(); got == nil || *got != want {
+		t.Errorf("the proxy was asked for %v, want %s", got, want)
+	}
 }
 
 // 500,000 refs are read and parsed, and recognized without parsing.

@@ -23,7 +23,8 @@ const (
 	pushPatience = 10 // the hooks of a push may take so many times as long as another answer
 )
 
-// Response is a response of the origin with status 200. The caller closes Body. Reading fails if the origin stalls.
+// Response is a response of the origin with status 200. The caller closes Body, which is not safe for concurrent use.
+// Reading fails if the origin stalls, and when the context of the request ends.
 type Response struct {
 	Length int64  // bytes of Body; -1 if unknown
 	Moved  string // the new path of the repository if the origin redirected, else ""

@@ -173,6 +173,7 @@ func (o *Origin) limited(ctx context.Context, operation, path string, isPack boo
 		return o.refused(err, 0)
 	}
 	o.metrics.waits.WithLabelValues(o.Host()).Observe(time.Since(began).Seconds())
+	began = time.Now()
 	err = o.limits.run(func() error { return send(leave) })
 	if err != nil {
 		leave()

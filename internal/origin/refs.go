@@ -46,21 +46,24 @@ type listing struct {
 	lines    []byte
 	refs     int
 	maxRefs  int
-	prefixes []string // version 0: only refs with these prefixes, and HEAD; all refs if empty
-	skipped  bool     // version 0: the last ref has none of the prefixes
+	prefixes []string // only refs with these prefixes, and HEAD; all refs if empty
+	skipped  bool     // the last ref has none of the prefixes
 }
 
 // lineBytes is the average size of a line for which a list has space.
 const lineBytes = 200
 
-// add adds a line about a ref.
-func (l *listing) add(line, name string) error {
-	l.skipped = len(l.prefixes) > 0 && name != "HEAD" &&
-		!slices.ContainsFunc(l.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+// add adds a line about a ref, unless no prefix matches. Servers need not respect prefixes, and those of version 0 get
+// none.
+func (l *listing) add(line, name []byte) error {
+	l.skipped = len(l.prefixes) > 0 && string(name) != "HEAD" &&
+		!slices.ContainsFunc(l.prefixes, func(prefix string) bool {
+			return len(name) >= len(prefix) && string(name[:len(prefix)]) == prefix
+		})
 	if l.skipped {
 		return nil
 	}
-	return l.append([]byte(line))
+	return l.append(line)
 }
 
 // peel adds the object behind the tag that was added last.
@@ -93,7 +96,9 @@ func (l *listing) readLsRefs(r *pktline.Reader) error {
 	for {
 		line, end, err := readLine(r)
 		if err == nil && !end {
-			err = l.append(line)
+			_, rest, _ := bytes.Cut(line, []byte(" "))
+			name, _, _ := bytes.Cut(rest, []byte(" "))
+			err = l.add(line, name)
 		}
 		if err != nil || end {
 			return err

@@ -36,7 +36,6 @@ func (o *Origin) streamRefs(ctx context.Context, path string, prefixes []string)
 		if _, err := s.write(s.known.lsRefs(o.o.Agent, prefixes)); err != nil {
 			return err
 		}
-		list.prefixes = nil
 		return list.readLsRefs(s.lines)
 	})
 	if err != nil {

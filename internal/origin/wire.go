@@ -119,9 +119,9 @@ func readRefsV0(r *pktline.Reader, first string, refs *listing) (*advertisement,
 		case isPeeled:
 			err = refs.peel(id, tag)
 		case name == "HEAD" && head != "":
-			err = refs.add(id+" HEAD symref-target:"+head, name)
+			err = refs.add([]byte(id+" HEAD symref-target:"+head), []byte(name))
 		default:
-			err = refs.add(line, name)
+			err = refs.add([]byte(line), []byte(name))
 		}
 		if err == nil {
 			line, end, err = textLine(r)
