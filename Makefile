@@ -21,7 +21,7 @@ BINARY   := bin/packhorse
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser check vet vet-darwin proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser check vet vet-darwin proto helm fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,7 @@ test-short:
 
 test-all: test vet-darwin test-long test-browser clients ## Run all tests: also long ones, the browser, other git clients, and soaks
 	.ci/proto verify
+	.ci/helm verify
 	$(MAKE) soak-protocol SESSIONS=2000
 	$(MAKE) soak-push SOAK=1m
 
@@ -88,6 +89,7 @@ check: vet ## Check formatting, go vet, types for macOS, the API's definitions, 
 	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go' 2>/dev/null || find . -name '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "Not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	@.ci/proto check
+	@.ci/helm check
 	@.ci/prose
 	@.ci/commits
 
@@ -101,6 +103,9 @@ vet-darwin:
 
 proto: ## Regenerate Go code from proto/
 	@.ci/proto write
+
+helm: ## Render the chart in deploy/helm with the values in deploy/helm/tests
+	@.ci/helm write
 
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
 	@set -e; for package in $$(go list ./...); do \

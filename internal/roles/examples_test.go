@@ -37,7 +37,8 @@ func TestExampleConfigs(t *testing.T) {
 // The units start the examples, let them write what they write, and wait for as long as they take to end.
 func TestExampleUnits(t *testing.T) {
 	t.Parallel()
-	for _, r := range []config.Role{config.RoleServe, config.RoleStorage, config.RoleGateway, config.RoleSearch} {
+	for _, r := range []config.Role{config.RoleServe, config.RoleStorage, config.RoleGateway, config.RoleSearch,
+		config.RoleMirror} {
 		cfg := exampleConfig(t, r)
 		text, err := os.ReadFile("../../examples/systemd/packhorse-" + string(r) + ".service")
 		if err != nil {
