@@ -39,6 +39,9 @@ func (c *Config) MemoryShares() MemoryShares {
 	if c.Push.Enabled {
 		both += c.Push.slots()
 	}
+	if len(c.Mirror) > 0 {
+		large += ingestLimits(0).Slots
+	}
 	count := quarters*large + (quarters+1)*both + RefsLimits().Slots + ManageLimits().Slots + GrepLimits(0).Slots
 	s := MemoryShares{Server: all / 4}
 	s.Git = (all - s.Server) / int64(count) * quarters

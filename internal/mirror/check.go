@@ -120,7 +120,7 @@ func (r *mirror) ask(c *originCheck, auth node.Secret, forced bool) {
 	r.mu.Lock()
 	rule, path := r.rule, r.state.Path
 	r.mu.Unlock()
-	refs, err := rule.Origin.Refs(ctx, path, auth, rule.prefixes())
+	refs, err := rule.list(ctx, path, auth)
 	r.m.metrics.checked(err)
 	if err == nil && refs.Moved != "" && refs.Moved != path {
 		r.m.log.Info("a mirrored repository has moved", "repository", r.path.String(), "from", path, "to", refs.Moved)

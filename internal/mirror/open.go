@@ -181,7 +181,7 @@ func (m *Mirrors) create(path git.RepoPath, rule *Rule, originPath string, auth 
 	ctx, cancel := context.WithTimeout(m.ctx, checkTimeout)
 	defer cancel()
 	start := m.now()
-	refs, err := rule.Origin.Refs(ctx, originPath, auth, rule.prefixes())
+	refs, err := rule.list(ctx, originPath, auth)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"context"
 	"net/url"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
@@ -99,6 +101,21 @@ func (r *Rule) prefixes() []string {
 		list[i], _, _ = strings.Cut(pattern, "*")
 	}
 	return list
+}
+
+// list asks the origin for the refs of a repository. It refuses one that has moved to a path that the rule does not
+// allow.
+func (r *Rule) list(ctx context.Context, path string, auth node.Secret) (*origin.Refs, error) {
+	refs, err := r.Origin.Refs(ctx, path, auth, r.prefixes())
+	if err != nil || refs.Moved == "" || r.Allowed == nil {
+		return refs, err
+	}
+	moved, err := git.ParseRepoPath(refs.Moved)
+	if err != nil || !r.Allowed(moved) {
+		return nil, fault.New(fault.Denied, "the repository has moved to %s, which the mirror's rule does not allow",
+			refs.Moved)
+	}
+	return refs, nil
 }
 
 // mirrors reports whether a ref is mirrored.

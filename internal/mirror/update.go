@@ -126,8 +126,7 @@ func (r *mirror) apply(u *update) (storage.Ingested, error) {
 		return result, err
 	}
 	// the origin may have changed since it listed its refs, so that it refuses to send an old commit
-	rule := r.currentRule()
-	again, listErr := rule.Origin.Refs(u.ctx, r.originPath(), u.auth, rule.prefixes())
+	again, listErr := r.currentRule().list(u.ctx, r.originPath(), u.auth)
 	if listErr != nil || again.Digest == u.digest {
 		return result, err
 	}

@@ -26,11 +26,12 @@ import (
 // host is a Git host: git http-backend on the repositories in a directory.
 type host struct {
 	*httptest.Server
-	dir             string
-	lists, fetches  atomic.Int32 // requests
-	mu              sync.Mutex
-	handle          func(w http.ResponseWriter, r *http.Request) (done bool) // nil: nothing is special
-	waiting, resume chan struct{}
+	dir     string
+	backend http.Handler
+	fetches atomic.Int32 // requests to git upload-pack: for refs and for packs
+
+	mu     sync.Mutex
+	handle func(w http.ResponseWriter, r *http.Request) (done bool) // nil: nothing is special
 }
 
 func newHost(t *testing.T) *host {
@@ -40,7 +41,7 @@ func newHost(t *testing.T) *host {
 		t.Fatal(err)
 	}
 	h := &host{dir: t.TempDir()}
-	backend := &cgi.Handler{Path: path, Args: []string{"http-backend"}, Env: append([]string{"GIT_HTTP_EXPORT_ALL=1",
+	h.backend = &cgi.Handler{Path: path, Args: []string{"http-backend"}, Env: append([]string{"GIT_HTTP_EXPORT_ALL=1",
 		"GIT_PROJECT_ROOT=" + h.dir}, gittest.Env()...)}
 	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.mu.Lock()
@@ -52,7 +53,7 @@ func newHost(t *testing.T) *host {
 		if strings.HasSuffix(r.URL.Path, "/git-upload-pack") {
 			h.fetches.Add(1)
 		}
-		backend.ServeHTTP(w, r)
+		h.backend.ServeHTTP(w, r)
 	}))
 	t.Cleanup(h.Close)
 	return h

@@ -98,3 +98,31 @@ func TestCreateOnAFullDisk(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An update reports a full disk, changes nothing, and works when there is room again.
+func TestIngestOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	dir, fill := fullDisk(t)
+	r := newIngester(t, storage.Options{Root: dir})
+	from := gittest.Init(t)
+	from.Git("update-ref", "refs/heads/main", from.Commit("x").String())
+	_, err := r.Create(t.Context(), r.path("app"), storage.CreateOptions{})
+	r.do(err)
+	fetches := 0
+	_, err = r.Ingest(t.Context(), r.path("app"), stateOf(t, from, &fetches))
+	r.do(err)
+	before := gittest.At(t, dir+"/app.git").Git("for-each-ref")
+	from.Git("update-ref", "refs/heads/main", from.Commit("y", from.ID("main")).String())
+	empty := fill()
+	_, err = r.Ingest(t.Context(), r.path("app"), stateOf(t, from, &fetches))
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "full") {
+		t.Errorf("Ingest on a full disk: %v, want Unavailable", err)
+	}
+	if got := gittest.At(t, dir+"/app.git").Git("for-each-ref"); got != before {
+		t.Errorf("refs on a full disk:\n%s\nwant\n%s", got, before)
+	}
+	empty()
+	_, err = r.Ingest(t.Context(), r.path("app"), stateOf(t, from, &fetches))
+	r.do(err)
+	r.sameRefs("app.git", from, 0)
+}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -254,5 +255,36 @@ func TestIngestLeftovers(t *testing.T) {
 	r.sameRefs("app.git", from, 0)
 	if left := made.Git("count-objects", "-v"); !strings.Contains(left, "garbage: 0") {
 		t.Errorf("left: %s", left)
+	}
+}
+
+// Half a million refs are taken over, and one of them changes.
+func TestIngestManyRefs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	r := newIngester(t, storage.Options{})
+	from := gittest.Init(t)
+	from.Git("update-ref", "refs/heads/main", from.Commit("x").String())
+	next := from.Commit("y", from.ID("main"))
+	fetches := 0
+	in := stateOf(t, from, &fetches)
+	for i := range 500_000 {
+		in.Refs = append(in.Refs, refs.Ref{Name: git.RefName(fmt.Sprintf("refs/pull/%d/head", i)), ID: in.Refs[0].ID})
+	}
+	_, err := r.Create(t.Context(), r.path("app"), storage.CreateOptions{})
+	r.do(err)
+	for _, want := range []storage.Ingested{{Created: 500_001}, {Changed: 1}, {Deleted: 1}} {
+		start := time.Now()
+		got, err := r.Ingest(t.Context(), r.path("app"), in)
+		if err != nil || got.Created != want.Created || got.Changed != want.Changed || got.Deleted != want.Deleted {
+			t.Fatalf("Ingest of %d refs: %+v, %v; want %+v", len(in.Refs), got, err, want)
+		}
+		t.Logf("created %d, changed %d, deleted %d in %v", got.Created, got.Changed, got.Deleted, time.Since(start))
+		if from.Git("update-ref", "refs/heads/main", next.String()); want.Created > 0 {
+			in.Refs[250_000].ID = next
+		} else {
+			in.Refs = in.Refs[:len(in.Refs)-1]
+		}
 	}
 }
