@@ -31,7 +31,7 @@ const allowedImports = `
 	git/disk < git/mmap, credfile;
 	git, git/pktline, fault < git/protocol;
 	git/protocol < node;
-	node < origin;
+	node, credfile < origin;
 	git, fault < mirror/forge;
 	node, credfile, inflight < auth;
 	git, fault, inflight < resolve;
@@ -145,7 +145,7 @@ var rooms = map[string][]string{
 	"github.com/coreos/go-systemd/...":                          {"roles"},
 	"github.com/pires/go-proxyproto":                            {"clientaddr"},
 	"github.com/redis/...":                                      {"resolve", "bench/search"},
-	"github.com/go-jose/...":                                    {"auth"},
+	"github.com/go-jose/...":                                    {"auth", "origin"},
 	"github.com/failsafe-go/...":                                {"origin", "resolve"},
 	"maragu.dev/gomponents/...":                                 {"web"},
 	"github.com/alecthomas/chroma/...":                          {"web"},

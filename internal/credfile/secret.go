@@ -3,9 +3,7 @@ package credfile
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 )
 
 // Limits of the length of a secret in bytes.
@@ -32,22 +30,9 @@ func LoadSecret(file string, log *slog.Logger) (*Secret, error) {
 func (s *Secret) Get() string { return s.get() }
 
 func readSecret(file string) (string, error) {
-	f, err := os.Open(file)
+	text, err := readPrivate("shared secret", file)
 	if err != nil {
-		return "", fmt.Errorf("read the shared secret: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", fmt.Errorf("read the shared secret: %w", err)
-	}
-	if mode := info.Mode().Perm(); mode&0o007 != 0 {
-		return "", fmt.Errorf("read the shared secret: %s has permissions for other users (mode %04o): run chmod 600 on "+
-			"it, and change the secret", file, mode)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
-	if err != nil {
-		return "", fmt.Errorf("read the shared secret: %w", err)
+		return "", err
 	}
 	secret := bytes.TrimSpace(text)
 	for _, c := range secret {
