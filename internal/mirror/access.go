@@ -2,16 +2,12 @@ package mirror
 
 import (
 	"context"
-	"errors"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // Covers reports whether the origin decides about readers of a repository. A mirror that no rule allows any more is
@@ -47,26 +43,13 @@ func (m *Mirrors) Probe(ctx context.Context, path git.RepoPath, service protocol
 	}
 	for range maxMoves {
 		err := rule.Origin.Probe(ctx, at, service, auth)
-		failed, ok := errors.AsType[*origin.Error](err)
-		if !ok || failed.Moved == nil {
+		moved, ok := rule.Origin.MovedPath(err)
+		if !ok || !rule.allows(moved) {
 			return err
 		}
-		if at, ok = rule.below(failed.Moved); !ok {
-			return err
-		}
+		at = moved
 	}
 	return fault.New(fault.NotFound, "the origin redirects too often")
-}
-
-// below returns the path of a repository at the origin if the rule allows to mirror it.
-func (r *Rule) below(repository *url.URL) (path string, ok bool) {
-	rest, ok := strings.CutPrefix(repository.Path, strings.TrimSuffix(r.URL.Path, "/")+"/")
-	rest = strings.TrimSuffix(rest, "/info/refs")
-	if !ok || repository.Scheme != r.URL.Scheme || !strings.EqualFold(repository.Host, r.URL.Host) {
-		return "", false
-	}
-	parsed, err := git.ParseRepoPath(rest)
-	return parsed.String(), err == nil && (r.Allowed == nil || r.Allowed(parsed))
 }
 
 // StaleFor returns how long an answer of the origin about a covered repository holds while the origin is down.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
@@ -210,6 +211,38 @@ func TestManage(t *testing.T) {
 	}
 	if _, err := w.Status(t.Context(), w.path("host/two")); !fault.Is(err, fault.NotFound) {
 		t.Errorf("Status of a removed mirror: %v, want NotFound", err)
+	}
+}
+
+// A repository that moves to a path that the rule denies is not followed, neither at the first use nor later.
+func TestMoveToDeniedPath(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.repo(t, "a.git")
+	w := newWorld(t, h, t.TempDir(), func(r *Rule) {
+		r.Allowed = func(path git.RepoPath) bool { return !strings.HasPrefix(path.String(), "secret") }
+	})
+	r := w.use("host/a.git")
+	h.repo(t, "secret.git")
+	h.set(func(w http.ResponseWriter, r *http.Request) bool {
+		_, rest, _ := strings.Cut(r.URL.RequestURI(), ".git/")
+		moved := !strings.HasPrefix(r.URL.Path, "/secret.git/")
+		if moved {
+			http.Redirect(w, r, "/secret.git/"+rest, http.StatusMovedPermanently)
+		}
+		return moved
+	})
+	if _, err := r.check(t.Context(), node.Secret{}, true); !fault.Is(err, fault.Denied) {
+		t.Errorf("check after the move: %v, want denied", err)
+	}
+	for _, path := range []string{"host/a.git", "host/b.git"} {
+		err := w.Probe(t.Context(), w.path(path), protocol.UploadPack, node.Secret{})
+		if !fault.Is(err, fault.NotFound) {
+			t.Errorf("Probe(%s) = %v, want not found", path, err)
+		}
+	}
+	if _, err := w.open(t.Context(), w.path("host/b.git"), node.Secret{}); !fault.Is(err, fault.Denied) {
+		t.Errorf("first use of a moved repository: %v, want denied", err)
 	}
 }
 

@@ -107,15 +107,17 @@ func (r *Rule) prefixes() []string {
 // allow.
 func (r *Rule) list(ctx context.Context, path string, auth node.Secret) (*origin.Refs, error) {
 	refs, err := r.Origin.Refs(ctx, path, auth, r.prefixes())
-	if err != nil || refs.Moved == "" || r.Allowed == nil {
-		return refs, err
-	}
-	moved, err := git.ParseRepoPath(refs.Moved)
-	if err != nil || !r.Allowed(moved) {
+	if err == nil && refs.Moved != "" && !r.allows(refs.Moved) {
 		return nil, fault.New(fault.Denied, "the repository has moved to %s, which the mirror's rule does not allow",
 			refs.Moved)
 	}
-	return refs, nil
+	return refs, err
+}
+
+// allows reports whether the rule allows to mirror the repository at a path of the origin.
+func (r *Rule) allows(path string) bool {
+	parsed, err := git.ParseRepoPath(path)
+	return err == nil && (r.Allowed == nil || r.Allowed(parsed))
 }
 
 // mirrors reports whether a ref is mirrored.
