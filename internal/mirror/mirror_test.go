@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -273,5 +274,91 @@ func TestOriginChanges(t *testing.T) {
 	result, err := r.check(t.Context(), node.Secret{}, true)
 	if err != nil || result.Err == nil || !strings.Contains(result.Err.Error(), "sha256") {
 		t.Errorf("check after a change of the object format: %+v, %v; want an error that names it", result, err)
+	}
+}
+
+// Bad objects change nothing. The same state is not fetched again at once, except by force.
+func TestFailedUpdatePauses(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	from := h.repo(t, "app.git")
+	w := newWorld(t, h, t.TempDir())
+	r := w.use("host/app.git")
+	before := gittest.At(t, filepath.Join(w.root, "host/app.git")).Git("for-each-ref")
+	bad := from.GitIn("tree "+from.Git("rev-parse", "main^{tree}")+"\nauthor x\ncommitter x\n\nx",
+		"hash-object", "-t", "commit", "-w", "--stdin", "--literally")
+	from.Git("update-ref", "refs/heads/main", bad)
+	for i, step := range []struct {
+		later    time.Duration
+		forced   bool
+		requests int32
+	}{{2 * time.Second, false, 3}, {0, false, 0}, {0, true, 3}, {1900 * time.Millisecond, false, 1},
+		{4 * time.Second, false, 3}} { // refs, the pack, and refs again to see whether they have changed
+		w.later(step.later)
+		fetches := h.fetches.Load()
+		result, err := r.check(t.Context(), node.Secret{}, step.forced)
+		if err != nil || !fault.Is(result.Err, fault.Corrupt) {
+			t.Errorf("check %d of bad objects: %+v, %v; want a state with an error", i, result, err)
+		}
+		if got := h.fetches.Load() - fetches; got != step.requests {
+			t.Errorf("check %d of bad objects: %d requests, want %d", i, got, step.requests)
+		}
+	}
+	if got := gittest.At(t, filepath.Join(w.root, "host/app.git")).Git("for-each-ref"); got != before {
+		t.Errorf("refs after bad objects:\n%s\nwant\n%s", got, before)
+	}
+	from.Git("update-ref", "refs/heads/main", from.Commit("good").String())
+	w.use("host/app.git")
+	w.same("host/app", from)
+}
+
+// Only refs that match a pattern of the rule are mirrored, and a new rule applies to existing mirrors.
+func TestRefPatterns(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	from := h.repo(t, "app.git")
+	for _, name := range []string{"refs/pull/1/head", "refs/pull/1/merge", "refs/notes/x", "refs/tags/a/b"} {
+		from.Git("update-ref", name, "main")
+	}
+	w := newWorld(t, h, t.TempDir())
+	refs := func(want string) {
+		t.Helper()
+		w.use("host/app.git")
+		got := gittest.At(t, filepath.Join(w.root, "host/app.git")).Git("for-each-ref", "--format=%(refname)")
+		if got = strings.ReplaceAll(got, "\n", " "); got != want {
+			t.Errorf("refs %s, want %s", got, want)
+		}
+	}
+	refs("refs/heads/main refs/tags/a/b")
+	rule := w.rule
+	rule.Refs = []string{"refs/heads/*", "refs/pull/*/head", "refs/notes/x"}
+	w.do(w.SetRules([]Rule{rule}))
+	refs("refs/heads/main refs/notes/x refs/pull/1/head")
+	for _, bad := range []string{"refs/heads/**", "heads/*", "HEAD", "refs/*..", ""} {
+		if err := CheckRefPattern(bad); err == nil {
+			t.Errorf("CheckRefPattern(%q) = nil, want an error", bad)
+		}
+	}
+}
+
+// PathOf finds mirrors by the URLs in webhooks.
+func TestPathOf(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	w := newWorld(t, h, t.TempDir(), func(r *Rule) {
+		r.FoldCase = true
+		r.URL = r.URL.JoinPath("base/")
+		r.Allowed = func(path git.RepoPath) bool { return !strings.HasPrefix(path.String(), "secret/") }
+	})
+	for text, want := range map[string]string{
+		"http://127.0.0.1/base/Team/App.git": "host/team/app", "ssh://git@127.0.0.1/base/team/app": "host/team/app",
+		"http://127.0.0.1/team/app": "", "http://other/base/team/app": "", "http://127.0.0.1/base/secret/app": "",
+		"http://127.0.0.1/base/../x": "", "http://127.0.0.1/base/": "",
+	} {
+		u, err := url.Parse(text)
+		w.do(err)
+		if path, ok := w.PathOf(u); ok != (want != "") || path.String() != want {
+			t.Errorf("PathOf(%s) = %s, %t, want %q", text, path, ok, want)
+		}
 	}
 }

@@ -99,13 +99,13 @@ func (m *Mirrors) isMirror(path git.RepoPath) bool {
 // lookUp returns a mirror that was used before and still exists; nil if there is none.
 func (m *Mirrors) lookUp(path git.RepoPath) *mirror {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	r := m.known[path]
+	m.mu.Unlock()
 	if r == nil {
 		return nil
 	}
 	if _, err := os.Lstat(filepath.Join(r.dir, stateFile)); errors.Is(err, fs.ErrNotExist) { // deleted by others
-		delete(m.known, path)
+		m.forget(r)
 		return nil
 	}
 	return r

@@ -68,8 +68,10 @@ func (m *Mirrors) list(ctx context.Context, after string) (paths []git.RepoPath,
 		return nil, "", err
 	}
 	for _, name := range page.Paths {
-		path, err := git.ParseRepoPath(strings.TrimSuffix(name, ".git"))
-		if err == nil && m.isMirror(path) {
+		if _, err := os.Lstat(filepath.Join(m.node.Root(), name, stateFile)); err != nil {
+			continue
+		}
+		if path, err := git.ParseRepoPath(strings.TrimSuffix(name, ".git")); err == nil {
 			paths = append(paths, path)
 		}
 	}

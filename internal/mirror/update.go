@@ -54,8 +54,13 @@ func (r *mirror) startUpdate(refs *origin.Refs, auth node.Secret, at time.Time, 
 		return u
 	}
 	u := &update{refs: refs, digest: refs.Digest, at: at, auth: auth, first: !r.state.Complete, done: make(chan struct{})}
-	if r.failed.digest == u.digest && !forced && r.m.now().Before(r.failed.until) {
+	switch {
+	case r.gone:
+		u.err = errCancelled()
+	case r.failed.digest == u.digest && !forced && r.m.now().Before(r.failed.until):
 		u.err = r.failed.err
+	}
+	if u.err != nil {
 		close(u.done)
 		return u
 	}
@@ -119,7 +124,7 @@ func (r *mirror) apply(u *update) (storage.Ingested, error) {
 	case r.m.updates <- struct{}{}:
 		defer func() { <-r.m.updates }()
 	case <-u.ctx.Done():
-		return storage.Ingested{}, errClosed()
+		return storage.Ingested{}, errCancelled()
 	}
 	result, err := r.ingest(u)
 	if err == nil || origin.IsDown(err) || u.ctx.Err() != nil {
@@ -225,7 +230,7 @@ func (r *mirror) logUpdate(i storage.Ingested, took time.Duration) {
 	}
 }
 
-// errClosed is the error of updates that were still waiting when the mirror was removed or the server shut down.
-func errClosed() error {
+// errCancelled is the error of updates that wait when the mirror is removed or the server shuts down.
+func errCancelled() error {
 	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the update was cancelled")
 }

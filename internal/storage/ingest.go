@@ -273,6 +273,9 @@ func fsckList(severities map[string]string) string {
 	return strings.Join(list, ",")
 }
 
+// Root returns the real path of the root directory.
+func (n *Node) Root() string { return n.root }
+
 // Directory returns the real path of a repository's directory. The errors are those of opening it.
 func (n *Node) Directory(path git.RepoPath) (string, error) {
 	h, err := n.acquire(path)
