@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// containerScript runs an image in its own namespaces, like a container engine. It assembles the image's tree from that
+// of this machine. Then it starts the command as the image's user, without capabilities and with a read-only root file
+// system. The network is separate, so that the default ports are free.
+const containerScript = `
+ip link set lo up
+mount -t tmpfs none "$DIR"
+mkdir "$DIR/upper" "$DIR/work" "$DIR/image"
+image=$DIR/image
+mount -t overlay overlay -o "lowerdir=/,upperdir=$DIR/upper,workdir=$DIR/work" "$image"
+mount -t proc proc "$image/proc"
+mount --rbind /dev "$image/dev"
+mount -t tmpfs none "$image/tmp"
+mkdir "$image/tmp/packhorse"
+cp "$BIN/packhorse" "$BIN/packhorse-search" ../deploy/container/install "$image/tmp/packhorse"
+rm -rf "$image/var/lib/packhorse"
+chroot "$image" sh -euc "$RUN"
+
+mount -t tmpfs -o uid=10001,gid=10001,mode=0750 none "$image$VOLUME"
+mount -o remount,bind,ro "$image"
+become() {
+	exec chroot "$image" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin $ENV \
+		setpriv --reuid "${USER%:*}" --regid "${USER#*:}" --clear-groups --no-new-privs --bounding-set=-all \
+		--inh-caps=-all sh -c 'cd "$0" && exec "$@"' "$WORKDIR" "$@"
+}
+inside() { (become "$@"); }
+test "$(inside id -u)" != 0
+if inside touch /usr/written 2>/dev/null; then echo "the root file system can be written"; exit 1; fi
+
+# start ARGUMENT...: starts the image's program, waits until the health check succeeds, and sets pid.
+start() {
+	if inside $HEALTH >/dev/null 2>&1; then echo "the health check succeeds without a server"; exit 1; fi
+	become $ENTRYPOINT "$@" 2>"$DIR/log" &
+	pid=$!
+	tries=0
+	until inside $HEALTH >"$DIR/health" 2>&1; do
+		tries=$((tries + 1))
+		if [ $tries = 300 ] || ! kill -0 "$pid"; then cat "$DIR/log" "$DIR/health"; exit 1; fi
+		sleep 0.1
+	done
+}
+# stop ends the program as a container engine does.
+stop() {
+	kill "-${STOPSIGNAL#SIG}" "$pid"
+	wait "$pid" || { cat "$DIR/log"; exit 1; }
+}
+start $CMD
+test "$(stat -c %u "$image$VOLUME"/mirror)" = 10001
+stop
+
+inside git init -q --bare repos/app.git
+start serve --root "$VOLUME/repos" --public-read
+inside git clone -q http://127.0.0.1:8080/app /tmp/app 2>/dev/null
+stop
+echo "the image works"
+`
+
+// TestContainer runs the instructions of the Containerfile's last stage on the tree of this machine, then the image.
+func TestContainer(t *testing.T) {
+	t.Parallel()
+	instructions := lastStage(t, "../Containerfile")
+	list := func(text string) string { // of a command in JSON without spaces in its words
+		t.Helper()
+		var words []string
+		if err := json.Unmarshal([]byte(text), &words); err != nil {
+			t.Fatalf("Containerfile: command %s: %v", text, err)
+		}
+		return strings.Join(words, " ")
+	}
+	_, health, _ := strings.Cut(instructions["HEALTHCHECK"], "CMD ")
+	script := exec.Command("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-euc", containerScript)
+	script.Env = append(os.Environ(), "DIR="+t.TempDir(), "BIN="+binDir, "RUN="+instructions["RUN"],
+		"ENV="+instructions["ENV"], "USER="+instructions["USER"], "WORKDIR="+instructions["WORKDIR"],
+		"VOLUME="+instructions["VOLUME"], "STOPSIGNAL="+instructions["STOPSIGNAL"], "HEALTH="+list(health),
+		"ENTRYPOINT="+list(instructions["ENTRYPOINT"]), "CMD="+list(instructions["CMD"]))
+	if why := canRunContainers(t); why != "" {
+		t.Skipf("*** THE IMAGE IS NOT RUN: %s ***", why)
+	}
+	if out, err := script.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "the image works\n") {
+		t.Errorf("running the image: %v\n%s", err, out)
+	}
+}
+
+// lastStage returns the last stage's instructions by name. Those of one name are joined.
+func lastStage(t *testing.T, name string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	instructions := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch {
+		case word == "FROM":
+			clear(instructions)
+		case word == "" || strings.HasPrefix(word, "#"):
+		case instructions[word] != "" && word == "RUN":
+			instructions[word] += "\n" + rest
+		case instructions[word] != "":
+			instructions[word] += " " + rest
+		default:
+			instructions[word] = rest
+		}
+	}
+	if user := instructions["USER"]; user == "" || strings.HasPrefix(user, "0") || strings.HasPrefix(user, "root") {
+		t.Errorf("%s: USER = %q, want a user without rights", name, user)
+	}
+	return instructions
+}
+
+// canRunContainers returns why this machine cannot run the script of containers, or nothing if it can.
+func canRunContainers(t *testing.T) string {
+	if os.Geteuid() != 0 {
+		return "only root can mount file systems"
+	}
+	probe := exec.Command("unshare", "--mount", "--net", "--pid", "--fork", "sh", "-euc", `command -v setpriv dpkg-query
+ip link set lo up
+mount -t tmpfs none "$DIR"
+mkdir "$DIR/upper" "$DIR/work" "$DIR/image"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$DIR/upper,workdir=$DIR/work" "$DIR/image"`)
+	probe.Env = append(os.Environ(), "DIR="+filepath.Join(t.TempDir()))
+	if out, err := probe.CombinedOutput(); err != nil {
+		return "it needs Debian, namespaces, overlayfs, setpriv and iproute2: " + string(out)
+	}
+	return ""
+}
