@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/mirror"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // MirrorConfig mirrors the repositories of a Git host, the origin (docs/how-to/mirror.md). Each origin is a separate
@@ -114,6 +115,9 @@ type MirrorConfig struct {
 	// Timeout is how long the origin may take to begin an answer.
 	Timeout Duration `toml:"timeout" default:"30s" range:">0s"`
 
+	// MaxRefs is the maximum number of refs of a repository at the origin.
+	MaxRefs int `toml:"max_refs" default:"1000000" range:"1.."`
+
 	// MaxPack is the maximum size of one pack from the origin. 0 means no limit.
 	MaxPack Size `toml:"max_pack"`
 
@@ -149,30 +153,16 @@ const maxMirrors = 1000
 
 // URL returns the origin's URL, whose path ends with a slash. The error contains the correct form.
 func (m *MirrorConfig) URL() (*url.URL, error) {
-	u, err := url.Parse(m.From)
-	switch {
-	case m.From == "":
+	if m.From == "" {
 		return nil, errors.New("which origin? write its URL, as in \"https://github.com/\"")
-	case err != nil, u.Opaque != "", !slices.Contains([]string{"https", "http", "ssh"}, u.Scheme):
-		return nil, fmt.Errorf("%q is not the URL of an origin: write https://HOST/, http://HOST/ or ssh://USER@HOST/",
-			redacted(m.From))
-	case u.Hostname() == "" || strings.HasPrefix(u.Hostname(), "-"):
-		return nil, fmt.Errorf("%q has no valid host", redacted(m.From))
-	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		return nil, fmt.Errorf("%q: a URL of an origin has no query and no fragment", redacted(m.From))
 	}
-	_, password := u.User.Password()
-	switch {
-	case u.User != nil && u.Scheme != "ssh" || password:
-		return nil, errors.New("the URL contains a user name or a password: put the token into a file, and name it with " +
-			"token_file")
-	case strings.HasPrefix(u.User.Username(), "-"):
-		return nil, fmt.Errorf("%q has no valid user name", m.From)
+	if strings.Contains(m.From, "@") && !strings.HasPrefix(m.From, "ssh://") {
+		return nil, errors.New("the URL contains a user name or a password: name a file with the token as token_file, or " +
+			"write ssh://USER@HOST/ for SSH")
 	}
-	if base := strings.Trim(u.Path, "/"); base != "" {
-		if _, err := git.ParseRepoPath(base); err != nil {
-			return nil, err
-		}
+	u, err := origin.ParseURL(m.From)
+	if err != nil {
+		return nil, err
 	}
 	u.Path, u.RawPath = path.Join("/", u.Path), ""
 	if u.Path != "/" {
@@ -181,14 +171,13 @@ func (m *MirrorConfig) URL() (*url.URL, error) {
 	return u, nil
 }
 
-// redacted returns a text that may be a URL without the user and the password in it.
-func redacted(text string) string {
-	scheme, rest, ok := strings.Cut(text, "://")
-	if authority, _, _ := strings.Cut(rest, "/"); ok && strings.Contains(authority, "@") {
-		_, rest, _ = strings.Cut(rest, "@")
-		return scheme + "://...@" + rest
+// name returns from for messages, without a user name or a password.
+func (m *MirrorConfig) name() string {
+	scheme, rest, ok := strings.Cut(m.From, "://")
+	if authority, _, _ := strings.Cut(rest, "/"); ok && scheme != "ssh" && strings.Contains(authority, "@") {
+		return scheme + "://..." + rest[strings.Index(rest, "@"):]
 	}
-	return text
+	return m.From
 }
 
 // complete sets To if it is empty.
@@ -238,7 +227,7 @@ func (c *Config) checkMirrors(f *Findings) {
 	for i := range c.Mirror {
 		m := &c.Mirror[i]
 		bad := func(key, format string, args ...any) {
-			f.at(fmt.Sprintf("mirror[%d].%s", i, key))("mirror %q: %w", redacted(m.From), fmt.Errorf(key+": "+format, args...))
+			f.at(fmt.Sprintf("mirror[%d].%s", i, key))("mirror %q: %w", m.name(), fmt.Errorf(key+": "+format, args...))
 		}
 		u, err := m.URL()
 		if err != nil {
@@ -319,7 +308,7 @@ func (m *MirrorConfig) checkCredential(u *url.URL, bad func(key, format string, 
 // checkDisk checks the files of a table.
 func (m *MirrorConfig) checkDisk(prefix string, f *Findings, quiet *slog.Logger) {
 	bad := func(key string, err error) {
-		f.addAbout(prefix+key, fmt.Sprintf("mirror %q: %s", redacted(m.From), key), err)
+		f.addAbout(prefix+key, fmt.Sprintf("mirror %q: %s", m.name(), key), err)
 	}
 	if m.WebhookSecretFile != "" {
 		_, err := credfile.LoadSecret(m.WebhookSecretFile, quiet)

@@ -160,7 +160,7 @@ func originKey(c *config.MirrorConfig) string {
 
 func (m *mirrors) newOrigin(c *config.MirrorConfig, u *url.URL) (*origin.Origin, error) {
 	o := origin.Options{URL: u, Private: c.Private, Requests: c.Requests, PerMinute: c.PerMinute,
-		AnswerTimeout: c.Timeout.Duration, Agent: m.agent, Metrics: m.metrics, Log: m.log}
+		AnswerTimeout: c.Timeout.Duration, MaxRefs: c.MaxRefs, Agent: m.agent, Metrics: m.metrics, Log: m.log}
 	if c.CA != "" {
 		authorities, err := credfile.LoadAuthorities(c.CA, m.log)
 		if err != nil {
