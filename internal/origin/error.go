@@ -23,6 +23,8 @@ type Error struct {
 	Moved      *url.URL      // the target of a redirect that was not followed; nil if there was none
 	Down       bool          // see IsDown
 	Err        error
+
+	single bool // of one repository: other requests may well succeed
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -56,17 +58,25 @@ func unexpected(err error) error {
 	switch {
 	case err == io.EOF, err == io.ErrUnexpectedEOF:
 		return &fault.Error{Kind: fault.Unavailable, Msg: "the origin ended its answer early", RetryAfter: fault.RetrySoon,
-			Err: &Error{Down: true, Err: io.ErrUnexpectedEOF}}
+			Err: &Error{Down: true, single: true, Err: io.ErrUnexpectedEOF}}
 	case errors.Is(err, pktline.ErrSyntax):
 		return fmt.Errorf("%w: %w", errInvalid, err)
 	}
 	return err
 }
 
+// isFailure reports whether the circuit breaker counts an error. One repository that the origin cannot read is not an
+// outage of the others.
+func isFailure(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Down && !e.single
+}
+
 // down returns an error that means an outage.
 func (o *Origin) down(err error, status int, after time.Duration) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: "origin " + o.Host() + " does not answer",
-		RetryAfter: max(after, fault.RetryLater), Err: &Error{Status: status, RetryAfter: after, Down: true, Err: err}}
+		RetryAfter: max(after, fault.RetryLater), Err: &Error{Status: status, RetryAfter: after, Down: true,
+			single: status == http.StatusInternalServerError, Err: err}}
 }
 
 // refused returns the error of a request that was not sent.

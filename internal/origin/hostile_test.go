@@ -299,6 +299,56 @@ func TestCircuitBreaker(t *testing.T) {
 	}
 }
 
+// A repository that the origin cannot read does not stop requests for others, whatever the status.
+func TestBrokenRepository(t *testing.T) {
+	t.Parallel()
+	s := fake(t, capabilitiesV2, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/500/"):
+			w.WriteHeader(http.StatusInternalServerError)
+		case strings.HasPrefix(r.URL.Path, "/good/"):
+			_, _ = io.WriteString(w, "0000")
+		}
+	})
+	o := open(t, s.URL)
+	for _, path := range []string{"500", "empty"} {
+		for range 2 * failures {
+			if _, err := o.Refs(t.Context(), path, none, nil); !IsDown(err) {
+				t.Errorf("%s: error = %v, want an outage of it", path, err)
+			}
+		}
+	}
+	if _, err := o.Refs(t.Context(), "good", none, nil); err != nil {
+		t.Errorf("Refs of another repository: %v, want no error", err)
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	answer := strings.Repeat(strings.TrimSuffix(lines(idOne+" refs/heads/main"), "0000"), 50) + "0000"
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+		if r.Method == http.MethodGet {
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+			_, _ = io.WriteString(w, capabilitiesV2)
+			return
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	defer s.Close()
+	u, _ := ParseURL(s.URL)
+	o, err := New(Options{URL: u})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer o.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := o.Refs(b.Context(), "a", none, []string{"refs/heads/"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func TestPauseOfBreakerGrows(t *testing.T) {
 	t.Parallel()
 	l := newLimits(1, 0, func(bool) {})

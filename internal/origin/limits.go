@@ -47,7 +47,7 @@ func newLimits(requests, perMinute int, onState func(open bool)) *limits {
 		l.budget = rate.NewLimiter(rate.Limit(float64(perMinute)/60), max(1, perMinute/10))
 	}
 	l.breaker = circuitbreaker.NewBuilder[any]().
-		HandleIf(func(_ any, err error) bool { return IsDown(err) }).
+		HandleIf(func(_ any, err error) bool { return isFailure(err) }).
 		WithFailureThreshold(failures).WithSuccessThreshold(1).
 		WithDelayFunc(func(failsafe.ExecutionAttempt[any]) time.Duration {
 			return min(l.firstPause<<min(l.openings.Add(1)-1, 10), maxPause)
