@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"net"
 	"sync"
 	"time"
 
@@ -200,8 +202,11 @@ func (s *Origins) ask(ctx context.Context, q originQuestion) error {
 	}
 }
 
-// isRefusal reports whether the error of a Prober is an answer of the origin.
+// isRefusal reports whether the error of a Prober is an answer of the origin. An address that may not be used is none.
 func isRefusal(err error) bool {
+	if _, failed := errors.AsType[*net.OpError](err); failed {
+		return false
+	}
 	return fault.Is(err, fault.Unauthenticated) || fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound)
 }
 

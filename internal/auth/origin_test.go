@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -56,7 +57,8 @@ func (f *forge) Probe(_ context.Context, repo git.RepoPath, service protocol.Ser
 	}
 	switch {
 	case f.down:
-		return errors.New("connection refused")
+		// an address that may not be used, which is a failure despite its kind
+		return &net.OpError{Op: "dial", Net: "tcp", Err: fault.New(fault.Denied, "not a public address")}
 	case user == "" && !authorization.IsZero():
 		return fault.New(fault.Unauthenticated, "wrong password")
 	case may == "everybody", user != "" && strings.Contains(may, user):

@@ -12,9 +12,40 @@ type AuthConfig struct {
 	// passwords, a repeated wrong credential, and wrong credentials before a right one do not count. Zero means no limit.
 	Guesses int `toml:"guesses" default:"10" range:"0.."`
 
-	Rule []RuleConfig `toml:"rule"`
-	Hook HookConfig   `toml:"hook"`
-	OIDC []OIDCConfig `toml:"oidc"`
+	// TTL is how long an origin's permission for a caller is cached: an access that is revoked at the origin ends after at
+	// most this time. A refusal is cached for at most 10 seconds. Origins are those of [auth.origin] and [[mirror]].
+	TTL Duration `toml:"ttl" default:"1m" range:">0s"`
+
+	Rule   []RuleConfig `toml:"rule"`
+	Hook   HookConfig   `toml:"hook"`
+	OIDC   []OIDCConfig `toml:"oidc"`
+	Origin OriginConfig `toml:"origin"`
+}
+
+// OriginConfig asks a forge on the same disk whether a caller may read a repository, with the caller's own credential
+// (docs/how-to/sidecar.md). The repositories belong to the forge, so push.enabled and maintenance.enabled are false.
+type OriginConfig struct {
+	// URL is the forge: "https://HOST/" or "http://HOST/", with a path if its repositories are below one. Empty means
+	// that there is none.
+	URL string `toml:"url"`
+
+	// Prefix is the directory below the root that has the forge's repositories. It is not a part of their paths at the
+	// forge. Empty means the root itself.
+	Prefix string `toml:"prefix"`
+
+	// FoldCase changes paths of requests to lower case, as Gitea and Forgejo do on their disk.
+	FoldCase bool `toml:"fold_case"`
+
+	// Private allows a forge whose name has addresses of private networks or of this machine. A forge whose URL has an
+	// address, or localhost, needs no permission.
+	Private bool `toml:"private"`
+
+	// CA is the PEM file with the certificates of the authorities that sign the forge's certificate. Empty means those of
+	// the system.
+	CA string `toml:"ca" path:"yes"`
+
+	// StaleFor is how long a permission holds while the forge does not answer.
+	StaleFor Duration `toml:"stale_for" default:"1h"`
 }
 
 // RuleConfig is a rule, which gives callers a permission for repositories. Each rule is a separate table. The first

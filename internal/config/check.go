@@ -104,6 +104,10 @@ func (c *Config) checkDisk(role Role, f *Findings) {
 		if err := c.CheckOpen(); err != nil {
 			f.bad("%w", err)
 		}
+		if c.Auth.Origin.CA != "" {
+			_, err := credfile.LoadAuthorities(c.Auth.Origin.CA, quiet)
+			f.add("auth.origin.ca", err)
+		}
 		if c.Auth.Hook.SecretFile != "" {
 			_, err := credfile.LoadSecret(c.Auth.Hook.SecretFile, quiet)
 			f.add("auth.hook.secret_file", err)

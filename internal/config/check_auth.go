@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // Rules reads the [[auth.rule]] tables.
@@ -76,9 +78,14 @@ func (c *Config) checkAuth(f *Findings) {
 			f.at(fmt.Sprintf("auth.oidc[%d]", i))("auth.oidc %d: %w", i+1, err)
 		}
 	}
+	c.checkOrigin(f)
 	h := &c.Auth.Hook
 	if h.URL == "" {
 		return
+	}
+	if c.originsDecide() {
+		bad("auth.hook.url: callers' credentials for an origin must not reach the hook: remove [auth.hook], or [auth.origin] " +
+			"and the [[mirror]] tables with auth = \"origin\"")
 	}
 	u, err := url.Parse(h.URL)
 	switch {
@@ -87,6 +94,30 @@ func (c *Config) checkAuth(f *Findings) {
 	case u.User != nil:
 		bad("auth.hook.url contains a user name or a password: put the secret into a file, and name it with " +
 			"auth.hook.secret_file")
+	}
+}
+
+// checkOrigin reports mistakes in [auth.origin].
+func (c *Config) checkOrigin(f *Findings) {
+	o := &c.Auth.Origin
+	if o.URL == "" {
+		return
+	}
+	if u, err := origin.ParseURL(o.URL); err != nil {
+		f.bad("auth.origin.url: %w", err)
+	} else if u.Scheme == "ssh" {
+		f.bad("auth.origin.url: %q cannot check credentials: use https:// or http://", u.Redacted())
+	}
+	if o.Prefix != "" {
+		if p, err := git.ParseRepoPath(o.Prefix); err != nil || p.String() != o.Prefix {
+			f.bad("auth.origin.prefix: %q is not a path without slashes at its ends", o.Prefix)
+		}
+	}
+	if c.Push.Enabled {
+		f.bad("push.enabled: pushes go to the forge of [auth.origin]: set push.enabled = false")
+	}
+	if c.Maintenance.Enabled {
+		f.bad("maintenance.enabled: the forge of [auth.origin] maintains its repositories: set maintenance.enabled = false")
 	}
 }
 

@@ -369,3 +369,29 @@ func TestOIDC(t *testing.T) {
 		}
 	}
 }
+
+func TestForgeMistakes(t *testing.T) {
+	t.Parallel()
+	const valid = "push.enabled = false\nmaintenance.enabled = false\n[auth.origin]\nurl = \"https://forge.example/git/\"\n"
+	for _, test := range []struct{ text, want string }{
+		{valid + "prefix = \"forge\"\nfold_case = true", ""},
+		{valid + "[auth.hook]\nurl = \"http://127.0.0.1:1/\"", "credentials for an origin must not reach the hook"},
+		{valid + "prefix = \"/forge/\"", "auth.origin.prefix: \"/forge/\" is not a path"},
+		{"[auth.origin]\nurl = \"https://forge.example/\"", "set push.enabled = false"},
+		{"[auth.origin]\nurl = \"https://forge.example/\"", "set maintenance.enabled = false"},
+		{strings.Replace(valid, "https", "ssh", 1), "cannot check credentials"},
+		{strings.Replace(valid, "https", "file", 1), "auth.origin.url"},
+		{strings.Replace(valid, "forge.", "user:pass@forge.", 1), "auth.origin.url"},
+	} {
+		cfg, _, err := loadText(t, "root = \".\"\nhttp.address = \":8080\"\n"+test.text)
+		if err == nil {
+			err = cfg.Check()
+		}
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: error = %v, want %q", test.text, err, test.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "pass@") {
+			t.Errorf("%s: error %v has the password", test.text, err)
+		}
+	}
+}

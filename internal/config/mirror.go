@@ -331,10 +331,11 @@ func (m *MirrorConfig) checkDisk(prefix string, f *Findings, quiet *slog.Logger)
 	}
 }
 
-// originsDecide reports whether an origin decides about readers of its mirrors. Then callers on other machines get no
-// other repository without a rule or a token.
+// originsDecide reports whether an origin decides about readers of its repositories. Then callers on other machines get
+// no other repository without a rule or a token.
 func (c *Config) originsDecide() bool {
-	return slices.ContainsFunc(c.Mirror, func(m MirrorConfig) bool { return m.Auth == MirrorByOrigin })
+	return c.Auth.Origin.URL != "" ||
+		slices.ContainsFunc(c.Mirror, func(m MirrorConfig) bool { return m.Auth == MirrorByOrigin })
 }
 
 // mirrorFlags are the flags of "packhorse mirror" for its tables.

@@ -38,6 +38,11 @@ type Gateway struct {
 	Board    *inflight.Board  // of the requests in flight; nil: there is none
 	Tracer   *inflight.Tracer // nil: nothing is traced
 	Resolver resolve.Resolver // resolves revisions; nil: they are not resolved
+	// Rename, unless nil, returns the path of a repository on the nodes for its path in a request. It does not change a
+	// path that it has returned.
+	Rename func(git.RepoPath) git.RepoPath
+	// SendCredentials passes callers' credentials for origins to nodes, which may mirror the repositories.
+	SendCredentials bool
 	// Changed, unless nil, is called when a push may have changed a repository's refs, before the client gets a response.
 	// It must not block.
 	Changed func(git.RepoPath)

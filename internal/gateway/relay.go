@@ -42,7 +42,10 @@ func (r *Request) ReceivePack(session node.Session, body *Body, response *Respon
 }
 
 func (r *Request) complete(session *node.Session) {
-	session.Caller, session.Reachable, session.Authorization = string(r.Caller()), r.reachable, r.secret
+	session.Caller, session.Reachable = string(r.Caller()), r.reachable
+	if r.SendCredentials {
+		session.Authorization = r.secret
+	}
 	r.primary = session.Service == protocol.ReceivePack
 }
 

@@ -105,6 +105,9 @@ func (r *Request) Caller() balance.Caller {
 func (r *Request) Authorize(op auth.Operation) error {
 	err := error(nil)
 	r.secret = node.Secret{} // it was proved for one repository
+	if r.Rename != nil {
+		r.Repo = r.Rename(r.Repo)
+	}
 	switch {
 	case r.Auth != nil:
 		r.reachable = r.Auth.Configured()

@@ -72,7 +72,7 @@ func (r *Request) readable(name string) *readableRepo {
 	}
 	r.Repo, r.hidden = path, false
 	err = r.Authorize(auth.Read)
-	return &readableRepo{path: path, hidden: r.hidden, err: err}
+	return &readableRepo{path: r.Repo, hidden: r.hidden, err: err}
 }
 
 // ParseRepo parses the path of a repository as a client sent it.

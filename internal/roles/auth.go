@@ -36,8 +36,11 @@ func (s *server) newAuth() (*auth.Auth, error) {
 		Rules: rules, Hook: hook, OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host),
 		Guesses: cfg.Auth.Guesses, Metrics: metrics, Sources: sources, Log: log,
 	}
-	tokens := auth.NewTokens(auth.TokenOptions{File: auth.NewTokenFile(cfg.Auth.Tokens), All: hook == nil,
-		Sources: sources, Log: log})
+	if o.Origins, err = s.newOrigins(metrics); err != nil {
+		return nil, err
+	}
+	tokens := auth.NewTokens(auth.TokenOptions{File: auth.NewTokenFile(cfg.Auth.Tokens),
+		All: hook == nil && o.Origins == nil, Sources: sources, Log: log})
 	if len(cfg.Auth.OIDC) > 0 { // before the tokens, which may accept every secret
 		jobs, err := auth.NewOIDC(auth.OIDCOptions{Rules: cfg.Auth.OIDCRules(), Sources: sources})
 		if err != nil {
