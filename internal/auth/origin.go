@@ -202,7 +202,8 @@ func (s *Origins) ask(ctx context.Context, q originQuestion) error {
 	}
 }
 
-// isRefusal reports whether the error of a Prober is an answer of the origin. An address that may not be used is none.
+// isRefusal reports whether the error of a Prober is an answer of the origin. An address that may not be used is a
+// failure.
 func isRefusal(err error) bool {
 	if _, failed := errors.AsType[*net.OpError](err); failed {
 		return false

@@ -84,8 +84,8 @@ func (c *Config) checkAuth(f *Findings) {
 		return
 	}
 	if c.originsDecide() {
-		bad("auth.hook.url: callers' credentials for an origin must not reach the hook: remove [auth.hook], or [auth.origin] " +
-			"and the [[mirror]] tables with auth = \"origin\"")
+		bad("auth.hook.url: callers' credentials for an origin must not reach the hook: remove [auth.hook], or " +
+			"[auth.origin] and the [[mirror]] tables with auth = \"origin\"")
 	}
 	u, err := url.Parse(h.URL)
 	switch {

@@ -59,8 +59,8 @@ func (s *server) newGitHandler(routes *router.Router, tiers *resolve.Tiers, call
 	s.register(metrics, routes)
 	lanes := &s.lanes
 	g := gateway.Gateway{
-		Router: routes, Resolver: routes, Auth: callers, Rename: foldCase(s.cfg.Auth.Origin), Pump: lanes.pump,
-		Lanes: lanes.Lanes, Memory: lanes.memory,
+		Router: routes, Resolver: routes, Auth: callers, Rename: foldCase(s.cfg.Auth.Origin),
+		SendCredentials: len(s.cfg.Mirror) > 0, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory,
 		Metrics: metrics, Log: s.log, Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer,
 		MaxBody: int64(s.cfg.HTTP.MaxBody), ReadStall: s.cfg.HTTP.ReadStall.Duration,
 		MaxPush: int64(s.cfg.Push.MaxSize), PushTime: s.cfg.Push.TimeLimit.Duration,

@@ -40,7 +40,7 @@ func (s *server) addMirrors() error {
 		}})
 		return nil
 	}
-	m := &mirrors{metrics: origin.NewMetrics(), agent: "packhorse/" + s.process.Version, log: s.log}
+	m := &mirrors{metrics: s.originMetrics(), agent: "packhorse/" + s.process.Version, log: s.log}
 	s.closers.push("clients of origins", func() error { return closeOrigins(m.origins) })
 	tables, err := m.build(s.cfg.Mirror)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *server) addMirrors() error {
 	}
 	m.origins = tables.origins
 	metrics, hookMetrics := mirror.NewMetrics(), forge.NewMetrics()
-	s.register(m.metrics, metrics, hookMetrics)
+	s.register(metrics, hookMetrics)
 	m.Mirrors, err = mirror.New(mirror.Options{Node: s.node, Rules: tables.rules, State: s.cfg.State,
 		Fsck:    s.cfg.Push.Fsck,
 		Metrics: metrics, Log: s.log})

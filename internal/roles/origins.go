@@ -2,6 +2,7 @@ package roles
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/mirror"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
@@ -18,6 +20,16 @@ import (
 // newOrigins returns the origins that decide about callers, or nil if there are none.
 func (s *server) newOrigins(metrics *auth.Metrics) (*auth.Origins, error) {
 	var probers []auth.Prober
+	switch {
+	case s.mirrors != nil:
+		probers = append(probers, s.mirrors)
+	case len(s.cfg.Mirror) > 0:
+		nodes, err := s.newNodeMirrors()
+		if err != nil {
+			return nil, err
+		}
+		probers = append(probers, nodes)
+	}
 	if s.cfg.Auth.Origin.URL != "" {
 		forge, err := s.newSidecar()
 		if err != nil {
@@ -29,6 +41,15 @@ func (s *server) newOrigins(metrics *auth.Metrics) (*auth.Origins, error) {
 		return nil, nil
 	}
 	return auth.NewOrigins(auth.OriginOptions{Probers: probers, TTL: s.cfg.Auth.TTL.Duration, Metrics: metrics}), nil
+}
+
+// originMetrics returns the metrics of the clients of origins, which it registers the first time.
+func (s *server) originMetrics() *origin.Metrics {
+	if s.origins == nil {
+		s.origins = origin.NewMetrics()
+		s.register(s.origins)
+	}
+	return s.origins
 }
 
 // sidecar asks the forge of [auth.origin]. It implements auth.Prober.
@@ -44,8 +65,8 @@ func (s *server) newSidecar() (*sidecar, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics := origin.NewMetrics()
-	o := origin.Options{URL: u, Private: c.Private, Agent: "packhorse/" + s.process.Version, Metrics: metrics, Log: s.log}
+	o := origin.Options{URL: u, Private: c.Private, Agent: "packhorse/" + s.process.Version,
+		Metrics: s.originMetrics(), Log: s.log}
 	if c.CA != "" {
 		authorities, err := credfile.LoadAuthorities(c.CA, s.log)
 		if err != nil {
@@ -57,12 +78,64 @@ func (s *server) newSidecar() (*sidecar, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.register(metrics)
 	s.closers.push("client of the forge", forge.Close)
 	if u.Scheme == "http" && !config.IsLoopback(u.Hostname()) {
 		s.log.Warn("credentials are sent to the forge without TLS", "host", u.Host)
 	}
 	return &sidecar{forge: forge, prefix: prefixOf(c), staleFor: c.StaleFor.Duration}, nil
+}
+
+// nodeMirrors are the [[mirror]] tables of a gateway, whose nodes have the mirrors. It implements auth.Prober.
+type nodeMirrors []mirror.Rule
+
+func (s *server) newNodeMirrors() (nodeMirrors, error) {
+	m := &mirrors{metrics: s.originMetrics(), agent: "packhorse/" + s.process.Version, log: s.log}
+	tables, err := m.build(s.cfg.Mirror)
+	if err != nil {
+		return nil, err
+	}
+	s.closers.push("clients of origins", func() error { return closeOrigins(tables.origins) })
+	slices.SortStableFunc(tables.rules, func(a, b mirror.Rule) int { return len(b.Prefix) - len(a.Prefix) })
+	return tables.rules, nil
+}
+
+// find returns the rule for a repository and its path at the origin; nil if no prefix matches.
+func (n nodeMirrors) find(repo git.RepoPath) (rule *mirror.Rule, path string) {
+	for i := range n {
+		if path, ok := strings.CutPrefix(repo.String(), n[i].Prefix+"/"); ok {
+			return &n[i], path
+		}
+	}
+	return nil, ""
+}
+
+// Covers reports whether a table with auth = "origin" is for the repository.
+func (n nodeMirrors) Covers(repo git.RepoPath) bool {
+	rule, _ := n.find(repo)
+	return rule != nil && rule.OriginDecides
+}
+
+// Probe asks the origin, and once more at the new place of a repository that was renamed there.
+func (n nodeMirrors) Probe(ctx context.Context, repo git.RepoPath, service protocol.Service,
+	authorization node.Secret) error {
+	rule, path := n.find(repo)
+	ask := func(path string) error {
+		if p, err := git.ParseRepoPath(path); err != nil || rule.Allowed != nil && !rule.Allowed(p) {
+			return fault.New(fault.NotFound, "no table allows a mirror at %s", repo)
+		}
+		return rule.Origin.Probe(ctx, path, service, authorization)
+	}
+	err := ask(path)
+	if moved, ok := rule.Origin.MovedPath(err); ok {
+		err = ask(moved)
+	}
+	return err
+}
+
+// StaleFor returns stale_for of the table.
+func (n nodeMirrors) StaleFor(repo git.RepoPath) time.Duration {
+	rule, _ := n.find(repo)
+	return rule.StaleFor
 }
 
 // prefixOf returns the directory of the forge's repositories with a slash at its end, or "" for the root.

@@ -126,7 +126,8 @@ func sidecarAuth(t *testing.T, url, more string) (*auth.Auth, *lockedLog) {
 		t.Fatal(err)
 	}
 	log := &lockedLog{}
-	s := newServer(t, config.RoleServe, cfg, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	s := newServer(t, config.RoleServe, cfg,
+		slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		prometheus.NewRegistry())
 	callers, err := s.newAuth()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/search"
 	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -32,7 +33,8 @@ type server struct {
 
 	packs       *packSources
 	node        *storage.Node
-	mirrors     *mirrors // nil: there are none
+	mirrors     *mirrors        // nil: there are none
+	origins     *origin.Metrics // see originMetrics
 	search      *search.Engine
 	remoteIndex *searchremote.Index // in another process
 	app         *app.Proxy
