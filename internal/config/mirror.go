@@ -38,7 +38,7 @@ type MirrorConfig struct {
 	// (see auth.rule). Empty means all.
 	Allow []string `toml:"allow"`
 
-	// Deny lists patterns of the repositories that are not mirrored. It wins over allow.
+	// Deny lists patterns of the repositories that are not mirrored. It wins over allow, and ignores case.
 	Deny []string `toml:"deny"`
 
 	// Refs lists the refs that are mirrored. One "*" matches any characters. "refs/pull/*/head" adds the pull requests of
@@ -205,17 +205,36 @@ func (m *MirrorConfig) Freshness() (mirror.Freshness, error) {
 
 // Allowed returns a function that reports whether a repository may be mirrored, by its path below from.
 func (m *MirrorConfig) Allowed() (func(git.RepoPath) bool, error) {
-	allow, err := auth.ParsePatterns(m.Allow)
+	allow, err := foldPatterns(m.Allow, m.FoldCase)
 	if err != nil {
 		return nil, err
 	}
-	deny, err := auth.ParsePatterns(m.Deny)
-	covers := func(repo git.RepoPath) func(auth.Pattern) bool {
-		return func(p auth.Pattern) bool { return p.Covers(repo) }
-	}
+	deny, err := foldPatterns(m.Deny, true) // the origin may ignore case even if fold_case is not set
 	return func(repo git.RepoPath) bool {
-		return (len(allow) == 0 || slices.ContainsFunc(allow, covers(repo))) && !slices.ContainsFunc(deny, covers(repo))
+		folded, err := git.ParseRepoPath(strings.ToLower(repo.String()))
+		if err != nil {
+			return false
+		}
+		if !m.FoldCase {
+			return (len(allow) == 0 || covers(allow, repo)) && !covers(deny, folded)
+		}
+		return (len(allow) == 0 || covers(allow, folded)) && !covers(deny, folded)
 	}, err
+}
+
+func covers(patterns []auth.Pattern, repo git.RepoPath) bool {
+	return slices.ContainsFunc(patterns, func(p auth.Pattern) bool { return p.Covers(repo) })
+}
+
+// foldPatterns parses patterns, in lower case if fold is set.
+func foldPatterns(list []string, fold bool) ([]auth.Pattern, error) {
+	if fold {
+		list = slices.Clone(list)
+		for i := range list {
+			list[i] = strings.ToLower(list[i])
+		}
+	}
+	return auth.ParsePatterns(list)
 }
 
 // checkMirrors reports mistakes in [[mirror]] tables.

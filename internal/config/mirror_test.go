@@ -96,16 +96,19 @@ known_hosts = "hosts"
 
 func TestMirrorAllowed(t *testing.T) {
 	t.Parallel()
-	m := MirrorConfig{Allow: []string{"acme/**", "tools/*"}, Deny: []string{"acme/secret"}}
-	allowed, err := m.Allowed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for text, want := range map[string]bool{"acme/app": true, "acme/app.git": true, "acme/secret": false,
-		"acme/secret.git": false, "tools/a": true, "tools/a/b": false, "other/app": false} {
-		path, err := git.ParseRepoPath(text)
-		if got := allowed(path); err != nil || got != want {
-			t.Errorf("allowed(%q) = %v, want %v", text, got, want)
+	for _, fold := range []bool{false, true} {
+		m := MirrorConfig{Allow: []string{"acme/**", "Tools/*"}, Deny: []string{"acme/Secret"}, FoldCase: fold}
+		allowed, err := m.Allowed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range map[string]bool{"acme/app": true, "acme/app.git": true, "acme/secret": false,
+			"acme/Secret.git": false, "ACME/secret": false, "Tools/a": true, "tools/a": fold, "Tools/a/b": false,
+			"other/app": false} {
+			path, err := git.ParseRepoPath(text)
+			if got := allowed(path); err != nil || got != want {
+				t.Errorf("allowed(%q) = %v, want %v; fold_case = %v", text, got, want, fold)
+			}
 		}
 	}
 }
