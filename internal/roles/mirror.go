@@ -175,7 +175,25 @@ func (m *mirrors) newOrigin(c *config.MirrorConfig, u *url.URL) (*origin.Origin,
 		}
 		o.Proxy = proxy
 	}
+	var err error
+	if o.Credential, err = newCredential(c, o); err != nil {
+		return nil, err
+	}
 	return origin.New(o)
+}
+
+// newCredential returns the mirror's own credential, or nil if there is none.
+func newCredential(c *config.MirrorConfig, o origin.Options) (origin.Source, error) {
+	switch {
+	case c.TokenFile != "":
+		return origin.NewTokenFile(c.TokenFile, c.User, o.Log)
+	case c.Netrc != "":
+		return origin.NewNetrc(c.Netrc, o.URL.Hostname(), o.Log)
+	case c.AppID != 0:
+		return origin.NewGitHubApp(origin.GitHubAppOptions{Origin: o, App: c.AppID, Installation: c.AppInstallation,
+			KeyFile: c.AppKeyFile, Log: o.Log})
+	}
+	return nil, nil
 }
 
 func closeOrigins(all map[string]*origin.Origin) error {
