@@ -141,7 +141,7 @@ var rooms = map[string][]string{
 	"github.com/RoaringBitmap/...":                              {"search/worker"},
 	"github.com/vektah/gqlparser/...":                           {"web/api"},
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
-	"golang.org/x/crypto/ssh":                                   {"gateway/gitssh", "auth", "roles"},
+	"golang.org/x/crypto/ssh":                                   {"gateway/gitssh", "auth", "origin", "roles"},
 	"github.com/coreos/go-systemd/...":                          {"roles"},
 	"github.com/pires/go-proxyproto":                            {"clientaddr"},
 	"github.com/redis/...":                                      {"resolve", "bench/search"},
