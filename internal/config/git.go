@@ -146,7 +146,7 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 
 // ingestLimits are the limits of the commands that take over objects for mirrors.
 func ingestLimits(nice int) process.Limits {
-	return process.Limits{Slots: 4, Queue: 10_000, Nice: nice, PerRepository: -1}
+	return process.Limits{Slots: 8, Queue: 10_000, Nice: nice, PerRepository: -1}
 }
 
 // UpstreamLimits are the limits of `packhorse repo import`, which fetches a repository from another server.

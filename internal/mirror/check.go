@@ -136,7 +136,8 @@ func (r *mirror) ask(c *originCheck, auth node.Secret, forced bool) {
 		} else {
 			c.update = r.startUpdate(refs, auth, c.start, forced)
 		}
-	} else {
+		// otherwise another caller may succeed
+	} else if !fault.Is(err, fault.Unauthenticated) && !fault.Is(err, fault.Denied) {
 		r.fail(err)
 	}
 	r.mu.Unlock()
@@ -160,7 +161,7 @@ func (r *mirror) fail(err error) {
 	if r.m.ctx.Err() != nil || r.gone {
 		return
 	}
-	if r.state.Error == "" && !isRefusal(err) {
+	if r.state.Error == "" {
 		r.m.log.Warn("cannot update a mirror", "repository", r.path.String(), "error", err)
 	}
 	r.state.Error = err.Error()

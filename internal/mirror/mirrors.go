@@ -28,7 +28,9 @@ type Options struct {
 	Rules []Rule
 	State string // directory for temporary files; created if necessary
 
-	Updates int               // maximum number of concurrent updates. Zero means 4.
+	// Updates is the maximum number of concurrent updates. At most half of them are first updates, which can take long.
+	// Zero means 8, the number of slots of the Git commands.
+	Updates int
 	Fsck    map[string]string // severities of Git's object checks by name; nil: receivepack.DefaultFsck
 
 	Metrics *Metrics         // nil: not counted
@@ -47,6 +49,7 @@ type Mirrors struct {
 
 	rules   atomic.Pointer[[]Rule]
 	updates chan struct{} // has a token for each running update
+	firsts  chan struct{} // has a token for each running first update, taken before that of updates
 
 	ctx     context.Context // ends when Close is called
 	cancel  context.CancelFunc
@@ -60,7 +63,7 @@ type Mirrors struct {
 // New creates Mirrors. In the background it removes what an earlier process left and continues first updates.
 func New(o Options) (*Mirrors, error) {
 	if o.Updates == 0 {
-		o.Updates = 4
+		o.Updates = 8
 	}
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
@@ -72,7 +75,8 @@ func New(o Options) (*Mirrors, error) {
 		o.Now = time.Now
 	}
 	m := &Mirrors{node: o.Node, state: filepath.Join(o.State, "mirror"), fsck: o.Fsck, metrics: o.Metrics, log: o.Log,
-		now: o.Now, updates: make(chan struct{}, o.Updates), known: make(map[git.RepoPath]*mirror),
+		now: o.Now, updates: make(chan struct{}, o.Updates), firsts: make(chan struct{}, max(1, o.Updates/2)),
+		known:   make(map[git.RepoPath]*mirror),
 		opening: make(map[git.RepoPath]*opening)}
 	if err := os.MkdirAll(m.state, 0o700); err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot create the directory of mirrors", err)

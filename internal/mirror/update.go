@@ -120,11 +120,17 @@ func (r *mirror) endUpdate(u *update, result storage.Ingested, err error) (next 
 
 // apply brings the repository to the state of an update.
 func (r *mirror) apply(u *update) (storage.Ingested, error) {
-	select {
-	case r.m.updates <- struct{}{}:
-		defer func() { <-r.m.updates }()
-	case <-u.ctx.Done():
-		return storage.Ingested{}, errCancelled()
+	limits := []chan struct{}{r.m.updates}
+	if u.first {
+		limits = []chan struct{}{r.m.firsts, r.m.updates}
+	}
+	for _, limit := range limits {
+		select {
+		case limit <- struct{}{}:
+			defer func() { <-limit }()
+		case <-u.ctx.Done():
+			return storage.Ingested{}, errCancelled()
+		}
 	}
 	result, err := r.ingest(u)
 	if err == nil || origin.IsDown(err) || u.ctx.Err() != nil {
