@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -8,8 +9,8 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
 
@@ -135,10 +136,13 @@ func TestRebinding(t *testing.T) {
 		}
 	}()
 	dialer := NewDialer(false)
-	dialer.Timeout = 50 * time.Millisecond
+	check := dialer.Control
+	dialer.Control = func(network, address string, c syscall.RawConn) error {
+		return cmp.Or(check(network, address, c), errors.New("not dialed in tests"))
+	}
 	dialer.Resolver = nameServer(t, func(query int32) [4]byte {
 		if query%2 == 1 {
-			return [4]byte{203, 0, 113, 1} // TEST-NET-3: no host answers
+			return [4]byte{203, 0, 113, 1}
 		}
 		return [4]byte{127, 0, 0, 1}
 	})

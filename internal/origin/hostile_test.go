@@ -183,7 +183,13 @@ func TestSlowAnswers(t *testing.T) {
 				_, _ = io.Copy(io.Discard, r.Body) // net/http notices that the client left after the end of the body
 				test.post(w, r)
 			})
-			o := open(t, s.URL, func(o *Options) { o.AnswerTimeout, o.Stall = time.Second, 100*time.Millisecond })
+			o := open(t, s.URL, func(o *Options) {
+				if test.want == "too slow" {
+					o.Stall = 100 * time.Millisecond
+				} else {
+					o.AnswerTimeout = 100 * time.Millisecond
+				}
+			})
 			var err error
 			if test.fetch {
 				var pack *Pack
