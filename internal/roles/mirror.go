@@ -175,6 +175,9 @@ func (m *mirrors) newOrigin(c *config.MirrorConfig, u *url.URL) (*origin.Origin,
 		}
 		o.Proxy = proxy
 	}
+	if u.Scheme == "ssh" {
+		o.SSH = &origin.SSHOptions{KeyFile: c.SSHKey, KnownHosts: c.KnownHosts}
+	}
 	var err error
 	if o.Credential, err = newCredential(c, o); err != nil {
 		return nil, err
