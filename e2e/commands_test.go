@@ -53,6 +53,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"asked":     cmdAsked,
 	"mirror":    cmdMirror,
 	"staleness": cmdStaleness,
+	"sidecar":   cmdSidecar,
 	"deliver":   cmdDeliver,
 
 	"orphanless":  cmdOrphanless,

@@ -43,10 +43,7 @@ http {
 	proxy_set_header Host $http_host;
 	proxy_buffering off;
 	proxy_read_timeout 1h;
-	server {
-		listen ADDRESS;
-		LOCATIONS
-	}
+	SERVERS
 }
 `
 
@@ -62,6 +59,11 @@ func freeAddress() (string, error) {
 
 // startNginx starts nginx in a new directory, on a free port, with these locations.
 func startNginx(dir, locations string) (*nginx, error) {
+	return startNginxWith(dir, "server {\n\t\tlisten ADDRESS;\n\t\t"+locations+"\n\t}")
+}
+
+// startNginxWith is startNginx with the content of the http block. ADDRESS in it is replaced.
+func startNginxWith(dir, servers string) (*nginx, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -70,7 +72,8 @@ func startNginx(dir, locations string) (*nginx, error) {
 		return nil, err
 	}
 	n := &nginx{dir: dir, address: address, ended: make(chan error, 1)}
-	config := strings.NewReplacer("DIR", dir, "ADDRESS", n.address, "LOCATIONS", locations).Replace(nginxConfig)
+	config := strings.ReplaceAll(nginxConfig, "SERVERS", servers)
+	config = strings.NewReplacer("DIR", dir, "ADDRESS", n.address).Replace(config)
 	if err := os.WriteFile(filepath.Join(dir, "conf"), []byte(config), 0o600); err != nil {
 		return nil, err
 	}

@@ -242,7 +242,7 @@ func TestOriginDown(t *testing.T) {
 		{alice, "forge/app", Read, "unavailable"},
 		{bob, "forge/public", Read, "unavailable"},
 		{basic("alice", "guess"), "forge/public", Read, "unavailable"},
-		{"", "forge/app", Read, "unavailable"},
+		{"", "forge/app", Read, "unauthenticated"}, // git sends a credential only after a challenge
 	} {
 		if got := w.may(test.authorization, test.repo, test.op); got != test.want {
 			t.Errorf("%q %s %s: %s, want %s", test.authorization, test.op, test.repo, got, test.want)

@@ -54,8 +54,13 @@ func (a *Auth) allowedAtOrigin(ctx context.Context, p Prober, id Identity, repo 
 func (a *Auth) askOrigin(ctx context.Context, id Identity, q originQuestion) (bool, error) {
 	if id.By != ByOrigin {
 		err := a.o.Origins.ask(ctx, q)
-		if err != nil && isRefusal(err) {
+		switch {
+		case err != nil && isRefusal(err):
 			return false, nil
+		case fault.Is(err, fault.Unavailable) && id.Anonymous():
+			// git sends a credential only after this, and an earlier permission for it may still hold
+			return false, fault.Wrap(fault.Unauthenticated, "the server that this repository comes from cannot be asked at "+
+				"present: use a credential with which you have read this repository before, or try again", err)
 		}
 		return err == nil, err
 	}

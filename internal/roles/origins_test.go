@@ -233,7 +233,7 @@ func TestSidecarDown(t *testing.T) {
 	f.Close()
 	texts := []string{log.String()}
 	for _, test := range [][3]string{{alice, "team/app", "ok"}, {alice, "team/public", "unavailable"},
-		{"", "team/app", "unavailable"}, {basicAuth("alice", wrongSecret), "team/app", "unavailable"}} {
+		{"", "team/app", "unauthenticated"}, {basicAuth("alice", wrongSecret), "team/app", "unavailable"}} {
 		err := try(t, a, test[0], test[1], auth.Read)
 		if got := kindOfError(err); got != test[2] {
 			t.Errorf("%q %s: %s, want %s", test[0], test[1], got, test[2])
