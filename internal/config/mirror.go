@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"path"
 	"path/filepath"
 	"reflect"
@@ -337,16 +336,30 @@ func (m *MirrorConfig) checkDisk(prefix string, f *Findings, quiet *slog.Logger)
 		_, err := credfile.LoadAuthorities(m.CA, quiet)
 		bad("ca", err)
 	}
-	for key, name := range map[string]string{"token_file": m.TokenFile, "netrc": m.Netrc, "app_key_file": m.AppKeyFile,
-		"ssh_key": m.SSHKey, "known_hosts": m.KnownHosts} {
-		if name == "" {
-			continue
-		}
-		file, err := os.Open(name)
+	u, err := m.URL()
+	if err != nil {
+		return
+	}
+	o := origin.Options{URL: u, Log: quiet}
+	if m.TokenFile != "" {
+		_, err := origin.NewTokenFile(m.TokenFile, m.User, quiet)
+		bad("token_file", err)
+	}
+	if m.Netrc != "" {
+		_, err := origin.NewNetrc(m.Netrc, u.Hostname(), quiet)
+		bad("netrc", err)
+	}
+	if m.AppKeyFile != "" {
+		_, err := origin.NewGitHubApp(origin.GitHubAppOptions{Origin: o, KeyFile: m.AppKeyFile, Log: quiet})
+		bad("app_key_file", err)
+	}
+	if m.SSHKey != "" && m.KnownHosts != "" && u.Scheme == "ssh" {
+		o.SSH = &origin.SSHOptions{KeyFile: m.SSHKey, KnownHosts: m.KnownHosts}
+		host, err := origin.New(o)
 		if err == nil {
-			err = file.Close()
+			err = host.Close()
 		}
-		bad(key, err)
+		bad("ssh_key", err)
 	}
 }
 
