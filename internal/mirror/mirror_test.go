@@ -341,6 +341,24 @@ func TestRefPatterns(t *testing.T) {
 	}
 }
 
+// Names that only other hosts have are mirrored, too.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	w := newWorld(t, h, t.TempDir())
+	for _, name := range []string{"acme/.github", "acme/-dash", "acme/été", "acme/a.git.b", "acme/x y"} {
+		from := h.repo(t, name)
+		w.use("host/" + name)
+		w.same("host/"+name, from)
+	}
+	for _, bad := range []string{"acme/.packhorse/x", "acme/x.lock", "acme/.git/x"} {
+		h.repo(t, bad)
+		if _, err := w.open(t.Context(), w.path("host/"+bad), node.Secret{}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("open(%q) = %v, want Invalid", bad, err)
+		}
+	}
+}
+
 // PathOf finds mirrors by the URLs in webhooks.
 func TestPathOf(t *testing.T) {
 	t.Parallel()

@@ -189,7 +189,7 @@ func (m *Mirrors) create(path git.RepoPath, rule *Rule, originPath string, auth 
 		originPath = refs.Moved
 	}
 	s := state{Origin: rule.URL.String(), Path: originPath, Created: start}
-	_, err = m.node.Create(ctx, path, storage.CreateOptions{Format: refs.Format,
+	_, err = m.node.Create(ctx, path, storage.CreateOptions{Format: refs.Format, AnyName: true,
 		Files: map[string][]byte{stateFile: s.encode()}})
 	if err != nil {
 		return nil, err

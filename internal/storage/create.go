@@ -25,6 +25,8 @@ const ClassManage process.Class = "manage"
 type CreateOptions struct {
 	Format git.ObjectFormat // zero: SHA-1
 	Branch string           // that HEAD names, without refs/heads/; "": main
+	// AnyName allows components of the path that begin with a dot or a dash, as on other Git hosts: "team/.github".
+	AnyName bool
 	// Files has the content of further files in the repository's directory by name.
 	Files map[string][]byte
 }
@@ -43,18 +45,19 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (
 	if err := o.check(); err != nil {
 		return d, err
 	}
-	return n.createAt(ctx, path, func(ctx context.Context, dir string) error { return n.initialize(ctx, dir, o) })
-}
-
-// createAt has fill create the repository of a path in a directory, moves it to its place, and describes it.
-func (n *Node) createAt(ctx context.Context, path git.RepoPath, fill func(ctx context.Context, dir string) error) (
-	d Description, err error) {
-	if n.runner == nil {
-		return d, fault.New(fault.Unavailable, "this node does not create repositories")
-	}
-	name, err := newPath(path)
+	name, err := newPath(path, o.AnyName)
 	if err != nil {
 		return d, err
+	}
+	return n.createAt(ctx, path, name, func(ctx context.Context, dir string) error { return n.initialize(ctx, dir, o) })
+}
+
+// createAt has fill create the repository of a path in a directory, moves it to its place, and describes it. name is
+// the path on disk.
+func (n *Node) createAt(ctx context.Context, path, name git.RepoPath,
+	fill func(ctx context.Context, dir string) error) (d Description, err error) {
+	if n.runner == nil {
+		return d, fault.New(fault.Unavailable, "this node does not create repositories")
 	}
 	if err := n.checkVacant(ctx, name); err != nil { // checked again before the repository is moved to its place
 		return d, err
@@ -73,8 +76,8 @@ func (n *Node) createAt(ctx context.Context, path git.RepoPath, fill func(ctx co
 
 var escaped = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 
-// newPath returns the path on disk of a new repository.
-func newPath(path git.RepoPath) (git.RepoPath, error) {
+// newPath returns the path on disk of a new repository. anyName is CreateOptions.AnyName.
+func newPath(path git.RepoPath, anyName bool) (git.RepoPath, error) {
 	name := strings.TrimSuffix(path.String(), ".git")
 	components := strings.Split(name, "/")
 	if len(components) > maxDepth {
@@ -82,7 +85,8 @@ func newPath(path git.RepoPath) (git.RepoPath, error) {
 	}
 	for _, c := range components {
 		switch {
-		case c == "" || c[0] == '.' || c[0] == '-' || strings.HasSuffix(c, ".git") || strings.HasSuffix(c, ".lock"):
+		case c == "" || !anyName && (c[0] == '.' || c[0] == '-') || c == privateDir || strings.HasSuffix(c, ".git") ||
+			strings.HasSuffix(c, ".lock"):
 			return git.RepoPath{}, fault.New(fault.Invalid, "path component %.80q: it must not begin with a dot or a dash, "+
 				"or end in .lock; only the last one can end in .git", c)
 		case escaped.MatchString(c): // a proxy that decodes paths twice must not find another repository

@@ -67,7 +67,13 @@ func (n *Node) Import(ctx context.Context, path git.RepoPath, o ImportOptions) (
 	if err != nil {
 		return d, err
 	}
-	return n.createAt(ctx, path, func(ctx context.Context, dir string) error { return n.clone(ctx, dir, o, transports) })
+	name, err := newPath(path, false)
+	if err != nil {
+		return d, err
+	}
+	return n.createAt(ctx, path, name, func(ctx context.Context, dir string) error {
+		return n.clone(ctx, dir, o, transports)
+	})
 }
 
 // touchInterval is how often a directory in use is touched.
