@@ -14,7 +14,8 @@ type originCheck struct {
 	start  time.Time
 	done   chan struct{} // closed when the fields below are valid
 	err    error
-	update *update // that fetches the new state; nil if the repository has the state of the origin
+	update *update      // that fetches the new state; nil if the repository has the state of the origin
+	refs   *origin.Refs // of a mirror that was not complete; nil otherwise
 }
 
 // checked is the result of a check.
@@ -130,6 +131,10 @@ func (r *mirror) ask(c *originCheck, auth node.Secret, forced bool) {
 	if err == nil {
 		if refs.Moved != "" {
 			r.state.Path = refs.Moved
+		}
+		r.version, r.offer = refs.Version, refs.Offer
+		if !r.state.Complete {
+			c.refs = refs
 		}
 		if rule == r.rule && refs.Digest == r.digest {
 			r.upToDate(c.start)

@@ -10,7 +10,6 @@ package mirror
 import (
 	"context"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -47,6 +46,8 @@ type Mirrors struct {
 	log     *slog.Logger
 	now     func() time.Time
 
+	relays  *relays
+	spools  *spools
 	rules   atomic.Pointer[[]Rule]
 	updates chan struct{} // has a token for each running update
 	firsts  chan struct{} // has a token for each running first update, taken before that of updates
@@ -78,9 +79,11 @@ func New(o Options) (*Mirrors, error) {
 		now: o.Now, updates: make(chan struct{}, o.Updates), firsts: make(chan struct{}, max(1, o.Updates/2)),
 		known:   make(map[git.RepoPath]*mirror),
 		opening: make(map[git.RepoPath]*opening)}
-	if err := os.MkdirAll(m.state, 0o700); err != nil {
-		return nil, fault.Wrap(fault.Unavailable, "cannot create the directory of mirrors", err)
+	var err error
+	if m.spools, err = newSpools(m.state, maxSpoolBytes); err != nil {
+		return nil, fault.Wrap(fault.Unavailable, "cannot use the directory of mirrors", err)
 	}
+	m.relays = newRelays(m.spools)
 	if err := m.SetRules(o.Rules); err != nil {
 		return nil, err
 	}
@@ -94,6 +97,7 @@ func New(o Options) (*Mirrors, error) {
 // before the storage node is closed.
 func (m *Mirrors) Close() error {
 	m.cancel()
+	m.relays.Close()
 	m.running.Wait()
 	return nil
 }

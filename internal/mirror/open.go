@@ -202,7 +202,10 @@ func (m *Mirrors) create(path git.RepoPath, rule *Rule, originPath string, auth 
 	r := &mirror{m: m, path: path, dir: dir, rule: rule, state: s, saved: s}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.startUpdate(refs, auth, start, false)
+	r.version, r.offer = refs.Version, refs.Offer
+	r.last = &originCheck{start: start, done: make(chan struct{}), refs: refs,
+		update: r.startUpdate(refs, auth, start, false)}
+	close(r.last.done)
 	return r, nil
 }
 

@@ -23,6 +23,9 @@ import (
 // process leaves at most the file that it was creating.
 const spoolPrefix = "spool-"
 
+// maxSpoolBytes is the maximum size of all spools together.
+const maxSpoolBytes = 64 << 30
+
 // spools creates spools in one directory and limits the space that they take together. It is safe for concurrent use.
 type spools struct {
 	dir   string
@@ -213,10 +216,10 @@ func (s *spool) size() int64 {
 
 // followOptions is how a follower sends a spool.
 type followOptions struct {
-	prefix []byte        // sent instead of the first skip bytes
-	skip   int64         // must not be beyond the first packet
-	note   func() string // the message on side-band 2; nil: none
-	every  time.Duration // the time between two messages
+	prefix []byte                     // sent instead of the first skip bytes
+	skip   int64                      // must not be beyond the first packet
+	every  time.Duration              // the time between two messages
+	note   func(arrived int64) string // a message on side-band 2 when so many bytes have arrived; nil: none
 }
 
 // send sends the response to a client, and follows it to its end. begun reports whether anything was sent: if not, the
@@ -258,7 +261,7 @@ func (s *spool) send(ctx context.Context, response node.ResponseWriter, o follow
 		}
 		if o.note != nil && banded >= 0 && pos >= banded && time.Since(noted) >= o.every {
 			noted = time.Now()
-			if err := writeNote(response, o.note()); err != nil {
+			if err := writeNote(response, o.note(length)); err != nil {
 				return true, err
 			}
 		}
@@ -352,6 +355,9 @@ func (s *packetState) read(p []byte, offset int64) error {
 			}
 			s.length = max(length, 4)
 		}
+		if !s.hasBand && s.n > 4 && s.head[4] <= byte(pktline.BandError) {
+			s.hasBand, s.start = true, s.end
+		}
 		if s.n >= 4 && s.n == s.length {
 			s.finish(offset)
 		}
@@ -363,14 +369,10 @@ func (s *packetState) read(p []byte, offset int64) error {
 func (s *packetState) finish(offset int64) {
 	payload := s.head[4:min(s.n, len(s.head))]
 	s.flushed = string(s.head[:4]) == "0000"
-	isBand := len(payload) > 0 && payload[0] <= byte(pktline.BandError)
-	s.refused = bytes.HasPrefix(payload, []byte("ERR ")) || isBand && pktline.Band(payload[0]) == pktline.BandError
-	switch {
-	case s.hasBand:
-	case s.n <= len(s.head) && strings.TrimSuffix(string(payload), "\n") == "packfile":
+	s.refused = bytes.HasPrefix(payload, []byte("ERR ")) ||
+		len(payload) > 0 && pktline.Band(payload[0]) == pktline.BandError
+	if !s.hasBand && s.n <= len(s.head) && strings.TrimSuffix(string(payload), "\n") == "packfile" {
 		s.hasBand, s.start = true, offset
-	case isBand:
-		s.hasBand, s.start = true, s.end
 	}
 	s.end, s.n = offset, 0
 }

@@ -143,7 +143,7 @@ func TestSpoolIsCutOff(t *testing.T) {
 		_, err = s.Write(test.bytes)
 		s.end(errors.Join(err, test.cause))
 		c := newClient()
-		begun, err := s.send(t.Context(), c, followOptions{note: func() string { return "waiting" }, every: time.Hour})
+		begun, err := s.send(t.Context(), c, followOptions{note: func(int64) string { return "waiting" }, every: time.Hour})
 		_, told := errors.AsType[*node.ReportedError](err)
 		if err == nil || told != test.told || begun != (c.Len() > 0) || !strings.HasSuffix(c.String(), test.suffix) {
 			t.Errorf("%s: got begun %v, error %v (reported: %v) and a response that ends with %q, want %q (reported: %v)",
@@ -194,7 +194,7 @@ func TestMessagesKeepClientAlive(t *testing.T) {
 		var followers sync.WaitGroup
 		c, quiet := newClient(), newClient()
 		for out, o := range map[*client]followOptions{
-			c:     {note: func() string { return "mirroring" }, every: time.Second},
+			c:     {note: func(int64) string { return "mirroring" }, every: time.Second},
 			quiet: {},
 		} {
 			followers.Go(func() {

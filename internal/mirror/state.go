@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
 // stateFile is the name of the state file in a mirror's directory.
@@ -73,6 +74,10 @@ type mirror struct {
 	waiting *update      // starts when running ends; nil: none
 	failed  failure      // of the last update
 	text    string       // progress of the running update
+
+	version   protocol.Version // of the origin
+	offer     protocol.Offer   // the optional features of the origin
+	hydration *hydration       // the pack of the first update while that runs; nil: none
 }
 
 // complete reports whether the first update has ended well, so that the repository has a state of the origin.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -24,10 +25,12 @@ type update struct {
 	auth   node.Secret
 	first  bool // the mirror is not complete: everything is fetched
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	done   chan struct{} // closed when err is valid
-	err    error
+	ctx      context.Context
+	cancel   context.CancelFunc
+	begin    func()        // closes fetching
+	fetching chan struct{} // closed when the origin is asked for the pack: mirror.hydration is set
+	done     chan struct{} // closed when err is valid
+	err      error
 }
 
 // failure is a failed update. The zero value means that the last update did not fail.
@@ -53,7 +56,9 @@ func (r *mirror) startUpdate(refs *origin.Refs, auth node.Secret, at time.Time, 
 		u.refs, u.digest, u.at, u.auth = refs, refs.Digest, at, auth
 		return u
 	}
-	u := &update{refs: refs, digest: refs.Digest, at: at, auth: auth, first: !r.state.Complete, done: make(chan struct{})}
+	u := &update{refs: refs, digest: refs.Digest, at: at, auth: auth, first: !r.state.Complete,
+		fetching: make(chan struct{}), done: make(chan struct{})}
+	u.begin = sync.OnceFunc(func() { close(u.fetching) })
 	switch {
 	case r.gone:
 		u.err = errCancelled()
@@ -82,6 +87,7 @@ func (r *mirror) runUpdates() {
 		u.cancel()
 		r.m.metrics.updated(result, err, r.m.now().Sub(start))
 		next := r.endUpdate(u, result, err)
+		r.dropHydration()
 		if err == nil {
 			r.logUpdate(result, r.m.now().Sub(start))
 		}
@@ -169,7 +175,14 @@ func (r *mirror) ingest(u *update) (storage.Ingested, error) {
 
 // fetch asks the origin for a pack.
 func (r *mirror) fetch(ctx context.Context, u *update, request origin.FetchRequest) (io.ReadCloser, error) {
-	return r.currentRule().Origin.Fetch(ctx, r.originPath(), u.auth, request)
+	fetch := func() (io.ReadCloser, error) {
+		return r.currentRule().Origin.Fetch(ctx, r.originPath(), u.auth, request)
+	}
+	if u.first && len(request.Haves) == 0 {
+		return r.hydrate(u, request.Wants, fetch)
+	}
+	u.begin()
+	return fetch()
 }
 
 // format returns the object format of a repository at an origin.

@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/origin"
+	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 )
@@ -27,7 +28,7 @@ import (
 type host struct {
 	*httptest.Server
 	dir     string
-	backend http.Handler
+	backend *cgi.Handler
 	fetches atomic.Int32 // requests to git upload-pack: for refs and for packs
 
 	mu     sync.Mutex
@@ -57,6 +58,13 @@ func newHost(t *testing.T) *host {
 	}))
 	t.Cleanup(h.Close)
 	return h
+}
+
+// backendAs answers a request of a user.
+func (h *host) backendAs(w http.ResponseWriter, r *http.Request, user string) {
+	backend := *h.backend
+	backend.Env = append([]string{"REMOTE_USER=" + user}, backend.Env...)
+	backend.ServeHTTP(w, r)
 }
 
 // set makes requests go through a function first.
@@ -98,9 +106,12 @@ func newWorld(t *testing.T, h *host, root string, edit ...func(*Rule)) *world {
 	}
 	limits := process.Limits{Slots: 4, Queue: 1000}
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
-		storage.ClassIngest: limits, storage.ClassManage: limits, storage.ClassMaintain: limits}})
+		storage.ClassIngest: limits, storage.ClassManage: limits, storage.ClassMaintain: limits,
+		packsource.ClassPack: limits}})
 	w.do(err)
-	n, err := storage.New(uploadpack.New(nil, uploadpack.Options{Agent: "test"}),
+	source, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: t.TempDir()})
+	w.do(err)
+	n, err := storage.New(uploadpack.New(source, uploadpack.Options{Agent: "test", Wants: uploadpack.WantsAuto}),
 		storage.Options{Root: root, Runner: runner})
 	w.do(err)
 	w.Mirrors, err = New(Options{Node: n, Rules: []Rule{w.rule}, State: t.TempDir(),

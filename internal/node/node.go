@@ -70,6 +70,6 @@ type ResponseWriter interface {
 
 // StalenessWriter is a ResponseWriter that can tell the client the age of the repository's state.
 type StalenessWriter interface {
-	// SetStaleness announces the age. It is called before the first Write.
+	// SetStaleness announces the age. It is called before the first Write. Zero revokes an earlier age.
 	SetStaleness(age time.Duration)
 }

@@ -192,7 +192,11 @@ func (f *fetch) deepenNot() error {
 		if err != nil {
 			return err
 		}
-		if len(found) != 1 {
+		switch len(found) {
+		case 1:
+		case 0:
+			return fault.New(fault.NotFound, "ambiguous deepen-not: %.200q names no ref", name)
+		default:
 			return fault.New(fault.Invalid, "ambiguous deepen-not: %.200q names %d refs", name, len(found))
 		}
 		f.not = append(f.not, found[0].ID)

@@ -38,6 +38,10 @@ const stalenessHeader = "Packhorse-Staleness"
 
 // SetStaleness implements node.StalenessWriter.
 func (s *sink) SetStaleness(age time.Duration) {
+	if age == 0 {
+		s.q.w.Header().Del(stalenessHeader)
+		return
+	}
 	s.q.w.Header().Set(stalenessHeader, strconv.FormatInt(int64(age.Seconds()), 10))
 }
 

@@ -1,0 +1,374 @@
+package mirror
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
+)
+
+// originRefs returns the refs of the origin while the repository does not have them: during the first update, or during
+// one that takes long. It is nil if the repository is up to date.
+func (x *exchange) originRefs(ctx context.Context) (*origin.Refs, error) {
+	start := time.Now()
+	defer func() { x.originTime += time.Since(start) }()
+	r, since := x.mirror, x.mirror.window(x.mirrors.now())
+	for {
+		c, own := r.join(since, x.session.Authorization, false)
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if c.start.Before(since) || !own && isRefusal(c.err) {
+			continue // as in check
+		}
+		if c.err != nil {
+			_, err := r.judge(c.err)
+			return nil, err
+		}
+		return r.pendingRefs(c), nil
+	}
+}
+
+// pendingRefs returns the refs that a check found, as long as the repository does not have them.
+func (r *mirror) pendingRefs(c *originCheck) *origin.Refs {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case c.update != nil && c.update.refs != nil:
+		return c.update.refs
+	case !r.state.Complete: // the update has failed; clients can do without it
+		return c.refs
+	}
+	return nil
+}
+
+// originFeatures returns the protocol version and the features of the origin as the last check found them.
+func (r *mirror) originFeatures() (protocol.Version, protocol.Offer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.version, r.offer
+}
+
+// outage returns the age of the repository's state, and the reason, if the last check of the origin failed recently.
+func (r *mirror) outage() (time.Duration, error) {
+	const recently = time.Minute
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, now := r.last, r.m.now()
+	if c == nil || !c.ended() || !origin.IsDown(c.err) || now.Sub(c.start) > recently {
+		return 0, nil
+	}
+	return max(now.Sub(r.state.Fresh), time.Nanosecond), c.err
+}
+
+// lsRefs answers the command ls-refs: from the repository if it is up to date, else with the refs of the origin.
+func (x *exchange) lsRefs(ctx context.Context, body []byte) error {
+	if x.namesOthers(body) && x.canRelay() {
+		return x.relay(ctx, body)
+	}
+	if x.mirror.complete() {
+		err := x.check(ctx, false)
+		if err == nil {
+			return x.serve(ctx, bytes.NewReader(body))
+		}
+		if err != errUpdating {
+			return err
+		}
+	}
+	refs, err := x.originRefs(ctx)
+	if err != nil {
+		return err
+	}
+	if refs == nil { // the update has just ended
+		return x.serve(ctx, bytes.NewReader(body))
+	}
+	return x.listRefs(body, refs)
+}
+
+// requestRefs are the prefixes of refs in which Git hosts keep change requests.
+var requestRefs = []string{"refs/pull/", "refs/merge-requests/", "refs/pull-requests/", "refs/changes/"}
+
+// namesOthers reports whether a client asks for refs of change requests that are not mirrored.
+func (x *exchange) namesOthers(body []byte) bool {
+	return slices.ContainsFunc(requestRefs, func(prefix string) bool {
+		return bytes.Contains(body, []byte("ref-prefix "+prefix)) &&
+			!slices.ContainsFunc(x.rule.prefixes(), func(mirrored string) bool {
+				return strings.HasPrefix(prefix, mirrored) || strings.HasPrefix(mirrored, prefix)
+			})
+	})
+}
+
+// allFeatures are the features of requests that may come before the mirror is complete.
+var allFeatures = protocol.Offer{Filter: true, RefInWant: true, SidebandAll: true, Unborn: true, Session: true,
+	ObjectInfo: true, BundleURI: true}
+
+// listRefs answers the command ls-refs with the mirrored refs of the origin.
+func (x *exchange) listRefs(body []byte, refs *origin.Refs) error {
+	request, err := protocol.ReadRequest(pktline.NewReader(bytes.NewReader(body)), format(refs), allFeatures,
+		protocol.Limits{})
+	if err != nil {
+		return err
+	}
+	x.outcome = node.Outcome{Command: protocol.CommandLsRefs, Agent: request.Agent, Session: request.SessionID,
+		Mirror: node.MirrorRelay}
+	list, err := refs.List()
+	if err != nil {
+		return err
+	}
+	w := refWriter{x: x, request: request.LsRefs}
+	if err := w.add(protocol.RefLine{Name: git.HEAD, ID: list.HeadID, Target: list.Head}); err != nil {
+		return err
+	}
+	for _, ref := range list.Refs {
+		if !x.rule.mirrors(ref.Name) {
+			continue
+		}
+		if err := w.add(protocol.RefLine{Name: ref.Name, ID: ref.ID, Peeled: ref.Peeled}); err != nil {
+			return err
+		}
+	}
+	return w.finish()
+}
+
+// refWriter writes the response to an ls-refs request.
+type refWriter struct {
+	x       *exchange
+	request *protocol.LsRefs
+	buf     []byte
+	begun   bool
+}
+
+// maxRefBuffer is the number of bytes of refs that are sent at once.
+const maxRefBuffer = 64 << 10
+
+// add adds a ref if the client asks for it.
+func (w *refWriter) add(ref protocol.RefLine) error {
+	q := w.request
+	if len(q.Prefixes) > 0 && !slices.ContainsFunc(q.Prefixes, func(prefix string) bool {
+		return strings.HasPrefix(string(ref.Name), prefix)
+	}) {
+		return nil
+	}
+	if ref.ID.IsZero() && (ref.Target == "" || !q.Unborn || !q.Symrefs) {
+		return nil
+	}
+	if !q.Symrefs {
+		ref.Target = ""
+	}
+	if !q.Peel {
+		ref.Peeled = git.ObjectID{}
+	}
+	w.x.outcome.Refs++
+	w.buf = protocol.AppendRef(w.buf, ref)
+	if len(w.buf) < maxRefBuffer {
+		return nil
+	}
+	if !w.begun {
+		w.begun = true
+		if err := w.x.response.StartBulk(false); err != nil {
+			return err
+		}
+	}
+	_, err := w.x.response.Write(w.buf)
+	w.buf = w.buf[:0]
+	return err
+}
+
+func (w *refWriter) finish() error {
+	w.buf = pktline.AppendFlush(w.buf)
+	if !w.begun {
+		w.x.response.SetLength(int64(len(w.buf)))
+	}
+	_, err := w.x.response.Write(w.buf)
+	return err
+}
+
+// follow answers a clone of everything from the pack of the first update while it arrives. done is false if another
+// answer is needed.
+func (x *exchange) follow(ctx context.Context, body []byte) (done bool, err error) {
+	request, prefix := x.readClone(body)
+	if request == nil {
+		return false, nil
+	}
+	h := x.mirror.hydrated(ctx)
+	if h == nil {
+		return false, ctx.Err()
+	}
+	defer h.release()
+	if !h.covers(request) {
+		return false, nil
+	}
+	o := x.following(request.NoProgress, true)
+	o.prefix, o.skip = prefix, int64(len(packfileLine))
+	begun, err := h.send(ctx, x.response, o)
+	if err != nil && !begun && ctx.Err() == nil {
+		return false, nil
+	}
+	x.outcome = node.Outcome{Command: protocol.CommandFetch, Wants: len(request.Wants), Mirror: node.MirrorFollow}
+	return true, err
+}
+
+// readClone parses the request of a clone without a boundary, and returns the packets that begin its response. The
+// request is nil if it is another one, or if the client does not know side-bands.
+func (x *exchange) readClone(body []byte) (request *protocol.Fetch, prefix []byte) {
+	packets, limits := pktline.NewReader(bytes.NewReader(body)), protocol.Limits{}
+	format := x.mirror.format()
+	if x.session.Version == protocol.V2 {
+		q, err := protocol.ReadRequest(packets, format, allFeatures, limits)
+		if err != nil || q == nil || q.Fetch == nil || !q.Fetch.Done {
+			return nil, nil
+		}
+		return q.Fetch, prefixFor(protocol.V2, q.Fetch.SidebandAll)
+	}
+	needs, err := protocol.ReadNeeds(packets, format, allFeatures, limits)
+	if err != nil || needs.Sideband != protocol.Sideband64k {
+		return nil, nil
+	}
+	if turn, _, err := protocol.NewHaveReader(packets, format, limits).Next(); err != nil || turn != protocol.TurnDone {
+		return nil, nil
+	}
+	return &needs.Fetch, prefixFor(x.session.Version, false)
+}
+
+// following returns how the client gets a spool. isUpdate reports whether that has the pack of the first update.
+func (x *exchange) following(quiet, isUpdate bool) followOptions {
+	if quiet {
+		return followOptions{}
+	}
+	return followOptions{every: time.Second, note: func(arrived int64) string {
+		progress := fmt.Sprintf("%d MiB", arrived>>20)
+		if isUpdate {
+			progress = cmp.Or(x.mirror.progress(), progress)
+		}
+		return "mirroring from " + x.rule.Origin.Host() + ": " + progress
+	}}
+}
+
+// format returns the object format of the repository.
+func (r *mirror) format() git.ObjectFormat {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, u := range []*update{r.running, r.waiting} {
+		if u != nil && u.refs != nil {
+			return format(u.refs)
+		}
+	}
+	return git.SHA1
+}
+
+// hydrationWait is how long a clone waits for the begin of the first update. Updates of other mirrors may be running.
+const hydrationWait = 5 * time.Second
+
+// hydrated returns the pack of the first update once it arrives. The caller releases it. It is nil if there is none,
+// for example because the update waits for others.
+func (r *mirror) hydrated(ctx context.Context) *hydration {
+	r.mu.Lock()
+	u := r.running
+	r.mu.Unlock()
+	if u == nil || !u.first {
+		return nil
+	}
+	timeout := time.NewTimer(hydrationWait)
+	defer timeout.Stop()
+	select {
+	case <-u.fetching:
+	case <-u.done:
+	case <-timeout.C:
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hydration != nil {
+		r.hydration.acquire()
+	}
+	return r.hydration
+}
+
+// dropHydration frees the pack of an update that has ended.
+func (r *mirror) dropHydration() {
+	r.mu.Lock()
+	h := r.hydration
+	r.hydration = nil
+	r.mu.Unlock()
+	if h != nil {
+		h.release()
+	}
+}
+
+// hydrate asks the origin for the pack of the first update, which clients may follow.
+func (r *mirror) hydrate(u *update, wants []git.ObjectID, fetch func() (io.ReadCloser, error)) (io.ReadCloser, error) {
+	h, err := r.m.spools.newHydration(wants, r.branches(u))
+	if err != nil { // clients have to wait
+		r.m.log.Warn("cannot share the pack of a first update", "repository", r.path.String(), "error", err)
+		u.begin()
+		return fetch()
+	}
+	r.mu.Lock()
+	old := r.hydration
+	r.hydration = h
+	r.mu.Unlock()
+	if old != nil {
+		old.release()
+	}
+	u.begin()
+	pack, err := fetch()
+	if err != nil {
+		h.end(err)
+		return nil, err
+	}
+	return h.tee(pack), nil
+}
+
+// branches returns the commits of the branches in the state that an update is to reach.
+func (r *mirror) branches(u *update) (ids []git.ObjectID) {
+	list, err := u.refs.List()
+	if err != nil {
+		return nil
+	}
+	rule := r.currentRule()
+	for _, ref := range list.Refs {
+		if strings.HasPrefix(string(ref.Name), "refs/heads/") && rule.mirrors(ref.Name) {
+			ids = append(ids, ref.ID)
+		}
+	}
+	return ids
+}
+
+// awaitUpdate waits until no update runs. The error is errUpdating's reason if the mirror is still not complete.
+func (x *exchange) awaitUpdate(ctx context.Context) error {
+	start := time.Now()
+	defer func() { x.originTime += time.Since(start) }()
+	r := x.mirror
+	for {
+		r.mu.Lock()
+		u, isComplete := r.running, r.state.Complete
+		r.mu.Unlock()
+		if u == nil && isComplete {
+			return nil
+		}
+		if u == nil { // the first update has failed: try again, or get the reason
+			if err := x.check(ctx, false); err != nil && err != errUpdating {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-u.done:
+		case <-ctx.Done():
+			return fault.Wrap(fault.KindOf(ctx.Err()), fault.Message(errUpdating), ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,396 @@
+package mirror
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
+	"github.com/packhorse-git/packhorse/internal/storage"
+)
+
+// Node is a storage node whose mirrors follow their origins. It serves sessions of mirrors itself: it checks the origin
+// first, and then has the storage node answer. Everything else is the storage node's.
+//
+// As long as a mirror is not complete, or if it does not have a wanted object, the origin gets the client's request.
+type Node struct {
+	*storage.Node
+	mirrors *Mirrors
+}
+
+// Node returns the node of the mirrors.
+func (m *Mirrors) Node() *Node { return &Node{Node: m.node, mirrors: m} }
+
+// exchange is one request of a client to a mirror.
+type exchange struct {
+	mirrors  *Mirrors
+	mirror   *mirror
+	rule     *Rule
+	session  node.Session
+	response node.ResponseWriter
+	outcome  node.Outcome
+
+	originTime time.Duration
+	age        time.Duration // of the repository's state if the origin did not answer, else 0
+}
+
+// begin returns the exchange of a request to a mirror; nil if the repository is not a mirror.
+func (n *Node) begin(ctx context.Context, path git.RepoPath, session node.Session, response node.ResponseWriter) (
+	*exchange, error) {
+	start := time.Now()
+	r, err := n.mirrors.open(ctx, path, session.Authorization)
+	if r == nil || err != nil {
+		return nil, err
+	}
+	return &exchange{mirrors: n.mirrors, mirror: r, rule: r.currentRule(), session: session, response: response,
+		originTime: time.Since(start)}, nil
+}
+
+// result returns the outcome of the exchange.
+func (x *exchange) result() node.Outcome {
+	x.outcome.OriginTime, x.outcome.Stale = x.originTime, x.age
+	return x.outcome
+}
+
+// Advertise begins a session on a repository.
+func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session node.Session, response node.ResponseWriter) (
+	node.Outcome, error) {
+	if session.Service == protocol.ReceivePack {
+		return n.advertisePush(ctx, path, session, response)
+	}
+	x, err := n.begin(ctx, path, session, response)
+	switch {
+	case err != nil:
+		return node.Outcome{}, err
+	case x == nil:
+		return n.Node.Advertise(ctx, path, session, response)
+	case session.Version == protocol.V2:
+		err = x.advertiseV2(ctx)
+	default:
+		err = x.advertiseV0(ctx)
+	}
+	return x.result(), err
+}
+
+// advertiseV2 sends the capabilities of version 2. As long as requests may be relayed, these are the ones that the
+// origin has as well. After that, only the features of requests that cannot be relayed without them depend on it.
+func (x *exchange) advertiseV2(ctx context.Context) error {
+	isComplete := x.mirror.complete()
+	if !isComplete {
+		if _, err := x.originRefs(ctx); err != nil {
+			return err
+		}
+	}
+	version, offer := x.mirror.originFeatures()
+	if isComplete || version != protocol.V2 || !x.rule.Origin.CanRelay() {
+		offer.Filter, offer.Unborn, offer.ObjectInfo, offer.BundleURI = true, true, true, true
+	}
+	offer.SidebandAll = false // few origins have it
+	return x.advertiseCommon(ctx, offer)
+}
+
+// advertise has the storage node begin the session.
+func (x *exchange) advertise(ctx context.Context, response node.ResponseWriter) (err error) {
+	x.outcome, err = x.mirrors.node.Advertise(ctx, x.mirror.path, x.session, response)
+	x.outcome.Mirror = node.MirrorLocal
+	return err
+}
+
+// advertiseCommon sends the capabilities of the storage node without the features that the origin does not have.
+func (x *exchange) advertiseCommon(ctx context.Context, offer protocol.Offer) error {
+	var own collector
+	if err := x.advertise(ctx, &own); err != nil {
+		return err
+	}
+	b := commonCapabilities(own.Bytes(), offer)
+	if x.session.Stateless {
+		x.response.SetLength(int64(len(b)))
+	}
+	_, err := x.response.Write(b)
+	return err
+}
+
+// commonCapabilities returns an advertisement of version 2 without the features that are not in the offer.
+func commonCapabilities(own []byte, offer protocol.Offer) (b []byte) {
+	packets := pktline.NewReader(bytes.NewReader(own))
+	for {
+		kind, line, err := packets.Line()
+		if err != nil || kind != pktline.Data {
+			return pktline.AppendFlush(b)
+		}
+		key, features, hasFeatures := bytes.Cut(line, []byte("="))
+		switch string(key) {
+		case string(protocol.CommandObjectInfo):
+			if !offer.ObjectInfo {
+				continue
+			}
+		case string(protocol.CommandBundleURI):
+			if !offer.BundleURI {
+				continue
+			}
+		case string(protocol.CommandLsRefs), string(protocol.CommandFetch):
+			line = key
+			for i, feature := range bytes.Fields(features) {
+				if !hasFeatures || !offers(offer, string(feature)) {
+					continue
+				}
+				separator := " "
+				if i == 0 {
+					separator = "="
+				}
+				line = append(append(bytes.Clone(line), separator...), feature...)
+			}
+		}
+		b = pktline.AppendLine(b, line)
+	}
+}
+
+// offers reports whether an optional feature of ls-refs or fetch is in an offer, or is not optional.
+func offers(offer protocol.Offer, feature string) bool {
+	switch feature {
+	case "unborn":
+		return offer.Unborn
+	case "filter":
+		return offer.Filter
+	case "ref-in-want":
+		return offer.RefInWant
+	case "sideband-all":
+		return offer.SidebandAll
+	}
+	return true
+}
+
+// collector is a node.ResponseWriter that keeps a short response.
+type collector struct{ bytes.Buffer }
+
+func (c *collector) SetLength(int64)           {}
+func (c *collector) StartBulk(bool) error      { return nil }
+func (c *collector) Flush() error              { return nil }
+func (c *collector) ReserveMemory(int64) error { return nil }
+
+// advertiseV0 sends the refs in version 0 or 1: those of the repository if it is up to date, else those of the origin.
+// A client of a session with state waits for the repository, because its later requests cannot be relayed.
+func (x *exchange) advertiseV0(ctx context.Context) error {
+	for {
+		err := error(nil)
+		isComplete := x.mirror.complete()
+		if isComplete {
+			if err = x.check(ctx, false); err == nil {
+				return x.advertise(ctx, x.response)
+			}
+		}
+		switch {
+		case err != nil && !errors.Is(err, errUpdating):
+			return err
+		case x.session.Stateless && x.rule.Origin.CanRelay():
+			return x.relayAdvertisement(ctx)
+		}
+		if err := x.awaitUpdate(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// UploadPack serves one request of a fetch session.
+func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session node.Session, request io.Reader,
+	response node.ResponseWriter) (node.Outcome, error) {
+	x, err := n.begin(ctx, path, session, response)
+	switch {
+	case err != nil:
+		return node.Outcome{}, err
+	case x == nil:
+		return n.Node.UploadPack(ctx, path, session, request, response)
+	case !session.Stateless: // the advertisement was that of the complete mirror
+		err = x.serve(ctx, request)
+		return x.result(), err
+	}
+	body, err := readRequest(request, response)
+	if err != nil {
+		return x.result(), err
+	}
+	switch {
+	case session.Version == protocol.V2 && commandOf(body) == protocol.CommandLsRefs:
+		err = x.lsRefs(ctx, body)
+	case x.mirror.complete():
+		err = x.fetch(ctx, body)
+	default:
+		err = x.fetchIncomplete(ctx, body)
+	}
+	return x.result(), err
+}
+
+// requestStep is the number of bytes of a request that are read at once.
+const requestStep = 64 << 10
+
+// readRequest reads the whole request, because it may be needed more than once.
+func readRequest(request io.Reader, response node.ResponseWriter) ([]byte, error) {
+	body := make([]byte, 0, 4<<10)
+	for {
+		n, err := request.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		switch {
+		case err == io.EOF:
+			return body, nil
+		case err != nil:
+			return nil, err
+		case len(body) < cap(body):
+			continue
+		}
+		more := min(max(cap(body), requestStep), 16*requestStep)
+		if err := response.ReserveMemory(int64(more)); err != nil {
+			return nil, err
+		}
+		body = append(make([]byte, 0, cap(body)+more), body...)
+	}
+}
+
+// commandOf returns the command of a request of version 2; "" if it cannot be read.
+func commandOf(body []byte) protocol.Command {
+	packets := pktline.NewReader(bytes.NewReader(body))
+	for {
+		kind, line, err := packets.Line()
+		if err != nil || kind != pktline.Data {
+			return ""
+		}
+		if command, ok := bytes.CutPrefix(line, []byte("command=")); ok {
+			return protocol.Command(command)
+		}
+	}
+}
+
+// serve has the storage node answer a request.
+func (x *exchange) serve(ctx context.Context, request io.Reader) (err error) {
+	if x.age == 0 {
+		x.noteAge(x.mirror.outage())
+	}
+	x.outcome, err = x.mirrors.node.UploadPack(ctx, x.mirror.path, x.session, request, x.response)
+	x.outcome.Mirror = node.MirrorLocal
+	return err
+}
+
+// check checks the origin. If it does not answer and the repository may be used, the client is informed.
+func (x *exchange) check(ctx context.Context, forced bool) error {
+	start := time.Now()
+	result, err := x.mirror.check(ctx, x.session.Authorization, forced)
+	x.originTime += time.Since(start)
+	if err == nil {
+		x.noteAge(result.Age, result.Err)
+	}
+	return err
+}
+
+// noteAge notes the age of the repository's state and its reason for the client. Zero means that it is current.
+func (x *exchange) noteAge(age time.Duration, reason error) {
+	if age == x.age {
+		return
+	}
+	x.age = age
+	if w, ok := x.response.(node.StalenessWriter); ok {
+		w.SetStaleness(age)
+	}
+	if x.session.Notice = ""; age == 0 {
+		return
+	}
+	problem := "origin " + x.rule.Origin.Host() + " does not answer"
+	if !origin.IsDown(reason) {
+		problem = "the update from origin " + x.rule.Origin.Host() + " failed"
+	}
+	x.session.Notice = "warning: " + problem + "; this is its state of " + formatAge(age) + " ago"
+}
+
+// formatAge formats an age for people, such as "12 minutes".
+func formatAge(age time.Duration) string {
+	for _, unit := range []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "days"}, {time.Hour, "hours"}, {time.Minute, "minutes"}} {
+		if age >= 2*unit.size {
+			return fmt.Sprintf("%d %s", age/unit.size, unit.name)
+		}
+	}
+	return fmt.Sprintf("%d seconds", age/time.Second)
+}
+
+// fetch answers a fetch from the complete repository. It does not ask the origin about objects that are here. For an
+// unknown one it checks the origin. Then, if the object is not in the mirrored refs, the origin gets the request.
+func (x *exchange) fetch(ctx context.Context, body []byte) error {
+	if namesRefs(body) { // their values may have changed
+		if err := x.check(ctx, false); err != nil && !errors.Is(err, errUpdating) {
+			return err
+		}
+	}
+	unknown := x.serve(ctx, bytes.NewReader(body))
+	if !isUnknown(unknown) {
+		return unknown
+	}
+	err := x.check(ctx, true)
+	switch {
+	case errors.Is(err, errUpdating):
+	case err != nil:
+		return err
+	case x.age > 0:
+		return x.refuse(&fault.Error{Kind: fault.Unavailable, Msg: fault.Message(unknown) + " in the mirror, and origin " +
+			x.rule.Origin.Host() + " does not answer", RetryAfter: fault.RetryMuchLater, Err: unknown})
+	default:
+		if unknown = x.serve(ctx, bytes.NewReader(body)); !isUnknown(unknown) {
+			return unknown
+		}
+	}
+	if !x.canRelay() {
+		return unknown
+	}
+	return x.relay(ctx, body)
+}
+
+// refuse sends an error to the client as a packet: git does not show the text of a response with another status.
+func (x *exchange) refuse(err error) error {
+	if _, broken := x.response.Write(protocol.AppendError(nil, fault.Message(err))); broken != nil {
+		return &node.ClientConnError{Err: broken}
+	}
+	return &node.ReportedError{Err: err}
+}
+
+// namesRefs reports whether a request may have names of refs. It may report a name where there is none.
+func namesRefs(body []byte) bool {
+	return bytes.Contains(body, []byte("want-ref ")) || bytes.Contains(body, []byte("deepen-not "))
+}
+
+// isUnknown reports whether the storage node refused a request, before its response began, because of an object or a
+// ref that it does not have or does not show.
+func isUnknown(err error) bool {
+	if _, reported := errors.AsType[*node.ReportedError](err); reported {
+		return false
+	}
+	if _, broken := errors.AsType[*node.ClientConnError](err); broken {
+		return false
+	}
+	return fault.Is(err, fault.NotFound) || fault.Is(err, fault.Denied)
+}
+
+// fetchIncomplete answers a fetch while the first update runs.
+func (x *exchange) fetchIncomplete(ctx context.Context, body []byte) error {
+	if done, err := x.follow(ctx, body); done || err != nil {
+		return err
+	}
+	if x.canRelay() {
+		return x.relay(ctx, body)
+	}
+	if err := x.awaitUpdate(ctx); err != nil {
+		return err
+	}
+	return x.fetch(ctx, body)
+}
+
+// canRelay reports whether the origin understands the client's requests.
+func (x *exchange) canRelay() bool {
+	version, _ := x.mirror.originFeatures()
+	return x.rule.Origin.CanRelay() && (x.session.Version != protocol.V2 || version == protocol.V2)
+}

@@ -1,0 +1,97 @@
+package mirror
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"io"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
+)
+
+// gitProtocol returns the Git-Protocol header for a version.
+func gitProtocol(v protocol.Version) string {
+	if v == protocol.V0 {
+		return ""
+	}
+	return "version=" + v.String()[1:]
+}
+
+// relay sends the client's request to the origin, or follows an equal request of another client.
+func (x *exchange) relay(ctx context.Context, body []byte) error {
+	if _, offer := x.mirror.originFeatures(); !offer.Filter && x.session.Version == protocol.V2 {
+		body = withoutFilter(body) // the client gets more objects
+	}
+	q := newRelayedRequest(x.mirror.originURL(), x.session.Version, body)
+	if namesRefs(body) { // the response depends on their values
+		q.key = relayKey{}
+	}
+	client, path, session := x.rule.Origin, x.mirror.originPath(), x.session
+	open := func(ctx context.Context) (io.ReadCloser, error) {
+		return bodyOf(client.Relay(ctx, path, protocol.UploadPack, session.Authorization, gitProtocol(session.Version),
+			bytes.NewReader(q.body), int64(len(q.body))))
+	}
+	wants := x.outcome.Wants
+	x.outcome = node.Outcome{Command: protocol.CommandFetch, Wants: wants, Mirror: node.MirrorRelay}
+	quiet := bytes.Contains(body, []byte("no-progress"))
+	return x.mirrors.relays.send(ctx, q.key, q.form, open, x.response, x.following(quiet, false))
+}
+
+// withoutFilter returns a request of version 2 without its filter.
+func withoutFilter(body []byte) []byte {
+	i := bytes.Index(body, []byte("filter "))
+	if i < 4 {
+		return body
+	}
+	n, err := pktline.ParseLength(body[i-4:])
+	if err != nil || n < 4 || i-4+n > len(body) {
+		return body
+	}
+	return slices.Concat(body[:i-4], body[i-4+n:])
+}
+
+// bodyOf returns the body of a response.
+func bodyOf(r *origin.Response, err error) (io.ReadCloser, error) {
+	if err != nil {
+		return nil, err
+	}
+	return r.Body, nil
+}
+
+// relayAdvertisement sends the origin's advertisement of version 0 or 1.
+func (x *exchange) relayAdvertisement(ctx context.Context) error {
+	client, path, session := x.rule.Origin, x.mirror.originPath(), x.session
+	key := relayKey(sha256.Sum256([]byte("advertisement " + session.Version.String() + " " + x.mirror.originURL())))
+	open := func(ctx context.Context) (io.ReadCloser, error) {
+		return advertised(client.Advertisement(ctx, path, protocol.UploadPack, session.Authorization,
+			gitProtocol(session.Version)))
+	}
+	x.outcome = node.Outcome{Mirror: node.MirrorRelay}
+	return x.mirrors.relays.send(ctx, key, formPackets, open, x.response, followOptions{})
+}
+
+// advertised returns an advertisement without the line of HTTP about the service, which the gateway adds
+// (gitprotocol-http(5), "Smart Server Response").
+func advertised(r *origin.Response, err error) (io.ReadCloser, error) {
+	if err != nil {
+		return nil, err
+	}
+	head := make([]byte, 4)
+	_, err = io.ReadFull(r.Body, head)
+	if n, bad := pktline.ParseLength(head); err == nil && bad == nil && n > 4 && n < 100 {
+		line := make([]byte, n-4+len("0000"))
+		if _, err = io.ReadFull(r.Body, line); err == nil && bytes.HasPrefix(line, []byte("# service=")) {
+			return r.Body, nil
+		}
+	}
+	_ = r.Body.Close()
+	if err == nil || err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return nil, fault.Wrap(fault.Unavailable, "the origin sent an invalid advertisement", err)
+}
