@@ -43,7 +43,7 @@ func (w *world) serve() (url string) {
 		OpenRead: true, Metrics: metrics, Sources: auth.NewSources(metrics, log), Log: log})
 	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{Router: routes, Lanes: lanes, Auth: access, Log: log,
 		Pump: bulk.NewPump(bulk.PumpOptions{}), Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(),
-		MaxBody: 1 << 20, MaxPush: 1 << 30, ReadStall: time.Minute}})
+		SendCredentials: true, MaxBody: 1 << 20, MaxPush: 1 << 30, ReadStall: time.Minute}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	w.do(err)
 	server := &http.Server{Handler: handler, ConnContext: bulk.Serve}

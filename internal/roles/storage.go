@@ -85,7 +85,12 @@ func (s *server) addNode() error {
 }
 
 // sessions returns the node that answers fetches and pushes.
-func (s *server) sessions() router.Node { return s.node }
+func (s *server) sessions() router.Node {
+	if s.mirrors != nil {
+		return s.mirrors.Node()
+	}
+	return s.node
+}
 
 // newNode makes the node over the pack sources.
 func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
