@@ -101,6 +101,7 @@ var testsMayImport = map[string][]string{
 	"command":           {"compare"},
 	"search/remote":     {"admit", "bulk", "control"},
 	"packsource/native": {"packcache"},
+	"mirror":            {"admit", "auth", "bulk", "gateway", "gateway/githttp", "router"},
 	"uploadpack":        {"packcache", "packsource/native"},
 	"remote": {"admit", "auth", "balance", "control", "gateway", "gateway/githttp", "git/process", "packcache",
 		"packsource", "receivepack", "router", "storage", "uploadpack"},
