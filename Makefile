@@ -13,6 +13,7 @@ CLIENTS  ?= 30
 DURATION ?= 10s
 CLIENTDIR ?= bin/clients
 SCREENSHOTS ?= bin/screenshots
+GITEADIR ?= bin/gitea
 URL      ?= http://$(HTTP)/demo
 
 REVISION := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
@@ -21,7 +22,7 @@ BINARY   := bin/packhorse
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser check vet vet-darwin proto helm fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser test-forges check vet vet-darwin proto helm fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,7 +59,7 @@ test-short:
 	@[ -n '$(RACE)' ] || echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'
 	$(GOTEST) -short -timeout 15m $(if $(filter later,$(STORIES)),$$(go list ./... | grep -v '/e2e$$'),./...)
 
-test-all: test vet-darwin test-long test-browser clients ## Run all tests: also long ones, the browser, other git clients, and soaks
+test-all: test vet-darwin test-long test-browser test-forges clients ## Run all tests: also long ones, the browser, other git clients, and soaks
 	.ci/proto verify
 	.ci/helm verify
 	$(MAKE) soak-protocol SESSIONS=2000
@@ -84,6 +85,10 @@ clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the
 clients-doc: ## Regenerate docs/reference/clients.md from a run with all clients
 	@.ci/clients $(CLIENTDIR)
 	CGO_ENABLED=0 PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$' -update
+
+test-forges: ## Build a Gitea below GITEADIR (bin/gitea), and run mirrors and a sidecar of it
+	@.ci/gitea $(GITEADIR)
+	PACKHORSE_TEST_GITEA=$(abspath $(GITEADIR)) CGO_ENABLED=0 go test -vet=off -count=1 -timeout 10m ./e2e -run 'OfGitea$$'
 
 check: vet ## Check formatting, go vet, types for macOS, the API's definitions, the language, and commit subjects
 	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go' 2>/dev/null || find . -name '*.go')); \

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,15 +36,8 @@ fold_case = true
 	})
 	ts.Check(err)
 	s.running, p.state = p, state
-	page, err := os.ReadFile("../docs/how-to/sidecar.md")
-	ts.Check(err)
-	snippet := regexp.MustCompile("(?s)```nginx\n(.*?)```").FindSubmatch(page)
-	if snippet == nil {
-		ts.Fatalf("docs/how-to/sidecar.md has no configuration of nginx")
-	}
-	front, err := startNginxWith(filepath.Join(s.sockets, "front"), strings.NewReplacer("listen 443 ssl;",
-		"listen ADDRESS;", "127.0.0.1:3000", s.origin.link.Addr(), "127.0.0.1:8080", strings.TrimPrefix(p.http, "http://")).
-		Replace(string(snippet[1])))
+	front, err := startFront(filepath.Join(s.sockets, "front"), s.origin.link.Addr(),
+		strings.TrimPrefix(p.http, "http://"))
 	ts.Check(err)
 	ts.Defer(front.stop)
 	ts.Setenv("URL", p.http)
@@ -51,4 +45,18 @@ fold_case = true
 	ts.Setenv("STATE", state)
 	ts.Setenv("FRONT", "http://"+front.address)
 	ts.Setenv("FRONT_HOST", front.address)
+}
+
+// startFront starts nginx in front of a forge and of Packhorse, with the configuration of docs/how-to/sidecar.md.
+func startFront(dir, forge, packhorse string) (*nginx, error) {
+	page, err := os.ReadFile("../docs/how-to/sidecar.md")
+	if err != nil {
+		return nil, err
+	}
+	snippet := regexp.MustCompile("(?s)```nginx\n(.*?)```").FindSubmatch(page)
+	if snippet == nil {
+		return nil, errors.New("docs/how-to/sidecar.md has no configuration of nginx")
+	}
+	return startNginxWith(dir, strings.NewReplacer("listen 443 ssl;", "listen ADDRESS;", "127.0.0.1:3000", forge,
+		"127.0.0.1:8080", packhorse).Replace(string(snippet[1])))
 }
