@@ -75,7 +75,7 @@ func New(o Options) (*Mirrors, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	m := &Mirrors{node: o.Node, state: filepath.Join(o.State, "mirror"), fsck: o.Fsck, metrics: o.Metrics, log: o.Log,
+	m := &Mirrors{node: o.Node, state: StateDir(o.State), fsck: o.Fsck, metrics: o.Metrics, log: o.Log,
 		now: o.Now, updates: make(chan struct{}, o.Updates), firsts: make(chan struct{}, max(1, o.Updates/2)),
 		known:   make(map[git.RepoPath]*mirror),
 		opening: make(map[git.RepoPath]*opening)}
@@ -92,6 +92,9 @@ func New(o Options) (*Mirrors, error) {
 	m.running.Go(m.sweep)
 	return m, nil
 }
+
+// StateDir returns the directory of temporary files in a state directory. It exists if there were mirrors.
+func StateDir(state string) string { return filepath.Join(state, "mirror") }
 
 // Close ends running updates and removes their temporary files. No request may use the Mirrors any more. Call it
 // before the storage node is closed.

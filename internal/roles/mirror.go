@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/config"
@@ -28,10 +30,12 @@ type mirrors struct {
 	log     *slog.Logger
 }
 
-// addMirrors adds the mirrors of the node, if the configuration has some. It changes nothing about readiness: local
-// data is served while an origin is down.
+// addMirrors adds the mirrors of the node, if the configuration has some, or had some before. Without tables their
+// repositories are not readable, because the origin may not show them to everyone. Mirrors do not affect readiness:
+// local data is served while an origin is down.
 func (s *server) addMirrors() error {
-	if len(s.cfg.Mirror) == 0 {
+	_, err := os.Stat(mirror.StateDir(s.cfg.State))
+	if len(s.cfg.Mirror) == 0 && errors.Is(err, fs.ErrNotExist) {
 		s.reloads = append(s.reloads, reloadStep{apply: func(cfg config.Config) error {
 			if len(cfg.Mirror) > 0 {
 				s.log.Warn("the first [[mirror]] table needs a restart")

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +22,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/mirror"
 )
 
 // forgeAnswers are the statuses with which a forge answers GET info/refs.
@@ -275,6 +279,42 @@ func TestSidecarPaths(t *testing.T) {
 		"gitea2/app": false} {
 		if got := s.Covers(path(in)); got != want {
 			t.Errorf("Covers(%q) = %v, want %v", in, got, want)
+		}
+	}
+}
+
+// TestForgottenMirrors removes the [[mirror]] tables: their repositories do not become public.
+func TestForgottenMirrors(t *testing.T) {
+	t.Parallel()
+	root, state := t.TempDir(), t.TempDir()
+	for _, name := range []string{"own.git", "host/private.git"} {
+		gittest.InitAt(t, filepath.Join(root, name))
+	}
+	if err := os.WriteFile(filepath.Join(root, "host/private.git/packhorse-mirror.json"), []byte("{}"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(mirror.StateDir(state), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := loadTextAs(t, config.RoleServe, fmt.Sprintf("root = %q\nstate = %q\nhttp.public_read = true\n", root,
+		state))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err := s.addNode(); err != nil {
+		t.Fatal(err)
+	}
+	a, err := s.newAuth()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closers.push("authentication", a.Close)
+	for repo, want := range map[string]string{"own": "ok", "host/private": "unauthenticated",
+		"host/private.git": "unauthenticated", "host/missing": "ok"} {
+		if got := kindOfError(try(t, a, "", repo, auth.Read)); got != want {
+			t.Errorf("%s: %s, want %s", repo, got, want)
 		}
 	}
 }
