@@ -129,6 +129,9 @@ func TestWarnings(t *testing.T) {
 			`:4: warning: webhook "w" cannot be delivered: its host only has addresses of a private network`},
 		{hook("http://no-such-host.invalid/x"), "the host no-such-host.invalid has no address"},
 		{hook("http://127.0.0.1:1/x") + "allow_private = true\n", ""},
+		{"[[mirror]]\nfrom = \"http://127.0.0.1:1/\"\n", ""},
+		{"[[mirror]]\nfrom = \"http://no-such-host.invalid/\"\n",
+			`:3: warning: mirror "http://no-such-host.invalid/" cannot be reached`},
 		{"[auth.hook]\nurl = \"http://no-such-host.invalid/\"\n", "auth.hook.url: the hook is unreachable"},
 	} {
 		file := filepath.Join(t.TempDir(), "packhorse.toml")

@@ -2,7 +2,6 @@ package config
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -37,17 +36,22 @@ func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findi
 		for i := range c.Webhook {
 			w := &c.Webhook[i]
 			if u, err := webhook.ParseURL(w.URL); err == nil {
-				if err := deliverable(ctx, u, w.AllowPrivate, connect); err != nil {
+				if err := deliverable(ctx, u, w.AllowPrivate, "allow_private", connect); err != nil {
 					f.warn(fmt.Sprintf("webhook[%d].url", i), "webhook %q cannot be delivered: %s", w.Name, err)
 				}
 			}
+		}
+	}
+	if role != RoleSearch {
+		for i := range c.Mirror {
+			c.Mirror[i].warn(ctx, fmt.Sprintf("mirror[%d].from", i), connect, f)
 		}
 	}
 	if role.IsServe() && c.Resolver.Redis != "" {
 		f.warn("resolver.redis", "resolver.redis is not used by serve: its own node answers faster than Redis")
 	}
 	if u, err := url.Parse(c.Auth.Hook.URL); role.FacesClients() && err == nil && u.Hostname() != "" {
-		if err := deliverable(ctx, u, true, connect); err != nil {
+		if err := deliverable(ctx, u, true, "", connect); err != nil {
 			f.warn("auth.hook.url", "auth.hook.url: the hook is unreachable: %s", err)
 		}
 	}
@@ -56,8 +60,20 @@ func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findi
 	}
 }
 
-// deliverable returns the reason for which requests cannot reach a URL, or nil.
-func deliverable(ctx context.Context, u *url.URL, private, connect bool) error {
+// warn reports an origin that cannot be reached.
+func (m *MirrorConfig) warn(ctx context.Context, key string, connect bool, f *Findings) {
+	u, err := m.URL()
+	if err != nil || m.Proxy != "" { // a mistake already, or reached by a proxy
+		return
+	}
+	private := m.Private || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()) != nil
+	if err := deliverable(ctx, u, private, "private", connect); err != nil {
+		f.warn(key, "mirror %q cannot be reached: %s", m.name(), err)
+	}
+}
+
+// deliverable returns the reason for which requests cannot reach a URL, or nil. privateKey is the key that sets private.
+func deliverable(ctx context.Context, u *url.URL, private bool, privateKey string, connect bool) error {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
@@ -65,8 +81,8 @@ func deliverable(ctx context.Context, u *url.URL, private, connect bool) error {
 		return fmt.Errorf("the host %s has no address (%w)", u.Hostname(), err)
 	}
 	if !private && !slices.ContainsFunc(addresses, webhook.IsPublic) {
-		return errors.New("its host only has addresses of a private network or of this machine; set allow_private = " +
-			"true if that is intended")
+		return fmt.Errorf("its host only has addresses of a private network or of this machine; set %s = true if that is "+
+			"intended", privateKey)
 	}
 	if !connect {
 		return nil
