@@ -72,7 +72,8 @@ func (m *MirrorConfig) warn(ctx context.Context, key string, connect bool, f *Fi
 	}
 }
 
-// deliverable returns the reason for which requests cannot reach a URL, or nil. privateKey is the key that sets private.
+// deliverable returns the reason for which requests cannot reach a URL, or nil. privateKey is the key that sets
+// private.
 func deliverable(ctx context.Context, u *url.URL, private bool, privateKey string, connect bool) error {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
