@@ -144,6 +144,9 @@ func (h *host) wrap(writer func(http.ResponseWriter, *http.Request, string) http
 			if command = string(commandOf(body)); r.Header.Get("Git-Protocol") == "" {
 				command = "fetch"
 			}
+			if bytes.Contains(body, []byte("deepen ")) {
+				command = "shallow fetch"
+			}
 		}
 		h.backend.ServeHTTP(writer(w, r, command), r)
 		return true
@@ -163,6 +166,9 @@ func TestFirstClones(t *testing.T) {
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() && i%2 == 1 {
+				t.Skip("half of the clones are enough")
+			}
 			w := newWorld(t, h, t.TempDir(), func(r *Rule) { r.OriginDecides = true })
 			url, dir := w.serve(), t.TempDir()
 			clone := func(from, to string) *gittest.Repo {
@@ -266,8 +272,49 @@ func TestFirstClonesShare(t *testing.T) {
 	w.use("host/app")
 	mu.Lock()
 	defer mu.Unlock()
-	if requests["advertisement"] != 1 || requests["ls-refs"] > 3 || requests["fetch"] > 2 {
-		t.Errorf("requests = %v, want 1 advertisement, few ls-refs, and 2 fetches", requests)
+	if requests["advertisement"] != 1 || requests["ls-refs"] > 3 || requests["fetch"] != 1 ||
+		requests["shallow fetch"] != 1 {
+		t.Errorf("requests = %v, want one of each kind but few ls-refs", requests)
+	}
+}
+
+// A shallow clone has the link to the origin for itself, and the first update follows it.
+func TestFirstUpdateYields(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	from := h.history(t, "app.git", 20)
+	var mu sync.Mutex
+	var order []string
+	asked := make(chan struct{})
+	h.wrap(func(w http.ResponseWriter, _ *http.Request, command string) http.ResponseWriter {
+		mu.Lock()
+		order = append(order, command)
+		mu.Unlock()
+		if command != "shallow fetch" {
+			return w
+		}
+		close(asked)
+		return &limitedWriter{ResponseWriter: w, left: 10, full: func() {
+			time.Sleep(2 * firstFetchWait)
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, "sent")
+		}}
+	})
+	w := newWorld(t, h, t.TempDir())
+	url := w.serve() + "app"
+	w.request(url, "ls-refs")
+	_, response := w.request(url, "fetch", "done", "deepen 1", "want "+from.ID("main").String())
+	if !strings.Contains(response, "PACK") {
+		t.Errorf("shallow fetch: %.200q", response)
+	}
+	<-asked
+	w.use("host/app")
+	mu.Lock()
+	defer mu.Unlock()
+	got := strings.Join(order, ", ")
+	if !strings.HasPrefix(got, "advertisement, ls-refs, shallow fetch, sent, ") || !strings.Contains(got, ", fetch") {
+		t.Errorf("requests = %s, want the first update after the shallow clone", got)
 	}
 }
 

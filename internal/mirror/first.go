@@ -211,6 +211,7 @@ func (x *exchange) follow(ctx context.Context, body []byte) (done bool, err erro
 	if !h.covers(request) {
 		return false, nil
 	}
+	x.mirror.changeDemand(func(d *demand) { d.followed = true })
 	o := x.following(request.NoProgress, true)
 	o.prefix, o.skip = prefix, int64(len(packfileLine))
 	begun, err := h.send(ctx, x.response, o)
@@ -308,6 +309,63 @@ func (r *mirror) dropHydration() {
 	}
 }
 
+// demand describes the requests of clients to a mirror that is not complete.
+type demand struct {
+	requests int           // so far
+	fetches  int           // so far
+	relays   int           // running
+	followed bool          // a client follows the first update
+	changed  chan struct{} // has a token after a change; nil: not observed
+}
+
+// changeDemand changes the demand.
+func (r *mirror) changeDemand(change func(d *demand)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.demand)
+	select {
+	case r.demand.changed <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	// firstFetchWait is how long the first update waits for the fetch of the client that caused it.
+	firstFetchWait = 200 * time.Millisecond
+	// maxYield is how long the first update lets requests of clients have the link to the origin.
+	maxYield = 30 * time.Second
+)
+
+// yield delays the first update while the origin answers requests of clients that need less than everything, because it
+// would take half of the bandwidth. It does not delay an update that clients follow.
+func (r *mirror) yield(ctx context.Context) {
+	changed := make(chan struct{}, 1)
+	r.mu.Lock()
+	r.demand.changed = changed
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, maxYield)
+	defer cancel()
+	expected, stop := context.WithTimeout(ctx, firstFetchWait)
+	defer stop()
+	for {
+		r.mu.Lock()
+		d := r.demand
+		r.mu.Unlock()
+		wait := ctx
+		switch {
+		case d.followed, d.requests == 0, d.fetches > 0 && d.relays == 0:
+			return
+		case d.fetches == 0:
+			wait = expected
+		}
+		select {
+		case <-changed:
+		case <-wait.Done():
+			return
+		}
+	}
+}
+
 // hydrate asks the origin for the pack of the first update, which clients may follow.
 func (r *mirror) hydrate(u *update, wants []git.ObjectID, fetch func() (io.ReadCloser, error)) (io.ReadCloser, error) {
 	h, err := r.m.spools.newHydration(wants, r.branches(u))
@@ -324,6 +382,7 @@ func (r *mirror) hydrate(u *update, wants []git.ObjectID, fetch func() (io.ReadC
 		old.release()
 	}
 	u.begin()
+	r.yield(u.ctx)
 	pack, err := fetch()
 	if err != nil {
 		h.end(err)

@@ -50,6 +50,9 @@ func (n *Node) begin(ctx context.Context, path git.RepoPath, session node.Sessio
 	if r == nil || err != nil {
 		return nil, err
 	}
+	if !r.complete() {
+		r.changeDemand(func(d *demand) { d.requests++ })
+	}
 	return &exchange{mirrors: n.mirrors, mirror: r, rule: r.currentRule(), session: session, response: response,
 		originTime: time.Since(start)}, nil
 }
@@ -381,6 +384,8 @@ func (x *exchange) fetchIncomplete(ctx context.Context, body []byte) error {
 		return err
 	}
 	if x.canRelay() {
+		x.mirror.changeDemand(func(d *demand) { d.fetches++; d.relays++ })
+		defer x.mirror.changeDemand(func(d *demand) { d.relays-- })
 		return x.relay(ctx, body)
 	}
 	if err := x.awaitUpdate(ctx); err != nil {

@@ -78,6 +78,7 @@ type mirror struct {
 	version   protocol.Version // of the origin
 	offer     protocol.Offer   // the optional features of the origin
 	hydration *hydration       // the pack of the first update while that runs; nil: none
+	demand    demand
 }
 
 // complete reports whether the first update has ended well, so that the repository has a state of the origin.
