@@ -96,7 +96,8 @@ func (x *exchange) advertiseV2(ctx context.Context) error {
 	if isComplete || version != protocol.V2 || !x.rule.Origin.CanRelay() {
 		offer.Filter, offer.Unborn, offer.ObjectInfo, offer.BundleURI = true, true, true, true
 	}
-	offer.SidebandAll = false // few origins have it
+	offer.SidebandAll = false                       // few origins have it
+	offer.RefInWant = offer.RefInWant && isComplete // clients send object IDs instead, so that equal requests are shared
 	return x.advertiseCommon(ctx, offer)
 }
 
