@@ -318,3 +318,37 @@ func TestForgottenMirrors(t *testing.T) {
 		}
 	}
 }
+
+// TestGatewayAsksOrigins checks the [[mirror]] tables of a gateway, whose nodes have the mirrors.
+func TestGatewayAsksOrigins(t *testing.T) {
+	t.Parallel()
+	f := newFakeForge(t, forges["GitHub"])
+	f.moved = f.URL + "/team/app.git/info/refs?service=git-upload-pack"
+	cfg, err := loadTextAs(t, config.RoleGateway, fmt.Sprintf("state = %q\nauth.ttl = \"1ns\"\n"+
+		"[[node]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n"+
+		"[[mirror]]\nfrom = %q\nto = \"forge\"\ndeny = [\"team/public\"]\n"+
+		"[[mirror]]\nfrom = %q\nto = \"forge/open\"\nauth = \"rules\"\n", t.TempDir(), f.URL, f.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	a, err := s.newAuth()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closers.push("authentication", a.Close)
+	alice := basicAuth("alice", aliceSecret)
+	for _, test := range []struct{ authorization, repo, want string }{
+		{alice, "forge/team/app", "ok"},
+		{alice, "forge/team/secret", "not_found"},
+		{alice, "forge/team/moved", "ok"},            // renamed on the same host
+		{"", "forge/team/public", "unauthenticated"}, // denied here
+		{alice, "forge/team/public", "not_found"},
+		{"", "forge/open/team/app", "ok"}, // as on a loopback address without callers
+		{alice, "forge/open/team/app", "unauthenticated"},
+	} {
+		if got := kindOfError(try(t, a, test.authorization, test.repo, auth.Read)); got != test.want {
+			t.Errorf("%q %s: %s, want %s", test.authorization, test.repo, got, test.want)
+		}
+	}
+}
