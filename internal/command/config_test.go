@@ -133,6 +133,8 @@ func TestWarnings(t *testing.T) {
 		{"[[mirror]]\nfrom = \"http://no-such-host.invalid/\"\n",
 			`:3: warning: mirror "http://no-such-host.invalid/" cannot be reached`},
 		{"[auth.hook]\nurl = \"http://no-such-host.invalid/\"\n", "auth.hook.url: the hook is unreachable"},
+		{"push.enabled = false\nmaintenance.enabled = false\n[auth.origin]\nurl = \"http://no-such-host.invalid/\"\n",
+			"auth.origin.url: the forge is unreachable"},
 	} {
 		file := filepath.Join(t.TempDir(), "packhorse.toml")
 		if err := os.WriteFile(file, fmt.Appendf(nil, "root = %q\n%s", root, test.text), 0o600); err != nil {

@@ -55,6 +55,12 @@ func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findi
 			f.warn("auth.hook.url", "auth.hook.url: the hook is unreachable: %s", err)
 		}
 	}
+	if u, err := url.Parse(c.Auth.Origin.URL); role.FacesClients() && err == nil && u.Hostname() != "" {
+		private := c.Auth.Origin.Private || isLocal(u)
+		if err := deliverable(ctx, u, private, "private", connect); err != nil {
+			f.warn("auth.origin.url", "auth.origin.url: the forge is unreachable: %s", err)
+		}
+	}
 	if role.OwnsRepositories() && c.Root != "." { // "." stands for a missing root
 		c.warnOfPatterns(ctx, f)
 	}
@@ -66,11 +72,14 @@ func (m *MirrorConfig) warn(ctx context.Context, key string, connect bool, f *Fi
 	if err != nil || m.Proxy != "" { // a mistake already, or reached by a proxy
 		return
 	}
-	private := m.Private || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()) != nil
+	private := m.Private || isLocal(u)
 	if err := deliverable(ctx, u, private, "private", connect); err != nil {
 		f.warn(key, "mirror %q cannot be reached: %s", m.name(), err)
 	}
 }
+
+// isLocal reports whether the host of an origin needs no permission for private addresses.
+func isLocal(u *url.URL) bool { return u.Hostname() == "localhost" || net.ParseIP(u.Hostname()) != nil }
 
 // deliverable returns the reason for which requests cannot reach a URL, or nil. privateKey is the key that sets
 // private.
