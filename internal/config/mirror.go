@@ -108,7 +108,8 @@ type MirrorConfig struct {
 	// Requests is the maximum number of requests that run at the origin at the same time.
 	Requests int `toml:"requests" default:"16" range:"1..1000"`
 
-	// PerMinute is the maximum number of requests to the origin in a minute. Zero means no limit.
+	// PerMinute is the maximum number of requests to the origin in a minute. Zero means no limit. Each table has a
+	// separate budget.
 	PerMinute int `toml:"per_minute" range:"0.."`
 
 	// Timeout is how long the origin may take to begin an answer.
