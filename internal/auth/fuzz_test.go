@@ -58,3 +58,26 @@ func FuzzPattern(f *testing.F) {
 		}
 	})
 }
+
+// FuzzRepositoryTemplate checks that the value of a claim gives access to one repository below the template's directory,
+// and to no others.
+func FuzzRepositoryTemplate(f *testing.F) {
+	for _, seed := range []string{"acme/app", "a", "**", "a/*", "../b", "a/../b", "/a", "a/", "a//b", ".git", "a.git/b",
+		"a/.GIT", "{x}", "a\x00b", "a\\b", "[a]", "é", "-"} {
+		f.Add(seed)
+	}
+	template, err := parseRepositoryTemplate("host/{claim}")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		p, err := template.pattern(map[string]any{"claim": value})
+		if err != nil {
+			return
+		}
+		if got := p.String(); got != "host/"+value || !p.Covers(repoPath(t, got)) || p.Covers(repoPath(t, "host/x"+value)) ||
+			p.Covers(repoPath(t, got+"/x")) {
+			t.Errorf("pattern of %q = %q, want that repository only", value, got)
+		}
+	})
+}

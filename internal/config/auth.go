@@ -103,7 +103,7 @@ const FailStale = "stale"
 
 // OIDCConfig accepts the identity tokens of CI jobs (docs/how-to/ci-tokens.md). Each table is for the tokens of one
 // issuer with certain claims, and there may be several for an issuer. The first one whose audience and claims match
-// decides.
+// decides. Changed tables apply after a restart.
 type OIDCConfig struct {
 	// Issuer is the exact issuer of the tokens (the claim iss), such as "https://token.actions.githubusercontent.com".
 	// Its keys are fetched from there over HTTPS.
