@@ -59,8 +59,8 @@ func FuzzPattern(f *testing.F) {
 	})
 }
 
-// FuzzRepositoryTemplate checks that the value of a claim gives access to one repository below the template's directory,
-// and to no others.
+// FuzzRepositoryTemplate checks that the value of a claim gives access to one repository below the directory of the
+// template, and to no others.
 func FuzzRepositoryTemplate(f *testing.F) {
 	for _, seed := range []string{"acme/app", "a", "**", "a/*", "../b", "a/../b", "/a", "a/", "a//b", ".git", "a.git/b",
 		"a/.GIT", "{x}", "a\x00b", "a\\b", "[a]", "é", "-"} {

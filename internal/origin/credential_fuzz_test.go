@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzNetrc checks that an entry survives whatever comes after it, and that none is found for another host.
+// FuzzNetrc checks that an entry survives the text after it, and that an unknown host has no entry.
 func FuzzNetrc(f *testing.F) {
 	for _, seed := range []string{"", "machine other login a password b", "macdef m\nx\n\nmachine c", "\"", "# c",
 		"default",

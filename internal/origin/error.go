@@ -48,9 +48,14 @@ var (
 	errClosed   = errors.New("the client of the origin was closed")
 )
 
+// reportedError is an error that the origin reported in the protocol.
+type reportedError struct{ error }
+
+func (e reportedError) Unwrap() error { return e.error }
+
 // reported returns an error that the origin reported in the protocol.
 func reported(message []byte) error {
-	return fault.New(fault.Unavailable, "the origin reports: %s", printable(string(message)))
+	return reportedError{fault.New(fault.Unavailable, "the origin reports: %s", printable(string(message)))}
 }
 
 // unexpected returns the error of a stream that ended or broke where more was expected.

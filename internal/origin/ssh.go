@@ -244,7 +244,7 @@ func (m *messages) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// serviceError returns the error of a service from the result of ssh.Session.Wait. Hosts explain it in a message only.
+// serviceError returns the error of a service from the result of ssh.Session.Wait.
 func serviceError(err error, text string) error {
 	if err == nil {
 		return nil
@@ -252,13 +252,18 @@ func serviceError(err error, text string) error {
 	if _, hasStatus := errors.AsType[*ssh.ExitError](err); !hasStatus {
 		return err // the connection broke
 	}
+	return classify(fmt.Errorf("%w: %s", err, printable(text)))
+}
+
+// classify gives an error of a service its kind, if its text is about the repository. Over SSH, hosts report their
+// reasons to people only. Other errors may be of an outage.
+func classify(err error) error {
+	lower := strings.ToLower(err.Error())
 	says := func(words ...string) bool {
-		lower := strings.ToLower(text)
 		return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(lower, word) })
 	}
-	err = fmt.Errorf("%w: %s", err, printable(text))
 	switch {
-	case says("not found", "not be found", "not appear to be a git repository", "not exist", "no such"):
+	case says("not found", "not be found", "not appear to be a git repository", "not exist", "no such", "no repository"):
 		return fault.Wrap(fault.NotFound, "the origin has no such repository for the mirror", err)
 	case says("denied", "not allowed", "forbidden", "permission"):
 		return fault.Wrap(fault.Unavailable, "the origin refused the mirror's own credential", err)

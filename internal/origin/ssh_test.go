@@ -345,6 +345,7 @@ func TestSSHRefusals(t *testing.T) {
 		"echo 'remote: The project could not be found' >&2; exit 1":            fault.NotFound,
 		"echo 'fatal: r does not appear to be a git repository' >&2; exit 128": fault.NotFound,
 		"echo 'remote: You are not allowed to download code.' >&2; exit 1":     fault.Unavailable,
+		"printf '0020ERR no repository r is there'; exit 1":                    fault.NotFound,
 		"printf 'ERR access denied' | sed 's/^/0015/'; exit 1":                 fault.Unavailable,
 	} {
 		s.run.Store(script)

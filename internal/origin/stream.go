@@ -2,6 +2,7 @@ package origin
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -96,6 +97,8 @@ func (o *Origin) openStream(ctx context.Context, operation, path string, list *l
 		}}
 		if s.known.advertisement, err = readAdvertisement(s.lines, list); err == nil {
 			err = use(s)
+		} else if r, ok := errors.AsType[reportedError](err); ok {
+			err = classify(r)
 		}
 		if err != nil {
 			_ = a.Close()
