@@ -366,9 +366,11 @@ func (m *MirrorConfig) checkDisk(prefix string, f *Findings, quiet *slog.Logger)
 
 // originsDecide reports whether an origin decides about readers of its repositories. Then callers on other machines get
 // no other repository without a rule or a token.
-func (c *Config) originsDecide() bool {
-	return c.Auth.Origin.URL != "" ||
-		slices.ContainsFunc(c.Mirror, func(m MirrorConfig) bool { return m.Auth == MirrorByOrigin })
+func (c *Config) originsDecide() bool { return c.Auth.Origin.URL != "" || c.mirrorsAskOrigin() }
+
+// mirrorsAskOrigin is originsDecide without a forge on the same disk.
+func (c *Config) mirrorsAskOrigin() bool {
+	return slices.ContainsFunc(c.Mirror, func(m MirrorConfig) bool { return m.Auth == MirrorByOrigin })
 }
 
 // mirrorFlags are the flags of "packhorse mirror" for its tables.

@@ -118,6 +118,10 @@ func (c *Config) checkNodes(f *Findings) {
 		}
 		known[n.Name] = true
 		n.check(table, f)
+		if local, err := splitNodeAddress(n.Address); err == nil && !local && n.TLSCA == "" && c.mirrorsAskOrigin() {
+			f.at(table+".tls_ca")("node %q is reached without TLS, but a mirror with auth = \"origin\" sends it callers' "+
+				"credentials: set tls_ca", n.Name)
+		}
 	}
 	prefixes := map[string]bool{}
 	for i := range c.Route {

@@ -122,6 +122,8 @@ func TestArrayMistakes(t *testing.T) {
 		{"[[node]]\nname = \"a\"\naddress = \"10.0.0.7:1\"",
 			`node "a" is on another machine (10.0.0.7:1) without authentication: set its tls_ca`},
 		{"[[node]]\nname = \"a\"\naddress = \"node.example.com:1\"", "without authentication"},
+		{"[[node]]\nname = \"a\"\naddress = \"10.0.0.7:1\"\nsecret_file = \"x\"\n[[mirror]]\nfrom = \"https://host/\"",
+			`node "a" is reached without TLS`},
 		{node + "[[route]]\nnodes = [\"b\"]", `names the node "b", which does not exist`},
 		{node + "[[route]]\nnodes = [\"a\", \"a\"]", `names the node "a" twice`},
 		{node + "[[route]]\nprefix = \"x\"", `route "x" has no nodes`},
