@@ -108,8 +108,8 @@ type MirrorConfig struct {
 	// Requests is the maximum number of requests that run at the origin at the same time.
 	Requests int `toml:"requests" default:"16" range:"1..1000"`
 
-	// PerMinute is the maximum number of requests to the origin in a minute. Zero means no limit. Each table has a
-	// separate budget.
+	// PerMinute is the maximum number of requests to the origin in a minute. Zero means no limit. Tables with the
+	// same host share requests and per_minute of the first one.
 	PerMinute int `toml:"per_minute" range:"0.."`
 
 	// Timeout is how long the origin may take to begin an answer.

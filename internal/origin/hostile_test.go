@@ -422,6 +422,10 @@ func TestBudget(t *testing.T) {
 	if !o.limits.breaker.IsClosed() {
 		t.Error("the budget counts as a failure of the origin")
 	}
+	another := open(t, s.URL, func(other *Options) { other.Share = o })
+	if _, err := another.Refs(t.Context(), "b", none, nil); !fault.Is(err, fault.Exhausted) {
+		t.Errorf("request of another client of the same host: %v, want exhausted", err)
+	}
 }
 
 // Connections that the origin has closed meanwhile cause no failures.

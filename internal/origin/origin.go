@@ -48,6 +48,7 @@ type Options struct {
 
 	Requests      int           // maximum number of concurrent requests; 3/4 of them may be packs. Zero means 16.
 	PerMinute     int           // maximum number of requests per minute. Zero means no limit.
+	Share         *Origin       // another origin at the host; its limits and breaker count for both. Nil means none.
 	AnswerTimeout time.Duration // until the header of an answer; ten times as long for pushes. Zero means 30 s.
 	// Stall is how long an answer may bring less than 1 KiB/s. A pack may take ten times as long, because the origin has
 	// to make it first, but must bring something within Stall. Zero means 60 s.
@@ -122,6 +123,11 @@ func New(o Options) (*Origin, error) {
 		}
 	}
 	c.transport = newTransport(o, dialer)
+	c.closing, c.close = context.WithCancel(context.Background())
+	if o.Share != nil {
+		c.limits = o.Share.limits
+		return c, nil
+	}
 	open := c.metrics.open.WithLabelValues(c.Host())
 	c.limits = newLimits(o.Requests, o.PerMinute, func(isOpen bool) {
 		if isOpen {
@@ -132,7 +138,6 @@ func New(o Options) (*Origin, error) {
 			c.log.Info("requests to origin resumed", "origin", c.Host())
 		}
 	})
-	c.closing, c.close = context.WithCancel(context.Background())
 	return c, nil
 }
 

@@ -100,13 +100,22 @@ type mirrorTables struct {
 	rules   []mirror.Rule
 	hooks   []forge.Table
 	origins map[string]*origin.Origin
+	hosts   map[string]*origin.Origin // one of each host, with whose limits others share
 }
 
 // build reads tables. It uses the clients of origins that exist already. After an error there are no new ones.
 func (m *mirrors) build(list []config.MirrorConfig) (t mirrorTables, err error) {
-	t.origins = map[string]*origin.Origin{}
+	t.origins, t.hosts = map[string]*origin.Origin{}, map[string]*origin.Origin{}
+	limits := map[string]*config.MirrorConfig{} // the first table of each host
 	for i := range list {
-		if err = m.add(&t, &list[i]); err != nil {
+		c := list[i]
+		if u, wrong := c.URL(); wrong == nil {
+			if limits[u.Host] == nil {
+				limits[u.Host] = &list[i]
+			}
+			c.Requests, c.PerMinute = limits[u.Host].Requests, limits[u.Host].PerMinute
+		}
+		if err = m.add(&t, &c); err != nil {
 			err = fmt.Errorf("mirror %q: %w", list[i].To, err)
 			break
 		}
@@ -137,11 +146,14 @@ func (m *mirrors) add(t *mirrorTables, c *config.MirrorConfig) error {
 	key := originKey(c)
 	if r.Origin = t.origins[key]; r.Origin == nil {
 		if r.Origin = m.origins[key]; r.Origin == nil {
-			if r.Origin, err = m.newOrigin(c, u); err != nil {
+			if r.Origin, err = m.newOrigin(c, u, t.hosts[u.Host]); err != nil {
 				return err
 			}
 		}
 		t.origins[key] = r.Origin
+		if t.hosts[u.Host] == nil {
+			t.hosts[u.Host] = r.Origin
+		}
 	}
 	t.rules = append(t.rules, r)
 	if c.WebhookSecretFile == "" {
@@ -162,8 +174,9 @@ func originKey(c *config.MirrorConfig) string {
 	return fmt.Sprintf("%+v", k)
 }
 
-func (m *mirrors) newOrigin(c *config.MirrorConfig, u *url.URL) (*origin.Origin, error) {
-	o := origin.Options{URL: u, Private: c.Private, Requests: c.Requests, PerMinute: c.PerMinute,
+// newOrigin makes the client of an origin. It shares the limits of another one at the host, unless that is nil.
+func (m *mirrors) newOrigin(c *config.MirrorConfig, u *url.URL, sameHost *origin.Origin) (*origin.Origin, error) {
+	o := origin.Options{URL: u, Private: c.Private, Requests: c.Requests, PerMinute: c.PerMinute, Share: sameHost,
 		AnswerTimeout: c.Timeout.Duration, MaxRefs: c.MaxRefs, Agent: m.agent, Metrics: m.metrics, Log: m.log}
 	if c.CA != "" {
 		authorities, err := credfile.LoadAuthorities(c.CA, m.log)
