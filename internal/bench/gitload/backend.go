@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/cgi"
@@ -84,7 +85,8 @@ func BackendHandler(ctx context.Context, root string, environment ...string) (ht
 		}
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := &cgi.Handler{Path: program, Env: settings[:len(settings):len(settings)], Stderr: io.Discard}
+		h := &cgi.Handler{Path: program, Env: settings[:len(settings):len(settings)], Stderr: io.Discard,
+			Logger: log.New(io.Discard, "", 0)} // of clients that hang up
 		if v := r.Header.Get("Git-Protocol"); v != "" {
 			h.Env = append(h.Env, "GIT_PROTOCOL="+v)
 		}

@@ -163,7 +163,10 @@ func childrenCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// synthesize makes a bare repository with a history of commits that each add a file of random bytes.
+// files is the number of files of a synthetic repository.
+const files = 30
+
+// synthesize makes a bare repository with a history of commits that each change a file to random bytes.
 func synthesize(ctx context.Context, path string, commits, size int) error {
 	if _, err := gitload.RunGit(ctx, filepath.Dir(path), nil, "init", "-q", "--bare", "--initial-branch=main",
 		path); err != nil {
@@ -178,7 +181,7 @@ func synthesize(ctx context.Context, path string, commits, size int) error {
 			random.Read(data)
 			fmt.Fprintf(out, "commit refs/heads/main\ncommitter Packhorse Bench <bench@localhost> %d +0000\ndata 2\nx\n",
 				1_700_000_000+i)
-			fmt.Fprintf(out, "M 100644 inline d%d/f%d\ndata %d\n%s\n", i%10, i, size, data)
+			fmt.Fprintf(out, "M 100644 inline d%d/f%d\ndata %d\n%s\n", i%10, i%files, size, data)
 		}
 		pw.CloseWithError(out.Flush())
 	}()
