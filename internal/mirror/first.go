@@ -76,8 +76,10 @@ func (r *mirror) outage() (time.Duration, error) {
 
 // lsRefs answers the command ls-refs: from the repository if it is up to date, else with the refs of the origin.
 func (x *exchange) lsRefs(ctx context.Context, body []byte) error {
-	if x.namesOthers(body) && x.canRelay() {
-		return x.relay(ctx, body)
+	if x.namesOthers(body) {
+		if _, err := x.originRefs(ctx); err == nil && x.canRelay() {
+			return x.relay(ctx, body)
+		}
 	}
 	if x.mirror.complete() {
 		err := x.check(ctx, false)
@@ -148,7 +150,6 @@ type refWriter struct {
 	x       *exchange
 	request *protocol.LsRefs
 	buf     []byte
-	begun   bool
 }
 
 // maxRefBuffer is the number of bytes of refs that are sent at once.
@@ -176,11 +177,8 @@ func (w *refWriter) add(ref protocol.RefLine) error {
 	if len(w.buf) < maxRefBuffer {
 		return nil
 	}
-	if !w.begun {
-		w.begun = true
-		if err := w.x.response.StartBulk(false); err != nil {
-			return err
-		}
+	if err := w.x.startBulk(); err != nil {
+		return err
 	}
 	_, err := w.x.response.Write(w.buf)
 	w.buf = w.buf[:0]
@@ -189,7 +187,7 @@ func (w *refWriter) add(ref protocol.RefLine) error {
 
 func (w *refWriter) finish() error {
 	w.buf = pktline.AppendFlush(w.buf)
-	if !w.begun {
+	if !w.x.isBulk {
 		w.x.response.SetLength(int64(len(w.buf)))
 	}
 	_, err := w.x.response.Write(w.buf)
@@ -210,6 +208,9 @@ func (x *exchange) follow(ctx context.Context, body []byte) (done bool, err erro
 	defer h.release()
 	if !h.covers(request) {
 		return false, nil
+	}
+	if err := x.startBulk(); err != nil {
+		return true, err
 	}
 	x.mirror.changeDemand(func(d *demand) { d.followed = true })
 	o := x.following(request.NoProgress, true)

@@ -38,6 +38,7 @@ type exchange struct {
 	response node.ResponseWriter
 	outcome  node.Outcome
 
+	isBulk     bool // StartBulk of the response was called
 	originTime time.Duration
 	age        time.Duration // of the repository's state if the origin did not answer, else 0
 }
@@ -268,6 +269,15 @@ func commandOf(body []byte) protocol.Command {
 			return protocol.Command(command)
 		}
 	}
+}
+
+// startBulk announces a response that takes long. It comes before a request to the origin, because it may be refused.
+func (x *exchange) startBulk() error {
+	if x.isBulk {
+		return nil
+	}
+	x.isBulk = true
+	return x.response.StartBulk(false)
 }
 
 // serve has the storage node answer a request.

@@ -214,12 +214,12 @@ type relayedRequest struct {
 	form form
 }
 
-// newRelayedRequest prepares a request for the repository at a URL. Requests that differ only in the client's agent and
+// newRelayedRequest prepares a request for a repository. Requests that differ only in the client's agent and
 // session ID have the same key. An origin may not know session IDs, so they are not sent.
-func newRelayedRequest(url string, version protocol.Version, body []byte) relayedRequest {
+func newRelayedRequest(repository string, version protocol.Version, body []byte) relayedRequest {
 	q := relayedRequest{body: body, form: formPackets}
 	hash := sha256.New()
-	for _, part := range []string{url, version.String()} {
+	for _, part := range []string{repository, version.String()} {
 		hash.Write(append([]byte(part), 0))
 	}
 	if version == protocol.V2 {

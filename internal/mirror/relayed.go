@@ -27,7 +27,10 @@ func (x *exchange) relay(ctx context.Context, body []byte) error {
 	if _, offer := x.mirror.originFeatures(); !offer.Filter && x.session.Version == protocol.V2 {
 		body = withoutFilter(body) // the client gets more objects
 	}
-	q := newRelayedRequest(x.mirror.originURL(), x.session.Version, body)
+	if err := x.startBulk(); err != nil {
+		return err
+	}
+	q := newRelayedRequest(x.mirror.path.String()+" "+x.mirror.originURL(), x.session.Version, body)
 	if namesRefs(body) { // the response depends on their values
 		q.key = relayKey{}
 	}
@@ -65,6 +68,9 @@ func bodyOf(r *origin.Response, err error) (io.ReadCloser, error) {
 
 // relayAdvertisement sends the origin's advertisement of version 0 or 1.
 func (x *exchange) relayAdvertisement(ctx context.Context) error {
+	if err := x.startBulk(); err != nil {
+		return err
+	}
 	client, path, session := x.rule.Origin, x.mirror.originPath(), x.session
 	key := relayKey(sha256.Sum256([]byte("advertisement " + session.Version.String() + " " + x.mirror.originURL())))
 	open := func(ctx context.Context) (io.ReadCloser, error) {

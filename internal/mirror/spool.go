@@ -222,7 +222,7 @@ type followOptions struct {
 	note   func(arrived int64) string // a message on side-band 2 when so many bytes have arrived; nil: none
 }
 
-// send sends the response to a client, and follows it to its end. begun reports whether anything was sent: if not, the
+// send sends the response to a client, after StartBulk, and follows it to its end. begun reports whether anything was sent: if not, the
 // caller has to report the error to the client.
 func (s *spool) send(ctx context.Context, response node.ResponseWriter, o followOptions) (begun bool, err error) {
 	pos, noted := o.skip, time.Now()
@@ -276,9 +276,6 @@ func (s *spool) send(ctx context.Context, response node.ResponseWriter, o follow
 
 // begin announces the response. whole means that length is the length of the complete spool.
 func (s *spool) begin(response node.ResponseWriter, o followOptions, length int64, whole bool) error {
-	if err := response.StartBulk(false); err != nil {
-		return err
-	}
 	if whole {
 		response.SetLength(int64(len(o.prefix)) + length - o.skip)
 	}
