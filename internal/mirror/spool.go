@@ -222,8 +222,8 @@ type followOptions struct {
 	note   func(arrived int64) string // a message on side-band 2 when so many bytes have arrived; nil: none
 }
 
-// send sends the response to a client, after StartBulk, and follows it to its end. begun reports whether anything was sent: if not, the
-// caller has to report the error to the client.
+// send sends the response to a client, after StartBulk, and follows it to its end. begun reports whether anything was
+// sent: if not, the caller has to report the error to the client.
 func (s *spool) send(ctx context.Context, response node.ResponseWriter, o followOptions) (begun bool, err error) {
 	pos, noted := o.skip, time.Now()
 	var timer <-chan time.Time // nil: there are no messages
