@@ -337,7 +337,7 @@ func (c *mirrorClient) untilComplete(ctx context.Context, s mirror.Status) (mirr
 			return s, errors.New(s.Error)
 		}
 		if terminal {
-			fmt.Fprintf(c.env.Stderr, "\r\x1b[K%s: %s", path, s.Progress)
+			fmt.Fprintf(c.env.Stderr, "\r\x1b[K%s: %s", path, cmp.Or(s.Progress, "waiting for the origin"))
 		}
 		if err := sleep(ctx, pollMirror); err != nil {
 			return s, errors.New("interrupted: the server goes on in the background")
@@ -355,7 +355,7 @@ func (c *mirrorClient) showProgress(ctx context.Context, path string) {
 	defer fmt.Fprint(c.env.Stderr, "\r\x1b[K")
 	for sleep(ctx, pollMirror) == nil {
 		if s, err := c.act(ctx, "status", path); err == nil && s.Updating {
-			fmt.Fprintf(c.env.Stderr, "\r\x1b[K%s: %s", s.Path, s.Progress)
+			fmt.Fprintf(c.env.Stderr, "\r\x1b[K%s: %s", s.Path, cmp.Or(s.Progress, "waiting for the origin"))
 		}
 	}
 }

@@ -54,6 +54,9 @@ var configFlags = []struct {
 // AddFlags defines the flags of a role on a command. RoleAny defines those of all roles with clients or repositories.
 func AddFlags(flags *pflag.FlagSet, role Role, getenv func(string) string) *Source {
 	s := &Source{Role: role, defined: role, getenv: getenv, flags: flags, values: DefaultConfig()}
+	if role == RoleMirror {
+		s.values.HTTP.Address = mirrorAddress // for the help
+	}
 	flags.StringVar(&s.File, "config", "", "read the configuration from `FILE` (TOML); flags win over it")
 	byKey := map[string]Setting{}
 	for _, f := range Settings(&s.values) {

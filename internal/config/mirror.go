@@ -384,7 +384,7 @@ func (m *mirrorFlags) define(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&m.origins, "origin", nil,
 		"mirror the repositories of the Git host at `URL`, as in https://github.com; repeat it for each host")
 	flags.StringVar(&m.fresh, "fresh", MirrorAlways,
-		"when to ask an origin for changes: `always`, after a duration such as 30s, or on webhook")
+		"`WHEN` to ask an origin for changes: always, webhook, or after a duration such as 30s")
 	m.staleFor.Duration = 24 * time.Hour
 	flags.Var(Setting{Value: reflect.ValueOf(&m.staleFor).Elem()}, "stale-for",
 		"serve a mirror for `DURATION` while its origin does not answer")
