@@ -125,12 +125,12 @@ func (x *exchange) advertiseCommon(ctx context.Context, offer protocol.Offer) er
 
 // commonCapabilities returns an advertisement of version 2 without the features that are not in the offer.
 func commonCapabilities(own []byte, offer protocol.Offer) (b []byte) {
-	packets := pktline.NewReader(bytes.NewReader(own))
 	for {
-		kind, line, err := packets.Line()
-		if err != nil || kind != pktline.Data {
+		line, rest, ok := cutLine(own)
+		if !ok {
 			return pktline.AppendFlush(b)
 		}
+		own = rest
 		key, features, hasFeatures := bytes.Cut(line, []byte("="))
 		switch string(key) {
 		case string(protocol.CommandObjectInfo):
@@ -259,16 +259,26 @@ func readRequest(request io.Reader, response node.ResponseWriter) ([]byte, error
 
 // commandOf returns the command of a request of version 2; "" if it cannot be read.
 func commandOf(body []byte) protocol.Command {
-	packets := pktline.NewReader(bytes.NewReader(body))
 	for {
-		kind, line, err := packets.Line()
-		if err != nil || kind != pktline.Data {
+		line, rest, ok := cutLine(body)
+		if !ok {
 			return ""
 		}
+		body = rest
 		if command, ok := bytes.CutPrefix(line, []byte("command=")); ok {
 			return protocol.Command(command)
 		}
 	}
+}
+
+// cutLine cuts off the first packet, without its newline. ok is false at another kind of packet and at the end. Unlike a
+// pktline.Reader it needs no buffer.
+func cutLine(b []byte) (line, rest []byte, ok bool) {
+	n, err := pktline.ParseLength(b)
+	if err != nil || n < 4 || n > len(b) {
+		return nil, nil, false
+	}
+	return bytes.TrimSuffix(b[4:n], []byte("\n")), b[n:], true
 }
 
 // startBulk announces a response that takes long. It comes before a request to the origin, because it may be refused.
