@@ -271,8 +271,8 @@ func commandOf(body []byte) protocol.Command {
 	}
 }
 
-// cutLine cuts off the first packet, without its newline. ok is false at another kind of packet and at the end. Unlike a
-// pktline.Reader it needs no buffer.
+// cutLine cuts off the first packet, without its newline. ok is false at another kind of packet and at the end. Unlike
+// a pktline.Reader it needs no buffer.
 func cutLine(b []byte) (line, rest []byte, ok bool) {
 	n, err := pktline.ParseLength(b)
 	if err != nil || n < 4 || n > len(b) {
