@@ -104,7 +104,7 @@ func TestHiddenObjects(t *testing.T) {
 			{[]string{"want " + g.ID("hidden").String()}, fault.Denied},
 			{[]string{"want " + g.ID(secret.String()+":file").String()}, fault.Denied},
 			{[]string{"want-ref refs/secret/x"}, fault.NotFound},
-			{[]string{"want " + b.String(), "deepen-not refs/secret/x"}, fault.Invalid},
+			{[]string{"want " + b.String(), "deepen-not refs/secret/x"}, fault.NotFound},
 			{[]string{"want " + b.String(), "filter sparse:oid=refs/secret/x:file"}, fault.Invalid},
 			{[]string{"want " + b.String(), "filter sparse:oid=" + secret.String() + ":file"}, fault.Invalid},
 			{[]string{"want " + b.String(), "filter sparse:oid=" + g.ID(secret.String()+":file").String()},
