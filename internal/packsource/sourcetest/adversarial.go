@@ -45,7 +45,13 @@ var adversarial = []hostile{
 	{"merge of 60 parents", buildOctopus},
 	{"sizes at boundaries", buildSizes},
 	{"deep directories", func(t testing.TB, r *gittest.Repo) { deepTree(r, 400) }},
-	{"20,000 refs", func(t testing.TB, r *gittest.Repo) { manyRefs(t, r, 20_000) }},
+	{"many refs", func(t testing.TB, r *gittest.Repo) {
+		count := 20_000
+		if testing.Short() {
+			count = 4_000
+		}
+		manyRefs(t, r, count)
+	}},
 }
 
 // testAdversarial makes packs of hostile repositories.
