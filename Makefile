@@ -69,7 +69,7 @@ test-long: ## Run the tests that make test leaves out: statistics, simulations, 
 	$(GOTEST) -timeout 30m ./...
 
 test-stories: ## Run all stories and the matrix of shapes with a server without the race detector
-	CGO_ENABLED=0 go test -vet=off -timeout 15m ./e2e
+	CGO_ENABLED=0 go test -vet=off -timeout 15m -parallel $$(($(PACKAGES) + 1)) ./e2e
 
 zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
 	CGO_ENABLED=0 go build -C bench/zoekt -buildvcs=false -o $(abspath bin)/ github.com/sourcegraph/zoekt/cmd/zoekt-webserver

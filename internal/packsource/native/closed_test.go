@@ -63,8 +63,12 @@ func TestBitmaps(t *testing.T) {
 // TestEarlierPack composes selections from an earlier pack whose wants are, or are not, reached.
 func TestEarlierPack(t *testing.T) {
 	t.Parallel()
+	seeds := uint64(4)
+	if testing.Short() {
+		seeds = 2
+	}
 	for _, filter := range []string{"", "blob:none", "blob:limit=100", "tree:2"} {
-		for seed := range uint64(4) {
+		for seed := range seeds {
 			r := gittest.Random(t, seed, gittest.Shape{Merge: 0.3, Commits: 60})
 			c := newChooser(t, r, git.SHA1)
 			w := newWorld(r, seed)

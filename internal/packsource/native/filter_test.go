@@ -99,6 +99,9 @@ func (c *chooser) checkFiltered(spec *packsource.Spec, chosen []string) {
 func TestSparseFilters(t *testing.T) {
 	t.Parallel()
 	for name, arrange := range layouts {
+		if testing.Short() && name != "loose" && name != "packs" { // the selection does not depend on the others
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := gittest.Random(t, 8, gittest.Shape{Merge: 0.3})
