@@ -169,6 +169,37 @@ func TestLongUpdate(t *testing.T) {
 	}
 }
 
+// An update goes on when its rule is removed.
+func TestRuleRemovedDuringUpdate(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	from := h.repo(t, "app.git")
+	w := newWorld(t, h, t.TempDir())
+	r := w.use("host/app.git")
+	from.Git("update-ref", "refs/heads/main", from.Commit("second", from.ID("main")).String())
+	for range cap(w.updates) { // the update waits
+		w.updates <- struct{}{}
+	}
+	checked := make(chan error)
+	go func() {
+		_, err := r.check(t.Context(), node.Secret{}, true)
+		checked <- err
+	}()
+	gittest.WaitFor(t, "an update", func() bool {
+		s, err := w.Status(t.Context(), w.path("host/app"))
+		return err == nil && s.Updating
+	})
+	w.do(w.SetRules(nil))
+	if list, err := w.List(t.Context(), ""); err != nil || len(list.Mirrors) != 1 || !list.Mirrors[0].Orphan {
+		t.Errorf("List() = %+v, %v, want an orphan", list, err)
+	}
+	for range cap(w.updates) {
+		<-w.updates
+	}
+	w.do(<-checked)
+	w.same("host/app", from)
+}
+
 // A refusal for the credential of one caller is not passed on to another.
 func TestRefusalIsNotShared(t *testing.T) {
 	t.Parallel()

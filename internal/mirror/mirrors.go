@@ -117,7 +117,7 @@ func (m *Mirrors) sweep() {
 		}
 		for _, path := range paths {
 			r, err := m.openExisting(m.ctx, path)
-			if err == nil && r != nil && !r.complete() && r.currentRule() != nil {
+			if err == nil && r != nil && !r.complete() && !r.isOrphan() {
 				r.join(m.now(), node.Secret{}, false) // goes on in the background
 			}
 		}

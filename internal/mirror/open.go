@@ -173,7 +173,7 @@ func (m *Mirrors) load(path git.RepoPath, rule *Rule) (*mirror, error) {
 	if err := m.node.RemoveIngestLeftovers(path); err != nil {
 		m.log.Warn("cannot remove the leftovers of a mirror", "repository", path.String(), "error", err)
 	}
-	return &mirror{m: m, path: path, dir: dir, rule: rule, state: *s, saved: *s}, nil
+	return &mirror{m: m, path: path, dir: dir, rule: rule, orphan: rule == nil, state: *s, saved: *s}, nil
 }
 
 // create creates a mirror and starts its first update.
@@ -219,7 +219,7 @@ func (r *mirror) originURL() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	base := r.state.Origin
-	if r.rule != nil {
+	if !r.orphan {
 		base = r.rule.URL.String()
 	}
 	return strings.TrimSuffix(base, "/") + "/" + r.state.Path

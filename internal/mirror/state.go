@@ -63,7 +63,8 @@ type mirror struct {
 	saving sync.Mutex // held to write the state file; locked before mu
 
 	mu      sync.Mutex
-	rule    *Rule // nil: no rule covers the mirror
+	rule    *Rule // the last one that covered the mirror; nil: none did since the start
+	orphan  bool  // no rule covers the mirror at present, and rule is for a running update only
 	state   state
 	saved   state        // content of the file
 	gone    bool         // removed or detached: the file must not be written
@@ -110,17 +111,25 @@ func (r *mirror) progress() string {
 	return r.text
 }
 
+// isOrphan reports whether no rule covers the mirror.
+func (r *mirror) isOrphan() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.orphan
+}
+
 func (r *mirror) currentRule() *Rule {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.rule
 }
 
-// setRule sets the rule that covers the mirror. Another rule may have other patterns of refs.
+// setRule sets the rule that covers the mirror; nil: none. Another rule may have other patterns of refs.
 func (r *mirror) setRule(rule *Rule) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.rule != rule {
+	r.orphan = rule == nil
+	if rule != nil && r.rule != rule {
 		r.rule, r.digest, r.suspect = rule, [32]byte{}, true
 	}
 }

@@ -36,7 +36,7 @@ func (r *mirror) status() Status {
 	defer r.mu.Unlock()
 	return Status{Path: r.path.String(), Origin: url, Complete: r.state.Complete, Updating: r.running != nil,
 		Progress: r.text, Created: r.state.Created, Fresh: r.state.Fresh, Updated: r.state.Updated, Error: r.state.Error,
-		Orphan: r.rule == nil}
+		Orphan: r.orphan}
 }
 
 // ListResult is a part of the list of mirrors.
@@ -118,7 +118,7 @@ func (m *Mirrors) Refresh(ctx context.Context, path git.RepoPath) (Status, error
 	if err != nil {
 		return Status{}, err
 	}
-	if r.currentRule() == nil {
+	if r.isOrphan() {
 		return r.status(), fault.New(fault.NotFound, "no rule allows the mirror %s any more", path)
 	}
 	r.mu.Lock()
