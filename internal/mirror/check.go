@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -27,7 +28,7 @@ type checked struct {
 }
 
 const (
-	// updateWait is how long callers of check wait for an update.
+	// updateWait is how long callers of check wait for the origin and an update. During an outage it is a tenth.
 	updateWait = 10 * time.Second
 	// checkTimeout bounds a request for the refs of the origin.
 	checkTimeout = 2 * time.Minute
@@ -41,10 +42,12 @@ var errUpdating = fault.Retry(fault.Unavailable, fault.RetryLater, "the mirror i
 // check makes sure that the repository has the current state of the origin. A check that began within the window of the
 // rule is shared; a forced one begins after the call. The check and the update that it starts go on if ctx ends.
 //
+// An origin that lets callers wait longer than updateWait counts as down if the repository can be used without it.
+//
 // The error is errUpdating, or NotFound, Denied or Unauthenticated if the origin refuses. It is Unavailable if the
 // origin cannot be asked and the mirror is too old (Rule.StaleFor) or not complete.
 func (r *mirror) check(ctx context.Context, auth node.Secret, forced bool) (checked, error) {
-	timeout := time.NewTimer(updateWait)
+	timeout := time.NewTimer(r.patience())
 	defer timeout.Stop()
 	since := r.m.now()
 	if !forced {
@@ -55,12 +58,12 @@ func (r *mirror) check(ctx context.Context, auth node.Secret, forced bool) (chec
 		select {
 		case <-c.done:
 		case <-timeout.C:
-			return checked{}, errUpdating
+			return r.overdue()
 		case <-ctx.Done():
 			return checked{}, ctx.Err()
 		}
-		if c.start.Before(since) || !own && isRefusal(c.err) {
-			continue // it began too early, or was refused for another caller
+		if !own && c.isOutdated(since) {
+			continue
 		}
 		if c.err != nil || c.update == nil {
 			return r.judge(c.err)
@@ -74,6 +77,30 @@ func (r *mirror) check(ctx context.Context, auth node.Secret, forced bool) (chec
 			return checked{}, ctx.Err()
 		}
 	}
+}
+
+// patience returns how long callers of check wait.
+func (r *mirror) patience() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down != nil {
+		return r.m.updateWait / 10
+	}
+	return r.m.updateWait
+}
+
+// overdue decides for a caller that has waited for the origin in vain. If it has to wait on, the error is errUpdating.
+func (r *mirror) overdue() (checked, error) {
+	err := &fault.Error{Kind: fault.Unavailable, Msg: "origin " + r.currentRule().Origin.Host() + " does not answer",
+		Err: &origin.Error{Down: true, Err: errors.New("no answer in time")}}
+	result, tooOld := r.judge(err)
+	if tooOld != nil {
+		return checked{}, errUpdating
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down, r.downAt = err, r.m.now()
+	return result, nil
 }
 
 // window returns the earliest start of a check that still holds.
@@ -109,6 +136,12 @@ func (c *originCheck) ended() bool {
 	}
 }
 
+// isOutdated reports whether the result of an ended check is not for another caller: it was refused, or it began before
+// a time. An outage is for all.
+func (c *originCheck) isOutdated(since time.Time) bool {
+	return isRefusal(c.err) || c.start.Before(since) && !origin.IsDown(c.err)
+}
+
 // holds reports whether an ended check can be used by other callers.
 func (c *originCheck) holds(now time.Time) bool {
 	return c.err == nil || !isRefusal(c.err) && now.Sub(c.start) < failedWindow
@@ -127,7 +160,10 @@ func (r *mirror) ask(c *originCheck, auth node.Secret, forced bool) {
 		r.m.log.Info("a mirrored repository has moved", "repository", r.path.String(), "from", path, "to", refs.Moved)
 	}
 	r.mu.Lock()
-	c.err = err
+	c.err, r.down = err, nil
+	if origin.IsDown(err) {
+		r.down, r.downAt = err, r.m.now()
+	}
 	if err == nil {
 		if refs.Moved != "" {
 			r.state.Path = refs.Moved

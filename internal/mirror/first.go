@@ -31,8 +31,8 @@ func (x *exchange) originRefs(ctx context.Context) (*origin.Refs, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if c.start.Before(since) || !own && isRefusal(c.err) {
-			continue // as in check
+		if !own && c.isOutdated(since) {
+			continue
 		}
 		if c.err != nil {
 			_, err := r.judge(c.err)
@@ -62,16 +62,16 @@ func (r *mirror) originFeatures() (protocol.Version, protocol.Offer) {
 	return r.version, r.offer
 }
 
-// outage returns the age of the repository's state, and the reason, if the last check of the origin failed recently.
+// outage returns the age of the repository's state, and the reason, if the origin did not answer recently.
 func (r *mirror) outage() (time.Duration, error) {
 	const recently = time.Minute
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c, now := r.last, r.m.now()
-	if c == nil || !c.ended() || !origin.IsDown(c.err) || now.Sub(c.start) > recently {
+	now := r.m.now()
+	if r.down == nil || now.Sub(r.downAt) > recently {
 		return 0, nil
 	}
-	return max(now.Sub(r.state.Fresh), time.Nanosecond), c.err
+	return max(now.Sub(r.state.Fresh), time.Nanosecond), r.down
 }
 
 // lsRefs answers the command ls-refs: from the repository if it is up to date, else with the refs of the origin.

@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // stall makes the host send the first half of each pack, and the rest when resume is called.
@@ -166,6 +167,39 @@ func TestLongUpdate(t *testing.T) {
 	made.Git("fsck", "--full", "--strict")
 	if found, _ := filepath.Glob(made.Dir + "/objects/tmp_objdir*"); len(found) > 0 {
 		t.Errorf("left by a shutdown: %q", found)
+	}
+}
+
+// A silent origin counts as down before the request to it ends, if the mirror can be used.
+func TestSilentOrigin(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.repo(t, "app.git")
+	w := newWorld(t, h, t.TempDir())
+	r := w.use("host/app.git")
+	w.updateWait = 100 * time.Millisecond
+	answer := make(chan struct{})
+	h.set(func(http.ResponseWriter, *http.Request) bool {
+		<-answer
+		return false
+	})
+	w.later(time.Minute)
+	for _, forced := range []bool{false, true} {
+		result, err := r.check(t.Context(), node.Secret{}, forced)
+		if err != nil || !origin.IsDown(result.Err) || result.Age < time.Minute {
+			t.Errorf("check(forced %t) = %+v, %v, want an outage and an age of a minute", forced, result, err)
+		}
+	}
+	if age, reason := r.outage(); age < time.Minute || !origin.IsDown(reason) {
+		t.Errorf("outage() = %v, %v, want an age of a minute and a reason", age, reason)
+	}
+	close(answer)
+	gittest.WaitFor(t, "an answer of the origin", func() bool {
+		result, err := r.check(t.Context(), node.Secret{}, true)
+		return err == nil && result.Err == nil
+	})
+	if age, reason := r.outage(); age != 0 {
+		t.Errorf("outage() = %v, %v after an answer, want none", age, reason)
 	}
 }
 

@@ -46,9 +46,11 @@ type Mirrors struct {
 	log     *slog.Logger
 	now     func() time.Time
 
-	relays  *relays
-	spools  *spools
-	rules   atomic.Pointer[[]Rule]
+	relays     *relays
+	spools     *spools
+	rules      atomic.Pointer[[]Rule]
+	updateWait time.Duration // see the constant; shorter in tests
+
 	updates chan struct{} // has a token for each running update
 	firsts  chan struct{} // has a token for each running first update, taken before that of updates
 
@@ -75,10 +77,9 @@ func New(o Options) (*Mirrors, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	m := &Mirrors{node: o.Node, state: StateDir(o.State), fsck: o.Fsck, metrics: o.Metrics, log: o.Log,
-		now: o.Now, updates: make(chan struct{}, o.Updates), firsts: make(chan struct{}, max(1, o.Updates/2)),
-		known:   make(map[git.RepoPath]*mirror),
-		opening: make(map[git.RepoPath]*opening)}
+	m := &Mirrors{node: o.Node, state: StateDir(o.State), fsck: o.Fsck, metrics: o.Metrics, log: o.Log, now: o.Now,
+		updateWait: updateWait, updates: make(chan struct{}, o.Updates), firsts: make(chan struct{}, max(1, o.Updates/2)),
+		known: make(map[git.RepoPath]*mirror), opening: make(map[git.RepoPath]*opening)}
 	var err error
 	if m.spools, err = newSpools(m.state, maxSpoolBytes); err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot use the directory of mirrors", err)

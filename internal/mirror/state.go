@@ -71,6 +71,8 @@ type mirror struct {
 	digest  [32]byte     // of the refs that the repository has; zero: unknown
 	suspect bool         // the origin may have changed, whatever the last check found
 	last    *originCheck // the last check, which may be running
+	down    error        // why the origin did not answer; nil if it did
+	downAt  time.Time    // when down was found
 	running *update      // nil: none
 	waiting *update      // starts when running ends; nil: none
 	failed  failure      // of the last update
