@@ -46,8 +46,9 @@ type OriginOptions struct {
 // server permits what the origin permits, and a credential counts for one repository at a time.
 //
 // Answers are cached in memory under a keyed hash of credential, repository and service: permissions for the TTL, and
-// refusals for at most 10 seconds. Equal concurrent questions become one request. While the origin gives no answer, an
-// earlier permission holds for Prober.StaleFor, and everything else is refused. Safe for concurrent use.
+// refusals for at most 10 seconds. Equal concurrent questions become one request. While the origin gives no answer, or
+// none within 10 seconds, an earlier permission holds for Prober.StaleFor. Everything else is refused. Safe for
+// concurrent use.
 type Origins struct {
 	o      OriginOptions
 	key    [32]byte // of the hashes, random for each process
@@ -74,6 +75,7 @@ const (
 	maxOriginAnswers  = 1 << 16 // of each kind
 	maxOriginRequests = 64      // at the same time
 	originTimeout     = 30 * time.Second
+	originPatience    = 10 * time.Second // after that an earlier permission is used
 )
 
 // NewOrigins makes Origins. Close ends it.
@@ -181,10 +183,18 @@ func (s *Origins) ask(ctx context.Context, q originQuestion) error {
 	ctx, span := inflight.Trace(ctx, "auth origin")
 	defer span.End("")
 	done := s.flight.DoChan(string(q.key[:]), func() (any, error) { return nil, s.request(q) })
+	var late <-chan time.Time // nil: the caller waits for the answer
+	if s.isStale(q) {
+		timer := time.NewTimer(originPatience)
+		defer timer.Stop()
+		late = timer.C
+	}
 	var err error
 	select {
 	case r := <-done:
 		err = r.Err
+	case <-late:
+		err = fault.New(fault.Unavailable, "no answer within %v", originPatience)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -256,6 +257,33 @@ func TestOriginDown(t *testing.T) {
 	if fault.RetryAfter(err) == 0 {
 		t.Errorf("error = %v, want a retry hint", err)
 	}
+}
+
+// TestOriginSilent checks that only earlier permissions are used while the origin does not answer a question.
+func TestOriginSilent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newForge()
+		s := NewOrigins(OriginOptions{Probers: []Prober{f}, TTL: time.Minute, Metrics: NewMetrics()})
+		defer s.Close()
+		ask := func(name string) (error, time.Duration) {
+			began := time.Now()
+			err := s.ask(t.Context(), s.question(f, Identity{}, repoPath(t, "forge/"+name), protocol.UploadPack))
+			return err, time.Since(began)
+		}
+		if err, _ := ask("public"); err != nil {
+			t.Fatalf("ask() = %v, want nil", err)
+		}
+		time.Sleep(time.Minute)
+		f.begun, f.proceed = make(chan struct{}, 2), make(chan struct{})
+		time.AfterFunc(time.Second*25, func() { close(f.proceed) })
+		if err, took := ask("public"); err != nil || took != originPatience {
+			t.Errorf("ask() = %v after %v, want nil after %v", err, took, originPatience)
+		}
+		if err, took := ask("app"); !fault.Is(err, fault.Unauthenticated) || took != 15*time.Second {
+			t.Errorf("ask() without an earlier permission = %v after %v, want Unauthenticated after 15s", err, took)
+		}
+	})
 }
 
 // TestOriginAndOtherIdentities checks who but the origin can give access: rules and grants that name the repository.
