@@ -28,8 +28,8 @@ type Session struct {
 	// Authorization is the client's own credential, as the value of the HTTP header of that name, for the server that
 	// the repository mirrors. A gateway sets it only if that server has accepted the credential for this repository.
 	Authorization Secret
-	// Notice is a line for the client's user. It is sent on side-band 2 before a pack, if the client shows such messages.
-	// "" means none.
+	// Notice is a line for the client's user. It is sent on side-band 2 before a pack, also if the client asks for no
+	// progress. "" means none.
 	Notice string
 }
 

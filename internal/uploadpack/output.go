@@ -96,9 +96,10 @@ func newOutput(response node.ResponseWriter, sections []byte, form packFormat, s
 	return &output{response: response, head: sections, form: form, start: start}
 }
 
-// addNotice adds a line for the client's user, before the pack.
+// addNotice adds a line for the client's user, before the pack. It is not about progress: Git shows it in the logs of
+// CI jobs, too, although it asks for no progress without a terminal.
 func (o *output) addNotice(text string) {
-	if text != "" && !o.form.quiet {
+	if text != "" && o.form.sideband != protocol.NoSideband {
 		o.notice = o.appendBand(nil, pktline.BandProgress, []byte(text+"\n"))
 	}
 }

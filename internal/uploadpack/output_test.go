@@ -259,7 +259,7 @@ func TestNotice(t *testing.T) {
 		{"an old state", nil, "an old state\n"},
 		{"an older state", nil, "an older state\n"}, // of the cached answer
 		{"", nil, ""},
-		{"an old state", []string{"no-progress"}, ""},
+		{"an old state", []string{"no-progress"}, "an old state\n"},
 	} {
 		session := version2
 		session.Notice = test.notice
