@@ -33,7 +33,7 @@ type Config struct {
 	// State is the directory for the process's own files: lock, pack cache, tokens, admin socket. One process uses it
 	// at a time. Empty means ROOT/.packhorse. A gateway or a search process has no root: empty means packhorse/gateway
 	// or packhorse/search below $XDG_STATE_HOME or ~/.local/state. A server notes another directory in
-	// ROOT/.packhorse/state.json, where commands find it.
+	// ROOT/.packhorse/state.json, where commands find it, except below the root of a forge (auth.origin).
 	State string `toml:"state" path:"yes"`
 
 	// TrustedProxies lists the networks of the proxies in front of this server, as in "10.0.0.0/8". The server believes

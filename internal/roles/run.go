@@ -90,7 +90,7 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 		return err
 	}
 	parts.push("listeners", infallible(listeners.close))
-	if role.OwnsRepositories() {
+	if role.OwnsRepositories() && cfg.Auth.Origin.URL == "" { // otherwise the root is a forge's
 		if err := statedir.WriteNote(cfg.Root, cfg.State); err != nil {
 			log.Warn("cannot record the state directory below the root: commands need --state", "error", err)
 		}
