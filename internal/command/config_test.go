@@ -125,6 +125,7 @@ func TestWarnings(t *testing.T) {
 		{rule("team/*"), ""},
 		{rule("**"), ""},
 		{rule("tem/**"), `:4: warning: auth.rule.repositories: "tem/**" matches no repository below ` + root},
+		{"[[mirror]]\nfrom = \"http://127.0.0.1:1/\"\n" + rule("127.0.0.1/team/*"), ""},
 		{hook("http://127.0.0.1:1/x"),
 			`:4: warning: webhook "w" cannot be delivered: its host only has addresses of a private network`},
 		{hook("http://no-such-host.invalid/x"), "the host no-such-host.invalid has no address"},

@@ -79,6 +79,7 @@ func AddFlags(flags *pflag.FlagSet, role Role, getenv func(string) string) *Sour
 			"use the storage node at `NAME=ADDRESS[,WEIGHT]`, HOST:PORT or unix:PATH; repeat it for each node")
 	}
 	if role == RoleMirror {
+		flags.Lookup("root").Usage += " (default ~/.local/state/packhorse/mirror)"
 		s.mirrors.define(flags)
 	}
 	return s

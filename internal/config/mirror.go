@@ -30,7 +30,7 @@ type MirrorConfig struct {
 	From string `toml:"from"`
 
 	// To is the path of the mirrors below the root: the mirror of https://github.com/acme/app is github.com/acme/app.
-	// Empty means the host and the path of from.
+	// Empty means the host, without its port, and the path of from.
 	To string `toml:"to"`
 
 	// Allow lists patterns of the repositories that may be mirrored, by their paths at the origin below from: "acme/**"

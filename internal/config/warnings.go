@@ -108,7 +108,8 @@ func deliverable(ctx context.Context, u *url.URL, private bool, privateKey strin
 	return err
 }
 
-// warnOfPatterns reports patterns of rules and webhooks that match no repository below the root.
+// warnOfPatterns reports patterns of rules and webhooks that match no repository below the root. It leaves out those of
+// mirrors, which are created by their first use.
 func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
 	type unmatched struct {
 		key, text string
@@ -117,7 +118,8 @@ func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
 	var left []unmatched
 	add := func(key string, patterns []string) {
 		for _, text := range patterns {
-			if p, err := auth.ParsePattern(text); err == nil && text != "**" {
+			isMirror := slices.ContainsFunc(c.Mirror, func(m MirrorConfig) bool { return strings.HasPrefix(text, m.To+"/") })
+			if p, err := auth.ParsePattern(text); err == nil && text != "**" && !isMirror {
 				left = append(left, unmatched{key, text, p})
 			}
 		}
