@@ -96,7 +96,7 @@ func (n *Node) Ingest(ctx context.Context, path git.RepoPath, in Ingest) (Ingest
 func (i *ingestion) isChanged() bool { return len(i.changed)+i.result.Deleted > 0 || i.result.Head }
 
 func (i *ingestion) run(ctx context.Context) error {
-	if err := i.checkRepository(); err != nil {
+	if err := i.checkRepository(ctx); err != nil {
 		return err
 	}
 	if err := i.compare(ctx); err != nil {
@@ -118,7 +118,7 @@ func (i *ingestion) run(ctx context.Context) error {
 	return i.moveHead(ctx)
 }
 
-func (i *ingestion) checkRepository() error {
+func (i *ingestion) checkRepository(ctx context.Context) error {
 	if i.Format != i.handle.Format {
 		return fault.New(fault.Invalid, "the object format of the origin is %s, and that of the mirror is %s: remove the "+
 			"mirror and add it again", i.Format, i.handle.Format)
@@ -127,7 +127,7 @@ func (i *ingestion) checkRepository() error {
 		i.handle.Common != i.handle.Dir {
 		return fault.New(fault.Invalid, "a repository with reftables or a worktree cannot be a mirror")
 	}
-	return i.packLooseRefs(context.Background())
+	return i.packLooseRefs(ctx)
 }
 
 // compare finds the differences between the present and the new refs.
