@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -131,7 +132,7 @@ func commonCapabilities(own []byte, offer protocol.Offer) (b []byte) {
 			return pktline.AppendFlush(b)
 		}
 		own = rest
-		key, features, hasFeatures := bytes.Cut(line, []byte("="))
+		key, features, _ := bytes.Cut(line, []byte("="))
 		switch string(key) {
 		case string(protocol.CommandObjectInfo):
 			if !offer.ObjectInfo {
@@ -142,16 +143,9 @@ func commonCapabilities(own []byte, offer protocol.Offer) (b []byte) {
 				continue
 			}
 		case string(protocol.CommandLsRefs), string(protocol.CommandFetch):
-			line = key
-			for i, feature := range bytes.Fields(features) {
-				if !hasFeatures || !offers(offer, string(feature)) {
-					continue
-				}
-				separator := " "
-				if i == 0 {
-					separator = "="
-				}
-				line = append(append(bytes.Clone(line), separator...), feature...)
+			kept := slices.DeleteFunc(bytes.Fields(features), func(f []byte) bool { return !offers(offer, string(f)) })
+			if line = key; len(kept) > 0 {
+				line = slices.Concat(key, []byte("="), bytes.Join(kept, []byte(" ")))
 			}
 		}
 		b = pktline.AppendLine(b, line)
