@@ -128,10 +128,11 @@ func (r *relays) find(key relayKey) *relay {
 
 func (r *relays) findLocked(key relayKey) *relay {
 	y := r.byKey[key]
-	if y != nil {
-		y.followers++
-		y.acquire()
+	if y == nil || y.isOver() { // run is about to remove it
+		return nil
 	}
+	y.followers++
+	y.acquire()
 	return y
 }
 

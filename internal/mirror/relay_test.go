@@ -145,6 +145,26 @@ func TestRefusalConcernsOneCaller(t *testing.T) {
 	})
 }
 
+// A request does not follow an equal one that was just refused.
+func TestRefusedRequestIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	r := newTestRelays(t)
+	open := func(ctx context.Context) (io.ReadCloser, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	y, _, err := r.join(relayKey{1}, formPackets, open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.leave(y)
+	y.end(fault.New(fault.Unauthenticated, "wrong token"))
+	if got := r.find(relayKey{1}); got != nil {
+		t.Error("an ended request is followed, want none")
+		r.leave(got)
+	}
+}
+
 func TestCommonCapabilities(t *testing.T) {
 	t.Parallel()
 	list := func(lines ...string) (b []byte) {

@@ -207,6 +207,13 @@ func (s *spool) isShareable() bool {
 	return s.isPack
 }
 
+// isOver reports whether the response has ended without a complete pack, so that later requests may not get it.
+func (s *spool) isOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended && !s.isPack
+}
+
 // size returns the number of bytes that followers may send.
 func (s *spool) size() int64 {
 	s.mu.Lock()
