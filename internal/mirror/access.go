@@ -28,6 +28,15 @@ func (m *Mirrors) Covers(path git.RepoPath) bool {
 	return err != nil || m.isMirror(short)
 }
 
+// sessionFor returns a session on a repository. It removes the caller's credential unless the repository's origin
+// decides about the caller: then the credential is for another server.
+func (m *Mirrors) sessionFor(path git.RepoPath, session node.Session) node.Session {
+	if rule, _, ok := m.find(path); !ok || !rule.OriginDecides {
+		session.Authorization = node.Secret{}
+	}
+	return session
+}
+
 // maxMoves is the maximum number of redirects that Probe follows.
 const maxMoves = 3
 

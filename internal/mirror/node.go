@@ -48,6 +48,7 @@ type exchange struct {
 func (n *Node) begin(ctx context.Context, path git.RepoPath, session node.Session, response node.ResponseWriter) (
 	*exchange, error) {
 	start := time.Now()
+	session = n.mirrors.sessionFor(path, session)
 	r, err := n.mirrors.open(ctx, path, session.Authorization)
 	if r == nil || err != nil {
 		return nil, err

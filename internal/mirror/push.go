@@ -41,8 +41,7 @@ func (n *Node) pushTarget(ctx context.Context, path git.RepoPath, session node.S
 	} else {
 		originPath = r.originPath()
 	}
-	if !rule.PushToOrigin || !session.Stateless || !rule.Origin.CanRelay() ||
-		session.Authorization.IsZero() && !rule.OriginDecides {
+	if !rule.PushToOrigin || !session.Stateless || !rule.Origin.CanRelay() || !rule.OriginDecides {
 		return nil, fault.New(fault.Denied, "this is a mirror: push to %s",
 			strings.TrimSuffix(rule.URL.String(), "/")+"/"+originPath)
 	}
