@@ -90,13 +90,14 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	}
 	body, err := bodyOf(target.rule.Origin.Relay(ctx, target.path, protocol.ReceivePack, session.Authorization,
 		gitProtocol(session.Version), whole, length))
-	sent.stop(err != nil)
 	if err != nil {
+		sent.stop(true)
 		outcome.OriginTime = time.Since(start)
 		return outcome, err
 	}
-	defer body.Close()
-	report, err := passMessages(body, response)
+	report, err := passMessages(body, response) // the origin may have begun its answer before the end of the push
+	_ = body.Close()
+	sent.stop(err != nil)
 	if target.mirror != nil { // even after an error: the origin may have changed
 		_, _ = target.mirror.check(ctx, session.Authorization, true)
 	}
