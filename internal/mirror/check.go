@@ -32,7 +32,7 @@ const (
 	updateWait = 10 * time.Second
 	// checkTimeout bounds a request for the refs of the origin.
 	checkTimeout = 2 * time.Minute
-	// failedWindow is how long a failed check holds.
+	// failedWindow is how long a failed check holds, and one whose update failed.
 	failedWindow = time.Second
 )
 
@@ -70,6 +70,9 @@ func (r *mirror) check(ctx context.Context, auth node.Secret, forced bool) (chec
 		}
 		select {
 		case <-c.update.done:
+			if u := c.update; isRefusal(u.err) && !(own && u.at.Equal(c.start)) {
+				continue // it had the credential of another caller
+			}
 			return r.judge(c.update.err)
 		case <-timeout.C:
 			return checked{}, errUpdating
@@ -107,10 +110,10 @@ func (r *mirror) overdue() (checked, error) {
 func (r *mirror) window(now time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.suspect {
-		return now
+	if since := now.Add(-r.rule.Fresh.window()); since.After(r.suspect) {
+		return since
 	}
-	return now.Add(-r.rule.Fresh.window())
+	return r.suspect
 }
 
 // join returns a check that began since a time, or one that is still running. own is true if it was started by this
@@ -127,9 +130,11 @@ func (r *mirror) join(since time.Time, auth node.Secret, forced bool) (c *origin
 	return c, true
 }
 
-func (c *originCheck) ended() bool {
+func (c *originCheck) ended() bool { return isClosed(c.done) }
+
+func isClosed(done <-chan struct{}) bool {
 	select {
-	case <-c.done:
+	case <-done:
 		return true
 	default:
 		return false
@@ -144,7 +149,11 @@ func (c *originCheck) isOutdated(since time.Time) bool {
 
 // holds reports whether an ended check can be used by other callers.
 func (c *originCheck) holds(now time.Time) bool {
-	return c.err == nil || !isRefusal(c.err) && now.Sub(c.start) < failedWindow
+	err := c.err
+	if err == nil && c.update != nil && isClosed(c.update.done) {
+		err = c.update.err
+	}
+	return err == nil || !isRefusal(err) && now.Sub(c.start) < failedWindow
 }
 
 // ask asks the origin for its refs, and starts an update if they have changed.
@@ -194,7 +203,7 @@ func (r *mirror) upToDate(at time.Time) {
 	if r.state.Error != "" {
 		r.m.log.Info("a mirror is up to date again", "repository", r.path.String())
 	}
-	r.state.Error, r.failed, r.suspect = "", failure{}, false
+	r.state.Error, r.failed = "", failure{}
 }
 
 // fail notes why the repository is not up to date. The caller holds r.mu.

@@ -78,7 +78,7 @@ func (r *mirror) outage() (time.Duration, error) {
 func (x *exchange) lsRefs(ctx context.Context, body []byte) error {
 	if x.namesOthers(body) {
 		if _, err := x.originRefs(ctx); err == nil && x.canRelay() {
-			return x.relay(ctx, body)
+			return x.relay(ctx, protocol.CommandLsRefs, body)
 		}
 	}
 	if x.mirror.complete() {
@@ -297,17 +297,6 @@ func (r *mirror) hydrated(ctx context.Context) *hydration {
 		r.hydration.acquire()
 	}
 	return r.hydration
-}
-
-// dropHydration frees the pack of an update that has ended.
-func (r *mirror) dropHydration() {
-	r.mu.Lock()
-	h := r.hydration
-	r.hydration = nil
-	r.mu.Unlock()
-	if h != nil {
-		h.release()
-	}
 }
 
 // demand describes the requests of clients to a mirror that is not complete.

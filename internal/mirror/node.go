@@ -342,8 +342,16 @@ func formatAge(age time.Duration) string {
 // unknown one it checks the origin. Then, if the object is not in the mirrored refs, the origin gets the request.
 func (x *exchange) fetch(ctx context.Context, body []byte) error {
 	if namesRefs(body) { // their values may have changed
-		if err := x.check(ctx, false); err != nil && !errors.Is(err, errUpdating) {
+		switch err := x.check(ctx, false); {
+		case err == nil:
+		case !errors.Is(err, errUpdating):
 			return err
+		case x.canRelay():
+			return x.relay(ctx, protocol.CommandFetch, body)
+		default:
+			if err := x.awaitUpdate(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	unknown := x.serve(ctx, bytes.NewReader(body))
@@ -366,7 +374,7 @@ func (x *exchange) fetch(ctx context.Context, body []byte) error {
 	if !x.canRelay() {
 		return unknown
 	}
-	return x.relay(ctx, body)
+	return x.relay(ctx, protocol.CommandFetch, body)
 }
 
 // refuse sends an error to the client as a packet: git does not show the text of a response with another status.
@@ -402,7 +410,7 @@ func (x *exchange) fetchIncomplete(ctx context.Context, body []byte) error {
 	if x.canRelay() {
 		x.mirror.changeDemand(func(d *demand) { d.fetches++; d.relays++ })
 		defer x.mirror.changeDemand(func(d *demand) { d.relays-- })
-		return x.relay(ctx, body)
+		return x.relay(ctx, protocol.CommandFetch, body)
 	}
 	if err := x.awaitUpdate(ctx); err != nil {
 		return err

@@ -28,6 +28,9 @@ type pushTarget struct {
 func (n *Node) pushTarget(ctx context.Context, path git.RepoPath, session node.Session) (*pushTarget, error) {
 	rule, originPath, ok := n.mirrors.find(path)
 	if !ok {
+		if n.mirrors.isMirror(path) {
+			return nil, fault.New(fault.NotFound, "no rule allows the mirror %s any more", path)
+		}
 		return nil, nil
 	}
 	r, err := n.mirrors.openExisting(ctx, path)

@@ -23,7 +23,7 @@ func gitProtocol(v protocol.Version) string {
 }
 
 // relay sends the client's request to the origin, or follows an equal request of another client.
-func (x *exchange) relay(ctx context.Context, body []byte) error {
+func (x *exchange) relay(ctx context.Context, command protocol.Command, body []byte) error {
 	if _, offer := x.mirror.originFeatures(); !offer.Filter && x.session.Version == protocol.V2 {
 		body = withoutFilter(body) // the client gets more objects
 	}
@@ -40,7 +40,7 @@ func (x *exchange) relay(ctx context.Context, body []byte) error {
 			bytes.NewReader(q.body), int64(len(q.body))))
 	}
 	wants := x.outcome.Wants
-	x.outcome = node.Outcome{Command: protocol.CommandFetch, Wants: wants, Mirror: node.MirrorRelay}
+	x.outcome = node.Outcome{Command: command, Wants: wants, Mirror: node.MirrorRelay}
 	quiet := bytes.Contains(body, []byte("no-progress"))
 	return x.mirrors.relays.send(ctx, q.key, q.form, open, x.response, x.following(quiet, false))
 }

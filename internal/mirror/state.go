@@ -69,7 +69,7 @@ type mirror struct {
 	saved   state        // content of the file
 	gone    bool         // removed or detached: the file must not be written
 	digest  [32]byte     // of the refs that the repository has; zero: unknown
-	suspect bool         // the origin may have changed, whatever the last check found
+	suspect time.Time    // when the origin may last have changed: earlier checks do not hold
 	last    *originCheck // the last check, which may be running
 	down    error        // why the origin did not answer; nil if it did
 	downAt  time.Time    // when down was found
@@ -89,13 +89,6 @@ func (r *mirror) complete() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.state.Complete
-}
-
-// staleness returns the age of the origin's state that the repository has.
-func (r *mirror) staleness() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.m.now().Sub(r.state.Fresh)
 }
 
 // originPath returns the path of the repository at the origin.
@@ -132,7 +125,7 @@ func (r *mirror) setRule(rule *Rule) {
 	defer r.mu.Unlock()
 	r.orphan = rule == nil
 	if rule != nil && r.rule != rule {
-		r.rule, r.digest, r.suspect = rule, [32]byte{}, true
+		r.rule, r.digest, r.suspect = rule, [32]byte{}, r.m.now()
 	}
 }
 
@@ -158,20 +151,22 @@ func (r *mirror) save() {
 	r.mu.Unlock()
 }
 
-// remove ends the mirror: no update runs any more, and the state file is not written again. It returns the state.
-func (r *mirror) remove() state {
-	r.saving.Lock()
-	defer r.saving.Unlock()
-	for {
-		r.mu.Lock()
-		r.gone = true
-		u, s := r.running, r.state
-		r.waiting = nil
-		r.mu.Unlock()
-		if u == nil {
-			return s
-		}
-		u.cancel()
-		<-u.done
+// remove ends the mirror: no update runs any more, and the state file is not written again.
+func (r *mirror) remove() {
+	r.saving.Lock() // a running write ends first
+	r.mu.Lock()
+	r.gone = true
+	running, waiting := r.running, r.waiting
+	r.waiting = nil
+	r.mu.Unlock()
+	r.saving.Unlock()
+	if waiting != nil {
+		waiting.err = errCancelled()
+		waiting.cancel()
+		close(waiting.done)
+	}
+	if running != nil {
+		running.cancel()
+		<-running.done
 	}
 }

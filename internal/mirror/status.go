@@ -122,7 +122,7 @@ func (m *Mirrors) Refresh(ctx context.Context, path git.RepoPath) (Status, error
 		return r.status(), fault.New(fault.NotFound, "no rule allows the mirror %s any more", path)
 	}
 	r.mu.Lock()
-	r.suspect = true
+	r.suspect = r.m.now()
 	r.mu.Unlock()
 	result, err := r.check(ctx, node.Secret{}, true)
 	if errors.Is(err, errUpdating) {

@@ -22,8 +22,9 @@ type update struct {
 	refs   *origin.Refs // the state to reach; nil when the update has ended
 	digest [32]byte     // of refs
 	at     time.Time    // when the origin had this state
-	auth   node.Secret
-	first  bool // the mirror is not complete: everything is fetched
+	auth   node.Secret  // zero when the update has ended
+	rule   *Rule        // by which the refs were selected
+	first  bool         // the mirror is not complete: everything is fetched
 
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -86,8 +87,10 @@ func (r *mirror) runUpdates() {
 		result, err := r.apply(u)
 		u.cancel()
 		r.m.metrics.updated(result, err, r.m.now().Sub(start))
-		next := r.endUpdate(u, result, err)
-		r.dropHydration()
+		next, h := r.endUpdate(u, result, err)
+		if h != nil {
+			h.release()
+		}
 		if err == nil {
 			r.logUpdate(result, r.m.now().Sub(start))
 		}
@@ -100,19 +103,23 @@ func (r *mirror) runUpdates() {
 	}
 }
 
-// endUpdate notes the result of an update, and returns the next one.
-func (r *mirror) endUpdate(u *update, result storage.Ingested, err error) (next *update) {
+// endUpdate notes the result of an update. It returns the next one, and the pack that the caller has to release.
+func (r *mirror) endUpdate(u *update, result storage.Ingested, err error) (next *update, h *hydration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	u.err, u.refs, r.text = err, nil, ""
-	if err == nil {
-		r.digest = u.digest
+	u.err, u.refs, u.auth, r.text = err, nil, node.Secret{}, ""
+	h, r.hydration = r.hydration, nil
+	switch {
+	case err == nil:
+		if u.rule == r.rule { // otherwise the next check updates again
+			r.digest = u.digest
+		}
 		r.state.Complete = true
 		if isChange(result) {
 			r.state.Updated = r.m.now().Round(0)
 		}
 		r.upToDate(u.at)
-	} else {
+	case !isRefusal(err): // otherwise another caller may succeed
 		r.fail(err)
 		pause := min(max(2*r.failed.pause, minPause), maxPause)
 		r.failed = failure{digest: u.digest, err: err, pause: pause, until: r.m.now().Add(pause)}
@@ -121,7 +128,7 @@ func (r *mirror) endUpdate(u *update, result storage.Ingested, err error) (next 
 	if r.running != nil {
 		r.running.first = !r.state.Complete
 	}
-	return r.running
+	return r.running, h
 }
 
 // apply brings the repository to the state of an update.
@@ -160,6 +167,7 @@ func (r *mirror) ingest(u *update) (storage.Ingested, error) {
 		return storage.Ingested{}, err
 	}
 	rule := r.currentRule()
+	u.rule = rule
 	in := storage.Ingest{Format: format(u.refs), Head: branch(list), Fsck: r.m.fsck, MaxPack: rule.MaxPack,
 		Progress: r.setProgress, Refs: make([]refs.Ref, 0, len(list.Refs))}
 	for _, ref := range list.Refs {
