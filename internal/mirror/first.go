@@ -301,7 +301,6 @@ func (r *mirror) hydrated(ctx context.Context) *hydration {
 
 // demand describes the requests of clients to a mirror that is not complete.
 type demand struct {
-	requests int           // so far
 	fetches  int           // so far
 	relays   int           // running
 	followed bool          // a client follows the first update
@@ -320,7 +319,7 @@ func (r *mirror) changeDemand(change func(d *demand)) {
 }
 
 const (
-	// firstFetchWait is how long the first update waits for the fetch of the client that caused it.
+	// firstFetchWait is how long the first update waits for a fetch, such as that of the client that caused it.
 	firstFetchWait = 200 * time.Millisecond
 	// maxYield is how long the first update lets requests of clients have the link to the origin.
 	maxYield = 30 * time.Second
@@ -343,7 +342,7 @@ func (r *mirror) yield(ctx context.Context) {
 		r.mu.Unlock()
 		wait := ctx
 		switch {
-		case d.followed, d.requests == 0, d.fetches > 0 && d.relays == 0:
+		case d.followed, d.fetches > 0 && d.relays == 0:
 			return
 		case d.fetches == 0:
 			wait = expected

@@ -53,9 +53,6 @@ func (n *Node) begin(ctx context.Context, path git.RepoPath, session node.Sessio
 	if r == nil || err != nil {
 		return nil, err
 	}
-	if !r.complete() {
-		r.changeDemand(func(d *demand) { d.requests++ })
-	}
 	return &exchange{mirrors: n.mirrors, mirror: r, rule: r.currentRule(), session: session, response: response,
 		originTime: time.Since(start)}, nil
 }
