@@ -18,6 +18,9 @@ type Hooks interface {
 	Receive(forge string, header http.Header, body func() ([]byte, error)) error
 }
 
+// freeHook is the size of webhooks that do not count against the memory of requests. Almost all are shorter.
+const freeHook = 64 << 10
+
 // hook answers POST /-/hooks/FORGE. The response is 202 before any work, and the same for every repository. Otherwise
 // callers could find out which repositories are mirrored.
 func (q *request) hook(forge string) {
@@ -25,7 +28,16 @@ func (q *request) hook(forge string) {
 	if !q.method(http.MethodPost) {
 		return
 	}
+	memory := q.Memory.Hold(q.Caller(), freeHook)
+	defer func() { memory.Shrink(0) }()
 	err := q.handler.Hooks.Receive(forge, q.r.Header, func() ([]byte, error) {
+		size := q.r.ContentLength
+		if size < 0 || q.r.Header.Get("Content-Encoding") != "" {
+			size = q.Op.Limit(q.Gateway).Size
+		}
+		if err := memory.Grow(min(size, q.Op.Limit(q.Gateway).Size)); err != nil {
+			return nil, err
+		}
 		body, err := q.readBody()
 		if err != nil {
 			return nil, err

@@ -53,3 +53,22 @@ func TestHook(t *testing.T) {
 		t.Errorf("accepted %.100q, want [payload]", hooks.accepted)
 	}
 }
+
+// Large webhooks take their memory from that of all requests, because anybody can send them. Small ones do not need it.
+func TestHookMemory(t *testing.T) {
+	t.Parallel()
+	s := serve(t, &fakeNode{}, options{hooks: &fakeHooks{}, memory: 512 << 10})
+	for _, test := range []struct {
+		size   int
+		body   string
+		status int
+	}{{60 << 10, strings.Repeat("x", 60<<10), 202}, {1 << 20, "", 400}} { // without reading the body
+		c := s.dial()
+		_, err := fmt.Fprintf(c, "POST /-/hooks/github HTTP/1.1\r\nHost: git.example\r\nSecret: right\r\n"+
+			"Content-Length: %d\r\n\r\n%s", test.size, test.body)
+		response, failed := http.ReadResponse(c.r, nil)
+		if errors.Join(err, failed) != nil || response.StatusCode != test.status {
+			t.Errorf("%d bytes: %v, %v, want %d", test.size, response, errors.Join(err, failed), test.status)
+		}
+	}
+}
