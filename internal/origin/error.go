@@ -24,7 +24,8 @@ type Error struct {
 	Down       bool          // see IsDown
 	Err        error
 
-	single bool // of one repository: other requests may well succeed
+	single   bool // of one repository: other requests may well succeed
+	ofCaller bool // see IsOfCaller
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -36,6 +37,13 @@ func (e *Error) Unwrap() error { return e.Err }
 func IsDown(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Down
+}
+
+// IsOfCaller reports whether an error means that the origin wants a pause from the caller whose credential was sent.
+// IsDown is true as well, but other callers may succeed.
+func IsOfCaller(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.ofCaller
 }
 
 var (
@@ -94,12 +102,19 @@ func (o *Origin) refused(err error, after time.Duration) error {
 		kind, msg = fault.Exhausted, "too many requests wait for origin "+o.Host()
 	}
 	return &fault.Error{Kind: kind, Msg: msg, RetryAfter: max(after, fault.RetrySoon),
-		Err: &Error{RetryAfter: after, Down: true, Err: err}}
+		Err: &Error{RetryAfter: after, Down: true, ofCaller: err == errCallerPaused, Err: err}}
 }
 
-// obey pauses all requests if an error says for how long.
-func (o *Origin) obey(err error) {
-	if e, ok := errors.AsType[*Error](err); ok && e.Down && e.RetryAfter > 0 {
+// obey pauses requests if the error of one says for how long: those of the caller if the origin refuses only these,
+// otherwise all. A caller who has used up the own limit at the origin must not stop the others.
+func (o *Origin) obey(c *call, err error) {
+	e, ok := errors.AsType[*Error](err)
+	switch {
+	case !ok || !e.Down || e.RetryAfter == 0:
+	case !c.isOwn && !c.auth.IsZero() && e.Status < 500:
+		e.ofCaller = true
+		o.limits.pauseCaller(c.auth, e.RetryAfter)
+	default:
 		o.log.Warn("origin asked for a pause", "origin", o.Host(), node.Milliseconds("pause_ms", e.RetryAfter))
 		o.limits.pause(e.RetryAfter)
 	}

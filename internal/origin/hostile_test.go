@@ -21,6 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 const (
@@ -263,6 +264,36 @@ func TestStatus(t *testing.T) {
 			if got := requests.Load(); got != 1 || !IsDown(err) || fault.RetryAfter(err) < 50*time.Second {
 				t.Errorf("%s: during the pause %d requests and error %v, want 1 request and an outage", name, got, err)
 			}
+		}
+	}
+}
+
+// A caller who has used up the own limit at the origin waits alone.
+func TestPauseOfOneCaller(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int32
+	s := fake(t, capabilitiesV2, func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		if r.Header.Get("Authorization") == "Bearer greedy" {
+			w.Header().Set("Retry-After", "60")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		_, _ = io.WriteString(w, "0000")
+	})
+	o := open(t, s.URL)
+	for range 2 * failures {
+		_, err := o.Refs(t.Context(), "a", node.NewSecret("Bearer greedy"), nil)
+		if !IsDown(err) || !IsOfCaller(err) || fault.RetryAfter(err) < 50*time.Second {
+			t.Errorf("greedy caller: %v, want an outage of the caller with the pause of the origin", err)
+		}
+	}
+	if got := requests.Load(); got != 1 {
+		t.Errorf("%d requests of the greedy caller, want 1", got)
+	}
+	for _, auth := range []Secret{none, node.NewSecret("Bearer modest")} {
+		if _, err := o.Refs(t.Context(), "a", auth, nil); err != nil {
+			t.Errorf("another caller: %v, want no error", err)
 		}
 	}
 }

@@ -84,6 +84,9 @@ func (o *Origin) request(ctx context.Context, c *call, use func(*answer) error) 
 	if strings.ContainsFunc(c.auth.Reveal(), isControl) {
 		return nil, fault.New(fault.Unauthenticated, "the credential contains control characters")
 	}
+	if pause := o.limits.callerPause(c.auth); pause > 0 {
+		return nil, o.refused(errCallerPaused, pause)
+	}
 	err = o.limited(ctx, c.operation, c.path, c.isPack, func(leave func()) (err error) {
 		if a, err = o.send(ctx, c, leave); err == nil && use != nil {
 			err = use(a)
@@ -118,7 +121,7 @@ func (o *Origin) send(ctx context.Context, c *call, leave func()) (*answer, erro
 	switch mediaType := r.Header.Get("Content-Type"); {
 	case r.StatusCode != http.StatusOK:
 		err = o.statusError(r, c.isOwn)
-		o.obey(err)
+		o.obey(c, err)
 	case mediaType != c.contentType():
 		err = fault.New(fault.Unavailable, "origin %s sent %q instead of an answer of %s", o.Host(),
 			printable(mediaType), c.service)

@@ -2,7 +2,9 @@ package origin
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/failsafe-go/failsafe-go"
 	"github.com/failsafe-go/failsafe-go/circuitbreaker"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
@@ -36,6 +39,8 @@ type limits struct {
 
 	mu     sync.Mutex
 	paused time.Time // until then the origin wants no requests
+	// callers has the end of the pause of callers who have used up what the origin allows them, by hash of credential
+	callers *lru.Cache[[sha256.Size]byte, time.Time]
 }
 
 // newLimits returns limits. onState is called when the breaker opens and when it closes.
@@ -43,6 +48,7 @@ func newLimits(requests, perMinute int, onState func(open bool)) *limits {
 	l := &limits{all: semaphore.NewWeighted(int64(requests)),
 		packs:  semaphore.NewWeighted(int64(max(1, requests*3/4))),
 		budget: rate.NewLimiter(rate.Inf, 0), firstPause: time.Second}
+	l.callers, _ = lru.New[[sha256.Size]byte, time.Time](maxKnown) // the size is valid
 	if perMinute > 0 {
 		l.budget = rate.NewLimiter(rate.Limit(float64(perMinute)/60), max(1, perMinute/10))
 	}
@@ -74,12 +80,28 @@ func (l *limits) check() (time.Duration, error) {
 
 // pause stops requests for a time that the origin asked for, and a little more, so that mirrors do not return at once.
 func (l *limits) pause(d time.Duration) {
-	until := time.Now().Add(d + rand.N(d/10+1))
+	until := pauseEnd(d)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if until.After(l.paused) {
 		l.paused = until
 	}
+}
+
+func pauseEnd(d time.Duration) time.Time { return time.Now().Add(d + rand.N(d/10+1)) }
+
+// pauseCaller is pause for requests with the credential of one caller. Others have their own limit at the origin.
+func (l *limits) pauseCaller(auth Secret, d time.Duration) {
+	l.callers.Add(sha256.Sum256([]byte(auth.Reveal())), pauseEnd(d))
+}
+
+// callerPause returns for how long the origin wants no requests with a credential. Zero means that it does.
+func (l *limits) callerPause(auth Secret) time.Duration {
+	if auth.IsZero() || l.callers.Len() == 0 {
+		return 0
+	}
+	until, _ := l.callers.Get(sha256.Sum256([]byte(auth.Reveal())))
+	return max(time.Until(until), 0)
 }
 
 // enter waits for a slot and the budget. The caller calls leave when the response has been read, at least once.
@@ -135,8 +157,9 @@ func (l *limits) spend(ctx context.Context) error {
 
 // Reasons why a request is not sent. Another one is circuitbreaker.ErrOpen.
 var (
-	errPaused = errors.New("the origin asked for a pause (Retry-After)")
-	errBusy   = errors.New("the request budget is used up: see requests and per_minute of the mirror")
+	errPaused       = errors.New("the origin asked for a pause (Retry-After)")
+	errCallerPaused = fmt.Errorf("%w of this caller", errPaused)
+	errBusy         = errors.New("the request budget is used up: see requests and per_minute of the mirror")
 )
 
 // isRefusal reports whether a request was not sent.
