@@ -47,8 +47,17 @@ func (m *Mirrors) Probe(ctx context.Context, path git.RepoPath, service protocol
 	if !ok {
 		return fault.New(fault.NotFound, "no rule allows a mirror at %s", path)
 	}
-	if r := m.lookUp(rule.canonical(path)); r != nil {
-		at = r.originPath()
+	short := rule.canonical(path)
+	if r := m.lookUp(short); r != nil {
+		at = r.firstPath()
+	} else if dir, err := m.node.Directory(short); err == nil { // not used since the start
+		s, err := loadState(dir)
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			at = s.Path
+		}
 	}
 	for range maxMoves {
 		err := rule.Origin.Probe(ctx, at, service, auth)
@@ -59,6 +68,15 @@ func (m *Mirrors) Probe(ctx context.Context, path git.RepoPath, service protocol
 		at = moved
 	}
 	return fault.New(fault.NotFound, "the origin redirects too often")
+}
+
+// Host returns the host of the origin of a covered repository.
+func (m *Mirrors) Host(path git.RepoPath) string {
+	rule, _, ok := m.find(path)
+	if !ok {
+		return ""
+	}
+	return rule.Origin.Host()
 }
 
 // StaleFor returns how long an answer of the origin about a covered repository holds while the origin is down.

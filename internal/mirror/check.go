@@ -70,7 +70,7 @@ func (r *mirror) check(ctx context.Context, auth node.Secret, forced bool) (chec
 		}
 		select {
 		case <-c.update.done:
-			if u := c.update; isRefusal(u.err) && !(own && u.at.Equal(c.start)) {
+			if u := c.update; isOfCaller(u.err) && !(own && u.at.Equal(c.start)) {
 				continue // it had the credential of another caller
 			}
 			return r.judge(c.update.err)
@@ -144,7 +144,7 @@ func isClosed(done <-chan struct{}) bool {
 // isOutdated reports whether the result of an ended check is not for another caller: it was refused, or it began before
 // a time. An outage is for all.
 func (c *originCheck) isOutdated(since time.Time) bool {
-	return isRefusal(c.err) || c.start.Before(since) && !origin.IsDown(c.err)
+	return isOfCaller(c.err) || c.start.Before(since) && !origin.IsDown(c.err)
 }
 
 // holds reports whether an ended check can be used by other callers.
@@ -153,7 +153,7 @@ func (c *originCheck) holds(now time.Time) bool {
 	if err == nil && c.update != nil && isClosed(c.update.done) {
 		err = c.update.err
 	}
-	return err == nil || !isRefusal(err) && now.Sub(c.start) < failedWindow
+	return err == nil || !isOfCaller(err) && now.Sub(c.start) < failedWindow
 }
 
 // ask asks the origin for its refs, and starts an update if they have changed.
@@ -165,17 +165,16 @@ func (r *mirror) ask(c *originCheck, auth node.Secret, forced bool) {
 	r.mu.Unlock()
 	refs, err := rule.list(ctx, path, auth)
 	r.m.metrics.checked(err)
-	if err == nil && refs.Moved != "" && refs.Moved != path {
-		r.m.log.Info("a mirrored repository has moved", "repository", r.path.String(), "from", path, "to", refs.Moved)
-	}
 	r.mu.Lock()
 	c.err, r.down = err, nil
-	if origin.IsDown(err) {
+	if origin.IsDown(err) && !origin.IsOfCaller(err) {
 		r.down, r.downAt = err, r.m.now()
 	}
 	if err == nil {
-		if refs.Moved != "" {
-			r.state.Path = refs.Moved
+		before := r.state.currentPath()
+		r.state.Moved = refs.Moved
+		if now := r.state.currentPath(); now != before {
+			r.m.log.Info("a mirrored repository has moved", "repository", r.path.String(), "from", before, "to", now)
 		}
 		r.version, r.offer = refs.Version, refs.Offer
 		if !r.state.Complete {

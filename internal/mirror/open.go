@@ -11,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -52,6 +53,9 @@ func (m *Mirrors) openCovered(ctx context.Context, path git.RepoPath, auth node.
 			return r, nil
 		}
 		o, own := m.joinOpening(path, create)
+		if o == nil {
+			continue
+		}
 		if own {
 			m.running.Go(func() { m.runOpening(o, path, rule, originPath, auth) })
 		}
@@ -60,7 +64,7 @@ func (m *Mirrors) openCovered(ctx context.Context, path git.RepoPath, auth node.
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if own || o.err == nil || o.create && !isRefusal(o.err) {
+		if own || o.err == nil || o.create && !isOfCaller(o.err) {
 			return o.mirror, o.err
 		} // otherwise it was refused for another caller
 	}
@@ -94,6 +98,12 @@ func (m *Mirrors) isMirror(path git.RepoPath) bool {
 	}
 	_, err = os.Lstat(filepath.Join(dir, stateFile))
 	return err == nil
+}
+
+// isOwn reports whether a repository without an origin has a path.
+func (m *Mirrors) isOwn(path git.RepoPath) bool {
+	_, err := m.node.Directory(path)
+	return err == nil && !m.isMirror(path)
 }
 
 // lookUp returns a mirror that was used before and still exists; nil if there is none.
@@ -130,11 +140,12 @@ func (m *Mirrors) forget(r *mirror) {
 	}
 }
 
-// joinOpening returns the running opening of a path, or a new one that the caller has to run.
+// joinOpening returns the running opening of a path, or a new one that the caller has to run. It returns nil if the
+// mirror was opened since lookUp: opening it twice would remove the files of its running update.
 func (m *Mirrors) joinOpening(path git.RepoPath, create bool) (o *opening, own bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if o := m.opening[path]; o != nil {
+	if o := m.opening[path]; o != nil || m.known[path] != nil {
 		return o, false
 	}
 	o = &opening{create: create, done: make(chan struct{})}
@@ -185,10 +196,7 @@ func (m *Mirrors) create(path git.RepoPath, rule *Rule, originPath string, auth 
 	if err != nil {
 		return nil, err
 	}
-	if refs.Moved != "" {
-		originPath = refs.Moved
-	}
-	s := state{Origin: rule.URL.String(), Path: originPath, Created: start}
+	s := state{Origin: rule.URL.String(), Path: originPath, Moved: refs.Moved, Created: start}
 	_, err = m.node.Create(ctx, path, storage.CreateOptions{Format: refs.Format, AnyName: true,
 		Files: map[string][]byte{stateFile: s.encode()}})
 	if err != nil {
@@ -214,6 +222,9 @@ func isRefusal(err error) bool {
 	return fault.Is(err, fault.NotFound) || fault.Is(err, fault.Denied) || fault.Is(err, fault.Unauthenticated)
 }
 
+// isOfCaller reports whether another caller may get another answer of the origin.
+func isOfCaller(err error) bool { return isRefusal(err) || origin.IsOfCaller(err) }
+
 // originURL returns the URL of the repository at the origin.
 func (r *mirror) originURL() string {
 	r.mu.Lock()
@@ -222,5 +233,5 @@ func (r *mirror) originURL() string {
 	if !r.orphan {
 		base = r.rule.URL.String()
 	}
-	return strings.TrimSuffix(base, "/") + "/" + r.state.Path
+	return strings.TrimSuffix(base, "/") + "/" + r.state.currentPath()
 }

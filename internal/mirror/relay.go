@@ -84,7 +84,7 @@ func (r *relays) send(ctx context.Context, key relayKey, f form, open opener, re
 		}
 		begun, err := y.send(ctx, response, o)
 		r.leave(y)
-		if err == nil || begun || leads || try == maxTries || !isRefusal(err) {
+		if err == nil || begun || leads || try == maxTries || !isOfCaller(err) {
 			return err
 		}
 	}

@@ -145,6 +145,9 @@ func (m *Mirrors) find(path git.RepoPath) (rule *Rule, originPath string, ok boo
 		if err != nil || rules[i].Allowed != nil && !rules[i].Allowed(repository) {
 			return nil, "", false
 		}
+		if rules[i].FoldCase && m.isOwn(path) { // its mirror would have another path on disk
+			return nil, "", false
+		}
 		return &rules[i], repository.String(), true
 	}
 	return nil, "", false
@@ -152,10 +155,13 @@ func (m *Mirrors) find(path git.RepoPath) (rule *Rule, originPath string, ok boo
 
 // canonical returns the path that all names of a mirror lead to.
 func (r *Rule) canonical(path git.RepoPath) git.RepoPath {
-	name := strings.TrimSuffix(path.String(), "/.git")
-	name = strings.TrimSuffix(name, ".git")
+	name := path.String()
 	if r.FoldCase {
 		name = strings.ToLower(name)
+	}
+	for long := ""; name != long; { // each of "app", "app.git" and "app.git.git" would open the same directory
+		long = name
+		name = strings.TrimSuffix(strings.TrimSuffix(name, "/.git"), ".git")
 	}
 	short, err := git.ParseRepoPath(name)
 	if err != nil { // such as ".git"

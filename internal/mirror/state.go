@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -20,8 +21,9 @@ const stateFile = "packhorse-mirror.json"
 
 // state is the persistent state of a mirror: the content of the state file.
 type state struct {
-	Origin   string    `json:"origin"` // URL of the origin when the mirror was created
-	Path     string    `json:"path"`   // of the repository at the origin
+	Origin   string    `json:"origin"`          // URL of the origin when the mirror was created
+	Path     string    `json:"path"`            // of the repository at the origin when the mirror was created
+	Moved    string    `json:"moved,omitempty"` // where the origin redirects requests for Path to; "": nowhere
 	Created  time.Time `json:"created"`
 	Complete bool      `json:"complete"` // the first update has ended well
 	// Fresh is when the origin had the state that the repository has. The file may have an earlier time.
@@ -91,12 +93,22 @@ func (r *mirror) complete() bool {
 	return r.state.Complete
 }
 
-// originPath returns the path of the repository at the origin.
+// originPath returns the present path of the repository at the origin.
 func (r *mirror) originPath() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.currentPath()
+}
+
+// firstPath returns the path that checks and updates ask for. After a rename the origin redirects it, until it gives
+// the path to another repository: then that is the one that clients of this path get, as at the origin.
+func (r *mirror) firstPath() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.state.Path
 }
+
+func (s *state) currentPath() string { return cmp.Or(s.Moved, s.Path) }
 
 // progress returns the progress of the running update as text, such as "43 %, 120.00 MiB". It is "" before the pack
 // arrives.

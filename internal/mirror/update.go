@@ -150,7 +150,7 @@ func (r *mirror) apply(u *update) (storage.Ingested, error) {
 		return result, err
 	}
 	// the origin may have changed since it listed its refs, so that it refuses to send an old commit
-	again, listErr := r.currentRule().list(u.ctx, r.originPath(), u.auth)
+	again, listErr := r.currentRule().list(u.ctx, r.firstPath(), u.auth)
 	if listErr != nil || again.Digest == u.digest {
 		return result, err
 	}
@@ -184,7 +184,7 @@ func (r *mirror) ingest(u *update) (storage.Ingested, error) {
 // fetch asks the origin for a pack.
 func (r *mirror) fetch(ctx context.Context, u *update, request origin.FetchRequest) (io.ReadCloser, error) {
 	fetch := func() (io.ReadCloser, error) {
-		return r.currentRule().Origin.Fetch(ctx, r.originPath(), u.auth, request)
+		return r.currentRule().Origin.Fetch(ctx, r.firstPath(), u.auth, request)
 	}
 	if u.first && len(request.Haves) == 0 {
 		return r.hydrate(u, request.Wants, fetch)

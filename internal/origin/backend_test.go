@@ -483,8 +483,8 @@ func TestRedirects(t *testing.T) {
 		if refs, err = o.Refs(t.Context(), name+".git", caller, nil); err != nil || refs.Moved != "new.git" {
 			t.Errorf("%s again: Refs = %+v, %v, want moved to new.git", name, refs, err)
 		}
-		if got := b.seen(); !slices.Equal(got, []string{"POST /team/new.git/git-upload-pack"}) {
-			t.Errorf("%s again: %q, want one request to the new path", name, got)
+		if got := len(b.seen()); got != hops+2 { // the old path can belong to another repository by now
+			t.Errorf("%s again: %d requests, want %d", name, got, hops+2)
 		}
 		err = o.Probe(t.Context(), name+".git", protocol.UploadPack, caller)
 		if path, ok := o.MovedPath(err); !fault.Is(err, fault.NotFound) || !ok || !strings.HasSuffix(path, ".git") {

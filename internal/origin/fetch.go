@@ -22,7 +22,8 @@ func (o *Origin) Refs(ctx context.Context, path string, auth Secret, prefixes []
 		return nil, err
 	}
 	c := call{operation: opRefs, path: path, service: protocol.UploadPack, auth: auth, isOwn: isOwn, gitProtocol: version2}
-	if known, ok := o.known.Get(path); ok && known.version == protocol.V2 {
+	// a path that was redirected can belong to another repository by now
+	if known, ok := o.known.Get(path); ok && known.version == protocol.V2 && known.moved == "" {
 		refs, err := o.lsRefs(ctx, c, known, prefixes)
 		if !isOutdated(err) {
 			return refs, err
