@@ -30,6 +30,8 @@ type Prober interface {
 	// of an anonymous caller. The origin has refused if the error is Unauthenticated, Denied or NotFound. Any other error
 	// means that it gave no answer.
 	Probe(ctx context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret) error
+	// Host returns the host that gets the credential for a covered repository.
+	Host(repo git.RepoPath) string
 	// StaleFor returns how long a permission for a covered repository holds while the origin gives no answer.
 	StaleFor(repo git.RepoPath) time.Duration
 }
@@ -58,6 +60,7 @@ type Origins struct {
 	mu      sync.Mutex
 	allowed *simplelru.LRU[originKey, time.Time]     // when the origin answered
 	refused *simplelru.LRU[originKey, originRefusal] // separate, so that guesses do not displace permissions
+	known   *simplelru.LRU[originKey, struct{}]      // hashes of credentials with the host that has accepted them
 
 	life context.Context
 	stop context.CancelFunc // ends life
@@ -86,6 +89,7 @@ func NewOrigins(o OriginOptions) *Origins {
 	s := &Origins{o: o, slots: newSlots(maxOriginRequests, originTimeout)}
 	s.allowed, _ = simplelru.NewLRU[originKey, time.Time](maxOriginAnswers, nil) // fails only for a size below 1
 	s.refused, _ = simplelru.NewLRU[originKey, originRefusal](maxOriginAnswers, nil)
+	s.known, _ = simplelru.NewLRU[originKey, struct{}](maxOriginAnswers, nil)
 	rand.Read(s.key[:]) // never fails
 	s.life, s.stop = context.WithCancel(context.Background())
 	return s
@@ -171,6 +175,30 @@ func (s *Origins) question(p Prober, id Identity, repo git.RepoPath, service pro
 	// not the path of rules: an origin may have different repositories "app" and "app.git"
 	q.key = s.hash(q.authorization.Reveal(), repo.String(), string(service))
 	return q
+}
+
+func (s *Origins) hostKey(q originQuestion) originKey {
+	return s.hash(q.authorization.Reveal(), q.prober.Host(q.repo))
+}
+
+// withhold makes those of a caller's questions anonymous whose origin must not get the credential: if they are for
+// several hosts, and this one has not accepted the credential before.
+func (s *Origins) withhold(questions []originQuestion) {
+	hosts := map[string]bool{}
+	for _, q := range questions {
+		hosts[q.prober.Host(q.repo)] = true
+	}
+	if len(hosts) < 2 {
+		return
+	}
+	for i, q := range questions {
+		s.mu.Lock()
+		_, isKnown := s.known.Get(s.hostKey(q))
+		s.mu.Unlock()
+		if !isKnown {
+			questions[i] = s.question(q.prober, Identity{Address: q.client}, q.repo, q.service)
+		}
+	}
 }
 
 // ask returns nil if the origin permits what the question is about, and its refusal otherwise: Unauthenticated, Denied
@@ -269,6 +297,7 @@ func (s *Origins) request(q originQuestion) error {
 	if err == nil {
 		s.allowed.Add(q.key, asked)
 		s.refused.Remove(q.key)
+		s.known.Add(s.hostKey(q), struct{}{})
 		return nil
 	}
 	s.allowed.Remove(q.key)

@@ -35,6 +35,13 @@ type forge struct {
 
 func (f *forge) Covers(repo git.RepoPath) bool { return strings.HasPrefix(repo.String(), "forge/") }
 
+func (f *forge) Host(repo git.RepoPath) string {
+	if strings.HasPrefix(repo.String(), "forge/far-") {
+		return "far"
+	}
+	return "near"
+}
+
 func (f *forge) StaleFor(git.RepoPath) time.Duration { return time.Hour }
 
 func (f *forge) Probe(_ context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret) error {
@@ -408,6 +415,40 @@ func TestOriginReader(t *testing.T) {
 	if _, complete := w.Reader(context.Background(), Identity{})(many); complete || f.questions() != maxOriginReadable {
 		t.Errorf("for %d repositories: complete = %v, want false after %d questions", len(many), complete,
 			maxOriginReadable)
+	}
+}
+
+// In a request about repositories of several hosts, a credential goes only to a host that has accepted it before.
+func TestOriginReaderOfSeveralHosts(t *testing.T) {
+	t.Parallel()
+	f := newForge()
+	f.readers["far-public"], f.readers["far-app"] = "everybody", "alice"
+	w := newOriginWorld(t, f, Options{})
+	var repos []git.RepoPath
+	for _, name := range []string{"forge/app", "forge/far-public", "forge/far-app"} {
+		repos = append(repos, repoPath(t, name))
+	}
+	for _, test := range []struct{ first, want, asked string }{
+		{"", "[false true false]", ""},
+		{"forge/app", "[true true false]", "forge/app"},
+	} {
+		if test.first != "" && w.may(alice, test.first, Read) != "ok" {
+			t.Fatalf("alice may not read %s", test.first)
+		}
+		id, err := w.who(alice)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.clock = w.clock.Add(30 * time.Second)
+		got, complete := w.Reader(context.Background(), id)(repos)
+		if fmt.Sprint(got) != test.want || !complete {
+			t.Errorf("after %q: Reader = %v, %v, want %s, true", test.first, got, complete, test.want)
+		}
+		for _, question := range f.asked {
+			if strings.HasPrefix(question, "alice") && !strings.Contains(question, " "+test.asked+" ") {
+				t.Errorf("after %q: question %q with the credential, want only about %q", test.first, question, test.asked)
+			}
+		}
 	}
 }
 

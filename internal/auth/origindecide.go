@@ -106,8 +106,11 @@ type originMany struct {
 }
 
 // askOrigins answers the questions from the cache, and asks a limited number of the others, for at most readableTime.
-// The rest is not readable, and complete is false.
+// The rest is not readable, and complete is false. A credential is for one host, so that no other host gets it.
 func (a *Auth) askOrigins(ctx context.Context, id Identity, m originMany, readable []bool) (complete bool) {
+	if id.By == ByOrigin {
+		a.o.Origins.withhold(m.questions)
+	}
 	var left []int
 	for n, q := range m.questions {
 		if answer, ok := a.o.Origins.cached(q.key); ok {
@@ -127,7 +130,11 @@ func (a *Auth) askOrigins(ctx context.Context, id Identity, m originMany, readab
 	for range min(originWorkers, len(left)) {
 		workers.Go(func() {
 			for n := next.Add(1) - 1; n < int64(len(left)); n = next.Add(1) - 1 {
-				ok, err := a.askOrigin(ctx, id, m.questions[left[n]])
+				asker, q := id, m.questions[left[n]]
+				if q.authorization.IsZero() {
+					asker = Identity{Address: id.Address}
+				}
+				ok, err := a.askOrigin(ctx, asker, q)
 				if err != nil { // the others would fail too
 					failed.Store(true)
 					next.Store(int64(len(left)))

@@ -132,6 +132,12 @@ func (n nodeMirrors) Probe(ctx context.Context, repo git.RepoPath, service proto
 	return err
 }
 
+// Host returns the host of the table's origin.
+func (n nodeMirrors) Host(repo git.RepoPath) string {
+	rule, _ := n.find(repo)
+	return rule.Origin.Host()
+}
+
 // StaleFor returns stale_for of the table.
 func (n nodeMirrors) StaleFor(repo git.RepoPath) time.Duration {
 	rule, _ := n.find(repo)
@@ -181,6 +187,9 @@ func (s *sidecar) Probe(ctx context.Context, repo git.RepoPath, service protocol
 	}
 	return err
 }
+
+// Host returns the host of the forge.
+func (s *sidecar) Host(git.RepoPath) string { return s.forge.Host() }
 
 // StaleFor returns auth.origin.stale_for.
 func (s *sidecar) StaleFor(git.RepoPath) time.Duration { return s.staleFor }

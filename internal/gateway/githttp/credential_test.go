@@ -21,6 +21,8 @@ type originOf struct{}
 
 func (originOf) Covers(repo git.RepoPath) bool { return strings.HasPrefix(repo.String(), "forge/") }
 
+func (originOf) Host(git.RepoPath) string { return "forge" }
+
 func (originOf) StaleFor(git.RepoPath) time.Duration { return 0 }
 
 func (originOf) Probe(_ context.Context, repo git.RepoPath, _ protocol.Service, authorization node.Secret) error {
