@@ -247,7 +247,7 @@ func TestRefInWantDuringUpdate(t *testing.T) {
 	from.Git("config", "uploadpack.allowRefInWant", "true")
 	w := newWorld(t, h, t.TempDir())
 	w.use("host/app")
-	w.updateWait = 10 * time.Millisecond
+	w.updateWait = time.Second
 	pushed := from.Commit("second", from.ID("main"))
 	from.Git("update-ref", "refs/heads/main", pushed.String())
 	ended := make(chan struct{})
