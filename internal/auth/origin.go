@@ -58,7 +58,7 @@ type Origins struct {
 	slots  *slots
 
 	mu      sync.Mutex
-	allowed *simplelru.LRU[originKey, time.Time]     // when the origin answered
+	allowed *simplelru.LRU[originKey, originPermission]
 	refused *simplelru.LRU[originKey, originRefusal] // separate, so that guesses do not displace permissions
 	known   *simplelru.LRU[originKey, struct{}]      // hashes of credentials with the host that has accepted them
 
@@ -69,6 +69,12 @@ type Origins struct {
 // originKey is the hash of a question.
 type originKey [sha256.Size]byte
 
+// originPermission is a permission of the origin.
+type originPermission struct {
+	at    time.Time // of the answer
+	until time.Time // the origin is not asked again before
+}
+
 type originRefusal struct {
 	until time.Time
 	err   error
@@ -78,7 +84,7 @@ const (
 	maxOriginAnswers  = 1 << 16 // of each kind
 	maxOriginRequests = 64      // at the same time
 	originTimeout     = 30 * time.Second
-	originPatience    = 10 * time.Second // after that an earlier permission is used
+	originPatience    = 10 * time.Second // after that an earlier permission is used, for as long as originTimeout
 )
 
 // NewOrigins makes Origins. Close ends it.
@@ -87,7 +93,7 @@ func NewOrigins(o OriginOptions) *Origins {
 		o.Now = time.Now
 	}
 	s := &Origins{o: o, slots: newSlots(maxOriginRequests, originTimeout)}
-	s.allowed, _ = simplelru.NewLRU[originKey, time.Time](maxOriginAnswers, nil) // fails only for a size below 1
+	s.allowed, _ = simplelru.NewLRU[originKey, originPermission](maxOriginAnswers, nil) // fails only for a size below 1
 	s.refused, _ = simplelru.NewLRU[originKey, originRefusal](maxOriginAnswers, nil)
 	s.known, _ = simplelru.NewLRU[originKey, struct{}](maxOriginAnswers, nil)
 	rand.Read(s.key[:]) // never fails
@@ -222,6 +228,7 @@ func (s *Origins) ask(ctx context.Context, q originQuestion) error {
 	case r := <-done:
 		err = r.Err
 	case <-late:
+		s.hold(q)
 		err = fault.New(fault.Unavailable, "no answer within %v", originPatience)
 	case <-ctx.Done():
 		return ctx.Err()
@@ -254,7 +261,7 @@ func (s *Origins) cached(key originKey) (answer error, ok bool) {
 	now := s.o.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at, found := s.allowed.Get(key); found && now.Before(at.Add(s.o.TTL)) {
+	if p, found := s.allowed.Get(key); found && now.Before(p.until) {
 		return nil, true
 	}
 	if r, found := s.refused.Get(key); found && now.Before(r.until) {
@@ -267,8 +274,22 @@ func (s *Origins) cached(key originKey) (answer error, ok bool) {
 func (s *Origins) isStale(q originQuestion) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, ok := s.allowed.Peek(q.key)
-	return ok && s.o.Now().Before(at.Add(q.prober.StaleFor(q.repo)))
+	p, ok := s.allowed.Peek(q.key)
+	return ok && s.o.Now().Before(p.at.Add(q.prober.StaleFor(q.repo)))
+}
+
+// hold makes an earlier permission count without another wait for the origin.
+func (s *Origins) hold(q originQuestion) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.o.Now()
+	if p, ok := s.allowed.Peek(q.key); ok && !now.Before(p.until) {
+		p.until = now.Add(originTimeout)
+		if end := p.at.Add(q.prober.StaleFor(q.repo)); end.Before(p.until) {
+			p.until = end
+		}
+		s.allowed.Add(q.key, p)
+	}
 }
 
 // request asks the origin as soon as there is a slot, and caches its answer.
@@ -295,7 +316,7 @@ func (s *Origins) request(q originQuestion) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		s.allowed.Add(q.key, asked)
+		s.allowed.Add(q.key, originPermission{asked, asked.Add(s.o.TTL)})
 		s.refused.Remove(q.key)
 		s.known.Add(s.hostKey(q), struct{}{})
 		return nil

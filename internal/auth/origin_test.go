@@ -287,6 +287,9 @@ func TestOriginSilent(t *testing.T) {
 		if err, took := ask("public"); err != nil || took != originPatience {
 			t.Errorf("ask() = %v after %v, want nil after %v", err, took, originPatience)
 		}
+		if err, took := ask("public"); err != nil || took != 0 {
+			t.Errorf("ask() again = %v after %v, want nil at once", err, took)
+		}
 		if err, took := ask("app"); !fault.Is(err, fault.Unauthenticated) || took != 15*time.Second {
 			t.Errorf("ask() without an earlier permission = %v after %v, want Unauthenticated after 15s", err, took)
 		}
