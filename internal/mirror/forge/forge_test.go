@@ -233,6 +233,14 @@ func TestBoundedQueue(t *testing.T) {
 			t.Fatalf("enqueue of repository %d = %v", i, ok)
 		}
 	}
+	r.SetTables([]Table{{Secret: func() string { return secret }, Prefix: "host"}})
+	body := payloads[0].body
+	h := sign(GitHub, "1", body, secret)
+	for range 2 { // the forge repeats what was refused
+		if err := r.Receive("github", h, reader(body)); !fault.Is(err, fault.Exhausted) {
+			t.Errorf("Receive = %v, want Exhausted", err)
+		}
+	}
 }
 
 func TestTablePath(t *testing.T) {

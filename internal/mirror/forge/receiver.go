@@ -137,12 +137,14 @@ func (r *Receiver) receive(kind Kind, header http.Header, body func() ([]byte, e
 	if err != nil {
 		return invalid, err
 	}
-	if r.isReplay(kind, kind.delivery(header), text) {
+	key, isReplay := r.remember(kind, kind.delivery(header), text)
+	if isReplay {
 		return replayed, nil
 	}
 	for _, table := range tables {
 		for _, each := range origin {
 			if path, ok := table.path(each); ok && !r.enqueue(path) {
+				r.seen.Remove(key) // the forge may send it again
 				return dropped, fault.Retry(fault.Exhausted, fault.RetryLater, "too many mirrors wait for their refresh")
 			}
 		}
@@ -163,23 +165,24 @@ func (r *Receiver) verified(kind Kind, proof string, body []byte) (tables []Tabl
 	return tables
 }
 
-// isReplay reports whether the same delivery was received within the replay window. Forges without an ID for
-// deliveries can send two equal ones.
-func (r *Receiver) isReplay(kind Kind, id string, body []byte) bool {
+// remember remembers a delivery by its key, and reports whether the same was received within the replay window. Forges
+// without an ID for deliveries can send two equal ones.
+func (r *Receiver) remember(kind Kind, id string, body []byte) (key [sha256.Size]byte, isReplay bool) {
 	if id == "" {
-		return false
+		return key, false
 	}
 	sum := sha256.New()
 	_, _ = io.WriteString(sum, string(kind)+"\n"+id+"\n")
 	sum.Write(body)
-	key, now := [sha256.Size]byte(sum.Sum(nil)), time.Now()
+	key = [sha256.Size]byte(sum.Sum(nil))
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if last, ok := r.seen.Get(key); ok && now.Sub(last) < replayWindow {
-		return true
+		return key, true
 	}
 	r.seen.Add(key, now)
-	return false
+	return key, false
 }
 
 // enqueue refreshes a repository soon. It returns false if too many repositories wait.
