@@ -342,16 +342,24 @@ func TestClientDisconnects(t *testing.T) {
 	})
 	cancel()
 	_ = first.Wait()
-	var clone sync.WaitGroup
-	clone.Go(func() {
-		out, err := tryGit("clone", "--bare", "--progress", url+"app", filepath.Join(dir, "second"))
-		if err != nil || !strings.Contains(out, "remote: mirroring from "+strings.TrimPrefix(h.URL, "http://")+": ") {
-			t.Errorf("clone: %v\n%s", err, out)
+	second := exec.Command("git", "clone", "--bare", "--progress", url+"app", filepath.Join(dir, "second"))
+	second.Env = gittest.Env()
+	output, err := second.StderrPipe()
+	w.do(err)
+	w.do(second.Start())
+	message := "remote: mirroring from " + strings.TrimPrefix(h.URL, "http://") + ": "
+	var text strings.Builder
+	for buf := make([]byte, 4096); !strings.Contains(text.String(), message); {
+		n, err := output.Read(buf)
+		if text.Write(buf[:n]); err != nil {
+			t.Fatalf("clone: %s\nwant %q", text.String(), message)
 		}
-	})
-	time.Sleep(1200 * time.Millisecond) // for a message
+	}
 	resume()
-	clone.Wait()
+	_, _ = io.Copy(&text, output)
+	if err := second.Wait(); err != nil {
+		t.Errorf("clone: %v\n%s", err, text.String())
+	}
 	gittest.At(t, filepath.Join(dir, "second")).Git("fsck", "--strict")
 	if w.use("host/app"); !r.complete() {
 		t.Error("the mirror is not complete")
