@@ -118,6 +118,11 @@ func TestWarnings(t *testing.T) {
 	}
 	hook := func(url string) string { return fmt.Sprintf("[[webhook]]\nname = \"w\"\nurl = %q\n", url) }
 	tls := func(cert, key string) string { return fmt.Sprintf("[http]\ntls_cert = %q\ntls_key = %q\n", cert, key) }
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	byRules := fmt.Sprintf("[[mirror]]\nfrom = \"http://127.0.0.1:1/\"\nauth = \"rules\"\ntoken_file = %q\n", token)
 	for _, test := range []struct{ text, want string }{
 		{tls(expired, expiredKey), ":3: warning: http.tls_cert: " + expired + ": the certificate expired on "},
 		{tls(soon, soonKey), "in 4 days; renew it"},
@@ -133,6 +138,9 @@ func TestWarnings(t *testing.T) {
 		{"[[mirror]]\nfrom = \"http://127.0.0.1:1/\"\n", ""},
 		{"[[mirror]]\nfrom = \"http://no-such-host.invalid/\"\n",
 			`:3: warning: mirror "http://no-such-host.invalid/" cannot be reached`},
+		{byRules, ""},
+		{"http.public_read = true\n" + byRules,
+			`:5: warning: mirror "http://127.0.0.1:1/": with http.public_read everybody can read`},
 		{"[auth.hook]\nurl = \"http://no-such-host.invalid/\"\n", "auth.hook.url: the hook is unreachable"},
 		{"push.enabled = false\nmaintenance.enabled = false\n[auth.origin]\nurl = \"http://no-such-host.invalid/\"\n",
 			"auth.origin.url: the forge is unreachable"},

@@ -45,6 +45,10 @@ func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findi
 	if role != RoleSearch {
 		for i := range c.Mirror {
 			c.Mirror[i].warn(ctx, fmt.Sprintf("mirror[%d].from", i), connect, f)
+			if role.FacesClients() && c.HTTP.PublicRead && c.Mirror[i].isOpenWith() {
+				f.warn(fmt.Sprintf("mirror[%d].auth", i), "mirror %q: with http.public_read everybody can read all that the "+
+					"mirror's own credential can, unless an [[auth.rule]] forbids it", c.Mirror[i].name())
+			}
 		}
 	}
 	if role.IsServe() && c.Resolver.Redis != "" {
@@ -76,6 +80,11 @@ func (m *MirrorConfig) warn(ctx context.Context, key string, connect bool, f *Fi
 	if err := deliverable(ctx, u, private, "private", connect); err != nil {
 		f.warn(key, "mirror %q cannot be reached: %s", m.name(), err)
 	}
+}
+
+// isOpenWith reports whether callers who may read everything here get repositories that are private at the origin.
+func (m *MirrorConfig) isOpenWith() bool {
+	return m.Auth == MirrorByRules && m.TokenFile+m.Netrc+m.AppKeyFile+m.SSHKey != ""
 }
 
 // isLocal reports whether the host of an origin needs no permission for private addresses.
