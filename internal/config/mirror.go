@@ -22,8 +22,8 @@ import (
 )
 
 // MirrorConfig mirrors the repositories of a Git host, the origin (docs/how-to/mirror.md). Each origin is a separate
-// table. The flag --origin of "packhorse mirror" adds a table. SIGHUP reads the tables again. A gateway uses from, to
-// and auth, a storage node all keys.
+// table. The flag --origin of "packhorse mirror" adds a table. SIGHUP reads the tables again. A storage node keeps the
+// mirrors. Its gateways need the same tables, because they ask the origins about callers.
 type MirrorConfig struct {
 	// From is the URL of the origin: "https://HOST/", "http://HOST/" or "ssh://USER@HOST/". With a path, as in
 	// "https://github.com/acme/", only the repositories below it are mirrored.

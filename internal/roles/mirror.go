@@ -36,12 +36,7 @@ type mirrors struct {
 func (s *server) addMirrors() error {
 	_, err := os.Stat(mirror.StateDir(s.cfg.State))
 	if len(s.cfg.Mirror) == 0 && errors.Is(err, fs.ErrNotExist) {
-		s.reloads = append(s.reloads, reloadStep{apply: func(cfg config.Config) error {
-			if len(cfg.Mirror) > 0 {
-				s.log.Warn("the first [[mirror]] table needs a restart")
-			}
-			return nil
-		}})
+		s.reloads = append(s.reloads, firstTable(s.log))
 		return nil
 	}
 	m := &mirrors{metrics: s.originMetrics(), agent: "packhorse/" + s.process.Version, log: s.log}
@@ -68,6 +63,16 @@ func (s *server) addMirrors() error {
 	return nil
 }
 
+// firstTable warns of tables in a new configuration, if there were none at the start.
+func firstTable(log *slog.Logger) reloadStep {
+	return reloadStep{apply: func(cfg config.Config) error {
+		if len(cfg.Mirror) > 0 {
+			log.Warn("the first [[mirror]] table needs a restart")
+		}
+		return nil
+	}}
+}
+
 // refresh updates a mirror after a webhook. A repository that is not mirrored stays so.
 func (m *mirrors) refresh(ctx context.Context, path git.RepoPath) error {
 	_, err := m.Refresh(ctx, path)
@@ -87,11 +92,16 @@ func (m *mirrors) apply(list []config.MirrorConfig) error {
 		return err
 	}
 	m.hooks.SetTables(tables.hooks)
+	return m.replace(tables.origins)
+}
+
+// replace closes the clients that changed tables do not use any more.
+func (m *mirrors) replace(origins map[string]*origin.Origin) error {
 	unused := m.origins
-	for key := range tables.origins {
+	for key := range origins {
 		delete(unused, key)
 	}
-	m.origins = tables.origins
+	m.origins = origins
 	return closeOrigins(unused)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
@@ -29,6 +30,8 @@ func (s *server) newOrigins(metrics *auth.Metrics) (*auth.Origins, error) {
 			return nil, err
 		}
 		probers = append(probers, nodes)
+	case s.node == nil: // otherwise addMirrors does so
+		s.reloads = append(s.reloads, firstTable(s.log))
 	}
 	if s.cfg.Auth.Origin.URL != "" {
 		forge, err := s.newSidecar()
@@ -85,40 +88,65 @@ func (s *server) newSidecar() (*sidecar, error) {
 	return &sidecar{forge: forge, prefix: prefixOf(c), staleFor: c.StaleFor.Duration}, nil
 }
 
-// nodeMirrors are the [[mirror]] tables of a gateway, whose nodes have the mirrors. It implements auth.Prober.
-type nodeMirrors []mirror.Rule
+// nodeMirrors are the [[mirror]] tables of a gateway, whose nodes have the mirrors. They follow the configuration. It
+// implements auth.Prober.
+type nodeMirrors struct {
+	clients *mirrors                      // without mirrors
+	rules   atomic.Pointer[[]mirror.Rule] // the longest prefix is first; without an Origin: of a removed table
+}
 
-func (s *server) newNodeMirrors() (nodeMirrors, error) {
-	m := &mirrors{metrics: s.originMetrics(), agent: "packhorse/" + s.process.Version, log: s.log}
-	tables, err := m.build(s.cfg.Mirror)
+func (s *server) newNodeMirrors() (*nodeMirrors, error) {
+	n := &nodeMirrors{clients: &mirrors{metrics: s.originMetrics(), agent: "packhorse/" + s.process.Version, log: s.log}}
+	n.rules.Store(&[]mirror.Rule{})
+	s.closers.push("clients of origins", func() error { return closeOrigins(n.clients.origins) })
+	s.reloads = append(s.reloads, reloadStep{apply: func(cfg config.Config) error { return n.apply(cfg.Mirror) }})
+	return n, n.apply(s.cfg.Mirror)
+}
+
+// apply applies changed tables. The nodes may still have the mirrors of a removed table. No origin decides about them
+// any more, so no caller can read them without a rule, unless another table is for their path.
+func (n *nodeMirrors) apply(list []config.MirrorConfig) error {
+	tables, err := n.clients.build(list)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s.closers.push("clients of origins", func() error { return closeOrigins(tables.origins) })
-	slices.SortStableFunc(tables.rules, func(a, b mirror.Rule) int { return len(b.Prefix) - len(a.Prefix) })
-	return tables.rules, nil
+	rules := tables.rules
+	for _, old := range *n.rules.Load() {
+		isKept := slices.ContainsFunc(tables.rules, func(r mirror.Rule) bool { return r.Prefix == old.Prefix })
+		if old.OriginDecides && !isKept {
+			old.Origin = nil
+			rules = append(rules, old)
+		}
+	}
+	slices.SortStableFunc(rules, func(a, b mirror.Rule) int { return len(b.Prefix) - len(a.Prefix) })
+	n.rules.Store(&rules)
+	return n.clients.replace(tables.origins)
 }
 
 // find returns the rule for a repository and its path at the origin; nil if no prefix matches.
-func (n nodeMirrors) find(repo git.RepoPath) (rule *mirror.Rule, path string) {
-	for i := range n {
-		if path, ok := strings.CutPrefix(repo.String(), n[i].Prefix+"/"); ok {
-			return &n[i], path
+func (n *nodeMirrors) find(repo git.RepoPath) (rule *mirror.Rule, path string) {
+	rules := *n.rules.Load()
+	for i := range rules {
+		if path, ok := strings.CutPrefix(repo.String(), rules[i].Prefix+"/"); ok {
+			return &rules[i], path
 		}
 	}
 	return nil, ""
 }
 
-// Covers reports whether a table with auth = "origin" is for the repository.
-func (n nodeMirrors) Covers(repo git.RepoPath) bool {
+// Covers reports whether a table with auth = "origin" is or was for the repository.
+func (n *nodeMirrors) Covers(repo git.RepoPath) bool {
 	rule, _ := n.find(repo)
 	return rule != nil && rule.OriginDecides
 }
 
 // Probe asks the origin, and once more at the new place of a repository that was renamed there.
-func (n nodeMirrors) Probe(ctx context.Context, repo git.RepoPath, service protocol.Service,
+func (n *nodeMirrors) Probe(ctx context.Context, repo git.RepoPath, service protocol.Service,
 	authorization node.Secret) error {
 	rule, path := n.find(repo)
+	if rule.Origin == nil {
+		return fault.New(fault.NotFound, "no table allows a mirror at %s", repo)
+	}
 	ask := func(path string) error {
 		if p, err := git.ParseRepoPath(path); err != nil || rule.Allowed != nil && !rule.Allowed(p) {
 			return fault.New(fault.NotFound, "no table allows a mirror at %s", repo)
@@ -133,13 +161,16 @@ func (n nodeMirrors) Probe(ctx context.Context, repo git.RepoPath, service proto
 }
 
 // Host returns the host of the table's origin.
-func (n nodeMirrors) Host(repo git.RepoPath) string {
+func (n *nodeMirrors) Host(repo git.RepoPath) string {
 	rule, _ := n.find(repo)
+	if rule.Origin == nil {
+		return ""
+	}
 	return rule.Origin.Host()
 }
 
 // StaleFor returns stale_for of the table.
-func (n nodeMirrors) StaleFor(repo git.RepoPath) time.Duration {
+func (n *nodeMirrors) StaleFor(repo git.RepoPath) time.Duration {
 	rule, _ := n.find(repo)
 	return rule.StaleFor
 }

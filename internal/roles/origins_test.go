@@ -352,3 +352,47 @@ func TestGatewayAsksOrigins(t *testing.T) {
 		}
 	}
 }
+
+// TestGatewayFollowsTables applies changed tables to a gateway. The mirrors of a removed one do not become public.
+func TestGatewayFollowsTables(t *testing.T) {
+	t.Parallel()
+	f := newFakeForge(t, forges["GitHub"])
+	load := func(tables string) config.Config {
+		t.Helper()
+		cfg, err := loadTextAs(t, config.RoleGateway, fmt.Sprintf("state = %q\nauth.ttl = \"1ns\"\nhttp.public_read = true\n"+
+			"[[node]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n%s", t.TempDir(), tables))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg
+	}
+	table := func(to, more string) string {
+		return fmt.Sprintf("[[mirror]]\nfrom = %q\nto = %q\n%s", f.URL, to, more)
+	}
+	s := newServer(t, config.RoleGateway, load(table("one", "")), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	a, err := s.newAuth()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closers.push("authentication", a.Close)
+	for _, test := range []struct{ tables, one, two string }{
+		{table("one", ""), "unauthenticated", "ok"},
+		{table("one", "") + table("two", ""), "unauthenticated", "unauthenticated"},
+		{table("two", ""), "unauthenticated", "unauthenticated"},
+		{"", "unauthenticated", "unauthenticated"},
+		{table("one", "auth = \"rules\"\n"), "ok", "unauthenticated"},
+	} {
+		if err := s.reload(load(test.tables)); err != nil {
+			t.Fatal(err)
+		}
+		for repo, want := range map[string]string{"one/team/secret": test.one, "two/team/secret": test.two} {
+			if got := kindOfError(try(t, a, "", repo, auth.Read)); got != want {
+				t.Errorf("%s with the tables\n%s%s, want %s", repo, test.tables, got, want)
+			}
+		}
+		if got := kindOfError(try(t, a, basicAuth("alice", aliceSecret), "two/team/app", auth.Read)); test.two != "ok" &&
+			(got == "ok") != strings.Contains(test.tables, "two") {
+			t.Errorf("alice reads two/team/app with the tables\n%s%s", test.tables, got)
+		}
+	}
+}
