@@ -24,8 +24,11 @@ func (m *Mirrors) Covers(path git.RepoPath) bool {
 	if m.lookUp(short) != nil {
 		return true
 	}
-	_, err := m.node.Directory(short)
-	return err != nil || m.isMirror(short)
+	if _, err := m.node.Directory(short); err != nil || m.isMirror(short) {
+		return true
+	}
+	_, err := m.node.Directory(short) // it may have been removed meanwhile
+	return err != nil
 }
 
 // sessionFor returns a session on a repository. It removes the caller's credential unless the repository's origin
@@ -49,14 +52,14 @@ func (m *Mirrors) Probe(ctx context.Context, path git.RepoPath, service protocol
 	}
 	short := rule.canonical(path)
 	if r := m.lookUp(short); r != nil {
-		at = r.firstPath()
+		at = r.pathBelow(rule.URL, at)
 	} else if dir, err := m.node.Directory(short); err == nil { // not used since the start
 		s, err := loadState(dir)
 		if err != nil {
 			return err
 		}
 		if s != nil {
-			at = s.Path
+			at = s.pathBelow(rule.URL, at)
 		}
 	}
 	for range maxMoves {

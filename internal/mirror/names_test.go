@@ -2,14 +2,17 @@ package mirror
 
 import (
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // The origin gives the former path of a repository to another one. The mirror follows the path, as clients of the
@@ -99,4 +102,47 @@ func TestOpenedMeanwhile(t *testing.T) {
 	if o, own := w.joinOpening(r.path, true); o != nil || own {
 		t.Errorf("joinOpening of an open mirror = %v, %v, want none", o, own)
 	}
+}
+
+// Another table for a part of an origin takes over the mirrors there, and one of another origin follows that.
+func TestTablesOfOtherURLs(t *testing.T) {
+	t.Parallel()
+	h, other := newHost(t), newHost(t)
+	h.repo(t, "acme/app.git")
+	from := other.repo(t, "acme/app.git")
+	w := newWorld(t, h, t.TempDir())
+	w.use("host/acme/app.git")
+	for _, test := range []struct {
+		rule Rule
+		at   *host
+		want string
+	}{
+		{Rule{Prefix: "host/acme"}, h, h.URL + "/acme/app.git"},
+		{Rule{Prefix: "host"}, h, h.URL + "/acme/app.git"},
+		{Rule{Prefix: "host"}, other, other.URL + "/acme/app.git"},
+	} {
+		base, err := url.Parse(test.at.URL + strings.TrimPrefix(test.rule.Prefix, "host") + "/")
+		w.do(err)
+		client, err := origin.New(origin.Options{URL: base})
+		w.do(err)
+		t.Cleanup(func() { _ = client.Close() })
+		test.rule.URL, test.rule.Origin, test.rule.StaleFor = base, client, time.Hour
+		for _, restarted := range []bool{false, true} {
+			w.do(w.SetRules([]Rule{test.rule}))
+			if restarted {
+				r, err := w.existing(t.Context(), w.path("host/acme/app"))
+				w.do(err)
+				r.save()
+				w.forget(r)
+			}
+			if err := w.Probe(t.Context(), w.path("host/acme/app.git"), protocol.UploadPack, node.Secret{}); err != nil {
+				t.Errorf("%s of %s: Probe = %v, want none", test.rule.Prefix, base, err)
+			}
+			w.use("host/acme/app.git")
+			if s, err := w.Status(t.Context(), w.path("host/acme/app")); err != nil || s.Origin != test.want {
+				t.Errorf("%s of %s: Status = %+v, %v, want the origin %s", test.rule.Prefix, base, s, err, test.want)
+			}
+		}
+	}
+	w.same("host/acme/app", from)
 }

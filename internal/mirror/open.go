@@ -49,7 +49,7 @@ func (m *Mirrors) openCovered(ctx context.Context, path git.RepoPath, auth node.
 	path = rule.canonical(path)
 	for {
 		if r := m.lookUp(path); r != nil {
-			r.setRule(rule)
+			r.setRule(rule, originPath)
 			return r, nil
 		}
 		o, own := m.joinOpening(path, create)
@@ -80,10 +80,10 @@ func (m *Mirrors) openExisting(ctx context.Context, path git.RepoPath) (*mirror,
 		return r, err
 	}
 	if r := m.lookUp(path); r != nil {
-		r.setRule(nil)
+		r.setRule(nil, "")
 		return r, nil
 	}
-	r, err := m.load(path, nil)
+	r, err := m.load(path)
 	if r == nil || err != nil {
 		return nil, err
 	}
@@ -155,7 +155,9 @@ func (m *Mirrors) joinOpening(path git.RepoPath, create bool) (o *opening, own b
 
 // runOpening loads or creates a mirror.
 func (m *Mirrors) runOpening(o *opening, path git.RepoPath, rule *Rule, originPath string, auth node.Secret) {
-	o.mirror, o.err = m.load(path, rule)
+	if o.mirror, o.err = m.load(path); o.mirror != nil {
+		o.mirror.setRule(rule, originPath)
+	}
 	if fault.Is(o.err, fault.NotFound) {
 		if o.err = fault.New(fault.NotFound, "no mirror %s: add it with packhorse mirror add", path); o.create {
 			o.mirror, o.err = m.create(path, rule, originPath, auth)
@@ -170,9 +172,9 @@ func (m *Mirrors) runOpening(o *opening, path git.RepoPath, rule *Rule, originPa
 	close(o.done)
 }
 
-// load opens an existing mirror, and removes what an earlier process left in it. It returns nil for a repository
-// without an origin.
-func (m *Mirrors) load(path git.RepoPath, rule *Rule) (*mirror, error) {
+// load opens an existing mirror, without a rule, and removes what an earlier process left in it. It returns nil for a
+// repository without an origin.
+func (m *Mirrors) load(path git.RepoPath) (*mirror, error) {
 	dir, err := m.node.Directory(path)
 	if err != nil {
 		return nil, err
@@ -184,7 +186,7 @@ func (m *Mirrors) load(path git.RepoPath, rule *Rule) (*mirror, error) {
 	if err := m.node.RemoveIngestLeftovers(path); err != nil {
 		m.log.Warn("cannot remove the leftovers of a mirror", "repository", path.String(), "error", err)
 	}
-	return &mirror{m: m, path: path, dir: dir, rule: rule, orphan: rule == nil, state: *s, saved: *s}, nil
+	return &mirror{m: m, path: path, dir: dir, orphan: true, state: *s, saved: *s}, nil
 }
 
 // create creates a mirror and starts its first update.

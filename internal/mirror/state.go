@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +23,7 @@ const stateFile = "packhorse-mirror.json"
 
 // state is the persistent state of a mirror: the content of the state file.
 type state struct {
-	Origin   string    `json:"origin"`          // URL of the origin when the mirror was created
+	Origin   string    `json:"origin"`          // URL of the rule
 	Path     string    `json:"path"`            // of the repository at the origin when the mirror was created
 	Moved    string    `json:"moved,omitempty"` // where the origin redirects requests for Path to; "": nowhere
 	Created  time.Time `json:"created"`
@@ -49,6 +51,19 @@ func loadState(dir string) (*state, error) {
 		return nil, fault.Wrap(fault.Corrupt, "invalid state of the mirror: remove the mirror and add it again", err)
 	}
 	return &s, nil
+}
+
+// pathBelow returns the path of the repository below the URL of a rule, which may have changed since the mirror was
+// created. If the repository is not below that URL, it is the path that a request names.
+func (s *state) pathBelow(u *url.URL, requested string) string {
+	base := u.String()
+	if s.Origin == base {
+		return s.Path
+	}
+	if path, ok := strings.CutPrefix(strings.TrimSuffix(s.Origin, "/")+"/"+s.Path, base); ok {
+		return path
+	}
+	return requested
 }
 
 func (s *state) encode() []byte {
@@ -100,6 +115,13 @@ func (r *mirror) originPath() string {
 	return r.state.currentPath()
 }
 
+// pathBelow is state.pathBelow.
+func (r *mirror) pathBelow(u *url.URL, requested string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.pathBelow(u, requested)
+}
+
 // firstPath returns the path that checks and updates ask for. After a rename the origin redirects it, until it gives
 // the path to another repository: then that is the one that clients of this path get, as at the origin.
 func (r *mirror) firstPath() string {
@@ -131,13 +153,19 @@ func (r *mirror) currentRule() *Rule {
 	return r.rule
 }
 
-// setRule sets the rule that covers the mirror; nil: none. Another rule may have other patterns of refs.
-func (r *mirror) setRule(rule *Rule) {
+// setRule sets the rule that covers the mirror; nil: none. Another rule may have other patterns of refs, and another
+// URL. requested is the path at the origin that belongs to the path of a request.
+func (r *mirror) setRule(rule *Rule, requested string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.orphan = rule == nil
-	if rule != nil && r.rule != rule {
-		r.rule, r.digest, r.suspect = rule, [32]byte{}, r.m.now()
+	if rule == nil || r.rule == rule {
+		return
+	}
+	r.rule, r.digest, r.suspect = rule, [32]byte{}, r.m.now()
+	if base := rule.URL.String(); base != r.state.Origin {
+		r.state.Path, r.state.Moved = r.state.pathBelow(rule.URL, requested), ""
+		r.state.Origin = base
 	}
 }
 
