@@ -32,6 +32,8 @@ type Prober interface {
 	Probe(ctx context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret) error
 	// Host returns the host that gets the credential for a covered repository.
 	Host(repo git.RepoPath) string
+	// Hosts returns all hosts that Host can return. A host may occur more than once.
+	Hosts() []string
 	// StaleFor returns how long a permission for a covered repository holds while the origin gives no answer.
 	StaleFor(repo git.RepoPath) time.Duration
 }
@@ -49,7 +51,7 @@ type OriginOptions struct {
 //
 // Answers are cached in memory under a keyed hash of credential, repository and service: permissions for the TTL, and
 // refusals for at most 10 seconds. Equal concurrent questions become one request. While the origin gives no answer, or
-// none within 10 seconds, an earlier permission holds for Prober.StaleFor. Everything else is refused. Safe for
+// none within 12 seconds, an earlier permission holds for Prober.StaleFor. Everything else is refused. Safe for
 // concurrent use.
 type Origins struct {
 	o      OriginOptions
@@ -84,7 +86,9 @@ const (
 	maxOriginAnswers  = 1 << 16 // of each kind
 	maxOriginRequests = 64      // at the same time
 	originTimeout     = 30 * time.Second
-	originPatience    = 10 * time.Second // after that an earlier permission is used, for as long as originTimeout
+	// originPatience is how long callers wait before an earlier permission is used, for as long as originTimeout. It is
+	// longer than the client of an origin waits for its own budget: a used budget is not an outage.
+	originPatience = 12 * time.Second
 )
 
 // NewOrigins makes Origins. Close ends it.
@@ -187,12 +191,14 @@ func (s *Origins) hostKey(q originQuestion) originKey {
 	return s.hash(q.authorization.Reveal(), q.prober.Host(q.repo))
 }
 
-// withhold makes those of a caller's questions anonymous whose origin must not get the credential: if they are for
-// several hosts, and this one has not accepted the credential before.
+// withhold makes those of a caller's questions anonymous whose origin must not get the credential: if there are several
+// hosts, and this one has not accepted the credential before. The caller has not named a host.
 func (s *Origins) withhold(questions []originQuestion) {
 	hosts := map[string]bool{}
-	for _, q := range questions {
-		hosts[q.prober.Host(q.repo)] = true
+	for _, p := range s.o.Probers {
+		for _, host := range p.Hosts() {
+			hosts[host] = true
+		}
 	}
 	if len(hosts) < 2 {
 		return

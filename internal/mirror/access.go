@@ -82,6 +82,16 @@ func (m *Mirrors) Host(path git.RepoPath) string {
 	return rule.Origin.Host()
 }
 
+// Hosts returns the hosts of the origins that decide about readers.
+func (m *Mirrors) Hosts() (hosts []string) {
+	for _, rule := range *m.rules.Load() {
+		if rule.OriginDecides {
+			hosts = append(hosts, rule.Origin.Host())
+		}
+	}
+	return hosts
+}
+
 // StaleFor returns how long an answer of the origin about a covered repository holds while the origin is down.
 func (m *Mirrors) StaleFor(path git.RepoPath) time.Duration {
 	rule, _, ok := m.find(path)

@@ -169,6 +169,16 @@ func (n *nodeMirrors) Host(repo git.RepoPath) string {
 	return rule.Origin.Host()
 }
 
+// Hosts returns the hosts of the tables' origins.
+func (n *nodeMirrors) Hosts() (hosts []string) {
+	for _, rule := range *n.rules.Load() {
+		if rule.OriginDecides && rule.Origin != nil {
+			hosts = append(hosts, rule.Origin.Host())
+		}
+	}
+	return hosts
+}
+
 // StaleFor returns stale_for of the table.
 func (n *nodeMirrors) StaleFor(repo git.RepoPath) time.Duration {
 	rule, _ := n.find(repo)
@@ -213,7 +223,7 @@ func (s *sidecar) Covers(repo git.RepoPath) bool {
 func (s *sidecar) Probe(ctx context.Context, repo git.RepoPath, service protocol.Service,
 	authorization node.Secret) error {
 	err := s.forge.Probe(ctx, repo.String()[len(s.prefix):], service, authorization)
-	if err != nil && origin.IsDown(err) { // even with a status that refuses otherwise
+	if origin.IsDown(err) && !fault.Is(err, fault.Exhausted) { // even with a status that refuses otherwise
 		return fault.Wrap(fault.Unavailable, "the forge does not answer", err)
 	}
 	return err
@@ -221,6 +231,9 @@ func (s *sidecar) Probe(ctx context.Context, repo git.RepoPath, service protocol
 
 // Host returns the host of the forge.
 func (s *sidecar) Host(git.RepoPath) string { return s.forge.Host() }
+
+// Hosts returns the host of the forge.
+func (s *sidecar) Hosts() []string { return []string{s.forge.Host()} }
 
 // StaleFor returns auth.origin.stale_for.
 func (s *sidecar) StaleFor(git.RepoPath) time.Duration { return s.staleFor }

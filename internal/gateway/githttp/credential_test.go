@@ -22,6 +22,7 @@ type originOf struct{}
 func (originOf) Covers(repo git.RepoPath) bool { return strings.HasPrefix(repo.String(), "forge/") }
 
 func (originOf) Host(git.RepoPath) string { return "forge" }
+func (originOf) Hosts() []string          { return []string{"forge"} }
 
 func (originOf) StaleFor(git.RepoPath) time.Duration { return 0 }
 
