@@ -92,7 +92,7 @@ func TestKilled(t *testing.T) {
 		large(from)
 		resume := h.stall()
 		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledChild$")
-		child.Env = append(os.Environ(), childRoot+"="+root, childHost+"="+h.URL)
+		child.Env = append(os.Environ(), childRoot+"="+root, childHost+"="+h.URL, "TMPDIR="+t.TempDir())
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}
