@@ -330,7 +330,7 @@ func TestRelay(t *testing.T) {
 		!bytes.HasPrefix(body, []byte("000eversion 2\n")) {
 		t.Errorf("Advertisement = %.50q, %v, want version 2", body, err)
 	}
-	request := o.FetchBody(FetchRequest{Format: git.SHA1, Wants: []git.ObjectID{id}})
+	request := (&FetchRequest{Format: git.SHA1, Wants: []git.ObjectID{id}}).v2("test")
 	for name, body := range map[string]struct {
 		r      io.Reader
 		length int64
@@ -345,7 +345,7 @@ func TestRelay(t *testing.T) {
 			}
 			t.Fatalf("%s: Relay error = %v, want none", name, err)
 		}
-		pack := ReadPack(r.Body, nil)
+		pack := newPack(r.Body, pktline.NewReader(r.Body), protocol.V2, nil)
 		content, err := io.ReadAll(pack)
 		if err != nil || pack.Close() != nil || !bytes.HasPrefix(content, []byte("PACK")) {
 			t.Errorf("%s: pack %.10q, %v", name, content, err)

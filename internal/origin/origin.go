@@ -158,9 +158,6 @@ func (o *Origin) Host() string { return o.o.URL.Host }
 // Advertisement and Relay fail at others.
 func (o *Origin) CanRelay() bool { return o.sessions == nil }
 
-// FetchBody returns the request that Fetch sends in protocol version 2, for Relay. ReadPack reads its response.
-func (o *Origin) FetchBody(f FetchRequest) []byte { return f.v2(o.o.Agent) }
-
 // limited sends a request under the limits and counts it. send calls leave when the answer has been read, except after
 // an error.
 func (o *Origin) limited(ctx context.Context, operation, path string, isPack bool,

@@ -32,11 +32,6 @@ type Pack struct {
 	err      error
 }
 
-// ReadPack returns the pack in a response to FetchBody. Progress is as in FetchRequest. Closing the pack closes r.
-func ReadPack(r io.ReadCloser, progress func(text []byte)) *Pack {
-	return newPack(r, pktline.NewReader(r), protocol.V2, progress)
-}
-
 // newPack returns the pack in a response that lines reads from r.
 func newPack(r io.ReadCloser, lines *pktline.Reader, version protocol.Version, progress func(text []byte)) *Pack {
 	return &Pack{from: r, lines: lines, version: version, progress: progress}
