@@ -49,7 +49,10 @@ PACKAGES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # By default a program with the race detector sleeps for a second when it ends: a minute for all packages.
 GOTEST   = CGO_ENABLED=$(if $(RACE),1,0) GORACE=atexit_sleep_ms=0 go test -vet=off -p $(PACKAGES) $(RACE)
 
-# With STORIES=later the stories are left out; .ci/run runs all of them afterwards.
+# Packages whose tests compute much: the race detector multiplies their time by four. make test-long uses it for all.
+PLAIN    = git/bitmap|git/pack|packsource|packsource/native
+
+# With STORIES=later the stories are left out: .ci/run runs them afterwards, with STORIES=short.
 test: ## Install what the tests need, check, and run the tests that a change needs
 	@.ci/packages
 	@$(MAKE) --no-print-directory check
@@ -57,7 +60,8 @@ test: ## Install what the tests need, check, and run the tests that a change nee
 
 test-short:
 	@[ -n '$(RACE)' ] || echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'
-	$(GOTEST) -short -timeout 15m $(if $(filter later,$(STORIES)),$$(go list ./... | grep -v '/e2e$$'),./...)
+	$(GOTEST) -short -timeout 15m $$(go list ./... | grep -vE '/($(if $(filter later,$(STORIES)),e2e|)$(PLAIN))$$')
+	CGO_ENABLED=0 go test -vet=off -short -timeout 15m $$(go list ./internal/... | grep -E '/($(PLAIN))$$')
 
 test-all: test vet-darwin test-long test-browser test-forges clients ## Run all tests: also long ones, the browser, other git clients, and soaks
 	.ci/proto verify
@@ -69,7 +73,7 @@ test-long: ## Run the tests that make test leaves out: statistics, simulations, 
 	$(GOTEST) -timeout 30m ./...
 
 test-stories: ## Run all stories and the matrix of shapes with a server without the race detector
-	CGO_ENABLED=0 go test -vet=off -timeout 15m -parallel $$(($(PACKAGES) + 1)) ./e2e
+	CGO_ENABLED=0 go test -vet=off -timeout 15m $(if $(filter short,$(STORIES)),-short) -parallel $$(($(PACKAGES) + 1)) ./e2e
 
 zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
 	CGO_ENABLED=0 go build -C bench/zoekt -buildvcs=false -o $(abspath bin)/ github.com/sourcegraph/zoekt/cmd/zoekt-webserver
