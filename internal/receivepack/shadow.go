@@ -1,0 +1,47 @@
+package receivepack
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// Shadow is a temporary repository in which Git runs one push. It has the refs of the real repository and borrows its
+// objects. Its changes take effect when Commit succeeds.
+type Shadow interface {
+	// Repo returns the shadow. It is open until Close.
+	Repo() *repo.Repo
+	// Quarantined is called when Git has checked the new objects, before hooks decide. The directory has them until Git
+	// moves them into the shadow. It does not wait: preparation for Commit runs while hooks do.
+	Quarantined(ctx context.Context, dir string)
+	// Commit changes the refs of the real repository, when Git has ended. An error means that no ref has changed, except
+	// that with ErrUnknown the result is not known. The end of ctx ends the preparation, but not a change that has begun.
+	Commit(ctx context.Context, p Proposal) (CommitResult, error)
+	// Close removes the shadow.
+	Close()
+}
+
+// ErrUnknown is in the chain of an error of Commit if refs may have changed.
+var ErrUnknown = errors.New("the result is not known")
+
+// Proposal is what Shadow.Commit is to change: the updates that Git has made in the shadow.
+type Proposal struct {
+	Push      *Push
+	Updates   []Update
+	Atomic    bool // all updates or none
+	AdoptHead bool // HEAD of a repository without branches is set to the first branch
+}
+
+// CommitResult is the result of Shadow.Commit.
+type CommitResult struct {
+	// Refused has the reason for each update of the proposal that was not made, and "" for the others.
+	Refused []string
+	// Head is the branch that HEAD was set to; "": HEAD was not changed.
+	Head   git.RefName
+	Record uint64        // number of the record that has the updates; 0: there is none
+	Append time.Duration // how long appending the record took, with the wait for earlier records
+	Tries  int           // number of appended records, of which the last one succeeded
+}
