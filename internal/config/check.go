@@ -27,6 +27,7 @@ func (c *Config) checkValues(f *Findings) {
 	c.checkAuth(f)
 	c.checkSSH(f)
 	c.checkStorage(f.bad)
+	c.checkStore(f)
 	c.checkNodes(f)
 	c.App.check(f)
 	c.checkSearch(f.bad)
@@ -151,8 +152,15 @@ func (c *Config) checkDisk(role Role, f *Findings) {
 
 // checkRepositoriesDisk is checkDisk for roles with repositories.
 func (c *Config) checkRepositoriesDisk(role Role, f *Findings, quiet *slog.Logger) {
+	if file := c.Store.CredentialsFile; file != "" {
+		if in, err := os.Open(file); err != nil {
+			f.add("store.credentials_file", err)
+		} else {
+			in.Close()
+		}
+	}
 	_, err := os.Stat(c.Root)
-	if created := role == RoleMirror && errors.Is(err, fs.ErrNotExist); !created {
+	if created := c.CreatesRoot(role) && errors.Is(err, fs.ErrNotExist); !created {
 		if err := CheckRoot(c.Root); err != nil {
 			f.at("root")("%w", err)
 		}

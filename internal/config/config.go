@@ -27,7 +27,7 @@ import (
 type Config struct {
 	// Root is the directory that contains the repositories, at any depth: bare repositories and ".git" directories. It
 	// must exist. "packhorse mirror" creates it, and empty means packhorse/mirror below $XDG_STATE_HOME or ~/.local/state
-	// there.
+	// there. With a store it is the directory of local copies, and the node creates it.
 	Root string `toml:"root" path:"yes"`
 
 	// State is the directory for the process's own files: lock, pack cache, tokens, admin socket. One process uses it
@@ -47,6 +47,7 @@ type Config struct {
 	App      AppConfig       `toml:"app"`
 	Auth     AuthConfig      `toml:"auth"`
 	Storage  StorageConfig   `toml:"storage"`
+	Store    StoreConfig     `toml:"store"`
 	Node     []NodeConfig    `toml:"node"`
 	Route    []RouteConfig   `toml:"route"`
 	Mirror   []MirrorConfig  `toml:"mirror"`
@@ -138,6 +139,8 @@ func (c *Config) automatic() map[string]string {
 	add("push.slots", c.Push.Slots == 0, fmt.Sprintf(": %d here", c.Push.slots()))
 	add("cache.max_bytes", c.Cache.MaxBytes == 0, "")
 	add("cache.min_free", c.Cache.MinFree == 0, "")
+	add("store.cache", c.Store.Enabled() && c.Store.Cache == 0, "")
+	add("store.min_free", c.Store.Enabled() && c.Store.MinFree == 0, "")
 	return auto
 }
 
@@ -170,6 +173,9 @@ func (c *Config) Complete(role Role, getenv func(string) string) {
 		}
 	}
 }
+
+// CreatesRoot reports whether a process creates its root: that of mirrors, and that of a store's local copies.
+func (c *Config) CreatesRoot(role Role) bool { return role == RoleMirror || c.Store.Enabled() }
 
 // DefaultState returns the state directory of a process without a configured one, or "" if there is no place for it.
 func DefaultState(role Role, root string, getenv func(string) string) string {

@@ -28,6 +28,8 @@ var configFlags = []struct {
 	{"root", "root", repositories, "serve the repositories below `DIR`"},
 	{"state", "state", everywhere,
 		"keep the server's own files in `DIR` (default ROOT/.packhorse; for gateway and search below ~/.local/state/packhorse)"},
+	{"store", "store.url", inServe | inStorage,
+		"keep repositories in the store at `URL`, s3://BUCKET/PREFIX; the root is a cache"},
 	{"http", "http.address", public, "public listener, `HOST:PORT`; port 0 chooses a free port"},
 	{"public-read", "http.public_read", public, "let everybody read every repository"},
 	{"tls-cert", "http.tls_cert", public, "PEM `FILE` with the TLS certificate and chain; changes apply at once"},

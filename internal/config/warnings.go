@@ -65,7 +65,7 @@ func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findi
 			f.warn("auth.origin.url", "auth.origin.url: the forge is unreachable: %s", err)
 		}
 	}
-	if role.OwnsRepositories() && c.Root != "." { // "." stands for a missing root
+	if role.OwnsRepositories() && c.Root != "." && !c.Store.Enabled() { // "." stands for a missing root
 		c.warnOfPatterns(ctx, f)
 	}
 }

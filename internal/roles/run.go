@@ -75,7 +75,7 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	handover := role == config.RoleGateway && inherited[httpSocket] != nil
 
 	// State directory and listeners.
-	if role == config.RoleMirror {
+	if cfg.CreatesRoot(role) {
 		if err := os.MkdirAll(cfg.Root, 0o700); err != nil {
 			return fmt.Errorf("create the root: %w", err)
 		}

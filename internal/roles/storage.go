@@ -46,6 +46,9 @@ func (s *server) addNode() error {
 	if err != nil {
 		return err
 	}
+	if err := s.addStore(); err != nil {
+		return err
+	}
 	s.closers.push("repositories", func() error { // closes after the git processes that read from them
 		if s.node == nil {
 			return nil
