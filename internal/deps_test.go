@@ -27,7 +27,7 @@ const allowedImports = `
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect, proto/internalv1;
 	proto/internalv1 < proto/internalv1/internalv1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
-	fault < git/disk, git/sparse, balance, search/query, httpguard;
+	fault < git/disk, git/sparse, balance, search/query, httpguard, bucket;
 	git/disk < git/mmap, credfile;
 	git, git/pktline, fault < git/protocol;
 	git/protocol < node;
@@ -146,6 +146,7 @@ var rooms = map[string][]string{
 	"github.com/coreos/go-systemd/...":                          {"roles"},
 	"github.com/pires/go-proxyproto":                            {"clientaddr"},
 	"github.com/redis/...":                                      {"resolve", "bench/search"},
+	"github.com/minio/...":                                      {"bucket"},
 	"github.com/go-jose/...":                                    {"auth", "origin"},
 	"github.com/failsafe-go/...":                                {"origin", "resolve"},
 	"maragu.dev/gomponents/...":                                 {"web"},

@@ -1,0 +1,35 @@
+package bucket
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics are the metrics of requests to the object storage.
+type Metrics struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	bytes    *prometheus.CounterVec
+}
+
+// NewMetrics returns metrics that are not yet registered.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_store_requests_total",
+			Help: "Requests to the object storage by operation (create, get, range, put, list, delete, other) and code: the " +
+				"HTTP status, or error if there was no answer. Retries count. 429 and 503 mean that the storage throttles.",
+		}, []string{"operation", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "packhorse_store_request_seconds",
+			Help:    "Time from the start of a request to the object storage to the header of its answer, by operation.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 30},
+		}, []string{"operation"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_store_bytes_total",
+			Help: "Bytes of bodies exchanged with the object storage, by direction: sent or received.",
+		}, []string{"direction"}),
+	}
+}
+
+// Collectors returns the metrics to register.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.seconds, m.bytes}
+}
