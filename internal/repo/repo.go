@@ -5,6 +5,7 @@
 package repo
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 
@@ -21,6 +22,7 @@ type Options struct {
 	Hidden       []string // directories below the root without repositories; the paths have no symbolic links
 	Policy       *Policy  // defaults for keys that a repository's config does not set; nil: DefaultPolicy
 	Tables       *Tables  // lists refs in reftables; nil: repositories with reftables are refused
+	Place        Place    // of a repository that is a copy; nil: the files at the path are the repository
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
 }
@@ -46,6 +48,18 @@ type Repo struct {
 	objects     string // identity of the object directory
 }
 
+// Place is where a repository is kept if its files here are only a copy, whose packs may be missing. Only the owner of
+// the Place changes these files, except for its refs.Source and packs: they are not checked for changes.
+type Place interface {
+	refs.Source
+	// ID identifies the repository: it is the incarnation, on every node.
+	ID() string
+	// Use waits until all packs of the latest known state are here, and keeps them until done is called. progress may be
+	// nil. It is called from any goroutine, now and then, with the bytes that are here. The error is Unavailable with a
+	// retry hint if that takes too long; the copying continues.
+	Use(ctx context.Context, progress func(done, total int64)) (done func(), err error)
+}
+
 // Open opens the repository at path: a git directory, or a ".git" file that names one. The error is NotFound if there
 // is none, and Denied if the options do not allow the place of one of its parts. It is Corrupt if its files are
 // invalid, and Unavailable if they cannot be read or are not supported.
@@ -62,7 +76,9 @@ func Open(path string, o Options) (*Repo, error) {
 		return nil, err
 	}
 	r := &Repo{Dir: l.gitDir, Common: l.commonDir, options: o, layout: l}
-	if r.Incarnation, err = l.identity(); err != nil {
+	if o.Place != nil {
+		r.Incarnation = o.Place.ID()
+	} else if r.Incarnation, err = l.identity(); err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot open the repository", err)
 	}
 	if err := r.configure(); err != nil {
@@ -84,6 +100,9 @@ func Open(path string, o Options) (*Repo, error) {
 	visible := refs.Options{Format: r.Format, Metrics: o.RefsMetrics, Inside: o.Allows}
 	if r.HidesRefs() {
 		visible.Hidden = r.hidden.hides
+	}
+	if o.Place != nil {
+		visible.Source = o.Place
 	}
 	if r.tables {
 		visible.List = o.Tables.lister(r.Dir, r.Format)
@@ -210,8 +229,11 @@ func (r *Repo) Policy() *Policy { return r.policy }
 
 // Fresh reports whether the Repo still represents the repository at path, which may contain symbolic links and a ".git"
 // file. The directories, the object directory and the configuration must be the same. It makes four stat calls, some
-// more for worktrees and submodules, and reads files that are very young.
+// more for worktrees and submodules, and reads files that are very young. With a Place it is always true.
 func (r *Repo) Fresh(path string) bool {
+	if r.options.Place != nil {
+		return true
+	}
 	if !r.layout.isCurrent(path, r.Incarnation) {
 		return false
 	}
@@ -230,6 +252,22 @@ func (r *Repo) Refresh() error {
 	}
 	_ = r.Graph.Refresh()
 	return nil
+}
+
+// Use waits until the objects of the latest known refs can be read, and keeps them readable until done is called. Take
+// the snapshot of the refs first. See Place.Use; without a Place it does nothing.
+func (r *Repo) Use(ctx context.Context, progress func(done, total int64)) (done func(), err error) {
+	if r.options.Place == nil {
+		return func() {}, nil
+	}
+	if done, err = r.options.Place.Use(ctx, progress); err != nil {
+		return nil, err
+	}
+	if err := r.Refresh(); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
 }
 
 // Close closes the open files. Requests that still use the handle may fail with an error, but do not crash.

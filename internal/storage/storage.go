@@ -35,6 +35,8 @@ import (
 type Options struct {
 	Root   string   // directory below which the repositories are
 	Hidden []string // directories below the root without repositories, such as the state directory
+	// Places has the repositories if the directories below the root are copies. Nil: they are the repositories.
+	Places Places
 	// MaxOpen is the maximum number of repositories that are kept open without a watch. Zero means 1,000.
 	MaxOpen int
 

@@ -28,7 +28,7 @@ type node struct {
 type refEntry struct {
 	name git.RefName // a part of the node's path
 	content
-	to *Ref // of a symbolic ref in a Snapshot: the ref that it resolves to; nil: none
+	to *Ref // in a Snapshot: the ref with all that is known of it; nil: it is direct or broken
 }
 
 // name returns the last path component of a node, given its directory.

@@ -230,10 +230,10 @@ func (s *Snapshot) Expand(short string) ([]Ref, error) {
 // ref returns the entry as a Ref, unless it is broken.
 func (e *refEntry) ref() (Ref, bool) {
 	switch {
-	case e.kind == direct:
-		return Ref{Name: e.name, ID: e.id}, true
 	case e.to != nil:
 		return *e.to, true
+	case e.kind == direct:
+		return Ref{Name: e.name, ID: e.id}, true
 	}
 	return Ref{}, false
 }

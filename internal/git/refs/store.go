@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -30,6 +31,9 @@ type Options struct {
 	// files.
 	List Lister
 
+	// Source decides what the refs are; the files are not read then. Nil: the files do, or List.
+	Source Source
+
 	// For tests: the identities of a coarser file system, and a call between the scan of the loose refs and of
 	// packed-refs.
 	coarsen func(identity) identity
@@ -47,7 +51,10 @@ type Store struct {
 	packedPath string // these paths end in NUL for the system call
 	inside     func(string) bool
 	list       Lister // nil: the refs are in files
+	source     Source // nil: none
 	seed       maphash.Seed
+
+	latest atomic.Pointer[Snapshot] // of the source
 
 	// turn holds one token while a goroutine scans the files. It guards the following fields. While it is held, no
 	// other lock is taken except mu.
@@ -89,6 +96,7 @@ func Open(gitDir, commonDir string, o Options) *Store {
 		between:     o.between,
 		packedPath:  filepath.Join(commonDir, "packed-refs") + "\x00",
 		list:        o.List,
+		source:      o.Source,
 		tables:      []tablesList{{path: filepath.Join(commonDir, tablesListPath) + "\x00"}},
 		head:        &node{path: filepath.Join(gitDir, "HEAD") + "\x00"},
 		root:        &node{path: filepath.Join(commonDir, "refs") + "\x00"},
@@ -117,11 +125,14 @@ func Open(gitDir, commonDir string, o Options) *Store {
 //
 // Errors: NotFound if the repository is gone, and Corrupt for a damaged packed-refs. Unavailable means that the refs
 // change faster than they can be read, or are being migrated to reftables. For reftables there are those of the Lister,
-// and Exhausted if too many callers wait for it. A waiting caller returns when ctx ends. A caller that scans, also for
+// and Exhausted if too many callers wait for it. Those of a Source are returned as they are. A waiting caller returns when ctx ends. A caller that scans, also for
 // others, finishes the scan.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if s.source != nil {
+		return s.fromSource(ctx)
 	}
 	select {
 	case s.turn <- struct{}{}:
