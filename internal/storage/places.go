@@ -5,6 +5,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -15,7 +16,7 @@ type Places interface {
 	// directory of objects then, but perhaps no packs. Acquire needs no I/O for a known path: the Place finds out whether
 	// the repository still has this path. Errors: NotFound and Unavailable.
 	Acquire(ctx context.Context, path git.RepoPath) (Place, error)
-	// List returns at most limit paths that begin with prefix and come after a path, in the order of their components.
+	// List returns at most limit paths that begin with prefix and come after a path, in a fixed order.
 	List(ctx context.Context, prefix, after string, limit int) ([]git.RepoPath, error)
 	// Create creates an empty repository whose HEAD names a branch. Errors: Exists, Unavailable.
 	Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName) error
@@ -34,6 +35,8 @@ type Places interface {
 type Place interface {
 	repo.Place
 	Dir() string // the Git directory
+	// Push returns the shadow for a push.
+	Push(ctx context.Context) (receivepack.Shadow, error)
 	// Counts returns the objects and packs of the latest known state, whether they are here or not.
 	Counts() pack.Counts
 	// Maintain calls repack with a copy of the repository's directory that has all packs, and then replaces the packs of
