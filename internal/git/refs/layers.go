@@ -28,7 +28,7 @@ type Layers struct {
 	Head   git.RefName // the target of HEAD
 	Base   *Base       // nil: no refs
 	// Changes are the refs that differ from the base, sorted by name. A ref with a zero ID does not exist. PeelKnown
-	// should be set. None is symbolic.
+	// should be set, and Target is empty.
 	Changes []Ref
 }
 

@@ -125,8 +125,8 @@ func Open(gitDir, commonDir string, o Options) *Store {
 //
 // Errors: NotFound if the repository is gone, and Corrupt for a damaged packed-refs. Unavailable means that the refs
 // change faster than they can be read, or are being migrated to reftables. For reftables there are those of the Lister,
-// and Exhausted if too many callers wait for it. Those of a Source are returned as they are. A waiting caller returns when ctx ends. A caller that scans, also for
-// others, finishes the scan.
+// and Exhausted if too many callers wait for it. A Source has its own. A waiting caller returns when ctx ends. A caller
+// that scans, also for others, finishes the scan.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
