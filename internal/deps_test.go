@@ -87,8 +87,10 @@ const allowedImports = `
 	search/worker, cli < cmd/packhorse-search;
 	bench < cmd/packhorse-bench;
 
-	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
+	# Tests only: any test may import gittest and bucket/buckettest, tests of a packsource.Source sourcetest, and nothing
+	# else may.
 	git < gittest;
+	bucket < bucket/buckettest;
 	gittest, packsource < packsource/sourcetest;
 	gittest, cli, bench/loadgen < bench/benchtest;
 `
@@ -159,7 +161,7 @@ var rooms = map[string][]string{
 	"go.opentelemetry.io/otel/sdk/...":                          {"observe/tracing"},
 	"go.opentelemetry.io/otel/exporters/...":                    {"observe/tracing"},
 	"net/http/pprof":                                            {"observe"},
-	"os/exec": {"git/process", "gittest", "config", "roles", "bench/...",
+	"os/exec": {"git/process", "gittest", "bucket/buckettest", "config", "roles", "bench/...",
 		"search/worker", "search/ipc"},
 }
 
@@ -267,6 +269,7 @@ func TestImports(t *testing.T) {
 			for _, imported := range slices.Concat(p.TestImports, p.XTestImports) {
 				s := short(imported)
 				if strings.HasPrefix(imported, module) && s != name && s != "gittest" &&
+					s != "bucket/buckettest" &&
 					(s != "bench/benchtest" || !strings.HasPrefix(name, "bench/")) &&
 					(s != "packsource/sourcetest" || !may[name]["packsource"] && name != "packsource") &&
 					!may[name][s] && !slices.Contains(testsMayImport[name], s) {
