@@ -49,6 +49,7 @@ const allowedImports = `
 	repo, admit < lookup;
 	repo < doctor;
 	git, git/disk < pushjournal;
+	git, bucket < replog;
 	pushjournal, git/process < pushrecovery;
 	node, repo, pushrecovery < receivepack;
 	receivepack < webhook;

@@ -1,0 +1,181 @@
+package replog
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Kind says what a record changed.
+type Kind string
+
+const (
+	KindCreate     Kind = "create"     // the first record of a repository
+	KindPush       Kind = "push"       // refs changed, and packs were added
+	KindCheckpoint Kind = "checkpoint" // the changes of refs were folded into a new checkpoint
+	KindCompact    Kind = "compact"    // packs were replaced by others with the same objects
+	KindCondemn    Kind = "condemn"    // keys were condemned: they are about to be deleted
+	KindClear      Kind = "clear"      // condemned keys are deleted
+	KindConfigure  Kind = "configure"  // HEAD, the configuration or the quota changed
+	KindRename     Kind = "rename"     // the names changed
+	KindDelete     Kind = "delete"     // the repository was deleted
+)
+
+// Record is the state of a repository after one change. It is complete: together with the checkpoint and the packs that
+// it names, it is the repository. A record that was read or appended is not changed any more; Next makes a copy.
+type Record struct {
+	Number uint64 // position in the log, from 1
+	Txn    string // random ID of the attempt to append this record
+	Parent string // Txn of the record before; empty if Number is 1
+	Kind   Kind
+	At     time.Time // clock of the node that wrote it; for people only
+	Node   string    // name of the node that wrote it; for people only
+	Pushes []Push    // the pushes that this record commits
+
+	Names        []git.RepoPath    // paths of the repository, sorted; empty if it is deleted
+	Head         git.RefName       // the ref that HEAD points to
+	Config       map[string]string // Git configuration of the repository
+	ObjectFormat git.ObjectFormat
+	Quota        int64 // maximum of Bytes(); zero means no limit
+	Refs         Refs
+	Packs        []Pack
+
+	ObjectsEpoch uint64   // raised when unreachable objects were removed
+	GC           uint64   // raised by each record of KindCondemn
+	Condemned    []string // keys that are about to be deleted, sorted; see Pack.Key and Refs.Checkpoint
+	Needs        []string // features that a node must know to use the repository
+	Deleted      bool     // the repository does not exist any more
+
+	// Unknown has the top-level fields of newer versions that do not have to be understood (see Needs). They are kept.
+	Unknown map[string][]byte
+}
+
+// Push describes one push of a record, for the audit.
+type Push struct {
+	ID   string // ID of the request
+	By   string // user, empty if the caller is not authenticated
+	Refs int    // number of refs that it changed
+}
+
+// Refs is the state of all refs: a checkpoint and the changes after it.
+type Refs struct {
+	Checkpoint string // key of the checkpoint, relative to the repository: "refs/28-TXN"; empty if there is none
+	SHA256     Sum    // of the checkpoint
+	Bytes      int64  // of the checkpoint
+	Count      int    // number of refs in the checkpoint
+	Tail       []TailEntry
+}
+
+// TailEntry has the changes of refs of one record. Entries are shared by records and never changed.
+type TailEntry struct {
+	Number  uint64      // the record
+	Changes []RefChange // sorted by name
+}
+
+// RefChange is the change of one ref.
+type RefChange struct {
+	Name   git.RefName
+	Old    git.ObjectID // zero if the ref was created
+	New    git.ObjectID // zero if the ref was deleted
+	Peeled git.ObjectID // the object that an annotated tag finally points to; zero for other objects
+}
+
+// Pack names a pack and its index in the bucket, and what was made from them.
+type Pack struct {
+	Key       string // relative to the repository, without the extension: "packs/pack-HASH-TXN"
+	Bytes     int64  // size of the pack
+	Objects   int64  // number of objects
+	SHA256    Sum    // of the pack
+	IdxBytes  int64
+	IdxSHA256 Sum
+	Since     uint64 // the record that added it
+	Extra     []File // files that only save work: .rev, .bitmap, .graph
+}
+
+// File is one file of a pack. Its key is Pack.Key + Ext.
+type File struct {
+	Ext    string // ".pack"
+	Bytes  int64
+	SHA256 Sum
+}
+
+// Files returns all files of the pack: the pack, its index, and the extra files.
+func (p *Pack) Files() []File {
+	return append([]File{{".pack", p.Bytes, p.SHA256}, {".idx", p.IdxBytes, p.IdxSHA256}}, p.Extra...)
+}
+
+// Name returns the name of the pack in objects/pack, without an extension: "pack-HASH".
+func (p *Pack) Name() string {
+	name := strings.TrimPrefix(p.Key, packPrefix)
+	if i := strings.LastIndexByte(name, '-'); i > 0 {
+		name = name[:i]
+	}
+	return name
+}
+
+// PackKey returns a key for a pack that only one attempt uses. The name is that of the file without an extension:
+// "pack-HASH".
+func PackKey(name, txn string) string { return packPrefix + name + "-" + txn }
+
+const (
+	packPrefix       = "packs/"
+	checkpointPrefix = "refs/"
+)
+
+// Sum is a SHA-256 checksum. It is written in hexadecimal.
+type Sum [32]byte
+
+func (s Sum) String() string { return hex.EncodeToString(s[:]) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (s Sum) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, s[:]), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *Sum) UnmarshalText(text []byte) error {
+	if len(text) != hex.EncodedLen(len(s)) || !bytes.Equal(text, bytes.ToLower(text)) {
+		return hex.InvalidByteError(0)
+	}
+	_, err := hex.Decode(s[:], text)
+	return err
+}
+
+// NewID returns a random ID of 128 bits, in lower-case base32: for a repository, or for an attempt.
+func NewID() string { return strings.ToLower(rand.Text()) }
+
+// Next returns a copy of the record with the next number and a new Txn. The caller changes it and appends it.
+func (r *Record) Next(kind Kind, node string, now time.Time) *Record {
+	next := *r
+	next.Number, next.Txn, next.Parent = r.Number+1, NewID(), r.Txn
+	next.Kind, next.Node, next.At, next.Pushes = kind, node, now, nil
+	next.Names, next.Packs = slices.Clone(r.Names), slices.Clone(r.Packs)
+	next.Condemned, next.Needs = slices.Clone(r.Condemned), slices.Clone(r.Needs)
+	next.Refs.Tail = slices.Clone(r.Refs.Tail)
+	next.Config = maps.Clone(r.Config)
+	return &next
+}
+
+// Bytes returns the size of all packs, which the quota limits.
+func (r *Record) Bytes() (total int64) {
+	for i := range r.Packs {
+		total += r.Packs[i].Bytes
+	}
+	return total
+}
+
+// Pack returns the pack with the given key, or nil.
+func (r *Record) Pack(key string) *Pack {
+	for i := range r.Packs {
+		if r.Packs[i].Key == key {
+			return &r.Packs[i]
+		}
+	}
+	return nil
+}
+
+func (r *Record) position() (number uint64, txn, parent string) { return r.Number, r.Txn, r.Parent }

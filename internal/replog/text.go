@@ -1,0 +1,45 @@
+package replog
+
+import (
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+)
+
+// text is a string of any bytes, as a JSON string: see quote. Keys of JSON objects are strings that are quoted by hand,
+// because encoding/json does not call methods of keys.
+type text string
+
+// MarshalText implements encoding.TextMarshaler.
+func (t text) MarshalText() ([]byte, error) { return []byte(quote(string(t))), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (t *text) UnmarshalText(b []byte) error {
+	s, err := unquote(string(b))
+	*t = text(s)
+	return err
+}
+
+// quote encodes a string of any bytes as Unicode, injectively. A string that is not UTF-8 or begins with a quotation
+// mark is quoted as in Go, in ASCII. Others stay as they are.
+func quote(s string) string {
+	if !utf8.ValidString(s) || s != "" && s[0] == '"' {
+		return strconv.QuoteToASCII(s)
+	}
+	return s
+}
+
+// unquote is the inverse of quote. It refuses what quote does not return.
+func unquote(quoted string) (string, error) {
+	s := quoted
+	if s != "" && s[0] == '"' {
+		var err error
+		if s, err = strconv.Unquote(s); err != nil {
+			return "", fmt.Errorf("invalid quoted text %.80q: %w", quoted, err)
+		}
+	}
+	if quote(s) != quoted {
+		return "", fmt.Errorf("text %.80q is not quoted as %.80q", s, quote(s))
+	}
+	return s, nil
+}
