@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Outcome is what became of an attempt to append a record.
+// Outcome is the result of an attempt to append a record.
 type Outcome uint8
 
 const (
@@ -43,7 +43,7 @@ type Attempt[R entry] struct {
 	tries   int
 }
 
-// Outcome returns what is known about the attempt.
+// Outcome returns the present outcome of the attempt.
 func (a *Attempt[R]) Outcome() Outcome { return a.outcome }
 
 // Winner returns the record that has the number: the attempt's own if it was Won, the other one if it was Lost. It is
@@ -53,16 +53,16 @@ func (a *Attempt[R]) Winner() R { return a.winner }
 // Tries returns the number of PUTs.
 func (a *Attempt[R]) Tries() int { return a.tries }
 
-// Err returns why the outcome is Unknown. If it is Lost, Err is nil or wraps ErrBrokenPromise: the winner does not follow
-// the record on which the attempt was based.
+// Err returns the reason of an Unknown outcome. If the outcome is Lost, Err is nil or wraps ErrBrokenPromise: then the
+// winner does not follow the record on which the attempt was based.
 func (a *Attempt[R]) Err() error { return a.err }
 
 // Append appends r, made by Record.Next from the head that the caller knows. It returns as soon as the attempt is
-// decided, after 30 seconds, or when ctx ends; then Settle can continue. Append returns an error only if r is invalid or
-// too large, and nothing was written.
+// decided, after 30 seconds, or when ctx ends. Settle can then continue. Append returns an error only if r is invalid
+// or too large, and nothing was written.
 //
-// This is the only function that decides whether a record was written. Callers never conclude anything from an error of
-// the store.
+// This is the only function that decides whether a record was written. Callers never conclude anything from an error
+// of the store.
 func (l *Series[R]) Append(ctx context.Context, r R) (*Attempt[R], error) {
 	body, err := r.Encode()
 	if err != nil {
@@ -94,7 +94,7 @@ func (a *Attempt[R]) Settle(ctx context.Context) Outcome {
 	return a.outcome
 }
 
-// try writes the record once. Unless the store confirms it, try reads who has the number.
+// try writes the record once. Unless the store confirms it, try reads the record that has the number.
 func (a *Attempt[R]) try(ctx context.Context) {
 	number, txn, parent := a.record.position()
 	putCtx, cancel := context.WithTimeout(ctx, tryTimeout)

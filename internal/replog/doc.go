@@ -9,7 +9,8 @@
 //	repos/ID/log/DOWN(n)       records of the repository ID (Record)
 //	names/PATH/DOWN(k)         records of the name PATH (Name): the repository that it refers to
 //
-// DOWN(n) is 2^62 - n in 16 hexadecimal digits, so that the newest record is the first in a listing. Numbers begin at 1.
+// DOWN(n) is 2^62 - n in 16 hexadecimal digits, so that the newest record is the first in a listing. Numbers begin
+// at 1.
 //
 // # Record
 //
@@ -22,23 +23,36 @@
 //	needs           features that a reader must know; a node that does not know one of them refuses the repository
 //	kind, at, node  what changed, when, and which node wrote the record
 //
-// A repository's record also has pushes, names, head, config, object_format, quota, refs, packs, bytes, objects_epoch,
-// gc, condemned and deleted: see Record. Fields of refs: checkpoint (key of a packed-refs file with all refs), its bytes,
-// count and sha256, and tail, the changes since. An entry of the tail has n, the record that made the changes, and set:
-// from the name of a ref to [old, new] or [old, new, peeled], where "-" is no object. Fields of a pack: key (without
-// ".pack"), bytes, sha256, idx_bytes, idx_sha256, objects, since (the record that added it) and extra (files of
-// maintenance).
+// Record describes the other fields of a repository's record. Their names are pushes, names, head, config,
+// object_format, quota, refs, packs, bytes, objects_epoch, gc, condemned and deleted.
+//
+// Fields of refs:
+//
+//	checkpoint            key of a packed-refs file with all refs
+//	bytes, count, sha256  of the checkpoint: its size, the number of its refs, its checksum
+//	tail                  changes after the checkpoint, oldest first
+//	tail[].n              the record that made the changes
+//	tail[].set            from the name of a ref to [old, new] or [old, new, peeled]; "-" means that there is none
+//
+// Fields of a pack:
+//
+//	key                    without ".pack"
+//	bytes, sha256          of the pack
+//	idx_bytes, idx_sha256  of its index
+//	objects                number of objects
+//	since                  the record that added it
+//	extra                  files that maintenance made for it, each with ext, bytes and sha256
 //
 // A name's record also has path, state, id and from: see Name.
 //
 // Strings can have any bytes. One that is not UTF-8, or begins with a quotation mark, is quoted as in Go, in ASCII.
-// Unknown fields at the top level are kept in later records; unknown fields elsewhere are refused. A new field that must
-// be understood adds a word to needs.
+// Unknown fields at the top level are kept in later records. Unknown fields elsewhere are refused. A new field that
+// must be understood adds a word to needs.
 //
 // # Unclear answers
 //
 // A PUT without a clear answer may have been carried out, or be carried out later. Append is the only function that
-// decides what happened, by reading: the txn of record n says whose record it is. While nobody has the number, Append
+// decides the result, by reading: the txn of record n identifies its writer. While no record has the number, Append
 // writes the same bytes again. An attempt that cannot be decided is Unknown, which is not a failure: Settle continues.
 //
 // # Broken promises

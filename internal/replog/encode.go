@@ -56,7 +56,7 @@ type wireRefs struct {
 
 type wireTail struct {
 	N   int64               `json:"n"`
-	Set map[string][]string `json:"set"` // [old, new] or [old, new, peeled]; "-" is no object
+	Set map[string][]string `json:"set"` // [old, new] or [old, new, peeled]; "-" means that there is none
 }
 
 type wirePack struct {
@@ -112,8 +112,8 @@ func encodeFields(fields map[string]any, unknown map[string][]byte) ([]byte, err
 	return b.Bytes(), nil
 }
 
-// decodeFields decodes a JSON object into fields. It returns the top-level fields that are not in fields. Unknown fields
-// of nested objects are refused: they could not be kept.
+// decodeFields decodes a JSON object into fields. It returns the top-level fields that are not in fields. Unknown
+// fields of nested objects are refused: they could not be kept.
 func decodeFields(body []byte, fields map[string]any) (unknown map[string][]byte, err error) {
 	if len(body) > MaxRecord {
 		return nil, fmt.Errorf("%w: %d bytes, the maximum is %d", ErrTooLarge, len(body), MaxRecord)

@@ -131,8 +131,8 @@ func (l *Series[R]) Latest(ctx context.Context, r R) (R, error) {
 	}
 }
 
-// Head returns the head. The error is fault.NotFound if the log is empty. The listing only finds a record to begin with:
-// some stores list late.
+// Head returns the head. The error is fault.NotFound if the log is empty. The listing only finds a record to begin
+// with: some stores list late.
 func (l *Series[R]) Head(ctx context.Context) (R, error) {
 	var none R
 	r, err := l.skip(ctx, none)

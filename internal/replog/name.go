@@ -11,17 +11,17 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// NameState says whether a name refers to a repository.
+// NameState is the state of a name.
 type NameState string
 
 const (
-	Live    NameState = "live"    // it refers to the repository
-	Removed NameState = "removed" // it refers to nothing
+	Live    NameState = "live"    // the name refers to the repository
+	Removed NameState = "removed" // the name refers to nothing
 	Moving  NameState = "moving"  // the repository is being renamed to it, which every node must finish
 )
 
-// Name is a record of a name: where it refers to after one change. It is only an index. A name refers to a repository
-// only if the head of the repository's log lists the name.
+// Name is a record of a name: the repository that it refers to after one change. It is only an index. A name refers to
+// a repository only if the head of the repository's log lists the name.
 type Name struct {
 	Number uint64 // position in the log, from 1
 	Txn    string // random ID of the attempt to append this record
@@ -31,8 +31,8 @@ type Name struct {
 
 	Path  git.RepoPath
 	State NameState
-	ID    string       // the repository; with Removed the former one
-	From  git.RepoPath // with Moving: the name that the repository had
+	ID    string       // the repository. With Removed: the former one.
+	From  git.RepoPath // with Moving: the former name of the repository
 
 	Unknown map[string][]byte // see Record.Unknown
 }

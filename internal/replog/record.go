@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Kind says what a record changed.
+// Kind is the kind of change that a record made.
 type Kind string
 
 const (
@@ -34,8 +34,8 @@ type Record struct {
 	Txn    string // random ID of the attempt to append this record
 	Parent string // Txn of the record before; empty if Number is 1
 	Kind   Kind
-	At     time.Time // clock of the node that wrote it; for people only
-	Node   string    // name of the node that wrote it; for people only
+	At     time.Time // when it was written, by the clock of Node: only for people
+	Node   string    // name of the node that wrote it: only for people
 	Pushes []Push    // the pushes that this record commits
 
 	Names        []git.RepoPath    // paths of the repository, sorted; empty if it is deleted

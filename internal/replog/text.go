@@ -21,7 +21,7 @@ func (t *text) UnmarshalText(b []byte) error {
 }
 
 // quote encodes a string of any bytes as Unicode, injectively. A string that is not UTF-8 or begins with a quotation
-// mark is quoted as in Go, in ASCII. Others stay as they are.
+// mark is quoted as in Go, in ASCII. Others are unchanged.
 func quote(s string) string {
 	if !utf8.ValidString(s) || s != "" && s[0] == '"' {
 		return strconv.QuoteToASCII(s)
