@@ -7,7 +7,7 @@
 // one. The head is the record with the greatest number.
 //
 //	repos/ID/log/DOWN(n)       records of the repository ID (Record)
-//	names/PATH/DOWN(k)         records of the name PATH (Name): the repository that it refers to
+//	names/PATH!/DOWN(k)        records of the name PATH (Name): the repository that it refers to
 //
 // DOWN(n) is 2^62 - n in 16 hexadecimal digits, so that the newest record is the first in a listing. Numbers begin
 // at 1.
@@ -43,7 +43,7 @@
 //	since                  the record that added it
 //	extra                  files that maintenance made for it, each with ext, bytes and sha256
 //
-// A name's record also has path, state, id and from: see Name.
+// A name's record also has path, state, id, from and renames: see Name.
 //
 // Strings can have any bytes. One that is not UTF-8, or begins with a quotation mark, is quoted as in Go, in ASCII.
 // Unknown fields at the top level are kept in later records. Unknown fields elsewhere are refused. A new field that

@@ -26,7 +26,7 @@ var ErrTooLarge = errors.New("the record is too large")
 
 // wire is a record as it is in JSON. All keys of nested objects are in alphabetical order, as encoding/json sorts maps.
 type wire struct {
-	format, n, quota, bytes, objectsEpoch, gc int64
+	format, n, quota, bytes, objectsEpoch, gc, renames int64
 
 	txn, parent, kind, at, node, head, objectFormat text
 
@@ -82,7 +82,7 @@ func (w *wire) fields() map[string]any {
 		"format": &w.format, "n": &w.n, "txn": &w.txn, "parent": &w.parent, "kind": &w.kind, "at": &w.at, "node": &w.node,
 		"pushes": &w.pushes, "names": &w.names, "head": &w.head, "config": &w.config, "object_format": &w.objectFormat,
 		"quota": &w.quota, "refs": &w.refs, "packs": &w.packs, "bytes": &w.bytes, "objects_epoch": &w.objectsEpoch,
-		"gc": &w.gc, "condemned": &w.condemned, "needs": &w.needs, "deleted": &w.deleted,
+		"renames": &w.renames, "gc": &w.gc, "condemned": &w.condemned, "needs": &w.needs, "deleted": &w.deleted,
 	}
 }
 
@@ -160,7 +160,7 @@ func (r *Record) Encode() ([]byte, error) {
 		format: format, n: int64(r.Number), txn: text(r.Txn), parent: text(r.Parent), kind: text(r.Kind),
 		at: text(r.At.UTC().Format(timeFormat)), node: text(r.Node), head: text(r.Head),
 		objectFormat: text(r.ObjectFormat.String()), quota: r.Quota, bytes: r.Bytes(),
-		objectsEpoch: int64(r.ObjectsEpoch), gc: int64(r.GC), deleted: r.Deleted,
+		objectsEpoch: int64(r.ObjectsEpoch), gc: int64(r.GC), renames: int64(r.Renames), deleted: r.Deleted,
 		condemned: convert[text](r.Condemned), needs: convert[text](r.Needs), refs: encodeRefs(&r.Refs),
 	}
 	for _, p := range r.Pushes {
@@ -229,6 +229,7 @@ func Decode(body []byte) (*Record, error) {
 	r := &Record{
 		Number: uint64(w.n), Txn: string(w.txn), Parent: string(w.parent), Kind: Kind(w.kind), Node: string(w.node),
 		Head: git.RefName(w.head), Quota: w.quota, ObjectsEpoch: uint64(w.objectsEpoch), GC: uint64(w.gc),
+		Renames:   uint64(w.renames),
 		Condemned: convert[string](w.condemned), Needs: convert[string](w.needs), Deleted: w.deleted, Unknown: unknown,
 	}
 	if r.At, err = time.Parse(timeFormat, string(w.at)); err != nil {

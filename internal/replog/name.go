@@ -33,33 +33,52 @@ type Name struct {
 	State NameState
 	ID    string       // the repository. With Removed: the former one.
 	From  git.RepoPath // with Moving: the former name of the repository
+	// Renames is, with Moving, Record.Renames of the repository when the move was announced. If the repository has
+	// another one, the move can never be finished.
+	Renames uint64
 
 	Unknown map[string][]byte // see Record.Unknown
 }
 
 const (
 	namesPrefix = "names/"
-	maxEscaped  = 700 // bytes of an escaped path: keys of S3 have at most 1024
+	// nameEnd ends the path in a key. escape does not write it, so records of a path are never confused with those
+	// of paths below it, and it sorts before everything that it writes.
+	nameEnd    = "!/"
+	maxEscaped = 700 // bytes of an escaped path: keys of S3 have at most 1024
 )
 
 // OpenName returns the log of a name, without I/O. The error is fault.Invalid if the path is too long for a key.
 func OpenName(b bucket.Bucket, path git.RepoPath) (*NameLog, error) {
-	escaped := escapePath(path)
+	escaped := escape(path.String())
 	if len(escaped) > maxEscaped {
 		return nil, fault.New(fault.Invalid, "repository path %.80q is too long: it has %d bytes when it is escaped for the "+
 			"object store, and at most %d are possible", path, len(escaped), maxEscaped)
 	}
-	return &NameLog{bucket: b, prefix: namesPrefix + escaped + "/", decode: DecodeName}, nil
+	return &NameLog{bucket: b, prefix: namesPrefix + escaped + nameEnd, decode: DecodeName}, nil
+}
+
+// NamesBelow returns the prefix of the keys of all names whose paths begin with prefix, which may end within a
+// component.
+func NamesBelow(prefix string) string { return namesPrefix + escape(prefix) }
+
+// AfterName returns a string that is greater than the keys of a name, and less than those of all later names. For "" it
+// is "".
+func AfterName(path string) string {
+	if path == "" {
+		return ""
+	}
+	return namesPrefix + escape(path) + nameEnd + "~"
 }
 
 // ParseNameKey returns the path and the number of a key below names/. The error is fault.Corrupt and names the key if
 // Packhorse does not write such keys.
 func ParseNameKey(key string) (path git.RepoPath, number uint64, err error) {
 	rest, ok := strings.CutPrefix(key, namesPrefix)
-	slash := strings.LastIndexByte(rest, '/')
-	if ok && slash > 0 {
-		if number, ok = parseDown(rest[slash+1:]); ok {
-			if path, err = unescapePath(rest[:slash]); err == nil {
+	escaped, digits, found := strings.Cut(rest, nameEnd)
+	if ok && found {
+		if number, ok = parseDown(digits); ok {
+			if path, err = unescapePath(escaped); err == nil {
 				return path, number, nil
 			}
 		}
@@ -68,30 +87,23 @@ func ParseNameKey(key string) (path git.RepoPath, number uint64, err error) {
 		fmt.Errorf("object %s: not the escaped form of a repository path: remove it", key))
 }
 
-// escapePath escapes a path for keys. Lower-case letters, digits, '-', '_' and '.' stay. All other bytes become "~" and
-// two hexadecimal digits, also upper-case letters: some stores do not tell them from lower-case ones. A component that
-// looks like DOWN(n) is escaped, too, because it could be a record of the path above it.
-func escapePath(path git.RepoPath) string {
+// escape escapes a path, or the beginning of one, for keys. Lower-case letters, digits, '-', '_', '.' and '/' stay. All
+// other bytes become "~" and two hexadecimal digits, also upper-case letters: some stores do not tell them from
+// lower-case ones.
+func escape(path string) string {
 	var b strings.Builder
-	for i, component := range strings.Split(path.String(), "/") {
-		if i > 0 {
-			b.WriteByte('/')
-		}
-		_, isRecord := parseDown(component)
-		for i := range len(component) {
-			c := component[i]
-			isPlain := 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.'
-			if isPlain && (i > 0 || !isRecord) {
-				b.WriteByte(c)
-			} else {
-				fmt.Fprintf(&b, "~%02x", c)
-			}
+	for i := range len(path) {
+		c := path[i]
+		if 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.' || c == '/' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "~%02x", c)
 		}
 	}
 	return b.String()
 }
 
-// unescapePath is the inverse of escapePath. It refuses what escapePath does not write.
+// unescapePath is the inverse of escape. It refuses what escape does not write.
 func unescapePath(escaped string) (git.RepoPath, error) {
 	var b strings.Builder
 	for i := 0; i < len(escaped); i++ {
@@ -110,7 +122,7 @@ func unescapePath(escaped string) (git.RepoPath, error) {
 		i += 2
 	}
 	path, err := git.ParseRepoPath(b.String())
-	if err == nil && escapePath(path) != escaped {
+	if err == nil && escape(path.String()) != escaped {
 		err = errors.New("another escaped form of the path")
 	}
 	return path, err
@@ -140,6 +152,8 @@ func (r *Name) validate() error {
 		return fmt.Errorf("invalid repository ID %.80q", r.ID)
 	case r.State != Live && r.State != Removed && !isMoving:
 		return fmt.Errorf("invalid state %.80q", r.State)
+	case int64(r.Renames) < 0 || r.Renames > 0 && !isMoving:
+		return fmt.Errorf("invalid number of renames: %d", int64(r.Renames))
 	case isMoving != (r.From != git.RepoPath{}):
 		return errors.New("a moving name has a former name, and no other name has one")
 	}
@@ -148,13 +162,13 @@ func (r *Name) validate() error {
 
 // wireName is a name's record as it is in JSON.
 type wireName struct {
-	format, n                                          int64
+	format, n, renames                                 int64
 	txn, parent, kind, at, node, path, state, id, from text
 }
 
 func (w *wireName) fields() map[string]any {
 	return map[string]any{"format": &w.format, "n": &w.n, "txn": &w.txn, "parent": &w.parent, "kind": &w.kind,
-		"at": &w.at, "node": &w.node, "path": &w.path, "state": &w.state, "id": &w.id, "from": &w.from}
+		"at": &w.at, "node": &w.node, "path": &w.path, "state": &w.state, "id": &w.id, "from": &w.from, "renames": &w.renames}
 }
 
 // Encode returns the record as canonical JSON.
@@ -165,7 +179,7 @@ func (r *Name) Encode() ([]byte, error) {
 	w := wireName{
 		format: format, n: int64(r.Number), txn: text(r.Txn), parent: text(r.Parent), kind: "name",
 		at: text(r.At.UTC().Format(timeFormat)), node: text(r.Node), path: text(r.Path.String()), state: text(r.State),
-		id: text(r.ID), from: text(r.From.String()),
+		id: text(r.ID), from: text(r.From.String()), renames: int64(r.Renames),
 	}
 	return encodeFields(w.fields(), r.Unknown)
 }
@@ -178,7 +192,7 @@ func DecodeName(body []byte) (*Name, error) {
 		return nil, err
 	}
 	r := &Name{Number: uint64(w.n), Txn: string(w.txn), Parent: string(w.parent), Node: string(w.node),
-		State: NameState(w.state), ID: string(w.id), Unknown: unknown}
+		State: NameState(w.state), ID: string(w.id), Renames: uint64(w.renames), Unknown: unknown}
 	if r.At, err = time.Parse(timeFormat, string(w.at)); err != nil {
 		return nil, err
 	}

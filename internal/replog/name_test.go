@@ -17,16 +17,16 @@ func TestEscapePath(t *testing.T) {
 		"team/app.git":                 "team/app.git",
 		"Team/app":                     "~54eam/app",
 		"a b/~/\xff/é":                 "a~20b/~7e/~ff/~c3~a9",
-		"team/3fffffffffffffff":        "team/~33fffffffffffffff",
+		"team/3fffffffffffffff":        "team/3fffffffffffffff",
 		"team/3ffffffffffffffff":       "team/3ffffffffffffffff",
-		"team/3fffffffffffffff/log":    "team/~33fffffffffffffff/log",
+		"team/3fffffffffffffff/log":    "team/3fffffffffffffff/log",
 		strings.Repeat("ä", 117) + "/": strings.Repeat("~c3~a4", 117),
 	} {
 		p := path(t, s)
-		if got := escapePath(p); got != want {
-			t.Errorf("escapePath(%q) = %q, want %q", s, got, want)
+		if got := escape(p.String()); got != want {
+			t.Errorf("escape(%q) = %q, want %q", s, got, want)
 		}
-		if got, n, err := ParseNameKey("names/" + want + "/" + down(7)); err != nil || got != p || n != 7 {
+		if got, n, err := ParseNameKey("names/" + want + "!/" + down(7)); err != nil || got != p || n != 7 {
 			t.Errorf("ParseNameKey of %q = %q, %d, %v", s, got, n, err)
 		}
 		if _, err := OpenName(nil, p); (len(want) > maxEscaped) != fault.Is(err, fault.Invalid) {
@@ -36,9 +36,10 @@ func TestEscapePath(t *testing.T) {
 }
 
 func FuzzParseNameKey(f *testing.F) {
-	for _, key := range []string{"names/a/3fffffffffffffff", "names/~61/3fffffffffffffff", "names/A/3fffffffffffffff",
-		"names/~4/3fffffffffffffff", "names/~+4/3fffffffffffffff", "names/a//3fffffffffffffff", "names/a/0", "repos/a",
-		"names/3fffffffffffffff/3fffffffffffffff", "names/~41/3FFFFFFFFFFFFFFF", "names/~4A/3fffffffffffffff"} {
+	for _, key := range []string{"names/a!/3fffffffffffffff", "names/~61!/3fffffffffffffff", "names/A!/3fffffffffffffff",
+		"names/~4!/3fffffffffffffff", "names/~+4!/3fffffffffffffff", "names/a/!/3fffffffffffffff", "names/a!/0",
+		"names/a/3fffffffffffffff", "repos/a",
+		"names/3fffffffffffffff!/3fffffffffffffff", "names/~41!/3FFFFFFFFFFFFFFF", "names/~4A!/3fffffffffffffff"} {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {
@@ -46,7 +47,7 @@ func FuzzParseNameKey(f *testing.F) {
 		switch {
 		case err != nil && !fault.Is(err, fault.Corrupt):
 			t.Errorf("ParseNameKey(%q) = %v, want the kind corrupt", key, err)
-		case err == nil && namesPrefix+escapePath(p)+"/"+down(n) != key:
+		case err == nil && namesPrefix+escape(p.String())+nameEnd+down(n) != key:
 			t.Errorf("ParseNameKey(%q) = %q, %d, which has another key", key, p, n)
 		}
 	})
@@ -57,7 +58,7 @@ func TestNameRoundTrip(t *testing.T) {
 	var none *Name
 	first := none.Next(path(t, "team/\xff"), Live, txn1, "a", time.UnixMilli(5).UTC())
 	want := first.Next(first.Path, Moving, txn2, "b", time.UnixMilli(6).UTC())
-	want.From = path(t, "x")
+	want.From, want.Renames = path(t, "x"), 2
 	want.Unknown = map[string][]byte{"y": []byte("1")}
 	body, err := want.Encode()
 	if err != nil {

@@ -39,6 +39,7 @@ type Record struct {
 	Pushes []Push    // the pushes that this record commits
 
 	Names        []git.RepoPath    // paths of the repository, sorted; empty if it is deleted
+	Renames      uint64            // number of changes of Names so far
 	Head         git.RefName       // the ref that HEAD points to
 	Config       map[string]string // Git configuration of the repository
 	ObjectFormat git.ObjectFormat

@@ -23,7 +23,7 @@ func (r *Record) validate() error {
 	if r.ObjectFormat != git.SHA1 && r.ObjectFormat != git.SHA256 {
 		return errors.New("no object format")
 	}
-	if r.Quota < 0 || int64(r.GC) < 0 || int64(r.ObjectsEpoch) < 0 {
+	if r.Quota < 0 || int64(r.GC) < 0 || int64(r.ObjectsEpoch) < 0 || int64(r.Renames) < 0 {
 		return errors.New("negative number")
 	}
 	for i := range r.Names {
