@@ -1,7 +1,6 @@
 package replog_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -175,7 +174,8 @@ func TestLostToBrokenChain(t *testing.T) {
 	stranger := *before
 	stranger.Txn = replog.NewID()
 	a, err := log.Append(t.Context(), stranger.Next(replog.KindConfigure, "", time.Now()))
-	if err != nil || a.Outcome() != replog.Lost || a.Winner().Txn != head.Txn || !errors.Is(a.Err(), replog.ErrBrokenPromise) {
+	if err != nil || a.Outcome() != replog.Lost || a.Winner().Txn != head.Txn ||
+		!errors.Is(a.Err(), replog.ErrBrokenPromise) {
 		t.Errorf("Append = %v, %v, %v, want lost and a broken promise", a.Outcome(), a.Err(), err)
 	}
 	a, err = log.Append(t.Context(), before.Next(replog.KindConfigure, "", time.Now()))
@@ -188,7 +188,8 @@ func TestLostToBrokenChain(t *testing.T) {
 func TestInvalidAppend(t *testing.T) {
 	t.Parallel()
 	m := buckettest.NewMemory(0)
-	if a, err := replog.Open(m, repository).Append(context.Background(), &replog.Record{}); err == nil || len(m.Keys()) != 0 {
+	a, err := replog.Open(m, repository).Append(t.Context(), &replog.Record{})
+	if err == nil || len(m.Keys()) != 0 {
 		t.Errorf("Append = %v, %v, want an error", a, err)
 	}
 }

@@ -43,7 +43,7 @@ func sample(t testing.TB) *Record {
 		}},
 		Packs: []Pack{{Key: PackKey("pack-12", txn2), Bytes: 10, Objects: 3, SHA256: Sum{2}, IdxBytes: 20, IdxSHA256: Sum{3},
 			Since: 41, Extra: []File{{Ext: ".rev", Bytes: 4, SHA256: Sum{4}}}}},
-		ObjectsEpoch: 3, GC: 7, Condemned: []string{"packs/pack-1-x", "refs/1-x"},
+		ObjectsEpoch: 3, GC: 7, Renames: 2, Condemned: []string{"packs/pack-1-x", "refs/1-x"},
 		Unknown: map[string][]byte{"zz": []byte(`{"a":[1]}`)},
 	}
 }

@@ -46,7 +46,7 @@ func (j jitter) Get(ctx context.Context, key string, limit int64) ([]byte, bucke
 	return body, info, err
 }
 
-// attempt is a result that a writer told its client.
+// attempt is a result that a writer reported to its client.
 type attempt struct {
 	record  *replog.Record
 	outcome replog.Outcome
@@ -84,7 +84,7 @@ type schedule struct {
 	append  appender
 	mu      sync.Mutex
 	results []attempt
-	newest  uint64 // the greatest number that a writer told its client, or that a reader saw
+	newest  uint64 // the greatest number that a writer reported or read
 	errs    []error
 }
 
@@ -178,7 +178,7 @@ func (s *schedule) settle() {
 	all.Wait()
 }
 
-// check compares what the clients were told with the log. The log is one chain.
+// check compares the reported results with the log. The log is one chain.
 func (s *schedule) check() {
 	log := replog.Open(s.memory, repository)
 	head, err := log.Head(context.Background())
@@ -199,9 +199,9 @@ func (s *schedule) check() {
 	for _, a := range s.results {
 		switch n := numbers[a.record.Txn]; {
 		case a.outcome == replog.Won && n != a.record.Number:
-			s.fail("the client was told that record %d won, but the log does not have it", a.record.Number)
+			s.fail("record %d was reported as won, but the log does not have it", a.record.Number)
 		case a.outcome == replog.Lost && n != 0:
-			s.fail("the client was told that record %d lost, but it is in the log", n)
+			s.fail("record %d was reported as lost, but it is in the log", n)
 		case a.outcome == replog.Unknown:
 			s.fail("record %d is not settled", a.record.Number)
 		case a.outcome == replog.Won:
