@@ -50,6 +50,7 @@ const allowedImports = `
 	repo < doctor;
 	git, git/disk < pushjournal;
 	git, bucket < replog;
+	replog, git/disk < hydrate;
 	pushjournal, git/process < pushrecovery;
 	node, repo, pushrecovery < receivepack;
 	receivepack < webhook;

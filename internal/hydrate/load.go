@@ -1,0 +1,147 @@
+package hydrate
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+const (
+	markFile  = "mark" // in the state directory: markClean's text, or the ID of the machine's boot
+	cleanMark = "clean"
+)
+
+// load reads what an earlier process left.
+func (c *Cache) load() error {
+	if err := os.MkdirAll(c.state, 0o777); err != nil {
+		return fmt.Errorf("make the directory of the local copies: %w", err)
+	}
+	if err := c.removeLeftovers(); err != nil {
+		return fmt.Errorf("remove downloads of an earlier process: %w", err)
+	}
+	mark, err := os.ReadFile(filepath.Join(c.state, markFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("find out whether the local copies are intact: %w", err)
+	}
+	boot := bootID()
+	intact := string(mark) == cleanMark || len(boot) > 0 && bytes.Equal(mark, boot)
+	if err := disk.ReplaceFile(filepath.Join(c.state, markFile), boot); err != nil {
+		return fmt.Errorf("mark the local copies as in use: %w", err)
+	}
+	if err := c.loadRepositories(!intact); err != nil {
+		return fmt.Errorf("read the local copies: %w", err)
+	}
+	return nil
+}
+
+// removeLeftovers removes downloads that were not finished, and copies that were being removed.
+func (c *Cache) removeLeftovers() error {
+	entries, err := os.ReadDir(c.state)
+	for _, e := range entries {
+		if e.Name() != markFile {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(c.state, e.Name())))
+		}
+	}
+	return err
+}
+
+// loadRepositories finds the packs of all local copies.
+func (c *Cache) loadRepositories(unchecked bool) error {
+	entries, err := os.ReadDir(c.options.Root)
+	if err != nil {
+		return err
+	}
+	type found struct {
+		*Repository
+		applied time.Time
+	}
+	var all []found
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), ".git")
+		if !ok || !e.IsDir() {
+			continue
+		}
+		info, err := os.Stat(filepath.Join(c.options.Root, e.Name(), recordFile))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // not a local copy, or one that was not complete
+		} else if err != nil {
+			return err
+		}
+		r := newRepository(c, id)
+		r.unchecked = unchecked
+		if err := r.loadPacks(); err != nil {
+			return err
+		}
+		all = append(all, found{r, info.ModTime()})
+	}
+	slices.SortFunc(all, func(a, b found) int { return a.applied.Compare(b.applied) })
+	for _, r := range all {
+		c.repositories[r.id] = r.Repository
+		c.touchLocked(r.Repository)
+	}
+	return nil
+}
+
+// loadPacks finds the packs of a local copy. Files without a pack or without an index are removed.
+func (r *Repository) loadPacks() error {
+	entries, err := os.ReadDir(r.packDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	parts := map[string]int{} // files that a pack must have
+	for _, e := range entries {
+		ext := filepath.Ext(e.Name())
+		name := strings.TrimSuffix(e.Name(), ext)
+		if ext == ".pack" || ext == ".idx" {
+			parts[name]++
+		}
+	}
+	for _, e := range entries {
+		path := filepath.Join(r.packDir(), e.Name())
+		name := strings.TrimSuffix(e.Name(), filepath.Ext(e.Name()))
+		if parts[name] < 2 {
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
+			continue
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if r.packs[name] == nil {
+			r.packs[name] = new(localPack)
+		}
+		r.packs[name].bytes += info.Size()
+		r.cache.bytes += info.Size()
+	}
+	return nil
+}
+
+// markClean notes that all local files are on disk as they should be.
+func (c *Cache) markClean() error {
+	if err := syncFiles(c.options.Root); err != nil {
+		return fmt.Errorf("write the local copies to disk: %w", err)
+	}
+	return disk.ReplaceFile(filepath.Join(c.state, markFile), []byte(cleanMark))
+}
+
+// bootID returns an ID that changes when the machine starts, or nil if it is unknown. After a crash of the process
+// alone, all files are as the process wrote them.
+func bootID() []byte {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil
+	}
+	return bytes.TrimSpace(id)
+}

@@ -1,0 +1,120 @@
+package hydrate
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// crash makes the cache of a root look as after a crash of the machine.
+func crash(t testing.TB, root string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(root, stateDir, markFile), []byte("another boot"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reopen opens the cache below a root again.
+func reopen(t testing.TB, b *fakeBucket, root string) (*Cache, *Repository) {
+	c := open(t, Options{Bucket: b, Root: root})
+	return c, c.Repository("r0")
+}
+
+// A restarted cache uses what an earlier process downloaded, and removes what it did not finish.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	for _, clean := range []bool{true, false} {
+		b, root := newFakeBucket(), t.TempDir()
+		c, err := Open(Options{Bucket: b, Root: root, MinFree: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs, recs := repositories(c, b, 2)
+		for i := range rs {
+			apply(t, rs[i], recs[i])
+			use(t, rs[i], recs[i])()
+		}
+		if clean {
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := b.requests()
+		for _, path := range []string{root + "/" + stateDir + "/new-x-1/pack-1.pack", rs[0].packDir() + "/pack-3-txn.pack",
+			root + "/" + stateDir + "/removed-x/HEAD", root + "/other.git/objects/pack/pack-4.pack"} {
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte("x"), 0o444); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again, r := reopen(t, b, root)
+		checkEmptyState(t, again)
+		if got, err := r.Applied(t.Context()); err != nil || got == nil || got.Txn != recs[0].Txn {
+			t.Errorf("Applied() = %v, %v; want the record of the earlier process", got, err)
+		}
+		use(t, r, recs[0])()
+		checkFiles(t, b, r, recs[0])
+		checkGone(t, r, &replog.Pack{Key: "packs/pack-3-txn"})
+		if b.requests() != before || again.bytes != 4400 {
+			t.Errorf("%d requests and %d bytes, want 0 and 4400", b.requests()-before, again.bytes)
+		}
+	}
+}
+
+// After a crash of the machine damaged files are downloaded again, and the others are used.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	b, root := newFakeBucket(), t.TempDir()
+	c, err := Open(Options{Bucket: b, Root: root, MinFree: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rs, recs := repositories(c, b, 1)
+	recs[0].Refs = replog.Refs{Checkpoint: "refs/1-x", Bytes: 4, SHA256: b.put("repos/r0/refs/1-x", []byte("base"))}
+	apply(t, rs[0], recs[0])
+	use(t, rs[0], recs[0])()
+	before := b.requests()
+
+	crash(t, root)
+	_, r := reopen(t, b, root)
+	use(t, r, recs[0])()
+	if rec, _ := r.Applied(t.Context()); b.requests() != before || rec == nil {
+		t.Errorf("%d requests for intact files and record %v, want 0 and the record", b.requests()-before, rec)
+	}
+
+	pack := r.path(&recs[0].Packs[0], replog.File{Ext: ".pack"})
+	for _, path := range []string{pack, r.Base(recs[0])} {
+		info, err := os.Stat(path)
+		if err == nil {
+			err = os.Remove(path)
+		}
+		if err == nil {
+			err = os.WriteFile(path, make([]byte, info.Size()), 0o444) // as file systems do after a crash
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	crash(t, root)
+	_, r = reopen(t, b, root)
+	if rec, err := r.Applied(t.Context()); rec != nil || err != nil {
+		t.Errorf("Applied() = %v, %v with damaged refs, want nil", rec, err)
+	}
+	apply(t, r, recs[0])
+	use(t, r, recs[0])()
+	checkFiles(t, b, r, recs[0])
+	if got, _ := os.ReadFile(r.Base(recs[0])); string(got) != "base" || b.requests() != before+3 {
+		t.Errorf("refs are %q after %d requests, want base after 3", got, b.requests()-before)
+	}
+
+	if err := os.Truncate(pack, 10); err != nil {
+		t.Fatal(err)
+	}
+	r.Check()
+	use(t, r, recs[0])()
+	checkFiles(t, b, r, recs[0])
+}
