@@ -29,8 +29,8 @@ const (
 // Apply brings the refs, HEAD and the configuration of a record into the local copy, and notes the record. Packs are
 // not needed for that. A record that is older than the applied one changes nothing.
 //
-// If there is an error, the applied record is the same as before. The error is Corrupt if the checkpoint is damaged, and
-// Unavailable if it cannot be downloaded or written.
+// If there is an error, the applied record is the same as before. The error is Corrupt if the checkpoint is damaged,
+// and Unavailable if it cannot be downloaded or written.
 func (r *Repository) Apply(ctx context.Context, rec *replog.Record) error {
 	select {
 	case r.applying <- struct{}{}:
