@@ -1,8 +1,16 @@
 package bucket
 
 import (
+	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
@@ -21,25 +29,158 @@ var (
 type Error struct {
 	Operation string // the method of Bucket, in lower case
 	Key       string // s3://BUCKET/PREFIX/KEY
-	Remedy    string // what an operator can do; empty if nothing is known
 	Err       error  // the problem
+	Remedy    string // what an operator can do; empty if nothing is known
 }
 
 func (e *Error) Error() string {
 	text := fmt.Sprintf("%s %s: %v", e.Operation, e.Key, e.Err)
 	if e.Remedy != "" {
-		text += " (" + e.Remedy + ")"
+		text += ": " + e.Remedy
 	}
 	return text
 }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// fail returns the error of an operation: a kind and a message for clients, around the detail.
-func fail(kind fault.Kind, message string, detail *Error) error {
-	e := &fault.Error{Kind: kind, Msg: message, Err: detail}
-	if kind == fault.Unavailable {
-		e.RetryAfter = fault.RetrySoon
+// corruptError describes an object that is not what it should be.
+type corruptError struct{ problem string }
+
+func (e corruptError) Error() string { return e.problem }
+
+// cutError is a transfer that ended early.
+type cutError struct{ err error }
+
+func (e cutError) Error() string { return "the transfer was cut: " + e.err.Error() }
+func (e cutError) Unwrap() error { return e.err }
+
+func isCut(err error) bool {
+	_, ok := errors.AsType[cutError](err)
+	return ok
+}
+
+const (
+	unavailableMessage = "the object storage is not available; try again"
+	corruptMessage     = "an object in the object storage is damaged; the administrator has to act"
+)
+
+// wrap adds kind, key and remedy to the error of an operation. ctx is the caller's context.
+func (s *S3) wrap(ctx context.Context, operation, key string, err error) error {
+	if err == nil {
+		return nil
 	}
-	return e
+	detail := &Error{Operation: operation, Key: "s3://" + s.bucket + "/" + s.prefix + key, Err: err}
+	if cause := ctx.Err(); cause != nil {
+		detail.Err = cause // the error of the library may be of an earlier try
+		return detail
+	}
+	answer, isAnswer := errors.AsType[minio.ErrorResponse](err)
+	_, isCorrupt := errors.AsType[corruptError](err)
+	switch {
+	case isAnswer:
+		return s.answerError(detail, answer)
+	case isCorrupt:
+		return fault.Wrap(fault.Corrupt, corruptMessage, detail)
+	}
+	detail.Remedy = s.connectionRemedy(err)
+	return unavailable(detail, fault.RetrySoon)
+}
+
+func unavailable(detail *Error, after time.Duration) error {
+	return &fault.Error{Kind: fault.Unavailable, Msg: unavailableMessage, RetryAfter: after, Err: detail}
+}
+
+// connectionRemedy returns the remedy for a request without an answer.
+func (s *S3) connectionRemedy(err error) string {
+	if c, ok := errors.AsType[credentialsError](err); ok {
+		return c.remedy
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return "add its authority to the certificates that this machine trusts (SSL_CERT_FILE)"
+	}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return "check the endpoint " + s.endpoint + " and the name servers of this machine"
+	}
+	if _, ok := errors.AsType[*net.OpError](err); ok {
+		return "check that " + s.endpoint + " runs and can be reached from this machine"
+	}
+	return ""
+}
+
+// answerError translates an error answer of the storage.
+func (s *S3) answerError(detail *Error, answer minio.ErrorResponse) error {
+	detail.Err = fmt.Errorf("%s (%d %s)", strings.TrimSpace(answer.Error()), answer.StatusCode, answer.Code)
+	if answer.RequestID != "" {
+		detail.Err = fmt.Errorf("%w, request %s", detail.Err, answer.RequestID)
+	}
+	switch answer.Code {
+	case minio.NoSuchKey:
+		detail.Err = ErrNotFound
+		return fault.Wrap(fault.NotFound, "an object does not exist in the object storage", detail)
+	case minio.PreconditionFailed:
+		detail.Err = ErrExists
+		return fault.Wrap(fault.Exists, "an object exists already in the object storage", detail)
+	case "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "BadDigest", "InvalidRange":
+		return fault.Wrap(fault.Corrupt, corruptMessage, detail)
+	case minio.NoSuchBucket:
+		detail.Remedy = "create the bucket, or correct the URL of the store"
+		return unavailable(detail, fault.RetryMuchLater)
+	case "RequestTimeTooSkewed":
+		detail.Remedy = fmt.Sprintf("the clock of this machine is %v behind that of the storage; signatures need clocks "+
+			"within 15 minutes: check the time service (NTP) of both", s.Connection().ClockSkew.Round(time.Second))
+		return unavailable(detail, fault.RetryMuchLater)
+	case "AuthorizationHeaderMalformed", "InvalidRegion", "PermanentRedirect", "TemporaryRedirect",
+		"IllegalLocationConstraint":
+		return unavailable(s.withRegion(detail, answer), fault.RetryMuchLater)
+	}
+	switch answer.StatusCode {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return unavailable(s.withRegion(detail, answer), fault.RetryMuchLater)
+	case http.StatusForbidden, http.StatusUnauthorized:
+		detail.Err = fmt.Errorf("%w: %w", ErrDenied, detail.Err)
+		detail.Remedy = permissionRemedy(detail.Operation, answer.Code)
+		return unavailable(detail, fault.RetryMuchLater)
+	case http.StatusConflict: // Amazon S3: another request for this key was running; its outcome may be either
+		return unavailable(detail, fault.RetrySoon)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		detail.Remedy = "the storage throttles requests or is overloaded; Packhorse slows down and tries again"
+		return unavailable(detail, fault.RetryLater)
+	case http.StatusNotImplemented:
+		if detail.Operation == "create" {
+			detail.Remedy = "this storage does not support conditional writes (If-None-Match: *); use one that does"
+		}
+		return unavailable(detail, fault.RetryMuchLater)
+	case http.StatusPreconditionFailed:
+		detail.Err = fmt.Errorf("%w: %w", ErrExists, detail.Err)
+		return fault.Wrap(fault.Exists, "an object exists already in the object storage", detail)
+	}
+	return unavailable(detail, fault.RetrySoon)
+}
+
+// withRegion adds the remedy for a request that went to another region than the bucket's.
+func (s *S3) withRegion(detail *Error, answer minio.ErrorResponse) *Error {
+	detail.Remedy = "set the region and the endpoint of the store to those of the bucket"
+	if answer.Region != "" {
+		detail.Remedy = fmt.Sprintf("set the region of the store to %q", answer.Region)
+	}
+	return detail
+}
+
+// permissionRemedy returns the remedy for missing permissions. Amazon S3 answers 403 instead of 404 for a missing key
+// if the credentials may not list the bucket.
+func permissionRemedy(operation, code string) string {
+	switch code {
+	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken":
+		return "check the credentials of the store"
+	}
+	switch operation {
+	case "get", "open":
+		return "grant s3:GetObject on the objects and s3:ListBucket on the bucket; without s3:ListBucket, the storage " +
+			"answers 403 for keys that do not exist"
+	case "list":
+		return "grant s3:ListBucket on the bucket"
+	case "delete":
+		return "grant s3:DeleteObject on the objects"
+	}
+	return "grant s3:PutObject and s3:AbortMultipartUpload on the objects"
 }

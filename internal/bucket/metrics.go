@@ -7,11 +7,13 @@ type Metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	bytes    *prometheus.CounterVec
+
+	sent, received prometheus.Counter // of bytes
 }
 
 // NewMetrics returns metrics that are not yet registered.
 func NewMetrics() *Metrics {
-	return &Metrics{
+	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_store_requests_total",
 			Help: "Requests to the object storage by operation (create, get, range, put, list, delete, other) and code: the " +
@@ -27,6 +29,8 @@ func NewMetrics() *Metrics {
 			Help: "Bytes of bodies exchanged with the object storage, by direction: sent or received.",
 		}, []string{"direction"}),
 	}
+	m.sent, m.received = m.bytes.WithLabelValues("sent"), m.bytes.WithLabelValues("received")
+	return m
 }
 
 // Collectors returns the metrics to register.

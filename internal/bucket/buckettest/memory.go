@@ -195,7 +195,7 @@ func (m *Memory) Create(ctx context.Context, key string, body []byte) error {
 		return err
 	}
 	defer m.mu.Unlock()
-	w := write{operation: "create", key: key, body: bytes.Clone(body)}
+	w := write{operation: "create", key: key, body: append([]byte{}, body...)}
 	if o := m.objects[key]; o != nil && o.body != nil && !m.faults.IgnoredCondition {
 		won := !o.raced && m.chance(m.faults.TwoWinners)
 		o.raced = true

@@ -1,0 +1,8 @@
+package buckettest
+
+import "testing"
+
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	Suite(t, NewMemory(1))
+}

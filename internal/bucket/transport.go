@@ -1,0 +1,144 @@
+package bucket
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// stallTimeout ends a connection on which no byte moves in either direction. It includes the time until an answer
+// begins, which is long for the last request of an upload in parts.
+const stallTimeout = 60 * time.Second
+
+// transport sends requests, counts them, and notes what answers tell about the connection.
+type transport struct {
+	*http.Transport
+	metrics *Metrics
+
+	skew  atomic.Int64           // nanoseconds
+	proxy atomic.Pointer[string] // the header of the last proxy
+}
+
+func newTransport(m *Metrics) *transport {
+	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
+	return &transport{metrics: m, Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &stallConn{c}, nil
+		},
+		TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConnsPerHost: 256,
+		IdleConnTimeout:     stallTimeout,
+		DisableCompression:  true,
+		WriteBufferSize:     64 << 10,
+		ReadBufferSize:      64 << 10,
+	}}
+}
+
+// stallConn fails when no byte moves for stallTimeout.
+type stallConn struct{ net.Conn }
+
+func (c *stallConn) Read(p []byte) (int, error) {
+	_ = c.SetDeadline(time.Now().Add(stallTimeout))
+	return c.Conn.Read(p)
+}
+
+func (c *stallConn) Write(p []byte) (int, error) {
+	_ = c.SetDeadline(time.Now().Add(stallTimeout))
+	return c.Conn.Write(p)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	begin := time.Now()
+	answer, err := t.Transport.RoundTrip(r)
+	if t.metrics != nil {
+		t.count(r, answer, time.Since(begin))
+	}
+	if err == nil && isSigned(r) {
+		t.note(answer.Header)
+	}
+	return answer, err
+}
+
+// isSigned reports whether a request goes to the storage, and not to a source of credentials.
+func isSigned(r *http.Request) bool { return r.Header.Get("X-Amz-Content-Sha256") != "" }
+
+func (t *transport) count(r *http.Request, answer *http.Response, took time.Duration) {
+	operation, code := operation(r), "error"
+	t.metrics.seconds.WithLabelValues(operation).Observe(took.Seconds())
+	if answer != nil {
+		code = strconv.Itoa(answer.StatusCode)
+		answer.Body = &countedBody{answer.Body, t.metrics.received}
+		t.metrics.sent.Add(float64(max(r.ContentLength, 0)))
+	}
+	t.metrics.requests.WithLabelValues(operation, code).Inc()
+}
+
+// operation names a request in metrics.
+func operation(r *http.Request) string {
+	query := r.URL.Query()
+	switch {
+	case !isSigned(r):
+		return "other"
+	case r.Method == http.MethodPut && r.Header.Get("If-None-Match") != "":
+		return "create"
+	case r.Method == http.MethodPut, query.Has("uploads"), query.Has("uploadId"):
+		return "put"
+	case query.Has("list-type"):
+		return "list"
+	case r.Method == http.MethodGet && r.Header.Get("Range") != "":
+		return "range"
+	case r.Method == http.MethodGet && !query.Has("location"):
+		return "get"
+	case r.Method == http.MethodDelete:
+		return "delete"
+	}
+	return "other"
+}
+
+type countedBody struct {
+	io.ReadCloser
+	received prometheus.Counter
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.received.Add(float64(n))
+	return n, err
+}
+
+// note reads the clock of the storage and signs of proxies. Age and Via are of RFC 9110 and 9111; the others are of
+// common caches that leave those out.
+func (t *transport) note(h http.Header) {
+	if at, err := http.ParseTime(h.Get("Date")); err == nil {
+		t.skew.Store(int64(time.Until(at)))
+	}
+	for _, name := range []string{"Age", "Via", "X-Varnish", "X-Cache"} {
+		if value := h.Get(name); value != "" {
+			text := name + ": " + value
+			t.proxy.Store(&text)
+		}
+	}
+}
+
+func (t *transport) connection() Connection {
+	c := Connection{ClockSkew: time.Duration(t.skew.Load())}
+	if proxy := t.proxy.Load(); proxy != nil {
+		c.Proxy = *proxy
+	}
+	if c.ClockSkew.Abs() < 2*time.Second { // Date has full seconds
+		c.ClockSkew = 0
+	}
+	return c
+}
