@@ -39,7 +39,10 @@ func (r *Repository) Apply(ctx context.Context, rec *replog.Record) error {
 		return ctx.Err()
 	}
 	before := r.load(ctx)
-	if before != nil && before.Number > rec.Number {
+	switch {
+	case r.isRemoved():
+		return errRemoved
+	case before != nil && before.Number > rec.Number:
 		return nil
 	}
 	if before == nil || before.Txn != rec.Txn {

@@ -178,6 +178,9 @@ func TestRemove(t *testing.T) {
 		t.Errorf("Use after Remove: %v, want NotFound", err)
 	}
 	done()
+	if err := rs[0].Apply(t.Context(), recs[0]); !fault.Is(err, fault.NotFound) {
+		t.Errorf("Apply after Remove: %v, want NotFound", err)
+	}
 	if _, err := os.Stat(rs[0].Dir()); !os.IsNotExist(err) || c.bytes != 0 {
 		t.Errorf("the directory exists (%v), or %d bytes are counted; want neither", err, c.bytes)
 	}

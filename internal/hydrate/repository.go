@@ -207,8 +207,18 @@ func (r *Repository) path(p *replog.Pack, f replog.File) string {
 // isExtra reports whether a file of a pack only saves work.
 func isExtra(f replog.File) bool { return f.Ext != ".pack" && f.Ext != ".idx" }
 
+var errRemoved = fault.New(fault.NotFound, "the repository was deleted")
+
+func (r *Repository) isRemoved() bool {
+	r.cache.mu.Lock()
+	defer r.cache.mu.Unlock()
+	return r.removed
+}
+
 // Remove removes the local copy of a repository that was deleted. Uses that run may fail.
 func (r *Repository) Remove() error {
+	r.applying <- struct{}{}
+	defer func() { <-r.applying }()
 	c := r.cache
 	c.mu.Lock()
 	r.removed, r.complete = true, nil

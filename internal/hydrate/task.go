@@ -39,7 +39,7 @@ func (r *Repository) hydrateLocked(rec *replog.Record) (*task, error) {
 	c := r.cache
 	switch t := r.failed; {
 	case r.removed:
-		return nil, fault.New(fault.NotFound, "the repository was deleted")
+		return nil, errRemoved
 	case r.task != nil:
 		return r.task, nil
 	case c.ctx.Err() != nil:
