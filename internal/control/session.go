@@ -358,6 +358,7 @@ func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
 	if o.Warmup > 0 {
 		a = append(a, node.Milliseconds("warmup_ms", o.Warmup))
 	}
+	a = append(a, o.Stored.Attrs()...)
 	a = append(a, o.MirrorAttrs()...)
 	updates := o.Updates
 	if x.updates {
@@ -387,7 +388,16 @@ func outcomeMessage(o node.Outcome) *internalv1.Outcome {
 		Copy:     duration(o.Copy),
 		ChildCpu: duration(o.ChildCPU), ChildMaxRss: o.ChildMaxRSS, Warmup: duration(o.Warmup), Reason: o.Reason,
 		Made: madeMessage(&o.Made), Mirror: string(o.Mirror), OriginTime: duration(o.OriginTime), Stale: duration(o.Stale),
+		Stored: storedMessage(&o.Stored),
 	}
+}
+
+// storedMessage converts the use of the object store; nil if there was none.
+func storedMessage(s *node.Stored) *internalv1.Stored {
+	if *s == (node.Stored{}) {
+		return nil
+	}
+	return &internalv1.Stored{Record: s.Record, Look: duration(s.Look), Append: duration(s.Append), Tries: uint32(s.Tries)}
 }
 
 // madeMessage converts the making of a pack; nil if the request made none.

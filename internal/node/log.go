@@ -73,6 +73,18 @@ func (m *Made) Attrs() []slog.Attr {
 	return a
 }
 
+// Attrs returns the attributes for the log line of a request; none without an object store.
+func (s *Stored) Attrs() []slog.Attr {
+	if s.Record == 0 {
+		return nil
+	}
+	a := []slog.Attr{slog.Uint64("record", s.Record), Milliseconds("look_ms", s.Look)}
+	if s.Tries > 0 {
+		a = append(a, Milliseconds("append_ms", s.Append), slog.Int("tries", s.Tries))
+	}
+	return a
+}
+
 // MirrorAttrs returns the attributes for the log line of a request to a mirror; none for another repository.
 func (o *Outcome) MirrorAttrs() []slog.Attr {
 	if o.Mirror == "" {

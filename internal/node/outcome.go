@@ -36,6 +36,8 @@ type Outcome struct {
 
 	Warmup time.Duration // how long the report of a push waited for packs of the warm-up
 
+	Stored Stored // what the request needed of the object store; zero without one
+
 	Mirror     Mirror        // how a mirror answered; "" if the repository is not a mirror
 	OriginTime time.Duration // how long the request waited for the mirror's origin
 	Stale      time.Duration // the age of the mirror's state if its origin did not answer, otherwise 0
@@ -52,6 +54,14 @@ const (
 	MirrorFollow Mirror = "follow" // from the first update while it arrived
 	MirrorRelay  Mirror = "relay"  // from the origin, which got the client's request
 )
+
+// Stored is what a request needed of the object store that has the repository.
+type Stored struct {
+	Record uint64        // number of the record that the answer is of, or that has the updates of a push
+	Look   time.Duration // how long freshness checks took
+	Append time.Duration // how long a push waited until its record was appended
+	Tries  int           // records that a push tried to append
+}
 
 // Made is how a pack was made. The zero value means that the request did not make one.
 type Made struct {

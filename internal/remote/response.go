@@ -235,7 +235,7 @@ func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
 			Queue: u.GetQueue().AsDuration(), MaxRSS: u.GetMaxRss(), In: u.GetBytesIn(), Out: u.GetBytesOut(),
 		})
 	}
-	made := o.GetMade()
+	made, stored := o.GetMade(), o.GetStored()
 	return node.Outcome{
 		Command: protocol.Command(o.GetCommand()), Agent: o.GetAgent(), Session: o.GetSessionId(),
 		Refs: int(o.GetRefs()), Wants: int(o.GetWants()), Haves: int(o.GetHaves()), Common: int(o.GetCommon()),
@@ -248,6 +248,8 @@ func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
 			Select: made.GetSelect().AsDuration(), Write: made.GetWrite().AsDuration()},
 		Mirror: node.Mirror(word(o.GetMirror())), OriginTime: o.GetOriginTime().AsDuration(),
 		Stale: o.GetStale().AsDuration(),
+		Stored: node.Stored{Record: stored.GetRecord(), Look: stored.GetLook().AsDuration(),
+			Append: stored.GetAppend().AsDuration(), Tries: int(stored.GetTries())},
 	}
 }
 

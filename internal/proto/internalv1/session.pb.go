@@ -1551,7 +1551,9 @@ type Outcome struct {
 	// How long the request waited for the mirror's origin.
 	OriginTime *durationpb.Duration `protobuf:"bytes,24,opt,name=origin_time,json=originTime,proto3" json:"origin_time,omitempty"`
 	// The age of the mirror's state if its origin did not answer.
-	Stale         *durationpb.Duration `protobuf:"bytes,25,opt,name=stale,proto3" json:"stale,omitempty"`
+	Stale *durationpb.Duration `protobuf:"bytes,25,opt,name=stale,proto3" json:"stale,omitempty"`
+	// What the request needed of the object store. Absent without one.
+	Stored        *Stored `protobuf:"bytes,26,opt,name=stored,proto3" json:"stored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1761,6 +1763,86 @@ func (x *Outcome) GetStale() *durationpb.Duration {
 	return nil
 }
 
+func (x *Outcome) GetStored() *Stored {
+	if x != nil {
+		return x.Stored
+	}
+	return nil
+}
+
+// Stored describes what a request needed of the object store that has the repository.
+type Stored struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the record that the answer is of, or that has the updates of a push.
+	Record uint64 `protobuf:"varint,1,opt,name=record,proto3" json:"record,omitempty"`
+	// How long freshness checks took.
+	Look *durationpb.Duration `protobuf:"bytes,2,opt,name=look,proto3" json:"look,omitempty"`
+	// How long a push waited until its record was appended.
+	Append *durationpb.Duration `protobuf:"bytes,3,opt,name=append,proto3" json:"append,omitempty"`
+	// The number of records that a push tried to append.
+	Tries         uint32 `protobuf:"varint,4,opt,name=tries,proto3" json:"tries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Stored) Reset() {
+	*x = Stored{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stored) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stored) ProtoMessage() {}
+
+func (x *Stored) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stored.ProtoReflect.Descriptor instead.
+func (*Stored) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Stored) GetRecord() uint64 {
+	if x != nil {
+		return x.Record
+	}
+	return 0
+}
+
+func (x *Stored) GetLook() *durationpb.Duration {
+	if x != nil {
+		return x.Look
+	}
+	return nil
+}
+
+func (x *Stored) GetAppend() *durationpb.Duration {
+	if x != nil {
+		return x.Append
+	}
+	return nil
+}
+
+func (x *Stored) GetTries() uint32 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
 // Made describes how a pack was made.
 type Made struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1777,7 +1859,7 @@ type Made struct {
 
 func (x *Made) Reset() {
 	*x = Made{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1871,7 @@ func (x *Made) String() string {
 func (*Made) ProtoMessage() {}
 
 func (x *Made) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1884,7 @@ func (x *Made) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Made.ProtoReflect.Descriptor instead.
 func (*Made) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{23}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Made) GetSource() string {
@@ -1853,7 +1935,7 @@ type GitUsage struct {
 
 func (x *GitUsage) Reset() {
 	*x = GitUsage{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[24]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +1947,7 @@ func (x *GitUsage) String() string {
 func (*GitUsage) ProtoMessage() {}
 
 func (x *GitUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[24]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +1960,7 @@ func (x *GitUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitUsage.ProtoReflect.Descriptor instead.
 func (*GitUsage) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{24}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GitUsage) GetCommands() uint32 {
@@ -2026,7 +2108,7 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\x03End\x128\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x1e.packhorse.internal.v1.OutcomeR\aoutcome\x12)\n" +
 	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12%\n" +
-	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\"\x98\a\n" +
+	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\"\xcf\a\n" +
 	"\aOutcome\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -2056,7 +2138,13 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\x06mirror\x18\x17 \x01(\tR\x06mirror\x12:\n" +
 	"\vorigin_time\x18\x18 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"originTime\x12/\n" +
-	"\x05stale\x18\x19 \x01(\v2\x19.google.protobuf.DurationR\x05stale\"\x9e\x01\n" +
+	"\x05stale\x18\x19 \x01(\v2\x19.google.protobuf.DurationR\x05stale\x125\n" +
+	"\x06stored\x18\x1a \x01(\v2\x1d.packhorse.internal.v1.StoredR\x06stored\"\x98\x01\n" +
+	"\x06Stored\x12\x16\n" +
+	"\x06record\x18\x01 \x01(\x04R\x06record\x12-\n" +
+	"\x04look\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04look\x121\n" +
+	"\x06append\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06append\x12\x14\n" +
+	"\x05tries\x18\x04 \x01(\rR\x05tries\"\x9e\x01\n" +
 	"\x04Made\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\bfallback\x18\x02 \x01(\tR\bfallback\x121\n" +
@@ -2089,7 +2177,7 @@ func file_packhorse_internal_v1_session_proto_rawDescGZIP() []byte {
 	return file_packhorse_internal_v1_session_proto_rawDescData
 }
 
-var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_packhorse_internal_v1_session_proto_goTypes = []any{
 	(*Session)(nil),              // 0: packhorse.internal.v1.Session
 	(*AdvertiseRequest)(nil),     // 1: packhorse.internal.v1.AdvertiseRequest
@@ -2114,10 +2202,11 @@ var file_packhorse_internal_v1_session_proto_goTypes = []any{
 	(*DataPathRequest)(nil),      // 20: packhorse.internal.v1.DataPathRequest
 	(*End)(nil),                  // 21: packhorse.internal.v1.End
 	(*Outcome)(nil),              // 22: packhorse.internal.v1.Outcome
-	(*Made)(nil),                 // 23: packhorse.internal.v1.Made
-	(*GitUsage)(nil),             // 24: packhorse.internal.v1.GitUsage
-	(*durationpb.Duration)(nil),  // 25: google.protobuf.Duration
-	(*v1.Fault)(nil),             // 26: packhorse.v1.Fault
+	(*Stored)(nil),               // 23: packhorse.internal.v1.Stored
+	(*Made)(nil),                 // 24: packhorse.internal.v1.Made
+	(*GitUsage)(nil),             // 25: packhorse.internal.v1.GitUsage
+	(*durationpb.Duration)(nil),  // 26: google.protobuf.Duration
+	(*v1.Fault)(nil),             // 27: packhorse.v1.Fault
 }
 var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	2,  // 0: packhorse.internal.v1.AdvertiseRequest.start:type_name -> packhorse.internal.v1.AdvertiseStart
@@ -2143,39 +2232,42 @@ var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	20, // 20: packhorse.internal.v1.ResponsePart.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
 	21, // 21: packhorse.internal.v1.ResponsePart.end:type_name -> packhorse.internal.v1.End
 	18, // 22: packhorse.internal.v1.ResponsePart.updates:type_name -> packhorse.internal.v1.RefUpdates
-	25, // 23: packhorse.internal.v1.ResponsePart.staleness:type_name -> google.protobuf.Duration
+	26, // 23: packhorse.internal.v1.ResponsePart.staleness:type_name -> google.protobuf.Duration
 	19, // 24: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
 	22, // 25: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
-	26, // 26: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
-	25, // 27: packhorse.internal.v1.Outcome.parse:type_name -> google.protobuf.Duration
-	25, // 28: packhorse.internal.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
-	25, // 29: packhorse.internal.v1.Outcome.wait:type_name -> google.protobuf.Duration
-	25, // 30: packhorse.internal.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
-	25, // 31: packhorse.internal.v1.Outcome.copy:type_name -> google.protobuf.Duration
-	25, // 32: packhorse.internal.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
-	24, // 33: packhorse.internal.v1.Outcome.git:type_name -> packhorse.internal.v1.GitUsage
-	23, // 34: packhorse.internal.v1.Outcome.made:type_name -> packhorse.internal.v1.Made
-	25, // 35: packhorse.internal.v1.Outcome.warmup:type_name -> google.protobuf.Duration
-	25, // 36: packhorse.internal.v1.Outcome.origin_time:type_name -> google.protobuf.Duration
-	25, // 37: packhorse.internal.v1.Outcome.stale:type_name -> google.protobuf.Duration
-	25, // 38: packhorse.internal.v1.Made.select:type_name -> google.protobuf.Duration
-	25, // 39: packhorse.internal.v1.Made.write:type_name -> google.protobuf.Duration
-	25, // 40: packhorse.internal.v1.GitUsage.user:type_name -> google.protobuf.Duration
-	25, // 41: packhorse.internal.v1.GitUsage.system:type_name -> google.protobuf.Duration
-	25, // 42: packhorse.internal.v1.GitUsage.queue:type_name -> google.protobuf.Duration
-	1,  // 43: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
-	4,  // 44: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
-	8,  // 45: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
-	10, // 46: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
-	3,  // 47: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
-	7,  // 48: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
-	9,  // 49: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
-	13, // 50: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
-	47, // [47:51] is the sub-list for method output_type
-	43, // [43:47] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	27, // 26: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
+	26, // 27: packhorse.internal.v1.Outcome.parse:type_name -> google.protobuf.Duration
+	26, // 28: packhorse.internal.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
+	26, // 29: packhorse.internal.v1.Outcome.wait:type_name -> google.protobuf.Duration
+	26, // 30: packhorse.internal.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
+	26, // 31: packhorse.internal.v1.Outcome.copy:type_name -> google.protobuf.Duration
+	26, // 32: packhorse.internal.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
+	25, // 33: packhorse.internal.v1.Outcome.git:type_name -> packhorse.internal.v1.GitUsage
+	24, // 34: packhorse.internal.v1.Outcome.made:type_name -> packhorse.internal.v1.Made
+	26, // 35: packhorse.internal.v1.Outcome.warmup:type_name -> google.protobuf.Duration
+	26, // 36: packhorse.internal.v1.Outcome.origin_time:type_name -> google.protobuf.Duration
+	26, // 37: packhorse.internal.v1.Outcome.stale:type_name -> google.protobuf.Duration
+	23, // 38: packhorse.internal.v1.Outcome.stored:type_name -> packhorse.internal.v1.Stored
+	26, // 39: packhorse.internal.v1.Stored.look:type_name -> google.protobuf.Duration
+	26, // 40: packhorse.internal.v1.Stored.append:type_name -> google.protobuf.Duration
+	26, // 41: packhorse.internal.v1.Made.select:type_name -> google.protobuf.Duration
+	26, // 42: packhorse.internal.v1.Made.write:type_name -> google.protobuf.Duration
+	26, // 43: packhorse.internal.v1.GitUsage.user:type_name -> google.protobuf.Duration
+	26, // 44: packhorse.internal.v1.GitUsage.system:type_name -> google.protobuf.Duration
+	26, // 45: packhorse.internal.v1.GitUsage.queue:type_name -> google.protobuf.Duration
+	1,  // 46: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
+	4,  // 47: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
+	8,  // 48: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
+	10, // 49: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
+	3,  // 50: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
+	7,  // 51: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
+	9,  // 52: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
+	13, // 53: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
+	50, // [50:54] is the sub-list for method output_type
+	46, // [46:50] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_internal_v1_session_proto_init() }
@@ -2216,7 +2308,7 @@ func file_packhorse_internal_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_session_proto_rawDesc), len(file_packhorse_internal_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
