@@ -45,8 +45,8 @@ func errBorrowed() error {
 		"push from a complete clone")
 }
 
-// borrows reports whether the repository has alternates.
-func (t Target) borrows() bool { return t.Objects.HasAlternates() }
+// borrows reports whether the repository has alternates. A shadow borrows only the objects of its own repository.
+func (t Target) borrows() bool { return t.Shadow == nil && t.Objects.HasAlternates() }
 
 // packStart reads a pack and keeps the number of objects in its header (gitformat-pack(5)).
 type packStart struct {

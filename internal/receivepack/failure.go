@@ -4,17 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/pushrecovery"
 )
 
 // Reasons why a push or a part of it failed: values of the label reason of a metric and of the log field reason.
@@ -23,6 +20,7 @@ const (
 	reasonFsck       = "fsck"       // an object check
 	reasonPolicy     = "policy"     // the repository's configuration, or an invalid ref name
 	reasonConflict   = "conflict"   // the ref has another value, or conflicts with another ref's name
+	reasonQuota      = "quota"      // the repository's quota in the object store
 	reasonTooLarge   = "too_large"  // the pack, or one of its objects
 	reasonIncomplete = "incomplete" // objects are missing
 	reasonDamaged    = "damaged"    // the pack or the request is invalid
@@ -41,7 +39,7 @@ const (
 
 // reasons lists all reasons, for the metrics.
 var reasons = []string{
-	reasonHook, reasonFsck, reasonPolicy, reasonConflict, reasonTooLarge, reasonIncomplete, reasonDamaged, reasonDisabled,
+	reasonHook, reasonFsck, reasonPolicy, reasonConflict, reasonQuota, reasonTooLarge, reasonIncomplete, reasonDamaged, reasonDisabled,
 	reasonBusy, reasonTimeout, reasonCancelled, reasonLocked, reasonDiskFull, reasonPermission, reasonReadOnly,
 	reasonMemory, reasonStorage, reasonInternal,
 }
@@ -74,7 +72,7 @@ func (p *pushSession) refusal() (reason string, err error) {
 			kind = k
 		}
 	case reason == reasonConflict:
-		if p.lockMessage = p.describeLock(); p.lockMessage != "" {
+		if p.lockMessage = p.destination.blockedBy(); p.lockMessage != "" {
 			reason, kind, details = reasonLocked, fault.Unavailable, p.lockMessage
 		}
 	}
@@ -91,19 +89,6 @@ func (p *pushSession) refusal() (reason string, err error) {
 		return reason, fault.Wrap(kind, message, errors.New(details))
 	}
 	return reason, fault.New(kind, "%s", message)
-}
-
-// minLockAge is the age from which a lock file is reported. Concurrent pushes hold their locks for a shorter time.
-const minLockAge = 5 * time.Second
-
-// describeLock returns a message about the lock file that made Git fail; "" if there is no old one.
-func (p *pushSession) describeLock() string {
-	name, age := pushrecovery.FindLock(&p.record)
-	if age < minLockAge {
-		return ""
-	}
-	return fmt.Sprintf("lock file %.200q exists since %v: another Git process has not removed it; "+
-		"if no Git process runs in the repository, its administrator can remove the file", name, age.Round(time.Second))
 }
 
 // noQuarantine is in Git's report if Git cannot write to the repository at all. The report does not have the cause.
@@ -174,6 +159,9 @@ var refReasons = []struct{ text, reason string }{
 	{"already exists", reasonConflict},
 	{"reference conflict", reasonConflict},
 	{"no such ref", reasonConflict},
+	{"changed meanwhile", reasonConflict},
+	{"atomic push failed", reasonConflict},
+	{"quota exceeded", reasonQuota},
 	{"prohibited", reasonPolicy},
 	{"denied", reasonPolicy},
 	{"hidden ref", reasonPolicy},

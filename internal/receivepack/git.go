@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,10 +22,56 @@ func (p *pushSession) startGit(ctx context.Context, body io.Reader, q *hookQuest
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(q.scripts), Env: p.environment(), Stdin: f.out,
 		Config: p.target.HooksOff(), Stderr: func(b []byte) { _, _ = p.gitErrors.Write(b) },
-		Files: slices.Concat(q.files, p.journaled.Files()), Grace: gracePeriod, Caller: p.caller, Repository: p.target.Common,
+		Files: slices.Concat(q.files, p.destination.files()), Grace: gracePeriod, Caller: p.caller, Repository: p.target.Common,
 	})
 	q.closeChildFiles()
 	return child, f, err
+}
+
+// maxPackSize returns the lower limit of the server and the repository; 0: no limit.
+func (p *pushSession) maxPackSize() int64 {
+	server, own := p.options.MaxSize, p.policy.MaxSize
+	if server == 0 || own > 0 && own < server {
+		return own
+	}
+	return server
+}
+
+// arguments returns the command line of Git. Nothing in it comes from a client.
+//
+// receive.unpackLimit: a pack is kept and never unpacked into loose objects. It has two files to sync instead of up to
+// a hundred in as many directories, which Git does not sync. Maintenance combines small packs.
+// receive.denyCurrentBranch: a working tree is never written to, because its filters are programs.
+func (p *pushSession) arguments(scripts string) []string {
+	var args []string
+	set := func(key, value string) { args = append(args, "-c", key+"="+value) }
+	set("safe.directory", "*") // the operator decides whose repositories are served
+	for _, c := range p.destination.config() {
+		set(c[0], c[1])
+	}
+	p.fsckArguments(set)
+	set("receive.unpackLimit", "1")
+	set("transfer.unpackLimit", "1") // takes precedence before Git 2.43
+	set("receive.autogc", "false")
+	set("receive.maxInputSize", strconv.FormatInt(p.maxPackSize(), 10))
+	set("receive.advertisePushOptions", strconv.FormatBool(p.offersOptions(p.policy)))
+	if scripts != "" {
+		set("core.hooksPath", scripts)
+	}
+	if p.policy.UpdateCurrent && len(p.hooks.programs[repo.PushToCheckout]) == 0 {
+		set("receive.denyCurrentBranch", "refuse")
+	}
+	return append(args, "receive-pack", "--stateless-rpc", p.target.Dir)
+}
+
+// environment returns the environment variables added for Git. A pack of some KB can claim objects of many GB: Git
+// fails when it would allocate more than the limit.
+func (p *pushSession) environment() []string {
+	env := slices.Concat(p.env, p.author.environment()) // for reflogs
+	if p.options.MaxMemory > 0 {
+		env = append(env, "GIT_ALLOC_LIMIT="+strconv.FormatInt(p.options.MaxMemory, 10))
+	}
+	return env
 }
 
 // supervise passes on Git's output and answers its hooks until it has ended. exit is nil if Git succeeded. err is the

@@ -28,7 +28,6 @@ type hookState struct {
 	hasUpdate bool        // also for each ref
 
 	consulted         bool   // Git has run the pre-receive script
-	pendingUpdates    int    // refs for which the update script was not run yet; negative: not known
 	transactionFailed bool   // a reference-transaction hook has failed, which can make Git exit
 	rejection         error  // of the last question that was answered with no
 	outputBytes       int    // bytes of output that the client got
@@ -45,18 +44,17 @@ type hookQuestions struct {
 }
 
 // prepareHooks chooses the scripts that Git runs, and creates the pipes. Scripts also run without hooks: to check
-// borrowed objects, to ask the Decider, and to note in the journal that an atomic push was accepted.
+// borrowed objects, to ask the Decider, and to tell the destination of the push.
 func (p *pushSession) prepareHooks() (*hookQuestions, error) {
 	q := &hookQuestions{}
 	dirs := scriptDirs()
 	for len(dirs) > 1 && !p.hooks.programs.runIn(dirs[0]) {
 		dirs = dirs[1:]
 	}
-	preReceive := filepath.Join(p.options.Scripts, scriptsOnce, string(repo.PreReceive))
 	switch {
 	case len(dirs) < len(scriptDirs()), len(p.hooks.programs[repo.PreReceive]) > 0:
 	case p.options.Decider != nil, p.target.borrows():
-	case p.isAtomic() && unix.Access(preReceive, unix.X_OK) == nil:
+	case p.destination.needsScripts():
 	default:
 		return q, nil
 	}
@@ -194,7 +192,7 @@ func (p *pushSession) answerQuestion(ctx context.Context, line string, in *bufio
 			err = p.decide(ctx, args, updates, input, output)
 		}
 		if err == nil {
-			err = p.markAccepted(updates)
+			err = p.destination.accepted(updates)
 		}
 		return err
 	case repo.Update:
@@ -205,8 +203,7 @@ func (p *pushSession) answerQuestion(ctx context.Context, line string, in *bufio
 		if err := p.runHooks(ctx, hookRun{event: event, args: fields}, output); err != nil {
 			return err
 		}
-		p.hooks.pendingUpdates--
-		return p.markAgreed()
+		return p.destination.acceptedOne()
 	case repo.ReferenceTransaction:
 		input, err := readHookInput(in)
 		if err != nil {
@@ -231,6 +228,7 @@ func (p *pushSession) answerQuestion(ctx context.Context, line string, in *bufio
 func (p *pushSession) decide(ctx context.Context, quarantine string, updates []Update, input []byte,
 	output *hookOutput) error {
 	p.hooks.consulted = true
+	p.destination.quarantined(ctx, quarantine)
 	if p.target.borrows() {
 		if err := p.checkBorrowed(ctx, quarantine, updates); err != nil {
 			output.write([]byte(fault.Message(err) + "\n"))
@@ -247,31 +245,6 @@ func (p *pushSession) decide(ctx context.Context, quarantine string, updates []U
 		}
 	}
 	return p.runHooks(ctx, hookRun{event: repo.PreReceive, input: input, quarantine: quarantine}, output)
-}
-
-// markAccepted is called when the push was accepted as a whole. An atomic push of which Git itself refused some updates
-// must not be completed after a crash, so it is not marked.
-func (p *pushSession) markAccepted(updates []Update) error {
-	p.hooks.pendingUpdates = -1
-	if !p.journaled.IsAtomic() || len(updates) != len(p.request.commands) {
-		return nil
-	}
-	p.hooks.pendingUpdates = 0
-	if p.hooks.hasUpdate {
-		p.hooks.pendingUpdates = len(updates)
-	}
-	return p.markAgreed()
-}
-
-// markAgreed notes in the journal that all hooks have accepted an atomic push, so that Git sets its refs next.
-func (p *pushSession) markAgreed() error {
-	if p.hooks.pendingUpdates != 0 || !p.journaled.IsAtomic() {
-		return nil
-	}
-	if err := p.journaled.MarkAgreed(); err != nil {
-		return fault.Wrap(fault.Unavailable, "push not accepted: cannot write to the server's state directory", err)
-	}
-	return nil
 }
 
 // maxHookLine is the maximum length of a line of a hook in bytes: two IDs and a name, or a path.

@@ -57,7 +57,7 @@ func TestHeadsCostTheirCharge(t *testing.T) { // not parallel, as it measures th
 	if err != nil {
 		t.Fatal(err)
 	}
-	record, err := p.newRecord(snapshot)
+	record, err := (&inPlace{pushSession: p}).newRecord(snapshot)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func NewMetrics() *Metrics {
 		}, []string{"result"}),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_push_failures_total",
-			Help: "Pushes of which at least one ref was not changed, by reason. Refusals: hook, fsck, policy, conflict, " +
+			Help: "Pushes of which at least one ref was not changed, by reason. Refusals: hook, fsck, policy, conflict, quota, " +
 				"too_large, incomplete, damaged, disabled, busy, timeout, cancelled. Faults of the server: locked, " +
 				"disk_full, permission, read_only, memory, storage, internal.",
 		}, []string{"reason"}),
@@ -36,7 +36,7 @@ func NewMetrics() *Metrics {
 			Buckets: []float64{.01, .03, .1, .3, 1, 3, 10, 30, 100, 300, 1000},
 		}),
 		updates: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_push_updates_total", Help: "Ref updates in pushes by result: changed or refused.",
+			Name: "packhorse_push_updates_total", Help: "Ref updates in pushes by result: changed, refused or unknown.",
 		}, []string{"result"}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_push_bytes_total",
 			Help: "Bytes of push requests that Git has read."}),

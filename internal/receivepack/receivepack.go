@@ -138,8 +138,10 @@ type Target struct {
 	Path git.RepoPath // as the client named it
 	// Changed is called with the updates that were made, before the client gets the report. It may be nil.
 	Changed func(ctx context.Context, updates []Update)
-	// Shadow is where Git runs the push. Nil: in the repository itself.
+	// Shadow is where Git runs the push. Nil: in Repo itself.
 	Shadow Shadow
+	// AdoptHead has the first push to a repository set HEAD; see Proposal. Only pushes in a shadow do so.
+	AdoptHead bool
 }
 
 // hiddenPaths returns the paths that no client may see: of the repository, and of those whose objects it borrows.

@@ -79,6 +79,37 @@ func (r *refResult) readOption(text string) {
 	}
 }
 
+// refuseInReport returns a report in which lines "ok REF" are replaced by "ng REF REASON", and their options removed.
+// The reasons are by ref, one for each such line; "" leaves the line as it is.
+func refuseInReport(report []byte, reasons map[string][]string) []byte {
+	corrected := make([]byte, 0, len(report))
+	packets := pktline.NewReader(bytes.NewReader(report))
+	dropsOptions := false
+	for {
+		kind, data, err := packets.Next()
+		if err != nil {
+			return corrected
+		}
+		if kind != pktline.Data {
+			corrected = pktline.AppendFlush(corrected)
+			continue
+		}
+		word, rest, _ := strings.Cut(strings.TrimSuffix(string(data), "\n"), " ")
+		if word == "option" && dropsOptions {
+			continue
+		}
+		dropsOptions = false
+		if word == "ok" && len(reasons[rest]) > 0 {
+			reason := reasons[rest][0]
+			reasons[rest] = reasons[rest][1:]
+			if dropsOptions = reason != ""; dropsOptions {
+				data = []byte("ng " + rest + " " + reason + "\n")
+			}
+		}
+		corrected = pktline.Append(corrected, data)
+	}
+}
+
 // setResults fills in the outcome of each ref. updates are those that were made, if that is known.
 func (p *pushSession) setResults(updates []Update, isKnown bool) {
 	changed := make(map[git.RefName]bool, len(updates))

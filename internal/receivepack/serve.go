@@ -6,10 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
-	"io/fs"
-	"os"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
@@ -19,8 +15,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/pushjournal"
-	"github.com/packhorse-git/packhorse/internal/pushrecovery"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -37,13 +31,11 @@ type pushSession struct {
 	out     output
 	outcome *node.Outcome
 
-	before    *refs.Snapshot // refs before the push, hidden ones too; nil until Git is started
-	directory fs.FileInfo    // of the repository when Git was started
-	record    pushjournal.Record
-	journaled *pushrecovery.Push
-	hooks     hookState
-	gitErrors gitErrors // error messages of Git
-	report    report    // of Git, after it has ended
+	destination destination
+	before      *refs.Snapshot // refs before the push, hidden ones too; nil until Git is started
+	hooks       hookState
+	gitErrors   gitErrors // error messages of Git
+	report      report    // of Git, after it has ended
 
 	lockMessage string // about a lock file of another process
 }
@@ -97,6 +89,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session node.Session, push
 		out: output{response: response, sideband: request.sideband, report: request.report, hidden: t.hiddenPaths()},
 	}
 	p.out.copyTo = &p.gitErrors
+	p.destination = newDestination(p)
 	if p.hooks.programs, err = s.programs(t.Repo); err != nil {
 		p.setResults(nil, true)
 		return outcome, p.out.fail(err)
@@ -109,7 +102,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session node.Session, push
 	return outcome, err
 }
 
-// finalizeTimeout is the time limit of the work after Git has ended.
+// finalizeTimeout is the time limit of the work after Git has ended. This work does not stop if the client disconnects.
 const finalizeTimeout = time.Minute
 
 // serve runs git receive-pack, and sends its report when the changes are on disk and visible to all requests.
@@ -123,10 +116,7 @@ func (p *pushSession) serve(ctx context.Context, body io.Reader, stateless bool)
 	}
 	usage, gitErr := p.receive(ctx, body, stateless)
 	p.outcome.Wait, p.outcome.ChildCPU, p.outcome.ChildMaxRSS = usage.Queue, usage.User+usage.System, usage.MaxRSS
-	// Git has ended. The remaining work does not stop if the client disconnects.
-	finalizing, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalizeTimeout)
-	defer cancel()
-	updates, err := p.finalize(finalizing, record, gitErr)
+	updates, err := p.finalize(ctx, record, gitErr)
 	if len(updates) > 0 {
 		p.runPostHooks(ctx, updates)
 	}
@@ -153,23 +143,17 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 		return process.Usage{}, err
 	}
 	before := snapshot.Unhidden()
-	if p.directory, err = os.Stat(p.target.Common); err != nil {
-		return process.Usage{}, errRepositoryGone(err)
-	}
 	questions, err := p.prepareHooks()
 	if err != nil {
 		return process.Usage{}, err
 	}
 	defer questions.close()
-	if p.record, err = p.newRecord(before); err != nil {
-		return process.Usage{}, err
-	}
-	if p.journaled, err = p.recovery.Begin(ctx, p.record, p.push.ID); err != nil {
+	if err := p.destination.begin(ctx, before); err != nil {
 		return process.Usage{}, err
 	}
 	child, f, err := p.startGit(ctx, body, questions)
 	if err != nil {
-		p.recovery.End(ctx, p.journaled, true)
+		p.destination.ended(ctx, 0, true)
 		return process.Usage{}, err
 	}
 	p.before = before
@@ -181,10 +165,7 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 		p.out.after = f.done // nothing may be written while the request is being read
 	}
 	usage, exit, err := p.supervise(ctx, cancel, child, f, questions)
-	if p.request.hasPack() {
-		p.recovery.RemoveKeepFile(p.target.Common, child.Pid(), p.record.Start)
-	}
-	p.recovery.End(ctx, p.journaled, exit == nil)
+	p.destination.ended(ctx, child.Pid(), exit == nil)
 	if stateless {
 		<-f.done // the client may still be sending
 	}
@@ -195,44 +176,6 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 	return usage, p.gitError(f, exit, err)
 }
 
-// newRecord describes the push for the journal. Refs are listed by their own names, and symbolic ones also by their
-// targets.
-func (p *pushSession) newRecord(before *refs.Snapshot) (pushjournal.Record, error) {
-	updates := p.push.Updates
-	r := pushjournal.Record{
-		GitDir: p.target.Dir, CommonDir: p.target.Common, Start: time.Now(),
-		Refs: make(map[git.RefName]git.ObjectID, len(updates)),
-	}
-	for _, u := range updates {
-		r.Refs[u.Ref] = u.New
-		ref, ok, err := before.Lookup(u.Ref)
-		if err != nil {
-			return r, err
-		}
-		if ok && ref.Target != "" {
-			r.Refs[ref.Target] = u.New
-		}
-	}
-	_, r.LocksHead = r.Refs[before.Head().Target]
-	if !p.isAtomic() {
-		return r, nil
-	}
-	r.Committer = p.author.environment()
-	for _, setting := range p.target.HooksOff() {
-		r.DisabledConfig = append(r.DisabledConfig, setting[0])
-	}
-	old := make(map[git.RefName]git.ObjectID, len(updates))
-	for _, u := range updates {
-		current, err := value(before, u.Ref)
-		if err != nil || current != u.Old && !(current.IsZero() && u.Old.IsZero()) {
-			return r, err // Git is going to refuse the push
-		}
-		old[u.Ref] = u.Old
-	}
-	r.Old = old
-	return r, nil
-}
-
 // isAtomic reports whether several refs change, all or none. A proc-receive hook is not bound to that.
 func (p *pushSession) isAtomic() bool {
 	return len(p.hooks.programs[repo.ProcReceive]) == 0 && p.request.atomic && p.policy.Atomic && len(p.push.Updates) > 1
@@ -240,88 +183,54 @@ func (p *pushSession) isAtomic() bool {
 
 // finalize makes the changes durable, records them and makes them visible. It returns the updates that were made.
 func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error) ([]Update, error) {
-	updates, err := p.changes(ctx, gitErr)
-	isKnown := err == nil
+	var updates []Update
+	var err error
+	isKnown := true
+	if p.before != nil { // Git was started
+		p.report = readReport(p.out.kept)
+		updates, isKnown, err = p.destination.apply(ctx, gitErr)
+	}
 	p.setResults(updates, isKnown)
 	if len(updates) > 0 && p.hooks.active && !p.hooks.consulted { // a bug, which must be noticed
 		p.log.Error("git changed refs without running hooks", "repository", p.push.Repo.String())
 	}
-	if err == nil && len(updates) > 0 {
-		err = p.persist(ctx, updates)
-	}
-	refused := max(len(p.request.commands)-len(updates), 0)
-	updates = p.withoutNoopDeletions(updates)
+	p.countUpdates(len(updates))
 	if record != nil && isKnown { // otherwise the record stays open until the next start
 		if endErr := record.End(updates); endErr != nil && err == nil {
 			err = fault.Wrap(fault.Unavailable, "refs were changed, but the deliveries of webhooks cannot be recorded", endErr)
 		}
 	}
-	p.metrics.updates.WithLabelValues("changed").Add(float64(len(updates)))
-	p.metrics.updates.WithLabelValues("refused").Add(float64(refused))
 	if len(updates) > 0 && p.target.Changed != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalizeTimeout)
+		defer cancel()
 		p.target.Changed(ctx, updates)
 	}
 	return updates, err
 }
 
-// changes returns the updates that were made: those in Git's report, or without a complete report those that the refs
-// show.
-func (p *pushSession) changes(ctx context.Context, gitErr error) ([]Update, error) {
-	if p.before == nil {
-		return nil, nil
-	}
-	// Git does not notice this, because it works in the directory that it has open.
-	if directory, err := os.Stat(p.target.Common); err != nil || !os.SameFile(directory, p.directory) {
-		return nil, errRepositoryGone(err)
-	}
-	updates := make([]Update, 0, len(p.push.Updates))
-	p.report = readReport(p.out.kept)
-	if gitErr == nil && p.report.complete {
-		for _, u := range p.push.Updates {
-			for _, r := range p.report.changed[string(u.Ref)] {
-				updates = append(updates, r.apply(u, p.target.Format))
-			}
-		}
-		return updates, nil
-	}
-	after, err := p.target.Refs.Snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, u := range p.push.Updates {
-		old, err := value(p.before, u.Ref)
-		if err != nil {
-			return nil, err
-		}
-		current, err := value(after.Unhidden(), u.Ref)
-		if err != nil {
-			return nil, err
-		}
-		if old != current && (current == u.New || current.IsZero() && u.New.IsZero()) {
-			updates = append(updates, u)
+// countUpdates counts the results of the push for the metrics.
+func (p *pushSession) countUpdates(changed int) {
+	p.metrics.updates.WithLabelValues("changed").Add(float64(changed))
+	for _, u := range p.outcome.Updates {
+		switch u.Result {
+		case node.UpdateOK:
+		case node.UpdateUnknown:
+			p.metrics.updates.WithLabelValues("unknown").Inc()
+		default:
+			p.metrics.updates.WithLabelValues("refused").Inc()
 		}
 	}
-	return updates, nil
 }
 
-// withoutNoopDeletions removes deletions of refs that did not exist. Git reports them as done, but hooks and webhooks
-// do not get them.
-func (p *pushSession) withoutNoopDeletions(updates []Update) []Update {
-	return slices.DeleteFunc(updates, func(u Update) bool {
-		if !u.New.IsZero() {
-			return false
+// reportedUpdates returns the updates that Git's report says were made.
+func (p *pushSession) reportedUpdates() []Update {
+	updates := make([]Update, 0, len(p.push.Updates))
+	for _, u := range p.push.Updates {
+		for _, r := range p.report.changed[string(u.Ref)] {
+			updates = append(updates, r.apply(u, p.target.Format))
 		}
-		_, existed, err := p.before.Lookup(u.Ref)
-		if existed || err != nil {
-			return false
-		}
-		// Git deletes a ref that another process has created meanwhile only if it has the old value.
-		hasOld, err := false, error(nil)
-		if !u.Old.IsZero() {
-			hasOld, err = p.target.Objects.Has(u.Old)
-		}
-		return !hasOld && err == nil
-	})
+	}
+	return updates
 }
 
 // value returns the object ID of a ref; zero if the ref does not exist.
@@ -331,10 +240,6 @@ func value(snapshot *refs.Snapshot, name git.RefName) (git.ObjectID, error) {
 		return git.ObjectID{}, err
 	}
 	return ref.ID, nil
-}
-
-func errRepositoryGone(err error) error {
-	return fault.Wrap(fault.NotFound, "the repository was removed during the push", cmp.Or(err, fs.ErrNotExist))
 }
 
 // gitError returns the error of a Git process that has ended. err is the error of passing on its output.
@@ -353,50 +258,4 @@ func (p *pushSession) gitError(f *feed, exit, err error) error {
 		return &fault.Error{Kind: kind, Msg: "git failed; see the server's log", Err: exit}
 	}
 	return exit
-}
-
-// maxPackSize returns the lower limit of the server and the repository; 0: no limit.
-func (p *pushSession) maxPackSize() int64 {
-	server, own := p.options.MaxSize, p.policy.MaxSize
-	if server == 0 || own > 0 && own < server {
-		return own
-	}
-	return server
-}
-
-// arguments returns the command line of Git. Nothing in it comes from a client.
-//
-// core.fsync: objects are on disk before a ref names them, and refs are before the report.
-// receive.unpackLimit: a pack is kept and never unpacked into loose objects. It has two files to sync instead of up to
-// a hundred in as many directories, which Git does not sync. Maintenance combines small packs.
-// receive.denyCurrentBranch: a working tree is never written to, because its filters are programs.
-func (p *pushSession) arguments(scripts string) []string {
-	var args []string
-	set := func(key, value string) { args = append(args, "-c", key+"="+value) }
-	set("safe.directory", "*") // the operator decides whose repositories are served
-	set("core.fsync", "objects,derived-metadata,reference")
-	set("core.fsyncMethod", "fsync")
-	p.fsckArguments(set)
-	set("receive.unpackLimit", "1")
-	set("transfer.unpackLimit", "1") // takes precedence before Git 2.43
-	set("receive.autogc", "false")
-	set("receive.maxInputSize", strconv.FormatInt(p.maxPackSize(), 10))
-	set("receive.advertisePushOptions", strconv.FormatBool(p.offersOptions(p.policy)))
-	if scripts != "" {
-		set("core.hooksPath", scripts)
-	}
-	if p.policy.UpdateCurrent && len(p.hooks.programs[repo.PushToCheckout]) == 0 {
-		set("receive.denyCurrentBranch", "refuse")
-	}
-	return append(args, "receive-pack", "--stateless-rpc", p.target.Dir)
-}
-
-// environment returns the environment variables added for Git. A pack of some KB can claim objects of many GB: Git
-// fails when it would allocate more than the limit.
-func (p *pushSession) environment() []string {
-	env := slices.Concat(p.env, p.author.environment()) // for reflogs
-	if p.options.MaxMemory > 0 {
-		env = append(env, "GIT_ALLOC_LIMIT="+strconv.FormatInt(p.options.MaxMemory, 10))
-	}
-	return env
 }

@@ -3,9 +3,8 @@ package receivepack
 import (
 	"context"
 	"errors"
-	"time"
 
-	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -15,7 +14,8 @@ type Shadow interface {
 	// Repo returns the shadow. It is open until Close.
 	Repo() *repo.Repo
 	// Quarantined is called when Git has checked the new objects, before hooks decide. The directory has them until Git
-	// moves them into the shadow. It does not wait: preparation for Commit runs while hooks do.
+	// moves them into the shadow; "" means that there are none. Quarantined does not wait. The preparation of Commit runs
+	// while hooks do, and does not end with ctx.
 	Quarantined(ctx context.Context, dir string)
 	// Commit changes the refs of the real repository, when Git has ended. An error means that no ref has changed, except
 	// that with ErrUnknown the result is not known. The end of ctx ends the preparation, but not a change that has begun.
@@ -39,9 +39,6 @@ type Proposal struct {
 type CommitResult struct {
 	// Refused has the reason for each update of the proposal that was not made, and "" for the others.
 	Refused []string
-	// Head is the branch that HEAD was set to; "": HEAD was not changed.
-	Head   git.RefName
-	Record uint64        // number of the record that has the updates; 0: there is none
-	Append time.Duration // how long appending the record took, with the wait for earlier records
-	Tries  int           // number of appended records, of which the last one succeeded
+	// Stored has the number of the record with the updates, the duration of the append, and the tries.
+	Stored node.Stored
 }

@@ -51,6 +51,8 @@ type world struct {
 	refuse, refuseEnd error
 	recorder          func(end bool)
 	onWrite           func(p []byte)
+
+	shadow func(*testShadow) // pushes run in shadows, which it may change; nil: in place
 }
 
 // newWorld makes an empty repository that takes pushes; init goes to git init.
@@ -163,7 +165,13 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "application/x-git-receive-pack-result")
 		out.body = r.Body
 		var outcome node.Outcome
-		outcome, err = w.server.Serve(r.Context(), w.target(), session, tester, r.Body, out)
+		target := w.target()
+		if w.shadow != nil {
+			target.Shadow = w.newShadow()
+			defer target.Shadow.Close()
+			target.Repo = target.Shadow.Repo()
+		}
+		outcome, err = w.server.Serve(r.Context(), target, session, tester, r.Body, out)
 		w.mu.Lock()
 		w.outcomes = append(w.outcomes, outcome)
 		w.mu.Unlock()

@@ -1,0 +1,133 @@
+package receivepack
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+)
+
+// keepAlive is how often the client hears from a push that waits for its commit.
+const keepAlive = 5 * time.Second
+
+// byCommit is the destination of a push in a shadow. Git changes the refs of the shadow, and Shadow.Commit those of the
+// repository. Nothing is journaled or synced, because the shadow of a push that does not end is worthless.
+type byCommit struct{ *pushSession }
+
+// config also keeps Git from listing the refs of the repository whose objects the shadow borrows: the shadow has them.
+func (p *byCommit) config() [][2]string {
+	return [][2]string{{"core.fsync", "none"}, {"core.alternateRefsCommand", "true"}}
+}
+
+func (p *byCommit) needsScripts() bool                          { return true } // they name the quarantine
+func (p *byCommit) begin(context.Context, *refs.Snapshot) error { return nil }
+func (p *byCommit) files() []*os.File                           { return nil }
+func (p *byCommit) quarantined(ctx context.Context, dir string) {
+	p.target.Shadow.Quarantined(ctx, dir)
+}
+func (p *byCommit) accepted([]Update) error          { return nil }
+func (p *byCommit) acceptedOne() error               { return nil }
+func (p *byCommit) ended(context.Context, int, bool) {}
+func (p *byCommit) blockedBy() string                { return "" }
+
+func (p *byCommit) apply(ctx context.Context, gitErr error) (updates []Update, isKnown bool, err error) {
+	if gitErr != nil || !p.report.complete {
+		p.report.changed = nil
+		return nil, true, nil
+	}
+	updates = p.reportedUpdates()
+	isNoop := make([]bool, len(updates))
+	proposal := Proposal{Push: p.push, Atomic: p.isAtomic(), AdoptHead: p.target.AdoptHead}
+	for i, u := range updates {
+		if isNoop[i], err = p.isNoopDeletion(u); err != nil {
+			p.report.changed = nil
+			return nil, true, err
+		}
+		if !isNoop[i] {
+			proposal.Updates = append(proposal.Updates, u)
+		}
+	}
+	if len(proposal.Updates) == 0 {
+		return nil, true, nil
+	}
+	result, err := p.commit(ctx, proposal)
+	p.outcome.Stored = result.Stored
+	if err != nil {
+		p.report.changed = nil
+		if errors.Is(err, ErrUnknown) {
+			return nil, false, fault.Wrap(fault.Deadline, "the result of this push is unknown, because the storage did not "+
+				"answer: fetch, and check whether the refs have changed", err)
+		}
+		return nil, true, err
+	}
+	p.correctReport(updates, isNoop, result.Refused)
+	return made(proposal.Updates, result.Refused), true, nil
+}
+
+// isNoopDeletion reports whether an update deletes a ref that did not exist. Git reports it as done.
+func (p *byCommit) isNoopDeletion(u Update) (bool, error) {
+	if !u.New.IsZero() {
+		return false, nil
+	}
+	_, existed, err := p.before.Lookup(u.Ref)
+	return !existed, err
+}
+
+// commit calls Shadow.Commit, and sends the client a sign of life meanwhile.
+func (p *byCommit) commit(ctx context.Context, proposal Proposal) (result CommitResult, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		result, err = p.target.Shadow.Commit(ctx, proposal)
+	}()
+	tick := time.NewTicker(keepAlive)
+	defer tick.Stop()
+	for {
+		select {
+		case <-done:
+			return result, err
+		case <-tick.C:
+			if p.out.sideband {
+				_ = p.out.pass([]byte{byte(pktline.BandData)}) // finish notices a broken connection
+			}
+		}
+	}
+}
+
+// correctReport changes Git's report about the updates that were not made.
+func (p *byCommit) correctReport(updates []Update, isNoop []bool, refused []string) {
+	if !slices.ContainsFunc(refused, func(reason string) bool { return reason != "" }) {
+		return
+	}
+	reasons := make(map[string][]string) // by the name in the report, one for each of its lines
+	i, next := 0, 0
+	for _, u := range p.push.Updates {
+		for range p.report.changed[string(u.Ref)] {
+			reason := ""
+			if !isNoop[i] {
+				reason = refused[next]
+				next++
+			}
+			reasons[string(u.Ref)] = append(reasons[string(u.Ref)], reason)
+			i++
+		}
+	}
+	p.out.kept = refuseInReport(p.out.kept, reasons)
+	p.report = readReport(p.out.kept)
+}
+
+// made returns the updates without a reason against them.
+func made(updates []Update, refused []string) []Update {
+	list := make([]Update, 0, len(updates))
+	for i, u := range updates {
+		if refused[i] == "" {
+			list = append(list, u)
+		}
+	}
+	return list
+}
