@@ -80,7 +80,7 @@ func (s *Stored) Attrs() []slog.Attr {
 	}
 	a := []slog.Attr{slog.Uint64("record", s.Record), Milliseconds("look_ms", s.Look)}
 	if s.Tries > 0 {
-		a = append(a, Milliseconds("append_ms", s.Append), slog.Int("tries", s.Tries))
+		a = append(a, Milliseconds("append_ms", s.Append), slog.Int("appends", s.Tries))
 	}
 	return a
 }
