@@ -39,7 +39,8 @@ const (
 
 // reasons lists all reasons, for the metrics.
 var reasons = []string{
-	reasonHook, reasonFsck, reasonPolicy, reasonConflict, reasonQuota, reasonTooLarge, reasonIncomplete, reasonDamaged, reasonDisabled,
+	reasonHook, reasonFsck, reasonPolicy, reasonConflict, reasonQuota, reasonTooLarge, reasonIncomplete, reasonDamaged,
+	reasonDisabled,
 	reasonBusy, reasonTimeout, reasonCancelled, reasonLocked, reasonDiskFull, reasonPermission, reasonReadOnly,
 	reasonMemory, reasonStorage, reasonInternal,
 }

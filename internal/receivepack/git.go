@@ -22,7 +22,8 @@ func (p *pushSession) startGit(ctx context.Context, body io.Reader, q *hookQuest
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(q.scripts), Env: p.environment(), Stdin: f.out,
 		Config: p.target.HooksOff(), Stderr: func(b []byte) { _, _ = p.gitErrors.Write(b) },
-		Files: slices.Concat(q.files, p.destination.files()), Grace: gracePeriod, Caller: p.caller, Repository: p.target.Common,
+		Files: slices.Concat(q.files, p.destination.files()), Grace: gracePeriod, Caller: p.caller,
+		Repository: p.target.Common,
 	})
 	q.closeChildFiles()
 	return child, f, err

@@ -95,8 +95,8 @@ func (p *inPlace) files() []*os.File { return p.journaled.Files() }
 
 func (p *inPlace) quarantined(context.Context, string) {}
 
-// accepted is called when the push was accepted as a whole. An atomic push of which Git itself refused some updates must
-// not be completed after a crash, so it is not marked.
+// accepted is called when the push was accepted as a whole. An atomic push of which Git itself refused some updates
+// must not be completed after a crash, so it is not marked.
 func (p *inPlace) accepted(updates []Update) error {
 	p.pendingUpdates = -1
 	if !p.journaled.IsAtomic() || len(updates) != len(p.request.commands) {

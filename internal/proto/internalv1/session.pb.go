@@ -1552,7 +1552,7 @@ type Outcome struct {
 	OriginTime *durationpb.Duration `protobuf:"bytes,24,opt,name=origin_time,json=originTime,proto3" json:"origin_time,omitempty"`
 	// The age of the mirror's state if its origin did not answer.
 	Stale *durationpb.Duration `protobuf:"bytes,25,opt,name=stale,proto3" json:"stale,omitempty"`
-	// What the request needed of the object store. Absent without one.
+	// The use of the object store. Absent without one.
 	Stored        *Stored `protobuf:"bytes,26,opt,name=stored,proto3" json:"stored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
