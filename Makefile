@@ -22,7 +22,7 @@ BINARY   := bin/packhorse
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser test-forges check vet vet-darwin proto helm fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc store-servers test-minio test-browser test-forges check vet vet-darwin proto helm fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,7 +63,7 @@ test-short:
 	$(GOTEST) -short -timeout 15m $$(go list ./... | grep -vE '/($(if $(filter later,$(STORIES)),e2e|)$(PLAIN))$$')
 	CGO_ENABLED=0 go test -vet=off -short -timeout 15m $$(go list ./internal/... | grep -E '/($(PLAIN))$$')
 
-test-all: test vet-darwin test-long test-browser test-forges clients ## Run all tests: also long ones, the browser, other git clients, and soaks
+test-all: test vet-darwin test-long test-browser test-forges test-minio clients ## Run all tests: also long ones, the browser, other git clients, and soaks
 	.ci/proto verify
 	.ci/helm verify
 	$(MAKE) soak-protocol SESSIONS=2000
@@ -89,6 +89,13 @@ clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the
 clients-doc: ## Regenerate docs/reference/clients.md from a run with all clients
 	@.ci/clients $(CLIENTDIR)
 	CGO_ENABLED=0 PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$' -update
+
+store-servers: ## Install versitygw and toxiproxy in bin/store, for tests of object storage
+	@.ci/store bin/store
+
+test-minio: ## Install MinIO in bin/store, and test object storage with it
+	@.ci/store bin/store minio
+	CGO_ENABLED=0 go test -vet=off -count=1 ./internal/bucket -run '^TestMinIO$$'
 
 test-forges: ## Build a Gitea below GITEADIR (bin/gitea), and run mirrors and a sidecar of it
 	@.ci/gitea $(GITEADIR)

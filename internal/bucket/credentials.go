@@ -9,8 +9,8 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// newCredentials returns the credentials of the first source that is configured; see Options.
-func newCredentials(file, profile string) *credentials.Credentials {
+// newProvider returns the first source of credentials that is configured; see Options.
+func newProvider(file, profile string) *provider {
 	_, err := os.Stat(sharedFile())
 	hasShared := err == nil
 	p := &provider{remedy: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a credentials file, or give the " +
@@ -29,7 +29,7 @@ func newCredentials(file, profile string) *credentials.Credentials {
 	default:
 		p.Provider = &credentials.IAM{}
 	}
-	return credentials.New(p)
+	return p
 }
 
 // sharedFile is the place of the shared credentials file of AWS.

@@ -126,8 +126,8 @@ func (s *S3) answerError(detail *Error, answer minio.ErrorResponse) error {
 		detail.Remedy = "create the bucket, or correct the URL of the store"
 		return unavailable(detail, fault.RetryMuchLater)
 	case "RequestTimeTooSkewed":
-		detail.Remedy = fmt.Sprintf("the clock of this machine is %v behind that of the storage; signatures need clocks "+
-			"within 15 minutes: check the time service (NTP) of both", s.Connection().ClockSkew.Round(time.Second))
+		detail.Remedy = fmt.Sprintf("the clock of this machine is %s that of the storage, and signatures need clocks "+
+			"within 15 minutes: check the time service (NTP) of both", difference(s.Connection().ClockSkew))
 		return unavailable(detail, fault.RetryMuchLater)
 	case "AuthorizationHeaderMalformed", "InvalidRegion", "PermanentRedirect", "TemporaryRedirect",
 		"IllegalLocationConstraint":
@@ -155,6 +155,14 @@ func (s *S3) answerError(detail *Error, answer minio.ErrorResponse) error {
 		return fault.Wrap(fault.Exists, "an object exists already in the object storage", detail)
 	}
 	return unavailable(detail, fault.RetrySoon)
+}
+
+// difference describes the clock of this machine by that of the storage minus ours.
+func difference(skew time.Duration) string {
+	if skew < 0 {
+		return (-skew).Round(time.Minute).String() + " ahead of"
+	}
+	return skew.Round(time.Minute).String() + " behind"
 }
 
 // withRegion adds the remedy for a request that went to another region than the bucket's.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/s3utils"
 	"golang.org/x/sync/errgroup"
 
@@ -55,6 +56,7 @@ type Options struct {
 type S3 struct {
 	once, reads, puts *minio.Core // by the number of tries
 	transport         *transport
+	credentials       *provider
 	bucket, prefix    string // the prefix is empty or ends in "/"
 	endpoint          string
 	partSize          int64
@@ -76,10 +78,11 @@ func New(o Options) (*S3, error) {
 		host, secure = u.Host, u.Scheme == "https"
 	}
 	s := &S3{
-		transport: newTransport(o.Metrics), bucket: name, prefix: prefix, endpoint: host, partSize: 64 << 20,
+		transport: newTransport(o.Metrics), credentials: newProvider(o.CredentialsFile, o.Profile), bucket: name,
+		prefix: prefix, endpoint: host, partSize: 64 << 20,
 	}
 	options := minio.Options{
-		Creds: newCredentials(o.CredentialsFile, o.Profile), Secure: secure, Transport: s.transport, Region: region(o),
+		Creds: credentials.New(s.credentials), Secure: secure, Transport: s.transport, Region: region(o),
 	}
 	if o.PathStyle {
 		options.BucketLookup = minio.BucketLookupPath
@@ -100,7 +103,7 @@ func New(o Options) (*S3, error) {
 func parseURL(text string) (name, prefix string, err error) {
 	rest, ok := strings.CutPrefix(text, "s3://")
 	name, prefix, _ = strings.Cut(rest, "/")
-	if !ok || s3utils.CheckValidBucketName(name) != nil {
+	if !ok || s3utils.CheckValidBucketNameStrict(name) != nil {
 		return "", "", fault.New(fault.Invalid, "store URL %q: want s3://BUCKET/PREFIX", text)
 	}
 	if prefix = strings.Trim(prefix, "/"); prefix != "" {

@@ -20,41 +20,49 @@ const stallTimeout = 60 * time.Second
 type transport struct {
 	*http.Transport
 	metrics *Metrics
+	stall   time.Duration // stallTimeout
 
 	skew  atomic.Int64           // nanoseconds
 	proxy atomic.Pointer[string] // the header of the last proxy
 }
 
 func newTransport(m *Metrics) *transport {
-	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
-	return &transport{metrics: m, Transport: &http.Transport{
-		Proxy: http.ProxyFromEnvironment,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			c, err := dialer.DialContext(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			return &stallConn{c}, nil
-		},
+	t := &transport{metrics: m, stall: stallTimeout}
+	t.Transport = &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         t.dial,
 		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConnsPerHost: 256,
 		IdleConnTimeout:     stallTimeout,
 		DisableCompression:  true,
 		WriteBufferSize:     64 << 10,
 		ReadBufferSize:      64 << 10,
-	}}
+	}
+	return t
 }
 
-// stallConn fails when no byte moves for stallTimeout.
-type stallConn struct{ net.Conn }
+func (t *transport) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
+	c, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &stallConn{c, t.stall}, nil
+}
+
+// stallConn fails when no byte moves in either direction for a while.
+type stallConn struct {
+	net.Conn
+	stall time.Duration
+}
 
 func (c *stallConn) Read(p []byte) (int, error) {
-	_ = c.SetDeadline(time.Now().Add(stallTimeout))
+	_ = c.SetDeadline(time.Now().Add(c.stall))
 	return c.Conn.Read(p)
 }
 
 func (c *stallConn) Write(p []byte) (int, error) {
-	_ = c.SetDeadline(time.Now().Add(stallTimeout))
+	_ = c.SetDeadline(time.Now().Add(c.stall))
 	return c.Conn.Write(p)
 }
 

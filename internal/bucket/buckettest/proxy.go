@@ -23,7 +23,7 @@ type Proxy struct {
 // Toxiproxy starts a proxy for the server at an address.
 func Toxiproxy(t testing.TB, upstream string) *Proxy {
 	t.Helper()
-	program := findProgram(t, "toxiproxy")
+	program := findProgram(t, "toxiproxy", "store-servers")
 	address := freeAddress(t)
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

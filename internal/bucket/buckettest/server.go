@@ -35,7 +35,7 @@ type Server struct {
 // Versitygw starts a versitygw with one bucket, named "bucket".
 func Versitygw(t testing.TB) *Server {
 	t.Helper()
-	program := findProgram(t, "versitygw")
+	program := findProgram(t, "versitygw", "store-servers")
 	s := newServer(t)
 	s.run = func() *exec.Cmd {
 		// Without --keep-alive: it would answer a request that it refused early once more, for the rest of its body.
@@ -49,7 +49,7 @@ func Versitygw(t testing.TB) *Server {
 // MinIO starts a MinIO with one bucket, named "bucket".
 func MinIO(t testing.TB) *Server {
 	t.Helper()
-	program := findProgram(t, "minio")
+	program := findProgram(t, "minio", "test-minio")
 	s := newServer(t)
 	s.run = func() *exec.Cmd {
 		c := exec.Command(program, "server", "--quiet", "--address", s.Address, s.Dir)
@@ -122,8 +122,9 @@ func Open(t testing.TB, options bucket.Options) *bucket.S3 {
 	return b
 }
 
-// findProgram returns the path of a server, or skips the test.
-func findProgram(t testing.TB, name string) string {
+// findProgram returns the path of a server. If it is missing, the test is skipped, and fails in CI. The target of the
+// Makefile installs it.
+func findProgram(t testing.TB, name, target string) string {
 	t.Helper()
 	dir := os.Getenv(Binaries)
 	if dir == "" {
@@ -139,9 +140,9 @@ func findProgram(t testing.TB, name string) string {
 	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); err != nil {
 		if ci, _ := strconv.ParseBool(os.Getenv("CI")); ci && name != "minio" {
-			t.Fatalf("%s is missing: make store-servers installs it", path)
+			t.Fatalf("%s is missing: make %s installs it", path, target)
 		}
-		t.Skipf("SKIPPED: %s is missing: make store-servers installs it", path)
+		t.Skipf("SKIPPED: %s is missing: make %s installs it", path, target)
 	}
 	return path
 }

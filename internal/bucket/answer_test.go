@@ -1,0 +1,260 @@
+package bucket_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// scripted returns a bucket on a server with this handler.
+func scripted(t *testing.T, handler http.HandlerFunc) (*bucket.S3, bucket.Options) {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "credentials")
+	writeCredentials(t, file, "key")
+	o := bucket.Options{
+		URL: "s3://git-prod/packhorse", Endpoint: server.URL, CredentialsFile: file, Metrics: bucket.NewMetrics(),
+	}
+	return buckettest.Open(t, o), o
+}
+
+func writeCredentials(t *testing.T, file, key string) {
+	t.Helper()
+	text := "[default]\naws_access_key_id = " + key + "\naws_secret_access_key = secret\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answerError answers as S3 does.
+func answerError(w http.ResponseWriter, status int, code string) {
+	w.WriteHeader(status)
+	_, _ = fmt.Fprintf(w, "<Error><Code>%s</Code><Message>text of %s</Message><RequestId>R1</RequestId></Error>", code,
+		code)
+}
+
+// Each error names operation, key and remedy for the log, and neither bucket nor key for clients.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		status     int
+		code       string
+		get        string // part of the error of Get
+		getKind    fault.Kind
+		create     string // part of the error of Create
+		createKind fault.Kind
+	}{
+		{404, "NoSuchKey", "does not exist", fault.NotFound, "does not exist", fault.NotFound},
+		{404, "NoSuchBucket", "create the bucket", fault.Unavailable, "create the bucket", fault.Unavailable},
+		{403, "AccessDenied", "grant s3:GetObject on the objects and s3:ListBucket", fault.Unavailable,
+			"grant s3:PutObject", fault.Unavailable},
+		{403, "InvalidAccessKeyId", "check the credentials", fault.Unavailable, "check the credentials", fault.Unavailable},
+		{403, "RequestTimeTooSkewed", "clock of this machine is 20m0s ahead of", fault.Unavailable,
+			"within 15 minutes", fault.Unavailable},
+		{503, "SlowDown", "throttles", fault.Unavailable, "throttles", fault.Unavailable},
+		{500, "InternalError", "(500 InternalError), request R1", fault.Unavailable, "text of InternalError",
+			fault.Unavailable},
+		{301, "PermanentRedirect", "region", fault.Unavailable, `"eu-north-1"`, fault.Unavailable},
+		{400, "AuthorizationHeaderMalformed", `region of the store to "eu-north-1"`, fault.Unavailable, "region",
+			fault.Unavailable},
+		{412, "PreconditionFailed", "exists", fault.Exists, "exists already", fault.Exists},
+		{409, "ConditionalRequestConflict", "409", fault.Unavailable, "409", fault.Unavailable},
+		{501, "NotImplemented", "501", fault.Unavailable, "does not support conditional writes", fault.Unavailable},
+	} {
+		var requests atomic.Int32
+		b, _ := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+			requests.Add(1)
+			w.Header().Set("Date", time.Now().Add(-20*time.Minute).UTC().Format(http.TimeFormat))
+			w.Header().Set("x-amz-bucket-region", "eu-north-1")
+			answerError(w, test.status, test.code)
+		})
+		_, _, err := b.Get(t.Context(), "repos/1/log/2", 10)
+		checkError(t, test.code, err, test.getKind, "get s3://git-prod/packhorse/repos/1/log/2: ", test.get)
+		if got, want := errors.Is(err, bucket.ErrDenied), test.code == "AccessDenied" ||
+			test.code == "InvalidAccessKeyId"; got != want {
+			t.Errorf("%s: errors.Is(%v, ErrDenied) = %v, want %v", test.code, err, got, want)
+		}
+		requests.Store(0)
+		err = b.Create(t.Context(), "repos/1/log/2", []byte("x"))
+		checkError(t, test.code, err, test.createKind, "create s3://git-prod/packhorse/repos/1/log/2: ", test.create)
+		if requests.Load() != 1 {
+			t.Errorf("%s: Create made %d requests, want 1", test.code, requests.Load())
+		}
+	}
+}
+
+func checkError(t *testing.T, name string, err error, kind fault.Kind, parts ...string) {
+	t.Helper()
+	if fault.KindOf(err) != kind {
+		t.Errorf("%s: %v has kind %v, want %v", name, err, fault.KindOf(err), kind)
+	}
+	for _, part := range parts {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%s: error = %v, want one with %q", name, err, part)
+		}
+	}
+	if message := fault.Message(err); strings.Contains(message, "git-prod") || strings.Contains(message, "repos/1") {
+		t.Errorf("%s: message for clients = %q, want one without bucket and key", name, message)
+	}
+	if kind == fault.Unavailable && fault.RetryAfter(err) == 0 {
+		t.Errorf("%s: %v has no retry hint", name, err)
+	}
+}
+
+// A body that is cut is read again. A storage that ignores ranges is an error.
+func TestBodies(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int32
+	b, o := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+		n := requests.Add(1)
+		w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/cut"), strings.HasSuffix(r.URL.Path, "/once") && n == 1:
+			w.Header().Set("Content-Length", "10")
+			_, _ = io.WriteString(w, "12345")
+		default:
+			_, _ = io.WriteString(w, "1234567890")
+		}
+	})
+	if got, _, err := b.Get(t.Context(), "once", 10); string(got) != "1234567890" || err != nil || requests.Load() != 2 {
+		t.Errorf("Get = %q, %v with %d requests, want the whole body with 2", got, err, requests.Load())
+	}
+	_, _, err := b.Get(t.Context(), "cut", 10)
+	checkError(t, "cut", err, fault.Unavailable, "get s3://git-prod/packhorse/cut: ", "cut")
+	r, _, err := b.Open(t.Context(), "cut", 0, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.ReadAll(r)
+	_ = r.Close()
+	checkError(t, "cut", err, fault.Unavailable, "open s3://git-prod/packhorse/cut: ", "cut")
+	_, _, err = b.Open(t.Context(), "whole", 2, 3)
+	checkError(t, "range", err, fault.Corrupt, "open s3://git-prod/packhorse/whole: ", "Content-Range")
+
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(o.Metrics.Collectors()...)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := counters(families); got["get 200"] != 6 || got["range 200"] != 1 || got["received"] < 35 {
+		t.Errorf("metrics = %v, want 6 get 200, 1 range 200, and bytes", got)
+	}
+}
+
+// counters returns counters by their labels.
+func counters(families []*dto.MetricFamily) map[string]float64 {
+	values := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if m.GetCounter() == nil {
+				continue
+			}
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			name := strings.TrimSpace(labels["operation"] + " " + labels["code"] + labels["direction"])
+			values[name] = m.GetCounter().GetValue()
+		}
+	}
+	return values
+}
+
+// A server that accepts a request and never answers does not keep its caller for longer than the stall timeout.
+func TestStalledServer(t *testing.T) {
+	t.Parallel()
+	stop := make(chan struct{})
+	b, _ := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-stop:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(stop)
+	b.SetStallTimeout(20 * time.Millisecond)
+	err := b.Create(t.Context(), "key", []byte("x"))
+	checkError(t, "stalled", err, fault.Unavailable, "create s3://git-prod/packhorse/key: ")
+}
+
+// The headers of answers show proxies and the storage's clock.
+func TestConnection(t *testing.T) {
+	t.Parallel()
+	b, _ := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
+		w.Header().Set("Via", "1.1 cache")
+		answerError(w, http.StatusNotFound, "NoSuchKey")
+	})
+	_, _, _ = b.Get(t.Context(), "key", 10)
+	c := b.Connection()
+	if c.Proxy != "Via: 1.1 cache" || (c.ClockSkew-time.Hour).Abs() > 5*time.Second {
+		t.Errorf("Connection = %+v, want Via and one hour", c)
+	}
+}
+
+// Credentials are read again when their file changes, and an error names missing ones.
+func TestCredentialsFile(t *testing.T) {
+	t.Parallel()
+	var key atomic.Value
+	b, o := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+		key.Store(r.Header.Get("Authorization"))
+		answerError(w, http.StatusNotFound, "NoSuchKey")
+	})
+	get := func() error {
+		_, _, err := b.Get(t.Context(), "key", 10)
+		return err
+	}
+	if err := get(); !errors.Is(err, bucket.ErrNotFound) || !strings.Contains(key.Load().(string), "Credential=key/") {
+		t.Fatalf("Get = %v with %v", err, key.Load())
+	}
+	o.CredentialsFile += "2"
+	b = buckettest.Open(t, o)
+	checkError(t, "no file", get(), fault.Unavailable, "no credentials", "aws_access_key_id")
+	writeCredentials(t, o.CredentialsFile, "first")
+	if err := get(); !errors.Is(err, bucket.ErrNotFound) || !strings.Contains(key.Load().(string), "Credential=first/") {
+		t.Fatalf("Get = %v with %v", err, key.Load())
+	}
+	writeCredentials(t, o.CredentialsFile, "second")
+	b.ForgetFileCheck()
+	if err := get(); !errors.Is(err, bucket.ErrNotFound) || !strings.Contains(key.Load().(string), "Credential=second/") {
+		t.Errorf("Get after a change of the file = %v with %v", err, key.Load())
+	}
+}
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"", "s3://", "s3:///prefix", "https://bucket/prefix", "bucket/prefix", "s3://b",
+		"s3://UPPER/x",
+		"s3://bucket/a/../b", "s3://bucket/a//b", "s3://bucket/a?x"} {
+		if _, err := bucket.New(bucket.Options{URL: url}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("New(%q) = %v, want an error of kind Invalid", url, err)
+		}
+	}
+	for _, endpoint := range []string{"localhost:9000", "ftp://x", "http://", "http://host/path"} {
+		if _, err := bucket.New(bucket.Options{URL: "s3://bucket", Endpoint: endpoint}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("New with endpoint %q = %v, want an error of kind Invalid", endpoint, err)
+		}
+	}
+	for url, want := range map[string]string{"s3://bucket": "s3://bucket/", "s3://bucket/a/b/": "s3://bucket/a/b"} {
+		b, err := bucket.New(bucket.Options{URL: url})
+		if err != nil || b.String() != want {
+			t.Errorf("New(%q) = %v, %v, want %q", url, b, err, want)
+		}
+	}
+}
