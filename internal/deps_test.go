@@ -56,6 +56,7 @@ const allowedImports = `
 	receivepack < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
 	storage, origin < mirror;
+	storage, hydrate < store;
 	bulk < unaryhttp, connlimit, clientaddr;
 	clientaddr < observe;
 	balance, connlimit, clientaddr, inflight < app;

@@ -1,0 +1,148 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// errNoChange is the error of a change that turned out not to be necessary.
+var errNoChange = errors.New("nothing to change")
+
+// maxTries is how often a change is prepared again because another node was faster.
+const maxTries = 10
+
+// appended is the result of a change.
+type appended struct {
+	record *replog.Record
+	tries  int           // records that were tried; all but the last one lost
+	took   time.Duration // with the wait for other changes of this node
+}
+
+// change appends a record that prepare makes from the head with Record.Next. If another node is faster, prepare is
+// called again with its record. An error of prepare ends the change, and errNoChange means that there is nothing to do.
+// Changes of one repository on this node run one after the other.
+//
+// If the error is receivepack.ErrUnknown, the record may be in the log, or get there later. After other errors it never
+// will be.
+func (r *repository) change(ctx context.Context, prepare func(*state) (*replog.Record, error)) (appended, error) {
+	start := time.Now()
+	select {
+	case r.writing <- struct{}{}:
+		defer func() { <-r.writing }()
+	case <-ctx.Done():
+		return appended{}, ctx.Err()
+	}
+	head := r.known()
+	if head == nil {
+		var err error
+		if head, err = r.check().wait(ctx); err != nil {
+			return appended{}, err
+		}
+	}
+	for tries := 1; tries <= maxTries; tries++ {
+		if err := r.mayAppend(); err != nil {
+			return appended{}, err
+		}
+		if head.record.Deleted {
+			return appended{}, fault.New(fault.NotFound, "the repository was deleted")
+		}
+		record, err := prepare(head)
+		if errors.Is(err, errNoChange) {
+			return appended{record: head.record, took: time.Since(start)}, nil
+		}
+		if err != nil {
+			return appended{}, err
+		}
+		attempt, err := r.append(ctx, record)
+		if err != nil {
+			return appended{}, err
+		}
+		// The record is the truth whether or not it can be applied here, so adopting it does not depend on the caller.
+		state, adoptErr := r.adopt(r.store.ctx, attempt.Winner())
+		if attempt.Outcome() == replog.Won {
+			if adoptErr != nil {
+				r.store.log.Warn("cannot apply a record that was appended", "repository_id", r.id, "record", record.Number, "error",
+					adoptErr)
+			}
+			return appended{attempt.Winner(), tries, time.Since(start)}, nil
+		}
+		if adoptErr != nil {
+			return appended{}, adoptErr
+		}
+		head = state
+		if err := sleep(ctx, rand.N(time.Duration(tries)*10*time.Millisecond)); err != nil {
+			return appended{}, err
+		}
+	}
+	return appended{}, fault.Retry(fault.Unavailable, fault.RetrySoon,
+		"the repository changes too fast: other servers were faster %d times; try again", maxTries)
+}
+
+// mayAppend returns why no record may be appended.
+func (r *repository) mayAppend() error {
+	if err := r.broken.Load(); err != nil {
+		return *err
+	}
+	return r.store.refused()
+}
+
+// append makes one attempt to append a record. It is decided unless there is an error.
+func (r *repository) append(ctx context.Context, record *replog.Record) (*replog.Attempt[*replog.Record], error) {
+	s := r.store
+	start := time.Now()
+	attempt, err := r.log.Append(ctx, record)
+	if err != nil {
+		return nil, err
+	}
+	s.metrics.countAppend(attempt, time.Since(start))
+	if attempt.Outcome() == replog.Unknown {
+		s.health.doubt()
+		s.running.Go(func() { r.settle(attempt) })
+		return nil, unknown(attempt.Err())
+	}
+	if attempt.Err() != nil { // lost, and the winner does not follow
+		r.breakPromise(attempt.Err())
+		return nil, attempt.Err()
+	}
+	return attempt, nil
+}
+
+// unknown is the error for an attempt that is not decided.
+func unknown(cause error) error {
+	return &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryLater,
+		Msg: "the object storage did not confirm the change: it may take effect later; check before you repeat it",
+		Err: fmt.Errorf("%w: %w", receivepack.ErrUnknown, cause)}
+}
+
+// settleTimeout is how long the node tries to find out the result of an attempt when its caller has given up.
+const settleTimeout = 10 * time.Minute
+
+// settle continues an attempt in the background until it is decided.
+func (r *repository) settle(attempt *replog.Attempt[*replog.Record]) {
+	ctx, cancel := context.WithTimeout(r.store.ctx, settleTimeout)
+	defer cancel()
+	outcome := attempt.Settle(ctx)
+	r.store.log.Info("an append with an unknown result was settled", "repository_id", r.id, "result", outcome.String())
+	if outcome != replog.Unknown {
+		r.check()
+	}
+}
+
+// sleep waits, or returns the error of ctx if that ends earlier.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

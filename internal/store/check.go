@@ -1,0 +1,147 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// current returns the state of the repository at a moment after the call: the result of a freshness check, which is one
+// GET if nothing has changed. Concurrent callers share checks.
+//
+// With Options.MaxStaleness, a recent state is returned at once, and with Options.StaleIfError one that is older if the
+// store cannot be reached. Errors: NotFound if the repository never existed, Unavailable if the store cannot be
+// reached, and Corrupt. The state of a deleted repository is not an error.
+func (r *repository) current(ctx context.Context) (*state, error) {
+	s := r.store
+	if err := s.refused(); err != nil {
+		return nil, err
+	}
+	known := r.known()
+	if known != nil && r.broken.Load() != nil {
+		return known, nil // the last state that is certain
+	}
+	if known != nil && s.options.MaxStaleness > 0 {
+		age := r.age()
+		if age > s.options.MaxStaleness/2 {
+			r.check() // in the background
+		}
+		if age <= s.options.MaxStaleness {
+			return known, nil
+		}
+	}
+	state, err := r.check().wait(ctx)
+	if err == nil || ctx.Err() != nil {
+		return state, err
+	}
+	return r.stale(err)
+}
+
+// age returns the time since the beginning of the last successful check.
+func (r *repository) age() time.Duration { return r.store.now() - time.Duration(r.checked.Load()) }
+
+// stale returns the latest known state, if it may be used although a check failed with err.
+func (r *repository) stale(err error) (*state, error) {
+	s, known := r.store, r.known()
+	limit := s.options.StaleIfError
+	if limit == 0 || known == nil || !fault.Is(err, fault.Unavailable) || r.age() > limit {
+		return nil, err
+	}
+	s.metrics.stale.Inc()
+	s.staleLog.Do(func() {
+		s.log.Warn("refs are answered from local data because the store cannot be reached", "repository_id", r.id,
+			"stale_seconds", int64(r.age().Seconds()), "error", err)
+	})
+	return known, nil
+}
+
+// check returns a freshness check that begins after the call.
+func (r *repository) check() *run[*state] {
+	run, joined := r.checks.start(r.runCheck)
+	if joined {
+		r.store.metrics.checks.WithLabelValues("joined").Inc()
+	}
+	return run
+}
+
+// runCheck makes one freshness check.
+func (r *repository) runCheck() (*state, error) {
+	s := r.store
+	start := s.now()
+	before := r.known()
+	state, err := r.latest(s.ctx)
+	s.metrics.checkSeconds.Observe((s.now() - start).Seconds())
+	switch {
+	case err != nil && !fault.Is(err, fault.NotFound):
+		s.metrics.checks.WithLabelValues("failed").Inc()
+		if fault.Is(err, fault.Unavailable) {
+			s.health.doubt()
+		}
+		return nil, err
+	case err == nil && before != nil && state.record.Number == before.record.Number:
+		s.metrics.checks.WithLabelValues("current").Inc()
+	default:
+		s.metrics.checks.WithLabelValues("changed").Inc()
+		if err == nil && before != nil {
+			s.metrics.behind.Observe(float64(state.record.Number - before.record.Number))
+		}
+	}
+	if err == nil {
+		r.checked.Store(int64(start))
+	}
+	return state, err
+}
+
+// maxAdoptions is how often a check is repeated because the head changed while its checkpoint was downloaded.
+const maxAdoptions = 3
+
+// latest reads the head and adopts it.
+func (r *repository) latest(ctx context.Context) (*state, error) {
+	known := r.known()
+	var record *replog.Record
+	if known != nil {
+		record = known.record
+	} else { // perhaps from before a restart
+		var err error
+		if record, err = r.local.Applied(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for adoptions := 1; ; adoptions++ {
+		head, err := r.head(ctx, record)
+		if err != nil {
+			return r.afterFailure(known, err)
+		}
+		if known != nil && head.Number == known.record.Number {
+			return known, nil
+		}
+		state, err := r.adopt(ctx, head)
+		if !errors.Is(err, bucket.ErrNotFound) || adoptions == maxAdoptions {
+			return state, err
+		}
+		record = head
+	}
+}
+
+// head returns the record with the greatest number, where known is an earlier one or nil.
+func (r *repository) head(ctx context.Context, known *replog.Record) (*replog.Record, error) {
+	if known == nil {
+		return r.log.Head(ctx)
+	}
+	return r.log.Latest(ctx, known)
+}
+
+// afterFailure returns the last certain state if the error is proof that the store broke a promise.
+func (r *repository) afterFailure(known *state, err error) (*state, error) {
+	if errors.Is(err, replog.ErrBrokenPromise) {
+		r.breakPromise(err)
+		if known != nil {
+			return known, nil
+		}
+	}
+	return nil, err
+}

@@ -1,0 +1,287 @@
+package store
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/storage"
+)
+
+// acquire returns the place of a path, which is released at the end of the test.
+func acquire(t *testing.T, s *Store, path string) storage.Place {
+	t.Helper()
+	p, err := s.Acquire(t.Context(), repoPath(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Release)
+	return p
+}
+
+func TestBurstSharesChecks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		s := newNode(t, b)
+		create(t, s, "x")
+		p := acquire(t, s, "x")
+		before := b.Requests()["get"]
+		b.SetFaults(buckettest.Faults{Latency: 20 * time.Millisecond})
+		var callers sync.WaitGroup
+		for range 1000 {
+			callers.Go(func() {
+				if _, err := p.Layers(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		if n := b.Requests()["get"] - before; n > 2 {
+			t.Errorf("%d GETs for a burst of 1,000 requests, want at most 2", n)
+		}
+		if n := testutil.ToFloat64(s.metrics.checks.WithLabelValues("joined")); n < 998 {
+			t.Errorf("%v joined checks, want at least 998", n)
+		}
+	})
+}
+
+func TestSlowGetIsSentTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		s := newNode(t, b)
+		create(t, s, "x")
+		p := acquire(t, s, "x")
+		var gets atomic.Int32
+		b.SetHook(func(operation, key string) error {
+			if operation == "get" && strings.Contains(key, "/log/") && gets.Add(1) == 1 {
+				time.Sleep(time.Minute)
+			}
+			return nil
+		})
+		start := time.Now()
+		_, err := p.Layers(t.Context())
+		if took := time.Since(start); err != nil || took != hedgeDelay {
+			t.Errorf("Layers took %v, %v, want %v", took, err, hedgeDelay)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestStoreIsDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		s := newNode(t, b)
+		create(t, s, "x")
+		p := acquire(t, s, "x")
+		b.SetFaults(buckettest.Faults{Down: true})
+		if _, err := p.Layers(t.Context()); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) <= 0 {
+			t.Errorf("Layers = %v with retry after %v, want unavailable", err, fault.RetryAfter(err))
+		}
+		if p.Known() == nil {
+			t.Error("Known = nil, want the latest known refs")
+		}
+		if _, err := s.Acquire(t.Context(), repoPath("y")); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("Acquire of an unknown path = %v, want unavailable", err)
+		}
+		synctest.Wait()
+		if err := s.Ready(); err == nil {
+			t.Error("Ready = nil, want an error soon after a failed request")
+		}
+		time.Sleep(5 * time.Minute)
+		b.SetFaults(buckettest.Faults{})
+		if _, err := p.Layers(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(2 * downInterval)
+		if err := s.Ready(); err != nil {
+			t.Errorf("Ready = %v, want nil after the outage", err)
+		}
+	})
+}
+
+func TestStoreDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		s := newNode(t, b)
+		create(t, s, "x")
+		p := acquire(t, s, "x")
+		end := make(chan struct{})
+		b.SetHook(func(operation, key string) error { <-end; return nil })
+		t.Cleanup(func() { close(end) })
+		for _, want := range []time.Duration{requestTimeout, downTimeout} {
+			start := time.Now()
+			_, err := p.Layers(t.Context())
+			if took := time.Since(start); !fault.Is(err, fault.Unavailable) || took != want {
+				t.Errorf("Layers took %v, %v, want unavailable after %v", took, err, want)
+			}
+			time.Sleep(2 * requestTimeout) // the monitor notices it, too
+		}
+	})
+}
+
+func TestStaleIfError(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		s := newNode(t, b, func(o *Options) { o.StaleIfError = 5 * time.Minute })
+		create(t, s, "x")
+		p := acquire(t, s, "x")
+		want, err := p.Layers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.SetFaults(buckettest.Faults{Down: true})
+		time.Sleep(5*time.Minute - time.Second)
+		if got, err := p.Layers(t.Context()); err != nil || got != want {
+			t.Errorf("Layers during an outage = %v, %v, want the latest known ones", got, err)
+		}
+		if n := testutil.ToFloat64(s.metrics.stale); n != 1 {
+			t.Errorf("%v stale answers, want 1", n)
+		}
+		time.Sleep(2 * time.Second)
+		if _, err := p.Layers(t.Context()); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("Layers after five minutes = %v, want unavailable", err)
+		}
+	})
+}
+
+func TestMaxStaleness(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		a := newNode(t, b)
+		s := newNode(t, b, func(o *Options) { o.MaxStaleness = 2 * time.Second })
+		create(t, a, "x")
+		p := acquire(t, s, "x")
+		if _, err := p.Layers(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		n := setRef(t, a, "x", "refs/heads/main", id1)
+		changed := time.Now()
+		b.SetFaults(buckettest.Faults{Latency: 10 * time.Millisecond})
+		var seen time.Time
+		for range 30 {
+			start := time.Now()
+			layers, err := p.Layers(t.Context())
+			if err != nil || time.Since(start) != 0 {
+				t.Errorf("Layers took %v, %v, want no wait", time.Since(start), err)
+			}
+			if layers.Number == n && seen.IsZero() {
+				seen = time.Now()
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if age := seen.Sub(changed); seen.IsZero() || age > 2*time.Second {
+			t.Errorf("the change was visible after %v, want at most 2 s", age)
+		}
+		time.Sleep(time.Minute) // no request, no check
+		setRef(t, a, "x", "refs/heads/main", id2)
+		if got := refOf(t, s, "x", "refs/heads/main"); got != id2 {
+			t.Errorf("ref after a pause = %v, want %v", got, id2)
+		}
+	})
+}
+
+func TestBrokenPromise(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		s := newNode(t, b)
+		id := create(t, s, "x")
+		p := acquire(t, s, "x")
+		number := setRef(t, s, "x", "refs/heads/main", id1)
+		r := s.acquire(id)
+		defer s.release(r)
+		rogue := r.known().record.Next(replog.KindPush, "m", time.Now())
+		rogue.Parent = replog.NewID()
+		body, err := rogue.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Set(r.log.Key(rogue.Number), body)
+		for range 2 {
+			if layers, err := p.Layers(t.Context()); err != nil || layers.Number != number {
+				t.Errorf("Layers = %v, %v, want the last certain state", layers, err)
+			}
+		}
+		if err := p.SetHead(t.Context(), "refs/heads/x"); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("SetHead = %v, want corrupt", err)
+		}
+		if n := testutil.ToFloat64(s.metrics.broken); n != 1 {
+			t.Errorf("%v broken promises, want 1", n)
+		}
+	})
+}
+
+func TestRestartNeedsOneRequest(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a := newNode(t, b)
+	id := create(t, a, "x")
+	root := t.TempDir()
+	for want := range 2 {
+		s := newNode(t, b, func(o *Options) { o.Cache.Root = root })
+		r := s.acquire(id)
+		before := b.Requests()
+		if _, err := r.current(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		after := b.Requests()
+		if lists := after["list"] - before["list"]; lists != 1-want {
+			t.Errorf("start %d: %d listings, want %d", want+1, lists, 1-want)
+		}
+		s.release(r)
+	}
+}
+
+func TestIdleRepositoriesAreBounded(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := newNode(t, b, func(o *Options) { o.MaxIdle = 2 })
+	ids := map[string]string{}
+	for _, path := range []string{"a", "b", "c", "d"} {
+		ids[path] = create(t, s, path)
+	}
+	if n := len(s.known.byID); n > 2 {
+		t.Errorf("%d repositories in memory, want at most 2", n)
+	}
+	for path, want := range ids {
+		if got := idOf(t, s, path); got != want {
+			t.Errorf("%s has the repository %q, want %q", path, got, want)
+		}
+	}
+}
+
+func TestHint(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		a, s := newNode(t, b), newNode(t, b)
+		create(t, a, "x")
+		p := acquire(t, s, "x")
+		n := setRef(t, a, "x", "refs/heads/main", id1)
+		s.Hint(repoPath("x"), n)
+		synctest.Wait()
+		if got := p.Known().Number; got != n {
+			t.Errorf("after the hint, record %d is known, want %d", got, n)
+		}
+		before := b.Requests()["get"]
+		s.Hint(repoPath("x"), n)
+		synctest.Wait()
+		if got := b.Requests()["get"]; got != before {
+			t.Errorf("%d GETs after a hint about what is known, want none", got-before)
+		}
+	})
+}

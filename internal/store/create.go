@@ -1,0 +1,86 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// Create implements storage.Places.
+func (s *Store) Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName) error {
+	return s.create(ctx, canonical(path), replog.NewID(), &replog.Record{ObjectFormat: format, Head: head})
+}
+
+// create creates the repository id at a path. first has the content of its first record, except position and names.
+//
+// The first record makes a repository that no name refers to. The name's record is the commit. If another node takes
+// the name first, the new repository is deleted again. After a crash in between, it is left behind and cannot be found.
+func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first *replog.Record) error {
+	found, err := s.resolve(ctx, path)
+	if err != nil {
+		return err
+	}
+	if found.state != nil {
+		return exists(path)
+	}
+	if err := s.failPoint("create: record"); err != nil {
+		return err
+	}
+	r := s.acquire(id)
+	defer s.release(r)
+	first.Number, first.Txn, first.Kind, first.Names = 1, replog.NewID(), replog.KindCreate, []git.RepoPath{path}
+	first.At, first.Node = time.Now(), s.options.Node
+	attempt, err := r.append(ctx, first)
+	if err != nil {
+		return err
+	}
+	err = s.claim(ctx, found, id)
+	switch {
+	case err == nil:
+		s.names.Add(path, id)
+		if _, err := r.adopt(s.ctx, attempt.Winner()); err != nil { // the next request tries again
+			s.log.Warn("cannot apply a record that was appended", "repository_id", id, "record", uint64(1), "error", err)
+		}
+	case !errors.Is(err, receivepack.ErrUnknown) && s.failPoint("create: remove") == nil:
+		s.remove(r, path)
+	}
+	return err
+}
+
+// claim makes a path that has no repository refer to a new one.
+func (s *Store) claim(ctx context.Context, found resolved, id string) error {
+	for range maxTries {
+		if err := s.failPoint("create: name"); err != nil {
+			return err
+		}
+		next := found.name.Next(found.path, replog.Live, id, s.options.Node, time.Now())
+		outcome, err := s.appendName(ctx, found, next)
+		if err != nil || outcome == replog.Won {
+			return err
+		}
+		if found, err = s.resolve(ctx, found.path); err != nil {
+			return err
+		}
+		if found.state != nil {
+			return exists(found.path)
+		}
+	}
+	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the path %s changes too fast; try again", found.path)
+}
+
+// remove deletes a repository that lost its path before anybody could use it.
+func (s *Store) remove(r *repository, path git.RepoPath) {
+	if _, err := r.delete(s.ctx, path); err != nil {
+		s.log.Warn("cannot remove a repository that lost its path", "repository_id", r.id, "repository", path.String(),
+			"error", err)
+	}
+}
+
+func exists(path git.RepoPath) error {
+	return fault.New(fault.Exists, "repository %s already exists", path)
+}

@@ -1,0 +1,87 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+const (
+	// hedgeDelay is how long a GET may take before it is sent a second time.
+	hedgeDelay = 250 * time.Millisecond
+	// requestTimeout is how long a GET or a short listing may take, and downTimeout while the store is known to be
+	// down.
+	requestTimeout, downTimeout = 5 * time.Second, time.Second
+)
+
+// quickBucket is a bucket for requests that clients wait for: records and names. Slow GETs are sent a second time, and
+// requests end soon.
+type quickBucket struct {
+	bucket.Bucket
+	isDown func() bool
+}
+
+// limit returns a context for one request. Its cause distinguishes a slow store from a
+// caller that left.
+func (b quickBucket) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	timeout := requestTimeout
+	if b.isDown() {
+		timeout = downTimeout
+	}
+	return context.WithTimeoutCause(ctx, timeout, errSlow)
+}
+
+var errSlow = fault.Retry(fault.Unavailable, fault.RetrySoon, "the object storage does not answer in time; try again")
+
+// slow replaces the error of a request that the time limit of its context ended.
+func slow(ctx context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(ctx), errSlow) {
+		return fault.Wrap(fault.Unavailable, fault.Message(errSlow), err)
+	}
+	return err
+}
+
+// Get implements bucket.Bucket.
+func (b quickBucket) Get(ctx context.Context, key string, limit int64) ([]byte, bucket.Info, error) {
+	ctx, cancel := b.limit(ctx)
+	defer cancel()
+	type answer struct {
+		body []byte
+		info bucket.Info
+		err  error
+	}
+	answers := make(chan answer, 2)
+	get := func() {
+		body, info, err := b.Bucket.Get(ctx, key, limit)
+		answers <- answer{body, info, err}
+	}
+	go get()
+	pending := 1
+	timer := time.NewTimer(hedgeDelay)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			pending++
+			go get()
+		case a := <-answers:
+			pending--
+			if a.err == nil || errors.Is(a.err, bucket.ErrNotFound) || pending == 0 {
+				return a.body, a.info, slow(ctx, a.err)
+			}
+		case <-ctx.Done():
+			return nil, bucket.Info{}, slow(ctx, ctx.Err())
+		}
+	}
+}
+
+// List implements bucket.Bucket.
+func (b quickBucket) List(ctx context.Context, prefix, after string, limit int) ([]bucket.Info, error) {
+	ctx, cancel := b.limit(ctx)
+	defer cancel()
+	list, err := b.Bucket.List(ctx, prefix, after, limit)
+	return list, slow(ctx, err)
+}

@@ -1,0 +1,128 @@
+package store
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// mentions reports whether the text of an error, with its causes, has all parts.
+func mentions(err error, parts ...string) bool {
+	for _, p := range parts {
+		if err == nil || !strings.Contains(err.Error(), p) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestInitRefuses(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		key, body string
+		kind      fault.Kind
+		says      []string
+	}{
+		"another program": {"backups/1", "x", fault.Invalid, []string{"backups/1", "another prefix"}},
+		"a store":         {IdentityKey, `{"format":1,"id":"abc","needs":[]}`, fault.Exists, []string{IdentityKey, "abc"}},
+		"a newer format": {IdentityKey, `{"format":2,"id":"abc"}`, fault.Invalid,
+			[]string{IdentityKey, "format 2", "newer version"}},
+		"an unknown need": {IdentityKey, `{"format":1,"id":"abc","needs":["x"]}`, fault.Invalid,
+			[]string{IdentityKey, `"x"`, "newer version"}},
+		"a damaged object":  {IdentityKey, `{"for`, fault.Corrupt, []string{IdentityKey, "restore"}},
+		"another JSON":      {IdentityKey, `{"name":"app"}`, fault.Corrupt, []string{IdentityKey, "restore"}},
+		"a lost identity":   {"repos/x/log/1", "x", fault.Invalid, []string{"repos/x/log/1", IdentityKey, "restore"}},
+		"after other names": {"zzz", "x", fault.Invalid, []string{"zzz", "another prefix"}},
+	} {
+		b := buckettest.NewMemory(1)
+		b.Set("probe/left", []byte("x"))
+		b.Set(test.key, []byte(test.body))
+		if _, err := Init(t.Context(), b); !fault.Is(err, test.kind) || !mentions(err, test.says...) {
+			t.Errorf("%s: Init = %v, want %v with %q", name, err, test.kind, test.says)
+		}
+	}
+	if _, err := Open(t.Context(), Options{Bucket: buckettest.NewMemory(1)}); !mentions(err, IdentityKey, "store init") {
+		t.Errorf("Open of an empty bucket = %v", err)
+	}
+}
+
+func TestInitAfterAnUnclearAnswer(t *testing.T) {
+	t.Parallel()
+	b := buckettest.NewMemory(1)
+	b.SetFaults(buckettest.Faults{LostAnswers: 1})
+	id, err := Init(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stored, err := ReadIdentity(t.Context(), b); err != nil || stored.ID != id.ID {
+		t.Errorf("stored identity = %v, %v, want %v", stored, err, id)
+	}
+}
+
+func TestCacheBelongsToOneStore(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	one, two := Identity{Format: 1, ID: "one"}, Identity{Format: 1, ID: "two"}
+	for range 2 {
+		if err := claimCache(root, "s3://a/x", one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if is, err := IsCache(root); err != nil || !is {
+		t.Errorf("IsCache = %v, %v, want true", is, err)
+	}
+	if err := claimCache(root, "s3://b/x", one); !mentions(err, "s3://a/x", "s3://b/x", "store promote") {
+		t.Errorf("two stores with one ID: %v", err)
+	}
+	if err := claimCache(root, "s3://a/x", two); !mentions(err, root, "another store", "another root") {
+		t.Errorf("another store's cache: %v", err)
+	}
+	plain := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(plain, "team", "app.git"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := claimCache(plain, "s3://a/x", one); !mentions(err, plain, "contains team", "store import") {
+		t.Errorf("a root with repositories: %v", err)
+	}
+	if is, err := IsCache(plain); err != nil || is {
+		t.Errorf("IsCache of a root with repositories = %v, %v, want false", is, err)
+	}
+}
+
+func TestNodesRefuseAfterPromotion(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		s := newNode(t, b)
+		create(t, s, "x")
+		p := acquire(t, s, "x")
+		b.Set(IdentityKey, Identity{Format: 1, ID: "promoted"}.encode())
+		time.Sleep(2 * monitorInterval)
+		if err := s.Ready(); !mentions(err, "promoted", "restart") {
+			t.Errorf("Ready = %v", err)
+		}
+		for name, f := range map[string]func() error{
+			"Layers":  func() error { _, err := p.Layers(t.Context()); return err },
+			"Acquire": func() error { _, err := s.Acquire(t.Context(), repoPath("x")); return err },
+			"Create":  func() error { return s.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main") },
+			"Delete":  func() error { return s.Delete(t.Context(), repoPath("x"), "") },
+			"Rename":  func() error { return s.Rename(t.Context(), repoPath("x"), repoPath("y")) },
+			"SetHead": func() error { return p.SetHead(t.Context(), "refs/heads/y") },
+			"List":    func() error { _, err := s.List(t.Context(), "", "", 10); return err },
+		} {
+			if err := f(); !fault.Is(err, fault.Unavailable) || !mentions(err, "promoted") {
+				t.Errorf("%s = %v, want unavailable", name, err)
+			}
+		}
+		if p.Known() != nil {
+			t.Error("Known has refs of the earlier store")
+		}
+	})
+}

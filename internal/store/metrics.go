@@ -1,0 +1,102 @@
+package store
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// Metrics are the metrics of a Store. They are safe for concurrent use.
+type Metrics struct {
+	checks       *prometheus.CounterVec
+	checkSeconds prometheus.Histogram
+	behind       prometheus.Histogram
+
+	appends       *prometheus.CounterVec
+	appendSeconds prometheus.Histogram
+	batch         prometheus.Histogram
+
+	lookups   *prometheus.CounterVec
+	known     prometheus.Gauge
+	stale     prometheus.Counter
+	broken    prometheus.Counter
+	hints     *prometheus.CounterVec
+	reachable prometheus.Gauge
+}
+
+// NewMetrics creates the metrics.
+func NewMetrics() *Metrics {
+	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+	return &Metrics{
+		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_store_looks_total",
+			Help: "Freshness checks by result: current (nothing changed), changed, joined (shared the check of another " +
+				"request), and failed.",
+		}, []string{"result"}),
+		checkSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "packhorse_store_look_seconds", Help: "Duration of freshness checks, without those that joined another.",
+			Buckets: seconds,
+		}),
+		behind: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "packhorse_store_records_behind",
+			Help:    "Number of new records that a freshness check found, if it found any.",
+			Buckets: []float64{1, 2, 4, 8, 16, 64, 256, 1024, 4096},
+		}),
+		appends: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_store_appends_total",
+			Help: "Attempts to append a record to a repository's log by result: won, lost (another node was faster), and " +
+				"unknown (not decided in time). Attempts of several tries also count as unclear.",
+		}, []string{"result"}),
+		appendSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "packhorse_store_append_seconds", Help: "Duration of attempts to append a record.", Buckets: seconds,
+		}),
+		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "packhorse_store_append_batch", Help: "Number of pushes in one record.",
+			Buckets: []float64{1, 2, 4, 8, 16, 32, 64},
+		}),
+		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_store_name_lookups_total",
+			Help: "Look-ups of repository paths in the store by result: found, not_found, and other errors. Paths that the " +
+				"node knows do not count.",
+		}, []string{"result"}),
+		known: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "packhorse_store_known_repositories", Help: "Repositories whose latest record is in memory.",
+		}),
+		stale: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_store_stale_answers_total",
+			Help: "Answers from local data because the store could not be reached; see store.stale_if_error.",
+		}),
+		broken: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_store_broken_promises_total",
+			Help: "Proofs that the store accepted two writers for one record. The repository does not accept pushes on this " +
+				"node any more.",
+		}),
+		hints: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_store_hints_total",
+			Help: "Hints of other nodes about pushes by result: current (known already), checked, and dropped (too many).",
+		}, []string{"result"}),
+		reachable: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "packhorse_store_reachable", Help: "1 if the last check of the store succeeded, otherwise 0.",
+		}),
+	}
+}
+
+// Collectors returns the metrics to register.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.checks, m.checkSeconds, m.behind, m.appends, m.appendSeconds, m.batch, m.lookups,
+		m.known, m.stale, m.broken, m.hints, m.reachable}
+}
+
+// countAppend counts an attempt to append a record to the log of a repository.
+func (m *Metrics) countAppend(attempt *replog.Attempt[*replog.Record], took time.Duration) {
+	m.appends.WithLabelValues(attempt.Outcome().String()).Inc()
+	if attempt.Tries() > 1 {
+		m.appends.WithLabelValues("unclear").Inc()
+	}
+	m.appendSeconds.Observe(took.Seconds())
+	if winner := attempt.Winner(); attempt.Outcome() == replog.Won && len(winner.Pushes) > 0 {
+		m.batch.Observe(float64(len(winner.Pushes)))
+	}
+}

@@ -1,0 +1,96 @@
+package store
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+const (
+	monitorInterval = 10 * time.Second // between two checks of the store's identity
+	downInterval    = time.Second      // the same while the store is down
+)
+
+// health is what the monitor knows about the store.
+type health struct {
+	err      atomic.Pointer[error] // why the store cannot be used at present; nil: it can
+	replaced atomic.Pointer[error] // the store got another ID: it is not used any more
+	wake     chan struct{}         // has an element if a request failed since the last check
+}
+
+func (h *health) isDown() bool { return h.err.Load() != nil }
+
+// doubt makes the monitor check the store soon, because a request failed.
+func (h *health) doubt() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// monitor reads the identity of the store regularly. So Ready is right without requests, and this node stops using a
+// store that got another ID: a promoted copy that took the place of the original.
+func (s *Store) monitor() {
+	for {
+		interval, wake := monitorInterval, s.health.wake
+		if s.health.isDown() {
+			interval, wake = downInterval, nil // the outage is known
+		}
+		pause := time.NewTimer(interval*3/4 + rand.N(interval/2))
+		select {
+		case <-s.ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		case <-wake:
+			pause.Stop()
+		}
+		s.checkIdentity()
+	}
+}
+
+// checkIdentity reads the identity of the store once.
+func (s *Store) checkIdentity() {
+	id, err := ReadIdentity(s.ctx, s.bucket)
+	if s.ctx.Err() != nil {
+		return
+	}
+	if err == nil && id.ID != s.identity.ID {
+		err = fault.New(fault.Unavailable, "the store has another ID now (%s instead of %s), so that this node must not use "+
+			"it: remove the local cache and restart the node", id.ID, s.identity.ID)
+		if s.health.replaced.CompareAndSwap(nil, &err) {
+			s.log.Error("the store was replaced by another one", "url", s.options.URL, "error", err)
+		}
+	}
+	was := s.health.isDown()
+	switch {
+	case err != nil:
+		s.health.err.Store(&err)
+		s.metrics.reachable.Set(0)
+		if !was {
+			s.log.Warn("the store cannot be used", "url", s.options.URL, "error", err)
+		}
+	case was:
+		s.health.err.Store(nil)
+		s.metrics.reachable.Set(1)
+		s.log.Info("the store can be used again", "url", s.options.URL)
+	}
+}
+
+// Ready returns why the store cannot be used, or nil.
+func (s *Store) Ready() error {
+	if err := s.health.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// refused returns why the store must not be used any more, or nil.
+func (s *Store) refused() error {
+	if err := s.health.replaced.Load(); err != nil {
+		return *err
+	}
+	return nil
+}

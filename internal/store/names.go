@@ -1,0 +1,194 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// canonical returns the form of a path in which the store knows it: with or without ".git", it is the same repository.
+func canonical(path git.RepoPath) git.RepoPath {
+	short, ok := strings.CutSuffix(path.String(), ".git")
+	if !ok || short == "" || strings.HasSuffix(short, "/") {
+		return path
+	}
+	if p, err := git.ParseRepoPath(short); err == nil {
+		return p
+	}
+	return path
+}
+
+// maxLookups is the number of paths that are looked up in the store at the same time.
+const maxLookups = 64
+
+// lookups are the running look-ups of paths that are not in memory.
+type lookups struct {
+	mu     sync.Mutex
+	byPath map[git.RepoPath]*lookup
+	slots  chan struct{}
+}
+
+// lookup is the look-up of one path, shared by all callers that wait for it.
+type lookup struct {
+	joint[string]
+	users int // guarded by lookups.mu
+}
+
+func newLookups() lookups {
+	return lookups{byPath: make(map[git.RepoPath]*lookup), slots: make(chan struct{}, maxLookups)}
+}
+
+// find returns the repository of a path, which the caller has to release. Its state is known and has the path. A path
+// in memory needs no I/O: the next freshness check finds out whether the repository still has the path. Any other path
+// costs a listing and a few GETs, shared by concurrent callers. Errors: NotFound, Unavailable, and Corrupt.
+func (s *Store) find(ctx context.Context, path git.RepoPath) (*repository, error) {
+	if err := s.refused(); err != nil {
+		return nil, err
+	}
+	for range maxTries {
+		if id, ok := s.names.Get(path); ok {
+			r := s.acquire(id)
+			state := r.known()
+			var err error
+			if state == nil { // it was idle, and dropped
+				state, err = r.current(ctx)
+			}
+			if err == nil && state.has(path) {
+				return r, nil
+			}
+			s.release(r)
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return nil, err
+			}
+			s.forget(path, id)
+		}
+		id, err := s.lookUp(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		s.names.Add(path, id)
+	}
+	return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "repository %s is replaced faster than it can be opened",
+		path)
+}
+
+// forget removes a path from memory if it still refers to id there.
+func (s *Store) forget(path git.RepoPath, id string) {
+	if known, ok := s.names.Peek(path); ok && known == id {
+		s.names.Remove(path)
+	}
+}
+
+// lookUp returns the ID of the repository of a path that is not in memory. The look-up begins after the call.
+func (s *Store) lookUp(ctx context.Context, path git.RepoPath) (string, error) {
+	l := &s.lookups
+	l.mu.Lock()
+	shared := l.byPath[path]
+	if shared == nil {
+		shared = new(lookup)
+		l.byPath[path] = shared
+	}
+	shared.users++
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		if shared.users--; shared.users == 0 {
+			delete(l.byPath, path)
+		}
+		l.mu.Unlock()
+	}()
+	run, _ := shared.start(func() (string, error) {
+		l.slots <- struct{}{}
+		defer func() { <-l.slots }()
+		found, err := s.resolve(s.ctx, path)
+		if err == nil && found.state == nil {
+			err = notFound(path)
+		}
+		s.metrics.lookups.WithLabelValues(lookupResult(err)).Inc()
+		if err != nil {
+			return "", err
+		}
+		return found.name.ID, nil
+	})
+	return run.wait(ctx)
+}
+
+func lookupResult(err error) string {
+	if err == nil {
+		return "found"
+	}
+	return fault.KindOf(err).String()
+}
+
+// resolved is what the logs say about a path.
+type resolved struct {
+	path  git.RepoPath
+	log   *replog.NameLog
+	name  *replog.Name // the head of the name's log; nil: the name was never used
+	state *state       // of the repository that has the path; nil: there is none
+}
+
+// resolve reads what a path refers to. A name is only an index: it refers to a repository only if the head of the
+// repository's log lists it. resolve finishes a move to the path that it finds.
+func (s *Store) resolve(ctx context.Context, path git.RepoPath) (resolved, error) {
+	found := resolved{path: path}
+	err := s.refused()
+	if err != nil {
+		return found, err
+	}
+	if found.log, err = replog.OpenName(s.bucket, path); err != nil {
+		return found, err
+	}
+	found.name, err = found.log.Head(ctx)
+	if fault.Is(err, fault.NotFound) {
+		found.name = nil
+		return found, nil
+	}
+	if err != nil {
+		return found, err
+	}
+	if found.name.Path != path {
+		return found, &fault.Error{Kind: fault.Corrupt,
+			Msg: "the object storage does not tell this repository's name from another one; ask the administrator",
+			Err: fmt.Errorf("object %s: it is a record of %q, want one of %q: use object storage whose keys are "+
+				"case-sensitive, or rename one of the repositories", found.log.Key(found.name.Number), found.name.Path, path)}
+	}
+	if found.name.State == replog.Removed {
+		return found, nil
+	}
+	r := s.acquire(found.name.ID)
+	defer s.release(r)
+	state, err := r.check().wait(ctx)
+	if fault.Is(err, fault.NotFound) {
+		return found, nil
+	}
+	if err == nil && !state.has(path) && isPending(found.name, state) {
+		state, err = s.finishMove(ctx, r, found.name)
+	}
+	if err != nil {
+		return found, err
+	}
+	if state.has(path) {
+		found.state = state
+	}
+	return found, nil
+}
+
+// append appends a record to the log of a resolved name. The error is receivepack.ErrUnknown if it is not known whether
+// the record was written.
+func (s *Store) appendName(ctx context.Context, found resolved, next *replog.Name) (replog.Outcome, error) {
+	attempt, err := found.log.Append(ctx, next)
+	if err != nil {
+		return replog.Lost, err
+	}
+	if attempt.Outcome() == replog.Unknown {
+		s.health.doubt()
+		return replog.Unknown, unknown(attempt.Err())
+	}
+	return attempt.Outcome(), nil
+}

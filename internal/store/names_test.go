@@ -1,0 +1,162 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+func TestUnknownPathCostsTwoRequests(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := newNode(t, b)
+	before := b.Requests()
+	if got := idOf(t, s, "team/none"); got != "" {
+		t.Errorf("ID = %q, want none", got)
+	}
+	after := b.Requests()
+	if lists, gets := after["list"]-before["list"], after["get"]-before["get"]; lists != 1 || gets > 1 {
+		t.Errorf("%d listings and %d GETs, want at most 1 of each", lists, gets)
+	}
+}
+
+func TestPathsThatCollideInTheStore(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := newNode(t, b)
+	create(t, s, "app")
+	for _, key := range b.Keys() { // as on a disk that ignores case and escapes
+		if rest, ok := strings.CutPrefix(key, "names/app!"); ok {
+			body, _, err := b.Get(t.Context(), key, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Set("names/~41pp!"+rest, body)
+		}
+	}
+	_, err := s.Acquire(t.Context(), repoPath("App"))
+	if !fault.Is(err, fault.Corrupt) || !mentions(err, "names/~41pp!/", `"app"`, `"App"`, "case-sensitive") {
+		t.Errorf("Acquire = %v, want corrupt with the key and the remedy", err)
+	}
+}
+
+func TestRacingCreates(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	nodes := []*Store{newNode(t, b), newNode(t, b), newNode(t, b)}
+	errs := make([]error, 12)
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() {
+			errs[i] = nodes[i%len(nodes)].Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main")
+		})
+	}
+	all.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else if !fault.Is(err, fault.Exists) {
+			t.Errorf("Create = %v, want exists", err)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d creates of one path succeeded, want 1", won)
+	}
+	first := idOf(t, nodes[0], "x")
+	for _, s := range nodes {
+		if got := idOf(t, s, "x"); got != first || got == "" {
+			t.Errorf("ID = %q, want %q", got, first)
+		}
+	}
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a := newNode(t, b)
+	var want []string
+	for _, path := range []string{"a", "a/b", "a-b", "A", "b/c d/é", "z", "team/one", "team/two", "teammate"} {
+		create(t, a, path)
+		want = append(want, path)
+	}
+	create(t, a, "gone")
+	if err := a.Delete(t.Context(), repoPath("gone"), ""); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 { // a name with several records
+		if err := a.Rename(t.Context(), repoPath([]string{"z", "y"}[i%2]), repoPath([]string{"y", "z"}[i%2])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want[slices.Index(want, "z")] = "y"
+	slices.Sort(want)
+	for _, s := range []*Store{a, newNode(t, b)} {
+		for limit := 1; limit <= 10; limit++ {
+			var got []string
+			for after := ""; ; {
+				page, err := s.List(t.Context(), "", after, limit)
+				if err != nil || len(page) > limit {
+					t.Fatalf("List after %q = %v, %v, want at most %d paths", after, page, err, limit)
+				}
+				if len(page) == 0 {
+					break
+				}
+				for _, p := range page {
+					got = append(got, p.String())
+				}
+				after = page[len(page)-1].String()
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("pages of %d: %q, want %q", limit, got, want)
+			}
+		}
+		if page, err := s.List(t.Context(), "team/t", "", 10); err != nil || fmt.Sprint(page) != "[team/two]" {
+			t.Errorf("List of team/t = %v, %v, want [team/two]", page, err)
+		}
+	}
+}
+
+func TestLookupsAreShared(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	create(t, newNode(t, b), "x")
+	s := newNode(t, b)
+	before := b.Requests()["list"]
+	release := make(chan struct{})
+	started := make(chan struct{}, 10)
+	b.SetHook(func(operation, key string) error {
+		if operation == "list" {
+			started <- struct{}{}
+			<-release
+		}
+		return nil
+	})
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			p, err := s.Acquire(t.Context(), repoPath("x"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			p.Release()
+		})
+	}
+	<-started
+	close(release)
+	all.Wait()
+	if n := b.Requests()["list"] - before; n > 4 { // of the name and of the repository, at most twice
+		t.Errorf("%d listings for 100 requests, want at most 4", n)
+	}
+	b.SetFaults(buckettest.Faults{})
+	if n := len(s.lookups.byPath); n != 0 {
+		t.Errorf("%d look-ups are left behind", n)
+	}
+}

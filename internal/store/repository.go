@@ -1,0 +1,158 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/hydrate"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// repository is this node's view of one repository. It is safe for concurrent use.
+//
+//	known    the latest known state, without I/O
+//	current  the state after a freshness check
+//	adopt    takes note of a record that somebody has read or written
+//	change   appends a record
+//	local    the files on this node
+type repository struct {
+	store *Store
+	id    string
+	log   *replog.Log
+	local *hydrate.Repository
+	users int // guarded by knownTable.mu
+
+	state   atomic.Pointer[state] // nil: not read yet
+	checked atomic.Int64          // when the last successful check began, in nanoseconds since the start; 0: never
+	broken  atomic.Pointer[error] // proof that the store broke a promise: no record is appended any more
+
+	checks   joint[*state]
+	adopting chan struct{} // has one element while a record is being adopted
+	writing  chan struct{} // has one element while a record is being appended
+}
+
+// state is the state of a repository after one record. It is immutable.
+type state struct {
+	record *replog.Record
+	layers *refs.Layers // nil if the repository is deleted
+}
+
+func newRepository(s *Store, id string) *repository {
+	return &repository{store: s, id: id, log: replog.Open(s.bucket, id), local: s.cache.Repository(id),
+		adopting: make(chan struct{}, 1), writing: make(chan struct{}, 1)}
+}
+
+// known returns the latest known state without I/O, or nil.
+func (r *repository) known() *state { return r.state.Load() }
+
+// has reports whether the repository exists and has a path.
+func (s *state) has(path git.RepoPath) bool {
+	return s != nil && !s.record.Deleted && slices.Contains(s.record.Names, path)
+}
+
+// adopt takes note of a record that was read or appended. It brings the refs to this node, but not the packs. It
+// returns the latest known state, which may be a later one.
+func (r *repository) adopt(ctx context.Context, record *replog.Record) (*state, error) {
+	select {
+	case r.adopting <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-r.adopting }()
+	known := r.known()
+	if known != nil && known.record.Number >= record.Number {
+		return known, nil
+	}
+	next := &state{record: record}
+	if record.Deleted {
+		r.state.Store(next)
+		if err := r.local.Remove(); err != nil {
+			r.store.log.Warn("cannot remove the copy of a deleted repository", "repository_id", r.id, "error", err)
+		}
+		return next, nil
+	}
+	if err := r.local.Apply(ctx, record); err != nil {
+		return nil, err
+	}
+	base, err := r.base(known, record)
+	if err != nil {
+		return nil, err
+	}
+	next.layers = &refs.Layers{Number: record.Number, Head: record.Head, Base: base, Changes: fold(record.Refs.Tail)}
+	r.state.Store(next)
+	return next, nil
+}
+
+// base returns the checkpoint of a record, or nil if it has none. Records with the same checkpoint share it.
+func (r *repository) base(known *state, record *replog.Record) (*refs.Base, error) {
+	switch {
+	case record.Refs.Checkpoint == "":
+		return nil, nil
+	case known != nil && known.layers != nil && known.record.Refs.Checkpoint == record.Refs.Checkpoint:
+		return known.layers.Base, nil
+	}
+	return refs.OpenBase(r.local.Base(record), record.ObjectFormat)
+}
+
+// fold returns the refs that the entries of a tail change, sorted by name. A deleted ref has a zero ID.
+func fold(tail []replog.TailEntry) []refs.Ref {
+	last := make(map[git.RefName]refs.Ref)
+	for i := range tail {
+		for _, c := range tail[i].Changes {
+			last[c.Name] = refs.Ref{Name: c.Name, ID: c.New, Peeled: c.Peeled, PeelKnown: true}
+		}
+	}
+	changes := make([]refs.Ref, 0, len(last))
+	for _, ref := range last {
+		changes = append(changes, ref)
+	}
+	slices.SortFunc(changes, func(a, b refs.Ref) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	return changes
+}
+
+// use makes all packs of the latest known state available until done is called; see hydrate.Repository.Use. If the
+// bucket does not have a pack any more, a later state may not need it.
+func (r *repository) use(ctx context.Context, progress func(done, total int64)) (done func(), err error) {
+	known := r.known()
+	if known == nil {
+		if known, err = r.current(ctx); err != nil {
+			return nil, err
+		}
+	}
+	done, err = r.local.Use(ctx, known.record, progress)
+	if !errors.Is(err, bucket.ErrNotFound) {
+		return done, err
+	}
+	now, checkErr := r.current(ctx)
+	if checkErr != nil || now.record.Number == known.record.Number {
+		return nil, err
+	}
+	return r.local.Use(ctx, now.record, progress)
+}
+
+// breakPromise makes the repository read-only on this node, after proof that the store broke a promise.
+func (r *repository) breakPromise(proof error) {
+	err := error(&fault.Error{Kind: fault.Corrupt, Err: proof,
+		Msg: "the repository is read-only: its log in the object storage is damaged; ask the administrator"})
+	if !r.broken.CompareAndSwap(nil, &err) {
+		return
+	}
+	r.store.metrics.broken.Inc()
+	r.store.log.Error("the store broke a promise; the repository is read-only", "repository_id", r.id, "error", proof)
+}
+
+// now returns the time since the start of the Store, which no change of the clock affects.
+func (s *Store) now() time.Duration { return time.Since(s.started) }
+
+// notFound is the error for a path without a repository.
+func notFound(path git.RepoPath) error {
+	return fault.New(fault.NotFound, "no repository %s here", path)
+}

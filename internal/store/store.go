@@ -1,0 +1,137 @@
+// Package store keeps repositories in object storage, and copies of them on this node.
+//
+// The bucket is the truth. Each repository has a log of numbered records (package replog), and its head is the state of
+// the repository. Nodes are caches and do not know each other. This package knows the head of a repository as of its
+// last freshness check. Package hydrate has the files. Package storage serves them through the interface Places.
+//
+//	identity.go    which store this is, and which store the local cache belongs to
+//	monitor.go     is the store reachable, and still the same one?
+//	names.go       from a path to a repository
+//	known.go       the repositories in memory
+//	repository.go  one repository: its latest known state
+//	check.go       freshness checks
+//	change.go      appends records
+//	create.go, delete.go, rename.go, list.go
+//	place.go       what package storage sees of a repository
+package store
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/hydrate"
+	"github.com/packhorse-git/packhorse/internal/storage"
+)
+
+// Options configure a Store. Bucket, URL, Cache.Root and Node are required.
+type Options struct {
+	Bucket bucket.Bucket
+	URL    string          // of the store, without secrets; the local cache belongs to it
+	Cache  hydrate.Options // of the local copies; Open sets its Bucket
+	Node   string          // name of this node in records
+
+	// MaxStaleness is the maximum age of refs that are answered without a freshness check. Then the checks run in the
+	// background. Zero means that each request for refs waits for a check.
+	MaxStaleness time.Duration
+	// StaleIfError is the maximum age of refs that are answered if the store cannot be reached. Zero means that such
+	// requests fail.
+	StaleIfError time.Duration
+	MaxIdle      int // repositories in memory that no request uses. Zero means 1,000.
+
+	Log     *slog.Logger // nil: not logged
+	Metrics *Metrics     // nil: not counted
+}
+
+// Store is one store, as this node sees it. It is safe for concurrent use.
+type Store struct {
+	options  Options
+	bucket   quickBucket
+	identity Identity
+	cache    *hydrate.Cache
+	log      *slog.Logger
+	metrics  *Metrics
+
+	known   knownTable
+	names   *lru.Cache[git.RepoPath, string] // IDs that paths referred to when they were looked up
+	lookups lookups
+	health  health
+	hints   chan struct{} // has one element for each hint that is being followed
+
+	started  time.Time
+	staleLog rate.Sometimes // limits a message
+
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup // goroutines in the background
+
+	failPoint func(step string) error // tests: called before each step of a change; an error is a crash there
+}
+
+var _ storage.Places = (*Store)(nil)
+
+const (
+	defaultIdle = 1000
+	maxNames    = 50_000 // paths in memory
+	maxHints    = 64     // hints that are followed at the same time
+)
+
+// Open opens the store of a bucket. It checks that the bucket has the properties that a store needs, and that the local
+// cache belongs to this store.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	id, err := ReadIdentity(ctx, o.Bucket)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := bucket.Probe(ctx, o.Bucket, bucket.ProbeOptions{}); err != nil {
+		return nil, err
+	}
+	return open(o, id)
+}
+
+// open opens the store without I/O in the bucket.
+func open(o Options, id Identity) (*Store, error) {
+	if err := claimCache(o.Cache.Root, o.URL, id); err != nil {
+		return nil, err
+	}
+	s := &Store{
+		options: o, identity: id, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), metrics: o.Metrics,
+		known: newKnownTable(cmp.Or(o.MaxIdle, defaultIdle)), hints: make(chan struct{}, maxHints),
+		health: health{wake: make(chan struct{}, 1)}, lookups: newLookups(),
+		started: time.Now(), staleLog: rate.Sometimes{Interval: time.Minute},
+		failPoint: func(string) error { return nil },
+	}
+	if s.metrics == nil {
+		s.metrics = NewMetrics()
+	}
+	var err error
+	if s.names, err = lru.New[git.RepoPath, string](maxNames); err != nil {
+		return nil, err
+	}
+	s.bucket = quickBucket{Bucket: o.Bucket, isDown: s.health.isDown}
+	o.Cache.Bucket, o.Cache.Log = o.Bucket, s.log
+	if s.cache, err = hydrate.Open(o.Cache); err != nil {
+		return nil, err
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.metrics.reachable.Set(1)
+	s.running.Go(s.monitor)
+	return s, nil
+}
+
+// Identity returns the identity of the store. All nodes of one store have the same ID.
+func (s *Store) Identity() Identity { return s.identity }
+
+// Close ends the work in the background and closes the local cache. No request may be running.
+func (s *Store) Close() error {
+	s.cancel()
+	s.running.Wait()
+	return s.cache.Close()
+}
