@@ -46,8 +46,13 @@ serve: build ## Build, and serve ROOT (./repos with a demo repository unless giv
 RACE     = $(shell .ci/packages --have-cgo && echo -race)
 # One package more than CPUs: tests wait for a part of their time.
 PACKAGES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Compilers and linkers need less CPU time with fewer garbage collections. Tests run with the usual number. With -exec, go
+# does not keep results, which a fresh clone does not need.
+FRUGAL   = $(if $(CI),GOGC=400)
+EXEC     = $(if $(CI),-exec 'env -u GOGC')
 # By default a program with the race detector sleeps for a second when it ends: a minute for all packages.
-GOTEST   = CGO_ENABLED=$(if $(RACE),1,0) GORACE=atexit_sleep_ms=0 go test -vet=off -p $(PACKAGES) $(RACE)
+GOTEST   = $(FRUGAL) CGO_ENABLED=$(if $(RACE),1,0) GORACE=atexit_sleep_ms=0 go test -vet=off $(EXEC) -p $(PACKAGES) $(RACE)
+PLAINTEST = $(FRUGAL) CGO_ENABLED=0 go test -vet=off $(EXEC)
 
 # Packages whose tests compute much: the race detector multiplies their time by four. make test-long uses it for all.
 PLAIN    = git/bitmap|git/pack|packsource|packsource/native
@@ -61,7 +66,7 @@ test: ## Install what the tests need, check, and run the tests that a change nee
 test-short:
 	@[ -n '$(RACE)' ] || echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'
 	$(GOTEST) -short -timeout 15m $$(go list ./... | grep -vE '/($(if $(filter later,$(STORIES)),e2e|)$(PLAIN))$$')
-	CGO_ENABLED=0 go test -vet=off -short -timeout 15m $$(go list ./internal/... | grep -E '/($(PLAIN))$$')
+	$(PLAINTEST) -short -timeout 15m $$(go list ./internal/... | grep -E '/($(PLAIN))$$')
 
 test-all: test vet-darwin test-long test-browser test-forges test-minio clients ## Run all tests: also long ones, the browser, other git clients, and soaks
 	.ci/proto verify
@@ -73,7 +78,7 @@ test-long: ## Run the tests that make test leaves out: statistics, simulations, 
 	$(GOTEST) -timeout 30m ./...
 
 test-stories: ## Run all stories and the matrix of shapes with a server without the race detector
-	CGO_ENABLED=0 go test -vet=off -timeout 15m $(if $(filter short,$(STORIES)),-short) -parallel $$(($(PACKAGES) + 1)) ./e2e
+	$(PLAINTEST) -timeout 15m $(if $(filter short,$(STORIES)),-short) -parallel $$(($(PACKAGES) + 1)) ./e2e
 
 zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
 	CGO_ENABLED=0 go build -C bench/zoekt -buildvcs=false -o $(abspath bin)/ github.com/sourcegraph/zoekt/cmd/zoekt-webserver
@@ -109,10 +114,10 @@ check: vet ## Check formatting, go vet, types for macOS, the API's definitions, 
 	@.ci/prose
 	@.ci/commits
 
-# vet compiles packages as the tests do, so that each is compiled once. With GOGC=400 compilers need less CPU time.
+# vet compiles packages as the tests do, so that each is compiled once.
 vet:
 	GOGC=400 CGO_ENABLED=$(if $(RACE),1,0) go vet $(RACE) ./...
-	CGO_ENABLED=0 go run -buildvcs=false ./.ci/typecheck -goos darwin ./...
+	GOGC=400 CGO_ENABLED=0 go run -buildvcs=false ./.ci/typecheck -goos darwin ./...
 
 vet-darwin:
 	CGO_ENABLED=0 GOOS=darwin go vet ./...
