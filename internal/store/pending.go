@@ -4,15 +4,11 @@ import (
 	"context"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
 // errPending is the error of what a store cannot do yet.
 var errPending = fault.New(fault.Invalid, "this is not possible with a store yet")
-
-// Import implements storage.Places.
-func (s *Store) Import(context.Context, git.RepoPath, string) error { return errPending }
 
 // Push implements storage.Place.
 func (p *place) Push(context.Context) (receivepack.Shadow, error) { return nil, errPending }

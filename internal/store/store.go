@@ -13,6 +13,9 @@
 //	change.go      appends records
 //	create.go, delete.go, rename.go, list.go
 //	place.go       what package storage sees of a repository
+//	import.go, importdir.go, export.go  plain repositories, in and out
+//	verify.go, promote.go               checks of a store; a new ID for a copy of it
+//	admin.go                            what these have in common
 package store
 
 import (

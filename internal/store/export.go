@@ -1,0 +1,110 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// Export writes a repository of a store as a plain bare repository into a new directory. Every file is verified.
+// Progress counts bytes.
+func Export(ctx context.Context, b bucket.Bucket, path git.RepoPath, dir string, progress Progress) error {
+	if _, err := os.Lstat(dir); !os.IsNotExist(err) {
+		return fault.New(fault.Exists, "%s exists already: name a new directory", dir)
+	}
+	s, end, err := openTemporary(ctx, b, filepath.Dir(dir), "export")
+	if err != nil {
+		return err
+	}
+	defer end()
+	r, err := s.find(ctx, canonical(path))
+	if err != nil {
+		return err
+	}
+	defer s.release(r)
+	record := r.known().record
+	done, err := r.local.Use(ctx, record, func(done, total int64) { progress.report(done, total, path.String()) })
+	if err != nil {
+		return err
+	}
+	defer done()
+	copied := filepath.Join(filepath.Dir(r.local.Dir()), "export.git")
+	if err := copyPlain(r.local.Dir(), copied, record); err != nil {
+		return err
+	}
+	if err := applyTail(ctx, copied, record); err != nil {
+		return err
+	}
+	return os.Rename(copied, dir)
+}
+
+// copyPlain links the files of a local copy into a bare repository.
+func copyPlain(from, to string, record *replog.Record) error {
+	for _, dir := range []string{"refs/heads", "refs/tags", "objects/info", "objects/pack"} {
+		if err := os.MkdirAll(filepath.Join(to, dir), 0o777); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"HEAD", "config", "packed-refs"} {
+		text, err := os.ReadFile(filepath.Join(from, name))
+		if os.IsNotExist(err) && name == "packed-refs" {
+			continue
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, name), text, 0o666)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for i := range record.Packs {
+		p := &record.Packs[i]
+		for _, f := range p.Files() {
+			source := filepath.Join(from, "objects", "pack", filepath.Base(p.Key)+f.Ext)
+			target := filepath.Join(to, "objects", "pack", p.Name()+f.Ext)
+			if f.Ext == ".graph" {
+				target = filepath.Join(to, "objects", "info", "commit-graph")
+			}
+			err := os.Link(source, target)
+			if os.IsExist(err) || os.IsNotExist(err) && f.Ext != ".pack" && f.Ext != ".idx" {
+				continue // the same pack of another attempt; files that only save work
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// applyTail applies the changes of refs after the checkpoint.
+func applyTail(ctx context.Context, dir string, record *replog.Record) error {
+	git, err := newGitRunner()
+	if err != nil {
+		return err
+	}
+	defer git.close()
+	var commands strings.Builder
+	for _, ref := range fold(record.Refs.Tail) {
+		if ref.ID.IsZero() {
+			fmt.Fprintf(&commands, "delete %s\n", ref.Name)
+		} else {
+			fmt.Fprintf(&commands, "update %s %s\n", ref.Name, ref.ID)
+		}
+	}
+	if commands.Len() == 0 {
+		return nil
+	}
+	if _, err := git.run(ctx, dir, strings.NewReader(commands.String()), "update-ref", "--stdin"); err != nil {
+		return fault.Wrap(fault.Corrupt, "the refs of the repository cannot be written", err)
+	}
+	_, err = git.run(ctx, dir, nil, "pack-refs", "--all")
+	return err
+}

@@ -1,0 +1,206 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// importParallel is the number of repositories that are imported at the same time.
+const importParallel = 4
+
+// ImportOptions configure ImportAll. Dir and Node are required.
+type ImportOptions struct {
+	Dir      string // the directory with bare repositories, as in the mode without a store
+	Node     string // name in the records
+	DryRun   bool   // only report
+	Progress Progress
+}
+
+// ImportReport is the result of ImportAll. Paths are sorted.
+type ImportReport struct {
+	Imported []string  `json:"imported"`
+	Exists   []string  `json:"exists"` // paths that were in the store already
+	Refused  []Problem `json:"refused"`
+	Bytes    int64     `json:"bytes"` // of the uploaded objects
+}
+
+// ImportAll imports the bare repositories below a directory, and does not change them. Repositories whose paths exist
+// in the store are left out, so a repeated import continues. The error is of the store or of the directory;
+// repositories that cannot be imported are in the report.
+func ImportAll(ctx context.Context, b bucket.Bucket, o ImportOptions) (*ImportReport, error) {
+	found, err := findRepositories(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s, end, err := openTemporary(ctx, b, "", o.Node)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	git, err := newGitRunner()
+	if err != nil {
+		return nil, err
+	}
+	defer git.close()
+	im := &importAll{store: s, git: git, options: o, total: int64(len(found)),
+		report: &ImportReport{Imported: []string{}, Exists: []string{}, Refused: []Problem{}}}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(importParallel)
+	for _, f := range found {
+		group.Go(func() error { return im.one(ctx, f) })
+	}
+	err = group.Wait()
+	slices.Sort(im.report.Imported)
+	slices.Sort(im.report.Exists)
+	slices.SortFunc(im.report.Refused, compareProblems)
+	return im.report, err
+}
+
+func compareProblems(a, b Problem) int {
+	return strings.Compare(a.Path+"\x00"+a.Key, b.Path+"\x00"+b.Key)
+}
+
+// importAll is a running ImportAll.
+type importAll struct {
+	store   *Store
+	git     gitRunner
+	options ImportOptions
+	total   int64
+	done    atomic.Int64
+
+	mu     sync.Mutex
+	report *ImportReport
+}
+
+// foundRepository is a repository below a directory. refusal is nil if its path can be imported.
+type foundRepository struct {
+	dir, name string // name is relative to the directory
+	path      git.RepoPath
+	refusal   error
+}
+
+// one imports one repository. Its error ends the import.
+func (im *importAll) one(ctx context.Context, f foundRepository) error {
+	defer func() { im.options.Progress.report(im.done.Add(1), im.total, f.name) }()
+	err := f.refusal
+	var bytes int64
+	if err == nil {
+		var found resolved
+		if found, err = im.store.resolve(ctx, f.path); err == nil && found.state != nil {
+			err = exists(f.path)
+		}
+	}
+	if err == nil {
+		bytes, err = im.store.importDir(ctx, im.git, f.path, f.dir, im.options.DryRun)
+	}
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	switch kind := fault.KindOf(err); {
+	case err == nil:
+		im.report.Imported = append(im.report.Imported, f.path.String())
+		im.report.Bytes += bytes
+	case kind == fault.Exists:
+		im.report.Exists = append(im.report.Exists, f.path.String())
+	case ctx.Err() != nil, kind == fault.Unavailable:
+		return fmt.Errorf("import %s: %w", f.dir, err)
+	default:
+		im.report.Refused = append(im.report.Refused, Problem{Path: f.name, Text: err.Error()})
+	}
+	return nil
+}
+
+// findRepositories returns the bare repositories below a directory. Repositories in repositories are not found, nor
+// those behind symbolic links or in hidden directories.
+func findRepositories(root string) ([]foundRepository, error) {
+	var list []foundRepository
+	taken := map[git.RepoPath]string{}
+	err := filepath.WalkDir(root, func(dir string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case !e.IsDir():
+			return nil
+		case dir != root && e.Name()[0] == '.':
+			return fs.SkipDir
+		case !isRepository(dir):
+			return nil
+		case dir == root:
+			return fault.New(fault.Invalid, "%s is a repository itself: use the directory above it", root)
+		}
+		name, err := filepath.Rel(root, dir)
+		if err != nil {
+			return err
+		}
+		f := foundRepository{dir: dir, name: filepath.ToSlash(name)}
+		if f.path, f.refusal = git.ParseRepoPath(f.name); f.refusal == nil {
+			f.path = canonical(f.path)
+			if other, ok := taken[f.path]; ok {
+				f.refusal = fault.New(fault.Invalid, "%s has the same path in the store; rename one of them", other)
+			} else {
+				taken[f.path] = f.name
+			}
+		}
+		list = append(list, f)
+		return fs.SkipDir
+	})
+	if err != nil {
+		return nil, fault.Wrap(fault.KindOf(err), "cannot read the directory with repositories", err)
+	}
+	return list, nil
+}
+
+func isRepository(dir string) bool {
+	head, err := os.Lstat(filepath.Join(dir, "HEAD"))
+	objects, objectsErr := os.Stat(filepath.Join(dir, "objects"))
+	return err == nil && objectsErr == nil && !head.IsDir() && objects.IsDir()
+}
+
+// Import implements storage.Places.
+func (s *Store) Import(ctx context.Context, path git.RepoPath, dir string) error {
+	git, err := newGitRunner()
+	if err != nil {
+		return err
+	}
+	defer git.close()
+	_, err = s.importDir(ctx, git, canonical(path), dir, false)
+	return err
+}
+
+// importDir uploads a bare repository and creates it in the store, unless dryRun. It returns the uploaded bytes. If the
+// path exists meanwhile, or the store fails, it removes what it has uploaded, as far as possible.
+func (s *Store) importDir(ctx context.Context, git gitRunner, path git.RepoPath, dir string,
+	dryRun bool) (int64, error) {
+	d, err := readDirectory(ctx, git, dir)
+	if err != nil {
+		return 0, err
+	}
+	defer d.close()
+	if dryRun {
+		return d.bytes(), nil
+	}
+	id := replog.NewID()
+	first := &replog.Record{ObjectFormat: d.format, Head: d.head, Config: d.config}
+	up := uploader{bucket: s.bucket.Bucket, prefix: "repos/" + id + "/"}
+	err = d.upload(ctx, &up, first)
+	if err == nil {
+		err = s.create(ctx, path, id, first)
+	}
+	if err != nil && !isUnknown(err) {
+		_ = s.bucket.Delete(context.WithoutCancel(ctx), up.keys...)
+	}
+	return up.bytes, err
+}

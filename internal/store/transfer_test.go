@@ -1,0 +1,258 @@
+package store
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// newDirectory returns a directory with repositories: a random one with loose objects, one in SHA-256 with one pack, an
+// empty one, and ones that cannot be imported.
+func newDirectory(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	add := func(r *gittest.Repo, path string) *gittest.Repo {
+		t.Helper()
+		to := filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(r.Dir, to); err != nil {
+			t.Fatal(err)
+		}
+		return gittest.At(t, to)
+	}
+	app := add(gittest.Random(t, 1, gittest.Shape{}), "team/app.git")
+	app.Git("update-ref", "refs/heads/loose", app.Commit("loose").String())
+	app.Git("config", "receive.denyNonFastForwards", "true")
+	app.Git("config", "remote.origin.url", "https://example.com/x")
+	add(gittest.Random(t, 2, gittest.Shape{Commits: 5, Format: "sha256"}), "team/Sub/sha256.git").
+		Git("pack-refs", "--all")
+	add(gittest.Init(t), "empty")
+	add(gittest.Random(t, 3, gittest.Shape{Commits: 2}), "bad/shallow.git")
+	write(t, filepath.Join(root, "bad/shallow.git/shallow"), app.ID("HEAD").String()+"\n")
+	add(gittest.Init(t), "bad/alternates.git")
+	write(t, filepath.Join(root, "bad/alternates.git/objects/info/alternates"), app.Dir+"/objects\n")
+	add(gittest.Init(t), "bad/detached.git")
+	write(t, filepath.Join(root, "bad/detached.git/HEAD"), app.ID("HEAD").String()+"\n")
+	add(gittest.Init(t), "bad/incomplete.git")
+	write(t, filepath.Join(root, "bad/incomplete.git/refs/heads/main"), app.ID("HEAD").String()+"\n")
+	add(gittest.Init(t), "twice")
+	add(gittest.Init(t), "twice.git")
+	return root
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// allRefs lists HEAD and all refs of a repository.
+func allRefs(t *testing.T, dir string) string {
+	t.Helper()
+	r := gittest.At(t, dir)
+	return r.Git("symbolic-ref", "HEAD") + "\n" + r.Git("for-each-ref", "--format=%(objectname) %(refname)")
+}
+
+// Repositories come out of the store as they went in. A second import has nothing to do.
+func TestImportAndExport(t *testing.T) {
+	t.Parallel()
+	root, b := newDirectory(t), newBucket(t)
+	dry, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n", DryRun: true})
+	if err != nil || len(b.Keys()) != 1 {
+		t.Fatalf("dry run = %v, and the bucket has %q", err, b.Keys())
+	}
+	report, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"empty", "team/Sub/sha256", "team/app", "twice"}; !slices.Equal(report.Imported, want) ||
+		!slices.Equal(dry.Imported, want) || report.Bytes == 0 {
+		t.Errorf("imported %q (dry run: %q) with %d bytes, want %q", report.Imported, dry.Imported, report.Bytes, want)
+	}
+	want := []struct{ path, text string }{
+		{"bad/alternates.git", "alternates"}, {"bad/detached.git", "HEAD"}, {"bad/incomplete.git", "not complete"},
+		{"bad/shallow.git", "--unshallow"}, {"twice.git", "same path"},
+	}
+	for i, p := range report.Refused {
+		if len(report.Refused) != len(want) || p.Path != want[i].path || !strings.Contains(p.Text, want[i].text) {
+			t.Errorf("refused %v, want %v", report.Refused, want)
+			break
+		}
+	}
+	again, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"})
+	if err != nil || len(again.Imported) > 0 || !slices.Equal(again.Exists, report.Imported) {
+		t.Errorf("second import = %+v, %v, want all skipped", again, err)
+	}
+	checkClean(t, b)
+	for path, source := range map[string]string{
+		"empty": "empty", "team/Sub/sha256": "team/Sub/sha256.git", "team/app": "team/app.git",
+	} {
+		out := filepath.Join(t.TempDir(), "out.git")
+		if err := Export(t.Context(), b, repoPath(path), out, nil); err != nil {
+			t.Errorf("Export(%s) = %v", path, err)
+			continue
+		}
+		if got, want := allRefs(t, out), allRefs(t, filepath.Join(root, source)); got != want {
+			t.Errorf("%s came out with\n%s\nwant\n%s", path, got, want)
+		}
+		gittest.At(t, out).Git("fsck", "--full", "--strict")
+	}
+}
+
+// checkClean checks the store, also its checksums.
+func checkClean(t *testing.T, b *buckettest.Memory) {
+	t.Helper()
+	report, err := Check(t.Context(), b, CheckOptions{Deep: true})
+	if err != nil || len(report.Problems) > 0 || report.Repositories == 0 || report.Unnamed > 0 {
+		t.Errorf("Check = %+v, %v, want no problems", report, err)
+	}
+}
+
+// An export has the changes of refs after the checkpoint, and a name that is used is not overwritten.
+func TestExportOfTail(t *testing.T) {
+	t.Parallel()
+	b, root := newBucket(t), t.TempDir()
+	source := gittest.Random(t, 4, gittest.Shape{Commits: 10})
+	if err := os.Rename(source.Dir, filepath.Join(root, "app.git")); err != nil {
+		t.Fatal(err)
+	}
+	source = gittest.At(t, filepath.Join(root, "app.git"))
+	if _, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"}); err != nil {
+		t.Fatal(err)
+	}
+	s := newNode(t, b)
+	setRef(t, s, "app", "refs/heads/new", source.ID("HEAD~1"))
+	setRef(t, s, "app", "refs/heads/main", git.ObjectID{})
+	source.Git("update-ref", "refs/heads/new", "HEAD~1")
+	source.Git("update-ref", "-d", "refs/heads/main")
+	out := filepath.Join(root, "out.git")
+	if err := Export(t.Context(), b, repoPath("app"), out, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := allRefs(t, out), allRefs(t, source.Dir); got != want {
+		t.Errorf("refs are\n%s\nwant\n%s", got, want)
+	}
+	if err := Export(t.Context(), b, repoPath("app"), out, nil); !fault.Is(err, fault.Exists) {
+		t.Errorf("Export over a directory = %v, want an error of kind Exists", err)
+	}
+	if err := Export(t.Context(), b, repoPath("other"), out+"2", nil); !fault.Is(err, fault.NotFound) {
+		t.Errorf("Export of a missing repository = %v, want an error of kind NotFound", err)
+	}
+	if entries, err := os.ReadDir(root); err != nil || len(entries) != 2 {
+		t.Errorf("the directory has %v, %v, want two repositories", entries, err)
+	}
+}
+
+// An import whose uploads fail leaves nothing behind, and a later one succeeds.
+func TestImportAgain(t *testing.T) {
+	t.Parallel()
+	b, root := newBucket(t), t.TempDir()
+	source := gittest.Random(t, 5, gittest.Shape{Commits: 3})
+	if err := os.Rename(source.Dir, filepath.Join(root, "app.git")); err != nil {
+		t.Fatal(err)
+	}
+	b.SetHook(func(operation, key string) error {
+		if operation == "put" && strings.Contains(key, "/refs/") {
+			return fault.New(fault.Unavailable, "no connection")
+		}
+		return nil
+	})
+	_, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"})
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "app.git") {
+		t.Errorf("ImportAll = %v, want an error of kind Unavailable that names app.git", err)
+	}
+	if keys := b.Keys(); len(keys) != 1 {
+		t.Errorf("the bucket has %q, want only its identity", keys)
+	}
+	b.SetHook(nil)
+	if report, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"}); err != nil ||
+		len(report.Imported) != 1 {
+		t.Errorf("second ImportAll = %+v, %v, want one repository", report, err)
+	}
+	checkClean(t, b)
+}
+
+// Check names the key of each kind of damage, and a remedy.
+func TestCheckFinds(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	source := gittest.Random(t, 6, gittest.Shape{Commits: 3})
+	if err := os.Rename(source.Dir, filepath.Join(root, "app.git")); err != nil {
+		t.Fatal(err)
+	}
+	head := gittest.At(t, filepath.Join(root, "app.git")).ID("HEAD")
+	for name, test := range map[string]struct {
+		deep   bool
+		key    string // part of the damaged key
+		damage func([]byte) []byte
+		text   string
+	}{
+		"missing pack":       {false, ".pack", func([]byte) []byte { return nil }, "does not exist"},
+		"short index":        {false, ".idx", func(b []byte) []byte { return b[:len(b)-1] }, "bytes"},
+		"missing checkpoint": {false, "/refs/", func([]byte) []byte { return nil }, "does not exist"},
+		"flipped pack":       {true, ".pack", func(b []byte) []byte { b[20] ^= 1; return b }, "SHA-256"},
+		"missing record":     {false, "/log/3ffffffffffffffe", func([]byte) []byte { return nil }, "record 2 is missing"},
+		"damaged record":     {false, "/log/3ffffffffffffffe", func(b []byte) []byte { return b[:9] }, "damaged"},
+		"other record": {false, "/log/3ffffffffffffffe", func(b []byte) []byte {
+			copy(b[bytes.Index(b, []byte(`"txn":"`))+7:], "aaaaaa")
+			return b
+		}, "does not follow"},
+		"missing name": {false, "names/", func([]byte) []byte { return nil }, "does not lead to"},
+	} {
+		b := newBucket(t)
+		if _, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"}); err != nil {
+			t.Fatal(err)
+		}
+		s := newNode(t, b)
+		setRef(t, s, "app", "refs/heads/two", head)
+		setRef(t, s, "app", "refs/heads/three", head)
+		var damaged string
+		for _, key := range b.Keys() {
+			if damaged == "" && strings.Contains(key, test.key) {
+				body, _, err := b.Get(t.Context(), key, 1<<30)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.Set(key, test.damage(body))
+				damaged = key
+			}
+		}
+		report, err := Check(t.Context(), b, CheckOptions{Deep: test.deep, Paths: nil})
+		if name == "other record" { // the one after it names another parent
+			damaged = damaged[:len(damaged)-1] + "d"
+		}
+		if err != nil || len(report.Problems) != 1 || report.Problems[0].Key != damaged ||
+			!strings.Contains(report.Problems[0].Text, test.text) || report.Problems[0].Remedy == "" {
+			t.Errorf("%s: Check = %+v, %v, want a problem of %s with %q", name, report, err, damaged, test.text)
+		}
+	}
+}
+
+// Promote gives a store another ID, and leaves the rest alone.
+func TestPromote(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	before, err := ReadIdentity(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	promoted, err := Promote(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := ReadIdentity(t.Context(), b)
+	if err != nil || after.ID != promoted.ID || after.ID == before.ID {
+		t.Errorf("ID %s became %s, %v, want %s", before.ID, after.ID, err, promoted.ID)
+	}
+}
