@@ -1,0 +1,224 @@
+#!/bin/sh
+# Restores repositories from the bucket of a store, without Packhorse. It needs sh, awk, curl 7.86 or newer, sha256sum or
+# shasum, and git. It only reads the bucket, and verifies the SHA-256 of each object.
+#
+#   restore.sh s3://BUCKET/PREFIX DIR                      restores all repositories as bare repositories below DIR
+#   restore.sh s3://BUCKET/PREFIX DIR team/app             restores one
+#   restore.sh -n 41 s3://BUCKET/PREFIX DIR team/app       restores its state after record 41
+#   restore.sh -l s3://BUCKET/PREFIX                       lists repositories: path, ID, record, time
+#
+# Environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN (if temporary), AWS_REGION (us-east-1), and for
+# other servers than Amazon S3, S3_ENDPOINT (https://s3.example.com).
+#
+# The bucket has for each repository PREFIX/repos/ID/: records in log/, the newest first in a list, packs in packs/, and
+# lists of refs in refs/, in git's packed-refs format. The newest record names all objects of the repository and the
+# changes of refs since its list of refs. That is all that you need to know to restore a repository by hand.
+set -eu
+export LC_ALL=C
+
+die() { echo "restore.sh: $*" >&2; exit 1; }
+usage() { sed -n '5,8s/^#  *//p' "$0" >&2; exit 2; }
+
+record= list_only=
+while getopts ln: option; do
+	case $option in
+	l) list_only=yes ;;
+	n) record=$OPTARG ;;
+	*) usage ;;
+	esac
+done
+shift $((OPTIND - 1))
+if [ -n "$list_only" ]; then [ $# = 1 ] || usage; else [ $# -ge 2 ] || usage; fi
+[ -z "$record" ] || [ $# = 3 ] || usage
+: "${AWS_ACCESS_KEY_ID:?set AWS_ACCESS_KEY_ID}" "${AWS_SECRET_ACCESS_KEY:?set AWS_SECRET_ACCESS_KEY}"
+
+url=$1 dir=${2-}
+case $url in s3://?*) ;; *) die "the URL of a store is s3://BUCKET/PREFIX" ;; esac
+bucket=${url#s3://}
+prefix=${bucket#"${bucket%%/*}"}
+bucket=${bucket%%/*}
+prefix=${prefix#/} prefix=${prefix%/}
+[ -z "$prefix" ] || prefix=$prefix/
+region=${AWS_REGION:-us-east-1}
+if [ -n "${S3_ENDPOINT-}" ]; then
+	base=${S3_ENDPOINT%/}/$bucket
+else
+	base=https://$bucket.s3.$region.amazonaws.com
+fi
+if command -v sha256sum >/dev/null; then sum=sha256sum; else sum="shasum -a 256"; fi
+
+# get PATH-AND-QUERY: writes an object or a list to standard output. Secrets are not in the arguments of a process.
+get() {
+	{
+		printf 'user = "%s:%s"\n' "$AWS_ACCESS_KEY_ID" "$AWS_SECRET_ACCESS_KEY"
+		[ -z "${AWS_SESSION_TOKEN-}" ] || printf 'header = "x-amz-security-token: %s"\n' "$AWS_SESSION_TOKEN"
+	} | curl -K - -fsS --retry 5 --aws-sigv4 "aws:amz:$region:s3" -H 'x-amz-content-sha256: UNSIGNED-PAYLOAD' "$base/$1" ||
+		die "cannot read $base/$1"
+}
+
+# quote TEXT: escapes what occurs in prefixes and in tokens of lists for a query.
+quote() { printf %s "$1" | sed 's/%/%25/g; s/+/%2B/g; s,/,%2F,g; s/=/%3D/g; s/&amp;/%26/g; s/ /%20/g'; }
+
+# elements NAME: writes the text of each element of this name in XML.
+elements() { grep -o "<$1>[^<]*</$1>" | sed 's/<[^>]*>//g' || :; }
+
+# ids: lists the IDs of all repositories.
+ids() {
+	token=
+	while :; do
+		page=$(get "?${token:+continuation-token=$(quote "$token")&}delimiter=%2F&list-type=2&prefix=$(quote "${prefix}repos/")") || exit 1
+		printf %s "$page" | grep -o '<CommonPrefixes>.*</CommonPrefixes>' | elements Prefix | sed 's,/$,,; s,.*/,,'
+		token=$(printf %s "$page" | elements NextContinuationToken)
+		[ -n "$token" ] || return 0
+	done
+}
+
+# parse: reads a record and writes one line for each fact that a restore needs, with tabs between fields.
+parse() {
+	awk '
+	function fail(text) { print "restore.sh: not a record: " text > "/dev/stderr"; exit bad = 1 }
+	function hex(s,  i, n) { for (i = 1; i <= length(s); i++) n = n * 16 + index("0123456789abcdef", tolower(substr(s, i, 1))) - 1; return n }
+	function utf8(n) {
+		if (n < 128) return sprintf("%c", n)
+		if (n < 2048) return sprintf("%c%c", 192 + int(n / 64), 128 + n % 64)
+		return sprintf("%c%c%c", 224 + int(n / 4096), 128 + int(n / 64) % 64, 128 + n % 64)
+	}
+	# unescape decodes the escapes of JSON and of quoted Go strings, which a name has if it is not UTF-8.
+	function unescape(s,  out, i, c) {
+		while (i = index(s, "\\")) {
+			c = substr(s, i + 1, 1)
+			out = out substr(s, 1, i - 1)
+			if (c == "u") { out = out utf8(hex(substr(s, i + 2, 4))); s = substr(s, i + 6) }
+			else if (c == "x") { out = out sprintf("%c", hex(substr(s, i + 2, 2))); s = substr(s, i + 4) }
+			else { out = out (c == "n" ? "\n" : c == "t" ? "\t" : c); s = substr(s, i + 2) }
+		}
+		return out s
+	}
+	function text(  i, s) {
+		i = 2
+		while (substr(json, i, 1) != "\"") { if (i > length(json)) fail("open string"); i += substr(json, i, 1) == "\\" ? 2 : 1 }
+		s = unescape(substr(json, 2, i - 2))
+		json = substr(json, i + 1)
+		return s ~ /^"/ ? unescape(substr(s, 2, length(s) - 2)) : s
+	}
+	function punctuation(c) { if (substr(json, 1, 1) != c) fail("want " c " at " substr(json, 1, 20)); json = substr(json, 2) }
+	# value calls fact with each value that is not an object or an array, and with the way to it.
+	function value(way,  c, i, key) {
+		c = substr(json, 1, 1)
+		if (c == "{" || c == "[") {
+			punctuation(c)
+			for (i = 0; substr(json, 1, 1) !~ /[]}]/; i++) {
+				if (i) punctuation(",")
+				key = i
+				if (c == "{") { key = text(); punctuation(":") }
+				value(way == "" ? key : way "\t" key)
+			}
+			punctuation(c == "{" ? "}" : "]")
+		} else if (c == "\"") fact(way, text())
+		else if (match(json, /^[-+.0-9a-zE]+/)) { c = substr(json, 1, RLENGTH); json = substr(json, RLENGTH + 1); fact(way, c) }
+		else fail("value at " substr(json, 1, 20))
+	}
+	function fact(way, v,  part, n) {
+		if (v ~ /[\t\n]/) return # no name or key has these; a value of the configuration may
+		n = split(way, part, "\t")
+		if (part[1] == "packs" && n == 3) pack[part[2], part[3]] = v
+		if (part[1] == "packs" && part[2] + 1 > packs) packs = part[2] + 1
+		if (part[1] == "names") print "name\t" v
+		if (part[1] == "config") print "config\t" part[2] "\t" v
+		if (way == "needs\t0") fail("a newer version is needed: " v)
+		if (way == "format" && v != 1) fail("a newer version is needed: format " v)
+		if (n == 1) print way "\t" v
+		if (way == "refs\tcheckpoint") checkpoint = v
+		if (way == "refs\tsha256") checkpoint_sum = v
+		if (part[1] == "refs" && part[2] == "tail" && part[4] == "set" && part[6] == 1) print "ref\t" v "\t" part[5]
+	}
+	{ json = json $0 }
+	END {
+		if (bad) exit 1
+		value("")
+		if (checkpoint != "") print "checkpoint\t" checkpoint "\t" checkpoint_sum
+		for (i = 0; i < packs; i++) print "pack\t" pack[i, "key"] "\t" pack[i, "sha256"] "\t" pack[i, "idx_sha256"]
+	}'
+}
+
+# field NAME: writes the first value of a field of the parsed record.
+field() { awk -F '\t' -v name="$1" '$1 == name { print $2; exit }' "$work/record"; }
+
+# fetch KEY FILE SHA256: downloads an object of the repository and verifies it.
+fetch() {
+	get "${prefix}repos/$id/$1" >"$2"
+	[ "$($sum <"$2" | cut -d ' ' -f 1)" = "$3" ] || die "object ${prefix}repos/$id/$1 is damaged: restore it from a version of the bucket"
+}
+
+# restore NAME: makes the bare repository of the record.
+restore() {
+	case /$1/ in */../* | */./* | *//*) die "repository $id has the path $1" ;; esac
+	to=$dir/$1.git
+	[ ! -e "$to" ] || die "$to exists"
+	echo "restoring $1 (record $(field n) of $(field at))"
+	made=$work/made.git
+	rm -rf "$made"
+	git init -q --bare --template= --object-format="$(field object_format)" "$made"
+	printf 'ref: %s\n' "$(field head)" >"$made/HEAD"
+	mkdir -p "$made/objects/pack"
+	tab=$(printf '\t')
+	while IFS=$tab read -r kind a b c; do
+		case $kind in
+		pack)
+			name=${a#packs/}
+			fetch "$a.pack" "$made/objects/pack/${name%-*}.pack" "$b" </dev/null
+			fetch "$a.idx" "$made/objects/pack/${name%-*}.idx" "$c" </dev/null
+			;;
+		checkpoint) fetch "$a" "$made/packed-refs" "$b" </dev/null ;;
+		config) git --git-dir="$made" config "$a" "$b" ;;
+		esac
+	done <"$work/record"
+	# The last change of each ref counts.
+	awk -F '\t' '$1 == "ref" { last[$3] = $2 }
+		END { for (ref in last) if (last[ref] == "-") print "delete " ref; else print "update " ref " " last[ref] }' \
+		"$work/record" >"$work/refs"
+	git --git-dir="$made" update-ref --stdin <"$work/refs"
+	mkdir -p "$(dirname "$to")"
+	mv "$made" "$to"
+	restored=$((restored + 1))
+}
+
+work=$(mktemp -d "${dir:-${TMPDIR:-/tmp}}/.restore-XXXXXX" 2>/dev/null) || { mkdir -p "$dir" && work=$(mktemp -d "$dir/.restore-XXXXXX"); }
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+[ $# -le 2 ] || shift 2
+wanted=
+[ "$1" = "$url" ] || [ "$1" = "$dir" ] || wanted=yes
+restored=0
+ids >"$work/ids"
+while read -r id; do
+	if [ -n "$record" ]; then
+		key=${prefix}repos/$id/log/$(printf %016x $((4611686018427387904 - record)))
+	else
+		page=$(get "?list-type=2&max-keys=1&prefix=$(quote "${prefix}repos/$id/log/")" </dev/null)
+		key=$(printf %s "$page" | elements Key)
+	fi
+	[ -n "$key" ] || continue # an upload that never became a repository
+	if [ -n "$record" ]; then
+		(get "$key" </dev/null 2>/dev/null) >"$work/json" || continue # another repository without this record
+	else
+		get "$key" </dev/null >"$work/json"
+	fi
+	parse <"$work/json" >"$work/record"
+	[ "$(field deleted)" != true ] || continue
+	awk -F '\t' '$1 == "name" { print $2 }' "$work/record" >"$work/names"
+	while IFS= read -r name; do
+		if [ -n "$list_only" ]; then
+			printf '%s\t%s\t%s\t%s\n' "$name" "$id" "$(field n)" "$(field at)"
+			continue
+		fi
+		if [ -n "$wanted" ]; then
+			match=
+			for path; do [ "$name" != "$path" ] || match=yes; done
+			[ -n "$match" ] || continue
+		fi
+		restore "$name"
+	done <"$work/names"
+done <"$work/ids"
+[ -n "$list_only" ] || echo "restored $restored repositories below $dir"
+[ -n "$list_only" ] || [ "$restored" -gt 0 ] || die "no such repository: restore.sh -l lists them"

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/hydrate"
+)
+
+// The bucket is sufficient: restore.sh needs curl and git only. The refs have odd names, and changes after the
+// checkpoint.
+func TestRestoreScript(t *testing.T) {
+	t.Parallel()
+	server := buckettest.Versitygw(t)
+	b := server.Bucket("git/store")
+	if _, err := Init(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	root := newDirectory(t)
+	if _, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"}); err != nil {
+		t.Fatal(err)
+	}
+	source := gittest.At(t, filepath.Join(root, "team/app.git"))
+	changeRefs(t, b, source)
+	out := filepath.Join(t.TempDir(), "out")
+	env := append(os.Environ(), "S3_ENDPOINT=http://"+server.Address, "AWS_ACCESS_KEY_ID="+server.AccessKey,
+		"AWS_SECRET_ACCESS_KEY="+server.SecretKey)
+	run := func(args ...string) (string, error) {
+		script := exec.CommandContext(t.Context(), "../../deploy/store/restore.sh", args...)
+		script.Env = env
+		text, err := script.CombinedOutput()
+		return string(text), err
+	}
+	restore := func(args ...string) string {
+		t.Helper()
+		text, err := run(args...)
+		if err != nil {
+			t.Fatalf("restore.sh %q = %v\n%s", args, err, text)
+		}
+		return text
+	}
+	if got := restore("-l", "s3://bucket/git/store"); strings.Count(got, "\n") != 4 ||
+		!strings.Contains(got, "team/app\t") {
+		t.Errorf("restore.sh -l = %s, want 4 repositories", got)
+	}
+	restore("s3://bucket/git/store", out)
+	for path, source := range map[string]string{"empty": "empty", "team/Sub/sha256": "team/Sub/sha256.git",
+		"team/app": "team/app.git"} {
+		restored := filepath.Join(out, path+".git")
+		if got, want := allRefs(t, restored), allRefs(t, filepath.Join(root, source)); got != want {
+			t.Errorf("%s was restored with\n%s\nwant\n%s", path, got, want)
+		}
+		gittest.At(t, restored).Git("fsck", "--full", "--strict")
+	}
+	if got := gittest.At(t, filepath.Join(out, "team/app.git")).Git("config",
+		"receive.denyNonFastForwards"); got != "true" {
+		t.Errorf("receive.denyNonFastForwards = %q, want true", got)
+	}
+	restore("-n", "1", "s3://bucket/git/store", out+"1", "team/app")
+	if got := allRefs(t, filepath.Join(out+"1", "team/app.git")); strings.Contains(got, "refs/heads/new") {
+		t.Errorf("record 1 was restored with the refs of a later one:\n%s", got)
+	}
+	packs, err := filepath.Glob(filepath.Join(server.Dir, "bucket/git/store/repos/*/packs/*.pack"))
+	if err != nil || packs == nil {
+		t.Fatalf("packs are %q, %v", packs, err)
+	}
+	for _, pack := range packs {
+		write(t, pack, "damaged")
+	}
+	text, err := run("s3://bucket/git/store", out+"2", "team/app")
+	if err == nil || !strings.Contains(text, "object git/store/repos/") || !strings.Contains(text, "is damaged") {
+		t.Errorf("restore of a damaged pack = %v, %s, want an error that names the object", err, text)
+	}
+}
+
+// changeRefs changes refs in the store and in its source.
+func changeRefs(t *testing.T, b bucket.Bucket, source *gittest.Repo) {
+	t.Helper()
+	id, err := ReadIdentity(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := open(Options{Bucket: b, URL: "s3://bucket/git/store", Node: "n", Cache: hydrate.Options{Root: t.TempDir()}},
+		id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, name := range []git.RefName{"refs/heads/new", `refs/heads/"quoted"&<é>`, "refs/heads/latin-\xe9-\xff",
+		"refs/heads/new"} {
+		setRef(t, s, "team/app", name, source.ID("HEAD~1"))
+		source.Git("update-ref", string(name), "HEAD~1")
+	}
+	setRef(t, s, "team/app", "refs/heads/loose", git.ObjectID{})
+	source.Git("update-ref", "-d", "refs/heads/loose")
+}
