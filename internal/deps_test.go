@@ -153,6 +153,7 @@ var rooms = map[string][]string{
 	"github.com/redis/...":                                      {"resolve", "bench/search"},
 	"github.com/minio/...":                                      {"bucket"},
 	"github.com/go-jose/...":                                    {"auth", "origin"},
+	"github.com/cespare/xxhash/...":                             {"router"},
 	"github.com/failsafe-go/...":                                {"origin", "resolve"},
 	"maragu.dev/gomponents/...":                                 {"web"},
 	"github.com/alecthomas/chroma/...":                          {"web"},

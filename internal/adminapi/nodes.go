@@ -17,13 +17,17 @@ type NodeStatus struct {
 	InFlight int      `json:"in_flight"`
 	Served   uint64   `json:"served"`
 	Failed   uint64   `json:"failed"`
-	Prefixes []string `json:"prefixes"` // of its routes; "" is all repositories
+	Prefixes []string `json:"prefixes"`                 // of its routes; "" is all repositories
+	Store    string   `json:"store,omitempty"`          // ID of its object store
+	Held     int      `json:"held,omitempty"`           // repositories of the store that are known to be on its disk
+	Refused  string   `json:"pushes_refused,omitempty"` // why pushes to one of its routes are refused
 }
 
 func nodeStatusOf(s router.Status) NodeStatus {
 	n := NodeStatus{
 		Name: s.Name, Weight: s.Weight, Up: s.Down == nil, Draining: s.Draining, InFlight: s.InFlight,
 		Served: s.Served, Failed: s.Failed, Prefixes: s.Prefixes,
+		Store: s.Store, Held: s.Held, Refused: s.Refused,
 	}
 	if s.Down != nil {
 		n.Down = s.Down.Error()

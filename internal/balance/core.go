@@ -235,7 +235,7 @@ func (c *Core) choose(t *Ticket, now time.Duration) (best *Worker, candidates in
 		if r == unavailable || slices.Contains(t.Tried, w.member.Name) {
 			continue
 		}
-		if candidates++; r < lowest || r == lowest && w.isBetter(best) {
+		if candidates++; r < lowest || r == lowest && !t.Ordered && w.isBetter(best) {
 			best, lowest = w, r
 		}
 	}
@@ -276,6 +276,8 @@ func (c *Core) assign(t *Ticket, w *Worker, candidates int, now time.Duration) {
 		t.reason = Queued
 	case candidates == 1:
 		t.reason = Only
+	case t.Ordered:
+		t.reason = InOrder
 	case w.inFlight == 0:
 		t.reason = Free
 	default:

@@ -23,6 +23,7 @@ var update = flag.Bool("update", false, "write what happens into the transcripts
 //	work ID [for=CALLER] [on=SUBJECT] [among=NAME,NAME] [not=NAME,NAME] [check]
 //	end ID, fail ID, cut ID    it ends well, by its worker's fault, or too early
 //	assign [not NAME...]       work that does not wait for one of all members
+//	order NAME,NAME            the same for the first of these that is ready
 //	done NAME, fail NAME       the first of what was assigned ends
 //	drain NAME, undrain NAME
 //	down NAME, unready NAME, up NAME; changed
@@ -126,8 +127,12 @@ func (p *play) command(out *strings.Builder, command string, args []string) {
 		p.Limit(p.now, l)
 	case "work":
 		p.begin(out, args[0], args[1:])
-	case "assign":
-		if t := p.enter(Work{Among: p.workers, Tried: args[min(1, len(args)):], NoWait: true}); t == nil {
+	case "assign", "order":
+		work := Work{Among: p.workers, Tried: args[min(1, len(args)):], NoWait: true}
+		if command == "order" {
+			work = Work{Among: p.named(args[0]), Ordered: true, NoWait: true}
+		}
+		if t := p.enter(work); t == nil {
 			fmt.Fprintln(out, "none")
 		} else {
 			p.has[t.worker] = append(p.has[t.worker], t)

@@ -96,7 +96,7 @@ func (m *crowd) assigned(t *Ticket) {
 	case m.down[w.Name()] && !m.usable[w.Name()]:
 		m.err = w.Name() + " is down"
 	}
-	if m.down[w.Name()] || m.now < w.restsUntil {
+	if m.down[w.Name()] || m.now < w.restsUntil || t.Ordered {
 		return
 	}
 	all, _ := m.candidates(t)

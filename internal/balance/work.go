@@ -7,9 +7,11 @@ type Work struct {
 	Caller  Caller
 	Subject string // what the work is on, for Limits.Each; empty: nothing
 	// Among lists the workers that can do the work. Nil means all of them. It must not change while the work waits.
-	Among  []*Worker
-	Tried  []string // names of workers that must not be given the work
-	NoWait bool     // refuse the work if no slot is free
+	Among []*Worker
+	// Ordered prefers the first of Among to the least busy, if both are ready.
+	Ordered bool
+	Tried   []string // names of workers that must not be given the work
+	NoWait  bool     // refuse the work if no slot is free
 	// Check marks a health check. It is served before all waiting work. It counts neither for a caller nor against the
 	// queue's length.
 	Check bool

@@ -116,6 +116,7 @@ type Reason string
 const (
 	Only      Reason = "only"       // no other worker could be given the work
 	Free      Reason = "free"       // it had nothing in flight
+	InOrder   Reason = "order"      // it was the first of the work's order that was ready
 	LeastBusy Reason = "least_busy" // it had the least in flight for its slots and weight
 	Queued    Reason = "queued"     // it had the first free slot for work that waited
 )

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -101,7 +102,8 @@ func nodesCommand(env Env) *cobra.Command {
 		Use:   "nodes",
 		Short: "Show the state of a gateway's storage nodes",
 		Long: `Nodes shows the state of each storage node of a running gateway: up, down or draining, the requests in flight, and the
-number of answered and failed requests. It asks the gateway over the admin socket in its state directory.`,
+number of answered and failed requests. For nodes of an object store it shows the ID of the store and the number of
+repositories that are known to be on the node's disk. It asks the gateway over the admin socket in its state directory.`,
 		Example: `  packhorse nodes
   packhorse nodes --json --config /etc/packhorse.toml`,
 		Args: noArgs,
@@ -128,14 +130,22 @@ func listing[T any](cmd *cobra.Command, client *adminClient, path string, table 
 
 func writeNodes(w io.Writer, list []adminapi.NodeStatus) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tSTATE\tWEIGHT\tRUNNING\tSERVED\tFAILED\tREPOSITORIES")
+	hasStore := slices.ContainsFunc(list, func(n adminapi.NodeStatus) bool { return n.Store != "" })
+	fmt.Fprint(table, "NODE\tSTATE\tWEIGHT\tRUNNING\tSERVED\tFAILED\t")
+	if hasStore {
+		fmt.Fprint(table, "STORE\tHELD\t")
+	}
+	fmt.Fprintln(table, "REPOSITORIES")
 	for _, n := range list {
 		var prefixes []string
 		for _, p := range n.Prefixes {
 			prefixes = append(prefixes, cmp.Or(p, "all"))
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, n.State(), n.Weight, n.InFlight, n.Served, n.Failed,
-			strings.Join(prefixes, " "))
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t", n.Name, n.State(), n.Weight, n.InFlight, n.Served, n.Failed)
+		if hasStore {
+			fmt.Fprintf(table, "%s\t%d\t", cmp.Or(n.Store, "-"), n.Held)
+		}
+		fmt.Fprintln(table, strings.Join(prefixes, " "))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -143,6 +153,9 @@ func writeNodes(w io.Writer, list []adminapi.NodeStatus) error {
 	for _, n := range list {
 		if n.Down != "" {
 			fmt.Fprintf(w, "%s: %s\n", n.Name, n.Down)
+		}
+		if n.Refused != "" {
+			fmt.Fprintf(w, "%s: pushes are refused: %s\n", n.Name, n.Refused)
 		}
 	}
 	return nil

@@ -102,6 +102,33 @@ func TestAdminCommands(t *testing.T) {
 	}
 }
 
+func TestNodesOfAStore(t *testing.T) {
+	t.Parallel()
+	state := socketDir(t)
+	routes := router.New()
+	replica := func(name, store string) *router.Replica {
+		return &router.Replica{Name: name, Store: func() (string, bool) { return store, true }}
+	}
+	a, b := replica("a", "s1"), replica("b", "s1")
+	err := routes.Set([]router.Route{{Replicas: []*router.Replica{a, b}},
+		{Prefix: "x", Replicas: []*router.Replica{a, replica("c", "")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveAdmin(t, state, adminapi.Nodes(routes))
+	code, out, errs := runMain("nodes", "--state", state)
+	for _, want := range []string{"FAILED  STORE  HELD  REPOSITORIES\n", " 0       s1     0     all x\n",
+		" 0       -      0     x\n",
+		"\na: pushes are refused: its storage nodes have different object stores (a: s1, c: none)"} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("nodes: exit code %d, output %q %q, want %q in it", code, out, errs, want)
+		}
+	}
+	if strings.Contains(out, "\nb: ") {
+		t.Errorf("nodes: output %q, want nothing about b", out)
+	}
+}
+
 func TestAdminCommandsWithoutAGateway(t *testing.T) {
 	t.Parallel()
 	state := socketDir(t)

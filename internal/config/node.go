@@ -60,9 +60,9 @@ type RouteConfig struct {
 	// not teams/app. Empty means all. The longest matching prefix wins.
 	Prefix string `toml:"prefix"`
 
-	// Nodes lists the names of the nodes that have these repositories. Several nodes are replicas, which their operator
-	// keeps in sync. A request goes to the least busy node that is up, and to another one if that fails before the
-	// first byte.
+	// Nodes lists the names of the nodes that have these repositories. Several nodes share an object store, or have
+	// copies that their operator keeps equal; pushes to copies are refused. A request goes to another node if it fails
+	// before the first byte.
 	Nodes []string `toml:"nodes"`
 }
 

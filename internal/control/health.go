@@ -11,6 +11,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/node"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 )
 
@@ -26,6 +27,7 @@ const (
 type health struct {
 	services []string // full names; "" is the node
 	ready    func() error
+	store    string        // ID of the node's object store; "" without one
 	interval time.Duration // between checks of the root for a watch
 	// has room for one token: a root that hangs blocks one call, and the others end with their deadlines
 	probing chan struct{}
@@ -72,7 +74,11 @@ func (h *health) check(ctx context.Context, r *connect.Request[healthv1.HealthCh
 	if err != nil {
 		return nil, faultrpc.Error(err)
 	}
-	return connect.NewResponse(&healthv1.HealthCheckResponse{Status: status}), nil
+	response := connect.NewResponse(&healthv1.HealthCheckResponse{Status: status})
+	if h.store != "" {
+		response.Header().Set(node.StoreHeader, h.store)
+	}
+	return response, nil
 }
 
 // watch sends the state of a service, and each change of it, until ctx ends.

@@ -36,6 +36,7 @@ type Options struct {
 	Node *storage.Node // nil: the process has an Index instead of repositories
 	// Sessions answers fetches and pushes. Nil means Node.
 	Sessions Sessions
+	Store    Store // has the node's repositories; nil: they are on this machine only
 	Index    Index // serves searches; may be nil
 	Pump     *bulk.Pump
 	Lanes    admit.Lanes
@@ -155,6 +156,9 @@ func (s *Server) register() {
 		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refService{s}, options))
 	}
 	s.health = newHealth(ready, slices.Concat(public, internal)...)
+	if s.Store != nil {
+		s.health.store = s.Store.StoreID()
+	}
 	s.mux.Handle(s.health.handler(s.ending, options))
 	reflection(s.mux, append([]string{healthService}, public...), options)
 }

@@ -397,7 +397,8 @@ func storedMessage(s *node.Stored) *internalv1.Stored {
 	if *s == (node.Stored{}) {
 		return nil
 	}
-	return &internalv1.Stored{Record: s.Record, Look: duration(s.Look), Append: duration(s.Append), Tries: uint32(s.Tries)}
+	return &internalv1.Stored{Record: s.Record, Look: duration(s.Look), Append: duration(s.Append), Tries: uint32(s.Tries),
+		Held: s.Held}
 }
 
 // madeMessage converts the making of a pack; nil if the request made none.

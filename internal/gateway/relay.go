@@ -31,8 +31,8 @@ func (r *Request) UploadPack(session node.Session, body *Body, response *Respons
 	r.Op = operationOf(r.Outcome.Command)
 }
 
-// ReceivePack has the first node of the route receive a push. A push is not sent twice: after its first byte was read,
-// no other node is tried.
+// ReceivePack has a node receive a push. A push is not sent twice: after its first byte was read, no other node is
+// tried.
 func (r *Request) ReceivePack(session node.Session, body *Body, response *Response) {
 	r.complete(&session)
 	pusher := node.Pusher{Name: r.ID.Name, Address: hostOf(r.Client)}
@@ -46,7 +46,7 @@ func (r *Request) complete(session *node.Session) {
 	if r.SendCredentials {
 		session.Authorization = r.secret
 	}
-	r.primary = session.Service == protocol.ReceivePack
+	r.isPush = session.Service == protocol.ReceivePack
 }
 
 // waiter is a node on which callers can wait for a state of a repository.
@@ -92,8 +92,11 @@ func (r *Request) relay(response *Response, call func(router.Node) (node.Outcome
 		return
 	}
 	assign := r.Router.Assign
-	if r.primary {
+	switch {
+	case r.isPush && r.SendCredentials && !r.secret.IsZero(): // it belongs to the origin
 		assign = r.Router.AssignPrimary
+	case r.isPush:
+		assign = r.Router.AssignPush
 	}
 	current, err := assign(r.Repo, nil)
 	if err != nil {
@@ -139,6 +142,7 @@ func (r *Request) try(a *router.Assignment, response *Response,
 	if broken, ok := errors.AsType[*node.ClientConnError](r.Err); ok && !response.Begun() {
 		r.Err = broken.Err // nothing was sent to the client, so another connection broke
 	}
+	r.noteRecord(a)
 	if blame = (router.Blame{}); r.Err == nil || r.failedHere(response) {
 		return false
 	}
@@ -153,6 +157,18 @@ func (r *Request) try(a *router.Assignment, response *Response,
 	}
 	blame = router.BlameFor(r.Err)
 	return blame != router.Blame{} && !response.Begun()
+}
+
+// noteRecord remembers whether the node has the repository on its disk, and sends hints about a push to others.
+func (r *Request) noteRecord(a *router.Assignment) {
+	store := &r.Outcome.Stored
+	if store.Record == 0 || r.hidden {
+		return
+	}
+	r.Router.NoteHolding(a, r.Repo, store.Held)
+	if store.Tries > 0 {
+		r.Router.Hint(a, r.Repo, store.Record)
+	}
 }
 
 // failedHere reports whether the gateway or the client, and not the node, caused the failure.
@@ -188,7 +204,7 @@ func isTemporary(err error) bool {
 // recordFailover counts and logs that another node is tried. The request's own log line has only the last result.
 func (r *Request) recordFailover(from, to *router.Assignment) {
 	kind := fault.KindOf(r.Err)
-	r.Router.CountFailover(from, kind)
+	r.Router.CountFailover(from, r.isPush, kind)
 	level := slog.LevelWarn
 	if kind == fault.Internal || kind == fault.Corrupt {
 		level = slog.LevelError

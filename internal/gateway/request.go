@@ -46,7 +46,7 @@ type Request struct {
 
 	authorized bool        // Authorize has allowed the request; nodes get no other requests
 	secret     node.Secret // see node.Session.Authorization
-	primary    bool        // the request is for the one node of the route that takes pushes
+	isPush     bool        // the request is part of a push
 	hidden     bool        // the caller may not know whether the repository exists
 	reachable  bool        // see node.Session
 	node       string      // the node that was tried last; "": none

@@ -12,6 +12,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
+// StoreHeader is the header of a node's response to a health check that has the ID of its object store.
+const StoreHeader = "Packhorse-Store"
+
 // Session describes how a client talks to the server.
 type Session struct {
 	// Service is the service of an advertisement. "" means protocol.UploadPack.

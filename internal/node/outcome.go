@@ -61,6 +61,7 @@ type Stored struct {
 	Look   time.Duration // how long freshness checks took
 	Append time.Duration // how long a push waited until its record was appended
 	Tries  int           // records that a push tried to append
+	Held   bool          // the node has all packs of the record on its disk, so that it answers fetches without the store
 }
 
 // Made is how a pack was made. The zero value means that the request did not make one.

@@ -10,15 +10,18 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/node"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 )
 
 // state is the node's state after a health check. It is immutable.
 type state struct {
-	reachable bool  // it responded
-	untrusted bool  // the node rejects our credentials, or we reject its certificate
-	silent    bool  // it did not respond in time
-	err       error // why the node is not ready; nil: it is ready
+	reachable bool   // it responded
+	untrusted bool   // the node rejects our credentials, or we reject its certificate
+	silent    bool   // it did not respond in time
+	err       error  // why the node is not ready; nil: it is ready
+	reported  bool   // store is known
+	store     string // ID of the node's object store; "" if it has none
 }
 
 const (
@@ -129,11 +132,16 @@ func (n *Node) check(ctx context.Context, l *link) *state {
 		return &state{err: n.unreachable(err), untrusted: isMistrust(err), silent: ctx.Err() != nil}
 	case connect.CodeOf(err) == connect.CodeUnauthenticated:
 		return &state{err: n.untrusted(err), untrusted: true}
-	case err != nil || response.Msg.GetStatus() == healthv1.HealthCheckResponse_NOT_SERVING:
-		return &state{reachable: true, err: fault.Retry(fault.Unavailable, fault.RetrySoon,
-			"the storage node %s is not ready; try again in a moment", n.Name)}
 	}
-	return &state{reachable: true}
+	s := &state{reachable: true}
+	if err == nil {
+		s.store, s.reported = response.Header().Get(node.StoreHeader), true
+	}
+	if err != nil || response.Msg.GetStatus() == healthv1.HealthCheckResponse_NOT_SERVING {
+		s.err = fault.Retry(fault.Unavailable, fault.RetrySoon,
+			"the storage node %s is not ready; try again in a moment", n.Name)
+	}
+	return s
 }
 
 // isMistrust reports whether a TLS handshake failed because of a certificate, of either side.

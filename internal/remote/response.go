@@ -249,7 +249,8 @@ func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
 		Mirror: node.Mirror(word(o.GetMirror())), OriginTime: o.GetOriginTime().AsDuration(),
 		Stale: o.GetStale().AsDuration(),
 		Stored: node.Stored{Record: stored.GetRecord(), Look: stored.GetLook().AsDuration(),
-			Append: stored.GetAppend().AsDuration(), Tries: int(stored.GetTries())},
+			Append: stored.GetAppend().AsDuration(), Tries: int(stored.GetTries()),
+			Held: stored.GetHeld()},
 	}
 }
 

@@ -79,6 +79,7 @@ type options struct {
 	trust       control.Trust
 	secret      func() string // of the gateway
 	roadWait    time.Duration
+	store       control.Store // of the node; nil: none
 	stall       time.Duration
 	source      packsource.Source // instead of git and the cache
 	maxRequest  int64
@@ -228,7 +229,7 @@ func (w *world) serve() {
 		nodeLanes.Small.Watch(onServed(w.options.onSmall))
 	}
 	server := control.New(control.Options{
-		Node: w.node, Board: w.boards.node, Channels: w.channels, Pump: w.pump, Lanes: nodeLanes,
+		Node: w.node, Store: w.options.store, Board: w.boards.node, Channels: w.channels, Pump: w.pump, Lanes: nodeLanes,
 		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), DataPathWait: w.options.roadWait,
 		Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})

@@ -79,14 +79,15 @@ func (n *remoteNodes) connect(c config.NodeConfig) (remoteNode, error) {
 	}
 	return remoteNode{node, &router.Replica{
 		Name: c.Name, Node: node, Revisions: node, Files: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable,
-		Gone: gone,
+		Store: node.Store, Hint: node.Hint, Gone: gone,
 	}}, nil
 }
 
-// ready returns an error if no node can be reached.
+// ready returns an error if no node can be reached. Nodes of an object store that cannot be reached still answer
+// fetches of repositories that they have on their disks.
 func (n *remoteNodes) ready() error {
 	for node := range n.table.all() {
-		if node.Ready() == nil {
+		if id, _ := node.Store(); node.Ready() == nil || id != "" && node.Reachable() {
 			return nil
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -23,47 +22,105 @@ type Assignment struct {
 	seat *balance.Seat
 }
 
+// purpose is what a request needs a node for.
+type purpose int
+
+const (
+	toRead purpose = iota
+	toPush
+	toPassOn
+	toAskHome
+)
+
 // Assign assigns a node to a request, none of those that it has tried already. The caller calls Done. The error is for
 // the client: NotFound without a route, Unavailable if no node accepts requests.
+//
+// It is the least busy node. If the nodes of the route share an object store, only those count that are known to have
+// the repository on their disks. Without such a node, it is the first in the repository's order.
 func (r *Router) Assign(repo git.RepoPath, tried []string) (*Assignment, error) {
-	return r.assignAmong(repo, tried, math.MaxInt)
+	return r.assign(repo, tried, toRead)
 }
 
-// AssignPrimary is Assign for pushes: all of them go to the first node of a route, so that one replica decides about
-// refs.
+// AssignPush is Assign for pushes. It assigns the first node in the repository's order. The error is Denied if the
+// route has several nodes that do not share an object store.
+func (r *Router) AssignPush(repo git.RepoPath, tried []string) (*Assignment, error) {
+	return r.assign(repo, tried, toPush)
+}
+
+// AssignPrimary is Assign for pushes that a node passes on to the server that it mirrors. All of them go to the first
+// node of the route.
 func (r *Router) AssignPrimary(repo git.RepoPath, tried []string) (*Assignment, error) {
-	return r.assignAmong(repo, tried, 1)
+	return r.assign(repo, tried, toPassOn)
 }
 
-// assignAmong is Assign among the first n nodes of a route.
-func (r *Router) assignAmong(repo git.RepoPath, tried []string, n int) (*Assignment, error) {
+// assign repeats an assignment while the routes change.
+func (r *Router) assign(repo git.RepoPath, tried []string, what purpose) (*Assignment, error) {
 	for {
 		t := r.routing.Load()
 		found := t.find(repo)
 		if found == nil {
 			return nil, fault.New(fault.NotFound, "no storage node serves repositories at %s; check the path", repo)
 		}
-		found = found.first(n)
-		seat, err := r.workers.Acquire(context.Background(), balance.Work{Among: found.workers, Tried: tried,
-			NoWait: true})
-		if err != nil && r.current() == t {
-			return nil, r.unavailable(found, tried)
+		a, err := r.assignAt(found, repo, tried, what)
+		if a != nil || err != nil && r.current() == t {
+			return a, err
 		}
-		if err != nil {
-			continue
-		}
-		m := found.members[slices.Index(found.workers, seat.Worker())]
-		if !m.acquire() { // the routes have changed meanwhile
-			seat.Done(balance.Cut)
-			continue
-		}
-		if len(tried) > 0 {
-			m.failover.Inc()
-		} else {
-			m.assigned[seat.Reason()].Inc()
-		}
-		return &Assignment{member: m, seat: seat}, nil
 	}
+}
+
+// assignAt assigns a node of a route. Without one and without an error, the routes have changed.
+func (r *Router) assignAt(found *route, repo git.RepoPath, tried []string, what purpose) (*Assignment, error) {
+	state := found.sharing()
+	switch {
+	case what == toPassOn:
+		return r.assignAmong(found.first(1), tried, false)
+	case what == toPush && state == unknown:
+		return nil, r.unavailable(found, tried)
+	case what == toPush && state == copies && len(found.members) > 1:
+		return nil, found.refusePush(repo)
+	case state == oneStore && what == toRead:
+		if holders := r.holdings.among(found, repo); holders != nil {
+			if a, err := r.assignAmong(holders, tried, false); err == nil {
+				return a, nil
+			}
+		}
+		return r.assignAmong(found.order(repo), tried, true)
+	case state == oneStore:
+		return r.assignAmong(found.order(repo), tried, true)
+	case what == toAskHome:
+		return r.assignFirst(found, tried)
+	}
+	return r.assignAmong(found, tried, false)
+}
+
+// assignAmong assigns one of the nodes: the least busy one, or if isOrdered the first that is ready.
+func (r *Router) assignAmong(found *route, tried []string, isOrdered bool) (*Assignment, error) {
+	seat, err := r.workers.Acquire(context.Background(), balance.Work{Among: found.workers, Ordered: isOrdered,
+		Tried: tried, NoWait: true})
+	if err != nil {
+		return nil, r.unavailable(found, tried)
+	}
+	m := found.members[slices.Index(found.workers, seat.Worker())]
+	if !m.acquire() { // the routes have changed meanwhile
+		seat.Done(balance.Cut)
+		return nil, nil
+	}
+	if len(tried) > 0 {
+		m.failover.Inc()
+	} else {
+		m.assigned[seat.Reason()].Inc()
+	}
+	return &Assignment{member: m, seat: seat}, nil
+}
+
+// assignFirst assigns the first node of a route that can be reached and was not tried.
+func (r *Router) assignFirst(found *route, tried []string) (a *Assignment, err error) {
+	for n := range found.members {
+		if a, err = r.assignAmong(found.first(n+1), tried, false); err == nil {
+			return a, nil
+		}
+	}
+	return nil, err
 }
 
 // current returns the routing table after a change of the routes that is in progress.

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,55 +19,41 @@ var _ resolve.Node = (*Router)(nil)
 const homeCheckInterval = time.Second
 
 // Home returns the name of the node that resolves a repository's revisions and is watched: the first node of its route
-// that is up, so that versions can be compared. It returns "" if the repository has no route.
+// that is up, so that versions can be compared. With one object store, it is the first of the repository's order. Home
+// returns "" if the repository has no route.
 func (r *Router) Home(repo git.RepoPath) string {
-	if m := r.home(r.routing.Load().find(repo)); m != nil {
-		return m.Name
-	}
-	return ""
-}
-
-// home returns the first member of a route that accepts requests, or else the first one; nil without a route.
-func (r *Router) home(found *route) *member {
-	if found == nil {
-		return nil
-	}
-	for i, worker := range found.workers {
-		if s := r.workers.State(worker); !s.Draining && s.Down == nil {
-			return found.members[i]
-		}
-	}
-	return found.members[0]
-}
-
-// assignHome is Assign for requests that should all go to the same node while it is up. It assigns the first node of
-// the route that can be reached and was not tried.
-func (r *Router) assignHome(repo git.RepoPath, tried []string) (a *Assignment, err error) {
 	found := r.routing.Load().find(repo)
 	if found == nil {
-		return r.Assign(repo, tried)
+		return ""
 	}
-	for n := 1; n <= len(found.members); n++ {
-		if a, err = r.assignAmong(repo, tried, n); err == nil {
-			return a, nil
-		}
-	}
-	return nil, err
+	return homeAmong(r.homes(found), repo).Name
+}
+
+// groupKey is what questions have in common that one node answers.
+type groupKey struct {
+	route *route
+	home  *member
 }
 
 // Resolve asks the homes of the repositories, each once, and another node if one fails. It fails as a whole only when
 // ctx ends.
 func (r *Router) Resolve(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
 	t := r.routing.Load()
-	byRoute := make(map[*route][]int, 1)
+	groups, homes := make(map[groupKey][]int, 1), make(map[*route][]*member, 1)
 	for i, q := range questions {
-		found := t.find(q.Repository)
-		byRoute[found] = append(byRoute[found], i)
+		key := groupKey{route: t.find(q.Repository)}
+		if found := key.route; found != nil {
+			if homes[found] == nil {
+				homes[found] = r.homes(found)
+			}
+			key.home = homeAmong(homes[found], q.Repository)
+		}
+		groups[key] = append(groups[key], i)
 	}
 	results := make([]resolve.Result, len(questions))
 	var calls sync.WaitGroup
-	for _, indexes := range byRoute {
-		if len(byRoute) == 1 {
+	for _, indexes := range groups {
+		if len(groups) == 1 {
 			r.resolveAt(ctx, questions, results, indexes)
 			break
 		}
@@ -79,14 +66,14 @@ func (r *Router) Resolve(ctx context.Context, questions []resolve.Question) ([]r
 	return results, nil
 }
 
-// resolveAt answers the questions at the given indexes, all of which have the same route.
+// resolveAt answers the questions at the given indexes, all of which have the same route and home.
 func (r *Router) resolveAt(ctx context.Context, questions []resolve.Question, results []resolve.Result, indexes []int) {
 	asked := make([]resolve.Question, len(indexes))
 	for i, at := range indexes {
 		asked[i] = questions[at]
 	}
 	var answers []resolve.Result
-	assign := func(tried []string) (*Assignment, error) { return r.assignHome(asked[0].Repository, tried) }
+	assign := func(tried []string) (*Assignment, error) { return r.assign(asked[0].Repository, tried, toAskHome) }
 	err := try(ctx, assign, func(n *Replica) (err error) {
 		if n.Revisions == nil {
 			return fault.New(fault.Unavailable, "the storage node %s does not resolve revisions", n.Name)
@@ -112,7 +99,7 @@ func (r *Router) resolveAt(ctx context.Context, questions []resolve.Question, re
 func (r *Router) Watch(ctx context.Context, from []resolve.Known, send func(resolve.Event) error) error {
 	t := r.routing.Load()
 	byHome := make(map[*member][]resolve.Known, 1)
-	homes := make(map[*route]*member, 1)
+	homes := make(map[*route][]*member, 1)
 	for _, k := range from {
 		found := t.find(k.Repository)
 		if found == nil {
@@ -122,9 +109,10 @@ func (r *Router) Watch(ctx context.Context, from []resolve.Known, send func(reso
 			continue
 		}
 		if homes[found] == nil {
-			homes[found] = r.home(found)
+			homes[found] = r.homes(found)
 		}
-		byHome[homes[found]] = append(byHome[homes[found]], k)
+		home := homeAmong(homes[found], k.Repository)
+		byHome[home] = append(byHome[home], k)
 	}
 	watches, ctx := errgroup.WithContext(ctx)
 	sending := make(chan struct{}, 1) // held by the one caller of send
@@ -153,8 +141,8 @@ func (r *Router) Watch(ctx context.Context, from []resolve.Known, send func(reso
 			if r.routing.Load() != t {
 				return errHomeMoved()
 			}
-			for found, m := range homes {
-				if r.home(found) != m {
+			for found, known := range homes {
+				if !slices.Equal(r.homes(found), known) {
 					return errHomeMoved()
 				}
 			}

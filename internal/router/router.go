@@ -1,9 +1,14 @@
 // Package router finds the storage node for a request: the repository's path selects a route, and the route's least
 // busy node that can be reached takes the request. Routes can be replaced and nodes drained while requests are in
 // flight.
+//
+// If the nodes of a route share an object store, any of them can serve any repository. Each repository then has an
+// order of the nodes, the same at all gateways. Pushes, and fetches of a repository that no node is known to have on
+// its disk, go to the first node that is ready.
 package router
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -50,6 +55,12 @@ type Replica struct {
 	// means no. Both answer from memory and at once: they are called while a lock is held.
 	Ready  func() error
 	Usable func() bool
+	// Store returns the ID of the object store that has the node's repositories, "" if it has none. It reports false if
+	// that is not known yet. It answers from memory. Nil means that the node has no store.
+	Store func() (id string, isKnown bool)
+	// Hint announces to the node that a record of a repository was written to the store. It reports whether the node has
+	// the packs of an earlier record on its disk. Nil means that the node takes no hints.
+	Hint func(ctx context.Context, repo git.RepoPath, record uint64) (isHeld bool, err error)
 	// Gone, unless nil, is called once, when the Router no longer has the replica and its last request has ended. It
 	// must not block.
 	Gone func()
@@ -69,13 +80,17 @@ type Status struct {
 	Prefixes []string // prefixes of the routes that name the node, sorted
 	Served   uint64   // requests that the node answered, refusals included
 	Failed   uint64   // requests that failed because of the node, whether or not another node answered them
+	Store    string   // ID of its object store; "" if it has none, or if that is not known
+	Held     int      // repositories that it is known to have on its disk, of those in the store
+	Refused  string   // why pushes to one of its routes are refused; "" if they are not
 }
 
 // Router finds the node for a request. Safe for concurrent use.
 type Router struct {
-	workers *balance.Scheduler
-	routing atomic.Pointer[routingTable]
-	metrics metrics
+	workers  *balance.Scheduler
+	routing  atomic.Pointer[routingTable]
+	holdings *holdings
+	metrics  metrics
 
 	mu sync.Mutex // held while the routes change
 }
@@ -98,6 +113,7 @@ type member struct {
 	prefixes []string
 	*counters
 	*useCount
+	hints *hints
 }
 
 // useCount counts the users of a replica: each request is one, and the routes together are one. At zero the replica is
@@ -113,7 +129,7 @@ type counters struct {
 
 // New makes a Router without routes.
 func New() *Router {
-	r := &Router{workers: balance.New(balance.Options{}), metrics: newMetrics()}
+	r := &Router{workers: balance.New(balance.Options{}), holdings: newHoldings(maxHoldings), metrics: newMetrics()}
 	r.routing.Store(&routingTable{})
 	return r
 }
@@ -150,6 +166,7 @@ func (r *Router) Set(routes []Route) error {
 		current := t.member(m.Name)
 		if current == nil {
 			r.metrics.forget(m.Name)
+			r.holdings.forget(m.Name)
 		}
 		if current == nil || current.Replica != m.Replica {
 			m.release()
@@ -167,9 +184,9 @@ func (r *Router) newMember(previous *member, replica *Replica, worker *balance.W
 		m.counters = r.metrics.newCounters(replica.Name)
 	}
 	if previous != nil && previous.Replica == replica {
-		m.useCount = previous.useCount
+		m.useCount, m.hints = previous.useCount, previous.hints
 	} else {
-		m.useCount = &useCount{}
+		m.useCount, m.hints = &useCount{}, &hints{pending: map[git.RepoPath]uint64{}}
 		m.users.Store(1)
 	}
 	return m
@@ -235,7 +252,11 @@ func (r *Router) Status() []Status {
 	list := make([]Status, len(t.members))
 	for i, m := range t.members {
 		list[i] = Status{State: r.workers.State(m.worker), Prefixes: slices.Clone(m.prefixes), Served: m.served.Load(),
-			Failed: m.failed.Load()}
+			Failed: m.failed.Load(), Held: r.holdings.of(m.Name)}
+		list[i].Store, _ = m.storeID()
+		for _, prefix := range m.prefixes {
+			list[i].Refused = cmp.Or(list[i].Refused, t.routes[prefix].whyRefused())
+		}
 	}
 	return list
 }

@@ -133,7 +133,7 @@ func TestAnotherNodeAnswers(t *testing.T) {
 					!strings.Contains(s.log.String(), "node=b") {
 					t.Errorf("log = %s, want failed_nodes=[a] and node=b", s.log)
 				}
-				if n := s.value("packhorse_route_failovers_total{error=unavailable,node=a}"); n != 1 {
+				if n := s.value("packhorse_route_failovers_total{error=unavailable,node=a,operation=read}"); n != 1 {
 					t.Errorf("counted failovers = %v, want 1", n)
 				}
 				if n := s.value("packhorse_route_assignments_total{node=b,reason=failover}"); n != 1 {

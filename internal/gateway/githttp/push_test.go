@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // writers is a gateway.Auth that accepts all names. Only identified callers may push.
@@ -150,33 +150,56 @@ func TestPushStalls(t *testing.T) {
 	}
 }
 
-// TestPushesGoToOneNode sends pushes, which go to the first node of their route only, even if they fail.
-func TestPushesGoToOneNode(t *testing.T) {
+// TestPushesOfAStore sends pushes to nodes with one object store. Another node takes a push of which nothing was read.
+func TestPushesOfAStore(t *testing.T) {
 	t.Parallel()
-	var fail atomic.Pointer[error]
-	first := counting()
-	count := first.serve
-	first.serve = func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
-		if err := fail.Load(); err != nil {
+	var fail atomic.Pointer[error] // of the first node that is asked
+	var isRead atomic.Bool         // it fails after the first byte
+	var asked atomic.Int32
+	n := counting()
+	count := n.serve
+	n.serve = func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+		err := fail.Load()
+		if asked.Add(1) > 1 || err == nil {
+			return count(ctx, request, reply)
+		}
+		if isRead.Load() {
 			_, _ = io.ReadFull(request, make([]byte, 1))
-			return node.Outcome{}, *err
 		}
-		return count(ctx, request, reply)
+		return node.Outcome{}, *err
 	}
-	other := failing(errors.New("the other node was asked"))
-	s := replicas(t, options{auth: writers{}}, first, other, other)
-	for range 5 {
-		if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status != 200 || body != "4" {
-			t.Errorf("status = %d, body = %q, want 200 and 4", status, body)
-		}
+	store := func() (string, bool) { return "s", true }
+	s := serveRoutes(t, []router.Route{{Replicas: []*router.Replica{{Name: "a", Node: n, Store: store},
+		{Name: "b", Node: n, Store: store}}}}, options{auth: writers{}})
+	push := func() (int, string) {
+		asked.Store(0)
+		return s.pushTo("/repo/git-receive-pack", strings.NewReader("0000"))
 	}
 	for _, err := range []error{fault.New(fault.Unavailable, "not now"), fault.New(fault.Exhausted, "full"),
 		fault.New(fault.Internal, "broken")} {
 		fail.Store(&err)
-		if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status < 400 ||
-			!strings.Contains(body, fault.Message(err)) {
-			t.Errorf("error %v: status = %d, body = %q, want its text", err, status, body)
+		isRead.Store(false)
+		if status, body := push(); status != 200 || body != "4" || asked.Load() != 2 {
+			t.Errorf("error %v: status = %d, body = %q, nodes = %d, want 200, 4 and 2", err, status, body, asked.Load())
 		}
+		isRead.Store(true)
+		if status, body := push(); status < 400 || !strings.Contains(body, fault.Message(err)) || asked.Load() != 1 {
+			t.Errorf("error %v after a byte: status = %d, body = %q, nodes = %d, want its text and 1", err, status, body,
+				asked.Load())
+		}
+	}
+	if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status != 200 || body != "4" {
+		t.Errorf("status = %d, body = %q, want 200 and 4", status, body)
+	}
+}
+
+// Pushes to nodes without a common object store are refused.
+func TestPushesToCopies(t *testing.T) {
+	t.Parallel()
+	s := replicas(t, options{auth: writers{}}, counting(), counting())
+	status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000"))
+	if status != 403 || !strings.Contains(body, "no common object store") || !strings.Contains(body, "--store") {
+		t.Errorf("status = %d, body = %q, want 403 with the reason and the remedy", status, body)
 	}
 }
 

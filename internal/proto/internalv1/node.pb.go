@@ -146,6 +146,104 @@ func (x *WaitResponse) GetVersion() *v1.Version {
 	return nil
 }
 
+type HintRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// The number of the record.
+	Record        uint64 `protobuf:"varint,2,opt,name=record,proto3" json:"record,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HintRequest) Reset() {
+	*x = HintRequest{}
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HintRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HintRequest) ProtoMessage() {}
+
+func (x *HintRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HintRequest.ProtoReflect.Descriptor instead.
+func (*HintRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *HintRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *HintRequest) GetRecord() uint64 {
+	if x != nil {
+		return x.Record
+	}
+	return 0
+}
+
+type HintResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node has the packs of an earlier record.
+	Held          bool `protobuf:"varint,1,opt,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HintResponse) Reset() {
+	*x = HintResponse{}
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HintResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HintResponse) ProtoMessage() {}
+
+func (x *HintResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HintResponse.ProtoReflect.Descriptor instead.
+func (*HintResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *HintResponse) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
 type FileRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
@@ -161,7 +259,7 @@ type FileRequest struct {
 
 func (x *FileRequest) Reset() {
 	*x = FileRequest{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[2]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -173,7 +271,7 @@ func (x *FileRequest) String() string {
 func (*FileRequest) ProtoMessage() {}
 
 func (x *FileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[2]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -186,7 +284,7 @@ func (x *FileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileRequest.ProtoReflect.Descriptor instead.
 func (*FileRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *FileRequest) GetRepository() string {
@@ -230,7 +328,7 @@ type FileResponse struct {
 
 func (x *FileResponse) Reset() {
 	*x = FileResponse{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[3]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -242,7 +340,7 @@ func (x *FileResponse) String() string {
 func (*FileResponse) ProtoMessage() {}
 
 func (x *FileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[3]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -255,7 +353,7 @@ func (x *FileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileResponse.ProtoReflect.Descriptor instead.
 func (*FileResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FileResponse) GetSize() int64 {
@@ -293,7 +391,7 @@ type FilesRequest struct {
 
 func (x *FilesRequest) Reset() {
 	*x = FilesRequest{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[4]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -305,7 +403,7 @@ func (x *FilesRequest) String() string {
 func (*FilesRequest) ProtoMessage() {}
 
 func (x *FilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[4]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -318,7 +416,7 @@ func (x *FilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesRequest.ProtoReflect.Descriptor instead.
 func (*FilesRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FilesRequest) GetRepository() string {
@@ -358,7 +456,7 @@ type FilesResponse struct {
 
 func (x *FilesResponse) Reset() {
 	*x = FilesResponse{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[5]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -370,7 +468,7 @@ func (x *FilesResponse) String() string {
 func (*FilesResponse) ProtoMessage() {}
 
 func (x *FilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[5]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -383,7 +481,7 @@ func (x *FilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesResponse.ProtoReflect.Descriptor instead.
 func (*FilesResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FilesResponse) GetFiles() []*File {
@@ -414,7 +512,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +524,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +537,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *File) GetPath() []byte {
@@ -512,7 +610,7 @@ type CountCommitsRequest struct {
 
 func (x *CountCommitsRequest) Reset() {
 	*x = CountCommitsRequest{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +622,7 @@ func (x *CountCommitsRequest) String() string {
 func (*CountCommitsRequest) ProtoMessage() {}
 
 func (x *CountCommitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +635,7 @@ func (x *CountCommitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountCommitsRequest.ProtoReflect.Descriptor instead.
 func (*CountCommitsRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CountCommitsRequest) GetRepository() string {
@@ -577,7 +675,7 @@ type CountCommitsResponse struct {
 
 func (x *CountCommitsResponse) Reset() {
 	*x = CountCommitsResponse{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +687,7 @@ func (x *CountCommitsResponse) String() string {
 func (*CountCommitsResponse) ProtoMessage() {}
 
 func (x *CountCommitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +700,7 @@ func (x *CountCommitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountCommitsResponse.ProtoReflect.Descriptor instead.
 func (*CountCommitsResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CountCommitsResponse) GetCommits() int32 {
@@ -630,7 +728,7 @@ type GrepRequest struct {
 
 func (x *GrepRequest) Reset() {
 	*x = GrepRequest{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -642,7 +740,7 @@ func (x *GrepRequest) String() string {
 func (*GrepRequest) ProtoMessage() {}
 
 func (x *GrepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -655,7 +753,7 @@ func (x *GrepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrepRequest.ProtoReflect.Descriptor instead.
 func (*GrepRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GrepRequest) GetRepository() string {
@@ -711,7 +809,7 @@ type GrepResponse struct {
 
 func (x *GrepResponse) Reset() {
 	*x = GrepResponse{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -723,7 +821,7 @@ func (x *GrepResponse) String() string {
 func (*GrepResponse) ProtoMessage() {}
 
 func (x *GrepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -736,7 +834,7 @@ func (x *GrepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrepResponse.ProtoReflect.Descriptor instead.
 func (*GrepResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GrepResponse) GetHits() []*GrepHit {
@@ -770,7 +868,7 @@ type GrepHit struct {
 
 func (x *GrepHit) Reset() {
 	*x = GrepHit{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +880,7 @@ func (x *GrepHit) String() string {
 func (*GrepHit) ProtoMessage() {}
 
 func (x *GrepHit) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +893,7 @@ func (x *GrepHit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrepHit.ProtoReflect.Descriptor instead.
 func (*GrepHit) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GrepHit) GetPath() []byte {
@@ -849,7 +947,14 @@ const file_packhorse_internal_v1_node_proto_rawDesc = "" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06caller\x18\x05 \x01(\tR\x06caller\"?\n" +
 	"\fWaitResponse\x12/\n" +
-	"\aversion\x18\x01 \x01(\v2\x15.packhorse.v1.VersionR\aversion\"o\n" +
+	"\aversion\x18\x01 \x01(\v2\x15.packhorse.v1.VersionR\aversion\"E\n" +
+	"\vHintRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x16\n" +
+	"\x06record\x18\x02 \x01(\x04R\x06record\"\"\n" +
+	"\fHintResponse\x12\x12\n" +
+	"\x04held\x18\x01 \x01(\bR\x04held\"o\n" +
 	"\vFileRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -907,12 +1012,13 @@ const file_packhorse_internal_v1_node_proto_rawDesc = "" +
 	"\x04line\x18\x02 \x01(\x05R\x04line\x12\x16\n" +
 	"\x06column\x18\x03 \x01(\x05R\x06column\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\fR\x04text\x12\x1c\n" +
-	"\ttruncated\x18\x05 \x01(\bR\ttruncated2\xdc\x03\n" +
+	"\ttruncated\x18\x05 \x01(\bR\ttruncated2\xad\x04\n" +
 	"\vNodeService\x12T\n" +
 	"\x04Wait\x12\".packhorse.internal.v1.WaitRequest\x1a#.packhorse.internal.v1.WaitResponse\"\x03\x90\x02\x01\x12V\n" +
 	"\x04File\x12\".packhorse.internal.v1.FileRequest\x1a#.packhorse.internal.v1.FileResponse\"\x03\x90\x02\x010\x01\x12Y\n" +
 	"\x05Files\x12#.packhorse.internal.v1.FilesRequest\x1a$.packhorse.internal.v1.FilesResponse\"\x03\x90\x02\x010\x01\x12l\n" +
-	"\fCountCommits\x12*.packhorse.internal.v1.CountCommitsRequest\x1a+.packhorse.internal.v1.CountCommitsResponse\"\x03\x90\x02\x01\x12V\n" +
+	"\fCountCommits\x12*.packhorse.internal.v1.CountCommitsRequest\x1a+.packhorse.internal.v1.CountCommitsResponse\"\x03\x90\x02\x01\x12O\n" +
+	"\x04Hint\x12\".packhorse.internal.v1.HintRequest\x1a#.packhorse.internal.v1.HintResponse\x12V\n" +
 	"\x04Grep\x12\".packhorse.internal.v1.GrepRequest\x1a#.packhorse.internal.v1.GrepResponse\"\x03\x90\x02\x010\x01BIZGgithub.com/packhorse-git/packhorse/internal/proto/internalv1;internalv1b\x06proto3"
 
 var (
@@ -927,38 +1033,42 @@ func file_packhorse_internal_v1_node_proto_rawDescGZIP() []byte {
 	return file_packhorse_internal_v1_node_proto_rawDescData
 }
 
-var file_packhorse_internal_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_packhorse_internal_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_packhorse_internal_v1_node_proto_goTypes = []any{
 	(*WaitRequest)(nil),          // 0: packhorse.internal.v1.WaitRequest
 	(*WaitResponse)(nil),         // 1: packhorse.internal.v1.WaitResponse
-	(*FileRequest)(nil),          // 2: packhorse.internal.v1.FileRequest
-	(*FileResponse)(nil),         // 3: packhorse.internal.v1.FileResponse
-	(*FilesRequest)(nil),         // 4: packhorse.internal.v1.FilesRequest
-	(*FilesResponse)(nil),        // 5: packhorse.internal.v1.FilesResponse
-	(*File)(nil),                 // 6: packhorse.internal.v1.File
-	(*CountCommitsRequest)(nil),  // 7: packhorse.internal.v1.CountCommitsRequest
-	(*CountCommitsResponse)(nil), // 8: packhorse.internal.v1.CountCommitsResponse
-	(*GrepRequest)(nil),          // 9: packhorse.internal.v1.GrepRequest
-	(*GrepResponse)(nil),         // 10: packhorse.internal.v1.GrepResponse
-	(*GrepHit)(nil),              // 11: packhorse.internal.v1.GrepHit
-	(*v1.Version)(nil),           // 12: packhorse.v1.Version
+	(*HintRequest)(nil),          // 2: packhorse.internal.v1.HintRequest
+	(*HintResponse)(nil),         // 3: packhorse.internal.v1.HintResponse
+	(*FileRequest)(nil),          // 4: packhorse.internal.v1.FileRequest
+	(*FileResponse)(nil),         // 5: packhorse.internal.v1.FileResponse
+	(*FilesRequest)(nil),         // 6: packhorse.internal.v1.FilesRequest
+	(*FilesResponse)(nil),        // 7: packhorse.internal.v1.FilesResponse
+	(*File)(nil),                 // 8: packhorse.internal.v1.File
+	(*CountCommitsRequest)(nil),  // 9: packhorse.internal.v1.CountCommitsRequest
+	(*CountCommitsResponse)(nil), // 10: packhorse.internal.v1.CountCommitsResponse
+	(*GrepRequest)(nil),          // 11: packhorse.internal.v1.GrepRequest
+	(*GrepResponse)(nil),         // 12: packhorse.internal.v1.GrepResponse
+	(*GrepHit)(nil),              // 13: packhorse.internal.v1.GrepHit
+	(*v1.Version)(nil),           // 14: packhorse.v1.Version
 }
 var file_packhorse_internal_v1_node_proto_depIdxs = []int32{
-	12, // 0: packhorse.internal.v1.WaitResponse.version:type_name -> packhorse.v1.Version
-	6,  // 1: packhorse.internal.v1.FilesResponse.files:type_name -> packhorse.internal.v1.File
-	11, // 2: packhorse.internal.v1.GrepResponse.hits:type_name -> packhorse.internal.v1.GrepHit
+	14, // 0: packhorse.internal.v1.WaitResponse.version:type_name -> packhorse.v1.Version
+	8,  // 1: packhorse.internal.v1.FilesResponse.files:type_name -> packhorse.internal.v1.File
+	13, // 2: packhorse.internal.v1.GrepResponse.hits:type_name -> packhorse.internal.v1.GrepHit
 	0,  // 3: packhorse.internal.v1.NodeService.Wait:input_type -> packhorse.internal.v1.WaitRequest
-	2,  // 4: packhorse.internal.v1.NodeService.File:input_type -> packhorse.internal.v1.FileRequest
-	4,  // 5: packhorse.internal.v1.NodeService.Files:input_type -> packhorse.internal.v1.FilesRequest
-	7,  // 6: packhorse.internal.v1.NodeService.CountCommits:input_type -> packhorse.internal.v1.CountCommitsRequest
-	9,  // 7: packhorse.internal.v1.NodeService.Grep:input_type -> packhorse.internal.v1.GrepRequest
-	1,  // 8: packhorse.internal.v1.NodeService.Wait:output_type -> packhorse.internal.v1.WaitResponse
-	3,  // 9: packhorse.internal.v1.NodeService.File:output_type -> packhorse.internal.v1.FileResponse
-	5,  // 10: packhorse.internal.v1.NodeService.Files:output_type -> packhorse.internal.v1.FilesResponse
-	8,  // 11: packhorse.internal.v1.NodeService.CountCommits:output_type -> packhorse.internal.v1.CountCommitsResponse
-	10, // 12: packhorse.internal.v1.NodeService.Grep:output_type -> packhorse.internal.v1.GrepResponse
-	8,  // [8:13] is the sub-list for method output_type
-	3,  // [3:8] is the sub-list for method input_type
+	4,  // 4: packhorse.internal.v1.NodeService.File:input_type -> packhorse.internal.v1.FileRequest
+	6,  // 5: packhorse.internal.v1.NodeService.Files:input_type -> packhorse.internal.v1.FilesRequest
+	9,  // 6: packhorse.internal.v1.NodeService.CountCommits:input_type -> packhorse.internal.v1.CountCommitsRequest
+	2,  // 7: packhorse.internal.v1.NodeService.Hint:input_type -> packhorse.internal.v1.HintRequest
+	11, // 8: packhorse.internal.v1.NodeService.Grep:input_type -> packhorse.internal.v1.GrepRequest
+	1,  // 9: packhorse.internal.v1.NodeService.Wait:output_type -> packhorse.internal.v1.WaitResponse
+	5,  // 10: packhorse.internal.v1.NodeService.File:output_type -> packhorse.internal.v1.FileResponse
+	7,  // 11: packhorse.internal.v1.NodeService.Files:output_type -> packhorse.internal.v1.FilesResponse
+	10, // 12: packhorse.internal.v1.NodeService.CountCommits:output_type -> packhorse.internal.v1.CountCommitsResponse
+	3,  // 13: packhorse.internal.v1.NodeService.Hint:output_type -> packhorse.internal.v1.HintResponse
+	12, // 14: packhorse.internal.v1.NodeService.Grep:output_type -> packhorse.internal.v1.GrepResponse
+	9,  // [9:15] is the sub-list for method output_type
+	3,  // [3:9] is the sub-list for method input_type
 	3,  // [3:3] is the sub-list for extension type_name
 	3,  // [3:3] is the sub-list for extension extendee
 	0,  // [0:3] is the sub-list for field type_name
@@ -975,7 +1085,7 @@ func file_packhorse_internal_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_node_proto_rawDesc), len(file_packhorse_internal_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1780,7 +1780,9 @@ type Stored struct {
 	// How long a push waited until its record was appended.
 	Append *durationpb.Duration `protobuf:"bytes,3,opt,name=append,proto3" json:"append,omitempty"`
 	// The number of records that a push tried to append.
-	Tries         uint32 `protobuf:"varint,4,opt,name=tries,proto3" json:"tries,omitempty"`
+	Tries uint32 `protobuf:"varint,4,opt,name=tries,proto3" json:"tries,omitempty"`
+	// The node has all packs of the record on its disk.
+	Held          bool `protobuf:"varint,5,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1841,6 +1843,13 @@ func (x *Stored) GetTries() uint32 {
 		return x.Tries
 	}
 	return 0
+}
+
+func (x *Stored) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
 }
 
 // Made describes how a pack was made.
@@ -2139,12 +2148,13 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\vorigin_time\x18\x18 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"originTime\x12/\n" +
 	"\x05stale\x18\x19 \x01(\v2\x19.google.protobuf.DurationR\x05stale\x125\n" +
-	"\x06stored\x18\x1a \x01(\v2\x1d.packhorse.internal.v1.StoredR\x06stored\"\x98\x01\n" +
+	"\x06stored\x18\x1a \x01(\v2\x1d.packhorse.internal.v1.StoredR\x06stored\"\xac\x01\n" +
 	"\x06Stored\x12\x16\n" +
 	"\x06record\x18\x01 \x01(\x04R\x06record\x12-\n" +
 	"\x04look\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04look\x121\n" +
 	"\x06append\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06append\x12\x14\n" +
-	"\x05tries\x18\x04 \x01(\rR\x05tries\"\x9e\x01\n" +
+	"\x05tries\x18\x04 \x01(\rR\x05tries\x12\x12\n" +
+	"\x04held\x18\x05 \x01(\bR\x04held\"\x9e\x01\n" +
 	"\x04Made\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\bfallback\x18\x02 \x01(\tR\bfallback\x121\n" +

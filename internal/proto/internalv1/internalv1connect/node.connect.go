@@ -42,6 +42,8 @@ const (
 	// NodeServiceCountCommitsProcedure is the fully-qualified name of the NodeService's CountCommits
 	// RPC.
 	NodeServiceCountCommitsProcedure = "/packhorse.internal.v1.NodeService/CountCommits"
+	// NodeServiceHintProcedure is the fully-qualified name of the NodeService's Hint RPC.
+	NodeServiceHintProcedure = "/packhorse.internal.v1.NodeService/Hint"
 	// NodeServiceGrepProcedure is the fully-qualified name of the NodeService's Grep RPC.
 	NodeServiceGrepProcedure = "/packhorse.internal.v1.NodeService/Grep"
 )
@@ -58,6 +60,9 @@ type NodeServiceClient interface {
 	Files(context.Context, *connect.Request[internalv1.FilesRequest]) (*connect.ServerStreamForClient[internalv1.FilesResponse], error)
 	// CountCommits counts the commits that one commit reaches and another does not.
 	CountCommits(context.Context, *connect.Request[internalv1.CountCommitsRequest]) (*connect.Response[internalv1.CountCommitsResponse], error)
+	// Hint announces that another node may have written a record of a repository in their object store. The node reads the record and
+	// fetches its packs in the background. Nodes without a store ignore it.
+	Hint(context.Context, *connect.Request[internalv1.HintRequest]) (*connect.Response[internalv1.HintResponse], error)
 	// Grep searches the files of a commit with git grep, except for binary files. Few calls run at the same time, so that they do not delay
 	// packs. RESOURCE_EXHAUSTED if no slot becomes free within 5 s, DEADLINE_EXCEEDED after 20 s.
 	Grep(context.Context, *connect.Request[internalv1.GrepRequest]) (*connect.ServerStreamForClient[internalv1.GrepResponse], error)
@@ -102,6 +107,12 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		hint: connect.NewClient[internalv1.HintRequest, internalv1.HintResponse](
+			httpClient,
+			baseURL+NodeServiceHintProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Hint")),
+			connect.WithClientOptions(opts...),
+		),
 		grep: connect.NewClient[internalv1.GrepRequest, internalv1.GrepResponse](
 			httpClient,
 			baseURL+NodeServiceGrepProcedure,
@@ -118,6 +129,7 @@ type nodeServiceClient struct {
 	file         *connect.Client[internalv1.FileRequest, internalv1.FileResponse]
 	files        *connect.Client[internalv1.FilesRequest, internalv1.FilesResponse]
 	countCommits *connect.Client[internalv1.CountCommitsRequest, internalv1.CountCommitsResponse]
+	hint         *connect.Client[internalv1.HintRequest, internalv1.HintResponse]
 	grep         *connect.Client[internalv1.GrepRequest, internalv1.GrepResponse]
 }
 
@@ -141,6 +153,11 @@ func (c *nodeServiceClient) CountCommits(ctx context.Context, req *connect.Reque
 	return c.countCommits.CallUnary(ctx, req)
 }
 
+// Hint calls packhorse.internal.v1.NodeService.Hint.
+func (c *nodeServiceClient) Hint(ctx context.Context, req *connect.Request[internalv1.HintRequest]) (*connect.Response[internalv1.HintResponse], error) {
+	return c.hint.CallUnary(ctx, req)
+}
+
 // Grep calls packhorse.internal.v1.NodeService.Grep.
 func (c *nodeServiceClient) Grep(ctx context.Context, req *connect.Request[internalv1.GrepRequest]) (*connect.ServerStreamForClient[internalv1.GrepResponse], error) {
 	return c.grep.CallServerStream(ctx, req)
@@ -158,6 +175,9 @@ type NodeServiceHandler interface {
 	Files(context.Context, *connect.Request[internalv1.FilesRequest], *connect.ServerStream[internalv1.FilesResponse]) error
 	// CountCommits counts the commits that one commit reaches and another does not.
 	CountCommits(context.Context, *connect.Request[internalv1.CountCommitsRequest]) (*connect.Response[internalv1.CountCommitsResponse], error)
+	// Hint announces that another node may have written a record of a repository in their object store. The node reads the record and
+	// fetches its packs in the background. Nodes without a store ignore it.
+	Hint(context.Context, *connect.Request[internalv1.HintRequest]) (*connect.Response[internalv1.HintResponse], error)
 	// Grep searches the files of a commit with git grep, except for binary files. Few calls run at the same time, so that they do not delay
 	// packs. RESOURCE_EXHAUSTED if no slot becomes free within 5 s, DEADLINE_EXCEEDED after 20 s.
 	Grep(context.Context, *connect.Request[internalv1.GrepRequest], *connect.ServerStream[internalv1.GrepResponse]) error
@@ -198,6 +218,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceHintHandler := connect.NewUnaryHandler(
+		NodeServiceHintProcedure,
+		svc.Hint,
+		connect.WithSchema(nodeServiceMethods.ByName("Hint")),
+		connect.WithHandlerOptions(opts...),
+	)
 	nodeServiceGrepHandler := connect.NewServerStreamHandler(
 		NodeServiceGrepProcedure,
 		svc.Grep,
@@ -215,6 +241,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceFilesHandler.ServeHTTP(w, r)
 		case NodeServiceCountCommitsProcedure:
 			nodeServiceCountCommitsHandler.ServeHTTP(w, r)
+		case NodeServiceHintProcedure:
+			nodeServiceHintHandler.ServeHTTP(w, r)
 		case NodeServiceGrepProcedure:
 			nodeServiceGrepHandler.ServeHTTP(w, r)
 		default:
@@ -240,6 +268,10 @@ func (UnimplementedNodeServiceHandler) Files(context.Context, *connect.Request[i
 
 func (UnimplementedNodeServiceHandler) CountCommits(context.Context, *connect.Request[internalv1.CountCommitsRequest]) (*connect.Response[internalv1.CountCommitsResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.NodeService.CountCommits is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Hint(context.Context, *connect.Request[internalv1.HintRequest]) (*connect.Response[internalv1.HintResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.NodeService.Hint is not implemented"))
 }
 
 func (UnimplementedNodeServiceHandler) Grep(context.Context, *connect.Request[internalv1.GrepRequest], *connect.ServerStream[internalv1.GrepResponse]) error {

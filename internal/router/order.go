@@ -1,0 +1,161 @@
+package router
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// sharing is how the nodes of a route have its repositories.
+type sharing int
+
+const (
+	unknown  sharing = iota // no node has answered a health check
+	copies                  // without an object store, or in different ones; one node alone is always this
+	oneStore                // in one object store, so that any node may take a push
+)
+
+// sharing returns how the ready nodes of a route have its repositories. Without a ready node, it returns that of the
+// nodes that can be reached.
+func (r *route) sharing() sharing {
+	if len(r.members) == 1 {
+		return copies
+	}
+	for _, wanted := range []func(*member) bool{(*member).isReady, (*member).isUsable} {
+		first, isKnown := "", false
+		for _, m := range r.members {
+			if !wanted(m) {
+				continue
+			}
+			id, ok := m.storeID()
+			if !ok {
+				continue
+			}
+			if isKnown && id != first {
+				return copies
+			}
+			first, isKnown = id, true
+		}
+		switch {
+		case isKnown && first == "":
+			return copies
+		case isKnown:
+			return oneStore
+		}
+	}
+	return unknown
+}
+
+func (m *member) isReady() bool  { return m.Ready == nil || m.Ready() == nil }
+func (m *member) isUsable() bool { return m.Usable != nil && m.Usable() }
+
+// storeID returns the ID of the node's object store, "" if it has none. It reports false before the node's first
+// health check.
+func (m *member) storeID() (string, bool) {
+	if m.Store == nil {
+		return "", true
+	}
+	return m.Store()
+}
+
+// refusePush returns the error for a push to a route whose nodes do not share an object store.
+func (r *route) refusePush(repo git.RepoPath) error {
+	return fault.New(fault.Denied, "this server does not accept pushes to %s: %s", repo, r.whyRefused())
+}
+
+// whyRefused returns why pushes to the route are refused, and what an operator can do; "" if they are not.
+func (r *route) whyRefused() string {
+	if len(r.members) == 1 || r.sharing() != copies {
+		return ""
+	}
+	var stores []string
+	isPlain := true
+	for _, m := range r.members[:min(len(r.members), maxNamed)] {
+		id, ok := m.storeID()
+		isPlain = isPlain && id == ""
+		switch {
+		case !ok:
+			id = "not known"
+		case id == "":
+			id = "none"
+		}
+		stores = append(stores, m.Name+": "+id)
+	}
+	problem := "have different object stores"
+	if isPlain {
+		problem = "have no common object store, so the others would not get the push"
+	}
+	return "its storage nodes " + problem + " (" + strings.Join(stores, ", ") +
+		"); the operator can start all of them with the same --store, or name one node in the route"
+}
+
+// score is the rank of a node for a repository. The node with the highest score comes first (rendezvous hashing,
+// Thaler and Ravishankar 1998). It depends on nothing else, so that all gateways agree, and a node that leaves or
+// comes changes the order of the others nowhere. Nodes come first in proportion to their weights.
+func (m *member) score(repo string) float64 {
+	var d xxhash.Digest
+	d.Reset()
+	_, _ = d.WriteString(m.Name)
+	_, _ = d.Write([]byte{0})
+	_, _ = d.WriteString(repo)
+	const bits = 53 // of a float64's mantissa
+	uniform := (float64(d.Sum64()>>(64-bits)) + 0.5) / (1 << bits)
+	return float64(max(m.Weight, 1)) / -math.Log(uniform)
+}
+
+// order returns the route with its nodes in the order of a repository.
+func (r *route) order(repo git.RepoPath) *route {
+	path := trimPrefix(repo.String())
+	type scored struct {
+		*member
+		score float64
+	}
+	all := make([]scored, len(r.members))
+	for i, m := range r.members {
+		all[i] = scored{m, m.score(path)}
+	}
+	slices.SortFunc(all, func(a, b scored) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), strings.Compare(a.Name, b.Name))
+	})
+	to := &route{members: make([]*member, len(all)), workers: make([]*balance.Worker, len(all))}
+	for i, s := range all {
+		to.members[i], to.workers[i] = s.member, s.worker
+	}
+	return to
+}
+
+// homes returns the nodes among which the homes of a route's repositories are. With one object store these are all that
+// accept requests, otherwise the first that does. If no node accepts requests, it is the first.
+func (r *Router) homes(found *route) []*member {
+	var ready []*member
+	isOneStore := found.sharing() == oneStore
+	for i, worker := range found.workers {
+		if s := r.workers.State(worker); s.Draining || s.Down != nil {
+			continue
+		}
+		ready = append(ready, found.members[i])
+		if !isOneStore {
+			break
+		}
+	}
+	if len(ready) == 0 {
+		return found.members[:1]
+	}
+	return ready
+}
+
+// homeAmong returns a repository's home among some nodes: the first of its order.
+func homeAmong(homes []*member, repo git.RepoPath) *member {
+	if len(homes) == 1 {
+		return homes[0]
+	}
+	path := trimPrefix(repo.String())
+	return slices.MaxFunc(homes, func(a, b *member) int { return cmp.Compare(a.score(path), b.score(path)) })
+}
