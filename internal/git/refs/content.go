@@ -17,6 +17,7 @@ const (
 	odd                // like broken, but git accepts it as the content of HEAD
 	direct
 	symbolic
+	deleted // of a Source: the ref does not exist, although the base has it
 )
 
 // content is the content of a loose ref or HEAD.

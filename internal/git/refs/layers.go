@@ -18,7 +18,8 @@ type Source interface {
 	// Layers returns the refs with all changes before the call, by any node. It returns the same *Layers while nothing
 	// changes. Errors: NotFound if the repository does not exist any more under its name, and Unavailable.
 	Layers(ctx context.Context) (*Layers, error)
-	// Known returns the latest known refs without I/O; nil: none. Other nodes may have changed them.
+	// Known returns the latest known refs without I/O. Other nodes may have changed them. Nil: none, because Layers was
+	// not called or has found that the repository does not exist any more.
 	Known() *Layers
 }
 
@@ -90,8 +91,7 @@ func (s *Store) ofLayers(l *Layers) (*Snapshot, error) {
 	}
 }
 
-// newSnapshot creates the Snapshot of layers. A change hides the ref of the base as a loose ref hides a packed one, and
-// a deletion does so as a broken loose ref.
+// newSnapshot creates the Snapshot of layers. A change hides the ref of the base as a loose ref hides a packed one.
 func (s *Store) newSnapshot(l *Layers) (*Snapshot, error) {
 	byName := func(a, b Ref) int { return strings.Compare(string(a.Name), string(b.Name)) }
 	if !slices.IsSortedFunc(l.Changes, byName) {
@@ -106,6 +106,7 @@ func (s *Store) newSnapshot(l *Layers) (*Snapshot, error) {
 	for i := range l.Changes {
 		ref := &l.Changes[i]
 		entries[i].name = ref.Name
+		entries[i].kind = deleted
 		if !ref.ID.IsZero() {
 			entries[i].content, entries[i].to = content{id: ref.ID, kind: direct}, ref
 		}
@@ -127,15 +128,9 @@ func (s *Store) SnapshotOf(ctx context.Context, wants []git.ObjectID) (*Snapshot
 		if err != nil {
 			return nil, err
 		}
-		if all, err := snap.areTips(wants); err != nil || all {
+		if all, err := snap.hasTips(wants); err != nil || all {
 			return snap, err
 		}
 	}
 	return s.Snapshot(ctx)
-}
-
-// areTips reports whether all objects are values of visible refs.
-func (s *Snapshot) areTips(ids []git.ObjectID) (bool, error) {
-	names, err := s.Names(ids)
-	return !slices.Contains(names, ""), err
 }

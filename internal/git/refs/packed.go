@@ -23,6 +23,7 @@ type packed struct {
 	format git.ObjectFormat
 	peel   peelTrait
 	sum    uint64 // of the bytes, if withSum is set
+	tips   tipIndex
 }
 
 // peelTrait is the set of records whose ID is known not to be an annotated tag if they have no ^ line.

@@ -304,11 +304,17 @@ func (s *Snapshot) resolve(e, head *refEntry) (Ref, error) {
 			packed.Name, packed.Target = ref.Name, ref.Target
 			return packed, err
 		}
+		if next.kind == deleted {
+			return ref, nil
+		}
 		e = next
 	}
 	if e.kind != direct {
 		return Ref{Name: ref.Name}, nil
 	}
 	ref.ID = e.id
+	if e.to != nil {
+		ref.Peeled, ref.PeelKnown = e.to.Peeled, e.to.PeelKnown
+	}
 	return ref, nil
 }
