@@ -22,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -80,21 +81,47 @@ type operation struct {
 	*Reader
 	ctx   context.Context
 	repo  *repo.Repo
-	held  int64 // bytes of objects in memory
-	taken int64 // the part taken from the budget
+	done  func() // ends the use of the repository's objects; nil: the caller does that
+	held  int64  // bytes of objects in memory
+	taken int64  // the part taken from the budget
 
 	revisions *Revisions // nil: no ref was requested
 }
 
 // begin begins an operation on the current state of the repository. The caller has to end it.
 func (l *Reader) begin(ctx context.Context, r *repo.Repo) (*operation, error) {
-	if err := r.Refresh(); err != nil {
+	done, err := r.Hold(ctx)
+	if err != nil {
 		return nil, err
 	}
-	return &operation{Reader: l, ctx: ctx, repo: r}, nil
+	if err := r.Refresh(); err != nil {
+		done()
+		return nil, err
+	}
+	return &operation{Reader: l, ctx: ctx, repo: r, done: done}, nil
 }
 
-func (c *operation) end() { c.drop(c.held) }
+func (c *operation) end() {
+	c.drop(c.held)
+	if c.done != nil {
+		c.done()
+	}
+}
+
+// readRefs returns the refs, whose objects can be read until the operation ends.
+func (c *operation) readRefs() (*refs.Snapshot, error) {
+	snapshot, err := c.repo.Refs.Snapshot(c.ctx)
+	if err != nil {
+		return nil, err
+	}
+	done, err := c.repo.Hold(c.ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.done()
+	c.done = done
+	return snapshot, nil
+}
 
 // hold counts n more bytes of memory. The error is Invalid above the limit of the call, and Exhausted above the budget.
 func (c *operation) hold(n int64) error {
@@ -161,7 +188,7 @@ func (c *operation) resolve(revision string) (git.ObjectID, git.ObjectType, erro
 		return c.repo.Graph.Peel(id)
 	}
 	if c.revisions == nil {
-		snapshot, err := c.repo.Refs.Snapshot(c.ctx)
+		snapshot, err := c.readRefs()
 		if err != nil {
 			return git.ObjectID{}, 0, err
 		}

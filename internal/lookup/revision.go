@@ -57,7 +57,7 @@ type Revisions struct {
 	walks    int            // walks for the visibility of IDs
 }
 
-// Revisions creates a Revisions for a snapshot of a repository.
+// Revisions creates a Revisions for a snapshot of a repository. The caller holds the objects (repo.Repo.Hold).
 func (l *Reader) Revisions(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot) *Revisions {
 	return &Revisions{operation: &operation{Reader: l, ctx: ctx, repo: r}, snapshot: snapshot}
 }

@@ -61,6 +61,10 @@ type Repository struct {
 	// The open repository, which is not part of the key. A Source that needs them and finds nil opens Objects itself.
 	Store *pack.Store
 	Graph *graph.Graph
+
+	// Hold waits until the objects can be read, and keeps them until release is called. It is not part of the key. Nil:
+	// they can always be read.
+	Hold func(ctx context.Context) (release func(), err error)
 }
 
 // Key identifies a pack.

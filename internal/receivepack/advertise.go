@@ -17,6 +17,7 @@ const advertiseSize = 256 << 10
 // Advertise begins a push: it sends the capabilities and the refs, except HEAD and hidden ones (gitprotocol-pack(5),
 // "Reference Discovery"). Pushes have no protocol version 2. As with Git, clients that ask for it get version 0. There
 // are no ".have" lines for alternates: they would reveal commits of the lender that a pusher to a fork may not read.
+// The caller has checked that the latest known refs are current (refs.Store.SnapshotOf).
 func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Session, sessionID string,
 	response node.ResponseWriter) (node.Outcome, error) {
 	outcome := node.Outcome{Command: node.CommandPush}
@@ -27,7 +28,7 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 	if _, err := s.repositoryHooks(r); err != nil {
 		return outcome, err
 	}
-	snapshot, err := r.Refs.Snapshot(ctx)
+	snapshot, err := r.Refs.SnapshotOf(ctx, nil)
 	if err != nil {
 		return outcome, err
 	}

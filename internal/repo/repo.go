@@ -231,7 +231,7 @@ func (r *Repo) Policy() *Policy { return r.policy }
 // file. The directories, the object directory and the configuration must be the same. It makes four stat calls, some
 // more for worktrees and submodules, and reads files that are very young. With a Place it is always true.
 func (r *Repo) Fresh(path string) bool {
-	if r.options.Place != nil {
+	if r.IsCopy() {
 		return true
 	}
 	if !r.layout.isCurrent(path, r.Incarnation) {
@@ -254,10 +254,13 @@ func (r *Repo) Refresh() error {
 	return nil
 }
 
+// IsCopy reports whether the repository has a Place: its objects may be missing outside of Use.
+func (r *Repo) IsCopy() bool { return r.options.Place != nil }
+
 // Use waits until the objects of the latest known refs can be read, and keeps them readable until done is called. Take
 // the snapshot of the refs first. See Place.Use; without a Place it does nothing.
 func (r *Repo) Use(ctx context.Context, progress func(done, total int64)) (done func(), err error) {
-	if r.options.Place == nil {
+	if !r.IsCopy() {
 		return func() {}, nil
 	}
 	if done, err = r.options.Place.Use(ctx, progress); err != nil {
@@ -269,6 +272,9 @@ func (r *Repo) Use(ctx context.Context, progress func(done, total int64)) (done 
 	}
 	return done, nil
 }
+
+// Hold is Use without progress.
+func (r *Repo) Hold(ctx context.Context) (release func(), err error) { return r.Use(ctx, nil) }
 
 // Close closes the open files. Requests that still use the handle may fail with an error, but do not crash.
 func (r *Repo) Close() error { return r.Objects.Close() }

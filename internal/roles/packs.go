@@ -76,6 +76,7 @@ func (s *server) stackSources(p *packSources, cacheMetrics *packcache.Metrics) e
 		})
 		p.source, setLibrary = own, own.SetLibrary
 	}
+	p.source = packsource.Held(p.source)
 	if !cfg.Cache.Enabled {
 		return nil
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// Advertise begins a session: with the capabilities in version 2, with all refs before that.
+// Advertise begins a session: with the capabilities in version 2, with all refs before that. The caller has checked
+// that the latest known refs are current (refs.Store.SnapshotOf).
 func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Session, sessionID string,
 	response node.ResponseWriter) (node.Outcome, error) {
 	offer := s.offer(r, session)
@@ -28,7 +29,7 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 		_, err := response.Write(b)
 		return outcome, err
 	}
-	snapshot, err := r.Refs.Snapshot(ctx)
+	snapshot, err := r.Refs.SnapshotOf(ctx, nil)
 	if err != nil {
 		return outcome, err
 	}
@@ -63,7 +64,11 @@ type advertiser struct {
 
 func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
 	if !head.ID.IsZero() {
-		if err := a.ref(refs.Ref{Name: git.HEAD, ID: head.ID}); err != nil {
+		ref, _, err := snapshot.Lookup(git.HEAD)
+		if err == nil {
+			err = a.ref(ref)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -85,7 +85,7 @@ func (a *answerCache) lookUp(ctx context.Context, r *repo.Repo, session node.Ses
 	if shallow, err := r.Shallow(); err != nil || len(shallow) > 0 {
 		return cacheLookup{}, err
 	}
-	snapshot, err := r.Refs.Snapshot(ctx)
+	snapshot, err := r.Refs.SnapshotOf(ctx, nil) // the wants of a cached answer are its tips
 	if err != nil {
 		return cacheLookup{}, err
 	}

@@ -23,6 +23,7 @@ type fetch struct {
 	repo     *repo.Repo
 	caller   balance.Caller // for fair queues
 	session  node.Session
+	response node.ResponseWriter
 	notice   string // see node.Session
 	request  *protocol.Fetch
 	lookup   cacheLookup
@@ -30,6 +31,9 @@ type fetch struct {
 	start    time.Time
 	reserve  func(n int64) error // ReserveMemory of node.ResponseWriter
 	snapshot *refs.Snapshot
+	held     func()  // releases the objects; nil: not held
+	isBulk   bool    // StartBulk of the response was called
+	out      *output // has begun before the pack is known; nil: not yet
 
 	wants  []git.ObjectID // sorted: want lines and the values of want-refs
 	wanted []git.ObjectID // values of the want-refs; pooled
@@ -56,10 +60,20 @@ const (
 // begin checks the client's wants. All of them must exist, and the rule must allow them.
 func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (err error) {
 	f.outcome.Wants = len(f.request.Wants) + len(f.request.WantRefs)
-	if err := f.repo.Refresh(); err != nil {
+	if len(f.request.WantRefs) > 0 {
+		f.snapshot, err = f.repo.Refs.Snapshot(ctx)
+	} else {
+		f.snapshot, err = f.repo.Refs.SnapshotOf(ctx, f.request.Wants)
+	}
+	if err != nil {
 		return err
 	}
-	if f.snapshot, err = f.repo.Refs.Snapshot(ctx); err != nil {
+	if f.repo.IsCopy() {
+		if err := f.hold(ctx, f.earlySections(), packFormat{sideband: protocol.Sideband64k}); err != nil {
+			return err
+		}
+	}
+	if err := f.repo.Refresh(); err != nil {
 		return err
 	}
 	if err := f.findWants(ctx); err != nil {

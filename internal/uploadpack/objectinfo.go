@@ -15,6 +15,11 @@ import (
 // objectInfo answers the object-info command (gitprotocol-v2(5), "object-info"). As with git, a missing or damaged
 // object has a line without a size, and a request without objects has an empty response.
 func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, response node.ResponseWriter) error {
+	done, err := r.Hold(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	if err := r.Refresh(); err != nil {
 		return err
 	}

@@ -22,15 +22,20 @@ type packFormat struct {
 
 // send writes the sections and then the pack. In a stateful session the sections were sent before and are nil, and the
 // response has no length.
-func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form packFormat,
-	response node.ResponseWriter) error {
+func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form packFormat) error {
 	f.outcome.Key = spec.Key().String()
-	out := newOutput(response, sections, form, f.start)
-	out.addNotice(f.notice)
-	if form.sideband != protocol.NoSideband { // keep-alives need a side-band
-		out.keepAlive = f.repo.Policy().KeepAlive
+	isCold := f.keeper == nil || !f.keeper.Has(spec.Key())
+	if isCold {
+		if err := f.hold(ctx, sections, form); err != nil {
+			return f.fail(err)
+		}
 	}
-	if err := response.StartBulk(f.keeper == nil || !f.keeper.Has(spec.Key())); err != nil {
+	isEarly := f.out != nil
+	if !isEarly {
+		f.out = f.newOutput(sections, form)
+	}
+	out := f.out
+	if err := f.startBulk(isCold); err != nil {
 		return out.fail(err)
 	}
 	pack, err := f.source.Open(ctx, spec.For(f.caller))
@@ -38,8 +43,9 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 		return out.fail(f.whyNoPack(err))
 	}
 	defer pack.Close()
-	if size := pack.Size(); size >= 0 && form.sideband == protocol.Sideband64k && sections != nil {
-		response.SetLength(out.announce(pack.Info(), size))
+	f.release() // the source holds the objects as long as it needs them
+	if size := pack.Size(); size >= 0 && form.sideband == protocol.Sideband64k && sections != nil && !isEarly {
+		f.response.SetLength(out.announce(pack.Info(), size))
 	}
 	begun := time.Now()
 	if form.sideband == protocol.Sideband64k {
@@ -94,6 +100,15 @@ func newOutput(response node.ResponseWriter, sections []byte, form packFormat, s
 		form.quiet = true // messages need a side-band
 	}
 	return &output{response: response, head: sections, form: form, start: start}
+}
+
+func (f *fetch) newOutput(sections []byte, form packFormat) *output {
+	out := newOutput(f.response, sections, form, f.start)
+	out.addNotice(f.notice)
+	if form.sideband != protocol.NoSideband { // keep-alives need a side-band
+		out.keepAlive = f.repo.Policy().KeepAlive
+	}
+	return out
 }
 
 // addNotice adds a line for the client's user, before the pack. It is not about progress: Git shows it in the logs of

@@ -32,6 +32,9 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 		},
 		Wants: f.wants, Thin: f.request.ThinPack, Offset: f.request.OfsDelta,
 	}
+	if f.repo.IsCopy() {
+		spec.Repo.Hold = f.repo.Hold
+	}
 	grafts := f.grafts()
 	// A have implies its ancestors in the history that the client sees. The pack excludes its ancestors in the history
 	// that git sees when it makes the pack. So only an ancestor in both histories can be omitted.

@@ -93,21 +93,24 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 	if known := lookup.answer; known != nil {
 		outcome := known.outcome
 		outcome.Negotiate = time.Since(start)
-		f := &fetch{Server: s, repo: r, caller: caller, notice: notice, outcome: &outcome, start: start}
+		f := &fetch{Server: s, repo: r, session: session, response: response, caller: caller, notice: notice,
+			outcome: &outcome, start: start}
+		defer f.release()
 		if known.shape != nil {
 			s.warmth.shapes.countRepeat(known.shape)
 		}
-		err := f.send(ctx, known.spec, known.sections, known.form, response) // fills the outcome
+		err := f.send(ctx, known.spec, known.sections, known.form) // fills the outcome
 		f.recordResult(known.shape, known.spec)
 		return outcome, err
 	}
 	outcome := node.Outcome{}
-	f := &fetch{Server: s, repo: r, session: session, caller: caller, notice: notice, lookup: lookup,
-		outcome: &outcome, start: start, reserve: response.ReserveMemory}
+	f := &fetch{Server: s, repo: r, session: session, response: response, caller: caller, notice: notice,
+		lookup: lookup, outcome: &outcome, start: start, reserve: response.ReserveMemory}
+	defer f.release()
 	limits := s.options.Limits
 	limits.Hold = response.ReserveMemory
 	if session.Version != protocol.V2 {
-		err := f.serveV0(ctx, request, limits, response) // fills the outcome
+		err := f.serveV0(ctx, request, limits) // fills the outcome
 		return outcome, err
 	}
 	req, err := protocol.ReadRequest(request, r.Format, s.offer(r, session), limits)
@@ -133,7 +136,7 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 		return outcome, err
 	}
 	f.request = req.Fetch
-	err = f.serveV2(ctx, response)
+	err = f.serveV2(ctx)
 	return outcome, err
 }
 
@@ -196,11 +199,13 @@ func (l *refLister) head(snapshot *refs.Snapshot) error {
 		line.Target = head.Target
 	}
 	if l.request.Peel && !head.ID.IsZero() {
-		peeled, _, err := l.repo.PeelRef(refs.Ref{Name: git.HEAD, ID: head.ID})
+		ref, _, err := snapshot.Lookup(git.HEAD)
+		if err == nil {
+			line.Peeled, _, err = l.repo.PeelRef(ref)
+		}
 		if err != nil {
 			return err
 		}
-		line.Peeled = peeled
 	}
 	return l.add(line)
 }

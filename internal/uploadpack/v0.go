@@ -18,10 +18,9 @@ import (
 // and then its haves until the common commits suffice.
 type conversation struct {
 	*fetch
-	needs    *protocol.Needs
-	haves    *protocol.HaveReader
-	response node.ResponseWriter
-	lookups  pack.Lookups // of haves
+	needs   *protocol.Needs
+	haves   *protocol.HaveReader
+	lookups pack.Lookups // of haves
 
 	reach []git.ObjectID // each must reach a common commit before a pack is possible
 	cut   graph.Commits  // commits without parents for that walk
@@ -44,8 +43,7 @@ type conversation struct {
 
 // serveV0 answers in versions 0 and 1. A stateless response is sent when it is complete, a stateful one in parts, when
 // the client waits for them.
-func (f *fetch) serveV0(ctx context.Context, request *pktline.Reader, limits protocol.Limits,
-	response node.ResponseWriter) error {
+func (f *fetch) serveV0(ctx context.Context, request *pktline.Reader, limits protocol.Limits) error {
 	needs, err := protocol.ReadNeeds(request, f.repo.Format, f.offer(f.repo, f.session), limits)
 	f.outcome.Parse = time.Since(f.start)
 	if err != nil {
@@ -60,9 +58,8 @@ func (f *fetch) serveV0(ctx context.Context, request *pktline.Reader, limits pro
 	f.lines = protocol.Lines{Buf: pooled.buf}
 	defer func() { pooled.buf = f.lines.Buf; putScratch(pooled) }()
 	c := &conversation{
-		fetch: f, needs: needs, response: response,
-		haves: protocol.NewHaveReader(request, f.repo.Format, limits), lookups: f.repo.Objects.Lookups(),
-		budget: exactWork,
+		fetch: f, needs: needs, haves: protocol.NewHaveReader(request, f.repo.Format, limits),
+		lookups: f.repo.Objects.Lookups(), budget: exactWork,
 	}
 	negotiated := time.Now()
 	send, err := c.negotiate(ctx)
@@ -75,9 +72,9 @@ func (f *fetch) serveV0(ctx context.Context, request *pktline.Reader, limits pro
 	}
 	form := packFormat{quiet: needs.NoProgress, sideband: needs.Sideband}
 	if f.session.Stateless {
-		return f.sendNegotiated(ctx, form, response, nil)
+		return f.sendNegotiated(ctx, form, nil)
 	}
-	return f.sendNegotiated(ctx, form, response, c.flushLines)
+	return f.sendNegotiated(ctx, form, c.flushLines)
 }
 
 // negotiate sends the client its new boundary, and reads its haves. send reports whether a pack follows.

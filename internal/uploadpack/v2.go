@@ -8,11 +8,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
-	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // serveV2 answers the fetch command of version 2 (gitprotocol-v2(5), "fetch"). The request was read completely.
-func (f *fetch) serveV2(ctx context.Context, response node.ResponseWriter) error {
+func (f *fetch) serveV2(ctx context.Context) error {
 	pooled := getScratch()
 	f.lines = protocol.Lines{Buf: pooled.buf, Sideband: f.request.SidebandAll}
 	f.wanted = pooled.ids
@@ -21,25 +20,24 @@ func (f *fetch) serveV2(ctx context.Context, response node.ResponseWriter) error
 	send, err := f.negotiate(ctx)
 	f.outcome.Negotiate, f.outcome.Common = time.Since(negotiated), len(f.common)
 	if err != nil {
-		return err
+		return f.fail(err)
 	}
 	if !send {
-		response.SetLength(int64(len(f.lines.Buf)))
-		_, err := response.Write(f.lines.Buf)
+		f.response.SetLength(int64(len(f.lines.Buf)))
+		_, err := f.response.Write(f.lines.Buf)
 		return err
 	}
 	form := packFormat{quiet: f.request.NoProgress, sideband: protocol.Sideband64k}
-	return f.sendNegotiated(ctx, form, response, nil)
+	return f.sendNegotiated(ctx, form, nil)
 }
 
 // sendNegotiated sends the negotiated pack after the pending lines. If flush is not nil, it sends these lines first.
-func (f *fetch) sendNegotiated(ctx context.Context, form packFormat, response node.ResponseWriter,
-	flush func() error) error {
+func (f *fetch) sendNegotiated(ctx context.Context, form packFormat, flush func() error) error {
 	start := time.Now()
 	spec, err := f.spec(ctx)
 	f.outcome.Negotiate += time.Since(start)
 	if err != nil {
-		return err
+		return f.fail(err)
 	}
 	spec.Seal()
 	shape, isFinal := f.countShape(ctx, spec)
@@ -54,7 +52,7 @@ func (f *fetch) sendNegotiated(ctx context.Context, form packFormat, response no
 		}
 		sections = nil
 	}
-	return f.send(ctx, spec, sections, form, response)
+	return f.send(ctx, spec, sections, form)
 }
 
 // negotiate writes the response up to the packfile section. send reports whether that section follows.

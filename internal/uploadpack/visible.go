@@ -16,12 +16,17 @@ func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID,
 		return false, fault.New(fault.Invalid, "%s cannot be an object of this repository, whose format is %s", id,
 			r.Format)
 	}
-	if err := r.Refresh(); err != nil {
-		return false, err
-	}
 	f := &fetch{Server: s, repo: r}
 	var err error
 	if f.snapshot, err = r.Refs.Snapshot(ctx); err != nil {
+		return false, err
+	}
+	done, err := r.Hold(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	if err := r.Refresh(); err != nil {
 		return false, err
 	}
 	if ok, err := r.Objects.Has(id); err != nil || !ok {

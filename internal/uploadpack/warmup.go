@@ -186,7 +186,7 @@ func (s *Server) WarmUp(ctx context.Context, r *repo.Repo, onlyQuick bool, befor
 	if len(popular) == 0 {
 		return before
 	}
-	snapshot, err := r.Refs.Snapshot(ctx)
+	snapshot, err := r.Refs.SnapshotOf(ctx, nil)
 	if err != nil {
 		return before
 	}
@@ -346,6 +346,7 @@ func (s *Server) specOf(ctx context.Context, r *repo.Repo, snapshot *refs.Snapsh
 	if one.isGuarded { // the next client finds the list of tips, too
 		rule = func(context.Context) error { _, err := f.visibleTips(); return err }
 	}
+	defer f.release()
 	if err := f.begin(ctx, rule); err != nil {
 		return nil, *one, err
 	}
