@@ -135,7 +135,7 @@ func (s *repositoryService) DropPacks(ctx context.Context, r *connect.Request[pa
 		}
 		path = &parsed
 	}
-	dropped, err := s.Node.DropPacks(path)
+	dropped, err := s.Node.DropPacks(ctx, path)
 	if err != nil {
 		return nil, err
 	}

@@ -49,6 +49,11 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (
 	if err != nil {
 		return d, err
 	}
+	if n.places != nil {
+		return n.createPlace(ctx, path, name, func() error {
+			return n.places.Create(ctx, nameOf(name), o.Format, git.RefName(branchPrefix+o.Branch))
+		})
+	}
 	return n.createAt(ctx, path, name, func(ctx context.Context, dir string) error { return n.initialize(ctx, dir, o) })
 }
 

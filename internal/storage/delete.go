@@ -30,8 +30,11 @@ type DeleteOptions struct {
 // another incarnation, Exhausted during maintenance, and Unavailable if the search for borrowers failed.
 func (n *Node) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) (err error) {
 	defer func() { n.changedRepository("delete", path, err) }()
+	if n.places != nil {
+		return n.deletePlace(ctx, path, o)
+	}
 	if !o.Force {
-		h, err := n.findDeletable(path, o)
+		h, err := n.findDeletable(ctx, path, o)
 		if err != nil {
 			return err
 		}
@@ -45,7 +48,7 @@ func (n *Node) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) (
 		return err
 	}
 	defer n.placing.unlock()
-	h, err := n.findDeletable(path, o)
+	h, err := n.findDeletable(ctx, path, o)
 	if err != nil {
 		return err
 	}
@@ -70,8 +73,8 @@ func (n *Node) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) (
 
 // findDeletable returns the repository at a path if it can be deleted, apart from borrowers. The caller has to release
 // it.
-func (n *Node) findDeletable(path git.RepoPath, o DeleteOptions) (*handle, error) {
-	h, err := n.acquire(path)
+func (n *Node) findDeletable(ctx context.Context, path git.RepoPath, o DeleteOptions) (*handle, error) {
+	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return nil, err
 	}

@@ -17,11 +17,16 @@ var errTooLarge = errors.New("file exceeds the limit")
 // without its content.
 func (n *Node) File(ctx context.Context, path git.RepoPath, commit git.ObjectID, name string,
 	limit int64) (file git.File, err error) {
-	h, err := n.acquire(path)
+	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return file, err
 	}
 	defer n.release(h)
+	done, err := h.Hold(ctx)
+	if err != nil {
+		return file, err
+	}
+	defer done()
 	if commit.Format() != h.Repo.Format {
 		return file, errNoCommit(commit)
 	}

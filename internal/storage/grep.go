@@ -58,11 +58,16 @@ func (n *Node) Grep(ctx context.Context, path git.RepoPath, q GrepQuery, send fu
 	if n.runner == nil || n.runner.Queue(ClassGrep) == nil {
 		return false, fault.New(fault.Unavailable, "this node does not search in repositories")
 	}
-	h, err := n.acquire(path)
+	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return false, err
 	}
 	defer n.release(h)
+	done, err := h.Hold(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
 	if err := h.Refresh(); err != nil {
 		return false, err
 	}

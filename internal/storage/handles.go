@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ type openRepo struct {
 	dir     string // real path of the Git directory, or path of its ".git" file
 	opening uint64 // number of this opening: later ones have greater numbers
 	users   int    // handles; guarded by handleTable.mu
+	place   Place  // nil: the directory is the repository
 
 	last     atomic.Pointer[refs.Snapshot] // the latest snapshot that is known to be of this repository
 	dangling atomic.Int64                  // when a dangling HEAD was logged, in nanoseconds since 1970; 0: never
@@ -52,16 +54,16 @@ func newHandleTable(limit int) handleTable {
 }
 
 // acquire opens a repository, unless it is open. The caller has to release it.
-func (n *Node) acquire(path git.RepoPath) (*handle, error) {
-	t := &n.handles
-	t.mu.Lock()
-	h := t.byPath[path]
-	if h != nil {
-		h.users++
-		t.clock++
-		h.used = t.clock
+func (n *Node) acquire(ctx context.Context, path git.RepoPath) (*handle, error) {
+	if n.places != nil {
+		return n.acquirePlace(ctx, path)
 	}
-	t.mu.Unlock()
+	return n.acquireDir(path)
+}
+
+// acquireDir is acquire for a repository that is its directory.
+func (n *Node) acquireDir(path git.RepoPath) (*handle, error) {
+	h := n.handles.use(path)
 	if h != nil {
 		if h.Fresh(h.path) && !slices.ContainsFunc(h.before, isRepository) {
 			return h, nil
@@ -87,6 +89,19 @@ func (n *Node) acquire(path git.RepoPath) (*handle, error) {
 	h = &handle{openRepo: o, path: found, before: before, users: 1}
 	n.keep(path, h)
 	return h, nil
+}
+
+// use returns the handle of a path, which the caller has to release; nil: there is none.
+func (t *handleTable) use(path git.RepoPath) *handle {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.byPath[path]
+	if h != nil {
+		h.users++
+		t.clock++
+		h.used = t.clock
+	}
+	return h
 }
 
 // openDir opens the repository in a directory, unless it is open under another path. The caller becomes one of its
@@ -135,6 +150,9 @@ func (n *Node) closeUnused(o *openRepo) {
 	t.mu.Unlock()
 	if last {
 		_ = o.Close()
+		if o.place != nil {
+			o.place.Release()
+		}
 	}
 }
 

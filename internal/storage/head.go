@@ -34,16 +34,21 @@ func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefNam
 	if !strings.HasPrefix(string(branch), branchPrefix) {
 		return false, fault.New(fault.Invalid, "HEAD: got %.200q, want a branch, refs/heads/NAME", branch)
 	}
-	h, err := n.acquire(path)
+	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return false, err
 	}
 	defer n.release(h)
-	if _, err := n.writeHead(ctx, h, branch, func() (bool, error) { return true, nil }); err != nil {
+	if h.place != nil {
+		err = h.place.SetHead(ctx, branch)
+	} else {
+		_, err = n.writeHead(ctx, h, branch, func() (bool, error) { return true, nil })
+	}
+	if err != nil {
 		return false, err
 	}
 	n.RefsChanged(path)
-	snap, err := h.Refs.Snapshot(ctx)
+	snap, err := h.Refs.SnapshotOf(ctx, nil)
 	if err != nil {
 		return false, err
 	}

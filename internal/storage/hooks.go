@@ -139,7 +139,6 @@ func (n *Node) logHooks(ctx context.Context) {
 
 // startHookScan runs logHooks in the background, if the log has its level.
 func (n *Node) startHookScan() {
-	n.hookScan.ctx, n.hookScan.cancel = context.WithCancel(context.Background())
 	if n.pushes == nil || n.hooks == receivepack.RunHooks || !n.log.Enabled(n.hookScan.ctx, slog.LevelInfo) {
 		return
 	}

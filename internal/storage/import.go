@@ -71,9 +71,11 @@ func (n *Node) Import(ctx context.Context, path git.RepoPath, o ImportOptions) (
 	if err != nil {
 		return d, err
 	}
-	return n.createAt(ctx, path, name, func(ctx context.Context, dir string) error {
-		return n.clone(ctx, dir, o, transports)
-	})
+	fill := func(ctx context.Context, dir string) error { return n.clone(ctx, dir, o, transports) }
+	if n.places != nil {
+		return n.createPlace(ctx, path, name, func() error { return n.importPlace(ctx, name, fill) })
+	}
+	return n.createAt(ctx, path, name, fill)
 }
 
 // touchInterval is how often a directory in use is touched.

@@ -74,7 +74,10 @@ func (n *Node) Ingest(ctx context.Context, path git.RepoPath, in Ingest) (Ingest
 	if n.runner == nil {
 		return Ingested{}, fault.New(fault.Unavailable, "this node does not change repositories")
 	}
-	h, err := n.acquire(path)
+	if n.places != nil {
+		return Ingested{}, fault.New(fault.Invalid, "a repository in a store cannot be a mirror")
+	}
+	h, err := n.acquireDir(path)
 	if err != nil {
 		return Ingested{}, err
 	}
@@ -278,7 +281,7 @@ func (n *Node) Root() string { return n.root }
 
 // Directory returns the real path of a repository's directory. The errors are those of opening it.
 func (n *Node) Directory(path git.RepoPath) (string, error) {
-	h, err := n.acquire(path)
+	h, err := n.acquireDir(path)
 	if err != nil {
 		return "", err
 	}

@@ -151,7 +151,7 @@ func (i *ingestion) removeQuarantine() {
 // RemoveIngestLeftovers removes what an earlier process that was killed during Ingest left: quarantines, temporary
 // packs and lock files. The repository must not be used by Ingest, and only Ingest may change its refs.
 func (n *Node) RemoveIngestLeftovers(path git.RepoPath) error {
-	h, err := n.acquire(path)
+	h, err := n.acquireDir(path)
 	if err != nil {
 		return err
 	}

@@ -47,6 +47,9 @@ func (n *Node) list(ctx context.Context, q ListQuery) (Page, error) {
 	if q.Limit <= 0 || q.Limit > MaxPage {
 		q.Limit = MaxPage
 	}
+	if n.places != nil {
+		return n.listPlaces(ctx, q)
+	}
 	l := lister{node: n, ctx: ctx, prefix: q.Prefix, limit: q.Limit}
 	if q.After != "" {
 		if path, err := git.ParseRepoPath(q.After); err != nil || path.String() != q.After || !l.mayHold(q.After) {

@@ -18,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // ClassMaintain is the class of Git commands that repack. They take long, and one at a time is enough.
@@ -57,7 +58,7 @@ func (n *Node) Maintain(ctx context.Context, path git.RepoPath) (MaintenanceResu
 	if n.runner == nil {
 		return MaintenanceResult{}, fault.New(fault.Unavailable, "this node does not maintain repositories")
 	}
-	h, err := n.acquire(path)
+	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return MaintenanceResult{}, err
 	}
@@ -78,24 +79,47 @@ func (n *Node) maintainHandle(ctx context.Context, h *handle, path git.RepoPath,
 		return m, err
 	}
 	defer release()
-	if m.Before, err = h.Objects.Count(ctx); err != nil {
+	if m.Before, err = h.counts(ctx); err != nil {
 		return m, err
 	}
-	steps, err := maintenanceSteps(h, refs)
+	if h.place != nil {
+		err = h.place.Maintain(ctx, n.maintainCopy)
+	} else {
+		err = n.runSteps(ctx, h.Repo, refs)
+	}
 	if err != nil {
 		return m, err
 	}
-	for _, c := range steps {
-		if err := n.runStep(ctx, h, c); err != nil {
-			return m, err
-		}
-	}
-	if m.After, err = h.Objects.Count(ctx); err != nil {
+	if m.After, err = h.counts(ctx); err != nil {
 		return m, err
 	}
 	n.log.Info("maintained a repository", "repository", path.String(), "packs_before", m.Before.Packs,
 		"loose_before", m.Before.Loose, "packs", m.After.Packs, "seconds", time.Since(start).Seconds())
 	return m, nil
+}
+
+// maintainCopy maintains the copy of a repository in a directory.
+func (n *Node) maintainCopy(ctx context.Context, dir string) error {
+	r, err := repo.Open(dir, n.options)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return n.runSteps(ctx, r, false)
+}
+
+// runSteps runs the steps of maintenance. refs reports whether to pack the refs.
+func (n *Node) runSteps(ctx context.Context, r *repo.Repo, refs bool) error {
+	steps, err := maintenanceSteps(r, refs)
+	if err != nil {
+		return err
+	}
+	for _, s := range steps {
+		if err := n.runStep(ctx, r, s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // claims are the repositories, by common directory, that are being maintained, deleted or cleaned up. The zero value is
@@ -131,8 +155,8 @@ type maintenanceStep struct {
 }
 
 // maintenanceSteps returns the steps for a repository. refs reports whether to pack its refs.
-func maintenanceSteps(h *handle, refs bool) ([]maintenanceStep, error) {
-	config := h.Config()
+func maintenanceSteps(r *repo.Repo, refs bool) ([]maintenanceStep, error) {
+	config := r.Config()
 	tables, partial := false, false
 	for key, value := range config.All() {
 		tables = tables || key == "extensions.refstorage" && value == "reftable"
@@ -142,7 +166,7 @@ func maintenanceSteps(h *handle, refs bool) ([]maintenanceStep, error) {
 	if err != nil {
 		return nil, err
 	}
-	borrows, err := exists(filepath.Join(h.Common, "objects/info/alternates"))
+	borrows, err := exists(filepath.Join(r.Common, "objects/info/alternates"))
 	if err != nil {
 		return nil, err
 	}
@@ -178,16 +202,16 @@ func exists(path string) (bool, error) {
 }
 
 // runStep runs one step.
-func (n *Node) runStep(ctx context.Context, h *handle, s maintenanceStep) error {
+func (n *Node) runStep(ctx context.Context, r *repo.Repo, s maintenanceStep) error {
 	if s.args[0] == "multi-pack-index" { // Git fails without packs
-		if packs, err := os.ReadDir(h.Objects.Dirs()[0] + "/pack"); err == nil && !slices.ContainsFunc(packs, isPack) {
+		if packs, err := os.ReadDir(r.Objects.Dirs()[0] + "/pack"); err == nil && !slices.ContainsFunc(packs, isPack) {
 			return nil
 		}
 	}
-	err := n.runPreferred(ctx, h, s)
+	err := n.runPreferred(ctx, r, s)
 	if fault.Is(err, fault.Internal) && s.fallback != nil {
-		n.log.Info("cannot repack a repository with a bitmap or by size, using the fallback", "dir", h.Common, "error", err)
-		err = n.runMaintenance(ctx, h, s.fallback)
+		n.log.Info("cannot repack a repository with a bitmap or by size, using the fallback", "dir", r.Common, "error", err)
+		err = n.runMaintenance(ctx, r, s.fallback)
 	}
 	return err
 }
@@ -195,19 +219,19 @@ func (n *Node) runStep(ctx context.Context, h *handle, s maintenanceStep) error 
 func isPack(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".pack") }
 
 // runPreferred runs the command of a step.
-func (n *Node) runPreferred(ctx context.Context, h *handle, s maintenanceStep) error {
+func (n *Node) runPreferred(ctx context.Context, r *repo.Repo, s maintenanceStep) error {
 	if !s.ownOnly {
-		return n.runMaintenance(ctx, h, s.args)
+		return n.runMaintenance(ctx, r, s.args)
 	}
 	view, err := tempDir(filepath.Join(n.root, privateDir))
 	if err != nil {
 		return writeError(err)
 	}
 	defer os.RemoveAll(filepath.Dir(view))
-	if err := linkObjects(h.Objects.Dirs()[0], view); err != nil {
+	if err := linkObjects(r.Objects.Dirs()[0], view); err != nil {
 		return writeError(err)
 	}
-	return n.runMaintenance(ctx, h, s.args, "GIT_OBJECT_DIRECTORY="+view)
+	return n.runMaintenance(ctx, r, s.args, "GIT_OBJECT_DIRECTORY="+view)
 }
 
 // linkObjects creates an object directory with the contents of another one, except its alternates. Its directories are
@@ -231,10 +255,10 @@ func linkObjects(objects, view string) error {
 }
 
 // runMaintenance runs one Git command. The error names a full disk as the cause.
-func (n *Node) runMaintenance(ctx context.Context, h *handle, args []string, env ...string) error {
-	removeTemporaryFiles(filepath.Join(h.Common, "objects/pack"))
+func (n *Node) runMaintenance(ctx context.Context, r *repo.Repo, args []string, env ...string) error {
+	removeTemporaryFiles(filepath.Join(r.Common, "objects/pack"))
 	start := time.Now()
-	n.removeStaleLocks(h, time.Time{}, start.Add(-staleLockAge))
+	n.removeStaleLocks(r, time.Time{}, start.Add(-staleLockAge))
 	if args[0] == "pack-refs" { // it is short, and its lock file would block pushes
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), packRefsTimeout)
@@ -253,22 +277,22 @@ func (n *Node) runMaintenance(ctx context.Context, h *handle, args []string, env
 		all = append(all, "-c", setting)
 	}
 	err := n.runGit(ctx, process.Command{
-		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+h.Common), args...), Env: env,
-		Grace: maintainGrace, Config: h.HooksOff(), Repository: h.Common,
+		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+r.Common), args...), Env: env,
+		Grace: maintainGrace, Config: r.HooksOff(), Repository: r.Common,
 	})
 	if err != nil && !fault.Is(err, fault.Internal) { // it was cancelled
-		n.removeStaleLocks(h, start.Add(-time.Second), time.Now())
+		n.removeStaleLocks(r, start.Add(-time.Second), time.Now())
 	}
-	return gitError(h.Common, err)
+	return gitError(r.Common, err)
 }
 
 // removeStaleLocks removes lock files of maintenance that were created in an interval for which no process can hold
 // them: the caller has claimed the repository and runs no command. Git leaves them after a power failure, and when it
 // is cancelled just after it has created one.
-func (n *Node) removeStaleLocks(h *handle, after, before time.Time) {
+func (n *Node) removeStaleLocks(r *repo.Repo, after, before time.Time) {
 	for _, lock := range []string{"pack/multi-pack-index.lock", "info/commit-graph.lock",
 		"info/commit-graphs/commit-graph-chain.lock"} {
-		path := filepath.Join(h.Common, "objects", lock)
+		path := filepath.Join(r.Common, "objects", lock)
 		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.ModTime().After(after) &&
 			info.ModTime().Before(before) {
 			n.log.Debug("removed a stale lock file", "path", path)

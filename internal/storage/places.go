@@ -2,9 +2,15 @@ package storage
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -30,8 +36,8 @@ type Places interface {
 	Ready() error
 }
 
-// Place is one repository of Places. It is safe for concurrent use. If a check for changes finds that the repository
-// was deleted or has another path, the error is NotFound, also of later calls.
+// Place is one repository of Places, with known refs. It is safe for concurrent use. If a check for changes finds that
+// the repository was deleted or has another path, the error is NotFound, and Known returns nil from then on.
 type Place interface {
 	repo.Place
 	Dir() string // the Git directory
@@ -45,4 +51,167 @@ type Place interface {
 	// SetHead sets HEAD to a branch, which need not exist.
 	SetHead(ctx context.Context, branch git.RefName) error
 	Release() // ends the use of the Place
+}
+
+// placeInterval is the interval of checks of watched repositories. Changes by this node, and those of which other nodes
+// tell it, are found at once.
+const placeInterval = 30 * time.Second
+
+// nameOf returns the name of a repository in Places: the path without ".git".
+func nameOf(path git.RepoPath) git.RepoPath {
+	short, ok := strings.CutSuffix(path.String(), ".git")
+	if !ok {
+		return path
+	}
+	name, err := git.ParseRepoPath(short)
+	if err != nil { // "x/.git": no repository has such a name
+		return path
+	}
+	return name
+}
+
+// acquirePlace is acquire for a node with Places.
+func (n *Node) acquirePlace(ctx context.Context, path git.RepoPath) (*handle, error) {
+	name := nameOf(path)
+	if h := n.handles.use(name); h != nil {
+		if !h.isGone() {
+			return h, nil
+		}
+		n.drop(name, h)
+		n.release(h)
+	}
+	place, err := n.places.Acquire(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	options := n.options
+	options.Place = place
+	r, err := repo.Open(place.Dir(), options)
+	if err != nil {
+		place.Release()
+		return nil, err
+	}
+	h := &handle{openRepo: &openRepo{Repo: r, dir: place.Dir(), place: place, users: 1}, path: place.Dir(), users: 1}
+	n.keep(name, h)
+	return h, nil
+}
+
+// acquireCurrent is acquire after a check for changes by other nodes, so that the repository exists, and its latest
+// known refs are current.
+func (n *Node) acquireCurrent(ctx context.Context, path git.RepoPath) (*handle, error) {
+	if n.places == nil {
+		return n.acquireDir(path)
+	}
+	h, _, _, err := n.snapshot(ctx, path)
+	return h, err
+}
+
+// isGone reports whether a check has found that the repository is not at its path any more.
+func (o *openRepo) isGone() bool { return o.place != nil && o.place.Known() == nil }
+
+// latestSnapshot is snapshot without a check for changes by other nodes.
+func (n *Node) latestSnapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.Snapshot, git.Version, error) {
+	if n.places == nil {
+		return n.snapshot(ctx, path)
+	}
+	return n.placeSnapshot(ctx, path, func(r *refs.Store) (*refs.Snapshot, error) { return r.SnapshotOf(ctx, nil) })
+}
+
+// placeSnapshot is snapshot for a node with Places. If the repository is gone, another one may have its path.
+func (n *Node) placeSnapshot(ctx context.Context, path git.RepoPath,
+	take func(*refs.Store) (*refs.Snapshot, error)) (*handle, *refs.Snapshot, git.Version, error) {
+	for isLast := false; ; isLast = true {
+		h, err := n.acquirePlace(ctx, path)
+		if err != nil {
+			return nil, nil, git.Version{}, err
+		}
+		snap, err := take(h.Refs)
+		if err == nil {
+			return h, snap, n.version(h.openRepo, snap), nil
+		}
+		isGone := h.isGone()
+		n.release(h)
+		if isLast || !isGone {
+			return nil, nil, git.Version{}, err
+		}
+	}
+}
+
+// listPlaces is list for a node with Places.
+func (n *Node) listPlaces(ctx context.Context, q ListQuery) (Page, error) {
+	names, err := n.places.List(ctx, q.Prefix, q.After, q.Limit)
+	if err != nil {
+		return Page{}, err
+	}
+	page := Page{Paths: make([]string, len(names))}
+	for i, name := range names {
+		page.Paths[i] = name.String()
+	}
+	if len(names) == q.Limit {
+		page.Next = page.Paths[q.Limit-1]
+	}
+	return page, nil
+}
+
+// createPlace creates a repository with create, and describes it. name is its path without what Places do not need.
+func (n *Node) createPlace(ctx context.Context, path, name git.RepoPath, create func() error) (Description, error) {
+	if err := create(); err != nil {
+		return Description{}, err
+	}
+	n.RefsChanged(path)
+	d, err := n.Describe(ctx, name)
+	return d, fault.Wrap(fault.KindOf(err), "the repository was created, but cannot be described", err)
+}
+
+// importPlace has fill create a repository in a temporary directory, and imports that.
+func (n *Node) importPlace(ctx context.Context, name git.RepoPath,
+	fill func(ctx context.Context, dir string) error) error {
+	dir, err := tempDir(filepath.Join(n.root, privateDir))
+	if err != nil {
+		return writeError(err)
+	}
+	defer os.RemoveAll(filepath.Dir(dir))
+	if err := fill(ctx, dir); err != nil {
+		return err
+	}
+	return n.places.Import(ctx, nameOf(name), dir)
+}
+
+// deletePlace is Delete for a node with Places.
+func (n *Node) deletePlace(ctx context.Context, path git.RepoPath, o DeleteOptions) error {
+	name := nameOf(path)
+	if err := n.places.Delete(ctx, name, o.Incarnation); err != nil {
+		return err
+	}
+	n.dropPlace(name)
+	n.RefsChanged(path)
+	return nil
+}
+
+// dropPlace removes the handle of a name. Requests that use it continue.
+func (n *Node) dropPlace(name git.RepoPath) {
+	if h := n.handles.use(name); h != nil {
+		n.drop(name, h)
+		n.release(h)
+	}
+}
+
+// Rename gives a repository in a store another path, with or without ".git". The error is Invalid for an invalid path,
+// and Unavailable if the repositories are directories, which their administrator can rename.
+func (n *Node) Rename(ctx context.Context, from, to git.RepoPath) (err error) {
+	defer func() { n.changedRepository("rename", from, err, "to", to.String()) }()
+	if n.places == nil {
+		return fault.New(fault.Unavailable, "this node has no store: rename the repository's directory")
+	}
+	target, err := newPath(to, false)
+	if err != nil {
+		return err
+	}
+	if err := n.places.Rename(ctx, nameOf(from), nameOf(target)); err != nil {
+		return err
+	}
+	n.dropPlace(nameOf(from))
+	n.RefsChanged(from)
+	n.RefsChanged(to)
+	return nil
 }

@@ -35,6 +35,14 @@ func (n *Node) ResolveRevisions(ctx context.Context, questions []resolve.Questio
 		}
 		defer n.release(h)
 		snap, version = oneState(seen, snap, version)
+		done, err := h.Hold(ctx)
+		if err != nil {
+			for _, i := range indexes {
+				results[i].Err = err
+			}
+			return ctx.Err()
+		}
+		defer done()
 		revisions := n.lookups.Revisions(ctx, h.Repo, snap)
 		revisions.Own = true
 		for _, i := range indexes {

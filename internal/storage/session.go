@@ -19,7 +19,7 @@ import (
 // Advertise begins a session on a repository. Each session has a unique ID (gitprotocol-v2(5), "session-id").
 func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session node.Session, response node.ResponseWriter) (
 	node.Outcome, error) {
-	h, err := n.acquire(path)
+	h, err := n.acquireCurrent(ctx, path)
 	if err != nil {
 		return node.Outcome{}, err
 	}
@@ -43,7 +43,7 @@ var packetReaders = sync.Pool{New: func() any { return pktline.NewReader(nil) }}
 // UploadPack serves one request of a fetch session.
 func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session node.Session, request io.Reader,
 	response node.ResponseWriter) (outcome node.Outcome, err error) {
-	h, err := n.acquire(path)
+	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return node.Outcome{}, err
 	}
@@ -70,7 +70,7 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	if n.pushes == nil {
 		return node.Outcome{}, errNoPushes()
 	}
-	h, err := n.acquire(path)
+	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return node.Outcome{}, err
 	}
@@ -114,7 +114,7 @@ func (n *Node) publishPush(ctx context.Context, h *handle, path git.RepoPath) ti
 	if err := h.Refresh(); err != nil {
 		n.log.Warn("cannot refresh a repository after a push", "repository", path.String(), "error", err)
 	}
-	if _, err := h.Refs.Snapshot(ctx); err != nil {
+	if _, err := h.Refs.SnapshotOf(ctx, nil); err != nil {
 		n.log.Warn("cannot read a repository's refs after a push", "repository", path.String(), "error", err)
 	}
 	prepared := n.refsChanged(path)

@@ -5,6 +5,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -46,7 +47,8 @@ type Options struct {
 	Policy *repo.Policy // applies to keys that a repository does not configure; nil: repo.DefaultPolicy
 	Log    *slog.Logger // nil: not logged
 
-	Epoch   uint64          // of versions, see NextEpoch. Zero means the current time in nanoseconds since 1970.
+	// Epoch is that of versions, see NextEpoch. Zero means the time in nanoseconds since 1970. With Places it is not used.
+	Epoch   uint64
 	Runner  *process.Runner // runs the Git commands of the node's classes (ClassManage, ...); nil: they are refused
 	Metrics *Metrics        // nil: not counted
 
@@ -54,7 +56,7 @@ type Options struct {
 
 	MaxWatches    int           // concurrent calls of Watch. Zero means 1,000.
 	MaxWatched    int           // repositories watched at the same time. Zero means 10,000.
-	CheckInterval time.Duration // of watched repositories. Zero means one second.
+	CheckInterval time.Duration // of watched repositories. Zero means one second, with Places 30 seconds.
 
 	Pushes  *receivepack.Server // nil: pushes are not accepted
 	SetHead bool                // the first push to an empty repository may set HEAD to a pushed branch
@@ -78,6 +80,7 @@ type Node struct {
 	log     *slog.Logger
 	metrics *Metrics
 	options repo.Options
+	places  Places // nil: the repositories are the directories below the root
 	epoch   uint64
 	sync    func(dir string) error // disk.SyncDir, except in tests
 
@@ -153,13 +156,17 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if o.Epoch == 0 {
 		o.Epoch = uint64(time.Now().UnixNano())
 	}
+	if o.Places != nil {
+		o.Epoch = 0 // numbers of a store compare across nodes
+		o.CheckInterval = cmp.Or(o.CheckInterval, placeInterval)
+	}
 	n := &Node{
 		root: root, start: start, log: o.Log, metrics: o.Metrics, epoch: o.Epoch, sync: disk.SyncDir,
 		options: repo.Options{
 			Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics,
 		},
-		server: server, pushes: o.Pushes, setHead: o.SetHead, hooks: o.RepositoryHooks, packs: o.Packs, verifier: o.Verifier,
-		lookups: lookup.New(o.Lookups), runner: o.Runner, handles: newHandleTable(o.MaxOpen),
+		places: o.Places, server: server, pushes: o.Pushes, setHead: o.SetHead, hooks: o.RepositoryHooks, packs: o.Packs,
+		verifier: o.Verifier, lookups: lookup.New(o.Lookups), runner: o.Runner, handles: newHandleTable(o.MaxOpen),
 		placing: newContextMutex(), privateDirectories: make(map[string]bool),
 		searching: newContextMutex(), borrowerEntries: maxBorrowerEntries,
 	}
@@ -193,7 +200,10 @@ func (n *Node) startBackground(o Options) {
 	if !o.ReadOnly {
 		n.removeLeftovers()
 	}
-	n.startHookScan()
+	n.hookScan.ctx, n.hookScan.cancel = context.WithCancel(context.Background())
+	if n.places == nil { // those of a store have no hooks
+		n.startHookScan()
+	}
 }
 
 // StopBackground ends what the node does without a request, including its Git commands. Call it when no request that
@@ -222,7 +232,7 @@ func (n *Node) Close() error {
 }
 
 // Ready returns why repositories cannot be read: the root is gone or unreadable, or its file system is not mounted any
-// more. It returns nil if they can be read.
+// more. Or it is the reason of Places. It returns nil if they can be read.
 func (n *Node) Ready() error {
 	info, err := os.Stat(n.root)
 	switch {
@@ -245,6 +255,9 @@ func (n *Node) Ready() error {
 			"the root directory is empty and was replaced since the start: is its file system mounted?")
 	case err != nil && err != io.EOF:
 		return fault.Wrap(fault.Unavailable, "cannot read the root directory", err)
+	}
+	if n.places != nil {
+		return n.places.Ready()
 	}
 	return nil
 }

@@ -165,7 +165,7 @@ func (u *upkeep) maintainIfDue(path git.RepoPath) {
 // check maintains a repository if it needs that, and returns the outcome for the metric.
 func (u *upkeep) check(path git.RepoPath) (outcome string, err error) {
 	n := u.node
-	h, err := n.acquire(path)
+	h, err := n.acquire(u.ctx, path)
 	if err != nil {
 		return "failed", err
 	}
@@ -174,11 +174,11 @@ func (u *upkeep) check(path git.RepoPath) (outcome string, err error) {
 	if time.Now().Before(last.pausedUntil) {
 		return "paused", nil
 	}
-	now, err := h.Objects.Count(u.ctx)
+	now, err := h.counts(u.ctx)
 	if err != nil {
 		return "failed", err
 	}
-	refs := u.manyLooseRefs(h.Common)
+	refs := h.place == nil && u.manyLooseRefs(h.Common)
 	if now.Loose-last.loose < int64(u.Loose) && now.Packs-last.packs < int64(u.Packs) && !refs {
 		return "not_due", nil
 	}

@@ -23,8 +23,12 @@ import (
 // bits have the number of the opening. So generations always increase, although the node forgets closed repositories.
 const changeBits = 28
 
-// version returns the version of a snapshot of an open repository.
+// version returns the version of a snapshot of an open repository. That of a repository in a store is the same on every
+// node.
 func (n *Node) version(o *openRepo, snap *refs.Snapshot) git.Version {
+	if o.place != nil {
+		return git.Version{Incarnation: o.Incarnation, Generation: snap.Generation()}
+	}
 	return git.Version{Incarnation: o.incarnation(), Epoch: n.epoch,
 		Generation: o.opening<<changeBits | min(snap.Generation(), 1<<changeBits-1)}
 }
@@ -44,8 +48,11 @@ const maxReopenings = 100
 // A snapshot is valid only if its opening is still the one in the table afterwards. Then every later opening took its
 // snapshots later, so that generations and states have the same order.
 func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.Snapshot, git.Version, error) {
+	if n.places != nil {
+		return n.placeSnapshot(ctx, path, func(r *refs.Store) (*refs.Snapshot, error) { return r.Snapshot(ctx) })
+	}
 	for range maxReopenings {
-		h, err := n.acquire(path)
+		h, err := n.acquire(ctx, path)
 		if err != nil {
 			return nil, nil, git.Version{}, err
 		}

@@ -95,7 +95,7 @@ func (w *warmer) round(path git.RepoPath, run *warmupRun) bool {
 // warmUp makes the popular packs of a repository, or only the quick ones. made is the number of packs made since the
 // change, before and after.
 func (w *warmer) warmUp(ctx context.Context, path git.RepoPath, onlyQuick bool, made int) int {
-	h, err := w.node.acquire(path)
+	h, err := w.node.acquire(ctx, path)
 	if err != nil {
 		return made
 	}

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -166,11 +167,17 @@ func (n *Node) refsChanged(path git.RepoPath) (prepared <-chan struct{}) {
 	if n.upkeep != nil {
 		n.upkeep.changed(path)
 	}
+	n.CheckWatches(path)
+	return prepared
+}
+
+// CheckWatches checks a watched repository, of which this node knows a change, in the background.
+func (n *Node) CheckWatches(path git.RepoPath) {
 	h := n.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil {
-		return prepared
+		return
 	}
 	for _, w := range h.byAnyName(path) {
 		if !w.triggered {
@@ -178,7 +185,6 @@ func (n *Node) refsChanged(path git.RepoPath) (prepared <-chan struct{}) {
 			h.running.Go(func() { h.check(h.ctx, w) })
 		}
 	}
-	return prepared
 }
 
 // byAnyName returns the watched repositories that a path can stand for. The caller holds h.mu.
@@ -288,7 +294,7 @@ func (h *hub) unsubscribe(s *subscription) {
 
 // run checks the repositories in each interval until the node is closed.
 func (h *hub) run() {
-	tick := time.NewTicker(h.interval)
+	tick := time.NewTimer(h.interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -296,6 +302,7 @@ func (h *hub) run() {
 			return
 		case <-tick.C:
 		}
+		tick.Reset(h.nextInterval())
 		start := time.Now()
 		due, unwatched := h.nextRound(start)
 		h.forEach(h.ctx, due, h.checkIfIdle)
@@ -304,6 +311,14 @@ func (h *hub) run() {
 		}
 		h.metrics.round.Observe(time.Since(start).Seconds())
 	}
+}
+
+// nextInterval returns the time until the next round. The rounds of several nodes with one store are spread.
+func (h *hub) nextInterval() time.Duration {
+	if h.node.places == nil {
+		return h.interval
+	}
+	return h.interval/2 + rand.N(h.interval)
 }
 
 // nextRound returns the repositories to check, and removes those that are not watched any more.

@@ -11,30 +11,33 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// check checks a repository after all checks in progress.
+// check checks a repository after all checks in progress. This node knows of the change that it is for.
 func (h *hub) check(ctx context.Context, w *watchedRepo) {
 	if w.turn.lock(ctx) == nil {
-		h.checkInTurn(ctx, w)
+		h.checkInTurn(ctx, w, h.node.latestSnapshot)
 	}
 }
+
+// snapshotFunc is Node.snapshot or Node.latestSnapshot.
+type snapshotFunc func(ctx context.Context, path git.RepoPath) (*handle, *refs.Snapshot, git.Version, error)
 
 // checkIfIdle checks a repository in a round, unless it is being checked.
 func (h *hub) checkIfIdle(w *watchedRepo) {
 	select {
 	case w.turn <- struct{}{}:
-		h.checkInTurn(h.ctx, w)
+		h.checkInTurn(h.ctx, w, h.node.snapshot)
 	default:
 	}
 }
 
 // checkInTurn checks a repository and gives up the turn, which the caller took.
-func (h *hub) checkInTurn(ctx context.Context, w *watchedRepo) {
+func (h *hub) checkInTurn(ctx context.Context, w *watchedRepo, take snapshotFunc) {
 	defer w.turn.unlock()
 	h.mu.Lock()
 	w.triggered = false
 	h.mu.Unlock()
 	if !w.ended {
-		h.update(ctx, w)
+		h.update(ctx, w, take)
 	}
 }
 
@@ -45,7 +48,7 @@ func (h *hub) join(ctx context.Context, w *watchedRepo, s *subscription) {
 		return
 	}
 	defer w.turn.unlock()
-	h.update(ctx, w)
+	h.update(ctx, w, h.node.snapshot)
 	if w.isKnown {
 		s.push(w.firstEvent(s.known[w.path]), "first")
 	}
@@ -55,9 +58,9 @@ func (h *hub) join(ctx context.Context, w *watchedRepo, s *subscription) {
 }
 
 // update reads the state of a repository and publishes what has changed. The caller has the turn.
-func (h *hub) update(ctx context.Context, w *watchedRepo) {
+func (h *hub) update(ctx context.Context, w *watchedRepo, take snapshotFunc) {
 	h.metrics.checked.Inc()
-	handle, snap, version, err := h.node.snapshot(ctx, w.path)
+	handle, snap, version, err := take(ctx, w.path)
 	switch kind := fault.KindOf(err); {
 	case err != nil && kind != fault.NotFound && kind != fault.Denied:
 		if ctx.Err() == nil {
