@@ -35,15 +35,15 @@ func (s *testSource) Layers(context.Context) (*Layers, error) {
 
 func (s *testSource) Known() *Layers { return s.known }
 
-// testID returns the ID number n.
-func testID(n int) git.ObjectID { return git.MustParseObjectID(fmt.Sprintf("%040x", n)) }
+// numberedID returns the ID number n.
+func numberedID(n int) git.ObjectID { return git.MustParseObjectID(fmt.Sprintf("%040x", n)) }
 
 // testPeeled returns what the object number n peels to: every third one is a tag.
 func testPeeled(n int) git.ObjectID {
 	if n%3 != 0 {
 		return git.ObjectID{}
 	}
-	return testID(n + 1000)
+	return numberedID(n + 1000)
 }
 
 // packedText returns a packed-refs file.
@@ -51,7 +51,7 @@ func packedText(state map[git.RefName]int) string {
 	var b strings.Builder
 	b.WriteString("# pack-refs with: peeled fully-peeled sorted \n")
 	for _, name := range slices.Sorted(maps.Keys(state)) {
-		fmt.Fprintf(&b, "%s %s\n", testID(state[name]), name)
+		fmt.Fprintf(&b, "%s %s\n", numberedID(state[name]), name)
 		if peeled := testPeeled(state[name]); !peeled.IsZero() {
 			fmt.Fprintf(&b, "^%s\n", peeled)
 		}
@@ -59,7 +59,7 @@ func packedText(state map[git.RefName]int) string {
 	return b.String()
 }
 
-func openBase(t interface{ Fatal(...any) }, dir string, state map[git.RefName]int) *Base {
+func baseOf(t interface{ Fatal(...any) }, dir string, state map[git.RefName]int) *Base {
 	path := filepath.Join(dir, "base")
 	if err := os.WriteFile(path, []byte(packedText(state)), 0o600); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func layersOf(t *rapid.T, number uint64, head git.RefName, base *Base, before, a
 		}
 		ref := Ref{Name: name, PeelKnown: true}
 		if ok {
-			ref.ID, ref.Peeled = testID(value), testPeeled(value)
+			ref.ID, ref.Peeled = numberedID(value), testPeeled(value)
 		}
 		l.Changes = append(l.Changes, ref)
 	}
@@ -113,7 +113,7 @@ func TestLayersEqualFiles(t *testing.T) {
 		for number := range uint64(3) {
 			if base == nil || rapid.Bool().Draw(t, "fold") {
 				before = states.Draw(t, "base")
-				base = openBase(t, dir, before)
+				base = baseOf(t, dir, before)
 			}
 			after := states.Draw(t, "state")
 			head := rapid.SampledFrom(names).Draw(t, "HEAD")
@@ -199,14 +199,14 @@ func compareSnapshots(t *rapid.T, got, want *Snapshot, names []git.RefName) {
 // compareTips compares which objects are values of refs, and their names.
 func compareTips(t *rapid.T, got, want *Snapshot) {
 	for n := range 14 {
-		names, err := want.Names([]git.ObjectID{testID(n)})
+		names, err := want.Names([]git.ObjectID{numberedID(n)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if own, err := got.Names([]git.ObjectID{testID(n)}); err != nil || own[0] != names[0] {
+		if own, err := got.Names([]git.ObjectID{numberedID(n)}); err != nil || own[0] != names[0] {
 			t.Fatalf("Names(%d) = %v, %v, want %v", n, own, err, names)
 		}
-		ok, err := got.hasTips([]git.ObjectID{testID(n)})
+		ok, err := got.hasTips([]git.ObjectID{numberedID(n)})
 		if err != nil || ok != (names[0] != "") {
 			t.Fatalf("hasTips(%d) = %v, %v, want the name %q", n, ok, err, names[0])
 		}
@@ -238,9 +238,10 @@ func diffText(t *rapid.T, old, new *Snapshot) (text string) {
 // TestSnapshotOfKnownTips: only an object that is not a known tip costs a check, and errors of the source pass through.
 func TestSnapshotOfKnownTips(t *testing.T) {
 	t.Parallel()
-	base := openBase(t, t.TempDir(), map[git.RefName]int{"refs/heads/a": 1, "refs/heads/b": 2, "refs/heads/gone": 3})
+	base := baseOf(t, t.TempDir(), map[git.RefName]int{"refs/heads/a": 1, "refs/heads/b": 2, "refs/heads/gone": 3})
 	first := &Layers{Number: 1, Head: "refs/heads/a", Base: base, Changes: []Ref{{Name: "refs/heads/gone"}}}
-	second := &Layers{Number: 2, Head: "refs/heads/a", Base: base, Changes: []Ref{{Name: "refs/heads/c", ID: testID(4)}}}
+	second := &Layers{Number: 2, Head: "refs/heads/a", Base: base,
+		Changes: []Ref{{Name: "refs/heads/c", ID: numberedID(4)}}}
 	source := &testSource{now: second, known: first}
 	s := Open("unused", "unused", Options{Source: source})
 	for _, c := range []struct {
@@ -250,7 +251,7 @@ func TestSnapshotOfKnownTips(t *testing.T) {
 	}{{nil, 1, 0}, {[]int{1, 2}, 1, 0}, {[]int{1, 3}, 2, 1}, {[]int{4, 3}, 2, 1}, {[]int{7}, 2, 2}} {
 		var wants []git.ObjectID
 		for _, n := range c.wants {
-			wants = append(wants, testID(n))
+			wants = append(wants, numberedID(n))
 		}
 		snap, err := s.SnapshotOf(t.Context(), wants)
 		if err != nil || snap.Generation() != c.generation || source.checks != c.checks {
@@ -278,7 +279,7 @@ func TestLayersOfManyRefs(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# pack-refs with: peeled fully-peeled sorted \n")
 	for i := range 1_000_000 {
-		fmt.Fprintf(&b, "%s refs/heads/%07d\n", testID(i*7919+1), i)
+		fmt.Fprintf(&b, "%s refs/heads/%07d\n", numberedID(i*7919+1), i)
 	}
 	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -303,11 +304,11 @@ func TestLayersOfManyRefs(t *testing.T) {
 			number += source.now.Number
 		}
 		source.now = &Layers{Number: number, Head: "refs/heads/0000000", Base: base,
-			Changes: []Ref{{Name: "refs/heads/0500000", ID: testID(int(number)), PeelKnown: true}}}
+			Changes: []Ref{{Name: "refs/heads/0500000", ID: numberedID(int(number)), PeelKnown: true}}}
 		if _, err := s.Snapshot(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if ok, err := s.latest.Load().hasTips([]git.ObjectID{testID(1)}); err != nil || !ok {
+		if ok, err := s.latest.Load().hasTips([]git.ObjectID{numberedID(1)}); err != nil || !ok {
 			t.Fatalf("hasTips() = %v, %v", ok, err)
 		}
 	})
