@@ -81,7 +81,7 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	ctx, span := inflight.Trace(ctx, "receive-pack")
 	defer func() { traceOutcome(span, &outcome, err) }()
 	isFirst := false
-	if n.setHead {
+	if n.setHead && h.place == nil {
 		snap, err := h.Refs.Snapshot(ctx)
 		if err != nil {
 			return node.Outcome{}, err
@@ -91,13 +91,19 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 		}
 	}
 	waited := time.Duration(0)
-	target := receivepack.Target{Repo: h.Repo, Path: path,
+	target := receivepack.Target{Repo: h.Repo, Path: path, AdoptHead: n.setHead,
 		Changed: func(ctx context.Context, updates []receivepack.Update) {
 			if isFirst {
 				n.adoptHead(ctx, h, path, updates)
 			}
 			waited = n.publishPush(ctx, h, path)
 		}}
+	if h.place != nil {
+		if target.Shadow, err = h.place.Push(ctx); err != nil {
+			return node.Outcome{}, err
+		}
+		defer target.Shadow.Close()
+	}
 	outcome, err = n.pushes.Serve(ctx, target, session, pusher, request, response)
 	outcome.Warmup = waited
 	return outcome, err
