@@ -7,6 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
@@ -21,8 +22,10 @@ func (r *repository) current(ctx context.Context) (*state, error) {
 	if err := s.refused(); err != nil {
 		return nil, err
 	}
+	trace, start := node.StoreTraceOf(ctx), s.now()
 	known := r.known()
 	if known != nil && r.broken.Load() != nil {
+		trace.Checked(known.record.Number, 0, 0)
 		return known, nil // the last state that is certain
 	}
 	if known != nil && s.options.MaxStaleness > 0 {
@@ -31,37 +34,42 @@ func (r *repository) current(ctx context.Context) (*state, error) {
 			r.check() // in the background
 		}
 		if age <= s.options.MaxStaleness {
+			trace.Checked(known.record.Number, 0, 0)
 			return known, nil
 		}
 	}
 	state, err := r.check().wait(ctx)
-	if err == nil || ctx.Err() != nil {
-		return state, err
+	age := time.Duration(0)
+	if err != nil && ctx.Err() == nil {
+		state, age, err = r.stale(err)
 	}
-	return r.stale(err)
+	if err == nil {
+		trace.Checked(state.record.Number, s.now()-start, age)
+	}
+	return state, err
 }
 
 // age returns the time since the beginning of the last successful check.
 func (r *repository) age() time.Duration { return r.store.now() - time.Duration(r.checked.Load()) }
 
-// stale returns the latest known state, if it may be used although a check failed with err.
-func (r *repository) stale(err error) (*state, error) {
+// stale returns the latest known state and its age, if it may be used although a check failed with err.
+func (r *repository) stale(err error) (*state, time.Duration, error) {
 	s, known := r.store, r.known()
-	limit := s.options.StaleIfError
-	if limit == 0 || known == nil || !fault.Is(err, fault.Unavailable) || r.age() > limit {
-		return nil, err
+	age, limit := r.age(), s.options.StaleIfError
+	if limit == 0 || known == nil || !fault.Is(err, fault.Unavailable) || age > limit {
+		return nil, 0, err
 	}
 	s.metrics.stale.Inc()
 	s.staleLog.Do(func() {
 		s.log.Warn("refs are answered from local data because the store cannot be reached", "repository_id", r.id,
-			"stale_seconds", int64(r.age().Seconds()), "error", err)
+			"stale_seconds", int64(age.Seconds()), "error", err)
 	})
-	return known, nil
+	return known, max(age, 1), nil
 }
 
 // check returns a freshness check that begins after the call.
 func (r *repository) check() *run[*state] {
-	run, joined := r.checks.start(r.runCheck)
+	run, joined := r.checks.start(&r.store.running, r.runCheck)
 	if joined {
 		r.store.metrics.checks.WithLabelValues("joined").Inc()
 	}

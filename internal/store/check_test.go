@@ -12,6 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/replog"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
@@ -282,6 +283,38 @@ func TestHint(t *testing.T) {
 		synctest.Wait()
 		if got := b.Requests()["get"]; got != before {
 			t.Errorf("%d GETs after a hint about what is known, want none", got-before)
+		}
+	})
+}
+
+func TestRequestsTraceTheirChecks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		s := newNode(t, b, func(o *Options) { o.StaleIfError = time.Hour })
+		create(t, s, "x")
+		p := acquire(t, s, "x")
+		b.SetFaults(buckettest.Faults{Latency: 7 * time.Millisecond})
+		var marked time.Duration
+		ctx, trace := node.WithStoreTrace(t.Context(), func(age time.Duration) { marked = age })
+		for range 2 {
+			if _, err := p.Layers(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var o node.Outcome
+		trace.Fill(&o)
+		if o.Stored.Record != 1 || o.Stored.Look != 14*time.Millisecond || o.Stale != 0 || marked != 0 {
+			t.Errorf("outcome %+v, stale %v, want record 1, 14 ms and no staleness", o.Stored, marked)
+		}
+		time.Sleep(time.Minute)
+		b.SetFaults(buckettest.Faults{Down: true})
+		if _, err := p.Layers(ctx); err != nil {
+			t.Fatal(err)
+		}
+		trace.Fill(&o)
+		if o.Stale < time.Minute || marked != o.Stale {
+			t.Errorf("stale %v, marked %v, want a minute", o.Stale, marked)
 		}
 	})
 }

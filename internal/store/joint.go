@@ -22,8 +22,8 @@ type run[T any] struct {
 }
 
 // start returns a run that begins after the call, and whether other callers have started it. f runs on a goroutine of
-// its own, also if no caller waits any more.
-func (j *joint[T]) start(f func() (T, error)) (r *run[T], joined bool) {
+// the group, also if no caller waits any more.
+func (j *joint[T]) start(group *sync.WaitGroup, f func() (T, error)) (r *run[T], joined bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.next != nil {
@@ -35,7 +35,7 @@ func (j *joint[T]) start(f func() (T, error)) (r *run[T], joined bool) {
 		return r, false
 	}
 	j.running = r
-	go j.loop(f)
+	group.Go(func() { j.loop(f) })
 	return r, false
 }
 

@@ -24,7 +24,7 @@ func TestJointRunBeginsAfterTheCall(t *testing.T) {
 			callers.Go(func() {
 				time.Sleep(time.Duration(i) * time.Microsecond)
 				called := time.Now()
-				run, _ := j.start(f)
+				run, _ := j.start(&callers, f)
 				if start, err := run.wait(t.Context()); err != nil || start.Before(called) {
 					t.Errorf("run began at %v, %v, want not before %v", start, err, called)
 				}

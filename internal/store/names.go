@@ -102,7 +102,7 @@ func (s *Store) lookUp(ctx context.Context, path git.RepoPath) (string, error) {
 		}
 		l.mu.Unlock()
 	}()
-	run, _ := shared.start(func() (string, error) {
+	run, _ := shared.start(&s.running, func() (string, error) {
 		l.slots <- struct{}{}
 		defer func() { <-l.slots }()
 		found, err := s.resolve(s.ctx, path)
@@ -173,8 +173,11 @@ func (s *Store) resolve(ctx context.Context, path git.RepoPath) (resolved, error
 	if err != nil {
 		return found, err
 	}
-	if state.has(path) {
+	switch {
+	case state.has(path):
 		found.state = state
+	case found.name.State == replog.Live: // left behind by a crash
+		s.running.Go(func() { s.clearName(s.ctx, found) })
 	}
 	return found, nil
 }
