@@ -12,6 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/replog"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -273,8 +274,15 @@ func TestHint(t *testing.T) {
 		create(t, a, "x")
 		p := acquire(t, s, "x")
 		n := setRef(t, a, "x", "refs/heads/main", id1)
-		s.Hint(repoPath("x"), n)
+		var changed []git.RepoPath
+		s.OnChange(func(p git.RepoPath) { changed = append(changed, p) })
+		if !s.Hint(repoPath("x"), n) {
+			t.Error("Hint = false, want true: a repository without packs is complete")
+		}
 		synctest.Wait()
+		if len(changed) != 1 || changed[0] != repoPath("x") {
+			t.Errorf("changed paths %v, want x", changed)
+		}
 		if got := p.Known().Number; got != n {
 			t.Errorf("after the hint, record %d is known, want %d", got, n)
 		}

@@ -6,21 +6,22 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Hint says that the repository of a path has a record with this number, as another node has reported. It returns at
-// once. In the background the repository is checked, and its packs are downloaded. If too many hints are being
-// followed, nothing happens: hints only save time.
-func (s *Store) Hint(path git.RepoPath, number uint64) {
+// Hint is called when another node may have written the record with this number of a repository. It returns at once. In
+// the background the repository is checked, and its packs are downloaded. If too many hints are being followed, nothing
+// happens: hints only save time. Hint reports whether all packs of an earlier record are on this node.
+func (s *Store) Hint(path git.RepoPath, number uint64) (isHeld bool) {
 	path = canonical(path)
 	select {
 	case s.hints <- struct{}{}:
+		s.running.Go(func() {
+			defer func() { <-s.hints }()
+			s.followHint(s.ctx, path, number)
+		})
 	default:
 		s.metrics.hints.WithLabelValues("dropped").Inc()
-		return
 	}
-	s.running.Go(func() {
-		defer func() { <-s.hints }()
-		s.followHint(s.ctx, path, number)
-	})
+	r := s.peek(path)
+	return r != nil && r.local.Complete(r.known().record)
 }
 
 func (s *Store) followHint(ctx context.Context, path git.RepoPath, number uint64) {
@@ -41,4 +42,19 @@ func (s *Store) followHint(ctx context.Context, path git.RepoPath, number uint64
 	if state.has(path) {
 		r.local.Prefetch(state.record)
 	}
+}
+
+// peek returns the repository in memory whose latest known state has the path, or nil.
+func (s *Store) peek(path git.RepoPath) *repository {
+	id, ok := s.names.Peek(path)
+	if !ok {
+		return nil
+	}
+	s.known.mu.Lock()
+	r := s.known.byID[id]
+	s.known.mu.Unlock()
+	if r == nil || !r.known().has(path) {
+		return nil
+	}
+	return r
 }

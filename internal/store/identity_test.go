@@ -11,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/hydrate"
 )
 
 // mentions reports whether the text of an error, with its causes, has all parts.
@@ -125,4 +126,21 @@ func TestNodesRefuseAfterPromotion(t *testing.T) {
 			t.Error("Known has refs of the earlier store")
 		}
 	})
+}
+
+func TestOpenProbes(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	o := Options{Bucket: b, URL: "s3://test/store", Cache: hydrate.Options{Root: t.TempDir()}}
+	s, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	b.SetFaults(buckettest.Faults{IgnoredCondition: true})
+	if _, err := Open(t.Context(), o); !fault.Is(err, fault.Invalid) {
+		t.Errorf("Open with a store that ignores conditions = %v, want invalid", err)
+	}
 }

@@ -66,7 +66,7 @@ func (s *Store) live(ctx context.Context, names []nameKey) ([]git.RepoPath, erro
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(listParallel)
 	for i, n := range names {
-		if s.knows(n.path) {
+		if s.peek(n.path) != nil {
 			isLive[i] = true
 			continue
 		}
@@ -96,16 +96,4 @@ func (s *Store) live(ctx context.Context, names []nameKey) ([]git.RepoPath, erro
 		}
 	}
 	return slices.Clip(paths), nil
-}
-
-// knows reports whether the latest known state of a repository in memory has the path.
-func (s *Store) knows(path git.RepoPath) bool {
-	id, ok := s.names.Peek(path)
-	if !ok {
-		return false
-	}
-	s.known.mu.Lock()
-	r := s.known.byID[id]
-	s.known.mu.Unlock()
-	return r != nil && r.known().has(path)
 }

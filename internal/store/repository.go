@@ -73,7 +73,7 @@ func (r *repository) adopt(ctx context.Context, record *replog.Record) (*state, 
 	}
 	next := &state{record: record}
 	if record.Deleted {
-		r.state.Store(next)
+		r.publish(known, next)
 		if err := r.local.Remove(); err != nil {
 			r.store.log.Warn("cannot remove the copy of a deleted repository", "repository_id", r.id, "error", err)
 		}
@@ -87,8 +87,24 @@ func (r *repository) adopt(ctx context.Context, record *replog.Record) (*state, 
 		return nil, err
 	}
 	next.layers = &refs.Layers{Number: record.Number, Head: record.Head, Base: base, Changes: fold(record.Refs.Tail)}
-	r.state.Store(next)
+	r.publish(known, next)
 	return next, nil
+}
+
+// publish makes a state the latest known one.
+func (r *repository) publish(before, next *state) {
+	r.state.Store(next)
+	for _, path := range next.record.Names {
+		r.store.changed(path)
+	}
+	if before == nil {
+		return
+	}
+	for _, path := range before.record.Names {
+		if !next.has(path) {
+			r.store.changed(path)
+		}
+	}
 }
 
 // base returns the checkpoint of a record, or nil if it has none. Records with the same checkpoint share it.

@@ -68,6 +68,7 @@ type Store struct {
 	health  health
 	hints   chan struct{} // has one element for each hint that is being followed
 
+	changed  func(git.RepoPath) // see OnChange
 	started  time.Time
 	staleLog rate.Sometimes // limits a message
 
@@ -108,7 +109,7 @@ func open(o Options, id Identity) (*Store, error) {
 		options: o, identity: id, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), metrics: o.Metrics,
 		known: newKnownTable(cmp.Or(o.MaxIdle, defaultIdle)), hints: make(chan struct{}, maxHints),
 		health: health{wake: make(chan struct{}, 1)}, lookups: newLookups(),
-		started: time.Now(), staleLog: rate.Sometimes{Interval: time.Minute},
+		changed: func(git.RepoPath) {}, started: time.Now(), staleLog: rate.Sometimes{Interval: time.Minute},
 		failPoint: func(string) error { return nil },
 	}
 	if s.metrics == nil {
@@ -129,8 +130,12 @@ func open(o Options, id Identity) (*Store, error) {
 	return s, nil
 }
 
-// Identity returns the identity of the store. All nodes of one store have the same ID.
-func (s *Store) Identity() Identity { return s.identity }
+// OnChange sets a function that is called after this node has got a new state of a repository, with each path that it
+// has or had. It must not block. Call OnChange before the Store is used.
+func (s *Store) OnChange(changed func(git.RepoPath)) { s.changed = changed }
+
+// StoreID returns the ID of the store, which all its nodes have.
+func (s *Store) StoreID() string { return s.identity.ID }
 
 // Close ends the work in the background and closes the local cache. No request may be running.
 func (s *Store) Close() error {
