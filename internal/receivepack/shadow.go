@@ -3,7 +3,10 @@ package receivepack
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -33,6 +36,26 @@ type Proposal struct {
 	Updates   []Update
 	Atomic    bool // all updates or none
 	AdoptHead bool // HEAD of a repository without branches is set to the first branch
+}
+
+// FirstBranch returns the branch to which the first push to a repository sets HEAD: main, master, or the first one that
+// it creates. It is "" if the push creates none, or HEAD's own.
+func FirstBranch(updates []Update, head git.RefName) git.RefName {
+	var created []git.RefName
+	for _, u := range updates {
+		if strings.HasPrefix(string(u.Ref), "refs/heads/") && !u.New.IsZero() {
+			created = append(created, u.Ref)
+		}
+	}
+	if len(created) == 0 || slices.Contains(created, head) {
+		return ""
+	}
+	for _, usual := range []git.RefName{"refs/heads/main", "refs/heads/master"} {
+		if slices.Contains(created, usual) {
+			return usual
+		}
+	}
+	return created[0]
 }
 
 // CommitResult is the result of Shadow.Commit.

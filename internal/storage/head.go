@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -160,23 +159,12 @@ func isEmpty(snap *refs.Snapshot) (bool, error) {
 	return empty, err
 }
 
-// adoptHead sets the unborn HEAD of a repository to one of the branches that its first push created: main, master or
-// the first one. It does nothing if HEAD's own branch is among them. If several pushes are first, one of them does so.
+// adoptHead sets the unborn HEAD of a repository to one of the branches that its first push created. It does nothing if
+// HEAD's own branch is among them. If several pushes are first, one of them does so.
 func (n *Node) adoptHead(ctx context.Context, h *handle, path git.RepoPath, updates []receivepack.Update) {
-	var created []git.RefName
-	for _, u := range updates {
-		if strings.HasPrefix(string(u.Ref), branchPrefix) && !u.New.IsZero() {
-			created = append(created, u.Ref)
-		}
-	}
-	if len(created) == 0 {
+	branch := receivepack.FirstBranch(updates, "")
+	if branch == "" {
 		return
-	}
-	branch := created[0]
-	for _, usual := range []git.RefName{branchPrefix + "master", branchPrefix + "main"} {
-		if slices.Contains(created, usual) {
-			branch = usual
-		}
 	}
 	done, err := n.writeHead(ctx, h, branch, func() (bool, error) {
 		snap, err := h.Refs.Snapshot(ctx)

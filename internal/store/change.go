@@ -32,6 +32,12 @@ type appended struct {
 // If the error is receivepack.ErrUnknown, the record may be in the log, or get there later. After other errors it never
 // will be.
 func (r *repository) change(ctx context.Context, prepare func(*state) (*replog.Record, error)) (appended, error) {
+	return r.changeThen(ctx, prepare, func(*replog.Record) {})
+}
+
+// changeThen is change that calls won when the record is in the log, before this node serves it.
+func (r *repository) changeThen(ctx context.Context, prepare func(*state) (*replog.Record, error),
+	won func(*replog.Record)) (appended, error) {
 	start := time.Now()
 	select {
 	case r.writing <- struct{}{}:
@@ -63,6 +69,9 @@ func (r *repository) change(ctx context.Context, prepare func(*state) (*replog.R
 		attempt, err := r.append(ctx, record)
 		if err != nil {
 			return appended{}, err
+		}
+		if attempt.Outcome() == replog.Won {
+			won(record)
 		}
 		// The record is the truth whether or not it can be applied here, so adopting it does not depend on the caller.
 		state, adoptErr := r.adopt(r.store.ctx, attempt.Winner())

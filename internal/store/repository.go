@@ -37,6 +37,7 @@ type repository struct {
 	checks   joint[*state]
 	adopting chan struct{} // has one element while a record is being adopted
 	writing  chan struct{} // has one element while a record is being appended
+	commits  commitQueue
 }
 
 // state is the state of a repository after one record. It is immutable.
@@ -134,8 +135,7 @@ func fold(tail []replog.TailEntry) []refs.Ref {
 	return changes
 }
 
-// use makes all packs of the latest known state available until done is called; see hydrate.Repository.Use. If the
-// bucket does not have a pack any more, a later state may not need it.
+// use makes all packs of the latest known state available until done is called; see hydrate.Repository.Use.
 func (r *repository) use(ctx context.Context, progress func(done, total int64)) (done func(), err error) {
 	known := r.known()
 	if known == nil {
@@ -143,15 +143,24 @@ func (r *repository) use(ctx context.Context, progress func(done, total int64)) 
 			return nil, err
 		}
 	}
-	done, err = r.local.Use(ctx, known.record, progress)
+	_, done, err = r.useState(ctx, known, progress)
+	return done, err
+}
+
+// useState makes all packs of a state available until done is called. If the bucket does not have a pack any more, it
+// returns a later state, which may not need it.
+func (r *repository) useState(ctx context.Context, s *state, progress func(done, total int64)) (used *state,
+	done func(), err error) {
+	done, err = r.local.Use(ctx, s.record, progress)
 	if !errors.Is(err, bucket.ErrNotFound) {
-		return done, err
+		return s, done, err
 	}
 	now, checkErr := r.current(ctx)
-	if checkErr != nil || now.record.Number == known.record.Number {
-		return nil, err
+	if checkErr != nil || now.record.Number == s.record.Number {
+		return nil, nil, err
 	}
-	return r.local.Use(ctx, now.record, progress)
+	done, err = r.local.Use(ctx, now.record, progress)
+	return now, done, err
 }
 
 // breakPromise makes the repository read-only on this node, after proof that the store broke a promise.

@@ -11,6 +11,8 @@
 //	repository.go  one repository: its latest known state
 //	check.go       freshness checks
 //	change.go      appends records
+//	shadow.go, upload.go, commit.go, batch.go
+//	               pushes: temporary repositories, uploads, and records with several pushes
 //	create.go, delete.go, rename.go, list.go
 //	place.go       what package storage sees of a repository
 //	import.go, importdir.go, export.go  plain repositories, in and out
@@ -122,6 +124,9 @@ func open(o Options, id Identity) (*Store, error) {
 	s.bucket = quickBucket{Bucket: o.Bucket, isDown: s.health.isDown}
 	o.Cache.Bucket, o.Cache.Log = o.Bucket, s.log
 	if s.cache, err = hydrate.Open(o.Cache); err != nil {
+		return nil, err
+	}
+	if err := s.openShadows(); err != nil {
 		return nil, err
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

@@ -1,0 +1,184 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// commitQueue has the pushes to a repository that are ready. While a record is being appended, others wait for the next
+// one, which has all of them.
+type commitQueue struct {
+	mu        sync.Mutex
+	waiting   []*pendingPush
+	isRunning bool // commitAll runs
+}
+
+// pendingPush is a push that waits for its record.
+type pendingPush struct {
+	receivepack.Proposal
+	ctx    context.Context
+	shadow *shadow
+	peeled []git.ObjectID // by update: the object that an annotated tag points to
+
+	done    chan struct{} // closed when the following fields are valid
+	refused []string      // see receivepack.CommitResult
+	result  appended
+	err     error
+}
+
+// errUploadAgain is the error of a push whose uploads may have been condemned.
+var errUploadAgain = errors.New("the objects have to be uploaded again")
+
+// Commit implements receivepack.Shadow.
+func (s *shadow) Commit(ctx context.Context, p receivepack.Proposal) (receivepack.CommitResult, error) {
+	start := time.Now()
+	peeled, err := s.peel(p.Updates)
+	if err != nil {
+		return receivepack.CommitResult{}, err
+	}
+	for {
+		if err := s.uploaded(ctx); err != nil {
+			return receivepack.CommitResult{}, err
+		}
+		c := &pendingPush{Proposal: p, ctx: ctx, shadow: s, peeled: peeled, done: make(chan struct{})}
+		s.enqueue(c)
+		<-c.done
+		if errors.Is(c.err, errUploadAgain) {
+			continue
+		}
+		result := receivepack.CommitResult{Refused: c.refused}
+		if c.result.record != nil {
+			result.Stored.Record = c.result.record.Number
+		}
+		result.Stored.Tries, result.Stored.Append = c.result.tries, time.Since(start)
+		return result, c.err
+	}
+}
+
+// peel finds the objects that annotated tags point to, so that refs can be listed without objects.
+func (s *shadow) peel(updates []receivepack.Update) ([]git.ObjectID, error) {
+	peeled := make([]git.ObjectID, len(updates))
+	refreshed := false
+	for i, u := range updates {
+		if u.New.IsZero() || strings.HasPrefix(string(u.Ref), "refs/heads/") { // Git accepts only commits there
+			continue
+		}
+		if !refreshed {
+			if err := s.repo.Refresh(); err != nil {
+				return nil, err
+			}
+			refreshed = true
+		}
+		id, known, err := s.repo.PeelRef(refs.Ref{Name: u.Ref, ID: u.New})
+		if err != nil {
+			return nil, err
+		}
+		if !known {
+			return nil, fault.New(fault.Invalid, "push not accepted: the tag %s cannot be read", u.Ref)
+		}
+		peeled[i] = id
+	}
+	return peeled, nil
+}
+
+// enqueue adds a push to those that wait for a record.
+func (r *repository) enqueue(p *pendingPush) {
+	q := &r.commits
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = append(q.waiting, p)
+	if !q.isRunning {
+		q.isRunning = true
+		r.store.running.Go(r.commitAll)
+	}
+}
+
+// take returns the pushes that wait, or nil. With last, none means that commitAll ends.
+func (q *commitQueue) take(last bool) []*pendingPush {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	taken := q.waiting
+	q.waiting = nil
+	if last && len(taken) == 0 {
+		q.isRunning = false
+	}
+	return taken
+}
+
+// commitAll appends records until no push waits.
+func (r *repository) commitAll() {
+	for {
+		waiting := r.commits.take(true)
+		if len(waiting) == 0 {
+			return
+		}
+		r.commitBatch(waiting)
+	}
+}
+
+// commitBatch appends one record for all pushes that are ready when it is made, and ends them.
+func (r *repository) commitBatch(waiting []*pendingPush) {
+	result, err := r.changeThen(r.store.ctx, func(head *state) (*replog.Record, error) {
+		waiting = append(waiting, r.commits.take(false)...)
+		b, err := r.newBatch(head)
+		if err != nil {
+			return nil, err
+		}
+		remaining := waiting[:0]
+		for _, p := range waiting {
+			if err := b.add(p); err != nil {
+				p.end(appended{}, err)
+				continue
+			}
+			remaining = append(remaining, p)
+		}
+		waiting = remaining
+		return r.finish(b)
+	}, func(record *replog.Record) {
+		for _, p := range waiting {
+			p.shadow.install(record)
+		}
+	})
+	for _, p := range waiting {
+		p.end(result, err)
+	}
+}
+
+// finish returns the record of a batch. The error is errNoChange if it changes nothing.
+func (r *repository) finish(b *batch) (*replog.Record, error) {
+	changes := b.changes()
+	if len(b.next.Pushes) == 0 || len(changes) == 0 {
+		return nil, errNoChange
+	}
+	b.next.Refs.Tail = append(b.next.Refs.Tail, replog.TailEntry{Number: b.next.Number, Changes: changes})
+	return b.next, nil
+}
+
+// end ends the push with a result.
+func (p *pendingPush) end(result appended, err error) {
+	p.result, p.err = result, err
+	close(p.done)
+}
+
+// install moves the packs of the push that a record names into the local copy.
+func (s *shadow) install(record *replog.Record) {
+	for _, u := range s.uploads {
+		pack := record.Pack(u.result.Key)
+		if pack == nil {
+			continue
+		}
+		if err := s.local.Install(record, pack, s.path("objects/pack/"+u.name)); err != nil {
+			s.store.log.Warn("cannot keep the pack of a push on this node, it is downloaded again", "repository_id", s.id,
+				"error", err)
+		}
+	}
+}

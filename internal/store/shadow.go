@@ -1,0 +1,216 @@
+package store
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+const (
+	// shadowsDir has the shadows of running pushes, below the root of the local copies: packs are moved between both.
+	shadowsDir = ".packhorse/shadows"
+	// maxPushAge is the maximum age of the refs that a push begins with. The check for the advertisement is mostly
+	// recent enough.
+	maxPushAge = 5 * time.Second
+)
+
+// shadow is the temporary repository in which Git runs a push. It is not safe for concurrent use.
+//
+//	HEAD, config             of the local copy
+//	packed-refs              the base, a hard link
+//	refs/                    the changes after the base
+//	objects/info/alternates  the objects of the local copy
+//
+// Git cannot be shown a change that deletes a ref of the base. With such a change packed-refs has all refs.
+type shadow struct {
+	*place
+	base    *state // the refs that it shows
+	dir     string
+	repo    *repo.Repo
+	uploads []*packUpload
+
+	ctx    context.Context // of the uploads; ends with Close
+	cancel context.CancelFunc
+	done   func() // ends the use of the packs
+}
+
+// openShadows removes the shadows of an earlier process.
+func (s *Store) openShadows() error {
+	dir := filepath.Join(s.options.Cache.Root, shadowsDir)
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return os.MkdirAll(dir, 0o700)
+}
+
+// Push implements storage.Place. The error is Unavailable if the store cannot be reached, so that clients do not send a
+// pack for nothing.
+func (p *place) Push(ctx context.Context) (receivepack.Shadow, error) {
+	if err := cmp.Or(p.mayAppend(), p.store.Ready()); err != nil {
+		return nil, err
+	}
+	base := p.known()
+	if base == nil || p.age() > maxPushAge {
+		var err error
+		if base, err = p.check().wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if !base.has(p.path) {
+		p.store.forget(p.path, p.id)
+		return nil, notFound(p.path)
+	}
+	base, done, err := p.useState(ctx, base, nil)
+	if err != nil {
+		return nil, err
+	}
+	s := &shadow{place: p, base: base, done: done}
+	s.ctx, s.cancel = context.WithCancel(p.store.ctx)
+	if err := s.make(); err != nil {
+		s.Close()
+		if _, isFault := errors.AsType[*fault.Error](err); !isFault {
+			err = fault.Wrap(fault.Unavailable, "push not accepted: cannot write to the server's disk", err)
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// make makes the directory and opens it.
+func (s *shadow) make() (err error) {
+	if s.dir, err = os.MkdirTemp(filepath.Join(s.store.options.Cache.Root, shadowsDir), "push-"); err != nil {
+		return err
+	}
+	for _, dir := range []string{"objects/info", "objects/pack", "refs"} {
+		if err := os.MkdirAll(filepath.Join(s.dir, dir), 0o777); err != nil {
+			return err
+		}
+	}
+	local := s.local.Dir()
+	err = cmp.Or(
+		os.Link(filepath.Join(local, "config"), s.path("config")),
+		os.WriteFile(s.path("HEAD"), []byte("ref: "+string(s.base.layers.Head)+"\n"), 0o666),
+		os.WriteFile(s.path("objects/info/alternates"), []byte(filepath.Join(local, "objects")+"\n"), 0o666),
+		s.writeRefs(),
+	)
+	if err != nil {
+		return err
+	}
+	s.repo, err = repo.Open(s.dir, repo.Options{})
+	return err
+}
+
+// path returns the path of a file of the shadow.
+func (s *shadow) path(name string) string { return filepath.Join(s.dir, name) }
+
+// writeRefs writes the refs of the base.
+func (s *shadow) writeRefs() error {
+	layers := s.base.layers
+	hides, err := hidesBase(layers, s.base.record.ObjectFormat)
+	if err != nil {
+		return err
+	}
+	if hides {
+		return writePacked(s.path("packed-refs"), layers)
+	}
+	// The file is removed after two newer checkpoints. Then all refs are written.
+	err = os.Link(s.local.Base(s.base.record), s.path("packed-refs"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return writePacked(s.path("packed-refs"), layers)
+	}
+	made := ""
+	for _, ref := range layers.Changes {
+		if err != nil {
+			return err
+		}
+		if ref.ID.IsZero() {
+			continue
+		}
+		path := s.path(string(ref.Name))
+		if dir := filepath.Dir(path); dir != made {
+			if err := os.MkdirAll(dir, 0o777); err != nil {
+				return err
+			}
+			made = dir
+		}
+		err = os.WriteFile(path, []byte(ref.ID.String()+"\n"), 0o666)
+	}
+	return err
+}
+
+// hidesBase reports whether a change deletes a ref of the base.
+func hidesBase(layers *refs.Layers, format git.ObjectFormat) (bool, error) {
+	isDeletion := func(ref refs.Ref) bool { return ref.ID.IsZero() }
+	if layers.Base == nil || !slices.ContainsFunc(layers.Changes, isDeletion) {
+		return false, nil
+	}
+	base, err := snapshotOf(&refs.Layers{Number: layers.Number, Head: layers.Head, Base: layers.Base}, format)
+	if err != nil {
+		return false, err
+	}
+	for _, ref := range layers.Changes {
+		if ref.ID.IsZero() {
+			if _, exists, err := base.Lookup(ref.Name); exists || err != nil {
+				return exists, err
+			}
+		}
+	}
+	return false, nil
+}
+
+// writePacked writes a packed-refs file with all refs.
+func writePacked(path string, layers *refs.Layers) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b := bufio.NewWriterSize(f, 1<<20)
+	if _, err := refs.WritePacked(b, layers.Base, layers.Changes); err != nil {
+		return err
+	}
+	return cmp.Or(b.Flush(), f.Close())
+}
+
+// fixedRefs is a refs.Source whose refs do not change.
+type fixedRefs struct{ layers *refs.Layers }
+
+func (f fixedRefs) Layers(context.Context) (*refs.Layers, error) { return f.layers, nil }
+func (f fixedRefs) Known() *refs.Layers                          { return f.layers }
+
+// snapshotOf returns a snapshot of layers.
+func snapshotOf(layers *refs.Layers, format git.ObjectFormat) (*refs.Snapshot, error) {
+	return refs.Open("", "", refs.Options{Format: format, Source: fixedRefs{layers}}).Snapshot(context.Background())
+}
+
+// Repo implements receivepack.Shadow.
+func (s *shadow) Repo() *repo.Repo { return s.repo }
+
+// Close implements receivepack.Shadow.
+func (s *shadow) Close() {
+	s.cancel()
+	for _, u := range s.uploads {
+		u.close()
+	}
+	if s.repo != nil {
+		_ = s.repo.Close()
+	}
+	if s.dir != "" {
+		if err := os.RemoveAll(s.dir); err != nil {
+			s.store.log.Warn("cannot remove the temporary repository of a push", "dir", s.dir, "error", err)
+		}
+	}
+	s.done()
+}

@@ -1,0 +1,147 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// packUpload is the upload of one pack of a push. The files stay open, because Git moves them meanwhile.
+type packUpload struct {
+	name      string // of the pack without extension: pack-HASH
+	pack, idx *os.File
+	gc        uint64 // Record.GC when the upload began
+
+	done   chan struct{} // closed when the following fields are valid
+	result replog.Pack   // without Since
+	err    error
+}
+
+// Quarantined implements receivepack.Shadow. It begins to upload the packs.
+func (s *shadow) Quarantined(_ context.Context, dir string) {
+	if dir == "" {
+		return
+	}
+	if err := s.startUploads(dir); err != nil {
+		s.store.log.Info("cannot upload a push early", "repository_id", s.id, "error", err) // Commit tries again
+	}
+}
+
+// startUploads begins to upload the packs in a directory of objects that are not being uploaded yet.
+func (s *shadow) startUploads(objects string) error {
+	paths, err := filepath.Glob(filepath.Join(objects, "pack", "pack-*.pack"))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".pack")
+		if s.uploadOf(name) != nil {
+			continue
+		}
+		u := &packUpload{name: name}
+		if u.pack, err = os.Open(path); err != nil {
+			return err
+		}
+		if u.idx, err = os.Open(strings.TrimSuffix(path, ".pack") + ".idx"); err != nil {
+			u.pack.Close()
+			return err
+		}
+		s.uploads = append(s.uploads, u)
+		s.start(u)
+	}
+	return nil
+}
+
+// uploadOf returns the upload of a pack, or nil.
+func (s *shadow) uploadOf(name string) *packUpload {
+	for _, u := range s.uploads {
+		if u.name == name {
+			return u
+		}
+	}
+	return nil
+}
+
+// start begins an upload, perhaps once more.
+func (s *shadow) start(u *packUpload) {
+	u.done, u.err = make(chan struct{}), nil
+	u.gc = s.known().record.GC // before the first byte: see CollectGarbage
+	go func() {
+		defer close(u.done)
+		u.result, u.err = s.put(s.ctx, u)
+	}()
+}
+
+// put uploads a pack and its index, under a key that is used once.
+func (s *shadow) put(ctx context.Context, u *packUpload) (replog.Pack, error) {
+	p := replog.Pack{Key: replog.PackKey(u.name, replog.NewID())}
+	var header [12]byte // gitformat-pack(5)
+	if _, err := u.pack.ReadAt(header[:], 0); err != nil {
+		return p, err
+	}
+	p.Objects = int64(binary.BigEndian.Uint32(header[8:]))
+	group, ctx := errgroup.WithContext(ctx)
+	file := func(f *os.File, ext string, size *int64, sum *replog.Sum) {
+		group.Go(func() (err error) {
+			if *size, *sum, err = sumOf(f); err != nil {
+				return err
+			}
+			return s.store.options.Bucket.Put(ctx, "repos/"+s.id+"/"+p.Key+ext, f, *size, *sum)
+		})
+	}
+	file(u.pack, ".pack", &p.Bytes, &p.SHA256)
+	file(u.idx, ".idx", &p.IdxBytes, &p.IdxSHA256)
+	err := group.Wait()
+	return p, err
+}
+
+// sumOf returns the size and the checksum of a file.
+func sumOf(f *os.File) (size int64, sum replog.Sum, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, sum, err
+	}
+	hash := sha256.New()
+	_, err = io.CopyBuffer(struct{ io.Writer }{hash}, io.NewSectionReader(f, 0, info.Size()), make([]byte, 256<<10))
+	return info.Size(), replog.Sum(hash.Sum(nil)), err
+}
+
+// uploaded waits for the uploads, and repeats those that a collection of garbage may have condemned.
+func (s *shadow) uploaded(ctx context.Context) error {
+	if err := s.startUploads(s.path("objects")); err != nil {
+		return err
+	}
+	for _, u := range s.uploads {
+		for {
+			select {
+			case <-u.done:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if u.err != nil {
+				return fault.Wrap(fault.Unavailable, "push not accepted: the objects cannot be stored", u.err)
+			}
+			if u.gc == s.known().record.GC {
+				break
+			}
+			s.start(u)
+		}
+	}
+	return nil
+}
+
+// close closes the files.
+func (u *packUpload) close() {
+	<-u.done
+	_ = cmp.Or(u.pack.Close(), u.idx.Close())
+}
