@@ -4,19 +4,105 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
-// Promote makes the copy of a store a store of its own: it gets another ID, so nodes of the former store refuse it. It
-// returns the new identity. Run Check first: a copy that was made while nodes worked may lack objects.
-func Promote(ctx context.Context, b bucket.Bucket) (Identity, error) {
+// PromoteReport is the result of Promote.
+type PromoteReport struct {
+	ID string `json:"id"` // of the store from now on
+	// Dropped has the repositories that lost their latest records, because the copy does not have all objects of them.
+	Dropped []Problem `json:"dropped"`
+}
+
+// Promote makes the copy of a store a store of its own: it gets another ID, so nodes of the former store refuse it. No
+// node may use the copy meanwhile.
+//
+// Bucket replication copies objects in any order. So the copy may have records without their objects, or without
+// earlier records. Promote removes those records: each repository then is in the latest state that is complete in the
+// copy. A repository without any complete state is an error, and nothing is changed then.
+func Promote(ctx context.Context, b bucket.Bucket) (*PromoteReport, error) {
 	id, err := ReadIdentity(ctx, b)
 	if err != nil {
-		return Identity{}, err
+		return nil, err
 	}
-	id.ID = replog.NewID()
+	report := &PromoteReport{ID: replog.NewID(), Dropped: []Problem{}}
+	var remove []string
+	c := &checker{bucket: b}
+	var failed error
+	err = c.ids(ctx, func(id string, objects map[string]int64) {
+		if failed == nil {
+			failed = findIncomplete(ctx, &repositoryCheck{checker: c, id: id, objects: objects, log: replog.Open(b, id)},
+				&remove, report)
+		}
+	})
+	if err = errors.Join(failed, err); err != nil {
+		return nil, err
+	}
+	if err := b.Delete(ctx, remove...); err != nil {
+		return nil, err
+	}
+	id.ID = report.ID
 	text := id.encode()
-	return id, b.Put(ctx, IdentityKey, bytes.NewReader(text), int64(len(text)), sha256.Sum256(text))
+	return report, b.Put(ctx, IdentityKey, bytes.NewReader(text), int64(len(text)), sha256.Sum256(text))
+}
+
+// findIncomplete adds the keys of records that are not complete in the copy.
+func findIncomplete(ctx context.Context, r *repositoryCheck, remove *[]string, report *PromoteReport) error {
+	newest, err := r.newest(ctx)
+	if err != nil || newest == 0 {
+		return err
+	}
+	last := uint64(0) // the last record without a gap before it
+	for last < newest {
+		if _, ok := r.objects[r.log.Key(last+1)]; !ok {
+			break
+		}
+		last++
+	}
+	for ; last > 0; last-- {
+		if r.head, err = r.log.Get(ctx, last); err != nil {
+			return err
+		}
+		r.problems = nil
+		for key, f := range r.named() {
+			if err := r.object(ctx, key, f); err != nil {
+				return err
+			}
+		}
+		if r.problems == nil {
+			break
+		}
+	}
+	switch last {
+	case newest:
+		return nil
+	case 0:
+		return fault.New(fault.Corrupt, "repository %s (%s) is not complete in any state: copy its objects again, or remove "+
+			"all objects below repos/%[2]s/", r.name(), r.id)
+	}
+	for n := last + 1; n <= newest; n++ {
+		*remove = append(*remove, r.log.Key(n)) // a missing key is fine
+	}
+	r.problem(r.log.Key(last+1), "",
+		"the copy does not have all objects of records %d to %d: the repository is in the state "+
+			"of record %d", last+1, newest, last)
+	report.Dropped = append(report.Dropped, r.problems...)
+	return nil
+}
+
+// newest returns the number of the newest record that exists; 0: none.
+func (r *repositoryCheck) newest(ctx context.Context) (uint64, error) {
+	head, err := r.log.Head(ctx)
+	if fault.Is(err, fault.NotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	r.head = head
+	return head.Number, nil
 }

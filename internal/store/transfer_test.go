@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
 // newDirectory returns a directory with repositories: a random one with loose objects, one in SHA-256 with one pack, an
@@ -239,10 +240,28 @@ func TestCheckFinds(t *testing.T) {
 	}
 }
 
-// Promote gives a store another ID, and leaves the rest alone.
+// Promote gives a copy another ID. Records whose objects, or earlier records, are not in the copy are removed.
 func TestPromote(t *testing.T) {
 	t.Parallel()
-	b := newBucket(t)
+	b, root := newBucket(t), t.TempDir()
+	for seed, name := range []string{"gap", "pack", "whole"} {
+		source := gittest.Random(t, uint64(seed), gittest.Shape{Commits: 3})
+		if err := os.Rename(source.Dir, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"}); err != nil {
+		t.Fatal(err)
+	}
+	s := newNode(t, b)
+	head := gittest.At(t, filepath.Join(root, "whole")).ID("HEAD")
+	for range 3 {
+		for _, path := range []string{"gap", "pack", "whole"} {
+			setRef(t, s, path, "refs/heads/x", head)
+		}
+	}
+	b.Set(replog.Open(b, idOf(t, s, "gap")).Key(3), nil)
+	addPack(t, s, "pack") // record 5, without its pack
 	before, err := ReadIdentity(t.Context(), b)
 	if err != nil {
 		t.Fatal(err)
@@ -254,5 +273,34 @@ func TestPromote(t *testing.T) {
 	after, err := ReadIdentity(t.Context(), b)
 	if err != nil || after.ID != promoted.ID || after.ID == before.ID {
 		t.Errorf("ID %s became %s, %v, want %s", before.ID, after.ID, err, promoted.ID)
+	}
+	if len(promoted.Dropped) != 2 {
+		t.Errorf("Promote dropped %+v, want records of gap and pack", promoted.Dropped)
+	}
+	for path, want := range map[string]uint64{"gap": 2, "pack": 4, "whole": 4} {
+		record, err := replog.Open(b, idOf(t, s, path)).Head(t.Context())
+		if err != nil || record.Number != want {
+			t.Errorf("%s is at record %+v, %v, want %d", path, record, err, want)
+		}
+	}
+	checkClean(t, b)
+}
+
+// addPack appends a record that names a pack.
+func addPack(t *testing.T, s *Store, path string) {
+	t.Helper()
+	r, err := s.find(t.Context(), repoPath(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.release(r)
+	_, err = r.change(t.Context(), func(head *state) (*replog.Record, error) {
+		next := head.record.Next(replog.KindPush, "n", head.record.At)
+		missing := replog.Pack{Key: replog.PackKey("pack-1234", replog.NewID()), Bytes: 9, Since: next.Number}
+		next.Packs = append(next.Packs, missing)
+		return next, nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -204,6 +204,18 @@ func (r *repositoryCheck) run(ctx context.Context) (err error) {
 	if err := r.names(ctx); err != nil {
 		return err
 	}
+	named := r.named()
+	for key, f := range named {
+		if err := r.object(ctx, key, f); err != nil {
+			return err
+		}
+	}
+	r.countUnnamed(named)
+	return nil
+}
+
+// named returns the objects that the head names, by key.
+func (r *repositoryCheck) named() map[string]replog.File {
 	named := map[string]replog.File{}
 	for i := range r.head.Packs {
 		p := &r.head.Packs[i]
@@ -214,13 +226,7 @@ func (r *repositoryCheck) run(ctx context.Context) (err error) {
 	if key := r.head.Refs.Checkpoint; key != "" {
 		named["repos/"+r.id+"/"+key] = replog.File{Bytes: r.head.Refs.Bytes, SHA256: r.head.Refs.SHA256}
 	}
-	for key, f := range named {
-		if err := r.object(ctx, key, f); err != nil {
-			return err
-		}
-	}
-	r.countUnnamed(named)
-	return nil
+	return named
 }
 
 // records checks that no record is missing, and that each follows the one before.

@@ -158,7 +158,7 @@ func freeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// waitForHTTP waits until a server answers requests, with any status.
+// waitForHTTP waits until a server answers requests with any status but 503, with which MinIO starts.
 func waitForHTTP(t testing.TB, address string, failed func() string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -171,10 +171,12 @@ func waitForHTTP(t testing.TB, address string, failed func() string) {
 		answer, err := http.DefaultClient.Do(r)
 		if err == nil {
 			_ = answer.Body.Close()
-			return
+			if answer.StatusCode != http.StatusServiceUnavailable {
+				return
+			}
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("server on %s does not answer: %v\n%s", address, err, failed())
+			t.Fatalf("server on %s is not ready: %v\n%s", address, err, failed())
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
