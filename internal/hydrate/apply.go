@@ -231,6 +231,16 @@ func (r *Repository) write(name, content string) error {
 	return os.Rename(temp, path)
 }
 
+// TempDir creates an empty directory on the file system of the local copies. The caller removes it. If the process ends
+// before that, the next one removes it.
+func (r *Repository) TempDir() (dir string, err error) {
+	dir, err = os.MkdirTemp(r.cache.state, "new-"+r.id+"-")
+	if err != nil {
+		return "", diskError(err)
+	}
+	return dir, nil
+}
+
 // tempFile creates an empty file in the state directory.
 func (c *Cache) tempFile(id string) (path string, err error) {
 	f, err := os.CreateTemp(c.state, "new-"+id+"-")
