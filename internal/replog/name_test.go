@@ -22,7 +22,7 @@ func TestEscapePath(t *testing.T) {
 		"team/3fffffffffffffff/log":    "team/3fffffffffffffff/log",
 		strings.Repeat("ä", 117) + "/": strings.Repeat("~c3~a4", 117),
 	} {
-		p := path(t, s)
+		p := repoPath(t, s)
 		if got := escape(p.String()); got != want {
 			t.Errorf("escape(%q) = %q, want %q", s, got, want)
 		}
@@ -56,9 +56,9 @@ func FuzzParseNameKey(f *testing.F) {
 func TestNameRoundTrip(t *testing.T) {
 	t.Parallel()
 	var none *Name
-	first := none.Next(path(t, "team/\xff"), Live, txn1, "a", time.UnixMilli(5).UTC())
+	first := none.Next(repoPath(t, "team/\xff"), Live, txn1, "a", time.UnixMilli(5).UTC())
 	want := first.Next(first.Path, Moving, txn2, "b", time.UnixMilli(6).UTC())
-	want.From, want.Renames = path(t, "x"), 2
+	want.From, want.Renames = repoPath(t, "x"), 2
 	want.Unknown = map[string][]byte{"y": []byte("1")}
 	body, err := want.Encode()
 	if err != nil {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -124,10 +126,41 @@ func (p *Pack) Name() string {
 // "pack-HASH".
 func PackKey(name, txn string) string { return packPrefix + name + "-" + txn }
 
+// CheckpointKey returns a key for the refs after record n that only one attempt uses.
+func CheckpointKey(n uint64, txn string) string {
+	return fmt.Sprintf("%s%d-%s", checkpointPrefix, n, txn)
+}
+
 const (
 	packPrefix       = "packs/"
 	checkpointPrefix = "refs/"
 )
+
+// extensions are the endings of a pack's files.
+var extensions = []string{".pack", ".idx", ".rev", ".bitmap", ".graph"}
+
+// ParseFileKey returns the key in records (Pack.Key or Refs.Checkpoint) of a file, from the file's key relative to the
+// repository. ok is false if Packhorse does not write such files.
+func ParseFileKey(file string) (key string, ok bool) {
+	if isKey(file, checkpointPrefix) {
+		return file, true
+	}
+	ext := path.Ext(file)
+	key = strings.TrimSuffix(file, ext)
+	return key, slices.Contains(extensions, ext) && isKey(key, packPrefix)
+}
+
+// FileKeys returns the keys of all files that a key in records can have. It is the inverse of ParseFileKey.
+func FileKeys(key string) []string {
+	if strings.HasPrefix(key, checkpointPrefix) {
+		return []string{key}
+	}
+	files := make([]string, len(extensions))
+	for i, ext := range extensions {
+		files[i] = key + ext
+	}
+	return files
+}
 
 // Sum is a SHA-256 checksum. It is written in hexadecimal.
 type Sum [32]byte
@@ -180,3 +213,8 @@ func (r *Record) Pack(key string) *Pack {
 }
 
 func (r *Record) position() (number uint64, txn, parent string) { return r.Number, r.Txn, r.Parent }
+
+// HasKey reports whether the record names the key of a pack or of a checkpoint.
+func (r *Record) HasKey(key string) bool {
+	return r.Refs.Checkpoint == key || r.Pack(key) != nil
+}

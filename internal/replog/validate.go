@@ -3,6 +3,7 @@ package replog
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -132,4 +133,5 @@ func isKey(key, prefix string) bool {
 	return true
 }
 
-func isExtension(ext string) bool { return ext == ".rev" || ext == ".bitmap" || ext == ".graph" }
+// isExtension reports whether ext is the ending of an extra file.
+func isExtension(ext string) bool { return slices.Contains(extensions[2:], ext) }
