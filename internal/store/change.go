@@ -80,6 +80,7 @@ func (r *repository) changeThen(ctx context.Context, prepare func(*state) (*repl
 				r.store.log.Warn("cannot apply a record that was appended", "repository_id", r.id, "record", record.Number, "error",
 					adoptErr)
 			}
+			r.publishTail()
 			return appended{attempt.Winner(), tries, time.Since(start)}, nil
 		}
 		if adoptErr != nil {

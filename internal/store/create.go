@@ -39,6 +39,9 @@ func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first 
 	if err != nil {
 		return err
 	}
+	if attempt.Outcome() != replog.Won { // see collector.begin
+		return fault.Retry(fault.Unavailable, fault.RetrySoon, "the upload of the repository took too long; try again")
+	}
 	err = s.claim(ctx, found, id)
 	switch {
 	case err == nil:

@@ -24,6 +24,11 @@ type Metrics struct {
 	broken    prometheus.Counter
 	hints     *prometheus.CounterVec
 	reachable prometheus.Gauge
+
+	gcObjects   prometheus.Counter
+	gcBytes     prometheus.Counter
+	checkpoints *prometheus.CounterVec
+	compactions *prometheus.CounterVec
 }
 
 // NewMetrics creates the metrics.
@@ -80,13 +85,29 @@ func NewMetrics() *Metrics {
 		reachable: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "packhorse_store_reachable", Help: "1 if the last check of the store succeeded, otherwise 0.",
 		}),
+		gcObjects: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_store_gc_objects_total",
+			Help: "Objects that this node deleted in the store because no repository needs them.",
+		}),
+		gcBytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_store_gc_bytes_total", Help: "Bytes of the objects that this node deleted in the store.",
+		}),
+		checkpoints: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_store_checkpoints_total",
+			Help: "Checkpoints of refs by result: published, dropped (another node was faster), and failed.",
+		}, []string{"result"}),
+		compactions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_store_compactions_total",
+			Help: "Compactions of packs by result: published, unchanged (no better packs), dropped (another node was " +
+				"faster), and failed.",
+		}, []string{"result"}),
 	}
 }
 
 // Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.checks, m.checkSeconds, m.behind, m.appends, m.appendSeconds, m.batch, m.lookups,
-		m.known, m.stale, m.broken, m.hints, m.reachable}
+		m.known, m.stale, m.broken, m.hints, m.reachable, m.gcObjects, m.gcBytes, m.checkpoints, m.compactions}
 }
 
 // countAppend counts an attempt to append a record to the log of a repository.

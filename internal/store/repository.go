@@ -35,6 +35,7 @@ type repository struct {
 	broken  atomic.Pointer[error] // proof that the store broke a promise: no record is appended any more
 
 	checks   joint[*state]
+	folding  atomic.Bool   // a checkpoint is being made
 	adopting chan struct{} // has one element while a record is being adopted
 	writing  chan struct{} // has one element while a record is being appended
 	commits  commitQueue

@@ -132,6 +132,7 @@ func open(o Options, id Identity) (*Store, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.metrics.reachable.Set(1)
 	s.running.Go(s.monitor)
+	s.running.Go(s.collectGarbage)
 	return s, nil
 }
 

@@ -1,0 +1,178 @@
+package store
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+const (
+	// A tail of maxTailEntries or of about maxTailBytes in JSON is folded into a new checkpoint.
+	maxTailEntries = 64
+	maxTailBytes   = 32 << 10
+)
+
+// isTailLong reports whether it is time for a new checkpoint.
+func isTailLong(r *replog.Refs) bool {
+	if len(r.Tail) >= maxTailEntries {
+		return true
+	}
+	bytes := 0
+	for i := range r.Tail {
+		for _, c := range r.Tail[i].Changes {
+			bytes += len(c.Name) + 2*c.New.Format().HexSize() + 16
+		}
+	}
+	return bytes >= maxTailBytes
+}
+
+// checkpoint is a checkpoint that was uploaded, and that no record names yet.
+type checkpoint struct {
+	refs replog.Refs // the checkpoint, without a tail
+	of   replog.Refs // what it replaces: a checkpoint and a tail
+	gc   uint64      // Record.GC before the upload; see CollectGarbage
+	dir  string      // has its file
+}
+
+// file is the path of the checkpoint on this node, until close.
+func (c *checkpoint) file() string { return filepath.Join(c.dir, "refs") }
+
+// close removes the file.
+func (c *checkpoint) close() { _ = os.RemoveAll(c.dir) }
+
+// publishTail publishes a checkpoint of all refs if the tail of the latest known state is long. It runs after pushes,
+// and not in their path: a checkpoint commutes with pushes.
+func (r *repository) publishTail() {
+	if head := r.known(); head == nil || head.layers == nil || !isTailLong(&head.record.Refs) {
+		return
+	}
+	if !r.folding.CompareAndSwap(false, true) {
+		return
+	}
+	r.store.running.Go(func() {
+		defer r.folding.Store(false)
+		isPublished, err := r.publishCheckpoint(r.store.ctx)
+		result := "published"
+		switch {
+		case err != nil:
+			result = "failed"
+			r.store.log.Warn("cannot publish a checkpoint of refs", "repository_id", r.id, "error", err)
+		case !isPublished:
+			result = "dropped"
+		}
+		r.store.metrics.checkpoints.WithLabelValues(result).Inc()
+	})
+}
+
+// publishCheckpoint makes a checkpoint of the latest known refs and publishes it.
+func (r *repository) publishCheckpoint(ctx context.Context) (isPublished bool, err error) {
+	c, err := r.writeCheckpoint(ctx, r.known(), nil)
+	if err != nil {
+		return false, err
+	}
+	defer c.close()
+	return r.publish(ctx, c)
+}
+
+// publish appends a record that names a checkpoint. It reports false if the checkpoint was dropped, because another
+// node published one.
+func (r *repository) publish(ctx context.Context, c *checkpoint) (isPublished bool, err error) {
+	done, err := r.change(ctx, func(head *state) (*replog.Record, error) {
+		if !c.isCurrent(head.record) {
+			return nil, errNoChange
+		}
+		next := head.record.Next(replog.KindCheckpoint, r.store.options.Node, time.Now())
+		next.Refs = c.refs
+		next.Refs.Tail = slices.Clone(head.record.Refs.Tail[len(c.of.Tail):])
+		r.installCheckpoint(c, next)
+		return next, nil
+	})
+	return err == nil && done.record.Refs.Checkpoint == c.refs.Checkpoint, err
+}
+
+// isCurrent reports whether the head has the refs from which the checkpoint was made, and perhaps later changes.
+// Without a collection of garbage since, the checkpoint is not condemned.
+func (c *checkpoint) isCurrent(head *replog.Record) bool {
+	n := len(c.of.Tail)
+	return head.GC == c.gc && head.Refs.Checkpoint == c.of.Checkpoint && len(head.Refs.Tail) >= n &&
+		(n == 0 || head.Refs.Tail[n-1].Number == c.of.Tail[n-1].Number)
+}
+
+// installCheckpoint moves the file of a checkpoint into the local copy, before the record that names it is adopted.
+func (r *repository) installCheckpoint(c *checkpoint, next *replog.Record) {
+	if _, err := os.Stat(c.file()); err != nil {
+		return // at an earlier try
+	}
+	if err := r.local.InstallBase(next, c.file()); err != nil {
+		r.store.log.Warn("cannot keep a checkpoint on this node, it is downloaded again", "repository_id", r.id, "error", err)
+	}
+}
+
+// writeCheckpoint uploads a checkpoint of the refs of a state with more changes. A record with this checkpoint must
+// follow a record for which checkpoint.isCurrent reports true. The caller closes the checkpoint.
+func (r *repository) writeCheckpoint(ctx context.Context, head *state, more []replog.RefChange) (*checkpoint, error) {
+	dir, err := r.local.TempDir()
+	if err != nil {
+		return nil, err
+	}
+	c := &checkpoint{of: head.record.Refs, gc: head.record.GC, dir: dir}
+	tail, number := slices.Clone(c.of.Tail), head.record.Number
+	if len(more) > 0 {
+		number++
+		tail = append(tail, replog.TailEntry{Number: number, Changes: more})
+	}
+	if err := c.write(head.layers.Base, fold(tail)); err != nil {
+		c.close()
+		return nil, fault.Wrap(fault.Unavailable, "cannot write a checkpoint of refs", err)
+	}
+	c.refs.Checkpoint = replog.CheckpointKey(number, replog.NewID())
+	if err := r.upload(ctx, c.refs.Checkpoint, c.file(), replog.File{Bytes: c.refs.Bytes,
+		SHA256: c.refs.SHA256}); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// write writes the file.
+func (c *checkpoint) write(base *refs.Base, changes []refs.Ref) error {
+	f, err := os.Create(c.file())
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	b := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<20)
+	count, err := refs.WritePacked(b, base, changes)
+	if err != nil {
+		return err
+	}
+	if err := b.Flush(); err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	c.refs.Count, c.refs.Bytes, c.refs.SHA256 = c.of.Count+count, info.Size(), replog.Sum(sum.Sum(nil))
+	return f.Close()
+}
+
+// upload uploads a file of the repository under a key relative to it. want has its size and checksum.
+func (r *repository) upload(ctx context.Context, key, from string, want replog.File) error {
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return r.store.options.Bucket.Put(ctx, reposPrefix+r.id+"/"+key, f, want.Bytes, want.SHA256)
+}

@@ -1,0 +1,80 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+)
+
+const (
+	gcInterval = time.Hour              // until a node looks for a shard to collect, before jitter
+	gcPause    = 100 * time.Millisecond // after each repository
+	gcPrefix   = "gc/"
+	// shards are the first characters of repository IDs. The repositories of one shard are collected together.
+	shards = "abcdefghijklmnopqrstuvwxyz234567"
+)
+
+// collectGarbage collects the garbage of all repositories once in a week. Nodes share the work without knowing each
+// other: the node that creates the object gc/WEEK/SHARD collects this shard. If it fails, the shard waits for the next
+// week.
+func (s *Store) collectGarbage() {
+	for sleep(s.ctx, gcInterval/2+rand.N(gcInterval)) == nil {
+		if s.refused() != nil {
+			continue
+		}
+		shard, err := s.claimShard(s.ctx, time.Now())
+		if err == nil && shard != "" {
+			err = s.collectShard(s.ctx, shard)
+		}
+		if err != nil && s.ctx.Err() == nil {
+			s.log.Warn("cannot delete garbage from the store", "shard", shard, "error", err)
+		}
+	}
+}
+
+// claimShard claims a shard that no node has collected in this week. It returns "" if there is none.
+func (s *Store) claimShard(ctx context.Context, now time.Time) (string, error) {
+	year, number := now.UTC().ISOWeek()
+	week := fmt.Sprintf("%s%d-w%02d/", gcPrefix, year, number)
+	marks, err := s.options.Bucket.List(ctx, gcPrefix, "", gcPage)
+	if err != nil {
+		return "", err
+	}
+	free := strings.Split(shards, "")
+	var old []string
+	for _, mark := range marks {
+		if shard, ok := strings.CutPrefix(mark.Key, week); ok {
+			free = slices.DeleteFunc(free, func(s string) bool { return s == shard })
+		} else if mark.Key < week {
+			old = append(old, mark.Key)
+		}
+	}
+	if err := s.options.Bucket.Delete(ctx, old...); err != nil || len(free) == 0 {
+		return "", err
+	}
+	shard := free[rand.N(len(free))]
+	err = s.options.Bucket.Create(ctx, week+shard, []byte(s.options.Node+"\n"))
+	if errors.Is(err, bucket.ErrExists) {
+		return "", nil
+	}
+	return shard, err
+}
+
+// collectShard collects the garbage of the repositories of a shard.
+func (s *Store) collectShard(ctx context.Context, shard string) error {
+	c := newCollector(s.options.Bucket, GCOptions{Node: s.options.Node})
+	err := c.walk(ctx, reposPrefix+shard, gcPause)
+	s.metrics.gcObjects.Add(float64(c.report.Objects))
+	s.metrics.gcBytes.Add(float64(c.report.Bytes))
+	if c.report.Objects > 0 {
+		s.log.Info("deleted garbage from the store", "shard", shard, "repositories", c.report.Repositories,
+			"objects", c.report.Objects, "bytes", c.report.Bytes)
+	}
+	return err
+}

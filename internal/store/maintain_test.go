@@ -1,0 +1,310 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// pushPack appends a record with a pack of all objects of a repository that are not in its earlier packs, and with a
+// branch.
+func pushPack(t *testing.T, s *Store, path string, from *gittest.Repo, branch string, id git.ObjectID) {
+	t.Helper()
+	r, err := s.find(t.Context(), repoPath(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.release(r)
+	from.Git("update-ref", "refs/heads/"+branch, id.String())
+	from.Git("repack", "-q", "-d")
+	name := strings.TrimSpace(from.Git("rev-parse", "--git-path", "objects/pack"))
+	packs, err := filepath.Glob(filepath.Join(from.Dir, name, "*.pack"))
+	if err != nil || len(packs) == 0 {
+		t.Fatalf("packs %v, %v", packs, err)
+	}
+	newest := packs[0]
+	for _, p := range packs {
+		a, b := stat(t, p), stat(t, newest)
+		if a.ModTime().After(b.ModTime()) {
+			newest = p
+		}
+	}
+	base := strings.TrimSuffix(newest, ".pack")
+	pack := replog.Pack{Key: replog.PackKey(filepath.Base(base), replog.NewID())}
+	for _, ext := range []string{".pack", ".idx"} {
+		f, objects, err := sumFile(base + ext)
+		if err == nil {
+			err = r.upload(t.Context(), pack.Key+ext, base+ext, f)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ext == ".pack" {
+			pack.Bytes, pack.SHA256, pack.Objects = f.Bytes, f.SHA256, objects
+		} else {
+			pack.IdxBytes, pack.IdxSHA256 = f.Bytes, f.SHA256
+		}
+	}
+	_, err = r.change(t.Context(), func(head *state) (*replog.Record, error) {
+		next := head.record.Next(replog.KindPush, "", time.Now())
+		pack.Since = next.Number
+		next.Packs = append(next.Packs, pack)
+		next.Refs.Tail = append(next.Refs.Tail, replog.TailEntry{Number: next.Number,
+			Changes: []replog.RefChange{{Name: git.RefName("refs/heads/" + branch), New: id}}})
+		return next, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func stat(t *testing.T, path string) os.FileInfo {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// repackAll is a repack that makes one pack.
+func repackAll(t *testing.T) func(context.Context, string) error {
+	return func(_ context.Context, dir string) error {
+		copy := gittest.At(t, dir)
+		copy.Git("repack", "-q", "-a", "-d", "-k", "--write-bitmap-index")
+		copy.Git("commit-graph", "write", "--reachable")
+		return nil
+	}
+}
+
+// A compaction is visible on other nodes, which need nothing of the old packs.
+func TestMaintain(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a, c := newNode(t, b), newNode(t, b)
+	create(t, a, "x")
+	from := gittest.Init(t)
+	tip := from.Commit("0")
+	pushPack(t, a, "x", from, "main", tip)
+	for i := range 3 {
+		tip = from.Commit(fmt.Sprint(i+1), tip)
+		pushPack(t, a, "x", from, "main", tip)
+	}
+	p := acquire(t, a, "x")
+	repack := repackAll(t)
+	during := func(ctx context.Context, dir string) error { // a push during the repack does not matter
+		if err := repack(ctx, dir); err != nil {
+			return err
+		}
+		tip = from.Commit("during", tip)
+		pushPack(t, c, "x", from, "topic", tip)
+		return nil
+	}
+	if err := p.Maintain(t.Context(), during); err != nil {
+		t.Fatal(err)
+	}
+	other := acquire(t, c, "x").(*place)
+	head, err := other.current(t.Context())
+	if err != nil || len(head.record.Packs) != 2 || head.record.Kind != replog.KindCompact {
+		t.Fatalf("the head is %+v, %v, want two packs", head.record, err)
+	}
+	var compacted replog.Pack
+	for _, pack := range head.record.Packs {
+		if pack.Since == head.record.Number {
+			compacted = pack
+		}
+	}
+	if compacted.Objects != 12 || len(compacted.Extra) < 2 {
+		t.Errorf("the new pack is %+v, want 12 objects, a bitmap and a commit-graph", compacted)
+	}
+	for _, node := range []*place{p.(*place), other} {
+		done, err := node.Use(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		local := gittest.At(t, node.Dir())
+		local.Git("fsck", "--full", "--strict")
+		if got := local.Git("cat-file", "-t", tip.String()); got != "commit" {
+			t.Errorf("%s is a %q, want a commit", tip, got)
+		}
+		done()
+	}
+	nothing := func(context.Context, string) error { return nil }
+	before := head.record.Number
+	if err := p.Maintain(t.Context(), nothing); err != nil {
+		t.Fatal(err)
+	}
+	if head, err := other.current(t.Context()); err != nil || head.record.Number != before {
+		t.Errorf("a compaction without new packs appended record %d, %v", head.record.Number, err)
+	}
+}
+
+// Of two compactions of the same packs one is dropped.
+func TestConcurrentMaintain(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a, c := newNode(t, b), newNode(t, b)
+	create(t, a, "x")
+	from := gittest.Init(t)
+	tip := from.Commit("0")
+	pushPack(t, a, "x", from, "main", tip)
+	pushPack(t, a, "x", from, "main", from.Commit("1", tip))
+	repack := repackAll(t)
+	var winner uint64
+	err := acquire(t, a, "x").Maintain(t.Context(), func(ctx context.Context, dir string) error {
+		other := acquire(t, c, "x")
+		if err := other.Maintain(ctx, repack); err != nil {
+			return err
+		}
+		winner = other.Known().Number
+		return repack(ctx, dir)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, err := acquire(t, a, "x").(*place).current(t.Context())
+	if err != nil || head.record.Number != winner || len(head.record.Packs) != 1 {
+		t.Errorf("the head is record %d with %d packs, %v, want record %d with 1", head.record.Number,
+			len(head.record.Packs), err, winner)
+	}
+}
+
+// A long tail is folded into a checkpoint in the background, and all nodes have the same refs.
+func TestCheckpoint(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		a, c := newNode(t, b), newNode(t, b)
+		create(t, a, "x")
+		for i := range maxTailEntries + 3 {
+			setRef(t, a, "x", git.RefName(fmt.Sprintf("refs/heads/%d", i%50)), id1)
+		}
+		synctest.Wait()
+		setRef(t, a, "x", "refs/heads/0", git.ObjectID{})
+		r := acquire(t, c, "x").(*place)
+		head, err := r.current(t.Context())
+		if err != nil || head.record.Refs.Count != 50 || len(head.record.Refs.Tail) > 4 {
+			t.Fatalf("the head has %d refs and a tail of %d, %v, want 50 and at most 4", head.record.Refs.Count,
+				len(head.record.Refs.Tail), err)
+		}
+		if got := refOf(t, c, "x", "refs/heads/0"); !got.IsZero() {
+			t.Errorf("a deleted ref is %s", got)
+		}
+	})
+}
+
+func TestIsTailLong(t *testing.T) {
+	t.Parallel()
+	change := replog.RefChange{Name: git.RefName("refs/heads/" + strings.Repeat("x", 900)), New: id1}
+	for n, want := range map[int]bool{1: false, 31: false, 36: true} {
+		refs := &replog.Refs{Tail: []replog.TailEntry{{Changes: make([]replog.RefChange, n)}}}
+		for i := range n {
+			refs.Tail[0].Changes[i] = change
+		}
+		if got := isTailLong(refs); got != want {
+			t.Errorf("isTailLong of %d changes = %v, want %v", n, got, want)
+		}
+	}
+}
+
+// Files that no record names are deleted after a week, those of deleted repositories and of interrupted imports too.
+func TestCollectGarbage(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a := newNode(t, b)
+	from := gittest.Init(t)
+	ids := map[string]string{}
+	for _, path := range []string{"kept", "deleted"} {
+		ids[path] = create(t, a, path)
+		pushPack(t, a, path, from, path, from.Commit(path))
+		pushPack(t, a, path, from, path, from.Commit(path+"2"))
+	}
+	if err := acquire(t, a, "kept").Maintain(t.Context(), repackAll(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Delete(t.Context(), repoPath("deleted"), ""); err != nil {
+		t.Fatal(err)
+	}
+	imported := replog.NewID()
+	b.Set("repos/"+imported+"/packs/pack-1-x.pack", []byte("x"))
+	before := len(b.Keys())
+	for _, test := range []struct {
+		age            time.Duration
+		dry            bool
+		objects, after int
+	}{
+		{age: time.Hour, objects: 0, after: before},
+		{age: time.Nanosecond, dry: true, objects: 9, after: before},
+		{age: time.Nanosecond, objects: 9, after: before - 9 + 2*3 + 1}, // records: two for each repository, and a first
+		{age: time.Nanosecond, objects: 0, after: before - 9 + 2*3 + 1},
+	} {
+		report, err := CollectGarbage(t.Context(), b, GCOptions{OlderThan: test.age, DryRun: test.dry})
+		if err != nil || report.Objects != test.objects || len(report.Keys) != test.objects || report.Repositories != 3 {
+			t.Errorf("%+v: CollectGarbage = %+v, %v", test, report, err)
+		}
+		if got := len(b.Keys()); got != test.after {
+			t.Errorf("%+v: the bucket has %d objects", test, got)
+		}
+	}
+	for _, key := range b.Keys() {
+		if strings.Contains(key, "/packs/") && !strings.Contains(key, ids["kept"]) {
+			t.Errorf("%s is left", key)
+		}
+	}
+	node := acquire(t, newNode(t, b), "kept")
+	done, err := node.Use(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	gittest.At(t, node.Dir()).Git("fsck", "--full")
+	// An import that ends after its files were collected must not win.
+	first := &replog.Record{ObjectFormat: git.SHA1, Head: "refs/heads/main"}
+	if err = a.create(t.Context(), repoPath("imported"), imported, first); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("create of a collected repository = %v, want unavailable", err)
+	}
+}
+
+// Nodes share the collection: each shard is collected once in a week.
+func TestShards(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	nodes := []*Store{newNode(t, b), newNode(t, b)}
+	now := time.Date(2026, 12, 31, 0, 0, 0, 0, time.UTC)
+	for range 2 {
+		seen := map[string]int{}
+		for i := range 40 {
+			shard, err := nodes[i%2].claimShard(t.Context(), now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[shard]++
+		}
+		if len(seen) != 33 || seen[""] != 8 {
+			t.Errorf("claims of shards: %v, want 32 shards once", seen)
+		}
+		now = now.Add(gcAge)
+	}
+	for _, key := range b.Keys() {
+		if strings.HasPrefix(key, gcPrefix) && !strings.HasPrefix(key, "gc/2027-w01/") {
+			t.Errorf("the mark %s of an earlier week is left", key)
+		}
+	}
+	for _, s := range nodes {
+		for _, shard := range strings.Split(shards, "") {
+			if err := s.collectShard(t.Context(), shard); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
