@@ -3,8 +3,7 @@ package store
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
-	"io"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -135,11 +134,12 @@ func (r *repository) writeCheckpoint(ctx context.Context, head *state, more []re
 		return nil, fault.Wrap(fault.Unavailable, "cannot write a checkpoint of refs", err)
 	}
 	c.refs.Checkpoint = replog.CheckpointKey(number, replog.NewID())
-	if err := r.upload(ctx, c.refs.Checkpoint, c.file(), replog.File{Bytes: c.refs.Bytes,
-		SHA256: c.refs.SHA256}); err != nil {
+	f, err := r.uploader().file(ctx, c.refs.Checkpoint, c.file())
+	if err != nil {
 		c.close()
 		return nil, err
 	}
+	c.refs.Bytes, c.refs.SHA256 = f.Bytes, f.SHA256
 	return c, nil
 }
 
@@ -150,29 +150,11 @@ func (c *checkpoint) write(base *refs.Base, changes []refs.Ref) error {
 		return err
 	}
 	defer f.Close()
-	sum := sha256.New()
-	b := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<20)
-	count, err := refs.WritePacked(b, base, changes)
+	b := bufio.NewWriterSize(f, 1<<20)
+	more, err := refs.WritePacked(b, base, changes)
 	if err != nil {
 		return err
 	}
-	if err := b.Flush(); err != nil {
-		return err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	c.refs.Count, c.refs.Bytes, c.refs.SHA256 = c.of.Count+count, info.Size(), replog.Sum(sum.Sum(nil))
-	return f.Close()
-}
-
-// upload uploads a file of the repository under a key relative to it. want has its size and checksum.
-func (r *repository) upload(ctx context.Context, key, from string, want replog.File) error {
-	f, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return r.store.options.Bucket.Put(ctx, reposPrefix+r.id+"/"+key, f, want.Bytes, want.SHA256)
+	c.refs.Count = c.of.Count + more
+	return errors.Join(b.Flush(), f.Close())
 }

@@ -3,11 +3,9 @@ package store
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -60,7 +58,7 @@ func (p *place) maintain(ctx context.Context, repack func(ctx context.Context, d
 	if err := c.compare(); err != nil {
 		return "", fault.Wrap(fault.Unavailable, "cannot read the compacted repository", err)
 	}
-	if len(c.added)+len(c.removed) == 0 {
+	if len(c.names)+len(c.removed) == 0 {
 		return "unchanged", nil
 	}
 	if err := c.upload(ctx); err != nil {
@@ -77,15 +75,10 @@ func (p *place) maintain(ctx context.Context, repack func(ctx context.Context, d
 type compaction struct {
 	*repository
 	head    *state
-	dir     string // the copy
-	added   []newPack
-	removed []string // keys
-}
-
-// newPack is a pack of the copy that the repository does not have.
-type newPack struct {
-	replog.Pack
-	paths map[string]string // files by extension
+	dir     string        // the copy
+	removed []string      // keys of packs that the copy does not have any more
+	names   []string      // of its new packs
+	added   []replog.Pack // the same after the upload
 }
 
 // path returns the path of a file of the copy.
@@ -155,75 +148,27 @@ func (c *compaction) compare() error {
 		}
 		delete(left, pack.Name())
 	}
-	for name := range left {
-		pack, err := c.read(name, len(c.added) == 0)
-		if err != nil {
-			return err
-		}
-		c.added = append(c.added, pack)
-	}
+	c.names = slices.Sorted(maps.Keys(left))
 	return nil
 }
 
-// read describes a new pack. withGraph reports whether the commit-graph belongs to it.
-func (c *compaction) read(name string, withGraph bool) (newPack, error) {
-	pack := newPack{Pack: replog.Pack{Key: replog.PackKey(name, replog.NewID())}, paths: map[string]string{}}
-	for _, ext := range []string{".pack", ".idx", ".rev", ".bitmap", ".graph"} {
-		path := c.path("objects/pack", name+ext)
-		if ext == ".graph" {
-			path = c.path(commitGraph)
-		}
-		if ext == ".graph" && !withGraph {
-			continue
-		}
-		f, objects, err := sumFile(path)
-		f.Ext = ext
-		switch {
-		case ext == ".pack" && err == nil:
-			pack.Bytes, pack.SHA256, pack.Objects = f.Bytes, f.SHA256, objects
-		case ext == ".idx" && err == nil:
-			pack.IdxBytes, pack.IdxSHA256 = f.Bytes, f.SHA256
-		case err == nil:
-			pack.Extra = append(pack.Extra, f)
-		case errors.Is(err, fs.ErrNotExist) && ext != ".pack" && ext != ".idx":
-			continue
-		default:
-			return pack, err
-		}
-		pack.paths[ext] = path
-	}
-	return pack, nil
-}
-
-// sumFile returns the size and the checksum of a file. If it is a pack, objects is the number in its header
-// (gitformat-pack(5)).
-func sumFile(path string) (f replog.File, objects int64, err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return f, 0, err
-	}
-	defer file.Close()
-	var header [12]byte
-	if _, err := file.ReadAt(header[:], 0); err != nil && !errors.Is(err, io.EOF) {
-		return f, 0, err
-	}
-	sum := sha256.New()
-	if f.Bytes, err = io.Copy(sum, file); err != nil {
-		return f, 0, err
-	}
-	f.SHA256 = replog.Sum(sum.Sum(nil))
-	return f, int64(binary.BigEndian.Uint32(header[8:])), nil
-}
-
-// upload uploads the new packs.
+// upload uploads the new packs. The commit-graph is a file of the first one.
 func (c *compaction) upload(ctx context.Context) error {
-	for i := range c.added {
-		pack := &c.added[i]
-		for _, f := range pack.Files() {
-			if err := c.repository.upload(ctx, pack.Key+f.Ext, pack.paths[f.Ext], f); err != nil {
+	up := c.uploader()
+	for i, name := range c.names {
+		pack, err := up.pack(ctx, c.path("objects/pack", name), replog.NewID())
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			f, err := up.file(ctx, pack.Key+".graph", c.path(commitGraph))
+			if err == nil {
+				pack.Extra = append(pack.Extra, f)
+			} else if !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
+		c.added = append(c.added, pack)
 	}
 	return nil
 }
@@ -252,8 +197,7 @@ func (c *compaction) replace(head *replog.Record) *replog.Record {
 	if len(next.Packs)+len(c.removed) != len(head.Packs) {
 		return nil
 	}
-	for i := range c.added {
-		pack := c.added[i].Pack
+	for _, pack := range c.added {
 		pack.Since = next.Number
 		next.Packs = append(next.Packs, pack)
 	}
@@ -267,8 +211,12 @@ func (c *compaction) install(next *replog.Record) {
 		pack := &c.added[i]
 		from := c.path(strconv.FormatUint(next.Number, 10) + "-" + strconv.Itoa(i))
 		var err error
-		for ext, path := range pack.paths {
-			err = errors.Join(err, os.Link(path, from+ext))
+		for _, f := range pack.Files() {
+			path := c.path("objects/pack", pack.Name()+f.Ext)
+			if f.Ext == ".graph" {
+				path = c.path(commitGraph)
+			}
+			err = errors.Join(err, os.Link(path, from+f.Ext))
 		}
 		if err == nil {
 			err = c.local.Install(next, next.Pack(pack.Key), from)

@@ -35,7 +35,6 @@ const (
 	gcAge = 7 * 24 * time.Hour
 	// maxCondemned is the maximum number of keys that one record condemns.
 	maxCondemned = 200
-	gcPage       = 1000 // objects in one listing
 	reposPrefix  = "repos/"
 )
 
@@ -81,9 +80,7 @@ func (c *collector) walk(ctx context.Context, prefix string, pause time.Duration
 		id, _, _ := strings.Cut(strings.TrimPrefix(list[0].Key, reposPrefix), "/")
 		after = reposPrefix + id + "/~"
 		c.report.Repositories++
-		if c.options.Progress != nil {
-			c.options.Progress(int64(c.report.Repositories), 0, id)
-		}
+		c.options.Progress.report(int64(c.report.Repositories), 0, id)
 		if err := c.collect(ctx, id); err != nil {
 			return fmt.Errorf("repository %s: %w", id, err)
 		}
@@ -164,28 +161,22 @@ func (c *collector) files(ctx context.Context, id string) (map[string]file, erro
 	files := map[string]file{}
 	root := reposPrefix + id + "/"
 	for _, dir := range []string{"packs/", "refs/"} {
-		for after := ""; ; {
-			list, err := c.bucket.List(ctx, root+dir, after, gcPage)
-			if err != nil {
-				return nil, err
+		err := each(ctx, c.bucket, root+dir, func(info bucket.Info) error {
+			name := strings.TrimPrefix(info.Key, root)
+			key, ok := replog.ParseFileKey(name)
+			if !ok {
+				return nil
 			}
-			for _, info := range list {
-				name := strings.TrimPrefix(info.Key, root)
-				key, ok := replog.ParseFileKey(name)
-				if !ok {
-					continue
-				}
-				f := files[key]
-				f.names, f.bytes = append(f.names, name), f.bytes+info.Size
-				if info.Modified.After(f.modified) {
-					f.modified = info.Modified
-				}
-				files[key] = f
+			f := files[key]
+			f.names, f.bytes = append(f.names, name), f.bytes+info.Size
+			if info.Modified.After(f.modified) {
+				f.modified = info.Modified
 			}
-			if len(list) < gcPage {
-				break
-			}
-			after = list[len(list)-1].Key
+			files[key] = f
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	return files, nil

@@ -42,7 +42,7 @@ func (s *Store) collectGarbage() {
 func (s *Store) claimShard(ctx context.Context, now time.Time) (string, error) {
 	year, number := now.UTC().ISOWeek()
 	week := fmt.Sprintf("%s%d-w%02d/", gcPrefix, year, number)
-	marks, err := s.options.Bucket.List(ctx, gcPrefix, "", gcPage)
+	marks, err := s.options.Bucket.List(ctx, gcPrefix, "", listPage)
 	if err != nil {
 		return "", err
 	}

@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -228,26 +225,11 @@ func (d *directory) bytes() (total int64) {
 func (d *directory) upload(ctx context.Context, up *uploader, first *replog.Record) error {
 	txn := replog.NewID()
 	for _, base := range d.packs {
-		p := replog.Pack{Key: replog.PackKey(filepath.Base(base), txn), Since: 1}
-		count, err := countObjects(base + ".pack")
+		p, err := up.pack(ctx, base, txn)
 		if err != nil {
-			return fault.Wrap(fault.Corrupt, "its pack "+base+".pack cannot be read", err)
+			return err
 		}
-		p.Objects = count
-		for _, ext := range []string{".pack", ".idx", ".rev", ".bitmap"} {
-			f, err := up.file(ctx, p.Key+ext, base+ext)
-			switch {
-			case errors.Is(err, fs.ErrNotExist) && ext != ".pack" && ext != ".idx":
-			case err != nil:
-				return err
-			case ext == ".pack":
-				p.Bytes, p.SHA256 = f.Bytes, f.SHA256
-			case ext == ".idx":
-				p.IdxBytes, p.IdxSHA256 = f.Bytes, f.SHA256
-			default:
-				p.Extra = append(p.Extra, f)
-			}
-		}
+		p.Since = 1
 		first.Packs = append(first.Packs, p)
 	}
 	if d.refs == 0 {
@@ -260,48 +242,6 @@ func (d *directory) upload(ctx context.Context, up *uploader, first *replog.Reco
 	}
 	first.Refs = replog.Refs{Checkpoint: key, SHA256: f.SHA256, Bytes: f.Bytes, Count: d.refs}
 	return nil
-}
-
-// countObjects returns the number of objects of a pack (gitformat-pack(5), the header).
-func countObjects(path string) (int64, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	var header [12]byte
-	if _, err := io.ReadFull(f, header[:]); err != nil {
-		return 0, err
-	}
-	if string(header[:4]) != "PACK" {
-		return 0, errors.New("no pack header")
-	}
-	return int64(binary.BigEndian.Uint32(header[8:])), nil
-}
-
-// uploader uploads the files of one repository.
-type uploader struct {
-	bucket bucket.Bucket
-	prefix string // of the repository's keys
-	keys   []string
-	bytes  int64
-}
-
-// file uploads a file under a key relative to the repository.
-func (u *uploader) file(ctx context.Context, key, path string) (replog.File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return replog.File{}, err
-	}
-	defer f.Close()
-	hash := sha256.New()
-	size, err := io.Copy(hash, f)
-	if err != nil {
-		return replog.File{}, fmt.Errorf("read %s: %w", path, err)
-	}
-	file := replog.File{Ext: filepath.Ext(key), Bytes: size, SHA256: replog.Sum(hash.Sum(nil))}
-	u.keys, u.bytes = append(u.keys, u.prefix+key), u.bytes+size
-	return file, u.bucket.Put(ctx, u.prefix+key, f, size, file.SHA256)
 }
 
 func isUnknown(err error) bool { return errors.Is(err, receivepack.ErrUnknown) }

@@ -137,7 +137,7 @@ func (h *history) compact(r *repository) {
 	if err != nil {
 		return
 	}
-	c.added = []newPack{{Pack: pack}}
+	c.added = []replog.Pack{pack}
 	h.begun = append(h.begun, func() { _, _ = c.publish(context.Background()) })
 }
 

@@ -40,20 +40,9 @@ func pushPack(t *testing.T, s *Store, path string, from *gittest.Repo, branch st
 		}
 	}
 	base := strings.TrimSuffix(newest, ".pack")
-	pack := replog.Pack{Key: replog.PackKey(filepath.Base(base), replog.NewID())}
-	for _, ext := range []string{".pack", ".idx"} {
-		f, objects, err := sumFile(base + ext)
-		if err == nil {
-			err = r.upload(t.Context(), pack.Key+ext, base+ext, f)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if ext == ".pack" {
-			pack.Bytes, pack.SHA256, pack.Objects = f.Bytes, f.SHA256, objects
-		} else {
-			pack.IdxBytes, pack.IdxSHA256 = f.Bytes, f.SHA256
-		}
+	pack, err := r.uploader().pack(t.Context(), base, replog.NewID())
+	if err != nil {
+		t.Fatal(err)
 	}
 	_, err = r.change(t.Context(), func(head *state) (*replog.Record, error) {
 		next := head.record.Next(replog.KindPush, "", time.Now())
