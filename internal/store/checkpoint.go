@@ -79,12 +79,12 @@ func (r *repository) publishCheckpoint(ctx context.Context) (isPublished bool, e
 		return false, err
 	}
 	defer c.close()
-	return r.publish(ctx, c)
+	return r.publishUploaded(ctx, c)
 }
 
-// publish appends a record that names a checkpoint. It reports false if the checkpoint was dropped, because another
+// publishUploaded appends a record that names a checkpoint. It reports false if the checkpoint was dropped, because another
 // node published one.
-func (r *repository) publish(ctx context.Context, c *checkpoint) (isPublished bool, err error) {
+func (r *repository) publishUploaded(ctx context.Context, c *checkpoint) (isPublished bool, err error) {
 	done, err := r.change(ctx, func(head *state) (*replog.Record, error) {
 		if !c.isCurrent(head.record) {
 			return nil, errNoChange

@@ -118,7 +118,7 @@ func (h *history) checkpoint(r *repository) {
 	}
 	h.begun = append(h.begun, func() {
 		defer c.close()
-		_, _ = r.publish(context.Background(), c)
+		_, _ = r.publishUploaded(context.Background(), c)
 	})
 }
 
