@@ -82,8 +82,8 @@ func (r *repository) publishCheckpoint(ctx context.Context) (isPublished bool, e
 	return r.publishUploaded(ctx, c)
 }
 
-// publishUploaded appends a record that names a checkpoint. It reports false if the checkpoint was dropped, because another
-// node published one.
+// publishUploaded appends a record that names a checkpoint. It reports false if the checkpoint was dropped, because
+// another node published one.
 func (r *repository) publishUploaded(ctx context.Context, c *checkpoint) (isPublished bool, err error) {
 	done, err := r.change(ctx, func(head *state) (*replog.Record, error) {
 		if !c.isCurrent(head.record) {
