@@ -36,10 +36,11 @@ func isTailLong(r *replog.Refs) bool {
 
 // checkpoint is a checkpoint that was uploaded, and that no record names yet.
 type checkpoint struct {
-	refs replog.Refs // the checkpoint, without a tail
-	of   replog.Refs // what it replaces: a checkpoint and a tail
-	gc   uint64      // Record.GC before the upload; see CollectGarbage
-	dir  string      // has its file
+	repository *repository
+	refs       replog.Refs // the checkpoint, without a tail
+	of         replog.Refs // what it replaces: a checkpoint and a tail
+	gc         uint64      // Record.GC before the upload; see CollectGarbage
+	dir        string      // has its file
 }
 
 // file is the path of the checkpoint on this node, until close.
@@ -85,16 +86,15 @@ func (r *repository) publishCheckpoint(ctx context.Context) (isPublished bool, e
 // publishUploaded appends a record that names a checkpoint. It reports false if the checkpoint was dropped, because
 // another node published one.
 func (r *repository) publishUploaded(ctx context.Context, c *checkpoint) (isPublished bool, err error) {
-	done, err := r.change(ctx, func(head *state) (*replog.Record, error) {
+	done, err := r.changeThen(ctx, func(head *state) (*replog.Record, error) {
 		if !c.isCurrent(head.record) {
 			return nil, errNoChange
 		}
 		next := head.record.Next(replog.KindCheckpoint, r.store.options.Node, time.Now())
 		next.Refs = c.refs
 		next.Refs.Tail = slices.Clone(head.record.Refs.Tail[len(c.of.Tail):])
-		r.installCheckpoint(c, next)
 		return next, nil
-	})
+	}, c.install)
 	return err == nil && done.record.Refs.Checkpoint == c.refs.Checkpoint, err
 }
 
@@ -106,13 +106,11 @@ func (c *checkpoint) isCurrent(head *replog.Record) bool {
 		(n == 0 || head.Refs.Tail[n-1].Number == c.of.Tail[n-1].Number)
 }
 
-// installCheckpoint moves the file of a checkpoint into the local copy, before the record that names it is adopted.
-func (r *repository) installCheckpoint(c *checkpoint, next *replog.Record) {
-	if _, err := os.Stat(c.file()); err != nil {
-		return // at an earlier try
-	}
-	if err := r.local.InstallBase(next, c.file()); err != nil {
-		r.store.log.Warn("cannot keep a checkpoint on this node, it is downloaded again", "repository_id", r.id, "error", err)
+// install moves the file of the checkpoint into the local copy, before the record that names it is adopted.
+func (c *checkpoint) install(record *replog.Record) {
+	if err := c.repository.local.InstallBase(record, c.file()); err != nil {
+		c.repository.store.log.Warn("cannot keep a checkpoint on this node, it is downloaded again", "repository_id",
+			c.repository.id, "error", err)
 	}
 }
 
@@ -123,7 +121,7 @@ func (r *repository) writeCheckpoint(ctx context.Context, head *state, more []re
 	if err != nil {
 		return nil, err
 	}
-	c := &checkpoint{of: head.record.Refs, gc: head.record.GC, dir: dir}
+	c := &checkpoint{repository: r, of: head.record.Refs, gc: head.record.GC, dir: dir}
 	tail, number := slices.Clone(c.of.Tail), head.record.Number
 	if len(more) > 0 {
 		number++

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -175,14 +174,13 @@ func (c *compaction) upload(ctx context.Context) error {
 
 // publish appends a record that replaces the old packs by the new ones. It reports false if the compaction was dropped.
 func (c *compaction) publish(ctx context.Context) (isPublished bool, err error) {
-	_, err = c.change(ctx, func(head *state) (*replog.Record, error) {
+	_, err = c.changeThen(ctx, func(head *state) (*replog.Record, error) {
 		next := c.replace(head.record)
 		if isPublished = next != nil; !isPublished {
 			return nil, errNoChange
 		}
-		c.install(next)
 		return next, nil
-	})
+	}, c.install)
 	return isPublished && err == nil, err
 }
 
@@ -204,24 +202,13 @@ func (c *compaction) replace(head *replog.Record) *replog.Record {
 	return next
 }
 
-// install puts the new packs into the local copy, so that they do not have to be downloaded. The files of the copy stay
-// for the next try.
-func (c *compaction) install(next *replog.Record) {
+// install moves the new packs into the local copy, so that they do not have to be downloaded.
+func (c *compaction) install(record *replog.Record) {
 	for i := range c.added {
 		pack := &c.added[i]
-		from := c.path(strconv.FormatUint(next.Number, 10) + "-" + strconv.Itoa(i))
-		var err error
-		for _, f := range pack.Files() {
-			path := c.path("objects/pack", pack.Name()+f.Ext)
-			if f.Ext == ".graph" {
-				path = c.path(commitGraph)
-			}
-			err = errors.Join(err, os.Link(path, from+f.Ext))
-		}
-		if err == nil {
-			err = c.local.Install(next, next.Pack(pack.Key), from)
-		}
-		if err != nil {
+		from := c.path("objects/pack", pack.Name())
+		_ = os.Rename(c.path(commitGraph), from+".graph") // for the first one; others do not have it
+		if err := c.local.Install(record, record.Pack(pack.Key), from); err != nil {
 			c.store.log.Warn("cannot keep a compacted pack on this node, it is downloaded again", "repository_id", c.id,
 				"error", err)
 		}
