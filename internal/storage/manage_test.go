@@ -28,6 +28,7 @@ func newRunner(t *testing.T) *process.Runner {
 	limits := process.Limits{Slots: 2, Queue: 100}
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
 		storage.ClassManage: limits, storage.ClassMaintain: {Slots: 1, Queue: 100, Nice: 1}, packsource.ClassPack: limits,
+		storage.ClassUpstream: limits,
 	}})
 	if err != nil {
 		t.Fatal(err)

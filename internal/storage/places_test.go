@@ -1,0 +1,342 @@
+package storage_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/lookup"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
+	"github.com/packhorse-git/packhorse/internal/storage"
+)
+
+// testPlaces are repositories of a store in memory, whose objects are always here.
+type testPlaces struct {
+	t    *testing.T
+	root string
+
+	mu       sync.Mutex
+	named    map[string]*testRepo
+	created  int
+	acquired int // places that were not released
+	ready    error
+}
+
+// testRepo is one repository. Its refs are only in its layers.
+type testRepo struct {
+	*gittest.Repo
+	p      *testPlaces
+	id     string
+	layers *refs.Layers
+	checks int
+	users  int
+}
+
+// testPlace is the place of a repository under a name. The refs that it knows are those of its last check.
+type testPlace struct {
+	*testRepo
+	name  string
+	known *refs.Layers
+}
+
+func newPlaces(t *testing.T, o storage.Options) (*root, *testPlaces) {
+	o.Root = t.TempDir()
+	p := &testPlaces{t: t, root: o.Root, named: make(map[string]*testRepo)}
+	o.Places = p
+	return newRoot(t, o), p
+}
+
+// add creates a repository whose main branch is one commit.
+func (p *testPlaces) add(name, text string) *testRepo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.created++
+	r := &testRepo{p: p, id: fmt.Sprintf("id%d", p.created)}
+	r.Repo = gittest.InitAt(p.t, filepath.Join(p.root, r.id+".git"))
+	r.layers = &refs.Layers{Number: 1, Head: "refs/heads/main"}
+	if text != "" {
+		r.layers.Changes = []refs.Ref{{Name: "refs/heads/main", ID: r.Commit(text), PeelKnown: true}}
+	}
+	p.named[name] = r
+	return r
+}
+
+// move sets main to a commit, as another node does.
+func (r *testRepo) move(id git.ObjectID) {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	r.layers = &refs.Layers{Number: r.layers.Number + 1, Head: r.layers.Head,
+		Changes: []refs.Ref{{Name: "refs/heads/main", ID: id, PeelKnown: true}}}
+}
+
+func (r *testRepo) main() git.ObjectID { return r.layers.Changes[0].ID }
+
+func (p *testPlaces) Acquire(_ context.Context, path git.RepoPath) (storage.Place, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.named[path.String()]
+	if r == nil {
+		return nil, fault.New(fault.NotFound, "no repository %s", path)
+	}
+	p.acquired++
+	return &testPlace{testRepo: r, name: path.String(), known: r.layers}, nil
+}
+
+func (p *testPlaces) List(_ context.Context, prefix, after string, limit int) (paths []git.RepoPath, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(p.named)) {
+		if strings.HasPrefix(name, prefix) && name > after && len(paths) < limit {
+			path, _ := git.ParseRepoPath(name)
+			paths = append(paths, path)
+		}
+	}
+	return paths, nil
+}
+
+func (p *testPlaces) Create(_ context.Context, path git.RepoPath, _ git.ObjectFormat, head git.RefName) error {
+	if _, ok := p.named[path.String()]; ok {
+		return fault.New(fault.Exists, "repository %s already exists", path)
+	}
+	p.add(path.String(), "").layers.Head = head
+	return nil
+}
+
+func (p *testPlaces) Import(_ context.Context, path git.RepoPath, dir string) error {
+	r := p.add(path.String(), "")
+	id := git.MustParseObjectID(gittest.At(p.t, dir).Git("rev-parse", "main"))
+	r.Git("fetch", "-q", dir, "main")
+	r.move(id)
+	return nil
+}
+
+func (p *testPlaces) Delete(_ context.Context, path git.RepoPath, id string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.named[path.String()]
+	if r == nil || id != "" && id != r.id {
+		return fault.New(fault.NotFound, "no repository %s", path)
+	}
+	delete(p.named, path.String())
+	return nil
+}
+
+func (p *testPlaces) Rename(_ context.Context, from, to git.RepoPath) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.named[to.String()] = p.named[from.String()]
+	delete(p.named, from.String())
+	return nil
+}
+
+func (p *testPlaces) Ready() error { return p.ready }
+
+func (r *testPlace) Layers(context.Context) (*refs.Layers, error) {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	r.checks++
+	if r.p.named[r.name] != r.testRepo {
+		r.known = nil
+		return nil, fault.New(fault.NotFound, "no repository %s", r.name)
+	}
+	r.known = r.layers
+	return r.layers, nil
+}
+
+func (r *testPlace) Known() *refs.Layers {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	return r.known
+}
+
+func (r *testPlace) ID() string  { return r.id }
+func (r *testPlace) Dir() string { return r.Repo.Dir }
+
+func (r *testPlace) Use(context.Context, func(done, total int64)) (func(), error) {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	r.users++
+	return func() {
+		r.p.mu.Lock()
+		defer r.p.mu.Unlock()
+		r.users--
+	}, nil
+}
+
+func (r *testPlace) Push(context.Context) (receivepack.Shadow, error) {
+	return nil, fault.New(fault.Unavailable, "no pushes here")
+}
+
+func (r *testPlace) Counts() pack.Counts { return pack.Counts{Packed: 7, Packs: 2, PackBytes: 1000} }
+
+func (r *testPlace) Maintain(ctx context.Context, repack func(ctx context.Context, dir string) error) error {
+	dir := filepath.Join(r.p.root, "copy.git")
+	if err := os.CopyFS(dir, os.DirFS(r.Repo.Dir)); err != nil {
+		return err
+	}
+	return repack(ctx, dir)
+}
+
+func (r *testPlace) SetHead(_ context.Context, branch git.RefName) error {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	layers := *r.layers
+	layers.Number, layers.Head = layers.Number+1, branch
+	r.layers, r.known = &layers, &layers
+	return nil
+}
+
+func (r *testPlace) Release() {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	r.p.acquired--
+}
+
+func TestPlacesServeTheLatestRefs(t *testing.T) {
+	t.Parallel()
+	r, p := newPlaces(t, storage.Options{})
+	app := p.add("team/app", "one")
+	for _, path := range []string{"team/app", "team/app.git"} {
+		r.serves(path, app.main())
+	}
+	checks := app.checks
+	r.key("team/app", app.main())
+	if app.checks != checks {
+		t.Errorf("a fetch of a known tip made %d checks, want none", app.checks-checks)
+	}
+	next := app.Commit("two", app.main())
+	app.move(next)
+	r.key("team/app", next) // advertised by another node
+	r.serves("team/app", next)
+	found, err := r.Resolve(t.Context(), r.path("team/app.git"), "main")
+	if want := (git.Version{Incarnation: "id1", Generation: 2}); err != nil || found.ID != next || found.Version != want {
+		t.Errorf("Resolve(main) = %v of version %v, %v, want %v of %v", found.ID, found.Version, err, next, want)
+	}
+	if commit, err := r.Commit(t.Context(), r.path("team/app"), "main"); err != nil || commit.ID != next {
+		t.Errorf("Commit(main) = %v, %v, want %v", commit.ID, err, next)
+	}
+	r.refuses("team", fault.NotFound, "no repository")
+	if app.users != 0 {
+		t.Errorf("%d users hold the objects, want none", app.users)
+	}
+	r.Close()
+	if p.acquired != 0 {
+		t.Errorf("%d places were not released", p.acquired)
+	}
+}
+
+// TestPlacesFindReplacements: a repository that another node has put under a known name is served at once.
+func TestPlacesFindReplacements(t *testing.T) {
+	t.Parallel()
+	r, p := newPlaces(t, storage.Options{})
+	first := p.add("app", "one")
+	r.serves("app", first.main())
+	second := p.add("app", "two")
+	r.serves("app", second.main())
+	third := p.add("app", "three")
+	tree, err := r.Tree(t.Context(), r.path("app"), lookup.TreeRequest{In: lookup.PathIn{Revision: "main"}})
+	if err != nil {
+		t.Errorf("Tree(main) = %v, %v, want the tree of %v", tree, err, third.main())
+	}
+	if err := p.Delete(t.Context(), r.path("app"), ""); err != nil {
+		t.Fatal(err)
+	}
+	r.refuses("app", fault.NotFound, "no repository")
+}
+
+func TestPlacesAreManaged(t *testing.T) {
+	t.Parallel()
+	r, p := newPlaces(t, storage.Options{Runner: newRunner(t)})
+	ctx := t.Context()
+	d, err := r.Create(ctx, r.path("team/app.git"), storage.CreateOptions{Branch: "trunk"})
+	if err != nil || d.Path != "team/app" || d.Head.Target != "refs/heads/trunk" || d.Size != 1000 ||
+		d.Objects.Packs != 2 {
+		t.Errorf("Create() = %+v, %v, want team/app with HEAD at trunk and the counts of its place", d, err)
+	}
+	if _, err := r.Create(ctx, r.path("team/app"), storage.CreateOptions{}); !fault.Is(err, fault.Exists) {
+		t.Errorf("Create() of an existing repository = %v, want the kind %v", err, fault.Exists)
+	}
+	from := gittest.Init(t)
+	id := from.Commit("imported")
+	from.Git("update-ref", "refs/heads/main", id.String())
+	if _, err := r.Import(ctx, r.path("copy"), storage.ImportOptions{Source: from.Dir}); err != nil {
+		t.Fatal(err)
+	}
+	r.serves("copy", id)
+	if exists, err := r.SetHead(ctx, r.path("copy"), "refs/heads/none"); err != nil || exists {
+		t.Errorf("SetHead(none) = %v, %v, want false", exists, err)
+	}
+	if err := r.Rename(ctx, r.path("copy.git"), r.path("team/copy.git")); err != nil {
+		t.Fatal(err)
+	}
+	r.serves("team/copy", id)
+	r.refuses("copy", fault.NotFound, "no repository")
+	page, err := r.List(ctx, storage.ListQuery{Prefix: "team/", Limit: 1})
+	if err != nil || !slices.Equal(page.Paths, []string{"team/app"}) || page.Next != "team/app" {
+		t.Errorf("List() = %+v, %v, want team/app and another page", page, err)
+	}
+	if m, err := r.Maintain(ctx, r.path("team/copy")); err != nil || m.After.Packs != 2 {
+		t.Errorf("Maintain() = %+v, %v, want the counts of the place", m, err)
+	}
+	if packs, _ := filepath.Glob(filepath.Join(p.root, "copy.git/objects/pack/*.pack")); len(packs) != 1 {
+		t.Errorf("maintenance left the packs %q in the copy, want one", packs)
+	}
+	if err := r.Delete(ctx, r.path("team/copy"), storage.DeleteOptions{Incarnation: "other"}); !fault.Is(err,
+		fault.NotFound) {
+		t.Errorf("Delete() of another incarnation = %v, want the kind %v", err, fault.NotFound)
+	}
+	if err := r.Delete(ctx, r.path("team/copy"), storage.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.refuses("team/copy", fault.NotFound, "no repository")
+	if _, err := r.Ingest(ctx, r.path("team/app"), storage.Ingest{}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("Ingest() = %v, want the kind %v", err, fault.Invalid)
+	}
+	if p.ready = fault.New(fault.Unavailable, "the store is away"); r.Ready() != p.ready {
+		t.Errorf("Ready() = %v, want %v", r.Ready(), p.ready)
+	}
+}
+
+// TestWatchOfPlaces: changes by other nodes are found by checks, and at once if this node knows them already.
+func TestWatchOfPlaces(t *testing.T) {
+	t.Parallel()
+	for name, interval := range map[string]storage.Options{"checked": {CheckInterval: often}, "known": {}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, p := newPlaces(t, interval)
+			app := p.add("app", "one")
+			a := app.main()
+			w := r.watch(storage.WatchFrom{Path: r.path("app")})
+			if e := w.next(); !e.Reset || e.Version.Generation != 1 || e.Version.Epoch != 0 {
+				t.Errorf("the first event is %+v, want a reset of version 1", e)
+			}
+			b := app.Commit("two", a)
+			app.move(b)
+			if name == "known" {
+				if _, err := r.Resolve(t.Context(), r.path("app"), "main"); err != nil {
+					t.Fatal(err)
+				}
+				checks := app.checks
+				r.CheckWatches(r.path("app"))
+				defer func() {
+					if app.checks != checks {
+						t.Errorf("the watch made %d checks of a known change, want none", app.checks-checks)
+					}
+				}()
+			}
+			w.want(map[git.ObjectID]string{a: "a", b: "b"}, "HEAD a>b refs/heads/main", "refs/heads/main a>b")
+			w.end()
+		})
+	}
+}
