@@ -22,7 +22,7 @@ import (
 )
 
 // scripted returns a bucket on a server with this handler.
-func scripted(t *testing.T, handler http.HandlerFunc) (*bucket.S3, bucket.Options) {
+func scripted(t testing.TB, handler http.HandlerFunc) (*bucket.S3, bucket.Options) {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
@@ -34,7 +34,7 @@ func scripted(t *testing.T, handler http.HandlerFunc) (*bucket.S3, bucket.Option
 	return buckettest.Open(t, o), o
 }
 
-func writeCredentials(t *testing.T, file, key string) {
+func writeCredentials(t testing.TB, file, key string) {
 	t.Helper()
 	text := "[default]\naws_access_key_id = " + key + "\naws_secret_access_key = secret\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

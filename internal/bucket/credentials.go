@@ -47,15 +47,20 @@ type provider struct {
 	credentials.Provider
 	file     string // empty: none
 	remedy   string
+	hasValue bool      // the credentials were read, and the file was not changed since
+	expires  bool      // they have an end
 	modified time.Time // of the file when it was read
-	checked  time.Time // when modified was compared last
+	size     int64     // the same
+	checked  time.Time // when the file was compared last
 }
 
 // fileCheck is the time between checks of a credentials file.
 const fileCheck = 5 * time.Second
 
+// IsExpired reports whether the credentials have to be read again. The provider of files is not asked about keys
+// without an end: it would read the file for each request.
 func (p *provider) IsExpired() bool {
-	if p.Provider.IsExpired() {
+	if !p.hasValue || p.expires && p.Provider.IsExpired() {
 		return true
 	}
 	if p.file == "" || time.Since(p.checked) < fileCheck {
@@ -63,17 +68,21 @@ func (p *provider) IsExpired() bool {
 	}
 	p.checked = time.Now()
 	info, err := os.Stat(p.file)
-	return err == nil && !info.ModTime().Equal(p.modified) // while the file is missing, the old credentials stay
+	if err == nil && (!info.ModTime().Equal(p.modified) || info.Size() != p.size) {
+		p.hasValue = false // until they are read: minio-go asks more than once
+	}
+	return !p.hasValue // while the file is missing, the old credentials stay
 }
 
 func (p *provider) RetrieveWithCredContext(c *credentials.CredContext) (credentials.Value, error) {
 	if info, err := os.Stat(p.file); err == nil {
-		p.modified, p.checked = info.ModTime(), time.Now()
+		p.modified, p.size, p.checked = info.ModTime(), info.Size(), time.Now()
 	}
 	value, err := p.Provider.RetrieveWithCredContext(c)
 	if err == nil && (value.AccessKeyID == "" || value.SecretAccessKey == "") {
 		err = fmt.Errorf("an access key is empty")
 	}
+	p.hasValue, p.expires = err == nil, !value.Expiration.IsZero()
 	if err != nil {
 		return value, credentialsError{err, p.remedy}
 	}
