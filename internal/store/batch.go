@@ -32,6 +32,8 @@ type batch struct {
 	next    *replog.Record
 	changed map[git.RefName]replog.RefChange // the changes of this record so far
 	created map[string]int                   // number of created refs in it below a name
+
+	checkpoint *checkpoint // of a record with many changes; see repository.finish
 }
 
 func (r *repository) newBatch(head *state) (*batch, error) {

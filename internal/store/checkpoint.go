@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
@@ -18,20 +19,28 @@ const (
 	// A tail of maxTailEntries or of about maxTailBytes in JSON is folded into a new checkpoint.
 	maxTailEntries = 64
 	maxTailBytes   = 32 << 10
+	// maxPushedTail is the same for pushes, which make a checkpoint themselves if the record would be too large.
+	maxPushedTail = 128 << 10
 )
 
 // isTailLong reports whether it is time for a new checkpoint.
 func isTailLong(r *replog.Refs) bool {
-	if len(r.Tail) >= maxTailEntries {
-		return true
-	}
-	bytes := 0
+	return len(r.Tail) >= maxTailEntries || tailBytes(r) >= maxTailBytes
+}
+
+// tailBytes returns about how many bytes the tail has in JSON.
+func tailBytes(r *replog.Refs) (bytes int) {
 	for i := range r.Tail {
 		for _, c := range r.Tail[i].Changes {
-			bytes += len(c.Name) + 2*c.New.Format().HexSize() + 16
+			bytes += len(c.Name) + 16
+			for _, id := range []git.ObjectID{c.Old, c.New, c.Peeled} {
+				if !id.IsZero() {
+					bytes += id.Format().HexSize()
+				}
+			}
 		}
 	}
-	return bytes >= maxTailBytes
+	return bytes
 }
 
 // checkpoint is a checkpoint that was uploaded, and that no record names yet.
@@ -46,8 +55,12 @@ type checkpoint struct {
 // file is the path of the checkpoint on this node, until close.
 func (c *checkpoint) file() string { return filepath.Join(c.dir, "refs") }
 
-// close removes the file.
-func (c *checkpoint) close() { _ = os.RemoveAll(c.dir) }
+// close removes the file. c may be nil.
+func (c *checkpoint) close() {
+	if c != nil {
+		_ = os.RemoveAll(c.dir)
+	}
+}
 
 // publishTail publishes a checkpoint of all refs if the tail of the latest known state is long. It runs after pushes,
 // and not in their path: a checkpoint commutes with pushes.

@@ -127,7 +127,10 @@ func (r *repository) commitAll() {
 
 // commitBatch appends one record for all pushes that are ready when it is made, and ends them.
 func (r *repository) commitBatch(waiting []*pendingPush) {
+	var large *checkpoint
 	result, err := r.changeThen(r.store.ctx, func(head *state) (*replog.Record, error) {
+		large.close() // of a record that lost
+		large = nil
 		waiting = append(waiting, r.commits.take(false)...)
 		b, err := r.newBatch(head)
 		if err != nil {
@@ -142,24 +145,39 @@ func (r *repository) commitBatch(waiting []*pendingPush) {
 			remaining = append(remaining, p)
 		}
 		waiting = remaining
-		return r.finish(b)
+		next, err := r.finish(b)
+		large = b.checkpoint
+		return next, err
 	}, func(record *replog.Record) {
+		if large != nil {
+			large.install(record)
+		}
 		for _, p := range waiting {
 			p.shadow.install(record)
 		}
 	})
+	large.close()
 	for _, p := range waiting {
 		p.end(result, err)
 	}
 }
 
-// finish returns the record of a batch. The error is errNoChange if it changes nothing.
+// finish returns the record of a batch. The error is errNoChange if it changes nothing. If the record would be too
+// large with the changes of refs, they are in a new checkpoint.
 func (r *repository) finish(b *batch) (*replog.Record, error) {
 	changes := b.changes()
 	if len(b.next.Pushes) == 0 || len(changes) == 0 {
 		return nil, errNoChange
 	}
 	b.next.Refs.Tail = append(b.next.Refs.Tail, replog.TailEntry{Number: b.next.Number, Changes: changes})
+	if tailBytes(&b.next.Refs) < maxPushedTail {
+		return b.next, nil
+	}
+	var err error
+	if b.checkpoint, err = r.writeCheckpoint(r.store.ctx, b.head, changes); err != nil {
+		return nil, err
+	}
+	b.next.Refs = b.checkpoint.refs
 	return b.next, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
@@ -190,6 +192,49 @@ func TestCheckpoint(t *testing.T) {
 			t.Errorf("a deleted ref is %s", got)
 		}
 	})
+}
+
+// A push of many refs has its own checkpoint.
+func TestLargePush(t *testing.T) {
+	t.Parallel()
+	const refs = 5000
+	b := newBucket(t)
+	a, c := newNode(t, b), newNode(t, b)
+	create(t, a, "x")
+	p := newPusher(t, a, "x")
+	if _, err := p.push(nil, update("first", 0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	var updates []receivepack.Update
+	for i := range refs {
+		updates = append(updates, update(fmt.Sprint(i), 0, i+1))
+	}
+	gets := b.Requests()["open"]
+	result, err := p.push(nil, updates...)
+	if err != nil || slices.ContainsFunc(result.Refused, func(reason string) bool { return reason != "" }) {
+		t.Fatalf("Commit() = %v", err)
+	}
+	if n := b.Requests()["open"] - gets; n != 0 {
+		t.Errorf("%d downloads of a checkpoint that was made here, want none", n)
+	}
+	if _, err := p.push(nil, update("4999", 5000, 1), update("0", 1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	other := acquire(t, c, "x").(*place)
+	head, err := other.current(t.Context())
+	if err != nil || head.record.Refs.Count != refs+1 || len(head.record.Refs.Tail) != 1 {
+		t.Fatalf("the head has %+v, %v, want %d refs in the checkpoint and a tail of 1", head.record.Refs, err, refs+1)
+	}
+	snapshot, err := snapshotOf(head.layers, git.SHA1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[git.RefName]int{"refs/heads/first": 1, "refs/heads/0": 0, "refs/heads/77": 78,
+		"refs/heads/4999": 1} {
+		if ref, _, err := snapshot.Lookup(name); err != nil || ref.ID != objectID(want) && (want > 0 || !ref.ID.IsZero()) {
+			t.Errorf("Lookup(%s) = %v, %v, want %d", name, ref.ID, err, want)
+		}
+	}
 }
 
 func TestIsTailLong(t *testing.T) {
