@@ -165,8 +165,9 @@ type repositoryCheck struct {
 	log     *replog.Log
 	head    *replog.Record
 
-	problems []Problem
 	count    CheckReport
+	adding   sync.Mutex // guards problems
+	problems []Problem
 }
 
 func (r *repositoryCheck) name() string {
@@ -182,6 +183,8 @@ const (
 )
 
 func (r *repositoryCheck) problem(key, remedy, format string, args ...any) {
+	r.adding.Lock()
+	defer r.adding.Unlock()
 	r.problems = append(r.problems, Problem{Path: r.name(), Key: key, Text: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
@@ -229,55 +232,58 @@ func (r *repositoryCheck) named() map[string]replog.File {
 	return named
 }
 
+// link is what a chain needs of a record. It is empty if the record is missing, damaged or not read.
+type link struct{ txn, parent string }
+
 // records checks that no record is missing, and that each follows the one before.
 func (r *repositoryCheck) records(ctx context.Context) error {
-	last := uint64(1)
+	first := uint64(1) // that is read
 	if !r.options.Deep && r.head.Number > checkRecent {
-		last = r.head.Number - checkRecent + 1
+		first = r.head.Number - checkRecent + 1
 	}
-	records := make([]*replog.Record, r.head.Number-last+1) // from last on; nil: missing or damaged
-	records[len(records)-1] = r.head
+	links := make([]link, r.head.Number-first+1)
+	links[len(links)-1] = link{r.head.Txn, r.head.Parent}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(checkParallel)
-	var mu sync.Mutex
 	for n := uint64(1); n < r.head.Number; n++ {
-		key := r.log.Key(n)
-		if _, ok := r.objects[key]; !ok {
-			r.problem(key, remedyRestore, "record %d is missing, and the latest is %d", n, r.head.Number)
+		if _, ok := r.objects[r.log.Key(n)]; !ok {
+			r.problem(r.log.Key(n), remedyRestore, "record %d is missing, and the latest is %d", n, r.head.Number)
 			continue
 		}
 		r.count.Records++
-		if n < last {
-			continue
-		}
-		group.Go(func() error {
-			record, err := r.log.Get(ctx, n)
-			if err == nil {
-				records[n-last] = record
-				return nil
-			}
-			if !fault.Is(err, fault.Corrupt) && !fault.Is(err, fault.NotFound) {
+		if n >= first {
+			group.Go(func() (err error) {
+				links[n-first], err = r.read(ctx, n)
 				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			r.problem(key, remedyRestore, "%v", err)
-			return nil
-		})
+			})
+		}
 	}
 	r.count.Records++ // the head
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	for i := 1; i < len(records); i++ {
-		before, record := records[i-1], records[i]
-		if before != nil && record != nil && record.Parent != before.Txn {
-			r.problem(r.log.Key(record.Number), remedyRecords,
-				"record %d does not follow record %d: its parent is %q and not %q",
-				record.Number, before.Number, record.Parent, before.Txn)
+	for i := 1; i < len(links); i++ {
+		before, this := links[i-1].txn, links[i]
+		if before != "" && this.txn != "" && this.parent != before {
+			n := first + uint64(i)
+			r.problem(r.log.Key(n), remedyRecords, "record %d does not follow record %d: its parent is %q and not %q", n, n-1,
+				this.parent, before)
 		}
 	}
 	return nil
+}
+
+// read reads a record. A damaged one is a problem and not an error.
+func (r *repositoryCheck) read(ctx context.Context, n uint64) (link, error) {
+	record, err := r.log.Get(ctx, n)
+	switch {
+	case err == nil:
+		return link{record.Txn, record.Parent}, nil
+	case fault.Is(err, fault.Corrupt), fault.Is(err, fault.NotFound):
+		r.problem(r.log.Key(n), remedyRestore, "%v", err)
+		return link{}, nil
+	}
+	return link{}, err
 }
 
 // names checks that each name of the repository leads to it.
@@ -291,9 +297,10 @@ func (r *repositoryCheck) names(ctx context.Context) error {
 		switch {
 		case err == nil && name.ID == r.id && name.State != replog.Removed:
 		case err == nil && name.ID != r.id: // lost a race for the name
-		case err == nil, fault.Is(err, fault.NotFound), fault.Is(err, fault.Corrupt):
-			r.problem(log.Key(1), remedyRestore, "the name %s does not lead to the repository %s: %v", path, r.id,
-				errors.Join(err))
+		case err == nil:
+			r.problem(log.Key(name.Number), remedyRestore, "the name %s was removed, but repository %s has it", path, r.id)
+		case fault.Is(err, fault.NotFound), fault.Is(err, fault.Corrupt):
+			r.problem(log.Key(1), remedyRestore, "the name %s does not lead to repository %s: %v", path, r.id, err)
 		default:
 			return err
 		}
