@@ -106,6 +106,23 @@ func (n *Node) acquireCurrent(ctx context.Context, path git.RepoPath) (*handle, 
 	return h, err
 }
 
+// acquireKnown is acquireCurrent if the store cannot be reached: it returns a repository that was known before, or else
+// err. So fetches of known refs do not need the store.
+func (n *Node) acquireKnown(ctx context.Context, path git.RepoPath, err error) (*handle, error) {
+	if n.places == nil {
+		return nil, err
+	}
+	h, acquireErr := n.acquirePlace(ctx, path)
+	if acquireErr != nil {
+		return nil, err
+	}
+	if h.isGone() {
+		n.release(h)
+		return nil, err
+	}
+	return h, nil
+}
+
 // isGone reports whether a check has found that the repository is not at its path any more.
 func (o *openRepo) isGone() bool { return o.place != nil && o.place.Known() == nil }
 
@@ -214,4 +231,22 @@ func (n *Node) Rename(ctx context.Context, from, to git.RepoPath) (err error) {
 	n.RefsChanged(from)
 	n.RefsChanged(to)
 	return nil
+}
+
+// Evicted closes the files of a repository's packs, after they were removed from this node. id is the ID of its Place.
+func (n *Node) Evicted(id string) {
+	t := &n.handles
+	t.mu.Lock()
+	var open []*handle
+	for _, h := range t.byPath {
+		if h.place != nil && h.place.ID() == id {
+			h.users++
+			open = append(open, h)
+		}
+	}
+	t.mu.Unlock()
+	for _, h := range open {
+		_ = h.Refresh() // the next request repeats it
+		n.release(h)
+	}
 }

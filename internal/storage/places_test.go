@@ -14,9 +14,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/lookup"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
@@ -31,6 +33,7 @@ type testPlaces struct {
 	created  int
 	acquired int // places that were not released
 	ready    error
+	down     bool // checks fail
 }
 
 // testRepo is one repository. Its refs are only in its layers.
@@ -146,6 +149,9 @@ func (r *testPlace) Layers(context.Context) (*refs.Layers, error) {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
 	r.checks++
+	if r.p.down {
+		return nil, fault.New(fault.Unavailable, "the store is down")
+	}
 	if r.p.named[r.name] != r.testRepo {
 		r.known = nil
 		return nil, fault.New(fault.NotFound, "no repository %s", r.name)
@@ -253,6 +259,67 @@ func TestPlacesFindReplacements(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.refuses("app", fault.NotFound, "no repository")
+}
+
+// While the store cannot be reached, known tips can be fetched, but refs cannot be listed.
+func TestPlacesWithoutStore(t *testing.T) {
+	t.Parallel()
+	r, p := newPlaces(t, storage.Options{})
+	app := p.add("app", "one")
+	p.add("other", "two")
+	r.serves("app", app.main())
+	p.down = true
+	for _, test := range []struct {
+		path    string
+		version protocol.Version
+		want    bool
+	}{{"app", protocol.V2, true}, {"app", protocol.V0, false}, {"none", protocol.V2, false}} {
+		_, err := r.Advertise(t.Context(), r.path(test.path), node.Session{Version: test.version}, &answer{})
+		if got := err == nil; got != test.want {
+			t.Errorf("Advertise(%s, version %d) = %v, want success: %t", test.path, test.version, err, test.want)
+		}
+	}
+	r.key("app", app.main())
+	r.refuses("app", fault.Unavailable, "down")
+}
+
+// Files of evicted packs are closed.
+func TestEvictedPlaces(t *testing.T) {
+	t.Parallel()
+	r, p := newPlaces(t, storage.Options{})
+	app := p.add("app", "one")
+	app.Git("repack", "-a", "-d", "-q")
+	r.serves("app", app.main())
+	if _, err := r.Commit(t.Context(), r.path("app"), "main"); err != nil {
+		t.Fatal(err)
+	}
+	isOpen := func() bool { return strings.Contains(openFiles(t), app.Dir+"/objects/pack/") }
+	if !isOpen() {
+		t.Skip("open files cannot be listed here")
+	}
+	packs, _ := filepath.Glob(app.Dir + "/objects/pack/*")
+	for _, path := range packs {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Evicted("id1")
+	if isOpen() {
+		t.Error("a pack is open after its eviction, want it closed")
+	}
+}
+
+// openFiles returns the paths of the open and mapped files of this process.
+func openFiles(t *testing.T) string {
+	t.Helper()
+	maps, _ := os.ReadFile("/proc/self/maps")
+	files := []string{string(maps)}
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		to, _ := os.Readlink("/proc/self/fd/" + e.Name())
+		files = append(files, to)
+	}
+	return strings.Join(files, "\n")
 }
 
 func TestPlacesAreManaged(t *testing.T) {

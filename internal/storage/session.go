@@ -20,6 +20,9 @@ import (
 func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session node.Session, response node.ResponseWriter) (
 	node.Outcome, error) {
 	h, err := n.acquireCurrent(ctx, path)
+	if fault.Is(err, fault.Unavailable) && session.Service != protocol.ReceivePack && session.Version == protocol.V2 {
+		h, err = n.acquireKnown(ctx, path, err) // the answer has no refs
+	}
 	if err != nil {
 		return node.Outcome{}, err
 	}
