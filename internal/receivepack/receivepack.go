@@ -138,7 +138,7 @@ type Target struct {
 	Path git.RepoPath // as the client named it
 	// Changed is called with the updates that were made, before the client gets the report. It may be nil.
 	Changed func(ctx context.Context, updates []Update)
-	// Shadow is where Git runs the push. Nil: in Repo itself.
+	// Shadow is where Git runs the push, instead of Repo. Nil: in Repo.
 	Shadow Shadow
 	// AdoptHead has the first push to a repository set HEAD; see Proposal. Only pushes in a shadow do so.
 	AdoptHead bool

@@ -56,6 +56,9 @@ func (s *Server) Serve(ctx context.Context, t Target, session node.Session, push
 		}
 		s.metrics.observe(err, outcome.Reason, time.Since(start))
 	}()
+	if t.Shadow != nil {
+		t.Repo = t.Shadow.Repo()
+	}
 	policy, err := t.PushPolicy()
 	if err != nil {
 		return outcome, err

@@ -169,7 +169,6 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		if w.shadow != nil {
 			target.Shadow = w.newShadow()
 			defer target.Shadow.Close()
-			target.Repo = target.Shadow.Repo()
 		}
 		outcome, err = w.server.Serve(r.Context(), target, session, tester, r.Body, out)
 		w.mu.Lock()
