@@ -3,12 +3,18 @@ package receivepack
 import (
 	"context"
 	"errors"
+	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
@@ -55,7 +61,10 @@ func (p *byCommit) apply(ctx context.Context, gitErr error) (updates []Update, i
 	if len(proposal.Updates) == 0 {
 		return nil, true, nil
 	}
-	result, err := p.commit(ctx, proposal)
+	var result CommitResult
+	if err = p.packLooseObjects(ctx); err == nil {
+		result, err = p.commit(ctx, proposal)
+	}
 	p.outcome.Stored = result.Stored
 	if err != nil {
 		p.report.changed = nil
@@ -76,6 +85,36 @@ func (p *byCommit) isNoopDeletion(u Update) (bool, error) {
 	}
 	_, existed, err := p.before.Lookup(u.Ref)
 	return !existed, err
+}
+
+// packLooseObjects makes a pack of the objects that hooks have written into the shadow, because only packs are
+// committed.
+func (p *byCommit) packLooseObjects(ctx context.Context) error {
+	objects := filepath.Join(p.target.Common, "objects")
+	paths, err := fs.Glob(os.DirFS(objects), "[0-9a-f][0-9a-f]/*")
+	if err != nil || len(paths) == 0 {
+		return err
+	}
+	var ids strings.Builder
+	for _, path := range paths {
+		if id, err := git.ParseObjectID(strings.Replace(path, "/", "", 1)); err == nil {
+			ids.WriteString(id.String() + "\n")
+		}
+	}
+	child, err := p.options.Runner.Start(ctx, process.Command{
+		Class: ClassHook, Subcommand: "pack-objects", Caller: p.caller, Repository: p.target.Common,
+		Args: []string{"-c", "safe.directory=*", "--git-dir=" + p.target.Dir, "pack-objects", "-q",
+			filepath.Join(objects, "pack", "pack")},
+		Stdin: strings.NewReader(ids.String()),
+	})
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, child.Stdout())
+	if _, err = child.Wait(); err != nil {
+		return fault.Wrap(fault.Unavailable, "push not accepted: the objects that hooks wrote cannot be packed", err)
+	}
+	return nil
 }
 
 // commit calls Shadow.Commit, and sends the client a sign of life meanwhile.

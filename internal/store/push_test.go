@@ -311,6 +311,35 @@ func TestPushAfterGC(t *testing.T) {
 	}
 }
 
+// Hooks run in the shadow. The objects that they write there are part of the push, and post-receive sees its refs.
+func TestPushRunsHooks(t *testing.T) {
+	t.Parallel()
+	hooks, seen := t.TempDir(), filepath.Join(t.TempDir(), "seen")
+	for name, script := range map[string]string{
+		"pre-receive": "echo from the hook | git hash-object -w --stdin >&2",
+		"update":      `test "$1" != refs/heads/refused`,
+		"post-receive": "cat > " + seen + "; git cat-file -t main >> " + seen +
+			"; echo from the hook | git hash-object --stdin | git cat-file --batch-check='%(objecttype)' >> " + seen,
+	} {
+		if err := os.WriteFile(filepath.Join(hooks, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := newGitNode(t, newBucket(t), receivepack.Options{Hooks: hooks})
+	create(t, n.Store, "x")
+	clone := newClone(t)
+	out, err := n.push(clone, "x", "main", "main:refs/heads/refused")
+	if err == nil || !strings.Contains(out, "main -> refused (hook declined)") {
+		t.Errorf("push: %v\n%s", err, out)
+	}
+	got, err := os.ReadFile(seen)
+	want := strings.Repeat("0", 40) + " " + clone.ID("main").String() + " refs/heads/main\ncommit\nblob\n"
+	if err != nil || string(got) != want {
+		t.Errorf("post-receive saw %q, %v, want %q", got, err, want)
+	}
+	n.copied("x").Git("cat-file", "-e", clone.Blob("from the hook\n").String())
+}
+
 // packKeys returns the keys of the files of packs.
 func packKeys(b *buckettest.Memory) (keys []string) {
 	for _, key := range b.Keys() {

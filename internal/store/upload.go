@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,7 +40,7 @@ func (s *shadow) Quarantined(_ context.Context, dir string) {
 
 // startUploads begins to upload the packs in a directory of objects that are not being uploaded yet.
 func (s *shadow) startUploads(objects string) error {
-	paths, err := filepath.Glob(filepath.Join(objects, "pack", "pack-*.pack"))
+	paths, err := fs.Glob(os.DirFS(objects), "pack/pack-*.pack")
 	if err != nil {
 		return err
 	}
@@ -49,10 +50,10 @@ func (s *shadow) startUploads(objects string) error {
 			continue
 		}
 		u := &packUpload{name: name}
-		if u.pack, err = os.Open(path); err != nil {
+		if u.pack, err = os.Open(filepath.Join(objects, path)); err != nil {
 			return err
 		}
-		if u.idx, err = os.Open(strings.TrimSuffix(path, ".pack") + ".idx"); err != nil {
+		if u.idx, err = os.Open(filepath.Join(objects, "pack", name+".idx")); err != nil {
 			u.pack.Close()
 			return err
 		}
