@@ -358,7 +358,7 @@ func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
 	if o.Warmup > 0 {
 		a = append(a, node.Milliseconds("warmup_ms", o.Warmup))
 	}
-	a = append(a, o.Stored.Attrs()...)
+	a = append(a, o.StoreAttrs()...)
 	a = append(a, o.MirrorAttrs()...)
 	updates := o.Updates
 	if x.updates {

@@ -194,7 +194,7 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 	if o.Warmup > 0 {
 		a = append(a, node.Milliseconds("warmup_ms", o.Warmup))
 	}
-	a = append(a, o.Stored.Attrs()...)
+	a = append(a, o.StoreAttrs()...)
 	a = append(a, o.MirrorAttrs()...)
 	if len(o.Updates) > 0 {
 		a = append(a, node.UpdateAttrs(o.Updates)...)

@@ -73,14 +73,18 @@ func (m *Made) Attrs() []slog.Attr {
 	return a
 }
 
-// Attrs returns the attributes for the log line of a request; none without an object store.
-func (s *Stored) Attrs() []slog.Attr {
+// StoreAttrs returns the attributes for the log line of a request; none without an object store.
+func (o *Outcome) StoreAttrs() []slog.Attr {
+	s := &o.Stored
 	if s.Record == 0 {
 		return nil
 	}
 	a := []slog.Attr{slog.Uint64("record", s.Record), Milliseconds("look_ms", s.Look)}
 	if s.Tries > 0 {
 		a = append(a, Milliseconds("append_ms", s.Append), slog.Int("appends", s.Tries))
+	}
+	if o.Stale > 0 {
+		a = append(a, slog.Int64("stale_seconds", int64(o.Stale.Seconds())))
 	}
 	return a
 }

@@ -40,7 +40,7 @@ type Outcome struct {
 
 	Mirror     Mirror        // how a mirror answered; "" if the repository is not a mirror
 	OriginTime time.Duration // how long the request waited for the mirror's origin
-	Stale      time.Duration // the age of the mirror's state if its origin did not answer, otherwise 0
+	Stale      time.Duration // how old the state is, because its source did not answer
 
 	Reason  string      // why a push failed, as a word for logs and metrics; "" if it did not
 	Updates []RefUpdate // ref updates of a push with their results, in the client's order

@@ -30,19 +30,35 @@ func StoreTraceOf(ctx context.Context) *StoreTrace {
 	return t
 }
 
-// Checked notes a freshness check that took some time, and the number of the record that it found. An age above zero
-// means that the check failed, and that the record of that age is used instead.
-func (t *StoreTrace) Checked(record uint64, took, age time.Duration) {
+// Checked notes a freshness check: what it found and how long it took. An age above zero means that the check failed,
+// and that a record of that age is used instead.
+func (t *StoreTrace) Checked(found Stored, age time.Duration) {
 	if t == nil {
 		return
 	}
 	t.mu.Lock()
-	t.stored.Record = max(t.stored.Record, record)
-	t.stored.Look += took
+	t.noteLocked(found)
 	t.stale = max(t.stale, age)
 	t.mu.Unlock()
 	if age > 0 && t.onStale != nil {
 		t.onStale(age)
+	}
+}
+
+// Holds notes that all packs of a record are on the disk.
+func (t *StoreTrace) Holds(record uint64) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.noteLocked(Stored{Record: record, Held: true})
+}
+
+func (t *StoreTrace) noteLocked(s Stored) {
+	t.stored.Look += s.Look
+	if s.Record >= t.stored.Record {
+		t.stored.Record, t.stored.Held = s.Record, s.Held
 	}
 }
 
@@ -54,6 +70,7 @@ func (t *StoreTrace) Fill(o *Outcome) {
 		o.Stored.Record = t.stored.Record
 	}
 	o.Stored.Look += t.stored.Look
+	o.Stored.Held = o.Stored.Held || t.stored.Held
 	if o.Mirror == "" {
 		o.Stale = t.stale
 	}

@@ -18,7 +18,9 @@ import (
 
 // Advertise begins a session on a repository. Each session has a unique ID (gitprotocol-v2(5), "session-id").
 func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session node.Session, response node.ResponseWriter) (
-	node.Outcome, error) {
+	outcome node.Outcome, err error) {
+	ctx, finish := n.traceStore(ctx, response)
+	defer func() { finish(&outcome) }()
 	h, err := n.acquireCurrent(ctx, path)
 	if fault.Is(err, fault.Unavailable) && session.Service != protocol.ReceivePack && session.Version == protocol.V2 {
 		h, err = n.acquireKnown(ctx, path, err) // the answer has no refs
@@ -33,7 +35,7 @@ func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session node.Se
 		}
 		return n.pushes.Advertise(ctx, h.Repo, session, rand.Text(), response)
 	}
-	outcome, err := n.server.Advertise(ctx, h.Repo, session, rand.Text(), response)
+	outcome, err = n.server.Advertise(ctx, h.Repo, session, rand.Text(), response)
 	if outcome.Dangling {
 		n.logDangling(h, path)
 	}
@@ -46,6 +48,8 @@ var packetReaders = sync.Pool{New: func() any { return pktline.NewReader(nil) }}
 // UploadPack serves one request of a fetch session.
 func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session node.Session, request io.Reader,
 	response node.ResponseWriter) (outcome node.Outcome, err error) {
+	ctx, finish := n.traceStore(ctx, response)
+	defer func() { finish(&outcome) }()
 	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return node.Outcome{}, err
@@ -73,6 +77,8 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	if n.pushes == nil {
 		return node.Outcome{}, errNoPushes()
 	}
+	ctx, finish := n.traceStore(ctx, response)
+	defer func() { finish(&outcome) }()
 	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return node.Outcome{}, err
@@ -163,6 +169,22 @@ func (n *Node) RefValue(ctx context.Context, path git.RepoPath, ref git.RefName)
 	defer n.release(h)
 	found, _, err := snap.Unhidden().Lookup(ref)
 	return found.ID, err
+}
+
+// traceStore returns a context that traces what the request needs of the object store, and a function that adds it to
+// the outcome. If the store cannot be reached, the response announces the age of the refs. Without Places, both do
+// nothing.
+func (n *Node) traceStore(ctx context.Context, response node.ResponseWriter) (context.Context,
+	func(*node.Outcome)) {
+	if n.places == nil {
+		return ctx, func(*node.Outcome) {}
+	}
+	onStale := func(time.Duration) {}
+	if w, ok := response.(node.StalenessWriter); ok {
+		onStale = w.SetStaleness
+	}
+	ctx, trace := node.WithStoreTrace(ctx, onStale)
+	return ctx, trace.Fill
 }
 
 // traceOutcome ends the span of a request with its outcome.

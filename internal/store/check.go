@@ -22,10 +22,10 @@ func (r *repository) current(ctx context.Context) (*state, error) {
 	if err := s.refused(); err != nil {
 		return nil, err
 	}
-	trace, start := node.StoreTraceOf(ctx), s.now()
+	start := s.now()
 	known := r.known()
 	if known != nil && r.broken.Load() != nil {
-		trace.Checked(known.record.Number, 0, 0)
+		r.trace(ctx, known, 0, 0)
 		return known, nil // the last state that is certain
 	}
 	if known != nil && s.options.MaxStaleness > 0 {
@@ -34,7 +34,7 @@ func (r *repository) current(ctx context.Context) (*state, error) {
 			r.check() // in the background
 		}
 		if age <= s.options.MaxStaleness {
-			trace.Checked(known.record.Number, 0, 0)
+			r.trace(ctx, known, 0, 0)
 			return known, nil
 		}
 	}
@@ -44,9 +44,17 @@ func (r *repository) current(ctx context.Context) (*state, error) {
 		state, age, err = r.stale(err)
 	}
 	if err == nil {
-		trace.Checked(state.record.Number, s.now()-start, age)
+		r.trace(ctx, state, s.now()-start, age)
 	}
 	return state, err
+}
+
+// trace notes a freshness check of a request.
+func (r *repository) trace(ctx context.Context, found *state, took, age time.Duration) {
+	if t := node.StoreTraceOf(ctx); t != nil {
+		isHeld := !found.record.Deleted && r.local.Complete(found.record)
+		t.Checked(node.Stored{Record: found.record.Number, Look: took, Held: isHeld}, age)
+	}
 }
 
 // age returns the time since the beginning of the last successful check.

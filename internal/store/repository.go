@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/hydrate"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
@@ -144,7 +145,10 @@ func (r *repository) use(ctx context.Context, progress func(done, total int64)) 
 			return nil, err
 		}
 	}
-	_, done, err = r.useState(ctx, known, progress)
+	used, done, err := r.useState(ctx, known, progress)
+	if err == nil {
+		node.StoreTraceOf(ctx).Holds(used.record.Number)
+	}
 	return done, err
 }
 
