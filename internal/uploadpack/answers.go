@@ -118,7 +118,7 @@ func (a *answerCache) add(f *fetch, spec *packsource.Spec, form packFormat, shap
 		return
 	}
 	if shape == nil { // the wants of a shape are tips
-		if tips, err := f.visibleTips(); err != nil || len(notIn(f.wants, tips)) > 0 {
+		if all, err := f.areTips(f.wants); err != nil || !all {
 			return
 		}
 	}

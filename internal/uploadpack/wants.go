@@ -99,18 +99,28 @@ func (f *fetch) commitsOf(ids []git.ObjectID) (commits []git.ObjectID, err error
 
 // checkReachable returns an error unless visible refs point to all objects or, with WantsReachable, reach them.
 func (f *fetch) checkReachable(ctx context.Context, rule Wants, ids []git.ObjectID) error {
+	if all, err := f.areTips(ids); err != nil || all {
+		return err
+	}
 	tips, err := f.visibleTips()
 	if err != nil {
 		return err
 	}
 	rest := notIn(ids, tips)
-	if len(rest) == 0 {
-		return nil
-	}
 	if rule == WantsTip {
 		return errForbiddenWant(rest[0])
 	}
 	return f.checkReachableFrom(ctx, tips, rest)
+}
+
+// areTips reports whether visible refs point to all objects. In a copy it needs no list of all tips, which would have
+// to be made after each push.
+func (f *fetch) areTips(ids []git.ObjectID) (bool, error) {
+	if f.repo.IsCopy() {
+		return f.snapshot.HasTips(ids)
+	}
+	tips, err := f.visibleTips()
+	return err == nil && len(notIn(ids, tips)) == 0, err
 }
 
 func errForbiddenWant(id git.ObjectID) error {

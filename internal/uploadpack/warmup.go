@@ -344,7 +344,7 @@ func (s *Server) specOf(ctx context.Context, r *repo.Repo, snapshot *refs.Snapsh
 	f := &fetch{Server: s, repo: r, request: req, outcome: &node.Outcome{}, start: time.Now(), reserve: reserveNothing}
 	rule := func(context.Context) error { return nil }
 	if one.isGuarded { // the next client finds the list of tips, too
-		rule = func(context.Context) error { _, err := f.visibleTips(); return err }
+		rule = func(context.Context) error { _, err := f.areTips(nil); return err }
 	}
 	defer f.release()
 	if err := f.begin(ctx, rule); err != nil {

@@ -128,7 +128,7 @@ func (s *Store) SnapshotOf(ctx context.Context, wants []git.ObjectID) (*Snapshot
 		if err != nil {
 			return nil, err
 		}
-		if all, err := snap.hasTips(wants); err != nil || all {
+		if all, err := snap.HasTips(wants); err != nil || all {
 			return snap, err
 		}
 	}

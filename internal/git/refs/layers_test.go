@@ -206,9 +206,9 @@ func compareTips(t *rapid.T, got, want *Snapshot) {
 		if own, err := got.Names([]git.ObjectID{numberedID(n)}); err != nil || own[0] != names[0] {
 			t.Fatalf("Names(%d) = %v, %v, want %v", n, own, err, names)
 		}
-		ok, err := got.hasTips([]git.ObjectID{numberedID(n)})
+		ok, err := got.HasTips([]git.ObjectID{numberedID(n)})
 		if err != nil || ok != (names[0] != "") {
-			t.Fatalf("hasTips(%d) = %v, %v, want the name %q", n, ok, err, names[0])
+			t.Fatalf("HasTips(%d) = %v, %v, want the name %q", n, ok, err, names[0])
 		}
 	}
 }
@@ -308,8 +308,8 @@ func TestLayersOfManyRefs(t *testing.T) {
 		if _, err := s.Snapshot(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if ok, err := s.latest.Load().hasTips([]git.ObjectID{numberedID(1)}); err != nil || !ok {
-			t.Fatalf("hasTips() = %v, %v", ok, err)
+		if ok, err := s.latest.Load().HasTips([]git.ObjectID{numberedID(1)}); err != nil || !ok {
+			t.Fatalf("HasTips() = %v, %v", ok, err)
 		}
 	})
 	after := heap()
