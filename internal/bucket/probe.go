@@ -53,6 +53,7 @@ const (
 	probeParallel  = 32                // requests
 	probeReads     = 4                 // of a new object, since answers may come from several machines
 	maxClockSkew   = 15 * time.Minute  // the limit of signatures (SigV4)
+	leftoverAge    = 24 * time.Hour    // of objects of another probe that is not running any more
 	thoroughUpload = 64<<20 + 1234_567 // bytes, in two parts
 	otherStorage   = "use a storage that keeps this promise; the documentation lists those that were tested"
 )
@@ -137,20 +138,23 @@ func (p *prober) run(ctx context.Context, checks []probeCheck) error {
 	return nil
 }
 
-// clean removes the objects of the probe, as far as possible.
+// clean removes the objects of this probe, and those that killed programs left behind, as far as possible.
 func (p *prober) clean(ctx context.Context) {
+	const page = 1000
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	for {
-		list, err := p.b.List(ctx, p.prefix, "", 1000)
-		if err != nil || len(list) == 0 {
+	for after := ""; ; {
+		list, err := p.b.List(ctx, "probe/", after, page)
+		if err != nil {
 			return
 		}
-		keys := make([]string, len(list))
-		for i, info := range list {
-			keys[i] = info.Key
+		var keys []string
+		for _, info := range list {
+			if after = info.Key; strings.HasPrefix(after, p.prefix) || time.Since(info.Modified) > leftoverAge {
+				keys = append(keys, after)
+			}
 		}
-		if p.b.Delete(ctx, keys...) != nil || len(keys) < 1000 {
+		if p.b.Delete(ctx, keys...) != nil || len(list) < page {
 			return
 		}
 	}

@@ -95,3 +95,19 @@ func TestProbeWithOrdinaryFaults(t *testing.T) {
 		t.Errorf("cancelled Probe = %v, want Cancelled", err)
 	}
 }
+
+// A probe removes what a killed one left behind, and leaves a running one alone.
+func TestProbeRemovesLeftovers(t *testing.T) {
+	t.Parallel()
+	b := buckettest.NewMemory(1)
+	b.SetFaults(buckettest.Faults{ClockSkew: -25 * time.Hour}) // of the time at which the object is stored
+	b.Set("probe/OLD/race", []byte("x"))
+	b.SetFaults(buckettest.Faults{})
+	b.Set("probe/RUNNING/race", []byte("x"))
+	if _, err := bucket.Probe(t.Context(), b, bucket.ProbeOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if keys := b.Keys(); len(keys) != 1 || keys[0] != "probe/RUNNING/race" {
+		t.Errorf("keys = %q, want those of the running probe", keys)
+	}
+}
