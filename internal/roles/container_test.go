@@ -21,14 +21,15 @@ func TestDeployments(t *testing.T) {
 		t.Fatalf("rendered charts: got %v, %v, want some", charts, err)
 	}
 	flag := regexp.MustCompile(`(?m)^            - (--.*)$`)
-	file := regexp.MustCompile(`(?ms)^  mirror\.toml: \|\n(.*?)^---`)
+	file := regexp.MustCompile(`(?ms)^  (mirror|serve)\.toml: \|\n(.*?)^---`)
 	for _, name := range charts {
 		text := readFile(t, name)
-		path := filepath.Join(t.TempDir(), "mirror.toml")
-		if err := os.WriteFile(path, []byte(strings.ReplaceAll(file.FindStringSubmatch(text)[1], "\n    ", "\n")),
-			0o600); err != nil {
+		path := filepath.Join(t.TempDir(), "packhorse.toml")
+		match := file.FindStringSubmatch(text)
+		if err := os.WriteFile(path, []byte(strings.ReplaceAll(match[2], "\n    ", "\n")), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		role := config.Role(match[1])
 		var flags []string
 		for _, match := range flag.FindAllStringSubmatch(text, -1) {
 			if strings.HasPrefix(match[1], "--config=") {
@@ -36,7 +37,7 @@ func TestDeployments(t *testing.T) {
 			}
 			flags = append(flags, match[1])
 		}
-		checkMirrorFlags(t, name, flags)
+		checkRoleFlags(t, name, role, flags)
 	}
 	command := regexp.MustCompile(`(?m)^(?:    command: |CMD )\["mirror", (.*)\]$`)
 	for _, name := range []string{"../../deploy/compose.yaml", "../../Containerfile"} {
@@ -44,7 +45,7 @@ func TestDeployments(t *testing.T) {
 		if match == nil {
 			t.Fatalf("%s has no command that begins with mirror, want one", name)
 		}
-		checkMirrorFlags(t, name, strings.Split(strings.ReplaceAll(match[1], `"`, ""), ", "))
+		checkRoleFlags(t, name, config.RoleMirror, strings.Split(strings.ReplaceAll(match[1], `"`, ""), ", "))
 	}
 }
 
@@ -57,11 +58,11 @@ func readFile(t *testing.T, name string) string {
 	return string(text)
 }
 
-// checkMirrorFlags checks flags of "packhorse mirror" as far as their values go.
-func checkMirrorFlags(t *testing.T, name string, flags []string) {
+// checkRoleFlags checks flags of a role as far as their values go.
+func checkRoleFlags(t *testing.T, name string, role config.Role, flags []string) {
 	t.Helper()
-	set := pflag.NewFlagSet("mirror", pflag.ContinueOnError)
-	source := config.AddFlags(set, config.RoleMirror, getenv("HOME=/var/lib/packhorse", "XDG_STATE_HOME=/var/lib"))
+	set := pflag.NewFlagSet(string(role), pflag.ContinueOnError)
+	source := config.AddFlags(set, role, getenv("HOME=/var/lib/packhorse", "XDG_STATE_HOME=/var/lib"))
 	if err := set.Parse(flags); err != nil {
 		t.Fatalf("%s: flags %q: %v", name, flags, err)
 	}
@@ -69,7 +70,7 @@ func checkMirrorFlags(t *testing.T, name string, flags []string) {
 	if err := found.Err(); err != nil {
 		t.Errorf("%s: flags %q: %v", name, flags, err)
 	}
-	if cfg.Root != "/var/lib/packhorse/mirror" {
-		t.Errorf("%s: root = %q, want the directory on the volume", name, cfg.Root)
+	if want := "/var/lib/packhorse/" + string(role); cfg.Root != want {
+		t.Errorf("%s: root = %q, want the directory on the volume, %s", name, cfg.Root, want)
 	}
 }
