@@ -81,10 +81,10 @@ const allowedImports = `
 	bench/app, bench/ci, bench/cold, bench/matrix, bench/mirror, bench/search, bench/lab/exists, bench/lab/sched, bench/lab/spawn, compare < bench;
 	admit, packcache < top;
 	top < top/tui;
-	gateway/gitssh, storage, mirror, webhook, credfile, app, observe, observe/tracing, cli, search/ipc < config;
+	gateway/gitssh, storage, mirror, webhook, credfile, app, observe, observe/tracing, cli, search/ipc, bucket < config;
 	config < statedir;
 	app, router, mirror < adminapi;
-	adminapi, mirror/forge, statedir, control, remote, gateway/githttp, observe/proctree, observe/watchdog, search/remote, web, web/api, top, doctor, packsource/native < roles;
+	adminapi, mirror/forge, statedir, control, remote, gateway/githttp, observe/proctree, observe/watchdog, search/remote, web, web/api, top, doctor, packsource/native, store < roles;
 	roles, top/tui, estimate < command;
 	command < cmd/packhorse;
 	search/worker, cli < cmd/packhorse-search;

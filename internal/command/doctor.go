@@ -42,7 +42,9 @@ run or not. With --config it also checks the configuration.
 Repositories: owners and modes, hooks that would not run, invalid configurations, HEADs without a branch, missing
 alternates, missing indexes. Machine: version of Git, limits, certificates, clock, disks, control groups.
 
-Doctor changes nothing. It exits with 1 if there are problems; hints do not count. Run it as root or as
+Store: whether it can be reached, and whether the object storage keeps its promises.
+
+Doctor changes nothing, but it writes a few objects below probe/ in a store and removes them. It exits with 1 if there are problems; hints do not count. Run it as root or as
 the user of the server, so that it can read all files.`,
 		Example: `  packhorse doctor /srv/git
   packhorse doctor --config /etc/packhorse.toml
@@ -121,7 +123,9 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	examineState(&cfg, user, r)
 	if role == config.RoleServe {
 		doctor.Git(ctx, cfg.Git.Program, r)
-		if err := d.examineRepositories(ctx, &cfg, user, progress, r); err != nil {
+		if cfg.Store.Enabled() { // the local copies belong to the server alone
+			examineStore(ctx, &cfg.Store, r)
+		} else if err := d.examineRepositories(ctx, &cfg, user, progress, r); err != nil {
 			return nil, err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -57,6 +58,9 @@ func (f *nodeFinder) read(ctx context.Context, do func(*client.Client) error) er
 	cfg, err := f.load()
 	if err != nil {
 		return err
+	}
+	if cfg.Store.Enabled() {
+		return f.change(ctx, do) // the local cache belongs to one process, also for reads
 	}
 	socket := config.AdminSocket(cfg.State)
 	if conn, err := net.DialTimeout("unix", socket, adminapi.Timeout); err == nil {
@@ -157,8 +161,21 @@ func (f *nodeFinder) importer(log *slog.Logger) (node *storage.Node, closeAll fu
 	if err := f.actAsOwner(&cfg); err != nil {
 		return nil, nil, err
 	}
-	return roles.OpenNode(f.env.Program, cfg, log, storage.Options{}, map[process.Class]process.Limits{
+	remove := func() error { return nil }
+	if cfg.Store.Enabled() { // the root can belong to a running node
+		if cfg.Root, err = os.MkdirTemp("", "packhorse-import-"); err != nil {
+			return nil, nil, err
+		}
+		root := cfg.Root
+		remove = func() error { return os.RemoveAll(root) }
+		cfg.State = config.DefaultState(config.RoleStorage, root, f.env.Getenv)
+	}
+	node, closeNode, err := roles.OpenNode(f.env.Program, cfg, log, storage.Options{}, map[process.Class]process.Limits{
 		storage.ClassUpstream: config.UpstreamLimits(), storage.ClassManage: config.ManageLimits(),
 		repo.ClassRefs: config.RefsLimits(),
 	})
+	if err != nil {
+		return nil, nil, errors.Join(err, remove())
+	}
+	return node, func() error { return errors.Join(closeNode(), remove()) }, nil
 }

@@ -133,14 +133,23 @@ func parseExpiry(text string, now time.Time) (time.Time, error) {
 	if text == "never" {
 		return time.Time{}, nil
 	}
+	d, err := parsePeriod(text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%w, or never", err)
+	}
+	return now.Add(d), nil
+}
+
+// parsePeriod parses days or a duration: "90d", "12h".
+func parsePeriod(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		if n, err := strconv.Atoi(days); err == nil && n > 0 && n <= 100*366 {
-			return now.AddDate(0, 0, n), nil
+			return time.Duration(n) * 24 * time.Hour, nil
 		}
 	} else if d, err := time.ParseDuration(text); err == nil && d > 0 {
-		return now.Add(d), nil
+		return d, nil
 	}
-	return time.Time{}, fmt.Errorf("%q is not a period: write it as in 90d or 12h, or never", text)
+	return 0, fmt.Errorf("%q is not a period: write it as in 90d or 12h", text)
 }
 
 func orAll(repositories []string) []string {

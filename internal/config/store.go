@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
 )
 
 // StoreConfig keeps repositories in object storage, where several nodes share them (docs/explanation/store.md). The
@@ -74,9 +76,35 @@ func (s *StoreConfig) NodeName() string {
 	return name
 }
 
-// checkStore checks the store.
+// BucketOptions returns the options of the bucket. metrics may be nil.
+func (s *StoreConfig) BucketOptions(metrics *bucket.Metrics) bucket.Options {
+	return bucket.Options{URL: s.URL, Endpoint: s.Endpoint, Region: s.Region, PathStyle: s.PathStyle,
+		CredentialsFile: s.CredentialsFile, Profile: s.Profile, Metrics: metrics}
+}
+
+// checkStore checks the store, and keys that are not possible together with one.
 func (c *Config) checkStore(f *Findings) {
-	s := &c.Store
+	c.Store.check(f)
+	if !c.Store.Enabled() {
+		return
+	}
+	if len(c.Mirror) > 0 {
+		f.at("mirror")("mirrors and a store are not possible in one process: remove [[mirror]] or [store], or run " +
+			"\"packhorse mirror\" as another process")
+	}
+	if c.Auth.Origin.URL != "" {
+		f.at("auth.origin")("auth.origin needs the repositories of the forge on this disk: remove it or [store]")
+	}
+}
+
+// Check reports values of the table that are wrong. The error joins all of them.
+func (s *StoreConfig) Check() error {
+	f := &Findings{}
+	s.check(f)
+	return f.Err()
+}
+
+func (s *StoreConfig) check(f *Findings) {
 	if !s.Enabled() {
 		if s.Endpoint != "" {
 			f.at("store.endpoint")("store.endpoint needs store.url (--store), as in \"s3://BUCKET/PREFIX\"")
@@ -93,13 +121,6 @@ func (c *Config) checkStore(f *Findings) {
 	}
 	if s.Profile != "" && s.CredentialsFile == "" {
 		f.at("store.profile")("store.profile needs store.credentials_file")
-	}
-	if len(c.Mirror) > 0 {
-		f.at("mirror")("mirrors and a store are not possible in one process: remove [[mirror]] or [store], or run " +
-			"\"packhorse mirror\" as another process")
-	}
-	if c.Auth.Origin.URL != "" {
-		f.at("auth.origin")("auth.origin needs the repositories of the forge on this disk: remove it or [store]")
 	}
 }
 

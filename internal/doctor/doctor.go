@@ -21,6 +21,7 @@ const (
 const (
 	GroupConfiguration = "configuration"
 	GroupServer        = "server"
+	GroupStore         = "store"
 	GroupRepositories  = "repositories"
 	GroupGit           = "git"
 	GroupLimits        = "limits"
@@ -31,8 +32,8 @@ const (
 )
 
 // Groups lists all groups.
-var Groups = []string{GroupConfiguration, GroupServer, GroupRepositories, GroupGit, GroupLimits, GroupCertificates,
-	GroupClock, GroupDisk, GroupCgroups}
+var Groups = []string{GroupConfiguration, GroupServer, GroupStore, GroupRepositories, GroupGit, GroupLimits,
+	GroupCertificates, GroupClock, GroupDisk, GroupCgroups}
 
 // Finding is one problem or hint.
 type Finding struct {

@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -75,7 +76,7 @@ func dialable(addr net.Addr) string {
 // instead.
 func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Config) {
 	clone := ""
-	if s.Role == config.RoleServe {
+	if s.Role == config.RoleServe && !cfg.Store.Enabled() {
 		if example := exampleRepository(cfg.Root, cfg.State); example != "" {
 			clone = "git clone " + s.HTTP + "/" + example
 		}
@@ -92,7 +93,7 @@ func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Confi
 			line("node", n.Name+" at "+n.Address)
 		}
 	case config.RoleStorage:
-		line("serving", s.Root)
+		line("serving", cmp.Or(cfg.Store.URL, s.Root))
 		line("at", s.Listen)
 	case config.RoleSearch:
 		line("search", s.Listen)
@@ -109,7 +110,10 @@ func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Confi
 		}
 		line("at", s.Root)
 	default:
-		if clone == "" {
+		switch {
+		case cfg.Store.Enabled():
+			clone = fmt.Sprintf("packhorse repo create demo --root %s, then git clone %s/demo", s.Root, s.HTTP)
+		case clone == "":
 			clone = fmt.Sprintf("git clone --bare <any repository> %s, then git clone %s/demo",
 				filepath.Join(s.Root, "demo.git"), s.HTTP)
 		}
@@ -117,7 +121,7 @@ func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Confi
 		if !cfg.HTTP.PublicRead && cfg.Auth.KnowsCallers() {
 			line("", "git asks for a token as the password, with any user name: packhorse token create NAME --root "+s.Root)
 		}
-		line("serving", s.Root)
+		line("serving", cmp.Or(cfg.Store.URL, s.Root))
 		line("at", s.HTTP)
 		if s.Listen != "" {
 			line("control", s.Listen)
@@ -138,7 +142,8 @@ func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Confi
 func recordStart(s statedir.Server, log *slog.Logger, clone string, cfg config.Config) {
 	attributes := []slog.Attr{slog.String("role", string(s.Role))}
 	for _, a := range []struct{ key, value string }{
-		{"root", s.Root}, {"http", s.HTTP}, {"ssh", s.SSH}, {"host_keys", strings.Join(s.HostKeys, ", ")},
+		{"root", s.Root}, {"url", cfg.Store.URL}, {"http", s.HTTP}, {"ssh", s.SSH},
+		{"host_keys", strings.Join(s.HostKeys, ", ")},
 		{"listen", s.Listen}, {"ops", s.Ops}, {"admin", s.Admin}, {"clone", clone},
 	} {
 		if a.value != "" {

@@ -47,6 +47,20 @@ func TestDeployments(t *testing.T) {
 		}
 		checkRoleFlags(t, name, config.RoleMirror, strings.Split(strings.ReplaceAll(match[1], `"`, ""), ", "))
 	}
+	nodes := regexp.MustCompile(`(?m)^    command: \["serve", (.*)\]\n    hostname: (\w+)$`)
+	compose := readFile(t, "../../deploy/compose-store.yaml")
+	all := nodes.FindAllStringSubmatch(compose, -1)
+	if len(all) != 3 {
+		t.Fatalf("compose-store.yaml has %d nodes, want 3", len(all))
+	}
+	for _, match := range all {
+		flags := strings.ReplaceAll(strings.ReplaceAll(match[1], `"`, ""), "/etc/packhorse/packhorse.toml",
+			"../../deploy/compose-store.toml")
+		cfg := checkFlags(t, "compose-store.yaml", config.RoleServe, strings.Split(flags, ", "))
+		if want := "/var/lib/packhorse/" + match[2]; cfg.Root != want || !cfg.Store.Enabled() {
+			t.Errorf("root of the node %s = %s, store = %q, want %s and a store", match[2], cfg.Root, cfg.Store.URL, want)
+		}
+	}
 }
 
 func readFile(t *testing.T, name string) string {
@@ -58,8 +72,16 @@ func readFile(t *testing.T, name string) string {
 	return string(text)
 }
 
-// checkRoleFlags checks flags of a role as far as their values go.
+// checkRoleFlags checks flags of a role whose root is the default of the image or the chart.
 func checkRoleFlags(t *testing.T, name string, role config.Role, flags []string) {
+	t.Helper()
+	if cfg, want := checkFlags(t, name, role, flags), "/var/lib/packhorse/"+string(role); cfg.Root != want {
+		t.Errorf("%s: root = %q, want the directory on the volume, %s", name, cfg.Root, want)
+	}
+}
+
+// checkFlags checks flags of a role as far as their values go.
+func checkFlags(t *testing.T, name string, role config.Role, flags []string) config.Config {
 	t.Helper()
 	set := pflag.NewFlagSet(string(role), pflag.ContinueOnError)
 	source := config.AddFlags(set, role, getenv("HOME=/var/lib/packhorse", "XDG_STATE_HOME=/var/lib"))
@@ -70,7 +92,5 @@ func checkRoleFlags(t *testing.T, name string, role config.Role, flags []string)
 	if err := found.Err(); err != nil {
 		t.Errorf("%s: flags %q: %v", name, flags, err)
 	}
-	if want := "/var/lib/packhorse/" + string(role); cfg.Root != want {
-		t.Errorf("%s: root = %q, want the directory on the volume, %s", name, cfg.Root, want)
-	}
+	return cfg
 }

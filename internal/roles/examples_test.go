@@ -11,11 +11,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/config"
 )
 
-// exampleConfig reads a file of examples/, whose name is the role's, as far as its values go: nothing of it is on this
-// machine.
-func exampleConfig(t *testing.T, r config.Role) config.Config {
+// exampleConfig reads a file of examples/ as far as its values go: nothing of it is on this machine.
+func exampleConfig(t *testing.T, r config.Role, name string) config.Config {
 	t.Helper()
-	file := filepath.Join("../../examples", string(r)+".toml")
+	file := filepath.Join("../../examples", name)
 	cfg, found := config.FromFile(r, file, getenv([]string{"HOME=/home/u"}...)).Inspect(false)
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
@@ -30,7 +29,12 @@ func TestExampleConfigs(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	for _, file := range files {
-		exampleConfig(t, config.Role(strings.TrimSuffix(filepath.Base(file), ".toml")))
+		name := filepath.Base(file)
+		role := config.Role(strings.TrimSuffix(name, ".toml"))
+		if role == "store" {
+			role = config.RoleStorage
+		}
+		exampleConfig(t, role, name)
 	}
 }
 
@@ -39,7 +43,7 @@ func TestExampleUnits(t *testing.T) {
 	t.Parallel()
 	for _, r := range []config.Role{config.RoleServe, config.RoleStorage, config.RoleGateway, config.RoleSearch,
 		config.RoleMirror} {
-		cfg := exampleConfig(t, r)
+		cfg := exampleConfig(t, r, string(r)+".toml")
 		text, err := os.ReadFile("../../examples/systemd/packhorse-" + string(r) + ".service")
 		if err != nil {
 			t.Fatal(err)
@@ -68,6 +72,22 @@ func TestExampleUnits(t *testing.T) {
 		stop, err := time.ParseDuration(value("TimeoutStopSec"))
 		if err != nil || stop <= cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+CloseLimit {
 			t.Errorf("%s: TimeoutStopSec = %s (error %v), want more than the shutdown takes", r, value("TimeoutStopSec"), err)
+		}
+	}
+}
+
+// TestExampleStore checks that the drop-in of a storage node with a store fits its configuration.
+func TestExampleStore(t *testing.T) {
+	t.Parallel()
+	cfg := exampleConfig(t, config.RoleStorage, "store.toml")
+	text, err := os.ReadFile("../../examples/systemd/packhorse-storage.service.d/store.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\nRequiresMountsFor=" + cfg.Root + "\n", "\nReadWritePaths=\n",
+		"\nCacheDirectory=" + strings.TrimPrefix(cfg.Root, "/var/cache/") + "\n"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("drop-in for a store has no line %q, want it for the root %s", want, cfg.Root)
 		}
 	}
 }

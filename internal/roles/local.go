@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/store"
 )
 
 // ServeNode runs a node on the repositories while do runs. Like a server, it listens on the admin socket, so that the
@@ -72,7 +73,8 @@ func ReadNode(ctx context.Context, p Process, cfg config.Config,
 	return errors.Join(err, s.local.shutdown(limit), <-served, closeNode())
 }
 
-// OpenNode opens a node on the repositories without fetches and pushes.
+// OpenNode opens a node on the repositories without fetches and pushes. With a store, the root has to be a directory
+// that no other process uses.
 func OpenNode(program string, cfg config.Config, log *slog.Logger, o storage.Options,
 	classes map[process.Class]process.Limits) (node *storage.Node, closeAll func() error, err error) {
 	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: reaperProgram(&cfg, program, log),
@@ -80,17 +82,28 @@ func OpenNode(program string, cfg config.Config, log *slog.Logger, o storage.Opt
 	if err != nil {
 		return nil, nil, err
 	}
-	closeRunner := func() error {
+	var parts closers
+	parts.push("git processes", func() error {
 		limit, cancel := context.WithTimeout(context.Background(), CloseLimit)
 		defer cancel()
 		return runner.Close(limit)
+	})
+	if cfg.Store.Enabled() {
+		opened, err := openStore(&cfg, nil, store.Options{Log: log})
+		if err != nil {
+			return nil, nil, errors.Join(err, parts.close())
+		}
+		parts.push("store", opened.Close)
+		o.Places = opened
+	} else if err := checkPlainRoot(cfg.Root); err != nil {
+		return nil, nil, errors.Join(err, parts.close())
 	}
 	o.Root, o.Hidden, o.Policy = cfg.Root, []string{cfg.State, cfg.Cache.Dir}, cfg.Fetch.Policy()
 	o.Log, o.Runner, o.Tables = log, runner, repo.NewTables(runner)
 	if node, err = storage.New(nil, o); err != nil {
-		return nil, nil, errors.Join(err, closeRunner())
+		return nil, nil, errors.Join(err, parts.close())
 	}
-	return node, func() error { return errors.Join(closeRunner(), node.Close()) }, nil
+	return node, func() error { return errors.Join(parts.close(), node.Close()) }, nil
 }
 
 // pairs is a listener for connections within the process. Each connection is a pair of sockets.

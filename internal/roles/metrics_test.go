@@ -13,8 +13,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/hydrate"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	"github.com/packhorse-git/packhorse/internal/store"
 )
 
 // recorder keeps what is registered.
@@ -102,7 +105,8 @@ func registered(t *testing.T) []metric {
 		cfg.Storage.Listen = "127.0.0.1:0"
 		cfg.SSH.Address, cfg.SSH.Anonymous, cfg.SSH.HostKeys = "127.0.0.1:0", true, hostKeys
 		cfg.Node = []config.NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: "channel"}}
-		cfg.Mirror = []config.MirrorConfig{{From: "https://git.example/", Fresh: config.MirrorAlways, Auth: config.MirrorByOrigin}}
+		cfg.Mirror = []config.MirrorConfig{{From: "https://git.example/", Fresh: config.MirrorAlways,
+			Auth: config.MirrorByOrigin}}
 		cfg.Tracing.Endpoint = "http://127.0.0.1:1"
 		cfg.Complete(role, getenv())
 		reg := &recorder{Registerer: prometheus.NewRegistry()}
@@ -123,6 +127,10 @@ func registered(t *testing.T) []metric {
 		}
 		w.start(srv, listeners{})
 		collectors = append(collectors, reg.collectors...)
+	}
+	// no store can be opened
+	for _, m := range []metricSet{bucket.NewMetrics(), hydrate.NewMetrics(), store.NewMetrics()} {
+		collectors = append(collectors, m.Collectors()...)
 	}
 	byName := map[string]metric{}
 	for _, c := range collectors {
@@ -200,6 +208,7 @@ var metricGroups = []struct{ heading, names string }{
 	{"Do search and pages work?", "search pages"},
 	{"Does the application work?", "app"},
 	{"Are mirrors up to date?", "mirror origin"},
+	{"Does the object storage work?", "store"},
 	{"Is the process itself healthy?", "ready ops watchdog trace certificate build"},
 }
 

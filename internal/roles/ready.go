@@ -126,8 +126,11 @@ func (s *server) addNodeChecks() error {
 	if err != nil {
 		return err
 	}
-	s.checks = append(s.checks, observe.Check{Name: "root", Look: s.node.Ready},
-		observe.Check{Name: "state", Look: state.look})
+	repositories := observe.Check{Name: "root", Look: s.node.Ready}
+	if s.store != nil {
+		repositories = observe.Check{Name: "store", Look: s.store.Ready}
+	}
+	s.checks = append(s.checks, repositories, observe.Check{Name: "state", Look: state.look})
 	if look := pushCheck(s.cfg.Root); look != nil && s.cfg.Push.Enabled {
 		s.checks = append(s.checks, observe.Check{Name: "push", Look: look})
 	}

@@ -27,6 +27,7 @@ func (s *server) buildServe() error {
 			return err
 		}
 	}
+	s.followStore()
 	routes := router.New()
 	replica := &router.Replica{Name: localNode, Node: s.sessions(), Revisions: storage.Resolver{Node: s.node},
 		Files: s.node}

@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search"
 	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
 	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/store"
 )
 
 // server has the parts of a process with a role. The function of the role (buildServe, buildStorage, buildGateway,
@@ -32,6 +33,7 @@ type server struct {
 	admin   http.Handler // the admin API of a process without a local port
 
 	packs       *packSources
+	store       *store.Store // nil: the repositories are those below the root
 	node        *storage.Node
 	mirrors     *mirrors        // nil: there are none
 	origins     *origin.Metrics // see originMetrics

@@ -187,7 +187,7 @@ func (l tellClose) Accept() (net.Conn, error) {
 // where its example does.
 func TestSocketUnits(t *testing.T) {
 	t.Parallel()
-	cfg := exampleConfig(t, config.RoleGateway)
+	cfg := exampleConfig(t, config.RoleGateway, "gateway.toml")
 	for name, address := range map[string]string{httpSocket: cfg.HTTP.Address, sshSocket: cfg.SSH.Address,
 		opsSocket: cfg.Ops.Address} {
 		text, err := os.ReadFile("../../examples/systemd/packhorse-gateway-" + name + ".socket")

@@ -29,6 +29,7 @@ func (s *server) buildStorage() error {
 	if err := s.addNode(); err != nil {
 		return err
 	}
+	s.followStore()
 	s.addLocal()
 	return nil
 }
@@ -114,7 +115,7 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return storage.New(sessions, storage.Options{
+	o := storage.Options{
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), Log: s.log, Epoch: epoch,
 		Pushes: pushes, SetHead: cfg.Push.SetHead, Packs: s.packs.cache, Verifier: s.packs.verifier,
 		Runner: runner, Upkeep: cfg.Maintenance.Upkeep(), Tables: repo.NewTables(runner),
@@ -123,7 +124,11 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 			Metrics: lookups, Memory: admit.NewBudget("objects",
 				config.AtMost(lookup.DefaultMemory, cfg.MemoryShares().Server/4)),
 		},
-	})
+	}
+	if s.store != nil {
+		o.Places = s.store
+	}
+	return storage.New(sessions, o)
 }
 
 // newWarmup returns nil if warm-up is disabled.
@@ -186,6 +191,9 @@ func (s *server) addNodePort() error {
 	o := s.controlOptions(metrics)
 	o.Node, o.Channels, o.Lookups, o.MaxRequest = s.node, channels, s.cfg.Lanes.Search, int64(s.cfg.HTTP.MaxBody)
 	o.Sessions = s.sessions()
+	if s.store != nil {
+		o.Store = s.store
+	}
 	handler := s.addControl(o, trust)
 	lanes.memory.Anonymous(s.cfg.Lanes.Anonymous, handler.CallersKnown)
 	lanes.metrics.Queue("search", handler.Slots())

@@ -1,0 +1,52 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/doctor"
+	"github.com/packhorse-git/packhorse/internal/store"
+)
+
+// examineStore reports whether the store can be reached and keeps its promises. It writes small objects below probe/
+// and removes them.
+func examineStore(ctx context.Context, cfg *config.StoreConfig, r *doctor.Report) {
+	problem := func(kind, subject, text, advice string) {
+		r.Add(doctor.Finding{Group: doctor.GroupStore, Severity: doctor.Problem, Kind: kind, Subject: subject, Text: text,
+			Advice: advice})
+	}
+	failed := func(err error) {
+		if detail, ok := errors.AsType[*bucket.Error](err); ok {
+			problem("unreachable", detail.Key, fmt.Sprintf("%s: %v", detail.Operation, detail.Err), detail.Remedy)
+			return
+		}
+		problem("unreachable", cfg.URL, err.Error(), "check the table [store] of the configuration")
+	}
+	b, err := bucket.New(cfg.BucketOptions(nil))
+	if err != nil {
+		failed(err)
+		return
+	}
+	id, err := store.ReadIdentity(ctx, b)
+	if err != nil {
+		failed(err)
+		return
+	}
+	r.Fact(doctor.GroupStore, fmt.Sprintf("%s has ID %s", cfg.URL, id.ID))
+	report, err := bucket.Probe(ctx, b, bucket.ProbeOptions{})
+	if report == nil {
+		failed(err)
+		return
+	}
+	for _, c := range report.Checks {
+		if !c.OK {
+			problem("promise", c.Name, c.Detail, c.Remedy)
+		}
+	}
+	if err == nil {
+		r.Fact(doctor.GroupStore, fmt.Sprintf("%d checks of the storage passed", len(report.Checks)))
+	}
+}

@@ -1,0 +1,164 @@
+package command
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/store"
+)
+
+func storeCommand(env Env) *cobra.Command {
+	f := &storeFinder{env: env}
+	cmd := &cobra.Command{
+		Use:   "store",
+		Short: "Create a store in object storage",
+		Long: `Store manages a store: the repositories of several nodes in S3-compatible object storage. Its commands use the bucket
+directly. Nodes may run or not.
+
+The store is that of the table [store] of --config, and flags win over it. Access keys come from the variables
+AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, from --credentials-file, or from the role of the machine.`,
+		Example: `  packhorse store init s3://git-prod/packhorse
+  packhorse serve --store s3://git-prod/packhorse --root /var/cache/packhorse   # on as many machines as you like`,
+	}
+	f.addFlags(cmd)
+	return group(cmd, storeInit(f))
+}
+
+// storeFinder finds the bucket for a command.
+type storeFinder struct {
+	env    Env
+	config string
+	flags  config.StoreConfig // values of the flags; empty ones are not set
+}
+
+func (f *storeFinder) addFlags(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&f.config, "config", "", "read the table [store] of the configuration `FILE`")
+	flags.StringVar(&f.flags.URL, "store", "", "use the store at `URL`, s3://BUCKET/PREFIX")
+	flags.StringVar(&f.flags.Endpoint, "endpoint", "", "use the S3 server at `URL` instead of Amazon S3")
+	flags.StringVar(&f.flags.Region, "region", "", "`REGION` of the bucket (default that of AWS_REGION, or us-east-1)")
+	flags.BoolVar(&f.flags.PathStyle, "path-style", false, "send the bucket's name in the path and not in the host")
+	flags.StringVar(&f.flags.CredentialsFile, "credentials-file", "", "`FILE` with access keys, as ~/.aws/credentials")
+	flags.StringVar(&f.flags.Profile, "profile", "", "`SECTION` of the credentials file")
+}
+
+// settings returns the table [store] with the flags over it.
+func (f *storeFinder) settings() (config.StoreConfig, error) {
+	cfg := config.DefaultConfig()
+	if f.config != "" {
+		if err := config.LoadFile(f.config, &cfg, config.Origins{}); err != nil {
+			return cfg.Store, usage(err)
+		}
+	}
+	s := &cfg.Store
+	s.URL, s.Endpoint = cmp.Or(f.flags.URL, s.URL), cmp.Or(f.flags.Endpoint, s.Endpoint)
+	s.Region, s.PathStyle = cmp.Or(f.flags.Region, s.Region), f.flags.PathStyle || s.PathStyle
+	s.CredentialsFile = cmp.Or(f.flags.CredentialsFile, s.CredentialsFile)
+	s.Profile = cmp.Or(f.flags.Profile, s.Profile)
+	if s.URL == "" {
+		return *s, usage(errors.New("which store? name it with --store s3://BUCKET/PREFIX, or with --config FILE whose " +
+			"table [store] has its url"))
+	}
+	return *s, usage(s.Check())
+}
+
+// open returns the bucket. It does not connect.
+func (f *storeFinder) open() (*bucket.S3, config.StoreConfig, error) {
+	s, err := f.settings()
+	if err != nil {
+		return nil, s, err
+	}
+	b, err := bucket.New(s.BucketOptions(nil))
+	return b, s, usage(err)
+}
+
+// detailed returns an error with the operation, the key and the remedy, which clients of a server do not see.
+func detailed(err error) error {
+	if detail, ok := errors.AsType[*bucket.Error](err); ok && detail.Error() != err.Error() {
+		return fmt.Errorf("%w: %w", err, detail)
+	}
+	return err
+}
+
+func storeInit(f *storeFinder) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "init [URL]",
+		Short: "Test an object storage, and make a prefix of a bucket a store",
+		Long: `Init tests whether the storage keeps the promises that a store needs. Of 32 concurrent creates of one key exactly one has
+to succeed. Reads have to see finished writes. Checksums, ranges, lists and the clock have to be right. Then it creates
+packhorse.json in the bucket.
+
+The bucket has to exist. The prefix has to be empty. A store that exists is not changed, so init is also a test of it.`,
+		Example: `  packhorse store init s3://git-prod/packhorse --region eu-central-1
+  packhorse store init s3://git/packhorse --endpoint http://127.0.0.1:7070 --path-style`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && f.flags.URL != "" {
+				return fmt.Errorf("%s takes one URL, got %d arguments", cmd.CommandPath(), len(args))
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			f.flags.URL = args[0]
+		}
+		b, s, err := f.open()
+		if err != nil {
+			return err
+		}
+		report, err := bucket.Probe(cmd.Context(), b, bucket.ProbeOptions{Thorough: true})
+		if report != nil && !*asJSON {
+			writeProbe(cmd.OutOrStdout(), report)
+		}
+		if err != nil {
+			return detailed(err)
+		}
+		id, err := store.Init(cmd.Context(), b)
+		isNew := err == nil
+		if err != nil && (id.ID == "" || !fault.Is(err, fault.Exists)) {
+			return detailed(err)
+		}
+		if *asJSON {
+			return encodeJSON(cmd.OutOrStdout(), struct {
+				URL     string         `json:"url"`
+				ID      string         `json:"id"`
+				Created bool           `json:"created"`
+				Probe   *bucket.Report `json:"probe"`
+			}{s.URL, id.ID, isNew, report})
+		}
+		if !isNew {
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is a store already, with ID %s\n", s.URL, id.ID)
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created the store %s with ID %s\n"+
+			"next: packhorse serve --store %[1]s --root CACHE-DIR\n", s.URL, id.ID)
+		return err
+	}
+	return cmd
+}
+
+// writeProbe prints the checks of a probe.
+func writeProbe(w io.Writer, r *bucket.Report) {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, c := range r.Checks {
+		result := "ok"
+		if !c.OK {
+			result = "FAILED"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\n", result, c.Name, c.Detail)
+		if c.Remedy != "" {
+			fmt.Fprintf(table, "\t\t%s\n", c.Remedy)
+		}
+	}
+	table.Flush()
+}

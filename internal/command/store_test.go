@@ -1,0 +1,67 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+)
+
+// storeConfig writes a configuration of a store on a server, and returns its path.
+func storeConfig(t *testing.T, s *buckettest.Server, prefix string) string {
+	t.Helper()
+	o := s.Options(prefix)
+	file := filepath.Join(t.TempDir(), "store.toml")
+	text := fmt.Sprintf("[store]\nurl = %q\nendpoint = %q\npath_style = true\ncredentials_file = %q\n", o.URL, o.Endpoint,
+		o.CredentialsFile)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestStoreFlags(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ args, want string }{
+		{"store init", "which store? name it with --store s3://BUCKET/PREFIX"},
+		{"store init https://git-prod/", "does not name a bucket"},
+		{"store init s3://git-prod --store s3://git-dev", "takes one URL"},
+	} {
+		code, out, errs := runMain(strings.Fields(test.args)...)
+		if code != exitUsage || !strings.Contains(errs, test.want) {
+			t.Errorf("packhorse %s = %d, %s%s, want %d and %q", test.args, code, out, errs, exitUsage, test.want)
+		}
+	}
+}
+
+// TestStoreCommands runs the commands against a real S3 server.
+func TestStoreCommands(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes seconds, for a thorough probe")
+	}
+	s := buckettest.Versitygw(t)
+	file := storeConfig(t, s, "store")
+	run := func(want string, code int, args ...string) string {
+		t.Helper()
+		got, out, errs := runMain(append(args, "--config", file)...)
+		if got != code || !strings.Contains(out+errs, want) {
+			t.Errorf("packhorse %q = %d, want %d and %q\n%s%s", args, got, code, want, out, errs)
+		}
+		return out
+	}
+	run("created the store s3://bucket/store with ID ", exitOK, "store", "init")
+	var result struct {
+		Created bool
+		ID      string
+		Probe   struct{ Checks []struct{ OK bool } }
+	}
+	if err := json.Unmarshal([]byte(run("", exitOK, "store", "init", "--json")), &result); err != nil || result.Created ||
+		result.ID == "" || len(result.Probe.Checks) == 0 {
+		t.Errorf("second init = %+v, %v, want the existing store and its checks", result, err)
+	}
+}
