@@ -41,6 +41,8 @@ type Places interface {
 type Place interface {
 	repo.Place
 	Dir() string // the Git directory
+	// Epoch is the same on every node. Repositories that get the path later have greater ones.
+	Epoch() uint64
 	// Push returns the shadow for a push.
 	Push(ctx context.Context) (receivepack.Shadow, error)
 	// Counts returns the objects and packs of the latest known state, whether they are here or not.

@@ -166,8 +166,9 @@ func (r *testPlace) Known() *refs.Layers {
 	return r.known
 }
 
-func (r *testPlace) ID() string  { return r.id }
-func (r *testPlace) Dir() string { return r.Repo.Dir }
+func (r *testPlace) ID() string    { return r.id }
+func (r *testPlace) Epoch() uint64 { return 1 }
+func (r *testPlace) Dir() string   { return r.Repo.Dir }
 
 func (r *testPlace) Use(context.Context, func(done, total int64)) (func(), error) {
 	r.p.mu.Lock()

@@ -27,7 +27,7 @@ const changeBits = 28
 // node.
 func (n *Node) version(o *openRepo, snap *refs.Snapshot) git.Version {
 	if o.place != nil {
-		return git.Version{Incarnation: o.Incarnation, Generation: snap.Generation()}
+		return git.Version{Incarnation: o.Incarnation, Epoch: o.place.Epoch(), Generation: snap.Generation()}
 	}
 	return git.Version{Incarnation: o.incarnation(), Epoch: n.epoch,
 		Generation: o.opening<<changeBits | min(snap.Generation(), 1<<changeBits-1)}

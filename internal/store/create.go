@@ -42,10 +42,10 @@ func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first 
 	if attempt.Outcome() != replog.Won { // see collector.begin
 		return fault.Retry(fault.Unavailable, fault.RetrySoon, "the upload of the repository took too long; try again")
 	}
-	err = s.claim(ctx, found, id)
+	number, err := s.claim(ctx, found, id)
 	switch {
 	case err == nil:
-		s.names.Add(path, id)
+		s.names.Add(path, reference{id: id, number: number})
 		if _, err := r.adopt(s.ctx, attempt.Winner()); err != nil { // the next request tries again
 			s.log.Warn("cannot apply a record that was appended", "repository_id", id, "record", uint64(1), "error", err)
 		}
@@ -55,25 +55,25 @@ func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first 
 	return err
 }
 
-// claim makes a path that has no repository refer to a new one.
-func (s *Store) claim(ctx context.Context, found resolved, id string) error {
+// claim makes a path that has no repository refer to a new one. It returns the number of the name's record.
+func (s *Store) claim(ctx context.Context, found resolved, id string) (uint64, error) {
 	for range maxTries {
 		if err := s.failPoint("create: name"); err != nil {
-			return err
+			return 0, err
 		}
 		next := found.name.Next(found.path, replog.Live, id, s.options.Node, time.Now())
 		outcome, err := s.appendName(ctx, found, next)
 		if err != nil || outcome == replog.Won {
-			return err
+			return next.Number, err
 		}
 		if found, err = s.resolve(ctx, found.path); err != nil {
-			return err
+			return 0, err
 		}
 		if found.state != nil {
-			return exists(found.path)
+			return 0, exists(found.path)
 		}
 	}
-	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the path %s changes too fast; try again", found.path)
+	return 0, fault.Retry(fault.Unavailable, fault.RetrySoon, "the path %s changes too fast; try again", found.path)
 }
 
 // remove deletes a repository that lost its path before anybody could use it.

@@ -46,12 +46,12 @@ func (s *Store) followHint(ctx context.Context, path git.RepoPath, number uint64
 
 // peek returns the repository in memory whose latest known state has the path, or nil.
 func (s *Store) peek(path git.RepoPath) *repository {
-	id, ok := s.names.Peek(path)
+	ref, ok := s.names.Peek(path)
 	if !ok {
 		return nil
 	}
 	s.known.mu.Lock()
-	r := s.known.byID[id]
+	r := s.known.byID[ref.id]
 	s.known.mu.Unlock()
 	if r == nil || !r.known().has(path) {
 		return nil

@@ -23,6 +23,18 @@ func canonical(path git.RepoPath) git.RepoPath {
 	return path
 }
 
+// reference is what a name's record says about its path.
+type reference struct {
+	id      string // of the repository
+	number  uint64 // of the record
+	renames uint64 // of the repository at that time
+}
+
+// holds reports whether the reference is valid in a state of its repository.
+func (f reference) holds(path git.RepoPath, s *state) bool {
+	return s.has(path) && s.record.Renames == f.renames
+}
+
 // maxLookups is the number of paths that are looked up in the store at the same time.
 const maxLookups = 64
 
@@ -35,7 +47,7 @@ type lookups struct {
 
 // lookup is the look-up of one path, shared by all callers that wait for it.
 type lookup struct {
-	joint[string]
+	joint[reference]
 	users int // guarded by lookups.mu
 }
 
@@ -47,45 +59,52 @@ func newLookups() lookups {
 // in memory needs no I/O: the next freshness check finds out whether the repository still has the path. Any other path
 // costs a listing and a few GETs, shared by concurrent callers. Errors: NotFound, Unavailable, and Corrupt.
 func (s *Store) find(ctx context.Context, path git.RepoPath) (*repository, error) {
+	r, _, err := s.findReference(ctx, path)
+	return r, err
+}
+
+// findReference is find with what the name's record says.
+func (s *Store) findReference(ctx context.Context, path git.RepoPath) (*repository, reference, error) {
 	if err := s.refused(); err != nil {
-		return nil, err
+		return nil, reference{}, err
 	}
 	for range maxTries {
-		if id, ok := s.names.Get(path); ok {
-			r := s.acquire(id)
+		if ref, ok := s.names.Get(path); ok {
+			r := s.acquire(ref.id)
 			state := r.known()
 			var err error
 			if state == nil { // it was idle, and dropped
 				state, err = r.current(ctx)
 			}
-			if err == nil && state.has(path) {
-				return r, nil
+			if err == nil && ref.holds(path, state) {
+				return r, ref, nil
 			}
 			s.release(r)
 			if err != nil && !fault.Is(err, fault.NotFound) {
-				return nil, err
+				return nil, reference{}, err
 			}
-			s.forget(path, id)
+			s.forget(path, ref.id)
 		}
-		id, err := s.lookUp(ctx, path)
+		ref, err := s.lookUp(ctx, path)
 		if err != nil {
-			return nil, err
+			return nil, reference{}, err
 		}
-		s.names.Add(path, id)
+		s.names.Add(path, ref)
 	}
-	return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "repository %s is replaced faster than it can be opened",
+	return nil, reference{}, fault.Retry(fault.Unavailable, fault.RetrySoon,
+		"repository %s is replaced faster than it can be opened",
 		path)
 }
 
 // forget removes a path from memory if it still refers to id there.
 func (s *Store) forget(path git.RepoPath, id string) {
-	if known, ok := s.names.Peek(path); ok && known == id {
+	if known, ok := s.names.Peek(path); ok && known.id == id {
 		s.names.Remove(path)
 	}
 }
 
-// lookUp returns the ID of the repository of a path that is not in memory. The look-up begins after the call.
-func (s *Store) lookUp(ctx context.Context, path git.RepoPath) (string, error) {
+// lookUp returns what a path refers to that is not in memory. The look-up begins after the call.
+func (s *Store) lookUp(ctx context.Context, path git.RepoPath) (reference, error) {
 	l := &s.lookups
 	l.mu.Lock()
 	shared := l.byPath[path]
@@ -102,7 +121,7 @@ func (s *Store) lookUp(ctx context.Context, path git.RepoPath) (string, error) {
 		}
 		l.mu.Unlock()
 	}()
-	run, _ := shared.start(&s.running, func() (string, error) {
+	run, _ := shared.start(&s.running, func() (reference, error) {
 		l.slots <- struct{}{}
 		defer func() { <-l.slots }()
 		found, err := s.resolve(s.ctx, path)
@@ -111,9 +130,9 @@ func (s *Store) lookUp(ctx context.Context, path git.RepoPath) (string, error) {
 		}
 		s.metrics.lookups.WithLabelValues(lookupResult(err)).Inc()
 		if err != nil {
-			return "", err
+			return reference{}, err
 		}
-		return found.name.ID, nil
+		return reference{found.name.ID, found.name.Number, found.state.record.Renames}, nil
 	})
 	return run.wait(ctx)
 }

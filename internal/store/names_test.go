@@ -160,3 +160,47 @@ func TestLookupsAreShared(t *testing.T) {
 		t.Errorf("%d look-ups are left behind", n)
 	}
 }
+
+// Versions of a path are the same on every node, and a repository that gets the path later has newer ones.
+func TestEpochsOfAPath(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a, c := newNode(t, b), newNode(t, b)
+	epochs := func() uint64 {
+		t.Helper()
+		first, second := acquire(t, a, "x").Epoch(), acquire(t, c, "x").Epoch()
+		if first != second {
+			t.Errorf("epochs %d and %d on two nodes, want the same", first, second)
+		}
+		return first
+	}
+	create(t, a, "x")
+	last := epochs()
+	for name, change := range map[string]func(){
+		"created again": func() {
+			if err := a.Delete(t.Context(), repoPath("x"), ""); err != nil {
+				t.Fatal(err)
+			}
+			create(t, c, "x")
+		},
+		"renamed and renamed back": func() {
+			if err := a.Rename(t.Context(), repoPath("x"), repoPath("y")); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.Rename(t.Context(), repoPath("y"), repoPath("x")); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		before := acquire(t, c, "x")
+		change()
+		if _, err := before.Layers(t.Context()); !fault.Is(err, fault.NotFound) {
+			t.Errorf("%s: Layers of the earlier place = %v, want not found", name, err)
+		}
+		now := epochs()
+		if now <= last {
+			t.Errorf("%s: epoch %d, want more than %d", name, now, last)
+		}
+		last = now
+	}
+}

@@ -16,21 +16,25 @@ import (
 type place struct {
 	*repository
 	path    git.RepoPath
+	name    reference
 	release func()
 }
 
 // Acquire implements storage.Places.
 func (s *Store) Acquire(ctx context.Context, path git.RepoPath) (storage.Place, error) {
 	path = canonical(path)
-	r, err := s.find(ctx, path)
+	r, ref, err := s.findReference(ctx, path)
 	if err != nil {
 		return nil, err
 	}
-	return &place{r, path, sync.OnceFunc(func() { s.release(r) })}, nil
+	return &place{r, path, ref, sync.OnceFunc(func() { s.release(r) })}, nil
 }
 
 // ID implements storage.Place.
 func (p *place) ID() string { return p.id }
+
+// Epoch implements storage.Place.
+func (p *place) Epoch() uint64 { return p.name.number }
 
 // Dir implements storage.Place.
 func (p *place) Dir() string { return p.local.Dir() }
@@ -44,7 +48,7 @@ func (p *place) Layers(ctx context.Context) (*refs.Layers, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !state.has(p.path) {
+	if !p.name.holds(p.path, state) {
 		p.store.forget(p.path, p.id)
 		return nil, notFound(p.path)
 	}
@@ -53,7 +57,7 @@ func (p *place) Layers(ctx context.Context) (*refs.Layers, error) {
 
 // Known implements refs.Source.
 func (p *place) Known() *refs.Layers {
-	if state := p.known(); state.has(p.path) && p.store.refused() == nil {
+	if state := p.known(); p.name.holds(p.path, state) && p.store.refused() == nil {
 		return state.layers
 	}
 	return nil

@@ -65,7 +65,7 @@ type Store struct {
 	metrics  *Metrics
 
 	known   knownTable
-	names   *lru.Cache[git.RepoPath, string] // IDs that paths referred to when they were looked up
+	names   *lru.Cache[git.RepoPath, reference] // what paths referred to when they were looked up
 	lookups lookups
 	health  health
 	hints   chan struct{} // has one element for each hint that is being followed
@@ -118,7 +118,7 @@ func open(o Options, id Identity) (*Store, error) {
 		s.metrics = NewMetrics()
 	}
 	var err error
-	if s.names, err = lru.New[git.RepoPath, string](maxNames); err != nil {
+	if s.names, err = lru.New[git.RepoPath, reference](maxNames); err != nil {
 		return nil, err
 	}
 	s.bucket = quickBucket{Bucket: o.Bucket, isDown: s.health.isDown}
