@@ -65,7 +65,7 @@ func (p *byCommit) apply(ctx context.Context, gitErr error) (updates []Update, i
 	if err = p.packLooseObjects(ctx); err == nil {
 		result, err = p.commit(ctx, proposal)
 	}
-	p.outcome.Stored = result.Stored
+	p.outcome.Stored, p.push.Record = result.Stored, result.Stored.Record
 	if err != nil {
 		p.report.changed = nil
 		if errors.Is(err, ErrUnknown) {

@@ -15,6 +15,7 @@ type Push struct {
 	Options []string // push options
 	Updates []Update
 	Trace   string // inflight.TraceParent of the request
+	Record  uint64 // number of the record that has the updates, when they are made; 0 without a Shadow
 }
 
 // Update is the change of one ref. The zero ID stands for a ref that does not exist.

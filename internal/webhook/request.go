@@ -39,6 +39,7 @@ type message struct {
 	Pusher          pusher   `json:"pusher"`
 	Options         []string `json:"options"`
 	OptionsBytes    [][]byte `json:"options_bytes,omitempty"`
+	Record          uint64   `json:"record,omitempty"`
 	Updates         []update `json:"updates"`
 }
 
@@ -87,7 +88,7 @@ func encodeMessage(event string, now time.Time, p *receivepack.Push, updates []r
 	m := message{
 		Event: event, Push: p.ID, Time: now.UTC().Format(time.RFC3339Nano), Pusher: pusher{p.Pusher.Name, p.Pusher.Address},
 		Repository: p.Repo.String(), RepositoryBytes: nonUTF8(p.Repo.String()),
-		Options: append([]string{}, p.Options...), Updates: make([]update, 0, len(updates)),
+		Options: append([]string{}, p.Options...), Record: p.Record, Updates: make([]update, 0, len(updates)),
 	}
 	if slices.ContainsFunc(p.Options, func(s string) bool { return !utf8.ValidString(s) }) {
 		for _, s := range p.Options {

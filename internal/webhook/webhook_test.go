@@ -703,3 +703,15 @@ func TestURLsAndNames(t *testing.T) {
 		}
 	}
 }
+
+func TestMessageHasTheRecord(t *testing.T) {
+	t.Parallel()
+	p := push("P1", "1", "2")
+	for record, want := range map[uint64]bool{0: false, 7: true} {
+		p.Record = record
+		body := encodeMessage("post-receive", time.Now(), p, p.Updates)
+		if got := bytes.Contains(body, []byte(`"record":7,`)); got != want || !want && bytes.Contains(body, []byte("record")) {
+			t.Errorf("record %d: message %s", record, body)
+		}
+	}
+}
