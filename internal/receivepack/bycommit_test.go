@@ -82,7 +82,7 @@ func (s *testShadow) Commit(_ context.Context, p Proposal) (CommitResult, error)
 
 func TestPushByCommit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
+	w := newWorld(t, Options{Decider: decider(func(context.Context, *Push) error { return nil })})
 	var shadow *testShadow
 	refuse := map[string]string{}
 	w.shadow = func(s *testShadow) { shadow, s.refuse = s, refuse }

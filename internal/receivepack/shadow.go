@@ -16,9 +16,9 @@ import (
 type Shadow interface {
 	// Repo returns the shadow. It is open until Close.
 	Repo() *repo.Repo
-	// Quarantined is called when Git has checked the new objects, before hooks decide. The directory has them until Git
-	// moves them into the shadow; "" means that there are none. Quarantined does not wait. The preparation of Commit runs
-	// while hooks do, and does not end with ctx.
+	// Quarantined is called when Git has checked the new objects, before hooks decide; without hooks it is not called. The
+	// directory has the objects until Git moves them into the shadow; "" means that there are none. It does not wait. The
+	// preparation of Commit runs while hooks do, and does not end with ctx.
 	Quarantined(ctx context.Context, dir string)
 	// Commit changes the refs of the real repository, when Git has ended. An error means that no ref has changed, except
 	// that with ErrUnknown the result is not known. The end of ctx ends the preparation, but not a change that has begun.

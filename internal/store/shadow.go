@@ -108,7 +108,7 @@ func (s *shadow) make() (err error) {
 	if err != nil {
 		return err
 	}
-	s.repo, err = repo.Open(s.dir, repo.Options{})
+	s.repo, err = repo.Open(s.dir, repo.Options{Place: fixedPlace{fixedRefs{s.base.layers}, s.id}})
 	return err
 }
 
@@ -189,6 +189,17 @@ type fixedRefs struct{ layers *refs.Layers }
 
 func (f fixedRefs) Layers(context.Context) (*refs.Layers, error) { return f.layers, nil }
 func (f fixedRefs) Known() *refs.Layers                          { return f.layers }
+
+// fixedPlace is a repo.Place for the refs and objects that a shadow has. Its refs are known without reading files.
+type fixedPlace struct {
+	fixedRefs
+	id string
+}
+
+func (f fixedPlace) ID() string { return f.id }
+func (f fixedPlace) Use(context.Context, func(done, total int64)) (done func(), err error) {
+	return func() {}, nil
+}
 
 // snapshotOf returns a snapshot of layers.
 func snapshotOf(layers *refs.Layers, format git.ObjectFormat) (*refs.Snapshot, error) {

@@ -22,7 +22,7 @@ func newBucket(t *testing.T) *buckettest.Memory {
 }
 
 // newNode returns the Store of one more node on a bucket.
-func newNode(t *testing.T, b *buckettest.Memory, change ...func(*Options)) *Store {
+func newNode(t testing.TB, b *buckettest.Memory, change ...func(*Options)) *Store {
 	t.Helper()
 	id, err := ReadIdentity(t.Context(), b)
 	if err != nil {
