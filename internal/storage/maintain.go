@@ -98,14 +98,23 @@ func (n *Node) maintainHandle(ctx context.Context, h *handle, path git.RepoPath,
 	return m, nil
 }
 
-// maintainCopy maintains the copy of a repository in a directory.
+// maintainCopy repacks the copy of a repository in a directory: geometrically, and with one commit-graph file. A
+// multi-pack-index and its bitmap would name packs of the copy, and are not made.
 func (n *Node) maintainCopy(ctx context.Context, dir string) error {
 	r, err := repo.Open(dir, n.options)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	return n.runSteps(ctx, r, false)
+	for _, args := range [][]string{
+		{"repack", "-d", "-l", "-n", "-q", "--geometric=2"},
+		{"commit-graph", "write", "--reachable", "--no-progress"},
+	} {
+		if err := n.runMaintenance(ctx, r, args); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // runSteps runs the steps of maintenance. refs reports whether to pack the refs.

@@ -140,6 +140,33 @@ func TestMaintain(t *testing.T) {
 	}
 }
 
+// Git's maintenance of a node reduces the packs of pushes. Afterwards garbage is deleted, and a new node needs none of
+// it.
+func TestMaintainWithGit(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a := newGitNode(t, b, receivepack.Options{})
+	create(t, a.Store, "x")
+	clone := newClone(t)
+	a.mustPush(clone, "x", "--mirror")
+	for i := range 6 {
+		clone.Git("update-ref", "refs/heads/main", clone.Commit(fmt.Sprint(i), clone.ID("main")).String())
+		a.mustPush(clone, "x", "main")
+	}
+	m, err := a.node.Maintain(t.Context(), repoPath("x"))
+	if err != nil || m.Before.Packs != 7 || m.After.Packs > 3 || !m.After.CommitGraph {
+		t.Errorf("Maintain() = %+v, %v, want 7 packs before, at most 3 after, and a commit-graph", m, err)
+	}
+	clone.Git("update-ref", "refs/heads/main", clone.Commit("later", clone.ID("main")).String())
+	a.mustPush(clone, "x", "main")
+	report, err := CollectGarbage(t.Context(), b, GCOptions{OlderThan: time.Nanosecond})
+	if err != nil || report.Objects < 8 {
+		t.Errorf("CollectGarbage = %+v, %v, want at least 8 deleted objects", report, err)
+	}
+	a.same("x", clone)
+	newGitNode(t, b, receivepack.Options{}).same("x", clone)
+}
+
 // Of two compactions of the same packs one is dropped.
 func TestConcurrentMaintain(t *testing.T) {
 	t.Parallel()

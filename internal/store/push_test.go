@@ -39,6 +39,7 @@ func newGitNode(t *testing.T, b *buckettest.Memory, o receivepack.Options) *gitN
 	t.Helper()
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
 		receivepack.ClassReceive: {Slots: 8, Queue: 100}, receivepack.ClassHook: {Slots: 8, Queue: 100},
+		storage.ClassMaintain: {Slots: 1, Queue: 10},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func newGitNode(t *testing.T, b *buckettest.Memory, o receivepack.Options) *gitN
 	}
 	n := &gitNode{Store: newNode(t, b), t: t}
 	n.node, err = storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{
-		Root: n.options.Cache.Root, Places: n.Store, Pushes: pushes, SetHead: true})
+		Root: n.options.Cache.Root, Places: n.Store, Pushes: pushes, SetHead: true, Runner: runner})
 	if err != nil {
 		t.Fatal(err)
 	}
