@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,7 +16,6 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
@@ -41,7 +41,8 @@ func newStoreWorld(t *testing.T) *storeWorld {
 	t.Helper()
 	w := &storeWorld{t: t, dir: t.TempDir(), bucket: buckettest.Versitygw(t)}
 	o := w.bucket.Options("git")
-	w.table = fmt.Sprintf("[store]\nurl = %q\nendpoint = %q\ncredentials_file = %q\n", o.URL, o.Endpoint, o.CredentialsFile)
+	w.table = fmt.Sprintf("[store]\nurl = %q\nendpoint = %q\ncredentials_file = %q\n", o.URL, o.Endpoint,
+		o.CredentialsFile)
 	w.packhorse("store", "init", o.URL, "--endpoint", o.Endpoint, "--credentials-file", o.CredentialsFile)
 	if _, err := exec.LookPath("ssh"); err == nil {
 		w.key = filepath.Join(w.dir, "key")
@@ -59,13 +60,16 @@ func newStoreWorld(t *testing.T) *storeWorld {
 	return w
 }
 
-// packhorse runs a command.
+// packhorse runs a command and returns its output.
 func (w *storeWorld) packhorse(args ...string) string {
 	w.t.Helper()
 	cmd := exec.Command(filepath.Join(binDir, "packhorse"), args...)
 	cmd.Env = gittest.Env()
-	out, err := cmd.CombinedOutput()
+	out, err := cmd.Output()
 	if err != nil {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			out = exit.Stderr
+		}
 		w.t.Fatalf("packhorse %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
@@ -77,7 +81,7 @@ func (w *storeWorld) serve(name, extra string) *storeServer {
 	s := &storeServer{w: w, name: name, extra: extra}
 	s.start()
 	out := w.packhorse("token", "create", "alice", "--scope", "write", "--config", s.config())
-	s.token = strings.Fields(out)[0]
+	s.token = strings.TrimSpace(out)
 	return s
 }
 
@@ -198,15 +202,15 @@ func TestStore(t *testing.T) {
 	w := newStoreWorld(t)
 	a, b := w.serve("a", ""), w.serve("b", "")
 	work := gittest.Init(t)
-	var parents []git.ObjectID
+	head := work.Commit("one")
+	work.Git("update-ref", "refs/heads/main", head.String())
 	commit := func(text string) string {
-		parents = []git.ObjectID{work.Commit(text, parents...)}
-		work.Git("update-ref", "refs/heads/main", parents[0].String())
-		return parents[0].String()
+		head = work.Commit(text, head)
+		work.Git("update-ref", "refs/heads/main", head.String())
+		return head.String()
 	}
 
 	w.packhorse("repo", "create", "team/app", "--config", a.config())
-	commit("one")
 	work.Git("tag", "-a", "-m", "v1", "v1", "main")
 	w.git(work.Dir, "push", "-q", a.url("team/app"), "main", "v1")
 	if got, want := b.refs("team/app"), a.refs("team/app"); got != want || !strings.Contains(got, "refs/tags/v1^{}") {
@@ -230,7 +234,7 @@ func TestStore(t *testing.T) {
 
 	w.packhorse("repo", "create", "team/gone", "--config", b.config())
 	w.git(work.Dir, "push", "-q", a.url("team/gone"), "main")
-	w.packhorse("repo", "remove", "team/gone", "--config", a.config())
+	w.packhorse("repo", "remove", "team/gone", "--yes", "--config", a.config())
 	if out, err := w.tryGit("", "ls-remote", b.url("team/gone")); err == nil {
 		t.Errorf("refs of a removed repository:\n%s\nwant an error", out)
 	}
@@ -282,7 +286,7 @@ func TestStore(t *testing.T) {
 			}
 		}
 		into := gittest.Init(t)
-		w.git(into.Dir, "fetch", "-q", a.url("team/app"), tip)
+		w.git(into.Dir, "fetch", "-q", "--no-tags", a.url("team/app"), tip) // without a list of refs
 		w.bucket.Start()
 		if !gittest.Eventually(func() bool {
 			_, err := w.tryGit(work.Dir, "push", "-q", a.url("team/app"), "main")

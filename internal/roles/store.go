@@ -27,7 +27,8 @@ func (s *server) addStore() error {
 	begin := time.Now()
 	var err error
 	s.store, err = openStore(&s.cfg, requests, store.Options{
-		Cache: hydrate.Options{Metrics: copies}, Log: s.log, Metrics: metrics,
+		Cache: hydrate.Options{Metrics: copies, Released: func(id string) { s.node.Evicted(id) }},
+		Log:   s.log, Metrics: metrics,
 	})
 	if err != nil {
 		return err
