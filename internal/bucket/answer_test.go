@@ -36,7 +36,8 @@ func scripted(t testing.TB, handler http.HandlerFunc) (*bucket.S3, bucket.Option
 
 func writeCredentials(t testing.TB, file, key string) {
 	t.Helper()
-	text := "[default]\naws_access_key_id = " + key + "\naws_secret_access_key = secret\n"
+	text := "# aws_access_key_id = none\n[default]\r\naws_access_key_id = " + key + "\naws_secret_access_key = a=b\n\n" +
+		"region = x\n[ci]\naws_access_key_id=ci\naws_secret_access_key=secret\naws_session_token=token\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -235,6 +236,15 @@ func TestCredentialsFile(t *testing.T) {
 	if err := get(); !errors.Is(err, bucket.ErrNotFound) || !strings.Contains(key.Load().(string), "Credential=second/") {
 		t.Errorf("Get after a change of the file = %v with %v", err, key.Load())
 	}
+	o.Profile = "ci"
+	b = buckettest.Open(t, o)
+	if err := get(); !errors.Is(err, bucket.ErrNotFound) || !strings.Contains(key.Load().(string), "Credential=ci/") ||
+		!strings.Contains(key.Load().(string), "x-amz-security-token") {
+		t.Errorf("Get with section ci = %v with %v", err, key.Load())
+	}
+	o.Profile = "other"
+	b = buckettest.Open(t, o)
+	checkError(t, "no section", get(), fault.Unavailable, "no credentials", "[other]")
 }
 
 func TestNew(t *testing.T) {
