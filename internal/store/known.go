@@ -31,7 +31,6 @@ func (s *Store) acquire(id string) *repository {
 	if r == nil {
 		r = newRepository(s, id)
 		t.byID[id] = r
-		s.metrics.known.Set(float64(len(t.byID)))
 	} else if r.users == 0 {
 		t.idle.Remove(id)
 	}
@@ -52,5 +51,4 @@ func (s *Store) release(r *repository) {
 		oldest, _, _ := t.idle.RemoveOldest()
 		delete(t.byID, oldest)
 	}
-	s.metrics.known.Set(float64(len(t.byID)))
 }

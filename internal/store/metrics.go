@@ -1,6 +1,7 @@
 package store
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,11 +20,13 @@ type Metrics struct {
 	batch         prometheus.Histogram
 
 	lookups   *prometheus.CounterVec
-	known     prometheus.Gauge
 	stale     prometheus.Counter
 	broken    prometheus.Counter
 	hints     *prometheus.CounterVec
 	reachable prometheus.Gauge
+
+	store                   atomic.Pointer[Store] // nil: not opened yet
+	known, packs, condemned prometheus.GaugeFunc  // computed from the repositories of the store
 
 	gcObjects   prometheus.Counter
 	gcBytes     prometheus.Counter
@@ -34,7 +37,7 @@ type Metrics struct {
 // NewMetrics creates the metrics.
 func NewMetrics() *Metrics {
 	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
-	return &Metrics{
+	m := &Metrics{
 		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_store_looks_total",
 			Help: "Freshness checks by result: current (nothing changed), changed, joined (shared the check of another " +
@@ -66,9 +69,6 @@ func NewMetrics() *Metrics {
 			Help: "Look-ups of repository paths in the store by result: found, not_found, and other errors. Paths that the " +
 				"node knows do not count.",
 		}, []string{"result"}),
-		known: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "packhorse_store_known_repositories", Help: "Repositories whose latest record is in memory.",
-		}),
 		stale: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_store_stale_answers_total",
 			Help: "Answers from local data because the store could not be reached; see store.stale_if_error.",
@@ -102,12 +102,38 @@ func NewMetrics() *Metrics {
 				"faster), and failed.",
 		}, []string{"result"}),
 	}
+	m.known = m.gauge("packhorse_store_known_repositories", "Repositories whose latest record is in memory.",
+		func(*state) int { return 1 })
+	m.packs = m.gauge("packhorse_store_packs", "Packs of the repositories whose latest record is in memory.",
+		func(s *state) int { return len(s.record.Packs) })
+	m.condemned = m.gauge("packhorse_store_condemned",
+		"Objects that are about to be deleted, of the repositories whose latest record is in memory.",
+		func(s *state) int { return len(s.record.Condemned) })
+	return m
+}
+
+// gauge returns a metric that is the sum over the latest known states of all repositories in memory.
+func (m *Metrics) gauge(name, help string, of func(*state) int) prometheus.GaugeFunc {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+		sum := 0
+		if s := m.store.Load(); s != nil {
+			s.known.mu.Lock()
+			defer s.known.mu.Unlock()
+			for _, r := range s.known.byID {
+				if known := r.known(); known != nil {
+					sum += of(known)
+				}
+			}
+		}
+		return float64(sum)
+	})
 }
 
 // Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.checks, m.checkSeconds, m.behind, m.appends, m.appendSeconds, m.batch, m.lookups,
-		m.known, m.stale, m.broken, m.hints, m.reachable, m.gcObjects, m.gcBytes, m.checkpoints, m.compactions}
+		m.known, m.packs, m.condemned, m.stale, m.broken, m.hints, m.reachable, m.gcObjects, m.gcBytes, m.checkpoints,
+		m.compactions}
 }
 
 // countAppend counts an attempt to append a record to the log of a repository.

@@ -131,6 +131,7 @@ func open(o Options, id Identity) (*Store, error) {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.metrics.reachable.Set(1)
+	s.metrics.store.Store(s)
 	s.running.Go(s.monitor)
 	s.running.Go(s.collectGarbage)
 	return s, nil
