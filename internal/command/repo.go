@@ -36,14 +36,14 @@ import (
 func repoCommand(env Env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "repo",
-		Short: "Create, import, list, describe, maintain and remove repositories",
+		Short: "Create, import, list, describe, maintain, rename, export and remove repositories",
 		Long: `Repo manages the repositories below --root, or below the root of a configuration. It asks the running server over the
 socket in its state directory; if none runs, it does the work itself. With --node it asks a storage node.`,
 		Example: `  packhorse repo create team/app --root /srv/git
   packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
   packhorse repo list team/ --node storage-1:9100 --secret-file /etc/packhorse/secret --tls-ca ca.pem`,
 	}, repoCreate(env), repoImport(env), repoList(env), repoInfo(env), repoSetHead(env), repoMaintain(env),
-		repoRemove(env))
+		repoRename(env), repoExport(env), repoRemove(env))
 }
 
 // repoCall is the work of a command with the node and its arguments.
@@ -308,6 +308,27 @@ refs. Fetches and pushes continue meanwhile, and no object is removed. A server 
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d packs and %d loose objects, before %d and %d; %s\n", args[0],
 			after.GetPacks(), after.GetLoose(), before.GetPacks(), before.GetLoose(),
 			done.Msg.GetDuration().AsDuration().Round(time.Millisecond))
+		return err
+	})
+}
+
+func repoRename(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rename PATH NEW-PATH", Short: "Rename a repository of a store",
+		Long: `Rename gives a repository of a store another path. All nodes use the new path from the next request on, and the former
+path does not exist any more. Rules and webhooks are not changed: their patterns apply to the new path.
+
+Without a store, move the repository's directory below the root instead. A running server finds it at once.`,
+		Example: "  packhorse repo rename team/app team/service --root /var/cache/packhorse",
+		Args:    exactArgs(2, "a PATH and a NEW-PATH"),
+	}
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
+		request := &packhorsev1.RenameRequest{Repository: args[0], To: args[1]}
+		if _, err := node.Repositories().Rename(ctx, connect.NewRequest(request)); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "renamed %s to %s\n", args[0], args[1])
 		return err
 	})
 }

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/store"
 )
 
@@ -19,17 +22,21 @@ func storeCommand(env Env) *cobra.Command {
 	f := &storeFinder{env: env}
 	cmd := &cobra.Command{
 		Use:   "store",
-		Short: "Create a store in object storage",
+		Short: "Create, check, fill, clean and promote a store in object storage",
 		Long: `Store manages a store: the repositories of several nodes in S3-compatible object storage. Its commands use the bucket
 directly. Nodes may run or not.
 
 The store is that of the table [store] of --config, and flags win over it. Access keys come from the variables
 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, from --credentials-file, or from the role of the machine.`,
 		Example: `  packhorse store init s3://git-prod/packhorse
-  packhorse serve --store s3://git-prod/packhorse --root /var/cache/packhorse   # on as many machines as you like`,
+  packhorse store import /srv/git --config /etc/packhorse/store.toml
+  packhorse serve --store s3://git-prod/packhorse --root /var/cache/packhorse   # on as many machines as you like
+
+  packhorse store check --deep --config /etc/packhorse/store.toml
+  packhorse store gc --older-than 7d --dry-run --config /etc/packhorse/store.toml`,
 	}
 	f.addFlags(cmd)
-	return group(cmd, storeInit(f))
+	return group(cmd, storeInit(f), storeImport(f), storeCheck(f), storeGC(f), storePromote(f))
 }
 
 // storeFinder finds the bucket for a command.
@@ -80,14 +87,6 @@ func (f *storeFinder) open() (*bucket.S3, config.StoreConfig, error) {
 	return b, s, usage(err)
 }
 
-// detailed returns an error with the operation, the key and the remedy, which clients of a server do not see.
-func detailed(err error) error {
-	if detail, ok := errors.AsType[*bucket.Error](err); ok && detail.Error() != err.Error() {
-		return fmt.Errorf("%w: %w", err, detail)
-	}
-	return err
-}
-
 func storeInit(f *storeFinder) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init [URL]",
@@ -121,12 +120,12 @@ The bucket has to exist. The prefix has to be empty. A store that exists is not 
 			writeProbe(cmd.OutOrStdout(), report)
 		}
 		if err != nil {
-			return detailed(err)
+			return err
 		}
 		id, err := store.Init(cmd.Context(), b)
 		isNew := err == nil
 		if err != nil && (id.ID == "" || !fault.Is(err, fault.Exists)) {
-			return detailed(err)
+			return err
 		}
 		if *asJSON {
 			return encodeJSON(cmd.OutOrStdout(), struct {
@@ -141,7 +140,7 @@ The bucket has to exist. The prefix has to be empty. A store that exists is not 
 			return err
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created the store %s with ID %s\n"+
-			"next: packhorse serve --store %[1]s --root CACHE-DIR\n", s.URL, id.ID)
+			"next: packhorse store import DIR, or packhorse serve --store %[1]s --root CACHE-DIR\n", s.URL, id.ID)
 		return err
 	}
 	return cmd
@@ -161,4 +160,35 @@ func writeProbe(w io.Writer, r *bucket.Report) {
 		}
 	}
 	table.Flush()
+}
+
+// progressInterval is the time between two lines of a progress on a terminal.
+const progressInterval = 100 * time.Millisecond
+
+// terminalProgress returns a function that shows progress on a terminal, and one that removes it. Both are safe for
+// concurrent use. The function is nil if w is not a terminal.
+func terminalProgress(w io.Writer) (show store.Progress, end func()) {
+	if !observe.IsTerminal(w) {
+		return nil, func() {}
+	}
+	var mu sync.Mutex
+	var shown time.Time
+	show = func(done, total int64, what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(shown) < progressInterval {
+			return
+		}
+		shown = time.Now()
+		if total > 0 {
+			fmt.Fprintf(w, "\r\x1b[K%d of %d  %.80s", done, total, what)
+		} else {
+			fmt.Fprintf(w, "\r\x1b[K%d  %.80s", done, what)
+		}
+	}
+	return show, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprint(w, "\r\x1b[K")
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // storeConfig writes a configuration of a store on a server, and returns its path.
@@ -30,6 +31,10 @@ func TestStoreFlags(t *testing.T) {
 		{"store init", "which store? name it with --store s3://BUCKET/PREFIX"},
 		{"store init https://git-prod/", "does not name a bucket"},
 		{"store init s3://git-prod --store s3://git-dev", "takes one URL"},
+		{"store check --store s3://git-prod ../x", "path"},
+		{"store gc --store s3://git-prod --older-than never", `--older-than: "never" is not a period`},
+		{"store import --store s3://git-prod", "takes one DIR"},
+		{"repo export app --store s3://git-prod", "takes a PATH and a DIR"},
 	} {
 		code, out, errs := runMain(strings.Fields(test.args)...)
 		if code != exitUsage || !strings.Contains(errs, test.want) {
@@ -38,9 +43,9 @@ func TestStoreFlags(t *testing.T) {
 	}
 }
 
-// TestStoreCommands runs the commands against a real S3 server.
+// TestStoreCommands runs the commands against a real S3 server. It is not parallel: the S3 server ends with the thread
+// that started it, and search processes of other tests end threads.
 func TestStoreCommands(t *testing.T) {
-	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes seconds, for a thorough probe")
 	}
@@ -54,6 +59,7 @@ func TestStoreCommands(t *testing.T) {
 		}
 		return out
 	}
+	run("run packhorse store init", exitFailed, "store", "check")
 	run("created the store s3://bucket/store with ID ", exitOK, "store", "init")
 	var result struct {
 		Created bool
@@ -64,4 +70,20 @@ func TestStoreCommands(t *testing.T) {
 		result.ID == "" || len(result.Probe.Checks) == 0 {
 		t.Errorf("second init = %+v, %v, want the existing store and its checks", result, err)
 	}
+
+	from := gittest.Init(t)
+	from.Git("update-ref", "refs/heads/main", from.Commit("x").String())
+	root, exported := t.TempDir(), filepath.Join(t.TempDir(), "app.git")
+	if err := os.CopyFS(filepath.Join(root, "team/app.git"), os.DirFS(from.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	run("would import team/app", exitOK, "store", "import", root, "--dry-run")
+	run("imported team/app", exitOK, "store", "import", root)
+	run("skipped team/app", exitOK, "store", "import", root)
+	run("checked 1 repositories", exitOK, "store", "check", "--deep")
+	run("exported team/app", exitOK, "repo", "export", "team/app", exported)
+	run("exists already", exitFailed, "repo", "export", "team/app", exported)
+	run("would delete 0 objects", exitOK, "store", "gc", "--dry-run")
+	run("is a store of its own now", exitOK, "store", "promote")
+	run("checked 1 repositories", exitOK, "store", "check", "team/app")
 }

@@ -18,7 +18,7 @@ import (
 var heavyCalls = []string{
 	packhorsev1connect.RepositoryServiceCreateProcedure, packhorsev1connect.RepositoryServiceGetProcedure,
 	packhorsev1connect.RepositoryServiceListProcedure, packhorsev1connect.RepositoryServiceDeleteProcedure,
-	packhorsev1connect.RepositoryServiceSetHeadProcedure,
+	packhorsev1connect.RepositoryServiceRenameProcedure, packhorsev1connect.RepositoryServiceSetHeadProcedure,
 	internalv1connect.NodeServiceCountCommitsProcedure,
 }
 

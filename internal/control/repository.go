@@ -91,6 +91,22 @@ func (s *repositoryService) Delete(ctx context.Context,
 	return connect.NewResponse(&packhorsev1.DeleteResponse{}), nil
 }
 
+func (s *repositoryService) Rename(ctx context.Context,
+	r *connect.Request[packhorsev1.RenameRequest]) (*connect.Response[packhorsev1.RenameResponse], error) {
+	from, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	to, err := parsePath(r.Msg.GetTo())
+	if err == nil {
+		err = s.Node.Rename(ctx, from, to)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.RenameResponse{}), nil
+}
+
 func (s *repositoryService) SetHead(ctx context.Context, r *connect.Request[packhorsev1.SetHeadRequest]) (
 	*connect.Response[packhorsev1.SetHeadResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())

@@ -663,6 +663,95 @@ func (*DeleteResponse) Descriptor() ([]byte, []int) {
 	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{9}
 }
 
+type RenameRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// The new path.
+	To            string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenameRequest) Reset() {
+	*x = RenameRequest{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenameRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenameRequest) ProtoMessage() {}
+
+func (x *RenameRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
+func (*RenameRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RenameRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *RenameRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+type RenameResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenameResponse) Reset() {
+	*x = RenameResponse{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenameResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenameResponse) ProtoMessage() {}
+
+func (x *RenameResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
+func (*RenameResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{11}
+}
+
 type SetHeadRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
@@ -674,7 +763,7 @@ type SetHeadRequest struct {
 
 func (x *SetHeadRequest) Reset() {
 	*x = SetHeadRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[10]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +775,7 @@ func (x *SetHeadRequest) String() string {
 func (*SetHeadRequest) ProtoMessage() {}
 
 func (x *SetHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[10]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +788,7 @@ func (x *SetHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHeadRequest.ProtoReflect.Descriptor instead.
 func (*SetHeadRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetHeadRequest) GetRepository() string {
@@ -726,7 +815,7 @@ type SetHeadResponse struct {
 
 func (x *SetHeadResponse) Reset() {
 	*x = SetHeadResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[11]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +827,7 @@ func (x *SetHeadResponse) String() string {
 func (*SetHeadResponse) ProtoMessage() {}
 
 func (x *SetHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[11]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +840,7 @@ func (x *SetHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHeadResponse.ProtoReflect.Descriptor instead.
 func (*SetHeadResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SetHeadResponse) GetExists() bool {
@@ -770,7 +859,7 @@ type MaintainRequest struct {
 
 func (x *MaintainRequest) Reset() {
 	*x = MaintainRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +871,7 @@ func (x *MaintainRequest) String() string {
 func (*MaintainRequest) ProtoMessage() {}
 
 func (x *MaintainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +884,7 @@ func (x *MaintainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaintainRequest.ProtoReflect.Descriptor instead.
 func (*MaintainRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MaintainRequest) GetRepository() string {
@@ -816,7 +905,7 @@ type MaintainResponse struct {
 
 func (x *MaintainResponse) Reset() {
 	*x = MaintainResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -828,7 +917,7 @@ func (x *MaintainResponse) String() string {
 func (*MaintainResponse) ProtoMessage() {}
 
 func (x *MaintainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -841,7 +930,7 @@ func (x *MaintainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaintainResponse.ProtoReflect.Descriptor instead.
 func (*MaintainResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MaintainResponse) GetBefore() *Objects {
@@ -876,7 +965,7 @@ type DropPacksRequest struct {
 
 func (x *DropPacksRequest) Reset() {
 	*x = DropPacksRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +977,7 @@ func (x *DropPacksRequest) String() string {
 func (*DropPacksRequest) ProtoMessage() {}
 
 func (x *DropPacksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +990,7 @@ func (x *DropPacksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropPacksRequest.ProtoReflect.Descriptor instead.
 func (*DropPacksRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{14}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DropPacksRequest) GetRepository() string {
@@ -930,7 +1019,7 @@ type DropPacksResponse struct {
 
 func (x *DropPacksResponse) Reset() {
 	*x = DropPacksResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1031,7 @@ func (x *DropPacksResponse) String() string {
 func (*DropPacksResponse) ProtoMessage() {}
 
 func (x *DropPacksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1044,7 @@ func (x *DropPacksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropPacksResponse.ProtoReflect.Descriptor instead.
 func (*DropPacksResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{15}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DropPacksResponse) GetPacks() int64 {
@@ -1036,7 +1125,13 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"repository\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05force\x18\x03 \x01(\bR\x05force\"\x10\n" +
-	"\x0eDeleteResponse\"H\n" +
+	"\x0eDeleteResponse\"?\n" +
+	"\rRenameRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\"\x10\n" +
+	"\x0eRenameResponse\"H\n" +
 	"\x0eSetHeadRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1059,12 +1154,13 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x03all\x18\x02 \x01(\bR\x03all\"?\n" +
 	"\x11DropPacksResponse\x12\x14\n" +
 	"\x05packs\x18\x01 \x01(\x03R\x05packs\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x03R\x05bytes2\x83\x04\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes2\xc8\x04\n" +
 	"\x11RepositoryService\x12C\n" +
 	"\x06Create\x12\x1b.packhorse.v1.CreateRequest\x1a\x1c.packhorse.v1.CreateResponse\x12?\n" +
 	"\x03Get\x12\x18.packhorse.v1.GetRequest\x1a\x19.packhorse.v1.GetResponse\"\x03\x90\x02\x01\x12B\n" +
 	"\x04List\x12\x19.packhorse.v1.ListRequest\x1a\x1a.packhorse.v1.ListResponse\"\x03\x90\x02\x01\x12C\n" +
-	"\x06Delete\x12\x1b.packhorse.v1.DeleteRequest\x1a\x1c.packhorse.v1.DeleteResponse\x12F\n" +
+	"\x06Delete\x12\x1b.packhorse.v1.DeleteRequest\x1a\x1c.packhorse.v1.DeleteResponse\x12C\n" +
+	"\x06Rename\x12\x1b.packhorse.v1.RenameRequest\x1a\x1c.packhorse.v1.RenameResponse\x12F\n" +
 	"\aSetHead\x12\x1c.packhorse.v1.SetHeadRequest\x1a\x1d.packhorse.v1.SetHeadResponse\x12I\n" +
 	"\bMaintain\x12\x1d.packhorse.v1.MaintainRequest\x1a\x1e.packhorse.v1.MaintainResponse\x12L\n" +
 	"\tDropPacks\x12\x1e.packhorse.v1.DropPacksRequest\x1a\x1f.packhorse.v1.DropPacksResponseBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
@@ -1081,7 +1177,7 @@ func file_packhorse_v1_repository_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_repository_proto_rawDescData
 }
 
-var file_packhorse_v1_repository_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_packhorse_v1_repository_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_packhorse_v1_repository_proto_goTypes = []any{
 	(*Repository)(nil),          // 0: packhorse.v1.Repository
 	(*Objects)(nil),             // 1: packhorse.v1.Objects
@@ -1093,41 +1189,45 @@ var file_packhorse_v1_repository_proto_goTypes = []any{
 	(*ListResponse)(nil),        // 7: packhorse.v1.ListResponse
 	(*DeleteRequest)(nil),       // 8: packhorse.v1.DeleteRequest
 	(*DeleteResponse)(nil),      // 9: packhorse.v1.DeleteResponse
-	(*SetHeadRequest)(nil),      // 10: packhorse.v1.SetHeadRequest
-	(*SetHeadResponse)(nil),     // 11: packhorse.v1.SetHeadResponse
-	(*MaintainRequest)(nil),     // 12: packhorse.v1.MaintainRequest
-	(*MaintainResponse)(nil),    // 13: packhorse.v1.MaintainResponse
-	(*DropPacksRequest)(nil),    // 14: packhorse.v1.DropPacksRequest
-	(*DropPacksResponse)(nil),   // 15: packhorse.v1.DropPacksResponse
-	nil,                         // 16: packhorse.v1.Repository.ConfigEntry
-	(*Version)(nil),             // 17: packhorse.v1.Version
-	(*durationpb.Duration)(nil), // 18: google.protobuf.Duration
+	(*RenameRequest)(nil),       // 10: packhorse.v1.RenameRequest
+	(*RenameResponse)(nil),      // 11: packhorse.v1.RenameResponse
+	(*SetHeadRequest)(nil),      // 12: packhorse.v1.SetHeadRequest
+	(*SetHeadResponse)(nil),     // 13: packhorse.v1.SetHeadResponse
+	(*MaintainRequest)(nil),     // 14: packhorse.v1.MaintainRequest
+	(*MaintainResponse)(nil),    // 15: packhorse.v1.MaintainResponse
+	(*DropPacksRequest)(nil),    // 16: packhorse.v1.DropPacksRequest
+	(*DropPacksResponse)(nil),   // 17: packhorse.v1.DropPacksResponse
+	nil,                         // 18: packhorse.v1.Repository.ConfigEntry
+	(*Version)(nil),             // 19: packhorse.v1.Version
+	(*durationpb.Duration)(nil), // 20: google.protobuf.Duration
 }
 var file_packhorse_v1_repository_proto_depIdxs = []int32{
-	17, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
+	19, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
 	1,  // 1: packhorse.v1.Repository.objects:type_name -> packhorse.v1.Objects
-	16, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
+	18, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
 	0,  // 3: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
 	0,  // 4: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
 	1,  // 5: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
 	1,  // 6: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
-	18, // 7: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
+	20, // 7: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
 	2,  // 8: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
 	4,  // 9: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
 	6,  // 10: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
 	8,  // 11: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
-	10, // 12: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
-	12, // 13: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
-	14, // 14: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
-	3,  // 15: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
-	5,  // 16: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
-	7,  // 17: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
-	9,  // 18: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
-	11, // 19: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
-	13, // 20: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
-	15, // 21: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
-	15, // [15:22] is the sub-list for method output_type
-	8,  // [8:15] is the sub-list for method input_type
+	10, // 12: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
+	12, // 13: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
+	14, // 14: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
+	16, // 15: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
+	3,  // 16: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
+	5,  // 17: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
+	7,  // 18: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
+	9,  // 19: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
+	11, // 20: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
+	13, // 21: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
+	15, // 22: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
+	17, // 23: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
+	16, // [16:24] is the sub-list for method output_type
+	8,  // [8:16] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name
 	8,  // [8:8] is the sub-list for extension extendee
 	0,  // [0:8] is the sub-list for field type_name
@@ -1145,7 +1245,7 @@ func file_packhorse_v1_repository_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_repository_proto_rawDesc), len(file_packhorse_v1_repository_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

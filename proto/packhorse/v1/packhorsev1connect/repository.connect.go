@@ -43,6 +43,9 @@ const (
 	// RepositoryServiceDeleteProcedure is the fully-qualified name of the RepositoryService's Delete
 	// RPC.
 	RepositoryServiceDeleteProcedure = "/packhorse.v1.RepositoryService/Delete"
+	// RepositoryServiceRenameProcedure is the fully-qualified name of the RepositoryService's Rename
+	// RPC.
+	RepositoryServiceRenameProcedure = "/packhorse.v1.RepositoryService/Rename"
 	// RepositoryServiceSetHeadProcedure is the fully-qualified name of the RepositoryService's SetHead
 	// RPC.
 	RepositoryServiceSetHeadProcedure = "/packhorse.v1.RepositoryService/SetHead"
@@ -66,6 +69,9 @@ type RepositoryServiceClient interface {
 	// PERMISSION_DENIED for a repository with linked worktrees or extensions.preciousObjects, and, without force, for one whose objects other
 	// repositories of the node borrow (objects/info/alternates). UNAVAILABLE if the search for borrowers cannot be completed.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
+	// Rename gives a repository of a store another path. Clients of the former path get NOT_FOUND. ALREADY_EXISTS if the new path exists,
+	// INVALID_ARGUMENT on a node without a store, where directories are moved instead.
+	Rename(context.Context, *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error)
 	// SetHead points HEAD at a branch, which clones check out and searches use. The change is durable when the call returns.
 	SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error)
 	// Maintain repacks a repository, writes its commit-graph and packs its refs. Readers are not interrupted. No object is removed, so
@@ -113,6 +119,12 @@ func NewRepositoryServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(repositoryServiceMethods.ByName("Delete")),
 			connect.WithClientOptions(opts...),
 		),
+		rename: connect.NewClient[v1.RenameRequest, v1.RenameResponse](
+			httpClient,
+			baseURL+RepositoryServiceRenameProcedure,
+			connect.WithSchema(repositoryServiceMethods.ByName("Rename")),
+			connect.WithClientOptions(opts...),
+		),
 		setHead: connect.NewClient[v1.SetHeadRequest, v1.SetHeadResponse](
 			httpClient,
 			baseURL+RepositoryServiceSetHeadProcedure,
@@ -140,6 +152,7 @@ type repositoryServiceClient struct {
 	get       *connect.Client[v1.GetRequest, v1.GetResponse]
 	list      *connect.Client[v1.ListRequest, v1.ListResponse]
 	delete    *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
+	rename    *connect.Client[v1.RenameRequest, v1.RenameResponse]
 	setHead   *connect.Client[v1.SetHeadRequest, v1.SetHeadResponse]
 	maintain  *connect.Client[v1.MaintainRequest, v1.MaintainResponse]
 	dropPacks *connect.Client[v1.DropPacksRequest, v1.DropPacksResponse]
@@ -163,6 +176,11 @@ func (c *repositoryServiceClient) List(ctx context.Context, req *connect.Request
 // Delete calls packhorse.v1.RepositoryService.Delete.
 func (c *repositoryServiceClient) Delete(ctx context.Context, req *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error) {
 	return c.delete.CallUnary(ctx, req)
+}
+
+// Rename calls packhorse.v1.RepositoryService.Rename.
+func (c *repositoryServiceClient) Rename(ctx context.Context, req *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error) {
+	return c.rename.CallUnary(ctx, req)
 }
 
 // SetHead calls packhorse.v1.RepositoryService.SetHead.
@@ -192,6 +210,9 @@ type RepositoryServiceHandler interface {
 	// PERMISSION_DENIED for a repository with linked worktrees or extensions.preciousObjects, and, without force, for one whose objects other
 	// repositories of the node borrow (objects/info/alternates). UNAVAILABLE if the search for borrowers cannot be completed.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
+	// Rename gives a repository of a store another path. Clients of the former path get NOT_FOUND. ALREADY_EXISTS if the new path exists,
+	// INVALID_ARGUMENT on a node without a store, where directories are moved instead.
+	Rename(context.Context, *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error)
 	// SetHead points HEAD at a branch, which clones check out and searches use. The change is durable when the call returns.
 	SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error)
 	// Maintain repacks a repository, writes its commit-graph and packs its refs. Readers are not interrupted. No object is removed, so
@@ -235,6 +256,12 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 		connect.WithSchema(repositoryServiceMethods.ByName("Delete")),
 		connect.WithHandlerOptions(opts...),
 	)
+	repositoryServiceRenameHandler := connect.NewUnaryHandler(
+		RepositoryServiceRenameProcedure,
+		svc.Rename,
+		connect.WithSchema(repositoryServiceMethods.ByName("Rename")),
+		connect.WithHandlerOptions(opts...),
+	)
 	repositoryServiceSetHeadHandler := connect.NewUnaryHandler(
 		RepositoryServiceSetHeadProcedure,
 		svc.SetHead,
@@ -263,6 +290,8 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 			repositoryServiceListHandler.ServeHTTP(w, r)
 		case RepositoryServiceDeleteProcedure:
 			repositoryServiceDeleteHandler.ServeHTTP(w, r)
+		case RepositoryServiceRenameProcedure:
+			repositoryServiceRenameHandler.ServeHTTP(w, r)
 		case RepositoryServiceSetHeadProcedure:
 			repositoryServiceSetHeadHandler.ServeHTTP(w, r)
 		case RepositoryServiceMaintainProcedure:
@@ -292,6 +321,10 @@ func (UnimplementedRepositoryServiceHandler) List(context.Context, *connect.Requ
 
 func (UnimplementedRepositoryServiceHandler) Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Delete is not implemented"))
+}
+
+func (UnimplementedRepositoryServiceHandler) Rename(context.Context, *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Rename is not implemented"))
 }
 
 func (UnimplementedRepositoryServiceHandler) SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error) {
