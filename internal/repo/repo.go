@@ -134,6 +134,9 @@ func (r *Repo) configure() error {
 	if policy := r.options.Policy; policy != nil {
 		defaults = *policy
 	}
+	if r.IsCopy() { // wants by name need a check for changes, and those by ID do not
+		defaults.RefInWant = false
+	}
 	r.policy, err = newPolicy(config, defaults)
 	return err
 }

@@ -217,6 +217,11 @@ func TestPlacesServeTheLatestRefs(t *testing.T) {
 	for _, path := range []string{"team/app", "team/app.git"} {
 		r.serves(path, app.main())
 	}
+	var advertised answer
+	if _, err := r.Advertise(t.Context(), r.path("team/app"), version2, &advertised); err != nil ||
+		strings.Contains(advertised.String(), "ref-in-want") {
+		t.Errorf("Advertise() = %q, %v, want no ref-in-want: wants by name need a check", advertised.String(), err)
+	}
 	checks := app.checks
 	r.key("team/app", app.main())
 	if app.checks != checks {
@@ -227,7 +232,8 @@ func TestPlacesServeTheLatestRefs(t *testing.T) {
 	r.key("team/app", next) // advertised by another node
 	r.serves("team/app", next)
 	found, err := r.Resolve(t.Context(), r.path("team/app.git"), "main")
-	if want := (git.Version{Incarnation: "id1", Generation: 2}); err != nil || found.ID != next || found.Version != want {
+	want := git.Version{Incarnation: "id1", Epoch: 1, Generation: 2}
+	if err != nil || found.ID != next || found.Version != want {
 		t.Errorf("Resolve(main) = %v of version %v, %v, want %v of %v", found.ID, found.Version, err, next, want)
 	}
 	if commit, err := r.Commit(t.Context(), r.path("team/app"), "main"); err != nil || commit.ID != next {
@@ -386,7 +392,7 @@ func TestWatchOfPlaces(t *testing.T) {
 			app := p.add("app", "one")
 			a := app.main()
 			w := r.watch(storage.WatchFrom{Path: r.path("app")})
-			if e := w.next(); !e.Reset || e.Version.Generation != 1 || e.Version.Epoch != 0 {
+			if e := w.next(); !e.Reset || e.Version != (git.Version{Incarnation: "id1", Epoch: 1, Generation: 1}) {
 				t.Errorf("the first event is %+v, want a reset of version 1", e)
 			}
 			b := app.Commit("two", a)
