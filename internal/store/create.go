@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -36,6 +37,10 @@ func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first 
 	first.Number, first.Txn, first.Kind, first.Names = 1, replog.NewID(), replog.KindCreate, []git.RepoPath{path}
 	first.At, first.Node = time.Now(), s.options.Node
 	attempt, err := r.append(ctx, first)
+	if errors.Is(err, receivepack.ErrUnknown) { // but no name refers to it
+		return &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetrySoon, Err: fmt.Errorf("first record: %v", err),
+			Msg: "the object storage does not answer, and repository " + path.String() + " was not created; try again"}
+	}
 	if err != nil {
 		return err
 	}

@@ -201,8 +201,8 @@ func (s *Store) resolve(ctx context.Context, path git.RepoPath) (resolved, error
 	return found, nil
 }
 
-// append appends a record to the log of a resolved name. The error is receivepack.ErrUnknown if it is not known whether
-// the record was written.
+// appendName appends a record to the log of a resolved name. The error is receivepack.ErrUnknown if it is not known
+// whether the record was written.
 func (s *Store) appendName(ctx context.Context, found resolved, next *replog.Name) (replog.Outcome, error) {
 	attempt, err := found.log.Append(ctx, next)
 	if err != nil {

@@ -1,15 +1,18 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
 func TestUnknownPathCostsTwoRequests(t *testing.T) {
@@ -75,6 +78,26 @@ func TestRacingCreates(t *testing.T) {
 			t.Errorf("ID = %q, want %q", got, first)
 		}
 	}
+}
+
+func TestCreateWithoutAFirstRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		s := newNode(t, b)
+		b.SetHook(func(operation, key string) error {
+			if operation == "create" {
+				return fault.New(fault.Unavailable, "503")
+			}
+			return nil
+		})
+		err := s.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main")
+		if !fault.Is(err, fault.Unavailable) || errors.Is(err, receivepack.ErrUnknown) {
+			t.Errorf("Create = %v, want unavailable and a known result", err)
+		}
+		b.SetHook(nil)
+		create(t, s, "x")
+	})
 }
 
 func TestList(t *testing.T) {
