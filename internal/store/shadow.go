@@ -24,16 +24,19 @@ const (
 	// maxPushAge is the maximum age of the refs that a push begins with. The check for the advertisement is mostly
 	// recent enough.
 	maxPushAge = 5 * time.Second
+	// maxCopiedRefs is the maximum size in bytes of a base that is copied into packed-refs with the changes: one file is
+	// written faster than many.
+	maxCopiedRefs = 1 << 20
 )
 
 // shadow is the temporary repository in which Git runs a push. It is not safe for concurrent use.
 //
 //	HEAD, config             of the local copy
-//	packed-refs              the base, a hard link
-//	refs/                    the changes after the base
+//	packed-refs              all refs, or if they are many the base: a hard link
+//	refs/                    in the second case, the changes after the base
 //	objects/info/alternates  the objects of the local copy
 //
-// Git cannot be shown a change that deletes a ref of the base. With such a change packed-refs has all refs.
+// A change that deletes a ref of the base cannot be shown as a file. Then packed-refs has all refs in any case.
 type shadow struct {
 	*place
 	base    *state // the refs that it shows
@@ -118,15 +121,18 @@ func (s *shadow) path(name string) string { return filepath.Join(s.dir, name) }
 // writeRefs writes the refs of the base.
 func (s *shadow) writeRefs() error {
 	layers := s.base.layers
-	hides, err := hidesBase(layers, s.base.record.ObjectFormat)
-	if err != nil {
-		return err
+	isOneFile := s.base.record.Refs.Bytes <= maxCopiedRefs
+	if !isOneFile {
+		var err error
+		if isOneFile, err = hidesBase(layers, s.base.record.ObjectFormat); err != nil {
+			return err
+		}
 	}
-	if hides {
+	if isOneFile {
 		return writePacked(s.path("packed-refs"), layers)
 	}
 	// The file is removed after two newer checkpoints. Then all refs are written.
-	err = os.Link(s.local.Base(s.base.record), s.path("packed-refs"))
+	err := os.Link(s.local.Base(s.base.record), s.path("packed-refs"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return writePacked(s.path("packed-refs"), layers)
 	}
@@ -177,7 +183,7 @@ func writePacked(path string, layers *refs.Layers) error {
 		return err
 	}
 	defer f.Close()
-	b := bufio.NewWriterSize(f, 1<<20)
+	b := bufio.NewWriterSize(f, 64<<10)
 	if _, err := refs.WritePacked(b, layers.Base, layers.Changes); err != nil {
 		return err
 	}
