@@ -101,7 +101,9 @@ func (n *Node) maintainHandle(ctx context.Context, h *handle, path git.RepoPath,
 // maintainCopy repacks the copy of a repository in a directory: geometrically, and with one commit-graph file. A
 // multi-pack-index and its bitmap would name packs of the copy, and are not made.
 func (n *Node) maintainCopy(ctx context.Context, dir string) error {
-	r, err := repo.Open(dir, n.options)
+	options := n.options
+	options.Hidden = nil // it is in a hidden directory
+	r, err := repo.Open(dir, options)
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,10 @@ type testPlace struct {
 
 func newPlaces(t *testing.T, o storage.Options) (*root, *testPlaces) {
 	o.Root = t.TempDir()
+	o.Hidden = []string{filepath.Join(o.Root, ".packhorse")}
+	if err := os.Mkdir(o.Hidden[0], 0o755); err != nil {
+		t.Fatal(err)
+	}
 	p := &testPlaces{t: t, root: o.Root, named: make(map[string]*testRepo)}
 	o.Places = p
 	return newRoot(t, o), p
@@ -188,7 +192,7 @@ func (r *testPlace) Push(context.Context) (receivepack.Shadow, error) {
 func (r *testPlace) Counts() pack.Counts { return pack.Counts{Packed: 7, Packs: 2, PackBytes: 1000} }
 
 func (r *testPlace) Maintain(ctx context.Context, repack func(ctx context.Context, dir string) error) error {
-	dir := filepath.Join(r.p.root, "copy.git")
+	dir := filepath.Join(r.p.root, ".packhorse/copy.git")
 	if err := os.CopyFS(dir, os.DirFS(r.Repo.Dir)); err != nil {
 		return err
 	}
@@ -363,7 +367,7 @@ func TestPlacesAreManaged(t *testing.T) {
 	if m, err := r.Maintain(ctx, r.path("team/copy")); err != nil || m.After.Packs != 2 {
 		t.Errorf("Maintain() = %+v, %v, want the counts of the place", m, err)
 	}
-	if packs, _ := filepath.Glob(filepath.Join(p.root, "copy.git/objects/pack/*.pack")); len(packs) != 1 {
+	if packs, _ := filepath.Glob(filepath.Join(p.root, ".packhorse/copy.git/objects/pack/*.pack")); len(packs) != 1 {
 		t.Errorf("maintenance left the packs %q in the copy, want one", packs)
 	}
 	if err := r.Delete(ctx, r.path("team/copy"), storage.DeleteOptions{Incarnation: "other"}); !fault.Is(err,
