@@ -23,7 +23,8 @@ type FetchConfig struct {
 	// AllowFilter allows partial clones. In Git: uploadpack.allowFilter.
 	AllowFilter bool `toml:"allow_filter" default:"true"`
 
-	// AllowRefInWant allows clients of protocol version 2 to request refs by name. In Git: uploadpack.allowRefInWant.
+	// AllowRefInWant allows clients of protocol version 2 to request refs by name. In Git: uploadpack.allowRefInWant. With
+	// a store only the configuration of a repository can allow it, because it costs a freshness check for each fetch.
 	AllowRefInWant bool `toml:"allow_ref_in_want" default:"true"`
 
 	// AllowTip allows clients of protocol version 0 or 1 to request tips of hidden refs. In Git:
