@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -67,6 +68,10 @@ func TestClusterOutages(t *testing.T) {
 		if out, err := clone(&load{cluster: c, number: 1_000_000 + gateway}); err != nil {
 			t.Fatalf("clone: %v %s", err, out)
 		}
+	}
+	if out := c.packhorse("nodes", "--state", c.path("gateway-0")); !strings.Contains(out, "STORE") ||
+		!regexp.MustCompile(`(?m) [a-z2-7]{26} +1 +all$`).MatchString(out) {
+		t.Errorf("packhorse nodes = %s, want a node that holds a repository", out)
 	}
 	c.store.Kill()
 	fetch := func(l *load) (string, error) {
