@@ -36,9 +36,9 @@ import (
 // PACKHORSE_PUSHES is the number of pushes, and PACKHORSE_SEED the seed of the random numbers.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	seed, pushes, clients := uint64(1), 2000, 8
+	seed, pushes, clients, pause := uint64(1), 2000, 8, time.Second
 	if testing.Short() {
-		pushes, clients = 24, 4
+		pushes, clients, pause = 16, 3, 3*time.Second
 	}
 	if n, err := strconv.ParseUint(os.Getenv("PACKHORSE_SEED"), 10, 64); err == nil {
 		seed = n
@@ -55,7 +55,6 @@ func TestCluster(t *testing.T) {
 	stop := make(chan struct{})
 	var disturbances, group sync.WaitGroup
 	kills := 0
-	const pause = time.Second
 	disturbances.Go(func() { kills = c.disturb(rand.New(rand.NewPCG(seed, 0)), pause, stop) })
 	for i := range clients {
 		p := newClusterPusher(h, i, seed)
@@ -158,7 +157,7 @@ func (h *pushHistory) watchPair(stop <-chan struct{}) {
 		select {
 		case <-stop:
 			return
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(200 * time.Millisecond):
 		}
 		values, ok := h.list(i%len(h.gateways), 2*(i/2%2))
 		if !ok {
