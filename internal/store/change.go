@@ -108,6 +108,10 @@ func (r *repository) append(ctx context.Context, record *replog.Record) (*replog
 	s := r.store
 	start := time.Now()
 	attempt, err := r.log.Append(ctx, record)
+	if errors.Is(err, replog.ErrTooLarge) { // changes of refs have a checkpoint, so that only packs can be too many
+		return nil, &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryMuchLater, Err: err,
+			Msg: "the repository has too many packs, which maintenance has to combine first; try again later"}
+	}
 	if err != nil {
 		return nil, err
 	}
