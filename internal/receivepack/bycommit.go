@@ -26,8 +26,9 @@ const keepAlive = 5 * time.Second
 type byCommit struct{ *pushSession }
 
 // config also keeps Git from listing the refs of the repository whose objects the shadow borrows: the shadow has them.
+// A push that cuts the history is refused, because Git would note this in the shadow alone.
 func (p *byCommit) config() [][2]string {
-	return [][2]string{{"core.fsync", "none"}, {"core.alternateRefsCommand", "true"}}
+	return [][2]string{{"core.fsync", "none"}, {"core.alternateRefsCommand", "true"}, {"receive.shallowUpdate", "false"}}
 }
 
 // needsScripts reports false. A script could name the quarantine to upload it early, but without hooks Git ends at

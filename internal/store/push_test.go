@@ -279,6 +279,27 @@ func TestPushLoses(t *testing.T) {
 	}
 }
 
+// A repository in a store has its whole history, even if its configuration allows that pushes cut it.
+func TestPushOfCutHistory(t *testing.T) {
+	t.Parallel()
+	n := newGitNode(t, newBucket(t), receivepack.Options{})
+	create(t, n.Store, "x")
+	if _, err := n.acquired("x").change(t.Context(), func(head *state) (*replog.Record, error) {
+		next := head.record.Next(replog.KindConfigure, "n", time.Now())
+		next.Config = map[string]string{"receive.shallowupdate": "true"}
+		return next, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	clone, dir := newClone(t), filepath.Join(t.TempDir(), "cut.git")
+	clone.Git("update-ref", "refs/heads/main", clone.Commit("second", clone.ID("main")).String())
+	clone.Git("clone", "-q", "--bare", "--depth=1", "--branch=main", "file://"+clone.Dir, dir)
+	if out, err := n.push(gittest.At(t, dir), "x", "main"); err == nil ||
+		!strings.Contains(out, "shallow update not allowed") {
+		t.Errorf("a push of a part of the history: %v\n%s", err, out)
+	}
+}
+
 type decider func(p *receivepack.Push) error
 
 func (d decider) Decide(_ context.Context, p *receivepack.Push) error { return d(p) }
