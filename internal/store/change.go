@@ -26,8 +26,8 @@ type appended struct {
 }
 
 // change appends a record that prepare makes from the head with Record.Next. If another node is faster, prepare is
-// called again with its record. An error of prepare ends the change, and errNoChange means that there is nothing to do.
-// Changes of one repository on this node run one after the other.
+// called again with its record. An error of prepare ends the change. errNoChange means that there is nothing to do,
+// which a freshness check confirms. Changes of one repository on this node run one after the other.
 //
 // If the error is receivepack.ErrUnknown, the record may be in the log, or get there later. After other errors it never
 // will be.
@@ -61,7 +61,16 @@ func (r *repository) changeThen(ctx context.Context, prepare func(*state) (*repl
 		}
 		record, err := prepare(head)
 		if errors.Is(err, errNoChange) {
-			return appended{record: head.record, took: time.Since(start)}, nil
+			// Without a record, only a freshness check shows whether this head is the latest.
+			latest, err := r.check().wait(ctx)
+			if err != nil {
+				return appended{}, err
+			}
+			if latest.record.Number <= head.record.Number {
+				return appended{record: head.record, took: time.Since(start)}, nil
+			}
+			head = latest
+			continue
 		}
 		if err != nil {
 			return appended{}, err

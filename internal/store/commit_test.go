@@ -159,6 +159,30 @@ func TestCommitAfterChange(t *testing.T) {
 	}
 }
 
+// Decisions without a record are made by the latest head, although the node knows only an earlier one.
+func TestDecisionsWithoutARecord(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a, c := newNode(t, b), newNode(t, b)
+	create(t, a, "x")
+	p, other := newPusher(t, a, "x"), newPusher(t, c, "x")
+	if _, err := other.push(nil, update("b", 0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := p.push(nil, update("b", 1, 2)); err != nil || result.Refused[0] != "" {
+		t.Errorf("a push after that to another node: refused %q, %v, want success", result.Refused, err)
+	}
+	if err := other.place.SetHead(t.Context(), "refs/heads/b"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.place.SetHead(t.Context(), "refs/heads/main"); err != nil {
+		t.Fatal(err)
+	}
+	if state, err := other.place.current(t.Context()); err != nil || state.record.Head != "refs/heads/main" {
+		t.Errorf("HEAD is %s, %v after it was set back to refs/heads/main", state.record.Head, err)
+	}
+}
+
 // Pushes that arrive while a record is being appended share the next one.
 func TestCommitBatches(t *testing.T) {
 	t.Parallel()

@@ -300,6 +300,31 @@ func TestPushOfCutHistory(t *testing.T) {
 	}
 }
 
+// A client may have its refs from another node, and objects that only that node knows.
+func TestPushToAnotherNode(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a, c := newGitNode(t, b, receivepack.Options{}), newGitNode(t, b, receivepack.Options{})
+	create(t, a.Store, "x")
+	clone := newClone(t)
+	c.mustPush(clone, "x", "main")
+	refOf(t, a.Store, "x", "refs/heads/main")
+	clone.Git("update-ref", "refs/heads/main", clone.Commit("next", clone.ID("main")).String())
+	c.mustPush(clone, "x", "main")
+	s, err := a.acquired("x").Push(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	snapshot, err := s.Repo().Refs.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ref, _, err := snapshot.Lookup("refs/heads/main"); err != nil || ref.ID != clone.ID("main") {
+		t.Errorf("the shadow has main at %s, %v, want %s", ref.ID, err, clone.ID("main"))
+	}
+}
+
 type decider func(p *receivepack.Push) error
 
 func (d decider) Decide(_ context.Context, p *receivepack.Push) error { return d(p) }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -21,9 +20,6 @@ import (
 const (
 	// shadowsDir has the shadows of running pushes, below the root of the local copies: packs are moved between both.
 	shadowsDir = ".packhorse/shadows"
-	// maxPushAge is the maximum age of the refs that a push begins with. The check for the advertisement is mostly
-	// recent enough.
-	maxPushAge = 5 * time.Second
 	// maxCopiedRefs is the maximum size in bytes of a base that is copied into packed-refs with the changes: one file is
 	// written faster than many.
 	maxCopiedRefs = 1 << 20
@@ -58,14 +54,15 @@ func (s *Store) openShadows() error {
 	return os.MkdirAll(dir, 0o700)
 }
 
-// Push implements storage.Place. The error is Unavailable if the store cannot be reached, so that clients do not send a
-// pack for nothing.
+// Push implements storage.Place. It makes a freshness check: the client may have its refs and objects from another
+// node, and Git would refuse the push if they were newer than the shadow. The error is Unavailable if the store cannot
+// be reached, so that clients do not send a pack for nothing.
 func (p *place) Push(ctx context.Context) (receivepack.Shadow, error) {
 	if err := cmp.Or(p.mayAppend(), p.store.Ready()); err != nil {
 		return nil, err
 	}
 	base := p.known()
-	if base == nil || p.age() > maxPushAge {
+	if base == nil || p.age() > p.store.options.MaxStaleness {
 		var err error
 		if base, err = p.check().wait(ctx); err != nil {
 			return nil, err
