@@ -65,7 +65,8 @@ func (c *checkpoint) close() {
 // publishTail publishes a checkpoint of all refs if the tail of the latest known state is long. It runs after pushes,
 // and not in their path: a checkpoint commutes with pushes.
 func (r *repository) publishTail() {
-	if head := r.known(); head == nil || head.layers == nil || !isTailLong(&head.record.Refs) {
+	head := r.known()
+	if head == nil || head.layers == nil || !isTailLong(&head.record.Refs) {
 		return
 	}
 	if !r.folding.CompareAndSwap(false, true) {
@@ -73,7 +74,7 @@ func (r *repository) publishTail() {
 	}
 	r.store.running.Go(func() {
 		defer r.folding.Store(false)
-		isPublished, err := r.publishCheckpoint(r.store.ctx)
+		isPublished, err := r.publishCheckpoint(r.store.ctx, head)
 		result := "published"
 		switch {
 		case err != nil:
@@ -86,9 +87,10 @@ func (r *repository) publishTail() {
 	})
 }
 
-// publishCheckpoint makes a checkpoint of the latest known refs and publishes it.
-func (r *repository) publishCheckpoint(ctx context.Context) (isPublished bool, err error) {
-	c, err := r.writeCheckpoint(ctx, r.known(), nil)
+// publishCheckpoint makes a checkpoint of the refs of a state and publishes it. The repository may be deleted
+// meanwhile.
+func (r *repository) publishCheckpoint(ctx context.Context, head *state) (isPublished bool, err error) {
+	c, err := r.writeCheckpoint(ctx, head, nil)
 	if err != nil {
 		return false, err
 	}
