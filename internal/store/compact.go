@@ -184,17 +184,20 @@ func (c *compaction) publish(ctx context.Context) (isPublished bool, err error) 
 	return isPublished && err == nil, err
 }
 
-// replace returns the record after head with the new packs, or nil if head does not have all old packs any more. After
-// a collection of garbage the new packs may be condemned: see CollectGarbage.
+// replace returns the record after head with the new packs, or nil if head does not have all packs of the copy.
+// Packs that stay count too, because Git leaves their objects out of the new packs. After a collection of garbage the
+// new packs may be condemned: see CollectGarbage.
 func (c *compaction) replace(head *replog.Record) *replog.Record {
 	if head.GC != c.head.record.GC {
 		return nil
 	}
+	for i := range c.head.record.Packs {
+		if head.Pack(c.head.record.Packs[i].Key) == nil {
+			return nil
+		}
+	}
 	next := head.Next(replog.KindCompact, c.store.options.Node, time.Now())
 	next.Packs = slices.DeleteFunc(next.Packs, func(p replog.Pack) bool { return slices.Contains(c.removed, p.Key) })
-	if len(next.Packs)+len(c.removed) != len(head.Packs) {
-		return nil
-	}
 	for _, pack := range c.added {
 		pack.Since = next.Number
 		next.Packs = append(next.Packs, pack)

@@ -197,6 +197,27 @@ func TestConcurrentMaintain(t *testing.T) {
 	}
 }
 
+// Git leaves objects out of new packs that are in packs of the copy which stay. So of two compactions one is dropped
+// even if they replace different packs.
+func TestDisjointMaintain(t *testing.T) {
+	t.Parallel()
+	names := []string{"packs/pack-1-a", "packs/pack-2-a", "packs/pack-3-a"}
+	head := &replog.Record{Number: 7, Packs: []replog.Pack{{Key: names[0]}, {Key: names[1]}}}
+	s := &Store{}
+	first := &compaction{repository: &repository{store: s}, head: &state{record: head}, removed: names[:1],
+		added: []replog.Pack{{Key: names[2]}}}
+	second := &compaction{repository: first.repository, head: first.head, removed: names[1:2]}
+	pushed := *head
+	pushed.Packs = append(slices.Clone(head.Packs), replog.Pack{Key: "packs/pack-4-a"})
+	next := first.replace(&pushed)
+	if next == nil || len(next.Packs) != 3 {
+		t.Fatalf("the record after a compaction and a push is %+v, want 3 packs", next)
+	}
+	if next := second.replace(next); next != nil {
+		t.Errorf("the second compaction replaced packs: %+v", next.Packs)
+	}
+}
+
 // A long tail is folded into a checkpoint in the background, and all nodes have the same refs.
 func TestCheckpoint(t *testing.T) {
 	t.Parallel()
