@@ -46,7 +46,8 @@ const (
 // keys uploads its files again, under other keys. So no record ever names a deleted key. The age only avoids waste:
 // nodes that read an older head, and uploads that still run, find their files.
 //
-// An error ends it. The next call deletes the keys that are condemned by then.
+// An error of the store ends it. A damaged repository is skipped, and its error is returned in the end. The next call
+// deletes the keys that are condemned by then.
 func CollectGarbage(ctx context.Context, b bucket.Bucket, o GCOptions) (*GCReport, error) {
 	c := newCollector(b, o)
 	if err := c.walk(ctx, reposPrefix, 0); err != nil {
@@ -67,22 +68,26 @@ func newCollector(b bucket.Bucket, o GCOptions) *collector {
 	return &collector{bucket: b, options: o}
 }
 
-// walk collects the garbage of all repositories whose keys have a prefix, with a pause after each.
-func (c *collector) walk(ctx context.Context, prefix string, pause time.Duration) error {
+// walk collects the garbage of all repositories whose keys have a prefix, with a pause after each. It returns the first
+// error.
+func (c *collector) walk(ctx context.Context, prefix string, pause time.Duration) (failed error) {
 	for after := ""; ; {
 		list, err := c.bucket.List(ctx, prefix, after, 1)
 		if err != nil {
 			return err
 		}
 		if len(list) == 0 {
-			return nil
+			return failed
 		}
 		id, _, _ := strings.Cut(strings.TrimPrefix(list[0].Key, reposPrefix), "/")
 		after = reposPrefix + id + "/~"
 		c.report.Repositories++
 		c.options.Progress.report(int64(c.report.Repositories), 0, id)
 		if err := c.collect(ctx, id); err != nil {
-			return fmt.Errorf("repository %s: %w", id, err)
+			failed = cmp.Or(failed, fmt.Errorf("repository %s: %w", id, err))
+			if ctx.Err() != nil || fault.Is(err, fault.Unavailable) {
+				return failed
+			}
 		}
 		if err := sleep(ctx, pause); err != nil {
 			return err

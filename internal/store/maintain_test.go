@@ -357,6 +357,22 @@ func TestCollectGarbage(t *testing.T) {
 	}
 }
 
+// A damaged repository does not keep the garbage of others.
+func TestCollectGarbageBesideDamage(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a := newNode(t, b)
+	garbage := "repos/" + create(t, a, "x") + "/packs/pack-1-x.pack"
+	b.Set(garbage, []byte("x"))
+	b.Set("repos/"+strings.Repeat("a", 26)+"/log/x", []byte("x"))
+	if _, err := CollectGarbage(t.Context(), b, GCOptions{OlderThan: time.Nanosecond}); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("CollectGarbage = %v, want an error of kind Corrupt", err)
+	}
+	if slices.Contains(b.Keys(), garbage) {
+		t.Errorf("%s is left", garbage)
+	}
+}
+
 // Nodes share the collection: each shard is collected once in a week.
 func TestShards(t *testing.T) {
 	t.Parallel()
