@@ -98,6 +98,9 @@ func (r *Repository) load(ctx context.Context) *replog.Record {
 		want := replog.File{Bytes: rec.Refs.Bytes, SHA256: rec.Refs.SHA256}
 		err = verifyFile(ctx, r.Base(rec), want)
 	}
+	if err == nil && unchecked {
+		err = r.writeFiles(rec)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -131,6 +134,11 @@ func (r *Repository) apply(ctx context.Context, before, rec *replog.Record) erro
 		}
 		r.removeBases(before, rec)
 	}
+	return r.writeFiles(rec)
+}
+
+// writeFiles writes the files of rec whose content it has itself.
+func (r *Repository) writeFiles(rec *replog.Record) error {
 	body, err := rec.Encode()
 	if err != nil {
 		return fault.Wrap(fault.Internal, "cannot note the record of the repository", err)

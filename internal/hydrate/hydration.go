@@ -85,6 +85,9 @@ func (r *Repository) findMissing(t *task) ([]*replog.Pack, error) {
 			missing = append(missing, p)
 		}
 	}
+	if check {
+		_ = os.Remove(filepath.Join(r.dir, uncheckedFile)) // otherwise the next process checks again
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, name := range damaged { // its files stay for running uses, until the download replaces them

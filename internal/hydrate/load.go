@@ -17,6 +17,8 @@ import (
 const (
 	markFile  = "mark" // in the state directory: markClean's text, or the ID of the machine's boot
 	cleanMark = "clean"
+	// uncheckedFile is in a local copy that was not compared with its checksums since the machine crashed.
+	uncheckedFile = "unchecked"
 )
 
 // load reads what an earlier process left.
@@ -33,11 +35,11 @@ func (c *Cache) load() error {
 	}
 	boot := bootID()
 	intact := string(mark) == cleanMark || len(boot) > 0 && bytes.Equal(mark, boot)
-	if err := disk.ReplaceFile(filepath.Join(c.state, markFile), boot); err != nil {
-		return fmt.Errorf("mark the local copies as in use: %w", err)
-	}
 	if err := c.loadRepositories(!intact); err != nil {
 		return fmt.Errorf("read the local copies: %w", err)
+	}
+	if err := disk.ReplaceFile(filepath.Join(c.state, markFile), boot); err != nil {
+		return fmt.Errorf("mark the local copies as in use: %w", err)
 	}
 	return nil
 }
@@ -53,7 +55,8 @@ func (c *Cache) removeLeftovers() error {
 	return err
 }
 
-// loadRepositories finds the packs of all local copies.
+// loadRepositories finds the packs of all local copies. With unchecked, it marks each of them, because this process may
+// end before it has checked all.
 func (c *Cache) loadRepositories(unchecked bool) error {
 	entries, err := os.ReadDir(c.options.Root)
 	if err != nil {
@@ -76,7 +79,12 @@ func (c *Cache) loadRepositories(unchecked bool) error {
 			return err
 		}
 		r := newRepository(c, id)
-		r.unchecked = unchecked
+		marker := filepath.Join(r.dir, uncheckedFile)
+		if unchecked {
+			_ = os.WriteFile(marker, nil, 0o644) // a full disk must not keep the node from starting
+		}
+		_, err = os.Lstat(marker)
+		r.unchecked = unchecked || err == nil
 		if err := r.loadPacks(); err != nil {
 			return err
 		}

@@ -79,11 +79,23 @@ func TestCrash(t *testing.T) {
 	use(t, rs[0], recs[0])()
 	before := b.requests()
 
+	config := filepath.Join(rs[0].Dir(), "config")
+	want, err := os.ReadFile(config)
+	if err == nil {
+		err = os.WriteFile(config, make([]byte, len(want)), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	crash(t, root)
 	_, r := reopen(t, b, root)
+	rec, _ := r.Applied(t.Context())
 	use(t, r, recs[0])()
-	if rec, _ := r.Applied(t.Context()); b.requests() != before || rec == nil {
+	if b.requests() != before || rec == nil {
 		t.Errorf("%d requests for intact files and record %v, want 0 and the record", b.requests()-before, rec)
+	}
+	if got, err := os.ReadFile(config); err != nil || string(got) != string(want) {
+		t.Errorf("the configuration is %q, %v after a crash, want %q", got, err, want)
 	}
 
 	pack := r.path(&recs[0].Packs[0], replog.File{Ext: ".pack"})
@@ -100,6 +112,7 @@ func TestCrash(t *testing.T) {
 		}
 	}
 	crash(t, root)
+	reopen(t, b, root) // this process ends before it has checked the repository
 	_, r = reopen(t, b, root)
 	if rec, err := r.Applied(t.Context()); rec != nil || err != nil {
 		t.Errorf("Applied() = %v, %v with damaged refs, want nil", rec, err)
