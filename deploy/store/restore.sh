@@ -177,7 +177,10 @@ restore() {
 	awk -F '\t' '$1 == "ref" { last[$3] = $2 }
 		END { for (ref in last) if (last[ref] == "-") print "delete " ref; else print "update " ref " " last[ref] }' \
 		"$work/record" >"$work/refs"
-	git --git-dir="$made" update-ref --stdin <"$work/refs"
+	# One transaction cannot delete a ref and create another one below its name.
+	for kind in delete update; do
+		sed -n "/^$kind /p" "$work/refs" | git --git-dir="$made" update-ref --stdin
+	done
 	mkdir -p "$(dirname "$to")"
 	mv "$made" "$to"
 	restored=$((restored + 1))

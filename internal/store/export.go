@@ -2,10 +2,8 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -29,7 +27,8 @@ func Export(ctx context.Context, b bucket.Bucket, path git.RepoPath, dir string,
 		return err
 	}
 	defer s.release(r)
-	record := r.known().record
+	state := r.known()
+	record := state.record
 	done, err := r.local.Use(ctx, record, func(done, total int64) { progress.report(done, total, path.String()) })
 	if err != nil {
 		return err
@@ -39,24 +38,21 @@ func Export(ctx context.Context, b bucket.Bucket, path git.RepoPath, dir string,
 	if err := copyPlain(r.local.Dir(), copied, record); err != nil {
 		return err
 	}
-	if err := applyTail(ctx, copied, record); err != nil {
+	if err := writePacked(filepath.Join(copied, "packed-refs"), state.layers); err != nil {
 		return err
 	}
 	return os.Rename(copied, dir)
 }
 
-// copyPlain links the files of a local copy into a bare repository.
+// copyPlain links the files of a local copy into a bare repository, without refs.
 func copyPlain(from, to string, record *replog.Record) error {
 	for _, dir := range []string{"refs/heads", "refs/tags", "objects/info", "objects/pack"} {
 		if err := os.MkdirAll(filepath.Join(to, dir), 0o777); err != nil {
 			return err
 		}
 	}
-	for _, name := range []string{"HEAD", "config", "packed-refs"} {
+	for _, name := range []string{"HEAD", "config"} {
 		text, err := os.ReadFile(filepath.Join(from, name))
-		if os.IsNotExist(err) && name == "packed-refs" {
-			continue
-		}
 		if err == nil {
 			err = os.WriteFile(filepath.Join(to, name), text, 0o666)
 		}
@@ -82,29 +78,4 @@ func copyPlain(from, to string, record *replog.Record) error {
 		}
 	}
 	return nil
-}
-
-// applyTail applies the changes of refs after the checkpoint.
-func applyTail(ctx context.Context, dir string, record *replog.Record) error {
-	git, err := newGitRunner()
-	if err != nil {
-		return err
-	}
-	defer git.close()
-	var commands strings.Builder
-	for _, ref := range fold(record.Refs.Tail) {
-		if ref.ID.IsZero() {
-			fmt.Fprintf(&commands, "delete %s\n", ref.Name)
-		} else {
-			fmt.Fprintf(&commands, "update %s %s\n", ref.Name, ref.ID)
-		}
-	}
-	if commands.Len() == 0 {
-		return nil
-	}
-	if _, err := git.run(ctx, dir, strings.NewReader(commands.String()), "update-ref", "--stdin"); err != nil {
-		return fault.Wrap(fault.Corrupt, "the refs of the repository cannot be written", err)
-	}
-	_, err = git.run(ctx, dir, nil, "pack-refs", "--all")
-	return err
 }

@@ -100,4 +100,6 @@ func changeRefs(t *testing.T, b bucket.Bucket, source *gittest.Repo) {
 	}
 	setRef(t, s, "team/app", "refs/heads/loose", git.ObjectID{})
 	source.Git("update-ref", "-d", "refs/heads/loose")
+	setRef(t, s, "team/app", "refs/heads/loose/below", source.ID("HEAD~1"))
+	source.Git("update-ref", "refs/heads/loose/below", "HEAD~1")
 }

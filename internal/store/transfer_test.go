@@ -134,9 +134,11 @@ func TestExportOfTail(t *testing.T) {
 	}
 	s := newNode(t, b)
 	setRef(t, s, "app", "refs/heads/new", source.ID("HEAD~1"))
+	setRef(t, s, "app", "refs/heads/main/next", source.ID("HEAD~1")) // main is a directory now
 	setRef(t, s, "app", "refs/heads/main", git.ObjectID{})
 	source.Git("update-ref", "refs/heads/new", "HEAD~1")
 	source.Git("update-ref", "-d", "refs/heads/main")
+	source.Git("update-ref", "refs/heads/main/next", source.ID("refs/heads/new").String())
 	out := filepath.Join(root, "out.git")
 	if err := Export(t.Context(), b, repoPath("app"), out, nil); err != nil {
 		t.Fatal(err)
