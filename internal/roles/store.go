@@ -27,7 +27,7 @@ func (s *server) addStore() error {
 	begin := time.Now()
 	var err error
 	s.store, err = openStore(&s.cfg, requests, store.Options{
-		Cache: hydrate.Options{Metrics: copies, Released: func(id string) { s.node.Evicted(id) }},
+		Cache: hydrate.Options{Metrics: copies, Released: s.evicted},
 		Log:   s.log, Metrics: metrics,
 	})
 	if err != nil {
@@ -37,6 +37,13 @@ func (s *server) addStore() error {
 	s.log.Info("opened the store", "url", cfg.URL, "store_id", s.store.StoreID(), "node", cfg.NodeName(),
 		"took", time.Since(begin))
 	return nil
+}
+
+// evicted closes the files of a repository whose packs were removed. No file is open before there is a node.
+func (s *server) evicted(id string) {
+	if s.node != nil {
+		s.node.Evicted(id)
+	}
 }
 
 // openStore opens the store of a configuration. The options have the parts that are not in the configuration. metrics

@@ -102,6 +102,9 @@ func NewMetrics() *Metrics {
 				"faster), and failed.",
 		}, []string{"result"}),
 	}
+	for _, result := range []string{"won", "lost", "unknown", "unclear"} { // alerts see the first one
+		m.appends.WithLabelValues(result)
+	}
 	m.known = m.gauge("packhorse_store_known_repositories", "Repositories whose latest record is in memory.",
 		func(*state) int { return 1 })
 	m.packs = m.gauge("packhorse_store_packs", "Packs of the repositories whose latest record is in memory.",

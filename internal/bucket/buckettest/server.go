@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ type Server struct {
 	t       testing.TB
 	run     func() *exec.Cmd
 	command *exec.Cmd
+	ended   chan struct{} // closed when command has ended
 	log     *bytes.Buffer
 }
 
@@ -80,17 +82,34 @@ func (s *Server) Start() {
 	s.command = s.run()
 	s.command.Stdout, s.command.Stderr = s.log, s.log
 	endWithUs(s.command)
-	if err := s.command.Start(); err != nil {
+	s.ended = make(chan struct{})
+	started := make(chan error)
+	go runOnThread(s.command, started, s.ended)
+	if err := <-started; err != nil {
+		s.command = nil
 		s.t.Fatal(err)
 	}
 	waitForHTTP(s.t, s.Address, func() string { s.Kill(); return s.log.String() })
+}
+
+// runOnThread starts a command and waits until it ends, on a thread that lasts as long: Linux would end the command
+// together with the thread that started it (endWithUs).
+func runOnThread(c *exec.Cmd, started chan<- error, ended chan<- struct{}) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(ended)
+	err := c.Start()
+	started <- err
+	if err == nil {
+		_ = c.Wait()
+	}
 }
 
 // Kill kills the server without warning.
 func (s *Server) Kill() {
 	if s.command != nil {
 		_ = s.command.Process.Kill()
-		_ = s.command.Wait()
+		<-s.ended
 		s.command = nil
 	}
 }
