@@ -138,7 +138,7 @@ func TestIndex(t *testing.T) {
 				} else {
 					me := m.find(e.key)
 					me.refs--
-					if me.kept {
+					if me.kept || me.refs == 0 { // then the probation begins
 						m.touch(me, now)
 					}
 				}
