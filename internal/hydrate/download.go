@@ -97,12 +97,16 @@ func (d *downloader) fetch(ctx context.Context, path, key string, size int64) (s
 		}
 		group.Go(func() error {
 			defer func() { <-d.parts }()
-			defer close(arrived[i])
 			offset := int64(i) * partBytes
-			return d.part(ctx, f, key, offset, min(offset+partBytes, size), size)
+			if err := d.part(ctx, f, key, offset, min(offset+partBytes, size), size); err != nil {
+				return err
+			}
+			close(arrived[i])
+			return nil
 		})
 	}
-	return sum, group.Wait()
+	err = group.Wait()
+	return sum, err
 }
 
 // part downloads the bytes of an object between two offsets. A failed request is repeated from where it ended.
