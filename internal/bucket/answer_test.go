@@ -45,6 +45,7 @@ func writeCredentials(t testing.TB, file, key string) {
 
 // answerError answers as S3 does.
 func answerError(w http.ResponseWriter, status int, code string) {
+	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(status)
 	_, _ = fmt.Fprintf(w, "<Error><Code>%s</Code><Message>text of %s</Message><RequestId>R1</RequestId></Error>", code,
 		code)
@@ -206,6 +207,17 @@ func TestConnection(t *testing.T) {
 	c := b.Connection()
 	if c.Proxy != "Via: 1.1 cache" || (c.ClockSkew-time.Hour).Abs() > 5*time.Second {
 		t.Errorf("Connection = %+v, want Via and one hour", c)
+	}
+}
+
+// A 404 of a proxy does not mean that an object does not exist.
+func TestForeignNotFound(t *testing.T) {
+	t.Parallel()
+	b, _ := scripted(t, http.NotFound)
+	_, _, err := b.Get(t.Context(), "key", 10)
+	checkError(t, "get", err, fault.Unavailable, "get s3://git-prod/packhorse/key: ")
+	if errors.Is(err, bucket.ErrNotFound) || !strings.Contains(err.Error(), "proxies") {
+		t.Errorf("Get = %v, want an error about proxies and not ErrNotFound", err)
 	}
 }
 

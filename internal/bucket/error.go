@@ -95,6 +95,9 @@ func (s *S3) connectionRemedy(err error) string {
 	if c, ok := errors.AsType[credentialsError](err); ok {
 		return c.remedy
 	}
+	if _, ok := errors.AsType[foreignError](err); ok {
+		return "check the endpoint, and the proxies between this machine and the storage"
+	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "add its authority to the certificates that this machine trusts (SSL_CERT_FILE)"
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -73,10 +74,28 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.metrics != nil {
 		t.count(r, answer, time.Since(begin))
 	}
-	if err == nil && isSigned(r) {
-		t.note(answer.Header)
+	if err != nil || !isSigned(r) {
+		return answer, err
 	}
-	return answer, err
+	t.note(answer.Header)
+	if answer.StatusCode == http.StatusNotFound && !isOfStorage(answer.Header) {
+		_ = answer.Body.Close()
+		return nil, foreignError(r.URL.Host)
+	}
+	return answer, nil
+}
+
+// isOfStorage reports whether an answer is the storage's. A proxy that has lost the way to the storage answers 404.
+// That must not mean that an object does not exist: new records would be overlooked.
+func isOfStorage(h http.Header) bool {
+	return strings.Contains(h.Get("Content-Type"), "xml") || h.Get("X-Amz-Request-Id") != ""
+}
+
+// foreignError is a 404 of another server than the storage. Its value is the host.
+type foreignError string
+
+func (e foreignError) Error() string {
+	return string(e) + " answered 404, but not as object storage does (without XML and x-amz-request-id)"
 }
 
 // isSigned reports whether a request goes to the storage, and not to a source of credentials.
