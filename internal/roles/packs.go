@@ -61,7 +61,7 @@ func (s *server) newPackSources() (*packSources, error) {
 // stackSources makes the sources over the runner: git, the server itself unless it is disabled, and the cache.
 func (s *server) stackSources(p *packSources, cacheMetrics *packcache.Metrics) error {
 	cfg := &s.cfg
-	fromGit, err := p.openGit(cfg)
+	fromGit, err := p.openGit(cfg, s.checkCopy)
 	if err != nil {
 		return err
 	}
@@ -87,14 +87,15 @@ func (s *server) stackSources(p *packSources, cacheMetrics *packcache.Metrics) e
 	return nil
 }
 
-// openGit makes the source over the runner.
-func (p *packSources) openGit(cfg *config.Config) (*packsource.Git, error) {
+// openGit makes the source over the runner. damaged is called with the incarnation of a repository with damaged packs.
+func (p *packSources) openGit(cfg *config.Config, damaged func(incarnation string)) (*packsource.Git, error) {
 	return packsource.NewGit(p.runner, packsource.GitOptions{
 		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.ThreadsPerPack(), Window: cfg.Git.Window,
 		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow,
 		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory),
 		Memory: cfg.MemoryShares().Git, Machine: admit.Memory(),
 		Verifier: p.verifier, Damaged: func(r packsource.Repository) {
+			damaged(r.Incarnation)
 			if p.cache != nil {
 				p.cache.Drop(r.Incarnation, packcache.Damaged)
 			}

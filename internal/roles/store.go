@@ -84,6 +84,13 @@ func (s *server) followStore() {
 	})
 }
 
+// checkCopy lets a repository with damaged packs be copied again, if its packs are copies.
+func (s *server) checkCopy(id string) {
+	if s.store != nil {
+		s.store.CheckCopy(id)
+	}
+}
+
 // checkPlainRoot returns an error if the root is the cache of a store. Its repositories must not be served or changed
 // without the store.
 func checkPlainRoot(root string) error {

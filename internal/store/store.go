@@ -144,6 +144,10 @@ func (s *Store) OnChange(changed func(git.RepoPath)) { s.changed = changed }
 // StoreID returns the ID of the store, which all its nodes have.
 func (s *Store) StoreID() string { return s.identity.ID }
 
+// CheckCopy makes the next use of a repository compare the packs on this node with their checksums, and download
+// damaged ones again.
+func (s *Store) CheckCopy(id string) { s.cache.Repository(id).Check() }
+
 // Close ends the work in the background and closes the local cache. No request may be running.
 func (s *Store) Close() error {
 	s.cancel()
