@@ -356,10 +356,9 @@ root borrow (objects/info/alternates); --force removes these.`,
 			request.Incarnation = r.Msg.GetRepository().GetVersion().GetIncarnation()
 		}
 		if !*yes {
-			fmt.Fprintf(cmd.OutOrStderr(), "Remove %s, %d refs, for good? Enter its path to confirm: ",
-				r.Msg.GetRepository().GetPath(), r.Msg.GetRepository().GetRefs())
-			said, _ := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), 8<<10)).ReadString('\n')
-			if said = strings.TrimSpace(said); said != args[0] && said != r.Msg.GetRepository().GetPath() {
+			found := r.Msg.GetRepository()
+			question := fmt.Sprintf("Remove %s, %d refs, for good? Enter its path", found.GetPath(), found.GetRefs())
+			if !confirm(cmd, question, args[0], found.GetPath()) {
 				return errors.New("the repository was not removed; --yes removes it without a question")
 			}
 		}
@@ -369,6 +368,13 @@ root borrow (objects/info/alternates); --force removes these.`,
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s\n", args[0])
 		return err
 	})
+}
+
+// confirm asks a question, and reports whether the answer is one of those wanted.
+func confirm(cmd *cobra.Command, question string, wanted ...string) bool {
+	fmt.Fprintf(cmd.OutOrStderr(), "%s to confirm: ", question)
+	said, _ := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), 8<<10)).ReadString('\n')
+	return slices.Contains(wanted, strings.TrimSpace(said))
 }
 
 func repoImport(env Env) *cobra.Command {

@@ -147,8 +147,9 @@ func storeGC(f *storeFinder) *cobra.Command {
 		Long: `Gc deletes packs and checkpoints that the heads of their repositories do not name and that are older than --older-than. A
 record condemns the keys before they are deleted, so a push that still needs one uploads it again. Records are not deleted.
 
-The nodes do the same once a week, with 7d. They may work meanwhile. To go back to a moment in the past you need the packs of that moment. So choose --older-than longer
-than the time for which you want to go back, or use versions of the bucket.`,
+The nodes do the same once a week, with 7d. They may work meanwhile. To go back to a moment in the past you need the
+packs of that moment. So choose --older-than longer than the time for which you want to go back, or use versions of the
+bucket.`,
 		Example: `  packhorse store gc --older-than 7d --dry-run --config /etc/packhorse/store.toml
   packhorse store gc --older-than 7d --config /etc/packhorse/store.toml`,
 		Args: noArgs,
@@ -201,15 +202,20 @@ A copy can lack objects, because replication copies them in any order. Repositor
 complete. Promote reports them.
 
 First make sure that no node uses the former store any more, and none the copy. Pushes that the copy does not have are
-lost.`,
+lost. Promote asks for confirmation, unless --yes is given. A store in use must not be promoted: all its nodes would
+refuse it, and pushes meanwhile could be lost.`,
 		Example: `  packhorse store promote --store s3://git-dr/packhorse --region eu-west-1`,
 		Args:    noArgs,
 	}
 	asJSON := jsonFlag(cmd)
+	yes := cmd.Flags().Bool("yes", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		b, s, err := f.open()
 		if err != nil {
 			return err
+		}
+		if !*yes && !confirm(cmd, fmt.Sprintf("Give the store %s another ID? Enter its URL", s.URL), s.URL) {
+			return errors.New("the store was not promoted; --yes promotes it without a question")
 		}
 		report, err := store.Promote(cmd.Context(), b)
 		if err != nil {
