@@ -66,7 +66,7 @@ func nameOf(path git.RepoPath) git.RepoPath {
 		return path
 	}
 	name, err := git.ParseRepoPath(short)
-	if err != nil { // "x/.git": no repository has such a name
+	if err != nil || strings.HasSuffix(short, ".git") { // "x/.git", "x.git.git": no repository has such a name
 		return path
 	}
 	return name

@@ -92,7 +92,7 @@ func (r *testRepo) main() git.ObjectID { return r.layers.Changes[0].ID }
 func (p *testPlaces) Acquire(_ context.Context, path git.RepoPath) (storage.Place, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.named[path.String()]
+	r := p.named[strings.TrimSuffix(path.String(), ".git")] // as a store does
 	if r == nil {
 		return nil, fault.New(fault.NotFound, "no repository %s", path)
 	}
@@ -244,6 +244,7 @@ func TestPlacesServeTheLatestRefs(t *testing.T) {
 		t.Errorf("Commit(main) = %v, %v, want %v", commit.ID, err, next)
 	}
 	r.refuses("team", fault.NotFound, "no repository")
+	r.refuses("team/app.git.git", fault.NotFound, "no repository")
 	if app.users != 0 {
 		t.Errorf("%d users hold the objects, want none", app.users)
 	}
