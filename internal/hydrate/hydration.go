@@ -85,7 +85,7 @@ func (r *Repository) findMissing(t *task) ([]*replog.Pack, error) {
 			missing = append(missing, p)
 		}
 	}
-	if check {
+	if check && len(damaged) == 0 { // damaged files are still there
 		_ = os.Remove(filepath.Join(r.dir, uncheckedFile)) // otherwise the next process checks again
 	}
 	c.mu.Lock()

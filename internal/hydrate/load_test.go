@@ -1,10 +1,12 @@
 package hydrate
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
@@ -128,6 +130,33 @@ func TestCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Check()
+	use(t, r, recs[0])()
+	checkFiles(t, b, r, recs[0])
+}
+
+// A damaged pack that could not be downloaded again is still damaged for a later process.
+func TestDamageWithoutStore(t *testing.T) {
+	t.Parallel()
+	b, root := newFakeBucket(), t.TempDir()
+	c := open(t, Options{Bucket: b, Root: root})
+	rs, recs := repositories(c, b, 1)
+	apply(t, rs[0], recs[0])
+	use(t, rs[0], recs[0])()
+	pack := rs[0].path(&recs[0].Packs[0], replog.File{Ext: ".pack"})
+	if err := os.Remove(pack); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(pack, make([]byte, recs[0].Packs[0].Bytes), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	crash(t, root)
+	_, r := reopen(t, b, root)
+	b.setHook(func(context.Context, string, []byte) ([]byte, error) { return nil, bucket.ErrDenied })
+	if _, err := r.Use(t.Context(), recs[0], nil); err == nil {
+		t.Error("Use() = nil with a damaged pack and without the store, want an error")
+	}
+	b.setHook(nil)
+	_, r = reopen(t, b, root)
 	use(t, r, recs[0])()
 	checkFiles(t, b, r, recs[0])
 }
