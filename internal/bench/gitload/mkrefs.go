@@ -35,7 +35,7 @@ is created, and an empty one gets a commit on refs/heads/main. Refs of an earlie
 		}
 		ctx := cmd.Context()
 		began := time.Now()
-		if err := mkrefs(ctx, env, args[0], count); err != nil {
+		if err := MakeRefs(ctx, env, args[0], count); err != nil {
 			return loadgen.Interrupted(ctx, err)
 		}
 		_, err := fmt.Fprintf(env.Stdout, "%s has %d refs for the test, such as %s and %s (%v)\n", args[0], count, refName(0),
@@ -59,8 +59,9 @@ func refName(i int) string {
 // faster.
 const refsAtOnce = 20_000
 
-// mkrefs uses only git, so that it works with every ref format.
-func mkrefs(ctx context.Context, env loadgen.Env, repo string, count int) error {
+// MakeRefs adds packed refs to a bare repository, and makes it if it is missing. It uses only git, so that it works
+// with every ref format.
+func MakeRefs(ctx context.Context, env loadgen.Env, repo string, count int) error {
 	stop := loadgen.Progress(ctx, env.Stderr, func() string { return fmt.Sprintf("making %d refs", count) })
 	defer stop()
 	switch _, err := os.Stat(repo); {

@@ -82,14 +82,23 @@ func ServeRoot(ctx context.Context, dir, root, program string, args []string, se
 
 // PushAccess makes a token of the server and returns the environment with which git pushes to it.
 func (s *OwnServer) PushAccess(ctx context.Context) ([]string, error) {
-	out, err := exec.CommandContext(ctx, s.program, "token", "create", "bench", "--scope", "write", "--state",
-		s.State).Output()
-	token := tokenText.FindString(string(out))
-	if err != nil || token == "" {
-		return nil, fmt.Errorf("make a token for pushes: %w", cmp.Or(err, errors.New("no token was printed")))
+	token, err := CreateToken(ctx, s.program, s.State)
+	if err != nil {
+		return nil, err
 	}
 	return []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader",
 		"GIT_CONFIG_VALUE_0=Authorization: Bearer " + token}, nil
+}
+
+// CreateToken makes a token for pushes to the server with this state directory.
+func CreateToken(ctx context.Context, program, state string) (string, error) {
+	out, err := exec.CommandContext(ctx, program, "token", "create", "bench", "--scope", "write", "--state",
+		state).Output()
+	token := tokenText.FindString(string(out))
+	if err != nil || token == "" {
+		return "", fmt.Errorf("make a token for pushes: %w", cmp.Or(err, errors.New("no token was printed")))
+	}
+	return token, nil
 }
 
 var tokenText = regexp.MustCompile(`phk_[0-9A-Za-z]+`)

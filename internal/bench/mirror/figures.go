@@ -64,9 +64,9 @@ func (w *world) storm(ctx context.Context) ([]figure, error) {
 	begun := time.Now()
 	for range w.options.clients {
 		clients.Go(func() {
-			c := newClient(w.mirror.url)
-			defer c.close()
-			if err := c.clone(ctx, "app", 1); err != nil {
+			c := gitload.NewClient(w.mirror.url, "")
+			defer c.Close()
+			if err := c.Clone(ctx, "app", 1); err != nil {
 				failures.Add(err)
 			}
 		})
@@ -99,19 +99,19 @@ func (w *world) firstByte(ctx context.Context) ([]figure, error) {
 	if err := w.hydrate(ctx); err != nil {
 		return nil, err
 	}
-	direct, mirrored := newClient(w.origin.url()), newClient(w.mirror.url)
-	defer direct.close()
-	defer mirrored.close()
+	direct, mirrored := gitload.NewClient(w.origin.url(), ""), gitload.NewClient(w.mirror.url, "")
+	defer direct.Close()
+	defer mirrored.Close()
 	var origin, mirror loadgen.Samples
 	for range 21 {
 		if !loadgen.Sleep(ctx, window+50*time.Millisecond) {
 			return nil, ctx.Err()
 		}
-		_, a, err := direct.lsRefs(ctx, "app", "main")
+		_, a, err := direct.LsRefs(ctx, "app", "main")
 		if err != nil {
 			return nil, err
 		}
-		_, b, err := mirrored.lsRefs(ctx, "app", "main")
+		_, b, err := mirrored.LsRefs(ctx, "app", "main")
 		if err != nil {
 			return nil, err
 		}
@@ -171,14 +171,14 @@ func (w *world) outage(ctx context.Context) ([]figure, error) {
 	w.origin.link.Down()
 	failures := &loadgen.Failures{}
 	var clones sync.WaitGroup
-	c := newClient(w.mirror.url)
-	defer c.close()
+	c := gitload.NewClient(w.mirror.url, "")
+	defer c.Close()
 	n := 0
 	begun := time.Now()
 	for tick := time.NewTicker(time.Second / 20); time.Since(begun) < w.options.outage && ctx.Err() == nil; <-tick.C {
 		n++
 		clones.Go(func() {
-			if err := c.clone(ctx, "app", 1); err != nil {
+			if err := c.Clone(ctx, "app", 1); err != nil {
 				failures.Add(err)
 			}
 		})
@@ -220,11 +220,11 @@ func (w *world) stale(ctx context.Context) ([]figure, error) {
 	left.Store(int64(w.options.reads))
 	for range 8 {
 		readers.Go(func() {
-			c := newClient(w.mirror.url)
-			defer c.close()
+			c := gitload.NewClient(w.mirror.url, "")
+			defer c.Close()
 			for left.Add(-1) >= 0 && ctx.Err() == nil {
 				begun := time.Now()
-				id, _, err := c.lsRefs(ctx, "app", "main")
+				id, _, err := c.LsRefs(ctx, "app", "main")
 				if err != nil {
 					failures.Add(err)
 					continue
@@ -258,8 +258,8 @@ func (w *world) webhook(ctx context.Context) ([]figure, error) {
 	if err := w.hydrate(ctx); err != nil {
 		return nil, err
 	}
-	c := newClient(w.mirror.url)
-	defer c.close()
+	c := gitload.NewClient(w.mirror.url, "")
+	defer c.Close()
 	var took loadgen.Samples
 	for i := range 20 {
 		id, err := commit(ctx, w.repo(), fmt.Sprint(i))
@@ -271,7 +271,7 @@ func (w *world) webhook(ctx context.Context) ([]figure, error) {
 			return nil, err
 		}
 		for {
-			got, _, err := c.lsRefs(ctx, "app", "main")
+			got, _, err := c.LsRefs(ctx, "app", "main")
 			if err != nil {
 				return nil, err
 			}
@@ -319,7 +319,7 @@ func (w *world) deliver(ctx context.Context, n int) error {
 // unchanged lists refs of many repositories that do not change.
 func (w *world) unchanged(ctx context.Context) ([]figure, error) {
 	small := filepath.Join(w.dir, "small.git")
-	if err := synthesize(ctx, small, 3, 100); err != nil {
+	if err := gitload.Synthesize(ctx, small, 3, 100); err != nil {
 		return nil, err
 	}
 	if err := w.origin.add(ctx, "r0", small); err != nil {
@@ -336,10 +336,10 @@ func (w *world) unchanged(ctx context.Context) ([]figure, error) {
 	w.origin.mu.Lock()
 	w.origin.replay = true
 	w.origin.mu.Unlock()
-	c := newClient(w.mirror.url)
-	defer c.close()
+	c := gitload.NewClient(w.mirror.url, "")
+	defer c.Close()
 	for _, name := range names {
-		if err := c.clone(ctx, name, 0); err != nil {
+		if err := c.Clone(ctx, name, 0); err != nil {
 			return nil, err
 		}
 	}
@@ -358,9 +358,9 @@ func (w *world) unchanged(ctx context.Context) ([]figure, error) {
 		name := names[n%len(names)]
 		n++
 		requests.Go(func() {
-			err := c.info(ctx, name)
+			err := c.Info(ctx, name)
 			if err == nil {
-				_, _, err = c.lsRefs(ctx, name, "main")
+				_, _, err = c.LsRefs(ctx, name, "main")
 			}
 			if err != nil {
 				failures.Add(err)

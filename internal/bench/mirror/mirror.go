@@ -141,7 +141,7 @@ func (o *options) run(ctx context.Context, env loadgen.Env) error {
 	defer loadgen.Progress(ctx, env.Stderr, func() string { return state })()
 	if o.repo == "" {
 		o.repo = filepath.Join(dir, "synthetic.git")
-		if err := synthesize(ctx, o.repo, 300, 100_000); err != nil {
+		if err := gitload.Synthesize(ctx, o.repo, 300, 100_000); err != nil {
 			return err
 		}
 	}
@@ -218,14 +218,14 @@ func (w *world) repo() string { return filepath.Join(w.origin.root, "app.git") }
 
 // hydrate waits until the mirror has the whole repository.
 func (w *world) hydrate(ctx context.Context) error {
-	c := newClient(w.mirror.url)
-	defer c.close()
-	if err := c.clone(ctx, "app", 0); err != nil {
+	c := gitload.NewClient(w.mirror.url, "")
+	defer c.Close()
+	if err := c.Clone(ctx, "app", 0); err != nil {
 		return err
 	}
 	for {
 		w.origin.reset()
-		if err := c.clone(ctx, "app", 1); err != nil || w.origin.count("fetch") == 0 {
+		if err := c.Clone(ctx, "app", 1); err != nil || w.origin.count("fetch") == 0 {
 			return err
 		}
 		if !loadgen.Sleep(ctx, 200*time.Millisecond) {

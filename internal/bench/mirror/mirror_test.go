@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
@@ -23,7 +24,7 @@ func TestClient(t *testing.T) {
 	if err := os.Mkdir(root, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := synthesize(t.Context(), repo, 3, 50_000); err != nil {
+	if err := gitload.Synthesize(t.Context(), repo, 3, 50_000); err != nil {
 		t.Fatal(err)
 	}
 	o, err := newOrigin(t.Context(), root)
@@ -34,25 +35,25 @@ func TestClient(t *testing.T) {
 	if err := o.add(t.Context(), "app", repo); err != nil {
 		t.Fatal(err)
 	}
-	c := newClient(o.url())
-	defer c.close()
+	c := gitload.NewClient(o.url(), "")
+	defer c.Close()
 	want, err := commit(t.Context(), filepath.Join(root, "app.git"), "next")
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, _, err := c.lsRefs(t.Context(), "app", "main")
+	id, _, err := c.LsRefs(t.Context(), "app", "main")
 	if err != nil || id != want {
 		t.Fatalf("main is %s, %v, want %s", id, err, want)
 	}
-	if size, err := c.fetch(t.Context(), "app", id, 0); err != nil || size < 150_000 {
+	if size, err := c.Fetch(t.Context(), "app", id, 0); err != nil || size < 150_000 {
 		t.Errorf("got a pack of %d bytes, %v, want 150,000 or more", size, err)
 	}
-	if _, err := c.fetch(t.Context(), "app", "1234567890123456789012345678901234567890", 1); err == nil {
+	if _, err := c.Fetch(t.Context(), "app", "1234567890123456789012345678901234567890", 1); err == nil {
 		t.Error("got a pack of an unknown commit, want an error")
 	}
 	o.replay = true
 	for range 2 {
-		if err := c.clone(t.Context(), "app", 1); err != nil {
+		if err := c.Clone(t.Context(), "app", 1); err != nil {
 			t.Error(err)
 		}
 	}

@@ -1,13 +1,11 @@
 package mirror
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -161,34 +159,6 @@ func childrenCPU() time.Duration {
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// files is the number of files of a synthetic repository.
-const files = 30
-
-// synthesize makes a bare repository with a history of commits that each change a file to random bytes.
-func synthesize(ctx context.Context, path string, commits, size int) error {
-	if _, err := gitload.RunGit(ctx, filepath.Dir(path), nil, "init", "-q", "--bare", "--initial-branch=main",
-		path); err != nil {
-		return err
-	}
-	pr, pw := io.Pipe()
-	go func() {
-		out := bufio.NewWriterSize(pw, 1<<20)
-		random := rand.NewChaCha8([32]byte{1})
-		data := make([]byte, size)
-		for i := range commits {
-			random.Read(data)
-			fmt.Fprintf(out, "commit refs/heads/main\ncommitter Packhorse Bench <bench@localhost> %d +0000\ndata 2\nx\n",
-				1_700_000_000+i)
-			fmt.Fprintf(out, "M 100644 inline d%d/f%d\ndata %d\n%s\n", i%10, i%files, size, data)
-		}
-		pw.CloseWithError(out.Flush())
-	}()
-	_, err := gitload.RunGit(ctx, path, pr, "-c", "fastimport.unpackLimit=0", "-c", "core.compression=0", "fast-import",
-		"--quiet")
-	pr.Close()
-	return err
 }
 
 // commit adds an empty commit to main of a repository by file path, and returns its ID.

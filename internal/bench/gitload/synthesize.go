@@ -1,0 +1,37 @@
+package gitload
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"path/filepath"
+)
+
+const syntheticFiles = 30
+
+// Synthesize makes a bare repository with a history of commits that each change one of 30 files to random bytes.
+func Synthesize(ctx context.Context, path string, commits, size int) error {
+	if _, err := RunGit(ctx, filepath.Dir(path), nil, "init", "-q", "--bare", "--initial-branch=main",
+		path); err != nil {
+		return err
+	}
+	pr, pw := io.Pipe()
+	go func() {
+		out := bufio.NewWriterSize(pw, 1<<20)
+		random := rand.NewChaCha8([32]byte{1})
+		data := make([]byte, size)
+		for i := range commits {
+			random.Read(data)
+			fmt.Fprintf(out, "commit refs/heads/main\ncommitter Packhorse Bench <bench@localhost> %d +0000\ndata 2\nx\n",
+				1_700_000_000+i)
+			fmt.Fprintf(out, "M 100644 inline d%d/f%d\ndata %d\n%s\n", i%10, i%syntheticFiles, size, data)
+		}
+		pw.CloseWithError(out.Flush())
+	}()
+	_, err := RunGit(ctx, path, pr, "-c", "fastimport.unpackLimit=0", "-c", "core.compression=0", "fast-import",
+		"--quiet")
+	pr.Close()
+	return err
+}
