@@ -1,0 +1,224 @@
+// Package store measures servers whose repositories are in object storage, against a server with plain repositories on
+// the same machine.
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+// options are the flags of `packhorse-bench store`.
+type options struct {
+	versitygw     string
+	store         string // empty: versitygw is started
+	endpoint      string
+	delay         time.Duration
+	rounds        int
+	duration      time.Duration
+	clients       int
+	burst         int
+	pushes        int
+	megabytes     int
+	repositories  int
+	refs          int
+	outage        time.Duration
+	restoreScript string
+	only          []string
+	json          bool
+
+	server gitload.Server
+}
+
+const help = `Starts an S3 server (versitygw), a server with plain repositories, and servers whose repositories are in a
+store, and compares them. All run on this machine, and each pair is measured in turn. The limit of small requests is
+raised on all servers, so that --burst fits.
+
+The parts. Values that are compared are medians of --rounds, each with a run of both servers:
+
+  push         latency that the store adds to --pushes pushes of one small commit, one after the other. A round trip is
+               the time to create a small object. The report also has the time until a client has the refs, the time to
+               read an absent object, and the requests to the storage for each push
+  push-rate    pushes per second of 8 clients: to one repository through two nodes, and to --repositories repositories
+               against plain ones. Each client has a branch of its own
+  clone        throughput of cached clones of --mb MB by --clients clients, against plain repositories
+  ls-refs      ls-refs per second of --clients clients, against plain repositories, and the freshness checks that
+               --burst clients cause at the same time
+  first-clone  git clone of --mb MB through a node with an empty cache, against the next one through the same node
+  refs         pushes to a repository with --refs refs: time without git receive-pack, memory of the server
+  outage       20 fetches per second of known commits, and pushes, while the storage is unreachable for --outage: it
+               refuses connections for half of that time, then it is silent. Fetches that failed, and pushes that were
+               not refused or of which a byte was read
+  kill         a gateway with two nodes, and fetches and pushes to 8 repositories. One node is killed. Fetches that
+               failed before their first byte, and the longest time until a repository accepts a push
+  restore      deploy/store/restore.sh restores a repository of --mb MB from the bucket: time, git fsck, refs
+
+A pushing client sends what git sends, without a process. --delay is the delay of a link in front of the storage, as
+that of a distant region.
+
+With --store and --endpoint the storage is another server, whose keys are in AWS_ACCESS_KEY_ID and
+AWS_SECRET_ACCESS_KEY. Each part makes a store below that URL, and removes it at the end. All times include the work of
+clients and storage on the same machine.`
+
+// Command returns `packhorse-bench store`.
+func Command(env loadgen.Env) *cobra.Command {
+	var o options
+	names := make([]string, len(parts))
+	for i, p := range parts {
+		names[i] = p.name
+	}
+	cmd := &cobra.Command{
+		Use:   "store [PART...]",
+		Short: "Measure servers whose repositories are in object storage, against plain repositories",
+		Long:  help,
+		Example: `  packhorse-bench store --versitygw bin/store/versitygw
+  packhorse-bench store push --delay 10ms
+  packhorse-bench store outage --outage 5m --json
+  packhorse-bench store clone --store s3://git/bench --endpoint http://127.0.0.1:9000`,
+		Args:      cobra.OnlyValidArgs,
+		ValidArgs: names,
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.versitygw, "versitygw", "versitygw", "the S3 server `PROGRAM` to start")
+	f.StringVar(&o.store, "store", "", "`URL` below which stores are made, as s3://BUCKET/PREFIX (default: of versitygw)")
+	f.StringVar(&o.endpoint, "endpoint", "", "`URL` of the S3 server of --store, as http://127.0.0.1:9000")
+	f.DurationVar(&o.delay, "delay", 0, "delay of the storage in each direction")
+	f.IntVar(&o.rounds, "rounds", 3, "runs of each comparison")
+	f.DurationVar(&o.duration, "duration", 5*time.Second, "duration of each run")
+	f.IntVar(&o.clients, "clients", 8, "clients of clones and ls-refs")
+	f.IntVar(&o.burst, "burst", 1000, "clients that ask for refs at the same time")
+	f.IntVar(&o.pushes, "pushes", 100, "pushes of each run of push and refs")
+	f.IntVar(&o.megabytes, "mb", 90, "size of the large repository in megabytes")
+	f.IntVar(&o.repositories, "repositories", 100, "repositories that get pushes")
+	f.IntVar(&o.refs, "refs", 1_000_000, "refs of the repository of the part refs")
+	f.DurationVar(&o.outage, "outage", 30*time.Second, "duration of the outage")
+	f.StringVar(&o.restoreScript, "restore-script", "deploy/store/restore.sh", "`PATH` of restore.sh")
+	f.BoolVar(&o.json, "json", false, "print one JSON object")
+	o.server.Flags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.only = args
+		if err := o.check(); err != nil {
+			return err
+		}
+		return loadgen.Interrupted(cmd.Context(), o.run(cmd.Context(), env))
+	}
+	return cmd
+}
+
+func (o *options) check() error {
+	for _, n := range []int{o.rounds, o.pushes, o.megabytes, o.repositories, o.refs} {
+		if n < 1 {
+			return errors.New("--rounds, --pushes, --mb, --repositories and --refs: must be positive")
+		}
+	}
+	switch {
+	case o.duration <= 0 || o.outage <= 0 || o.delay < 0:
+		return errors.New("--duration, --outage and --delay: must be positive")
+	case o.clients < 1 || o.clients > loadgen.MaxClients || o.burst < 1 || o.burst > loadgen.MaxClients:
+		return fmt.Errorf("--clients %d, --burst %d: from 1 to %d", o.clients, o.burst, loadgen.MaxClients)
+	case (o.store == "") != (o.endpoint == ""):
+		return errors.New("--store and --endpoint: give both, or none to start versitygw")
+	case o.store != "" && os.Getenv("AWS_ACCESS_KEY_ID") == "":
+		return errors.New("--store: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+	case o.endpoint != "" && !strings.HasPrefix(o.endpoint, "http://"):
+		return fmt.Errorf("--endpoint %.60q: want a server on this machine, as http://127.0.0.1:9000", o.endpoint)
+	}
+	return o.server.Find()
+}
+
+// part is a measurement that can run alone.
+type part struct {
+	name    string
+	link    bool                                      // it needs a link in front of the storage
+	prepare func(w *world, ctx context.Context) error // makes repositories; nil: only app.git
+	measure func(w *world, ctx context.Context) ([]figure, error)
+}
+
+// parts are in the order of the report.
+var parts = []part{
+	{"push", false, nil, (*world).push},
+	{"push-rate", false, (*world).addMany, (*world).pushRate},
+	{"clone", false, (*world).addLarge, (*world).clone},
+	{"ls-refs", false, nil, (*world).lsRefs},
+	{"first-clone", false, (*world).addLarge, (*world).firstClone},
+	{"refs", false, (*world).addRefs, (*world).manyRefs},
+	{"outage", true, nil, (*world).outage},
+	{"kill", false, (*world).addMany, (*world).kill},
+	{"restore", false, (*world).addLarge, (*world).restore},
+}
+
+// figure is a value that a store has to reach.
+type figure struct {
+	Part    string  `json:"part"`
+	What    string  `json:"what"`
+	Goal    string  `json:"goal"`
+	Value   float64 `json:"value"`
+	Got     string  `json:"got"` // the value with its unit, and what it is made of
+	Reached bool    `json:"reached"`
+}
+
+// report is the output of --json.
+type report struct {
+	Storage string   `json:"storage"`
+	DelayMs float64  `json:"delay_ms"`
+	Figures []figure `json:"figures"`
+}
+
+func (o *options) run(ctx context.Context, env loadgen.Env) (err error) {
+	dir, err := os.MkdirTemp("", "packhorse-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	state := "starting the storage"
+	defer loadgen.Progress(ctx, env.Stderr, func() string { return state })()
+	s3, err := o.openStorage(ctx, dir)
+	defer func() { err = errors.Join(err, s3.close()) }()
+	if err != nil {
+		return err
+	}
+	r := report{Storage: cmp.Or(o.endpoint, "versitygw"), DelayMs: loadgen.Milliseconds(o.delay), Figures: []figure{}}
+	for _, p := range parts {
+		if len(o.only) > 0 && !slices.Contains(o.only, p.name) {
+			continue
+		}
+		state = p.name
+		figures, err := o.measure(ctx, env, s3, p, filepath.Join(dir, p.name))
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		for i := range figures {
+			figures[i].Part = p.name
+		}
+		r.Figures = append(r.Figures, figures...)
+	}
+	if o.json {
+		return loadgen.WriteJSON(env.Stdout, r)
+	}
+	r.print(env.Stdout)
+	return nil
+}
+
+// print writes the report for people.
+func (r *report) print(out io.Writer) {
+	fmt.Fprintf(out, "storage: %s, delay %v ms in each direction\n", r.Storage, r.DelayMs)
+	for _, f := range r.Figures {
+		verdict := "reached"
+		if !f.Reached {
+			verdict = "MISSED"
+		}
+		fmt.Fprintf(out, "%-11s %-62s %-8s %s\n", f.Part, f.What+": "+f.Goal, verdict, f.Got)
+	}
+}

@@ -1,0 +1,136 @@
+package store
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+func TestMain(m *testing.M) {
+	benchtest.Main(m, func(env loadgen.Env) []*cobra.Command { return []*cobra.Command{Command(env)} })
+}
+
+// Git accepts the pushes of a pusher, and a pusher notices a push that Git refuses.
+func TestPusher(t *testing.T) {
+	t.Parallel()
+	w := &world{dir: t.TempDir(), options: &options{}}
+	app := w.repository("app")
+	if err := w.addApp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gitload.RunGit(t.Context(), app, nil, "config", "http.receivepack", "true"); err != nil {
+		t.Fatal(err)
+	}
+	s := &server{url: benchtest.Backend(t, w.root(), false).URL}
+	p, late := s.pusher("app.git", "bench", w.base), s.pusher("app.git", "bench", w.base)
+	defer p.client.Close()
+	defer late.client.Close()
+	for range 3 {
+		if took, advertised, err := p.push(t.Context()); err != nil || took <= advertised {
+			t.Fatalf("push took %v, %v of it for refs, %v", took, advertised, err)
+		}
+	}
+	count, err := gitload.RunGit(t.Context(), app, nil, "rev-list", "--count", "main..bench")
+	if err != nil || strings.TrimSpace(count) != "3" {
+		t.Errorf("the branch has %q new commits, %v, want 3", count, err)
+	}
+	if _, err := gitload.RunGit(t.Context(), app, nil, "fsck", "--strict"); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := late.push(t.Context()); err == nil {
+		t.Error("a push that creates an existing branch succeeded, want an error")
+	}
+	if err := late.reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := late.push(t.Context()); err != nil {
+		t.Errorf("push after the branch was read: %v", err)
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		get      int
+		post     http.HandlerFunc
+		isErrors bool
+	}{
+		{"refused", 503, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, false},
+		{"refs", 200, nil, true},
+		{"another status", 404, nil, true},
+		{"read", 503, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.WriteHeader(503)
+		}, true},
+		{"accepted", 503, func(http.ResponseWriter, *http.Request) {}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost {
+					c.post(w, r)
+					return
+				}
+				w.WriteHeader(c.get)
+			}))
+			defer backend.Close()
+			s := &server{url: backend.URL}
+			p := s.pusher("app", "bench", commit{strings.Repeat("1", 40), strings.Repeat("2", 40)})
+			defer p.client.Close()
+			if err := s.refuses(t.Context(), p, true); (err != nil) != c.isErrors {
+				t.Errorf("refuses() = %v, want an error: %v", err, c.isErrors)
+			}
+		})
+	}
+}
+
+func TestMetric(t *testing.T) {
+	t.Parallel()
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "# TYPE looks_total counter\nlooks_total{a=\"x\",b=\"y\"} 1\nlooks_total{a=\"z\"} 20\nlooks_total2 5\n"+
+			"plain 7\n")
+	}))
+	defer backend.Close()
+	s := &server{ops: backend.URL}
+	for _, c := range []struct {
+		name, label string
+		want        float64
+	}{{"looks_total", "", 21}, {"looks_total", `a="x"`, 1}, {"plain", "", 7}, {"absent", "", 0}} {
+		if got, err := s.metric(t.Context(), c.name, c.label); err != nil || got != c.want {
+			t.Errorf("metric(%q, %q) = %v, %v, want %v", c.name, c.label, got, err, c.want)
+		}
+	}
+}
+
+func TestFlags(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"nothing":             "invalid argument",
+		"push --rounds 0":     "--rounds",
+		"push --store s3://b": "--endpoint",
+		"clone --clients 0":   "--clients",
+		"push --versitygw /missing/versitygw --packhorse /missing/packhorse": "--versitygw",
+	} {
+		_, _, err := benchtest.Run(t, t.Context(), append([]string{"store"}, strings.Fields(args)...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("packhorse-bench store %s = %v, want an error with %q", args, err, want)
+		}
+	}
+}
+
+func TestMedian(t *testing.T) {
+	t.Parallel()
+	if got := median([]float64{3, 1, 2}); got != 2 {
+		t.Errorf("median() = %v, want 2", got)
+	}
+}
