@@ -56,9 +56,20 @@ func TestRunbook(t *testing.T) {
 	host := func(url string) string { return strings.TrimPrefix(url, "http://") }
 	here := strings.NewReplacer("127.0.0.1:9090", host(at.Ops), "127.0.0.1:8080", host(at.HTTP), "/srv/git", root)
 	shell(t, "git clone -q --bare "+at.HTTP+"/demo "+filepath.Join(t.TempDir(), "clone"))
-	for _, command := range runbookCommands(string(text)) {
+	general, ofStore, ok := strings.Cut(string(text), "\n## The store has problems\n")
+	if !ok {
+		t.Fatal("the runbook has no section about the store")
+	}
+	for _, command := range runbookCommands(general) {
 		shell(t, here.Replace(command))
 	}
+	t.Run("store", func(t *testing.T) {
+		node := newStoreWorld(t).serve("node", "")
+		here := strings.NewReplacer("127.0.0.1:9090", host(node.ops), "/etc/packhorse/store.toml", node.config())
+		for _, command := range runbookCommands(ofStore) {
+			shell(t, here.Replace(command))
+		}
+	})
 }
 
 // runbookCommands lists the lines of code blocks, and code elsewhere that begins with our program and has an argument.
