@@ -56,6 +56,10 @@ func findIncomplete(ctx context.Context, r *repositoryCheck, remove *[]string, r
 	if err != nil || newest == 0 {
 		return err
 	}
+	if _, ok := r.objects[r.log.Key(newest)]; !ok { // it came after the listing, perhaps with objects that are not in it
+		return fault.New(fault.Invalid, "%s was written meanwhile: stop the nodes that use this store, or wait for the end "+
+			"of its replication", r.log.Key(newest))
+	}
 	last := uint64(0) // the last record without a gap before it
 	for last < newest {
 		if _, ok := r.objects[r.log.Key(last+1)]; !ok {

@@ -2,12 +2,14 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -286,6 +288,38 @@ func TestPromote(t *testing.T) {
 		}
 	}
 	checkClean(t, b)
+}
+
+// busyBucket is a bucket in which something happens after the first listing of all repositories.
+type busyBucket struct {
+	bucket.Bucket
+	after func() // nil: it has happened
+}
+
+func (b *busyBucket) List(ctx context.Context, prefix, after string, limit int) ([]bucket.Info, error) {
+	list, err := b.Bucket.List(ctx, prefix, after, limit)
+	if happen := b.after; prefix == "repos/" && happen != nil {
+		b.after = nil
+		happen()
+	}
+	return list, err
+}
+
+// A store in use is not promoted, and loses no record.
+func TestPromoteInUse(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := newNode(t, b)
+	if err := s.Create(t.Context(), repoPath("app"), git.SHA1, "refs/heads/main"); err != nil {
+		t.Fatal(err)
+	}
+	busy := &busyBucket{Bucket: b, after: func() { addPack(t, s, "app") }}
+	if _, err := Promote(t.Context(), busy); !fault.Is(err, fault.Invalid) {
+		t.Errorf("Promote of a store in use: %v, want Invalid", err)
+	}
+	if head, err := replog.Open(b, idOf(t, s, "app")).Head(t.Context()); err != nil || head.Number != 2 {
+		t.Errorf("Head = %+v, %v, want record 2", head, err)
+	}
 }
 
 // addPack appends a record that names a pack.
