@@ -101,6 +101,27 @@ func (l *Series[R]) Next(ctx context.Context, r R) (R, error) {
 	return next, nil
 }
 
+// Confirm checks that the store still has r, which was read or appended before. The error is ErrBrokenPromise if the
+// record does not exist, or is another one: the store may be in an earlier state, from a backup.
+func (l *Series[R]) Confirm(ctx context.Context, r R) error {
+	number, txn, _ := r.position()
+	stored, err := l.Get(ctx, number)
+	problem := "it does not exist any more"
+	switch {
+	case err == nil:
+		_, storedTxn, _ := stored.position()
+		if storedTxn == txn {
+			return nil
+		}
+		problem = fmt.Sprintf("its txn is %q, and it was %q before", storedTxn, txn)
+	case !fault.Is(err, fault.NotFound):
+		return err
+	}
+	return fault.Wrap(fault.Corrupt, "the repository is read-only: its log in the object store is older than it was",
+		fmt.Errorf("object %s: %s: %w; if the bucket was restored from a backup, run packhorse store promote and start "+
+			"each node with an empty root", l.Key(number), problem, ErrBrokenPromise))
+}
+
 func (l *Series[R]) broken(number uint64, parent, want string) error {
 	return fault.Wrap(fault.Corrupt, "the repository is read-only: its log in the object store is damaged",
 		fmt.Errorf("object %s: parent is %q, want %q: %w", l.Key(number), parent, want, ErrBrokenPromise))

@@ -2,6 +2,7 @@ package replog_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,6 +50,30 @@ func TestHead(t *testing.T) {
 				t.Errorf("Latest(record %d) = %+v, %v, want record %d", known, got, err, n)
 			}
 		}
+	}
+}
+
+func TestConfirm(t *testing.T) {
+	t.Parallel()
+	m := buckettest.NewMemory(0)
+	head := fill(t, m, 3)
+	log := replog.Open(m, repository)
+	if err := log.Confirm(t.Context(), head); err != nil {
+		t.Errorf("Confirm(head) = %v", err)
+	}
+	other := *head
+	other.Txn = replog.NewID()
+	for name, r := range map[string]*replog.Record{
+		"missing": head.Next(replog.KindConfigure, "", time.Now()), "other": &other,
+	} {
+		err := log.Confirm(t.Context(), r)
+		if !errors.Is(err, replog.ErrBrokenPromise) || !strings.Contains(err.Error(), log.Key(r.Number)) {
+			t.Errorf("%s: Confirm = %v, want ErrBrokenPromise with the key", name, err)
+		}
+	}
+	m.SetFaults(buckettest.Faults{Down: true})
+	if err := log.Confirm(t.Context(), head); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("Confirm without the store = %v, want unavailable", err)
 	}
 }
 

@@ -127,10 +127,14 @@ func (r *repository) latest(ctx context.Context) (*state, error) {
 			return nil, err
 		}
 	}
+	local := record
 	for adoptions := 1; ; adoptions++ {
 		head, err := r.head(ctx, record)
+		if err == nil && head == local {
+			err = r.confirm(ctx, head)
+		}
 		if err != nil {
-			return r.afterFailure(known, err)
+			return r.afterFailure(ctx, local, err)
 		}
 		if known != nil && head.Number == known.record.Number {
 			return known, nil
@@ -151,12 +155,34 @@ func (r *repository) head(ctx context.Context, known *replog.Record) (*replog.Re
 	return r.log.Latest(ctx, known)
 }
 
-// afterFailure returns the last certain state if the error is proof that the store broke a promise.
-func (r *repository) afterFailure(known *state, err error) (*state, error) {
+// confirmInterval is how often a check compares the record of this node with that of the bucket, if there is no later
+// one.
+const confirmInterval = 10 * time.Minute
+
+// confirm makes sure that the bucket has a record that this node knows. A bucket that was restored from a backup does
+// not, or has another one. A later record that follows shows the same, so this is rarely a request.
+func (r *repository) confirm(ctx context.Context, record *replog.Record) error {
+	now := r.store.now()
+	if at := time.Duration(r.confirmed.Load()); at > 0 && now-at < confirmInterval {
+		return nil
+	}
+	err := r.log.Confirm(ctx, record)
+	if err == nil {
+		r.confirmed.Store(int64(max(now, 1)))
+	}
+	return err
+}
+
+// afterFailure returns the last certain state if the error is proof that the store broke a promise. local is the record
+// of this node, or nil.
+func (r *repository) afterFailure(ctx context.Context, local *replog.Record, err error) (*state, error) {
 	if errors.Is(err, replog.ErrBrokenPromise) {
 		r.breakPromise(err)
-		if known != nil {
+		if known := r.known(); known != nil {
 			return known, nil
+		}
+		if local != nil {
+			return r.adoptLocal(ctx, local)
 		}
 	}
 	return nil, err

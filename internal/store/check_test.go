@@ -227,7 +227,68 @@ func TestBrokenPromise(t *testing.T) {
 	})
 }
 
-func TestRestartNeedsOneRequest(t *testing.T) {
+// A backup of the bucket was restored while this node was stopped, or at work.
+func TestBucketIsOlder(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name      string
+		isRestart bool
+		others    int // records that another node has appended since
+	}{
+		{"restart", true, 0}, {"restart, same number", true, 1}, {"restart, later number", true, 2}, {"running", false, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { checkBucketIsOlder(t, test.isRestart, test.others) })
+		})
+	}
+}
+
+func checkBucketIsOlder(t *testing.T, isRestart bool, others int) {
+	b := newBucket(t)
+	root := func(o *Options) { o.Cache.Root = t.TempDir() }
+	if isRestart {
+		dir := t.TempDir()
+		root = func(o *Options) { o.Cache.Root = dir }
+	}
+	s := newNode(t, b, root)
+	id := create(t, s, "x")
+	number := setRef(t, s, "x", "refs/heads/main", id1)
+	key := replog.Open(b, id).Key(number)
+	if err := b.Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	other := newNode(t, b)
+	for range others {
+		setRef(t, other, "x", "refs/heads/other", id2)
+	}
+	if isRestart {
+		s = newNode(t, b, root)
+	} else {
+		time.Sleep(2 * confirmInterval)
+	}
+	before := len(b.Keys())
+	p := acquire(t, s, "x")
+	for range 2 {
+		if layers, err := p.Layers(t.Context()); err != nil || layers.Number != number {
+			t.Errorf("Layers = %v, %v, want the last certain state", layers, err)
+		}
+	}
+	if _, err := p.Push(t.Context()); !fault.Is(err, fault.Corrupt) || !mentions(err, "log/", "read-only") {
+		t.Errorf("Push = %v, want corrupt with a key", err)
+	}
+	if err := p.SetHead(t.Context(), "refs/heads/x"); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("SetHead = %v, want corrupt", err)
+	}
+	if got := len(b.Keys()); got != before {
+		t.Errorf("the bucket has %d objects, want %d as before", got, before)
+	}
+	if n := testutil.ToFloat64(s.metrics.broken); n != 1 {
+		t.Errorf("%v broken promises, want 1", n)
+	}
+}
+
+func TestRestartNeedsTwoRequests(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
 	a := newNode(t, b)
@@ -243,6 +304,9 @@ func TestRestartNeedsOneRequest(t *testing.T) {
 		after := b.Requests()
 		if lists := after["list"] - before["list"]; lists != 1-want {
 			t.Errorf("start %d: %d listings, want %d", want+1, lists, 1-want)
+		}
+		if gets := after["get"] - before["get"]; gets != 2 { // the next record, and the head
+			t.Errorf("start %d: %d GETs, want 2", want+1, gets)
 		}
 		s.release(r)
 	}

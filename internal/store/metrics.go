@@ -75,8 +75,8 @@ func NewMetrics() *Metrics {
 		}),
 		broken: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_store_broken_promises_total",
-			Help: "Proofs that the store accepted two writers for one record. The repository does not accept pushes on this " +
-				"node any more.",
+			Help: "Proofs that the store accepted two writers for one record, or lost records. The repository does not accept " +
+				"pushes on this node any more.",
 		}),
 		hints: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_store_hints_total",

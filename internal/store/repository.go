@@ -33,7 +33,9 @@ type repository struct {
 
 	state   atomic.Pointer[state] // nil: not read yet
 	checked atomic.Int64          // when the last successful check began, in nanoseconds since the start; 0: never
-	broken  atomic.Pointer[error] // proof that the store broke a promise: no record is appended any more
+	// confirmed is when the bucket certainly had the record of state, as checked is; 0: never in this process.
+	confirmed atomic.Int64
+	broken    atomic.Pointer[error] // proof that the store broke a promise: no record is appended any more
 
 	checks   joint[*state]
 	folding  atomic.Bool   // a checkpoint is being made
@@ -64,6 +66,16 @@ func (s *state) has(path git.RepoPath) bool {
 // adopt takes note of a record that was read or appended. It brings the refs to this node, but not the packs. It
 // returns the latest known state, which may be a later one.
 func (r *repository) adopt(ctx context.Context, record *replog.Record) (*state, error) {
+	at := r.store.now()
+	state, err := r.adoptLocal(ctx, record)
+	if err == nil && state.record == record {
+		r.confirmed.Store(int64(max(at, 1)))
+	}
+	return state, err
+}
+
+// adoptLocal is adopt for a record that the bucket may not have any more.
+func (r *repository) adoptLocal(ctx context.Context, record *replog.Record) (*state, error) {
 	select {
 	case r.adopting <- struct{}{}:
 	case <-ctx.Done():
