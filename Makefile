@@ -56,7 +56,7 @@ PLAINTEST = $(FRUGAL) CGO_ENABLED=0 go test -vet=off $(EXEC) -p $(PACKAGES)
 
 # Packages of internal whose goroutines share most state. make test runs only their tests with the race detector, which
 # makes compiling and testing several times slower. make test-long uses it for all packages.
-RACED    = admit|app|auth|balance|bucket|bulk|connlimit|control|gateway|git/process|git/refs|hydrate|inflight|mirror|origin|packcache|remote|replog|resolve|router|sidechannel|storage|store|unaryhttp|webhook
+RACED    = admit|app|auth|balance|bucket|bulk|connlimit|control|gateway|git/process|git/refs|httpreuse|hydrate|inflight|mirror|origin|packcache|remote|replog|resolve|router|sidechannel|storage|store|unaryhttp|webhook
 
 # With STORIES=later the stories are left out: .ci/run runs them afterwards, with STORIES=short.
 test: ## Install what the tests need, check, and run the tests that a change needs

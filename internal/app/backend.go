@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/httpreuse"
 )
 
 // backend is the connections to one address. Workers with the same address share them, whatever their names and pools.
@@ -41,7 +43,7 @@ func newBackend(a address, o *Options) *backend {
 		if err != nil {
 			return nil, &dialError{err}
 		}
-		return &conn{Conn: c, stall: o.StallTimeout}, nil
+		return &conn{Conn: httpreuse.NewConn(c), stall: o.StallTimeout}, nil
 	}
 	return b
 }
@@ -63,7 +65,7 @@ func isTimeout(err error) bool {
 
 // conn is a connection whose writes have a time limit.
 type conn struct {
-	net.Conn
+	*httpreuse.Conn
 	stall   time.Duration
 	renewed time.Time   // when the limit was set
 	isEnded atomic.Bool // nothing more can be sent
@@ -86,7 +88,7 @@ func (c *conn) Write(p []byte) (int, error) {
 // CloseWrite ends the sending direction.
 func (c *conn) CloseWrite() error {
 	c.isEnded.Store(true)
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+	if half, ok := c.Conn.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return errors.ErrUnsupported

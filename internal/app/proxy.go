@@ -141,8 +141,11 @@ func (e *exchange) observe(r *http.Request) {
 
 // gotConn notes that a worker may get the request.
 func (e *exchange) gotConn(info httptrace.GotConnInfo) {
+	c := info.Conn.(*conn)
+	if info.Reused && !c.Settle() {
+		return // the transport takes another one
+	}
 	e.sent++
-	c, _ := info.Conn.(*conn)
 	e.conn.Store(c)
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"path/filepath"
 	"regexp"
@@ -302,6 +303,41 @@ func TestBytesBehindAnAnswer(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestBytesBeforeTheReader has a request get a connection before the transport has looked for bytes behind the answer.
+func TestBytesBeforeTheReader(t *testing.T) {
+	t.Parallel()
+	arrived := make(chan bool, 10) // requests
+	worker := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for request(in) != "" {
+			arrived <- true
+			_, _ = io.WriteString(c, ok("asked")+ok("forged"))
+		}
+	})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: worker.address, Slots: 2}}})
+	var once sync.Once
+	var second sync.WaitGroup
+	ask := func() {
+		if _, _, body, err := f.get("/"); body != "asked" || err != nil {
+			t.Errorf("get() = %q, %v, want %q", body, err, "asked")
+		}
+	}
+	f.running = httptrace.WithClientTrace(f.running, &httptrace.ClientTrace{PutIdleConn: func(error) {
+		once.Do(func() {
+			<-arrived
+			second.Go(ask)
+			select {
+			case <-arrived: // over the same connection
+			case <-time.After(200 * time.Millisecond):
+			}
+		})
+	}})
+	ask()
+	second.Wait()
+	if n := worker.dials.Load(); n != 2 {
+		t.Errorf("%d connections, want 2", n)
 	}
 }
 

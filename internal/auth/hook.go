@@ -21,6 +21,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/httpreuse"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
@@ -93,10 +94,10 @@ func NewHook(o HookOptions) *Hook {
 	h.life, h.stop = context.WithCancel(context.Background())
 	h.client = &http.Client{
 		Timeout: o.Timeout,
-		Transport: &http.Transport{
+		Transport: httpreuse.Guard(&http.Transport{
 			DialContext:         (&net.Dialer{Timeout: o.Timeout}).DialContext,
 			MaxIdleConnsPerHost: maxHookRequests, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHookAnswer,
-		},
+		}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	h.source = o.Sources.add(SourceHook, h.check)

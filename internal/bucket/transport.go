@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/httpreuse"
 )
 
 // stallTimeout ends a connection on which no byte moves in either direction. It includes the time until an answer
@@ -19,7 +21,7 @@ const stallTimeout = 60 * time.Second
 
 // transport sends requests, counts them, and notes what answers tell about the connection.
 type transport struct {
-	*http.Transport
+	*httpreuse.Transport
 	metrics *Metrics
 	stall   time.Duration // stallTimeout
 
@@ -29,7 +31,7 @@ type transport struct {
 
 func newTransport(m *Metrics) *transport {
 	t := &transport{metrics: m, stall: stallTimeout}
-	t.Transport = &http.Transport{
+	t.Transport = httpreuse.Guard(&http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         t.dial,
 		TLSHandshakeTimeout: 10 * time.Second,
@@ -38,7 +40,7 @@ func newTransport(m *Metrics) *transport {
 		DisableCompression:  true,
 		WriteBufferSize:     64 << 10,
 		ReadBufferSize:      64 << 10,
-	}
+	})
 	return t
 }
 

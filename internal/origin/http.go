@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/httpreuse"
 )
 
 const (
@@ -32,7 +33,7 @@ type Response struct {
 }
 
 // newTransport returns a transport of HTTP/1.1, which follows no redirects, keeps no cookies and decompresses nothing.
-func newTransport(o Options, d *net.Dialer) *http.Transport {
+func newTransport(o Options, d *net.Dialer) *httpreuse.Transport {
 	t := &http.Transport{DialContext: d.DialContext, TLSHandshakeTimeout: 10 * time.Second, DisableCompression: true,
 		TLSClientConfig:     &tls.Config{RootCAs: o.Authorities, MinVersion: tls.VersionTLS12},
 		MaxIdleConnsPerHost: o.Requests, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10,
@@ -42,7 +43,7 @@ func newTransport(o Options, d *net.Dialer) *http.Transport {
 	if o.Proxy != nil {
 		t.Proxy = http.ProxyURL(o.Proxy)
 	}
-	return t
+	return httpreuse.Guard(t)
 }
 
 // call is one HTTP request about a repository.

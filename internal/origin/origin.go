@@ -13,7 +13,6 @@ import (
 	"context"
 	"crypto/x509"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/httpreuse"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -72,7 +72,7 @@ type Options struct {
 type Origin struct {
 	o         Options
 	base      string // path of Options.URL, with a slash at its end
-	transport *http.Transport
+	transport *httpreuse.Transport
 	sessions  sessions // of an SSH origin, else nil
 	limits    *limits
 	metrics   *Metrics

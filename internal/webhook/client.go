@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/httpreuse"
 )
 
 // newClient creates the HTTP client of a target. It checks the address of each connection, so that a name cannot
@@ -19,11 +21,11 @@ func newClient(allowPrivate bool) *http.Client {
 	}
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
+		Transport: httpreuse.Guard(&http.Transport{
 			DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 			DisableCompression: true, MaxResponseHeaderBytes: maxHeader, TLSHandshakeTimeout: defaultTimeout,
 			MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second,
-		},
+		}),
 	}
 }
 
