@@ -9,7 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -148,40 +147,39 @@ func TestList(t *testing.T) {
 
 func TestLookupsAreShared(t *testing.T) {
 	t.Parallel()
-	b := newBucket(t)
-	create(t, newNode(t, b), "x")
-	s := newNode(t, b)
-	before := b.Requests()["list"]
-	release := make(chan struct{})
-	started := make(chan struct{}, 10)
-	b.SetHook(func(operation, key string) error {
-		if operation == "list" {
-			started <- struct{}{}
-			<-release
-		}
-		return nil
-	})
-	var all sync.WaitGroup
-	for range 100 {
-		all.Go(func() {
-			p, err := s.Acquire(t.Context(), repoPath("x"))
-			if err != nil {
-				t.Error(err)
-				return
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		create(t, newNode(t, b), "x")
+		s := newNode(t, b)
+		before := b.Requests()["list"]
+		release := make(chan struct{})
+		b.SetHook(func(operation, key string) error {
+			if operation == "list" {
+				<-release
 			}
-			p.Release()
+			return nil
 		})
-	}
-	<-started
-	close(release)
-	all.Wait()
-	if n := b.Requests()["list"] - before; n > 4 { // of the name and of the repository, at most twice
-		t.Errorf("%d listings for 100 requests, want at most 4", n)
-	}
-	b.SetFaults(buckettest.Faults{})
-	if n := len(s.lookups.byPath); n != 0 {
-		t.Errorf("%d look-ups are left behind", n)
-	}
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() {
+				p, err := s.Acquire(t.Context(), repoPath("x"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				p.Release()
+			})
+		}
+		synctest.Wait() // one is in the first listing, the others wait
+		close(release)
+		all.Wait()
+		if n := b.Requests()["list"] - before; n > 4 { // of the name and of the repository, at most twice
+			t.Errorf("%d listings for 100 requests, want at most 4", n)
+		}
+		if n := len(s.lookups.byPath); n != 0 {
+			t.Errorf("%d look-ups are left behind", n)
+		}
+	})
 }
 
 // Versions of a path are the same on every node, and a repository that gets the path later has newer ones.

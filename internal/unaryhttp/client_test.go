@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -57,23 +58,25 @@ func script(t *testing.T, answer func(n int, c net.Conn, r *http.Request)) *worl
 			if err != nil {
 				return
 			}
-			running.Go(func() {
-				defer c.Close()
-				br := bufio.NewReader(c)
-				for {
-					r, err := http.ReadRequest(br)
-					if err != nil {
-						return
-					}
-					_, _ = io.Copy(io.Discard, r.Body)
-					answer(n, c, r)
-				}
-			})
+			running.Go(func() { serveConn(c, func(r *http.Request) { answer(n, c, r) }) })
 		}
 	})
 	w := newWorld(t, l.Addr().String())
 	t.Cleanup(func() { w.Close(); l.Close(); running.Wait() })
 	return w
+}
+
+// serveConn calls answer for each request on a connection.
+func serveConn(c net.Conn, answer func(r *http.Request)) {
+	defer c.Close()
+	for in := bufio.NewReader(c); ; {
+		r, err := http.ReadRequest(in)
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		answer(r)
+	}
 }
 
 // call posts a text and gives the answer's.
@@ -165,39 +168,46 @@ func TestServerClosed(t *testing.T) {
 // another one. A new connection is waited for.
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
-	w := script(t, func(n int, c net.Conn, r *http.Request) {
-		switch {
-		case n <= 2 && r.ContentLength == 6: // "second"
-			_, _ = io.Copy(io.Discard, c)
-			return
-		case r.ContentLength == 4: // "slow"
-			time.Sleep(300 * time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "")
+		w.Silence = 100 * time.Millisecond
+		w.Dial = func(context.Context) (net.Conn, error) {
+			n := w.dials.Add(1)
+			near, far := net.Pipe()
+			go serveConn(far, func(r *http.Request) {
+				switch {
+				case n <= 2 && r.ContentLength == 6: // "second"
+					return
+				case r.ContentLength == 4: // "slow"
+					time.Sleep(300 * time.Millisecond)
+				}
+				fmt.Fprint(far, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+			})
+			return near, nil
 		}
-		fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		var both sync.WaitGroup
+		for range 2 { // on a connection each
+			both.Go(func() {
+				if got, err := w.call(context.Background(), "slow"); err != nil || got != "ok" {
+					t.Errorf("on a new connection: answer = %q, error = %v, want ok", got, err)
+				}
+			})
+		}
+		both.Wait()
+		began := time.Now()
+		if got, err := w.call(context.Background(), "second"); err != nil || got != "ok" {
+			t.Errorf("on a silent connection: answer = %q, error = %v, want ok", got, err)
+		}
+		if took := time.Since(began); took != w.Silence {
+			t.Errorf("duration = %v, want %v", took, w.Silence)
+		}
+		if got, err := w.call(context.Background(), "third"); err != nil || got != "ok" {
+			t.Errorf("third call: answer = %q, error = %v, want ok", got, err)
+		}
+		if n := w.dials.Load(); n != 3 {
+			t.Errorf("%d connections, want 3", n)
+		}
 	})
-	w.Silence = 100 * time.Millisecond
-	var both sync.WaitGroup
-	for range 2 { // on a connection each
-		both.Go(func() {
-			if got, err := w.call(context.Background(), "slow"); err != nil || got != "ok" {
-				t.Errorf("on a new connection: answer = %q, error = %v, want ok", got, err)
-			}
-		})
-	}
-	both.Wait()
-	began := time.Now()
-	if got, err := w.call(context.Background(), "second"); err != nil || got != "ok" {
-		t.Errorf("on a silent connection: answer = %q, error = %v, want ok", got, err)
-	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("duration = %v, want at most 5s", took)
-	}
-	if got, err := w.call(context.Background(), "third"); err != nil || got != "ok" {
-		t.Errorf("third call: answer = %q, error = %v, want ok", got, err)
-	}
-	if n := w.dials.Load(); n != 3 {
-		t.Errorf("%d connections, want 3", n)
-	}
 }
 
 // TestBadAnswers has invalid and incomplete answers. They are errors, and their connections are not used again.
