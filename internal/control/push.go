@@ -28,6 +28,9 @@ func (t *sessionService) ReceivePack(ctx context.Context,
 	if err != nil {
 		return err
 	}
+	if err := t.checkStore(stream.RequestHeader().Get(node.StoreHeader)); err != nil {
+		return err
+	}
 	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.ReceivePackResponse{Part: a}) }
 	return t.serveSession(ctx, "receive_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
 		start.GetSession(), nil, send,
@@ -42,6 +45,16 @@ func (t *sessionService) ReceivePack(ctx context.Context,
 			}
 			return t.Sessions.ReceivePack(ctx, x.repo, x.session, pusher, p, x.response)
 		})
+}
+
+// checkStore refuses a push for another object store. The node can have been restarted with another one a moment ago,
+// before the gateway's next health check.
+func (t *sessionService) checkStore(want string) error {
+	if want == "" || t.Store != nil && t.Store.StoreID() == want {
+		return nil
+	}
+	return fault.Retry(fault.Unavailable, fault.RetrySoon,
+		"this storage node is not in the object store of its route any more; try again")
 }
 
 // maxPusher is the maximum length of a pusher's name in bytes.

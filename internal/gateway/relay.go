@@ -37,6 +37,7 @@ func (r *Request) ReceivePack(session node.Session, body *Body, response *Respon
 	r.complete(&session)
 	pusher := node.Pusher{Name: r.ID.Name, Address: hostOf(r.Client)}
 	r.relay(response, func(n router.Node) (node.Outcome, error) {
+		session.StoreID = r.storeID
 		return n.ReceivePack(r.Ctx, r.Repo, session, pusher, body, r.announceChange(response))
 	})
 }
@@ -106,7 +107,7 @@ func (r *Request) relay(response *Response, call func(router.Node) (node.Outcome
 	var best error // of the failures so far, the one with the best advice for the client
 	stale := false
 	for {
-		r.node = current.Name
+		r.node, r.storeID = current.Name, current.StoreID
 		if !r.try(current, response, call) {
 			return
 		}

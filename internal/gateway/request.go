@@ -50,6 +50,7 @@ type Request struct {
 	hidden     bool        // the caller may not know whether the repository exists
 	reachable  bool        // see node.Session
 	node       string      // the node that was tried last; "": none
+	storeID    string      // see router.Assignment.StoreID
 	failed     []string    // the nodes that were tried before it
 }
 

@@ -12,7 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
-// StoreHeader is the header of a node's response to a health check that has the ID of its object store.
+// StoreHeader is the header with the ID of an object store. In the response to a health check it is that of the node.
+// In a push it is that of the store in which the node has to commit the push.
 const StoreHeader = "Packhorse-Store"
 
 // Session describes how a client talks to the server.
@@ -31,6 +32,8 @@ type Session struct {
 	// Authorization is the client's own credential, as the value of the HTTP header of that name, for the server that
 	// the repository mirrors. A gateway sets it only if that server has accepted the credential for this repository.
 	Authorization Secret
+	// StoreID is the ID of the object store in which a push has to be committed. "" means that any will do.
+	StoreID string
 	// Notice is a line for the client's user. It is sent on side-band 2 before a pack, also if the client asks for no
 	// progress. "" means none.
 	Notice string

@@ -75,6 +75,21 @@ type trickle struct {
 
 func (t trickle) Read(p []byte) (int, error) { return t.r.Read(p[:min(len(p), t.step)]) }
 
+// A node that was restarted with another object store refuses a push before it reads it.
+func TestPushToAnotherStore(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]options{"other store": {store: hintedStore{}}, "no store": {}} {
+		w := newWorld(t, o)
+		session := over
+		session.StoreID = "s0"
+		request := strings.NewReader("never read")
+		_, err := w.push(t.Context(), "team/app", session, request, &answer{})
+		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "object store") || request.Len() < 10 {
+			t.Errorf("%s: push to store s0: %v with %d unread bytes, want unavailable and 10", name, err, request.Len())
+		}
+	}
+}
+
 func TestPushes(t *testing.T) {
 	t.Parallel()
 	for name, o := range roads {

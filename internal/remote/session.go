@@ -116,6 +116,9 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.
 			return nil, nil, err
 		}
 		n.addHeaders(ctx, call.RequestHeader())
+		if session.StoreID != "" {
+			call.RequestHeader().Set(node.StoreHeader, session.StoreID)
+		}
 		start := &internalv1.ReceivePackStart{
 			Repository: repo.String(), Session: sessionMessage(session),
 			Pusher: &internalv1.Pusher{Name: pusher.Name, Address: pusher.Address}, Updates: true,

@@ -29,6 +29,7 @@ func (s *server) buildGateway() error {
 	if err := nodes.apply(s.cfg); err != nil {
 		return err
 	}
+	nodes.waitForFirst()
 	s.checks = append(s.checks, observe.Check{Name: "nodes", Look: nodes.ready})
 	s.reloads = append(s.reloads, reloadStep{apply: nodes.apply})
 	s.admin = adminapi.Nodes(routes)

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/bulk"
@@ -47,6 +48,27 @@ func (n *remoteNodes) apply(cfg config.Config) error {
 			return n.router.Set(routes)
 		})
 	return err
+}
+
+// Times of waitForFirst.
+const (
+	firstLimit    = time.Second
+	firstInterval = 10 * time.Millisecond
+)
+
+// waitForFirst waits for the first health check of each node, but not for one that takes long. Until then a route of
+// several nodes does not know its object store, and takes no requests.
+func (n *remoteNodes) waitForFirst() {
+	for end := time.Now().Add(firstLimit); time.Now().Before(end); time.Sleep(firstInterval) {
+		isChecked := true
+		for node := range n.table.all() {
+			_, isKnown := node.Store()
+			isChecked = isChecked && (isKnown || node.Ready() != nil)
+		}
+		if isChecked {
+			return
+		}
+	}
 }
 
 // connect makes a client of a node.

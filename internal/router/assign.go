@@ -19,7 +19,8 @@ const MaxTries = 4
 // Assignment is one request's use of a node. Done ends it.
 type Assignment struct {
 	*member
-	seat *balance.Seat
+	StoreID string // ID of the object store in which the node has to commit a push; "" without one
+	seat    *balance.Seat
 }
 
 // purpose is what a request needs a node for.
@@ -70,27 +71,41 @@ func (r *Router) assign(repo git.RepoPath, tried []string, what purpose) (*Assig
 
 // assignAt assigns a node of a route. Without one and without an error, the routes have changed.
 func (r *Router) assignAt(found *route, repo git.RepoPath, tried []string, what purpose) (*Assignment, error) {
-	state := found.sharing()
-	switch {
-	case what == toPassOn:
+	if what == toPassOn {
 		return r.assignAmong(found.first(1), tried, false)
-	case what == toPush && state == unknown:
+	}
+	how, store := found.sharing()
+	switch {
+	case how == unknown:
 		return nil, r.unavailable(found, tried)
-	case what == toPush && state == copies && len(found.members) > 1:
+	case what == toPush && how == copies && len(found.members) > 1:
 		return nil, found.refusePush(repo)
-	case state == oneStore && what == toRead:
-		if holders := r.holdings.among(found, repo); holders != nil {
-			if a, err := r.assignAmong(holders, tried, false); err == nil {
-				return a, nil
-			}
-		}
-		return r.assignAmong(found.order(repo), tried, true)
-	case state == oneStore:
-		return r.assignAmong(found.order(repo), tried, true)
+	case store != "":
+		return r.assignInStore(found, store, repo, tried, what)
 	case what == toAskHome:
 		return r.assignFirst(found, tried)
 	}
 	return r.assignAmong(found, tried, false)
+}
+
+// assignInStore assigns a node of a route that is known to be in the route's object store. The others have other
+// repositories of the same names.
+func (r *Router) assignInStore(found *route, store string, repo git.RepoPath, tried []string,
+	what purpose) (*Assignment, error) {
+	among := found.in(store)
+	if len(among.members) == 0 {
+		return nil, r.unavailable(found, tried)
+	}
+	if holders := r.holdings.among(among, repo); what == toRead && holders != nil {
+		if a, err := r.assignAmong(holders, tried, false); err == nil {
+			return a, nil
+		}
+	}
+	a, err := r.assignAmong(among.order(repo), tried, true)
+	if a != nil {
+		a.StoreID = store
+	}
+	return a, err
 }
 
 // assignAmong assigns one of the nodes: the least busy one, or if isOrdered the first that is ready.

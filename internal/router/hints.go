@@ -28,11 +28,15 @@ type hints struct {
 // can fetch it before a client asks. Hint does not block, and hints may be lost.
 func (r *Router) Hint(from *Assignment, repo git.RepoPath, record uint64) {
 	found := r.routing.Load().find(repo)
-	if found == nil || found.sharing() != oneStore {
+	if found == nil {
+		return
+	}
+	_, store := found.sharing()
+	if store == "" {
 		return
 	}
 	hinted := 0
-	for _, m := range found.order(repo).members {
+	for _, m := range found.in(store).order(repo).members {
 		if hinted == hintedNodes {
 			return
 		}

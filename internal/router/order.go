@@ -2,6 +2,7 @@ package router
 
 import (
 	"cmp"
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -19,38 +20,71 @@ type sharing int
 const (
 	unknown  sharing = iota // no node has answered a health check
 	copies                  // without an object store, or in different ones; one node alone is always this
-	oneStore                // in one object store, so that any node may take a push
+	oneStore                // in one object store, so that any of its nodes may take a push
 )
 
-// sharing returns how the ready nodes of a route have its repositories. Without a ready node, it returns that of the
-// nodes that can be reached.
-func (r *route) sharing() sharing {
+// sharing returns how the nodes of a route have its repositories, and the ID of the route's object store if it has one.
+//
+// That is the store of all ready nodes. Without a ready node, it is that of all nodes that can be reached. The route
+// keeps it until all its nodes report another one. So a node that was started with another store takes no push while
+// the others are away.
+func (r *route) sharing() (sharing, string) {
 	if len(r.members) == 1 {
-		return copies
+		return copies, ""
 	}
-	for _, wanted := range []func(*member) bool{(*member).isReady, (*member).isUsable} {
-		first, isKnown := "", false
-		for _, m := range r.members {
-			if !wanted(m) {
-				continue
-			}
-			id, ok := m.storeID()
-			if !ok {
-				continue
-			}
-			if isKnown && id != first {
-				return copies
-			}
-			first, isKnown = id, true
+	how, id := r.reported((*member).isReady)
+	if how == unknown {
+		how, id = r.reported((*member).isUsable)
+	}
+	before := ""
+	if known := r.store.Load(); known != nil {
+		before = *known
+	}
+	switch {
+	case how == unknown || id == before:
+		return how, before
+	case before != "" && len(r.in(id).members) < len(r.members):
+		return copies, before
+	}
+	r.store.Store(&id)
+	return how, id
+}
+
+// reported returns what the nodes of a state report, and the ID of their object store if all are in the same one.
+func (r *route) reported(hasState func(*member) bool) (how sharing, id string) {
+	for _, m := range r.members {
+		if !hasState(m) {
+			continue
 		}
-		switch {
-		case isKnown && first == "":
-			return copies
-		case isKnown:
-			return oneStore
+		switch store, ok := m.storeID(); {
+		case !ok:
+		case how == unknown && store == "":
+			how = copies
+		case how == unknown:
+			how, id = oneStore, store
+		case store != id:
+			return copies, ""
 		}
 	}
-	return unknown
+	return how, id
+}
+
+// in returns the part of a route whose nodes are known to be in an object store; "" stands for none.
+func (r *route) in(id string) *route {
+	isIn := func(m *member) bool {
+		store, ok := m.storeID()
+		return ok && store == id
+	}
+	if !slices.ContainsFunc(r.members, func(m *member) bool { return !isIn(m) }) {
+		return r
+	}
+	part := &route{}
+	for i, m := range r.members {
+		if isIn(m) {
+			part.members, part.workers = append(part.members, m), append(part.workers, r.workers[i])
+		}
+	}
+	return part
 }
 
 func (m *member) isReady() bool  { return m.Ready == nil || m.Ready() == nil }
@@ -65,18 +99,22 @@ func (m *member) storeID() (string, bool) {
 	return m.Store()
 }
 
-// refusePush returns the error for a push to a route whose nodes do not share an object store.
+// refusePush returns the error for a push to a route whose nodes do not share an object store. Its message is for the
+// client, and its cause for the log.
 func (r *route) refusePush(repo git.RepoPath) error {
-	return fault.New(fault.Denied, "this server does not accept pushes to %s: %s", repo, r.whyRefused())
+	return fault.Wrap(fault.Denied, "this server does not accept pushes to "+repo.String()+
+		" at the moment, because of its configuration; its operator finds the reason in the log",
+		errors.New(r.whyRefused()))
 }
 
 // whyRefused returns why pushes to the route are refused, and what an operator can do; "" if they are not.
 func (r *route) whyRefused() string {
-	if len(r.members) == 1 || r.sharing() != copies {
+	how, store := r.sharing()
+	if len(r.members) == 1 || how != copies {
 		return ""
 	}
 	var stores []string
-	isPlain := true
+	isPlain := store == ""
 	for _, m := range r.members[:min(len(r.members), maxNamed)] {
 		id, ok := m.storeID()
 		isPlain = isPlain && id == ""
@@ -92,8 +130,11 @@ func (r *route) whyRefused() string {
 	if isPlain {
 		problem = "have no common object store, so the others would not get the push"
 	}
+	if store != "" {
+		stores = append(stores, "the route until now: "+store)
+	}
 	return "its storage nodes " + problem + " (" + strings.Join(stores, ", ") +
-		"); the operator can start all of them with the same --store, or name one node in the route"
+		"): start all of them with the same --store, or name one node in the route"
 }
 
 // score is the rank of a node for a repository. The node with the highest score comes first (rendezvous hashing,
@@ -131,17 +172,20 @@ func (r *route) order(repo git.RepoPath) *route {
 	return to
 }
 
-// homes returns the nodes among which the homes of a route's repositories are. With one object store these are all that
-// accept requests, otherwise the first that does. If no node accepts requests, it is the first.
+// homes returns the nodes among which the homes of a route's repositories are. With an object store these are all of
+// its nodes that accept requests, otherwise the first that does. If no node accepts requests, it is the first.
 func (r *Router) homes(found *route) []*member {
 	var ready []*member
-	isOneStore := found.sharing() == oneStore
-	for i, worker := range found.workers {
+	among, store := found, ""
+	if _, store = found.sharing(); store != "" {
+		among = found.in(store)
+	}
+	for i, worker := range among.workers {
 		if s := r.workers.State(worker); s.Draining || s.Down != nil {
 			continue
 		}
-		ready = append(ready, found.members[i])
-		if !isOneStore {
+		ready = append(ready, among.members[i])
+		if store == "" {
 			break
 		}
 	}

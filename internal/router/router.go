@@ -103,7 +103,8 @@ type routingTable struct {
 
 type route struct {
 	members []*member
-	workers []*balance.Worker // of the members
+	workers []*balance.Worker      // of the members
+	store   atomic.Pointer[string] // ID of the object store that the nodes shared last; nil or "": none
 }
 
 // member is a replica that a route names or that still has requests.

@@ -194,6 +194,9 @@ func TestRefusedPushes(t *testing.T) {
 		if err == nil {
 			got.Done(router.Blame{})
 		}
+		if test.kind == fault.Denied && strings.Contains(fault.Message(err), ": s") {
+			t.Errorf("the client is told %q, want nothing about nodes and stores", fault.Message(err))
+		}
 		if (err == nil) != (test.kind == fault.Internal) || err != nil && (!fault.Is(err, test.kind) ||
 			!strings.Contains(err.Error(), test.message)) {
 			t.Errorf("push to %v and %v: error %v, want kind %v with %q", test.a, test.b, err, test.kind, test.message)
@@ -201,8 +204,8 @@ func TestRefusedPushes(t *testing.T) {
 		if refused := r.Status()[0].Refused; (refused != "") != (test.kind == fault.Denied) {
 			t.Errorf("status of %v and %v: refused %q, want kind %v", test.a, test.b, refused, test.kind)
 		}
-		if _, err := r.Assign(path(t, "x"), nil); err != nil {
-			t.Errorf("fetch: %v, want a node", err)
+		if _, err := r.Assign(path(t, "x"), nil); (err == nil) != (test.a != nil) {
+			t.Errorf("fetch from %v and %v: %v, want a node unless no store is known", test.a, test.b, err)
 		}
 		if test.kind == fault.Denied { // a node that is down does not matter
 			b.isDown.Store(true)
@@ -211,6 +214,80 @@ func TestRefusedPushes(t *testing.T) {
 				t.Errorf("push to %v while b is down: error %v", *test.a, err)
 			}
 		}
+	}
+}
+
+// A node takes no request of a route with an object store unless it is known to be in that store, also if no other node
+// is left.
+func TestNodesOutsideTheStore(t *testing.T) {
+	t.Parallel()
+	store := func(id string) *string { return &id }
+	for name, outside := range map[string]*string{"not known": nil, "other store": store("other"), "no store": store("")} {
+		a, b, c := newStoreNode("a", "s"), newStoreNode("b", "s"), newStoreNode("c", "s")
+		c.store.Store(outside)
+		c.isOut.Store(true) // a last resort
+		r := storeRouter(t, a, b, c)
+		for i := range 20 { // some would go to c first
+			repo := fmt.Sprint("team/", i)
+			for what, assign := range map[string]assignFunc{"push": r.AssignPush, "fetch": r.Assign} {
+				if got := assigned(t, assign, repo); len(got) != 2 || slices.Contains(got, "c") {
+					t.Errorf("%s: a %s of %s goes to %v, want a and b", name, what, repo, got)
+				}
+			}
+			if got := r.Home(path(t, repo)); got == "c" {
+				t.Errorf("%s: the home of %s = c, want a or b", name, repo)
+			}
+		}
+		c.isOut.Store(false) // it is ready, and alone
+		a.isDown.Store(true)
+		b.isDown.Store(true)
+		a.store.Store(nil)
+		b.store.Store(nil)
+		for what, assign := range map[string]assignFunc{"push": r.AssignPush, "fetch": r.Assign} {
+			if got := assigned(t, assign, "x"); len(got) > 0 {
+				t.Errorf("%s: a %s goes to %v although a and b are away, want none", name, what, got)
+			}
+		}
+	}
+}
+
+// A route gets another object store when all its nodes report it, as after a recovery from a copy of the bucket.
+func TestAnotherStore(t *testing.T) {
+	t.Parallel()
+	a, b := newStoreNode("a", "s"), newStoreNode("b", "s")
+	r := storeRouter(t, a, b)
+	push := func() (string, error) {
+		got, err := r.AssignPush(path(t, "x"), nil)
+		if err != nil {
+			return "", err
+		}
+		defer got.Done(router.Blame{})
+		return got.StoreID, nil
+	}
+	if got, err := push(); got != "s" || err != nil {
+		t.Fatalf("store of a push = %q, %v, want s", got, err)
+	}
+	copied := "copy"
+	b.store.Store(&copied)
+	if _, err := push(); !fault.Is(err, fault.Denied) ||
+		!strings.Contains(err.Error(), "(a: s, b: copy, the route until now: s)") {
+		t.Errorf("push while b is in another store: %v, want denied with both stores", err)
+	}
+	a.store.Store(nil)
+	a.isDown.Store(true)
+	if _, err := push(); !fault.Is(err, fault.Denied) {
+		t.Errorf("push while a is away: %v, want denied", err)
+	}
+	a.store.Store(&copied)
+	a.isDown.Store(false)
+	if got, err := push(); got != copied || err != nil {
+		t.Errorf("store of a push = %q, %v, want %s", got, err, copied)
+	}
+	none := ""
+	a.store.Store(&none)
+	b.store.Store(&none)
+	if got := assigned(t, r.Assign, "x"); len(got) != 2 {
+		t.Errorf("nodes of a fetch without any store = %v, want both", got)
 	}
 }
 
