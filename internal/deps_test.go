@@ -110,6 +110,7 @@ var testsMayImport = map[string][]string{
 	"packsource/native": {"packcache"},
 	"mirror":            {"admit", "auth", "bulk", "gateway", "gateway/githttp", "router"},
 	"uploadpack":        {"packcache", "packsource/native"},
+	"receivepack":       {"hydrate", "store"},
 	"remote": {"admit", "auth", "balance", "control", "gateway", "gateway/githttp", "git/process", "packcache",
 		"packsource", "receivepack", "router", "storage", "uploadpack"},
 	"search": {"search/worker"},

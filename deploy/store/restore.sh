@@ -124,7 +124,8 @@ parse() {
 		if (part[1] == "packs" && n == 3) pack[part[2], part[3]] = v
 		if (part[1] == "packs" && part[2] + 1 > packs) packs = part[2] + 1
 		if (part[1] == "names") print "name\t" v
-		if (part[1] == "config") print "config\t" part[2] "\t" v
+		if (part[1] == "config" && part[3] == 0) setting = v
+		if (part[1] == "config" && part[3] == 1) print "config\t" setting "\t" v
 		if (way == "needs\t0") fail("a newer version is needed: " v)
 		if (way == "format" && v != 1) fail("a newer version is needed: format " v)
 		if (n == 1) print way "\t" v
@@ -170,7 +171,7 @@ restore() {
 			fetch "$a.idx" "$made/objects/pack/${name%-*}.idx" "$c" </dev/null
 			;;
 		checkpoint) fetch "$a" "$made/packed-refs" "$b" </dev/null ;;
-		config) git --git-dir="$made" config "$a" "$b" ;;
+		config) git --git-dir="$made" config --add "$a" "$b" ;;
 		esac
 	done <"$work/record"
 	# The last change of each ref counts.

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -270,8 +268,8 @@ func configText(rec *replog.Record) string {
 		fmt.Fprintf(&b, "[extensions]\n\tobjectFormat = %s\n", rec.ObjectFormat)
 	}
 	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`, "\b", `\b`)
-	for _, key := range slices.Sorted(maps.Keys(rec.Config)) {
-		section, rest, _ := strings.Cut(key, ".")
+	for _, s := range rec.Config {
+		section, rest, _ := strings.Cut(s.Key, ".")
 		subsection, name, nested := "", rest, false
 		if i := strings.LastIndexByte(rest, '.'); i >= 0 {
 			subsection, name, nested = rest[:i], rest[i+1:], true
@@ -281,7 +279,7 @@ func configText(rec *replog.Record) string {
 		} else {
 			fmt.Fprintf(&b, "[%s]\n", section)
 		}
-		fmt.Fprintf(&b, "\t%s = \"%s\"\n", name, quote.Replace(rec.Config[key]))
+		fmt.Fprintf(&b, "\t%s = \"%s\"\n", name, quote.Replace(s.Value))
 	}
 	return b.String()
 }

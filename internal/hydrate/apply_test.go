@@ -51,7 +51,8 @@ func TestApply(t *testing.T) {
 			c := open(t, Options{Bucket: b})
 			r, rec := c.Repository("a"), newRecord()
 			rec.Head, rec.ObjectFormat = "refs/heads/topic", format
-			rec.Config = map[string]string{"receive.denyNonFastForwards": "true", "a.B \"c\\.d.e": "x\t\"\\\n# y "}
+			rec.Config = []replog.Setting{{Key: "receive.hiderefs", Value: "x"}, {Key: "a.B \"c\\.d.e", Value: "x\t\"\\\n# y "},
+				{Key: "receive.hiderefs", Value: "!x/y"}}
 			upload(t, b, from, "a", rec)
 			if err := os.MkdirAll(r.Dir(), 0o755); err != nil {
 				t.Fatal(err)
@@ -67,10 +68,12 @@ func TestApply(t *testing.T) {
 			if got, want := local.Git("rev-parse", "HEAD"), from.Git("rev-parse", "refs/heads/topic"); got != want {
 				t.Errorf("HEAD is %s, want %s", got, want)
 			}
-			for key, want := range rec.Config {
-				if got := local.Git("config", "--get", key); strings.TrimSuffix(got, "\n") != strings.TrimSuffix(want, "\n") {
-					t.Errorf("config %s is %q, want %q", key, got, want)
-				}
+			want := ""
+			for _, s := range rec.Config {
+				want += s.Key + "\n" + s.Value + "\x00"
+			}
+			if got := local.Git("config", "--local", "--null", "--list"); !strings.HasSuffix(got, want) {
+				t.Errorf("config is %q, want %q at its end", got, want)
 			}
 		})
 	}

@@ -53,6 +53,7 @@ type world struct {
 	onWrite           func(p []byte)
 
 	shadow func(*testShadow) // pushes run in shadows, which it may change; nil: in place
+	stored *storedWorld      // pushes run in shadows of a store; nil: not
 }
 
 // newWorld makes an empty repository that takes pushes; init goes to git init.
@@ -96,6 +97,9 @@ func worldBy(t *testing.T, program string, o Options, r *gittest.Repo) *world {
 		t.Fatal(err)
 	}
 	w := &world{Repo: r, t: t, server: server, tables: repo.NewTables(runner)}
+	if isInStore(t) {
+		w.stored = &storedWorld{w: w}
+	}
 	front := httptest.NewServer(http.HandlerFunc(w.serve))
 	w.url = front.URL + "/repo.git"
 	t.Cleanup(func() {
@@ -111,7 +115,12 @@ func worldBy(t *testing.T, program string, o Options, r *gittest.Repo) *world {
 // open opens the repository as each request does.
 func (w *world) open() *repo.Repo {
 	w.t.Helper()
-	r, err := repo.Open(w.Dir, repo.Options{Tables: w.tables})
+	dir, o := w.Dir, repo.Options{Tables: w.tables}
+	if w.stored != nil {
+		o.Place = w.stored.current()
+		dir = w.stored.current().Dir()
+	}
+	r, err := repo.Open(dir, o)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -121,11 +130,22 @@ func (w *world) open() *repo.Repo {
 
 func (w *world) target() Target {
 	path, _ := git.ParseRepoPath("team/app")
-	return Target{Repo: w.open(), Path: path, Changed: func(_ context.Context, done []Update) {
+	target := Target{Path: path, Changed: func(_ context.Context, done []Update) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.done = append(w.done, done...)
 	}}
+	switch {
+	case w.stored != nil:
+		target.Shadow = w.stored.newShadow()
+	case w.shadow != nil:
+		target.Repo, target.Shadow = w.open(), w.newShadow()
+	default:
+		target.Repo = w.open()
+		return target
+	}
+	w.t.Cleanup(target.Shadow.Close)
+	return target
 }
 
 func (w *world) failed(err error) {
@@ -165,12 +185,7 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "application/x-git-receive-pack-result")
 		out.body = r.Body
 		var outcome node.Outcome
-		target := w.target()
-		if w.shadow != nil {
-			target.Shadow = w.newShadow()
-			defer target.Shadow.Close()
-		}
-		outcome, err = w.server.Serve(r.Context(), target, session, tester, r.Body, out)
+		outcome, err = w.server.Serve(r.Context(), w.target(), session, tester, r.Body, out)
 		w.mu.Lock()
 		w.outcomes = append(w.outcomes, outcome)
 		w.mu.Unlock()

@@ -32,7 +32,7 @@ type wire struct {
 
 	pushes    []wirePush
 	names     []text
-	config    map[string]text
+	config    [][2]text
 	refs      wireRefs
 	packs     []wirePack
 	condemned []text
@@ -169,11 +169,8 @@ func (r *Record) Encode() ([]byte, error) {
 	for _, name := range r.Names {
 		w.names = append(w.names, text(name.String()))
 	}
-	if len(r.Config) > 0 {
-		w.config = make(map[string]text, len(r.Config))
-		for key, value := range r.Config {
-			w.config[quote(key)] = text(value)
-		}
+	for _, s := range r.Config {
+		w.config = append(w.config, [2]text{text(s.Key), text(s.Value)})
 	}
 	for i := range r.Packs {
 		w.packs = append(w.packs, encodePack(&r.Packs[i]))
@@ -248,14 +245,8 @@ func Decode(body []byte) (*Record, error) {
 		}
 		r.Names = append(r.Names, path)
 	}
-	if len(w.config) > 0 {
-		r.Config = make(map[string]string, len(w.config))
-		for key, value := range w.config {
-			if key, err = unquote(key); err != nil {
-				return nil, err
-			}
-			r.Config[key] = string(value)
-		}
+	for _, s := range w.config {
+		r.Config = append(r.Config, Setting{Key: string(s[0]), Value: string(s[1])})
 	}
 	if r.Refs, err = decodeRefs(&w.refs); err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -40,10 +39,10 @@ type Record struct {
 	Node   string    // name of the node that wrote it: only for people
 	Pushes []Push    // the pushes that this record commits
 
-	Names        []git.RepoPath    // paths of the repository, sorted; empty if it is deleted
-	Renames      uint64            // number of changes of Names so far
-	Head         git.RefName       // the ref that HEAD points to
-	Config       map[string]string // Git configuration of the repository
+	Names        []git.RepoPath // paths of the repository, sorted; empty if it is deleted
+	Renames      uint64         // number of changes of Names so far
+	Head         git.RefName    // the ref that HEAD points to
+	Config       []Setting      // Git configuration of the repository, in its order
 	ObjectFormat git.ObjectFormat
 	Quota        int64 // maximum of Bytes(); zero means no limit
 	Refs         Refs
@@ -58,6 +57,10 @@ type Record struct {
 	// Unknown has the top-level fields of newer versions that do not have to be understood (see Needs). They are kept.
 	Unknown map[string][]byte
 }
+
+// Setting is one value of the Git configuration (git-config(1)). A key can have several, and their order matters. Its
+// section and its last part are in lower case.
+type Setting struct{ Key, Value string }
 
 // Push describes one push of a record, for the audit.
 type Push struct {
@@ -190,7 +193,7 @@ func (r *Record) Next(kind Kind, node string, now time.Time) *Record {
 	next.Names, next.Packs = slices.Clone(r.Names), slices.Clone(r.Packs)
 	next.Condemned, next.Needs = slices.Clone(r.Condemned), slices.Clone(r.Needs)
 	next.Refs.Tail = slices.Clone(r.Refs.Tail)
-	next.Config = maps.Clone(r.Config)
+	next.Config = slices.Clone(r.Config)
 	return &next
 }
 

@@ -32,9 +32,10 @@ func repoPath(t testing.TB, s string) git.RepoPath {
 func sample(t testing.TB) *Record {
 	return &Record{
 		Number: 42, Txn: txn2, Parent: txn1, Kind: KindPush, At: time.UnixMilli(1_764_085_712_345).UTC(), Node: "b",
-		Pushes: []Push{{ID: "r1", By: "al\xffice", Refs: 2}},
-		Names:  []git.RepoPath{repoPath(t, `"quoted"`), repoPath(t, "team/app"), repoPath(t, "team/\xff")},
-		Head:   "refs/heads/main", Config: map[string]string{"receive.denyNonFastForwards": "true", "x.\xfe": "\xff"},
+		Pushes:       []Push{{ID: "r1", By: "al\xffice", Refs: 2}},
+		Names:        []git.RepoPath{repoPath(t, `"quoted"`), repoPath(t, "team/app"), repoPath(t, "team/\xff")},
+		Head:         "refs/heads/main",
+		Config:       []Setting{{"receive.hiderefs", "x"}, {"x.\xfe", "\xff"}, {"receive.hiderefs", "!x/y"}},
 		ObjectFormat: git.SHA1, Quota: 1 << 40,
 		Refs: Refs{Checkpoint: "refs/28-" + txn1, SHA256: Sum{1}, Bytes: 100, Count: 2, Tail: []TailEntry{
 			{Number: 29, Changes: []RefChange{{Name: "refs/heads/é<&>", New: id("1")}}},
@@ -74,7 +75,7 @@ func TestNext(t *testing.T) {
 	t.Parallel()
 	r := sample(t)
 	next := r.Next(KindConfigure, "c", time.Now())
-	next.Packs[0].Key, next.Config["receive.denyNonFastForwards"], next.Condemned[0] = "packs/x", "false", "packs/y"
+	next.Packs[0].Key, next.Config[0].Value, next.Condemned[0] = "packs/x", "y", "packs/y"
 	next.Refs.Tail[0].Number, next.Names[0] = 1, repoPath(t, "a")
 	if !reflect.DeepEqual(r, sample(t)) {
 		t.Errorf("changes of the next record changed this one: %+v", r)

@@ -104,7 +104,7 @@ func (b *batch) check(p *pendingPush) error {
 		return p.ctx.Err()
 	case !b.head.has(p.shadow.place.path):
 		return notFound(p.shadow.place.path)
-	case head.ObjectsEpoch != base.ObjectsEpoch || !maps.Equal(head.Config, base.Config):
+	case head.ObjectsEpoch != base.ObjectsEpoch || !slices.Equal(head.Config, base.Config):
 		return fault.Retry(fault.Unavailable, fault.RetrySoon,
 			"push not accepted: the repository's configuration was changed during the push; try again")
 	}
@@ -180,7 +180,10 @@ func (b *batch) update(p *pendingPush, u receivepack.Update, peeled git.ObjectID
 		return "", err
 	}
 	if current != u.Old && !(current.IsZero() && u.Old.IsZero()) {
-		return refusedChanged, nil
+		// If the old object of a deletion does not exist, Git deletes whatever value it finds.
+		if seen, err := p.shadow.value(u.Ref); err != nil || seen != current || !u.New.IsZero() || current.IsZero() {
+			return refusedChanged, err
+		}
 	}
 	switch {
 	case current.IsZero() && !u.New.IsZero():
@@ -234,12 +237,13 @@ func (b *batch) isCurrent(p *pendingPush, name git.RefName) bool {
 	if name != b.next.Head || name == p.shadow.base.record.Head {
 		return false
 	}
-	for key, value := range b.head.record.Config {
-		if strings.EqualFold(key, "receive.denyDeleteCurrent") {
-			return !slices.Contains([]string{"ignore", "warn", "false", "no", "off", "0"}, strings.ToLower(value))
+	denied := true
+	for _, s := range b.head.record.Config {
+		if s.Key == "receive.denydeletecurrent" {
+			denied = !slices.Contains([]string{"ignore", "warn", "false", "no", "off", "0"}, strings.ToLower(s.Value))
 		}
 	}
-	return true
+	return denied
 }
 
 // changes returns the changes of the record, sorted by name.

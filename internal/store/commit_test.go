@@ -92,6 +92,7 @@ func TestCommitChecks(t *testing.T) {
 			"a=1 d/e=3"},
 		{"exists", nil, []receivepack.Update{update("a", 0, 5)}, "changed meanwhile", "a=1 d/e=3"},
 		{"missing", nil, []receivepack.Update{update("x", 5, 0)}, "changed meanwhile", "a=1 d/e=3"},
+		{"any old value", nil, []receivepack.Update{update("a", 0, 0)}, "", "d/e=3"},
 		{"below", nil, []receivepack.Update{update("a/b", 0, 5)}, "reference conflict", "a=1 d/e=3"},
 		{"above", nil, []receivepack.Update{update("d", 0, 5)}, "reference conflict", "a=1 d/e=3"},
 		{"file to directory", nil, []receivepack.Update{update("a", 1, 0), update("a/b", 0, 5)}, "|", "a/b=5 d/e=3"},
@@ -143,7 +144,7 @@ func TestCommitAfterChange(t *testing.T) {
 	}
 	if _, err := p.place.change(t.Context(), func(head *state) (*replog.Record, error) {
 		next := head.record.Next(replog.KindConfigure, "n", time.Now())
-		next.Config = map[string]string{"receive.denyDeletes": "true"}
+		next.Config = []replog.Setting{{Key: "receive.denydeletes", Value: "true"}}
 		return next, nil
 	}); err != nil {
 		t.Fatal(err)

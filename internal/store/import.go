@@ -27,6 +27,7 @@ type ImportOptions struct {
 	Dir      string // the directory with bare repositories, as in the mode without a store
 	Node     string // name in the records
 	DryRun   bool   // only report
+	NoHooks  bool   // import repositories without their hooks, instead of refusing them
 	Progress Progress
 }
 
@@ -105,7 +106,7 @@ func (im *importAll) one(ctx context.Context, f foundRepository) error {
 		}
 	}
 	if err == nil {
-		bytes, err = im.store.importDir(ctx, im.git, f.path, f.dir, im.options.DryRun)
+		bytes, err = im.store.importDir(ctx, im.git, f.path, f.dir, im.options)
 	}
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -176,20 +177,25 @@ func (s *Store) Import(ctx context.Context, path git.RepoPath, dir string) error
 		return err
 	}
 	defer git.close()
-	_, err = s.importDir(ctx, git, canonical(path), dir, false)
+	_, err = s.importDir(ctx, git, canonical(path), dir, ImportOptions{NoHooks: true})
 	return err
 }
 
-// importDir uploads a bare repository and creates it in the store, unless dryRun. It returns the uploaded bytes. If the
-// path exists meanwhile, or the store fails, it removes what it has uploaded, as far as possible.
+// importDir uploads a bare repository and creates it in the store, unless it is a dry run. It returns the uploaded
+// bytes. If the path exists meanwhile, or the store fails, it removes what it has uploaded, as far as possible.
 func (s *Store) importDir(ctx context.Context, git gitRunner, path git.RepoPath, dir string,
-	dryRun bool) (int64, error) {
+	o ImportOptions) (int64, error) {
 	d, err := readDirectory(ctx, git, dir)
 	if err != nil {
 		return 0, err
 	}
 	defer d.close()
-	if dryRun {
+	if !o.NoHooks {
+		if err := refuseHooks(dir); err != nil {
+			return 0, err
+		}
+	}
+	if o.DryRun {
 		return d.bytes(), nil
 	}
 	id := replog.NewID()

@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // directory is a bare repository to import, with the refs and loose objects of it in a temporary repository.
@@ -24,14 +25,17 @@ type directory struct {
 	temp   string // a repository that borrows the objects of dir
 	format git.ObjectFormat
 	head   git.RefName
-	config map[string]string
+	config []replog.Setting
 	packs  []string // paths without extensions
 	refs   int
 }
 
-// importedConfig lists the sections of a repository's configuration that are imported. Others concern its files, or
-// programs on the machine.
-var importedConfig = map[string]bool{"receive": true, "transfer": true, "uploadpack": true}
+// importedConfig lists the sections and keys of a repository's configuration that are imported: those that allow
+// or refuse requests of clients. Others concern its files, or programs on the machine.
+var importedConfig = map[string]bool{
+	"receive": true, "transfer": true, "uploadpack": true, "uploadpackfilter": true, "lsrefs": true, "bundle": true,
+	"http.receivepack": true, "http.uploadpack": true, "repack.usedeltabaseoffset": true, "core.disambiguate": true,
+}
 
 // readDirectory reads what a bare repository has, and refuses one that is not complete in itself.
 func readDirectory(ctx context.Context, g gitRunner, dir string) (*directory, error) {
@@ -83,6 +87,16 @@ func refuseIncomplete(dir string) error {
 	return nil
 }
 
+// refuseHooks refuses repositories whose hooks decide about pushes: a store has no hooks.
+func refuseHooks(dir string) error {
+	hooks, err := repo.PushHooks(dir, repo.Options{})
+	if err != nil || len(hooks) == 0 {
+		return err
+	}
+	return fault.New(fault.Invalid, "it has hooks (%s), which a store does not have: use the server's hooks "+
+		"(push.hooks_dir), and import it with --ignore-hooks", hooks[0].Name)
+}
+
 func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
@@ -92,7 +106,7 @@ func (d *directory) readConfig(ctx context.Context, g gitRunner) error {
 	if err != nil {
 		return fault.Wrap(fault.Invalid, "its configuration cannot be read", err)
 	}
-	d.format, d.config = git.SHA1, map[string]string{}
+	d.format = git.SHA1
 	for entry := range strings.SplitSeq(strings.TrimSuffix(out, "\x00"), "\x00") {
 		key, value, hasValue := strings.Cut(entry, "\n")
 		if !hasValue {
@@ -108,8 +122,12 @@ func (d *directory) readConfig(ctx context.Context, g gitRunner) error {
 			return fault.New(fault.Invalid, "it is a partial clone of %s: git fetch --refetch --no-filter", value)
 		case key == "core.bare" && value == "false":
 			return fault.New(fault.Invalid, "it is not bare: make a bare clone of it")
-		case importedConfig[section] && key != "receive.certnonceseed": // a secret
-			d.config[key] = value
+		case key == "include.path" || section == "includeif":
+			return fault.New(fault.Invalid, "its configuration includes another file, which might hide refs: "+
+				"move the settings, and remove %s", key)
+		case key == "receive.certnonceseed": // a secret
+		case importedConfig[section] || importedConfig[key]:
+			d.config = append(d.config, replog.Setting{Key: key, Value: value})
 		}
 	}
 	return nil

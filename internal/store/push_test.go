@@ -286,7 +286,7 @@ func TestPushOfCutHistory(t *testing.T) {
 	create(t, n.Store, "x")
 	if _, err := n.acquired("x").change(t.Context(), func(head *state) (*replog.Record, error) {
 		next := head.record.Next(replog.KindConfigure, "n", time.Now())
-		next.Config = map[string]string{"receive.shallowupdate": "true"}
+		next.Config = []replog.Setting{{Key: "receive.shallowupdate", Value: "true"}}
 		return next, nil
 	}); err != nil {
 		t.Fatal(err)

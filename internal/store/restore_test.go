@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,9 +60,8 @@ func TestRestoreScript(t *testing.T) {
 		}
 		gittest.At(t, restored).Git("fsck", "--full", "--strict")
 	}
-	if got := gittest.At(t, filepath.Join(out, "team/app.git")).Git("config",
-		"receive.denyNonFastForwards"); got != "true" {
-		t.Errorf("receive.denyNonFastForwards = %q, want true", got)
+	if got := appConfigOf(t, filepath.Join(out, "team/app.git")); !slices.Equal(got, appConfig) {
+		t.Errorf("the configuration was restored as %q, want %q", got, appConfig)
 	}
 	restore("-n", "1", "s3://bucket/git/store", out+"1", "team/app")
 	if got := allRefs(t, filepath.Join(out+"1", "team/app.git")); strings.Contains(got, "refs/heads/new") {

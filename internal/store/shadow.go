@@ -209,6 +209,16 @@ func snapshotOf(layers *refs.Layers, format git.ObjectFormat) (*refs.Snapshot, e
 	return refs.Open("", "", refs.Options{Format: format, Source: fixedRefs{layers}}).Snapshot(context.Background())
 }
 
+// value returns the object ID of a ref as Git has seen it; zero if it did not exist.
+func (s *shadow) value(name git.RefName) (git.ObjectID, error) {
+	snapshot, err := snapshotOf(s.base.layers, s.base.record.ObjectFormat)
+	if err != nil {
+		return git.ObjectID{}, err
+	}
+	ref, _, err := snapshot.Lookup(name)
+	return ref.ID, err
+}
+
 // Repo implements receivepack.Shadow.
 func (s *shadow) Repo() *repo.Repo { return s.repo }
 

@@ -35,7 +35,9 @@ func newDirectory(t *testing.T) string {
 	}
 	app := add(gittest.Random(t, 1, gittest.Shape{}), "team/app.git")
 	app.Git("update-ref", "refs/heads/loose", app.Commit("loose").String())
-	app.Git("config", "receive.denyNonFastForwards", "true")
+	for _, s := range appConfig {
+		app.Git("config", "--add", s[0], s[1])
+	}
 	app.Git("config", "remote.origin.url", "https://example.com/x")
 	add(gittest.Random(t, 2, gittest.Shape{Commits: 5, Format: "sha256"}), "team/Sub/sha256.git").
 		Git("pack-refs", "--all")
@@ -48,9 +50,35 @@ func newDirectory(t *testing.T) string {
 	write(t, filepath.Join(root, "bad/detached.git/HEAD"), app.ID("HEAD").String()+"\n")
 	add(gittest.Init(t), "bad/incomplete.git")
 	write(t, filepath.Join(root, "bad/incomplete.git/refs/heads/main"), app.ID("HEAD").String()+"\n")
+	hook := filepath.Join(add(gittest.Init(t), "bad/hooks.git").Dir, "hooks/update")
+	if err := os.MkdirAll(filepath.Dir(hook), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, hook, "#!/bin/sh\n")
+	if err := os.Chmod(hook, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	add(gittest.Init(t), "bad/include.git").Git("config", "include.path", "/etc/other")
 	add(gittest.Init(t), "twice")
 	add(gittest.Init(t), "twice.git")
 	return root
+}
+
+// appConfig is the configuration of team/app about requests of clients. Later values count more.
+var appConfig = [][2]string{{"receive.denynonfastforwards", "true"}, {"uploadpack.hiderefs", "!refs/x/y"},
+	{"transfer.hiderefs", "refs/x"}, {"transfer.hiderefs", "refs/z"}, {"http.receivepack", "false"},
+	{"uploadpackfilter.tree.maxdepth", "1"}}
+
+// appConfigOf returns the same part of a repository's configuration.
+func appConfigOf(t *testing.T, dir string) (list [][2]string) {
+	t.Helper()
+	for line := range strings.Lines(gittest.At(t, dir).Git("config", "--local", "--list")) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if !strings.HasPrefix(key, "core.") && !strings.HasPrefix(key, "extensions.") {
+			list = append(list, [2]string{key, value})
+		}
+	}
+	return list
 }
 
 func write(t *testing.T, path, text string) {
@@ -84,7 +112,8 @@ func TestImportAndExport(t *testing.T) {
 		t.Errorf("imported %q (dry run: %q) with %d bytes, want %q", report.Imported, dry.Imported, report.Bytes, want)
 	}
 	want := []struct{ path, text string }{
-		{"bad/alternates.git", "alternates"}, {"bad/detached.git", "HEAD"}, {"bad/incomplete.git", "not complete"},
+		{"bad/alternates.git", "alternates"}, {"bad/detached.git", "HEAD"}, {"bad/hooks.git", "hooks/update"},
+		{"bad/include.git", "include.path"}, {"bad/incomplete.git", "not complete"},
 		{"bad/shallow.git", "--unshallow"}, {"twice.git", "same path"},
 	}
 	for i, p := range report.Refused {
@@ -108,6 +137,9 @@ func TestImportAndExport(t *testing.T) {
 		}
 		if got, want := allRefs(t, out), allRefs(t, filepath.Join(root, source)); got != want {
 			t.Errorf("%s came out with\n%s\nwant\n%s", path, got, want)
+		}
+		if got := appConfigOf(t, out); path == "team/app" && !slices.Equal(got, appConfig) {
+			t.Errorf("%s came out with the configuration %q, want %q", path, got, appConfig)
 		}
 		gittest.At(t, out).Git("fsck", "--full", "--strict")
 	}
