@@ -31,19 +31,34 @@ func (p *byCommit) config() [][2]string {
 	return [][2]string{{"core.fsync", "none"}, {"core.alternateRefsCommand", "true"}, {"receive.shallowUpdate", "false"}}
 }
 
-// needsScripts reports false. A script could name the quarantine to upload it early, but without hooks Git ends at
-// once.
-func (p *byCommit) needsScripts() bool { return false }
-
+func (p *byCommit) needsScripts() bool                          { return false }
 func (p *byCommit) begin(context.Context, *refs.Snapshot) error { return nil }
 func (p *byCommit) files() []*os.File                           { return nil }
-func (p *byCommit) quarantined(ctx context.Context, dir string) {
-	p.target.Shadow.Quarantined(ctx, dir)
+func (p *byCommit) accepted([]Update) error                     { return nil }
+func (p *byCommit) acceptedOne() error                          { return nil }
+func (p *byCommit) ended(context.Context, int, bool)            {}
+func (p *byCommit) blockedBy() string                           { return "" }
+
+// firstLook and maxLook bound the time between two looks for the quarantine of Git.
+const firstLook, maxLook = time.Millisecond, 50 * time.Millisecond
+
+// running waits for the index of the pack, which Git makes last, before it checks that the history is complete and runs
+// hooks. No event reports that, so running looks for the file.
+func (p *byCommit) running(ctx context.Context) {
+	objects := filepath.Join(p.target.Common, "objects")
+	for wait := firstLook; ; wait = min(wait+wait/4, maxLook) {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+		indexes, _ := fs.Glob(os.DirFS(objects), "*incoming-*/pack/pack-*.idx") // the pattern is valid
+		if len(indexes) > 0 {
+			p.target.Shadow.Quarantined(filepath.Join(objects, filepath.Dir(filepath.Dir(indexes[0]))))
+			return
+		}
+	}
 }
-func (p *byCommit) accepted([]Update) error          { return nil }
-func (p *byCommit) acceptedOne() error               { return nil }
-func (p *byCommit) ended(context.Context, int, bool) {}
-func (p *byCommit) blockedBy() string                { return "" }
 
 func (p *byCommit) apply(ctx context.Context, gitErr error) (updates []Update, isKnown bool, err error) {
 	if gitErr != nil || !p.report.complete {

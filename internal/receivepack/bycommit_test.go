@@ -6,10 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -18,7 +21,7 @@ import (
 type testShadow struct {
 	w          *world
 	repo       *repo.Repo
-	quarantine string // as given to Quarantined
+	quarantine atomic.Value // string, as given to Quarantined
 	proposal   Proposal
 	refuse     map[string]string // reasons by ref
 	err        error             // of Commit
@@ -58,9 +61,9 @@ func (w *world) newShadow() *testShadow {
 	return s
 }
 
-func (s *testShadow) Repo() *repo.Repo                        { return s.repo }
-func (s *testShadow) Quarantined(_ context.Context, d string) { s.quarantine = d }
-func (s *testShadow) Close()                                  { s.repo.Close() }
+func (s *testShadow) Repo() *repo.Repo       { return s.repo }
+func (s *testShadow) Quarantined(dir string) { s.quarantine.Store(dir) }
+func (s *testShadow) Close()                 { s.repo.Close() }
 
 func (s *testShadow) Commit(_ context.Context, p Proposal) (CommitResult, error) {
 	s.proposal = p
@@ -82,14 +85,20 @@ func (s *testShadow) Commit(_ context.Context, p Proposal) (CommitResult, error)
 
 func TestPushByCommit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{Decider: decider(func(context.Context, *Push) error { return nil })})
 	var shadow *testShadow
+	first := sync.OnceFunc(func() {
+		gittest.WaitFor(t, "the quarantine", func() bool { return shadow.quarantine.Load() != nil })
+	})
+	w := newWorld(t, Options{Decider: decider(func(context.Context, *Push) error {
+		first()
+		return nil
+	})})
 	refuse := map[string]string{}
 	w.shadow = func(s *testShadow) { shadow, s.refuse = s, refuse }
 	c := w.clone()
 	w.mustPush(c, "main", "main:refs/heads/topic")
-	if shadow.quarantine == "" || len(shadow.proposal.Updates) != 2 || shadow.proposal.Atomic {
-		t.Errorf("Commit got %+v of quarantine %q, want two updates", shadow.proposal, shadow.quarantine)
+	if len(shadow.proposal.Updates) != 2 || shadow.proposal.Atomic {
+		t.Errorf("Commit got %+v, want two updates", shadow.proposal)
 	}
 	if got := w.outcomes[0].Stored; got.Record != 7 {
 		t.Errorf("outcome has %+v, want record 7", got)

@@ -17,8 +17,8 @@ type destination interface {
 	begin(ctx context.Context, before *refs.Snapshot) error
 	// files returns the files that Git inherits.
 	files() []*os.File
-	// quarantined is called when Git has checked the new objects. The directory is "" if there are none.
-	quarantined(ctx context.Context, dir string)
+	// running is called while Git runs, on a goroutine of its own. It returns when ctx ends, or earlier.
+	running(ctx context.Context)
 	// accepted is called when the push was accepted as a whole, except by the update hook for each ref. The updates are
 	// those that Git has not refused itself. An error rejects the push.
 	accepted(updates []Update) error

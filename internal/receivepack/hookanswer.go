@@ -228,7 +228,6 @@ func (p *pushSession) answerQuestion(ctx context.Context, line string, in *bufio
 func (p *pushSession) decide(ctx context.Context, quarantine string, updates []Update, input []byte,
 	output *hookOutput) error {
 	p.hooks.consulted = true
-	p.destination.quarantined(ctx, quarantine)
 	if p.target.borrows() {
 		if err := p.checkBorrowed(ctx, quarantine, updates); err != nil {
 			output.write([]byte(fault.Message(err) + "\n"))

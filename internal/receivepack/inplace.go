@@ -93,7 +93,7 @@ func (p *inPlace) newRecord(before *refs.Snapshot) (pushjournal.Record, error) {
 
 func (p *inPlace) files() []*os.File { return p.journaled.Files() }
 
-func (p *inPlace) quarantined(context.Context, string) {}
+func (p *inPlace) running(context.Context) {}
 
 // accepted is called when the push was accepted as a whole. An atomic push of which Git itself refused some updates
 // must not be completed after a crash, so it is not marked.

@@ -16,10 +16,10 @@ import (
 type Shadow interface {
 	// Repo returns the shadow. It is open until Close.
 	Repo() *repo.Repo
-	// Quarantined is called when Git has checked the new objects, before hooks decide; without hooks it is not called. The
-	// directory has the objects until Git moves them into the shadow; "" means that there are none. It does not wait. The
-	// preparation of Commit runs while hooks do, and does not end with ctx.
-	Quarantined(ctx context.Context, dir string)
+	// Quarantined is called when Git has a pack with the new objects, so that the preparation of Commit can begin while
+	// Git checks them and hooks decide. The directory has the pack until Git moves it into the shadow, which may be at any
+	// time. It does not wait.
+	Quarantined(dir string)
 	// Commit changes the refs of the real repository, when Git has ended. An error means that no ref has changed, except
 	// that with ErrUnknown the result is not known. The end of ctx ends the preparation, but not a change that has begun.
 	Commit(ctx context.Context, p Proposal) (CommitResult, error)

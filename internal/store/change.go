@@ -15,8 +15,12 @@ import (
 // errNoChange is the error of a change that turned out not to be necessary.
 var errNoChange = errors.New("nothing to change")
 
-// maxTries is how often a change is prepared again because another node was faster.
-const maxTries = 10
+const (
+	// maxTries is how often a change is prepared because other nodes were faster.
+	maxTries = 30
+	// hastyTries is how many of them follow each other without a pause.
+	hastyTries = 3
+)
 
 // appended is the result of a change.
 type appended struct {
@@ -82,26 +86,40 @@ func (r *repository) changeThen(ctx context.Context, prepare func(*state) (*repl
 		if attempt.Outcome() == replog.Won {
 			won(record)
 		}
-		// The record is the truth whether or not it can be applied here, so adopting it does not depend on the caller.
-		state, adoptErr := r.adopt(r.store.ctx, attempt.Winner())
+		head, err = r.adoptAppended(attempt)
 		if attempt.Outcome() == replog.Won {
-			if adoptErr != nil {
+			if err != nil {
 				r.store.log.Warn("cannot apply a record that was appended", "repository_id", r.id, "record", record.Number, "error",
-					adoptErr)
+					err)
 			}
 			r.publishTail()
 			return appended{attempt.Winner(), tries, time.Since(start)}, nil
 		}
-		if adoptErr != nil {
-			return appended{}, adoptErr
+		if err != nil {
+			return appended{}, err
 		}
-		head = state
-		if err := sleep(ctx, rand.N(time.Duration(tries)*10*time.Millisecond)); err != nil {
+		if tries < hastyTries {
+			continue
+		}
+		if err := sleep(ctx, rand.N(time.Duration(tries)*5*time.Millisecond)); err != nil {
 			return appended{}, err
 		}
 	}
 	return appended{}, fault.Retry(fault.Unavailable, fault.RetrySoon,
 		"the repository changes too fast: other servers were faster %d times; try again", maxTries)
+}
+
+// adoptAppended adopts the result of an attempt. If it lost, more records may have followed the winner, and all of them
+// are read before the next attempt. A record is the truth whether or not it can be applied here, so adopting it does
+// not depend on the caller.
+func (r *repository) adoptAppended(attempt *replog.Attempt[*replog.Record]) (*state, error) {
+	ctx, record := r.store.ctx, attempt.Winner()
+	if attempt.Outcome() == replog.Lost {
+		if latest, err := r.log.Latest(ctx, record); err == nil {
+			record = latest
+		}
+	}
+	return r.adopt(ctx, record)
 }
 
 // mayAppend returns why no record may be appended.

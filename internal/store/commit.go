@@ -55,6 +55,11 @@ func (s *shadow) Commit(ctx context.Context, p receivepack.Proposal) (receivepac
 		if errors.Is(c.err, errUploadAgain) {
 			continue
 		}
+		if errors.Is(c.err, receivepack.ErrUnknown) {
+			for _, u := range s.uploads {
+				u.committed = true
+			}
+		}
 		result := receivepack.CommitResult{Refused: c.refused}
 		if c.result.record != nil {
 			result.Stored.Record = c.result.record.Number
@@ -194,6 +199,7 @@ func (s *shadow) install(record *replog.Record) {
 		if pack == nil {
 			continue
 		}
+		u.committed = true
 		if err := s.local.Install(record, pack, s.path("objects/pack/"+u.name)); err != nil {
 			s.store.log.Warn("cannot keep the pack of a push on this node, it is downloaded again", "repository_id", s.id,
 				"error", err)

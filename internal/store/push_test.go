@@ -66,9 +66,10 @@ func newGitNode(t *testing.T, b *buckettest.Memory, o receivepack.Options) *gitN
 		if err := errors.Join(n.node.Close(), runner.Close(context.Background())); err != nil {
 			t.Error(err)
 		}
-		if left, err := os.ReadDir(filepath.Join(n.options.Cache.Root, shadowsDir)); err != nil || len(left) > 0 {
-			t.Errorf("%d shadows are left, %v, want none", len(left), err)
-		}
+		gittest.WaitFor(t, "the removal of all shadows", func() bool {
+			left, err := os.ReadDir(filepath.Join(n.options.Cache.Root, shadowsDir))
+			return err == nil && len(left) == 0
+		})
 	})
 	return n
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -25,7 +26,8 @@ const (
 	maxCopiedRefs = 1 << 20
 )
 
-// shadow is the temporary repository in which Git runs a push. It is not safe for concurrent use.
+// shadow is the temporary repository in which Git runs a push. It is not safe for concurrent use, except for
+// Quarantined.
 //
 //	HEAD, config             of the local copy
 //	packed-refs              all refs, or if they are many the base: a hard link
@@ -35,10 +37,12 @@ const (
 // A change that deletes a ref of the base cannot be shown as a file. Then packed-refs has all refs in any case.
 type shadow struct {
 	*place
-	base    *state // the refs that it shows
-	dir     string
-	repo    *repo.Repo
-	uploads []*packUpload
+	base *state // the refs that it shows
+	dir  string
+	repo *repo.Repo
+
+	uploading sync.Mutex // held while uploads begin: Quarantined is called while Git runs
+	uploads   []*packUpload
 
 	ctx    context.Context // of the uploads; ends with Close
 	cancel context.CancelFunc
@@ -61,13 +65,41 @@ func (p *place) Push(ctx context.Context) (receivepack.Shadow, error) {
 	if err := cmp.Or(p.mayAppend(), p.store.Ready()); err != nil {
 		return nil, err
 	}
-	base := p.known()
-	if base == nil || p.age() > p.store.options.MaxStaleness {
+	s, err := p.beginPush(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (p *place) beginPush(ctx context.Context) (*shadow, error) {
+	known := p.known()
+	if known != nil && p.age() <= p.store.options.MaxStaleness {
+		return p.shadow(ctx, known)
+	}
+	check := p.check()
+	var s *shadow
+	if known.has(p.path) && p.local.Complete(known.record) { // most likely, this state is still the latest
 		var err error
-		if base, err = p.check().wait(ctx); err != nil {
+		if s, err = p.shadow(ctx, known); err != nil {
 			return nil, err
 		}
 	}
+	base, err := check.wait(ctx)
+	if err == nil && s != nil && s.base == base {
+		return s, nil
+	}
+	if s != nil {
+		s.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p.shadow(ctx, base)
+}
+
+// shadow makes the shadow of a push that begins at a state.
+func (p *place) shadow(ctx context.Context, base *state) (*shadow, error) {
 	if !base.has(p.path) {
 		p.store.forget(p.path, p.id)
 		return nil, notFound(p.path)
@@ -222,19 +254,28 @@ func (s *shadow) value(name git.RefName) (git.ObjectID, error) {
 // Repo implements receivepack.Shadow.
 func (s *shadow) Repo() *repo.Repo { return s.repo }
 
-// Close implements receivepack.Shadow.
+// Close implements receivepack.Shadow. The files are removed in the background.
 func (s *shadow) Close() {
 	s.cancel()
-	for _, u := range s.uploads {
-		u.close()
-	}
 	if s.repo != nil {
 		_ = s.repo.Close()
 	}
-	if s.dir != "" {
-		if err := os.RemoveAll(s.dir); err != nil {
-			s.store.log.Warn("cannot remove the temporary repository of a push", "dir", s.dir, "error", err)
+	s.done()
+	s.store.running.Go(s.remove)
+}
+
+// remove removes the files, and the uploads that no record names.
+func (s *shadow) remove() {
+	for _, u := range s.uploads {
+		u.close()
+		if !u.committed && u.result.Key != "" {
+			s.discard(u)
 		}
 	}
-	s.done()
+	if s.dir == "" {
+		return
+	}
+	if err := os.RemoveAll(s.dir); err != nil {
+		s.store.log.Warn("cannot remove the temporary repository of a push", "dir", s.dir, "error", err)
+	}
 }

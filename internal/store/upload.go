@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -23,23 +24,24 @@ type packUpload struct {
 	pack, idx *os.File
 	gc        uint64 // Record.GC when the upload began
 
+	committed bool // a record names it, or may do so later
+
 	done   chan struct{} // closed when the following fields are valid
 	result replog.Pack   // without Since
 	err    error
 }
 
-// Quarantined implements receivepack.Shadow. It begins to upload the packs.
-func (s *shadow) Quarantined(_ context.Context, dir string) {
-	if dir == "" {
-		return
-	}
-	if err := s.startUploads(dir); err != nil {
-		s.store.log.Info("cannot upload a push early", "repository_id", s.id, "error", err) // Commit tries again
+// Quarantined implements receivepack.Shadow. It begins to upload the packs. Commit tries again if there is an error.
+func (s *shadow) Quarantined(dir string) {
+	if err := s.startUploads(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // Git moves the files meanwhile
+		s.store.log.Info("cannot upload a push early", "repository_id", s.id, "error", err)
 	}
 }
 
 // startUploads begins to upload the packs in a directory of objects that are not being uploaded yet.
 func (s *shadow) startUploads(objects string) error {
+	s.uploading.Lock()
+	defer s.uploading.Unlock()
 	paths, err := fs.Glob(os.DirFS(objects), "pack/pack-*.pack")
 	if err != nil {
 		return err
@@ -139,6 +141,18 @@ func (s *shadow) uploaded(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// discard removes an upload that no record will name, so that refused pushes need no space until the next collection of
+// garbage.
+func (s *shadow) discard(u *packUpload) {
+	key := "repos/" + s.id + "/" + u.result.Key
+	ctx, cancel := context.WithTimeout(s.store.ctx, requestTimeout)
+	defer cancel()
+	if err := s.store.bucket.Delete(ctx, key+".idx", key+".pack"); err != nil {
+		s.store.log.Info("cannot remove the upload of a push that was not made", "repository_id", s.id, "key", key, "error",
+			err)
+	}
 }
 
 // close closes the files.
