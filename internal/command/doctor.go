@@ -26,6 +26,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/roles"
 	"github.com/packhorse-git/packhorse/internal/statedir"
+	"github.com/packhorse-git/packhorse/internal/store"
 )
 
 // errProblems is the error of doctor after a report with problems.
@@ -42,10 +43,11 @@ run or not. With --config it also checks the configuration.
 Repositories: owners and modes, hooks that would not run, invalid configurations, HEADs without a branch, missing
 alternates, missing indexes. Machine: version of Git, limits, certificates, clock, disks, control groups.
 
-Store: whether it can be reached, and whether the object storage keeps its promises.
+Store: its ID, whether it can be reached, whether the object storage keeps its promises, and the space of the local
+copies. Nodes of a running gateway: whether they are up, their stores, and whether pushes to them are refused.
 
-Doctor changes nothing, but it writes a few objects below probe/ in a store and removes them. It exits with 1 if there are problems; hints do not count. Run it as root or as
-the user of the server, so that it can read all files.`,
+Doctor changes nothing, but it writes a few objects below probe/ in a store and removes them. It exits with 1 if there
+are problems; hints do not count. Run it as root or as the user of the server, so that it can read all files.`,
 		Example: `  packhorse doctor /srv/git
   packhorse doctor --config /etc/packhorse.toml
   packhorse doctor /srv/git --json | jq '.findings[] | select(.severity == "problem")'`,
@@ -123,11 +125,14 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	examineState(&cfg, user, r)
 	if role == config.RoleServe {
 		doctor.Git(ctx, cfg.Git.Program, r)
-		if cfg.Store.Enabled() { // the local copies belong to the server alone
-			examineStore(ctx, &cfg.Store, r)
+		if isCache, _ := store.IsCache(cfg.Root); isCache || cfg.Store.Enabled() { // the copies belong to the server alone
+			examineStore(ctx, &cfg, r)
 		} else if err := d.examineRepositories(ctx, &cfg, user, progress, r); err != nil {
 			return nil, err
 		}
+	}
+	if running.Role == config.RoleGateway {
+		examineNodes(ctx, config.AdminSocket(cfg.State), r)
 	}
 	doctor.Limits(running.PID, r)
 	examineCertificates(&cfg, role, r)

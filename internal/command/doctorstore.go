@@ -8,12 +8,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/doctor"
+	"github.com/packhorse-git/packhorse/internal/hydrate"
 	"github.com/packhorse-git/packhorse/internal/store"
 )
 
-// examineStore reports whether the store can be reached and keeps its promises. It writes small objects below probe/
-// and removes them.
-func examineStore(ctx context.Context, cfg *config.StoreConfig, r *doctor.Report) {
+// examineStore reports whether the store can be reached and keeps its promises, and the space of its local copies. It
+// writes small objects below probe/ and removes them.
+func examineStore(ctx context.Context, server *config.Config, r *doctor.Report) {
+	cfg := &server.Store
 	problem := func(kind, subject, text, advice string) {
 		r.Add(doctor.Finding{Group: doctor.GroupStore, Severity: doctor.Problem, Kind: kind, Subject: subject, Text: text,
 			Advice: advice})
@@ -24,6 +26,16 @@ func examineStore(ctx context.Context, cfg *config.StoreConfig, r *doctor.Report
 			return
 		}
 		problem("unreachable", cfg.URL, err.Error(), "check the table [store] of the configuration")
+	}
+	if used, err := hydrate.UsageOf(server.Root, int64(cfg.Cache)); err != nil {
+		problem("copies", server.Root, err.Error(), "run doctor as root or as the user of the server")
+	} else {
+		r.Fact(doctor.GroupStore, used.String())
+	}
+	if !cfg.Enabled() {
+		problem("not-configured", server.Root, "it has copies of repositories in a store, and the configuration has no store",
+			"name the configuration of the server with --config FILE")
+		return
 	}
 	b, err := bucket.New(cfg.BucketOptions(nil))
 	if err != nil {

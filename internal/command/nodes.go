@@ -22,6 +22,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/adminapi"
 	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // adminClient sends requests to the admin socket of a running gateway or serve.
@@ -155,7 +156,7 @@ func writeNodes(w io.Writer, list []adminapi.NodeStatus) error {
 			fmt.Fprintf(w, "%s: %s\n", n.Name, n.Down)
 		}
 		if n.Refused != "" {
-			fmt.Fprintf(w, "%s: pushes are refused: %s\n", n.Name, n.Refused)
+			fmt.Fprintf(w, "%s: pushes are refused: %s: %s\n", n.Name, n.Refused, router.AllowPushes)
 		}
 	}
 	return nil

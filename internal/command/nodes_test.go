@@ -14,6 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/adminapi"
 	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/doctor"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/router"
 )
@@ -119,13 +120,24 @@ func TestNodesOfAStore(t *testing.T) {
 	code, out, errs := runMain("nodes", "--state", state)
 	for _, want := range []string{"FAILED  STORE  HELD  REPOSITORIES\n", " 0       s1     0     all x\n",
 		" 0       -      0     x\n",
-		"\na: pushes are refused: its storage nodes have different object stores (a: s1, c: none)"} {
+		"\na: pushes are refused: the storage nodes of the route have different object stores (a: s1, c: none): start"} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("nodes: exit code %d, output %q %q, want %q in it", code, out, errs, want)
 		}
 	}
 	if strings.Contains(out, "\nb: ") {
 		t.Errorf("nodes: output %q, want nothing about b", out)
+	}
+
+	var report doctor.Report
+	examineNodes(t.Context(), config.AdminSocket(state), &report)
+	if got, want := report.Facts[doctor.GroupNodes], "a is up, store s1; b is up, store s1; c is up, store none or not "+
+		"known"; got != want {
+		t.Errorf("doctor: facts about nodes = %q, want %q", got, want)
+	}
+	if f := report.Findings; len(f) != 1 || f[0].Severity != doctor.Problem || f[0].Subject != "a, c" ||
+		!strings.HasSuffix(f[0].Text, "(a: s1, c: none)") || f[0].Advice != router.AllowPushes {
+		t.Errorf("doctor: findings about nodes = %+v, want one problem of a and c", f)
 	}
 }
 

@@ -77,6 +77,10 @@ func TestStoreCommands(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(root, "team/app.git"), os.DirFS(from.Dir)); err != nil {
 		t.Fatal(err)
 	}
+	_, out, _ := runMain("doctor", t.TempDir(), "--config", file) // the exit code depends on the machine
+	if !strings.Contains(out, "store: 0 B of at most ") || !strings.Contains(out, "/store has ID "+result.ID) {
+		t.Errorf("packhorse doctor: %s, want the ID of the store and the space of copies", out)
+	}
 	run("would import team/app", exitOK, "store", "import", root, "--dry-run")
 	run("imported team/app", exitOK, "store", "import", root)
 	run("skipped team/app", exitOK, "store", "import", root)

@@ -22,6 +22,7 @@ const (
 	GroupConfiguration = "configuration"
 	GroupServer        = "server"
 	GroupStore         = "store"
+	GroupNodes         = "nodes"
 	GroupRepositories  = "repositories"
 	GroupGit           = "git"
 	GroupLimits        = "limits"
@@ -32,7 +33,7 @@ const (
 )
 
 // Groups lists all groups.
-var Groups = []string{GroupConfiguration, GroupServer, GroupStore, GroupRepositories, GroupGit, GroupLimits,
+var Groups = []string{GroupConfiguration, GroupServer, GroupStore, GroupNodes, GroupRepositories, GroupGit, GroupLimits,
 	GroupCertificates, GroupClock, GroupDisk, GroupCgroups}
 
 // Finding is one problem or hint.

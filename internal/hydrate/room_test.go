@@ -60,6 +60,10 @@ func TestEviction(t *testing.T) {
 	checkFiles(t, b, rs[0], recs[0])
 	checkFiles(t, b, rs[3], recs[3])
 	checkGone(t, rs[2], &recs[2].Packs[1])
+	onDisk, err := UsageOf(c.options.Root, 5000)
+	if got := c.Usage(); err != nil || got != onDisk || got != (Usage{Repositories: 2, Bytes: c.bytes, Budget: 5000}) {
+		t.Errorf("Usage() = %+v, UsageOf() = %+v, %v, want the same two repositories", got, onDisk, err)
+	}
 
 	big := newRecord()
 	b.addPack(big, "big", "1", 5000)

@@ -34,7 +34,7 @@ func (s *server) addGateway(routes *router.Router, tiers *resolve.Tiers, searchA
 	if err != nil {
 		return err
 	}
-	s.notes = clients.notes
+	s.notes = append(s.notes, clients.notes)
 	handler := s.newGitHandler(routes, tiers, callers)
 	handler.Proxies = clients.proxies
 	if s.mirrors != nil {

@@ -2,6 +2,7 @@ package roles
 
 import (
 	"log/slog"
+	"slices"
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/adminapi"
@@ -32,6 +33,7 @@ func (s *server) buildGateway() error {
 	nodes.waitForFirst()
 	s.checks = append(s.checks, observe.Check{Name: "nodes", Look: nodes.ready})
 	s.reloads = append(s.reloads, reloadStep{apply: nodes.apply})
+	s.notes = append(s.notes, func() []string { return refusedPushes(routes) })
 	s.admin = adminapi.Nodes(routes)
 	tiers, err := s.newTiers(routes)
 	if err != nil {
@@ -49,6 +51,17 @@ func (s *server) buildGateway() error {
 		return err
 	}
 	return s.addGateway(routes, tiers, searchAPI)
+}
+
+// refusedPushes returns a line for each reason why pushes to a route with an object store are refused.
+func refusedPushes(routes *router.Router) (lines []string) {
+	for _, s := range routes.Status() {
+		line := "warning: pushes are refused: " + s.Refused + ": " + router.AllowPushes
+		if s.Refused != "" && s.Store != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 // newTiers makes the resolver of a gateway: memory over Redis, if it is configured, over the nodes. It returns nil if

@@ -47,7 +47,7 @@ func (w *watching) start(s *server, l listeners) {
 	metrics := observe.NewOpsMetrics()
 	s.register(metrics, w.ready)
 	w.ops = observe.NewOps(observe.OpsOptions{
-		Log: w.log, Registry: w.reg, Metrics: metrics, Notes: s.notes, Ready: w.isReady,
+		Log: w.log, Registry: w.reg, Metrics: metrics, Notes: s.allNotes, Ready: w.isReady,
 		More: map[string]http.Handler{
 			adminapi.DumpPath: s.dumps.handler(opsDumpInterval),
 			"GET " + top.Path: top.New(s.topSources()),
@@ -120,4 +120,12 @@ func (s *server) topSources() top.Sources {
 		}
 	}
 	return shown
+}
+
+// allNotes returns the lines for the response of /readyz.
+func (s *server) allNotes() (lines []string) {
+	for _, notes := range s.notes {
+		lines = append(lines, notes()...)
+	}
+	return lines
 }

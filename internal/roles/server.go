@@ -43,10 +43,10 @@ type server struct {
 
 	hostKeys []string // fingerprints of the SSH host keys, each after its kind
 	dumps    dumps
-	checks   []observe.Check // readiness needs all of them
-	notes    func() []string // warnings for the response of /readyz; may be nil
-	drains   []func()        // announce the shutdown to clients and gateways
-	reloads  []reloadStep    // in the order in which they are applied
+	checks   []observe.Check   // readiness needs all of them
+	notes    []func() []string // lines for the response of /readyz
+	drains   []func()          // announce the shutdown to clients and gateways
+	reloads  []reloadStep      // in the order in which they are applied
 	closers  *closers
 }
 

@@ -34,6 +34,9 @@ func (s *server) addStore() error {
 		return err
 	}
 	s.closers.push("store", s.store.Close)
+	s.notes = append(s.notes, func() []string {
+		return []string{fmt.Sprintf("store: %s with ID %s; %s", cfg.URL, s.store.StoreID(), s.store.Usage())}
+	})
 	s.log.Info("opened the store", "url", cfg.URL, "store_id", s.store.StoreID(), "node", cfg.NodeName(),
 		"took", time.Since(begin))
 	return nil

@@ -104,10 +104,13 @@ func (m *member) storeID() (string, bool) {
 func (r *route) refusePush(repo git.RepoPath) error {
 	return fault.Wrap(fault.Denied, "this server does not accept pushes to "+repo.String()+
 		" at the moment, because of its configuration; its operator finds the reason in the log",
-		errors.New(r.whyRefused()))
+		errors.New(r.whyRefused()+": "+AllowPushes))
 }
 
-// whyRefused returns why pushes to the route are refused, and what an operator can do; "" if they are not.
+// AllowPushes is what an operator can do about Status.Refused.
+const AllowPushes = "start all of them with the same --store, or name one node in the route"
+
+// whyRefused returns why pushes to the route are refused; "" if they are not.
 func (r *route) whyRefused() string {
 	how, store := r.sharing()
 	if len(r.members) == 1 || how != copies {
@@ -133,8 +136,7 @@ func (r *route) whyRefused() string {
 	if store != "" {
 		stores = append(stores, "the route until now: "+store)
 	}
-	return "its storage nodes " + problem + " (" + strings.Join(stores, ", ") +
-		"): start all of them with the same --store, or name one node in the route"
+	return "the storage nodes of the route " + problem + " (" + strings.Join(stores, ", ") + ")"
 }
 
 // score is the rank of a node for a repository. The node with the highest score comes first (rendezvous hashing,

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/hydrate"
 )
 
 const (
@@ -86,6 +87,9 @@ func (s *Store) Ready() error {
 	}
 	return nil
 }
+
+// Usage returns the space of the local copies.
+func (s *Store) Usage() hydrate.Usage { return s.cache.Usage() }
 
 // refused returns why the store must not be used any more, or nil.
 func (s *Store) refused() error {
