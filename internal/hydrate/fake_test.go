@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
@@ -165,11 +166,15 @@ func checkGone(t testing.TB, r *Repository, p *replog.Pack) {
 	}
 }
 
-// checkEmptyState checks that no download is left.
+// checkEmptyState checks that no download is left. Files are removed in the background.
 func checkEmptyState(t testing.TB, c *Cache) {
 	t.Helper()
-	entries, err := os.ReadDir(c.state)
-	if err != nil || len(entries) != 1 {
+	var entries []os.DirEntry
+	var err error
+	if !gittest.Eventually(func() bool {
+		entries, err = os.ReadDir(c.state)
+		return err == nil && len(entries) == 1
+	}) {
 		t.Errorf("the state directory has %v (%v), want only the mark", entries, err)
 	}
 }

@@ -12,14 +12,82 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
+// mountSmall mounts a file system of 1 MiB.
+func mountSmall(t *testing.T, dir string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skip("a test cannot mount a file system here:", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+}
+
+// fill writes to a new file until the file system of dir is full.
+func fill(t *testing.T, dir string) *os.File {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "ballast"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	for size := 64 << 10; size > 0; size /= 2 {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, size))
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// Leftovers that cannot be removed do not keep a node from starting.
+func TestLeftoversStay(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	busy := filepath.Join(root, stateDir, "new-x-1", "busy")
+	if err := os.MkdirAll(busy, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mountSmall(t, busy)
+	open(t, Options{Bucket: newFakeBucket(), Root: root})
+}
+
+// A disk that leftovers or idle repositories fill does not keep a node from starting.
+func TestStartOnFullDisk(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	mountSmall(t, root)
+	b := newFakeBucket()
+	for _, leftover := range []bool{true, false} {
+		c, err := Open(Options{Bucket: b, Root: root, Budget: 1 << 30, MinFree: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs, recs := repositories(c, b, 1)
+		apply(t, rs[0], recs[0])
+		use(t, rs[0], recs[0])()
+		dir := root
+		if leftover {
+			dir = c.state
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		fill(t, dir).Close()
+		if c, err = Open(Options{Bucket: b, Root: root, Budget: 1 << 30, MinFree: 1}); err != nil {
+			t.Fatalf("Open with a full disk (leftover: %t) = %v, want nil", leftover, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A full disk evicts idle repositories, and otherwise fails with the reason. Nothing is left behind.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := unix.Mount("tmpfs", root, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skip("a test cannot mount a file system here:", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
+	mountSmall(t, root)
 	b := newFakeBucket()
 	c := open(t, Options{Bucket: b, Root: root, Budget: 1 << 30, MinFree: 1})
 	old, oldRecord := c.Repository("old"), newRecord()
@@ -27,20 +95,7 @@ func TestFullDisk(t *testing.T) {
 	r, rec := c.Repository("new"), newRecord()
 	b.addPack(rec, "new", "1", 500<<10)
 	done := use(t, old, oldRecord)
-	ballast, err := os.Create(filepath.Join(root, "ballast"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ballast.Close()
-	for size := 64 << 10; size > 0; size /= 2 {
-		for err = nil; err == nil; {
-			_, err = ballast.Write(make([]byte, size))
-		}
-		if !errors.Is(err, unix.ENOSPC) {
-			t.Fatal(err)
-		}
-	}
-	if err := ballast.Truncate(400 << 10); err != nil {
+	if err := fill(t, root).Truncate(400 << 10); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Use(t.Context(), rec, nil); !fault.Is(err, fault.Unavailable) ||

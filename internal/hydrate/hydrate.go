@@ -73,7 +73,7 @@ const (
 )
 
 // Open opens the cache below a root and creates the root if necessary. Downloads that an earlier process did not finish
-// are removed. If the machine crashed since, each repository is checked before its first use.
+// are removed in the background. If the machine crashed since, each repository is checked before its first use.
 func Open(o Options) (*Cache, error) {
 	c := &Cache{options: o, state: filepath.Join(o.Root, stateDir), repositories: map[string]*Repository{},
 		parts: make(chan struct{}, maxParts)}
@@ -82,6 +82,7 @@ func Open(o Options) (*Cache, error) {
 	if c.metrics = o.Metrics; c.metrics == nil {
 		c.metrics = NewMetrics()
 	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if err := c.load(); err != nil {
 		return nil, err
 	}
@@ -91,7 +92,6 @@ func Open(o Options) (*Cache, error) {
 	}
 	c.options.Budget = cmp.Or(o.Budget, size/4*3)
 	c.options.MinFree = cmp.Or(o.MinFree, min(size/20, 5<<30))
-	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.metrics.bytes.Set(float64(c.bytes))
 	return c, nil
 }

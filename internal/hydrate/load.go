@@ -2,6 +2,7 @@ package hydrate
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,7 +28,7 @@ func (c *Cache) load() error {
 		return fmt.Errorf("make the directory of the local copies: %w", err)
 	}
 	if err := c.removeLeftovers(); err != nil {
-		return fmt.Errorf("remove downloads of an earlier process: %w", err)
+		return fmt.Errorf("find downloads of an earlier process: %w", err)
 	}
 	mark, err := os.ReadFile(filepath.Join(c.state, markFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -38,21 +39,63 @@ func (c *Cache) load() error {
 	if err := c.loadRepositories(!intact); err != nil {
 		return fmt.Errorf("read the local copies: %w", err)
 	}
-	if err := disk.ReplaceFile(filepath.Join(c.state, markFile), boot); err != nil {
+	if err := c.mark(boot); err != nil {
 		return fmt.Errorf("mark the local copies as in use: %w", err)
 	}
 	return nil
 }
 
-// removeLeftovers removes downloads that were not finished, and copies that were being removed.
-func (c *Cache) removeLeftovers() error {
-	entries, err := os.ReadDir(c.state)
-	for _, e := range entries {
-		if e.Name() != markFile {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(c.state, e.Name())))
-		}
+// mark replaces the content of the mark.
+func (c *Cache) mark(content []byte) error {
+	write := func() error { return disk.ReplaceFile(filepath.Join(c.state, markFile), content) }
+	err := write()
+	if isFull(err) {
+		c.running.Wait() // leftovers may be what fills the disk
+		err = c.retryFull(write)
 	}
 	return err
+}
+
+// removeLeftovers begins to remove downloads that were not finished, and copies that were being removed. No new file
+// gets the name of one that exists.
+func (c *Cache) removeLeftovers() error {
+	entries, err := os.ReadDir(c.state)
+	var paths []string
+	for _, e := range entries {
+		if e.Name() != markFile {
+			paths = append(paths, filepath.Join(c.state, e.Name()))
+		}
+	}
+	c.removeAll(paths...)
+	return err
+}
+
+// removeAll removes files and directories in the background. What Close interrupts, the next process removes.
+func (c *Cache) removeAll(paths ...string) {
+	if len(paths) == 0 {
+		return
+	}
+	c.running.Go(func() {
+		for _, path := range paths {
+			if c.ctx.Err() != nil {
+				return
+			}
+			if err := os.RemoveAll(path); err != nil {
+				c.log.Warn("cannot remove unused local files", "dir", path, "error", err)
+			}
+		}
+	})
+}
+
+// Discard removes a file or a directory on the file system of the local copies in the background. Its name is free at
+// once. If it does not exist, the error is fs.ErrNotExist.
+func (c *Cache) Discard(path string) error {
+	trash := filepath.Join(c.state, "removed-"+rand.Text())
+	if err := os.Rename(path, trash); err != nil {
+		return err
+	}
+	c.removeAll(trash)
+	return nil
 }
 
 // loadRepositories finds the packs of all local copies. With unchecked, it marks each of them, because this process may
@@ -119,7 +162,7 @@ func (r *Repository) loadPacks() error {
 		name := strings.TrimSuffix(e.Name(), filepath.Ext(e.Name()))
 		if parts[name] < 2 {
 			if err := os.RemoveAll(path); err != nil {
-				return err
+				r.cache.log.Warn("cannot remove unused local files", "dir", path, "error", err)
 			}
 			continue
 		}
@@ -141,7 +184,7 @@ func (c *Cache) markClean() error {
 	if err := syncFiles(c.options.Root); err != nil {
 		return fmt.Errorf("write the local copies to disk: %w", err)
 	}
-	return disk.ReplaceFile(filepath.Join(c.state, markFile), []byte(cleanMark))
+	return c.mark([]byte(cleanMark))
 }
 
 // bootID returns an ID that changes when the machine starts, or nil if it is unknown. After a crash of the process

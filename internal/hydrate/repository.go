@@ -10,7 +10,6 @@ import (
 	"path"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/replog"
@@ -239,17 +238,8 @@ func (r *Repository) Remove() error {
 	}
 	c.mu.Unlock()
 	defer r.finish(t, nil)
-	trash := filepath.Join(c.state, fmt.Sprintf("removed-%s-%d", r.id, time.Now().UnixNano()))
-	if err := os.Rename(r.dir, trash); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
+	if err := c.Discard(r.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fault.Wrap(fault.Unavailable, "cannot remove the local copy of a deleted repository", err)
 	}
-	c.running.Go(func() {
-		if err := os.RemoveAll(trash); err != nil {
-			c.log.Warn("cannot remove a local copy", "dir", trash, "error", err)
-		}
-	})
 	return nil
 }

@@ -68,6 +68,19 @@ func (c *Cache) makeRoom() error {
 	}
 }
 
+// maxEvictions is how often a write to a full disk is tried again.
+const maxEvictions = 100
+
+// retryFull calls write, and again after each eviction while the disk is full.
+func (c *Cache) retryFull(write func() error) (err error) {
+	for range maxEvictions {
+		if err = write(); !isFull(err) || !c.evictOne() {
+			break
+		}
+	}
+	return err
+}
+
 // evictOne removes the packs of the repository that was used least recently and is not in use. It reports whether there
 // was one.
 func (c *Cache) evictOne() bool {

@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/hydrate"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/replog"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -295,7 +296,10 @@ func TestRestartNeedsTwoRequests(t *testing.T) {
 	id := create(t, a, "x")
 	root := t.TempDir()
 	for want := range 2 {
-		s := newNode(t, b, func(o *Options) { o.Cache.Root = root })
+		s, err := open(Options{Bucket: b, URL: "s3://test/store", Node: "n", Cache: hydrate.Options{Root: root}}, a.identity)
+		if err != nil {
+			t.Fatal(err)
+		}
 		r := s.acquire(id)
 		before := b.Requests()
 		if _, err := r.current(t.Context()); err != nil {
@@ -309,6 +313,9 @@ func TestRestartNeedsTwoRequests(t *testing.T) {
 			t.Errorf("start %d: %d GETs, want 2", want+1, gets)
 		}
 		s.release(r)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

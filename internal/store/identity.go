@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
@@ -24,6 +26,7 @@ const (
 	maxIdentity     = 1 << 20 // bytes of the object
 	probePrefix     = "probe/"
 	identityOfCache = "store.json" // in cacheDir
+	lockOfCache     = "store.lock" // the same
 	cacheDir        = ".packhorse" // in the root of a local cache
 )
 
@@ -143,6 +146,31 @@ func IsCache(root string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// lockCache locks the local cache for this process, until the file is closed or the process ends. Two processes on one
+// root would remove each other's files.
+func lockCache(root string) (*os.File, error) {
+	dir := filepath.Join(root, cacheDir)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, fmt.Errorf("create the local cache: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockOfCache), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the local cache: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = fault.New(fault.Invalid, "the root %s is in use by another process: stop that process, or give this one "+
+			"another root", root)
+	} else if err != nil {
+		err = fmt.Errorf("lock the local cache: %s: %w", f.Name(), err)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // claimCache makes an empty directory the local cache of a store, and refuses the cache of another one. Nothing in the

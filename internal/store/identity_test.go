@@ -1,6 +1,8 @@
 package store
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,6 +96,43 @@ func TestCacheBelongsToOneStore(t *testing.T) {
 	}
 	if is, err := IsCache(plain); err != nil || is {
 		t.Errorf("IsCache of a root with repositories = %v, %v, want false", is, err)
+	}
+}
+
+func TestOneProcessPerCache(t *testing.T) {
+	t.Parallel()
+	b, root := newBucket(t), t.TempDir()
+	id, err := ReadIdentity(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Bucket: b, URL: "s3://test/store", Cache: hydrate.Options{Root: root}}
+	first, err := open(o, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shadow := filepath.Join(root, shadowsDir, "push-1")
+	if err := os.Mkdir(shadow, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open(o, id); !mentions(err, root, "another process", "another root") {
+		t.Errorf("open of a root in use = %v, want an error that names the root and the remedy", err)
+	}
+	if _, err := os.Stat(shadow); err != nil {
+		t.Errorf("a push of the process that uses the root: %v, want it to be untouched", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := open(o, id)
+	if err != nil {
+		t.Fatalf("open after Close of the other process = %v, want nil", err)
+	}
+	if _, err := os.Stat(shadow); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a push of an earlier process: %v, want it to be gone", err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

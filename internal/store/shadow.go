@@ -49,13 +49,20 @@ type shadow struct {
 	done   func() // ends the use of the packs
 }
 
-// openShadows removes the shadows of an earlier process.
+// openShadows removes the shadows of an earlier process in the background.
 func (s *Store) openShadows() error {
 	dir := filepath.Join(s.options.Cache.Root, shadowsDir)
-	if err := os.RemoveAll(dir); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return os.MkdirAll(dir, 0o700)
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if err := s.cache.Discard(path); err != nil {
+			s.log.Warn("cannot remove the temporary repository of a push", "dir", path, "error", err)
+		}
+	}
+	return err
 }
 
 // Push implements storage.Place. It makes a freshness check: the client may have its refs and objects from another

@@ -23,7 +23,9 @@ package store
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -61,6 +63,7 @@ type Store struct {
 	bucket   quickBucket
 	identity Identity
 	cache    *hydrate.Cache
+	lock     *os.File // of the local cache
 	log      *slog.Logger
 	metrics  *Metrics
 
@@ -103,12 +106,21 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 }
 
 // open opens the store without I/O in the bucket.
-func open(o Options, id Identity) (*Store, error) {
+func open(o Options, id Identity) (opened *Store, err error) {
+	lock, err := lockCache(o.Cache.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			lock.Close()
+		}
+	}()
 	if err := claimCache(o.Cache.Root, o.URL, id); err != nil {
 		return nil, err
 	}
 	s := &Store{
-		options: o, identity: id, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), metrics: o.Metrics,
+		options: o, identity: id, lock: lock, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), metrics: o.Metrics,
 		known: newKnownTable(cmp.Or(o.MaxIdle, defaultIdle)), hints: make(chan struct{}, maxHints),
 		health: health{wake: make(chan struct{}, 1)}, lookups: newLookups(),
 		changed: func(git.RepoPath) {}, started: time.Now(), staleLog: rate.Sometimes{Interval: time.Minute},
@@ -117,7 +129,6 @@ func open(o Options, id Identity) (*Store, error) {
 	if s.metrics == nil {
 		s.metrics = NewMetrics()
 	}
-	var err error
 	if s.names, err = lru.New[git.RepoPath, reference](maxNames); err != nil {
 		return nil, err
 	}
@@ -148,9 +159,10 @@ func (s *Store) StoreID() string { return s.identity.ID }
 // damaged ones again.
 func (s *Store) CheckCopy(id string) { s.cache.Repository(id).Check() }
 
-// Close ends the work in the background and closes the local cache. No request may be running.
+// Close ends the work in the background and closes the local cache, which another process may open then. No request may
+// be running.
 func (s *Store) Close() error {
 	s.cancel()
 	s.running.Wait()
-	return s.cache.Close()
+	return errors.Join(s.cache.Close(), s.lock.Close())
 }
