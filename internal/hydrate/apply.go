@@ -36,7 +36,7 @@ func (r *Repository) Apply(ctx context.Context, rec *replog.Record) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	before := r.load(ctx)
+	c, before := r.cache, r.load(ctx)
 	switch {
 	case r.isRemoved():
 		return errRemoved
@@ -44,11 +44,10 @@ func (r *Repository) Apply(ctx context.Context, rec *replog.Record) error {
 		return nil
 	}
 	if before == nil || before.Txn != rec.Txn {
-		if err := r.apply(ctx, before, rec); err != nil {
+		if err := c.retryFull(func() error { return r.apply(ctx, before, rec) }); err != nil {
 			return err
 		}
 	}
-	c := r.cache
 	c.mu.Lock()
 	r.applied = rec
 	r.markLocked()
@@ -94,10 +93,10 @@ func (r *Repository) load(ctx context.Context) *replog.Record {
 	}
 	if err == nil && unchecked && rec.Refs.Checkpoint != "" {
 		want := replog.File{Bytes: rec.Refs.Bytes, SHA256: rec.Refs.SHA256}
-		err = verifyFile(ctx, r.Base(rec), want)
+		err = verifyFile(ctx, r.Base(rec), want, func(int64) {})
 	}
 	if err == nil && unchecked {
-		err = r.writeFiles(rec)
+		err = c.retryFull(func() error { return r.writeFiles(rec) })
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -162,7 +161,7 @@ func (r *Repository) fetchBase(ctx context.Context, rec *replog.Record) error {
 		}
 		return nil
 	}
-	if verifyFile(ctx, base, want) == nil { // this node made it, or it is the previous one
+	if verifyFile(ctx, base, want, func(int64) {}) == nil { // this node made it, or it is the previous one
 		return nil
 	}
 	temp, err := r.cache.tempFile(r.id)
@@ -182,10 +181,7 @@ func (r *Repository) fetchBase(ctx context.Context, rec *replog.Record) error {
 // InstallBase moves a checkpoint that this node made into the local copy, so that it does not have to be downloaded. An
 // error costs only a download.
 func (r *Repository) InstallBase(rec *replog.Record, from string) error {
-	if err := os.Rename(from, r.Base(rec)); err != nil {
-		return diskError(err)
-	}
-	return nil
+	return diskError(r.cache.retryFull(func() error { return os.Rename(from, r.Base(rec)) }))
 }
 
 // linkBase makes the base of rec the packed-refs file.
@@ -240,11 +236,11 @@ func (r *Repository) write(name, content string) error {
 // TempDir creates an empty directory on the file system of the local copies. The caller removes it. If the process ends
 // before that, the next one removes it.
 func (r *Repository) TempDir() (dir string, err error) {
-	dir, err = os.MkdirTemp(r.cache.state, "new-"+r.id+"-")
-	if err != nil {
-		return "", diskError(err)
-	}
-	return dir, nil
+	err = r.cache.retryFull(func() error {
+		dir, err = os.MkdirTemp(r.cache.state, "new-"+r.id+"-")
+		return err
+	})
+	return dir, diskError(err)
 }
 
 // tempFile creates an empty file in the state directory.

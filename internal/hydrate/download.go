@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -63,7 +64,11 @@ func (d *downloader) file(ctx context.Context, path, key string, want replog.Fil
 // fetch downloads an object in parts and returns its checksum. The parts arrive in any order. They are read again in
 // the order of the file for the checksum, from memory, while later parts arrive.
 func (d *downloader) fetch(ctx context.Context, path, key string, size int64) (sum replog.Sum, err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o444)
+	var f *os.File
+	err = d.cache.retryFull(func() error {
+		f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o444)
+		return err
+	})
 	if err != nil {
 		return sum, diskError(err)
 	}
@@ -206,8 +211,19 @@ func readInto(ctx context.Context, w io.Writer, f *os.File, offset, length int64
 	return nil
 }
 
-// verifyFile compares a file with its size and checksum.
-func verifyFile(ctx context.Context, path string, want replog.File) error {
+// countingHash calls count for the bytes that were hashed.
+type countingHash struct {
+	hash.Hash
+	count func(n int64)
+}
+
+func (h countingHash) Write(b []byte) (int, error) {
+	h.count(int64(len(b)))
+	return h.Hash.Write(b)
+}
+
+// verifyFile compares a file with its size and checksum. It calls count for the bytes that were read.
+func verifyFile(ctx context.Context, path string, want replog.File, count func(n int64)) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -220,7 +236,7 @@ func verifyFile(ctx context.Context, path string, want replog.File) error {
 	if info.Size() != want.Bytes {
 		return fmt.Errorf("it has %d bytes and should have %d", info.Size(), want.Bytes)
 	}
-	hash := sha256.New()
+	hash := countingHash{sha256.New(), count}
 	if err := readInto(ctx, hash, f, 0, want.Bytes); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
 // mountSmall mounts a file system of 1 MiB.
@@ -80,6 +81,35 @@ func TestStartOnFullDisk(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Refs, too, evict idle repositories from a full disk.
+func TestApplyOnFullDisk(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	mountSmall(t, root)
+	b := newFakeBucket()
+	c := open(t, Options{Bucket: b, Root: root, Budget: 1 << 30, MinFree: 1})
+	idle, idleRecord := c.Repository("idle"), newRecord()
+	b.addPack(idleRecord, "idle", "1", 200<<10)
+	done := use(t, idle, idleRecord)
+	fill(t, root)
+	rec := newRecord()
+	content := make([]byte, 100<<10)
+	rec.Refs = replog.Refs{Checkpoint: "refs/1-x", Bytes: int64(len(content)),
+		SHA256: b.put("repos/new/refs/1-x", content)}
+	r := c.Repository("new")
+	if err := r.Apply(t.Context(), rec); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 ||
+		!strings.Contains(fault.Message(err), "disk is full") {
+		t.Errorf("Apply on a full disk = %v, want Unavailable with the reason and a retry hint", err)
+	}
+	done()
+	if err := r.Apply(t.Context(), rec); err != nil {
+		t.Errorf("Apply on a full disk with an idle repository = %v, want nil", err)
+	}
+	if idle.Complete(idleRecord) {
+		t.Error("an idle repository was kept on a full disk, want it evicted")
 	}
 }
 

@@ -59,6 +59,7 @@ type Cache struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup // tasks and removals
 	parts   chan struct{}  // an element for each running request to the bucket
+	checks  chan struct{}  // an element for each running comparison of a repository with its checksums
 
 	mu           sync.Mutex
 	repositories map[string]*Repository
@@ -76,7 +77,7 @@ const (
 // are removed in the background. If the machine crashed since, each repository is checked before its first use.
 func Open(o Options) (*Cache, error) {
 	c := &Cache{options: o, state: filepath.Join(o.Root, stateDir), repositories: map[string]*Repository{},
-		parts: make(chan struct{}, maxParts)}
+		parts: make(chan struct{}, maxParts), checks: make(chan struct{}, maxChecks)}
 	c.options.Wait = cmp.Or(o.Wait, defaultWait)
 	c.log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if c.metrics = o.Metrics; c.metrics == nil {

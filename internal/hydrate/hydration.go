@@ -18,12 +18,16 @@ import (
 // parallelParts.
 const parallelPacks = 8
 
+// maxChecks is the maximum number of repositories that are compared with their checksums at the same time. The others
+// wait, so that the first ones can be used soon after a crash of the machine.
+const maxChecks = 2
+
 // hydrate downloads the packs of the task's record that are missing.
 func (r *Repository) hydrate(t *task) (err error) {
 	c := r.cache
 	missing, err := r.findMissing(t)
 	if err != nil {
-		return fault.Wrap(fault.Unavailable, "cannot read the local copy of the repository", err)
+		return err
 	}
 	if len(missing) == 0 {
 		return nil
@@ -32,6 +36,7 @@ func (r *Repository) hydrate(t *task) (err error) {
 	for _, p := range missing {
 		need += packBytes(p)
 	}
+	t.written.Store(0)
 	t.total.Store(need)
 	if err = c.reserve(t.record, need); err == nil {
 		err = r.download(t, missing)
@@ -51,75 +56,126 @@ func (r *Repository) hydrate(t *task) (err error) {
 	return nil
 }
 
-// findMissing returns the packs of the record that are not here. After a crash of the machine it first compares those
-// that are here with their checksums.
+// findMissing returns the packs of the record that are not here, or that are damaged.
 func (r *Repository) findMissing(t *task) ([]*replog.Pack, error) {
 	c := r.cache
-	if err := os.MkdirAll(r.packDir(), 0o777); err != nil {
-		return nil, err
+	if err := c.retryFull(func() error { return os.MkdirAll(r.packDir(), 0o777) }); err != nil {
+		return nil, diskError(err)
 	}
+	var missing, unchecked []*replog.Pack
 	c.mu.Lock()
-	check := r.unchecked
-	here := make(map[string]bool, len(r.packs))
-	for name := range r.packs {
-		here[name] = true
-	}
-	c.mu.Unlock()
-	var missing []*replog.Pack
-	var damaged []string
 	for i := range t.record.Packs {
 		p := &t.record.Packs[i]
-		if here[packName(p)] && check {
-			if err := r.verify(t.ctx, p); err != nil {
-				if t.ctx.Err() != nil {
-					return nil, t.ctx.Err()
-				}
-				c.metrics.damaged.Inc()
-				c.log.Error("a local pack is damaged and is downloaded again", "repository_id", r.id, "file",
-					r.path(p, replog.File{Ext: ".pack"}), "error", err)
-				here[packName(p)] = false
-				damaged = append(damaged, packName(p))
-			}
-		}
-		if !here[packName(p)] {
+		if local := r.packs[packName(p)]; local == nil {
 			missing = append(missing, p)
+		} else if local.unchecked {
+			unchecked = append(unchecked, p)
 		}
 	}
-	if check && len(damaged) == 0 { // damaged files are still there
-		_ = os.Remove(filepath.Join(r.dir, uncheckedFile)) // otherwise the next process checks again
+	c.mu.Unlock()
+	if len(unchecked) == 0 {
+		return missing, nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, name := range damaged { // its files stay for running uses, until the download replaces them
-		c.dropLocked(r, name)
-	}
-	r.unchecked = false
-	return missing, nil
+	damaged, err := r.checkPacks(t, unchecked)
+	return append(missing, damaged...), err
 }
 
-// verify compares the local files of a pack with their checksums. Extra files are removed instead.
-func (r *Repository) verify(ctx context.Context, p *replog.Pack) error {
+// checkPacks compares packs with their checksums, and returns the damaged ones.
+func (r *Repository) checkPacks(t *task, packs []*replog.Pack) (damaged []*replog.Pack, err error) {
+	c := r.cache
+	total := int64(0)
+	for _, p := range packs {
+		total += packBytes(p)
+	}
+	t.total.Store(total)
+	select {
+	case c.checks <- struct{}{}:
+		defer func() { <-c.checks }()
+	case <-t.ctx.Done():
+		return nil, t.ctx.Err()
+	}
+	r.checkGraph(t)
+	for _, p := range packs {
+		err := r.verify(t, p)
+		if t.ctx.Err() != nil {
+			return nil, t.ctx.Err()
+		}
+		if err != nil {
+			c.metrics.damaged.Inc()
+			c.log.Error("a local pack is damaged and is downloaded again", "repository_id", r.id, "file",
+				r.path(p, replog.File{Ext: ".pack"}), "error", err)
+			damaged = append(damaged, p)
+		}
+	}
+	if r.noteChecked(packs, damaged) {
+		_ = os.Remove(filepath.Join(r.dir, uncheckedFile)) // otherwise the next process checks again
+	}
+	return damaged, nil
+}
+
+// noteChecked notes the result of checkPacks. It reports whether all files of the local copy are intact.
+func (r *Repository) noteChecked(packs, damaged []*replog.Pack) (isIntact bool) {
+	c := r.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range packs {
+		if local := r.packs[packName(p)]; local != nil {
+			local.unchecked = false
+		}
+	}
+	for _, p := range damaged { // its files stay for running uses, until the download replaces them
+		if r.packs[packName(p)] != nil {
+			c.dropLocked(r, packName(p))
+		}
+	}
+	isIntact = len(damaged) == 0 && r.loaded
+	for _, local := range r.packs {
+		isIntact = isIntact && !local.unchecked
+	}
+	return isIntact
+}
+
+// verify compares the local files of a pack with their checksums. Damaged extra files are removed.
+func (r *Repository) verify(t *task, p *replog.Pack) error {
 	for _, f := range p.Files() {
-		path := r.path(p, f)
-		if isExtra(f) {
-			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return err
-			}
+		if f.Ext == ".graph" { // see checkGraph
 			continue
 		}
-		if err := verifyFile(ctx, path, f); err != nil {
+		path := r.path(p, f)
+		err := verifyFile(t.ctx, path, f, func(n int64) { t.written.Add(n) })
+		if err != nil && isExtra(f) && t.ctx.Err() == nil {
+			if err = os.Remove(path); errors.Is(err, os.ErrNotExist) {
+				err = nil
+			}
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// checkGraph removes the commit-graph unless it is the one of a pack of the record.
+func (r *Repository) checkGraph(t *task) {
+	path := filepath.Join(r.dir, commitGraph)
+	for i := range t.record.Packs {
+		for _, f := range t.record.Packs[i].Extra {
+			if f.Ext == ".graph" && verifyFile(t.ctx, path, f, func(int64) {}) == nil {
+				return
+			}
+		}
+	}
+	if t.ctx.Err() == nil {
+		_ = os.Remove(path)
+	}
+}
+
 // download downloads packs and adds each to the local copy once it is verified.
 func (r *Repository) download(t *task, packs []*replog.Pack) error {
 	c := r.cache
-	dir, err := os.MkdirTemp(c.state, "new-"+r.id+"-")
+	dir, err := r.TempDir()
 	if err != nil {
-		return diskError(err)
+		return err
 	}
 	defer os.RemoveAll(dir)
 	d := newDownloader(c, func(n int64) {
@@ -152,10 +208,10 @@ func (r *Repository) downloadPack(ctx context.Context, t *task, d *downloader, d
 	if err := group.Wait(); err != nil {
 		return err
 	}
+	c, bytes := r.cache, packBytes(p)
 	if err := r.publish(p, temp); err != nil {
 		return diskError(err)
 	}
-	c, bytes := r.cache, packBytes(p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.published.Add(bytes)
@@ -167,10 +223,11 @@ func (r *Repository) downloadPack(ctx context.Context, t *task, d *downloader, d
 // key returns the key of one of the repository's objects.
 func (r *Repository) key(relative string) string { return "repos/" + r.id + "/" + relative }
 
-// diskError wraps an error of the local disk.
+// diskError wraps an error of the local disk. It returns nil if err is nil.
 func diskError(err error) error {
 	if isFull(err) {
-		return fault.Wrap(fault.Unavailable, "the disk is full", err)
+		return &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryLater, Err: err,
+			Msg: "the node's disk is full, and all repositories on it are in use"}
 	}
 	return fault.Wrap(fault.Unavailable, "cannot write the local copy of the repository", err)
 }

@@ -70,7 +70,7 @@ func (c *Cache) removeLeftovers() error {
 	return err
 }
 
-// removeAll removes files and directories in the background. What Close interrupts, the next process removes.
+// removeAll removes files and directories in the background. Close interrupts this, and the next process continues.
 func (c *Cache) removeAll(paths ...string) {
 	if len(paths) == 0 {
 		return
@@ -171,7 +171,7 @@ func (r *Repository) loadPacks() error {
 			return err
 		}
 		if r.packs[name] == nil {
-			r.packs[name] = new(localPack)
+			r.packs[name] = &localPack{unchecked: r.unchecked}
 		}
 		r.packs[name].bytes += info.Size()
 		r.cache.bytes += info.Size()

@@ -2,11 +2,15 @@ package hydrate
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
@@ -132,6 +136,101 @@ func TestCrash(t *testing.T) {
 	r.Check()
 	use(t, r, recs[0])()
 	checkFiles(t, b, r, recs[0])
+}
+
+// After a crash, extra files are compared with their checksums, too.
+func TestCrashDamagesExtraFiles(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		damaged string // extension; may be empty
+		named   bool   // the record has the commit-graph
+		kept    []string
+	}{
+		"none":               {"", true, []string{".graph", ".bitmap"}},
+		"commit-graph":       {".graph", true, []string{".bitmap"}},
+		"bitmap":             {".bitmap", true, []string{".graph"}},
+		"other commit-graph": {"", false, []string{".bitmap"}},
+	} {
+		b, root := newFakeBucket(), t.TempDir()
+		c := open(t, Options{Bucket: b, Root: root})
+		rs, recs := repositories(c, b, 1)
+		p := &recs[0].Packs[0]
+		for _, ext := range []string{".bitmap", ".graph"} {
+			p.Extra = append(p.Extra, replog.File{Ext: ext, Bytes: 5, SHA256: b.put("repos/r0/"+p.Key+ext, []byte("extra"))})
+		}
+		apply(t, rs[0], recs[0])
+		use(t, rs[0], recs[0])()
+		if test.damaged != "" {
+			path := rs[0].path(p, replog.File{Ext: test.damaged})
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, make([]byte, 5), 0o444); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !test.named {
+			p.Extra = p.Extra[:1]
+		}
+		crash(t, root)
+		_, r := reopen(t, b, root)
+		use(t, r, recs[0])()
+		var kept []string
+		for _, ext := range []string{".graph", ".bitmap"} {
+			if _, err := os.Stat(r.path(p, replog.File{Ext: ext})); err == nil {
+				kept = append(kept, ext)
+			}
+		}
+		if !slices.Equal(kept, test.kept) {
+			t.Errorf("damage of %s: kept %v, want %v", name, kept, test.kept)
+		}
+	}
+}
+
+// After a crash, a pack that the first record does not name is compared when a later one names it.
+func TestCrashBetweenRecords(t *testing.T) {
+	t.Parallel()
+	b, root := newFakeBucket(), t.TempDir()
+	c := open(t, Options{Bucket: b, Root: root})
+	rs, recs := repositories(c, b, 1)
+	apply(t, rs[0], recs[0])
+	next := recs[0].Next(replog.KindPush, "test", recs[0].At)
+	b.addPack(next, "r0", "3", 1000)
+	use(t, rs[0], next)()
+	pack := rs[0].path(&next.Packs[2], replog.File{Ext: ".pack"})
+	if err := errors.Join(os.Chmod(pack, 0o644), os.Truncate(pack, 0), os.Truncate(pack, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	crash(t, root)
+	_, r := reopen(t, b, root)
+	use(t, r, recs[0])()
+	use(t, r, next)()
+	checkFiles(t, b, r, next)
+}
+
+// After a crash few repositories are compared at the same time. Clients of the others see the progress.
+func TestChecksAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b, root := newFakeBucket(), t.TempDir()
+		c := open(t, Options{Bucket: b, Root: root})
+		rs, recs := repositories(c, b, 1)
+		apply(t, rs[0], recs[0])
+		use(t, rs[0], recs[0])()
+		crash(t, root)
+		again, r := reopen(t, b, root)
+		for range maxChecks {
+			again.checks <- struct{}{}
+		}
+		total := int64(0)
+		if _, err := r.Use(t.Context(), recs[0], func(_, of int64) { total = of }); !fault.Is(err, fault.Unavailable) ||
+			fault.RetryAfter(err) == 0 || total != 2200 {
+			t.Errorf("Use while %d repositories are compared: %v with progress of %d bytes, want Unavailable and 2200",
+				maxChecks, err, total)
+		}
+		<-again.checks
+		use(t, r, recs[0])()
+	})
 }
 
 // A damaged pack that could not be downloaded again is still damaged for a later process.

@@ -25,7 +25,7 @@ type Repository struct {
 	// Guarded by cache.mu. A task owns the files of packs while it runs, and removes or adds them.
 	applied   *replog.Record // nil: none, or not read yet
 	loaded    bool           // the record file was read
-	unchecked bool           // the machine crashed since the files were written
+	unchecked bool           // the machine crashed since the record and the refs were written
 	removed   bool
 	packs     map[string]*localPack // by base name of the key; both files are here
 	uses      map[uint64]int        // running uses by number of their record
@@ -38,9 +38,10 @@ type Repository struct {
 
 // localPack is a pack on the local disk.
 type localPack struct {
-	bytes int64
-	since uint64 // number of the record for which it was added; 0 if it was here at the start
-	stale uint64 // number of the first applied record that does not name it; 0 if none
+	bytes     int64
+	since     uint64 // number of the record for which it was added; 0 if it was here at the start
+	stale     uint64 // number of the first applied record that does not name it; 0 if none
+	unchecked bool   // it has to be compared with its checksum before its next use
 }
 
 func newRepository(c *Cache, id string) *Repository {
@@ -53,6 +54,8 @@ func (r *Repository) ID() string { return r.id }
 
 // Dir returns the path of the bare repository. It exists after Apply.
 func (r *Repository) Dir() string { return r.dir }
+
+const commitGraph = "objects/info/commit-graph"
 
 // packName returns the name of a pack in objects/pack, without an extension. Unlike replog.Pack.Name it is as unique as
 // the key: two pushes of the same objects have two packs.
@@ -101,11 +104,11 @@ func (r *Repository) hasAllLocked(rec *replog.Record) bool {
 	if r.complete == rec {
 		return true
 	}
-	if r.removed || r.unchecked {
+	if r.removed {
 		return false
 	}
 	for i := range rec.Packs {
-		if r.packs[packName(&rec.Packs[i])] == nil {
+		if p := r.packs[packName(&rec.Packs[i])]; p == nil || p.unchecked {
 			return false
 		}
 	}
@@ -140,22 +143,15 @@ func (r *Repository) Complete(rec *replog.Record) bool {
 	return r.hasAllLocked(rec)
 }
 
-// Progress returns the bytes that the running hydration has downloaded, and their total. Without one, both are 0.
-func (r *Repository) Progress() (done, total int64) {
-	r.cache.mu.Lock()
-	defer r.cache.mu.Unlock()
-	if r.task == nil {
-		return 0, 0
-	}
-	return r.task.progress()
-}
-
 // Check makes the next use compare all local packs with their checksums and download damaged ones again. Call it if
 // reading an object failed with fault.Corrupt.
 func (r *Repository) Check() {
 	r.cache.mu.Lock()
 	defer r.cache.mu.Unlock()
-	r.unchecked, r.complete = true, nil
+	r.complete = nil
+	for _, p := range r.packs {
+		p.unchecked = true
+	}
 }
 
 // Install moves a pack that rec adds into the local copy, so that it does not have to be downloaded. The file at from,
@@ -172,7 +168,7 @@ func (r *Repository) Install(rec *replog.Record, p *replog.Pack, from string) er
 		}
 	}
 	if err := r.publish(p, func(f replog.File) string { return from + f.Ext }); err != nil {
-		return fault.Wrap(fault.Unavailable, "cannot add a pack to the local copy", err)
+		return diskError(err)
 	}
 	c := r.cache
 	c.mu.Lock()
@@ -188,7 +184,8 @@ func (r *Repository) publish(p *replog.Pack, from func(replog.File) string) erro
 	files = append(append(files[:1:1], files[2:]...), files[1])
 	for _, f := range files {
 		to := r.path(p, f)
-		if err := os.Rename(from(f), to); err != nil && !(isExtra(f) && errors.Is(err, fs.ErrNotExist)) {
+		err := r.cache.retryFull(func() error { return os.Rename(from(f), to) })
+		if err != nil && !(isExtra(f) && errors.Is(err, fs.ErrNotExist)) {
 			return err
 		}
 	}
@@ -198,7 +195,7 @@ func (r *Repository) publish(p *replog.Pack, from func(replog.File) string) erro
 // path returns the place of one file of a pack.
 func (r *Repository) path(p *replog.Pack, f replog.File) string {
 	if f.Ext == ".graph" {
-		return filepath.Join(r.dir, "objects", "info", "commit-graph")
+		return filepath.Join(r.dir, commitGraph)
 	}
 	return filepath.Join(r.packDir(), packName(p)+f.Ext)
 }

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -43,6 +44,16 @@ func (c *Cache) unreserve(bytes, unwritten int64) {
 	c.metrics.bytes.Set(float64(c.bytes))
 }
 
+// MakeRoom evicts repositories for writes beside the cache: running pushes. They may use three quarters of the free
+// space that hydrations leave. If less than the last quarter is free, the error is Unavailable.
+func (c *Cache) MakeRoom() error {
+	err := c.makeRoom()
+	if _, free, spaceErr := space(c.options.Root); spaceErr != nil || free >= c.options.MinFree/4 {
+		return nil
+	}
+	return err
+}
+
 // makeRoom evicts repositories until the budget and the floor of free space are kept.
 func (c *Cache) makeRoom() error {
 	for {
@@ -64,7 +75,8 @@ func (c *Cache) makeRoom() error {
 			return fault.Retry(fault.Unavailable, fault.RetryLater,
 				"the node's cache is full of repositories in use (store.cache = %s)", mebibytes(c.options.Budget))
 		}
-		return fault.Retry(fault.Unavailable, fault.RetryLater, "the node's disk has only %s free", mebibytes(free))
+		return fault.Retry(fault.Unavailable, fault.RetryLater, "the node's disk has only %s free (store.min_free = %s)",
+			mebibytes(free), mebibytes(c.options.MinFree))
 	}
 }
 
@@ -107,6 +119,7 @@ func (c *Cache) evictOne() bool {
 	freed := before - c.bytes
 	c.mu.Unlock()
 	r.unlink(names)
+	_ = os.Remove(filepath.Join(r.dir, commitGraph)) // the next hydration replaces it
 	r.finish(t, nil)
 	c.metrics.evictions.Inc()
 	c.log.Info("a repository was evicted", "repository_id", r.id, "packs", len(names), "bytes", freed)

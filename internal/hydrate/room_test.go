@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -91,6 +93,42 @@ func TestFloor(t *testing.T) {
 	}
 	if rs[0].Complete(recs[0]) {
 		t.Error("an idle repository was kept, want it evicted")
+	}
+}
+
+// Room for a push comes from idle repositories. Without them, the push may use a part of the floor.
+func TestMakeRoom(t *testing.T) {
+	t.Parallel()
+	b := newFakeBucket()
+	c := open(t, Options{Bucket: b})
+	rs, recs := repositories(c, b, 1)
+	recs[0].Packs[0].Extra = []replog.File{{Ext: ".graph", Bytes: 5,
+		SHA256: b.put("repos/r0/"+recs[0].Packs[0].Key+".graph", []byte("graph"))}}
+	_, free, err := space(c.options.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, rs[0], recs[0])
+	done := use(t, rs[0], recs[0])
+	graph := filepath.Join(rs[0].Dir(), commitGraph)
+	for _, test := range []struct {
+		floor int64
+		kept  bool // the idle repository
+		kind  fault.Kind
+	}{{1, true, 0}, {2 * free, true, 0}, {1 << 60, true, fault.Unavailable}, {2 * free, false, 0}} {
+		if !test.kept {
+			done()
+		}
+		c.options.MinFree = test.floor
+		if err := c.MakeRoom(); test.kind == 0 && err != nil || test.kind != 0 && !fault.Is(err, test.kind) {
+			t.Errorf("MakeRoom with a floor of %d bytes and %d free: %v, want %v", test.floor, free, err, test.kind)
+		}
+		if got := rs[0].Complete(recs[0]); got != test.kept {
+			t.Errorf("after MakeRoom with a floor of %d bytes, the repository is kept: %t, want %t", test.floor, got, test.kept)
+		}
+		if _, err := os.Stat(graph); test.kept != (err == nil) {
+			t.Errorf("commit-graph: %v, want it to be kept: %t", err, test.kept)
+		}
 	}
 }
 

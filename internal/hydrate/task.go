@@ -99,8 +99,8 @@ func (w *waiter) wait(t *task, number uint64, limit time.Duration) error {
 			return w.ctx.Err()
 		case <-w.timeout.C:
 			done, total := t.progress()
-			return fault.Retry(fault.Unavailable, t.remaining(), "the repository is being downloaded from the store "+
-				"(%d of %d MiB): try again", done>>20, total>>20)
+			return fault.Retry(fault.Unavailable, t.remaining(), "the repository is being copied to the node or "+
+				"checked there (%d of %d MiB): try again", done>>20, total>>20)
 		case <-w.ticker.C:
 			if done, total := t.progress(); w.progress != nil && total > 0 {
 				w.progress(done, total)

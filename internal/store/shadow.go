@@ -67,7 +67,7 @@ func (s *Store) openShadows() error {
 
 // Push implements storage.Place. It makes a freshness check: the client may have its refs and objects from another
 // node, and Git would refuse the push if they were newer than the shadow. The error is Unavailable if the store cannot
-// be reached, so that clients do not send a pack for nothing.
+// be reached or the disk has no room, so that clients do not send a pack for nothing.
 func (p *place) Push(ctx context.Context) (receivepack.Shadow, error) {
 	if err := cmp.Or(p.mayAppend(), p.store.Ready()); err != nil {
 		return nil, err
@@ -113,6 +113,10 @@ func (p *place) shadow(ctx context.Context, base *state) (*shadow, error) {
 	}
 	base, done, err := p.useState(ctx, base, nil)
 	if err != nil {
+		return nil, err
+	}
+	if err := p.store.cache.MakeRoom(); err != nil {
+		done()
 		return nil, err
 	}
 	s := &shadow{place: p, base: base, done: done}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -76,4 +77,14 @@ func list(t *testing.T, s *refs.Snapshot) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// A push that would fill the disk is refused before its pack.
+func TestPushNeedsRoom(t *testing.T) {
+	t.Parallel()
+	s := newNode(t, newBucket(t), func(o *Options) { o.Cache.MinFree = 1 << 60 })
+	create(t, s, "x")
+	if _, err := acquire(t, s, "x").Push(t.Context()); !fault.Is(err, fault.Unavailable) || !mentions(err, "min_free") {
+		t.Errorf("Push on a disk without room = %v, want unavailable with the setting", err)
+	}
 }
