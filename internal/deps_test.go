@@ -96,6 +96,7 @@ const allowedImports = `
 	# else may.
 	git < gittest;
 	bucket < bucket/buckettest;
+	store, bucket/buckettest < store/storetest;
 	gittest, packsource < packsource/sourcetest;
 	gittest, cli, bench/loadgen < bench/benchtest;
 `
@@ -109,8 +110,8 @@ var testsMayImport = map[string][]string{
 	"search/remote":     {"admit", "bulk", "control"},
 	"packsource/native": {"packcache"},
 	"mirror":            {"admit", "auth", "bulk", "gateway", "gateway/githttp", "router"},
-	"uploadpack":        {"packcache", "packsource/native"},
-	"receivepack":       {"hydrate", "store"},
+	"uploadpack":        {"packcache", "packsource/native", "store/storetest"},
+	"receivepack":       {"store/storetest"},
 	"remote": {"admit", "auth", "balance", "control", "gateway", "gateway/githttp", "git/process", "packcache",
 		"packsource", "receivepack", "router", "storage", "uploadpack"},
 	"search": {"search/worker"},

@@ -31,8 +31,8 @@ type Stored interface {
 
 var NewStore func(t *testing.T) Store
 
-// testStore is the store of TestInStore.
-var testStore Store
+// theStore is the store of TestInStore.
+var theStore Store
 
 // inStore are the tests of pushes that hold in a store as they are. inStoreLong are those that make test leaves out.
 var (
@@ -53,7 +53,7 @@ var (
 // the journal, reflogs, own hooks, borrowed objects, reftables.
 func TestInStore(t *testing.T) {
 	t.Parallel()
-	testStore = NewStore(t)
+	theStore = NewStore(t)
 	for name, test := range inStore {
 		t.Run(name, test)
 	}
@@ -85,7 +85,7 @@ func (s *storedWorld) current() Stored {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := s.state(); now != s.imported {
-		s.repo, s.imported = testStore.Import(s.w.t, s.w.Dir), now
+		s.repo, s.imported = theStore.Import(s.w.t, s.w.Dir), now
 	}
 	return s.repo
 }

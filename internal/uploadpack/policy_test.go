@@ -61,7 +61,7 @@ func (p *policyTest) configure(text string, defaults *repo.Policy) (*testServer,
 	if err := os.WriteFile(filepath.Join(p.Dir, "config"), []byte(p.plain+text), 0o600); err != nil {
 		p.Fatal(err)
 	}
-	r, err := repo.Open(p.Dir, repo.Options{Policy: defaults})
+	r, err := openWith(p, p.Dir, repo.Options{Policy: defaults})
 	if err != nil {
 		return nil, err
 	}

@@ -102,12 +102,22 @@ const oracleConfig = `
 
 func openRepo(t testing.TB, dir string) *repo.Repo {
 	t.Helper()
-	r, err := repo.Open(dir, repo.Options{})
+	r, err := openWith(t, dir, repo.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.Close() })
 	return r
+}
+
+// openWith opens a repository, or a copy of it in a store.
+func openWith(t testing.TB, dir string, o repo.Options) (*repo.Repo, error) {
+	t.Helper()
+	if isInStore(t) {
+		stored := theStore.Import(t, dir)
+		dir, o.Place = stored.Dir(), stored
+	}
+	return repo.Open(dir, o)
 }
 
 // testServer is a repository and what can be asked for in it.
@@ -139,14 +149,14 @@ func newTestServer(t testing.TB, seed uint64, layout string) *testServer {
 	s := &testServer{Repo: gittest.Random(t, seed, gittest.Shape{
 		Merge: 0.3, Skew: chance(rnd, 50), Format: format, Commits: 20 + rnd.IntN(40), Branches: 2 + rnd.IntN(5),
 	})}
-	if layout == "shallow" { // the server's own history is cut off
+	if layout == "shallow" && !isInStore(t) { // the server's own history is cut off
 		dir := filepath.Join(t.TempDir(), "shallow.git")
 		depth := fmt.Sprintf("--depth=%d", 2+rnd.IntN(4))
 		s.Git("clone", "-q", "--mirror", "--no-single-branch", depth, "file://"+s.Dir, dir)
 		s.Repo, s.shallow = gittest.At(t, dir), true
 	}
 	s.layout = layout
-	s.decorate(rnd)
+	s.decorate(t, rnd)
 	s.store(t, rnd, layout)
 	config, err := os.OpenFile(filepath.Join(s.Dir, "config"), os.O_APPEND|os.O_WRONLY, 0)
 	if err == nil {
@@ -170,20 +180,24 @@ func newTestServer(t testing.TB, seed uint64, layout string) *testServer {
 }
 
 // decorate adds refs of all kinds.
-func (s *testServer) decorate(rnd *rand.Rand) {
+func (s *testServer) decorate(t testing.TB, rnd *rand.Rand) {
 	s.Git("tag", "-a", "-m", "deeper", "nested2", "nested")
 	s.Git("update-ref", "refs/other/tag", "nested2")
-	s.Git("symbolic-ref", "refs/symbolic/one", "refs/heads/main")
-	s.Git("symbolic-ref", "refs/symbolic/two", "refs/symbolic/one")
-	s.Git("symbolic-ref", "refs/dangling", "refs/heads/nothing")
+	inStore := isInStore(t) // of symbolic refs, a store has HEAD alone
+	if !inStore {
+		s.Git("symbolic-ref", "refs/symbolic/one", "refs/heads/main")
+		s.Git("symbolic-ref", "refs/symbolic/two", "refs/symbolic/one")
+		s.Git("symbolic-ref", "refs/dangling", "refs/heads/nothing")
+	}
 	patterns := s.GitIn("/dir/\n!/dir/sub/\n*.txt\n", "hash-object", "-w", "--stdin")
 	s.Git("tag", "patterns", patterns)
-	switch rnd.IntN(5) {
-	case 0:
-		s.Git("update-ref", "--no-deref", "HEAD", s.Git("rev-parse", "nested^{commit}"))
-	case 1:
+	switch n := rnd.IntN(5); {
+	case n == 1:
 		s.Git("symbolic-ref", "HEAD", "refs/heads/nothing")
-	case 2:
+	case inStore:
+	case n == 0:
+		s.Git("update-ref", "--no-deref", "HEAD", s.Git("rev-parse", "nested^{commit}"))
+	case n == 2:
 		s.Git("symbolic-ref", "HEAD", "refs/symbolic/two")
 	}
 	s.sparse = []string{

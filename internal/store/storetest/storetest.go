@@ -1,0 +1,58 @@
+// Package storetest makes stores in memory, for tests of other packages.
+package storetest
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/hydrate"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/store"
+)
+
+// Node is one node of a store whose bucket is in memory.
+type Node struct {
+	*store.Store
+	imports atomic.Int64
+}
+
+// New makes a store with one node, whose local copies are in a directory. Both end with the test.
+func New(t testing.TB, dir string) *Node {
+	t.Helper()
+	b := buckettest.NewMemory(1)
+	if _, err := store.Init(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(t.Context(), store.Options{Bucket: b, URL: "s3://test/store", Node: "n",
+		Cache: hydrate.Options{Root: dir}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &Node{Store: s}
+}
+
+// Import copies a bare repository into the store, and returns it with current refs. It ends with the test.
+func (n *Node) Import(t testing.TB, dir string) storage.Place {
+	t.Helper()
+	path, err := git.ParseRepoPath(fmt.Sprintf("imported-%d", n.imports.Add(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Store.Import(t.Context(), path, dir); err != nil {
+		t.Fatal(err)
+	}
+	place, err := n.Acquire(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(place.Release)
+	return place
+}
