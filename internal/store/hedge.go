@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"errors"
+	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
@@ -15,10 +17,11 @@ const (
 	// requestTimeout is how long a GET or a short listing may take, and downTimeout while the store is known to be
 	// down.
 	requestTimeout, downTimeout = 5 * time.Second, time.Second
+	// putStall is how long an upload may go on without progress, and downPutStall while the store is known to be down.
+	putStall, downPutStall = time.Minute, 5 * time.Second
 )
 
-// quickBucket is a bucket for requests that clients wait for: records and names. Slow GETs are sent a second time, and
-// requests end soon.
+// quickBucket is a bucket for requests that clients wait for. Slow GETs are sent a second time, and requests end soon.
 type quickBucket struct {
 	bucket.Bucket
 	isDown func() bool
@@ -39,7 +42,7 @@ var errSlow = fault.Retry(fault.Unavailable, fault.RetrySoon, "the object storag
 // slow replaces the error of a request that the time limit of its context ended.
 func slow(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), errSlow) {
-		return fault.Wrap(fault.Unavailable, fault.Message(errSlow), err)
+		return &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetrySoon, Msg: fault.Message(errSlow), Err: err}
 	}
 	return err
 }
@@ -84,4 +87,42 @@ func (b quickBucket) List(ctx context.Context, prefix, after string, limit int) 
 	defer cancel()
 	list, err := b.Bucket.List(ctx, prefix, after, limit)
 	return list, slow(ctx, err)
+}
+
+// Put implements bucket.Bucket. An upload may take as long as it needs, but it ends without progress: the attempts of
+// the bucket itself can take ten times as long.
+func (b quickBucket) Put(ctx context.Context, key string, body io.ReaderAt, size int64, sum [32]byte) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	file := &watchedFile{ReaderAt: body, start: time.Now()}
+	go file.watch(ctx, func() time.Duration {
+		if b.isDown() {
+			return downPutStall
+		}
+		return putStall
+	}, cancel)
+	return slow(ctx, b.Bucket.Put(ctx, key, file, size, sum))
+}
+
+// watchedFile is a file that is being uploaded. It notes when it was read.
+type watchedFile struct {
+	io.ReaderAt
+	start time.Time
+	last  atomic.Int64 // time of the last read, in nanoseconds since start
+}
+
+// ReadAt implements io.ReaderAt.
+func (f *watchedFile) ReadAt(p []byte, offset int64) (int, error) {
+	f.last.Store(int64(time.Since(f.start)))
+	return f.ReaderAt.ReadAt(p, offset)
+}
+
+// watch calls cancel when nothing was read for the time that stall returns. It returns when ctx ends.
+func (f *watchedFile) watch(ctx context.Context, stall func() time.Duration, cancel context.CancelCauseFunc) {
+	for sleep(ctx, time.Second) == nil {
+		if time.Since(f.start)-time.Duration(f.last.Load()) > stall() {
+			cancel(errSlow)
+			return
+		}
+	}
 }

@@ -200,7 +200,7 @@ func (s *Store) importDir(ctx context.Context, git gitRunner, path git.RepoPath,
 	}
 	id := replog.NewID()
 	first := &replog.Record{ObjectFormat: d.format, Head: d.head, Config: d.config}
-	up := uploader{bucket: s.bucket.Bucket, prefix: "repos/" + id + "/"}
+	up := uploader{bucket: s.bucket, prefix: "repos/" + id + "/"}
 	err = d.upload(ctx, &up, first)
 	if err == nil {
 		err = s.create(ctx, path, id, first)

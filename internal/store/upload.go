@@ -99,7 +99,7 @@ func (s *shadow) put(ctx context.Context, u *packUpload) (replog.Pack, error) {
 			if *size, *sum, err = sumOf(f); err != nil {
 				return err
 			}
-			return s.store.options.Bucket.Put(ctx, "repos/"+s.id+"/"+p.Key+ext, f, *size, *sum)
+			return s.store.bucket.Put(ctx, "repos/"+s.id+"/"+p.Key+ext, f, *size, *sum)
 		})
 	}
 	file(u.pack, ".pack", &p.Bytes, &p.SHA256)
@@ -132,7 +132,9 @@ func (s *shadow) uploaded(ctx context.Context) error {
 				return ctx.Err()
 			}
 			if u.err != nil {
-				return fault.Wrap(fault.Unavailable, "push not accepted: the objects cannot be stored", u.err)
+				s.store.health.doubt()
+				return &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryLater, Err: u.err,
+					Msg: "push not accepted: the objects cannot be stored; try again later"}
 			}
 			if u.gc == s.known().record.GC {
 				break

@@ -26,7 +26,7 @@ type uploader struct {
 
 // uploader returns an uploader for the files of the repository.
 func (r *repository) uploader() *uploader {
-	return &uploader{bucket: r.store.options.Bucket, prefix: reposPrefix + r.id + "/"}
+	return &uploader{bucket: r.store.bucket, prefix: reposPrefix + r.id + "/"}
 }
 
 // file uploads a file under a key relative to the repository.
