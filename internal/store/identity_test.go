@@ -167,6 +167,30 @@ func TestNodesRefuseAfterPromotion(t *testing.T) {
 	})
 }
 
+func TestBucketWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		s := newNode(t, b)
+		create(t, s, "x")
+		if err := b.Delete(t.Context(), IdentityKey); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * monitorInterval)
+		if err := s.Ready(); !fault.Is(err, fault.Unavailable) || !mentions(err, IdentityKey, "restore it") {
+			t.Errorf("Ready = %v, want unavailable with the key and the remedy", err)
+		}
+		if _, err := acquire(t, s, "x").Push(t.Context()); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("Push = %v, want unavailable", err)
+		}
+		b.Set(IdentityKey, s.identity.encode())
+		time.Sleep(2 * downInterval)
+		if err := s.Ready(); err != nil {
+			t.Errorf("Ready = %v, want nil after the object was restored", err)
+		}
+	})
+}
+
 func TestOpenProbes(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)

@@ -65,6 +65,11 @@ func (s *Store) checkIdentity() {
 			s.log.Error("the store was replaced by another one", "url", s.options.URL, "error", err)
 		}
 	}
+	if fault.Is(err, fault.NotFound) {
+		err = &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryMuchLater, Err: err,
+			Msg: "the bucket does not hold the store any more: " + IdentityKey + " does not exist; restore it from a version " +
+				"or a copy of the bucket"}
+	}
 	was := s.health.isDown()
 	switch {
 	case err != nil:
