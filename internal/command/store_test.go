@@ -88,6 +88,7 @@ func TestStoreCommands(t *testing.T) {
 	run("exported team/app", exitOK, "repo", "export", "team/app", exported)
 	run("exists already", exitFailed, "repo", "export", "team/app", exported)
 	run("would delete 0 objects", exitOK, "store", "gc", "--dry-run")
+	run("drop records of 0 repositories", exitOK, "store", "promote", "--dry-run")
 	run("the store was not promoted", exitFailed, "store", "promote")
 	run("is a store of its own now", exitOK, "store", "promote", "--yes")
 	run("checked 1 repositories", exitOK, "store", "check", "team/app")

@@ -204,21 +204,24 @@ complete. Promote reports them.
 
 First make sure that no node uses the former store any more, and none the copy. Pushes that the copy does not have are
 lost. Promote asks for confirmation, unless --yes is given. A store in use must not be promoted: all its nodes would
-refuse it, and pushes meanwhile could be lost.`,
-		Example: `  packhorse store promote --store s3://git-dr/packhorse --region eu-west-1`,
-		Args:    noArgs,
+refuse it, and pushes meanwhile could be lost. With --dry-run it only reports what it would drop.`,
+		Example: `  packhorse store promote --dry-run --store s3://git-dr/packhorse --region eu-west-1
+  packhorse store promote --store s3://git-dr/packhorse --region eu-west-1`,
+		Args: noArgs,
 	}
 	asJSON := jsonFlag(cmd)
 	yes := cmd.Flags().Bool("yes", false, "do not ask")
+	o := store.PromoteOptions{}
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only report which records would be dropped")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		b, s, err := f.open()
 		if err != nil {
 			return err
 		}
-		if !*yes && !confirm(cmd, fmt.Sprintf("Give the store %s another ID? Enter its URL", s.URL), s.URL) {
+		if !*yes && !o.DryRun && !confirm(cmd, fmt.Sprintf("Give the store %s another ID? Enter its URL", s.URL), s.URL) {
 			return errors.New("the store was not promoted; --yes promotes it without a question")
 		}
-		report, err := store.Promote(cmd.Context(), b)
+		report, err := store.Promote(cmd.Context(), b, o)
 		if err != nil {
 			return err
 		}
@@ -226,6 +229,11 @@ refuse it, and pushes meanwhile could be lost.`,
 			return encodeJSON(cmd.OutOrStdout(), report)
 		}
 		writeProblems(cmd.OutOrStdout(), report.Dropped)
+		if o.DryRun {
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "would give %s another ID, and drop records of %d repositories\n", s.URL,
+				len(report.Dropped))
+			return err
+		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is a store of its own now, with ID %s\n", s.URL, report.ID)
 		return err
 	}

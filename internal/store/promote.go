@@ -11,9 +11,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
+// PromoteOptions configure Promote.
+type PromoteOptions struct {
+	DryRun bool // only report
+}
+
 // PromoteReport is the result of Promote.
 type PromoteReport struct {
-	ID string `json:"id"` // of the store from now on
+	ID string `json:"id,omitempty"` // of the store from now on; empty with PromoteOptions.DryRun
 	// Dropped has the repositories that lost their latest records, because the copy does not have all objects of them.
 	Dropped []Problem `json:"dropped"`
 }
@@ -24,12 +29,12 @@ type PromoteReport struct {
 // Bucket replication copies objects in any order. So the copy may have records without their objects, or without
 // earlier records. Promote removes those records: each repository then is in the latest state that is complete in the
 // copy. A repository without any complete state is an error, and nothing is changed then.
-func Promote(ctx context.Context, b bucket.Bucket) (*PromoteReport, error) {
+func Promote(ctx context.Context, b bucket.Bucket, o PromoteOptions) (*PromoteReport, error) {
 	id, err := ReadIdentity(ctx, b)
 	if err != nil {
 		return nil, err
 	}
-	report := &PromoteReport{ID: replog.NewID(), Dropped: []Problem{}}
+	report := &PromoteReport{Dropped: []Problem{}}
 	var remove []string
 	c := &checker{bucket: b}
 	var failed error
@@ -42,10 +47,14 @@ func Promote(ctx context.Context, b bucket.Bucket) (*PromoteReport, error) {
 	if err = errors.Join(failed, err); err != nil {
 		return nil, err
 	}
+	if o.DryRun {
+		return report, nil
+	}
 	if err := b.Delete(ctx, remove...); err != nil {
 		return nil, err
 	}
-	id.ID = report.ID
+	id.ID = replog.NewID()
+	report.ID = id.ID
 	text := id.encode()
 	return report, b.Put(ctx, IdentityKey, bytes.NewReader(text), int64(len(text)), sha256.Sum256(text))
 }

@@ -302,7 +302,17 @@ func TestPromote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	promoted, err := Promote(t.Context(), b)
+	requests := b.Requests()
+	planned, err := Promote(t.Context(), b, PromoteOptions{DryRun: true})
+	if err != nil || planned.ID != "" {
+		t.Errorf("Promote without a change = %+v, %v, want no ID", planned, err)
+	}
+	for _, operation := range []string{"put", "create", "delete"} {
+		if n := b.Requests()[operation] - requests[operation]; n != 0 {
+			t.Errorf("Promote with DryRun sent %d requests of kind %s, want none", n, operation)
+		}
+	}
+	promoted, err := Promote(t.Context(), b, PromoteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,8 +320,9 @@ func TestPromote(t *testing.T) {
 	if err != nil || after.ID != promoted.ID || after.ID == before.ID {
 		t.Errorf("ID %s became %s, %v, want %s", before.ID, after.ID, err, promoted.ID)
 	}
-	if len(promoted.Dropped) != 2 {
-		t.Errorf("Promote dropped %+v, want records of gap and pack", promoted.Dropped)
+	if len(promoted.Dropped) != 2 || !slices.Equal(planned.Dropped, promoted.Dropped) {
+		t.Errorf("Promote dropped %+v, want records of gap and pack, and the same as planned: %+v", promoted.Dropped,
+			planned.Dropped)
 	}
 	for path, want := range map[string]uint64{"gap": 2, "pack": 4, "whole": 4} {
 		record, err := replog.Open(b, idOf(t, s, path)).Head(t.Context())
@@ -346,7 +357,7 @@ func TestPromoteInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy := &busyBucket{Bucket: b, after: func() { addPack(t, s, "app") }}
-	if _, err := Promote(t.Context(), busy); !fault.Is(err, fault.Invalid) {
+	if _, err := Promote(t.Context(), busy, PromoteOptions{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("Promote of a store in use: %v, want Invalid", err)
 	}
 	if head, err := replog.Open(b, idOf(t, s, "app")).Head(t.Context()); err != nil || head.Number != 2 {
