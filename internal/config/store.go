@@ -28,9 +28,9 @@ type StoreConfig struct {
 	// S3 need it.
 	PathStyle bool `toml:"path_style"`
 
-	// CredentialsFile is a file with access keys in the format of ~/.aws/credentials. It is read again when its keys
-	// expire. Empty means the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, else the web identity or the role of
-	// the machine, the pod or the task.
+	// CredentialsFile is a file with access keys in the format of ~/.aws/credentials. It is read again within five seconds
+	// of a change, so keys can be replaced while the node runs. Empty means the variables AWS_ACCESS_KEY_ID and
+	// AWS_SECRET_ACCESS_KEY, else the web identity or the role of the machine, the pod or the task.
 	CredentialsFile string `toml:"credentials_file" path:"yes"`
 
 	// Profile is the section of credentials_file. Empty means the variable AWS_PROFILE, or "default".
