@@ -21,8 +21,34 @@ const (
 	format = 1
 )
 
-// ErrTooLarge reports that a record would have more than MaxRecord bytes. Fold the tail into a checkpoint.
+// ErrTooLarge reports that a record has more than MaxRecord bytes. Encode returns it as TooLargeError.
 var ErrTooLarge = errors.New("the record is too large")
+
+// TooLargeError is ErrTooLarge with the reason.
+type TooLargeError struct {
+	Bytes      int    // of the record
+	Field      string // the largest field of its JSON, such as "refs" or "packs"
+	FieldBytes int
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("%v: %d bytes, the maximum is %d; its largest field is %q with %d bytes", ErrTooLarge, e.Bytes,
+		MaxRecord, e.Field, e.FieldBytes)
+}
+
+// Is makes errors.Is find ErrTooLarge.
+func (e *TooLargeError) Is(target error) bool { return target == ErrTooLarge }
+
+// tooLarge returns the error for an object that has too many bytes.
+func tooLarge(bytes int, object map[string]any) error {
+	e := &TooLargeError{Bytes: bytes}
+	for key, value := range object {
+		if text, err := json.Marshal(value); err == nil && len(text) > e.FieldBytes {
+			e.Field, e.FieldBytes = key, len(text)
+		}
+	}
+	return e
+}
 
 // wire is a record as it is in JSON. All keys of nested objects are in alphabetical order, as encoding/json sorts maps.
 type wire struct {
@@ -107,7 +133,7 @@ func encodeFields(fields map[string]any, unknown map[string][]byte) ([]byte, err
 		return nil, err
 	}
 	if b.Len() > MaxRecord {
-		return nil, fmt.Errorf("%w: %d bytes, the maximum is %d", ErrTooLarge, b.Len(), MaxRecord)
+		return nil, tooLarge(b.Len(), object)
 	}
 	return b.Bytes(), nil
 }
@@ -151,7 +177,7 @@ func decodeFields(body []byte, fields map[string]any) (unknown map[string][]byte
 	return unknown, nil
 }
 
-// Encode returns the record as canonical JSON. The error is ErrTooLarge if it has more than MaxRecord bytes.
+// Encode returns the record as canonical JSON. The error is a TooLargeError if it has more than MaxRecord bytes.
 func (r *Record) Encode() ([]byte, error) {
 	if err := r.validate(); err != nil {
 		return nil, fmt.Errorf("record %d: %w", r.Number, err)

@@ -179,8 +179,9 @@ func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	r := sample(t)
 	r.Node = strings.Repeat("x", MaxRecord)
-	if _, err := r.Encode(); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("Encode = %v, want %v", err, ErrTooLarge)
+	_, err := r.Encode()
+	if e, ok := errors.AsType[*TooLargeError](err); !ok || !errors.Is(err, ErrTooLarge) || e.Field != "node" {
+		t.Errorf("Encode = %v, want %v because of the field node", err, ErrTooLarge)
 	}
 	if _, err := Decode(make([]byte, MaxRecord+1)); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("Decode = %v, want %v", err, ErrTooLarge)

@@ -135,9 +135,8 @@ func (r *repository) append(ctx context.Context, record *replog.Record) (*replog
 	s := r.store
 	start := time.Now()
 	attempt, err := r.log.Append(ctx, record)
-	if errors.Is(err, replog.ErrTooLarge) { // changes of refs have a checkpoint, so that only packs can be too many
-		return nil, &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryMuchLater, Err: err,
-			Msg: "the repository has too many packs, which maintenance has to combine first; try again later"}
+	if large, ok := errors.AsType[*replog.TooLargeError](err); ok {
+		return nil, r.tooLarge(large)
 	}
 	if err != nil {
 		return nil, err
@@ -153,6 +152,23 @@ func (r *repository) append(ctx context.Context, record *replog.Record) (*replog
 		return nil, attempt.Err()
 	}
 	return attempt, nil
+}
+
+// tooLarge returns the error for a record that is too large, with what to do.
+func (r *repository) tooLarge(large *replog.TooLargeError) error {
+	err := &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryMuchLater, Err: large}
+	switch large.Field {
+	case "packs":
+		err.Msg = "the repository has too many packs, which maintenance has to combine first; try again later"
+	case "refs", "pushes":
+		err.Msg = "too many refs were changed recently, which have to be written to a checkpoint first; try again later"
+		r.publishTail()
+	default: // names, configuration
+		err.Kind, err.RetryAfter = fault.Invalid, 0
+		err.Msg = fmt.Sprintf("the repository has too much data in %q for the store: %d bytes, and all fields together have "+
+			"at most %d; remove some of it", large.Field, large.FieldBytes, replog.MaxRecord)
+	}
+	return err
 }
 
 // unknown is the error for an attempt that is not decided.

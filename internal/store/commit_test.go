@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/replog"
@@ -327,6 +328,50 @@ func checkOutcomes(t *testing.T, b *buckettest.Memory, id string, outcomes []out
 		if isCommitted != (o.result == "ok") || isCommitted && old != o.Old && !(old.IsZero() && o.Old.IsZero()) {
 			t.Errorf("result %q of %s %s..%s, and the log has it: %v, with the old value %s", o.result, o.Ref, o.Old, o.New,
 				isCommitted, old)
+		}
+	}
+}
+
+// The error of a record that is too large names its cause.
+func TestTooLarge(t *testing.T) {
+	t.Parallel()
+	s := newNode(t, newBucket(t))
+	create(t, s, "x")
+	p := newPusher(t, s, "x")
+	for _, test := range []struct {
+		change func(*replog.Record)
+		kind   fault.Kind
+		want   string
+	}{
+		{func(r *replog.Record) {
+			for i := range 2000 {
+				r.Packs = append(r.Packs, replog.Pack{Key: replog.PackKey(fmt.Sprintf("pack-%d", i), replog.NewID()), Since: 1})
+			}
+		}, fault.Unavailable, "too many packs"},
+		{func(r *replog.Record) {
+			entry := replog.TailEntry{Number: r.Number}
+			for i := range 4000 {
+				ref := git.RefName(fmt.Sprintf("refs/heads/%04d", i))
+				entry.Changes = append(entry.Changes, replog.RefChange{Name: ref, New: id1})
+			}
+			r.Refs.Tail = append(r.Refs.Tail, entry)
+		}, fault.Unavailable, "too many refs"},
+		{func(r *replog.Record) {
+			r.Config = []replog.Setting{{Key: "receive.x", Value: strings.Repeat("x", replog.MaxRecord)}}
+		}, fault.Invalid, `"config"`},
+		{func(r *replog.Record) {
+			for i := range 2000 {
+				r.Names = append(r.Names, repoPath(fmt.Sprintf("y%s/%04d", strings.Repeat("y", 200), i)))
+			}
+		}, fault.Invalid, `"names"`},
+	} {
+		_, err := p.place.change(t.Context(), func(head *state) (*replog.Record, error) {
+			next := head.record.Next(replog.KindConfigure, "n", time.Now())
+			test.change(next)
+			return next, nil
+		})
+		if !fault.Is(err, test.kind) || !mentions(err, test.want) {
+			t.Errorf("change = %v, want %v with %q", err, test.kind, test.want)
 		}
 	}
 }
