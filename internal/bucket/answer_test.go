@@ -64,6 +64,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{404, "NoSuchKey", "does not exist", fault.NotFound, "does not exist", fault.NotFound},
 		{404, "NoSuchBucket", "create the bucket", fault.Unavailable, "create the bucket", fault.Unavailable},
+		{404, "XAdminUserNotFound", "check the URL", fault.Unavailable, "the credentials of the store", fault.Unavailable},
 		{403, "AccessDenied", "grant s3:GetObject on the objects and s3:ListBucket", fault.Unavailable,
 			"grant s3:PutObject", fault.Unavailable},
 		{403, "InvalidAccessKeyId", "check the credentials", fault.Unavailable, "check the credentials", fault.Unavailable},

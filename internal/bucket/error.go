@@ -156,6 +156,9 @@ func (s *S3) answerError(detail *Error, answer minio.ErrorResponse) error {
 	case http.StatusPreconditionFailed:
 		detail.Err = fmt.Errorf("%w: %w", ErrExists, detail.Err)
 		return fault.Wrap(fault.Exists, "an object exists already in the object storage", detail)
+	case http.StatusNotFound: // of something else than a key
+		detail.Remedy = "check the URL, the endpoint and the credentials of the store"
+		return unavailable(detail, fault.RetryMuchLater)
 	}
 	return unavailable(detail, fault.RetrySoon)
 }

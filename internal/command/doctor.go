@@ -105,7 +105,7 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 		return nil, err
 	}
 	role := config.RoleServe
-	if cfg.Root == "" {
+	if cfg.Root == "" && !cfg.Store.Enabled() {
 		role = config.RoleGateway
 	}
 	cfg.Complete(role, d.env.Getenv)

@@ -21,13 +21,15 @@ func examineStore(ctx context.Context, server *config.Config, r *doctor.Report) 
 			Advice: advice})
 	}
 	failed := func(err error) {
-		if detail, ok := errors.AsType[*bucket.Error](err); ok {
+		if detail, ok := errors.AsType[*bucket.Error](err); ok && detail.Remedy != "" {
 			problem("unreachable", detail.Key, fmt.Sprintf("%s: %v", detail.Operation, detail.Err), detail.Remedy)
 			return
 		}
 		problem("unreachable", cfg.URL, err.Error(), "check the table [store] of the configuration")
 	}
-	if used, err := hydrate.UsageOf(server.Root, int64(cfg.Cache)); err != nil {
+	if server.Root == "" {
+		r.Fact(doctor.GroupStore, "the configuration names no root for copies")
+	} else if used, err := hydrate.UsageOf(server.Root, int64(cfg.Cache)); err != nil {
 		problem("copies", server.Root, err.Error(), "run doctor as root or as the user of the server")
 	} else {
 		r.Fact(doctor.GroupStore, used.String())

@@ -60,6 +60,7 @@ func TestStoreCommands(t *testing.T) {
 		return out
 	}
 	run("run packhorse store init", exitFailed, "store", "check")
+	run("run packhorse store init", exitFailed, "serve", "--root", t.TempDir(), "--http", "127.0.0.1:0", "--ops", "")
 	run("created the store s3://bucket/store with ID ", exitOK, "store", "init")
 	var result struct {
 		Created bool
@@ -73,7 +74,7 @@ func TestStoreCommands(t *testing.T) {
 
 	from := gittest.Init(t)
 	from.Git("update-ref", "refs/heads/main", from.Commit("x").String())
-	root, exported := t.TempDir(), filepath.Join(t.TempDir(), "app.git")
+	root, exported := t.TempDir(), filepath.Join(t.TempDir(), "team/app.git")
 	if err := os.CopyFS(filepath.Join(root, "team/app.git"), os.DirFS(from.Dir)); err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func openStore(cfg *config.Config, metrics *bucket.Metrics, o store.Options) (*s
 	ctx, cancel := context.WithTimeout(context.Background(), storeLimit)
 	defer cancel()
 	opened, err := store.Open(ctx, o)
-	if detail, ok := errors.AsType[*bucket.Error](err); ok {
+	if detail, ok := errors.AsType[*bucket.Error](err); ok && detail.Remedy != "" {
 		err = detail // names the key and the remedy
 	}
 	if err != nil {

@@ -17,6 +17,9 @@ func Export(ctx context.Context, b bucket.Bucket, path git.RepoPath, dir string,
 	if _, err := os.Lstat(dir); !os.IsNotExist(err) {
 		return fault.New(fault.Exists, "%s exists already: name a new directory", dir)
 	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o777); err != nil {
+		return err
+	}
 	s, end, err := openTemporary(ctx, b, filepath.Dir(dir), "export")
 	if err != nil {
 		return err
