@@ -1,6 +1,7 @@
 package storage_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/gittest"
@@ -185,7 +187,11 @@ func (r *testPlace) Use(context.Context, func(done, total int64)) (func(), error
 	}, nil
 }
 
-func (r *testPlace) Push(context.Context) (receivepack.Shadow, error) {
+// Push checks for changes, and then refuses the push.
+func (r *testPlace) Push(ctx context.Context) (receivepack.Shadow, error) {
+	if _, err := r.Layers(ctx); err != nil {
+		return nil, err
+	}
 	return nil, fault.New(fault.Unavailable, "no pushes here")
 }
 
@@ -271,6 +277,38 @@ func TestPlacesFindReplacements(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.refuses("app", fault.NotFound, "no repository")
+}
+
+// TestPlacesAreFoundAgain: a request to a repository that another node has replaced is made again, also if no
+// advertisement was made here before it.
+func TestPlacesAreFoundAgain(t *testing.T) {
+	t.Parallel()
+	r, p := newPlaces(t, storage.Options{Pushes: newPushServer(t)})
+	r.serves("app", p.add("app", "one").main())
+	r.key("app", p.add("app", "two").main())
+
+	third := p.add("app", "three").main()
+	request := pktline.AppendFlush(pktline.AppendDelim(pktline.AppendLine(nil, "command=ls-refs")))
+	var out answer
+	_, err := r.UploadPack(t.Context(), r.path("app"), version2, bytes.NewReader(request), &out)
+	if err != nil || !strings.Contains(out.String(), third.String()) {
+		t.Errorf("ls-refs = %q, %v, want %v", out.String(), err, third)
+	}
+
+	p.add("app", "four")
+	if err := r.push("app", &answer{}); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "no pushes") {
+		t.Errorf("push = %v, want the answer of the new repository", err)
+	}
+	if err := p.Delete(t.Context(), r.path("app"), ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.push("app", &answer{}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("push to a deleted repository = %v, want not found", err)
+	}
+	r.Close()
+	if p.acquired != 0 {
+		t.Errorf("%d places were not released", p.acquired)
+	}
 }
 
 // While the store cannot be reached, known tips can be fetched, but refs cannot be listed.

@@ -20,6 +20,11 @@ import (
 // newPushed makes a root that accepts pushes and checks watched repositories once an hour.
 func newPushed(t *testing.T) *root {
 	t.Helper()
+	return newRoot(t, storage.Options{Pushes: newPushServer(t), CheckInterval: time.Hour})
+}
+
+func newPushServer(t *testing.T) *receivepack.Server {
+	t.Helper()
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
 		receivepack.ClassReceive: {Slots: 4, Queue: 100},
 	}})
@@ -32,7 +37,7 @@ func newPushed(t *testing.T) *root {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newRoot(t, storage.Options{Pushes: pushes, CheckInterval: time.Hour})
+	return pushes
 }
 
 // push sends commands, without a pack.

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"io"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -50,6 +52,22 @@ func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session node.S
 	response node.ResponseWriter) (outcome node.Outcome, err error) {
 	ctx, finish := n.traceStore(ctx, response)
 	defer func() { finish(&outcome) }()
+	packets := packetReaders.Get().(*pktline.Reader)
+	packets.Reset(request)
+	defer func() {
+		packets.Reset(nil)
+		packetReaders.Put(packets)
+	}()
+	outcome, err = n.serveFetch(ctx, path, session, packets, response)
+	if errors.Is(err, refs.ErrGone) && packets.Rewind() { // nothing was answered; another repository may have the path
+		outcome, err = n.serveFetch(ctx, path, session, packets, response)
+	}
+	return outcome, err
+}
+
+// serveFetch is UploadPack for a request whose packets can be read.
+func (n *Node) serveFetch(ctx context.Context, path git.RepoPath, session node.Session, packets *pktline.Reader,
+	response node.ResponseWriter) (outcome node.Outcome, err error) {
 	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return node.Outcome{}, err
@@ -57,12 +75,6 @@ func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session node.S
 	defer n.release(h)
 	ctx, span := inflight.Trace(ctx, "upload-pack")
 	defer func() { traceOutcome(span, &outcome, err) }()
-	packets := packetReaders.Get().(*pktline.Reader)
-	packets.Reset(request)
-	defer func() {
-		packets.Reset(nil)
-		packetReaders.Put(packets)
-	}()
 	outcome, err = n.server.Serve(ctx, h.Repo, session, packets, response)
 	if outcome.Dangling {
 		n.logDangling(h, path)
@@ -79,11 +91,14 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	}
 	ctx, finish := n.traceStore(ctx, response)
 	defer func() { finish(&outcome) }()
-	h, err := n.acquire(ctx, path)
+	h, shadow, err := n.beginPush(ctx, path)
 	if err != nil {
 		return node.Outcome{}, err
 	}
 	defer n.release(h)
+	if shadow != nil {
+		defer shadow.Close()
+	}
 	if missing := h.Objects.MissingAlternate(); missing != nil { // Git refuses the push if it needs the missing objects
 		n.log.Error("push to a damaged repository", "repository", path.String(), "error", missing)
 	}
@@ -100,22 +115,36 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 		}
 	}
 	waited := time.Duration(0)
-	target := receivepack.Target{Repo: h.Repo, Path: path, AdoptHead: n.setHead,
+	target := receivepack.Target{Repo: h.Repo, Path: path, AdoptHead: n.setHead, Shadow: shadow,
 		Changed: func(ctx context.Context, updates []receivepack.Update) {
 			if isFirst {
 				n.adoptHead(ctx, h, path, updates)
 			}
 			waited = n.publishPush(ctx, h, path)
 		}}
-	if h.place != nil {
-		if target.Shadow, err = h.place.Push(ctx); err != nil {
-			return node.Outcome{}, err
-		}
-		defer target.Shadow.Close()
-	}
 	outcome, err = n.pushes.Serve(ctx, target, session, pusher, request, response)
 	outcome.Warmup = waited
 	return outcome, err
+}
+
+// beginPush opens the repository of a push, which the caller has to release, and its shadow if it is in a store. If the
+// repository is gone, another one may have its path.
+func (n *Node) beginPush(ctx context.Context, path git.RepoPath) (*handle, receivepack.Shadow, error) {
+	for isLast := false; ; isLast = true {
+		h, err := n.acquire(ctx, path)
+		if err != nil || h.place == nil {
+			return h, nil, err
+		}
+		shadow, err := h.place.Push(ctx)
+		if err == nil {
+			return h, shadow, nil
+		}
+		isGone := h.isGone()
+		n.release(h)
+		if isLast || !isGone || !fault.Is(err, fault.NotFound) {
+			return nil, nil, err
+		}
+	}
 }
 
 func errNoPushes() error { return fault.New(fault.Denied, "this server does not accept pushes") }

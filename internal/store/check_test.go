@@ -270,13 +270,13 @@ func checkBucketIsOlder(t *testing.T, isRestart bool, others int) {
 	}
 	before := len(b.Keys())
 	p := acquire(t, s, "x")
+	if _, err := p.Push(t.Context()); !fault.Is(err, fault.Corrupt) || !mentions(err, "log/", "read-only") {
+		t.Errorf("Push = %v, want corrupt with a key", err)
+	}
 	for range 2 {
 		if layers, err := p.Layers(t.Context()); err != nil || layers.Number != number {
 			t.Errorf("Layers = %v, %v, want the last certain state", layers, err)
 		}
-	}
-	if _, err := p.Push(t.Context()); !fault.Is(err, fault.Corrupt) || !mentions(err, "log/", "read-only") {
-		t.Errorf("Push = %v, want corrupt with a key", err)
 	}
 	if err := p.SetHead(t.Context(), "refs/heads/x"); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("SetHead = %v, want corrupt", err)

@@ -93,6 +93,9 @@ func (p *place) beginPush(ctx context.Context) (*shadow, error) {
 		}
 	}
 	base, err := check.wait(ctx)
+	if err == nil {
+		err = p.mayAppend() // the check may have found that the store broke a promise
+	}
 	if err == nil && s != nil && s.base == base {
 		return s, nil
 	}

@@ -56,6 +56,7 @@ type Reader struct {
 	buf     []byte
 	at, end int   // buf[at:end] was read and not returned yet
 	err     error // of r; comes after that
+	dropped bool  // the beginning of the stream is not in buf any more
 }
 
 // firstBuffer is the buffer's length for requests of the common kind; it grows to that of the longest packet, or to
@@ -75,7 +76,7 @@ func (r *Reader) Size() int { return len(r.buf) }
 func (r *Reader) fill(n int) {
 	if r.at > 0 && r.at+n > len(r.buf) {
 		r.end = copy(r.buf, r.buf[r.at:r.end])
-		r.at = 0
+		r.at, r.dropped = 0, true
 	}
 	if n > len(r.buf) {
 		buf := make([]byte, max(n, firstBuffer, min(2*len(r.buf), MaxLine)))
@@ -92,6 +93,15 @@ func (r *Reader) fill(n int) {
 			r.err = io.ErrNoProgress
 		}
 	}
+}
+
+// Rewind makes the Reader return everything that it has read once more. It reports false, and does nothing, if its
+// buffer does not have the beginning any more, as after requests that are longer than Size.
+func (r *Reader) Rewind() bool {
+	if !r.dropped {
+		r.at = 0
+	}
+	return !r.dropped
 }
 
 // Whole reads to the end of the stream and returns all unread bytes, without taking them from the Reader. ok is false

@@ -57,6 +57,30 @@ func TestReader(t *testing.T) {
 	}
 }
 
+func TestRewind(t *testing.T) {
+	t.Parallel()
+	r := NewReader(strings.NewReader("0006a\n0006b\n"))
+	for range 2 {
+		for _, want := range []string{"a", "b"} {
+			if _, p, err := r.Line(); err != nil || string(p) != want {
+				t.Errorf("Line() = %q, %v, want %q", p, err, want)
+			}
+		}
+		if !r.Rewind() {
+			t.Error("Rewind() = false after a short request, want true")
+		}
+	}
+	r = NewReader(strings.NewReader(strings.Repeat("8000"+strings.Repeat("x", 0x8000-4), 3)))
+	for range 3 {
+		if _, _, err := r.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.Rewind() {
+		t.Error("Rewind() = true after a request that is longer than the buffer, want false")
+	}
+}
+
 func TestAppendBandSplits(t *testing.T) {
 	t.Parallel()
 	data := bytes.Repeat([]byte("x"), 2*MaxBandData+1)

@@ -2,6 +2,7 @@ package refs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -22,6 +23,10 @@ type Source interface {
 	// not called or has found that the repository does not exist any more.
 	Known() *Layers
 }
+
+// ErrGone is in the chain of the error of a Snapshot whose Source does not have the repository any more. Another one
+// may have its name.
+var ErrGone = errors.New("the repository is gone")
 
 // Layers are the refs of a repository at one moment: a base, and the changes since then. They are immutable.
 type Layers struct {
@@ -63,6 +68,9 @@ func OpenBase(path string, format git.ObjectFormat) (*Base, error) {
 // fromSource returns the Snapshot of the source's refs.
 func (s *Store) fromSource(ctx context.Context) (*Snapshot, error) {
 	layers, err := s.source.Layers(ctx)
+	if fault.Is(err, fault.NotFound) {
+		err = fault.Wrap(fault.NotFound, fault.Message(err), fmt.Errorf("%w: %w", ErrGone, err))
+	}
 	if err != nil {
 		return nil, err
 	}

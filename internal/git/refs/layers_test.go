@@ -2,6 +2,7 @@ package refs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -265,8 +266,8 @@ func TestSnapshotOfKnownTips(t *testing.T) {
 		t.Errorf("Snapshot() after older layers: generation %d, %v, want 2", snap.Generation(), err)
 	}
 	source.err = fault.New(fault.NotFound, "deleted")
-	if _, err := s.Snapshot(t.Context()); err != source.err {
-		t.Errorf("Snapshot() = %v, want %v", err, source.err)
+	if _, err := s.Snapshot(t.Context()); !errors.Is(err, source.err) || !errors.Is(err, ErrGone) {
+		t.Errorf("Snapshot() = %v, want %v with ErrGone", err, source.err)
 	}
 }
 
