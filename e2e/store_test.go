@@ -279,14 +279,20 @@ func TestStore(t *testing.T) {
 		w.clone(a.url("team/app"))
 		w.bucket.Kill()
 		commit("three")
-		for _, args := range [][]string{{"push", a.url("team/app"), "main"}, {"ls-remote", a.url("team/app")}} {
-			out, err := w.tryGit(work.Dir, args...)
-			if err == nil || !strings.Contains(err.Error(), "503") {
-				t.Errorf("git %s without the object storage: %v\n%s\nwant 503", args[0], err, out)
+		for _, isRestarted := range []bool{false, true} {
+			if isRestarted {
+				a.stop()
+				a.start()
 			}
+			for _, args := range [][]string{{"push", a.url("team/app"), "main"}, {"ls-remote", a.url("team/app")}} {
+				out, err := w.tryGit(work.Dir, args...)
+				if err == nil || !strings.Contains(err.Error(), "503") {
+					t.Errorf("git %s without the object storage (restarted: %t): %v\n%s\nwant 503", args[0], isRestarted, err, out)
+				}
+			}
+			into := gittest.Init(t)
+			w.git(into.Dir, "fetch", "-q", "--no-tags", a.url("team/app"), tip) // without a list of refs
 		}
-		into := gittest.Init(t)
-		w.git(into.Dir, "fetch", "-q", "--no-tags", a.url("team/app"), tip) // without a list of refs
 		w.bucket.Start()
 		if !gittest.Eventually(func() bool {
 			_, err := w.tryGit(work.Dir, "push", "-q", a.url("team/app"), "main")

@@ -37,8 +37,12 @@ func (s *server) addStore() error {
 	s.notes = append(s.notes, func() []string {
 		return []string{fmt.Sprintf("store: %s with ID %s; %s", cfg.URL, s.store.StoreID(), s.store.Usage())}
 	})
-	s.log.Info("opened the store", "url", cfg.URL, "store_id", s.store.StoreID(), "node", cfg.NodeName(),
-		"took", time.Since(begin))
+	usage := s.store.Usage()
+	s.log.Info("opened the store", "url", cfg.URL, "store_id", s.store.StoreID(), "node", cfg.NodeName(), "repositories",
+		usage.Repositories, "cache_bytes", usage.Bytes, "cache_budget", usage.Budget, "took", time.Since(begin))
+	if err := s.store.Ready(); err != nil {
+		s.log.Warn("the store cannot be used", "url", cfg.URL, "error", err)
+	}
 	return nil
 }
 

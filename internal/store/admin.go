@@ -42,7 +42,8 @@ func openTemporary(ctx context.Context, b bucket.Bucket, parent, node string) (s
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err = open(Options{Bucket: b, Cache: hydrate.Options{Root: root, Wait: 24 * time.Hour}, Node: node}, id)
+	s, err = open(Options{Bucket: b, Cache: hydrate.Options{Root: root, Wait: 24 * time.Hour}, Node: node}, id,
+		nil)
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(root))
 	}

@@ -133,6 +133,9 @@ func (r *repository) mayAppend() error {
 // append makes one attempt to append a record. It is decided unless there is an error.
 func (r *repository) append(ctx context.Context, record *replog.Record) (*replog.Attempt[*replog.Record], error) {
 	s := r.store
+	if err := s.untested(); err != nil {
+		return nil, err
+	}
 	start := time.Now()
 	attempt, err := r.log.Append(ctx, record)
 	if large, ok := errors.AsType[*replog.TooLargeError](err); ok {

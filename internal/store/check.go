@@ -87,7 +87,7 @@ func (r *repository) check() *run[*state] {
 // runCheck makes one freshness check.
 func (r *repository) runCheck() (*state, error) {
 	s := r.store
-	start := s.now()
+	start, began := s.now(), time.Now()
 	before := r.known()
 	state, err := r.latest(s.ctx)
 	s.metrics.checkSeconds.Observe((s.now() - start).Seconds())
@@ -108,6 +108,7 @@ func (r *repository) runCheck() (*state, error) {
 	}
 	if err == nil {
 		r.checked.Store(int64(start))
+		r.noteChecked(began)
 	}
 	return state, err
 }
@@ -176,6 +177,9 @@ func (r *repository) confirm(ctx context.Context, record *replog.Record) error {
 // afterFailure returns the last certain state if the error is proof that the store broke a promise. local is the record
 // of this node, or nil.
 func (r *repository) afterFailure(ctx context.Context, local *replog.Record, err error) (*state, error) {
+	if fault.Is(err, fault.Unavailable) && local != nil && r.known() == nil {
+		r.recall(ctx, local)
+	}
 	if errors.Is(err, replog.ErrBrokenPromise) {
 		r.breakPromise(err)
 		if known := r.known(); known != nil {

@@ -296,7 +296,8 @@ func TestRestartNeedsTwoRequests(t *testing.T) {
 	id := create(t, a, "x")
 	root := t.TempDir()
 	for want := range 2 {
-		s, err := open(Options{Bucket: b, URL: "s3://test/store", Node: "n", Cache: hydrate.Options{Root: root}}, a.identity)
+		s, err := open(Options{Bucket: b, URL: "s3://test/store", Node: "n", Cache: hydrate.Options{Root: root}},
+			a.identity, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ const (
 // week.
 func (s *Store) collectGarbage() {
 	for sleep(s.ctx, gcInterval/2+rand.N(gcInterval)) == nil {
-		if s.refused() != nil {
+		if s.refused() != nil || s.untested() != nil {
 			continue
 		}
 		shard, err := s.claimShard(s.ctx, time.Now())

@@ -173,20 +173,30 @@ func lockCache(root string) (*os.File, error) {
 	return f, nil
 }
 
+// readCache reads the identity of a local cache. The error is fs.ErrNotExist if there is none.
+func readCache(root string) (cacheIdentity, error) {
+	var cache cacheIdentity
+	path := filepath.Join(root, cacheDir, identityOfCache)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return cache, fmt.Errorf("read the identity of the local cache: %w", err)
+	}
+	if err := json.Unmarshal(text, &cache); err != nil || cache.ID == "" || cache.Format != format {
+		return cache, fault.New(fault.Corrupt, "%s is damaged: remove the content of %s, or use another root", path, root)
+	}
+	return cache, nil
+}
+
 // claimCache makes an empty directory the local cache of a store, and refuses the cache of another one. Nothing in the
 // directory is read or removed before that.
 func claimCache(root, url string, store Identity) error {
 	path := filepath.Join(root, cacheDir, identityOfCache)
-	text, err := os.ReadFile(path)
+	cache, err := readCache(root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return createCache(root, path, cacheIdentity{Format: format, ID: store.ID, URL: url})
 	}
 	if err != nil {
-		return fmt.Errorf("read the identity of the local cache: %w", err)
-	}
-	var cache cacheIdentity
-	if err := json.Unmarshal(text, &cache); err != nil || cache.ID == "" || cache.Format != format {
-		return fault.New(fault.Corrupt, "%s is damaged: remove the content of %s, or use another root", path, root)
+		return err
 	}
 	switch {
 	case cache.ID == store.ID && cache.URL == url:

@@ -107,7 +107,7 @@ func TestOneProcessPerCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := Options{Bucket: b, URL: "s3://test/store", Cache: hydrate.Options{Root: root}}
-	first, err := open(o, id)
+	first, err := open(o, id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestOneProcessPerCache(t *testing.T) {
 	if err := os.Mkdir(shadow, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := open(o, id); !mentions(err, root, "another process", "another root") {
+	if _, err := open(o, id, nil); !mentions(err, root, "another process", "another root") {
 		t.Errorf("open of a root in use = %v, want an error that names the root and the remedy", err)
 	}
 	if _, err := os.Stat(shadow); err != nil {
@@ -124,7 +124,7 @@ func TestOneProcessPerCache(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	second, err := open(o, id)
+	second, err := open(o, id, nil)
 	if err != nil {
 		t.Fatalf("open after Close of the other process = %v, want nil", err)
 	}

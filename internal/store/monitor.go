@@ -1,10 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/hydrate"
 )
@@ -12,12 +14,14 @@ import (
 const (
 	monitorInterval = 10 * time.Second // between two checks of the store's identity
 	downInterval    = time.Second      // the same while the store is down
+	probePause      = time.Minute      // between two probes after one that the store did not pass
 )
 
 // health is what the monitor knows about the store.
 type health struct {
 	err      atomic.Pointer[error] // why the store cannot be used at present; nil: it can
 	replaced atomic.Pointer[error] // the store got another ID: it is not used any more
+	untested atomic.Bool           // the store was down at the start: it has to pass the probe before records are written
 	wake     chan struct{}         // has an element if a request failed since the last check
 }
 
@@ -70,6 +74,9 @@ func (s *Store) checkIdentity() {
 			Msg: "the bucket does not hold the store any more: " + IdentityKey + " does not exist; restore it from a version " +
 				"or a copy of the bucket"}
 	}
+	if err == nil && s.health.untested.Load() {
+		err = s.admit()
+	}
 	was := s.health.isDown()
 	switch {
 	case err != nil:
@@ -79,10 +86,32 @@ func (s *Store) checkIdentity() {
 			s.log.Warn("the store cannot be used", "url", s.options.URL, "error", err)
 		}
 	case was:
+		s.health.untested.Store(false)
 		s.health.err.Store(nil)
+		s.local.reset()
 		s.metrics.reachable.Set(1)
 		s.log.Info("the store can be used again", "url", s.options.URL)
 	}
+}
+
+// admit probes the store after a start without it. The error is why the store cannot be used yet.
+func (s *Store) admit() error {
+	_, err := bucket.Probe(s.ctx, s.options.Bucket, bucket.ProbeOptions{})
+	if err != nil && !isOutage(err) && s.ctx.Err() == nil {
+		s.health.err.Store(&err)
+		s.log.Error("the store did not pass its tests", "url", s.options.URL, "error", err)
+		_ = sleep(s.ctx, probePause)
+	}
+	return err
+}
+
+// untested returns why no record may be written since the start, or nil.
+func (s *Store) untested() error {
+	if !s.health.untested.Load() {
+		return nil
+	}
+	return cmp.Or(s.Ready(),
+		fault.Retry(fault.Unavailable, fault.RetrySoon, "the object storage is being tested; try again"))
 }
 
 // Ready returns why the store cannot be used, or nil.

@@ -68,13 +68,17 @@ func (s *Store) findReference(ctx context.Context, path git.RepoPath) (*reposito
 	if err := s.refused(); err != nil {
 		return nil, reference{}, err
 	}
+	isRecalled := false
 	for range maxTries {
 		if ref, ok := s.names.Get(path); ok {
 			r := s.acquire(ref.id)
 			state := r.known()
 			var err error
-			if state == nil { // it was idle, and dropped
+			if state == nil { // it was idle and dropped, or this node has just started
 				state, err = r.current(ctx)
+			}
+			if known := r.known(); known != nil && fault.Is(err, fault.Unavailable) {
+				state, err = known, nil // see recall
 			}
 			if err == nil && ref.holds(path, state) {
 				return r, ref, nil
@@ -86,10 +90,16 @@ func (s *Store) findReference(ctx context.Context, path git.RepoPath) (*reposito
 			s.forget(path, ref.id)
 		}
 		ref, err := s.lookUp(ctx, path)
-		if err != nil {
-			return nil, reference{}, err
+		if err == nil {
+			s.learn(path, ref)
+			continue
 		}
-		s.names.Add(path, ref)
+		if ref, ok := s.recallName(path, err); ok && !isRecalled {
+			isRecalled = true
+			s.names.Add(path, ref)
+			continue
+		}
+		return nil, reference{}, err
 	}
 	return nil, reference{}, fault.Retry(fault.Unavailable, fault.RetrySoon,
 		"repository %s is replaced faster than it can be opened",
@@ -204,6 +214,9 @@ func (s *Store) resolve(ctx context.Context, path git.RepoPath) (resolved, error
 // appendName appends a record to the log of a resolved name. The error is receivepack.ErrUnknown if it is not known
 // whether the record was written.
 func (s *Store) appendName(ctx context.Context, found resolved, next *replog.Name) (replog.Outcome, error) {
+	if err := s.untested(); err != nil {
+		return replog.Lost, err
+	}
 	attempt, err := found.log.Append(ctx, next)
 	if err != nil {
 		return replog.Lost, err

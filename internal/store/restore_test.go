@@ -88,7 +88,7 @@ func changeRefs(t *testing.T, b bucket.Bucket, source *gittest.Repo) {
 		t.Fatal(err)
 	}
 	s, err := open(Options{Bucket: b, URL: "s3://bucket/git/store", Node: "n", Cache: hydrate.Options{Root: t.TempDir()}},
-		id)
+		id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

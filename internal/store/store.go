@@ -10,6 +10,7 @@
 //	known.go       the repositories in memory
 //	repository.go  one repository: its latest known state
 //	check.go       freshness checks
+//	recall.go      what this node had before its start, for a start while the store is down
 //	change.go      appends records
 //	shadow.go, upload.go, commit.go, batch.go
 //	               pushes: temporary repositories, uploads, and records with several pushes
@@ -33,6 +34,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/hydrate"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -69,6 +71,7 @@ type Store struct {
 
 	known   knownTable
 	names   *lru.Cache[git.RepoPath, reference] // what paths referred to when they were looked up
+	local   localNames
 	lookups lookups
 	health  health
 	hints   chan struct{} // has one element for each hint that is being followed
@@ -92,21 +95,52 @@ const (
 	maxHints    = 64     // hints that are followed at the same time
 )
 
+// identityTimeout is the time for which a node with a local cache waits for the store at its start.
+const identityTimeout = 10 * time.Second
+
 // Open opens the store of a bucket. It checks that the bucket has the properties that a store needs, and that the local
 // cache belongs to this store.
+//
+// If the store cannot be reached and the local cache belongs to the store of Options.URL, Open succeeds nevertheless.
+// Then the node serves what it has, Ready returns the reason, and the properties are checked once the store answers.
+// No record is written before that.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	id, err := ReadIdentity(ctx, o.Bucket)
-	if err != nil {
-		return nil, err
+	cache, err := readCache(o.Cache.Root)
+	isKnown := err == nil && cache.URL == o.URL
+	id, err := admitted(ctx, o.Bucket, isKnown)
+	switch {
+	case err == nil:
+		return open(o, id, nil)
+	case isKnown && ctx.Err() == nil && isOutage(err):
+		return open(o, Identity{Format: cache.Format, ID: cache.ID}, err)
 	}
-	if _, err := bucket.Probe(ctx, o.Bucket, bucket.ProbeOptions{}); err != nil {
-		return nil, err
-	}
-	return open(o, id)
+	return nil, err
 }
 
-// open opens the store without I/O in the bucket.
-func open(o Options, id Identity) (opened *Store, err error) {
+// admitted reads the identity of a store and checks the properties of its bucket. With isQuick, it waits less for a
+// store that does not answer.
+func admitted(ctx context.Context, b bucket.Bucket, isQuick bool) (Identity, error) {
+	limit := ctx
+	if isQuick {
+		var cancel context.CancelFunc
+		limit, cancel = context.WithTimeout(ctx, identityTimeout)
+		defer cancel()
+	}
+	id, err := ReadIdentity(limit, b)
+	if err == nil {
+		_, err = bucket.Probe(ctx, b, bucket.ProbeOptions{})
+	}
+	return id, err
+}
+
+// isOutage reports whether an error of the store goes away without a change of its configuration or of ours.
+func isOutage(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) ||
+		fault.Is(err, fault.Unavailable) && fault.RetryAfter(err) < fault.RetryMuchLater
+}
+
+// open opens the store without I/O in the bucket. outage is why the bucket could not be tested, or nil.
+func open(o Options, id Identity, outage error) (opened *Store, err error) {
 	lock, err := lockCache(o.Cache.Root)
 	if err != nil {
 		return nil, err
@@ -142,6 +176,11 @@ func open(o Options, id Identity) (opened *Store, err error) {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.metrics.reachable.Set(1)
+	if outage != nil {
+		s.health.untested.Store(true)
+		s.health.err.Store(&outage)
+		s.metrics.reachable.Set(0)
+	}
 	s.metrics.store.Store(s)
 	s.running.Go(s.monitor)
 	s.running.Go(s.collectGarbage)

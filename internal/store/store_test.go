@@ -32,7 +32,7 @@ func newNode(t testing.TB, b *buckettest.Memory, change ...func(*Options)) *Stor
 	for _, f := range change {
 		f(&o)
 	}
-	s, err := open(o, id)
+	s, err := open(o, id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
