@@ -207,7 +207,7 @@ func (d *examiner) examineConfig(ctx context.Context, role config.Role, r *docto
 	}
 }
 
-// userOf returns the user of a server: the owner of the state directory or, if there is none yet, of the root.
+// userOf returns the user of a server: the owner of the state directory, or else of the root.
 func userOf(cfg *config.Config) doctor.User {
 	o := statedir.Self()
 	for _, dir := range []string{cfg.State, cfg.Root} {

@@ -111,7 +111,7 @@ func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) 
 	}
 }
 
-// actAsOwner switches a command that root started to the owner of the state directory or, if there is none yet, of the
+// actAsOwner switches a command that root started to the owner of the state directory, or else of the
 // root. Files that it or Git creates then belong to the user of the server.
 func (f *nodeFinder) actAsOwner(cfg *config.Config) error {
 	owner, err := f.stateOwner(cfg)

@@ -20,7 +20,7 @@ type target struct {
 	root, state, config string
 
 	named bool            // the flags or the file name the state directory
-	noter *statedir.Owner // owner of the note about the state directory in the root; nil if there is none, or it is root
+	noter *statedir.Owner // owner of the note about the state directory in the root; nil without a note, or if it is root
 }
 
 // addFlags defines --root, --state and --config. The usage text of --state says the default.
@@ -126,7 +126,7 @@ func opsAddress(flag string) (string, error) {
 	return address, nil
 }
 
-// stateOwner returns the owner of the state directory or, if there is none yet, of the root. If a note or a link in the
+// stateOwner returns the owner of the state directory, or else of the root. If a note or a link in the
 // root names the directory, it returns the owner of the note or the link. Otherwise users who can write to the root
 // could make a command of root run as root by naming a directory that belongs to root.
 func (t *target) stateOwner(cfg *config.Config) (statedir.Owner, error) {

@@ -56,8 +56,8 @@ func (r *Repository) Apply(ctx context.Context, rec *replog.Record) error {
 	return nil
 }
 
-// Applied returns the record that was applied last, also by an earlier process. It is nil if there is none, or if its
-// files are damaged.
+// Applied returns the record that was applied last, also by an earlier process. It is nil without such a record, or if
+// its files are damaged.
 func (r *Repository) Applied(ctx context.Context) (*replog.Record, error) {
 	select {
 	case r.applying <- struct{}{}:

@@ -71,7 +71,7 @@ type Push struct {
 
 // Refs is the state of all refs: a checkpoint and the changes after it.
 type Refs struct {
-	Checkpoint string // key of the checkpoint, relative to the repository: "refs/28-TXN"; empty if there is none
+	Checkpoint string // key of the checkpoint, relative to the repository: "refs/28-TXN"; empty without one
 	SHA256     Sum    // of the checkpoint
 	Bytes      int64  // of the checkpoint
 	Count      int    // number of refs in the checkpoint

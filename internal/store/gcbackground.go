@@ -38,7 +38,7 @@ func (s *Store) collectGarbage() {
 	}
 }
 
-// claimShard claims a shard that no node has collected in this week. It returns "" if there is none.
+// claimShard claims a shard that no node has collected in this week. It returns "" if all are claimed.
 func (s *Store) claimShard(ctx context.Context, now time.Time) (string, error) {
 	year, number := now.UTC().ISOWeek()
 	week := fmt.Sprintf("%s%d-w%02d/", gcPrefix, year, number)

@@ -91,7 +91,7 @@ func checkEmpty(ctx context.Context, b bucket.Bucket) error {
 	}
 }
 
-// ReadIdentity reads and checks the identity of a store. The error is NotFound if there is none, Invalid if this
+// ReadIdentity reads and checks the identity of a store. The error is NotFound without a store, Invalid if this
 // version cannot use the store, and Corrupt if the object is damaged.
 func ReadIdentity(ctx context.Context, b bucket.Bucket) (Identity, error) {
 	body, _, err := b.Get(ctx, IdentityKey, maxIdentity)
@@ -173,7 +173,7 @@ func lockCache(root string) (*os.File, error) {
 	return f, nil
 }
 
-// readCache reads the identity of a local cache. The error is fs.ErrNotExist if there is none.
+// readCache reads the identity of a local cache. The error is fs.ErrNotExist for a root without a cache.
 func readCache(root string) (cacheIdentity, error) {
 	var cache cacheIdentity
 	path := filepath.Join(root, cacheDir, identityOfCache)
