@@ -20,7 +20,8 @@ type MaintenanceConfig struct {
 	LooseRefs int `toml:"loose_refs" default:"500" range:"1.."`
 
 	// Quiet is how long a repository must be without a push before it is maintained. After ten times as long it is
-	// maintained anyway.
+	// maintained anyway. After five times as many pushes as packs, a fifth of quiet is enough, or the time that the last
+	// maintenance took: git gets slower with each pack.
 	Quiet Duration `toml:"quiet" default:"10s" range:">0s"`
 }
 

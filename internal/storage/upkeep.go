@@ -16,11 +16,13 @@ import (
 // Upkeep configures when a node maintains a repository automatically. After changes of its refs the node counts the
 // files that are new since the last maintenance. One count that is reached is enough. Zero values mean the defaults.
 type Upkeep struct {
-	Loose     int           // new loose objects. Default 1,000.
-	Packs     int           // new packs. Default 20.
-	LooseRefs int           // Default 500.
-	Quiet     time.Duration // time without changes of refs before a check; it waits at most 10 times that. Default 10 s.
-	Pause     time.Duration // time until the next attempt after a failure. Default one hour.
+	Loose     int // new loose objects. Default 1,000.
+	Packs     int // new packs. Default 20.
+	LooseRefs int // Default 500.
+	// Quiet is the time without changes of refs before a check. A check waits at most 10 times that, and after many
+	// changes a fifth of it, or as long as the last maintenance took. Default 10 s.
+	Quiet time.Duration
+	Pause time.Duration // time until the next attempt after a failure. Default one hour.
 }
 
 const (
@@ -45,10 +47,17 @@ type upkeep struct {
 	pending map[git.RepoPath]change
 
 	maintained map[string]maintainedState // by common directory; only for run
+	took       time.Duration              // of the last maintenance; only for run
 }
 
-// change has the times of the first and the last change of a repository's refs since the last check.
-type change struct{ first, last time.Time }
+// change has the times of the first and the last change of a repository's refs since the last check, and their number.
+type change struct {
+	first, last time.Time
+	n           int
+}
+
+// manyChanges is how many times more changes than Upkeep.Packs make a check urgent: Git gets slower with each pack.
+const manyChanges = 5
 
 // maintainedState is the state of a repository after maintenance.
 type maintainedState struct {
@@ -90,6 +99,7 @@ func (u *upkeep) changed(path git.RepoPath) {
 		c.first = now
 	}
 	c.last = now
+	c.n++
 	u.pending[path] = c
 	u.metrics.pending.Set(float64(len(u.pending)))
 	if !u.started {
@@ -133,6 +143,9 @@ func (u *upkeep) next(now time.Time) (path git.RepoPath, wait time.Duration) {
 	var oldest time.Time
 	for p, c := range u.pending {
 		due := min(c.last.Add(u.Quiet).Sub(now), c.first.Add(10*u.Quiet).Sub(now))
+		if c.n >= manyChanges*u.Packs {
+			due = min(due, c.first.Add(max(u.Quiet/5, u.took)).Sub(now))
+		}
 		switch {
 		case due > 0:
 			if oldest.IsZero() {
@@ -188,7 +201,9 @@ func (u *upkeep) check(path git.RepoPath) (outcome string, err error) {
 			return "declined", nil
 		}
 	}
+	start := time.Now()
 	m, err := n.maintainHandle(u.ctx, h, path, refs)
+	u.took = time.Since(start)
 	if err == nil {
 		u.remember(h.Common, m.After, time.Time{})
 		return "due", nil
