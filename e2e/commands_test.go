@@ -47,6 +47,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"killindex": cmdKillIndex,
 	"token":     cmdToken,
 	"store":     cmdStore,
+	"export":    cmdExport,
 	"hook":      cmdHook,
 
 	"origin":    cmdOrigin,

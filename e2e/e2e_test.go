@@ -147,8 +147,11 @@ func runStoriesIn(t *testing.T, shape shape, dir, templates, protocol string, sc
 		},
 		Cmds: commands,
 		Condition: func(name string) (bool, error) {
-			if name == "v2" {
+			switch name {
+			case "v2":
 				return protocol == "" || protocol == "2", nil
+			case "store":
+				return shape.store != nil, nil
 			}
 			return condition(name)
 		},

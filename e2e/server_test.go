@@ -39,6 +39,8 @@ type story struct {
 	nodes   map[string]*serverProcess // storage nodes that run, by name
 	stuck   []net.Conn                // of clients that read no more
 	orphans []int                     // processes that killed nodes had started
+	stores  int                       // number of stores that were made
+	config  string                    // of the server of the latest store
 	origin  *origin                   // the Git host that a mirror follows; nil: none
 }
 

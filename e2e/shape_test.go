@@ -14,6 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
@@ -21,9 +22,10 @@ import (
 type shape struct {
 	between string // how gateway and node talk: "unix", or "tcp" with a shared secret; "": they are one process
 	noCache bool
-	noIndex bool // one process: it does not index what it serves
-	search  bool // between processes: one more searches
-	ssh     bool // $URL is one of SSH
+	noIndex bool               // one process: it does not index what it serves
+	search  bool               // between processes: one more searches
+	ssh     bool               // $URL is one of SSH
+	store   *buckettest.Server // one process: its repositories are in a store here; nil: they are not
 }
 
 // inAllShapes are stories that are the same in every shape.
@@ -103,6 +105,9 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if s.shape.ssh {
 		args = append(args, s.overSSH(ts)...)
+	}
+	if s.shape.store != nil {
+		args = s.intoStore(ts, args)
 	}
 	if s.shape.between != "" {
 		s.serveSplit(ts, neg, args)
