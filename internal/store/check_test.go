@@ -264,6 +264,9 @@ func checkBucketIsOlder(t *testing.T, isRestart bool, others int) {
 		setRef(t, other, "x", "refs/heads/other", id2)
 	}
 	if isRestart {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 		s = newNode(t, b, root)
 	} else {
 		time.Sleep(2 * confirmInterval)

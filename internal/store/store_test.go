@@ -37,6 +37,9 @@ func newNode(t testing.TB, b *buckettest.Memory, change ...func(*Options)) *Stor
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if s.ctx.Err() != nil { // the test has closed it
+			return
+		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
