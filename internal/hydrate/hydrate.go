@@ -5,7 +5,9 @@
 //	HEAD, config     from the record that was applied last
 //	packed-refs      the refs of its checkpoint: a link to a file of bases
 //	bases/           checkpoints, by name; never changed
-//	record           the record itself, so that a restarted node knows it without the bucket
+//	record           the record itself, so that a restarted node knows it without the bucket; modified when it was the
+//	                 head for the last time (SetChecked)
+//	name             by which name the repository was found last (SetName)
 //	objects/pack/    packs, under the base name of their keys; absent if the repository is evicted
 //
 // Apply brings everything but the packs, and refs can be served after it. Use brings the packs that are missing: it
@@ -14,8 +16,8 @@
 // without its pack, or a pack with a damaged byte.
 //
 // The packs of all repositories have a budget. Eviction removes all packs of the repository that was used least
-// recently, and never of one in use. Packs that the applied record does not name any more are removed when no caller of
-// Use has an older record.
+// recently, and never of one in use. A start removes the other files after a month without a check. Packs that the
+// applied record does not name any more are removed when no caller of Use has an older record.
 //
 // Nothing is synced: the truth is in the bucket. If the machine crashed, local files are compared with their checksums
 // before their first use. Damaged ones are downloaded again.

@@ -20,6 +20,9 @@ const (
 	cleanMark = "clean"
 	// uncheckedFile is in a local copy that was not compared with its checksums since the machine crashed.
 	uncheckedFile = "unchecked"
+	// maxIdle is the time since the last check of an evicted repository after which a start removes the rest of its local
+	// copy.
+	maxIdle = 30 * 24 * time.Hour
 )
 
 // load reads what an earlier process left.
@@ -130,6 +133,12 @@ func (c *Cache) loadRepositories(unchecked bool) error {
 		r.unchecked = unchecked || err == nil
 		if err := r.loadPacks(); err != nil {
 			return err
+		}
+		if len(r.packs) == 0 && time.Since(info.ModTime()) > maxIdle {
+			if err := c.Discard(r.dir); err != nil {
+				c.log.Warn("cannot remove unused local files", "dir", r.dir, "error", err)
+			}
+			continue
 		}
 		all = append(all, found{r, info.ModTime()})
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -69,6 +70,36 @@ func TestRestart(t *testing.T) {
 			t.Errorf("%d requests and %d bytes, want 0 and 4400", b.requests()-before, again.bytes)
 		}
 	}
+}
+
+// A start removes the small files of a repository that was evicted and then not used for long.
+func TestIdleCopies(t *testing.T) {
+	t.Parallel()
+	b, root := newFakeBucket(), t.TempDir()
+	c := open(t, Options{Bucket: b, Root: root})
+	rs, recs := repositories(c, b, 3)
+	for i := range rs {
+		apply(t, rs[i], recs[i])
+		use(t, rs[i], recs[i])()
+	}
+	for _, i := range []int{0, 1} { // evicted
+		if !c.evictOne() {
+			t.Fatalf("repository %d was not evicted", i)
+		}
+	}
+	for _, i := range []int{0, 2} { // not used
+		rs[i].SetChecked(time.Now().Add(-maxIdle - time.Hour))
+	}
+	again, r := reopen(t, b, root)
+	for i, want := range []bool{false, true, true} {
+		if _, err := os.Stat(rs[i].Dir()); want != (err == nil) {
+			t.Errorf("copy of repository %d: %v, want it to be kept: %t", i, err, want)
+		}
+	}
+	checkEmptyState(t, again)
+	apply(t, r, recs[0])
+	use(t, r, recs[0])()
+	checkFiles(t, b, r, recs[0])
 }
 
 // After a crash of the machine damaged files are downloaded again, and the others are used.
