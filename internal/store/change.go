@@ -147,8 +147,9 @@ func (r *repository) append(ctx context.Context, record *replog.Record) (*replog
 	s.metrics.countAppend(attempt, time.Since(start))
 	if attempt.Outcome() == replog.Unknown {
 		s.health.doubt()
-		s.running.Go(func() { r.settle(attempt) })
-		return nil, unknown(attempt.Err())
+		err := unknown(attempt.Err())
+		s.running.Go(func() { r.settle(attempt) }) // changes the attempt
+		return nil, err
 	}
 	if attempt.Err() != nil { // lost, and the winner does not follow
 		r.breakPromise(attempt.Err())
