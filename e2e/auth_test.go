@@ -123,13 +123,7 @@ func TestCredentialsStayAtTheGateway(t *testing.T) {
 	between, seen := recordTo(t, p.node.listen)
 	p.gateway = p.start("gateway", "--state", filepath.Join(p.dir, "gateway"), "--http", "127.0.0.1:0", "--node",
 		"node="+between)
-	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--scope", "write", "--state",
-		filepath.Join(p.dir, "gateway"))
-	out, err := create.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	token := strings.TrimSpace(string(out))
+	token := createToken(t, "ci", "--state", filepath.Join(p.dir, "gateway"))
 	u, err := url.Parse(p.gateway.http + "/app")
 	if err != nil {
 		t.Fatal(err)

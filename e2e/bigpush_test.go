@@ -9,7 +9,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -41,18 +40,14 @@ func TestBigPush(t *testing.T) {
 		"serve": func(t *testing.T) {
 			dir := t.TempDir()
 			repo := gittest.InitAt(t, filepath.Join(dir, "repos/one.git"))
-			out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write",
-				"--state", filepath.Join(dir, "state")).Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+			token := createToken(t, "alice", "--state", filepath.Join(dir, "state"))
 			s, err := startServer(dir, os.Environ(), []string{"serve", "--root", "repos", "--state", "state", "--http",
 				"127.0.0.1:0", "--ops", ""})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(s.kill)
-			pushBig(t, s, strings.TrimSpace(string(out)), repo.Dir, s)
+			pushBig(t, s, token, repo.Dir, s)
 		},
 	})
 }

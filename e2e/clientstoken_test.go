@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // TestClientsWithCredentials has each client of the matrix clone a private repository with a token as the password of
@@ -59,13 +57,7 @@ func newPrivateMatrix(t *testing.T) *privateMatrix {
 		t.Fatal(err)
 	}
 	state := filepath.Join(m.work, "state")
-	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--scope", "write", "--state",
-		state)
-	create.Env = gittest.Env()
-	token, err := create.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	token := createToken(t, "ci", "--state", state)
 	args := []string{"serve", "--root", m.root, "--state", state, "--http", "127.0.0.1:0", "--ops", "", "--log-format",
 		"json"}
 	ssh, noSSH := exec.LookPath("ssh")
@@ -88,7 +80,7 @@ func newPrivateMatrix(t *testing.T) *privateMatrix {
 		if err := p.wait(); err != nil || strings.Contains(p.logged(), "DATA RACE") {
 			t.Errorf("the server ended with %v; its log:\n%s", err, p.logged())
 		}
-		if strings.Contains(p.logged(), strings.TrimSpace(string(token))) {
+		if strings.Contains(p.logged(), token) {
 			t.Error("the token is in the log")
 		}
 	})
@@ -100,7 +92,7 @@ func newPrivateMatrix(t *testing.T) *privateMatrix {
 		u.User = url.UserPassword("ci", password)
 		return u.String()
 	}
-	m.private["token"], m.wrong["token"] = with(strings.TrimSpace(string(token))), with("wrong")
+	m.private["token"], m.wrong["token"] = with(token), with("wrong")
 	if noSSH != nil {
 		return m
 	}

@@ -80,7 +80,7 @@ func TestClusterOutages(t *testing.T) {
 			t.Fatalf("clone: %v %s", err, out)
 		}
 	}
-	if out := c.packhorse("nodes", "--state", c.path("gateway-0")); !strings.Contains(out, "STORE") ||
+	if out := runPackhorse(t, c.dir, "nodes", "--state", c.path("gateway-0")); !strings.Contains(out, "STORE") ||
 		!regexp.MustCompile(`(?m) [a-z2-7]{26} +1 +all$`).MatchString(out) {
 		t.Errorf("packhorse nodes = %s, want a node that holds a repository", out)
 	}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -79,9 +78,6 @@ const (
 	pairRefs    = 2
 )
 
-// clusterRef returns the name of a ref: a register or, from clusterRefs on, one of the pair.
-func clusterRef(i int) string { return fmt.Sprintf("refs/heads/r%d", i) }
-
 // pushHistory is what clients have done and seen.
 type pushHistory struct {
 	*cluster
@@ -105,7 +101,7 @@ func (h *pushHistory) note(op porcupine.Operation) {
 	defer h.mu.Unlock()
 	h.ops = append(h.ops, op)
 	in, out := op.Input.(action), op.Output.(result)
-	switch name := clusterRef(in.ref); {
+	switch name := refName(in.ref); {
 	case in.read:
 		h.seen[name] = out.value
 		return
@@ -122,7 +118,7 @@ func (h *pushHistory) note(op porcupine.Operation) {
 func (h *pushHistory) known(ref int) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.seen[clusterRef(ref)]
+	return h.seen[refName(ref)]
 }
 
 // fail counts a request without a result.
@@ -143,12 +139,7 @@ func (h *pushHistory) list(gateway, version int) (values map[string]string, ok b
 		h.fail("ls-remote")
 		return nil, false
 	}
-	values = map[string]string{}
-	for line := range strings.Lines(out) {
-		id, name, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		values[name] = id
-	}
-	return values, true
+	return listedRefs(out), true
 }
 
 // watchPair lists the pair until stop is closed.
@@ -166,7 +157,7 @@ func (h *pushHistory) watchPair(stop <-chan struct{}) {
 		h.mu.Lock()
 		h.looks++
 		h.mu.Unlock()
-		if a, b := values[clusterRef(clusterRefs)], values[clusterRef(clusterRefs+1)]; a != b {
+		if a, b := values[refName(clusterRefs)], values[refName(clusterRefs+1)]; a != b {
 			h.Errorf("the refs of a pair that moves together are at %q and %q", a, b)
 			return
 		}
@@ -217,7 +208,7 @@ func (p *clusterPusher) read() {
 	}
 	for ref := range clusterRefs + pairRefs {
 		p.note(porcupine.Operation{ClientId: p.number, Input: action{ref: ref, read: true}, Call: call,
-			Output: result{value: values[clusterRef(ref)]}, Return: back})
+			Output: result{value: values[refName(ref)]}, Return: back})
 	}
 }
 
@@ -245,21 +236,15 @@ func (p *clusterPusher) push(refs []int) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"push", "--porcelain", "--atomic"}
 	updates := make([]action, len(refs))
 	for i, ref := range refs {
 		updates[i] = action{ref: ref, old: p.known(ref), new: id}
-		args = append(args, fmt.Sprintf("--force-with-lease=%s:%s", clusterRef(ref), updates[i].old))
-	}
-	args = append(args, p.url(p.random.IntN(len(p.gateways)), "r"))
-	for _, ref := range refs {
-		args = append(args, id+":"+clusterRef(ref))
 	}
 	call := p.now()
-	out, failed := p.git(p.dir, args...)
+	out, failed := p.git(p.dir, pushArgs(p.url(p.random.IntN(len(p.gateways)), "r"), true, updates)...)
 	back := p.now()
 	for _, do := range updates {
-		kind, err := pushResult(out, clusterRef(do.ref), failed)
+		kind, err := pushResult(out, refName(do.ref), failed)
 		if err != nil {
 			return err
 		}
@@ -302,13 +287,7 @@ func (h *pushHistory) check(kills int) {
 	h.Logf("%d kills, %d reads, updates: %v, of those without a result %d took effect, %d misreported, %d listings "+
 		"of the pair, failed requests: %v, longest push %v", kills, reads, counts, landed, misreported, h.looks,
 		h.failed, h.longest)
-	verdict := porcupine.CheckOperationsTimeout(clusterModel, h.ops, 2*time.Minute)
-	h.Logf("linearizable: %s", verdict)
-	if verdict == porcupine.Illegal {
-		_, info := porcupine.CheckOperationsVerbose(clusterModel, h.ops, time.Minute)
-		page := filepath.Join(os.TempDir(), fmt.Sprintf("packhorse-cluster-%d.html", os.Getpid()))
-		h.Errorf("what clients saw cannot be; %s shows it (%v)", page, porcupine.VisualizePath(clusterModel, info, page))
-	}
+	checkLinearizable(h.T, h.ops)
 	h.checkCareless(landed)
 }
 
@@ -319,7 +298,7 @@ func (h *pushHistory) checkCareless(landed int) {
 		h.Log("all pushes without a result had no effect: a careless client cannot be seen")
 		return
 	}
-	verdict := porcupine.CheckOperationsTimeout(clusterModel, careless(h.ops), 2*time.Minute)
+	verdict := porcupine.CheckOperationsTimeout(registerModel, careless(h.ops), 2*time.Minute)
 	if verdict == porcupine.Ok {
 		h.Errorf("%d pushes without a result took effect, and would be seen as rejected without an error", landed)
 	} else {
@@ -345,27 +324,13 @@ func TestClusterModel(t *testing.T) {
 		{Input: action{new: "x"}, Output: result{kind: unknown}, Call: 0, Return: 10},
 		{Input: action{read: true}, Output: result{value: "x"}, Call: 2, Return: 3},
 	}
-	if !porcupine.CheckOperations(clusterModel, ops) {
+	if !porcupine.CheckOperations(registerModel, ops) {
 		t.Error("a push without a result that took effect is not allowed")
 	}
-	if porcupine.CheckOperations(clusterModel, careless(ops)) {
+	if porcupine.CheckOperations(registerModel, careless(ops)) {
 		t.Error("a rejected push that took effect is allowed")
 	}
 }
-
-// clusterModel is registerModel for the refs of a cluster.
-var clusterModel = func() porcupine.Model {
-	model := registerModel
-	model.Partition = func(history []porcupine.Operation) [][]porcupine.Operation {
-		byRef := map[int][]porcupine.Operation{}
-		for _, op := range history {
-			ref := op.Input.(action).ref
-			byRef[ref] = append(byRef[ref], op)
-		}
-		return slices.Collect(maps.Values(byRef))
-	}
-	return model
-}()
 
 // read reads the final values.
 func (h *pushHistory) read() {
@@ -379,7 +344,7 @@ func (h *pushHistory) read() {
 	})
 	for ref := range clusterRefs + pairRefs {
 		h.note(porcupine.Operation{ClientId: 1000, Input: action{ref: ref, read: true}, Call: call,
-			Output: result{value: values[clusterRef(ref)]}, Return: h.now()})
+			Output: result{value: values[refName(ref)]}, Return: h.now()})
 	}
 }
 

@@ -2,11 +2,9 @@ package e2e
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -51,17 +49,12 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{T: t, dir: dir, nodes: map[string]*serverProcess{}, proxies: map[string]*buckettest.Proxy{},
 		env: append(gittest.Env(), "GORACE=atexit_sleep_ms=0")}
 	t.Cleanup(func() {
-		for _, p := range c.processes() {
-			p.kill()
-			if log := p.logged(); t.Failed() || strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic:") {
-				t.Errorf("the log of packhorse %s ends:\n%s", p.name, tail(log, 6000))
-			}
-		}
+		killAll(t, c.processes()...)
 		os.RemoveAll(dir)
 	})
 	c.store = buckettest.Versitygw(t)
 	options := c.store.Options(clusterPrefix)
-	c.packhorse("store", "init", options.URL, "--endpoint", "http://"+c.store.Address, "--path-style",
+	runPackhorse(t, c.dir, "store", "init", options.URL, "--endpoint", "http://"+c.store.Address, "--path-style",
 		"--credentials-file", options.CredentialsFile)
 	var gateway strings.Builder
 	fmt.Fprintf(&gateway, "[auth]\ntokens = %q\n", c.path("tokens"))
@@ -73,10 +66,8 @@ func newCluster(t *testing.T) *cluster {
 		fmt.Fprintf(&gateway, "[[node]]\nname = %q\naddress = %q\n", name, c.address(name))
 	}
 	c.write("gateway.toml", gateway.String())
-	token := c.packhorse("token", "create", "tester", "--scope", "write", "--config", c.path("gateway.toml"),
-		"--state", c.path("gateway-0"))
-	c.header = "Authorization: Basic " +
-		base64.StdEncoding.EncodeToString([]byte("tester:"+strings.TrimSpace(token)))
+	c.header = basicHeader("tester", createToken(t, "tester", "--config", c.path("gateway.toml"), "--state",
+		c.path("gateway-0")))
 	var starts sync.WaitGroup
 	for _, name := range clusterNodes {
 		starts.Go(func() { c.startNode(name) })
@@ -102,19 +93,6 @@ func (c *cluster) write(name, text string) {
 	if err := os.WriteFile(c.path(name), []byte(text), 0o600); err != nil {
 		c.Fatal(err)
 	}
-}
-
-// packhorse runs a command and returns its output.
-func (c *cluster) packhorse(args ...string) string {
-	c.Helper()
-	var stderr strings.Builder
-	cmd := exec.Command(filepath.Join(binDir, "packhorse"), args...)
-	cmd.Env, cmd.Dir, cmd.Stderr = c.env, c.dir, &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		c.Fatalf("packhorse %q: %v\n%s%s", args, err, out, &stderr)
-	}
-	return string(out)
 }
 
 func (c *cluster) processes() (list []*serverProcess) {
@@ -197,15 +175,7 @@ func (c *cluster) url(gateway int, repo string) string { return c.gateways[gatew
 
 // git runs git as a client.
 func (c *cluster) git(dir string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "git", append([]string{"-c", "http.extraHeader=" + c.header}, args...)...)
-	cmd.Dir, cmd.Env = dir, gittest.Env()
-	out, err := cmd.CombinedOutput()
-	if ctx.Err() != nil {
-		c.Errorf("git %q does not end: %s", args, out)
-	}
-	return string(out), err
+	return clientGit(c.T, c.header, dir, args...)
 }
 
 // gitUntil repeats git until it succeeds.

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http/httputil"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -99,12 +98,7 @@ func newPushPair(t *testing.T, proxied bool) *pushPair {
 	p.kill(p.gateway)
 	p.write("gateway.toml", strings.Replace(string(config), "[http]\n", "[http]\npublic_read = true\n", 1), 0o600)
 	p.startGateway()
-	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write", "--state",
-		filepath.Join(p.dir, "gateway")).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.token = strings.TrimSpace(string(out))
+	p.token = createToken(t, "alice", "--state", filepath.Join(p.dir, "gateway"))
 	work := gittest.Init(t)
 	noise := make([]byte, 4<<20)
 	_, _ = rand.NewChaCha8([32]byte{9}).Read(noise)

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -42,12 +40,7 @@ func TestPushKills(t *testing.T) {
 	}
 	p := start()
 	defer func() { p.cmd.Process.Kill(); <-p.ended }()
-	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write", "--state",
-		state).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	token := strings.TrimSpace(string(out))
+	token := createToken(t, "alice", "--state", state)
 	const clients = 3
 	var all []*pusher
 	for i := range clients {

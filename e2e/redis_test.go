@@ -34,11 +34,7 @@ func TestGatewaysShareRedis(t *testing.T) {
 	config := p.write("gateway.toml", fmt.Sprintf("[auth]\ntokens = %q\n[http]\npublic_read = true\n[resolver]\nredis = "+
 		"%q\nredis_timeout = \"30s\"\n",
 		filepath.Join(p.dir, "tokens"), "unix://"+socket), 0o600)
-	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--scope", "write", "--config",
-		config).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	token := createToken(t, "ci", "--config", config)
 	gateways := make([]*serverProcess, 2)
 	for i := range gateways {
 		gateways[i] = p.start("gateway", "--config", config, "--state", filepath.Join(p.dir, fmt.Sprint("gateway", i)),
@@ -48,7 +44,7 @@ func TestGatewaysShareRedis(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.User = url.UserPassword("ci", strings.TrimSpace(string(out)))
+	u.User = url.UserPassword("ci", token)
 	work := gittest.At(p, filepath.Join(p.dir, "work"))
 	gittest.Run(t, p.dir, "", "clone", "--quiet", u.String(), work.Dir)
 	push := func(text string) (id string) {

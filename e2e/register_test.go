@@ -55,75 +55,6 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// action is an operation of a client on one ref: a read, or a change from old to new. An empty value means that the ref
-// does not exist.
-type action struct {
-	ref      int
-	read     bool
-	old, new string
-}
-
-// result is the result of an action.
-type result struct {
-	kind  outcome
-	value string // of a read
-}
-
-type outcome int
-
-const (
-	done    outcome = iota
-	refused         // by the server: nothing was changed
-	stale           // by the client: what was advertised is another value
-	unknown         // the client got no result
-)
-
-func (o outcome) String() string { return [...]string{"done", "refused", "stale", "unknown"}[o] }
-
-// registerModel describes which values of refs clients may see.
-var registerModel = (&porcupine.NondeterministicModel{
-	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-		byRef := make([][]porcupine.Operation, registerRefs)
-		for _, op := range history {
-			ref := op.Input.(action).ref
-			byRef[ref] = append(byRef[ref], op)
-		}
-		return byRef
-	},
-	Init: func() []any { return []any{""} },
-	Step: func(state, input, output any) []any {
-		is, in, out := state.(string), input.(action), output.(result)
-		switch {
-		case in.read:
-			if is == out.value {
-				return []any{is}
-			}
-		case out.kind == done:
-			if is == in.old {
-				return []any{in.new}
-			}
-		case out.kind == refused:
-			return []any{is}
-		case out.kind == stale:
-			if is != in.old {
-				return []any{is}
-			}
-		case is == in.old: // unknown
-			return []any{is, in.new}
-		default:
-			return []any{is}
-		}
-		return nil
-	},
-	DescribeOperation: func(input, output any) string {
-		in, out := input.(action), output.(result)
-		if in.read {
-			return fmt.Sprintf("r%d is %.7s", in.ref, out.value)
-		}
-		return fmt.Sprintf("r%d: %.7s for %.7s: %s", in.ref, in.new, in.old, out.kind)
-	},
-}).ToModel()
-
 // check asks whether what was seen can be, and whether everything is there that was reported.
 func (r *registers) check() {
 	r.Helper()
@@ -160,17 +91,10 @@ func (r *registers) check() {
 	r.Logf("%d kills; %d reads; updates: %v; atomic pushes that a kill has left half done: %d; pushes after a kill that "+
 		"had to be tried again: %d",
 		r.kills, reads, counts, r.halved, r.retries)
-	verdict, info := porcupine.CheckOperationsVerbose(registerModel, r.history, 2*time.Minute)
-	if verdict != porcupine.Illegal { // or too tangled for this machine
-		r.Logf("linearizable: %s", verdict)
-		return
-	}
-	page := filepath.Join(os.TempDir(), fmt.Sprintf("packhorse-register-%d.html", os.Getpid()))
-	r.Errorf("what clients saw cannot be; %s shows it (%v)", page, porcupine.VisualizePath(registerModel, info, page))
+	checkLinearizable(r.T, r.history)
 }
 
 const (
-	registerRefs    = 3
 	registerClients = 4
 	registerBatch   = 40 // commits that a client makes at a time
 )
@@ -256,19 +180,8 @@ func (a *actor) act() error {
 
 // push makes updates and returns the result of each.
 func (a *actor) push(atomic bool, list ...action) ([]outcome, error) {
-	args := []string{"push", "--porcelain"}
-	if atomic {
-		args = append(args, "--atomic")
-	}
-	for _, do := range list {
-		args = append(args, fmt.Sprintf("--force-with-lease=%s:%s", refName(do.ref), do.old))
-	}
-	args = append(args, a.url()+"/r")
-	for _, do := range list {
-		args = append(args, do.new+":"+refName(do.ref))
-	}
 	call := a.now()
-	out, failed := a.clientIn(a.dir, args...)
+	out, failed := a.clientIn(a.dir, pushArgs(a.url()+"/r", atomic, list)...)
 	back := a.now()
 	outcomes := make([]outcome, len(list))
 	defer func() {
@@ -301,37 +214,8 @@ func (a *actor) push(atomic bool, list ...action) ([]outcome, error) {
 	return outcomes, nil
 }
 
-// pushResult returns the result of a push for one ref, from the output of git (git-push(1), "OUTPUT").
-func pushResult(out, ref string, failed error) (outcome, error) {
-	for line := range strings.Lines(out) {
-		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(fields) < 3 || !strings.HasSuffix(fields[1], ":"+ref) {
-			continue
-		}
-		switch {
-		case strings.Contains(" +-*", fields[0]):
-			return done, nil
-		case strings.HasPrefix(fields[2], "[rejected] (stale info)"):
-			return stale, nil
-		case strings.HasPrefix(fields[2], "[rejected]"), strings.HasPrefix(fields[2], "[remote rejected]"):
-			return refused, nil
-		case strings.HasPrefix(fields[2], "[remote failure]"):
-			return unknown, nil
-		}
-		return unknown, fmt.Errorf("git says of a push: %s", line)
-	}
-	switch {
-	case failed == nil:
-		return unknown, fmt.Errorf("git says of a push that it is done, and nothing of %s: %s", ref, out)
-	case strings.Contains(out, "fatal: unable to access"): // it did not get beyond the advertisement
-		return refused, nil
-	}
-	return unknown, nil
-}
-
 // look reads all refs at once: by a listing of either version, or over the control API.
 func (a *actor) look() error {
-	var values [registerRefs]string
 	call := a.now()
 	if a.random.IntN(3) == 0 {
 		ref := a.random.IntN(registerRefs)
@@ -346,16 +230,9 @@ func (a *actor) look() error {
 	if err != nil {
 		return nil
 	}
-	for line := range strings.Lines(out) {
-		id, name, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		for ref := range values {
-			if name == refName(ref) {
-				values[ref] = id
-			}
-		}
-	}
-	for ref, value := range values {
-		a.saw(call, ref, value)
+	values := listedRefs(out)
+	for ref := range registerRefs {
+		a.saw(call, ref, values[refName(ref)])
 	}
 	return nil
 }
@@ -365,5 +242,3 @@ func (a *actor) saw(call int64, ref int, value string) {
 	a.note(porcupine.Operation{ClientId: a.number, Input: action{ref: ref, read: true}, Call: call,
 		Output: result{value: value}, Return: a.now()})
 }
-
-func refName(ref int) string { return fmt.Sprintf("refs/heads/r%d", ref) }

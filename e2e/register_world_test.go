@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -60,30 +58,14 @@ func newRegisters(t *testing.T, seed uint64, split bool) *registers {
 	}
 	r := &registers{T: t, dir: sockets, split: split, random: rand.New(rand.NewPCG(seed, 0)), began: time.Now()}
 	t.Cleanup(func() {
-		for _, p := range []*serverProcess{r.front, r.node} {
-			if p == nil {
-				continue
-			}
-			p.kill()
-			if log := p.logged(); t.Failed() || strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic:") {
-				t.Errorf("the log of packhorse %s ends:\n%s", p.name, tail(log, 8000))
-			}
-		}
+		killAll(t, r.front, r.node)
 		os.RemoveAll(sockets)
 	})
 	r.repo = filepath.Join(sockets, "repos/r.git")
 	gittest.InitAt(t, r.repo).Git("config", "receive.denyDeleteCurrent", "ignore")
 	gittest.At(t, r.repo).Git("symbolic-ref", "HEAD", refName(0))
 	state := filepath.Join(sockets, "front")
-	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "tester", "--scope", "write", "--state",
-		state)
-	create.Env = append(gittest.Env(), "GORACE=atexit_sleep_ms=0")
-	token, err := create.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.header = "Authorization: Basic " +
-		base64.StdEncoding.EncodeToString([]byte("tester:"+strings.TrimSpace(string(token))))
+	r.header = basicHeader("tester", createToken(t, "tester", "--state", state))
 	if r.api, err = api.New("unix:"+filepath.Join(sockets, "node.sock"), api.Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -192,17 +174,8 @@ func (r *registers) settled() {
 
 func (r *registers) client(args ...string) (string, error) { return r.clientIn(r.dir, args...) }
 
-// clientIn runs git as a client.
 func (r *registers) clientIn(dir string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "git", append([]string{"-c", "http.extraHeader=" + r.header}, args...)...)
-	cmd.Dir, cmd.Env = dir, gittest.Env()
-	out, err := cmd.CombinedOutput()
-	if ctx.Err() != nil {
-		r.Errorf("git %q does not end: %s", args, out)
-	}
-	return string(out), err
+	return clientGit(r.T, r.header, dir, args...)
 }
 
 // resolve reads a ref over the control API.

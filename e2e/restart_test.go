@@ -72,11 +72,7 @@ func TestRestartRefusesNoRequest(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	token, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "me", "--scope", "write", "--config",
-		config).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	token := createToken(t, "me", "--config", config)
 	public, address := listening(t)
 	private, ops := listening(t)
 	files := []*os.File{public, private}
@@ -125,7 +121,7 @@ func TestRestartRefusesNoRequest(t *testing.T) {
 		return git("clone", "-q", "http://"+address+"/app", filepath.Join(dir, fmt.Sprint("clone-", i)))
 	})
 	each("push", func(i int) error {
-		return git("-C", work, "push", "-q", "http://me:"+strings.TrimSpace(string(token))+"@"+address+"/app",
+		return git("-C", work, "push", "-q", "http://me:"+token+"@"+address+"/app",
 			fmt.Sprint("HEAD:refs/heads/push-", i))
 	})
 

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -117,6 +119,44 @@ type serverProcess struct {
 // startServer starts packhorse and waits for its first word: where it serves, or that it ended.
 func startServer(dir string, env, args []string) (*serverProcess, error) {
 	return startProcess(args[0], exec.Command(filepath.Join(binDir, "packhorse"), args...), dir, env)
+}
+
+// runPackhorse runs a command of packhorse and returns its output.
+func runPackhorse(t testing.TB, dir string, args ...string) string {
+	t.Helper()
+	var stderr strings.Builder
+	cmd := exec.Command(filepath.Join(binDir, "packhorse"), args...)
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, append(gittest.Env(), "GORACE=atexit_sleep_ms=0"), &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("packhorse %q: %v\n%s%s", args, err, out, &stderr)
+	}
+	return string(out)
+}
+
+// createToken creates an access token for pushes. The flags name the tokens' file.
+func createToken(t testing.TB, user string, flags ...string) string {
+	t.Helper()
+	return strings.TrimSpace(runPackhorse(t, "", append([]string{"token", "create", user, "--scope", "write"},
+		flags...)...))
+}
+
+// basicHeader returns the header of a client with an access token.
+func basicHeader(user, token string) string {
+	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+token))
+}
+
+// killAll ends processes, and shows their logs if the test failed or they did.
+func killAll(t *testing.T, processes ...*serverProcess) {
+	for _, p := range processes {
+		if p == nil {
+			continue
+		}
+		p.kill()
+		if log := p.logged(); t.Failed() || strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic:") {
+			t.Errorf("the log of packhorse %s ends:\n%s", p.name, tail(log, 8000))
+		}
+	}
 }
 
 // startProcess is startServer with a command that runs packhorse.

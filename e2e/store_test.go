@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -43,7 +42,7 @@ func newStoreWorld(t *testing.T) *storeWorld {
 	o := w.bucket.Options("git")
 	w.table = fmt.Sprintf("[store]\nurl = %q\nendpoint = %q\ncredentials_file = %q\n", o.URL, o.Endpoint,
 		o.CredentialsFile)
-	w.packhorse("store", "init", o.URL, "--endpoint", o.Endpoint, "--credentials-file", o.CredentialsFile)
+	runPackhorse(w.t, "", "store", "init", o.URL, "--endpoint", o.Endpoint, "--credentials-file", o.CredentialsFile)
 	if _, err := exec.LookPath("ssh"); err == nil {
 		w.key = filepath.Join(w.dir, "key")
 		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", w.key).CombinedOutput(); err != nil {
@@ -60,28 +59,12 @@ func newStoreWorld(t *testing.T) *storeWorld {
 	return w
 }
 
-// packhorse runs a command and returns its output.
-func (w *storeWorld) packhorse(args ...string) string {
-	w.t.Helper()
-	cmd := exec.Command(filepath.Join(binDir, "packhorse"), args...)
-	cmd.Env = gittest.Env()
-	out, err := cmd.Output()
-	if err != nil {
-		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-			out = exit.Stderr
-		}
-		w.t.Fatalf("packhorse %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
 // serve starts a server with an empty cache. extra has lines of its table [store].
 func (w *storeWorld) serve(name, extra string) *storeServer {
 	w.t.Helper()
 	s := &storeServer{w: w, name: name, extra: extra}
 	s.start()
-	out := w.packhorse("token", "create", "alice", "--scope", "write", "--config", s.config())
-	s.token = strings.TrimSpace(out)
+	s.token = createToken(w.t, "alice", "--config", s.config())
 	return s
 }
 
@@ -210,7 +193,7 @@ func TestStore(t *testing.T) {
 		return head.String()
 	}
 
-	w.packhorse("repo", "create", "team/app", "--config", a.config())
+	runPackhorse(w.t, "", "repo", "create", "team/app", "--config", a.config())
 	work.Git("tag", "-a", "-m", "v1", "v1", "main")
 	w.git(work.Dir, "push", "-q", a.url("team/app"), "main", "v1")
 	if got, want := b.refs("team/app"), a.refs("team/app"); got != want || !strings.Contains(got, "refs/tags/v1^{}") {
@@ -232,13 +215,13 @@ func TestStore(t *testing.T) {
 		t.Errorf("refs after a deletion:\n%s\nwant no topic", got)
 	}
 
-	w.packhorse("repo", "create", "team/gone", "--config", b.config())
+	runPackhorse(w.t, "", "repo", "create", "team/gone", "--config", b.config())
 	w.git(work.Dir, "push", "-q", a.url("team/gone"), "main")
-	w.packhorse("repo", "remove", "team/gone", "--yes", "--config", a.config())
+	runPackhorse(w.t, "", "repo", "remove", "team/gone", "--yes", "--config", a.config())
 	if out, err := w.tryGit("", "ls-remote", b.url("team/gone")); err == nil {
 		t.Errorf("refs of a removed repository:\n%s\nwant an error", out)
 	}
-	w.packhorse("repo", "create", "team/gone", "--config", b.config())
+	runPackhorse(w.t, "", "repo", "create", "team/gone", "--config", b.config())
 	if got := a.refs("team/gone"); got != "" {
 		t.Errorf("refs of another repository under the same path:\n%s\nwant none", got)
 	}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -79,12 +78,8 @@ func TestWebhooks(t *testing.T) {
 	}
 	p := start()
 	defer func() { p.cmd.Process.Kill(); <-p.ended }()
-	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write", "--state",
-		state).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &pusher{Repo: gittest.Init(t), branch: "client", token: strings.TrimSpace(string(out))}
+	token := createToken(t, "alice", "--state", state)
+	c := &pusher{Repo: gittest.Init(t), branch: "client", token: token}
 	c.Git("update-ref", "refs/heads/main", c.Commit("first").String())
 	for i := range 3 {
 		url, killed := p.http, make(chan struct{})
