@@ -125,6 +125,9 @@ func (d *directory) readConfig(ctx context.Context, g gitRunner) error {
 		case key == "include.path" || section == "includeif":
 			return fault.New(fault.Invalid, "its configuration includes another file, which might hide refs: "+
 				"move the settings, and remove %s", key)
+		case key == "receive.fsck.skiplist":
+			return fault.New(fault.Invalid, "its receive.fsck.skipList names a file, which a store does not have, so that "+
+				"git would refuse each push: git config --unset receive.fsck.skipList")
 		case key == "receive.certnonceseed": // a secret
 		case importedConfig[section] || importedConfig[key]:
 			d.config = append(d.config, replog.Setting{Key: key, Value: value})

@@ -192,6 +192,18 @@ func TestExportOfTail(t *testing.T) {
 }
 
 // An import whose uploads fail leaves nothing behind, and a later one succeeds.
+// A configured file would be missing on the nodes.
+func TestImportRefusesFiles(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	gittest.InitAt(t, filepath.Join(root, "app")).Git("config", "receive.fsck.skipList", "/etc/skip")
+	report, err := ImportAll(t.Context(), newBucket(t), ImportOptions{Dir: root, Node: "n"})
+	want := "--unset receive.fsck.skipList"
+	if err != nil || len(report.Refused) != 1 || !strings.Contains(report.Refused[0].Text, want) {
+		t.Errorf("ImportAll = %+v, %v, want a refusal with a remedy", report, err)
+	}
+}
+
 func TestImportAgain(t *testing.T) {
 	t.Parallel()
 	b, root := newBucket(t), t.TempDir()
