@@ -30,13 +30,19 @@ func acquire(t *testing.T, s *Store, path string) storage.Place {
 	return p
 }
 
+// newPlace returns a new store with the repository x, its only node, and the place of x there.
+func newPlace(t *testing.T, change ...func(*Options)) (*buckettest.Memory, *Store, storage.Place) {
+	t.Helper()
+	b := newBucket(t)
+	s := newNode(t, b, change...)
+	create(t, s, "x")
+	return b, s, acquire(t, s, "x")
+}
+
 func TestBurstSharesChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t)
-		s := newNode(t, b)
-		create(t, s, "x")
-		p := acquire(t, s, "x")
+		b, s, p := newPlace(t)
 		before := b.Requests()["get"]
 		b.SetFaults(buckettest.Faults{Latency: 20 * time.Millisecond})
 		var callers sync.WaitGroup
@@ -60,10 +66,7 @@ func TestBurstSharesChecks(t *testing.T) {
 func TestSlowGetIsSentTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t)
-		s := newNode(t, b)
-		create(t, s, "x")
-		p := acquire(t, s, "x")
+		b, _, p := newPlace(t)
 		var gets atomic.Int32
 		b.SetHook(func(operation, key string) error {
 			if operation == "get" && strings.Contains(key, "/log/") && gets.Add(1) == 1 {
@@ -83,10 +86,7 @@ func TestSlowGetIsSentTwice(t *testing.T) {
 func TestStoreIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t)
-		s := newNode(t, b)
-		create(t, s, "x")
-		p := acquire(t, s, "x")
+		b, s, p := newPlace(t)
 		b.SetFaults(buckettest.Faults{Down: true})
 		if _, err := p.Layers(t.Context()); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) <= 0 {
 			t.Errorf("Layers = %v with retry after %v, want unavailable", err, fault.RetryAfter(err))
@@ -116,10 +116,7 @@ func TestStoreIsDown(t *testing.T) {
 func TestStoreDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t)
-		s := newNode(t, b)
-		create(t, s, "x")
-		p := acquire(t, s, "x")
+		b, _, p := newPlace(t)
 		end := make(chan struct{})
 		b.SetHook(func(operation, key string) error { <-end; return nil })
 		t.Cleanup(func() { close(end) })
@@ -137,10 +134,7 @@ func TestStoreDoesNotAnswer(t *testing.T) {
 func TestStaleIfError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t)
-		s := newNode(t, b, func(o *Options) { o.StaleIfError = 5 * time.Minute })
-		create(t, s, "x")
-		p := acquire(t, s, "x")
+		b, s, p := newPlace(t, func(o *Options) { o.StaleIfError = 5 * time.Minute })
 		want, err := p.Layers(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -373,10 +367,7 @@ func TestHint(t *testing.T) {
 func TestRequestsTraceTheirChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t)
-		s := newNode(t, b, func(o *Options) { o.StaleIfError = time.Hour })
-		create(t, s, "x")
-		p := acquire(t, s, "x")
+		b, _, p := newPlace(t, func(o *Options) { o.StaleIfError = time.Hour })
 		b.SetFaults(buckettest.Faults{Latency: 7 * time.Millisecond})
 		var marked time.Duration
 		ctx, trace := node.WithStoreTrace(t.Context(), func(age time.Duration) { marked = age })

@@ -139,10 +139,7 @@ func TestOneProcessPerCache(t *testing.T) {
 func TestNodesRefuseAfterPromotion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t)
-		s := newNode(t, b)
-		create(t, s, "x")
-		p := acquire(t, s, "x")
+		b, s, p := newPlace(t)
 		b.Set(IdentityKey, Identity{Format: 1, ID: "promoted"}.encode())
 		time.Sleep(2 * monitorInterval)
 		if err := s.Ready(); !mentions(err, "promoted", "restart") {
