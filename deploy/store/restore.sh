@@ -17,7 +17,7 @@ set -eu
 export LC_ALL=C
 
 die() { echo "restore.sh: $*" >&2; exit 1; }
-usage() { sed -n '5,8s/^#  *//p' "$0" >&2; exit 2; }
+usage() { sed -n '5,11s/^# *//p' "$0" >&2; exit 2; }
 
 record= list_only=
 while getopts ln: option; do
@@ -66,7 +66,7 @@ elements() { grep -o "<$1>[^<]*</$1>" | sed 's/<[^>]*>//g' || :; }
 ids() {
 	token=
 	while :; do
-		page=$(get "?${token:+continuation-token=$(quote "$token")&}delimiter=%2F&list-type=2&prefix=$(quote "${prefix}repos/")") || exit 1
+		page=$(get "?${token:+continuation-token=$(quote "$token")&}delimiter=%2F&list-type=2&prefix=$(quote "${prefix}repos/")") || return 1
 		printf %s "$page" | grep -o '<CommonPrefixes>.*</CommonPrefixes>' | elements Prefix | sed 's,/$,,; s,.*/,,'
 		token=$(printf %s "$page" | elements NextContinuationToken)
 		[ -n "$token" ] || return 0
@@ -155,7 +155,11 @@ fetch() {
 restore() {
 	case /$1/ in */../* | */./* | *//*) die "repository $id has the path $1" ;; esac
 	to=$dir/$1.git
-	[ ! -e "$to" ] || die "$to exists"
+	if [ -e "$to" ]; then
+		[ -z "$wanted" ] || die "$to exists"
+		echo "skipped $1: $to exists"
+		return
+	fi
 	echo "restoring $1 (record $(field n) of $(field at))"
 	made=$work/made.git
 	rm -rf "$made"
@@ -184,7 +188,35 @@ restore() {
 	done
 	mkdir -p "$(dirname "$to")"
 	mv "$made" "$to"
-	restored=$((restored + 1))
+	echo "$to" >>"$work/restored"
+}
+
+# repository [PATH...]: lists or restores the repository with the ID $id, if it has one of the paths.
+repository() {
+	if [ -n "$record" ]; then
+		key=${prefix}repos/$id/log/$(printf %016x $((4611686018427387904 - record)))
+		(get "$key" 2>/dev/null) >"$work/json" || return 0 # another repository without this record
+	else
+		page=$(get "?list-type=2&max-keys=1&prefix=$(quote "${prefix}repos/$id/log/")")
+		key=$(printf %s "$page" | elements Key)
+		[ -n "$key" ] || return 0 # an upload that never became a repository
+		get "$key" >"$work/json"
+	fi
+	parse <"$work/json" >"$work/record"
+	[ "$(field deleted)" != true ] || return 0
+	awk -F '\t' '$1 == "name" { print $2 }' "$work/record" >"$work/names"
+	while IFS= read -r name; do
+		if [ -n "$list_only" ]; then
+			printf '%s\t%s\t%s\t%s\n' "$name" "$id" "$(field n)" "$(field at)"
+			continue
+		fi
+		match=
+		for path; do
+			case $path in "$name" | "$id") match=yes ;; esac
+		done
+		[ -z "$wanted" ] || [ -n "$match" ] || continue
+		restore "$name"
+	done <"$work/names"
 }
 
 work=$(mktemp -d "${dir:-${TMPDIR:-/tmp}}/.restore-XXXXXX" 2>/dev/null) || { mkdir -p "$dir" && work=$(mktemp -d "$dir/.restore-XXXXXX"); }
@@ -193,36 +225,21 @@ trap 'exit 1' INT TERM
 [ $# -le 2 ] || shift 2
 wanted=
 [ "$1" = "$url" ] || [ "$1" = "$dir" ] || wanted=yes
-restored=0
-ids >"$work/ids"
+ids >"$work/ids" || die "cannot list $url: check the keys, AWS_REGION and S3_ENDPOINT"
+[ -s "$work/ids" ] || die "no repositories below $url: check the prefix"
+: >"$work/restored"
+: >"$work/failed"
 while read -r id; do
-	if [ -n "$record" ]; then
-		key=${prefix}repos/$id/log/$(printf %016x $((4611686018427387904 - record)))
-	else
-		page=$(get "?list-type=2&max-keys=1&prefix=$(quote "${prefix}repos/$id/log/")" </dev/null)
-		key=$(printf %s "$page" | elements Key)
-	fi
-	[ -n "$key" ] || continue # an upload that never became a repository
-	if [ -n "$record" ]; then
-		(get "$key" </dev/null 2>/dev/null) >"$work/json" || continue # another repository without this record
-	else
-		get "$key" </dev/null >"$work/json"
-	fi
-	parse <"$work/json" >"$work/record"
-	[ "$(field deleted)" != true ] || continue
-	awk -F '\t' '$1 == "name" { print $2 }' "$work/record" >"$work/names"
-	while IFS= read -r name; do
-		if [ -n "$list_only" ]; then
-			printf '%s\t%s\t%s\t%s\n' "$name" "$id" "$(field n)" "$(field at)"
-			continue
-		fi
-		if [ -n "$wanted" ]; then
-			match=
-			for path; do [ "$name" != "$path" ] || match=yes; done
-			[ -n "$match" ] || continue
-		fi
-		restore "$name"
-	done <"$work/names"
+	: >"$work/names"
+	# A condition would turn off -e within the function.
+	set +e
+	(set -e; repository "$@") </dev/null
+	status=$?
+	set -e
+	[ "$status" = 0 ] || echo "  $id $(tr '\n' ' ' <"$work/names")" >>"$work/failed"
 done <"$work/ids"
-[ -n "$list_only" ] || echo "restored $restored repositories below $dir"
-[ -n "$list_only" ] || [ "$restored" -gt 0 ] || die "no such repository: restore.sh -l lists them"
+[ -n "$list_only" ] || echo "restored $(($(wc -l <"$work/restored"))) repositories below $dir"
+[ ! -s "$work/failed" ] || die "these repositories failed, for the reasons above:
+$(cat "$work/failed")"
+[ -z "$wanted" ] || [ -s "$work/restored" ] || die "no such repository${record:+ with record $record}:" \
+	"restore.sh -l lists paths and IDs; with -n, give the ID, or the path in that record"

@@ -85,6 +85,7 @@ func TestExampleStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"\nRequiresMountsFor=" + cfg.Root + "\n", "\nReadWritePaths=\n",
+		"\nExecStart=\nExecStart=/usr/local/bin/packhorse storage --config /etc/packhorse/store.toml\n",
 		"\nCacheDirectory=" + strings.TrimPrefix(cfg.Root, "/var/cache/") + "\n"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("drop-in for a store has no line %q, want it for the root %s", want, cfg.Root)

@@ -74,9 +74,16 @@ func TestRestoreScript(t *testing.T) {
 	for _, pack := range packs {
 		write(t, pack, "damaged")
 	}
-	text, err := run("s3://bucket/git/store", out+"2", "team/app")
-	if err == nil || !strings.Contains(text, "object git/store/repos/") || !strings.Contains(text, "is damaged") {
-		t.Errorf("restore of a damaged pack = %v, %s, want an error that names the object", err, text)
+	text, err := run("s3://bucket/git/store", out+"2")
+	if err == nil || !strings.Contains(text, "object git/store/repos/") || !strings.Contains(text, "is damaged") ||
+		!strings.Contains(text, " team/app") {
+		t.Errorf("restore of damaged packs = %v, %s, want an error that names objects and repositories", err, text)
+	}
+	if _, err := os.Stat(filepath.Join(out+"2", "empty.git")); err != nil {
+		t.Errorf("restore stopped at a damaged pack: %v", err)
+	}
+	if text, err := run("-l", "s3://bucket/git/wrong"); err == nil || !strings.Contains(text, "check the prefix") {
+		t.Errorf("restore.sh -l of a wrong prefix = %v, %s, want an error", err, text)
 	}
 }
 
