@@ -86,8 +86,8 @@ func storeImport(f *storeFinder) *cobra.Command {
 objects are packed. The repositories below DIR are not changed. Paths that exist in the store are skipped, so import can be
 repeated after an error.
 
-Repositories with alternates, shallow repositories and partial clones are refused by name, and so are those with hooks:
-a store has none. DIR should not be pushed to meanwhile: stop the server, or make it read-only with push.enabled = false.`,
+Repositories with alternates, shallow repositories and partial clones are refused by name, and so are working copies,
+hidden ones, symbolic links, and those with hooks: a store has none. DIR should not be pushed to meanwhile: stop the server, or make it read-only with push.enabled = false.`,
 		Example: `  packhorse store import /srv/git --dry-run --store s3://git-prod/packhorse
   packhorse store import /srv/git --config /etc/packhorse/store.toml`,
 		Args: exactArgs(1, "one DIR"),

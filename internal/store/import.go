@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -43,6 +44,10 @@ type ImportReport struct {
 // in the store are left out, so a repeated import continues. The error is of the store or of the directory;
 // repositories that cannot be imported are in the report.
 func ImportAll(ctx context.Context, b bucket.Bucket, o ImportOptions) (*ImportReport, error) {
+	if isCache, err := IsCache(o.Dir); isCache || err != nil {
+		return nil, cmp.Or(err, fault.New(fault.Invalid, "%s has a node's copies of a store, and not repositories: use the "+
+			"directory that a server without a store serves", o.Dir))
+	}
 	found, err := findRepositories(o.Dir)
 	if err != nil {
 		return nil, err
@@ -124,20 +129,30 @@ func (im *importAll) one(ctx context.Context, f foundRepository) error {
 	return nil
 }
 
-// findRepositories returns the bare repositories below a directory. Repositories in repositories are not found, nor
-// those behind symbolic links or in hidden directories.
+// findRepositories returns the repositories below a directory that a server without a store serves. Those that are not
+// bare, hidden or symbolic links have a refusal. Repositories in repositories are not found, nor those in hidden
+// directories.
 func findRepositories(root string) ([]foundRepository, error) {
 	var list []foundRepository
 	taken := map[git.RepoPath]string{}
-	err := filepath.WalkDir(root, func(dir string, e fs.DirEntry, err error) error {
+	root, err := filepath.EvalSymlinks(root)
+	if err != nil {
+		return nil, fault.Wrap(fault.Invalid, "cannot read the directory with repositories", err)
+	}
+	err = filepath.WalkDir(root, func(dir string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
+		case e.Type() == fs.ModeSymlink:
+			if !isRepository(dir) && !isRepository(filepath.Join(dir, ".git")) {
+				return nil
+			}
 		case !e.IsDir():
 			return nil
-		case dir != root && e.Name()[0] == '.':
-			return fs.SkipDir
 		case !isRepository(dir):
+			if dir != root && e.Name()[0] == '.' {
+				return fs.SkipDir
+			}
 			return nil
 		case dir == root:
 			return fault.New(fault.Invalid, "%s is a repository itself: use the directory above it", root)
@@ -147,8 +162,7 @@ func findRepositories(root string) ([]foundRepository, error) {
 			return err
 		}
 		f := foundRepository{dir: dir, name: filepath.ToSlash(name)}
-		if f.path, f.refusal = git.ParseRepoPath(f.name); f.refusal == nil {
-			f.path = canonical(f.path)
+		if f.path, f.refusal = importedPath(f.name, e); f.refusal == nil {
 			if other, ok := taken[f.path]; ok {
 				f.refusal = fault.New(fault.Invalid, "%s has the same path in the store; rename one of them", other)
 			} else {
@@ -156,12 +170,34 @@ func findRepositories(root string) ([]foundRepository, error) {
 			}
 		}
 		list = append(list, f)
-		return fs.SkipDir
+		if e.IsDir() {
+			return fs.SkipDir
+		}
+		return nil
 	})
+	return list, fault.Wrap(fault.KindOf(err), "cannot read the directory with repositories", err)
+}
+
+// importedPath returns the path in the store of a repository below the directory, or why it is not imported.
+func importedPath(name string, e fs.DirEntry) (git.RepoPath, error) {
+	path, err := git.ParseRepoPath(name)
 	if err != nil {
-		return nil, fault.Wrap(fault.KindOf(err), "cannot read the directory with repositories", err)
+		return path, err
 	}
-	return list, nil
+	path = canonical(path)
+	switch {
+	case e.Type() == fs.ModeSymlink:
+		return path, fault.New(fault.Invalid, "it is a symbolic link: move the repository here, or import the directory "+
+			"that has it")
+	case e.Name() == ".git":
+		return path, fault.New(fault.Invalid, "it is not bare: make a bare clone of it (git clone --mirror)")
+	case e.Name()[0] == '.':
+		return path, fault.New(fault.Invalid, "its name begins with a dot, which a store does not accept: rename it")
+	case strings.Contains(path.String()+"/", ".lock/"):
+		return path, fault.New(fault.Invalid, "its path has a name that ends in .lock, which a store does not accept: "+
+			"rename it")
+	}
+	return path, nil
 }
 
 func isRepository(dir string) bool {

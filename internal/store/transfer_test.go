@@ -59,6 +59,12 @@ func newDirectory(t *testing.T) string {
 		t.Fatal(err)
 	}
 	add(gittest.Init(t), "bad/include.git").Git("config", "include.path", "/etc/other")
+	add(gittest.Init(t), "bad/.hidden.git")
+	add(gittest.Init(t), "bad/name.lock.git")
+	add(gittest.Init(t), "bad/work/.git")
+	if err := os.Symlink("../empty", filepath.Join(root, "bad/link")); err != nil {
+		t.Fatal(err)
+	}
 	add(gittest.Init(t), "twice")
 	add(gittest.Init(t), "twice.git")
 	return root
@@ -112,9 +118,10 @@ func TestImportAndExport(t *testing.T) {
 		t.Errorf("imported %q (dry run: %q) with %d bytes, want %q", report.Imported, dry.Imported, report.Bytes, want)
 	}
 	want := []struct{ path, text string }{
-		{"bad/alternates.git", "alternates"}, {"bad/detached.git", "HEAD"}, {"bad/hooks.git", "hooks/update"},
-		{"bad/include.git", "include.path"}, {"bad/incomplete.git", "not complete"},
-		{"bad/shallow.git", "--unshallow"}, {"twice.git", "same path"},
+		{"bad/.hidden.git", "begins with a dot"}, {"bad/alternates.git", "alternates"}, {"bad/detached.git", "HEAD"},
+		{"bad/hooks.git", "hooks/update"}, {"bad/include.git", "include.path"}, {"bad/incomplete.git", "not complete"},
+		{"bad/link", "symbolic link"}, {"bad/name.lock.git", ".lock"}, {"bad/shallow.git", "--unshallow"},
+		{"bad/work/.git", "not bare"}, {"twice.git", "same path"},
 	}
 	for i, p := range report.Refused {
 		if len(report.Refused) != len(want) || p.Path != want[i].path || !strings.Contains(p.Text, want[i].text) {
@@ -191,7 +198,6 @@ func TestExportOfTail(t *testing.T) {
 	}
 }
 
-// An import whose uploads fail leaves nothing behind, and a later one succeeds.
 // A configured file would be missing on the nodes.
 func TestImportRefusesFiles(t *testing.T) {
 	t.Parallel()
@@ -204,6 +210,28 @@ func TestImportRefusesFiles(t *testing.T) {
 	}
 }
 
+// A node's copies are refused, and a symbolic link to the directory is followed.
+func TestImportOfDirectories(t *testing.T) {
+	t.Parallel()
+	b, root, link := newBucket(t), t.TempDir(), filepath.Join(t.TempDir(), "link")
+	gittest.InitAt(t, filepath.Join(root, "app"))
+	if err := os.Symlink(root, link); err != nil {
+		t.Fatal(err)
+	}
+	if report, err := ImportAll(t.Context(), b, ImportOptions{Dir: link, Node: "n"}); err != nil ||
+		len(report.Imported) != 1 {
+		t.Errorf("ImportAll of a link = %+v, %v, want one repository", report, err)
+	}
+	if err := os.MkdirAll(filepath.Join(root, cacheDir), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(root, cacheDir, identityOfCache), "{}")
+	if _, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("ImportAll of a cache = %v, want an error of kind Invalid", err)
+	}
+}
+
+// An import whose uploads fail leaves nothing behind, and a later one succeeds.
 func TestImportAgain(t *testing.T) {
 	t.Parallel()
 	b, root := newBucket(t), t.TempDir()
