@@ -139,11 +139,26 @@ The bucket has to exist. The prefix has to be empty. A store that exists is not 
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is a store already, with ID %s\n", s.URL, id.ID)
 			return err
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created the store %s with ID %s\n"+
-			"next: packhorse store import DIR, or packhorse serve --store %[1]s --root CACHE-DIR\n", s.URL, id.ID)
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created the store %s with ID %s\nnext: %s\n", s.URL, id.ID, f.nextStep())
 		return err
 	}
 	return cmd
+}
+
+// nextStep returns what to do after init. The commands find the store with the same settings.
+func (f *storeFinder) nextStep() string {
+	flags := ""
+	if f.flags.URL != "" {
+		flags += " --store " + f.flags.URL
+	}
+	if f.config != "" {
+		flags += " --config " + f.config
+	}
+	hint := ""
+	if f.flags != (config.StoreConfig{URL: f.flags.URL}) {
+		flags, hint = " --config FILE", "write the url and the values of the flags into the table [store] of a FILE; then "
+	}
+	return fmt.Sprintf("%spackhorse store import DIR%s, or packhorse serve%[2]s --root CACHE-DIR", hint, flags)
 }
 
 // writeProbe prints the checks of a probe.

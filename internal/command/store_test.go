@@ -2,14 +2,18 @@ package command
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // storeConfig writes a configuration of a store on a server, and returns its path.
@@ -43,6 +47,52 @@ func TestStoreFlags(t *testing.T) {
 	}
 }
 
+func TestNextStepOfInit(t *testing.T) {
+	t.Parallel()
+	for want, f := range map[string]storeFinder{
+		"packhorse store import DIR --store s3://b/p, or packhorse serve --store s3://b/p --root CACHE-DIR": {
+			flags: config.StoreConfig{URL: "s3://b/p"}},
+		"packhorse store import DIR --config x.toml, or packhorse serve --config x.toml --root CACHE-DIR": {
+			config: "x.toml"},
+		"write the url and the values of the flags into the table [store] of a FILE; then packhorse store import DIR " +
+			"--config FILE, or packhorse serve --config FILE --root CACHE-DIR": {
+			flags: config.StoreConfig{URL: "s3://b/p", Region: "eu-central-1"}},
+	} {
+		if got := f.nextStep(); got != want {
+			t.Errorf("nextStep of %+v = %q, want %q", f, got, want)
+		}
+	}
+}
+
+// A node that is refused does not change where commands find the one that runs.
+func TestRefusedNodeLeavesNote(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	state, err := statedir.Open(filepath.Join(root, ".packhorse"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer state.Close()
+	if err := state.Write(statedir.Server{PID: os.Getpid(), Root: root}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, ".packhorse/store.json"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	serve := []string{"serve", "--root", root, "--http", "127.0.0.1:0", "--ops", ""}
+	for want, args := range map[string][]string{
+		"stop it, or give this one another root\n": {"--store", "s3://b/p"},
+		"is the cache of a store":                  {"--state", t.TempDir()},
+	} {
+		if code, _, errs := runMain(append(serve, args...)...); code != exitFailed || !strings.Contains(errs, want) {
+			t.Errorf("packhorse serve %q = %d, %s, want %d and %q", args, code, errs, exitFailed, want)
+		}
+	}
+	if _, err := os.Stat(statedir.NoteFile(root)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the note of the state directory: %v, want none", err)
+	}
+}
+
 // TestStoreCommands runs the commands against a real S3 server. It is not parallel: the S3 server ends with the thread
 // that started it, and search processes of other tests end threads.
 func TestStoreCommands(t *testing.T) {
@@ -61,7 +111,10 @@ func TestStoreCommands(t *testing.T) {
 	}
 	run("run packhorse store init", exitFailed, "store", "check")
 	run("run packhorse store init", exitFailed, "serve", "--root", t.TempDir(), "--http", "127.0.0.1:0", "--ops", "")
-	run("created the store s3://bucket/store with ID ", exitOK, "store", "init")
+	if out := run("created the store s3://bucket/store with ID ", exitOK, "store", "init"); !strings.Contains(out,
+		"next: packhorse store import DIR --config "+file+", or packhorse serve --config "+file+" --root CACHE-DIR\n") {
+		t.Errorf("packhorse store init: %s, want the next commands with --config", out)
+	}
 	var result struct {
 		Created bool
 		ID      string

@@ -81,6 +81,9 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 		}
 	}
 	state, err := statedir.Take(ctx, cfg.State, cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+2*CloseLimit, log)
+	if taken, ok := errors.AsType[*statedir.TakenError](err); ok && cfg.Store.Enabled() && taken.Root == cfg.Root {
+		return fmt.Errorf("the root %s is in use by %s; stop it, or give this one another root", cfg.Root, taken.Holder())
+	}
 	if err != nil {
 		return err
 	}
@@ -90,11 +93,6 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 		return err
 	}
 	parts.push("listeners", infallible(listeners.close))
-	if role.OwnsRepositories() && cfg.Auth.Origin.URL == "" { // otherwise the root is a forge's
-		if err := statedir.WriteNote(cfg.Root, cfg.State); err != nil {
-			log.Warn("cannot record the state directory below the root: commands need --state", "error", err)
-		}
-	}
 
 	// The private listener, the admin socket and the watchdog show the other parts, and close after them.
 	reg := observe.NewRegistry(p.Version)
@@ -108,6 +106,11 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	srv, err := build(role, cfg, log, reg, p, &parts)
 	if err != nil {
 		return err
+	}
+	if role.OwnsRepositories() && cfg.Auth.Origin.URL == "" { // otherwise the root is a forge's
+		if err := statedir.WriteNote(cfg.Root, cfg.State); err != nil {
+			log.Warn("cannot record the state directory below the root: commands need --state", "error", err)
+		}
 	}
 	w.start(srv, listeners)
 

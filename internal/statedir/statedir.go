@@ -92,6 +92,7 @@ func (s Server) Describe() string {
 
 // TakenError reports that another process uses the state directory.
 type TakenError struct {
+	Root     string // of the other process, if it has one and is known
 	dir, who string
 	leaving  bool // it is about to end, or it is starting or ending and has not written its record
 }
@@ -100,6 +101,9 @@ func (e *TakenError) Error() string {
 	return fmt.Sprintf("the state directory %s is in use by %s; stop it, or give this one a separate directory with "+
 		"--state", e.dir, e.who)
 }
+
+// Holder returns a description of the other process.
+func (e *TakenError) Holder() string { return e.who }
 
 // Open locks the state directory and creates it if necessary. If another process uses it, the error is a *TakenError.
 func Open(dir string) (*Dir, error) {
@@ -118,7 +122,7 @@ func Open(dir string) (*Dir, error) {
 		if json.NewDecoder(io.LimitReader(f, 4096)).Decode(&other) == nil && other.PID != 0 {
 			who = other.Describe()
 		}
-		return nil, &TakenError{dir, who, other.Leaving || other.PID == 0}
+		return nil, &TakenError{other.Root, dir, who, other.Leaving || other.PID == 0}
 	}
 	if err != nil {
 		f.Close()
