@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/hydrate"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
@@ -390,6 +391,36 @@ func TestFailedShards(t *testing.T) {
 	}
 	if failed.note("a", nil, now); failed.due(now.Add(maxShardDelay)) != "" {
 		t.Error("a is due after a success")
+	}
+}
+
+// Nodes collect garbage in the background. The store of a command, which may run for hours, does not.
+func TestCommandsDoNotCollectGarbage(t *testing.T) {
+	t.Parallel()
+	for _, isNode := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBucket(t)
+			end := func() {}
+			if isNode {
+				s, err := Open(t.Context(), Options{Bucket: b, Node: "n", Cache: hydrate.Options{Root: t.TempDir()}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				end = func() { _ = s.Close() }
+			} else {
+				var err error
+				if _, end, err = openTemporary(t.Context(), b, t.TempDir(), "n"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(2 * gcInterval)
+			claims, err := b.List(t.Context(), gcPrefix, "", 100)
+			if err != nil || (len(claims) > 0) != isNode {
+				t.Errorf("node %t: claims of garbage after %v = %v, %v, want some: %t", isNode, 2*gcInterval, claims, err,
+					isNode)
+			}
+			end()
+		})
 	}
 }
 

@@ -108,13 +108,20 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	cache, err := readCache(o.Cache.Root)
 	isKnown := err == nil && cache.URL == o.URL
 	id, err := admitted(ctx, o.Bucket, isKnown)
+	outage := err
 	switch {
 	case err == nil:
-		return open(o, id, nil)
 	case isKnown && ctx.Err() == nil && isOutage(err):
-		return open(o, Identity{Format: cache.Format, ID: cache.ID}, err)
+		id = Identity{Format: cache.Format, ID: cache.ID}
+	default:
+		return nil, err
 	}
-	return nil, err
+	s, err := open(o, id, outage)
+	if err != nil {
+		return nil, err
+	}
+	s.running.Go(s.collectGarbage) // nodes only: a command must not delete anything on the side
+	return s, nil
 }
 
 // admitted reads the identity of a store and checks the properties of its bucket. With isQuick, it waits less for a
@@ -183,7 +190,6 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 	}
 	s.metrics.store.Store(s)
 	s.running.Go(s.monitor)
-	s.running.Go(s.collectGarbage)
 	return s, nil
 }
 
