@@ -19,6 +19,9 @@ const (
 	requestTimeout, downTimeout = 5 * time.Second, time.Second
 	// putStall is how long an upload may go on without progress, and downPutStall while the store is known to be down.
 	putStall, downPutStall = time.Minute, 5 * time.Second
+	// finishRate is the number of bytes of a file for which the storage gets one more second after the last was read.
+	// Amazon S3 takes minutes to put together the parts of a large file.
+	finishRate = 16 << 20
 )
 
 // quickBucket is a bucket for requests that clients wait for. Slow GETs are sent a second time, and requests end soon.
@@ -90,11 +93,12 @@ func (b quickBucket) List(ctx context.Context, prefix, after string, limit int) 
 }
 
 // Put implements bucket.Bucket. An upload may take as long as it needs, but it ends without progress: the attempts of
-// the bucket itself can take ten times as long.
+// the bucket itself can take ten times as long. Progress is that the file is read. After its end the storage gets time
+// for its size.
 func (b quickBucket) Put(ctx context.Context, key string, body io.ReaderAt, size int64, sum [32]byte) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	file := &watchedFile{ReaderAt: body, start: time.Now()}
+	file := &watchedFile{ReaderAt: body, size: size, start: time.Now()}
 	go file.watch(ctx, func() time.Duration {
 		if b.isDown() {
 			return downPutStall
@@ -107,20 +111,30 @@ func (b quickBucket) Put(ctx context.Context, key string, body io.ReaderAt, size
 // watchedFile is a file that is being uploaded. It notes when it was read.
 type watchedFile struct {
 	io.ReaderAt
+	size  int64
 	start time.Time
 	last  atomic.Int64 // time of the last read, in nanoseconds since start
+	isEnd atomic.Bool  // the last byte was read
 }
 
 // ReadAt implements io.ReaderAt.
 func (f *watchedFile) ReadAt(p []byte, offset int64) (int, error) {
 	f.last.Store(int64(time.Since(f.start)))
+	if offset+int64(len(p)) >= f.size {
+		f.isEnd.Store(true)
+	}
 	return f.ReaderAt.ReadAt(p, offset)
 }
 
-// watch calls cancel when nothing was read for the time that stall returns. It returns when ctx ends.
+// watch calls cancel when nothing was read for the time that stall returns, and after the end of the file for a time
+// that depends on its size. It returns when ctx ends.
 func (f *watchedFile) watch(ctx context.Context, stall func() time.Duration, cancel context.CancelCauseFunc) {
 	for sleep(ctx, time.Second) == nil {
-		if time.Since(f.start)-time.Duration(f.last.Load()) > stall() {
+		limit := stall()
+		if f.isEnd.Load() {
+			limit += time.Duration(f.size/finishRate) * time.Second
+		}
+		if time.Since(f.start)-time.Duration(f.last.Load()) > limit {
 			cancel(errSlow)
 			return
 		}

@@ -73,6 +73,47 @@ func TestUploadsEndWithoutProgress(t *testing.T) {
 	}
 }
 
+// slowFinish is a bucket that reads the end of a file, and then needs a while before the upload succeeds.
+type slowFinish struct {
+	bucket.Bucket
+	pause time.Duration
+}
+
+func (b slowFinish) Put(ctx context.Context, _ string, body io.ReaderAt, size int64, _ [32]byte) error {
+	if _, err := body.ReadAt(make([]byte, 1), size-1); err != nil {
+		return err
+	}
+	return sleep(ctx, b.pause)
+}
+
+type zeros struct{}
+
+func (zeros) ReadAt(p []byte, _ int64) (int, error) { return len(p), nil }
+
+// After the last byte of a large file was read, the storage may take minutes to put its parts together.
+func TestUploadsMayFinishSlowly(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		size    int64
+		pause   time.Duration
+		isStuck bool
+	}{
+		{1 << 10, 50 * time.Second, false},
+		{1 << 10, 2 * time.Minute, true},
+		{10 << 30, 10 * time.Minute, false},
+		{10 << 30, 20 * time.Minute, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := quickBucket{slowFinish{pause: test.pause}, func() bool { return false }}
+			err := b.Put(t.Context(), "key", zeros{}, test.size, [32]byte{})
+			if isStuck := fault.Is(err, fault.Unavailable); isStuck != test.isStuck || !isStuck && err != nil {
+				t.Errorf("Put of %d bytes that finishes after %v = %v, want an error: %t", test.size, test.pause, err,
+					test.isStuck)
+			}
+		})
+	}
+}
+
 // pushSlowly pushes a pack of a few bytes without Git.
 func pushSlowly(t *testing.T, s *Store, isDown bool, b *buckettest.Memory) (took time.Duration, err error) {
 	p := newPusher(t, s, "x")
