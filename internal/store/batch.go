@@ -1,7 +1,6 @@
 package store
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +31,7 @@ type batch struct {
 	next    *replog.Record
 	changed map[git.RefName]replog.RefChange // the changes of this record so far
 	created map[string]int                   // number of created refs in it below a name
+	undo    []replog.RefChange               // what rollBack restores
 
 	checkpoint *checkpoint // of a record with many changes; see repository.finish
 }
@@ -46,7 +46,7 @@ func (r *repository) newBatch(head *state) (*batch, error) {
 }
 
 // add adds a push to the record. It sets the reasons for the updates that the head does not allow. An error ends the
-// push.
+// push, and the record has nothing of it.
 func (b *batch) add(p *pendingPush) error {
 	if err := b.check(p); err != nil {
 		return err
@@ -56,18 +56,16 @@ func (b *batch) add(p *pendingPush) error {
 		p.refused = slices.Repeat([]string{refusedQuota}, len(p.Updates))
 		return nil
 	}
-	changed, created := b.changed, b.created
-	if p.Atomic {
-		b.changed, b.created = maps.Clone(changed), maps.Clone(created)
-	}
 	isEmpty, err := b.isEmpty()
 	if err != nil {
 		return err
 	}
+	b.undo = b.undo[:0]
 	p.refused = make([]string, len(p.Updates))
 	var accepted []receivepack.Update
 	for i, u := range p.Updates {
 		if p.refused[i], err = b.update(p, u, p.peeled[i]); err != nil {
+			b.rollBack()
 			return err
 		}
 		if p.refused[i] == "" {
@@ -75,7 +73,7 @@ func (b *batch) add(p *pendingPush) error {
 		}
 	}
 	if p.Atomic && len(accepted) < len(p.Updates) {
-		b.changed, b.created = changed, created
+		b.rollBack()
 		for i, reason := range p.refused {
 			if reason == "" {
 				p.refused[i] = refusedAtomic
@@ -190,21 +188,37 @@ func (b *batch) update(p *pendingPush, u receivepack.Update, peeled git.ObjectID
 		if free, err := b.isNameFree(string(u.Ref)); !free || err != nil {
 			return refusedName, err
 		}
-		b.count(string(u.Ref), 1)
-	case u.New.IsZero():
-		if b.isCurrent(p, u.Ref) {
-			return refusedCurrent, nil
-		}
-		if c, ok := b.changed[u.Ref]; ok && c.Old.IsZero() {
-			b.count(string(u.Ref), -1)
-		}
+	case u.New.IsZero() && b.isCurrent(p, u.Ref):
+		return refusedCurrent, nil
 	}
-	change := replog.RefChange{Name: u.Ref, Old: current, New: u.New, Peeled: peeled}
-	if c, ok := b.changed[u.Ref]; ok {
-		change.Old = c.Old
+	before, ok := b.changed[u.Ref]
+	if !ok {
+		before = replog.RefChange{Name: u.Ref, Old: current, New: current}
 	}
-	b.changed[u.Ref] = change
+	b.undo = append(b.undo, before)
+	b.set(replog.RefChange{Name: u.Ref, Old: before.Old, New: u.New, Peeled: peeled})
 	return "", nil
+}
+
+// set replaces the change of a ref in the record.
+func (b *batch) set(c replog.RefChange) {
+	switch before := b.changed[c.Name]; {
+	case creates(c) && !creates(before):
+		b.count(string(c.Name), 1)
+	case !creates(c) && creates(before):
+		b.count(string(c.Name), -1)
+	}
+	b.changed[c.Name] = c
+}
+
+// creates reports whether a change creates a ref that the head does not have.
+func creates(c replog.RefChange) bool { return c.Old.IsZero() && !c.New.IsZero() }
+
+// rollBack takes the updates of the last push back.
+func (b *batch) rollBack() {
+	for _, c := range slices.Backward(b.undo) {
+		b.set(c)
+	}
 }
 
 // isNameFree reports whether a ref can be created: no ref has its name as a directory, or is one of its directories.

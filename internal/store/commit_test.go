@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
@@ -102,6 +105,8 @@ func TestCommitChecks(t *testing.T) {
 			"a=1 d/e=3 n/a=5"},
 		{"new and deleted", nil, []receivepack.Update{update("n/a", 0, 5), update("n/a", 5, 0), update("n", 0, 5)}, "||",
 			"a=1 d/e=3 n=5"},
+		{"deleted and new and deleted", nil, []receivepack.Update{update("d/e", 3, 0), update("d/e", 0, 5),
+			update("d/e", 5, 0), update("d", 0, 6)}, "|||", "a=1 d=6"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -119,6 +124,52 @@ func TestCommitChecks(t *testing.T) {
 				t.Errorf("refs are %q, want %q", got, test.values)
 			}
 		})
+	}
+}
+
+// A push that ends with an error leaves nothing in the record of the others, although some of its updates were added.
+func TestFailedPushInABatch(t *testing.T) {
+	t.Parallel()
+	s := newNode(t, newBucket(t))
+	create(t, s, "x")
+	p := newPusher(t, s, "x")
+	if _, err := p.push(nil, update("a", 0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "packed-refs")
+	text := "# pack-refs with: peeled fully-peeled sorted \n"
+	for i := range 1000 { // so many that the file is mapped
+		text += fmt.Sprintf("%s refs/heads/%04d\n", objectID(9), i)
+	}
+	write(t, path, text)
+	base, err := refs.OpenBase(path, git.SHA1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 0); err != nil { // reading it fails from now on
+		t.Fatal(err)
+	}
+	known := p.place.known()
+	pending := func(isAtomic bool, base *state, updates ...receivepack.Update) *pendingPush {
+		return &pendingPush{ctx: t.Context(), shadow: &shadow{place: p.place, base: base}, done: make(chan struct{}),
+			Proposal: receivepack.Proposal{Push: &receivepack.Push{ID: "p"}, Updates: updates, Atomic: isAtomic},
+			peeled:   make([]git.ObjectID, len(updates))}
+	}
+	damaged := &state{record: known.record, layers: &refs.Layers{Number: 1, Head: known.record.Head, Base: base}}
+	updates := []receivepack.Update{update("a", 1, 2), update("n/a", 0, 3), update("missing", 9, 0)}
+	failed, failedAtomic := pending(false, damaged, updates...), pending(true, damaged, updates...)
+	good := pending(false, known, update("m", 0, 5), update("n", 0, 4))
+	p.place.commitBatch([]*pendingPush{failed, failedAtomic, good})
+	for _, f := range []*pendingPush{failed, failedAtomic} {
+		if !fault.Is(f.err, fault.Corrupt) {
+			t.Errorf("push with a damaged file: error %v, want corrupt", f.err)
+		}
+	}
+	if good.err != nil || good.refused[1] != "" {
+		t.Errorf("push in the same batch: refused %q, %v, want success", good.refused, good.err)
+	}
+	if got := p.values(); got != "a=1 m=5 n=4" {
+		t.Errorf("refs are %q, want %q", got, "a=1 m=5 n=4")
 	}
 }
 
