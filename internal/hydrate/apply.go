@@ -49,7 +49,7 @@ func (r *Repository) Apply(ctx context.Context, rec *replog.Record) error {
 		}
 	}
 	c.mu.Lock()
-	r.applied = rec
+	r.applied, r.unchecked = rec, false
 	r.markLocked()
 	r.sweepLocked()
 	c.mu.Unlock()
@@ -109,8 +109,16 @@ func (r *Repository) load(ctx context.Context) *replog.Record {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r.applied, r.loaded = rec, true
+	r.unchecked = unchecked && err != nil
 	r.markLocked()
 	return rec
+}
+
+// Unload frees the memory of what is also on disk. The next call that needs it reads it again.
+func (r *Repository) Unload() {
+	r.cache.mu.Lock()
+	defer r.cache.mu.Unlock()
+	r.applied, r.complete, r.failed, r.loaded = nil, nil, nil, false
 }
 
 // apply writes the files of rec. before is the applied record, or nil.

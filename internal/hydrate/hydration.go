@@ -128,7 +128,7 @@ func (r *Repository) noteChecked(packs, damaged []*replog.Pack) (isIntact bool) 
 			c.dropLocked(r, packName(p))
 		}
 	}
-	isIntact = len(damaged) == 0 && r.loaded
+	isIntact = len(damaged) == 0 && !r.unchecked
 	for _, local := range r.packs {
 		isIntact = isIntact && !local.unchecked
 	}

@@ -3,6 +3,7 @@ package hydrate
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -69,6 +70,35 @@ func TestRestart(t *testing.T) {
 		if b.requests() != before || again.bytes != 4400 {
 			t.Errorf("%d requests and %d bytes, want 0 and 4400", b.requests()-before, again.bytes)
 		}
+	}
+}
+
+// After Unload, the record comes from the disk, and files that were compared after a crash are not compared again.
+func TestUnload(t *testing.T) {
+	t.Parallel()
+	b, root := newFakeBucket(), t.TempDir()
+	c := open(t, Options{Bucket: b, Root: root})
+	rs, recs := repositories(c, b, 1)
+	apply(t, rs[0], recs[0])
+	use(t, rs[0], recs[0])()
+	crash(t, root)
+	_, r := reopen(t, b, root)
+	r.Unload()
+	if !r.unchecked {
+		t.Error("unchecked = false after Unload before the comparison, want true")
+	}
+	for range 2 {
+		if rec, err := r.Applied(t.Context()); err != nil || rec == nil || rec.Txn != recs[0].Txn {
+			t.Errorf("Applied() = %v, %v; want the record that was applied", rec, err)
+		}
+		if r.unchecked {
+			t.Error("unchecked = true after the comparison, want false")
+		}
+		r.Unload()
+	}
+	use(t, r, recs[0])()
+	if _, err := os.Stat(filepath.Join(r.Dir(), uncheckedFile)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("mark of a copy that was compared: %v, want none", err)
 	}
 }
 

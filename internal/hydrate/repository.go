@@ -23,9 +23,9 @@ type Repository struct {
 	applying chan struct{} // has one element while Apply or Applied runs
 
 	// Guarded by cache.mu. A task owns the files of packs while it runs, and removes or adds them.
-	applied   *replog.Record // nil: none, or not read yet
-	loaded    bool           // the record file was read
-	unchecked bool           // the machine crashed since the record and the refs were written
+	applied   *replog.Record // nil: none, or not in memory
+	loaded    bool           // the record file was read, and applied is its content
+	unchecked bool           // the machine crashed since the record and the refs were written and compared
 	removed   bool
 	packs     map[string]*localPack // by base name of the key; both files are here
 	uses      map[uint64]int        // running uses by number of their record

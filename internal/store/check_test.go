@@ -1,18 +1,21 @@
 package store
 
 import (
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/hydrate"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/replog"
@@ -322,11 +325,27 @@ func TestIdleRepositoriesAreBounded(t *testing.T) {
 	b := newBucket(t)
 	s := newNode(t, b, func(o *Options) { o.MaxIdle = 2 })
 	ids := map[string]string{}
+	var records []weak.Pointer[replog.Record]
 	for _, path := range []string{"a", "b", "c", "d"} {
 		ids[path] = create(t, s, path)
+		r := s.acquire(ids[path])
+		records = append(records, weak.Make(r.known().record))
+		s.release(r)
 	}
 	if n := len(s.known.byID); n > 2 {
 		t.Errorf("%d repositories in memory, want at most 2", n)
+	}
+	inMemory := func() (n int) {
+		runtime.GC()
+		for _, record := range records {
+			if record.Value() != nil {
+				n++
+			}
+		}
+		return n
+	}
+	if !gittest.Eventually(func() bool { return inMemory() <= 2 }) {
+		t.Errorf("%d records in memory, want at most 2", inMemory())
 	}
 	for path, want := range ids {
 		if got := idOf(t, s, path); got != want {

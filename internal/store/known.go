@@ -49,6 +49,7 @@ func (s *Store) release(r *repository) {
 	t.idle.Add(r.id, struct{}{})
 	for t.idle.Len() > t.limit {
 		oldest, _, _ := t.idle.RemoveOldest()
+		t.byID[oldest].local.Unload()
 		delete(t.byID, oldest)
 	}
 }
