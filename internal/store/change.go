@@ -185,7 +185,7 @@ func unknown(cause error) error {
 // settleTimeout is how long the node tries to find out the result of an attempt when its caller has given up.
 const settleTimeout = 10 * time.Minute
 
-// settle continues an attempt in the background until it is decided.
+// settle continues an attempt in the background until it is decided. It removes a repository whose create has given up.
 func (r *repository) settle(attempt *replog.Attempt[*replog.Record]) {
 	ctx, cancel := context.WithTimeout(r.store.ctx, settleTimeout)
 	defer cancel()
@@ -193,6 +193,9 @@ func (r *repository) settle(attempt *replog.Attempt[*replog.Record]) {
 	r.store.log.Info("an append with an unknown result was settled", "repository_id", r.id, "result", outcome.String())
 	if outcome != replog.Unknown {
 		r.check()
+	}
+	if record := attempt.Winner(); outcome == replog.Won && record.Kind == replog.KindCreate {
+		_ = r.store.remove(r, record.Names[0]) // logs
 	}
 }
 

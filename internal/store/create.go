@@ -14,38 +14,49 @@ import (
 
 // Create implements storage.Places.
 func (s *Store) Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName) error {
-	return s.create(ctx, canonical(path), replog.NewID(), &replog.Record{ObjectFormat: format, Head: head})
+	_, err := s.create(ctx, canonical(path), replog.NewID(), &replog.Record{ObjectFormat: format, Head: head})
+	return err
 }
 
 // create creates the repository id at a path. first has the content of its first record, except position and names.
 //
 // The first record makes a repository that no name refers to. The name's record is the commit. If another node takes
 // the name first, the new repository is deleted again. After a crash in between, it is left behind and cannot be found.
-func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first *replog.Record) error {
+// The same must not happen because a caller leaves: once the first record is begun, the end of ctx does not matter.
+//
+// isNeeded reports whether the objects that first names must be kept: the record may exist, and is not known to be
+// deleted.
+func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first *replog.Record) (isNeeded bool,
+	err error) {
 	found, err := s.resolve(ctx, path)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if found.state != nil {
-		return exists(path)
+		return false, exists(path)
 	}
 	if err := s.failPoint("create: record"); err != nil {
-		return err
+		return false, err
 	}
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	ctx = context.WithoutCancel(ctx)
 	r := s.acquire(id)
 	defer s.release(r)
 	first.Number, first.Txn, first.Kind, first.Names = 1, replog.NewID(), replog.KindCreate, []git.RepoPath{path}
 	first.At, first.Node = time.Now(), s.options.Node
 	attempt, err := r.append(ctx, first)
-	if errors.Is(err, receivepack.ErrUnknown) { // but no name refers to it
-		return &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetrySoon, Err: fmt.Errorf("first record: %v", err),
-			Msg: "the object storage does not answer, and repository " + path.String() + " was not created; try again"}
+	if errors.Is(err, receivepack.ErrUnknown) { // but no name refers to it; see settle
+		return true, &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetrySoon,
+			Msg: "the object storage does not answer, and repository " + path.String() + " was not created; try again",
+			Err: fmt.Errorf("first record: %v", err)}
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	if attempt.Outcome() != replog.Won { // see collector.begin
-		return fault.Retry(fault.Unavailable, fault.RetrySoon, "the upload of the repository took too long; try again")
+		return false, fault.Retry(fault.Unavailable, fault.RetrySoon, "the upload of the repository took too long; try again")
 	}
 	number, err := s.claim(ctx, found, id)
 	switch {
@@ -55,9 +66,9 @@ func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first 
 		}
 		s.learn(path, reference{id: id, number: number})
 	case !errors.Is(err, receivepack.ErrUnknown) && s.failPoint("create: remove") == nil:
-		s.remove(r, path)
+		return s.remove(r, path) != nil, err
 	}
-	return err
+	return true, err
 }
 
 // claim makes a path that has no repository refer to a new one. It returns the number of the name's record.
@@ -81,12 +92,14 @@ func (s *Store) claim(ctx context.Context, found resolved, id string) (uint64, e
 	return 0, fault.Retry(fault.Unavailable, fault.RetrySoon, "the path %s changes too fast; try again", found.path)
 }
 
-// remove deletes a repository that lost its path before anybody could use it.
-func (s *Store) remove(r *repository, path git.RepoPath) {
-	if _, err := r.delete(s.ctx, path); err != nil {
-		s.log.Warn("cannot remove a repository that lost its path", "repository_id", r.id, "repository", path.String(),
-			"error", err)
+// remove deletes a repository that did not get its path. It had no users.
+func (s *Store) remove(r *repository, path git.RepoPath) error {
+	_, err := r.delete(s.ctx, path)
+	if err != nil {
+		s.log.Warn("cannot remove a repository that did not get its path", "repository_id", r.id, "repository",
+			path.String(), "error", err)
 	}
+	return err
 }
 
 func exists(path git.RepoPath) error {

@@ -218,7 +218,7 @@ func (s *Store) Import(ctx context.Context, path git.RepoPath, dir string) error
 }
 
 // importDir uploads a bare repository and creates it in the store, unless it is a dry run. It returns the uploaded
-// bytes. If the path exists meanwhile, or the store fails, it removes what it has uploaded, as far as possible.
+// bytes. If the path exists meanwhile, or the store fails, it removes what it has uploaded and no record may name.
 func (s *Store) importDir(ctx context.Context, git gitRunner, path git.RepoPath, dir string,
 	o ImportOptions) (int64, error) {
 	d, err := readDirectory(ctx, git, dir)
@@ -237,11 +237,12 @@ func (s *Store) importDir(ctx context.Context, git gitRunner, path git.RepoPath,
 	id := replog.NewID()
 	first := &replog.Record{ObjectFormat: d.format, Head: d.head, Config: d.config}
 	up := uploader{bucket: s.bucket, prefix: "repos/" + id + "/"}
+	isNeeded := false
 	err = d.upload(ctx, &up, first)
 	if err == nil {
-		err = s.create(ctx, path, id, first)
+		isNeeded, err = s.create(ctx, path, id, first)
 	}
-	if err != nil && !isUnknown(err) {
+	if !isNeeded {
 		_ = s.bucket.Delete(context.WithoutCancel(ctx), up.keys...)
 	}
 	return up.bytes, err

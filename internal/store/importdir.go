@@ -14,7 +14,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/replog"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -264,5 +263,3 @@ func (d *directory) upload(ctx context.Context, up *uploader, first *replog.Reco
 	first.Refs = replog.Refs{Checkpoint: key, SHA256: f.SHA256, Bytes: f.Bytes, Count: d.refs}
 	return nil
 }
-
-func isUnknown(err error) bool { return errors.Is(err, receivepack.ErrUnknown) }

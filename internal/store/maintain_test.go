@@ -353,7 +353,7 @@ func TestCollectGarbage(t *testing.T) {
 	gittest.At(t, node.Dir()).Git("fsck", "--full")
 	// An import that ends after its files were collected must not win.
 	first := &replog.Record{ObjectFormat: git.SHA1, Head: "refs/heads/main"}
-	if err = a.create(t.Context(), repoPath("imported"), imported, first); !fault.Is(err, fault.Unavailable) {
+	if _, err = a.create(t.Context(), repoPath("imported"), imported, first); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("create of a collected repository = %v, want unavailable", err)
 	}
 }

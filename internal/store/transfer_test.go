@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
@@ -258,6 +260,50 @@ func TestImportAgain(t *testing.T) {
 		t.Errorf("second ImportAll = %+v, %v, want one repository", report, err)
 	}
 	checkClean(t, b)
+}
+
+// A caller that leaves while the first record is written does not end the import in the middle.
+func TestImportWithoutItsCaller(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := newNode(t, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	b.SetHook(func(operation, key string) error {
+		if operation == "create" && strings.Contains(key, "/log/") {
+			cancel()
+		}
+		return nil
+	})
+	if err := s.Import(ctx, repoPath("x"), gittest.Random(t, 5, gittest.Shape{Commits: 3}).Dir); err != nil {
+		t.Errorf("Import = %v", err)
+	}
+	checkClean(t, b)
+}
+
+// The first record of an import is written, but not confirmed. Its objects stay until the repository is deleted again.
+func TestImportWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	dir := gittest.Random(t, 5, gittest.Shape{Commits: 3}).Dir
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		s := newNode(t, b)
+		b.SetHook(func(operation, key string) error {
+			if operation == "create" {
+				return fault.New(fault.Unavailable, "503")
+			}
+			return nil
+		})
+		err := s.Import(t.Context(), repoPath("x"), dir)
+		if !fault.Is(err, fault.Unavailable) || len(packKeys(b)) == 0 {
+			t.Errorf("Import = %v, and the bucket has the packs %q, want unavailable and packs", err, packKeys(b))
+		}
+		b.SetHook(nil)
+		time.Sleep(time.Minute)
+		report, err := Check(t.Context(), b, CheckOptions{})
+		if err != nil || len(report.Problems) > 0 || report.Records != 2 {
+			t.Errorf("Check = %+v, %v, want a created and deleted repository without problems", report, err)
+		}
+	})
 }
 
 // Check names the key of each kind of damage, and a remedy.
