@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -31,6 +33,9 @@ Check changes nothing, and nodes may work meanwhile. It exits with 1 if there ar
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		for _, arg := range args {
+			if strings.HasPrefix(arg, "s3://") {
+				return usage(fmt.Errorf("%s is not the path of a repository: name the store with --store", arg))
+			}
 			path, err := git.ParseRepoPath(arg)
 			if err != nil {
 				return usage(err)
@@ -133,7 +138,11 @@ func writeImport(w io.Writer, r *store.ImportReport, dryRun bool) error {
 		fmt.Fprintf(w, "%s %s\n", verb, path)
 	}
 	for _, path := range r.Exists {
-		fmt.Fprintf(w, "skipped %s: it is in the store\n", path)
+		difference := ""
+		if slices.Contains(r.Differs, path) {
+			difference = ", with other refs"
+		}
+		fmt.Fprintf(w, "skipped %s: it is in the store%s\n", path, difference)
 	}
 	writeProblems(w, r.Refused)
 	_, err := fmt.Fprintf(w, "%s %d repositories (%s), skipped %d, refused %d\n", verb, len(r.Imported),

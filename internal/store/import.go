@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
@@ -35,7 +36,8 @@ type ImportOptions struct {
 // ImportReport is the result of ImportAll. Paths are sorted.
 type ImportReport struct {
 	Imported []string  `json:"imported"`
-	Exists   []string  `json:"exists"` // paths that were in the store already
+	Exists   []string  `json:"exists"`  // paths that were in the store already
+	Differs  []string  `json:"differs"` // of these, those whose refs are not those of the directory
 	Refused  []Problem `json:"refused"`
 	Bytes    int64     `json:"bytes"` // of the uploaded objects
 }
@@ -63,7 +65,8 @@ func ImportAll(ctx context.Context, b bucket.Bucket, o ImportOptions) (*ImportRe
 	}
 	defer git.close()
 	im := &importAll{store: s, git: git, options: o, total: int64(len(found)),
-		report: &ImportReport{Imported: []string{}, Exists: []string{}, Refused: []Problem{}}}
+		report: &ImportReport{Imported: []string{}, Exists: []string{}, Differs: []string{},
+			Refused: []Problem{}}}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(importParallel)
 	for _, f := range found {
@@ -72,6 +75,7 @@ func ImportAll(ctx context.Context, b bucket.Bucket, o ImportOptions) (*ImportRe
 	err = group.Wait()
 	slices.Sort(im.report.Imported)
 	slices.Sort(im.report.Exists)
+	slices.Sort(im.report.Differs)
 	slices.SortFunc(im.report.Refused, compareProblems)
 	return im.report, err
 }
@@ -104,10 +108,13 @@ func (im *importAll) one(ctx context.Context, f foundRepository) error {
 	defer func() { im.options.Progress.report(im.done.Add(1), im.total, f.name) }()
 	err := f.refusal
 	var bytes int64
+	differs := false
 	if err == nil {
 		var found resolved
 		if found, err = im.store.resolve(ctx, f.path); err == nil && found.state != nil {
-			err = exists(f.path)
+			if differs, err = im.differs(ctx, f.dir, found.state); err == nil {
+				err = exists(f.path)
+			}
 		}
 	}
 	if err == nil {
@@ -121,12 +128,33 @@ func (im *importAll) one(ctx context.Context, f foundRepository) error {
 		im.report.Bytes += bytes
 	case kind == fault.Exists:
 		im.report.Exists = append(im.report.Exists, f.path.String())
+		if differs {
+			im.report.Differs = append(im.report.Differs, f.path.String())
+		}
 	case ctx.Err() != nil, kind == fault.Unavailable:
 		return fmt.Errorf("import %s: %w", f.dir, err)
 	default:
 		im.report.Refused = append(im.report.Refused, Problem{Path: f.name, Text: err.Error()})
 	}
 	return nil
+}
+
+// differs reports whether a repository in a directory has other refs than the one in the store.
+func (im *importAll) differs(ctx context.Context, dir string, s *state) (bool, error) {
+	local, err := im.git.run(ctx, dir, nil, "for-each-ref", "--format=%(objectname) %(refname)")
+	if err != nil {
+		return false, fault.Wrap(fault.Invalid, "its refs cannot be read", err)
+	}
+	snapshot, err := snapshotOf(s.layers, s.record.ObjectFormat)
+	if err != nil {
+		return false, err
+	}
+	var stored strings.Builder
+	err = snapshot.Each("", func(r refs.Ref) error {
+		fmt.Fprintf(&stored, "%s %s\n", r.ID, r.Name)
+		return nil
+	})
+	return stored.String() != local, err
 }
 
 // findRepositories returns the repositories below a directory that a server without a store serves. Those that are not

@@ -140,7 +140,7 @@ func (d *directory) readHead(ctx context.Context, g gitRunner) error {
 	if err == nil {
 		d.head, err = git.ParseRefName(strings.TrimSuffix(out, "\n"))
 	}
-	return fault.Wrap(fault.Invalid, "its HEAD does not name a branch: git symbolic-ref HEAD refs/heads/main", err)
+	return fault.Wrap(fault.Invalid, `its HEAD does not name a branch: write "ref: refs/heads/main" into its file HEAD`, err)
 }
 
 // borrow makes the temporary repository.

@@ -49,6 +49,8 @@ func newDirectory(t *testing.T) string {
 	add(gittest.Init(t), "bad/alternates.git")
 	write(t, filepath.Join(root, "bad/alternates.git/objects/info/alternates"), app.Dir+"/objects\n")
 	add(gittest.Init(t), "bad/detached.git")
+	add(gittest.Init(t), "bad/emptyhead.git")
+	write(t, filepath.Join(root, "bad/emptyhead.git/HEAD"), "")
 	write(t, filepath.Join(root, "bad/detached.git/HEAD"), app.ID("HEAD").String()+"\n")
 	add(gittest.Init(t), "bad/incomplete.git")
 	write(t, filepath.Join(root, "bad/incomplete.git/refs/heads/main"), app.ID("HEAD").String()+"\n")
@@ -121,6 +123,7 @@ func TestImportAndExport(t *testing.T) {
 	}
 	want := []struct{ path, text string }{
 		{"bad/.hidden.git", "begins with a dot"}, {"bad/alternates.git", "alternates"}, {"bad/detached.git", "HEAD"},
+		{"bad/emptyhead.git", `write "ref: refs/heads/main" into`},
 		{"bad/hooks.git", "hooks/update"}, {"bad/include.git", "include.path"}, {"bad/incomplete.git", "not complete"},
 		{"bad/link", "symbolic link"}, {"bad/name.lock.git", ".lock"}, {"bad/shallow.git", "--unshallow"},
 		{"bad/work/.git", "not bare"}, {"twice.git", "same path"},
@@ -131,8 +134,11 @@ func TestImportAndExport(t *testing.T) {
 			break
 		}
 	}
+	gittest.At(t, filepath.Join(root, "team/Sub/sha256.git")).Git("branch", "new")
 	again, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"})
-	if err != nil || len(again.Imported) > 0 || !slices.Equal(again.Exists, report.Imported) {
+	gittest.At(t, filepath.Join(root, "team/Sub/sha256.git")).Git("branch", "-d", "new")
+	if err != nil || len(again.Imported) > 0 || !slices.Equal(again.Exists, report.Imported) ||
+		!slices.Equal(again.Differs, []string{"team/Sub/sha256"}) {
 		t.Errorf("second import = %+v, %v, want all skipped", again, err)
 	}
 	checkClean(t, b)
