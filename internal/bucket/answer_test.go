@@ -102,6 +102,15 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// A request over TLS to a server without TLS names the remedy.
+func TestServerWithoutTLS(t *testing.T) {
+	t.Parallel()
+	_, o := scripted(t, func(http.ResponseWriter, *http.Request) {})
+	o.Endpoint = strings.Replace(o.Endpoint, "http:", "https:", 1)
+	_, _, err := buckettest.Open(t, o).Get(t.Context(), "x", 10)
+	checkError(t, "https", err, fault.Unavailable, "cannot be used", "use http:// in the endpoint")
+}
+
 func checkError(t *testing.T, name string, err error, kind fault.Kind, parts ...string) {
 	t.Helper()
 	if fault.KindOf(err) != kind {

@@ -61,6 +61,7 @@ func isCut(err error) bool {
 
 const (
 	unavailableMessage = "the object storage is not available; try again"
+	refusedMessage     = "the object storage cannot be used; the administrator has to act"
 	corruptMessage     = "an object in the object storage is damaged; the administrator has to act"
 )
 
@@ -83,11 +84,19 @@ func (s *S3) wrap(ctx context.Context, operation, key string, err error) error {
 		return fault.Wrap(fault.Corrupt, corruptMessage, detail)
 	}
 	detail.Remedy = s.connectionRemedy(err)
+	if _, ok := errors.AsType[credentialsError](err); ok || errors.Is(err, http.ErrSchemeMismatch) {
+		return &fault.Error{Kind: fault.Unavailable, Msg: refusedMessage, RetryAfter: fault.RetrySoon, Err: detail}
+	}
 	return unavailable(detail, fault.RetrySoon)
 }
 
+// unavailable returns the error of a request that failed. RetryMuchLater is for causes that do not end by themselves.
 func unavailable(detail *Error, after time.Duration) error {
-	return &fault.Error{Kind: fault.Unavailable, Msg: unavailableMessage, RetryAfter: after, Err: detail}
+	message := unavailableMessage
+	if after == fault.RetryMuchLater {
+		message = refusedMessage
+	}
+	return &fault.Error{Kind: fault.Unavailable, Msg: message, RetryAfter: after, Err: detail}
 }
 
 // connectionRemedy returns the remedy for a request without an answer.
@@ -100,6 +109,9 @@ func (s *S3) connectionRemedy(err error) string {
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "add its authority to the certificates that this machine trusts (SSL_CERT_FILE)"
+	}
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return "the server has no TLS: use http:// in the endpoint, or turn on TLS in the server"
 	}
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
 		return "check the endpoint " + s.endpoint + " and the name servers of this machine"

@@ -121,11 +121,11 @@ func (p *prober) run(ctx context.Context, checks []probeCheck) error {
 		}
 		var promise brokenPromise
 		if !errors.As(err, &promise) { // a request failed: the other checks would wait for the storage, too
-			remedy := ""
+			check := Check{Name: c.name, Detail: err.Error()}
 			if e, ok := errors.AsType[*Error](err); ok {
-				remedy = e.Remedy
+				check.Detail, check.Remedy = fmt.Sprintf("%s %s: %v", e.Operation, e.Key, e.Err), e.Remedy
 			}
-			p.report.Checks = append(p.report.Checks, Check{Name: c.name, Detail: err.Error(), Remedy: remedy})
+			p.report.Checks = append(p.report.Checks, check)
 			return fmt.Errorf("probe of the object storage %s: %s: %w", p.report.Store, c.name, err)
 		}
 		p.report.Checks = append(p.report.Checks, Check{Name: c.name, Detail: string(promise), Remedy: c.remedy})

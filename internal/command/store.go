@@ -2,9 +2,12 @@ package command
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"path"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -115,9 +118,15 @@ The bucket has to exist. The prefix has to be empty. A store that exists is not 
 		if err != nil {
 			return err
 		}
+		if err := checkParents(cmd.Context(), s); err != nil {
+			return err
+		}
 		report, err := bucket.Probe(cmd.Context(), b, bucket.ProbeOptions{Thorough: true})
 		if report != nil && !*asJSON {
 			writeProbe(cmd.OutOrStdout(), report)
+			if err != nil && len(report.Checks) > 0 {
+				return fmt.Errorf("%s cannot be a store: see the checks that failed", s.URL)
+			}
 		}
 		if err != nil {
 			return err
@@ -143,6 +152,25 @@ The bucket has to exist. The prefix has to be empty. A store that exists is not 
 		return err
 	}
 	return cmd
+}
+
+// checkParents returns an error if a prefix above that of the store is a store. A prefix that cannot be read counts as
+// none.
+func checkParents(ctx context.Context, s config.StoreConfig) error {
+	name, prefix, _ := strings.Cut(strings.Trim(strings.TrimPrefix(s.URL, "s3://"), "/"), "/")
+	for prefix != "" {
+		prefix = strings.Trim(path.Dir("/"+prefix), "/")
+		above := s
+		above.URL = "s3://" + strings.Trim(name+"/"+prefix, "/")
+		b, err := bucket.New(above.BucketOptions(nil))
+		if err != nil {
+			return usage(err)
+		}
+		if id, err := store.ReadIdentity(ctx, b); err == nil {
+			return fmt.Errorf("%s is inside the store %s with ID %s: use a prefix beside it", s.URL, above.URL, id.ID)
+		}
+	}
+	return nil
 }
 
 // nextStep returns what to do after init. The commands find the store with the same settings.

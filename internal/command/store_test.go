@@ -38,6 +38,7 @@ func TestStoreFlags(t *testing.T) {
 		{"store check --store s3://git-prod ../x", "path"},
 		{"store gc --store s3://git-prod --older-than never", `--older-than: "never" is not a period`},
 		{"store import --store s3://git-prod", "takes one DIR"},
+		{"store check s3://git-prod", "name the store with --store"},
 		{"repo export app --store s3://git-prod", "takes a PATH and a DIR"},
 	} {
 		code, out, errs := runMain(strings.Fields(test.args)...)
@@ -109,12 +110,14 @@ func TestStoreCommands(t *testing.T) {
 		}
 		return out
 	}
+	run("s3://bucket-2/store cannot be a store: see", exitFailed, "store", "init", "s3://bucket-2/store")
 	run("run packhorse store init", exitFailed, "store", "check")
 	run("run packhorse store init", exitFailed, "serve", "--root", t.TempDir(), "--http", "127.0.0.1:0", "--ops", "")
 	if out := run("created the store s3://bucket/store with ID ", exitOK, "store", "init"); !strings.Contains(out,
 		"next: packhorse store import DIR --config "+file+", or packhorse serve --config "+file+" --root CACHE-DIR\n") {
 		t.Errorf("packhorse store init: %s, want the next commands with --config", out)
 	}
+	run("is inside the store s3://bucket/store with ID ", exitFailed, "store", "init", "s3://bucket/store/a/b")
 	var result struct {
 		Created bool
 		ID      string
