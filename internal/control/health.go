@@ -22,6 +22,8 @@ const (
 	healthWatch   = "/" + healthService + "/Watch"
 )
 
+const shutdownReason = "it is shutting down; try again"
+
 // health is gRPC's health service (github.com/grpc/grpc, doc/health-checking.md). The node and all its services have
 // one state: SERVING, or NOT_SERVING while the node drains or its root cannot be read.
 type health struct {
@@ -70,13 +72,16 @@ func (h *health) check(ctx context.Context, r *connect.Request[healthv1.HealthCh
 	if !slices.Contains(h.services, r.Msg.GetService()) {
 		return nil, faultrpc.Error(fault.New(fault.NotFound, "no such service"))
 	}
-	status, err := h.status(ctx)
+	status, reason, err := h.status(ctx)
 	if err != nil {
 		return nil, faultrpc.Error(err)
 	}
 	response := connect.NewResponse(&healthv1.HealthCheckResponse{Status: status})
 	if h.store != "" {
 		response.Header().Set(node.StoreHeader, h.store)
+	}
+	if reason != "" {
+		response.Header().Set(node.NotReadyHeader, reason)
 	}
 	return response, nil
 }
@@ -95,7 +100,7 @@ func (h *health) watch(ctx context.Context, service string, send func(*healthv1.
 	draining := h.draining
 	last := healthv1.HealthCheckResponse_UNKNOWN
 	for {
-		status, err := h.status(ctx)
+		status, _, err := h.status(ctx)
 		if err != nil {
 			return err
 		}
@@ -115,21 +120,22 @@ func (h *health) watch(ctx context.Context, service string, send func(*healthv1.
 	}
 }
 
-// status checks the root, unless the node drains. The error is that of ctx.
-func (h *health) status(ctx context.Context) (healthv1.HealthCheckResponse_ServingStatus, error) {
+// status checks the root, unless the node drains. The reason, for clients, is why the node is not ready. The error is
+// that of ctx.
+func (h *health) status(ctx context.Context) (s healthv1.HealthCheckResponse_ServingStatus, reason string, err error) {
 	select {
 	case <-h.draining:
-		return healthv1.HealthCheckResponse_NOT_SERVING, nil
+		return healthv1.HealthCheckResponse_NOT_SERVING, shutdownReason, nil
 	default:
 	}
 	select {
 	case h.probing <- struct{}{}:
 		defer func() { <-h.probing }()
 	case <-ctx.Done():
-		return healthv1.HealthCheckResponse_UNKNOWN, ctx.Err()
+		return healthv1.HealthCheckResponse_UNKNOWN, "", ctx.Err()
 	}
-	if h.ready() != nil {
-		return healthv1.HealthCheckResponse_NOT_SERVING, nil
+	if err := h.ready(); err != nil {
+		return healthv1.HealthCheckResponse_NOT_SERVING, fault.Message(err), nil
 	}
-	return healthv1.HealthCheckResponse_SERVING, nil
+	return healthv1.HealthCheckResponse_SERVING, "", nil
 }

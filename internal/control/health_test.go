@@ -12,6 +12,8 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/node"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 )
 
@@ -36,7 +38,7 @@ func TestHealthCheck(t *testing.T) {
 	var broken atomic.Bool
 	h := newHealth(func() error {
 		if broken.Load() {
-			return errors.New("no root")
+			return fault.Wrap(fault.Unavailable, "no root", errors.New("secret"))
 		}
 		return nil
 	}, "packhorse.v1.RefService")
@@ -49,6 +51,11 @@ func TestHealthCheck(t *testing.T) {
 		}
 		if got := response.Msg.GetStatus(); got != status {
 			t.Errorf("check %q: %v instead of %v", service, got, status)
+		}
+		reason := response.Header().Get(node.NotReadyHeader)
+		if status == healthv1.HealthCheckResponse_NOT_SERVING && reason != "no root" && reason != shutdownReason ||
+			status == healthv1.HealthCheckResponse_SERVING && reason != "" {
+			t.Errorf("check %q: the reason of %v is %q", service, status, reason)
 		}
 	}
 	for _, service := range []string{"", "packhorse.v1.RefService"} {

@@ -16,6 +16,9 @@ import (
 // In a push it is that of the store in which the node has to commit the push.
 const StoreHeader = "Packhorse-Store"
 
+// NotReadyHeader is the header with the reason in the response to a health check of a node that is not ready.
+const NotReadyHeader = "Packhorse-Not-Ready"
+
 // Session describes how a client talks to the server.
 type Session struct {
 	// Service is the service of an advertisement. "" means protocol.UploadPack.

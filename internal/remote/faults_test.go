@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -337,6 +338,17 @@ func TestNodeGoesAndComesBack(t *testing.T) {
 				t.Errorf("packhorse_node_lost_total is %v, want 1", w.value("packhorse_node_lost_total", "node=one"))
 			}
 		})
+	}
+}
+
+// A gateway reports why a node is not ready.
+func TestReasonOfNotReady(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, options{})
+	w.do(os.Rename(w.root, w.root+"2"))
+	want := "the storage node one is not ready: the root directory does not exist any more"
+	if !eventually(func() bool { err := w.remote.Ready(); return err != nil && err.Error() == want }) {
+		t.Errorf("Ready() = %v, want %q", w.remote.Ready(), want)
 	}
 }
 

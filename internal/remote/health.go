@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -138,8 +139,11 @@ func (n *Node) check(ctx context.Context, l *link) *state {
 		s.store, s.reported = response.Header().Get(node.StoreHeader), true
 	}
 	if err != nil || response.Msg.GetStatus() == healthv1.HealthCheckResponse_NOT_SERVING {
-		s.err = fault.Retry(fault.Unavailable, fault.RetrySoon,
-			"the storage node %s is not ready; try again in a moment", n.Name)
+		reason := "try again in a moment"
+		if err == nil {
+			reason = cmp.Or(response.Header().Get(node.NotReadyHeader), reason)
+		}
+		s.err = fault.Retry(fault.Unavailable, fault.RetrySoon, "the storage node %s is not ready: %s", n.Name, reason)
 	}
 	return s
 }
