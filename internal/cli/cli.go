@@ -57,7 +57,8 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdin io.Reade
 	}
 	text := err.Error()
 	_, isUsage := errors.AsType[usageError](err)
-	if isUsage && !strings.Contains(text, "did you mean") {
+	_, isUnknownFlag := errors.AsType[*pflag.NotExistError](err) // the flags behind it were not read
+	if isUsage && !isUnknownFlag && !strings.Contains(text, "did you mean") {
 		if meant := suggestLine(cmd); meant != "" {
 			text += fmt.Sprintf("\ndid you mean %q?", meant)
 		}

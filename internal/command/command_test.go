@@ -1,6 +1,8 @@
 package command
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -34,7 +36,10 @@ func TestHelp(t *testing.T) {
 
 func TestSuggestions(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir, empty := t.TempDir(), filepath.Join(t.TempDir(), "empty.toml")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		args []string
 		want string // of standard error
@@ -51,6 +56,8 @@ func TestSuggestions(t *testing.T) {
 		{[]string{"serve", "-root", "x"}, "did you mean --root?"},
 		{[]string{"token", "create", "me", "--expire", "9d"}, "did you mean --expires?"},
 		{[]string{"repo", "lsit"}, `packhorse repo has no command "lsit"; did you mean "list"?`},
+		{[]string{"repo", "import", "x", dir, "--entirely-different", "x"}, "unknown flag: --entirely-different\nRun"},
+		{[]string{"repo", "list", "--config", empty}, "empty.toml has no root: add --root DIR, or a node with --node"},
 		{[]string{"serve", "--entirely-different"}, "unknown flag: --entirely-different\n"},
 	} {
 		code, _, errs := runMain(test.args...)

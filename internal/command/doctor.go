@@ -115,13 +115,18 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	if d.config != "" {
 		d.examineConfig(ctx, cmp.Or(running.Role, role), r)
 	}
-	if running.PID != 0 {
+	switch {
+	case running.PID != 0:
 		r.Fact(doctor.GroupServer, running.Describe())
-	} else {
+	case cfg.State == "":
+		r.Fact(doctor.GroupServer, "not found: neither flags nor the configuration name its root or its state directory")
+	default:
 		r.Fact(doctor.GroupServer, "not running with the state directory "+cfg.State)
 	}
 	user := userOf(&cfg)
-	r.Fact(doctor.GroupServer, "its files are "+user.Name+"'s")
+	if cfg.State != "" {
+		r.Fact(doctor.GroupServer, "its files are "+user.Name+"'s")
+	}
 	examineState(&cfg, user, r)
 	if role == config.RoleServe {
 		doctor.Git(ctx, cfg.Git.Program, r)

@@ -336,9 +336,11 @@ Without a store, move the repository's directory below the root instead. A runni
 func repoRemove(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "remove PATH", Short: "Remove a repository",
-		Long: `Remove deletes a bare repository for good. It asks for confirmation, unless --yes is given. It refuses repositories with
-linked worktrees or extensions.preciousObjects. It also refuses repositories whose objects other repositories below the
-root borrow (objects/info/alternates); --force removes these.`,
+		Long: `Remove deletes a bare repository. It asks for confirmation, unless --yes is given. Without a store its files are deleted
+at once. In a store its objects are deleted after seven days, and it can be restored until then.
+
+Without a store, remove refuses repositories with linked worktrees or extensions.preciousObjects. It also refuses
+repositories whose objects other repositories below the root borrow (objects/info/alternates); --force removes these.`,
 		Example: "  packhorse repo remove team/old --yes --root /srv/git",
 		Args:    exactArgs(1, "one PATH"),
 	}
@@ -357,7 +359,7 @@ root borrow (objects/info/alternates); --force removes these.`,
 		}
 		if !*yes {
 			found := r.Msg.GetRepository()
-			question := fmt.Sprintf("Remove %s, %d refs, for good? Enter its path", found.GetPath(), found.GetRefs())
+			question := fmt.Sprintf("Remove %s, %d refs? Enter its path", found.GetPath(), found.GetRefs())
 			if !confirm(cmd, question, args[0], found.GetPath()) {
 				return errors.New("the repository was not removed; --yes removes it without a question")
 			}

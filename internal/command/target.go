@@ -61,6 +61,8 @@ func (t *target) server(ask string) (config.Config, error) {
 	cfg, err := t.load()
 	switch {
 	case err != nil:
+	case cfg.Root == "" && t.config != "":
+		err = usage(fmt.Errorf("%s has no root: add --root DIR%s", t.config, ask))
 	case cfg.Root == "":
 		err = usage(errors.New("which repositories? name the directory that holds them with --root DIR or --config FILE" +
 			ask))
