@@ -55,7 +55,7 @@ func (s *shadow) Commit(ctx context.Context, p receivepack.Proposal) (receivepac
 		if errors.Is(c.err, errUploadAgain) {
 			continue
 		}
-		if errors.Is(c.err, receivepack.ErrUnknown) {
+		if errors.Is(c.err, receivepack.ErrUnknown) || errors.Is(c.err, replog.ErrBrokenPromise) {
 			for _, u := range s.uploads {
 				u.committed = true
 			}

@@ -173,6 +173,51 @@ func TestFailedPushInABatch(t *testing.T) {
 	}
 }
 
+// uploaded returns a shadow whose pack was uploaded before Commit.
+func (p *pusher) uploaded(b *buckettest.Memory) *shadow {
+	u := &packUpload{name: "pack-1", gc: p.place.known().record.GC, done: make(chan struct{}),
+		result: replog.Pack{Key: replog.PackKey("pack-1", replog.NewID())}}
+	close(u.done)
+	for _, ext := range []string{".pack", ".idx"} {
+		b.Set("repos/"+p.place.id+"/"+u.result.Key+ext, []byte("x"))
+	}
+	return &shadow{place: p.place, base: p.place.known(), ctx: p.t.Context(), uploads: []*packUpload{u}}
+}
+
+// The objects of a push stay if its record may exist, and if a broken promise leaves that to an administrator.
+func TestCommitKeepsUploads(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := newNode(t, b)
+	create(t, s, "x")
+	p := newPusher(t, s, "x")
+	refused, broken := p.uploaded(b), p.uploaded(b)
+	commit := func(s *shadow, u receivepack.Update) error {
+		t.Helper()
+		_, err := s.Commit(t.Context(), receivepack.Proposal{Push: &receivepack.Push{ID: "p"},
+			Updates: []receivepack.Update{u}})
+		s.remove()
+		return err
+	}
+	if err := commit(refused, update("a", 1, 2)); err != nil {
+		t.Fatal(err)
+	}
+	rogue := p.place.known().record.Next(replog.KindPush, "m", time.Now())
+	rogue.Parent = replog.NewID()
+	body, err := rogue.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Set(p.place.log.Key(rogue.Number), body)
+	if err := commit(broken, update("a", 0, 1)); !errors.Is(err, replog.ErrBrokenPromise) {
+		t.Errorf("Commit = %v, want a broken promise", err)
+	}
+	want := "repos/" + p.place.id + "/" + broken.uploads[0].result.Key
+	if got := packKeys(b); !slices.Equal(got, []string{want + ".idx", want + ".pack"}) {
+		t.Errorf("the bucket has %q, want those of the second push, %s", got, want)
+	}
+}
+
 // The repository changed while Git decided.
 func TestCommitAfterChange(t *testing.T) {
 	t.Parallel()
