@@ -78,7 +78,8 @@ func checkEmpty(ctx context.Context, b bucket.Bucket) error {
 			if strings.HasPrefix(o.Key, probePrefix) {
 				continue
 			}
-			if strings.HasPrefix(o.Key, "names/") || strings.HasPrefix(o.Key, "repos/") {
+			if strings.HasPrefix(o.Key, "names/") || strings.HasPrefix(o.Key, reposPrefix) ||
+				strings.HasPrefix(o.Key, gcPrefix) {
 				return fault.New(fault.Invalid, "%s is here, but %s is not: this was a store; restore %s from a version or a "+
 					"copy of the bucket, or use another prefix", o.Key, IdentityKey, IdentityKey)
 			}

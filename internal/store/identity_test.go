@@ -39,9 +39,11 @@ func TestInitRefuses(t *testing.T) {
 			[]string{IdentityKey, "format 2", "newer version"}},
 		"an unknown need": {IdentityKey, `{"format":1,"id":"abc","needs":["x"]}`, fault.Invalid,
 			[]string{IdentityKey, `"x"`, "newer version"}},
-		"a damaged object":  {IdentityKey, `{"for`, fault.Corrupt, []string{IdentityKey, "restore"}},
-		"another JSON":      {IdentityKey, `{"name":"app"}`, fault.Corrupt, []string{IdentityKey, "restore"}},
-		"a lost identity":   {"repos/x/log/1", "x", fault.Invalid, []string{"repos/x/log/1", IdentityKey, "restore"}},
+		"a damaged object": {IdentityKey, `{"for`, fault.Corrupt, []string{IdentityKey, "restore"}},
+		"another JSON":     {IdentityKey, `{"name":"app"}`, fault.Corrupt, []string{IdentityKey, "restore"}},
+		"a lost identity":  {"repos/x/log/1", "x", fault.Invalid, []string{"repos/x/log/1", IdentityKey, "restore"}},
+		"a lost identity of an old store": {"gc/2026-w01/0", "n", fault.Invalid,
+			[]string{"gc/2026-w01/0", IdentityKey, "restore"}},
 		"after other names": {"zzz", "x", fault.Invalid, []string{"zzz", "another prefix"}},
 	} {
 		b := buckettest.NewMemory(1)
