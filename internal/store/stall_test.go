@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,6 +115,32 @@ func TestUploadsMayFinishSlowly(t *testing.T) {
 	}
 }
 
+// failingUpload is a bucket whose first upload fails.
+type failingUpload struct {
+	*buckettest.Memory
+	failed atomic.Bool
+}
+
+func (b *failingUpload) Put(ctx context.Context, key string, body io.ReaderAt, size int64, sum [32]byte) error {
+	if b.failed.CompareAndSwap(false, true) {
+		return fault.New(fault.Unavailable, "503")
+	}
+	return b.Memory.Put(ctx, key, body, size, sum)
+}
+
+// An upload that fails while Git runs is repeated.
+func TestFailedUploadIsRepeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		create(t, newNode(t, b), "x")
+		s := newNode(t, b, func(o *Options) { o.Bucket = &failingUpload{Memory: b} })
+		if _, err := pushSlowly(t, s, false, b); err != nil {
+			t.Errorf("Commit = %v, want success", err)
+		}
+	})
+}
+
 // pushSlowly pushes a pack of a few bytes without Git.
 func pushSlowly(t *testing.T, s *Store, isDown bool, b *buckettest.Memory) (took time.Duration, err error) {
 	p := newPusher(t, s, "x")
@@ -128,6 +155,7 @@ func pushSlowly(t *testing.T, s *Store, isDown bool, b *buckettest.Memory) (took
 	push := &shadow{place: p.place, base: p.place.known(), ctx: ctx, cancel: cancel, done: func() {}}
 	defer push.Close()
 	push.Quarantined(objects)
+	synctest.Wait()
 	b.SetFaults(buckettest.Faults{Down: isDown})
 	start := time.Now()
 	_, err = push.Commit(t.Context(), receivepack.Proposal{Push: &receivepack.Push{ID: "p"},

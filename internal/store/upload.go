@@ -31,7 +31,7 @@ type packUpload struct {
 	err    error
 }
 
-// Quarantined implements receivepack.Shadow. It begins to upload the packs. Commit tries again if there is an error.
+// Quarantined implements receivepack.Shadow. It begins to upload the packs. Commit repeats uploads that have failed.
 func (s *shadow) Quarantined(dir string) {
 	if err := s.startUploads(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // Git moves the files meanwhile
 		s.store.log.Info("cannot upload a push early", "repository_id", s.id, "error", err)
@@ -96,7 +96,7 @@ func (s *shadow) put(ctx context.Context, u *packUpload) (replog.Pack, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	file := func(f *os.File, ext string, size *int64, sum *replog.Sum) {
 		group.Go(func() (err error) {
-			if *size, *sum, err = sumOf(f); err != nil {
+			if *size, *sum, err = sumOf(ctx, f); err != nil {
 				return err
 			}
 			return s.store.bucket.Put(ctx, "repos/"+s.id+"/"+p.Key+ext, f, *size, *sum)
@@ -108,23 +108,44 @@ func (s *shadow) put(ctx context.Context, u *packUpload) (replog.Pack, error) {
 	return p, err
 }
 
-// sumOf returns the size and the checksum of a file.
-func sumOf(f *os.File) (size int64, sum replog.Sum, err error) {
+// sumOf returns the size and the checksum of a file. The error is that of ctx if it ends meanwhile.
+func sumOf(ctx context.Context, f *os.File) (size int64, sum replog.Sum, err error) {
 	info, err := f.Stat()
 	if err != nil {
 		return 0, sum, err
 	}
-	hash := sha256.New()
-	_, err = io.CopyBuffer(struct{ io.Writer }{hash}, io.NewSectionReader(f, 0, info.Size()), make([]byte, 256<<10))
+	hash, from := sha256.New(), contextReader{ctx, io.NewSectionReader(f, 0, info.Size())}
+	_, err = io.CopyBuffer(struct{ io.Writer }{hash}, from, make([]byte, 256<<10))
 	return info.Size(), replog.Sum(hash.Sum(nil)), err
 }
 
-// uploaded waits for the uploads, and repeats those that a collection of garbage may have condemned.
+// contextReader is a Reader that fails when ctx ends.
+type contextReader struct {
+	ctx  context.Context
+	from io.Reader
+}
+
+func (r contextReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.from.Read(p)
+}
+
+// uploaded waits for the uploads. It repeats those that have failed before, and those that a collection of garbage may
+// have condemned.
 func (s *shadow) uploaded(ctx context.Context) error {
 	if err := s.startUploads(s.path("objects")); err != nil {
 		return err
 	}
 	for _, u := range s.uploads {
+		select {
+		case <-u.done:
+			if u.err != nil {
+				s.start(u)
+			}
+		default:
+		}
 		for {
 			select {
 			case <-u.done:

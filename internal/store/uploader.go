@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -36,12 +35,11 @@ func (u *uploader) file(ctx context.Context, key, path string) (replog.File, err
 		return replog.File{}, err
 	}
 	defer f.Close()
-	hash := sha256.New()
-	size, err := io.Copy(hash, f)
+	size, sum, err := sumOf(ctx, f)
 	if err != nil {
 		return replog.File{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	file := replog.File{Ext: filepath.Ext(key), Bytes: size, SHA256: replog.Sum(hash.Sum(nil))}
+	file := replog.File{Ext: filepath.Ext(key), Bytes: size, SHA256: sum}
 	u.keys, u.bytes = append(u.keys, u.prefix+key), u.bytes+size
 	return file, u.bucket.Put(ctx, u.prefix+key, f, size, file.SHA256)
 }
