@@ -65,15 +65,14 @@ func (r *repository) changeThen(ctx context.Context, prepare func(*state) (*repl
 		}
 		record, err := prepare(head)
 		if errors.Is(err, errNoChange) {
-			// Without a record, only a freshness check shows whether this head is the latest.
-			latest, err := r.check().wait(ctx)
+			later, err := r.later(ctx, head)
 			if err != nil {
 				return appended{}, err
 			}
-			if latest.record.Number <= head.record.Number {
+			if later == nil {
 				return appended{record: head.record, took: time.Since(start)}, nil
 			}
-			head = latest
+			head = later
 			continue
 		}
 		if err != nil {
@@ -85,23 +84,14 @@ func (r *repository) changeThen(ctx context.Context, prepare func(*state) (*repl
 		}
 		if attempt.Outcome() == replog.Won {
 			won(record)
+			r.adoptOwn(record)
+			return appended{record, tries, time.Since(start)}, nil
 		}
-		head, err = r.adoptAppended(attempt)
-		if attempt.Outcome() == replog.Won {
-			if err != nil {
-				r.store.log.Warn("cannot apply a record that was appended", "repository_id", r.id, "record", record.Number, "error",
-					err)
-			}
-			r.publishTail()
-			return appended{attempt.Winner(), tries, time.Since(start)}, nil
+		head, err = r.adoptOther(attempt.Winner())
+		if err == nil && tries >= hastyTries {
+			err = sleep(ctx, rand.N(time.Duration(tries)*5*time.Millisecond))
 		}
 		if err != nil {
-			return appended{}, err
-		}
-		if tries < hastyTries {
-			continue
-		}
-		if err := sleep(ctx, rand.N(time.Duration(tries)*5*time.Millisecond)); err != nil {
 			return appended{}, err
 		}
 	}
@@ -109,17 +99,33 @@ func (r *repository) changeThen(ctx context.Context, prepare func(*state) (*repl
 		"the repository changes too fast: other servers were faster %d times; try again", maxTries)
 }
 
-// adoptAppended adopts the result of an attempt. If it lost, more records may have followed the winner, and all of them
-// are read before the next attempt. A record is the truth whether or not it can be applied here, so adopting it does
-// not depend on the caller.
-func (r *repository) adoptAppended(attempt *replog.Attempt[*replog.Record]) (*state, error) {
-	ctx, record := r.store.ctx, attempt.Winner()
-	if attempt.Outcome() == replog.Lost {
-		if latest, err := r.log.Latest(ctx, record); err == nil {
-			record = latest
-		}
+// later returns the state of a later head, or nil. Without a record, only a freshness check shows which head is the
+// latest.
+func (r *repository) later(ctx context.Context, head *state) (*state, error) {
+	latest, err := r.check().wait(ctx)
+	if err != nil || latest.record.Number <= head.record.Number {
+		return nil, err
 	}
-	return r.adopt(ctx, record)
+	return latest, nil
+}
+
+// adoptOwn adopts a record that this node has appended. It is the truth whether or not it can be applied here, so
+// adopting it does not depend on the caller, and the next request tries again.
+func (r *repository) adoptOwn(record *replog.Record) {
+	if _, err := r.adopt(r.store.ctx, record); err != nil {
+		r.store.log.Warn("cannot apply a record that was appended", "repository_id", r.id, "record", record.Number, "error",
+			err)
+	}
+	r.publishTail()
+}
+
+// adoptOther adopts the record that won an attempt of this node. More records may have followed it, and all of them are
+// read before the next attempt.
+func (r *repository) adoptOther(winner *replog.Record) (*state, error) {
+	if latest, err := r.log.Latest(r.store.ctx, winner); err == nil {
+		winner = latest
+	}
+	return r.adopt(r.store.ctx, winner)
 }
 
 // mayAppend returns why no record may be appended.

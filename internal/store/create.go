@@ -61,9 +61,7 @@ func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first 
 	number, err := s.claim(ctx, found, id)
 	switch {
 	case err == nil:
-		if _, err := r.adopt(s.ctx, attempt.Winner()); err != nil { // the next request tries again
-			s.log.Warn("cannot apply a record that was appended", "repository_id", id, "record", uint64(1), "error", err)
-		}
+		r.adoptOwn(first)
 		s.learn(path, reference{id: id, number: number})
 	case !errors.Is(err, receivepack.ErrUnknown) && s.failPoint("create: remove") == nil:
 		return s.remove(r, path) != nil, err
