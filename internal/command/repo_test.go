@@ -96,6 +96,7 @@ func TestRepoCommands(t *testing.T) {
 			repo("hooks/update (pushes are refused)", 0, "info", "team/tool")
 			repo("team/tool: 1 packs and 0 loose objects", 0, "maintain", "team/tool")
 			repo("was not removed", exitFailed, "remove", "team/two")
+			repo("refs? Enter its path to confirm", exitFailed, "remove", "team/two")
 			repo("removed team/two\n", 0, "remove", "team/two", "--yes")
 			repo("no repository team/two here", exitFailed, "remove", "team/two", "--yes")
 			repo("takes one PATH", exitUsage, "maintain")

@@ -138,6 +138,10 @@ func TestStoreCommands(t *testing.T) {
 	if !strings.Contains(out, "store: 0 B of at most ") || !strings.Contains(out, "/store has ID "+result.ID) {
 		t.Errorf("packhorse doctor: %s, want the ID of the store and the space of copies", out)
 	}
+	_, out, _ = runMain("doctor", "--config", file)
+	if want := "not found: neither flags nor the configuration name its root"; !strings.Contains(out, want) {
+		t.Errorf("packhorse doctor without a root: %s, want %q", out, want)
+	}
 	run("would import team/app", exitOK, "store", "import", root, "--dry-run")
 	run("imported team/app", exitOK, "store", "import", root)
 	run("skipped team/app", exitOK, "store", "import", root)
