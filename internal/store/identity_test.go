@@ -163,6 +163,11 @@ func TestNodesRefuseAfterPromotion(t *testing.T) {
 		if p.Known() != nil {
 			t.Error("Known has refs of the earlier store")
 		}
+		b.Set(IdentityKey, s.identity.encode())
+		time.Sleep(2 * downInterval)
+		if err := s.Ready(); !mentions(err, "promoted", "restart") {
+			t.Errorf("Ready with the first ID again = %v, want the reason why all requests fail", err)
+		}
 	})
 }
 

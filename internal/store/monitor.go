@@ -69,6 +69,9 @@ func (s *Store) checkIdentity() {
 			s.log.Error("the store was replaced by another one", "url", s.options.URL, "error", err)
 		}
 	}
+	if err == nil {
+		err = s.refused() // it had another ID before
+	}
 	if fault.Is(err, fault.NotFound) {
 		err = &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryMuchLater, Err: err,
 			Msg: "the bucket does not hold the store any more: " + IdentityKey + " does not exist; restore it from a version " +
