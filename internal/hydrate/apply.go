@@ -2,6 +2,7 @@ package hydrate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -237,6 +239,15 @@ func (r *Repository) write(name, content string) error {
 	defer os.Remove(temp)
 	if err := os.WriteFile(temp, []byte(content), 0o644); err != nil {
 		return err
+	}
+	if name == recordFile { // a new record is not a check
+		checked, err := r.Checked()
+		if errors.Is(err, fs.ErrNotExist) {
+			checked, err = time.Unix(0, 0), nil
+		}
+		if err := cmp.Or(err, os.Chtimes(temp, checked, checked)); err != nil {
+			return err
+		}
 	}
 	return os.Rename(temp, path)
 }

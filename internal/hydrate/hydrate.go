@@ -5,8 +5,8 @@
 //	HEAD, config     from the record that was applied last
 //	packed-refs      the refs of its checkpoint: a link to a file of bases
 //	bases/           checkpoints, by name; never changed
-//	record           the record itself, so that a restarted node knows it without the bucket; modified when it was the
-//	                 head for the last time (SetChecked)
+//	record           the record itself, so that a restarted node knows it without the bucket; modified when the last
+//	                 check began (SetChecked); in 1970 if there was none
 //	name             by which name the repository was found last (SetName)
 //	objects/pack/    packs, under the base name of their keys; absent if the repository is evicted
 //

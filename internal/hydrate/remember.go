@@ -31,13 +31,13 @@ func (c *Cache) Names() map[string]string {
 	return names
 }
 
-// SetChecked notes that the applied record was the head at a time. An error only makes the local copy look older than
-// it is.
+// SetChecked notes that the applied record, or an earlier one, was the head at a time. An error only makes the local
+// copy look older than it is.
 func (r *Repository) SetChecked(at time.Time) {
 	_ = os.Chtimes(filepath.Join(r.dir, recordFile), at, at)
 }
 
-// Checked returns a time at which the applied record was the head, also in an earlier process.
+// Checked returns the time of the last SetChecked, also in an earlier process. Without one it is in 1970.
 func (r *Repository) Checked() (time.Time, error) {
 	info, err := os.Stat(filepath.Join(r.dir, recordFile))
 	if err != nil {

@@ -106,7 +106,7 @@ func (r *repository) runCheck() (*state, error) {
 			s.metrics.behind.Observe(float64(state.record.Number - before.record.Number))
 		}
 	}
-	if err == nil {
+	if err == nil && r.broken.Load() == nil {
 		r.checked.Store(int64(start))
 		r.noteChecked(began)
 	}

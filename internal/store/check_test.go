@@ -194,6 +194,32 @@ func TestMaxStaleness(t *testing.T) {
 	})
 }
 
+// The local copy is as old as the last check, even if a record was written to it later.
+func TestRecordIsNotACheck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b, s, p := newPlace(t)
+		want := time.Now()
+		time.Sleep(checkedInterval / 2)
+		setRef(t, newNode(t, b), "x", "refs/heads/main", id1)
+		if _, err := p.Layers(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		local := s.cache.Repository(p.ID())
+		if got, err := local.Checked(); err != nil || !got.Equal(want) {
+			t.Errorf("Checked() = %v, %v after another record, want %v", got, err, want)
+		}
+		time.Sleep(checkedInterval)
+		want = time.Now()
+		if _, err := p.Layers(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := local.Checked(); err != nil || !got.Equal(want) {
+			t.Errorf("Checked() = %v, %v after another check, want %v", got, err, want)
+		}
+	})
+}
+
 func TestBrokenPromise(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -211,10 +237,15 @@ func TestBrokenPromise(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.Set(r.log.Key(rogue.Number), body)
+		checked := time.Now()
+		time.Sleep(2 * checkedInterval)
 		for range 2 {
 			if layers, err := p.Layers(t.Context()); err != nil || layers.Number != number {
 				t.Errorf("Layers = %v, %v, want the last certain state", layers, err)
 			}
+		}
+		if got, err := r.local.Checked(); err != nil || !got.Equal(checked) {
+			t.Errorf("Checked() = %v, %v, want %v: the last state was not confirmed", got, err, checked)
 		}
 		if err := p.SetHead(t.Context(), "refs/heads/x"); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("SetHead = %v, want corrupt", err)

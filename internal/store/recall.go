@@ -93,7 +93,7 @@ func (r *repository) recall(ctx context.Context, record *replog.Record) {
 	}
 }
 
-// noteChecked notes on disk that a check which began at a time found the applied record to be the head.
+// noteChecked notes on disk that a check began at a time and found the applied record to be the head.
 func (r *repository) noteChecked(at time.Time) {
 	if last := r.noted.Load(); at.Sub(time.Unix(0, last)) >= checkedInterval {
 		r.noted.Store(at.UnixNano())
