@@ -56,9 +56,10 @@ func (s *Store) monitor() {
 	}
 }
 
-// checkIdentity reads the identity of the store once.
+// checkIdentity reads the identity of the store once. It waits as long as a request does when the store is not down.
 func (s *Store) checkIdentity() {
-	id, err := ReadIdentity(s.ctx, s.bucket)
+	patient := quickBucket{Bucket: s.options.Bucket, isDown: func() bool { return false }}
+	id, err := ReadIdentity(s.ctx, patient)
 	if s.ctx.Err() != nil {
 		return
 	}
