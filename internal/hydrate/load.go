@@ -90,15 +90,21 @@ func (c *Cache) removeAll(paths ...string) {
 	})
 }
 
-// Discard removes a file or a directory on the file system of the local copies in the background. Its name is free at
-// once. If it does not exist, the error is fs.ErrNotExist.
-func (c *Cache) Discard(path string) error {
-	trash := filepath.Join(c.state, "removed-"+rand.Text())
-	if err := os.Rename(path, trash); err != nil {
-		return err
+// Discard removes files and directories on the file system of the local copies in the background. Their names are free
+// at once. If one does not exist, the error is fs.ErrNotExist.
+func (c *Cache) Discard(paths ...string) error {
+	var trash []string
+	var errs []error
+	for _, path := range paths {
+		to := filepath.Join(c.state, "removed-"+rand.Text())
+		if err := os.Rename(path, to); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		trash = append(trash, to)
 	}
-	c.removeAll(trash)
-	return nil
+	c.removeAll(trash...)
+	return errors.Join(errs...)
 }
 
 // loadRepositories finds the packs of all local copies. With unchecked, it marks each of them, because this process may
@@ -113,6 +119,7 @@ func (c *Cache) loadRepositories(unchecked bool) error {
 		applied time.Time
 	}
 	var all []found
+	var idle []string
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), ".git")
 		if !ok || !e.IsDir() {
@@ -135,12 +142,13 @@ func (c *Cache) loadRepositories(unchecked bool) error {
 			return err
 		}
 		if len(r.packs) == 0 && time.Since(info.ModTime()) > maxIdle {
-			if err := c.Discard(r.dir); err != nil {
-				c.log.Warn("cannot remove unused local files", "dir", r.dir, "error", err)
-			}
+			idle = append(idle, r.dir)
 			continue
 		}
 		all = append(all, found{r, info.ModTime()})
+	}
+	if err := c.Discard(idle...); err != nil {
+		c.log.Warn("cannot remove unused local files", "dir", c.options.Root, "error", err)
 	}
 	slices.SortFunc(all, func(a, b found) int { return a.applied.Compare(b.applied) })
 	for _, r := range all {

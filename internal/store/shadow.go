@@ -56,11 +56,12 @@ func (s *Store) openShadows() error {
 		return err
 	}
 	entries, err := os.ReadDir(dir)
+	var paths []string
 	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		if err := s.cache.Discard(path); err != nil {
-			s.log.Warn("cannot remove the temporary repository of a push", "dir", path, "error", err)
-		}
+		paths = append(paths, filepath.Join(dir, e.Name()))
+	}
+	if err := s.cache.Discard(paths...); err != nil {
+		s.log.Warn("cannot remove the temporary repository of a push", "dir", dir, "error", err)
 	}
 	return err
 }
