@@ -48,7 +48,8 @@ type lookups struct {
 // lookup is the look-up of one path, shared by all callers that wait for it.
 type lookup struct {
 	joint[reference]
-	users int // guarded by lookups.mu
+	users int           // guarded by lookups.mu
+	left  chan struct{} // closed when no user is left
 }
 
 func newLookups() lookups {
@@ -119,7 +120,7 @@ func (s *Store) lookUp(ctx context.Context, path git.RepoPath) (reference, error
 	l.mu.Lock()
 	shared := l.byPath[path]
 	if shared == nil {
-		shared = new(lookup)
+		shared = &lookup{left: make(chan struct{})}
 		l.byPath[path] = shared
 	}
 	shared.users++
@@ -128,12 +129,17 @@ func (s *Store) lookUp(ctx context.Context, path git.RepoPath) (reference, error
 		l.mu.Lock()
 		if shared.users--; shared.users == 0 {
 			delete(l.byPath, path)
+			close(shared.left)
 		}
 		l.mu.Unlock()
 	}()
 	run, _ := shared.start(&s.running, func() (reference, error) {
-		l.slots <- struct{}{}
-		defer func() { <-l.slots }()
+		select {
+		case l.slots <- struct{}{}:
+			defer func() { <-l.slots }()
+		case <-shared.left:
+			return reference{}, context.Canceled
+		}
 		found, err := s.resolve(s.ctx, path)
 		if err == nil && found.state == nil {
 			err = notFound(path)
