@@ -135,7 +135,7 @@ func admitted(ctx context.Context, b bucket.Bucket, isQuick bool) (Identity, err
 	}
 	id, err := ReadIdentity(limit, b)
 	if err == nil {
-		_, err = bucket.Probe(ctx, b, bucket.ProbeOptions{})
+		_, err = bucket.Probe(limit, b, bucket.ProbeOptions{})
 	}
 	return id, err
 }
@@ -179,7 +179,7 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 		return nil, err
 	}
 	if err := s.openShadows(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.cache.Close())
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.metrics.reachable.Set(1)
