@@ -98,7 +98,7 @@ func (r *Repository) load(ctx context.Context) *replog.Record {
 		err = verifyFile(ctx, r.Base(rec), want, func(int64) {})
 	}
 	if err == nil && unchecked {
-		err = c.retryFull(func() error { return r.writeFiles(rec) })
+		err = c.retryFull(func() error { return r.repair(rec) })
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -121,6 +121,24 @@ func (r *Repository) Unload() {
 	r.cache.mu.Lock()
 	defer r.cache.mu.Unlock()
 	r.applied, r.complete, r.failed, r.loaded = nil, nil, nil, false
+}
+
+// repair replaces the files of rec that a crash of the machine may have damaged, except its checkpoint.
+func (r *Repository) repair(rec *replog.Record) error {
+	if rec.Refs.Checkpoint == "" {
+		if err := r.writeEmptyBase(); err != nil {
+			return diskError(err)
+		}
+	}
+	if err := r.linkBase(rec); err != nil {
+		return diskError(err)
+	}
+	return r.writeFiles(rec)
+}
+
+// writeEmptyBase writes the base of a record without a checkpoint.
+func (r *Repository) writeEmptyBase() error {
+	return r.write(filepath.Join(baseDir, emptyBase), packedHeader)
 }
 
 // apply writes the files of rec. before is the applied record, or nil.
@@ -166,10 +184,7 @@ func (r *Repository) fetchBase(ctx context.Context, rec *replog.Record) error {
 	base := r.Base(rec)
 	want := replog.File{Bytes: rec.Refs.Bytes, SHA256: rec.Refs.SHA256}
 	if rec.Refs.Checkpoint == "" {
-		if err := os.WriteFile(base, []byte(packedHeader), 0o644); err != nil {
-			return diskError(err)
-		}
-		return nil
+		return diskError(r.writeEmptyBase())
 	}
 	if verifyFile(ctx, base, want, func(int64) {}) == nil { // this node made it, or it is the previous one
 		return nil

@@ -1,6 +1,7 @@
 package hydrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -147,8 +148,10 @@ func TestCrash(t *testing.T) {
 
 	config := filepath.Join(rs[0].Dir(), "config")
 	want, err := os.ReadFile(config)
+	packed := filepath.Join(rs[0].Dir(), "packed-refs")
 	if err == nil {
-		err = os.WriteFile(config, make([]byte, len(want)), 0o600)
+		err = cmp.Or(os.WriteFile(config, make([]byte, len(want)), 0o600), os.Remove(packed),
+			os.WriteFile(packed, nil, 0o600))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -162,6 +165,9 @@ func TestCrash(t *testing.T) {
 	}
 	if got, err := os.ReadFile(config); err != nil || string(got) != string(want) {
 		t.Errorf("the configuration is %q, %v after a crash, want %q", got, err, want)
+	}
+	if got, err := os.ReadFile(packed); err != nil || string(got) != "base" {
+		t.Errorf("packed-refs is %q, %v after a crash, want base", got, err)
 	}
 
 	pack := r.path(&recs[0].Packs[0], replog.File{Ext: ".pack"})
