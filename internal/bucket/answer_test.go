@@ -220,14 +220,40 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// A 404 of a proxy does not mean that an object does not exist.
+// A 404 of a proxy does not mean that an object does not exist. The error document of S3 does, without any header too.
 func TestForeignNotFound(t *testing.T) {
 	t.Parallel()
-	b, _ := scripted(t, http.NotFound)
-	_, _, err := b.Get(t.Context(), "key", 10)
-	checkError(t, "get", err, fault.Unavailable, "get s3://git-prod/packhorse/key: ")
-	if errors.Is(err, bucket.ErrNotFound) || !strings.Contains(err.Error(), "proxies") {
-		t.Errorf("Get = %v, want an error about proxies and not ErrNotFound", err)
+	const page = `<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml"><body>Not Found<br></body></html>`
+	for _, test := range []struct {
+		header, value, body string
+		isForeign           bool
+	}{
+		{"Content-Type", "text/plain", "404 page not found", true},
+		{"Content-Type", "application/xhtml+xml", page, true},
+		{"Content-Type", "application/xml", strings.Replace(page, "<br>", "", 1), true},
+		{"Content-Type", "application/xml", "", true},
+		{"Content-Type", "application/xml", "<Error><Code></Code></Error>", true},
+		{"Content-Type", "application/xml", "<Error><Code>NoSuchKey</Code>" + strings.Repeat(" ", 1<<20), true},
+		{"Content-Type", "text/plain", "<Error><Code>NoSuchKey</Code></Error>", false},
+		{"X-Amz-Request-Id", "R1", "", false},
+	} {
+		t.Run(fmt.Sprintf("%s with %.30q", test.value, test.body), func(t *testing.T) {
+			t.Parallel()
+			b, _ := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set(test.header, test.value)
+				w.WriteHeader(http.StatusNotFound)
+				_, _ = io.WriteString(w, test.body)
+			})
+			_, _, err := b.Get(t.Context(), "key", 10)
+			if !test.isForeign {
+				checkError(t, "get", err, fault.NotFound)
+				return
+			}
+			checkError(t, "get", err, fault.Unavailable, "get s3://git-prod/packhorse/key: ", "proxies")
+			if errors.Is(err, bucket.ErrNotFound) {
+				t.Errorf("Get = %v, want an error that is not ErrNotFound", err)
+			}
+		})
 	}
 }
 

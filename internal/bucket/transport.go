@@ -1,12 +1,13 @@
 package bucket
 
 import (
+	"bytes"
 	"context"
+	"encoding/xml"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -80,24 +81,41 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return answer, err
 	}
 	t.note(answer.Header)
-	if answer.StatusCode == http.StatusNotFound && !isOfStorage(answer.Header) {
+	if answer.StatusCode == http.StatusNotFound && !isOfStorage(answer) {
 		_ = answer.Body.Close()
 		return nil, foreignError(r.URL.Host)
 	}
 	return answer, nil
 }
 
-// isOfStorage reports whether an answer is the storage's. A proxy that has lost the way to the storage answers 404.
-// That must not mean that an object does not exist: new records would be overlooked.
-func isOfStorage(h http.Header) bool {
-	return strings.Contains(h.Get("Content-Type"), "xml") || h.Get("X-Amz-Request-Id") != ""
+// maxErrorBody is the maximum size of an error document in bytes.
+const maxErrorBody = 64 << 10
+
+// isOfStorage reports whether an answer 404 is the storage's, and not that of a proxy that has lost the way to it. A
+// proxy's must not mean that an object does not exist: new records would be overlooked. The client library takes any
+// 404 that it cannot parse for that.
+func isOfStorage(answer *http.Response) bool {
+	if answer.Header.Get("X-Amz-Request-Id") != "" {
+		return true
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maxErrorBody))
+	var document struct {
+		XMLName xml.Name `xml:"Error"`
+		Code    string
+	}
+	if err != nil || xml.Unmarshal(body, &document) != nil || document.Code == "" {
+		return false
+	}
+	_ = answer.Body.Close()
+	answer.Body = io.NopCloser(bytes.NewReader(body))
+	return true
 }
 
 // foreignError is a 404 of another server than the storage. Its value is the host.
 type foreignError string
 
 func (e foreignError) Error() string {
-	return string(e) + " answered 404, but not as object storage does (without XML and x-amz-request-id)"
+	return string(e) + " answered 404, but not as object storage does (without x-amz-request-id and an error in XML)"
 }
 
 // isSigned reports whether a request goes to the storage, and not to a source of credentials.
