@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -109,6 +110,21 @@ func TestServerWithoutTLS(t *testing.T) {
 	o.Endpoint = strings.Replace(o.Endpoint, "http:", "https:", 1)
 	_, _, err := buckettest.Open(t, o).Get(t.Context(), "x", 10)
 	checkError(t, "https", err, fault.Unavailable, "cannot be used", "use http:// in the endpoint")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			_, _ = c.Read(make([]byte, 4096)) // or the connection would be reset
+			_, _ = c.Write([]byte("hello"))
+			c.Close()
+		}
+	}()
+	o.Endpoint = "https://" + l.Addr().String()
+	_, _, err = buckettest.Open(t, o).Get(t.Context(), "x", 10)
+	checkError(t, "another protocol", err, fault.Unavailable, "cannot be used", "use http:// in the endpoint")
 }
 
 func checkError(t *testing.T, name string, err error, kind fault.Kind, parts ...string) {

@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -84,7 +85,7 @@ func (s *S3) wrap(ctx context.Context, operation, key string, err error) error {
 		return fault.Wrap(fault.Corrupt, corruptMessage, detail)
 	}
 	detail.Remedy = s.connectionRemedy(err)
-	if _, ok := errors.AsType[credentialsError](err); ok || errors.Is(err, http.ErrSchemeMismatch) {
+	if _, ok := errors.AsType[credentialsError](err); ok || isWithoutTLS(err) {
 		return &fault.Error{Kind: fault.Unavailable, Msg: refusedMessage, RetryAfter: fault.RetrySoon, Err: detail}
 	}
 	return unavailable(detail, fault.RetrySoon)
@@ -99,6 +100,12 @@ func unavailable(detail *Error, after time.Duration) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: message, RetryAfter: after, Err: detail}
 }
 
+// isWithoutTLS reports whether a server did not answer with TLS.
+func isWithoutTLS(err error) bool {
+	_, isOther := errors.AsType[tls.RecordHeaderError](err)
+	return isOther || errors.Is(err, http.ErrSchemeMismatch) // an answer over HTTP
+}
+
 // connectionRemedy returns the remedy for a request without an answer.
 func (s *S3) connectionRemedy(err error) string {
 	if c, ok := errors.AsType[credentialsError](err); ok {
@@ -110,7 +117,7 @@ func (s *S3) connectionRemedy(err error) string {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "add its authority to the certificates that this machine trusts (SSL_CERT_FILE)"
 	}
-	if errors.Is(err, http.ErrSchemeMismatch) {
+	if isWithoutTLS(err) {
 		return "the server has no TLS: use http:// in the endpoint, or turn on TLS in the server"
 	}
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
