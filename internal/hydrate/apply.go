@@ -189,6 +189,10 @@ func (r *Repository) fetchBase(ctx context.Context, rec *replog.Record) error {
 	if verifyFile(ctx, base, want, func(int64) {}) == nil { // this node made it, or it is the previous one
 		return nil
 	}
+	if err := r.cache.reserveBase(want.Bytes); err != nil {
+		return err
+	}
+	defer r.cache.unreserve(0, want.Bytes)
 	temp, err := r.cache.tempFile(r.id)
 	if err != nil {
 		return diskError(err)

@@ -24,6 +24,7 @@ const (
 	partBytes     = 16 << 20 // of one request
 	parallelParts = 8        // requests of one hydration at the same time
 	maxParts      = 32       // requests of all hydrations at the same time
+	maxAhead      = 256      // parts of one file that may arrive before the checksum has them
 	bufferBytes   = 256 << 10
 
 	stallTimeout = 30 * time.Second // without a byte, until the request is repeated
@@ -73,43 +74,46 @@ func (d *downloader) fetch(ctx context.Context, path, key string, size int64) (s
 		return sum, diskError(err)
 	}
 	defer func() { err = cmp.Or(err, f.Close()) }()
-	arrived := make([]chan struct{}, (size+partBytes-1)/partBytes)
-	for i := range arrived {
-		arrived[i] = make(chan struct{})
-	}
+	arrived := make(chan chan struct{}, maxAhead) // for each part, in order: a channel that is closed once it arrived
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		hash := sha256.New()
-		for i := range arrived {
+		hash, offset := sha256.New(), int64(0)
+		for part := range arrived {
 			select {
-			case <-arrived[i]:
+			case <-part:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-			offset := int64(i) * partBytes
 			if err := readInto(ctx, hash, f, offset, min(partBytes, size-offset)); err != nil {
 				return diskError(err)
 			}
+			offset += partBytes
 		}
 		hash.Sum(sum[:0])
-		return nil
+		return ctx.Err() // not nil if parts were left out
 	})
-	for i := range arrived {
+	for offset := int64(0); offset < size && ctx.Err() == nil; offset += partBytes {
+		part := make(chan struct{})
+		select {
+		case arrived <- part:
+		case <-ctx.Done():
+			continue
+		}
 		select {
 		case d.parts <- struct{}{}:
 		case <-ctx.Done():
-			return sum, group.Wait()
+			continue
 		}
 		group.Go(func() error {
 			defer func() { <-d.parts }()
-			offset := int64(i) * partBytes
 			if err := d.part(ctx, f, key, offset, min(offset+partBytes, size), size); err != nil {
 				return err
 			}
-			close(arrived[i])
+			close(part)
 			return nil
 		})
 	}
+	close(arrived)
 	err = group.Wait()
 	return sum, err
 }

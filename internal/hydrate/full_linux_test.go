@@ -101,7 +101,7 @@ func TestApplyOnFullDisk(t *testing.T) {
 		SHA256: b.put("repos/new/refs/1-x", content)}
 	r := c.Repository("new")
 	if err := r.Apply(t.Context(), rec); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 ||
-		!strings.Contains(fault.Message(err), "disk is full") {
+		!strings.Contains(fault.Message(err), "disk has only") {
 		t.Errorf("Apply on a full disk = %v, want Unavailable with the reason and a retry hint", err)
 	}
 	done()

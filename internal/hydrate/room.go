@@ -19,9 +19,8 @@ func (c *Cache) reserve(rec *replog.Record, need int64) error {
 	for i := range rec.Packs {
 		total += packBytes(&rec.Packs[i])
 	}
-	if budget := c.options.Budget; total > budget {
-		return fault.New(fault.Unavailable, "the repository has %s, more than the node may keep (store.cache = %s)",
-			mebibytes(total), mebibytes(budget))
+	if err := c.checkBudget(total); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	c.bytes += need
@@ -30,6 +29,32 @@ func (c *Cache) reserve(rec *replog.Record, need int64) error {
 	err := c.makeRoom()
 	if err != nil {
 		c.unreserve(need, need)
+	}
+	return err
+}
+
+// checkBudget returns an error if a repository has more bytes than the cache may have.
+func (c *Cache) checkBudget(bytes int64) error {
+	budget := c.options.Budget
+	if bytes <= budget {
+		return nil
+	}
+	return fault.New(fault.Unavailable, "the repository has %s, more than the node may keep (store.cache = %s)",
+		mebibytes(bytes), mebibytes(budget))
+}
+
+// reserveBase makes room for a checkpoint, which is not a part of the cache. The caller calls unreserve(0, bytes) once
+// it is written.
+func (c *Cache) reserveBase(bytes int64) error {
+	if err := c.checkBudget(bytes); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.unwritten += bytes
+	c.mu.Unlock()
+	err := c.MakeRoom()
+	if err != nil {
+		c.unreserve(0, bytes)
 	}
 	return err
 }
@@ -44,11 +69,14 @@ func (c *Cache) unreserve(bytes, unwritten int64) {
 	c.metrics.bytes.Set(float64(c.bytes))
 }
 
-// MakeRoom evicts repositories for writes beside the cache: running pushes. They may use three quarters of the free
-// space that hydrations leave. If less than the last quarter is free, the error is Unavailable.
+// MakeRoom evicts repositories for writes beside the cache: running pushes and checkpoints. They may use three quarters
+// of the free space that hydrations leave. If less than the last quarter is free, the error is Unavailable.
 func (c *Cache) MakeRoom() error {
 	err := c.makeRoom()
-	if _, free, spaceErr := space(c.options.Root); spaceErr != nil || free >= c.options.MinFree/4 {
+	_, free, spaceErr := space(c.options.Root)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if spaceErr != nil || free-c.unwritten >= c.options.MinFree/4 {
 		return nil
 	}
 	return err

@@ -74,6 +74,12 @@ func TestEviction(t *testing.T) {
 		!strings.Contains(fault.Message(err), "store.cache") || b.requests() != before || !rs[0].Complete(recs[0]) {
 		t.Errorf("Use of a repository larger than the cache: %v, want Unavailable with the setting", err)
 	}
+	big = newRecord()
+	big.Refs = replog.Refs{Checkpoint: "refs/1-x", Bytes: 5001}
+	if err := c.Repository("refs").Apply(t.Context(), big); !fault.Is(err, fault.Unavailable) ||
+		!strings.Contains(fault.Message(err), "store.cache") || b.requests() != before {
+		t.Errorf("Apply of refs larger than the cache: %v, want Unavailable with the setting", err)
+	}
 	if c.bytes != 4400 || c.unwritten != 0 {
 		t.Errorf("%d bytes, %d not written; want 4400 and 0", c.bytes, c.unwritten)
 	}

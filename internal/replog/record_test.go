@@ -3,6 +3,7 @@ package replog
 import (
 	"bytes"
 	"errors"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -124,6 +125,11 @@ func TestInvalidRecords(t *testing.T) {
 		"pack key":       func(r *Record) { r.Packs[0].Key = "packs/../x" },
 		"same pack":      func(r *Record) { r.Packs = append(r.Packs, r.Packs[0]) },
 		"pack size":      func(r *Record) { r.Packs[0].Bytes = -1 },
+		"huge pack":      func(r *Record) { r.Packs[0].Bytes = 1 << 62 },
+		"huge index":     func(r *Record) { r.Packs[0].IdxBytes = 1 << 62 },
+		"huge extra":     func(r *Record) { r.Packs[0].Extra[0].Bytes = 1 << 62 },
+		"objects":        func(r *Record) { r.Packs[0].Objects = 1 << 32 },
+		"huge refs":      func(r *Record) { r.Refs.Bytes = math.MaxInt64 },
 		"pack since":     func(r *Record) { r.Packs[0].Since = 43 },
 		"extension":      func(r *Record) { r.Packs[0].Extra[0].Ext = "/x" },
 		"condemned use":  func(r *Record) { r.Condemned = []string{r.Packs[0].Key} },

@@ -3,6 +3,7 @@ package replog
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -62,8 +63,8 @@ func isID(s string) bool {
 func (r *Record) validateRefs() error {
 	refs := &r.Refs
 	if refs.Checkpoint == "" && (refs.Bytes != 0 || refs.Count != 0 || refs.SHA256 != Sum{}) ||
-		refs.Checkpoint != "" && !isKey(refs.Checkpoint, checkpointPrefix) || refs.Bytes < 0 || refs.Count < 0 {
-		return fmt.Errorf("invalid checkpoint %.80q", refs.Checkpoint)
+		refs.Checkpoint != "" && !isKey(refs.Checkpoint, checkpointPrefix) || !isSize(refs.Bytes) || refs.Count < 0 {
+		return fmt.Errorf("invalid checkpoint %.80q of %d bytes", refs.Checkpoint, refs.Bytes)
 	}
 	before := uint64(0)
 	for _, entry := range refs.Tail {
@@ -100,11 +101,12 @@ func (r *Record) validateKeys() error {
 			return fmt.Errorf("invalid or repeated key %.80q of a pack", p.Key)
 		}
 		used[p.Key] = true
-		if p.Bytes < 0 || p.IdxBytes < 0 || p.Objects < 0 || p.Since > r.Number || int64(p.Since) < 0 {
+		if !isSize(p.Bytes) || !isSize(p.IdxBytes) || p.Objects < 0 || p.Objects > math.MaxUint32 ||
+			p.Since > r.Number || int64(p.Since) < 0 {
 			return fmt.Errorf("pack %.80q: invalid size or number", p.Key)
 		}
 		for _, f := range p.Extra {
-			if !isExtension(f.Ext) || f.Bytes < 0 {
+			if !isExtension(f.Ext) || !isSize(f.Bytes) {
 				return fmt.Errorf("pack %.80q: invalid file %.80q", p.Key, f.Ext)
 			}
 		}
@@ -118,6 +120,10 @@ func (r *Record) validateKeys() error {
 	}
 	return nil
 }
+
+// isSize reports whether an object of the store can have n bytes: 5 TiB is the maximum of S3. The sum of all sizes of a
+// record fits in an int64, because MaxRecord limits their number.
+func isSize(n int64) bool { return n >= 0 && n <= 5<<40 }
 
 // isKey reports whether key is prefix and one name of letters, digits and dashes.
 func isKey(key, prefix string) bool {

@@ -442,3 +442,55 @@ func TestRequestsTraceTheirChecks(t *testing.T) {
 		}
 	})
 }
+
+// A record with impossible sizes is damage of one repository: the node serves the others.
+func TestImpossibleSizes(t *testing.T) {
+	t.Parallel()
+	const huge = `"bytes":4611686018427387904,` // 2^62
+	sum := strings.Repeat("0", 64)
+	for name, test := range map[string]struct {
+		packs       int
+		size, added string // of each pack, and to the record
+	}{
+		"checkpoint": {0, "", `"refs":{"bytes":9223372036854775807,"checkpoint":"refs/2-x","count":1,"sha256":"` + sum +
+			`"},`},
+		"packs whose sum is 0":        {4, huge, ""},
+		"packs whose sum is negative": {2, huge, `"bytes":-9223372036854775808,`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBucket(t)
+			s := newNode(t, b)
+			id := create(t, s, "x")
+			create(t, s, "y")
+			log := replog.Open(b, id)
+			head, err := log.Head(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := head.Next(replog.KindPush, "m", time.Now())
+			for range test.packs {
+				next.Packs = append(next.Packs, replog.Pack{Key: replog.PackKey("pack-1", replog.NewID()), Since: next.Number})
+			}
+			body, err := next.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := strings.ReplaceAll(string(body), `{"bytes":0,`, `{`+test.size)
+			b.Set(log.Key(next.Number), []byte(strings.Replace(text, "{", "{"+test.added, 1)))
+			for _, n := range []*Store{s, newNode(t, b)} {
+				p, err := n.Acquire(t.Context(), repoPath("x"))
+				if err == nil {
+					_, err = p.Layers(t.Context())
+					p.Release()
+				}
+				if !fault.Is(err, fault.Corrupt) || !mentions(err, log.Key(next.Number)) {
+					t.Errorf("Layers of x: %v, want corrupt with the key of the record", err)
+				}
+				if _, err := acquire(t, n, "y").Layers(t.Context()); err != nil {
+					t.Errorf("Layers of y: %v, want no error", err)
+				}
+			}
+		})
+	}
+}
