@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +22,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/httpreuse"
 )
 
 // scripted returns a bucket on a server with this handler.
@@ -219,6 +223,53 @@ func TestStalledServer(t *testing.T) {
 	b.SetStallTimeout(20 * time.Millisecond)
 	err := b.Create(t.Context(), "key", []byte("x"))
 	checkError(t, "stalled", err, fault.Unavailable, "create s3://git-prod/packhorse/key: ")
+}
+
+// Bytes that have arrived on an idle connection and are not read yet are noticed before the next request.
+func TestUnreadBytes(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	b, _ := scripted(t, http.NotFound)
+	c, err := b.Dial(t.Context(), l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	guarded := c.(*httpreuse.Conn)
+	socket, ok := guarded.Conn.(syscall.Conn)
+	if !ok {
+		t.Fatalf("the connection is a %T, want a syscall.Conn", guarded.Conn)
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	locked := make(chan struct{})
+	lock := sync.OnceFunc(func() { close(locked) })
+	go func() { // waits for bytes without reading them, and keeps the other reader from them
+		_ = raw.Read(func(uintptr) bool {
+			lock()
+			return false
+		})
+	}()
+	<-locked
+	go func() { _, _ = c.Read(make([]byte, 1)) }()
+	if !guarded.Settle() {
+		t.Error("Settle() without unread bytes = false, want true")
+	}
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	if _, err := io.WriteString(far, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	gittest.WaitFor(t, "the bytes are noticed", func() bool { return !guarded.Settle() })
 }
 
 // The headers of answers show proxies and the storage's clock.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,7 +55,8 @@ func (t *transport) dial(ctx context.Context, network, address string) (net.Conn
 	return &stallConn{c, t.stall}, nil
 }
 
-// stallConn fails when no byte moves in either direction for a while.
+// stallConn fails when no byte moves in either direction for a while. It is a syscall.Conn for package httpreuse, which
+// looks for unread bytes.
 type stallConn struct {
 	net.Conn
 	stall time.Duration
@@ -63,6 +65,11 @@ type stallConn struct {
 func (c *stallConn) Read(p []byte) (int, error) {
 	_ = c.SetDeadline(time.Now().Add(c.stall))
 	return c.Conn.Read(p)
+}
+
+// SyscallConn implements syscall.Conn.
+func (c *stallConn) SyscallConn() (syscall.RawConn, error) {
+	return c.Conn.(syscall.Conn).SyscallConn()
 }
 
 func (c *stallConn) Write(p []byte) (int, error) {
