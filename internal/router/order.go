@@ -26,8 +26,8 @@ const (
 // sharing returns how the nodes of a route have its repositories, and the ID of the route's object store if it has one.
 //
 // That is the store of all ready nodes. Without a ready node, it is that of all nodes that can be reached. The route
-// keeps it until all its nodes report another one. So a node that was started with another store takes no push while
-// the others are away.
+// keeps it until all its nodes report another one, or one is taken out of the route. So a node that was started with
+// another store takes no push while the others are away.
 func (r *route) sharing() (sharing, string) {
 	if len(r.members) == 1 {
 		return copies, ""
@@ -175,7 +175,8 @@ func (r *route) order(repo git.RepoPath) *route {
 }
 
 // homes returns the nodes among which the homes of a route's repositories are. With an object store these are all of
-// its nodes that accept requests, otherwise the first that does. If no node accepts requests, it is the first.
+// its nodes that accept requests, otherwise the first that does. If no node accepts requests, it is the first, of those
+// known to be in the object store if there are any.
 func (r *Router) homes(found *route) []*member {
 	var ready []*member
 	among, store := found, ""
@@ -191,10 +192,13 @@ func (r *Router) homes(found *route) []*member {
 			break
 		}
 	}
-	if len(ready) == 0 {
-		return found.members[:1]
+	switch {
+	case len(ready) > 0:
+		return ready
+	case len(among.members) > 0:
+		return among.members[:1]
 	}
-	return ready
+	return found.members[:1]
 }
 
 // homeAmong returns a repository's home among some nodes: the first of its order.

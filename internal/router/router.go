@@ -137,7 +137,7 @@ func New() *Router {
 
 // Set replaces all routes. Later requests use the new routes; requests in flight continue. A node that stays, by its
 // name, keeps its counters and stays drained if it is; if it is another Replica of that name, the previous one goes.
-// After an error the routes are as before.
+// A route keeps its object store unless a node was taken out of it. After an error the routes are as before.
 func (r *Router) Set(routes []Route) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +160,11 @@ func (r *Router) Set(routes []Route) error {
 			m := t.member(p.Name)
 			to.members, to.workers = append(to.members, m), append(to.workers, m.worker)
 		}
-		t.routes[trimPrefix(from.Prefix)] = to
+		prefix := trimPrefix(from.Prefix)
+		if was := old.routes[prefix]; was != nil && to.hasAllOf(was) {
+			to.store.Store(was.store.Load())
+		}
+		t.routes[prefix] = to
 	}
 	r.routing.Store(t)
 	for _, m := range old.members {
@@ -290,6 +294,13 @@ func (r *route) first(n int) *route {
 		return r
 	}
 	return &route{members: r.members[:n], workers: r.workers[:n]}
+}
+
+// hasAllOf reports whether the route has all nodes of another one, by their names.
+func (r *route) hasAllOf(other *route) bool {
+	return !slices.ContainsFunc(other.members, func(m *member) bool {
+		return !slices.ContainsFunc(r.members, func(own *member) bool { return own.Name == m.Name })
+	})
 }
 
 // acquire keeps a replica in use; it reports false if the replica is gone.

@@ -60,6 +60,14 @@ func (n *storeNode) hinted() []string {
 // storeRouter makes a router with one route to the nodes.
 func storeRouter(t *testing.T, nodes ...*storeNode) *router.Router {
 	t.Helper()
+	r := router.New()
+	setRoute(t, r, nodes...)
+	return r
+}
+
+// setRoute gives a router one route to the nodes.
+func setRoute(t *testing.T, r *router.Router, nodes ...*storeNode) {
+	t.Helper()
 	var replicas []*router.Replica
 	for _, n := range nodes {
 		replicas = append(replicas, &router.Replica{Name: n.name, Ready: n.ready, Usable: n.isOut.Load, Hint: n.hint,
@@ -71,11 +79,9 @@ func storeRouter(t *testing.T, nodes ...*storeNode) *router.Router {
 				return *id, true
 			}})
 	}
-	r := router.New()
 	if err := r.Set([]router.Route{{Replicas: replicas}}); err != nil {
 		t.Fatal(err)
 	}
-	return r
 }
 
 type assignFunc func(repo git.RepoPath, tried []string) (*router.Assignment, error)
@@ -288,6 +294,53 @@ func TestAnotherStore(t *testing.T) {
 	b.store.Store(&none)
 	if got := assigned(t, r.Assign, "x"); len(got) != 2 {
 		t.Errorf("nodes of a fetch without any store = %v, want both", got)
+	}
+}
+
+// A route keeps its store when routes are replaced. When a node is taken out, the others may have another one.
+func TestStoreAfterReload(t *testing.T) {
+	t.Parallel()
+	a, b, c := newStoreNode("a", "s"), newStoreNode("b", "s"), newStoreNode("c", "other")
+	c.isDown.Store(true)
+	r := storeRouter(t, a, b, c)
+	if got := assigned(t, r.AssignPush, "x"); len(got) != 2 {
+		t.Fatalf("nodes of a push = %v, want a and b", got)
+	}
+	a.isDown.Store(true)
+	b.isDown.Store(true)
+	c.isDown.Store(false)
+	a.store.Store(nil)
+	b.store.Store(nil)
+	for _, nodes := range [][]*storeNode{{c, b, a}, {a, b, c, newStoreNode("d", "other")}} {
+		setRoute(t, r, nodes...)
+		for what, assign := range map[string]assignFunc{"push": r.AssignPush, "fetch": r.Assign} {
+			if got := assigned(t, assign, "x"); len(got) > 0 {
+				t.Errorf("after a reload with %d nodes, a %s goes to %v while a and b are away, want none", len(nodes), what,
+					got)
+			}
+		}
+	}
+	b.store.Store(c.store.Load())
+	b.isDown.Store(false)
+	setRoute(t, r, b, c)
+	if got := assigned(t, r.AssignPush, "x"); len(got) != 2 {
+		t.Errorf("after a was taken out, nodes of a push = %v, want b and c", got)
+	}
+}
+
+// If no node of the store is ready, the home is one of them nevertheless.
+func TestHomeWithoutReadyNode(t *testing.T) {
+	t.Parallel()
+	a, b, c := newStoreNode("a", "other"), newStoreNode("b", "s"), newStoreNode("c", "s")
+	a.isDown.Store(true)
+	r := storeRouter(t, a, b, c)
+	if got := r.Home(path(t, "x")); got == "a" {
+		t.Errorf("home = %s, which is not in the store, want b or c", got)
+	}
+	b.isDown.Store(true)
+	c.isDown.Store(true)
+	if got := r.Home(path(t, "x")); got != "b" {
+		t.Errorf("home while no node is ready = %s, want b", got)
 	}
 }
 
