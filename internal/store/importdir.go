@@ -29,8 +29,8 @@ type directory struct {
 	refs   int
 }
 
-// importedConfig lists the sections and keys of a repository's configuration that are imported: those that allow
-// or refuse requests of clients. Others concern its files, or programs on the machine.
+// importedConfig lists the sections and keys of a repository's configuration that are imported: those that change the
+// answers to clients. Others concern its files, or programs on the machine.
 var importedConfig = map[string]bool{
 	"receive": true, "transfer": true, "uploadpack": true, "uploadpackfilter": true, "lsrefs": true, "bundle": true,
 	"http.receivepack": true, "http.uploadpack": true, "repack.usedeltabaseoffset": true, "core.disambiguate": true,

@@ -66,9 +66,10 @@ func (s *Store) openShadows() error {
 	return err
 }
 
-// Push implements storage.Place. It makes a freshness check: the client may have its refs and objects from another
-// node, and Git would refuse the push if they were newer than the shadow. The error is Unavailable if the store cannot
-// be reached or the disk has no room, so that clients do not send a pack for nothing.
+// Push implements storage.Place. It makes a freshness check unless the last one is within Options.MaxStaleness. The
+// client may have its refs and objects from another node, and Git would refuse the push if they were newer than the
+// shadow. The error is Unavailable if the store cannot be reached or the disk has no room. So clients do not send a
+// pack for nothing.
 func (p *place) Push(ctx context.Context) (receivepack.Shadow, error) {
 	if err := cmp.Or(p.mayAppend(), p.store.Ready()); err != nil {
 		return nil, err
