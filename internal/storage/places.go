@@ -20,7 +20,8 @@ import (
 type Places interface {
 	// Acquire returns the Place of a repository, which the caller has to release. Its directory has HEAD, config and the
 	// directory of objects then, but perhaps no packs. Acquire needs no I/O for a known path: the Place finds out whether
-	// the repository still has this path. Errors: NotFound and Unavailable.
+	// the repository still has this path. Its files may be of an earlier state until Layers returns. Errors: NotFound and
+	// Unavailable.
 	Acquire(ctx context.Context, path git.RepoPath) (Place, error)
 	// List returns at most limit paths that begin with prefix and come after a path, in a fixed order.
 	List(ctx context.Context, prefix, after string, limit int) ([]git.RepoPath, error)
@@ -89,6 +90,11 @@ func (n *Node) acquirePlace(ctx context.Context, path git.RepoPath) (*handle, er
 	options := n.options
 	options.Place = place
 	r, err := repo.Open(place.Dir(), options)
+	if err != nil { // a later state may be in order
+		if _, checkErr := place.Layers(ctx); checkErr == nil {
+			r, err = repo.Open(place.Dir(), options)
+		}
+	}
 	if err != nil {
 		place.Release()
 		return nil, err

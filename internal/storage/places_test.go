@@ -44,6 +44,7 @@ type testRepo struct {
 	p      *testPlaces
 	id     string
 	layers *refs.Layers
+	config []byte // written by checks, unless nil
 	checks int
 	users  int
 }
@@ -162,6 +163,11 @@ func (r *testPlace) Layers(context.Context) (*refs.Layers, error) {
 		r.known = nil
 		return nil, fault.New(fault.NotFound, "no repository %s", r.name)
 	}
+	if r.config != nil {
+		if err := os.WriteFile(r.Repo.Dir+"/config", r.config, 0o644); err != nil {
+			return nil, err
+		}
+	}
 	r.known = r.layers
 	return r.layers, nil
 }
@@ -277,6 +283,25 @@ func TestPlacesFindReplacements(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.refuses("app", fault.NotFound, "no repository")
+}
+
+// TestPlacesAreRepaired: a node that has a config with which it cannot serve a repository finds the next one.
+func TestPlacesAreRepaired(t *testing.T) {
+	t.Parallel()
+	r, p := newPlaces(t, storage.Options{})
+	app := p.add("app", "one")
+	good, err := os.ReadFile(app.Dir + "/config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	app.Git("config", "include.path", "other")
+	r.refuses("app", fault.Unavailable, "includes another file")
+	app.config = good
+	r.serves("app", app.main())
+	r.Close()
+	if p.acquired != 0 {
+		t.Errorf("%d places were not released", p.acquired)
+	}
 }
 
 // TestPlacesAreFoundAgain: a request to a repository that another node has replaced is made again, also if no
