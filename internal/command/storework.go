@@ -23,6 +23,8 @@ func storeCheck(f *storeFinder) *cobra.Command {
 do not follow the one before them, and packs or checkpoints that are missing or have another size. With --deep it reads
 all objects and compares their checksums.
 
+Check does not read the contents of packs, indexes and checkpoints: run git fsck on a clone or an export for that.
+
 Check changes nothing, and nodes may work meanwhile. It exits with 1 if there are problems.`,
 		Example: `  packhorse store check --config /etc/packhorse/store.toml
   packhorse store check --deep team/app --store s3://git-prod/packhorse`,
