@@ -226,6 +226,22 @@ func encodeRefs(r *Refs) wireRefs {
 	return w
 }
 
+// TailBytes returns about how many bytes the tail has in JSON.
+func (r *Refs) TailBytes() (bytes int) {
+	for i := range r.Tail {
+		for _, c := range r.Tail[i].Changes {
+			name := quote(string(c.Name)) // up to four times as long, and JSON escapes it again
+			bytes += len(name) + strings.Count(name, `"`) + strings.Count(name, `\`) + 16
+			for _, id := range []git.ObjectID{c.Old, c.New, c.Peeled} {
+				if !id.IsZero() {
+					bytes += id.Format().HexSize()
+				}
+			}
+		}
+	}
+	return bytes
+}
+
 func encodeID(id git.ObjectID) string {
 	if id.IsZero() {
 		return "-"

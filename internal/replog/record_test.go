@@ -50,6 +50,30 @@ func sample(t testing.TB) *Record {
 	}
 }
 
+// The estimate is not below the length in JSON, and not far above, whatever JSON makes of names.
+func TestTailBytes(t *testing.T) {
+	t.Parallel()
+	for _, char := range []string{"x", "é", `"`, "\xff", "é\xff", "\"\xff"} {
+		r := sample(t)
+		r.Refs.Tail = nil
+		before, err := r.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := git.RefName("refs/heads/" + strings.Repeat(char, 100))
+		change := RefChange{Name: name, Old: id("1"), New: id("2"), Peeled: id("3")}
+		r.Refs.Tail = []TailEntry{{Number: 42, Changes: []RefChange{change}}}
+		after, err := r.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tail := len(`,"tail":[{"n":42,"set":{}}]`)
+		if got, want := r.Refs.TailBytes(), len(after)-len(before)-tail; got < want || got > want+10 {
+			t.Errorf("TailBytes with %q = %d, want %d to %d", char, got, want, want+10)
+		}
+	}
+}
+
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	want := sample(t)

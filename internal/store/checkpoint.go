@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
@@ -25,22 +24,7 @@ const (
 
 // isTailLong reports whether it is time for a new checkpoint.
 func isTailLong(r *replog.Refs) bool {
-	return len(r.Tail) >= maxTailEntries || tailBytes(r) >= maxTailBytes
-}
-
-// tailBytes returns about how many bytes the tail has in JSON.
-func tailBytes(r *replog.Refs) (bytes int) {
-	for i := range r.Tail {
-		for _, c := range r.Tail[i].Changes {
-			bytes += len(c.Name) + 16
-			for _, id := range []git.ObjectID{c.Old, c.New, c.Peeled} {
-				if !id.IsZero() {
-					bytes += id.Format().HexSize()
-				}
-			}
-		}
-	}
-	return bytes
+	return len(r.Tail) >= maxTailEntries || r.TailBytes() >= maxTailBytes
 }
 
 // checkpoint is a checkpoint that was uploaded, and that no record names yet.

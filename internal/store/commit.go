@@ -126,17 +126,21 @@ func (r *repository) commitAll() {
 		if len(waiting) == 0 {
 			return
 		}
-		r.commitBatch(waiting)
+		r.commitBatch(waiting, false)
 	}
 }
 
-// commitBatch appends one record for all pushes that are ready when it is made, and ends them.
-func (r *repository) commitBatch(waiting []*pendingPush) {
+// commitBatch appends one record for all pushes that are ready when it is made, and ends them. If the record is too
+// large, commitBatch tries again without other pushes, and then with each half of them: a push that does not fit does
+// not fail others.
+func (r *repository) commitBatch(waiting []*pendingPush, wasTooLarge bool) {
 	var large *checkpoint
 	result, err := r.changeThen(r.store.ctx, func(head *state) (*replog.Record, error) {
 		large.close() // of a record that lost
 		large = nil
-		waiting = append(waiting, r.commits.take(false)...)
+		if !wasTooLarge {
+			waiting = append(waiting, r.commits.take(false)...)
+		}
 		b, err := r.newBatch(head)
 		if err != nil {
 			return nil, err
@@ -150,7 +154,7 @@ func (r *repository) commitBatch(waiting []*pendingPush) {
 			remaining = append(remaining, p)
 		}
 		waiting = remaining
-		next, err := r.finish(b)
+		next, err := r.finish(b, wasTooLarge)
 		large = b.checkpoint
 		return next, err
 	}, func(record *replog.Record) {
@@ -162,21 +166,34 @@ func (r *repository) commitBatch(waiting []*pendingPush) {
 		}
 	})
 	large.close()
-	for _, p := range waiting {
-		p.end(result, err)
+	half := len(waiting) / 2
+	switch isTooLarge := errors.Is(err, replog.ErrTooLarge); {
+	case isTooLarge && !wasTooLarge:
+		r.commitBatch(waiting, true)
+	case isTooLarge && half > 0:
+		r.commitBatch(waiting[:half], true)
+		r.commitBatch(waiting[half:], true)
+	default:
+		for _, p := range waiting {
+			p.end(result, err)
+		}
 	}
 }
 
 // finish returns the record of a batch. The error is errNoChange if it changes nothing. If the record would be too
-// large with the changes of refs, they are in a new checkpoint.
-func (r *repository) finish(b *batch) (*replog.Record, error) {
+// large with the changes of refs, as it was before if wasTooLarge is set, they are in a new checkpoint.
+func (r *repository) finish(b *batch, wasTooLarge bool) (*replog.Record, error) {
 	changes := b.changes()
 	if len(b.next.Pushes) == 0 || len(changes) == 0 {
 		return nil, errNoChange
 	}
 	b.next.Refs.Tail = append(b.next.Refs.Tail, replog.TailEntry{Number: b.next.Number, Changes: changes})
-	if tailBytes(&b.next.Refs) < maxPushedTail {
+	if b.next.Refs.TailBytes() < maxPushedTail && (!wasTooLarge || r.checkSize(b.next) == nil) {
 		return b.next, nil
+	}
+	b.next.Refs = replog.Refs{}
+	if err := r.checkSize(b.next); err != nil { // a checkpoint is in vain
+		return nil, err
 	}
 	var err error
 	if b.checkpoint, err = r.writeCheckpoint(r.store.ctx, b.head, changes); err != nil {
@@ -184,6 +201,15 @@ func (r *repository) finish(b *batch) (*replog.Record, error) {
 	}
 	b.next.Refs = b.checkpoint.refs
 	return b.next, nil
+}
+
+// checkSize returns why a record cannot be encoded.
+func (r *repository) checkSize(record *replog.Record) error {
+	_, err := record.Encode()
+	if large, ok := errors.AsType[*replog.TooLargeError](err); ok {
+		return r.tooLarge(large)
+	}
+	return err
 }
 
 // end ends the push with a result.

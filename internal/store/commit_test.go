@@ -67,6 +67,13 @@ func (p *pusher) pushFrom(base *state, change func(*receivepack.Proposal), updat
 	return s.Commit(p.t.Context(), proposal)
 }
 
+// pending returns a push that waits for its record.
+func (p *pusher) pending(base *state, updates ...receivepack.Update) *pendingPush {
+	return &pendingPush{ctx: p.t.Context(), shadow: &shadow{place: p.place, base: base}, done: make(chan struct{}),
+		Proposal: receivepack.Proposal{Push: &receivepack.Push{ID: "p"}, Updates: updates},
+		peeled:   make([]git.ObjectID, len(updates))}
+}
+
 // values returns the refs of the latest known state as text: "a=1 b=2".
 func (p *pusher) values() string {
 	p.t.Helper()
@@ -150,16 +157,12 @@ func TestFailedPushInABatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := p.place.known()
-	pending := func(isAtomic bool, base *state, updates ...receivepack.Update) *pendingPush {
-		return &pendingPush{ctx: t.Context(), shadow: &shadow{place: p.place, base: base}, done: make(chan struct{}),
-			Proposal: receivepack.Proposal{Push: &receivepack.Push{ID: "p"}, Updates: updates, Atomic: isAtomic},
-			peeled:   make([]git.ObjectID, len(updates))}
-	}
 	damaged := &state{record: known.record, layers: &refs.Layers{Number: 1, Head: known.record.Head, Base: base}}
 	updates := []receivepack.Update{update("a", 1, 2), update("n/a", 0, 3), update("missing", 9, 0)}
-	failed, failedAtomic := pending(false, damaged, updates...), pending(true, damaged, updates...)
-	good := pending(false, known, update("m", 0, 5), update("n", 0, 4))
-	p.place.commitBatch([]*pendingPush{failed, failedAtomic, good})
+	failed, failedAtomic := p.pending(damaged, updates...), p.pending(damaged, updates...)
+	failedAtomic.Atomic = true
+	good := p.pending(known, update("m", 0, 5), update("n", 0, 4))
+	p.place.commitBatch([]*pendingPush{failed, failedAtomic, good}, false)
 	for _, f := range []*pendingPush{failed, failedAtomic} {
 		if !fault.Is(f.err, fault.Corrupt) {
 			t.Errorf("push with a damaged file: error %v, want corrupt", f.err)
@@ -424,50 +427,6 @@ func checkOutcomes(t *testing.T, b *buckettest.Memory, id string, outcomes []out
 		if isCommitted != (o.result == "ok") || isCommitted && old != o.Old && !(old.IsZero() && o.Old.IsZero()) {
 			t.Errorf("result %q of %s %s..%s, and the log has it: %v, with the old value %s", o.result, o.Ref, o.Old, o.New,
 				isCommitted, old)
-		}
-	}
-}
-
-// The error of a record that is too large names its cause.
-func TestTooLarge(t *testing.T) {
-	t.Parallel()
-	s := newNode(t, newBucket(t))
-	create(t, s, "x")
-	p := newPusher(t, s, "x")
-	for _, test := range []struct {
-		change func(*replog.Record)
-		kind   fault.Kind
-		want   string
-	}{
-		{func(r *replog.Record) {
-			for i := range 2000 {
-				r.Packs = append(r.Packs, replog.Pack{Key: replog.PackKey(fmt.Sprintf("pack-%d", i), replog.NewID()), Since: 1})
-			}
-		}, fault.Unavailable, "too many packs"},
-		{func(r *replog.Record) {
-			entry := replog.TailEntry{Number: r.Number}
-			for i := range 4000 {
-				ref := git.RefName(fmt.Sprintf("refs/heads/%04d", i))
-				entry.Changes = append(entry.Changes, replog.RefChange{Name: ref, New: id1})
-			}
-			r.Refs.Tail = append(r.Refs.Tail, entry)
-		}, fault.Unavailable, "too many refs"},
-		{func(r *replog.Record) {
-			r.Config = []replog.Setting{{Key: "receive.x", Value: strings.Repeat("x", replog.MaxRecord)}}
-		}, fault.Invalid, `"config"`},
-		{func(r *replog.Record) {
-			for i := range 2000 {
-				r.Names = append(r.Names, repoPath(fmt.Sprintf("y%s/%04d", strings.Repeat("y", 200), i)))
-			}
-		}, fault.Invalid, `"names"`},
-	} {
-		_, err := p.place.change(t.Context(), func(head *state) (*replog.Record, error) {
-			next := head.record.Next(replog.KindConfigure, "n", time.Now())
-			test.change(next)
-			return next, nil
-		})
-		if !fault.Is(err, test.kind) || !mentions(err, test.want) {
-			t.Errorf("change = %v, want %v with %q", err, test.kind, test.want)
 		}
 	}
 }
