@@ -119,13 +119,13 @@ parse() {
 		else fail("value at " substr(json, 1, 20))
 	}
 	function fact(way, v,  part, n) {
-		if (v ~ /[\t\n]/) return # no name or key has these; a value of the configuration may
 		n = split(way, part, "\t")
+		if (part[1] == "config" && part[3] == 0) setting = v
+		if (v ~ /[\t\n]/) return # no name or key has these; a value of the configuration may
 		if (part[1] == "packs" && n == 3) pack[part[2], part[3]] = v
 		if (part[1] == "packs" && part[2] + 1 > packs) packs = part[2] + 1
 		if (part[1] == "names") print "name\t" v
-		if (part[1] == "config" && part[3] == 0) setting = v
-		if (part[1] == "config" && part[3] == 1) print "config\t" setting "\t" v
+		if (part[1] == "config" && part[3] == 1 && setting !~ /[\t\n]/) print "config\t" setting "\t" v
 		if (way == "needs\t0") fail("a newer version is needed: " v)
 		if (way == "format" && v != 1) fail("a newer version is needed: format " v)
 		if (n == 1) print way "\t" v
@@ -171,11 +171,21 @@ restore() {
 		case $kind in
 		pack)
 			name=${a#packs/}
+			case $name in *[!a-z0-9-]*) die "repository $id has the pack $a" ;; esac
 			fetch "$a.pack" "$made/objects/pack/${name%-*}.pack" "$b" </dev/null
 			fetch "$a.idx" "$made/objects/pack/${name%-*}.idx" "$c" </dev/null
 			;;
 		checkpoint) fetch "$a" "$made/packed-refs" "$b" </dev/null ;;
-		config) git --git-dir="$made" config --add "$a" "$b" ;;
+		config)
+			# The list of Packhorse. Other keys could name files or programs.
+			case ${a%%.*}.${a##*.} in *[!a-z0-9.-]*) die "repository $id has the configuration key $a" ;; esac
+			case $a in
+			receive.certnonceseed | receive.fsck.skiplist | uploadpack.packobjectshook) ;;
+			receive.* | transfer.* | uploadpack.* | uploadpackfilter.* | lsrefs.* | bundle.* | http.receivepack | \
+				http.uploadpack | repack.usedeltabaseoffset | core.disambiguate)
+				git --git-dir="$made" config --add -- "$a" "$b" ;;
+			esac
+			;;
 		esac
 	done <"$work/record"
 	# The last change of each ref counts.

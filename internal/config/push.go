@@ -66,7 +66,7 @@ type PushConfig struct {
 	// RepositoryHooks sets the treatment of hooks in a repository: executable files in its hooks directory, and hook.*
 	// keys of its configuration. "refuse" refuses pushes to such a repository. "run" runs the hooks after those of the
 	// administrator. "ignore" does not run them. With "run", users who can write to the directory of a repository can
-	// run programs as the server's user.
+	// run programs as the server's user. With a store it has no effect: repositories in a store have no hooks.
 	RepositoryHooks string `toml:"repository_hooks" default:"refuse" values:"refuse run ignore"`
 }
 

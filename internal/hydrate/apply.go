@@ -290,7 +290,7 @@ func (c *Cache) tempFile(id string) (path string, err error) {
 	return f.Name(), errors.Join(f.Chmod(0o644), f.Close())
 }
 
-// configText returns the config file for a record (git-config(1), "Syntax").
+// configText returns the config file for a record (git-config(1), "Syntax"), with the settings that are allowed.
 func configText(rec *replog.Record) string {
 	var b bytes.Buffer
 	version := 0
@@ -303,12 +303,11 @@ func configText(rec *replog.Record) string {
 	}
 	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`, "\b", `\b`)
 	for _, s := range rec.Config {
-		section, rest, _ := strings.Cut(s.Key, ".")
-		subsection, name, nested := "", rest, false
-		if i := strings.LastIndexByte(rest, '.'); i >= 0 {
-			subsection, name, nested = rest[:i], rest[i+1:], true
+		if !s.IsAllowed() {
+			continue
 		}
-		if nested {
+		section, subsection, name, isNested := s.Split()
+		if isNested {
 			fmt.Fprintf(&b, "[%s \"%s\"]\n", section, strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(subsection))
 		} else {
 			fmt.Fprintf(&b, "[%s]\n", section)

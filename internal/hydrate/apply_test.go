@@ -51,8 +51,13 @@ func TestApply(t *testing.T) {
 			c := open(t, Options{Bucket: b})
 			r, rec := c.Repository("a"), newRecord()
 			rec.Head, rec.ObjectFormat = "refs/heads/topic", format
-			rec.Config = []replog.Setting{{Key: "receive.hiderefs", Value: "x"}, {Key: "a.B \"c\\.d.e", Value: "x\t\"\\\n# y "},
+			rec.Config = []replog.Setting{{Key: "receive.hiderefs", Value: "x"},
+				{Key: "receive.B]\t\"c\\.d.e", Value: "x\t\"\\\n[include]\n\tpath = /x # y "},
 				{Key: "receive.hiderefs", Value: "!x/y"}}
+			allowed := rec.Config
+			rec.Config = append(rec.Config, replog.Setting{Key: "hook.x.command", Value: "x"},
+				replog.Setting{Key: "core.hookspath", Value: "/x"}, replog.Setting{Key: "include.path", Value: "/x"},
+				replog.Setting{Key: "receive.fsck.skiplist", Value: "/x"})
 			upload(t, b, from, "a", rec)
 			if err := os.MkdirAll(r.Dir(), 0o755); err != nil {
 				t.Fatal(err)
@@ -69,7 +74,7 @@ func TestApply(t *testing.T) {
 				t.Errorf("HEAD is %s, want %s", got, want)
 			}
 			want := ""
-			for _, s := range rec.Config {
+			for _, s := range allowed {
 				want += s.Key + "\n" + s.Value + "\x00"
 			}
 			if got := local.Git("config", "--local", "--null", "--list"); !strings.HasSuffix(got, want) {

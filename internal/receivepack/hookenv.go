@@ -45,7 +45,7 @@ const maxHooksConfig = 1 << 20
 // hookSettings returns the configuration for Git within the hooks of this push.
 func (p *pushSession) hookSettings(ctx context.Context) ([][2]string, error) {
 	config := hookConfig()
-	if p.options.RepositoryHooks != RunHooks { // otherwise Git within a hook runs hooks as usual
+	if p.hookPolicy(p.target.Repo) != RunHooks { // otherwise Git within a hook runs hooks as usual
 		config = append(config, [2]string{"core.hooksPath", "/dev/null"})
 		config = append(config, p.target.HooksOff()...)
 	}

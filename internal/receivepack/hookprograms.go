@@ -68,11 +68,12 @@ func (s *Server) programs(r *repo.Repo) (programs, error) {
 // repositoryHooks returns the repository's own hooks that have to run. The error is Denied if the policy does not allow
 // pushes to a repository with hooks.
 func (s *Server) repositoryHooks(r *repo.Repo) ([]repo.Hook, error) {
-	if s.options.RepositoryHooks == IgnoreHooks {
+	policy := s.hookPolicy(r)
+	if policy == IgnoreHooks {
 		return nil, nil
 	}
 	hooks, err := r.Hooks()
-	if err != nil || len(hooks) == 0 || s.options.RepositoryHooks == RunHooks {
+	if err != nil || len(hooks) == 0 || policy == RunHooks {
 		return hooks, err
 	}
 	return nil, fault.New(fault.Denied,

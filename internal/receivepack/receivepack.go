@@ -114,13 +114,22 @@ func (s *Server) BeginHead(gitDir, commonDir string) (done func(), err error) {
 // Close ends the work in the background. No push may be running.
 func (s *Server) Close() { s.recovery.Close() }
 
-// RepositoryHooks returns what happens to the hooks of repositories.
+// RepositoryHooks returns what happens to the hooks of repositories outside of a store.
 func (s *Server) RepositoryHooks() RepositoryHooks { return s.options.RepositoryHooks }
+
+// hookPolicy returns what happens to the hooks of a repository. Those in local copies of a store never run: users who
+// can write to the bucket could run programs on all nodes.
+func (s *Server) hookPolicy(r *repo.Repo) RepositoryHooks {
+	if r.IsCopy() {
+		return IgnoreHooks
+	}
+	return s.options.RepositoryHooks
+}
 
 // BeforeMaintenance runs the repository's own pre-auto-gc hooks, if hooks of repositories are run at all, as git
 // receive-pack does before automatic maintenance. After an error the repository must not be maintained now.
 func (s *Server) BeforeMaintenance(ctx context.Context, r *repo.Repo, path git.RepoPath) error {
-	if s.options.RepositoryHooks != RunHooks {
+	if s.hookPolicy(r) != RunHooks {
 		return nil
 	}
 	programs, err := s.programs(r)

@@ -58,10 +58,6 @@ type Record struct {
 	Unknown map[string][]byte
 }
 
-// Setting is one value of the Git configuration (git-config(1)). A key can have several, and their order matters. Its
-// section and its last part are in lower case.
-type Setting struct{ Key, Value string }
-
 // Push describes one push of a record, for the audit.
 type Push struct {
 	ID   string // ID of the request

@@ -36,7 +36,7 @@ func sample(t testing.TB) *Record {
 		Pushes:       []Push{{ID: "r1", By: "al\xffice", Refs: 2}},
 		Names:        []git.RepoPath{repoPath(t, `"quoted"`), repoPath(t, "team/app"), repoPath(t, "team/\xff")},
 		Head:         "refs/heads/main",
-		Config:       []Setting{{"receive.hiderefs", "x"}, {"x.\xfe", "\xff"}, {"receive.hiderefs", "!x/y"}},
+		Config:       []Setting{{"receive.hiderefs", "x"}, {"x.\xfe.y", "\xff\n"}, {"receive.hiderefs", "!x/y"}},
 		ObjectFormat: git.SHA1, Quota: 1 << 40,
 		Refs: Refs{Checkpoint: "refs/28-" + txn1, SHA256: Sum{1}, Bytes: 100, Count: 2, Tail: []TailEntry{
 			{Number: 29, Changes: []RefChange{{Name: "refs/heads/é<&>", New: id("1")}}},
@@ -133,6 +133,12 @@ func TestInvalidRecords(t *testing.T) {
 		"kind":           func(r *Record) { r.Kind = "" },
 		"head":           func(r *Record) { r.Head = "refs/heads/../x" },
 		"format":         func(r *Record) { r.ObjectFormat = 0 },
+		"section":        func(r *Record) { r.Config[1].Key = "a]\n[include]\npath=/x\n[x.b" },
+		"upper case":     func(r *Record) { r.Config[1].Key = "receive.fsck.skipList" },
+		"subsection":     func(r *Record) { r.Config[1].Key = "receive.x\n[include].y" },
+		"no key":         func(r *Record) { r.Config[1].Key = "receive" },
+		"key":            func(r *Record) { r.Config[1].Key = "receive.x=y\n[include]\npath" },
+		"value":          func(r *Record) { r.Config[1].Value = "\x00" },
 		"quota":          func(r *Record) { r.Quota = -1 },
 		"names":          func(r *Record) { r.Names[0], r.Names[2] = r.Names[2], r.Names[0] },
 		"deleted":        func(r *Record) { r.Deleted = true },
@@ -165,6 +171,22 @@ func TestInvalidRecords(t *testing.T) {
 		change(r)
 		if body, err := r.Encode(); err == nil {
 			t.Errorf("%s: Encode = %s, want an error", name, body)
+		}
+	}
+}
+
+// A repository in a store has no configuration that names files or programs.
+func TestAllowedSettings(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]bool{
+		"receive.denydeletes": true, "receive.fsck.badname": true, "uploadpackfilter.tree.allow": true,
+		"http.receivepack": true, "core.disambiguate": true,
+		"receive.fsck.skiplist": false, "receive.certnonceseed": false, "uploadpack.packobjectshook": false,
+		"hook.x.command": false, "core.hookspath": false, "include.path": false, "http.proxy": false,
+		"Receive.denydeletes": false, "remote.receive.url": false,
+	} {
+		if got := (Setting{Key: key}).IsAllowed(); got != want {
+			t.Errorf("IsAllowed of %s = %v, want %v", key, got, want)
 		}
 	}
 }

@@ -28,6 +28,11 @@ func (r *Record) validate() error {
 	if r.Quota < 0 || int64(r.GC) < 0 || int64(r.ObjectsEpoch) < 0 || int64(r.Renames) < 0 {
 		return errors.New("negative number")
 	}
+	for _, s := range r.Config {
+		if err := s.validate(); err != nil {
+			return err
+		}
+	}
 	for i := range r.Names {
 		if i > 0 && r.Names[i-1].String() >= r.Names[i].String() {
 			return errors.New("names are not sorted")

@@ -29,13 +29,6 @@ type directory struct {
 	refs   int
 }
 
-// importedConfig lists the sections and keys of a repository's configuration that are imported: those that change the
-// answers to clients. Others concern its files, or programs on the machine.
-var importedConfig = map[string]bool{
-	"receive": true, "transfer": true, "uploadpack": true, "uploadpackfilter": true, "lsrefs": true, "bundle": true,
-	"http.receivepack": true, "http.uploadpack": true, "repack.usedeltabaseoffset": true, "core.disambiguate": true,
-}
-
 // readDirectory reads what a bare repository has, and refuses one that is not complete in itself.
 func readDirectory(ctx context.Context, g gitRunner, dir string) (*directory, error) {
 	dir, err := filepath.Abs(dir)
@@ -127,9 +120,10 @@ func (d *directory) readConfig(ctx context.Context, g gitRunner) error {
 		case key == "receive.fsck.skiplist":
 			return fault.New(fault.Invalid, "its receive.fsck.skipList names a file, which a store does not have, so that "+
 				"git would refuse each push: git config --unset receive.fsck.skipList")
-		case key == "receive.certnonceseed": // a secret
-		case importedConfig[section] || importedConfig[key]:
-			d.config = append(d.config, replog.Setting{Key: key, Value: value})
+		default:
+			if s := (replog.Setting{Key: key, Value: value}); s.IsAllowed() {
+				d.config = append(d.config, s)
+			}
 		}
 	}
 	return nil

@@ -280,18 +280,33 @@ func TestPushLoses(t *testing.T) {
 	}
 }
 
+// Hooks of repositories never run: not those that a record configures, nor those in the files of a local copy.
+func TestPushRunsNoHookOfRecord(t *testing.T) {
+	t.Parallel()
+	n := newGitNode(t, newBucket(t), receivepack.Options{RepositoryHooks: receivepack.RunHooks})
+	create(t, n.Store, "x")
+	clone, proof := newClone(t), filepath.Join(t.TempDir(), "ran")
+	addSettings(t, n.Store, "x", replog.Setting{Key: "hook.x.command", Value: "touch " + proof + " #"},
+		replog.Setting{Key: "hook.x.event", Value: "pre-receive"})
+	n.mustPush(clone, "x", "main")
+	local := n.copied("x")
+	if got := local.Git("config", "--local", "--list"); strings.Contains(got, "hook.") {
+		t.Errorf("the configuration of the local copy is\n%s\nwant no hook", got)
+	}
+	local.Git("config", "hook.x.command", "touch "+proof+" #")
+	local.Git("config", "hook.x.event", "pre-receive")
+	n.mustPush(clone, "x", "main:topic")
+	if _, err := os.Stat(proof); err == nil {
+		t.Error("a hook of the repository ran")
+	}
+}
+
 // A repository in a store has its whole history, even if its configuration allows that pushes cut it.
 func TestPushOfCutHistory(t *testing.T) {
 	t.Parallel()
 	n := newGitNode(t, newBucket(t), receivepack.Options{})
 	create(t, n.Store, "x")
-	if _, err := n.acquired("x").change(t.Context(), func(head *state) (*replog.Record, error) {
-		next := head.record.Next(replog.KindConfigure, "n", time.Now())
-		next.Config = []replog.Setting{{Key: "receive.shallowupdate", Value: "true"}}
-		return next, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	addSettings(t, n.Store, "x", replog.Setting{Key: "receive.shallowupdate", Value: "true"})
 	clone, dir := newClone(t), filepath.Join(t.TempDir(), "cut.git")
 	clone.Git("update-ref", "refs/heads/main", clone.Commit("second", clone.ID("main")).String())
 	clone.Git("clone", "-q", "--bare", "--depth=1", "--branch=main", "file://"+clone.Dir, dir)

@@ -105,6 +105,7 @@ func changeRefs(t *testing.T, b bucket.Bucket, source *gittest.Repo) {
 		setRef(t, s, "team/app", name, source.ID("HEAD~1"))
 		source.Git("update-ref", string(name), "HEAD~1")
 	}
+	addSettings(t, s, "team/app", hostileSettings...)
 	setRef(t, s, "team/app", "refs/heads/loose", git.ObjectID{})
 	source.Git("update-ref", "-d", "refs/heads/loose")
 	setRef(t, s, "team/app", "refs/heads/loose/below", source.ID("HEAD~1"))

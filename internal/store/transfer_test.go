@@ -79,12 +79,37 @@ var appConfig = [][2]string{{"receive.denynonfastforwards", "true"}, {"uploadpac
 	{"transfer.hiderefs", "refs/x"}, {"transfer.hiderefs", "refs/z"}, {"http.receivepack", "false"},
 	{"uploadpackfilter.tree.maxdepth", "1"}}
 
+// addSettings adds settings to those of a repository in the store, as a user with access to the bucket could.
+func addSettings(t *testing.T, s *Store, path string, settings ...replog.Setting) {
+	t.Helper()
+	r, err := s.find(t.Context(), repoPath(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.release(r)
+	if _, err := r.change(t.Context(), func(head *state) (*replog.Record, error) {
+		next := head.record.Next(replog.KindConfigure, "n", time.Now())
+		next.Config = append(next.Config, settings...)
+		return next, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hostileSettings run programs and read files, if Git finds them.
+var hostileSettings = []replog.Setting{
+	{Key: "hook.x.command", Value: "/x"}, {Key: "hook.x.event", Value: "pre-receive"},
+	{Key: "core.hookspath", Value: "/x"}, {Key: "include.path", Value: "/x"},
+	{Key: "receive.fsck.skiplist", Value: "/x"},
+}
+
 // appConfigOf returns the same part of a repository's configuration.
 func appConfigOf(t *testing.T, dir string) (list [][2]string) {
 	t.Helper()
 	for line := range strings.Lines(gittest.At(t, dir).Git("config", "--local", "--list")) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		if !strings.HasPrefix(key, "core.") && !strings.HasPrefix(key, "extensions.") {
+		section, _, _ := strings.Cut(key, ".")
+		if section != "core" && section != "extensions" || key == "core.hookspath" {
 			list = append(list, [2]string{key, value})
 		}
 	}
@@ -142,6 +167,7 @@ func TestImportAndExport(t *testing.T) {
 		t.Errorf("second import = %+v, %v, want all skipped", again, err)
 	}
 	checkClean(t, b)
+	addSettings(t, newNode(t, b), "team/app", hostileSettings...)
 	for path, source := range map[string]string{
 		"empty": "empty", "team/Sub/sha256": "team/Sub/sha256.git", "team/app": "team/app.git",
 	} {
