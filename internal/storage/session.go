@@ -59,7 +59,8 @@ func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session node.S
 		packetReaders.Put(packets)
 	}()
 	outcome, err = n.serveFetch(ctx, path, session, packets, response)
-	if errors.Is(err, refs.ErrGone) && packets.Rewind() { // nothing was answered; another repository may have the path
+	_, isReported := errors.AsType[*node.ReportedError](err)
+	if errors.Is(err, refs.ErrGone) && !isReported && packets.Rewind() { // another repository may have the path
 		outcome, err = n.serveFetch(ctx, path, session, packets, response)
 	}
 	return outcome, err
