@@ -41,7 +41,7 @@ type outcome int
 const (
 	done    outcome = iota
 	refused         // by the server: nothing was changed
-	stale           // by the client: what was advertised is another value
+	stale           // by the client: the advertised value is another one
 	unknown         // the client got no result
 )
 

@@ -116,7 +116,7 @@ func (r *Repository) load(ctx context.Context) *replog.Record {
 	return rec
 }
 
-// Unload frees the memory of what is also on disk. The next call that needs it reads it again.
+// Unload frees the memory of the record, which the next call reads from the disk.
 func (r *Repository) Unload() {
 	r.cache.mu.Lock()
 	defer r.cache.mu.Unlock()

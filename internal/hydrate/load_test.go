@@ -74,14 +74,20 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// newCopy makes the local copy of one repository in a cache, which a test then opens again.
+func newCopy(t *testing.T) (b *fakeBucket, root string, r *Repository, rec *replog.Record) {
+	t.Helper()
+	b, root = newFakeBucket(), t.TempDir()
+	rs, recs := repositories(open(t, Options{Bucket: b, Root: root}), b, 1)
+	apply(t, rs[0], recs[0])
+	use(t, rs[0], recs[0])()
+	return b, root, rs[0], recs[0]
+}
+
 // After Unload, the record comes from the disk, and files that were compared after a crash are not compared again.
 func TestUnload(t *testing.T) {
 	t.Parallel()
-	b, root := newFakeBucket(), t.TempDir()
-	c := open(t, Options{Bucket: b, Root: root})
-	rs, recs := repositories(c, b, 1)
-	apply(t, rs[0], recs[0])
-	use(t, rs[0], recs[0])()
+	b, root, _, rec := newCopy(t)
 	crash(t, root)
 	_, r := reopen(t, b, root)
 	r.Unload()
@@ -89,15 +95,15 @@ func TestUnload(t *testing.T) {
 		t.Error("unchecked = false after Unload before the comparison, want true")
 	}
 	for range 2 {
-		if rec, err := r.Applied(t.Context()); err != nil || rec == nil || rec.Txn != recs[0].Txn {
-			t.Errorf("Applied() = %v, %v; want the record that was applied", rec, err)
+		if got, err := r.Applied(t.Context()); err != nil || got == nil || got.Txn != rec.Txn {
+			t.Errorf("Applied() = %v, %v; want the record that was applied", got, err)
 		}
 		if r.unchecked {
 			t.Error("unchecked = true after the comparison, want false")
 		}
 		r.Unload()
 	}
-	use(t, r, recs[0])()
+	use(t, r, rec)()
 	if _, err := os.Stat(filepath.Join(r.Dir(), uncheckedFile)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("mark of a copy that was compared: %v, want none", err)
 	}
@@ -278,50 +284,42 @@ func TestCrashBetweenRecords(t *testing.T) {
 func TestChecksAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b, root := newFakeBucket(), t.TempDir()
-		c := open(t, Options{Bucket: b, Root: root})
-		rs, recs := repositories(c, b, 1)
-		apply(t, rs[0], recs[0])
-		use(t, rs[0], recs[0])()
+		b, root, _, rec := newCopy(t)
 		crash(t, root)
 		again, r := reopen(t, b, root)
 		for range maxChecks {
 			again.checks <- struct{}{}
 		}
 		total := int64(0)
-		if _, err := r.Use(t.Context(), recs[0], func(_, of int64) { total = of }); !fault.Is(err, fault.Unavailable) ||
+		if _, err := r.Use(t.Context(), rec, func(_, of int64) { total = of }); !fault.Is(err, fault.Unavailable) ||
 			fault.RetryAfter(err) == 0 || total != 2200 {
 			t.Errorf("Use while %d repositories are compared: %v with progress of %d bytes, want Unavailable and 2200",
 				maxChecks, err, total)
 		}
 		<-again.checks
-		use(t, r, recs[0])()
+		use(t, r, rec)()
 	})
 }
 
 // A damaged pack that could not be downloaded again is still damaged for a later process.
 func TestDamageWithoutStore(t *testing.T) {
 	t.Parallel()
-	b, root := newFakeBucket(), t.TempDir()
-	c := open(t, Options{Bucket: b, Root: root})
-	rs, recs := repositories(c, b, 1)
-	apply(t, rs[0], recs[0])
-	use(t, rs[0], recs[0])()
-	pack := rs[0].path(&recs[0].Packs[0], replog.File{Ext: ".pack"})
+	b, root, old, rec := newCopy(t)
+	pack := old.path(&rec.Packs[0], replog.File{Ext: ".pack"})
 	if err := os.Remove(pack); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(pack, make([]byte, recs[0].Packs[0].Bytes), 0o444); err != nil {
+	if err := os.WriteFile(pack, make([]byte, rec.Packs[0].Bytes), 0o444); err != nil {
 		t.Fatal(err)
 	}
 	crash(t, root)
 	_, r := reopen(t, b, root)
 	b.setHook(func(context.Context, string, []byte) ([]byte, error) { return nil, bucket.ErrDenied })
-	if _, err := r.Use(t.Context(), recs[0], nil); err == nil {
+	if _, err := r.Use(t.Context(), rec, nil); err == nil {
 		t.Error("Use() = nil with a damaged pack and without the store, want an error")
 	}
 	b.setHook(nil)
 	_, r = reopen(t, b, root)
-	use(t, r, recs[0])()
-	checkFiles(t, b, r, recs[0])
+	use(t, r, rec)()
+	checkFiles(t, b, r, rec)
 }

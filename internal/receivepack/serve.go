@@ -168,10 +168,10 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 	if stateless {
 		p.out.after = f.done // nothing may be written while the request is being read
 	}
-	var others sync.WaitGroup
-	others.Go(func() { p.destination.running(ctx) })
+	var watching sync.WaitGroup
+	watching.Go(func() { p.destination.running(ctx) })
 	usage, exit, err := p.supervise(ctx, cancel, child, f, questions)
-	others.Wait()
+	watching.Wait()
 	p.destination.ended(ctx, child.Pid(), exit == nil)
 	if stateless {
 		<-f.done // the client may still be sending

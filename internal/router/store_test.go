@@ -201,7 +201,7 @@ func TestRefusedPushes(t *testing.T) {
 			got.Done(router.Blame{})
 		}
 		if test.kind == fault.Denied && strings.Contains(fault.Message(err), ": s") {
-			t.Errorf("the client is told %q, want nothing about nodes and stores", fault.Message(err))
+			t.Errorf("the client got %q, want nothing about nodes and stores", fault.Message(err))
 		}
 		if (err == nil) != (test.kind == fault.Internal) || err != nil && (!fault.Is(err, test.kind) ||
 			!strings.Contains(err.Error(), test.message)) {

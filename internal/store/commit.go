@@ -192,7 +192,7 @@ func (r *repository) finish(b *batch, wasTooLarge bool) (*replog.Record, error) 
 		return b.next, nil
 	}
 	b.next.Refs = replog.Refs{}
-	if err := r.checkSize(b.next); err != nil { // a checkpoint is in vain
+	if err := r.checkSize(b.next); err != nil { // too large even with a checkpoint
 		return nil, err
 	}
 	var err error

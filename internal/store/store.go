@@ -140,7 +140,7 @@ func admitted(ctx context.Context, b bucket.Bucket, isQuick bool) (Identity, err
 	return id, err
 }
 
-// isOutage reports whether an error of the store goes away without a change of its configuration or of ours.
+// isOutage reports whether an error of the store is temporary: no configuration has to change.
 func isOutage(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) ||
 		fault.Is(err, fault.Unavailable) && fault.RetryAfter(err) < fault.RetryMuchLater

@@ -65,7 +65,7 @@ func newDirectory(t *testing.T) string {
 	add(gittest.Init(t), "bad/include.git").Git("config", "include.path", "/etc/other")
 	add(gittest.Init(t), "bad/.hidden.git")
 	add(gittest.Init(t), "bad/name.lock.git")
-	add(gittest.Init(t), "bad/work/.git")
+	add(gittest.Init(t), "bad/tree/.git")
 	if err := os.Symlink("../empty", filepath.Join(root, "bad/link")); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestImportAndExport(t *testing.T) {
 		{"bad/emptyhead.git", `write "ref: refs/heads/main" into`},
 		{"bad/hooks.git", "hooks/update"}, {"bad/include.git", "include.path"}, {"bad/incomplete.git", "not complete"},
 		{"bad/link", "symbolic link"}, {"bad/name.lock.git", ".lock"}, {"bad/shallow.git", "--unshallow"},
-		{"bad/work/.git", "not bare"}, {"twice.git", "same path"},
+		{"bad/tree/.git", "not bare"}, {"twice.git", "same path"},
 	}
 	for i, p := range report.Refused {
 		if len(report.Refused) != len(want) || p.Path != want[i].path || !strings.Contains(p.Text, want[i].text) {
