@@ -27,7 +27,7 @@ const allowedImports = `
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect, proto/internalv1;
 	proto/internalv1 < proto/internalv1/internalv1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
-	fault < git/disk, git/sparse, balance, search/query, httpguard;
+	fault < git/disk, git/sparse, balance, search/query, httpguard, lfs;
 	bulk < unaryhttp, httpreuse, connlimit, clientaddr;
 	fault, httpreuse < bucket;
 	git/disk < git/mmap, credfile;
