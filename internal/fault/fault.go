@@ -27,10 +27,11 @@ const (
 	Deadline                    // a time limit expired
 	Exists                      // it exists already
 	Unauthenticated             // the caller has no credentials, or invalid ones
+	Full                        // the disk or a quota has no room for what the request adds
 )
 
 var kindNames = [...]string{"internal", "invalid", "not_found", "denied", "exhausted", "unavailable", "corrupt",
-	"cancelled", "deadline", "exists", "unauthenticated"}
+	"cancelled", "deadline", "exists", "unauthenticated", "full"}
 
 // String returns the name of the kind in logs and metric labels.
 func (k Kind) String() string {

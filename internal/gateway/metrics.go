@@ -85,7 +85,7 @@ func (r *Request) rate(result string, took time.Duration) {
 	case "ok":
 		r.SLI.Answered(rating.Class, rating.Latency)
 	case fault.Internal.String(), fault.Corrupt.String(), fault.Unavailable.String(), fault.Exhausted.String(),
-		fault.Deadline.String():
+		fault.Deadline.String(), fault.Full.String():
 		r.SLI.Failed(rating.Class)
 	}
 }

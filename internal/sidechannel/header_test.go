@@ -65,7 +65,7 @@ func FuzzEnd(f *testing.F) {
 			t.Fatalf("%+v, %v, and %d bytes", h, err, len(b)-headerSize)
 		}
 		got := h.fault(b[headerSize:])
-		if want := fault.Kind(kind); fault.KindOf(got) != want && want <= fault.Exists {
+		if want := fault.Kind(kind); fault.KindOf(got) != want && want <= fault.Full {
 			t.Errorf("kind %v became %v", want, fault.KindOf(got))
 		}
 		if m := fault.Message(got); !utf8.ValidString(m) || strings.ContainsAny(m, "\x00\n") || len(m) > 4*maxMessage {

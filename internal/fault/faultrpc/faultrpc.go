@@ -33,6 +33,7 @@ var kinds = [...]struct {
 	{fault.Deadline, packhorsev1.FaultKind_FAULT_KIND_DEADLINE, connect.CodeDeadlineExceeded},
 	{fault.Exists, packhorsev1.FaultKind_FAULT_KIND_EXISTS, connect.CodeAlreadyExists},
 	{fault.Unauthenticated, packhorsev1.FaultKind_FAULT_KIND_UNAUTHENTICATED, connect.CodeUnauthenticated},
+	{fault.Full, packhorsev1.FaultKind_FAULT_KIND_FULL, connect.CodeFailedPrecondition},
 }
 
 // Message returns the part of an error that the API transmits. It returns nil if err is nil.

@@ -24,7 +24,7 @@ func TestKindsSurvive(t *testing.T) {
 			t.Errorf("%v without a detail is %v, want %v", k.code, fault.KindOf(err), k.kind)
 		}
 	}
-	if int(fault.Unauthenticated)+1 != len(kinds) {
+	if int(fault.Full)+1 != len(kinds) {
 		t.Error("a kind has no row in the table")
 	}
 }

@@ -98,6 +98,8 @@ func statusOf(kind fault.Kind) int {
 		return http.StatusConflict
 	case fault.Exhausted:
 		return http.StatusTooManyRequests
+	case fault.Full:
+		return http.StatusInsufficientStorage
 	case fault.Unavailable:
 		return http.StatusServiceUnavailable
 	case fault.Deadline:

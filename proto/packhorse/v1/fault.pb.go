@@ -48,6 +48,8 @@ const (
 	FaultKind_FAULT_KIND_EXISTS FaultKind = 9
 	// The caller has no credentials, or invalid ones (UNAUTHENTICATED).
 	FaultKind_FAULT_KIND_UNAUTHENTICATED FaultKind = 10
+	// The disk or a quota has no room for what the request adds. An operator has to act (FAILED_PRECONDITION).
+	FaultKind_FAULT_KIND_FULL FaultKind = 11
 )
 
 // Enum value maps for FaultKind.
@@ -64,6 +66,7 @@ var (
 		8:  "FAULT_KIND_DEADLINE",
 		9:  "FAULT_KIND_EXISTS",
 		10: "FAULT_KIND_UNAUTHENTICATED",
+		11: "FAULT_KIND_FULL",
 	}
 	FaultKind_value = map[string]int32{
 		"FAULT_KIND_UNSPECIFIED":     0,
@@ -77,6 +80,7 @@ var (
 		"FAULT_KIND_DEADLINE":        8,
 		"FAULT_KIND_EXISTS":          9,
 		"FAULT_KIND_UNAUTHENTICATED": 10,
+		"FAULT_KIND_FULL":            11,
 	}
 )
 
@@ -189,7 +193,7 @@ const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12!\n" +
-	"\fcaller_limit\x18\x04 \x01(\bR\vcallerLimit*\xa8\x02\n" +
+	"\fcaller_limit\x18\x04 \x01(\bR\vcallerLimit*\xbd\x02\n" +
 	"\tFaultKind\x12\x1a\n" +
 	"\x16FAULT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FAULT_KIND_INVALID\x10\x01\x12\x18\n" +
@@ -202,7 +206,8 @@ const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\x13FAULT_KIND_DEADLINE\x10\b\x12\x15\n" +
 	"\x11FAULT_KIND_EXISTS\x10\t\x12\x1e\n" +
 	"\x1aFAULT_KIND_UNAUTHENTICATED\x10\n" +
-	"BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\x12\x13\n" +
+	"\x0fFAULT_KIND_FULL\x10\vBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_fault_proto_rawDescOnce sync.Once
