@@ -27,7 +27,7 @@ const (
 )
 
 // outage fetches and pushes while the storage does not answer.
-func (w *world) outage(ctx context.Context) ([]figure, error) {
+func (w *world) outage(ctx context.Context) ([]loadgen.Figure, error) {
 	node, err := w.node(ctx, "node")
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (w *world) outage(ctx context.Context) ([]figure, error) {
 			return nil, fmt.Errorf("no push %v after the end of the outage: %w", patience, err)
 		}
 	}
-	return []figure{
+	return []loadgen.Figure{
 		{What: "failed fetches of known commits", Goal: "0", Value: float64(failed.N), Reached: failed.N == 0,
 			Got: fmt.Sprintf("%d of %d in %v %s", failed.N, fetches, w.options.outage, strings.Join(failed.First, "; "))},
 		{What: "pushes not refused before a byte of the pack", Goal: "0", Value: float64(accepted.N),
@@ -192,7 +192,7 @@ func (r *killRun) push(ctx context.Context, l *killLoad) {
 const timeAfterKill = 8 * time.Second
 
 // kill kills one of two nodes behind a gateway.
-func (w *world) kill(ctx context.Context) ([]figure, error) {
+func (w *world) kill(ctx context.Context) ([]loadgen.Figure, error) {
 	gateway, nodes, err := w.cluster(ctx)
 	if err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func (w *world) kill(ctx context.Context) ([]figure, error) {
 }
 
 // figures also checks that the repositories have the last pushes.
-func (r *killRun) figures(ctx context.Context, loads []*killLoad) ([]figure, error) {
+func (r *killRun) figures(ctx context.Context, loads []*killLoad) ([]loadgen.Figure, error) {
 	var longest time.Duration
 	lost, isAccepted := 0, true
 	for _, l := range loads {
@@ -245,7 +245,7 @@ func (r *killRun) figures(ctx context.Context, loads []*killLoad) ([]figure, err
 		got = fmt.Sprintf("a repository accepted none in %v", timeAfterKill)
 	}
 	failed := r.failed.N
-	return []figure{
+	return []loadgen.Figure{
 		{What: "failed fetches after the gateway's retry", Goal: "0", Value: float64(failed),
 			Got: fmt.Sprintf("%d of %d, and %d were cut %s", failed, r.fetches.Load(), r.cut.Load(),
 				strings.Join(r.failed.First, "; ")), Reached: failed == 0},
@@ -274,7 +274,7 @@ func (w *world) cluster(ctx context.Context) (gateway *server, nodes []*server, 
 }
 
 // restore restores a repository from the bucket alone.
-func (w *world) restore(ctx context.Context) ([]figure, error) {
+func (w *world) restore(ctx context.Context) ([]loadgen.Figure, error) {
 	node, err := w.node(ctx, "node")
 	if err != nil {
 		return nil, err
@@ -311,7 +311,7 @@ func (w *world) restore(ctx context.Context) ([]figure, error) {
 	if broken != nil {
 		verdict = broken.Error()
 	}
-	return []figure{{What: fmt.Sprintf("restore of %d MB", w.megabytes), Goal: "git fsck clean, same refs",
+	return []loadgen.Figure{{What: fmt.Sprintf("restore of %d MB", w.megabytes), Goal: "git fsck clean, same refs",
 		Value: took.Seconds(), Got: fmt.Sprintf("%.1f s, %s, same refs: %v", took.Seconds(), verdict, got == want),
 		Reached: broken == nil && got == want}}, nil
 }

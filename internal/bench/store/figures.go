@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,11 +21,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
-
-func median(values []float64) float64 {
-	slices.Sort(values)
-	return values[len(values)/2]
-}
 
 // compare measures both servers in turn, and returns the medians of the values and of their ratio.
 func (w *world) compare(plain, node func() (float64, error)) (p, n, ratio float64, err error) {
@@ -40,11 +34,11 @@ func (w *world) compare(plain, node func() (float64, error)) (p, n, ratio float6
 		}
 		ps, ns, ratios = append(ps, p), append(ns, n), append(ratios, n/p)
 	}
-	return median(ps), median(ns), median(ratios), nil
+	return loadgen.Median(ps), loadgen.Median(ns), loadgen.Median(ratios), nil
 }
 
 // push compares the latency of pushes.
-func (w *world) push(ctx context.Context) ([]figure, error) {
+func (w *world) push(ctx context.Context) ([]loadgen.Figure, error) {
 	plain, node, err := w.pair(ctx)
 	if err != nil {
 		return nil, err
@@ -68,7 +62,7 @@ func (w *world) push(ctx context.Context) ([]figure, error) {
 			return all.Summarize().P50, nil
 		}
 	}
-	before, err := node.metric(ctx, "packhorse_store_requests_total", "")
+	before, err := loadgen.ReadMetric(ctx, node.ops, "packhorse_store_requests_total", "")
 	if err != nil {
 		return nil, err
 	}
@@ -76,12 +70,12 @@ func (w *world) push(ctx context.Context) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	after, err := node.metric(ctx, "packhorse_store_requests_total", "")
+	after, err := loadgen.ReadMetric(ctx, node.ops, "packhorse_store_requests_total", "")
 	if err != nil {
 		return nil, err
 	}
 	limit, requests := 2*create+5, (after-before)/float64(len(nodeRefs))
-	return []figure{{What: "latency added to a push", Goal: "<= 2 round trips + 5 ms", Value: n - p,
+	return []loadgen.Figure{{What: "latency added to a push", Goal: "<= 2 round trips + 5 ms", Value: n - p,
 		Got: fmt.Sprintf("%.1f ms of %.1f (refs %.1f), plain %.1f (refs %.1f), limit %.1f, create %.1f, read %.1f, "+
 			"%.1f requests", n-p, n, nodeRefs.Summarize().P50, p, refs.Summarize().P50, limit, create, read, requests),
 		Reached: n-p <= limit}}, nil
@@ -115,7 +109,7 @@ func (w *world) roundTrips(ctx context.Context) (create, read float64, err error
 const pushClients = 8
 
 // pushRate counts pushes per second to one repository through two nodes, and to many repositories.
-func (w *world) pushRate(ctx context.Context) ([]figure, error) {
+func (w *world) pushRate(ctx context.Context) ([]loadgen.Figure, error) {
 	plain, a, err := w.pair(ctx)
 	if err != nil {
 		return nil, err
@@ -146,13 +140,13 @@ func (w *world) pushRate(ctx context.Context) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	figures := []figure{{What: "pushes/s to one repository", Goal: ">= 50", Value: n,
+	figures := []loadgen.Figure{{What: "pushes/s to one repository", Goal: ">= 50", Value: n,
 		Got: fmt.Sprintf("%.1f through two nodes, %d refused in all runs, plain %.1f", n, busy.Swap(0), p), Reached: n >= 50}}
 	p, n, ratio, err := w.compare(many(plain), many(a))
 	if err != nil {
 		return nil, err
 	}
-	return append(figures, figure{What: fmt.Sprintf("pushes/s to %d repositories against plain", w.repositories),
+	return append(figures, loadgen.Figure{What: fmt.Sprintf("pushes/s to %d repositories against plain", w.repositories),
 		Goal: ">= 0.7", Value: ratio, Got: fmt.Sprintf("%.2f (%.1f, plain %.1f, %d refused)", ratio, n, p, busy.Load()),
 		Reached: ratio >= 0.7}), nil
 }
@@ -185,12 +179,12 @@ func (w *world) rate(ctx context.Context, clients [][]*pusher, busy *atomic.Int6
 }
 
 // clone compares cached clones.
-func (w *world) clone(ctx context.Context) ([]figure, error) {
+func (w *world) clone(ctx context.Context) ([]loadgen.Figure, error) {
 	p, n, ratio, err := w.compareLoads(ctx, gitload.FetchCommand, "mb_per_s", "large")
 	if err != nil {
 		return nil, err
 	}
-	return []figure{{What: "throughput of cached clones against plain", Goal: ">= 0.97", Value: ratio,
+	return []loadgen.Figure{{What: "throughput of cached clones against plain", Goal: ">= 0.97", Value: ratio,
 		Got: fmt.Sprintf("%.3f (%.0f MB/s, plain %.0f MB/s)", ratio, n, p), Reached: ratio >= 0.97}}, nil
 }
 
@@ -226,7 +220,7 @@ func (w *world) compareLoads(ctx context.Context, command func(loadgen.Env) *cob
 }
 
 // lsRefs compares ls-refs, and counts the freshness checks of many clients at once.
-func (w *world) lsRefs(ctx context.Context) ([]figure, error) {
+func (w *world) lsRefs(ctx context.Context) ([]loadgen.Figure, error) {
 	p, n, ratio, err := w.compareLoads(ctx, gitload.RefsCommand, "requests_per_s", "app", "--prefix", "refs/heads/main")
 	if err != nil {
 		return nil, err
@@ -262,8 +256,8 @@ func (w *world) lsRefs(ctx context.Context) ([]figure, error) {
 		}
 		checks = append(checks, after-before)
 	}
-	most := median(checks)
-	return []figure{
+	most := loadgen.Median(checks)
+	return []loadgen.Figure{
 		{What: "ls-refs/s against plain", Goal: ">= 0.5", Value: ratio,
 			Got: fmt.Sprintf("%.2f (%.0f/s, plain %.0f/s)", ratio, n, p), Reached: ratio >= 0.5},
 		{What: fmt.Sprintf("freshness checks of %d clients at once", w.burst), Goal: "<= 2", Value: most,
@@ -273,16 +267,16 @@ func (w *world) lsRefs(ctx context.Context) ([]figure, error) {
 
 // checks returns the number of freshness checks, without those that joined another.
 func (s *server) checks(ctx context.Context) (float64, error) {
-	all, err := s.metric(ctx, "packhorse_store_looks_total", "")
+	all, err := loadgen.ReadMetric(ctx, s.ops, "packhorse_store_looks_total", "")
 	if err != nil {
 		return 0, err
 	}
-	joined, err := s.metric(ctx, "packhorse_store_looks_total", `result="joined"`)
+	joined, err := loadgen.ReadMetric(ctx, s.ops, "packhorse_store_looks_total", `result="joined"`)
 	return all - joined, err
 }
 
 // firstClone compares clones through nodes with an empty cache with the next clone through the same node.
-func (w *world) firstClone(ctx context.Context) ([]figure, error) {
+func (w *world) firstClone(ctx context.Context) ([]loadgen.Figure, error) {
 	var node *server
 	round := 0
 	clone := func() (float64, error) {
@@ -303,13 +297,13 @@ func (w *world) firstClone(ctx context.Context) ([]figure, error) {
 		return nil, err
 	}
 	ratio := first / next
-	return []figure{{What: fmt.Sprintf("first clone of %d MB on an empty node against a warm one", w.megabytes),
+	return []loadgen.Figure{{What: fmt.Sprintf("first clone of %d MB on an empty node against a warm one", w.megabytes),
 		Goal: "<= 1.5", Value: ratio, Got: fmt.Sprintf("%.2f (%.2f s, warm %.2f s)", ratio, first, next),
 		Reached: ratio <= 1.5}}, nil
 }
 
 // manyRefs measures pushes to a repository with very many refs, and the memory of the server.
-func (w *world) manyRefs(ctx context.Context) ([]figure, error) {
+func (w *world) manyRefs(ctx context.Context) ([]loadgen.Figure, error) {
 	node, err := w.node(ctx, "node")
 	if err != nil {
 		return nil, err
@@ -328,8 +322,8 @@ func (w *world) manyRefs(ctx context.Context) ([]figure, error) {
 		return nil, err
 	}
 	spent := func() (all, inGit float64, err error) { // milliseconds
-		all, err = node.metric(ctx, "packhorse_push_seconds_sum", "")
-		inGit, gitErr := node.metric(ctx, "packhorse_git_seconds_sum", `subcommand="receive-pack"`)
+		all, err = loadgen.ReadMetric(ctx, node.ops, "packhorse_push_seconds_sum", "")
+		inGit, gitErr := loadgen.ReadMetric(ctx, node.ops, "packhorse_git_seconds_sum", `subcommand="receive-pack"`)
 		return all * 1000, inGit * 1000, errors.Join(err, gitErr)
 	}
 	var all, ours []float64
@@ -348,10 +342,10 @@ func (w *world) manyRefs(ctx context.Context) ([]figure, error) {
 		all, ours = append(all, after-before), append(ours, after-before-(gitAfter-gitBefore))
 	}
 	memory := float64(watch.Stop().Rss) / 1e6
-	return []figure{
-		{What: fmt.Sprintf("%d refs: our part of a push", w.refs), Goal: "<= 100 ms", Value: median(ours),
-			Got:     fmt.Sprintf("%.1f ms of %.1f ms, the rest is git receive-pack", median(ours), median(all)),
-			Reached: median(ours) <= 100},
+	return []loadgen.Figure{
+		{What: fmt.Sprintf("%d refs: our part of a push", w.refs), Goal: "<= 100 ms", Value: loadgen.Median(ours),
+			Got:     fmt.Sprintf("%.1f ms of %.1f ms, the rest is git receive-pack", loadgen.Median(ours), loadgen.Median(all)),
+			Reached: loadgen.Median(ours) <= 100},
 		{What: fmt.Sprintf("%d refs: resident memory of the server", w.refs), Goal: "<= 200 MB", Value: memory,
 			Got: fmt.Sprintf("at most %.0f MB", memory), Reached: memory <= 200},
 	}, nil

@@ -143,7 +143,7 @@ type part struct {
 	name    string
 	link    bool                                      // it needs a link in front of the storage
 	prepare func(w *world, ctx context.Context) error // makes repositories; nil: only app.git
-	measure func(w *world, ctx context.Context) ([]figure, error)
+	measure func(w *world, ctx context.Context) ([]loadgen.Figure, error)
 }
 
 // parts are in the order of the report.
@@ -159,21 +159,11 @@ var parts = []part{
 	{"restore", false, (*world).addLarge, (*world).restore},
 }
 
-// figure is a value that a store has to reach.
-type figure struct {
-	Part    string  `json:"part"`
-	What    string  `json:"what"`
-	Goal    string  `json:"goal"`
-	Value   float64 `json:"value"`
-	Got     string  `json:"got"` // the value with its unit, and what it is made of
-	Reached bool    `json:"reached"`
-}
-
 // report is the output of --json.
 type report struct {
-	Storage string   `json:"storage"`
-	DelayMs float64  `json:"delay_ms"`
-	Figures []figure `json:"figures"`
+	Storage string           `json:"storage"`
+	DelayMs float64          `json:"delay_ms"`
+	Figures []loadgen.Figure `json:"figures"`
 }
 
 func (o *options) run(ctx context.Context, env loadgen.Env) (err error) {
@@ -189,7 +179,8 @@ func (o *options) run(ctx context.Context, env loadgen.Env) (err error) {
 	if err != nil {
 		return err
 	}
-	r := report{Storage: cmp.Or(o.endpoint, "versitygw"), DelayMs: loadgen.Milliseconds(o.delay), Figures: []figure{}}
+	r := report{Storage: cmp.Or(o.endpoint, "versitygw"), DelayMs: loadgen.Milliseconds(o.delay),
+		Figures: []loadgen.Figure{}}
 	for _, p := range parts {
 		if len(o.only) > 0 && !slices.Contains(o.only, p.name) {
 			continue
@@ -214,11 +205,5 @@ func (o *options) run(ctx context.Context, env loadgen.Env) (err error) {
 // print writes the report for people.
 func (r *report) print(out io.Writer) {
 	fmt.Fprintf(out, "storage: %s, delay %v ms in each direction\n", r.Storage, r.DelayMs)
-	for _, f := range r.Figures {
-		verdict := "reached"
-		if !f.Reached {
-			verdict = "MISSED"
-		}
-		fmt.Fprintf(out, "%-11s %-62s %-8s %s\n", f.Part, f.What+": "+f.Goal, verdict, f.Got)
-	}
+	loadgen.PrintFigures(out, r.Figures)
 }

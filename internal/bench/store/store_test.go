@@ -1,7 +1,6 @@
 package store
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -94,24 +93,6 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-func TestMetric(t *testing.T) {
-	t.Parallel()
-	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, "# TYPE looks_total counter\nlooks_total{a=\"x\",b=\"y\"} 1\nlooks_total{a=\"z\"} 20\nlooks_total2 5\n"+
-			"plain 7\n")
-	}))
-	defer backend.Close()
-	s := &server{ops: backend.URL}
-	for _, c := range []struct {
-		name, label string
-		want        float64
-	}{{"looks_total", "", 21}, {"looks_total", `a="x"`, 1}, {"plain", "", 7}, {"absent", "", 0}} {
-		if got, err := s.metric(t.Context(), c.name, c.label); err != nil || got != c.want {
-			t.Errorf("metric(%q, %q) = %v, %v, want %v", c.name, c.label, got, err, c.want)
-		}
-	}
-}
-
 func TestFlags(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
@@ -125,12 +106,5 @@ func TestFlags(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("packhorse-bench store %s = %v, want an error with %q", args, err, want)
 		}
-	}
-}
-
-func TestMedian(t *testing.T) {
-	t.Parallel()
-	if got := median([]float64{3, 1, 2}); got != 2 {
-		t.Errorf("median() = %v, want 2", got)
 	}
 }

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -100,7 +98,7 @@ type world struct {
 const partLimit = 30 * time.Minute
 
 // measure makes a store with the repositories of a part, and measures.
-func (o *options) measure(ctx context.Context, env loadgen.Env, s3 *storage, p part, dir string) (f []figure,
+func (o *options) measure(ctx context.Context, env loadgen.Env, s3 *storage, p part, dir string) (f []loadgen.Figure,
 	err error) {
 	w := &world{options: o, env: env, dir: dir, s3: s3, url: s3.url + "/" + strings.ToLower(rand.Text()),
 		address: s3.address}
@@ -271,26 +269,4 @@ func (w *world) start(ctx context.Context, role, name, settings string, args ...
 		s.token, err = gitload.CreateToken(ctx, w.server.Program, state)
 	}
 	return s, err
-}
-
-// metric returns the sum of the samples of a metric that have the label, given as name="value".
-func (s *server) metric(ctx context.Context, name, label string) (sum float64, err error) {
-	response, err := loadgen.GetOps(ctx, s.ops+"/metrics")
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		rest, isMetric := strings.CutPrefix(lines.Text(), name)
-		if !isMetric || strings.IndexAny(rest, "{ ") != 0 || !strings.Contains(rest, label) {
-			continue
-		}
-		v, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
-		if err != nil {
-			return 0, fmt.Errorf("metric %s: %w", name, err)
-		}
-		sum += v
-	}
-	return sum, lines.Err()
 }
