@@ -41,6 +41,8 @@ const allowedImports = `
 	git, search/query, search/schema, search/ipc < search;
 	git, git/mmap < git/pack, git/refs, git/bitmap;
 	git/pack < git/graph;
+	git/pack, lfs < lfs/pointers;
+	git/disk, lfs < lfs/locks;
 	git, balance, inflight, git/reaper, git/cgroup < git/process;
 	git, balance, inflight < admit;
 	git/refs, git/graph, git/process, git/pktline < repo;

@@ -1,0 +1,181 @@
+package locks_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/locks"
+)
+
+// repository is a repository with locks.
+type repository struct {
+	t      *testing.T
+	server locks.Server
+	dir    locks.Dir
+}
+
+func newRepository(t *testing.T) *repository {
+	return &repository{t: t, dir: locks.Dir(filepath.Join(t.TempDir(), "lfs", "locks"))}
+}
+
+func (r *repository) do(q lfs.LockRequest) (lfs.LockAnswer, error) {
+	return r.server.Do(r.t.Context(), r.dir, q)
+}
+
+func (r *repository) create(caller, path string) lfs.Lock {
+	r.t.Helper()
+	answer, err := r.do(lfs.LockRequest{Action: lfs.CreateLock, Caller: caller, Path: path})
+	if err != nil || len(answer.Locks) != 1 {
+		r.t.Fatalf("create(%q) = %v, %v, want one lock", path, answer, err)
+	}
+	return answer.Locks[0]
+}
+
+func (r *repository) unlock(caller, id string, force bool) error {
+	_, err := r.do(lfs.LockRequest{Action: lfs.Unlock, Caller: caller, ID: id, Force: force})
+	return err
+}
+
+func (r *repository) list(q lfs.LockRequest) lfs.LockAnswer {
+	r.t.Helper()
+	q.Action = lfs.ListLocks
+	answer, err := r.do(q)
+	if err != nil {
+		r.t.Fatalf("list(%+v) error = %v, want none", q, err)
+	}
+	return answer
+}
+
+func TestLocks(t *testing.T) {
+	r := newRepository(t)
+	if got := r.list(lfs.LockRequest{}); len(got.Locks) != 0 {
+		t.Errorf("list without locks = %v, want none", got)
+	}
+	art := r.create("ann", "art/horse.psd")
+	if !art.Ours || art.Owner != "ann" || art.Time.IsZero() || len(art.ID) > 128 {
+		t.Errorf("lock = %+v, want ann's", art)
+	}
+	answer, err := r.do(lfs.LockRequest{Action: lfs.CreateLock, Caller: "bob", Path: "art/horse.psd"})
+	if !fault.Is(err, fault.Exists) || len(answer.Locks) != 1 || answer.Locks[0].ID != art.ID || answer.Locks[0].Ours {
+		t.Errorf("second lock of a path = %v, %v, want ann's lock and Exists", answer, err)
+	}
+	if err := r.unlock("bob", art.ID, false); !fault.Is(err, fault.Denied) {
+		t.Errorf("unlock by another caller: %v, want Denied", err)
+	}
+	if err := r.unlock("bob", art.ID, true); err != nil {
+		t.Errorf("unlock with force: %v, want no error", err)
+	}
+	again := r.create("bob", "art/horse.psd")
+	if err := r.unlock("ann", art.ID, true); !fault.Is(err, fault.NotFound) {
+		t.Errorf("unlock with the ID of an earlier lock: %v, want NotFound", err)
+	}
+	got := r.list(lfs.LockRequest{Caller: "bob"}).Locks
+	if len(got) != 1 || got[0].ID != again.ID || !got[0].Ours {
+		t.Errorf("list = %+v, want bob's lock", got)
+	}
+}
+
+func TestListPages(t *testing.T) {
+	r := newRepository(t)
+	for i := range 5 {
+		r.create("ann", fmt.Sprintf("file %d\u00e9", i))
+	}
+	var paths []string
+	for cursor := ""; ; {
+		page := r.list(lfs.LockRequest{Cursor: cursor, Limit: 2})
+		for _, l := range page.Locks {
+			paths = append(paths, l.Path)
+		}
+		if cursor = page.Next; cursor == "" {
+			break
+		}
+		if len(page.Locks) == 2 && len(paths) == 2 { // removal of a listed lock loses no other
+			if err := r.unlock("ann", page.Locks[1].ID, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := []string{"file 0é", "file 1é", "file 2é", "file 3é", "file 4é"}
+	if fmt.Sprint(paths) != fmt.Sprint(want) {
+		t.Errorf("pages have %q, want %q", paths, want)
+	}
+	first := r.list(lfs.LockRequest{Limit: 1}).Locks[0]
+	for _, q := range []lfs.LockRequest{{Path: first.Path}, {ID: first.ID}, {Path: first.Path, ID: first.ID}} {
+		if got := r.list(q); len(got.Locks) != 1 || got.Locks[0].ID != first.ID {
+			t.Errorf("list(%+v) = %v, want the lock %s", q, got.Locks, first.ID)
+		}
+	}
+	for _, q := range []lfs.LockRequest{{Path: "other"}, {ID: "x"}, {Path: "other", ID: first.ID}} {
+		if got := r.list(q); len(got.Locks) != 0 {
+			t.Errorf("list(%+v) = %v, want none", q, got.Locks)
+		}
+	}
+}
+
+func TestInvalidLockRequests(t *testing.T) {
+	r := newRepository(t)
+	for want, q := range map[fault.Kind]lfs.LockRequest{
+		fault.Invalid:  {Action: lfs.CreateLock, Caller: "ann", Path: "a\x00b"},
+		fault.Denied:   {Action: lfs.CreateLock, Path: "file"},
+		fault.NotFound: {Action: lfs.Unlock, Caller: "ann", ID: "../../../config"},
+	} {
+		if _, err := r.do(q); !fault.Is(err, want) {
+			t.Errorf("Do(%+v) error = %v, want %v", q, err, want)
+		}
+	}
+	if _, err := r.do(lfs.LockRequest{Action: lfs.ListLocks, Cursor: "!"}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("list with a wrong cursor: %v, want Invalid", err)
+	}
+}
+
+func TestDamagedLockIsNotReplaced(t *testing.T) {
+	r := newRepository(t)
+	r.create("ann", "file")
+	files, err := filepath.Glob(filepath.Join(string(r.dir), "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files = %v, %v, want one", files, err)
+	}
+	if err := os.WriteFile(files[0], []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.do(lfs.LockRequest{Action: lfs.CreateLock, Caller: "bob", Path: "file"})
+	if !fault.Is(err, fault.Corrupt) {
+		t.Errorf("lock of a path with a damaged lock: %v, want Corrupt", err)
+	}
+}
+
+// TestConcurrentLocks lets many callers lock, unlock and lock one path again: each lock has one owner.
+func TestConcurrentLocks(t *testing.T) {
+	r := newRepository(t)
+	var owners atomic.Int32
+	var callers sync.WaitGroup
+	for i := range 8 {
+		callers.Go(func() {
+			me := fmt.Sprint("caller ", i)
+			for range 20 {
+				answer, err := r.do(lfs.LockRequest{Action: lfs.CreateLock, Caller: me, Path: "file"})
+				if fault.Is(err, fault.Exists) {
+					continue
+				}
+				if err != nil {
+					t.Errorf("create: %v, want no error or Exists", err)
+					return
+				}
+				if n := owners.Add(1); n != 1 {
+					t.Errorf("%d owners of one lock, want 1", n)
+				}
+				owners.Add(-1)
+				if err := r.unlock(me, answer.Locks[0].ID, false); err != nil {
+					t.Errorf("unlock: %v, want no error", err)
+				}
+			}
+		})
+	}
+	callers.Wait()
+}
