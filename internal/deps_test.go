@@ -79,10 +79,11 @@ const allowedImports = `
 	bench/loadgen, bulk, git, git/pktline, client < bench/gitload;
 	bench/gitload, bench/fleet, bench/chart, bench/page < bench/ci, bench/cold, bench/matrix, bench/search, bench/lab/exists;
 	bench/ci, bench/link < bench/mirror;
+	bench/gitload, bench/link < bench/lfs;
 	bench/gitload, bench/link, bucket < bench/store;
 	bench/loadgen, bench/chart, bench/page, balance < bench/lab/sched;
 	bench/loadgen, bench/chart, bench/page, git/process < bench/lab/spawn;
-	bench/app, bench/ci, bench/cold, bench/matrix, bench/mirror, bench/store, bench/search, bench/lab/exists, bench/lab/sched, bench/lab/spawn, compare < bench;
+	bench/app, bench/ci, bench/cold, bench/lfs, bench/matrix, bench/mirror, bench/store, bench/search, bench/lab/exists, bench/lab/sched, bench/lab/spawn, compare < bench;
 	admit, packcache < top;
 	top < top/tui;
 	gateway/gitssh, storage, mirror, webhook, credfile, app, observe, observe/tracing, cli, search/ipc, bucket < config;

@@ -2,9 +2,9 @@
 // logs.
 //
 // Package gitload measures Git servers, ci a fleet of CI machines, and cold packs that are in no cache. Package matrix
-// measures a gateway and a storage node, mirror a mirror of a Git host, and store servers whose repositories are in
-// object storage. Package search measures code search, and app application servers. They send their requests with
-// package loadgen. The packages below lab are experiments behind design decisions.
+// measures a gateway and a storage node, mirror a mirror of a Git host, lfs Git LFS, and store servers whose
+// repositories are in object storage. Package search measures code search, and app application servers. They send their
+// requests with package loadgen. The packages below lab are experiments behind design decisions.
 package bench
 
 import (
@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/lab/exists"
 	"github.com/packhorse-git/packhorse/internal/bench/lab/sched"
 	"github.com/packhorse-git/packhorse/internal/bench/lab/spawn"
+	"github.com/packhorse-git/packhorse/internal/bench/lfs"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/bench/matrix"
 	"github.com/packhorse-git/packhorse/internal/bench/mirror"
@@ -66,6 +67,10 @@ Servers whose repositories are in object storage, against plain repositories:
 
   packhorse-bench store --versitygw bin/store/versitygw
 
+Git LFS, against Go's file server:
+
+  packhorse-bench lfs
+
 An application server, with requests at random times:
 
   packhorse-bench app http://127.0.0.1:3000/work --rate 27
@@ -97,7 +102,7 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 	}
 	lab.AddCommand(sched.Command(env), spawn.Command(env), exists.Command(env))
 	root.AddCommand(gitload.Commands(env)...)
-	root.AddCommand(ci.Command(env), cold.Command(env), matrix.Command(env), mirror.Command(env), store.Command(env),
-		search.Command(env), app.Command(env), compare.Command(), lab, spawn.WorkerCommand(env))
+	root.AddCommand(ci.Command(env), cold.Command(env), matrix.Command(env), mirror.Command(env), lfs.Command(env),
+		store.Command(env), search.Command(env), app.Command(env), compare.Command(), lab, spawn.WorkerCommand(env))
 	return root
 }
