@@ -68,8 +68,7 @@ func NewGitHubApp(o GitHubAppOptions) (*GitHubApp, error) {
 	}
 	a := &GitHubApp{o: o, key: key, now: time.Now}
 	a.url = githubAPI(o.Origin.URL) + "/app/installations/" + strconv.Itoa(o.Installation) + "/access_tokens"
-	isAllowed := o.Origin.Private || isLiteral(o.Origin.URL.Hostname()) || o.Origin.Proxy != nil
-	transport := newTransport(o.Origin, NewDialer(isAllowed))
+	transport := newTransport(o.Origin)
 	transport.DisableKeepAlives = true // there is one request in an hour
 	a.client = &http.Client{Transport: transport, Timeout: 30 * time.Second,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}

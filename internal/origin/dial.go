@@ -78,6 +78,15 @@ func NewDialer(allowPrivate bool) *net.Dialer {
 	return d
 }
 
+// dialer returns the dialer for an address, with or without a port. A proxy connects to any address.
+func (o *Options) dialer(address string) *net.Dialer {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
+	}
+	return NewDialer(o.Private || isLiteral(host) || o.Proxy != nil)
+}
+
 // isLiteral reports whether the administrator wrote an address or localhost, and so allows it.
 func isLiteral(host string) bool {
 	_, err := netip.ParseAddr(host)

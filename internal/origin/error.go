@@ -22,6 +22,7 @@ type Error struct {
 	RetryAfter time.Duration // until the origin wants another request; 0 if it did not say
 	Moved      *url.URL      // the target of a redirect that was not followed; nil if there was none
 	Down       bool          // see IsDown
+	Body       []byte        // the beginning of the response's body; only set by Do
 	Err        error
 
 	single   bool // of one repository: other requests may well succeed

@@ -24,17 +24,22 @@ const (
 	pushPatience = 10 // the hooks of a push may take so many times as long as another answer
 )
 
-// Response is a response of the origin with status 200. The caller closes Body, which is not safe for concurrent use.
-// Reading fails if the origin stalls, and when the context of the request ends.
+// Response is a response of the origin with status 200; that of Do can have another 2xx. The caller closes Body, which
+// is not safe for concurrent use. Reading fails if the origin stalls, and when the context of the request ends.
 type Response struct {
-	Length int64  // bytes of Body; -1 if unknown
-	Moved  string // the new path of the repository if the origin redirected, else ""
+	Length int64       // bytes of Body; -1 if unknown
+	Moved  string      // the new path of the repository if the origin redirected, else ""
+	Status int         // only set by Do
+	Header http.Header // only set by Do
 	Body   io.ReadCloser
 }
 
 // newTransport returns a transport of HTTP/1.1, which follows no redirects, keeps no cookies and decompresses nothing.
-func newTransport(o Options, d *net.Dialer) *httpreuse.Transport {
-	t := &http.Transport{DialContext: d.DialContext, TLSHandshakeTimeout: 10 * time.Second, DisableCompression: true,
+func newTransport(o Options) *httpreuse.Transport {
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		return o.dialer(address).DialContext(ctx, network, address)
+	}
+	t := &http.Transport{DialContext: dial, TLSHandshakeTimeout: 10 * time.Second, DisableCompression: true,
 		TLSClientConfig:     &tls.Config{RootCAs: o.Authorities, MinVersion: tls.VersionTLS12},
 		MaxIdleConnsPerHost: o.Requests, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 		WriteBufferSize: 32 << 10, ReadBufferSize: 32 << 10}
@@ -57,6 +62,8 @@ type call struct {
 	body        io.Reader // nil: a GET of the advertisement
 	length      int64     // of body; -1 if unknown
 	isPack      bool      // the answer is long
+	foreign     *Request  // of another protocol than Git's; nil: a request of service
+	isElsewhere bool      // the target is another host, which the origin named
 }
 
 // url returns the target of the request.
@@ -120,9 +127,15 @@ func (o *Origin) send(ctx context.Context, c *call, leave func()) (*answer, erro
 		bytes: o.metrics.bytes.WithLabelValues(o.Host(), "in")}
 	a.watch(o.o.Stall, c.isPack)
 	switch mediaType := r.Header.Get("Content-Type"); {
+	case c.foreign != nil && r.StatusCode < 300:
 	case r.StatusCode != http.StatusOK:
 		err = o.statusError(r, c.isOwn)
-		o.obey(c, err)
+		if c.foreign != nil {
+			keepBody(err, a)
+		}
+		if !c.isElsewhere {
+			o.obey(c, err)
+		}
 	case mediaType != c.contentType():
 		err = fault.New(fault.Unavailable, "origin %s sent %q instead of an answer of %s", o.Host(),
 			printable(mediaType), c.service)
@@ -134,8 +147,11 @@ func (o *Origin) send(ctx context.Context, c *call, leave func()) (*answer, erro
 	return a, nil
 }
 
-// roundTrip sends a call over HTTP.
-func (o *Origin) roundTrip(ctx context.Context, c *call, w *wait) (*http.Response, error) {
+// newRequest returns the request of a call without its body.
+func (o *Origin) newRequest(ctx context.Context, c *call) (*http.Request, error) {
+	if c.foreign != nil {
+		return c.foreign.build(ctx, o.o.Agent, c.auth)
+	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, o.url(c).String(), nil)
 	if err != nil {
 		return nil, err
@@ -149,16 +165,29 @@ func (o *Origin) roundTrip(ctx context.Context, c *call, w *wait) (*http.Respons
 		r.Header.Set("Authorization", c.auth.Reveal())
 	}
 	if c.body == nil {
-		return o.transport.RoundTrip(r)
+		return r, nil
 	}
+	r.Method = http.MethodPost
 	r.Header.Set("Content-Type", "application/x-"+string(c.service)+"-request")
 	r.Header.Set("Accept", c.contentType())
 	if c.service == protocol.UploadPack {
 		r.Header["Idempotency-Key"] = nil // is not sent; it permits net/http to use another connection if one is dead
 	}
+	return r, nil
+}
+
+// roundTrip sends a call over HTTP.
+func (o *Origin) roundTrip(ctx context.Context, c *call, w *wait) (*http.Response, error) {
+	r, err := o.newRequest(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if c.body == nil {
+		return o.transport.RoundTrip(r)
+	}
 	sent := o.metrics.bytes.WithLabelValues(o.Host(), "out")
 	body := &upload{Reader: c.body, wait: w, bytes: sent}
-	r.Method, r.Body, r.ContentLength = http.MethodPost, body, c.length
+	r.Body, r.ContentLength = body, c.length
 	if whole, ok := c.body.(*bytes.Reader); ok { // net/http sends it in one piece with the header, and can repeat it
 		again := *whole
 		r.Body = io.NopCloser(whole)

@@ -22,7 +22,8 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_origin_requests_total",
-			Help: "Requests to origins of mirrors by operation (probe, refs, fetch, advertisement, relay) and result. " +
+			Help: "Requests to origins of mirrors by operation (probe, refs, fetch, advertisement, relay, and those of " +
+				"Git LFS: lfs_api, lfs_download, lfs_upload) and result. " +
 				"Results are ok, down (an outage), refused (not sent: an outage or the budget), or the kind of the error.",
 		}, []string{"origin", "operation", "result"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -58,6 +59,11 @@ const (
 	opFetch         = "fetch"
 	opAdvertisement = "advertisement"
 	opRelay         = "relay"
+
+	// Of Request.
+	OperationAPI      = "lfs_api"
+	OperationDownload = "lfs_download"
+	OperationUpload   = "lfs_upload"
 )
 
 // count counts the result of an operation that began at a time.

@@ -45,6 +45,8 @@ type Options struct {
 	Authorities *x509.CertPool
 	// Proxy is an HTTP proxy. Nil means none: the environment is not read. A proxy connects to any address.
 	Proxy *url.URL
+	// Hosts are other hosts from which the origin may have content fetched, see CheckHost. Private applies to them, too.
+	Hosts []string
 
 	Requests      int           // maximum number of concurrent requests; 3/4 of them may be packs. Zero means 16.
 	PerMinute     int           // maximum number of requests per minute. Zero means no limit.
@@ -116,13 +118,12 @@ func New(o Options) (*Origin, error) {
 	if c.known, err = lru.New[string, repository](maxKnown); err != nil {
 		return nil, err
 	}
-	dialer := NewDialer(o.Private || isLiteral(o.URL.Hostname()) || o.Proxy != nil)
 	if o.URL.Scheme == "ssh" {
-		if c.sessions, err = newSessions(o, dialer); err != nil {
+		if c.sessions, err = newSessions(o, o.dialer(o.URL.Hostname())); err != nil {
 			return nil, err
 		}
 	}
-	c.transport = newTransport(o, dialer)
+	c.transport = newTransport(o)
 	c.closing, c.close = context.WithCancel(context.Background())
 	if o.Share != nil {
 		c.limits = o.Share.limits

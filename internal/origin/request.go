@@ -1,0 +1,171 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// Request is a request of another protocol than Git's about a repository: of Git LFS.
+type Request struct {
+	Operation string // OperationAPI, OperationDownload or OperationUpload
+	Path      string // of the repository
+	// URL is the target that the origin named. Nil means the repository's own URL with ".git" and Suffix at its end.
+	URL    *url.URL
+	Suffix string // with a slash at its beginning
+	Query  url.Values
+	Method string
+	Header http.Header
+	// Auth is the caller's credential. It is only sent to the origin itself, and not if Header has an Authorization.
+	Auth   Secret
+	Writes bool // the mirror's own credential must not be used
+	// Body is the body of the request. A bytes.Reader is sent again if the connection turns out to be dead.
+	Body   io.Reader
+	Length int64 // of Body in bytes
+}
+
+// maxErrorBody is the maximum size in bytes of Error.Body.
+const maxErrorBody = 64 << 10
+
+// Do sends a request. Its target has to pass CheckHost, and so has each redirect of a download, which Do follows.
+// Of Header and Auth only a range follows to another host. Responses with another status than 2xx are errors.
+func (o *Origin) Do(ctx context.Context, q Request) (*Response, error) {
+	if o.sessions != nil {
+		return nil, o.noRelay()
+	}
+	if q.URL == nil {
+		q.URL = &url.URL{Scheme: o.o.URL.Scheme, Host: o.o.URL.Host, RawQuery: q.Query.Encode(),
+			Path: o.base + strings.TrimSuffix(q.Path, ".git") + ".git" + q.Suffix}
+	}
+	for range maxRedirects + 1 {
+		if err := o.CheckHost(q.URL); err != nil {
+			return nil, err
+		}
+		r, err := o.do(ctx, &q)
+		e, isError := errors.AsType[*Error](err)
+		if !isError || e.Moved == nil || q.Operation != OperationDownload {
+			return r, err
+		}
+		if !sameOrigin(e.Moved, q.URL) {
+			ranges := http.Header{}
+			for _, name := range []string{"Range", "If-Range"} {
+				ranges[name] = q.Header[name]
+			}
+			q.Header, q.Auth, q.Writes = ranges, Secret{}, true
+		}
+		q.URL = e.Moved
+	}
+	return nil, fault.New(fault.Unavailable, "origin %s redirects too often", o.Host())
+}
+
+// do sends a request without following redirects.
+func (o *Origin) do(ctx context.Context, q *Request) (*Response, error) {
+	c := &call{operation: q.Operation, path: q.Path, service: protocol.UploadPack, foreign: q, body: q.Body,
+		length: q.Length, isPack: q.Operation != OperationAPI}
+	if q.Writes {
+		c.service = protocol.ReceivePack
+	}
+	var a *answer
+	var err error
+	if c.isElsewhere = !sameOrigin(q.URL, o.o.URL); c.isElsewhere {
+		began := time.Now()
+		a, err = o.send(ctx, c, func() {})
+		o.count(q.Operation, began, err)
+		if err != nil && !fault.Is(err, fault.Cancelled) {
+			err = &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryAfter(err), Err: err,
+				Msg: "host " + printable(q.URL.Host) + ", which has content of origin " + o.Host() + ", does not send it"}
+		}
+	} else {
+		if q.Header.Get("Authorization") == "" {
+			if c.auth, c.isOwn, err = o.credential(ctx, q.Auth, c.service); err != nil {
+				return nil, err
+			}
+		}
+		a, err = o.request(ctx, c, nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Response{Length: a.response.ContentLength, Status: a.response.StatusCode, Header: a.response.Header,
+		Body: a}, nil
+}
+
+// build returns the HTTP request without its body.
+func (q *Request) build(ctx context.Context, agent string, auth Secret) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, q.Method, q.URL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(r.Header, q.Header)
+	r.Header.Set("User-Agent", "git-lfs/3.0 ("+agent+")") // some hosts look for the name
+	if !auth.IsZero() {
+		r.Header.Set("Authorization", auth.Reveal())
+	}
+	if _, ok := q.Body.(*bytes.Reader); ok && !q.Writes {
+		r.Header["Idempotency-Key"] = nil // as for a fetch
+	}
+	return r, nil
+}
+
+// keepBody adds the beginning of a response's body to its error.
+func keepBody(err error, a *answer) {
+	if e, ok := errors.AsType[*Error](err); ok {
+		e.Body, _ = io.ReadAll(io.LimitReader(a, maxErrorBody))
+	}
+}
+
+// CheckHost returns an error if the origin may not have requests sent to a URL. Allowed are the scheme, host and port
+// of the origin, and Options.Hosts, but not http if the origin has https. An entry of Hosts is a host with an optional
+// port, or "*." and a domain for all hosts in it.
+func (o *Origin) CheckHost(u *url.URL) error {
+	switch {
+	case u.Scheme != "https" && (u.Scheme != "http" || o.o.URL.Scheme != "http"), u.Opaque != "", u.User != nil,
+		u.Hostname() == "":
+		return fault.New(fault.Unavailable, "origin %s names content at %s, which is not allowed", o.Host(),
+			printable(u.Scheme+"://"+u.Host))
+	case sameOrigin(u, o.o.URL):
+		return nil
+	}
+	for _, entry := range o.o.Hosts {
+		if matchHost(entry, u) {
+			return nil
+		}
+	}
+	return fault.New(fault.Unavailable, "origin %s names content at host %s: to allow it, add it to the mirror's lfs_hosts",
+		o.Host(), printable(u.Host))
+}
+
+// ParseHost returns an error if an entry of Options.Hosts is invalid.
+func ParseHost(entry string) error {
+	u, err := url.Parse("https://" + strings.TrimPrefix(entry, "*."))
+	if err != nil || u.Hostname() == "" || u.Host != strings.TrimPrefix(entry, "*.") || strings.Contains(u.Host, "*") {
+		return fault.New(fault.Invalid, "%q is not a host: use HOST, HOST:PORT or *.DOMAIN", entry)
+	}
+	return nil
+}
+
+// matchHost reports whether an entry of Options.Hosts allows the host of a URL. A domain has no addresses.
+func matchHost(entry string, u *url.URL) bool {
+	domain, isDomain := strings.CutPrefix(entry, "*.")
+	allowed := hostPort(&url.URL{Scheme: u.Scheme, Host: domain})
+	if !isDomain {
+		return strings.EqualFold(hostPort(u), allowed)
+	}
+	_, err := netip.ParseAddr(u.Hostname())
+	return err != nil && strings.HasSuffix(strings.ToLower(hostPort(u)), "."+strings.ToLower(allowed))
+}
+
+// sameOrigin reports whether two URLs have the same scheme, host and port.
+func sameOrigin(a, b *url.URL) bool {
+	return a.Scheme == b.Scheme && strings.EqualFold(hostPort(a), hostPort(b))
+}
