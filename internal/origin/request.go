@@ -141,7 +141,7 @@ func (o *Origin) CheckHost(u *url.URL) error {
 			return nil
 		}
 	}
-	return fault.New(fault.Unavailable, "origin %s names content at host %s: to allow it, add it to the mirror's lfs_hosts",
+	return fault.New(fault.Unavailable, "origin %s names content at host %s, which lfs_hosts of the mirror does not have",
 		o.Host(), printable(u.Host))
 }
 

@@ -1,5 +1,5 @@
-// Package wire has the JSON documents of Git LFS's API (docs/api of git-lfs), for the server and for the client of other
-// servers.
+// Package wire has the JSON documents of Git LFS's API (docs/api of git-lfs), for the server and for the client of
+// other servers.
 package wire
 
 import "time"
