@@ -58,7 +58,7 @@ const allowedImports = `
 	pushjournal, git/process < pushrecovery;
 	node, repo, pushrecovery < receivepack;
 	receivepack, httpreuse < webhook;
-	uploadpack, receivepack, packcache, lookup, resolve < storage;
+	uploadpack, receivepack, packcache, lookup, resolve, lfs/pointers, lfs/locks < storage;
 	storage, origin < mirror;
 	storage, hydrate < store;
 	clientaddr < observe;

@@ -8,8 +8,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
-// CommandPush is the Command of an Outcome of a push. Git's protocol has no such command.
-const CommandPush protocol.Command = "push"
+// Values of Outcome.Command that are not commands of Git's protocol.
+const (
+	CommandPush        protocol.Command = "push"
+	CommandLFSBatch    protocol.Command = "lfs-batch"
+	CommandLFSDownload protocol.Command = "lfs-download"
+	CommandLFSUpload   protocol.Command = "lfs-upload" // also a question how much of an upload has arrived
+	CommandLFSLocks    protocol.Command = "lfs-locks"
+)
 
 // Outcome is what a session did, for logs and metrics.
 type Outcome struct {

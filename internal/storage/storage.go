@@ -25,6 +25,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/lfs/locks"
 	"github.com/packhorse-git/packhorse/internal/lookup"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -94,6 +95,7 @@ type Node struct {
 	runner   *process.Runner
 
 	handles  handleTable
+	locks    locks.Server
 	hub      *hub
 	walks    *balance.Slots                     // walks through history for callers of Wait
 	listener atomic.Pointer[func(git.RepoPath)] // see OnChange

@@ -1,0 +1,40 @@
+package storage
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/locks"
+	"github.com/packhorse-git/packhorse/internal/node"
+)
+
+// LFSLocks answers a request about file locks of a repository. The caller checks permissions, also that to use
+// lfs.LockRequest.Force. Errors: those of locks.Server.Do and of opening the repository. If the error is Exists, the
+// answer has the lock that exists.
+func (n *Node) LFSLocks(ctx context.Context, path git.RepoPath, _ node.Session, q lfs.LockRequest) (lfs.LockAnswer,
+	node.Outcome, error) {
+	outcome := node.Outcome{Command: node.CommandLFSLocks}
+	h, err := n.acquireCurrent(ctx, path)
+	if err != nil {
+		return lfs.LockAnswer{}, outcome, err
+	}
+	defer n.release(h)
+	files, err := h.lockFiles()
+	if err != nil {
+		return lfs.LockAnswer{}, outcome, err
+	}
+	answer, err := n.locks.Do(ctx, files, q)
+	outcome.Objects = uint32(len(answer.Locks))
+	return answer, outcome, err
+}
+
+// lockFiles returns the files with the locks of the repository.
+func (h *handle) lockFiles() (locks.Files, error) {
+	if h.place != nil {
+		return nil, fault.New(fault.Unavailable, "repositories in an object store have no locks")
+	}
+	return locks.Dir(filepath.Join(h.Common, "lfs", "locks")), nil
+}
