@@ -80,6 +80,9 @@ func (r *Request) StreamBody(from Source) (*Body, error) {
 	return b.open(from, limit)
 }
 
+// LimitTo lowers the maximum size of the unpacked body to n bytes, before the first Read.
+func (b *Body) LimitTo(n int64) { b.limitedReader.left, b.limitedReader.limit = n, n }
+
 // open unpacks the body.
 func (b *Body) open(from Source, limit BodyLimit) (*Body, error) {
 	b.limitedReader.limit = limit.Size

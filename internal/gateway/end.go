@@ -85,7 +85,7 @@ func (r *Request) endSpan(result, transport string) {
 // level returns the level of the request's log line. A push that failed is at least a warning: its commits are not on
 // the server.
 func (r *Request) level(result string) slog.Level {
-	push := r.Op == Push
+	push := r.Op == Push || r.Op == LFSUpload
 	if r.WarnOnly {
 		return slog.LevelWarn
 	}
@@ -178,7 +178,10 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 	case o.Command == protocol.CommandFetch:
 		a = append(a, slog.Int("wants", o.Wants), slog.Int("haves", o.Haves), slog.Int("common", o.Common))
 	}
-	if o.Pack != "" {
+	switch {
+	case r.Op.LFS:
+		a = r.lfsAttributes(a)
+	case o.Pack != "":
 		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]),
 			slog.Uint64("objects", uint64(o.Objects)), slog.Int64("pack_bytes", o.Bytes),
 			node.Milliseconds("parse_ms", o.Parse), node.Milliseconds("negotiate_ms", o.Negotiate),
@@ -188,7 +191,7 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 	}
 	a = append(a, r.gitAttributes()...)
 	a = append(a, slog.Int64("bytes", r.Bytes.Sent))
-	if r.Bytes.Kernel > 0 || o.Pack != "" {
+	if r.Bytes.Kernel > 0 || o.Pack != "" && !r.Op.LFS {
 		a = append(a, slog.Int64("kernel_bytes", r.Bytes.Kernel))
 	}
 	if o.Warmup > 0 {
@@ -212,7 +215,7 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 func (r *Request) gitAttributes() []slog.Attr {
 	u := r.running.Usage()
 	if u.Commands == 0 {
-		if r.Outcome.Pack == "" {
+		if r.Outcome.Pack == "" || r.Op.LFS {
 			return nil
 		}
 		return []slog.Attr{node.Milliseconds("git_cpu_ms", r.Outcome.ChildCPU)}

@@ -17,6 +17,7 @@ type Metrics struct {
 	seconds  *prometheus.HistogramVec
 	stages   *prometheus.HistogramVec
 	served   prometheus.Counter
+	lfsBytes *prometheus.CounterVec
 	links    inflight.Exemplars
 }
 
@@ -41,19 +42,29 @@ func NewMetrics() *Metrics {
 		served: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_served_bytes_total", Help: "Bytes of responses to Git requests.",
 		}),
+		lfsBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_lfs_bytes_total", Help: "Bytes of Git LFS objects by operation: lfs_download, lfs_upload.",
+		}, []string{"operation"}),
 	}
 }
 
 // Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.seconds, m.stages, m.served}
+	return []prometheus.Collector{m.requests, m.seconds, m.stages, m.served, m.lfsBytes}
 }
 
 // count counts a request that has ended.
 func (m *Metrics) count(r *Request, result string, took time.Duration) {
 	m.requests.WithLabelValues(r.Op.Name, result).Inc()
 	m.links.Observe(r.Ctx, m.seconds.WithLabelValues(r.Op.Name), took)
-	m.countStages(&r.Outcome)
+	switch {
+	case !r.Op.LFS:
+		m.countStages(&r.Outcome)
+	case r.Op == LFSDownload:
+		m.lfsBytes.WithLabelValues(r.Op.Name).Add(float64(r.Bytes.Sent))
+	case r.Op == LFSUpload:
+		m.lfsBytes.WithLabelValues(r.Op.Name).Add(float64(r.Outcome.Bytes))
+	}
 	m.served.Add(float64(r.Bytes.Sent))
 }
 

@@ -18,6 +18,7 @@ type Operation struct {
 	Limit limit       // of the request's body; nil: it has none
 	InGit bool        // errors are sent as ERR packets, whose text git shows; of HTTP errors it shows only the status
 	Web   bool        // not a request for one repository: the log has its method and path
+	LFS   bool        // a request of Git LFS: its log line and metrics have the object's figures, not those of a pack
 	Quiet bool        // the cause of an Unavailable error was logged where it occurred
 }
 
@@ -36,7 +37,16 @@ var (
 	Push       = &Operation{Name: "push", Lane: pushLane, Class: sli.Push, Limit: pushLimit}
 	Wait       = &Operation{Name: "wait"}
 	Resolve    = &Operation{Name: "resolve", Lane: smallLane, Short: true, Class: sli.Resolve, Limit: requestLimit}
-	Search     = &Operation{Name: "search", Lane: pageLane, Class: sli.Search, Limit: requestLimit, Web: true,
+	LFSBatch   = &Operation{Name: "lfs_batch", Lane: smallLane, Class: sli.Small, Limit: requestLimit, LFS: true}
+	LFSVerify  = &Operation{Name: "lfs_verify", Lane: smallLane, Short: true, Class: sli.Small, Limit: requestLimit,
+		LFS: true}
+	LFSLocks = &Operation{Name: "lfs_locks", Lane: smallLane, Short: true, Class: sli.Small, Limit: requestLimit,
+		LFS: true}
+	// LFSPart is the question how much of an interrupted upload has arrived.
+	LFSPart     = &Operation{Name: "lfs_part", Lane: smallLane, Short: true, Class: sli.Small, LFS: true}
+	LFSDownload = &Operation{Name: "lfs_download", Lane: smallLane, Class: sli.Small, LFS: true}
+	LFSUpload   = &Operation{Name: "lfs_upload", Lane: pushLane, Class: sli.Push, Limit: uploadLimit, LFS: true}
+	Search      = &Operation{Name: "search", Lane: pageLane, Class: sli.Search, Limit: requestLimit, Web: true,
 		Quiet: true}
 	Page  = &Operation{Name: "page", Lane: pageLane, Class: sli.Page, Limit: requestLimit, Web: true, Quiet: true}
 	Hook  = &Operation{Name: "webhook", Limit: hookLimit, Web: true} // from a forge
@@ -85,6 +95,13 @@ func hookLimit(g *Gateway) BodyLimit {
 // pushOverhead is the maximum number of bytes in a push's body besides its pack. Git itself refuses a pack that is too
 // large, and reports it.
 const pushOverhead = 64 << 20
+
+// uploadLimit is the limit of an object of Git LFS. The request announces its size, see Body.LimitTo.
+func uploadLimit(g *Gateway) BodyLimit {
+	l := pushLimit(g)
+	l.Size = math.MaxInt64 - 1
+	return l
+}
 
 func pushLimit(g *Gateway) BodyLimit {
 	// limitedReader asks for one byte more than Size

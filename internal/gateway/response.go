@@ -32,8 +32,9 @@ type Response struct {
 	seat    *admit.Seat
 	body    *Body
 
-	started bool  // something may have been sent
-	refused error // error of the gateway, not of the node
+	started bool      // something may have been sent
+	begun   time.Time // when it started
+	refused error     // error of the gateway, not of the node
 }
 
 // NewResponse creates the response to a request that was admitted with a seat. It does not close the seat or the body.
@@ -82,7 +83,7 @@ func (p *Response) begin() error {
 		p.refused = err
 		return err
 	}
-	p.started = true
+	p.started, p.begun = true, time.Now()
 	p.request.At(inflight.Sending)
 	return p.sink.Begin()
 }

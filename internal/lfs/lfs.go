@@ -38,6 +38,9 @@ type Object struct {
 	Size int64 // in bytes, not negative
 }
 
+// MaxBatch is the maximum number of objects in a Batch.
+const MaxBatch = 10_000
+
 // Batch asks about many objects of a repository before their transfer.
 type Batch struct {
 	Upload  bool // before an upload; otherwise before a download

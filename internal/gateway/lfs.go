@@ -1,0 +1,192 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/router"
+)
+
+// lfsNode is a node that has objects and locks of Git LFS.
+type lfsNode interface {
+	// LFSBatch returns the states of objects, in their order.
+	LFSBatch(ctx context.Context, repo git.RepoPath, session node.Session, batch lfs.Batch) ([]lfs.Status, node.Outcome,
+		error)
+	// LFSDownload sends an object or a part of it.
+	LFSDownload(ctx context.Context, repo git.RepoPath, session node.Session, download lfs.Download,
+		response node.ResponseWriter) (node.Outcome, error)
+	// LFSUpload takes an object, and returns how many bytes of it are stored now. After an error it may have kept what has
+	// arrived.
+	LFSUpload(ctx context.Context, repo git.RepoPath, session node.Session, upload lfs.Upload,
+		content io.Reader) (size int64, outcome node.Outcome, err error)
+	// LFSPart returns how many bytes of an object have arrived; all of them if the repository has the object.
+	LFSPart(ctx context.Context, repo git.RepoPath, session node.Session, object lfs.Object) (size int64,
+		outcome node.Outcome, err error)
+	// LFSLocks creates, lists or removes locks.
+	LFSLocks(ctx context.Context, repo git.RepoPath, session node.Session, request lfs.LockRequest) (lfs.LockAnswer,
+		node.Outcome, error)
+}
+
+// ErrNoLFS is the error of a server, or of a node, without Git LFS.
+var ErrNoLFS = fault.New(fault.NotFound, "Git LFS is not supported by this server")
+
+// LFSBatch has a node return the states of objects, in their order. A nil response means that another one may be asked
+// if the node fails; this is so for all requests here except LFSUpload.
+func (r *Request) LFSBatch(batch lfs.Batch, response *Response) (states []lfs.Status) {
+	r.relayLFS(batch.Upload, response, func(n lfsNode, session node.Session) (o node.Outcome, err error) {
+		states, o, err = n.LFSBatch(r.Ctx, r.Repo, session, batch)
+		if err == nil && len(states) != len(batch.Objects) {
+			err = fault.New(fault.Internal, "the storage node returned the states of %d LFS objects instead of %d",
+				len(states), len(batch.Objects))
+		}
+		return o, err
+	})
+	return states
+}
+
+// LFSDownload has a node send an object or a part of it.
+func (r *Request) LFSDownload(download lfs.Download, response *Response) {
+	r.relayLFS(false, response, func(n lfsNode, session node.Session) (node.Outcome, error) {
+		return n.LFSDownload(r.Ctx, r.Repo, session, download, response)
+	})
+	if response.Begun() { // the client determines the rest
+		r.Rating = &Rating{Class: sli.Hit, Latency: response.begun.Sub(r.start)}
+		if pack := r.Outcome.Pack; pack != "" && pack != "hit" { // a mirror's object that was not here
+			r.Rating.Class = sli.Cold
+		}
+	}
+}
+
+// LFSUpload has a node take an object, and returns how many bytes of it are stored now. The response is required: no
+// other node is tried after the first byte of its body was read.
+func (r *Request) LFSUpload(upload lfs.Upload, content io.Reader, response *Response) (size int64) {
+	in := &timedReader{r: content, last: time.Now()}
+	r.relayLFS(true, response, func(n lfsNode, session node.Session) (o node.Outcome, err error) {
+		session.StoreID = r.storeID
+		size, o, err = n.LFSUpload(r.Ctx, r.Repo, session, upload, in)
+		return o, err
+	})
+	r.Outcome.Bytes = in.n
+	r.Rating = &Rating{Class: sli.Push, Latency: time.Since(in.last)} // the client determines the rest
+	return size
+}
+
+// timedReader counts bytes and notes when the last ones arrived.
+type timedReader struct {
+	r    io.Reader
+	n    int64
+	last time.Time
+}
+
+func (t *timedReader) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	t.n += int64(n)
+	t.last = time.Now()
+	return n, err
+}
+
+// LFSPart has the node that gets uploads return how many bytes of an object have arrived.
+func (r *Request) LFSPart(object lfs.Object, response *Response) (size int64) {
+	r.relayLFS(true, response, func(n lfsNode, session node.Session) (o node.Outcome, err error) {
+		size, o, err = n.LFSPart(r.Ctx, r.Repo, session, object)
+		return o, err
+	})
+	return size
+}
+
+// LFSLocks has a node create, list or remove locks of the caller or others.
+func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer lfs.LockAnswer) {
+	request.Caller = r.ID.Name
+	r.relayLFS(request.Action != lfs.ListLocks, response, func(n lfsNode, session node.Session) (o node.Outcome, err error) {
+		session.StoreID = r.storeID
+		answer, o, err = n.LFSLocks(r.Ctx, r.Repo, session, request)
+		return o, err
+	})
+	return answer
+}
+
+// relayLFS has a node answer a request of Git LFS. Requests that change something, and those about uploads, go to the
+// same nodes as pushes.
+func (r *Request) relayLFS(isPush bool, response *Response,
+	call func(lfsNode, node.Session) (node.Outcome, error)) {
+	session := node.Session{Service: protocol.UploadPack, Stateless: true}
+	if isPush {
+		session.Service = protocol.ReceivePack
+	}
+	r.complete(&session)
+	r.relay(response, func(n router.Node) (o node.Outcome, err error) {
+		with, ok := n.(lfsNode)
+		if !ok {
+			return o, ErrNoLFS
+		}
+		return call(with, session)
+	})
+}
+
+// lfsAttributes appends the attributes of a request of Git LFS.
+func (r *Request) lfsAttributes(a []slog.Attr) []slog.Attr {
+	o := &r.Outcome
+	if o.Objects > 0 {
+		a = append(a, slog.Uint64("objects", uint64(o.Objects)))
+	}
+	if o.Pack != "" {
+		a = append(a, slog.String("cache", o.Pack))
+	}
+	if r.Op == LFSUpload {
+		a = append(a, slog.Int64("received_bytes", o.Bytes))
+	}
+	return a
+}
+
+// LFSBatch implements lfsNode.
+func (a absent) LFSBatch(ctx context.Context, _ git.RepoPath, session node.Session, batch lfs.Batch) (
+	states []lfs.Status, o node.Outcome, err error) {
+	if n, ok := a.node.(lfsNode); ok {
+		states, o, err = n.LFSBatch(ctx, a.path(), session, batch)
+	}
+	return states, o, a.hide(err)
+}
+
+// LFSDownload implements lfsNode.
+func (a absent) LFSDownload(ctx context.Context, _ git.RepoPath, session node.Session, download lfs.Download,
+	response node.ResponseWriter) (o node.Outcome, err error) {
+	if n, ok := a.node.(lfsNode); ok {
+		o, err = n.LFSDownload(ctx, a.path(), session, download, response)
+	}
+	return o, a.hide(err)
+}
+
+// LFSUpload implements lfsNode.
+func (a absent) LFSUpload(ctx context.Context, _ git.RepoPath, session node.Session, upload lfs.Upload,
+	content io.Reader) (size int64, o node.Outcome, err error) {
+	if n, ok := a.node.(lfsNode); ok {
+		size, o, err = n.LFSUpload(ctx, a.path(), session, upload, content)
+	}
+	return size, o, a.hide(err)
+}
+
+// LFSPart implements lfsNode.
+func (a absent) LFSPart(ctx context.Context, _ git.RepoPath, session node.Session, object lfs.Object) (size int64,
+	o node.Outcome, err error) {
+	if n, ok := a.node.(lfsNode); ok {
+		size, o, err = n.LFSPart(ctx, a.path(), session, object)
+	}
+	return size, o, a.hide(err)
+}
+
+// LFSLocks implements lfsNode.
+func (a absent) LFSLocks(ctx context.Context, _ git.RepoPath, session node.Session, request lfs.LockRequest) (
+	answer lfs.LockAnswer, o node.Outcome, err error) {
+	if n, ok := a.node.(lfsNode); ok {
+		answer, o, err = n.LFSLocks(ctx, a.path(), session, request)
+	}
+	return answer, o, a.hide(err)
+}
