@@ -105,7 +105,8 @@ func (r *Request) LFSPart(object lfs.Object, response *Response) (size int64) {
 // LFSLocks has a node create, list or remove locks of the caller or others.
 func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer lfs.LockAnswer) {
 	request.Caller = r.ID.Name
-	r.relayLFS(request.Action != lfs.ListLocks, response, func(n lfsNode, session node.Session) (o node.Outcome, err error) {
+	r.relayLFS(request.Action != lfs.ListLocks, response, func(n lfsNode, session node.Session) (o node.Outcome,
+		err error) {
 		session.StoreID = r.storeID
 		answer, o, err = n.LFSLocks(r.Ctx, r.Repo, session, request)
 		return o, err

@@ -20,8 +20,8 @@ var ErrTooLarge = fault.New(fault.Invalid, "the request is too large: use at mos
 	lfs.MaxBatch, MaxBatch)
 
 // ReadBatch reads a batch request. The objects are in the second result, and BatchRequest.Objects is empty. It stops at
-// the limits lfs.MaxBatch and MaxBatch with ErrTooLarge, so that it needs little memory for a request of any size. Other
-// errors are of kind Invalid, or those of the reader.
+// the limits lfs.MaxBatch and MaxBatch with ErrTooLarge, so that it needs little memory for a request of any size.
+// Other errors are of kind Invalid, or those of the reader.
 func ReadBatch(r io.Reader) (b BatchRequest, objects []lfs.Object, err error) {
 	d := newDecoder(r, MaxBatch)
 	err = d.object(func(key string) error {
