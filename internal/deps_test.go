@@ -65,11 +65,11 @@ const allowedImports = `
 	clientaddr < observe;
 	balance, connlimit, clientaddr, httpreuse, inflight < app;
 	bulk, fault < sidechannel;
-	storage, search, sidechannel, clientaddr, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/internalv1/internalv1connect, proto/packhorse/health/v1 < control;
+	storage, lfs, search, sidechannel, clientaddr, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/internalv1/internalv1connect, proto/packhorse/health/v1 < control;
 	unaryhttp, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	search < web, web/api;
 	search, client, inflight, fault/faultrpc, proto/internalv1/internalv1connect < search/remote;
-	node, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/internalv1/internalv1connect, proto/packhorse/health/v1 < remote;
+	node, lfs, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/internalv1/internalv1connect, proto/packhorse/health/v1 < remote;
 	node, balance, resolve < router;
 	router, auth, admit, bulk, observe/sli, lfs < gateway;
 	gateway, connlimit, clientaddr, httpguard, lfs/wire < gateway/githttp;

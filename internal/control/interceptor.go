@@ -52,11 +52,12 @@ func (c *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 }
 
 // ownAdmission lists the unary calls that the interceptor does not admit to a lane. Health checks must work on a busy
-// node, maintenance has its own slots, waits are mostly idle, and Git's sessions enter a lane themselves.
+// node, maintenance has its own slots, waits are mostly idle, and sessions of Git and Git LFS enter a lane themselves.
 var ownAdmission = []string{
 	healthCheck, packhorsev1connect.RepositoryServiceMaintainProcedure,
 	internalv1connect.SessionServiceUnarySessionProcedure,
-	internalv1connect.NodeServiceWaitProcedure,
+	internalv1connect.NodeServiceWaitProcedure, internalv1connect.LFSServiceBatchProcedure,
+	internalv1connect.LFSServicePartProcedure, internalv1connect.LFSServiceLocksProcedure,
 }
 
 // admissionOf admits a unary call.
@@ -124,7 +125,7 @@ func (c *interceptor) intercept(ctx context.Context, spec connect.Spec, header h
 	return answer
 }
 
-// addUsage adds Git's resource usage to the response or the error. Git's sessions have it in their outcome.
+// addUsage adds Git's resource usage to the response or the error. Sessions have it in their outcome.
 func addUsage(ctx context.Context, spec connect.Spec, answer error, end func() http.Header) {
 	used := inflight.From(ctx).Usage().Header()
 	if used == "" || isTransfer(spec) {
@@ -137,9 +138,10 @@ func addUsage(ctx context.Context, spec connect.Spec, answer error, end func() h
 	}
 }
 
-// isTransfer reports whether a call is a session of Git.
+// isTransfer reports whether a call is a session of Git or Git LFS.
 func isTransfer(spec connect.Spec) bool {
-	return strings.HasPrefix(spec.Procedure, "/"+internalv1connect.SessionServiceName+"/")
+	return strings.HasPrefix(spec.Procedure, "/"+internalv1connect.SessionServiceName+"/") ||
+		strings.HasPrefix(spec.Procedure, "/"+internalv1connect.LFSServiceName+"/")
 }
 
 // recordSLI records the latency and the failure of a look-up. The gateway does that for Git's sessions.

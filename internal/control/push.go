@@ -39,7 +39,10 @@ func (t *sessionService) ReceivePack(ctx context.Context,
 			if err := x.response.seat.Move(t.Lanes.Push); err != nil {
 				return node.Outcome{}, err
 			}
-			p := &push{response: x.response, receive: stream.Receive}
+			p := &push{response: x.response, receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
+				m, err := stream.Receive()
+				return m.GetData(), m.GetDataPath(), err
+			}}
 			if x.session.Stateless {
 				x.response.complete = p.end
 			}
@@ -47,10 +50,10 @@ func (t *sessionService) ReceivePack(ctx context.Context,
 		})
 }
 
-// checkStore refuses a push for another object store. The node can have been restarted with another one a moment ago,
-// before the gateway's next health check.
-func (t *sessionService) checkStore(want string) error {
-	if want == "" || t.Store != nil && t.Store.StoreID() == want {
+// checkStore refuses a push, or another change, for another object store. The node can have been restarted with another
+// one a moment ago, before the gateway's next health check.
+func (s *Server) checkStore(want string) error {
+	if want == "" || s.Store != nil && s.Store.StoreID() == want {
 		return nil
 	}
 	return fault.Retry(fault.Unavailable, fault.RetrySoon,
@@ -74,11 +77,11 @@ func pusherOf(p *internalv1.Pusher) (node.Pusher, error) {
 	return node.Pusher{Name: name, Address: address}, nil
 }
 
-// push reads the request of a push through the data path that the gateway chooses. It is not safe for concurrent use.
-// In a stateful session a Read may be pending when the push has ended.
+// push reads the request of a push, or the content of an upload, through the data path that the gateway chooses. It is
+// not safe for concurrent use. In a stateful session a Read may be pending when the push has ended.
 type push struct {
 	response *responseStream
-	receive  func() (*internalv1.ReceivePackRequest, error)
+	receive  func() (*internalv1.RequestData, *internalv1.DataPath, error)
 
 	from io.Reader // nil until the data path is known
 	data []byte    // remaining data of the last message
@@ -103,11 +106,11 @@ func (p *push) begin() error {
 	if err := r.deliver(&internalv1.ResponsePart{Part: part}); err != nil {
 		return err
 	}
-	m, err := p.receive()
+	_, chosen, err := p.receive()
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	switch path := m.GetDataPath().GetPath().(type) {
+	switch path := chosen.GetPath().(type) {
 	case *internalv1.DataPath_InBand:
 		r.dataPath, p.from = "inband", messages{p}
 		return nil
@@ -136,11 +139,10 @@ func (m messages) Read(b []byte) (int, error) {
 		if m.last {
 			return 0, io.EOF
 		}
-		message, err := m.receive()
+		data, _, err := m.receive()
 		if errors.Is(err, io.EOF) {
 			err = fault.New(fault.Invalid, "incomplete request: its last part is missing")
 		}
-		data := message.GetData()
 		switch {
 		case err != nil:
 		case data == nil:

@@ -152,6 +152,10 @@ func (s *Server) register() {
 		s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objectService{s}, options, plain))
 		s.mux.Handle(internalv1connect.NewSessionServiceHandler(&sessionService{Server: s}, options, plain))
 		s.mux.Handle(internalv1connect.NewNodeServiceHandler(nodeService{s}, options, plain))
+		if files, ok := s.Sessions.(LFS); ok {
+			internal = append(internal, internalv1connect.LFSServiceName)
+			s.mux.Handle(internalv1connect.NewLFSServiceHandler(&lfsService{s, files}, options, plain))
+		}
 		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositoryService{s}, options))
 		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refService{s}, options))
 	}
@@ -180,8 +184,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Header.Del("Authorization")
 	r.Header.Set(callerHeader, caller)
 	controller := http.NewResponseController(w)
-	// A client can count objects for long before it sends the first byte of a push. The gateway has the timeout.
-	isPush := r.ProtoMajor == 2 && r.URL.Path == internalv1connect.SessionServiceReceivePackProcedure
+	// A client can count objects for long before it sends the first byte of a push. The gateway has the timeout, also of
+	// an upload.
+	isPush := r.ProtoMajor == 2 && (r.URL.Path == internalv1connect.SessionServiceReceivePackProcedure ||
+		r.URL.Path == internalv1connect.LFSServiceUploadProcedure)
 	if r.Body != nil && r.Body != http.NoBody && !isPush {
 		body := newTimedBody(r, controller, s.Stall)
 		defer body.end()

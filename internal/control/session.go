@@ -207,6 +207,8 @@ type sessionCall struct {
 	response  *responseStream
 	outcome   node.Outcome
 	updates   bool // the gateway accepts the results of a push. If false at the end, this node logs them.
+
+	objectBytes int64 // of an upload to Git LFS: how many bytes of the object are here
 }
 
 // serveSession serves a request in its lane. It returns the error of the call.
@@ -271,7 +273,8 @@ func (x *sessionCall) finish(err error) (callErr, cause error) {
 	if broken || err != nil && !x.response.begun {
 		return faultrpc.Error(err, outcome), err
 	}
-	end := &internalv1.End{Outcome: outcome, Fault: faultrpc.Message(err), FaultReported: reported}
+	end := &internalv1.End{Outcome: outcome, Fault: faultrpc.Message(err), FaultReported: reported,
+		ObjectBytes: x.objectBytes}
 	part := &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: end}}
 	if failed := x.response.deliver(part); failed != nil && err == nil {
 		return failed, failed

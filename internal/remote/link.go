@@ -30,6 +30,7 @@ type link struct {
 	sessions    internalv1connect.SessionServiceClient
 	refs        packhorsev1connect.RefServiceClient
 	node        internalv1connect.NodeServiceClient
+	lfs         internalv1connect.LFSServiceClient
 	unaryClient *unaryhttp.Client // one connection for each session in flight
 	unary       internalv1connect.SessionServiceClient
 	health      *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
@@ -81,6 +82,7 @@ func (n *Node) newLink() *link {
 	l.sessions = internalv1connect.NewSessionServiceClient(client, base, options)
 	l.refs = packhorsev1connect.NewRefServiceClient(client, base, options, connect.WithReadMaxBytes(maxRefs))
 	l.node = internalv1connect.NewNodeServiceClient(client, base, options)
+	l.lfs = internalv1connect.NewLFSServiceClient(client, base, options, connect.WithReadMaxBytes(maxLFS))
 	l.health = connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](client, base+healthCheck,
 		options)
 	return l

@@ -81,9 +81,11 @@ const (
 	frameSize = 256 << 10
 	// maxHeader is the maximum size of the header and of the trailer of a response in bytes. Errors are there.
 	maxHeader = 256 << 10
-	// maxMessage is the maximum size of a message of the node in bytes, maxRefs of one with refs.
+	// maxMessage is the maximum size of a message of the node in bytes, maxRefs of one with refs, maxLFS of one with
+	// states or locks of Git LFS.
 	maxMessage = 1 << 20
 	maxRefs    = 4 << 20
+	maxLFS     = 4 << 20
 
 	idleLimit = 90 * time.Second
 	// unaryTimeout is the maximum duration of a unary session.

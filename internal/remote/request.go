@@ -60,16 +60,19 @@ func sendRequest(call connect.StreamingClientConn, start *internalv1.UploadPackS
 }
 
 // requestStream is a request that is sent while its response may arrive: the request of a stateful session after its
-// first part, or a push. A goroutine reads it from the client, and buffers one part of it. The goroutine ends with the
-// request, with the call, or with an error of either. While a stateful client is silent, it waits until the client's
-// connection ends.
+// first part, a push, or an upload to Git LFS. A goroutine reads it from the client, and buffers one part of it. The
+// goroutine ends with the request, with the call, or with an error of either. While a stateful client is silent, it
+// waits until the client's connection ends.
 type requestStream struct {
 	request  io.Reader
 	stateful bool
 	push     bool                              // nothing is sent before the node requests it
 	message  func(*internalv1.RequestData) any // of the call
-	response *response
-	started  bool
+	// lossAdvice is the end of the message for a client whose connection to the node was lost.
+	lossAdvice  string
+	objectBytes int64 // result of an upload to Git LFS
+	response    *response
+	started     bool
 
 	mu       sync.Mutex // held while a message is sent
 	failure  atomic.Pointer[streamFailure]
@@ -268,7 +271,6 @@ func (r *response) failed(err error) error {
 	r.node.markLost(err)
 	return &fault.Error{
 		Kind: fault.Unavailable, RetryAfter: fault.RetrySoon, Err: cause,
-		Msg: "the connection to the storage node " + r.node.Name +
-			" was lost during the push; check whether your refs have changed, and push again if not",
+		Msg: "the connection to the storage node " + r.node.Name + " was lost during " + r.request.lossAdvice,
 	}
 }

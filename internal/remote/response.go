@@ -28,8 +28,8 @@ type response struct {
 	complete *atomic.Bool      // the client has the whole response, and may disconnect
 	call     connect.StreamingClientConn
 	path     pathMessage
-	request  *requestStream // nil: the request was sent
-	w        node.ResponseWriter
+	request  *requestStream      // nil: the request was sent
+	w        node.ResponseWriter // nil: the response has no data
 	part     *part
 	outcome  node.Outcome
 	updates  []node.RefUpdate // of a push, received so far
@@ -63,7 +63,7 @@ func (r *response) run() error {
 		case *internalv1.ResponsePart_Data:
 			err = r.write(r.part.data)
 		case *internalv1.ResponsePart_Length:
-			if r.hasLength || r.sent > 0 || p.Length > 1<<62 {
+			if r.hasLength || r.sent > 0 || p.Length > 1<<62 || r.w == nil {
 				return r.invalid("unexpected length")
 			}
 			r.hasLength, r.length = true, int64(p.Length)
@@ -143,6 +143,9 @@ func (r *response) begin() {
 
 // write sends bytes of the call to the client. It flushes after a part that is not full, because the node may wait.
 func (r *response) write(p []byte) error {
+	if r.w == nil {
+		return r.invalid("unexpected data")
+	}
 	if err := r.request.wait(); err != nil {
 		return err
 	}
@@ -201,6 +204,9 @@ func (r *response) sendPath(path *internalv1.DataPath) error {
 // result takes the outcome from the last part, and returns its error.
 func (r *response) result(end *internalv1.End) error {
 	r.outcome = outcomeOf(r.ctx, end.GetOutcome())
+	if r.request != nil {
+		r.request.objectBytes = end.GetObjectBytes()
+	}
 	err := faultrpc.Fault(end.GetFault())
 	if err != nil && end.GetFaultReported() {
 		return &node.ReportedError{Err: err}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,6 +110,7 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.
 		return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Data{Data: d}}
 	})
 	stream.push = true
+	stream.lossAdvice = "the push; check whether your refs have changed, and push again if not"
 	return n.session(ctx, w, stream, func(ctx context.Context, l *link) (call connect.StreamingClientConn,
 		path pathMessage, err error) {
 		call, err = l.sessions.ReceivePack(ctx).Conn()
@@ -116,9 +118,7 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.
 			return nil, nil, err
 		}
 		n.addHeaders(ctx, call.RequestHeader())
-		if session.StoreID != "" {
-			call.RequestHeader().Set(node.StoreHeader, session.StoreID)
-		}
+		addStore(call.RequestHeader(), session)
 		start := &internalv1.ReceivePackStart{
 			Repository: repo.String(), Session: sessionMessage(session),
 			Pusher: &internalv1.Pusher{Name: pusher.Name, Address: pusher.Address}, Updates: true,
@@ -128,6 +128,13 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.
 			return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_DataPath{DataPath: p}}
 		}, err
 	})
+}
+
+// addStore adds the object store in which a change has to be committed.
+func addStore(h http.Header, s node.Session) {
+	if s.StoreID != "" {
+		h.Set(node.StoreHeader, s.StoreID)
+	}
 }
 
 func sessionMessage(s node.Session) *internalv1.Session {
@@ -154,8 +161,8 @@ type pathMessage func(*internalv1.DataPath) any
 // channel, and count a complete response as cancelled.
 const disconnectDelay = 50 * time.Millisecond
 
-// session runs one session. begin opens the call and sends the request, except for the part that stream sends while the
-// response may arrive.
+// session runs one session. w may be nil if the response has no data. begin opens the call and sends the request,
+// except for the part that stream sends while the response may arrive.
 func (n *Node) session(client context.Context, w node.ResponseWriter, stream *requestStream,
 	begin func(context.Context, *link) (connect.StreamingClientConn, pathMessage, error)) (node.Outcome, error) {
 	if s := n.state.Load(); !s.reachable {

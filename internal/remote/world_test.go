@@ -82,6 +82,7 @@ type options struct {
 	store       control.Store // of the node; nil: none
 	stall       time.Duration
 	source      packsource.Source // instead of git and the cache
+	lfs         control.LFS       // of the node; nil: it does not support Git LFS
 	maxRequest  int64
 	identity    *identity // TLS between the two, with certificates of both
 }
@@ -228,8 +229,13 @@ func (w *world) serve() {
 	if w.options.onSmall != nil {
 		nodeLanes.Small.Watch(onServed(w.options.onSmall))
 	}
+	var sessions control.Sessions = onlyGit{w.node}
+	if w.options.lfs != nil {
+		sessions = withLFS{onlyGit{w.node}, w.options.lfs}
+	}
 	server := control.New(control.Options{
-		Node: w.node, Store: w.options.store, Board: w.boards.node, Channels: w.channels, Pump: w.pump, Lanes: nodeLanes,
+		Node: w.node, Sessions: sessions, Store: w.options.store, Board: w.boards.node, Channels: w.channels, Pump: w.pump,
+		Lanes: nodeLanes,
 		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), DataPathWait: w.options.roadWait,
 		Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})
@@ -244,6 +250,15 @@ func (w *world) serve() {
 		_ = port.Serve(l)
 	}()
 }
+
+// onlyGit are the sessions of a node without Git LFS, and withLFS those of one with it.
+type (
+	onlyGit struct{ control.Sessions }
+	withLFS struct {
+		onlyGit
+		control.LFS
+	}
+)
 
 // kill closes the node's listener and connections, as the end of its process would.
 func (w *world) kill() {

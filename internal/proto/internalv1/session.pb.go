@@ -1455,6 +1455,8 @@ type End struct {
 	Fault *v1.Fault `protobuf:"bytes,2,opt,name=fault,proto3" json:"fault,omitempty"`
 	// The response itself reports the fault to the client, and ends as usual.
 	FaultReported bool `protobuf:"varint,3,opt,name=fault_reported,json=faultReported,proto3" json:"fault_reported,omitempty"`
+	// After an upload to Git LFS: how many bytes of the object the node has.
+	ObjectBytes   int64 `protobuf:"varint,4,opt,name=object_bytes,json=objectBytes,proto3" json:"object_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1508,6 +1510,13 @@ func (x *End) GetFaultReported() bool {
 		return x.FaultReported
 	}
 	return false
+}
+
+func (x *End) GetObjectBytes() int64 {
+	if x != nil {
+		return x.ObjectBytes
+	}
+	return 0
 }
 
 // Outcome describes a session, for logs and metrics. It comes with End, and as a detail of an error.
@@ -2113,11 +2122,12 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\x06new_id\x18\x03 \x01(\fR\x05newId\x12\x16\n" +
 	"\x06result\x18\x04 \x01(\tR\x06result\"%\n" +
 	"\x0fDataPathRequest\x12\x12\n" +
-	"\x04cold\x18\x01 \x01(\bR\x04cold\"\x91\x01\n" +
+	"\x04cold\x18\x01 \x01(\bR\x04cold\"\xb4\x01\n" +
 	"\x03End\x128\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x1e.packhorse.internal.v1.OutcomeR\aoutcome\x12)\n" +
 	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12%\n" +
-	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\"\xcf\a\n" +
+	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\x12!\n" +
+	"\fobject_bytes\x18\x04 \x01(\x03R\vobjectBytes\"\xcf\a\n" +
 	"\aOutcome\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +

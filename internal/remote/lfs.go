@@ -1,0 +1,186 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
+)
+
+// callLFS makes a unary call of Git LFS.
+func callLFS[Q, B any, A interface {
+	*B
+	GetOutcome() *internalv1.Outcome
+}](ctx context.Context, n *Node, session node.Session, request *Q,
+	call func(internalv1connect.LFSServiceClient, context.Context, *connect.Request[Q]) (*connect.Response[B], error)) (
+	answer A, o node.Outcome, err error) {
+	defer func() { n.Metrics.count(n.Name, err) }()
+	if err := n.checkCredential(session); err != nil {
+		return nil, o, err
+	}
+	if s := n.state.Load(); !s.reachable {
+		return nil, o, s.err
+	}
+	r := connect.NewRequest(request)
+	n.addHeaders(ctx, r.Header())
+	addStore(r.Header(), session)
+	response, err := call(n.link.Load().lfs, ctx, r)
+	if err != nil {
+		if detail, ok := faultrpc.Detail[*internalv1.Outcome](err); ok {
+			o = outcomeOf(ctx, detail)
+		}
+		return nil, o, lfsError(n.failed(ctx, err))
+	}
+	answer = response.Msg
+	return answer, outcomeOf(ctx, answer.GetOutcome()), nil
+}
+
+// lfsError returns the error of a call of Git LFS. Nodes of earlier versions do not have these calls.
+func lfsError(err error) error {
+	if answer, ok := errors.AsType[*connect.Error](err); ok && answer.Code() == connect.CodeUnimplemented {
+		return fault.Wrap(fault.Invalid, "Git LFS is not supported by this storage node: upgrade it", err)
+	}
+	return err
+}
+
+func objectMessage(o lfs.Object) *internalv1.LFSObject {
+	return &internalv1.LFSObject{Oid: o.OID[:], Size: o.Size}
+}
+
+// LFSBatch returns the states of objects, in their order.
+func (n *Node) LFSBatch(ctx context.Context, repo git.RepoPath, session node.Session, b lfs.Batch) (
+	[]lfs.Status, node.Outcome, error) {
+	if len(b.Objects) > lfs.MaxBatch {
+		return nil, node.Outcome{}, fault.New(fault.Invalid, "batch of more than %d LFS objects", lfs.MaxBatch)
+	}
+	request := &internalv1.BatchRequest{Repository: repo.String(), Session: sessionMessage(session), Upload: b.Upload,
+		Oids: make([]byte, 0, len(b.Objects)*len(lfs.OID{})), Sizes: make([]int64, len(b.Objects))}
+	for i := range b.Objects {
+		request.Oids = append(request.Oids, b.Objects[i].OID[:]...)
+		request.Sizes[i] = b.Objects[i].Size
+	}
+	answer, o, err := callLFS(ctx, n, session, request, internalv1connect.LFSServiceClient.Batch)
+	if err != nil {
+		return nil, o, err
+	}
+	states := make([]lfs.Status, len(answer.GetStates()))
+	refusals := answer.GetRefusals()
+	for i, state := range answer.GetStates() {
+		states[i].State = lfs.State(state)
+		switch {
+		case states[i].State < lfs.Refused:
+		case states[i].State == lfs.Refused && len(refusals) > 0:
+			states[i].Err, refusals = faultrpc.Fault(refusals[0]), refusals[1:]
+		default:
+			return nil, o, n.invalidResponse(errors.New("unknown state of an LFS object, or no reason for a refused one"))
+		}
+	}
+	if len(states) != len(b.Objects) {
+		return nil, o, n.invalidResponse(errors.New("another number of states than of LFS objects"))
+	}
+	return states, o, nil
+}
+
+// LFSDownload sends an object, or a part of it, to the client.
+func (n *Node) LFSDownload(ctx context.Context, repo git.RepoPath, session node.Session, d lfs.Download,
+	w node.ResponseWriter) (o node.Outcome, err error) {
+	defer func() { n.Metrics.count(n.Name, err) }()
+	if err := n.checkCredential(session); err != nil {
+		return o, err
+	}
+	session.Stateless = true
+	o, err = n.session(ctx, w, nil, func(ctx context.Context, l *link) (call connect.StreamingClientConn,
+		path pathMessage, err error) {
+		call, err = l.lfs.Download(ctx).Conn()
+		if err != nil {
+			return nil, nil, err
+		}
+		n.addHeaders(ctx, call.RequestHeader())
+		err = call.Send(&internalv1.DownloadRequest{Part: &internalv1.DownloadRequest_Start{
+			Start: &internalv1.DownloadStart{Repository: repo.String(), Session: sessionMessage(session),
+				Object: objectMessage(d.Object), Offset: d.Offset, Length: d.Length},
+		}})
+		return call, func(p *internalv1.DataPath) any {
+			return &internalv1.DownloadRequest{Part: &internalv1.DownloadRequest_DataPath{DataPath: p}}
+		}, err
+	})
+	return o, lfsError(err)
+}
+
+// LFSUpload stores an object. Like the request of a push, content is not read before the node has admitted the upload,
+// because until then another node may take it. size is the number of bytes of the object that the node has.
+func (n *Node) LFSUpload(ctx context.Context, repo git.RepoPath, session node.Session, u lfs.Upload,
+	content io.Reader) (size int64, o node.Outcome, err error) {
+	defer func() { n.Metrics.count(n.Name, err) }()
+	if err := n.checkCredential(session); err != nil {
+		return 0, o, err
+	}
+	session.Stateless = true
+	stream := newRequestStream(content, session, func(d *internalv1.RequestData) any {
+		return &internalv1.UploadRequest{Part: &internalv1.UploadRequest_Data{Data: d}}
+	})
+	stream.push, stream.lossAdvice = true, "the upload; upload the object again"
+	o, err = n.session(ctx, nil, stream, func(ctx context.Context, l *link) (call connect.StreamingClientConn,
+		path pathMessage, err error) {
+		call, err = l.lfs.Upload(ctx).Conn()
+		if err != nil {
+			return nil, nil, err
+		}
+		n.addHeaders(ctx, call.RequestHeader())
+		addStore(call.RequestHeader(), session)
+		err = call.Send(&internalv1.UploadRequest{Part: &internalv1.UploadRequest_Start{
+			Start: &internalv1.UploadStart{Repository: repo.String(), Session: sessionMessage(session),
+				Object: objectMessage(u.Object), Offset: u.Offset, Partial: u.Partial},
+		}})
+		return call, func(p *internalv1.DataPath) any {
+			return &internalv1.UploadRequest{Part: &internalv1.UploadRequest_DataPath{DataPath: p}}
+		}, err
+	})
+	return stream.objectBytes, o, lfsError(err)
+}
+
+// LFSPart returns how many bytes of an object an interrupted upload has left.
+func (n *Node) LFSPart(ctx context.Context, repo git.RepoPath, session node.Session, object lfs.Object) (
+	int64, node.Outcome, error) {
+	request := &internalv1.PartRequest{Repository: repo.String(), Session: sessionMessage(session),
+		Object: objectMessage(object)}
+	answer, o, err := callLFS(ctx, n, session, request, internalv1connect.LFSServiceClient.Part)
+	return answer.GetObjectBytes(), o, err
+}
+
+// lockActions are the actions of the API.
+var lockActions = [...]internalv1.LockAction{
+	lfs.CreateLock: internalv1.LockAction_LOCK_ACTION_CREATE,
+	lfs.ListLocks:  internalv1.LockAction_LOCK_ACTION_LIST,
+	lfs.Unlock:     internalv1.LockAction_LOCK_ACTION_UNLOCK,
+}
+
+// LFSLocks makes, lists or removes locks.
+func (n *Node) LFSLocks(ctx context.Context, repo git.RepoPath, session node.Session, q lfs.LockRequest) (
+	found lfs.LockAnswer, o node.Outcome, err error) {
+	request := &internalv1.LocksRequest{Repository: repo.String(), Session: sessionMessage(session),
+		Action: lockActions[q.Action], Caller: q.Caller, Path: []byte(q.Path), Id: q.ID, Ref: q.Ref, Force: q.Force,
+		Cursor: q.Cursor, Limit: int32(q.Limit)}
+	answer, o, err := callLFS(ctx, n, session, request, internalv1connect.LFSServiceClient.Locks)
+	if err != nil {
+		return found, o, err
+	}
+	for _, l := range answer.GetLocks() {
+		found.Locks = append(found.Locks, lfs.Lock{ID: l.GetId(), Path: string(l.GetPath()), Owner: l.GetOwner(),
+			Time: l.GetTime().AsTime(), Ours: l.GetOurs()})
+	}
+	found.Next = answer.GetNext()
+	if conflict := answer.GetConflict(); conflict != nil {
+		return found, o, faultrpc.Fault(conflict)
+	}
+	return found, o, nil
+}
