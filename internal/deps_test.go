@@ -32,6 +32,7 @@ const allowedImports = `
 	bulk < unaryhttp, httpreuse, connlimit, clientaddr;
 	fault, httpreuse < bucket;
 	git/disk < git/mmap, credfile;
+	lfs < lfs/objects;
 	git, git/pktline, fault < git/protocol;
 	git/protocol < node;
 	node, credfile, httpreuse < origin;
@@ -57,11 +58,10 @@ const allowedImports = `
 	git, bucket < replog;
 	replog, git/disk < hydrate;
 	pushjournal, git/process < pushrecovery;
-	node, repo, pushrecovery, lfs/pointers < receivepack;
+	node, repo, pushrecovery < receivepack;
 	receivepack, httpreuse < webhook;
-	uploadpack, receivepack, packcache, lookup, resolve, lfs/pointers, lfs/locks < storage;
-	origin, lfs, lfs/wire < lfs/client;
-	storage, lfs/client < mirror;
+	uploadpack, receivepack, packcache, lookup, resolve, lfs/pointers, lfs/locks, lfs/objects < storage;
+	storage, origin < mirror;
 	storage, hydrate < store;
 	clientaddr < observe;
 	balance, connlimit, clientaddr, httpreuse, inflight < app;

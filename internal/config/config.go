@@ -59,6 +59,7 @@ type Config struct {
 	Cgroup   CgroupConfig    `toml:"cgroup"`
 	Fetch    FetchConfig     `toml:"fetch"`
 	Push     PushConfig      `toml:"push"`
+	LFS      LFSConfig       `toml:"lfs"`
 	Webhook  []WebhookConfig `toml:"webhook"`
 	Lanes    LanesConfig     `toml:"lanes"`
 	Limits   LimitsConfig    `toml:"limits"`

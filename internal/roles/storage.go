@@ -11,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/lookup"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -118,7 +119,7 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 	o := storage.Options{
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), Log: s.log, Epoch: epoch,
 		Pushes: pushes, SetHead: cfg.Push.SetHead, Packs: s.packs.cache, Verifier: s.packs.verifier,
-		Runner: runner, Upkeep: cfg.Maintenance.Upkeep(), Tables: repo.NewTables(runner),
+		LFS: s.lfsOptions(), Runner: runner, Upkeep: cfg.Maintenance.Upkeep(), Tables: repo.NewTables(runner),
 		Metrics: metrics, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 		Lookups: lookup.Options{
 			Metrics: lookups, Memory: admit.NewBudget("objects",
@@ -129,6 +130,16 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 		o.Places = s.store
 	}
 	return storage.New(sessions, o)
+}
+
+// lfsOptions returns the options of LFS objects, or nil if Git LFS is disabled.
+func (s *server) lfsOptions() *objects.Options {
+	o := s.cfg.LFS.Objects()
+	if o != nil {
+		o.Metrics = objects.NewMetrics()
+		s.register(o.Metrics)
+	}
+	return o
 }
 
 // newWarmup returns nil if warm-up is disabled.

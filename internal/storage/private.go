@@ -14,6 +14,7 @@ const (
 	privateDir = ".packhorse"
 	newKind    = "new"   // repositories being created
 	trashKind  = "trash" // deleted repositories
+	lfsKind    = "lfs"   // objects of Git LFS that repositories share, and uploads; only in the root
 	// elsewhereFile, in the root's private directory, lists the others by their paths below the root, each followed by a
 	// NUL.
 	elsewhereFile = "elsewhere"

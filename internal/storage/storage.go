@@ -26,6 +26,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/lfs/locks"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/lookup"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -65,6 +66,9 @@ type Options struct {
 	// pushes. "" means that pushes are not accepted.
 	RepositoryHooks receivepack.RepositoryHooks
 
+	// LFS configures objects of Git LFS. The node sets Dir, Log and ReadOnly. Nil: requests for them are refused.
+	LFS *objects.Options
+
 	Packs    *packcache.Cache // for DropPacks; may be nil
 	Verifier *pack.Verifier   // forgets its results when packs are dropped; may be nil
 
@@ -89,6 +93,7 @@ type Node struct {
 	pushes   *receivepack.Server
 	setHead  bool
 	hooks    receivepack.RepositoryHooks // "": pushes are not accepted
+	lfs      *objects.Store              // may be nil
 	packs    *packcache.Cache            // may be nil
 	verifier *pack.Verifier              // may be nil
 	lookups  *lookup.Reader
@@ -184,6 +189,11 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 			return nil, fault.Wrap(fault.Unavailable, "cannot read the push journal", err)
 		}
 	}
+	if o.LFS != nil {
+		lfs := *o.LFS
+		lfs.Dir, lfs.Log, lfs.ReadOnly = filepath.Join(root, privateDir, lfsKind), n.log, o.ReadOnly
+		n.lfs = objects.New(lfs)
+	}
 	n.startBackground(o)
 	return n, nil
 }
@@ -218,6 +228,9 @@ func (n *Node) StopBackground() {
 	}
 	if n.upkeep != nil {
 		n.upkeep.close()
+	}
+	if n.lfs != nil {
+		n.lfs.Close()
 	}
 }
 

@@ -1,0 +1,51 @@
+package objects
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics are the metrics of a Store.
+type Metrics struct {
+	uploads   *prometheus.CounterVec
+	written   prometheus.Counter
+	pool      prometheus.Gauge
+	poolBytes prometheus.Gauge
+	parts     prometheus.Gauge
+	partBytes prometheus.Gauge
+}
+
+// NewMetrics creates the metrics.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		uploads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_lfs_uploads_total",
+			Help: "Uploads of LFS objects by result: ok, partial (another upload continues), wrong_hash, wrong_length, " +
+				"truncated, too_large, quota, disk_full, or the kind of error.",
+		}, []string{"result"}),
+		written: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_lfs_written_bytes_total", Help: "Bytes of LFS objects that were written to disk.",
+		}),
+		pool: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "packhorse_lfs_pool_objects", Help: "LFS objects in the pool that repositories share.",
+		}),
+		poolBytes: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "packhorse_lfs_pool_bytes", Help: "Size of the LFS objects in the pool that repositories share.",
+		}),
+		parts: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "packhorse_lfs_parts",
+			Help: "Parts of LFS objects: running uploads, and interrupted ones that can continue. Counted every 10 minutes.",
+		}),
+		partBytes: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "packhorse_lfs_part_bytes", Help: "Size of the parts of LFS objects. Measured every 10 minutes.",
+		}),
+	}
+}
+
+// Collectors returns the metrics to register.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.uploads, m.written, m.pool, m.poolBytes, m.parts, m.partBytes}
+}
+
+// countPool counts objects that were added to the pool, or removed if n is negative.
+func (m *Metrics) countPool(n int, bytes int64) {
+	m.pool.Add(float64(n))
+	m.poolBytes.Add(float64(bytes))
+}

@@ -1,0 +1,203 @@
+package objects
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+)
+
+// reason is why an upload was refused, as a word for logs and metrics.
+type reason string
+
+const (
+	wrongHash   reason = "wrong_hash"
+	wrongLength reason = "wrong_length"
+	truncated   reason = "truncated"
+	tooLarge    reason = "too_large"
+	overQuota   reason = "quota"
+	diskFull    reason = "disk_full"
+)
+
+// Error is error's. The text is for the log only.
+func (r reason) Error() string { return string(r) }
+
+// error returns an error with the reason as its cause.
+func (r reason) error(kind fault.Kind, format string, args ...any) error {
+	return fault.Wrap(kind, fmt.Sprintf(format, args...), r)
+}
+
+// Reason returns why an upload failed, as a word for logs and metrics.
+func Reason(err error) string {
+	if r := reasonOf(err); r != "" {
+		return string(r)
+	}
+	return fault.KindOf(err).String()
+}
+
+func reasonOf(err error) reason {
+	r, _ := errors.AsType[reason](err)
+	return r
+}
+
+// floorInterval is the number of bytes that an upload writes between two checks of free space.
+const floorInterval = 32 << 20
+
+// maxFloor is the maximum of the default of Options.MinFree.
+const maxFloor = 5 << 30
+
+// room is the room for the objects of one request.
+type room struct {
+	store      *Store
+	repository Repository
+	asked      int64 // bytes reserved by the request so far
+	free       int64 // of the file system above the floor
+	used       int64 // of the quota
+	err        error
+	known      bool
+}
+
+func (s *Store) newRoom(r Repository) *room { return &room{store: s, repository: r} }
+
+// reserve returns an error if an object may not be uploaded: Invalid if it is too large, Full if there is no room.
+func (m *room) reserve(o lfs.Object) error {
+	s := m.store
+	if limit := s.options.MaxObject; limit > 0 && o.Size > limit {
+		return tooLarge.error(fault.Invalid, "object %s has %d bytes: the maximum is %d (lfs.max_object)", o.OID, o.Size,
+			limit)
+	}
+	if !m.known {
+		m.known = true
+		m.free, m.err = s.room(), nil
+		if m.err == nil && s.options.Quota > 0 {
+			m.used, m.err = s.Usage(m.repository)
+		}
+	}
+	if m.err != nil {
+		return m.err
+	}
+	if quota := s.options.Quota; quota > 0 && m.used+m.asked+o.Size > quota {
+		return overQuota.error(fault.Full,
+			"the quota of the repository for LFS objects is used up: %d of %d bytes (lfs.quota)",
+			m.used, quota)
+	}
+	if m.asked+o.Size > m.free {
+		return errNoSpace()
+	}
+	m.asked += o.Size
+	return nil
+}
+
+func errNoSpace() error {
+	return diskFull.error(fault.Full, "the server's disk has no room for LFS objects")
+}
+
+// room returns how many bytes uploads may write. If the free space is unknown, the file system decides.
+func (s *Store) room() int64 {
+	var st unix.Statfs_t
+	err := unix.Statfs(s.options.Dir, &st)
+	if errors.Is(err, unix.ENOENT) {
+		if err = os.MkdirAll(s.options.Dir, 0o700); err == nil {
+			err = unix.Statfs(s.options.Dir, &st)
+		}
+	}
+	if err != nil {
+		return 1 << 62
+	}
+	block := int64(st.Bsize)
+	floor := s.options.MinFree
+	if floor == 0 {
+		floor = min(int64(st.Blocks)*block/20, maxFloor)
+	}
+	return int64(st.Bavail)*block - max(floor, 0)
+}
+
+// checkFloor returns an error of kind Full if n more bytes would take space that has to stay free.
+func (s *Store) checkFloor(n int64) error {
+	if s.room() < n {
+		return errNoSpace()
+	}
+	return nil
+}
+
+// usageTime is how long the usage of a repository is known. Other programs may change it.
+const usageTime = time.Minute
+
+// usageTable has the usage of the repositories with recent uploads.
+type usageTable struct {
+	mu    sync.Mutex
+	known map[string]usage // by Repository.ID
+}
+
+type usage struct {
+	bytes int64
+	time  time.Time // when the repository was walked
+}
+
+// Usage returns the total size of the objects of a repository in bytes, as of less than a minute ago.
+func (s *Store) Usage(r Repository) (int64, error) {
+	t := &s.usage
+	t.mu.Lock()
+	u, known := t.known[r.ID]
+	t.mu.Unlock()
+	if known && time.Since(u.time) < usageTime {
+		return u.bytes, nil
+	}
+	u = usage{time: time.Now()}
+	err := s.Walk(r, func(o lfs.Object, _ fs.FileInfo) error {
+		u.bytes += o.Size
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known == nil {
+		t.known = make(map[string]usage)
+	}
+	for id, other := range t.known {
+		if time.Since(other.time) >= usageTime {
+			delete(t.known, id)
+		}
+	}
+	t.known[r.ID] = u
+	return u.bytes, nil
+}
+
+// add counts an object that was added to a repository.
+func (t *usageTable) add(r Repository, n int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if u, known := t.known[r.ID]; known {
+		u.bytes += n
+		t.known[r.ID] = u
+	}
+}
+
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// isUnsupported reports whether a file cannot have another hard link.
+func isUnsupported(err error) bool {
+	for _, e := range []error{unix.EPERM, unix.EMLINK, unix.ENOTSUP, unix.ENOSYS, unix.EXDEV} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// writeError returns the error of a write with its kind if the disk is full. It returns other errors.
+func writeError(err error) error {
+	if _, ok := errors.AsType[*fault.Error](err); !ok && isFull(err) {
+		return fault.Wrap(fault.Full, "the server's disk is full", errors.Join(diskFull, err))
+	}
+	return err
+}

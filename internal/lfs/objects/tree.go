@@ -1,0 +1,209 @@
+package objects
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+)
+
+// tree is an open directory with objects. A tree of a directory that does not exist has no objects. Its methods do not
+// leave the directory, also if it is renamed or removed meanwhile.
+type tree struct{ dir *os.File } // nil: it does not exist
+
+// name returns the path of an object in a tree.
+func name(id lfs.OID) string {
+	s := id.String()
+	return s[:2] + "/" + s[2:4] + "/" + s
+}
+
+func openTree(path string) (tree, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return tree{}, nil
+	}
+	return tree{f}, err
+}
+
+// makeTree opens the directory of a repository's objects, which it creates if necessary. The error is NotFound if there
+// is no repository.
+func makeTree(r Repository) (tree, error) {
+	repository, err := os.OpenFile(r.Dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return tree{}, repositoryError(err)
+	}
+	defer repository.Close()
+	for _, dir := range []string{"lfs", "lfs/objects"} {
+		err := unix.Mkdirat(int(repository.Fd()), dir, 0o777)
+		if err == nil {
+			err = syncDir(repository, filepath.Dir(dir))
+		}
+		if err != nil && err != unix.EEXIST {
+			return tree{}, repositoryError(&fs.PathError{Op: "mkdir", Path: filepath.Join(r.Dir, dir), Err: err})
+		}
+	}
+	f, err := openAt(repository, "lfs/objects", unix.O_DIRECTORY)
+	return tree{f}, repositoryError(err)
+}
+
+// makeDirTree opens a directory with objects or parts of the Store, which it creates if necessary.
+func makeDirTree(path string) (tree, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return tree{}, err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	return tree{f}, err
+}
+
+// repositoryError is NotFound if the directory of a repository does not exist any more.
+func repositoryError(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fault.Wrap(fault.NotFound, "the repository does not exist any more", err)
+	}
+	return err
+}
+
+// Close closes the directory.
+func (t tree) Close() {
+	if t.dir != nil {
+		t.dir.Close()
+	}
+}
+
+// stat returns the size of an object. Only a regular file is an object.
+func (t tree) stat(id lfs.OID) (size int64, found bool, err error) {
+	if t.dir == nil {
+		return 0, false, nil
+	}
+	var st unix.Stat_t
+	for {
+		err = unix.Fstatat(int(t.dir.Fd()), name(id), &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	switch {
+	case err == unix.ENOENT || err == unix.ENOTDIR:
+		return 0, false, nil
+	case err != nil:
+		return 0, false, &fs.PathError{Op: "stat", Path: filepath.Join(t.dir.Name(), name(id)), Err: err}
+	}
+	return st.Size, st.Mode&unix.S_IFMT == unix.S_IFREG, nil
+}
+
+// link adds the file of an object, which is from in another tree, to the tree. has reports whether the tree had the
+// object already. The error is fs.ErrNotExist if there is no such file, or the tree was removed.
+func (t tree) link(other tree, from string, o lfs.Object) (had bool, err error) {
+	return t.add(o, func() error {
+		err := unix.Linkat(int(other.dir.Fd()), from, int(t.dir.Fd()), name(o.OID), 0)
+		if err != nil {
+			return &os.LinkError{Op: "link", Old: filepath.Join(other.dir.Name(), from), New: t.path(o.OID), Err: err}
+		}
+		return nil
+	})
+}
+
+// move is link for file systems without links: the file loses its old name, and another file of the object is replaced.
+func (t tree) move(other tree, from string, o lfs.Object) error {
+	_, err := t.add(o, func() error {
+		err := unix.Renameat(int(other.dir.Fd()), from, int(t.dir.Fd()), name(o.OID))
+		if err != nil {
+			return &os.LinkError{Op: "rename", Old: filepath.Join(other.dir.Name(), from), New: t.path(o.OID), Err: err}
+		}
+		return nil
+	})
+	return err
+}
+
+// add calls place, which adds the file of an object. It makes the directories for the file, and removes a file of
+// another size.
+func (t tree) add(o lfs.Object, place func() error) (had bool, err error) {
+	for range 3 {
+		err = place()
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			if made, makeErr := t.makeDirs(o.OID); makeErr != nil || !made {
+				return false, errors.Join(makeErr, err)
+			}
+		case errors.Is(err, unix.EEXIST):
+			size, found, statErr := t.stat(o.OID)
+			if statErr != nil || found && size == o.Size {
+				return true, statErr
+			}
+			if err := unix.Unlinkat(int(t.dir.Fd()), name(o.OID), 0); err != nil && err != unix.ENOENT {
+				return false, &fs.PathError{Op: "remove", Path: t.path(o.OID), Err: err}
+			}
+		default:
+			return false, err
+		}
+	}
+	return false, err
+}
+
+// makeDirs creates the directories for an object's file. It reports whether one was missing.
+func (t tree) makeDirs(id lfs.OID) (made bool, err error) {
+	n := name(id)
+	for _, dir := range []string{n[:2], n[:5]} {
+		err := unix.Mkdirat(int(t.dir.Fd()), dir, 0o777)
+		if err != nil && err != unix.EEXIST {
+			return made, &fs.PathError{Op: "mkdir", Path: filepath.Join(t.dir.Name(), dir), Err: err}
+		}
+		made = made || err == nil
+	}
+	return made, nil
+}
+
+// sync writes the directories of an object's file to disk.
+func (t tree) sync(id lfs.OID) error {
+	n := name(id)
+	return errors.Join(syncDir(t.dir, n[:5]), syncDir(t.dir, n[:2]), syncDir(t.dir, "."))
+}
+
+func (t tree) path(id lfs.OID) string { return filepath.Join(t.dir.Name(), name(id)) }
+
+// syncDir writes a directory in another one to disk.
+func syncDir(in *os.File, path string) error {
+	f, err := openAt(in, path, unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func openAt(in *os.File, path string, flags int) (*os.File, error) {
+	for {
+		fd, err := unix.Openat(int(in.Fd()), path, flags|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		switch err {
+		case nil:
+			return os.NewFile(uintptr(fd), filepath.Join(in.Name(), path)), nil
+		case unix.EINTR:
+		default:
+			return nil, &fs.PathError{Op: "open", Path: filepath.Join(in.Name(), path), Err: err}
+		}
+	}
+}
+
+// openObject opens the file of an object. It does not follow a symbolic link and never waits.
+func openObject(path string) (f *os.File, size int64, err error) {
+	f, err = os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, 0, fault.New(fault.NotFound, "the repository has no LFS object %s", filepath.Base(path))
+	}
+	if err != nil {
+		return nil, 0, fault.Wrap(fault.Unavailable, "the LFS object cannot be opened", err)
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fault.New(fault.Corrupt, "LFS object %s is not a regular file", filepath.Base(path))
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}

@@ -1,0 +1,290 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+)
+
+// Upload reads an object, or a part of it, into a repository. The object is on disk, and size is u.Size, if there is no
+// error and u.Partial is false. Otherwise size is the number of bytes with which another upload can continue.
+//
+// The error is Invalid for content that is not the object, an end before u.Size, an invalid offset, or an object above
+// the maximum. It is Full if the disk or the quota has no room, and NotFound if the repository was removed. It is
+// Exists if another upload has continued this one, because the server saw the client's new connection first. It is
+// Cancelled if the content cannot be read, unless that error has a kind.
+func (s *Store) Upload(ctx context.Context, r Repository, u lfs.Upload, content io.Reader) (size int64, err error) {
+	result := "ok"
+	defer func() { s.metrics.uploads.WithLabelValues(result).Inc() }()
+	to, err := makeTree(r)
+	if err != nil {
+		result = Reason(err)
+		return 0, writeError(err)
+	}
+	defer to.Close()
+	if err := s.newRoom(r).reserve(u.Object); err != nil {
+		if has, found, _ := to.stat(u.OID); !found || has != u.Size {
+			result = Reason(err)
+			return 0, err
+		}
+	}
+	p, turn, err := s.begin(ctx, r, u)
+	if err != nil {
+		result = Reason(err)
+		return 0, err
+	}
+	err = p.receive(ctx, turn, u, content)
+	if err == nil && p.Size() == u.Size {
+		err = p.finish(turn, r, to, u.Object)
+	}
+	size = s.end(p, turn, err)
+	if err == nil && !p.named {
+		s.expire(s.partPath(r, u.OID)) // the object is complete
+	}
+	switch {
+	case err != nil:
+		result = Reason(err)
+	case size < u.Size:
+		result = "partial"
+	}
+	return size, err
+}
+
+// lively is how long an upload that receives nothing counts as running. After that it is interrupted, although its
+// connection is open.
+const lively = 2 * time.Second
+
+// UploadedBytes returns the number of bytes of an object that are here: all, or those of an interrupted upload. It is
+// zero during an upload, because another one would interrupt it.
+func (s *Store) UploadedBytes(r Repository, o lfs.Object) (int64, error) {
+	f, size, err := openObject(r.path(o.OID))
+	if err == nil {
+		f.Close()
+		if size == o.Size {
+			return size, nil
+		}
+	} else if !fault.Is(err, fault.NotFound) {
+		return 0, err
+	}
+	path := s.partPath(r, o.OID)
+	s.mu.Lock()
+	p := s.parts[path]
+	s.mu.Unlock()
+	if p != nil {
+		if active := p.active.Load(); active != 0 && time.Since(time.Unix(0, active)) < lively {
+			return 0, nil // of another client, which continues
+		}
+		return p.Size(), nil
+	}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// begin returns the part of an upload with a file that ends at u.Offset, and the number of the upload. If another
+// upload writes to the part, an upload from the beginning gets a part of its own, and any other one takes over.
+func (s *Store) begin(ctx context.Context, r Repository, u lfs.Upload) (*Part, uint64, error) {
+	if u.Offset < 0 || u.Offset > u.Size {
+		return nil, 0, fault.New(fault.Invalid, "offset %d is outside of the object's %d bytes", u.Offset, u.Size)
+	}
+	path := s.partPath(r, u.OID)
+	for {
+		s.mu.Lock()
+		p := s.parts[path]
+		if p == nil {
+			p = &Part{store: s, path: path, named: true}
+			s.parts[path] = p
+		}
+		s.mu.Unlock()
+		turn, err := p.take(ctx, u)
+		switch {
+		case err == nil:
+			return p, turn, nil
+		case errors.Is(err, errRemoved):
+			continue
+		}
+		s.end(p, 0, err)
+		if !errors.Is(err, errInUse) {
+			return nil, 0, err
+		}
+		if u.Offset > 0 {
+			return nil, 0, fault.Retry(fault.Unavailable, fault.RetryLater, "another process of the server has this upload")
+		}
+		own, err := s.Create()
+		if err != nil {
+			return nil, 0, err
+		}
+		own.turn = 1
+		return own, own.turn, nil
+	}
+}
+
+// errRemoved means that a part's file was removed before the part could be used.
+var errRemoved = errors.New("the part was removed")
+
+// take makes an upload the only one that writes to the part.
+func (p *Part) take(ctx context.Context, u lfs.Upload) (turn uint64, err error) {
+	if !p.mu.TryLock() {
+		if u.Offset == 0 {
+			return 0, errInUse
+		}
+		p.mu.Lock()
+	}
+	defer p.mu.Unlock()
+	if p.gone {
+		return 0, errRemoved
+	}
+	if p.turn != 0 && u.Offset == 0 {
+		return 0, errInUse
+	}
+	if p.file == nil {
+		if err := p.open(0); err != nil {
+			return 0, err
+		}
+		info, err := p.file.Stat()
+		if err != nil {
+			return 0, err
+		}
+		if info.Size() != p.Size() {
+			p.hash = nil
+			p.size.Store(info.Size())
+		}
+	}
+	if u.Offset > p.Size() {
+		return 0, fault.New(fault.Invalid, "offset %d: only %d bytes of the object have arrived", u.Offset, p.Size())
+	}
+	if p.hash == nil || u.Offset < p.Size() {
+		if err := p.rehash(ctx, u.Offset); err != nil {
+			p.turn = 0
+			return 0, writeError(err)
+		}
+	}
+	p.last++
+	p.turn = p.last
+	p.active.Store(time.Now().UnixNano())
+	return p.turn, nil
+}
+
+// receive appends content until u.Size bytes have arrived or the content ends.
+func (p *Part) receive(ctx context.Context, turn uint64, u lfs.Upload, content io.Reader) error {
+	buf := p.store.buffers.Get().(*[bufferSize]byte)
+	defer p.store.buffers.Put(buf)
+	for size := u.Offset; ; {
+		n, readErr := fill(content, buf[:min(bufferSize, u.Size-size+1)])
+		if int64(n) > u.Size-size {
+			return wrongLength.error(fault.Invalid, "object %s: the content has more than %d bytes", u.OID, u.Size)
+		}
+		if err := p.append(turn, buf[:n]); err != nil {
+			return err
+		}
+		size += int64(n)
+		switch {
+		case readErr == io.EOF:
+			if size < u.Size && !u.Partial {
+				return truncated.error(fault.Invalid, "object %s: the content ends after %d of %d bytes", u.OID, size, u.Size)
+			}
+			return nil
+		case readErr != nil:
+			if fault.KindOf(readErr) == fault.Internal {
+				return fault.Wrap(fault.Cancelled, "the upload was interrupted", readErr)
+			}
+			return readErr
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+	}
+}
+
+// fill reads until the buffer is full or there is an error, which is io.EOF at the end of the content only.
+func fill(content io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var read int
+		read, err = content.Read(buf[n:])
+		n += read
+	}
+	return n, err
+}
+
+// append is Write for the upload with this number.
+func (p *Part) append(turn uint64, b []byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.turn != turn {
+		return errTakenOver
+	}
+	p.active.Store(time.Now().UnixNano())
+	_, err := p.Write(b)
+	return err
+}
+
+// finish makes a complete part an object of the repository.
+func (p *Part) finish(turn uint64, r Repository, to tree, o lfs.Object) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.turn != turn {
+		return errTakenOver
+	}
+	if err := p.Verify(o); err != nil {
+		p.remove()
+		return err
+	}
+	return p.commit(r, to, o)
+}
+
+// end ends the use of a part by an upload, and returns the number of bytes with which another one can continue. The
+// turn of an upload that did not begin is 0.
+func (s *Store) end(p *Part, turn uint64, err error) int64 {
+	p.mu.Lock()
+	size := p.Size()
+	if p.turn == turn {
+		p.turn = 0
+		p.active.Store(0)
+		if !p.gone && (!p.named || size == 0 || reasonOf(err) == wrongLength) {
+			p.remove()
+		}
+		p.idle()
+	}
+	gone := p.gone
+	p.mu.Unlock()
+	if gone {
+		s.forget(p)
+	}
+	if gone && err != nil {
+		return 0
+	}
+	return size
+}
+
+// forget removes a part that is gone from the table.
+func (s *Store) forget(p *Part) {
+	s.mu.Lock()
+	if s.parts[p.path] == p {
+		delete(s.parts, p.path)
+	}
+	s.mu.Unlock()
+}
+
+// idle closes the file of a part that is not in use. The caller holds p.mu.
+func (p *Part) idle() {
+	if p.file != nil {
+		p.file.Close()
+		p.file = nil
+	}
+}
+
+// remove removes the file of a part. The caller holds p.mu.
+func (p *Part) remove() {
+	p.gone = true
+	_ = os.Remove(p.path)
+}

@@ -1,0 +1,164 @@
+package objects
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/lfs"
+)
+
+// Walk calls do for each object of a repository, in ascending order, until it returns an error.
+func (s *Store) Walk(r Repository, do func(lfs.Object, fs.FileInfo) error) error {
+	return walk(r.objects(), do)
+}
+
+// WalkPool calls do for each object of the pool, until it returns an error. links is the number of files that share its
+// content: one means that no repository has it.
+func (s *Store) WalkPool(do func(o lfs.Object, links uint64) error) error {
+	return walk(s.options.Dir, func(o lfs.Object, info fs.FileInfo) error {
+		links := uint64(1)
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			links = uint64(st.Nlink)
+		}
+		return do(o, links)
+	})
+}
+
+// Remove removes an object from a repository. The pool keeps it, until RemovePooled. It may be gone already.
+func (s *Store) Remove(r Repository, o lfs.Object) error {
+	err := os.Remove(r.path(o.OID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		s.usage.add(r, -o.Size)
+	}
+	return err
+}
+
+// RemovePooled removes an object from the pool. Repositories that have it keep it. It may be gone already.
+func (s *Store) RemovePooled(o lfs.Object) error {
+	err := os.Remove(filepath.Join(s.options.Dir, name(o.OID)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		s.metrics.countPool(-1, -o.Size)
+	}
+	return err
+}
+
+// walk calls do for each object in a directory. It skips everything else, and files that are removed meanwhile.
+func walk(dir string, do func(lfs.Object, fs.FileInfo) error) error {
+	for _, first := range digits() {
+		seconds, err := os.ReadDir(filepath.Join(dir, first))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, second := range seconds {
+			if len(second.Name()) != 2 || !second.IsDir() {
+				continue
+			}
+			if err := walkLeaf(filepath.Join(dir, first, second.Name()), first+second.Name(), do); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// walkLeaf is walk for a directory with the files of objects whose IDs begin with prefix.
+func walkLeaf(dir, prefix string, do func(lfs.Object, fs.FileInfo) error) error {
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		id, err := lfs.ParseOID(f.Name())
+		if err != nil || f.Name()[:4] != prefix || !f.Type().IsRegular() {
+			continue
+		}
+		info, err := f.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := do(lfs.Object{OID: id, Size: info.Size()}, info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// digits returns the names of the directories at the top of a tree.
+func digits() []string {
+	const hex = "0123456789abcdef"
+	var names []string
+	for _, a := range hex {
+		for _, b := range hex {
+			names = append(names, string(a)+string(b))
+		}
+	}
+	return names
+}
+
+// parts calls do for each file in the directory of parts.
+func (s *Store) eachPart(do func(path string, info fs.FileInfo)) {
+	files, err := os.ReadDir(s.incoming())
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			s.log.Warn("cannot read the parts of LFS uploads", "error", err)
+		}
+		return
+	}
+	for _, f := range files {
+		if info, err := f.Info(); err == nil && info.Mode().IsRegular() {
+			do(filepath.Join(s.incoming(), f.Name()), info)
+		}
+	}
+}
+
+// expireParts removes parts to which nothing was written for Options.Expiry.
+func (s *Store) expireParts(now time.Time) {
+	var count, bytes int64
+	s.eachPart(func(path string, info fs.FileInfo) {
+		if now.Sub(info.ModTime()) < s.options.Expiry || !s.expire(path) {
+			count++
+			bytes += info.Size()
+		}
+	})
+	s.metrics.parts.Set(float64(count))
+	s.metrics.partBytes.Set(float64(bytes))
+}
+
+// expire removes a part unless an upload writes to it.
+func (s *Store) expire(path string) bool {
+	s.mu.Lock()
+	known := s.parts[path]
+	s.mu.Unlock()
+	if known == nil {
+		return os.Remove(path) == nil
+	}
+	known.mu.Lock()
+	busy := known.turn != 0
+	if !busy {
+		known.remove()
+	}
+	known.mu.Unlock()
+	if !busy {
+		s.forget(known)
+	}
+	return !busy
+}

@@ -1,0 +1,139 @@
+package storage
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node"
+)
+
+// errNoLFS is the error of a node without objects of Git LFS.
+func errNoLFS() error { return fault.New(fault.Denied, "this server does not have Git LFS") }
+
+// LFSObjects returns the store of the node's LFS objects, or nil if there is none.
+func (n *Node) LFSObjects() *objects.Store { return n.lfs }
+
+// LFSRepository returns a repository for methods of LFSObjects. The caller has to release it.
+func (n *Node) LFSRepository(ctx context.Context, path git.RepoPath) (r objects.Repository, release func(), err error) {
+	h, r, err := n.lfsRepository(ctx, path)
+	if err != nil {
+		return r, nil, err
+	}
+	return r, func() { n.release(h) }, nil
+}
+
+// lfsRepository returns a repository with objects of Git LFS, and its handle, which the caller has to release.
+func (n *Node) lfsRepository(ctx context.Context, path git.RepoPath) (*handle, objects.Repository, error) {
+	if n.lfs == nil || n.places != nil {
+		return nil, objects.Repository{}, errNoLFS()
+	}
+	h, err := n.acquire(ctx, path)
+	if err != nil {
+		return nil, objects.Repository{}, err
+	}
+	return h, objects.Repository{Dir: h.Common, ID: h.Incarnation}, nil
+}
+
+// LFSBatch returns what the repository knows about objects, in their order.
+func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, _ node.Session, b lfs.Batch) ([]lfs.Status,
+	node.Outcome, error) {
+	o := node.Outcome{Command: node.CommandLFSBatch, Objects: uint32(len(b.Objects))}
+	h, r, err := n.lfsRepository(ctx, path)
+	if err != nil {
+		return nil, o, err
+	}
+	defer n.release(h)
+	states, err := n.lfs.Check(ctx, r, b)
+	return states, o, readError(err)
+}
+
+// readError is the error of a read of objects.
+func readError(err error) error {
+	if fault.KindOf(err) == fault.Internal {
+		return fault.Wrap(fault.Unavailable, "the LFS objects of the repository cannot be read", err)
+	}
+	return err
+}
+
+// minBulk is the number of bytes above which a download is a bulk response.
+const minBulk = 64 << 10
+
+// LFSDownload sends an object or a part of it.
+func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, _ node.Session, d lfs.Download,
+	response node.ResponseWriter) (o node.Outcome, err error) {
+	o = node.Outcome{Command: node.CommandLFSDownload, Objects: 1}
+	h, r, err := n.lfsRepository(ctx, path)
+	if err != nil {
+		return o, err
+	}
+	f, err := n.lfs.Open(r, d.Object)
+	n.release(h)
+	if err != nil {
+		return o, err
+	}
+	defer f.Close()
+	if d.Offset < 0 || d.Offset > d.Size {
+		return o, fault.New(fault.Invalid, "offset %d is outside of the object's %d bytes", d.Offset, d.Size)
+	}
+	length := d.Size - d.Offset
+	if d.Length >= 0 {
+		length = min(length, d.Length)
+	}
+	if length > minBulk {
+		if err := response.StartBulk(false); err != nil {
+			return o, err
+		}
+	}
+	response.SetLength(length)
+	begin := time.Now()
+	section := &bulk.Section{File: f, Offset: d.Offset, N: length}
+	o.Pack = "hit"
+	o.Bytes, err = io.Copy(response, section)
+	o.Copy = time.Since(begin)
+	switch {
+	case err == nil:
+		return o, nil
+	case section.Err() != nil:
+		return o, fault.Wrap(fault.Corrupt, "the LFS object cannot be read", err)
+	}
+	return o, &node.ClientConnError{Err: err}
+}
+
+// LFSUpload stores an object or a part of it. size is the number of bytes that are here.
+func (n *Node) LFSUpload(ctx context.Context, path git.RepoPath, _ node.Session, u lfs.Upload,
+	content io.Reader) (size int64, o node.Outcome, err error) {
+	o = node.Outcome{Command: node.CommandLFSUpload, Objects: 1}
+	h, r, err := n.lfsRepository(ctx, path)
+	if err != nil {
+		return 0, o, err
+	}
+	defer n.release(h)
+	size, err = n.lfs.Upload(ctx, r, u, content)
+	o.Bytes = max(size-u.Offset, 0)
+	if err == nil && !h.Fresh(h.path) {
+		size, err = 0, fault.New(fault.NotFound, "the repository was removed, renamed or replaced during the upload")
+	}
+	if err != nil {
+		o.Reason = objects.Reason(err)
+	}
+	return size, o, writeError(err)
+}
+
+// LFSPart returns the number of bytes of an object that are here: all, or those of an interrupted upload.
+func (n *Node) LFSPart(ctx context.Context, path git.RepoPath, _ node.Session, object lfs.Object) (int64, node.Outcome,
+	error) {
+	o := node.Outcome{Command: node.CommandLFSUpload, Objects: 1}
+	h, r, err := n.lfsRepository(ctx, path)
+	if err != nil {
+		return 0, o, err
+	}
+	defer n.release(h)
+	size, err := n.lfs.UploadedBytes(r, object)
+	return size, o, readError(err)
+}
