@@ -93,6 +93,13 @@ func (t *timedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Interrupt ends a Read that waits for the client, if the content is a Body.
+func (t *timedReader) Interrupt() {
+	if b, ok := t.r.(*Body); ok {
+		b.Interrupt()
+	}
+}
+
 // LFSPart has the node that gets uploads return how many bytes of an object have arrived.
 func (r *Request) LFSPart(object lfs.Object, response *Response) (size int64) {
 	r.relayLFS(true, response, func(n lfsNode, session node.Session) (o node.Outcome, err error) {

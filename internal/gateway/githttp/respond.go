@@ -71,7 +71,7 @@ func (q *request) malformed(refusal *httpguard.Refusal) {
 
 // advise sets the headers that help the client after an error, and returns the error's status.
 func (q *request) advise(err error) (status int) {
-	status = statusOf(fault.KindOf(err))
+	status = gateway.StatusOf(fault.KindOf(err))
 	after := fault.RetryAfter(err)
 	if after > 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		q.w.Header().Set("Retry-After", fault.RetryHeader(after))
@@ -82,36 +82,6 @@ func (q *request) advise(err error) (status int) {
 	}
 	return status
 }
-
-// statusOf returns the HTTP status of a fault.
-func statusOf(kind fault.Kind) int {
-	switch kind {
-	case fault.Invalid:
-		return http.StatusBadRequest
-	case fault.NotFound:
-		return http.StatusNotFound
-	case fault.Denied:
-		return http.StatusForbidden
-	case fault.Unauthenticated:
-		return http.StatusUnauthorized
-	case fault.Exists:
-		return http.StatusConflict
-	case fault.Exhausted:
-		return http.StatusTooManyRequests
-	case fault.Full:
-		return http.StatusInsufficientStorage
-	case fault.Unavailable:
-		return http.StatusServiceUnavailable
-	case fault.Deadline:
-		return http.StatusGatewayTimeout
-	case fault.Cancelled:
-		return statusClientClosed
-	}
-	return http.StatusInternalServerError
-}
-
-// statusClientClosed is the status in the log of a request whose client has disconnected.
-const statusClientClosed = 499
 
 // refuse responds to a request that is not valid here.
 func (q *request) refuse(status int, message string) {
