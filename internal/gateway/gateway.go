@@ -37,6 +37,7 @@ type Gateway struct {
 	Log      *slog.Logger
 	Board    *inflight.Board  // of the requests in flight; nil: there is none
 	Tracer   *inflight.Tracer // nil: nothing is traced
+	LFS      *LFS             // nil: Git LFS is off
 	Resolver resolve.Resolver // resolves revisions; nil: they are not resolved
 	// Rename, unless nil, returns the path of a repository on the nodes for its path in a request. It does not change a
 	// path that it has returned.

@@ -4,8 +4,11 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/url"
+	"strings"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -14,6 +17,38 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/router"
 )
+
+// LFS configures Git LFS.
+type LFS struct {
+	// URL is the URL of this server for clients; nil: that of the request.
+	URL *url.URL
+	// Tokens are for clients of SSH that use the API.
+	Tokens *auth.LFSTokens
+}
+
+// LFSLogin is the response to git-lfs-authenticate (git-lfs, docs/api/authentication.md).
+type LFSLogin struct {
+	Href      string            `json:"href"`
+	Header    map[string]string `json:"header,omitempty"`
+	ExpiresIn int               `json:"expires_in"` // seconds
+}
+
+// LFSLogin returns where and how a caller who came over SSH can use the API of Git LFS. Authorize has permitted the
+// operation. The error is Invalid if the URL of this server is not known.
+func (r *Request) LFSLogin(op auth.Operation) (login LFSLogin, err error) {
+	if r.LFS.URL == nil {
+		return login, fault.New(fault.Invalid,
+			"this server does not know its URL for Git LFS over HTTP: the operator has to set lfs.url, or use git-lfs 3.0 or "+
+				"later, which transfers objects over SSH")
+	}
+	at := *r.LFS.URL
+	at.Path = strings.TrimSuffix(at.Path, "/") + "/" + r.Repo.String() + "/info/lfs"
+	login = LFSLogin{Href: at.String(), ExpiresIn: int(auth.LFSTokenLife / time.Second)}
+	if token := r.LFS.Tokens.New(r.ID, r.Repo, op); token != "" {
+		login.Header = map[string]string{"Authorization": token}
+	}
+	return login, nil
+}
 
 // lfsNode is a node that has objects and locks of Git LFS.
 type lfsNode interface {
@@ -75,6 +110,9 @@ func (r *Request) LFSUpload(upload lfs.Upload, content io.Reader, response *Resp
 		return o, err
 	})
 	r.Outcome.Bytes = in.n
+	if r.Err != nil && response.body.failed() && r.errorKind() == fault.Internal.String() {
+		r.Err = fault.Wrap(fault.Invalid, "the upload was cut off or took too long", r.Err)
+	}
 	r.Rating = &Rating{Class: sli.Push, Latency: time.Since(in.last)} // the client determines the rest
 	return size
 }

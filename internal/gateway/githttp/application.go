@@ -47,6 +47,9 @@ func (q *request) forApplication(path string) bool {
 	if isOwn(path) {
 		return path != waitPath && path != resolvePath && q.handler.Application.Has(path)
 	}
+	if _, _, isLFS := lfsRepository(path); isLFS && q.LFS != nil {
+		return false
+	}
 	return !isGit(path) && !isOwn(readAs(path))
 }
 

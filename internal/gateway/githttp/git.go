@@ -141,7 +141,7 @@ func (q *request) limitBody() {
 	}
 }
 
-// respond admits the request, has a node answer it, and ends the response.
+// respond admits the request, has a node answer it, and ends the response. contentType "" means that it has no body.
 func (q *request) respond(contentType string, sink *sink, body *gateway.Body, ask func(*gateway.Response)) {
 	seat, err := q.Enter()
 	if err != nil {
@@ -149,7 +149,9 @@ func (q *request) respond(contentType string, sink *sink, body *gateway.Body, as
 		return
 	}
 	defer seat.Leave()
-	q.w.Header().Set("Content-Type", contentType)
+	if contentType != "" {
+		q.w.Header().Set("Content-Type", contentType)
+	}
 	response := gateway.NewResponse(&q.Request, sink, seat, body)
 	ask(response)
 	if err := response.Finish(); err == nil {

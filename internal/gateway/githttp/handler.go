@@ -78,10 +78,10 @@ type request struct {
 	from    clientaddr.Source
 	peer    string // address of the proxy that forwarded the request; "": none
 
-	visitor *Visitor // nil until a page is requested
-	served  *Served  // by the application; nil: it was not asked
-	isLFS   bool     // errors are documents of Git LFS
-	aborted bool     // the response must not look complete
+	visitor *Visitor    // nil until a page is requested
+	served  *Served     // by the application; nil: it was not asked
+	lfs     *lfsRequest // nil: it is not a request of Git LFS
+	aborted bool        // the response must not look complete
 }
 
 // findOrigin determines the client's address and makes it the request's RemoteAddr.
@@ -167,8 +167,8 @@ func (q *request) serve() {
 
 // notFound refuses a request for anything else.
 func (q *request) notFound(path string) {
-	if repo, ok := lfsRepository(path); ok {
-		q.noLFS(repo)
+	if repo, rest, ok := lfsRepository(path); ok {
+		q.serveLFS(repo, rest)
 		return
 	}
 	for _, dumb := range dumbPaths {

@@ -1,36 +1,225 @@
 package githttp
 
 import (
+	"cmp"
+	"errors"
+	"mime"
 	"net/http"
+	"net/url"
 	"strings"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/wire"
 )
 
-// Git LFS's API (git-lfs, docs/api/README.md) is below "info/lfs" of a repository. Packhorse does not support LFS.
-// Clients understand 404 as "not implemented" and continue without it. 403, which other paths of the dumb protocol get,
-// would mean wrong credentials.
+// Git LFS's API (git-lfs, docs/api/README.md) is below "info/lfs" of a repository. Without LFS the answer is 404, which
+// clients understand as "not implemented". 403, which other paths of the dumb protocol get, would mean wrong
+// credentials.
 const (
 	lfsPath          = "/info/lfs/"
-	lfsType          = "application/vnd.git-lfs+json"
 	lfsDocumentation = "https://github.com/packhorse-git/packhorse/blob/main/docs/reference/protocol.md#git-lfs"
 )
 
-// lfsRepository returns the path of the repository that a request of Git LFS is for.
-func lfsRepository(path string) (repo string, ok bool) {
-	i := strings.LastIndex(path, lfsPath)
-	if i < 0 {
-		return "", false
-	}
-	return path[:i], true
+// lfsRequest is the part of a request that belongs to Git LFS.
+type lfsRequest struct {
+	token     string        // value of the Authorization header with a token for Git LFS; "": none
+	remaining time.Duration // until the token expires
 }
 
-// noLFS answers a request of Git LFS. Callers who may not read the repository get the same response as to a fetch.
-func (q *request) noLFS(path string) {
-	q.isLFS = true
-	if q.repository(path) && q.may(auth.Read) {
-		q.refuse(http.StatusNotFound, "Git LFS is not supported by this server")
+// lfsRepository returns the path of the repository that a request of Git LFS is for, and the rest of the path.
+func lfsRepository(path string) (repo, rest string, ok bool) {
+	i := strings.LastIndex(path, lfsPath)
+	if i < 0 {
+		return "", "", false
 	}
+	return path[:i], path[i+len(lfsPath):], true
+}
+
+// serveLFS selects the handler for the rest of a path of Git LFS. Callers who may not read the repository get the same
+// response as to a fetch.
+func (q *request) serveLFS(repo, rest string) {
+	q.lfs = new(lfsRequest)
+	if !q.repository(repo) {
+		return
+	}
+	object, isObject := strings.CutPrefix(rest, "objects/")
+	lock, isUnlock := strings.CutPrefix(strings.TrimSuffix(rest, "/unlock"), "locks/")
+	switch {
+	case q.LFS == nil:
+		if q.may(auth.Read) {
+			q.fail(gateway.ErrNoLFS)
+		}
+	case rest == "objects/batch":
+		q.lfsBatch()
+	case rest == "objects/verify":
+		q.lfsVerify()
+	case isObject:
+		q.lfsObject(object)
+	case rest == "locks" && q.r.Method != http.MethodPost:
+		q.lfsListLocks()
+	case rest == "locks":
+		q.lfsLock()
+	case rest == "locks/verify":
+		q.lfsVerifyLocks()
+	case isUnlock && strings.HasSuffix(rest, "/unlock"):
+		q.lfsUnlock(lock)
+	default:
+		if q.mayLFS(auth.Read) {
+			q.refuse(http.StatusNotFound, "Git LFS has no such path")
+		}
+	}
+}
+
+// mayLFS determines the caller and whether they may perform an operation; if not, it responds. Besides other credentials
+// it accepts tokens for Git LFS.
+func (q *request) mayLFS(op auth.Operation) bool {
+	if q.Auth == nil {
+		return q.may(op)
+	}
+	repo := q.Repo
+	if q.Rename != nil {
+		repo = q.Rename(repo)
+	}
+	id, remaining, ok, err := q.LFS.Tokens.Identify(q.r, repo)
+	if !ok {
+		return q.may(op)
+	}
+	q.w.Header().Set("Vary", "Authorization")
+	q.ID = id
+	q.lfs.token, q.lfs.remaining = q.r.Header.Get("Authorization"), remaining
+	if err == nil {
+		err = q.Authorize(op)
+	}
+	if err != nil {
+		q.fail(err)
+	}
+	return err == nil
+}
+
+// lfsURL returns a URL below info/lfs of the repository, as the client can reach it.
+func (q *request) lfsURL(rest string) string {
+	base := url.URL{Scheme: "http", Host: cmp.Or(q.from.Host, q.r.Host)}
+	if q.from.HTTPS {
+		base.Scheme = "https"
+	}
+	repo, _, _ := lfsRepository(q.r.URL.Path) // as the client wrote it
+	if q.LFS.URL != nil {
+		base = *q.LFS.URL
+		base.Path = strings.TrimSuffix(base.Path, "/")
+	}
+	base.Path += repo + lfsPath + rest
+	return base.String()
+}
+
+// takesLFS reports whether the client accepts documents of Git LFS, and refuses the request otherwise.
+func (q *request) takesLFS() bool {
+	accept := q.r.Header.Values("Accept")
+	if len(accept) == 0 {
+		return true
+	}
+	for _, list := range accept {
+		for one := range strings.SplitSeq(list, ",") {
+			switch kind, _, _ := strings.Cut(strings.TrimSpace(one), ";"); strings.ToLower(kind) {
+			case wire.MediaType, "application/*", "*/*":
+				return true
+			}
+		}
+	}
+	q.refuse(http.StatusNotAcceptable, "the response has the type "+wire.MediaType+": accept it")
+	return false
+}
+
+// isLFSDocument reports whether the request is a POST of a document of Git LFS, and refuses it otherwise.
+func (q *request) isLFSDocument() bool {
+	if !q.method(http.MethodPost) || !q.takesLFS() {
+		return false
+	}
+	kind, _, err := mime.ParseMediaType(q.r.Header.Get("Content-Type"))
+	if err != nil || kind != wire.MediaType {
+		q.refuse(http.StatusUnsupportedMediaType, "bad content type; a client of Git LFS sends "+wire.MediaType)
+		return false
+	}
+	return true
+}
+
+// readLFS reads the document of a short request into v; if it cannot, it responds.
+func (q *request) readLFS(v any) bool {
+	body, err := q.readBody()
+	if err == nil {
+		defer body.Close()
+		err = wire.Read(body, v)
+	}
+	if err != nil {
+		q.fail(err)
+	}
+	return err == nil
+}
+
+// askLFS admits a short request and has a node answer it. If that fails, it responds.
+func (q *request) askLFS(ask func()) bool {
+	seat, err := q.Enter()
+	if err != nil {
+		q.fail(err)
+		return false
+	}
+	defer seat.Leave()
+	if ask(); q.Err != nil {
+		q.fail(q.Err)
+	}
+	return q.Err == nil
+}
+
+// lfsVerify answers a request to verify an upload (docs/api/basic-transfers.md). Uploads are complete and durable when
+// their response is sent, so that it only looks whether the repository has the object.
+func (q *request) lfsVerify() {
+	q.Op = gateway.LFSVerify
+	if !q.isLFSDocument() || !q.mayLFS(auth.Write) {
+		return
+	}
+	var document wire.Object
+	if !q.readLFS(&document) {
+		return
+	}
+	object, err := document.Parse()
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	if q.askLFS(func() { q.findLFS(object, nil) }) {
+		q.json(http.StatusOK, wire.MediaType, document)
+	}
+}
+
+// findLFS fails with NotFound if the repository does not have an object.
+func (q *request) findLFS(object lfs.Object, response *gateway.Response) {
+	states := q.LFSBatch(lfs.Batch{Objects: []lfs.Object{object}}, response)
+	switch {
+	case q.Err != nil:
+	case states[0].State == lfs.Missing:
+		q.Err = fault.New(fault.NotFound, "this repository does not have the LFS object %s", object.OID)
+	case states[0].State == lfs.Refused:
+		q.Err = states[0].Err
+	}
+}
+
+// errHash is the error of a request with another hash algorithm.
+var errHash = fault.New(fault.Invalid, "only the hash algorithm %s is supported", wire.SHA256)
+
+// lfsStatus returns the status of an error of a request of Git LFS (docs/api/batch.md, "Response Errors").
+func lfsStatus(err error) int {
+	switch {
+	case errors.Is(err, wire.ErrTooLarge):
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, errHash):
+		return http.StatusConflict
+	case fault.Is(err, fault.Invalid):
+		return http.StatusUnprocessableEntity
+	}
+	return gateway.StatusOf(fault.KindOf(err))
 }
 
 // lfsError sends an error document of Git LFS (docs/api/batch.md, "Response Errors").
@@ -39,9 +228,6 @@ func (q *request) lfsError(status int, message string) {
 	if challenge := header.Get("WWW-Authenticate"); challenge != "" {
 		header.Set("LFS-Authenticate", challenge)
 	}
-	q.json(status, lfsType, struct {
-		Message       string `json:"message"`
-		Documentation string `json:"documentation_url"`
-		Request       string `json:"request_id,omitempty"`
-	}{message, lfsDocumentation, q.RequestID()})
+	q.json(status, wire.MediaType, wire.Error{Message: message, Documentation: lfsDocumentation,
+		RequestID: q.RequestID()})
 }

@@ -72,6 +72,9 @@ func (q *request) malformed(refusal *httpguard.Refusal) {
 // advise sets the headers that help the client after an error, and returns the error's status.
 func (q *request) advise(err error) (status int) {
 	status = gateway.StatusOf(fault.KindOf(err))
+	if q.lfs != nil {
+		status = lfsStatus(err)
+	}
 	after := fault.RetryAfter(err)
 	if after > 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		q.w.Header().Set("Retry-After", fault.RetryHeader(after))
@@ -94,7 +97,7 @@ func (q *request) text(status int, message string) {
 	switch {
 	case q.Op == gateway.Search && q.wantsEvents():
 		q.failEvents(status, message)
-	case q.isLFS:
+	case q.lfs != nil:
 		q.lfsError(status, message)
 	default:
 		q.w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -1,6 +1,7 @@
 package githttp
 
 import (
+	"cmp"
 	"io"
 	"net/http"
 	"strconv"
@@ -10,12 +11,20 @@ import (
 // sink sends a response to an HTTP client.
 type sink struct {
 	q      *request
-	prefix []byte // sent before the node's response
+	prefix []byte            // sent before the node's response
+	status int               // of the response; 0: 200
+	header func(http.Header) // adds to the header of a successful response; nil: nothing
 }
 
 // Begin implements gateway.Sink.
 func (s *sink) Begin() error {
-	s.q.begin(http.StatusOK)
+	if s.header != nil {
+		s.header(s.q.w.Header())
+	}
+	s.q.begin(cmp.Or(s.status, http.StatusOK))
+	if len(s.prefix) == 0 { // a status may have no body
+		return nil
+	}
 	_, err := s.Write(s.prefix)
 	return err
 }

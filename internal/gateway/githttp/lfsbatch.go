@@ -1,0 +1,107 @@
+package githttp
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/wire"
+)
+
+const (
+	// longBatch is the number of objects above which a response counts as long.
+	longBatch = 1000
+	// batchMemory is the memory of an object of a batch in bytes: with its state, in the gateway and in the node.
+	batchMemory = 128
+	// batchBuffer is the size in bytes of the pieces in which a response is sent.
+	batchBuffer = 32 << 10
+)
+
+// lfsBatch answers a batch request (docs/api/batch.md): which objects can be transferred, and how.
+func (q *request) lfsBatch() {
+	q.Op = gateway.LFSBatch
+	if !q.isLFSDocument() || !q.mayLFS(auth.Read) {
+		return
+	}
+	body, err := q.readBody()
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	defer body.Close()
+	q.respond(wire.MediaType, &sink{q: q}, body, func(response *gateway.Response) {
+		q.Err = q.answerBatch(body, response)
+	})
+}
+
+// answerBatch reads a batch request, which can be long, asks a node and writes the response.
+func (q *request) answerBatch(body *gateway.Body, response *gateway.Response) error {
+	asked, objects, err := wire.ReadBatch(body)
+	if err != nil {
+		return err
+	}
+	upload := asked.Operation == wire.Upload
+	switch {
+	case !upload && asked.Operation != wire.Download:
+		return fault.New(fault.Invalid, "operation %.40q is not upload or download", asked.Operation)
+	case asked.HashAlgo != "" && asked.HashAlgo != wire.SHA256:
+		return errHash
+	case q.LFS.URL == nil && cmp.Or(q.from.Host, q.r.Host) == "":
+		return fault.New(fault.Invalid, "the request has no Host header")
+	}
+	if upload {
+		if err := q.Authorize(auth.Write); err != nil {
+			return err
+		}
+	}
+	if err := response.ReserveMemory(int64(len(objects)) * batchMemory); err != nil {
+		return err
+	}
+	states := q.LFSBatch(lfs.Batch{Upload: upload, Objects: objects}, response)
+	if q.Err != nil {
+		return q.Err
+	}
+	if len(objects) > longBatch {
+		if err := response.StartBulk(false); err != nil {
+			return err
+		}
+	}
+	return q.writeBatch(response, asked.Transfers, upload, objects, states)
+}
+
+// writeBatch writes the response to a batch request. It sends it in pieces.
+func (q *request) writeBatch(response *gateway.Response, transfers []string, upload bool, objects []lfs.Object,
+	states []lfs.Status) error {
+	w := wire.BatchWriter{Transfer: wire.Basic, Upload: upload, Objects: q.lfsURL("objects"), Authorization: q.lfs.token,
+		Expires: q.lfs.remaining, Status: lfsStatus}
+	if upload {
+		w.Verify = q.lfsURL("objects/verify")
+		if slices.Contains(transfers, tus) {
+			w.Transfer = tus
+		}
+	}
+	p := w.Begin(make([]byte, 0, batchBuffer))
+	for i, object := range objects {
+		if p = w.Append(p, object, &states[i]); len(p) > batchBuffer-1024 {
+			if _, err := response.Write(p); err != nil {
+				return err
+			}
+			p = p[:0]
+		}
+	}
+	_, err := response.Write(w.End(p))
+	return err
+}
+
+// setLFSHeader sets headers of a response with an object.
+func setLFSHeader(h http.Header, o lfs.Object) {
+	h.Set("ETag", etag(o.OID))
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("X-Content-Type-Options", "nosniff")
+}
+
+func etag(id lfs.OID) string { return `"` + id.String() + `"` }
