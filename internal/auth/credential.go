@@ -110,7 +110,7 @@ func fromHeader(h http.Header) (c Credential, ok bool, err error) {
 		return Credential{}, false, fault.New(fault.Unauthenticated,
 			"invalid Authorization header: use Basic, Bearer or token")
 	}
-	if isLFSToken(c.Secret) { // nobody else gets it, such as a hook or an origin
+	if isLFSToken(c.Secret) { // no hook and no origin gets it
 		return c, false, genuine(fault.New(fault.Unauthenticated, "this token is for Git LFS only"))
 	}
 	return c, true, nil

@@ -13,12 +13,12 @@ import (
 )
 
 // LFSTokens makes and checks the tokens that clients of Git LFS get over SSH for its HTTP API (git-lfs-authenticate). A
-// token is for one repository and one operation, and expires. It proves the identity that it was made for, and the rules
-// decide at each use. Gateways with the same key accept each other's tokens. Safe for concurrent use.
+// token is for one repository and one operation, and expires. It proves the identity that it was made for, and the
+// rules decide at each use. Gateways with the same key accept each other's tokens. Safe for concurrent use.
 //
 // A token has the prefix and the alphabet of other tokens, so that Redact removes it from logs, and is longer. It
-// consists of an lfsClaim and its HMAC-SHA256. No list of valid tokens is kept, so that one cannot be revoked by itself:
-// it expires soon.
+// consists of an lfsClaim and its HMAC-SHA256. No list of valid tokens is kept, so that one cannot be revoked by
+// itself: it expires soon.
 type LFSTokens struct {
 	key func() string
 	now func() time.Time
@@ -47,7 +47,7 @@ type lfsClaim struct {
 }
 
 // New makes a token for an identity that may perform an operation on a repository. It returns the value of the
-// Authorization header; "" for an anonymous caller, who needs none.
+// Authorization header; an anonymous caller has none, "".
 func (t *LFSTokens) New(id Identity, repo git.RepoPath, op Operation) string {
 	if id.Anonymous() {
 		return ""
@@ -66,8 +66,8 @@ func (t *LFSTokens) mac(claim []byte) []byte {
 	return m.Sum(nil)
 }
 
-// Identify returns the identity that a token in a request for a repository proves, and how long the token remains valid.
-// ok is false if the request has no such token. The error is Unauthenticated.
+// Identify returns the identity that a token in a request for a repository proves, and how long the token remains
+// valid. ok is false if the request has no such token. The error is Unauthenticated.
 func (t *LFSTokens) Identify(r *http.Request, repo git.RepoPath) (id Identity, left time.Duration, ok bool, err error) {
 	values := r.Header["Authorization"]
 	if len(values) != 1 || len(values[0]) > maxCredential {

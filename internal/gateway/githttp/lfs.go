@@ -74,8 +74,8 @@ func (q *request) serveLFS(repo, rest string) {
 	}
 }
 
-// mayLFS determines the caller and whether they may perform an operation; if not, it responds. Besides other credentials
-// it accepts tokens for Git LFS.
+// mayLFS determines the caller and whether they may perform an operation; if not, it responds. Besides other
+// credentials it accepts tokens for Git LFS.
 func (q *request) mayLFS(op auth.Operation) bool {
 	if q.Auth == nil {
 		return q.may(op)

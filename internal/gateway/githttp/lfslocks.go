@@ -12,8 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/wire"
 )
 
-// The locking API (docs/api/locking.md). Callers who may write may also remove the locks of others, with force, as with
-// GitLab and Gitea: locks keep people from mistakes, and those who may write can change the files anyway.
+// The locking API (docs/api/locking.md). Callers who may write may also remove the locks of others, with force, as in
+// Gitea. Locks prevent mistakes, and callers who may write can change the files anyway.
 
 // lfsLock creates a lock.
 func (q *request) lfsLock() {

@@ -12,8 +12,8 @@ import (
 type sink struct {
 	q      *request
 	prefix []byte            // sent before the node's response
-	status int               // of the response; 0: 200
-	header func(http.Header) // adds to the header of a successful response; nil: nothing
+	status int               // of the response; 0 means 200
+	header func(http.Header) // adds to the header of a successful response; may be nil
 }
 
 // Begin implements gateway.Sink.
