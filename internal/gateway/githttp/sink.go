@@ -11,9 +11,10 @@ import (
 // sink sends a response to an HTTP client.
 type sink struct {
 	q      *request
-	prefix []byte            // sent before the node's response
-	status int               // of the response; 0 means 200
-	header func(http.Header) // adds to the header of a successful response; may be nil
+	prefix []byte // sent before the node's response
+
+	status int               // default 200
+	header func(http.Header) // adds to the header of a successful response
 }
 
 // Begin implements gateway.Sink.
