@@ -38,6 +38,7 @@ func (c *Config) checkValues(f *Findings) {
 	c.Resolver.check(f.bad)
 	c.checkMemory(f.bad)
 	c.Tracing.check(f.bad)
+	c.LFS.check(f.bad)
 	for _, err := range receivepack.ValidateFsck(c.Push.Fsck) {
 		f.bad("push.fsck: %w", err)
 	}
@@ -101,6 +102,10 @@ func (c *Config) checkDisk(role Role, f *Findings) {
 		if c.HTTP.TLSCert != "" {
 			_, err := credfile.LoadCertificate(c.HTTP.TLSCert, c.HTTP.TLSKey, quiet)
 			f.add("http.tls_cert", err)
+		}
+		if c.LFS.KeyFile != "" {
+			_, err := credfile.LoadSecret(c.LFS.KeyFile, quiet)
+			f.add("lfs.key_file", err)
 		}
 		if err := c.CheckOpen(); err != nil {
 			f.bad("%w", err)

@@ -1,11 +1,25 @@
 package config
 
-import "github.com/packhorse-git/packhorse/internal/lfs/objects"
+import (
+	"net/url"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+)
 
 // LFSConfig sets how objects of Git LFS are kept. Downloads need read permission, uploads and locks write permission.
 type LFSConfig struct {
 	// Enabled serves Git LFS: objects and file locks.
 	Enabled bool `toml:"enabled" default:"true"`
+
+	// URL is for gateways: the URL of the server for HTTP clients, such as "https://git.example.com". Clients of SSH get
+	// it from git-lfs-authenticate, and responses name it. Empty means the URL of each request. Clients of SSH then
+	// transfer objects over SSH.
+	URL string `toml:"url"`
+
+	// KeyFile is for gateways: the file with the key of the tokens of git-lfs-authenticate, one line of at least 16
+	// bytes. Gateways with the same url need the same key. Empty means that a key is made in the state directory.
+	KeyFile string `toml:"key_file" path:"yes"`
 
 	// MaxObject is the maximum size of an uploaded object. 0 means no limit.
 	MaxObject Size `toml:"max_object" default:"5GiB"`
@@ -18,6 +32,26 @@ type LFSConfig struct {
 
 	// UploadExpiry is how long the beginning of an interrupted upload is kept. Until then the upload can continue.
 	UploadExpiry Duration `toml:"upload_expiry" default:"24h" range:">0s"`
+}
+
+// PublicURL returns the URL of the server for clients, or nil if it is not set.
+func (c *LFSConfig) PublicURL() *url.URL {
+	if c.URL == "" {
+		return nil
+	}
+	u, err := url.Parse(strings.TrimSuffix(c.URL, "/"))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" {
+		return nil
+	}
+	return u
+}
+
+// check reports mistakes in the URL.
+func (c *LFSConfig) check(bad func(format string, args ...any)) {
+	if c.URL != "" && c.PublicURL() == nil {
+		bad("lfs.url is not a URL like https://git.example.com, with http or https, a host, and no user name or query")
+	}
 }
 
 // Objects returns the options of LFS objects, or nil if Git LFS is disabled.

@@ -37,6 +37,9 @@ func (s *server) addGateway(routes *router.Router, tiers *resolve.Tiers, searchA
 	s.notes = append(s.notes, clients.notes)
 	handler := s.newGitHandler(routes, tiers, callers)
 	handler.Proxies = clients.proxies
+	if handler.LFS, err = s.newLFS(); err != nil {
+		return err
+	}
 	if s.mirrors != nil {
 		handler.Hooks = s.mirrors.hooks
 	}

@@ -58,7 +58,7 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 	const stranger = "192.0.2.1:1"
 	cfg := config.DefaultConfig()
 	cfg.Root = t.TempDir()
-	cfg.State = filepath.Join(cfg.Root, ".packhorse")
+	cfg.State = t.TempDir()
 	cfg.Auth.Tokens = filepath.Join(cfg.Root, "tokens")
 	cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
 	s := newServer(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())

@@ -208,7 +208,6 @@ var metricGroups = []struct{ heading, names string }{
 	{"Are storage nodes healthy?", "node route control"},
 	{"Do search and pages work?", "search pages"},
 	{"Does the application work?", "app"},
-	{"Does Git LFS work?", "lfs"},
 	{"Are mirrors up to date?", "mirror origin"},
 	{"Does the object storage work?", "store"},
 	{"Is the process itself healthy?", "ready ops watchdog trace certificate build"},
