@@ -58,7 +58,7 @@ const allowedImports = `
 	git, bucket < replog;
 	replog, git/disk < hydrate;
 	pushjournal, git/process < pushrecovery;
-	node, repo, pushrecovery < receivepack;
+	node, repo, pushrecovery, lfs/pointers < receivepack;
 	receivepack, httpreuse < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve, lfs/pointers, lfs/locks, lfs/objects < storage;
 	storage, origin < mirror;

@@ -223,24 +223,33 @@ func (b *borrowCheck) check(ctx context.Context) error {
 // list calls fn with each ID that git rev-list prints, and the mark before it; 0: there is none.
 func (b *borrowCheck) list(ctx context.Context, input string, fn func(mark byte, id git.ObjectID) error,
 	args ...string) error {
-	args = append([]string{"-c", "safe.directory=*", "--git-dir=" + b.target.Dir, "rev-list"}, args...)
-	child, err := b.options.Runner.Start(ctx, process.Command{
-		Class: ClassHook, Subcommand: "rev-list", Args: args, Env: b.env, Caller: b.caller, Repository: b.target.Common,
-		Stdin: strings.NewReader(input),
+	return b.revList(ctx, b.env, strings.NewReader(input), func(line []byte) error {
+		mark := byte(0)
+		if len(line) > 0 && line[0] == '-' {
+			line, mark = line[1:], line[0]
+		}
+		id, err := git.ParseObjectID(line)
+		if err != nil {
+			return err
+		}
+		return fn(mark, id)
+	}, args...)
+}
+
+// revList calls fn with each line of git rev-list, until fn returns errStop.
+func (p *pushSession) revList(ctx context.Context, env []string, input io.Reader, fn func(line []byte) error,
+	args ...string) error {
+	args = append([]string{"-c", "safe.directory=*", "--git-dir=" + p.target.Dir, "rev-list"}, args...)
+	child, err := p.options.Runner.Start(ctx, process.Command{
+		Class: ClassHook, Subcommand: "rev-list", Args: args, Env: env, Caller: p.caller, Repository: p.target.Common,
+		Stdin: input,
 	})
 	if err != nil {
 		return err
 	}
 	lines := bufio.NewScanner(child.Stdout())
 	for err == nil && lines.Scan() {
-		line, mark := lines.Bytes(), byte(0)
-		if len(line) > 0 && line[0] == '-' {
-			line, mark = line[1:], line[0]
-		}
-		var id git.ObjectID
-		if id, err = git.ParseObjectID(line); err == nil {
-			err = fn(mark, id)
-		}
+		err = fn(lines.Bytes())
 	}
 	if err == nil {
 		err = lines.Err()

@@ -80,6 +80,12 @@ func (p *byCommit) apply(ctx context.Context, gitErr error) (updates []Update, i
 	if len(proposal.Updates) == 0 {
 		return nil, true, nil
 	}
+	if err = p.checkShadowLFS(ctx, updates, isNoop); err != nil {
+		return nil, true, err
+	}
+	if p.hooks.missingLFS {
+		return nil, true, nil
+	}
 	var result CommitResult
 	if err = p.packLooseObjects(ctx); err == nil {
 		result, err = p.commit(ctx, proposal)
@@ -95,6 +101,27 @@ func (p *byCommit) apply(ctx context.Context, gitErr error) (updates []Update, i
 	}
 	p.correctReport(updates, isNoop, result.Refused)
 	return made(proposal.Updates, result.Refused), true, nil
+}
+
+// checkShadowLFS checks the push for missing LFS objects, if no script has had it checked, and corrects the report. An
+// error means that it could not be checked.
+func (p *byCommit) checkShadowLFS(ctx context.Context, updates []Update, isNoop []bool) error {
+	err := p.checkLFS(ctx, filepath.Join(p.target.Common, "objects"), func(text string) {
+		_ = p.out.say(text) // finish notices a broken connection
+	})
+	if !p.hooks.missingLFS {
+		if err != nil {
+			p.report.changed = nil
+		}
+		return err
+	}
+	p.hooks.rejection = err
+	refused := make([]string, len(updates))
+	for i := range refused {
+		refused[i] = reasonMissingLFS
+	}
+	p.correctReport(updates, isNoop, refused)
+	return nil
 }
 
 // isNoopDeletion reports whether an update deletes a ref that did not exist. Git reports it as done.

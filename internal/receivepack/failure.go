@@ -16,31 +16,32 @@ import (
 
 // Reasons why a push or a part of it failed: values of the label reason of a metric and of the log field reason.
 const (
-	reasonHook       = "hook"       // a hook, a webhook or the check of borrowed objects
-	reasonFsck       = "fsck"       // an object check
-	reasonPolicy     = "policy"     // the repository's configuration, or an invalid ref name
-	reasonConflict   = "conflict"   // the ref has another value, or conflicts with another ref's name
-	reasonQuota      = "quota"      // the repository's quota in the object store
-	reasonTooLarge   = "too_large"  // the pack, or one of its objects
-	reasonIncomplete = "incomplete" // objects are missing
-	reasonDamaged    = "damaged"    // the pack or the request is invalid
-	reasonDisabled   = "disabled"   // the server or the repository does not accept pushes
-	reasonBusy       = "busy"       // a concurrency limit
-	reasonTimeout    = "timeout"    // a time limit
-	reasonCancelled  = "cancelled"  // the client disconnected
-	reasonLocked     = "locked"     // a lock file of another process
-	reasonDiskFull   = "disk_full"  // the file system or a quota
-	reasonPermission = "permission" // wrong owner or mode of the repository's files
-	reasonReadOnly   = "read_only"  // the file system is mounted read-only
-	reasonMemory     = "memory"     // git ran out of memory
-	reasonStorage    = "storage"    // the disk or the repository is damaged
-	reasonInternal   = "internal"   // another fault of the server
+	reasonHook       = "hook"        // a hook, a webhook or the check of borrowed objects
+	reasonFsck       = "fsck"        // an object check
+	reasonPolicy     = "policy"      // the repository's configuration, or an invalid ref name
+	reasonConflict   = "conflict"    // the ref has another value, or conflicts with another ref's name
+	reasonLFS        = "lfs_missing" // LFS objects are missing
+	reasonQuota      = "quota"       // the repository's quota in the object store
+	reasonTooLarge   = "too_large"   // the pack, or one of its objects
+	reasonIncomplete = "incomplete"  // objects are missing
+	reasonDamaged    = "damaged"     // the pack or the request is invalid
+	reasonDisabled   = "disabled"    // the server or the repository does not accept pushes
+	reasonBusy       = "busy"        // a concurrency limit
+	reasonTimeout    = "timeout"     // a time limit
+	reasonCancelled  = "cancelled"   // the client disconnected
+	reasonLocked     = "locked"      // a lock file of another process
+	reasonDiskFull   = "disk_full"   // the file system or a quota
+	reasonPermission = "permission"  // wrong owner or mode of the repository's files
+	reasonReadOnly   = "read_only"   // the file system is mounted read-only
+	reasonMemory     = "memory"      // git ran out of memory
+	reasonStorage    = "storage"     // the disk or the repository is damaged
+	reasonInternal   = "internal"    // another fault of the server
 )
 
 // reasons lists all reasons, for the metrics.
 var reasons = []string{
-	reasonHook, reasonFsck, reasonPolicy, reasonConflict, reasonQuota, reasonTooLarge, reasonIncomplete, reasonDamaged,
-	reasonDisabled,
+	reasonHook, reasonFsck, reasonPolicy, reasonConflict, reasonLFS, reasonQuota, reasonTooLarge, reasonIncomplete,
+	reasonDamaged, reasonDisabled,
 	reasonBusy, reasonTimeout, reasonCancelled, reasonLocked, reasonDiskFull, reasonPermission, reasonReadOnly,
 	reasonMemory, reasonStorage, reasonInternal,
 }
@@ -66,7 +67,7 @@ func (p *pushSession) refusal() (reason string, err error) {
 	}
 	reason, kind := classify(p.report.unpack, why, details)
 	switch {
-	case reason == reasonHook && p.hooks.rejection != nil:
+	case (reason == reasonHook || reason == reasonLFS) && p.hooks.rejection != nil:
 		details = p.hooks.rejection.Error()
 		switch k := fault.KindOf(p.hooks.rejection); k {
 		case fault.Unavailable, fault.Deadline, fault.Corrupt, fault.Exhausted: // the hook failed and did not refuse
@@ -153,6 +154,7 @@ var systemErrors = []struct {
 
 // refReasons classify Git's reasons for single refs by a text that they contain.
 var refReasons = []struct{ text, reason string }{
+	{reasonMissingLFS, reasonLFS},
 	{"hook declined", reasonHook},
 	{"missing necessary objects", reasonIncomplete},
 	{"non-fast-forward", reasonConflict},

@@ -27,6 +27,9 @@ type hookState struct {
 	active    bool        // Git runs our scripts
 	hasUpdate bool        // also for each ref
 
+	checkedLFS bool // the push was checked for missing LFS objects
+	missingLFS bool // and refused
+
 	consulted         bool   // Git has run the pre-receive script
 	transactionFailed bool   // a reference-transaction hook has failed, which can make Git exit
 	rejection         error  // of the last question that was answered with no
@@ -44,7 +47,7 @@ type hookQuestions struct {
 }
 
 // prepareHooks chooses the scripts that Git runs, and creates the pipes. Scripts also run without hooks: to check
-// borrowed objects, to ask the Decider, and to tell the destination of the push.
+// borrowed and LFS objects, to ask the Decider, and to tell the destination of the push.
 func (p *pushSession) prepareHooks() (*hookQuestions, error) {
 	q := &hookQuestions{}
 	dirs := scriptDirs()
@@ -55,6 +58,8 @@ func (p *pushSession) prepareHooks() (*hookQuestions, error) {
 	case len(dirs) < len(scriptDirs()), len(p.hooks.programs[repo.PreReceive]) > 0:
 	case p.options.Decider != nil, p.target.borrows():
 	case p.destination.needsScripts():
+	case p.target.Shadow == nil && p.checksLFS():
+		dirs = []scriptDir{checkScript}
 	default:
 		return q, nil
 	}
@@ -195,6 +200,9 @@ func (p *pushSession) answerQuestion(ctx context.Context, line string, in *bufio
 			err = p.destination.accepted(updates)
 		}
 		return err
+	case objectsQuestion:
+		p.hooks.consulted = true
+		return p.checkLFS(ctx, args, func(text string) { output.write([]byte(text)) })
 	case repo.Update:
 		fields := strings.Split(args, " ")
 		if len(fields) != 3 {
@@ -224,7 +232,7 @@ func (p *pushSession) answerQuestion(ctx context.Context, line string, in *bufio
 	return fault.New(fault.Internal, "unknown hook %.40q", name)
 }
 
-// decide checks what the push borrows, asks the Decider, and runs the pre-receive hooks.
+// decide checks what the push borrows and its LFS objects, asks the Decider, and runs the pre-receive hooks.
 func (p *pushSession) decide(ctx context.Context, quarantine string, updates []Update, input []byte,
 	output *hookOutput) error {
 	p.hooks.consulted = true
@@ -233,6 +241,9 @@ func (p *pushSession) decide(ctx context.Context, quarantine string, updates []U
 			output.write([]byte(fault.Message(err) + "\n"))
 			return err
 		}
+	}
+	if err := p.checkLFS(ctx, quarantine, func(text string) { output.write([]byte(text)) }); err != nil {
+		return err
 	}
 	if p.options.Decider != nil {
 		push := *p.push

@@ -11,9 +11,9 @@ import (
 // that it inherits: descriptor 4 to the server, and 3 from it. The server runs the hooks and asks the Decider, while
 // Git waits with the new objects in quarantine. If the server dies, the pipes end and the script rejects the push.
 //
-// The script writes one line with its event and arguments. pre-receive and reference-transaction also write their input
-// and a line with a dot. The script reads lines for the client, which begin with ">", and then "yes". Everything else,
-// and the end, means no.
+// The script writes one line with its event and arguments, or with objectsQuestion. pre-receive and
+// reference-transaction also write their input and a line with a dot. The script reads lines for the client, which
+// begin with ">", and then "yes". Everything else, and the end, means no.
 //
 // A proc-receive hook talks to Git through its standard input and output, so the script runs it itself. It reads the
 // environment and the command, by lines that begin with "=" and "!", and reports the exit status to the server.
@@ -61,6 +61,13 @@ func hookScripts() map[repo.HookEvent]string {
 	}
 }
 
+// objectsQuestion is the question of the script that only lets the server check the objects of the push. It starts no
+// other program, because most pushes run it.
+const objectsQuestion = "objects"
+
+// checkScript is the directory with that script.
+var checkScript = scriptDir{"check", []repo.HookEvent{repo.PreReceive}}
+
 // scriptDir is a directory of scripts. There are several, because Git runs every hook that it finds.
 type scriptDir struct {
 	name   string
@@ -88,13 +95,21 @@ func writeScripts(dir string) error {
 	}
 	texts := hookScripts()
 	for _, d := range scriptDirs() {
-		if err := os.MkdirAll(filepath.Join(dir, d.name), 0o700); err != nil {
+		if err := writeScriptDir(dir, d, texts); err != nil {
 			return err
 		}
-		for _, event := range d.events {
-			if err := os.WriteFile(filepath.Join(dir, d.name, string(event)), []byte(texts[event]), 0o700); err != nil {
-				return err
-			}
+	}
+	return writeScriptDir(dir, checkScript, map[repo.HookEvent]string{repo.PreReceive: scriptStart +
+		`printf '` + objectsQuestion + ` %s\n' "$GIT_QUARANTINE_PATH" >&4 || exit 1` + scriptEnd})
+}
+
+func writeScriptDir(dir string, d scriptDir, texts map[repo.HookEvent]string) error {
+	if err := os.MkdirAll(filepath.Join(dir, d.name), 0o700); err != nil {
+		return err
+	}
+	for _, event := range d.events {
+		if err := os.WriteFile(filepath.Join(dir, d.name, string(event)), []byte(texts[event]), 0o700); err != nil {
+			return err
 		}
 	}
 	return nil

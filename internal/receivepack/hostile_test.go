@@ -24,7 +24,7 @@ import (
 )
 
 // command2 is the head of a push that makes one ref.
-func command2(t *testing.T, id git.ObjectID, name, features string) string {
+func command2(t testing.TB, id git.ObjectID, name, features string) string {
 	t.Helper()
 	return commands(features, zeros(id)+" "+id.String()+" "+name)
 }

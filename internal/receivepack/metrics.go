@@ -27,8 +27,8 @@ func NewMetrics() *Metrics {
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_push_failures_total",
 			Help: "Pushes of which at least one ref was not changed, by reason. Refusals: hook, fsck, policy, conflict, " +
-				"quota, too_large, incomplete, damaged, disabled, busy, timeout, cancelled. Faults of the server: locked, " +
-				"disk_full, permission, read_only, memory, storage, internal.",
+				"lfs_missing, quota, too_large, incomplete, damaged, disabled, busy, timeout, cancelled. Faults of the server: " +
+				"locked, disk_full, permission, read_only, memory, storage, internal.",
 		}, []string{"reason"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "packhorse_push_seconds",

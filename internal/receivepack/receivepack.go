@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/pushrecovery"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -42,6 +43,8 @@ type Options struct {
 	RepositoryHooks RepositoryHooks // "": RefuseHooks
 	Scripts         string          // directory for the hook scripts that Git runs, which only this server uses
 	Journal         string          // directory of the push journal, which only this server uses
+
+	MissingLFS LFSPolicy // "": RefuseMissingLFS
 
 	Decider  Decider  // decides about pushes besides the hooks; may be nil
 	Recorder Recorder // records pushes for later delivery; may be nil
@@ -149,6 +152,9 @@ type Target struct {
 	Changed func(ctx context.Context, updates []Update)
 	// Shadow is where Git runs the push, instead of Repo. Nil: in Repo.
 	Shadow Shadow
+	// LFS returns the states of LFS objects of the repository, in the order of the batch. If it is nil, pushes are not
+	// checked for missing LFS objects.
+	LFS func(ctx context.Context, b lfs.Batch) ([]lfs.Status, error)
 	// AdoptHead has the first push to a repository set HEAD; see Proposal. Only pushes in a shadow do so.
 	AdoptHead bool
 }

@@ -110,6 +110,27 @@ func refuseInReport(report []byte, reasons map[string][]string) []byte {
 	}
 }
 
+// renameReason returns a report in which refs were refused for another reason.
+func renameReason(report []byte, old, reason string) []byte {
+	renamed := make([]byte, 0, len(report))
+	packets := pktline.NewReader(bytes.NewReader(report))
+	for {
+		kind, data, err := packets.Next()
+		switch {
+		case err != nil:
+			return renamed
+		case kind != pktline.Data:
+			renamed = pktline.AppendFlush(renamed)
+		default:
+			line, isRefused := bytes.CutSuffix(data, []byte(" "+old+"\n"))
+			if isRefused {
+				data = append(bytes.Clone(line), " "+reason+"\n"...)
+			}
+			renamed = pktline.Append(renamed, data)
+		}
+	}
+}
+
 // setResults fills in the outcome of each ref. updates are those that were made, if that is known.
 func (p *pushSession) setResults(updates []Update, isKnown bool) {
 	changed := make(map[git.RefName]bool, len(updates))

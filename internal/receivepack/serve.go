@@ -194,6 +194,9 @@ func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error)
 	var err error
 	isKnown := true
 	if p.before != nil { // Git was started
+		if p.hooks.missingLFS {
+			p.out.kept = renameReason(p.out.kept, "pre-receive hook declined", reasonMissingLFS)
+		}
 		p.report = readReport(p.out.kept)
 		updates, isKnown, err = p.destination.apply(ctx, gitErr)
 	}

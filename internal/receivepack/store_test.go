@@ -13,4 +13,4 @@ func init() {
 
 type testStore struct{ *storetest.Node }
 
-func (s testStore) Import(t *testing.T, dir string) receivepack.Stored { return s.Node.Import(t, dir) }
+func (s testStore) Import(t testing.TB, dir string) receivepack.Stored { return s.Node.Import(t, dir) }

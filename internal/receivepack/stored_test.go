@@ -19,7 +19,7 @@ import (
 // one.
 type Store interface {
 	// Import copies a bare repository into the store, and returns it.
-	Import(t *testing.T, dir string) Stored
+	Import(t testing.TB, dir string) Stored
 }
 
 // Stored is a repository in a Store, as this package and package storage use it.
@@ -40,6 +40,7 @@ var (
 		"Push": TestPush, "Reports": TestReportsAsGit, "Failed": TestFailedPushes, "Hooks": TestHooksReadAndWrite,
 		"MissingRefs": TestNoHookForMissingRefs, "ClientLeaves": TestHookAfterAClientThatLeft,
 		"ClientGoesAway": TestClientGoesAway, "Stream": TestStreamThatDoesNotEnd, "OneOfMany": TestOneOfManyWins,
+		"MissingLFS": TestMissingLFS,
 	}
 	inStoreLong = map[string]func(*testing.T){
 		"Advertisement": TestAdvertisement, "FsckSeverities": TestFsckSeverities, "Decisions": TestDecisionsFailClosed,
@@ -68,7 +69,7 @@ func TestInStore(t *testing.T) {
 }
 
 // isInStore reports whether a test is a part of TestInStore.
-func isInStore(t *testing.T) bool { return strings.HasPrefix(t.Name(), "TestInStore/") }
+func isInStore(t testing.TB) bool { return strings.HasPrefix(t.Name(), "TestInStore/") }
 
 // storedWorld keeps the repository of a world and one in a store alike. Changes that the test makes in the repository
 // are imported before the next request. A push changes the repository before its report is sent.

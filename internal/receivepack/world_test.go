@@ -25,6 +25,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/pushrecovery"
 	"github.com/packhorse-git/packhorse/internal/repo"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // world is a repository that is pushed to, behind a front of a few lines.
 type world struct {
 	*gittest.Repo
-	t      *testing.T
+	t      testing.TB
 	server *Server
 	tables *repo.Tables
 	url    string
@@ -52,23 +53,25 @@ type world struct {
 	recorder          func(end bool)
 	onWrite           func(p []byte)
 
-	shadow func(*testShadow) // pushes run in shadows, which it may change; nil: in place
-	stored *storedWorld      // pushes run in shadows of a store; nil: not
+	lfs func(context.Context, lfs.Batch) ([]lfs.Status, error) // Target.LFS
+	// pushes run in shadows, which it may change; nil: in place
+	shadow func(*testShadow)
+	stored *storedWorld // pushes run in shadows of a store; nil: not
 }
 
 // newWorld makes an empty repository that takes pushes; init goes to git init.
-func newWorld(t *testing.T, o Options, init ...string) *world {
+func newWorld(t testing.TB, o Options, init ...string) *world {
 	t.Helper()
 	return worldAt(t, o, gittest.Init(t, init...))
 }
 
-func worldAt(t *testing.T, o Options, r *gittest.Repo) *world {
+func worldAt(t testing.TB, o Options, r *gittest.Repo) *world {
 	t.Helper()
 	return worldBy(t, "git", o, r)
 }
 
 // worldBy is worldAt with a git program.
-func worldBy(t *testing.T, program string, o Options, r *gittest.Repo) *world {
+func worldBy(t testing.TB, program string, o Options, r *gittest.Repo) *world {
 	t.Helper()
 	runner, err := process.New(process.Options{Git: program, Classes: map[process.Class]process.Limits{
 		ClassReceive: {Slots: 8, Queue: 100, Time: 10 * time.Minute}, ClassHook: {Slots: 8,
@@ -130,7 +133,7 @@ func (w *world) open() *repo.Repo {
 
 func (w *world) target() Target {
 	path, _ := git.ParseRepoPath("team/app")
-	target := Target{Path: path, Changed: func(_ context.Context, done []Update) {
+	target := Target{Path: path, LFS: w.lfs, Changed: func(_ context.Context, done []Update) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.done = append(w.done, done...)
@@ -292,7 +295,7 @@ func recovered(w *world, kind string) int {
 }
 
 // eventually waits for a state that nothing announces.
-func eventually(t *testing.T, otherwise string, is func() bool) {
+func eventually(t testing.TB, otherwise string, is func() bool) {
 	t.Helper()
 	if !gittest.Eventually(is) {
 		t.Fatal(otherwise)
