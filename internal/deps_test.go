@@ -61,7 +61,8 @@ const allowedImports = `
 	node, repo, pushrecovery, lfs/pointers < receivepack;
 	receivepack, httpreuse < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve, lfs/pointers, lfs/locks, lfs/objects < storage;
-	storage, origin < mirror;
+	origin, lfs, lfs/wire < lfs/client;
+	storage, lfs/client < mirror;
 	storage, hydrate < store;
 	clientaddr < observe;
 	balance, connlimit, clientaddr, httpreuse, inflight < app;

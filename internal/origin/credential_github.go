@@ -197,7 +197,7 @@ func apiError(r *http.Response, message string) error {
 		e.Status == http.StatusForbidden && e.RetryAfter > 0
 	if e.Err = fmt.Errorf("the API answered with status %d", e.Status); !e.Down {
 		e.Err = fmt.Errorf("%w (%s): check the IDs of the app and its installation, its key, and the clock", e.Err,
-			printable(message))
+			Printable(message))
 	}
 	return e
 }

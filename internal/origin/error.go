@@ -64,7 +64,7 @@ func (e reportedError) Unwrap() error { return e.error }
 
 // reported returns an error that the origin reported in the protocol.
 func reported(message []byte) error {
-	return reportedError{fault.New(fault.Unavailable, "the origin reports: %s", printable(string(message)))}
+	return reportedError{fault.New(fault.Unavailable, "the origin reports: %s", Printable(string(message)))}
 }
 
 // unexpected returns the error of a stream that ended or broke where more was expected.
@@ -125,11 +125,15 @@ func (o *Origin) obey(c *call, err error) {
 // credential.
 func (o *Origin) statusError(r *http.Response, isOwn bool) error {
 	after := retryAfter(r.Header.Get("Retry-After"))
-	cause := &Error{Status: r.StatusCode, RetryAfter: after, Err: fmt.Errorf("status %s", printable(r.Status))}
+	cause := &Error{Status: r.StatusCode, RetryAfter: after, Err: fmt.Errorf("status %s", Printable(r.Status))}
 	fail := func(kind fault.Kind, msg string) error {
 		return &fault.Error{Kind: kind, Msg: "origin " + o.Host() + " " + msg, Err: cause}
 	}
 	switch code := r.StatusCode; {
+	case code == http.StatusNotImplemented:
+		return fail(fault.NotFound, "does not support this")
+	case code == http.StatusInsufficientStorage:
+		return fail(fault.Full, "has no space left for this")
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusForbidden && after > 0:
 		return o.down(cause.Err, code, after)
 	case code == http.StatusNotFound, code == http.StatusGone:
@@ -146,7 +150,7 @@ func (o *Origin) statusError(r *http.Response, isOwn bool) error {
 			return fail(fault.Unavailable, "sent an invalid redirect")
 		}
 		cause.Moved = target
-		return fail(fault.Denied, "redirects to "+printable(target.Host)+", which is not followed")
+		return fail(fault.Denied, "redirects to "+Printable(target.Host)+", which is not followed")
 	}
 	return fail(fault.Unavailable, "answered with status "+strconv.Itoa(r.StatusCode))
 }
@@ -180,8 +184,8 @@ func retryAfter(value string) time.Duration {
 	return 0
 }
 
-// printable makes a text of the origin fit for messages and logs.
-func printable(text string) string {
+// Printable makes a text of the origin fit for messages and logs.
+func Printable(text string) string {
 	const limit = 500 // bytes
 	if len(text) > limit {
 		text = text[:limit] + "..."

@@ -138,7 +138,7 @@ func (o *Origin) send(ctx context.Context, c *call, leave func()) (*answer, erro
 		}
 	case mediaType != c.contentType():
 		err = fault.New(fault.Unavailable, "origin %s sent %q instead of an answer of %s", o.Host(),
-			printable(mediaType), c.service)
+			Printable(mediaType), c.service)
 	}
 	if err != nil {
 		_ = a.Close()

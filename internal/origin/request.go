@@ -83,7 +83,7 @@ func (o *Origin) do(ctx context.Context, q *Request) (*Response, error) {
 		o.count(q.Operation, began, err)
 		if err != nil && !fault.Is(err, fault.Cancelled) {
 			err = &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryAfter(err), Err: err,
-				Msg: "host " + printable(q.URL.Host) + ", which has content of origin " + o.Host() + ", does not send it"}
+				Msg: "host " + Printable(q.URL.Host) + ", which has content of origin " + o.Host() + ", does not send it"}
 		}
 	} else {
 		if q.Header.Get("Authorization") == "" {
@@ -132,7 +132,7 @@ func (o *Origin) CheckHost(u *url.URL) error {
 	case u.Scheme != "https" && (u.Scheme != "http" || o.o.URL.Scheme != "http"), u.Opaque != "", u.User != nil,
 		u.Hostname() == "":
 		return fault.New(fault.Unavailable, "origin %s names content at %s, which is not allowed", o.Host(),
-			printable(u.Scheme+"://"+u.Host))
+			Printable(u.Scheme+"://"+u.Host))
 	case sameOrigin(u, o.o.URL):
 		return nil
 	}
@@ -142,7 +142,7 @@ func (o *Origin) CheckHost(u *url.URL) error {
 		}
 	}
 	return fault.New(fault.Unavailable, "origin %s names content at host %s, which lfs_hosts of the mirror does not have",
-		o.Host(), printable(u.Host))
+		o.Host(), Printable(u.Host))
 }
 
 // ParseHost returns an error if an entry of Options.Hosts is invalid.

@@ -252,7 +252,7 @@ func serviceError(err error, text string) error {
 	if _, hasStatus := errors.AsType[*ssh.ExitError](err); !hasStatus {
 		return err // the connection broke
 	}
-	return classify(fmt.Errorf("%w: %s", err, printable(text)))
+	return classify(fmt.Errorf("%w: %s", err, Printable(text)))
 }
 
 // classify gives an error of a service its kind, if its text is about the repository. Over SSH, hosts report their
