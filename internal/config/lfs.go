@@ -30,6 +30,10 @@ type LFSConfig struct {
 	// MinFree is the space of the file system that uploads leave free. 0 means a twentieth of it, at most 5 GiB.
 	MinFree Size `toml:"min_free"`
 
+	// RequireObjects sets the treatment of pushes with pointer files whose objects the repository does not have. refuse
+	// refuses them with the names of the files, warn accepts them with a message, and off checks nothing.
+	RequireObjects string `toml:"require_objects" default:"refuse" values:"refuse warn off"`
+
 	// UploadExpiry is how long the beginning of an interrupted upload is kept. Until then the upload can continue.
 	UploadExpiry Duration `toml:"upload_expiry" default:"24h" range:">0s"`
 }

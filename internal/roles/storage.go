@@ -172,8 +172,8 @@ func (s *server) newPushes(hooks *webhook.Hooks) (*receivepack.Server, error) {
 		MaxSize: int64(push.MaxSize), MaxMemory: int64(push.MaxMemory), MaxCommands: push.MaxCommands,
 		MaxOptions: push.MaxOptions,
 		Hooks:      push.HooksDir, HookTime: push.HookTimeLimit.Duration, HooksConfig: push.HooksGitConfig,
-		RepositoryHooks: push.HookPolicy(),
-		Scripts:         filepath.Join(s.cfg.State, "hooks"), Journal: filepath.Join(s.cfg.State, "pushes"), Metrics: metrics,
+		RepositoryHooks: push.HookPolicy(), MissingLFS: receivepack.LFSPolicy(s.cfg.LFS.RequireObjects),
+		Scripts: filepath.Join(s.cfg.State, "hooks"), Journal: filepath.Join(s.cfg.State, "pushes"), Metrics: metrics,
 		Log: s.log,
 	}
 	if hooks != nil && hooks.Decides() {

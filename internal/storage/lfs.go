@@ -53,6 +53,17 @@ func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, _ node.Session, 
 	return states, o, readError(err)
 }
 
+// lfsStates returns the function with which a push is checked against the objects of a repository; nil: it has none,
+// and pushes are not checked.
+func (n *Node) lfsStates(h *handle) func(context.Context, lfs.Batch) ([]lfs.Status, error) {
+	if n.lfs == nil || h.place != nil {
+		return nil
+	}
+	return func(ctx context.Context, b lfs.Batch) ([]lfs.Status, error) {
+		return n.lfs.Check(ctx, objects.Repository{Dir: h.Common, ID: h.Incarnation}, b)
+	}
+}
+
 // readError is the error of a read of objects.
 func readError(err error) error {
 	if fault.KindOf(err) == fault.Internal {

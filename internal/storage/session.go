@@ -116,7 +116,7 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 		}
 	}
 	waited := time.Duration(0)
-	target := receivepack.Target{Repo: h.Repo, Path: path, AdoptHead: n.setHead, Shadow: shadow,
+	target := receivepack.Target{Repo: h.Repo, Path: path, AdoptHead: n.setHead, Shadow: shadow, LFS: n.lfsStates(h),
 		Changed: func(ctx context.Context, updates []receivepack.Update) {
 			if isFirst {
 				n.adoptHead(ctx, h, path, updates)
