@@ -110,7 +110,7 @@ func (r *Request) LFSUpload(upload lfs.Upload, content io.Reader, response *Resp
 		return o, err
 	})
 	r.Outcome.Bytes = in.n
-	if r.Err != nil && response.body.failed() && r.errorKind() == fault.Internal.String() {
+	if r.Err != nil && response.body.failed() && !fault.Is(r.Err, fault.Invalid) {
 		r.Err = fault.Wrap(fault.Invalid, "the upload was cut off or took too long", r.Err)
 	}
 	r.Rating = &Rating{Class: sli.Push, Latency: time.Since(in.last)} // the client determines the rest

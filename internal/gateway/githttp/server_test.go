@@ -107,6 +107,7 @@ type options struct {
 	application           githttp.Application
 	resolver              resolve.Resolver
 	pageLane              int
+	lfs                   *gateway.LFS
 }
 
 // serve begins a server in front of one node.
@@ -156,7 +157,7 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
 		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: metrics,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
-		Auth: o.auth, MaxPush: o.maxPush, Resolver: o.resolver,
+		Auth: o.auth, MaxPush: o.maxPush, Resolver: o.resolver, LFS: o.lfs,
 	}, Pages: o.pages, Hooks: o.hooks, Application: o.application})
 	s.handler = handler
 	l, err := net.Listen("tcp", "127.0.0.1:0")
