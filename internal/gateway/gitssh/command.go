@@ -16,24 +16,29 @@ import (
 type command struct {
 	service protocol.Service
 	repo    git.RepoPath
+	upload  bool // of Git LFS: the client sends objects, or locks files
 }
+
+// The commands of Git LFS (its docs/api/authentication.md and docs/proposals/ssh_adapter.md).
+const (
+	lfsAuthenticate protocol.Service = "git-lfs-authenticate"
+	lfsTransfer     protocol.Service = "git-lfs-transfer"
+)
 
 // maxCommand is the maximum length of a command in bytes: a path of the maximum length with each byte quoted.
 const maxCommand = 6 * git.MaxRepoPath
 
 // notServed are git's other commands over SSH, with the message for the client.
 var notServed = map[string]string{
-	"git-upload-archive":   "archives over SSH are not supported",
-	"git-lfs-authenticate": "Git LFS over SSH is not supported",
-	"git-lfs-transfer":     "Git LFS over SSH is not supported",
-	"git-shell":            "there is no shell here",
-	"scp":                  "file copies are not supported",
-	"rsync":                "file copies are not supported",
+	"git-upload-archive": "archives over SSH are not supported",
+	"git-shell":          "there is no shell here",
+	"scp":                "file copies are not supported",
+	"rsync":              "file copies are not supported",
 }
 
 // parseCommand parses a command: a service and one path, in words quoted as for a shell. Git writes the path in single
 // quotes (sq_quote_buf in its quote.c), some clients in double quotes or none. There is no shell: text that a shell
-// would expand or interpret is refused.
+// would expand or interpret is refused. Commands of Git LFS have a second word, download or upload.
 func parseCommand(s string) (c command, err error) {
 	if len(s) > maxCommand {
 		return c, fault.New(fault.Invalid, "the command is longer than %d bytes", maxCommand)
@@ -47,7 +52,7 @@ func parseCommand(s string) (c command, err error) {
 		word, words = word+"-"+words[0], words[1:]
 	}
 	switch service := protocol.Service(word); service {
-	case protocol.UploadPack, protocol.ReceivePack:
+	case protocol.UploadPack, protocol.ReceivePack, lfsAuthenticate, lfsTransfer:
 		c.service = service
 	default:
 		if reason, ok := notServed[word]; ok {
@@ -58,6 +63,12 @@ func parseCommand(s string) (c command, err error) {
 	}
 	if bad != nil {
 		return c, fault.New(fault.Invalid, "%s: %v; put the path in single quotes", c.service, bad)
+	}
+	if c.isLFS() {
+		if len(words) != 2 || words[1] != "download" && words[1] != "upload" {
+			return c, fault.New(fault.Invalid, "%s takes a path, and then download or upload", c.service)
+		}
+		c.upload, words = words[1] == "upload", words[:1]
 	}
 	if len(words) != 1 {
 		return c, fault.New(fault.Invalid, "%s takes one path and no options; put a path with spaces in single quotes",
@@ -71,10 +82,20 @@ func parseCommand(s string) (c command, err error) {
 	return c, err
 }
 
+// isLFS reports whether the command is one of Git LFS.
+func (c command) isLFS() bool { return c.service == lfsAuthenticate || c.service == lfsTransfer }
+
 // String returns the command as git writes it.
 func (c command) String() string {
 	r := strings.NewReplacer("'", `'\''`, "!", `'\!'`)
-	return string(c.service) + " '" + r.Replace(c.repo.String()) + "'"
+	text := string(c.service) + " '" + r.Replace(c.repo.String()) + "'"
+	switch {
+	case c.upload:
+		text += " upload"
+	case c.isLFS():
+		text += " download"
+	}
+	return text
 }
 
 // plainBytes are the bytes that need no quotes, beside letters and digits. Others have a meaning to some shell.

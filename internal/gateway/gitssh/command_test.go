@@ -24,6 +24,9 @@ func TestParseSSHCommand(t *testing.T) {
 		`git-upload-pack 'it'\''s'\!''`:       `git-upload-pack 'it'\''s'\!''`,
 		`git-upload-pack 'a;b $(c) ` + "`d`'": `git-upload-pack 'a;b $(c) ` + "`d`'",
 		"git-upload-pack '/~user/app'":        "git-upload-pack '~user/app'",
+
+		"git-lfs-authenticate app download":         "git-lfs-authenticate 'app' download",
+		"git-lfs-transfer '/team/a b.git' 'upload'": "git-lfs-transfer 'team/a b.git' upload",
 	} {
 		c, err := parseCommand(in)
 		if err != nil || c.String() != want {
@@ -40,7 +43,9 @@ func TestParseSSHCommand(t *testing.T) {
 		`git-upload-pack 'app'\''`, "git-upload-pack ''", "git-upload-pack '/'", "git-upload-pack '../app'",
 		"git-upload-pack 'a/../b'",
 		"git-upload-pack '/-/x'", `git-upload-pack 'a\b'`, "git-upload-archive 'app'",
-		"git-lfs-authenticate app download", "git upload-pack",
+		"git-lfs-authenticate app", "git-lfs-transfer app lock", "git-lfs-transfer app upload x",
+		"git-upload-pack app upload",
+		"git-lfs-transfer upload", "git-lfs-transfer -x upload", "git upload-pack",
 		"GIT_TRACE=1 git-upload-pack 'app'", "/usr/bin/git-upload-pack 'app'", "git -c x=y upload-pack 'app'",
 		"git-upload-pack 'app' && id",
 		"git-upload-pack '" + strings.Repeat("a", git.MaxRepoPath+1) + "'", strings.Repeat("a", 1<<20),

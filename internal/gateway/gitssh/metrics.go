@@ -38,8 +38,8 @@ func NewMetrics() *Metrics {
 		}, []string{"method", "result"}),
 		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_ssh_sessions_total",
-			Help: "Sessions on SSH connections by command: upload_pack, receive_pack, greeting, " +
-				"refused (another command), none.",
+			Help: "Sessions on SSH connections by command: upload_pack, receive_pack, lfs_transfer, lfs_authenticate, " +
+				"greeting, refused (another command), none.",
 		}, []string{"command"}),
 		cut: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_ssh_sessions_cut_total",

@@ -29,17 +29,22 @@ func (s *session) begin(op *gateway.Operation) *request {
 
 // may determines the caller and whether they may perform an operation; if not, it sends the reason.
 func (q *request) may(op auth.Operation) bool {
-	err := error(nil)
+	err := q.authorize(op)
+	if err != nil {
+		q.fail(err)
+	}
+	return err == nil
+}
+
+// authorize determines the caller, and returns why they may not perform an operation.
+func (q *request) authorize(op auth.Operation) (err error) {
 	if q.ID, err = q.session.identify(); err == nil {
 		err = q.Authorize(op)
 	}
 	if fault.Is(err, fault.Unauthenticated) && q.ID.Anonymous() && q.session.user.key == nil {
 		err = fault.New(fault.Unauthenticated, "authentication required: log in with a key")
 	}
-	if err != nil {
-		q.fail(err)
-	}
-	return err == nil
+	return err
 }
 
 // respond admits the request, has a node answer it, and ends the response. It reports whether the response is complete,

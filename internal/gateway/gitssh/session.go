@@ -128,16 +128,23 @@ func (s *session) execute(shell bool, command string) {
 		return
 	}
 	s.command = parsed
-	if s.service() == protocol.ReceivePack {
-		s.Watch.sessions.WithLabelValues("receive_pack").Inc()
-	} else {
-		s.Watch.sessions.WithLabelValues("upload_pack").Inc()
-	}
-	if err == nil {
+	s.Watch.sessions.WithLabelValues(sessionLabels[s.service()]).Inc()
+	switch {
+	case s.command.isLFS() && err == nil:
+		status = s.serveLFS()
+	case s.command.isLFS():
+		s.say("packhorse: " + fault.Message(err))
+	case err == nil:
 		status = s.serveGit()
-		return
+	default:
+		_, _ = s.channel.Write(protocol.AppendError(nil, fault.Message(err)))
 	}
-	_, _ = s.channel.Write(protocol.AppendError(nil, fault.Message(err)))
+}
+
+// sessionLabels are the values of the label of packhorse_ssh_sessions_total.
+var sessionLabels = map[protocol.Service]string{
+	protocol.UploadPack: "upload_pack", protocol.ReceivePack: "receive_pack",
+	lfsAuthenticate: "lfs_authenticate", lfsTransfer: "lfs_transfer",
 }
 
 // finish sends the exit status, and ends the session. The status comes before the end of the output. A client whose
@@ -217,16 +224,21 @@ func (s *session) identify() (auth.Identity, error) {
 // inputs has the buffers that sessions read through.
 var inputs = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 16<<10) }}
 
-// serveGit runs a session of git, and returns its exit status.
-func (s *session) serveGit() int {
+// openInput starts to read the client's input through a buffer. The caller has to call close.
+func (s *session) openInput() (close func()) {
 	s.input = inputs.Get().(*bufio.Reader)
 	s.input.Reset(s)
-	defer func() {
+	return func() {
 		if !s.streamed {
 			s.input.Reset(nil)
 			inputs.Put(s.input)
 		}
-	}()
+	}
+}
+
+// serveGit runs a session of git, and returns its exit status.
+func (s *session) serveGit() int {
+	defer s.openInput()()
 	session := node.Session{Service: s.service(), Version: protocol.ParseVersion(s.environment)}
 	if !s.advertise(session) {
 		return 1
@@ -245,14 +257,20 @@ func (s *session) serveGit() int {
 // idle timeout of a connection without a session, the command counts as not running: clients that only wait cannot keep
 // others out.
 func (s *session) more() bool {
+	head, err := s.await()
+	return err == nil && string(head) != "0000" || len(head) > 0 && err != nil
+}
+
+// await waits for the first packet of the client's next request, and returns its length field.
+func (s *session) await() (head []byte, err error) {
 	s.wait(time.Now().Add(s.SessionIdle), cutIdle)
 	silent := time.AfterFunc(s.Idle, func() { s.addCommand(-1) })
-	head, err := s.input.Peek(4)
+	head, err = s.input.Peek(4)
 	if !silent.Stop() {
 		s.addCommand(1)
 	}
 	_ = s.setReadDeadline(time.Time{})
-	return err == nil && string(head) != "0000" || len(head) > 0 && err != nil
+	return head, err
 }
 
 // advertise begins the session.

@@ -41,16 +41,21 @@ func (s *sink) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// write sends p, and ends the session if the client reads nothing of it for too long.
+// write sends p.
 func (s *sink) write(p []byte) (int, error) {
 	session := s.q.session
 	if s.silent || s.q.Op == gateway.Push { // a push is answered when it was received
 		_ = session.setReadDeadline(time.Time{})
 	}
-	session.writing.Reset(session.WriteStall)
-	n, err := session.channel.Write(p)
-	session.writing.Stop()
-	session.wire.backlog.sent(n)
+	return session.send(p)
+}
+
+// send sends p, and ends the session if the client reads nothing of it for too long.
+func (s *session) send(p []byte) (int, error) {
+	s.writing.Reset(s.WriteStall)
+	n, err := s.channel.Write(p)
+	s.writing.Stop()
+	s.wire.backlog.sent(n)
 	if err != nil {
 		err = &node.ClientConnError{Err: err}
 	}
