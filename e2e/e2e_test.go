@@ -129,7 +129,11 @@ func runStoriesIn(t *testing.T, shape shape, dir, templates, protocol string, sc
 				env.Setenv("GIT_CONFIG_KEY_2", "protocol.version")
 				env.Setenv("GIT_CONFIG_VALUE_2", protocol)
 			}
-			env.Setenv("PATH", binDir+string(filepath.ListSeparator)+os.Getenv("PATH"))
+			path := binDir
+			if shape.lfs != "" {
+				path += string(filepath.ListSeparator) + shape.lfs
+			}
+			env.Setenv("PATH", path+string(filepath.ListSeparator)+os.Getenv("PATH"))
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // by default every end of the binary would take a second
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("REPOS", filepath.Join(env.WorkDir, "repos"))

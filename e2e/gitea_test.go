@@ -42,6 +42,10 @@ LOCAL_ROOT_URL = http://127.0.0.1:{port}/
 STATIC_ROOT_PATH = {static}
 OFFLINE_MODE = true
 DISABLE_SSH = true
+LFS_START_SERVER = true
+LFS_JWT_SECRET = bzVAV6Va5OxwAHbvKZAsrxz7k3RlkEsJ5iOzFB7ItzQ
+[lfs]
+PATH = {dir}/lfs
 [database]
 DB_TYPE = sqlite3
 PATH = {dir}/gitea.db

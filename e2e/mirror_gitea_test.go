@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"os"
@@ -84,6 +85,7 @@ ttl = "1s"
 	m.push()
 	m.pullRequest()
 	m.webhook()
+	m.lfs()
 	m.rename()
 	for user, token := range g.tokens {
 		if strings.Contains(m.p.logged(), token) {
@@ -178,6 +180,57 @@ func (m *giteaMirror) webhook() {
 	}
 	m.clone.Git("update-ref", "refs/heads/main", id.String())
 	m.Logf("a push was visible %v after its end, Gitea's own queue included", time.Since(pushed).Round(time.Millisecond))
+}
+
+// lfs: objects go to the forge with the caller's credential, and come from it once.
+func (m *giteaMirror) lfs() {
+	m.Helper()
+	if _, err := exec.LookPath("git-lfs"); err != nil {
+		m.Logf("*** There is no git-lfs: Git LFS of a real forge is NOT tested. *** (%v)", err)
+		return
+	}
+	m.create("media", true, m.clone)
+	dir := m.TempDir()
+	git := func(in string, args ...string) (string, error) {
+		cmd := exec.Command("git", args...)
+		cmd.Dir = in
+		cmd.Env = append(gittest.Env(), "GIT_CONFIG_GLOBAL="+filepath.Join(dir, "config"))
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	must := func(in string, args ...string) string {
+		m.Helper()
+		out, err := git(in, args...)
+		if err != nil {
+			m.Fatalf("git %q: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	work, content := filepath.Join(dir, "work"), bytes.Repeat([]byte("a line of a large file\n"), 100_000)
+	must(dir, "lfs", "install", "--skip-repo")
+	must(dir, "clone", "--quiet", m.as("owner", m.at("owner/media")), work)
+	must(work, "lfs", "track", "*.bin")
+	if err := os.WriteFile(filepath.Join(work, "large.bin"), content, 0o600); err != nil {
+		m.Fatal(err)
+	}
+	must(work, "add", ".")
+	must(work, "commit", "--quiet", "-m", "a large file")
+	must(work, "push", "--quiet", "origin", "HEAD:main")
+	for i, url := range []string{m.url + "/owner/media", m.at("owner/media"), m.at("owner/media")} {
+		clone := filepath.Join(dir, fmt.Sprint("clone", i))
+		must(dir, "clone", "--quiet", m.as("owner", url), clone)
+		if got, err := os.ReadFile(filepath.Join(clone, "large.bin")); err != nil || !bytes.Equal(got, content) {
+			m.Errorf("a clone of %s: large.bin has %d bytes, %v, want %d", url, len(got), err, len(content))
+		}
+	}
+	if out, err := git(dir, "clone", "--quiet", m.as("bob", m.at("owner/media")), "denied"); err == nil {
+		m.Errorf("a clone by bob, who may not read: got success: %s", out)
+	}
+	must(work, "lfs", "lock", "large.bin")
+	if out := must(work, "lfs", "locks"); !strings.Contains(out, "large.bin") || !strings.Contains(out, "owner") {
+		m.Errorf("git lfs locks: got %s, want the owner's lock of large.bin", out)
+	}
+	must(work, "lfs", "unlock", "large.bin")
 }
 
 // rename: the forge redirects the old name, and the mirror follows.

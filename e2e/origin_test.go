@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -30,6 +32,7 @@ type origin struct {
 	nginx   *nginx
 	backend *httptest.Server
 	git     http.Handler
+	lfs     http.Handler // nil: the host has no Git LFS
 
 	mu       sync.Mutex
 	asked    map[string]int    // requests by kind
@@ -96,6 +99,10 @@ func (o *origin) setUsers(prefix, lines string) error {
 // ServeHTTP is behind nginx.
 func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	kind := gitload.RequestKind(r)
+	_, inLFS, isLFS := strings.Cut(r.URL.Path, "/info/lfs/")
+	if isLFS {
+		kind = "lfs-" + strings.ToLower(r.Method) + "-" + strings.Split(inLFS, "/")[0]
+	}
 	o.mu.Lock()
 	o.asked[kind]++
 	o.requests = append(o.requests, r.Method+" "+r.URL.Path+" "+kind)
@@ -116,6 +123,8 @@ func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, http.StatusText(status), status)
 	case path != r.URL.Path:
 		http.Redirect(w, r, "http://"+r.Host+path+"?"+r.URL.RawQuery, http.StatusMovedPermanently)
+	case isLFS && o.lfs != nil:
+		o.lfs.ServeHTTP(w, r)
 	default:
 		o.git.ServeHTTP(w, r)
 	}
@@ -128,7 +137,7 @@ func (o *origin) count(kind string) int {
 	return o.asked[kind]
 }
 
-const originUsage = `usage: origin [-private PREFIX USER PASSWORD]...
+const originUsage = `usage: origin [-lfs CONFIG TOKEN] [-private PREFIX USER PASSWORD]...
        origin down|up|silent|sound|forget
        origin status CODE [RETRY-AFTER]       (200: as usual)
        origin slow BYTES-PER-SECOND [DELAY]   (0: no limit)
@@ -138,6 +147,8 @@ const originUsage = `usage: origin [-private PREFIX USER PASSWORD]...
 // cmdOrigin starts a Git host with the repositories below $REPOS and sets $ORIGIN to its URL, or changes it:
 //
 //	origin [-private PREFIX USER PASSWORD]...  start; the repositories of a prefix need a user
+//	origin -lfs CONFIG TOKEN ...               start with Git LFS, by a packhorse serve with this configuration. It gets
+//	                                           the token instead of the credentials that nginx has checked
 //	origin down, up                            refuse connections, and accept them again
 //	origin silent, sound                       lose everything, and pass it again
 //	origin status CODE [RETRY-AFTER]           answer all requests with a status; 200: as usual
@@ -162,6 +173,11 @@ func cmdOrigin(ts *testscript.TestScript, neg bool, args []string) {
 // startOrigin parses the flags of origin.
 func startOrigin(ts *testscript.TestScript, args []string) *origin {
 	users := map[string]string{}
+	var lfs http.Handler
+	if len(args) > 2 && args[0] == "-lfs" {
+		lfs = startLFS(ts, args[1], args[2])
+		args = args[3:]
+	}
 	for len(args) > 0 {
 		if args[0] != "-private" || len(args) < 4 {
 			ts.Fatalf("%s", originUsage)
@@ -172,11 +188,35 @@ func startOrigin(ts *testscript.TestScript, args []string) *origin {
 	dir := filepath.Join(storyOf(ts).sockets, "origin")
 	o, err := newOrigin(dir, ts.Getenv("REPOS"), slices.Sorted(maps.Keys(users)))
 	ts.Check(err)
+	o.lfs = lfs
 	ts.Defer(o.close)
 	for prefix, line := range users {
 		ts.Check(o.setUsers(prefix, line))
 	}
 	return o
+}
+
+// startLFS starts a server of Git LFS for the repositories below $REPOS, and returns a proxy to it.
+// Requests with a credential get the token.
+func startLFS(ts *testscript.TestScript, config, token string) http.Handler {
+	s := storyOf(ts)
+	p, err := s.start(ts, []string{"serve", "--public-read", "--config", config}, map[string]string{
+		"--root": ts.Getenv("REPOS"), "--state": filepath.Join(s.sockets, "lfs"), "--http": "127.0.0.1:0",
+		"--ops": "127.0.0.1:0", "--log-format": "json"})
+	ts.Check(err)
+	ts.Defer(func() {
+		p.kill()
+		ts.Logf("the log of the origin's Git LFS:\n%s", p.logged())
+	})
+	to, err := url.Parse(p.http)
+	ts.Check(err)
+	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.Out.Host = r.In.Host
+		if r.In.Header.Get("Authorization") != "" {
+			r.Out.Header.Set("Authorization", "Bearer "+token)
+		}
+	}}
 }
 
 // change runs one subcommand of origin, and reports whether it was one.
@@ -226,7 +266,7 @@ func (o *origin) change(ts *testscript.TestScript, args []string) bool {
 }
 
 // cmdAsked compares the number of requests to the origin since its start or "origin forget": asked KIND OP N, where
-// KIND is info, ls-refs, fetch, push-info or push.
+// KIND is info, ls-refs, fetch, push-info or push. Those of Git LFS are lfs-METHOD-objects and lfs-METHOD-locks.
 func cmdAsked(ts *testscript.TestScript, neg bool, args []string) {
 	o := storyOf(ts).origin
 	if neg || len(args) != 3 || o == nil {

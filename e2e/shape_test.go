@@ -26,6 +26,7 @@ type shape struct {
 	search  bool               // between processes: one more searches
 	ssh     bool               // $URL is one of SSH
 	store   *buckettest.Server // one process: its repositories are in a store here; nil: they are not
+	lfs     string             // directory of the git-lfs that clients use; "": the installed one
 }
 
 // inAllShapes are stories that are the same in every shape.
