@@ -2,9 +2,11 @@ package storage_test
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -164,4 +166,63 @@ func TestLFSUploadContinues(t *testing.T) {
 		t.Errorf("download: %v, want the content", err)
 	}
 	l.noParts()
+}
+
+// A repository that is deleted during an upload does not come back, and the upload fails. Downloads continue.
+func TestLFSDuringDeletion(t *testing.T) {
+	t.Parallel()
+	l := newLarge(t, storage.Options{}, "app")
+	app := l.path("app")
+	content := bytes.Repeat([]byte("0123456789"), 100_000)
+	there := l.upload(app, content)
+	o := objectOf(content[1:])
+	first, rest := bytes.NewReader(content[1:500_000]), bytes.NewReader(content[500_000:])
+	deletes := readerFunc(func([]byte) (int, error) {
+		return 0, cmp.Or(l.Delete(t.Context(), app, storage.DeleteOptions{}), io.EOF)
+	})
+	body := io.MultiReader(first, deletes, rest)
+	size, outcome, err := l.LFSUpload(t.Context(), app, node.Session{}, lfs.Upload{Object: o}, body)
+	if size != 0 || !fault.Is(err, fault.NotFound) || outcome.Reason != "not_found" {
+		t.Errorf("upload to a repository that is deleted: %d, %+v, %v, want NotFound", size, outcome, err)
+	}
+	if _, err := os.Stat(filepath.Join(l.dir, "app.git")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory of the repository: %v, want none", err)
+	}
+	l.noParts()
+	l.repo("app.git", "another")
+	if states := l.states(app, false, there, o); states[0].State != lfs.Missing || states[1].State != lfs.Missing {
+		t.Errorf("states in a new repository of the same name = %v, want missing", states)
+	}
+
+	l.upload(app, content)
+	response := &deletingAnswer{delete: func() error { return l.Delete(t.Context(), app, storage.DeleteOptions{}) }}
+	_, err = l.LFSDownload(t.Context(), app, node.Session{}, lfs.Download{Object: there, Length: -1}, response)
+	if err != nil || response.err != nil || !bytes.Equal(response.Bytes(), content) {
+		t.Errorf("download from a repository that is deleted: %v, %v, %d bytes", err, response.err, response.Len())
+	}
+}
+
+// deletingAnswer deletes something before the content is sent.
+type deletingAnswer struct {
+	answer
+	delete func() error
+	err    error
+}
+
+func (a *deletingAnswer) StartBulk(bool) error {
+	a.err = a.delete()
+	return nil
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+func TestWithoutLFS(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{})
+	r.repo("app.git", "text")
+	if _, _, err := r.LFSBatch(t.Context(), r.path("app"), node.Session{}, lfs.Batch{}); !fault.Is(err, fault.Denied) {
+		t.Errorf("LFSBatch without LFS: %v, want Denied", err)
+	}
 }

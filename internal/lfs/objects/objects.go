@@ -16,11 +16,14 @@ package objects
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
@@ -54,6 +57,8 @@ type Store struct {
 	metrics *Metrics
 	buffers sync.Pool // of *[bufferSize]byte
 	usage   usageTable
+
+	linkError error // of hard links, in tests; nil: the file system decides
 
 	mu    sync.Mutex
 	parts map[string]*Part // named parts that are in use or have a known hash, by path
@@ -121,7 +126,7 @@ func (s *Store) Check(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Sta
 			states[i] = lfs.Status{State: lfs.Refused, Err: fault.New(fault.Invalid, "object %s has %d bytes, not %d", o.OID,
 				size, o.Size)}
 		case b.Upload:
-			if err := room.reserve(o); err != nil {
+			if err := room.reserve(o, 0); err != nil {
 				states[i] = lfs.Status{State: lfs.Refused, Err: err}
 			}
 		}
@@ -160,12 +165,16 @@ func (s *Store) Link(r Repository, o lfs.Object) (bool, error) {
 	if err != nil || !found || size != o.Size {
 		return false, err
 	}
-	linked, err := to.link(pool, name(o.OID), o)
-	if err != nil || !linked {
-		return false, err
+	had, err := s.link(to, pool, name(o.OID), o)
+	switch {
+	case errors.Is(err, unix.ENOENT) || isUnsupported(err): // removed at this moment, or it needs a copy
+		return false, nil
+	case err != nil:
+		return false, writeError(err)
+	case !had:
+		s.usage.add(r, o.Size)
 	}
-	s.usage.add(r, o.Size)
-	return true, nil
+	return true, to.sync(o.OID)
 }
 
 // objects returns the directory of the repository's objects.

@@ -38,7 +38,7 @@ type Part struct {
 
 	size   atomic.Int64
 	active atomic.Int64 // when the upload last received something, in nanoseconds since 1970; 0: there is no upload
-	check  int64        // size at the last check of free space
+	check  int64        // size at the last check of free space, up to which the kernel writes to disk
 }
 
 // Create returns an empty Part. The caller commits or discards it.
@@ -91,6 +91,7 @@ func (p *Part) Write(b []byte) (int, error) {
 		if err := p.store.checkFloor(int64(len(b))); err != nil {
 			return 0, err
 		}
+		startWriteback(p.file, p.check, size-p.check)
 		p.check = size
 	}
 	n, err := p.file.WriteAt(b, size)
@@ -155,19 +156,30 @@ func (p *Part) publish(to tree, o lfs.Object) (had bool, err error) {
 		return false, err
 	}
 	defer pool.Close()
-	base := filepath.Base(p.path)
-	inPool, err := pool.link(incoming, base, o)
+	inPool, err := p.store.link(pool, incoming, filepath.Base(p.path), o)
 	switch {
-	case err == nil && !inPool:
-		p.store.metrics.countPool(1, o.Size)
-	case isFull(err):
-		return false, err
-	case err == nil: // share the file of the pool, unless it is removed at this moment
-		if had, err = to.link(pool, name(o.OID), o); err == nil {
+	case err == nil && inPool: // share the file of the pool, unless it is removed at this moment
+		if had, err = p.store.link(to, pool, name(o.OID), o); err == nil {
 			return had, to.sync(o.OID)
 		}
+	case err == nil:
+		p.store.metrics.countPool(1, o.Size)
+		defer func() {
+			if err != nil {
+				_ = p.store.RemovePooled(o) // the only link
+			}
+		}()
+	case !isUnsupported(err):
+		return false, err
 	}
-	had, err = to.link(incoming, base, o)
+	had, err = p.place(to, incoming, o)
+	return had, repositoryError(err)
+}
+
+// place gives the part's file its name in the repository. It copies the file if there is no other way.
+func (p *Part) place(to, incoming tree, o lfs.Object) (had bool, err error) {
+	base := filepath.Base(p.path)
+	had, err = p.store.link(to, incoming, base, o)
 	if isUnsupported(err) {
 		err = to.move(incoming, base, o)
 	}
@@ -177,7 +189,7 @@ func (p *Part) publish(to tree, o lfs.Object) (had bool, err error) {
 	if err == nil {
 		err = to.sync(o.OID)
 	}
-	return had, repositoryError(err)
+	return had, err
 }
 
 // copyTo adds the part's content to a tree on another file system.

@@ -48,7 +48,7 @@ func reasonOf(err error) reason {
 }
 
 // floorInterval is the number of bytes that an upload writes between two checks of free space.
-const floorInterval = 32 << 20
+const floorInterval = 16 << 20
 
 // maxFloor is the maximum of the default of Options.MinFree.
 const maxFloor = 5 << 30
@@ -66,8 +66,9 @@ type room struct {
 
 func (s *Store) newRoom(r Repository) *room { return &room{store: s, repository: r} }
 
-// reserve returns an error if an object may not be uploaded: Invalid if it is too large, Full if there is no room.
-func (m *room) reserve(o lfs.Object) error {
+// reserve returns an error if an object may not be uploaded: Invalid if it is too large, Full if there is no room. It
+// has arrived up to offset.
+func (m *room) reserve(o lfs.Object, offset int64) error {
 	s := m.store
 	if limit := s.options.MaxObject; limit > 0 && o.Size > limit {
 		return tooLarge.error(fault.Invalid, "object %s has %d bytes: the maximum is %d (lfs.max_object)", o.OID, o.Size,
@@ -78,6 +79,7 @@ func (m *room) reserve(o lfs.Object) error {
 		m.free, m.err = s.room(), nil
 		if m.err == nil && s.options.Quota > 0 {
 			m.used, m.err = s.Usage(m.repository)
+			m.used += s.usage.reserved(m.repository)
 		}
 	}
 	if m.err != nil {
@@ -88,7 +90,7 @@ func (m *room) reserve(o lfs.Object) error {
 			"the quota of the repository for LFS objects is used up: %d of %d bytes (lfs.quota)",
 			m.used, quota)
 	}
-	if m.asked+o.Size > m.free {
+	if m.asked+o.Size-offset > m.free {
 		return errNoSpace()
 	}
 	m.asked += o.Size
@@ -127,13 +129,28 @@ func (s *Store) checkFloor(n int64) error {
 	return nil
 }
 
+// reserve is room.reserve for one upload, until release is called. An object that the repository has needs no room.
+func (s *Store) reserve(r Repository, u lfs.Upload) (release func(), err error) {
+	if err := s.newRoom(r).reserve(u.Object, u.Offset); err != nil {
+		f, openErr := s.Open(r, u.Object)
+		if openErr != nil {
+			return nil, err
+		}
+		f.Close()
+		return func() {}, nil
+	}
+	s.usage.reserve(r, u.Size)
+	return func() { s.usage.reserve(r, -u.Size) }, nil
+}
+
 // usageTime is how long the usage of a repository is known. Other programs may change it.
 const usageTime = time.Minute
 
 // usageTable has the usage of the repositories with recent uploads.
 type usageTable struct {
-	mu    sync.Mutex
-	known map[string]usage // by Repository.ID
+	mu       sync.Mutex
+	known    map[string]usage // by Repository.ID
+	incoming map[string]int64 // bytes of the objects of running uploads, by Repository.ID
 }
 
 type usage struct {
@@ -170,6 +187,25 @@ func (s *Store) Usage(r Repository) (int64, error) {
 	}
 	t.known[r.ID] = u
 	return u.bytes, nil
+}
+
+// reserve counts an upload that begins, or with a negative size one that ends.
+func (t *usageTable) reserve(r Repository, n int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.incoming == nil {
+		t.incoming = make(map[string]int64)
+	}
+	if t.incoming[r.ID] += n; t.incoming[r.ID] == 0 {
+		delete(t.incoming, r.ID)
+	}
+}
+
+// reserved returns the number of bytes of the objects of running uploads.
+func (t *usageTable) reserved(r Repository) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.incoming[r.ID]
 }
 
 // add counts an object that was added to a repository.

@@ -1,6 +1,8 @@
 package objects
 
 import (
+	"cmp"
+	"encoding/hex"
 	"errors"
 	"io/fs"
 	"os"
@@ -18,8 +20,12 @@ type tree struct{ dir *os.File } // nil: it does not exist
 
 // name returns the path of an object in a tree.
 func name(id lfs.OID) string {
-	s := id.String()
-	return s[:2] + "/" + s[2:4] + "/" + s
+	var b [len("ab/cd/") + 2*len(id)]byte
+	hex.Encode(b[6:], id[:])
+	copy(b[:], b[6:8])
+	copy(b[3:], b[8:10])
+	b[2], b[5] = '/', '/'
+	return string(b[:])
 }
 
 func openTree(path string) (tree, error) {
@@ -96,11 +102,14 @@ func (t tree) stat(id lfs.OID) (size int64, found bool, err error) {
 	return st.Size, st.Mode&unix.S_IFMT == unix.S_IFREG, nil
 }
 
-// link adds the file of an object, which is from in another tree, to the tree. has reports whether the tree had the
+// link adds the file of an object, which is from in another tree, to the tree. had reports whether the tree had the
 // object already. The error is fs.ErrNotExist if there is no such file, or the tree was removed.
-func (t tree) link(other tree, from string, o lfs.Object) (had bool, err error) {
+func (s *Store) link(t, other tree, from string, o lfs.Object) (had bool, err error) {
 	return t.add(o, func() error {
-		err := unix.Linkat(int(other.dir.Fd()), from, int(t.dir.Fd()), name(o.OID), 0)
+		err := s.linkError
+		if err == nil {
+			err = unix.Linkat(int(other.dir.Fd()), from, int(t.dir.Fd()), name(o.OID), 0)
+		}
 		if err != nil {
 			return &os.LinkError{Op: "link", Old: filepath.Join(other.dir.Name(), from), New: t.path(o.OID), Err: err}
 		}
@@ -127,8 +136,9 @@ func (t tree) add(o lfs.Object, place func() error) (had bool, err error) {
 		err = place()
 		switch {
 		case errors.Is(err, unix.ENOENT):
-			if made, makeErr := t.makeDirs(o.OID); makeErr != nil || !made {
-				return false, errors.Join(makeErr, err)
+			made, makeErr := t.makeDirs(o.OID)
+			if makeErr != nil || !made {
+				return false, cmp.Or(makeErr, err)
 			}
 		case errors.Is(err, unix.EEXIST):
 			size, found, statErr := t.stat(o.OID)

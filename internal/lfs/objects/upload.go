@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 )
@@ -20,48 +22,51 @@ import (
 // Exists if another upload has continued this one, because the server saw the client's new connection first. It is
 // Cancelled if the content cannot be read, unless that error has a kind.
 func (s *Store) Upload(ctx context.Context, r Repository, u lfs.Upload, content io.Reader) (size int64, err error) {
+	size, err = s.upload(ctx, r, u, content)
 	result := "ok"
-	defer func() { s.metrics.uploads.WithLabelValues(result).Inc() }()
-	to, err := makeTree(r)
-	if err != nil {
-		result = Reason(err)
-		return 0, writeError(err)
-	}
-	defer to.Close()
-	if err := s.newRoom(r).reserve(u.Object); err != nil {
-		if has, found, _ := to.stat(u.OID); !found || has != u.Size {
-			result = Reason(err)
-			return 0, err
-		}
-	}
-	p, turn, err := s.begin(ctx, r, u)
-	if err != nil {
-		result = Reason(err)
-		return 0, err
-	}
-	err = p.receive(ctx, turn, u, content)
-	if err == nil && p.Size() == u.Size {
-		err = p.finish(turn, r, to, u.Object)
-	}
-	size = s.end(p, turn, err)
-	if err == nil && !p.named {
-		s.expire(s.partPath(r, u.OID)) // the object is complete
-	}
 	switch {
 	case err != nil:
 		result = Reason(err)
 	case size < u.Size:
 		result = "partial"
 	}
+	s.metrics.uploads.WithLabelValues(result).Inc()
 	return size, err
+}
+
+// upload is Upload without its metric.
+func (s *Store) upload(ctx context.Context, r Repository, u lfs.Upload, content io.Reader) (int64, error) {
+	release, err := s.reserve(r, u)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	to, err := makeTree(r)
+	if err != nil {
+		return 0, writeError(err)
+	}
+	defer to.Close()
+	p, turn, err := s.begin(ctx, r, u)
+	if err != nil {
+		return 0, err
+	}
+	err = p.receive(ctx, turn, u, content)
+	if err == nil && p.Size() == u.Size {
+		err = p.finish(turn, r, to, u.Object)
+	}
+	if err == nil && !p.named {
+		s.expire(s.partPath(r, u.OID)) // of an upload that was interrupted before
+	}
+	return s.end(p, turn, err), err
 }
 
 // lively is how long an upload that receives nothing counts as running. After that it is interrupted, although its
 // connection is open.
 const lively = 2 * time.Second
 
-// UploadedBytes returns the number of bytes of an object that are here: all, or those of an interrupted upload. It is
-// zero during an upload, because another one would interrupt it.
+// UploadedBytes returns the number of bytes of an object that are here: all, or those of an interrupted upload. Those
+// are fewer than o.Size, so that another upload completes the object. During an upload it is zero, because another one
+// would interrupt it.
 func (s *Store) UploadedBytes(r Repository, o lfs.Object) (int64, error) {
 	f, size, err := openObject(r.path(o.OID))
 	if err == nil {
@@ -80,7 +85,7 @@ func (s *Store) UploadedBytes(r Repository, o lfs.Object) (int64, error) {
 		if active := p.active.Load(); active != 0 && time.Since(time.Unix(0, active)) < lively {
 			return 0, nil // of another client, which continues
 		}
-		return p.Size(), nil
+		return min(p.Size(), max(o.Size-1, 0)), nil
 	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -89,7 +94,19 @@ func (s *Store) UploadedBytes(r Repository, o lfs.Object) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return info.Size(), nil
+	return min(info.Size(), max(o.Size-1, 0)), nil
+}
+
+// part returns the part with a path, which it adds to the table if necessary.
+func (s *Store) part(path string) *Part {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.parts[path]
+	if p == nil {
+		p = &Part{store: s, path: path, named: true}
+		s.parts[path] = p
+	}
+	return p
 }
 
 // begin returns the part of an upload with a file that ends at u.Offset, and the number of the upload. If another
@@ -100,40 +117,34 @@ func (s *Store) begin(ctx context.Context, r Repository, u lfs.Upload) (*Part, u
 	}
 	path := s.partPath(r, u.OID)
 	for {
-		s.mu.Lock()
-		p := s.parts[path]
-		if p == nil {
-			p = &Part{store: s, path: path, named: true}
-			s.parts[path] = p
-		}
-		s.mu.Unlock()
+		p := s.part(path)
 		turn, err := p.take(ctx, u)
 		switch {
 		case err == nil:
 			return p, turn, nil
 		case errors.Is(err, errRemoved):
-			continue
-		}
-		s.end(p, 0, err)
-		if !errors.Is(err, errInUse) {
+			s.forget(p)
+		case !errors.Is(err, errInUse):
+			s.end(p, 0, err)
 			return nil, 0, err
-		}
-		if u.Offset > 0 {
+		case u.Offset > 0:
 			return nil, 0, fault.Retry(fault.Unavailable, fault.RetryLater, "another process of the server has this upload")
+		default:
+			own, err := s.Create()
+			if err != nil {
+				return nil, 0, err
+			}
+			own.turn = 1
+			return own, own.turn, nil
 		}
-		own, err := s.Create()
-		if err != nil {
-			return nil, 0, err
-		}
-		own.turn = 1
-		return own, own.turn, nil
 	}
 }
 
 // errRemoved means that a part's file was removed before the part could be used.
 var errRemoved = errors.New("the part was removed")
 
-// take makes an upload the only one that writes to the part.
+// take makes an upload the only one that writes to the part. The error is errRemoved or errInUse if that is not
+// possible.
 func (p *Part) take(ctx context.Context, u lfs.Upload) (turn uint64, err error) {
 	if !p.mu.TryLock() {
 		if u.Offset == 0 {
@@ -250,7 +261,8 @@ func (s *Store) end(p *Part, turn uint64, err error) int64 {
 	if p.turn == turn {
 		p.turn = 0
 		p.active.Store(0)
-		if !p.gone && (!p.named || size == 0 || reasonOf(err) == wrongLength) {
+		useless := !p.named || size == 0 || reasonOf(err) == wrongLength
+		if !p.gone && (useless || fault.Is(err, fault.Full) || fault.Is(err, fault.NotFound)) {
 			p.remove()
 		}
 		p.idle()
@@ -275,9 +287,11 @@ func (s *Store) forget(p *Part) {
 	s.mu.Unlock()
 }
 
-// idle closes the file of a part that is not in use. The caller holds p.mu.
+// idle closes the file of a part that is not in use. The caller holds p.mu. The lock ends first, because a child
+// process can have a copy of the descriptor until it runs its program.
 func (p *Part) idle() {
 	if p.file != nil {
+		_ = unix.Flock(int(p.file.Fd()), unix.LOCK_UN)
 		p.file.Close()
 		p.file = nil
 	}

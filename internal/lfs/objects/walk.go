@@ -145,20 +145,15 @@ func (s *Store) expireParts(now time.Time) {
 
 // expire removes a part unless an upload writes to it.
 func (s *Store) expire(path string) bool {
-	s.mu.Lock()
-	known := s.parts[path]
-	s.mu.Unlock()
-	if known == nil {
-		return os.Remove(path) == nil
+	p := s.part(path)
+	if !p.mu.TryLock() {
+		return false
 	}
-	known.mu.Lock()
-	busy := known.turn != 0
-	if !busy {
-		known.remove()
+	defer p.mu.Unlock()
+	if p.turn != 0 {
+		return false
 	}
-	known.mu.Unlock()
-	if !busy {
-		s.forget(known)
-	}
-	return !busy
+	p.remove()
+	s.forget(p)
+	return true
 }
