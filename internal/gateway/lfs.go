@@ -92,6 +92,7 @@ func (r *Request) LFSDownload(download lfs.Download, response *Response) {
 	r.relayLFS(false, response, func(n lfsNode, session node.Session) (node.Outcome, error) {
 		return n.LFSDownload(r.Ctx, r.Repo, session, download, response)
 	})
+	r.Outcome.Key = download.OID.String()
 	if response.Begun() { // the client determines the rest
 		r.Rating = &Rating{Class: sli.Hit, Latency: response.begun.Sub(r.start)}
 		if pack := r.Outcome.Pack; pack != "" && pack != "hit" { // a mirror's object that was not here
@@ -109,7 +110,7 @@ func (r *Request) LFSUpload(upload lfs.Upload, content io.Reader, response *Resp
 		size, o, err = n.LFSUpload(r.Ctx, r.Repo, session, upload, in)
 		return o, err
 	})
-	r.Outcome.Bytes = in.n
+	r.Outcome.Key, r.Outcome.Bytes = upload.OID.String(), in.n
 	if r.Err != nil && response.body.failed() && !fault.Is(r.Err, fault.Invalid) {
 		r.Err = fault.Wrap(fault.Invalid, "the upload was cut off or took too long", r.Err)
 	}
@@ -182,6 +183,9 @@ func (r *Request) lfsAttributes(a []slog.Attr) []slog.Attr {
 	o := &r.Outcome
 	if o.Objects > 0 {
 		a = append(a, slog.Uint64("objects", uint64(o.Objects)))
+	}
+	if o.Key != "" {
+		a = append(a, slog.String("object", o.Key))
 	}
 	if o.Pack != "" {
 		a = append(a, slog.String("cache", o.Pack))
