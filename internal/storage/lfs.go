@@ -14,7 +14,7 @@ import (
 )
 
 // errNoLFS is the error of a node without objects of Git LFS.
-func errNoLFS() error { return fault.New(fault.Denied, "this server does not have Git LFS") }
+func errNoLFS() error { return fault.New(fault.NotFound, "Git LFS is not supported by this server") }
 
 // LFSObjects returns the store of the node's LFS objects, or nil if there is none.
 func (n *Node) LFSObjects() *objects.Store { return n.lfs }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
@@ -68,7 +70,7 @@ func TestLFSBatch(t *testing.T) {
 	}
 }
 
-// TestLFSURL checks that URLs in responses have lfs.url if it is set.
+// TestLFSURL checks that URLs in responses are those of clients: lfs.url if it is set, or what a trusted proxy reports.
 func TestLFSURL(t *testing.T) {
 	t.Parallel()
 	n := newLFSNode(t)
@@ -78,6 +80,28 @@ func TestLFSURL(t *testing.T) {
 	_, body := s.do("POST", "/team/app.git/info/lfs/objects/batch", batchOf("download", o), alice, document)
 	if want := `"https://git.example/prefix` + pathOf(o) + `"`; !strings.Contains(body, want) {
 		t.Errorf("batch = %s, want %s", body, want)
+	}
+	s = serveLFS(t, n, options{})
+	s.handler.Proxies = clientaddr.Proxies{netip.MustParsePrefix("127.0.0.0/8")}
+	_, body = s.do("POST", "/team/app.git/info/lfs/objects/batch", batchOf("upload", objectOf("y")), alice, document,
+		"X-Forwarded-For: 192.0.2.1", "X-Forwarded-Proto: https", "X-Forwarded-Host: lb.example:8443")
+	for _, want := range []string{`"https://lb.example:8443` + pathOf(objectOf("y")) + `"`,
+		`"https://lb.example:8443/team/app.git/info/lfs/objects/verify"`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("batch behind a proxy = %s, want %s", body, want)
+		}
+	}
+}
+
+// TestLFSIsNotTheApplications: an application gets no request of Git LFS if the gateway serves it.
+func TestLFSIsNotTheApplications(t *testing.T) {
+	t.Parallel()
+	s := serveLFS(t, newLFSNode(t), options{application: application{}})
+	for _, path := range []string{"objects/batch", "objects/x/1", "locks", "other"} {
+		if response, body := s.do("GET", "/team/app/info/lfs/"+path, "", bob); strings.HasPrefix(body, "app ") ||
+			response.Header.Get("Content-Type") != wire.MediaType {
+			t.Errorf("GET %s: %s %q, want a document of Git LFS", path, response.Status, body)
+		}
 	}
 }
 
