@@ -22,6 +22,7 @@ import (
 // commands are what stories have beyond testscript's own.
 var commands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
 	"serve":     cmdServe,
+	"address":   cmdAddress,
 	"storage":   cmdStorage,
 	"gateway":   cmdGateway,
 	"end":       cmdEnd,

@@ -144,6 +144,7 @@ func runStoriesIn(t *testing.T, shape shape, dir, templates, protocol string, sc
 			if err != nil {
 				return err
 			}
+			env.Setenv("SOCKETS", sockets) // a directory with a short path
 			s := &story{dir: env.WorkDir, shape: shape, sockets: sockets, nodes: map[string]*serverProcess{}}
 			env.Values[storyKey{}] = s
 			env.Defer(func() { s.end(env.T()) })

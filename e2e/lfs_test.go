@@ -38,7 +38,7 @@ func TestLFS(t *testing.T) {
 }
 
 // lfsInAllShapes are stories that are the same in every shape.
-var lfsInAllShapes = []string{"testdata/lfs/http.txtar"}
+var lfsInAllShapes = []string{"testdata/lfs/http.txtar", "testdata/lfs/ssh.txtar"}
 
 // TestLFSNewest repeats stories with the newest git-lfs, through a gateway and a storage node.
 func TestLFSNewest(t *testing.T) {

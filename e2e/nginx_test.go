@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/rogpeppe/go-internal/testscript"
+
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
@@ -55,6 +57,16 @@ func freeAddress() (string, error) {
 	}
 	defer l.Close()
 	return l.Addr().String(), nil
+}
+
+// cmdAddress sets a variable to a free address of the loopback interface: address VARIABLE.
+func cmdAddress(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: address VARIABLE")
+	}
+	address, err := freeAddress()
+	ts.Check(err)
+	ts.Setenv(args[0], address)
 }
 
 // startNginx starts nginx in a new directory, on a free port, with these locations.
