@@ -222,7 +222,7 @@ func TestWithoutLFS(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{})
 	r.repo("app.git", "text")
-	if _, _, err := r.LFSBatch(t.Context(), r.path("app"), node.Session{}, lfs.Batch{}); !fault.Is(err, fault.Denied) {
-		t.Errorf("LFSBatch without LFS: %v, want Denied", err)
+	if _, _, err := r.LFSBatch(t.Context(), r.path("app"), node.Session{}, lfs.Batch{}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("LFSBatch without LFS: %v, want NotFound", err)
 	}
 }
