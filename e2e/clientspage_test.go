@@ -26,7 +26,7 @@ const clientsLegend = `
   before the push. **shallow**: depth 3. **deepen**: from depth 3 to 7. **partial**: blob:none. **tags**: all tags into
   a clone of one branch. **2,000 refs** and **SHA-256**: list and clone such repositories.
 - **push**: main moves by commits with a merge, and a branch is new. It uses HTTP with a token, and SSH with a key. With
-  git-lfs, its pre-push hook finds that the server has no LFS.
+  git-lfs, its pre-push hook asks for file locks.
 - Each client also clones a repository with restricted access. It uses a token as the password in the URL, and with ssh
   (git, dulwich) a key. With wrong credentials it fails.
 - "no" is an operation that the client does not support with any server. The run checks that it also fails with git

@@ -1,0 +1,45 @@
+package roles
+
+import (
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// TestLFSKey: the key is made once, for its owner only, so that tokens survive a restart.
+func TestLFSKey(t *testing.T) {
+	t.Parallel()
+	s := &server{log: slog.New(slog.DiscardHandler), cfg: config.DefaultConfig()}
+	s.cfg.State = t.TempDir()
+	first, err := s.newLFS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(s.cfg.State, "lfs.key"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("key = %v, %v, want a file with mode 0600", info, err)
+	}
+	second, err := s.newLFS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo, err := git.ParseRepoPath("team/app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := first.Tokens.New(auth.Identity{Name: "alice", By: auth.ByKey}, repo, auth.Read)
+	r := &http.Request{Header: http.Header{"Authorization": {token}}}
+	if id, _, ok, err := second.Tokens.Identify(r, repo); !ok || err != nil || id.Name != "alice" {
+		t.Errorf("token after a restart: %+v, %t, %v, want alice", id, ok, err)
+	}
+	s.cfg.LFS.Enabled = false
+	if off, err := s.newLFS(); off != nil || err != nil {
+		t.Errorf("newLFS with lfs.enabled = false: %v, %v, want nil", off, err)
+	}
+}
