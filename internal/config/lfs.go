@@ -34,6 +34,10 @@ type LFSConfig struct {
 	// refuses them with the names of the files, warn accepts them with a message, and off checks nothing.
 	RequireObjects string `toml:"require_objects" default:"refuse" values:"refuse warn off"`
 
+	// Cache is the maximum size of the objects that mirrors keep. The ones that were not used for the longest time are
+	// removed. 0 means a quarter of the file system. Larger objects cannot be downloaded through a mirror.
+	Cache Size `toml:"cache"`
+
 	// UploadExpiry is how long the beginning of an interrupted upload is kept. Until then the upload can continue.
 	UploadExpiry Duration `toml:"upload_expiry" default:"24h" range:">0s"`
 }

@@ -121,6 +121,11 @@ type MirrorConfig struct {
 	// MaxPack is the maximum size of one pack from the origin. 0 means no limit.
 	MaxPack Size `toml:"max_pack"`
 
+	// LFSHosts lists other hosts from which the origin may have LFS objects fetched: "HOST", "HOST:PORT", or "*.DOMAIN"
+	// for all hosts in a domain. GitHub, for example, has its objects at "github-cloud.githubusercontent.com". The
+	// hosts' certificates are checked as that of the origin.
+	LFSHosts []string `toml:"lfs_hosts"`
+
 	// WebhookSecretFile is the file with the secret of the origin's webhooks (docs/how-to/mirror.md); see
 	// storage.secret_file. Empty means that there are none. Changes apply at once.
 	WebhookSecretFile string `toml:"webhook_secret_file" path:"yes"`
@@ -277,6 +282,11 @@ func (m *MirrorConfig) check(u *url.URL, bad func(key, format string, args ...an
 	for _, pattern := range m.Refs {
 		if err := mirror.CheckRefPattern(pattern); err != nil {
 			bad("refs", "%w", err)
+		}
+	}
+	for _, host := range m.LFSHosts {
+		if err := origin.ParseHost(host); err != nil {
+			bad("lfs_hosts", "%w", err)
 		}
 	}
 	if fresh, err := m.Freshness(); err != nil {

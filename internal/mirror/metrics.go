@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,7 @@ type Metrics struct {
 	seconds prometheus.Histogram
 	bytes   prometheus.Counter
 	refs    *prometheus.CounterVec
+	lfs     lfsMetrics
 	gauges  []prometheus.Collector
 	mirrors atomic.Pointer[Mirrors]
 }
@@ -42,6 +44,7 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_mirror_refs_total",
 			Help: "Refs of mirrors by what updates did: created, changed, deleted, or skipped because they are invalid.",
 		}, []string{"change"}),
+		lfs: newLFSMetrics(),
 	}
 	m.gauge("packhorse_mirror_staleness_max_seconds", "Age of the oldest mirror whose last check or update failed.", nil,
 		func(r *mirror, age float64) func(float64) float64 {
@@ -89,11 +92,17 @@ func (m *Metrics) gauge(name, help string, labels prometheus.Labels, add func(*m
 
 // Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return append(m.gauges[:len(m.gauges):len(m.gauges)], m.checks, m.updates, m.seconds, m.bytes, m.refs)
+	return slices.Concat(m.gauges, m.lfs.collectors(), []prometheus.Collector{m.checks, m.updates, m.seconds, m.bytes,
+		m.refs})
 }
 
 // watch counts the mirrors of m.
-func (m *Metrics) watch(mirrors *Mirrors) { m.mirrors.Store(mirrors) }
+func (m *Metrics) watch(mirrors *Mirrors) {
+	m.mirrors.Store(mirrors)
+	if mirrors.lfs != nil {
+		m.lfs.budget.Store(mirrors.lfs.budget)
+	}
+}
 
 func (m *Metrics) checked(err error) { m.checks.WithLabelValues(result(err)).Inc() }
 

@@ -32,6 +32,9 @@ type Options struct {
 	Updates int
 	Fsck    map[string]string // severities of Git's object checks by name; nil: receivepack.DefaultFsck
 
+	// LFSCache is the maximum size of the LFS objects of all mirrors in bytes. Zero means a quarter of the file system.
+	LFSCache int64
+
 	Metrics *Metrics         // nil: not counted
 	Log     *slog.Logger     // nil: not logged
 	Now     func() time.Time // nil: time.Now
@@ -48,6 +51,7 @@ type Mirrors struct {
 
 	relays     *relays
 	spools     *spools
+	lfs        *lfsObjects // nil: the node has no LFS objects
 	rules      atomic.Pointer[[]Rule]
 	updateWait time.Duration // see the constant; shorter in tests
 
@@ -85,6 +89,9 @@ func New(o Options) (*Mirrors, error) {
 		return nil, fault.Wrap(fault.Unavailable, "cannot use the directory of mirrors", err)
 	}
 	m.relays = newRelays(m.spools)
+	if store := m.node.LFSObjects(); store != nil {
+		m.lfs = newLFSObjects(m, store, o.LFSCache)
+	}
 	if err := m.SetRules(o.Rules); err != nil {
 		return nil, err
 	}

@@ -19,21 +19,21 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// client is a node.ResponseWriter that keeps what it gets.
-type client struct {
+// follower is a node.ResponseWriter that keeps what it gets.
+type follower struct {
 	bytes.Buffer
 	length int64 // announced; -1: not
 	stale  time.Duration
 }
 
-func newClient() *client { return &client{length: -1} }
+func newClient() *follower { return &follower{length: -1} }
 
-func (c *client) SetLength(n int64)                   { c.length = n }
-func (c *client) ReserveMemory(int64) error           { return nil }
-func (c *client) StartBulk(bool) error                { return nil }
-func (c *client) Flush() error                        { return nil }
-func (c *client) SetStaleness(age time.Duration)      { c.stale = age }
-func (c *client) ReadFrom(r io.Reader) (int64, error) { return c.Buffer.ReadFrom(r) }
+func (c *follower) SetLength(n int64)                   { c.length = n }
+func (c *follower) ReserveMemory(int64) error           { return nil }
+func (c *follower) StartBulk(bool) error                { return nil }
+func (c *follower) Flush() error                        { return nil }
+func (c *follower) SetStaleness(age time.Duration)      { c.stale = age }
+func (c *follower) ReadFrom(r io.Reader) (int64, error) { return c.Buffer.ReadFrom(r) }
 
 func newTestSpools(t *testing.T, limit int64) *spools {
 	t.Helper()
@@ -192,7 +192,7 @@ func TestMessagesKeepClientAlive(t *testing.T) {
 		begin := bytes.Index(response, []byte("packfile\n"))
 		var followers sync.WaitGroup
 		c, quiet := newClient(), newClient()
-		for out, o := range map[*client]followOptions{
+		for out, o := range map[*follower]followOptions{
 			c:     {note: func(int64) string { return "mirroring" }, every: time.Second},
 			quiet: {},
 		} {

@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/packsource"
@@ -112,7 +113,7 @@ func newWorld(t *testing.T, h *host, root string, edit ...func(*Rule)) *world {
 	source, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: t.TempDir()})
 	w.do(err)
 	n, err := storage.New(uploadpack.New(source, uploadpack.Options{Agent: "test", Wants: uploadpack.WantsAuto}),
-		storage.Options{Root: root, Runner: runner})
+		storage.Options{Root: root, Runner: runner, LFS: &objects.Options{MinFree: -1}})
 	w.do(err)
 	w.Mirrors, err = New(Options{Node: n, Rules: []Rule{w.rule}, State: t.TempDir(),
 		Now: func() time.Time { return time.Now().Add(time.Duration(w.skew.Load())) }})

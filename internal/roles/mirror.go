@@ -49,8 +49,7 @@ func (s *server) addMirrors() error {
 	metrics, hookMetrics := mirror.NewMetrics(), forge.NewMetrics()
 	s.register(metrics, hookMetrics)
 	m.Mirrors, err = mirror.New(mirror.Options{Node: s.node, Rules: tables.rules, State: s.cfg.State,
-		Fsck:    s.cfg.Push.Fsck,
-		Metrics: metrics, Log: s.log})
+		Fsck: s.cfg.Push.Fsck, LFSCache: int64(s.cfg.LFS.Cache), Metrics: metrics, Log: s.log})
 	if err != nil {
 		return err
 	}
@@ -186,7 +185,7 @@ func originKey(c *config.MirrorConfig) string {
 
 // newOrigin makes the client of an origin. It shares the limits of another one at the host, unless that is nil.
 func (m *mirrors) newOrigin(c *config.MirrorConfig, u *url.URL, sameHost *origin.Origin) (*origin.Origin, error) {
-	o := origin.Options{URL: u, Private: c.Private, Requests: c.Requests, PerMinute: c.PerMinute, Share: sameHost,
+	o := origin.Options{URL: u, Private: c.Private, Hosts: c.LFSHosts, Requests: c.Requests, PerMinute: c.PerMinute, Share: sameHost,
 		AnswerTimeout: c.Timeout.Duration, MaxRefs: c.MaxRefs, Agent: m.agent, Metrics: m.metrics, Log: m.log}
 	if c.CA != "" {
 		authorities, err := credfile.LoadAuthorities(c.CA, m.log)

@@ -177,6 +177,17 @@ func (s *Store) Link(r Repository, o lfs.Object) (bool, error) {
 	return true, to.sync(o.OID)
 }
 
+// touchInterval is the interval in which Touch changes the time of a file.
+const touchInterval = time.Minute
+
+// Touch notes the use of an object of a repository: Walk reports it as the time of the file. Errors are ignored.
+func (s *Store) Touch(r Repository, o lfs.Object, now time.Time) {
+	path := r.path(o.OID)
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && now.Sub(info.ModTime()) >= touchInterval {
+		_ = os.Chtimes(path, now, now)
+	}
+}
+
 // objects returns the directory of the repository's objects.
 func (r Repository) objects() string { return filepath.Join(r.Dir, "lfs", "objects") }
 

@@ -1,0 +1,244 @@
+package mirror
+
+import (
+	"cmp"
+	"context"
+	"io/fs"
+	"slices"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+)
+
+// lfsBudget limits the disk space of the LFS objects of mirrors. It walks the mirrors for the size and the last use of
+// their objects when it begins, and when it has to remove some. It is safe for concurrent use.
+type lfsBudget struct {
+	m     *Mirrors
+	store *objects.Store
+	limit int64 // bytes
+
+	walking sync.Mutex // held during a walk; locked before mu
+
+	mu       sync.Mutex
+	measured bool  // used is known
+	used     int64 // bytes of objects and of running downloads
+	running  int64 // bytes of running downloads
+	inUse    map[lfs.OID]int
+}
+
+// newLFSBudget returns a budget of so many bytes, or of a quarter of the file system if limit is zero.
+func newLFSBudget(m *Mirrors, store *objects.Store, limit int64) *lfsBudget {
+	var fs unix.Statfs_t
+	if limit == 0 {
+		if limit = 10 << 30; unix.Statfs(m.node.Root(), &fs) == nil {
+			limit = int64(fs.Blocks) * int64(fs.Bsize) / 4
+		}
+	}
+	return &lfsBudget{m: m, store: store, limit: limit, inUse: make(map[lfs.OID]int)}
+}
+
+func (b *lfsBudget) tooLarge(o lfs.Object) error {
+	return fault.New(fault.Invalid, "object %s has %d bytes, more than the cache of the mirrors may have: %d (lfs.cache)",
+		o.OID, o.Size, b.limit)
+}
+
+// use keeps an object from being removed until the result is called.
+func (b *lfsBudget) use(id lfs.OID) (release func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.inUse[id]++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.inUse[id]--; b.inUse[id] == 0 {
+			delete(b.inUse, id)
+		}
+	}
+}
+
+// reserve takes space for the download of an object. It removes the objects that were not used for the longest time if
+// there is not enough. After an error there is nothing to release.
+func (b *lfsBudget) reserve(ctx context.Context, o lfs.Object) error {
+	if o.Size > b.limit {
+		return b.tooLarge(o)
+	}
+	if b.take(o.Size) {
+		return nil
+	}
+	b.walking.Lock()
+	defer b.walking.Unlock()
+	if b.take(o.Size) { // another download has made room
+		return nil
+	}
+	if err := b.shrink(ctx, b.limit-o.Size); err != nil {
+		return err
+	}
+	if !b.take(o.Size) {
+		return fault.Retry(fault.Unavailable, fault.RetryLater,
+			"the cache of LFS objects is full with objects that are in use (lfs.cache)")
+	}
+	return nil
+}
+
+// take reserves space if there is enough.
+func (b *lfsBudget) take(n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.measured || b.used+n > b.limit {
+		return false
+	}
+	b.used += n
+	b.running += n
+	return true
+}
+
+// release ends a download for which space was reserved. kept reports whether its object is in the cache now.
+func (b *lfsBudget) release(n int64, kept bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.running -= n
+	if !kept {
+		b.used -= n
+	}
+}
+
+// bytes returns the size of the cache. It is zero until the first download.
+func (b *lfsBudget) bytes() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
+}
+
+// free removes objects of n bytes together because the disk is full. It reports whether it removed some.
+func (b *lfsBudget) free(ctx context.Context, n int64) bool {
+	b.walking.Lock()
+	defer b.walking.Unlock()
+	before := b.bytes()
+	return b.shrink(ctx, max(before-n, 0)) == nil && b.bytes() < before
+}
+
+// copyOf is an object in one mirror.
+type copyOf struct {
+	lfs.Object
+	repository int    // index
+	used       int64  // when, in ns since 1970
+	links      uint64 // names of the file
+}
+
+// shrink removes objects until the cache has at most so many bytes, and then a tenth more, so that the next walk is not
+// soon. The caller holds walking.
+func (b *lfsBudget) shrink(ctx context.Context, to int64) error {
+	repositories, copies, err := b.walk(ctx)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(copies, func(x, y copyOf) int {
+		return cmp.Or(cmp.Compare(x.used, y.used), slices.Compare(x.OID[:], y.OID[:]))
+	})
+	total := int64(0)
+	groups := chunkByOID(copies)
+	for _, g := range groups {
+		total += g[0].Size
+	}
+	b.mu.Lock()
+	running := b.running
+	b.mu.Unlock()
+	if total+running > to {
+		to -= to / 10
+	}
+	for _, g := range groups {
+		if total+running <= to || ctx.Err() != nil {
+			break
+		}
+		if b.remove(ctx, repositories, g) {
+			total -= g[0].Size
+			b.m.metrics.lfs.evicted(g[0].Size)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.measured, b.used = true, total+b.running
+	return ctx.Err()
+}
+
+// chunkByOID splits a sorted list into the copies of each object. Copies that are links of one file are together,
+// because they have the same time.
+func chunkByOID(copies []copyOf) (groups [][]copyOf) {
+	for i := 0; i < len(copies); {
+		j := i + 1
+		for j < len(copies) && copies[j].OID == copies[i].OID {
+			j++
+		}
+		groups = append(groups, copies[i:j])
+		i = j
+	}
+	return groups
+}
+
+// remove removes the copies of one object, and the object from the pool if no other repository has it. It does not
+// remove an object that is in use.
+func (b *lfsBudget) remove(ctx context.Context, repositories []git.RepoPath, group []copyOf) bool {
+	b.mu.Lock()
+	isUsed := b.inUse[group[0].OID] > 0
+	b.mu.Unlock()
+	if isUsed {
+		return false
+	}
+	for _, c := range group {
+		r, release, err := b.m.node.LFSRepository(ctx, repositories[c.repository])
+		if err == nil {
+			err = b.store.Remove(r, c.Object)
+			release()
+		}
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			b.m.log.Warn("cannot remove an LFS object of a mirror", "repository", repositories[c.repository].String(),
+				"object", c.OID.String(), "error", err)
+			return false
+		}
+	}
+	if group[0].links != uint64(len(group))+1 { // a repository that is not a mirror has it
+		return true
+	}
+	return b.store.RemovePooled(group[0].Object) == nil
+}
+
+// walk returns the objects of all mirrors.
+func (b *lfsBudget) walk(ctx context.Context) (repositories []git.RepoPath, copies []copyOf, err error) {
+	for after := ""; ; {
+		paths, next, err := b.m.list(ctx, after)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, path := range paths {
+			r, release, err := b.m.node.LFSRepository(ctx, path)
+			if fault.Is(err, fault.NotFound) {
+				continue
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+			err = b.store.Walk(r, func(o lfs.Object, info fs.FileInfo) error {
+				c := copyOf{Object: o, repository: len(repositories), used: info.ModTime().UnixNano()}
+				if st, ok := info.Sys().(*syscall.Stat_t); ok {
+					c.links = uint64(st.Nlink)
+				}
+				copies = append(copies, c)
+				return ctx.Err()
+			})
+			release()
+			if err != nil {
+				return nil, nil, err
+			}
+			repositories = append(repositories, path)
+		}
+		if after = next; after == "" {
+			return repositories, copies, nil
+		}
+	}
+}

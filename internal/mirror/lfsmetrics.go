@@ -1,0 +1,81 @@
+package mirror
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/lfs/client"
+)
+
+// lfsMetrics are the metrics of the LFS objects of mirrors.
+type lfsMetrics struct {
+	requests     *prometheus.CounterVec
+	downloads    *prometheus.CounterVec
+	bytes        prometheus.Counter
+	evictions    prometheus.Counter
+	evictedBytes prometheus.Counter
+	cache        prometheus.Collector
+	budget       *atomic.Pointer[lfsBudget]
+}
+
+func newLFSMetrics() lfsMetrics {
+	budget := new(atomic.Pointer[lfsBudget])
+	return lfsMetrics{
+		budget: budget,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_mirror_lfs_requests_total",
+			Help: "Downloads of LFS objects by clients of mirrors: hit (the object was here), miss (the request began its " +
+				"download from the origin), follow (the download was running).",
+		}, []string{"cache"}),
+		downloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_mirror_lfs_downloads_total",
+			Help: "Downloads of LFS objects from origins by result: ok, wrong (another object arrived), or the kind of error.",
+		}, []string{"result"}),
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_mirror_lfs_bytes_total", Help: "Bytes of LFS objects that origins sent.",
+		}),
+		evictions: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_mirror_lfs_evictions_total", Help: "LFS objects of mirrors that were removed to make room.",
+		}),
+		evictedBytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_mirror_lfs_evicted_bytes_total",
+			Help: "Size of the LFS objects of mirrors that were removed to make room.",
+		}),
+		cache: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "packhorse_mirror_lfs_cache_bytes",
+			Help: "Size of the LFS objects of mirrors with running downloads; 0 until the first download after a start.",
+		}, func() float64 {
+			if b := budget.Load(); b != nil {
+				return float64(b.bytes())
+			}
+			return 0
+		}),
+	}
+}
+
+func (m *lfsMetrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.downloads, m.bytes, m.evictions, m.evictedBytes, m.cache}
+}
+
+// sent counts a download of a client: hit, miss or follow. A request that failed before has "".
+func (m *lfsMetrics) sent(cache string) {
+	if cache != "" {
+		m.requests.WithLabelValues(cache).Inc()
+	}
+}
+
+// downloaded counts a download from an origin.
+func (m *lfsMetrics) downloaded(err error) {
+	label := result(err)
+	if errors.Is(err, client.ErrWrong) {
+		label = "wrong"
+	}
+	m.downloads.WithLabelValues(label).Inc()
+}
+
+func (m *lfsMetrics) evicted(bytes int64) {
+	m.evictions.Inc()
+	m.evictedBytes.Add(float64(bytes))
+}
