@@ -157,6 +157,9 @@ func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer 
 		answer, o, err = n.LFSLocks(r.Ctx, r.Repo, session, request)
 		return o, err
 	})
+	if request.Action != lfs.ListLocks && len(answer.Locks) == 1 {
+		r.lock = &answer.Locks[0]
+	}
 	return answer
 }
 
@@ -189,6 +192,9 @@ func (r *Request) lfsAttributes(a []slog.Attr) []slog.Attr {
 	}
 	if o.Pack != "" {
 		a = append(a, slog.String("cache", o.Pack))
+	}
+	if r.lock != nil {
+		a = append(a, slog.String("path", LogText(r.lock.Path)), slog.String("owner", LogText(r.lock.Owner)))
 	}
 	if r.Op == LFSUpload {
 		a = append(a, slog.Int64("received_bytes", o.Bytes))

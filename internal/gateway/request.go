@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 )
@@ -52,6 +53,7 @@ type Request struct {
 	node       string      // the node that was tried last; "": none
 	storeID    string      // see router.Assignment.StoreID
 	failed     []string    // the nodes that were tried before it
+	lock       *lfs.Lock   // that the request created, removed or found in its way; nil: none
 }
 
 // Rating is how a request is rated against the service levels.

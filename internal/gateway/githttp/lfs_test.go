@@ -307,6 +307,9 @@ func TestLFSLocks(t *testing.T) {
 			t.Errorf("%s %s: %s %s, want %d %s", c.method, c.path, response.Status, body, c.status, c.want)
 		}
 	}
+	if log := s.log.String(); !strings.Contains(log, "path=b.bin owner=carol") {
+		t.Errorf("log = %s, want the lock of another caller", log)
+	}
 	if response, body := s.do("GET", "/team/app/info/lfs/locks?limit=1", "", bob); response.StatusCode != 200 ||
 		!strings.Contains(body, `"next_cursor":"more"`) {
 		t.Errorf("first part of a list: %s %s, want a cursor", response.Status, body)
