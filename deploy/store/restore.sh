@@ -12,7 +12,8 @@
 #
 # The bucket has for each repository PREFIX/repos/ID/: records in log/, the newest first in a list, packs in packs/, and
 # lists of refs in refs/, in git's packed-refs format. The newest record names all objects of the repository and the
-# changes of refs since its list of refs. That is all that you need to know to restore a repository by hand.
+# changes of refs since its list of refs. Objects of Git LFS are in lfs/, and all belong to the repository. That is all
+# that you need to know to restore a repository by hand.
 set -eu
 export LC_ALL=C
 
@@ -68,6 +69,17 @@ ids() {
 	while :; do
 		page=$(get "?${token:+continuation-token=$(quote "$token")&}delimiter=%2F&list-type=2&prefix=$(quote "${prefix}repos/")") || return 1
 		printf %s "$page" | grep -o '<CommonPrefixes>.*</CommonPrefixes>' | elements Prefix | sed 's,/$,,; s,.*/,,'
+		token=$(printf %s "$page" | elements NextContinuationToken)
+		[ -n "$token" ] || return 0
+	done
+}
+
+# keys DIRECTORY: lists the keys of the repository in a directory.
+keys() {
+	token=
+	while :; do
+		page=$(get "?${token:+continuation-token=$(quote "$token")&}list-type=2&prefix=$(quote "${prefix}repos/$id/$1")") || return 1
+		printf %s "$page" | elements Key
 		token=$(printf %s "$page" | elements NextContinuationToken)
 		[ -n "$token" ] || return 0
 	done
@@ -196,6 +208,15 @@ restore() {
 	for kind in delete update; do
 		sed -n "/^$kind /p" "$work/refs" | git --git-dir="$made" update-ref --stdin
 	done
+	# The name of an object of Git LFS is its SHA-256.
+	keys lfs/ >"$work/lfs"
+	while IFS= read -r key; do
+		oid=${key##*/}
+		case $oid in *[!0-9a-f]*) continue ;; esac
+		objects=$made/lfs/objects/$(printf %.2s "$oid")/$(printf %.4s "$oid" | cut -c 3-4)
+		mkdir -p "$objects"
+		fetch "lfs/$oid" "$objects/$oid" "$oid" </dev/null
+	done <"$work/lfs"
 	mkdir -p "$(dirname "$to")"
 	mv "$made" "$to"
 	echo "$to" >>"$work/restored"

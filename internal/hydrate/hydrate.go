@@ -9,6 +9,7 @@
 //	                 check began (SetChecked); in 1970 if there was none
 //	name             by which name the repository was found last (SetName)
 //	objects/pack/    packs, under the base name of their keys; absent if the repository is evicted
+//	lfs/objects/     objects of Git LFS; on disk once they have their names
 //
 // Apply brings everything but the packs, and refs can be served after it. Use brings the packs that are missing: it
 // hydrates the repository. All callers share one hydration, which continues when they leave. Every file is verified by
@@ -16,11 +17,12 @@
 // without its pack, or a pack with a damaged byte.
 //
 // The packs of all repositories have a budget. Eviction removes all packs of the repository that was used least
-// recently, and never of one in use. A start removes the other files after a month without a check. Packs that the
-// applied record does not name any more are removed when no caller of Use has an older record.
+// recently, and never of one in use. Objects of Git LFS have a part in the budget, and are removed one by one. A start
+// removes the other files after a month without a check. Packs that the applied record does not name any more are
+// removed when no caller of Use has an older record.
 //
-// Nothing is synced: the truth is in the bucket. If the machine crashed, local files are compared with their checksums
-// before their first use. Damaged ones are downloaded again.
+// Only LFS objects are synced: the truth is in the bucket. If the machine crashed, other files are compared with their
+// checksums before their first use. Damaged ones are downloaded again.
 package hydrate
 
 import (
@@ -39,7 +41,7 @@ import (
 type Options struct {
 	Bucket  bucket.Bucket
 	Root    string        // directory of the local copies
-	Budget  int64         // maximum bytes of all packs; 0: three quarters of the file system
+	Budget  int64         // maximum bytes of all packs and LFS objects; 0: three quarters of the file system
 	MinFree int64         // bytes of the file system that hydrations leave free; 0: a twentieth, at most 5 GiB
 	Wait    time.Duration // maximum time that Use waits for a hydration; 0: 30 s
 	Log     *slog.Logger  // nil: none
@@ -65,8 +67,8 @@ type Cache struct {
 
 	mu           sync.Mutex
 	repositories map[string]*Repository
-	recent       list.List // repositories with packs, the most recently used first
-	bytes        int64     // of all packs, and of those that running hydrations will write
+	recent       list.List // *Repository with packs, and *localFile; the most recently used first
+	bytes        int64     // of all packs and files, and of those that running hydrations will write
 	unwritten    int64     // the part of bytes that is not on disk yet
 }
 

@@ -154,6 +154,9 @@ func (c *Cache) loadRepositories(unchecked bool) error {
 	for _, r := range all {
 		c.repositories[r.id] = r.Repository
 		c.touchLocked(r.Repository)
+		if err := r.loadFiles(); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -34,6 +34,8 @@ type Repository struct {
 	task      *task                 // the running one, or nil
 	failed    *task                 // the last hydration, if it failed
 	element   *list.Element         // in cache.recent; nil: no packs
+	files     map[string]*localFile // by name
+	fetches   map[string]*fetch     // running, by name of the file
 }
 
 // localPack is a pack on the local disk.
@@ -46,7 +48,8 @@ type localPack struct {
 
 func newRepository(c *Cache, id string) *Repository {
 	return &Repository{cache: c, id: id, dir: filepath.Join(c.options.Root, id+".git"),
-		applying: make(chan struct{}, 1), packs: map[string]*localPack{}, uses: map[uint64]int{}}
+		applying: make(chan struct{}, 1), packs: map[string]*localPack{}, uses: map[uint64]int{},
+		files: map[string]*localFile{}, fetches: map[string]*fetch{}}
 }
 
 // ID returns the repository's ID.
@@ -229,6 +232,9 @@ func (r *Repository) Remove() error {
 	r.task = t
 	for name := range r.packs {
 		c.dropLocked(r, name)
+	}
+	for _, f := range r.files {
+		c.dropFileLocked(f)
 	}
 	if c.repositories[r.id] == r {
 		delete(c.repositories, r.id)

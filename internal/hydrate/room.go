@@ -121,15 +121,23 @@ func (c *Cache) retryFull(write func() error) (err error) {
 	return err
 }
 
-// evictOne removes the packs of the repository that was used least recently and is not in use. It reports whether there
-// was one.
+// evictOne removes what was used least recently and is not in use: the packs of a repository, or a file. It reports
+// whether there was one.
 func (c *Cache) evictOne() bool {
 	c.mu.Lock()
 	var r *Repository
-	for e := c.recent.Back(); e != nil; e = e.Prev() {
-		if x := e.Value.(*Repository); x.task == nil && len(x.uses) == 0 {
-			r = x
-			break
+	for e := c.recent.Back(); e != nil && r == nil; e = e.Prev() {
+		switch x := e.Value.(type) {
+		case *localFile:
+			c.dropFileLocked(x)
+			c.mu.Unlock()
+			_ = os.Remove(filepath.Join(x.repository.dir, x.name))
+			c.metrics.evictedFiles.Inc()
+			return true
+		case *Repository:
+			if x.task == nil && len(x.uses) == 0 {
+				r = x
+			}
 		}
 	}
 	if r == nil {

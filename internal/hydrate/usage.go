@@ -28,7 +28,13 @@ func (u Usage) String() string {
 func (c *Cache) Usage() Usage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Usage{Repositories: c.recent.Len(), Bytes: c.bytes, Budget: c.options.Budget}
+	repositories := 0
+	for _, r := range c.repositories {
+		if len(r.packs) > 0 {
+			repositories++
+		}
+	}
+	return Usage{Repositories: repositories, Bytes: c.bytes, Budget: c.options.Budget}
 }
 
 // UsageOf reads the space that the local copies below a root take, whether or not a node runs. budget is
@@ -39,15 +45,21 @@ func UsageOf(root string, budget int64) (u Usage, err error) {
 	if err != nil {
 		return u, err
 	}
+	objects, err := fs.Glob(below, "*.git/"+filesDir+"/*/*/*")
+	if err != nil {
+		return u, err
+	}
 	dirs := map[string]bool{}
-	for _, file := range files {
+	for _, file := range append(files, objects...) {
 		info, err := fs.Stat(below, file)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
 		} else if err != nil {
 			return u, err
 		}
-		dirs[path.Dir(file)] = true
+		if path.Base(path.Dir(file)) == "pack" {
+			dirs[path.Dir(file)] = true
+		}
 		u.Bytes += info.Size()
 	}
 	size, _, err := space(root)

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"io"
+	"os"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bulk"
@@ -30,14 +31,23 @@ func (n *Node) LFSRepository(ctx context.Context, path git.RepoPath) (r objects.
 
 // lfsRepository returns a repository with objects of Git LFS, and its handle, which the caller has to release.
 func (n *Node) lfsRepository(ctx context.Context, path git.RepoPath) (*handle, objects.Repository, error) {
-	if n.lfs == nil || n.places != nil {
+	if n.lfs == nil {
 		return nil, objects.Repository{}, errNoLFS()
 	}
 	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return nil, objects.Repository{}, err
 	}
-	return h, objects.Repository{Dir: h.Common, ID: h.Incarnation}, nil
+	return h, h.lfs(), nil
+}
+
+// lfs returns the repository for methods of objects.Store.
+func (h *handle) lfs() objects.Repository {
+	r := objects.Repository{Dir: h.Common, ID: h.Incarnation}
+	if h.place != nil {
+		r.Remote = h.place.LFS()
+	}
+	return r
 }
 
 // LFSBatch returns what the repository knows about objects, in their order.
@@ -56,12 +66,11 @@ func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, _ node.Session, 
 // lfsStates returns the function with which a push is checked against the objects of a repository; nil: it has none,
 // and pushes are not checked.
 func (n *Node) lfsStates(h *handle) func(context.Context, lfs.Batch) ([]lfs.Status, error) {
-	if n.lfs == nil || h.place != nil {
+	if n.lfs == nil {
 		return nil
 	}
-	return func(ctx context.Context, b lfs.Batch) ([]lfs.Status, error) {
-		return n.lfs.Check(ctx, objects.Repository{Dir: h.Common, ID: h.Incarnation}, b)
-	}
+	r := h.lfs()
+	return func(ctx context.Context, b lfs.Batch) ([]lfs.Status, error) { return n.lfs.Check(ctx, r, b) }
 }
 
 // readError is the error of a read of objects.
@@ -83,7 +92,7 @@ func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, _ node.Sessio
 	if err != nil {
 		return o, err
 	}
-	f, err := n.lfs.Open(r, d.Object)
+	f, isHit, err := n.openObject(ctx, r, d.Object)
 	n.release(h)
 	if err != nil {
 		return o, err
@@ -97,7 +106,7 @@ func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, _ node.Sessio
 		length = min(length, d.Length)
 	}
 	if length > minBulk {
-		if err := response.StartBulk(false); err != nil {
+		if err := response.StartBulk(!isHit); err != nil {
 			return o, err
 		}
 	}
@@ -105,6 +114,9 @@ func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, _ node.Sessio
 	begin := time.Now()
 	section := &bulk.Section{File: f, Offset: d.Offset, N: length}
 	o.Pack = "hit"
+	if !isHit {
+		o.Pack = "miss"
+	}
 	o.Bytes, err = io.Copy(response, section)
 	o.Copy = time.Since(begin)
 	switch {
@@ -114,6 +126,15 @@ func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, _ node.Sessio
 		return o, fault.Wrap(fault.Corrupt, "the LFS object cannot be read", err)
 	}
 	return o, &node.ClientConnError{Err: err}
+}
+
+// openObject opens an object. isHit is false if it was copied to this node first.
+func (n *Node) openObject(ctx context.Context, r objects.Repository, o lfs.Object) (f *os.File, isHit bool, err error) {
+	if r.Remote != nil {
+		return r.Remote.Open(ctx, o)
+	}
+	f, err = n.lfs.Open(r, o)
+	return f, true, err
 }
 
 // LFSUpload stores an object or a part of it. size is the number of bytes that are here.
@@ -127,7 +148,7 @@ func (n *Node) LFSUpload(ctx context.Context, path git.RepoPath, _ node.Session,
 	defer n.release(h)
 	size, err = n.lfs.Upload(ctx, r, u, content)
 	o.Bytes = max(size-u.Offset, 0)
-	if err == nil && !h.Fresh(h.path) {
+	if err == nil && (!h.Fresh(h.path) || h.isGone()) {
 		size, err = 0, fault.New(fault.NotFound, "the repository was removed, renamed or replaced during the upload")
 	}
 	if err != nil {
@@ -145,6 +166,6 @@ func (n *Node) LFSPart(ctx context.Context, path git.RepoPath, _ node.Session, o
 		return 0, o, err
 	}
 	defer n.release(h)
-	size, err := n.lfs.UploadedBytes(r, object)
+	size, err := n.lfs.UploadedBytes(ctx, r, object)
 	return size, o, readError(err)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"path/filepath"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/locks"
@@ -22,19 +21,15 @@ func (n *Node) LFSLocks(ctx context.Context, path git.RepoPath, _ node.Session, 
 		return lfs.LockAnswer{}, outcome, err
 	}
 	defer n.release(h)
-	files, err := h.lockFiles()
-	if err != nil {
-		return lfs.LockAnswer{}, outcome, err
-	}
-	answer, err := n.locks.Do(ctx, files, q)
+	answer, err := n.locks.Do(ctx, h.lockFiles(), q)
 	outcome.Objects = uint32(len(answer.Locks))
 	return answer, outcome, err
 }
 
 // lockFiles returns the files with the locks of the repository.
-func (h *handle) lockFiles() (locks.Files, error) {
+func (h *handle) lockFiles() locks.Files {
 	if h.place != nil {
-		return nil, fault.New(fault.Unavailable, "repositories in an object store have no locks")
+		return h.place.Locks()
 	}
-	return locks.Dir(filepath.Join(h.Common, "lfs", "locks")), nil
+	return locks.Dir(filepath.Join(h.Common, "lfs", "locks"))
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/lfs/locks"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -51,6 +53,10 @@ type Place interface {
 	// Maintain calls repack with a copy of the repository's directory that has all packs, and then replaces the packs of
 	// the repository by those in the copy.
 	Maintain(ctx context.Context, repack func(ctx context.Context, dir string) error) error
+	// LFS returns the objects of Git LFS of the repository.
+	LFS() objects.Remote
+	// Locks returns the locks of files of the repository.
+	Locks() locks.Files
 	// SetHead sets HEAD to a branch, which need not exist.
 	SetHead(ctx context.Context, branch git.RefName) error
 	Release() // ends the use of the Place

@@ -19,6 +19,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/lfs/locks"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/lookup"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -122,6 +124,10 @@ func (p *testPlaces) Create(_ context.Context, path git.RepoPath, _ git.ObjectFo
 	p.add(path.String(), "").layers.Head = head
 	return nil
 }
+
+// LFS and Locks are not used.
+func (*testPlace) LFS() objects.Remote { return nil }
+func (*testPlace) Locks() locks.Files  { return nil }
 
 func (p *testPlaces) Import(_ context.Context, path git.RepoPath, dir string) error {
 	r := p.add(path.String(), "")

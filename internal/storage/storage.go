@@ -192,6 +192,9 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if o.LFS != nil {
 		lfs := *o.LFS
 		lfs.Dir, lfs.Log, lfs.ReadOnly = filepath.Join(root, privateDir, lfsKind), n.log, o.ReadOnly
+		if n.places != nil {
+			lfs.MinFree = -1 // Places make room
+		}
 		n.lfs = objects.New(lfs)
 	}
 	n.startBackground(o)

@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
-// Export writes a repository of a store as a plain bare repository into a new directory. Every file is verified.
-// Progress counts bytes.
+// Export writes a repository of a store as a plain bare repository with its LFS objects into a new directory. Every
+// file is verified. Progress counts bytes.
 func Export(ctx context.Context, b bucket.Bucket, path git.RepoPath, dir string, progress Progress) error {
 	if _, err := os.Lstat(dir); !os.IsNotExist(err) {
 		return fault.New(fault.Exists, "%s exists already: name a new directory", dir)
@@ -42,6 +42,9 @@ func Export(ctx context.Context, b bucket.Bucket, path git.RepoPath, dir string,
 		return err
 	}
 	if err := writePacked(filepath.Join(copied, "packed-refs"), state.layers); err != nil {
+		return err
+	}
+	if err := exportLFS(ctx, b, r.id, copied); err != nil {
 		return err
 	}
 	return os.Rename(copied, dir)

@@ -109,6 +109,9 @@ func (c *collector) collect(ctx context.Context, id string) error {
 	if head == nil || err != nil {
 		return err
 	}
+	if err := c.collectLFS(ctx, log, id, head); err != nil {
+		return err
+	}
 	if len(head.Condemned) > 0 && !c.options.DryRun { // by a collection that did not end
 		c.count(id, files, head.Condemned)
 		if head, err = c.remove(ctx, log, id, head); err != nil {
@@ -128,6 +131,51 @@ func (c *collector) collect(ctx context.Context, id string) error {
 			return err
 		}
 		if head, err = c.remove(ctx, log, id, head); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// collectLFS deletes the LFS objects and locks of a repository that was deleted some time ago. Uploads to it are
+// refused, and those that were running then have ended.
+func (c *collector) collectLFS(ctx context.Context, log *replog.Log, id string, head *replog.Record) error {
+	if !head.Deleted {
+		return nil
+	}
+	limit := time.Now().Add(-c.options.OlderThan)
+	var old []bucket.Info
+	for _, dir := range []string{lfsPrefix, lockPrefix} {
+		err := each(ctx, c.bucket, reposPrefix+id+"/"+dir, func(info bucket.Info) error {
+			if !info.Modified.After(limit) {
+				old = append(old, info)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if len(old) == 0 {
+		return nil
+	}
+	if head.Number > 1 { // otherwise there never was a repository; see begin
+		if before, err := headAt(ctx, log, head, c.bucket, limit); err != nil || before == nil || !before.Deleted {
+			return err
+		}
+	}
+	for batch := range slices.Chunk(old, maxCondemned) {
+		var keys []string
+		for _, info := range batch {
+			keys = append(keys, info.Key)
+			c.report.Objects++
+			c.report.Bytes += info.Size
+		}
+		c.report.Keys = append(c.report.Keys, keys...)
+		if c.options.DryRun {
+			continue
+		}
+		if err := c.bucket.Delete(ctx, keys...); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/replog"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -232,10 +233,14 @@ func (d *directory) bytes() (total int64) {
 			total += info.Size()
 		}
 	}
+	_ = lfsFiles(d.dir, func(_ lfs.OID, _ string, size int64) error {
+		total += size
+		return nil
+	})
 	return total
 }
 
-// upload uploads packs and refs, and names them in the first record.
+// upload uploads packs, LFS objects and refs, and names them in the first record.
 func (d *directory) upload(ctx context.Context, up *uploader, first *replog.Record) error {
 	txn := replog.NewID()
 	for _, base := range d.packs {
@@ -245,6 +250,9 @@ func (d *directory) upload(ctx context.Context, up *uploader, first *replog.Reco
 		}
 		p.Since = 1
 		first.Packs = append(first.Packs, p)
+	}
+	if err := up.lfs(ctx, d.dir); err != nil {
+		return err
 	}
 	if d.refs == 0 {
 		return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/replog"
@@ -35,7 +36,7 @@ type gitNode struct {
 }
 
 // newGitNode starts one more node on a bucket.
-func newGitNode(t *testing.T, b *buckettest.Memory, o receivepack.Options) *gitNode {
+func newGitNode(t *testing.T, b *buckettest.Memory, o receivepack.Options, change ...func(*Options)) *gitNode {
 	t.Helper()
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
 		receivepack.ClassReceive: {Slots: 8, Queue: 100}, receivepack.ClassHook: {Slots: 8, Queue: 100},
@@ -52,9 +53,10 @@ func newGitNode(t *testing.T, b *buckettest.Memory, o receivepack.Options) *gitN
 	if err := pushes.Start(nil); err != nil {
 		t.Fatal(err)
 	}
-	n := &gitNode{Store: newNode(t, b), t: t}
+	n := &gitNode{Store: newNode(t, b, change...), t: t}
 	n.node, err = storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{
-		Root: n.options.Cache.Root, Places: n.Store, Pushes: pushes, SetHead: true, Runner: runner})
+		Root: n.options.Cache.Root, Places: n.Store, Pushes: pushes, SetHead: true, Runner: runner,
+		LFS: &objects.Options{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,11 @@ func TestRestoreScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := newDirectory(t)
+	object := lfsFile(lfsObjectOf("large").OID)
+	if err := os.MkdirAll(filepath.Join(root, "team/app.git", filepath.Dir(object)), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(root, "team/app.git", object), "large")
 	if _, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"}); err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +67,9 @@ func TestRestoreScript(t *testing.T) {
 	}
 	if got := appConfigOf(t, filepath.Join(out, "team/app.git")); !slices.Equal(got, appConfig) {
 		t.Errorf("the configuration was restored as %q, want %q", got, appConfig)
+	}
+	if got, err := os.ReadFile(filepath.Join(out, "team/app.git", object)); err != nil || string(got) != "large" {
+		t.Errorf("the LFS object was restored as %q, %v", got, err)
 	}
 	restore("-n", "1", "s3://bucket/git/store", out+"1", "team/app")
 	if got := allRefs(t, filepath.Join(out+"1", "team/app.git")); strings.Contains(got, "refs/heads/new") {

@@ -18,6 +18,7 @@
 //	place.go       what package storage sees of a repository
 //	import.go, importdir.go, export.go  plain repositories, in and out
 //	verify.go, promote.go               checks of a store; a new ID for a copy of it
+//	lfs.go         objects and locks of Git LFS
 //	admin.go                            what these have in common
 package store
 
@@ -31,6 +32,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
@@ -69,12 +71,14 @@ type Store struct {
 	log      *slog.Logger
 	metrics  *Metrics
 
-	known   knownTable
-	names   *lru.Cache[git.RepoPath, reference] // what paths referred to when they were looked up
-	local   localNames
-	lookups lookups
-	health  health
-	hints   chan struct{} // has one element for each hint that is being followed
+	known    knownTable
+	names    *lru.Cache[git.RepoPath, reference] // what paths referred to when they were looked up
+	lfsSizes *lru.Cache[lfsKey, int64]           // of LFS objects that the bucket has
+	local    localNames
+	lookups  lookups
+	lfsPuts  singleflight.Group // uploads of LFS objects to the bucket
+	health   health
+	hints    chan struct{} // has one element for each hint that is being followed
 
 	changed  func(git.RepoPath) // see OnChange
 	started  time.Time
@@ -171,6 +175,9 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 		s.metrics = NewMetrics()
 	}
 	if s.names, err = lru.New[git.RepoPath, reference](maxNames); err != nil {
+		return nil, err
+	}
+	if s.lfsSizes, err = lru.New[lfsKey, int64](maxLFSSizes); err != nil {
 		return nil, err
 	}
 	s.bucket = quickBucket{Bucket: o.Bucket, isDown: s.health.isDown}

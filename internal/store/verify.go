@@ -36,7 +36,7 @@ type CheckOptions struct {
 type CheckReport struct {
 	Repositories int       `json:"repositories"` // deleted ones included
 	Records      int64     `json:"records"`      // that exist
-	Objects      int64     `json:"objects"`      // packs, their indexes, and checkpoints that heads name
+	Objects      int64     `json:"objects"`      // packs, their indexes, and checkpoints that heads name; LFS objects
 	Bytes        int64     `json:"bytes"`        // of these objects
 	Unnamed      int64     `json:"unnamed"`      // objects that no head names; gc deletes them
 	UnnamedBytes int64     `json:"unnamed_bytes"`
@@ -214,7 +214,10 @@ func (r *repositoryCheck) run(ctx context.Context) (err error) {
 		}
 	}
 	r.countUnnamed(named)
-	return nil
+	if r.head.Deleted {
+		return nil
+	}
+	return r.lfs(ctx)
 }
 
 // named returns the objects that the head names, by key.
@@ -350,9 +353,17 @@ func checksum(ctx context.Context, b bucket.Bucket, key string) (replog.Sum, err
 	return replog.Sum(hash.Sum(nil)), nil
 }
 
+// countUnnamed counts what the next collections of garbage delete. LFS objects and locks belong to a repository that
+// exists.
 func (r *repositoryCheck) countUnnamed(named map[string]replog.File) {
+	root, exists := reposPrefix+r.id+"/", r.head != nil && !r.head.Deleted
 	for key, size := range r.objects {
-		if _, ok := named[key]; !ok && !strings.HasPrefix(key, "repos/"+r.id+"/log/") {
+		name := strings.TrimPrefix(key, root)
+		if strings.HasPrefix(name, "log/") ||
+			exists && (strings.HasPrefix(name, lfsPrefix) || strings.HasPrefix(name, lockPrefix)) {
+			continue
+		}
+		if _, ok := named[key]; !ok {
 			r.count.Unnamed++
 			r.count.UnnamedBytes += size
 		}

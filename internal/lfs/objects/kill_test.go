@@ -52,7 +52,7 @@ func TestKill(t *testing.T) {
 		}
 		_ = c.Process.Kill()
 		_ = c.Wait()
-		n, err := w.UploadedBytes(r, o)
+		n, err := w.UploadedBytes(t.Context(), r, o)
 		if err != nil || n < before {
 			t.Fatalf("UploadedBytes after the kill = %d, %v, want at least %d", n, err, before)
 		}
@@ -85,7 +85,7 @@ func uploadUntilKilled(t *testing.T, dir string) {
 	r := objects.Repository{Dir: filepath.Join(dir, "app"), ID: "app"}
 	content := random(killSize)
 	o := objectOf(content)
-	n, err := s.UploadedBytes(r, o)
+	n, err := s.UploadedBytes(t.Context(), r, o)
 	if err != nil {
 		t.Fatal(err)
 	}

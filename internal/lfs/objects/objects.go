@@ -71,6 +71,8 @@ type Store struct {
 type Repository struct {
 	Dir string // the Git directory that its worktrees share
 	ID  string // changes if another repository gets the directory; interrupted uploads continue in the same one
+	// Remote has the objects, and files in Dir are copies of some. The pool does not share them. Nil: Dir has all.
+	Remote Remote
 }
 
 // bufferSize is the size of the buffers of uploads.
@@ -105,6 +107,9 @@ func (s *Store) Close() {
 
 // Check returns the states of objects in a repository, in their order, before an upload or a download.
 func (s *Store) Check(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Status, error) {
+	if r.Remote != nil {
+		return s.checkRemote(ctx, r, b)
+	}
 	states := make([]lfs.Status, len(b.Objects))
 	t, err := openTree(r.objects())
 	if err != nil {

@@ -252,11 +252,11 @@ func TestTakeOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if n, err := w.UploadedBytes(r, o); n != 0 || err != nil {
+		if n, err := w.UploadedBytes(t.Context(), r, o); n != 0 || err != nil {
 			t.Errorf("UploadedBytes during an upload = %d, %v, want 0", n, err)
 		}
 		time.Sleep(10 * time.Second)
-		n, err := w.UploadedBytes(r, o)
+		n, err := w.UploadedBytes(t.Context(), r, o)
 		if n < 200_000 || n > 300_000 || err != nil {
 			t.Errorf("UploadedBytes of a silent upload = %d, %v, want about 300000", n, err)
 		}
@@ -286,7 +286,7 @@ func TestCompletePart(t *testing.T) {
 		bytes.NewReader(content)); err != nil {
 		t.Fatal(err)
 	}
-	n, err := w.UploadedBytes(r, o)
+	n, err := w.UploadedBytes(t.Context(), r, o)
 	if n != o.Size-1 || err != nil {
 		t.Errorf("UploadedBytes = %d, %v, want %d", n, err, o.Size-1)
 	}
@@ -294,7 +294,7 @@ func TestCompletePart(t *testing.T) {
 		t.Error(err)
 	}
 	w.expect(r, content)
-	if n, err := w.UploadedBytes(r, o); n != o.Size || err != nil {
+	if n, err := w.UploadedBytes(t.Context(), r, o); n != o.Size || err != nil {
 		t.Errorf("UploadedBytes of an object = %d, %v, want %d", n, err, o.Size)
 	}
 }
@@ -453,11 +453,11 @@ func TestExpiry(t *testing.T) {
 		t.Fatalf("an interrupted upload: %d, %v", n, err)
 	}
 	w.ExpireParts(time.Now().Add(59 * time.Minute))
-	if n, err := w.UploadedBytes(r, o); n != 500 || err != nil {
+	if n, err := w.UploadedBytes(t.Context(), r, o); n != 500 || err != nil {
 		t.Errorf("UploadedBytes before the expiry = %d, %v, want 500", n, err)
 	}
 	w.ExpireParts(time.Now().Add(61 * time.Minute))
-	if n, err := w.UploadedBytes(r, o); n != 0 || err != nil {
+	if n, err := w.UploadedBytes(t.Context(), r, o); n != 0 || err != nil {
 		t.Errorf("UploadedBytes after the expiry = %d, %v, want 0", n, err)
 	}
 	w.expectFiles(0, 0)
@@ -480,7 +480,7 @@ func TestRestart(t *testing.T) {
 			t.Fatalf("half an upload: %d, %v", n, err)
 		}
 		after := worldIn(t, dir, objects.Options{})
-		n, err := after.UploadedBytes(r, o)
+		n, err := after.UploadedBytes(t.Context(), r, o)
 		if n != 150_000 || err != nil {
 			t.Errorf("UploadedBytes = %d, %v, want 150000", n, err)
 		}
@@ -575,7 +575,7 @@ func TestTogether(t *testing.T) {
 			for range 20 {
 				content, r := contents[choose.IntN(len(contents))], repositories[choose.IntN(len(repositories))]
 				o := objectOf(content)
-				n, err := w.UploadedBytes(r, o)
+				n, err := w.UploadedBytes(t.Context(), r, o)
 				if err != nil {
 					t.Error(err)
 				}

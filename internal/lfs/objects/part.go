@@ -131,7 +131,7 @@ func (p *Part) commit(r Repository, to tree, o lfs.Object) error {
 	err := errors.Join(p.file.Chmod(0o444), p.file.Sync())
 	if err == nil {
 		var had bool
-		if had, err = p.publish(to, o); err == nil && !had {
+		if had, err = p.publish(to, o, r.Remote == nil); err == nil && !had {
 			p.store.usage.add(r, o.Size)
 		}
 	}
@@ -143,14 +143,18 @@ func (p *Part) commit(r Repository, to tree, o lfs.Object) error {
 	return nil
 }
 
-// publish gives the part's file its names in the pool and in the repository. had reports whether the repository had the
-// object already.
-func (p *Part) publish(to tree, o lfs.Object) (had bool, err error) {
+// publish gives the part's file its names in the pool, if it is shared, and in the repository. had reports whether the
+// repository had the object already.
+func (p *Part) publish(to tree, o lfs.Object, shared bool) (had bool, err error) {
 	incoming, err := makeDirTree(filepath.Dir(p.path))
 	if err != nil {
 		return false, err
 	}
 	defer incoming.Close()
+	if !shared {
+		had, err = p.place(to, incoming, o)
+		return had, repositoryError(err)
+	}
 	pool, err := makeDirTree(p.store.options.Dir)
 	if err != nil {
 		return false, err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"sync"
 	"time"
@@ -76,7 +77,9 @@ func (m *room) reserve(o lfs.Object, offset int64) error {
 	}
 	if !m.known {
 		m.known = true
-		m.free, m.err = s.room(), nil
+		if m.free = s.room(); m.repository.Remote != nil {
+			m.free = math.MaxInt64 // Remote.Begin makes room
+		}
 		if m.err == nil && s.options.Quota > 0 {
 			m.used, m.err = s.Usage(m.repository)
 			m.used += s.usage.reserved(m.repository)
@@ -168,10 +171,15 @@ func (s *Store) Usage(r Repository) (int64, error) {
 		return u.bytes, nil
 	}
 	u = usage{time: time.Now()}
-	err := s.Walk(r, func(o lfs.Object, _ fs.FileInfo) error {
-		u.bytes += o.Size
-		return nil
-	})
+	var err error
+	if r.Remote != nil {
+		u.bytes, err = r.Remote.Usage()
+	} else {
+		err = s.Walk(r, func(o lfs.Object, _ fs.FileInfo) error {
+			u.bytes += o.Size
+			return nil
+		})
+	}
 	if err != nil {
 		return 0, err
 	}

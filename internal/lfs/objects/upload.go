@@ -41,6 +41,13 @@ func (s *Store) upload(ctx context.Context, r Repository, u lfs.Upload, content 
 		return 0, err
 	}
 	defer release()
+	if r.Remote != nil {
+		end, err := r.Remote.Begin(ctx, u.Object)
+		if err != nil {
+			return 0, err
+		}
+		defer end()
+	}
 	to, err := makeTree(r)
 	if err != nil {
 		return 0, writeError(err)
@@ -57,7 +64,11 @@ func (s *Store) upload(ctx context.Context, r Repository, u lfs.Upload, content 
 	if err == nil && !p.named {
 		s.expire(s.partPath(r, u.OID)) // of an upload that was interrupted before
 	}
-	return s.end(p, turn, err), err
+	size := s.end(p, turn, err)
+	if err == nil && size == u.Size && r.Remote != nil {
+		err = r.Remote.Put(ctx, u.Object)
+	}
+	return size, err
 }
 
 // lively is how long an upload that receives nothing counts as running. After that it is interrupted, although its
@@ -67,11 +78,20 @@ const lively = 2 * time.Second
 // UploadedBytes returns the number of bytes of an object that are here: all, or those of an interrupted upload. Those
 // are fewer than o.Size, so that another upload completes the object. During an upload it is zero, because another one
 // would interrupt it.
-func (s *Store) UploadedBytes(r Repository, o lfs.Object) (int64, error) {
+func (s *Store) UploadedBytes(ctx context.Context, r Repository, o lfs.Object) (int64, error) {
+	if r.Remote != nil {
+		states, err := s.checkRemote(ctx, r, lfs.Batch{Upload: true, Objects: []lfs.Object{o}})
+		if err != nil {
+			return 0, err
+		}
+		if states[0].State == lfs.Present {
+			return o.Size, nil
+		}
+	}
 	f, size, err := openObject(r.path(o.OID))
 	if err == nil {
 		f.Close()
-		if size == o.Size {
+		if size == o.Size && r.Remote == nil {
 			return size, nil
 		}
 	} else if !fault.Is(err, fault.NotFound) {

@@ -1,0 +1,220 @@
+package hydrate
+
+import (
+	"container/list"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// filesDir is the directory of a local copy with the files of localFile: objects of Git LFS, as Git LFS itself has
+// them.
+const filesDir = "lfs/objects"
+
+// localFile is a file of a local copy that is not a part of a pack. The cache removes it alone, at any time: readers
+// have it open.
+type localFile struct {
+	repository *Repository
+	name       string // path in the repository
+	bytes      int64
+	element    *list.Element // in Cache.recent
+}
+
+// fetch is a running download of a file.
+type fetch struct {
+	done chan struct{}
+	err  error // valid once done is closed
+}
+
+// OpenFile opens a file of the local copy. If it is not here, it is downloaded from a key of the bucket and verified,
+// and isHit is false. All callers share one download, which continues when they leave.
+//
+// If the download takes longer than Options.Wait, the error is Unavailable with a retry hint. A missing object is
+// Corrupt and wraps bucket.ErrNotFound. Other errors are those of Use.
+func (r *Repository) OpenFile(ctx context.Context, name, key string, want replog.File) (f *os.File, isHit bool,
+	err error) {
+	timeout := time.NewTimer(r.cache.options.Wait)
+	defer timeout.Stop()
+	for isHit = true; ; isHit = false {
+		f, err := os.Open(filepath.Join(r.dir, name))
+		if err == nil {
+			return f, isHit, r.checkFile(f, name, want)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, false, diskError(err)
+		}
+		running, err := r.startFetch(name, key, want)
+		if err != nil {
+			return nil, false, err
+		}
+		select {
+		case <-running.done:
+			if running.err != nil {
+				return nil, false, running.err
+			}
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		case <-timeout.C:
+			return nil, false, fault.Retry(fault.Unavailable, fault.RetryLater,
+				"an object of %d MiB is being copied to the node: try again", want.Bytes>>20)
+		}
+	}
+}
+
+// checkFile closes a file that has not the right size, and notes the use of the others.
+func (r *Repository) checkFile(f *os.File, name string, want replog.File) error {
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		err = diskError(err)
+	case info.Size() != want.Bytes:
+		err = fault.New(fault.Invalid, "the object has %d bytes, not %d", info.Size(), want.Bytes)
+	default:
+		r.AddFile(name, want.Bytes)
+		return nil
+	}
+	f.Close()
+	return err
+}
+
+// startFetch returns the download of a file, and begins it if none runs.
+func (r *Repository) startFetch(name, key string, want replog.File) (*fetch, error) {
+	c := r.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch running := r.fetches[name]; {
+	case r.removed:
+		return nil, errRemoved
+	case running != nil:
+		return running, nil
+	case c.ctx.Err() != nil:
+		return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down")
+	}
+	started := &fetch{done: make(chan struct{})}
+	r.fetches[name] = started
+	c.running.Go(func() {
+		started.err = r.fetchFile(name, key, want)
+		c.mu.Lock()
+		delete(r.fetches, name)
+		c.mu.Unlock()
+		close(started.done)
+	})
+	return started, nil
+}
+
+// fetchFile downloads a file. It is on disk before it gets its name, because files are not compared with their
+// checksums after a crash.
+func (r *Repository) fetchFile(name, key string, want replog.File) error {
+	c := r.cache
+	release, err := c.Reserve(want.Bytes)
+	if err != nil {
+		return err
+	}
+	defer release()
+	temp := filepath.Join(c.state, "file-"+rand.Text())
+	defer os.Remove(temp)
+	if err := newDownloader(c, func(int64) {}).file(c.ctx, temp, key, want); err != nil {
+		return err
+	}
+	err = syncFile(temp)
+	if err == nil {
+		path := filepath.Join(r.dir, name)
+		if err = os.MkdirAll(filepath.Dir(path), 0o777); err == nil {
+			err = os.Rename(temp, path)
+		}
+	}
+	if err != nil {
+		return diskError(err)
+	}
+	r.AddFile(name, want.Bytes)
+	return nil
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// AddFile notes that the local copy has a file, which was just used. The cache may remove it from now on.
+func (r *Repository) AddFile(name string, bytes int64) {
+	c := r.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.removed {
+		return
+	}
+	if f := r.files[name]; f != nil {
+		c.recent.MoveToFront(f.element)
+		return
+	}
+	f := &localFile{repository: r, name: name, bytes: bytes}
+	r.files[name], f.element = f, c.recent.PushFront(f)
+	c.bytes += bytes
+	c.metrics.bytes.Set(float64(c.bytes))
+}
+
+// dropFileLocked forgets a file. The caller removes it.
+func (c *Cache) dropFileLocked(f *localFile) {
+	delete(f.repository.files, f.name)
+	c.recent.Remove(f.element)
+	c.bytes -= f.bytes
+	c.metrics.bytes.Set(float64(c.bytes))
+}
+
+// Reserve makes room for a file that is being written, until release is called. Call AddFile before that.
+func (c *Cache) Reserve(bytes int64) (release func(), err error) {
+	if budget := c.options.Budget; bytes > budget {
+		return nil, fault.New(fault.Unavailable, "the object has %s, more than the node may keep (store.cache = %s)",
+			mebibytes(bytes), mebibytes(budget))
+	}
+	c.mu.Lock()
+	c.bytes += bytes
+	c.unwritten += bytes
+	c.mu.Unlock()
+	if err := c.makeRoom(); err != nil {
+		c.unreserve(bytes, bytes)
+		return nil, err
+	}
+	return sync.OnceFunc(func() { c.unreserve(bytes, bytes) }), nil
+}
+
+// loadFiles finds the files of a local copy.
+func (r *Repository) loadFiles() error {
+	root := filepath.Join(r.dir, filesDir)
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(r.dir, path)
+		if err == nil {
+			r.AddFile(name, info.Size())
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// HasFile reports whether the local copy has a file. The cache may remove it at any time.
+func (r *Repository) HasFile(name string) bool {
+	r.cache.mu.Lock()
+	defer r.cache.mu.Unlock()
+	return r.files[name] != nil
+}

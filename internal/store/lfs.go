@@ -1,0 +1,274 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/locks"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/replog"
+)
+
+// LFS objects of a repository are the objects repos/ID/lfs/OID of the bucket, and its locks are repos/ID/locks/NAME.
+// Records do not name them: an object of the bucket is one of the repository. Repositories do not share objects, so
+// none learns what others have, and the objects of a deleted repository can be deleted with it.
+
+const (
+	lfsPrefix  = "lfs/"
+	lockPrefix = "locks/"
+
+	// maxLFSSizes is the maximum number of sizes in memory. They do not change, and objects of a repository that exists
+	// are not deleted.
+	maxLFSSizes = 100_000
+	// maxLFSLookups is the maximum number of objects that are looked up one by one. Of more, the list is read.
+	maxLFSLookups = 64
+	// lfsParallel is the number of look-ups at the same time.
+	lfsParallel = 16
+	maxLock     = 64 << 10 // bytes
+)
+
+// lfsKey names an object of a repository.
+type lfsKey struct {
+	repository string
+	oid        lfs.OID
+}
+
+// lfsObjects has the LFS objects of a repository.
+type lfsObjects struct{ *place }
+
+// LFS implements storage.Place.
+func (p *place) LFS() objects.Remote { return lfsObjects{p} }
+
+func (r *repository) lfsKey(id lfs.OID) string {
+	return reposPrefix + r.id + "/" + lfsPrefix + id.String()
+}
+
+// lfsFile returns the place of an object in the local copy.
+func lfsFile(id lfs.OID) string {
+	s := id.String()
+	return "lfs/objects/" + s[:2] + "/" + s[2:4] + "/" + s
+}
+
+// Sizes implements objects.Remote.
+func (o lfsObjects) Sizes(ctx context.Context, list []lfs.Object) ([]int64, error) {
+	s := o.store
+	if err := s.refused(); err != nil {
+		return nil, err
+	}
+	sizes := make([]int64, len(list))
+	var unknown []int
+	for i, object := range list {
+		size, ok := s.lfsSizes.Get(lfsKey{o.id, object.OID})
+		if sizes[i] = size; !ok {
+			sizes[i] = -1
+			unknown = append(unknown, i)
+		}
+	}
+	if len(unknown) > maxLFSLookups {
+		return sizes, o.readSizes(ctx, list, sizes, unknown)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(lfsParallel)
+	for _, i := range unknown {
+		group.Go(func() error {
+			key := o.lfsKey(list[i].OID)
+			found, err := s.bucket.List(ctx, key, "", 1)
+			if err == nil && len(found) == 1 && found[0].Key == key {
+				sizes[i] = found[0].Size
+				s.lfsSizes.Add(lfsKey{o.id, list[i].OID}, sizes[i])
+			}
+			return err
+		})
+	}
+	return sizes, o.failed(group.Wait())
+}
+
+// readSizes fills in the sizes of objects from the list of all.
+func (o lfsObjects) readSizes(ctx context.Context, list []lfs.Object, sizes []int64, unknown []int) error {
+	wanted := make(map[lfs.OID][]int, len(unknown))
+	for _, i := range unknown {
+		wanted[list[i].OID] = append(wanted[list[i].OID], i)
+	}
+	return o.failed(eachLFS(ctx, o.store.bucket, o.id, func(id lfs.OID, info bucket.Info) error {
+		for _, i := range wanted[id] {
+			sizes[i] = info.Size
+			o.store.lfsSizes.Add(lfsKey{o.id, id}, info.Size)
+		}
+		return nil
+	}))
+}
+
+// eachLFS calls f with each LFS object of a repository.
+func eachLFS(ctx context.Context, b bucket.Bucket, repository string, f func(lfs.OID, bucket.Info) error) error {
+	prefix := reposPrefix + repository + "/" + lfsPrefix
+	return each(ctx, b, prefix, func(info bucket.Info) error {
+		id, err := lfs.ParseOID(strings.TrimPrefix(info.Key, prefix))
+		if err != nil {
+			return nil // not written by this package
+		}
+		return f(id, info)
+	})
+}
+
+// failed notes that a request to the bucket failed.
+func (o lfsObjects) failed(err error) error {
+	if fault.Is(err, fault.Unavailable) {
+		o.store.health.doubt()
+	}
+	return err
+}
+
+// Usage implements objects.Remote.
+func (o lfsObjects) Usage() (total int64, err error) {
+	err = eachLFS(o.store.ctx, o.store.bucket, o.id, func(_ lfs.OID, info bucket.Info) error {
+		total += info.Size
+		return nil
+	})
+	return total, o.failed(err)
+}
+
+// Open implements objects.Remote.
+func (o lfsObjects) Open(ctx context.Context, object lfs.Object) (f *os.File, isHit bool, err error) {
+	name := lfsFile(object.OID)
+	if !o.local.HasFile(name) {
+		sizes, err := o.Sizes(ctx, []lfs.Object{object})
+		switch {
+		case err != nil:
+			return nil, false, err
+		case sizes[0] < 0:
+			return nil, false, errNoObject(object)
+		case sizes[0] != object.Size:
+			return nil, false, fault.New(fault.Invalid, "object %s has %d bytes, not %d", object.OID, sizes[0], object.Size)
+		}
+	}
+	want := replog.File{Bytes: object.Size, SHA256: replog.Sum(object.OID)}
+	f, isHit, err = o.local.OpenFile(ctx, name, o.lfsKey(object.OID), want)
+	if errors.Is(err, bucket.ErrNotFound) {
+		o.store.lfsSizes.Remove(lfsKey{o.id, object.OID})
+		err = errNoObject(object)
+	}
+	return f, isHit, err
+}
+
+func errNoObject(o lfs.Object) error {
+	return fault.New(fault.NotFound, "the repository has no LFS object %s", o.OID)
+}
+
+// Begin implements objects.Remote. The upload is refused if the store cannot be reached.
+func (o lfsObjects) Begin(ctx context.Context, object lfs.Object) (end func(), err error) {
+	if err := o.exists(ctx); err != nil {
+		return nil, err
+	}
+	return o.store.cache.Reserve(object.Size)
+}
+
+// exists returns nil if the repository exists and something can be stored for it.
+func (p *place) exists(ctx context.Context) error {
+	if err := p.store.Ready(); err != nil {
+		return err
+	}
+	state, err := p.current(ctx)
+	if err == nil && !p.name.holds(p.path, state) {
+		err = notFound(p.path)
+	}
+	return err
+}
+
+// Put implements objects.Remote. A client may not wait as long as the storage needs for a large object. Its next
+// request joins the upload, or finds the object.
+func (o lfsObjects) Put(ctx context.Context, object lfs.Object) error {
+	key := o.lfsKey(object.OID)
+	stored := o.store.lfsPuts.DoChan(key, func() (any, error) {
+		result := make(chan error, 1)
+		o.store.running.Go(func() { result <- o.put(object) })
+		return nil, <-result
+	})
+	select {
+	case r := <-stored:
+		if r.Err == nil {
+			return nil
+		}
+		return &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryLater, Err: o.failed(r.Err),
+			Msg: "the LFS object cannot be stored; try again later"}
+	case <-ctx.Done():
+		return fault.Retry(fault.Unavailable, fault.RetryLater, "the LFS object is still being stored; try again")
+	}
+}
+
+// put uploads the local copy of an object, unless the bucket has it. From then on the cache may remove the copy.
+func (o lfsObjects) put(object lfs.Object) error {
+	s := o.store
+	sizes, err := o.Sizes(s.ctx, []lfs.Object{object})
+	if err != nil {
+		return err
+	}
+	if sizes[0] != object.Size {
+		f, err := os.Open(filepath.Join(o.local.Dir(), lfsFile(object.OID)))
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := s.bucket.Put(s.ctx, o.lfsKey(object.OID), f, object.Size, object.OID); err != nil {
+			return err
+		}
+		s.lfsSizes.Add(lfsKey{o.id, object.OID}, object.Size)
+	}
+	o.local.AddFile(lfsFile(object.OID), object.Size)
+	return nil
+}
+
+// lfsLocks has the file locks of a repository. It is a locks.Files.
+type lfsLocks struct{ *place }
+
+// Locks implements storage.Place.
+func (p *place) Locks() locks.Files { return lfsLocks{p} }
+
+func (l lfsLocks) key(name string) string { return reposPrefix + l.id + "/" + lockPrefix + name }
+
+// Create creates a lock. If the answer of the bucket is unclear, it reads the lock.
+func (l lfsLocks) Create(ctx context.Context, name string, content []byte) error {
+	if err := l.exists(ctx); err != nil {
+		return err
+	}
+	err := l.store.bucket.Create(ctx, l.key(name), content)
+	if err == nil || errors.Is(err, bucket.ErrExists) {
+		return fault.Wrap(fault.Exists, "the file is locked", err)
+	}
+	if found, _, readErr := l.store.bucket.Get(ctx, l.key(name), maxLock); readErr == nil && bytes.Equal(found, content) {
+		return nil
+	}
+	return err
+}
+
+// Read returns the content of a lock.
+func (l lfsLocks) Read(ctx context.Context, name string) ([]byte, error) {
+	content, _, err := l.store.bucket.Get(ctx, l.key(name), maxLock)
+	if errors.Is(err, bucket.ErrNotFound) {
+		return nil, fault.Wrap(fault.NotFound, "there is no such lock", err)
+	}
+	return content, err
+}
+
+// Remove removes a lock.
+func (l lfsLocks) Remove(ctx context.Context, name string) error {
+	return l.store.bucket.Delete(ctx, l.key(name))
+}
+
+// Names lists the locks.
+func (l lfsLocks) Names(ctx context.Context) (names []string, err error) {
+	prefix := l.key("")
+	err = each(ctx, l.store.bucket, prefix, func(info bucket.Info) error {
+		names = append(names, strings.TrimPrefix(info.Key, prefix))
+		return nil
+	})
+	return names, err
+}
