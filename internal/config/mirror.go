@@ -121,9 +121,9 @@ type MirrorConfig struct {
 	// MaxPack is the maximum size of one pack from the origin. 0 means no limit.
 	MaxPack Size `toml:"max_pack"`
 
-	// LFSHosts lists other hosts from which the origin may have LFS objects fetched: "HOST", "HOST:PORT", or "*.DOMAIN"
-	// for all hosts in a domain. GitHub, for example, has its objects at "github-cloud.githubusercontent.com". The
-	// hosts' certificates are checked as that of the origin.
+	// LFSHosts lists other hosts that the origin may name for the transfer of LFS objects: "HOST", "HOST:PORT", or
+	// "*.DOMAIN" for all hosts in a domain. GitHub, for example, has "github-cloud.githubusercontent.com" for downloads.
+	// An error names a host that is missing. Certificates are checked as that of the origin.
 	LFSHosts []string `toml:"lfs_hosts"`
 
 	// WebhookSecretFile is the file with the secret of the origin's webhooks (docs/how-to/mirror.md); see

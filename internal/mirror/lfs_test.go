@@ -512,9 +512,9 @@ func TestLFSExpiredAction(t *testing.T) {
 	w, s := newLFSWorld(t, "a")
 	content := []byte("content")
 	o := s.add("a", content)
-	var refused atomic.Bool
+	refusals := int32(1)
 	s.set(func(w http.ResponseWriter, _ *http.Request, _ []byte) bool {
-		if refused.Swap(true) {
+		if s.gets.Load() > refusals {
 			return false
 		}
 		w.WriteHeader(http.StatusForbidden)
@@ -523,6 +523,11 @@ func TestLFSExpiredAction(t *testing.T) {
 	w.gets("host/a", o, content, "miss")
 	if n := s.batches.Load(); n != 2 {
 		t.Errorf("%d batches, want 2", n)
+	}
+	refusals = 100
+	o = s.add("a", []byte("refused"))
+	if _, _, err := w.download(t.Context(), "host/a", whole(o)); !fault.Is(err, fault.Denied) || s.gets.Load() != 4 {
+		t.Errorf("download with two refused actions: %v after %d requests in all, want Denied, 4", err, s.gets.Load())
 	}
 }
 

@@ -423,14 +423,15 @@ func (y *download) pause(ctx context.Context, failure error, failures int) error
 
 // receive continues the part with one request. isFinal means that another attempt would fail as well.
 func (y *download) receive(ctx context.Context) (isFinal bool, err error) {
-	if y.action == nil || !y.action.IsValid(y.l.m.now()) {
+	isNew := y.action == nil || !y.action.IsValid(y.l.m.now())
+	if isNew {
 		if isFinal, err = y.ask(ctx); err != nil {
 			return isFinal, err
 		}
 	}
 	content, err := y.server.Download(ctx, y.action, y.key.Object, y.part.Size(), y.etag)
 	if err != nil {
-		return y.refused(err), err
+		return y.refused(err, isNew), err
 	}
 	defer content.Body.Close()
 	if content.Offset == 0 && y.part.Size() > 0 {
@@ -458,8 +459,8 @@ func (y *download) ask(ctx context.Context) (isFinal bool, err error) {
 	return false, nil
 }
 
-// refused decides about another attempt after a refused download. An action can expire early.
-func (y *download) refused(err error) (isFinal bool) {
+// refused decides about another attempt after a refused download. An action can expire early, unless it is new.
+func (y *download) refused(err error, isNew bool) (isFinal bool) {
 	if errors.Is(err, client.ErrWrong) { // by its length
 		_ = y.noteWrong(err)
 		return true
@@ -472,6 +473,7 @@ func (y *download) refused(err error) (isFinal bool) {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusGone:
 		y.l.actions.Remove(actionKey{y.url, y.key.Object})
 		y.action = nil
+		return isNew
 	}
 	return false
 }
@@ -511,7 +513,7 @@ func (y *download) copy(ctx context.Context, content io.Reader) (isFinal bool, e
 			y.notify(func() {})
 		}
 		switch {
-		case err == io.EOF && y.part.Size() == y.key.Size:
+		case err != nil && y.part.Size() == y.key.Size:
 			return false, nil
 		case err != nil:
 			return ctx.Err() != nil, cutOff(err)
