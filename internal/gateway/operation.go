@@ -45,8 +45,8 @@ var (
 	// LFSPart is the question how much of an interrupted upload has arrived.
 	LFSPart     = &Operation{Name: "lfs_part", Lane: smallLane, Short: true, Class: sli.Small, LFS: true}
 	LFSDownload = &Operation{Name: "lfs_download", Lane: smallLane, Class: sli.Small, LFS: true}
-	// LFSAuthenticate makes a token for clients of SSH. It asks no node.
-	LFSAuthenticate = &Operation{Name: "lfs_authenticate", Class: sli.Small, LFS: true}
+	// LFSAuthenticate makes a token for clients of SSH.
+	LFSAuthenticate = &Operation{Name: "lfs_authenticate", Lane: smallLane, Short: true, Class: sli.Small, LFS: true}
 	LFSUpload       = &Operation{Name: "lfs_upload", Lane: pushLane, Class: sli.Push, Limit: uploadLimit, LFS: true}
 	Search          = &Operation{Name: "search", Lane: pageLane, Class: sli.Search, Limit: requestLimit, Web: true,
 		Quiet: true}

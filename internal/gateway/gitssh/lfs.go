@@ -77,7 +77,10 @@ func (s *session) access() auth.Operation {
 func (s *session) authenticateLFS() int {
 	q := s.begin(gateway.LFSAuthenticate)
 	defer q.End(q)
-	if q.Err = q.authorize(s.access()); q.Err != nil {
+	if q.Err = q.authorize(s.access()); q.Err == nil {
+		_, q.Err = statesOf(q, lfs.Batch{}) // does the repository exist?
+	}
+	if q.Err != nil {
 		s.say("packhorse: " + fault.Message(q.Err))
 		return 1
 	}
@@ -248,7 +251,7 @@ func (t *lfsSession) batch(q *request, m *lfsMessage) error {
 	if err != nil {
 		return err
 	}
-	states, err := t.states(q, lfs.Batch{Upload: t.command.upload, Objects: objects})
+	states, err := statesOf(q, lfs.Batch{Upload: t.command.upload, Objects: objects})
 	if err != nil {
 		return err
 	}
@@ -277,8 +280,8 @@ func (t *lfsSession) batch(q *request, m *lfsMessage) error {
 	return t.answer(q, pktline.AppendFlush(b))
 }
 
-// states asks a node for the states of objects.
-func (t *lfsSession) states(q *request, b lfs.Batch) ([]lfs.Status, error) {
+// statesOf asks a node for the states of objects.
+func statesOf(q *request, b lfs.Batch) ([]lfs.Status, error) {
 	seat, err := q.Enter()
 	if err != nil {
 		return nil, err
@@ -294,7 +297,7 @@ func (t *lfsSession) verify(q *request, m *lfsMessage) error {
 	if err != nil {
 		return err
 	}
-	states, err := t.states(q, lfs.Batch{Objects: []lfs.Object{object}})
+	states, err := statesOf(q, lfs.Batch{Objects: []lfs.Object{object}})
 	switch {
 	case err != nil:
 		return err
