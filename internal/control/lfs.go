@@ -144,7 +144,9 @@ func (s *lfsService) Download(ctx context.Context,
 	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.DownloadResponse{Part: a}) }
 	return s.serveSession(ctx, "lfs_download", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
 		start.GetSession(), request, send, func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
-			return s.files.LFSDownload(ctx, x.repo, x.session, download, x.response)
+			o, err := s.files.LFSDownload(ctx, x.repo, x.session, download, x.response)
+			o.Key = object.OID.String()
+			return o, err
 		})
 }
 
@@ -177,6 +179,7 @@ func (s *lfsService) Upload(ctx context.Context,
 				return m.GetData(), m.GetDataPath(), err
 			}}
 			x.objectBytes, o, err = s.files.LFSUpload(ctx, x.repo, x.session, upload, content)
+			o.Key = object.OID.String()
 			if content.from != nil { // otherwise the node has the object already, and the gateway sends nothing
 				x.response.complete = content.end
 			}

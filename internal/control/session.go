@@ -345,7 +345,11 @@ func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
 		slog.String("command", string(o.Command)),
 		node.Milliseconds("ms", took), slog.Int64("bytes", x.response.bytes.Sent),
 		slog.String("data_path", x.response.dataPath))
-	if o.Pack != "" {
+	isLFS := node.IsLFS(o.Command)
+	switch {
+	case isLFS:
+		a = append(a, o.LFSAttrs()...)
+	case o.Pack != "":
 		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]),
 			slog.Uint64("objects", uint64(o.Objects)),
 			slog.Int64("pack_bytes", o.Bytes), slog.Int64("kernel_bytes", x.response.bytes.Kernel),
@@ -355,7 +359,7 @@ func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
 	}
 	if of := attributesOfGit(ctx); of != nil {
 		a = append(a, of...)
-	} else if o.Pack != "" {
+	} else if o.Pack != "" && !isLFS {
 		a = append(a, node.Milliseconds("git_cpu_ms", o.ChildCPU))
 	}
 	if o.Warmup > 0 {

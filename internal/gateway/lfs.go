@@ -110,7 +110,7 @@ func (r *Request) LFSUpload(upload lfs.Upload, content io.Reader, response *Resp
 		size, o, err = n.LFSUpload(r.Ctx, r.Repo, session, upload, in)
 		return o, err
 	})
-	r.Outcome.Key, r.Outcome.Bytes = upload.OID.String(), in.n
+	r.Outcome.Command, r.Outcome.Key, r.Outcome.Bytes = node.CommandLFSUpload, upload.OID.String(), in.n
 	if r.Err != nil && response.body.failed() && !fault.Is(r.Err, fault.Invalid) {
 		r.Err = fault.Wrap(fault.Invalid, "the upload was cut off or took too long", r.Err)
 	}
@@ -183,21 +183,9 @@ func (r *Request) relayLFS(isPush bool, response *Response,
 
 // lfsAttributes appends the attributes of a request of Git LFS.
 func (r *Request) lfsAttributes(a []slog.Attr) []slog.Attr {
-	o := &r.Outcome
-	if o.Objects > 0 {
-		a = append(a, slog.Uint64("objects", uint64(o.Objects)))
-	}
-	if o.Key != "" {
-		a = append(a, slog.String("object", o.Key))
-	}
-	if o.Pack != "" {
-		a = append(a, slog.String("cache", o.Pack))
-	}
+	a = append(a, r.Outcome.LFSAttrs()...)
 	if r.lock != nil {
 		a = append(a, slog.String("path", LogText(r.lock.Path)), slog.String("owner", LogText(r.lock.Owner)))
-	}
-	if r.Op == LFSUpload {
-		a = append(a, slog.Int64("received_bytes", o.Bytes))
 	}
 	return a
 }

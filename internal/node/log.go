@@ -101,6 +101,24 @@ func (o *Outcome) MirrorAttrs() []slog.Attr {
 	return a
 }
 
+// LFSAttrs returns the attributes for the log line of a request of Git LFS.
+func (o *Outcome) LFSAttrs() []slog.Attr {
+	var a []slog.Attr
+	if o.Objects > 0 {
+		a = append(a, slog.Uint64("objects", uint64(o.Objects)))
+	}
+	if o.Key != "" {
+		a = append(a, slog.String("object", o.Key))
+	}
+	if o.Pack != "" {
+		a = append(a, slog.String("cache", o.Pack))
+	}
+	if o.Command == CommandLFSUpload && o.Bytes > 0 {
+		a = append(a, slog.Int64("received_bytes", o.Bytes))
+	}
+	return a
+}
+
 // Milliseconds logs a duration as a number that can be summed.
 func Milliseconds(key string, d time.Duration) slog.Attr {
 	return slog.Float64(key, float64(d.Microseconds())/1000)

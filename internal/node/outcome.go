@@ -2,6 +2,7 @@ package node
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -16,6 +17,9 @@ const (
 	CommandLFSUpload   protocol.Command = "lfs-upload" // also a question how much of an upload has arrived
 	CommandLFSLocks    protocol.Command = "lfs-locks"
 )
+
+// IsLFS reports whether a command is one of Git LFS.
+func IsLFS(c protocol.Command) bool { return strings.HasPrefix(string(c), "lfs-") }
 
 // Outcome is what a session did, for logs and metrics.
 type Outcome struct {
