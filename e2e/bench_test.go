@@ -89,7 +89,6 @@ func TestBenchStorm(t *testing.T) {
 
 // TestBenchLFS runs all parts of `bench lfs` with small objects. Only bytes have a meaning in such a run.
 func TestBenchLFS(t *testing.T) {
-	t.Skip("mirrors have no Git LFS yet")
 	t.Parallel()
 	needGitLFS(t)
 	if runtime.GOOS != "linux" {
