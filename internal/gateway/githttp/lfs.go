@@ -159,18 +159,15 @@ func (q *request) readLFS(v any) bool {
 	return err == nil
 }
 
-// askLFS admits a short request and has a node answer it. If that fails, it responds.
-func (q *request) askLFS(ask func()) bool {
+// askLFS admits a short request and has a node answer it.
+func (q *request) askLFS(ask func()) error {
 	seat, err := q.Enter()
 	if err != nil {
-		q.fail(err)
-		return false
+		return err
 	}
 	defer seat.Leave()
-	if ask(); q.Err != nil {
-		q.fail(q.Err)
-	}
-	return q.Err == nil
+	ask()
+	return q.Err
 }
 
 // lfsVerify answers a request to verify an upload (docs/api/basic-transfers.md). Uploads are complete and durable when
@@ -185,13 +182,14 @@ func (q *request) lfsVerify() {
 		return
 	}
 	object, err := document.Parse()
+	if err == nil {
+		err = q.askLFS(func() { q.findLFS(object, nil) })
+	}
 	if err != nil {
 		q.fail(err)
 		return
 	}
-	if q.askLFS(func() { q.findLFS(object, nil) }) {
-		q.json(http.StatusOK, wire.MediaType, document)
-	}
+	q.json(http.StatusOK, wire.MediaType, document)
 }
 
 // findLFS fails with NotFound if the repository does not have an object.

@@ -2,7 +2,6 @@ package githttp
 
 import (
 	"cmp"
-	"net/http"
 	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
@@ -96,12 +95,3 @@ func (q *request) writeBatch(response *gateway.Response, transfers []string, upl
 	_, err := response.Write(w.End(p))
 	return err
 }
-
-// setLFSHeader sets headers of a response with an object.
-func setLFSHeader(h http.Header, o lfs.Object) {
-	h.Set("ETag", etag(o.OID))
-	h.Set("Accept-Ranges", "bytes")
-	h.Set("X-Content-Type-Options", "nosniff")
-}
-
-func etag(id lfs.OID) string { return `"` + id.String() + `"` }

@@ -22,30 +22,22 @@ func (q *request) lfsLock() {
 	if !q.isLFSDocument() || !q.mayLFS(auth.Write) || !q.readLFS(&document) {
 		return
 	}
-	var answer lfs.LockAnswer
-	ask := lfs.LockRequest{Action: lfs.CreateLock, Path: document.Path, Ref: nameOf(document.Ref)}
-	created := q.askLocks(ask, &answer)
+	answer, err := q.askLocks(lfs.LockRequest{Action: lfs.CreateLock, Path: document.Path, Ref: nameOf(document.Ref)})
 	switch {
-	case !created && fault.Is(q.Err, fault.Exists) && len(answer.Locks) == 1:
+	case fault.Is(err, fault.Exists) && len(answer.Locks) == 1:
 		lock := wire.NewLock(&answer.Locks[0])
-		q.json(http.StatusConflict, wire.MediaType, wire.LockResponse{Lock: &lock, Message: fault.Message(q.Err)})
-	case !created:
-		q.fail(q.Err)
+		q.json(http.StatusConflict, wire.MediaType, wire.LockResponse{Lock: &lock, Message: fault.Message(err)})
+	case err != nil:
+		q.fail(err)
 	default:
 		q.sendLock(http.StatusCreated, answer)
 	}
 }
 
-// askLocks has a node answer a request about locks. It does not respond.
-func (q *request) askLocks(ask lfs.LockRequest, answer *lfs.LockAnswer) (ok bool) {
-	seat, err := q.Enter()
-	if err != nil {
-		q.Err = err
-		return false
-	}
-	defer seat.Leave()
-	*answer = q.LFSLocks(ask, nil)
-	return q.Err == nil
+// askLocks has a node answer a request about locks.
+func (q *request) askLocks(request lfs.LockRequest) (answer lfs.LockAnswer, err error) {
+	err = q.askLFS(func() { answer = q.LFSLocks(request, nil) })
+	return answer, err
 }
 
 // sendLock sends the lock that was created or removed.
@@ -80,10 +72,10 @@ func (q *request) lfsListLocks() {
 		q.refuse(http.StatusUnprocessableEntity, "bad query: use path, id, cursor, limit and refspec")
 		return
 	}
-	var answer lfs.LockAnswer
-	if !q.askLocks(lfs.LockRequest{Action: lfs.ListLocks, Path: query.Get("path"), ID: query.Get("id"),
-		Ref: query.Get("refspec"), Cursor: query.Get("cursor"), Limit: limit}, &answer) {
-		q.fail(q.Err)
+	answer, err := q.askLocks(lfs.LockRequest{Action: lfs.ListLocks, Path: query.Get("path"), ID: query.Get("id"),
+		Ref: query.Get("refspec"), Cursor: query.Get("cursor"), Limit: limit})
+	if err != nil {
+		q.fail(err)
 		return
 	}
 	list := wire.LockList{Locks: make([]wire.Lock, len(answer.Locks)), NextCursor: answer.Next}
@@ -100,10 +92,10 @@ func (q *request) lfsVerifyLocks() {
 	if !q.isLFSDocument() || !q.mayLFS(auth.Write) || !q.readLFS(&document) {
 		return
 	}
-	var answer lfs.LockAnswer
-	if !q.askLocks(lfs.LockRequest{Action: lfs.ListLocks, Ref: nameOf(document.Ref), Cursor: document.Cursor,
-		Limit: max(document.Limit, 0)}, &answer) {
-		q.fail(q.Err)
+	answer, err := q.askLocks(lfs.LockRequest{Action: lfs.ListLocks, Ref: nameOf(document.Ref), Cursor: document.Cursor,
+		Limit: max(document.Limit, 0)})
+	if err != nil {
+		q.fail(err)
 		return
 	}
 	list := wire.VerifyLocksResponse{Ours: []wire.Lock{}, Theirs: []wire.Lock{}, NextCursor: answer.Next}
@@ -124,10 +116,10 @@ func (q *request) lfsUnlock(id string) {
 	if !q.isLFSDocument() || !q.mayLFS(auth.Write) || !q.readLFS(&document) {
 		return
 	}
-	var answer lfs.LockAnswer
-	if !q.askLocks(lfs.LockRequest{Action: lfs.Unlock, ID: id, Force: document.Force, Ref: nameOf(document.Ref)},
-		&answer) {
-		q.fail(q.Err)
+	answer, err := q.askLocks(lfs.LockRequest{Action: lfs.Unlock, ID: id, Force: document.Force,
+		Ref: nameOf(document.Ref)})
+	if err != nil {
+		q.fail(err)
 		return
 	}
 	q.sendLock(http.StatusOK, answer)

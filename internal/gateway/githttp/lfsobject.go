@@ -111,6 +111,15 @@ func (q *request) lfsDownload(o lfs.Object) {
 	})
 }
 
+// setLFSHeader sets headers of a response with an object.
+func setLFSHeader(h http.Header, o lfs.Object) {
+	h.Set("ETag", etag(o.OID))
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("X-Content-Type-Options", "nosniff")
+}
+
+func etag(id lfs.OID) string { return `"` + id.String() + `"` }
+
 // rangeKind is the result of parseRange.
 type rangeKind int
 
@@ -236,7 +245,8 @@ func (q *request) tusPatch(o lfs.Object) {
 		return
 	}
 	arrived := int64(0)
-	if !q.askLFS(func() { arrived = q.LFSPart(o, nil) }) {
+	if err := q.askLFS(func() { arrived = q.LFSPart(o, nil) }); err != nil {
+		q.fail(err)
 		return
 	}
 	if arrived != offset {
