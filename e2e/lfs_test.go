@@ -66,6 +66,5 @@ func TestLFSInStore(t *testing.T) {
 	if !testing.Short() {
 		scripts = lfsInAllShapes
 	}
-	t.Skip("a store has no Git LFS yet")
 	runStoriesIn(t, shape{store: buckettest.Versitygw(t)}, "", makeTemplates(t), "", scripts...)
 }
