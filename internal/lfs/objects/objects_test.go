@@ -274,6 +274,30 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
+// A client that closes its connection and asks at once gets what has arrived.
+func TestAskAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := worldIn(t, dir, objects.Options{})
+		defer w.Close()
+		r := w.repository("app")
+		content := random(500_000)
+		o := objectOf(content)
+		body, client := io.Pipe()
+		go func() {
+			_, _ = client.Write(content[:300_000])
+			time.Sleep(300 * time.Millisecond)
+			client.CloseWithError(errors.New("connection lost"))
+		}()
+		go func() { _, _ = w.Upload(t.Context(), r, lfs.Upload{Object: o}, body) }()
+		synctest.Wait()
+		if n, err := w.UploadedBytes(t.Context(), r, o); n != 300_000 || err != nil {
+			t.Errorf("UploadedBytes = %d, %v, want 300000", n, err)
+		}
+	})
+}
+
 // All bytes arrived before the server was killed, but it did not finish: the client sends the last one again.
 func TestCompletePart(t *testing.T) {
 	t.Parallel()

@@ -36,9 +36,9 @@ type Part struct {
 	last uint64     // number of the last upload
 	gone bool       // the file was removed, or became an object
 
-	size   atomic.Int64
-	active atomic.Int64 // when the upload last received something, in nanoseconds since 1970; 0: there is no upload
-	check  int64        // size at the last check of free space, up to which the kernel writes to disk
+	size    atomic.Int64
+	running atomic.Pointer[progress] // of the upload that may write; nil: there is none
+	check   int64                    // size at the last check of free space, up to which the kernel writes to disk
 }
 
 // Create returns an empty Part. The caller commits or discards it.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -71,52 +69,6 @@ func (s *Store) upload(ctx context.Context, r Repository, u lfs.Upload, content 
 	return size, err
 }
 
-// lively is how long an upload that receives nothing counts as running. After that it is interrupted, although its
-// connection is open.
-const lively = 2 * time.Second
-
-// UploadedBytes returns the number of bytes of an object that are here: all, or those of an interrupted upload. Those
-// are fewer than o.Size, so that another upload completes the object. During an upload it is zero, because another one
-// would interrupt it.
-func (s *Store) UploadedBytes(ctx context.Context, r Repository, o lfs.Object) (int64, error) {
-	if r.Remote != nil {
-		states, err := s.checkRemote(ctx, r, lfs.Batch{Upload: true, Objects: []lfs.Object{o}})
-		if err != nil {
-			return 0, err
-		}
-		if states[0].State == lfs.Present {
-			return o.Size, nil
-		}
-	}
-	f, size, err := openObject(r.path(o.OID))
-	if err == nil {
-		f.Close()
-		if size == o.Size && r.Remote == nil {
-			return size, nil
-		}
-	} else if !fault.Is(err, fault.NotFound) {
-		return 0, err
-	}
-	path := s.partPath(r, o.OID)
-	s.mu.Lock()
-	p := s.parts[path]
-	s.mu.Unlock()
-	if p != nil {
-		if active := p.active.Load(); active != 0 && time.Since(time.Unix(0, active)) < lively {
-			return 0, nil // of another client, which continues
-		}
-		return min(p.Size(), max(o.Size-1, 0)), nil
-	}
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	return min(info.Size(), max(o.Size-1, 0)), nil
-}
-
 // part returns the part with a path, which it adds to the table if necessary.
 func (s *Store) part(path string) *Part {
 	s.mu.Lock()
@@ -154,7 +106,7 @@ func (s *Store) begin(ctx context.Context, r Repository, u lfs.Upload) (*Part, u
 			if err != nil {
 				return nil, 0, err
 			}
-			own.turn = 1
+			own.start()
 			return own, own.turn, nil
 		}
 	}
@@ -197,14 +149,30 @@ func (p *Part) take(ctx context.Context, u lfs.Upload) (turn uint64, err error) 
 	}
 	if p.hash == nil || u.Offset < p.Size() {
 		if err := p.rehash(ctx, u.Offset); err != nil {
-			p.turn = 0
+			p.stop()
 			return 0, writeError(err)
 		}
 	}
+	p.stop()
+	p.start()
+	return p.turn, nil
+}
+
+// start lets a new upload write to the part. The caller holds p.mu.
+func (p *Part) start() {
 	p.last++
 	p.turn = p.last
-	p.active.Store(time.Now().UnixNano())
-	return p.turn, nil
+	now := &progress{done: make(chan struct{})}
+	now.arrived()
+	p.running.Store(now)
+}
+
+// stop ends the right of an upload to write to the part, if there is one. The caller holds p.mu.
+func (p *Part) stop() {
+	p.turn = 0
+	if before := p.running.Swap(nil); before != nil {
+		close(before.done)
+	}
 }
 
 // receive appends content until u.Size bytes have arrived or the content ends.
@@ -254,7 +222,7 @@ func (p *Part) append(turn uint64, b []byte) error {
 	if p.turn != turn {
 		return errTakenOver
 	}
-	p.active.Store(time.Now().UnixNano())
+	p.running.Load().arrived()
 	_, err := p.Write(b)
 	return err
 }
@@ -279,8 +247,7 @@ func (s *Store) end(p *Part, turn uint64, err error) int64 {
 	p.mu.Lock()
 	size := p.Size()
 	if p.turn == turn {
-		p.turn = 0
-		p.active.Store(0)
+		p.stop()
 		useless := !p.named || size == 0 || reasonOf(err) == wrongLength
 		if !p.gone && (useless || fault.Is(err, fault.Full) || fault.Is(err, fault.NotFound)) {
 			p.remove()
