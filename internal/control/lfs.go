@@ -21,7 +21,7 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// LFS has the objects and locks of Git LFS. It is a part of Sessions of a node that supports Git LFS.
+// LFS has the objects and locks of Git LFS.
 type LFS interface {
 	LFSBatch(context.Context, git.RepoPath, node.Session, lfs.Batch) ([]lfs.Status, node.Outcome, error)
 	LFSDownload(context.Context, git.RepoPath, node.Session, lfs.Download, node.ResponseWriter) (node.Outcome, error)
@@ -31,10 +31,7 @@ type LFS interface {
 }
 
 // lfsService serves Git LFS.
-type lfsService struct {
-	*Server
-	files LFS
-}
+type lfsService struct{ *Server }
 
 var _ internalv1connect.LFSServiceHandler = (*lfsService)(nil)
 
@@ -70,7 +67,7 @@ func (s *lfsService) Batch(ctx context.Context, r *connect.Request[internalv1.Ba
 	answer := &internalv1.BatchResponse{}
 	answer.Outcome, err = s.serveUnary(ctx, "lfs_batch", r.Header().Get(callerHeader), r.Msg,
 		func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
-			states, outcome, err := s.files.LFSBatch(ctx, x.repo, x.session, batch)
+			states, outcome, err := s.Sessions.LFSBatch(ctx, x.repo, x.session, batch)
 			for _, state := range states {
 				answer.States = append(answer.States, byte(state.State))
 				if state.State == lfs.Refused {
@@ -144,7 +141,7 @@ func (s *lfsService) Download(ctx context.Context,
 	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.DownloadResponse{Part: a}) }
 	return s.serveSession(ctx, "lfs_download", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
 		start.GetSession(), request, send, func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
-			o, err := s.files.LFSDownload(ctx, x.repo, x.session, download, x.response)
+			o, err := s.Sessions.LFSDownload(ctx, x.repo, x.session, download, x.response)
 			o.Key = object.OID.String()
 			return o, err
 		})
@@ -178,7 +175,7 @@ func (s *lfsService) Upload(ctx context.Context,
 				m, err := stream.Receive()
 				return m.GetData(), m.GetDataPath(), err
 			}}
-			x.objectBytes, o, err = s.files.LFSUpload(ctx, x.repo, x.session, upload, content)
+			x.objectBytes, o, err = s.Sessions.LFSUpload(ctx, x.repo, x.session, upload, content)
 			o.Key = object.OID.String()
 			if content.from != nil { // otherwise the node has the object already, and the gateway sends nothing
 				x.response.complete = content.end
@@ -197,7 +194,7 @@ func (s *lfsService) Part(ctx context.Context, r *connect.Request[internalv1.Par
 	answer := &internalv1.PartResponse{}
 	answer.Outcome, err = s.serveUnary(ctx, "lfs_part", r.Header().Get(callerHeader), r.Msg,
 		func(ctx context.Context, x *sessionCall) (o node.Outcome, err error) {
-			answer.ObjectBytes, o, err = s.files.LFSPart(ctx, x.repo, x.session, object)
+			answer.ObjectBytes, o, err = s.Sessions.LFSPart(ctx, x.repo, x.session, object)
 			return o, err
 		})
 	if err != nil {
@@ -248,7 +245,7 @@ func (s *lfsService) Locks(ctx context.Context, r *connect.Request[internalv1.Lo
 	answer := &internalv1.LocksResponse{}
 	answer.Outcome, err = s.serveUnary(ctx, "lfs_locks", r.Header().Get(callerHeader), r.Msg,
 		func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
-			found, outcome, err := s.files.LFSLocks(ctx, x.repo, x.session, question)
+			found, outcome, err := s.Sessions.LFSLocks(ctx, x.repo, x.session, question)
 			for _, lock := range found.Locks {
 				answer.Locks = append(answer.Locks, lockMessage(lock))
 			}

@@ -34,7 +34,7 @@ import (
 // Options configure a Server.
 type Options struct {
 	Node *storage.Node // nil: the process has an Index instead of repositories
-	// Sessions answers fetches and pushes. Nil means Node.
+	// Sessions answers requests of Git and Git LFS. Nil means Node.
 	Sessions Sessions
 	Store    Store // has the node's repositories; nil: they are on this machine only
 	Index    Index // serves searches; may be nil
@@ -148,14 +148,12 @@ func (s *Server) register() {
 	}
 	if s.Node != nil {
 		public, ready = publicServices, s.Node.Ready
-		internal = append(internal, internalv1connect.NodeServiceName, internalv1connect.SessionServiceName)
+		internal = append(internal, internalv1connect.NodeServiceName, internalv1connect.SessionServiceName,
+			internalv1connect.LFSServiceName)
 		s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objectService{s}, options, plain))
 		s.mux.Handle(internalv1connect.NewSessionServiceHandler(&sessionService{Server: s}, options, plain))
 		s.mux.Handle(internalv1connect.NewNodeServiceHandler(nodeService{s}, options, plain))
-		if files, ok := s.Sessions.(LFS); ok {
-			internal = append(internal, internalv1connect.LFSServiceName)
-			s.mux.Handle(internalv1connect.NewLFSServiceHandler(&lfsService{s, files}, options, plain))
-		}
+		s.mux.Handle(internalv1connect.NewLFSServiceHandler(&lfsService{s}, options, plain))
 		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositoryService{s}, options))
 		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refService{s}, options))
 	}

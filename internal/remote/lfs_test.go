@@ -379,7 +379,7 @@ func TestLFSLocks(t *testing.T) {
 // A node of an earlier version does not have the calls.
 func TestLFSOfAnOldNode(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, options{})
+	w := newWorld(t, options{noLFS: true})
 	_, _, batch := w.remote.LFSBatch(t.Context(), app, node.Session{}, lfs.Batch{})
 	_, download := w.remote.LFSDownload(t.Context(), app, node.Session{}, lfs.Download{}, &answer{})
 	_, _, upload := w.remote.LFSUpload(t.Context(), app, node.Session{}, lfs.Upload{}, failing{errors.New("it was read")})

@@ -31,6 +31,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -82,7 +83,8 @@ type options struct {
 	store       control.Store // of the node; nil: none
 	stall       time.Duration
 	source      packsource.Source // instead of git and the cache
-	lfs         control.LFS       // of the node; nil: it does not support Git LFS
+	lfs         control.LFS       // of the node; nil: its own
+	noLFS       bool              // the node is of a version before Git LFS
 	maxRequest  int64
 	identity    *identity // TLS between the two, with certificates of both
 }
@@ -229,9 +231,9 @@ func (w *world) serve() {
 	if w.options.onSmall != nil {
 		nodeLanes.Small.Watch(onServed(w.options.onSmall))
 	}
-	var sessions control.Sessions = onlyGit{w.node}
+	var sessions control.Sessions
 	if w.options.lfs != nil {
-		sessions = withLFS{onlyGit{w.node}, w.options.lfs}
+		sessions = withLFS{w.node, w.options.lfs}
 	}
 	server := control.New(control.Options{
 		Node: w.node, Sessions: sessions, Store: w.options.store, Board: w.boards.node, Channels: w.channels, Pump: w.pump,
@@ -240,6 +242,9 @@ func (w *world) serve() {
 		Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})
 	w.port, w.served = server.HTTPServer(), make(chan struct{})
+	if w.options.noLFS {
+		w.port.Handler = withoutLFS{w.port.Handler}
+	}
 	port, served := w.port, w.served
 	go func() {
 		defer close(served)
@@ -251,14 +256,29 @@ func (w *world) serve() {
 	}()
 }
 
-// onlyGit are the sessions of a node without Git LFS, and withLFS those of one with it.
-type (
-	onlyGit struct{ control.Sessions }
-	withLFS struct {
-		onlyGit
-		control.LFS
+// withLFS is a node with other objects of Git LFS.
+type withLFS struct {
+	gitSessions
+	control.LFS
+}
+
+type gitSessions interface {
+	Advertise(context.Context, git.RepoPath, node.Session, node.ResponseWriter) (node.Outcome, error)
+	UploadPack(context.Context, git.RepoPath, node.Session, io.Reader, node.ResponseWriter) (node.Outcome, error)
+	ReceivePack(context.Context, git.RepoPath, node.Session, node.Pusher, io.Reader,
+		node.ResponseWriter) (node.Outcome, error)
+}
+
+// withoutLFS is the port of a node of an earlier version.
+type withoutLFS struct{ http.Handler }
+
+func (h withoutLFS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.Contains(r.URL.Path, "LFSService") {
+		http.NotFound(w, r)
+		return
 	}
-)
+	h.Handler.ServeHTTP(w, r)
+}
 
 // kill closes the node's listener and connections, as the end of its process would.
 func (w *world) kill() {

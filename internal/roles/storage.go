@@ -16,7 +16,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
-	"github.com/packhorse-git/packhorse/internal/router"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
@@ -89,8 +88,8 @@ func (s *server) addNode() error {
 	return s.addNodePort()
 }
 
-// sessions returns the node that answers fetches and pushes.
-func (s *server) sessions() router.Node {
+// sessions returns the node that answers requests of Git and Git LFS.
+func (s *server) sessions() control.Sessions {
 	if s.mirrors != nil {
 		return s.mirrors.Node()
 	}
